@@ -1,0 +1,185 @@
+package access
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// A Role is the name of a Kubernetes ClusterRole.
+type Role string
+
+var (
+	roleForm  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9:._-]*[A-Za-z0-9])?$`)
+	labelForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`) // RFC 1123
+)
+
+// ParseRole returns s as a Role. The name must be one segment of a path.
+func ParseRole(s string) (Role, error) {
+	if len(s) > 253 || !roleForm.MatchString(s) || strings.Contains(s, "..") {
+		return "", fmt.Errorf("%.60q is not the name of a ClusterRole", s)
+	}
+	return Role(s), nil
+}
+
+// ParseNamespaces checks a list of namespaces: 1 to 50 different DNS-1123
+// labels. It returns them sorted.
+func ParseNamespaces(names []string) ([]string, error) {
+	if len(names) == 0 || len(names) > 50 {
+		return nil, fmt.Errorf("%d namespaces; 1 to 50 may be named", len(names))
+	}
+	out := slices.Sorted(slices.Values(names))
+	for i, n := range out {
+		if !labelForm.MatchString(n) {
+			return nil, fmt.Errorf("%.70q is not the name of a namespace", n)
+		}
+		if i > 0 && n == out[i-1] {
+			return nil, fmt.Errorf("namespace %q is named twice", n)
+		}
+	}
+	return out, nil
+}
+
+// A Grant is one rule of the tailnet's policy that matched a caller: which
+// role, for how long, where.
+type Grant struct {
+	Role        Role
+	Period      time.Duration
+	Priority    int      // higher wins
+	Namespaces  []string // sorted; none: the whole cluster
+	AllowTagged bool     // also for tagged nodes
+	AllowShared bool     // also for nodes shared in from another tailnet
+}
+
+// same reports whether two grants give the same thing with the same weight.
+func (g Grant) same(h Grant) bool {
+	return g.Role == h.Role && g.Period == h.Period && g.Priority == h.Priority && slices.Equal(g.Namespaces, h.Namespaces)
+}
+
+// Limits of what a policy may send us.
+const (
+	maxRules    = 64
+	maxRuleSize = 4 << 10
+)
+
+// ParseGrant decodes one rule, strictly: a misspelt, repeated or mistyped field,
+// another letter case and anything after the rule make it invalid. A typing
+// error such as "namespace" would otherwise widen a grant to the whole cluster.
+// The error names the field.
+func ParseGrant(raw []byte) (Grant, error) {
+	var g Grant
+	if len(raw) > maxRuleSize {
+		return g, fmt.Errorf("the rule has %d bytes, more than %d", len(raw), maxRuleSize)
+	}
+	if !utf8.Valid(raw) {
+		return g, fmt.Errorf("the rule is not UTF-8")
+	}
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return g, fmt.Errorf("the rule is not a JSON object")
+	}
+	seen := map[string]bool{}
+	for d.More() {
+		t, err := d.Token()
+		if err != nil {
+			return g, fmt.Errorf("the rule is not JSON: %w", err)
+		}
+		field := t.(string) // More and Token promise a name here
+		if seen[field] {
+			return g, fmt.Errorf("%.60q is given twice", field)
+		}
+		seen[field] = true
+		if err := g.set(field, d); err != nil {
+			return g, err
+		}
+	}
+	if _, err := d.Token(); err != nil {
+		return g, fmt.Errorf("the rule is not JSON: %w", err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return g, fmt.Errorf("something follows the rule")
+	}
+	switch {
+	case !seen["role"]:
+		return g, fmt.Errorf(`"role" is missing`)
+	case !seen["period"]:
+		return g, fmt.Errorf(`"period" is missing`)
+	}
+	return g, nil
+}
+
+// set decodes the value of one field.
+func (g *Grant) set(field string, d *json.Decoder) error {
+	value, err := d.Token()
+	if err != nil {
+		return fmt.Errorf("%.60q: not JSON: %w", field, err)
+	}
+	switch field {
+	case "role":
+		s, ok := value.(string)
+		if !ok {
+			return fmt.Errorf(`"role" is not a string`)
+		}
+		if g.Role, err = ParseRole(s); err != nil {
+			return fmt.Errorf(`"role": %w`, err)
+		}
+	case "period":
+		s, ok := value.(string)
+		if !ok {
+			return fmt.Errorf(`"period" is not a string such as "8h"`)
+		}
+		if g.Period, err = time.ParseDuration(s); err != nil {
+			return fmt.Errorf(`"period": %.60q is not a duration such as "90m" or "8h"`, s)
+		}
+	case "priority":
+		n, ok := value.(json.Number)
+		if !ok {
+			return fmt.Errorf(`"priority" is not a number`)
+		}
+		p, err := strconv.ParseInt(n.String(), 10, 32)
+		if err != nil {
+			return fmt.Errorf(`"priority": %.60s is not a whole number of 32 bits`, n)
+		}
+		g.Priority = int(p)
+	case "namespaces":
+		if value != json.Delim('[') {
+			return fmt.Errorf(`"namespaces" is not a list`)
+		}
+		var names []string
+		for d.More() {
+			t, err := d.Token()
+			s, ok := t.(string)
+			if err != nil || !ok {
+				return fmt.Errorf(`"namespaces" holds something that is not a string`)
+			}
+			names = append(names, s)
+		}
+		if _, err := d.Token(); err != nil {
+			return fmt.Errorf(`"namespaces": not JSON: %w`, err)
+		}
+		if g.Namespaces, err = ParseNamespaces(names); err != nil {
+			return fmt.Errorf(`"namespaces": %w`, err)
+		}
+	case "allowTagged", "allowShared":
+		b, ok := value.(bool)
+		if !ok {
+			return fmt.Errorf("%q is not true or false", field)
+		}
+		if field == "allowTagged" {
+			g.AllowTagged = b
+		} else {
+			g.AllowShared = b
+		}
+	default:
+		return fmt.Errorf("%.60q is not a field of a rule", field)
+	}
+	return nil
+}

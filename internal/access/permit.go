@@ -1,0 +1,98 @@
+package access
+
+import (
+	"slices"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// A Verb names one thing a caller may ask for.
+type Verb string
+
+// The verbs of sign-in. What a verb asks of the caller is in Decide.
+const (
+	SigninLogin      Verb = "signin.login"
+	SigninRead       Verb = "signin.read"
+	SigninKubeconfig Verb = "signin.kubeconfig"
+	SigninLogout     Verb = "signin.logout"
+	ClusterInfo      Verb = "cluster.info"
+)
+
+// visitLife is how long a permit that names no role may be acted upon: longer
+// than the longest wait of one request, shorter than anything worth stealing.
+const visitLife = 2 * time.Minute
+
+// A Permit is the proof that a decision was made. Only Decide makes a useful
+// one: the zero Permit permits nothing. Every acting function takes one.
+type Permit struct {
+	caller Caller
+	verb   Verb
+	policy Policy
+	grants []Grant // that admit this caller; duplicates collapsed
+	at     time.Time
+	until  time.Time
+
+	owner error // why the caller may only end what is already theirs; nil: no such limit
+
+	role       Role // set by Choose
+	namespaces []string
+	period     time.Duration
+	clamped    bool
+}
+
+// Caller is who the permit was made for.
+func (p Permit) Caller() Caller { return p.caller }
+
+// Until is the end of the permit: streams end then.
+func (p Permit) Until() time.Time { return p.until }
+
+// Role is the role that was chosen, "" before Choose.
+func (p Permit) Role() Role { return p.role }
+
+// Namespaces are where the chosen role holds, sorted; none means the whole cluster.
+func (p Permit) Namespaces() []string { return p.namespaces }
+
+// Period is how long the chosen role is given for.
+func (p Permit) Period() time.Duration { return p.period }
+
+// Clamped reports whether the grant's period was cut to the server's maximum.
+func (p Permit) Clamped() bool { return p.clamped }
+
+// OwnerOnly returns why the caller may do nothing but end a sign-in that is
+// theirs already, or nil. Ending is always allowed; knowing more is not.
+func (p Permit) OwnerOnly() error { return p.owner }
+
+// Require returns an error unless p permits v at now. Acting functions call it
+// first, so that a permit for one thing never does for another.
+func (p Permit) Require(v Verb, now time.Time) error {
+	if p.verb == "" || p.verb != v {
+		return problem.New(problem.Internal, "internal error").Because(permitMismatch{p.verb, v})
+	}
+	if !now.Before(p.until) {
+		return problem.New(problem.GrantRemoved, "The decision about this request is too old.", "Ask again.")
+	}
+	return nil
+}
+
+type permitMismatch struct{ have, want Verb }
+
+func (e permitMismatch) Error() string {
+	return "a permit for " + string(e.have) + " was used for " + string(e.want)
+}
+
+// Covers reports whether the caller is granted role now, in all of namespaces
+// (none: the whole cluster), and the server still allows it. It asks "is this
+// still granted", not "what would be chosen now".
+func (p Permit) Covers(role Role, namespaces []string) bool {
+	if p.verb == "" || !slices.Contains(p.policy.Roles, role) {
+		return false
+	}
+	return slices.ContainsFunc(p.grants, func(g Grant) bool {
+		return g.Role == role && (len(g.Namespaces) == 0 || len(namespaces) > 0 && subset(namespaces, g.Namespaces))
+	})
+}
+
+func subset(a, of []string) bool {
+	return !slices.ContainsFunc(a, func(s string) bool { return !slices.Contains(of, s) })
+}

@@ -1,0 +1,175 @@
+package door
+
+import (
+	"bytes"
+	"encoding"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// decode reads the body and the query of r into req, strictly: what the request
+// type does not declare is refused, so that a misspelt "role" cannot mean "any".
+func decode(w http.ResponseWriter, r *http.Request, req any) error {
+	if err := decodeQuery(r, req); err != nil {
+		return err
+	}
+	if r.Method == http.MethodGet {
+		return nil
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
+			return problem.New(problem.TooLarge, fmt.Sprintf("The request has more than %d bytes.", maxBody), "Send only what the API reference lists.")
+		}
+		return problem.New(problem.BadRequest, "The request broke off.", "Send it again.").Because(err)
+	}
+	if len(body) == 0 {
+		return nil
+	}
+	if mt, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || mt != "application/json" {
+		return problem.New(problem.MediaType, "The request is not application/json.", "Set Content-Type: application/json, or send no body.")
+	}
+	if err := strict(body, req); err != nil {
+		return problem.New(problem.BadRequest, fmt.Sprintf("The request is malformed: %v.", err), "The fields are listed in the API reference.")
+	}
+	return nil
+}
+
+// strict decodes one JSON object. Unlike encoding/json it does not fold the
+// case of names and takes no name twice.
+func strict(body []byte, req any) error {
+	d := json.NewDecoder(bytes.NewReader(body))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return errors.New("it is not a JSON object")
+	}
+	known, seen := jsonNames(req), map[string]bool{}
+	for d.More() {
+		t, err := d.Token()
+		if err != nil {
+			return errors.New("it is not JSON")
+		}
+		name, _ := t.(string)
+		if !known[name] {
+			return fmt.Errorf("%.60q is not a field", name)
+		}
+		if seen[name] {
+			return fmt.Errorf("%q is given twice", name)
+		}
+		seen[name] = true
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return fmt.Errorf("%q is not JSON", name)
+		}
+	}
+	d = json.NewDecoder(bytes.NewReader(body))
+	if err := d.Decode(req); err != nil {
+		if te, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+			return fmt.Errorf("%q is not of type %s", te.Field, te.Type.Kind())
+		}
+		return err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return errors.New("something follows the object")
+	}
+	return nil
+}
+
+func jsonNames(req any) map[string]bool {
+	names := map[string]bool{}
+	for f := range reflect.TypeOf(req).Elem().Fields() {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
+			names[name] = true
+		}
+	}
+	return names
+}
+
+// textField is a field of a request that stands in the URL.
+type textField interface {
+	encoding.TextMarshaler
+	encoding.TextUnmarshaler
+}
+
+// eachQuery calls f for each field of req, a struct or a pointer to one, that
+// stands in the URL.
+func eachQuery(req any, f func(name string, field textField) error) error {
+	v := reflect.ValueOf(req)
+	if v.Kind() != reflect.Pointer {
+		addressable := reflect.New(v.Type())
+		addressable.Elem().Set(v)
+		v = addressable
+	}
+	for sf, fv := range v.Elem().Fields() {
+		if name := sf.Tag.Get("query"); name != "" {
+			if err := f(name, fv.Addr().Interface().(textField)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func decodeQuery(r *http.Request, req any) error {
+	bad := func(format string, args ...any) error {
+		return problem.New(problem.BadRequest, fmt.Sprintf(format, args...), "The parameters are listed in the API reference.")
+	}
+	if strings.Contains(r.URL.RawQuery, ";") {
+		return bad("The parameters of the request are malformed.")
+	}
+	q := r.URL.Query()
+	err := eachQuery(req, func(name string, field textField) error {
+		values, given := q[name]
+		delete(q, name)
+		if !given {
+			return nil
+		}
+		if len(values) != 1 {
+			return bad("The parameter %q is given %d times.", name, len(values))
+		}
+		if err := field.UnmarshalText([]byte(values[0])); err != nil {
+			return bad("The parameter %q is invalid: %v.", name, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for name := range q {
+		return bad("%.60q is not a parameter of this operation.", name)
+	}
+	return nil
+}
+
+// A Duration is a time span on the wire: a Go duration such as "25s", never
+// negative. The zero Duration is not sent.
+type Duration time.Duration
+
+// MarshalText implements [encoding.TextMarshaler].
+func (d Duration) MarshalText() ([]byte, error) {
+	if d == 0 {
+		return nil, nil
+	}
+	return []byte(time.Duration(d).String()), nil
+}
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	switch {
+	case err != nil:
+		return fmt.Errorf("%.40q is not a duration such as \"30s\" or \"8h\"", text)
+	case v < 0:
+		return fmt.Errorf("%v is negative", v)
+	}
+	*d = Duration(v)
+	return nil
+}

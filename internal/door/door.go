@@ -1,0 +1,308 @@
+// Package door is the only way in. It keeps law 3 and law 4: a request passes
+// in one order, and no operation can be reached any other way.
+//
+//	host -> same site -> identify -> rate -> route -> decide -> act -> record
+//
+// Every visit leaves one audit entry, whichever step ended it.
+package door
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// A Door lets callers in to routes. All fields are required but Limits, whose
+// zero value limits nothing.
+type Door struct {
+	// Names are the host names and addresses under which the listener is
+	// reached, as the tailnet assigned them. None: the tailnet is not up.
+	Names func() []string
+	// Identify says who is at the other end of the request's connection. It may
+	// return a caller beside an error, for the record.
+	Identify func(*http.Request) (access.Caller, error)
+	// Decide is access.Decide with the server's policy.
+	Decide func(access.Caller, access.Verb, time.Time) (access.Permit, error)
+	Record func(audit.Entry) error
+	Limits Limits
+	Log    *slog.Logger
+	Now    func() time.Time
+}
+
+// Bounds of one request. The write time must exceed the longest wait of an operation.
+const (
+	maxBody      = 16 << 10
+	maxHeader    = 16 << 10
+	headerTime   = 5 * time.Second
+	readTime     = 20 * time.Second
+	writeTime    = 90 * time.Second
+	idleTime     = 120 * time.Second
+	shutdownTime = 10 * time.Second
+)
+
+// Handler returns the routes behind the door. It panics when a field is missing
+// or two routes have one pattern: both are mistakes of the program.
+func (d *Door) Handler(routes ...Route) http.Handler {
+	switch {
+	case d.Names == nil, d.Identify == nil, d.Decide == nil, d.Record == nil, d.Log == nil, d.Now == nil:
+		panic("door: a required field is missing")
+	}
+	h := &hall{door: d, mux: http.NewServeMux(), routes: map[string]Route{}, limits: newLimiter(d.Limits)}
+	for _, rt := range routes {
+		h.mux.HandleFunc(rt.Pattern, func(http.ResponseWriter, *http.Request) {})
+		h.routes[rt.Pattern] = rt
+	}
+	return h
+}
+
+// Run serves routes on ln until ctx ends, then lets visits in progress finish.
+// connContext, when given, is net/http's hook of that name.
+func (d *Door) Run(ctx context.Context, ln net.Listener, connContext func(context.Context, net.Conn) context.Context, routes ...Route) error {
+	visits, endVisits := context.WithCancel(context.WithoutCancel(ctx))
+	defer endVisits()
+	srv := &http.Server{
+		Handler:           d.Handler(routes...),
+		BaseContext:       func(net.Listener) context.Context { return visits },
+		ConnContext:       connContext,
+		ReadHeaderTimeout: headerTime,
+		ReadTimeout:       readTime,
+		WriteTimeout:      writeTime,
+		IdleTimeout:       idleTime,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(d.Log.Handler(), slog.LevelDebug), // strangers' TLS errors and the like
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ln) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+	}
+	endVisits() // long polls answer now
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
+	defer cancel()
+	if err := srv.Shutdown(grace); err != nil {
+		srv.Close()
+	}
+	<-served
+	return nil
+}
+
+// hall is the handler behind a Door.
+type hall struct {
+	door   *Door
+	mux    *http.ServeMux
+	routes map[string]Route
+	limits *limiter
+}
+
+// A visit is one request on its way through.
+type visit struct {
+	*hall
+	w      http.ResponseWriter
+	r      *http.Request
+	route  Route
+	caller access.Caller
+	entry  audit.Entry
+}
+
+func (h *hall) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	now := h.door.Now()
+	v := &visit{hall: h, w: w, r: r, entry: audit.Entry{Time: now, RequestID: audit.NewID(now), Surface: "http"}}
+	resp, err := v.pass()
+	v.entry.Actor = audit.ActorOf(v.caller)
+	v.entry.Conclude(err)
+	if rerr := h.door.Record(v.entry); rerr != nil {
+		h.door.Log.Error("audit entry lost", "audit", v.entry.RequestID, "err", rerr)
+	}
+	if p := problem.From(err); p != nil && p.Cause() != nil {
+		h.door.Log.Error("visit failed", "audit", v.entry.RequestID, "op", v.route.Pattern, "code", p.Code, "err", p.Cause())
+	}
+	v.reply(resp, err)
+}
+
+// pass is the whole way through, in order. What it returns is answered.
+func (v *visit) pass() (any, error) {
+	if err := v.checkHost(); err != nil {
+		return nil, err
+	}
+	if err := checkSite(v.r); err != nil {
+		return nil, err
+	}
+	if err := v.identify(); err != nil {
+		return nil, err
+	}
+	rt, lost := v.find()
+	v.route, v.entry.Verb = rt, rt.Verb
+	if err := v.limits.admit(v.caller, rt.Verb, v.entry.Time); err != nil {
+		return nil, err
+	}
+	if lost != nil {
+		v.entry.Args = map[string]string{"method": clip(v.r.Method), "path": clip(v.r.URL.Path)}
+		return nil, lost
+	}
+	permit, err := v.decide()
+	if err != nil {
+		return nil, err
+	}
+	return rt.run(v, permit)
+}
+
+// identify asks who is calling, and refuses who may not even ask.
+func (v *visit) identify() error {
+	c, err := v.door.Identify(v.r)
+	v.caller = c
+	if err != nil {
+		return err
+	}
+	return access.Admit(c)
+}
+
+// decide asks the grants. Once more after a wait: the connection may by then
+// belong to somebody whose grant is gone.
+func (v *visit) decide() (access.Permit, error) {
+	return v.door.Decide(v.caller, v.route.Verb, v.door.Now())
+}
+
+// checkHost refuses names that are not the listener's own, on every method: a
+// web page whose name was rebound to our address is same-site to the browser.
+func (v *visit) checkHost() error {
+	names := v.door.Names()
+	if len(names) == 0 {
+		return problem.New(problem.IdentityUnavailable, "This server is not connected to its tailnet.", "Try again in a moment.").After(time.Second)
+	}
+	host := v.r.Host
+	if h, port, err := net.SplitHostPort(host); err == nil {
+		host = h
+		if local, ok := v.r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
+			if _, own, err := net.SplitHostPort(local.String()); err == nil && own != port {
+				host = ""
+			}
+		}
+	}
+	host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".")
+	if addr, err := netip.ParseAddr(host); err == nil {
+		host = addr.String()
+	}
+	if host == "" || !slices.Contains(names, host) {
+		return problem.New(problem.WrongHost, "This server does not go by the name in the request.",
+			fmt.Sprintf("Use one of its own names: %s.", names[0]))
+	}
+	return nil
+}
+
+// checkSite refuses what a browser sends on behalf of another site. Go's own
+// protection lets GET through by design; here a GET makes a token.
+func checkSite(r *http.Request) error {
+	refused := problem.New(problem.CrossOrigin, "Requests from another site's page are refused.",
+		"Use tka, or open the server's own page.")
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "none", "same-origin":
+	default:
+		return refused
+	}
+	if origin := r.Header.Get("Origin"); origin != "" {
+		if u, err := url.Parse(origin); err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host) {
+			return refused
+		}
+	}
+	if new(http.CrossOriginProtection).Check(r) != nil {
+		return refused
+	}
+	return nil
+}
+
+// find returns the route of the request, or the refusal of a path or method
+// that is not there. A path that would first have to be cleaned is not there.
+func (v *visit) find() (Route, error) {
+	notFound := problem.New(problem.NotFound, "There is nothing at this path.", "The operations are listed in the API reference.")
+	if v.r.URL.Path == "" || path.Clean(v.r.URL.Path) != v.r.URL.Path {
+		return Route{Verb: "http.unknown"}, notFound
+	}
+	_, pattern := v.mux.Handler(v.r)
+	if rt, ok := v.routes[pattern]; ok && v.r.Method != http.MethodHead {
+		return rt, nil
+	}
+	var allowed []string
+	for _, m := range []string{http.MethodDelete, http.MethodGet, http.MethodPatch, http.MethodPost, http.MethodPut} {
+		asked := v.r.Clone(v.r.Context())
+		asked.Method = m
+		if _, pattern := v.mux.Handler(asked); v.routes[pattern].run != nil {
+			allowed = append(allowed, m)
+		}
+	}
+	if len(allowed) == 0 {
+		return Route{Verb: "http.unknown"}, notFound
+	}
+	allow := strings.Join(allowed, ", ")
+	v.w.Header().Set("Allow", allow)
+	return Route{Verb: "http.unknown"}, problem.New(problem.MethodNotAllowed, "This path does not take that method.", "Use "+allow+".")
+}
+
+// clip bounds what a stranger can put into one field of the record.
+func clip(s string) string {
+	if len(s) > 200 {
+		return s[:200]
+	}
+	return s
+}
+
+// reply answers: a problem, a response that shapes itself, or JSON.
+func (v *visit) reply(resp any, err error) {
+	h := v.w.Header()
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Request-Id", v.entry.RequestID)
+	shape := Shape{Status: http.StatusOK, Body: resp}
+	if s, ok := resp.(Shaped); ok && err == nil {
+		shape, err = s.Shape(strings.Join(v.r.Header.Values("Accept"), ","))
+	}
+	if err != nil {
+		p := *problem.From(err)
+		p.AuditID = v.entry.RequestID
+		if p.Advice == nil {
+			p.Advice = []string{}
+		}
+		shape = Shape{Status: p.Code.Status(), RetryAfter: p.RetryAfter, Body: &p}
+	}
+	body, ok := shape.Body.([]byte)
+	if !ok {
+		var buf bytes.Buffer
+		enc := json.NewEncoder(&buf)
+		enc.SetEscapeHTML(false)
+		if err := enc.Encode(shape.Body); err != nil {
+			v.door.Log.Error("answer not encoded", "audit", v.entry.RequestID, "err", err)
+			v.w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		body, shape.ContentType = buf.Bytes(), "application/json"
+	}
+	for name, values := range shape.Header {
+		h[name] = values
+	}
+	if shape.RetryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(int((shape.RetryAfter+time.Second-1)/time.Second)))
+	}
+	h.Set("Content-Type", shape.ContentType)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	v.w.WriteHeader(shape.Status)
+	if _, err := v.w.Write(body); err != nil && !errors.Is(err, net.ErrClosed) {
+		v.door.Log.Debug("answer not sent", "audit", v.entry.RequestID, "err", err)
+	}
+}

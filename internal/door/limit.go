@@ -1,0 +1,124 @@
+package door
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// Limits bound what callers may ask of one server. A zero Rate limits nothing.
+type Limits struct {
+	Verbs map[access.Verb]Rate // for each device and each login
+	Other Rate                 // for verbs that are not listed, each
+	All   Rate                 // for all callers together
+	// WaitersPerCaller and Waiters bound how many requests may wait at once; 0: no bound.
+	WaitersPerCaller, Waiters int
+}
+
+// A Rate is a token bucket.
+type Rate struct {
+	PerMinute float64
+	Burst     int
+}
+
+// maxBuckets bounds the memory that callers can take up. Callers are devices of
+// the tailnet, so a full table is not a normal day.
+const maxBuckets = 20_000
+
+type bucketKey struct {
+	who  string
+	verb access.Verb
+}
+
+type limiter struct {
+	limits Limits
+	all    *rate.Limiter
+
+	mu      sync.Mutex
+	buckets map[bucketKey]*rate.Limiter
+	waiting map[string]int
+	waiters int
+}
+
+func newLimiter(l Limits) *limiter {
+	return &limiter{limits: l, all: l.All.bucket(), buckets: map[bucketKey]*rate.Limiter{}, waiting: map[string]int{}}
+}
+
+func (r Rate) bucket() *rate.Limiter {
+	if r.PerMinute <= 0 {
+		return nil
+	}
+	return rate.NewLimiter(rate.Limit(r.PerMinute/60), max(r.Burst, 1))
+}
+
+// admit takes a token of the caller's device, of the caller's login, and of all
+// callers together.
+func (l *limiter) admit(c access.Caller, v access.Verb, now time.Time) error {
+	each, ok := l.limits.Verbs[v]
+	if !ok {
+		each, v = l.limits.Other, ""
+	}
+	wait := take(l.all, now)
+	for _, who := range []string{"node:" + c.Device.ID, "login:" + string(c.Login)} {
+		if who == "login:" {
+			continue
+		}
+		wait = max(wait, take(l.bucket(bucketKey{who, v}, each), now))
+	}
+	if wait > 0 {
+		return problem.New(problem.RateLimited, "That is too many requests.", fmt.Sprintf("Wait %v.", wait.Round(time.Second))).After(wait)
+	}
+	return nil
+}
+
+// take returns how long to wait for a token; 0: it was there.
+func take(b *rate.Limiter, now time.Time) time.Duration {
+	if b == nil {
+		return 0
+	}
+	r := b.ReserveN(now, 1)
+	wait := r.DelayFrom(now)
+	if wait > 0 {
+		r.CancelAt(now)
+	}
+	return wait
+}
+
+func (l *limiter) bucket(k bucketKey, r Rate) *rate.Limiter {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b, ok := l.buckets[k]
+	if !ok {
+		if len(l.buckets) >= maxBuckets {
+			clear(l.buckets)
+		}
+		b = r.bucket()
+		l.buckets[k] = b
+	}
+	return b
+}
+
+// hold takes a place among those who wait.
+func (l *limiter) hold(c access.Caller) (release func(), err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	who := c.Device.ID
+	if p, a := l.limits.WaitersPerCaller, l.limits.Waiters; p > 0 && l.waiting[who] >= p || a > 0 && l.waiters >= a {
+		return nil, problem.New(problem.RateLimited, "Too many requests are waiting.", "Wait for the others to be answered.").After(time.Second)
+	}
+	l.waiting[who]++
+	l.waiters++
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.waiters--
+		if l.waiting[who]--; l.waiting[who] == 0 {
+			delete(l.waiting, who)
+		}
+	}, nil
+}

@@ -1,0 +1,191 @@
+package door
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// An Op is one thing a caller may ask for: a declaration that types both ends.
+// The server's route, the client's call and the API reference are read from it.
+//
+// Req is a struct. Fields with a json name are the body of a POST, fields with
+// a query name (`query:"wait"`) are parameters of the URL.
+type Op[Req, Resp any] struct {
+	Pattern string      // as in net/http: "POST /api/v1alpha1/login"
+	Verb    access.Verb // what access decides about, and audit records
+	Doc     string      // one line
+}
+
+// A Route is an Op with somebody behind it.
+type Route struct {
+	Pattern string
+	Verb    access.Verb
+	Doc     string
+	run     func(*visit, access.Permit) (any, error)
+}
+
+// Argued is a request that tells the record what was asked for. Never a secret.
+type Argued interface{ AuditArgs() map[string]string }
+
+// Named is a response that tells the record what it was about.
+type Named interface{ AuditObject() string }
+
+// Shaped is a response that chooses its own status or form.
+type Shaped interface {
+	// Shape returns the answer for a client that sent the given Accept header.
+	Shape(accept string) (Shape, error)
+}
+
+// A Shape is an answer on the wire.
+type Shape struct {
+	Status      int
+	RetryAfter  time.Duration // 0: none; sent in whole seconds, rounded up
+	Header      http.Header
+	ContentType string // for a Body of bytes
+	Body        any    // []byte as it is, anything else as JSON
+}
+
+// Serve puts fn behind o.
+func (o Op[Req, Resp]) Serve(fn func(context.Context, access.Permit, Req) (Resp, error)) Route {
+	return o.ServeAfter(nil, fn)
+}
+
+// ServeAfter puts fn behind o for an operation that may wait first. The door
+// identifies and decides before the wait and again after it, so fn acts on the
+// authority of now. A wait that ends in an error ends the visit.
+func (o Op[Req, Resp]) ServeAfter(wait func(context.Context, access.Permit, Req) error, fn func(context.Context, access.Permit, Req) (Resp, error)) Route {
+	return Route{o.Pattern, o.Verb, o.Doc, func(v *visit, p access.Permit) (any, error) {
+		var req Req
+		if err := decode(v.w, v.r, &req); err != nil {
+			return nil, err
+		}
+		if a, ok := any(req).(Argued); ok {
+			v.entry.Args = a.AuditArgs()
+		}
+		ctx, cancel := context.WithDeadline(v.r.Context(), p.Until())
+		defer cancel()
+		if wait != nil {
+			release, err := v.limits.hold(v.caller)
+			if err != nil {
+				return nil, err
+			}
+			err = wait(ctx, p, req)
+			release()
+			if err != nil {
+				return nil, stopped(v.r.Context(), err)
+			}
+			if err := v.identify(); err != nil {
+				return nil, err
+			}
+			if p, err = v.decide(); err != nil {
+				return nil, err
+			}
+		}
+		resp, err := fn(ctx, p, req)
+		if n, ok := any(resp).(Named); ok {
+			v.entry.Object = n.AuditObject()
+		}
+		return resp, stopped(v.r.Context(), err)
+	}}
+}
+
+// stopped turns the end of a visit's context into an honest answer: the client
+// is gone, or the server is stopping and another one may serve.
+func stopped(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return problem.New(problem.Unavailable, "The request ended before the answer was ready.", "Ask again.").After(time.Second)
+	}
+	return err
+}
+
+// A Client is where an Op's other end is.
+type Client struct {
+	HTTP *http.Client
+	Base string // scheme and host, such as "https://tka.example.ts.net"
+}
+
+// maxAnswer bounds what a client reads of an answer.
+const maxAnswer = 1 << 20
+
+// Call asks the server for o. A refusal is a *problem.Error; an answer that no
+// server of ours would give is an error that says so.
+func (o Op[Req, Resp]) Call(ctx context.Context, c Client, req Req) (resp Resp, err error) {
+	method, path, _ := strings.Cut(o.Pattern, " ")
+	query, err := encodeQuery(req)
+	if err != nil {
+		return resp, fmt.Errorf("%s: %w", o.Pattern, err)
+	}
+	var body io.Reader
+	if method != http.MethodGet {
+		b, err := json.Marshal(req)
+		if err != nil {
+			return resp, fmt.Errorf("%s: %w", o.Pattern, err)
+		}
+		body = bytes.NewReader(b)
+	}
+	u := strings.TrimSuffix(c.Base, "/") + path
+	if len(query) > 0 {
+		u += "?" + query.Encode()
+	}
+	hr, err := http.NewRequestWithContext(ctx, method, u, body)
+	if err != nil {
+		return resp, fmt.Errorf("%s: %w", o.Pattern, err)
+	}
+	hr.Header.Set("Accept", "application/json")
+	if body != nil {
+		hr.Header.Set("Content-Type", "application/json")
+	}
+	res, err := c.HTTP.Do(hr)
+	if err != nil {
+		return resp, err // *url.Error says what was asked of whom
+	}
+	defer res.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
+	if err != nil {
+		return resp, fmt.Errorf("%s: the answer broke off: %w", o.Pattern, err)
+	}
+	if len(answer) > maxAnswer {
+		return resp, fmt.Errorf("%s: the answer is larger than %d bytes", o.Pattern, maxAnswer)
+	}
+	var refused problem.Error
+	if res.StatusCode/100 != 2 || res.StatusCode == http.StatusAccepted {
+		_ = json.Unmarshal(answer, &refused) // not a problem: its code stays empty
+		if s, err := strconv.Atoi(res.Header.Get("Retry-After")); err == nil && s > 0 {
+			refused.RetryAfter = time.Duration(min(s, 3600)) * time.Second
+		}
+	}
+	switch {
+	case refused.Code != "":
+		return resp, &refused
+	case res.StatusCode/100 != 2:
+		return resp, fmt.Errorf("%s: the server answered %q and gave no reason: is it a Tailplane server?", o.Pattern, res.Status)
+	}
+	if err := json.Unmarshal(answer, &resp); err != nil {
+		return resp, fmt.Errorf("%s: the answer is not what was asked for: %w", o.Pattern, err)
+	}
+	return resp, nil
+}
+
+func encodeQuery(req any) (url.Values, error) {
+	q := url.Values{}
+	err := eachQuery(req, func(name string, field textField) error {
+		text, err := field.MarshalText()
+		if err == nil && len(text) > 0 {
+			q.Set(name, string(text))
+		}
+		return err
+	})
+	return q, err
+}

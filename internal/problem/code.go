@@ -1,0 +1,86 @@
+package problem
+
+import "net/http"
+
+// A Code is the stable name of a refusal. Machines branch on it, the docs have
+// an anchor for it, and metrics count by it, so the set is closed.
+type Code string
+
+// The order of the first group is the order in which the door refuses.
+const (
+	WrongHost           Code = "wrong_host"
+	CrossOrigin         Code = "cross_origin"
+	FunnelRefused       Code = "funnel_refused"
+	NoIdentity          Code = "no_identity"
+	IdentityUnavailable Code = "identity_unavailable"
+	NodeExpired         Code = "node_expired"
+	RateLimited         Code = "rate_limited"
+	ForeignNode         Code = "foreign_node"
+	TaggedNode          Code = "tagged_node"
+	NoCapability        Code = "no_capability"
+	BadCapability       Code = "bad_capability"
+	AmbiguousRole       Code = "ambiguous_role"
+	RoleNotGranted      Code = "role_not_granted"
+	RoleNotAllowed      Code = "role_not_allowed"
+	PeriodOutOfBounds   Code = "period_out_of_bounds"
+
+	BadRequest       Code = "bad_request"
+	NotFound         Code = "not_found"
+	MethodNotAllowed Code = "method_not_allowed"
+	TooLarge         Code = "too_large"
+	MediaType        Code = "unsupported_media_type"
+
+	NotSignedIn      Code = "not_signed_in"
+	NotReady         Code = "not_ready"
+	GrantRemoved     Code = "grant_removed"
+	CannotProvision  Code = "cannot_provision"
+	TooManySignins   Code = "too_many_signins"
+	Ending           Code = "ending"
+	Conflict         Code = "conflict"
+	Unavailable      Code = "unavailable"
+	AuditUnavailable Code = "audit_unavailable"
+	Internal         Code = "internal"
+)
+
+// Codes returns every code, in the order in which the docs list them.
+func Codes() []Code {
+	return []Code{
+		WrongHost, CrossOrigin, FunnelRefused, NoIdentity, IdentityUnavailable, NodeExpired, RateLimited,
+		ForeignNode, TaggedNode, NoCapability, BadCapability, AmbiguousRole, RoleNotGranted, RoleNotAllowed, PeriodOutOfBounds,
+		BadRequest, NotFound, MethodNotAllowed, TooLarge, MediaType,
+		NotSignedIn, NotReady, GrantRemoved, CannotProvision, TooManySignins, Ending, Conflict, Unavailable, AuditUnavailable, Internal,
+	}
+}
+
+// Status returns the HTTP status that carries c; 500 for a code that is not in the set.
+func (c Code) Status() int {
+	switch c {
+	case NotReady:
+		return http.StatusAccepted
+	case BadRequest, BadCapability, AmbiguousRole:
+		return http.StatusBadRequest
+	case NoIdentity, NodeExpired:
+		return http.StatusUnauthorized
+	case CrossOrigin, FunnelRefused, ForeignNode, TaggedNode, NoCapability, RoleNotGranted, RoleNotAllowed, GrantRemoved:
+		return http.StatusForbidden
+	case NotFound, NotSignedIn:
+		return http.StatusNotFound
+	case MethodNotAllowed:
+		return http.StatusMethodNotAllowed
+	case Conflict, CannotProvision:
+		return http.StatusConflict
+	case TooLarge:
+		return http.StatusRequestEntityTooLarge
+	case MediaType:
+		return http.StatusUnsupportedMediaType
+	case WrongHost:
+		return http.StatusMisdirectedRequest
+	case PeriodOutOfBounds:
+		return http.StatusUnprocessableEntity
+	case RateLimited, TooManySignins:
+		return http.StatusTooManyRequests
+	case IdentityUnavailable, Ending, Unavailable, AuditUnavailable:
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}
