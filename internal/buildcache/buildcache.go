@@ -1,0 +1,293 @@
+//go:build unix
+
+// Package buildcache keeps the finished binaries that the testbed runs, one file for each program and each thing that
+// could change it. It keeps the law of no guessing: a binary is found under a key of everything it was made from, or it is
+// missing, and the caller is told what to run.
+//
+// Go's own build cache is not enough: for the cluster alone it grows by 2.9 GB, and a cold build takes eight minutes.
+package buildcache
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// kept is how many keys of one program stay after a build: this tree's, and two for the branches one goes back to.
+const kept = 3
+
+// Cache is a folder of finished binaries for one source tree.
+type Cache struct {
+	Dir      string             // holds <name>-<key>, and for a moment locks and temporary files
+	Root     string             // the product's source tree: Program.Module is relative to it
+	Programs map[string]Program // by name: a closed table
+	Log      io.Writer          // where a build says what it does; required by Build
+	Terminal bool               // Log is a terminal: progress is one line, written over
+}
+
+// Open returns the cache of the source tree around the working directory, with every program of the testbed.
+func Open() (*Cache, error) {
+	base := os.Getenv("XDG_CACHE_HOME")
+	if base == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return nil, fmt.Errorf("cache folder: %w", err)
+		}
+		base = filepath.Join(home, ".cache")
+	}
+	root, err := findRoot()
+	if err != nil {
+		return nil, err
+	}
+	return &Cache{Dir: filepath.Join(base, "tailplane", "bin"), Root: root, Programs: programs(), Log: io.Discard}, nil
+}
+
+// Lookup returns the path of the program's binary for the source tree around the working directory. The error of a
+// binary that nobody has built is a MissingError, and says what to run.
+func Lookup(name string) (string, error) {
+	c, err := Open()
+	if err != nil {
+		return "", err
+	}
+	return c.Lookup(name)
+}
+
+// MissingError says that a program is not built for this source tree.
+type MissingError struct {
+	Name string // of the program
+	Path string // where the binary would be
+}
+
+func (e *MissingError) Error() string {
+	return fmt.Sprintf("%s is not built for this source tree (no %s); run: make testbed", e.Name, e.Path)
+}
+
+// Names returns the names of all programs, sorted.
+func (c *Cache) Names() []string { return slices.Sorted(maps.Keys(c.Programs)) }
+
+// Lookup returns the path of the program's finished binary. It builds nothing.
+func (c *Cache) Lookup(name string) (string, error) {
+	path, err := c.path(name)
+	if err != nil {
+		return "", err
+	}
+	switch _, err := os.Stat(path); {
+	case errors.Is(err, os.ErrNotExist):
+		return "", &MissingError{Name: name, Path: path}
+	case err != nil:
+		return "", err
+	}
+	// The newest keys are kept, and newest means last used.
+	now := time.Now()
+	_ = os.Chtimes(path, now, now)
+	return path, nil
+}
+
+func (c *Cache) path(name string) (string, error) {
+	p, ok := c.Programs[name]
+	if !ok {
+		return "", fmt.Errorf("no program %q: there are %s", name, strings.Join(c.Names(), ", "))
+	}
+	key, err := c.key(p)
+	if err != nil {
+		return "", fmt.Errorf("key of %s: %w", name, err)
+	}
+	return filepath.Join(c.Dir, name+"-"+key), nil
+}
+
+// Build returns the path of the program's binary, and builds it first if it is missing. One caller builds; the others,
+// in whatever process, wait for it and find the result.
+func (c *Cache) Build(ctx context.Context, name string) (string, error) {
+	path, err := c.Lookup(name)
+	if _, missing := errors.AsType[*MissingError](err); !missing {
+		return path, err
+	}
+	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
+		return "", err
+	}
+	unlock, err := c.lock(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	path, err = c.Lookup(name) // a second look: somebody else may have built it meanwhile
+	if _, missing := errors.AsType[*MissingError](err); !missing {
+		return path, err
+	}
+	if path, err = c.path(name); err != nil {
+		return "", err
+	}
+	if err := c.build(ctx, name, path); err != nil {
+		return "", fmt.Errorf("build %s: %w", name, err)
+	}
+	return path, c.prune(name, path)
+}
+
+// Clean removes every binary. A build that is going on finishes and keeps its own.
+func (c *Cache) Clean() error {
+	entries, err := os.ReadDir(c.Dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		// A lock's file must stay: somebody may hold it, and a second file of that name would be a second lock.
+		if !strings.HasSuffix(e.Name(), ".lock") && !strings.HasPrefix(e.Name(), ".") {
+			err = errors.Join(err, os.Remove(filepath.Join(c.Dir, e.Name())))
+		}
+	}
+	return err
+}
+
+// lock takes the program's lock, and says so when it has to wait. The kernel gives a lock back when its holder dies.
+func (c *Cache) lock(ctx context.Context, name string) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(c.Dir, name+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	for said := false; ; {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
+		if !said {
+			said = true
+			fmt.Fprintf(c.Log, "%s: somebody else is building it; waiting\n", name)
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, fmt.Errorf("waiting for another build of %s: %w", name, context.Cause(ctx))
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// build compiles into a temporary name and renames: a binary under its own name is always whole.
+func (c *Cache) build(ctx context.Context, name, path string) error {
+	p := c.Programs[name]
+	start := time.Now()
+	pr := &progress{name: name, log: c.Log, terminal: c.Terminal, start: start}
+	why := "it was never built"
+	if old, _ := c.binaries(name); len(old) > 0 {
+		why = "its sources, modules or the Go version changed"
+	}
+	fmt.Fprintf(c.Log, "%s: building %s, because %s; %s\n", name, p.Package, why, p.Takes)
+
+	total, err := c.count(ctx, p)
+	if err != nil {
+		return err
+	}
+	pr.total = total
+
+	tmp := filepath.Join(c.Dir, fmt.Sprintf(".%s.%d", filepath.Base(path), os.Getpid()))
+	defer os.Remove(tmp)
+	cmd := c.goCommand(ctx, p, append(append([]string{"build", "-v"}, p.flags()...), "-o", tmp, p.Package)...)
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	stop := pr.tick()
+	var other bytes.Buffer
+	for lines := bufio.NewScanner(stderr); lines.Scan(); {
+		// With -v the go command names each package it compiles, one to a line; all else is for the reader.
+		if l := lines.Text(); l == "" || strings.ContainsAny(l, " \t:") {
+			fmt.Fprintln(&other, l)
+		} else {
+			pr.done.Add(1)
+		}
+	}
+	err = cmd.Wait()
+	stop()
+	if err != nil {
+		return fmt.Errorf("go build %s in %s: %w\n%s", p.Package, p.Module, err, bytes.TrimSpace(other.Bytes()))
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return err
+	}
+	size := int64(0)
+	if i, err := os.Stat(path); err == nil {
+		size = i.Size()
+	}
+	fmt.Fprintf(c.Log, "%s: built in %v, %d MB\n", name, time.Since(start).Round(time.Second), size>>20)
+	return nil
+}
+
+// count returns how many packages the program consists of: the most that a build can compile.
+func (c *Cache) count(ctx context.Context, p Program) (int, error) {
+	var out, errs bytes.Buffer
+	cmd := c.goCommand(ctx, p, "list", "-deps", "-f", "{{.ImportPath}}", p.Package)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return 0, fmt.Errorf("go list %s in %s: %w\n%s", p.Package, p.Module, err, bytes.TrimSpace(errs.Bytes()))
+	}
+	return bytes.Count(out.Bytes(), []byte("\n")), nil
+}
+
+// goCommand is the go command in the program's module, with exactly the settings that the key stands for.
+func (c *Cache) goCommand(ctx context.Context, p Program, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = filepath.Join(c.Root, p.Module)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off", "GOOS="+runtime.GOOS, "GOARCH="+runtime.GOARCH)
+	if v, _, _ := strings.Cut(runtime.Version(), " "); strings.HasPrefix(v, "go1.") {
+		cmd.Env = append(cmd.Env, "GOTOOLCHAIN="+v)
+	}
+	cmd.Env = append(cmd.Env, "PWD="+cmd.Dir)
+	// Interrupted, the go command removes its work folder; killed, it leaves gigabytes.
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 20 * time.Second
+	return cmd
+}
+
+// binaries returns the paths of all finished binaries of a program.
+func (c *Cache) binaries(name string) ([]string, error) {
+	all, err := filepath.Glob(filepath.Join(c.Dir, name+"-*"))
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(p string) bool {
+		return len(filepath.Base(p)) != len(name)+1+keyLength
+	}), nil
+}
+
+// prune removes all but the newest keys of a program; the one just built is never among the removed.
+func (c *Cache) prune(name, built string) error {
+	all, err := c.binaries(name)
+	if err != nil {
+		return err
+	}
+	type binary struct {
+		path string
+		used time.Time
+	}
+	var bs []binary
+	for _, p := range all {
+		if i, err := os.Stat(p); err == nil && p != built {
+			bs = append(bs, binary{p, i.ModTime()})
+		}
+	}
+	slices.SortFunc(bs, func(a, b binary) int { return cmp.Or(b.used.Compare(a.used), cmp.Compare(a.path, b.path)) })
+	for _, b := range bs[min(len(bs), kept-1):] {
+		err = errors.Join(err, os.Remove(b.path)) // a running program keeps its file
+	}
+	return err
+}

@@ -1,0 +1,80 @@
+// Command build makes the testbed's binaries that are missing from the build cache, and prints where all of them are. It
+// links nothing but the standard library, so that a run that has nothing to build is over in a moment.
+//
+//	go run ./cmd/build devcluster kubectl   # these two; without names: everything whose sources exist
+//	go run ./cmd/build -clean               # empties the cache
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/tailplane/tailplane/internal/buildcache"
+)
+
+func main() {
+	clean := flag.Bool("clean", false, "remove every binary from the cache")
+	flag.Usage = func() {
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: build [-clean] [name …]")
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *clean, flag.Args()); err != nil {
+		fmt.Fprintln(os.Stderr, "build:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, clean bool, names []string) error {
+	c, err := buildcache.Open()
+	if err != nil {
+		return err
+	}
+	c.Log = os.Stderr
+	if i, err := os.Stderr.Stat(); err == nil {
+		c.Terminal = i.Mode()&os.ModeCharDevice != 0
+	}
+	if clean {
+		return c.Clean()
+	}
+	if len(names) == 0 {
+		names = existing(c)
+	}
+	// One after the other: the links of the large programs are the machine's memory peak.
+	for _, name := range names {
+		path, err := c.Build(ctx, name)
+		if ctx.Err() != nil {
+			return errors.New("interrupted")
+		}
+		if err != nil {
+			return err
+		}
+		fmt.Printf("%s\t%s\n", name, path)
+	}
+	return nil
+}
+
+// existing returns the programs whose main package is there: a tree need not have all of them.
+func existing(c *buildcache.Cache) []string {
+	var names []string
+	for _, name := range c.Names() {
+		p := c.Programs[name]
+		if strings.HasPrefix(p.Package, ".") {
+			if _, err := os.Stat(filepath.Join(c.Root, p.Module, p.Package)); err != nil {
+				fmt.Fprintf(os.Stderr, "%s: not in this tree (%s)\n", name, filepath.Join(p.Module, p.Package))
+				continue
+			}
+		}
+		names = append(names, name)
+	}
+	return names
+}

@@ -1,0 +1,296 @@
+// Package cluster runs etcd, kube-apiserver and chosen controllers in this process: one TCP port on loopback, etcd on
+// Unix sockets, no root. It keeps the law that nothing fails silently: whatever ends by itself ends the whole cluster,
+// with its reason, and a stop is done when everything that was started has returned.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/spf13/pflag"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"k8s.io/apiserver/pkg/util/compatibility"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+	basecompatibility "k8s.io/component-base/compatibility"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	"k8s.io/component-base/version"
+	"k8s.io/klog/v2"
+	apiapp "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	apioptions "k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+
+	"github.com/tailplane/tailplane/testbed/devcluster/fakenode"
+)
+
+// startLimit bounds each stage of the start. A start takes about three seconds on an idle machine and half a minute on
+// one with a load of twenty.
+const startLimit = 120 * time.Second
+
+// Options says which cluster to run.
+type Options struct {
+	Name          string   // in certificates and the kubeconfig
+	Dir           string   // absolute; data, certificates, keys, port and logs, kept over restarts
+	NoControllers bool     // API server only
+	FakeNode      bool     // a Node that reports every pod ready; see package fakenode
+	Args          []string // further kube-apiserver flags, after ours
+}
+
+// Info is what a client of a ready cluster must know.
+type Info struct {
+	Kubeconfig string `json:"kubeconfig"` // path of the admin's kubeconfig (group system:masters)
+	Server     string `json:"server"`     // https://127.0.0.1:port
+	CA         string `json:"ca"`         // PEM of the authority of the server's certificate
+	Version    string `json:"version"`    // such as v1.37.0
+	PID        int    `json:"pid"`
+}
+
+// Run runs a cluster until ctx ends, and calls ready once: when /readyz is green, the controllers' caches are filled and
+// the namespace "default" has its root CA and ServiceAccount. It returns nil if it ended because of ctx, and only when
+// everything has stopped: node and controllers first, then the API server, then etcd.
+func Run(ctx context.Context, o Options, ready func(Info) error) error {
+	st, err := openState(ctx, o.Dir, o.Name)
+	if err != nil {
+		return err
+	}
+	defer st.close()
+
+	// run ends when the caller says so or when a part has failed; the parts end one after the other, below.
+	run, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+
+	etcd, err := startEtcd(run, st)
+	if err != nil {
+		return fmt.Errorf("etcd: %w", err)
+	}
+	defer func() {
+		etcd.Close()
+		klog.InfoS("etcd stopped")
+	}()
+	go func() {
+		if err, ok := <-etcd.Err(); ok {
+			fail(fmt.Errorf("etcd: %w", err))
+		}
+	}()
+
+	if err := st.pki.kubeconfig(st.file("kubeconfig"), o.Name, st.server()); err != nil {
+		return err
+	}
+	ca, err := os.ReadFile(st.pki.ca())
+	if err != nil {
+		return err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", st.file("kubeconfig"))
+	if err != nil {
+		return err
+	}
+	config.QPS = -1
+
+	stopServer, err := startServer(run, fail, st, o)
+	if err != nil {
+		return fmt.Errorf("kube-apiserver: %w", err)
+	}
+	defer stopServer()
+	if err := waitOK(run, config, "/readyz"); err != nil {
+		return fmt.Errorf("kube-apiserver: %w", err)
+	}
+
+	if !o.NoControllers {
+		stopControllers, err := startControllers(run, fail, config, ca, st.pki.serviceAccount())
+		if err != nil {
+			return fmt.Errorf("controllers: %w", err)
+		}
+		defer stopControllers()
+		for _, made := range []string{"configmaps/kube-root-ca.crt", "serviceaccounts/default"} {
+			if err := waitOK(run, config, "/api/v1/namespaces/default/"+made); err != nil {
+				return fmt.Errorf("controllers: %w", err)
+			}
+		}
+	}
+	if o.FakeNode {
+		stopNode, err := startNode(run, fail, config)
+		if err != nil {
+			return fmt.Errorf("fake node: %w", err)
+		}
+		defer stopNode()
+	}
+	if err := ready(Info{
+		Kubeconfig: st.file("kubeconfig"), Server: st.server(), CA: string(ca),
+		Version: version.Get().GitVersion, PID: os.Getpid(),
+	}); err != nil {
+		return err
+	}
+	<-run.Done()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return context.Cause(run)
+}
+
+func startEtcd(ctx context.Context, st *state) (*embed.Etcd, error) {
+	client := url.URL{Scheme: "unix", Path: st.file("etcd.sock")}
+	peer := url.URL{Scheme: "unix", Path: st.file("peer.sock")}
+	c := embed.NewConfig()
+	c.Dir = st.file("etcd")
+	c.Logger, c.LogLevel, c.LogOutputs = "zap", "error", []string{st.file("etcd.log")}
+	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
+	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
+	c.InitialCluster = c.Name + "=" + peer.String()
+	c.QuotaBackendBytes = 2 << 30
+	// A killed process loses nothing by this, only a machine that loses power, and no test's state outlives the machine.
+	c.UnsafeNoFsync = true
+	e, err := embed.StartEtcd(c)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-e.Server.ReadyNotify():
+		return e, nil
+	case err = <-e.Err():
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-time.After(startLimit):
+		err = fmt.Errorf("not ready within %v", startLimit)
+	}
+	e.Close()
+	return nil, err
+}
+
+// startServer starts kube-apiserver on st's listener. The function it returns stops it and waits until it has returned.
+// The server does not end with ctx, because the controllers must be able to reach it until they have ended.
+func startServer(ctx context.Context, fail context.CancelCauseFunc, st *state, o Options) (stop func(), err error) {
+	// The server applies its logging options a second time; the library's default is to call that an error.
+	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
+
+	s := apioptions.NewServerRunOptions()
+	// A registry of our own, so that nothing depends on the process-wide one.
+	registry := basecompatibility.NewComponentGlobalsRegistry()
+	if err := registry.Register(basecompatibility.DefaultKubeComponent,
+		compatibility.DefaultBuildEffectiveVersion(), utilfeature.DefaultMutableFeatureGate.DeepCopy()); err != nil {
+		return nil, err
+	}
+	s.GenericServerRunOptions.ComponentGlobalsRegistry = registry
+	flags := pflag.NewFlagSet("kube-apiserver", pflag.ContinueOnError)
+	for _, f := range s.Flags().FlagSets {
+		flags.AddFlagSet(f)
+	}
+	p := st.pki
+	if err := flags.Parse(append([]string{
+		"--etcd-servers=unix://" + st.file("etcd.sock"), "--etcd-compaction-interval=5m",
+		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", st.port()),
+		"--advertise-address=127.0.0.1",
+		// EndpointSlices take no loopback address, so the Service "kubernetes" has no endpoint.
+		"--endpoint-reconciler-type=none",
+		"--tls-cert-file=" + p.serverCert(), "--tls-private-key-file=" + p.serverKey(),
+		"--client-ca-file=" + p.ca(),
+		"--requestheader-client-ca-file=" + p.frontCA(), "--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file=" + p.frontCert(), "--proxy-client-key-file=" + p.frontKey(),
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=" + p.serviceAccount(), "--service-account-signing-key-file=" + p.serviceAccount(),
+		"--service-cluster-ip-range=10.96.0.0/16",
+		// Webhooks and aggregated APIs by Service dial endpoints: there is no kube-proxy to make a ClusterIP work.
+		"--enable-aggregator-routing=true",
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+		"--allow-privileged=true", "--profiling=false",
+	}, o.Args...)); err != nil {
+		return nil, err
+	}
+	s.SecureServing.Listener = st.listener
+	if err := registry.Set(); err != nil {
+		return nil, err
+	}
+	completed, err := s.Complete(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if errs := completed.Validate(); len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	name, err := cache.NewInformerName("kube-apiserver-" + o.Name)
+	if err != nil {
+		return nil, err
+	}
+	completed.InformerName = name
+
+	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	running.Go(func() {
+		defer name.Release()
+		err := apiapp.Run(serving, completed)
+		if serving.Err() == nil {
+			fail(fmt.Errorf("kube-apiserver ended by itself: %w", err))
+		} else if err != nil {
+			klog.ErrorS(err, "kube-apiserver's end")
+		}
+	})
+	return func() {
+		cancel()
+		running.Wait()
+		klog.InfoS("kube-apiserver stopped")
+	}, nil
+}
+
+func startNode(ctx context.Context, fail context.CancelCauseFunc, config *rest.Config) (stop func(), err error) {
+	cs, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	node := fakenode.New(cs, "fake")
+	if err := node.Register(ctx); err != nil {
+		return nil, err
+	}
+	running, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := node.Run(running); err != nil && running.Err() == nil {
+			fail(fmt.Errorf("fake node: %w", err))
+		}
+	})
+	return func() {
+		cancel()
+		wg.Wait()
+		klog.InfoS("fake node stopped")
+	}, nil
+}
+
+// waitOK returns when the admin's GET of path is answered with 200.
+func waitOK(ctx context.Context, config *rest.Config, path string) error {
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("not within %v", startLimit))
+	defer cancel()
+	for last := errors.New("not asked yet"); ; {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Host+path, nil)
+		if err != nil {
+			return err
+		}
+		switch r, err := client.Do(req); {
+		case err != nil && ctx.Err() == nil:
+			last = err
+		case err == nil:
+			r.Body.Close()
+			if r.StatusCode == http.StatusOK {
+				return nil
+			}
+			last = errors.New(r.Status)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w (last: %w)", path, context.Cause(ctx), last)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,195 @@
+// Package fakenode stands in for scheduler and kubelet: one Node to which pending pods are bound and which reports them
+// running and ready. It keeps the law of no pretence as far as it can: it runs nothing, says so in the Node's condition,
+// and leaves alone what it would have to lie about (another scheduler's pods, scheduling gates, a node selector that does
+// not match).
+//
+// Not honoured: probes, restarts, logs, completion (a Job's pod runs for ever), resources, affinity, taints, volumes.
+// Init containers are reported as completed, sidecars (init containers with restartPolicy Always) as running.
+package fakenode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	listers "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+)
+
+// Node is the fake Node.
+type Node struct {
+	name   string
+	client kubernetes.Interface
+	labels labels.Set
+	last   netip.Addr // of the pod range; used by Run's one worker only
+}
+
+// New returns a Node that does nothing before Register and Run.
+func New(client kubernetes.Interface, name string) *Node {
+	return &Node{
+		name: name, client: client,
+		labels: labels.Set{corev1.LabelHostname: name, corev1.LabelOSStable: "linux"},
+		last:   netip.AddrFrom4([4]byte{10, 244, 0, 0}),
+	}
+}
+
+// Register makes the Node object, or finds that of an earlier run, and reports it ready.
+func (n *Node) Register(ctx context.Context) error {
+	node, err := n.client.CoreV1().Nodes().Create(ctx,
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name, Labels: n.labels}}, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		node, err = n.client.CoreV1().Nodes().Get(ctx, n.name, metav1.GetOptions{})
+	}
+	if err != nil {
+		return err
+	}
+	now := metav1.Now()
+	node.Status.Conditions = []corev1.NodeCondition{{
+		Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Fake", Message: "says that pods run, and runs none",
+		LastHeartbeatTime: now, LastTransitionTime: now,
+	}}
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}, {Type: corev1.NodeHostName, Address: n.name}}
+	_, err = n.client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
+	return err
+}
+
+// Run serves pods until ctx ends.
+func (n *Node) Run(ctx context.Context) error {
+	f := informers.NewSharedInformerFactory(n.client, 0)
+	pods := f.Core().V1().Pods()
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[cache.ObjectName]())
+	defer queue.ShutDown()
+	add := func(o any) {
+		if p, ok := o.(*corev1.Pod); ok {
+			queue.Add(cache.MetaObjectToName(p))
+		}
+	}
+	if _, err := pods.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: add, UpdateFunc: func(_, o any) { add(o) },
+	}); err != nil {
+		return err
+	}
+	f.Start(ctx.Done())
+	defer f.Shutdown()
+	if !cache.WaitForCacheSync(ctx.Done(), pods.Informer().HasSynced) {
+		return errors.New("stopped before its cache was filled")
+	}
+	context.AfterFunc(ctx, queue.ShutDown)
+	for {
+		key, down := queue.Get()
+		if down {
+			return nil
+		}
+		if err := n.sync(ctx, pods.Lister(), key); err != nil && ctx.Err() == nil {
+			klog.ErrorS(err, "fake node", "pod", key)
+			queue.AddRateLimited(key)
+		} else {
+			queue.Forget(key)
+		}
+		queue.Done(key)
+	}
+}
+
+// sync takes a pod one step further: bound, running, gone. A conflict or a vanished pod brings an event of its own.
+func (n *Node) sync(ctx context.Context, lister listers.PodLister, key cache.ObjectName) error {
+	p, err := lister.Pods(key.Namespace).Get(key.Name)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	pods := n.client.CoreV1().Pods(p.Namespace)
+	switch {
+	case p.Spec.NodeName == n.name && p.DeletionTimestamp != nil:
+		err = pods.Delete(ctx, p.Name, metav1.DeleteOptions{
+			GracePeriodSeconds: new(int64(0)), Preconditions: metav1.NewUIDPreconditions(string(p.UID)),
+		})
+	case p.Spec.NodeName == "" && p.DeletionTimestamp == nil && n.takes(p):
+		err = pods.Bind(ctx, &corev1.Binding{
+			ObjectMeta: metav1.ObjectMeta{Name: p.Name, UID: p.UID},
+			Target:     corev1.ObjectReference{Kind: "Node", Name: n.name},
+		}, metav1.CreateOptions{})
+	case p.Spec.NodeName == n.name && p.Status.Phase == corev1.PodPending:
+		ip, free := n.address(lister)
+		if free != nil {
+			return free
+		}
+		q := p.DeepCopy()
+		q.Status = running(p, ip, metav1.NewTime(time.Now()))
+		_, err = pods.UpdateStatus(ctx, q, metav1.UpdateOptions{})
+	}
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}
+
+// takes says whether a scheduler could put p on this node.
+func (n *Node) takes(p *corev1.Pod) bool {
+	return p.Spec.SchedulerName == corev1.DefaultSchedulerName && len(p.Spec.SchedulingGates) == 0 &&
+		labels.SelectorFromSet(p.Spec.NodeSelector).Matches(n.labels)
+}
+
+// address returns the next address of 10.244.0.0/16 that no pod has, also not one of an earlier run. Nothing listens on
+// it: it only has to be one that EndpointSlices accept, which loopback is not.
+func (n *Node) address(lister listers.PodLister) (string, error) {
+	pods, err := lister.List(labels.Everything())
+	if err != nil {
+		return "", err
+	}
+	used := make(map[string]bool, len(pods))
+	for _, p := range pods {
+		used[p.Status.PodIP] = true
+	}
+	podRange := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, 0, 0}), 16)
+	for range 1 << 16 {
+		if n.last = n.last.Next(); !podRange.Contains(n.last) {
+			n.last = podRange.Addr().Next()
+		}
+		if !used[n.last.String()] {
+			return n.last.String(), nil
+		}
+	}
+	return "", fmt.Errorf("no free address in %v", podRange)
+}
+
+func running(p *corev1.Pod, ip string, now metav1.Time) corev1.PodStatus {
+	s := *p.Status.DeepCopy()
+	s.Phase, s.StartTime = corev1.PodRunning, &now
+	s.HostIP, s.HostIPs = "127.0.0.1", []corev1.HostIP{{IP: "127.0.0.1"}}
+	s.PodIP, s.PodIPs = ip, []corev1.PodIP{{IP: ip}}
+	types := []corev1.PodConditionType{corev1.PodScheduled, corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.ContainersReady}
+	// A readiness gate is somebody else's to open, so such a pod is not ready yet, and never becomes so here.
+	if len(p.Spec.ReadinessGates) == 0 {
+		types = append(types, corev1.PodReady)
+	}
+	s.Conditions = nil
+	for _, t := range types {
+		s.Conditions = append(s.Conditions, corev1.PodCondition{Type: t, Status: corev1.ConditionTrue, LastTransitionTime: now})
+	}
+	up := corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}}
+	done := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", StartedAt: now, FinishedAt: now}}
+	s.InitContainerStatuses, s.ContainerStatuses = nil, nil
+	for _, c := range p.Spec.InitContainers {
+		st := corev1.ContainerStatus{Name: c.Name, Image: c.Image, Ready: true, Started: new(false), State: done}
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			st.Started, st.State = new(true), up
+		}
+		s.InitContainerStatuses = append(s.InitContainerStatuses, st)
+	}
+	for _, c := range p.Spec.Containers {
+		s.ContainerStatuses = append(s.ContainerStatuses, corev1.ContainerStatus{Name: c.Name, Image: c.Image, Ready: true, Started: new(true), State: up})
+	}
+	return s
+}

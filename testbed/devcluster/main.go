@@ -1,0 +1,138 @@
+// Command devcluster is a Kubernetes cluster in one process on loopback: etcd, kube-apiserver and the controllers that
+// the product relies on, as an ordinary user. It fails closed: what it cannot start or keep running ends the process with
+// a sentence and a non-zero code, and it never outlives the process that started it.
+//
+// When the cluster is ready it prints one line of JSON on standard output: {"kubeconfig","server","ca","version","pid"}.
+// It ends when standard input closes (its owner is gone) and on SIGTERM. Everything it logs goes to devcluster.log in
+// its state directory.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/tailplane/tailplane/testbed/devcluster/cluster"
+)
+
+// How long an orderly stop may take. An owner that is gone waits for nothing: what matters then is that no process and
+// no listener is left five seconds later.
+const (
+	graceAsked = 30 * time.Second
+	graceGone  = 3 * time.Second
+)
+
+var (
+	errAsked = errors.New("asked to stop")
+	errGone  = errors.New("standard input closed")
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			os.Exit(2)
+		}
+		fmt.Fprintln(os.Stderr, "devcluster:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	fs := flag.NewFlagSet("devcluster", flag.ContinueOnError)
+	o := cluster.Options{}
+	fs.StringVar(&o.Dir, "dir", "", "state `directory`, kept over restarts; a short path, because etcd's sockets lie in it")
+	fs.StringVar(&o.Name, "name", "devcluster", "the cluster's `name` in certificates and the kubeconfig")
+	fs.BoolVar(&o.NoControllers, "no-controllers", false, "API server only: nothing collects garbage, deletes namespaces or makes pods")
+	fs.BoolVar(&o.FakeNode, "fakenode", false, "a Node that says every pod is running and ready; it runs nothing")
+	fs.Func("arg", "a further kube-apiserver `flag`, such as --audit-policy-file=…; may be repeated", func(s string) error {
+		o.Args = append(o.Args, s)
+		return nil
+	})
+	ephemeral := fs.Bool("ephemeral", false, "remove the state directory, whole, when standard input closes")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if fs.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	}
+	if o.Dir == "" {
+		return errors.New("-dir is required")
+	}
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return err
+	}
+	o.Dir = dir
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	logFile, err := os.OpenFile(filepath.Join(dir, "devcluster.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer logFile.Close()
+	logger := slog.New(slog.NewTextHandler(logFile, nil))
+	slog.SetDefault(logger)
+	log.SetOutput(logFile)
+	klog.SetSlogLogger(logger)
+
+	// Only the ready line may reach our standard output, whatever the libraries print.
+	stdout := os.Stdout
+	os.Stdout = logFile
+
+	ctx, stop := context.WithCancelCause(context.Background())
+	defer stop(nil)
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin) // an error means the same as the end: nobody is there
+		stop(errGone)
+	}()
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	go func() {
+		<-signals
+		stop(errAsked)
+		<-signals // a second one ends at once
+		os.Exit(1)
+	}()
+	cleanUp := func() {
+		if *ephemeral && errors.Is(context.Cause(ctx), errGone) {
+			_ = os.RemoveAll(dir)
+		}
+	}
+	go func() {
+		<-ctx.Done()
+		grace := graceAsked
+		if errors.Is(context.Cause(ctx), errGone) {
+			grace = graceGone
+		}
+		time.Sleep(grace)
+		logger.Error("the orderly stop took too long", "grace", grace)
+		fmt.Fprintf(os.Stderr, "devcluster: not stopped within %v\n", grace)
+		cleanUp()
+		os.Exit(1)
+	}()
+
+	err = cluster.Run(ctx, o, func(i cluster.Info) error {
+		return json.NewEncoder(stdout).Encode(i)
+	})
+	if errors.Is(err, cluster.ErrBusy) {
+		return err // the directory is another's, to remove and to log in
+	}
+	cleanUp()
+	if err != nil {
+		logger.Error("ended", "err", err)
+	}
+	return err
+}
