@@ -1,0 +1,353 @@
+package signin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// Errors of a Store.
+var (
+	ErrNotFound = errors.New("no such sign-in")
+	ErrConflict = errors.New("the sign-in was changed by somebody else")
+	ErrExists   = errors.New("there is a sign-in of that name already")
+)
+
+// A Store keeps sign-ins. Any other error means that the API server did not do
+// as asked.
+type Store interface {
+	// Get reads the sign-in as it is stored now. ErrNotFound.
+	Get(ctx context.Context, name string) (Signin, error)
+	// Known reads from a cache, at no cost to the API server. It may lag.
+	Known(name string) (Signin, bool)
+	// Live counts the sign-ins of a login from the cache, all devices.
+	Live(login string) int
+	// Create stores a new sign-in. ErrExists.
+	Create(context.Context, Signin) (Signin, error)
+	// Extend writes Period and AskedAt, if the stored version is s.Version. ErrConflict, ErrNotFound.
+	Extend(context.Context, Signin) (Signin, error)
+	// Delete asks for the end of exactly this sign-in (its UID). ErrNotFound when it is gone already.
+	Delete(context.Context, Signin) error
+	// Await returns when done says so of the sign-in called name (false: there is none)
+	// or when ctx ends. It is woken by a watch.
+	Await(ctx context.Context, name string, done func(Signin, bool) bool) error
+	// Token asks for a token of s's ServiceAccount and returns its true expiry.
+	// ErrConflict when the ServiceAccount is not the one that s was given.
+	Token(ctx context.Context, s Signin, life time.Duration) (Token, time.Time, error)
+}
+
+// A Desk serves callers: it writes and reads sign-ins and hands out kubeconfigs.
+// All fields are required.
+type Desk struct {
+	Store   Store
+	Cluster ClusterInfo
+	Prefix  string // of context names
+
+	MaxPerLogin int
+	RetryAfter  time.Duration // how long a client that polls should pause
+	MaxWait     time.Duration // longest long poll
+	Now         func() time.Time
+}
+
+// Bounds inside one login.
+const (
+	replaceWait = 2 * time.Second // for the previous sign-in to be gone
+	writeTries  = 5               // after conflicting writes
+)
+
+// Routes are the desk's operations.
+func (d *Desk) Routes() []door.Route {
+	return []door.Route{
+		Login.Serve(d.login),
+		Read.Serve(d.read),
+		GetKubeconfig.ServeAfter(d.awaitReady, d.kubeconfig),
+		Logout.Serve(d.logout),
+		GetClusterInfo.Serve(d.clusterInfo),
+	}
+}
+
+// login writes what the permit allows. Again is an extension; another role or
+// other namespaces replace: the old one is gone before the new one is made.
+func (d *Desk) login(ctx context.Context, p access.Permit, req LoginRequest) (Accepted, error) {
+	if err := p.Require(access.SigninLogin, d.Now()); err != nil {
+		return Accepted{}, err
+	}
+	wish := access.Wish{Period: time.Duration(req.Period), Namespaces: req.Namespaces}
+	if req.Role != "" {
+		role, err := access.ParseRole(req.Role)
+		if err != nil {
+			return Accepted{}, problem.New(problem.RoleNotGranted, fmt.Sprintf("%v, so it is not granted.", err), "Ask for one of the granted roles, or leave the role out.")
+		}
+		wish.Role = role
+	}
+	p, err := p.Choose(wish)
+	if err != nil {
+		return Accepted{}, err
+	}
+	owner := OwnerOf(p.Caller())
+	want := Signin{Name: owner.Name(), Owner: owner, Role: p.Role(), Namespaces: p.Namespaces(), Period: p.Period()}
+	for range writeTries {
+		s, err := d.write(ctx, want)
+		if errors.Is(err, ErrConflict) || errors.Is(err, ErrExists) || errors.Is(err, ErrNotFound) {
+			continue // somebody else wrote between our reading and writing: look again
+		}
+		if err != nil {
+			return Accepted{}, err
+		}
+		st := d.status(s)
+		st.Clamped = p.Clamped()
+		return Accepted{st}, nil
+	}
+	return Accepted{}, problem.New(problem.Conflict, "The sign-in is being changed by another login of this device.", "Try again.").After(d.RetryAfter)
+}
+
+// write brings the stored sign-in to what is wanted, once.
+func (d *Desk) write(ctx context.Context, want Signin) (Signin, error) {
+	have, err := d.Store.Get(ctx, want.Name)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		if d.Store.Live(want.Owner.Login) >= d.MaxPerLogin {
+			return Signin{}, problem.New(problem.TooManySignins,
+				fmt.Sprintf("%s is signed in from %d devices already.", want.Owner.Login, d.MaxPerLogin),
+				"Sign out on a device that is not in use: tka logout")
+		}
+		return d.create(ctx, want)
+	case err != nil:
+		return Signin{}, unavailable(err)
+	}
+	if !have.Deleting && have.Role == want.Role && slices.Equal(have.Namespaces, want.Namespaces) && have.State(d.Now()) != Ended && have.State(d.Now()) != Refused {
+		have.Period, have.AskedAt = want.Period, d.Now()
+		s, err := d.Store.Extend(ctx, have)
+		return s, passStore(err)
+	}
+	if !have.Deleting {
+		if err := d.Store.Delete(ctx, have); err != nil && !errors.Is(err, ErrNotFound) {
+			return Signin{}, passStore(err)
+		}
+	}
+	if gone, err := d.awaitGone(ctx, have, replaceWait); err != nil {
+		return Signin{}, err
+	} else if !gone {
+		return Signin{}, problem.New(problem.Ending, "The previous sign-in is still being taken down.", "Try again in a moment.").After(d.RetryAfter)
+	}
+	return d.create(ctx, want)
+}
+
+func (d *Desk) create(ctx context.Context, want Signin) (Signin, error) {
+	want.AskedAt = d.Now()
+	s, err := d.Store.Create(ctx, want)
+	return s, passStore(err)
+}
+
+// awaitGone waits until exactly this sign-in is gone.
+func (d *Desk) awaitGone(ctx context.Context, s Signin, limit time.Duration) (bool, error) {
+	wait, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := d.Store.Await(wait, s.Name, func(now Signin, there bool) bool { return !there || now.UID != s.UID })
+	switch {
+	case err == nil:
+		return true, nil
+	case ctx.Err() == nil && wait.Err() != nil:
+		return false, nil
+	}
+	return false, unavailable(err)
+}
+
+// own reads the caller's sign-in as it is stored.
+func (d *Desk) own(ctx context.Context, p access.Permit) (Signin, error) {
+	s, err := d.Store.Get(ctx, OwnerOf(p.Caller()).Name())
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return Signin{}, notSignedIn(Signin{})
+	case err != nil:
+		return Signin{}, unavailable(err)
+	}
+	return s, nil
+}
+
+func (d *Desk) read(ctx context.Context, p access.Permit, _ ReadRequest) (Status, error) {
+	if err := p.Require(access.SigninRead, d.Now()); err != nil {
+		return Status{}, err
+	}
+	s, err := d.own(ctx, p)
+	if err != nil {
+		return Status{}, err
+	}
+	switch s.State(d.Now()) {
+	case Ended, Ending:
+		return Status{}, notSignedIn(s)
+	case Refused:
+		return Status{}, cannotProvision(s)
+	}
+	return d.status(s), nil
+}
+
+// awaitReady holds a request for a kubeconfig until there is something to say.
+func (d *Desk) awaitReady(ctx context.Context, p access.Permit, req KubeconfigRequest) error {
+	wait := min(time.Duration(req.Wait), d.MaxWait)
+	if wait == 0 {
+		return nil
+	}
+	name := OwnerOf(p.Caller()).Name()
+	if _, err := d.Store.Get(ctx, name); errors.Is(err, ErrNotFound) {
+		return nil // nothing to wait for; the operation itself says so
+	}
+	limit, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	seen := false // the watch may lag behind the login: "not there" counts only after "there"
+	err := d.Store.Await(limit, name, func(s Signin, there bool) bool {
+		if !there {
+			return seen
+		}
+		seen = true
+		return s.State(d.Now()) != Pending
+	})
+	if err != nil && (ctx.Err() != nil || limit.Err() == nil) {
+		return fmt.Errorf("wait for the sign-in: %w", err)
+	}
+	return nil
+}
+
+// kubeconfig hands out a fresh token for a sign-in that is ready and that the
+// grants of this very connection still cover.
+func (d *Desk) kubeconfig(ctx context.Context, p access.Permit, _ KubeconfigRequest) (Kubeconfig, error) {
+	now := d.Now()
+	if err := p.Require(access.SigninKubeconfig, now); err != nil {
+		return Kubeconfig{}, err
+	}
+	s, err := d.own(ctx, p)
+	if err != nil {
+		return Kubeconfig{}, err
+	}
+	switch s.State(now) {
+	case Ended, Ending:
+		return Kubeconfig{}, notSignedIn(s)
+	case Refused:
+		return Kubeconfig{}, cannotProvision(s)
+	}
+	if !p.Covers(s.Role, s.Namespaces) {
+		if err := d.Store.Delete(ctx, s); err != nil && !errors.Is(err, ErrNotFound) {
+			return Kubeconfig{}, unavailable(err)
+		}
+		return Kubeconfig{}, problem.New(problem.GrantRemoved, fmt.Sprintf("The role %q is no longer granted to %s; the sign-in was ended.", s.Role, p.Caller().Identity()),
+			"Sign in again to use what is granted now: tka login")
+	}
+	if s.State(now) == Pending {
+		notReady := problem.New(problem.NotReady, "The credentials are not ready yet.", "Ask again.").After(d.RetryAfter)
+		notReady.State = string(Pending)
+		return Kubeconfig{}, notReady
+	}
+	token, expires, err := d.Store.Token(ctx, s, s.ValidUntil.Sub(now))
+	switch {
+	case errors.Is(err, ErrConflict), errors.Is(err, ErrNotFound):
+		return Kubeconfig{}, notSignedIn(s)
+	case err != nil:
+		return Kubeconfig{}, unavailable(err)
+	case token.Reveal() == "":
+		return Kubeconfig{}, unavailable(errors.New("the API server returned an empty token"))
+	}
+	k := Kubeconfig{Cluster: d.Cluster.Name, Server: d.Cluster.ServerURL, CA: d.Cluster.CAData, InsecureSkipTLSVerify: d.Cluster.InsecureSkipTLSVerify,
+		Prefix: d.Prefix, Token: token, ExpiresAt: s.ValidUntil, Signin: s.Name}
+	if expires.Before(k.ExpiresAt) {
+		k.ExpiresAt = expires
+	}
+	if len(s.BoundNamespaces) > 0 {
+		k.Namespace = s.BoundNamespaces[0]
+	}
+	return k, nil
+}
+
+// logout ends the caller's sign-in. Whoever owns a live one may end it, whatever
+// the grants say by now; who owns none learns no more than any other stranger.
+func (d *Desk) logout(ctx context.Context, p access.Permit, req LogoutRequest) (Status, error) {
+	if err := p.Require(access.SigninLogout, d.Now()); err != nil {
+		return Status{}, err
+	}
+	if refused := p.OwnerOnly(); refused != nil {
+		if _, there := d.Store.Known(OwnerOf(p.Caller()).Name()); !there {
+			return Status{}, refused // at no cost to the API server
+		}
+	}
+	s, err := d.own(ctx, p)
+	if err != nil {
+		return Status{}, err
+	}
+	if s.State(d.Now()) == Ended && !s.Deleting {
+		return Status{}, notSignedIn(s)
+	}
+	if !s.Deleting {
+		if err := d.Store.Delete(ctx, s); errors.Is(err, ErrNotFound) {
+			return Status{}, notSignedIn(s)
+		} else if err != nil {
+			return Status{}, unavailable(err)
+		}
+	}
+	wait := time.Duration(req.Wait)
+	if wait == 0 {
+		wait = replaceWait
+	}
+	gone, err := d.awaitGone(ctx, s, min(wait, d.MaxWait))
+	if err != nil {
+		return Status{}, err
+	}
+	st := d.status(s)
+	if st.State, st.Provisioned = Ending, !gone; gone {
+		st.State = Ended
+	}
+	return st, nil
+}
+
+func (d *Desk) clusterInfo(_ context.Context, p access.Permit, _ ClusterInfoRequest) (ClusterInfo, error) {
+	if err := p.Require(access.ClusterInfo, d.Now()); err != nil {
+		return ClusterInfo{}, err
+	}
+	return d.Cluster, nil
+}
+
+// status shows s to its owner.
+func (d *Desk) status(s Signin) Status {
+	st := Status{Username: s.Owner.Login, State: s.State(d.Now()), Name: s.Name, Device: s.Owner.DeviceName,
+		Cluster: d.Cluster.Name, StartedAt: s.Created.UTC(), MissingNamespaces: append([]string{}, s.MissingNamespaces...), retryAfter: d.RetryAfter}
+	role, namespaces, until := s.Role, s.Namespaces, s.AskedAt.Add(s.Period)
+	if st.State == Ready {
+		st.Provisioned = true
+		role, namespaces, until = s.BoundRole, s.BoundNamespaces, s.ValidUntil
+	}
+	st.Role, st.Namespaces, st.Until = string(role), append([]string{}, namespaces...), until.UTC().Format(time.RFC3339)
+	return st
+}
+
+func notSignedIn(s Signin) error {
+	msg := "This device is not signed in."
+	if !s.ValidUntil.IsZero() && !s.Deleting {
+		msg = fmt.Sprintf("The sign-in of this device ended at %s.", s.ValidUntil.UTC().Format(time.RFC3339))
+	}
+	return problem.New(problem.NotSignedIn, msg, "Run: tka login")
+}
+
+func cannotProvision(s Signin) error {
+	return problem.New(problem.CannotProvision, fmt.Sprintf("The cluster cannot provide this sign-in: %s: %s", s.Reason, s.Message),
+		"Ask whoever runs the cluster, or sign in with another role: tka login --role ROLE")
+}
+
+// unavailable hides what the API server said; it goes to the log.
+func unavailable(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
+	return problem.New(problem.Unavailable, "The cluster's API server does not do as asked just now.", "Try again.").Because(err).After(time.Second)
+}
+
+// passStore lets the errors through that login handles.
+func passStore(err error) error {
+	if err == nil || errors.Is(err, ErrConflict) || errors.Is(err, ErrExists) || errors.Is(err, ErrNotFound) {
+		return err
+	}
+	return unavailable(err)
+}

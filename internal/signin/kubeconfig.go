@@ -1,0 +1,185 @@
+package signin
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/tailplane/tailplane/internal/door"
+)
+
+// A Token is a bearer token. It cannot be printed: only Reveal shows it.
+type Token struct{ s string }
+
+// NewToken wraps s.
+func NewToken(s string) Token { return Token{s} }
+
+// Reveal returns the token itself, for the one place that must send it.
+func (t Token) Reveal() string { return t.s }
+
+// String hides the token.
+func (t Token) String() string { return "[token]" }
+
+// GoString hides the token from %#v.
+func (t Token) GoString() string { return "[token]" }
+
+// LogValue hides the token from logs.
+func (t Token) LogValue() slog.Value { return slog.StringValue("[token]") }
+
+// MarshalText hides the token from every encoder.
+func (t Token) MarshalText() ([]byte, error) { return []byte("[token]"), nil }
+
+// ExpiresHeader carries the true end of a kubeconfig's token, RFC 3339.
+const ExpiresHeader = "Tailplane-Expires-At"
+
+// A Kubeconfig gives one user access to one cluster.
+type Kubeconfig struct {
+	Cluster               string
+	Server                string
+	CA                    []byte // PEM
+	InsecureSkipTLSVerify bool
+	Prefix                string // of the names of context and user, such as "tka-"
+	Namespace             string // "" leaves kubectl's default
+	Token                 Token
+	ExpiresAt             time.Time
+	Signin                string // name of the sign-in, for the record
+}
+
+// Context is the name of the context, and of the user.
+func (k Kubeconfig) Context() string { return k.Prefix + k.Cluster }
+
+// AuditObject names the sign-in for the record.
+func (k Kubeconfig) AuditObject() string { return k.Signin }
+
+// The parts that the list form and the map form share.
+type (
+	clusterPart struct {
+		Server                string `json:"server"`
+		CA                    []byte `json:"certificate-authority-data,omitempty"`
+		InsecureSkipTLSVerify bool   `json:"insecure-skip-tls-verify,omitempty"`
+	}
+	userPart struct {
+		Token string `json:"token"`
+	}
+	contextPart struct {
+		Cluster   string `json:"cluster"`
+		User      string `json:"user"`
+		Namespace string `json:"namespace,omitempty"`
+	}
+	mapForm struct {
+		Kind           string                 `json:"kind"`
+		APIVersion     string                 `json:"apiVersion"`
+		Clusters       map[string]clusterPart `json:"clusters"`
+		Users          map[string]userPart    `json:"users"`
+		Contexts       map[string]contextPart `json:"contexts"`
+		CurrentContext string                 `json:"current-context"`
+	}
+	listForm struct {
+		Kind           string         `json:"kind"`
+		APIVersion     string         `json:"apiVersion"`
+		Clusters       []namedCluster `json:"clusters"`
+		Users          []namedUser    `json:"users"`
+		Contexts       []namedContext `json:"contexts"`
+		CurrentContext string         `json:"current-context"`
+	}
+	namedCluster struct {
+		Name    string      `json:"name"`
+		Cluster clusterPart `json:"cluster"`
+	}
+	namedUser struct {
+		Name string   `json:"name"`
+		User userPart `json:"user"`
+	}
+	namedContext struct {
+		Name    string      `json:"name"`
+		Context contextPart `json:"context"`
+	}
+)
+
+func (k Kubeconfig) parts() (clusterPart, userPart, contextPart) {
+	return clusterPart{k.Server, k.CA, k.InsecureSkipTLSVerify}, userPart{k.Token.Reveal()}, contextPart{k.Cluster, k.Context(), k.Namespace}
+}
+
+// YAML returns the standard kubeconfig file, which kubectl takes as it is. It
+// holds the token.
+func (k Kubeconfig) YAML() ([]byte, error) {
+	c, u, x := k.parts()
+	return yaml.Marshal(listForm{
+		Kind: "Config", APIVersion: "v1", CurrentContext: k.Context(),
+		Clusters: []namedCluster{{k.Cluster, c}}, Users: []namedUser{{k.Context(), u}}, Contexts: []namedContext{{k.Context(), x}},
+	})
+}
+
+// MarshalJSON returns the map form, which existing clients read. It holds the token.
+func (k Kubeconfig) MarshalJSON() ([]byte, error) {
+	c, u, x := k.parts()
+	return json.Marshal(mapForm{
+		Kind: "Config", APIVersion: "v1", CurrentContext: k.Context(),
+		Clusters: map[string]clusterPart{k.Cluster: c}, Users: map[string]userPart{k.Context(): u}, Contexts: map[string]contextPart{k.Context(): x},
+	})
+}
+
+// UnmarshalJSON reads the map form, strictly: one cluster, one user, one
+// context, and no field that could make kubectl run or read something.
+func (k *Kubeconfig) UnmarshalJSON(b []byte) error {
+	d := json.NewDecoder(strings.NewReader(string(b)))
+	d.DisallowUnknownFields()
+	var m mapForm
+	if err := d.Decode(&m); err != nil {
+		return fmt.Errorf("the server's kubeconfig: %w", err)
+	}
+	if m.Kind != "Config" || m.APIVersion != "v1" || len(m.Clusters) != 1 || len(m.Users) != 1 || len(m.Contexts) != 1 {
+		return fmt.Errorf("the server's kubeconfig does not hold one cluster, one user and one context")
+	}
+	x, ok := m.Contexts[m.CurrentContext]
+	c, ok2 := m.Clusters[x.Cluster]
+	u, ok3 := m.Users[x.User]
+	prefix, ok4 := strings.CutSuffix(m.CurrentContext, x.Cluster)
+	if !ok || !ok2 || !ok3 || !ok4 || x.User != m.CurrentContext {
+		return fmt.Errorf("the names in the server's kubeconfig do not fit together")
+	}
+	*k = Kubeconfig{Cluster: x.Cluster, Server: c.Server, CA: c.CA, InsecureSkipTLSVerify: c.InsecureSkipTLSVerify,
+		Prefix: prefix, Namespace: x.Namespace, Token: NewToken(u.Token)}
+	return nil
+}
+
+// Shape answers with the form that the client asked for: YAML when it is
+// accepted and not below JSON, else the map form.
+func (k Kubeconfig) Shape(accept string) (door.Shape, error) {
+	h := http.Header{ExpiresHeader: {k.ExpiresAt.UTC().Format(time.RFC3339)}}
+	if !prefersYAML(accept) {
+		return door.Shape{Status: http.StatusOK, Header: h, Body: k}, nil
+	}
+	body, err := k.YAML()
+	return door.Shape{Status: http.StatusOK, Header: h, ContentType: "application/yaml", Body: body}, err
+}
+
+func prefersYAML(accept string) bool {
+	var asYAML, asJSON float64
+	for part := range strings.SplitSeq(accept, ",") {
+		mt, params, err := mime.ParseMediaType(strings.TrimSpace(part))
+		if err != nil {
+			continue
+		}
+		q := 1.0
+		if s, ok := params["q"]; ok {
+			if q, err = strconv.ParseFloat(s, 64); err != nil {
+				continue
+			}
+		}
+		switch mt {
+		case "application/yaml", "text/yaml", "application/x-yaml":
+			asYAML = max(asYAML, q)
+		case "application/json":
+			asJSON = max(asJSON, q)
+		}
+	}
+	return asYAML > 0 && asYAML >= asJSON
+}
