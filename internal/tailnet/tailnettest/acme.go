@@ -1,0 +1,418 @@
+package tailnettest
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"tailscale.com/envknob"
+)
+
+const acmeVariable = "TS_DEBUG_ACME_DIRECTORY_URL"
+
+// processACME is the certificate authority of all tailnets of this process. It is
+// package state because what points Tailscale's client at it is: one environment
+// variable for all nodes of the process.
+var processACME struct {
+	sync.Mutex
+	users int
+	ca    *authority
+}
+
+// EnableHTTPS gives the tailnet certificates, so that tsnet's ListenTLS and Funnel
+// work, and returns the root (PEM) that clients must trust. Certificates come from
+// an ACME authority on loopback, by DNS-01 through control's set-dns. Call it before
+// the nodes ask for certificates; other processes need HTTPSEnv.
+func (n *Net) EnableHTTPS() (rootsPEM []byte) {
+	c := n.control
+	c.mu.Lock()
+	ca := c.acme
+	c.mu.Unlock()
+	if ca == nil {
+		var err error
+		if ca, err = acquireACME(); err != nil {
+			// No caller could go on: loopback has no port left or the machine no entropy.
+			panic("tailnettest: certificate authority: " + err.Error())
+		}
+		n.onClose(releaseACME)
+		c.mu.Lock()
+		c.acme = ca
+		c.bumpLocked()
+		c.mu.Unlock()
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.root.Raw})
+}
+
+// HTTPSEnv enables HTTPS and returns what another process needs in its environment
+// ("NAME=value") to get certificates for its nodes.
+func (n *Net) HTTPSEnv() []string {
+	n.EnableHTTPS()
+	return []string{acmeVariable + "=" + n.control.acmeURL()}
+}
+
+func (c *control) acmeURL() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.acme.url + "/directory"
+}
+
+func acquireACME() (*authority, error) {
+	processACME.Lock()
+	defer processACME.Unlock()
+	if processACME.users == 0 {
+		ca, err := newAuthority()
+		if err != nil {
+			return nil, err
+		}
+		processACME.ca = ca
+		envknob.Setenv(acmeVariable, ca.url+"/directory")
+	}
+	processACME.users++
+	return processACME.ca, nil
+}
+
+func releaseACME() {
+	processACME.Lock()
+	defer processACME.Unlock()
+	if processACME.users--; processACME.users == 0 {
+		envknob.Setenv(acmeVariable, "")
+		processACME.ca.srv.Close()
+		processACME.ca = nil
+	}
+}
+
+// authority is a certificate authority that speaks the part of RFC 8555 that
+// Tailscale's client uses: one account key (ES256) per client, one name per order,
+// DNS-01 only. It checks signatures, nonces, addresses, the TXT record and the
+// certificate request; it keeps no accounts apart from their keys.
+type authority struct {
+	url  string
+	root *x509.Certificate
+	key  *ecdsa.PrivateKey
+	srv  *http.Server
+
+	mu       sync.Mutex
+	txt      map[string][]string
+	nonces   map[string]bool
+	accounts []*jwk
+	orders   []*order
+}
+
+type order struct {
+	account *jwk
+	domain  string
+	token   string
+	valid   bool
+	der     []byte
+}
+
+// jwk is the public key of an account. Its field order is that of RFC 7638.
+type jwk struct {
+	Crv string `json:"crv"`
+	Kty string `json:"kty"`
+	X   string `json:"x"`
+	Y   string `json:"y"`
+}
+
+func newAuthority() (*authority, error) {
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	t := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "Tailplane testbed root"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(30 * 24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, t, t, &k.PublicKey, k)
+	if err != nil {
+		return nil, err
+	}
+	root, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, err
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	a := &authority{url: "http://" + ln.Addr().String(), root: root, key: k, txt: map[string][]string{}, nonces: map[string]bool{}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /directory", func(w http.ResponseWriter, r *http.Request) {
+		writeJSON(w, http.StatusOK, map[string]string{"newNonce": a.url + "/nonce", "newAccount": a.url + "/account",
+			"newOrder": a.url + "/order", "revokeCert": a.url + "/revoke", "keyChange": a.url + "/key-change"})
+	})
+	mux.HandleFunc("GET /nonce", func(w http.ResponseWriter, r *http.Request) { a.nonce(w) })
+	for pattern, h := range map[string]func(http.ResponseWriter, *signed) error{
+		"POST /account":       a.newAccount,
+		"POST /order":         a.newOrder,
+		"POST /order/{id}":    a.showOrder,
+		"POST /authz/{id}":    a.showAuthorization,
+		"POST /chal/{id}":     a.challenge,
+		"POST /finalize/{id}": a.finalize,
+		"POST /cert/{id}":     a.certificate,
+	} {
+		mux.Handle(pattern, a.verified(h))
+	}
+	a.srv = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	go a.srv.Serve(ln)
+	return a, nil
+}
+
+// setTXT publishes a TXT record, beside those that the name has.
+func (a *authority) setTXT(name, value string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.txt[name] = append(a.txt[name], value)
+}
+
+// signed is a request whose signature was checked.
+type signed struct {
+	payload []byte
+	account *jwk   // nil before the account exists
+	jwk     *jwk   // of a new account
+	order   *order // named by the path
+	id      int
+}
+
+type acmeProblem struct {
+	status int
+	kind   string
+	detail string
+}
+
+func (p *acmeProblem) Error() string { return p.detail }
+
+func refuse(kind, format string, args ...any) error {
+	return &acmeProblem{http.StatusBadRequest, kind, fmt.Sprintf(format, args...)}
+}
+
+func (a *authority) nonce(w http.ResponseWriter) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := rand.Text()
+	a.nonces[n] = true
+	w.Header().Set("Replay-Nonce", n)
+	w.Header().Set("Cache-Control", "no-store")
+}
+
+// verified checks the JSON web signature and runs h under the lock.
+func (a *authority) verified(h func(http.ResponseWriter, *signed) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.nonce(w)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		s, err := a.verify(r)
+		if err == nil {
+			err = h(w, s)
+		}
+		if err == nil {
+			return
+		}
+		p, ok := errors.AsType[*acmeProblem](err)
+		if !ok {
+			p = &acmeProblem{http.StatusInternalServerError, "serverInternal", err.Error()}
+		}
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(p.status)
+		json.NewEncoder(w).Encode(map[string]any{"type": "urn:ietf:params:acme:error:" + p.kind, "detail": p.detail, "status": p.status})
+	})
+}
+
+func (a *authority) verify(r *http.Request) (*signed, error) {
+	var jws struct{ Protected, Payload, Signature string }
+	if err := json.NewDecoder(io.LimitReader(r.Body, 1<<16)).Decode(&jws); err != nil {
+		return nil, refuse("malformed", "no JWS: %v", err)
+	}
+	head, err1 := base64.RawURLEncoding.DecodeString(jws.Protected)
+	payload, err2 := base64.RawURLEncoding.DecodeString(jws.Payload)
+	sig, err3 := base64.RawURLEncoding.DecodeString(jws.Signature)
+	var protected struct {
+		Alg, Kid, Nonce, URL string
+		JWK                  *jwk
+	}
+	if err := errors.Join(err1, err2, err3, json.Unmarshal(head, &protected)); err != nil {
+		return nil, refuse("malformed", "JWS: %v", err)
+	}
+	s := &signed{payload: payload, jwk: protected.JWK}
+	key := protected.JWK
+	if key == nil {
+		for i, k := range a.accounts {
+			if protected.Kid == a.accountURL(i) {
+				key, s.account = k, k
+			}
+		}
+	}
+	switch {
+	case protected.Alg != "ES256":
+		return nil, refuse("badSignatureAlgorithm", "ES256 only, not %q", protected.Alg)
+	case key == nil:
+		return nil, refuse("accountDoesNotExist", "no account %q", protected.Kid)
+	case protected.URL != a.url+r.URL.Path:
+		return nil, refuse("unauthorized", "signed for %q", protected.URL)
+	case !a.nonces[protected.Nonce]:
+		return nil, refuse("badNonce", "unknown nonce")
+	case !key.verify(jws.Protected+"."+jws.Payload, sig):
+		return nil, refuse("unauthorized", "the signature is wrong")
+	}
+	delete(a.nonces, protected.Nonce)
+	if id := r.PathValue("id"); id != "" {
+		i, err := strconv.Atoi(id)
+		if err != nil || i < 0 || i >= len(a.orders) || a.orders[i].account != s.account {
+			return nil, &acmeProblem{http.StatusNotFound, "malformed", "no such order"}
+		}
+		s.order, s.id = a.orders[i], i
+	} else if s.account == nil && r.URL.Path != "/account" {
+		return nil, refuse("accountDoesNotExist", "no account")
+	}
+	return s, nil
+}
+
+func (k *jwk) verify(text string, sig []byte) bool {
+	x, err1 := base64.RawURLEncoding.DecodeString(k.X)
+	y, err2 := base64.RawURLEncoding.DecodeString(k.Y)
+	if errors.Join(err1, err2) != nil || k.Kty != "EC" || k.Crv != "P-256" || len(x) != 32 || len(y) != 32 || len(sig) != 64 {
+		return false
+	}
+	pub, err := ecdsa.ParseUncompressedPublicKey(elliptic.P256(), slices.Concat([]byte{4}, x, y))
+	if err != nil {
+		return false
+	}
+	sum := sha256.Sum256([]byte(text))
+	return ecdsa.Verify(pub, sum[:], new(big.Int).SetBytes(sig[:32]), new(big.Int).SetBytes(sig[32:]))
+}
+
+// thumbprint is RFC 7638's.
+func (k *jwk) thumbprint() string {
+	b, _ := json.Marshal(k) // strings only: it cannot fail
+	sum := sha256.Sum256(b)
+	return base64.RawURLEncoding.EncodeToString(sum[:])
+}
+
+func (a *authority) accountURL(i int) string { return fmt.Sprintf("%s/account/%d", a.url, i) }
+
+func (a *authority) newAccount(w http.ResponseWriter, s *signed) error {
+	if s.jwk == nil {
+		return refuse("malformed", "a new account needs a jwk")
+	}
+	i := slices.IndexFunc(a.accounts, func(k *jwk) bool { return *k == *s.jwk })
+	code := http.StatusOK
+	if i < 0 {
+		i, code = len(a.accounts), http.StatusCreated
+		a.accounts = append(a.accounts, s.jwk)
+	}
+	w.Header().Set("Location", a.accountURL(i))
+	writeJSON(w, code, map[string]string{"status": "valid"})
+	return nil
+}
+
+func (a *authority) newOrder(w http.ResponseWriter, s *signed) error {
+	var req struct {
+		Identifiers []struct{ Type, Value string }
+	}
+	if err := json.Unmarshal(s.payload, &req); err != nil || len(req.Identifiers) != 1 || req.Identifiers[0].Type != "dns" {
+		return refuse("unsupportedIdentifier", "an order is for one DNS name")
+	}
+	a.orders = append(a.orders, &order{account: s.account, domain: req.Identifiers[0].Value, token: rand.Text()})
+	return a.writeOrder(w, http.StatusCreated, len(a.orders)-1)
+}
+
+func (a *authority) writeOrder(w http.ResponseWriter, code, id int) error {
+	o := a.orders[id]
+	at := func(what string) string { return fmt.Sprintf("%s/%s/%d", a.url, what, id) }
+	m := map[string]any{"status": "pending", "identifiers": []any{map[string]string{"type": "dns", "value": o.domain}},
+		"authorizations": []string{at("authz")}, "finalize": at("finalize")}
+	if o.valid {
+		m["status"] = "ready"
+	}
+	if o.der != nil {
+		m["status"], m["certificate"] = "valid", at("cert")
+	}
+	w.Header().Set("Location", at("order"))
+	writeJSON(w, code, m)
+	return nil
+}
+
+func (a *authority) showOrder(w http.ResponseWriter, s *signed) error {
+	return a.writeOrder(w, http.StatusOK, s.id)
+}
+
+func (o *order) status() string {
+	if o.valid {
+		return "valid"
+	}
+	return "pending"
+}
+
+func (a *authority) challengeOf(s *signed) map[string]any {
+	return map[string]any{"type": "dns-01", "url": fmt.Sprintf("%s/chal/%d", a.url, s.id), "token": s.order.token, "status": s.order.status()}
+}
+
+func (a *authority) showAuthorization(w http.ResponseWriter, s *signed) error {
+	writeJSON(w, http.StatusOK, map[string]any{"status": s.order.status(),
+		"identifier": map[string]string{"type": "dns", "value": s.order.domain}, "challenges": []any{a.challengeOf(s)}})
+	return nil
+}
+
+func (a *authority) challenge(w http.ResponseWriter, s *signed) error {
+	if len(bytes.TrimSpace(s.payload)) > 0 { // empty: the client only looks
+		sum := sha256.Sum256([]byte(s.order.token + "." + s.account.thumbprint()))
+		want := base64.RawURLEncoding.EncodeToString(sum[:])
+		if !slices.Contains(a.txt["_acme-challenge."+s.order.domain], want) {
+			return &acmeProblem{http.StatusForbidden, "dns", "no TXT record answers the challenge"}
+		}
+		s.order.valid = true
+	}
+	writeJSON(w, http.StatusOK, a.challengeOf(s))
+	return nil
+}
+
+func (a *authority) finalize(w http.ResponseWriter, s *signed) error {
+	if !s.order.valid {
+		return &acmeProblem{http.StatusForbidden, "orderNotReady", "the name is not proved"}
+	}
+	var req struct{ CSR string }
+	err := json.Unmarshal(s.payload, &req)
+	der, err2 := base64.RawURLEncoding.DecodeString(req.CSR)
+	csr, err3 := x509.ParseCertificateRequest(der)
+	if err := errors.Join(err, err2, err3); err != nil {
+		return refuse("badCSR", "%v", err)
+	}
+	if err := csr.CheckSignature(); err != nil || !slices.Equal(csr.DNSNames, []string{s.order.domain}) {
+		return refuse("badCSR", "it is for %v, the order for %s: %v", csr.DNSNames, s.order.domain, err)
+	}
+	t := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: csr.DNSNames,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(90 * 24 * time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+	if s.order.der, err = x509.CreateCertificate(rand.Reader, t, a.root, csr.PublicKey, a.key); err != nil {
+		return err
+	}
+	return a.writeOrder(w, http.StatusOK, s.id)
+}
+
+func (a *authority) certificate(w http.ResponseWriter, s *signed) error {
+	if s.order.der == nil {
+		return &acmeProblem{http.StatusNotFound, "malformed", "no certificate yet"}
+	}
+	w.Header().Set("Content-Type", "application/pem-certificate-chain")
+	pem.Encode(w, &pem.Block{Type: "CERTIFICATE", Bytes: s.order.der})
+	pem.Encode(w, &pem.Block{Type: "CERTIFICATE", Bytes: a.root.Raw})
+	return nil
+}

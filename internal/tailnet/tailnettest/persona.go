@@ -1,0 +1,78 @@
+package tailnettest
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"sync"
+	"time"
+
+	"tailscale.com/tsnet"
+)
+
+// Persona serves an HTTP proxy on 127.0.0.1 through which ordinary programs
+// (kubectl, curl, a browser) speak as the node s: CONNECT and absolute-form
+// requests, names resolved on the tailnet. It asks for no password, because
+// browsers have none for SOCKS5, so while it runs every program on this machine
+// can be that person: say so where you print the address.
+func (n *Net) Persona(s *tsnet.Server) (proxyURL string, err error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) { return s.Dial(ctx, network, addr) }
+	transport := &http.Transport{DialContext: dial}
+	plain := &httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.Out.Host = r.In.Host },
+		Transport:     transport,
+		FlushInterval: -1,
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			http.Error(w, "as "+s.Hostname+": "+err.Error(), http.StatusBadGateway)
+		},
+	}
+	srv := &http.Server{ReadHeaderTimeout: 30 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method == http.MethodConnect:
+			connect(w, r, dial)
+		case r.URL.IsAbs():
+			plain.ServeHTTP(w, r)
+		default:
+			http.Error(w, "this is a proxy, not a page", http.StatusBadRequest)
+		}
+	})}
+	go srv.Serve(ln)
+	n.onClose(func() { srv.Close(); transport.CloseIdleConnections() })
+	return "http://" + ln.Addr().String(), nil
+}
+
+// connect joins the client's connection with a new one on the tailnet until both directions ended.
+func connect(w http.ResponseWriter, r *http.Request, dial func(context.Context, string, string) (net.Conn, error)) {
+	up, err := dial(r.Context(), "tcp", r.Host)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadGateway)
+		return
+	}
+	defer up.Close()
+	w.WriteHeader(http.StatusOK)
+	down, buf, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	defer down.Close()
+	var wg sync.WaitGroup
+	wg.Go(func() { pour(up, buf) })
+	wg.Go(func() { pour(down, up) })
+	wg.Wait()
+}
+
+// pour copies until the end and passes the end on: by half-closing, or, where the
+// connection cannot, or an error says nobody reads any more, by closing it.
+func pour(dst net.Conn, src io.Reader) {
+	_, err := io.Copy(dst, src)
+	if half, ok := dst.(interface{ CloseWrite() error }); ok && err == nil && half.CloseWrite() == nil {
+		return
+	}
+	dst.Close()
+}

@@ -1,0 +1,614 @@
+package tailnettest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tailscale/hujson"
+	"tailscale.com/tailcfg"
+)
+
+// policy is a policy file that was checked whole: making filters from it cannot fail.
+type policy struct {
+	text      string
+	groups    map[string][]string // "group:dev" -> logins
+	tagOwners map[string][]selector
+	hosts     map[string]netip.Prefix
+	grants    []grant
+	attrs     []attrRule
+}
+
+// grant is one rule: an entry of grants, or of acls.
+type grant struct {
+	src, dst []selector
+	self     bool // autogroup:self stands among the destinations
+	ip       []ports
+	app      tailcfg.PeerCapMap
+}
+
+// attrRule is an entry of nodeAttrs.
+type attrRule struct {
+	target []selector
+	attrs  tailcfg.NodeCapMap
+}
+
+// ports are the ports of some protocols. No protocols means TCP, UDP and ICMP.
+type ports struct {
+	protos []int
+	ranges []tailcfg.PortRange
+}
+
+// selector is a checked name of nodes, as src, dst, target or an owner of a tag.
+type selector struct {
+	kind   selectorKind
+	name   string       // login, group, tag or service
+	prefix netip.Prefix // address
+}
+
+type selectorKind int
+
+const (
+	anyone   selectorKind = iota + 1 // *
+	person                           // alice@example.com
+	group                            // group:dev
+	tag                              // tag:ci
+	address                          // 100.64.0.7, 10.0.0.0/8, a name of hosts
+	member                           // autogroup:member
+	tagged                           // autogroup:tagged
+	shared                           // autogroup:shared
+	self                             // autogroup:self
+	internet                         // autogroup:internet: no node here is an exit node, so it gives nothing
+	service                          // svc:web
+	admin                            // autogroup:admin and its kin, as owners of tags: no persona is one
+)
+
+// place says where a selector stands, since not each may stand everywhere.
+type place int
+
+const (
+	asSource place = iota
+	asDestination
+	asTarget
+	asOwner
+	asTestSource
+	asTestDestination
+)
+
+var allowedAs = map[place][]selectorKind{
+	asSource:          {anyone, person, group, tag, address, member, tagged, shared},
+	asDestination:     {anyone, person, group, tag, address, member, tagged, self, internet, service},
+	asTarget:          {anyone, person, group, tag, address, member, tagged},
+	asOwner:           {person, group, tag, member, admin},
+	asTestSource:      {person, group, tag, address},
+	asTestDestination: {person, group, tag, address, service},
+}
+
+// PolicyError is a place in a policy file that stands against it.
+type PolicyError struct {
+	Line int    // 1 is the first
+	Path string // such as "/grants/0/src/1"; empty for the file as a whole
+	Msg  string
+}
+
+func (e *PolicyError) Error() string {
+	if e.Path == "" {
+		return fmt.Sprintf("policy line %d: %s", e.Line, e.Msg)
+	}
+	return fmt.Sprintf("policy line %d, %s: %s", e.Line, e.Path, e.Msg)
+}
+
+// What Tailscale has and this tailnet has not. A policy that uses it is refused by
+// this name, for a rule that silently does nothing would make a test prove nothing.
+var sections = []string{"groups", "hosts", "tagOwners", "grants", "acls", "nodeAttrs", "tests"}
+
+type rawPolicy struct {
+	Groups    map[string][]string `json:"groups"`
+	Hosts     map[string]string   `json:"hosts"`
+	TagOwners map[string][]string `json:"tagOwners"`
+	Grants    []rawGrant          `json:"grants"`
+	ACLs      []rawACL            `json:"acls"`
+	NodeAttrs []rawAttr           `json:"nodeAttrs"`
+	Tests     []rawTest           `json:"tests"`
+}
+
+type rawGrant struct {
+	Src []string                     `json:"src"`
+	Dst []string                     `json:"dst"`
+	IP  []string                     `json:"ip"`
+	App map[string][]json.RawMessage `json:"app"`
+}
+
+type rawACL struct {
+	Action string   `json:"action"`
+	Src    []string `json:"src"`
+	Proto  string   `json:"proto"`
+	Dst    []string `json:"dst"`
+}
+
+type rawAttr struct {
+	Target []string                     `json:"target"`
+	Attr   []string                     `json:"attr"`
+	App    map[string][]json.RawMessage `json:"app"`
+}
+
+type rawTest struct {
+	Src    string   `json:"src"`
+	Proto  string   `json:"proto"`
+	Accept []string `json:"accept"`
+	Deny   []string `json:"deny"`
+}
+
+const maxPolicy = 1 << 20 // bytes
+
+// parsePolicy checks a policy file whole and runs its tests section.
+func parsePolicy(text string) (*policy, error) {
+	if len(text) > maxPolicy {
+		return nil, &PolicyError{Line: 1, Msg: "is longer than 1 MiB"}
+	}
+	ast, err := hujson.Parse([]byte(text))
+	if err != nil {
+		return nil, fmt.Errorf("policy: %w", err)
+	}
+	c := &compiler{text: text, ast: &ast, p: &policy{
+		text: text, groups: map[string][]string{}, tagOwners: map[string][]selector{}, hosts: map[string]netip.Prefix{}}}
+	if err := c.compile(); err != nil {
+		return nil, err
+	}
+	return c.p, nil
+}
+
+// compiler turns text into a policy, and knows where in the text it is.
+type compiler struct {
+	text string
+	ast  *hujson.Value
+	p    *policy
+}
+
+// fail makes the error for the value at a JSON pointer.
+func (c *compiler) fail(path, format string, args ...any) error {
+	e := &PolicyError{Line: 1, Path: path, Msg: fmt.Sprintf(format, args...)}
+	if v := c.ast.Find(path); v != nil {
+		e.Line += strings.Count(c.text[:v.StartOffset], "\n")
+	}
+	return e
+}
+
+func (c *compiler) compile() error {
+	if err := c.noDuplicates(c.ast, ""); err != nil {
+		return err
+	}
+	std := c.ast.Clone()
+	std.Minimize()
+	if err := c.fields("", "this testbed", sections...); err != nil {
+		return err
+	}
+	var raw rawPolicy
+	// Shapes before contents, so that an unsupported field is named as such.
+	for _, section := range []struct {
+		path  string
+		known []string
+	}{
+		{"/grants", []string{"src", "dst", "ip", "app"}},
+		{"/acls", []string{"action", "src", "proto", "dst"}},
+		{"/nodeAttrs", []string{"target", "attr", "app"}},
+		{"/tests", []string{"src", "proto", "accept", "deny"}},
+	} {
+		path, known := section.path, section.known
+		list := c.ast.Find(path)
+		if list == nil {
+			continue
+		}
+		array, ok := list.Value.(*hujson.Array)
+		if !ok {
+			return c.fail(path, "must be a list")
+		}
+		for i := range array.Elements {
+			if err := c.fields(fmt.Sprintf("%s/%d", path, i), "this testbed", known...); err != nil {
+				return err
+			}
+		}
+	}
+	if err := json.Unmarshal(std.Pack(), &raw); err != nil {
+		if te, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+			return c.fail("", "%s: a %s stands where it cannot", te.Field, te.Value)
+		}
+		return c.fail("", "%v", err)
+	}
+	for _, step := range []func(*rawPolicy) error{c.groups, c.hosts, c.tagOwners, c.grants, c.acls, c.nodeAttrs, c.tests} {
+		if err := step(&raw); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fields refuses an object's member that is not known.
+func (c *compiler) fields(path, where string, known ...string) error {
+	v := c.ast.Find(path)
+	if v == nil {
+		return nil
+	}
+	object, ok := v.Value.(*hujson.Object)
+	if !ok {
+		return c.fail(path, "must be an object")
+	}
+	for _, m := range object.Members {
+		if name := m.Name.Value.(hujson.Literal).String(); !slices.Contains(known, name) {
+			return c.fail(path+"/"+pointer(name), "%q is not supported by %s, which knows %s", name, where, strings.Join(known, ", "))
+		}
+	}
+	return nil
+}
+
+// noDuplicates refuses a name that stands twice in one object: which of the two
+// would count is nothing that a policy should leave open.
+func (c *compiler) noDuplicates(v *hujson.Value, path string) error {
+	switch x := v.Value.(type) {
+	case *hujson.Object:
+		seen := map[string]bool{}
+		for i := range x.Members {
+			m := &x.Members[i]
+			name := m.Name.Value.(hujson.Literal).String()
+			if seen[name] {
+				return c.fail(path+"/"+pointer(name), "%q stands twice", name)
+			}
+			seen[name] = true
+			if err := c.noDuplicates(&m.Value, path+"/"+pointer(name)); err != nil {
+				return err
+			}
+		}
+	case *hujson.Array:
+		for i := range x.Elements {
+			if err := c.noDuplicates(&x.Elements[i], fmt.Sprintf("%s/%d", path, i)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// pointer escapes a name for a JSON pointer.
+func pointer(name string) string {
+	return strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
+}
+
+var (
+	groupName = regexp.MustCompile(`^group:[A-Za-z0-9][A-Za-z0-9._-]*$`)
+	tagName   = regexp.MustCompile(`^tag:[A-Za-z][A-Za-z0-9-]*$`)
+	hostName  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+	capName   = regexp.MustCompile(`^[a-z0-9-]+(\.[a-z0-9-]+)+/[A-Za-z0-9._/-]+$`)
+	loginName = regexp.MustCompile(`^[^\s@:*,/"]+(@[^\s@:*,/"]+)+$`)
+)
+
+func isLogin(s string) bool { return len(s) <= 254 && loginName.MatchString(s) }
+
+func (c *compiler) groups(raw *rawPolicy) error {
+	for name, logins := range raw.Groups {
+		at := "/groups/" + pointer(name)
+		if !groupName.MatchString(name) {
+			return c.fail(at, "%q is no name of a group: they look like group:dev", name)
+		}
+		for i, l := range logins {
+			if !isLogin(l) {
+				return c.fail(fmt.Sprintf("%s/%d", at, i), "%q is no login: a group holds logins only", l)
+			}
+		}
+		c.p.groups[name] = logins
+	}
+	return nil
+}
+
+func (c *compiler) hosts(raw *rawPolicy) error {
+	for name, addr := range raw.Hosts {
+		at := "/hosts/" + pointer(name)
+		p, ok := parsePrefix(addr)
+		switch {
+		case !hostName.MatchString(name) || isAddress(name):
+			return c.fail(at, "%q is no name of a host", name)
+		case !ok:
+			return c.fail(at, "%q is neither an address nor a CIDR", addr)
+		}
+		c.p.hosts[name] = p
+	}
+	return nil
+}
+
+func (c *compiler) tagOwners(raw *rawPolicy) error {
+	for name := range raw.TagOwners { // owners may be tags: know them all first
+		if !tagName.MatchString(name) {
+			return c.fail("/tagOwners/"+pointer(name), "%q is no name of a tag: they look like tag:ci", name)
+		}
+		c.p.tagOwners[name] = nil
+	}
+	for name, owners := range raw.TagOwners {
+		sels, err := c.selectors("/tagOwners/"+pointer(name), owners, asOwner)
+		if err != nil {
+			return err
+		}
+		c.p.tagOwners[name] = sels
+	}
+	return nil
+}
+
+func (c *compiler) grants(raw *rawPolicy) error {
+	for i, g := range raw.Grants {
+		at := fmt.Sprintf("/grants/%d", i)
+		out, err := c.ends(at, g.Src, g.Dst)
+		if err != nil {
+			return err
+		}
+		if len(g.IP) == 0 && len(g.App) == 0 {
+			return c.fail(at, "a grant needs ip or app")
+		}
+		for j, s := range g.IP {
+			p, err := parseIP(s)
+			if err != nil {
+				return c.fail(fmt.Sprintf("%s/ip/%d", at, j), "%v", err)
+			}
+			out.ip = append(out.ip, p)
+		}
+		if out.app, err = capValues[tailcfg.PeerCapability](c, at+"/app", g.App); err != nil {
+			return err
+		}
+		c.p.grants = append(c.p.grants, out)
+	}
+	return nil
+}
+
+// ends checks the two ends of a rule.
+func (c *compiler) ends(at string, src, dst []string) (g grant, err error) {
+	if len(src) == 0 || len(dst) == 0 {
+		return g, c.fail(at, "a rule needs src and dst")
+	}
+	if g.src, err = c.selectors(at+"/src", src, asSource); err != nil {
+		return g, err
+	}
+	if g.dst, err = c.selectors(at+"/dst", dst, asDestination); err != nil {
+		return g, err
+	}
+	n := len(g.dst)
+	g.dst = slices.DeleteFunc(g.dst, func(s selector) bool { return s.kind == self })
+	g.self = len(g.dst) < n
+	for i, s := range g.src {
+		if g.self && s.kind != person && s.kind != group && s.kind != member {
+			return g, c.fail(fmt.Sprintf("%s/src/%d", at, i), "with autogroup:self as destination the sources can be logins, groups and autogroup:member only, not %q", src[i])
+		}
+	}
+	return g, nil
+}
+
+func capValues[K ~string](c *compiler, at string, app map[string][]json.RawMessage) (map[K][]tailcfg.RawMessage, error) {
+	var out map[K][]tailcfg.RawMessage
+	for name, values := range app {
+		if !capName.MatchString(name) {
+			return nil, c.fail(at+"/"+pointer(name), "%q is no name of a capability: they look like example.com/cap/name", name)
+		}
+		if out == nil {
+			out = map[K][]tailcfg.RawMessage{}
+		}
+		out[K(name)] = []tailcfg.RawMessage{}
+		for _, v := range values {
+			out[K(name)] = append(out[K(name)], tailcfg.RawMessage(v))
+		}
+	}
+	return out, nil
+}
+
+// acls are the older form of grants with ip: each destination has its ports with it.
+func (c *compiler) acls(raw *rawPolicy) error {
+	for i, a := range raw.ACLs {
+		at := fmt.Sprintf("/acls/%d", i)
+		if a.Action != "accept" {
+			return c.fail(at, "action %q: accept is the only one", a.Action)
+		}
+		protos, portless, err := parseProto(a.Proto)
+		if err != nil {
+			return c.fail(at+"/proto", "%v", err)
+		}
+		for j, d := range a.Dst {
+			at := fmt.Sprintf("%s/dst/%d", at, j)
+			host, ranges, err := splitPorts(d)
+			if err != nil {
+				return c.fail(at, "%v", err)
+			}
+			if portless && !slices.Equal(ranges, []tailcfg.PortRange{tailcfg.PortRangeAny}) {
+				return c.fail(at, "protocol %s has no ports", a.Proto)
+			}
+			g, err := c.ends(fmt.Sprintf("/acls/%d", i), a.Src, []string{host})
+			if err != nil {
+				return err
+			}
+			g.ip = []ports{{protos, ranges}}
+			c.p.grants = append(c.p.grants, g)
+		}
+		if len(a.Dst) == 0 {
+			return c.fail(at, "a rule needs src and dst")
+		}
+	}
+	return nil
+}
+
+func (c *compiler) nodeAttrs(raw *rawPolicy) error {
+	for i, a := range raw.NodeAttrs {
+		at := fmt.Sprintf("/nodeAttrs/%d", i)
+		target, err := c.selectors(at+"/target", a.Target, asTarget)
+		if err != nil {
+			return err
+		}
+		if len(target) == 0 || len(a.Attr) == 0 && len(a.App) == 0 {
+			return c.fail(at, "a node attribute needs target and attr or app")
+		}
+		attrs, err := capValues[tailcfg.NodeCapability](c, at+"/app", a.App)
+		if err != nil {
+			return err
+		}
+		if attrs == nil {
+			attrs = tailcfg.NodeCapMap{}
+		}
+		for j, x := range a.Attr {
+			if x == "" || strings.ContainsAny(x, " \t\n") {
+				return c.fail(fmt.Sprintf("%s/attr/%d", at, j), "%q is no attribute", x)
+			}
+			attrs[tailcfg.NodeCapability(x)] = nil
+		}
+		c.p.attrs = append(c.p.attrs, attrRule{target, attrs})
+	}
+	return nil
+}
+
+func (c *compiler) selectors(at string, names []string, where place) ([]selector, error) {
+	var out []selector
+	for i, s := range names {
+		at := fmt.Sprintf("%s/%d", at, i)
+		sel, err := c.p.selector(s)
+		if err != nil {
+			return nil, c.fail(at, "%v", err)
+		}
+		if !slices.Contains(allowedAs[where], sel.kind) {
+			return nil, c.fail(at, "%q cannot stand here", s)
+		}
+		out = append(out, sel)
+	}
+	return out, nil
+}
+
+// selector parses one name of nodes. Groups, tags and hosts must have been declared.
+func (p *policy) selector(s string) (selector, error) {
+	none := selector{}
+	prefix, rest, _ := strings.Cut(s, ":")
+	switch {
+	case s == "*":
+		return selector{kind: anyone}, nil
+	case prefix == "autogroup":
+		kind, ok := map[string]selectorKind{
+			"member": member, "tagged": tagged, "self": self, "internet": internet, "shared": shared,
+			"admin": admin, "owner": admin, "network-admin": admin, "it-admin": admin,
+		}[rest]
+		if !ok {
+			return none, fmt.Errorf("%q is not supported by this testbed", s)
+		}
+		return selector{kind: kind, name: s}, nil
+	case prefix == "group":
+		if _, ok := p.groups[s]; !ok {
+			return none, fmt.Errorf("%q is not declared in groups", s)
+		}
+		return selector{kind: group, name: s}, nil
+	case prefix == "tag":
+		if _, ok := p.tagOwners[s]; !ok {
+			return none, fmt.Errorf("%q is not declared in tagOwners", s)
+		}
+		return selector{kind: tag, name: s}, nil
+	case prefix == "svc":
+		if err := tailcfg.ServiceName(s).Validate(); err != nil {
+			return none, err
+		}
+		return selector{kind: service, name: s}, nil
+	case prefix == "ipset" || prefix == "user" || prefix == "posture":
+		return none, fmt.Errorf("%q: %s is not supported by this testbed", s, prefix)
+	case isLogin(s):
+		return selector{kind: person, name: s}, nil
+	}
+	if a, ok := parsePrefix(s); ok {
+		return selector{kind: address, prefix: a}, nil
+	}
+	if a, ok := p.hosts[s]; ok {
+		return selector{kind: address, prefix: a}, nil
+	}
+	return none, fmt.Errorf("%q is no login, group, tag, autogroup, service, address or name of hosts", s)
+}
+
+func parsePrefix(s string) (netip.Prefix, bool) {
+	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
+		return netip.PrefixFrom(a, a.BitLen()), true
+	}
+	p, err := netip.ParsePrefix(s)
+	return p.Masked(), err == nil
+}
+
+func isAddress(s string) bool { _, ok := parsePrefix(s); return ok }
+
+// protocols are the names that a policy may use; all others go by number.
+var protocols = map[string][]int{
+	"icmp": {1, 58}, "igmp": {2}, "ipv4": {4}, "ip-in-ip": {4}, "tcp": {6}, "egp": {8}, "igp": {9},
+	"udp": {17}, "gre": {47}, "esp": {50}, "ah": {51}, "ipv6-icmp": {58}, "sctp": {132},
+}
+
+// parseProto returns a protocol's numbers; none for the default ones.
+func parseProto(s string) (nums []int, portless bool, err error) {
+	if s == "" || s == "*" {
+		return nil, false, nil
+	}
+	nums, ok := protocols[s]
+	if !ok {
+		n, err := strconv.ParseUint(s, 10, 8)
+		if err != nil {
+			return nil, false, fmt.Errorf("%q is no protocol", s)
+		}
+		nums = []int{int(n)}
+	}
+	return nums, !slices.ContainsFunc(nums, func(n int) bool { return n == 6 || n == 17 || n == 132 }), nil
+}
+
+// parseIP parses an entry of a grant's ip: "*", "443", "8000-8999", "tcp:443", "icmp:*".
+func parseIP(s string) (ports, error) {
+	proto, port, ok := strings.Cut(s, ":")
+	if !ok {
+		proto, port = "", s
+	}
+	protos, portless, err := parseProto(proto)
+	if err != nil {
+		return ports{}, err
+	}
+	r, err := parseRange(port)
+	if err != nil {
+		return ports{}, fmt.Errorf("%q: %w", s, err)
+	}
+	if portless && r != tailcfg.PortRangeAny {
+		return ports{}, fmt.Errorf("%q: protocol %s has no ports, write %s:*", s, proto, proto)
+	}
+	return ports{protos, []tailcfg.PortRange{r}}, nil
+}
+
+func parseRange(s string) (tailcfg.PortRange, error) {
+	if s == "*" {
+		return tailcfg.PortRangeAny, nil
+	}
+	lo, hi, ok := strings.Cut(s, "-")
+	if !ok {
+		hi = lo
+	}
+	a, errA := strconv.ParseUint(lo, 10, 16)
+	b, errB := strconv.ParseUint(hi, 10, 16)
+	if errA != nil || errB != nil || a > b {
+		return tailcfg.PortRange{}, fmt.Errorf("%q is no port or range of ports", s)
+	}
+	return tailcfg.PortRange{First: uint16(a), Last: uint16(b)}, nil
+}
+
+// splitPorts parses a destination of acls and tests, such as "tag:web:80,443" or "[fd7a::1]:22".
+func splitPorts(s string) (host string, ranges []tailcfg.PortRange, err error) {
+	i := strings.LastIndexByte(s, ':')
+	if i < 0 {
+		return "", nil, fmt.Errorf("%q has no ports: write %s:443 or %s:*", s, s, s)
+	}
+	host = s[:i]
+	if h, ok := strings.CutPrefix(host, "["); ok {
+		if host, ok = strings.CutSuffix(h, "]"); !ok {
+			return "", nil, fmt.Errorf("%q: the bracket does not close", s)
+		}
+	}
+	for r := range strings.SplitSeq(s[i+1:], ",") {
+		p, err := parseRange(r)
+		if err != nil {
+			return "", nil, fmt.Errorf("%q: %w", s, err)
+		}
+		ranges = append(ranges, p)
+	}
+	return host, ranges, nil
+}

@@ -1,0 +1,56 @@
+package tailnettest
+
+import (
+	"context"
+	"os"
+	"time"
+)
+
+// policyFile is a policy that a person edits while the tailnet runs.
+type policyFile struct {
+	path string
+	set  func(hujson string) error
+	logf func(string, ...any)
+	seen os.FileInfo // what the last read read
+}
+
+func (f *policyFile) read() (string, error) {
+	// Before the content: a write in between makes us read once more, never once too few.
+	fi, err := os.Stat(f.path)
+	if err != nil {
+		return "", err
+	}
+	b, err := os.ReadFile(f.path)
+	if err != nil {
+		return "", err
+	}
+	f.seen = fi
+	return string(b), nil
+}
+
+// watch sets the policy anew whenever the file was written or replaced, until the
+// context ends. It looks rather than being told, which works for every editor.
+func (f *policyFile) watch(ctx context.Context) {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		fi, err := os.Stat(f.path)
+		if err != nil || os.SameFile(fi, f.seen) && fi.ModTime().Equal(f.seen.ModTime()) && fi.Size() == f.seen.Size() {
+			continue // a file that is away for a moment is being replaced
+		}
+		text, err := f.read()
+		if err != nil {
+			continue
+		}
+		if err := f.set(text); err != nil {
+			f.logf("policy file %s is refused, the last good policy stays: %v", f.path, err)
+		} else {
+			f.logf("policy file %s is in force", f.path)
+		}
+	}
+}

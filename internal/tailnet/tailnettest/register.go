@@ -1,0 +1,177 @@
+package tailnettest
+
+import (
+	"crypto/subtle"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"tailscale.com/net/tsaddr"
+	"tailscale.com/tailcfg"
+	"tailscale.com/types/key"
+	"tailscale.com/util/rands"
+)
+
+// personKeyLife is how long a person's node stays signed in, Tailscale's default.
+// Tagged nodes do not expire.
+const personKeyLife = 180 * 24 * time.Hour
+
+// AuthKey says what a node that registers with the key becomes. With a Login and
+// no Tags it is that person's node. With Tags it is a tagged node: every tag must
+// be declared in the policy's tagOwners and, if Login is given, be owned by it
+// (without one an administrator made the key). Both are checked when the key is
+// used, against the policy in force then.
+type AuthKey struct {
+	Login     string
+	Tags      []string
+	Ephemeral bool
+	Reusable  bool
+	Expires   time.Time // zero: never
+}
+
+// mintedKey is an auth key as control keeps it: also after it was used or revoked.
+type mintedKey struct {
+	AuthKey
+	id, secret  string
+	created     time.Time
+	description string
+	used        bool
+	revoked     time.Time
+}
+
+func (k *mintedKey) valid(now time.Time) bool {
+	return k.revoked.IsZero() && (k.Reusable || !k.used) && (k.Expires.IsZero() || now.Before(k.Expires))
+}
+
+func (k *mintedKey) text() string { return "tskey-auth-" + k.id + "-" + k.secret }
+
+// AuthKey mints an auth key for tsnet.Server.AuthKey, TS_AUTHKEY or `tailscale up`.
+func (n *Net) AuthKey(k AuthKey) string { return n.control.mint(k, "").text() }
+
+func (c *control) mint(k AuthKey, description string) *mintedKey {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := &mintedKey{AuthKey: k, description: description, created: time.Now(),
+		id: "k" + rands.HexString(12) + "CNTRL", secret: rands.HexString(32)}
+	m.Tags = slices.Clone(k.Tags)
+	c.keys[m.id] = m
+	return m
+}
+
+// keyLocked returns the key that a node showed, if it still opens.
+func (c *control) keyLocked(text string, now time.Time) *mintedKey {
+	rest, _ := strings.CutPrefix(text, "tskey-auth-")
+	id, secret, _ := strings.Cut(rest, "-")
+	k := c.keys[id]
+	if k == nil || subtle.ConstantTimeCompare([]byte(k.secret), []byte(secret)) != 1 || !k.valid(now) {
+		return nil
+	}
+	return k
+}
+
+func (c *control) serveRegister(w http.ResponseWriter, r *http.Request, mk key.MachinePublic) {
+	var req tailcfg.RegisterRequest
+	if err := readJSON(r, &req); err != nil || req.NodeKey.IsZero() || req.Hostinfo == nil {
+		http.Error(w, "bad register request", http.StatusBadRequest)
+		return
+	}
+	if req.Followup != "" && !c.waitLogin(r.Context(), req.Followup) {
+		http.Error(w, "login was not completed", http.StatusRequestTimeout)
+		return
+	}
+	writeJSON(w, http.StatusOK, c.register(&req, mk))
+}
+
+func (c *control) register(req *tailcfg.RegisterRequest, mk key.MachinePublic) *tailcfg.RegisterResponse {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	n := c.nodes[req.NodeKey]
+	if n != nil && n.machine != mk {
+		return &tailcfg.RegisterResponse{Error: "node key belongs to another machine"}
+	}
+	if n != nil && !req.Expiry.IsZero() && req.Expiry.Before(now) { // log out
+		if n.ephemeral {
+			c.dropLocked(n)
+		} else {
+			n.expiry = req.Expiry
+		}
+		c.bumpLocked()
+		return &tailcfg.RegisterResponse{NodeKeyExpired: true, MachineAuthorized: true}
+	}
+	if n != nil && !n.expired(now) { // a restart, or the end of an interactive login
+		return c.welcomeLocked(n)
+	}
+	if req.Auth == nil || req.Auth.AuthKey == "" {
+		if n != nil { // the old key of an expired node: it must come with a new one
+			return &tailcfg.RegisterResponse{NodeKeyExpired: true, MachineAuthorized: true}
+		}
+		if why := c.refusedLocked(req.Followup); why != "" {
+			return &tailcfg.RegisterResponse{Error: why}
+		}
+		return &tailcfg.RegisterResponse{MachineAuthorized: true, AuthURL: c.askLocked(req, mk)}
+	}
+	k := c.keyLocked(req.Auth.AuthKey, now)
+	if k == nil {
+		return &tailcfg.RegisterResponse{Error: "invalid key: unable to validate API key"}
+	}
+	tags, err := c.policy.tagsFor(k.AuthKey, req.Hostinfo.RequestTags)
+	if err != nil {
+		return &tailcfg.RegisterResponse{Error: err.Error()}
+	}
+	k.used = true
+	return c.welcomeLocked(c.admitLocked(req, mk, k.Login, tags, k.Ephemeral))
+}
+
+// admitLocked lets a node in as a person's (no tags) or as a tagged one. A machine
+// that comes back for the same owner keeps its identity, name and addresses; for
+// another owner it is another node.
+func (c *control) admitLocked(req *tailcfg.RegisterRequest, mk key.MachinePublic, login string, tags []string, ephemeral bool) *node {
+	now := time.Now()
+	n := c.nodes[req.NodeKey]
+	if n == nil {
+		if old := c.nodes[req.OldNodeKey]; old != nil && old.machine == mk {
+			n = old
+		}
+	}
+	if n != nil {
+		same := len(tags) > 0 && n.user == nil || len(tags) == 0 && n.user != nil && n.user.login == login
+		c.backLocked(n)
+		delete(c.nodes, n.key)
+		if !same {
+			n.gone = true
+			n = nil
+		}
+	}
+	if n == nil {
+		c.seq++
+		v4 := netip.AddrFrom4([4]byte{100, 64 + byte(c.seq>>16)&0x3f, byte(c.seq >> 8), byte(c.seq)})
+		n = &node{
+			id: c.idBase + tailcfg.NodeID(c.seq), stable: tailcfg.StableNodeID(fmt.Sprintf("n%d%sCNTRL", c.seq, c.idTail)),
+			created: now, addrs: []netip.Prefix{
+				netip.PrefixFrom(v4, 32), netip.PrefixFrom(tsaddr.Tailscale4To6(v4), 128)},
+		}
+	}
+	n.key, n.machine, n.hi = req.NodeKey, mk, req.Hostinfo
+	n.tags, n.user, n.expiry = tags, nil, time.Time{}
+	if len(tags) == 0 {
+		n.user, n.expiry = c.userLocked(login), now.Add(personKeyLife)
+	}
+	n.ephemeral = ephemeral || req.Ephemeral
+	n.name = c.uniqueNameLocked(n, req.Hostinfo.Hostname)
+	c.nodes[n.key] = n
+	c.bumpLocked()
+	return n
+}
+
+func (c *control) welcomeLocked(n *node) *tailcfg.RegisterResponse {
+	u := c.profileLocked(n)
+	return &tailcfg.RegisterResponse{
+		User:              tailcfg.User{ID: u.ID, DisplayName: u.DisplayName},
+		Login:             tailcfg.Login{ID: tailcfg.LoginID(u.ID), Provider: "tailnettest", LoginName: u.LoginName, DisplayName: u.DisplayName},
+		MachineAuthorized: true,
+	}
+}
