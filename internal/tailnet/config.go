@@ -1,0 +1,98 @@
+package tailnet
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"time"
+	"unicode"
+
+	"tailscale.com/ipn"
+	"tailscale.com/tailcfg"
+	"tailscale.com/util/dnsname"
+)
+
+// A Config says which node to be. Fields without a remark are required.
+type Config struct {
+	Hostname string   // the name to ask for; the tailnet may assign another
+	Tags     []string // optional: "tag:tailplane"; the auth key must own them
+
+	// ControlURL is the control server's address; Tailscale's own when empty.
+	ControlURL string
+
+	// AuthKey, optional, lets the node join without a person: an auth key or an
+	// OAuth client's secret. A node that has joined before does not need it.
+	AuthKey Secret
+
+	// StateDir keeps the node's keys, and so its identity, over restarts. It
+	// belongs to one process at a time.
+	StateDir string
+	// StateSecret, optional, is the Secret of the pod's own namespace that keeps
+	// the node's keys; StateDir then holds only what may be lost.
+	StateSecret string
+
+	Port uint16 // TCP port of Listen
+	// InsecureHTTP lets Listen do without TLS where the tailnet has no HTTPS.
+	// WireGuard still encrypts, but browsers and clients cannot tell.
+	InsecureHTTP bool
+
+	// Capability names the grants that Caller.Rules come from.
+	Capability string
+
+	// JoinTimeout is how long the control server may stay out of reach at start;
+	// a minute when 0. Waiting for a person to sign the node in is not counted.
+	JoinTimeout time.Duration
+
+	Log *slog.Logger
+}
+
+// check fills in defaults and names every mistake.
+func (c *Config) check() error {
+	var errs []error
+	bad := func(field, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("tailnet.%s: "+format, append([]any{field}, args...)...))
+	}
+	if err := dnsname.ValidLabel(c.Hostname); err != nil {
+		bad("hostname", "%q is not a host name of letters, digits and dashes, at most 63", c.Hostname)
+	}
+	for _, tag := range c.Tags {
+		if err := tailcfg.CheckTag(tag); err != nil {
+			bad("tags", "%q is not a tag such as \"tag:tailplane\": %w", tag, err)
+		}
+	}
+	if c.ControlURL == "" {
+		c.ControlURL = ipn.DefaultControlURL
+	}
+	if u, err := url.Parse(c.ControlURL); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" ||
+		u.User != nil || u.RawQuery != "" || u.Fragment != "" || strings.Trim(u.Path, "/") != "" {
+		bad("controlURL", "not an address such as \"https://control.example.com\"") // not shown: it may hold a password
+	} else {
+		c.ControlURL = u.Scheme + "://" + u.Host
+	}
+	if c.StateDir == "" {
+		bad("stateDir", "it is missing; without state the node would be another one after each restart")
+	} else if abs, err := filepath.Abs(c.StateDir); err != nil {
+		bad("stateDir", "%w", err)
+	} else {
+		c.StateDir = abs
+	}
+	if c.Port == 0 {
+		bad("port", "it is missing; 443 is usual")
+	}
+	if domain, path, ok := strings.Cut(c.Capability, "/"); !ok || !strings.Contains(domain, ".") || path == "" ||
+		strings.ContainsFunc(c.Capability, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }) {
+		bad("capability", "%q is not a capability such as \"tailplane.dev/cap/access\"", c.Capability)
+	}
+	if c.JoinTimeout < 0 {
+		bad("joinTimeout", "%v is negative", c.JoinTimeout)
+	} else if c.JoinTimeout == 0 {
+		c.JoinTimeout = time.Minute
+	}
+	if c.Log == nil {
+		bad("log", "no logger was given")
+	}
+	return errors.Join(errs...)
+}

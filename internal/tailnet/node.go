@@ -1,0 +1,495 @@
+// Package tailnet is a node of a tailnet: it joins, listens, and says who is
+// calling. It keeps law 1: identity is what WhoIs says of the connection, asked
+// anew for every request, and no header, cache or context value names anybody.
+//
+// It is the one room that knows Tailscale's own packages.
+package tailnet
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"tailscale.com/client/local"
+	"tailscale.com/client/tailscale/apitype"
+	"tailscale.com/ipn"
+	"tailscale.com/ipn/ipnstate"
+	"tailscale.com/ipn/store/kubestore"
+	"tailscale.com/tsnet"
+)
+
+// A Node is this process as a machine of a tailnet. Run makes it one; the other
+// methods may be called from several goroutines, before, while and after it runs.
+//
+//	New --Run--> joining --Running--> up <--> down (key expired, removed, stopped)
+//	                |                  |        |
+//	                refused, timed out +--------+--ctx ends--> Run returns
+type Node struct {
+	cfg Config
+
+	askWhoIs func(ctx context.Context, addr string) (*apitype.WhoIsResponse, error)
+
+	status  atomic.Pointer[Status]
+	backend atomic.Pointer[backend] // nil until started
+	ran     atomic.Bool
+	joined  chan struct{} // closed when the node was Running for the first time
+	ended   chan struct{} // closed when Run returned; then err is set
+	err     error
+
+	mu      sync.Mutex
+	changed chan struct{}
+}
+
+// backend is Tailscale's side of a node.
+type backend struct {
+	server *tsnet.Server
+	client *local.Client
+}
+
+// A Status is what a node knew of itself at one moment. It is not to be changed.
+type Status struct {
+	State string // Tailscale's word: "NoState", "NeedsLogin", "NeedsMachineAuth", "Stopped", "Starting", "Running"
+	// Names are those under which the node can be reached, as control assigned
+	// them: full name, short name, addresses. None unless Running.
+	Names     []string
+	Tailnet   string    // its name, such as "example.com"
+	ID        string    // the node's stable id
+	KeyExpiry time.Time // when somebody must sign the node in again; zero: never
+	LoginURL  string    // where a person signs the node in, while that is waited for
+	Health    []string  // what Tailscale finds wrong, in sentences
+	// CertDomain is the name that the node gets a certificate for; "" when the
+	// tailnet has no HTTPS.
+	CertDomain string
+}
+
+// Running reports whether the node can be reached and can say who is calling.
+func (s Status) Running() bool { return s.State == ipn.Running.String() }
+
+// LogValue implements [slog.LogValuer].
+func (s Status) LogValue() slog.Value {
+	attrs := []slog.Attr{slog.String("state", s.State), slog.Any("names", s.Names), slog.String("tailnet", s.Tailnet), slog.String("node", s.ID)}
+	if !s.KeyExpiry.IsZero() {
+		attrs = append(attrs, slog.Time("keyExpiry", s.KeyExpiry))
+	}
+	if len(s.Health) > 0 {
+		attrs = append(attrs, slog.Any("health", s.Health))
+	}
+	return slog.GroupValue(attrs...)
+}
+
+// New returns a node that Run will start, or every mistake in its configuration.
+func New(cfg Config) (*Node, error) {
+	cfg.Tags = slices.Clone(cfg.Tags)
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	n := &Node{cfg: cfg, joined: make(chan struct{}), ended: make(chan struct{}), changed: make(chan struct{})}
+	n.status.Store(&Status{State: ipn.NoState.String()})
+	n.askWhoIs = func(ctx context.Context, addr string) (*apitype.WhoIsResponse, error) {
+		return n.backend.Load().client.WhoIsProto(ctx, "tcp", addr)
+	}
+	return n, nil
+}
+
+// Status is the node as it is now. It is as cheap as reading a pointer.
+func (n *Node) Status() Status { return *n.status.Load() }
+
+// Names are the names and addresses under which the node can be reached now, in
+// lower case: the full name without its final dot, the short name, the
+// addresses. There are none while the node is not Running. The caller must not
+// change them.
+func (n *Node) Names() []string { return n.status.Load().Names }
+
+// Changed returns a channel that is closed at the next change of the tailnet as
+// this node sees it: its policy, its peers or the node itself.
+func (n *Node) Changed() <-chan struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.changed
+}
+
+func (n *Node) publish(s *Status) {
+	n.status.Store(s)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	close(n.changed)
+	n.changed = make(chan struct{})
+}
+
+// Times of a node's life, beside Config.JoinTimeout.
+const (
+	closeTime  = 10 * time.Second // tsnet's own close can hang for ever
+	statusTime = 10 * time.Second
+	certTime   = 2 * time.Minute // a first certificate takes an authority some seconds
+	reachTime  = 5 * time.Second
+)
+
+// Run is the node: it joins the tailnet, stays in it until ctx ends, and leaves.
+// It returns an error that says what to do when the node cannot join: an unusable
+// state directory, a refused auth key, a control server out of reach. Without an
+// auth key and without earlier state it logs the address where a person signs the
+// node in, once, and waits. A node that loses its place later (key expired,
+// removed) stays and says so in Status and log, so that it can come back.
+//
+// Connections of Listen end with Run: end its ctx after the servers have stopped.
+// It may be called once.
+func (n *Node) Run(ctx context.Context) error {
+	if !n.ran.CompareAndSwap(false, true) {
+		return errors.New("tailnet: Run was called twice")
+	}
+	err := n.run(ctx)
+	n.err = err
+	close(n.ended)
+	return err
+}
+
+func (n *Node) run(ctx context.Context) (err error) {
+	release, err := claimState(n.cfg.StateDir)
+	if err != nil {
+		return err
+	}
+	defer release()
+
+	joining, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	limit := time.AfterFunc(n.cfg.JoinTimeout, func() { giveUp(errNotJoined) })
+	defer limit.Stop()
+
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { // an early word: the limit may be long
+		ctx, cancel := context.WithTimeout(joining, reachTime)
+		defer cancel()
+		if err := n.reach(ctx); err != nil && joining.Err() == nil {
+			n.cfg.Log.Warn("the control server cannot be reached yet", "controlURL", n.cfg.ControlURL, "err", err, "giveUpAfter", n.cfg.JoinTimeout)
+		}
+	})
+
+	b, err := n.start(joining)
+	if err != nil {
+		return n.explain(ctx, joining, err)
+	}
+	defer func() {
+		n.publish(&Status{State: ipn.Stopped.String()})
+		err = errors.Join(err, b.close())
+	}()
+	n.backend.Store(b)
+	return n.explain(ctx, joining, n.watch(joining, b, limit))
+}
+
+var errNotJoined = errors.New("the node has not joined in time")
+
+// explain turns the end of a wait into a sentence.
+func (n *Node) explain(ctx, joining context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return nil // asked to stop
+	case !errors.Is(context.Cause(joining), errNotJoined):
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, reachTime)
+	defer cancel()
+	if err := n.reach(ctx); err != nil {
+		return fmt.Errorf("the node did not join its tailnet in %v, because the control server %s cannot be reached: check tailnet.controlURL and the way out of this machine: %w", n.cfg.JoinTimeout, n.cfg.ControlURL, err)
+	}
+	return fmt.Errorf("the node did not join its tailnet in %v, although the control server %s answers; it is %s: %s", n.cfg.JoinTimeout, n.cfg.ControlURL, n.Status().State, strings.Join(n.Status().Health, "; "))
+}
+
+// reach asks the control server for its key, as the node does first of all.
+func (n *Node) reach(ctx context.Context) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, n.cfg.ControlURL+"/key?v=1", nil)
+	if err != nil {
+		return err
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone() // its proxy settings are the node's too
+	defer transport.CloseIdleConnections()
+	res, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		return err
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("it answers %q: is it a control server?", res.Status)
+	}
+	return nil
+}
+
+// start brings up Tailscale's side, which may read its state from elsewhere and
+// exchange a client secret for an auth key, with no deadline of its own.
+func (n *Node) start(ctx context.Context) (*backend, error) {
+	debug := func(format string, args ...any) {
+		if n.cfg.Log.Enabled(context.Background(), slog.LevelDebug) {
+			n.cfg.Log.Debug(strings.TrimSpace(fmt.Sprintf(format, args...)), "from", "tailscale")
+		}
+	}
+	srv := &tsnet.Server{
+		Dir:           n.cfg.StateDir,
+		Hostname:      n.cfg.Hostname,
+		AdvertiseTags: n.cfg.Tags,
+		ControlURL:    n.cfg.ControlURL,
+		AuthKey:       n.cfg.AuthKey.Reveal(),
+		UserLogf:      debug, // it repeats the login URL every 5 s; watch says it once
+		Logf:          debug,
+	}
+	started := make(chan error, 1)
+	go func() {
+		if n.cfg.StateSecret != "" {
+			st, err := kubestore.New(debug, n.cfg.StateSecret)
+			if err != nil {
+				started <- fmt.Errorf("the Secret %s with the node's state cannot be read: it must exist, and this account needs get, update and patch on it: %w", n.cfg.StateSecret, err)
+				return
+			}
+			srv.Store = st
+		}
+		if err := srv.Start(); err != nil {
+			started <- fmt.Errorf("the node cannot start from the state in %s: %w", n.cfg.StateDir, err)
+			return
+		}
+		started <- nil
+	}()
+	select {
+	case err := <-started:
+		if err != nil {
+			return nil, err
+		}
+	case <-ctx.Done():
+		go func() { // Close must not overtake Start
+			if <-started == nil {
+				srv.Close()
+			}
+		}()
+		return nil, context.Cause(ctx)
+	}
+	client, err := srv.LocalClient()
+	if err != nil {
+		return nil, errors.Join(err, (&backend{server: srv}).close())
+	}
+	return &backend{srv, client}, nil
+}
+
+// close stops the backend, or says that it would not stop.
+func (b *backend) close() error {
+	done := make(chan error, 1)
+	go func() { done <- b.server.Close() }()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(closeTime):
+		return fmt.Errorf("the tailnet node did not stop within %v", closeTime)
+	}
+}
+
+// watch follows the backend until ctx ends or the node is refused. It stops
+// limit once nothing but people is waited for.
+func (n *Node) watch(ctx context.Context, b *backend, limit *time.Timer) error {
+	w := watcher{Node: n, b: b, limit: limit}
+	for ctx.Err() == nil {
+		if err := w.follow(ctx); err != nil {
+			return err
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// A watcher turns what the backend tells into the node's Status and log.
+type watcher struct {
+	*Node
+	b     *backend
+	limit *time.Timer
+	in    bool   // the node has joined since it started
+	state string // last seen
+	asked string // the last thing people were asked for
+}
+
+// follow reads one watch of the backend's bus to its end. The backend hangs up on
+// a reader that fell behind; what it was about to say is in its status.
+func (w *watcher) follow(ctx context.Context) error {
+	bus, err := w.b.client.WatchIPNBus(ctx, ipn.NotifyInitialState|ipn.NotifyInitialHealthState)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("watch the tailnet node: %w", err)
+	}
+	defer bus.Close()
+	for first := true; ; first = false {
+		note, err := bus.Next()
+		switch {
+		case err != nil && first && ctx.Err() == nil:
+			return fmt.Errorf("watch the tailnet node: %w", err)
+		case err != nil:
+			return nil // ctx ended, or the backend hung up
+		}
+		if note.ErrMessage != nil {
+			if err := w.complain(*note.ErrMessage); err != nil {
+				return err
+			}
+			continue
+		}
+		if note.State != nil || note.SelfChange != nil || note.Health != nil || note.BrowseToURL != nil {
+			if err := w.look(ctx); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// complain is about an error of the backend: before the node has joined it is
+// the control server's refusal.
+func (w *watcher) complain(message string) error {
+	switch {
+	case strings.HasPrefix(message, "IPN bus consumer fell behind"):
+		return nil // follow begins anew
+	case w.in:
+		w.cfg.Log.Error("the tailnet node reports an error", "err", message)
+		return nil
+	}
+	todo := "check tailnet.authKeyFile: a key works until it expires or is revoked, a one-use key only once, and it must own " + strings.Join(w.cfg.Tags, ", ")
+	switch {
+	case w.cfg.AuthKey.IsZero():
+		todo = "give the node an auth key (tailnet.authKeyFile), or sign it in again"
+	case len(w.cfg.Tags) == 0:
+		todo, _, _ = strings.Cut(todo, ", and it must own")
+	}
+	return fmt.Errorf("the control server %s refused the node: %s; %s", w.cfg.ControlURL, message, todo)
+}
+
+// look takes the backend's status and says what is new.
+func (w *watcher) look(ctx context.Context) error {
+	asking, cancel := context.WithTimeout(ctx, statusTime)
+	defer cancel()
+	raw, err := w.b.client.StatusWithoutPeers(asking)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("status of the tailnet node: %w", err)
+	}
+	st := statusOf(raw)
+	if st.Running() && !w.in {
+		// Up on a running node only clears what an earlier program left behind in
+		// the state: serve and Funnel settings that nobody would know of.
+		if _, err := w.b.server.Up(asking); err != nil {
+			return fmt.Errorf("the tailnet node: %w", err)
+		}
+		w.in = true
+		w.limit.Stop()
+		close(w.Node.joined)
+	}
+	w.publish(&st)
+	w.tell(st)
+	return nil
+}
+
+// tell logs what changed, and asks people for what only they can do.
+func (w *watcher) tell(st Status) {
+	log := w.cfg.Log
+	was := w.state
+	w.state = st.State
+	ask, attrs := "", []any(nil)
+	switch {
+	case st.Running():
+		if was != st.State {
+			log.Info("the node is in its tailnet", "status", st)
+			if asked := strings.ToLower(w.cfg.Hostname); len(st.Names) > 1 && st.Names[1] != asked {
+				log.Warn("the host name is taken; control assigned another", "asked", asked, "assigned", st.Names[0])
+			}
+		}
+		w.asked = ""
+		return
+	case was == ipn.Running.String():
+		log.Error("the node has lost its tailnet: every request is refused until it is back. "+
+			"If its key has expired or it was removed, extend the key in the admin console or restart with a fresh auth key", "status", st)
+		return
+	case st.LoginURL != "":
+		ask, attrs = "the node waits for a person to sign it in", []any{"open", st.LoginURL}
+	case st.State == ipn.NeedsMachineAuth.String():
+		ask = "the node waits for an administrator of the tailnet to approve it in the admin console"
+	}
+	if said := fmt.Sprint(ask, attrs); ask != "" && said != w.asked && !w.in {
+		w.asked = said
+		w.limit.Stop()
+		log.Warn(ask, attrs...)
+	}
+}
+
+// statusOf is the immutable part of the backend's status that we use.
+func statusOf(raw *ipnstate.Status) Status {
+	st := Status{State: raw.BackendState, LoginURL: raw.AuthURL, Health: slices.Clone(raw.Health)}
+	if len(raw.CertDomains) > 0 {
+		st.CertDomain = raw.CertDomains[0]
+	}
+	if raw.CurrentTailnet != nil {
+		st.Tailnet = raw.CurrentTailnet.Name
+	}
+	if raw.Self == nil {
+		return st
+	}
+	st.ID = string(raw.Self.ID)
+	if raw.Self.KeyExpiry != nil {
+		st.KeyExpiry = *raw.Self.KeyExpiry
+	}
+	if !st.Running() {
+		return st
+	}
+	if full := strings.ToLower(strings.TrimSuffix(raw.Self.DNSName, ".")); full != "" {
+		st.Names = append(st.Names, full)
+		if short, _, ok := strings.Cut(full, "."); ok {
+			st.Names = append(st.Names, short)
+		}
+	}
+	for _, ip := range raw.TailscaleIPs {
+		st.Names = append(st.Names, ip.String())
+	}
+	return st
+}
+
+// Listen waits until the node is in its tailnet and listens there on Config.Port:
+// with the node's certificate when the tailnet has HTTPS, else without TLS if
+// Config.InsecureHTTP allows it. It ends with an error when Run does.
+func (n *Node) Listen(ctx context.Context) (net.Listener, error) {
+	select {
+	case <-n.joined:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("listen on the tailnet: %w", context.Cause(ctx))
+	case <-n.ended:
+		if n.err != nil {
+			return nil, n.err
+		}
+		return nil, errors.New("listen on the tailnet: the node has stopped")
+	}
+	b, st := n.backend.Load(), n.Status()
+	switch {
+	case !st.Running():
+		return nil, fmt.Errorf("listen on the tailnet: the node has lost it and is %s", st.State)
+	case st.CertDomain == "" && !n.cfg.InsecureHTTP:
+		return nil, errors.New("the tailnet gives this node no certificate: enable HTTPS (and MagicDNS) in the tailnet's DNS settings, " +
+			"or set tailnet.insecureHTTP: true to listen without TLS (WireGuard still encrypts)")
+	case st.CertDomain != "": // the first certificate takes longer than a TLS handshake may
+		asking, cancel := context.WithTimeout(ctx, certTime)
+		defer cancel()
+		if _, _, err := b.client.CertPair(asking, st.CertDomain); err != nil {
+			return nil, fmt.Errorf("no certificate for %s could be had: %w", st.CertDomain, err)
+		}
+	}
+	ln, err := b.server.Listen("tcp", fmt.Sprintf(":%d", n.cfg.Port))
+	if err != nil {
+		return nil, fmt.Errorf("listen on port %d of the tailnet: %w", n.cfg.Port, err)
+	}
+	scheme := "http"
+	if st.CertDomain != "" {
+		scheme = "https"
+		ln = tls.NewListener(ln, &tls.Config{GetCertificate: b.client.GetCertificate, MinVersion: tls.VersionTLS12})
+	}
+	n.cfg.Log.Info("listening on the tailnet", "scheme", scheme, "port", n.cfg.Port, "names", st.Names)
+	return ln, nil
+}

@@ -1,0 +1,82 @@
+package tailnet
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// The files that Tailplane keeps beside the node's own state.
+const (
+	lockFile  = "tailplane.lock"
+	probeFile = "tailplane.probe"
+)
+
+// probeSize is about what the state and the certificates of one node take up.
+const probeSize = 64 << 10
+
+// claimState makes dir this process's own, and makes sure that it can keep the
+// node's keys: a node that joins and then cannot write its state is another node
+// after each restart. The claim ends with release, or with the process.
+func claimState(dir string) (release func(), err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, stateError(dir, err)
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, stateError(dir, err)
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		lock.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("the state directory %s is in use by another process: two processes on one node's state fight over its key; give each its own directory and host name", dir)
+		}
+		return nil, fmt.Errorf("lock the state directory %s: %w", dir, err)
+	}
+	if err := probeState(dir); err != nil {
+		lock.Close()
+		return nil, stateError(dir, err)
+	}
+	return func() { lock.Close() }, nil
+}
+
+// probeState writes, syncs and renames a file, as the node's state store does.
+func probeState(dir string) (err error) {
+	path := filepath.Join(dir, probeFile)
+	defer func() {
+		for _, p := range []string{path, path + ".new"} {
+			if rerr := os.Remove(p); rerr != nil && err == nil && !errors.Is(rerr, fs.ErrNotExist) {
+				err = rerr
+			}
+		}
+	}()
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(make([]byte, probeSize))
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// stateError says what to do about a state directory that cannot be used.
+func stateError(dir string, err error) error {
+	todo := "it cannot be used; give the node a directory that it can write"
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		todo = "it is full; make room, or the node could not keep its key"
+	case errors.Is(err, syscall.EROFS):
+		todo = "it is on a read-only file system; mount a volume that can be written"
+	case errors.Is(err, fs.ErrPermission):
+		todo = fmt.Sprintf("user %d may not write it; give it to that user (in a pod: securityContext.fsGroup)", os.Geteuid())
+	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, fs.ErrExist):
+		todo = "it is not a directory; name one"
+	}
+	return fmt.Errorf("the state directory %s: %s: %w", dir, todo, err)
+}
