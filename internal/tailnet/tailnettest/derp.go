@@ -1,7 +1,6 @@
 package tailnettest
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -18,7 +17,7 @@ import (
 	"time"
 
 	"tailscale.com/derp/derpserver"
-	"tailscale.com/net/stunserver"
+	"tailscale.com/net/stun"
 	"tailscale.com/tailcfg"
 	"tailscale.com/types/key"
 )
@@ -60,23 +59,37 @@ func startRelay(logf func(string, ...any)) (_ *relay, err error) {
 	go srv.ServeTLS(ln, "", "")
 	d.stops = append(d.stops, func() { srv.Close() })
 
-	ctx, cancel := context.WithCancel(context.Background())
-	d.stops = append(d.stops, cancel)
-	stun := stunserver.New(ctx)
-	if err := stun.Listen("127.0.0.1:0"); err != nil {
+	stunConn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
 		return nil, err
 	}
-	go stun.Serve()
+	go serveSTUN(stunConn)
+	d.stops = append(d.stops, func() { stunConn.Close() })
 
 	d.derpMap = &tailcfg.DERPMap{OmitDefaultRegions: true, Regions: map[int]*tailcfg.DERPRegion{
 		1: {RegionID: 1, RegionCode: "loop", RegionName: "Loopback", Nodes: []*tailcfg.DERPNode{{
 			Name: "1a", RegionID: 1, HostName: "127.0.0.1", IPv4: "127.0.0.1", IPv6: "none",
-			STUNPort: stun.LocalAddr().(*net.UDPAddr).Port, STUNTestIP: "127.0.0.1",
+			STUNPort: stunConn.LocalAddr().(*net.UDPAddr).Port, STUNTestIP: "127.0.0.1",
 			DERPPort: ln.Addr().(*net.TCPAddr).Port,
 			CertName: fmt.Sprintf("sha256-raw:%x", sha256.Sum256(cert.Certificate[0])),
 		}}},
 	}}
 	return d, nil
+}
+
+// serveSTUN tells each asker its own address until the socket closes. Tailscale's
+// own server would do it too, but announces itself in the log of the process.
+func serveSTUN(c *net.UDPConn) {
+	buf := make([]byte, 2048)
+	for {
+		n, from, err := c.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			return
+		}
+		if id, err := stun.ParseBindingRequest(buf[:n]); err == nil {
+			c.WriteToUDPAddrPort(stun.Response(id, from), from)
+		}
+	}
 }
 
 // connected reports whether the node's connection to the relay stands, so that
