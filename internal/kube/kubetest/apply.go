@@ -1,0 +1,209 @@
+//go:build unix
+
+package kubetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// fieldOwner is the field manager of everything that is applied here.
+const fieldOwner = client.FieldOwner("kubetest")
+
+// servedLimit bounds the wait for new kinds. They are served about two seconds after they were made.
+const servedLimit = 60 * time.Second
+
+// Apply puts every object of the documents (YAML or JSON, many to a document, Lists too) on the server, by server-side
+// apply as the admin. CustomResourceDefinitions go first, all at once, and are waited for until the server serves them;
+// then namespaces; then the rest in the order given. The error names the object.
+func (c *Cluster) Apply(ctx context.Context, documents ...[]byte) error {
+	objects, err := decode(documents)
+	if err != nil {
+		return err
+	}
+	isCRD := func(u *unstructured.Unstructured) bool {
+		return u.GroupVersionKind().GroupKind().String() == "CustomResourceDefinition.apiextensions.k8s.io"
+	}
+	rank := func(u *unstructured.Unstructured) int {
+		switch {
+		case isCRD(u):
+			return 0
+		case u.GroupVersionKind().GroupKind().String() == "Namespace":
+			return 1
+		}
+		return 2
+	}
+	slices.SortStableFunc(objects, func(a, b *unstructured.Unstructured) int { return rank(a) - rank(b) })
+
+	ctx, cancel := context.WithTimeoutCause(ctx, servedLimit, fmt.Errorf("not within %v", servedLimit))
+	defer cancel()
+	first := slices.IndexFunc(objects, func(u *unstructured.Unstructured) bool { return !isCRD(u) })
+	if first < 0 {
+		first = len(objects)
+	}
+	for _, o := range objects[:first] {
+		if err := c.apply(ctx, o); err != nil {
+			return err
+		}
+	}
+	for _, o := range objects[:first] {
+		if err := c.waitServed(ctx, o.GetName()); err != nil {
+			return err
+		}
+	}
+	for _, o := range objects[first:] {
+		if err := c.apply(ctx, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// apply applies one object. A kind that the server does not know yet, because its definition is new, is tried again.
+func (c *Cluster) apply(ctx context.Context, u *unstructured.Unstructured) error {
+	for {
+		err := c.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), fieldOwner, client.ForceOwnership)
+		if err == nil {
+			return nil
+		}
+		what := fmt.Errorf("apply %s %s: %w", u.GetKind(), client.ObjectKeyFromObject(u), err)
+		_, unknownPath := apierrors.StatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+		if !meta.IsNoMatchError(err) && !(apierrors.IsNotFound(err) && unknownPath) {
+			return what
+		}
+		if !pause(ctx) {
+			return what
+		}
+	}
+}
+
+// waitServed waits until a definition is established and each of its served versions answers. The condition alone is
+// not enough: the server's outermost layer learns of a new group a little later.
+func (c *Cluster) waitServed(ctx context.Context, name string) error {
+	crd := new(unstructured.Unstructured)
+	crd.SetAPIVersion("apiextensions.k8s.io/v1")
+	crd.SetKind("CustomResourceDefinition")
+	for {
+		if err := c.client.Get(ctx, client.ObjectKey{Name: name}, crd); err != nil {
+			return fmt.Errorf("CustomResourceDefinition %s: %w", name, err)
+		}
+		if status, _ := condition(crd, "Established"); status == "True" {
+			break
+		}
+		if status, message := condition(crd, "NamesAccepted"); status == "False" {
+			return fmt.Errorf("CustomResourceDefinition %s: %s", name, message)
+		}
+		if !pause(ctx) {
+			return fmt.Errorf("CustomResourceDefinition %s: established: %w", name, context.Cause(ctx))
+		}
+	}
+	httpClient, err := rest.HTTPClientFor(c.config)
+	if err != nil {
+		return err
+	}
+	group, _, _ := unstructured.NestedString(crd.Object, "spec", "group")
+	plural, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "plural")
+	versions, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
+	for _, v := range versions {
+		version, _ := v.(map[string]any)
+		if served, _ := version["served"].(bool); !served {
+			continue
+		}
+		url := fmt.Sprintf("%s/apis/%s/%v/%s?limit=1", c.Server, group, version["name"], plural)
+		for {
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+			if err != nil {
+				return err
+			}
+			r, err := httpClient.Do(req)
+			if err != nil {
+				return fmt.Errorf("CustomResourceDefinition %s: %w", name, err)
+			}
+			r.Body.Close()
+			if r.StatusCode == http.StatusOK {
+				break
+			}
+			if !pause(ctx) {
+				return fmt.Errorf("CustomResourceDefinition %s: %v not served (%s): %w", name, version["name"], r.Status, context.Cause(ctx))
+			}
+		}
+	}
+	return nil
+}
+
+// condition returns status and message of an object's condition; both are empty if it has none of that type.
+func condition(u *unstructured.Unstructured, kind string) (status, message string) {
+	conditions, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
+	for _, x := range conditions {
+		if c, ok := x.(map[string]any); ok && c["type"] == kind {
+			status, _ = c["status"].(string)
+			message, _ = c["message"].(string)
+		}
+	}
+	return status, message
+}
+
+// pause waits a moment and says whether there is time for another try.
+func pause(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(20 * time.Millisecond):
+		return true
+	}
+}
+
+// decode returns the objects of all documents. What is not an object is an error, not left out.
+func decode(documents [][]byte) ([]*unstructured.Unstructured, error) {
+	var objects []*unstructured.Unstructured
+	for i, document := range documents {
+		d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(document), 4096)
+		for {
+			u := new(unstructured.Unstructured)
+			err := d.Decode(&u.Object)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				return nil, fmt.Errorf("document %d: %w", i, err)
+			}
+			if len(u.Object) == 0 {
+				continue // nothing but comments between two separators
+			}
+			if u.GetKind() == "" || u.GetAPIVersion() == "" {
+				return nil, fmt.Errorf("document %d: an object without apiVersion or kind", i)
+			}
+			if !u.IsList() {
+				objects = append(objects, u)
+				continue
+			}
+			err = u.EachListItem(func(o runtime.Object) error {
+				item, ok := o.(*unstructured.Unstructured)
+				if !ok {
+					return fmt.Errorf("a %T in a list", o)
+				}
+				objects = append(objects, item)
+				return nil
+			})
+			if err != nil {
+				return nil, fmt.Errorf("document %d: %w", i, err)
+			}
+		}
+	}
+	return objects, nil
+}

@@ -1,0 +1,95 @@
+//go:build unix
+
+package kubetest
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// shared is the test binary's cluster. It is package state because a test binary has no other place that all its tests
+// share; nothing stops it but the end of the process, which closes its standard input.
+var shared = sync.OnceValues(func() (*Cluster, error) {
+	return Run(context.Background(), Options{Name: "shared"})
+})
+
+// Start returns the cluster that all tests of this test binary share. It is started on first use and ends with the
+// binary. Each test works in a Namespace of its own; a test that changes what all see (webhooks, cluster-wide bindings
+// for all, restarts) takes a cluster of its own with New.
+func Start(t testing.TB) *Cluster {
+	t.Helper()
+	c, err := shared()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.showLog(t)
+	return c
+}
+
+// New returns a cluster of the test's own, which ends with the test.
+func New(t testing.TB, o Options) *Cluster {
+	t.Helper()
+	c, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	c.showLog(t)
+	return c
+}
+
+// showLog prints the end of the cluster's log if the test fails.
+func (c *Cluster) showLog(t testing.TB) {
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the end of cluster %s's log:\n%s", c.Name, c.LogTail(20))
+		}
+	})
+}
+
+// Namespace makes a namespace for the test and returns its name, once its default ServiceAccount is there. It is deleted
+// after the test, without waiting for it to be gone.
+func (c *Cluster) Namespace(t testing.TB) string {
+	t.Helper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "t-"}}
+	if err := c.client.Create(t.Context(), ns); err != nil {
+		t.Fatal("namespace:", err)
+	}
+	t.Cleanup(func() {
+		if c.PID() == 0 {
+			return // the test has stopped the cluster
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 30*time.Second)
+		defer cancel()
+		if err := c.client.Delete(ctx, ns); err != nil && !apierrors.IsNotFound(err) {
+			t.Errorf("delete namespace %s: %v", ns.Name, err)
+		}
+	})
+	if c.options.NoControllers {
+		return ns.Name
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
+	defer cancel()
+	for {
+		err := c.client.Get(ctx, client.ObjectKey{Namespace: ns.Name, Name: "default"}, new(corev1.ServiceAccount))
+		if err == nil {
+			return ns.Name
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("default ServiceAccount of namespace %s: %v", ns.Name, err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
