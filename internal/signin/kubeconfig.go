@@ -15,14 +15,21 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 )
 
-// A Token is a bearer token. It cannot be printed: only Reveal shows it.
-type Token struct{ s string }
+// A Token is a bearer token. It cannot be printed: only Reveal shows it. It is
+// held by pointer, as fmt does not ask the methods of an unexported field.
+type Token struct{ s *string }
 
 // NewToken wraps s.
-func NewToken(s string) Token { return Token{s} }
+func NewToken(s string) Token { return Token{&s} }
 
-// Reveal returns the token itself, for the one place that must send it.
-func (t Token) Reveal() string { return t.s }
+// Reveal returns the token itself, for the one place that must send it; "" for
+// the zero Token.
+func (t Token) Reveal() string {
+	if t.s == nil {
+		return ""
+	}
+	return *t.s
+}
 
 // String hides the token.
 func (t Token) String() string { return "[token]" }
