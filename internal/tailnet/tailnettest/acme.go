@@ -312,9 +312,16 @@ func (a *authority) newAccount(w http.ResponseWriter, s *signed) error {
 	if s.jwk == nil {
 		return refuse("malformed", "a new account needs a jwk")
 	}
+	var req struct{ OnlyReturnExisting bool }
+	if err := json.Unmarshal(s.payload, &req); err != nil {
+		return refuse("malformed", "%v", err)
+	}
 	i := slices.IndexFunc(a.accounts, func(k *jwk) bool { return *k == *s.jwk })
 	code := http.StatusOK
 	if i < 0 {
+		if req.OnlyReturnExisting {
+			return refuse("accountDoesNotExist", "no account has this key")
+		}
 		i, code = len(a.accounts), http.StatusCreated
 		a.accounts = append(a.accounts, s.jwk)
 	}
