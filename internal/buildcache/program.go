@@ -45,10 +45,10 @@ func programs() map[string]Program {
 		strip   = "-s -w"
 		version = "k8s.io/component-base/version."
 		stamp   = strip + " -X " + version + "gitVersion=v1.37.0 -X " + version + "gitMajor=1 -X " + version + "gitMinor=37 -X " + version + "gitTreeState=clean"
-		relink  = "seconds, or two minutes if nothing of it was compiled before"
+		relink  = "about 2 minutes if nothing of it was compiled before, else seconds"
 	)
 	return map[string]Program{
-		"devcluster": {Module: "testbed/devcluster", Package: ".", LDFlags: stamp, Sources: true, Takes: "about 8 minutes on 2 cores the first time"},
+		"devcluster": {Module: "testbed/devcluster", Package: ".", LDFlags: stamp, Sources: true, Takes: "about 8 minutes on 2 cores if nothing of it was compiled before, else half a minute"},
 		"kubectl":    {Module: "testbed/devcluster", Package: "k8s.io/kubernetes/cmd/kubectl", LDFlags: stamp, Takes: "about 1 minute after devcluster"},
 		"tka":        {Module: ".", Package: "./cmd/tka", LDFlags: strip, Sources: true, Takes: relink},
 		"tailplaned": {Module: ".", Package: "./cmd/tailplaned", LDFlags: strip, Sources: true, Takes: relink},

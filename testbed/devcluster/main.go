@@ -3,7 +3,7 @@
 // a sentence and a non-zero code, and it never outlives the process that started it.
 //
 // When the cluster is ready it prints one line of JSON on standard output: {"kubeconfig","server","ca","version","pid"}.
-// It ends when standard input closes (its owner is gone) and on SIGTERM. Everything it logs goes to devcluster.log in
+// It ends when standard input closes (its owner is gone), on SIGHUP and on SIGTERM. Everything it logs goes to devcluster.log in
 // its state directory.
 package main
 
@@ -36,7 +36,7 @@ const (
 
 var (
 	errAsked = errors.New("asked to stop")
-	errGone  = errors.New("standard input closed")
+	errGone  = errors.New("the owner is gone")
 )
 
 func main() {
@@ -60,7 +60,7 @@ func run(args []string) error {
 		o.Args = append(o.Args, s)
 		return nil
 	})
-	ephemeral := fs.Bool("ephemeral", false, "remove the state directory, whole, when standard input closes")
+	ephemeral := fs.Bool("ephemeral", false, "remove the state directory, whole, when standard input closes (or on SIGHUP)")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
@@ -101,8 +101,12 @@ func run(args []string) error {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	go func() {
-		<-signals
-		stop(errAsked)
+		// The kernel sends SIGHUP to a stopped process whose owner has died: it means what the closed input means.
+		if s := <-signals; s == syscall.SIGHUP {
+			stop(errGone)
+		} else {
+			stop(errAsked)
+		}
 		<-signals // a second one ends at once
 		os.Exit(1)
 	}()

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -23,9 +22,10 @@ const tokenSeconds = 12 * 60 * 60
 // that is started with it has exactly that account's rights, as in a pod. The token is good for twelve hours, and over a
 // Restart.
 func (c *Cluster) ServiceAccountKubeconfig(ctx context.Context, namespace, name, dir string) (string, error) {
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(tokenSeconds))}}
-	if err := c.client.SubResource("token").Create(ctx, account, request); err != nil {
+	request, err := c.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(tokenSeconds))},
+	}, metav1.CreateOptions{})
+	if err != nil {
 		return "", fmt.Errorf("token for ServiceAccount %s/%s: %w", namespace, name, err)
 	}
 	k := clientcmdapi.NewConfig()

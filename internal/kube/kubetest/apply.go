@@ -10,23 +10,29 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	"k8s.io/client-go/restmapper"
 )
 
 // fieldOwner is the field manager of everything that is applied here.
-const fieldOwner = client.FieldOwner("kubetest")
+const fieldOwner = "kubetest"
 
 // servedLimit bounds the wait for new kinds. They are served about two seconds after they were made.
 const servedLimit = 60 * time.Second
+
+// kindLimit bounds the search for a kind that the server does not tell about.
+const kindLimit = 5 * time.Second
 
 // Apply puts every object of the documents (YAML or JSON, many to a document, Lists too) on the server, by server-side
 // apply as the admin. CustomResourceDefinitions go first, all at once, and are waited for until the server serves them;
@@ -52,12 +58,13 @@ func (c *Cluster) Apply(ctx context.Context, documents ...[]byte) error {
 
 	ctx, cancel := context.WithTimeoutCause(ctx, servedLimit, fmt.Errorf("not within %v", servedLimit))
 	defer cancel()
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(c.client.Discovery()))
 	first := slices.IndexFunc(objects, func(u *unstructured.Unstructured) bool { return !isCRD(u) })
 	if first < 0 {
 		first = len(objects)
 	}
 	for _, o := range objects[:first] {
-		if err := c.apply(ctx, o); err != nil {
+		if err := c.apply(ctx, mapper, o); err != nil {
 			return err
 		}
 	}
@@ -66,40 +73,50 @@ func (c *Cluster) Apply(ctx context.Context, documents ...[]byte) error {
 			return err
 		}
 	}
+	mapper.Reset()
 	for _, o := range objects[first:] {
-		if err := c.apply(ctx, o); err != nil {
+		if err := c.apply(ctx, mapper, o); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// apply applies one object. A kind that the server does not know yet, because its definition is new, is tried again.
-func (c *Cluster) apply(ctx context.Context, u *unstructured.Unstructured) error {
-	for {
-		err := c.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), fieldOwner, client.ForceOwnership)
-		if err == nil {
-			return nil
-		}
-		what := fmt.Errorf("apply %s %s: %w", u.GetKind(), client.ObjectKeyFromObject(u), err)
-		_, unknownPath := apierrors.StatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
-		if !meta.IsNoMatchError(err) && !(apierrors.IsNotFound(err) && unknownPath) {
-			return what
-		}
-		if !pause(ctx) {
-			return what
-		}
+// apply applies one object. The kind of a definition that is new may not be in what the server tells about itself yet, so
+// an unknown kind is looked for a few seconds more.
+func (c *Cluster) apply(ctx context.Context, mapper meta.ResettableRESTMapper, u *unstructured.Unstructured) error {
+	what := fmt.Sprintf("apply %s %s", u.GetKind(), strings.TrimPrefix(u.GetNamespace()+"/"+u.GetName(), "/"))
+	gvk := u.GroupVersionKind()
+	mapping, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	for end := time.Now().Add(kindLimit); meta.IsNoMatchError(err) && time.Now().Before(end) && pause(ctx); {
+		mapper.Reset()
+		mapping, err = mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	var resource dynamic.ResourceInterface = c.dynamic.Resource(mapping.Resource)
+	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+		// Without a namespace the server would answer with an unhelpful 404.
+		if u.GetNamespace() == "" {
+			return fmt.Errorf("%s: it needs a namespace", what)
+		}
+		resource = c.dynamic.Resource(mapping.Resource).Namespace(u.GetNamespace())
+	}
+	if _, err := resource.Apply(ctx, u.GetName(), u, metav1.ApplyOptions{FieldManager: fieldOwner, Force: true}); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
 }
 
 // waitServed waits until a definition is established and each of its served versions answers. The condition alone is
 // not enough: the server's outermost layer learns of a new group a little later.
 func (c *Cluster) waitServed(ctx context.Context, name string) error {
-	crd := new(unstructured.Unstructured)
-	crd.SetAPIVersion("apiextensions.k8s.io/v1")
-	crd.SetKind("CustomResourceDefinition")
+	definitions := c.dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	var crd *unstructured.Unstructured
 	for {
-		if err := c.client.Get(ctx, client.ObjectKey{Name: name}, crd); err != nil {
+		var err error
+		if crd, err = definitions.Get(ctx, name, metav1.GetOptions{}); err != nil {
 			return fmt.Errorf("CustomResourceDefinition %s: %w", name, err)
 		}
 		if status, _ := condition(crd, "Established"); status == "True" {

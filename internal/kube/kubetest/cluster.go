@@ -25,9 +25,10 @@ import (
 	"syscall"
 	"time"
 
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/internal/buildcache"
 )
@@ -58,7 +59,8 @@ type Cluster struct {
 	options Options
 	dir     string
 	config  *rest.Config
-	client  client.Client
+	client  *kubernetes.Clientset
+	dynamic *dynamic.DynamicClient
 
 	mu      sync.Mutex
 	process *process // nil: stopped or killed by us
@@ -93,7 +95,10 @@ func (c *Cluster) connect() (err error) {
 		return err
 	}
 	c.config.QPS = -1 // client-side throttling would only slow tests down
-	c.client, err = client.New(c.config, client.Options{})
+	if c.client, err = kubernetes.NewForConfig(c.config); err != nil {
+		return err
+	}
+	c.dynamic, err = dynamic.NewForConfig(c.config)
 	return err
 }
 
@@ -200,10 +205,10 @@ func (c *Cluster) take() *process {
 	return p
 }
 
-// explain adds to a process's end what it wrote to standard error.
+// explain adds to a process's end what it wrote to standard error: a sentence, or the beginning of a panic.
 func (c *Cluster) explain(err error) error {
 	b, _ := os.ReadFile(c.stderr())
-	if text := strings.TrimSpace(string(b)); text != "" {
+	if text := strings.TrimSpace(string(b[:min(len(b), 4<<10)])); text != "" {
 		return fmt.Errorf("%w: %s", err, text)
 	}
 	return fmt.Errorf("%w (it said nothing)", err)

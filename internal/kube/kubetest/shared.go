@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // shared is the test binary's cluster. It is package state because a test binary has no other place that all its tests
@@ -62,8 +61,9 @@ func (c *Cluster) showLog(t testing.TB) {
 // after the test, without waiting for it to be gone.
 func (c *Cluster) Namespace(t testing.TB) string {
 	t.Helper()
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "t-"}}
-	if err := c.client.Create(t.Context(), ns); err != nil {
+	namespaces := c.client.CoreV1().Namespaces()
+	ns, err := namespaces.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "t-"}}, metav1.CreateOptions{})
+	if err != nil {
 		t.Fatal("namespace:", err)
 	}
 	t.Cleanup(func() {
@@ -72,7 +72,7 @@ func (c *Cluster) Namespace(t testing.TB) string {
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 30*time.Second)
 		defer cancel()
-		if err := c.client.Delete(ctx, ns); err != nil && !apierrors.IsNotFound(err) {
+		if err := namespaces.Delete(ctx, ns.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			t.Errorf("delete namespace %s: %v", ns.Name, err)
 		}
 	})
@@ -82,7 +82,7 @@ func (c *Cluster) Namespace(t testing.TB) string {
 	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
 	defer cancel()
 	for {
-		err := c.client.Get(ctx, client.ObjectKey{Namespace: ns.Name, Name: "default"}, new(corev1.ServiceAccount))
+		_, err := c.client.CoreV1().ServiceAccounts(ns.Name).Get(ctx, "default", metav1.GetOptions{})
 		if err == nil {
 			return ns.Name
 		}

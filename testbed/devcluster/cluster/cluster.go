@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -30,6 +29,7 @@ import (
 	apioptions "k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 
 	"github.com/tailplane/tailplane/testbed/devcluster/fakenode"
+	"github.com/tailplane/tailplane/testbed/devcluster/parts"
 )
 
 // startLimit bounds each stage of the start. A start takes about three seconds on an idle machine and half a minute on
@@ -72,10 +72,7 @@ func Run(ctx context.Context, o Options, ready func(Info) error) error {
 	if err != nil {
 		return fmt.Errorf("etcd: %w", err)
 	}
-	defer func() {
-		etcd.Close()
-		klog.InfoS("etcd stopped")
-	}()
+	defer stopped("etcd", etcd.Close)
 	go func() {
 		if err, ok := <-etcd.Err(); ok {
 			fail(fmt.Errorf("etcd: %w", err))
@@ -99,7 +96,7 @@ func Run(ctx context.Context, o Options, ready func(Info) error) error {
 	if err != nil {
 		return fmt.Errorf("kube-apiserver: %w", err)
 	}
-	defer stopServer()
+	defer stopped("kube-apiserver", stopServer)
 	if err := waitOK(run, config, "/readyz"); err != nil {
 		return fmt.Errorf("kube-apiserver: %w", err)
 	}
@@ -109,7 +106,7 @@ func Run(ctx context.Context, o Options, ready func(Info) error) error {
 		if err != nil {
 			return fmt.Errorf("controllers: %w", err)
 		}
-		defer stopControllers()
+		defer stopped("controllers", stopControllers)
 		for _, made := range []string{"configmaps/kube-root-ca.crt", "serviceaccounts/default"} {
 			if err := waitOK(run, config, "/api/v1/namespaces/default/"+made); err != nil {
 				return fmt.Errorf("controllers: %w", err)
@@ -121,7 +118,7 @@ func Run(ctx context.Context, o Options, ready func(Info) error) error {
 		if err != nil {
 			return fmt.Errorf("fake node: %w", err)
 		}
-		defer stopNode()
+		defer stopped("fake node", stopNode)
 	}
 	if err := ready(Info{
 		Kubeconfig: st.file("kubeconfig"), Server: st.server(), CA: string(ca),
@@ -134,6 +131,13 @@ func Run(ctx context.Context, o Options, ready func(Info) error) error {
 		return nil
 	}
 	return context.Cause(run)
+}
+
+// stopped stops a part and logs how long that took.
+func stopped(part string, stop func()) {
+	start := time.Now()
+	stop()
+	klog.InfoS("stopped", "part", part, "took", time.Since(start))
 }
 
 func startEtcd(ctx context.Context, st *state) (*embed.Etcd, error) {
@@ -166,7 +170,6 @@ func startEtcd(ctx context.Context, st *state) (*embed.Etcd, error) {
 }
 
 // startServer starts kube-apiserver on st's listener. The function it returns stops it and waits until it has returned.
-// The server does not end with ctx, because the controllers must be able to reach it until they have ended.
 func startServer(ctx context.Context, fail context.CancelCauseFunc, st *state, o Options) (stop func(), err error) {
 	// The server applies its logging options a second time; the library's default is to call that an error.
 	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
@@ -223,22 +226,13 @@ func startServer(ctx context.Context, fail context.CancelCauseFunc, st *state, o
 	}
 	completed.InformerName = name
 
-	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	var running sync.WaitGroup
-	running.Go(func() {
+	// Not ended by ctx, but by the function we return: the controllers must reach the server until they have ended.
+	g := parts.New(context.WithoutCancel(ctx), fail)
+	g.Go("kube-apiserver", func(ctx context.Context) error {
 		defer name.Release()
-		err := apiapp.Run(serving, completed)
-		if serving.Err() == nil {
-			fail(fmt.Errorf("kube-apiserver ended by itself: %w", err))
-		} else if err != nil {
-			klog.ErrorS(err, "kube-apiserver's end")
-		}
+		return apiapp.Run(ctx, completed)
 	})
-	return func() {
-		cancel()
-		running.Wait()
-		klog.InfoS("kube-apiserver stopped")
-	}, nil
+	return g.Stop, nil
 }
 
 func startNode(ctx context.Context, fail context.CancelCauseFunc, config *rest.Config) (stop func(), err error) {
@@ -250,18 +244,9 @@ func startNode(ctx context.Context, fail context.CancelCauseFunc, config *rest.C
 	if err := node.Register(ctx); err != nil {
 		return nil, err
 	}
-	running, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := node.Run(running); err != nil && running.Err() == nil {
-			fail(fmt.Errorf("fake node: %w", err))
-		}
-	})
-	return func() {
-		cancel()
-		wg.Wait()
-		klog.InfoS("fake node stopped")
-	}, nil
+	g := parts.New(ctx, fail)
+	g.Go("fake node", node.Run)
+	return g.Stop, nil
 }
 
 // waitOK returns when the admin's GET of path is answered with 200.

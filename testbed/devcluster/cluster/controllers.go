@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,6 +27,8 @@ import (
 	sacontroller "k8s.io/kubernetes/pkg/controller/serviceaccount"
 	"k8s.io/kubernetes/pkg/controller/statefulset"
 	"k8s.io/kubernetes/pkg/serviceaccount"
+
+	"github.com/tailplane/tailplane/testbed/devcluster/parts"
 )
 
 // startControllers runs the controllers straight from their packages: the kube-controller-manager program keeps process
@@ -47,16 +48,14 @@ func startControllers(ctx context.Context, fail context.CancelCauseFunc, admin *
 		return nil, err
 	}
 
-	running, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
+	g := parts.New(ctx, fail)
+	running := g.Context()
 	typed := informers.NewSharedInformerFactory(cs, 10*time.Minute)
 	partial := metadatainformer.NewSharedInformerFactory(md, 10*time.Minute)
 	stop = func() {
-		cancel()
-		wg.Wait()
+		g.Stop()
 		typed.Shutdown()
 		partial.Shutdown()
-		klog.InfoS("controllers stopped")
 	}
 	defer func() {
 		if err != nil {
@@ -73,12 +72,7 @@ func startControllers(ctx context.Context, fail context.CancelCauseFunc, admin *
 	all.Start(running.Done())
 	close(started)
 	for name, run := range list.run {
-		wg.Go(func() {
-			run(running)
-			if running.Err() == nil {
-				fail(fmt.Errorf("controller %s ended by itself", name))
-			}
-		})
+		g.Go("controller "+name, func(ctx context.Context) error { run(ctx); return nil })
 	}
 
 	filling, cancelFilling := context.WithTimeoutCause(running, startLimit, fmt.Errorf("caches not filled within %v", startLimit))
