@@ -459,13 +459,17 @@ func statusOf(raw *ipnstate.Status) Status {
 func (n *Node) Listen(ctx context.Context) (net.Listener, error) {
 	select {
 	case <-n.joined:
+	case <-n.ended:
 	case <-ctx.Done():
 		return nil, fmt.Errorf("listen on the tailnet: %w", context.Cause(ctx))
+	}
+	select {
 	case <-n.ended:
 		if n.err != nil {
 			return nil, n.err
 		}
 		return nil, errors.New("listen on the tailnet: the node has stopped")
+	default:
 	}
 	b, st := n.backend.Load(), n.Status()
 	switch {

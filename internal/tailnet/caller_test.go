@@ -1,0 +1,298 @@
+package tailnet
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"tailscale.com/client/local"
+	"tailscale.com/client/tailscale/apitype"
+	"tailscale.com/ipn"
+	"tailscale.com/tailcfg"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+const testCap = tailcfg.PeerCapability("tailplane.dev/cap/access")
+
+// person is a whole answer about a person's device; tests take things away from it.
+func person() *apitype.WhoIsResponse {
+	return &apitype.WhoIsResponse{
+		Node:        &tailcfg.Node{ID: 7, StableID: "n7CNTRL", Name: "laptop.tiny.ts.net.", User: 3},
+		UserProfile: &tailcfg.UserProfile{ID: 3, LoginName: "alice@example.com", DisplayName: "Alice A."},
+		CapMap:      tailcfg.PeerCapMap{testCap: {`{"role":"view","period":"8h"}`}},
+	}
+}
+
+func tagged() *apitype.WhoIsResponse {
+	who := person()
+	who.Node.Name, who.Node.Tags = "ci.tiny.ts.net.", []string{"tag:ci", "tag:build"}
+	who.UserProfile = &tailcfg.UserProfile{ID: 1 << 40, LoginName: taggedDevices, DisplayName: "Tagged Devices"}
+	return who
+}
+
+func rules(rs ...string) []json.RawMessage {
+	out := []json.RawMessage{}
+	for _, r := range rs {
+		out = append(out, json.RawMessage(r))
+	}
+	return out
+}
+
+// ID-02, ID-03, ID-13: who an answer names, and that a hollow one names nobody.
+func TestCallerOf(t *testing.T) {
+	alice := access.Caller{
+		Login: "alice@example.com", DisplayName: "Alice A.", UserID: "3", Device: access.Device{ID: "n7CNTRL", Name: "laptop.tiny.ts.net"},
+		Tailnet: "example.com", Via: access.ViaTailnet, Rules: rules(`{"role":"view","period":"8h"}`),
+	}
+	with := func(f func(*access.Caller)) access.Caller { c := alice; f(&c); return c }
+	ci := with(func(c *access.Caller) {
+		c.Login, c.UserID, c.Tags = "", "", []access.Tag{"tag:ci", "tag:build"}
+		c.Device.Name, c.DisplayName = "ci.tiny.ts.net", "ci.tiny.ts.net"
+	})
+	for _, tt := range []struct {
+		why  string
+		who  func() *apitype.WhoIsResponse
+		want access.Caller
+		err  string // in the error; "": none
+	}{
+		{"a person", person, alice, ""},
+		{"a tagged node is itself, never the shared profile", tagged, ci, ""},
+		{"a tagged node with somebody's profile is still nobody's", func() *apitype.WhoIsResponse {
+			who := tagged()
+			who.UserProfile = person().UserProfile
+			return who
+		}, ci, ""},
+		{"an expired node", func() *apitype.WhoIsResponse { who := person(); who.Node.Expired = true; return who },
+			with(func(c *access.Caller) { c.Expired = true }), ""},
+		{"a device of another tailnet's user", func() *apitype.WhoIsResponse {
+			who := person()
+			who.Node.Hostinfo = (&tailcfg.Hostinfo{ShareeNode: true}).View()
+			return who
+		}, with(func(c *access.Caller) { c.Shared = true }), ""},
+		{"a machine that another tailnet shared with ours", func() *apitype.WhoIsResponse { who := person(); who.Node.Sharer = 9; return who },
+			with(func(c *access.Caller) { c.Shared = true }), ""},
+		{"a shared device may have no name; its id is one", func() *apitype.WhoIsResponse {
+			who := person()
+			who.Node.Name, who.Node.Sharer = "", 9
+			return who
+		}, with(func(c *access.Caller) { c.Shared, c.Device.Name = true, "n7CNTRL" }), ""},
+		{"a node of Funnel", func() *apitype.WhoIsResponse { who := person(); who.Node.UnsignedPeerAPIOnly = true; return who },
+			with(func(c *access.Caller) { c.Via = access.ViaFunnel }), ""},
+		{"no grant", func() *apitype.WhoIsResponse { who := person(); who.CapMap = nil; return who },
+			with(func(c *access.Caller) { c.Rules = rules() }), ""},
+		{"a grant without values", func() *apitype.WhoIsResponse { who := person(); who.CapMap[testCap] = nil; return who },
+			with(func(c *access.Caller) { c.Rules = rules() }), ""},
+		{"another capability, another case, a slash more (ID-04)", func() *apitype.WhoIsResponse {
+			who := person()
+			r := who.CapMap[testCap]
+			who.CapMap = tailcfg.PeerCapMap{"example.com/cap/access": r, "tailplane.dev/cap/Access": r, testCap + "/": r, testCap + " ": r}
+			return who
+		}, with(func(c *access.Caller) { c.Rules = rules() }), ""},
+		{"rules word for word: case, repeated keys, odd numbers, nonsense (ID-05)", func() *apitype.WhoIsResponse {
+			who := person()
+			who.CapMap[testCap] = []tailcfg.RawMessage{"{\n\t\"Role\": \"a b\",\n\t\"role\": 1e0, \"role\": null}", "null", "[]", "{"}
+			return who
+		}, with(func(c *access.Caller) { c.Rules = rules(`{"Role":"a b","role":1e0,"role":null}`, "null", "[]", "{") }), ""},
+		{"logins are never cut", func() *apitype.WhoIsResponse { who := person(); who.UserProfile.LoginName = "alice@github"; return who },
+			with(func(c *access.Caller) { c.Login = "alice@github" }), ""},
+
+		{"nothing", func() *apitype.WhoIsResponse { return nil }, access.Caller{}, "an empty answer"},
+		{"no node", func() *apitype.WhoIsResponse { who := person(); who.Node = nil; return who }, access.Caller{}, "without a node"},
+		{"no profile", func() *apitype.WhoIsResponse { who := person(); who.UserProfile = nil; return who }, access.Caller{}, "without a user profile"},
+		{"no profile of a tagged node", func() *apitype.WhoIsResponse { who := tagged(); who.UserProfile = nil; return who }, access.Caller{}, "without a user profile"},
+		{"no stable id", func() *apitype.WhoIsResponse { who := person(); who.Node.StableID = ""; return who }, access.Caller{}, "stable id"},
+		{"no login", func() *apitype.WhoIsResponse { who := person(); who.UserProfile.LoginName = ""; return who }, access.Caller{}, "login is empty"},
+		{"two @", func() *apitype.WhoIsResponse {
+			who := person()
+			who.UserProfile.LoginName = "x@a.com@b.com"
+			return who
+		}, access.Caller{}, "more than one @"},
+		{"a control character", func() *apitype.WhoIsResponse {
+			who := person()
+			who.UserProfile.LoginName = "alice\n@example.com"
+			return who
+		}, access.Caller{}, "U+000A"},
+		{"an invisible one", func() *apitype.WhoIsResponse {
+			who := person()
+			who.UserProfile.LoginName = "alice\u200b@example.com"
+			return who
+		}, access.Caller{}, "U+200B"},
+		{"300 characters", func() *apitype.WhoIsResponse {
+			who := person()
+			who.UserProfile.LoginName = strings.Repeat("a", 300) + "@example.com"
+			return who
+		}, access.Caller{}, "bytes"},
+		{"the shared profile without tags", func() *apitype.WhoIsResponse { who := tagged(); who.Node.Tags = nil; return who }, access.Caller{}, "profile of tagged nodes"},
+		{"a tagged node without a name", func() *apitype.WhoIsResponse { who := tagged(); who.Node.Name = "."; return who }, access.Caller{}, "without a name"},
+		{"a tag that is none", func() *apitype.WhoIsResponse { who := tagged(); who.Node.Tags = []string{""}; return who }, access.Caller{}, "tag"},
+	} {
+		got, err := callerOf(tt.who(), testCap, "example.com")
+		switch {
+		case tt.err == "" && err != nil:
+			t.Errorf("%s: %v", tt.why, err)
+		case tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)):
+			t.Errorf("%s: error %v, want %q", tt.why, err, tt.err)
+		case !reflect.DeepEqual(got, tt.want):
+			t.Errorf("%s:\n got %+v\nwant %+v", tt.why, got, tt.want)
+		}
+	}
+}
+
+// aRunningNode has a backend that answers WhoIs with ask.
+func aRunningNode(t testing.TB, ask func(context.Context, string) (*apitype.WhoIsResponse, error)) *Node {
+	n, err := New(goodConfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.publish(&Status{State: ipn.Running.String(), Names: []string{"tka.tiny.ts.net"}, Tailnet: "example.com"})
+	n.askWhoIs = ask
+	return n
+}
+
+func aRequest(n *Node, c net.Conn) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, "/api/v1alpha1/whoami", nil)
+	r.RemoteAddr = "100.64.0.7:4242"
+	return r.WithContext(n.ConnContext(r.Context(), c))
+}
+
+// ID-02: what the backend does not say is never made up, nothing is remembered,
+// and it recovers by itself.
+func TestIdentifyRefusals(t *testing.T) {
+	var answer *apitype.WhoIsResponse
+	var fails error
+	asked := 0
+	n := aRunningNode(t, func(_ context.Context, addr string) (*apitype.WhoIsResponse, error) {
+		if asked++; addr != "100.64.0.7:4242" {
+			t.Errorf("asked about %q", addr)
+		}
+		return answer, fails
+	})
+	want := func(why string, code problem.Code) {
+		t.Helper()
+		c, err := n.Identify(aRequest(n, nil))
+		if problem.CodeOf(err) != code {
+			t.Fatalf("%s: %v (code %s), want %s", why, err, problem.CodeOf(err), code)
+		}
+		if err == nil {
+			return
+		}
+		if p := problem.From(err); p.Cause() == nil || p.Code == problem.IdentityUnavailable && p.RetryAfter == 0 {
+			t.Errorf("%s: %+v lacks a cause or a Retry-After", why, p)
+		}
+		if !reflect.DeepEqual(c, access.Caller{}) {
+			t.Errorf("%s: a caller nonetheless: %+v", why, c)
+		}
+	}
+	answer = person()
+	want("well", "")
+	fails = local.ErrPeerNotFound
+	want("unknown peer", problem.NoIdentity)
+	fails = errors.New("backend on fire")
+	want("failure", problem.IdentityUnavailable)
+	fails = nil
+	want("recovered", "")
+	for why, hollow := range map[string]*apitype.WhoIsResponse{
+		"nothing": nil, "no node": {UserProfile: answer.UserProfile}, "no profile": {Node: answer.Node},
+	} {
+		answer = hollow
+		want(why, problem.NoIdentity)
+	}
+	before := asked
+	answer = person()
+	n.publish(&Status{State: ipn.NeedsLogin.String()})
+	want("not running", problem.IdentityUnavailable)
+	if asked != before {
+		t.Error("a node that is not Running was asked")
+	}
+	n.publish(&Status{State: ipn.Running.String()})
+	want("running again", "")
+
+	r := aRequest(n, nil)
+	if _, err := n.Identify(r.WithContext(context.Background())); problem.CodeOf(err) != problem.Internal {
+		t.Errorf("a server without ConnContext: %v", err)
+	}
+}
+
+// ID-02: WhoIs that hangs is given up after two seconds.
+func TestIdentifyTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := aRunningNode(t, func(ctx context.Context, _ string) (*apitype.WhoIsResponse, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		begin := time.Now()
+		_, err := n.Identify(aRequest(n, nil))
+		if took := time.Since(begin); took != whoIsLimit || problem.CodeOf(err) != problem.IdentityUnavailable {
+			t.Errorf("after %v: %v", took, err)
+		}
+	})
+}
+
+// ID-01: a request from the public internet is known before WhoIs is asked, at
+// whatever depth the connection is wrapped, and for any value of the header.
+func TestIdentifyFunnel(t *testing.T) {
+	asked := false
+	n := aRunningNode(t, func(context.Context, string) (*apitype.WhoIsResponse, error) {
+		asked = true
+		return person(), nil
+	})
+	a, b := net.Pipe()
+	defer a.Close()
+	defer b.Close()
+	funnel := &ipn.FunnelConn{Conn: a}
+	for why, c := range map[string]net.Conn{
+		"plain": funnel, "TLS": tls.Server(funnel, &tls.Config{}), "TLS in TLS": tls.Server(tls.Server(funnel, &tls.Config{}), &tls.Config{}),
+	} {
+		got, err := n.Identify(aRequest(n, c))
+		if err != nil || asked || problem.CodeOf(access.Admit(got)) != problem.FunnelRefused {
+			t.Errorf("%s: %+v %v, asked %v", why, got, err, asked)
+		}
+	}
+	for _, value := range []string{"?1", "", "0", "false"} {
+		r := aRequest(n, a)
+		r.Header.Set("tailscale-funnel-request", value)
+		got, err := n.Identify(r)
+		if err != nil || asked || problem.CodeOf(access.Admit(got)) != problem.FunnelRefused {
+			t.Errorf("header %q: %+v %v, asked %v", value, got, err, asked)
+		}
+	}
+	if got, err := n.Identify(aRequest(n, tls.Server(a, &tls.Config{}))); err != nil || !asked || access.Admit(got) != nil {
+		t.Errorf("not Funnel: %+v %v", got, err)
+	}
+}
+
+// ID-07: no header names anybody, nor changes the address that WhoIs is asked about.
+func TestIdentifyReadsNoHeader(t *testing.T) {
+	n := aRunningNode(t, func(_ context.Context, addr string) (*apitype.WhoIsResponse, error) {
+		if addr != "100.64.0.7:4242" {
+			t.Errorf("asked about %q", addr)
+		}
+		return person(), nil
+	})
+	plain, err := n.Identify(aRequest(n, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := aRequest(n, nil)
+	for _, name := range []string{
+		"X-Remote-User", "X-Remote-Group", "X-Remote-Extra-Scopes", "Tailscale-User-Login", "Tailscale-User-Name", "Tailscale-App-Capabilities",
+		"X-Tailscale-User", "X-Webauth-User", "X-Forwarded-For", "X-Forwarded-User", "Forwarded", "X-Real-Ip", "Impersonate-User", "Tailscale_User_Login",
+	} {
+		r.Header[name] = []string{"mallory@example.com", "100.64.0.9"}
+	}
+	forged, err := n.Identify(r)
+	if err != nil || !reflect.DeepEqual(plain, forged) {
+		t.Errorf("headers changed the caller: %+v %v", forged, err)
+	}
+}

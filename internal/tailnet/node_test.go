@@ -1,0 +1,343 @@
+package tailnet
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"tailscale.com/tailcfg"
+	"tailscale.com/tsnet"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+)
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(claimEnv); dir != "" {
+		claimAndWait(dir)
+		return
+	}
+	tailnettest.Quiet()
+	os.Exit(m.Run())
+}
+
+const policy = `{
+	"groups": {"group:sre": ["alice@example.com"]},
+	"tagOwners": {"tag:tailplane": [], "tag:ci": [], "tag:ingress": []},
+	"grants": [
+		{"src": ["*"], "dst": ["tag:tailplane"], "ip": ["tcp:80", "tcp:443"]},
+		{"src": ["group:sre"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [
+			{"role": "view", "period": "8h"},
+			{"Role": "edit", "role": "odd", "period": "1h"},
+		]}},
+		{"src": ["tag:ci"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [{"role": "view", "period": "1h", "allowTagged": true}]}},
+		{"src": ["tag:ingress"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [{"role": "admin", "period": "8h", "allowTagged": true}]}},
+	],
+	"nodeAttrs": [{"target": ["tag:tailplane"], "attr": ["funnel"]}],
+}`
+
+// long is how long the tests wait for what takes milliseconds on an idle machine.
+const long = 90 * time.Second
+
+func within(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), long)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// eventually polls until ok, and returns how long that took.
+func eventually(t testing.TB, what string, ok func() bool) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		if time.Since(begin) > long {
+			t.Fatalf("not within %v: %s", long, what)
+		}
+		<-tick.C
+	}
+	return time.Since(begin)
+}
+
+// A logbook keeps what a node logged.
+type logbook struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logbook) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *logbook) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+func (l *logbook) logger(level slog.Level) *slog.Logger {
+	return slog.New(slog.NewJSONHandler(l, &slog.HandlerOptions{Level: level}))
+}
+
+// serverConfig is a product node called tka with the tag:tailplane.
+func serverConfig(t testing.TB, tn *tailnettest.Net) (Config, *logbook) {
+	book := new(logbook)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the node's log:\n%s", book)
+		}
+	})
+	return Config{
+		Hostname: "tka", Tags: []string{"tag:tailplane"}, ControlURL: tn.ControlURL(), StateDir: t.TempDir(), Port: 80, InsecureHTTP: true,
+		AuthKey:    NewSecret(tn.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane"}})),
+		Capability: string(testCap), JoinTimeout: long, Log: book.logger(slog.LevelInfo),
+	}, book
+}
+
+// running is a node whose Run has begun.
+type running struct {
+	*Node
+	stop context.CancelFunc
+	done chan struct{}
+	err  error // after done
+}
+
+// run starts a node; the test's end stops it and wants no error then.
+func run(t testing.TB, cfg Config) *running {
+	t.Helper()
+	n, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // t's own ends before Cleanup
+	r := &running{Node: n, stop: cancel, done: make(chan struct{})}
+	go func() { r.err = n.Run(ctx); close(r.done) }()
+	t.Cleanup(func() {
+		if err := r.end(t); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return r
+}
+
+// end stops the node, if it still runs, and returns Run's error once.
+func (r *running) end(t testing.TB) error {
+	t.Helper()
+	r.stop()
+	select {
+	case <-r.done:
+	case <-time.After(long):
+		t.Fatal("Run did not return")
+	}
+	err := r.err
+	r.err = nil
+	return err
+}
+
+// refused waits for Run to end by itself with an error.
+func (r *running) refused(t testing.TB) error {
+	t.Helper()
+	select {
+	case <-r.done:
+	case <-time.After(long):
+		t.Fatalf("Run goes on: %+v", r.Status())
+	}
+	err := r.err
+	r.err = nil
+	if err == nil {
+		t.Fatal("Run ended without an error")
+	}
+	return err
+}
+
+func (r *running) up(t testing.TB) {
+	t.Helper()
+	select {
+	case <-r.joined:
+	case <-r.done:
+		t.Fatalf("Run ended: %v", r.err)
+	case <-time.After(long):
+		t.Fatalf("not joined: %+v", r.Status())
+	}
+}
+
+// who is what a server behind Identify answers.
+type who struct {
+	Caller access.Caller
+	Code   problem.Code // of Identify, else of Admit
+}
+
+func identified(n *Node) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c, err := n.Identify(r)
+		if err == nil {
+			err = access.Admit(c)
+		}
+		json.NewEncoder(w).Encode(who{c, problem.CodeOf(err)})
+	})
+}
+
+// serve answers on ln until the test ends.
+func serve(t testing.TB, n *Node, ln net.Listener, h http.Handler) {
+	srv := &http.Server{Handler: h, ConnContext: n.ConnContext, ReadHeaderTimeout: long}
+	go srv.Serve(ln)
+	t.Cleanup(func() { srv.Close() })
+}
+
+func listen(t testing.TB, n *Node) net.Listener {
+	t.Helper()
+	ln, err := n.Listen(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ln
+}
+
+// ask asks the server as the given client.
+func ask(t testing.TB, hc *http.Client, url string) who {
+	t.Helper()
+	req, err := http.NewRequestWithContext(within(t), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := hc.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	var got who
+	if err == nil {
+		err = json.Unmarshal(body, &got)
+	}
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s %v", res.Status, body, err)
+	}
+	return got
+}
+
+func ready(t testing.TB, tn *tailnettest.Net, server string, nodes ...*tsnet.Server) {
+	t.Helper()
+	if err := tn.Ready(within(t), nodes...); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range nodes {
+		if err := tn.WaitPeer(within(t), s, server); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func stableID(t testing.TB, tn *tailnettest.Net, s *tsnet.Server) tailcfg.StableNodeID {
+	t.Helper()
+	id, err := tn.ID(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func ip4(s *tsnet.Server) string {
+	ip, _ := s.TailscaleIPs()
+	return ip.String()
+}
+
+// The whole: a node joins, listens, and knows who calls (ID-03, ID-13), also when
+// the policy changes under a warm connection (ID-14), a key expires or a device
+// is removed (ID-02).
+func TestIdentities(t *testing.T) {
+	t.Parallel()
+	tn := tailnettest.Start(t, policy)
+	cfg, book := serverConfig(t, tn)
+	n := run(t, cfg)
+	alice, bob := tn.Node("alice-laptop", "alice@example.com"), tn.Node("bob-laptop", "bob@example.com")
+	ci, guest := tn.Node("runner", "", "tag:ci"), tn.Node("guest", "alice@example.com")
+	n.up(t)
+	serve(t, n.Node, listen(t, n.Node), identified(n.Node))
+	ready(t, tn, "tka", alice, bob, ci, guest)
+	guestID, bobID := stableID(t, tn, guest), stableID(t, tn, bob)
+	tn.Share(guestID)
+
+	a := ask(t, alice.HTTPClient(), "http://tka/")
+	want := access.Caller{
+		Login: "alice@example.com", DisplayName: a.Caller.DisplayName, UserID: a.Caller.UserID, Tailnet: "example.com", Via: access.ViaTailnet,
+		Device: access.Device{ID: string(stableID(t, tn, alice)), Name: "alice-laptop.tiny.ts.net"},
+		Rules:  rules(`{"role":"view","period":"8h"}`, `{"Role":"edit","role":"odd","period":"1h"}`),
+	}
+	if got, want := fmt.Sprintf("%+v", a.Caller), fmt.Sprintf("%+v", want); got != want || a.Code != "" || a.Caller.UserID == "" {
+		t.Errorf("alice:\n got %s %s\nwant %s", got, a.Code, want)
+	}
+	if b := ask(t, bob.HTTPClient(), "http://tka/"); b.Caller.Login != "bob@example.com" || len(b.Caller.Rules) != 0 || b.Code != "" {
+		t.Errorf("bob: %+v", b)
+	}
+	c := ask(t, ci.HTTPClient(), "http://tka.tiny.ts.net/")
+	if c.Caller.Identity() != "node:runner.tiny.ts.net" || c.Caller.Login != "" || c.Caller.UserID != "" || len(c.Caller.Tags) != 1 ||
+		c.Caller.Device.ID != string(stableID(t, tn, ci)) || len(c.Caller.Rules) != 1 || c.Code != "" {
+		t.Errorf("tagged: %+v", c)
+	}
+	eventually(t, "the guest is shared in", func() bool { return ask(t, guest.HTTPClient(), "http://tka/").Caller.Shared })
+
+	// ID-14, on one connection each that stays open.
+	warm := &http.Client{Transport: &http.Transport{DialContext: alice.Dial, MaxConnsPerHost: 1}}
+	ask(t, warm, "http://tka/")
+	changed := n.Changed()
+	if err := tn.SetPolicy(strings.Replace(policy, "alice@example.com", "carol@example.com", 1)); err != nil {
+		t.Fatal(err)
+	}
+	took := eventually(t, "alice's grant is gone", func() bool { return len(ask(t, warm, "http://tka/").Caller.Rules) == 0 })
+	t.Logf("ID-14: the grant was gone on a warm connection after %v", took.Round(time.Millisecond))
+	if took > 2*time.Second {
+		t.Errorf("the change took %v", took)
+	}
+	select {
+	case <-changed:
+	case <-time.After(long):
+		t.Error("Changed did not tell of the new policy")
+	}
+
+	// Expiry and removal, as those see it who look after live sign-ins.
+	device := func(id tailcfg.StableNodeID) (access.Caller, bool) {
+		t.Helper()
+		found, err := n.Devices(within(t), string(id), "n404CNTRL")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, ok := found[string(id)]
+		delete(found, string(id))
+		if len(found) > 0 {
+			t.Errorf("devices that nobody asked for or has: %+v", found)
+		}
+		return c, ok
+	}
+	if c, ok := device(bobID); !ok || c.Login != "bob@example.com" || c.Expired {
+		t.Errorf("bob's device: %+v %v", c, ok)
+	}
+	tn.Expire(bobID)
+	eventually(t, "bob's key has expired", func() bool {
+		c, ok := device(bobID)
+		return ok && c.Expired && problem.CodeOf(access.Admit(c)) == problem.NodeExpired
+	})
+	guestIP := ip4(guest)
+	tn.Delete(guestID)
+	eventually(t, "the guest is gone", func() bool { _, ok := device(guestID); return !ok })
+	if _, err := n.whoIs(within(t), guestIP); problem.CodeOf(err) != problem.NoIdentity {
+		t.Errorf("WhoIs of a removed device: %v", err)
+	}
+	if !strings.Contains(book.String(), "the node is in its tailnet") {
+		t.Error("joining was not logged")
+	}
+}

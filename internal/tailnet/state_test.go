@@ -1,0 +1,84 @@
+package tailnet
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestClaimState(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a", "b")
+	release, err := claimState(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := claimState(dir); err == nil || !strings.Contains(err.Error(), "in use by another process") {
+		t.Errorf("second claim: %v", err)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 1 || left[0].Name() != lockFile {
+		t.Errorf("the claim left %v %v", left, err)
+	}
+	if fi, err := os.Stat(dir); err != nil || fi.Mode().Perm() != 0o700 {
+		t.Errorf("mode %v %v", fi.Mode(), err)
+	}
+	release()
+	if release, err = claimState(dir); err != nil {
+		t.Fatalf("after release: %v", err)
+	}
+	release()
+}
+
+// claimEnv makes this test binary the other process: it claims the directory and
+// keeps it until its standard input ends.
+const claimEnv = "TAILNET_TEST_CLAIM"
+
+func claimAndWait(dir string) {
+	if _, err := claimState(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Println("claimed")
+	io.Copy(io.Discard, os.Stdin)
+}
+
+// The lock is the process's: it holds against another one and ends with it, even if that is killed.
+func TestClaimStateOfAnotherProcess(t *testing.T) {
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), claimEnv+"="+dir)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	for buf := make([]byte, 1024); !strings.Contains(said.String(), "claimed"); {
+		k, err := stdout.Read(buf)
+		said.Write(buf[:k])
+		if err != nil {
+			t.Fatalf("the other process: %s %v", said.String(), err)
+		}
+	}
+	if _, err := claimState(dir); err == nil || !strings.Contains(err.Error(), "in use by another process") {
+		t.Errorf("claim beside another process: %v", err)
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	release, err := claimState(dir)
+	if err != nil {
+		t.Fatalf("after the other process was killed: %v", err)
+	}
+	release()
+}
