@@ -1,0 +1,41 @@
+# Each target is one line of what it does; the work is in the programs it calls.
+export GOFLAGS = -trimpath -buildvcs=false
+export CGO_ENABLED = 0
+TOOL = go tool -modfile=tools.mod
+
+.PHONY: demo test build testbed lint generate acceptance bench budgets fuzz clean-cache machine summary
+
+demo: build ## show Tailplane at work: a tailnet, a cluster, people who are let in and refused
+	@exec "$$(cd testbed && go run ./cmd/build -q demo)"
+
+test: machine build lint ## everything, on real parts
+	@CGO_ENABLED=1 testbed/test.sh
+
+build: testbed ## the programs tka, tailplaned and demo, into the cache
+	@cd testbed && go run ./cmd/build -q tka tailplaned demo >/dev/null
+
+testbed: ## the cluster's binaries, into the cache: about 10 minutes the first time
+	@cd testbed && go run ./cmd/build -q devcluster kubectl >/dev/null
+
+lint: ## gofmt, vet, staticcheck
+	@test -z "$$(gofmt -l . | tee /dev/stderr)"
+	@go vet ./... && $(TOOL) staticcheck ./...
+	@cd testbed && go vet ./...
+
+generate: ## CRDs, deepcopy, CLI reference, golden files
+	@go generate ./... && go test ./internal/cli -run Reference -update
+
+acceptance: ## acceptance rows that no test names
+	@cd testbed && go run ./cmd/acceptance
+
+budgets: build ## measurements of the design's budgets; ONLY=signin for one part
+	@cd testbed && go run ./cmd/budgets $(ONLY)
+
+fuzz: ## a minute of fuzzing for each parser of what a stranger sends
+	@testbed/fuzz.sh
+
+machine: ## what a bare machine lacks: a C compiler, for the race detector
+	@command -v gcc >/dev/null || { echo "installing gcc (for the race detector)"; apt-get update -qq && apt-get install -y -qq gcc libc6-dev; }
+
+clean-cache: ## remove the finished binaries
+	@cd testbed && go run ./cmd/build -clean

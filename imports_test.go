@@ -1,0 +1,177 @@
+// Package tailplane holds the laws of the repository as tests: who may import
+// whom, which modules may be needed, how large and how slow to start the
+// programs may be.
+package tailplane
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/tailplane/tailplane/"
+
+// plan is the floor plan: every room, and the rooms it may import. A new room,
+// or a new door between rooms, is a line here and a sentence in docs/decisions.
+var plan = map[string]string{
+	"api/v1alpha1": "",
+
+	// walls and words
+	"internal/problem":  "",
+	"internal/access":   "internal/problem",
+	"internal/audit":    "internal/access internal/problem",
+	"internal/door":     "internal/access internal/audit internal/problem",
+	"internal/settings": "internal/access",
+
+	// worlds
+	"internal/tailnet": "internal/access internal/problem",
+	"internal/kube":    "",
+
+	// rooms and their alcoves
+	"internal/signin":            "internal/access internal/door internal/problem",
+	"internal/signin/signinkube": "api/v1alpha1 internal/access internal/audit internal/kube internal/signin",
+
+	// surfaces
+	"internal/cli": "internal/door internal/problem internal/signin",
+
+	// tests and the testbed only
+	"internal/buildcache":          "",
+	"internal/kube/kubetest":       "internal/buildcache",
+	"internal/tailnet/tailnettest": "",
+
+	"cmd/tka": "internal/cli",
+	"cmd/tailplaned": "api/v1alpha1 internal/access internal/audit internal/door internal/kube internal/settings internal/signin " +
+		"internal/signin/signinkube internal/tailnet",
+}
+
+// benches are the rooms that only tests and the testbed may import.
+var benches = []string{"internal/buildcache", "internal/kube/kubetest", "internal/tailnet/tailnettest"}
+
+// worlds lists each outside world and the only rooms that may speak to it.
+var worlds = map[string]string{
+	"tailscale.com/":                 "internal/tailnet internal/tailnet/tailnettest",
+	"sigs.k8s.io/controller-runtime": "internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",
+	"k8s.io/client-go/":              "internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",
+	"k8s.io/":                        "api/v1alpha1 internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",
+	"github.com/spf13/cobra":         "internal/cli cmd/tka cmd/tailplaned",
+}
+
+// pure rooms import the standard library and the rooms of their plan, nothing else.
+var pure = []string{"internal/problem", "internal/access", "internal/audit", "internal/buildcache"}
+
+func TestPlan(t *testing.T) {
+	seen := map[string]bool{}
+	for _, p := range list(t) {
+		room, ours := strings.CutPrefix(p.ImportPath, module)
+		if !ours {
+			continue // the root, which holds only these tests
+		}
+		seen[room] = true
+		may, planned := plan[room]
+		if !planned {
+			t.Errorf("%s is not on the plan", room)
+		}
+		for _, imp := range p.Imports {
+			if to, ok := strings.CutPrefix(imp, module); ok {
+				if !slices.Contains(strings.Fields(may), to) {
+					t.Errorf("%s may not import %s", room, to)
+				}
+				continue
+			}
+			for world, rooms := range worlds {
+				if (imp == strings.TrimSuffix(world, "/") || strings.HasPrefix(imp, world)) && !slices.Contains(strings.Fields(rooms), room) {
+					t.Errorf("%s may not import %s: only %s may", room, imp, rooms)
+				}
+			}
+			if first, _, _ := strings.Cut(imp, "/"); strings.Contains(first, ".") && slices.Contains(pure, room) {
+				t.Errorf("%s imports %s; it may import the standard library only", room, imp)
+			}
+		}
+	}
+	for room, may := range plan {
+		if !seen[room] {
+			t.Errorf("%s is on the plan but does not exist", room)
+		}
+		for to := range strings.FieldsSeq(may) {
+			if slices.Contains(benches, to) && !slices.Contains(benches, room) {
+				t.Errorf("%s may import %s, which is for tests and the testbed only", room, to)
+			}
+		}
+	}
+}
+
+// TestPlanHasNoStaleLine keeps the plan as narrow as the house is.
+func TestPlanHasNoStaleLine(t *testing.T) {
+	imports := map[string][]string{}
+	for _, p := range list(t) {
+		imports[strings.TrimPrefix(p.ImportPath, module)] = p.Imports
+	}
+	for room, may := range plan {
+		for to := range strings.FieldsSeq(may) {
+			if imports[room] != nil && !slices.Contains(imports[room], module+to) {
+				t.Errorf("%s may import %s but does not", room, to)
+			}
+		}
+	}
+}
+
+// TestSmallPrograms keeps the worlds out of the programs that run with other people.
+func TestSmallPrograms(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "./cmd/tka").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dep := range strings.FieldsSeq(string(out)) {
+		for _, heavy := range []string{"tailscale.com/", "k8s.io/", "sigs.k8s.io/controller-runtime", "google.golang.org/grpc"} {
+			if strings.HasPrefix(dep, heavy) {
+				t.Errorf("tka links %s", dep)
+			}
+		}
+	}
+}
+
+// TestNames keeps out the rooms where things go because nobody knows where they belong.
+func TestNames(t *testing.T) {
+	for _, p := range list(t) {
+		switch path.Base(p.ImportPath) {
+		case "base", "common", "core", "helper", "helpers", "interfaces", "misc", "models", "pkg", "shared", "types", "util", "utils":
+			t.Errorf("%s: name a package for what it provides", p.ImportPath)
+		}
+		for _, f := range p.GoFiles {
+			if f == "types.go" || f == "helpers.go" || f == "util.go" || f == "utils.go" {
+				t.Errorf("%s/%s: name a file for its noun", p.ImportPath, f)
+			}
+		}
+		if p.Doc == "" && p.ImportPath+"/" != module {
+			t.Errorf("%s: no package comment", p.ImportPath)
+		}
+	}
+}
+
+type pkg struct {
+	ImportPath, Name, Doc string
+	Imports, GoFiles      []string
+}
+
+func list(t *testing.T) (ps []pkg) {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-json=ImportPath,Name,Doc,Imports,GoFiles", "./...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := json.NewDecoder(strings.NewReader(string(out)))
+	for {
+		var p pkg
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			return ps
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		ps = append(ps, p)
+	}
+}

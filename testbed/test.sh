@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Runs every test of every module once, the product's under the race detector, then the demo, and sums up:
+# what passed, what failed, and each test that was skipped, with its reason. `make test` calls it.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+out=$(mktemp -d "${TMPDIR:-/tmp}/tailplane-test-XXXXXX")
+trap 'rm -rf "$out"' EXIT
+failed=0
+
+# suite NAME FOLDER ARGUMENTS...: one run of go test, kept as JSON for the summary.
+suite() {
+  local name=$1 folder=$2
+  shift 2
+  echo "== $name"
+  (cd "$folder" && go tool -modfile="$OLDPWD/tools.mod" gotestsum --format pkgname --hide-summary=skipped,output --jsonfile "$out/$name.json" -- "$@") || failed=1
+}
+
+suite product . -race -timeout 30m -p 2 ./...
+CGO_ENABLED=0 suite testbed testbed -timeout 20m -p 2 ./...
+
+echo "== demo"
+if DEMO_EXIT=1 make -s demo >"$out/demo.log" 2>&1; then
+  demo=pass
+  tail -n 2 "$out/demo.log"
+else
+  demo=fail failed=1
+  cat "$out/demo.log"
+fi
+
+(cd testbed && CGO_ENABLED=0 go run ./cmd/summary -demo "$demo" "$out"/*.json) || failed=1
+exit $failed
