@@ -78,6 +78,16 @@ func (e *MissingError) Error() string {
 // Names returns the names of all programs, sorted.
 func (c *Cache) Names() []string { return slices.Sorted(maps.Keys(c.Programs)) }
 
+// Present says whether this tree has the program's sources. Those of a foreign program come with its module.
+func (c *Cache) Present(name string) bool {
+	p, ok := c.Programs[name]
+	if !ok || !p.Sources {
+		return ok
+	}
+	files, err := filepath.Glob(filepath.Join(c.Root, p.Module, p.Package, "*.go"))
+	return err == nil && len(files) > 0
+}
+
 // Lookup returns the path of the program's finished binary. It builds nothing.
 func (c *Cache) Lookup(name string) (string, error) {
 	path, err := c.path(name)

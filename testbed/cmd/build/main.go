@@ -12,8 +12,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
-	"strings"
+	"slices"
 	"syscall"
 
 	"github.com/tailplane/tailplane/internal/buildcache"
@@ -63,18 +62,13 @@ func run(ctx context.Context, clean bool, names []string) error {
 	return nil
 }
 
-// existing returns the programs whose main package is there: a tree need not have all of them.
+// existing returns the programs whose sources are there: a tree need not have all of them.
 func existing(c *buildcache.Cache) []string {
-	var names []string
-	for _, name := range c.Names() {
-		p := c.Programs[name]
-		if strings.HasPrefix(p.Package, ".") {
-			if _, err := os.Stat(filepath.Join(c.Root, p.Module, p.Package)); err != nil {
-				fmt.Fprintf(os.Stderr, "%s: not in this tree (%s)\n", name, filepath.Join(p.Module, p.Package))
-				continue
-			}
+	return slices.DeleteFunc(c.Names(), func(name string) bool {
+		if c.Present(name) {
+			return false
 		}
-		names = append(names, name)
-	}
-	return names
+		fmt.Fprintf(os.Stderr, "%s: its sources are not in this tree\n", name)
+		return true
+	})
 }
