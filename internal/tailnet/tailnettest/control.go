@@ -44,7 +44,6 @@ type node struct {
 	tags     []string
 	name     string // MagicDNS label
 	addrs    []netip.Prefix
-	vips     map[tailcfg.ServiceName][]netip.Addr // approved services
 	eps      []netip.AddrPort
 	homeDERP int
 	hi       *tailcfg.Hostinfo
@@ -61,17 +60,6 @@ type node struct {
 }
 
 func (n *node) expired(now time.Time) bool { return !n.expiry.IsZero() && n.expiry.Before(now) }
-
-// routes returns the service addresses that the node answers for.
-func (n *node) routes() []netip.Prefix {
-	var out []netip.Prefix
-	for _, svc := range slices.Sorted(maps.Keys(n.vips)) {
-		for _, a := range n.vips[svc] {
-			out = append(out, netip.PrefixFrom(a, a.BitLen()))
-		}
-	}
-	return out
-}
 
 type controlOptions struct {
 	url, domain, suffix string
@@ -93,18 +81,20 @@ type control struct {
 	cancel  context.CancelFunc
 	serving sync.WaitGroup // Noise connections, which http.Server no longer knows
 
-	mu       sync.Mutex
-	changed  chan struct{} // closed and replaced at each change
-	users    []*user
-	keys     map[string]*mintedKey // by key ID
-	nodes    map[key.NodePublic]*node
-	pending  map[string]*pendingLogin // by login page ID
-	seq      int
-	policy   *policy
-	acme     *authority // nil: no HTTPS on this tailnet
-	unknown  map[string]int
-	closed   bool
-	fateless map[*node]*time.Timer // ephemeral nodes that are away
+	mu         sync.Mutex
+	changed    chan struct{} // closed and replaced at each change
+	users      []*user
+	keys       map[string]*mintedKey // by key ID
+	nodes      map[key.NodePublic]*node
+	pending    map[string]*pendingLogin // by login page ID
+	seq        int
+	policy     *policy
+	services   map[tailcfg.ServiceName]*vipService
+	serviceSeq int
+	acme       *authority // nil: no HTTPS on this tailnet
+	unknown    map[string]int
+	closed     bool
+	fateless   map[*node]*time.Timer // ephemeral nodes that are away
 }
 
 func newControl(o controlOptions, p *policy) *control {
@@ -112,7 +102,7 @@ func newControl(o controlOptions, p *policy) *control {
 		controlOptions: o, policy: p, noise: key.NewMachine(), changed: make(chan struct{}),
 		idTail: strings.ToUpper(rands.HexString(6)), idBase: tailcfg.NodeID(rand.Int32N(1<<30)) << 16,
 		keys: map[string]*mintedKey{}, nodes: map[key.NodePublic]*node{}, pending: map[string]*pendingLogin{},
-		unknown: map[string]int{}, fateless: map[*node]*time.Timer{}, mux: http.NewServeMux(),
+		unknown: map[string]int{}, services: map[tailcfg.ServiceName]*vipService{}, fateless: map[*node]*time.Timer{}, mux: http.NewServeMux(),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.mux.HandleFunc("GET /key", c.serveKey)

@@ -129,7 +129,7 @@ func (c *control) mapLocked(n *node) *tailcfg.MapResponse {
 			sources = append(sources, p.subject())
 		}
 	}
-	rules := c.policy.filterFor(n.target(), sources)
+	rules := c.policy.filterFor(target{n.subject(), c.vipsLocked(n)}, sources)
 	res := &tailcfg.MapResponse{
 		Node: c.selfLocked(n), DERPMap: c.derpMap, Domain: c.domain, ControlTime: new(time.Now()),
 		CollectServices: "false",
@@ -167,7 +167,7 @@ func (c *control) nodeLocked(n *node) *tailcfg.Node {
 		hi = n.hi.Clone()
 		hi.ShareeNode = true
 	}
-	routes := n.routes()
+	routes := c.routesLocked(n)
 	t := &tailcfg.Node{
 		ID: n.id, StableID: n.stable, Name: c.fqdn(n) + ".",
 		User: c.profileLocked(n).ID, Key: n.key, KeyExpiry: n.expiry, Machine: n.machine, DiscoKey: n.disco,
@@ -202,8 +202,8 @@ func (c *control) selfLocked(n *node) *tailcfg.Node {
 			t.CapMap[tailcfg.CapabilityFunnelPorts+"?ports=443,8443,10000"] = nil
 		}
 	}
-	if len(n.vips) > 0 {
-		if j, err := json.Marshal(tailcfg.ServiceIPMappings(n.vips)); err == nil {
+	if vips := c.vipsLocked(n); vips != nil {
+		if j, err := json.Marshal(vips); err == nil {
 			t.CapMap[tailcfg.NodeAttrServiceHost] = []tailcfg.RawMessage{tailcfg.RawMessage(j)}
 		}
 	}
@@ -225,5 +225,3 @@ func (n *node) subject() subject {
 	}
 	return s
 }
-
-func (n *node) target() target { return target{subject: n.subject(), services: n.vips} }

@@ -7,6 +7,9 @@ import (
 	"tailscale.com/tailcfg"
 )
 
+// testFailed begins the message of a policy that is well-formed and fails its own tests.
+const testFailed = "test failed:"
+
 // tests runs the policy's tests section. It asks the rules, not the nodes that
 // happen to be there: an address is just that address, whoever has it.
 func (c *compiler) tests(raw *rawPolicy) error {
@@ -68,7 +71,7 @@ func (c *compiler) expect(at, src string, sources []subject, dst string, protos 
 					if got {
 						said = "the policy allows it"
 					}
-					return c.fail(at, "test failed: %s to %s:%d: %s", src, host, r.First, said)
+					return c.fail(at, testFailed+" %s to %s:%d: %s", src, host, r.First, said)
 				}
 			}
 		}
