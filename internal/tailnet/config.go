@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/url"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 	"unicode"
@@ -25,13 +26,15 @@ type Config struct {
 
 	// AuthKey, optional, lets the node join without a person: an auth key or an
 	// OAuth client's secret. A node that has joined before does not need it.
+	// (When it is empty, Tailscale's library looks for TS_AUTHKEY by itself.)
 	AuthKey Secret
 
 	// StateDir keeps the node's keys, and so its identity, over restarts. It
 	// belongs to one process at a time.
 	StateDir string
 	// StateSecret, optional, is the Secret of the pod's own namespace that keeps
-	// the node's keys; StateDir then holds only what may be lost.
+	// the node's keys; StateDir then holds only what may be lost. The Secret must
+	// exist, and belong to one process at a time: nothing else enforces that.
 	StateSecret string
 
 	Port uint16 // TCP port of Listen
@@ -48,6 +51,9 @@ type Config struct {
 
 	Log *slog.Logger
 }
+
+// secretName is RFC 1123's subdomain; the name becomes part of a URL.
+var secretName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
 
 // check fills in defaults and names every mistake.
 func (c *Config) check() error {
@@ -78,6 +84,9 @@ func (c *Config) check() error {
 		bad("stateDir", "%w", err)
 	} else {
 		c.StateDir = abs
+	}
+	if c.StateSecret != "" && (len(c.StateSecret) > 253 || !secretName.MatchString(c.StateSecret)) {
+		bad("stateSecret", "%.60q is not the name of a Secret", c.StateSecret)
 	}
 	if c.Port == 0 {
 		bad("port", "it is missing; 443 is usual")

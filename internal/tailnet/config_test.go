@@ -33,6 +33,8 @@ func TestConfig(t *testing.T) {
 		{"a path", func(c *Config) { c.ControlURL = "https://control.example.com/key" }, "tailnet.controlURL"},
 		{"a password", func(c *Config) { c.ControlURL = "https://u:hunter2@control.example.com" }, "tailnet.controlURL"},
 		{"no state", func(c *Config) { c.StateDir = "" }, "tailnet.stateDir: it is missing"},
+		{"a state Secret", func(c *Config) { c.StateSecret = "tailplane-access.0" }, ""},
+		{"a path for a Secret", func(c *Config) { c.StateSecret = "../pods" }, "tailnet.stateSecret"},
 		{"no port", func(c *Config) { c.Port = 0 }, "tailnet.port: it is missing"},
 		{"no capability", func(c *Config) { c.Capability = "" }, "tailnet.capability"},
 		{"half a capability", func(c *Config) { c.Capability = "tailplane.dev" }, "tailnet.capability"},

@@ -23,7 +23,6 @@ import (
 	"tailscale.com/client/tailscale/apitype"
 	"tailscale.com/ipn"
 	"tailscale.com/ipn/ipnstate"
-	"tailscale.com/ipn/store/kubestore"
 	"tailscale.com/tsnet"
 )
 
@@ -210,7 +209,7 @@ func (n *Node) reach(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	transport := http.DefaultTransport.(*http.Transport).Clone() // its proxy settings are the node's too
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment} // as the node goes
 	defer transport.CloseIdleConnections()
 	res, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
@@ -243,9 +242,9 @@ func (n *Node) start(ctx context.Context) (*backend, error) {
 	started := make(chan error, 1)
 	go func() {
 		if n.cfg.StateSecret != "" {
-			st, err := kubestore.New(debug, n.cfg.StateSecret)
+			st, err := openSecret(n.cfg.StateSecret, debug)
 			if err != nil {
-				started <- fmt.Errorf("the Secret %s with the node's state cannot be read: it must exist, and this account needs get, update and patch on it: %w", n.cfg.StateSecret, err)
+				started <- err
 				return
 			}
 			srv.Store = st

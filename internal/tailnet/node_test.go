@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -193,7 +194,7 @@ func identified(n *Node) http.Handler {
 
 // serve answers on ln until the test ends.
 func serve(t testing.TB, n *Node, ln net.Listener, h http.Handler) {
-	srv := &http.Server{Handler: h, ConnContext: n.ConnContext, ReadHeaderTimeout: long}
+	srv := &http.Server{Handler: h, ConnContext: n.ConnContext, ReadHeaderTimeout: long, ErrorLog: log.New(io.Discard, "", 0)}
 	go srv.Serve(ln)
 	t.Cleanup(func() { srv.Close() })
 }

@@ -7,6 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"tailscale.com/ipn"
+	"tailscale.com/ipn/store/kubestore"
 )
 
 // The files that Tailplane keeps beside the node's own state.
@@ -79,4 +82,24 @@ func stateError(dir string, err error) error {
 		todo = "it is not a directory; name one"
 	}
 	return fmt.Errorf("the state directory %s: %s: %w", dir, todo, err)
+}
+
+// probeKey is written to a state Secret and removed again.
+const probeKey ipn.StateKey = "tailplane-probe"
+
+// openSecret returns the state that is kept in a Secret of the pod's namespace,
+// and makes sure that it can be written. Nothing keeps another process off it:
+// each replica has a Secret of its own.
+func openSecret(name string, logf func(string, ...any)) (ipn.StateStore, error) {
+	st, err := kubestore.New(logf, name)
+	if err == nil {
+		err = st.WriteState(probeKey, []byte("probe"))
+	}
+	if err == nil {
+		err = st.WriteState(probeKey, nil)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the Secret %s cannot keep the node's state: it must exist, and this account needs get, update and patch on it: %w", name, err)
+	}
+	return st, nil
 }
