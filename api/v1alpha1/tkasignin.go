@@ -14,6 +14,10 @@ const (
 	// SigninUIDLabel carries, on everything made for a TkaSignin, its UID.
 	SigninUIDLabel = "tailplane.dev/signin-uid"
 
+	// SigninNamespaceLabel carries, on everything made for a TkaSignin, its
+	// namespace: an operator leaves alone what another one made.
+	SigninNamespaceLabel = "tailplane.dev/signin-namespace"
+
 	// ManagedByLabel is on everything made by Tailplane, with the value ManagedBy.
 	ManagedByLabel = "app.kubernetes.io/managed-by"
 	ManagedBy      = "tailplane"

@@ -1,0 +1,73 @@
+// Package kube is the little that every alcove needs to speak to a Kubernetes
+// API server: a client configuration, a mapper of known kinds and the deletion
+// of exactly one object. It keeps law 7: an answer that says "it is no longer
+// what you looked at" is told apart from a failure, so that nobody acts upon a
+// stale view.
+package kube
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Config returns how to reach the API server: by the kubeconfig file of that
+// path, or, if it is empty, by the pod's own account.
+func Config(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		c, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("the pod's own account: %w", err)
+		}
+		return Unthrottled(c), nil
+	}
+	c, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+	}
+	return Unthrottled(c), nil
+}
+
+// Unthrottled returns a copy of c without client-go's own limit of 5 requests
+// per second: the API server's priority and fairness is what limits us.
+func Unthrottled(c *rest.Config) *rest.Config {
+	c = rest.CopyConfig(c)
+	c.QPS, c.RateLimiter = -1, nil
+	return c
+}
+
+// Mapper maps just the given kinds, and lists of them, to their resources. It asks the server
+// nothing, so a kind that is not installed yet is an error of the request, which
+// is tried again, and not of the start.
+func Mapper(namespaced, clusterWide []schema.GroupVersionKind) meta.RESTMapper {
+	m := meta.NewDefaultRESTMapper(nil)
+	add := func(kinds []schema.GroupVersionKind, scope meta.RESTScope) {
+		for _, k := range kinds {
+			plural, singular := meta.UnsafeGuessKindToResource(k)
+			m.AddSpecific(k, plural, singular, scope)
+			m.AddSpecific(k.GroupVersion().WithKind(k.Kind+"List"), plural, singular, scope)
+		}
+	}
+	add(namespaced, meta.RESTScopeNamespace)
+	add(clusterWide, meta.RESTScopeRoot)
+	return m
+}
+
+// Delete deletes exactly o, by its UID. That it is gone already is success; that
+// another object has taken its name is an error for which Stale is true.
+func Delete(ctx context.Context, c client.Writer, o client.Object) error {
+	err := c.Delete(ctx, o, client.Preconditions{UID: new(o.GetUID())})
+	return client.IgnoreNotFound(err)
+}
+
+// Stale reports whether err says that the object is not what it was when it was
+// looked at: somebody else wrote, made or deleted it. The answer is to look again.
+func Stale(err error) bool {
+	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
+}

@@ -1,0 +1,219 @@
+package signinkube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// act carries out a step on o, part by part in the order of the step's fields.
+// Whatever was done already is done: it may have been killed after any part. An
+// error for which kube.Stale is true means that somebody else wrote meanwhile.
+func (r *reconciler) act(ctx context.Context, o *v1alpha1.TkaSignin, step signin.Step) error {
+	for _, b := range step.Unbind {
+		if err := kube.Delete(ctx, r.Client, bound(b, nil)); err != nil {
+			return fmt.Errorf("delete the binding %s %s: %w", b.Namespace, b.Name, err)
+		}
+	}
+	if step.Drop != nil {
+		sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, UID: types.UID(step.Drop.UID)}}
+		if err := kube.Delete(ctx, r.Client, sa); err != nil {
+			return fmt.Errorf("delete the ServiceAccount: %w", err)
+		}
+	}
+	if step.Make {
+		sa := &corev1.ServiceAccount{ObjectMeta: made(o), AutomountServiceAccountToken: new(false)}
+		sa.Namespace, sa.Name = o.Namespace, o.Name
+		sa.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(o, v1alpha1.GroupVersion.WithKind("TkaSignin"))}
+		if err := r.Create(ctx, sa); err != nil {
+			return fmt.Errorf("create the ServiceAccount: %w", err)
+		}
+		step.Report.ServiceAccountUID = string(sa.UID)
+	}
+	for _, b := range step.Bind {
+		if err := r.Create(ctx, bound(b, o)); err != nil {
+			return fmt.Errorf("bind the role %s: %w", b.Role, err)
+		}
+	}
+	switch step.Deed {
+	case signin.Provision, signin.Replace, signin.Extend:
+		if err := r.attempted(ctx, o); err != nil {
+			return err
+		}
+	}
+	if err := r.report(ctx, o, step.Report); err != nil {
+		return err
+	}
+	if step.Release && controllerutil.ContainsFinalizer(o, v1alpha1.SigninFinalizer) {
+		before := o.DeepCopy()
+		controllerutil.RemoveFinalizer(o, v1alpha1.SigninFinalizer)
+		err := r.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+		if o.DeletionTimestamp != nil {
+			err = client.IgnoreNotFound(err)
+		}
+		if err != nil {
+			return fmt.Errorf("release the sign-in: %w", err)
+		}
+	}
+	if step.Delete {
+		if err := r.Delete(ctx, o, client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion}); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete the sign-in: %w", err)
+		}
+	}
+	return nil
+}
+
+// made is the metadata of what is made for o.
+func made(o *v1alpha1.TkaSignin) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Labels: map[string]string{
+			v1alpha1.ManagedByLabel: v1alpha1.ManagedBy, v1alpha1.SigninNamespaceLabel: o.Namespace, v1alpha1.SigninUIDLabel: string(o.UID),
+		},
+		Annotations: map[string]string{v1alpha1.LoginAnnotation: o.Spec.User.Login},
+	}
+}
+
+// bound is the object of a binding, to be made for o or, without o, to be deleted.
+// It has no owner: garbage collection does not reach over namespaces, and takes
+// an owner in another one for a dead one.
+func bound(b signin.Binding, o *v1alpha1.TkaSignin) client.Object {
+	m := metav1.ObjectMeta{}
+	var subjects []rbacv1.Subject
+	if o != nil {
+		m = made(o)
+		subjects = []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: o.Namespace, Name: b.Account}}
+	}
+	m.Namespace, m.Name, m.UID = b.Namespace, b.Name, types.UID(b.UID)
+	role := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: string(b.Role)}
+	if b.Namespace == "" {
+		return &rbacv1.ClusterRoleBinding{ObjectMeta: m, RoleRef: role, Subjects: subjects}
+	}
+	return &rbacv1.RoleBinding{ObjectMeta: m, RoleRef: role, Subjects: subjects}
+}
+
+// attempted writes down when it was last tried to provision o.
+func (r *reconciler) attempted(ctx context.Context, o *v1alpha1.TkaSignin) error {
+	at := r.Now().UTC().Format(time.RFC3339)
+	if o.Annotations[v1alpha1.LastAttemptAnnotation] == at {
+		return nil
+	}
+	before := o.DeepCopy()
+	metav1.SetMetaDataAnnotation(&o.ObjectMeta, v1alpha1.LastAttemptAnnotation, at)
+	if err := r.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("write the time of the attempt: %w", err)
+	}
+	return nil
+}
+
+// report stores what the operator says of o, if it says anything new. This is the
+// one place that writes a status, and it does so only upon the version that was
+// read: if the sign-in has been extended meanwhile, nothing is said about it.
+func (r *reconciler) report(ctx context.Context, o *v1alpha1.TkaSignin, rep signin.Report) error {
+	if rep.Phase == "" {
+		return nil // nothing was decided yet
+	}
+	status := statusOf(rep, o.Status.Conditions, r.Now())
+	if apiequality.Semantic.DeepEqual(status, o.Status) {
+		return nil
+	}
+	o.Status = status
+	err := r.Status().Update(ctx, o)
+	if o.DeletionTimestamp != nil {
+		err = client.IgnoreNotFound(err)
+	}
+	if err != nil {
+		return fmt.Errorf("write the status: %w", err)
+	}
+	return nil
+}
+
+// failed reports that a step could not be carried out and returns why, so that
+// it is tried again. What was ready before a look failed stays so: not to know
+// is no reason to take anything away.
+func (r *reconciler) failed(ctx context.Context, o *v1alpha1.TkaSignin, f signin.Facts, step signin.Step, cause error) error {
+	if ctx.Err() != nil {
+		return cause
+	}
+	if o == nil || step.Deed == "" && f.Phase == signin.PhaseReady {
+		return cause
+	}
+	reason := signin.ReasonAPIServerError
+	if apierrors.IsForbidden(cause) {
+		reason = signin.ReasonForbidden
+	}
+	var err error
+	if !f.Deleting && f.ExpiredAt.IsZero() {
+		err = r.attempted(ctx, o)
+	}
+	if err == nil {
+		err = r.report(ctx, o, signin.Failed(f, step, reason, short(cause.Error())))
+	}
+	if kube.Stale(err) {
+		err = nil // somebody else wrote: the next look will tell
+	}
+	return errors.Join(cause, err)
+}
+
+// short cuts a message to what a condition should hold.
+func short(s string) string {
+	const most = 512
+	if len(s) <= most {
+		return s
+	}
+	return s[:most] + "…"
+}
+
+// record tells what was done, on transitions only.
+func (r *reconciler) record(o *v1alpha1.TkaSignin, f signin.Facts, step signin.Step) {
+	reason, action, note := "", "", step.Report.Message
+	switch step.Deed {
+	case signin.Provision:
+		reason, action = "Provisioned", "Provision"
+	case signin.Replace:
+		reason, action = "Replaced", "Provision"
+	case signin.Extend:
+		reason, action = "Extended", "Extend"
+		note = "It ends at " + step.Report.ValidUntil.UTC().Format(time.RFC3339) + "."
+	case signin.Correct:
+		reason, action = "Corrected", "Provision"
+		note = "A binding was changed by somebody else. " + note
+	case signin.Refuse:
+		if f.Phase == signin.PhaseRefused && f.Reason == step.Report.Reason {
+			return
+		}
+		reason, action = "Refused", "Provision"
+	case signin.Expire:
+		reason, action = "Expired", "Expire"
+	case signin.End:
+		reason, action = "Revoked", "End"
+		note = "Its ServiceAccount was deleted or made anew by somebody else, so it ends."
+	case signin.Revoke:
+		if !step.Release || f.BoundRole == "" {
+			return
+		}
+		reason, action = "Revoked", "End"
+		note = fmt.Sprintf("The role %s is no longer bound.", f.BoundRole)
+	default:
+		return
+	}
+	kind := corev1.EventTypeNormal
+	if step.Deed == signin.Refuse || step.Deed == signin.Correct || step.Deed == signin.End {
+		kind = corev1.EventTypeWarning
+	}
+	r.events.Eventf(o, nil, kind, reason, action, "%s", note)
+	r.Log.Info("sign-in", "did", string(step.Deed), "signin", o.Name, "login", o.Spec.User.Login, "role", o.Spec.Role, "reason", step.Report.Reason)
+}

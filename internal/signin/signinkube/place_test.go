@@ -1,0 +1,300 @@
+//go:build unix
+
+package signinkube
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// deadline bounds every wait for a real condition on a loaded machine.
+const deadline = 60 * time.Second
+
+// A place is a namespace of sign-ins on a real cluster.
+type place struct {
+	t       testing.TB
+	cluster *kubetest.Cluster
+	admin   client.WithWatch
+	ns      string
+	rules   signin.Rules
+
+	accessConfig, operatorConfig *rest.Config // whose rights the two programs have
+}
+
+var installed sync.Map // *kubetest.Cluster -> func() error
+
+// newPlace makes a namespace on the cluster that all tests share. The programs
+// run there as the admin; tests of rights take a cluster with the manifests.
+func newPlace(t testing.TB) *place {
+	t.Helper()
+	c := kubetest.Start(t)
+	install, _ := installed.LoadOrStore(c, sync.OnceValue(func() error {
+		return c.Apply(context.Background(), files(t, "../../../deploy/crds/tailplane.dev_*.yaml")...)
+	}))
+	if err := install.(func() error)(); err != nil {
+		t.Fatal(err)
+	}
+	return placeOn(t, c, c.Namespace(t))
+}
+
+func placeOn(t testing.TB, c *kubetest.Cluster, ns string) *place {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, rbacv1.AddToScheme, eventsv1.AddToScheme, admissionv1.AddToScheme, authenticationv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	admin, err := client.NewWithWatch(c.AdminConfig(), client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &place{
+		t: t, cluster: c, admin: admin, ns: ns,
+		accessConfig: c.AdminConfig(), operatorConfig: c.AdminConfig(),
+		rules: signin.Rules{
+			Roles: []access.Role{"view", "edit"}, Min: time.Second, Max: 24 * time.Hour, MaxLife: 24 * time.Hour,
+			KeepExpired: time.Hour, Recheck: 200 * time.Millisecond, Reserved: []string{ns, "tailplane-system"},
+		},
+	}
+}
+
+// files reads the files of a pattern.
+func files(t testing.TB, pattern string) (docs [][]byte) {
+	t.Helper()
+	names, err := filepath.Glob(pattern)
+	if err != nil || len(names) == 0 {
+		t.Fatalf("no file %s: %v", pattern, err)
+	}
+	for _, name := range names {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		docs = append(docs, b)
+	}
+	return docs
+}
+
+// testLog writes to the test's own log, until the test is over.
+func testLog(t testing.TB) *slog.Logger {
+	w := &logWriter{t: t}
+	t.Cleanup(func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.t = nil
+	})
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelInfo, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+}
+
+type logWriter struct {
+	mu sync.Mutex
+	t  testing.TB
+}
+
+func (w *logWriter) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.t != nil {
+		w.t.Log(strings.TrimSpace(string(b)))
+	}
+	return len(b), nil
+}
+
+// operate runs an operator until the returned function is called, or the test ends.
+func (p *place) operate() (stop func()) {
+	p.t.Helper()
+	o := p.operator(p.operatorConfig)
+	return p.run("operator", o.Run, o.Synced)
+}
+
+func (p *place) operator(config *rest.Config) *Operator {
+	return &Operator{Config: config, Namespace: p.ns, Rules: p.rules, Log: testLog(p.t), Now: time.Now}
+}
+
+// open runs a store.
+func (p *place) open() (s *Store, stop func()) {
+	p.t.Helper()
+	s, err := NewStore(p.accessConfig, p.ns, nil)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return s, p.run("store", s.Run, s.Synced)
+}
+
+func (p *place) run(what string, run func(context.Context) error, ready func() bool) (stop func()) {
+	p.t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(p.t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				p.t.Errorf("%s: %v", what, err)
+			}
+		case <-time.After(deadline):
+			p.t.Errorf("%s: not stopped after %v", what, deadline)
+		}
+	})
+	p.t.Cleanup(stop)
+	p.until(what+" at work", func() bool {
+		select {
+		case err := <-done:
+			done <- err
+			p.t.Fatalf("%s ended: %v", what, err)
+		default:
+		}
+		return ready()
+	})
+	return stop
+}
+
+// until polls a real condition.
+func (p *place) until(what string, is func() bool) time.Duration {
+	p.t.Helper()
+	start := time.Now()
+	for !is() {
+		if time.Since(start) > deadline {
+			p.t.Fatalf("%s: not within %v", what, deadline)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	return time.Since(start)
+}
+
+// alice on her laptop, and others. Each place has people of its own, because
+// bindings of the whole cluster have no namespace that would tell them apart.
+func (p *place) owner(login, device string) signin.Owner {
+	return signin.Owner{Login: login, UserID: "u1", DisplayName: "Some One", DeviceID: device + "-" + p.ns, DeviceName: device, Tailnet: "example.com"}
+}
+
+func wanted(o signin.Owner, role access.Role, period time.Duration, namespaces ...string) signin.Signin {
+	return signin.Signin{Name: o.Name(), Owner: o, Role: role, Namespaces: namespaces, Period: period, AskedAt: time.Now()}
+}
+
+// await waits until the sign-in is in that state and returns it.
+func (p *place) await(s *Store, name string, is func(signin.Signin, bool) bool) signin.Signin {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.t.Context(), deadline)
+	defer cancel()
+	var last signin.Signin
+	if err := s.Await(ctx, name, func(x signin.Signin, there bool) bool {
+		last = x
+		return is(x, there)
+	}); err != nil {
+		p.t.Fatalf("await %s: %v; it is %+v", name, err, last)
+	}
+	return last
+}
+
+func in(state signin.State) func(signin.Signin, bool) bool {
+	return func(s signin.Signin, there bool) bool { return there && s.State(time.Now()) == state }
+}
+
+func gone(_ signin.Signin, there bool) bool { return !there }
+
+// login stores a sign-in and waits until it is ready.
+func (p *place) login(s *Store, want signin.Signin) signin.Signin {
+	p.t.Helper()
+	if _, err := s.Create(p.t.Context(), want); err != nil {
+		p.t.Fatal(err)
+	}
+	return p.await(s, want.Name, in(signin.Ready))
+}
+
+// made lists what exists for the sign-ins of this place, by what gives access.
+func (p *place) made() (accounts []corev1.ServiceAccount, everywhere []rbacv1.ClusterRoleBinding, somewhere []rbacv1.RoleBinding) {
+	p.t.Helper()
+	var a corev1.ServiceAccountList
+	var c rbacv1.ClusterRoleBindingList
+	var r rbacv1.RoleBindingList
+	for list, opts := range map[client.ObjectList][]client.ListOption{&a: {client.InNamespace(p.ns)}, &c: nil, &r: nil} {
+		if err := p.admin.List(p.t.Context(), list, opts...); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	here := func(subjects []rbacv1.Subject) bool {
+		for _, s := range subjects {
+			if s.Kind == rbacv1.ServiceAccountKind && s.Namespace == p.ns {
+				return true
+			}
+		}
+		return false
+	}
+	for _, x := range a.Items {
+		if x.Name != "default" {
+			accounts = append(accounts, x)
+		}
+	}
+	for _, x := range c.Items {
+		if here(x.Subjects) || x.Labels[v1alpha1.SigninNamespaceLabel] == p.ns {
+			everywhere = append(everywhere, x)
+		}
+	}
+	for _, x := range r.Items {
+		if here(x.Subjects) || x.Labels[v1alpha1.SigninNamespaceLabel] == p.ns {
+			somewhere = append(somewhere, x)
+		}
+	}
+	return accounts, everywhere, somewhere
+}
+
+// nothingLeft fails unless nothing of any sign-in is left here.
+func (p *place) nothingLeft() {
+	p.t.Helper()
+	accounts, everywhere, somewhere := p.made()
+	var list v1alpha1.TkaSigninList
+	if err := p.admin.List(p.t.Context(), &list, client.InNamespace(p.ns)); err != nil {
+		p.t.Fatal(err)
+	}
+	if len(accounts)+len(everywhere)+len(somewhere)+len(list.Items) > 0 {
+		p.t.Errorf("left: %d ServiceAccounts, %d ClusterRoleBindings, %d RoleBindings, %d sign-ins", len(accounts), len(everywhere), len(somewhere), len(list.Items))
+	}
+}
+
+// object reads the stored object of a sign-in.
+func (p *place) object(name string) *v1alpha1.TkaSignin {
+	p.t.Helper()
+	o := new(v1alpha1.TkaSignin)
+	if err := p.admin.Get(p.t.Context(), client.ObjectKey{Namespace: p.ns, Name: name}, o); err != nil {
+		p.t.Fatal(err)
+	}
+	return o
+}
+
+// may asks the API server whether the holder of a token may do something, by doing it.
+func (p *place) as(token signin.Token) client.Client {
+	p.t.Helper()
+	c, err := client.New(p.cluster.TokenConfig(token.Reveal()), client.Options{Scheme: p.admin.Scheme(), Mapper: p.admin.RESTMapper()})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return c
+}
