@@ -1,0 +1,176 @@
+// Package cli is tka, the program that people sign in with: one file per
+// command. It keeps law 8 and law 10: no token is written to a file, an argument
+// or an environment unless asked for by name, and whatever a server or a file
+// of somebody else says is escaped before it reaches a terminal.
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// A Program is one run of tka. All fields are required.
+type Program struct {
+	Args   []string // the program's name first; "kubectl-tka" makes it a kubectl plugin
+	In     io.Reader
+	Out    io.Writer // what was asked for, and nothing else
+	Err    io.Writer // progress, hints, warnings, errors
+	Getenv func(string) string
+	Now    func() time.Time
+	Build  Build
+}
+
+// tka is a Program with what its flags say.
+type tka struct {
+	Program
+	server     string
+	config     string
+	kubeconfig string
+	output     string
+	quiet      bool
+	noInput    bool
+	timeout    time.Duration
+	color      string
+	plain      bool
+
+	loaded *settings // of the settings file, read once
+	cancel context.CancelFunc
+}
+
+const defaultTimeout = 30 * time.Second
+
+// Run does what the arguments say and returns the code to exit with.
+func (p Program) Run(ctx context.Context) int {
+	t := &tka{Program: p, cancel: func() {}}
+	defer func() { t.cancel() }()
+	root := t.root()
+	args := p.Args[1:]
+	if programName(p.Args[0]) == "kubectl_complete-tka" {
+		args = append([]string{cobra.ShellCompRequestCmd}, args...)
+	}
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitDone
+	}
+	return t.report(ctx, err)
+}
+
+// root is the tree of commands. The reference in docs is generated from it.
+func (t *tka) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "tka",
+		Short: "Sign in to Kubernetes clusters with your tailnet identity",
+		Long: `tka signs you in to Kubernetes clusters. The tailnet says who you are, the tailnet's
+policy says which role you get and for how long, and kubectl works until then.`,
+		Example:           "  tka login\n  kubectl --context tka-prod-eu get pods\n  tka logout",
+		Version:           t.Build.Version,
+		Args:              t.noCommand,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		PersistentPreRunE: t.begin,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+	}
+	if programName(t.Args[0]) == "kubectl-tka" {
+		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl tka"}
+	}
+	root.SetIn(t.In)
+	root.SetOut(t.Out)
+	root.SetErr(t.Err)
+	root.SetVersionTemplate("tka {{.Version}}\n")
+	root.SetFlagErrorFunc(t.flagError)
+
+	f := root.PersistentFlags()
+	f.StringVar(&t.server, "server", "", "access server: a name in the tailnet, an address or a URL (default from the settings, else \"tka\")")
+	f.StringVar(&t.config, "config", "", "settings file (default config.yaml in the folder tka of $XDG_CONFIG_HOME)")
+	f.StringVar(&t.kubeconfig, "kubeconfig", "", "kubeconfig file to change (default $KUBECONFIG, else ~/.kube/config)")
+	f.StringVarP(&t.output, "output", "o", "", "form of the answer: table, wide, json, yaml or name")
+	f.BoolVarP(&t.quiet, "quiet", "q", false, "the answer only: no hints, no warnings")
+	f.BoolVar(&t.noInput, "no-input", false, "never ask; a question becomes an error that names the flag which answers it")
+	f.DurationVar(&t.timeout, "timeout", defaultTimeout, "time limit of the whole command")
+	f.StringVar(&t.color, "color", "auto", "colours: auto, always or never")
+	f.BoolVar(&t.plain, "plain", false, "no colours and no symbols")
+	t.complete(root, "server", t.serverNames)
+	t.complete(root, "output", fixed(outputs...))
+	t.complete(root, "color", fixed(colors...))
+
+	root.AddCommand(t.login(), t.logout(), t.status("status"), t.get(), t.set(), t.kubeconfigCommand("kubeconfig"), t.clusterInfo(),
+		t.credential(), t.configCommand("config"), t.version(), t.completion(), t.exitCodes())
+	root.SetHelpCommand(t.help(root))
+	return root
+}
+
+// begin checks the global flags and starts the clock.
+func (t *tka) begin(cmd *cobra.Command, _ []string) error {
+	if t.timeout <= 0 {
+		return usage("--timeout is %v; it must be more than nothing", t.timeout)
+	}
+	if err := oneOf("--color", t.color, colors); err != nil {
+		return err
+	}
+	if t.output != "" {
+		if err := oneOf("--output", t.output, outputs); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), t.timeout)
+	t.cancel = cancel
+	cmd.SetContext(ctx)
+	return nil
+}
+
+// hint writes a line for the person beside the answer.
+func (t *tka) hint(format string, args ...any) {
+	if !t.quiet {
+		fmt.Fprintln(t.Err, safe(fmt.Sprintf(format, args...)))
+	}
+}
+
+// warn writes a line that should not be overlooked.
+func (t *tka) warn(format string, args ...any) {
+	if !t.quiet {
+		fmt.Fprintln(t.Err, t.paint(t.Err, yellow, "warning:"), safe(fmt.Sprintf(format, args...)))
+	}
+}
+
+// ask puts a question that needs a yes; flag is what answers it without asking.
+func (t *tka) ask(question, flag string) error {
+	if t.noInput || !isTerminal(t.In) {
+		return usage("%s", question).try("Say yes with %s.", flag)
+	}
+	fmt.Fprintf(t.Err, "%s [y/N] ", safe(question))
+	var answer string
+	fmt.Fscanln(t.In, &answer)
+	if a := strings.ToLower(answer); a != "y" && a != "yes" {
+		return fail(exitFailed, "not done: the answer was not yes")
+	}
+	return nil
+}
+
+// isTerminal reports whether f is a terminal. The null device is a character
+// device too, and no terminal.
+func isTerminal(f any) bool {
+	file, ok := f.(*os.File)
+	if !ok {
+		return false
+	}
+	st, err := file.Stat()
+	if err != nil || st.Mode()&os.ModeCharDevice == 0 {
+		return false
+	}
+	null, err := os.Stat(os.DevNull)
+	return err != nil || !os.SameFile(st, null)
+}
+
+// programName is the name of a program's file without folder and extension.
+func programName(path string) string {
+	return strings.TrimSuffix(filepath.Base(filepath.FromSlash(strings.ReplaceAll(path, `\`, "/"))), ".exe")
+}

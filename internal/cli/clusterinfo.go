@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/pem"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+func (t *tka) clusterInfo() *cobra.Command {
+	var cluster string
+	cmd := &cobra.Command{
+		Use:     "cluster-info",
+		Short:   "Show how the server's cluster is reached",
+		Long:    `Show the name, address, certificate authority and labels of the cluster that the access server is of.`,
+		Example: "  tka cluster-info\n  tka cluster-info --server tka-staging -o yaml",
+		Args:    arguments(0, 0, ""),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doClusterInfo(cmd.Context(), cluster) },
+	}
+	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster to look at, among those that this machine knows")
+	t.complete(cmd, "cluster", t.clusterNames)
+	return cmd
+}
+
+// clusterItem is what a server says of its cluster.
+type clusterItem struct {
+	meta
+	Name       string            `json:"name"`
+	Server     string            `json:"server"` // the access server's URL
+	APIServer  string            `json:"apiServer"`
+	CASHA256   string            `json:"caSHA256"` // of the first certificate, in hexadecimal
+	CAData     []byte            `json:"caData"`   // PEM, base64
+	Labels     map[string]string `json:"labels"`
+	Version    string            `json:"version"` // of the access server
+	InsecureCA bool              `json:"insecureSkipTLSVerify"`
+}
+
+func (t *tka) doClusterInfo(ctx context.Context, cluster string) error {
+	l, err := t.connect(cluster)
+	if err != nil {
+		return err
+	}
+	info, err := call(ctx, l, signin.GetClusterInfo, signin.ClusterInfoRequest{})
+	if err != nil {
+		return err
+	}
+	if cluster != "" && info.Name != cluster {
+		return wrongCluster(l, info.Name, cluster)
+	}
+	item := clusterItem{kind("ClusterInfo"), info.Name, l.base, info.ServerURL, fingerprint(info.CAData), info.CAData, info.Labels, info.Version, info.InsecureSkipTLSVerify}
+	if item.Labels == nil {
+		item.Labels = map[string]string{}
+	}
+	return t.show(answer{object: item, names: []string{"cluster/" + item.Name}, table: func(wide bool) {
+		header := []string{"CLUSTER", "API SERVER", "VERSION", "LABELS"}
+		var labels []string
+		for _, k := range slices.Sorted(maps.Keys(item.Labels)) {
+			labels = append(labels, k+"="+item.Labels[k])
+		}
+		row := plain(item.Name, item.APIServer, item.Version, strings.Join(labels, ","))
+		if wide {
+			header, row = append(header, "SERVER", "CA SHA-256"), append(row, plain(item.Server, item.CASHA256)...)
+		}
+		t.writeTable(t.Out, header, [][]cell{row})
+		if item.InsecureCA {
+			t.warn("this cluster is reached without checking its certificate; tka does not write such an entry")
+		}
+	}})
+}
+
+// fingerprint is the SHA-256 of the first certificate in PEM, "" if there is none.
+func fingerprint(ca []byte) string {
+	block, _ := pem.Decode(ca)
+	if block == nil {
+		return ""
+	}
+	sum := sha256.Sum256(block.Bytes)
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,229 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+)
+
+func (t *tka) configCommand(use string) *cobra.Command {
+	var keys strings.Builder
+	for _, k := range settingKeys() {
+		fmt.Fprintf(&keys, "  %-28s %s\n", k.name, k.doc)
+	}
+	fmt.Fprintf(&keys, "  %-28s %s\n", "servers.NAME.url", "URL of a server, to be used by that name")
+	fmt.Fprintf(&keys, "  %-28s %s", "servers.NAME.insecureHTTP", "true: this server may be http://, inside the tailnet")
+	return &cobra.Command{
+		Use:   use + " [KEY [VALUE]]",
+		Short: "Show or change settings",
+		Long: "Show the settings, show one of them, or change one. Only what is set is written, and\ncomments in the file stay.\n\nKeys:\n" +
+			keys.String(),
+		Example: "  tka config\n  tka config server tka-prod\n  tka config servers.lab.url http://tka-lab",
+		Args:    arguments(0, 2, "a key and a value"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 2 {
+				return t.writeSetting(cmd, args[0], args[1])
+			}
+			return t.showSettings(args)
+		},
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return settingNames(), cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+}
+
+func settingNames() []string {
+	var names []string
+	for _, k := range settingKeys() {
+		names = append(names, k.name)
+	}
+	return names
+}
+
+// settingsInfo is the answer of config.
+type settingsInfo struct {
+	meta
+	File    string       `json:"file"`
+	Server  string       `json:"server"`
+	Port    int          `json:"port"`
+	Prefix  string       `json:"prefix"`
+	Output  string       `json:"output"`
+	Servers []serverInfo `json:"servers"`
+}
+
+type serverInfo struct {
+	Name         string `json:"name"`
+	URL          string `json:"url"`
+	InsecureHTTP bool   `json:"insecureHTTP"`
+}
+
+func (t *tka) showSettings(args []string) error {
+	path, err := t.configFile()
+	if err != nil {
+		return err
+	}
+	set, err := t.settings()
+	if err != nil {
+		return err
+	}
+	pairs := [][2]string{}
+	for _, k := range settingKeys() {
+		pairs = append(pairs, [2]string{k.name, k.get(set)})
+	}
+	info := settingsInfo{kind("Settings"), path, set.Server, set.Port, set.Prefix, set.Output, []serverInfo{}}
+	for _, e := range set.Servers {
+		info.Servers = append(info.Servers, serverInfo(e))
+		pairs = append(pairs, [2]string{"servers." + e.Name + ".url", e.URL},
+			[2]string{"servers." + e.Name + ".insecureHTTP", fmt.Sprint(e.InsecureHTTP)})
+	}
+	if len(args) == 1 {
+		i := slices.IndexFunc(pairs, func(p [2]string) bool { return p[0] == args[0] })
+		if i < 0 {
+			return unknownSetting(args[0], pairs)
+		}
+		pairs = pairs[i : i+1]
+	}
+	var names []string
+	for _, p := range pairs {
+		names = append(names, p[0])
+	}
+	var object any = info
+	if len(args) == 1 {
+		object = struct {
+			meta
+			Key   string `json:"key"`
+			Value string `json:"value"`
+		}{kind("Setting"), pairs[0][0], pairs[0][1]}
+	}
+	return t.show(answer{object: object, names: names, table: func(bool) {
+		if len(args) == 1 {
+			fmt.Fprintln(t.Out, safe(pairs[0][1]))
+			return
+		}
+		var rows [][]cell
+		for _, p := range pairs {
+			rows = append(rows, plain(p[0], p[1]))
+		}
+		t.writeTable(t.Out, []string{"KEY", "VALUE"}, rows)
+	}})
+}
+
+func unknownSetting(key string, pairs [][2]string) error {
+	names := settingNames()
+	for _, p := range pairs {
+		names = append(names, p[0])
+	}
+	f := usage("%q is not a setting", key)
+	if near := nearest(key, names); near != "" {
+		f = usage("%q is not a setting; did you mean %q?", key, near)
+	}
+	return f.try("See the keys: tka config --help")
+}
+
+// writeSetting changes one setting in the file, which keeps the rest as it is.
+func (t *tka) writeSetting(cmd *cobra.Command, key, value string) error {
+	path, err := t.configFile()
+	if err != nil {
+		return err
+	}
+	l, err := lockFiles(cmd.Context(), []string{path})
+	if err != nil {
+		return settingsError(err)
+	}
+	defer l.release()
+	text, err := readOwn(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return settingsError(err)
+	}
+	if _, err := parseSettings(text); err != nil {
+		return usage("%s %v", path, err).because(err).try("Mend that line first.")
+	}
+	text, err = setSetting(text, key, value)
+	if err != nil {
+		return err
+	}
+	if _, err := parseSettings(text); err != nil {
+		return usage("%s: %v", key, errors.Unwrap(err)).because(err).try("See the keys: tka config --help")
+	}
+	if err := writeOwn(path, text); err != nil {
+		return settingsError(err)
+	}
+	t.loaded = nil
+	t.hint("Set %s in %s.", key, path)
+	return nil
+}
+
+func settingsError(err error) error {
+	f := fail(exitFailed, "the settings are left alone: %v", err).because(err)
+	if ff, ok := errors.AsType[*fileFault](err); ok && strings.HasSuffix(ff.path, ".lock") {
+		return f.try("%s", fileAdvice(ff))
+	}
+	return f.try("Use another file: --config FILE")
+}
+
+// setSetting is the settings file with one value set.
+func setSetting(text []byte, key, value string) ([]byte, error) {
+	var doc yaml.Node
+	if err := yaml.NewDecoder(bytes.NewReader(text)).Decode(&doc); errors.Is(err, io.EOF) || err == nil && isNull(doc.Content[0]) {
+		doc = yaml.Node{Kind: yaml.DocumentNode, HeadComment: strings.TrimSpace(string(text)), Content: []*yaml.Node{{Kind: yaml.MappingNode}}}
+	} else if err != nil {
+		return nil, err
+	}
+	m, last := doc.Content[0], key
+	if rest, ok := strings.CutPrefix(key, "servers."); ok {
+		dot := strings.LastIndex(rest, ".")
+		if dot < 0 || !slices.Contains(serverKeys(), rest[dot+1:]) || rest[dot+1:] == "name" {
+			return nil, unknownSetting(key, [][2]string{{"servers.NAME.url"}, {"servers.NAME.insecureHTTP"}})
+		}
+		last = rest[dot+1:]
+		if err := new(serverSetting).set(last, value); err != nil {
+			return nil, usage("%s %v", key, err).because(err)
+		}
+		m = serverNode(m, rest[:dot])
+	} else {
+		keys := settingKeys()
+		i := slices.IndexFunc(keys, func(k settingKey) bool { return k.name == key })
+		if i < 0 {
+			return nil, unknownSetting(key, nil)
+		}
+		if err := keys[i].set(new(settings), value); err != nil {
+			return nil, usage("%s %v", key, err).because(err)
+		}
+	}
+	node := &yaml.Node{Kind: yaml.ScalarNode, Value: value} // untagged: a number stays a number
+	if last != "port" && last != "insecureHTTP" {
+		node.Tag = "!!str"
+	}
+	setChild(m, last, node)
+	return encodeNode(&doc, true)
+}
+
+// serverNode is the mapping of one server in the settings, made if need be.
+func serverNode(top *yaml.Node, name string) *yaml.Node {
+	list := child(top, "servers")
+	if list == nil || list.Kind != yaml.SequenceNode {
+		list = &yaml.Node{Kind: yaml.SequenceNode}
+		setChild(top, "servers", list)
+	}
+	for _, item := range list.Content {
+		if n := child(item, "name"); n != nil && n.Value == name {
+			return item
+		}
+	}
+	if len(list.Content) == 0 {
+		list.Style = 0
+	}
+	item := mapping("name", scalar(name))
+	list.Content = append(list.Content, item)
+	return item
+}

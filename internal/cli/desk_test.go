@@ -1,0 +1,280 @@
+package cli_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// The far side of the CLI: the real door and the real desk, over a store in
+// memory that provisions by itself and a tailnet that vouches for one caller.
+
+// memory is a signin.Store.
+type memory struct {
+	ready time.Duration // from asked to provisioned; negative: never
+	fails string        // reason for which it refuses to provision
+
+	mu      sync.Mutex
+	signins map[string]signin.Signin
+	changed chan struct{} // closed and replaced at each change
+	next    int
+	tokens  int
+}
+
+func newMemory(ready time.Duration) *memory {
+	return &memory{ready: ready, signins: map[string]signin.Signin{}, changed: make(chan struct{})}
+}
+
+// update runs f under the lock and wakes those who wait.
+func (m *memory) update(f func() error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	err := f()
+	if err == nil {
+		close(m.changed)
+		m.changed = make(chan struct{})
+	}
+	return err
+}
+
+func (m *memory) store(s *signin.Signin) {
+	m.next++
+	s.Version = strconv.Itoa(m.next)
+	s.Generation++
+	m.signins[s.Name] = *s
+	if m.ready < 0 {
+		return
+	}
+	name, uid, generation := s.Name, s.UID, s.Generation
+	provision := func() error {
+		s, there := m.signins[name]
+		if !there || s.UID != uid || s.Generation != generation {
+			return signin.ErrConflict
+		}
+		s.ObservedGeneration, s.Phase = generation, signin.PhaseReady
+		s.ValidUntil, s.BoundRole, s.BoundNamespaces = s.AskedAt.Add(s.Period), s.Role, s.Namespaces
+		if m.fails != "" {
+			s.Phase, s.Reason, s.Message = signin.PhaseRefused, m.fails, "there is no such role"
+		}
+		m.signins[name] = s
+		return nil
+	}
+	if m.ready == 0 {
+		provision()
+		return
+	}
+	time.AfterFunc(m.ready, func() { m.update(provision) })
+}
+
+func (m *memory) Get(_ context.Context, name string) (signin.Signin, error) {
+	if s, ok := m.Known(name); ok {
+		return s, nil
+	}
+	return signin.Signin{}, signin.ErrNotFound
+}
+
+func (m *memory) Known(name string) (signin.Signin, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, ok := m.signins[name]
+	return s, ok
+}
+
+func (m *memory) Live(login string) (n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.signins {
+		if s.Owner.Login == login {
+			n++
+		}
+	}
+	return n
+}
+
+func (m *memory) Create(_ context.Context, s signin.Signin) (signin.Signin, error) {
+	err := m.update(func() error {
+		if _, there := m.signins[s.Name]; there {
+			return signin.ErrExists
+		}
+		s.UID, s.Created, s.Phase = "uid-"+strconv.Itoa(m.next), time.Now(), signin.PhasePending
+		m.store(&s)
+		s = m.signins[s.Name]
+		return nil
+	})
+	return s, err
+}
+
+func (m *memory) Extend(_ context.Context, s signin.Signin) (signin.Signin, error) {
+	err := m.update(func() error {
+		have, there := m.signins[s.Name]
+		switch {
+		case !there:
+			return signin.ErrNotFound
+		case have.Version != s.Version:
+			return signin.ErrConflict
+		}
+		m.store(&s)
+		s = m.signins[s.Name]
+		return nil
+	})
+	return s, err
+}
+
+func (m *memory) Delete(_ context.Context, s signin.Signin) error {
+	return m.update(func() error {
+		if have, there := m.signins[s.Name]; !there || have.UID != s.UID {
+			return signin.ErrNotFound
+		}
+		delete(m.signins, s.Name)
+		return nil
+	})
+}
+
+func (m *memory) Await(ctx context.Context, name string, done func(signin.Signin, bool) bool) error {
+	for {
+		m.mu.Lock()
+		s, there := m.signins[name]
+		changed := m.changed
+		m.mu.Unlock()
+		if done(s, there) {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (m *memory) Token(_ context.Context, s signin.Signin, life time.Duration) (signin.Token, time.Time, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.tokens++
+	return signin.NewToken(fmt.Sprintf("%s-%d", canary, m.tokens)), time.Now().Add(life), nil
+}
+
+// canary begins every token, so that a token that leaks is found by its text.
+const canary = "eyJCANARY.secret"
+
+// A desk is an access server for tests.
+type desk struct {
+	store   *memory
+	cluster string
+	rules   []string // of the caller's grants
+	roles   []access.Role
+	period  time.Duration // longest; 0: a day
+
+	mu      sync.Mutex
+	visits  []string // "POST /api/v1alpha1/login 202"
+	handler http.Handler
+}
+
+func (d *desk) start() {
+	caller := access.Caller{Login: "alice@example.com", UserID: "u1", Device: access.Device{ID: "n1", Name: "alice-laptop.example.ts.net"}, Tailnet: "example.com", Via: access.ViaTailnet}
+	for _, r := range d.rules {
+		caller.Rules = append(caller.Rules, json.RawMessage(r))
+	}
+	longest := d.period
+	if longest == 0 {
+		longest = 24 * time.Hour
+	}
+	policy := access.Policy{Capability: "tailplane.dev/cap/access", Roles: []access.Role{"view", "edit"}, Min: access.MinPeriod, Max: longest}
+	front := &door.Door{
+		Names:    func() []string { return []string{"127.0.0.1", "localhost"} },
+		Identify: func(*http.Request) (access.Caller, error) { return caller, nil },
+		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
+			return access.Decide(c, v, policy, now)
+		},
+		Record: func(audit.Entry) error { return nil },
+		Log:    slog.New(slog.DiscardHandler),
+		Now:    time.Now,
+	}
+	back := &signin.Desk{
+		Store: d.store, Prefix: "tka-", MaxPerLogin: 10, RetryAfter: time.Second, MaxWait: 30 * time.Second, Now: time.Now,
+		Cluster: signin.ClusterInfo{Name: d.cluster, ServerURL: "https://k8s." + d.cluster + ".example:6443", CAData: testCA(),
+			Labels: map[string]string{"env": "test"}, Version: "v0.1.0"},
+	}
+	d.handler = front.Handler(back.Routes()...)
+}
+
+func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	rec := &statusRecorder{ResponseWriter: w}
+	d.handler.ServeHTTP(rec, r)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.visits = append(d.visits, fmt.Sprintf("%s %s %d", r.Method, r.URL.Path, rec.status))
+}
+
+func (d *desk) seen() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return append([]string(nil), d.visits...)
+}
+
+type statusRecorder struct {
+	http.ResponseWriter
+	status int
+}
+
+func (r *statusRecorder) WriteHeader(status int) {
+	r.status = status
+	r.ResponseWriter.WriteHeader(status)
+}
+
+// newDesk starts a desk that grants view, for use from Go tests.
+func newDesk(t *testing.T, cluster string) (*desk, *httptest.Server) {
+	t.Helper()
+	d := &desk{store: newMemory(0), cluster: cluster, rules: []string{`{"role":"view","period":"8h"}`}}
+	d.start()
+	srv := httptest.NewServer(d)
+	t.Cleanup(srv.Close)
+	return d, srv
+}
+
+// testCA is a certificate authority nobody signs with.
+var testCA = sync.OnceValue(func() []byte {
+	ca, _, err := certificate("test CA")
+	if err != nil {
+		panic(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca})
+})
+
+// certificate makes a self-signed certificate for 127.0.0.1 and names.
+func certificate(cn string, names ...string) ([]byte, *ecdsa.PrivateKey, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: cn}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		DNSNames: names,
+	}
+	if len(names) > 0 {
+		tmpl.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
+	return der, key, err
+}

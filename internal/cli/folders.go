@@ -1,0 +1,57 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+)
+
+// configFile is where the settings are; --config overrules it.
+func (t *tka) configFile() (string, error) {
+	if t.config != "" {
+		return t.config, nil
+	}
+	return t.folder("XDG_CONFIG_HOME", ".config", "AppData", "config.yaml")
+}
+
+// knownFile is where tka keeps which server serves which cluster.
+func (t *tka) knownFile() (string, error) {
+	return t.folder("XDG_STATE_HOME", filepath.Join(".local", "state"), "LocalAppData", "servers.yaml")
+}
+
+// folder is the path of a file of ours: in the XDG folder where that is set, in
+// the system's own one otherwise. A relative XDG folder is ignored: nothing of
+// ours is read from the working directory.
+func (t *tka) folder(xdg, unix, windows, file string) (string, error) {
+	if dir := t.Getenv(xdg); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "tka", file), nil
+	}
+	if runtime.GOOS == "windows" {
+		if dir := t.Getenv(windows); filepath.IsAbs(dir) {
+			return filepath.Join(dir, "tka", file), nil
+		}
+	}
+	home, err := t.home()
+	if err != nil {
+		return "", err
+	}
+	if runtime.GOOS == "darwin" {
+		unix = filepath.Join("Library", "Application Support")
+	}
+	return filepath.Join(home, unix, "tka", file), nil
+}
+
+func (t *tka) home() (string, error) {
+	name := "HOME"
+	if runtime.GOOS == "windows" {
+		name = "USERPROFILE"
+	}
+	home := t.Getenv(name)
+	if !filepath.IsAbs(home) {
+		return "", usage("$%s does not name your home folder", name).try("Set $%s, or name the files with --config and --kubeconfig.", name)
+	}
+	return home, nil
+}
+
+// makeFolder makes the folder of file, for its owner only.
+func makeFolder(file string) error { return os.MkdirAll(filepath.Dir(file), 0o700) }

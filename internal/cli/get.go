@@ -1,0 +1,29 @@
+package cli
+
+import "github.com/spf13/cobra"
+
+// get is another way to the commands that read, as kubectl has it.
+func (t *tka) get() *cobra.Command {
+	cmd := t.status("get")
+	cmd.Short = "Show the sign-in of this device, or something else by name"
+	cmd.Long = `Without a name, get shows the sign-in of this device, as "tka status" does.`
+	cmd.Example = "  tka get login\n  tka get kubeconfig\n  tka get cluster-info\n  tka get config"
+	cmd.Args = t.noCommand
+	info := t.clusterInfo()
+	cmd.AddCommand(t.status("login"), t.kubeconfigCommand("kubeconfig"), info, t.configCommand("config"))
+	return cmd
+}
+
+// set is another way to the command that writes settings.
+func (t *tka) set() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "set",
+		Short:   "Change a setting",
+		Long:    `Change a setting, as "tka config KEY VALUE" does.`,
+		Example: "  tka set config server tka-prod",
+		Args:    t.noCommand,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(t.configCommand("config"))
+	return cmd
+}

@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+)
+
+// kubeconfigFlags are what the kubeconfig command is asked for.
+type kubeconfigFlags struct {
+	cluster string
+	token   bool
+	out     string
+	yes     bool
+}
+
+func (t *tka) kubeconfigCommand(use string) *cobra.Command {
+	var kf kubeconfigFlags
+	cmd := &cobra.Command{
+		Use:   use,
+		Short: "Print a kubeconfig for the sign-in of this device",
+		Long: `Print a kubeconfig file of its own for the sign-in of this device. It holds no token:
+kubectl runs "tka credential" for it. With --token it holds one, for programs that
+cannot run a plugin; whoever can read such a file has your access until it ends.`,
+		Example: "  tka kubeconfig --out prod.yaml\n  tka kubeconfig --token --out /run/user/1000/kubeconfig",
+		Args:    arguments(0, 0, ""),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doKubeconfig(cmd.Context(), kf) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&kf.cluster, "cluster", "", "cluster, among those that this machine knows")
+	f.BoolVar(&kf.token, "token", false, "put the token into the kubeconfig")
+	f.StringVar(&kf.out, "out", "", "file to write instead of printing, readable by you only")
+	f.BoolVar(&kf.yes, "yes", false, "replace the file if it exists")
+	t.complete(cmd, "cluster", t.clusterNames)
+	return cmd
+}
+
+func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
+	set, err := t.settings()
+	if err != nil {
+		return err
+	}
+	form, err := t.form()
+	if err != nil {
+		return err
+	}
+	if kf.out != "" {
+		if err := t.mayReplace(kf.out, kf.yes); err != nil {
+			return err
+		}
+	}
+	l, err := t.connect(kf.cluster)
+	if err != nil {
+		return err
+	}
+	g, err := l.kubeconfigOf(ctx)
+	if err != nil {
+		return err
+	}
+	if kf.cluster != "" && g.Cluster != kf.cluster {
+		return wrongCluster(l, g.Cluster, kf.cluster)
+	}
+	entry := t.entry(set, g.Kubeconfig, nil)
+	var text []byte
+	if kf.token {
+		g.Prefix = set.Prefix
+		text, err = g.YAML()
+		t.warn("this kubeconfig holds a token: whoever can read it is you in %s until it ends", g.Cluster)
+	} else {
+		text, err = entry.document().text()
+		if rerr := t.remember(ctx, l.base, g.Cluster); rerr != nil {
+			t.warn("kubectl will look for %s at the server of the settings, as %v", g.Cluster, rerr)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	switch form {
+	case asJSON:
+		if text, err = jsonOf(text); err != nil {
+			return err
+		}
+	case asName:
+		text = []byte(entry.name + "\n")
+	}
+	if kf.out == "" {
+		_, err = t.Out.Write(text)
+		return err
+	}
+	if err := writeOwn(kf.out, text); err != nil {
+		return outError(kf.out, err)
+	}
+	t.hint("Use it: kubectl --kubeconfig %s get pods", kf.out)
+	return nil
+}
+
+// mayReplace asks before a file is replaced, and refuses files that are not ours.
+func (t *tka) mayReplace(path string, yes bool) error {
+	if err := checkOwn(path); err != nil {
+		return outError(path, err)
+	}
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) || yes {
+		return nil
+	}
+	return t.ask(fmt.Sprintf("%s exists; replace it?", path), "--yes")
+}
+
+func outError(path string, err error) error {
+	return fail(exitFailed, "%s is not written: %v", path, err).because(err).try("Write another file: --out FILE")
+}
+
+// jsonOf turns YAML into JSON.
+func jsonOf(text []byte) ([]byte, error) {
+	var v any
+	if err := yaml.Unmarshal(text, &v); err != nil {
+		return nil, err
+	}
+	out, err := json.MarshalIndent(v, "", "  ")
+	return append(out, '\n'), err
+}

@@ -1,0 +1,282 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// loginFlags are what login is asked for.
+type loginFlags struct {
+	role       string
+	period     time.Duration
+	namespaces []string
+	cluster    string
+	use        bool
+	dryRun     bool
+}
+
+func (t *tka) login() *cobra.Command {
+	var lf loginFlags
+	cmd := &cobra.Command{
+		Use:     "login",
+		Aliases: []string{"signin", "auth"},
+		Short:   "Sign in to a cluster and make kubectl use it",
+		Long: `Sign in to a cluster with the identity that the tailnet vouches for, wait until the
+access is there, and write a cluster, a user and a context into the kubeconfig.
+
+No token is written: kubectl runs "tka credential" whenever it needs one. Run login
+again to extend a sign-in, or with --role to change the role.`,
+		Example: `  tka login
+  tka login --role edit --for 1h --namespace shop
+  tka login --server tka-staging --use`,
+		Args: arguments(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error { return t.doLogin(cmd.Context(), lf) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&lf.role, "role", "", "role to sign in with, among those that are granted (default: the one that the grants prefer)")
+	f.DurationVar(&lf.period, "for", 0, "how long, such as 30m or 8h (default: as long as the role is granted for)")
+	f.StringSliceVarP(&lf.namespaces, "namespace", "n", nil, "namespace to narrow the role to; may be given several times")
+	f.StringVar(&lf.cluster, "cluster", "", "cluster to sign in to, among those that this machine knows")
+	f.BoolVar(&lf.use, "use", false, "make this the current context")
+	f.BoolVar(&lf.dryRun, "dry-run", false, "say what would be asked for and written, and do neither")
+	t.complete(cmd, "cluster", t.clusterNames)
+	return cmd
+}
+
+// loginResult is what login did.
+type loginResult struct {
+	meta
+	Cluster           string   `json:"cluster"`
+	Server            string   `json:"server"` // the access server's URL
+	Username          string   `json:"username"`
+	Role              string   `json:"role"`
+	Namespaces        []string `json:"namespaces"` // none: the whole cluster
+	MissingNamespaces []string `json:"missingNamespaces"`
+	Until             string   `json:"until"` // RFC 3339, UTC
+	Clamped           bool     `json:"clamped"`
+	Context           string   `json:"context"`
+	Kubeconfig        []string `json:"kubeconfig"` // files that were changed
+	Took              string   `json:"took"`       // Go duration
+}
+
+func (t *tka) doLogin(ctx context.Context, lf loginFlags) error {
+	if lf.period < 0 {
+		return usage("--for is %v; it must be more than nothing", lf.period)
+	}
+	set, err := t.settings()
+	if err != nil {
+		return err
+	}
+	paths, err := t.kubePaths()
+	if err != nil {
+		return err
+	}
+	if _, err := readKubefiles(paths); err != nil { // before anything is asked for
+		return err
+	}
+	l, err := t.connect(lf.cluster)
+	if err != nil {
+		return err
+	}
+	if lf.dryRun {
+		return t.planLogin(ctx, l, lf, set)
+	}
+	if err := t.expectCluster(ctx, l, lf.cluster); err != nil {
+		return err
+	}
+	began := t.Now()
+	accepted, err := patiently(ctx, l, signin.Login, func(time.Duration) signin.LoginRequest {
+		return signin.LoginRequest{Role: lf.role, Period: door.Duration(lf.period), Namespaces: lf.namespaces}
+	})
+	if err != nil {
+		return err
+	}
+	g, err := l.kubeconfigOf(ctx)
+	if err != nil {
+		return stillSignedIn(err)
+	}
+	if lf.cluster != "" && g.Cluster != lf.cluster {
+		return stillSignedIn(wrongCluster(l, g.Cluster, lf.cluster))
+	}
+	st := accepted.Status
+	entry := t.entry(set, g.Kubeconfig, st.Namespaces)
+	changed, err := t.editKube(ctx, func(k kubefiles) error { return notOursFault(k.merge(entry, lf.use)) })
+	if err != nil {
+		return stillSignedIn(err)
+	}
+	if err := t.remember(ctx, l.base, g.Cluster); err != nil {
+		t.warn("kubectl will look for %s at the server of the settings, as %v", g.Cluster, err)
+	}
+	res := loginResult{meta: kind("Login"), Cluster: g.Cluster, Server: l.base, Username: st.Username, Role: st.Role, Namespaces: list(st.Namespaces),
+		MissingNamespaces: list(st.MissingNamespaces), Until: st.Until, Clamped: st.Clamped, Context: entry.name, Kubeconfig: list(changed),
+		Took: t.Now().Sub(began).Round(time.Millisecond).String()}
+	if !g.until.IsZero() {
+		res.Until = g.until.UTC().Format(time.RFC3339)
+	}
+	return t.showLogin(res)
+}
+
+func (t *tka) showLogin(res loginResult) error {
+	err := t.show(answer{object: res, names: []string{res.Context}, table: func(bool) {
+		until := res.Until
+		if at, err := time.Parse(time.RFC3339, until); err == nil {
+			until = fmt.Sprintf("%s (%s)", at.Local().Format("2006-01-02 15:04"), short(at.Sub(t.Now())))
+		}
+		fmt.Fprintln(t.Out, safe(fmt.Sprintf("Signed in to %s as %s with the role %s in %s until %s, in %s.",
+			res.Cluster, res.Username, res.Role, whole(res.Namespaces), until, res.Took)))
+	}})
+	if res.Clamped {
+		t.hint("The period was cut to the longest that the server gives.")
+	}
+	if len(res.MissingNamespaces) > 0 {
+		t.hint("Not there in this cluster: %s. The role holds in them as soon as they are made.", whole(res.MissingNamespaces))
+	}
+	t.hint("Use it: kubectl --context %s get pods", res.Context)
+	return err
+}
+
+// planLogin says what login would do. The server is only asked how its cluster
+// is reached.
+func (t *tka) planLogin(ctx context.Context, l *link, lf loginFlags, set *settings) error {
+	info, err := call(ctx, l, signin.GetClusterInfo, signin.ClusterInfoRequest{})
+	if err != nil {
+		return err
+	}
+	if lf.cluster != "" && info.Name != lf.cluster {
+		return wrongCluster(l, info.Name, lf.cluster)
+	}
+	k := signin.Kubeconfig{Cluster: info.Name, Server: info.ServerURL, CA: info.CAData, InsecureSkipTLSVerify: info.InsecureSkipTLSVerify, Token: signin.NewToken("none")}
+	if err := checkKubeconfig(k); err != nil {
+		return l.badAnswer("cluster-info", err)
+	}
+	paths, err := t.kubePaths()
+	if err != nil {
+		return err
+	}
+	files, err := readKubefiles(paths)
+	if err != nil {
+		return err
+	}
+	entry := t.entry(set, k, lf.namespaces)
+	if err := notOursFault(files.merge(entry, lf.use)); err != nil {
+		return err
+	}
+	plan := struct {
+		meta
+		Cluster    string   `json:"cluster"`
+		Server     string   `json:"server"`
+		Role       string   `json:"role,omitempty"`
+		Namespaces []string `json:"namespaces"`
+		Context    string   `json:"context"`
+		Kubeconfig []string `json:"kubeconfig"`
+	}{kind("LoginPlan"), info.Name, l.base, lf.role, list(lf.namespaces), entry.name, list(files.changed())}
+	return t.show(answer{object: plan, names: []string{entry.name}, table: func(bool) {
+		role := "the role that the grants prefer"
+		if lf.role != "" {
+			role = "the role " + lf.role
+		}
+		fmt.Fprintln(t.Out, safe(fmt.Sprintf("Would sign in to %s at %s with %s.", info.Name, l.base, role)))
+		for _, f := range plan.Kubeconfig {
+			fmt.Fprintln(t.Out, safe(fmt.Sprintf("Would write the context %s into %s.", entry.name, f)))
+		}
+	}})
+}
+
+// expectCluster asks a server which cluster it is of, before anything else, when
+// a cluster was named that this machine has not yet signed in to.
+func (t *tka) expectCluster(ctx context.Context, l *link, cluster string) error {
+	if cluster == "" {
+		return nil
+	}
+	k, err := t.known()
+	if err != nil {
+		return err
+	}
+	if k.clusterOf(l.base) == cluster {
+		return nil
+	}
+	info, err := call(ctx, l, signin.GetClusterInfo, signin.ClusterInfoRequest{})
+	if err != nil {
+		return err
+	}
+	if info.Name != cluster {
+		return wrongCluster(l, info.Name, cluster)
+	}
+	return nil
+}
+
+func wrongCluster(l *link, have, want string) error {
+	return fail(exitRefused, "The server %s is of the cluster %s, not of %s", l.base, have, want).
+		try("Name the access server of %s: --server NAME", want)
+}
+
+// stillSignedIn adds to the fault of a login that the server has a sign-in now.
+func stillSignedIn(err error) error {
+	f, ok := errors.AsType[*fault](err)
+	if !ok {
+		f = fail(exitFailed, "%v", err).because(err)
+	}
+	if f.code == exitNotReady || f.code == exitRefused {
+		return f // the server's own answer says how it stands
+	}
+	return f.try("You are signed in all the same; to end it: tka logout")
+}
+
+// notOursFault says how to get around an entry that somebody else made.
+func notOursFault(err error) error {
+	other, ok := errors.AsType[*notOurs](err)
+	if !ok {
+		return err
+	}
+	return fail(exitFailed, "the kubeconfig is left alone: %v", err).because(err).
+		try("Use another file: --kubeconfig FILE, or another prefix: tka config prefix NAME-").
+		try("If it is a remainder: kubectl config delete-%s %s", other.what, other.name)
+}
+
+// entry is what to write into a kubeconfig for k.
+func (t *tka) entry(set *settings, k signin.Kubeconfig, namespaces []string) kubeEntry {
+	e := kubeEntry{cluster: k.Cluster, name: set.Prefix + k.Cluster, server: k.Server, ca: k.CA, command: t.plugin(), args: pluginArgs(k.Cluster)}
+	switch {
+	case k.Namespace == "":
+	case len(namespaces) > 0:
+		e.namespaces = append([]string{k.Namespace}, namespaces...)
+	default:
+		e.namespaces = []string{k.Namespace}
+	}
+	if t.config != "" {
+		if path, err := filepath.Abs(t.config); err == nil {
+			e.args = append(e.args, "--config", path)
+		}
+	}
+	return e
+}
+
+// plugin is the command by which kubectl finds this program: by name where PATH
+// has it, else by where it is.
+func (t *tka) plugin() string {
+	for _, name := range []string{"tka", "kubectl-tka"} {
+		if _, err := exec.LookPath(name); err == nil {
+			return name
+		}
+	}
+	self, err := os.Executable()
+	if err != nil || strings.HasPrefix(programName(self), "kubectl_complete") {
+		return "tka"
+	}
+	t.hint("tka is not in PATH, so the kubeconfig names it as %s.", self)
+	return self
+}
+
+// list is s, never null in JSON.
+func list(s []string) []string { return append([]string{}, s...) }

@@ -1,0 +1,139 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+func (t *tka) logout() *cobra.Command {
+	var cluster string
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use:     "logout",
+		Aliases: []string{"signout"},
+		Short:   "End the sign-in of this device and remove its kubeconfig entries",
+		Long: `End the sign-in of this device. The rights are gone at once; the API server refuses the
+token within 10 seconds. What login wrote into the kubeconfig is removed.
+
+Not being signed in is no error. Sign-ins of your other devices go on.`,
+		Example: "  tka logout\n  tka logout --cluster prod-eu",
+		Args:    arguments(0, 0, ""),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doLogout(cmd.Context(), cluster, dryRun) },
+	}
+	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster to sign out of, among those that this machine knows")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be ended and removed, and do neither")
+	t.complete(cmd, "cluster", t.clusterNames)
+	return cmd
+}
+
+// logoutResult is what logout did.
+type logoutResult struct {
+	meta
+	Cluster     string       `json:"cluster"`
+	Server      string       `json:"server"`
+	WasSignedIn bool         `json:"wasSignedIn"`
+	State       signin.State `json:"state"`
+	Removed     []string     `json:"removed"`    // names of kubeconfig entries
+	Kubeconfig  []string     `json:"kubeconfig"` // files that were changed
+	DryRun      bool         `json:"dryRun"`
+}
+
+// logoutWait is how long the server may take to see the access gone.
+const logoutWait = 2 * time.Second
+
+func (t *tka) doLogout(ctx context.Context, cluster string, dryRun bool) error {
+	l, err := t.connect(cluster)
+	if err != nil {
+		return err
+	}
+	k, err := t.known()
+	if err != nil {
+		return err
+	}
+	if cluster == "" {
+		cluster = k.clusterOf(l.base)
+	} else if err := t.expectCluster(ctx, l, cluster); err != nil {
+		return err
+	}
+	res := logoutResult{meta: kind("Logout"), Server: l.base, State: signin.Ended, DryRun: dryRun}
+	var st signin.Status
+	if dryRun {
+		st, err = call(ctx, l, signin.Read, signin.ReadRequest{})
+	} else {
+		st, err = patiently(ctx, l, signin.Logout, func(time.Duration) signin.LogoutRequest {
+			return signin.LogoutRequest{Wait: door.Duration(logoutWait)}
+		})
+	}
+	switch p, _ := errors.AsType[*problem.Error](err); {
+	case err == nil:
+		res.WasSignedIn, res.State = true, st.State
+		if cluster == "" {
+			cluster = st.Cluster
+		}
+	case p != nil && p.Code == problem.NotSignedIn:
+	default:
+		return err
+	}
+	res.Cluster = cluster
+	if cluster != "" {
+		var names []string
+		edit := func(files kubefiles) error { names = files.remove(cluster); return nil }
+		if dryRun {
+			err = t.dryEdit(edit)
+		} else {
+			res.Kubeconfig, err = t.editKube(ctx, edit)
+		}
+		if err != nil {
+			return err
+		}
+		res.Removed = names
+	}
+	res.Removed, res.Kubeconfig = list(res.Removed), list(res.Kubeconfig)
+	return t.show(answer{object: res, names: res.Removed, table: func(bool) { t.tellLogout(res) }})
+}
+
+// dryEdit is an edit that is not written.
+func (t *tka) dryEdit(edit func(kubefiles) error) error {
+	paths, err := t.kubePaths()
+	if err != nil {
+		return err
+	}
+	files, err := readKubefiles(paths)
+	if err != nil {
+		return err
+	}
+	return edit(files)
+}
+
+func (t *tka) tellLogout(res logoutResult) {
+	from := res.Cluster
+	if from == "" {
+		from = res.Server
+	}
+	say := func(format string, args ...any) { fmt.Fprintln(t.Out, safe(fmt.Sprintf(format, args...))) }
+	switch {
+	case res.DryRun && res.WasSignedIn:
+		say("Would sign out of %s.", from)
+	case !res.WasSignedIn:
+		say("Was not signed in to %s.", from)
+	case res.State == signin.Ending:
+		say("Signed out of %s; the access is being taken down.", from)
+	default:
+		say("Signed out of %s.", from)
+	}
+	for _, n := range res.Removed {
+		if res.DryRun {
+			say("Would remove %s from the kubeconfig.", n)
+		} else {
+			say("Removed %s from the kubeconfig.", n)
+		}
+	}
+}

@@ -1,0 +1,122 @@
+package cli
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// nearest is the name among names that was most likely meant, "" if none is near.
+func nearest(name string, names []string) string {
+	best, least := "", max(2, len(name)/3)+1
+	for _, n := range names {
+		if d := distance(name, n); d < least {
+			best, least = n, d
+		}
+	}
+	if best == "" && len(name) > 2 {
+		if i := slices.IndexFunc(names, func(n string) bool { return strings.HasPrefix(n, name) }); i >= 0 {
+			return names[i]
+		}
+	}
+	return best
+}
+
+// distance counts the letters to change, insert or drop between a and b.
+func distance(a, b string) int {
+	if len(a) > 64 || len(b) > 64 {
+		return max(len(a), len(b))
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// oneOf refuses a value that is not among values, naming the nearest.
+func oneOf(what, value string, values []string) error {
+	if slices.Contains(values, value) {
+		return nil
+	}
+	f := usage("%s is %q; it can be %s", what, value, strings.Join(values, ", "))
+	if near := nearest(value, values); near != "" {
+		f.try("%s %s", what, near)
+	}
+	return f
+}
+
+func unknownFlag(err error) (string, bool) {
+	missing, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok {
+		return "", false
+	}
+	if missing.GetSpecifiedShortnames() != "" {
+		return "-" + missing.GetSpecifiedName(), true
+	}
+	return "--" + missing.GetSpecifiedName(), true
+}
+
+func flagNames(cmd *cobra.Command) []string {
+	var names []string
+	each := func(f *pflag.Flag) {
+		if !f.Hidden {
+			names = append(names, "--"+f.Name)
+		}
+	}
+	cmd.Flags().VisitAll(each)
+	cmd.InheritedFlags().VisitAll(each)
+	return names
+}
+
+func commandNames(cmd *cobra.Command) []string {
+	var names []string
+	for _, c := range cmd.Commands() {
+		if !c.Hidden {
+			names = append(append(names, c.Name()), c.Aliases...)
+		}
+	}
+	return names
+}
+
+// unknownCommand finds the word that was meant as a subcommand of cmd and is
+// none, when the flags behind it are what parsing stumbled over.
+func unknownCommand(cmd *cobra.Command, args []string) (string, bool) {
+	if !cmd.HasSubCommands() {
+		return "", false
+	}
+	for i := 0; i < len(args); i++ {
+		word := args[i]
+		if !strings.HasPrefix(word, "-") {
+			if found, _, err := cmd.Root().Find([]string{word}); err == nil && found != cmd.Root() {
+				continue // the way to cmd itself
+			}
+			return word, true
+		}
+		if name, _, glued := strings.Cut(strings.TrimLeft(word, "-"), "="); !glued {
+			f := cmd.Root().PersistentFlags().Lookup(name)
+			if f == nil && len(name) == 1 {
+				f = cmd.Root().PersistentFlags().ShorthandLookup(name)
+			}
+			if f != nil && f.NoOptDefVal == "" {
+				i++ // its value
+			}
+		}
+	}
+	return "", false
+}

@@ -1,0 +1,240 @@
+package cli
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// connect makes the way to the server that the flags, this machine's memory of
+// clusters and the settings name, in this order. It asks nothing yet.
+func (t *tka) connect(cluster string) (*link, error) {
+	set, err := t.settings()
+	if err != nil {
+		return nil, err
+	}
+	name := set.Server
+	switch known, err := t.known(); {
+	case t.server != "":
+		name = t.server
+	case cluster == "":
+	case err != nil:
+		return nil, err
+	default:
+		if k, ok := known.serving(cluster); ok {
+			name = k.URL
+		}
+	}
+	base, err := set.address(name)
+	if err != nil {
+		f := usage("The server %q is not used: %v", name, err).because(err)
+		if errors.Is(err, errInsecure) {
+			return nil, f.try("Use https://, or list the server with insecureHTTP: true under servers in the settings.")
+		}
+		return nil, f.try("Name the access server by its name in the tailnet: --server NAME")
+	}
+	return t.link(base), nil
+}
+
+// longestWait is how long one request for a kubeconfig may wait; less than
+// servers allow, so that the answer is theirs.
+const longestWait = 25 * time.Second
+
+// patiently asks until the server's answer is another than "not yet", or the
+// time limit is near. A server that knows how to wait is asked to; another one
+// is asked again when it says so.
+func patiently[Req, Resp any](ctx context.Context, l *link, op door.Op[Req, Resp], req func(wait time.Duration) Req) (Resp, error) {
+	deadline, _ := ctx.Deadline()
+	for last := false; ; {
+		left := time.Until(deadline)
+		resp, err := call(ctx, l, op, req(max(0, min(longestWait, left-lastTry(left)).Truncate(time.Millisecond))))
+		after, later := l.notYet(err)
+		if !later {
+			return resp, err
+		}
+		left = time.Until(deadline)
+		if room := left - lastTry(left); after > room {
+			if last || l.last.status != http.StatusAccepted || room <= 0 {
+				return resp, l.tooLate(err)
+			}
+			after, last = room, true // one more time, just before the end
+		}
+		if err := pause(ctx, after); err != nil {
+			return resp, l.explain(ctx, err)
+		}
+	}
+}
+
+// lastTry is what to leave of the time for the last request.
+func lastTry(left time.Duration) time.Duration { return min(time.Second, left/4) }
+
+// tooLate is the fault of an answer "not yet" that stays within the time limit.
+func (l *link) tooLate(err error) *fault {
+	if l.last.status != http.StatusAccepted {
+		if f, ok := errors.AsType[*fault](err); ok {
+			return f
+		}
+	}
+	return fail(exitNotReady, "The sign-in was not ready within %v", l.limit).because(err).
+		try("It goes on without tka; look at it with: tka status").
+		try("Give it longer: tka login --timeout 2m")
+}
+
+// retryAfter is when a server wants to be asked again; a second if it does not say.
+func retryAfter(h http.Header) time.Duration {
+	s, err := strconv.Atoi(h.Get("Retry-After"))
+	if err != nil || s <= 0 {
+		return time.Second
+	}
+	return time.Duration(min(s, 3600)) * time.Second
+}
+
+// A grant of access is a kubeconfig from the server that was checked.
+type granted struct {
+	signin.Kubeconfig
+	until time.Time // true end of the token; zero if the server does not say
+}
+
+// kubeconfigOf waits for the sign-in and fetches its kubeconfig.
+func (l *link) kubeconfigOf(ctx context.Context) (granted, error) {
+	k, err := patiently(ctx, l, signin.GetKubeconfig, func(wait time.Duration) signin.KubeconfigRequest {
+		return signin.KubeconfigRequest{Wait: door.Duration(wait)}
+	})
+	if err != nil {
+		return granted{}, err
+	}
+	g := granted{Kubeconfig: k}
+	if s := l.last.header.Get(signin.ExpiresHeader); s != "" {
+		if g.until, err = time.Parse(time.RFC3339, s); err != nil {
+			err = fmt.Errorf("the end of the token, %.60q, is not a time", s)
+		}
+	}
+	if err == nil {
+		err = checkKubeconfig(k)
+	}
+	if err != nil {
+		return granted{}, l.badAnswer("kubeconfig", err)
+	}
+	return g, nil
+}
+
+// badAnswer is the fault of an answer that is refused on this side.
+func (l *link) badAnswer(what string, err error) *fault {
+	return fail(exitFailed, "The %s from %s is not used: %v", what, l.base, err).because(err).
+		try("Ask whoever runs the server; nothing was changed on this machine.")
+}
+
+// Names that come from a server end up in arguments, file names and commands to
+// copy, so they hold only what no shell and no terminal takes for something else.
+var (
+	clusterForm   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._:@/-]{0,251}[A-Za-z0-9])?$`)
+	namespaceForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+)
+
+// checkKubeconfig refuses what could make kubectl trust or run something that
+// a sign-in has no need of. Fields that do not belong there were refused when
+// it was decoded.
+func checkKubeconfig(k signin.Kubeconfig) error {
+	switch {
+	case !clusterForm.MatchString(k.Cluster):
+		return fmt.Errorf("%.60q is not the name of a cluster", k.Cluster)
+	case k.InsecureSkipTLSVerify:
+		return errors.New("insecure-skip-tls-verify is set, so anybody could pose as the cluster")
+	case k.Namespace != "" && !namespaceForm.MatchString(k.Namespace):
+		return fmt.Errorf("%.60q is not the name of a namespace", k.Namespace)
+	}
+	if err := checkAPIServer(k.Server); err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	if err := checkCA(k.CA); err != nil {
+		return fmt.Errorf("certificate-authority-data: %w", err)
+	}
+	return checkToken(k.Token)
+}
+
+// checkAPIServer refuses addresses of a cluster that are not https or more than
+// an address.
+func checkAPIServer(s string) error {
+	if i := strings.IndexFunc(s, unsafeRune); i >= 0 || strings.ContainsRune(s, ' ') {
+		return fmt.Errorf("%.80q holds characters that no URL has", s)
+	}
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%.80q is not a URL", s)
+	case u.Scheme != "https" || u.Opaque != "":
+		return fmt.Errorf("%.80q is not https", s)
+	case u.Host == "" || u.Hostname() == "":
+		return fmt.Errorf("%.80q names no host", s)
+	case u.User != nil || u.RawQuery != "" || u.ForceQuery || strings.Contains(s, "#"):
+		return fmt.Errorf("%.80q holds more than host and path", s)
+	}
+	if addr, err := netip.ParseAddr(u.Hostname()); err == nil {
+		return checkAddr(addr)
+	}
+	return checkHost(strings.ToLower(strings.TrimSuffix(u.Hostname(), ".")))
+}
+
+// checkCA wants certificates in PEM, at least one, and nothing beside them.
+func checkCA(ca []byte) error {
+	if len(ca) == 0 {
+		return errors.New("it is empty")
+	}
+	n := 0
+	for rest := ca; len(strings.TrimSpace(string(rest))) > 0; n++ {
+		var block *pem.Block
+		before := rest
+		if block, rest = pem.Decode(rest); block == nil {
+			return errors.New("it holds something that is not PEM")
+		}
+		if lead, _, _ := strings.Cut(string(before), "-----BEGIN"); strings.TrimSpace(lead) != "" {
+			return errors.New("it holds something that is not PEM")
+		}
+		if block.Type != "CERTIFICATE" {
+			return fmt.Errorf("it holds a %.40q", block.Type)
+		}
+		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+			return fmt.Errorf("certificate %d: %w", n+1, err)
+		}
+	}
+	if n == 0 {
+		return errors.New("it is empty")
+	}
+	return nil
+}
+
+// checkToken wants what may stand in an Authorization header. The error does
+// not show the token.
+func checkToken(token signin.Token) error {
+	s := token.Reveal()
+	switch {
+	case s == "":
+		return errors.New("the token is missing")
+	case len(s) > 64<<10:
+		return errors.New("the token is too long")
+	case strings.IndexFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }) >= 0:
+		return errors.New("the token holds characters that no token has")
+	}
+	return nil
+}
+
+// whole reads namespaces for people; none is the whole cluster.
+func whole(namespaces []string) string {
+	if len(namespaces) == 0 {
+		return "the whole cluster"
+	}
+	return strings.Join(slices.Sorted(slices.Values(namespaces)), ", ")
+}
