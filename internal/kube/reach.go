@@ -1,0 +1,35 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+)
+
+// Reach waits until the API server answers, at most limit. Its error is a
+// sentence that says what to check.
+func Reach(ctx context.Context, config *rest.Config, limit time.Duration) error {
+	c := rest.CopyConfig(config)
+	c.GroupVersion, c.NegotiatedSerializer, c.Timeout = nil, scheme.Codecs.WithoutConversion(), 5*time.Second
+	client, err := rest.UnversionedRESTClientFor(c)
+	if err != nil {
+		return fmt.Errorf("client of the API server: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		// /version is open to everybody who may be let in, and asks no store.
+		err := client.Get().AbsPath("/version").Do(ctx).Error()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return fmt.Errorf("the API server %s did not answer in %v; check --kubeconfig, the ServiceAccount and the network: %w", config.Host, limit, err)
+		}
+	}
+}

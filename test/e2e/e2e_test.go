@@ -1,0 +1,215 @@
+// Package e2e drives the real programs on a real tailnet and a real API server.
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/test/rig"
+)
+
+const policy = `{
+  "groups": {
+    "group:viewers": ["alice@example.com", "alice@b.example", "carol@example.com", "dave@example.com"],
+    "group:two": ["erin@example.com"],
+    "group:bad": ["mallory@example.com"],
+  },
+  "tagOwners": {"tag:tailplane": ["autogroup:admin"], "tag:ci": ["autogroup:admin"], "tag:robot": ["autogroup:admin"]},
+  "grants": [
+    {"src": ["*"], "dst": ["tag:tailplane"], "ip": ["tcp:443"]},
+    {"src": ["group:viewers"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [{"role": "view", "period": "8h", "priority": 1}]}},
+    {"src": ["alice@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [{"role": "edit", "period": "1h", "namespaces": ["shop"]}]}},
+    {"src": ["group:two"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [{"role": "view", "period": "8h"}, {"role": "edit", "period": "1h"}]}},
+    {"src": ["group:bad"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [{"role": "view", "period": "8h", "namespace": ["shop"]}]}},
+    {"src": ["tag:robot"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [{"role": "view", "period": "1h", "allowTagged": true}]}},
+    {"src": ["tag:ci"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [{"role": "view", "period": "1h"}]}},
+  ],
+}`
+
+// system is the one that all tests of this binary share.
+var system struct {
+	once sync.Once
+	rig  *rig.Rig
+	err  error
+}
+
+func TestMain(m *testing.M) {
+	tailnettest.Quiet()
+	code := m.Run()
+	if system.rig != nil {
+		if err := system.rig.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+		os.RemoveAll(system.rig.Dir)
+	}
+	os.Exit(code)
+}
+
+// start returns the shared system. Limits of requests are off: one machine plays everybody.
+func start(t *testing.T) *rig.Rig {
+	t.Helper()
+	system.once.Do(func() {
+		dir, err := os.MkdirTemp("", "e2e")
+		if err != nil {
+			system.err = err
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+		defer cancel()
+		system.rig, system.err = rig.Start(ctx, dir, rig.Options{Policy: policy, Settings: map[string]string{"api.limits": noLimits}})
+		if system.err != nil {
+			system.rig = nil
+			return
+		}
+		shop := "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n"
+		system.err = system.rig.Cluster.Apply(ctx, []byte(shop))
+	})
+	if system.err != nil {
+		t.Fatal(system.err)
+	}
+	return system.rig
+}
+
+const noLimits = "{login: {perMinute: 0}, kubeconfig: {perMinute: 0}, others: {perMinute: 0}, all: {perMinute: 0}}"
+
+func person(t *testing.T, r *rig.Rig, host, login string, tags ...string) *rig.Person {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	p, err := r.Person(ctx, host, login, tags...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// run runs a command as p and fails the test unless it exits with want.
+func run(t *testing.T, p *rig.Person, want int, command string) rig.Result {
+	t.Helper()
+	words := strings.Fields(command)
+	r, err := p.Run(t.Context(), words[0], words[1:]...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Exit != want {
+		t.Fatalf("%s: exit %d, want %d\n%s%s", command, r.Exit, want, r.Stdout, r.Stderr)
+	}
+	return r
+}
+
+// eventually waits for what must become true, up to limit.
+func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) time.Duration {
+	t.Helper()
+	for began := time.Now(); ; {
+		if ok() {
+			return time.Since(began)
+		}
+		if time.Since(began) > limit {
+			t.Fatalf("%s: not within %v", what, limit)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func clients(t *testing.T, r *rig.Rig) (client.Client, *kubernetes.Clientset) {
+	t.Helper()
+	s := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(s); err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.New(r.Cluster.AdminConfig(), client.Options{Scheme: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := kubernetes.NewForConfig(r.Cluster.AdminConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, k
+}
+
+// signins returns the sign-ins of a login; of everybody for "".
+func signins(t *testing.T, r *rig.Rig, login string) (out []v1alpha1.TkaSignin) {
+	t.Helper()
+	c, _ := clients(t, r)
+	var list v1alpha1.TkaSigninList
+	if err := c.List(t.Context(), &list, client.InNamespace(rig.SigninNamespace)); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range list.Items {
+		if login == "" || s.Spec.User.Login == login {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// left returns the ServiceAccounts and bindings that a sign-in's name has.
+func left(t *testing.T, r *rig.Rig, name string) (out []string) {
+	t.Helper()
+	_, k := clients(t, r)
+	accounts, err := k.CoreV1().ServiceAccounts(rig.SigninNamespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range accounts.Items {
+		if a.Name == name {
+			out = append(out, "serviceaccount/"+a.Name)
+		}
+	}
+	wide, err := k.RbacV1().ClusterRoleBindings().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range wide.Items {
+		if len(b.Subjects) == 1 && b.Subjects[0].Name == name {
+			out = append(out, "clusterrolebinding/"+b.Name)
+		}
+	}
+	narrow, err := k.RbacV1().RoleBindings("").List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range narrow.Items {
+		if len(b.Subjects) == 1 && b.Subjects[0].Name == name {
+			out = append(out, "rolebinding/"+b.Namespace+"/"+b.Name)
+		}
+	}
+	return out
+}
+
+// entries reads the audit record: all entries, by the id that callers are told.
+func entries(t *testing.T, r *rig.Rig) map[string][]audit.Entry {
+	t.Helper()
+	f, err := os.Open(r.AuditFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	out := map[string][]audit.Entry{}
+	for s := bufio.NewScanner(f); s.Scan(); {
+		var e audit.Entry
+		if err := json.Unmarshal(s.Bytes(), &e); err != nil {
+			t.Fatalf("audit line %q: %v", s.Text(), err)
+		}
+		out[e.RequestID] = append(out[e.RequestID], e)
+	}
+	return out
+}

@@ -1,0 +1,265 @@
+// Package rig is the whole system on one machine for end-to-end tests and the
+// demo: a real tailnet, a real API server, and the product's own programs as
+// processes with their real settings and exactly their ServiceAccounts' rights.
+// It keeps the law of no mock data: nothing in it stands in for a part that it
+// is there to prove.
+package rig
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"tailscale.com/tsnet"
+
+	"github.com/tailplane/tailplane/internal/buildcache"
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+)
+
+// Namespaces of the product, as the manifests in deploy have them.
+const (
+	SystemNamespace = "tailplane-system"
+	SigninNamespace = "tailplane-signins"
+)
+
+// Options says which system to start. Policy or PolicyFile is required.
+type Options struct {
+	Policy      string            // HuJSON text
+	PolicyFile  string            // read again at each write
+	ClusterName string            // "east" if empty
+	Cluster     *kubetest.Cluster // a running cluster to use; nil starts one, ended by Close
+	Settings    map[string]string // further settings of the servers, by path: {"signin.period.min": "10m"}
+	Progress    func(what string) // told before each step; may be nil
+	NoAccess    bool              // the caller starts the access server
+	NoOperator  bool              // the caller starts the operator
+}
+
+// A Rig is the running system. Close ends it.
+type Rig struct {
+	Dir      string // of everything it writes
+	Net      *tailnettest.Net
+	Cluster  *kubetest.Cluster
+	Access   *Process
+	Operator *Process
+	Admin    *tsnet.Server // a person without any grant, to look at the tailnet from
+	RootsPEM []byte        // what clients must trust
+	Roots    *x509.CertPool
+
+	name        string
+	ownsCluster bool
+	programs    map[string]string
+	settings    map[string]string
+	mu          sync.Mutex
+	people      []*Person
+}
+
+// Start starts the system and returns when its access server answers. What it
+// started is ended by Close, and by the end of this process.
+func Start(ctx context.Context, dir string, o Options) (_ *Rig, err error) {
+	r := &Rig{Dir: dir, Cluster: o.Cluster, name: o.ClusterName, settings: o.Settings, programs: map[string]string{}}
+	if r.name == "" {
+		r.name = "east"
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.Close())
+		}
+	}()
+	say := func(format string, args ...any) {
+		if o.Progress != nil {
+			o.Progress(fmt.Sprintf(format, args...))
+		}
+	}
+	for _, name := range []string{"tka", "tailplaned", "kubectl"} {
+		if r.programs[name], err = buildcache.Lookup(name); err != nil {
+			return r, err
+		}
+	}
+
+	say("a tailnet: control server, relay and certificate authority on loopback")
+	r.Net, err = tailnettest.Run(filepath.Join(dir, "nodes"), tailnettest.Options{Policy: o.Policy, PolicyFile: o.PolicyFile})
+	if err != nil {
+		return r, fmt.Errorf("tailnet: %w", err)
+	}
+	r.RootsPEM = r.Net.EnableHTTPS()
+	r.Roots = x509.NewCertPool()
+	r.Roots.AppendCertsFromPEM(r.RootsPEM)
+	if err := os.WriteFile(r.rootsFile(), r.RootsPEM, 0o600); err != nil {
+		return r, err
+	}
+
+	if r.Cluster == nil {
+		say("a cluster: etcd, kube-apiserver and controllers in one process")
+		if r.Cluster, err = kubetest.Run(ctx, kubetest.Options{Name: r.name}); err != nil {
+			return r, fmt.Errorf("cluster: %w", err)
+		}
+		r.ownsCluster = true
+	}
+	manifests, err := Manifests()
+	if err != nil {
+		return r, err
+	}
+	if err := r.Cluster.Apply(ctx, manifests...); err != nil {
+		return r, fmt.Errorf("manifests: %w", err)
+	}
+	if !o.NoOperator {
+		say("tailplaned operator, as the ServiceAccount tailplane-operator")
+		if err := r.StartOperator(ctx); err != nil {
+			return r, err
+		}
+	}
+	if !o.NoAccess {
+		say("tailplaned access, as the ServiceAccount tailplane-access and the node \"tka\"")
+		if err := r.StartAccess(ctx); err != nil {
+			return r, err
+		}
+	}
+	return r, nil
+}
+
+// Manifests returns the product's manifests: deploy/crds and deploy/base.
+func Manifests() ([][]byte, error) {
+	root, err := sourceTree()
+	if err != nil {
+		return nil, err
+	}
+	var out [][]byte
+	for _, folder := range []string{"deploy/crds", "deploy/base"} {
+		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || filepath.Ext(path) != ".yaml" || d.Name() == "kustomization.yaml" {
+				return err
+			}
+			b, err := os.ReadFile(path)
+			out = append(out, b)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func sourceTree() (string, error) {
+	c, err := buildcache.Open()
+	if err != nil {
+		return "", err
+	}
+	return c.Root, nil
+}
+
+func (r *Rig) rootsFile() string { return filepath.Join(r.Dir, "roots.pem") }
+
+// Server is the access server's URL.
+func (r *Rig) Server() string { return "https://tka." + r.Net.Suffix() }
+
+// AuditFile is where the access server writes its record.
+func (r *Rig) AuditFile() string { return filepath.Join(r.Dir, "access", "audit.jsonl") }
+
+// StartOperator starts `tailplaned operator` and waits until it works.
+func (r *Rig) StartOperator(ctx context.Context) error {
+	p, err := r.tailplaned(ctx, "operator", "tailplane-operator", nil)
+	if err != nil {
+		return err
+	}
+	r.Operator = p
+	return p.WaitLog(ctx, `"operator is working"`)
+}
+
+// StartAccess starts `tailplaned access` and waits until the tailnet reaches it.
+func (r *Rig) StartAccess(ctx context.Context) error {
+	keyFile := filepath.Join(r.Dir, "authkey")
+	if _, err := os.Stat(keyFile); errors.Is(err, fs.ErrNotExist) {
+		key := r.Net.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane"}})
+		if err := os.WriteFile(keyFile, []byte(key+"\n"), 0o600); err != nil {
+			return err
+		}
+	}
+	p, err := r.tailplaned(ctx, "access", "tailplane-access", append(tailnettest.ChildEnv(), r.Net.HTTPSEnv()...))
+	if err != nil {
+		return err
+	}
+	r.Access = p
+	return p.WaitLog(ctx, `"access is serving"`)
+}
+
+// tailplaned starts one role of the server with settings of its own.
+func (r *Rig) tailplaned(ctx context.Context, role, account string, env []string) (*Process, error) {
+	dir := filepath.Join(r.Dir, role)
+	if err := os.MkdirAll(filepath.Join(dir, "state"), 0o700); err != nil {
+		return nil, err
+	}
+	kubeconfig, err := r.Cluster.ServiceAccountKubeconfig(ctx, SystemNamespace, account, dir)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", account, err)
+	}
+	config := filepath.Join(dir, "config.yaml")
+	text, err := r.Settings(role)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(config, text, 0o600); err != nil {
+		return nil, err
+	}
+	return startProcess(dir, append(os.Environ(), env...), r.programs["tailplaned"], role, "--config", config, "--kubeconfig", kubeconfig)
+}
+
+// Settings returns the settings file of a role.
+func (r *Rig) Settings(role string) ([]byte, error) {
+	ca := filepath.Join(r.Dir, "cluster-ca.crt")
+	if err := os.WriteFile(ca, r.Cluster.CA, 0o600); err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	dir := filepath.Join(r.Dir, role)
+	fmt.Fprintf(&b, "cluster:\n  name: %s\n  server: %s\n  caFile: %s\n  labels: {env: demo}\n", r.name, r.Cluster.Server, ca)
+	fmt.Fprintf(&b, "tailnet:\n  hostname: tka\n  tags: [tag:tailplane]\n  controlURL: %s\n  authKeyFile: %s\n  stateDir: %s\n",
+		r.Net.ControlURL(), filepath.Join(r.Dir, "authkey"), filepath.Join(dir, "state"))
+	roles := r.settings["signin.roles"]
+	if roles == "" {
+		roles = "[view, edit]"
+	}
+	fmt.Fprintf(&b, "signin:\n  roles: %s\n", roles)
+	for path, value := range r.settings {
+		if key, ok := strings.CutPrefix(path, "signin."); ok && key != "roles" {
+			fmt.Fprintf(&b, "  %s: %s\n", key, value)
+		}
+	}
+	fmt.Fprintf(&b, "audit:\n  file: %s\n", r.AuditFile())
+	var api []string
+	for path, value := range r.settings {
+		if key, ok := strings.CutPrefix(path, "api."); ok {
+			api = append(api, fmt.Sprintf("  %s: %s\n", key, value))
+		}
+	}
+	if len(api) > 0 {
+		fmt.Fprintf(&b, "api:\n%s", strings.Join(api, ""))
+	}
+	return b.Bytes(), nil
+}
+
+// Close ends everything that Start and the methods started.
+func (r *Rig) Close() error {
+	var errs []error
+	for _, p := range []*Process{r.Access, r.Operator} {
+		if p != nil {
+			errs = append(errs, p.Stop(10*time.Second))
+		}
+	}
+	if r.Net != nil {
+		errs = append(errs, r.Net.Close())
+	}
+	if r.ownsCluster {
+		errs = append(errs, r.Cluster.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,328 @@
+// Command demo shows Tailplane at work on this machine: a tailnet, a cluster,
+// and people who are let in, refused and signed out. Every line that it claims
+// is checked; the exit code is 1 if one was not true.
+//
+// With a terminal it stays up until Ctrl-C; with DEMO_EXIT=1, or without a
+// terminal, it ends when it has shown everything.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/test/rig"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	stay := os.Getenv("DEMO_EXIT") == "" && isTerminal(os.Stdin) && isTerminal(os.Stdout)
+	if err := run(ctx, stay); err != nil {
+		fmt.Fprintln(os.Stderr, "\ndemo:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func isTerminal(f *os.File) bool {
+	i, err := f.Stat()
+	return err == nil && i.Mode()&os.ModeCharDevice != 0 && i.Name() != "null"
+}
+
+// run shows everything, and leaves nothing behind.
+func run(ctx context.Context, stay bool) (err error) {
+	tailnettest.Quiet()
+	dir, err := os.MkdirTemp("", "tailplane-demo-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	s := &show{dir: dir, began: time.Now(), color: stay && os.Getenv("NO_COLOR") == ""}
+	defer func() {
+		if s.rig != nil {
+			if cerr := s.rig.Close(); cerr != nil {
+				err = errors.Join(err, fmt.Errorf("cleaning up: %w", cerr))
+			}
+		}
+	}()
+	for i, chapter := range []struct {
+		title string
+		show  func(context.Context) error
+	}{
+		{"A tailnet, a cluster, and Tailplane between them", s.setUp},
+		{"alice signs in", s.alice},
+		{"bob, a tagged node and the public internet do not", s.refused},
+		{"The grant moves from alice to bob, live", s.moved},
+		{"bob signs out", s.signedOut},
+	} {
+		s.title(i+1, chapter.title)
+		at := time.Now()
+		if err := chapter.show(ctx); err != nil {
+			return err
+		}
+		s.times = append(s.times, fmt.Sprintf("%d: %.1f s", i+1, time.Since(at).Seconds()))
+	}
+	fmt.Printf("\nDone in %.1f s (%s).\n", time.Since(s.began).Seconds(), strings.Join(s.times, ", "))
+	if len(s.untrue) > 0 {
+		return fmt.Errorf("%d claims were not true:\n  %s", len(s.untrue), strings.Join(s.untrue, "\n  "))
+	}
+	fmt.Println("Every claim above was checked and is true.")
+	if stay {
+		return s.stay(ctx)
+	}
+	return nil
+}
+
+// show is the demo as it goes on.
+type show struct {
+	dir     string
+	rig     *rig.Rig
+	people  map[string]*rig.Person
+	began   time.Time
+	times   []string
+	untrue  []string
+	color   bool
+	lastOut rig.Result
+}
+
+// The tailnet policy, in Tailscale's own syntax. The grants name GROUP.
+const policy = `// The tailnet policy of the demo. Edit it while the demo runs: it is read again at each write.
+{
+  "groups": {"group:platform": [%s]},
+  "tagOwners": {"tag:tailplane": ["autogroup:admin"], "tag:ci": ["autogroup:admin"]},
+  "grants": [
+    // Everybody may reach the sign-in server; this alone lets nobody in.
+    {"src": ["*"], "dst": ["tag:tailplane"], "ip": ["tcp:443"]},
+    // Who is in the group may look everywhere, and work in the namespace "shop".
+    {"src": ["group:platform"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [
+      {"role": "view", "period": "8h", "priority": 1},
+      {"role": "edit", "period": "1h", "namespaces": ["shop"]},
+    ]}},
+  ],
+}
+`
+
+func (s *show) policyFile() string { return filepath.Join(s.dir, "policy.hujson") }
+
+// grant puts the named people, and nobody else, into the group.
+func (s *show) grant(logins ...string) error {
+	for i, l := range logins {
+		logins[i] = fmt.Sprintf("%q", l)
+	}
+	next := s.policyFile() + ".new"
+	if err := os.WriteFile(next, fmt.Appendf(nil, policy, strings.Join(logins, ", ")), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(next, s.policyFile())
+}
+
+const (
+	alice = "alice@example.com"
+	bob   = "bob@example.com"
+)
+
+func (s *show) setUp(ctx context.Context) error {
+	if err := s.grant(alice); err != nil {
+		return err
+	}
+	limit, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	var err error
+	s.rig, err = rig.Start(limit, s.dir, rig.Options{PolicyFile: s.policyFile(), Progress: func(what string) { s.note("starting %s", what) }})
+	if err != nil {
+		return err
+	}
+	s.people = map[string]*rig.Person{}
+	for _, p := range []struct{ host, login, tag string }{{"alice", alice, ""}, {"bob", bob, ""}, {"ci", "", "tag:ci"}} {
+		var tags []string
+		if p.tag != "" {
+			tags = []string{p.tag}
+		}
+		if s.people[p.host], err = s.rig.Person(limit, p.host+"-laptop", p.login, tags...); err != nil {
+			return err
+		}
+	}
+	shop := "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: prices, namespace: shop}\ndata: {tea: \"3\"}\n"
+	if err := s.rig.Cluster.Apply(limit, []byte(shop)); err != nil {
+		return err
+	}
+	s.note("joined: the devices of %s, of %s and of nobody (tag:ci)", alice, bob)
+	s.note("policy %s, Kubernetes %s", s.policyFile(), s.rig.Cluster.Version)
+	return nil
+}
+
+func (s *show) alice(ctx context.Context) error {
+	s.note("Her grant: view everywhere for 8h, and edit in the namespace shop for 1h.")
+	return s.steps(ctx, "alice",
+		step{says: "she is signed in", run: "tka login --use", wants: []string{"view"}},
+		step{says: "no token lies in her kubeconfig", check: s.noTokenOnDisk},
+		step{says: "she sees what view allows", run: "kubectl get configmaps -n shop", wants: []string{"prices"}},
+		step{says: "she is an ephemeral ServiceAccount", run: "kubectl auth whoami", wants: []string{"system:serviceaccount:tailplane-signins:alice-example-com-"}},
+		step{says: "she may not write as view", run: "kubectl create configmap notes -n shop", exit: 1, wants: []string{"forbidden"}},
+		step{says: "another granted role replaces the first", run: "tka login --role edit", wants: []string{"edit", "shop"}},
+		step{says: "edit writes in shop", run: "kubectl create configmap notes -n shop", wants: []string{"created"}},
+		step{says: "and nowhere else", run: "kubectl create configmap notes -n default", exit: 1, wants: []string{"forbidden"}},
+		step{says: "the sign-in is an object that an administrator can watch and delete", admin: true, run: "kubectl get tkasignins -n tailplane-signins", wants: []string{alice, "Ready"}},
+	)
+}
+
+func (s *show) refused(ctx context.Context) error {
+	before, err := s.count(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.steps(ctx, "bob", step{says: "he is told why, and what to ask for", run: "tka login", exit: 3, wants: []string{bob, "grant"}}); err != nil {
+		return err
+	}
+	if err := s.steps(ctx, "ci", step{says: "a tagged node is nobody", run: "tka login", exit: 3, wants: []string{"tag:ci"}}); err != nil {
+		return err
+	}
+	status, body, err := s.funnel(ctx)
+	if err != nil {
+		return err
+	}
+	s.command("the internet", "curl -X POST %s/api/v1alpha1/login   (through Tailscale Funnel)", s.rig.Server())
+	s.output(fmt.Sprintf("HTTP %d %s", status, body))
+	s.claim(status == http.StatusForbidden && strings.Contains(body, "funnel_refused"), "a Funnel request is refused before anybody is asked who it is")
+	after, err := s.count(ctx)
+	if err != nil {
+		return err
+	}
+	s.claim(before == after, "none of them caused a write: %d sign-in before, %d after", before, after)
+	return nil
+}
+
+// funnel makes the request that a serve hop hands on from Funnel; the access
+// server itself listens to the tailnet only.
+func (s *show) funnel(ctx context.Context) (int, string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.rig.Server()+"/api/v1alpha1/login", nil)
+	if err != nil {
+		return 0, "", err
+	}
+	req.Header.Set("Tailscale-Funnel-Request", "?1")
+	res, err := s.people["alice"].HTTP().Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(res.Body, 4<<10))
+	return res.StatusCode, strings.TrimSpace(string(b)), err
+}
+
+func (s *show) moved(ctx context.Context) error {
+	if err := s.grant(bob); err != nil {
+		return err
+	}
+	s.note("the group in the policy file is now: %s", bob)
+	at := time.Now()
+	if err := s.until(ctx, "bob", "tka login --use", 0); err != nil {
+		return err
+	}
+	s.note("%.1f s after the file was written:", time.Since(at).Seconds())
+	s.command("bob", "tka login --use")
+	s.output(s.lastOut.Stdout + s.lastOut.Stderr)
+	s.claim(s.lastOut.Exit == 0, "bob is signed in")
+	return s.steps(ctx, "alice",
+		step{says: "her next credential is refused, and her sign-in ended", run: "kubectl get configmaps -n shop", exit: 1, wants: []string{"grant"}},
+		step{says: "she cannot sign in again", run: "tka login", exit: 3, wants: []string{alice}},
+		step{says: "only bob's sign-in is left", admin: true, run: "kubectl get tkasignins -n tailplane-signins", wants: []string{bob}, lacks: []string{alice}},
+	)
+}
+
+func (s *show) signedOut(ctx context.Context) error {
+	held := filepath.Join(s.people["bob"].Home, "held")
+	if err := s.steps(ctx, "bob",
+		step{says: "bob keeps a token, to see what becomes of it", run: "tka kubeconfig --token --out " + held},
+		step{says: "it works", run: "kubectl get configmaps -n shop --kubeconfig " + held, wants: []string{"prices"}},
+		step{says: "he is signed out", run: "tka logout"},
+	); err != nil {
+		return err
+	}
+	out := time.Now()
+	if err := s.steps(ctx, "bob", step{says: "the kept token has no rights at once", run: "kubectl get configmaps -n shop --kubeconfig " + held, exit: 1, wants: []string{"orbidden"}}); err != nil {
+		return err
+	}
+	s.note("The API server keeps a token that it has seen in a cache for 10 s; then it does not know it any more:")
+	for {
+		r, err := s.people["bob"].Run(ctx, "kubectl", "get", "configmaps", "-n", "shop", "--kubeconfig", held)
+		if err != nil {
+			return err
+		}
+		if strings.Contains(r.Stderr, "nauthorized") || strings.Contains(r.Stderr, "must be logged in") || strings.Contains(r.Stderr, "provide credentials") {
+			break
+		}
+		if time.Since(out) > 30*time.Second {
+			break
+		}
+		if err := pause(ctx, 500*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	took := time.Since(out)
+	s.claim(took < 13*time.Second, "refused as unknown %.1f s after the sign-out", took.Seconds())
+	n, err := s.count(ctx)
+	if err != nil {
+		return err
+	}
+	s.claim(n == 0, "nothing is left: %d sign-ins", n)
+	return s.steps(ctx, "admin",
+		step{says: "no ServiceAccount but the namespace's own", admin: true, run: "kubectl get serviceaccounts -n tailplane-signins -o name", lacks: []string{"example-com"}},
+		step{says: "no binding", admin: true, run: "kubectl get clusterrolebindings,rolebindings -A -l app.kubernetes.io/managed-by=tailplane -o name", lacks: []string{"example-com"}},
+	)
+}
+
+// stay tells how to go on by hand and waits for Ctrl-C.
+func (s *show) stay(ctx context.Context) error {
+	if err := s.grant(alice); err != nil {
+		return err
+	}
+	for name, p := range s.people {
+		var b strings.Builder
+		b.WriteString("#!/bin/sh\n# Runs a command, or a shell, as " + name + ".\n")
+		for _, e := range p.Env() {
+			k, v, _ := strings.Cut(e, "=")
+			if k == "TERM" || k == "HOME" {
+				continue
+			}
+			fmt.Fprintf(&b, "export %s='%s'\n", k, strings.ReplaceAll(v, "'", `'\''`))
+		}
+		b.WriteString("if [ $# -eq 0 ]; then PS1='" + name + "$ ' exec \"${SHELL:-/bin/sh}\"; fi\nexec \"$@\"\n")
+		if err := os.WriteFile(filepath.Join(s.dir, "as-"+name), []byte(b.String()), 0o700); err != nil {
+			return err
+		}
+	}
+	fmt.Printf(`
+It stays up until Ctrl-C. alice is granted again. In another terminal:
+
+  %[1]s/as-alice                    a shell as alice: tka login, kubectl …
+  %[1]s/as-bob tka login            one command as bob
+  %[2]s                             the tailnet policy: edit it and look again
+  kubectl --kubeconfig %[3]s        the cluster, as its administrator
+  curl --cacert %[1]s/roots.pem --proxy %[4]s %[5]s/api/v1alpha1/cluster-info
+  %[6]s                             the audit record
+
+While this runs, every program on this machine can use these proxies, and so be alice or bob.
+`, s.dir, s.policyFile(), s.rig.Cluster.Kubeconfig, s.people["alice"].Proxy, s.rig.Server(), s.rig.AuditFile())
+	<-ctx.Done()
+	fmt.Println("\nStopping.")
+	return nil
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return errors.New("interrupted")
+	}
+}
