@@ -180,11 +180,9 @@ func (c *compiler) fail(path, format string, args ...any) error {
 }
 
 func (c *compiler) compile() error {
-	if err := c.noDuplicates(c.ast, ""); err != nil {
-		return err
+	if path, found := duplicate(c.ast); found {
+		return c.fail(path, "%q stands twice", path[strings.LastIndexByte(path, '/')+1:])
 	}
-	std := c.ast.Clone()
-	std.Minimize()
 	if err := c.fields("", "this testbed", sections...); err != nil {
 		return err
 	}
@@ -214,6 +212,8 @@ func (c *compiler) compile() error {
 			}
 		}
 	}
+	std := c.ast.Clone()
+	std.Minimize() // standard JSON, and capability values without a person's comments and spaces
 	if err := json.Unmarshal(std.Pack(), &raw); err != nil {
 		if te, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 			return c.fail("", "%s: a %s stands where it cannot", te.Field, te.Value)
@@ -246,9 +246,9 @@ func (c *compiler) fields(path, where string, known ...string) error {
 	return nil
 }
 
-// noDuplicates refuses a name that stands twice in one object: which of the two
-// would count is nothing that a policy should leave open.
-func (c *compiler) noDuplicates(v *hujson.Value, path string) error {
+// duplicate finds a name that stands twice in one object, and returns its place:
+// which of the two would count is nothing that a policy should leave open.
+func duplicate(v *hujson.Value) (path string, found bool) {
 	switch x := v.Value.(type) {
 	case *hujson.Object:
 		seen := map[string]bool{}
@@ -256,21 +256,21 @@ func (c *compiler) noDuplicates(v *hujson.Value, path string) error {
 			m := &x.Members[i]
 			name := m.Name.Value.(hujson.Literal).String()
 			if seen[name] {
-				return c.fail(path+"/"+pointer(name), "%q stands twice", name)
+				return "/" + pointer(name), true
 			}
 			seen[name] = true
-			if err := c.noDuplicates(&m.Value, path+"/"+pointer(name)); err != nil {
-				return err
+			if path, found = duplicate(&m.Value); found {
+				return "/" + pointer(name) + path, true
 			}
 		}
 	case *hujson.Array:
 		for i := range x.Elements {
-			if err := c.noDuplicates(&x.Elements[i], fmt.Sprintf("%s/%d", path, i)); err != nil {
-				return err
+			if path, found = duplicate(&x.Elements[i]); found {
+				return fmt.Sprintf("/%d", i) + path, true
 			}
 		}
 	}
-	return nil
+	return "", false
 }
 
 // pointer escapes a name for a JSON pointer.
