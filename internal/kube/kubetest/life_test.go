@@ -317,6 +317,21 @@ func TestStartFailures(t *testing.T) {
 	}
 }
 
+// A binary that nobody built is a failure that names the command.
+func TestMissingBinary(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	c, err := kubetest.Run(t.Context(), kubetest.Options{})
+	if err == nil {
+		t.Fatal("a cluster without a binary:", c.Close())
+	}
+	if !strings.Contains(err.Error(), "run: make testbed") {
+		t.Errorf("got %v", err)
+	}
+	if _, errs, exit := kubetest.Kubectl(t.Context(), "", "version"); exit != -1 || !strings.Contains(errs, "run: make testbed") {
+		t.Errorf("kubectl: %q, %d", errs, exit)
+	}
+}
+
 // A cluster that ends by itself is reported, not taken for a stopped one.
 func TestEndsByItself(t *testing.T) {
 	t.Parallel()
