@@ -97,6 +97,7 @@ func (o *Operator) Run(ctx context.Context) error {
 	if o.Namespace == o.LeaseNamespace {
 		return errors.New("sign-ins must have a namespace of their own: whoever may make tokens there could make the operator's")
 	}
+	o.Rules.Reserved = append(slices.Clone(o.Rules.Reserved), o.Namespace, o.LeaseNamespace)
 	config := kube.Unthrottled(o.Config)
 	log := logr.FromSlogHandler(o.Log.Handler())
 	options := manager.Options{

@@ -37,6 +37,7 @@ type place struct {
 	admin   client.WithWatch
 	ns      string
 	rules   signin.Rules
+	lease   string // namespace of the Lease, if operators are to be elected
 
 	accessConfig, operatorConfig *rest.Config // whose rights the two programs have
 }
@@ -134,7 +135,7 @@ func (p *place) operate() (stop func()) {
 }
 
 func (p *place) operator(config *rest.Config) *Operator {
-	return &Operator{Config: config, Namespace: p.ns, Rules: p.rules, Log: testLog(p.t), Now: time.Now}
+	return &Operator{Config: config, Namespace: p.ns, LeaseNamespace: p.lease, Rules: p.rules, Log: testLog(p.t), Now: time.Now}
 }
 
 // open runs a store.

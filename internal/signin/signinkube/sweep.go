@@ -21,6 +21,7 @@ import (
 // accounts for: the last resort behind finalizer and owner reference.
 func (r *reconciler) sweepForEver(ctx context.Context) error {
 	r.synced.Store(true)
+	r.Log.Info("operator is working", "namespace", r.Namespace)
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
 	for {
