@@ -23,6 +23,7 @@ import (
 	"tailscale.com/client/tailscale/apitype"
 	"tailscale.com/ipn"
 	"tailscale.com/ipn/ipnstate"
+	"tailscale.com/tailcfg"
 	"tailscale.com/tsnet"
 )
 
@@ -158,13 +159,13 @@ func (n *Node) run(ctx context.Context) (err error) {
 	}
 	defer release()
 
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	joining, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	limit := time.AfterFunc(n.cfg.JoinTimeout, func() { giveUp(errNotJoined) })
 	defer limit.Stop()
 
-	var wg sync.WaitGroup
-	defer wg.Wait()
 	wg.Go(func() { // an early word: the limit may be long
 		ctx, cancel := context.WithTimeout(joining, reachTime)
 		defer cancel()
@@ -205,7 +206,7 @@ func (n *Node) explain(ctx, joining context.Context, err error) error {
 
 // reach asks the control server for its key, as the node does first of all.
 func (n *Node) reach(ctx context.Context) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, n.cfg.ControlURL+"/key?v=1", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s/key?v=%d", n.cfg.ControlURL, tailcfg.CurrentCapabilityVersion), nil)
 	if err != nil {
 		return err
 	}
@@ -374,7 +375,8 @@ func (w *watcher) look(ctx context.Context) error {
 		return fmt.Errorf("status of the tailnet node: %w", err)
 	}
 	st := statusOf(raw)
-	if st.Running() && !w.in {
+	w.publish(&st)
+	if st.Running() && !w.in { // published before: Listen reads the status when joined is closed
 		// Up on a running node only clears what an earlier program left behind in
 		// the state: serve and Funnel settings that nobody would know of.
 		if _, err := w.b.server.Up(asking); err != nil {
@@ -382,9 +384,8 @@ func (w *watcher) look(ctx context.Context) error {
 		}
 		w.in = true
 		w.limit.Stop()
-		close(w.Node.joined)
+		close(w.joined)
 	}
-	w.publish(&st)
 	w.tell(st)
 	return nil
 }
