@@ -43,6 +43,7 @@ var plan = map[string]string{
 	"internal/buildcache":          "",
 	"internal/kube/kubetest":       "internal/buildcache",
 	"internal/tailnet/tailnettest": "",
+	"test/rig":                     "internal/buildcache internal/door internal/kube/kubetest internal/tailnet/tailnettest",
 
 	"cmd/tka": "internal/cli",
 	"cmd/tailplaned": "api/v1alpha1 internal/access internal/audit internal/door internal/kube internal/settings internal/signin " +
@@ -50,11 +51,11 @@ var plan = map[string]string{
 }
 
 // benches are the rooms that only tests and the testbed may import.
-var benches = []string{"internal/buildcache", "internal/kube/kubetest", "internal/tailnet/tailnettest"}
+var benches = []string{"internal/buildcache", "internal/kube/kubetest", "internal/tailnet/tailnettest", "test/rig"}
 
 // worlds lists each outside world and the only rooms that may speak to it.
 var worlds = map[string]string{
-	"tailscale.com/":                 "internal/tailnet internal/tailnet/tailnettest",
+	"tailscale.com/":                 "internal/tailnet internal/tailnet/tailnettest test/rig",
 	"sigs.k8s.io/controller-runtime": "internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",
 	"k8s.io/client-go/":              "internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",
 	"k8s.io/":                        "api/v1alpha1 internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",

@@ -45,10 +45,16 @@ func Decide(c Caller, v Verb, pol Policy, now time.Time) (Permit, error) {
 	grants, err := pol.entitle(c)
 	p := Permit{caller: c, verb: v, policy: pol, grants: grants, at: now, until: now.Add(visitLife)}
 	switch v {
-	case SigninLogin, SigninRead, SigninKubeconfig, ClusterInfo:
+	case SigninLogin, SigninRead, ClusterInfo:
 		if err != nil {
 			return Permit{}, err
 		}
+		return p, nil
+	case SigninKubeconfig: // whoever has lost the grant comes in once more, to have the sign-in ended
+		if problem.CodeOf(err) == problem.BadCapability {
+			return Permit{}, err // a typing error in the policy withdraws nothing
+		}
+		p.owner = err
 		return p, nil
 	case SigninLogout:
 		p.owner = err

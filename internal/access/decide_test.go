@@ -216,7 +216,7 @@ func TestVerbs(t *testing.T) {
 	}{
 		{access.SigninLogin, "", problem.NoCapability, false},
 		{access.SigninRead, "", problem.NoCapability, false},
-		{access.SigninKubeconfig, "", problem.NoCapability, false},
+		{access.SigninKubeconfig, "", "", true},
 		{access.ClusterInfo, "", problem.NoCapability, false},
 		{access.SigninLogout, "", "", true},
 		{"signin.unheardOf", problem.Internal, problem.Internal, false},
@@ -233,6 +233,16 @@ func TestVerbs(t *testing.T) {
 		if err == nil && (p.OwnerOnly() != nil) != tt.ownerOnly {
 			t.Errorf("%q without a grant: owner only: %v", tt.verb, p.OwnerOnly())
 		}
+	}
+}
+
+// A typing error in the policy refuses a kubeconfig, but withdraws nothing.
+func TestABrokenRuleIsNoWithdrawal(t *testing.T) {
+	if _, err := access.Decide(alice(view, `{}`), access.SigninKubeconfig, policy, t0); problem.CodeOf(err) != problem.BadCapability {
+		t.Errorf("kubeconfig beside a broken rule: %v", err)
+	}
+	if p, err := access.Decide(alice(view, `{}`), access.SigninLogout, policy, t0); err != nil || p.OwnerOnly() == nil {
+		t.Errorf("logout beside a broken rule: %v", err)
 	}
 }
 

@@ -85,7 +85,7 @@ func (e permitMismatch) Error() string {
 // (none: the whole cluster), and the server still allows it. It asks "is this
 // still granted", not "what would be chosen now".
 func (p Permit) Covers(role Role, namespaces []string) bool {
-	if p.verb == "" || !slices.Contains(p.policy.Roles, role) {
+	if p.verb == "" || p.owner != nil || !slices.Contains(p.policy.Roles, role) {
 		return false
 	}
 	return slices.ContainsFunc(p.grants, func(g Grant) bool {

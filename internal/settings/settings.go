@@ -358,8 +358,10 @@ func (f File) Warnings() (w []string) {
 func (f File) AccessPolicy() access.Policy {
 	p := access.Policy{Capability: f.Signin.Capability, Min: time.Duration(f.Signin.Period.Min), Max: time.Duration(f.Signin.Period.Max),
 		Reserved: []string{f.Signin.Namespace, f.Signin.SystemNamespace}}
-	for _, r := range slices.Compact(slices.Sorted(slices.Values(f.Signin.Roles))) {
-		p.Roles = append(p.Roles, access.Role(r))
+	for _, r := range f.Signin.Roles {
+		if !slices.Contains(p.Roles, access.Role(r)) {
+			p.Roles = append(p.Roles, access.Role(r))
+		}
 	}
 	return p
 }

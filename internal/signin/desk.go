@@ -159,6 +159,19 @@ func (d *Desk) awaitGone(ctx context.Context, s Signin, limit time.Duration) (bo
 	return false, unavailable(err)
 }
 
+// mustOwn refuses who was let in only as the owner of a sign-in and has none,
+// at no cost to the API server.
+func (d *Desk) mustOwn(p access.Permit) error {
+	refused := p.OwnerOnly()
+	if refused == nil {
+		return nil
+	}
+	if _, there := d.Store.Known(OwnerOf(p.Caller()).Name()); there {
+		return nil
+	}
+	return refused
+}
+
 // own reads the caller's sign-in as it is stored.
 func (d *Desk) own(ctx context.Context, p access.Permit) (Signin, error) {
 	s, err := d.Store.Get(ctx, OwnerOf(p.Caller()).Name())
@@ -194,6 +207,9 @@ func (d *Desk) awaitReady(ctx context.Context, p access.Permit, req KubeconfigRe
 	if wait == 0 {
 		return nil
 	}
+	if p.OwnerOnly() != nil {
+		return nil // nothing to wait for
+	}
 	name := OwnerOf(p.Caller()).Name()
 	if _, err := d.Store.Get(ctx, name); errors.Is(err, ErrNotFound) {
 		return nil // nothing to wait for; the operation itself says so
@@ -219,6 +235,9 @@ func (d *Desk) awaitReady(ctx context.Context, p access.Permit, req KubeconfigRe
 func (d *Desk) kubeconfig(ctx context.Context, p access.Permit, _ KubeconfigRequest) (Kubeconfig, error) {
 	now := d.Now()
 	if err := p.Require(access.SigninKubeconfig, now); err != nil {
+		return Kubeconfig{}, err
+	}
+	if err := d.mustOwn(p); err != nil {
 		return Kubeconfig{}, err
 	}
 	s, err := d.own(ctx, p)
@@ -269,10 +288,8 @@ func (d *Desk) logout(ctx context.Context, p access.Permit, req LogoutRequest) (
 	if err := p.Require(access.SigninLogout, d.Now()); err != nil {
 		return Status{}, err
 	}
-	if refused := p.OwnerOnly(); refused != nil {
-		if _, there := d.Store.Known(OwnerOf(p.Caller()).Name()); !there {
-			return Status{}, refused // at no cost to the API server
-		}
+	if err := d.mustOwn(p); err != nil {
+		return Status{}, err
 	}
 	s, err := d.own(ctx, p)
 	if err != nil {

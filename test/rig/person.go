@@ -32,7 +32,12 @@ type Person struct {
 // access server. With tags it is nobody's.
 func (r *Rig) Person(ctx context.Context, host, login string, tags ...string) (*Person, error) {
 	p := &Person{rig: r, Node: r.Net.Node(host, login, tags...), Home: filepath.Join(r.Dir, "home", host)}
-	if err := os.MkdirAll(p.Home, 0o700); err != nil {
+	settings := filepath.Join(p.Home, ".config", "tka")
+	if err := os.MkdirAll(settings, 0o700); err != nil {
+		return nil, err
+	}
+	// As `tka config server` would write it.
+	if err := os.WriteFile(filepath.Join(settings, "config.yaml"), fmt.Appendf(nil, "server: tka.%s\n", r.Net.Suffix()), 0o600); err != nil {
 		return nil, err
 	}
 	if err := r.Net.Ready(ctx, p.Node); err != nil {

@@ -164,6 +164,7 @@ func (s *show) setUp(ctx context.Context) error {
 func (s *show) alice(ctx context.Context) error {
 	s.note("Her grant: view everywhere for 8h, and edit in the namespace shop for 1h.")
 	return s.steps(ctx, "alice",
+		step{says: "tka knows where to ask", run: "tka config server tka." + s.rig.Net.Suffix()},
 		step{says: "she is signed in", run: "tka login --use", wants: []string{"view"}},
 		step{says: "no token lies in her kubeconfig", check: s.noTokenOnDisk},
 		step{says: "she sees what view allows", run: "kubectl get configmaps -n shop", wants: []string{"prices"}},
