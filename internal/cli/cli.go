@@ -40,8 +40,9 @@ type tka struct {
 	color      string
 	plain      bool
 
-	loaded *settings // of the settings file, read once
-	cancel context.CancelFunc
+	context string    // kubectl's flag, for the plugin form
+	loaded  *settings // of the settings file, read once
+	cancel  context.CancelFunc
 }
 
 const defaultTimeout = 30 * time.Second
@@ -79,7 +80,8 @@ policy says which role you get and for how long, and kubectl works until then.`,
 		PersistentPreRunE: t.begin,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
-	if programName(t.Args[0]) == "kubectl-tka" {
+	kubectlPlugin := programName(t.Args[0]) == "kubectl-tka"
+	if kubectlPlugin {
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl tka"}
 	}
 	root.SetIn(t.In)
@@ -98,6 +100,9 @@ policy says which role you get and for how long, and kubectl works until then.`,
 	f.DurationVar(&t.timeout, "timeout", defaultTimeout, "time limit of the whole command")
 	f.StringVar(&t.color, "color", "auto", "colours: auto, always or never")
 	f.BoolVar(&t.plain, "plain", false, "no colours and no symbols")
+	if kubectlPlugin {
+		f.StringVar(&t.context, "context", "", "kubeconfig context whose cluster is meant, among those that login wrote")
+	}
 	t.complete(root, "server", t.serverNames)
 	t.complete(root, "output", fixed(outputs...))
 	t.complete(root, "color", fixed(colors...))
@@ -118,6 +123,15 @@ func (t *tka) begin(cmd *cobra.Command, _ []string) error {
 	}
 	if t.output != "" {
 		if err := oneOf("--output", t.output, outputs); err != nil {
+			return err
+		}
+	}
+	if f := cmd.Flags().Lookup("cluster"); t.context != "" && f != nil && !f.Changed {
+		cluster, err := t.clusterOfContext()
+		if err != nil {
+			return err
+		}
+		if err := f.Value.Set(cluster); err != nil {
 			return err
 		}
 	}
@@ -142,17 +156,25 @@ func (t *tka) warn(format string, args ...any) {
 }
 
 // ask puts a question that needs a yes; flag is what answers it without asking.
-func (t *tka) ask(question, flag string) error {
+func (t *tka) ask(ctx context.Context, question, flag string) error {
 	if t.noInput || !isTerminal(t.In) {
 		return usage("%s", question).try("Say yes with %s.", flag)
 	}
 	fmt.Fprintf(t.Err, "%s [y/N] ", safe(question))
-	var answer string
-	fmt.Fscanln(t.In, &answer)
-	if a := strings.ToLower(answer); a != "y" && a != "yes" {
-		return fail(exitFailed, "not done: the answer was not yes")
+	answer := make(chan string, 1)
+	go func() { // reading cannot be stopped; a signal ends the program without it
+		var a string
+		fmt.Fscanln(t.In, &a)
+		answer <- strings.ToLower(a)
+	}()
+	select {
+	case a := <-answer:
+		if a == "y" || a == "yes" {
+			return nil
+		}
+	case <-ctx.Done():
 	}
-	return nil
+	return fail(exitFailed, "not done: the answer was not yes")
 }
 
 // isTerminal reports whether f is a terminal. The null device is a character

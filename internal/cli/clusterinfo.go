@@ -32,14 +32,14 @@ func (t *tka) clusterInfo() *cobra.Command {
 // clusterItem is what a server says of its cluster.
 type clusterItem struct {
 	meta
-	Name       string            `json:"name"`
-	Server     string            `json:"server"` // the access server's URL
-	APIServer  string            `json:"apiServer"`
-	CASHA256   string            `json:"caSHA256"` // of the first certificate, in hexadecimal
-	CAData     []byte            `json:"caData"`   // PEM, base64
-	Labels     map[string]string `json:"labels"`
-	Version    string            `json:"version"` // of the access server
-	InsecureCA bool              `json:"insecureSkipTLSVerify"`
+	Name      string            `json:"name"`
+	Server    string            `json:"server"` // the access server's URL
+	APIServer string            `json:"apiServer"`
+	CASHA256  string            `json:"caSHA256"` // of the first certificate, in hexadecimal
+	CAData    []byte            `json:"caData"`   // PEM, base64
+	Labels    map[string]string `json:"labels"`
+	Version   string            `json:"version"` // of the access server
+	Insecure  bool              `json:"insecureSkipTLSVerify"`
 }
 
 func (t *tka) doClusterInfo(ctx context.Context, cluster string) error {
@@ -69,7 +69,7 @@ func (t *tka) doClusterInfo(ctx context.Context, cluster string) error {
 			header, row = append(header, "SERVER", "CA SHA-256"), append(row, plain(item.Server, item.CASHA256)...)
 		}
 		t.writeTable(t.Out, header, [][]cell{row})
-		if item.InsecureCA {
+		if item.Insecure {
 			t.warn("this cluster is reached without checking its certificate; tka does not write such an entry")
 		}
 	}})

@@ -153,7 +153,7 @@ func (t *tka) writeSetting(cmd *cobra.Command, key, value string) error {
 		return err
 	}
 	if _, err := parseSettings(text); err != nil {
-		return usage("%s: %v", key, errors.Unwrap(err)).because(err).try("See the keys: tka config --help")
+		return usage("%s cannot be %q: %v", key, value, err).because(err).try("See the keys: tka config --help")
 	}
 	if err := writeOwn(path, text); err != nil {
 		return settingsError(err)

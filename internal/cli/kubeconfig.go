@@ -51,7 +51,7 @@ func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
 		return err
 	}
 	if kf.out != "" {
-		if err := t.mayReplace(kf.out, kf.yes); err != nil {
+		if err := t.mayReplace(ctx, kf.out, kf.yes); err != nil {
 			return err
 		}
 	}
@@ -96,19 +96,19 @@ func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
 	if err := writeOwn(kf.out, text); err != nil {
 		return outError(kf.out, err)
 	}
-	t.hint("Use it: kubectl --kubeconfig %s get pods", kf.out)
+	t.hint("Use it: kubectl --kubeconfig %s get pods", word(kf.out))
 	return nil
 }
 
 // mayReplace asks before a file is replaced, and refuses files that are not ours.
-func (t *tka) mayReplace(path string, yes bool) error {
+func (t *tka) mayReplace(ctx context.Context, path string, yes bool) error {
 	if err := checkOwn(path); err != nil {
 		return outError(path, err)
 	}
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) || yes {
 		return nil
 	}
-	return t.ask(fmt.Sprintf("%s exists; replace it?", path), "--yes")
+	return t.ask(ctx, fmt.Sprintf("%s exists; replace it?", path), "--yes")
 }
 
 func outError(path string, err error) error {

@@ -92,6 +92,7 @@ func (l *link) explain(ctx context.Context, err error) *fault {
 	_, badCertificate := errors.AsType[*tls.CertificateVerificationError](err)
 	_, noTLS := errors.AsType[tls.RecordHeaderError](err)
 	_, alert := errors.AsType[tls.AlertError](err)
+	noTLS = noTLS || errors.Is(err, http.ErrSchemeMismatch)
 	_, isNet := errors.AsType[net.Error](err)
 	switch {
 	case isRedirect:

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
@@ -111,7 +113,7 @@ func (t *tka) doLogin(ctx context.Context, lf loginFlags) error {
 	}
 	st := accepted.Status
 	entry := t.entry(set, g.Kubeconfig, st.Namespaces)
-	changed, err := t.editKube(ctx, func(k kubefiles) error { return notOursFault(k.merge(entry, lf.use)) })
+	changed, err := t.editKube(ctx, func(k kubefiles) error { return t.mergeLogin(k, entry, l.base, lf.use) })
 	if err != nil {
 		return stillSignedIn(err)
 	}
@@ -146,6 +148,43 @@ func (t *tka) showLogin(res loginResult) error {
 	return err
 }
 
+// mergeLogin writes the entries of a sign-in that the server at base gave.
+func (t *tka) mergeLogin(k kubefiles, entry kubeEntry, base string, use bool) error {
+	if err := t.sameCluster(k, entry, base); err != nil {
+		return err
+	}
+	err := k.merge(entry, use)
+	other, ok := errors.AsType[*notOurs](err)
+	if !ok {
+		return err
+	}
+	return fail(exitFailed, "the kubeconfig is left alone: %v", err).because(err).
+		try("Use another file: --kubeconfig FILE, or another prefix: tka config prefix NAME-").
+		try("If it is a remainder: kubectl config delete-%s %s", other.what, other.name)
+}
+
+// sameCluster refuses a server that gives its cluster the name of one that this
+// machine knows from another server, with another authority: commands meant for
+// the one would go to the other.
+func (t *tka) sameCluster(k kubefiles, entry kubeEntry, base string) error {
+	_, have := k.find(clustersList, entry.name)
+	ca := child(have, "certificate-authority-data")
+	if ca == nil || ca.Value == base64.StdEncoding.EncodeToString(entry.ca) {
+		return nil
+	}
+	machine, err := t.known()
+	if err != nil {
+		return err
+	}
+	known, ok := machine.serving(entry.cluster)
+	if !ok || known.URL == base {
+		return nil
+	}
+	return fail(exitRefused, "The server %s says that its cluster is %s, and so does %s, with another certificate authority", base, entry.cluster, known.URL).
+		try("If it moved, sign out first: tka logout --server %s", known.URL).
+		try("To have both: --kubeconfig FILE, or another prefix: tka config prefix NAME-")
+}
+
 // planLogin says what login would do. The server is only asked how its cluster
 // is reached.
 func (t *tka) planLogin(ctx context.Context, l *link, lf loginFlags, set *settings) error {
@@ -169,7 +208,7 @@ func (t *tka) planLogin(ctx context.Context, l *link, lf loginFlags, set *settin
 		return err
 	}
 	entry := t.entry(set, k, lf.namespaces)
-	if err := notOursFault(files.merge(entry, lf.use)); err != nil {
+	if err := t.mergeLogin(files, entry, l.base, lf.use); err != nil {
 		return err
 	}
 	plan := struct {
@@ -227,21 +266,10 @@ func stillSignedIn(err error) error {
 	if !ok {
 		f = fail(exitFailed, "%v", err).because(err)
 	}
-	if f.code == exitNotReady || f.code == exitRefused {
+	if _, theirs := errors.AsType[*problem.Error](err); theirs || f.code == exitNotReady {
 		return f // the server's own answer says how it stands
 	}
 	return f.try("You are signed in all the same; to end it: tka logout")
-}
-
-// notOursFault says how to get around an entry that somebody else made.
-func notOursFault(err error) error {
-	other, ok := errors.AsType[*notOurs](err)
-	if !ok {
-		return err
-	}
-	return fail(exitFailed, "the kubeconfig is left alone: %v", err).because(err).
-		try("Use another file: --kubeconfig FILE, or another prefix: tka config prefix NAME-").
-		try("If it is a remainder: kubectl config delete-%s %s", other.what, other.name)
 }
 
 // entry is what to write into a kubeconfig for k.

@@ -54,11 +54,10 @@ func oneOf(what, value string, values []string) error {
 	if slices.Contains(values, value) {
 		return nil
 	}
-	f := usage("%s is %q; it can be %s", what, value, strings.Join(values, ", "))
 	if near := nearest(value, values); near != "" {
-		f.try("%s %s", what, near)
+		return usage("%s is %q; did you mean %q?", what, value, near)
 	}
-	return f
+	return usage("%s is %q; it can be %s", what, value, strings.Join(values, ", "))
 }
 
 func unknownFlag(err error) (string, bool) {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/pem"
@@ -19,6 +20,28 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
+// clusterOfContext is the cluster of a context that login wrote: kubectl's
+// --context names clusters in this way.
+func (t *tka) clusterOfContext() (string, error) {
+	paths, err := t.kubePaths()
+	if err != nil {
+		return "", err
+	}
+	files, err := readKubefiles(paths)
+	if err != nil {
+		return "", err
+	}
+	_, context := files.find(contextsList, t.context)
+	if user := child(context, "user"); user != nil {
+		if _, entry := files.find(usersList, user.Value); entry != nil {
+			if cluster, ours := pluginOf(entry); ours {
+				return cluster, nil
+			}
+		}
+	}
+	return "", usage("the kubeconfig has no context %q that tka made", t.context).try("See the contexts: kubectl config get-contexts")
+}
+
 // connect makes the way to the server that the flags, this machine's memory of
 // clusters and the settings name, in this order. It asks nothing yet.
 func (t *tka) connect(cluster string) (*link, error) {
@@ -26,16 +49,14 @@ func (t *tka) connect(cluster string) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	name := set.Server
-	switch known, err := t.known(); {
-	case t.server != "":
-		name = t.server
-	case cluster == "":
-	case err != nil:
-		return nil, err
-	default:
-		if k, ok := known.serving(cluster); ok {
-			name = k.URL
+	name := cmp.Or(t.server, set.Server)
+	if t.server == "" && cluster != "" {
+		k, err := t.known()
+		if err != nil {
+			return nil, err
+		}
+		if s, ok := k.serving(cluster); ok {
+			name = s.URL
 		}
 	}
 	base, err := set.address(name)
