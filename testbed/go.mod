@@ -2,7 +2,11 @@ module github.com/tailplane/tailplane/testbed
 
 go 1.26.6
 
-require github.com/tailplane/tailplane v0.0.0
+require (
+	github.com/tailplane/tailplane v0.0.0
+	tailscale.com v1.102.5
+	tailscale.com/client/tailscale/v2 v2.9.0
+)
 
 require (
 	filippo.io/edwards25519 v1.2.0 // indirect
@@ -79,6 +83,7 @@ require (
 	google.golang.org/protobuf v1.36.12-0.20260120151049-f2248ac996af // indirect
 	gopkg.in/evanphx/json-patch.v4 v4.13.0 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
+	gopkg.in/square/go-jose.v2 v2.6.0 // indirect
 	gvisor.dev/gvisor v0.0.0-20260224225140-573d5e7127a8 // indirect
 	k8s.io/api v0.37.0 // indirect
 	k8s.io/apimachinery v0.37.0 // indirect
@@ -90,7 +95,8 @@ require (
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
 	sigs.k8s.io/yaml v1.6.0 // indirect
-	tailscale.com v1.102.5 // indirect
 )
 
 replace github.com/tailplane/tailplane => ../
+
+tool tailscale.com/cmd/tsidp
