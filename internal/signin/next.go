@@ -176,7 +176,7 @@ func Next(f Facts, now time.Time) (Step, time.Time) {
 	if reason, message, again := f.refusal(now); reason != "" {
 		return f.refuse(reason, message), earliest(end, again)
 	}
-	if f.ServiceAccountUID != "" && (f.Account == nil || f.Account.UID != f.ServiceAccountUID || f.Account.Deleting) {
+	if f.ServiceAccountUID != "" && !f.intact() {
 		return Step{Deed: End, Report: f.reported(), Delete: true}, now
 	}
 	return f.provision(end), end
@@ -231,7 +231,14 @@ func (f Facts) takeDown(step Step) Step {
 }
 
 // ours reports whether the account was made by us, for this or an earlier sign-in.
-func (f Facts) ours() bool { return f.Account.Owner == f.UID || f.Account.Signin != "" }
+func (f Facts) ours() bool {
+	return f.Account.Owner == f.UID || f.Account.Signin != "" || f.Account.UID == f.ServiceAccountUID
+}
+
+// intact reports whether the account is still the one that was made.
+func (f Facts) intact() bool {
+	return f.Account != nil && f.Account.UID == f.ServiceAccountUID && f.Account.Owner == f.UID && !f.Account.Deleting
+}
 
 // refusal returns why the sign-in cannot be provisioned, and when that may change if not
 // by an event; or "".
@@ -252,17 +259,30 @@ func (f Facts) refusal(now time.Time) (reason, message string, again time.Time) 
 			return ReasonRoleNotAllowed, fmt.Sprintf("Nothing is bound in the namespace %s: it is Tailplane's own.", ns), time.Time{}
 		}
 	}
+	there, _ := f.present()
 	switch {
 	case r.RequireAdmissionPolicy && !f.PolicyOn:
 		return ReasonAdmissionPolicyMissing, "The admission policy that lets only the access server write sign-ins is not in force.", now.Add(r.Recheck)
 	case !f.RoleExists:
 		return ReasonRoleNotFound, fmt.Sprintf("The cluster has no ClusterRole %q.", f.Role), now.Add(r.Recheck)
-	case len(f.Namespaces) > 0 && len(f.Existing) == 0:
+	case len(f.Namespaces) > 0 && len(there) == 0:
 		return ReasonNoNamespace, "The cluster has none of the namespaces " + strings.Join(f.Namespaces, ", ") + ".", time.Time{}
 	case f.Account != nil && f.ServiceAccountUID == "" && !f.ours():
 		return ReasonNameTaken, "There is a ServiceAccount of this name that Tailplane did not make; it is not adopted.", time.Time{}
 	}
 	return "", "", time.Time{}
+}
+
+// present divides the wished namespaces into those that the cluster has and the rest.
+func (f Facts) present() (there, missing []string) {
+	for _, ns := range f.Namespaces {
+		if slices.Contains(f.Existing, ns) {
+			there = append(there, ns)
+		} else {
+			missing = append(missing, ns)
+		}
+	}
+	return there, missing
 }
 
 // provision makes what is missing and removes what is wrong.
@@ -271,14 +291,9 @@ func (f Facts) provision(end time.Time) Step {
 	where := "in the whole cluster"
 	places := []string{""}
 	if len(f.Namespaces) > 0 {
-		places = f.Existing
+		places, r.MissingNamespaces = f.present()
 		where = "in " + strings.Join(places, ", ")
 		r.Namespaces = places
-		for _, ns := range f.Namespaces {
-			if !slices.Contains(places, ns) {
-				r.MissingNamespaces = append(r.MissingNamespaces, ns)
-			}
-		}
 	}
 	r.Message = fmt.Sprintf("The role %s is bound %s.", f.Role, where)
 	step := Step{Deed: Keep}

@@ -1,0 +1,509 @@
+package signin
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+)
+
+var (
+	t0    = time.Date(2026, 11, 21, 11, 41, 8, 0, time.UTC)
+	alice = Owner{Login: "alice@a.example", DeviceID: "n1", DeviceName: "laptop", Tailnet: "a.example"}
+	rules = Rules{Roles: []access.Role{"view", "edit"}, Min: 10 * time.Minute, Max: 24 * time.Hour, MaxLife: 24 * time.Hour,
+		KeepExpired: 10 * time.Minute, Reserved: []string{"tailplane-system", "tailplane-signins"}, RequireAdmissionPolicy: true, Recheck: 30 * time.Second}
+)
+
+// asked is a sign-in that was just written, in a cluster that allows it.
+func asked(change ...func(*Facts)) Facts {
+	f := Facts{
+		Signin: Signin{Name: alice.Name(), UID: "s1", Generation: 1, Owner: alice, Role: "view", Period: 8 * time.Hour, AskedAt: t0, Created: t0},
+		Held:   true, RoleExists: true, PolicyOn: true, Rules: rules,
+	}
+	for _, c := range change {
+		c(&f)
+	}
+	return f
+}
+
+// live is a sign-in that was provisioned.
+func live(change ...func(*Facts)) Facts {
+	f := asked()
+	f.Account = &Account{UID: "a1", Owner: "s1", Signin: "s1"}
+	f.Bindings = []Binding{right("")}
+	step, _ := f.provision(f.End()), 0
+	store(&f, step.Report, t0)
+	for _, c := range change {
+		c(&f)
+	}
+	return f
+}
+
+func inNamespaces(f *Facts) {
+	f.Namespaces, f.Existing = []string{"jobs", "shop"}, []string{"jobs", "shop"}
+}
+
+func right(ns string) Binding {
+	return Binding{Namespace: ns, Name: BindingName(alice.Name()), UID: "b1" + ns, Role: "view", Account: alice.Name(), Signin: "s1"}
+}
+
+func unmade(b Binding) Binding { b.UID = ""; return b }
+
+// store does to f what storing a report does.
+func store(f *Facts, r Report, now time.Time) {
+	f.Phase, f.Reason, f.Message, f.ValidUntil = r.Phase, r.Reason, r.Message, r.ValidUntil
+	f.BoundRole, f.BoundNamespaces, f.MissingNamespaces = r.Role, r.Namespaces, r.MissingNamespaces
+	f.ServiceAccount, f.ServiceAccountUID, f.ObservedGeneration = r.ServiceAccount, r.ServiceAccountUID, r.Generation
+	if r.Phase == PhaseExpired && f.ExpiredAt.IsZero() {
+		f.ExpiredAt = now
+	}
+}
+
+// SGN-07: every row of the table, with its reason.
+func TestNext(t *testing.T) {
+	end := t0.Add(8 * time.Hour)
+	soon := t0.Add(time.Minute)
+	dead := Account{UID: "a0", Owner: "s0", Signin: "s0"}
+	tests := []struct {
+		row  string
+		why  string
+		f    Facts
+		now  time.Time
+		deed Deed
+		step func(*Step) // what the step must be beside its deed and report
+		wake time.Time
+	}{
+		{"1", "deletion: rights first, then the account, then the sign-in", live(func(f *Facts) { f.Deleting = true }), soon, Revoke,
+			func(s *Step) {
+				s.Unbind, s.Drop, s.Release = []Binding{right("")}, &Account{"a1", "s1", "s1", false}, true
+			}, time.Time{}},
+		{"1", "deletion with nothing left: not found is success", asked(func(f *Facts) { f.Deleting = true }), soon, Revoke,
+			func(s *Step) { s.Release = true }, time.Time{}},
+		{"1", "deletion that somebody else's finalizer delays: ours is off, so only the status is told", live(func(f *Facts) { f.Deleting, f.Held, f.Account, f.Bindings = true, false, nil, nil }), soon, Revoke, nil, time.Time{}},
+		{"1", "the same once told: no write", asked(func(f *Facts) {
+			f.Deleting, f.Held = true, false
+			store(f, f.nothing(PhaseEnding, ReasonEnding, "It is being deleted."), t0)
+		}), soon, Keep, nil, time.Time{}},
+		{"1", "deletion wins over expiry", live(func(f *Facts) { f.Deleting = true }), end.Add(time.Hour), Revoke,
+			func(s *Step) {
+				s.Unbind, s.Drop, s.Release = []Binding{right("")}, &Account{"a1", "s1", "s1", false}, true
+			}, time.Time{}},
+		{"1", "deletion leaves somebody else's ServiceAccount alone", asked(func(f *Facts) { f.Deleting, f.Account = true, &Account{UID: "x"} }), soon, Revoke,
+			func(s *Step) { s.Release = true }, time.Time{}},
+		{"2", "expired: take down what is left", expired(end), end, Clear,
+			func(s *Step) {
+				s.Unbind, s.Drop, s.Release = []Binding{right("")}, &Account{"a1", "s1", "s1", false}, true
+			}, end.Add(10 * time.Minute)},
+		{"2", "expired and taken down: it stays to be read", cleared(end), end.Add(time.Minute), Keep, nil, end.Add(10 * time.Minute)},
+		{"2", "expired long enough: delete it", cleared(end), end.Add(10 * time.Minute), Remove, func(s *Step) { s.Delete = true }, time.Time{}},
+		{"2", "expired never goes back, whatever is written after", cleared(end, func(f *Facts) { f.AskedAt, f.Generation = end, 2 }), end.Add(time.Minute), Clear, nil, end.Add(10 * time.Minute)},
+		{"3", "the second of the end is no longer the sign-in's", live(), end, Expire, nil, end},
+		{"3", "a nanosecond before it still is", live(), end.Add(-1), Keep, nil, end},
+		{"3", "a sign-in that nobody provisioned ends as well", asked(), end, Expire, nil, end},
+		{"3", "a refused one too", refused(), end, Expire, nil, end},
+		{"3", "extended before the old end was acted upon: it goes on", live(func(f *Facts) { f.AskedAt, f.Generation = end.Add(-time.Second), 2 }), end.Add(time.Second), Extend, nil, end.Add(8*time.Hour - time.Second)},
+		{"3", "maxLife ends it whatever was asked", live(func(f *Facts) { f.AskedAt, f.Generation = t0.Add(20*time.Hour), 2 }), t0.Add(24 * time.Hour), Expire, nil, t0.Add(24 * time.Hour)},
+		{"4", "role not on the list", asked(func(f *Facts) { f.Role = "cluster-admin" }), soon, Refuse, nil, end},
+		{"4", "no role", asked(func(f *Facts) { f.Role = "" }), soon, Refuse, nil, end},
+		{"4", "role taken off the list while bound: it goes", live(func(f *Facts) { f.Rules.Roles = []access.Role{"edit"} }), soon, Refuse,
+			func(s *Step) { s.Unbind, s.Drop = []Binding{right("")}, &Account{"a1", "s1", "s1", false} }, end},
+		{"4", "role absent in the cluster: cannot be watched", asked(func(f *Facts) { f.RoleExists = false }), soon, Refuse, nil, soon.Add(30 * time.Second)},
+		{"4", "period below the least", asked(func(f *Facts) { f.Period = 10*time.Minute - 1 }), soon, Refuse, nil, t0.Add(10*time.Minute - time.Second)},
+		{"4", "period above the most", asked(func(f *Facts) { f.Period, f.Rules.MaxLife = 25*time.Hour, 0 }), soon, Refuse, nil, t0.Add(25 * time.Hour)},
+		{"4", "a negative period is over at once", asked(func(f *Facts) { f.Period = -time.Hour }), soon, Expire, nil, soon},
+		{"4", "a name that is another owner's: forged", asked(func(f *Facts) { f.Name = "ceo-0123456789abcdef0123" }), soon, Refuse, nil, end},
+		{"4", "a login of the same first part is another person", asked(func(f *Facts) { f.Owner.Login = "alice@b.example" }), soon, Refuse, nil, end},
+		{"4", "asked more than a minute ahead: it waits for the clock", asked(func(f *Facts) { f.AskedAt, f.Rules.MaxLife = soon.Add(time.Hour), 0 }), soon, Refuse, nil, soon.Add(time.Hour - time.Minute)},
+		{"4", "a minute ahead is tolerable", asked(func(f *Facts) { f.AskedAt = soon.Add(time.Minute) }), soon, Provision,
+			func(s *Step) { s.Make, s.Bind = true, []Binding{unmade(right(""))} }, soon.Add(time.Minute + 8*time.Hour)},
+		{"4", "the year 9999: refused, and over when its life is", asked(func(f *Facts) { f.AskedAt = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC) }), soon, Refuse, nil, t0.Add(24 * time.Hour)},
+		{"4", "no admission policy: anybody might have written it", asked(func(f *Facts) { f.PolicyOn = false }), soon, Refuse, nil, soon.Add(30 * time.Second)},
+		{"4", "no admission policy, and none required", asked(func(f *Facts) { f.PolicyOn, f.Rules.RequireAdmissionPolicy = false, false }), soon, Provision,
+			func(s *Step) { s.Make, s.Bind = true, []Binding{unmade(right(""))} }, end},
+		{"4", "one of our own namespaces", asked(inNamespaces, func(f *Facts) { f.Namespaces = []string{"shop", "tailplane-system"} }), soon, Refuse, nil, end},
+		{"4", "none of the namespaces exists: one is watched for", asked(inNamespaces, func(f *Facts) { f.Existing = nil }), soon, Refuse, nil, end},
+		{"4", "refused and told: no write", refused(), soon, Keep, nil, end},
+		{"4", "refused, and allowed now", refused(func(f *Facts) { f.Rules.Roles = []access.Role{"view", "admin"} }), soon, Provision,
+			func(s *Step) {
+				b := unmade(right(""))
+				b.Role = "admin"
+				s.Make, s.Bind = true, []Binding{b}
+			}, end},
+		{"5", "its ServiceAccount is gone", live(func(f *Facts) { f.Account = nil }), soon, End, func(s *Step) { s.Delete = true }, soon},
+		{"5", "its ServiceAccount was made anew by somebody", live(func(f *Facts) { f.Account = &Account{UID: "a2"} }), soon, End, func(s *Step) { s.Delete = true }, soon},
+		{"5", "its ServiceAccount is dying", live(func(f *Facts) { f.Account.Deleting = true }), soon, End, func(s *Step) { s.Delete = true }, soon},
+		{"5", "its ServiceAccount was taken from it", live(func(f *Facts) { f.Account.Owner = "" }), soon, End, func(s *Step) { s.Delete = true }, soon},
+		{"5b", "no ServiceAccount yet", asked(), soon, Provision, func(s *Step) { s.Make, s.Bind = true, []Binding{unmade(right(""))} }, end},
+		{"5b", "ours, from before we were killed", asked(func(f *Facts) { f.Account = &Account{UID: "a1", Owner: "s1", Signin: "s1"} }), soon, Provision,
+			func(s *Step) { s.Bind = []Binding{unmade(right(""))} }, end},
+		{"5b", "left by a dead sign-in of that name", asked(func(f *Facts) { f.Account = new(dead) }), soon, Replace,
+			func(s *Step) { s.Drop, s.Make, s.Bind = new(dead), true, []Binding{unmade(right(""))} }, end},
+		{"5b", "foreign: never adopted, it may have a token that lasts", asked(func(f *Facts) { f.Account = &Account{UID: "x", Owner: "somebody"} }), soon, Refuse, nil, end},
+		{"6", "binding missing", live(func(f *Facts) { f.Bindings = nil }), soon, Correct, func(s *Step) { s.Bind = []Binding{unmade(right(""))} }, end},
+		{"6", "binding of another role: a roleRef cannot be changed, so it goes", live(func(f *Facts) { f.Bindings[0].Role = "edit" }), soon, Correct,
+			func(s *Step) {
+				b := right("")
+				b.Role = "edit"
+				s.Unbind, s.Bind = []Binding{b}, []Binding{unmade(right(""))}
+			}, end},
+		{"6", "binding with other subjects", live(func(f *Facts) { f.Bindings[0].Account = "" }), soon, Correct,
+			func(s *Step) {
+				b := right("")
+				b.Account = ""
+				s.Unbind, s.Bind = []Binding{b}, []Binding{unmade(right(""))}
+			}, end},
+		{"6", "binding without our labels", live(func(f *Facts) { f.Bindings[0].Signin = "" }), soon, Correct,
+			func(s *Step) {
+				b := right("")
+				b.Signin = ""
+				s.Unbind, s.Bind = []Binding{b}, []Binding{unmade(right(""))}
+			}, end},
+		{"6", "binding left by a dead sign-in", asked(func(f *Facts) { b := right(""); b.Signin = "s0"; f.Bindings = []Binding{b} }), soon, Replace,
+			func(s *Step) {
+				b := right("")
+				b.Signin = "s0"
+				s.Unbind, s.Make, s.Bind = []Binding{b}, true, []Binding{unmade(right(""))}
+			}, end},
+		{"6", "one binding too many, elsewhere", live(func(f *Facts) { f.Bindings = append(f.Bindings, right("kube-system")) }), soon, Correct,
+			func(s *Step) { s.Unbind = []Binding{right("kube-system")} }, end},
+		{"6", "a copy of the binding under another name", live(func(f *Facts) { b := right(""); b.Name = "copy"; f.Bindings = append(f.Bindings, b) }), soon, Correct,
+			func(s *Step) { b := right(""); b.Name = "copy"; s.Unbind = []Binding{b} }, end},
+		{"6", "a binding of the whole cluster beside those of namespaces", asked(inNamespaces, func(f *Facts) { f.Bindings = []Binding{right("")} }), soon, Provision,
+			func(s *Step) {
+				s.Unbind, s.Make, s.Bind = []Binding{right("")}, true, []Binding{unmade(right("jobs")), unmade(right("shop"))}
+			}, end},
+		{"6", "a namespace that is missing is left out, and reported", asked(inNamespaces, func(f *Facts) { f.Existing = []string{"shop"} }), soon, Provision,
+			func(s *Step) {
+				s.Make, s.Bind = true, []Binding{unmade(right("shop"))}
+				s.Report.MissingNamespaces = []string{"jobs"}
+			}, end},
+		{"7", "asked again: the end moves", live(func(f *Facts) { f.AskedAt, f.Generation = soon, 2 }), soon, Extend, nil, soon.Add(8 * time.Hour)},
+		{"7", "a shorter period shortens", live(func(f *Facts) { f.Period, f.Generation = time.Hour, 2 }), soon, Extend, nil, t0.Add(time.Hour)},
+		{"7", "maxLife bounds extensions", live(func(f *Facts) { f.AskedAt, f.Generation = t0.Add(20*time.Hour), 2 }), t0.Add(20 * time.Hour), Extend, nil, t0.Add(24 * time.Hour)},
+		{"7", "no maxLife", live(func(f *Facts) { f.AskedAt, f.Generation, f.Rules.MaxLife = t0.Add(20*time.Hour), 2, 0 }), t0.Add(20 * time.Hour), Extend, nil, t0.Add(28 * time.Hour)},
+		{"8", "all as wished: no write", live(), soon, Keep, nil, end},
+		{"8", "a fraction of a second cannot be stored, so it is no difference", live(func(f *Facts) { f.Period += time.Second / 2 }), soon, Keep, nil, end},
+	}
+	for _, tt := range tests {
+		t.Run(tt.row+" "+tt.why, func(t *testing.T) {
+			step, wake := Next(tt.f, tt.now)
+			want := Step{Deed: tt.deed, Report: step.Report}
+			if tt.step != nil {
+				tt.step(&want)
+			}
+			if !reflect.DeepEqual(step, want) {
+				t.Errorf("step\n%+v, want\n%+v", step, want)
+			}
+			if !wake.Equal(tt.wake) {
+				t.Errorf("wake at %v, want %v", wake, tt.wake)
+			}
+			if tt.deed == Keep && !step.Report.same(tt.f.reported()) {
+				t.Errorf("kept, and yet there is something to write: %+v, stored is %+v", step.Report, tt.f.reported())
+			}
+		})
+	}
+}
+
+func expired(at time.Time) Facts {
+	f := live()
+	step, _ := Next(f, at)
+	store(&f, step.Report, at)
+	return f
+}
+
+func cleared(at time.Time, change ...func(*Facts)) Facts {
+	f := expired(at)
+	step, _ := Next(f, at)
+	carry(&f, step, at)
+	for _, c := range change {
+		c(&f)
+	}
+	return f
+}
+
+func refused(change ...func(*Facts)) Facts {
+	f := asked(func(f *Facts) { f.Role = "admin" })
+	step, _ := Next(f, t0)
+	store(&f, step.Report, t0)
+	for _, c := range change {
+		c(&f)
+	}
+	return f
+}
+
+// carry does to the facts what carrying out a step does, as far as it goes.
+func carry(f *Facts, s Step, now time.Time) {
+	f.Bindings = slices.DeleteFunc(slices.Clone(f.Bindings), func(b Binding) bool { return slices.Contains(s.Unbind, b) })
+	if len(f.Bindings) == 0 {
+		f.Bindings = nil
+	}
+	if s.Drop != nil {
+		f.Account = nil
+	}
+	r := s.Report
+	if s.Make {
+		f.Account = &Account{UID: "made" + now.String(), Owner: f.UID, Signin: f.UID}
+		r.ServiceAccountUID = f.Account.UID
+	}
+	for _, b := range s.Bind {
+		b.UID = fmt.Sprint("made", b.Namespace, now)
+		f.Bindings = append(f.Bindings, b)
+	}
+	store(f, r, now)
+	if s.Release {
+		f.Held = false
+	}
+	if s.Delete {
+		f.Deleting = true
+	}
+}
+
+// What a report says of a refusal: which reason, and that nothing is bound.
+func TestNextRefusals(t *testing.T) {
+	for reason, change := range map[string]func(*Facts){
+		ReasonRoleNotAllowed:         func(f *Facts) { f.Role = "cluster-admin" },
+		ReasonRoleNotFound:           func(f *Facts) { f.RoleExists = false },
+		ReasonNoNamespace:            func(f *Facts) { f.Namespaces = []string{"shop"} },
+		ReasonNameTaken:              func(f *Facts) { f.Name = "else" },
+		ReasonBadPeriod:              func(f *Facts) { f.Period = time.Minute },
+		ReasonClockSkew:              func(f *Facts) { f.AskedAt = t0.Add(2 * time.Minute) },
+		ReasonAdmissionPolicyMissing: func(f *Facts) { f.PolicyOn = false },
+	} {
+		t.Run(reason, func(t *testing.T) {
+			for name, f := range map[string]Facts{"new": asked(change), "live": live(change)} {
+				step, _ := Next(f, t0)
+				r := step.Report
+				if step.Deed != Refuse || r.Reason != reason || r.Message == "" || r.Phase != PhaseRefused || r.Generation != f.Generation {
+					t.Errorf("%s: %s %+v", name, step.Deed, r)
+				}
+				if r.Role != "" || r.ServiceAccountUID != "" || !r.ValidUntil.IsZero() {
+					t.Errorf("%s: a refusal says that something is bound: %+v", name, r)
+				}
+				if !reflect.DeepEqual(step.Unbind, f.Bindings) || (f.Account != nil) != (step.Drop != nil) || step.Release || step.Delete {
+					t.Errorf("%s: a refusal takes down what exists, and keeps the sign-in: %+v", name, step)
+				}
+			}
+		})
+	}
+}
+
+// A failure is never reported as ready, as over or as gone.
+func TestFailedClaimsNothing(t *testing.T) {
+	for _, deed := range []Deed{"", Keep, Provision, Replace, Extend, Correct, Refuse, Expire, Clear, Remove, End, Revoke} {
+		f := live()
+		r := Failed(f, Step{Deed: deed, Report: Report{Phase: PhaseRefused, Reason: ReasonRoleNotAllowed}}, ReasonForbidden, "no")
+		over := deed == Expire || deed == Clear || deed == Remove
+		if r.Phase == PhaseExpired || r.Phase == PhaseReady && !over || r.Role != f.BoundRole || r.ServiceAccountUID != f.ServiceAccountUID {
+			t.Errorf("%q: %+v", deed, r)
+		}
+	}
+}
+
+// anyFacts makes facts that need make no sense: a writer is not trusted, and the
+// operator may find anything.
+func anyFacts(r *rand.Rand) (Facts, time.Time) {
+	pick := func(p float64) bool { return r.Float64() < p }
+	when := func() time.Time { return t0.Add(time.Duration(r.Int64N(int64(60*time.Hour))) - 6*time.Hour) }
+	if pick(.5) { // one that makes sense, with a stranger's hand in it
+		f := []func() Facts{func() Facts { return asked() }, func() Facts { return live() }, func() Facts { return asked(inNamespaces) },
+			func() Facts { return refused() }, func() Facts { return expired(t0.Add(8 * time.Hour)) }, func() Facts { return cleared(t0.Add(8 * time.Hour)) }}[r.IntN(6)]()
+		for range r.IntN(3) {
+			g, _ := anyFacts(r)
+			switch r.IntN(8) {
+			case 0:
+				f.AskedAt, f.Generation = when(), f.Generation+1
+			case 1:
+				f.Account = g.Account
+			case 2:
+				f.Bindings = g.Bindings
+			case 3:
+				f.Deleting = true
+			case 4:
+				f.Period, f.Generation = g.Period, f.Generation+1
+			case 5:
+				f.RoleExists, f.PolicyOn, f.Existing = g.RoleExists, g.PolicyOn, g.Existing
+			case 6:
+				f.Held = g.Held
+			case 7:
+				f.Rules.Roles = []access.Role{"edit"}
+			}
+		}
+		return f, when()
+	}
+	owner := alice
+	f := Facts{
+		Signin: Signin{Name: owner.Name(), UID: "s1", Generation: r.Int64N(3), Owner: owner, Role: []access.Role{"view", "edit", "cluster-admin", ""}[r.IntN(4)],
+			Period:  []time.Duration{0, -time.Hour, time.Minute, 10 * time.Minute, time.Hour, 8 * time.Hour, 24 * time.Hour, 100 * time.Hour, 1<<63 - 1}[r.IntN(9)],
+			AskedAt: when(), Created: when(), Deleting: pick(.1),
+			Phase: []Phase{"", PhasePending, PhaseReady, PhaseRefused, PhaseEnding, PhaseExpired}[r.IntN(6)], ObservedGeneration: r.Int64N(3)},
+		Held: pick(.8), RoleExists: pick(.8), PolicyOn: pick(.8), Rules: rules,
+	}
+	if pick(.1) {
+		f.Name = "else"
+	}
+	if pick(.1) {
+		f.Rules.MaxLife = 0
+	}
+	if pick(.3) {
+		f.Namespaces = []string{"jobs", "shop"}
+		if pick(.1) {
+			f.Namespaces = append(f.Namespaces, "tailplane-system")
+		}
+		for _, ns := range f.Namespaces {
+			if pick(.7) {
+				f.Existing = append(f.Existing, ns)
+			}
+		}
+	}
+	if pick(.5) {
+		f.ValidUntil = when().Truncate(time.Second)
+		f.BoundRole, f.ServiceAccount, f.ServiceAccountUID = f.Role, f.Name, []string{"a1", "a2"}[r.IntN(2)]
+	}
+	if pick(.15) {
+		f.ExpiredAt = when()
+	}
+	if pick(.6) {
+		f.Account = &Account{UID: []string{"a1", "a2"}[r.IntN(2)], Owner: []string{"s1", "s0", ""}[r.IntN(3)], Signin: []string{"s1", "s0", ""}[r.IntN(3)], Deleting: pick(.1)}
+	}
+	for i := range r.IntN(4) {
+		f.Bindings = append(f.Bindings, Binding{Namespace: []string{"", "jobs", "shop", "else"}[r.IntN(4)], Name: []string{BindingName(f.Name), "copy"}[r.IntN(2)], UID: fmt.Sprint("b", i),
+			Role: []access.Role{"view", "edit", "cluster-admin", ""}[r.IntN(4)], Account: []string{f.Name, "", "else"}[r.IntN(3)], Signin: []string{"s1", "s0", ""}[r.IntN(3)]})
+	}
+	return f, when()
+}
+
+// SGN-07: the laws of Next, on facts that nobody would think of.
+func TestNextLaws(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 7))
+	seen := map[Deed]int{}
+	for range 200_000 {
+		f, now := anyFacts(r)
+		step, wake := Next(f, now)
+		seen[step.Deed]++
+		fail := func(law string) { t.Fatalf("%s:\nfacts %+v\nnow %v\nstep %+v\nwake %v", law, f, now, step, wake) }
+
+		if again, when := Next(f, now); !reflect.DeepEqual(step, again) || !wake.Equal(when) {
+			fail("same input, same step")
+		}
+		for _, b := range step.Bind {
+			if !slices.Contains(f.Rules.Roles, b.Role) || b.Account != f.Name || f.Name != f.Owner.Name() || slices.Contains(f.Rules.Reserved, b.Namespace) ||
+				(b.Namespace == "") != (len(f.Namespaces) == 0) || !now.Before(f.End()) || f.Deleting || !f.ExpiredAt.IsZero() {
+				fail("no step grants what is not allowed")
+			}
+		}
+		if step.Make && (len(step.Bind) == 0 && len(f.Bindings) == 0) {
+			fail("an account is made for a role")
+		}
+		if !f.ExpiredAt.IsZero() && !f.Deleting && step.Report.Phase != PhaseExpired {
+			fail("expired never goes back")
+		}
+		after := f
+		carry(&after, step, now)
+		if gives(after) && wake.IsZero() {
+			fail("what gives access has a wake time")
+		}
+		if gives(after) && step.Deed != Expire && step.Deed != End && wake.After(f.End()) {
+			fail("what gives access is looked at when it ends, at the latest")
+		}
+		if f.Account != nil && f.Account.Owner != f.UID && f.Account.Signin == "" && f.Account.UID != f.ServiceAccountUID && step.Drop != nil {
+			fail("somebody else's account is never deleted")
+		}
+		if step.Report.Phase == PhaseReady && (step.Report.ValidUntil.IsZero() || !step.Report.ValidUntil.After(now) || step.Report.Role != f.Role) && step.Deed != End && step.Deed != Revoke {
+			fail("ready is what is bound, and not over")
+		}
+		if step.Deed == Keep && step.Destroys() {
+			fail("to keep is to do nothing")
+		}
+
+		// Carried out again and again, with somebody watching the clock, it comes to rest.
+		for i := 0; ; i++ {
+			if step.Deed == Keep || step.Deed == Remove || after.Deleting && !after.Held && step.Deed != End {
+				break
+			}
+			if i == 5 {
+				fail("it comes to rest")
+			}
+			step, wake = Next(after, now)
+			carry(&after, step, now)
+		}
+		if rest, _ := Next(after, now); rest.Deed != Keep && rest.Deed != Remove && !after.Deleting {
+			fail("at rest there is nothing to do")
+		}
+	}
+	for _, d := range []Deed{Keep, Provision, Replace, Extend, Correct, Refuse, Expire, Clear, Remove, End, Revoke} {
+		if seen[d] == 0 {
+			t.Errorf("no facts led to %q: the laws were not tried on it", d)
+		}
+	}
+	t.Log(seen)
+}
+
+func gives(f Facts) bool {
+	return f.Account != nil && f.Account.Owner == f.UID && slices.ContainsFunc(f.Bindings, func(b Binding) bool { return b.Account == f.Name && b.Signin == f.UID })
+}
+
+// SGN-07: eight hours pass, with two extensions that fail to come and a restart
+// in between, and the access ends on the second.
+func TestEightHours(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now().Truncate(time.Second)
+		f := asked(func(f *Facts) { f.AskedAt, f.Created = start, start })
+		writes, ended := 0, time.Time{}
+		for range 20 {
+			now := time.Now()
+			step, wake := Next(f, now)
+			if step.Deed != Keep {
+				writes++
+			}
+			carry(&f, step, now)
+			if !gives(f) && ended.IsZero() {
+				ended = now
+			}
+			if step.Deed == Remove {
+				if got := ended.Sub(start); got != 8*time.Hour {
+					t.Errorf("access ended after %v, want 8h0m0s", got)
+				}
+				if got := now.Sub(start); got != 8*time.Hour+10*time.Minute {
+					t.Errorf("removed after %v, want 8h10m0s", got)
+				}
+				if writes != 4 { // provision, expire, clear, remove
+					t.Errorf("%d steps wrote, want 4", writes)
+				}
+				return
+			}
+			if wake.IsZero() {
+				t.Fatalf("asleep for ever after %+v", step)
+			}
+			time.Sleep(min(wake.Sub(now), 3*time.Hour)) // a restart looks earlier than need be
+		}
+		t.Error("it never ended")
+	})
+}
+
+func TestEightHoursExtended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now().Truncate(time.Second)
+		f := asked(func(f *Facts) { f.AskedAt, f.Created = start, start })
+		for range 20 {
+			now := time.Now()
+			if since := now.Sub(start); since == 6*time.Hour && f.Generation == 1 {
+				f.AskedAt, f.Generation = now, 2
+			}
+			step, wake := Next(f, now)
+			carry(&f, step, now)
+			if step.Deed == Expire {
+				if got := now.Sub(start); got != 14*time.Hour {
+					t.Errorf("over after %v, want 14h0m0s", got)
+				}
+				return
+			}
+			time.Sleep(min(wake.Sub(now), 2*time.Hour))
+		}
+		t.Error("it never ended")
+	})
+}
