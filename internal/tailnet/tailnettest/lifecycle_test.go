@@ -204,6 +204,53 @@ func TestRestartAndEphemeral(t *testing.T) {
 	t.Logf("the ephemeral node vanished after %v", took.Round(time.Millisecond))
 }
 
+// loginURL starts an interactive login and returns the page that the node sends its person to.
+func loginURL(t testing.TB, s *tsnet.Server, again bool) string {
+	t.Helper()
+	lc, err := s.LocalClient()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := lc.WatchIPNBus(within(t, time.Minute), ipn.NotifyInitialState)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if again {
+		if err := lc.StartLoginInteractive(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for {
+		msg, err := w.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if msg.BrowseToURL != nil {
+			return *msg.BrowseToURL
+		}
+	}
+}
+
+// choose answers the login page as a form would, and returns the status.
+func choose(t testing.TB, page, login, origin string) int {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, page, strings.NewReader(url.Values{"login": {login}}.Encode()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	if origin != "" {
+		req.Header.Set("Origin", origin)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	return res.StatusCode
+}
+
 // A node without a key waits for a person on control's login page.
 func TestLoginPage(t *testing.T) {
 	t.Parallel()
@@ -214,28 +261,7 @@ func TestLoginPage(t *testing.T) {
 	ready(t, n, tka)
 	serveWhoIs(t, tka, ":80")
 
-	page := func(s *tsnet.Server) string {
-		t.Helper()
-		lc, err := s.LocalClient()
-		if err != nil {
-			t.Fatal(err)
-		}
-		w, err := lc.WatchIPNBus(within(t, time.Minute), ipn.NotifyInitialState)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer w.Close()
-		for {
-			msg, err := w.Next()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if msg.BrowseToURL != nil {
-				return *msg.BrowseToURL
-			}
-		}
-	}
-	login := page(laptop)
+	login := loginURL(t, laptop, false)
 	res, err := http.Get(login)
 	if err != nil {
 		t.Fatal(err)
@@ -244,23 +270,6 @@ func TestLoginPage(t *testing.T) {
 	res.Body.Close()
 	if !strings.HasPrefix(login, n.ControlURL()+"/login/") || !strings.Contains(string(body), `value="alice@example.com"`) || !strings.Contains(string(body), "laptop") {
 		t.Fatalf("the login page %s: %s\n%s", login, res.Status, body)
-	}
-	post := func(addr, as, origin string) int {
-		t.Helper()
-		req, err := http.NewRequest(http.MethodPost, addr, strings.NewReader(url.Values{"login": {as}}.Encode()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		if origin != "" {
-			req.Header.Set("Origin", origin)
-		}
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		res.Body.Close()
-		return res.StatusCode
 	}
 	for _, c := range []struct {
 		why, addr, as, origin string
@@ -272,7 +281,7 @@ func TestLoginPage(t *testing.T) {
 		{"alice", login, "alice@example.com", "", http.StatusOK},
 		{"a second answer", login, "bob@example.com", "", http.StatusForbidden},
 	} {
-		if got := post(c.addr, c.as, c.origin); got != c.want {
+		if got := choose(t, c.addr, c.as, c.origin); got != c.want {
 			t.Errorf("%s: %d, want %d", c.why, got, c.want)
 		}
 	}
@@ -284,8 +293,108 @@ func TestLoginPage(t *testing.T) {
 	// A person who may not give the tag that the node asks for.
 	greedy := n.Node("greedy", "", "tag:ci")
 	greedy.AuthKey = ""
-	refused := page(greedy)
-	if got := post(refused, "bob@example.com", ""); got != http.StatusForbidden {
+	page := loginURL(t, greedy, false)
+	if got := choose(t, page, "bob@example.com", ""); got != http.StatusForbidden {
 		t.Errorf("bob gave away tag:ci: %d", got)
+	}
+}
+
+// A person whose key expired signs in again: her machine stays the same node, and
+// somebody else at it is another one.
+func TestSignInAgain(t *testing.T) {
+	t.Parallel()
+	n := Start(t, testPolicy)
+	tka, laptop := n.Node("tka", "", "tag:tka"), n.Node("laptop", "")
+	laptop.AuthKey = "" // a client shows its key at every login, also when it is used up
+	choose(t, loginURL(t, laptop, false), "alice@example.com", "")
+	ready(t, n, tka, laptop)
+	serveWhoIs(t, tka, ":80")
+	was := id(t, n, laptop)
+	for _, c := range []struct {
+		as   string
+		same bool
+	}{{"alice@example.com", true}, {"bob@example.com", false}} {
+		before := id(t, n, laptop)
+		n.Expire(before)
+		eventually(t, "the node knows", func() bool { return state(t, laptop) == "NeedsLogin" })
+		if got := choose(t, loginURL(t, laptop, true), c.as, ""); got != http.StatusOK {
+			t.Fatalf("%s: %d", c.as, got)
+		}
+		ready(t, n, tka, laptop)
+		if got := ask(t, laptop, "http://tka/"); got.Login != c.as || got.Expired {
+			t.Errorf("seen as %+v, want %s", got, c.as)
+		}
+		if now := id(t, n, laptop); (now == was) != c.same {
+			t.Errorf("%s: node %s, which was %s", c.as, now, was)
+		}
+	}
+	if got := len(n.Nodes()); got != 2 {
+		t.Errorf("%d nodes, want 2: the machine's old node went with its person", got)
+	}
+}
+
+// Several tailnets live in one process, with nothing in common but what is process-wide.
+func TestTwoTailnets(t *testing.T) {
+	t.Parallel()
+	one, two := Start(t, testPolicy), StartWith(t, Options{Policy: testPolicy, Domain: "other.org", Suffix: "other.ts.net"})
+	two.EnableHTTPS()
+	roots := two.EnableHTTPS() // a second time changes nothing
+	if string(one.EnableHTTPS()) != string(roots) {
+		t.Error("two authorities in one process: the client's setting knows only one")
+	}
+	a1, s1 := one.Node("a", "alice@example.com"), one.Node("tka", "", "tag:tka")
+	a2, s2 := two.Node("a", "alice@example.com"), two.Node("tka", "", "tag:tka")
+	ready(t, one, a1, s1)
+	ready(t, two, a2, s2)
+	if id(t, one, a1) == id(t, two, a2) {
+		t.Error("nodes of two tailnets have the same ID")
+	}
+	if one.Expire(id(t, two, a2)) || one.Delete(id(t, two, a2)) {
+		t.Error("a tailnet acts on another's node")
+	}
+	for _, c := range []struct {
+		n    *Net
+		a, s *tsnet.Server
+		name string
+	}{{one, a1, s1, "tka.tiny.ts.net"}, {two, a2, s2, "tka.other.ts.net"}} {
+		ln, err := c.s.ListenTLS("tcp", ":443")
+		if err != nil {
+			t.Fatal(err)
+		}
+		serve(t, ln, c.s)
+		if got, err := body(t, clientOf(t, roots, c.a.Dial), "https://"+c.name+"/"); err != nil || !strings.Contains(got, `"Node":"a"`) {
+			t.Errorf("%s: %q %v", c.name, got, err)
+		}
+	}
+	// The other tailnet's key opens nothing here.
+	stranger := one.Node("stranger", "nobody@example.com")
+	stranger.AuthKey = two.AuthKey(AuthKey{Login: "alice@example.com"})
+	if _, err := stranger.Up(within(t, time.Minute)); err == nil || !strings.Contains(err.Error(), "invalid key") {
+		t.Errorf("another tailnet's key: %v", err)
+	}
+}
+
+// Closing is asked for once and more, with nodes that never started, and frees what was opened.
+func TestClose(t *testing.T) {
+	t.Parallel()
+	n := Start(t, testPolicy)
+	a := n.Node("a", "alice@example.com")
+	n.Node("unstarted", "bob@example.com")
+	ready(t, n, a)
+	api := startAPI(t, n)
+	persona, err := n.Persona(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, addr := range []string{n.ControlURL() + "/key", api.URL(), persona} {
+		if res, err := http.Get(addr); err == nil {
+			res.Body.Close()
+			t.Errorf("%s still answers", addr)
+		}
 	}
 }
