@@ -15,7 +15,8 @@ suite() {
   (cd "$folder" && go tool -modfile="$OLDPWD/tools.mod" gotestsum --format pkgname --hide-summary=skipped,output --jsonfile "$out/$name.json" -- "$@") || failed=1
 }
 
-suite product . -race -timeout 30m -p 2 ./...
+suite product . -race -timeout 30m -p 2 -parallel 6 ./...
+CGO_ENABLED=0 suite devcluster testbed/devcluster -timeout 10m ./parts
 CGO_ENABLED=0 suite testbed testbed -timeout 20m -p 2 ./...
 
 echo "== demo"

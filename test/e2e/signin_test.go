@@ -81,16 +81,20 @@ func TestSGN01_Flow(t *testing.T) {
 		}
 	}
 
-	// Logout: no rights at once, and nothing left.
+	// Logout: no rights at once, unknown when the API server's cache of tokens
+	// has forgotten it, and nothing left.
+	user := heldClient(t, r, token)
+	if _, err := user.CoreV1().Pods("shop").List(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	run(t, alice, 0, "tka logout")
-	held2 := heldClient(t, r, token)
 	began := time.Now()
-	_, err = held2.CoreV1().Pods("shop").List(t.Context(), metav1.ListOptions{})
+	_, err = user.CoreV1().Pods("shop").List(t.Context(), metav1.ListOptions{})
 	if !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) {
 		t.Errorf("after logout: %v", err)
 	}
 	eventually(t, 12*time.Second, "the token is refused as unknown", func() bool {
-		_, err := held2.CoreV1().Pods("shop").List(t.Context(), metav1.ListOptions{})
+		_, err := user.CoreV1().Pods("shop").List(t.Context(), metav1.ListOptions{})
 		return apierrors.IsUnauthorized(err)
 	})
 	t.Logf("SGN-10: 401 %v after logout", time.Since(began).Round(100*time.Millisecond))

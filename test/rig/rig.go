@@ -111,6 +111,9 @@ func Start(ctx context.Context, dir string, o Options) (_ *Rig, err error) {
 	if err := r.Cluster.Apply(ctx, manifests...); err != nil {
 		return r, fmt.Errorf("manifests: %w", err)
 	}
+	settled := make(chan error, 1)
+	go func() { settled <- r.settle(ctx) }()
+	defer func() { err = errors.Join(err, <-settled) }()
 	if !o.NoOperator {
 		say("tailplaned operator, as the ServiceAccount tailplane-operator")
 		if err := r.StartOperator(ctx); err != nil {
@@ -124,6 +127,25 @@ func Start(ctx context.Context, dir string, o Options) (_ *Rig, err error) {
 		}
 	}
 	return r, nil
+}
+
+// settle waits until the API server takes sign-ins without a pause: it holds the
+// first writes to a new kind of resource back for two seconds, which happens
+// once in the life of a cluster.
+func (r *Rig) settle(ctx context.Context) error {
+	probe := filepath.Join(r.Dir, "probe.yaml")
+	if err := os.WriteFile(probe, []byte("apiVersion: tailplane.dev/v1alpha1\nkind: TkaSignin\nmetadata: {name: probe, namespace: "+SigninNamespace+"}\n"), 0o600); err != nil {
+		return err
+	}
+	// It is refused: by the schema, and because only the access server may.
+	_, errs, exit := kubetest.Kubectl(ctx, r.Cluster.Kubeconfig, "create", "--dry-run=server", "--validate=false", "-f", probe)
+	if exit == 0 {
+		return errors.New("an empty sign-in was taken: neither schema nor admission policy is at work")
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("sign-ins are not served: %s", errs)
+	}
+	return nil
 }
 
 // Manifests returns the product's manifests: deploy/crds and deploy/base.
