@@ -184,6 +184,8 @@ type desk struct {
 	rules   []string // of the caller's grants
 	roles   []access.Role
 	period  time.Duration // longest; 0: a day
+	server  string        // API server; "": one that does not exist
+	ca      []byte
 
 	mu      sync.Mutex
 	visits  []string // "POST /api/v1alpha1/login 202"
@@ -210,9 +212,12 @@ func (d *desk) start() {
 		Log:    slog.New(slog.DiscardHandler),
 		Now:    time.Now,
 	}
+	if d.server == "" {
+		d.server, d.ca = "https://k8s."+d.cluster+".example:6443", testCA()
+	}
 	back := &signin.Desk{
 		Store: d.store, Prefix: "tka-", MaxPerLogin: 10, RetryAfter: time.Second, MaxWait: 30 * time.Second, Now: time.Now,
-		Cluster: signin.ClusterInfo{Name: d.cluster, ServerURL: "https://k8s." + d.cluster + ".example:6443", CAData: testCA(),
+		Cluster: signin.ClusterInfo{Name: d.cluster, ServerURL: d.server, CAData: d.ca,
 			Labels: map[string]string{"env": "test"}, Version: "v0.1.0"},
 	}
 	d.handler = front.Handler(back.Routes()...)

@@ -67,10 +67,9 @@ func word(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// escapeQuoted escapes the unsafe characters of encoded text in which every
-// such character stands between double quotes: JSON, and YAML as show makes it.
-// The escapes are those that both know.
-func escapeQuoted(text []byte) []byte {
+// escapeQuoted escapes the unsafe characters of JSON, or of YAML in which every
+// such character stands between double quotes, as show makes it.
+func escapeQuoted(text []byte, form string) []byte {
 	var b strings.Builder
 	for _, r := range string(text) {
 		switch {
@@ -78,6 +77,8 @@ func escapeQuoted(text []byte) []byte {
 			b.WriteRune(r)
 		case r < 0x10000:
 			fmt.Fprintf(&b, `\u%04x`, r)
+		case form == asYAML:
+			fmt.Fprintf(&b, `\U%08x`, r)
 		default: // UTF-16, as JSON has it
 			r -= 0x10000
 			fmt.Fprintf(&b, `\u%04x\u%04x`, 0xd800+r>>10, 0xdc00+r&0x3ff)

@@ -130,7 +130,7 @@ func hostile(kind string, stop <-chan struct{}) http.HandlerFunc {
 			w.WriteHeader(http.StatusAccepted)
 			io.WriteString(w, `{"code":"not_ready","message":"not yet"}`)
 		case "retry-junk":
-			h.Set("Retry-After", "-1e9 \x01")
+			h.Set("Retry-After", "-1e9 soon")
 			w.WriteHeader(http.StatusAccepted)
 		case "huge":
 			endless(strings.Repeat(" ", 64<<10), 0)

@@ -141,8 +141,11 @@ func (f *kubefile) check() error {
 		if list == nil || isNull(list) {
 			continue
 		}
-		if list.Kind != yaml.SequenceNode {
+		switch {
+		case list.Kind != yaml.SequenceNode:
 			return &kubeFault{list.Line, s.list + " is not a list"}
+		case list.Anchor != "":
+			return &kubeFault{list.Line, s.list + " has a YAML anchor, so a change here could change something elsewhere"}
 		}
 		if key := keyNode(top, s.list); list.Style&yaml.FlowStyle == 0 && len(list.Content) > 0 {
 			f.compact = list.Column <= key.Column
@@ -155,6 +158,8 @@ func (f *kubefile) check() error {
 				return &kubeFault{item.Line, fmt.Sprintf("an entry of %s has no name", s.list)}
 			case body != nil && body.Kind != yaml.MappingNode && !isNull(body):
 				return &kubeFault{body.Line, fmt.Sprintf("the %s of %.60q is not a mapping", s.key, name.Value)}
+			case item.Anchor != "":
+				return &kubeFault{item.Line, fmt.Sprintf("the entry %.60q has a YAML anchor, so a change here could change something elsewhere", name.Value)}
 			case seen[name.Value]:
 				return &kubeFault{name.Line, fmt.Sprintf("there are two entries %.60q in %s", name.Value, s.list)}
 			}
@@ -404,6 +409,7 @@ func copyNode(n *yaml.Node) *yaml.Node {
 	}
 	c := *n
 	c.Content = slices.Clone(n.Content)
+	c.Anchor = "" // an alias elsewhere means what was here
 	return &c
 }
 

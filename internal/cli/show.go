@@ -89,10 +89,10 @@ func encode(v any, form string) ([]byte, error) {
 		return nil, fmt.Errorf("write the answer: %w", err)
 	}
 	if form == asJSON {
-		return escapeQuoted(buf.Bytes()), nil
+		return escapeQuoted(buf.Bytes(), asJSON), nil
 	}
 	var doc yaml.Node
-	if err := yaml.Unmarshal(buf.Bytes(), &doc); err != nil { // JSON is YAML
+	if err := yaml.Unmarshal(escapeQuoted(buf.Bytes(), asYAML), &doc); err != nil { // JSON is YAML, but for the rare escape
 		return nil, fmt.Errorf("write the answer: %w", err)
 	}
 	restyle(&doc)
@@ -100,7 +100,7 @@ func encode(v any, form string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write the answer: %w", err)
 	}
-	return escapeQuoted(text), nil
+	return escapeQuoted(text, asYAML), nil
 }
 
 // restyle turns the nodes of JSON into plain YAML; strings with characters that

@@ -1,0 +1,651 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// patience is how late a test may see what should happen at once: the machine
+// may be busy with other things.
+const patience = 30 * time.Second
+
+// CL-07, CL-01, SGN-18: servers that misbehave. Each command ends within its
+// time limit, with the code and the sentence for it, and changes nothing.
+func TestCL07_hostile_servers(t *testing.T) {
+	const limit = time.Second
+	for _, tt := range []struct {
+		kind   string
+		login  int // exit code of login
+		status int // of status, -1: not looked at
+		word   string
+	}{
+		{"pending", 4, -1, "not ready within 1s"},
+		{"pending-silent", 4, -1, "not ready within 1s"},
+		{"retry-huge", 4, -1, "not ready within 1s"},
+		{"retry-junk", 4, -1, "not ready within 1s"},
+		{"huge", 1, 1, "larger than"},
+		{"slow", 4, 4, "did not answer within 1s"},
+		{"slow-login", 4, 4, "did not answer within 1s"},
+		{"silent", 4, 4, "did not answer within 1s"},
+		{"html", 1, 1, "the answer is not what was asked for"},
+		{"junk", 1, 1, "the answer is not what was asked for"},
+		{"wrong-types", 1, -1, "the answer is not what was asked for"},
+		{"null", 1, -1, "does not hold one cluster"},
+		{"list", 1, 1, "the answer is not what was asked for"},
+		{"empty", 1, 1, "the answer is not what was asked for"},
+		{"redirect-http", 1, 1, "follows none"},
+		{"redirect-self", 1, 1, "follows none"},
+		{"hangup", 5, 5, "broke off"},
+		{"escapes", 3, 3, "no\\u202egrant"},
+		{"bad-expiry", 1, -1, "is not a time"},
+		{"forbidden-plain", 3, 3, "403 Forbidden"},
+		{"gateway", 5, 5, "502 Bad Gateway"},
+	} {
+		t.Run(tt.kind, func(t *testing.T) {
+			t.Parallel()
+			srv, stop := newHostile(tt.kind)
+			defer stop()
+			m := newMachine(t, srv.URL)
+			check := func(want int, args ...string) result {
+				t.Helper()
+				began := time.Now()
+				r := m.run(append(args, "--timeout", limit.String())...)
+				if took := time.Since(began); took > limit+patience {
+					t.Errorf("%v took %v", args, took)
+				}
+				if r.code != want || r.out != "" || want == 0 {
+					t.Errorf("%v: code %d, want %d\nstdout: %.400s\nstderr: %.2000s", args, r.code, want, r.out, r.err)
+				}
+				if len(r.err) > 64<<10 || strings.ContainsAny(r.err, "\x1b\x07\r\u202e\u009b") {
+					t.Errorf("%v writes too much or the unprintable: %.2000q", args, r.err)
+				}
+				return r
+			}
+			if r := check(tt.login, "login"); !strings.Contains(r.err, tt.word) {
+				t.Errorf("stderr lacks %q: %.2000s", tt.word, r.err)
+			}
+			check(tt.login, "credential", "--cluster", "prod-eu")
+			if tt.status >= 0 {
+				check(tt.status, "status")
+				check(tt.status, "cluster-info")
+			}
+			if files := m.files(t); len(files) != 1 {
+				t.Errorf("files: %v", files)
+			}
+		})
+	}
+}
+
+// A server that does not say when the token ends is one of the old ones: the
+// credential has no end then, and kubectl asks again when it is refused.
+func TestCredentialWithoutEnd(t *testing.T) {
+	srv, stop := newHostile("no-expiry")
+	defer stop()
+	r := newMachine(t, srv.URL).run("credential", "--cluster", "prod-eu")
+	var c struct{ Status map[string]string }
+	if err := json.Unmarshal([]byte(r.out), &c); err != nil || r.code != 0 {
+		t.Fatalf("code %d, %v\n%s%s", r.code, err, r.out, r.err)
+	}
+	if _, there := c.Status["expirationTimestamp"]; there || c.Status["token"] != canary {
+		t.Errorf("status: %v", c.Status)
+	}
+}
+
+// CL-01: a redirect is not followed, so whoever it names is never asked.
+func TestCL01_redirects_reach_nobody(t *testing.T) {
+	var asked atomic.Int32
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
+	defer other.Close()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, other.URL+r.URL.Path, http.StatusTemporaryRedirect)
+	}))
+	defer srv.Close()
+	m := newMachine(t, srv.URL)
+	for _, cmd := range [][]string{{"login"}, {"status"}, {"logout"}, {"cluster-info"}, {"credential", "--cluster", "x"}} {
+		if r := m.run(cmd...); r.code != 1 || !strings.Contains(r.err, "redirect") {
+			t.Errorf("%v: code %d: %s", cmd, r.code, r.err)
+		}
+	}
+	if n := asked.Load(); n > 0 {
+		t.Errorf("the target of the redirect was asked %d times", n)
+	}
+}
+
+// CL-01: TLS errors are final: exit 3, one sentence, and nothing in the clear.
+func TestCL01_certificates(t *testing.T) {
+	der, key, err := certificate("desk", "desk.example.ts.net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, _ := newDesk(t, "prod-eu")
+	srv := httptest.NewUnstartedServer(d)
+	srv.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+	srv.StartTLS()
+	defer srv.Close()
+	plain := httptest.NewServer(d)
+	defer plain.Close()
+
+	m := newMachine(t, srv.URL)
+	m.write(t, "config/tka/config.yaml", "server: "+srv.URL+"\n")
+	r := m.run("login")
+	if r.code != 3 || !strings.Contains(r.err, "does not prove that it is the one") || !strings.Contains(r.err, "unknown authority") {
+		t.Errorf("unknown authority: code %d: %s", r.code, r.err)
+	}
+	r = m.run("login", "--server", strings.Replace(plain.URL, "http://", "https://", 1))
+	if r.code != 3 || !strings.Contains(r.err, "does not prove") {
+		t.Errorf("plain http behind https://: code %d: %s", r.code, r.err)
+	}
+	if seen := d.seen(); len(seen) > 0 {
+		t.Errorf("asked in spite of TLS errors: %v", seen)
+	}
+
+	// With the authority known to the machine it works; under another name it does not.
+	m.write(t, "ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
+	out := m.spawn(t, []string{"SSL_CERT_FILE=" + m.path("ca.pem")}, "login")
+	if out.code != 0 {
+		t.Errorf("with the right authority: code %d: %s", out.code, out.err)
+	}
+	out = m.spawn(t, []string{"SSL_CERT_FILE=" + m.path("ca.pem")}, "login", "--server", strings.Replace(srv.URL, "127.0.0.1", "localhost", 1))
+	if out.code != 3 || !strings.Contains(out.err, "its certificate is for desk.example.ts.net") {
+		t.Errorf("under another name: code %d: %s", out.code, out.err)
+	}
+}
+
+// The proxy of the environment is used for https; for http only if it is on
+// this machine or in the tailnet, because it reads along.
+func TestCL01_proxies(t *testing.T) {
+	var asked atomic.Pointer[string]
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Store(new(r.Method + " " + r.Host))
+		http.Error(w, "no", http.StatusBadGateway)
+	}))
+	defer proxy.Close()
+	m := newMachine(t, "http://tka-lab")
+	if r := m.spawn(t, []string{"HTTPS_PROXY=" + proxy.URL}, "status", "--server", "tka.example.ts.net"); r.code != 5 || asked.Load() == nil || *asked.Load() != "CONNECT tka.example.ts.net:443" {
+		t.Errorf("https: code %d, asked %v: %s", r.code, asked.Load(), r.err)
+	}
+	asked.Store(nil)
+	if r := m.spawn(t, []string{"HTTP_PROXY=" + proxy.URL}, "status"); r.code != 5 || asked.Load() == nil {
+		t.Errorf("http by a proxy on this machine: code %d: %s", r.code, r.err)
+	}
+	if r := m.spawn(t, []string{"HTTP_PROXY=http://192.0.2.1:3128"}, "status"); r.code != 5 || !strings.Contains(r.err, "outside the tailnet") {
+		t.Errorf("http by a proxy elsewhere: code %d: %s", r.code, r.err)
+	}
+}
+
+// SGN-18: unreachable is exit 5, whatever is asked.
+func TestUnreachable(t *testing.T) {
+	srv := httptest.NewServer(nil)
+	srv.Close() // nobody listens there now
+	m := newMachine(t, srv.URL)
+	for _, cmd := range [][]string{{"login"}, {"status"}, {"logout"}, {"cluster-info"}, {"kubeconfig"}, {"credential", "--cluster", "x"}} {
+		r := m.run(cmd...)
+		if r.code != 5 || r.out != "" || !strings.Contains(r.err, "cannot be reached") || !strings.Contains(r.err, "\ntry: ") {
+			t.Errorf("%v: code %d\n%s%s", cmd, r.code, r.out, r.err)
+		}
+	}
+}
+
+// CL-02, CL-05: a server cannot take over the context of another one's cluster.
+func TestCL02_a_cluster_keeps_its_server(t *testing.T) {
+	_, first := newDesk(t, "prod-eu")
+	m := newMachine(t, first.URL)
+	if r := m.run("login"); r.code != 0 {
+		t.Fatal(r.err)
+	}
+	before := m.read(t, ".kube/config")
+
+	impostor, stop := newHostile("no-expiry") // says prod-eu too, with the same authority: a second replica
+	defer stop()
+	m.write(t, "config/tka/config.yaml", fmt.Sprintf("server: desk\nservers:\n- {name: desk, url: %q, insecureHTTP: true}\n- {name: other, url: %q, insecureHTTP: true}\n", first.URL, impostor.URL))
+	m.write(t, ".kube/config", strings.Replace(before, "certificate-authority-data: ", "certificate-authority-data: AAAA", 1)) // now the authorities differ
+	tampered := m.read(t, ".kube/config")
+	r := m.run("login", "--server", "other")
+	if r.code != 3 || !strings.Contains(r.err, "with another certificate authority") || !strings.Contains(r.err, "You are signed in all the same") {
+		t.Errorf("code %d: %s", r.code, r.err)
+	}
+	if m.read(t, ".kube/config") != tampered {
+		t.Error("the kubeconfig was changed")
+	}
+
+	// asking for a cluster by name: the server must be of that cluster
+	if r := m.run("login", "--cluster", "prod-us"); r.code != 3 || !strings.Contains(r.err, "is of the cluster prod-eu, not of prod-us") {
+		t.Errorf("code %d: %s", r.code, r.err)
+	}
+	if r := m.run("credential", "--cluster", "prod-us"); r.code != 3 || r.out != "" {
+		t.Errorf("credential for another cluster: code %d: %s%s", r.code, r.out, r.err)
+	}
+}
+
+// CL-03, SGN-19: twenty logins at once, of twenty clusters, into one file, by
+// twenty processes: all are there afterwards, and what was there before.
+func TestCL03_twenty_merges_at_once(t *testing.T) {
+	const n = 20
+	var servers strings.Builder
+	servers.WriteString("servers:\n")
+	for i := range n {
+		_, srv := newDesk(t, fmt.Sprintf("c%d", i))
+		fmt.Fprintf(&servers, "- {name: s%d, url: %q, insecureHTTP: true}\n", i, srv.URL)
+	}
+	m := newMachine(t, "http://localhost")
+	m.write(t, "config/tka/config.yaml", servers.String())
+	m.write(t, ".kube/config", "apiVersion: v1\nkind: Config\n# mine\nusers:\n- name: mine\n  user: {token: abc}\ncurrent-context: mine\n")
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			if r := m.spawn(t, nil, "login", "--server", fmt.Sprintf("s%d", i)); r.code != 0 {
+				t.Errorf("login %d: code %d: %s", i, r.code, r.err)
+			}
+		})
+	}
+	wg.Wait()
+	k := readKube(t, m.path(".kube/config"))
+	if len(k.Users) != n+1 || len(k.Clusters) != n || len(k.Contexts) != n || k.CurrentContext != "mine" || k.Users[0].Name != "mine" || k.Users[0].User["token"] != "abc" {
+		t.Errorf("%d users, %d clusters, %d contexts, current %q", len(k.Users), len(k.Clusters), len(k.Contexts), k.CurrentContext)
+	}
+	if !strings.Contains(m.read(t, ".kube/config"), "# mine\n") {
+		t.Error("the comment is gone")
+	}
+	left := m.files(t)
+	if len(left) != 3 { // settings, kubeconfig, known servers
+		t.Errorf("files left: %v", left)
+	}
+
+	// and out again
+	for i := range n {
+		wg.Go(func() {
+			if r := m.spawn(t, nil, "logout", "--cluster", fmt.Sprintf("c%d", i)); r.code != 0 {
+				t.Errorf("logout %d: code %d: %s", i, r.code, r.err)
+			}
+		})
+	}
+	wg.Wait()
+	if k := readKube(t, m.path(".kube/config")); len(k.Users) != 1 || len(k.Clusters) != 0 || len(k.Contexts) != 0 || k.CurrentContext != "mine" {
+		t.Errorf("after logout: %+v", k)
+	}
+}
+
+// CL-03: a file of another owner is not followed.
+func TestCL03_foreign_owner(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("SKIP foreign owner: only root can give a file away")
+	}
+	_, srv := newDesk(t, "prod-eu")
+	m := newMachine(t, srv.URL)
+	m.write(t, ".kube/config", "kind: Config\n")
+	if err := os.Chown(m.path(".kube/config"), 65534, 65534); err != nil {
+		t.Skipf("SKIP foreign owner: %v", err)
+	}
+	r := m.run("login")
+	if r.code != 1 || !strings.Contains(r.err, "belongs to another user") || !strings.Contains(r.err, "--kubeconfig") {
+		t.Errorf("code %d: %s", r.code, r.err)
+	}
+	if m.read(t, ".kube/config") != "kind: Config\n" {
+		t.Error("the file was changed")
+	}
+}
+
+// CL-03: a lock that another program holds is waited for; one that a dead
+// program left is named and not broken.
+func TestCL03_locks(t *testing.T) {
+	_, srv := newDesk(t, "prod-eu")
+	m := newMachine(t, srv.URL)
+	m.write(t, ".kube/config.lock", "")
+	if err := os.Chtimes(m.path(".kube/config.lock"), time.Time{}, time.Now().Add(-2*time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	r := m.run("login")
+	if r.code != 1 || !strings.Contains(r.err, "config.lock has been there for 2m") || !strings.Contains(r.err, "remove "+m.path(".kube/config.lock")) {
+		t.Errorf("stale: code %d: %s", r.code, r.err)
+	}
+	if _, err := os.Stat(m.path(".kube/config.lock")); err != nil || time.Since(began) > 4*time.Second {
+		t.Errorf("the stale lock was waited for or broken: %v, %v", time.Since(began), err)
+	}
+	if _, err := os.Stat(m.path(".kube/config")); err == nil {
+		t.Error("the kubeconfig was written in spite of the lock")
+	}
+
+	// a fresh one: released in time
+	os.Remove(m.path(".kube/config.lock"))
+	m.write(t, ".kube/config.lock", "")
+	timer := time.AfterFunc(300*time.Millisecond, func() { os.Remove(m.path(".kube/config.lock")) })
+	defer timer.Stop()
+	if r := m.run("login"); r.code != 0 {
+		t.Errorf("fresh: code %d: %s", r.code, r.err)
+	}
+
+	// a fresh one that stays: five seconds
+	m.write(t, ".kube/config.lock", "")
+	began = time.Now()
+	r = m.run("logout")
+	if took := time.Since(began); r.code != 1 || took < 5*time.Second || !strings.Contains(r.err, "is held by another program") {
+		t.Errorf("held: code %d after %v: %s", r.code, took, r.err)
+	}
+}
+
+// SGN-19: killed at any moment, the kubeconfig is the old one or the new one.
+func TestCL03_killed_while_writing(t *testing.T) {
+	_, srv := newDesk(t, "prod-eu")
+	m := newMachine(t, srv.URL)
+	mine := "apiVersion: v1\nkind: Config\nusers:\n- name: mine\n  user: {token: abc}\n" + strings.Repeat("# a long file\n", 20000)
+	began := time.Now()
+	m.write(t, ".kube/config", mine)
+	if r := m.spawn(t, nil, "login"); r.code != 0 {
+		t.Fatal(r.err)
+	}
+	whole := time.Since(began)
+	for i := range 25 {
+		m.write(t, ".kube/config", mine)
+		os.Remove(m.path(".kube/config.lock"))
+		cmd := m.command(nil, "login")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		timer := time.AfterFunc(whole*time.Duration(i)/20, func() { cmd.Process.Kill() })
+		cmd.Wait()
+		timer.Stop()
+		k := readKube(t, m.path(".kube/config"))
+		if len(k.Users) == 0 || k.Users[0].Name != "mine" || k.Users[0].User["token"] != "abc" || len(k.Users) != len(k.Contexts)+1 || len(k.Contexts) != len(k.Clusters) {
+			t.Fatalf("killed after %v: %+v", whole*time.Duration(i)/20, k)
+		}
+	}
+}
+
+// CL-04: a token is in nothing but the credential that kubectl asked for.
+func TestCL04_tokens_are_nowhere(t *testing.T) {
+	_, srv := newDesk(t, "prod-eu")
+	m := newMachine(t, srv.URL)
+	for _, cmd := range [][]string{{"login"}, {"login", "-o", "json"}, {"status", "-o", "yaml"}, {"kubeconfig"}, {"kubeconfig", "--out", m.path("out")}, {"cluster-info", "-o", "json"}, {"config", "-o", "json"}, {"logout", "--dry-run"}} {
+		if r := m.run(cmd...); r.code != 0 || strings.Contains(r.out+r.err, canary) {
+			t.Errorf("%v: code %d:\n%s%s", cmd, r.code, r.out, r.err)
+		}
+	}
+	if r := m.run("credential", "--cluster", "prod-eu"); r.code != 0 || strings.Count(r.out, canary) != 1 || r.err != "" {
+		t.Errorf("credential: code %d\n%s%s", r.code, r.out, r.err)
+	}
+	for _, f := range m.files(t) {
+		if strings.Contains(m.read(t, f), canary) {
+			t.Errorf("%s holds a token", f)
+		}
+	}
+	m.run("logout")
+	for _, f := range m.files(t) {
+		if strings.Contains(f, ".tka-") || strings.HasSuffix(f, ".lock") {
+			t.Errorf("left after logout: %s", f)
+		}
+	}
+}
+
+// CL-05: what is completed is plain names, whatever the files say.
+func TestCL05_completion_offers_names_only(t *testing.T) {
+	_, srv := newDesk(t, "prod-eu")
+	m := newMachine(t, srv.URL)
+	if r := m.run("login"); r.code != 0 {
+		t.Fatal(r.err)
+	}
+	if r := m.run("__complete", "login", "--cluster", ""); r.code != 0 || !strings.HasPrefix(r.out, "prod-eu\n") {
+		t.Errorf("code %d: %s%s", r.code, r.out, r.err)
+	}
+	for _, name := range []string{"$(touch x)", "`touch x`", "a'b", "a\"b", "a;b", "a b", "\"a\\nb\""} {
+		m.write(t, "state/tka/servers.yaml", fmt.Sprintf("servers:\n- url: %q\n  cluster: %q\n", srv.URL, name))
+		r := m.run("__complete", "login", "--cluster", "")
+		if first, _, _ := strings.Cut(r.out, "\n"); first != ":4" {
+			t.Errorf("%q is offered: %s", name, r.out)
+		}
+		if r := m.run("login", "--cluster", "x"); r.code != 1 || !strings.Contains(r.err, "damaged") {
+			t.Errorf("damaged state: code %d: %s", r.code, r.err)
+		}
+	}
+}
+
+// CL-06, SGN-20: the plugin in both versions, without a version, without a
+// terminal, on a machine that nothing can be written to.
+func TestCL06_the_plugin(t *testing.T) {
+	d, srv := newDesk(t, "prod-eu")
+	m := newMachine(t, srv.URL)
+	if r := m.run("login"); r.code != 0 {
+		t.Fatal(r.err)
+	}
+	for env, version := range map[string]string{
+		"": "client.authentication.k8s.io/v1",
+		`{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","spec":{"interactive":false}}`:                          "client.authentication.k8s.io/v1",
+		`{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1beta1","spec":{"cluster":{"server":"x"}},"unknown":true}`: "client.authentication.k8s.io/v1beta1",
+	} {
+		m.env["KUBERNETES_EXEC_INFO"] = env
+		r := m.run("credential", "--cluster", "prod-eu")
+		var c struct {
+			APIVersion, Kind string
+			Status           struct {
+				Token               string
+				ExpirationTimestamp time.Time
+			}
+		}
+		dec := json.NewDecoder(strings.NewReader(r.out))
+		if err := dec.Decode(&c); err != nil || dec.More() || r.code != 0 || r.err != "" {
+			t.Fatalf("code %d, %v: %s%s", r.code, err, r.out, r.err)
+		}
+		if c.APIVersion != version || c.Kind != "ExecCredential" || !strings.HasPrefix(c.Status.Token, canary) {
+			t.Errorf("%+v", c)
+		}
+		if left := time.Until(c.Status.ExpirationTimestamp); left < 7*time.Hour || left > 8*time.Hour {
+			t.Errorf("expires in %v", left)
+		}
+	}
+	for _, env := range []string{"{", "[]", "null", `{"apiVersion":"client.authentication.k8s.io/v1alpha1"}`, `{"apiVersion":"\u001b[2J"}`} {
+		m.env["KUBERNETES_EXEC_INFO"] = env
+		if r := m.run("credential", "--cluster", "prod-eu"); r.code != 1 || r.out != "" || !strings.HasPrefix(r.err, "error: ") || strings.Contains(r.err, "\x1b") {
+			t.Errorf("%s: code %d: %s%s", env, r.code, r.out, r.err)
+		}
+	}
+	delete(m.env, "KUBERNETES_EXEC_INFO")
+
+	// nothing is written, so nothing needs to be writable
+	before := len(m.files(t))
+	for i := range 3 {
+		if r := m.run("credential", "--cluster", "prod-eu"); r.code != 0 {
+			t.Errorf("run %d: code %d: %s", i, r.code, r.err)
+		}
+	}
+	if after := len(m.files(t)); after != before {
+		t.Errorf("%d files before, %d after", before, after)
+	}
+
+	// it never signs in by itself
+	m.run("logout")
+	d.mu.Lock()
+	d.visits = nil
+	d.mu.Unlock()
+	if r := m.run("credential", "--cluster", "prod-eu"); r.code != 3 || r.out != "" || !strings.Contains(r.err, "tka login --cluster prod-eu") {
+		t.Errorf("not signed in: code %d: %s%s", r.code, r.out, r.err)
+	}
+	if seen := d.seen(); len(seen) != 1 || seen[0] != "GET /api/v1alpha1/kubeconfig 404" {
+		t.Errorf("asked: %v", seen)
+	}
+}
+
+// CL-08: Ctrl-C while waiting ends at once, without a stack trace or half a
+// file, and says that the sign-in lives on.
+func TestCL08_interrupted(t *testing.T) {
+	d, srv := newDesk(t, "prod-eu")
+	d.store.ready = -1
+	m := newMachine(t, srv.URL)
+	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+		cmd := m.command(nil, "login", "--timeout", "5m")
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		visits := len(d.seen())
+		for deadline := time.Now().Add(patience); len(d.seen()) == visits; time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				cmd.Process.Kill()
+				t.Fatal("no login arrived")
+			}
+		}
+		cmd.Process.Signal(sig)
+		done := make(chan error, 1)
+		go func() { done <- cmd.Wait() }()
+		select {
+		case <-done:
+		case <-time.After(patience):
+			cmd.Process.Kill()
+			t.Fatalf("%v was not heard", sig)
+		}
+		if code := cmd.ProcessState.ExitCode(); code != 130 || !strings.Contains(stderr.String(), "error: interrupted") ||
+			!strings.Contains(stderr.String(), "to end it: tka logout") || strings.Contains(stderr.String(), "goroutine") {
+			t.Errorf("%v: code %d: %s", sig, code, stderr.String())
+		}
+	}
+	if files := m.files(t); len(files) != 1 {
+		t.Errorf("files: %v", files)
+	}
+}
+
+// SGN-01 in small: kubectl itself reads what login wrote and runs the plugin.
+func TestKubectlUsesThePlugin(t *testing.T) {
+	kubectl, err := exec.LookPath("kubectl")
+	if err != nil {
+		t.Skip("SKIP kubectl: it is not in PATH")
+	}
+	var bearer atomic.Pointer[string]
+	api := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		bearer.Store(new(r.Header.Get("Authorization")))
+		fmt.Fprint(w, `{"kind":"APIVersions","versions":["v1"]}`)
+	}))
+	defer api.Close()
+	d := &desk{store: newMemory(0), cluster: "prod-eu", rules: []string{`{"role":"view","period":"8h","namespaces":["shop"]}`}}
+	d.server, d.ca = api.URL, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: api.Certificate().Raw})
+	d.start()
+	srv := httptest.NewServer(d)
+	defer srv.Close()
+	m := newMachine(t, srv.URL)
+	if r := m.spawn(t, nil, "login"); r.code != 0 {
+		t.Fatal(r.err)
+	}
+	for _, args := range [][]string{{"get", "--raw", "/api"}, {"--context", "tka-prod-eu", "get", "--raw", "/api"}} {
+		bearer.Store(nil)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		cmd := exec.CommandContext(ctx, kubectl, args...)
+		cmd.Env = m.environ(nil)
+		out, err := cmd.CombinedOutput()
+		cancel()
+		if err != nil || bearer.Load() == nil || !strings.HasPrefix(*bearer.Load(), "Bearer "+canary) {
+			t.Errorf("kubectl %v: %v, asked with %v\n%s", args, err, bearer.Load(), out)
+		}
+	}
+	cmd := exec.Command(kubectl, "config", "view", "-o", "jsonpath={.contexts[0].context.namespace}")
+	cmd.Env = m.environ(nil)
+	if out, err := cmd.Output(); err != nil || string(out) != "shop" {
+		t.Errorf("namespace of the context: %q, %v", out, err)
+	}
+}
+
+// Budget of design section 8: tka is small and starts fast. The size is a bound;
+// the time is printed, as the machine may be busy.
+func TestSizeAndStart(t *testing.T) {
+	if testing.Short() {
+		t.Skip("SKIP size: builds the program")
+	}
+	bin := filepath.Join(t.TempDir(), "tka")
+	build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", bin, "github.com/tailplane/tailplane/cmd/tka")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Skipf("SKIP size: go build: %v\n%s", err, out)
+	}
+	st, err := os.Stat(bin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	best := time.Hour
+	for range 10 {
+		began := time.Now()
+		if err := exec.Command(bin, "version").Run(); err != nil {
+			t.Fatal(err)
+		}
+		best = min(best, time.Since(began))
+	}
+	t.Logf("tka on %s: %.1f MB stripped (bound 15), starts in %v (bound 30ms)", runtime.GOARCH, float64(st.Size())/1e6, best)
+	if st.Size() > 15e6 {
+		t.Errorf("tka has %d bytes", st.Size())
+	}
+	out, err := exec.Command("go", "list", "-deps", "github.com/tailplane/tailplane/cmd/tka").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dep := range strings.Lines(string(out)) {
+		if strings.HasPrefix(dep, "tailscale.com/") || strings.HasPrefix(dep, "k8s.io/") {
+			t.Errorf("tka links %s", dep)
+		}
+	}
+}
+
+// kube is a kubeconfig as kubectl reads it.
+type kube struct {
+	CurrentContext string `yaml:"current-context"`
+	Users          []struct {
+		Name string
+		User map[string]any
+	}
+	Clusters []struct{ Name string }
+	Contexts []struct{ Name string }
+}
+
+func readKube(t *testing.T, path string) (k kube) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err == nil {
+		err = yaml.Unmarshal(b, &k)
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	return k
+}
+
+// command is tka as a process of its own on the machine: the test's own binary,
+// which is in PATH under that name.
+func (m *machine) command(env []string, args ...string) *exec.Cmd {
+	cmd := exec.Command("tka", args...)
+	cmd.Env = m.environ(env)
+	return cmd
+}
+
+func (m *machine) environ(env []string) []string {
+	all := []string{"PATH=" + os.Getenv("PATH")}
+	for k, v := range m.env {
+		all = append(all, k+"="+v)
+	}
+	return append(all, env...)
+}
+
+func (m *machine) spawn(t *testing.T, env []string, args ...string) result {
+	t.Helper()
+	cmd := m.command(env, args...)
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	err := cmd.Run()
+	if _, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
+		t.Errorf("tka %v: %v", args, err)
+	}
+	return result{cmd.ProcessState.ExitCode(), out.String(), stderr.String()}
+}

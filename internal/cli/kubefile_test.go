@@ -1,0 +1,235 @@
+package cli
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+func testEntry(cluster string) kubeEntry {
+	return kubeEntry{cluster: cluster, name: "tka-" + cluster, server: "https://k8s.example:6443", ca: []byte("CA"), namespaces: []string{"shop"},
+		command: "tka", args: pluginArgs(cluster)}
+}
+
+// others are the entries of a kubeconfig that are not called name, and what else
+// is in it, each written out by an encoder that knows nothing of trees.
+func others(t *testing.T, text []byte, name string) []string {
+	t.Helper()
+	var top map[string]any
+	if err := yaml.Unmarshal(text, &top); err != nil {
+		t.Fatalf("not YAML: %v\n%s", err, text)
+	}
+	var out []string
+	add := func(where string, v any) {
+		b, err := yaml.Marshal(v)
+		if err != nil {
+			b = fmt.Appendf(nil, "%#v", v)
+		}
+		out = append(out, where+": "+string(b))
+	}
+	for _, s := range sections() {
+		list, _ := top[s.list].([]any)
+		for _, item := range list {
+			if m, ok := item.(map[string]any); !ok || fmt.Sprint(m["name"]) != name {
+				add(s.list, item)
+			}
+		}
+		delete(top, s.list)
+	}
+	delete(top, "current-context")
+	delete(top, "apiVersion")
+	delete(top, "kind")
+	add("rest", top)
+	return out
+}
+
+// SGN-19: whatever the file, editing never panics, and others' entries come out
+// as they went in, in their order, or the edit is refused.
+func FuzzKubeconfigEditing(f *testing.F) {
+	for _, seed := range []string{
+		"",
+		"# only a comment\n",
+		"null",
+		"{}",
+		"apiVersion: v1\nkind: Config\nclusters: []\nusers: null\ncontexts:\n",
+		"users:\n- name: mine\n  user: {token: abc}\n# after\n",
+		"users:\n  - name: mine\n    user:\n      token: |\n        a\n        b\n      exec: {command: tka, args: [credential, --cluster, c]}\n",
+		"users:\n- name: tka-c\n  user: {exec: {command: /usr/bin/tka, args: [credential, --cluster, c, --config, x]}}\ncurrent-context: tka-c\n",
+		"users:\n- {name: tka-c, user: {token: x}}\n",
+		"contexts:\n- {name: tka-c, context: {cluster: tka-c, user: tka-c, namespace: shop}}\n",
+		"clusters:\n- &a {name: x, cluster: &b {server: s}}\n- {name: y, cluster: *b}\n",
+		"users: &u\n- {name: a, user: {}}\nx: *u\n",
+		"{\"users\": [{\"name\": \"a\", \"user\": {\"token\": \"t\"}}], \"current-context\": \"a\"}",
+		"users:\n- name: 1\n  user: {a: 0x10, b: 1e3, c: ~, d: 2001-01-01, e: !!binary aGk=, f: .nan, g: \"\\u202e\"}\n",
+		"---\n# head\nusers: # line\n# item\n- name: a # name\n  user: {} # user\n  # foot\n\n# later\n- name: b\n...\n",
+		"a: &a [*a]\n",
+		"<<: {users: []}\n",
+		"users:\n- <<: {name: a}\n",
+		"? [a]\n: b\n",
+		"kind: Config\r\nusers:\r\n- name: a\r\n  user: {}\r\n",
+		"users:\n- name: a\n  user: !custom {x: y}\n",
+		"- a\n", "x", "\xff", "users: [", "kind: Deployment", "a: b\n---\nc: d\n", "\ufeffkind: Config\n", "users:\n-\tname: a\n",
+		"users: []\n#c\n\n#d\n", "preferences: {colors: true}\nextensions:\n- name: e\n  extension: {a: b}\n",
+		"users:\n- name: tka-c\n  user:\n    exec:\n      command: tka\n      args: [credential, --cluster, c]\n  # foot of ours\n\n# head of next\n- name: z\n  user: {}\n",
+	} {
+		f.Add([]byte(seed), true)
+		f.Add([]byte(seed), false)
+	}
+	f.Fuzz(func(t *testing.T, text []byte, use bool) {
+		const name = "tka-c"
+		file, err := parseKubefile("config", text)
+		if err != nil {
+			return
+		}
+		before := others(t, text, name)
+		files := kubefiles{file}
+		if err := files.merge(testEntry("c"), use); err != nil {
+			if file.changed {
+				t.Errorf("changed in spite of %v", err)
+			}
+			return
+		}
+		merged, err := file.text()
+		if err != nil || file.verify(merged) != nil {
+			return // refused, and the file is as it was
+		}
+		if after := others(t, merged, name); !equal(before, after) {
+			t.Errorf("others' entries changed\nbefore: %q\nafter: %q\n%s", before, after, merged)
+		}
+		again, err := parseKubefile("config", merged)
+		if err != nil {
+			t.Fatalf("what was written cannot be read: %v\n%s", err, merged)
+		}
+		if c, ours := pluginOf(again.find(usersList, name)); !ours || c != "c" {
+			t.Errorf("our entry is not recognised:\n%s", merged)
+		}
+		if use && again.current() != name {
+			t.Errorf("current context %q", again.current())
+		}
+		if err := (kubefiles{again}).merge(testEntry("c"), use); err != nil || again.changed {
+			t.Errorf("the second merge changes something again (%v, %v)\n%s", err, again.changed, merged)
+		}
+		removed := kubefiles{again}.remove("c")
+		if len(removed) == 0 {
+			t.Errorf("nothing was removed:\n%s", merged)
+		}
+		out, err := again.text()
+		if err != nil || again.verify(out) != nil {
+			return
+		}
+		for _, s := range before { // entries of other names that are ours for this cluster go too
+			if strings.Contains(s, "credential") {
+				return
+			}
+		}
+		if after := others(t, out, name); !equal(before, after) {
+			t.Errorf("others' entries changed by the removal\nbefore: %q\nafter: %q\n%s", before, after, out)
+		}
+	})
+}
+
+func equal(a, b []string) bool { return strings.Join(a, "\x00") == strings.Join(b, "\x00") }
+
+// Comments of others stay at what they are about when our entries come and go.
+func TestCommentsStay(t *testing.T) {
+	text := []byte(`# top
+users: # of all
+# about a
+- name: a # a's name
+  user: {token: x} # a's token
+# about us
+- name: tka-c
+  user:
+    exec:
+      command: tka
+      args: [credential, --cluster, c]
+
+# about b
+- name: b
+  user: {token: y}
+# end of users
+current-context: b # b it is
+# bottom
+`)
+	f, err := parseKubefile("config", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := (kubefiles{f}).remove("c"); len(got) != 1 || got[0] != "tka-c" {
+		t.Errorf("removed %v", got)
+	}
+	out, err := f.text()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []string{"# top", "# of all", "# about a", "# a's name", "# a's token", "# about b", "# end of users", "# b it is", "# bottom"} {
+		if !bytes.Contains(out, []byte(c)) {
+			t.Errorf("%q is gone:\n%s", c, out)
+		}
+	}
+	if bytes.Contains(out, []byte("tka-c")) {
+		t.Errorf("our entry is still there:\n%s", out)
+	}
+}
+
+// SGN-19: a program that dies between writing and renaming leaves the old file.
+func TestCrashBetweenWriteAndRename(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := stage(path, []byte("new"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != "old" {
+		t.Errorf("before the rename: %q, %v", b, err)
+	}
+	if st, err := os.Stat(s.temp); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("temporary file: %v, %v", st, err)
+	}
+	// what took the file's place meanwhile is not followed
+	if err := os.Rename(path, path+".moved"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(path+".moved", path); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.commit(); err == nil {
+		t.Error("a symbolic link was replaced")
+	}
+	if b, err := os.ReadFile(path + ".moved"); err != nil || string(b) != "old" {
+		t.Errorf("after the refusal: %q, %v", b, err)
+	}
+	if _, err := os.Stat(s.temp); err == nil {
+		t.Error("the temporary file was left")
+	}
+}
+
+// Entries are recognised by what they run, wherever tka lies and whatever follows.
+func TestPluginOf(t *testing.T) {
+	for text, want := range map[string]string{
+		`{exec: {command: tka, args: [credential, --cluster, c]}}`:                        "c",
+		`{exec: {command: /opt/bin/tka, args: [credential, --cluster, c, --config, /x]}}`: "c",
+		`{exec: {command: 'C:\bin\tka.exe', args: [credential, --cluster, c]}}`:           "c",
+		`{exec: {command: kubectl-tka, args: [credential, --cluster, c]}}`:                "c",
+		`{exec: {command: nottka, args: [credential, --cluster, c]}}`:                     "",
+		`{exec: {command: tka, args: [login, --cluster, c]}}`:                             "",
+		`{exec: {command: tka, args: [credential]}}`:                                      "",
+		`{exec: {command: tka, args: {credential: x}}}`:                                   "",
+		`{exec: {command: tka}}`:                                                          "", `{exec: []}`: "", `{token: x}`: "", `null`: "", `[]`: "",
+	} {
+		var doc yaml.Node
+		if err := yaml.Unmarshal([]byte(text), &doc); err != nil {
+			t.Fatal(err)
+		}
+		if got, ours := pluginOf(doc.Content[0]); got != want || ours != (want != "") {
+			t.Errorf("pluginOf(%s) = %q, %v", text, got, ours)
+		}
+	}
+}

@@ -1,0 +1,209 @@
+package cli
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+var update = flag.Bool("update", false, "write the reference of the commands into docs/reference/cli")
+
+// tree is the program's commands, without a machine to run them on.
+func tree() *cobra.Command {
+	t := &tka{Program: Program{Args: []string{"tka"}, In: strings.NewReader(""), Out: &bytes.Buffer{}, Err: &bytes.Buffer{},
+		Getenv: func(string) string { return "" }, Now: time.Now, Build: Build{Version: "devel"}}}
+	root := t.root()
+	root.InitDefaultHelpCmd()
+	return root
+}
+
+// walk calls f for each command that people see, parents first.
+func walk(cmd *cobra.Command, f func(*cobra.Command)) {
+	f(cmd)
+	for _, c := range cmd.Commands() {
+		if !c.Hidden {
+			walk(c, f)
+		}
+	}
+}
+
+// The reference in docs is what the commands say of themselves.
+func TestReference(t *testing.T) {
+	dir := filepath.Join("..", "..", "docs", "reference", "cli")
+	want := map[string]string{"README.md": index(tree())}
+	walk(tree(), func(c *cobra.Command) { want[page(c)] = reference(c) })
+	if *update {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for name, text := range want {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	have, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range have {
+		if _, ok := want[e.Name()]; !ok {
+			t.Errorf("%s is of no command", e.Name())
+		}
+	}
+	for name, text := range want {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil || string(b) != text {
+			t.Errorf("%s is not what the commands say (%v); write it with: go test ./internal/cli -run TestReference -update", name, err)
+		}
+	}
+}
+
+func page(c *cobra.Command) string { return strings.ReplaceAll(c.CommandPath(), " ", "_") + ".md" }
+
+func index(root *cobra.Command) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# tka\n\n<!-- Generated from the commands; do not edit. -->\n\n%s\n\n| command | |\n|---|---|\n", root.Long)
+	walk(root, func(c *cobra.Command) {
+		if c != root {
+			fmt.Fprintf(&b, "| [`%s`](%s) | %s |\n", c.CommandPath(), page(c), c.Short)
+		}
+	})
+	fmt.Fprintf(&b, "\n## Flags of every command\n\n%s\n## Exit codes\n\n| code | |\n|---|---|\n", flagTable(root.PersistentFlags()))
+	for line := range strings.Lines(exitTable) {
+		code, text, _ := strings.Cut(strings.TrimSpace(line), " ")
+		fmt.Fprintf(&b, "| %s | %s |\n", code, strings.TrimSpace(text))
+	}
+	return b.String()
+}
+
+func reference(c *cobra.Command) string {
+	var b strings.Builder
+	c.InitDefaultHelpFlag()
+	fmt.Fprintf(&b, "# %s\n\n<!-- Generated from the commands; do not edit. -->\n\n%s.\n\n", c.CommandPath(), c.Short)
+	if c.Runnable() {
+		fmt.Fprintf(&b, "```\n%s\n```\n\n", c.UseLine())
+	}
+	if len(c.Aliases) > 0 {
+		fmt.Fprintf(&b, "Also: `%s`\n\n", strings.Join(c.Aliases, "`, `"))
+	}
+	long, list, _ := strings.Cut(c.Long, "\n\n  ")
+	if head, keys, ok := strings.Cut(c.Long, ":\n  "); ok && list == "" {
+		long, list = head+":", keys
+	}
+	fmt.Fprintf(&b, "%s\n", long)
+	if list != "" {
+		fmt.Fprintf(&b, "\n```\n  %s\n```\n", list)
+	}
+	if c.Example != "" {
+		fmt.Fprintf(&b, "\n## Examples\n\n```sh\n%s\n```\n", strings.ReplaceAll(strings.TrimPrefix(c.Example, "  "), "\n  ", "\n"))
+	}
+	if local := flagTable(c.NonInheritedFlags()); strings.Count(local, "\n") > 3 && c.HasParent() {
+		fmt.Fprintf(&b, "\n## Flags\n\n%s", local)
+	}
+	if c.HasParent() && c.Runnable() {
+		fmt.Fprintf(&b, "\nThe flags of every command and the exit codes are in the [overview](README.md).\n")
+	}
+	return b.String()
+}
+
+func flagTable(set *pflag.FlagSet) string {
+	var b strings.Builder
+	b.WriteString("| flag | |\n|---|---|\n")
+	set.VisitAll(func(f *pflag.Flag) {
+		if f.Hidden {
+			return
+		}
+		name := "--" + f.Name
+		if f.Shorthand != "" {
+			name = "-" + f.Shorthand + ", " + name
+		}
+		kind, usage := pflag.UnquoteUsage(f)
+		if kind != "" {
+			name += " " + kind
+		}
+		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "[]" && f.DefValue != "0s" && f.Name != "help" {
+			usage += fmt.Sprintf(" (default %s)", f.DefValue)
+		}
+		fmt.Fprintf(&b, "| `%s` | %s |\n", name, strings.ReplaceAll(usage, "|", `\|`))
+	})
+	return b.String()
+}
+
+// SGN-18: every command says what it is for, shows an example, and answers -h
+// and an unknown flag as it should.
+func TestEveryCommand(t *testing.T) {
+	var paths [][]string
+	walk(tree(), func(c *cobra.Command) {
+		paths = append(paths, strings.Fields(c.CommandPath()))
+		if c.Short == "" || c.Long == "" || c.Runnable() && c.Example == "" {
+			t.Errorf("%s lacks a line, a text or an example", c.CommandPath())
+		}
+		if strings.HasSuffix(c.Short, ".") || len(c.Short) > 75 {
+			t.Errorf("%s: the line should be short and have no full stop: %q", c.CommandPath(), c.Short)
+		}
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if f.Usage == "" {
+				t.Errorf("%s: --%s says nothing", c.CommandPath(), f.Name)
+			}
+		})
+	})
+	if len(paths) < 18 {
+		t.Fatalf("only %d commands: %v", len(paths), paths)
+	}
+	run := func(args ...string) (int, string, string) {
+		var out, err bytes.Buffer
+		home := t.TempDir()
+		code := Program{Args: args, In: strings.NewReader(""), Out: &out, Err: &err, Now: time.Now, Build: Build{Version: "devel"},
+			Getenv: func(k string) string { return map[string]string{"HOME": home}[k] }}.Run(t.Context())
+		return code, out.String(), err.String()
+	}
+	for _, p := range paths {
+		code, out, stderr := run(append(slices.Clone(p), "-h")...)
+		if code != 0 || out == "" || stderr != "" {
+			t.Errorf("%v -h: code %d\nstdout: %s\nstderr: %s", p, code, out, stderr)
+		}
+		code, out, stderr = run(append(slices.Clone(p), "--nonsense")...)
+		if p[len(p)-1] == "exit-codes" {
+			continue // a topic, which has no flags
+		}
+		if code != 2 || out != "" || !strings.Contains(stderr, "has no flag --nonsense") || strings.Count(stderr, "\n") > 3 {
+			t.Errorf("%v --nonsense: code %d\nstdout: %s\nstderr: %s", p, code, out, stderr)
+		}
+	}
+}
+
+// Every example that is a command of ours is one: its words and flags exist.
+func TestExamplesParse(t *testing.T) {
+	walk(tree(), func(c *cobra.Command) {
+		for line := range strings.Lines(c.Example) {
+			fields := strings.Fields(strings.TrimPrefix(strings.TrimSuffix(strings.TrimSpace(line), ")"), "source <("))
+			if len(fields) == 0 || fields[0] != "tka" {
+				continue
+			}
+			if i := slices.Index(fields, ">"); i >= 0 {
+				fields = fields[:i]
+			}
+			root := tree()
+			cmd, rest, err := root.Find(fields[1:])
+			if err != nil || cmd == root {
+				t.Errorf("%s: example %q is no command: %v", c.CommandPath(), line, err)
+				continue
+			}
+			if err := cmd.ParseFlags(rest); err != nil {
+				t.Errorf("%s: example %q: %v", c.CommandPath(), line, err)
+			} else if err := cmd.ValidateArgs(cmd.Flags().Args()); err != nil {
+				t.Errorf("%s: example %q: %v", c.CommandPath(), line, err)
+			}
+		}
+	})
+}
