@@ -235,6 +235,21 @@ func (r *Rig) tailplaned(ctx context.Context, role, account string, env []string
 	return startProcess(dir, append(os.Environ(), env...), r.programs["tailplaned"], role, "--config", config, "--kubeconfig", kubeconfig)
 }
 
+// Try starts `tailplaned ROLE` beside the system, in the folder name, with
+// settings and arguments that a test has changed. The caller stops it.
+func (r *Rig) Try(name, role string, env []string, settings string, args ...string) (*Process, error) {
+	dir := filepath.Join(r.Dir, name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	config := filepath.Join(dir, "config.yaml")
+	if err := os.WriteFile(config, []byte(settings), 0o600); err != nil {
+		return nil, err
+	}
+	env = append(append(os.Environ(), append(tailnettest.ChildEnv(), r.Net.HTTPSEnv()...)...), env...)
+	return startProcess(dir, env, append([]string{r.programs["tailplaned"], role, "--config", config}, args...)...)
+}
+
 // Settings returns the settings file of a role.
 func (r *Rig) Settings(role string) ([]byte, error) {
 	ca := filepath.Join(r.Dir, "cluster-ca.crt")
