@@ -204,13 +204,6 @@ func (c *control) bumpLocked() {
 	c.changed = make(chan struct{})
 }
 
-// nextChange returns a channel that is closed at the next change.
-func (c *control) nextChange() <-chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.changed
-}
-
 func (c *control) setPolicy(p *policy) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -44,7 +44,7 @@ func (n *Net) FunnelDial(ctx context.Context, ingress *tsnet.Server, target, src
 		if err == nil {
 			err = ctx.Err()
 		}
-		return nil, fmt.Errorf("Funnel to %s: %w", target, err)
+		return nil, fmt.Errorf("connecting to %s over Funnel: %w", target, err)
 	}
 	return &bufferedConn{Conn: c, r: br}, nil
 }

@@ -152,7 +152,7 @@ func TestKeys(t *testing.T) {
 // without a word is gone after the delay.
 func TestRestartAndEphemeral(t *testing.T) {
 	t.Parallel()
-	n := StartWith(t, Options{Policy: testPolicy, EphemeralDelay: 300 * time.Millisecond})
+	n := StartWith(t, Options{Policy: testPolicy, EphemeralDelay: 2 * time.Second})
 	watcher := n.Node("watcher", "bob@example.com")
 	dir := t.TempDir()
 	node := func(key string, ephemeral bool) *tsnet.Server {
@@ -169,7 +169,7 @@ func TestRestartAndEphemeral(t *testing.T) {
 	eventually(t, "it went offline", func() bool {
 		for _, nd := range n.Nodes() {
 			if nd.StableID == was && !*nd.Online {
-				return time.Since(*nd.LastSeen) > 600*time.Millisecond
+				return time.Since(*nd.LastSeen) > 2500*time.Millisecond
 			}
 		}
 		return false

@@ -36,7 +36,7 @@ func (c *control) serveMap(w http.ResponseWriter, r *http.Request, mk key.Machin
 		return
 	}
 	n.capVer = req.Version
-	if !req.Stream && !req.ReadOnly {
+	if !req.Stream {
 		n.disco = req.DiscoKey
 		n.eps = slices.DeleteFunc(req.Endpoints, func(e netip.AddrPort) bool { return e.Addr().IsLinkLocalUnicast() })
 		if req.Hostinfo != nil {

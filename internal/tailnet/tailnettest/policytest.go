@@ -3,6 +3,7 @@ package tailnettest
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"tailscale.com/tailcfg"
 )
@@ -137,10 +138,8 @@ func (p ports) has(protos []int, port uint16) bool {
 			continue
 		}
 		for _, a := range mine {
-			for _, b := range protos {
-				if a == b {
-					return true
-				}
+			if slices.Contains(protos, a) {
+				return true
 			}
 		}
 	}
