@@ -28,8 +28,8 @@ generate: ## CRDs, deepcopy, CLI reference, golden files
 acceptance: ## acceptance rows that no test names
 	@cd testbed && go run ./cmd/acceptance
 
-budgets: build ## measurements of the design's budgets; ONLY=signin for one part
-	@cd testbed && go run ./cmd/budgets $(ONLY)
+budgets: build ## measurements of the design's budgets; ONLY=Signin for one part
+	@testbed/budgets.sh "$(ONLY)"
 
 fuzz: ## a minute of fuzzing for each parser of what a stranger sends
 	@testbed/fuzz.sh

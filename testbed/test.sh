@@ -28,5 +28,14 @@ else
   cat "$out/demo.log"
 fi
 
+# TB-01: a second run compiles nothing.
+echo "== second run"
+if again=$(make -s build 2>&1) && [ -z "$again" ]; then
+  echo "nothing was built again"
+else
+  echo "$again"
+  failed=1
+fi
+
 (cd testbed && CGO_ENABLED=0 go run ./cmd/summary -demo "$demo" "$out"/*.json) || failed=1
 exit $failed

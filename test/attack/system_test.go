@@ -1,0 +1,710 @@
+// Package attack has one test for each attack of specs/attacks.md, named after
+// it. It keeps the rule that a status code proves nothing: each test asserts on
+// what the API server was asked and stores, what the record holds and what is
+// bound, and carries out the same request without the attack beside it.
+//
+// Every row runs against every listener that the product has: today the access
+// server on the tailnet (listeners_test.go reads the list from the program).
+package attack
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/test/rig"
+)
+
+// basePolicy lets everybody knock. Beside the people that a test grants something
+// to, alice may view and bob may nothing.
+const basePolicy = `{
+  "groups": {"group:viewers": ["alice@example.com"]},
+  "tagOwners": {"tag:tailplane": [], "tag:other": [], "tag:ci": [], "tag:robot": [], "tag:ingress": []},
+  "grants": [
+    {"src": ["*"], "dst": ["tag:tailplane", "tag:other"], "ip": ["*"]},
+    {"src": ["group:viewers"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [{"role": "view", "period": "8h"}]}},
+    %s
+  ],
+  "nodeAttrs": [{"target": ["tag:other"], "attr": ["funnel"]}],
+}`
+
+// Accounts of the product's programs, as the API server knows them.
+const (
+	accessAccount   = "system:serviceaccount:" + rig.SystemNamespace + ":tailplane-access"
+	operatorAccount = "system:serviceaccount:" + rig.SystemNamespace + ":tailplane-operator"
+)
+
+// auditPolicy makes the API server write down every request of the product's
+// accounts before it acts on it: that is the far side of the product.
+const auditPolicy = `apiVersion: audit.k8s.io/v1
+kind: Policy
+rules:
+- level: Request
+  users: [` + accessAccount + `, ` + operatorAccount + `]
+- level: None
+`
+
+const (
+	// long is how long a test waits for what takes milliseconds on an idle machine.
+	long = 90 * time.Second
+	// soon is the limit of the contract for a change of authority to be felt.
+	soon = 2 * time.Second
+	// tokenCache is how long an API server knows a token that it has seen, with a
+	// second for the question itself.
+	tokenCache = 11 * time.Second
+
+	noLimits = "{login: {perMinute: 0}, kubeconfig: {perMinute: 0}, others: {perMinute: 0}, all: {perMinute: 0}}"
+)
+
+// A system is the whole product on a real tailnet and a real API server, and
+// what is needed to look at its far side.
+type system struct {
+	*rig.Rig
+	admin client.WithWatch
+	kube  *kubernetes.Clientset
+	asked string // the API server's own log of what the product's accounts asked
+
+	mu     sync.Mutex
+	people map[string]*rig.Person // by host
+}
+
+// shared is the system of all tests that leave it as they found it.
+var shared struct {
+	once   sync.Once
+	system *system
+	err    error
+}
+
+func TestMain(m *testing.M) {
+	tailnettest.Quiet()
+	code := m.Run()
+	if s := shared.system; s != nil {
+		if err := s.close(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// start returns the shared system.
+func start(t *testing.T) *system {
+	t.Helper()
+	shared.once.Do(func() { shared.system, shared.err = newSystem() })
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	return shared.system
+}
+
+// own returns a system that the test may wreck.
+func own(t *testing.T) *system {
+	t.Helper()
+	s, err := newSystem()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func newSystem() (_ *system, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	dir, err := os.MkdirTemp("", "at")
+	if err != nil {
+		return nil, err
+	}
+	s := &system{asked: filepath.Join(dir, "kube-audit.jsonl"), people: map[string]*rig.Person{}}
+	auditFile := filepath.Join(dir, "kube-audit.yaml")
+	if err := os.WriteFile(auditFile, []byte(auditPolicy), 0o600); err != nil {
+		return nil, err
+	}
+	cluster, err := kubetest.Run(ctx, kubetest.Options{Name: "east", Args: []string{
+		"--audit-policy-file=" + auditFile, "--audit-log-path=" + s.asked, "--audit-log-mode=blocking-strict",
+		// No token lives longer than an hour here, whatever is asked for (SI-07).
+		"--service-account-max-token-expiration=1h",
+	}})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, cluster.Close(), os.RemoveAll(dir))
+		}
+	}()
+	s.Rig, err = rig.Start(ctx, dir, rig.Options{Policy: policy(), Cluster: cluster, Settings: map[string]string{
+		"api.limits": noLimits, "signin.roles": "[view, edit, ghost]", "signin.keepExpired": "3s",
+	}, NoOperator: true})
+	if err != nil {
+		return nil, err
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, rbacv1.AddToScheme, eventsv1.AddToScheme, admissionv1.AddToScheme, coordinationv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	if s.admin, err = client.NewWithWatch(cluster.AdminConfig(), client.Options{Scheme: scheme}); err != nil {
+		return nil, err
+	}
+	if s.kube, err = kubernetes.NewForConfig(cluster.AdminConfig()); err != nil {
+		return nil, err
+	}
+	// "ghost" is on the server's list, and no such ClusterRole exists: whoever
+	// lists a role also lets the operator read and bind it.
+	var rights rbacv1.ClusterRole
+	if err := s.admin.Get(ctx, client.ObjectKey{Name: "tailplane-operator"}, &rights); err != nil {
+		return nil, err
+	}
+	for i, rule := range rights.Rules {
+		if slices.Contains(rule.Verbs, "bind") {
+			rights.Rules[i].ResourceNames = append(rule.ResourceNames, "ghost")
+		}
+	}
+	if err := s.admin.Update(ctx, &rights); err != nil {
+		return nil, err
+	}
+	if err := s.admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}); err != nil {
+		return nil, err
+	}
+	return s, s.StartOperator(ctx)
+}
+
+func (s *system) close() error {
+	return errors.Join(s.Rig.Close(), s.Cluster.Close(), os.RemoveAll(s.Dir))
+}
+
+// policy is basePolicy with further grants.
+func policy(grants ...string) string { return fmt.Sprintf(basePolicy, strings.Join(grants, ",\n    ")) }
+
+// grant is a grant of our capability to one source.
+func grant(src, rules string) string {
+	return fmt.Sprintf(`{"src": [%q], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [%s]}}`, src, rules)
+}
+
+// setPolicy puts further grants in force until the test's end. Nodes hear of it
+// within milliseconds, not at once.
+func (s *system) setPolicy(t *testing.T, grants ...string) {
+	t.Helper()
+	if err := s.Net.SetPolicy(policy(grants...)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Net.SetPolicy(policy()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// person is somebody on a device; the same one for the same host name.
+func (s *system) person(t *testing.T, host, login string, tags ...string) *rig.Person {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.people[host]; p != nil {
+		return p
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), long)
+	defer cancel()
+	p, err := s.Person(ctx, host, login, tags...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.people[host] = p
+	return p
+}
+
+func (s *system) alice(t *testing.T) *rig.Person {
+	return s.person(t, "alice-laptop", "alice@example.com")
+}
+func (s *system) bob(t *testing.T) *rig.Person {
+	return s.person(t, "bob-laptop", "bob@example.com")
+}
+
+// login signs p in and waits until that is ready. The test's end signs p out.
+func (s *system) login(t *testing.T, p *rig.Person, req signin.LoginRequest) signin.Status {
+	t.Helper()
+	if _, err := signin.Login.Call(t.Context(), p.Client(), req); err != nil {
+		t.Fatalf("login: %v", err)
+	}
+	t.Cleanup(func() { s.logout(t, p) })
+	s.kubeconfig(t, p)
+	st, err := signin.Read.Call(t.Context(), p.Client(), signin.ReadRequest{})
+	if err != nil {
+		t.Fatalf("read: %v", err)
+	}
+	return st
+}
+
+// kubeconfig waits for p's sign-in and returns a token of it.
+func (s *system) kubeconfig(t *testing.T, p *rig.Person) signin.Kubeconfig {
+	t.Helper()
+	var k signin.Kubeconfig
+	eventually(t, long, "the kubeconfig", func() bool {
+		var err error
+		k, err = signin.GetKubeconfig.Call(t.Context(), p.Client(), signin.KubeconfigRequest{Wait: door.Duration(20 * time.Second)})
+		if err != nil && problem.CodeOf(err) != problem.NotReady {
+			t.Fatalf("kubeconfig: %v", err)
+		}
+		return err == nil
+	})
+	return k
+}
+
+// logout signs p out, if p is signed in, and waits until nothing is left of it.
+// It works at a test's end.
+func (s *system) logout(t *testing.T, p *rig.Person) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), long)
+	defer cancel()
+	for {
+		st, err := signin.Logout.Call(ctx, p.Client(), signin.LogoutRequest{Wait: door.Duration(20 * time.Second)})
+		switch code := problem.CodeOf(err); {
+		case err == nil && st.State == signin.Ended, err != nil && code != problem.Internal && code != problem.Unavailable:
+			return
+		case ctx.Err() != nil:
+			t.Errorf("logout: %v %v", st.State, err)
+			return
+		}
+	}
+}
+
+// eventually waits for what must become true, and returns how long that took.
+func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) time.Duration {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for began := time.Now(); ; {
+		if ok() {
+			return time.Since(began)
+		}
+		if time.Since(began) > limit {
+			t.Fatalf("not within %v: %s", limit, what)
+		}
+		<-tick.C
+	}
+}
+
+// always watches for a while that something stays true.
+func always(t *testing.T, during time.Duration, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(during); time.Now().Before(end); <-tick.C {
+		if !ok() {
+			t.Fatalf("not any more: %s", what)
+		}
+	}
+}
+
+// An answer is what came back from the server.
+type answer struct {
+	Status  int
+	Header  http.Header
+	Body    string
+	Problem problem.Error // zero when it is none
+}
+
+func (a answer) code() problem.Code { return a.Problem.Code }
+
+func (a answer) String() string { return fmt.Sprintf("%d %s", a.Status, a.Body) }
+
+// newRequest is a request to the access server, with pairs of header names and values.
+func (s *system) newRequest(t *testing.T, method, path, body string, headers ...string) *http.Request {
+	t.Helper()
+	var r io.Reader
+	if body != "" {
+		r = strings.NewReader(body)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), method, s.Server()+path, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		if headers[i] == "Host" {
+			req.Host = headers[i+1]
+			continue
+		}
+		req.Header[headers[i]] = append(req.Header[headers[i]], headers[i+1]) // as spelt
+	}
+	return req
+}
+
+// do sends a request and reads the answer.
+func do(t *testing.T, hc *http.Client, req *http.Request) answer {
+	t.Helper()
+	res, err := hc.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return readAnswer(t, res)
+}
+
+func readAnswer(t *testing.T, res *http.Response) answer {
+	t.Helper()
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := answer{Status: res.StatusCode, Header: res.Header, Body: string(b)}
+	_ = json.Unmarshal(b, &a.Problem) // not a problem: its code stays empty
+	if a.Problem.Code == "" {
+		a.Problem = problem.Error{}
+	}
+	return a
+}
+
+// ask is do for p.
+func (s *system) ask(t *testing.T, p *rig.Person, method, path, body string, headers ...string) answer {
+	t.Helper()
+	hc := p.HTTP()
+	defer hc.CloseIdleConnections()
+	return do(t, hc, s.newRequest(t, method, path, body, headers...))
+}
+
+// A mark is a moment: what was recorded and asked since can be told.
+type mark struct {
+	s              *system
+	product, kube_ int64
+}
+
+func (s *system) mark(t *testing.T) mark {
+	t.Helper()
+	return mark{s, size(t, s.AuditFile()), size(t, s.asked)}
+}
+
+func size(t *testing.T, path string) int64 {
+	t.Helper()
+	st, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st.Size()
+}
+
+// since calls f for each whole line of a file after an offset.
+func since(t *testing.T, path string, from int64, f func(line []byte)) {
+	t.Helper()
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if _, err := file.Seek(from, io.SeekStart); err != nil {
+		t.Fatal(err)
+	}
+	for r := bufio.NewReader(file); ; {
+		line, err := r.ReadBytes('\n')
+		if err == io.EOF {
+			return // half a line is being written
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		f(bytes.TrimSpace(line))
+	}
+}
+
+// entries is what the access server recorded since.
+func (m mark) entries(t *testing.T) (out []audit.Entry) {
+	t.Helper()
+	since(t, m.s.AuditFile(), m.product, func(line []byte) {
+		var e audit.Entry
+		if err := json.Unmarshal(line, &e); err != nil {
+			t.Fatalf("record: %q: %v", line, err)
+		}
+		out = append(out, e)
+	})
+	return out
+}
+
+// A kubeRequest is what the API server noted of a request before it acted on it.
+type kubeRequest struct {
+	Stage, Verb, RequestURI string
+	User                    struct{ Username string }
+	ImpersonatedUser        *struct{ Username string }
+	SourceIPs               []string
+	UserAgent               string
+	ObjectRef               struct{ Resource, Subresource, Namespace, Name string }
+	RequestObject           json.RawMessage
+}
+
+func (k kubeRequest) String() string { return k.Verb + " " + k.RequestURI }
+
+// writes tells whether the request changes something, or makes a token.
+func (k kubeRequest) writes() bool {
+	return !slices.Contains([]string{"get", "list", "watch"}, k.Verb)
+}
+
+// requests is what an account asked of the API server since, but for watches and
+// for the operator's Lease.
+func (m mark) requests(t *testing.T, account string) (out []kubeRequest) {
+	t.Helper()
+	since(t, m.s.asked, m.kube_, func(line []byte) {
+		var k kubeRequest
+		if err := json.Unmarshal(line, &k); err != nil {
+			t.Fatalf("the API server's log: %q: %v", line, err)
+		}
+		if k.Stage == "RequestReceived" && k.User.Username == account && k.Verb != "watch" && k.ObjectRef.Resource != "leases" {
+			out = append(out, k)
+		}
+	})
+	return out
+}
+
+// writes are those of requests that change something, or make a token.
+func (m mark) writes(t *testing.T, account string) []kubeRequest {
+	t.Helper()
+	return slices.DeleteFunc(m.requests(t, account), func(k kubeRequest) bool { return !k.writes() })
+}
+
+// refused carries out do, which must be refused in the listener's form with the
+// code: at no cost to the API server, with one entry in the record that gives the
+// reason, and nothing secret in either.
+func (s *system) refused(t *testing.T, what string, code problem.Code, do func() answer) (answer, audit.Entry) {
+	t.Helper()
+	m := s.mark(t)
+	a := do()
+	e := m.refusal(t, what, code, a)
+	if asked := m.requests(t, accessAccount); len(asked) > 0 {
+		t.Errorf("%s: the API server was asked: %v", what, asked)
+	}
+	return a, e
+}
+
+// refusal checks the answer and the one entry about it.
+func (m mark) refusal(t *testing.T, what string, code problem.Code, a answer) audit.Entry {
+	t.Helper()
+	if a.code() != code || a.Status != code.Status() {
+		t.Errorf("%s: %v, want %d %s", what, a, code.Status(), code)
+	}
+	if a.Problem.Message == "" || len(a.Problem.Advice) == 0 || a.Problem.AuditID == "" || a.Header.Get("X-Request-Id") != a.Problem.AuditID {
+		t.Errorf("%s: no sentence, advice or audit id: %v %v", what, a, a.Header)
+	}
+	entries := m.entries(t)
+	if len(entries) != 1 {
+		t.Errorf("%s: %d entries in the record, want 1: %+v", what, len(entries), entries)
+		return audit.Entry{}
+	}
+	e := entries[0]
+	if e.RequestID != a.Problem.AuditID || e.Code != code || e.Result == audit.Done || e.Result == audit.NotYet || e.Error == "" {
+		t.Errorf("%s: recorded as %+v", what, e)
+	}
+	line, err := json.Marshal(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{a.Body, string(line)} {
+		for _, secret := range []string{"eyJ", "tskey-", "nodekey:", "/tmp/", "goroutine "} {
+			if strings.Contains(text, secret) {
+				t.Errorf("%s: %q stands in %s", what, secret, text)
+			}
+		}
+	}
+	return e
+}
+
+// signins are the stored sign-ins of a login, all devices; of everybody for "".
+func (s *system) signins(t *testing.T, login string) []v1alpha1.TkaSignin {
+	t.Helper()
+	var list v1alpha1.TkaSigninList
+	if err := s.admin.List(context.WithoutCancel(t.Context()), &list, client.InNamespace(rig.SigninNamespace)); err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(list.Items, func(o v1alpha1.TkaSignin) bool { return login != "" && o.Spec.User.Login != login })
+}
+
+// A bound is what gives access in the cluster.
+type bound struct{ kind, namespace, name, role, uid string }
+
+// given is everything that gives a sign-in's account access, or is that account:
+// found by its name, not by our labels, which somebody could have taken off.
+func (s *system) given(t *testing.T, name string) (out []bound) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	var accounts corev1.ServiceAccountList
+	var wide rbacv1.ClusterRoleBindingList
+	var narrow rbacv1.RoleBindingList
+	for _, list := range []client.ObjectList{&accounts, &wide, &narrow} {
+		if err := s.admin.List(ctx, list); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, a := range accounts.Items {
+		if a.Namespace == rig.SigninNamespace && a.Name == name {
+			out = append(out, bound{"ServiceAccount", a.Namespace, a.Name, "", string(a.UID)})
+		}
+	}
+	ours := func(subjects []rbacv1.Subject) bool {
+		return slices.ContainsFunc(subjects, func(x rbacv1.Subject) bool { return x.Namespace == rig.SigninNamespace && x.Name == name })
+	}
+	for _, b := range wide.Items {
+		if ours(b.Subjects) {
+			out = append(out, bound{"ClusterRoleBinding", "", b.Name, b.RoleRef.Name, string(b.UID)})
+		}
+	}
+	for _, b := range narrow.Items {
+		if ours(b.Subjects) {
+			out = append(out, bound{"RoleBinding", b.Namespace, b.Name, b.RoleRef.Name, string(b.UID)})
+		}
+	}
+	return out
+}
+
+// consistent checks the laws that hold whenever nothing is under way: every
+// account and binding of a sign-in belongs to one that is live, each live one has
+// its account and one role, and none is over.
+func (s *system) consistent(t *testing.T, what string) {
+	t.Helper()
+	if wrong := s.inconsistent(t); len(wrong) > 0 {
+		t.Errorf("%s: %s", what, strings.Join(wrong, "; "))
+	}
+}
+
+func (s *system) inconsistent(t *testing.T) (wrong []string) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	bad := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
+	live := map[string]v1alpha1.TkaSignin{}
+	for _, o := range s.signins(t, "") {
+		over := o.Status.Phase == v1alpha1.SigninPhase(signin.PhaseExpired) || o.Status.Phase == v1alpha1.SigninPhase(signin.PhaseRefused)
+		given := s.given(t, o.Name)
+		switch {
+		case over && len(given) > 0:
+			bad("%s is %s and has %v", o.Name, o.Status.Phase, given)
+		case over:
+		case o.DeletionTimestamp != nil, o.Status.Phase != v1alpha1.SigninPhase(signin.PhaseReady), o.Status.ObservedGeneration != o.Generation:
+			bad("%s is under way: %s, generation %d of %d", o.Name, o.Status.Phase, o.Status.ObservedGeneration, o.Generation)
+		default:
+			live[o.Name] = o
+			bindings := slices.DeleteFunc(slices.Clone(given), func(b bound) bool { return b.kind == "ServiceAccount" })
+			if len(given)-len(bindings) != 1 || len(bindings) != max(1, len(o.Spec.Namespaces)) {
+				bad("%s has %v", o.Name, given)
+			}
+			for _, b := range bindings {
+				if b.role != o.Spec.Role || o.Status.Role != o.Spec.Role {
+					bad("%s has %s of %s, and shows %s", o.Name, b.role, o.Spec.Role, o.Status.Role)
+				}
+			}
+			if o.Status.ValidUntil == nil || time.Now().After(o.Status.ValidUntil.Time.Add(time.Minute)) {
+				bad("%s should have ended at %v", o.Name, o.Status.ValidUntil)
+			}
+		}
+	}
+	var accounts corev1.ServiceAccountList
+	var wide rbacv1.ClusterRoleBindingList
+	var narrow rbacv1.RoleBindingList
+	for _, list := range []client.ObjectList{&accounts, &wide, &narrow} {
+		if err := s.admin.List(ctx, list); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(kind string, o client.Object, uid, name string) {
+		if x, ok := live[name]; !ok || string(x.UID) != uid {
+			bad("%s %s/%s has no live sign-in", kind, o.GetNamespace(), o.GetName())
+		}
+	}
+	for i := range accounts.Items {
+		if a := &accounts.Items[i]; a.Namespace == rig.SigninNamespace && a.Name != "default" {
+			check("ServiceAccount", a, a.Labels[v1alpha1.SigninUIDLabel], a.Name)
+		}
+	}
+	for i := range wide.Items {
+		if b := &wide.Items[i]; b.Labels[v1alpha1.SigninUIDLabel] != "" || strings.HasPrefix(b.Name, "tailplane-") && b.Name != "tailplane-operator" {
+			check("ClusterRoleBinding", b, b.Labels[v1alpha1.SigninUIDLabel], strings.TrimPrefix(b.Name, "tailplane-"))
+		}
+	}
+	for i := range narrow.Items {
+		if b := &narrow.Items[i]; b.Labels[v1alpha1.SigninUIDLabel] != "" {
+			check("RoleBinding", b, b.Labels[v1alpha1.SigninUIDLabel], strings.TrimPrefix(b.Name, "tailplane-"))
+		}
+	}
+	return wrong
+}
+
+// settles waits until the laws of consistent hold.
+func (s *system) settles(t *testing.T, what string) time.Duration {
+	t.Helper()
+	var wrong []string
+	began := time.Now()
+	for time.Since(began) < long {
+		if wrong = s.inconsistent(t); len(wrong) == 0 {
+			return time.Since(began)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Fatalf("%s: not within %v: %s", what, long, strings.Join(wrong, "; "))
+	return 0
+}
+
+// holder is somebody with a token and nothing else.
+func (s *system) holder(t *testing.T, token string) *kubernetes.Clientset {
+	t.Helper()
+	k, err := kubernetes.NewForConfig(s.Cluster.TokenConfig(token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// pods asks the API server for the pods of a namespace, and returns how that ended.
+func pods(t *testing.T, k *kubernetes.Clientset, namespace string) error {
+	t.Helper()
+	_, err := k.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
+	return err
+}
+
+// account is the configuration of one of the product's ServiceAccounts, for what
+// a program of ours does not do and its stolen credential could.
+func (s *system) account(t *testing.T, name string) *rest.Config {
+	t.Helper()
+	path, err := s.Cluster.ServiceAccountKubeconfig(t.Context(), rig.SystemNamespace, name, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return clientConfig(t, path)
+}

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Runs every measurement of the budgets and prints one row each. It never fails on a figure. `make budgets` calls it;
+# an argument limits it to the parts whose name it is in.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo 2>/dev/null | head -n 1)
+echo "machine: ${cpu:-unknown}, $(getconf _NPROCESSORS_ONLN) cores, load $(cut -d' ' -f1-3 /proc/loadavg 2>/dev/null), $(go version | cut -d' ' -f3-), $(date -u +%F)"
+go test ./test/load -run '^$' -bench "${1:-.}" -benchtime "${BENCHTIME:-200x}" -timeout 30m | grep -E '^(BUDGET|FAIL|---|    )'
+go test . -run 'TestSizes|TestStartTimes' -v | grep -E 'MB of|start:'
+exit 0
