@@ -96,7 +96,7 @@ func (t *tka) fetch(ctx context.Context, cluster string) (credential, error) {
 	}
 	g, err := l.kubeconfigOf(ctx)
 	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.NotSignedIn {
-		return credential{}, fail(exitRefused, "Not signed in to %s: %s", cluster, p.Message).because(err).try("run: tka login --cluster %s", cluster)
+		return credential{}, fail(exitRefused, "Not signed in to %s: %s", cluster, p.Message).because(err).try("run: tka login --cluster %s", word(cluster))
 	}
 	if err != nil {
 		return credential{}, err

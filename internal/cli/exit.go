@@ -83,7 +83,7 @@ func refusal(p *problem.Error) *fault {
 		if len(c.Namespaces) > 0 {
 			where = "in " + strings.Join(c.Namespaces, ", ")
 		}
-		f.try("tka login --role %s   (%s, %s)", c.Role, where, c.Period)
+		f.try("tka login --role %s   (%s, %s)", word(c.Role), where, c.Period)
 	}
 	f.advice = append(f.advice, p.Advice...)
 	f.advice = f.advice[:min(len(f.advice), maxAdvice)]

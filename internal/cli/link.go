@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -82,7 +83,11 @@ func call[Req, Resp any](ctx context.Context, l *link, op door.Op[Req, Resp], re
 // explain turns an error of a call into a sentence and a code to exit with.
 func (l *link) explain(ctx context.Context, err error) *fault {
 	if p, ok := errors.AsType[*problem.Error](err); ok {
-		return refusal(p)
+		f := refusal(p)
+		if l.last.status >= 500 && !slices.Contains(problem.Codes(), p.Code) {
+			f.code = exitFailed // a code that this tka does not know yet
+		}
+		return f
 	}
 	cause := err
 	if ue, ok := errors.AsType[*url.Error](err); ok {
