@@ -31,7 +31,8 @@ func (r *reconciler) act(ctx context.Context, o *v1alpha1.TkaSignin, step signin
 	}
 	if step.Drop != nil {
 		sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, UID: types.UID(step.Drop.UID)}}
-		if err := kube.Delete(ctx, r.Client, sa); err != nil {
+		err := kube.Delete(ctx, r.Client, sa)
+		if client.IgnoreNotFound(r.unlessLeaving(ctx, err)) != nil {
 			return fmt.Errorf("delete the ServiceAccount: %w", err)
 		}
 	}

@@ -80,13 +80,28 @@ func (r *reconciler) gather(ctx context.Context, name string, live bool) (f sign
 func (r *reconciler) account(ctx context.Context, reader client.Reader, s signin.Signin) (*signin.Account, error) {
 	sa := new(corev1.ServiceAccount)
 	if err := reader.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: s.Name}, sa); err != nil {
-		return nil, client.IgnoreNotFound(err)
+		return nil, client.IgnoreNotFound(r.unlessLeaving(ctx, err))
 	}
 	a := &signin.Account{UID: string(sa.UID), Signin: r.labelled(sa), Deleting: sa.DeletionTimestamp != nil}
 	if owner := metav1.GetControllerOf(sa); owner != nil {
 		a.Owner = string(owner.UID)
 	}
 	return a, nil
+}
+
+// unlessLeaving turns a lack of rights on ServiceAccounts into "not found" while
+// the namespace of the sign-ins is being deleted: our Role there has gone with
+// it, and the ServiceAccounts go too, whatever we do. What lies elsewhere is ours
+// to remove, and the namespace waits for that by our finalizers.
+func (r *reconciler) unlessLeaving(ctx context.Context, err error) error {
+	if !apierrors.IsForbidden(err) {
+		return err
+	}
+	there, look := r.namespaceExists(ctx, r.Namespace)
+	if look != nil || there {
+		return err
+	}
+	return apierrors.NewNotFound(corev1.Resource("serviceaccounts"), "")
 }
 
 // bindings returns those under the sign-in's name and, from the cache, those
