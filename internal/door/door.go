@@ -18,9 +18,11 @@ import (
 	"net/netip"
 	"net/url"
 	"path"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
@@ -28,8 +30,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A Door lets callers in to routes. All fields are required but Limits, whose
-// zero value limits nothing.
+// A Door lets callers in to routes. Fields without a remark are required.
 type Door struct {
 	// Names are the host names and addresses under which the listener is
 	// reached, as the tailnet assigned them. None: the tailnet is not up.
@@ -40,9 +41,30 @@ type Door struct {
 	// Decide is access.Decide with the server's policy.
 	Decide func(access.Caller, access.Verb, time.Time) (access.Permit, error)
 	Record func(audit.Entry) error
-	Limits Limits
+	Limits Limits // the zero value limits nothing
 	Log    *slog.Logger
 	Now    func() time.Time
+
+	// Key, optional, is the cluster's key, by which the server proves what it
+	// serves; false while it is not at hand. Whoever asks for a proof then is
+	// asked to come back, and never answered without one.
+	Key func() (Key, bool)
+	// MustRecord, optional, are the verbs that nobody is served without an audit
+	// entry: while the record takes none, they are refused.
+	MustRecord []access.Verb
+	// Measure, optional, hears of each visit when it begins; the function that it
+	// returns, of its end.
+	Measure func() func(Outcome)
+}
+
+// An Outcome is how one visit ended, in words of closed sets: it says nothing
+// that a stranger chose.
+type Outcome struct {
+	Verb   access.Verb // of the operation; "" when none was found
+	Status int
+	Code   problem.Code // "" when it was served
+	Took   time.Duration
+	Waited time.Duration // of Took, for what the caller waits for by choice; 0: it did not wait
 }
 
 // Bounds of one request. The write time must exceed the longest wait of an operation.
@@ -59,11 +81,16 @@ const (
 // Handler returns the routes behind the door. It panics when a field is missing
 // or two routes have one pattern: both are mistakes of the program.
 func (d *Door) Handler(routes ...Route) http.Handler {
+	return d.hall(context.Background(), routes)
+}
+
+// hall returns the handler of routes. Who waits is answered when stopping ends.
+func (d *Door) hall(stopping context.Context, routes []Route) *hall {
 	switch {
 	case d.Names == nil, d.Identify == nil, d.Decide == nil, d.Record == nil, d.Log == nil, d.Now == nil:
 		panic("door: a required field is missing")
 	}
-	h := &hall{door: d, mux: http.NewServeMux(), routes: map[string]Route{}, limits: newLimiter(d.Limits)}
+	h := &hall{door: d, stopping: stopping, mux: http.NewServeMux(), routes: map[string]Route{}, limits: newLimiter(d.Limits)}
 	for _, rt := range routes {
 		h.mux.HandleFunc(rt.Pattern, func(http.ResponseWriter, *http.Request) {})
 		h.routes[rt.Pattern] = rt
@@ -71,15 +98,20 @@ func (d *Door) Handler(routes ...Route) http.Handler {
 	return h
 }
 
-// Run serves routes on ln until ctx ends, then lets visits in progress finish.
-// connContext, when given, is net/http's hook of that name.
+// Run serves routes on ln until ctx ends: then it takes no more connections,
+// answers who waits, and lets the others finish. connContext, when given, is
+// net/http's hook of that name.
 func (d *Door) Run(ctx context.Context, ln net.Listener, connContext func(context.Context, net.Conn) context.Context, routes ...Route) error {
 	visits, endVisits := context.WithCancel(context.WithoutCancel(ctx))
 	defer endVisits()
+	stopping, endWaits := context.WithCancel(visits)
+	defer endWaits()
+	bound := newBounded(ln, d.Limits.Connections)
 	srv := &http.Server{
-		Handler:           d.Handler(routes...),
+		Handler:           d.hall(stopping, routes),
 		BaseContext:       func(net.Listener) context.Context { return visits },
 		ConnContext:       connContext,
+		ConnState:         bound.hear,
 		ReadHeaderTimeout: headerTime,
 		ReadTimeout:       readTime,
 		WriteTimeout:      writeTime,
@@ -87,17 +119,18 @@ func (d *Door) Run(ctx context.Context, ln net.Listener, connContext func(contex
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(d.Log.Handler(), slog.LevelDebug), // strangers' TLS errors and the like
 	}
+	srv.RegisterOnShutdown(endWaits) // after the listener has been closed
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(ln) }()
+	go func() { served <- srv.Serve(bound) }()
 	select {
 	case err := <-served:
 		return fmt.Errorf("serve: %w", err)
 	case <-ctx.Done():
 	}
-	endVisits() // long polls answer now
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
 	defer cancel()
 	if err := srv.Shutdown(grace); err != nil {
+		d.Log.Warn("visits were cut off, as they did not end in time", "limit", shutdownTime)
 		srv.Close()
 	}
 	<-served
@@ -106,10 +139,12 @@ func (d *Door) Run(ctx context.Context, ln net.Listener, connContext func(contex
 
 // hall is the handler behind a Door.
 type hall struct {
-	door   *Door
-	mux    *http.ServeMux
-	routes map[string]Route
-	limits *limiter
+	door     *Door
+	stopping context.Context // ends when the server is about to
+	mux      *http.ServeMux
+	routes   map[string]Route
+	limits   *limiter
+	deaf     atomic.Bool // the record did not take its last entry
 }
 
 // A visit is one request on its way through.
@@ -120,21 +155,55 @@ type visit struct {
 	route  Route
 	caller access.Caller
 	entry  audit.Entry
+	nonce  string        // to be answered with a proof; "": none is wanted, or not by somebody like this
+	waited time.Duration // by choice
 }
 
 func (h *hall) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	now := h.door.Now()
+	ended := func(Outcome) {}
+	if h.door.Measure != nil {
+		ended = h.door.Measure()
+	}
 	v := &visit{hall: h, w: w, r: r, entry: audit.Entry{Time: now, RequestID: audit.NewID(now), Surface: "http"}}
-	resp, err := v.pass()
+	resp, err := v.survive()
 	v.entry.Actor = audit.ActorOf(v.caller)
 	v.entry.Conclude(err)
-	if rerr := h.door.Record(v.entry); rerr != nil {
+	rerr := h.door.Record(v.entry)
+	h.deaf.Store(rerr != nil)
+	if rerr != nil {
 		h.door.Log.Error("audit entry lost", "audit", v.entry.RequestID, "err", rerr)
+		if err == nil && v.mustRecord() { // what was made is not handed out
+			err = auditUnavailable()
+		}
 	}
 	if p := problem.From(err); p != nil && p.Cause() != nil {
 		h.door.Log.Error("visit failed", "audit", v.entry.RequestID, "op", v.route.Pattern, "code", p.Code, "err", p.Cause())
 	}
-	v.reply(resp, err)
+	status, code := v.reply(resp, err)
+	verb := v.route.Verb
+	if v.route.run == nil {
+		verb = ""
+	}
+	ended(Outcome{Verb: verb, Status: status, Code: code, Took: h.door.Now().Sub(now), Waited: v.waited})
+}
+
+// survive is pass, and turns a panic into a visit that failed: it leaves its
+// entry in the record like any other.
+func (v *visit) survive() (resp any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return v.pass()
+}
+
+func (v *visit) mustRecord() bool { return slices.Contains(v.door.MustRecord, v.route.Verb) }
+
+func auditUnavailable() error {
+	return problem.New(problem.AuditUnavailable, "This server cannot write its audit record, and does nothing without it.",
+		"Try again; if it stays, tell whoever runs this server.").After(time.Second)
 }
 
 // pass is the whole way through, in order. What it returns is answered.
@@ -153,6 +222,9 @@ func (v *visit) pass() (any, error) {
 	if err := v.limits.admit(v.caller, rt.Verb, v.entry.Time); err != nil {
 		return nil, err
 	}
+	if err := v.prepareProof(); err != nil {
+		return nil, err
+	}
 	if lost != nil {
 		v.entry.Args = map[string]string{"method": clip(v.r.Method), "path": clip(v.r.URL.Path)}
 		return nil, lost
@@ -161,7 +233,28 @@ func (v *visit) pass() (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if v.deaf.Load() && v.mustRecord() { // this visit's own entry tries the record again
+		return nil, auditUnavailable()
+	}
 	return rt.run(v, permit)
+}
+
+// prepareProof takes note that a proof is wanted, and refuses when none can be
+// given: an answer without it could be anybody's.
+func (v *visit) prepareProof() error {
+	nonces := v.r.Header.Values(NonceHeader)
+	if len(nonces) == 0 || v.door.Key == nil {
+		return nil
+	}
+	if _, ok := v.door.Key(); !ok {
+		return problem.New(problem.Unavailable, "This server does not have the cluster's key yet, so it cannot prove which cluster it serves.",
+			"Try again in a moment; if it stays, tell whoever runs this server.").After(time.Second)
+	}
+	if err := checkNonce(nonces[0]); err != nil || len(nonces) > 1 {
+		return problem.New(problem.BadRequest, NonceHeader+" is not one value of 16 to 64 bytes in base64url without padding.", "Send a fresh nonce, or none.")
+	}
+	v.nonce = nonces[0]
+	return nil
 }
 
 // identify asks who is calling, and refuses who may not even ask.
@@ -263,35 +356,31 @@ func clip(s string) string {
 	return s
 }
 
-// reply answers: a problem, a response that shapes itself, or JSON.
-func (v *visit) reply(resp any, err error) {
+// An Identifiable is a response that tells the caller the audit id of the visit.
+type Identifiable interface{ WithAuditID(id string) any }
+
+// reply answers: a problem, a response that shapes itself, or JSON. It returns
+// the status, and the code of a problem.
+func (v *visit) reply(resp any, err error) (int, problem.Code) {
 	h := v.w.Header()
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Request-Id", v.entry.RequestID)
+	if r, ok := resp.(Identifiable); ok && err == nil {
+		resp = r.WithAuditID(v.entry.RequestID)
+	}
 	shape := Shape{Status: http.StatusOK, Body: resp}
 	if s, ok := resp.(Shaped); ok && err == nil {
 		shape, err = s.Shape(strings.Join(v.r.Header.Values("Accept"), ","))
 	}
-	if err != nil {
-		p := *problem.From(err)
-		p.AuditID = v.entry.RequestID
-		if p.Advice == nil {
-			p.Advice = []string{}
-		}
-		shape = Shape{Status: p.Code.Status(), RetryAfter: p.RetryAfter, Body: &p}
+	body, encodeErr := shape.encode()
+	if err == nil && encodeErr != nil {
+		v.door.Log.Error("answer not encoded", "audit", v.entry.RequestID, "err", encodeErr)
+		err = encodeErr
 	}
-	body, ok := shape.Body.([]byte)
-	if !ok {
-		var buf bytes.Buffer
-		enc := json.NewEncoder(&buf)
-		enc.SetEscapeHTML(false)
-		if err := enc.Encode(shape.Body); err != nil {
-			v.door.Log.Error("answer not encoded", "audit", v.entry.RequestID, "err", err)
-			v.w.WriteHeader(http.StatusInternalServerError)
-			return
-		}
-		body, shape.ContentType = buf.Bytes(), "application/json"
+	if err != nil {
+		shape = refusal(err, v.entry.RequestID)
+		body, _ = shape.encode() // strings only
 	}
 	for name, values := range shape.Header {
 		h[name] = values
@@ -299,10 +388,41 @@ func (v *visit) reply(resp any, err error) {
 	if shape.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(int((shape.RetryAfter+time.Second-1)/time.Second)))
 	}
+	if v.nonce != "" {
+		if key, ok := v.door.Key(); ok {
+			h.Set(ProofHeader, key.Prove(v.nonce, v.r.Host, body))
+		}
+	}
 	h.Set("Content-Type", shape.ContentType)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	v.w.WriteHeader(shape.Status)
 	if _, err := v.w.Write(body); err != nil && !errors.Is(err, net.ErrClosed) {
 		v.door.Log.Debug("answer not sent", "audit", v.entry.RequestID, "err", err)
 	}
+	return shape.Status, problem.CodeOf(err)
+}
+
+// refusal is the form of an error on the wire.
+func refusal(err error, auditID string) Shape {
+	p := *problem.From(err)
+	p.AuditID = auditID
+	if p.Advice == nil {
+		p.Advice = []string{}
+	}
+	return Shape{Status: p.Code.Status(), RetryAfter: p.RetryAfter, Body: &p}
+}
+
+// encode returns the body as bytes.
+func (s *Shape) encode() ([]byte, error) {
+	if body, ok := s.Body.([]byte); ok {
+		return body, nil
+	}
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(s.Body); err != nil {
+		return nil, err
+	}
+	s.ContentType = "application/json"
+	return buf.Bytes(), nil
 }

@@ -64,8 +64,10 @@ type house struct {
 	identify error
 	entries  []audit.Entry
 	acted    int
+	permit   access.Permit // of the last act
 	log      bytes.Buffer
 	wait     func(context.Context) error
+	door     *door.Door
 }
 
 func (h *house) set(c access.Caller, err error) {
@@ -94,6 +96,7 @@ func newHouse(t *testing.T, limits door.Limits) *house {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.acted++
+		h.permit = p
 		if req.Role == "boom" {
 			return told{}, errors.New("secret: the disk at /dev/sda1 is on fire")
 		}
@@ -117,6 +120,7 @@ func newHouse(t *testing.T, limits door.Limits) *house {
 		},
 		Limits: limits, Log: slog.New(slog.NewTextHandler(&h.log, nil)), Now: time.Now,
 	}
+	h.door = d
 	h.Server = httptest.NewServer(d.Handler(write.Serve(act), read.Serve(act), slow.ServeAfter(func(ctx context.Context, _ access.Permit, _ ask) error {
 		if h.wait != nil {
 			return h.wait(ctx)
@@ -301,21 +305,35 @@ func TestPathsAreNotTheStrangersBusiness(t *testing.T) {
 	}
 }
 
-// The authority of after the wait counts (SGN-06).
+// The authority of after the wait counts (SGN-06): who may no longer ask is
+// refused, and the operation learns whose grant is gone.
 func TestDecidedAgainAfterTheWait(t *testing.T) {
 	h := newHouse(t, door.Limits{})
-	h.wait = func(context.Context) error {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.caller = alice() // the grant is gone meanwhile
-		return nil
+	become := func(c access.Caller) {
+		h.wait = func(context.Context) error {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.caller = c
+			return nil
+		}
 	}
+	expired := alice(view)
+	expired.Expired = true
+	become(expired)
 	_, err := slow.Call(t.Context(), h.Client, ask{Wait: door.Duration(time.Second)})
-	if problem.CodeOf(err) != problem.NoCapability {
+	if problem.CodeOf(err) != problem.NodeExpired {
 		t.Errorf("after the wait: %v", err)
 	}
-	if e, acted := h.end(t); acted != 0 || e.Code != problem.NoCapability {
+	if e, acted := h.end(t); acted != 0 || e.Code != problem.NodeExpired {
 		t.Errorf("acted %d times, recorded %+v", acted, e)
+	}
+	h.set(alice(view), nil)
+	become(alice())
+	if _, err := slow.Call(t.Context(), h.Client, ask{Wait: door.Duration(time.Second)}); err != nil {
+		t.Error(err)
+	}
+	if _, acted := h.end(t); acted != 1 || problem.CodeOf(h.permit.OwnerOnly()) != problem.NoCapability {
+		t.Errorf("acted %d times, with a permit that says %v", acted, h.permit.OwnerOnly())
 	}
 }
 

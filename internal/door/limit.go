@@ -18,6 +18,8 @@ type Limits struct {
 	All   Rate                 // for all callers together
 	// WaitersPerCaller and Waiters bound how many requests may wait at once; 0: no bound.
 	WaitersPerCaller, Waiters int
+	// Connections bounds how many connections one address may hold open; 0: no bound.
+	Connections int
 }
 
 // A Rate is a token bucket.

@@ -77,16 +77,11 @@ func (o Op[Req, Resp]) ServeAfter(wait func(context.Context, access.Permit, Req)
 		ctx, cancel := context.WithDeadline(v.r.Context(), p.Until())
 		defer cancel()
 		if wait != nil {
-			release, err := v.limits.hold(v.caller)
-			if err != nil {
+			if err := v.await(ctx, func(ctx context.Context) error { return wait(ctx, p, req) }); err != nil {
 				return nil, err
 			}
-			err = wait(ctx, p, req)
-			release()
-			if err != nil {
-				return nil, stopped(v.r.Context(), err)
-			}
-			if err := v.identify(); err != nil {
+			var err error
+			if err = v.identify(); err != nil {
 				return nil, err
 			}
 			if p, err = v.decide(); err != nil {
@@ -101,10 +96,31 @@ func (o Op[Req, Resp]) ServeAfter(wait func(context.Context, access.Permit, Req)
 	}}
 }
 
+// await lets the visit wait, as long as the client stays and the server runs.
+func (v *visit) await(ctx context.Context, wait func(context.Context) error) error {
+	release, err := v.limits.hold(v.caller)
+	if err != nil {
+		return err
+	}
+	defer release()
+	// The request has been read. Its deadline would end the visit: net/http takes
+	// a deadline that passes while somebody waits for the client's leaving.
+	if err := http.NewResponseController(v.w).SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return fmt.Errorf("wait: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(v.stopping, cancel)()
+	began := v.door.Now()
+	err = wait(ctx)
+	v.waited = max(v.door.Now().Sub(began), 1)
+	return stopped(ctx, err)
+}
+
 // stopped turns the end of a visit's context into an honest answer: the client
 // is gone, or the server is stopping and another one may serve.
 func stopped(ctx context.Context, err error) error {
-	if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
+	if err != nil && ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
 		return problem.New(problem.Unavailable, "The request ended before the answer was ready.", "Ask again.").After(time.Second)
 	}
 	return err
