@@ -34,7 +34,7 @@ var plan = map[string]string{
 
 	// rooms and their alcoves
 	"internal/signin":            "internal/access internal/door internal/problem",
-	"internal/signin/signinkube": "api/v1alpha1 internal/access internal/kube internal/signin",
+	"internal/signin/signinkube": "api/v1alpha1 internal/access internal/door internal/kube internal/signin",
 
 	// surfaces
 	"internal/cli": "internal/door internal/problem internal/signin",

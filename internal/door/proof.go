@@ -58,7 +58,7 @@ type Key struct {
 // NewKey returns the key of a seed of 32 bytes.
 func NewKey(seed []byte) (Key, error) {
 	if len(seed) != ed25519.SeedSize {
-		return Key{}, fmt.Errorf("a cluster key has %d bytes, not %d", ed25519.SeedSize, len(seed))
+		return Key{}, fmt.Errorf("the seed of a cluster key has %d bytes, not %d", ed25519.SeedSize, len(seed))
 	}
 	private := ed25519.NewKeyFromSeed(seed)
 	return Key{

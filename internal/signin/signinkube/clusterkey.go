@@ -1,0 +1,136 @@
+package signinkube
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// Where the cluster's key is kept.
+const (
+	ClusterKeySecret = "tailplane-cluster-key"
+	clusterKeyData   = "ed25519" // the seed, 32 bytes
+)
+
+// A ClusterKey is the Secret that all access servers of a cluster share. It
+// needs get and update on that one Secret.
+type ClusterKey struct {
+	client client.Client
+	key    client.ObjectKey
+}
+
+// NewClusterKey returns the Secret of that name in namespace. It asks nothing yet.
+func NewClusterKey(config *rest.Config, namespace string) (*ClusterKey, error) {
+	c, err := narrowClient(config)
+	if err != nil {
+		return nil, err
+	}
+	return &ClusterKey{c, client.ObjectKey{Namespace: namespace, Name: ClusterKeySecret}}, nil
+}
+
+// narrowClient knows just the kinds of this file.
+func narrowClient(config *rest.Config) (client.Client, error) {
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	mapper := kube.Mapper([]schema.GroupVersionKind{corev1.SchemeGroupVersion.WithKind("Secret")},
+		[]schema.GroupVersionKind{corev1.SchemeGroupVersion.WithKind("Namespace")})
+	return client.New(kube.Unthrottled(config), client.Options{Scheme: scheme, Mapper: mapper})
+}
+
+// Load reads the key, and makes it when the Secret holds none: of several
+// servers that find it empty the first one to write wins, and the others read
+// what it wrote. A Secret that holds anything but a key is never overwritten.
+// No error of it shows any of the key.
+func (k *ClusterKey) Load(ctx context.Context) (door.Key, error) {
+	for range writeTries {
+		s := new(corev1.Secret)
+		if err := k.client.Get(ctx, k.key, s); err != nil {
+			return door.Key{}, k.explain("read", err)
+		}
+		if seed, ok := s.Data[clusterKeyData]; ok {
+			key, err := door.NewKey(seed)
+			if err != nil {
+				return door.Key{}, fmt.Errorf("the Secret %s, data %s: %w; if there is no copy of the right key, remove the data and have everybody pin the new one", k.key, clusterKeyData, err)
+			}
+			return key, nil
+		}
+		seed := make([]byte, 32)
+		rand.Read(seed) // never fails
+		if s.Data == nil {
+			s.Data = map[string][]byte{}
+		}
+		s.Data[clusterKeyData] = seed
+		err := k.client.Update(ctx, s) // of the version that was read
+		if err == nil {
+			return door.NewKey(seed)
+		}
+		if !apierrors.IsConflict(err) {
+			return door.Key{}, k.explain("write", err)
+		}
+	}
+	return door.Key{}, fmt.Errorf("the Secret %s is changed by others all the time", k.key)
+}
+
+const writeTries = 5
+
+func (k *ClusterKey) explain(doing string, err error) error {
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("the Secret %s is not there; it belongs to the manifests, empty, because a right to create cannot be limited to a name", k.key)
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("this account may not %s the Secret %s; it needs get and update on it", doing, k.key)
+	}
+	return fmt.Errorf("%s the Secret %s: %w", doing, k.key, err)
+}
+
+// ErrForbidden means that this account lacks the right to ask.
+var ErrForbidden = errors.New("this account may not ask")
+
+// ClusterUID returns the UID of the namespace kube-system, which is as old as
+// the cluster and known as its identity. ErrForbidden.
+func ClusterUID(ctx context.Context, config *rest.Config) (string, error) {
+	c, err := narrowClient(config)
+	if err != nil {
+		return "", err
+	}
+	n := new(corev1.Namespace)
+	switch err := c.Get(ctx, client.ObjectKey{Name: "kube-system"}, n); {
+	case apierrors.IsForbidden(err):
+		return "", fmt.Errorf("namespace kube-system: %w", ErrForbidden)
+	case err != nil:
+		return "", fmt.Errorf("namespace kube-system: %w", err)
+	}
+	return string(n.UID), nil
+}
+
+// All returns every sign-in of the namespace from the cache; false while it is
+// not filled.
+func (s *Store) All() ([]signin.Signin, bool) {
+	if !s.Synced() {
+		return nil, false
+	}
+	var list v1alpha1.TkaSigninList
+	if err := s.cache.List(context.Background(), &list, client.InNamespace(s.namespace)); err != nil {
+		return nil, false
+	}
+	all := make([]signin.Signin, 0, len(list.Items))
+	for i := range list.Items {
+		all = append(all, signinOf(&list.Items[i]))
+	}
+	return all, true
+}

@@ -1,0 +1,149 @@
+//go:build unix
+
+package signinkube
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/kube"
+)
+
+// keyPlace is a namespace with the Secret as the manifests make it, and an
+// account that may get and update it, by name, and nothing else.
+func keyPlace(t *testing.T) (p *place, config *rest.Config, k *kubernetes.Clientset) {
+	t.Helper()
+	p = newPlace(t)
+	manifests := fmt.Sprintf(`
+apiVersion: v1
+kind: Secret
+metadata: {name: tailplane-cluster-key, namespace: %[1]s}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: access, namespace: %[1]s}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: access, namespace: %[1]s}
+rules: [{apiGroups: [""], resources: [secrets], resourceNames: [tailplane-cluster-key], verbs: [get, update, patch]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: access, namespace: %[1]s}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: access}
+subjects: [{kind: ServiceAccount, name: access, namespace: %[1]s}]
+`, p.ns)
+	if err := p.cluster.Apply(t.Context(), []byte(manifests)); err != nil {
+		t.Fatal(err)
+	}
+	path, err := p.cluster.ServiceAccountKubeconfig(t.Context(), p.ns, "access", t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config, err = kube.Config(path); err != nil {
+		t.Fatal(err)
+	}
+	if k, err = kubernetes.NewForConfig(p.cluster.AdminConfig()); err != nil {
+		t.Fatal(err)
+	}
+	return p, config, k
+}
+
+func load(t *testing.T, config *rest.Config, ns string) (door.Key, error) {
+	t.Helper()
+	k, err := NewClusterKey(config, ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k.Load(t.Context())
+}
+
+// Many access servers start at once on an empty Secret: they all have one key,
+// with just the rights of their account, and have it again after a restart.
+func TestClusterKeyIsMadeOnce(t *testing.T) {
+	p, config, k := keyPlace(t)
+	var mu sync.Mutex
+	keys := map[string]int{}
+	var wg sync.WaitGroup
+	for range 12 {
+		wg.Go(func() {
+			key, err := load(t, config, p.ns)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				t.Error(err)
+			}
+			keys[key.Public().String()]++
+		})
+	}
+	wg.Wait()
+	if len(keys) != 1 || keys[""] != 0 {
+		t.Fatalf("the keys are %v", keys)
+	}
+	again, err := load(t, config, p.ns)
+	if err != nil || keys[again.Public().String()] == 0 {
+		t.Errorf("after a restart %v, %v", again.Public(), err)
+	}
+	s, err := k.CoreV1().Secrets(p.ns).Get(t.Context(), ClusterKeySecret, metav1.GetOptions{})
+	if err != nil || len(s.Data) != 1 || len(s.Data[clusterKeyData]) != 32 {
+		t.Errorf("the Secret holds %d items, %v", len(s.Data), err)
+	}
+}
+
+// What is in the Secret and is no key stays; no error shows any of it.
+func TestClusterKeyRefusals(t *testing.T) {
+	p, config, k := keyPlace(t)
+	secrets := k.CoreV1().Secrets(p.ns)
+	put := func(data map[string][]byte) {
+		t.Helper()
+		if _, err := secrets.Update(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: ClusterKeySecret}, Data: data}, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(map[string][]byte{clusterKeyData: []byte("canary, and too short")})
+	_, err := load(t, config, p.ns)
+	if err == nil || strings.Contains(err.Error(), "canary") || !strings.Contains(err.Error(), "has 32 bytes, not 21") {
+		t.Errorf("a key that is none: %v", err)
+	}
+	put(map[string][]byte{"note": []byte("kept")})
+	if _, err := load(t, config, p.ns); err != nil {
+		t.Error(err)
+	}
+	if s, err := secrets.Get(t.Context(), ClusterKeySecret, metav1.GetOptions{}); err != nil || string(s.Data["note"]) != "kept" || len(s.Data[clusterKeyData]) != 32 {
+		t.Errorf("the rest of the Secret was not kept: %d items, %v", len(s.Data), err)
+	}
+	if err := secrets.Delete(t.Context(), ClusterKeySecret, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := load(t, config, p.ns); err == nil || !strings.Contains(err.Error(), "is not there") {
+		t.Errorf("no Secret: %v", err)
+	}
+	other := newPlace(t)
+	if _, err := load(t, config, other.ns); err == nil || !strings.Contains(err.Error(), "may not read") {
+		t.Errorf("another namespace: %v", err)
+	}
+}
+
+func TestClusterUID(t *testing.T) {
+	p, config, k := keyPlace(t)
+	n, err := k.CoreV1().Namespaces().Get(t.Context(), "kube-system", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if uid, err := ClusterUID(t.Context(), p.cluster.AdminConfig()); err != nil || uid != string(n.UID) || uid == "" {
+		t.Errorf("%q, %v; want %q", uid, err, n.UID)
+	}
+	if uid, err := ClusterUID(t.Context(), config); !errors.Is(err, ErrForbidden) || uid != "" {
+		t.Errorf("without the right: %q, %v", uid, err)
+	}
+}
