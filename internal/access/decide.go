@@ -56,7 +56,7 @@ func Decide(c Caller, v Verb, pol Policy, now time.Time) (Permit, error) {
 		}
 		p.owner = err
 		return p, nil
-	case SigninLogout:
+	case SigninLogout, Whoami: // ending is always allowed, and so is asking what one is seen as
 		p.owner = err
 		return p, nil
 	}
@@ -84,10 +84,7 @@ func (pol Policy) entitle(c Caller) ([]Grant, error) {
 	case bad != nil:
 		return nil, bad
 	}
-	grants = slices.DeleteFunc(grants, func(g Grant) bool {
-		return c.Shared && !g.AllowShared || c.Tagged() && !g.AllowTagged
-	})
-	return grants, nil
+	return slices.DeleteFunc(grants, func(g Grant) bool { return !g.admits(c) }), nil
 }
 
 // parse decodes c's rules; identical ones collapse to one. The error names the
@@ -105,14 +102,7 @@ func (pol Policy) parse(c Caller) (grants []Grant, bad error) {
 		return nil, bad
 	}
 	for i, raw := range c.Rules {
-		g, err := ParseGrant(raw)
-		if err == nil {
-			for _, ns := range g.Namespaces {
-				if slices.Contains(pol.Reserved, ns) {
-					err = fmt.Errorf(`"namespaces": %q is Tailplane's own`, ns)
-				}
-			}
-		}
+		g, err := pol.grant(raw)
 		if err != nil {
 			invalid(i, err)
 			continue
@@ -127,39 +117,36 @@ func (pol Policy) parse(c Caller) (grants []Grant, bad error) {
 	return grants, bad
 }
 
+// grant decodes one rule and holds it against what the server reserves.
+func (pol Policy) grant(raw []byte) (Grant, error) {
+	g, err := ParseGrant(raw)
+	if err != nil {
+		return g, err
+	}
+	for _, ns := range g.Namespaces {
+		if slices.Contains(pol.Reserved, ns) {
+			return g, fmt.Errorf(`"namespaces": %q is Tailplane's own`, ns)
+		}
+	}
+	return g, nil
+}
+
 // Choose narrows a permit to sign in down to one role: the wished one, else the
 // one of highest priority. It never joins grants and never takes "the first".
 func (p Permit) Choose(w Wish) (Permit, error) {
 	if p.verb != SigninLogin {
 		return Permit{}, problem.New(problem.Internal, "internal error").Because(permitMismatch{p.verb, SigninLogin})
 	}
-	among := p.grants
-	if w.Role != "" {
-		among = slices.DeleteFunc(slices.Clone(among), func(g Grant) bool { return g.Role != w.Role })
+	g, err := p.pick(w.Role)
+	if err != nil {
+		return Permit{}, err
 	}
-	if len(among) == 0 {
-		refused := problem.New(problem.RoleNotGranted, fmt.Sprintf("The role %q is not granted to %s.", w.Role, p.caller.Identity()),
-			"Ask for one of the granted roles, or leave the role out.")
-		refused.Choices = choices(p.grants)
-		return Permit{}, refused
-	}
-	top := slices.MaxFunc(among, func(a, b Grant) int { return cmp.Compare(a.Priority, b.Priority) }).Priority
-	among = slices.DeleteFunc(slices.Clone(among), func(g Grant) bool { return g.Priority != top })
-	if len(among) > 1 {
-		refused := problem.New(problem.AmbiguousRole,
-			fmt.Sprintf("%s of priority %d match, and nothing says which to use.", problem.Plural(len(among), "rule"), top),
-			"Name a role: tka login --role ROLE", "Or give the rules different priorities in the tailnet policy.")
-		refused.Choices = choices(among)
-		return Permit{}, refused
-	}
-	g := among[0]
 	namespaces, err := narrow(g, w.Namespaces, p.policy.Reserved)
 	if err != nil {
 		return Permit{}, err
 	}
-	if !slices.Contains(p.policy.Roles, g.Role) {
-		return Permit{}, problem.New(problem.RoleNotAllowed, fmt.Sprintf("This server does not give out the role %q.", g.Role),
-			"Ask whoever runs the server to add it to signin.roles.")
+	if err := p.policy.allow(g); err != nil {
+		return Permit{}, err
 	}
 	period, clamped, err := p.policy.period(g, w.Period)
 	if err != nil {
@@ -168,6 +155,28 @@ func (p Permit) Choose(w Wish) (Permit, error) {
 	p.role, p.namespaces, p.period, p.clamped = g.Role, namespaces, period, clamped
 	p.until = p.at.Add(period)
 	return p, nil
+}
+
+// pick returns the one grant to use: of the wished role, if there is one, that
+// of highest priority.
+func (p Permit) pick(wish Role) (Grant, error) {
+	among := slices.DeleteFunc(slices.Clone(p.grants), func(g Grant) bool { return wish != "" && g.Role != wish })
+	if len(among) == 0 {
+		refused := problem.New(problem.RoleNotGranted, fmt.Sprintf("The role %q is not granted to %s.", wish, p.caller.Identity()),
+			"Ask for one of the granted roles, or leave the role out.")
+		refused.Choices = choices(p.grants)
+		return Grant{}, refused
+	}
+	top := slices.MaxFunc(among, func(a, b Grant) int { return cmp.Compare(a.Priority, b.Priority) }).Priority
+	among = slices.DeleteFunc(among, func(g Grant) bool { return g.Priority != top })
+	if len(among) > 1 {
+		refused := problem.New(problem.AmbiguousRole,
+			fmt.Sprintf("%s of priority %d match, and nothing says which to use.", problem.Plural(len(among), "rule"), top),
+			"Name a role: tka login --role ROLE", "Or give the rules different priorities in the tailnet policy.")
+		refused.Choices = choices(among)
+		return Grant{}, refused
+	}
+	return among[0], nil
 }
 
 func narrow(g Grant, wish, reserved []string) ([]string, error) {
@@ -187,6 +196,15 @@ func narrow(g Grant, wish, reserved []string) ([]string, error) {
 		}
 	}
 	return wish, nil
+}
+
+// allow refuses a role that the server does not give out.
+func (pol Policy) allow(g Grant) error {
+	if slices.Contains(pol.Roles, g.Role) {
+		return nil
+	}
+	return problem.New(problem.RoleNotAllowed, fmt.Sprintf("This server does not give out the role %q.", g.Role),
+		"Ask whoever runs the server to add it to signin.roles.")
 }
 
 func (pol Policy) period(g Grant, wish time.Duration) (period time.Duration, clamped bool, err error) {

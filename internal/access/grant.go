@@ -63,6 +63,11 @@ func (g Grant) same(h Grant) bool {
 	return g.Role == h.Role && g.Period == h.Period && g.Priority == h.Priority && slices.Equal(g.Namespaces, h.Namespaces)
 }
 
+// admits reports whether the grant is also for a caller of c's kind.
+func (g Grant) admits(c Caller) bool {
+	return (!c.Shared || g.AllowShared) && (!c.Tagged() || g.AllowTagged)
+}
+
 // Limits of what a policy may send us.
 const (
 	maxRules    = 64

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -17,6 +18,7 @@ const (
 	SigninKubeconfig Verb = "signin.kubeconfig"
 	SigninLogout     Verb = "signin.logout"
 	ClusterInfo      Verb = "cluster.info"
+	Whoami           Verb = "whoami"
 )
 
 // visitLife is how long a permit that names no role may be acted upon: longer
@@ -85,12 +87,27 @@ func (e permitMismatch) Error() string {
 // (none: the whole cluster), and the server still allows it. It asks "is this
 // still granted", not "what would be chosen now".
 func (p Permit) Covers(role Role, namespaces []string) bool {
+	_, covered := p.Covering(role, namespaces)
+	return covered
+}
+
+// Covering is Covers, and returns how long the grant that covers gives the role
+// for: of several the one of highest priority counts, then the longest. It is
+// never more than the server's longest period.
+func (p Permit) Covering(role Role, namespaces []string) (time.Duration, bool) {
 	if p.verb == "" || p.owner != nil || !slices.Contains(p.policy.Roles, role) {
-		return false
+		return 0, false
 	}
-	return slices.ContainsFunc(p.grants, func(g Grant) bool {
-		return g.Role == role && (len(g.Namespaces) == 0 || len(namespaces) > 0 && subset(namespaces, g.Namespaces))
+	covering := slices.DeleteFunc(slices.Clone(p.grants), func(g Grant) bool {
+		return g.Role != role || len(g.Namespaces) > 0 && (len(namespaces) == 0 || !subset(namespaces, g.Namespaces))
 	})
+	if len(covering) == 0 {
+		return 0, false
+	}
+	best := slices.MaxFunc(covering, func(a, b Grant) int {
+		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Period, b.Period))
+	})
+	return min(best.Period, p.policy.Max), true
 }
 
 func subset(a, of []string) bool {
