@@ -15,7 +15,7 @@ build: testbed ## the programs tka, tailplaned and demo, into the cache
 	@cd testbed && go run ./cmd/build tka tailplaned demo >/dev/null
 
 testbed: ## the cluster's binaries, into the cache: about 10 minutes the first time
-	@cd testbed && go run ./cmd/build devcluster kubectl >/dev/null
+	@cd testbed && go run ./cmd/build devcluster kubectl helm >/dev/null
 
 lint: ## gofmt, vet, staticcheck
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"

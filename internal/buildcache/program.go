@@ -38,18 +38,20 @@ func (p Program) flags() []string {
 	return []string{"-trimpath", "-buildvcs=false", "-ldflags", p.LDFlags}
 }
 
-// programs is the closed table of what can be built. The versions that are stamped follow testbed/devcluster/go.mod: an
-// unstamped API server calls itself v0.0.0-master+$Format.
+// programs is the closed table of what can be built. The versions that are stamped follow testbed/devcluster/go.mod
+// and testbed/helm/go.mod: an unstamped API server calls itself v0.0.0-master+$Format.
 func programs() map[string]Program {
 	const (
 		strip   = "-s -w"
 		version = "k8s.io/component-base/version."
 		stamp   = strip + " -X " + version + "gitVersion=v1.37.0 -X " + version + "gitMajor=1 -X " + version + "gitMinor=37 -X " + version + "gitTreeState=clean"
+		helm    = strip + " -X helm.sh/helm/v4/internal/version.version=v4.3.1"
 		relink  = "about 2 minutes if nothing of it was compiled before, else seconds"
 	)
 	return map[string]Program{
 		"devcluster": {Module: "testbed/devcluster", Package: ".", LDFlags: stamp, Sources: true, Takes: "about 8 minutes on 2 cores if nothing of it was compiled before, else half a minute"},
 		"kubectl":    {Module: "testbed/devcluster", Package: "k8s.io/kubernetes/cmd/kubectl", LDFlags: stamp, Takes: "about 1 minute after devcluster"},
+		"helm":       {Module: "testbed/helm", Package: "helm.sh/helm/v4/cmd/helm", LDFlags: helm, Takes: "about 3 minutes after devcluster"},
 		"tka":        {Module: ".", Package: "./cmd/tka", LDFlags: strip, Sources: true, Takes: relink},
 		"tailplaned": {Module: ".", Package: "./cmd/tailplaned", LDFlags: strip, Sources: true, Takes: relink},
 		"demo":       {Module: "testbed", Package: "./cmd/demo", LDFlags: strip, Sources: true, Takes: relink},
