@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -35,11 +36,13 @@ type File struct {
 	API     API     `yaml:"api"`
 	Names   Names   `yaml:"names"`
 	Audit   Audit   `yaml:"audit"`
+	Health  string  `yaml:"health"` // address of probes and metrics, never on the tailnet; port 0: any free one
 }
 
 // Cluster is how people reach the cluster; an address inside it is of no use to them.
 type Cluster struct {
 	Name                  string            `yaml:"name"`             // DNS-1123 label
+	ID                    string            `yaml:"id,omitempty"`     // "": the UID of kube-system where that may be read, else derived from the CA
 	Server                string            `yaml:"server"`           // https URL
 	CAFile                string            `yaml:"caFile,omitempty"` // PEM; this or caData
 	CAData                string            `yaml:"caData,omitempty"` // PEM
@@ -54,6 +57,7 @@ type Tailnet struct {
 	ControlURL   string   `yaml:"controlURL,omitempty"`  // "": Tailscale's own
 	AuthKeyFile  string   `yaml:"authKeyFile,omitempty"` // "": sign up by the printed link
 	StateDir     string   `yaml:"stateDir"`
+	StateSecret  string   `yaml:"stateSecret,omitempty"` // Secret of the pod's namespace that keeps the node's keys; "": they are in stateDir
 	Port         uint16   `yaml:"port"`
 	InsecureHTTP bool     `yaml:"insecureHTTP"` // no TLS; WireGuard still encrypts
 }
@@ -68,7 +72,9 @@ type Signin struct {
 	MaxLife                Duration `yaml:"maxLife"` // 0: none
 	MaxPerLogin            int      `yaml:"maxPerLogin"`
 	KeepExpired            Duration `yaml:"keepExpired"`
+	GrantCheckInterval     Duration `yaml:"grantCheckInterval"` // how often the grants of live sign-ins are looked at, beside each change of the tailnet
 	RequireAdmissionPolicy bool     `yaml:"requireAdmissionPolicy"`
+	TokenAudiences         []string `yaml:"tokenAudiences,omitempty"` // of the API server; none: its own default
 }
 
 // Bounds are the shortest and the longest period.
@@ -84,12 +90,15 @@ type API struct {
 	Limits     Limits   `yaml:"limits"`
 }
 
-// Limits are requests a minute, for each device and each login; 0: no limit.
+// Limits are requests a minute, for each device and each login, and connections;
+// 0: no limit.
 type Limits struct {
 	Login      Rate `yaml:"login"`
 	Kubeconfig Rate `yaml:"kubeconfig"`
 	Others     Rate `yaml:"others"`
 	All        Rate `yaml:"all"` // all callers together
+
+	Connections int `yaml:"connections"` // that one address of a node may hold open
 }
 
 // A Rate is a token bucket.
@@ -105,7 +114,8 @@ type Names struct {
 
 // Audit is where the record goes.
 type Audit struct {
-	File string `yaml:"file"` // "-": standard output
+	File     string `yaml:"file"`     // "-": standard output
+	Required bool   `yaml:"required"` // nobody signs in or gets a kubeconfig without an entry in the record
 }
 
 // A Duration is a Go duration in YAML, such as "8h".
@@ -135,13 +145,14 @@ func Default() File {
 			Capability: "tailplane.dev/cap/access", Namespace: "tailplane-signins", SystemNamespace: "tailplane-system",
 			Period:  Bounds{Duration(access.MinPeriod), Duration(24 * time.Hour)},
 			MaxLife: Duration(24 * time.Hour), MaxPerLogin: 10, KeepExpired: Duration(10 * time.Minute),
-			RequireAdmissionPolicy: true,
+			GrantCheckInterval: Duration(30 * time.Second), RequireAdmissionPolicy: true,
 		},
 		API: API{RetryAfter: Duration(time.Second), MaxWait: Duration(30 * time.Second), Limits: Limits{
 			Login: Rate{10, 5}, Kubeconfig: Rate{60, 20}, Others: Rate{120, 20}, All: Rate{300 * 60, 300},
+			Connections: 256,
 		}},
 		Names: Names{Prefix: "tka-"},
-		Audit: Audit{File: "-"},
+		Audit: Audit{File: "-"}, Health: ":8080",
 	}
 }
 
@@ -205,7 +216,11 @@ const (
 	AllRoles     Role = "all"
 )
 
-var label = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+var (
+	label     = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	subdomain = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
+	clusterID = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?$`)
+)
 
 // Validate reports everything that is wrong for the role, all at once.
 func (f File) Validate(role Role) error {
@@ -245,6 +260,11 @@ func (f File) Validate(role Role) error {
 	if !strings.Contains(s.Capability, "/") || strings.ContainsAny(s.Capability, " \t\n") {
 		bad("signin.capability: %q is not the name of a capability such as tailplane.dev/cap/access", s.Capability)
 	}
+	if host, port, err := net.SplitHostPort(f.Health); err != nil || strings.ContainsAny(host, "/ ") {
+		bad("health: %q is not an address such as :8080 or 127.0.0.1:8080", f.Health)
+	} else if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		bad("health: %q is not a port", port)
+	}
 	if role != OperatorRole {
 		errs = append(errs, f.validateAccess()...)
 	}
@@ -255,6 +275,9 @@ func (f File) validateAccess() (errs []error) {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if !label.MatchString(f.Cluster.Name) {
 		bad("cluster.name: %q is not a DNS label such as prod-eu", f.Cluster.Name)
+	}
+	if id := f.Cluster.ID; id != "" && !clusterID.MatchString(id) {
+		bad("cluster.id: %q; letters, digits, - _ . only, at most 128", id)
 	}
 	u, err := url.Parse(f.Cluster.Server)
 	switch {
@@ -283,8 +306,22 @@ func (f File) validateAccess() (errs []error) {
 	if !filepath.IsAbs(t.StateDir) {
 		bad("tailnet.stateDir: %q is not an absolute path", t.StateDir)
 	}
+	if t.StateSecret != "" && (len(t.StateSecret) > 253 || !subdomain.MatchString(t.StateSecret)) {
+		bad("tailnet.stateSecret: %q is not the name of a Secret", t.StateSecret)
+	}
 	if t.Port == 0 {
 		bad("tailnet.port is 0")
+	}
+	if i := time.Duration(f.Signin.GrantCheckInterval); i < time.Second || i > time.Hour {
+		bad("signin.grantCheckInterval: %v; between 1s and 1h", i)
+	}
+	for i, a := range f.Signin.TokenAudiences {
+		if a == "" || strings.ContainsFunc(a, func(r rune) bool { return r <= ' ' || r > '~' }) || slices.Contains(f.Signin.TokenAudiences[:i], a) {
+			bad("signin.tokenAudiences: %q is empty, holds white space or stands there twice", a)
+		}
+	}
+	if f.API.Limits.Connections < 0 {
+		bad("api.limits.connections: %d is negative; 0 means no limit", f.API.Limits.Connections)
 	}
 	if f.API.RetryAfter == 0 || f.API.MaxWait == 0 || time.Duration(f.API.MaxWait) > time.Minute {
 		bad("api.retryAfter must be above 0 and api.maxWait between 0 and 1m")
@@ -347,6 +384,9 @@ func (f File) Warnings() (w []string) {
 		if strings.HasPrefix(r, "system:") || r == "cluster-admin" {
 			w = append(w, fmt.Sprintf("signin.roles allows %q", r))
 		}
+	}
+	if len(f.Signin.TokenAudiences) > 0 {
+		w = append(w, "signin.tokenAudiences is set: whoever else takes one of these audiences can pose as the person, so only the API server's own belong there")
 	}
 	if !f.Signin.RequireAdmissionPolicy {
 		w = append(w, "signin.requireAdmissionPolicy is false: whoever can create a TkaSignin chooses its role")

@@ -58,6 +58,17 @@ func TestFile(t *testing.T) {
 		{"relative state", "/var/lib/tailplane", "state", "not an absolute path"},
 		{"tag", "stateDir:", "tags: [k8s], stateDir:", "does not begin with tag:"},
 		{"port", "stateDir:", "port: 70000, stateDir:", "as a port"},
+		{"cluster id", "name: prod-eu", `name: prod-eu, id: "a b"`, "cluster.id"},
+		{"state Secret", "stateDir:", "stateSecret: Tailplane_Access, stateDir:", "tailnet.stateSecret"},
+		{"good state Secret", "stateDir:", "stateSecret: tailplane-access, stateDir:", ""},
+		{"interval", "roles: [view, edit]", "roles: [view], grantCheckInterval: 0s", "signin.grantCheckInterval"},
+		{"audiences", "roles: [view, edit]", `roles: [view], tokenAudiences: [""]`, "signin.tokenAudiences"},
+		{"audience twice", "roles: [view, edit]", `roles: [view], tokenAudiences: [a, a]`, "signin.tokenAudiences"},
+		{"connections", "signin:", "api: {limits: {connections: -1}}\nsignin:", "api.limits.connections"},
+		{"health", "signin:", "health: localhost\nsignin:", "health:"},
+		{"health port", "signin:", "health: \":http\"\nsignin:", "is not a port"},
+		{"good health", "signin:", "health: 127.0.0.1:0\nsignin:", ""},
+		{"audit", "signin:", "audit: {require: true}\nsignin:", "not a setting of audit"},
 		{"name", "name: prod-eu", "name: Prod_EU", "not a DNS label"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
