@@ -37,13 +37,18 @@ var plan = map[string]string{
 	"internal/signin/signinkube": "api/v1alpha1 internal/access internal/door internal/kube internal/signin",
 
 	// surfaces
-	"internal/cli": "internal/door internal/problem internal/signin",
+	"internal/cli": "internal/cli/kubefile internal/cli/ownfile internal/cli/yamltree internal/door internal/problem internal/signin",
+	// what tka does with files, below its commands
+	"internal/cli/kubefile": "internal/cli/ownfile internal/cli/yamltree",
+	"internal/cli/ownfile":  "",
+	"internal/cli/yamltree": "",
 
 	// tests and the testbed only
-	"internal/buildcache":          "",
-	"internal/kube/kubetest":       "internal/buildcache",
-	"internal/tailnet/tailnettest": "",
-	"test/rig":                     "internal/buildcache internal/door internal/kube/kubetest internal/tailnet/tailnettest",
+	"internal/buildcache":                     "",
+	"internal/kube/kubetest":                  "internal/buildcache",
+	"internal/tailnet/tailnettest":            "internal/tailnet/tailnettest/tailpolicy",
+	"internal/tailnet/tailnettest/tailpolicy": "",
+	"test/rig": "internal/buildcache internal/door internal/kube/kubetest internal/tailnet/tailnettest",
 
 	"cmd/tka": "internal/cli",
 	"cmd/tailplaned": "internal/access internal/audit internal/door internal/kube internal/settings internal/signin " +
@@ -51,11 +56,12 @@ var plan = map[string]string{
 }
 
 // benches are the rooms that only tests and the testbed may import.
-var benches = []string{"internal/buildcache", "internal/kube/kubetest", "internal/tailnet/tailnettest", "test/rig"}
+var benches = []string{"internal/buildcache", "internal/kube/kubetest", "internal/tailnet/tailnettest",
+	"internal/tailnet/tailnettest/tailpolicy", "test/rig"}
 
 // worlds lists each outside world and the only rooms that may speak to it.
 var worlds = map[string]string{
-	"tailscale.com/":                 "internal/tailnet internal/tailnet/tailnettest test/rig",
+	"tailscale.com/":                 "internal/tailnet internal/tailnet/tailnettest internal/tailnet/tailnettest/tailpolicy test/rig",
 	"sigs.k8s.io/controller-runtime": "internal/kube internal/signin/signinkube cmd/tailplaned",
 	"k8s.io/client-go/":              "internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",
 	"k8s.io/":                        "api/v1alpha1 internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",

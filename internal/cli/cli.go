@@ -9,11 +9,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/tailplane/tailplane/internal/cli/kubefile"
 )
 
 // A Program is one run of tka. All fields are required.
@@ -53,7 +53,7 @@ func (p Program) Run(ctx context.Context) int {
 	defer func() { t.cancel() }()
 	root := t.root()
 	args := p.Args[1:]
-	if programName(p.Args[0]) == "kubectl_complete-tka" {
+	if kubefile.ProgramName(p.Args[0]) == "kubectl_complete-tka" {
 		args = append([]string{cobra.ShellCompRequestCmd}, args...)
 	}
 	root.SetArgs(args)
@@ -80,7 +80,7 @@ policy says which role you get and for how long, and kubectl works until then.`,
 		PersistentPreRunE: t.begin,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
-	kubectlPlugin := programName(t.Args[0]) == "kubectl-tka"
+	kubectlPlugin := kubefile.ProgramName(t.Args[0]) == "kubectl-tka"
 	if kubectlPlugin {
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl tka"}
 	}
@@ -190,9 +190,4 @@ func isTerminal(f any) bool {
 	}
 	null, err := os.Stat(os.DevNull)
 	return err != nil || !os.SameFile(st, null)
-}
-
-// programName is the name of a program's file without folder and extension.
-func programName(path string) string {
-	return strings.TrimSuffix(filepath.Base(filepath.FromSlash(strings.ReplaceAll(path, `\`, "/"))), ".exe")
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/tailplane/tailplane/internal/cli/ownfile"
+	"github.com/tailplane/tailplane/internal/cli/yamltree"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -136,12 +138,12 @@ func (t *tka) writeSetting(cmd *cobra.Command, key, value string) error {
 	if err != nil {
 		return err
 	}
-	l, err := lockFiles(cmd.Context(), []string{path})
+	l, err := ownfile.LockAll(cmd.Context(), []string{path})
 	if err != nil {
 		return settingsError(err)
 	}
-	defer l.release()
-	text, err := readOwn(path)
+	defer l.Release()
+	text, err := ownfile.Read(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return settingsError(err)
 	}
@@ -155,7 +157,7 @@ func (t *tka) writeSetting(cmd *cobra.Command, key, value string) error {
 	if _, err := parseSettings(text); err != nil {
 		return usage("%s cannot be %q: %v", key, value, err).because(err).try("See the keys: tka config --help")
 	}
-	if err := writeOwn(path, text); err != nil {
+	if err := ownfile.Write(path, text); err != nil {
 		return settingsError(err)
 	}
 	t.loaded = nil
@@ -165,7 +167,7 @@ func (t *tka) writeSetting(cmd *cobra.Command, key, value string) error {
 
 func settingsError(err error) error {
 	f := fail(exitFailed, "the settings are left alone: %v", err).because(err)
-	if ff, ok := errors.AsType[*fileFault](err); ok && strings.HasSuffix(ff.path, ".lock") {
+	if ff, ok := errors.AsType[*ownfile.Fault](err); ok && ff.IsLock() {
 		return f.try("%s", fileAdvice(ff))
 	}
 	return f.try("Use another file: --config FILE")
@@ -174,7 +176,7 @@ func settingsError(err error) error {
 // setSetting is the settings file with one value set.
 func setSetting(text []byte, key, value string) ([]byte, error) {
 	var doc yaml.Node
-	if err := yaml.NewDecoder(bytes.NewReader(text)).Decode(&doc); errors.Is(err, io.EOF) || err == nil && isNull(doc.Content[0]) {
+	if err := yaml.NewDecoder(bytes.NewReader(text)).Decode(&doc); errors.Is(err, io.EOF) || err == nil && yamltree.IsNull(doc.Content[0]) {
 		doc = yaml.Node{Kind: yaml.DocumentNode, HeadComment: strings.TrimSpace(string(text)), Content: []*yaml.Node{{Kind: yaml.MappingNode}}}
 	} else if err != nil {
 		return nil, err
@@ -204,26 +206,26 @@ func setSetting(text []byte, key, value string) ([]byte, error) {
 	if last != "port" && last != "insecureHTTP" {
 		node.Tag = "!!str"
 	}
-	setChild(m, last, node)
-	return encodeNode(&doc, true)
+	yamltree.Set(m, last, node)
+	return yamltree.Encode(&doc, true)
 }
 
 // serverNode is the mapping of one server in the settings, made if need be.
 func serverNode(top *yaml.Node, name string) *yaml.Node {
-	list := child(top, "servers")
+	list := yamltree.Child(top, "servers")
 	if list == nil || list.Kind != yaml.SequenceNode {
 		list = &yaml.Node{Kind: yaml.SequenceNode}
-		setChild(top, "servers", list)
+		yamltree.Set(top, "servers", list)
 	}
 	for _, item := range list.Content {
-		if n := child(item, "name"); n != nil && n.Value == name {
+		if n := yamltree.Child(item, "name"); n != nil && n.Value == name {
 			return item
 		}
 	}
 	if len(list.Content) == 0 {
 		list.Style = 0
 	}
-	item := mapping("name", scalar(name))
+	item := yamltree.Mapping("name", yamltree.Scalar(name))
 	list.Content = append(list.Content, item)
 	return item
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tailplane/tailplane/internal/cli/kubefile"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 )
@@ -71,7 +72,7 @@ func (t *tka) doCredential(ctx context.Context, cluster string) error {
 // execInfo is the version in which kubectl wants the credential.
 func execInfo(env string) (string, error) {
 	if env == "" {
-		return execVersion, nil
+		return kubefile.ExecVersion, nil
 	}
 	var info struct {
 		APIVersion string `json:"apiVersion"`
@@ -81,7 +82,7 @@ func execInfo(env string) (string, error) {
 		return "", fail(exitFailed, "KUBERNETES_EXEC_INFO is not what kubectl sets: %v", err).because(err).try("Run kubectl, which sets it; by hand, leave it unset.")
 	}
 	switch info.APIVersion {
-	case execVersion, "client.authentication.k8s.io/v1beta1":
+	case kubefile.ExecVersion, "client.authentication.k8s.io/v1beta1":
 		return info.APIVersion, nil
 	}
 	return "", fail(exitFailed, "kubectl asks for a credential of the version %.60q; tka has client.authentication.k8s.io/v1 and v1beta1", info.APIVersion).

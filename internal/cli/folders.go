@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"os"
 	"path/filepath"
 	"runtime"
 )
@@ -52,6 +51,3 @@ func (t *tka) home() (string, error) {
 	}
 	return home, nil
 }
-
-// makeFolder makes the folder of file, for its owner only.
-func makeFolder(file string) error { return os.MkdirAll(filepath.Dir(file), 0o700) }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"slices"
 
+	"github.com/tailplane/tailplane/internal/cli/ownfile"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -48,7 +49,7 @@ func (t *tka) known() (known, error) {
 
 func readKnown(path string) (known, error) {
 	var k known
-	text, err := readOwn(path)
+	text, err := ownfile.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return k, nil
 	}
@@ -77,11 +78,11 @@ func (t *tka) remember(ctx context.Context, base, cluster string) error {
 			return nil // nothing to write, and no lock to wait for
 		}
 	}
-	l, err := lockFiles(ctx, []string{path})
+	l, err := ownfile.LockAll(ctx, []string{path})
 	if err != nil {
 		return err
 	}
-	defer l.release()
+	defer l.Release()
 	k, err := readKnown(path)
 	if err != nil {
 		return err
@@ -92,7 +93,7 @@ func (t *tka) remember(ctx context.Context, base, cluster string) error {
 	if err != nil {
 		return err
 	}
-	return writeOwn(path, text)
+	return ownfile.Write(path, text)
 }
 
 // serverNames and clusterNames complete flags.

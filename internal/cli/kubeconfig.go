@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+	"github.com/tailplane/tailplane/internal/cli/ownfile"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -73,7 +74,7 @@ func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
 		text, err = g.YAML()
 		t.warn("this kubeconfig holds a token: whoever can read it is you in %s until it ends", g.Cluster)
 	} else {
-		text, err = entry.document().text()
+		text, err = entry.Document()
 		if rerr := t.remember(ctx, l.base, g.Cluster); rerr != nil {
 			t.warn("kubectl will look for %s at the server of the settings, as %v", g.Cluster, rerr)
 		}
@@ -87,13 +88,13 @@ func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
 			return err
 		}
 	case asName:
-		text = []byte(entry.name + "\n")
+		text = []byte(entry.Name + "\n")
 	}
 	if kf.out == "" {
 		_, err = t.Out.Write(text)
 		return err
 	}
-	if err := writeOwn(kf.out, text); err != nil {
+	if err := ownfile.Write(kf.out, text); err != nil {
 		return outError(kf.out, err)
 	}
 	t.hint("Use it: kubectl --kubeconfig %s get pods", word(kf.out))
@@ -102,7 +103,7 @@ func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
 
 // mayReplace asks before a file is replaced, and refuses files that are not ours.
 func (t *tka) mayReplace(ctx context.Context, path string, yes bool) error {
-	if err := checkOwn(path); err != nil {
+	if err := ownfile.Check(path); err != nil {
 		return outError(path, err)
 	}
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) || yes {

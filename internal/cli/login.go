@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tailplane/tailplane/internal/cli/kubefile"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
@@ -80,11 +80,7 @@ func (t *tka) doLogin(ctx context.Context, lf loginFlags) error {
 	if err != nil {
 		return err
 	}
-	paths, err := t.kubePaths()
-	if err != nil {
-		return err
-	}
-	if _, err := readKubefiles(paths); err != nil { // before anything is asked for
+	if _, err := t.readKube(); err != nil { // before anything is asked for
 		return err
 	}
 	l, err := t.connect(lf.cluster)
@@ -113,7 +109,7 @@ func (t *tka) doLogin(ctx context.Context, lf loginFlags) error {
 	}
 	st := accepted.Status
 	entry := t.entry(set, g.Kubeconfig, st.Namespaces)
-	changed, err := t.editKube(ctx, func(k kubefiles) error { return t.mergeLogin(k, entry, l.base, lf.use) })
+	changed, err := t.editKube(ctx, func(k kubefile.Files) error { return t.mergeLogin(k, entry, l.base, lf.use) })
 	if err != nil {
 		return stillSignedIn(err)
 	}
@@ -121,7 +117,7 @@ func (t *tka) doLogin(ctx context.Context, lf loginFlags) error {
 		t.warn("kubectl will look for %s at the server of the settings, as %v", g.Cluster, err)
 	}
 	res := loginResult{meta: kind("Login"), Cluster: g.Cluster, Server: l.base, Username: st.Username, Role: st.Role, Namespaces: list(st.Namespaces),
-		MissingNamespaces: list(st.MissingNamespaces), Until: st.Until, Clamped: st.Clamped, Context: entry.name, Kubeconfig: list(changed),
+		MissingNamespaces: list(st.MissingNamespaces), Until: st.Until, Clamped: st.Clamped, Context: entry.Name, Kubeconfig: list(changed),
 		Took: t.Now().Sub(began).Round(time.Millisecond).String()}
 	if !g.until.IsZero() {
 		res.Until = g.until.UTC().Format(time.RFC3339)
@@ -149,38 +145,36 @@ func (t *tka) showLogin(res loginResult) error {
 }
 
 // mergeLogin writes the entries of a sign-in that the server at base gave.
-func (t *tka) mergeLogin(k kubefiles, entry kubeEntry, base string, use bool) error {
+func (t *tka) mergeLogin(k kubefile.Files, entry kubefile.Entry, base string, use bool) error {
 	if err := t.sameCluster(k, entry, base); err != nil {
 		return err
 	}
-	err := k.merge(entry, use)
-	other, ok := errors.AsType[*notOurs](err)
+	err := k.Merge(entry, use)
+	other, ok := errors.AsType[*kubefile.NotOurs](err)
 	if !ok {
 		return err
 	}
 	return fail(exitFailed, "the kubeconfig is left alone: %v", err).because(err).
 		try("Use another file: --kubeconfig FILE, or another prefix: tka config prefix NAME-").
-		try("If it is a remainder: kubectl config delete-%s %s", other.what, other.name)
+		try("If it is a remainder: kubectl config delete-%s %s", other.What, other.Name)
 }
 
 // sameCluster refuses a server that gives its cluster the name of one that this
 // machine knows from another server, with another authority: commands meant for
 // the one would go to the other.
-func (t *tka) sameCluster(k kubefiles, entry kubeEntry, base string) error {
-	_, have := k.find(clustersList, entry.name)
-	ca := child(have, "certificate-authority-data")
-	if ca == nil || ca.Value == base64.StdEncoding.EncodeToString(entry.ca) {
+func (t *tka) sameCluster(k kubefile.Files, entry kubefile.Entry, base string) error {
+	if k.SameCA(entry.Name, entry.CA) {
 		return nil
 	}
 	machine, err := t.known()
 	if err != nil {
 		return err
 	}
-	known, ok := machine.serving(entry.cluster)
+	known, ok := machine.serving(entry.Cluster)
 	if !ok || known.URL == base {
 		return nil
 	}
-	return fail(exitRefused, "The server %s says that its cluster is %s, and so does %s, with another certificate authority", base, entry.cluster, known.URL).
+	return fail(exitRefused, "The server %s says that its cluster is %s, and so does %s, with another certificate authority", base, entry.Cluster, known.URL).
 		try("If it moved, sign out first: tka logout --server %s", known.URL).
 		try("To have both: --kubeconfig FILE, or another prefix: tka config prefix NAME-")
 }
@@ -199,11 +193,7 @@ func (t *tka) planLogin(ctx context.Context, l *link, lf loginFlags, set *settin
 	if err := checkKubeconfig(k); err != nil {
 		return l.badAnswer("cluster-info", err)
 	}
-	paths, err := t.kubePaths()
-	if err != nil {
-		return err
-	}
-	files, err := readKubefiles(paths)
+	files, err := t.readKube()
 	if err != nil {
 		return err
 	}
@@ -219,15 +209,15 @@ func (t *tka) planLogin(ctx context.Context, l *link, lf loginFlags, set *settin
 		Namespaces []string `json:"namespaces"`
 		Context    string   `json:"context"`
 		Kubeconfig []string `json:"kubeconfig"`
-	}{kind("LoginPlan"), info.Name, l.base, lf.role, list(lf.namespaces), entry.name, list(files.changed())}
-	return t.show(answer{object: plan, names: []string{entry.name}, table: func(bool) {
+	}{kind("LoginPlan"), info.Name, l.base, lf.role, list(lf.namespaces), entry.Name, list(files.Changed())}
+	return t.show(answer{object: plan, names: []string{entry.Name}, table: func(bool) {
 		role := "the role that the grants prefer"
 		if lf.role != "" {
 			role = "the role " + lf.role
 		}
 		fmt.Fprintln(t.Out, safe(fmt.Sprintf("Would sign in to %s at %s with %s.", info.Name, l.base, role)))
 		for _, f := range plan.Kubeconfig {
-			fmt.Fprintln(t.Out, safe(fmt.Sprintf("Would write the context %s into %s.", entry.name, f)))
+			fmt.Fprintln(t.Out, safe(fmt.Sprintf("Would write the context %s into %s.", entry.Name, f)))
 		}
 	}})
 }
@@ -273,18 +263,18 @@ func stillSignedIn(err error) error {
 }
 
 // entry is what to write into a kubeconfig for k.
-func (t *tka) entry(set *settings, k signin.Kubeconfig, namespaces []string) kubeEntry {
-	e := kubeEntry{cluster: k.Cluster, name: set.Prefix + k.Cluster, server: k.Server, ca: k.CA, command: t.plugin(), args: pluginArgs(k.Cluster)}
+func (t *tka) entry(set *settings, k signin.Kubeconfig, namespaces []string) kubefile.Entry {
+	e := kubefile.Entry{Cluster: k.Cluster, Name: set.Prefix + k.Cluster, Server: k.Server, CA: k.CA, Command: t.plugin(), Args: kubefile.PluginArgs(k.Cluster)}
 	switch {
 	case k.Namespace == "":
 	case len(namespaces) > 0:
-		e.namespaces = append([]string{k.Namespace}, namespaces...)
+		e.Namespaces = append([]string{k.Namespace}, namespaces...)
 	default:
-		e.namespaces = []string{k.Namespace}
+		e.Namespaces = []string{k.Namespace}
 	}
 	if t.config != "" {
 		if path, err := filepath.Abs(t.config); err == nil {
-			e.args = append(e.args, "--config", path)
+			e.Args = append(e.Args, "--config", path)
 		}
 	}
 	return e
@@ -299,7 +289,7 @@ func (t *tka) plugin() string {
 		}
 	}
 	self, err := os.Executable()
-	if err != nil || strings.HasPrefix(programName(self), "kubectl_complete") {
+	if err != nil || strings.HasPrefix(kubefile.ProgramName(self), "kubectl_complete") {
 		return "tka"
 	}
 	t.hint("tka is not in PATH, so the kubeconfig names it as %s.", self)

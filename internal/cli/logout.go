@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tailplane/tailplane/internal/cli/kubefile"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
@@ -85,7 +86,7 @@ func (t *tka) doLogout(ctx context.Context, cluster string, dryRun bool) error {
 	res.Cluster = cluster
 	if cluster != "" {
 		var names []string
-		edit := func(files kubefiles) error { names = files.remove(cluster); return nil }
+		edit := func(files kubefile.Files) error { names = files.Remove(cluster); return nil }
 		if dryRun {
 			err = t.dryEdit(edit)
 		} else {
@@ -101,12 +102,8 @@ func (t *tka) doLogout(ctx context.Context, cluster string, dryRun bool) error {
 }
 
 // dryEdit is an edit that is not written.
-func (t *tka) dryEdit(edit func(kubefiles) error) error {
-	paths, err := t.kubePaths()
-	if err != nil {
-		return err
-	}
-	files, err := readKubefiles(paths)
+func (t *tka) dryEdit(edit func(kubefile.Files) error) error {
+	files, err := t.readKube()
 	if err != nil {
 		return err
 	}

@@ -23,21 +23,12 @@ import (
 // clusterOfContext is the cluster of a context that login wrote: kubectl's
 // --context names clusters in this way.
 func (t *tka) clusterOfContext() (string, error) {
-	paths, err := t.kubePaths()
+	files, err := t.readKube()
 	if err != nil {
 		return "", err
 	}
-	files, err := readKubefiles(paths)
-	if err != nil {
-		return "", err
-	}
-	_, context := files.find(contextsList, t.context)
-	if user := child(context, "user"); user != nil {
-		if _, entry := files.find(usersList, user.Value); entry != nil {
-			if cluster, ours := pluginOf(entry); ours {
-				return cluster, nil
-			}
-		}
+	if cluster, ours := files.ClusterOf(t.context); ours {
+		return cluster, nil
 	}
 	return "", usage("the kubeconfig has no context %q that tka made", t.context).try("See the contexts: kubectl config get-contexts")
 }
@@ -258,4 +249,16 @@ func whole(namespaces []string) string {
 		return "the whole cluster"
 	}
 	return strings.Join(slices.Sorted(slices.Values(namespaces)), ", ")
+}
+
+// pause waits for d or for the end of ctx, which is the error.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }

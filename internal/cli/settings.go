@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/tailplane/tailplane/internal/cli/ownfile"
+	"github.com/tailplane/tailplane/internal/cli/yamltree"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -138,7 +140,7 @@ func readSettings(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return readAll(f, path)
+	return ownfile.ReadAll(f, path)
 }
 
 // parseSettings reads config.yaml strictly: a key that is not known, given
@@ -149,7 +151,7 @@ func parseSettings(text []byte) (settings, error) {
 	if err := yaml.Unmarshal(text, &doc); err != nil {
 		return set, fmt.Errorf("is not YAML: %v", strings.TrimPrefix(err.Error(), "yaml: "))
 	}
-	if len(doc.Content) == 0 || isNull(doc.Content[0]) {
+	if len(doc.Content) == 0 || yamltree.IsNull(doc.Content[0]) {
 		return set, nil
 	}
 	keys := settingKeys()
@@ -163,7 +165,7 @@ func parseSettings(text []byte) (settings, error) {
 			return set.parseServers(value)
 		}
 		k := keys[slices.IndexFunc(keys, func(k settingKey) bool { return k.name == key })]
-		if value.Kind != yaml.ScalarNode || isNull(value) {
+		if value.Kind != yaml.ScalarNode || yamltree.IsNull(value) {
 			return fmt.Errorf("line %d: %s is not a single value", value.Line, key)
 		}
 		if err := k.set(&set, value.Value); err != nil {
@@ -175,7 +177,7 @@ func parseSettings(text []byte) (settings, error) {
 }
 
 func (s *settings) parseServers(list *yaml.Node) error {
-	if isNull(list) {
+	if yamltree.IsNull(list) {
 		return nil
 	}
 	if list.Kind != yaml.SequenceNode {
@@ -184,7 +186,7 @@ func (s *settings) parseServers(list *yaml.Node) error {
 	for _, item := range list.Content {
 		var e serverSetting
 		err := eachPair(item, serverKeys(), func(key string, value *yaml.Node) error {
-			if value.Kind != yaml.ScalarNode || isNull(value) {
+			if value.Kind != yaml.ScalarNode || yamltree.IsNull(value) {
 				return fmt.Errorf("line %d: %s is not a single value", value.Line, key)
 			}
 			if err := e.set(key, value.Value); err != nil {
@@ -253,5 +255,3 @@ func eachPair(m *yaml.Node, known []string, f func(key string, value *yaml.Node)
 	}
 	return nil
 }
-
-func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/tailplane/tailplane/internal/cli/yamltree"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -96,7 +97,7 @@ func encode(v any, form string) ([]byte, error) {
 		return nil, fmt.Errorf("write the answer: %w", err)
 	}
 	restyle(&doc)
-	text, err := encodeNode(&doc, true)
+	text, err := yamltree.Encode(&doc, true)
 	if err != nil {
 		return nil, fmt.Errorf("write the answer: %w", err)
 	}
@@ -113,20 +114,6 @@ func restyle(n *yaml.Node) {
 	for _, c := range n.Content {
 		restyle(c)
 	}
-}
-
-func encodeNode(doc *yaml.Node, compact bool) ([]byte, error) {
-	var buf bytes.Buffer
-	enc := yaml.NewEncoder(&buf)
-	enc.SetIndent(2)
-	if compact {
-		enc.CompactSeqIndent()
-	}
-	if err := enc.Encode(doc); err != nil {
-		return nil, err
-	}
-	err := enc.Close()
-	return buf.Bytes(), err
 }
 
 // A cell is one field of a table, perhaps coloured.

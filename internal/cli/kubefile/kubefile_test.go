@@ -1,19 +1,17 @@
-package cli
+package kubefile
 
 import (
 	"bytes"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"go.yaml.in/yaml/v3"
 )
 
-func testEntry(cluster string) kubeEntry {
-	return kubeEntry{cluster: cluster, name: "tka-" + cluster, server: "https://k8s.example:6443", ca: []byte("CA"), namespaces: []string{"shop"},
-		command: "tka", args: pluginArgs(cluster)}
+func testEntry(cluster string) Entry {
+	return Entry{Cluster: cluster, Name: "tka-" + cluster, Server: "https://k8s.example:6443", CA: []byte("CA"), Namespaces: []string{"shop"},
+		Command: "tka", Args: PluginArgs(cluster)}
 }
 
 // others are the entries of a kubeconfig that are not called name, and what else
@@ -82,13 +80,13 @@ func FuzzKubeconfigEditing(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte, use bool) {
 		const name = "tka-c"
-		file, err := parseKubefile("config", text)
+		file, err := parse("config", text)
 		if err != nil {
 			return
 		}
 		before := others(t, text, name)
-		files := kubefiles{file}
-		if err := files.merge(testEntry("c"), use); err != nil {
+		files := Files{file}
+		if err := files.Merge(testEntry("c"), use); err != nil {
 			if file.changed {
 				t.Errorf("changed in spite of %v", err)
 			}
@@ -101,7 +99,7 @@ func FuzzKubeconfigEditing(f *testing.F) {
 		if after := others(t, merged, name); !equal(before, after) {
 			t.Errorf("others' entries changed\nbefore: %q\nafter: %q\n%s", before, after, merged)
 		}
-		again, err := parseKubefile("config", merged)
+		again, err := parse("config", merged)
 		if err != nil {
 			t.Fatalf("what was written cannot be read: %v\n%s", err, merged)
 		}
@@ -111,10 +109,10 @@ func FuzzKubeconfigEditing(f *testing.F) {
 		if use && again.current() != name {
 			t.Errorf("current context %q", again.current())
 		}
-		if err := (kubefiles{again}).merge(testEntry("c"), use); err != nil || again.changed {
+		if err := (Files{again}).Merge(testEntry("c"), use); err != nil || again.changed {
 			t.Errorf("the second merge changes something again (%v, %v)\n%s", err, again.changed, merged)
 		}
-		removed := kubefiles{again}.remove("c")
+		removed := Files{again}.Remove("c")
 		if len(removed) == 0 {
 			t.Errorf("nothing was removed:\n%s", merged)
 		}
@@ -156,11 +154,11 @@ users: # of all
 current-context: b # b it is
 # bottom
 `)
-	f, err := parseKubefile("config", text)
+	f, err := parse("config", text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := (kubefiles{f}).remove("c"); len(got) != 1 || got[0] != "tka-c" {
+	if got := (Files{f}).Remove("c"); len(got) != 1 || got[0] != "tka-c" {
 		t.Errorf("removed %v", got)
 	}
 	out, err := f.text()
@@ -174,40 +172,6 @@ current-context: b # b it is
 	}
 	if bytes.Contains(out, []byte("tka-c")) {
 		t.Errorf("our entry is still there:\n%s", out)
-	}
-}
-
-// SGN-19: a program that dies between writing and renaming leaves the old file.
-func TestCrashBetweenWriteAndRename(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "config")
-	if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s, err := stage(path, []byte("new"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if b, err := os.ReadFile(path); err != nil || string(b) != "old" {
-		t.Errorf("before the rename: %q, %v", b, err)
-	}
-	if st, err := os.Stat(s.temp); err != nil || st.Mode().Perm() != 0o600 {
-		t.Errorf("temporary file: %v, %v", st, err)
-	}
-	// what took the file's place meanwhile is not followed
-	if err := os.Rename(path, path+".moved"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(path+".moved", path); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.commit(); err == nil {
-		t.Error("a symbolic link was replaced")
-	}
-	if b, err := os.ReadFile(path + ".moved"); err != nil || string(b) != "old" {
-		t.Errorf("after the refusal: %q, %v", b, err)
-	}
-	if _, err := os.Stat(s.temp); err == nil {
-		t.Error("the temporary file was left")
 	}
 }
 

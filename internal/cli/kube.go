@@ -1,0 +1,64 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/tailplane/tailplane/internal/cli/kubefile"
+	"github.com/tailplane/tailplane/internal/cli/ownfile"
+)
+
+// kubePaths are the kubeconfig files that kubectl would use.
+func (t *tka) kubePaths() ([]string, error) {
+	return kubefile.Paths(t.kubeconfig, t.Getenv("KUBECONFIG"), t.home)
+}
+
+// readKube reads the kubeconfig files.
+func (t *tka) readKube() (kubefile.Files, error) {
+	paths, err := t.kubePaths()
+	if err != nil {
+		return nil, err
+	}
+	files, err := kubefile.Read(paths)
+	if err != nil {
+		return nil, kubeError(err)
+	}
+	return files, nil
+}
+
+// editKube changes the kubeconfig files by edit, which may be called more than
+// once, and returns the files that were changed.
+func (t *tka) editKube(ctx context.Context, edit func(kubefile.Files) error) ([]string, error) {
+	paths, err := t.kubePaths()
+	if err != nil {
+		return nil, err
+	}
+	changed, err := kubefile.Edit(ctx, paths, edit)
+	if err != nil {
+		return nil, kubeError(err)
+	}
+	return changed, nil
+}
+
+// kubeError says why a kubeconfig is left alone.
+func kubeError(err error) error {
+	if f, ok := errors.AsType[*fault](err); ok {
+		return f
+	}
+	f := fail(exitFailed, "the kubeconfig is left alone: %v", err).because(err)
+	if ff, ok := errors.AsType[*ownfile.Fault](err); ok {
+		return f.try("%s", fileAdvice(ff))
+	}
+	if _, ok := errors.AsType[*kubefile.Fault](err); ok {
+		return f.try("Mend it, or use another file: --kubeconfig FILE")
+	}
+	return f.try("Use another file: --kubeconfig FILE")
+}
+
+func fileAdvice(ff *ownfile.Fault) string {
+	if ff.IsLock() {
+		return fmt.Sprintf("If no kubectl and no tka is running, remove %s", ff.Path)
+	}
+	return "Use another file: --kubeconfig FILE"
+}

@@ -1,0 +1,299 @@
+package kubefile
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/tailplane/tailplane/internal/cli/ownfile"
+	"github.com/tailplane/tailplane/internal/cli/yamltree"
+)
+
+// Files are the files of one KUBECONFIG list, in its order. As in kubectl an
+// entry is changed in the file that holds it, and a new one goes to the first
+// file that exists, else to the last of the list.
+type Files []*file
+
+// Paths are the files that kubectl would use: one that was named, else those of
+// the list in $KUBECONFIG, else the one in the home folder, which is asked for
+// only then.
+func Paths(named, list string, home func() (string, error)) ([]string, error) {
+	if named != "" {
+		return []string{named}, nil
+	}
+	var paths []string
+	for _, p := range filepath.SplitList(list) {
+		if p != "" && !slices.Contains(paths, p) {
+			paths = append(paths, p)
+		}
+	}
+	if len(paths) > 0 {
+		return paths, nil
+	}
+	dir, err := home()
+	if err != nil {
+		return nil, err
+	}
+	return []string{filepath.Join(dir, ".kube", "config")}, nil
+}
+
+// Read reads the files of a list. One that is not there is empty. The error is a
+// *Fault, an *ownfile.Fault or of the system; in each is the path.
+func Read(paths []string) (Files, error) {
+	var files Files
+	for _, p := range paths {
+		text, err := ownfile.Read(p)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		f, err := parse(p, text)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, f)
+	}
+	return files, nil
+}
+
+// ClusterOf is the cluster of a context that is ours.
+func (k Files) ClusterOf(context string) (cluster string, ours bool) {
+	_, body := k.find(contextsList, context)
+	user := yamltree.Child(body, "user")
+	if user == nil {
+		return "", false
+	}
+	_, entry := k.find(usersList, user.Value)
+	if entry == nil {
+		return "", false
+	}
+	return pluginOf(entry)
+}
+
+// SameCA reports whether the cluster entry of a name has the authority ca, or
+// there is no such entry, or none in it.
+func (k Files) SameCA(name string, ca []byte) bool {
+	_, body := k.find(clustersList, name)
+	have := yamltree.Child(body, "certificate-authority-data")
+	return have == nil || have.Value == base64.StdEncoding.EncodeToString(ca)
+}
+
+// home is the file that new entries go to.
+func (k Files) home() *file {
+	if i := slices.IndexFunc(k, func(f *file) bool { return f.there }); i >= 0 {
+		return k[i]
+	}
+	return k[len(k)-1]
+}
+
+// find is the file that holds an entry, and the entry's content.
+func (k Files) find(s section, name string) (*file, *yaml.Node) {
+	for _, f := range k {
+		if body := f.find(s, name); body != nil {
+			return f, body
+		}
+	}
+	return nil, nil
+}
+
+func (k Files) current() string {
+	for _, f := range k {
+		if c := f.current(); c != "" {
+			return c
+		}
+	}
+	return ""
+}
+
+// A NotOurs is an entry of the name that we would write, made by somebody else.
+type NotOurs struct {
+	What string // "cluster", "user" or "context"
+	Name string
+	Path string
+}
+
+func (e *NotOurs) Error() string {
+	return fmt.Sprintf("%s has a %s %q already, which tka did not make", e.Path, e.What, e.Name)
+}
+
+// Merge writes a's entries. The current context is changed when use says so, or
+// when there is none.
+func (k Files) Merge(a Entry, use bool) error {
+	home := k.home()
+	uf, user := k.find(usersList, a.Name)
+	userOurs := false
+	if user != nil {
+		cluster, ours := pluginOf(user)
+		if !ours || cluster != a.Cluster {
+			return &NotOurs{"user", a.Name, uf.path}
+		}
+		userOurs = true
+	}
+	xf, context := k.find(contextsList, a.Name)
+	if wish := a.contextOver(context); context != nil && !yamltree.Same(context, wish) {
+		if u := yamltree.Child(context, "user"); !userOurs || u == nil || u.Value != a.Name {
+			return &NotOurs{"context", a.Name, xf.path}
+		}
+	}
+	cf, cluster := k.find(clustersList, a.Name)
+	if cluster != nil && !userOurs && !yamltree.Same(cluster, a.clusterOver(cluster)) {
+		return &NotOurs{"cluster", a.Name, cf.path}
+	}
+	cmp.Or(cf, home).put(clustersList, a.Name, a.clusterOver(cluster))
+	cmp.Or(uf, home).put(usersList, a.Name, a.user())
+	cmp.Or(xf, home).put(contextsList, a.Name, a.contextOver(context))
+	if use || k.current() == "" {
+		home.setCurrent(a.Name)
+	}
+	return nil
+}
+
+// Remove takes out the entries of ours for a cluster and returns their names.
+// An entry that somebody else still refers to stays.
+func (k Files) Remove(cluster string) []string {
+	var names []string
+	for _, f := range k {
+		for _, item := range slices.Clone(f.items(usersList)) {
+			if c, ours := pluginOf(yamltree.Child(item, usersList.key)); ours && c == cluster {
+				names = append(names, yamltree.Child(item, "name").Value)
+				f.drop(usersList, names[len(names)-1])
+			}
+		}
+	}
+	for _, name := range names {
+		for _, f := range k {
+			if x := f.find(contextsList, name); x != nil && yamltree.Child(x, "user") != nil && yamltree.Child(x, "user").Value == name {
+				f.drop(contextsList, name)
+				if f.current() == name {
+					f.setCurrent("")
+				}
+			}
+		}
+		for _, f := range k {
+			if !k.refers(name) {
+				f.drop(clustersList, name)
+			}
+			if f.current() == name {
+				f.setCurrent("")
+			}
+		}
+	}
+	return names
+}
+
+// refers reports whether some context still uses a cluster.
+func (k Files) refers(cluster string) bool {
+	return slices.ContainsFunc(k, func(f *file) bool {
+		return slices.ContainsFunc(f.items(contextsList), func(item *yaml.Node) bool {
+			c := yamltree.Child(yamltree.Child(item, contextsList.key), "cluster")
+			return c != nil && c.Value == cluster
+		})
+	})
+}
+
+// Changed are the files that have to be written.
+func (k Files) Changed() []string {
+	var paths []string
+	for _, f := range k {
+		if f.changed {
+			paths = append(paths, f.path)
+		}
+	}
+	return paths
+}
+
+// Edit changes the files of a list by edit, which may be called more than once:
+// to learn what to lock, and again on what is there under the lock. It returns
+// the files that were changed.
+func Edit(ctx context.Context, paths []string, edit func(Files) error) ([]string, error) {
+	plan := func() (Files, error) {
+		files, err := Read(paths)
+		if err != nil {
+			return nil, err
+		}
+		return files, edit(files)
+	}
+	var locked []string
+	for {
+		files, err := plan()
+		if err != nil || len(files.Changed()) == 0 {
+			return nil, err
+		}
+		for _, p := range files.Changed() {
+			if !slices.Contains(locked, p) {
+				locked = append(locked, p)
+			}
+		}
+		done, err := write(ctx, locked, plan)
+		if done != nil || err != nil {
+			return done, err
+		}
+	}
+}
+
+// write locks files, plans once more and writes. Nothing is returned when
+// the plan now wants a file that is not locked.
+func write(ctx context.Context, locked []string, plan func() (Files, error)) ([]string, error) {
+	l, err := ownfile.LockAll(ctx, locked)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Release()
+	files, err := plan()
+	if err != nil {
+		return nil, err
+	}
+	if slices.ContainsFunc(files.Changed(), func(p string) bool { return !slices.Contains(locked, p) }) {
+		return nil, nil
+	}
+	done := []string{}
+	var out []ownfile.Staged
+	defer func() {
+		for _, s := range out {
+			s.Drop()
+		}
+	}()
+	for _, f := range files {
+		if !f.changed {
+			continue
+		}
+		text, err := f.text()
+		if err == nil {
+			err = f.verify(text)
+		}
+		if err != nil {
+			return nil, err
+		}
+		s, err := ownfile.Stage(f.path, text)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, s)
+	}
+	for len(out) > 0 {
+		if err := out[0].Commit(); err != nil {
+			return nil, err
+		}
+		done, out = append(done, out[0].Path()), out[1:]
+	}
+	return done, nil
+}
+
+// verify reads the new text of a file back: it must mean what the tree means,
+// so that no oddity of the form can cost somebody an entry.
+func (f *file) verify(text []byte) error {
+	again, err := parse(f.path, text)
+	if err != nil {
+		return &Fault{f.path, 0, fmt.Sprintf("it is written in a way that tka cannot keep (%v)", err)}
+	}
+	if !yamltree.Same(f.top(), again.top()) {
+		return &Fault{f.path, 0, "it is written in a way that tka cannot keep"}
+	}
+	return nil
+}
