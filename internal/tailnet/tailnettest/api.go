@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailpolicy"
 )
 
 // API is a fake of Tailscale's HTTP API for one tailnet, on 127.0.0.1. Its state is
@@ -159,7 +161,7 @@ func (a *API) serve(rt route) http.Handler {
 }
 
 func (a *API) act(rt route, w *answer, r *http.Request, tok *token) {
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxPolicy+1))
+	body, err := io.ReadAll(io.LimitReader(r.Body, tailpolicy.MaxSize+1))
 	var out any
 	if err == nil {
 		err = a.allowed(rt, r, tok)

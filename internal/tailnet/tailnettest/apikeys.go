@@ -88,8 +88,7 @@ func (a *API) mayTag(t *token, tags []string) error {
 	p := c.policy
 	c.mu.Unlock()
 	for _, name := range tags {
-		_, declared := p.tagOwners[name]
-		if !declared || !slices.Contains(t.tags, name) && !p.owns(name, "", t.tags) {
+		if !p.MayTag(t.tags, name) {
 			return badRequest("requested tags %v are invalid or not permitted", tags)
 		}
 	}

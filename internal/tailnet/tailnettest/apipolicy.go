@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/tailscale/hujson"
+
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailpolicy"
 )
 
 func (a *API) policyRoutes() []route {
@@ -36,24 +38,24 @@ func writePolicy(c *call, text string) (any, error) {
 }
 
 func (a *API) setPolicy(c *call) (any, error) {
-	p, err := parsePolicy(string(c.body))
+	p, err := tailpolicy.Parse(string(c.body))
 	if err != nil {
 		return nil, policyRefused(err)
 	}
 	ctl := a.net.control
 	ctl.mu.Lock()
 	defer ctl.mu.Unlock()
-	if want := c.Header.Get("If-Match"); want != "" && want != etag(ctl.policy.text) {
+	if want := c.Header.Get("If-Match"); want != "" && want != etag(ctl.policy.Text()) {
 		return nil, &apiError{Status: http.StatusPreconditionFailed, Message: "precondition failed, invalid old hash"}
 	}
 	ctl.policy = p
 	ctl.bumpLocked()
-	return writePolicy(c, p.text)
+	return writePolicy(c, p.Text())
 }
 
 func policyRefused(err error) error {
 	out := &apiError{Status: http.StatusBadRequest, Message: err.Error()}
-	if pe, ok := errors.AsType[*PolicyError](err); ok && strings.HasPrefix(pe.Msg, testFailed) {
+	if pe, ok := errors.AsType[*tailpolicy.Error](err); ok && pe.Test {
 		out.Message = "test(s) failed"
 		out.Data = []apiErrorData{{Errors: []string{pe.Error()}}}
 	}
@@ -62,7 +64,7 @@ func policyRefused(err error) error {
 
 // validatePolicy answers with 200 in any case; what is wrong stands in the body.
 func (a *API) validatePolicy(c *call) (any, error) {
-	if _, err := parsePolicy(string(c.body)); err != nil {
+	if _, err := tailpolicy.Parse(string(c.body)); err != nil {
 		return policyRefused(err), nil
 	}
 	return map[string]any{}, nil

@@ -21,6 +21,8 @@ import (
 	"tailscale.com/tailcfg"
 	"tailscale.com/types/key"
 	"tailscale.com/util/rands"
+
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailpolicy"
 )
 
 // taggedDevices is the one profile that all tagged nodes share, as on a real tailnet.
@@ -88,7 +90,7 @@ type control struct {
 	nodes      map[key.NodePublic]*node
 	pending    map[string]*pendingLogin // by login page ID
 	seq        int
-	policy     *policy
+	policy     *tailpolicy.Policy
 	services   map[tailcfg.ServiceName]*vipService
 	serviceSeq int
 	acme       *authority // nil: no HTTPS on this tailnet
@@ -97,7 +99,7 @@ type control struct {
 	fateless   map[*node]*time.Timer // ephemeral nodes that are away
 }
 
-func newControl(o controlOptions, p *policy) *control {
+func newControl(o controlOptions, p *tailpolicy.Policy) *control {
 	c := &control{
 		controlOptions: o, policy: p, noise: key.NewMachine(), changed: make(chan struct{}),
 		idTail: strings.ToUpper(rands.HexString(6)), idBase: tailcfg.NodeID(rand.Int32N(1<<30)) << 16,
@@ -204,7 +206,7 @@ func (c *control) bumpLocked() {
 	c.changed = make(chan struct{})
 }
 
-func (c *control) setPolicy(p *policy) {
+func (c *control) setPolicy(p *tailpolicy.Policy) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.policy = p

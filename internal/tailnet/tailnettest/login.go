@@ -10,6 +10,8 @@ import (
 	"tailscale.com/tailcfg"
 	"tailscale.com/types/key"
 	"tailscale.com/util/rands"
+
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailpolicy"
 )
 
 // pendingLogin is a node that waits for a person on the login page.
@@ -86,7 +88,7 @@ func (c *control) serveLogin(w http.ResponseWriter, r *http.Request) {
 	p := c.pending[r.PathValue("id")]
 	var logins []string
 	if p != nil {
-		logins = c.policy.logins()
+		logins = c.policy.Logins()
 		for _, u := range c.users {
 			logins = append(logins, u.login)
 		}
@@ -102,7 +104,7 @@ func (c *control) serveLogin(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodPost:
 		r.Body = http.MaxBytesReader(w, r.Body, 1<<16)
 		login := r.PostFormValue("login")
-		if !isLogin(login) {
+		if !tailpolicy.IsLogin(login) {
 			say(http.StatusBadRequest, "That is not a login name.")
 			return
 		}
@@ -125,7 +127,7 @@ func (c *control) complete(p *pendingLogin, login string) (refused string) {
 	}
 	p.owner = login
 	defer close(p.done)
-	tags, err := c.policy.tagsFor(AuthKey{Login: login}, p.req.Hostinfo.RequestTags)
+	tags, err := c.policy.TagsFor(login, nil, p.req.Hostinfo.RequestTags)
 	if err != nil {
 		p.refused = err.Error()
 		return p.refused

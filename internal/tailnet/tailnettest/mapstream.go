@@ -11,6 +11,8 @@ import (
 	"tailscale.com/tailcfg"
 	"tailscale.com/types/key"
 	"tailscale.com/util/zstdframe"
+
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailpolicy"
 )
 
 const (
@@ -123,13 +125,13 @@ func sendMap(w http.ResponseWriter, m *tailcfg.MapResponse, compress bool) error
 // mapLocked is the whole netmap as n sees it.
 func (c *control) mapLocked(n *node) *tailcfg.MapResponse {
 	all := c.sortedLocked()
-	var sources []subject
+	var sources []tailpolicy.Node
 	for _, p := range all {
 		if !p.ingress { // an unsigned peer must not be a source of any packet rule
-			sources = append(sources, p.subject())
+			sources = append(sources, c.inRulesLocked(p))
 		}
 	}
-	rules := c.policy.filterFor(target{n.subject(), c.vipsLocked(n)}, sources)
+	rules := c.policy.Filter(c.inRulesLocked(n), sources)
 	res := &tailcfg.MapResponse{
 		Node: c.selfLocked(n), DERPMap: c.derpMap, Domain: c.domain, ControlTime: new(time.Now()),
 		CollectServices: "false",
@@ -196,7 +198,7 @@ func (c *control) selfLocked(n *node) *tailcfg.Node {
 	if c.acme != nil {
 		t.CapMap[tailcfg.CapabilityHTTPS] = nil
 	}
-	for attr, values := range c.policy.attrsFor(n.subject()) {
+	for attr, values := range c.policy.Attrs(c.inRulesLocked(n)) {
 		t.CapMap[attr] = values
 		if attr == tailcfg.NodeAttrFunnel {
 			t.CapMap[tailcfg.CapabilityFunnelPorts+"?ports=443,8443,10000"] = nil
@@ -218,10 +220,11 @@ func addrStrings(ps []netip.Prefix) []string {
 	return out
 }
 
-func (n *node) subject() subject {
-	s := subject{tags: n.tags, addrs: n.addrs, foreign: n.sharee}
+// inRulesLocked is n as the policy sees it.
+func (c *control) inRulesLocked(n *node) tailpolicy.Node {
+	out := tailpolicy.Node{Tags: n.tags, Addrs: n.addrs, Foreign: n.sharee, Services: c.vipsLocked(n)}
 	if n.user != nil {
-		s.login = n.user.login
+		out.Login = n.user.login
 	}
-	return s
+	return out
 }

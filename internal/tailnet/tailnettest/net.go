@@ -26,6 +26,8 @@ import (
 	"tailscale.com/net/netns"
 	"tailscale.com/tailcfg"
 	"tailscale.com/tsnet"
+
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailpolicy"
 )
 
 // switches are the environment variables that keep Tailscale's client to this
@@ -162,7 +164,7 @@ func Run(dir string, o Options) (_ *Net, err error) {
 	if strings.TrimSpace(text) == "" {
 		text = "{}"
 	}
-	p, err := parsePolicy(text)
+	p, err := tailpolicy.Parse(text)
 	if err != nil {
 		return nil, err
 	}
@@ -207,7 +209,7 @@ func (n *Net) Suffix() string { return n.control.suffix }
 // One that does not compile, uses what this tailnet does not have, or fails its own
 // tests section is refused whole, and the policy that was in force stays.
 func (n *Net) SetPolicy(hujson string) error {
-	p, err := parsePolicy(hujson)
+	p, err := tailpolicy.Parse(hujson)
 	if err != nil {
 		return err
 	}
@@ -219,13 +221,7 @@ func (n *Net) SetPolicy(hujson string) error {
 func (n *Net) Policy() string {
 	n.control.mu.Lock()
 	defer n.control.mu.Unlock()
-	return n.control.policy.text
-}
-
-// CheckPolicy says why a policy (HuJSON text) would be refused by SetPolicy.
-func CheckPolicy(hujson string) error {
-	_, err := parsePolicy(hujson)
-	return err
+	return n.control.policy.Text()
 }
 
 // Nodes returns the tailnet's nodes by ID, as their peers see them.

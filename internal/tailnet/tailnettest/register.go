@@ -118,7 +118,7 @@ func (c *control) register(req *tailcfg.RegisterRequest, mk key.MachinePublic) *
 	if k == nil {
 		return &tailcfg.RegisterResponse{Error: "invalid key: unable to validate API key"}
 	}
-	tags, err := c.policy.tagsFor(k.AuthKey, req.Hostinfo.RequestTags)
+	tags, err := c.policy.TagsFor(k.Login, k.Tags, req.Hostinfo.RequestTags)
 	if err != nil {
 		return &tailcfg.RegisterResponse{Error: err.Error()}
 	}

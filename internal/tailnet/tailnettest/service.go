@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"tailscale.com/net/tsaddr"
@@ -211,8 +212,8 @@ func checkPorts(ports []string) error {
 	}
 	for _, p := range ports {
 		num, ok := strings.CutPrefix(p, "tcp:")
-		r, err := parseRange(num)
-		if !ok || err != nil || r.First != r.Last || r.First == 0 {
+		n, err := strconv.ParseUint(num, 10, 16)
+		if !ok || err != nil || n == 0 {
 			return badRequest("%q is no port of a service: they look like tcp:443", p)
 		}
 	}

@@ -1,15 +1,9 @@
-package tailnettest
+package tailpolicy
 
 import (
 	"fmt"
 	"net/netip"
-	"slices"
-
-	"tailscale.com/tailcfg"
 )
-
-// testFailed begins the message of a policy that is well-formed and fails its own tests.
-const testFailed = "test failed:"
 
 // tests runs the policy's tests section. It asks the rules, not the nodes that
 // happen to be there: an address is just that address, whoever has it.
@@ -48,7 +42,7 @@ func (c *compiler) tests(raw *rawPolicy) error {
 }
 
 // expect checks that every source can (or cannot) reach every port of the destination.
-func (c *compiler) expect(at, src string, sources []subject, dst string, protos []int, want bool) error {
+func (c *compiler) expect(at, src string, sources []Node, dst string, protos []int, want bool) error {
 	host, ranges, err := splitPorts(dst)
 	if err != nil {
 		return c.fail(at, "%v", err)
@@ -72,7 +66,9 @@ func (c *compiler) expect(at, src string, sources []subject, dst string, protos 
 					if got {
 						said = "the policy allows it"
 					}
-					return c.fail(at, testFailed+" %s to %s:%d: %s", src, host, r.First, said)
+					err := c.fail(at, "test failed: %s to %s:%d: %s", src, host, r.First, said)
+					err.Test = true
+					return err
 				}
 			}
 		}
@@ -80,34 +76,34 @@ func (c *compiler) expect(at, src string, sources []subject, dst string, protos 
 	return nil
 }
 
-// imagine makes the subjects that a test's selector stands for.
-func (c *compiler) imagine(sel selector) []subject {
+// imagine makes the nodes that a test's selector stands for.
+func (c *compiler) imagine(sel selector) []Node {
 	switch sel.kind {
 	case person:
-		return []subject{{login: sel.name}}
+		return []Node{{Login: sel.name}}
 	case group:
-		var out []subject
+		var out []Node
 		for _, l := range c.p.groups[sel.name] {
-			out = append(out, subject{login: l})
+			out = append(out, Node{Login: l})
 		}
 		return out
 	case tag:
-		return []subject{{tags: []string{sel.name}}}
+		return []Node{{Tags: []string{sel.name}}}
 	case address:
-		return []subject{{addrs: []netip.Prefix{sel.prefix}}}
+		return []Node{{Addrs: []netip.Prefix{sel.prefix}}}
 	case service:
-		return []subject{{}}
+		return []Node{{}}
 	}
 	return nil
 }
 
 // allows reports whether a rule lets s reach the port of t by one of the protocols.
-func (p *policy) allows(s, t subject, name selector, protos []int, port uint16) bool {
+func (p *Policy) allows(s, t Node, name selector, protos []int, port uint16) bool {
 	for _, g := range p.grants {
 		if !p.coversAny(g.src, s) {
 			continue
 		}
-		hit := g.self && s.login != "" && s.login == t.login
+		hit := g.self && s.Login != "" && s.Login == t.Login
 		for _, d := range g.dst {
 			// A whole range is reached only by a rule that covers all of it.
 			within := d.kind == address && name.kind == address && d.prefix.Bits() <= name.prefix.Bits() && d.prefix.Overlaps(name.prefix)
@@ -118,27 +114,6 @@ func (p *policy) allows(s, t subject, name selector, protos []int, port uint16) 
 		}
 		for _, ip := range g.ip {
 			if ip.has(protos, port) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// defaultProtos are what no protocol means: TCP, UDP, ICMP.
-var defaultProtos = []int{1, 6, 17, 58}
-
-func (p ports) has(protos []int, port uint16) bool {
-	mine := p.protos
-	if len(mine) == 0 {
-		mine = defaultProtos
-	}
-	for _, r := range p.ranges {
-		if !r.Contains(port) && r != tailcfg.PortRangeAny {
-			continue
-		}
-		for _, a := range mine {
-			if slices.Contains(protos, a) {
 				return true
 			}
 		}

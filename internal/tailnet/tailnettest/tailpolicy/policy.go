@@ -1,4 +1,9 @@
-package tailnettest
+// Package tailpolicy compiles a tailnet's policy file (HuJSON in Tailscale's own
+// syntax) into packet filters, capability grants and node attributes. It keeps the
+// law of failing closed: what it does not know it refuses by name, for a rule that
+// silently does nothing would make a test prove nothing. It is pure: no I/O, no
+// clock, and all it needs of Tailscale are the words of package tailcfg.
+package tailpolicy
 
 import (
 	"encoding/json"
@@ -7,15 +12,15 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/tailscale/hujson"
 	"tailscale.com/tailcfg"
 )
 
-// policy is a policy file that was checked whole: making filters from it cannot fail.
-type policy struct {
+// Policy is a policy file that was checked whole: making filters from it cannot
+// fail. It never changes.
+type Policy struct {
 	text      string
 	groups    map[string][]string // "group:dev" -> logins
 	tagOwners map[string][]selector
@@ -36,12 +41,6 @@ type grant struct {
 type attrRule struct {
 	target []selector
 	attrs  tailcfg.NodeCapMap
-}
-
-// ports are the ports of some protocols. No protocols means TCP, UDP and ICMP.
-type ports struct {
-	protos []int
-	ranges []tailcfg.PortRange
 }
 
 // selector is a checked name of nodes, as src, dst, target or an owner of a tag.
@@ -89,22 +88,22 @@ var allowedAs = map[place][]selectorKind{
 	asTestDestination: {person, group, tag, address, service},
 }
 
-// PolicyError is a place in a policy file that stands against it.
-type PolicyError struct {
+// Error is a place in a policy file that stands against it.
+type Error struct {
 	Line int    // 1 is the first
 	Path string // such as "/grants/0/src/1"; empty for the file as a whole
 	Msg  string
+	Test bool // the file is well-formed and fails its own tests section
 }
 
-func (e *PolicyError) Error() string {
+func (e *Error) Error() string {
 	if e.Path == "" {
 		return fmt.Sprintf("policy line %d: %s", e.Line, e.Msg)
 	}
 	return fmt.Sprintf("policy line %d, %s: %s", e.Line, e.Path, e.Msg)
 }
 
-// What Tailscale has and this tailnet has not. A policy that uses it is refused by
-// this name, for a rule that silently does nothing would make a test prove nothing.
+// sections are all that a file may have; what else Tailscale has is refused by name.
 var sections = []string{"groups", "hosts", "tagOwners", "grants", "acls", "nodeAttrs", "tests"}
 
 type rawPolicy struct {
@@ -144,18 +143,28 @@ type rawTest struct {
 	Deny   []string `json:"deny"`
 }
 
-const maxPolicy = 1 << 20 // bytes
+// MaxSize is the longest policy file, in bytes.
+const MaxSize = 1 << 20
 
-// parsePolicy checks a policy file whole and runs its tests section.
-func parsePolicy(text string) (*policy, error) {
-	if len(text) > maxPolicy {
-		return nil, &PolicyError{Line: 1, Msg: "is longer than 1 MiB"}
+// maxDepth is how deep lists and objects may lie in each other. It is where
+// encoding/json, with which the nodes read the values of capabilities, stops too.
+const maxDepth = 10_000
+
+// Parse checks a policy file whole and runs its tests section. Its errors are of
+// type *Error, but for those of a text that is no HuJSON.
+func Parse(text string) (*Policy, error) {
+	if len(text) > MaxSize {
+		return nil, &Error{Line: 1, Msg: "is longer than 1 MiB"}
+	}
+	// Before anything walks the tree: that costs the square of its depth.
+	if at := tooDeep(text, maxDepth); at >= 0 {
+		return nil, &Error{Line: 1 + strings.Count(text[:at], "\n"), Msg: fmt.Sprintf("lists and objects lie in each other deeper than %d", maxDepth)}
 	}
 	ast, err := hujson.Parse([]byte(text))
 	if err != nil {
 		return nil, fmt.Errorf("policy: %w", err)
 	}
-	c := &compiler{text: text, ast: &ast, p: &policy{
+	c := &compiler{text: text, ast: &ast, p: &Policy{
 		text: text, groups: map[string][]string{}, tagOwners: map[string][]selector{}, hosts: map[string]netip.Prefix{}}}
 	if err := c.compile(); err != nil {
 		return nil, err
@@ -163,16 +172,53 @@ func parsePolicy(text string) (*policy, error) {
 	return c.p, nil
 }
 
+// tooDeep returns where the bracket stands that opens a level more than most, or -1.
+// It counts brackets outside of strings and comments and leaves the rest to the
+// parser, which is never deeper in a text than the brackets before are open.
+func tooDeep(text string, most int) int {
+	depth := 0
+	for i := 0; i < len(text); i++ {
+		switch rest := text[i:]; {
+		case rest[0] == '[' || rest[0] == '{':
+			if depth++; depth > most {
+				return i
+			}
+		case rest[0] == ']' || rest[0] == '}':
+			depth--
+		case rest[0] == '"':
+			for i++; i < len(text) && text[i] != '"'; i++ {
+				if text[i] == '\\' {
+					i++ // what is escaped does not end the string
+				}
+			}
+		case strings.HasPrefix(rest, "//"):
+			i += len(before(rest, "\n"))
+		case strings.HasPrefix(rest, "/*"):
+			i += len("/*") + len(before(rest[len("/*"):], "*/")) + len("/") // and the loop's own step
+		}
+	}
+	return -1
+}
+
+// before returns s up to the end mark, or all of it.
+func before(s, end string) string {
+	s, _, _ = strings.Cut(s, end)
+	return s
+}
+
+// Text returns the file as it was given to Parse.
+func (p *Policy) Text() string { return p.text }
+
 // compiler turns text into a policy, and knows where in the text it is.
 type compiler struct {
 	text string
 	ast  *hujson.Value
-	p    *policy
+	p    *Policy
 }
 
 // fail makes the error for the value at a JSON pointer.
-func (c *compiler) fail(path, format string, args ...any) error {
-	e := &PolicyError{Line: 1, Path: path, Msg: fmt.Sprintf(format, args...)}
+func (c *compiler) fail(path, format string, args ...any) *Error {
+	e := &Error{Line: 1, Path: path, Msg: fmt.Sprintf(format, args...)}
 	if v := c.ast.Find(path); v != nil {
 		e.Line += strings.Count(c.text[:v.StartOffset], "\n")
 	}
@@ -286,7 +332,8 @@ var (
 	loginName = regexp.MustCompile(`^[^\s@:*,/"]+(@[^\s@:*,/"]+)+$`)
 )
 
-func isLogin(s string) bool { return len(s) <= 254 && loginName.MatchString(s) }
+// IsLogin reports whether s can be the login name of a person.
+func IsLogin(s string) bool { return len(s) <= 254 && loginName.MatchString(s) }
 
 func (c *compiler) groups(raw *rawPolicy) error {
 	for name, logins := range raw.Groups {
@@ -295,7 +342,7 @@ func (c *compiler) groups(raw *rawPolicy) error {
 			return c.fail(at, "%q is no name of a group: they look like group:dev", name)
 		}
 		for i, l := range logins {
-			if !isLogin(l) {
+			if !IsLogin(l) {
 				return c.fail(fmt.Sprintf("%s/%d", at, i), "%q is no login: a group holds logins only", l)
 			}
 		}
@@ -479,7 +526,7 @@ func (c *compiler) selectors(at string, names []string, where place) ([]selector
 }
 
 // selector parses one name of nodes. Groups, tags and hosts must have been declared.
-func (p *policy) selector(s string) (selector, error) {
+func (p *Policy) selector(s string) (selector, error) {
 	none := selector{}
 	prefix, rest, _ := strings.Cut(s, ":")
 	switch {
@@ -511,7 +558,7 @@ func (p *policy) selector(s string) (selector, error) {
 		return selector{kind: service, name: s}, nil
 	case prefix == "ipset" || prefix == "user" || prefix == "posture":
 		return none, fmt.Errorf("%q: %s is not supported by this testbed", s, prefix)
-	case isLogin(s):
+	case IsLogin(s):
 		return selector{kind: person, name: s}, nil
 	}
 	if a, ok := parsePrefix(s); ok {
@@ -532,83 +579,3 @@ func parsePrefix(s string) (netip.Prefix, bool) {
 }
 
 func isAddress(s string) bool { _, ok := parsePrefix(s); return ok }
-
-// protocols are the names that a policy may use; all others go by number.
-var protocols = map[string][]int{
-	"icmp": {1, 58}, "igmp": {2}, "ipv4": {4}, "ip-in-ip": {4}, "tcp": {6}, "egp": {8}, "igp": {9},
-	"udp": {17}, "gre": {47}, "esp": {50}, "ah": {51}, "ipv6-icmp": {58}, "sctp": {132},
-}
-
-// parseProto returns a protocol's numbers; none for the default ones.
-func parseProto(s string) (nums []int, portless bool, err error) {
-	if s == "" || s == "*" {
-		return nil, false, nil
-	}
-	nums, ok := protocols[s]
-	if !ok {
-		n, err := strconv.ParseUint(s, 10, 8)
-		if err != nil {
-			return nil, false, fmt.Errorf("%q is no protocol", s)
-		}
-		nums = []int{int(n)}
-	}
-	return nums, !slices.ContainsFunc(nums, func(n int) bool { return n == 6 || n == 17 || n == 132 }), nil
-}
-
-// parseIP parses an entry of a grant's ip: "*", "443", "8000-8999", "tcp:443", "icmp:*".
-func parseIP(s string) (ports, error) {
-	proto, port, ok := strings.Cut(s, ":")
-	if !ok {
-		proto, port = "", s
-	}
-	protos, portless, err := parseProto(proto)
-	if err != nil {
-		return ports{}, err
-	}
-	r, err := parseRange(port)
-	if err != nil {
-		return ports{}, fmt.Errorf("%q: %w", s, err)
-	}
-	if portless && r != tailcfg.PortRangeAny {
-		return ports{}, fmt.Errorf("%q: protocol %s has no ports, write %s:*", s, proto, proto)
-	}
-	return ports{protos, []tailcfg.PortRange{r}}, nil
-}
-
-func parseRange(s string) (tailcfg.PortRange, error) {
-	if s == "*" {
-		return tailcfg.PortRangeAny, nil
-	}
-	lo, hi, ok := strings.Cut(s, "-")
-	if !ok {
-		hi = lo
-	}
-	a, errA := strconv.ParseUint(lo, 10, 16)
-	b, errB := strconv.ParseUint(hi, 10, 16)
-	if errA != nil || errB != nil || a > b {
-		return tailcfg.PortRange{}, fmt.Errorf("%q is no port or range of ports", s)
-	}
-	return tailcfg.PortRange{First: uint16(a), Last: uint16(b)}, nil
-}
-
-// splitPorts parses a destination of acls and tests, such as "tag:web:80,443" or "[fd7a::1]:22".
-func splitPorts(s string) (host string, ranges []tailcfg.PortRange, err error) {
-	i := strings.LastIndexByte(s, ':')
-	if i < 0 {
-		return "", nil, fmt.Errorf("%q has no ports: write %s:443 or %s:*", s, s, s)
-	}
-	host = s[:i]
-	if h, ok := strings.CutPrefix(host, "["); ok {
-		if host, ok = strings.CutSuffix(h, "]"); !ok {
-			return "", nil, fmt.Errorf("%q: the bracket does not close", s)
-		}
-	}
-	for r := range strings.SplitSeq(s[i+1:], ",") {
-		p, err := parseRange(r)
-		if err != nil {
-			return "", nil, fmt.Errorf("%q: %w", s, err)
-		}
-		ranges = append(ranges, p)
-	}
-	return host, ranges, nil
-}

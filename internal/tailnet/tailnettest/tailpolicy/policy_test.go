@@ -1,17 +1,15 @@
-package tailnettest
+package tailpolicy
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/tailscale/hujson"
 	"tailscale.com/tailcfg"
 )
 
@@ -104,7 +102,7 @@ func TestPolicyRefused(t *testing.T) {
 		{"a test from everybody", `{"tests": [{"src": "*", "deny": ["10.0.0.1:1"]}]}`, `"*" cannot be the source of a test`},
 		{"a test of an empty group", `{` + declared + `"tests": [{"src": "group:none", "deny": ["db:1"]}]}`, `"group:none" is empty`},
 	} {
-		err := CheckPolicy(c.policy)
+		_, err := Parse(c.policy)
 		if err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: got %v, want %q", c.why, err, c.says)
 		}
@@ -112,35 +110,35 @@ func TestPolicyRefused(t *testing.T) {
 }
 
 // imagined is a small tailnet to compile for: no node of it runs.
-func imagined() map[string]target {
+func imagined() map[string]Node {
 	at := func(last byte) []netip.Prefix {
 		return []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{100, 64, 0, last}), 32)}
 	}
-	return map[string]target{
-		"alice":  {subject: subject{login: "alice@example.com", addrs: at(1)}},
-		"alice2": {subject: subject{login: "alice@example.com", addrs: at(2)}},
-		"bob":    {subject: subject{login: "bob@example.com", addrs: at(3)}},
-		"eve":    {subject: subject{login: "eve@elsewhere.org", addrs: at(4), foreign: true}},
-		"tka": {subject: subject{tags: []string{"tag:tka"}, addrs: at(5)},
-			services: map[tailcfg.ServiceName][]netip.Addr{"svc:web": {netip.MustParseAddr("100.127.0.1")}}},
-		"ci": {subject: subject{tags: []string{"tag:ci"}, addrs: at(6)}},
-		"db": {subject: subject{tags: []string{"tag:sub"}, addrs: at(9)}},
+	return map[string]Node{
+		"alice":  {Login: "alice@example.com", Addrs: at(1)},
+		"alice2": {Login: "alice@example.com", Addrs: at(2)},
+		"bob":    {Login: "bob@example.com", Addrs: at(3)},
+		"eve":    {Login: "eve@elsewhere.org", Addrs: at(4), Foreign: true},
+		"tka": {Tags: []string{"tag:tka"}, Addrs: at(5),
+			Services: map[tailcfg.ServiceName][]netip.Addr{"svc:web": {netip.MustParseAddr("100.127.0.1")}}},
+		"ci": {Tags: []string{"tag:ci"}, Addrs: at(6)},
+		"db": {Tags: []string{"tag:sub"}, Addrs: at(9)},
 	}
 }
 
 // describe lists the rules of all nodes, one line each: sources > destinations ports, or capabilities.
-func describe(p *policy) string {
+func describe(p *Policy) string {
 	nodes := imagined()
 	names := map[string]string{"100.127.0.1": "web"}
-	var sources []subject
+	var sources []Node
 	var order []string
 	for name, n := range nodes {
-		names[n.addrs[0].Addr().String()] = name
+		names[n.Addrs[0].Addr().String()] = name
 		order = append(order, name)
 	}
 	slices.Sort(order)
 	for _, name := range order {
-		sources = append(sources, nodes[name].subject)
+		sources = append(sources, nodes[name])
 	}
 	called := func(addr string) string {
 		a := strings.TrimSuffix(addr, "/32")
@@ -151,7 +149,7 @@ func describe(p *policy) string {
 	}
 	var out []string
 	for _, name := range order {
-		for _, r := range p.filterFor(nodes[name], sources) {
+		for _, r := range p.Filter(nodes[name], sources) {
 			var src, what []string
 			for _, s := range r.SrcIPs {
 				src = append(src, called(s))
@@ -229,7 +227,7 @@ func TestPolicyCompiles(t *testing.T) {
 			"alice,alice2 > alice:*\nalice,alice2 > alice2:*\nbob > bob:*"},
 		{"a protocol by number", `"grants": [{"src": ["tag:ci"], "dst": ["db"], "ip": ["47:*"]}]`, "ci > db:* [47]"},
 	} {
-		p, err := parsePolicy(`{` + declared + c.rules + `}`)
+		p, err := Parse(`{` + declared + c.rules + `}`)
 		if err != nil {
 			t.Errorf("%s: %v", c.why, err)
 			continue
@@ -267,8 +265,8 @@ func TestPolicyTests(t *testing.T) {
 		{`"src": "bob@example.com", "deny": ["tag:ci:80"]`, true}, // a capability opens no port
 		{`"src": "tag:tka", "deny": ["tag:tka:443"]`, true},
 	} {
-		err := CheckPolicy(`{` + declared + rules + `"tests": [{` + c.test + `}]}`)
-		if _, ok := errors.AsType[*PolicyError](err); (err == nil) != c.ok || err != nil && (!ok || !strings.Contains(err.Error(), testFailed)) {
+		_, err := Parse(`{` + declared + rules + `"tests": [{` + c.test + `}]}`)
+		if pe, ok := errors.AsType[*Error](err); (err == nil) != c.ok || err != nil && (!ok || !pe.Test || !strings.Contains(pe.Msg, "test failed: ")) {
 			t.Errorf("%s: %v", c.test, err)
 		}
 	}
@@ -276,28 +274,29 @@ func TestPolicyTests(t *testing.T) {
 
 func TestTagOwners(t *testing.T) {
 	t.Parallel()
-	p, err := parsePolicy(`{` + declared[:strings.LastIndexByte(declared, ',')] + `}`)
+	p, err := Parse(`{` + declared[:strings.LastIndexByte(declared, ',')] + `}`)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
 		why   string
-		key   AuthKey
+		login string
+		own   []string // the key's tags
 		asked []string
 		want  string // the tags; "!" is refused
 	}{
-		{"a person", AuthKey{Login: "alice@example.com"}, nil, "[]"},
-		{"nobody", AuthKey{}, nil, "!"},
-		{"an administrator's key", AuthKey{Tags: []string{"tag:tka", "tag:ci"}}, []string{"tag:ci"}, "[tag:ci tag:tka]"},
-		{"an administrator's key with an undeclared tag", AuthKey{Tags: []string{"tag:x"}}, nil, "!"},
-		{"alice owns tag:ci through her group", AuthKey{Login: "alice@example.com"}, []string{"tag:ci"}, "[tag:ci]"},
-		{"carol does not", AuthKey{Login: "carol@example.com"}, []string{"tag:ci"}, "!"},
-		{"any member", AuthKey{Login: "carol@example.com"}, []string{"tag:mine"}, "[tag:mine]"},
-		{"admins only", AuthKey{Login: "alice@example.com"}, []string{"tag:tka"}, "!"},
-		{"a tag that owns another", AuthKey{Tags: []string{"tag:ci"}}, []string{"tag:sub"}, "[tag:ci tag:sub]"},
-		{"a tagged key does not act as its maker", AuthKey{Login: "alice@example.com", Tags: []string{"tag:ci"}}, []string{"tag:mine"}, "!"},
+		{"a person", "alice@example.com", nil, nil, "[]"},
+		{"nobody", "", nil, nil, "!"},
+		{"an administrator's key", "", []string{"tag:tka", "tag:ci"}, []string{"tag:ci"}, "[tag:ci tag:tka]"},
+		{"an administrator's key with an undeclared tag", "", []string{"tag:x"}, nil, "!"},
+		{"alice owns tag:ci through her group", "alice@example.com", nil, []string{"tag:ci"}, "[tag:ci]"},
+		{"carol does not", "carol@example.com", nil, []string{"tag:ci"}, "!"},
+		{"any member", "carol@example.com", nil, []string{"tag:mine"}, "[tag:mine]"},
+		{"admins only", "alice@example.com", nil, []string{"tag:tka"}, "!"},
+		{"a tag that owns another", "", []string{"tag:ci"}, []string{"tag:sub"}, "[tag:ci tag:sub]"},
+		{"a tagged key does not act as its maker", "alice@example.com", []string{"tag:ci"}, []string{"tag:mine"}, "!"},
 	} {
-		tags, err := p.tagsFor(c.key, c.asked)
+		tags, err := p.TagsFor(c.login, c.own, c.asked)
 		got := fmt.Sprint(tags)
 		if err != nil {
 			got = "!"
@@ -306,11 +305,56 @@ func TestTagOwners(t *testing.T) {
 			t.Errorf("%s: %s (%v), want %s", c.why, got, err, c.want)
 		}
 	}
+	for _, c := range []struct {
+		why, own, tag string
+		want          bool
+	}{
+		{"its own", "tag:ci", "tag:ci", true},
+		{"one that it owns", "tag:ci", "tag:sub", true},
+		{"one of somebody else", "tag:ci", "tag:tka", false},
+		{"one of every member, since tags are no member", "tag:ci", "tag:mine", false},
+		{"its own, which nobody declared", "tag:x", "tag:x", false},
+	} {
+		if got := p.MayTag([]string{c.own}, c.tag); got != c.want {
+			t.Errorf("%s: the bearer of %s may give %s: %v", c.why, c.own, c.tag, got)
+		}
+	}
+}
+
+// TB-05: how large a policy can be is known before it is parsed.
+func TestPolicyBounds(t *testing.T) {
+	t.Parallel()
+	capability := func(value string) string {
+		return `{"grants": [{"src": ["*"], "dst": ["*"], "app": {"x.dev/cap/a": [` + value + `]}}]}`
+	}
+	const deepest = maxDepth - 5 // the five that capability opens
+	open := func(n int) string { return strings.Repeat("[", n) }
+	nest := func(n int) string { return open(n) + strings.Repeat("]", n) }
+	for _, c := range []struct{ why, policy, says string }{
+		{"a megabyte of open brackets", open(MaxSize), "policy line 1: lists and objects lie in each other deeper than 10000"},
+		{"a megabyte of brackets", nest(MaxSize / 2), "deeper than 10000"},
+		{"a megabyte of objects", strings.Repeat(`{"a":`, MaxSize/5), "deeper than 10000"},
+		{"a name twice, far down", strings.Repeat(`[`, maxDepth-1) + `{"a": 1, "a": 2}` + strings.Repeat(`]`, maxDepth-1), `"a" stands twice`},
+		{"a megabyte and one byte", strings.Repeat(" ", MaxSize-1) + "{}", "longer than 1 MiB"},
+		{"a megabyte of nothing", "{" + strings.Repeat(" ", MaxSize-2) + "}", ""},
+		{"the deepest value", capability(nest(deepest)), ""},
+		{"one deeper, in the third line", "\n\n" + capability(nest(deepest+1)), "policy line 3: lists and objects"},
+		{"brackets in a string", capability(`"\\\"` + open(maxDepth+1) + `"`), ""},
+		{"brackets in comments", "// " + open(maxDepth+1) + " \"\n/* " + open(maxDepth+1) + " \" // */{}", ""},
+		{"behind a comment", "/**/" + nest(maxDepth+1), "deeper than 10000"},
+		{"behind a string", `["/*", "\"//", ` + nest(maxDepth), "deeper than 10000"},
+		{"a comment that does not end", "/* " + nest(maxDepth+1), "hujson"},
+	} {
+		_, err := Parse(c.policy)
+		if err == nil && c.says != "" || err != nil && (c.says == "" || !strings.Contains(err.Error(), c.says)) {
+			t.Errorf("%s: got %v, want %q", c.why, err, c.says)
+		}
+	}
 }
 
 func TestNodeAttrs(t *testing.T) {
 	t.Parallel()
-	p, err := parsePolicy(`{` + declared + `"nodeAttrs": [
+	p, err := Parse(`{` + declared + `"nodeAttrs": [
 		{"target": ["tag:tka", "group:dev"], "attr": ["funnel", "x"]},
 		{"target": ["*"], "app": {"tailscale.com/app-connectors": [{"name": "c"}]}},
 	]}`)
@@ -322,76 +366,32 @@ func TestNodeAttrs(t *testing.T) {
 		"alice": `{"funnel":null,"tailscale.com/app-connectors":[{"name":"c"}],"x":null}`,
 		"eve":   `{"tailscale.com/app-connectors":[{"name":"c"}]}`,
 	} {
-		if got, err := json.Marshal(p.attrsFor(imagined()[name].subject)); err != nil || string(got) != want {
+		if got, err := json.Marshal(p.Attrs(imagined()[name])); err != nil || string(got) != want {
 			t.Errorf("%s: %s %v, want %s", name, got, err, want)
 		}
-	}
-}
-
-// A policy file is read again when it is written or replaced, and a bad one changes nothing.
-func TestPolicyFile(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "policy.hujson")
-	put := func(text string, rename bool) {
-		t.Helper()
-		to := path
-		if rename {
-			to += ".new"
-		}
-		err := os.WriteFile(to, []byte(text), 0o600)
-		if err == nil && rename {
-			err = os.Rename(to, path)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	said := make(chan string, 100)
-	put(`{"groups": {"group:a": []}}`, false)
-	n := StartWith(t, Options{PolicyFile: path, Logf: func(f string, args ...any) {
-		if s := fmt.Sprintf(f, args...); strings.HasPrefix(s, "policy file") {
-			said <- s
-		}
-	}})
-	hear := func(part string) {
-		t.Helper()
-		select {
-		case s := <-said:
-			if !strings.Contains(s, part) {
-				t.Fatalf("said %q, want %q", s, part)
-			}
-		case <-time.After(time.Minute):
-			t.Fatalf("not said: %q", part)
-		}
-	}
-	const second = `{"groups": {"group:b": ["b@example.com"]}}`
-	put(second, true)
-	hear("is in force")
-	put(`{"groups": {"group:b": ["nobody"]}}`, true)
-	hear("is refused, the last good policy stays")
-	if n.Policy() != second {
-		t.Errorf("the policy in force: %s", n.Policy())
-	}
-	put(`{"groups": {}}`, true)
-	hear("is in force")
-	if n.Policy() != `{"groups": {}}` {
-		t.Errorf("the policy in force: %s", n.Policy())
-	}
-	if _, err := Run(t.TempDir(), Options{PolicyFile: path + ".none"}); err == nil {
-		t.Error("a tailnet started without its policy file")
 	}
 }
 
 // TB-05: whatever is read, a refused policy says so, and an accepted one compiles
 // for every node, gives a tagged node nothing as a person, and stays accepted.
 func FuzzPolicy(f *testing.F) {
-	f.Add(testPolicy)
+	f.Add(`{` + declared + `"grants": [
+		// who works here
+		{"src": ["*"], "dst": ["*"], "ip": ["*"]},
+		{"src": ["group:dev"], "dst": ["tag:tka"], "app": {"tailplane.dev/cap/access": [{"role": "admin"}]}},
+	], "nodeAttrs": [{"target": ["tag:tka"], "attr": ["funnel"]}]}`)
+	f.Add("[[/* [ */ \"\\\"[\", // ]\n {\"/*\": [\"//\"]}]]")
 	f.Add(`{` + declared + `"acls": [{"action": "accept", "src": ["*"], "dst": ["[fd7a::1]:22", "*:*"]}]}`)
 	f.Add(`{"tests": [{"src": "a@b.c", "deny": ["10.0.0.1:1"]}], /* c */}`)
 	f.Add(`{` + declared + `"grants": [{"src": ["autogroup:member"], "dst": ["autogroup:self", "svc:web", "lan"], "ip": ["tcp:1-2"]}]}`)
 	f.Add(`{"grants": [{"src": ["*"], "dst": ["*"], "app": {"a.b/c": [null, 1, {"~/": "\u0000"}]}}]}`)
 	f.Fuzz(func(t *testing.T, text string) {
-		p, err := parsePolicy(text)
+		if v, err := hujson.Parse([]byte(text)); err == nil {
+			if n := levels(&v); tooDeep(text, n) >= 0 || n > 0 && tooDeep(text, n-1) < 0 {
+				t.Errorf("%d levels; a bracket too many at %d, and without the last one at %d", n, tooDeep(text, n), tooDeep(text, n-1))
+			}
+		}
+		p, err := Parse(text)
 		if err != nil {
 			if p != nil || err.Error() == "" {
 				t.Fatalf("refused with %v and %v", p, err)
@@ -400,10 +400,10 @@ func FuzzPolicy(f *testing.F) {
 		}
 		describe(p)
 		for name, n := range imagined() {
-			p.attrsFor(n.subject)
-			if n.login == "" {
+			p.Attrs(n)
+			if n.Login == "" {
 				for _, sel := range []selector{{kind: member}, {kind: person, name: ""}, {kind: person, name: "tagged-devices"}, {kind: shared}} {
-					if p.covers(sel, n.subject) {
+					if p.covers(sel, n) {
 						t.Errorf("%v covers the tagged node %s", sel, name)
 					}
 				}
@@ -414,8 +414,25 @@ func FuzzPolicy(f *testing.F) {
 				t.Errorf("an empty rule was accepted: %+v", g)
 			}
 		}
-		if err := CheckPolicy(text); err != nil {
+		if _, err := Parse(text); err != nil {
 			t.Errorf("accepted, then refused: %v", err)
 		}
 	})
+}
+
+// levels counts how deep lists and objects lie in each other, as the parser sees them.
+func levels(v *hujson.Value) (most int) {
+	switch x := v.Value.(type) {
+	case *hujson.Array:
+		for i := range x.Elements {
+			most = max(most, levels(&x.Elements[i]))
+		}
+	case *hujson.Object:
+		for i := range x.Members {
+			most = max(most, levels(&x.Members[i].Value))
+		}
+	default:
+		return 0
+	}
+	return most + 1
 }

@@ -1,6 +1,7 @@
-package tailnettest
+package tailpolicy
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -10,52 +11,47 @@ import (
 	"tailscale.com/tailcfg"
 )
 
-// subject is one end of a rule: a node, or one imagined by the tests section.
-type subject struct {
-	login   string // empty for a tagged node
-	tags    []string
-	addrs   []netip.Prefix
-	foreign bool // of another tailnet, seen here because a machine was shared with it
+// Node is what the rules see of a node. They see the same of the ends of a test.
+type Node struct {
+	Login    string // empty for a tagged node
+	Tags     []string
+	Addrs    []netip.Prefix
+	Foreign  bool                                 // of another tailnet, seen here because a machine was shared with it
+	Services map[tailcfg.ServiceName][]netip.Addr // that it answers for; matters at a destination only
 }
 
-// target is a subject as a destination, with the services that it answers for.
-type target struct {
-	subject
-	services map[tailcfg.ServiceName][]netip.Addr
-}
-
-// covers reports whether the selector names the subject. A tagged node has no
+// covers reports whether the selector names the node. A tagged node has no
 // person: what is said of logins, groups and members never means it.
-func (p *policy) covers(sel selector, s subject) bool {
+func (p *Policy) covers(sel selector, s Node) bool {
 	switch sel.kind {
 	case anyone:
 		return true
 	case person:
-		return s.login != "" && s.login == sel.name
+		return s.Login != "" && s.Login == sel.name
 	case group:
-		return s.login != "" && slices.Contains(p.groups[sel.name], s.login)
+		return s.Login != "" && slices.Contains(p.groups[sel.name], s.Login)
 	case member:
-		return s.login != "" && !s.foreign
+		return s.Login != "" && !s.Foreign
 	case shared:
-		return s.foreign
+		return s.Foreign
 	case tag:
-		return slices.Contains(s.tags, sel.name)
+		return slices.Contains(s.Tags, sel.name)
 	case tagged:
-		return len(s.tags) > 0
+		return len(s.Tags) > 0
 	case address:
-		return slices.ContainsFunc(s.addrs, func(a netip.Prefix) bool { return sel.prefix.Overlaps(a) })
+		return slices.ContainsFunc(s.Addrs, func(a netip.Prefix) bool { return sel.prefix.Overlaps(a) })
 	}
 	return false
 }
 
-func (p *policy) coversAny(sels []selector, s subject) bool {
+func (p *Policy) coversAny(sels []selector, s Node) bool {
 	return slices.ContainsFunc(sels, func(sel selector) bool { return p.covers(sel, s) })
 }
 
 // reached returns the addresses of t that the selectors name as destinations.
 // A service's addresses are reached by its own name, by address or by "*", not by
 // naming the host that happens to answer for it.
-func (p *policy) reached(sels []selector, t target) []netip.Prefix {
+func (p *Policy) reached(sels []selector, t Node) []netip.Prefix {
 	var out []netip.Prefix
 	add := func(a netip.Prefix) {
 		if !slices.Contains(out, a) {
@@ -63,20 +59,20 @@ func (p *policy) reached(sels []selector, t target) []netip.Prefix {
 		}
 	}
 	for _, sel := range sels {
-		if sel.kind != address && p.covers(sel, t.subject) {
-			for _, a := range t.addrs {
+		if sel.kind != address && p.covers(sel, t) {
+			for _, a := range t.Addrs {
 				add(a)
 			}
 		}
 		if sel.kind == address {
-			for _, a := range t.addrs {
+			for _, a := range t.Addrs {
 				if sel.prefix.Overlaps(a) {
 					add(a)
 				}
 			}
 		}
-		for _, svc := range slices.Sorted(maps.Keys(t.services)) {
-			for _, vip := range t.services[svc] {
+		for _, svc := range slices.Sorted(maps.Keys(t.Services)) {
+			for _, vip := range t.Services[svc] {
 				if sel.kind == anyone || sel.kind == service && sel.name == string(svc) || sel.kind == address && sel.prefix.Contains(vip) {
 					add(netip.PrefixFrom(vip, vip.BitLen()))
 				}
@@ -86,26 +82,29 @@ func (p *policy) reached(sels []selector, t target) []netip.Prefix {
 	return out
 }
 
-// filterFor makes the packet filter, capability grants included, that a destination enforces.
-func (p *policy) filterFor(t target, sources []subject) []tailcfg.FilterRule {
+// Filter makes the packet filter, capability grants included, that the destination
+// t enforces on the tailnet's nodes, which are all the sources that there can be.
+func (p *Policy) Filter(t Node, sources []Node) []tailcfg.FilterRule {
 	rules := []tailcfg.FilterRule{}
 	for _, g := range p.grants {
 		if dsts := p.reached(g.dst, t); len(dsts) > 0 {
 			rules = append(rules, g.rules(p.sourceIPs(g.src, sources), dsts)...)
 		}
-		if g.self && t.login != "" && !t.foreign {
-			own := slices.DeleteFunc(slices.Clone(sources), func(s subject) bool { return s.login != t.login || s.foreign })
-			rules = append(rules, g.rules(p.sourceIPs(g.src, own), t.addrs)...)
+		if g.self && t.Login != "" && !t.Foreign {
+			own := slices.DeleteFunc(slices.Clone(sources), func(s Node) bool { return s.Login != t.Login || s.Foreign })
+			rules = append(rules, g.rules(p.sourceIPs(g.src, own), t.Addrs)...)
 		}
 	}
 	return rules
 }
 
-func (p *policy) sourceIPs(sels []selector, sources []subject) []string {
+func (p *Policy) sourceIPs(sels []selector, sources []Node) []string {
 	var out []string
 	for _, s := range sources {
 		if p.coversAny(sels, s) {
-			out = append(out, addrStrings(s.addrs)...)
+			for _, a := range s.Addrs {
+				out = append(out, a.Addr().String())
+			}
 		}
 	}
 	// An address outside the tailnet can be a source without being a node's.
@@ -137,8 +136,8 @@ func (g *grant) rules(srcs []string, dsts []netip.Prefix) []tailcfg.FilterRule {
 	return out
 }
 
-// attrsFor returns the node attributes that the policy gives.
-func (p *policy) attrsFor(s subject) tailcfg.NodeCapMap {
+// Attrs returns the node attributes that the policy gives.
+func (p *Policy) Attrs(s Node) tailcfg.NodeCapMap {
 	out := tailcfg.NodeCapMap{}
 	for _, a := range p.attrs {
 		if p.coversAny(a.target, s) {
@@ -151,42 +150,49 @@ func (p *policy) attrsFor(s subject) tailcfg.NodeCapMap {
 }
 
 // owns reports whether a person (or, if login is empty, one of the tags) may give a node the tag.
-func (p *policy) owns(name, login string, tags []string) bool {
-	return p.coversAny(p.tagOwners[name], subject{login: login, tags: tags})
+func (p *Policy) owns(name, login string, tags []string) bool {
+	return p.coversAny(p.tagOwners[name], Node{Login: login, Tags: tags})
 }
 
-// tagsFor returns the tags of a node that registers with the key and asks for
-// tags; none makes it the person's.
-func (p *policy) tagsFor(k AuthKey, asked []string) ([]string, error) {
-	for _, t := range k.Tags {
+// MayTag reports whether the bearer of some tags, such as an OAuth client, may give
+// a node the tag: it is declared, and one of them or owned by one of them.
+func (p *Policy) MayTag(own []string, tag string) bool {
+	_, declared := p.tagOwners[tag]
+	return declared && (slices.Contains(own, tag) || p.owns(tag, "", own))
+}
+
+// TagsFor returns the tags, sorted, of a node that asks for some and shows a key of
+// the login, with tags of its own or without; none makes it the person's node. A
+// key with tags and no login is an administrator's.
+func (p *Policy) TagsFor(login string, own, asked []string) ([]string, error) {
+	for _, t := range own {
 		_, declared := p.tagOwners[t]
-		if !declared || k.Login != "" && !p.owns(t, k.Login, nil) {
+		if !declared || login != "" && !p.owns(t, login, nil) {
 			return nil, fmt.Errorf("requested tags [%s] are invalid or not permitted", t)
 		}
 	}
-	tags := slices.Clone(k.Tags)
+	if len(own) == 0 && len(asked) == 0 && login == "" {
+		return nil, errors.New("the key names neither a person nor tags")
+	}
+	tags, as := slices.Clone(own), login
+	if len(own) > 0 {
+		as = "" // a tagged key acts as its tags
+	}
 	for _, t := range asked {
 		if slices.Contains(tags, t) {
 			continue
 		}
-		login := k.Login
-		if len(k.Tags) > 0 {
-			login = "" // a tagged key acts as its tags
-		}
-		if !p.owns(t, login, k.Tags) {
+		if !p.owns(t, as, own) {
 			return nil, fmt.Errorf("requested tags [%s] are invalid or not permitted", t)
 		}
 		tags = append(tags, t)
-	}
-	if len(tags) == 0 && k.Login == "" {
-		return nil, fmt.Errorf("the key names neither a person nor tags")
 	}
 	slices.Sort(tags)
 	return slices.Compact(tags), nil
 }
 
-// logins returns every login that the policy names.
-func (p *policy) logins() []string {
+// Logins returns every login that the policy names.
+func (p *Policy) Logins() []string {
 	seen := map[string]bool{}
 	note := func(sels []selector) {
 		for _, s := range sels {
