@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"text/tabwriter"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
@@ -302,18 +303,22 @@ func (s *show) stay(ctx context.Context) error {
 			return err
 		}
 	}
-	fmt.Printf(`
-It stays up until Ctrl-C. alice is granted again. In another terminal:
-
-  %[1]s/as-alice                    a shell as alice: tka login, kubectl …
-  %[1]s/as-bob tka login            one command as bob
-  %[2]s                             the tailnet policy: edit it and look again
-  kubectl --kubeconfig %[3]s        the cluster, as its administrator
-  curl --cacert %[1]s/roots.pem --proxy %[4]s %[5]s/api/v1alpha1/cluster-info
-  %[6]s                             the audit record
-
-While this runs, every program on this machine can use these proxies, and so be alice or bob.
-`, s.dir, s.policyFile(), s.rig.Cluster.Kubeconfig, s.people["alice"].Proxy, s.rig.Server(), s.rig.AuditFile())
+	fmt.Print("\nIt stays up until Ctrl-C. alice is granted again. In another terminal:\n\n")
+	table := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', 0)
+	for _, row := range [][2]string{
+		{filepath.Join(s.dir, "as-alice"), "a shell as alice: tka login, kubectl …"},
+		{filepath.Join(s.dir, "as-bob") + " tka login", "one command as bob"},
+		{s.policyFile(), "the tailnet policy: edit it, and look again"},
+		{s.rig.AuditFile(), "the audit record"},
+		{"kubectl --kubeconfig " + s.rig.Cluster.Kubeconfig, "the cluster, as its administrator"},
+	} {
+		fmt.Fprintf(table, "  %s\t%s\n", row[0], row[1])
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	fmt.Printf("\n  curl --cacert %s/roots.pem --proxy %s %s/api/v1alpha1/cluster-info\n", s.dir, s.people["alice"].Proxy, s.rig.Server())
+	fmt.Println("\nWhile this runs, every program on this machine can use these proxies, and so be alice or bob.")
 	<-ctx.Done()
 	fmt.Println("\nStopping.")
 	return nil
