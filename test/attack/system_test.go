@@ -31,6 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -223,11 +224,12 @@ func grant(src, rules string) string {
 // within milliseconds, not at once.
 func (s *system) setPolicy(t *testing.T, grants ...string) {
 	t.Helper()
+	before := s.Net.Policy()
 	if err := s.Net.SetPolicy(policy(grants...)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.Net.SetPolicy(policy()); err != nil {
+		if err := s.Net.SetPolicy(before); err != nil {
 			t.Error(err)
 		}
 	})
@@ -707,4 +709,22 @@ func (s *system) account(t *testing.T, name string) *rest.Config {
 		t.Fatal(err)
 	}
 	return clientConfig(t, path)
+}
+
+func clientConfig(t *testing.T, kubeconfig string) *rest.Config {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.QPS = -1
+	return config
+}
+
+// decode reads one line of JSON.
+func decode(t *testing.T, line string, into any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(line), into); err != nil {
+		t.Fatalf("%q: %v", line, err)
+	}
 }

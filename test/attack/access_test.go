@@ -1,0 +1,381 @@
+package attack
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/test/rig"
+)
+
+// waitGranted waits until p's grants of the policy in force let p ask.
+func (s *system) waitGranted(t *testing.T, p *rig.Person) {
+	t.Helper()
+	var a answer
+	eventually(t, soon, "the grant is felt", func() bool {
+		a = s.ask(t, p, "GET", api+"/login", "")
+		return a.code() == problem.NotSignedIn || a.code() == "" && a.Status < 300
+	})
+}
+
+// ID-04. No grant of exactly our capability for exactly this server is no grant.
+//
+// Guard: access.(Policy).entitle, and tailnet.callerOf, which takes the values of
+// one capability by its exact name.
+func TestID04_NoCapability(t *testing.T) {
+	s := start(t)
+	p := s.person(t, "judy-laptop", "judy@example.com")
+	const rule = `{"role": "view", "period": "8h"}`
+	good := grant("judy@example.com", rule)
+	for what, near := range map[string]string{
+		"none":                     grant("somebody@example.com", rule),
+		"an empty list":            grant("judy@example.com", ""),
+		"for another destination":  strings.Replace(good, "tag:tailplane", "tag:other", 1),
+		"another letter case":      strings.Replace(good, "cap/access", "cap/Access", 1),
+		"a slash more":             strings.Replace(good, "cap/access", "cap/access/", 1),
+		"a longer name":            strings.Replace(good, "cap/access", "cap/access2", 1),
+		"a shorter name":           strings.Replace(good, "cap/access", "cap/acces", 1),
+		"another domain":           strings.Replace(good, "tailplane.dev", "tailplane.dev.evil.example", 1),
+		"the operator plane's":     strings.Replace(good, "cap/access", "cap/plane", 1),
+		"a login that begins so":   grant("judy@example.com.evil.example", rule),
+		"a login in other letters": grant("Judy@example.com", rule),
+	} {
+		t.Run(what, func(t *testing.T) {
+			s.setPolicy(t, good)
+			s.waitGranted(t, p) // the control: and so that the change can be seen to arrive
+			s.setPolicy(t, near)
+			eventually(t, soon, what, func() bool { return s.ask(t, p, "GET", api+"/login", "").code() == problem.NoCapability })
+			for _, rt := range routes() {
+				method, path := split(rt)
+				if e := s.refusedWith(t, p, method, path, problem.NoCapability); e.Actor.Login != "judy@example.com" {
+					t.Errorf("%s: recorded as %+v", rt.Pattern, e.Actor)
+				}
+			}
+		})
+	}
+}
+
+// resident is how many bytes of memory a process holds.
+func resident(t *testing.T, pid int) int {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		t.Skip("SKIP memory of a process: /proc does not tell it here")
+	}
+	pages, err := strconv.Atoi(strings.Fields(string(b))[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pages * os.Getpagesize()
+}
+
+// ID-05. A rule that is not exactly a rule refuses the request with its number and
+// field, at bounded cost. It never widens, hides or stands for a good one.
+//
+// Guard: access.ParseGrant and access.(Policy).parse.
+func TestID05_MalformedRules(t *testing.T) {
+	s := start(t)
+	p := s.person(t, "mallory-laptop", "mallory@example.com")
+	const good = `{"role": "view", "period": "8h"}`
+	many := func(rule string, n int) string { return strings.TrimSuffix(strings.Repeat(rule+",", n), ",") }
+	bad := map[string]string{
+		"not an object":             `"view"`,
+		"null":                      `null`,
+		"a list":                    `[{"role": "edit", "period": "8h"}]`,
+		"a number for a role":       `{"role": 7, "period": "8h"}`,
+		"null for a role":           `{"role": null, "period": "8h"}`,
+		"a list of roles":           `{"role": ["edit"], "period": "8h"}`,
+		"a number for a period":     `{"role": "edit", "period": 8}`,
+		"no period":                 `{"role": "edit"}`,
+		"no role":                   `{"period": "8h"}`,
+		"an unknown field":          `{"role": "edit", "period": "8h", "namespace": ["shop"]}`,
+		"another letter case":       `{"Role": "edit", "period": "8h"}`,
+		"null for namespaces":       `{"role": "edit", "period": "8h", "namespaces": null}`,
+		"no namespaces":             `{"role": "edit", "period": "8h", "namespaces": []}`,
+		"our own namespace":         `{"role": "edit", "period": "8h", "namespaces": ["tailplane-system"]}`,
+		"a namespace twice":         `{"role": "edit", "period": "8h", "namespaces": ["shop", "shop"]}`,
+		"a priority with a point":   `{"role": "edit", "period": "8h", "priority": 1.5}`,
+		"a priority without end":    `{"role": "edit", "period": "8h", "priority": 1e999}`,
+		"a string for a truth":      `{"role": "edit", "period": "8h", "allowTagged": "true"}`,
+		"a long string":             `{"role": "` + strings.Repeat("a", 900_000) + `", "period": "8h"}`,
+		"10,000 rules":              many(good, 10_000),
+		"a deep list":               strings.Repeat("[", 2_000) + strings.Repeat("]", 2_000),
+		"a deep value":              `{"role": "edit", "period": "8h", "namespaces": ` + strings.Repeat("[", 1_500) + strings.Repeat("]", 1_500) + `}`,
+		"a template":                `{"role": "{{.Role}}", "period": "8h"}`,
+		"an escape for a path":      `{"role": "..\u002fx", "period": "8h"}`,
+		"a NUL":                     `{"role": "edit\u0000", "period": "8h"}`,
+		"letters that are not ours": `{"role": "ｅdit", "period": "8h"}`,
+	}
+	before := resident(t, s.Access.PID())
+	for what, rule := range bad {
+		for _, order := range []struct{ name, rules string }{{" after a good one", good + "," + rule}, {" before a good one", rule + "," + good}, {" alone", rule}} {
+			what := what + order.name
+			s.setPolicy(t, grant("mallory@example.com", good))
+			s.waitGranted(t, p)
+			s.setPolicy(t, grant("mallory@example.com", order.rules))
+			var a answer
+			var took time.Duration
+			eventually(t, long, what, func() bool {
+				began := time.Now()
+				a = s.ask(t, p, "GET", api+"/login", "")
+				took = time.Since(began)
+				return a.code() != problem.NotSignedIn
+			})
+			// So many rules that WhoIs itself gives up say nothing of who is calling.
+			huge := strings.HasPrefix(what, "10,000") && a.code() == problem.IdentityUnavailable
+			if a.code() != problem.BadCapability && !huge || took > 3*time.Second {
+				t.Errorf("%s: %.300v after %v", what, a, took)
+				continue
+			}
+			for _, rt := range routes() {
+				method, path := split(rt)
+				ans, e := s.refused(t, what+", "+rt.Pattern, a.code(), func() answer { return s.ask(t, p, method, path, "") })
+				if !huge && !strings.Contains(ans.Problem.Message, "Rule ") || len(ans.Body) > 2000 || len(e.Error) > 1000 {
+					t.Errorf("%s: told %.300s", what, ans.Body)
+				}
+			}
+		}
+	}
+	if after := resident(t, s.Access.PID()); after > before+300<<20 {
+		t.Errorf("the server grew from %d to %d MB", before>>20, after>>20)
+	} else {
+		t.Logf("the server had %d MB and has %d", before>>20, after>>20)
+	}
+
+	// What the tailnet's own policy file cannot hold, at the door with a caller whom
+	// the tailnet vouches for.
+	t.Run("at the door", func(t *testing.T) {
+		var rules []json.RawMessage
+		at := newSeam([]string{"127.0.0.1"}, func(*http.Request) (access.Caller, error) {
+			return access.Caller{Login: "mallory@example.com", Device: access.Device{ID: "n1", Name: "laptop"}, Via: access.ViaTailnet, Rules: rules}, nil
+		})
+		srv := httptest.NewServer(at.Handler(at.route))
+		defer srv.Close()
+		for what, rule := range map[string]string{
+			"a field twice":            `{"role": "view", "role": "edit", "period": "8h"}`,
+			"a field twice, escaped":   `{"role": "view", "\u0072ole": "edit", "period": "8h"}`,
+			"something after it":       `{"role": "view", "period": "8h"} {"role": "edit", "period": "8h"}`,
+			"half of it":               `{"role": "view", "period": "8h"`,
+			"nothing":                  ``,
+			"not UTF-8":                "{\"role\": \"vi\xffew\", \"period\": \"8h\"}",
+			"10,000 deep":              strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000),
+			"10,000 deep in a field":   `{"role": "view", "period": "8h", "namespaces": ` + strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000) + `}`,
+			"a megabyte":               `{"role": "` + strings.Repeat("a", 1<<20) + `", "period": "8h"}`,
+			"a megabyte of spaces":     `{"role": "view", ` + strings.Repeat(" ", 1<<20) + `"period": "8h"}`,
+			"a number of 4,000 digits": `{"role": "view", "period": "8h", "priority": ` + strings.Repeat("9", 4_000) + `}`,
+			"a comment":                `{"role": "view", /* all of it */ "period": "8h"}`,
+		} {
+			for _, list := range [][]string{{good, rule}, {rule, good}, {rule}, slices.Repeat([]string{rule}, 5_000)} {
+				rules = nil
+				for _, r := range list {
+					rules = append(rules, json.RawMessage(r))
+				}
+				began := time.Now()
+				_, err := at.op.Call(t.Context(), door.Client{HTTP: srv.Client(), Base: srv.URL}, struct{}{})
+				took := time.Since(began)
+				if e, through := at.entries(t); problem.CodeOf(err) != problem.BadCapability || len(through) > 0 || len(e) != 1 || len(e[0].Error) > 1000 || took > 2*time.Second {
+					t.Errorf("%s, %d rules: %v after %v, through %+v", what, len(list), err, took, through)
+				}
+			}
+		}
+		rules = []json.RawMessage{json.RawMessage(good)}
+		if got, err := at.op.Call(t.Context(), door.Client{HTTP: srv.Client(), Base: srv.URL}, struct{}{}); err != nil || got.Identity != "mallory@example.com" {
+			t.Errorf("a good rule: %+v %v", got, err)
+		}
+	})
+	t.Run("in the plane", func(t *testing.T) { missing(t, "in the plane") })
+}
+
+// ID-06. Of several rules one is used, and only if it is clear which; what was not
+// granted is not given. Never a union, never "the first".
+//
+// Guard: access.Permit.Choose.
+func TestID06_OneRuleIsUsed(t *testing.T) {
+	s := start(t)
+	p := s.person(t, "erin-laptop", "erin@example.com")
+	const view, edit = `{"role": "view", "period": "8h"}`, `{"role": "edit", "period": "1h"}`
+	const shop, other = `{"role": "edit", "period": "1h", "namespaces": ["shop"]}`, `{"role": "edit", "period": "1h", "namespaces": ["default"]}`
+	for _, tt := range []struct {
+		name, rules, body string
+		code              problem.Code // "": permitted
+		role              string
+		namespaces        []string
+	}{
+		{"two, and no choice", view + "," + edit, `{}`, problem.AmbiguousRole, "", nil},
+		{"the other way round", edit + "," + view, `{}`, problem.AmbiguousRole, "", nil},
+		{"two, and a choice", view + "," + edit, `{"role":"edit"}`, "", "edit", nil},
+		{"two, and the other choice", view + "," + edit, `{"role":"view"}`, "", "view", nil},
+		{"two, and neither", view + "," + edit, `{"role":"cluster-admin"}`, problem.RoleNotGranted, "", nil},
+		{"one, and another", view, `{"role":"edit"}`, problem.RoleNotGranted, "", nil},
+		{"one, and another that the server knows", view, `{"role":"ghost"}`, problem.RoleNotGranted, "", nil},
+		{"two of one role in two places", shop + "," + other, `{"role":"edit"}`, problem.AmbiguousRole, "", nil},
+		{"both places at once", shop + "," + other, `{"role":"edit","namespaces":["shop","default"]}`, problem.AmbiguousRole, "", nil},
+		{"a place that is not granted", shop, `{"namespaces":["default"]}`, problem.RoleNotGranted, "", nil},
+		{"our own place", edit, `{"namespaces":["tailplane-system"]}`, problem.RoleNotGranted, "", nil},
+		{"the place of sign-ins", edit, `{"namespaces":["tailplane-signins"]}`, problem.RoleNotGranted, "", nil},
+		{"one place of the whole", edit, `{"namespaces":["shop"]}`, "", "edit", []string{"shop"}},
+		{"the same twice", view + "," + view, `{}`, "", "view", nil},
+		{"a tie below the top", view + "," + edit + `, {"role": "edit", "period": "30m", "priority": 5, "namespaces": ["shop"]}`, `{}`, "", "edit", []string{"shop"}},
+		{"a tie at the top", `{"role": "view", "period": "8h", "priority": 5}, {"role": "edit", "period": "1h", "priority": 5},` + shop, `{}`, problem.AmbiguousRole, "", nil},
+		{"a longer period than granted", edit, `{"period":"8h"}`, problem.PeriodOutOfBounds, "", nil},
+		{"a role in other letters", edit, `{"role":"Edit"}`, problem.RoleNotGranted, "", nil},
+		{"a role twice", view + "," + edit, `{"role":"view","role":"edit"}`, problem.BadRequest, "", nil},
+		{"a role in another field", view + "," + edit, `{"Role":"edit"}`, problem.BadRequest, "", nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s.setPolicy(t)
+			eventually(t, soon, "no grant", func() bool { return s.ask(t, p, "GET", api+"/login", "").code() == problem.NoCapability })
+			s.setPolicy(t, grant("erin@example.com", tt.rules))
+			s.waitGranted(t, p)
+			if tt.code != "" {
+				a, _ := s.refused(t, tt.name, tt.code, func() answer { return s.ask(t, p, "POST", api+"/login", tt.body) })
+				if tt.code == problem.AmbiguousRole && len(a.Problem.Choices) < 2 {
+					t.Errorf("the choices are not named: %v", a)
+				}
+				if n := len(s.signins(t, "erin@example.com")); n != 0 {
+					t.Errorf("%d sign-ins are stored", n)
+				}
+				return
+			}
+			if a := s.ask(t, p, "POST", api+"/login", tt.body); a.Status != http.StatusAccepted {
+				t.Fatalf("%v", a)
+			}
+			defer s.logout(t, p)
+			s.kubeconfig(t, p)
+			stored := s.signins(t, "erin@example.com")
+			if len(stored) != 1 || stored[0].Spec.Role != tt.role || !slices.Equal(stored[0].Spec.Namespaces, tt.namespaces) {
+				t.Fatalf("stored %+v", stored)
+			}
+			var roles, places []string
+			for _, b := range s.given(t, stored[0].Name) {
+				if b.kind != "ServiceAccount" {
+					roles, places = append(roles, b.role), append(places, b.namespace)
+				}
+			}
+			want := tt.namespaces
+			if want == nil {
+				want = []string{""}
+			}
+			if !slices.Equal(places, want) || slices.ContainsFunc(roles, func(r string) bool { return r != tt.role }) {
+				t.Errorf("bound %v in %q, want %s in %q", roles, places, tt.role, want)
+			}
+		})
+	}
+}
+
+// ID-13. Different people, and different devices, are different names, and nobody
+// reaches another's sign-in. A login is never cut, mended or folded.
+//
+// Guard: signin.Owner.Name, signin.OwnerOf, access.ParseLogin, access.(Policy).entitle.
+func TestID13_NamesThatCollide(t *testing.T) {
+	s := start(t)
+	logins := []string{"alice@a.com", "alice@b.com", "alice@github", "a.lice@a.com", "a-lice@a.com", "a_lice@a.com", "Alice@a.com", "älice@a.com", "аlice@a.com", "alice+x@a.com",
+		strings.Repeat("l", 60) + "@a.com", strings.Repeat("l", 61) + "@a.com", "アリス@例え.jp"}
+	const rule = `{"role": "view", "period": "8h"}`
+	s.setPolicy(t, grant("*", rule))
+	people, statuses := map[string]*rig.Person{}, map[string]signin.Status{}
+	label := regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	names := map[string]string{}
+	for i, login := range logins {
+		p := s.person(t, fmt.Sprintf("twin-%d", i), login)
+		s.waitGranted(t, p)
+		st := s.login(t, p, signin.LoginRequest{})
+		people[login], statuses[login] = p, st
+		stored := s.signins(t, login)
+		if len(stored) != 1 || st.Username != login || stored[0].Name != st.Name || !label.MatchString(st.Name) {
+			t.Fatalf("%s: %+v, stored %+v", login, st, stored)
+		}
+		if names[st.Name] != "" {
+			t.Errorf("%s and %s are both %s", login, names[st.Name], st.Name)
+		}
+		names[st.Name] = login
+	}
+	// Nobody sees, extends or ends another's.
+	first := s.signins(t, "alice@a.com")[0]
+	for _, login := range logins[1:] {
+		p := people[login]
+		if st, err := signin.Read.Call(t.Context(), p.Client(), signin.ReadRequest{}); err != nil || st.Username != login || st.Name != statuses[login].Name {
+			t.Errorf("%s reads %+v, %v", login, st, err)
+		}
+		s.logout(t, p)
+		for _, request := range []struct{ method, path string }{{"GET", "/login"}, {"GET", "/kubeconfig"}, {"POST", "/logout"}} {
+			if a := s.ask(t, p, request.method, api+request.path, ""); a.code() != problem.NotSignedIn {
+				t.Errorf("%s, signed out, %s %s: %v", login, request.method, request.path, a)
+			}
+		}
+		if now := s.signins(t, "alice@a.com"); len(now) != 1 || now[0].UID != first.UID || now[0].ResourceVersion != first.ResourceVersion {
+			t.Fatalf("%s touched alice@a.com's sign-in: %+v", login, now)
+		}
+	}
+	// Another device of the same person has a sign-in of its own.
+	phone := s.person(t, "twin-phone", "alice@a.com")
+	if a := s.ask(t, phone, "GET", api+"/login", ""); a.code() != problem.NotSignedIn {
+		t.Errorf("the phone sees the laptop's sign-in: %v", a)
+	}
+	if st := s.login(t, phone, signin.LoginRequest{}); st.Name == first.Name {
+		t.Errorf("phone and laptop are both %s", st.Name)
+	}
+	s.logout(t, phone)
+
+	t.Run("a shared-in user of the same login", func(t *testing.T) {
+		guest := s.person(t, "twin-guest", "alice@a.com")
+		if id, err := s.Net.ID(guest.Node); err != nil || !s.Net.Share(id) {
+			t.Fatal(err)
+		}
+		eventually(t, soon, "the guest is refused", func() bool { return s.ask(t, guest, "GET", api+"/login", "").code() == problem.ForeignNode })
+		for _, rt := range routes() {
+			method, path := split(rt)
+			s.refusedWith(t, guest, method, path, problem.ForeignNode)
+		}
+		s.setPolicy(t, grant("*", rule), grant("autogroup:shared", `{"role": "view", "period": "1h", "allowShared": true}`))
+		s.waitGranted(t, guest)
+		st := s.login(t, guest, signin.LoginRequest{})
+		if st.Name == first.Name {
+			t.Errorf("the guest is %s as well", st.Name)
+		}
+		s.logout(t, guest)
+	})
+	if now := s.signins(t, "alice@a.com"); len(now) != 1 || now[0].UID != first.UID {
+		t.Errorf("alice@a.com's sign-in: %+v", now)
+	}
+	t.Run("a malformed login", func(t *testing.T) {
+		for _, login := range []string{"x@a.com@b.com", strings.Repeat("a", 300) + "@a.com"} {
+			p := s.spare(t, login)
+			s.refusedWith(t, p, "POST", api+"/login", problem.NoIdentity)
+		}
+	})
+	// Every pair that could be taken for one another, without the tailnet.
+	t.Run("by the thousand", func(t *testing.T) {
+		seen := map[string]signin.Owner{}
+		try := func(o signin.Owner) {
+			name := o.Name()
+			if was, ok := seen[name]; ok && was != o {
+				t.Errorf("%+v and %+v are both %s", was, o, name)
+			}
+			if !label.MatchString(name) || len(signin.BindingName(name)) > 253 {
+				t.Errorf("%+v: %q", o, name)
+			}
+			seen[name] = o
+		}
+		parts := []string{"", "a", "b", "a@b", "@", "-", "_", ".", "a-b", "a_b", "a.b", "A", "é", strings.Repeat("a", 254), strings.Repeat("-", 254)}
+		for _, tailnet := range parts {
+			for _, login := range parts {
+				for _, device := range parts {
+					try(signin.Owner{Tailnet: tailnet, Login: login, DeviceID: device})
+				}
+			}
+		}
+	})
+}

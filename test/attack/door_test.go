@@ -1,0 +1,718 @@
+package attack
+
+import (
+	"bufio"
+	"crypto/tls"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/test/rig"
+)
+
+const api = signin.Base
+
+// routes are the operations that the access server registers.
+func routes() []door.Route { return new(signin.Desk).Routes() }
+
+// split divides a route's pattern into method and path.
+func split(rt door.Route) (method, path string) {
+	method, path, _ = strings.Cut(rt.Pattern, " ")
+	return method, path
+}
+
+// own names are those by which the access server goes, as its log says.
+func (s *system) serverNames(t *testing.T) []string {
+	t.Helper()
+	var names []string
+	for _, line := range strings.Split(s.Access.Output(), "\n") {
+		if strings.Contains(line, `"access is serving"`) {
+			var said struct{ Names []string }
+			decode(t, line, &said)
+			names = said.Names
+		}
+	}
+	if len(names) < 4 {
+		t.Fatalf("the server goes by %v; a full and a short name and two addresses are wanted", names)
+	}
+	return names
+}
+
+// A wire is a connection on which a test writes what no client would.
+type wire struct {
+	t    *testing.T
+	conn net.Conn
+	r    *bufio.Reader
+}
+
+// dial connects to the access server as p, with TLS and nothing above it.
+func (s *system) dial(t *testing.T, p *rig.Person, protocols ...string) *wire {
+	t.Helper()
+	raw, err := p.Node.Dial(t.Context(), "tcp", "tka."+s.Net.Suffix()+":443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := tls.Client(raw, &tls.Config{RootCAs: s.Roots, ServerName: "tka." + s.Net.Suffix(), NextProtos: protocols})
+	if err := conn.HandshakeContext(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return &wire{t, conn, bufio.NewReader(conn)}
+}
+
+func (w *wire) send(raw string) {
+	w.t.Helper()
+	if err := w.conn.SetDeadline(time.Now().Add(long)); err != nil {
+		w.t.Fatal(err)
+	}
+	if _, err := io.WriteString(w.conn, raw); err != nil && !errors.Is(err, net.ErrClosed) {
+		w.t.Logf("write: %v", err) // the server may have hung up half way: what it answered counts
+	}
+}
+
+// receive reads one answer.
+func (w *wire) receive() (answer, error) {
+	w.t.Helper()
+	res, err := http.ReadResponse(w.r, nil)
+	if err != nil {
+		return answer{}, err
+	}
+	return readAnswer(w.t, res), nil
+}
+
+// rest reads all further answers until the server hangs up, or is silent for a
+// while, in which it would have answered.
+func (w *wire) rest() (answers []answer, closed bool) {
+	w.t.Helper()
+	for {
+		w.conn.SetReadDeadline(time.Now().Add(1500 * time.Millisecond))
+		a, err := w.receive()
+		if err != nil {
+			var late net.Error
+			return answers, !(errors.As(err, &late) && late.Timeout())
+		}
+		answers = append(answers, a)
+	}
+}
+
+// ID-09. A page that a browser took for same-site, because its name was rebound to
+// our address, is told apart by the name it still asks for: on every method,
+// before anybody is asked who is calling.
+//
+// Guard: door.(*visit).checkHost.
+func TestID09_HostIsOneOfOurNames(t *testing.T) {
+	s := start(t)
+	alice, bob := s.alice(t), s.bob(t)
+	names := s.serverNames(t)
+	bobs, _ := bob.Node.TailscaleIPs()
+	foreign := []string{
+		"evil.example", "tka.evil.example", names[0] + ".evil.example", "tka.tiny.ts.net@evil.example", "evil" + names[0],
+		"localhost", "127.0.0.1", "[::1]", "0.0.0.0", bobs.String(), "bob-laptop." + s.Net.Suffix(), s.Net.Suffix(),
+		names[0] + ":8443", names[1] + ":80", names[2] + ":1", names[0] + "..", " " + names[0], names[0] + ",evil.example", "tka_tiny.ts.net",
+	}
+	for _, rt := range routes() {
+		method, path := split(rt)
+		for _, host := range foreign {
+			if strings.ContainsAny(host, " @") {
+				continue // net/http's client would mend it; below it goes on the wire
+			}
+			e := s.refusedWith(t, alice, method, path, problem.WrongHost, "Host", host)
+			if e.Actor.Login != "" || e.Actor.NodeID != "" {
+				t.Errorf("%s with Host %q: somebody was asked who is calling: %+v", rt.Pattern, host, e.Actor)
+			}
+		}
+	}
+	for _, method := range []string{"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH", "TRACE", "BREW"} {
+		m := s.mark(t)
+		a := s.ask(t, alice, method, api+"/login", "", "Host", "evil.example")
+		if e := m.entries(t); a.Status != 421 || len(e) != 1 || e[0].Code != problem.WrongHost {
+			t.Errorf("%s: %v, recorded %+v", method, a, e)
+		}
+	}
+	// On the wire: no Host, an empty one, and a target that says another name.
+	for _, raw := range []string{
+		"GET /api/v1alpha1/login HTTP/1.0\r\n\r\n",
+		"GET /api/v1alpha1/login HTTP/1.1\r\nHost: \r\n\r\n",
+		"GET /api/v1alpha1/login HTTP/1.1\r\nHost:  tka.tiny.ts.net@evil.example\r\n\r\n",
+		"GET https://evil.example/api/v1alpha1/login HTTP/1.1\r\nHost: " + names[0] + "\r\n\r\n",
+		"GET //evil.example/api/v1alpha1/login HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+	} {
+		m := s.mark(t)
+		w := s.dial(t, alice)
+		w.send(raw)
+		a, err := w.receive()
+		if err != nil || a.Status != 421 && a.Status != 400 {
+			t.Errorf("%q: %v %v", raw, a, err)
+		}
+		if asked := m.requests(t, accessAccount); len(asked) > 0 {
+			t.Errorf("%q: the API server was asked %v", raw, asked)
+		}
+		for _, e := range m.entries(t) {
+			if e.Code != problem.WrongHost || e.Actor.Login != "" {
+				t.Errorf("%q: recorded %+v", raw, e)
+			}
+		}
+	}
+	// The control: all of its own names, in whatever letters, with the port or without.
+	for _, name := range names {
+		if strings.Contains(name, ":") {
+			name = "[" + name + "]"
+		}
+		for _, host := range []string{name, name + ":443", strings.ToUpper(name), strings.TrimSuffix(name, ".") + "."} {
+			if strings.HasSuffix(host, "].") {
+				continue
+			}
+			if a := s.ask(t, alice, "GET", api+"/login", "", "Host", host); a.code() != problem.NotSignedIn {
+				t.Errorf("Host %q: %v", host, a)
+			}
+		}
+	}
+}
+
+// refusedWith is refused for one request of p.
+func (s *system) refusedWith(t *testing.T, p *rig.Person, method, path string, code problem.Code, headers ...string) audit.Entry {
+	t.Helper()
+	_, e := s.refused(t, fmt.Sprintf("%s %s with %q", method, path, headers), code, func() answer {
+		return s.ask(t, p, method, path, "", headers...)
+	})
+	return e
+}
+
+// identityHeaders are what proxies, and attackers, put a name or an address into.
+func identityHeaders(login, addr string) (pairs []string) {
+	for _, name := range []string{
+		"X-Remote-User", "X-Remote-Group", "X-Remote-Uid", "X-Remote-Extra-Scopes", "X-Remote-Name",
+		"Tailscale-User-Login", "Tailscale-User-Name", "Tailscale-User-Profile-Pic", "Tailscale-Login", "X-Tailscale-User", "X-Tailscale-Login",
+		"X-Webauth-User", "X-Webauth-Login", "X-Webauth-Name", "X-Forwarded-User", "X-Forwarded-Email", "X-Forwarded-Preferred-Username", "X-Auth-Request-User",
+		"Remote-User", "Impersonate-User", "Impersonate-Group", "Impersonate-Uid", "Impersonate-Extra-Scopes", "From",
+	} {
+		pairs = append(pairs, name, login)
+	}
+	for _, name := range []string{"X-Forwarded-For", "X-Real-Ip", "X-Client-Ip", "True-Client-Ip", "Cf-Connecting-Ip", "X-Original-Forwarded-For"} {
+		pairs = append(pairs, name, addr)
+	}
+	return append(pairs,
+		"Forwarded", "for="+addr+";by=127.0.0.1;host=tka", "X-Forwarded-Host", "tka", "X-Forwarded-Proto", "https",
+		"Tailscale-App-Capabilities", `{"tailplane.dev/cap/access":[{"role":"edit","period":"8h"}]}`,
+		"Authorization", "Bearer "+login, "Cookie", "login="+login)
+}
+
+// spelt returns the same headers in other spellings.
+func spelt(pairs []string, as func(string) string) (out []string) {
+	for i := 0; i+1 < len(pairs); i += 2 {
+		out = append(out, as(pairs[i]), pairs[i+1])
+	}
+	return out
+}
+
+// ID-07. No header names anybody: not to us, and not to the API server behind us.
+//
+// Guard: tailnet.(*Node).Identify, which reads no header but Funnel's; and
+// signinkube.Store, whose requests are its own and carry nothing of the caller's.
+func TestID07_HeadersNameNobody(t *testing.T) {
+	s := start(t)
+	alice, bob := s.alice(t), s.bob(t)
+	aliceIP, _ := alice.Node.TailscaleIPs()
+	bobIP, _ := bob.Node.TailscaleIPs()
+	asAlice := identityHeaders("alice@example.com", aliceIP.String())
+	for name, forged := range map[string][]string{
+		"as they are written":  asAlice,
+		"in small letters":     spelt(asAlice, strings.ToLower),
+		"with _ for -":         spelt(asAlice, func(n string) string { return strings.ReplaceAll(n, "-", "_") }),
+		"twice":                slices.Concat(asAlice, identityHeaders("root", "127.0.0.1"), asAlice),
+		"with an empty second": slices.Concat(asAlice, identityHeaders("", "")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, rt := range routes() {
+				method, path := split(rt)
+				e := s.refusedWith(t, bob, method, path, problem.NoCapability, forged...)
+				if e.Actor.Login != "bob@example.com" || !strings.HasPrefix(e.Actor.Node, "bob-laptop.") {
+					t.Errorf("%s: recorded as %+v", rt.Pattern, e.Actor)
+				}
+			}
+		})
+	}
+	t.Run("on the way out", func(t *testing.T) {
+		m := s.mark(t)
+		t.Cleanup(func() { s.logout(t, alice) })
+		forged := identityHeaders("root@example.com", bobIP.String())
+		if a := s.ask(t, alice, "POST", api+"/login", "{}", forged...); a.Status != http.StatusAccepted {
+			t.Fatalf("login: %v", a)
+		}
+		var token answer
+		eventually(t, long, "the kubeconfig", func() bool {
+			token = s.ask(t, alice, "GET", api+"/kubeconfig", "", forged...)
+			return token.Status == http.StatusOK
+		})
+		stored := s.signins(t, "alice@example.com")
+		if len(stored) != 1 || len(s.signins(t, "root@example.com")) != 0 || stored[0].Spec.Device.ID == "" || !strings.HasPrefix(stored[0].Spec.Device.Name, "alice-laptop.") {
+			t.Errorf("stored: %+v", stored)
+		}
+		asked := m.requests(t, accessAccount)
+		if len(asked) < 3 { // read, create, token
+			t.Fatalf("the API server was asked %v", asked)
+		}
+		for _, k := range asked {
+			// An API server lists what X-Forwarded-For says among the addresses.
+			if k.ImpersonatedUser != nil || !slices.Equal(k.SourceIPs, []string{"127.0.0.1"}) || strings.Contains(k.UserAgent, "root") || strings.Contains(string(k.RequestObject), "root@") {
+				t.Errorf("the API server was told %+v", k)
+			}
+		}
+		for _, e := range m.entries(t) {
+			if e.Actor.Login != "alice@example.com" {
+				t.Errorf("recorded %+v", e)
+			}
+		}
+	})
+	t.Run("over HTTP 2", func(t *testing.T) {
+		// The listener does not speak it, so there is no second way to write a header.
+		w := s.dial(t, bob, "h2", "http/1.1")
+		if p := w.conn.(*tls.Conn).ConnectionState().NegotiatedProtocol; p == "h2" {
+			t.Fatal("HTTP/2 is offered: send the headers over it too")
+		}
+		m := s.mark(t)
+		w.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+		answers, _ := w.rest()
+		for _, a := range answers {
+			if a.Status < 400 {
+				t.Errorf("the preface of HTTP/2: %v", a)
+			}
+		}
+		if asked := m.requests(t, accessAccount); len(asked) > 0 {
+			t.Errorf("the API server was asked %v", asked)
+		}
+	})
+	// The control: alice, who may, without any header.
+	if a := s.ask(t, alice, "GET", api+"/cluster-info", ""); a.Status != http.StatusOK {
+		t.Errorf("alice: %v", a)
+	}
+}
+
+// ID-08. There is no mode in which a header names anybody, no development mode,
+// and no listener but the tailnet's: so a header from the machine itself or from
+// another node does nothing. Rows of named modes join when there are such modes.
+//
+// Guard: settings.Parse, which refuses what is not a setting, and main, which
+// listens nowhere but on the node.
+func TestID08_NoHeaderModeAndNoOtherListener(t *testing.T) {
+	s := start(t)
+	alice, bob := s.alice(t), s.bob(t)
+	good, err := s.Settings("access")
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(t *testing.T, settings string, args ...string) (int, string) {
+		t.Helper()
+		p, err := s.Try("settings", "access", nil, settings, append([]string{"--check"}, args...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(p.Log, 0); err != nil { // one log for all that are tried
+			t.Fatal(err)
+		}
+		return p.ExitCode(), p.Output()
+	}
+	if code, out := check(t, string(good)); code != 0 {
+		t.Fatalf("the good settings: exit %d: %s", code, out)
+	}
+	for _, mode := range []string{
+		"headers: {user: X-Webauth-User}", "identity: {header: Tailscale-User-Login}", "identity: {mode: serve}", "proxy: {trusted: [127.0.0.1]}", "trustedProxies: [0.0.0.0/0]",
+		"dev: true", "development: {login: alice@example.com}", "auth: {disabled: true}", "listen: 0.0.0.0:8080", "http: {address: ':80'}", "serve: true", "funnel: true",
+	} {
+		if code, out := check(t, string(good)+mode+"\n"); code != 2 {
+			t.Errorf("settings with %q: exit %d: %s", mode, code, out)
+		}
+		field, _, _ := strings.Cut(mode, ":")
+		inTailnet := strings.Replace(string(good), "tailnet:\n", "tailnet:\n  "+mode+"\n", 1)
+		if code, out := check(t, inTailnet); code != 2 {
+			t.Errorf("settings with tailnet.%s: exit %d: %s", field, code, out)
+		}
+	}
+	for _, flag := range []string{"--dev", "--insecure", "--listen=127.0.0.1:8080", "--trusted-proxy=127.0.0.1", "--user-header=X-Webauth-User"} {
+		if code, out := check(t, string(good), flag); code != 2 {
+			t.Errorf("flag %s: exit %d: %s", flag, code, out)
+		}
+	}
+
+	// Another process of the machine. All that listens is Tailscale's own peer API,
+	// which answers to nobody that is no peer.
+	aliceIP, _ := alice.Node.TailscaleIPs()
+	forged := identityHeaders("alice@example.com", aliceIP.String())
+	m := s.mark(t)
+	for _, p := range []*rig.Process{s.Access, s.Operator} {
+		for _, port := range listening(t, p.PID()) {
+			for _, scheme := range []string{"http", "https"} {
+				for _, rt := range routes() {
+					method, path := split(rt)
+					req := s.newRequest(t, method, path, "", forged...)
+					req.URL.Scheme, req.URL.Host = scheme, fmt.Sprintf("127.0.0.1:%d", port)
+					hc := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+					res, err := hc.Do(req)
+					if err == nil {
+						a := readAnswer(t, res)
+						t.Errorf("process %d answers on port %d of this machine: %v", p.PID(), port, a)
+					}
+				}
+			}
+		}
+	}
+	if e, asked := m.entries(t), m.requests(t, accessAccount); len(e)+len(asked) > 0 {
+		t.Errorf("a visit came by another way than the tailnet: %+v, %v", e, asked)
+	}
+	// Another node of the tailnet is itself, whatever it says.
+	for _, rt := range routes() {
+		method, path := split(rt)
+		if e := s.refusedWith(t, bob, method, path, problem.NoCapability, forged...); e.Actor.Login != "bob@example.com" {
+			t.Errorf("%s: recorded as %+v", rt.Pattern, e.Actor)
+		}
+	}
+	if a := s.ask(t, alice, "GET", api+"/cluster-info", ""); a.Status != http.StatusOK {
+		t.Errorf("alice without a header: %v", a)
+	}
+}
+
+// ID-10. What a browser sends on behalf of another site's page is refused on every
+// route, reading too, since a GET makes a token; and no answer ever lets another
+// site read it.
+//
+// Guard: door.checkSite.
+func TestID10_CrossSite(t *testing.T) {
+	s := start(t)
+	alice := s.alice(t)
+	before := s.login(t, alice, signin.LoginRequest{})
+	version := s.signins(t, before.Username)[0].ResourceVersion
+	noCORS := func(what string, a answer) {
+		t.Helper()
+		for name := range a.Header {
+			if strings.HasPrefix(name, "Access-Control-") {
+				t.Errorf("%s: the answer has %s", what, name)
+			}
+		}
+	}
+	page := []string{"Sec-Fetch-Site", "cross-site"}
+	for what, headers := range map[string][]string{
+		"a foreign page's fetch":           {"Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "cors"},
+		"a sandboxed page":                 {"Origin", "null"},
+		"a sandboxed page that says more":  {"Origin", "null", "Sec-Fetch-Site", "cross-site"},
+		"an old browser":                   {"Origin", "https://evil.example"},
+		"another node's page":              {"Origin", "https://bob-laptop." + s.Net.Suffix(), "Sec-Fetch-Site", "same-site"},
+		"another port's page":              {"Origin", s.Server() + ":8443", "Sec-Fetch-Site", "same-site"},
+		"a page that lies about its site":  {"Origin", "https://evil.example", "Sec-Fetch-Site", "same-origin"},
+		"a site that no browser knows":     {"Sec-Fetch-Site", "trust-me"},
+		"an image":                         append([]string{"Sec-Fetch-Dest", "image", "Sec-Fetch-Mode", "no-cors"}, page...),
+		"a fetch without CORS":             append([]string{"Sec-Fetch-Dest", "empty", "Sec-Fetch-Mode", "no-cors"}, page...),
+		"a link that is followed":          append([]string{"Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document", "Sec-Fetch-User", "?1"}, page...),
+		"a form":                           append([]string{"Origin", "https://evil.example", "Content-Type", "text/plain", "Sec-Fetch-Mode", "navigate"}, page...),
+		"an origin that is no address":     {"Origin", "evil"},
+		"our name in a foreign origin":     {"Origin", "https://evil.example/" + strings.TrimPrefix(s.Server(), "https://")},
+		"our name before a foreign origin": {"Origin", s.Server() + ".evil.example"},
+	} {
+		for _, rt := range routes() {
+			method, path := split(rt)
+			e := s.refusedWith(t, alice, method, path, problem.CrossOrigin, headers...)
+			if e.Actor.Login != "" {
+				t.Errorf("%s, %s: somebody was asked who is calling", what, rt.Pattern)
+			}
+			noCORS(what, s.ask(t, alice, method, path, "", headers...))
+			noCORS(what, s.ask(t, alice, "OPTIONS", path, "", append([]string{"Access-Control-Request-Method", method, "Access-Control-Request-Headers", "content-type"}, headers...)...))
+		}
+	}
+	// A form of the oldest browsers, which say nothing of where they are.
+	for _, path := range []string{api + "/login", api + "/logout"} {
+		for _, form := range []string{"text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"} {
+			m := s.mark(t)
+			req := s.newRequest(t, "POST", path, `{"role":"view"}`)
+			req.Header.Set("Content-Type", form)
+			a := do(t, alice.HTTP(), req)
+			if w := m.writes(t, accessAccount); a.code() != problem.MediaType || len(w) > 0 {
+				t.Errorf("%s as %s: %v, wrote %v", path, form, a, w)
+			}
+		}
+	}
+	// Reading and asking change nothing, whoever does it.
+	m := s.mark(t)
+	for _, rt := range routes() {
+		_, path := split(rt)
+		for _, method := range []string{"GET", "HEAD", "OPTIONS"} {
+			noCORS("alice herself", s.ask(t, alice, method, path, ""))
+		}
+	}
+	for _, k := range m.writes(t, accessAccount) {
+		if k.ObjectRef.Subresource != "token" {
+			t.Errorf("reading wrote: %v", k)
+		}
+	}
+	if now := s.signins(t, before.Username); len(now) != 1 || now[0].ResourceVersion != version {
+		t.Errorf("the sign-in was touched: %+v", now)
+	}
+	// The control: the same from a command line, from the server's own page, and from the address bar.
+	for _, headers := range [][]string{{}, {"Origin", s.Server(), "Sec-Fetch-Site", "same-origin"}, {"Sec-Fetch-Site", "none", "Sec-Fetch-Mode", "navigate"}} {
+		if a := s.ask(t, alice, "GET", api+"/kubeconfig", "", headers...); a.Status != http.StatusOK {
+			t.Errorf("the owner with %q: %v", headers, a)
+		}
+	}
+}
+
+// ID-11. A path is its route or nothing: no spelling of it reaches an operation by
+// another verb, or without the decision. Nothing is public.
+//
+// Guard: door.(*visit).find, which takes no path that would have to be cleaned.
+func TestID11_PathsAreExact(t *testing.T) {
+	s := start(t)
+	alice, bob := s.alice(t), s.bob(t)
+	host := "tka." + s.Net.Suffix()
+	spell := func(path string) []string {
+		last := path[strings.LastIndexByte(path, '/')+1:]
+		return []string{
+			"/" + path, "//" + host + path, path + "/", path + "//", path + "/.", path + ".", path + "..", path + "/..", path + "X", path + "/x", path + ".json", path + "%00", path + "%20", path + "%0a",
+			path + ";x", path + ";x=1", path + "%3Bx", path + "%3f", path + "%3Fwait=1s", path + "%23", path + "%2f", path + "%2F", path + "%2e", path + "%2e%2e",
+			strings.Replace(path, "/api", "/api/../api", 1), strings.Replace(path, "/api", "/healthz/../api", 1), strings.Replace(path, "/api", "/./api", 1),
+			strings.Replace(path, "/api", "//api", 1), strings.Replace(path, "/api/", "/api//", 1), strings.Replace(path, "/api/", "/api%2f", 1), strings.Replace(path, "/api/", "/api\\", 1),
+			strings.Replace(path, "/api/", "/api/%2e/", 1), strings.Replace(path, "/api/", "/api/%2e%2e/api/", 1), strings.Replace(path, "/api/", "/api/%252e%252e/", 1),
+			strings.ToUpper(path), strings.Replace(path, "/api", "/API", 1), strings.Replace(path, "v1alpha1", "V1alpha1", 1), path + "%E2%80%8B", strings.Replace(path, "api", "ａpi", 1),
+			strings.Replace(path, last, "%"+fmt.Sprintf("%02x", last[0])+last[1:], 1), // the same letter, encoded: the same path
+			api + "/../healthz", "/healthz/.." + path, "/..;" + path, "/public/%2e%2e" + path, "", "*", "/", "/api", api, api + "/", "/healthz", "/livez", "/readyz", "/metrics", "/swagger", "/debug/pprof/",
+		}
+	}
+	for _, rt := range routes() {
+		method, path := split(rt)
+		for _, p := range []*rig.Person{bob, alice} {
+			for _, spelt := range spell(path) {
+				m := s.mark(t)
+				w := s.dial(t, p)
+				w.send(method + " " + spelt + " HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+				a, err := w.receive()
+				w.conn.Close()
+				if err != nil {
+					t.Errorf("%s %q: %v", method, spelt, err)
+					continue
+				}
+				entries, asked := m.entries(t), m.requests(t, accessAccount)
+				exact := len(entries) == 1 && entries[0].Verb == rt.Verb
+				switch {
+				case a.Status == http.StatusBadRequest, a.Status == http.StatusNotFound && a.code() == problem.NotFound, a.Status == http.StatusMisdirectedRequest:
+					if len(asked) > 0 {
+						t.Errorf("%s %q: %v, and the API server was asked %v", method, spelt, a, asked)
+					}
+				case !exact:
+					t.Errorf("%s %q: %v, recorded %+v", method, spelt, a, entries)
+				case p == bob && (a.code() != problem.NoCapability || len(asked) > 0):
+					t.Errorf("%s %q by bob: %v, the API server was asked %v", method, spelt, a, asked)
+				}
+				if exact && !strings.Contains(spelt, "%"+fmt.Sprintf("%02x", path[strings.LastIndexByte(path, '/')+1])) && !strings.HasPrefix(spelt, "//"+host) {
+					t.Errorf("%s %q is taken for %s: %v", method, spelt, rt.Pattern, a)
+				}
+				if a.Status/100 == 3 {
+					t.Errorf("%s %q: a redirect to %q", method, spelt, a.Header.Get("Location"))
+				}
+			}
+		}
+		s.logout(t, alice)
+		// The control.
+		if a := s.ask(t, bob, method, path, ""); a.code() != problem.NoCapability {
+			t.Errorf("%s by bob: %v", rt.Pattern, a)
+		}
+	}
+}
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// ID-12. Every route of the listener has a verb and a row in the golden matrix of
+// who gets which answer; a path or a method that is not there is told only to who
+// is somebody.
+//
+// Guard: door.(*visit).pass, which decides before it runs a route, and
+// access.Decide, whose default is to refuse.
+func TestID12_EveryRouteIsDecided(t *testing.T) {
+	s := start(t)
+	s.onlyTheTailnet(t)
+	s.setPolicy(t, grant("mallory@example.com", `{"role": "view", "period": "8h", "namespace": ["shop"]}`),
+		grant("erin@example.com", `{"role": "view", "period": "8h"}, {"role": "edit", "period": "1h"}`),
+		grant("guest@example.com", `{"role": "view", "period": "8h"}`),
+		grant("tag:ci", `{"role": "view", "period": "1h"}`), grant("tag:robot", `{"role": "view", "period": "1h", "allowTagged": true}`))
+	guest := s.person(t, "guest", "guest@example.com")
+	if id, err := s.Net.ID(guest.Node); err != nil || !s.Net.Share(id) {
+		t.Fatal(err)
+	}
+	eventually(t, soon, "the guest is shared in", func() bool { return s.ask(t, guest, "GET", api+"/login", "").code() == problem.ForeignNode })
+	robot := s.person(t, "robot", "", "tag:robot")
+	eventually(t, soon, "the robot is granted", func() bool { return s.ask(t, robot, "GET", api+"/login", "").code() == problem.NotSignedIn })
+	personas := []struct {
+		name    string
+		p       *rig.Person
+		headers []string
+	}{
+		{"granted", s.alice(t), nil},
+		{"signed in", s.person(t, "alice-phone", "alice@example.com"), nil},
+		{"no grant", s.bob(t), nil},
+		{"two rules", s.person(t, "erin", "erin@example.com"), nil},
+		{"invalid rule", s.person(t, "mallory", "mallory@example.com"), nil},
+		{"shared in", guest, nil},
+		{"tagged", s.person(t, "ci", "", "tag:ci"), nil},
+		{"tagged, opted in", robot, nil},
+		{"Funnel", s.alice(t), []string{"Tailscale-Funnel-Request", "?1"}},
+		{"another site", s.alice(t), []string{"Sec-Fetch-Site", "cross-site"}},
+		{"another name", s.alice(t), []string{"Host", "evil.example"}},
+	}
+	patterns := []string{"GET /", "GET /api/v1alpha1/nothing", "DELETE /api/v1alpha1/login", "PUT /api/v1alpha1/kubeconfig", "HEAD /api/v1alpha1/kubeconfig", "OPTIONS /api/v1alpha1/logout"}
+	verbs := map[access.Verb]string{}
+	for _, rt := range routes() {
+		if rt.Verb == "" || rt.Doc == "" || verbs[rt.Verb] != "" {
+			t.Errorf("%s: verb %q (also of %q), doc %q", rt.Pattern, rt.Verb, verbs[rt.Verb], rt.Doc)
+		}
+		verbs[rt.Verb] = rt.Pattern
+		patterns = append(patterns, rt.Pattern)
+	}
+	slices.Sort(patterns)
+	var got strings.Builder
+	for _, persona := range personas {
+		for _, pattern := range patterns {
+			s.logout(t, persona.p)
+			if persona.name == "signed in" {
+				s.login(t, persona.p, signin.LoginRequest{})
+			}
+			method, path, _ := strings.Cut(pattern, " ")
+			m := s.mark(t)
+			a := s.ask(t, persona.p, method, path, "", persona.headers...)
+			code := string(a.code())
+			e := m.entries(t)
+			if len(e) != 1 {
+				t.Errorf("%s, %s: %d entries in the record", persona.name, pattern, len(e))
+			} else if code == "" {
+				code = string(e[0].Code) // an answer to HEAD has no body
+			}
+			if w := m.writes(t, accessAccount); len(w) > 0 && a.Status/100 != 2 {
+				t.Errorf("%s, %s: %v, and wrote %v", persona.name, pattern, a, w)
+			}
+			fmt.Fprintf(&got, "%-17s %-32s %d %s\n", persona.name, pattern, a.Status, code)
+		}
+		s.logout(t, persona.p)
+	}
+	const golden = "testdata/roles.golden"
+	text := strings.ReplaceAll(got.String(), " \n", "\n")
+	if *update {
+		if err := os.WriteFile(golden, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gotLines, wantLines := strings.Split(text, "\n"), strings.Split(string(want), "\n")
+	for _, l := range gotLines {
+		if !slices.Contains(wantLines, l) {
+			t.Errorf("not in %s: %s", golden, l)
+		}
+	}
+	for _, l := range wantLines {
+		if !slices.Contains(gotLines, l) {
+			t.Errorf("only in %s: %s", golden, l)
+		}
+	}
+}
+
+// ID-15. A request whose end two readers could see in two places is no request:
+// it is refused, the connection ends, and what stood behind it is never heard.
+//
+// Guard: net/http's reading of requests, and door.Run, which hands connections to
+// it. A server of ours that read them itself would have to pass this.
+func TestID15_Smuggling(t *testing.T) {
+	s := start(t)
+	alice := s.alice(t)
+	host := "tka." + s.Net.Suffix()
+	st := s.login(t, alice, signin.LoginRequest{})
+	uid := s.signins(t, st.Username)[0].UID
+	// What an attacker hides: it would end alice's sign-in.
+	hidden := "POST /api/v1alpha1/logout HTTP/1.1\r\nHost: " + host + "\r\nContent-Length: 0\r\n\r\n"
+	const start, ok = "POST /api/v1alpha1/login HTTP/1.1\r\n", "Content-Type: application/json\r\n"
+	head := start + "Host: " + host + "\r\n" + ok
+	chunk := func(ext string) string { return "2" + ext + "\r\n{}\r\n0\r\n\r\n" }
+	n := fmt.Sprint(len(hidden))
+	for _, tt := range []struct{ name, raw string }{
+		{"length and chunks", head + "Content-Length: " + fmt.Sprint(len(chunk(""))) + "\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk("") + hidden},
+		{"chunks and length", head + "Transfer-Encoding: chunked\r\nContent-Length: 6\r\n\r\n" + "0\r\n\r\n" + hidden},
+		{"two lengths", head + "Content-Length: 0\r\nContent-Length: " + n + "\r\n\r\n" + hidden},
+		{"two lengths in one", head + "Content-Length: 0, " + n + "\r\n\r\n" + hidden},
+		{"a signed length", head + "Content-Length: +0\r\n\r\n" + hidden},
+		{"a negative length", head + "Content-Length: -1\r\n\r\n" + hidden},
+		{"a length in hex", head + "Content-Length: 0x0\r\n\r\n" + hidden},
+		{"an empty length", head + "Content-Length: \r\n\r\n" + hidden},
+		{"an odd encoding", head + "Transfer-Encoding: xchunked\r\n\r\n" + chunk("") + hidden},
+		{"two encodings", head + "Transfer-Encoding: identity, chunked\r\n\r\n" + chunk("") + hidden},
+		{"an encoding twice", head + "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n" + chunk("") + hidden},
+		{"an encoding after a tab", head + "Transfer-Encoding:\x0bchunked\r\n\r\n" + chunk("") + hidden},
+		{"a bare LF after the request line", strings.Replace(head, "\r\n", "\n", 1) + "Content-Length: 2\r\n\r\n{}" + hidden},
+		{"a bare LF after a header", head + "X-A: b\nContent-Length: 2\r\n\r\n{}" + hidden},
+		{"a bare LF at the end of the headers", head + "Content-Length: 2\r\n\n{}" + hidden},
+		{"a bare CR in a header", head + "X-A: b\rContent-Length: 0\r\nContent-Length: 2\r\n\r\n{}" + hidden},
+		{"a space before the colon", head + "Content-Length : 2\r\n\r\n{}" + hidden},
+		{"a tab before the colon", head + "Transfer-Encoding\t: chunked\r\n\r\n" + chunk("") + hidden},
+		{"a space before the name", head + " Content-Length: 2\r\n\r\n{}" + hidden},
+		{"a folded header", head + "X-A: b\r\n Content-Length: 100\r\nContent-Length: 2\r\n\r\n{}" + hidden},
+		{"a folded encoding", head + "Transfer-Encoding:\r\n chunked\r\n\r\n" + chunk("") + hidden},
+		{"a chunk extension", head + "Transfer-Encoding: chunked\r\n\r\n" + chunk(";a=b") + hidden},
+		{"a chunk extension with a bare LF", head + "Transfer-Encoding: chunked\r\n\r\n" + "2;\nxx\r\n{}\r\n0\r\n\r\n" + hidden},
+		{"a chunk of a signed size", head + "Transfer-Encoding: chunked\r\n\r\n" + "+2\r\n{}\r\n0\r\n\r\n" + hidden},
+		{"a chunk without its end", head + "Transfer-Encoding: chunked\r\n\r\n" + "2\r\n{}0\r\n\r\n" + hidden},
+		{"a chunk with a bare LF", head + "Transfer-Encoding: chunked\r\n\r\n" + "2\n{}\n0\n\n" + hidden},
+		{"a NUL in a header", head + "X-A: \x00\r\nContent-Length: 2\r\n\r\n{}" + hidden},
+		{"two hosts", strings.Replace(head, start, start+"Host: evil.example\r\n", 1) + "Content-Length: 2\r\n\r\n{}" + hidden},
+		{"no version", "POST /api/v1alpha1/login\r\nHost: " + host + "\r\n\r\n" + hidden},
+		{"a version of its own", strings.Replace(head, "HTTP/1.1", "HTTP/1.10", 1) + "Content-Length: 2\r\n\r\n{}" + hidden},
+		{"a space in the target", strings.Replace(head, "login HTTP", "login x HTTP", 1) + "Content-Length: 2\r\n\r\n{}" + hidden},
+		{"an old version with chunks", strings.Replace(head, "HTTP/1.1", "HTTP/1.0", 1) + "Transfer-Encoding: chunked\r\n\r\n" + chunk("") + hidden},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m := s.mark(t)
+			w := s.dial(t, alice)
+			w.send(tt.raw)
+			answers, closed := w.rest()
+			if len(answers) != 1 || answers[0].Status != http.StatusBadRequest || !closed {
+				t.Errorf("answered %v, closed %v; want one 400 and the end", answers, closed)
+			}
+			for _, e := range m.entries(t) {
+				if e.Verb == access.SigninLogout || e.Result == audit.Done {
+					t.Errorf("a handler was reached: %+v", e)
+				}
+			}
+			if asked := m.requests(t, accessAccount); len(asked) > 0 {
+				t.Errorf("the API server was asked %v", asked)
+			}
+		})
+	}
+	if now := s.signins(t, st.Username); len(now) != 1 || now[0].UID != uid {
+		t.Fatalf("the hidden request was heard: %+v", now)
+	}
+	// The control: two honest requests on one connection are two requests, and the
+	// hidden one is what it should be.
+	m := s.mark(t)
+	w := s.dial(t, alice)
+	w.send(head + "Content-Length: 2\r\n\r\n{}" + hidden)
+	for i, want := range []int{http.StatusAccepted, http.StatusOK} {
+		if a, err := w.receive(); err != nil || a.Status != want {
+			t.Errorf("answer %d: %v %v, want %d", i, a, err, want)
+		}
+	}
+	if e := m.entries(t); len(e) != 2 || e[1].Verb != access.SigninLogout {
+		t.Errorf("recorded %+v", e)
+	}
+	w = s.dial(t, alice)
+	w.send(head + "Transfer-Encoding: chunked\r\n\r\n" + chunk(""))
+	if a, err := w.receive(); err != nil || a.Status != http.StatusAccepted {
+		t.Errorf("chunks: %v %v", a, err)
+	}
+}

@@ -1,0 +1,83 @@
+package attack
+
+import (
+	"bufio"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// listening returns the TCP ports on which a process listens on this machine.
+func listening(t *testing.T, pid int) (ports []int) {
+	t.Helper()
+	fds, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/fd/*")
+	if err != nil || len(fds) == 0 {
+		t.Skip("SKIP sockets of a process: /proc does not tell them here")
+	}
+	sockets := map[string]bool{}
+	for _, fd := range fds {
+		if to, err := os.Readlink(fd); err == nil { // it may be closed by now
+			if inode, ok := strings.CutPrefix(to, "socket:["); ok {
+				sockets[strings.TrimSuffix(inode, "]")] = true
+			}
+		}
+	}
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		f, err := os.Open(table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		for lines := bufio.NewScanner(f); lines.Scan(); {
+			// sl local_address rem_address st … inode; 0A is LISTEN
+			field := strings.Fields(lines.Text())
+			if len(field) < 10 || field[3] != "0A" || !sockets[field[9]] {
+				continue
+			}
+			_, hex, _ := strings.Cut(field[1], ":")
+			port, err := strconv.ParseInt(hex, 16, 32)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Contains(ports, int(port)) {
+				ports = append(ports, int(port))
+			}
+		}
+	}
+	return ports
+}
+
+// onlyTheTailnet fails when the program's settings, as it prints them itself, have
+// grown a listener that these tests do not drive yet.
+func (s *system) onlyTheTailnet(t *testing.T) {
+	t.Helper()
+	res, err := s.alice(t).Run(t.Context(), "tailplaned", "config", "--config", filepath.Join(s.Dir, "access", "config.yaml"))
+	if err != nil || res.Exit != 0 {
+		t.Fatalf("tailplaned config: %v %d %s", err, res.Exit, res.Stderr)
+	}
+	var settings map[string]any
+	if err := yaml.Unmarshal([]byte(res.Stdout), &settings); err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	var walk func(at string, v any)
+	walk = func(at string, v any) {
+		sub, ok := v.(map[string]any)
+		for name, v := range sub {
+			walk(strings.TrimPrefix(at+"."+name, "."), v)
+		}
+		last := strings.ToLower(at[strings.LastIndexByte(at, '.')+1:])
+		if !ok && slices.ContainsFunc([]string{"port", "listen", "addr", "bind", "health", "probe", "metrics", "socket"}, func(s string) bool { return strings.Contains(last, s) }) {
+			found = append(found, at)
+		}
+	}
+	walk("", settings)
+	if !slices.Equal(found, []string{"tailnet.port"}) {
+		t.Errorf("the program listens by the settings %v; these tests drive tailnet.port only", found)
+	}
+}
