@@ -325,7 +325,7 @@ func (f Facts) provision(end time.Time) Step {
 	step.Report = r
 	switch {
 	case step.Deed == Replace:
-	case f.Phase != PhaseReady, step.Make:
+	case f.Phase != PhaseReady, step.Make, !slices.Equal(r.Namespaces, f.BoundNamespaces):
 		step.Deed = Provision
 	case len(step.Unbind) > 0 || len(step.Bind) > 0:
 		step.Deed = Correct

@@ -182,6 +182,14 @@ func TestNext(t *testing.T) {
 				s.Make, s.Bind = true, []Binding{unmade(right("shop"))}
 				s.Report.MissingNamespaces = []string{"jobs"}
 			}, end},
+		{"6", "a namespace that was missing has appeared", live(func(f *Facts) {
+			inNamespaces(f)
+			f.BoundNamespaces, f.MissingNamespaces, f.Bindings = []string{"shop"}, []string{"jobs"}, []Binding{right("shop")}
+		}), soon, Provision, func(s *Step) { s.Bind = []Binding{unmade(right("jobs"))} }, end},
+		{"6", "a namespace has gone, and the binding with it", live(func(f *Facts) {
+			inNamespaces(f)
+			f.Existing, f.BoundNamespaces, f.Bindings = []string{"shop"}, []string{"jobs", "shop"}, []Binding{right("shop")}
+		}), soon, Provision, func(s *Step) { s.Report.MissingNamespaces = []string{"jobs"} }, end},
 		{"7", "asked again: the end moves", live(func(f *Facts) { f.AskedAt, f.Generation = soon, 2 }), soon, Extend, nil, soon.Add(8 * time.Hour)},
 		{"7", "a shorter period shortens", live(func(f *Facts) { f.Period, f.Generation = time.Hour, 2 }), soon, Extend, nil, t0.Add(time.Hour)},
 		{"7", "maxLife bounds extensions", live(func(f *Facts) { f.AskedAt, f.Generation = t0.Add(20*time.Hour), 2 }), t0.Add(20 * time.Hour), Extend, nil, t0.Add(24 * time.Hour)},

@@ -62,7 +62,7 @@ func (r *reconciler) gather(ctx context.Context, name string, live bool) (f sign
 		return f, o, nil // what would allow it matters no more
 	}
 	for _, ns := range f.Namespaces {
-		there, err := r.namespaceExists(ctx, ns)
+		there, err := namespaceExists(ctx, reader, ns)
 		if err != nil {
 			return f, o, err
 		}
@@ -97,7 +97,7 @@ func (r *reconciler) unlessLeaving(ctx context.Context, err error) error {
 	if !apierrors.IsForbidden(err) {
 		return err
 	}
-	there, look := r.namespaceExists(ctx, r.Namespace)
+	there, look := namespaceExists(ctx, r.live, r.Namespace)
 	if look != nil || there {
 		return err
 	}
@@ -169,10 +169,10 @@ func (r *reconciler) labelled(o client.Object) string {
 	return l[v1alpha1.SigninUIDLabel]
 }
 
-func (r *reconciler) namespaceExists(ctx context.Context, name string) (bool, error) {
+func namespaceExists(ctx context.Context, reader client.Reader, name string) (bool, error) {
 	ns := new(metav1.PartialObjectMetadata)
 	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	if err := r.Get(ctx, client.ObjectKey{Name: name}, ns); err != nil {
+	if err := reader.Get(ctx, client.ObjectKey{Name: name}, ns); err != nil {
 		return false, client.IgnoreNotFound(err)
 	}
 	return ns.DeletionTimestamp == nil, nil // nothing can be made in one that is going

@@ -284,26 +284,33 @@ func (r *reconciler) request(name string) reconcile.Request {
 // Reconcile brings one sign-in to where it should be: gather, decide, act,
 // report; again at once when somebody else wrote meanwhile.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	live := false
+	var (
+		live bool // ask the API server, not the cache
+		f    signin.Facts
+		o    *v1alpha1.TkaSignin
+		step signin.Step
+		err  error
+	)
 	for range tries {
-		f, o, err := r.gather(ctx, req.Name, live)
+		f, o, err = r.gather(ctx, req.Name, live)
 		if apierrors.IsNotFound(err) {
 			return reconcile.Result{}, r.sweepName(ctx, req.Name)
 		}
 		if err != nil {
 			return reconcile.Result{}, r.failed(ctx, o, f, signin.Step{}, fmt.Errorf("look at the sign-in %s: %w", req.Name, err))
 		}
-		step, wake := signin.Next(f, r.Now())
+		var wake time.Time
+		step, wake = signin.Next(f, r.Now())
 		if !live && (step.Destroys() || step.Deed == signin.Correct) {
 			live = true // law 7: nothing is taken away, nobody accused, on the word of a cache
 			continue
 		}
-		err = r.act(ctx, o, step)
-		if kube.Stale(err) {
-			live = true
+		err = r.act(ctx, o.DeepCopy(), step)
+		switch {
+		case kube.Stale(err):
+			live = true // somebody else wrote meanwhile
 			continue
-		}
-		if err != nil {
+		case err != nil:
 			return reconcile.Result{}, r.failed(ctx, o, f, step, fmt.Errorf("%s the sign-in %s: %w", step.Deed, req.Name, err))
 		}
 		r.record(o, f, step)
@@ -315,5 +322,8 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		}
 		live = true // at once
 	}
-	return reconcile.Result{RequeueAfter: retryFirst}, nil
+	if err == nil {
+		return reconcile.Result{RequeueAfter: retryFirst}, nil // each step was carried out, and there are more
+	}
+	return reconcile.Result{}, r.failed(ctx, o, f, step, fmt.Errorf("%s the sign-in %s, and somebody else writes as well: %w", step.Deed, req.Name, err))
 }

@@ -586,7 +586,8 @@ func TestNamespaceDeletionUnderPolicies(t *testing.T) {
 	if err := p.admin.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.ns}}); err != nil {
 		t.Fatal(err)
 	}
-	p.await(s, x.Name, gone)
+	// The access server's rights go with the namespace, so the administrator looks.
+	p.until("the sign-in is gone", func() bool { _, err := p.peek(x.Name); return apierrors.IsNotFound(err) })
 	p.nothingLeft()
 	p.until("the namespace is gone", func() bool {
 		return apierrors.IsNotFound(p.admin.Get(t.Context(), client.ObjectKey{Name: p.ns}, new(corev1.Namespace)))
