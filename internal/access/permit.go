@@ -21,6 +21,13 @@ const (
 	Whoami           Verb = "whoami"
 )
 
+// What the server does of itself when the tailnet withdraws what it granted.
+// Nobody can ask for it; audit records it.
+const (
+	SigninEnd     Verb = "signin.end"
+	SigninShorten Verb = "signin.shorten"
+)
+
 // visitLife is how long a permit that names no role may be acted upon: longer
 // than the longest wait of one request, shorter than anything worth stealing.
 const visitLife = 2 * time.Minute

@@ -43,11 +43,18 @@ type Store interface {
 }
 
 // A Desk serves callers: it writes and reads sign-ins and hands out kubeconfigs.
-// All fields are required.
+// Fields without a remark are required.
 type Desk struct {
 	Store   Store
 	Cluster ClusterInfo
 	Prefix  string // of context names
+
+	// Key, optional, is the cluster's key for ClusterInfo, false while it is not
+	// at hand. Without it, Cluster.Key is what is told.
+	Key func() (door.Key, bool)
+
+	// Ended, optional, hears of each sign-in that a request ended.
+	Ended func(Signin, Cause)
 
 	MaxPerLogin int
 	RetryAfter  time.Duration // how long a client that polls should pause
@@ -69,6 +76,7 @@ func (d *Desk) Routes() []door.Route {
 		GetKubeconfig.ServeAfter(d.awaitReady, d.kubeconfig),
 		Logout.Serve(d.logout),
 		GetClusterInfo.Serve(d.clusterInfo),
+		GetWhoami.Serve(d.whoami),
 	}
 }
 
@@ -127,7 +135,7 @@ func (d *Desk) write(ctx context.Context, want Signin) (Signin, error) {
 		return s, passStore(err)
 	}
 	if !have.Deleting {
-		if err := d.Store.Delete(ctx, have); err != nil && !errors.Is(err, ErrNotFound) {
+		if err := d.end(ctx, have, CauseReplaced); err != nil && !errors.Is(err, ErrNotFound) {
 			return Signin{}, passStore(err)
 		}
 	}
@@ -143,6 +151,15 @@ func (d *Desk) create(ctx context.Context, want Signin) (Signin, error) {
 	want.AskedAt = d.Now()
 	s, err := d.Store.Create(ctx, want)
 	return s, passStore(err)
+}
+
+// end asks for the end of exactly this sign-in.
+func (d *Desk) end(ctx context.Context, s Signin, why Cause) error {
+	err := d.Store.Delete(ctx, s)
+	if err == nil && d.Ended != nil && s.State(d.Now()) != Ended {
+		d.Ended(s, why)
+	}
+	return err
 }
 
 // awaitGone waits until exactly this sign-in is gone.
@@ -251,7 +268,7 @@ func (d *Desk) kubeconfig(ctx context.Context, p access.Permit, _ KubeconfigRequ
 		return Kubeconfig{}, cannotProvision(s)
 	}
 	if !p.Covers(s.Role, s.Namespaces) {
-		if err := d.Store.Delete(ctx, s); err != nil && !errors.Is(err, ErrNotFound) {
+		if err := d.end(ctx, s, CauseGrant); err != nil && !errors.Is(err, ErrNotFound) {
 			return Kubeconfig{}, unavailable(err)
 		}
 		return Kubeconfig{}, problem.New(problem.GrantRemoved, fmt.Sprintf("The role %q is no longer granted to %s; the sign-in was ended.", s.Role, p.Caller().Identity()),
@@ -299,7 +316,7 @@ func (d *Desk) logout(ctx context.Context, p access.Permit, req LogoutRequest) (
 		return Status{}, notSignedIn(s)
 	}
 	if !s.Deleting {
-		if err := d.Store.Delete(ctx, s); errors.Is(err, ErrNotFound) {
+		if err := d.end(ctx, s, CauseLogout); errors.Is(err, ErrNotFound) {
 			return Status{}, notSignedIn(s)
 		} else if err != nil {
 			return Status{}, unavailable(err)
@@ -318,13 +335,6 @@ func (d *Desk) logout(ctx context.Context, p access.Permit, req LogoutRequest) (
 		st.State = Ended
 	}
 	return st, nil
-}
-
-func (d *Desk) clusterInfo(_ context.Context, p access.Permit, _ ClusterInfoRequest) (ClusterInfo, error) {
-	if err := p.Require(access.ClusterInfo, d.Now()); err != nil {
-		return ClusterInfo{}, err
-	}
-	return d.Cluster, nil
 }
 
 // status shows s to its owner.

@@ -12,7 +12,7 @@ import (
 // Base is where the sign-in API lies.
 const Base = "/api/v1alpha1"
 
-// The operations of the sign-in API: both ends are made from these.
+// The operations on sign-ins: both ends are made from these.
 var (
 	Login = door.Op[LoginRequest, Accepted]{
 		Pattern: "POST " + Base + "/login", Verb: access.SigninLogin,
@@ -29,10 +29,6 @@ var (
 	Logout = door.Op[LogoutRequest, Status]{
 		Pattern: "POST " + Base + "/logout", Verb: access.SigninLogout,
 		Doc: "End the sign-in of this device.",
-	}
-	GetClusterInfo = door.Op[ClusterInfoRequest, ClusterInfo]{
-		Pattern: "GET " + Base + "/cluster-info", Verb: access.ClusterInfo,
-		Doc: "Say how the cluster is reached.",
 	}
 )
 
@@ -61,9 +57,6 @@ func (r LoginRequest) AuditArgs() map[string]string {
 
 // A ReadRequest asks for nothing more than the operation says.
 type ReadRequest struct{}
-
-// A ClusterInfoRequest asks for nothing more than the operation says.
-type ClusterInfoRequest struct{}
 
 // A KubeconfigRequest may wait for the sign-in to become ready.
 type KubeconfigRequest struct {
@@ -123,15 +116,4 @@ type Accepted struct{ Status }
 // Shape answers 202.
 func (a Accepted) Shape(string) (door.Shape, error) {
 	return door.Shape{Status: http.StatusAccepted, RetryAfter: a.retryAfter, Body: a.Status}, nil
-}
-
-// ClusterInfo is how people reach the cluster. The first four fields are what
-// existing clients read.
-type ClusterInfo struct {
-	ServerURL             string            `json:"server_url"`
-	InsecureSkipTLSVerify bool              `json:"insecure_skip_tls_verify"`
-	CAData                []byte            `json:"ca_data"` // PEM; base64 in JSON
-	Labels                map[string]string `json:"labels"`
-	Name                  string            `json:"name"`
-	Version               string            `json:"version"`
 }

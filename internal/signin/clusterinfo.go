@@ -1,0 +1,78 @@
+package signin
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/door"
+)
+
+// GetClusterInfo is what a client asks first: the proof of the answer says which
+// cluster it is about to sign in to.
+var GetClusterInfo = door.Op[ClusterInfoRequest, ClusterInfo]{
+	Pattern: "GET " + Base + "/cluster-info", Verb: access.ClusterInfo,
+	Doc: "Say how the cluster is reached and by what it is known.",
+}
+
+// A ClusterInfoRequest asks for nothing more than the operation says.
+type ClusterInfoRequest struct{}
+
+// ClusterInfo is how people reach the cluster. The first four fields are what
+// existing clients read.
+type ClusterInfo struct {
+	ServerURL             string            `json:"server_url"`
+	InsecureSkipTLSVerify bool              `json:"insecure_skip_tls_verify"`
+	CAData                []byte            `json:"ca_data"` // PEM; base64 in JSON
+	Labels                map[string]string `json:"labels"`
+	Name                  string            `json:"name"`
+	ID                    string            `json:"id"`           // stays when the name changes
+	CAHash                string            `json:"ca_hash"`      // of CAData, as CAHash makes it
+	Key                   door.PublicKey    `json:"key,omitzero"` // proofs are signed with its other half; none while the server does not have it
+	Version               string            `json:"version"`
+}
+
+func (d *Desk) clusterInfo(_ context.Context, p access.Permit, _ ClusterInfoRequest) (ClusterInfo, error) {
+	if err := p.Require(access.ClusterInfo, d.Now()); err != nil {
+		return ClusterInfo{}, err
+	}
+	info := d.Cluster
+	if d.Key != nil {
+		key, _ := d.Key()
+		info.Key = key.Public()
+	}
+	if info.Labels == nil {
+		info.Labels = map[string]string{}
+	}
+	return info, nil
+}
+
+// CAHash is the short name of a list of certificates in PEM, whatever their
+// order: "sha256:" and the SHA-256, in hex, of their DER forms one after the
+// other, sorted.
+func CAHash(certificates []byte) (string, error) {
+	var ders [][]byte
+	for rest := certificates; len(bytes.TrimSpace(rest)) > 0; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil || block.Type != "CERTIFICATE" {
+			return "", errors.New("it holds something that is no certificate in PEM")
+		}
+		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+			return "", fmt.Errorf("certificate %d: %w", len(ders)+1, err)
+		}
+		ders = append(ders, block.Bytes)
+	}
+	if len(ders) == 0 {
+		return "", errors.New("it holds no certificate")
+	}
+	slices.SortFunc(ders, bytes.Compare)
+	sum := sha256.Sum256(bytes.Join(ders, nil))
+	return "sha256:" + hex.EncodeToString(sum[:]), nil
+}

@@ -1,0 +1,128 @@
+package signin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// GetWhoami is for everybody whom the tailnet vouches for, also without a grant:
+// it is how one finds out why.
+var GetWhoami = door.Op[WhoamiRequest, Whoami]{
+	Pattern: "GET " + Base + "/whoami", Verb: access.Whoami,
+	Doc: "Show what the server sees of the caller, and what it decides.",
+}
+
+// A WhoamiRequest asks for nothing more than the operation says.
+type WhoamiRequest struct{}
+
+// Whoami is what the server sees of a caller, and why it decides as it does. It
+// holds the caller's own data only.
+type Whoami struct {
+	Caller   Seen     `json:"caller"`
+	Rules    []Rule   `json:"rules"` // of the tailnet policy that match, in its order
+	Decision Decision `json:"decision"`
+	Signin   *Status  `json:"signin"` // of this device; null: there is none
+	AuditID  string   `json:"auditId"`
+}
+
+// Seen is who the tailnet says is calling.
+type Seen struct {
+	Login   string     `json:"login"` // the full login; "" for a tagged node
+	Node    string     `json:"node"`
+	NodeID  string     `json:"nodeId"`
+	Tags    []string   `json:"tags"`
+	Tailnet string     `json:"tailnet"`
+	Via     access.Via `json:"via"`
+}
+
+// A Rule is one rule that matched, as far as it could be read.
+type Rule struct {
+	Role       string        `json:"role"`
+	Period     door.Duration `json:"period,omitzero"`
+	Priority   int           `json:"priority"`
+	Namespaces []string      `json:"namespaces"` // none: the whole cluster
+	Chosen     bool          `json:"chosen"`     // a login that names nothing uses this one
+	Problem    string        `json:"problem"`    // why it cannot be used; "" when it can
+}
+
+// A Decision is what would become of a login that names nothing.
+type Decision struct {
+	Allowed bool             `json:"allowed"`
+	Code    problem.Code     `json:"code"` // "" when allowed
+	Message string           `json:"message"`
+	Advice  []string         `json:"advice"`
+	Choices []problem.Choice `json:"choices,omitempty"`
+}
+
+// AuditObject names the sign-in for the record.
+func (w Whoami) AuditObject() string {
+	if w.Signin == nil {
+		return ""
+	}
+	return w.Signin.Name
+}
+
+// WithAuditID tells the caller the audit id.
+func (w Whoami) WithAuditID(id string) any {
+	w.AuditID = id
+	return w
+}
+
+func (d *Desk) whoami(ctx context.Context, p access.Permit, _ WhoamiRequest) (Whoami, error) {
+	if err := p.Require(access.Whoami, d.Now()); err != nil {
+		return Whoami{}, err
+	}
+	c := p.Caller()
+	w := Whoami{
+		Caller: Seen{Login: string(c.Login), Node: c.Device.Name, NodeID: c.Device.ID, Tags: []string{}, Tailnet: c.Tailnet, Via: c.Via},
+		Rules:  []Rule{},
+	}
+	for _, t := range c.Tags {
+		w.Caller.Tags = append(w.Caller.Tags, string(t))
+	}
+	e := p.Explain()
+	for _, r := range e.Rules {
+		w.Rules = append(w.Rules, Rule{Role: string(r.Role), Period: door.Duration(r.Period), Priority: r.Priority,
+			Namespaces: append([]string{}, r.Namespaces...), Chosen: r.Chosen, Problem: r.Problem})
+	}
+	w.Decision = decisionOf(e)
+	switch s, there, err := d.glance(ctx, p); {
+	case err != nil:
+		return Whoami{}, err
+	case there:
+		w.Signin = new(d.status(s))
+	}
+	return w, nil
+}
+
+func decisionOf(e access.Explanation) Decision {
+	if refused := problem.From(e.Refused); refused != nil {
+		return Decision{Code: refused.Code, Message: refused.Message, Advice: append([]string{}, refused.Advice...), Choices: refused.Choices}
+	}
+	where := "in the whole cluster"
+	if ns := e.Permit.Namespaces(); len(ns) > 0 {
+		where = "in " + strings.Join(ns, ", ")
+	}
+	return Decision{Allowed: true, Advice: []string{}, Message: fmt.Sprintf("A login gives the role %q for %v %s.", e.Permit.Role(), e.Permit.Period(), where)}
+}
+
+// glance looks for the caller's sign-in: in the cache, and for a caller with a
+// grant also in the cluster, as the cache may lag behind a login. A caller
+// without a grant costs no call.
+func (d *Desk) glance(ctx context.Context, p access.Permit) (Signin, bool, error) {
+	name := OwnerOf(p.Caller()).Name()
+	if s, there := d.Store.Known(name); there || p.OwnerOnly() != nil {
+		return s, there, nil
+	}
+	s, err := d.Store.Get(ctx, name)
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return Signin{}, false, unavailable(err)
+	}
+	return s, err == nil, nil
+}
