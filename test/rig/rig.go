@@ -41,6 +41,12 @@ type Options struct {
 	Progress    func(what string) // told before each step; may be nil
 	NoAccess    bool              // the caller starts the access server
 	NoOperator  bool              // the caller starts the operator
+
+	Manifests [][]byte // to apply instead of deploy/crds and deploy/base
+	All       bool     // one process plays every role, as the ServiceAccount tailplane
+	// File returns the settings file of a role, instead of the rig's own; Settings
+	// is then not used. It is asked when tailnet and cluster are there.
+	File func(r *Rig, role string) ([]byte, error)
 }
 
 // A Rig is the running system. Close ends it.
@@ -58,6 +64,7 @@ type Rig struct {
 	ownsCluster bool
 	programs    map[string]string
 	settings    map[string]string
+	file        func(r *Rig, role string) ([]byte, error)
 	mu          sync.Mutex
 	people      []*Person
 }
@@ -65,7 +72,7 @@ type Rig struct {
 // Start starts the system and returns when its access server answers. What it
 // started is ended by Close, and by the end of this process.
 func Start(ctx context.Context, dir string, o Options) (_ *Rig, err error) {
-	r := &Rig{Dir: dir, Cluster: o.Cluster, name: o.ClusterName, settings: o.Settings, programs: map[string]string{}}
+	r := &Rig{Dir: dir, Cluster: o.Cluster, name: o.ClusterName, settings: o.Settings, file: o.File, programs: map[string]string{}}
 	if r.name == "" {
 		r.name = "east"
 	}
@@ -104,9 +111,11 @@ func Start(ctx context.Context, dir string, o Options) (_ *Rig, err error) {
 		}
 		r.ownsCluster = true
 	}
-	manifests, err := Manifests()
-	if err != nil {
-		return r, err
+	manifests := o.Manifests
+	if manifests == nil {
+		if manifests, err = Manifests(); err != nil {
+			return r, err
+		}
 	}
 	if err := r.Cluster.Apply(ctx, manifests...); err != nil {
 		return r, fmt.Errorf("manifests: %w", err)
@@ -114,6 +123,10 @@ func Start(ctx context.Context, dir string, o Options) (_ *Rig, err error) {
 	settled := make(chan error, 1)
 	go func() { settled <- r.settle(ctx) }()
 	defer func() { err = errors.Join(err, <-settled) }()
+	if o.All {
+		say("tailplaned all, as the ServiceAccount tailplane and the node \"tka\"")
+		return r, r.StartAll(ctx)
+	}
 	if !o.NoOperator {
 		say("tailplaned operator, as the ServiceAccount tailplane-operator")
 		if err := r.StartOperator(ctx); err != nil {
@@ -199,12 +212,8 @@ func (r *Rig) StartOperator(ctx context.Context) error {
 
 // StartAccess starts `tailplaned access` and waits until the tailnet reaches it.
 func (r *Rig) StartAccess(ctx context.Context) error {
-	keyFile := filepath.Join(r.Dir, "authkey")
-	if _, err := os.Stat(keyFile); errors.Is(err, fs.ErrNotExist) {
-		key := r.Net.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane"}})
-		if err := os.WriteFile(keyFile, []byte(key+"\n"), 0o600); err != nil {
-			return err
-		}
+	if err := r.writeAuthKey(); err != nil {
+		return err
 	}
 	p, err := r.tailplaned(ctx, "access", "tailplane-access", append(tailnettest.ChildEnv(), r.Net.HTTPSEnv()...))
 	if err != nil {
@@ -212,6 +221,33 @@ func (r *Rig) StartAccess(ctx context.Context) error {
 	}
 	r.Access = p
 	return p.WaitLog(ctx, `"access is serving"`)
+}
+
+// StartAll starts `tailplaned all` and waits until both of its parts work.
+func (r *Rig) StartAll(ctx context.Context) error {
+	if err := r.writeAuthKey(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(r.AuditFile()), 0o700); err != nil {
+		return err
+	}
+	p, err := r.tailplaned(ctx, "all", "tailplane", append(tailnettest.ChildEnv(), r.Net.HTTPSEnv()...))
+	if err != nil {
+		return err
+	}
+	r.Access, r.Operator = p, p
+	return errors.Join(p.WaitLog(ctx, `"operator is working"`), p.WaitLog(ctx, `"access is serving"`))
+}
+
+// AuthKeyFile holds a key of the tailnet for a node with tag:tailplane.
+func (r *Rig) AuthKeyFile() string { return filepath.Join(r.Dir, "authkey") }
+
+func (r *Rig) writeAuthKey() error {
+	if _, err := os.Stat(r.AuthKeyFile()); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	key := r.Net.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane"}})
+	return os.WriteFile(r.AuthKeyFile(), []byte(key+"\n"), 0o600)
 }
 
 // tailplaned starts one role of the server with settings of its own.
@@ -252,6 +288,9 @@ func (r *Rig) Try(name, role string, env []string, settings string, args ...stri
 
 // Settings returns the settings file of a role.
 func (r *Rig) Settings(role string) ([]byte, error) {
+	if r.file != nil {
+		return r.file(r, role)
+	}
 	ca := filepath.Join(r.Dir, "cluster-ca.crt")
 	if err := os.WriteFile(ca, r.Cluster.CA, 0o600); err != nil {
 		return nil, err
@@ -260,7 +299,7 @@ func (r *Rig) Settings(role string) ([]byte, error) {
 	dir := filepath.Join(r.Dir, role)
 	fmt.Fprintf(&b, "cluster:\n  name: %s\n  server: %s\n  caFile: %s\n  labels: {env: demo}\n", r.name, r.Cluster.Server, ca)
 	fmt.Fprintf(&b, "tailnet:\n  hostname: tka\n  tags: [tag:tailplane]\n  controlURL: %s\n  authKeyFile: %s\n  stateDir: %s\n",
-		r.Net.ControlURL(), filepath.Join(r.Dir, "authkey"), filepath.Join(dir, "state"))
+		r.Net.ControlURL(), r.AuthKeyFile(), filepath.Join(dir, "state"))
 	roles := r.settings["signin.roles"]
 	if roles == "" {
 		roles = "[view, edit]"
