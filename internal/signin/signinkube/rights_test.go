@@ -391,7 +391,7 @@ func TestRights(t *testing.T) {
 			"serviceaccounts/token: create",
 			"tkasignins.tailplane.dev: create delete get list patch update watch",
 		}},
-		{"access", p.accessConfig, "tailplane-system", []string{"secrets: get patch update of tailplane-access"}},
+		{"access", p.accessConfig, "tailplane-system", []string{"secrets: get patch update of tailplane-access tailplane-cluster-key"}},
 		{"access", p.accessConfig, "default", nil},
 		{"access", p.accessConfig, "kube-system", nil},
 		{"operator", p.operatorConfig, "tailplane-signins", append([]string{
@@ -588,10 +588,10 @@ func TestNamespaceDeletionUnderPolicies(t *testing.T) {
 	}
 	// The access server's rights go with the namespace, so the administrator looks.
 	p.until("the sign-in is gone", func() bool { _, err := p.peek(x.Name); return apierrors.IsNotFound(err) })
-	p.nothingLeft()
 	p.until("the namespace is gone", func() bool {
 		return apierrors.IsNotFound(p.admin.Get(t.Context(), client.ObjectKey{Name: p.ns}, new(corev1.Namespace)))
 	})
+	p.nothingLeft()
 }
 
 // Sign-ins in the operator's own namespace would let the access server make the
