@@ -37,11 +37,14 @@ var plan = map[string]string{
 	"internal/signin/signinkube": "api/v1alpha1 internal/access internal/door internal/kube internal/signin",
 
 	// surfaces
-	"internal/cli": "internal/cli/kubefile internal/cli/ownfile internal/cli/yamltree internal/door internal/problem internal/signin",
+	"internal/health": "internal/access internal/audit internal/door internal/problem internal/signin",
+	"internal/cli": "internal/cli/kubefile internal/cli/ownfile internal/cli/tokencache internal/cli/yamltree " +
+		"internal/door internal/problem internal/signin",
 	// what tka does with files, below its commands
-	"internal/cli/kubefile": "internal/cli/ownfile internal/cli/yamltree",
-	"internal/cli/ownfile":  "",
-	"internal/cli/yamltree": "",
+	"internal/cli/kubefile":   "internal/cli/ownfile internal/cli/yamltree",
+	"internal/cli/ownfile":    "",
+	"internal/cli/tokencache": "internal/cli/ownfile internal/signin",
+	"internal/cli/yamltree":   "",
 
 	// tests and the testbed only
 	"internal/buildcache":                     "",
@@ -51,7 +54,7 @@ var plan = map[string]string{
 	"test/rig": "internal/buildcache internal/door internal/kube/kubetest internal/tailnet/tailnettest",
 
 	"cmd/tka": "internal/cli",
-	"cmd/tailplaned": "internal/access internal/audit internal/door internal/kube internal/settings internal/signin " +
+	"cmd/tailplaned": "internal/access internal/audit internal/door internal/health internal/kube internal/settings internal/signin " +
 		"internal/signin/signinkube internal/tailnet",
 }
 
@@ -65,6 +68,7 @@ var worlds = map[string]string{
 	"sigs.k8s.io/controller-runtime": "internal/kube internal/signin/signinkube cmd/tailplaned",
 	"k8s.io/client-go/":              "internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",
 	"k8s.io/":                        "api/v1alpha1 internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",
+	"github.com/prometheus/":         "internal/health cmd/tailplaned",
 	"github.com/spf13/cobra":         "internal/cli cmd/tka cmd/tailplaned",
 }
 

@@ -55,12 +55,13 @@ func settingNames() []string {
 // settingsInfo is the answer of config.
 type settingsInfo struct {
 	meta
-	File    string       `json:"file"`
-	Server  string       `json:"server"`
-	Port    int          `json:"port"`
-	Prefix  string       `json:"prefix"`
-	Output  string       `json:"output"`
-	Servers []serverInfo `json:"servers"`
+	File            string       `json:"file"`
+	Server          string       `json:"server"`
+	Port            int          `json:"port"`
+	Prefix          string       `json:"prefix"`
+	Output          string       `json:"output"`
+	CredentialCache string       `json:"credentialCache"`
+	Servers         []serverInfo `json:"servers"`
 }
 
 type serverInfo struct {
@@ -82,7 +83,7 @@ func (t *tka) showSettings(args []string) error {
 	for _, k := range settingKeys() {
 		pairs = append(pairs, [2]string{k.name, k.get(set)})
 	}
-	info := settingsInfo{kind("Settings"), path, set.Server, set.Port, set.Prefix, set.Output, []serverInfo{}}
+	info := settingsInfo{kind("Settings"), path, set.Server, set.Port, set.Prefix, set.Output, set.CredentialCache, []serverInfo{}}
 	for _, e := range set.Servers {
 		info.Servers = append(info.Servers, serverInfo(e))
 		pairs = append(pairs, [2]string{"servers." + e.Name + ".url", e.URL},

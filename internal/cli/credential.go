@@ -1,16 +1,20 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tailplane/tailplane/internal/cli/kubefile"
+	"github.com/tailplane/tailplane/internal/cli/tokencache"
 	"github.com/tailplane/tailplane/internal/problem"
-	"github.com/tailplane/tailplane/internal/signin"
 )
 
 func (t *tka) credential() *cobra.Command {
@@ -20,7 +24,11 @@ func (t *tka) credential() *cobra.Command {
 		Short: "Print a token for kubectl (run by kubectl itself)",
 		Long: `Print the token of the sign-in of this device in the form that kubectl expects of a
 plugin for credentials. login writes this command into the kubeconfig; there is no need
-to run it by hand. It never signs in by itself: not signed in is exit 3.`,
+to run it by hand. It never signs in by itself: not signed in is exit 3.
+
+kubectl keeps nothing between its runs, so the token is kept until shortly before it
+ends, in the folder tka of $XDG_RUNTIME_DIR, else of $XDG_CACHE_HOME, readable by you
+only; logout removes it. "tka config credentialCache none" turns that off.`,
 		Example: "  tka credential --cluster prod-eu",
 		Args:    arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -47,24 +55,18 @@ type execStatus struct {
 	Token               string     `json:"token"`
 }
 
-// A credential is a token and its end.
-type credential struct {
-	token   signin.Token
-	expires time.Time // zero: not known
-}
-
 func (t *tka) doCredential(ctx context.Context, cluster string) error {
 	version, err := execInfo(t.Getenv("KUBERNETES_EXEC_INFO"))
 	if err != nil {
 		return err
 	}
-	c, err := t.fetch(ctx, cluster)
+	c, err := t.token(ctx, cluster)
 	if err != nil {
 		return err
 	}
-	out := execCredential{APIVersion: version, Kind: "ExecCredential", Status: execStatus{Token: c.token.Reveal()}}
-	if !c.expires.IsZero() {
-		out.Status.ExpirationTimestamp = new(c.expires.UTC())
+	out := execCredential{APIVersion: version, Kind: "ExecCredential", Status: execStatus{Token: c.Token.Reveal()}}
+	if !c.Expires.IsZero() {
+		out.Status.ExpirationTimestamp = new(c.Expires.UTC())
 	}
 	return json.NewEncoder(t.Out).Encode(out)
 }
@@ -89,21 +91,71 @@ func execInfo(env string) (string, error) {
 		try("Use another kubectl.")
 }
 
-// fetch gets a fresh token for a cluster from its server.
-func (t *tka) fetch(ctx context.Context, cluster string) (credential, error) {
+// token is a token for a cluster: the one that is kept, or a fresh one.
+func (t *tka) token(ctx context.Context, cluster string) (tokencache.Credential, error) {
 	l, err := t.connect(cluster)
 	if err != nil {
-		return credential{}, err
+		return tokencache.Credential{}, err
 	}
+	fetch := func(ctx context.Context) (tokencache.Credential, error) { return l.token(ctx, cluster) }
+	set, err := t.settings()
+	if err != nil {
+		return tokencache.Credential{}, err
+	}
+	machine, err := t.known()
+	if err != nil {
+		return tokencache.Credential{}, err
+	}
+	have, ok := machine.at(l.base)
+	if set.CredentialCache == cacheNone || !ok || have.Cluster != cluster {
+		return fetch(ctx)
+	}
+	key := tokencache.Key{Server: have.URL, Cluster: cluster, CASHA256: have.CASHA256, Login: have.Login, Role: have.Role, Namespaces: have.Namespaces}
+	c, err := t.tokens().Get(ctx, key, asker(), fetch)
+	if err != nil && errors.Is(err, ctx.Err()) {
+		err = l.explain(ctx, err)
+	}
+	return c, err
+}
+
+// tokens is where tokens are kept: in memory where the system has a place for
+// that, else on disk.
+func (t *tka) tokens() tokencache.Cache {
+	c := tokencache.Cache{Now: t.Now}
+	if dir := t.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
+		c.Folders = append(c.Folders, filepath.Join(dir, "tka"))
+	}
+	if dir, err := t.cacheFolder(); err == nil {
+		c.Folders = append(c.Folders, dir)
+	}
+	return c
+}
+
+// asker names the process that runs this one: no other one has its number and
+// the moment of its start.
+func asker() string {
+	pid := os.Getppid()
+	start := ""
+	if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil {
+		_, rest, _ := bytes.Cut(stat, []byte(") ")) // a program's name may hold anything but this
+		if fields := bytes.Fields(rest); len(fields) > 19 {
+			start = string(fields[19])
+		}
+	}
+	return fmt.Sprintf("%d %s", pid, start)
+}
+
+// token gets a fresh token for a cluster.
+func (l *link) token(ctx context.Context, cluster string) (tokencache.Credential, error) {
 	g, err := l.kubeconfigOf(ctx)
 	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.NotSignedIn {
-		return credential{}, fail(exitRefused, "Not signed in to %s: %s", cluster, p.Message).because(err).try("run: tka login --cluster %s", word(cluster))
+		return tokencache.Credential{}, fail(exitRefused, "Not signed in to %s: %s", cluster, p.Message).because(err).try("run: tka login --cluster %s", word(cluster))
 	}
 	if err != nil {
-		return credential{}, err
+		return tokencache.Credential{}, err
 	}
 	if g.Cluster != cluster {
-		return credential{}, wrongCluster(l, g.Cluster, cluster)
+		return tokencache.Credential{}, wrongCluster(l, g.Cluster, cluster)
 	}
-	return credential{token: g.Token, expires: g.until}, nil
+	return tokencache.Credential{Token: g.Token, Expires: g.until}, nil
 }

@@ -18,6 +18,15 @@ func (t *tka) knownFile() (string, error) {
 	return t.folder("XDG_STATE_HOME", filepath.Join(".local", "state"), "LocalAppData", "servers.yaml")
 }
 
+// cacheFolder is where tka keeps what can be had again.
+func (t *tka) cacheFolder() (string, error) {
+	path, err := t.folder("XDG_CACHE_HOME", ".cache", "LocalAppData", "cache")
+	if err != nil || filepath.IsAbs(t.Getenv("XDG_CACHE_HOME")) || runtime.GOOS != "darwin" && runtime.GOOS != "windows" {
+		return filepath.Dir(path), err
+	}
+	return path, nil // these systems keep it in the folder of the state
+}
+
 // folder is the path of a file of ours: in the XDG folder where that is set, in
 // the system's own one otherwise. A relative XDG folder is ignored: nothing of
 // ours is read from the working directory.

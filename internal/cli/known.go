@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"reflect"
 	"slices"
 
 	"github.com/tailplane/tailplane/internal/cli/ownfile"
@@ -17,8 +18,21 @@ type known struct {
 }
 
 type knownServer struct {
-	URL     string `yaml:"url"`
-	Cluster string `yaml:"cluster"`
+	URL        string   `yaml:"url"`
+	Cluster    string   `yaml:"cluster"`
+	CASHA256   string   `yaml:"caSHA256,omitempty"` // of the cluster's authority
+	Login      string   `yaml:"login,omitempty"`    // of the last sign-in from here
+	Role       string   `yaml:"role,omitempty"`
+	Namespaces []string `yaml:"namespaces,omitempty"`
+}
+
+// at is what is known of the server at base.
+func (k known) at(base string) (knownServer, bool) {
+	i := slices.IndexFunc(k.Servers, func(s knownServer) bool { return s.URL == base })
+	if i < 0 {
+		return knownServer{}, false
+	}
+	return k.Servers[i], true
 }
 
 // serving is the server that was last signed in to for a cluster.
@@ -32,10 +46,8 @@ func (k known) serving(cluster string) (knownServer, bool) {
 
 // clusterOf is the cluster of a server, "" if it is not known.
 func (k known) clusterOf(base string) string {
-	if i := slices.IndexFunc(k.Servers, func(s knownServer) bool { return s.URL == base }); i >= 0 {
-		return k.Servers[i].Cluster
-	}
-	return ""
+	s, _ := k.at(base)
+	return s.Cluster
 }
 
 // known reads what this machine remembers.
@@ -67,14 +79,26 @@ func readKnown(path string) (known, error) {
 	return k, nil
 }
 
-// remember notes that the server at base serves cluster.
-func (t *tka) remember(ctx context.Context, base, cluster string) error {
+// remember notes what a server serves; set changes what is noted beside.
+func (t *tka) remember(ctx context.Context, base, cluster string, set func(*knownServer)) error {
 	path, err := t.knownFile()
 	if err != nil {
 		return err
 	}
+	note := func(k known) (known, bool) {
+		have, _ := k.at(base)
+		now := have
+		now.URL, now.Cluster = base, cluster
+		set(&now)
+		if s, ok := k.serving(cluster); ok && s.URL == base && reflect.DeepEqual(have, now) {
+			return k, false
+		}
+		k.Servers = slices.DeleteFunc(k.Servers, func(s knownServer) bool { return s.Cluster == cluster || s.URL == base })
+		k.Servers = append(k.Servers, now)
+		return k, true
+	}
 	if k, err := readKnown(path); err == nil {
-		if s, ok := k.serving(cluster); ok && s.URL == base {
+		if _, changed := note(k); !changed {
 			return nil // nothing to write, and no lock to wait for
 		}
 	}
@@ -87,8 +111,7 @@ func (t *tka) remember(ctx context.Context, base, cluster string) error {
 	if err != nil {
 		return err
 	}
-	k.Servers = slices.DeleteFunc(k.Servers, func(s knownServer) bool { return s.Cluster == cluster || s.URL == base })
-	k.Servers = append(k.Servers, knownServer{URL: base, Cluster: cluster})
+	k, _ = note(k)
 	text, err := yaml.Marshal(k)
 	if err != nil {
 		return err

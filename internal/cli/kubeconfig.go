@@ -75,7 +75,7 @@ func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
 		t.warn("this kubeconfig holds a token: whoever can read it is you in %s until it ends", g.Cluster)
 	} else {
 		text, err = entry.Document()
-		if rerr := t.remember(ctx, l.base, g.Cluster); rerr != nil {
+		if rerr := t.remember(ctx, l.base, g.Cluster, func(k *knownServer) { k.CASHA256 = fingerprint(g.CA) }); rerr != nil {
 			t.warn("kubectl will look for %s at the server of the settings, as %v", g.Cluster, rerr)
 		}
 	}

@@ -113,7 +113,10 @@ func (t *tka) doLogin(ctx context.Context, lf loginFlags) error {
 	if err != nil {
 		return stillSignedIn(err)
 	}
-	if err := t.remember(ctx, l.base, g.Cluster); err != nil {
+	t.forgetToken(l.base, g.Cluster) // it may be of another role
+	if err := t.remember(ctx, l.base, g.Cluster, func(k *knownServer) {
+		k.CASHA256, k.Login, k.Role, k.Namespaces = fingerprint(g.CA), st.Username, st.Role, st.Namespaces
+	}); err != nil {
 		t.warn("kubectl will look for %s at the server of the settings, as %v", g.Cluster, err)
 	}
 	res := loginResult{meta: kind("Login"), Cluster: g.Cluster, Server: l.base, Username: st.Username, Role: st.Role, Namespaces: list(st.Namespaces),

@@ -22,7 +22,8 @@ func (t *tka) logout() *cobra.Command {
 		Aliases: []string{"signout"},
 		Short:   "End the sign-in of this device and remove its kubeconfig entries",
 		Long: `End the sign-in of this device. The rights are gone at once; the API server refuses the
-token within 10 seconds. What login wrote into the kubeconfig is removed.
+token within 10 seconds. What login wrote into the kubeconfig is removed, and the token
+that was kept for kubectl.
 
 Not being signed in is no error. Sign-ins of your other devices go on.`,
 		Example: "  tka logout\n  tka logout --cluster prod-eu",
@@ -64,6 +65,9 @@ func (t *tka) doLogout(ctx context.Context, cluster string, dryRun bool) error {
 	} else if err := t.expectCluster(ctx, l, cluster); err != nil {
 		return err
 	}
+	if !dryRun && cluster != "" {
+		t.forgetToken(l.base, cluster)
+	}
 	res := logoutResult{meta: kind("Logout"), Server: l.base, State: signin.Ended, DryRun: dryRun}
 	var st signin.Status
 	if dryRun {
@@ -78,6 +82,7 @@ func (t *tka) doLogout(ctx context.Context, cluster string, dryRun bool) error {
 		res.WasSignedIn, res.State = true, st.State
 		if cluster == "" {
 			cluster = st.Cluster
+			t.forgetToken(l.base, cluster)
 		}
 	case p != nil && p.Code == problem.NotSignedIn:
 	default:
@@ -99,6 +104,13 @@ func (t *tka) doLogout(ctx context.Context, cluster string, dryRun bool) error {
 	}
 	res.Removed, res.Kubeconfig = list(res.Removed), list(res.Kubeconfig)
 	return t.show(answer{object: res, names: res.Removed, table: func(bool) { t.tellLogout(res) }})
+}
+
+// forgetToken takes a token out of the cache.
+func (t *tka) forgetToken(base, cluster string) {
+	if err := t.tokens().Drop(base, cluster); err != nil {
+		t.warn("the token for %s is still on this machine until it ends: %v", cluster, err)
+	}
 }
 
 // dryEdit is an edit that is not written.

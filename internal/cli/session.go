@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tailplane/tailplane/internal/cli/tokencache"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/signin"
 )
@@ -174,7 +175,7 @@ func checkKubeconfig(k signin.Kubeconfig) error {
 	if err := checkCA(k.CA); err != nil {
 		return fmt.Errorf("certificate-authority-data: %w", err)
 	}
-	return checkToken(k.Token)
+	return tokencache.CheckToken(k.Token)
 }
 
 // checkAPIServer refuses addresses of a cluster that are not https or more than
@@ -224,21 +225,6 @@ func checkCA(ca []byte) error {
 	}
 	if n == 0 {
 		return errors.New("it is empty")
-	}
-	return nil
-}
-
-// checkToken wants what may stand in an Authorization header. The error does
-// not show the token.
-func checkToken(token signin.Token) error {
-	s := token.Reveal()
-	switch {
-	case s == "":
-		return errors.New("the token is missing")
-	case len(s) > 64<<10:
-		return errors.New("the token is too long")
-	case strings.IndexFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }) >= 0:
-		return errors.New("the token holds characters that no token has")
 	}
 	return nil
 }

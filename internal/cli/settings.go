@@ -17,11 +17,12 @@ import (
 
 // settings are what config.yaml says, over the defaults.
 type settings struct {
-	Server  string // name or URL of the access server
-	Port    int    // of servers that are given by name only
-	Prefix  string // of context names
-	Output  string // form of answers
-	Servers []serverSetting
+	Server          string // name or URL of the access server
+	Port            int    // of servers that are given by name only
+	Prefix          string // of context names
+	Output          string // form of answers
+	CredentialCache string // where tokens are kept: cacheAuto or cacheNone
+	Servers         []serverSetting
 }
 
 // A serverSetting says more about one server than its name.
@@ -32,8 +33,14 @@ type serverSetting struct {
 }
 
 func defaults() settings {
-	return settings{Server: "tka", Port: 443, Prefix: "tka-", Output: asTable}
+	return settings{Server: "tka", Port: 443, Prefix: "tka-", Output: asTable, CredentialCache: cacheAuto}
 }
+
+// What credentialCache can be.
+const (
+	cacheAuto = "auto"
+	cacheNone = "none"
+)
 
 // A settingKey is one setting of a single value, for the file and for the command.
 type settingKey struct {
@@ -81,6 +88,15 @@ func settingKeys() []settingKey {
 					return fmt.Errorf("is %q; it can be %s", v, strings.Join(outputs, ", "))
 				}
 				s.Output = v
+				return nil
+			}},
+		{"credentialCache", "where tokens are kept for kubectl: auto (memory where there is a place, else disk) or none",
+			func(s *settings) string { return s.CredentialCache },
+			func(s *settings, v string) error {
+				if v != cacheAuto && v != cacheNone {
+					return fmt.Errorf("is %q; it can be %s or %s", v, cacheAuto, cacheNone)
+				}
+				s.CredentialCache = v
 				return nil
 			}},
 	}

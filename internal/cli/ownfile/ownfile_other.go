@@ -7,7 +7,10 @@ import (
 	"os"
 )
 
+const noFollow = 0
+
 func openNoFollow(path string) (*os.File, error) { return os.Open(path) }
 
-// ownedByUs: these systems guard the home folder by access lists.
+// These systems guard the home folder by access lists.
 func ownedByUs(fs.FileInfo) bool { return true }
+func othersMay(fs.FileInfo) bool { return false }

@@ -8,13 +8,17 @@ import (
 	"syscall"
 )
 
+const noFollow = syscall.O_NOFOLLOW
+
 // openNoFollow opens a file for reading: never through a symbolic link, and
 // without waiting for somebody to write into a pipe.
 func openNoFollow(path string) (*os.File, error) {
-	return os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	return os.OpenFile(path, os.O_RDONLY|noFollow|syscall.O_NONBLOCK, 0)
 }
 
 func ownedByUs(st fs.FileInfo) bool {
 	sys, ok := st.Sys().(*syscall.Stat_t)
 	return ok && int(sys.Uid) == os.Geteuid()
 }
+
+func othersMay(st fs.FileInfo) bool { return st.Mode().Perm()&0o077 != 0 }

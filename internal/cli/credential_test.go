@@ -1,0 +1,153 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// underShell runs a line in a shell, which is the parent of what it runs as
+// kubectl is of the plugin.
+func (m *machine) underShell(line string) *exec.Cmd {
+	cmd := exec.Command("sh", "-c", line+"; exit $?") // or the shell would become the last command
+	cmd.Env = m.environ(nil)
+	return cmd
+}
+
+// tokens runs a line as one kubectl and returns the tokens that it was given.
+func (m *machine) tokens(t *testing.T, line string) (tokens []string) {
+	t.Helper()
+	out, err := m.underShell(line).Output()
+	if err != nil {
+		t.Errorf("%s: %v: %s", line, err, out)
+	}
+	for line := range strings.Lines(string(out)) {
+		var c struct{ Status struct{ Token string } }
+		if err := json.Unmarshal([]byte(line), &c); err != nil || c.Status.Token == "" {
+			t.Errorf("not a credential: %v: %s", err, line)
+		}
+		tokens = append(tokens, c.Status.Token)
+	}
+	return tokens
+}
+
+const plugin = "tka credential --cluster prod-eu"
+
+// SGN-20, CL-06: fifty kubectl at once are one request to the server.
+func TestSGN20_fifty_at_once(t *testing.T) {
+	d, srv := newDesk(t, "prod-eu")
+	m := newMachine(t, srv.URL)
+	if r := m.run("login"); r.code != 0 {
+		t.Fatal(r.err)
+	}
+	before := len(d.seen())
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	got := map[string]int{}
+	for range 50 {
+		wg.Go(func() {
+			tokens := m.tokens(t, plugin)
+			mu.Lock()
+			defer mu.Unlock()
+			for _, token := range tokens {
+				got[token]++
+			}
+		})
+	}
+	wg.Wait()
+	if seen := d.seen()[before:]; len(seen) != 1 || len(got) != 1 {
+		t.Errorf("%d requests, %d tokens: %v", len(seen), len(got), seen)
+	}
+}
+
+// SGN-20: a token that the API server refuses is replaced when the same kubectl
+// asks again, so that the next command works; and only then.
+func TestSGN20_a_refused_token_heals(t *testing.T) {
+	_, srv := newDesk(t, "prod-eu")
+	m := newMachine(t, srv.URL)
+	if r := m.run("login"); r.code != 0 {
+		t.Fatal(r.err)
+	}
+	first := m.tokens(t, plugin)[0]
+	again := m.tokens(t, plugin+"; "+plugin)
+	if again[0] != first || again[1] == first {
+		t.Errorf("first %s, then %s", first, again)
+	}
+	if next := m.tokens(t, plugin)[0]; next != again[1] {
+		t.Errorf("the next one got %s, want %s", next, again[1])
+	}
+}
+
+// The cache is for one sign-in: another role's token is not given out, and
+// nothing is after logout.
+func TestSGN20_the_cache_ends_with_the_sign_in(t *testing.T) {
+	d, srv := newDesk(t, "prod-eu")
+	d.rules = []string{rule("view/8h/1"), rule("edit/1h")}
+	d.start()
+	m := newMachine(t, srv.URL)
+	if r := m.run("login"); r.code != 0 {
+		t.Fatal(r.err)
+	}
+	view := m.tokens(t, plugin)[0]
+	if r := m.run("login", "--role", "edit"); r.code != 0 {
+		t.Fatal(r.err)
+	}
+	if edit := m.tokens(t, plugin)[0]; edit == view {
+		t.Error("the token of the other role was given out")
+	}
+	if r := m.run("logout"); r.code != 0 {
+		t.Fatal(r.err)
+	}
+	if out, err := m.underShell(plugin).Output(); err == nil || len(out) > 0 {
+		t.Errorf("after logout: %v, %s", err, out)
+	}
+}
+
+// credentialCache: none keeps no token anywhere.
+func TestSGN20_no_cache(t *testing.T) {
+	d, srv := newDesk(t, "prod-eu")
+	m := newMachine(t, srv.URL)
+	if r := m.run("config", "credentialCache", "none"); r.code != 0 {
+		t.Fatal(r.err)
+	}
+	if r := m.run("login"); r.code != 0 {
+		t.Fatal(r.err)
+	}
+	before := len(d.seen())
+	if a, b := m.tokens(t, plugin)[0], m.tokens(t, plugin)[0]; a == b || len(d.seen()) != before+2 {
+		t.Errorf("tokens %s and %s, %d requests", a, b, len(d.seen())-before)
+	}
+	for _, f := range m.files(t) {
+		if strings.Contains(m.read(t, f), canary) {
+			t.Errorf("%s holds a token", f)
+		}
+	}
+	if r := m.run("config", "credentialCache", "some"); r.code != 2 {
+		t.Errorf("code %d: %s", r.code, r.err)
+	}
+}
+
+// $XDG_RUNTIME_DIR, which is in memory, is preferred to the disk.
+func TestSGN20_in_memory(t *testing.T) {
+	_, srv := newDesk(t, "prod-eu")
+	m := newMachine(t, srv.URL)
+	m.env["XDG_RUNTIME_DIR"] = m.path("run")
+	if err := os.Mkdir(m.path("run"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if r := m.run("login"); r.code != 0 {
+		t.Fatal(r.err)
+	}
+	m.tokens(t, plugin)
+	for _, f := range m.files(t) {
+		if strings.Contains(m.read(t, f), canary) && !strings.HasPrefix(f, "run/tka/tokens/") {
+			t.Errorf("%s holds a token", f)
+		}
+	}
+	if _, err := os.Stat(m.path("run/tka/tokens")); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,65 @@
+package ownfile
+
+import (
+	"errors"
+	"os"
+)
+
+// A Held file belongs to one living process: whatever ends that process, lets go
+// of it.
+type Held struct{ f *os.File }
+
+// Hold makes the file at path belong to this process until Release, and returns
+// nil if it belongs to a living one already. The file stays: removing it is for
+// whoever holds it.
+func Hold(path string) (*Held, error) {
+	if err := Check(path); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|noFollow, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	switch err := lockFile(f); {
+	case errors.Is(err, errHeld):
+		return nil, f.Close()
+	case err != nil:
+		f.Close()
+		return nil, &Fault{path, "cannot be locked: " + err.Error()}
+	}
+	// Whoever held it before may have removed it meanwhile: then it is another
+	// file that the next one will hold.
+	have, err := f.Stat()
+	if there, lerr := os.Lstat(path); err != nil || lerr != nil || !os.SameFile(have, there) {
+		return nil, f.Close()
+	}
+	return &Held{f}, nil
+}
+
+var errHeld = errors.New("it is held")
+
+// Release lets go of the file. Releasing nothing is nothing.
+func (h *Held) Release() {
+	if h != nil {
+		h.f.Close()
+	}
+}
+
+// CheckFolder returns an error unless dir is a folder of our own that nobody
+// else can look into; what others could is taken from them.
+func CheckFolder(dir string) error {
+	st, err := os.Lstat(dir)
+	switch {
+	case err != nil:
+		return err
+	case st.Mode()&os.ModeSymlink != 0:
+		return &Fault{dir, "is a symbolic link, which is not followed"}
+	case !st.IsDir():
+		return &Fault{dir, "is not a folder"}
+	case !ownedByUs(st):
+		return &Fault{dir, "belongs to another user"}
+	case othersMay(st):
+		return os.Chmod(dir, 0o700)
+	}
+	return nil
+}
