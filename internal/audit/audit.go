@@ -1,15 +1,24 @@
 // Package audit is the one record of what was asked, decided and done. It keeps
-// the law that every visit leaves exactly one entry, refusals too, and that no
-// secret is ever in one.
+// the law that every visit leaves exactly one entry, refusals too, that no
+// secret is ever in one, and that what was written cannot be changed, taken away
+// or added to unseen.
+//
+// A record is JSON lines. Each line carries its number, the hash of the line
+// before it and its own, so the lines form a chain; signed lines vouch for all
+// that came before them:
+//
+//	header     begins a file: whose record it is, and the key that signs it
+//	entry      one visit
+//	gap        how many entries were lost here while the record could not be written
+//	torn       bytes before it that are no line: a write that a crash cut short
+//	checkpoint a signature, every so many lines and seconds, and at the end
+//	key        the old key names the new one
+//
+// A [Log] writes a record and [Verify] checks one, offline.
 package audit
 
 import (
 	"crypto/rand"
-	"encoding/json"
-	"fmt"
-	"io"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
@@ -17,19 +26,25 @@ import (
 )
 
 // An Entry is one visit, or one thing a process did of itself (then Actor is
-// the process and Reason the cause). Its JSON form is one line of the record.
+// the process and Reason the cause). Its fields are the whole schema: nothing
+// else of a visit is ever stored.
 type Entry struct {
 	Time      time.Time         `json:"ts"`        // RFC 3339, UTC
 	RequestID string            `json:"requestId"` // the audit id that the caller was told
 	Actor     Actor             `json:"actor"`
-	Surface   string            `json:"surface"` // "http", "mcp", "ui", "process"
+	Surface   string            `json:"surface"`        // "http", "mcp", "ui", "process"
+	Tool      string            `json:"tool,omitempty"` // the MCP tool that was called
 	Verb      access.Verb       `json:"verb"`
+	Org       string            `json:"org,omitempty"`    // the organisation it was about
 	Object    string            `json:"object,omitempty"` // what it was about, such as a sign-in's name
 	Args      map[string]string `json:"args,omitempty"`   // what was asked for; never a secret
+	Before    map[string]string `json:"before,omitempty"` // what a change replaced
+	After     map[string]string `json:"after,omitempty"`  // and what by
 	Reason    string            `json:"reason,omitempty"`
 	Result    Result            `json:"result"`
 	Code      problem.Code      `json:"code,omitempty"`
-	Error     string            `json:"error,omitempty"` // the sentence that the caller saw
+	Error     string            `json:"error,omitempty"`   // the sentence that the caller saw
+	Clipped   bool              `json:"clipped,omitempty"` // it was too large, so its longest parts were cut
 }
 
 // An Actor is who asked, as the tailnet vouches.
@@ -77,37 +92,6 @@ func (e *Entry) Conclude(err error) {
 	}
 	e.Code, e.Error = p.Code, p.Message
 }
-
-// A Log appends entries to a writer as JSON lines. It may be used by several
-// goroutines.
-type Log struct {
-	mu      sync.Mutex
-	w       io.Writer
-	dropped atomic.Int64
-}
-
-// NewLog returns a Log that writes to w, one Write a line.
-func NewLog(w io.Writer) *Log { return &Log{w: w} }
-
-// Write appends e. When the writer fails, the entry is lost and counted, and
-// the error says so; the visit itself is not undone.
-func (l *Log) Write(e Entry) error {
-	e.Time = e.Time.UTC()
-	line, err := json.Marshal(e)
-	if err == nil {
-		l.mu.Lock()
-		_, err = l.w.Write(append(line, '\n'))
-		l.mu.Unlock()
-	}
-	if err != nil {
-		l.dropped.Add(1)
-		return fmt.Errorf("write audit entry %s: %w", e.RequestID, err)
-	}
-	return nil
-}
-
-// Dropped is how many entries could not be written.
-func (l *Log) Dropped() int64 { return l.dropped.Load() }
 
 // NewID returns a fresh audit id: 26 characters, in the order of time (ULID).
 func NewID(now time.Time) string {

@@ -1,0 +1,155 @@
+package audit
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// Bounds of one entry. An entry that is larger is cut down, never dropped.
+const (
+	maxEntry     = 64 << 10 // bytes of its JSON
+	clippedText  = 256      // bytes of a text, once it is cut
+	clippedParts = 16       // tags, and pairs of a map, once it is cut
+)
+
+// redacted stands for what looks like a credential.
+const redacted = "[redacted]"
+
+// encode returns the fields of e as they stand in a line: a JSON object without
+// its braces. What a stranger chose cannot end the line or move a terminal's
+// cursor (law 10), and what looks like a credential is not stored (law 8).
+func encode(e Entry) ([]byte, error) {
+	e.Time = e.Time.UTC()
+	e = e.mapped(redact, -1)
+	b, err := json.Marshal(e)
+	if err == nil && len(b) > maxEntry {
+		e = e.mapped(clip, clippedParts)
+		e.Clipped = true
+		b, err = json.Marshal(e)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return escape(b[1 : len(b)-1]), nil
+}
+
+// mapped returns e with f applied to every text that a caller can influence,
+// and no more than the given number of tags and pairs; -1 for all.
+func (e Entry) mapped(f func(string) string, most int) Entry {
+	e.Actor.Login, e.Actor.Node, e.Actor.NodeID = f(e.Actor.Login), f(e.Actor.Node), f(e.Actor.NodeID)
+	e.Actor.Tags = texts(e.Actor.Tags, f, most)
+	e.RequestID, e.Surface, e.Tool, e.Org, e.Object = f(e.RequestID), f(e.Surface), f(e.Tool), f(e.Org), f(e.Object)
+	e.Args, e.Before, e.After = pairs(e.Args, f, most), pairs(e.Before, f, most), pairs(e.After, f, most)
+	e.Reason, e.Error = f(e.Reason), f(e.Error)
+	return e
+}
+
+func texts(in []string, f func(string) string, most int) []string {
+	if len(in) == 0 {
+		return in
+	}
+	out := make([]string, 0, len(in))
+	for _, s := range in {
+		if len(out) == most {
+			break
+		}
+		out = append(out, f(s))
+	}
+	return out
+}
+
+func pairs(in map[string]string, f func(string) string, most int) map[string]string {
+	if len(in) == 0 {
+		return in
+	}
+	out := make(map[string]string, len(in))
+	if most < 0 {
+		for k, v := range in {
+			out[f(k)] = f(v)
+		}
+		return out
+	}
+	for _, k := range slices.Sorted(maps.Keys(in)) {
+		if len(out) == most {
+			break
+		}
+		out[f(k)] = f(in[k])
+	}
+	return out
+}
+
+func clip(s string) string {
+	if len(s) <= clippedText {
+		return s
+	}
+	n := clippedText
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n] + "…"
+}
+
+// redact takes out what looks like a credential: whoever writes an entry must
+// not put one in, but a stranger may, into a path or a reason.
+func redact(s string) string {
+	const pem = "-----BEGIN "
+	if i := strings.Index(s, pem); i >= 0 {
+		s = s[:i] + redacted
+	}
+	for _, mark := range [...]string{"eyJ", "tskey-", "glrt-", "glpat-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"} {
+		for from := 0; ; {
+			i := strings.Index(s[from:], mark)
+			if i < 0 {
+				break
+			}
+			i += from
+			end := i
+			for end < len(s) && ofToken(s[end]) {
+				end++
+			}
+			if from = i + len(mark); end-i >= 20 {
+				s = s[:i] + redacted + s[end:]
+				from = i + len(redacted)
+			}
+		}
+	}
+	return s
+}
+
+func ofToken(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.'
+}
+
+// escape writes what does not print as \u escapes, beyond what JSON demands:
+// DEL, the C1 controls that some terminals obey, marks that turn the direction
+// of text, and what has no width. b is JSON, so such runes are inside strings.
+func escape(b []byte) []byte {
+	if !slices.ContainsFunc(b, func(c byte) bool { return c >= 0x7f }) {
+		return b
+	}
+	out := make([]byte, 0, len(b)+16)
+	for len(b) > 0 {
+		r, n := utf8.DecodeRune(b)
+		switch {
+		case r < 0x7f || unicode.IsPrint(r):
+			out = append(out, b[:n]...)
+		case r > 0xffff:
+			hi, lo := utf16.EncodeRune(r)
+			out = appendU(appendU(out, hi), lo)
+		default:
+			out = appendU(out, r)
+		}
+		b = b[n:]
+	}
+	return out
+}
+
+func appendU(dst []byte, r rune) []byte {
+	const hex = "0123456789abcdef"
+	return append(dst, '\\', 'u', hex[r>>12&15], hex[r>>8&15], hex[r>>4&15], hex[r&15])
+}

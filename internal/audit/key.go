@@ -1,0 +1,156 @@
+package audit
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// A Key signs a record. It cannot be printed (law 8).
+type Key struct {
+	// A pointer, so that printing a struct with a Key in an unexported field,
+	// where fmt calls no methods, shows an address and not the key.
+	private *ed25519.PrivateKey
+}
+
+// NewKey returns private as a Key.
+func NewKey(private ed25519.PrivateKey) (Key, error) {
+	if len(private) != ed25519.PrivateKeySize {
+		return Key{}, fmt.Errorf("an Ed25519 key has %d bytes, not %d", ed25519.PrivateKeySize, len(private))
+	}
+	return Key{&private}, nil
+}
+
+// GenerateKey returns a fresh Key.
+func GenerateKey() Key {
+	seed := make([]byte, ed25519.SeedSize)
+	rand.Read(seed) // never fails
+	return Key{new(ed25519.NewKeyFromSeed(seed))}
+}
+
+// LoadKey reads the key in the file at path, a PEM block of PKCS #8. When there
+// is no such file, it makes a key and keeps it there, for the owner only.
+func LoadKey(path string) (Key, error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		k := GenerateKey()
+		if err := k.keep(path); !errors.Is(err, fs.ErrExist) {
+			return k, err
+		}
+		b, err = os.ReadFile(path) // another process was first
+	}
+	if err != nil {
+		return Key{}, fmt.Errorf("audit key: %w", err)
+	}
+	block, _ := pem.Decode(b)
+	if block == nil || block.Type != "PRIVATE KEY" {
+		return Key{}, fmt.Errorf("audit key: %s holds no PEM block of the type PRIVATE KEY", path)
+	}
+	// The parser's own error could quote the key.
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	private, ok := parsed.(ed25519.PrivateKey)
+	if err != nil || !ok {
+		return Key{}, fmt.Errorf("audit key: the key in %s is no Ed25519 key", path)
+	}
+	return NewKey(private)
+}
+
+// keep writes k to a file that must not be there yet; the file is whole or absent.
+func (k Key) keep(path string) (err error) {
+	der, err := x509.MarshalPKCS8PrivateKey(*k.private)
+	if err != nil {
+		return fmt.Errorf("audit key: %w", err)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".audit-key-*") // 0600
+	if err != nil {
+		return fmt.Errorf("audit key: %w", err)
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Link(f.Name(), path) // unlike a rename, replaces nothing
+	}
+	if err != nil {
+		return fmt.Errorf("audit key: keep a new one: %w", err)
+	}
+	return nil
+}
+
+// IsZero reports whether there is no key in k.
+func (k Key) IsZero() bool { return k.private == nil }
+
+// Public returns the key that verifies what k signs; the zero PublicKey for no key.
+func (k Key) Public() (p PublicKey) {
+	if !k.IsZero() {
+		copy(p[:], (*k.private)[ed25519.SeedSize:])
+	}
+	return p
+}
+
+// The context of signatures, so that no signature of another kind that the same
+// key made is one of a record.
+const signingContext = "tailplane-audit-v1\x00"
+
+func (k Key) sign(text []byte) []byte {
+	return ed25519.Sign(*k.private, append([]byte(signingContext), text...))
+}
+
+// String returns "[redacted]".
+func (k Key) String() string { return redacted }
+
+// GoString returns "[redacted]".
+func (k Key) GoString() string { return redacted }
+
+// LogValue implements [slog.LogValuer]: "[redacted]".
+func (k Key) LogValue() slog.Value { return slog.StringValue(redacted) }
+
+// MarshalText implements [encoding.TextMarshaler]: "[redacted]".
+func (k Key) MarshalText() ([]byte, error) { return []byte(redacted), nil }
+
+// A PublicKey verifies a record. Its text is "ed25519:" and unpadded base64url.
+type PublicKey [ed25519.PublicKeySize]byte
+
+const keyPrefix = "ed25519:"
+
+// ParsePublicKey reads the text of a PublicKey.
+func ParsePublicKey(s string) (p PublicKey, err error) {
+	text, ok := strings.CutPrefix(s, keyPrefix)
+	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if !ok || err != nil || len(b) != len(p) {
+		return PublicKey{}, fmt.Errorf("%.80q is no public key of an audit record: such a key is %q and 43 characters", s, keyPrefix)
+	}
+	return PublicKey(b), nil
+}
+
+// String returns the text of p.
+func (p PublicKey) String() string { return keyPrefix + base64.RawURLEncoding.EncodeToString(p[:]) }
+
+// MarshalText implements [encoding.TextMarshaler].
+func (p PublicKey) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (p *PublicKey) UnmarshalText(b []byte) (err error) {
+	*p, err = ParsePublicKey(string(b))
+	return err
+}
+
+// ID is a short name of p: 16 hexadecimal digits of its SHA-256.
+func (p PublicKey) ID() string {
+	sum := sha256.Sum256(p[:])
+	return hex.EncodeToString(sum[:8])
+}
+
+func (p PublicKey) verify(text, sig []byte) bool {
+	return ed25519.Verify(p[:], append([]byte(signingContext), text...), sig)
+}

@@ -1,0 +1,328 @@
+package audit
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// maxLine is the longest line that is read as one; what is longer is junk.
+const maxLine = 1 << 20
+
+// A tape is what lines are written to: a stream, or a file that may be rotated
+// by us, or by somebody else under us.
+type tape struct {
+	stream  io.Writer
+	path    string
+	maxSize int64
+	keep    int
+	log     *slog.Logger
+
+	file  *os.File
+	size  int64  // of the file, as we left it
+	first uint64 // number of the file's first line
+	limit int64  // size at which another file is due
+	torn  bool   // what was written last does not end its line
+
+	syncing atomic.Bool
+	syncs   sync.WaitGroup
+}
+
+// A trail is what a file tells about the record that is in it.
+type trail struct {
+	lines  int // of the record
+	log    string
+	head   Head      // of the last line
+	first  uint64    // number of the first one
+	header Header    // the latest; zero when there is none
+	key    PublicKey // that signs after the last line
+}
+
+// follow reads lines until r ends: what they tell, and the junk after the last
+// line that accounts for junk. torn: the last line is not ended.
+func follow(r io.Reader, rest *junk) (t trail, torn bool, err error) {
+	lines := newLineReader(r)
+	for {
+		text, ended, err := lines.next()
+		if err != nil {
+			if err == io.EOF {
+				err = nil
+			}
+			return t, torn, err
+		}
+		torn = !ended
+		l, err := ParseLine(text)
+		if err != nil || !l.Sound() {
+			rest.add(text)
+			continue
+		}
+		if t.lines == 0 {
+			t.log, t.first = l.Log, l.Seq
+		}
+		if l.Log != t.log {
+			continue // spliced in; the verifier says so
+		}
+		t.lines++
+		t.head = l.Head()
+		switch l.Kind {
+		case KindHeader:
+			if h, err := contentOf[Header](l, lenient); err == nil {
+				t.header, t.key = h, h.Key
+			}
+		case KindKey:
+			if c, err := contentOf[KeyChange](l, lenient); err == nil {
+				t.key = c.Key
+			}
+		default:
+			*rest = junk{} // accounted for, or too late
+		}
+	}
+}
+
+// A lineReader splits what it reads into lines.
+type lineReader struct{ r *bufio.Reader }
+
+func newLineReader(r io.Reader) lineReader { return lineReader{bufio.NewReaderSize(r, maxLine)} }
+
+// next returns the next line without its line feed, until the call after it;
+// ended is false for a last one that lacks it. A longer line than maxLine comes
+// in parts. At the end the error is io.EOF.
+func (r lineReader) next() (text []byte, ended bool, err error) {
+	text, err = r.r.ReadSlice('\n')
+	switch {
+	case err == nil:
+		return text[:len(text)-1], true, nil
+	case errors.Is(err, bufio.ErrBufferFull):
+		return text, true, nil
+	case err == io.EOF && len(text) > 0:
+		return text, false, nil
+	}
+	return nil, false, err
+}
+
+// open opens the file, makes it ours alone and reads what is in it.
+func (t *tape) open(rest *junk) (found trail, err error) {
+	f, err := os.OpenFile(t.path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return found, err
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
+	if err := lock(f); err != nil {
+		return found, fmt.Errorf("%s is in use by another process, or cannot be locked: %w", t.path, err)
+	}
+	ours, err := f.Stat()
+	if err != nil {
+		return found, err
+	}
+	if there, err := os.Stat(t.path); err != nil || !os.SameFile(ours, there) {
+		return found, fmt.Errorf("%s was moved just now", t.path)
+	}
+	if !ours.Mode().IsRegular() {
+		return found, fmt.Errorf("%s is no regular file", t.path)
+	}
+	var found0 junk
+	found, torn, err := follow(io.NewSectionReader(f, 0, ours.Size()), &found0)
+	if err != nil {
+		return found, fmt.Errorf("read %s: %w", t.path, err)
+	}
+	if found.lines == 0 && found0.lines > 0 {
+		if err := onlyBegun(io.NewSectionReader(f, 0, ours.Size())); err != nil {
+			return found, fmt.Errorf("%s holds something else than an audit record; move it away", t.path)
+		}
+	}
+	*rest = found0
+	t.file, t.size, t.first, t.limit, t.torn = f, ours.Size(), found.first, t.maxSize, torn
+	return found, nil
+}
+
+// onlyBegun returns an error unless every line could be the beginning of a
+// record's first line: the remains of a start that was cut short.
+func onlyBegun(r io.Reader) error {
+	const begin = openSeq + "1" + openLog
+	for lines := newLineReader(r); ; {
+		text, _, err := lines.next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if !bytes.HasPrefix(text, []byte(begin)) && !strings.HasPrefix(begin, string(text)) {
+			return errors.New("something else")
+		}
+	}
+}
+
+// The states of a file that we write.
+type state int
+
+const (
+	absent state = iota // we have none open
+	intact              // as we left it; perhaps somebody wrote to it, which is junk now
+	moved               // another file is at the path, or none
+	shrunk              // somebody cut it
+)
+
+// look compares the file with how we left it.
+func (t *tape) look(rest *junk) (state, error) {
+	if t.file == nil {
+		return absent, nil
+	}
+	ours, err := t.file.Stat()
+	if err != nil {
+		return absent, err
+	}
+	there, err := os.Stat(t.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(ours, there):
+		return moved, nil
+	case err != nil:
+		return absent, err
+	case ours.Size() == t.size:
+		return intact, nil
+	case ours.Size() > t.size:
+		_, torn, err := follow(io.NewSectionReader(t.file, t.size, ours.Size()-t.size), rest)
+		if err != nil {
+			return absent, fmt.Errorf("read %s: %w", t.path, err)
+		}
+		t.log.Error("somebody else writes to the file of the audit record", "path", t.path, "bytes", ours.Size()-t.size)
+		t.size, t.torn = ours.Size(), torn
+		return intact, nil
+	}
+	var left junk
+	found, torn, err := follow(io.NewSectionReader(t.file, 0, ours.Size()), &left)
+	if err != nil {
+		return absent, fmt.Errorf("read %s: %w", t.path, err)
+	}
+	*rest, t.size, t.first, t.torn = left, ours.Size(), found.first, torn
+	return shrunk, nil
+}
+
+// begun notes the number of a header: the first line of a file that had none.
+func (t *tape) begun(seq uint64) {
+	if t.first == 0 {
+		t.first = seq
+	}
+}
+
+// write appends b.
+func (t *tape) write(b []byte) (n int, err error) {
+	if t.stream != nil {
+		n, err = t.stream.Write(b)
+	} else if t.file == nil {
+		return 0, fmt.Errorf("%s is not open", t.path)
+	} else {
+		n, err = t.file.Write(b)
+	}
+	n = max(0, min(n, len(b)))
+	if n < len(b) && err == nil {
+		err = io.ErrShortWrite
+	}
+	t.size += int64(n)
+	return n, err
+}
+
+// full reports whether another file is due.
+func (t *tape) full() bool { return t.limit > 0 && t.size >= t.limit }
+
+// shelve puts the file away under the number of its first line, removes the
+// oldest ones that are too many, and closes it.
+func (t *tape) shelve() error {
+	to := fmt.Sprintf("%s.%016d", t.path, t.first)
+	_, err := os.Lstat(to)
+	if err == nil {
+		err = fmt.Errorf("%s is there already", to)
+	} else if errors.Is(err, fs.ErrNotExist) {
+		err = os.Rename(t.path, to)
+	}
+	if err != nil {
+		t.limit = t.size + t.maxSize // not again at once
+		return err
+	}
+	err = t.close()
+	if old, lerr := t.shelf(); lerr != nil {
+		err = errors.Join(err, lerr)
+	} else if t.keep > 0 && len(old) > t.keep {
+		for _, path := range old[:len(old)-t.keep] {
+			err = errors.Join(err, os.Remove(path))
+		}
+	}
+	if err != nil {
+		t.log.Error("an old file of the audit record is not put away as it should", "err", err)
+	}
+	return nil
+}
+
+// shelf lists the files that were put away, the oldest first.
+func (t *tape) shelf() (paths []string, err error) {
+	dir, base := filepath.Split(t.path)
+	entries, err := os.ReadDir(filepath.Clean(dir + "."))
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		number, ok := strings.CutPrefix(e.Name(), base+".")
+		if _, err := strconv.ParseUint(number, 10, 64); ok && err == nil && len(number) == 16 {
+			paths = append(paths, dir+e.Name())
+		}
+	}
+	slices.Sort(paths)
+	return paths, nil
+}
+
+// shelved reads the newest file that was put away: a process that ended between
+// two files goes on from there.
+func (t *tape) shelved(rest *junk) (found trail, err error) {
+	paths, err := t.shelf()
+	if err != nil || len(paths) == 0 {
+		return found, err
+	}
+	f, err := os.Open(paths[len(paths)-1])
+	if err != nil {
+		return found, err
+	}
+	defer f.Close()
+	found, _, err = follow(f, rest)
+	return found, err
+}
+
+// sync asks for what was written to be put on the disk, and does not wait: a
+// slow disk must not hold up visits.
+func (t *tape) sync() {
+	if t.file == nil || !t.syncing.CompareAndSwap(false, true) {
+		return
+	}
+	f := t.file
+	t.syncs.Go(func() {
+		defer t.syncing.Store(false)
+		if err := f.Sync(); err != nil && !errors.Is(err, fs.ErrClosed) {
+			t.log.Error("the audit record is not on the disk", "err", err)
+		}
+	})
+}
+
+// close puts what was written on the disk and closes the file.
+func (t *tape) close() error {
+	if t.file == nil {
+		return nil
+	}
+	err := errors.Join(t.file.Sync(), t.file.Close())
+	t.syncs.Wait()
+	t.file, t.size, t.first, t.torn = nil, 0, 0, false
+	return err
+}

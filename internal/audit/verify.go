@@ -1,0 +1,667 @@
+package audit
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A Check says what a record is held against.
+type Check struct {
+	// Keys are the keys that may sign. With none, the key of the first header is
+	// taken on trust, which shows what was changed by whoever lacks that key, and
+	// not who made the record.
+	Keys []PublicKey
+	// Heads were noted elsewhere: each must still be in the record. They show what
+	// no signature can: that the end is missing.
+	Heads []Head
+	// Log, when given, is the id of the one record to check among lines of others
+	// and text that is no record, such as what a collector gathers.
+	Log string
+}
+
+// A Source is a file of the record.
+type Source struct {
+	Name string
+	io.Reader
+}
+
+// A Report is what Verify found. Its times and counts are of the lines that are
+// sound, whatever Findings says of the others.
+type Report struct {
+	Log       string `json:"log"`
+	Cluster   string `json:"cluster"`
+	ClusterID string `json:"clusterId,omitempty"`
+	Role      string `json:"role"`
+
+	First       Head      `json:"first"` // with a number above 1, older files are not here
+	Last        Head      `json:"last"`
+	From        time.Time `json:"from"` // of the first header
+	Lines       int64     `json:"lines"`
+	Entries     int64     `json:"entries"`
+	Checkpoints int64     `json:"checkpoints"`
+	Runs        int64     `json:"runs"`       // processes that wrote it
+	Unclean     int64     `json:"unclean"`    // of which did not end as they should
+	Gaps        int64     `json:"gaps"`       // lines that say entries were lost
+	Lost        int64     `json:"lost"`       // how many, in all
+	Torn        int64     `json:"torn"`       // lines that account for bytes that are none
+	OtherLines  int64     `json:"otherLines"` // passed over, with Check.Log
+
+	Keys      []PublicKey `json:"keys"`      // that signed it, in order
+	Pinned    bool        `json:"pinned"`    // the keys were given, not taken on trust
+	Signed    Head        `json:"signed"`    // the last line that a signature vouches for
+	Unsigned  int64       `json:"unsigned"`  // lines after it: whoever has the disk can change them unseen
+	Closed    bool        `json:"closed"`    // the last process ended as it should
+	Unchecked []Head      `json:"unchecked"` // Check.Heads from before the first line
+
+	Findings []Finding `json:"findings"`
+	More     int64     `json:"more,omitempty"` // findings beyond those listed
+}
+
+// OK reports whether the record is what was written, as far as it goes. Gaps,
+// restarts and unsigned lines are no finding: they are for the reader to judge.
+func (r Report) OK() bool { return len(r.Findings) == 0 && r.Lines > 0 }
+
+// A Fault is what is wrong with a record.
+type Fault string
+
+// The faults.
+const (
+	NoHeader     Fault = "noHeader"     // it does not begin with a header
+	Edited       Fault = "edited"       // a line is not what its hash is the hash of
+	Unreadable   Fault = "unreadable"   // text that is no line, and that no line accounts for
+	Cut          Fault = "cut"          // lines are missing
+	Truncated    Fault = "truncated"    // the end is missing
+	Reordered    Fault = "reordered"    // lines are not in their order
+	Repeated     Fault = "repeated"     // a line is there again
+	Forked       Fault = "forked"       // two lines have one number
+	Spliced      Fault = "spliced"      // a line does not follow the one before it, or is another record's
+	UnknownKey   Fault = "unknownKey"   // signed by a key that is not known, or was replaced
+	BadSignature Fault = "badSignature" // lines are not those that were signed
+)
+
+// A Place is a line of a file.
+type Place struct {
+	File      string `json:"file"`
+	Line      int    `json:"line"`                // from 1
+	Seq       uint64 `json:"seq,omitempty"`       // of the line; 0: it has none
+	RequestID string `json:"requestId,omitempty"` // of an entry
+}
+
+// String is "FILE:LINE".
+func (p Place) String() string { return fmt.Sprintf("%s:%d", p.File, p.Line) }
+
+// A Finding is one fault: where it starts, and where it ends or was noticed.
+type Finding struct {
+	Fault  Fault  `json:"fault"`
+	At     Place  `json:"at"`
+	To     Place  `json:"to"`
+	Lines  int64  `json:"lines"` // how many are concerned, missing ones too
+	Detail string `json:"detail"`
+}
+
+// String is a sentence about f. It has no character that moves a terminal's cursor.
+func (f Finding) String() string {
+	return fmt.Sprintf("%s: %s: %s", f.At, f.Fault, f.Detail)
+}
+
+// maxFindings bounds a report about a file that is something else altogether.
+const maxFindings = 1000
+
+// Verify checks a record, offline. The sources are its files, in any order. The
+// error is about reading them; what is wrong with the record is in the report.
+func Verify(c Check, sources ...Source) (Report, error) {
+	v := &verifier{check: c, trusted: map[string]PublicKey{}, doubted: map[string]PublicKey{}, retired: map[string]bool{},
+		noted: map[uint64]note{}, brokenAt: -1, strangersAt: -1, badAt: -1}
+	v.report.Log, v.report.Pinned = c.Log, len(c.Keys) > 0
+	for _, k := range c.Keys {
+		v.trusted[k.ID()] = k
+	}
+	for _, h := range c.Heads {
+		v.noted[h.Seq] = note{}
+	}
+	for _, s := range inOrder(sources) {
+		v.at = Place{File: s.Name}
+		v.ended = true
+		lines := newLineReader(s)
+		for {
+			text, ended, err := lines.next()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				return v.report, fmt.Errorf("read %s: %w", s.Name, err)
+			}
+			v.at = Place{File: s.Name, Line: v.at.Line + 1}
+			v.ended = ended
+			v.read(text)
+		}
+	}
+	v.finish()
+	return v.report, nil
+}
+
+// inOrder sorts files by the number of their first line, when all have one.
+func inOrder(sources []Source) []Source {
+	type numbered struct {
+		Source
+		seq uint64
+	}
+	var all []numbered
+	for _, s := range sources {
+		r := bufio.NewReader(s)
+		begin, _ := r.Peek(len(openSeq) + 20) // an error comes again at the read
+		n := numbered{Source: Source{s.Name, r}}
+		rest, ok := bytes.CutPrefix(begin, []byte(openSeq))
+		for ok && len(rest) > 0 && rest[0] >= '0' && rest[0] <= '9' && n.seq < maxSeq {
+			n.seq, rest = n.seq*10+uint64(rest[0]-'0'), rest[1:]
+		}
+		all = append(all, n)
+	}
+	if !slices.ContainsFunc(all, func(n numbered) bool { return n.seq == 0 }) {
+		slices.SortStableFunc(all, func(a, b numbered) int { return cmp.Compare(a.seq, b.seq) })
+	}
+	out := make([]Source, len(all))
+	for i, n := range all {
+		out[i] = n.Source
+	}
+	return out
+}
+
+// A verifier reads a record once. It keeps 24 bytes a line.
+type verifier struct {
+	check  Check
+	report Report
+	at     Place // the line in hand
+	ended  bool  // it has its line feed
+
+	begun bool
+	clean bool // the tip, or the line before changes of keys, ends a file or a run
+	tip   tip  // the line that the next one must follow
+	fork  tip  // the last of a branch beside it
+	seen  []sighting
+	index map[uint64]int // of seen; made when it is first needed
+	holes []hole
+
+	odd pending // text after the tip that is no sound line
+
+	trusted, doubted map[string]PublicKey // by id
+	retired          map[string]bool
+	since            Place // the first line that no signature vouches for yet
+
+	brokenAt    int // the finding of a break that no signature has judged yet; -1: none
+	broken      brk
+	strangersAt int // the finding that the line before is a stranger of; -1: none
+	badAt       int // the finding of bad signatures since the last good one; -1: none
+
+	noted map[uint64]note // of Check.Heads
+}
+
+// A tip is a line, and what the next one may name as the one before it.
+type tip struct {
+	Place
+	hash, real Hash // as the line says, and as it is
+	wild       bool // it is not readable, so any
+}
+
+func (t tip) leadsTo(prev Hash) bool { return t.wild || prev == t.hash || prev == t.real }
+
+// A sighting is a line that was accepted.
+type sighting struct{ seq, hash, prev uint64 }
+
+func short(h Hash) uint64 { return binary.BigEndian.Uint64(h[:]) }
+
+// A hole is a run of numbers that were passed over.
+type hole struct {
+	from, to uint64
+	filled   int64
+	finding  int
+}
+
+// pending is text that is no sound line, until it is known what to make of it.
+type pending struct {
+	junk
+	at    Place // the first of it
+	whole int   // how many have the layout of a line
+	last  tip   // the last of it, when that has
+	cut   bool  // it ends without a line feed
+}
+
+// A brk is a place where the chain breaks though the numbers go on.
+type brk struct{ before, since Place }
+
+// A note is what became of a head that was noted elsewhere.
+type note struct {
+	met   bool // there is a line with the number
+	at    Place
+	found bool // and it is the one
+}
+
+func (v *verifier) find(f Fault, at, to Place, lines int64, format string, args ...any) int {
+	if len(v.report.Findings) == maxFindings {
+		v.report.More++
+		return -1
+	}
+	v.report.Findings = append(v.report.Findings, Finding{f, at, to, lines, fmt.Sprintf(format, args...)})
+	return len(v.report.Findings) - 1
+}
+
+// read takes in one line of text.
+func (v *verifier) read(text []byte) {
+	l, err := ParseLine(text)
+	if v.check.Log != "" && (err != nil || l.Log != v.check.Log) {
+		v.report.OtherLines++
+		return
+	}
+	if err == nil {
+		v.at.Seq, v.at.RequestID = l.Seq, requestID(l)
+	}
+	if err != nil || !l.Sound() {
+		v.oddity(text, l, err == nil)
+		return
+	}
+	if v.report.Log == "" {
+		v.report.Log = l.Log
+	}
+	if l.Log != v.report.Log {
+		v.stranger(l)
+		return
+	}
+	v.strangersAt = -1
+	v.report.Lines++
+	if n, ok := v.noted[l.Seq]; ok {
+		if !n.met {
+			n.met, n.at = true, v.at
+		}
+		n.found = n.found || slices.Contains(v.check.Heads, l.Head())
+		v.noted[l.Seq] = n
+	}
+	switch {
+	case !v.begun:
+		v.begin(l)
+	case l.Seq > v.tip.Seq:
+		v.follow(l)
+	default:
+		v.late(l)
+		return
+	}
+	v.tip = tip{Place: v.at, hash: l.Hash, real: l.Hash}
+	v.remember(l)
+	v.report.Last = l.Head()
+	v.report.Closed = false
+	if v.since.Line == 0 {
+		v.since = v.at
+	}
+	v.report.Unsigned++
+	v.content(l)
+}
+
+// oddity takes in text that is no sound line.
+func (v *verifier) oddity(text []byte, l Line, layout bool) {
+	if v.odd.lines == 0 {
+		v.odd.at = v.at
+	}
+	v.odd.add(text)
+	v.odd.cut = !v.ended
+	v.odd.last = tip{Place: v.at, wild: true}
+	if layout {
+		v.odd.whole++
+		v.odd.last = tip{Place: v.at, hash: l.Hash, real: sha256.Sum256(l.payload)}
+	}
+}
+
+// stranger takes in a line of another record.
+func (v *verifier) stranger(l Line) {
+	v.judge(0)
+	if v.strangersAt >= 0 {
+		f := &v.report.Findings[v.strangersAt]
+		f.To, f.Lines = v.at, f.Lines+1
+	} else {
+		v.strangersAt = v.find(Spliced, v.at, v.at, 1, "a line of another record, %s", l.Log)
+	}
+	if h, err := contentOf[Header](l, lenient); err == nil && l.Kind == KindHeader && v.strangersAt >= 0 {
+		v.report.Findings[v.strangersAt].Detail = fmt.Sprintf("a line of another record, %s, of the role %q in the cluster %q", l.Log, short64(h.Role), short64(h.Cluster))
+	}
+}
+
+func short64(s string) string { return s[:min(len(s), 64)] }
+
+// begin takes the first line.
+func (v *verifier) begin(l Line) {
+	v.begun = true
+	v.report.First = l.Head()
+	if l.Kind == KindHeader {
+		return // text before it waits for a line that accounts for it
+	}
+	if v.odd.lines == 0 {
+		v.find(NoHeader, v.at, v.at, 1, "the record does not begin with a header, so it does not say whose it is")
+	}
+	v.judge(uint64(v.odd.lines))
+}
+
+// follow takes a line with a higher number than the tip's.
+func (v *verifier) follow(l Line) {
+	missing := l.Seq - v.tip.Seq - 1
+	odd := uint64(v.odd.lines)
+	from := v.tip
+	switch {
+	case odd > 0 && missing == 0 && from.leadsTo(l.Prev):
+		// Nothing is missing: perhaps l or the next line accounts for the text.
+		if l.Kind != KindHeader && l.Kind != KindKey && l.Kind != KindTorn {
+			v.judge(0)
+		}
+		return
+	case odd > 0:
+		if odd == missing {
+			from = v.odd.last
+		} else {
+			from.wild = true
+		}
+		v.judge(missing)
+		if missing = missing - min(odd, missing); missing == 0 && from.leadsTo(l.Prev) {
+			return
+		}
+	}
+	switch {
+	case missing > 0:
+		at := v.find(Cut, v.at, v.at, int64(missing), "lines are missing before this one: %s", numbers(l.Seq-missing, l.Seq-1))
+		v.holes = append(v.holes, hole{from: l.Seq - missing, to: l.Seq - 1, finding: at})
+	case from.leadsTo(l.Prev), v.fork.Seq == v.tip.Seq && v.fork.leadsTo(l.Prev):
+	default:
+		v.brokenAt = v.find(Spliced, v.at, v.at, 1, "does not follow the line before it, %s: one of them is not what was written", v.tip.Place)
+		v.broken = brk{before: v.tip.Place, since: v.since}
+	}
+}
+
+func numbers(from, to uint64) string {
+	if from == to {
+		return fmt.Sprintf("number %d", from)
+	}
+	return fmt.Sprintf("numbers %d to %d", from, to)
+}
+
+// judge gives up waiting for a line that accounts for the text that is none.
+// missing is how many numbers are missing where it stands.
+func (v *verifier) judge(missing uint64) {
+	o := &v.odd
+	if o.lines == 0 {
+		return
+	}
+	defer func() { v.odd = pending{} }()
+	at := o.at
+	if missing > 0 && at.Seq == 0 && v.tip.Line > 0 {
+		at.Seq = v.tip.Seq + 1
+	}
+	f, what := Unreadable, "text that is no line of a record"
+	if o.whole > 0 {
+		f, what = Edited, "not what its hash is the hash of"
+	}
+	if missing == 0 && v.tip.Line > 0 {
+		what += ", where no line is missing"
+	} else if f == Unreadable {
+		what += ", where a line should be"
+	}
+	v.find(f, at, o.last.Place, int64(o.lines), "%s", what)
+}
+
+// late takes a line whose number has been passed.
+func (v *verifier) late(l Line) {
+	v.judge(0)
+	if i := slices.IndexFunc(v.holes, func(h hole) bool { return h.from <= l.Seq && l.Seq <= h.to }); i >= 0 {
+		if s, ok := v.sighted(l.Seq); !ok {
+			before, okBefore := v.sighted(l.Seq - 1)
+			after, okAfter := v.sighted(l.Seq + 1)
+			if okBefore && before.hash != short(l.Prev) || okAfter && after.prev != short(l.Hash) {
+				v.find(Spliced, v.at, v.at, 1, "does not fit between the lines %d and %d", l.Seq-1, l.Seq+1)
+				return
+			}
+			v.holes[i].filled++
+			v.remember(l)
+			return
+		} else if s.hash == short(l.Hash) {
+			v.again(Repeated, "the line with this number is there already")
+			return
+		}
+	}
+	s, ok := v.sighted(l.Seq)
+	switch {
+	case !ok && l.Seq < v.report.First.Seq:
+		v.again(Reordered, "belongs before the first line")
+	case ok && s.hash == short(l.Hash):
+		v.again(Repeated, "the line with this number is there already")
+	default:
+		v.again(Forked, "another line has this number too")
+		v.fork = tip{Place: v.at, hash: l.Hash, real: l.Hash}
+	}
+}
+
+// again adds the line in hand to the finding of the line before it, or makes one.
+func (v *verifier) again(f Fault, detail string) {
+	if n := len(v.report.Findings); n > 0 {
+		last := &v.report.Findings[n-1]
+		if last.Fault == f && last.To.File == v.at.File && last.To.Line == v.at.Line-1 {
+			last.To, last.Lines = v.at, last.Lines+1
+			return
+		}
+	}
+	v.find(f, v.at, v.at, 1, "%s", detail)
+}
+
+func (v *verifier) remember(l Line) {
+	if v.index != nil {
+		v.index[l.Seq] = len(v.seen)
+	}
+	v.seen = append(v.seen, sighting{l.Seq, short(l.Hash), short(l.Prev)})
+}
+
+func (v *verifier) sighted(seq uint64) (sighting, bool) {
+	if v.index == nil {
+		v.index = make(map[uint64]int, len(v.seen))
+		for i, s := range v.seen {
+			v.index[s.seq] = i
+		}
+	}
+	i, ok := v.index[seq]
+	if !ok {
+		return sighting{}, false
+	}
+	return v.seen[i], true
+}
+
+// content takes in what a line in its order says.
+func (v *verifier) content(l Line) {
+	var err error
+	clean := v.clean
+	v.clean = clean && l.Kind == KindKey
+	switch l.Kind {
+	case KindEntry:
+		v.report.Entries++
+	case KindHeader:
+		var h Header
+		if h, err = contentOf[Header](l, lenient); err == nil {
+			v.header(l, h, clean)
+		}
+	case KindCheckpoint:
+		var c Checkpoint
+		if c, err = contentOf[Checkpoint](l, lenient); err == nil {
+			v.report.Checkpoints++
+			v.report.Closed, v.clean = c.End == EndOfRun, c.End != ""
+			v.signature(l, c.KeyID)
+		}
+	case KindKey:
+		var c KeyChange
+		if c, err = contentOf[KeyChange](l, lenient); err == nil && v.signature(l, c.By) {
+			delete(v.trusted, c.By)
+			v.retired[c.By] = true
+			v.trust(c.Key)
+		}
+	case KindGap:
+		var g Gap
+		if g, err = contentOf[Gap](l, lenient); err == nil {
+			v.report.Gaps++
+			v.report.Lost += max(0, g.Lost)
+		}
+	case KindTorn:
+		var t Torn
+		if t, err = contentOf[Torn](l, lenient); err == nil {
+			v.torn(t)
+		}
+	}
+	if err != nil {
+		v.find(Unreadable, v.at, v.at, 1, "does not say what a line of its kind says")
+	}
+}
+
+func (v *verifier) torn(t Torn) {
+	v.report.Torn++
+	switch {
+	case v.odd.is(t):
+		v.odd = pending{}
+	case v.odd.lines > 0:
+		v.judge(0)
+	case v.check.Log == "": // text that is no line is passed over there
+		v.find(Cut, v.at, v.at, 1, "the %d bytes that this line accounts for are not here", t.Bytes)
+	}
+}
+
+// header takes in a header; clean: what was before it ended as it should.
+func (v *verifier) header(l Line, h Header, clean bool) {
+	r := &v.report
+	if r.Cluster == "" {
+		r.Cluster, r.ClusterID, r.Role, r.From = h.Cluster, h.ClusterID, h.Role, h.Time
+	} else if h.Cluster != r.Cluster || h.Role != r.Role {
+		v.find(Spliced, v.at, v.at, 1, "the header is of the role %q in the cluster %q", short64(h.Role), short64(h.Cluster))
+	}
+	if h.Why == Started || h.Why == Restarted {
+		r.Runs++
+		if h.Why == Restarted && r.Lines > 1 && !clean {
+			r.Unclean++
+		}
+	}
+	id := h.Key.ID()
+	_, known := v.trusted[id]
+	switch {
+	case known:
+		v.trust(h.Key)
+	case v.retired[id]:
+		v.find(UnknownKey, v.at, v.at, 1, "the key %s was replaced before", id)
+		v.doubted[id] = h.Key
+	case !r.Pinned && len(r.Keys) == 0:
+		v.trust(h.Key)
+	default:
+		v.find(UnknownKey, v.at, v.at, 1, "the key %s is not known", h.Key)
+		v.doubted[id] = h.Key
+	}
+	v.signature(l, id)
+}
+
+func (v *verifier) trust(k PublicKey) {
+	v.trusted[k.ID()] = k
+	if !slices.Contains(v.report.Keys, k) {
+		v.report.Keys = append(v.report.Keys, k)
+	}
+}
+
+// signature checks the signature of a line. It returns true for a good one by a
+// key that is trusted, which vouches for every line before it.
+func (v *verifier) signature(l Line, id string) bool {
+	key, known := v.trusted[id]
+	doubted, named := v.doubted[id]
+	switch {
+	case known:
+	case named: // said already
+		key = doubted
+	case v.retired[id]:
+		v.find(UnknownKey, v.at, v.at, 1, "signed by the key %.16s, which was replaced before", id)
+		return false
+	default:
+		v.find(UnknownKey, v.at, v.at, 1, "signed by the key %q, which is not known", id[:min(len(id), 16)])
+		return false
+	}
+	text, sig, ok := l.signature()
+	if !ok || !key.verify(text, sig) {
+		if v.badAt >= 0 {
+			f := &v.report.Findings[v.badAt]
+			f.To, f.Lines = v.at, f.Lines+v.report.Unsigned
+		} else {
+			v.badAt = v.find(BadSignature, v.since, v.at, v.report.Unsigned, "the lines from here to %s are not those that were signed", v.at)
+		}
+		return false
+	}
+	if !known {
+		return false
+	}
+	v.badAt = -1
+	if v.brokenAt >= 0 && v.broken.since.Line > 0 {
+		// What follows the break is vouched for, so the line before it is wrong.
+		f := &v.report.Findings[v.brokenAt]
+		f.At, f.To = v.broken.before, f.At
+		f.Detail = fmt.Sprintf("not the line that the next one follows: it, and perhaps lines before it back to %s, were replaced", v.broken.since)
+	}
+	v.brokenAt = -1
+	v.since, v.report.Unsigned = Place{}, 0
+	v.report.Signed = l.Head()
+	return true
+}
+
+// finish judges what only the end can tell.
+func (v *verifier) finish() {
+	r := &v.report
+	cut := v.odd.cut && v.odd.lines > 0
+	if cut && v.odd.lines == 1 {
+		v.find(Truncated, v.odd.at, v.odd.at, 1, "the record ends in the middle of a line")
+	} else if v.odd.lines > 0 {
+		v.judge(1)
+		if cut {
+			v.find(Truncated, v.at, v.at, 1, "the record ends in the middle of a line")
+		}
+	} else if !v.ended && v.check.Log == "" {
+		v.find(Truncated, v.at, v.at, 1, "the last line has no end")
+	}
+	v.odd = pending{}
+	for _, h := range v.holes {
+		if h.finding < 0 {
+			continue
+		}
+		f := &r.Findings[h.finding]
+		switch size := int64(h.to - h.from + 1); {
+		case h.filled == size:
+			f.Fault, f.Detail = Reordered, fmt.Sprintf("this line comes too early: %s come after it", numbers(h.from, h.to))
+		case h.filled > 0:
+			f.Lines = size - h.filled
+			f.Detail = fmt.Sprintf("lines are missing before this one, of %s; others of them come after it", numbers(h.from, h.to))
+		}
+	}
+	for _, h := range v.check.Heads {
+		switch n := v.noted[h.Seq]; {
+		case n.found && n.met:
+		case n.met:
+			v.find(Forked, n.at, n.at, 1, "not the line %d that was noted elsewhere: the record was written anew", h.Seq)
+		case !v.begun || h.Seq > v.tip.Seq:
+			v.find(Truncated, v.tip.Place, v.tip.Place, int64(h.Seq-v.tip.Seq), "the end is missing: a line with the number %d was noted elsewhere, and the record ends with %d", h.Seq, v.tip.Seq)
+		case h.Seq < r.First.Seq:
+			r.Unchecked = append(r.Unchecked, h)
+		}
+	}
+}
+
+// requestID finds the audit id of an entry without decoding all of it: it is
+// the second field.
+func requestID(l Line) string {
+	if l.Kind != KindEntry {
+		return ""
+	}
+	_, rest, ok := bytes.Cut(l.body, []byte(`"requestId":"`))
+	id, _, end := bytes.Cut(rest[:min(len(rest), 64)], []byte{'"'})
+	if !ok || !end || bytes.ContainsRune(id, '\\') {
+		return ""
+	}
+	return strings.ToValidUTF8(string(id), "�")
+}
