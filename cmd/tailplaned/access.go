@@ -4,18 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"os"
-	"runtime/debug"
-	"strings"
+	"net/http"
 	"sync"
 	"time"
+
+	"k8s.io/client-go/rest"
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/kube"
-	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/signin/signinkube"
 	"github.com/tailplane/tailplane/internal/tailnet"
@@ -26,112 +24,160 @@ import (
 const startLimit = 30 * time.Second
 
 // runAccess wires the sign-in API: tailnet -> door -> desk -> store.
-func runAccess(ctx context.Context, f flags, set settings.File, log *slog.Logger) error {
-	record, closeRecord, err := openRecord(set.Audit.File)
-	if err != nil {
-		return err
-	}
-	defer closeRecord()
-	config, err := kube.Config(f.kubeconfig)
+func runAccess(ctx context.Context, p *process, working func()) error {
+	config, err := kube.Config(p.kubeconfig)
 	if err != nil {
 		return err
 	}
 	if err := kube.Reach(ctx, config, startLimit); err != nil {
 		return err
 	}
-	store, err := signinkube.NewStore(config, set.Signin.Namespace, nil)
+	store, err := signinkube.NewStore(config, p.set.Signin.Namespace, p.set.Signin.TokenAudiences)
 	if err != nil {
 		return err
 	}
-	node, err := newNode(set, log)
+	secret, err := signinkube.NewClusterKey(config, p.set.Signin.SystemNamespace)
 	if err != nil {
 		return err
 	}
-	ca, err := set.Cluster.CA()
+	node, err := newNode(p.set, p.log)
 	if err != nil {
 		return err
 	}
-	desk := &signin.Desk{
-		Store: store,
-		Cluster: signin.ClusterInfo{Name: set.Cluster.Name, ServerURL: set.Cluster.Server, CAData: ca,
-			InsecureSkipTLSVerify: set.Cluster.InsecureSkipTLSVerify, Labels: set.Cluster.Labels, Version: version()},
-		Prefix: set.Names.Prefix, MaxPerLogin: set.Signin.MaxPerLogin,
-		RetryAfter: time.Duration(set.API.RetryAfter), MaxWait: time.Duration(set.API.MaxWait), Now: time.Now,
+	info, err := clusterInfo(ctx, config, p)
+	if err != nil {
+		return err
 	}
-	policy := set.AccessPolicy()
+	record, closeRecord, err := openRecord(p.set.Audit.File)
+	if err != nil {
+		return err
+	}
+	write := func(e audit.Entry) error {
+		err := record.Write(e)
+		p.metrics.Recorded(e, err)
+		return err
+	}
+	keys, policy := new(keyring), p.set.AccessPolicy()
 	way := &door.Door{
-		Names: node.Names, Identify: node.Identify, Record: record.Write, Limits: limits(set.API.Limits), Log: log, Now: time.Now,
+		Names: node.Names, Record: write, Limits: limits(p.set.API.Limits), Log: p.log, Now: time.Now,
+		Key: keys.get, Measure: p.metrics.Door("tailnet"),
+		Identify: func(r *http.Request) (access.Caller, error) {
+			defer func(began time.Time) { p.metrics.Identified(time.Since(began)) }(time.Now())
+			return node.Identify(r)
+		},
 		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
 			return access.Decide(c, v, policy, now)
 		},
 	}
+	if p.set.Audit.Required {
+		way.MustRecord = []access.Verb{access.SigninLogin, access.SigninKubeconfig}
+	}
+	desk := &signin.Desk{
+		Store: p.metrics.Counted(store), Cluster: info, Key: keys.get, Prefix: p.set.Names.Prefix, MaxPerLogin: p.set.Signin.MaxPerLogin,
+		RetryAfter: time.Duration(p.set.API.RetryAfter), MaxWait: time.Duration(p.set.API.MaxWait), Now: time.Now,
+		Ended: func(_ signin.Signin, why signin.Cause) { p.metrics.Ended(why) },
+	}
+	guard := &signin.Guard{
+		Store: store, Devices: node.Devices, Changed: node.Changed, Tailnet: func() string { return node.Status().Tailnet },
+		Policy: policy, Interval: time.Duration(p.set.Signin.GrantCheckInterval), Log: p.log, Now: time.Now,
+		Tell: func(s signin.Signin, f signin.Finding) { tell(p, node.Status(), write, s, f) },
+	}
+	watchAccess(p, config, node, store, keys)
 
-	// The node outlives the door: connections end with it.
+	// Who waits on whom at the end: the door lets its visitors finish, the record
+	// takes what they did, and the node, on whose connections they are, goes last.
 	nodeCtx, leave := context.WithCancel(context.WithoutCancel(ctx))
+	defer leave()
 	ctx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	errs := make([]error, 2)
-	wg.Go(func() { defer cancel(); errs[0] = node.Run(nodeCtx) })
-	wg.Go(func() { defer cancel(); errs[1] = store.Run(ctx) })
-	err = serve(ctx, way, node, desk, log)
-	leave()
+	defer cancel()
+	var wg, atNode sync.WaitGroup
+	var nodeErr, storeErr, guardErr error
+	atNode.Go(func() { defer cancel(); nodeErr = node.Run(nodeCtx) })
+	wg.Go(func() { defer cancel(); storeErr = store.Run(ctx) })
+	wg.Go(func() { keys.fill(ctx, secret, p.log) })
+	ln, err := node.Listen(ctx)
+	if err == nil {
+		p.log.Info("access is serving", "names", node.Names(), "cluster", info.Name, "id", info.ID, "version", info.Version)
+		working()
+		wg.Go(func() { defer cancel(); guardErr = guard.Run(ctx) })
+		err = way.Run(ctx, ln, node.ConnContext, desk.Routes()...)
+	} else if ctx.Err() != nil {
+		err = nil // asked to stop, or whoever ended it says why
+	}
 	cancel()
 	wg.Wait()
-	return errors.Join(append(errs, err)...)
+	err = errors.Join(err, closeRecord())
+	leave()
+	atNode.Wait()
+	return errors.Join(nodeErr, storeErr, guardErr, err)
 }
 
-func serve(ctx context.Context, way *door.Door, node *tailnet.Node, desk *signin.Desk, log *slog.Logger) error {
-	ln, err := node.Listen(ctx)
+// clusterInfo is what people are told of the cluster.
+func clusterInfo(ctx context.Context, config *rest.Config, p *process) (signin.ClusterInfo, error) {
+	c := p.set.Cluster
+	ca, err := c.CA()
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil // asked to stop, or whoever ended it says why
-		}
-		return err
+		return signin.ClusterInfo{}, err
 	}
-	log.Info("access is serving", "names", node.Names(), "cluster", desk.Cluster.Name, "version", version())
-	return way.Run(ctx, ln, node.ConnContext, desk.Routes()...)
-}
-
-func newNode(set settings.File, log *slog.Logger) (*tailnet.Node, error) {
-	var key tailnet.Secret
-	if path := set.Tailnet.AuthKeyFile; path != "" {
-		b, err := os.ReadFile(path)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, fmt.Errorf("tailnet.authKeyFile: %w", err)
-		}
-		if err != nil {
-			log.Warn("the file of the auth key is not there; going on without a key", "path", path)
-		}
-		key = tailnet.NewSecret(strings.TrimSpace(string(b)))
-	}
-	t := set.Tailnet
-	return tailnet.New(tailnet.Config{Hostname: t.Hostname, Tags: t.Tags, ControlURL: t.ControlURL, AuthKey: key, StateDir: t.StateDir,
-		Port: t.Port, InsecureHTTP: t.InsecureHTTP, Capability: set.Signin.Capability, Log: log})
-}
-
-func openRecord(path string) (*audit.Log, func(), error) {
-	if path == "-" {
-		return audit.NewLog(os.Stdout), func() {}, nil
-	}
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	hash, err := signin.CAHash(ca)
 	if err != nil {
-		return nil, nil, fmt.Errorf("audit.file: %w", err)
+		return signin.ClusterInfo{}, fmt.Errorf("cluster.caFile: %w", err)
 	}
-	return audit.NewLog(file), func() { file.Close() }, nil
+	id, err := clusterID(ctx, config, c.ID, hash, p.log)
+	return signin.ClusterInfo{Name: c.Name, ID: id, ServerURL: c.Server, CAData: ca, CAHash: hash,
+		InsecureSkipTLSVerify: c.InsecureSkipTLSVerify, Labels: c.Labels, Version: version()}, err
 }
 
-func limits(l settings.Limits) door.Limits {
-	rate := func(r settings.Rate) door.Rate { return door.Rate{PerMinute: r.PerMinute, Burst: r.Burst} }
-	return door.Limits{
-		Verbs: map[access.Verb]door.Rate{access.SigninLogin: rate(l.Login), access.SigninKubeconfig: rate(l.Kubeconfig)},
-		Other: rate(l.Others), All: rate(l.All), WaitersPerCaller: 4, Waiters: 1000,
-	}
+// watchAccess shows how the access server is.
+func watchAccess(p *process, config *rest.Config, node *tailnet.Node, store *signinkube.Store, keys *keyring) {
+	p.health.Check("tailnet", func(context.Context) error {
+		if st := node.Status(); !st.Running() {
+			return fmt.Errorf("the node is %s", st.State)
+		}
+		return nil
+	})
+	p.health.Check("kubernetes", reachable(config))
+	p.health.Check("signins", func(context.Context) error {
+		if !store.Synced() {
+			return errors.New("the cache of sign-ins is not filled")
+		}
+		return nil
+	})
+	p.health.Check("clusterKey", keys.check)
+	p.metrics.Signins(store.All)
+	p.metrics.Gauge("tailplane_tailnet_up", "1 while the node is in its tailnet.", func() (float64, bool) {
+		if node.Status().Running() {
+			return 1, true
+		}
+		return 0, true
+	})
+	p.metrics.Gauge("tailplane_node_key_expiry_seconds", "Time until somebody must sign the node in again; absent when nobody must.", func() (float64, bool) {
+		at := node.Status().KeyExpiry
+		return time.Until(at).Seconds(), !at.IsZero()
+	})
 }
 
-// version is the module's version as the build knows it.
-func version() string {
-	if b, ok := debug.ReadBuildInfo(); ok && b.Main.Version != "" {
-		return b.Main.Version
+// reachable is the readiness check of everything that needs the API server.
+func reachable(config *rest.Config) func(context.Context) error {
+	return func(ctx context.Context) error { return kube.Reach(ctx, config, startLimit) }
+}
+
+// tell records that a sign-in ended or got shorter although nobody asked.
+func tell(p *process, self tailnet.Status, write func(audit.Entry) error, s signin.Signin, f signin.Finding) {
+	now := time.Now()
+	e := audit.Entry{Time: now, RequestID: audit.NewID(now), Surface: "process", Verb: access.SigninEnd, Object: s.Name, Reason: f.Reason, Result: audit.Done,
+		Actor: audit.Actor{NodeID: self.ID, Via: access.ViaTailnet},
+		Args:  map[string]string{"login": s.Owner.Login, "device": s.Owner.DeviceName, "role": string(s.Role)}}
+	if len(self.Names) > 0 {
+		e.Actor.Node = self.Names[0]
 	}
-	return "(devel)"
+	if f.End {
+		p.metrics.Ended(signin.CauseGrant)
+	} else {
+		e.Verb, e.Args["period"] = access.SigninShorten, f.Period.String()
+	}
+	p.log.Info("the tailnet withdrew what a sign-in rests on", "signin", s.Name, "login", s.Owner.Login, "reason", f.Reason, "audit", e.RequestID)
+	if err := write(e); err != nil {
+		p.log.Error("audit entry lost", "audit", e.RequestID, "err", err)
+	}
 }
