@@ -1,0 +1,90 @@
+{{/* Names are fixed, not the release's: the admission policies and what the
+     programs look for in the cluster have one name each, so there is one
+     installation in a cluster. */}}
+
+{{/* The account that plays a part: its own, or the one that plays all. */}}
+{{- define "tailplane.account" -}}
+{{- if .root.Values.all.enabled }}tailplane{{ else }}tailplane-{{ .part }}{{ end }}
+{{- end }}
+
+{{/* What the admission policies know an account by. */}}
+{{- define "tailplane.username" -}}
+system:serviceaccount:{{ .root.Release.Namespace }}:{{ include "tailplane.account" . }}
+{{- end }}
+
+{{/* How many nodes of the tailnet there are: each has a state of its own. */}}
+{{- define "tailplane.nodes" -}}
+{{- if .Values.all.enabled }}1{{ else if .Values.access.enabled }}{{ .Values.access.replicas }}{{ else }}0{{ end }}
+{{- end }}
+
+{{/* The Secrets that the access server may read and write, as a JSON list. */}}
+{{- define "tailplane.accessSecrets" -}}
+{{- $names := list }}
+{{- range $i := until (int (include "tailplane.nodes" .)) }}
+{{- $names = append $names (printf "tailplane-access-%d" $i) }}
+{{- end }}
+{{- append $names "tailplane-cluster-key" | toJson }}
+{{- end }}
+
+{{/* Labels of an object: {root, part}; part may be missing. */}}
+{{- define "tailplane.labels" -}}
+app.kubernetes.io/name: tailplane
+{{- with .part }}
+app.kubernetes.io/component: {{ . }}
+{{- end }}
+app.kubernetes.io/part-of: tailplane
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+{{- end }}
+
+{{/* Labels by which the pods of a part are found; they never change. */}}
+{{- define "tailplane.selector" -}}
+app.kubernetes.io/name: tailplane
+app.kubernetes.io/component: {{ .part }}
+{{- end }}
+
+{{- define "tailplane.image" -}}
+{{- $i := .Values.image -}}
+{{ $i.repository }}{{ if $i.digest }}@{{ $i.digest }}{{ else }}:{{ $i.tag | default .Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{/* A list of strings in CEL. The schema admits no quotes in them. */}}
+{{- define "tailplane.cel" -}}
+[{{ range $i, $s := . }}{{ if $i }}, {{ end }}'{{ $s }}'{{ end }}]
+{{- end }}
+
+{{/* What cannot be said in the schema, or not in words: everything that is wrong,
+     at once. */}}
+{{- define "tailplane.check" -}}
+{{- $v := .Values }}
+{{- $bad := list }}
+{{- $access := or $v.access.enabled $v.all.enabled }}
+{{- if not $v.image.repository }}
+{{- $bad = append $bad "image.repository is missing: where the image of tailplaned is" }}
+{{- end }}
+{{- if not $v.signin.roles }}
+{{- $bad = append $bad "signin.roles is missing: list the ClusterRoles that may be given out, such as [view, edit]" }}
+{{- end }}
+{{- if and $access (not $v.cluster.name) }}
+{{- $bad = append $bad "cluster.name is missing: what people know the cluster by, such as prod-eu" }}
+{{- end }}
+{{- if and $access (not $v.cluster.server) }}
+{{- $bad = append $bad "cluster.server is missing: the API server's URL as people reach it" }}
+{{- end }}
+{{- if and $access (not $v.cluster.caData) (not $v.cluster.caFromPod) }}
+{{- $bad = append $bad "cluster.caData is missing: the certificate authority of the API server as people reach it, as PEM; or set cluster.caFromPod if it is the one that pods have" }}
+{{- end }}
+{{- if and $v.cluster.caData $v.cluster.caFromPod }}
+{{- $bad = append $bad "cluster.caData and cluster.caFromPod are both set; keep one" }}
+{{- end }}
+{{- if and $v.all.enabled (or $v.access.enabled $v.operator.enabled) }}
+{{- $bad = append $bad "all.enabled plays access and operator in one process: set access.enabled and operator.enabled to false" }}
+{{- end }}
+{{- if eq $v.signin.namespace .Release.Namespace }}
+{{- $bad = append $bad (printf "signin.namespace is the chart's own namespace %s: whoever may make tokens for sign-ins could make one for the operator; give the sign-ins a namespace of their own" .Release.Namespace) }}
+{{- end }}
+{{- if $bad }}
+{{- fail (printf "\n\n- %s\n" (join "\n- " $bad)) }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,111 @@
+{{/* The pod of a part: {root, part, values, config}. It satisfies the restricted
+     Pod Security Standard, writes only to the volumes it names, and is given a
+     token because it speaks to the API server. */}}
+{{- define "tailplane.pod" -}}
+{{- $v := .root.Values -}}
+metadata:
+  labels:
+    {{- include "tailplane.selector" . | nindent 4 }}
+    app.kubernetes.io/part-of: tailplane
+  annotations:
+    # Settings are read at the start only.
+    tailplane.dev/settings: {{ .settings | sha256sum | trunc 16 | quote }}
+    {{- with .values.podAnnotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+  serviceAccountName: {{ if eq .part "all" }}tailplane{{ else }}tailplane-{{ .part }}{{ end }}
+  automountServiceAccountToken: true
+  enableServiceLinks: false
+  terminationGracePeriodSeconds: 45
+  {{- with $v.priorityClassName }}
+  priorityClassName: {{ . }}
+  {{- end }}
+  {{- with $v.image.pullSecrets }}
+  imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+  {{- end }}
+  securityContext:
+    runAsNonRoot: true
+    runAsUser: 65532
+    runAsGroup: 65532
+    fsGroup: 65532
+    seccompProfile: {type: RuntimeDefault}
+  {{- with .values.nodeSelector }}
+  nodeSelector:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .values.tolerations }}
+  tolerations:
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- if gt (int (.values.replicas | default 1)) 1 }}
+  topologySpreadConstraints:
+  {{- range $key := list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
+  - maxSkew: 1
+    topologyKey: {{ $key }}
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- include "tailplane.selector" $ | nindent 8 }}
+  {{- end }}
+  {{- end }}
+  containers:
+  - name: tailplaned
+    image: {{ include "tailplane.image" .root | quote }}
+    imagePullPolicy: {{ $v.image.pullPolicy }}
+    args: [{{ .part }}, "--config=/etc/tailplane/{{ .config }}", "--log-level={{ $v.logLevel }}"]
+    {{- if ne .part "operator" }}
+    env:
+    - name: POD_NAME # each replica has settings of its own, named after its pod
+      valueFrom:
+        fieldRef: {fieldPath: metadata.name}
+    {{- end }}
+    ports:
+    - {name: health, containerPort: 8080}
+    livenessProbe:
+      httpGet: {path: /livez, port: health}
+      periodSeconds: 10
+      timeoutSeconds: 5
+      failureThreshold: 6
+    readinessProbe:
+      httpGet: {path: /readyz, port: health}
+      periodSeconds: 5
+      timeoutSeconds: 5
+      failureThreshold: 1
+    resources:
+      {{- toYaml .values.resources | nindent 6 }}
+    securityContext:
+      allowPrivilegeEscalation: false
+      readOnlyRootFilesystem: true
+      capabilities: {drop: [ALL]}
+    volumeMounts:
+    - {name: settings, mountPath: /etc/tailplane, readOnly: true}
+    {{- if ne .part "operator" }}
+    - {name: state, mountPath: /var/lib/tailplane}
+    {{- if $v.tailnet.authKeySecret.name }}
+    - {name: authkey, mountPath: /run/secrets/tailplane, readOnly: true}
+    {{- end }}
+    {{- end }}
+  volumes:
+  - name: settings
+    configMap: {name: {{ if eq .part "all" }}tailplane{{ else }}tailplane-{{ .part }}{{ end }}}
+  {{- if ne .part "operator" }}
+  # What may be lost: the node's keys are in its Secret.
+  - name: state
+    emptyDir: {sizeLimit: 64Mi}
+  {{- with $v.tailnet.authKeySecret }}
+  {{- if .name }}
+  # Needed for the first start only, so it may be removed afterwards.
+  - name: authkey
+    secret:
+      secretName: {{ .name }}
+      items: [{key: {{ .key | quote }}, path: authkey}]
+      defaultMode: 0440
+      optional: true
+  {{- end }}
+  {{- end }}
+  {{- end }}
+{{- end }}

@@ -1,0 +1,31 @@
+{{/* The settings files. Their keys are those of internal/settings, which refuses
+     what it does not know; a test keeps the two in step. */}}
+
+{{- define "tailplane.signinSettings" -}}
+{{- $s := omit .Values.signin "createNamespace" "namespaced" }}
+{{- set $s "systemNamespace" .Release.Namespace | toYaml }}
+{{- end }}
+
+{{/* The settings of the node with an ordinal: {root, ordinal}. */}}
+{{- define "tailplane.accessSettings" -}}
+{{- $v := .root.Values }}
+{{- $cluster := omit $v.cluster "caFromPod" "caData" }}
+{{- if $v.cluster.caFromPod }}
+{{- $_ := set $cluster "caFile" "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt" }}
+{{- else }}
+{{- $_ := set $cluster "caData" $v.cluster.caData }}
+{{- end }}
+{{- $tailnet := omit $v.tailnet "authKeySecret" }}
+{{- if $v.tailnet.authKeySecret.name }}
+{{- $_ := set $tailnet "authKeyFile" "/run/secrets/tailplane/authkey" }}
+{{- end }}
+{{- if .ordinal }}{{ $_ := set $tailnet "hostname" (printf "%s-%d" $v.tailnet.hostname .ordinal) }}{{ end }}
+{{- $_ := set $tailnet "stateDir" "/var/lib/tailplane" }}
+{{- $_ := set $tailnet "stateSecret" (printf "tailplane-access-%d" .ordinal) }}
+{{- $f := dict "cluster" $cluster "tailnet" $tailnet "signin" (include "tailplane.signinSettings" .root | fromYaml) "api" $v.api "names" $v.names "audit" $v.audit "health" ":8080" }}
+{{- toYaml $f }}
+{{- end }}
+
+{{- define "tailplane.operatorSettings" -}}
+{{- dict "signin" (include "tailplane.signinSettings" . | fromYaml) "health" ":8080" | toYaml }}
+{{- end }}

@@ -1,0 +1,562 @@
+//go:build unix
+
+// Package install proves that what people install is what was designed: the
+// chart, the manifests and the image, rendered by the real helm and kubectl and
+// put to a real API server. It keeps the law of least privilege: every right that
+// is given out is in a golden file here.
+package install
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/txtar"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	yamlstream "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	"github.com/tailplane/tailplane/internal/buildcache"
+	"github.com/tailplane/tailplane/internal/settings"
+)
+
+var update = flag.Bool("update", false, "write golden files and deploy/ anew from the chart")
+
+const (
+	root    = "../.."
+	chart   = root + "/charts/tailplane"
+	crds    = root + "/charts/tailplane-crds"
+	systems = "tailplane-system"
+	signins = "tailplane-signins"
+)
+
+// runHelm runs the real helm, with no settings or caches of the user.
+func runHelm(t *testing.T, args ...string) (stdout string, err error) {
+	t.Helper()
+	bin, err := buildcache.Lookup("helm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), bin, args...)
+	for _, e := range os.Environ() {
+		if !strings.HasPrefix(e, "KUBE") && !strings.HasPrefix(e, "HELM") {
+			cmd.Env = append(cmd.Env, e)
+		}
+	}
+	cmd.Env = append(cmd.Env, "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home, "KUBECONFIG="+filepath.Join(home, "none"))
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("helm %s: %w\n%s", args[0], err, &errs)
+	}
+	return out.String(), nil
+}
+
+// try renders the chart with a values file.
+func try(t *testing.T, values string, args ...string) (string, error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(file, []byte(values), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return runHelm(t, append([]string{"template", "tailplane", chart, "--namespace", systems, "--values", file}, args...)...)
+}
+
+func render(t *testing.T, values string, args ...string) string {
+	t.Helper()
+	out, err := try(t, values, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// A profile is a way to install that we keep working.
+type profile struct {
+	name, path, values string
+	show               []string // templates in the golden file; none: all
+	archive            *txtar.Archive
+}
+
+func profiles(t *testing.T) (ps []profile) {
+	t.Helper()
+	files, err := filepath.Glob("testdata/profiles/*.txtar")
+	if err != nil || len(files) < 4 {
+		t.Fatalf("profiles %v, %v", files, err)
+	}
+	for _, path := range files {
+		a, err := txtar.ParseFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := profile{name: strings.TrimSuffix(filepath.Base(path), ".txtar"), path: path, archive: a}
+		if _, show, ok := strings.Cut(string(a.Comment), "show: "); ok {
+			p.show = strings.Fields(show)
+		}
+		p.values = string(a.Files[0].Data)
+		ps = append(ps, p)
+	}
+	return ps
+}
+
+func profileValues(t *testing.T, name string) string {
+	t.Helper()
+	for _, p := range profiles(t) {
+		if p.name == name {
+			return p.values
+		}
+	}
+	t.Fatalf("no profile %s", name)
+	return ""
+}
+
+var blankLines = regexp.MustCompile(`\n{2,}(---\n|$)`)
+
+// sources splits what helm rendered by template, without helm's remarks.
+func sources(out string) map[string]string {
+	by := map[string]string{}
+	for doc := range strings.SplitSeq("\n"+out, "\n---\n") {
+		mark, text, ok := strings.Cut(strings.TrimLeft(doc, "\n"), "\n")
+		name, found := strings.CutPrefix(mark, "# Source: tailplane/templates/")
+		if !ok || !found {
+			continue
+		}
+		text = strings.TrimRight(text, "\n") + "\n"
+		if by[name] != "" {
+			text = by[name] + "---\n" + text
+		}
+		by[name] = blankLines.ReplaceAllString(text, "\n$1")
+	}
+	return by
+}
+
+// Each profile renders as its golden file says, and passes helm's lint.
+func TestProfiles(t *testing.T) {
+	for _, p := range profiles(t) {
+		t.Run(p.name, func(t *testing.T) {
+			by := sources(render(t, p.values))
+			show := p.show
+			if show == nil {
+				for name := range maps.Keys(by) {
+					show = append(show, strings.TrimSuffix(name, ".yaml"))
+				}
+				slices.Sort(show)
+			}
+			var got strings.Builder
+			for _, name := range show {
+				text, ok := by[name+".yaml"]
+				if !ok {
+					t.Fatalf("the template %s renders nothing", name)
+				}
+				fmt.Fprintf(&got, "--- # %s.yaml\n%s", name, text)
+			}
+			if want := &p.archive.Files[len(p.archive.Files)-1]; *update {
+				want.Data = []byte(got.String())
+				if err := os.WriteFile(p.path, txtar.Format(p.archive), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			} else if got.String() != string(want.Data) {
+				t.Errorf("%s differs; if that is meant, run: go test ./test/install -update\n%s", p.path, difference(string(want.Data), got.String()))
+			}
+			file := filepath.Join(t.TempDir(), "values.yaml")
+			if err := os.WriteFile(file, []byte(p.values), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if out, err := runHelm(t, "lint", "--strict", chart, "--namespace", systems, "--values", file); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+	if out, err := runHelm(t, "lint", "--strict", crds); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// difference is the first lines that differ.
+func difference(want, got string) string {
+	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
+	for i := range max(len(w), len(g)) {
+		if i >= len(w) || i >= len(g) || w[i] != g[i] {
+			return fmt.Sprintf("from line %d on, want\n%s\ngot\n%s", i+1,
+				strings.Join(w[min(i, len(w)):min(i+8, len(w))], "\n"), strings.Join(g[min(i, len(g)):min(i+8, len(g))], "\n"))
+		}
+	}
+	return ""
+}
+
+// An unknown or senseless value is an error that names it, before anything is rendered.
+func TestValuesRefused(t *testing.T) {
+	split := profileValues(t, "split")
+	for _, tt := range []struct{ why, set, want string }{
+		{"misspelt at the top", "singin.roles={view}", "singin"},
+		{"misspelt below", "signin.role=view", "'role' not allowed"},
+		{"misspelt in a role", "access.replica=2", "'replica' not allowed"},
+		{"a setting that belongs to the chart", "tailnet.stateDir=/tmp", "'stateDir' not allowed"},
+		{"every role", "signin.roles={*}", "/signin/roles/0"},
+		{"a role that closes the policy's string", `signin.roles={a'b}`, "/signin/roles/0"},
+		{"a path as a role", "signin.roles={../view}", "/signin/roles/0"},
+		{"a list where one belongs", "signin.namespace={a}", "/signin/namespace"},
+		{"a namespace that closes the string", `signin.namespace=a'b`, "/signin/namespace"},
+		{"no replica", "access.replicas=0", "/access/replicas"},
+		{"not a number", "access.replicas=two", "/access/replicas"},
+		{"a duration without a unit", "signin.period.max=24", "/signin/period/max"},
+		{"days", "signin.period.max=24d", "/signin/period/max"},
+		{"http to the API server", "cluster.server=http://k8s.example", "/cluster/server"},
+		{"a password in an address", "cluster.server=https://a:b@k8s.example", "/cluster/server"},
+		{"not a tag", "tailnet.tags={k8s}", "/tailnet/tags/0"},
+		{"a short digest", "image.digest=sha256:abc", "/image/digest"},
+		{"a flag as a log level", "logLevel=--check", "/logLevel"},
+		{"a port", "tailnet.port=70000", "/tailnet/port"},
+		{"a typing error as truth", "networkPolicy.enabled=yess", "/networkPolicy/enabled"},
+		{"no role", "signin.roles=null", "signin.roles is missing"},
+		{"no image", "image.repository=", "image.repository is missing"},
+		{"no cluster", "cluster.name=,cluster.server=", "cluster.server is missing"},
+		{"no authority", "cluster.caFromPod=false", "cluster.caData is missing"},
+		{"two authorities", "cluster.caData=x", "both set"},
+		{"all and its parts", "all.enabled=true", "set access.enabled and operator.enabled to false"},
+		{"sign-ins beside the operator", "signin.namespace=" + systems, "a namespace of their own"},
+	} {
+		t.Run(tt.why, func(t *testing.T) {
+			out, err := try(t, split, "--set", tt.set)
+			if err == nil {
+				t.Fatalf("--set %s is taken; it renders %d bytes", tt.set, len(out))
+			}
+			if !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("--set %s: %v\nwant it to say %s", tt.set, err, tt.want)
+			}
+		})
+	}
+	// Everything that is wrong is named at once.
+	if _, err := try(t, "{}"); err == nil || strings.Count(err.Error(), "is missing") != 5 {
+		t.Errorf("without values: %v", err)
+	}
+	if _, err := runHelm(t, "template", crds, "--set", "x=y"); err == nil {
+		t.Error("the chart of the custom resources takes a value")
+	}
+}
+
+// A schema is what we read of values.schema.json.
+type schema struct {
+	Description          string
+	Type                 any
+	Enum                 []string
+	Properties           map[string]schema
+	AdditionalProperties json.RawMessage
+	Items                *schema
+}
+
+func readSchema(t *testing.T) schema {
+	t.Helper()
+	b, err := os.ReadFile(chart + "/values.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s schema
+	if err := json.Unmarshal(b, &s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Every value is described, none is let through unknown, and the table in the
+// chart's README is the schema with its defaults.
+func TestValuesDocumented(t *testing.T) {
+	b, err := os.ReadFile(chart + "/values.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var defaults map[string]any
+	if err := yaml.UnmarshalStrict(b, &defaults); err != nil {
+		t.Fatal(err)
+	}
+	var table strings.Builder
+	fmt.Fprintln(&table, "| value | default | |\n|---|---|---|")
+	var walk func(path string, s schema, value any, there bool)
+	walk = func(path string, s schema, value any, there bool) {
+		if len(s.Description) < 8 || !strings.HasSuffix(s.Description, ".") {
+			t.Errorf("%s: no sentence describes it: %q", path, s.Description)
+		}
+		if path == "global" {
+			return
+		}
+		if !there {
+			t.Errorf("%s: values.yaml has no default", path)
+		}
+		if s.Properties == nil {
+			if s.Type == "object" && !strings.HasPrefix(string(s.AdditionalProperties), "{") {
+				t.Errorf("%s: anything goes", path)
+			}
+			v, err := json.Marshal(value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(&table, "| `%s` | `%s` | %s |\n", path, v, s.Description)
+			return
+		}
+		if string(s.AdditionalProperties) != "false" {
+			t.Errorf("%s: unknown values are let through", path)
+		}
+		if path != "" {
+			fmt.Fprintf(&table, "| **`%s`** | | %s |\n", path, s.Description)
+		}
+		values, _ := value.(map[string]any)
+		for name := range values {
+			if _, ok := s.Properties[name]; !ok {
+				t.Errorf("%s.%s: not in the schema", path, name)
+			}
+		}
+		for _, name := range order(t, b, path, s.Properties) {
+			v, ok := values[name]
+			walk(strings.TrimPrefix(path+"."+name, "."), s.Properties[name], v, ok)
+		}
+	}
+	walk("", readSchema(t), defaults, true)
+
+	const begin, end = "<!-- values -->\n", "<!-- end of values -->\n"
+	file := chart + "/README.md"
+	readme, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, ok := strings.Cut(string(readme), begin)
+	_, tail, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s: no place for the table", file)
+	}
+	want := head + begin + table.String() + end + tail
+	if *update {
+		err = os.WriteFile(file, []byte(want), 0o644)
+	} else if want != string(readme) {
+		t.Errorf("%s differs from the schema; run: go test ./test/install -update", file)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// order returns property names as values.yaml has them, which is the order to
+// read them in.
+func order(t *testing.T, values []byte, path string, properties map[string]schema) []string {
+	t.Helper()
+	names := slices.Sorted(maps.Keys(properties))
+	at := func(name string) int {
+		indent := 0
+		if path != "" {
+			indent = strings.Count(path, ".") + 1
+		}
+		from := 0
+		if top, _, _ := strings.Cut(path, "."); top != "" {
+			from = bytes.Index(values, []byte("\n"+top+":"))
+		}
+		i := bytes.Index(values[max(from, 0):], []byte("\n"+strings.Repeat("  ", indent)+name+":"))
+		if i < 0 {
+			return len(values)
+		}
+		return i
+	}
+	slices.SortStableFunc(names, func(a, b string) int { return at(a) - at(b) })
+	return names
+}
+
+// objects are what helm rendered, as the API server would read it.
+func objects(t *testing.T, out string) (all []*unstructured.Unstructured) {
+	t.Helper()
+	d := yamlstream.NewYAMLOrJSONDecoder(strings.NewReader(out), 4096)
+	for {
+		u := new(unstructured.Unstructured)
+		if err := d.Decode(&u.Object); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if len(u.Object) > 0 {
+			all = append(all, u)
+		}
+	}
+}
+
+// as converts an object to its Go type.
+func as[T any](t *testing.T, u *unstructured.Unstructured) T {
+	t.Helper()
+	var o T
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(u.Object, &o, true); err != nil {
+		t.Fatalf("%s %s: %v", u.GetKind(), u.GetName(), err)
+	}
+	return o
+}
+
+// SI-12: the rules of every profile, as written: nothing with a star, no Secret
+// but by name, bind on listed roles only, no way up.
+func TestSI12_RulesAsWritten(t *testing.T) {
+	for _, p := range profiles(t) {
+		rules, bindings := 0, 0
+		check := func(kind, name string, cluster bool, rs []rbacv1.PolicyRule) {
+			for _, r := range rs {
+				rules++
+				words := slices.Concat(r.APIGroups, r.Resources, r.Verbs, r.NonResourceURLs)
+				where := fmt.Sprintf("%s: %s %s: %v of %v", p.name, kind, name, words, r.ResourceNames)
+				if strings.Contains(strings.Join(words, " "), "*") {
+					t.Errorf("a star: %s", where)
+				}
+				for _, verb := range []string{"escalate", "impersonate", "deletecollection", "approve", "sign"} {
+					if slices.ContainsFunc(r.Verbs, func(v string) bool { return v == verb || strings.HasPrefix(v, verb+":") }) {
+						t.Errorf("%s: %s", verb, where)
+					}
+				}
+				if slices.Contains(r.Verbs, "bind") && len(r.ResourceNames) == 0 {
+					t.Errorf("binds what it likes: %s", where)
+				}
+				if slices.Contains(r.Resources, "secrets") && (cluster || len(r.ResourceNames) == 0) {
+					t.Errorf("Secrets of others: %s", where)
+				}
+				if cluster && slices.ContainsFunc(r.Resources, func(s string) bool {
+					return strings.HasPrefix(s, "serviceaccounts") || strings.HasPrefix(s, "pods") || s == "nodes" || s == "configmaps"
+				}) {
+					t.Errorf("in every namespace: %s", where)
+				}
+			}
+		}
+		for _, u := range objects(t, render(t, p.values)) {
+			switch u.GetKind() {
+			case "Role":
+				check("Role", u.GetName(), false, as[rbacv1.Role](t, u).Rules)
+			case "ClusterRole":
+				check("ClusterRole", u.GetName(), true, as[rbacv1.ClusterRole](t, u).Rules)
+			case "RoleBinding", "ClusterRoleBinding":
+				bindings++
+				b := as[rbacv1.ClusterRoleBinding](t, u)
+				if !strings.HasPrefix(b.RoleRef.Name, "tailplane-") {
+					t.Errorf("%s: %s %s gives %s", p.name, u.GetKind(), b.Name, b.RoleRef.Name)
+				}
+				for _, s := range b.Subjects {
+					if s.Kind != "ServiceAccount" || s.Namespace != systems || s.Name != "tailplane" && s.Name != b.RoleRef.Name {
+						t.Errorf("%s: %s %s is for %v", p.name, u.GetKind(), b.Name, s)
+					}
+				}
+			case "Secret":
+				if data, ok := u.Object["data"]; ok {
+					t.Errorf("%s: Secret %s has data %v: an upgrade would reset it", p.name, u.GetName(), data)
+				}
+			}
+			for key, want := range map[string]string{"name": "tailplane", "part-of": "tailplane", "instance": "tailplane", "managed-by": "Helm"} {
+				if got := u.GetLabels()["app.kubernetes.io/"+key]; got != want {
+					t.Errorf("%s: %s %s has the label %s=%s", p.name, u.GetKind(), u.GetName(), key, got)
+				}
+			}
+		}
+		if rules < 8 || bindings < 4 {
+			t.Errorf("%s: looked at %d rules and %d bindings only", p.name, rules, bindings)
+		}
+	}
+}
+
+// Settings that the chart leaves alone, and why.
+var leftAlone = map[string]string{
+	"audit.file": "the default, standard output, is where a cluster collects logs",
+}
+
+// The settings files are what the programs read: every value is a setting, every
+// setting a value, and the chart's defaults are the programs'.
+func TestSettingsInStep(t *testing.T) {
+	file := func(values, configMap, key string) string {
+		for _, u := range objects(t, render(t, values)) {
+			if u.GetKind() == "ConfigMap" && u.GetName() == configMap {
+				text, _, _ := unstructured.NestedString(u.Object, "data", key)
+				return text
+			}
+		}
+		t.Fatalf("no ConfigMap %s", configMap)
+		return ""
+	}
+	load := func(text string, role settings.Role) settings.File {
+		f, err := settings.Parse([]byte(text))
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		if f.Cluster.CAFile != "" {
+			f.Cluster.CAFile = "testdata/ca.crt" // there is no pod here
+		}
+		if err := f.Validate(role); err != nil {
+			t.Errorf("%v\n%s", err, text)
+		}
+		return f
+	}
+	split := profileValues(t, "split")
+	got := load(file(split, "tailplane-access", "tailplane-access-0.yaml"), settings.AccessRole)
+	load(file(split, "tailplane-operator", "config.yaml"), settings.OperatorRole)
+	load(file(profileValues(t, "all"), "tailplane", "tailplane-0.yaml"), settings.AllRoles)
+
+	want := settings.Default()
+	want.Cluster.Name, want.Cluster.Server, want.Cluster.CAFile = "prod-eu", "https://k8s.prod-eu.example:6443", "testdata/ca.crt"
+	want.Signin.Roles = []string{"view", "edit"}
+	want.Tailnet.Tags = []string{"tag:tailplane"} // a server belongs to nobody
+	want.Tailnet.StateSecret, want.Tailnet.AuthKeyFile = "tailplane-access-0", "/run/secrets/tailplane/authkey"
+	a, errA := got.YAML()
+	b, errB := want.YAML()
+	if err := errors.Join(errA, errB); err != nil {
+		t.Fatal(err)
+	}
+	if string(a) != string(b) {
+		t.Errorf("the chart's defaults are not the programs': %s", difference(string(b), string(a)))
+	}
+
+	// Each replica is a node of its own.
+	ha := profileValues(t, "ha")
+	seen := map[string]bool{}
+	for i := range 3 {
+		f, err := settings.Parse([]byte(file(ha, "tailplane-access", fmt.Sprintf("tailplane-access-%d.yaml", i))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Tailnet.StateSecret != fmt.Sprintf("tailplane-access-%d", i) || seen[f.Tailnet.Hostname] {
+			t.Errorf("replica %d is %s with the state %s", i, f.Tailnet.Hostname, f.Tailnet.StateSecret)
+		}
+		seen[f.Tailnet.Hostname] = true
+	}
+
+	// Every setting is in the file that the chart renders with every value.
+	var full map[string]any
+	if err := yaml.Unmarshal([]byte(file(ha, "tailplane-access", "tailplane-access-1.yaml")), &full); err != nil {
+		t.Fatal(err)
+	}
+	full["cluster"].(map[string]any)["caFile"] = "" // instead of caData
+	full["tailnet"].(map[string]any)["authKeyFile"] = ""
+	for _, path := range settingPaths(reflect.TypeFor[settings.File](), "") {
+		_, there, err := unstructured.NestedFieldNoCopy(full, strings.Split(path, ".")...)
+		if err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+		if why := leftAlone[path]; there == (why != "") {
+			t.Errorf("setting %s: in the chart: %v; left alone because: %q", path, there, why)
+		}
+	}
+}
+
+// settingPaths are the keys of a settings file, down to those that hold a value.
+func settingPaths(t reflect.Type, path string) (paths []string) {
+	for f := range t.Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		name = strings.TrimPrefix(path+"."+name, ".")
+		if f.Type.Kind() == reflect.Struct {
+			paths = append(paths, settingPaths(f.Type, name)...)
+			continue
+		}
+		paths = append(paths, name)
+	}
+	return paths
+}

@@ -1,0 +1,103 @@
+//go:build unix
+
+package install
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What is rendered to deploy/ from the templates of the chart, and what it is rendered with.
+var deployed = map[string][]string{
+	"deploy/base": {"namespaces", "accounts", "rbac-access", "rbac-operator", "rbac-view",
+		"policy-signins", "policy-bindings", "policy-tokens"},
+	"deploy/server": {"access", "operator", "networkpolicies"},
+}
+
+const deployValues = `
+image: {repository: registry.invalid/tailplaned}
+systemNamespace: {create: true}
+cluster: {name: unset, server: "https://unset.invalid", caFromPod: true}
+signin: {roles: [view, edit]}
+`
+
+// helmLabels belong to a release; manifests are nobody's release.
+var helmLabels = regexp.MustCompile(`(?m)^ *app\.kubernetes\.io/(instance|version|managed-by): .*\n`)
+
+// One source: the manifests in deploy/ are the chart's, and kustomize can read them.
+func TestDeployIsTheChart(t *testing.T) {
+	by := sources(render(t, deployValues))
+	for dir, templates := range deployed {
+		want := map[string]string{}
+		for _, name := range templates {
+			want[name+".yaml"] = "# Rendered from charts/tailplane; do not edit (go test ./test/install -update).\n" +
+				helmLabels.ReplaceAllString(strings.TrimPrefix(by[name+".yaml"], "---\n"), "")
+		}
+		for name, text := range want {
+			path := filepath.Join(root, dir, name)
+			if *update {
+				if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			} else if b, err := os.ReadFile(path); err != nil {
+				t.Error(err)
+			} else if string(b) != text {
+				t.Errorf("%s/%s is not what the chart renders; run: go test ./test/install -update\n%s", dir, name, difference(text, string(b)))
+			}
+		}
+		files, err := filepath.Glob(filepath.Join(root, dir, "*.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var list []string // of the kustomization
+		for _, path := range files {
+			name := filepath.Base(path)
+			if name == "kustomization.yaml" {
+				continue
+			}
+			if _, ok := want[name]; !ok {
+				t.Errorf("%s is not from the chart", path)
+			}
+			list = append(list, name)
+		}
+		b, err := os.ReadFile(filepath.Join(root, dir, "kustomization.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, resources, _ := strings.Cut(string(b), "\nresources:\n")
+		named := slices.DeleteFunc(strings.Fields(strings.ReplaceAll(resources, "- ", "")), func(s string) bool { return strings.HasPrefix(s, "../") })
+		slices.Sort(named)
+		if want := slices.Sorted(maps.Keys(want)); !slices.Equal(named, want) || !slices.Equal(list, want) {
+			t.Errorf("%s/kustomization.yaml lists %v, the folder holds %v, want %v", dir, named, list, want)
+		}
+	}
+
+	// The chart of the custom resources has them as they were generated.
+	generated, err := filepath.Glob(root + "/deploy/crds/*_*.yaml")
+	if err != nil || len(generated) == 0 {
+		t.Fatalf("%v, %v", generated, err)
+	}
+	for _, path := range generated {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mine := filepath.Join(crds, "files", filepath.Base(path))
+		if *update {
+			err = os.WriteFile(mine, b, 0o644)
+		} else if c, _ := os.ReadFile(mine); string(c) != string(b) {
+			t.Errorf("%s is not %s; run: go test ./test/install -update", mine, path)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if mine, err := filepath.Glob(crds + "/files/*"); err != nil || len(mine) != len(generated) {
+		t.Errorf("%v, %v: want %d", mine, err, len(generated))
+	}
+}
