@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -69,6 +71,7 @@ func (r *reconciler) act(ctx context.Context, o *v1alpha1.TkaSignin, step signin
 		if err != nil {
 			return fmt.Errorf("release the sign-in: %w", err)
 		}
+		r.written.overwrote(before.ResourceVersion, o)
 	}
 	if step.Delete {
 		if err := r.Delete(ctx, o, client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion}); client.IgnoreNotFound(err) != nil {
@@ -117,7 +120,41 @@ func (r *reconciler) attempted(ctx context.Context, o *v1alpha1.TkaSignin) error
 	if err := r.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("write the time of the attempt: %w", err)
 	}
+	r.written.overwrote(before.ResourceVersion, o)
 	return nil
+}
+
+// overwritten remembers the versions of sign-ins that we have written over: a
+// cache that still shows one lags behind us.
+type overwritten struct {
+	mu       sync.Mutex
+	versions map[string][]string // by name
+}
+
+// overwrote notes that the version before is no more, if o really is another one.
+func (w *overwritten) overwrote(before string, o *v1alpha1.TkaSignin) {
+	if before == o.ResourceVersion {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.versions[o.Name] = append(w.versions[o.Name], before)
+}
+
+func (w *overwritten) isOverwritten(o *v1alpha1.TkaSignin) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if slices.Contains(w.versions[o.Name], o.ResourceVersion) {
+		return true
+	}
+	delete(w.versions, o.Name)
+	return false
+}
+
+func (w *overwritten) forget(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.versions, name)
 }
 
 // report stores what the operator says of o, if it says anything new. This is the
@@ -132,6 +169,7 @@ func (r *reconciler) report(ctx context.Context, o *v1alpha1.TkaSignin, rep sign
 		return nil
 	}
 	o.Status = status
+	before := o.ResourceVersion
 	err := r.Status().Update(ctx, o)
 	if o.DeletionTimestamp != nil {
 		err = client.IgnoreNotFound(err)
@@ -139,6 +177,7 @@ func (r *reconciler) report(ctx context.Context, o *v1alpha1.TkaSignin, rep sign
 	if err != nil {
 		return fmt.Errorf("write the status: %w", err)
 	}
+	r.written.overwrote(before, o)
 	return nil
 }
 

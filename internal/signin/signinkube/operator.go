@@ -53,6 +53,8 @@ const (
 	longestNap = 10 * time.Minute // a clock may be set: nothing sleeps longer without a look
 	tries      = 4                // of one sign-in in one go, when others write at the same time
 
+	lookLimit  = 20 * time.Second      // for one look at one sign-in: an API server that hangs holds no worker for ever
+	lag        = 50 * time.Millisecond // of the cache behind our own writes; an event mostly comes before
 	retryFirst = 20 * time.Millisecond // after a failure, doubled each time
 	retryLast  = 20 * time.Second      // nothing outlives its end by more than a minute, failures or not
 )
@@ -130,7 +132,7 @@ func (o *Operator) Run(ctx context.Context) error {
 	}
 	r := &reconciler{
 		Operator: o, Client: mgr.GetClient(), live: mgr.GetAPIReader(),
-		events: mgr.GetEventRecorder(operatorName), answered: answered{answers: map[string]answer{}},
+		events: mgr.GetEventRecorder(operatorName), answered: answered{answers: map[string]answer{}}, written: overwritten{versions: map[string][]string{}},
 	}
 	if err := r.index(ctx, mgr.GetFieldIndexer()); err != nil {
 		return fmt.Errorf("sign-in operator: %w", err)
@@ -144,6 +146,7 @@ func (o *Operator) Run(ctx context.Context) error {
 		WatchesMetadata(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.ofNamespace)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: workers,
+			ReconciliationTimeout:   lookLimit,
 			SkipNameValidation:      new(true), // names of metrics; two operators in one process may share theirs
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryFirst, retryLast),
 		}).
@@ -215,6 +218,7 @@ type reconciler struct {
 	events        events.EventRecorder
 
 	answered
+	written overwritten
 }
 
 // index prepares the look-ups in the cache.
@@ -294,10 +298,14 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	for range tries {
 		f, o, err = r.gather(ctx, req.Name, live)
 		if apierrors.IsNotFound(err) {
+			r.written.forget(req.Name)
 			return reconcile.Result{}, r.sweepName(ctx, req.Name)
 		}
 		if err != nil {
 			return reconcile.Result{}, r.failed(ctx, o, f, signin.Step{}, fmt.Errorf("look at the sign-in %s: %w", req.Name, err))
+		}
+		if !live && r.written.isOverwritten(o) {
+			return reconcile.Result{RequeueAfter: lag}, nil // what the cache will show in a moment was decided upon already
 		}
 		var wake time.Time
 		step, wake = signin.Next(f, r.Now())
