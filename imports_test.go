@@ -49,7 +49,8 @@ var plan = map[string]string{
 	// tests and the testbed only
 	"internal/buildcache":                     "",
 	"internal/kube/kubetest":                  "internal/buildcache",
-	"internal/tailnet/tailnettest":            "internal/tailnet/tailnettest/tailpolicy",
+	"internal/tailnet/tailnettest":            "internal/tailnet/tailnettest/acmetest internal/tailnet/tailnettest/tailpolicy",
+	"internal/tailnet/tailnettest/acmetest":   "",
 	"internal/tailnet/tailnettest/tailpolicy": "",
 	"test/rig": "internal/buildcache internal/door internal/kube/kubetest internal/tailnet/tailnettest",
 
@@ -60,7 +61,7 @@ var plan = map[string]string{
 
 // benches are the rooms that only tests and the testbed may import.
 var benches = []string{"internal/buildcache", "internal/kube/kubetest", "internal/tailnet/tailnettest",
-	"internal/tailnet/tailnettest/tailpolicy", "test/rig"}
+	"internal/tailnet/tailnettest/acmetest", "internal/tailnet/tailnettest/tailpolicy", "test/rig"}
 
 // worlds lists each outside world and the only rooms that may speak to it.
 var worlds = map[string]string{

@@ -22,6 +22,7 @@ import (
 	"tailscale.com/types/key"
 	"tailscale.com/util/rands"
 
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/acmetest"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailpolicy"
 )
 
@@ -93,7 +94,7 @@ type control struct {
 	policy     *tailpolicy.Policy
 	services   map[tailcfg.ServiceName]*vipService
 	serviceSeq int
-	acme       *authority // nil: no HTTPS on this tailnet
+	acme       *acmetest.Authority // nil: no HTTPS on this tailnet
 	unknown    map[string]int
 	closed     bool
 	fateless   map[*node]*time.Timer // ephemeral nodes that are away
@@ -191,7 +192,7 @@ func (c *control) serveSetDNS(w http.ResponseWriter, r *http.Request, mk key.Mac
 	case acme == nil:
 		err = errors.New("HTTPS is not enabled on this tailnet")
 	default:
-		acme.setTXT(req.Name, req.Value)
+		acme.SetTXT(req.Name, req.Value)
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusForbidden)

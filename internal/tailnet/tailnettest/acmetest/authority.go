@@ -1,4 +1,7 @@
-package tailnettest
+// Package acmetest is a certificate authority on loopback that speaks ACME, for
+// nodes of a tailnet that is not on the internet. It keeps the law of failing
+// closed: it signs for a name only what the name's own TXT record has proved.
+package acmetest
 
 import (
 	"bytes"
@@ -21,88 +24,13 @@ import (
 	"strconv"
 	"sync"
 	"time"
-
-	"tailscale.com/envknob"
 )
 
-const acmeVariable = "TS_DEBUG_ACME_DIRECTORY_URL"
-
-// processACME is the certificate authority of all tailnets of this process. It is
-// package state because what points Tailscale's client at it is: one environment
-// variable for all nodes of the process.
-var processACME struct {
-	sync.Mutex
-	users int
-	ca    *authority
-}
-
-// EnableHTTPS gives the tailnet certificates, so that tsnet's ListenTLS and Funnel
-// work, and returns the root (PEM) that clients must trust. Certificates come from
-// an ACME authority on loopback, by DNS-01 through control's set-dns. Call it before
-// the nodes ask for certificates; other processes need HTTPSEnv.
-func (n *Net) EnableHTTPS() (rootsPEM []byte) {
-	c := n.control
-	c.mu.Lock()
-	ca := c.acme
-	c.mu.Unlock()
-	if ca == nil {
-		var err error
-		if ca, err = acquireACME(); err != nil {
-			// No caller could go on: loopback has no port left or the machine no entropy.
-			panic("tailnettest: certificate authority: " + err.Error())
-		}
-		n.onClose(releaseACME)
-		c.mu.Lock()
-		c.acme = ca
-		c.bumpLocked()
-		c.mu.Unlock()
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.root.Raw})
-}
-
-// HTTPSEnv enables HTTPS and returns what another process needs in its environment
-// ("NAME=value") to get certificates for its nodes.
-func (n *Net) HTTPSEnv() []string {
-	n.EnableHTTPS()
-	return []string{acmeVariable + "=" + n.control.acmeURL()}
-}
-
-func (c *control) acmeURL() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.acme.url + "/directory"
-}
-
-func acquireACME() (*authority, error) {
-	processACME.Lock()
-	defer processACME.Unlock()
-	if processACME.users == 0 {
-		ca, err := newAuthority()
-		if err != nil {
-			return nil, err
-		}
-		processACME.ca = ca
-		envknob.Setenv(acmeVariable, ca.url+"/directory")
-	}
-	processACME.users++
-	return processACME.ca, nil
-}
-
-func releaseACME() {
-	processACME.Lock()
-	defer processACME.Unlock()
-	if processACME.users--; processACME.users == 0 {
-		envknob.Setenv(acmeVariable, "")
-		processACME.ca.srv.Close()
-		processACME.ca = nil
-	}
-}
-
-// authority is a certificate authority that speaks the part of RFC 8555 that
+// Authority is a certificate authority that speaks the part of RFC 8555 that
 // Tailscale's client uses: one account key (ES256) per client, one name per order,
 // DNS-01 only. It checks signatures, nonces, addresses, the TXT record and the
 // certificate request; it keeps no accounts apart from their keys.
-type authority struct {
+type Authority struct {
 	url  string
 	root *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -131,7 +59,8 @@ type jwk struct {
 	Y   string `json:"y"`
 }
 
-func newAuthority() (*authority, error) {
+// Start makes an authority with a root of its own, which listens on 127.0.0.1 until Close.
+func Start() (*Authority, error) {
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -153,7 +82,7 @@ func newAuthority() (*authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &authority{url: "http://" + ln.Addr().String(), root: root, key: k, txt: map[string][]string{}, nonces: map[string]bool{}}
+	a := &Authority{url: "http://" + ln.Addr().String(), root: root, key: k, txt: map[string][]string{}, nonces: map[string]bool{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /directory", func(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, http.StatusOK, map[string]string{"newNonce": a.url + "/nonce", "newAccount": a.url + "/account",
@@ -176,8 +105,20 @@ func newAuthority() (*authority, error) {
 	return a, nil
 }
 
-// setTXT publishes a TXT record, beside those that the name has.
-func (a *authority) setTXT(name, value string) {
+// Close stops the authority. Certificates that it signed stay good.
+func (a *Authority) Close() error { return a.srv.Close() }
+
+// DirectoryURL returns the address that ACME clients start from.
+func (a *Authority) DirectoryURL() string { return a.url + "/directory" }
+
+// RootPEM returns the root that clients of its certificates must trust.
+func (a *Authority) RootPEM() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.root.Raw})
+}
+
+// SetTXT publishes a TXT record, beside those that the name has. A zone's owner
+// calls it; the authority asks nobody else.
+func (a *Authority) SetTXT(name, value string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.txt[name] = append(a.txt[name], value)
@@ -192,19 +133,20 @@ type signed struct {
 	id      int
 }
 
-type acmeProblem struct {
+// problem is a refusal in the form of RFC 8555.
+type problem struct {
 	status int
 	kind   string
 	detail string
 }
 
-func (p *acmeProblem) Error() string { return p.detail }
+func (p *problem) Error() string { return p.detail }
 
 func refuse(kind, format string, args ...any) error {
-	return &acmeProblem{http.StatusBadRequest, kind, fmt.Sprintf(format, args...)}
+	return &problem{http.StatusBadRequest, kind, fmt.Sprintf(format, args...)}
 }
 
-func (a *authority) nonce(w http.ResponseWriter) {
+func (a *Authority) nonce(w http.ResponseWriter) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	n := rand.Text()
@@ -214,7 +156,7 @@ func (a *authority) nonce(w http.ResponseWriter) {
 }
 
 // verified checks the JSON web signature and runs h under the lock.
-func (a *authority) verified(h func(http.ResponseWriter, *signed) error) http.Handler {
+func (a *Authority) verified(h func(http.ResponseWriter, *signed) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.nonce(w)
 		a.mu.Lock()
@@ -226,9 +168,9 @@ func (a *authority) verified(h func(http.ResponseWriter, *signed) error) http.Ha
 		if err == nil {
 			return
 		}
-		p, ok := errors.AsType[*acmeProblem](err)
+		p, ok := errors.AsType[*problem](err)
 		if !ok {
-			p = &acmeProblem{http.StatusInternalServerError, "serverInternal", err.Error()}
+			p = &problem{http.StatusInternalServerError, "serverInternal", err.Error()}
 		}
 		w.Header().Set("Content-Type", "application/problem+json")
 		w.WriteHeader(p.status)
@@ -236,7 +178,7 @@ func (a *authority) verified(h func(http.ResponseWriter, *signed) error) http.Ha
 	})
 }
 
-func (a *authority) verify(r *http.Request) (*signed, error) {
+func (a *Authority) verify(r *http.Request) (*signed, error) {
 	var jws struct{ Protected, Payload, Signature string }
 	if err := json.NewDecoder(io.LimitReader(r.Body, 1<<16)).Decode(&jws); err != nil {
 		return nil, refuse("malformed", "no JWS: %v", err)
@@ -276,7 +218,7 @@ func (a *authority) verify(r *http.Request) (*signed, error) {
 	if id := r.PathValue("id"); id != "" {
 		i, err := strconv.Atoi(id)
 		if err != nil || i < 0 || i >= len(a.orders) || a.orders[i].account != s.account {
-			return nil, &acmeProblem{http.StatusNotFound, "malformed", "no such order"}
+			return nil, &problem{http.StatusNotFound, "malformed", "no such order"}
 		}
 		s.order, s.id = a.orders[i], i
 	} else if s.account == nil && r.URL.Path != "/account" {
@@ -306,9 +248,9 @@ func (k *jwk) thumbprint() string {
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-func (a *authority) accountURL(i int) string { return fmt.Sprintf("%s/account/%d", a.url, i) }
+func (a *Authority) accountURL(i int) string { return fmt.Sprintf("%s/account/%d", a.url, i) }
 
-func (a *authority) newAccount(w http.ResponseWriter, s *signed) error {
+func (a *Authority) newAccount(w http.ResponseWriter, s *signed) error {
 	if s.jwk == nil {
 		return refuse("malformed", "a new account needs a jwk")
 	}
@@ -330,7 +272,7 @@ func (a *authority) newAccount(w http.ResponseWriter, s *signed) error {
 	return nil
 }
 
-func (a *authority) newOrder(w http.ResponseWriter, s *signed) error {
+func (a *Authority) newOrder(w http.ResponseWriter, s *signed) error {
 	var req struct {
 		Identifiers []struct{ Type, Value string }
 	}
@@ -341,7 +283,7 @@ func (a *authority) newOrder(w http.ResponseWriter, s *signed) error {
 	return a.writeOrder(w, http.StatusCreated, len(a.orders)-1)
 }
 
-func (a *authority) writeOrder(w http.ResponseWriter, code, id int) error {
+func (a *Authority) writeOrder(w http.ResponseWriter, code, id int) error {
 	o := a.orders[id]
 	at := func(what string) string { return fmt.Sprintf("%s/%s/%d", a.url, what, id) }
 	m := map[string]any{"status": "pending", "identifiers": []any{map[string]string{"type": "dns", "value": o.domain}},
@@ -357,7 +299,7 @@ func (a *authority) writeOrder(w http.ResponseWriter, code, id int) error {
 	return nil
 }
 
-func (a *authority) showOrder(w http.ResponseWriter, s *signed) error {
+func (a *Authority) showOrder(w http.ResponseWriter, s *signed) error {
 	return a.writeOrder(w, http.StatusOK, s.id)
 }
 
@@ -368,22 +310,22 @@ func (o *order) status() string {
 	return "pending"
 }
 
-func (a *authority) challengeOf(s *signed) map[string]any {
+func (a *Authority) challengeOf(s *signed) map[string]any {
 	return map[string]any{"type": "dns-01", "url": fmt.Sprintf("%s/chal/%d", a.url, s.id), "token": s.order.token, "status": s.order.status()}
 }
 
-func (a *authority) showAuthorization(w http.ResponseWriter, s *signed) error {
+func (a *Authority) showAuthorization(w http.ResponseWriter, s *signed) error {
 	writeJSON(w, http.StatusOK, map[string]any{"status": s.order.status(),
 		"identifier": map[string]string{"type": "dns", "value": s.order.domain}, "challenges": []any{a.challengeOf(s)}})
 	return nil
 }
 
-func (a *authority) challenge(w http.ResponseWriter, s *signed) error {
+func (a *Authority) challenge(w http.ResponseWriter, s *signed) error {
 	if len(bytes.TrimSpace(s.payload)) > 0 { // empty: the client only looks
 		sum := sha256.Sum256([]byte(s.order.token + "." + s.account.thumbprint()))
 		want := base64.RawURLEncoding.EncodeToString(sum[:])
 		if !slices.Contains(a.txt["_acme-challenge."+s.order.domain], want) {
-			return &acmeProblem{http.StatusForbidden, "dns", "no TXT record answers the challenge"}
+			return &problem{http.StatusForbidden, "dns", "no TXT record answers the challenge"}
 		}
 		s.order.valid = true
 	}
@@ -391,9 +333,9 @@ func (a *authority) challenge(w http.ResponseWriter, s *signed) error {
 	return nil
 }
 
-func (a *authority) finalize(w http.ResponseWriter, s *signed) error {
+func (a *Authority) finalize(w http.ResponseWriter, s *signed) error {
 	if !s.order.valid {
-		return &acmeProblem{http.StatusForbidden, "orderNotReady", "the name is not proved"}
+		return &problem{http.StatusForbidden, "orderNotReady", "the name is not proved"}
 	}
 	var req struct{ CSR string }
 	err := json.Unmarshal(s.payload, &req)
@@ -414,12 +356,18 @@ func (a *authority) finalize(w http.ResponseWriter, s *signed) error {
 	return a.writeOrder(w, http.StatusOK, s.id)
 }
 
-func (a *authority) certificate(w http.ResponseWriter, s *signed) error {
+func (a *Authority) certificate(w http.ResponseWriter, s *signed) error {
 	if s.order.der == nil {
-		return &acmeProblem{http.StatusNotFound, "malformed", "no certificate yet"}
+		return &problem{http.StatusNotFound, "malformed", "no certificate yet"}
 	}
 	w.Header().Set("Content-Type", "application/pem-certificate-chain")
 	pem.Encode(w, &pem.Block{Type: "CERTIFICATE", Bytes: s.order.der})
 	pem.Encode(w, &pem.Block{Type: "CERTIFICATE", Bytes: a.root.Raw})
 	return nil
+}
+
+func writeJSON(w http.ResponseWriter, code int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	json.NewEncoder(w).Encode(v)
 }
