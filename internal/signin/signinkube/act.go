@@ -255,5 +255,5 @@ func (r *reconciler) record(o *v1alpha1.TkaSignin, f signin.Facts, step signin.S
 		kind = corev1.EventTypeWarning
 	}
 	r.events.Eventf(o, nil, kind, reason, action, "%s", note)
-	r.Log.Info("sign-in", "did", string(step.Deed), "signin", o.Name, "login", o.Spec.User.Login, "role", o.Spec.Role, "reason", step.Report.Reason)
+	r.Log.Info("sign-in", "op", string(step.Deed), "signin", o.Name, "login", o.Spec.User.Login, "role", o.Spec.Role, "reason", step.Report.Reason)
 }

@@ -545,6 +545,25 @@ func TestManifestRules(t *testing.T) {
 	}
 }
 
+// The kustomize base lists every file.
+func TestKustomizeBase(t *testing.T) {
+	count := func(docs ...[]byte) (n int) {
+		for _, doc := range docs {
+			n += bytes.Count(append([]byte("\n"), doc...), []byte("\nkind: "))
+		}
+		return n
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	out, errs, code := kubetest.Kubectl(ctx, "", "kustomize", "../../../deploy/base")
+	if code != 0 {
+		t.Fatalf("kubectl kustomize: %d: %s", code, errs)
+	}
+	if have, want := count([]byte(out)), count(manifests(t)...); have != want || want < 20 {
+		t.Errorf("kustomize builds %d objects, the files hold %d", have, want)
+	}
+}
+
 // No pod runs as a sign-in, and no token of one can be kept.
 func TestQuota(t *testing.T) {
 	p := productPlace(t)
