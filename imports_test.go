@@ -47,10 +47,12 @@ var plan = map[string]string{
 	"internal/cli/yamltree":   "",
 
 	// tests and the testbed only
-	"internal/buildcache":                     "",
-	"internal/kube/kubetest":                  "internal/buildcache",
-	"internal/tailnet/tailnettest":            "internal/tailnet/tailnettest/acmetest internal/tailnet/tailnettest/tailpolicy",
+	"internal/buildcache":    "",
+	"internal/kube/kubetest": "internal/buildcache",
+	"internal/tailnet/tailnettest": "internal/tailnet/tailnettest/acmetest internal/tailnet/tailnettest/tailapi " +
+		"internal/tailnet/tailnettest/tailpolicy",
 	"internal/tailnet/tailnettest/acmetest":   "",
+	"internal/tailnet/tailnettest/tailapi":    "internal/tailnet/tailnettest/tailpolicy",
 	"internal/tailnet/tailnettest/tailpolicy": "",
 	"test/rig": "internal/buildcache internal/door internal/kube/kubetest internal/tailnet/tailnettest",
 
@@ -61,11 +63,13 @@ var plan = map[string]string{
 
 // benches are the rooms that only tests and the testbed may import.
 var benches = []string{"internal/buildcache", "internal/kube/kubetest", "internal/tailnet/tailnettest",
-	"internal/tailnet/tailnettest/acmetest", "internal/tailnet/tailnettest/tailpolicy", "test/rig"}
+	"internal/tailnet/tailnettest/acmetest", "internal/tailnet/tailnettest/tailapi", "internal/tailnet/tailnettest/tailpolicy",
+	"test/rig"}
 
 // worlds lists each outside world and the only rooms that may speak to it.
 var worlds = map[string]string{
-	"tailscale.com/":                 "internal/tailnet internal/tailnet/tailnettest internal/tailnet/tailnettest/tailpolicy test/rig",
+	"tailscale.com/": "internal/tailnet internal/tailnet/tailnettest internal/tailnet/tailnettest/tailapi " +
+		"internal/tailnet/tailnettest/tailpolicy test/rig",
 	"sigs.k8s.io/controller-runtime": "internal/kube internal/signin/signinkube cmd/tailplaned",
 	"k8s.io/client-go/":              "internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",
 	"k8s.io/":                        "api/v1alpha1 internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",

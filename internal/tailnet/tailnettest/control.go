@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"math/rand/v2"
@@ -207,29 +206,22 @@ func (c *control) bumpLocked() {
 	c.changed = make(chan struct{})
 }
 
-func (c *control) setPolicy(p *tailpolicy.Policy) {
+// Policy and ReplacePolicy are also what the API does with the policy.
+func (c *control) Policy() *tailpolicy.Policy {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.policy = p
-	c.bumpLocked()
+	return c.policy
 }
 
-// update changes the node through f, under the lock.
-func (c *control) update(id tailcfg.StableNodeID, f func(*node)) bool {
+func (c *control) ReplacePolicy(old, next *tailpolicy.Policy) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, n := range c.nodes {
-		if n.stable == id {
-			f(n)
-			c.bumpLocked()
-			return true
-		}
+	if old != nil && old != c.policy {
+		return false
 	}
-	return false
-}
-
-func (c *control) remove(id tailcfg.StableNodeID) bool {
-	return c.update(id, func(n *node) { c.dropLocked(n) })
+	c.policy = next
+	c.bumpLocked()
+	return true
 }
 
 func (c *control) dropLocked(n *node) {
@@ -290,16 +282,6 @@ func (c *control) sortedLocked() []*node {
 	return slices.SortedFunc(maps.Values(c.nodes), func(a, b *node) int { return cmp.Compare(a.id, b.id) })
 }
 
-func (c *control) list() []*tailcfg.Node {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var out []*tailcfg.Node
-	for _, n := range c.sortedLocked() {
-		out = append(out, c.nodeLocked(n))
-	}
-	return out
-}
-
 // findLocked returns the node with a MagicDNS label or full name, one that is
 // online before one that has gone.
 func (c *control) findLocked(host string) *node {
@@ -315,28 +297,6 @@ func (c *control) findLocked(host string) *node {
 		}
 	}
 	return found
-}
-
-func (c *control) uniqueNameLocked(me *node, host string) string {
-	base := strings.Trim(strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
-			return r
-		}
-		return '-'
-	}, strings.ToLower(host)), "-")
-	base = cmp.Or(base, "node")
-	name := base
-	for i := 1; ; i++ {
-		taken := false
-		for _, n := range c.nodes {
-			taken = taken || n != me && n.name == name
-		}
-		if !taken {
-			return name
-		}
-		name = fmt.Sprintf("%s-%d", base, i)
-	}
 }
 
 func readJSON(r *http.Request, v any) error {

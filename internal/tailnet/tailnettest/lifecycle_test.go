@@ -381,7 +381,10 @@ func TestClose(t *testing.T) {
 	a := n.Node("a", "alice@example.com")
 	n.Node("unstarted", "bob@example.com")
 	ready(t, n, a)
-	api := startAPI(t, n)
+	api, err := n.API()
+	if err != nil {
+		t.Fatal(err)
+	}
 	persona, err := n.Persona(a)
 	if err != nil {
 		t.Fatal(err)

@@ -27,6 +27,7 @@ import (
 	"tailscale.com/tailcfg"
 	"tailscale.com/tsnet"
 
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailapi"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailpolicy"
 )
 
@@ -213,16 +214,12 @@ func (n *Net) SetPolicy(hujson string) error {
 	if err != nil {
 		return err
 	}
-	n.control.setPolicy(p)
+	n.control.ReplacePolicy(nil, p)
 	return nil
 }
 
 // Policy returns the text of the policy in force.
-func (n *Net) Policy() string {
-	n.control.mu.Lock()
-	defer n.control.mu.Unlock()
-	return n.control.policy.Text()
-}
+func (n *Net) Policy() string { return n.control.Policy().Text() }
 
 // Nodes returns the tailnet's nodes by ID, as their peers see them.
 func (n *Net) Nodes() []*tailcfg.Node { return n.control.list() }
@@ -233,7 +230,7 @@ func (n *Net) Expire(id tailcfg.StableNodeID) bool {
 }
 
 // Delete removes the node from the tailnet. It reports whether the node existed.
-func (n *Net) Delete(id tailcfg.StableNodeID) bool { return n.control.remove(id) }
+func (n *Net) Delete(id tailcfg.StableNodeID) bool { return n.control.Delete(id) }
 
 // Share makes the node look like one of another tailnet's users whom a machine of
 // ours was shared with: its peers see Hostinfo.ShareeNode, and it is no member.
@@ -244,6 +241,22 @@ func (n *Net) Share(id tailcfg.StableNodeID) bool {
 // Unknown returns the requests that control answered with 404, with counts:
 // whatever stands here the protocol has and this server has not.
 func (n *Net) Unknown() map[string]int { return n.control.unknownRequests() }
+
+// Fault and TrustedIssuer are what a caller of API writes out.
+type (
+	Fault         = tailapi.Fault
+	TrustedIssuer = tailapi.TrustedIssuer
+)
+
+// API starts the tailnet's HTTP API; it ends with the tailnet.
+func (n *Net) API() (*tailapi.API, error) {
+	a, err := tailapi.Start(n.control.domain, n.control)
+	if err != nil {
+		return nil, err
+	}
+	n.onClose(a.Close)
+	return a, nil
+}
 
 // closeDeadline bounds the end of one node: with some settings tsnet's Close can hang for ever.
 const closeDeadline = 15 * time.Second

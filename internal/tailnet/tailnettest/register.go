@@ -1,76 +1,19 @@
 package tailnettest
 
 import (
-	"crypto/subtle"
 	"fmt"
 	"net/http"
 	"net/netip"
-	"slices"
-	"strings"
 	"time"
 
 	"tailscale.com/net/tsaddr"
 	"tailscale.com/tailcfg"
 	"tailscale.com/types/key"
-	"tailscale.com/util/rands"
 )
 
 // personKeyLife is how long a person's node stays signed in, Tailscale's default.
 // Tagged nodes do not expire.
 const personKeyLife = 180 * 24 * time.Hour
-
-// AuthKey says what a node that registers with the key becomes. With a Login and
-// no Tags it is that person's node. With Tags it is a tagged node: every tag must
-// be declared in the policy's tagOwners and, if Login is given, be owned by it
-// (without one an administrator made the key). Both are checked when the key is
-// used, against the policy in force then.
-type AuthKey struct {
-	Login     string
-	Tags      []string
-	Ephemeral bool
-	Reusable  bool
-	Expires   time.Time // zero: never
-}
-
-// mintedKey is an auth key as control keeps it: also after it was used or revoked.
-type mintedKey struct {
-	AuthKey
-	id, secret  string
-	created     time.Time
-	description string
-	used        bool
-	revoked     time.Time
-}
-
-func (k *mintedKey) valid(now time.Time) bool {
-	return k.revoked.IsZero() && (k.Reusable || !k.used) && (k.Expires.IsZero() || now.Before(k.Expires))
-}
-
-func (k *mintedKey) text() string { return "tskey-auth-" + k.id + "-" + k.secret }
-
-// AuthKey mints an auth key for tsnet.Server.AuthKey, TS_AUTHKEY or `tailscale up`.
-func (n *Net) AuthKey(k AuthKey) string { return n.control.mint(k, "").text() }
-
-func (c *control) mint(k AuthKey, description string) *mintedKey {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	m := &mintedKey{AuthKey: k, description: description, created: time.Now(),
-		id: "k" + rands.HexString(12) + "CNTRL", secret: rands.HexString(32)}
-	m.Tags = slices.Clone(k.Tags)
-	c.keys[m.id] = m
-	return m
-}
-
-// keyLocked returns the key that a node showed, if it still opens.
-func (c *control) keyLocked(text string, now time.Time) *mintedKey {
-	rest, _ := strings.CutPrefix(text, "tskey-auth-")
-	id, secret, _ := strings.Cut(rest, "-")
-	k := c.keys[id]
-	if k == nil || subtle.ConstantTimeCompare([]byte(k.secret), []byte(secret)) != 1 || !k.valid(now) {
-		return nil
-	}
-	return k
-}
 
 func (c *control) serveRegister(w http.ResponseWriter, r *http.Request, mk key.MachinePublic) {
 	var req tailcfg.RegisterRequest

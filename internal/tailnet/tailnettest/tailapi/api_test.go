@@ -1,4 +1,4 @@
-package tailnettest
+package tailapi_test
 
 import (
 	"bytes"
@@ -10,15 +10,69 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"tailscale.com/tailcfg"
+	"tailscale.com/tsnet"
+
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailapi"
 )
+
+func TestMain(m *testing.M) {
+	tailnettest.Quiet()
+	os.Exit(m.Run())
+}
+
+const testPolicy = `{
+	// who works here
+	"groups": {"group:dev": ["alice@example.com"]},
+	"tagOwners": {"tag:tka": ["autogroup:admin"], "tag:ci": ["alice@example.com"]},
+	"grants": [{"src": ["*"], "dst": ["*"], "ip": ["*"]}],
+}`
+
+func within(t testing.TB, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func ready(t testing.TB, n *tailnettest.Net, nodes ...*tsnet.Server) {
+	t.Helper()
+	if err := n.Ready(within(t, 2*time.Minute), nodes...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func id(t testing.TB, n *tailnettest.Net, s *tsnet.Server) string {
+	t.Helper()
+	out, err := n.ID(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// eventually waits for a condition of the real thing, not for a time.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for start := time.Now(); !ok(); time.Sleep(time.Millisecond) {
+		if time.Since(start) > time.Minute {
+			t.Fatalf("not within a minute: %s", what)
+		}
+	}
+}
 
 // apiClient is a plain HTTP client of the API, so that a wrong answer is seen as it is.
 type apiClient struct {
 	t     testing.TB
-	api   *API
+	api   *tailapi.API
 	token string
 }
 
@@ -84,7 +138,7 @@ func (c *apiClient) want(status int, method, path, body string, header ...string
 }
 
 // signIn gets a token for the client, in the form or as HTTP Basic.
-func signIn(t testing.TB, a *API, o OAuthClient, basic bool, scopes ...string) *apiClient {
+func signIn(t testing.TB, a *tailapi.API, o tailapi.OAuthClient, basic bool, scopes ...string) *apiClient {
 	t.Helper()
 	c := &apiClient{t: t, api: a}
 	form := url.Values{"grant_type": {"client_credentials"}}
@@ -106,7 +160,7 @@ func signIn(t testing.TB, a *API, o OAuthClient, basic bool, scopes ...string) *
 	return c
 }
 
-func startAPI(t testing.TB, n *Net) *API {
+func startAPI(t testing.TB, n *tailnettest.Net) *tailapi.API {
 	t.Helper()
 	a, err := n.API()
 	if err != nil {
@@ -117,7 +171,7 @@ func startAPI(t testing.TB, n *Net) *API {
 
 func TestAPIAuth(t *testing.T) {
 	t.Parallel()
-	n := Start(t, testPolicy)
+	n := tailnettest.Start(t, testPolicy)
 	a := startAPI(t, n)
 	o := a.Client([]string{"devices:core:read", "auth_keys"}, "tag:ci")
 	for _, basic := range []bool{true, false} {
@@ -127,7 +181,10 @@ func TestAPIAuth(t *testing.T) {
 		c.want(404, "GET", "/tailnet/elsewhere.org/devices", "")
 		c.want(403, "DELETE", "/device/1", "")
 		c.want(403, "GET", "/tailnet/-/acl", "")
-		c.want(404, "GET", "/tailnet/-/nothing", "")
+		if r := c.want(501, "GET", "/tailnet/-/services/svc:web/devices", ""); !strings.Contains(fmt.Sprint(r.at("message")), "GET /api/v2/tailnet/-/services/svc:web/devices is not on the testbed") {
+			t.Errorf("a route that the fake does not have: %s", r.body)
+		}
+		c.want(501, "PATCH", "/device/1", "")
 		c.want(200, "GET", "/tailnet/-/devices", "", "Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(c.token+":")))
 	}
 	narrow := signIn(t, a, o, true, "devices:core:read")
@@ -161,16 +218,16 @@ func TestAPIAuth(t *testing.T) {
 
 func TestAPITokenExchange(t *testing.T) {
 	t.Parallel()
-	n := Start(t, testPolicy)
+	n := tailnettest.Start(t, testPolicy)
 	a := startAPI(t, n)
-	a.Trust(TrustedIssuer{ClientID: "wi", Issuer: "https://issuer", Subject: "system:serviceaccount:ns:sa", Audience: "tailscale",
+	a.Trust(tailapi.TrustedIssuer{ClientID: "wi", Issuer: "https://issuer", Subject: "system:serviceaccount:ns:sa", Audience: "tailscale",
 		Scopes: []string{"devices:core"}, Verify: func(_ context.Context, token string) error {
 			if strings.HasSuffix(token, ".good") {
 				return nil
 			}
 			return errors.New("bad signature")
 		}})
-	a.Trust(TrustedIssuer{ClientID: "careless", Issuer: "https://issuer", Audience: "tailscale"})
+	a.Trust(tailapi.TrustedIssuer{ClientID: "careless", Issuer: "https://issuer", Audience: "tailscale"})
 	jwt := func(iss, sub string, aud any, exp time.Time, sig string) string {
 		b, err := json.Marshal(map[string]any{"iss": iss, "sub": sub, "aud": aud, "exp": exp.Unix()})
 		if err != nil {
@@ -206,7 +263,7 @@ func TestAPITokenExchange(t *testing.T) {
 // Keys minted through the API let real nodes in, and the devices are the nodes.
 func TestAPIKeysAndDevices(t *testing.T) {
 	t.Parallel()
-	n := Start(t, testPolicy)
+	n := tailnettest.Start(t, testPolicy)
 	a := startAPI(t, n)
 	c := signIn(t, a, a.Client([]string{"devices:core", "auth_keys"}, "tag:ci"), true)
 	const capsCI = `{"capabilities":{"devices":{"create":{"reusable":false,"ephemeral":true,"preauthorized":true,"tags":["tag:ci"]}}}`
@@ -271,9 +328,9 @@ func TestAPIKeysAndDevices(t *testing.T) {
 	}
 	c.want(400, "GET", "/tailnet/-/devices?colour=red", "")
 
-	dev := "/device/" + string(id(t, n, runner))
+	dev := "/device/" + id(t, n, runner)
 	number, _ := byTag.at("devices/0/id").(string)
-	if r := c.want(200, "GET", "/device/"+number, ""); r.at("nodeId") != string(id(t, n, runner)) {
+	if r := c.want(200, "GET", "/device/"+number, ""); r.at("nodeId") != id(t, n, runner) {
 		t.Errorf("by number: %s", r.body)
 	}
 	c.want(200, "POST", dev+"/name", `{"name":"worker"}`)
@@ -282,24 +339,31 @@ func TestAPIKeysAndDevices(t *testing.T) {
 	}
 	c.want(400, "POST", dev+"/name", `{"name":"alice"}`)
 	c.want(400, "POST", dev+"/tags", `{"tags":["tag:tka"]}`)
-	c.want(200, "POST", "/device/"+string(id(t, n, alice))+"/tags", `{"tags":["tag:ci"]}`)
+	c.want(200, "POST", "/device/"+id(t, n, alice)+"/tags", `{"tags":["tag:ci"]}`)
+	lc, err := runner.LocalClient()
+	if err != nil {
+		t.Fatal(err)
+	}
 	aliceIP, _ := alice.TailscaleIPs()
 	eventually(t, "WhoIs sees the tag", func() bool {
-		got, err := whois(t.Context(), runner, aliceIP.String())
-		return err == nil && got.Login == "tagged-devices" && len(got.Tags) == 1
+		who, err := lc.WhoIs(t.Context(), aliceIP.String())
+		return err == nil && who.UserProfile.LoginName == "tagged-devices" && len(who.Node.Tags) == 1
 	})
 	c.want(200, "POST", dev+"/authorized", `{"authorized":true}`)
 	c.want(501, "POST", dev+"/authorized", `{"authorized":false}`)
 	c.want(200, "DELETE", dev, "")
 	c.want(404, "DELETE", dev, "")
-	eventually(t, "the deleted device knows", func() bool { return state(t, runner) != "Running" })
-	n.Share(id(t, n, alice))
-	c.want(501, "DELETE", "/device/"+string(id(t, n, alice)), "")
+	eventually(t, "the deleted device knows", func() bool {
+		st, err := lc.StatusWithoutPeers(t.Context())
+		return err == nil && st.BackendState != "Running"
+	})
+	n.Share(tailcfg.StableNodeID(id(t, n, alice)))
+	c.want(501, "DELETE", "/device/"+id(t, n, alice), "")
 }
 
 func TestAPIPolicy(t *testing.T) {
 	t.Parallel()
-	n := Start(t, testPolicy)
+	n := tailnettest.Start(t, testPolicy)
 	a := startAPI(t, n)
 	c := signIn(t, a, a.Client([]string{"policy_file"}), true)
 	got := c.want(200, "GET", "/tailnet/-/acl", "", "Accept", "application/hujson")
@@ -332,11 +396,31 @@ func TestAPIPolicy(t *testing.T) {
 	if n.Policy() != next || r.header.Get("Etag") == tag {
 		t.Errorf("the new policy: %s", r.body)
 	}
+
+	// Of those who write at once in place of the same policy, one does.
+	tag = r.header.Get("Etag")
+	var wg sync.WaitGroup
+	var wrote, refused atomic.Int32
+	for i := range 20 {
+		wg.Go(func() {
+			switch r, err := c.do("POST", "/tailnet/-/acl", strings.Repeat("\n", i+1)+next, "If-Match", tag); {
+			case err == nil && r.status == 200:
+				wrote.Add(1)
+			case err == nil && r.status == 412:
+				refused.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if wrote.Load() != 1 || refused.Load() != 19 {
+		t.Errorf("%d writers in place of one policy succeeded, %d were refused", wrote.Load(), refused.Load())
+	}
+	c.want(200, "POST", "/tailnet/-/acl", next) // without If-Match the last one counts
 }
 
 func TestAPIServices(t *testing.T) {
 	t.Parallel()
-	n := Start(t, testPolicy)
+	n := tailnettest.Start(t, testPolicy)
 	a := startAPI(t, n)
 	c := signIn(t, a, a.Client([]string{"services"}, "tag:tka"), true)
 	const at = "/tailnet/-/vip-services/svc:web"
@@ -375,8 +459,8 @@ func TestAPIServices(t *testing.T) {
 
 	host, alice := n.Node("host", "", "tag:tka"), n.Node("alice", "alice@example.com")
 	ready(t, n, host, alice)
-	c.want(400, "POST", at+"/device/"+string(id(t, n, alice))+"/approved", `{"approved":true}`)
-	c.want(200, "POST", at+"/device/"+string(id(t, n, host))+"/approved", `{"approved":true}`)
+	c.want(400, "POST", at+"/device/"+id(t, n, alice)+"/approved", `{"approved":true}`)
+	c.want(200, "POST", at+"/device/"+id(t, n, host)+"/approved", `{"approved":true}`)
 	routed := func() bool {
 		for _, nd := range n.Nodes() {
 			for _, p := range nd.AllowedIPs {
@@ -400,18 +484,20 @@ func TestAPIServices(t *testing.T) {
 // What goes wrong on the way can be ordered, and the record tells what was asked.
 func TestAPIFaults(t *testing.T) {
 	t.Parallel()
-	n := Start(t, testPolicy)
+	n := tailnettest.Start(t, testPolicy)
 	a := startAPI(t, n)
 	c := signIn(t, a, a.Client([]string{"all"}, "tag:ci"), true)
 	const keys, caps = "/tailnet/-/keys", `{"capabilities":{"devices":{"create":{"tags":["tag:ci"]}}}}`
 	minted := func() int {
-		n.control.mu.Lock()
-		defer n.control.mu.Unlock()
-		return len(n.control.keys)
+		var list struct{ Keys []any }
+		if r := c.want(200, "GET", keys, ""); json.Unmarshal(r.body, &list) != nil || list.Keys == nil {
+			t.Fatalf("keys: %s", r.body)
+		}
+		return len(list.Keys)
 	}
 
 	// Two requests pass, one is limited, the next passes.
-	a.Fault(Fault{Route: "GET /tailnet/{tailnet}/devices", Skip: 2, Times: 1, Status: 429, Header: http.Header{"Retry-After": {"7"}}})
+	a.Fault(tailapi.Fault{Route: "GET /tailnet/{tailnet}/devices", Skip: 2, Times: 1, Status: 429, Header: http.Header{"Retry-After": {"7"}}})
 	c.want(200, "GET", "/tailnet/-/devices", "")
 	c.want(200, "GET", "/tailnet/-/devices", "")
 	if r := c.want(429, "GET", "/tailnet/-/devices", ""); r.header.Get("Retry-After") != "7" || r.at("message") == nil {
@@ -419,35 +505,35 @@ func TestAPIFaults(t *testing.T) {
 	}
 	c.want(200, "GET", "/tailnet/-/devices", "")
 
-	remove := a.Fault(Fault{Route: "POST /tailnet/{tailnet}/keys", HTML: true})
+	remove := a.Fault(tailapi.Fault{Route: "POST /tailnet/{tailnet}/keys", HTML: true})
 	if r := c.want(502, "POST", keys, caps); !bytes.HasPrefix(r.body, []byte("<html>")) || minted() != 0 {
 		t.Errorf("HTML: %s, %d keys", r.body, minted())
 	}
 	remove()
-	a.Fault(Fault{Route: "POST /tailnet/{tailnet}/keys", Status: 500, Acts: true, Times: 1})
+	a.Fault(tailapi.Fault{Route: "POST /tailnet/{tailnet}/keys", Status: 500, Acts: true, Times: 1})
 	c.want(500, "POST", keys, caps)
 	if minted() != 1 {
 		t.Errorf("the request whose answer was lost: %d keys", minted())
 	}
-	a.Fault(Fault{Truncate: true, Times: 1})
+	a.Fault(tailapi.Fault{Truncate: true, Times: 1})
 	if r, err := c.do("GET", "/tailnet/-/devices", ""); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("truncated: %v %s", err, r.body)
 	}
-	a.Fault(Fault{Status: 200, Body: `{"devices":[]}`, Times: 1})
+	a.Fault(tailapi.Fault{Status: 200, Body: `{"devices":[]}`, Times: 1})
 	if r := c.want(200, "GET", "/tailnet/-/devices", ""); string(r.body) != `{"devices":[]}` {
 		t.Errorf("empty list: %s", r.body)
 	}
-	a.Fault(Fault{Header: http.Header{"etag": {`"wrong"`}}, Times: 1})
+	a.Fault(tailapi.Fault{Header: http.Header{"etag": {`"wrong"`}}, Times: 1})
 	if r := c.want(200, "GET", "/tailnet/-/acl", ""); r.header.Get("Etag") != `"wrong"` || len(r.body) == 0 {
 		t.Errorf("wrong ETag: %v", r.header)
 	}
-	a.Fault(Fault{Delay: 50 * time.Millisecond, Times: 1})
+	a.Fault(tailapi.Fault{Delay: 50 * time.Millisecond, Times: 1})
 	start := time.Now()
 	c.want(200, "GET", "/tailnet/-/devices", "")
 	if took := time.Since(start); took < 50*time.Millisecond {
 		t.Errorf("delayed by %v only", took)
 	}
-	a.Fault(Fault{Hang: true, Times: 1})
+	a.Fault(tailapi.Fault{Hang: true, Times: 1})
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, "GET", a.URL()+"/api/v2/tailnet/-/devices", nil)

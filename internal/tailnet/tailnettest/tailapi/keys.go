@@ -1,11 +1,9 @@
-package tailnettest
+package tailapi
 
 import (
 	"cmp"
-	"maps"
 	"net/http"
 	"regexp"
-	"slices"
 	"time"
 )
 
@@ -73,20 +71,17 @@ func (a *API) createKey(c *call) (any, error) {
 	if err := a.mayTag(c.token, create.Tags); err != nil {
 		return nil, err
 	}
-	k := a.net.control.mint(AuthKey{Tags: create.Tags, Ephemeral: create.Ephemeral, Reusable: create.Reusable,
-		Expires: time.Now().Add(life)}, req.Description)
-	out := k.json(time.Now())
-	out.Key = k.text()
+	k, text := a.net.Mint(Key{Description: req.Description, Tags: create.Tags, Ephemeral: create.Ephemeral, Reusable: create.Reusable,
+		Expires: time.Now().Add(life)})
+	out := k.json()
+	out.Key = text
 	return out, nil
 }
 
 // mayTag checks that the token's tags are, or own, each of the tags: a key of an
 // OAuth client must carry some.
 func (a *API) mayTag(t *token, tags []string) error {
-	c := a.net.control
-	c.mu.Lock()
-	p := c.policy
-	c.mu.Unlock()
+	p := a.net.Policy()
 	for _, name := range tags {
 		if !p.MayTag(t.tags, name) {
 			return badRequest("requested tags %v are invalid or not permitted", tags)
@@ -98,56 +93,44 @@ func (a *API) mayTag(t *token, tags []string) error {
 	return nil
 }
 
-func (k *mintedKey) json(now time.Time) *keyJSON {
-	out := &keyJSON{ID: k.id, KeyType: "auth", Description: k.description, Created: new(k.created.UTC()),
-		Invalid: !k.valid(now), Tags: k.Tags, Capabilities: &keyCapabilities{}}
+func (k *Key) json() *keyJSON {
+	out := &keyJSON{ID: k.ID, KeyType: "auth", Description: k.Description, Created: new(k.Created.UTC()),
+		Invalid: !k.Valid, Tags: k.Tags, Capabilities: &keyCapabilities{}}
 	create := &out.Capabilities.Devices.Create
 	create.Reusable, create.Ephemeral, create.Preauthorized, create.Tags = k.Reusable, k.Ephemeral, true, k.Tags
 	if !k.Expires.IsZero() {
 		out.Expires = new(k.Expires.UTC())
 	}
-	if !k.revoked.IsZero() {
-		out.Revoked = new(k.revoked.UTC())
+	if !k.Revoked.IsZero() {
+		out.Revoked = new(k.Revoked.UTC())
 	}
 	return out
 }
 
 // listKeys carries IDs only, and only of keys that still open, as the real list does.
 func (a *API) listKeys(*call) (any, error) {
-	c := a.net.control
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := time.Now()
 	list := []map[string]string{}
-	for _, id := range slices.Sorted(maps.Keys(c.keys)) {
-		if c.keys[id].valid(now) {
-			list = append(list, map[string]string{"id": id})
+	for _, k := range a.net.Keys() {
+		if k.Valid {
+			list = append(list, map[string]string{"id": k.ID})
 		}
 	}
 	return map[string]any{"keys": list}, nil
 }
 
 func (a *API) getKey(c *call) (any, error) {
-	ctl := a.net.control
-	ctl.mu.Lock()
-	defer ctl.mu.Unlock()
-	k := ctl.keys[c.PathValue("id")]
-	if k == nil {
-		return nil, notFound("key")
+	for _, k := range a.net.Keys() {
+		if k.ID == c.PathValue("id") {
+			return k.json(), nil
+		}
 	}
-	return k.json(time.Now()), nil
+	return nil, notFound("key")
 }
 
+// deleteKey revokes: the key stays readable.
 func (a *API) deleteKey(c *call) (any, error) {
-	ctl := a.net.control
-	ctl.mu.Lock()
-	defer ctl.mu.Unlock()
-	k := ctl.keys[c.PathValue("id")]
-	if k == nil {
+	if !a.net.Revoke(c.PathValue("id")) {
 		return nil, notFound("key")
-	}
-	if k.revoked.IsZero() {
-		k.revoked = time.Now()
 	}
 	return empty(c.w), nil
 }

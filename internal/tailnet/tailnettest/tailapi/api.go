@@ -1,7 +1,12 @@
-package tailnettest
+// Package tailapi is a fake of Tailscale's HTTP API for one tailnet on loopback,
+// with the faults that such an API has on order. It keeps the law of failing
+// closed: a token without the scope, a misspelt field and a route that it does not
+// have are refused, in words, and it never logs or records a secret.
+package tailapi
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -16,12 +21,15 @@ import (
 	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailpolicy"
 )
 
-// API is a fake of Tailscale's HTTP API for one tailnet, on 127.0.0.1. Its state is
-// the tailnet's own: keys that it mints let nodes in, devices are the nodes, and
-// the policy is the one in force. It never logs or records a secret.
+// API is the API of one tailnet, on 127.0.0.1. What it shows and changes is the
+// tailnet's own: keys that it mints let nodes in, devices are the nodes, and the
+// policy is the one in force. Its own are only clients, tokens and faults.
 type API struct {
-	net *Net
-	url string
+	domain  string
+	net     Tailnet
+	url     string
+	closing <-chan struct{}
+	stop    func()
 
 	mu       sync.Mutex
 	clients  map[string]*OAuthClient // by ID
@@ -29,7 +37,6 @@ type API struct {
 	tokens   map[string]*token
 	requests []Request
 	faults   []*Fault
-	closing  chan struct{}
 }
 
 // Request is one request as the API saw it, for assertions such as "no key was
@@ -46,19 +53,24 @@ type Request struct {
 	Status  int      // 0 if the answer was never finished
 }
 
-// API starts the tailnet's HTTP API; it ends with the tailnet.
-func (n *Net) API() (*API, error) {
+// Start makes the API of the tailnet, which its paths call domain or "-", and
+// listens until Close.
+func Start(domain string, t Tailnet) (*API, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("tailscale API: %w", err)
 	}
-	a := &API{net: n, url: "http://" + ln.Addr().String(), clients: map[string]*OAuthClient{},
-		trusted: map[string]*TrustedIssuer{}, tokens: map[string]*token{}, closing: make(chan struct{})}
+	ctx, cancel := context.WithCancel(context.Background())
+	a := &API{domain: domain, net: t, url: "http://" + ln.Addr().String(), closing: ctx.Done(),
+		clients: map[string]*OAuthClient{}, trusted: map[string]*TrustedIssuer{}, tokens: map[string]*token{}}
 	srv := &http.Server{Handler: a.handler(), ReadHeaderTimeout: 10 * time.Second}
 	go srv.Serve(ln)
-	n.onClose(func() { close(a.closing); srv.Close() })
+	a.stop = func() { cancel(); srv.Close() }
 	return a, nil
 }
+
+// Close ends the API, also for those who wait for an answer that hangs.
+func (a *API) Close() { a.stop() }
 
 // URL returns the base URL, without /api/v2, as clients of Tailscale's API want it.
 func (a *API) URL() string { return a.url }
@@ -78,7 +90,8 @@ type route struct {
 	handle  func(*call) (any, error)
 }
 
-// routes is the whole API: what is not here is answered with 404.
+// routes is the whole API: what is not here is answered with 501, lest a client
+// that asks takes the thing for gone.
 func (a *API) routes() []route {
 	return slices.Concat(
 		[]route{
@@ -128,6 +141,11 @@ func notFound(what string) error {
 	return &apiError{Status: http.StatusNotFound, Message: what + " not found"}
 }
 
+func unsupported(c *call) (any, error) {
+	return nil, &apiError{Status: http.StatusNotImplemented,
+		Message: fmt.Sprintf("%s %s is not on the testbed, whose API has only what Tailplane asks for", c.Method, c.URL.Path)}
+}
+
 const apiBase = "/api/v2"
 
 func (a *API) handler() http.Handler {
@@ -136,7 +154,8 @@ func (a *API) handler() http.Handler {
 		method, path, _ := strings.Cut(rt.pattern, " ")
 		mux.Handle(method+" "+apiBase+path, a.serve(rt))
 	}
-	mux.Handle("/", a.serve(route{pattern: "", handle: func(*call) (any, error) { return nil, notFound("page") }}))
+	mux.Handle(apiBase+"/", a.serve(route{handle: unsupported}))
+	mux.Handle("/", a.serve(route{handle: func(*call) (any, error) { return nil, notFound("page") }}))
 	return mux
 }
 
@@ -195,7 +214,7 @@ func (a *API) allowed(rt route, r *http.Request, tok *token) error {
 	if !tok.may(rt.scope, r.Method == http.MethodGet) {
 		return &apiError{Status: http.StatusForbidden, Message: "calling actor does not have enough permissions to perform this function"}
 	}
-	if t := r.PathValue("tailnet"); t != "" && t != "-" && t != a.net.control.domain {
+	if t := r.PathValue("tailnet"); t != "" && t != "-" && t != a.domain {
 		return notFound("tailnet")
 	}
 	return nil
@@ -242,4 +261,10 @@ func (w *answer) send(to http.ResponseWriter, half bool) {
 		panic(http.ErrAbortHandler)
 	}
 	to.Write(b)
+}
+
+func writeJSON(w http.ResponseWriter, code int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	json.NewEncoder(w).Encode(v)
 }

@@ -1,4 +1,4 @@
-package tailnettest
+package tailapi
 
 import (
 	"context"

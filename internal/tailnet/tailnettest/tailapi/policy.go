@@ -1,4 +1,4 @@
-package tailnettest
+package tailapi
 
 import (
 	"crypto/sha256"
@@ -20,37 +20,37 @@ func (a *API) policyRoutes() []route {
 	}
 }
 
-func etag(text string) string {
-	return fmt.Sprintf("%q", fmt.Sprintf("%x", sha256.Sum256([]byte(text))))
+func etag(p *tailpolicy.Policy) string {
+	return fmt.Sprintf("%q", fmt.Sprintf("%x", sha256.Sum256([]byte(p.Text()))))
 }
 
 func (a *API) getPolicy(c *call) (any, error) { return writePolicy(c, a.net.Policy()) }
 
 // writePolicy answers with the text as it was set, or as JSON where that is asked for.
-func writePolicy(c *call, text string) (any, error) {
-	c.w.Header().Set("Etag", etag(text))
+func writePolicy(c *call, p *tailpolicy.Policy) (any, error) {
+	c.w.Header().Set("Etag", etag(p))
 	if !strings.Contains(c.Header.Get("Accept"), "application/json") {
 		c.w.Header().Set("Content-Type", "application/hujson")
-		return []byte(text), nil
+		return []byte(p.Text()), nil
 	}
 	c.w.Header().Set("Content-Type", "application/json")
-	return hujson.Standardize([]byte(text))
+	return hujson.Standardize([]byte(p.Text()))
 }
 
 func (a *API) setPolicy(c *call) (any, error) {
-	p, err := tailpolicy.Parse(string(c.body))
+	next, err := tailpolicy.Parse(string(c.body))
 	if err != nil {
 		return nil, policyRefused(err)
 	}
-	ctl := a.net.control
-	ctl.mu.Lock()
-	defer ctl.mu.Unlock()
-	if want := c.Header.Get("If-Match"); want != "" && want != etag(ctl.policy.Text()) {
+	var old *tailpolicy.Policy // whichever is in force
+	want := c.Header.Get("If-Match")
+	if want != "" {
+		old = a.net.Policy()
+	}
+	if want != "" && want != etag(old) || !a.net.ReplacePolicy(old, next) {
 		return nil, &apiError{Status: http.StatusPreconditionFailed, Message: "precondition failed, invalid old hash"}
 	}
-	ctl.policy = p
-	ctl.bumpLocked()
-	return writePolicy(c, p.Text())
+	return writePolicy(c, next)
 }
 
 func policyRefused(err error) error {

@@ -1,4 +1,4 @@
-package tailnettest
+package tailapi
 
 import (
 	"encoding/json"
@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"tailscale.com/tailcfg"
 )
 
 // deviceJSON is a node as the API shows it.
@@ -57,40 +59,40 @@ func (a *API) deviceRoutes() []route {
 	}
 }
 
-func (c *control) deviceLocked(n *node, all bool) *deviceJSON {
-	d := &deviceJSON{
-		Addresses: addrStrings(n.addrs), ID: strconv.FormatInt(int64(n.id), 10), NodeID: string(n.stable),
-		Name: c.fqdn(n), Hostname: n.hi.Hostname, User: c.profileLocked(n).LoginName, Tags: n.tags, OS: n.hi.OS,
-		ClientVersion: n.hi.IPNVersion, Created: n.created.UTC(), Expires: n.expiry.UTC(),
-		Authorized: true, IsEphemeral: n.ephemeral, IsExternal: n.sharee, ConnectedToControl: n.streams > 0,
-		KeyExpiryDisabled: n.expiry.IsZero(), BlocksIncomingConnections: n.hi.ShieldsUp,
-		MachineKey: n.machine.String(), NodeKey: n.key.String(),
+func (d Device) json(all bool) *deviceJSON {
+	out := &deviceJSON{
+		Addresses: []string{}, ID: strconv.FormatInt(int64(d.ID), 10), NodeID: string(d.StableID),
+		Name: strings.TrimSuffix(d.Name, "."), Hostname: d.Hostinfo.Hostname(), User: d.Login, Tags: d.Tags, OS: d.Hostinfo.OS(),
+		ClientVersion: d.Hostinfo.IPNVersion(), Created: d.Created.UTC(), Expires: d.KeyExpiry.UTC(),
+		Authorized: true, IsEphemeral: d.Ephemeral, IsExternal: d.Hostinfo.ShareeNode(), ConnectedToControl: d.Online != nil && *d.Online,
+		KeyExpiryDisabled: d.KeyExpiry.IsZero(), BlocksIncomingConnections: d.Hostinfo.ShieldsUp(),
+		MachineKey: d.Machine.String(), NodeKey: d.Key.String(),
 	}
-	if n.streams == 0 && !n.lastSeen.IsZero() {
-		d.LastSeen = new(n.lastSeen.UTC())
+	for _, p := range d.Addresses {
+		out.Addresses = append(out.Addresses, p.Addr().String())
+	}
+	if d.LastSeen != nil {
+		out.LastSeen = new(d.LastSeen.UTC())
 	}
 	if all {
-		d.deviceAll = &deviceAll{AdvertisedRoutes: []string{}, EnabledRoutes: []string{}}
-		for _, r := range n.hi.RoutableIPs {
-			d.AdvertisedRoutes = append(d.AdvertisedRoutes, r.String())
+		out.deviceAll = &deviceAll{AdvertisedRoutes: []string{}, EnabledRoutes: []string{}}
+		for _, r := range d.Hostinfo.RoutableIPs().All() {
+			out.AdvertisedRoutes = append(out.AdvertisedRoutes, r.String())
 		}
-		for _, r := range c.routesLocked(n) {
-			d.EnabledRoutes = append(d.EnabledRoutes, r.String())
+		for _, r := range d.PrimaryRoutes {
+			out.EnabledRoutes = append(out.EnabledRoutes, r.String())
 		}
 	}
-	return d
+	return out
 }
 
 func (a *API) listDevices(c *call) (any, error) {
 	q := c.URL.Query()
 	all := q.Get("fields") == "all"
 	q.Del("fields")
-	ctl := a.net.control
-	ctl.mu.Lock()
-	defer ctl.mu.Unlock()
 	list := []*deviceJSON{}
-	for _, n := range ctl.sortedLocked() {
-		d := ctl.deviceLocked(n, all)
+	for _, dev := range a.net.Devices() {
+		d := dev.json(all)
 		ok, err := d.passes(q)
 		if err != nil {
 			return nil, err
@@ -131,48 +133,50 @@ func (d *deviceJSON) passes(filters map[string][]string) (bool, error) {
 	return true, nil
 }
 
-// nodeLockedByID returns the device by either of its IDs.
-func (c *control) nodeLockedByID(id string) *node {
-	for _, n := range c.nodes {
-		if string(n.stable) == id || strconv.FormatInt(int64(n.id), 10) == id {
-			return n
+// device returns the device that the path names, by either of its IDs.
+func (a *API) device(c *call) (Device, error) {
+	id := c.PathValue("id")
+	for _, d := range a.net.Devices() {
+		if string(d.StableID) == id || strconv.FormatInt(int64(d.ID), 10) == id {
+			return d, nil
 		}
+	}
+	return Device{}, notFound("device")
+}
+
+func (a *API) getDevice(c *call) (any, error) {
+	d, err := a.device(c)
+	if err != nil {
+		return nil, err
+	}
+	return d.json(c.URL.Query().Get("fields") == "all"), nil
+}
+
+// changeDevice runs f on a device of this tailnet.
+func (a *API) changeDevice(c *call, f func(tailcfg.StableNodeID) error) (any, error) {
+	d, err := a.device(c)
+	if err != nil {
+		return nil, err
+	}
+	if d.Hostinfo.ShareeNode() {
+		return nil, &apiError{Status: http.StatusNotImplemented, Message: "the device is of another tailnet"}
+	}
+	if err := f(d.StableID); err != nil {
+		return nil, err
+	}
+	return empty(c.w), nil
+}
+
+// existed is the error of a step for which the device was no longer there.
+func existed(ok bool) error {
+	if !ok {
+		return notFound("device")
 	}
 	return nil
 }
 
-func (a *API) getDevice(c *call) (any, error) {
-	ctl := a.net.control
-	ctl.mu.Lock()
-	defer ctl.mu.Unlock()
-	n := ctl.nodeLockedByID(c.PathValue("id"))
-	if n == nil {
-		return nil, notFound("device")
-	}
-	return ctl.deviceLocked(n, c.URL.Query().Get("fields") == "all"), nil
-}
-
-// changeDevice runs f on a device of this tailnet, under the lock, and tells the nodes.
-func (a *API) changeDevice(c *call, f func(*control, *node) error) (any, error) {
-	ctl := a.net.control
-	ctl.mu.Lock()
-	defer ctl.mu.Unlock()
-	n := ctl.nodeLockedByID(c.PathValue("id"))
-	if n == nil {
-		return nil, notFound("device")
-	}
-	if n.sharee {
-		return nil, &apiError{Status: http.StatusNotImplemented, Message: "the device is of another tailnet"}
-	}
-	if err := f(ctl, n); err != nil {
-		return nil, err
-	}
-	ctl.bumpLocked()
-	return empty(c.w), nil
-}
-
 func (a *API) deleteDevice(c *call) (any, error) {
-	return a.changeDevice(c, func(ctl *control, n *node) error { ctl.dropLocked(n); return nil })
+	return a.changeDevice(c, func(id tailcfg.StableNodeID) error { return existed(a.net.Delete(id)) })
 }
 
 func (a *API) authorizeDevice(c *call) (any, error) {
@@ -182,7 +186,7 @@ func (a *API) authorizeDevice(c *call) (any, error) {
 	if err := c.decode(&req); err != nil {
 		return nil, err
 	}
-	return a.changeDevice(c, func(*control, *node) error {
+	return a.changeDevice(c, func(tailcfg.StableNodeID) error {
 		if !req.Authorized {
 			return &apiError{Status: http.StatusNotImplemented, Message: "device approval is not on the testbed"}
 		}
@@ -201,10 +205,8 @@ func (a *API) tagDevice(c *call) (any, error) {
 		return nil, err
 	}
 	slices.Sort(req.Tags)
-	return a.changeDevice(c, func(_ *control, n *node) error {
-		n.tags, n.user, n.expiry = slices.Compact(req.Tags), nil, time.Time{}
-		return nil
-	})
+	tags := slices.Compact(req.Tags)
+	return a.changeDevice(c, func(id tailcfg.StableNodeID) error { return existed(a.net.Retag(id, tags)) })
 }
 
 func (a *API) nameDevice(c *call) (any, error) {
@@ -214,16 +216,11 @@ func (a *API) nameDevice(c *call) (any, error) {
 	if err := c.decode(&req); err != nil {
 		return nil, err
 	}
-	return a.changeDevice(c, func(ctl *control, n *node) error {
-		label := strings.TrimSuffix(req.Name, "."+ctl.suffix)
-		if label == "" { // back to the host name
-			label = n.hi.Hostname
+	return a.changeDevice(c, func(id tailcfg.StableNodeID) error {
+		if !a.net.Rename(id, req.Name) {
+			return badRequest("%q is no name, or another device's", req.Name)
 		}
-		if name := ctl.uniqueNameLocked(n, label); req.Name == "" || name == strings.ToLower(label) {
-			n.name = name
-			return nil
-		}
-		return badRequest("%q is no name, or another device's", req.Name)
+		return nil
 	})
 }
 
@@ -234,13 +231,5 @@ func (a *API) setDeviceKey(c *call) (any, error) {
 	if err := c.decode(&req); err != nil {
 		return nil, err
 	}
-	return a.changeDevice(c, func(_ *control, n *node) error {
-		switch {
-		case req.KeyExpiryDisabled:
-			n.expiry = time.Time{}
-		case n.expiry.IsZero():
-			n.expiry = time.Now().Add(personKeyLife)
-		}
-		return nil
-	})
+	return a.changeDevice(c, func(id tailcfg.StableNodeID) error { return existed(a.net.SetKeyExpiry(id, !req.KeyExpiryDisabled)) })
 }
