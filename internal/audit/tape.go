@@ -17,8 +17,9 @@ import (
 	"sync/atomic"
 )
 
-// maxLine is the longest line that is read as one; what is longer is junk.
-const maxLine = 1 << 20
+// maxLine is the longest line that is read as one; what is longer is junk. The
+// largest entry, once it is cut, takes less.
+const maxLine = 256 << 10
 
 // A tape is what lines are written to: a stream, or a file that may be rotated
 // by us, or by somebody else under us.

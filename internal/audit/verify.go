@@ -241,7 +241,7 @@ type brk struct{ before, since Place }
 type note struct {
 	met   bool // there is a line with the number
 	at    Place
-	found bool // and it is the one
+	found []Hash // the heads that are there
 }
 
 func (v *verifier) find(f Fault, at, to Place, lines int64, format string, args ...any) int {
@@ -280,7 +280,9 @@ func (v *verifier) read(text []byte) {
 		if !n.met {
 			n.met, n.at = true, v.at
 		}
-		n.found = n.found || slices.Contains(v.check.Heads, l.Head())
+		if slices.Contains(v.check.Heads, l.Head()) {
+			n.found = append(n.found, l.Hash)
+		}
 		v.noted[l.Seq] = n
 	}
 	switch {
@@ -389,7 +391,9 @@ func numbers(from, to uint64) string {
 
 // judge gives up waiting for a line that accounts for the text that is none.
 // missing is how many numbers are missing where it stands.
-func (v *verifier) judge(missing uint64) {
+func (v *verifier) judge(missing uint64) { v.judgeAt(missing, false) }
+
+func (v *verifier) judgeAt(missing uint64, end bool) {
 	o := &v.odd
 	if o.lines == 0 {
 		return
@@ -403,9 +407,9 @@ func (v *verifier) judge(missing uint64) {
 	if o.whole > 0 {
 		f, what = Edited, "not what its hash is the hash of"
 	}
-	if missing == 0 && v.tip.Line > 0 {
+	if missing == 0 && v.tip.Line > 0 && !end {
 		what += ", where no line is missing"
-	} else if f == Unreadable {
+	} else if f == Unreadable && !end {
 		what += ", where a line should be"
 	}
 	v.find(f, at, o.last.Place, int64(o.lines), "%s", what)
@@ -589,7 +593,7 @@ func (v *verifier) signature(l Line, id string) bool {
 	if !ok || !key.verify(text, sig) {
 		if v.badAt >= 0 {
 			f := &v.report.Findings[v.badAt]
-			f.To, f.Lines = v.at, f.Lines+v.report.Unsigned
+			f.To, f.Lines = v.at, v.report.Unsigned
 		} else {
 			v.badAt = v.find(BadSignature, v.since, v.at, v.report.Unsigned, "the lines from here to %s are not those that were signed", v.at)
 		}
@@ -618,7 +622,7 @@ func (v *verifier) finish() {
 	if cut && v.odd.lines == 1 {
 		v.find(Truncated, v.odd.at, v.odd.at, 1, "the record ends in the middle of a line")
 	} else if v.odd.lines > 0 {
-		v.judge(1)
+		v.judgeAt(0, true)
 		if cut {
 			v.find(Truncated, v.at, v.at, 1, "the record ends in the middle of a line")
 		}
@@ -641,7 +645,7 @@ func (v *verifier) finish() {
 	}
 	for _, h := range v.check.Heads {
 		switch n := v.noted[h.Seq]; {
-		case n.found && n.met:
+		case slices.Contains(n.found, h.Hash):
 		case n.met:
 			v.find(Forked, n.at, n.at, 1, "not the line %d that was noted elsewhere: the record was written anew", h.Seq)
 		case !v.begun || h.Seq > v.tip.Seq:
