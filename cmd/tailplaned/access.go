@@ -11,12 +11,10 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/signin/signinkube"
-	"github.com/tailplane/tailplane/internal/tailnet"
 )
 
 // startLimit is how long the API server may stay silent at the start. Later it
@@ -48,18 +46,13 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 	if err != nil {
 		return err
 	}
-	record, closeRecord, err := openRecord(p.set.Audit.File)
+	record, err := openRecord(p, info)
 	if err != nil {
-		return err
-	}
-	write := func(e audit.Entry) error {
-		err := record.Write(e)
-		p.metrics.Recorded(e, err)
 		return err
 	}
 	keys, policy := new(keyring), p.set.AccessPolicy()
 	way := &door.Door{
-		Names: node.Names, Record: write, Limits: limits(p.set.API.Limits), Log: p.log, Now: time.Now,
+		Names: node.Names, Record: record.Write, Limits: limits(p.set.API.Limits), Log: p.log, Now: time.Now,
 		Key: keys.get, Measure: p.metrics.Door("tailnet"),
 		Identify: func(r *http.Request) (access.Caller, error) {
 			defer func(began time.Time) { p.metrics.Identified(time.Since(began)) }(time.Now())
@@ -80,7 +73,7 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 	guard := &signin.Guard{
 		Store: store, Devices: node.Devices, Changed: node.Changed, Tailnet: func() string { return node.Status().Tailnet },
 		Policy: policy, Interval: time.Duration(p.set.Signin.GrantCheckInterval), Log: p.log, Now: time.Now,
-		Tell: func(s signin.Signin, f signin.Finding) { tell(p, node.Status(), write, s, f) },
+		Tell: func(s signin.Signin, f signin.Finding) { tell(p, node.Status(), record.Write, s, f) },
 	}
 	watchAccess(p, config, node, store, keys)
 
@@ -106,7 +99,7 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 	}
 	cancel()
 	wg.Wait()
-	err = errors.Join(err, closeRecord())
+	err = errors.Join(err, record.Close())
 	leave()
 	atNode.Wait()
 	return errors.Join(nodeErr, storeErr, guardErr, err)
@@ -126,58 +119,4 @@ func clusterInfo(ctx context.Context, config *rest.Config, p *process) (signin.C
 	id, err := clusterID(ctx, config, c.ID, hash, p.log)
 	return signin.ClusterInfo{Name: c.Name, ID: id, ServerURL: c.Server, CAData: ca, CAHash: hash,
 		InsecureSkipTLSVerify: c.InsecureSkipTLSVerify, Labels: c.Labels, Version: version()}, err
-}
-
-// watchAccess shows how the access server is.
-func watchAccess(p *process, config *rest.Config, node *tailnet.Node, store *signinkube.Store, keys *keyring) {
-	p.health.Check("tailnet", func(context.Context) error {
-		if st := node.Status(); !st.Running() {
-			return fmt.Errorf("the node is %s", st.State)
-		}
-		return nil
-	})
-	p.health.Check("kubernetes", reachable(config))
-	p.health.Check("signins", func(context.Context) error {
-		if !store.Synced() {
-			return errors.New("the cache of sign-ins is not filled")
-		}
-		return nil
-	})
-	p.health.Check("clusterKey", keys.check)
-	p.metrics.Signins(store.All)
-	p.metrics.Gauge("tailplane_tailnet_up", "1 while the node is in its tailnet.", func() (float64, bool) {
-		if node.Status().Running() {
-			return 1, true
-		}
-		return 0, true
-	})
-	p.metrics.Gauge("tailplane_node_key_expiry_seconds", "Time until somebody must sign the node in again; absent when nobody must.", func() (float64, bool) {
-		at := node.Status().KeyExpiry
-		return time.Until(at).Seconds(), !at.IsZero()
-	})
-}
-
-// reachable is the readiness check of everything that needs the API server.
-func reachable(config *rest.Config) func(context.Context) error {
-	return func(ctx context.Context) error { return kube.Reach(ctx, config, startLimit) }
-}
-
-// tell records that a sign-in ended or got shorter although nobody asked.
-func tell(p *process, self tailnet.Status, write func(audit.Entry) error, s signin.Signin, f signin.Finding) {
-	now := time.Now()
-	e := audit.Entry{Time: now, RequestID: audit.NewID(now), Surface: "process", Verb: access.SigninEnd, Object: s.Name, Reason: f.Reason, Result: audit.Done,
-		Actor: audit.Actor{NodeID: self.ID, Via: access.ViaTailnet},
-		Args:  map[string]string{"login": s.Owner.Login, "device": s.Owner.DeviceName, "role": string(s.Role)}}
-	if len(self.Names) > 0 {
-		e.Actor.Node = self.Names[0]
-	}
-	if f.End {
-		p.metrics.Ended(signin.CauseGrant)
-	} else {
-		e.Verb, e.Args["period"] = access.SigninShorten, f.Period.String()
-	}
-	p.log.Info("the tailnet withdrew what a sign-in rests on", "signin", s.Name, "login", s.Owner.Login, "reason", f.Reason, "audit", e.RequestID)
-	if err := write(e); err != nil {
-		p.log.Error("audit entry lost", "audit", e.RequestID, "err", err)
-	}
 }

@@ -7,16 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/signal"
-	"sync"
 	"syscall"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	"k8s.io/klog/v2"
-	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/tailplane/tailplane/internal/settings"
 )
@@ -68,13 +63,14 @@ func command() *cobra.Command {
 		return &cobra.Command{Use: string(role), Short: short, Long: long, Args: noArguments,
 			RunE: func(c *cobra.Command, _ []string) error { return run(c.Context(), f, role, parts...) }}
 	}
+	accessPart, operatorPart := part{"access", runAccess}, part{"operator", runOperator}
 	root.AddCommand(
 		role(settings.AccessRole, "Serve the sign-in API on the tailnet",
-			"Serves the sign-in API on the tailnet: says who is calling, decides on their grants, writes TkaSignin objects and hands out kubeconfigs.", runAccess),
+			"Serves the sign-in API on the tailnet: says who is calling, decides on their grants, writes TkaSignin objects and hands out kubeconfigs.", accessPart),
 		role(settings.OperatorRole, "Carry out sign-ins in the cluster",
-			"Watches TkaSignin objects, makes and removes their ServiceAccounts and bindings, and ends what has expired.", runOperator),
+			"Watches TkaSignin objects, makes and removes their ServiceAccounts and bindings, and ends what has expired.", operatorPart),
 		role(settings.AllRoles, "Both, in one process",
-			"Plays every role in one process, for a small cluster. The parts still meet only in the TkaSignin object.", runAccess, runOperator),
+			"Plays every role in one process, for a small cluster. The parts still meet only in the TkaSignin object.", accessPart, operatorPart),
 		&cobra.Command{Use: "config", Short: "Print the settings in force", Long: "Prints the settings file with its defaults filled in, and warnings on standard error.", Args: noArguments,
 			RunE: func(c *cobra.Command, _ []string) error { return printConfig(f, c.OutOrStdout(), c.ErrOrStderr()) }},
 	)
@@ -102,48 +98,4 @@ func printConfig(f flags, out, warn io.Writer) error {
 	}
 	_, err = out.Write(b)
 	return err
-}
-
-// A part is what a process runs until ctx ends.
-type part func(ctx context.Context, f flags, set settings.File, log *slog.Logger) error
-
-// run runs all parts; the first that ends, ends the others.
-func run(ctx context.Context, f flags, role settings.Role, parts ...part) error {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
-		return usageError{fmt.Errorf("--log-level %q: debug, info, warn or error", f.logLevel)}
-	}
-	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
-	set, err := settings.Load(f.config, role)
-	if err != nil {
-		return usageError{err}
-	}
-	for _, w := range set.Warnings() {
-		log.Warn(w)
-	}
-	if f.check {
-		return nil
-	}
-	// The libraries' logs, from warnings up: what they do at length is not news.
-	quiet := logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: max(level, slog.LevelWarn)}))
-	ctrllog.SetLogger(quiet)
-	klog.SetLogger(quiet)
-
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	errs := make(chan error, len(parts))
-	var wg sync.WaitGroup
-	for _, p := range parts {
-		wg.Go(func() {
-			defer cancel()
-			errs <- p(ctx, f, set, log)
-		})
-	}
-	wg.Wait()
-	close(errs)
-	var all error
-	for err := range errs {
-		all = errors.Join(all, err)
-	}
-	return all
 }

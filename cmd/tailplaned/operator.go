@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/kube"
-	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/signin/signinkube"
 )
@@ -16,21 +14,26 @@ import (
 const policyRecheck = 30 * time.Second
 
 // runOperator wires the operator of sign-ins. It has no tailnet.
-func runOperator(ctx context.Context, f flags, set settings.File, log *slog.Logger) error {
-	config, err := kube.Config(f.kubeconfig)
+func runOperator(ctx context.Context, p *process, working func()) error {
+	config, err := kube.Config(p.kubeconfig)
 	if err != nil {
 		return err
 	}
 	if err := kube.Reach(ctx, config, startLimit); err != nil {
 		return err
 	}
-	s := set.Signin
+	s, policy := p.set.Signin, p.set.AccessPolicy()
+	if err := checkRoles(ctx, config, policy.Roles, p.log); err != nil {
+		return err
+	}
+	p.health.Check("kubernetes", reachable(config))
 	operator := &signinkube.Operator{
-		Config: config, Namespace: s.Namespace, LeaseNamespace: s.SystemNamespace, Log: log, Now: time.Now,
+		Config: config, Namespace: s.Namespace, LeaseNamespace: s.SystemNamespace, Log: p.log, Now: time.Now,
 		Rules: signin.Rules{
-			Roles: set.AccessPolicy().Roles, Min: time.Duration(s.Period.Min), Max: time.Duration(s.Period.Max), MaxLife: time.Duration(s.MaxLife),
-			KeepExpired: time.Duration(s.KeepExpired), Recheck: policyRecheck, RequireAdmissionPolicy: s.RequireAdmissionPolicy, Reserved: set.AccessPolicy().Reserved,
+			Roles: policy.Roles, Min: time.Duration(s.Period.Min), Max: time.Duration(s.Period.Max), MaxLife: time.Duration(s.MaxLife),
+			KeepExpired: time.Duration(s.KeepExpired), Recheck: policyRecheck, RequireAdmissionPolicy: s.RequireAdmissionPolicy, Reserved: policy.Reserved,
 		},
 	}
+	working() // one that waits to be elected is as ready as it can be
 	return operator.Run(ctx)
 }

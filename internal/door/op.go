@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,6 +35,16 @@ type Route struct {
 	Verb    access.Verb
 	Doc     string
 	run     func(*visit, access.Permit) (any, error)
+}
+
+// Verbs returns what routes may be asked for, sorted, each once.
+func Verbs(routes ...Route) []access.Verb {
+	var verbs []access.Verb
+	for _, rt := range routes {
+		verbs = append(verbs, rt.Verb)
+	}
+	slices.Sort(verbs)
+	return slices.Compact(verbs)
 }
 
 // Argued is a request that tells the record what was asked for. Never a secret.

@@ -124,19 +124,23 @@ const (
 // Run looks until ctx ends.
 func (g *Guard) Run(ctx context.Context) error {
 	missing := map[string]time.Time{} // devices, and since when
-	blind := false
+	blind := 0 // looks in a row that saw nothing
 	for {
 		changed := g.Changed() // before looking, so that no change is overlooked
 		done, err := g.look(ctx, missing)
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err != nil && !blind:
-			g.Log.Warn("grants of live sign-ins cannot be looked at; nothing ends until they can", "err", err)
-		case err == nil && blind:
-			g.Log.Info("grants of live sign-ins are looked at again")
+		case err == nil:
+			if blind > 1 {
+				g.Log.Info("grants of live sign-ins are looked at again")
+			}
+			blind = 0
+		default:
+			if blind++; blind == 2 { // once is the start, or a moment
+				g.Log.Warn("grants of live sign-ins cannot be looked at; nothing ends until they can", "err", err)
+			}
 		}
-		blind = err != nil
 		next := g.Interval
 		for _, since := range missing { // a second look, to be sure
 			next = min(next, max(since.Add(g.Interval).Sub(g.Now()), guardPause))

@@ -310,6 +310,7 @@ func (r *Rig) Settings(role string) ([]byte, error) {
 			fmt.Fprintf(&b, "  %s: %s\n", key, value)
 		}
 	}
+	fmt.Fprintf(&b, "health: 127.0.0.1:0\n")
 	fmt.Fprintf(&b, "audit:\n  file: %s\n", r.AuditFile())
 	var api []string
 	for path, value := range r.settings {

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/signin/signinkube"
+)
+
+// A keyring holds the cluster's key from when it could be had.
+type keyring struct{ key atomic.Pointer[door.Key] }
+
+func (k *keyring) get() (door.Key, bool) {
+	if key := k.key.Load(); key != nil {
+		return *key, true
+	}
+	return door.Key{}, false
+}
+
+// check is the readiness check.
+func (k *keyring) check(context.Context) error {
+	if _, ok := k.get(); !ok {
+		return errors.New("the cluster's key is not at hand; whoever asks for a proof is turned away")
+	}
+	return nil
+}
+
+// Pauses between two tries to have the key.
+const (
+	firstKeyTry = 250 * time.Millisecond
+	lastKeyTry  = 15 * time.Second
+)
+
+// fill asks for the key until it is there.
+func (k *keyring) fill(ctx context.Context, secret *signinkube.ClusterKey, log *slog.Logger) {
+	said := ""
+	for wait := firstKeyTry; ; wait = min(2*wait, lastKeyTry) {
+		key, err := secret.Load(ctx)
+		if err == nil {
+			k.key.Store(&key)
+			log.Info("the cluster's key is at hand", "key", key.Public().String())
+			return
+		}
+		if ctx.Err() == nil && err.Error() != said {
+			said = err.Error()
+			log.Error("the cluster's key cannot be had; trying again", "err", err)
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// clusterID is what the cluster is known by whatever it is called: the setting,
+// else the UID of kube-system, else, where that may not be read, a name derived
+// from the certificate authority.
+func clusterID(ctx context.Context, config *rest.Config, set, caHash string, log *slog.Logger) (string, error) {
+	if set != "" {
+		return set, nil
+	}
+	uid, err := signinkube.ClusterUID(ctx, config)
+	if !errors.Is(err, signinkube.ErrForbidden) {
+		return uid, err
+	}
+	_, digits, _ := strings.Cut(caHash, ":")
+	id := "ca-" + digits[:32]
+	log.Info("cluster.id is not set and the namespace kube-system may not be read; the id is derived from the certificate authority", "id", id)
+	return id, nil
+}

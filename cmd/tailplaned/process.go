@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/health"
+	"github.com/tailplane/tailplane/internal/settings"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// A part is what a process runs until ctx ends: one role of the server.
+type part struct {
+	name string
+	run  func(ctx context.Context, p *process, working func()) error
+}
+
+// A process is what its parts share.
+type process struct {
+	flags
+	set     settings.File
+	log     *slog.Logger
+	health  *health.Listener
+	metrics *health.Metrics
+}
+
+// run runs all parts; the first that ends, ends the others. Probes are answered
+// from before the parts begin until after they ended.
+func run(ctx context.Context, f flags, role settings.Role, parts ...part) error {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
+		return usageError{fmt.Errorf("--log-level %q: debug, info, warn or error", f.logLevel)}
+	}
+	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	set, err := settings.Load(f.config, role)
+	if err != nil {
+		return usageError{err}
+	}
+	for _, w := range set.Warnings() {
+		log.Warn(w)
+	}
+	if f.check {
+		return nil
+	}
+	// The libraries' logs, from warnings up: what they do at length is not news.
+	quiet := logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: max(level, slog.LevelWarn)}))
+	ctrllog.SetLogger(quiet)
+	klog.SetLogger(quiet)
+
+	metrics := health.NewMetrics(version(), commit(), door.Verbs(new(signin.Desk).Routes()...)...)
+	p := &process{flags: f, set: set, log: log, metrics: metrics, health: &health.Listener{
+		// controller-runtime's registry also has the collectors of Go and the process.
+		Address: set.Health, Gatherer: prometheus.Gatherers{metrics, ctrlmetrics.Registry}, Log: log,
+	}}
+	metrics.Readiness(p.health)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, p.health.Stopping)()
+
+	probes, endProbes := context.WithCancel(context.WithoutCancel(ctx))
+	probed := make(chan error, 1)
+	go func() {
+		defer cancel()
+		probed <- p.health.Run(probes)
+	}()
+	errs := make([]error, len(parts))
+	var wg sync.WaitGroup
+	for i, pt := range parts {
+		working := p.expect(pt.name)
+		wg.Go(func() {
+			defer cancel()
+			errs[i] = pt.run(ctx, p, working)
+		})
+	}
+	wg.Wait()
+	endProbes()
+	return errors.Join(append(errs, <-probed)...)
+}
+
+// expect makes the process not ready until the part says that it works.
+func (p *process) expect(name string) (working func()) {
+	var works atomic.Bool
+	p.health.Check(name, func(context.Context) error {
+		if !works.Load() {
+			return errors.New("starting")
+		}
+		return nil
+	})
+	return func() { works.Store(true) }
+}
+
+// version is the module's version as the build knows it.
+func version() string {
+	if b, ok := debug.ReadBuildInfo(); ok && b.Main.Version != "" {
+		return b.Main.Version
+	}
+	return "(devel)"
+}
+
+// commit is what was built, "" when the build does not know it.
+func commit() string {
+	b, _ := debug.ReadBuildInfo()
+	if b != nil {
+		for _, s := range b.Settings {
+			if s.Key == "vcs.revision" {
+				return s.Value
+			}
+		}
+	}
+	return ""
+}

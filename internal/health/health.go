@@ -1,0 +1,191 @@
+// Package health shows whoever runs a process how it is: alive, ready, and in
+// numbers. It keeps law 7, that what is down is shown as down at the moment of
+// asking, and counts by closed sets of words only, so that no stranger can make
+// a series.
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// A Listener answers probes and scrapes, on an address of its own that is never
+// on the tailnet. All fields are required.
+//
+//	/livez            200 while the process can answer at all
+//	/readyz           200 while every check passes; ?verbose lists them
+//	/metrics          Prometheus and OpenMetrics text
+type Listener struct {
+	Address  string // "host:port"; port 0 takes any free one
+	Gatherer prometheus.Gatherer
+	Log      *slog.Logger
+
+	mu       sync.Mutex
+	checks   []check
+	stopping bool
+}
+
+type check struct {
+	name string
+	pass func(context.Context) error
+}
+
+// Bounds of one request, and of one check.
+const (
+	headerTime   = 5 * time.Second
+	writeTime    = 15 * time.Second
+	idleTime     = 60 * time.Second
+	maxHeader    = 8 << 10
+	checkTime    = 2 * time.Second
+	gatherTime   = 10 * time.Second
+	maxScrapes   = 4
+	shutdownTime = time.Second
+)
+
+// Check makes readiness depend on pass, which says in a sentence what is wrong
+// and must not show a secret. A check of the same name is replaced.
+func (l *Listener) Check(name string, pass func(context.Context) error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.checks = slices.DeleteFunc(l.checks, func(c check) bool { return c.name == name })
+	l.checks = append(l.checks, check{name, pass})
+}
+
+// Stopping makes the process not ready for good: it is about to end.
+func (l *Listener) Stopping() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stopping = true
+}
+
+// A Result is what one check says.
+type Result struct {
+	Name string
+	Err  error // nil: it passes
+}
+
+// Results runs all checks, at the same time, each for at most two seconds.
+func (l *Listener) Results(ctx context.Context) []Result {
+	l.mu.Lock()
+	checks, stopping := slices.Clone(l.checks), l.stopping
+	l.mu.Unlock()
+	if stopping {
+		checks = append(checks, check{"shutdown", func(context.Context) error { return errors.New("the process is about to end") }})
+	}
+	results := make([]Result, len(checks))
+	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	defer cancel()
+	var wg sync.WaitGroup
+	for i, c := range checks {
+		wg.Go(func() { results[i] = Result{c.name, c.pass(ctx)} })
+	}
+	wg.Wait()
+	return results
+}
+
+// Ready reports whether all checks pass.
+func (l *Listener) Ready(ctx context.Context) bool {
+	return !slices.ContainsFunc(l.Results(ctx), func(r Result) bool { return r.Err != nil })
+}
+
+// Run listens until ctx ends. It logs the address that it got.
+func (l *Listener) Run(ctx context.Context) error {
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", l.Address)
+	if err != nil {
+		return fmt.Errorf("health: %w", err)
+	}
+	l.Log.Info("health is served", "address", ln.Addr().String())
+	srv := &http.Server{
+		Handler: l.Handler(), ReadHeaderTimeout: headerTime, ReadTimeout: headerTime, WriteTimeout: writeTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
+		ErrorLog: slog.NewLogLogger(l.Log.Handler(), slog.LevelDebug),
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ln) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("health: %w", err)
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
+	defer cancel()
+	if srv.Shutdown(grace) != nil {
+		srv.Close()
+	}
+	<-served
+	return nil
+}
+
+// Handler is what the listener serves.
+func (l *Listener) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok\n") })
+	mux.HandleFunc("GET /readyz", l.readyz)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(l.Gatherer, promhttp.HandlerOpts{
+		EnableOpenMetrics: true, MaxRequestsInFlight: maxScrapes, Timeout: gatherTime, ErrorLog: slog.NewLogLogger(l.Log.Handler(), slog.LevelWarn),
+	}))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		if !ownHost(r.Host) {
+			say(w, http.StatusMisdirectedRequest, "ask by an address, localhost or the name of a Service\n")
+			return
+		}
+		if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "none" && site != "same-origin" {
+			say(w, http.StatusForbidden, "not for other sites' pages\n")
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// ownHost keeps web pages out whose name was rebound to our address: nobody owns
+// an address, "localhost", or a name of the cluster's own DNS.
+func ownHost(host string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".")
+	if _, err := netip.ParseAddr(host); err == nil {
+		return true
+	}
+	return host == "localhost" || strings.HasSuffix(host, ".svc") || strings.HasSuffix(host, ".svc.cluster.local")
+}
+
+func (l *Listener) readyz(w http.ResponseWriter, r *http.Request) {
+	var text strings.Builder
+	failed := 0
+	for _, c := range l.Results(r.Context()) {
+		if c.Err != nil {
+			failed++
+			fmt.Fprintf(&text, "[-]%s failed: %v\n", c.Name, c.Err)
+		} else {
+			fmt.Fprintf(&text, "[+]%s ok\n", c.Name)
+		}
+	}
+	status, last := http.StatusOK, "ok\n"
+	if failed > 0 {
+		status, last = http.StatusServiceUnavailable, "not ready\n"
+	}
+	if !r.URL.Query().Has("verbose") && failed == 0 {
+		text.Reset()
+	}
+	say(w, status, text.String()+last)
+}
+
+func say(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	fmt.Fprint(w, text) // who does not read it does not want it
+}

@@ -1,0 +1,30 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// Counted returns s with its token requests counted.
+func (m *Metrics) Counted(s signin.Store) signin.Store { return counted{s, m} }
+
+type counted struct {
+	signin.Store
+	m *Metrics
+}
+
+func (c counted) Token(ctx context.Context, s signin.Signin, life time.Duration) (signin.Token, time.Time, error) {
+	token, expires, err := c.Store.Token(ctx, s, life)
+	result := tokenMade
+	switch {
+	case errors.Is(err, signin.ErrConflict), errors.Is(err, signin.ErrNotFound):
+		result = tokenRefused
+	case err != nil:
+		result = tokenFailed
+	}
+	c.m.tokens.WithLabelValues(result).Inc()
+	return token, expires, err
+}
