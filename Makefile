@@ -3,19 +3,22 @@ export GOFLAGS = -trimpath -buildvcs=false
 export CGO_ENABLED = 0
 TOOL = go tool -modfile=tools.mod
 
-.PHONY: demo test build testbed lint generate acceptance bench budgets fuzz clean-cache machine
+.PHONY: demo test build cluster testbed lint generate acceptance bench budgets fuzz clean-cache machine
 
 demo: build ## show Tailplane at work: a tailnet, a cluster, people who are let in and refused
 	@exec "$$(cd testbed && go run ./cmd/build demo | cut -f2)"
 
-test: machine build lint ## everything, on real parts
+test: machine build testbed lint ## everything, on real parts
 	@CGO_ENABLED=1 testbed/test.sh
 
-build: testbed ## the programs tka, tailplaned and demo, into the cache
+build: cluster ## the programs tka, tailplaned and demo, into the cache
 	@cd testbed && go run ./cmd/build tka tailplaned demo >/dev/null
 
-testbed: ## the cluster's binaries, into the cache: about 10 minutes the first time
-	@cd testbed && go run ./cmd/build devcluster kubectl helm >/dev/null
+cluster: ## the cluster's binaries, into the cache: about 10 minutes the first time
+	@cd testbed && go run ./cmd/build devcluster kubectl >/dev/null
+
+testbed: cluster ## and what only tests need: another 3 minutes
+	@cd testbed && go run ./cmd/build helm >/dev/null
 
 lint: ## gofmt, vet, staticcheck
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"

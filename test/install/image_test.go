@@ -189,7 +189,7 @@ func TestDS05_Binary(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if i := bytes.Index(b, []byte(dir)); i >= 0 {
+		if bytes.Contains(b, []byte(dir)) {
 			t.Errorf("it names the folder it was built in")
 		}
 		sums = append(sums, sha256.Sum256(b))
