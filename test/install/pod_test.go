@@ -4,14 +4,18 @@ package install
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/tailplane/tailplane/internal/settings"
 )
 
 // podOf returns the pod that an object makes.
@@ -24,6 +28,72 @@ func podOf(t *testing.T, u *unstructured.Unstructured) (corev1.PodSpec, bool) {
 		return as[appsv1.Deployment](t, u).Spec.Template.Spec, true
 	}
 	return corev1.PodSpec{}, false
+}
+
+// Every pod finds its settings, and every node of the tailnet its Secret, which
+// the account may write.
+func TestPodsFindTheirOwn(t *testing.T) {
+	for _, p := range profiles(t) {
+		all := objects(t, render(t, p.values))
+		find := func(kind, ns, name string) *unstructured.Unstructured {
+			t.Helper()
+			i := slices.IndexFunc(all, func(u *unstructured.Unstructured) bool {
+				return u.GetKind() == kind && u.GetNamespace() == ns && u.GetName() == name
+			})
+			if i < 0 {
+				t.Fatalf("%s: there is no %s %s", p.name, kind, name)
+			}
+			return all[i]
+		}
+		seen := 0
+		for _, u := range all {
+			spec, ok := podOf(t, u)
+			if !ok {
+				continue
+			}
+			seen++
+			find("ServiceAccount", systems, spec.ServiceAccountName)
+			replicas, _, _ := unstructured.NestedInt64(u.Object, "spec", "replicas")
+			config := spec.Containers[0].Args[1]
+			for i := range replicas {
+				if u.GetKind() == "StatefulSet" {
+					env := spec.Containers[0].Env[0]
+					if env.Name != "POD_NAME" || env.ValueFrom.FieldRef.FieldPath != "metadata.name" {
+						t.Fatalf("%s: env %+v", p.name, env)
+					}
+					config = strings.ReplaceAll(spec.Containers[0].Args[1], "$(POD_NAME)", fmt.Sprintf("%s-%d", u.GetName(), i))
+				}
+				file, ok := strings.CutPrefix(config, "--config="+spec.Containers[0].VolumeMounts[0].MountPath+"/")
+				text, found, _ := unstructured.NestedString(find("ConfigMap", systems, spec.Volumes[0].ConfigMap.Name).Object, "data", file)
+				if !ok || !found {
+					t.Errorf("%s: %s %s runs with %s, which is not there", p.name, u.GetKind(), u.GetName(), config)
+					continue
+				}
+				f, err := settings.Parse([]byte(text))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if f.Signin.SystemNamespace != systems || f.Signin.Namespace == "" {
+					t.Errorf("%s: namespaces %s, %s", p.name, f.Signin.SystemNamespace, f.Signin.Namespace)
+				}
+				secret := f.Tailnet.StateSecret
+				if u.GetKind() != "StatefulSet" {
+					if secret != "" {
+						t.Errorf("%s: %s has the state %s", p.name, u.GetName(), secret)
+					}
+					continue
+				}
+				find("Secret", systems, secret)
+				role := as[rbacv1.Role](t, find("Role", systems, "tailplane-access"))
+				if !slices.Contains(role.Rules[0].ResourceNames, secret) {
+					t.Errorf("%s: %s may not write %s", p.name, spec.ServiceAccountName, secret)
+				}
+			}
+		}
+		if seen == 0 {
+			t.Errorf("%s: no pods", p.name)
+		}
+	}
 }
 
 // DS-05: the API server admits every pod of every profile to a namespace that
