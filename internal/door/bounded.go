@@ -16,10 +16,13 @@ type bounded struct {
 
 	mu   sync.Mutex
 	open map[netip.Addr]int
+	// from is what each connection counts against: one of a tailnet that its peer
+	// has reset no longer knows where it came from.
+	from map[net.Conn]netip.Addr
 }
 
 func newBounded(ln net.Listener, max int) *bounded {
-	return &bounded{Listener: ln, max: max, open: map[netip.Addr]int{}}
+	return &bounded{Listener: ln, max: max, open: map[netip.Addr]int{}, from: map[net.Conn]netip.Addr{}}
 }
 
 // Accept implements [net.Listener]. It does not wrap the connection: net/http
@@ -42,33 +45,37 @@ func (b *bounded) hear(c net.Conn, s http.ConnState) {
 }
 
 func (b *bounded) take(c net.Conn) bool {
-	addr, ok := remote(c)
-	if !ok || b.max <= 0 {
+	if b.max <= 0 {
 		return true
 	}
+	at := c.RemoteAddr()
+	if at == nil {
+		return false // it was reset before it was taken
+	}
+	from, err := netip.ParseAddrPort(at.String())
+	if err != nil {
+		return true // not of a network
+	}
+	addr := from.Addr().Unmap()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.open[addr] >= b.max {
 		return false
 	}
 	b.open[addr]++
+	b.from[c] = addr
 	return true
 }
 
 func (b *bounded) give(c net.Conn) {
-	addr, ok := remote(c)
-	if !ok || b.max <= 0 {
-		return
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	addr, ok := b.from[c]
+	if !ok {
+		return
+	}
+	delete(b.from, c)
 	if b.open[addr]--; b.open[addr] <= 0 {
 		delete(b.open, addr)
 	}
-}
-
-// remote returns the address that a connection counts against, if it is of a network.
-func remote(c net.Conn) (netip.Addr, bool) {
-	from, err := netip.ParseAddrPort(c.RemoteAddr().String())
-	return from.Addr().Unmap(), err == nil
 }

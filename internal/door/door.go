@@ -321,12 +321,15 @@ func checkSite(r *http.Request) error {
 	return nil
 }
 
+// nowhere is the route of what is not there, for the record.
+func nowhere() Route { return Route{Declaration: Declaration{Verb: "http.unknown"}} }
+
 // find returns the route of the request, or the refusal of a path or method
 // that is not there. A path that would first have to be cleaned is not there.
 func (v *visit) find() (Route, error) {
 	notFound := problem.New(problem.NotFound, "There is nothing at this path.", "The operations are listed in the API reference.")
 	if v.r.URL.Path == "" || path.Clean(v.r.URL.Path) != v.r.URL.Path {
-		return Route{Verb: "http.unknown"}, notFound
+		return nowhere(), notFound
 	}
 	_, pattern := v.mux.Handler(v.r)
 	if rt, ok := v.routes[pattern]; ok && v.r.Method != http.MethodHead {
@@ -341,11 +344,11 @@ func (v *visit) find() (Route, error) {
 		}
 	}
 	if len(allowed) == 0 {
-		return Route{Verb: "http.unknown"}, notFound
+		return nowhere(), notFound
 	}
 	allow := strings.Join(allowed, ", ")
 	v.w.Header().Set("Allow", allow)
-	return Route{Verb: "http.unknown"}, problem.New(problem.MethodNotAllowed, "This path does not take that method.", "Use "+allow+".")
+	return nowhere(), problem.New(problem.MethodNotAllowed, "This path does not take that method.", "Use "+allow+".")
 }
 
 // clip bounds what a stranger can put into one field of the record.

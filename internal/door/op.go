@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,19 +23,53 @@ import (
 // The server's route, the client's call and the API reference are read from it.
 //
 // Req is a struct. Fields with a json name are the body of a POST, fields with
-// a query name (`query:"wait"`) are parameters of the URL.
+// a query name (`query:"wait"`) are parameters of the URL. A field's doc says in
+// the API reference what it is for.
 type Op[Req, Resp any] struct {
 	Pattern string      // as in net/http: "POST /api/v1alpha1/login"
 	Verb    access.Verb // what access decides about, and audit records
 	Doc     string      // one line
+
+	// For the API reference: a request that works, what may be answered to it
+	// (one for each status), and the codes of the refusals that are this
+	// operation's own, beside those that the door gives before it.
+	Example  Req
+	Answers  []Resp
+	Refusals []problem.Code
+}
+
+// A Declaration is an Op without its types, for whoever describes operations.
+type Declaration struct {
+	Pattern           string
+	Verb              access.Verb
+	Doc               string
+	Request, Response reflect.Type
+	Example           any
+	Answers           []any
+	Refusals          []problem.Code
+}
+
+// Declare describes o.
+func (o Op[Req, Resp]) Declare() Declaration {
+	d := Declaration{Pattern: o.Pattern, Verb: o.Verb, Doc: o.Doc, Request: reflect.TypeFor[Req](), Response: reflect.TypeFor[Resp](),
+		Example: o.Example, Refusals: o.Refusals}
+	for _, a := range o.Answers {
+		d.Answers = append(d.Answers, a)
+	}
+	return d
 }
 
 // A Route is an Op with somebody behind it.
 type Route struct {
-	Pattern string
-	Verb    access.Verb
-	Doc     string
-	run     func(*visit, access.Permit) (any, error)
+	Declaration
+	run func(*visit, access.Permit) (any, error)
+}
+
+// Before returns the codes by which the door may refuse any operation before it
+// is decided about, and those by which it refuses what cannot be read.
+func Before() []problem.Code {
+	return []problem.Code{problem.WrongHost, problem.CrossOrigin, problem.FunnelRefused, problem.NoIdentity, problem.IdentityUnavailable,
+		problem.NodeExpired, problem.RateLimited, problem.BadRequest, problem.Unavailable, problem.Internal}
 }
 
 // Verbs returns what routes may be asked for, sorted, each once.
@@ -77,7 +112,7 @@ func (o Op[Req, Resp]) Serve(fn func(context.Context, access.Permit, Req) (Resp,
 // identifies and decides before the wait and again after it, so fn acts on the
 // authority of now. A wait that ends in an error ends the visit.
 func (o Op[Req, Resp]) ServeAfter(wait func(context.Context, access.Permit, Req) error, fn func(context.Context, access.Permit, Req) (Resp, error)) Route {
-	return Route{o.Pattern, o.Verb, o.Doc, func(v *visit, p access.Permit) (any, error) {
+	return Route{o.Declare(), func(v *visit, p access.Permit) (any, error) {
 		var req Req
 		if err := decode(v.w, v.r, &req); err != nil {
 			return nil, err

@@ -15,28 +15,22 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 )
 
-// GetClusterInfo is what a client asks first: the proof of the answer says which
-// cluster it is about to sign in to.
-var GetClusterInfo = door.Op[ClusterInfoRequest, ClusterInfo]{
-	Pattern: "GET " + Base + "/cluster-info", Verb: access.ClusterInfo,
-	Doc: "Say how the cluster is reached and by what it is known.",
-}
-
 // A ClusterInfoRequest asks for nothing more than the operation says.
 type ClusterInfoRequest struct{}
 
-// ClusterInfo is how people reach the cluster. The first four fields are what
-// existing clients read.
+// ClusterInfo is how people reach the cluster, and what a client asks first: the
+// proof of the answer says which cluster it is about to sign in to. The first
+// four fields are what existing clients read.
 type ClusterInfo struct {
-	ServerURL             string            `json:"server_url"`
+	ServerURL             string            `json:"server_url" doc:"the API server as people reach it"`
 	InsecureSkipTLSVerify bool              `json:"insecure_skip_tls_verify"`
-	CAData                []byte            `json:"ca_data"` // PEM; base64 in JSON
+	CAData                []byte            `json:"ca_data" doc:"certificate authority of the API server, PEM"`
 	Labels                map[string]string `json:"labels"`
 	Name                  string            `json:"name"`
-	ID                    string            `json:"id"`           // stays when the name changes
-	CAHash                string            `json:"ca_hash"`      // of CAData, as CAHash makes it
-	Key                   door.PublicKey    `json:"key,omitzero"` // proofs are signed with its other half; none while the server does not have it
-	Version               string            `json:"version"`
+	ID                    string            `json:"id" doc:"stays when the name changes"`
+	CAHash                string            `json:"ca_hash" doc:"sha256: and the SHA-256, in hex, of the DER forms of ca_data, sorted"`
+	Key                   door.PublicKey    `json:"key,omitzero" doc:"Tailplane-Proof is signed with its other half; absent while the server does not have it"`
+	Version               string            `json:"version" doc:"of the access server"`
 }
 
 func (d *Desk) clusterInfo(_ context.Context, p access.Permit, _ ClusterInfoRequest) (ClusterInfo, error) {

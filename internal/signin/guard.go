@@ -124,7 +124,7 @@ const (
 // Run looks until ctx ends.
 func (g *Guard) Run(ctx context.Context) error {
 	missing := map[string]time.Time{} // devices, and since when
-	blind := 0 // looks in a row that saw nothing
+	blind := 0                        // looks in a row that saw nothing
 	for {
 		changed := g.Changed() // before looking, so that no change is overlooked
 		done, err := g.look(ctx, missing)

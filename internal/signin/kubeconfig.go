@@ -124,6 +124,11 @@ func (k Kubeconfig) YAML() ([]byte, error) {
 	})
 }
 
+// Forms are the forms of a kubeconfig by media type, for the API reference.
+func (Kubeconfig) Forms() map[string]any {
+	return map[string]any{"application/json": mapForm{}, "application/yaml": listForm{}}
+}
+
 // MarshalJSON returns the map form, which existing clients read. It holds the token.
 func (k Kubeconfig) MarshalJSON() ([]byte, error) {
 	c, u, x := k.parts()

@@ -11,13 +11,6 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// GetWhoami is for everybody whom the tailnet vouches for, also without a grant:
-// it is how one finds out why.
-var GetWhoami = door.Op[WhoamiRequest, Whoami]{
-	Pattern: "GET " + Base + "/whoami", Verb: access.Whoami,
-	Doc: "Show what the server sees of the caller, and what it decides.",
-}
-
 // A WhoamiRequest asks for nothing more than the operation says.
 type WhoamiRequest struct{}
 
@@ -25,20 +18,20 @@ type WhoamiRequest struct{}
 // holds the caller's own data only.
 type Whoami struct {
 	Caller   Seen     `json:"caller"`
-	Rules    []Rule   `json:"rules"` // of the tailnet policy that match, in its order
-	Decision Decision `json:"decision"`
-	Signin   *Status  `json:"signin"` // of this device; null: there is none
+	Rules    []Rule   `json:"rules" doc:"of the tailnet policy that match, in its order"`
+	Decision Decision `json:"decision" doc:"what would become of a login that names nothing"`
+	Signin   *Status  `json:"signin" doc:"of this device; null: there is none"`
 	AuditID  string   `json:"auditId"`
 }
 
 // Seen is who the tailnet says is calling.
 type Seen struct {
-	Login   string     `json:"login"` // the full login; "" for a tagged node
+	Login   string     `json:"login" doc:"the full login; empty for a tagged node"`
 	Node    string     `json:"node"`
-	NodeID  string     `json:"nodeId"`
+	NodeID  string     `json:"nodeId" doc:"stays when the device is renamed"`
 	Tags    []string   `json:"tags"`
 	Tailnet string     `json:"tailnet"`
-	Via     access.Via `json:"via"`
+	Via     access.Via `json:"via" enum:"tailnet"`
 }
 
 // A Rule is one rule that matched, as far as it could be read.
@@ -46,18 +39,18 @@ type Rule struct {
 	Role       string        `json:"role"`
 	Period     door.Duration `json:"period,omitzero"`
 	Priority   int           `json:"priority"`
-	Namespaces []string      `json:"namespaces"` // none: the whole cluster
-	Chosen     bool          `json:"chosen"`     // a login that names nothing uses this one
-	Problem    string        `json:"problem"`    // why it cannot be used; "" when it can
+	Namespaces []string      `json:"namespaces" doc:"none: the whole cluster"`
+	Chosen     bool          `json:"chosen" doc:"a login that names nothing uses this rule"`
+	Problem    string        `json:"problem" doc:"why the rule cannot be used; empty when it can"`
 }
 
 // A Decision is what would become of a login that names nothing.
 type Decision struct {
 	Allowed bool             `json:"allowed"`
-	Code    problem.Code     `json:"code"` // "" when allowed
+	Code    problem.Code     `json:"code" doc:"of the refusal; empty when allowed"`
 	Message string           `json:"message"`
 	Advice  []string         `json:"advice"`
-	Choices []problem.Choice `json:"choices,omitempty"`
+	Choices []problem.Choice `json:"choices,omitempty" doc:"when several rules match and nothing says which to use"`
 }
 
 // AuditObject names the sign-in for the record.

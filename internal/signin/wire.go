@@ -5,39 +5,15 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/door"
-)
-
-// Base is where the sign-in API lies.
-const Base = "/api/v1alpha1"
-
-// The operations on sign-ins: both ends are made from these.
-var (
-	Login = door.Op[LoginRequest, Accepted]{
-		Pattern: "POST " + Base + "/login", Verb: access.SigninLogin,
-		Doc: "Sign in, or extend the sign-in of this device.",
-	}
-	Read = door.Op[ReadRequest, Status]{
-		Pattern: "GET " + Base + "/login", Verb: access.SigninRead,
-		Doc: "Show the sign-in of this device.",
-	}
-	GetKubeconfig = door.Op[KubeconfigRequest, Kubeconfig]{
-		Pattern: "GET " + Base + "/kubeconfig", Verb: access.SigninKubeconfig,
-		Doc: "Return a kubeconfig with a fresh token that is stored nowhere.",
-	}
-	Logout = door.Op[LogoutRequest, Status]{
-		Pattern: "POST " + Base + "/logout", Verb: access.SigninLogout,
-		Doc: "End the sign-in of this device.",
-	}
 )
 
 // A LoginRequest says what the caller wants among what is granted. All of it
 // may be left out.
 type LoginRequest struct {
-	Role       string        `json:"role,omitempty"`
-	Period     door.Duration `json:"period,omitzero"`      // Go duration
-	Namespaces []string      `json:"namespaces,omitempty"` // narrows
+	Role       string        `json:"role,omitempty" doc:"one of the granted roles; without it, the rule of highest priority is used"`
+	Period     door.Duration `json:"period,omitzero" doc:"at most the granted period; without it, the granted one"`
+	Namespaces []string      `json:"namespaces,omitempty" doc:"narrows what is granted to these namespaces"`
 }
 
 // AuditArgs tells the record what was asked for.
@@ -60,12 +36,12 @@ type ReadRequest struct{}
 
 // A KubeconfigRequest may wait for the sign-in to become ready.
 type KubeconfigRequest struct {
-	Wait door.Duration `json:"-" query:"wait"`
+	Wait door.Duration `json:"-" query:"wait" doc:"how long to wait for the sign-in to become ready; cut to the server's longest wait"`
 }
 
 // A LogoutRequest may wait for the access to be gone.
 type LogoutRequest struct {
-	Wait door.Duration `json:"-" query:"wait"`
+	Wait door.Duration `json:"-" query:"wait" doc:"how long to wait for the access to be gone; 2s without it"`
 }
 
 // A State is where a sign-in stands, as callers see it.
@@ -83,16 +59,16 @@ const (
 // A Status is a sign-in as callers see it. Username, Role and Until are strings
 // that are always there: existing clients read them.
 type Status struct {
-	Username          string    `json:"username"` // the full login; "node:<name>" for a tagged node
-	Role              string    `json:"role"`     // what is bound; while pending, what was asked for
-	Until             string    `json:"until"`    // RFC 3339, UTC
-	State             State     `json:"state"`
-	Provisioned       bool      `json:"provisioned"`
-	Name              string    `json:"name"`
+	Username          string    `json:"username" doc:"the full login; node:<name> for a tagged node"`
+	Role              string    `json:"role" doc:"what is bound; while pending, what was asked for"`
+	Until             string    `json:"until" doc:"the end, RFC 3339, UTC"`
+	State             State     `json:"state" enum:"pending,ready,refused,ending,ended"`
+	Provisioned       bool      `json:"provisioned" doc:"whether it gives access"`
+	Name              string    `json:"name" doc:"of the TkaSignin object"`
 	Device            string    `json:"device"`
-	Namespaces        []string  `json:"namespaces"`
-	MissingNamespaces []string  `json:"missingNamespaces"`
-	Clamped           bool      `json:"clamped"` // the grant's period was cut to the server's maximum
+	Namespaces        []string  `json:"namespaces" doc:"where the role holds; none: in the whole cluster"`
+	MissingNamespaces []string  `json:"missingNamespaces" doc:"granted, and not in this cluster; bound when they appear"`
+	Clamped           bool      `json:"clamped" doc:"the granted period was cut to the server's longest"`
 	Cluster           string    `json:"cluster"`
 	StartedAt         time.Time `json:"startedAt"`
 

@@ -1,0 +1,278 @@
+// Package openapi writes the reference of declared operations: an OpenAPI 3.1
+// document and a page for people. It keeps the law that generated texts are made
+// from the declarations alone, so that they cannot say anything else.
+package openapi
+
+import (
+	"bytes"
+	"encoding"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// A Reference describes the operations of one API. All fields are required.
+type Reference struct {
+	Title, Version string
+	About          string // some sentences, Markdown
+	Server         string // an example of its URL
+	Operations     []door.Declaration
+}
+
+type object = map[string]any
+
+// JSON returns the OpenAPI document.
+func (r Reference) JSON() ([]byte, error) {
+	w := writer{schemas: object{}}
+	paths := object{}
+	for _, op := range r.Operations {
+		method, path, ok := strings.Cut(op.Pattern, " ")
+		if !ok {
+			return nil, fmt.Errorf("%q names no method", op.Pattern)
+		}
+		described, err := w.operation(op, method)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", op.Pattern, err)
+		}
+		item, _ := paths[path].(object)
+		if item == nil {
+			item = object{}
+			paths[path] = item
+		}
+		item[strings.ToLower(method)] = described
+	}
+	w.schema(reflect.TypeFor[problem.Error]())
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	err := e.Encode(object{
+		"openapi":    "3.1.0",
+		"info":       object{"title": r.Title, "version": r.Version, "description": r.About},
+		"servers":    []object{{"url": r.Server}},
+		"paths":      paths,
+		"components": object{"schemas": w.schemas},
+	})
+	return out.Bytes(), err
+}
+
+type writer struct{ schemas object }
+
+func (w writer) operation(op door.Declaration, method string) (object, error) {
+	described := object{"operationId": string(op.Verb), "summary": op.Doc}
+	parameters := []object{{"name": door.NonceHeader, "in": "header", "required": false,
+		"description": "16 to 64 bytes, base64url without padding; the answer then carries " + door.ProofHeader + ".", "schema": object{"type": "string"}}}
+	for f := range op.Request.Fields() {
+		if name := f.Tag.Get("query"); name != "" {
+			p := object{"name": name, "in": "query", "required": false, "schema": w.schema(f.Type)}
+			if doc := f.Tag.Get("doc"); doc != "" {
+				p["description"] = doc
+			}
+			if text, ok := reflect.ValueOf(op.Example).FieldByIndex(f.Index).Interface().(encoding.TextMarshaler); ok {
+				example, err := text.MarshalText()
+				if err != nil {
+					return nil, err
+				}
+				if len(example) > 0 {
+					p["example"] = string(example)
+				}
+			}
+			parameters = append(parameters, p)
+		}
+	}
+	described["parameters"] = parameters
+	if method != http.MethodGet {
+		content := object{"schema": w.schema(op.Request)}
+		if hasBody(op.Request) {
+			content["example"] = op.Example
+		}
+		described["requestBody"] = object{"required": false, "content": object{"application/json": content}}
+	}
+	responses, err := w.responses(op)
+	described["responses"] = responses
+	return described, err
+}
+
+func (w writer) responses(op door.Declaration) (object, error) {
+	headers := func(retry bool) object {
+		h := object{
+			"X-Request-Id":   object{"description": "The audit id of the request.", "schema": object{"type": "string"}},
+			door.ProofHeader: object{"description": "Ed25519 signature by the cluster's key, when a nonce was sent.", "schema": object{"type": "string"}},
+		}
+		if retry {
+			h["Retry-After"] = object{"description": "Seconds.", "schema": object{"type": "integer"}}
+		}
+		return h
+	}
+	responses := object{}
+	for _, a := range op.Answers {
+		shape, err := shapeOf(a)
+		if err != nil {
+			return nil, err
+		}
+		content := object{}
+		for media, form := range forms(a) {
+			c := object{"schema": w.schema(reflect.TypeOf(form))}
+			if media == "application/json" {
+				c["example"] = shape.Body
+			}
+			content[media] = c
+		}
+		responses[strconv.Itoa(shape.Status)] = object{"description": http.StatusText(shape.Status), "headers": headers(shape.RetryAfter > 0), "content": content}
+	}
+	byStatus := map[int][]problem.Code{}
+	for _, c := range Codes(op) {
+		byStatus[c.Status()] = append(byStatus[c.Status()], c)
+	}
+	for status, codes := range byStatus {
+		var names []string
+		for _, c := range codes {
+			names = append(names, "`"+string(c)+"`")
+		}
+		key := strconv.Itoa(status)
+		refused := object{"description": strings.Join(names, ", "), "headers": headers(status == http.StatusAccepted || status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable),
+			"content": object{"application/json": object{"schema": w.schema(reflect.TypeFor[problem.Error]())}}}
+		if have, ok := responses[key].(object); ok { // one status, two forms
+			media := have["content"].(object)["application/json"].(object)
+			media["schema"] = object{"oneOf": []any{media["schema"], w.schema(reflect.TypeFor[problem.Error]())}}
+			have["description"] = have["description"].(string) + ", or " + refused["description"].(string)
+			continue
+		}
+		responses[key] = refused
+	}
+	return responses, nil
+}
+
+// forms are the forms of an answer by media type.
+func forms(answer any) map[string]any {
+	if f, ok := answer.(interface{ Forms() map[string]any }); ok {
+		return f.Forms()
+	}
+	return map[string]any{"application/json": answer}
+}
+
+// Codes returns every code that the operation may be refused with, in the order
+// in which it is refused.
+func Codes(op door.Declaration) []problem.Code {
+	all := slices.Concat(door.Before(), op.Refusals)
+	return slices.DeleteFunc(problem.Codes(), func(c problem.Code) bool { return !slices.Contains(all, c) })
+}
+
+func shapeOf(answer any) (door.Shape, error) {
+	if s, ok := answer.(door.Shaped); ok {
+		return s.Shape("application/json")
+	}
+	return door.Shape{Status: http.StatusOK, Body: answer}, nil
+}
+
+func hasBody(t reflect.Type) bool {
+	for f := range t.Fields() {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
+			return true
+		}
+	}
+	return false
+}
+
+// schema describes a type; structs with a name are described once and referred to.
+func (w writer) schema(t reflect.Type) object {
+	switch {
+	case t == reflect.TypeFor[door.Duration]():
+		return object{"type": "string", "description": "a Go duration such as 30m or 8h", "examples": []string{"8h"}}
+	case t == reflect.TypeFor[time.Time]():
+		return object{"type": "string", "format": "date-time"}
+	case t == reflect.TypeFor[problem.Code]():
+		return object{"type": "string"} // open: codes are added
+	case t == reflect.TypeFor[[]byte]():
+		return object{"type": "string", "contentEncoding": "base64"}
+	case t.Implements(reflect.TypeFor[encoding.TextMarshaler]()):
+		return object{"type": "string"}
+	}
+	switch t.Kind() {
+	case reflect.String:
+		return object{"type": "string"}
+	case reflect.Bool:
+		return object{"type": "boolean"}
+	case reflect.Int, reflect.Int32, reflect.Int64:
+		return object{"type": "integer"}
+	case reflect.Slice:
+		return object{"type": "array", "items": w.schema(t.Elem())}
+	case reflect.Map:
+		return object{"type": "object", "additionalProperties": w.schema(t.Elem())}
+	case reflect.Pointer:
+		return object{"oneOf": []any{w.schema(t.Elem()), object{"type": "null"}}}
+	case reflect.Struct:
+		name := t.Name()
+		ref := object{"$ref": "#/components/schemas/" + name}
+		if _, done := w.schemas[name]; done {
+			return ref
+		}
+		described := object{}
+		w.schemas[name] = described // before its fields: a type may hold itself
+		maps.Copy(described, w.properties(t))
+		return ref
+	}
+	panic(fmt.Sprintf("openapi: a field of type %v; say how it is described", t))
+}
+
+func (w writer) properties(t reflect.Type) object {
+	properties, required := object{}, []string{}
+	for _, f := range Fields(t) {
+		s := w.schema(f.Type)
+		if f.Enum != nil {
+			s["enum"] = f.Enum
+		}
+		if f.Doc != "" {
+			if _, isRef := s["$ref"]; isRef {
+				s = object{"allOf": []any{s}}
+			}
+			s["description"] = f.Doc
+		}
+		properties[f.Name] = s
+		if f.Required {
+			required = append(required, f.Name)
+		}
+	}
+	described := object{"type": "object", "properties": properties, "additionalProperties": false}
+	if len(required) > 0 {
+		described["required"] = required
+	}
+	return described
+}
+
+// A Field is one member of a JSON object.
+type Field struct {
+	Name, Doc string
+	Enum      []string
+	Type      reflect.Type
+	Required  bool // it is always there
+}
+
+// Fields returns the members of the JSON object that a struct type becomes.
+func Fields(t reflect.Type) (fields []Field) {
+	for f := range t.Fields() {
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case f.Anonymous && name == "":
+			fields = append(fields, Fields(f.Type)...)
+			continue
+		case name == "" || name == "-":
+			continue
+		}
+		field := Field{Name: name, Doc: f.Tag.Get("doc"), Type: f.Type, Required: !strings.Contains(options, "omit")}
+		if e := f.Tag.Get("enum"); e != "" {
+			field.Enum = strings.Split(e, ",")
+		}
+		fields = append(fields, field)
+	}
+	return fields
+}

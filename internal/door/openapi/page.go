@@ -1,0 +1,195 @@
+package openapi
+
+import (
+	"bytes"
+	"encoding"
+	"encoding/json"
+	"fmt"
+	"html"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// Markdown returns the page for people.
+func (r Reference) Markdown() ([]byte, error) {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# %s\n\n<!-- Generated from the declared operations; do not edit. -->\n\n%s\n\n", r.Title, r.About)
+	b.WriteString("| operation | |\n|---|---|\n")
+	for _, op := range r.Operations {
+		fmt.Fprintf(&b, "| [`%s`](#%s) | %s |\n", op.Pattern, anchor(op), op.Doc)
+	}
+	for _, op := range r.Operations {
+		if err := r.page(&b, op); err != nil {
+			return nil, fmt.Errorf("%s: %w", op.Pattern, err)
+		}
+	}
+	r.codes(&b)
+	return b.Bytes(), nil
+}
+
+// anchor is the name of an operation's section, from its verb.
+func anchor(op door.Declaration) string { return strings.ReplaceAll(string(op.Verb), ".", "-") }
+
+func (r Reference) page(b *bytes.Buffer, op door.Declaration) error {
+	method, path, _ := strings.Cut(op.Pattern, " ")
+	fmt.Fprintf(b, "\n<a id=%q></a>\n## %s\n\n%s\n", anchor(op), op.Pattern, op.Doc)
+	query, err := r.parameters(b, op)
+	if err != nil {
+		return err
+	}
+	if fields := Fields(op.Request); len(fields) > 0 {
+		b.WriteString("\n| in the body | type | |\n|---|---|---|\n")
+		table(b, fields)
+	}
+
+	curl := "curl " + r.Server + path + query
+	if method != http.MethodGet {
+		curl = "curl -X " + method + " " + r.Server + path + query
+	}
+	if hasBody(op.Request) {
+		body, err := json.Marshal(op.Example)
+		if err != nil {
+			return err
+		}
+		curl += " -H 'Content-Type: application/json' -d '" + string(body) + "'"
+	}
+	fmt.Fprintf(b, "\n```sh\n%s\n```\n", curl)
+	for _, a := range op.Answers {
+		shape, err := shapeOf(a)
+		if err != nil {
+			return err
+		}
+		var body bytes.Buffer
+		e := json.NewEncoder(&body)
+		e.SetEscapeHTML(false)
+		e.SetIndent("", "  ")
+		if err := e.Encode(shape.Body); err != nil {
+			return err
+		}
+		fmt.Fprintf(b, "\nAnswer %d:\n\n```json\n%s```\n", shape.Status, body.String())
+	}
+	if _, ownForm := reflect.Zero(op.Response).Interface().(json.Marshaler); !ownForm {
+		b.WriteString("\n| in the answer | type | |\n|---|---|---|\n")
+		table(b, Fields(op.Response))
+		for _, t := range inside(op.Response) {
+			fmt.Fprintf(b, "\n| in %s | type | |\n|---|---|---|\n", kind(t))
+			table(b, Fields(t))
+		}
+	}
+	var codes []string
+	for _, c := range Codes(op) {
+		codes = append(codes, fmt.Sprintf("[`%s`](#%s)", c, c))
+	}
+	fmt.Fprintf(b, "\nRefused with %s.\n", strings.Join(codes, ", "))
+	return nil
+}
+
+// parameters lists what stands in the URL, and returns the example's query.
+func (r Reference) parameters(b *bytes.Buffer, op door.Declaration) (query string, err error) {
+	for f := range op.Request.Fields() {
+		name := f.Tag.Get("query")
+		if name == "" {
+			continue
+		}
+		if query == "" {
+			b.WriteString("\n| in the URL | type | |\n|---|---|---|\n")
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s |\n", name, kind(f.Type), f.Tag.Get("doc"))
+		text, err := reflect.ValueOf(op.Example).FieldByIndex(f.Index).Interface().(encoding.TextMarshaler).MarshalText()
+		if err != nil {
+			return "", err
+		}
+		query += map[bool]string{true: "?", false: "&"}[query == ""] + name + "=" + string(text)
+	}
+	return query, nil
+}
+
+func table(b *bytes.Buffer, fields []Field) {
+	for _, f := range fields {
+		doc := f.Doc
+		if f.Enum != nil {
+			doc = strings.TrimPrefix(doc+"; one of `"+strings.Join(f.Enum, "`, `")+"`", "; ")
+		}
+		if !f.Required {
+			doc = strings.TrimSuffix("may be absent; "+doc, "; ")
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s |\n", f.Name, kind(f.Type), html.EscapeString(doc))
+	}
+}
+
+// inside returns the struct types that a struct holds, each once, depth first.
+func inside(t reflect.Type) (types []reflect.Type) {
+	var visit func(reflect.Type)
+	visit = func(t reflect.Type) {
+		for _, f := range Fields(t) {
+			ft := f.Type
+			for ft.Kind() == reflect.Slice || ft.Kind() == reflect.Pointer {
+				ft = ft.Elem()
+			}
+			if ft.Kind() == reflect.Struct && ft != reflect.TypeFor[time.Time]() && !slices.Contains(types, ft) {
+				types = append(types, ft)
+				visit(ft)
+			}
+		}
+	}
+	visit(t)
+	return types
+}
+
+// kind names a type for people.
+func kind(t reflect.Type) string {
+	switch {
+	case t == reflect.TypeFor[door.Duration]():
+		return "duration"
+	case t == reflect.TypeFor[time.Time]():
+		return "time"
+	case t == reflect.TypeFor[[]byte]():
+		return "base64"
+	case t.Implements(reflect.TypeFor[encoding.TextMarshaler]()):
+		return "string"
+	}
+	switch t.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int:
+		return "number"
+	case reflect.Slice:
+		return "list of " + kind(t.Elem())
+	case reflect.Map:
+		return "map of " + kind(t.Elem())
+	case reflect.Pointer:
+		return kind(t.Elem()) + " or null"
+	case reflect.Struct:
+		return "`" + t.Name() + "`"
+	}
+	return "string"
+}
+
+// codes lists every code, with an anchor that other pages and messages point to.
+func (r Reference) codes(b *bytes.Buffer) {
+	b.WriteString("\n## Refusals\n\nEvery refusal is an object of this form. `message` and `advice` are for people; branch on `code`.\n\n| in a refusal | type | |\n|---|---|---|\n")
+	table(b, Fields(reflect.TypeFor[problem.Error]()))
+	b.WriteString("\n| code | status | operations |\n|---|---|---|\n")
+	for _, c := range problem.Codes() {
+		var by []string
+		for _, op := range r.Operations {
+			if slices.Contains(Codes(op), c) {
+				by = append(by, fmt.Sprintf("[`%s`](#%s)", op.Verb, anchor(op)))
+			}
+		}
+		operations := strings.Join(by, ", ")
+		switch len(by) {
+		case len(r.Operations):
+			operations = "all"
+		case 0:
+			operations = "any other path or method"
+		}
+		fmt.Fprintf(b, "| <a id=\"%s\"></a>`%s` | %d | %s |\n", c, c, c.Status(), operations)
+	}
+}

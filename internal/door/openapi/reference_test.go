@@ -1,0 +1,135 @@
+package openapi_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tailplane/tailplane/internal/door/openapi"
+	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+//go:generate go test -run TestReference -update .
+
+var update = flag.Bool("update", false, "write the reference of the sign-in API into docs/reference/api")
+
+func signinAPI() openapi.Reference {
+	return openapi.Reference{
+		Title: "Sign-in API", Version: "v1alpha1", Server: "https://tka.tail1234.ts.net",
+		About: "Served by `tailplaned access` on the tailnet. Who is calling is a property of the connection: there is no login, no key and no header for it. " +
+			"Bodies are JSON, at most 16 KiB, and strict; an empty body means `{}`. " +
+			"A request with the header `Tailplane-Nonce` is answered with `Tailplane-Proof`, by which the server proves which cluster it serves. " +
+			"[openapi.json](openapi.json) is the same for machines.",
+		Operations: signin.Operations(),
+	}
+}
+
+// The reference in docs is what the operations declare.
+func TestReference(t *testing.T) {
+	dir := filepath.Join("..", "..", "..", "docs", "reference", "api")
+	document, err := signinAPI().JSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := signinAPI().Markdown()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string][]byte{"openapi.json": document, "README.md": page} {
+		path := filepath.Join(dir, name)
+		if *update {
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, want, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if have, err := os.ReadFile(path); err != nil || !bytes.Equal(have, want) {
+			t.Errorf("%s is not what the operations declare (%v); write it with: go generate ./internal/door/openapi", path, err)
+		}
+	}
+}
+
+// The document holds together: every reference leads somewhere, every operation
+// has an id of its own, an answer and its refusals, and nothing is described
+// that no operation uses.
+func TestDocumentHoldsTogether(t *testing.T) {
+	b, err := signinAPI().JSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d struct {
+		OpenAPI string
+		Paths   map[string]map[string]struct {
+			OperationID string
+			Summary     string
+			Responses   map[string]struct{ Description string }
+		}
+		Components struct{ Schemas map[string]any }
+	}
+	if err := json.Unmarshal(b, &d); err != nil {
+		t.Fatal(err)
+	}
+	if d.OpenAPI != "3.1.0" || len(d.Components.Schemas) == 0 {
+		t.Errorf("%q with %d schemas", d.OpenAPI, len(d.Components.Schemas))
+	}
+	ids := map[string]bool{}
+	n := 0
+	for path, item := range d.Paths {
+		for method, op := range item {
+			n++
+			if ids[op.OperationID] || op.OperationID == "" || op.Summary == "" {
+				t.Errorf("%s %s: id %q, summary %q", method, path, op.OperationID, op.Summary)
+			}
+			ids[op.OperationID] = true
+			if op.Responses["200"].Description == "" && op.Responses["202"].Description == "" {
+				t.Errorf("%s %s succeeds with nothing", method, path)
+			}
+			for _, status := range []string{"421", "403", "401", "429", "500"} {
+				if op.Responses[status].Description == "" {
+					t.Errorf("%s %s has no answer %s", method, path, status)
+				}
+			}
+		}
+	}
+	if n != len(signin.Operations()) {
+		t.Errorf("%d operations are described, %d declared", n, len(signin.Operations()))
+	}
+	referred := map[string]bool{}
+	for rest := string(b); ; {
+		_, after, ok := strings.Cut(rest, `"#/components/schemas/`)
+		if !ok {
+			break
+		}
+		name, _, _ := strings.Cut(after, `"`)
+		referred[name] = true
+		if d.Components.Schemas[name] == nil {
+			t.Errorf("nothing is called %s", name)
+		}
+		rest = after
+	}
+	for name := range d.Components.Schemas {
+		if !referred[name] {
+			t.Errorf("%s is described and used by nothing", name)
+		}
+	}
+}
+
+// Every code has its anchor, for messages that point there.
+func TestEveryCodeHasItsAnchor(t *testing.T) {
+	page, err := signinAPI().Markdown()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range problem.Codes() {
+		if n := strings.Count(string(page), `<a id="`+string(c)+`">`); n != 1 {
+			t.Errorf("%s has %d anchors", c, n)
+		}
+	}
+}
