@@ -1,0 +1,82 @@
+package door
+
+import (
+	"net"
+	"net/http"
+	"sync/atomic"
+	"testing"
+)
+
+// A forgetful connection is one of a tailnet: once its peer has reset it, it has
+// no remote address.
+type forgetful struct {
+	net.Conn
+	reset *atomic.Bool
+}
+
+func (c forgetful) RemoteAddr() net.Addr {
+	if c.reset.Load() {
+		return nil
+	}
+	return c.Conn.RemoteAddr()
+}
+
+type forgetfulListener struct {
+	net.Listener
+	reset []*atomic.Bool // of the connections to come
+}
+
+func (l *forgetfulListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	reset := l.reset[0]
+	l.reset = l.reset[1:]
+	return forgetful{c, reset}, nil
+}
+
+// ID-11, DS-02: a connection that its peer has reset ends nothing but itself, and
+// what it counted for is given back.
+func TestAResetConnectionIsCounted(t *testing.T) {
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	later, before, last := new(atomic.Bool), new(atomic.Bool), new(atomic.Bool)
+	before.Store(true)
+	ln := newBounded(&forgetfulListener{tcp, []*atomic.Bool{later, before, last}}, 1)
+	dial := func() net.Conn {
+		c, err := net.Dial("tcp", tcp.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	dial()
+	first, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	later.Store(true)
+	ln.hear(first, http.StateClosed)
+	ln.hear(first, http.StateClosed) // twice is once
+	dial()                           // reset before it was taken: passed over
+	want := dial().LocalAddr().String()
+	got, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.RemoteAddr().String() != want {
+		t.Errorf("accepted %v, want %s", got.RemoteAddr(), want)
+	}
+	if len(ln.open) != 1 || len(ln.from) != 1 {
+		t.Errorf("counted: %v of %d connections", ln.open, len(ln.from))
+	}
+	ln.hear(got, http.StateClosed)
+	if len(ln.open)+len(ln.from) != 0 {
+		t.Errorf("counted when all have ended: %v of %d connections", ln.open, len(ln.from))
+	}
+}
