@@ -412,6 +412,10 @@ func refusal(err error, auditID string) Shape {
 	if p.Advice == nil {
 		p.Advice = []string{}
 	}
+	switch p.Code.Status() {
+	case http.StatusAccepted, http.StatusTooManyRequests, http.StatusServiceUnavailable: // always say when
+		p.RetryAfter = max(p.RetryAfter, time.Second)
+	}
 	return Shape{Status: p.Code.Status(), RetryAfter: p.RetryAfter, Body: &p}
 }
 

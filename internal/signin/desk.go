@@ -123,7 +123,7 @@ func (d *Desk) write(ctx context.Context, want Signin) (Signin, error) {
 		if d.Store.Live(want.Owner.Login) >= d.MaxPerLogin {
 			return Signin{}, problem.New(problem.TooManySignins,
 				fmt.Sprintf("%s is signed in from %d devices already.", want.Owner.Login, d.MaxPerLogin),
-				"Sign out on a device that is not in use: tka logout")
+				"Sign out on a device that is not in use: tka logout").After(time.Minute)
 		}
 		return d.create(ctx, want)
 	case err != nil:
