@@ -229,6 +229,9 @@ func TestCL02_a_cluster_keeps_its_server(t *testing.T) {
 	if m.read(t, ".kube/config") != tampered {
 		t.Error("the kubeconfig was changed")
 	}
+	if r := m.run("shell", "--server", "other", "--", "true"); r.code != 3 || !strings.Contains(r.err, "with another certificate authority") {
+		t.Errorf("shell: code %d: %s", r.code, r.err)
+	}
 
 	// asking for a cluster by name: the server must be of that cluster
 	if r := m.run("login", "--cluster", "prod-us"); r.code != 3 || !strings.Contains(r.err, "is of the cluster prod-eu, not of prod-us") {

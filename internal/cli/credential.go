@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -118,18 +117,8 @@ func (t *tka) token(ctx context.Context, cluster string) (tokencache.Credential,
 	return c, err
 }
 
-// tokens is where tokens are kept: in memory where the system has a place for
-// that, else on disk.
-func (t *tka) tokens() tokencache.Cache {
-	c := tokencache.Cache{Now: t.Now}
-	if dir := t.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
-		c.Folders = append(c.Folders, filepath.Join(dir, "tka"))
-	}
-	if dir, err := t.cacheFolder(); err == nil {
-		c.Folders = append(c.Folders, dir)
-	}
-	return c
-}
+// tokens is where tokens are kept.
+func (t *tka) tokens() tokencache.Cache { return tokencache.Cache{Folders: t.runFolders(), Now: t.Now} }
 
 // asker names the process that runs this one: no other one has its number and
 // the moment of its start.

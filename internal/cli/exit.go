@@ -53,8 +53,17 @@ func (f *fault) because(err error) *fault {
 	return f
 }
 
+// A childCode is the code of a program that was run for somebody, which is ours
+// then. What there was to say, it has said.
+type childCode int
+
+func (c childCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+
 // report writes err for a person and returns the code to exit with.
 func (t *tka) report(ctx context.Context, err error) int {
+	if code, ok := errors.AsType[childCode](err); ok {
+		return int(code)
+	}
 	f, ok := errors.AsType[*fault](err)
 	if !ok {
 		f = &fault{code: exitFailed, message: err.Error()}

@@ -19,7 +19,7 @@ func (t *tka) exitCodes() *cobra.Command {
 	return &cobra.Command{
 		Use:   "exit-codes",
 		Short: "What the exit codes mean",
-		Long:  "tka exits with one of these codes, whatever the command:\n\n" + exitTable,
+		Long:  "tka exits with one of these codes, whatever the command; \"tka shell\" with the code of\nwhat it ran, or 128 and the number of the signal that ended it:\n\n" + exitTable,
 	}
 }
 

@@ -18,6 +18,18 @@ func (t *tka) knownFile() (string, error) {
 	return t.folder("XDG_STATE_HOME", filepath.Join(".local", "state"), "LocalAppData", "servers.yaml")
 }
 
+// runFolders are where things may lie that end with the login to this machine or
+// soon: in memory where the system has a place for that, else on disk.
+func (t *tka) runFolders() (dirs []string) {
+	if dir := t.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
+		dirs = append(dirs, filepath.Join(dir, "tka"))
+	}
+	if dir, err := t.cacheFolder(); err == nil {
+		dirs = append(dirs, dir)
+	}
+	return dirs
+}
+
 // cacheFolder is where tka keeps what can be had again.
 func (t *tka) cacheFolder() (string, error) {
 	path, err := t.folder("XDG_CACHE_HOME", ".cache", "LocalAppData", "cache")

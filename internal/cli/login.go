@@ -26,6 +26,7 @@ type loginFlags struct {
 	cluster    string
 	use        bool
 	dryRun     bool
+	shell      bool
 }
 
 func (t *tka) login() *cobra.Command {
@@ -42,18 +43,38 @@ again to extend a sign-in, or with --role to change the role.`,
 		Example: `  tka login
   tka login --role edit --for 1h --namespace shop
   tka login --server tka-staging --use`,
-		Args: arguments(0, 0, ""),
-		RunE: func(cmd *cobra.Command, _ []string) error { return t.doLogin(cmd.Context(), lf) },
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case lf.shell && (lf.use || lf.dryRun):
+				return usage("--shell goes with neither --use nor --dry-run: a shell has a kubeconfig of its own")
+			case lf.shell:
+				return nil
+			}
+			return arguments(0, 0, "")(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if lf.shell {
+				return t.doShell(cmd.Context(), lf, keeping{}, args)
+			}
+			return t.doLogin(cmd.Context(), lf)
+		},
 	}
+	lf.flags(t, cmd)
+	f := cmd.Flags()
+	f.BoolVar(&lf.use, "use", false, "make this the current context")
+	f.BoolVar(&lf.shell, "shell", false, `run a shell that has the access, as "tka shell" does`)
+	f.BoolVar(&lf.dryRun, "dry-run", false, "say what would be asked for and written, and do neither")
+	return cmd
+}
+
+// flags are those by which a sign-in is asked for.
+func (lf *loginFlags) flags(t *tka, cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&lf.role, "role", "", "role to sign in with, among those that are granted (default: the one that the grants prefer)")
 	f.DurationVar(&lf.period, "for", 0, "how long, such as 30m or 8h (default: as long as the role is granted for)")
 	f.StringSliceVarP(&lf.namespaces, "namespace", "n", nil, "namespace to narrow the role to; may be given several times")
 	f.StringVar(&lf.cluster, "cluster", "", "cluster to sign in to, among those that this machine knows")
-	f.BoolVar(&lf.use, "use", false, "make this the current context")
-	f.BoolVar(&lf.dryRun, "dry-run", false, "say what would be asked for and written, and do neither")
 	t.complete(cmd, "cluster", t.clusterNames)
-	return cmd
 }
 
 // loginResult is what login did.
@@ -73,8 +94,8 @@ type loginResult struct {
 }
 
 func (t *tka) doLogin(ctx context.Context, lf loginFlags) error {
-	if lf.period < 0 {
-		return usage("--for is %v; it must be more than nothing", lf.period)
+	if err := lf.check(); err != nil {
+		return err
 	}
 	set, err := t.settings()
 	if err != nil {
@@ -94,31 +115,20 @@ func (t *tka) doLogin(ctx context.Context, lf loginFlags) error {
 		return err
 	}
 	began := t.Now()
-	accepted, err := patiently(ctx, l, signin.Login, func(time.Duration) signin.LoginRequest {
-		return signin.LoginRequest{Role: lf.role, Period: door.Duration(lf.period), Namespaces: lf.namespaces}
-	})
+	st, g, err := t.signIn(ctx, l, lf)
+	if err != nil && st.Name != "" {
+		return stillSignedIn(err)
+	}
 	if err != nil {
 		return err
 	}
-	g, err := l.kubeconfigOf(ctx)
-	if err != nil {
-		return stillSignedIn(err)
-	}
-	if lf.cluster != "" && g.Cluster != lf.cluster {
-		return stillSignedIn(wrongCluster(l, g.Cluster, lf.cluster))
-	}
-	st := accepted.Status
 	entry := t.entry(set, g.Kubeconfig, st.Namespaces)
 	changed, err := t.editKube(ctx, func(k kubefile.Files) error { return t.mergeLogin(k, entry, l.base, lf.use) })
 	if err != nil {
 		return stillSignedIn(err)
 	}
-	t.forgetToken(l.base, g.Cluster) // it may be of another role
-	if err := t.remember(ctx, l.base, g.Cluster, func(k *knownServer) {
-		k.CASHA256, k.Login, k.Role, k.Namespaces = fingerprint(g.CA), st.Username, st.Role, st.Namespaces
-	}); err != nil {
-		t.warn("kubectl will look for %s at the server of the settings, as %v", g.Cluster, err)
-	}
+	t.noteSignIn(ctx, l.base, st, g)
+	t.keepSignin(l.base)
 	res := loginResult{meta: kind("Login"), Cluster: g.Cluster, Server: l.base, Username: st.Username, Role: st.Role, Namespaces: list(st.Namespaces),
 		MissingNamespaces: list(st.MissingNamespaces), Until: st.Until, Clamped: st.Clamped, Context: entry.Name, Kubeconfig: list(changed),
 		Took: t.Now().Sub(began).Round(time.Millisecond).String()}
@@ -128,14 +138,47 @@ func (t *tka) doLogin(ctx context.Context, lf loginFlags) error {
 	return t.showLogin(res)
 }
 
+func (lf loginFlags) check() error {
+	if lf.period < 0 {
+		return usage("--for is %v; it must be more than nothing", lf.period)
+	}
+	return nil
+}
+
+// signIn signs in and waits until the access is there. With an error the status
+// is that of a sign-in that was made all the same, or has no name.
+func (t *tka) signIn(ctx context.Context, l *link, lf loginFlags) (signin.Status, granted, error) {
+	accepted, err := patiently(ctx, l, signin.Login, func(time.Duration) signin.LoginRequest {
+		return signin.LoginRequest{Role: lf.role, Period: door.Duration(lf.period), Namespaces: lf.namespaces}
+	})
+	if err != nil {
+		return signin.Status{}, granted{}, err
+	}
+	g, err := l.kubeconfigOf(ctx)
+	if err == nil && lf.cluster != "" && g.Cluster != lf.cluster {
+		err = wrongCluster(l, g.Cluster, lf.cluster)
+	}
+	if err != nil {
+		return accepted.Status, granted{}, err
+	}
+	return accepted.Status, g, nil
+}
+
+// noteSignIn remembers a sign-in, so that kubectl's plugin finds its server.
+func (t *tka) noteSignIn(ctx context.Context, base string, st signin.Status, g granted) {
+	t.forgetToken(base, g.Cluster) // it may be of another role
+	err := t.remember(ctx, base, g.Cluster, func(k *knownServer) {
+		k.CASHA256, k.Login, k.Role, k.Namespaces = fingerprint(g.CA), st.Username, st.Role, st.Namespaces
+	})
+	if err != nil {
+		t.warn("kubectl will look for %s at the server of the settings, as %v", g.Cluster, err)
+	}
+}
+
 func (t *tka) showLogin(res loginResult) error {
 	err := t.show(answer{object: res, names: []string{res.Context}, table: func(bool) {
-		until := res.Until
-		if at, err := time.Parse(time.RFC3339, until); err == nil {
-			until = fmt.Sprintf("%s (%s)", at.Local().Format("2006-01-02 15:04"), short(at.Sub(t.Now())))
-		}
 		fmt.Fprintln(t.Out, safe(fmt.Sprintf("Signed in to %s as %s with the role %s in %s until %s, in %s.",
-			res.Cluster, res.Username, res.Role, whole(res.Namespaces), until, res.Took)))
+			res.Cluster, res.Username, res.Role, whole(res.Namespaces), t.moment(res.Until), res.Took)))
 	}})
 	if res.Clamped {
 		t.hint("The period was cut to the longest that the server gives.")
@@ -145,6 +188,15 @@ func (t *tka) showLogin(res loginResult) error {
 	}
 	t.hint("Use it: kubectl --context %s get pods", res.Context)
 	return err
+}
+
+// moment reads a time of the wire for people.
+func (t *tka) moment(rfc3339 string) string {
+	at, err := time.Parse(time.RFC3339, rfc3339)
+	if err != nil {
+		return rfc3339
+	}
+	return fmt.Sprintf("%s (%s)", at.Local().Format("2006-01-02 15:04"), short(at.Sub(t.Now())))
 }
 
 // mergeLogin writes the entries of a sign-in that the server at base gave.

@@ -29,7 +29,7 @@ import (
 // TestMain makes the test binary the program itself when it is run as tka.
 func TestMain(m *testing.M) {
 	run := func() {
-		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 		defer stop()
 		os.Exit(cli.Program{Args: os.Args, In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv, Now: time.Now,
 			Build: cli.ReadBuild(cli.Build{Version: "v0.0.0-test", Commit: "abc", Date: "2026-01-02T03:04:05Z"})}.Run(ctx))

@@ -1,8 +1,11 @@
 package ownfile
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
+	"time"
 )
 
 // A Held file belongs to one living process: whatever ends that process, lets go
@@ -62,4 +65,23 @@ func CheckFolder(dir string) error {
 		return os.Chmod(dir, 0o700)
 	}
 	return nil
+}
+
+// HoldWithin is Hold that waits, up to limit, for who holds the file now. The
+// error of one that is held for longer is a *Fault.
+func HoldWithin(ctx context.Context, path string, limit time.Duration) (*Held, error) {
+	wait, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for again := 2 * time.Millisecond; ; again = min(2*again, 50*time.Millisecond) {
+		h, err := Hold(path)
+		if h != nil || err != nil {
+			return h, err
+		}
+		if pause(wait, again) != nil {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			return nil, &Fault{path, fmt.Sprintf("is held by another program; waited %v", limit)}
+		}
+	}
 }

@@ -1,0 +1,369 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/cli/kubefile"
+	"github.com/tailplane/tailplane/internal/cli/shellscript"
+	"github.com/tailplane/tailplane/internal/cli/subshell"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// keeping says what becomes of the sign-in when a shell ends.
+type keeping struct{ keep, revoke bool }
+
+func (t *tka) shell() *cobra.Command {
+	var lf loginFlags
+	var k keeping
+	cmd := &cobra.Command{
+		Use:   "shell [-- COMMAND ARG...]",
+		Short: "Run a shell or a command that has the access, and sign out after it",
+		Long: `Sign in, and run $SHELL or a command with a kubeconfig of its own, in which this cluster
+is the only one. The kubeconfig that other programs use stays as it is.
+
+When it ends, so does the sign-in, if the shell began it. A sign-in that was there before
+goes on, and so does one that another shell of this device uses: the last one ends it.
+The exit code is that of the shell or command.`,
+		Example: "  tka shell\n  tka shell --role edit --for 30m -- kubectl -n shop rollout restart deployment/web",
+		Args: func(*cobra.Command, []string) error {
+			if k.keep && k.revoke {
+				return usage("--keep and --revoke are opposites")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return t.doShell(cmd.Context(), lf, k, args) },
+	}
+	lf.flags(t, cmd)
+	cmd.Flags().BoolVar(&k.keep, "keep", false, "leave the sign-in as it is when the shell ends")
+	cmd.Flags().BoolVar(&k.revoke, "revoke", false, "end the sign-in with the shell, even if it was there before")
+	cmd.Flags().SetInterspersed(false) // flags behind the command are the command's
+	return cmd
+}
+
+// Time limits around a shell, which has none itself.
+const (
+	turnWait   = 15 * time.Second // for another shell that signs in or out
+	revokeTime = 10 * time.Second
+	harderWait = 5 * time.Second // from one signal to the next, harder one
+)
+
+// A shellRun is one shell from its sign-in to its end.
+type shellRun struct {
+	*tka
+	keeping
+	link    *link
+	room    *subshell.Room
+	signals chan os.Signal
+	signin  bool   // there is a sign-in to take care of
+	until   string // its end, for people
+	child   *exec.Cmd
+}
+
+// doShell runs from sign-in to sign-out. All signals of the program go through
+// it, so that there is one way out.
+func (t *tka) doShell(ctx context.Context, lf loginFlags, k keeping, command []string) error {
+	if err := lf.check(); err != nil {
+		return err
+	}
+	set, err := t.settings()
+	if err != nil {
+		return err
+	}
+	program, args, err := t.program(command)
+	if err != nil {
+		return err
+	}
+	l, err := t.connect(lf.cluster)
+	if err != nil {
+		return err
+	}
+	s := &shellRun{tka: t, keeping: k, link: l, signals: make(chan os.Signal, 8)}
+	signal.Notify(s.signals, shellSignals()...)
+	defer signal.Stop(s.signals)
+	if s.room, err = t.openRoom(ctx, l.base); err != nil {
+		return err
+	}
+	began, quiet := s.interruptible(ctx)
+	g, err := s.signIn(began, lf, set)
+	if err == nil {
+		err = s.furnish(t.entry(set, g.Kubeconfig, g.namespaces), program, args, len(command) == 0)
+	}
+	quiet()
+	if err == nil {
+		err = s.run()
+	}
+	if !s.leave(ctx) && s.signin && s.child == nil {
+		return stillSignedIn(err)
+	}
+	return err
+}
+
+// program is what to run: the command, or the person's shell.
+func (t *tka) program(command []string) (path string, args []string, err error) {
+	name := cmp.Or(t.Getenv("SHELL"), "/bin/sh")
+	if runtime.GOOS == "windows" {
+		name = cmp.Or(t.Getenv("SHELL"), t.Getenv("COMSPEC"), "powershell.exe")
+	}
+	if len(command) > 0 {
+		name, args = command[0], command[1:]
+	}
+	path, err = exec.LookPath(name)
+	if err == nil {
+		return path, args, nil
+	}
+	why := err
+	if e, ok := errors.AsType[*exec.Error](err); ok {
+		why = e.Err
+	} else if e, ok := errors.AsType[*fs.PathError](err); ok {
+		why = e.Err
+	}
+	f := usage("%s cannot be run: %v", name, why).because(err)
+	if len(command) == 0 {
+		return "", nil, f.try("Name the shell: tka shell -- SHELL")
+	}
+	return "", nil, f.try("tka shell --help")
+}
+
+// openRoom makes the private folder, in the first place that can hold it.
+func (t *tka) openRoom(ctx context.Context, base string) (*subshell.Room, error) {
+	err := errors.New("neither $XDG_RUNTIME_DIR nor your home folder is known")
+	for _, dir := range t.runFolders() {
+		var room *subshell.Room
+		if room, err = subshell.Open(ctx, shellsFolder(dir), base); err == nil {
+			return room, nil
+		}
+	}
+	return nil, fail(exitFailed, "there is no place for the shell's own files: %v", err).because(err).
+		try("Set $XDG_RUNTIME_DIR to a folder of your own.")
+}
+
+func shellsFolder(run string) string { return filepath.Join(run, "shells") }
+
+// keepSignin notes that a person wants the sign-in at a server: shells leave it
+// alone from now on.
+func (t *tka) keepSignin(base string) {
+	for _, dir := range t.runFolders() {
+		if err := subshell.Kept(shellsFolder(dir), base); err != nil {
+			t.warn("a shell that is running may end this sign-in: %v", err)
+		}
+	}
+}
+
+// interruptible is ctx until a signal comes or the returned function is called.
+func (s *shellRun) interruptible(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case sig := <-s.signals:
+				if endsSignIn(sig) {
+					cancel()
+				}
+			case <-stop:
+				return
+			}
+		}
+	}()
+	return ctx, func() { close(stop); <-stopped; cancel() }
+}
+
+// signIn signs in, and takes note of what is to be ended later.
+func (s *shellRun) signIn(ctx context.Context, lf loginFlags, set *settings) (g shellAccess, err error) {
+	if err := s.expectCluster(ctx, s.link, lf.cluster); err != nil {
+		return g, err
+	}
+	done, err := s.room.Turn(ctx, turnWait)
+	if err != nil {
+		return g, fail(exitNotReady, "another shell is signing in or out: %v", err).because(err).try("Try again in a moment.")
+	}
+	defer done()
+	have, err := call(ctx, s.link, signin.Read, signin.ReadRequest{})
+	existed := err == nil && have.State != signin.Ended && have.State != signin.Ending
+	if p, ok := errors.AsType[*problem.Error](err); err != nil && !(ok && (p.Code == problem.NotSignedIn || p.Code == problem.CannotProvision)) {
+		return g, err
+	}
+	if !existed { // before it is asked for, as whatever happens then, it is ours to end
+		if err := s.room.Began(); err != nil {
+			return g, fail(exitFailed, "the shell's own files cannot be written: %v", err).because(err)
+		}
+	}
+	st, access, err := s.tka.signIn(ctx, s.link, lf)
+	if p, ok := errors.AsType[*problem.Error](err); ok && st.Name == "" && refusalCode(p.Code) == exitRefused && !existed {
+		s.keepSignin(s.link.base) // nothing was begun
+	} else {
+		s.signin = true
+	}
+	if err != nil {
+		return g, err
+	}
+	files, err := s.readKube()
+	if err == nil {
+		err = s.sameCluster(files, s.entry(set, access.Kubeconfig, nil), s.link.base)
+	}
+	if err != nil {
+		return g, err
+	}
+	s.noteSignIn(ctx, s.link.base, st, access)
+	until := st.Until
+	if !access.until.IsZero() {
+		until = access.until.UTC().Format(time.RFC3339)
+	}
+	s.until = s.moment(until)
+	s.hint("Signed in to %s as %s with the role %s in %s until %s.", access.Cluster, st.Username, st.Role, whole(st.Namespaces), s.until)
+	return shellAccess{access, st.Namespaces}, nil
+}
+
+// shellAccess is the access that a shell runs with.
+type shellAccess struct {
+	granted
+	namespaces []string
+}
+
+// furnish fills the private folder and makes the child, which is not started.
+func (s *shellRun) furnish(entry kubefile.Entry, program string, args []string, interactive bool) error {
+	files := map[string]string{}
+	prompt := shellscript.Prompt(entry.Cluster)
+	env := []string{"PS1=" + prompt + cmp.Or(s.Getenv("PS1"), "$ ")}
+	if interactive {
+		home, err := s.home()
+		if err != nil {
+			return err
+		}
+		start := shellscript.Interactive(program, prompt, s.room.Folder, home, s.Getenv("ZDOTDIR"))
+		args, env, files = start.Args, append(env, start.Env...), start.Files
+	}
+	doc, err := entry.Document()
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(s.room.Folder, "kubeconfig")
+	err = os.WriteFile(path, doc, 0o600)
+	for name, text := range files {
+		err = errors.Join(err, os.WriteFile(filepath.Join(s.room.Folder, name), []byte(text), 0o600))
+	}
+	if err != nil {
+		return fail(exitFailed, "the shell's own files cannot be written: %v", err).because(err)
+	}
+	cmd := exec.Command(program, args...)
+	for _, v := range cmd.Environ() {
+		if name, _, _ := strings.Cut(v, "="); name != shellscript.EvalFile { // it is for this program alone
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	cmd.Env = append(append(cmd.Env, "KUBECONFIG="+path, "TKA_CLUSTER="+entry.Cluster), env...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.In, s.Out, s.Err
+	s.child = cmd
+	return nil
+}
+
+// run runs the child to its end and returns its code.
+func (s *shellRun) run() error {
+	if err := s.child.Start(); err != nil {
+		return fail(exitFailed, "%s cannot be run: %v", s.child.Path, err).because(err).try("tka shell --help")
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.child.Wait() }()
+	var harder <-chan time.Time
+	rest := lastSignals()
+	for {
+		select {
+		case err := <-ended:
+			if s.child.ProcessState == nil {
+				return fail(exitFailed, "%s: %v", s.child.Path, err).because(err)
+			}
+			if code := exitCodeOf(s.child.ProcessState); code != 0 {
+				return childCode(code)
+			}
+			return nil
+		case sig := <-s.signals:
+			switch {
+			case !forwarded(sig), fromTerminal(sig) && isTerminal(s.In): // the terminal gave it to the child as well
+				continue
+			case !fromTerminal(sig):
+				harder = time.After(harderWait) // an interactive shell takes no notice of some
+			}
+			s.child.Process.Signal(sig) // it may have ended already
+		case <-harder:
+			if len(rest) > 0 {
+				s.child.Process.Signal(rest[0])
+				rest, harder = rest[1:], time.After(harderWait)
+			}
+		}
+	}
+}
+
+// leave removes the private folder and ends the sign-in, or says why it goes on.
+// It reports whether all is as it should be. What is said is said last: the
+// terminal may be gone.
+func (s *shellRun) leave(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), turnWait+revokeTime)
+	defer cancel()
+	ctx, quiet := s.interruptible(ctx)
+	defer quiet()
+	done, terr := s.room.Turn(ctx, turnWait)
+	if terr == nil {
+		defer done()
+	}
+	others, began, err := s.room.Leave(ctx)
+	until := cmp.Or(s.until, "it expires")
+	var say func()
+	switch {
+	case !s.signin:
+	case s.keep:
+		if others {
+			s.keepSignin(s.link.base)
+		}
+		say = func() { s.hint("The sign-in goes on until %s.", until) }
+	case s.revoke, began && !others:
+		rerr := s.end(ctx)
+		say = func() { s.hint("Signed out.") }
+		if rerr != nil {
+			err = errors.Join(err, rerr)
+			say = func() { s.warn("the sign-in goes on until %s: %v; to end it: tka logout", until, rerr) }
+		}
+	case others && began:
+		say = func() { s.hint("The sign-in goes on: another shell uses it. The last one ends it.") }
+	default:
+		say = func() { s.hint("The sign-in goes on until %s, as it was there before; to end it: tka logout", until) }
+	}
+	if _, serr := os.Lstat(s.room.Folder); serr == nil {
+		s.warn("%s could not be removed", s.room.Folder)
+	}
+	if say != nil {
+		say()
+	}
+	return err == nil
+}
+
+// end revokes the sign-in.
+func (s *shellRun) end(ctx context.Context) error {
+	s.link.limit = revokeTime
+	st, err := call(ctx, s.link, signin.Logout, signin.LogoutRequest{Wait: door.Duration(logoutWait)})
+	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.NotSignedIn {
+		err = nil // somebody else ended it
+	}
+	cluster := st.Cluster
+	if k, kerr := s.known(); kerr == nil && cluster == "" {
+		cluster = k.clusterOf(s.link.base)
+	}
+	if cluster != "" {
+		s.forgetToken(s.link.base, cluster)
+	}
+	return err
+}

@@ -1,0 +1,341 @@
+//go:build unix
+
+package cli_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A running is tka that has not ended yet.
+type running struct {
+	*exec.Cmd
+	t        *testing.T
+	m        *machine
+	out, err bytes.Buffer
+	in       io.WriteCloser
+	done     chan struct{}
+}
+
+// begin starts tka with a standard input that is open.
+func (m *machine) begin(t *testing.T, args ...string) *running {
+	t.Helper()
+	r := &running{Cmd: m.command(nil, args...), t: t, m: m, done: make(chan struct{})}
+	r.Stdout, r.Stderr = &r.out, &r.err
+	var err error
+	if r.in, err = r.StdinPipe(); err == nil {
+		err = r.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { r.Wait(); close(r.done) }()
+	t.Cleanup(func() { r.in.Close(); r.Process.Kill(); <-r.done })
+	return r
+}
+
+// ends waits for the end, and checks that nothing of the shell is left.
+func (r *running) ends(code int) {
+	r.t.Helper()
+	select {
+	case <-r.done:
+	case <-time.After(patience):
+		r.t.Fatalf("%v has not ended\n%s", r.Args, r.err.String())
+	}
+	if got := r.ProcessState.ExitCode(); got != code {
+		r.t.Errorf("%v: code %d, want %d\n%s%s", r.Args, got, code, r.out.String(), r.err.String())
+	}
+	if strings.Contains(r.err.String(), "goroutine ") || strings.Contains(r.out.String()+r.err.String(), canary) {
+		r.t.Errorf("stderr: %s", r.err.String())
+	}
+	if rooms := r.m.rooms(); len(rooms) > 0 {
+		r.t.Errorf("left: %v", rooms)
+	}
+}
+
+// rooms are the private folders of shells.
+func (m *machine) rooms() []string {
+	rooms, err := filepath.Glob(m.path(".cache/tka/shells/room-*"))
+	if err != nil {
+		panic(err)
+	}
+	return rooms
+}
+
+// until waits for what must become true.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %v", what, patience)
+		}
+	}
+}
+
+func (m *machine) there(name string) func() bool {
+	return func() bool { _, err := os.Stat(m.path(name)); return err == nil }
+}
+
+const (
+	asksStatus = "GET /api/v1alpha1/login 404"
+	asksLogin  = "POST /api/v1alpha1/login 202"
+	asksConfig = "GET /api/v1alpha1/kubeconfig 200"
+	asksLogout = "POST /api/v1alpha1/logout 200"
+)
+
+// requests checks what the server was asked since the last time.
+func (d *desk) requests(t *testing.T, want ...string) {
+	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if fmt.Sprint(d.visits) != fmt.Sprint(want) {
+		t.Errorf("requests:\n%s\nwant:\n%s", strings.Join(d.visits, "\n"), strings.Join(want, "\n"))
+	}
+	d.visits = nil
+}
+
+// SGN-21: the child has the access, and only it; what it ends with is the exit
+// code; nothing is left.
+func TestSGN21_shell(t *testing.T) {
+	d, srv := newDesk(t, "prod-eu")
+	m := newMachine(t, srv.URL)
+	m.env["TKA_EVAL_FILE"] = "/nonexistent"
+	m.env["PS1"] = "mine> "
+	m.write(t, "child.sh", `
+echo "cluster $TKA_CLUSTER"
+echo "prompt $PS1"
+echo "eval [$TKA_EVAL_FILE]"
+echo "modes" $(stat -c %a "$KUBECONFIG" "$(dirname "$KUBECONFIG")")
+cat "$KUBECONFIG"
+tka credential --cluster prod-eu > /dev/null && echo "has a token"
+exit 7
+`)
+	r := m.begin(t, "shell", "--", "sh", m.path("child.sh"))
+	r.ends(7)
+	for _, want := range []string{"cluster prod-eu\n", "prompt (tka:prod-eu) mine> \n", "eval []\n", "modes 600 700\n", "current-context: tka-prod-eu", "has a token\n"} {
+		if !strings.Contains(r.out.String(), want) {
+			t.Errorf("stdout lacks %q:\n%s", want, r.out.String())
+		}
+	}
+	if !strings.Contains(r.err.String(), "Signed in to prod-eu as alice@example.com") || !strings.Contains(r.err.String(), "Signed out.") {
+		t.Errorf("stderr: %s", r.err.String())
+	}
+	d.requests(t, asksStatus, asksLogin, asksConfig, asksConfig, asksLogout)
+	for _, f := range m.files(t) {
+		if strings.Contains(f, ".kube") || strings.Contains(f, "tokens") || strings.Contains(m.read(t, f), canary) {
+			t.Errorf("left: %s", f)
+		}
+	}
+
+	// flags behind the command are the command's, also without --
+	m.begin(t, "shell", "sh", "-c", "exit 3").ends(3)
+	m.begin(t, "login", "--shell", "--", "true").ends(0)
+	m.begin(t, "login", "--shell", "--use").ends(2)
+	m.begin(t, "shell", "--keep", "--revoke").ends(2)
+}
+
+// SGN-21: without a command it is the person's own shell, with a prompt that
+// says where one is.
+func TestSGN21_own_shell(t *testing.T) {
+	_, srv := newDesk(t, "prod-eu")
+	m := newMachine(t, srv.URL)
+	for _, name := range []string{"sh", "bash", "zsh", "fish"} {
+		t.Run(name, func(t *testing.T) {
+			path, err := exec.LookPath(name)
+			if err != nil {
+				t.Skipf("SKIP %s: it is not in PATH", name)
+			}
+			m.env["SHELL"] = path
+			r := m.begin(t, "shell")
+			io.WriteString(r.in, "echo cluster $TKA_CLUSTER\nexit 5\n")
+			r.in.Close()
+			r.ends(5)
+			if r.out.String() != "cluster prod-eu\n" {
+				t.Errorf("stdout %q, stderr %q", r.out.String(), r.err.String())
+			}
+		})
+	}
+	m.env["SHELL"] = "/nonexistent/shell"
+	r := m.begin(t, "shell")
+	r.ends(2)
+	if !strings.Contains(r.err.String(), "/nonexistent/shell cannot be run") {
+		t.Error(r.err.String())
+	}
+}
+
+// SGN-21, CL-08: signals end the child, and everything after it happens.
+func TestSGN21_signals(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		child  string
+		signal []os.Signal
+		code   int
+	}{
+		{"the child dies of a signal", "kill -KILL $$", nil, 137},
+		{"TERM", "exec sleep 60", []os.Signal{syscall.SIGTERM}, 143},
+		{"HUP", "exec sleep 60", []os.Signal{syscall.SIGHUP}, 129},
+		{"TERM after a resize", "exec sleep 60", []os.Signal{syscall.SIGWINCH, syscall.SIGWINCH, syscall.SIGTERM}, 143},
+		{"INT is the child's, and there is no terminal that sent it one", "trap 'exit 9' INT; while :; do sleep 0.05; done", []os.Signal{os.Interrupt}, 9},
+		{"QUIT makes no stack trace", "trap 'exit 8' QUIT; while :; do sleep 0.05; done", []os.Signal{syscall.SIGQUIT}, 8},
+		{"a broken pipe is nothing", "trap 'exit 9' TERM; while :; do sleep 0.05; done", []os.Signal{syscall.SIGPIPE, syscall.SIGTERM}, 9},
+		{"a child that ignores TERM", "trap '' TERM; while :; do sleep 0.05; done", []os.Signal{syscall.SIGTERM}, 129},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			d, srv := newDesk(t, "prod-eu")
+			m := newMachine(t, srv.URL)
+			r := m.begin(t, "shell", "--", "sh", "-c", "echo > "+m.path("started")+"; "+tt.child)
+			until(t, "the child runs", m.there("started"))
+			for _, sig := range tt.signal {
+				r.Process.Signal(sig)
+				time.Sleep(50 * time.Millisecond) // or the system merges them
+			}
+			r.ends(tt.code)
+			d.requests(t, asksStatus, asksLogin, asksConfig, asksLogout)
+		})
+	}
+}
+
+// SGN-21, CL-08: Ctrl-C while the sign-in is being made: it is ended again.
+func TestSGN21_interrupted_sign_in(t *testing.T) {
+	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
+		t.Run(fmt.Sprint(sig), func(t *testing.T) {
+			d, srv := newDesk(t, "prod-eu")
+			d.store.ready = -1
+			m := newMachine(t, srv.URL)
+			r := m.begin(t, "shell", "--timeout", "5m", "--", "sh", "-c", "echo > "+m.path("started"))
+			until(t, "the login arrives", func() bool { return len(d.seen()) >= 2 })
+			r.Process.Signal(sig)
+			r.ends(130)
+			if !strings.Contains(r.err.String(), "error: interrupted\n") || !strings.Contains(r.err.String(), "Signed out.") || strings.Contains(r.err.String(), "signed in all the same") {
+				t.Errorf("stderr: %s", r.err.String())
+			}
+			if m.there("started")() {
+				t.Error("the child ran")
+			}
+			if seen := d.seen(); !slices.Contains(seen, asksLogout) {
+				t.Errorf("requests: %v", seen)
+			}
+			if n := len(d.store.signins); n != 0 {
+				t.Errorf("%d sign-ins are left", n)
+			}
+		})
+	}
+}
+
+// A refused sign-in is the server's word, our code, and nothing to end.
+func TestSGN21_refused(t *testing.T) {
+	d, srv := newDesk(t, "prod-eu")
+	m := newMachine(t, srv.URL)
+	r := m.begin(t, "shell", "--role", "edit", "--", "true")
+	r.ends(3)
+	d.requests(t, asksStatus, "POST /api/v1alpha1/login 403")
+	m.begin(t, "shell", "--", "/nonexistent/program").ends(2)
+	m.begin(t, "shell", "--for", "-1h", "--", "true").ends(2)
+	d.requests(t)
+	srv.Close()
+	m.begin(t, "shell", "--", "true").ends(5)
+}
+
+// SGN-21: what was there before goes on, unless --revoke; what the shell began
+// ends, unless --keep.
+func TestSGN21_existing_sign_in(t *testing.T) {
+	d, srv := newDesk(t, "prod-eu")
+	m := newMachine(t, srv.URL)
+	if r := m.run("login"); r.code != 0 {
+		t.Fatal(r.err)
+	}
+	d.requests(t, asksLogin, asksConfig)
+	r := m.begin(t, "shell", "--", "true")
+	r.ends(0)
+	d.requests(t, "GET /api/v1alpha1/login 200", asksLogin, asksConfig)
+	if !strings.Contains(r.err.String(), "as it was there before; to end it: tka logout") {
+		t.Errorf("stderr: %s", r.err.String())
+	}
+	m.begin(t, "shell", "--revoke", "--", "true").ends(0)
+	d.requests(t, "GET /api/v1alpha1/login 200", asksLogin, asksConfig, asksLogout)
+	r = m.begin(t, "shell", "--keep", "--", "true")
+	r.ends(0)
+	d.requests(t, asksStatus, asksLogin, asksConfig)
+	if !strings.Contains(r.err.String(), "The sign-in goes on until") {
+		t.Errorf("stderr: %s", r.err.String())
+	}
+	m.begin(t, "shell", "--", "true").ends(0)
+	d.requests(t, "GET /api/v1alpha1/login 200", asksLogin, asksConfig)
+
+	// a login by hand, while the shell that began it runs, makes it one's own
+	m.run("logout")
+	d.requests(t, asksLogout)
+	s := m.begin(t, "shell", "--", "sh", "-c", "echo > "+m.path("started")+"; cat")
+	until(t, "the child runs", m.there("started"))
+	if r := m.run("login"); r.code != 0 {
+		t.Fatal(r.err)
+	}
+	s.in.Close()
+	s.ends(0)
+	d.requests(t, asksStatus, asksLogin, asksConfig, asksLogin, asksConfig)
+}
+
+// SGN-21: of two shells at once, the last one ends the sign-in.
+func TestSGN21_two_shells(t *testing.T) {
+	d, srv := newDesk(t, "prod-eu")
+	m := newMachine(t, srv.URL)
+	shell := func(name string) *running {
+		r := m.begin(t, "shell", "--", "sh", "-c", "echo > "+m.path(name)+"; cat")
+		until(t, name+" runs", m.there(name))
+		return r
+	}
+	a, b := shell("a"), shell("b")
+	if n := len(m.rooms()); n != 2 {
+		t.Errorf("%d rooms", n)
+	}
+	a.in.Close()
+	<-a.done
+	if a.ProcessState.ExitCode() != 0 || !strings.Contains(a.err.String(), "another shell uses it. The last one ends it.") || len(m.rooms()) != 1 {
+		t.Errorf("code %d, rooms %v: %s", a.ProcessState.ExitCode(), m.rooms(), a.err.String())
+	}
+	b.in.Close()
+	b.ends(0)
+	d.requests(t, asksStatus, asksLogin, asksConfig, "GET /api/v1alpha1/login 200", asksLogin, asksConfig, asksLogout)
+}
+
+// SGN-21, CL-04: what a shell that was killed leaves, the next one removes.
+func TestSGN21_killed(t *testing.T) {
+	d, srv := newDesk(t, "prod-eu")
+	m := newMachine(t, srv.URL)
+	r := m.begin(t, "shell", "--", "sh", "-c", "echo > "+m.path("started")+"; cat")
+	until(t, "the child runs", m.there("started"))
+	r.Process.Kill()
+	r.in.Close()
+	<-r.done
+	if n := len(m.rooms()); n != 1 {
+		t.Errorf("%d rooms", n)
+	}
+	d.requests(t, asksStatus, asksLogin, asksConfig)
+	m.begin(t, "shell", "--", "true").ends(0) // and it is not this one's to end
+	d.requests(t, "GET /api/v1alpha1/login 200", asksLogin, asksConfig)
+}
+
+// A sign-in that cannot be ended is said to go on; the child's code stays.
+func TestSGN21_unreachable_at_the_end(t *testing.T) {
+	_, srv := newDesk(t, "prod-eu")
+	m := newMachine(t, srv.URL)
+	r := m.begin(t, "shell", "--", "sh", "-c", "echo > "+m.path("started")+"; cat; exit 6")
+	until(t, "the child runs", m.there("started"))
+	srv.CloseClientConnections()
+	srv.Close()
+	r.in.Close()
+	r.ends(6)
+	if !strings.Contains(r.err.String(), "the sign-in goes on until") || !strings.Contains(r.err.String(), "tka logout") {
+		t.Errorf("stderr: %s", r.err.String())
+	}
+}

@@ -1,0 +1,186 @@
+package cli_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"unsafe"
+)
+
+// A terminal is tka on a terminal of its own.
+type terminal struct {
+	*exec.Cmd
+	t      *testing.T
+	master *os.File
+	done   chan struct{}
+
+	mu     sync.Mutex
+	screen strings.Builder
+	looked int // how much of it was looked at
+}
+
+// onTerminal starts tka as the first program of a new terminal.
+func (m *machine) onTerminal(t *testing.T, args ...string) *terminal {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("SKIP terminal: %v", err)
+	}
+	var number, zero int32
+	err = errors.Join(ioctl(master, syscall.TIOCSPTLCK, &zero), ioctl(master, syscall.TIOCGPTN, &number))
+	if err != nil {
+		t.Skipf("SKIP terminal: %v", err)
+	}
+	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("SKIP terminal: %v", err)
+	}
+	defer slave.Close()
+	x := &terminal{Cmd: m.command(nil, args...), t: t, master: master, done: make(chan struct{})}
+	x.Stdin, x.Stdout, x.Stderr = slave, slave, slave
+	x.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := x.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { x.Wait(); close(x.done) }()
+	go func() {
+		buf := make([]byte, 4096)
+		for {
+			n, err := master.Read(buf)
+			x.mu.Lock()
+			x.screen.Write(buf[:n])
+			x.mu.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		x.Process.Kill()
+		<-x.done
+		master.Close()
+		if x.mu.Lock(); t.Failed() {
+			t.Logf("the screen: %q", x.screen.String())
+		}
+		x.mu.Unlock()
+	})
+	return x
+}
+
+func ioctl(f *os.File, request uintptr, arg *int32) error {
+	raw, err := f.SyscallConn() // Fd would make reads that Close cannot end
+	if err != nil {
+		return err
+	}
+	var errno syscall.Errno
+	err = raw.Control(func(fd uintptr) {
+		_, _, errno = syscall.Syscall(syscall.SYS_IOCTL, fd, request, uintptr(unsafe.Pointer(arg)))
+	})
+	if errno != 0 {
+		return errno
+	}
+	return err
+}
+
+// shows waits until the screen has text, since it was last looked at.
+func (x *terminal) shows(text string) {
+	x.t.Helper()
+	until(x.t, "the terminal shows "+text, func() bool {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		i := strings.Index(x.screen.String()[x.looked:], text)
+		if i >= 0 {
+			x.looked += i + len(text)
+		}
+		return i >= 0
+	})
+}
+
+func (x *terminal) ended() bool {
+	select {
+	case <-x.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (x *terminal) types(text string) {
+	x.t.Helper()
+	if _, err := x.master.WriteString(text); err != nil {
+		x.t.Error(err)
+	}
+}
+
+// SGN-21: on a terminal the prompt says where one is, Ctrl-C is the child's and
+// reaches it once, and a terminal that closes leaves nothing behind.
+func TestSGN21_terminal(t *testing.T) {
+	_, srv := newDesk(t, "prod-eu")
+	t.Run("prompt", func(t *testing.T) {
+		for _, name := range []string{"sh", "bash", "zsh", "fish"} {
+			t.Run(name, func(t *testing.T) {
+				path, err := exec.LookPath(name)
+				if err != nil {
+					t.Skipf("SKIP %s: it is not in PATH", name)
+				}
+				m := newMachine(t, srv.URL)
+				m.env["SHELL"] = path
+				m.env["TERM"] = "xterm"
+				m.write(t, ".bashrc", "PS1='mine> '\nTHEIRS=yes\n")
+				m.write(t, ".zshrc", "PROMPT='mine> '\nTHEIRS=yes\n")
+				m.write(t, "config/fish/config.fish", "function fish_prompt; echo -n 'mine> '; end\nset -g THEIRS yes\n")
+				x := m.onTerminal(t, "shell")
+				prompt := "(tka:prod-eu) mine> "
+				if name == "sh" {
+					prompt = "(tka:prod-eu) "
+				}
+				x.shows(prompt)
+				if name != "sh" {
+					x.types("echo settings=$THEIRS\r")
+					x.shows("settings=yes")
+					x.shows(prompt)
+				}
+				if name != "fish" { // which shows nothing
+					x.types("\x03") // nothing runs: the shell goes on
+					x.shows(prompt)
+				}
+				x.types("exit 4\r")
+				until(t, "the end", x.ended)
+				if code := x.ProcessState.ExitCode(); code != 4 || len(m.rooms()) > 0 {
+					t.Errorf("code %d, rooms %v\n%s", code, m.rooms(), x.screen.String())
+				}
+			})
+		}
+	})
+	t.Run("ctrl-c", func(t *testing.T) {
+		m := newMachine(t, srv.URL)
+		x := m.onTerminal(t, "shell", "--", "sh", "-c", `n=0; trap 'n=$((n+1)); echo got $n' INT; trap 'exit 6' TERM; echo ready; while :; do sleep 0.05; done`)
+		x.shows("ready")
+		x.types("\x03")
+		x.shows("got 1")
+		x.types("\x03")
+		x.shows("got 2")
+		x.Process.Signal(syscall.SIGTERM)
+		until(t, "the end", x.ended)
+		if code := x.ProcessState.ExitCode(); code != 6 || strings.Contains(x.screen.String(), "got 3") || len(m.rooms()) > 0 {
+			t.Errorf("code %d, rooms %v\n%s", code, m.rooms(), x.screen.String())
+		}
+	})
+	t.Run("closed", func(t *testing.T) {
+		d, srv := newDesk(t, "prod-eu")
+		m := newMachine(t, srv.URL)
+		m.env["SHELL"] = "/bin/sh"
+		x := m.onTerminal(t, "shell")
+		x.shows("(tka:prod-eu) ")
+		x.master.Close()
+		until(t, "the end", x.ended)
+		if seen := d.seen(); len(m.rooms()) > 0 || seen[len(seen)-1] != asksLogout {
+			t.Errorf("rooms %v, requests %v", m.rooms(), seen)
+		}
+	})
+}
