@@ -30,14 +30,18 @@ type tape struct {
 	keep    int
 	log     *slog.Logger
 
+	reel
+	limit   int64 // size at which another file is due
+	syncing atomic.Bool
+	syncs   sync.WaitGroup
+}
+
+// A reel is the file that is on the tape, or what is known of the stream.
+type reel struct {
 	file  *os.File
 	size  int64  // of the file, as we left it
 	first uint64 // number of the file's first line
-	limit int64  // size at which another file is due
 	torn  bool   // what was written last does not end its line
-
-	syncing atomic.Bool
-	syncs   sync.WaitGroup
 }
 
 // A trail is what a file tells about the record that is in it.
@@ -112,44 +116,49 @@ func (r lineReader) next() (text []byte, ended bool, err error) {
 	return nil, false, err
 }
 
-// open opens the file, makes it ours alone and reads what is in it.
-func (t *tape) open(rest *junk) (found trail, err error) {
+// open opens the file at the path, makes it ours alone and reads what is in it.
+// It does not put it on the tape.
+func (t *tape) open() (r reel, found trail, rest junk, err error) {
 	f, err := os.OpenFile(t.path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
-		return found, err
+		return r, found, rest, err
 	}
 	defer func() {
 		if err != nil {
 			f.Close()
 		}
 	}()
-	if err := lock(f); err != nil {
-		return found, fmt.Errorf("%s is in use by another process, or cannot be locked: %w", t.path, err)
-	}
 	ours, err := f.Stat()
 	if err != nil {
-		return found, err
-	}
-	if there, err := os.Stat(t.path); err != nil || !os.SameFile(ours, there) {
-		return found, fmt.Errorf("%s was moved just now", t.path)
+		return r, found, rest, err
 	}
 	if !ours.Mode().IsRegular() {
-		return found, fmt.Errorf("%s is no regular file", t.path)
+		return r, found, rest, fmt.Errorf("%s is no regular file", t.path)
 	}
-	var found0 junk
-	found, torn, err := follow(io.NewSectionReader(f, 0, ours.Size()), &found0)
-	if err != nil {
-		return found, fmt.Errorf("read %s: %w", t.path, err)
+	if err := lock(f); err != nil {
+		return r, found, rest, fmt.Errorf("%s is in use by another process, or cannot be locked: %w", t.path, err)
 	}
-	if found.lines == 0 && found0.lines > 0 {
-		if err := onlyBegun(io.NewSectionReader(f, 0, ours.Size())); err != nil {
-			return found, fmt.Errorf("%s holds something else than an audit record; move it away", t.path)
+	if there, err := os.Stat(t.path); err != nil || !os.SameFile(ours, there) {
+		return r, found, rest, fmt.Errorf("%s was moved just now", t.path)
+	}
+	if ours, err = f.Stat(); err != nil { // whoever had the lock may have written
+		return r, found, rest, err
+	}
+	r = reel{file: f, size: ours.Size()}
+	if found, r.torn, err = follow(io.NewSectionReader(f, 0, r.size), &rest); err != nil {
+		return r, found, rest, fmt.Errorf("read %s: %w", t.path, err)
+	}
+	r.first = found.first
+	if found.lines == 0 && rest.lines > 0 {
+		if err := onlyBegun(io.NewSectionReader(f, 0, r.size)); err != nil {
+			return r, found, rest, fmt.Errorf("%s holds something else than an audit record; move it away", t.path)
 		}
 	}
-	*rest = found0
-	t.file, t.size, t.first, t.limit, t.torn = f, ours.Size(), found.first, t.maxSize, torn
-	return found, nil
+	return r, found, rest, nil
 }
+
+// put puts r on the tape, in place of what was closed before.
+func (t *tape) put(r reel) { t.reel, t.limit = r, t.maxSize }
 
 // onlyBegun returns an error unless every line could be the beginning of a
 // record's first line: the remains of a start that was cut short.
@@ -324,6 +333,6 @@ func (t *tape) close() error {
 	}
 	err := errors.Join(t.file.Sync(), t.file.Close())
 	t.syncs.Wait()
-	t.file, t.size, t.first, t.torn = nil, 0, 0, false
+	t.reel = reel{}
 	return err
 }

@@ -36,6 +36,7 @@ type writer struct {
 	unsigned int           // lines since the last signature
 	due      bool          // for a signature by time
 	pause    time.Duration // after a failed write
+	saidSlow time.Time
 
 	buf   []byte
 	marks []mark
@@ -63,8 +64,12 @@ func (w *writer) begin() error {
 		w.chain.log = newLogID()
 		return nil
 	}
-	found, err := w.tape.open(&w.junk)
-	if err == nil && found.lines == 0 && w.junk.lines == 0 {
+	r, found, rest, err := w.tape.open()
+	if err != nil {
+		return err
+	}
+	w.tape.put(r)
+	if w.junk = rest; found.lines == 0 && rest.lines == 0 {
 		found, err = w.tape.shelved(&w.junk)
 	}
 	if err == nil {
@@ -154,10 +159,16 @@ func (w *writer) worked() {
 	was := w.down
 	w.down = nil
 	w.mu.Unlock()
-	if was != nil {
-		w.conf.Log.Warn("the audit record is written again", "was", was, "dropped", w.dropped.Load())
-	}
 	w.pause = 0
+	if was == nil {
+		return
+	}
+	if now := w.now(); was != errSlow {
+		w.conf.Log.Warn("the audit record is written again", "was", was, "dropped", w.dropped.Load())
+	} else if now.Sub(w.saidSlow) >= time.Minute { // a slow disk is slow all day
+		w.saidSlow = now
+		w.conf.Log.Warn("the audit record is slow; visits went on without it", "delay", w.delay.String(), "dropped", w.dropped.Load())
+	}
 }
 
 // tell tells whoever waits what became of the entry. It never blocks: each told
@@ -233,31 +244,51 @@ func (w *writer) turn() error {
 		w.conf.Log.Error("the file of the audit record was made shorter by somebody", "path", w.tape.path)
 		return nil
 	case state == moved:
-		w.compose(EndOfFile)
-		// What fails here is junk, which the next file accounts for.
-		if err := errors.Join(w.put(), w.tape.close()); err != nil {
-			w.conf.Log.Error("the audit record's file was moved, and its end is not written", "err", err)
-		}
-		w.why = Moved
+		return w.change(Moved)
 	case state == intact && w.tape.full():
-		w.compose(EndOfFile)
-		if err := w.put(); err != nil {
+		return w.change(Rotated)
+	case state == absent:
+		return w.change("")
+	}
+	return nil
+}
+
+// change puts another file on the tape: a new one, or a copy of the one that is
+// there, which somebody put in its place.
+func (w *writer) change(why Why) error {
+	if why == Rotated {
+		if err := w.seal(); err != nil {
 			return err
 		}
 		if err := w.tape.shelve(); err != nil {
 			w.conf.Log.Error("the audit record goes on in a file that is full", "err", err)
 			return nil
 		}
-		w.why = Rotated
-	case state == intact:
-		return nil
+		w.why = why
 	}
-	var fresh junk
-	found, err := w.tape.open(&fresh)
-	if err == nil && (found.lines > 0 && found.head != w.chain.head || fresh.lines > 0) {
-		err = errors.Join(errors.New("another file is in the place of the audit record; move it away"), w.tape.close())
+	r, found, rest, err := w.tape.open()
+	if err != nil {
+		return err
 	}
-	return err
+	switch {
+	case rest.lines > 0, found.lines > 0 && found.head != w.chain.head:
+		return errors.Join(fmt.Errorf("%s is another file than it was; move it away", w.tape.path), r.file.Close())
+	case found.lines == 0 && why == Moved:
+		err = w.seal() // what fails here is junk, which the new file accounts for
+	}
+	if err = errors.Join(err, w.tape.close()); err != nil {
+		w.conf.Log.Error("the audit record's file was moved, and its end is not written", "err", err)
+	}
+	if w.tape.put(r); why != "" {
+		w.why = why
+	}
+	return nil
+}
+
+// seal ends a file with a signature.
+func (w *writer) seal() error {
+	w.compose(EndOfFile)
+	return w.put()
 }
 
 // compose fills the buffer with the next lines: what is in hand, or the end.

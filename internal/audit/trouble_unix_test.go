@@ -1,0 +1,61 @@
+//go:build unix
+
+package audit_test
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// AU-04: a file that the system lets grow no more, so that a line is cut in the
+// middle, and then does again. The limit is the whole process's, so no other
+// test runs meanwhile.
+func TestAU04_AFileThatCannotGrow(t *testing.T) {
+	c := config(t)
+	l := open(t, c)
+	write(t, l, 2)
+	info, err := os.Stat(c.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var was syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &was); err != nil {
+		t.Fatal(err)
+	}
+	signal.Ignore(syscall.SIGXFSZ)
+	defer signal.Reset(syscall.SIGXFSZ)
+	restore := func() {
+		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &was); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tight := was
+	tight.Cur = uint64(info.Size()) + 100
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &tight); err != nil {
+		t.Fatal(err)
+	}
+	defer restore()
+	began := time.Now()
+	for i := range 10 {
+		if err := l.Write(entry(i)); err != nil {
+			t.Errorf("a visit does not go on: %v", err)
+		}
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("visits waited %v", took)
+	}
+	if problem.CodeOf(l.Ready()) != problem.AuditUnavailable {
+		t.Error("ready without a record")
+	}
+	restore()
+	eventually(t, func() bool { return l.Ready() == nil && l.Stats().Waiting == 0 })
+	closeLog(t, l)
+	if r := sound(t, c); r.Entries != 12 || r.Torn != 1 || r.Lost != 0 {
+		t.Errorf("%+v", r)
+	}
+}
