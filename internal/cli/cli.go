@@ -108,7 +108,8 @@ policy says which role you get and for how long, and kubectl works until then.`,
 	t.complete(root, "color", fixed(colors...))
 
 	root.AddCommand(t.login(), t.shell(), t.logout(), t.status("status"), t.get(), t.set(), t.kubeconfigCommand("kubeconfig"), t.clusterInfo(),
-		t.credential(), t.configCommand("config"), t.version(), t.completion(), t.exitCodes())
+		t.credential(), t.configCommand("config"), t.version(), t.completion(),
+		t.integration(), t.generate(), t.exitCodes())
 	root.SetHelpCommand(t.help(root))
 	return root
 }

@@ -5,9 +5,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/tailplane/tailplane/internal/cli/shellscript"
 )
-
-func shells() []string { return []string{"bash", "zsh", "fish", "powershell"} }
 
 func (t *tka) completion() *cobra.Command {
 	return &cobra.Command{
@@ -18,10 +17,10 @@ fish or powershell. Completing never asks a server.`,
 		Example: `  source <(tka completion bash)
   tka completion zsh > "${fpath[1]}/_tka"
   tka completion fish > ~/.config/fish/completions/tka.fish`,
-		ValidArgs: shells(),
-		Args:      arguments(1, 1, "a shell: "+strings.Join(shells(), ", ")),
+		ValidArgs: shellscript.Shells(),
+		Args:      arguments(1, 1, "a shell: "+strings.Join(shellscript.Shells(), ", ")),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := oneOf("the shell", args[0], shells()); err != nil {
+			if err := oneOf("the shell", args[0], shellscript.Shells()); err != nil {
 				return err
 			}
 			root := cmd.Root()

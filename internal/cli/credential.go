@@ -1,11 +1,9 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"time"
 
@@ -110,7 +108,7 @@ func (t *tka) token(ctx context.Context, cluster string) (tokencache.Credential,
 		return fetch(ctx)
 	}
 	key := tokencache.Key{Server: have.URL, Cluster: cluster, CASHA256: have.CASHA256, Login: have.Login, Role: have.Role, Namespaces: have.Namespaces}
-	c, err := t.tokens().Get(ctx, key, asker(), fetch)
+	c, err := t.tokens().Get(ctx, key, processID(os.Getppid()), fetch)
 	if err != nil && errors.Is(err, ctx.Err()) {
 		err = l.explain(ctx, err)
 	}
@@ -119,20 +117,6 @@ func (t *tka) token(ctx context.Context, cluster string) (tokencache.Credential,
 
 // tokens is where tokens are kept.
 func (t *tka) tokens() tokencache.Cache { return tokencache.Cache{Folders: t.runFolders(), Now: t.Now} }
-
-// asker names the process that runs this one: no other one has its number and
-// the moment of its start.
-func asker() string {
-	pid := os.Getppid()
-	start := ""
-	if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil {
-		_, rest, _ := bytes.Cut(stat, []byte(") ")) // a program's name may hold anything but this
-		if fields := bytes.Fields(rest); len(fields) > 19 {
-			start = string(fields[19])
-		}
-	}
-	return fmt.Sprintf("%d %s", pid, start)
-}
 
 // token gets a fresh token for a cluster.
 func (l *link) token(ctx context.Context, cluster string) (tokencache.Credential, error) {

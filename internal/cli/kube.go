@@ -9,9 +9,10 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/ownfile"
 )
 
-// kubePaths are the kubeconfig files that kubectl would use.
+// kubePaths are the kubeconfig files that kubectl would use, but for the one that
+// a shell's function put first.
 func (t *tka) kubePaths() ([]string, error) {
-	return kubefile.Paths(t.kubeconfig, t.Getenv("KUBECONFIG"), t.home)
+	return kubefile.Paths(t.kubeconfig, t.kubeconfigList(), t.home)
 }
 
 // readKube reads the kubeconfig files.

@@ -129,6 +129,7 @@ func (t *tka) doLogin(ctx context.Context, lf loginFlags) error {
 	}
 	t.noteSignIn(ctx, l.base, st, g)
 	t.keepSignin(l.base)
+	t.enterShell(entry)
 	res := loginResult{meta: kind("Login"), Cluster: g.Cluster, Server: l.base, Username: st.Username, Role: st.Role, Namespaces: list(st.Namespaces),
 		MissingNamespaces: list(st.MissingNamespaces), Until: st.Until, Clamped: st.Clamped, Context: entry.Name, Kubeconfig: list(changed),
 		Took: t.Now().Sub(began).Round(time.Millisecond).String()}

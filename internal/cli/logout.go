@@ -101,6 +101,9 @@ func (t *tka) doLogout(ctx context.Context, cluster string, dryRun bool) error {
 			return err
 		}
 		res.Removed = names
+		if !dryRun {
+			t.leaveShell(cluster)
+		}
 	}
 	res.Removed, res.Kubeconfig = list(res.Removed), list(res.Kubeconfig)
 	return t.show(answer{object: res, names: res.Removed, table: func(bool) { t.tellLogout(res) }})

@@ -190,7 +190,7 @@ func TestExamplesParse(t *testing.T) {
 			if len(fields) == 0 || fields[0] != "tka" {
 				continue
 			}
-			if i := slices.Index(fields, ">"); i >= 0 {
+			if i := slices.IndexFunc(fields, func(f string) bool { return f == ">" || f == "|" }); i >= 0 {
 				fields = fields[:i]
 			}
 			root := tree()

@@ -19,3 +19,12 @@ func fromTerminal(sig os.Signal) bool { return sig == os.Interrupt }
 func lastSignals() []os.Signal { return []os.Signal{os.Kill} }
 
 func exitCodeOf(p *os.ProcessState) int { return p.ExitCode() }
+
+func pidLives(pid int) bool {
+	p, err := os.FindProcess(pid)
+	if err != nil {
+		return false
+	}
+	p.Release()
+	return true
+}

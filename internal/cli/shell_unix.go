@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"errors"
 	"os"
 	"slices"
 	"syscall"
@@ -36,3 +37,5 @@ func exitCodeOf(p *os.ProcessState) int {
 	}
 	return p.ExitCode()
 }
+
+func pidLives(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }

@@ -350,3 +350,11 @@ func (a Entry) Document() ([]byte, error) {
 	f.setCurrent(a.Name)
 	return f.text()
 }
+
+// Current is a kubeconfig that says nothing but which context is the current one.
+// Before others in a list, it decides for them.
+func Current(context string) ([]byte, error) {
+	f := &file{compact: true, doc: &yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{{Kind: yaml.MappingNode}}}}
+	f.setCurrent(context)
+	return f.text()
+}

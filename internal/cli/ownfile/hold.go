@@ -48,25 +48,6 @@ func (h *Held) Release() {
 	}
 }
 
-// CheckFolder returns an error unless dir is a folder of our own that nobody
-// else can look into; what others could is taken from them.
-func CheckFolder(dir string) error {
-	st, err := os.Lstat(dir)
-	switch {
-	case err != nil:
-		return err
-	case st.Mode()&os.ModeSymlink != 0:
-		return &Fault{dir, "is a symbolic link, which is not followed"}
-	case !st.IsDir():
-		return &Fault{dir, "is not a folder"}
-	case !ownedByUs(st):
-		return &Fault{dir, "belongs to another user"}
-	case othersMay(st):
-		return os.Chmod(dir, 0o700)
-	}
-	return nil
-}
-
 // HoldWithin is Hold that waits, up to limit, for who holds the file now. The
 // error of one that is held for longer is a *Fault.
 func HoldWithin(ctx context.Context, path string, limit time.Duration) (*Held, error) {

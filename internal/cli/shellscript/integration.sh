@@ -1,5 +1,5 @@
 unalias tka 2>/dev/null || true
-tka() {
+function tka {
   local tka_dir tka_code=0
   tka_dir=$(umask 077 && command mktemp -d "${TMPDIR:-/tmp}/tka.XXXXXXXXXX") || tka_dir=
   if [ -z "$tka_dir" ]; then

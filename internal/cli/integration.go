@@ -1,0 +1,171 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/cli/kubefile"
+	"github.com/tailplane/tailplane/internal/cli/ownfile"
+	"github.com/tailplane/tailplane/internal/cli/shellscript"
+)
+
+func (t *tka) integration() *cobra.Command {
+	return &cobra.Command{
+		Use:   "integration SHELL",
+		Short: "Print a function by which login changes the shell that runs it",
+		Long: `Print a function for bash, zsh, fish or powershell. With it, "tka login" makes the cluster
+the current one of that shell alone, by a kubeconfig that holds nothing else, put before
+those that $KUBECONFIG lists; "tka logout" takes it away again. Other terminals, and the
+current context in your own kubeconfig, stay as they are.
+
+The function runs this program with the same arguments and returns its exit code.`,
+		Example: `  eval "$(tka integration bash)"
+  tka integration fish | source
+  tka integration powershell | Out-String | Invoke-Expression`,
+		ValidArgs: shellscript.Shells(),
+		Args:      arguments(1, 1, "a shell: "+strings.Join(shellscript.Shells(), ", ")),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := oneOf("the shell", args[0], shellscript.Shells()); err != nil {
+				return err
+			}
+			text, err := shellscript.Shell(args[0]).Integration(t.plugin())
+			if err == nil {
+				_, err = fmt.Fprint(t.Out, text)
+			}
+			return err
+		},
+	}
+}
+
+// generate is another way to integration, as some know it.
+func (t *tka) generate() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "generate",
+		Short:   "Print something for another program",
+		Long:    `Print something for another program, as "tka integration" does.`,
+		Example: "  tka generate integration zsh",
+		Args:    t.noCommand,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(t.integration())
+	return cmd
+}
+
+// Kubeconfig files that make a context the current one of one shell lie in this
+// folder, named by the shell's process.
+const contextsFolder = "contexts"
+
+// ownContext reports whether a file is one that makes a shell's current context.
+func (t *tka) ownContext(path string) bool {
+	return slices.ContainsFunc(t.runFolders(), func(dir string) bool {
+		return filepath.Dir(filepath.Clean(path)) == filepath.Join(dir, contextsFolder)
+	})
+}
+
+// enterShell makes entry the cluster of the shell that runs us, if it is one that
+// asked for it.
+func (t *tka) enterShell(entry kubefile.Entry) {
+	if t.Getenv(shellscript.EvalFile) == "" {
+		return
+	}
+	paths, err := kubefile.Paths("", t.kubeconfigList(), t.home)
+	if err == nil && t.kubeconfig != "" {
+		var path string
+		if path, err = filepath.Abs(t.kubeconfig); err == nil && !slices.Contains(paths, path) {
+			paths = append([]string{path}, paths...)
+		}
+	}
+	var own string
+	if err == nil {
+		own, err = t.writeContext(entry.Name)
+	}
+	if err == nil {
+		list := strings.Join(append([]string{own}, paths...), string(filepath.ListSeparator))
+		err = t.tellShell([]shellscript.Change{{Name: "KUBECONFIG", Value: list}, {Name: "TKA_CLUSTER", Value: entry.Cluster}})
+	}
+	if err != nil {
+		t.warn("this shell is not changed: %v", err)
+	}
+}
+
+// leaveShell takes a cluster out of the shell that runs us, if it is there by us.
+func (t *tka) leaveShell(cluster string) {
+	if t.Getenv(shellscript.EvalFile) == "" || t.Getenv("TKA_CLUSTER") != cluster {
+		return
+	}
+	list := filepath.SplitList(t.Getenv("KUBECONFIG"))
+	i := slices.IndexFunc(list, t.ownContext)
+	if i < 0 {
+		return
+	}
+	rest := t.kubeconfigList()
+	if home, err := t.home(); err == nil && rest == filepath.Join(home, ".kube", "config") {
+		rest = "" // where kubectl looks anyway
+	}
+	err := t.tellShell([]shellscript.Change{{Name: "KUBECONFIG", Value: rest}, {Name: "TKA_CLUSTER"}})
+	if err == nil {
+		err = os.Remove(list[i])
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.warn("this shell is not changed: %v", err)
+	}
+}
+
+// kubeconfigList is $KUBECONFIG without what a shell's function put there.
+func (t *tka) kubeconfigList() string {
+	list := filepath.SplitList(t.Getenv("KUBECONFIG"))
+	return strings.Join(slices.DeleteFunc(list, t.ownContext), string(filepath.ListSeparator))
+}
+
+// writeContext writes the file that makes name the current context of the shell
+// that runs us, and removes those of shells that are gone.
+func (t *tka) writeContext(name string) (path string, err error) {
+	err = errors.New("there is no folder for the shell's own kubeconfig")
+	for _, run := range t.runFolders() {
+		dir := filepath.Join(run, contextsFolder)
+		if err = os.MkdirAll(dir, 0o700); err == nil {
+			err = ownfile.CheckFolder(dir)
+		}
+		if err != nil {
+			continue
+		}
+		if left, err := os.ReadDir(dir); err == nil {
+			for _, e := range left {
+				if !processLives(e.Name()) {
+					os.Remove(filepath.Join(dir, e.Name()))
+				}
+			}
+		}
+		path = filepath.Join(dir, processID(os.Getppid()))
+		var text []byte
+		if text, err = kubefile.Current(name); err == nil {
+			err = ownfile.Write(path, text)
+		}
+		if err == nil {
+			return path, nil
+		}
+	}
+	return "", err
+}
+
+// tellShell writes assignments where the function of the shell reads them. The
+// file is a new one in a private folder, and its name says which shell it is.
+func (t *tka) tellShell(changes []shellscript.Change) error {
+	path := t.Getenv(shellscript.EvalFile)
+	name := filepath.Base(path)
+	if !filepath.IsAbs(path) || !slices.Contains(shellscript.Shells(), name) {
+		return fmt.Errorf("$%s does not name a file for a shell", shellscript.EvalFile)
+	}
+	text, err := shellscript.Shell(name).Assign(changes)
+	if err != nil {
+		return err
+	}
+	return ownfile.Create(path, []byte(text))
+}
