@@ -1,6 +1,7 @@
 package signin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -261,18 +262,20 @@ func (d *Desk) kubeconfig(ctx context.Context, p access.Permit, _ KubeconfigRequ
 	if err != nil {
 		return Kubeconfig{}, err
 	}
-	switch s.State(now) {
-	case Ended, Ending:
-		return Kubeconfig{}, notSignedIn(s)
-	case Refused:
+	covered := p.Covers(s.Role, s.Namespaces)
+	switch state := s.State(now); {
+	case state == Ending && !covered: // the guard was first
+		return Kubeconfig{}, cmp.Or(p.OwnerOnly(), grantRemoved(s))
+	case state == Ended, state == Ending:
+		return Kubeconfig{}, cmp.Or(p.OwnerOnly(), notSignedIn(s))
+	case state == Refused:
 		return Kubeconfig{}, cannotProvision(s)
 	}
-	if !p.Covers(s.Role, s.Namespaces) {
+	if !covered {
 		if err := d.end(ctx, s, CauseGrant); err != nil && !errors.Is(err, ErrNotFound) {
 			return Kubeconfig{}, unavailable(err)
 		}
-		return Kubeconfig{}, problem.New(problem.GrantRemoved, fmt.Sprintf("The role %q is no longer granted to %s; the sign-in was ended.", s.Role, p.Caller().Identity()),
-			"Sign in again to use what is granted now: tka login")
+		return Kubeconfig{}, grantRemoved(s)
 	}
 	if s.State(now) == Pending {
 		notReady := problem.New(problem.NotReady, "The credentials are not ready yet.", "Ask again.").After(d.RetryAfter)
@@ -356,6 +359,11 @@ func notSignedIn(s Signin) error {
 		msg = fmt.Sprintf("The sign-in of this device ended at %s.", s.ValidUntil.UTC().Format(time.RFC3339))
 	}
 	return problem.New(problem.NotSignedIn, msg, "Run: tka login")
+}
+
+func grantRemoved(s Signin) error {
+	return problem.New(problem.GrantRemoved, fmt.Sprintf("The role %q is no longer granted to %s; the sign-in was ended.", s.Role, s.Owner.Login),
+		"Sign in again to use what is granted now: tka login")
 }
 
 func cannotProvision(s Signin) error {

@@ -331,6 +331,16 @@ func TestDeskEnds(t *testing.T) {
 	if !slices.Equal(causes, []signin.Cause{signin.CauseReplaced, signin.CauseGrant, signin.CauseLogout}) {
 		t.Errorf("ended by %v", causes)
 	}
+	// The guard was first, and the operator has not taken it down yet.
+	s := live(alice, "edit", time.Now())
+	s.Deleting = true
+	store.kept[s.Name] = s
+	want(403, problem.GrantRemoved, request(h, signin.GetKubeconfig.Declare(), nil))
+	who = guarded("alice@example.com", "n1")
+	want(403, problem.NoCapability, request(h, signin.GetKubeconfig.Declare(), nil))
+	who = alice
+	want(404, problem.NotSignedIn, request(h, signin.GetKubeconfig.Declare(), nil))
+	delete(store.kept, s.Name)
 	for i := range 3 {
 		who = guarded("alice@example.com", fmt.Sprint("m", i), eightHours)
 		if i < 2 {

@@ -1,0 +1,361 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/test/rig"
+)
+
+// An answer is what came back, byte for byte.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+func (a answer) code() problem.Code {
+	var p problem.Error
+	_ = json.Unmarshal(a.body, &p) // no problem: no code
+	return p.Code
+}
+
+// ask sends one request as p to a server; headers are "Name: value".
+func ask(t *testing.T, p *rig.Person, method, url, body string, headers ...string) answer {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		req.Header.Set(name, value)
+		if name == "Host" {
+			req.Host = value
+		}
+	}
+	c := p.HTTP()
+	defer c.CloseIdleConnections()
+	res, err := c.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer{res.StatusCode, res.Header, b}
+}
+
+// Section 3.5: whoami, for everybody whom the tailnet vouches for.
+func TestWhoami(t *testing.T) {
+	r := start(t)
+	alice := person(t, r, "who-alice", "alice@example.com")
+	tell := func(p *rig.Person) (w signin.Whoami) {
+		t.Helper()
+		a := ask(t, p, "GET", r.Server()+signin.Base+"/whoami", "")
+		d := json.NewDecoder(bytes.NewReader(a.body))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&w); a.status != http.StatusOK || err != nil {
+			t.Fatalf("%d %v %s", a.status, err, a.body)
+		}
+		e := entries(t, r)[w.AuditID]
+		if w.AuditID == "" || w.AuditID != a.header.Get("X-Request-Id") || len(e) != 1 || e[0].Verb != access.Whoami || e[0].Code != "" {
+			t.Errorf("audit id %q, entries %+v", w.AuditID, e)
+		}
+		return w
+	}
+	w := tell(alice)
+	if w.Caller.Login != "alice@example.com" || !strings.HasPrefix(w.Caller.Node, "who-alice.") || w.Caller.Tailnet != "example.com" || w.Caller.Via != access.ViaTailnet || w.Signin != nil {
+		t.Errorf("%+v", w)
+	}
+	if len(w.Rules) != 2 || !w.Decision.Allowed || !strings.Contains(w.Decision.Message, `"view" for 8h`) {
+		t.Errorf("%+v %+v", w.Rules, w.Decision)
+	}
+	for _, rule := range w.Rules {
+		if rule.Chosen != (rule.Role == "view") || rule.Problem != "" {
+			t.Errorf("%+v", rule)
+		}
+	}
+	if _, err := signin.Login.Call(t.Context(), alice.Client(), signin.LoginRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if w = tell(alice); w.Signin == nil || w.Signin.Username != "alice@example.com" || w.Signin.Role != "view" {
+		t.Errorf("signed in: %+v", w.Signin)
+	}
+	if _, err := signin.Logout.Call(t.Context(), alice.Client(), signin.LogoutRequest{}); err != nil {
+		t.Error(err)
+	}
+
+	for _, tt := range []struct {
+		host, login string
+		tags        []string
+		rules       int
+		code        problem.Code
+		problem     string // of the first rule
+	}{
+		{"who-bob", "bob@example.com", nil, 0, problem.NoCapability, ""},
+		{"who-erin", "erin@example.com", nil, 2, problem.AmbiguousRole, ""},
+		{"who-mallory", "mallory@example.com", nil, 1, problem.BadCapability, `"namespace" is not a field`},
+		{"who-ci", "", []string{"tag:ci"}, 1, problem.TaggedNode, "does not admit tagged nodes"},
+		{"who-robot", "", []string{"tag:robot"}, 1, "", ""},
+	} {
+		before := writes(t, r)
+		w := tell(person(t, r, tt.host, tt.login, tt.tags...))
+		if len(w.Rules) != tt.rules || w.Decision.Code != tt.code || w.Decision.Allowed != (tt.code == "") || w.Signin != nil {
+			t.Errorf("%s: %+v", tt.host, w)
+		}
+		if tt.problem != "" && !strings.Contains(w.Rules[0].Problem, tt.problem) {
+			t.Errorf("%s: rule %+v", tt.host, w.Rules[0])
+		}
+		if tt.code != "" && (w.Decision.Message == "" || len(w.Decision.Advice) == 0) {
+			t.Errorf("%s: %+v", tt.host, w.Decision)
+		}
+		if tt.login == "" && (w.Caller.Login != "" || !slices.Equal(w.Caller.Tags, tt.tags)) {
+			t.Errorf("%s: caller %+v", tt.host, w.Caller)
+		}
+		if after := writes(t, r); after != before {
+			t.Errorf("%s: wrote %s, then %s", tt.host, before, after)
+		}
+	}
+}
+
+// SGN-24 in part: the server proves which cluster it serves, on every operation,
+// over a restart too, and never for a name that is not its own.
+func TestServerProof(t *testing.T) {
+	r := start(t)
+	alice, bob := person(t, r, "proof-alice", "alice@example.com"), person(t, r, "proof-bob", "bob@example.com")
+	host := strings.TrimPrefix(r.Server(), "https://")
+	info := func() (i signin.ClusterInfo) {
+		t.Helper()
+		nonce := door.NewNonce()
+		a := ask(t, alice, "GET", r.Server()+signin.Base+"/cluster-info", "", door.NonceHeader+": "+nonce)
+		if err := json.Unmarshal(a.body, &i); err != nil || a.status != http.StatusOK {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+		if err := i.Key.Check(nonce, host, a.body, a.header.Get(door.ProofHeader)); err != nil {
+			t.Errorf("the key it names does not sign: %v", err)
+		}
+		return i
+	}
+	i := info()
+	hash, err := signin.CAHash(i.CAData)
+	if err != nil || hash != i.CAHash || i.ID == "" || i.Name != "east" || i.Key.IsZero() {
+		t.Errorf("%+v, %s %v", i, hash, err)
+	}
+	for _, op := range signin.Operations() {
+		method, path, _ := strings.Cut(op.Pattern, " ")
+		for _, p := range []*rig.Person{alice, bob} {
+			nonce := door.NewNonce()
+			a := ask(t, p, method, r.Server()+path, "", door.NonceHeader+": "+nonce)
+			if err := i.Key.Check(nonce, host, a.body, a.header.Get(door.ProofHeader)); err != nil {
+				t.Errorf("%s, %d: %v", op.Pattern, a.status, err)
+			}
+			if err := i.Key.Check(door.NewNonce(), host, a.body, a.header.Get(door.ProofHeader)); err == nil {
+				t.Errorf("%s: the proof fits another nonce", op.Pattern)
+			}
+		}
+	}
+	a := ask(t, alice, "GET", r.Server()+signin.Base+"/cluster-info", "", door.NonceHeader+": "+door.NewNonce(), "Host: tka.evil.example")
+	if a.status != http.StatusMisdirectedRequest || a.header.Get(door.ProofHeader) != "" {
+		t.Errorf("by a name that is not its own: %d %v", a.status, a.header)
+	}
+	if err := r.Access.Stop(20 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.StartAccess(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 20*time.Second, "the server is back", func() bool {
+		_, err := signin.GetClusterInfo.Call(t.Context(), alice.Client(), signin.ClusterInfoRequest{})
+		return err == nil
+	})
+	if again := info(); again.Key != i.Key || again.ID != i.ID {
+		t.Errorf("after a restart the cluster is %s %s, before it was %s %s", again.ID, again.Key, i.ID, i.Key)
+	}
+	out, errs, exit := kubectlAdmin(t, r, "get", "secret", "-n", rig.SystemNamespace, "tailplane-cluster-key", "-o", "jsonpath={.data.ed25519}")
+	if exit != 0 || len(out) != 44 {
+		t.Fatalf("the Secret holds %d characters, %s", len(out), errs)
+	}
+	if strings.Contains(r.Access.Output(), out) || strings.Contains(r.Operator.Output(), out) {
+		t.Error("SGN-25: the cluster's key lies in a log")
+	}
+}
+
+// Conventions 9: every operation is called with the example that its reference
+// shows, and answers as the reference says.
+func TestExamplesOfTheReference(t *testing.T) {
+	r := start(t)
+	alice, bob := person(t, r, "ex-alice", "alice@example.com"), person(t, r, "ex-bob", "bob@example.com")
+	call := func(p *rig.Person, op door.Declaration) answer {
+		t.Helper()
+		method, path, _ := strings.Cut(op.Pattern, " ")
+		url, body := r.Server()+path, ""
+		var headers []string
+		for f := range op.Request.Fields() {
+			if name := f.Tag.Get("query"); name != "" {
+				text, err := reflect.ValueOf(op.Example).FieldByIndex(f.Index).Interface().(door.Duration).MarshalText()
+				if err != nil {
+					t.Fatal(err)
+				}
+				url += "?" + name + "=" + string(text)
+			}
+		}
+		if method != http.MethodGet {
+			b, err := json.Marshal(op.Example)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, headers = string(b), []string{"Content-Type: application/json"}
+		}
+		return ask(t, p, method, url, body, headers...)
+	}
+	check := func(op door.Declaration, a answer) {
+		t.Helper()
+		if code := a.code(); code != "" && a.status != http.StatusOK {
+			if !slices.Contains(slices.Concat(door.Before(), op.Refusals), code) || code.Status() != a.status {
+				t.Errorf("%s: %d %s is not in its reference", op.Pattern, a.status, code)
+			}
+			return
+		}
+		var statuses []int
+		for _, example := range op.Answers {
+			shape := door.Shape{Status: http.StatusOK}
+			if s, ok := example.(door.Shaped); ok {
+				var err error
+				if shape, err = s.Shape("application/json"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			statuses = append(statuses, shape.Status)
+		}
+		if !slices.Contains(statuses, a.status) {
+			t.Errorf("%s: %d, and its reference knows %v", op.Pattern, a.status, statuses)
+		}
+		into := reflect.New(op.Response).Interface()
+		d := json.NewDecoder(bytes.NewReader(a.body))
+		d.DisallowUnknownFields()
+		if err := d.Decode(into); err != nil {
+			t.Errorf("%s: %v", op.Pattern, err)
+		}
+		if a.header.Get("Cache-Control") != "no-store" || a.header.Get("X-Request-Id") == "" || a.header.Get("Access-Control-Allow-Origin") != "" {
+			t.Errorf("%s: headers %v", op.Pattern, a.header)
+		}
+	}
+	done := map[access.Verb]bool{}
+	for _, op := range signin.Operations() { // login comes first, so that the others have something to tell
+		if op.Verb == access.SigninLogout {
+			continue
+		}
+		a := call(alice, op)
+		check(op, a)
+		if a.status/100 != 2 {
+			t.Errorf("%s with its example: %d %s", op.Pattern, a.status, a.body)
+		}
+		check(op, call(bob, op))
+		done[op.Verb] = true
+	}
+	a := call(alice, signin.Logout.Declare())
+	check(signin.Logout.Declare(), a)
+	if a.status != http.StatusOK {
+		t.Errorf("logout: %d %s", a.status, a.body)
+	}
+	check(signin.Logout.Declare(), call(alice, signin.Logout.Declare())) // not signed in
+	if len(done)+1 != len(signin.Operations()) {
+		t.Errorf("called %v", done)
+	}
+}
+
+// wire sends bytes as they are on a new connection of p and reads the answer.
+func wire(t *testing.T, p *rig.Person, r *rig.Rig, text string) (status int, head, body string) {
+	t.Helper()
+	name := "tka." + r.Net.Suffix()
+	raw, err := p.Node.Dial(t.Context(), "tcp", name+":443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := tls.Client(raw, &tls.Config{RootCAs: r.Roots, ServerName: name})
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(60 * time.Second))
+	if _, err := io.WriteString(c, strings.ReplaceAll(text, "HOST", name)); err != nil {
+		t.Fatal(err)
+	}
+	in := bufio.NewReader(c)
+	res, err := http.ReadResponse(in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, fmt.Sprint(res.Header), strings.TrimSpace(string(b))
+}
+
+// SGN-04: what existing clients send, byte for byte, and what they read of the answer.
+func TestSGN04_ByteForByte(t *testing.T) {
+	r := start(t)
+	p := person(t, r, "old-bytes", "carol@example.com")
+	get := func(path string) string {
+		return "GET " + signin.Base + path + " HTTP/1.1\r\nHost: HOST\r\nUser-Agent: go-resty/2.16.5\r\nAccept-Encoding: gzip\r\n\r\n"
+	}
+	post := func(path string) string {
+		return "POST " + signin.Base + path + " HTTP/1.1\r\nHost: HOST\r\nUser-Agent: go-resty/2.16.5\r\nContent-Length: 0\r\nAccept-Encoding: gzip\r\n\r\n"
+	}
+	three := regexp.MustCompile(`^\{"username":"carol@example\.com","role":"view","until":"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ",`)
+	refusal := regexp.MustCompile(`^\{"code":"[a-z_]+","message":"[^"]+","advice":\["[^"]+"(,"[^"]+")*\],"auditId":"[0-9A-Z]{26}"[,}]`)
+	want := func(what string, text string, status int, form *regexp.Regexp, header string) {
+		t.Helper()
+		got, head, body := wire(t, p, r, text)
+		if got != status || !form.MatchString(body) || !strings.Contains(head, header) {
+			shown, _, _ := strings.Cut(body, `"token"`)
+			t.Errorf("%s: %d %s\n%s", what, got, head, shown)
+		}
+	}
+	want("kubeconfig, signed out", get("/kubeconfig"), 404, refusal, "application/json")
+	want("login, signed out", get("/login"), 404, refusal, "application/json")
+	want("logout, signed out", post("/logout"), 404, refusal, "application/json")
+	want("login", post("/login"), 202, three, "application/json")
+	eventually(t, 20*time.Second, "the sign-in is ready", func() bool { status, _, _ := wire(t, p, r, get("/kubeconfig")); return status == 200 })
+	want("kubeconfig", get("/kubeconfig"), 200, regexp.MustCompile(
+		`^\{"kind":"Config","apiVersion":"v1","clusters":\{"east":\{"server":"https://[^"]+","certificate-authority-data":"[A-Za-z0-9+/=]+"\}\},`+
+			`"users":\{"tka-east":\{"token":"[^"]+"\}\},"contexts":\{"tka-east":\{"cluster":"east","user":"tka-east"\}\},"current-context":"tka-east"\}$`), "Tailplane-Expires-At")
+	want("login again", post("/login"), 202, three, "Retry-After")
+	want("read", get("/login"), 200, three, "application/json")
+	want("cluster-info", get("/cluster-info"), 200, regexp.MustCompile(
+		`^\{"server_url":"https://[^"]+","insecure_skip_tls_verify":false,"ca_data":"[A-Za-z0-9+/=]+","labels":\{"env":"demo"\},`), "application/json")
+	want("any content type, no body", "POST "+signin.Base+"/login HTTP/1.1\r\nHost: HOST\r\nContent-Type: text/plain\r\nContent-Length: 0\r\n\r\n", 202, three, "")
+	want("no length at all", "POST "+signin.Base+"/login HTTP/1.1\r\nHost: HOST\r\n\r\n", 202, three, "")
+	want("logout", post("/logout"), 200, three, "application/json")
+
+	// SGN-05: the list form, as kubectl wants it.
+	if _, err := signin.Login.Call(t.Context(), p.Client(), signin.LoginRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	a := ask(t, p, "GET", r.Server()+signin.Base+"/kubeconfig?wait=20s", "", "Accept: application/yaml")
+	config, err := clientcmd.Load(a.body)
+	if err != nil || a.status != 200 || a.header.Get("Content-Type") != "application/yaml" || config.CurrentContext != "tka-east" || config.AuthInfos["tka-east"].Token == "" {
+		t.Errorf("list form: %d %v %v", a.status, a.header, err)
+	}
+	if _, err := signin.Logout.Call(t.Context(), p.Client(), signin.LogoutRequest{}); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,120 @@
+package e2e
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/test/rig"
+)
+
+// replica starts a second access server: its own node, name, state and record.
+func replica(t *testing.T, r *rig.Rig, name string) *rig.Process {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	text, err := r.Settings("access")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(r.Dir, name)
+	key := filepath.Join(t.TempDir(), "key")
+	write(t, key, r.Net.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane"}}))
+	settings := strings.NewReplacer(filepath.Join(r.Dir, "access", "state"), filepath.Join(dir, "state"), r.AuthKeyFile(), key,
+		"hostname: tka", "hostname: "+name, r.AuditFile(), filepath.Join(dir, "audit.jsonl")).Replace(string(text))
+	account, err := r.Cluster.ServiceAccountKubeconfig(ctx, rig.SystemNamespace, "tailplane-access", t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := r.Try(name, "access", nil, settings, "--kubeconfig", account)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Stop(30 * time.Second); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := p.WaitLog(ctx, `"access is serving"`); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// Two access servers of one cluster are one: a sign-in made at one is served and
+// ended by the other, both prove the same cluster, and either goes on alone.
+func TestTwoReplicas(t *testing.T) {
+	r := start(t)
+	second := replica(t, r, "tka-two")
+	alice := person(t, r, "rep-alice", "alice@example.com")
+	if err := r.Net.WaitPeer(t.Context(), alice.Node, "tka-two"); err != nil {
+		t.Fatal(err)
+	}
+	one := alice.Client()
+	two := door.Client{HTTP: alice.HTTP(), Base: "https://tka-two." + r.Net.Suffix()}
+	wait := signin.KubeconfigRequest{Wait: door.Duration(20 * time.Second)}
+
+	a, err := signin.GetClusterInfo.Call(t.Context(), one, signin.ClusterInfoRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b signin.ClusterInfo
+	eventually(t, 20*time.Second, "the second has the key", func() bool {
+		b, err = signin.GetClusterInfo.Call(t.Context(), two, signin.ClusterInfoRequest{})
+		return err == nil && !b.Key.IsZero()
+	})
+	if a.Key != b.Key || a.ID != b.ID || a.CAHash != b.CAHash {
+		t.Errorf("they are two clusters: %+v and %+v", a, b)
+	}
+	// Neither takes the other's name.
+	if got := ask(t, alice, "GET", two.Base+signin.Base+"/cluster-info", "", "Host: tka."+r.Net.Suffix(), door.NonceHeader+": "+door.NewNonce()); got.code() != problem.WrongHost || got.header.Get(door.ProofHeader) != "" {
+		t.Errorf("the second by the first's name: %d %s", got.status, got.body)
+	}
+
+	st, err := signin.Login.Call(t.Context(), one, signin.LoginRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := signin.GetKubeconfig.Call(t.Context(), two, wait)
+	if err != nil || k.Token.Reveal() == "" || k.Cluster != "east" {
+		t.Fatalf("signed in at the first, the second says %v", err)
+	}
+	ended, err := signin.Logout.Call(t.Context(), two, signin.LogoutRequest{})
+	if err != nil || ended.Name != st.Name || ended.State != signin.Ended {
+		t.Errorf("%+v, %v", ended, err)
+	}
+	if _, err := signin.Read.Call(t.Context(), one, signin.ReadRequest{}); problem.CodeOf(err) != problem.NotSignedIn {
+		t.Errorf("signed out at the second, the first says %v", err)
+	}
+
+	// The first dies; the second goes on, with what was made at the first.
+	if st, err = signin.Login.Call(t.Context(), one, signin.LoginRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	r.Access.Kill()
+	if k, err = signin.GetKubeconfig.Call(t.Context(), two, wait); err != nil || k.Token.Reveal() == "" {
+		t.Errorf("the first is dead, the second says %v", err)
+	}
+	if again, err := signin.Login.Call(t.Context(), two, signin.LoginRequest{}); err != nil || again.Name != st.Name {
+		t.Errorf("extended at the second: %+v, %v", again, err)
+	}
+	if err := r.StartAccess(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 30*time.Second, "the first is back", func() bool {
+		got, err := signin.Read.Call(t.Context(), one, signin.ReadRequest{})
+		return err == nil && got.Name == st.Name
+	})
+	// And the other way round.
+	second.Kill()
+	if _, err := signin.GetKubeconfig.Call(t.Context(), one, wait); err != nil {
+		t.Errorf("the second is dead, the first says %v", err)
+	}
+	logout(t, alice)
+}
