@@ -276,7 +276,8 @@ func (l Line) signature() (text, sig []byte, ok bool) {
 }
 
 // Content returns what the line says: an Entry, Header, Gap, Torn, Checkpoint or
-// KeyChange. A field outside the schema is an error.
+// KeyChange. A field outside the schema, or one that is there twice or in another
+// spelling, is an error: two readers could read such a line differently.
 func (l Line) Content() (any, error) {
 	switch l.Kind {
 	case KindEntry:
@@ -311,8 +312,8 @@ func contentOf[T any](l Line, strict bool) (c T, err error) {
 		d.DisallowUnknownFields()
 	}
 	if err = d.Decode(&c); err == nil {
-		if _, more := d.Token(); more != io.EOF {
-			err = errors.New("more than one object")
+		if _, more := d.Token(); more != io.EOF || strict && !bytes.Equal(bodyOf(c), body) {
+			err = errors.New("it is not in the form in which it is written")
 		}
 	}
 	if err != nil {
