@@ -90,7 +90,7 @@ func (d *Door) hall(stopping context.Context, routes []Route) *hall {
 	case d.Names == nil, d.Identify == nil, d.Decide == nil, d.Record == nil, d.Log == nil, d.Now == nil:
 		panic("door: a required field is missing")
 	}
-	h := &hall{door: d, stopping: stopping, mux: http.NewServeMux(), routes: map[string]Route{}, limits: newLimiter(d.Limits)}
+	h := &hall{door: d, stopping: stopping, mux: http.NewServeMux(), routes: map[string]Route{}, limits: newLimiter(d.Limits), tally: tally{said: map[problem.Code]*sum{}}}
 	for _, rt := range routes {
 		h.mux.HandleFunc(rt.Pattern, func(http.ResponseWriter, *http.Request) {})
 		h.routes[rt.Pattern] = rt
@@ -145,6 +145,7 @@ type hall struct {
 	routes   map[string]Route
 	limits   *limiter
 	deaf     atomic.Bool // the record did not take its last entry
+	tally    tally
 }
 
 // A visit is one request on its way through.
@@ -178,7 +179,7 @@ func (h *hall) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if p := problem.From(err); p != nil && p.Cause() != nil {
-		h.door.Log.Error("visit failed", "audit", v.entry.RequestID, "op", v.route.Pattern, "code", p.Code, "err", p.Cause())
+		h.tally.say(h.door.Log, v, p, now)
 	}
 	status, code := v.reply(resp, err)
 	verb := v.route.Verb

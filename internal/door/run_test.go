@@ -307,3 +307,35 @@ func TestOutcomesAreOfAClosedSet(t *testing.T) {
 		t.Errorf("measured %v", seen)
 	}
 }
+
+// Section 3.6: what repeats is summed in the log; what is told nobody is whole.
+func TestTheLogIsNotAmplified(t *testing.T) {
+	h := newHouse(t, door.Limits{})
+	now := time.Now()
+	h.door.Now = func() time.Time { return now }
+	h.set(access.Caller{}, problem.New(problem.IdentityUnavailable, "Cannot ask.").Because(errors.New("localapi: timeout")))
+	for range 200 {
+		raw(t, h, "GET", "/api/v1alpha1/login", "", "")
+	}
+	now = now.Add(11 * time.Second)
+	raw(t, h, "GET", "/api/v1alpha1/login", "", "")
+	lines := strings.Split(strings.TrimSpace(h.log.String()), "\n")
+	if len(lines) != 2 || !strings.Contains(lines[0], "localapi: timeout") || !strings.Contains(lines[1], "alsoSince=199") {
+		t.Errorf("%d lines: %.400q", len(lines), lines)
+	}
+	h.log.Reset()
+	h.set(access.Caller{}, problem.New(problem.NoIdentity, "Nobody.").Because(errors.New("peer not found")))
+	for range 200 {
+		raw(t, h, "GET", "/api/v1alpha1/login", "", "")
+	}
+	if h.log.Len() > 0 {
+		t.Errorf("strangers write the log: %.400q", h.log.String())
+	}
+	h.set(alice(view), nil)
+	for range 3 {
+		write.Call(t.Context(), h.Client, ask{Role: "boom"})
+	}
+	if n := strings.Count(h.log.String(), "on fire"); n != 3 {
+		t.Errorf("%d of 3 internal errors are in the log", n)
+	}
+}
