@@ -192,6 +192,7 @@ func TestGuard(t *testing.T) {
 	}
 	want := func(t *testing.T, w *world, a, b bool) {
 		t.Helper()
+		synctest.Wait() // the guard is asleep, and what it wrote can be read
 		if w.has(w.a) != a || w.has(w.b) != b {
 			t.Errorf("alice %v, bob %v; want %v, %v; told %q", w.has(w.a), w.has(w.b), a, b, w.told)
 		}
