@@ -166,11 +166,14 @@ var errClosed = errors.New("the record is closed")
 // Write does not wait at all. The entry may reach the file after the error.
 func (l *Log) Write(e Entry) error {
 	body, err := encode(e)
-	if err != nil {
-		return l.lose(e, nil, fmt.Errorf("encode: %w", err))
-	}
 	if l.plain != nil {
-		return l.writePlain(e, body)
+		return l.writePlain(e, body, err)
+	}
+	if err != nil {
+		l.mu.Lock()
+		l.miss()
+		l.mu.Unlock()
+		return l.lose(e, nil, fmt.Errorf("encode: %w", err))
 	}
 	it := item{kind: KindEntry, body: body}
 	l.mu.Lock()
@@ -199,11 +202,12 @@ func (l *Log) Write(e Entry) error {
 	return nil
 }
 
-func (l *Log) writePlain(e Entry, body []byte) error {
-	line := append(append([]byte{'{'}, body...), '}', '\n')
-	l.mu.Lock()
-	_, err := l.plain.Write(line)
-	l.mu.Unlock()
+func (l *Log) writePlain(e Entry, body []byte, err error) error {
+	if err == nil {
+		l.mu.Lock()
+		_, err = l.plain.Write(append(append([]byte{'{'}, body...), '}', '\n'))
+		l.mu.Unlock()
+	}
 	if err != nil {
 		return l.lose(e, nil, err)
 	}
@@ -295,6 +299,9 @@ func (l *Log) Ready() error {
 func (l *Log) Rekey(k Key) error {
 	if k.IsZero() {
 		return errors.New("audit: no key")
+	}
+	if l.plain != nil {
+		return errors.New("audit: nothing is signed here")
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

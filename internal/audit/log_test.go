@@ -465,6 +465,19 @@ func otherRecord(t testing.TB) string {
 	return c.Path
 }
 
+// An entry that cannot be written as JSON is lost, and the record says so.
+func TestAnEntryThatIsNone(t *testing.T) {
+	c := config(t)
+	l := open(t, c)
+	if err := l.Write(audit.Entry{RequestID: "R1", Time: time.Date(20000, 1, 1, 0, 0, 0, 0, time.UTC)}); err == nil || !strings.Contains(err.Error(), "R1") {
+		t.Errorf("%v", err)
+	}
+	closeLog(t, l)
+	if r := sound(t, c); r.Lost != 1 || r.Gaps != 1 || r.Entries != 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestHeadsAreRead(t *testing.T) {
 	c := config(t)
 	l := open(t, c)

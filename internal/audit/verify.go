@@ -120,7 +120,7 @@ const maxFindings = 1000
 func Verify(c Check, sources ...Source) (Report, error) {
 	v := &verifier{check: c, trusted: map[string]PublicKey{}, doubted: map[string]PublicKey{}, retired: map[string]bool{},
 		noted: map[uint64]note{}, brokenAt: -1, strangersAt: -1, badAt: -1}
-	v.report.Log, v.report.Pinned = c.Log, len(c.Keys) > 0
+	v.report = Report{Log: c.Log, Pinned: len(c.Keys) > 0, Keys: []PublicKey{}, Unchecked: []Head{}, Findings: []Finding{}}
 	for _, k := range c.Keys {
 		v.trusted[k.ID()] = k
 	}
