@@ -22,12 +22,13 @@ var plan = map[string]string{
 	"api/v1alpha1": "",
 
 	// walls and words
-	"internal/problem":      "",
-	"internal/access":       "internal/problem",
-	"internal/audit":        "internal/access internal/problem",
-	"internal/door":         "internal/access internal/audit internal/problem",
-	"internal/settings":     "internal/access",
-	"internal/door/openapi": "internal/door internal/problem", // for the test that writes the reference
+	"internal/problem":         "",
+	"internal/access":          "internal/problem",
+	"internal/audit":           "internal/access internal/problem",
+	"internal/audit/auditotlp": "internal/audit",
+	"internal/door":            "internal/access internal/audit internal/problem",
+	"internal/settings":        "internal/access",
+	"internal/door/openapi":    "internal/door internal/problem", // for the test that writes the reference
 
 	// worlds
 	"internal/tailnet": "internal/access internal/problem",
@@ -50,8 +51,9 @@ var plan = map[string]string{
 	"internal/cli/yamltree":    "",
 
 	// tests and the testbed only
-	"internal/buildcache":    "",
-	"internal/kube/kubetest": "internal/buildcache",
+	"internal/audit/audittest": "internal/audit",
+	"internal/buildcache":      "",
+	"internal/kube/kubetest":   "internal/buildcache",
 	"internal/tailnet/tailnettest": "internal/tailnet/tailnettest/acmetest internal/tailnet/tailnettest/tailapi " +
 		"internal/tailnet/tailnettest/tailpolicy",
 	"internal/tailnet/tailnettest/acmetest":   "",
@@ -60,12 +62,12 @@ var plan = map[string]string{
 	"test/rig": "internal/buildcache internal/door internal/kube/kubetest internal/tailnet/tailnettest",
 
 	"cmd/tka": "internal/cli",
-	"cmd/tailplaned": "internal/access internal/audit internal/door internal/health internal/kube internal/settings internal/signin " +
+	"cmd/tailplaned": "internal/access internal/audit internal/audit/auditotlp internal/door internal/health internal/kube internal/settings internal/signin " +
 		"internal/signin/signinkube internal/tailnet",
 }
 
 // benches are the rooms that only tests and the testbed may import.
-var benches = []string{"internal/buildcache", "internal/door/openapi", "internal/kube/kubetest", "internal/tailnet/tailnettest",
+var benches = []string{"internal/audit/audittest", "internal/buildcache", "internal/door/openapi", "internal/kube/kubetest", "internal/tailnet/tailnettest",
 	"internal/tailnet/tailnettest/acmetest", "internal/tailnet/tailnettest/tailapi", "internal/tailnet/tailnettest/tailpolicy",
 	"test/rig"}
 
@@ -77,6 +79,7 @@ var worlds = map[string]string{
 	"k8s.io/client-go/":              "internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",
 	"k8s.io/":                        "api/v1alpha1 internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",
 	"github.com/prometheus/":         "internal/health cmd/tailplaned",
+	"go.opentelemetry.io/":           "internal/audit/auditotlp",
 	"github.com/spf13/cobra":         "internal/cli cmd/tka cmd/tailplaned",
 }
 

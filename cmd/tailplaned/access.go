@@ -46,7 +46,7 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 	if err != nil {
 		return err
 	}
-	record, err := openRecord(p, info)
+	record, closeRecord, err := openRecord(ctx, p, info)
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 	}
 	cancel()
 	wg.Wait()
-	err = errors.Join(err, record.Close())
+	err = errors.Join(err, closeRecord())
 	leave()
 	atNode.Wait()
 	return errors.Join(nodeErr, storeErr, guardErr, err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/audit/auditotlp"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/signin"
@@ -34,29 +36,47 @@ func newNode(set settings.File, log *slog.Logger) (*tailnet.Node, error) {
 		Port: t.Port, InsecureHTTP: t.InsecureHTTP, Capability: set.Signin.Capability, Log: log})
 }
 
-// openRecord opens the audit record. The key that signs it is beside the node's
-// state, and made at the first start.
-func openRecord(p *process, info signin.ClusterInfo) (*audit.Log, error) {
+// exportTime is how long a collector may take for the last of the record.
+const exportTime = 5 * time.Second
+
+// openRecord opens the audit record, and returns it beside what closes it. The
+// key that signs it is beside the node's state, and made at the first start. The
+// OTEL_* variables say whether a collector gets a copy.
+func openRecord(ctx context.Context, p *process, info signin.ClusterInfo) (record *audit.Log, closeRecord func() error, err error) {
 	dir := p.set.Tailnet.StateDir
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("tailnet.stateDir: %w", err)
+		return nil, nil, fmt.Errorf("tailnet.stateDir: %w", err)
 	}
 	key, err := audit.LoadKey(filepath.Join(dir, "audit.key"))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	export, err := auditotlp.New(ctx, auditotlp.Config{Service: "tailplaned", Version: info.Version, Cluster: info.Name, Getenv: os.Getenv, Log: p.log})
+	if err != nil {
+		return nil, nil, err
 	}
 	c := audit.Config{Path: p.set.Audit.File, Cluster: info.Name, ClusterID: info.ID, Role: string(settings.AccessRole), Software: info.Version,
 		Key: key, Required: p.set.Audit.Required, Log: p.log, Now: time.Now}
 	if c.Path == "-" {
 		c.Path, c.Writer = "", os.Stdout
 	}
-	record, err := audit.Open(c)
-	if err != nil {
-		return nil, fmt.Errorf("audit.file: %w", err)
+	if export != nil {
+		c.Export = export.Export
+	}
+	if record, err = audit.Open(c); err != nil {
+		return nil, nil, fmt.Errorf("audit.file: %w", err)
 	}
 	p.log.Info("the audit record is open", "key", key.Public().String())
 	p.metrics.Audit(record.Stats)
-	return record, nil
+	return record, func() error {
+		err := record.Close()
+		if export == nil {
+			return err
+		}
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), exportTime)
+		defer cancel()
+		return errors.Join(err, export.Close(last))
+	}, nil
 }
 
 func limits(l settings.Limits) door.Limits {
