@@ -173,3 +173,22 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	*d = Duration(v)
 	return nil
 }
+
+// UnmarshalJSON implements [json.Unmarshaler]. In a body, no time at all is not
+// the same as nothing said: who asks for "0s" must not get the longest there is.
+func (d *Duration) UnmarshalJSON(b []byte) error {
+	var text *string
+	switch err := json.Unmarshal(b, &text); {
+	case err != nil:
+		return fmt.Errorf("%.40s is not a duration such as \"30s\" or \"8h\"", b)
+	case text == nil:
+		return nil
+	}
+	if err := d.UnmarshalText([]byte(*text)); err != nil {
+		return err
+	}
+	if *d == 0 {
+		return fmt.Errorf("%q is no time at all; leave it out", *text)
+	}
+	return nil
+}

@@ -248,6 +248,7 @@ func TestWayIn(t *testing.T) {
 		{name: "twice", method: "POST", target: path, body: `{"role":"view","role":"edit"}`, headers: []string{jsonType}, code: problem.BadRequest},
 		{name: "wrong type", method: "POST", target: path, body: `{"role":1}`, headers: []string{jsonType}, code: problem.BadRequest},
 		{name: "bad duration", method: "POST", target: path, body: `{"for":"1d"}`, headers: []string{jsonType}, code: problem.BadRequest},
+		{name: "no time at all", method: "POST", target: path, body: `{"for":"0s"}`, headers: []string{jsonType}, code: problem.BadRequest},
 		{name: "two objects", method: "POST", target: path, body: `{}{}`, headers: []string{jsonType}, code: problem.BadRequest},
 		{name: "not an object", method: "POST", target: path, body: `[]`, headers: []string{jsonType}, code: problem.BadRequest},
 		{name: "too large", method: "POST", target: path, body: `{"role":"` + strings.Repeat("x", 17<<10) + `"}`, headers: []string{jsonType}, code: problem.TooLarge},
