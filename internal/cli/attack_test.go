@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/tailplane/tailplane/internal/door"
 )
 
 // patience is how late a test may see what should happen at once: the machine
@@ -62,9 +64,7 @@ func TestCL07_hostile_servers(t *testing.T) {
 	} {
 		t.Run(tt.kind, func(t *testing.T) {
 			t.Parallel()
-			srv, stop := newHostile(tt.kind)
-			defer stop()
-			m := newMachine(t, srv.URL)
+			m := (*machine)(nil)
 			check := func(want int, args ...string) result {
 				t.Helper()
 				began := time.Now()
@@ -83,13 +83,27 @@ func TestCL07_hostile_servers(t *testing.T) {
 				}
 				return r
 			}
+			// a server that has proved itself, and misbehaves then
+			srv, stop := newHostile(tt.kind, true)
+			defer stop()
+			m = newMachine(t, srv.URL)
 			if r := check(tt.login, "login"); !strings.Contains(r.err, tt.word) {
 				t.Errorf("stderr lacks %q: %.2000s", tt.word, r.err)
 			}
 			check(tt.login, "credential", "--cluster", "prod-eu")
-			if tt.status >= 0 {
-				check(tt.status, "status")
-				check(tt.status, "cluster-info")
+			if tt.status < 0 {
+				return
+			}
+			check(tt.status, "status")
+			if files := m.files(t); len(files) != 2 { // settings, known servers
+				t.Errorf("files: %v", files)
+			}
+			// one that misbehaves at once
+			srv, stop2 := newHostile(tt.kind, false)
+			defer stop2()
+			m = newMachine(t, srv.URL)
+			for _, cmd := range [][]string{{"login"}, {"status"}, {"cluster-info"}, {"credential", "--cluster", "prod-eu"}, {"logout"}} {
+				check(tt.status, cmd...)
 			}
 			if files := m.files(t); len(files) != 1 {
 				t.Errorf("files: %v", files)
@@ -101,7 +115,7 @@ func TestCL07_hostile_servers(t *testing.T) {
 // A server that does not say when the token ends is one of the old ones: the
 // credential has no end then, and kubectl asks again when it is refused.
 func TestCredentialWithoutEnd(t *testing.T) {
-	srv, stop := newHostile("no-expiry")
+	srv, stop := newHostile("no-expiry", true)
 	defer stop()
 	r := newMachine(t, srv.URL).run("credential", "--cluster", "prod-eu")
 	var c struct{ Status map[string]string }
@@ -217,7 +231,7 @@ func TestCL02_a_cluster_keeps_its_server(t *testing.T) {
 	}
 	before := m.read(t, ".kube/config")
 
-	impostor, stop := newHostile("no-expiry") // says prod-eu too, with the same authority: a second replica
+	impostor, stop := newHostile("no-expiry", true) // says prod-eu too, with the same authority: a second replica
 	defer stop()
 	m.write(t, "config/tka/config.yaml", fmt.Sprintf("server: desk\nservers:\n- {name: desk, url: %q, insecureHTTP: true}\n- {name: other, url: %q, insecureHTTP: true}\n", first.URL, impostor.URL))
 	m.write(t, ".kube/config", strings.Replace(before, "certificate-authority-data: ", "certificate-authority-data: AAAA", 1)) // now the authorities differ
@@ -497,7 +511,7 @@ func TestCL06_the_plugin(t *testing.T) {
 	if r := m.run("credential", "--cluster", "prod-eu"); r.code != 3 || r.out != "" || !strings.Contains(r.err, "tka login --cluster prod-eu") {
 		t.Errorf("not signed in: code %d: %s%s", r.code, r.out, r.err)
 	}
-	if seen := d.seen(); len(seen) != 1 || seen[0] != "GET /api/v1alpha1/kubeconfig 404" {
+	if seen := d.seen(); len(seen) != 2 || seen[1] != "GET /api/v1alpha1/kubeconfig 404" {
 		t.Errorf("asked: %v", seen)
 	}
 }
@@ -515,8 +529,16 @@ func TestCL08_interrupted(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		visits := len(d.seen())
-		for deadline := time.Now().Add(patience); len(d.seen()) == visits; time.Sleep(5 * time.Millisecond) {
+		logins := func() (n int) {
+			for _, v := range d.seen() {
+				if strings.HasPrefix(v, "POST ") {
+					n++
+				}
+			}
+			return n
+		}
+		before := logins()
+		for deadline := time.Now().Add(patience); logins() == before; time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				cmd.Process.Kill()
 				t.Fatal("no login arrived")
@@ -536,7 +558,7 @@ func TestCL08_interrupted(t *testing.T) {
 			t.Errorf("%v: code %d: %s", sig, code, stderr.String())
 		}
 	}
-	if files := m.files(t); len(files) != 1 {
+	if files := m.files(t); len(files) != 2 { // settings, known servers
 		t.Errorf("files: %v", files)
 	}
 }
@@ -719,8 +741,10 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 					if tt.after != "" {
 						w.Header().Set("Retry-After", tt.after)
 					}
+					body := fmt.Appendf(nil, `{"code":%q,"message":"Not now.","advice":["Wait."],"auditId":"01AUDIT"}`, tt.code)
+					w.Header().Set(door.ProofHeader, d.key.Prove(r.Header.Get(door.NonceHeader), r.Host, body))
 					w.WriteHeader(tt.status)
-					fmt.Fprintf(w, `{"code":%q,"message":"Not now.","advice":["Wait."],"auditId":"01AUDIT"}`, tt.code)
+					w.Write(body)
 					return
 				}
 				if since := time.Since(first); r.Method == http.MethodPost && since < time.Second {
@@ -729,7 +753,7 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 				d.ServeHTTP(w, r)
 			}))
 			defer srv.Close()
-			r := newMachine(t, srv.URL).run("login")
+			r := newMachine(t, srv.URL).run("login", "-q")
 			if r.code != tt.exit || posts.Load() != tt.posts {
 				t.Errorf("code %d after %d requests, want %d after %d: %s", r.code, posts.Load(), tt.exit, tt.posts, r.err)
 			}

@@ -41,6 +41,7 @@ type tka struct {
 	plain      bool
 
 	context string    // kubectl's flag, for the plugin form
+	dry     bool      // nothing may be written
 	loaded  *settings // of the settings file, read once
 	cancel  context.CancelFunc
 }
@@ -133,6 +134,15 @@ func (t *tka) begin(cmd *cobra.Command, _ []string) error {
 			return err
 		}
 		if err := f.Value.Set(cluster); err != nil {
+			return err
+		}
+	}
+	if f := cmd.Flags().Lookup("cluster"); f != nil && f.Value.String() == "" && t.server == "" {
+		set, err := t.settings()
+		if err != nil {
+			return err
+		}
+		if err := f.Value.Set(set.Cluster); err != nil {
 			return err
 		}
 	}

@@ -10,16 +10,15 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-
-	"github.com/tailplane/tailplane/internal/signin"
 )
 
 func (t *tka) clusterInfo() *cobra.Command {
 	var cluster string
 	cmd := &cobra.Command{
-		Use:     "cluster-info",
-		Short:   "Show how the server's cluster is reached",
-		Long:    `Show the name, address, certificate authority and labels of the cluster that the access server is of.`,
+		Use:   "cluster-info",
+		Short: "Show how the server's cluster is reached",
+		Long: `Show the name, address, certificate authority and labels of the cluster that the access server is of,
+and with -o wide the key by which the server proves itself.`,
 		Example: "  tka cluster-info\n  tka cluster-info --server tka-staging -o yaml",
 		Args:    arguments(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doClusterInfo(cmd.Context(), cluster) },
@@ -40,21 +39,18 @@ type clusterItem struct {
 	Labels    map[string]string `json:"labels"`
 	Version   string            `json:"version"` // of the access server
 	Insecure  bool              `json:"insecureSkipTLSVerify"`
+	ID        string            `json:"id"`
+	Key       string            `json:"key"` // by which the server proved itself
 }
 
 func (t *tka) doClusterInfo(ctx context.Context, cluster string) error {
-	l, err := t.connect(cluster)
+	l, err := t.connect(ctx, cluster)
 	if err != nil {
 		return err
 	}
-	info, err := call(ctx, l, signin.GetClusterInfo, signin.ClusterInfoRequest{})
-	if err != nil {
-		return err
-	}
-	if cluster != "" && info.Name != cluster {
-		return wrongCluster(l, info.Name, cluster)
-	}
-	item := clusterItem{kind("ClusterInfo"), info.Name, l.base, info.ServerURL, fingerprint(info.CAData), info.CAData, info.Labels, info.Version, info.InsecureSkipTLSVerify}
+	info := l.info
+	item := clusterItem{kind("ClusterInfo"), info.Name, l.base, info.ServerURL, fingerprint(info.CAData), info.CAData, info.Labels, info.Version, info.InsecureSkipTLSVerify,
+		info.ID, l.key.String()}
 	if item.Labels == nil {
 		item.Labels = map[string]string{}
 	}
@@ -66,7 +62,7 @@ func (t *tka) doClusterInfo(ctx context.Context, cluster string) error {
 		}
 		row := plain(item.Name, item.APIServer, item.Version, strings.Join(labels, ","))
 		if wide {
-			header, row = append(header, "SERVER", "CA SHA-256"), append(row, plain(item.Server, item.CASHA256)...)
+			header, row = append(header, "SERVER", "KEY", "CA SHA-256"), append(row, plain(item.Server, item.Key, item.CASHA256)...)
 		}
 		t.writeTable(t.Out, header, [][]cell{row})
 		if item.Insecure {

@@ -21,15 +21,26 @@ func (t *tka) configCommand(use string) *cobra.Command {
 		fmt.Fprintf(&keys, "  %-28s %s\n", k.name, k.doc)
 	}
 	fmt.Fprintf(&keys, "  %-28s %s\n", "servers.NAME.url", "URL of a server, to be used by that name")
+	fmt.Fprintf(&keys, "  %-28s %s\n", "servers.NAME.key", "key by which it proves itself, \"ed25519:...\"; without, it is taken on trust at first contact")
 	fmt.Fprintf(&keys, "  %-28s %s", "servers.NAME.insecureHTTP", "true: this server may be http://, inside the tailnet")
-	return &cobra.Command{
+	var forget string
+	cmd := &cobra.Command{
 		Use:   use + " [KEY [VALUE]]",
 		Short: "Show or change settings",
-		Long: "Show the settings, show one of them, or change one. Only what is set is written, and\ncomments in the file stay.\n\nKeys:\n" +
+		Long: "Show the settings, show one of them, or change one. Only what is set is written, and\ncomments in the file stay.\n\n" +
+			"With --forget-server, forget a server and the key by which it proved itself: the next\ncommand takes the key that it shows then on trust.\n\nKeys:\n" +
 			keys.String(),
-		Example: "  tka config\n  tka config server tka-prod\n  tka config servers.lab.url http://tka-lab",
-		Args:    arguments(0, 2, "a key and a value"),
+		Example: "  tka config\n  tka config server tka-prod\n  tka config servers.lab.url http://tka-lab\n  tka config --forget-server tka-prod",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if forget != "" && len(args) > 0 {
+				return usage("--forget-server goes with no key of the settings").try("tka config --help")
+			}
+			return arguments(0, 2, "a key and a value")(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("forget-server") {
+				return t.forgetServer(cmd, forget)
+			}
 			if len(args) == 2 {
 				return t.writeSetting(cmd, args[0], args[1])
 			}
@@ -42,6 +53,51 @@ func (t *tka) configCommand(use string) *cobra.Command {
 			return settingNames(), cobra.ShellCompDirectiveNoFileComp
 		},
 	}
+	cmd.Flags().StringVar(&forget, "forget-server", "", "forget a server, given by name, URL or cluster, and its key")
+	t.complete(cmd, "forget-server", t.clusterNames)
+	return cmd
+}
+
+// forgetServer forgets a server and its key.
+func (t *tka) forgetServer(cmd *cobra.Command, name string) error {
+	set, err := t.settings()
+	if err != nil {
+		return err
+	}
+	base, err := set.address(name)
+	if err != nil && !clusterForm.MatchString(name) {
+		return usage("%q is neither a server nor a cluster: %v", name, err).because(err)
+	}
+	k, err := t.known()
+	if err != nil {
+		return err
+	}
+	meant := func(s knownServer) bool { return s.URL == base || s.Cluster == name }
+	var gone []knownServer
+	for _, s := range k.Servers {
+		if meant(s) {
+			gone = append(gone, s)
+		}
+	}
+	if len(gone) == 0 {
+		f := fail(exitFailed, "This machine knows no server %s", name)
+		for _, s := range k.Servers[:min(len(k.Servers), maxAdvice)] {
+			f.try("tka config --forget-server %s   (%s)", word(s.URL), s.Cluster)
+		}
+		return f
+	}
+	err = t.editKnown(cmd.Context(), func(k *known) { k.Servers = slices.DeleteFunc(k.Servers, meant) })
+	if err != nil {
+		return settingsError(err)
+	}
+	for _, s := range gone {
+		t.forgetToken(s.URL, s.Cluster)
+		t.hint("Forgot the server %s of %s and its key %v.", s.URL, s.Cluster, s.Key)
+		if key := set.keyOf(s.URL); !key.IsZero() {
+			t.warn("the settings give it the key %v, which holds", key)
+		}
+	}
+	return nil
 }
 
 func settingNames() []string {
@@ -57,6 +113,7 @@ type settingsInfo struct {
 	meta
 	File            string       `json:"file"`
 	Server          string       `json:"server"`
+	Cluster         string       `json:"cluster"`
 	Port            int          `json:"port"`
 	Prefix          string       `json:"prefix"`
 	Output          string       `json:"output"`
@@ -67,6 +124,7 @@ type settingsInfo struct {
 type serverInfo struct {
 	Name         string `json:"name"`
 	URL          string `json:"url"`
+	Key          string `json:"key"`
 	InsecureHTTP bool   `json:"insecureHTTP"`
 }
 
@@ -83,10 +141,10 @@ func (t *tka) showSettings(args []string) error {
 	for _, k := range settingKeys() {
 		pairs = append(pairs, [2]string{k.name, k.get(set)})
 	}
-	info := settingsInfo{kind("Settings"), path, set.Server, set.Port, set.Prefix, set.Output, set.CredentialCache, []serverInfo{}}
+	info := settingsInfo{kind("Settings"), path, set.Server, set.Cluster, set.Port, set.Prefix, set.Output, set.CredentialCache, []serverInfo{}}
 	for _, e := range set.Servers {
-		info.Servers = append(info.Servers, serverInfo(e))
-		pairs = append(pairs, [2]string{"servers." + e.Name + ".url", e.URL},
+		info.Servers = append(info.Servers, serverInfo{e.Name, e.URL, e.Key.String(), e.InsecureHTTP})
+		pairs = append(pairs, [2]string{"servers." + e.Name + ".url", e.URL}, [2]string{"servers." + e.Name + ".key", e.Key.String()},
 			[2]string{"servers." + e.Name + ".insecureHTTP", fmt.Sprint(e.InsecureHTTP)})
 	}
 	if len(args) == 1 {
@@ -186,7 +244,7 @@ func setSetting(text []byte, key, value string) ([]byte, error) {
 	if rest, ok := strings.CutPrefix(key, "servers."); ok {
 		dot := strings.LastIndex(rest, ".")
 		if dot < 0 || !slices.Contains(serverKeys(), rest[dot+1:]) || rest[dot+1:] == "name" {
-			return nil, unknownSetting(key, [][2]string{{"servers.NAME.url"}, {"servers.NAME.insecureHTTP"}})
+			return nil, unknownSetting(key, [][2]string{{"servers.NAME.url"}, {"servers.NAME.key"}, {"servers.NAME.insecureHTTP"}})
 		}
 		last = rest[dot+1:]
 		if err := new(serverSetting).set(last, value); err != nil {

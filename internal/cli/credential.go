@@ -90,11 +90,11 @@ func execInfo(env string) (string, error) {
 
 // token is a token for a cluster: the one that is kept, or a fresh one.
 func (t *tka) token(ctx context.Context, cluster string) (tokencache.Credential, error) {
-	l, err := t.connect(cluster)
+	l, err := t.locate(cluster)
 	if err != nil {
 		return tokencache.Credential{}, err
 	}
-	fetch := func(ctx context.Context) (tokencache.Credential, error) { return l.token(ctx, cluster) }
+	fetch := func(ctx context.Context) (tokencache.Credential, error) { return t.freshToken(ctx, l, cluster) }
 	set, err := t.settings()
 	if err != nil {
 		return tokencache.Credential{}, err
@@ -104,10 +104,10 @@ func (t *tka) token(ctx context.Context, cluster string) (tokencache.Credential,
 		return tokencache.Credential{}, err
 	}
 	have, ok := machine.at(l.base)
-	if set.CredentialCache == cacheNone || !ok || have.Cluster != cluster {
+	if set.CredentialCache == cacheNone || !ok || !have.Chosen || have.Cluster != cluster {
 		return fetch(ctx)
 	}
-	key := tokencache.Key{Server: have.URL, Cluster: cluster, CASHA256: have.CASHA256, Login: have.Login, Role: have.Role, Namespaces: have.Namespaces}
+	key := tokencache.Key{Server: have.URL, Cluster: cluster, ClusterKey: l.key.String(), CASHA256: have.CASHA256, Login: have.Login, Role: have.Role, Namespaces: have.Namespaces}
 	c, err := t.tokens().Get(ctx, key, processID(os.Getppid()), fetch)
 	if err != nil && errors.Is(err, ctx.Err()) {
 		err = l.explain(ctx, err)
@@ -118,17 +118,17 @@ func (t *tka) token(ctx context.Context, cluster string) (tokencache.Credential,
 // tokens is where tokens are kept.
 func (t *tka) tokens() tokencache.Cache { return tokencache.Cache{Folders: t.runFolders(), Now: t.Now} }
 
-// token gets a fresh token for a cluster.
-func (l *link) token(ctx context.Context, cluster string) (tokencache.Credential, error) {
+// freshToken gets a fresh token for a cluster.
+func (t *tka) freshToken(ctx context.Context, l *link, cluster string) (tokencache.Credential, error) {
+	if err := t.prove(ctx, l, cluster); err != nil {
+		return tokencache.Credential{}, err
+	}
 	g, err := l.kubeconfigOf(ctx)
 	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.NotSignedIn {
 		return tokencache.Credential{}, fail(exitRefused, "Not signed in to %s: %s", cluster, p.Message).because(err).try("run: tka login --cluster %s", word(cluster))
 	}
 	if err != nil {
 		return tokencache.Credential{}, err
-	}
-	if g.Cluster != cluster {
-		return tokencache.Credential{}, wrongCluster(l, g.Cluster, cluster)
 	}
 	return tokencache.Credential{Token: g.Token, Expires: g.until}, nil
 }

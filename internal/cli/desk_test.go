@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
@@ -186,6 +187,8 @@ type desk struct {
 	period  time.Duration // longest; 0: a day
 	server  string        // API server; "": one that does not exist
 	ca      []byte
+	key     door.Key // zero: one of its own
+	keyless bool     // it proves nothing
 
 	mu      sync.Mutex
 	visits  []string // "POST /api/v1alpha1/login 202"
@@ -215,12 +218,31 @@ func (d *desk) start() {
 	if d.server == "" {
 		d.server, d.ca = "https://k8s."+d.cluster+".example:6443", testCA()
 	}
+	if d.key.Public().IsZero() {
+		d.key = keyFor(d.cluster)
+	}
+	key := func() (door.Key, bool) { return d.key, true }
+	if d.keyless {
+		key = nil
+	}
+	front.Key = key
 	back := &signin.Desk{
+		Key:   key,
 		Store: d.store, Prefix: "tka-", MaxPerLogin: 10, RetryAfter: time.Second, MaxWait: 30 * time.Second, Now: time.Now,
 		Cluster: signin.ClusterInfo{Name: d.cluster, ServerURL: d.server, CAData: d.ca,
 			Labels: map[string]string{"env": "test"}, Version: "v0.1.0"},
 	}
 	d.handler = front.Handler(back.Routes()...)
+}
+
+// keyFor is a cluster's key, made from a word.
+func keyFor(word string) door.Key {
+	seed := sha256.Sum256([]byte(word))
+	key, err := door.NewKey(seed[:])
+	if err != nil {
+		panic(err)
+	}
+	return key
 }
 
 func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {

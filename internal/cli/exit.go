@@ -53,6 +53,20 @@ func (f *fault) because(err error) *fault {
 	return f
 }
 
+// exitCode is the code of an error.
+func exitCode(err error) int {
+	if err == nil {
+		return exitDone
+	}
+	if code, ok := errors.AsType[childCode](err); ok {
+		return int(code)
+	}
+	if f, ok := errors.AsType[*fault](err); ok {
+		return f.code
+	}
+	return exitFailed
+}
+
 // A childCode is the code of a program that was run for somebody, which is ours
 // then. What there was to say, it has said.
 type childCode int

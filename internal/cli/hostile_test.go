@@ -15,6 +15,9 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/signin"
 )
 
 // The servers that answer as none of ours would. Each accepts a login, so that
@@ -92,8 +95,45 @@ func badKubeconfigs() map[string]struct{ body, word string } {
 	return bad
 }
 
-// hostile answers every request but the login by a kind of misbehaviour.
-func hostile(kind string, stop <-chan struct{}) http.HandlerFunc {
+// hostile proves that it is of prod-eu, if proven, and then answers every request
+// but the login by a kind of misbehaviour.
+func hostile(kind string, proven bool, stop <-chan struct{}) http.HandlerFunc {
+	misbehave := misbehaving(kind, stop)
+	if !proven {
+		return misbehave
+	}
+	key := keyFor("prod-eu")
+	info := kubeInfo(key)
+	return func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/cluster-info") {
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set(door.ProofHeader, key.Prove(r.Header.Get(door.NonceHeader), r.Host, info))
+			w.Write(info)
+			return
+		}
+		if slices.Contains([]string{"huge", "slow", "slow-login", "silent", "hangup"}, kind) && !(r.Method == http.MethodPost && kind != "slow-login") {
+			misbehave(w, r)
+			return
+		}
+		rec := httptest.NewRecorder() // what it answers, it proves: the key is its own
+		misbehave(rec, r)
+		maps.Copy(w.Header(), rec.Header())
+		w.Header().Set(door.ProofHeader, key.Prove(r.Header.Get(door.NonceHeader), r.Host, rec.Body.Bytes()))
+		w.WriteHeader(rec.Code)
+		w.Write(rec.Body.Bytes())
+	}
+}
+
+// kubeInfo is what a server says of the cluster that kubeconfigBody leads to.
+func kubeInfo(key door.Key) []byte {
+	b, err := json.Marshal(signin.ClusterInfo{Name: "prod-eu", ServerURL: "https://k8s.example:6443", CAData: testCA(), Key: key.Public(), Version: "v0.1.0"})
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+func misbehaving(kind string, stop <-chan struct{}) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Content-Type", "application/json")
@@ -188,14 +228,14 @@ func hostile(kind string, stop <-chan struct{}) http.HandlerFunc {
 // hostile NAME KIND starts a server that misbehaves, at $NAME, and makes it the
 // one of the settings.
 func cmdHostile(ts *testscript.TestScript, neg bool, args []string) {
-	srv, stop := newHostile(args[1])
+	srv, stop := newHostile(args[1], true)
 	ts.Defer(stop)
 	useServer(ts, args[0], srv.URL)
 }
 
-func newHostile(kind string) (*httptest.Server, func()) {
+func newHostile(kind string, proven bool) (*httptest.Server, func()) {
 	ended := make(chan struct{})
-	srv := httptest.NewServer(hostile(kind, ended))
+	srv := httptest.NewServer(hostile(kind, proven, ended))
 	return srv, func() { close(ended); srv.CloseClientConnections(); srv.Close() }
 }
 
@@ -205,7 +245,7 @@ func TestCL02_kubeconfigs_are_taken_strictly(t *testing.T) {
 	bad := badKubeconfigs()
 	for _, name := range slices.Sorted(maps.Keys(bad)) {
 		t.Run(name, func(t *testing.T) {
-			srv, stop := newHostile(name)
+			srv, stop := newHostile(name, true)
 			defer stop()
 			m := newMachine(t, srv.URL)
 			for _, args := range [][]string{{"login"}, {"kubeconfig"}, {"kubeconfig", "--token"}, {"credential", "--cluster", "prod-eu"}} {
@@ -222,7 +262,7 @@ func TestCL02_kubeconfigs_are_taken_strictly(t *testing.T) {
 					}
 				}
 			}
-			if files := m.files(t); len(files) != 1 {
+			if files := m.files(t); len(files) != 2 { // settings, known servers
 				t.Errorf("files after refusals: %v", files)
 			}
 		})

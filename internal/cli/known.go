@@ -8,22 +8,26 @@ import (
 	"slices"
 
 	"github.com/tailplane/tailplane/internal/cli/ownfile"
+	"github.com/tailplane/tailplane/internal/door"
 	"go.yaml.in/yaml/v3"
 )
 
-// known is what this machine remembers of the servers it signed in to: by it
-// the plugin that kubectl runs finds the server of a cluster. It holds no secret.
+// known is what this machine remembers of servers: the key by which each proved
+// itself the first time, and which one serves a cluster, by which the plugin
+// that kubectl runs finds it. It holds no secret.
 type known struct {
 	Servers []knownServer `yaml:"servers"`
 }
 
 type knownServer struct {
-	URL        string   `yaml:"url"`
-	Cluster    string   `yaml:"cluster"`
-	CASHA256   string   `yaml:"caSHA256,omitempty"` // of the cluster's authority
-	Login      string   `yaml:"login,omitempty"`    // of the last sign-in from here
-	Role       string   `yaml:"role,omitempty"`
-	Namespaces []string `yaml:"namespaces,omitempty"`
+	URL        string         `yaml:"url"`
+	Cluster    string         `yaml:"cluster"`
+	Key        door.PublicKey `yaml:"key,omitempty"`
+	Chosen     bool           `yaml:"chosen,omitempty"`   // of several servers of the cluster, the one last signed in to
+	CASHA256   string         `yaml:"caSHA256,omitempty"` // of the cluster's authority
+	Login      string         `yaml:"login,omitempty"`    // of the last sign-in from here
+	Role       string         `yaml:"role,omitempty"`
+	Namespaces []string       `yaml:"namespaces,omitempty"`
 }
 
 // at is what is known of the server at base.
@@ -35,13 +39,15 @@ func (k known) at(base string) (knownServer, bool) {
 	return k.Servers[i], true
 }
 
-// serving is the server that was last signed in to for a cluster.
-func (k known) serving(cluster string) (knownServer, bool) {
-	i := slices.IndexFunc(k.Servers, func(s knownServer) bool { return s.Cluster == cluster })
-	if i < 0 {
-		return knownServer{}, false
+// serving is the server that was last signed in to for a cluster, else one that
+// is known to serve it.
+func (k known) serving(cluster string) (found knownServer, ok bool) {
+	for _, s := range k.Servers {
+		if s.Cluster == cluster && (!ok || s.Chosen) {
+			found, ok = s, true
+		}
 	}
-	return k.Servers[i], true
+	return found, ok
 }
 
 // clusterOf is the cluster of a server, "" if it is not known.
@@ -79,26 +85,34 @@ func readKnown(path string) (known, error) {
 	return k, nil
 }
 
-// remember notes what a server serves; set changes what is noted beside.
-func (t *tka) remember(ctx context.Context, base, cluster string, set func(*knownServer)) error {
+// remember notes what is known of the server at base. A server that is chosen
+// takes the place of others of its cluster.
+func (t *tka) remember(ctx context.Context, base string, set func(*knownServer)) error {
+	return t.editKnown(ctx, func(k *known) {
+		i := slices.IndexFunc(k.Servers, func(s knownServer) bool { return s.URL == base })
+		if i < 0 {
+			i = len(k.Servers)
+			k.Servers = append(k.Servers, knownServer{URL: base})
+		}
+		set(&k.Servers[i])
+		for j := range k.Servers {
+			if other := &k.Servers[j]; j != i && other.Cluster == k.Servers[i].Cluster && k.Servers[i].Chosen {
+				other.Chosen = false
+			}
+		}
+	})
+}
+
+// editKnown changes what this machine remembers by edit, which is called once
+// more on what is there under the lock.
+func (t *tka) editKnown(ctx context.Context, edit func(*known)) error {
 	path, err := t.knownFile()
 	if err != nil {
 		return err
 	}
-	note := func(k known) (known, bool) {
-		have, _ := k.at(base)
-		now := have
-		now.URL, now.Cluster = base, cluster
-		set(&now)
-		if s, ok := k.serving(cluster); ok && s.URL == base && reflect.DeepEqual(have, now) {
-			return k, false
-		}
-		k.Servers = slices.DeleteFunc(k.Servers, func(s knownServer) bool { return s.Cluster == cluster || s.URL == base })
-		k.Servers = append(k.Servers, now)
-		return k, true
-	}
 	if k, err := readKnown(path); err == nil {
-		if _, changed := note(k); !changed {
+		changed := known{slices.Clone(k.Servers)}
+		if edit(&changed); reflect.DeepEqual(k, changed) {
 			return nil // nothing to write, and no lock to wait for
 		}
 	}
@@ -111,7 +125,7 @@ func (t *tka) remember(ctx context.Context, base, cluster string, set func(*know
 	if err != nil {
 		return err
 	}
-	k, _ = note(k)
+	edit(&k)
 	text, err := yaml.Marshal(k)
 	if err != nil {
 		return err
@@ -137,5 +151,6 @@ func (t *tka) clusterNames() []string {
 			names = append(names, s.Cluster)
 		}
 	}
-	return names
+	slices.Sort(names)
+	return slices.Compact(names)
 }

@@ -56,16 +56,13 @@ func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
 			return err
 		}
 	}
-	l, err := t.connect(kf.cluster)
+	l, err := t.connect(ctx, kf.cluster)
 	if err != nil {
 		return err
 	}
 	g, err := l.kubeconfigOf(ctx)
 	if err != nil {
 		return err
-	}
-	if kf.cluster != "" && g.Cluster != kf.cluster {
-		return wrongCluster(l, g.Cluster, kf.cluster)
 	}
 	entry := t.entry(set, g.Kubeconfig, nil)
 	var text []byte
@@ -75,7 +72,7 @@ func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
 		t.warn("this kubeconfig holds a token: whoever can read it is you in %s until it ends", g.Cluster)
 	} else {
 		text, err = entry.Document()
-		if rerr := t.remember(ctx, l.base, g.Cluster, func(k *knownServer) { k.CASHA256 = fingerprint(g.CA) }); rerr != nil {
+		if rerr := t.remember(ctx, l.base, func(k *knownServer) { k.Chosen, k.CASHA256 = true, fingerprint(g.CA) }); rerr != nil {
 			t.warn("kubectl will look for %s at the server of the settings, as %v", g.Cluster, rerr)
 		}
 	}

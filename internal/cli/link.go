@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/signin"
 )
 
 // A link is the way to one server, with what it answered last. One request at a
@@ -25,6 +28,10 @@ type link struct {
 	client door.Client
 	limit  time.Duration // of the whole command, for sentences
 	last   exchange
+
+	key    door.PublicKey     // by which every answer must be proved; none: not yet known
+	listed bool               // the key is in the settings
+	info   signin.ClusterInfo // of the server's cluster, once it has proved that it is the one
 }
 
 // An exchange is what is worth knowing of a request beside its body.
@@ -32,6 +39,9 @@ type exchange struct {
 	reached bool // there was a connection
 	status  int
 	header  http.Header
+	nonce   string
+	host    string       // as the request named it
+	body    bytes.Buffer // as far as it was read
 }
 
 // link makes the way to the server at base. It opens no connection yet.
@@ -63,21 +73,127 @@ func (o *observer) RoundTrip(r *http.Request) (*http.Response, error) {
 		GotConn: func(httptrace.GotConnInfo) { o.link.last.reached = true },
 	})
 	r = r.Clone(ctx)
+	o.link.last.nonce, o.link.last.host = door.NewNonce(), r.URL.Host
 	r.Header.Set("User-Agent", o.agent)
+	r.Header.Set(door.NonceHeader, o.link.last.nonce)
 	res, err := o.next.RoundTrip(r)
 	if err == nil {
 		o.link.last.status, o.link.last.header = res.StatusCode, res.Header
+		res.Body = tee{io.TeeReader(res.Body, &o.link.last.body), res.Body}
 	}
 	return res, err
+}
+
+// A tee is a body that is noted while it is read. Whoever reads it bounds it.
+type tee struct {
+	io.Reader
+	io.Closer
 }
 
 // call asks the server for op. Every error is a fault.
 func call[Req, Resp any](ctx context.Context, l *link, op door.Op[Req, Resp], req Req) (Resp, error) {
 	resp, err := op.Call(ctx, l.client, req)
-	if err != nil {
+	p, refused := errors.AsType[*problem.Error](err)
+	if err != nil && !refused {
+		return resp, l.explain(ctx, err)
+	}
+	if !l.key.IsZero() && l.proves(l.key) != nil {
+		if !refused || !unproved(p.Code) {
+			var none Resp
+			return none, l.impostor(door.PublicKey{})
+		}
+		p.Advice = append([]string{"This answer is without proof, so it may be somebody else's than the server's."}, p.Advice...)
+	}
+	if refused {
 		return resp, l.explain(ctx, err)
 	}
 	return resp, nil
+}
+
+// proves returns an error unless the last answer is proved by key.
+func (l *link) proves(key door.PublicKey) error {
+	return key.Check(l.last.nonce, l.last.host, l.last.body.Bytes(), l.last.header.Get(door.ProofHeader))
+}
+
+// unproved are the codes of refusals that come before the server knows whom it
+// speaks to, or while it does not have its key: it proves nothing with them.
+func unproved(c problem.Code) bool {
+	switch c {
+	case problem.WrongHost, problem.CrossOrigin, problem.FunnelRefused, problem.NoIdentity, problem.IdentityUnavailable,
+		problem.NodeExpired, problem.RateLimited, problem.Unavailable:
+		return true
+	}
+	return false
+}
+
+// impostor is the fault of a server that is not the one that this machine knows,
+// or does not prove it. What it shows, if anything, is a key.
+func (l *link) impostor(shown door.PublicKey) *fault {
+	shows := "it shows no key that it could prove"
+	if !shown.IsZero() && l.proves(shown) == nil {
+		shows = "it has the key " + shown.String()
+	}
+	f := fail(exitRefused, "The server %s is not the one that this machine knows, which has the key %v: %s", l.base, l.key, shows).
+		try("If nobody told you of a new key, ask an administrator: another machine may have taken the name.")
+	if l.listed {
+		return f.try("If the key is known to have changed, change it in the settings, under servers.")
+	}
+	return f.try("If the key is known to have changed: tka config --forget-server %s", word(l.base))
+}
+
+// prove asks a server which cluster it serves, and takes no answer that is not
+// proved by the key that this machine knows it by. Nothing else is sent before.
+// The key of a server that is new is taken on trust, and remembered. With a
+// cluster, the server must be of that cluster.
+func (t *tka) prove(ctx context.Context, l *link, cluster string) error {
+	known := l.key
+	l.key = door.PublicKey{}
+	info, err := call(ctx, l, signin.GetClusterInfo, signin.ClusterInfoRequest{})
+	p, refused := errors.AsType[*problem.Error](err)
+	l.key = known
+	switch {
+	case refused && !known.IsZero() && l.proves(known) != nil:
+		if !unproved(p.Code) {
+			return l.impostor(door.PublicKey{})
+		}
+		f := fail(refusalCode(p.Code), "The server %s refuses, and without proof that it is the one that this machine knows: %s", l.base, p.Message).because(err)
+		f.audit = p.AuditID
+		return f.try("Try again in a moment; if it stays, ask whoever runs the server.")
+	case err != nil:
+		return err
+	case !known.IsZero() && l.proves(known) != nil:
+		return l.impostor(info.Key)
+	case known.IsZero() && (info.Key.IsZero() || l.proves(info.Key) != nil):
+		return fail(exitRefused, "The server %s does not prove which cluster it serves", l.base).
+			try("It may be an older server, which tka does not use, or none at all: ask whoever runs it.").
+			try("Name another one: --server NAME")
+	}
+	if !clusterForm.MatchString(info.Name) {
+		return l.badAnswer("cluster-info", fmt.Errorf("%.60q is not the name of a cluster", info.Name))
+	}
+	if cluster != "" && info.Name != cluster {
+		return wrongCluster(l, info.Name, cluster)
+	}
+	l.info = info
+	if known.IsZero() {
+		l.key = info.Key
+	}
+	if t.dry {
+		return nil
+	}
+	if known.IsZero() {
+		t.hint("First contact with %s: it serves %s and has the key %v, which is remembered.", l.base, info.Name, l.key)
+	}
+	err = t.remember(ctx, l.base, func(k *knownServer) {
+		k.Cluster = info.Name
+		if !l.listed {
+			k.Key = l.key
+		}
+	})
+	if err != nil {
+		t.warn("the server's key is not remembered: %v", err)
+	}
+	return nil
 }
 
 // explain turns an error of a call into a sentence and a code to exit with.
@@ -152,7 +268,7 @@ func (l *link) notYet(err error) (time.Duration, bool) {
 	switch {
 	case ok && refusalCode(p.Code) == exitNotReady:
 		return p.RetryAfter, true
-	case !ok && err != nil && l.last.status == http.StatusAccepted: // a server that has no codes
+	case !ok && exitCode(err) == exitFailed && l.last.status == http.StatusAccepted: // a server that has no codes
 		return retryAfter(l.last.header), true
 	}
 	return 0, false

@@ -104,15 +104,13 @@ func (t *tka) doLogin(ctx context.Context, lf loginFlags) error {
 	if _, err := t.readKube(); err != nil { // before anything is asked for
 		return err
 	}
-	l, err := t.connect(lf.cluster)
+	t.dry = lf.dryRun
+	l, err := t.connect(ctx, lf.cluster)
 	if err != nil {
 		return err
 	}
 	if lf.dryRun {
-		return t.planLogin(ctx, l, lf, set)
-	}
-	if err := t.expectCluster(ctx, l, lf.cluster); err != nil {
-		return err
+		return t.planLogin(l, lf, set)
 	}
 	began := t.Now()
 	st, g, err := t.signIn(ctx, l, lf)
@@ -123,7 +121,7 @@ func (t *tka) doLogin(ctx context.Context, lf loginFlags) error {
 		return err
 	}
 	entry := t.entry(set, g.Kubeconfig, st.Namespaces)
-	changed, err := t.editKube(ctx, func(k kubefile.Files) error { return t.mergeLogin(k, entry, l.base, lf.use) })
+	changed, err := t.editKube(ctx, func(k kubefile.Files) error { return t.mergeLogin(k, entry, l, lf.use) })
 	if err != nil {
 		return stillSignedIn(err)
 	}
@@ -156,9 +154,6 @@ func (t *tka) signIn(ctx context.Context, l *link, lf loginFlags) (signin.Status
 		return signin.Status{}, granted{}, err
 	}
 	g, err := l.kubeconfigOf(ctx)
-	if err == nil && lf.cluster != "" && g.Cluster != lf.cluster {
-		err = wrongCluster(l, g.Cluster, lf.cluster)
-	}
 	if err != nil {
 		return accepted.Status, granted{}, err
 	}
@@ -168,7 +163,8 @@ func (t *tka) signIn(ctx context.Context, l *link, lf loginFlags) (signin.Status
 // noteSignIn remembers a sign-in, so that kubectl's plugin finds its server.
 func (t *tka) noteSignIn(ctx context.Context, base string, st signin.Status, g granted) {
 	t.forgetToken(base, g.Cluster) // it may be of another role
-	err := t.remember(ctx, base, g.Cluster, func(k *knownServer) {
+	err := t.remember(ctx, base, func(k *knownServer) {
+		k.Cluster, k.Chosen = g.Cluster, true
 		k.CASHA256, k.Login, k.Role, k.Namespaces = fingerprint(g.CA), st.Username, st.Role, st.Namespaces
 	})
 	if err != nil {
@@ -200,9 +196,9 @@ func (t *tka) moment(rfc3339 string) string {
 	return fmt.Sprintf("%s (%s)", at.Local().Format("2006-01-02 15:04"), short(at.Sub(t.Now())))
 }
 
-// mergeLogin writes the entries of a sign-in that the server at base gave.
-func (t *tka) mergeLogin(k kubefile.Files, entry kubefile.Entry, base string, use bool) error {
-	if err := t.sameCluster(k, entry, base); err != nil {
+// mergeLogin writes the entries of a sign-in that a server gave.
+func (t *tka) mergeLogin(k kubefile.Files, entry kubefile.Entry, l *link, use bool) error {
+	if err := t.sameCluster(k, entry, l); err != nil {
 		return err
 	}
 	err := k.Merge(entry, use)
@@ -216,35 +212,32 @@ func (t *tka) mergeLogin(k kubefile.Files, entry kubefile.Entry, base string, us
 }
 
 // sameCluster refuses a server that gives its cluster the name of one that this
-// machine knows from another server, with another authority: commands meant for
-// the one would go to the other.
-func (t *tka) sameCluster(k kubefile.Files, entry kubefile.Entry, base string) error {
-	if k.SameCA(entry.Name, entry.CA) {
-		return nil
-	}
+// machine knows from another server, with another key or authority: commands
+// meant for the one would go to the other.
+func (t *tka) sameCluster(k kubefile.Files, entry kubefile.Entry, l *link) error {
 	machine, err := t.known()
 	if err != nil {
 		return err
 	}
-	known, ok := machine.serving(entry.Cluster)
-	if !ok || known.URL == base {
+	other, ok := machine.serving(entry.Cluster)
+	if !ok || !other.Chosen || other.URL == l.base {
 		return nil
 	}
-	return fail(exitRefused, "The server %s says that its cluster is %s, and so does %s, with another certificate authority", base, entry.Cluster, known.URL).
-		try("If it moved, sign out first: tka logout --server %s", known.URL).
+	what := "certificate authority"
+	switch {
+	case !other.Key.IsZero() && other.Key != l.key:
+		what = "key"
+	case k.SameCA(entry.Name, entry.CA):
+		return nil
+	}
+	return fail(exitRefused, "The server %s says that its cluster is %s, and so does %s, with another %s", l.base, entry.Cluster, other.URL, what).
+		try("If it moved, sign out there and forget it: tka logout --server %s; tka config --forget-server %s", word(other.URL), word(other.URL)).
 		try("To have both: --kubeconfig FILE, or another prefix: tka config prefix NAME-")
 }
 
-// planLogin says what login would do. The server is only asked how its cluster
-// is reached.
-func (t *tka) planLogin(ctx context.Context, l *link, lf loginFlags, set *settings) error {
-	info, err := call(ctx, l, signin.GetClusterInfo, signin.ClusterInfoRequest{})
-	if err != nil {
-		return err
-	}
-	if lf.cluster != "" && info.Name != lf.cluster {
-		return wrongCluster(l, info.Name, lf.cluster)
-	}
+// planLogin says what login would do.
+func (t *tka) planLogin(l *link, lf loginFlags, set *settings) error {
+	info := l.info
 	k := signin.Kubeconfig{Cluster: info.Name, Server: info.ServerURL, CA: info.CAData, InsecureSkipTLSVerify: info.InsecureSkipTLSVerify, Token: signin.NewToken("none")}
 	if err := checkKubeconfig(k); err != nil {
 		return l.badAnswer("cluster-info", err)
@@ -254,7 +247,7 @@ func (t *tka) planLogin(ctx context.Context, l *link, lf loginFlags, set *settin
 		return err
 	}
 	entry := t.entry(set, k, lf.namespaces)
-	if err := t.mergeLogin(files, entry, l.base, lf.use); err != nil {
+	if err := t.mergeLogin(files, entry, l, lf.use); err != nil {
 		return err
 	}
 	plan := struct {
@@ -276,29 +269,6 @@ func (t *tka) planLogin(ctx context.Context, l *link, lf loginFlags, set *settin
 			fmt.Fprintln(t.Out, safe(fmt.Sprintf("Would write the context %s into %s.", entry.Name, f)))
 		}
 	}})
-}
-
-// expectCluster asks a server which cluster it is of, before anything else, when
-// a cluster was named that this machine has not yet signed in to.
-func (t *tka) expectCluster(ctx context.Context, l *link, cluster string) error {
-	if cluster == "" {
-		return nil
-	}
-	k, err := t.known()
-	if err != nil {
-		return err
-	}
-	if k.clusterOf(l.base) == cluster {
-		return nil
-	}
-	info, err := call(ctx, l, signin.GetClusterInfo, signin.ClusterInfoRequest{})
-	if err != nil {
-		return err
-	}
-	if info.Name != cluster {
-		return wrongCluster(l, info.Name, cluster)
-	}
-	return nil
 }
 
 func wrongCluster(l *link, have, want string) error {

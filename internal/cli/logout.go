@@ -52,20 +52,13 @@ type logoutResult struct {
 const logoutWait = 2 * time.Second
 
 func (t *tka) doLogout(ctx context.Context, cluster string, dryRun bool) error {
-	l, err := t.connect(cluster)
+	t.dry = dryRun
+	l, err := t.connect(ctx, cluster)
 	if err != nil {
 		return err
 	}
-	k, err := t.known()
-	if err != nil {
-		return err
-	}
-	if cluster == "" {
-		cluster = k.clusterOf(l.base)
-	} else if err := t.expectCluster(ctx, l, cluster); err != nil {
-		return err
-	}
-	if !dryRun && cluster != "" {
+	cluster = l.info.Name
+	if !dryRun {
 		t.forgetToken(l.base, cluster)
 	}
 	res := logoutResult{meta: kind("Logout"), Server: l.base, State: signin.Ended, DryRun: dryRun}
@@ -80,30 +73,22 @@ func (t *tka) doLogout(ctx context.Context, cluster string, dryRun bool) error {
 	switch p, _ := errors.AsType[*problem.Error](err); {
 	case err == nil:
 		res.WasSignedIn, res.State = true, st.State
-		if cluster == "" {
-			cluster = st.Cluster
-			t.forgetToken(l.base, cluster)
-		}
 	case p != nil && p.Code == problem.NotSignedIn:
 	default:
 		return err
 	}
 	res.Cluster = cluster
-	if cluster != "" {
-		var names []string
-		edit := func(files kubefile.Files) error { names = files.Remove(cluster); return nil }
-		if dryRun {
-			err = t.dryEdit(edit)
-		} else {
-			res.Kubeconfig, err = t.editKube(ctx, edit)
-		}
-		if err != nil {
-			return err
-		}
-		res.Removed = names
-		if !dryRun {
-			t.leaveShell(cluster)
-		}
+	edit := func(files kubefile.Files) error { res.Removed = files.Remove(cluster); return nil }
+	if dryRun {
+		err = t.dryEdit(edit)
+	} else {
+		res.Kubeconfig, err = t.editKube(ctx, edit)
+	}
+	if err != nil {
+		return err
+	}
+	if !dryRun {
+		t.leaveShell(cluster)
 	}
 	res.Removed, res.Kubeconfig = list(res.Removed), list(res.Kubeconfig)
 	return t.show(answer{object: res, names: res.Removed, table: func(bool) { t.tellLogout(res) }})
@@ -127,9 +112,6 @@ func (t *tka) dryEdit(edit func(kubefile.Files) error) error {
 
 func (t *tka) tellLogout(res logoutResult) {
 	from := res.Cluster
-	if from == "" {
-		from = res.Server
-	}
 	say := func(format string, args ...any) { fmt.Fprintln(t.Out, safe(fmt.Sprintf(format, args...))) }
 	switch {
 	case res.DryRun && res.WasSignedIn:

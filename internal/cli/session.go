@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/x509"
@@ -34,19 +35,29 @@ func (t *tka) clusterOfContext() (string, error) {
 	return "", usage("the kubeconfig has no context %q that tka made", t.context).try("See the contexts: kubectl config get-contexts")
 }
 
-// connect makes the way to the server that the flags, this machine's memory of
+// connect is locate, and prove: what it returns leads to the server that is
+// meant.
+func (t *tka) connect(ctx context.Context, cluster string) (*link, error) {
+	l, err := t.locate(cluster)
+	if err == nil {
+		err = t.prove(ctx, l, cluster)
+	}
+	return l, err
+}
+
+// locate makes the way to the server that the flags, this machine's memory of
 // clusters and the settings name, in this order. It asks nothing yet.
-func (t *tka) connect(cluster string) (*link, error) {
+func (t *tka) locate(cluster string) (*link, error) {
 	set, err := t.settings()
+	if err != nil {
+		return nil, err
+	}
+	k, err := t.known()
 	if err != nil {
 		return nil, err
 	}
 	name := cmp.Or(t.server, set.Server)
 	if t.server == "" && cluster != "" {
-		k, err := t.known()
-		if err != nil {
-			return nil, err
-		}
 		if s, ok := k.serving(cluster); ok {
 			name = s.URL
 		}
@@ -59,7 +70,13 @@ func (t *tka) connect(cluster string) (*link, error) {
 		}
 		return nil, f.try("Name the access server by its name in the tailnet: --server NAME")
 	}
-	return t.link(base), nil
+	l := t.link(base)
+	have, _ := k.at(base)
+	l.key = have.Key
+	if key := set.keyOf(base); !key.IsZero() {
+		l.key, l.listed = key, true
+	}
+	return l, nil
 }
 
 // longestWait is how long one request for a kubeconfig may wait; less than
@@ -140,6 +157,10 @@ func (l *link) kubeconfigOf(ctx context.Context) (granted, error) {
 	}
 	if err != nil {
 		return granted{}, l.badAnswer("kubeconfig", err)
+	}
+	if k.Cluster != l.info.Name || k.Server != l.info.ServerURL || !bytes.Equal(k.CA, l.info.CAData) {
+		return granted{}, fail(exitRefused, "The kubeconfig from %s is not used: it leads to another place than the server proved", l.base).
+			try("Ask whoever runs the server; nothing was changed on this machine.")
 	}
 	return g, nil
 }

@@ -13,11 +13,14 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/ownfile"
 	"github.com/tailplane/tailplane/internal/cli/yamltree"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/tailplane/tailplane/internal/door"
 )
 
 // settings are what config.yaml says, over the defaults.
 type settings struct {
 	Server          string // name or URL of the access server
+	Cluster         string // the one that is meant when neither it nor a server is named
 	Port            int    // of servers that are given by name only
 	Prefix          string // of context names
 	Output          string // form of answers
@@ -29,7 +32,8 @@ type settings struct {
 type serverSetting struct {
 	Name         string
 	URL          string
-	InsecureHTTP bool // http:// is accepted: WireGuard encrypts, but nothing proves the server's name
+	Key          door.PublicKey // by which it proves itself; none: taken on trust at first contact
+	InsecureHTTP bool           // http:// is accepted: WireGuard encrypts, but nothing proves the server's name
 }
 
 func defaults() settings {
@@ -60,6 +64,15 @@ func settingKeys() []settingKey {
 					return errors.New("is empty")
 				}
 				s.Server = v
+				return nil
+			}},
+		{"cluster", "cluster to use when neither it nor a server is named",
+			func(s *settings) string { return s.Cluster },
+			func(s *settings, v string) error {
+				if v != "" && !clusterForm.MatchString(v) {
+					return fmt.Errorf("is %q, which is not the name of a cluster", v)
+				}
+				s.Cluster = v
 				return nil
 			}},
 		{"port", "port of servers that are given by name only",
@@ -103,7 +116,7 @@ func settingKeys() []settingKey {
 }
 
 // serverKeys are the settings of one server.
-func serverKeys() []string { return []string{"name", "url", "insecureHTTP"} }
+func serverKeys() []string { return []string{"name", "url", "key", "insecureHTTP"} }
 
 func (e *serverSetting) set(key, v string) error {
 	switch key {
@@ -117,6 +130,12 @@ func (e *serverSetting) set(key, v string) error {
 			return fmt.Errorf("is %q: %w", v, err)
 		}
 		e.URL = v
+	case "key":
+		key, err := door.ParsePublicKey(v)
+		if err != nil {
+			return fmt.Errorf("is no key: %w", err)
+		}
+		e.Key = key
 	case "insecureHTTP":
 		if v != "true" && v != "false" {
 			return fmt.Errorf("is %q; it can be true or false", v)
@@ -233,6 +252,16 @@ func (s *settings) named(name string) *serverSetting {
 		}
 	}
 	return nil
+}
+
+// keyOf is the key that the settings give for the server at base.
+func (s *settings) keyOf(base string) (key door.PublicKey) {
+	for _, e := range s.Servers {
+		if at, err := s.address(e.Name); err == nil && at == base && !e.Key.IsZero() {
+			return e.Key
+		}
+	}
+	return key
 }
 
 // insecureAllowed reports whether the settings allow http:// for this URL.

@@ -87,7 +87,7 @@ func (t *tka) doShell(ctx context.Context, lf loginFlags, k keeping, command []s
 	if err != nil {
 		return err
 	}
-	l, err := t.connect(lf.cluster)
+	l, err := t.connect(ctx, lf.cluster)
 	if err != nil {
 		return err
 	}
@@ -185,9 +185,6 @@ func (s *shellRun) interruptible(ctx context.Context) (context.Context, func()) 
 
 // signIn signs in, and takes note of what is to be ended later.
 func (s *shellRun) signIn(ctx context.Context, lf loginFlags, set *settings) (g shellAccess, err error) {
-	if err := s.expectCluster(ctx, s.link, lf.cluster); err != nil {
-		return g, err
-	}
 	done, err := s.room.Turn(ctx, turnWait)
 	if err != nil {
 		return g, fail(exitNotReady, "another shell is signing in or out: %v", err).because(err).try("Try again in a moment.")
@@ -214,7 +211,7 @@ func (s *shellRun) signIn(ctx context.Context, lf loginFlags, set *settings) (g 
 	}
 	files, err := s.readKube()
 	if err == nil {
-		err = s.sameCluster(files, s.entry(set, access.Kubeconfig, nil), s.link.base)
+		err = s.sameCluster(files, s.entry(set, access.Kubeconfig, nil), s.link)
 	}
 	if err != nil {
 		return g, err
@@ -354,16 +351,10 @@ func (s *shellRun) leave(ctx context.Context) bool {
 // end revokes the sign-in.
 func (s *shellRun) end(ctx context.Context) error {
 	s.link.limit = revokeTime
-	st, err := call(ctx, s.link, signin.Logout, signin.LogoutRequest{Wait: door.Duration(logoutWait)})
+	_, err := call(ctx, s.link, signin.Logout, signin.LogoutRequest{Wait: door.Duration(logoutWait)})
 	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.NotSignedIn {
 		err = nil // somebody else ended it
 	}
-	cluster := st.Cluster
-	if k, kerr := s.known(); kerr == nil && cluster == "" {
-		cluster = k.clusterOf(s.link.base)
-	}
-	if cluster != "" {
-		s.forgetToken(s.link.base, cluster)
-	}
+	s.forgetToken(s.link.base, s.link.info.Name)
 	return err
 }

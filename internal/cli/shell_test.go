@@ -86,6 +86,7 @@ func (m *machine) there(name string) func() bool {
 }
 
 const (
+	asksInfo   = "GET /api/v1alpha1/cluster-info 200"
 	asksStatus = "GET /api/v1alpha1/login 404"
 	asksLogin  = "POST /api/v1alpha1/login 202"
 	asksConfig = "GET /api/v1alpha1/kubeconfig 200"
@@ -129,7 +130,7 @@ exit 7
 	if !strings.Contains(r.err.String(), "Signed in to prod-eu as alice@example.com") || !strings.Contains(r.err.String(), "Signed out.") {
 		t.Errorf("stderr: %s", r.err.String())
 	}
-	d.requests(t, asksStatus, asksLogin, asksConfig, asksConfig, asksLogout)
+	d.requests(t, asksInfo, asksStatus, asksLogin, asksConfig, asksInfo, asksConfig, asksLogout)
 	for _, f := range m.files(t) {
 		if strings.Contains(f, ".kube") || strings.Contains(f, "tokens") || strings.Contains(m.read(t, f), canary) {
 			t.Errorf("left: %s", f)
@@ -200,7 +201,7 @@ func TestSGN21_signals(t *testing.T) {
 				time.Sleep(50 * time.Millisecond) // or the system merges them
 			}
 			r.ends(tt.code)
-			d.requests(t, asksStatus, asksLogin, asksConfig, asksLogout)
+			d.requests(t, asksInfo, asksStatus, asksLogin, asksConfig, asksLogout)
 		})
 	}
 }
@@ -213,7 +214,7 @@ func TestSGN21_interrupted_sign_in(t *testing.T) {
 			d.store.ready = -1
 			m := newMachine(t, srv.URL)
 			r := m.begin(t, "shell", "--timeout", "5m", "--", "sh", "-c", "echo > "+m.path("started"))
-			until(t, "the login arrives", func() bool { return len(d.seen()) >= 2 })
+			until(t, "the login arrives", func() bool { return len(d.seen()) >= 3 })
 			r.Process.Signal(sig)
 			r.ends(130)
 			if !strings.Contains(r.err.String(), "error: interrupted\n") || !strings.Contains(r.err.String(), "Signed out.") || strings.Contains(r.err.String(), "signed in all the same") {
@@ -238,7 +239,7 @@ func TestSGN21_refused(t *testing.T) {
 	m := newMachine(t, srv.URL)
 	r := m.begin(t, "shell", "--role", "edit", "--", "true")
 	r.ends(3)
-	d.requests(t, asksStatus, "POST /api/v1alpha1/login 403")
+	d.requests(t, asksInfo, asksStatus, "POST /api/v1alpha1/login 403")
 	m.begin(t, "shell", "--", "/nonexistent/program").ends(2)
 	m.begin(t, "shell", "--for", "-1h", "--", "true").ends(2)
 	d.requests(t)
@@ -254,27 +255,27 @@ func TestSGN21_existing_sign_in(t *testing.T) {
 	if r := m.run("login"); r.code != 0 {
 		t.Fatal(r.err)
 	}
-	d.requests(t, asksLogin, asksConfig)
+	d.requests(t, asksInfo, asksLogin, asksConfig)
 	r := m.begin(t, "shell", "--", "true")
 	r.ends(0)
-	d.requests(t, "GET /api/v1alpha1/login 200", asksLogin, asksConfig)
+	d.requests(t, asksInfo, "GET /api/v1alpha1/login 200", asksLogin, asksConfig)
 	if !strings.Contains(r.err.String(), "as it was there before; to end it: tka logout") {
 		t.Errorf("stderr: %s", r.err.String())
 	}
 	m.begin(t, "shell", "--revoke", "--", "true").ends(0)
-	d.requests(t, "GET /api/v1alpha1/login 200", asksLogin, asksConfig, asksLogout)
+	d.requests(t, asksInfo, "GET /api/v1alpha1/login 200", asksLogin, asksConfig, asksLogout)
 	r = m.begin(t, "shell", "--keep", "--", "true")
 	r.ends(0)
-	d.requests(t, asksStatus, asksLogin, asksConfig)
+	d.requests(t, asksInfo, asksStatus, asksLogin, asksConfig)
 	if !strings.Contains(r.err.String(), "The sign-in goes on until") {
 		t.Errorf("stderr: %s", r.err.String())
 	}
 	m.begin(t, "shell", "--", "true").ends(0)
-	d.requests(t, "GET /api/v1alpha1/login 200", asksLogin, asksConfig)
+	d.requests(t, asksInfo, "GET /api/v1alpha1/login 200", asksLogin, asksConfig)
 
 	// a login by hand, while the shell that began it runs, makes it one's own
 	m.run("logout")
-	d.requests(t, asksLogout)
+	d.requests(t, asksInfo, asksLogout)
 	s := m.begin(t, "shell", "--", "sh", "-c", "echo > "+m.path("started")+"; cat")
 	until(t, "the child runs", m.there("started"))
 	if r := m.run("login"); r.code != 0 {
@@ -282,7 +283,7 @@ func TestSGN21_existing_sign_in(t *testing.T) {
 	}
 	s.in.Close()
 	s.ends(0)
-	d.requests(t, asksStatus, asksLogin, asksConfig, asksLogin, asksConfig)
+	d.requests(t, asksInfo, asksStatus, asksLogin, asksConfig, asksInfo, asksLogin, asksConfig)
 }
 
 // SGN-21: of two shells at once, the last one ends the sign-in.
@@ -305,7 +306,7 @@ func TestSGN21_two_shells(t *testing.T) {
 	}
 	b.in.Close()
 	b.ends(0)
-	d.requests(t, asksStatus, asksLogin, asksConfig, "GET /api/v1alpha1/login 200", asksLogin, asksConfig, asksLogout)
+	d.requests(t, asksInfo, asksStatus, asksLogin, asksConfig, asksInfo, "GET /api/v1alpha1/login 200", asksLogin, asksConfig, asksLogout)
 }
 
 // SGN-21, CL-04: what a shell that was killed leaves, the next one removes.
@@ -320,9 +321,9 @@ func TestSGN21_killed(t *testing.T) {
 	if n := len(m.rooms()); n != 1 {
 		t.Errorf("%d rooms", n)
 	}
-	d.requests(t, asksStatus, asksLogin, asksConfig)
+	d.requests(t, asksInfo, asksStatus, asksLogin, asksConfig)
 	m.begin(t, "shell", "--", "true").ends(0) // and it is not this one's to end
-	d.requests(t, "GET /api/v1alpha1/login 200", asksLogin, asksConfig)
+	d.requests(t, asksInfo, "GET /api/v1alpha1/login 200", asksLogin, asksConfig)
 }
 
 // A sign-in that cannot be ended is said to go on; the child's code stays.

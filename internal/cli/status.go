@@ -39,11 +39,8 @@ type statusList struct {
 }
 
 func (t *tka) doStatus(ctx context.Context, cluster string) error {
-	l, err := t.connect(cluster)
+	l, err := t.connect(ctx, cluster)
 	if err != nil {
-		return err
-	}
-	if err := t.expectCluster(ctx, l, cluster); err != nil {
 		return err
 	}
 	st, err := call(ctx, l, signin.Read, signin.ReadRequest{})
