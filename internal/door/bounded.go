@@ -25,8 +25,8 @@ func newBounded(ln net.Listener, max int) *bounded {
 	return &bounded{Listener: ln, max: max, open: map[netip.Addr]int{}, from: map[net.Conn]netip.Addr{}}
 }
 
-// Accept implements [net.Listener]. It does not wrap the connection: net/http
-// must see that it is a *tls.Conn.
+// Accept implements [net.Listener]. It does not wrap the connection: hear is told
+// of the same one.
 func (b *bounded) Accept() (net.Conn, error) {
 	for {
 		c, err := b.Listener.Accept()

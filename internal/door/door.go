@@ -106,7 +106,7 @@ func (d *Door) Run(ctx context.Context, ln net.Listener, connContext func(contex
 	defer endVisits()
 	stopping, endWaits := context.WithCancel(visits)
 	defer endWaits()
-	bound := newBounded(ln, d.Limits.Connections)
+	bound := newBounded(framed{ln}, d.Limits.Connections)
 	srv := &http.Server{
 		Handler:           d.hall(stopping, routes),
 		BaseContext:       func(net.Listener) context.Context { return visits },

@@ -1,0 +1,130 @@
+package door
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+const post = "POST /x HTTP/1.1\r\nHost: tka\r\n"
+
+// ID-15: how requests may be framed, and how not.
+func TestFraming(t *testing.T) {
+	for _, tt := range []struct {
+		name, raw string
+		requests  int // whole ones; -1: refused
+	}{
+		{"GET", "GET / HTTP/1.1\r\nHost: tka\r\n\r\n", 1},
+		{"HTTP/1.0", "GET / HTTP/1.0\r\n\r\n", 1},
+		{"length", post + "Content-Length: 2\r\n\r\n{}", 1},
+		{"length 0", post + "content-length:0\r\n\r\n", 1},
+		{"chunks", post + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 1},
+		{"several chunks", post + "Transfer-Encoding: Chunked\r\n\r\n2\r\n{\n\r\nA\r\n0123456789\r\n0\r\n\r\n", 1},
+		{"two requests", post + "Content-Length: 2\r\n\r\n{}" + post + "Content-Length: 2\r\n\r\n{}", 2},
+		{"line ends in a body", post + "Content-Length: 4\r\n\r\n\n\r\n\rGET / HTTP/1.1\r\n\r\n", 2},
+		{"odd but lawful", "GET /%2f?a=b:c HTTP/1.1\r\nHost: tka\r\nX_Y!#: \t a\tb é \r\nEmpty:\r\n\r\n", 1},
+
+		{"no line", "\r\nGET / HTTP/1.1\r\n\r\n", -1},
+		{"bare LF after the request line", "GET / HTTP/1.1\nHost: tka\r\n\r\n", -1},
+		{"bare LF after a field", post + "A: b\nContent-Length: 2\r\n\r\n{}", -1},
+		{"bare LF at the end", post + "\n", -1},
+		{"bare CR", post + "A: b\rContent-Length: 0\r\n\r\n", -1},
+		{"folded", post + "A: b\r\n c\r\n\r\n", -1},
+		{"folded with a tab", post + "A: b\r\n\tc\r\n\r\n", -1},
+		{"folded at once", "GET / HTTP/1.1\r\n A: b\r\n\r\n", -1},
+		{"space before the colon", post + "Content-Length : 2\r\n\r\n{}", -1},
+		{"no colon", post + "A\r\n\r\n", -1},
+		{"no name", post + ": b\r\n\r\n", -1},
+		{"NUL", post + "A: \x00\r\n\r\n", -1},
+		{"length twice", post + "Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}", -1},
+		{"signed length", post + "Content-Length: +2\r\n\r\n{}", -1},
+		{"negative length", post + "Content-Length: -2\r\n\r\n{}", -1},
+		{"hex length", post + "Content-Length: 0x2\r\n\r\n{}", -1},
+		{"list of lengths", post + "Content-Length: 2, 2\r\n\r\n{}", -1},
+		{"empty length", post + "Content-Length: \r\n\r\n", -1},
+		{"huge length", post + "Content-Length: 99999999999999999999\r\n\r\n", -1},
+		{"length and chunks", post + "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", -1},
+		{"chunks and length", post + "Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n", -1},
+		{"another encoding", post + "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", -1},
+		{"two encodings", post + "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", -1},
+		{"encoding twice", post + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", -1},
+		{"chunks in HTTP/1.0", "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", -1},
+		{"chunk extension", post + "Transfer-Encoding: chunked\r\n\r\n2;a=b\r\n{}\r\n0\r\n\r\n", -1},
+		{"chunk size with a space", post + "Transfer-Encoding: chunked\r\n\r\n2 \r\n{}\r\n0\r\n\r\n", -1},
+		{"chunk with bare LF", post + "Transfer-Encoding: chunked\r\n\r\n2\n{}\r\n0\r\n\r\n", -1},
+		{"chunk without its end", post + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}0\r\n\r\n", -1},
+		{"chunk longer than it says", post + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}}\r\n0\r\n\r\n", -1},
+		{"trailer", post + "Transfer-Encoding: chunked\r\n\r\n0\r\nA: b\r\n\r\n", -1},
+		{"HTTP/2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", -1},
+		{"HTTP/1.10", "GET / HTTP/1.10\r\n\r\n", -1},
+		{"no version", "GET /\r\n\r\n", -1},
+		{"space in the target", "GET /x y HTTP/1.1\r\n\r\n", -1},
+		{"two spaces", "GET  / HTTP/1.1\r\n\r\n", -1},
+		{"no target", "GET  HTTP/1.1\r\n\r\n", -1},
+		{"TLS", "\x16\x03\x01\x02\x00\n\r\n", -1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			for _, size := range []int{len(tt.raw), 1, 3} { // however the bytes arrive
+				var f framing
+				refused := false
+				for rest := []byte(tt.raw); len(rest) > 0 && !refused; {
+					n := min(size, len(rest))
+					refused = f.feed(rest[:n]) < n
+					rest = rest[n:]
+				}
+				switch {
+				case refused != (tt.requests < 0):
+					t.Errorf("in pieces of %d: refused %v", size, refused)
+				case !refused && (f.requests != tt.requests || f.state != requestLine):
+					t.Errorf("in pieces of %d: %d requests, then %d", size, f.requests, f.state)
+				}
+			}
+		})
+	}
+}
+
+// Law: whatever is let through, net/http reads as the same requests.
+func FuzzFraming(f *testing.F) {
+	for _, s := range []string{post + "Content-Length: 2\r\n\r\n{}", post + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n" + post + "\r\n",
+		"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET / HTTP/1.1\r\nHost: b\r\n\r\n"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		var fr framing
+		if fr.feed(raw) < len(raw) || fr.state != requestLine || len(fr.line) > 0 {
+			return
+		}
+		in := bufio.NewReader(bytes.NewReader(raw))
+		n := 0
+		for ; ; n++ {
+			r, err := http.ReadRequest(in)
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				return // net/http is stricter here: it refuses and closes
+			}
+			if _, err := io.Copy(io.Discard, r.Body); err != nil {
+				return
+			}
+		}
+		if n != fr.requests {
+			t.Errorf("%q: %d requests, and net/http reads %d", raw, fr.requests, n)
+		}
+	})
+}
+
+// A head larger than net/http takes is its business: it says 431.
+func TestLongLinesGoOn(t *testing.T) {
+	var f framing
+	long := "GET / HTTP/1.1\r\nA: " + strings.Repeat("x", 24<<10)
+	if n := f.feed([]byte(long)); n != len(long) {
+		t.Errorf("%d of %d bytes", n, len(long))
+	}
+	if n := f.feed(bytes.Repeat([]byte("x"), 16<<10)); n != 0 {
+		t.Errorf("a line without end goes on")
+	}
+}
