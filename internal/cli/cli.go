@@ -108,9 +108,9 @@ policy says which role you get and for how long, and kubectl works until then.`,
 	t.complete(root, "output", fixed(outputs...))
 	t.complete(root, "color", fixed(colors...))
 
-	root.AddCommand(t.login(), t.shell(), t.logout(), t.status("status"), t.get(), t.set(), t.kubeconfigCommand("kubeconfig"), t.clusterInfo(),
+	root.AddCommand(t.login(), t.shell(), t.refresh(), t.logout(), t.status("status"), t.get(), t.set(), t.kubeconfigCommand("kubeconfig"), t.clusterInfo(),
 		t.credential(), t.configCommand("config"), t.version(), t.completion(),
-		t.integration(), t.generate(), t.exitCodes())
+		t.doctor(), t.why(), t.integration(), t.generate(), t.exitCodes())
 	root.SetHelpCommand(t.help(root))
 	return root
 }
@@ -138,12 +138,10 @@ func (t *tka) begin(cmd *cobra.Command, _ []string) error {
 		}
 	}
 	if f := cmd.Flags().Lookup("cluster"); f != nil && f.Value.String() == "" && t.server == "" {
-		set, err := t.settings()
-		if err != nil {
-			return err
-		}
-		if err := f.Value.Set(set.Cluster); err != nil {
-			return err
+		if set, err := t.settings(); err == nil { // the command itself says what is wrong with them
+			if err := f.Value.Set(set.Cluster); err != nil {
+				return err
+			}
 		}
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), t.timeout)

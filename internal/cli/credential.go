@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,14 +15,19 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
+// signInFlag lets the plugin sign in by itself.
+const signInFlag = "--sign-in"
+
 func (t *tka) credential() *cobra.Command {
 	var cluster string
+	var signIn bool
 	cmd := &cobra.Command{
 		Use:   "credential --cluster NAME",
 		Short: "Print a token for kubectl (run by kubectl itself)",
 		Long: `Print the token of the sign-in of this device in the form that kubectl expects of a
 plugin for credentials. login writes this command into the kubeconfig; there is no need
-to run it by hand. It never signs in by itself: not signed in is exit 3.
+to run it by hand. Not signed in is exit 3; it signs in by itself only if the sign-in was
+made with "tka login --auto", which puts --sign-in here.
 
 kubectl keeps nothing between its runs, so the token is kept until shortly before it
 ends, in the folder tka of $XDG_RUNTIME_DIR, else of $XDG_CACHE_HOME, readable by you
@@ -32,10 +38,11 @@ only; logout removes it. "tka config credentialCache none" turns that off.`,
 			if cluster == "" {
 				return usage("tka credential needs --cluster NAME")
 			}
-			return t.doCredential(cmd.Context(), cluster)
+			return t.doCredential(cmd.Context(), cluster, signIn)
 		},
 	}
 	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster to print a token for")
+	cmd.Flags().BoolVar(&signIn, strings.TrimPrefix(signInFlag, "--"), false, "sign in as last time if the sign-in has ended")
 	t.complete(cmd, "cluster", t.clusterNames)
 	return cmd
 }
@@ -52,12 +59,12 @@ type execStatus struct {
 	Token               string     `json:"token"`
 }
 
-func (t *tka) doCredential(ctx context.Context, cluster string) error {
+func (t *tka) doCredential(ctx context.Context, cluster string, signIn bool) error {
 	version, err := execInfo(t.Getenv("KUBERNETES_EXEC_INFO"))
 	if err != nil {
 		return err
 	}
-	c, err := t.token(ctx, cluster)
+	c, err := t.token(ctx, cluster, signIn)
 	if err != nil {
 		return err
 	}
@@ -89,12 +96,12 @@ func execInfo(env string) (string, error) {
 }
 
 // token is a token for a cluster: the one that is kept, or a fresh one.
-func (t *tka) token(ctx context.Context, cluster string) (tokencache.Credential, error) {
+func (t *tka) token(ctx context.Context, cluster string, signIn bool) (tokencache.Credential, error) {
 	l, err := t.locate(cluster)
 	if err != nil {
 		return tokencache.Credential{}, err
 	}
-	fetch := func(ctx context.Context) (tokencache.Credential, error) { return t.freshToken(ctx, l, cluster) }
+	fetch := func(ctx context.Context) (tokencache.Credential, error) { return t.freshToken(ctx, l, cluster, signIn) }
 	set, err := t.settings()
 	if err != nil {
 		return tokencache.Credential{}, err
@@ -119,11 +126,19 @@ func (t *tka) token(ctx context.Context, cluster string) (tokencache.Credential,
 func (t *tka) tokens() tokencache.Cache { return tokencache.Cache{Folders: t.runFolders(), Now: t.Now} }
 
 // freshToken gets a fresh token for a cluster.
-func (t *tka) freshToken(ctx context.Context, l *link, cluster string) (tokencache.Credential, error) {
+func (t *tka) freshToken(ctx context.Context, l *link, cluster string, signIn bool) (tokencache.Credential, error) {
 	if err := t.prove(ctx, l, cluster); err != nil {
 		return tokencache.Credential{}, err
 	}
 	g, err := l.kubeconfigOf(ctx)
+	if notSignedIn(err) && signIn {
+		k, kerr := t.known()
+		if kerr != nil {
+			return tokencache.Credential{}, kerr
+		}
+		last, _ := k.at(l.base) // and the key of the cache stays the same
+		_, g, err = t.signIn(ctx, l, loginFlags{role: last.Role, namespaces: last.Namespaces})
+	}
 	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.NotSignedIn {
 		return tokencache.Credential{}, fail(exitRefused, "Not signed in to %s: %s", cluster, p.Message).because(err).try("run: tka login --cluster %s", word(cluster))
 	}

@@ -189,6 +189,7 @@ type desk struct {
 	ca      []byte
 	key     door.Key // zero: one of its own
 	keyless bool     // it proves nothing
+	stop    func()   // in scripts
 
 	mu      sync.Mutex
 	visits  []string // "POST /api/v1alpha1/login 202"
@@ -247,7 +248,10 @@ func keyFor(word string) door.Key {
 
 func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rec := &statusRecorder{ResponseWriter: w}
-	d.handler.ServeHTTP(rec, r)
+	d.mu.Lock()
+	handler := d.handler
+	d.mu.Unlock()
+	handler.ServeHTTP(rec, r)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.visits = append(d.visits, fmt.Sprintf("%s %s %d", r.Method, r.URL.Path, rec.status))

@@ -32,6 +32,8 @@ type link struct {
 	key    door.PublicKey     // by which every answer must be proved; none: not yet known
 	listed bool               // the key is in the settings
 	info   signin.ClusterInfo // of the server's cluster, once it has proved that it is the one
+	first  bool               // its key was not known before
+	denied *fault             // it says no more than that it refuses, with its proof if the key is known
 }
 
 // An exchange is what is worth knowing of a request beside its body.
@@ -159,6 +161,9 @@ func (t *tka) prove(ctx context.Context, l *link, cluster string) error {
 		f := fail(refusalCode(p.Code), "The server %s refuses, and without proof that it is the one that this machine knows: %s", l.base, p.Message).because(err)
 		f.audit = p.AuditID
 		return f.try("Try again in a moment; if it stays, ask whoever runs the server.")
+	case refused && !unproved(p.Code):
+		l.denied = l.explain(ctx, err)
+		return l.denied
 	case err != nil:
 		return err
 	case !known.IsZero() && l.proves(known) != nil:
@@ -176,7 +181,7 @@ func (t *tka) prove(ctx context.Context, l *link, cluster string) error {
 	}
 	l.info = info
 	if known.IsZero() {
-		l.key = info.Key
+		l.key, l.first = info.Key, true
 	}
 	if t.dry {
 		return nil

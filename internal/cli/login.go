@@ -27,6 +27,9 @@ type loginFlags struct {
 	use        bool
 	dryRun     bool
 	shell      bool
+	auto       bool // the plugin may sign in by itself
+	refresh    bool // what there is or was is meant
+	all        bool // every cluster that is known
 }
 
 func (t *tka) login() *cobra.Command {
@@ -45,8 +48,10 @@ again to extend a sign-in, or with --role to change the role.`,
   tka login --server tka-staging --use`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
-			case lf.shell && (lf.use || lf.dryRun):
-				return usage("--shell goes with neither --use nor --dry-run: a shell has a kubeconfig of its own")
+			case lf.all && (lf.use || lf.dryRun || lf.shell || lf.cluster != "" || t.server != ""):
+				return usage("--all goes with none of --use, --dry-run, --shell, --cluster and --server")
+			case lf.shell && (lf.use || lf.dryRun || lf.auto):
+				return usage("--shell goes with none of --use, --auto and --dry-run: a shell has a kubeconfig of its own")
 			case lf.shell:
 				return nil
 			}
@@ -62,6 +67,8 @@ again to extend a sign-in, or with --role to change the role.`,
 	lf.flags(t, cmd)
 	f := cmd.Flags()
 	f.BoolVar(&lf.use, "use", false, "make this the current context")
+	f.BoolVar(&lf.auto, "auto", false, "let kubectl sign in again by itself when the sign-in has ended")
+	f.BoolVar(&lf.all, "all", false, "sign in to every cluster that this machine knows")
 	f.BoolVar(&lf.shell, "shell", false, `run a shell that has the access, as "tka shell" does`)
 	f.BoolVar(&lf.dryRun, "dry-run", false, "say what would be asked for and written, and do neither")
 	return cmd
@@ -101,40 +108,64 @@ func (t *tka) doLogin(ctx context.Context, lf loginFlags) error {
 	if err != nil {
 		return err
 	}
-	if _, err := t.readKube(); err != nil { // before anything is asked for
+	if lf.all {
+		return t.loginAll(ctx, lf, set)
+	}
+	res, entry, err := t.loginTo(ctx, lf, set)
+	if err != nil || lf.dryRun {
 		return err
+	}
+	if !lf.refresh {
+		t.enterShell(entry)
+	}
+	return t.showLogin(res)
+}
+
+// loginTo signs in to one cluster and writes the kubeconfig.
+func (t *tka) loginTo(ctx context.Context, lf loginFlags, set *settings) (res loginResult, entry kubefile.Entry, err error) {
+	if _, err := t.readKube(); err != nil { // before anything is asked for
+		return res, entry, err
 	}
 	t.dry = lf.dryRun
 	l, err := t.connect(ctx, lf.cluster)
 	if err != nil {
-		return err
+		return res, entry, err
 	}
 	if lf.dryRun {
-		return t.planLogin(l, lf, set)
+		return res, entry, t.planLogin(l, lf, set)
+	}
+	if lf.refresh {
+		if lf, err = t.again(ctx, l, lf, set); err != nil {
+			return res, entry, err
+		}
 	}
 	began := t.Now()
 	st, g, err := t.signIn(ctx, l, lf)
 	if err != nil && st.Name != "" {
-		return stillSignedIn(err)
+		err = stillSignedIn(err)
 	}
 	if err != nil {
-		return err
+		return res, entry, err
 	}
-	entry := t.entry(set, g.Kubeconfig, st.Namespaces)
+	entry = t.entry(set, g.Kubeconfig, st.Namespaces)
+	if lf.auto {
+		entry.Args = append(entry.Args, signInFlag)
+	}
 	changed, err := t.editKube(ctx, func(k kubefile.Files) error { return t.mergeLogin(k, entry, l, lf.use) })
 	if err != nil {
-		return stillSignedIn(err)
+		return res, entry, stillSignedIn(err)
 	}
 	t.noteSignIn(ctx, l.base, st, g)
-	t.keepSignin(l.base)
-	t.enterShell(entry)
-	res := loginResult{meta: kind("Login"), Cluster: g.Cluster, Server: l.base, Username: st.Username, Role: st.Role, Namespaces: list(st.Namespaces),
+	if !lf.refresh {
+		t.keepSignin(l.base)
+	}
+	res = loginResult{meta: kind("Login"), Cluster: g.Cluster, Server: l.base, Username: st.Username, Role: st.Role, Namespaces: list(st.Namespaces),
 		MissingNamespaces: list(st.MissingNamespaces), Until: st.Until, Clamped: st.Clamped, Context: entry.Name, Kubeconfig: list(changed),
 		Took: t.Now().Sub(began).Round(time.Millisecond).String()}
 	if !g.until.IsZero() {
 		res.Until = g.until.UTC().Format(time.RFC3339)
 	}
-	return t.showLogin(res)
+	return res, entry, nil
 }
 
 func (lf loginFlags) check() error {

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -10,13 +9,12 @@ import (
 
 	"github.com/tailplane/tailplane/internal/cli/kubefile"
 	"github.com/tailplane/tailplane/internal/door"
-	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
 func (t *tka) logout() *cobra.Command {
 	var cluster string
-	var dryRun bool
+	var dryRun, all bool
 	cmd := &cobra.Command{
 		Use:     "logout",
 		Aliases: []string{"signout"},
@@ -28,9 +26,22 @@ that was kept for kubectl.
 Not being signed in is no error. Sign-ins of your other devices go on.`,
 		Example: "  tka logout\n  tka logout --cluster prod-eu",
 		Args:    arguments(0, 0, ""),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doLogout(cmd.Context(), cluster, dryRun) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case all && (cluster != "" || t.server != ""):
+				return usage("--all goes with neither --cluster nor --server")
+			case all:
+				return t.logoutAll(cmd.Context(), dryRun)
+			}
+			res, err := t.logoutOf(cmd.Context(), cluster, dryRun)
+			if err != nil {
+				return err
+			}
+			return t.show(answer{object: res, names: res.Removed, table: func(bool) { t.tellLogout(res) }})
+		},
 	}
 	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster to sign out of, among those that this machine knows")
+	cmd.Flags().BoolVar(&all, "all", false, "sign out of every cluster that this machine knows")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be ended and removed, and do neither")
 	t.complete(cmd, "cluster", t.clusterNames)
 	return cmd
@@ -51,17 +62,27 @@ type logoutResult struct {
 // logoutWait is how long the server may take to see the access gone.
 const logoutWait = 2 * time.Second
 
-func (t *tka) doLogout(ctx context.Context, cluster string, dryRun bool) error {
+// logoutOf signs out of one cluster.
+func (t *tka) logoutOf(ctx context.Context, cluster string, dryRun bool) (res logoutResult, err error) {
 	t.dry = dryRun
-	l, err := t.connect(ctx, cluster)
+	l, denied, err := t.approach(ctx, cluster)
 	if err != nil {
-		return err
+		return res, err
+	}
+	if denied != nil { // ending is allowed to everybody who has something to end
+		k, err := t.known()
+		if err != nil {
+			return res, err
+		}
+		if l.info.Name = k.clusterOf(l.base); l.info.Name == "" || cluster != "" && l.info.Name != cluster {
+			return res, denied
+		}
 	}
 	cluster = l.info.Name
 	if !dryRun {
 		t.forgetToken(l.base, cluster)
 	}
-	res := logoutResult{meta: kind("Logout"), Server: l.base, State: signin.Ended, DryRun: dryRun}
+	res = logoutResult{meta: kind("Logout"), Cluster: cluster, Server: l.base, State: signin.Ended, DryRun: dryRun}
 	var st signin.Status
 	if dryRun {
 		st, err = call(ctx, l, signin.Read, signin.ReadRequest{})
@@ -70,14 +91,12 @@ func (t *tka) doLogout(ctx context.Context, cluster string, dryRun bool) error {
 			return signin.LogoutRequest{Wait: door.Duration(logoutWait)}
 		})
 	}
-	switch p, _ := errors.AsType[*problem.Error](err); {
+	switch {
 	case err == nil:
 		res.WasSignedIn, res.State = true, st.State
-	case p != nil && p.Code == problem.NotSignedIn:
-	default:
-		return err
+	case !notSignedIn(err):
+		return res, err
 	}
-	res.Cluster = cluster
 	edit := func(files kubefile.Files) error { res.Removed = files.Remove(cluster); return nil }
 	if dryRun {
 		err = t.dryEdit(edit)
@@ -85,13 +104,13 @@ func (t *tka) doLogout(ctx context.Context, cluster string, dryRun bool) error {
 		res.Kubeconfig, err = t.editKube(ctx, edit)
 	}
 	if err != nil {
-		return err
+		return res, err
 	}
 	if !dryRun {
 		t.leaveShell(cluster)
 	}
 	res.Removed, res.Kubeconfig = list(res.Removed), list(res.Kubeconfig)
-	return t.show(answer{object: res, names: res.Removed, table: func(bool) { t.tellLogout(res) }})
+	return res, nil
 }
 
 // forgetToken takes a token out of the cache.

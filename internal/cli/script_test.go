@@ -55,7 +55,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"desk": cmdDesk, "hostile": cmdHostile, "visits": cmdVisits, "exits": cmdExits, "mode": cmdMode, "parses": cmdParses, "same": cmdSame,
-			"field": cmdField, "notoken": cmdNoToken, "link": cmdLink, "foreign": cmdForeign,
+			"field": cmdField, "notoken": cmdNoToken, "link": cmdLink, "foreign": cmdForeign, "down": cmdDown, "refusing": cmdRefusing,
 		},
 	})
 }
@@ -115,6 +115,7 @@ func cmdDesk(ts *testscript.TestScript, neg bool, args []string) {
 		srv.Start()
 	}
 	ts.Defer(srv.Close)
+	d.stop = srv.Close
 	useServer(ts, name, srv.URL)
 }
 
@@ -144,6 +145,20 @@ func rule(s string) string {
 	}
 	b, _ := json.Marshal(r)
 	return string(b)
+}
+
+// down NAME ends a server.
+func cmdDown(ts *testscript.TestScript, neg bool, args []string) {
+	ts.Value(serversKey{}).(map[string]*desk)[args[0]].stop()
+}
+
+// refusing NAME takes the grants of a server's caller away.
+func cmdRefusing(ts *testscript.TestScript, neg bool, args []string) {
+	d := ts.Value(serversKey{}).(map[string]*desk)[args[0]]
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.rules = nil
+	d.start()
 }
 
 // visits NAME TEXT… checks the requests that a desk saw, in order, since the

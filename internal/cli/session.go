@@ -45,6 +45,16 @@ func (t *tka) connect(ctx context.Context, cluster string) (*link, error) {
 	return l, err
 }
 
+// approach is connect, and takes a refusal for an answer too, which it returns
+// beside: of the server that is meant, if its key is known.
+func (t *tka) approach(ctx context.Context, cluster string) (l *link, denied *fault, err error) {
+	l, err = t.connect(ctx, cluster)
+	if l != nil && l.denied != nil {
+		return l, l.denied, nil
+	}
+	return l, nil, err
+}
+
 // locate makes the way to the server that the flags, this machine's memory of
 // clusters and the settings name, in this order. It asks nothing yet.
 func (t *tka) locate(cluster string) (*link, error) {

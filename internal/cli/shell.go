@@ -164,8 +164,14 @@ func (t *tka) keepSignin(base string) {
 }
 
 // interruptible is ctx until a signal comes or the returned function is called.
+// That the whole program was told of the signal too is left out: it would be the
+// same signal twice, and the second one ends what the first one began.
 func (s *shellRun) interruptible(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancel(ctx)
+	deadline, limited := ctx.Deadline()
+	if !limited {
+		deadline = time.Now().Add(defaultTimeout)
+	}
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -309,7 +315,7 @@ func (s *shellRun) run() error {
 // It reports whether all is as it should be. What is said is said last: the
 // terminal may be gone.
 func (s *shellRun) leave(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), turnWait+revokeTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), turnWait+revokeTime) // the time limit was for signing in
 	defer cancel()
 	ctx, quiet := s.interruptible(ctx)
 	defer quiet()

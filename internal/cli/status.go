@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -15,8 +14,9 @@ func (t *tka) status(use string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   use,
 		Short: "Show the sign-in of this device",
-		Long: `Show who you are signed in as, with which role, where and until when. A sign-in that is
-still being made is a state, not an error; not being signed in is exit 3.`,
+		Long: `Show who you are signed in as, with which role, where and until when: to the cluster that
+is named, or to all that this machine signed in to. A sign-in that is still being made is a
+state, not an error; not being signed in is exit 3.`,
 		Example: "  tka status\n  tka status -o json",
 		Args:    arguments(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doStatus(cmd.Context(), cluster) },
@@ -31,6 +31,7 @@ type statusItem struct {
 	meta
 	signin.Status
 	Server string `json:"server"`
+	Error  string `json:"error,omitempty"` // why the state is not known
 }
 
 type statusList struct {
@@ -39,22 +40,46 @@ type statusList struct {
 }
 
 func (t *tka) doStatus(ctx context.Context, cluster string) error {
-	l, err := t.connect(ctx, cluster)
+	k, err := t.known()
 	if err != nil {
 		return err
+	}
+	chosen := 0
+	for _, s := range k.Servers {
+		if s.Chosen {
+			chosen++
+		}
+	}
+	if cluster == "" && t.server == "" && chosen > 1 {
+		return t.statusAll(ctx)
+	}
+	it, err := t.statusOf(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	return t.showStatus(statusList{kind("SigninList"), []statusItem{it}})
+}
+
+// statusOf is the sign-in to one cluster.
+func (t *tka) statusOf(ctx context.Context, cluster string) (statusItem, error) {
+	l, err := t.connect(ctx, cluster)
+	if err != nil {
+		return statusItem{}, err
 	}
 	st, err := call(ctx, l, signin.Read, signin.ReadRequest{})
 	if err != nil {
-		return err
+		return statusItem{}, err
 	}
 	st.Namespaces, st.MissingNamespaces = list(st.Namespaces), list(st.MissingNamespaces)
-	return t.showStatus(statusList{kind("SigninList"), []statusItem{{kind("Signin"), st, l.base}}})
+	return statusItem{meta: kind("Signin"), Status: st, Server: l.base}, nil
 }
 
 func (t *tka) showStatus(l statusList) error {
 	var names []string
 	for _, it := range l.Items {
-		names = append(names, "signin/"+it.Name)
+		if it.Name != "" {
+			names = append(names, "signin/"+it.Name)
+		}
 	}
 	return t.show(answer{object: l, names: names, table: func(wide bool) {
 		header := []string{"CLUSTER", "USER", "ROLE", "NAMESPACES", "STATE", "LEFT"}
@@ -63,15 +88,14 @@ func (t *tka) showStatus(l statusList) error {
 		}
 		var rows [][]cell
 		for _, it := range l.Items {
-			left := "unknown"
-			if at, err := time.Parse(time.RFC3339, it.Until); err == nil {
-				left = short(max(0, at.Sub(t.Now())))
-			}
 			namespaces := whole(it.Namespaces)
-			if len(it.Namespaces) == 0 {
+			switch {
+			case it.Name == "":
+				namespaces = ""
+			case len(it.Namespaces) == 0:
 				namespaces = "all"
 			}
-			row := append(plain(it.Cluster, it.Username, it.Role, namespaces), cell{string(it.State), stateColor(it.State)}, cell{text: left})
+			row := append(plain(it.Cluster, it.Username, it.Role, namespaces), cell{string(it.State), stateColor(it.State)}, cell{text: t.left(it.Status)})
 			if wide {
 				row = append(row, plain(it.Until, it.Device, it.Server, it.Name)...)
 			}
@@ -79,6 +103,9 @@ func (t *tka) showStatus(l statusList) error {
 		}
 		t.writeTable(t.Out, header, rows)
 		for _, it := range l.Items {
+			if it.Error != "" {
+				t.warn("%s: %s", it.Cluster, it.Error)
+			}
 			if len(it.MissingNamespaces) > 0 {
 				t.hint("Not there in %s: %s.", it.Cluster, whole(it.MissingNamespaces))
 			}
@@ -92,6 +119,8 @@ func stateColor(s signin.State) color {
 		return green
 	case signin.Pending, signin.Ending:
 		return yellow
+	case "none":
+		return ""
 	}
 	return red
 }

@@ -76,6 +76,31 @@ func (k Files) ClusterOf(context string) (cluster string, ours bool) {
 	return pluginOf(entry)
 }
 
+// Entry returns the entry of ours that has a name, as it is written.
+func (k Files) Entry(name string) (e Entry, ours bool) {
+	_, user := k.find(usersList, name)
+	if user == nil {
+		return e, false
+	}
+	cluster, ours := pluginOf(user)
+	if _, context := k.find(contextsList, name); !ours || context == nil {
+		return e, false
+	}
+	exec := yamltree.Child(user, "exec")
+	e = Entry{Cluster: cluster, Name: name, Command: yamltree.Child(exec, "command").Value}
+	for _, arg := range yamltree.Child(exec, "args").Content {
+		e.Args = append(e.Args, arg.Value)
+	}
+	_, body := k.find(clustersList, name)
+	if server := yamltree.Child(body, "server"); server != nil {
+		e.Server = server.Value
+	}
+	if ca := yamltree.Child(body, "certificate-authority-data"); ca != nil {
+		e.CA, _ = base64.StdEncoding.DecodeString(ca.Value) // what is no base64 is no authority
+	}
+	return e, true
+}
+
 // SameCA reports whether the cluster entry of a name has the authority ca, or
 // there is no such entry, or none in it.
 func (k Files) SameCA(name string, ca []byte) bool {
@@ -102,7 +127,8 @@ func (k Files) find(s section, name string) (*file, *yaml.Node) {
 	return nil, nil
 }
 
-func (k Files) current() string {
+// Current is the current context, "" if there is none.
+func (k Files) Current() string {
 	for _, f := range k {
 		if c := f.current(); c != "" {
 			return c
@@ -148,7 +174,7 @@ func (k Files) Merge(a Entry, use bool) error {
 	cmp.Or(cf, home).put(clustersList, a.Name, a.clusterOver(cluster))
 	cmp.Or(uf, home).put(usersList, a.Name, a.user())
 	cmp.Or(xf, home).put(contextsList, a.Name, a.contextOver(context))
-	if use || k.current() == "" {
+	if use || k.Current() == "" {
 		home.setCurrent(a.Name)
 	}
 	return nil

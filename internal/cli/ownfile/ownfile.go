@@ -121,6 +121,15 @@ func LockAll(ctx context.Context, paths []string) (*Lock, error) {
 	return l, nil
 }
 
+// StaleLock is the lock of a file, if a program that died left it, or "".
+func StaleLock(path string) string {
+	st, err := os.Lstat(path + lockSuffix)
+	if err != nil || time.Since(st.ModTime()) <= lockStale {
+		return ""
+	}
+	return path + lockSuffix
+}
+
 func (l *Lock) take(ctx context.Context, name string) error {
 	wait, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()

@@ -1,0 +1,232 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// atOnce is how many clusters are asked at the same time.
+const atOnce = 8
+
+// A lockedWriter is written to by several at once, a line at a time.
+type lockedWriter struct {
+	mu sync.Mutex
+	io.Writer
+}
+
+func (w *lockedWriter) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.Writer.Write(b)
+}
+
+// eachCluster does something for each cluster that this machine signed in to, and
+// returns what became of each.
+func eachCluster[T any](ctx context.Context, t *tka, do func(ctx context.Context, one *tka, cluster string) (T, error)) ([]outcome[T], error) {
+	k, err := t.known()
+	if err != nil {
+		return nil, err
+	}
+	var all []outcome[T]
+	for _, s := range k.Servers {
+		if s.Chosen {
+			all = append(all, outcome[T]{Cluster: s.Cluster, Server: s.URL})
+		}
+	}
+	errs := &lockedWriter{Writer: t.Err}
+	turns := make(chan struct{}, atOnce)
+	var wg sync.WaitGroup
+	for i := range all {
+		one := *t // its own link and flags
+		one.Err = errs
+		wg.Go(func() {
+			turns <- struct{}{}
+			defer func() { <-turns }()
+			all[i].value, all[i].err = do(ctx, &one, all[i].Cluster)
+		})
+	}
+	wg.Wait()
+	return all, nil
+}
+
+// An outcome is what became of one cluster of several.
+type outcome[T any] struct {
+	Cluster, Server string
+	value           T
+	err             error
+}
+
+// commonCode is the code of several outcomes: 0 only if all went well, the common
+// one if all failed alike.
+func commonCode[T any](all []outcome[T]) int {
+	code := exitDone
+	for i, o := range all {
+		c := exitCode(o.err)
+		switch {
+		case i == 0:
+			code = c
+		case c != code:
+			return exitFailed
+		}
+	}
+	return code
+}
+
+func sentence(err error) string {
+	if f, ok := errors.AsType[*fault](err); ok {
+		return f.message
+	}
+	return fmt.Sprint(err)
+}
+
+// ended is nil for the code 0, and what ends the program with it otherwise.
+func ended(code int) error {
+	if code == exitDone {
+		return nil
+	}
+	return childCode(code)
+}
+
+// errNoClusters is for --all on a machine that never signed in.
+func errNoClusters() error {
+	return fail(exitFailed, "This machine knows no cluster that it signed in to").try("tka login --server NAME")
+}
+
+// loginAll signs in to every cluster that this machine knows. Clusters that it
+// could learn of from its servers come with their list of members.
+func (t *tka) loginAll(ctx context.Context, lf loginFlags, set *settings) error {
+	all, err := eachCluster(ctx, t, func(ctx context.Context, one *tka, cluster string) (loginResult, error) {
+		lf := lf
+		lf.cluster = cluster
+		res, _, err := one.loginTo(ctx, lf, set)
+		return res, err
+	})
+	if err != nil {
+		return err
+	}
+	if len(all) == 0 {
+		return errNoClusters()
+	}
+	type item struct {
+		loginResult
+		Error string `json:"error"`
+	}
+	list := struct {
+		meta
+		Items []item `json:"items"`
+	}{meta: kind("LoginList"), Items: []item{}}
+	var names []string
+	var rows [][]cell
+	for _, o := range all {
+		it := item{loginResult: o.value}
+		it.meta, it.Cluster, it.Server = kind("Login"), o.Cluster, o.Server
+		if o.err != nil {
+			it.Error = sentence(o.err)
+			it.Namespaces, it.MissingNamespaces, it.Kubeconfig = []string{}, []string{}, []string{}
+			rows = append(rows, append(plain(o.Cluster, "", ""), cell{"failed", red}, cell{text: it.Error}))
+		} else {
+			names = append(names, it.Context)
+			rows = append(rows, append(plain(o.Cluster, it.Username, it.Role), cell{"ready", green}, cell{text: "until " + t.moment(it.Until)}))
+		}
+		list.Items = append(list.Items, it)
+	}
+	err = t.show(answer{object: list, names: names, table: func(bool) {
+		t.writeTable(t.Out, []string{"CLUSTER", "USER", "ROLE", "STATE", ""}, rows)
+	}})
+	if err != nil {
+		return err
+	}
+	return ended(commonCode(all))
+}
+
+// logoutAll signs out of every cluster that this machine knows.
+func (t *tka) logoutAll(ctx context.Context, dryRun bool) error {
+	all, err := eachCluster(ctx, t, func(ctx context.Context, one *tka, cluster string) (logoutResult, error) {
+		return one.logoutOf(ctx, cluster, dryRun)
+	})
+	if err != nil {
+		return err
+	}
+	type item struct {
+		logoutResult
+		Error string `json:"error"`
+	}
+	items := struct {
+		meta
+		Items []item `json:"items"`
+	}{meta: kind("LogoutList"), Items: []item{}}
+	var names []string
+	for _, o := range all {
+		it := item{logoutResult: o.value}
+		it.meta, it.Cluster, it.Server = kind("Logout"), o.Cluster, o.Server
+		it.Removed, it.Kubeconfig = list(it.Removed), list(it.Kubeconfig)
+		if o.err != nil {
+			it.Error = sentence(o.err)
+		}
+		names = append(names, it.Removed...)
+		items.Items = append(items.Items, it)
+	}
+	err = t.show(answer{object: items, names: names, table: func(bool) {
+		for _, it := range items.Items {
+			if it.Error != "" {
+				fmt.Fprintln(t.Out, safe(fmt.Sprintf("Not signed out of %s: %s", it.Cluster, it.Error)))
+				continue
+			}
+			t.tellLogout(it.logoutResult)
+		}
+	}})
+	if err != nil {
+		return err
+	}
+	return ended(commonCode(all))
+}
+
+// statusAll shows the sign-ins to all clusters that this machine knows. Not being
+// signed in to some is a state; to none, it is exit 3.
+func (t *tka) statusAll(ctx context.Context) error {
+	all, err := eachCluster(ctx, t, func(ctx context.Context, one *tka, cluster string) (statusItem, error) {
+		return one.statusOf(ctx, cluster)
+	})
+	if err != nil {
+		return err
+	}
+	items := statusList{meta: kind("SigninList"), Items: []statusItem{}}
+	none := 0
+	for i, o := range all {
+		it := o.value
+		switch {
+		case notSignedIn(o.err):
+			none++
+			it = statusItem{meta: kind("Signin"), Server: o.Server}
+			it.Cluster, it.State = o.Cluster, "none"
+			all[i].err = nil
+		case o.err != nil:
+			it = statusItem{meta: kind("Signin"), Server: o.Server, Error: sentence(o.err)}
+			it.Cluster, it.State = o.Cluster, "unknown"
+		}
+		it.Namespaces, it.MissingNamespaces = list(it.Namespaces), list(it.MissingNamespaces)
+		items.Items = append(items.Items, it)
+	}
+	if err := t.showStatus(items); err != nil {
+		return err
+	}
+	if none == len(all) {
+		return childCode(exitRefused)
+	}
+	return ended(commonCode(all))
+}
+
+// left is what is left until the end of a sign-in, for people.
+func (t *tka) left(st signin.Status) string {
+	at, err := time.Parse(time.RFC3339, st.Until)
+	if err != nil {
+		return ""
+	}
+	return short(max(0, at.Sub(t.Now())))
+}

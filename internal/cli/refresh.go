@@ -1,0 +1,56 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+func (t *tka) refresh() *cobra.Command {
+	lf := loginFlags{refresh: true}
+	cmd := &cobra.Command{
+		Use:     "refresh",
+		Aliases: []string{"reauthenticate", "reauth"},
+		Short:   "Extend the sign-in of this device, or sign in again",
+		Long: `Extend the sign-in of this device: same role, same namespaces, a later end. One that has
+ended is made again, with the role and the namespaces that this machine used last.`,
+		Example: "  tka refresh\n  tka refresh --for 1h --cluster prod-eu",
+		Args:    arguments(0, 0, ""),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doLogin(cmd.Context(), lf) },
+	}
+	cmd.Flags().DurationVar(&lf.period, "for", 0, "how long from now, such as 30m or 8h (default: as long as the role is granted for)")
+	cmd.Flags().StringVar(&lf.cluster, "cluster", "", "cluster, among those that this machine knows")
+	t.complete(cmd, "cluster", t.clusterNames)
+	return cmd
+}
+
+// again is what to ask for to have what there is, or was last.
+func (t *tka) again(ctx context.Context, l *link, lf loginFlags, set *settings) (loginFlags, error) {
+	st, err := call(ctx, l, signin.Read, signin.ReadRequest{})
+	p, ok := errors.AsType[*problem.Error](err)
+	switch {
+	case err == nil && st.State != signin.Ended && st.State != signin.Ending:
+		lf.role, lf.namespaces = st.Role, st.Namespaces
+	case err == nil, ok && p.Code == problem.NotSignedIn:
+		k, kerr := t.known()
+		if kerr != nil {
+			return lf, kerr
+		}
+		last, _ := k.at(l.base)
+		lf.role, lf.namespaces = last.Role, last.Namespaces
+	default:
+		return lf, err
+	}
+	files, err := t.readKube()
+	if err != nil {
+		return lf, err
+	}
+	entry, _ := files.Entry(set.Prefix + l.info.Name)
+	lf.auto = slices.Contains(entry.Args, signInFlag)
+	return lf, nil
+}
