@@ -57,7 +57,7 @@ func TestID04_NoCapability(t *testing.T) {
 			s.waitGranted(t, p) // the control: and so that the change can be seen to arrive
 			s.setPolicy(t, near)
 			eventually(t, soon, what, func() bool { return s.ask(t, p, "GET", api+"/login", "").code() == problem.NoCapability })
-			for _, rt := range routes() {
+			for _, rt := range guarded() {
 				method, path := split(rt)
 				if e := s.refusedWith(t, p, method, path, problem.NoCapability); e.Actor.Login != "judy@example.com" {
 					t.Errorf("%s: recorded as %+v", rt.Pattern, e.Actor)
@@ -139,7 +139,7 @@ func TestID05_MalformedRules(t *testing.T) {
 				t.Errorf("%s: %.300v after %v", what, a, took)
 				continue
 			}
-			for _, rt := range routes() {
+			for _, rt := range guarded() {
 				method, path := split(rt)
 				ans, e := s.refused(t, what+", "+rt.Pattern, a.code(), func() answer { return s.ask(t, p, method, path, "") })
 				if !huge && !strings.Contains(ans.Problem.Message, "Rule ") || len(ans.Body) > 2000 || len(e.Error) > 1000 {
@@ -306,7 +306,7 @@ func TestID13_NamesThatCollide(t *testing.T) {
 	first := s.signins(t, "alice@a.com")[0]
 	for _, login := range logins[1:] {
 		p := people[login]
-		if st, err := signin.Read.Call(t.Context(), p.Client(), signin.ReadRequest{}); err != nil || st.Username != login || st.Name != statuses[login].Name {
+		if st, err := signin.Read.Call(t.Context(), s.client(p), signin.ReadRequest{}); err != nil || st.Username != login || st.Name != statuses[login].Name {
 			t.Errorf("%s reads %+v, %v", login, st, err)
 		}
 		s.logout(t, p)
@@ -335,7 +335,7 @@ func TestID13_NamesThatCollide(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, soon, "the guest is refused", func() bool { return s.ask(t, guest, "GET", api+"/login", "").code() == problem.ForeignNode })
-		for _, rt := range routes() {
+		for _, rt := range guarded() {
 			method, path := split(rt)
 			s.refusedWith(t, guest, method, path, problem.ForeignNode)
 		}

@@ -28,17 +28,25 @@ const api = signin.Base
 // routes are the operations that the access server registers.
 func routes() []door.Route { return new(signin.Desk).Routes() }
 
+// guarded are those of routes that need a grant: all but the one that tells
+// callers what the server sees of them.
+func guarded() []door.Route {
+	return slices.DeleteFunc(routes(), func(rt door.Route) bool { return rt.Verb == access.Whoami })
+}
+
 // split divides a route's pattern into method and path.
 func split(rt door.Route) (method, path string) {
 	method, path, _ = strings.Cut(rt.Pattern, " ")
 	return method, path
 }
 
-// own names are those by which the access server goes, as its log says.
-func (s *system) serverNames(t *testing.T) []string {
+// serverNames are those by which the access server goes.
+func (s *system) serverNames(t *testing.T) []string { return servingNames(t, s.Access) }
+
+// servingNames are those by which an access server goes, as its log says.
+func servingNames(t *testing.T, p *rig.Process) (names []string) {
 	t.Helper()
-	var names []string
-	for _, line := range strings.Split(s.Access.Output(), "\n") {
+	for _, line := range strings.Split(p.Output(), "\n") {
 		if strings.Contains(line, `"access is serving"`) {
 			var said struct{ Names []string }
 			decode(t, line, &said)
@@ -112,12 +120,29 @@ func (w *wire) rest() (answers []answer, closed bool) {
 // our address, is told apart by the name it still asks for: on every method,
 // before anybody is asked who is calling.
 //
-// Guard: door.(*visit).checkHost.
+// Guard: door.(*visit).checkHost; for probes health.ownHost.
 func TestID09_HostIsOneOfOurNames(t *testing.T) {
 	s := start(t)
 	alice, bob := s.alice(t), s.bob(t)
 	names := s.serverNames(t)
 	bobs, _ := bob.Node.TailscaleIPs()
+	for _, p := range []*rig.Process{s.Access, s.Operator} {
+		at := s.probes(t, p)
+		for _, path := range probePaths {
+			for _, method := range []string{"GET", "HEAD", "POST", "OPTIONS"} {
+				for _, host := range []string{"evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "evil.svc.example", "svc", names[0]} {
+					if a := rawProbe(t, at, method+" "+path+" HTTP/1.1\r\nHost: "+host+"\r\nConnection: close\r\n\r\n"); a.Status != http.StatusMisdirectedRequest {
+						t.Errorf("probes: %s %s with Host %q: %v", method, path, host, a)
+					}
+				}
+			}
+			for _, host := range []string{"localhost", "127.0.0.1", "[::1]:8080", "tailplane-access.tailplane-system.svc"} {
+				if a := rawProbe(t, at, "GET "+path+" HTTP/1.1\r\nHost: "+host+"\r\nConnection: close\r\n\r\n"); a.Status != http.StatusOK {
+					t.Errorf("probes: GET %s with Host %q: %.200v", path, host, a)
+				}
+			}
+		}
+	}
 	foreign := []string{
 		"evil.example", "tka.evil.example", names[0] + ".evil.example", "tka.tiny.ts.net@evil.example", "evil" + names[0],
 		"localhost", "127.0.0.1", "[::1]", "0.0.0.0", bobs.String(), "bob-laptop." + s.Net.Suffix(), s.Net.Suffix(),
@@ -236,12 +261,17 @@ func TestID07_HeadersNameNobody(t *testing.T) {
 		"with an empty second": slices.Concat(asAlice, identityHeaders("", "")),
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, rt := range routes() {
+			for _, rt := range guarded() {
 				method, path := split(rt)
 				e := s.refusedWith(t, bob, method, path, problem.NoCapability, forged...)
 				if e.Actor.Login != "bob@example.com" || !strings.HasPrefix(e.Actor.Node, "bob-laptop.") {
 					t.Errorf("%s: recorded as %+v", rt.Pattern, e.Actor)
 				}
+			}
+			var seen signin.Whoami
+			decode(t, s.ask(t, bob, "GET", api+"/whoami", "", forged...).Body, &seen)
+			if seen.Caller.Login != "bob@example.com" || len(seen.Rules) > 0 || seen.Decision.Allowed {
+				t.Errorf("bob is seen as %+v", seen)
 			}
 		})
 	}
@@ -261,7 +291,7 @@ func TestID07_HeadersNameNobody(t *testing.T) {
 		if len(stored) != 1 || len(s.signins(t, "root@example.com")) != 0 || stored[0].Spec.Device.ID == "" || !strings.HasPrefix(stored[0].Spec.Device.Name, "alice-laptop.") {
 			t.Errorf("stored: %+v", stored)
 		}
-		asked := m.requests(t, accessAccount)
+		asked, carried := m.bodies(t, accessAccount), 0
 		if len(asked) < 3 { // read, create, token
 			t.Fatalf("the API server was asked %v", asked)
 		}
@@ -270,6 +300,12 @@ func TestID07_HeadersNameNobody(t *testing.T) {
 			if k.ImpersonatedUser != nil || !slices.Equal(k.SourceIPs, []string{"127.0.0.1"}) || strings.Contains(k.UserAgent, "root") || strings.Contains(string(k.RequestObject), "root@") {
 				t.Errorf("the API server was told %+v", k)
 			}
+			if strings.Contains(string(k.RequestObject), "alice@example.com") {
+				carried++
+			}
+		}
+		if carried == 0 {
+			t.Error("no request carried who is calling: this test shows nothing")
 		}
 		for _, e := range m.entries(t) {
 			if e.Actor.Login != "alice@example.com" {
@@ -347,33 +383,44 @@ func TestID08_NoHeaderModeAndNoOtherListener(t *testing.T) {
 		}
 	}
 
-	// Another process of the machine. All that listens is Tailscale's own peer API,
-	// which answers to nobody that is no peer.
+	// Another process of the machine. What listens there is Tailscale's own peer API,
+	// which answers to nobody that is no peer, and probes, which know nobody.
 	aliceIP, _ := alice.Node.TailscaleIPs()
 	forged := identityHeaders("alice@example.com", aliceIP.String())
 	m := s.mark(t)
+	seen := 0
 	for _, p := range []*rig.Process{s.Access, s.Operator} {
+		probes := s.probes(t, p)
 		for _, port := range listening(t, p.PID()) {
+			at := fmt.Sprintf("127.0.0.1:%d", port)
+			if at == probes {
+				seen++
+			}
 			for _, scheme := range []string{"http", "https"} {
 				for _, rt := range routes() {
 					method, path := split(rt)
 					req := s.newRequest(t, method, path, "", forged...)
-					req.URL.Scheme, req.URL.Host = scheme, fmt.Sprintf("127.0.0.1:%d", port)
+					req.URL.Scheme, req.URL.Host, req.Host = scheme, at, at
 					hc := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
 					res, err := hc.Do(req)
-					if err == nil {
-						a := readAnswer(t, res)
-						t.Errorf("process %d answers on port %d of this machine: %v", p.PID(), port, a)
+					if err != nil {
+						continue
+					}
+					if a := readAnswer(t, res); at != probes || a.Status != http.StatusNotFound {
+						t.Errorf("process %d answers to %s on port %d of this machine: %v", p.PID(), rt.Pattern, port, a)
 					}
 				}
 			}
 		}
 	}
+	if seen != 2 {
+		t.Errorf("%d listeners of probes are known, of 2 processes", seen)
+	}
 	if e, asked := m.entries(t), m.requests(t, accessAccount); len(e)+len(asked) > 0 {
 		t.Errorf("a visit came by another way than the tailnet: %+v, %v", e, asked)
 	}
 	// Another node of the tailnet is itself, whatever it says.
-	for _, rt := range routes() {
+	for _, rt := range guarded() {
 		method, path := split(rt)
 		if e := s.refusedWith(t, bob, method, path, problem.NoCapability, forged...); e.Actor.Login != "bob@example.com" {
 			t.Errorf("%s: recorded as %+v", rt.Pattern, e.Actor)
@@ -388,7 +435,7 @@ func TestID08_NoHeaderModeAndNoOtherListener(t *testing.T) {
 // route, reading too, since a GET makes a token; and no answer ever lets another
 // site read it.
 //
-// Guard: door.checkSite.
+// Guard: door.checkSite; for probes health.(*Listener).Handler.
 func TestID10_CrossSite(t *testing.T) {
 	s := start(t)
 	alice := s.alice(t)
@@ -436,9 +483,20 @@ func TestID10_CrossSite(t *testing.T) {
 			m := s.mark(t)
 			req := s.newRequest(t, "POST", path, `{"role":"view"}`)
 			req.Header.Set("Content-Type", form)
-			a := do(t, alice.HTTP(), req)
+			a := do(t, s.http(alice), req)
 			if w := m.writes(t, accessAccount); a.code() != problem.MediaType || len(w) > 0 {
 				t.Errorf("%s as %s: %v, wrote %v", path, form, a, w)
+			}
+		}
+	}
+	for _, p := range []*rig.Process{s.Access, s.Operator} {
+		for _, path := range probePaths {
+			for _, site := range []string{"cross-site", "same-site", "trust-me"} {
+				a := rawProbe(t, s.probes(t, p), "GET "+path+" HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: "+site+"\r\nOrigin: https://evil.example\r\nConnection: close\r\n\r\n")
+				if a.Status != http.StatusForbidden {
+					t.Errorf("probes: GET %s from %s: %.200v", path, site, a)
+				}
+				noCORS("probes", a)
 			}
 		}
 	}
@@ -475,14 +533,13 @@ func TestID11_PathsAreExact(t *testing.T) {
 	alice, bob := s.alice(t), s.bob(t)
 	host := "tka." + s.Net.Suffix()
 	spell := func(path string) []string {
-		last := path[strings.LastIndexByte(path, '/')+1:]
+		first, last := path[:strings.IndexByte(path[1:]+"/", '/')+1], path[strings.LastIndexByte(path, '/')+1:]
 		return []string{
 			"/" + path, "//" + host + path, path + "/", path + "//", path + "/.", path + ".", path + "..", path + "/..", path + "X", path + "/x", path + ".json", path + "%00", path + "%20", path + "%0a",
 			path + ";x", path + ";x=1", path + "%3Bx", path + "%3f", path + "%3Fwait=1s", path + "%23", path + "%2f", path + "%2F", path + "%2e", path + "%2e%2e",
-			strings.Replace(path, "/api", "/api/../api", 1), strings.Replace(path, "/api", "/healthz/../api", 1), strings.Replace(path, "/api", "/./api", 1),
-			strings.Replace(path, "/api", "//api", 1), strings.Replace(path, "/api/", "/api//", 1), strings.Replace(path, "/api/", "/api%2f", 1), strings.Replace(path, "/api/", "/api\\", 1),
-			strings.Replace(path, "/api/", "/api/%2e/", 1), strings.Replace(path, "/api/", "/api/%2e%2e/api/", 1), strings.Replace(path, "/api/", "/api/%252e%252e/", 1),
-			strings.ToUpper(path), strings.Replace(path, "/api", "/API", 1), strings.Replace(path, "v1alpha1", "V1alpha1", 1), path + "%E2%80%8B", strings.Replace(path, "api", "ａpi", 1),
+			first + "/.." + path, "/healthz/.." + path, "/." + path, "/x/../" + path, "/%2e" + path, first + "/%2e%2e" + path, "/%252e%252e" + path,
+			strings.Replace(path, "/api/", "/api//", 1) + "/", "/" + strings.Replace(path[1:], "/", "%2f", 1) + "%2f", strings.Replace(path, "/", "\\", 1), "/\\" + path[1:],
+			strings.ToUpper(path), "/" + strings.ToUpper(path[1:2]) + path[2:], path + "%E2%80%8B", "/ａ" + path[2:],
 			strings.Replace(path, last, "%"+fmt.Sprintf("%02x", last[0])+last[1:], 1), // the same letter, encoded: the same path
 			api + "/../healthz", "/healthz/.." + path, "/..;" + path, "/public/%2e%2e" + path, "", "*", "/", "/api", api, api + "/", "/healthz", "/livez", "/readyz", "/metrics", "/swagger", "/debug/pprof/",
 		}
@@ -509,6 +566,7 @@ func TestID11_PathsAreExact(t *testing.T) {
 					}
 				case !exact:
 					t.Errorf("%s %q: %v, recorded %+v", method, spelt, a, entries)
+				case p == bob && rt.Verb == access.Whoami && a.Status == http.StatusOK:
 				case p == bob && (a.code() != problem.NoCapability || len(asked) > 0):
 					t.Errorf("%s %q by bob: %v, the API server was asked %v", method, spelt, a, asked)
 				}
@@ -522,10 +580,26 @@ func TestID11_PathsAreExact(t *testing.T) {
 		}
 		s.logout(t, alice)
 		// The control.
-		if a := s.ask(t, bob, method, path, ""); a.code() != problem.NoCapability {
+		if a := s.ask(t, bob, method, path, ""); a.code() != problem.NoCapability && rt.Verb != access.Whoami {
 			t.Errorf("%s by bob: %v", rt.Pattern, a)
 		}
 	}
+	t.Run("probes", func(t *testing.T) {
+		for _, p := range []*rig.Process{s.Access, s.Operator} {
+			for _, path := range probePaths {
+				for _, spelt := range spell(path) {
+					a := rawProbe(t, s.probes(t, p), "GET "+spelt+" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+					exact := spelt == path || slices.Contains(probePaths, spelt) || strings.Contains(spelt, "%"+fmt.Sprintf("%02x", path[1]))
+					if a.Status != http.StatusBadRequest && a.Status != http.StatusNotFound && !(exact && a.Status == http.StatusOK) {
+						t.Errorf("GET %q: %.200v", spelt, a)
+					}
+				}
+				if a := rawProbe(t, s.probes(t, p), "GET "+path+" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"); a.Status != http.StatusOK {
+					t.Errorf("GET %s: %.200v", path, a)
+				}
+			}
+		}
+	})
 }
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -538,7 +612,7 @@ var update = flag.Bool("update", false, "write the golden files")
 // access.Decide, whose default is to refuse.
 func TestID12_EveryRouteIsDecided(t *testing.T) {
 	s := start(t)
-	s.onlyTheTailnet(t)
+	s.onlyTheseListeners(t)
 	s.setPolicy(t, grant("mallory@example.com", `{"role": "view", "period": "8h", "namespace": ["shop"]}`),
 		grant("erin@example.com", `{"role": "view", "period": "8h"}, {"role": "edit", "period": "1h"}`),
 		grant("guest@example.com", `{"role": "view", "period": "8h"}`),
@@ -600,6 +674,20 @@ func TestID12_EveryRouteIsDecided(t *testing.T) {
 			fmt.Fprintf(&got, "%-17s %-32s %d %s\n", persona.name, pattern, a.Status, code)
 		}
 		s.logout(t, persona.p)
+	}
+	var probes []string
+	for _, p := range []*rig.Process{s.Access, s.Operator} {
+		var text strings.Builder
+		for _, path := range slices.Concat(probePaths, []string{"/", "/healthz", "/debug/pprof/", "/debug/vars", "/config", "/swagger", api + "/login", api + "/whoami"}) {
+			for _, method := range []string{"GET", "POST", "DELETE"} {
+				a := rawProbe(t, s.probes(t, p), method+" "+path+" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+				fmt.Fprintf(&text, "%-17s %-32s %d\n", "anybody, probes", method+" "+path, a.Status)
+			}
+		}
+		probes = append(probes, text.String())
+	}
+	if got.WriteString(probes[0]); probes[0] != probes[1] {
+		t.Errorf("the probes of access and operator differ:\n%s\n%s", probes[0], probes[1])
 	}
 	const golden = "testdata/roles.golden"
 	text := strings.ReplaceAll(got.String(), " \n", "\n")

@@ -2,6 +2,8 @@ package attack
 
 import (
 	"bufio"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,6 +12,8 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/tailplane/tailplane/test/rig"
 )
 
 // listening returns the TCP ports on which a process listens on this machine.
@@ -52,9 +56,44 @@ func listening(t *testing.T, pid int) (ports []int) {
 	return ports
 }
 
-// onlyTheTailnet fails when the program's settings, as it prints them itself, have
-// grown a listener that these tests do not drive yet.
-func (s *system) onlyTheTailnet(t *testing.T) {
+// probePaths are what the listener of probes has.
+var probePaths = []string{"/livez", "/readyz", "/metrics"}
+
+// probes is where a process answers probes.
+func (s *system) probes(t *testing.T, p *rig.Process) string {
+	t.Helper()
+	for _, line := range strings.Split(p.Output(), "\n") {
+		if strings.Contains(line, `"health is served"`) {
+			var said struct{ Address string }
+			decode(t, line, &said)
+			return said.Address
+		}
+	}
+	t.Fatalf("%v does not say where it answers probes", p.Args[1])
+	return ""
+}
+
+// rawProbe sends bytes to a listener on this machine and reads the one answer.
+func rawProbe(t *testing.T, addr, raw string) answer {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	w := &wire{t, conn, bufio.NewReader(conn)}
+	w.send(raw)
+	method, _, _ := strings.Cut(raw, " ")
+	res, err := http.ReadResponse(w.r, &http.Request{Method: method})
+	if err != nil {
+		t.Fatalf("%q: %v", raw, err)
+	}
+	return readAnswer(t, res)
+}
+
+// onlyTheseListeners fails when the program's settings, as it prints them itself,
+// have grown a listener that these tests do not drive yet.
+func (s *system) onlyTheseListeners(t *testing.T) {
 	t.Helper()
 	res, err := s.alice(t).Run(t.Context(), "tailplaned", "config", "--config", filepath.Join(s.Dir, "access", "config.yaml"))
 	if err != nil || res.Exit != 0 {
@@ -77,7 +116,8 @@ func (s *system) onlyTheTailnet(t *testing.T) {
 		}
 	}
 	walk("", settings)
-	if !slices.Equal(found, []string{"tailnet.port"}) {
-		t.Errorf("the program listens by the settings %v; these tests drive tailnet.port only", found)
+	slices.Sort(found)
+	if !slices.Equal(found, []string{"health", "tailnet.port"}) {
+		t.Errorf("the program listens by the settings %v; these tests drive the tailnet's port and probes", found)
 	}
 }

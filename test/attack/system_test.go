@@ -25,6 +25,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -33,6 +34,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -99,6 +101,22 @@ type system struct {
 
 	mu     sync.Mutex
 	people map[string]*rig.Person // by host
+	speak  map[*rig.Person]*http.Client
+}
+
+// http is p's client: one, as the server bounds a device's connections.
+func (s *system) http(p *rig.Person) *http.Client {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.speak[p] == nil {
+		s.speak[p] = p.HTTP()
+	}
+	return s.speak[p]
+}
+
+// client is p's end of the operations.
+func (s *system) client(p *rig.Person) door.Client {
+	return door.Client{HTTP: s.http(p), Base: s.Server()}
 }
 
 // shared is the system of all tests that leave it as they found it.
@@ -110,8 +128,15 @@ var shared struct {
 
 func TestMain(m *testing.M) {
 	tailnettest.Quiet()
+	ctrllog.SetLogger(logr.Discard()) // of clients, which say nothing that a test does not
 	code := m.Run()
 	if s := shared.system; s != nil {
+		if code != 0 { // what the programs said, for whoever looks for the reason
+			for _, p := range []*rig.Process{s.Access, s.Operator} {
+				lines := strings.Split(p.Output(), "\n")
+				fmt.Fprintf(os.Stderr, "end of the log of %v:\n%s\n", p.Args[1], strings.Join(lines[max(0, len(lines)-40):], "\n"))
+			}
+		}
 		if err := s.close(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
@@ -152,7 +177,7 @@ func newSystem() (_ *system, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &system{asked: filepath.Join(dir, "kube-audit.jsonl"), people: map[string]*rig.Person{}}
+	s := &system{asked: filepath.Join(dir, "kube-audit.jsonl"), people: map[string]*rig.Person{}, speak: map[*rig.Person]*http.Client{}}
 	auditFile := filepath.Join(dir, "kube-audit.yaml")
 	if err := os.WriteFile(auditFile, []byte(auditPolicy), 0o600); err != nil {
 		return nil, err
@@ -263,12 +288,12 @@ func (s *system) bob(t *testing.T) *rig.Person {
 // login signs p in and waits until that is ready. The test's end signs p out.
 func (s *system) login(t *testing.T, p *rig.Person, req signin.LoginRequest) signin.Status {
 	t.Helper()
-	if _, err := signin.Login.Call(t.Context(), p.Client(), req); err != nil {
+	if _, err := signin.Login.Call(t.Context(), s.client(p), req); err != nil {
 		t.Fatalf("login: %v", err)
 	}
 	t.Cleanup(func() { s.logout(t, p) })
 	s.kubeconfig(t, p)
-	st, err := signin.Read.Call(t.Context(), p.Client(), signin.ReadRequest{})
+	st, err := signin.Read.Call(t.Context(), s.client(p), signin.ReadRequest{})
 	if err != nil {
 		t.Fatalf("read: %v", err)
 	}
@@ -281,7 +306,7 @@ func (s *system) kubeconfig(t *testing.T, p *rig.Person) signin.Kubeconfig {
 	var k signin.Kubeconfig
 	eventually(t, long, "the kubeconfig", func() bool {
 		var err error
-		k, err = signin.GetKubeconfig.Call(t.Context(), p.Client(), signin.KubeconfigRequest{Wait: door.Duration(20 * time.Second)})
+		k, err = signin.GetKubeconfig.Call(t.Context(), s.client(p), signin.KubeconfigRequest{Wait: door.Duration(20 * time.Second)})
 		if err != nil && problem.CodeOf(err) != problem.NotReady {
 			t.Fatalf("kubeconfig: %v", err)
 		}
@@ -297,7 +322,7 @@ func (s *system) logout(t *testing.T, p *rig.Person) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), long)
 	defer cancel()
 	for {
-		st, err := signin.Logout.Call(ctx, p.Client(), signin.LogoutRequest{Wait: door.Duration(20 * time.Second)})
+		st, err := signin.Logout.Call(ctx, s.client(p), signin.LogoutRequest{Wait: door.Duration(20 * time.Second)})
 		switch code := problem.CodeOf(err); {
 		case err == nil && st.State == signin.Ended, err != nil && code != problem.Internal && code != problem.Unavailable:
 			return
@@ -400,9 +425,7 @@ func readAnswer(t *testing.T, res *http.Response) answer {
 // ask is do for p.
 func (s *system) ask(t *testing.T, p *rig.Person, method, path, body string, headers ...string) answer {
 	t.Helper()
-	hc := p.HTTP()
-	defer hc.CloseIdleConnections()
-	return do(t, hc, s.newRequest(t, method, path, body, headers...))
+	return do(t, s.http(p), s.newRequest(t, method, path, body, headers...))
 }
 
 // A mark is a moment: what was recorded and asked since can be told.
@@ -451,17 +474,33 @@ func since(t *testing.T, path string, from int64, f func(line []byte)) {
 	}
 }
 
-// entries is what the access server recorded since.
-func (m mark) entries(t *testing.T) (out []audit.Entry) {
+// recorded is what the access server recorded since, of visits and of itself.
+func (m mark) recorded(t *testing.T) (out []audit.Entry) {
 	t.Helper()
-	since(t, m.s.AuditFile(), m.product, func(line []byte) {
-		var e audit.Entry
-		if err := json.Unmarshal(line, &e); err != nil {
-			t.Fatalf("record: %q: %v", line, err)
+	since(t, m.s.AuditFile(), m.product, func(text []byte) {
+		line, err := audit.ParseLine(text)
+		if err != nil {
+			t.Fatalf("record: %q: %v", text, err)
 		}
-		out = append(out, e)
+		content, err := line.Content()
+		if err != nil || !line.Sound() {
+			t.Fatalf("record: %q: %v", text, err)
+		}
+		switch c := content.(type) {
+		case audit.Entry:
+			out = append(out, c)
+		}
+		if line.Kind == audit.KindGap {
+			t.Errorf("the record lost entries: %s", text)
+		}
 	})
 	return out
+}
+
+// entries is what the access server recorded of visits since.
+func (m mark) entries(t *testing.T) []audit.Entry {
+	t.Helper()
+	return slices.DeleteFunc(m.recorded(t), func(e audit.Entry) bool { return e.Surface == "process" })
 }
 
 // A kubeRequest is what the API server noted of a request before it acted on it.
@@ -484,14 +523,29 @@ func (k kubeRequest) writes() bool {
 
 // requests is what an account asked of the API server since, but for watches and
 // for the operator's Lease.
-func (m mark) requests(t *testing.T, account string) (out []kubeRequest) {
+func (m mark) requests(t *testing.T, account string) []kubeRequest {
+	t.Helper()
+	return m.noted(t, account, "RequestReceived")
+}
+
+// bodies are the same requests when they were answered, with what they carried.
+func (m mark) bodies(t *testing.T, account string) (out []kubeRequest) {
+	t.Helper()
+	eventually(t, long, "all requests are answered", func() bool {
+		out = m.noted(t, account, "ResponseComplete")
+		return len(out) >= len(m.requests(t, account))
+	})
+	return out
+}
+
+func (m mark) noted(t *testing.T, account, stage string) (out []kubeRequest) {
 	t.Helper()
 	since(t, m.s.asked, m.kube_, func(line []byte) {
 		var k kubeRequest
 		if err := json.Unmarshal(line, &k); err != nil {
 			t.Fatalf("the API server's log: %q: %v", line, err)
 		}
-		if k.Stage == "RequestReceived" && k.User.Username == account && k.Verb != "watch" && k.ObjectRef.Resource != "leases" {
+		if k.Stage == stage && k.User.Username == account && k.Verb != "watch" && k.ObjectRef.Resource != "leases" {
 			out = append(out, k)
 		}
 	})
@@ -727,4 +781,10 @@ func decode(t *testing.T, line string, into any) {
 	if err := json.Unmarshal([]byte(line), into); err != nil {
 		t.Fatalf("%q: %v", line, err)
 	}
+}
+
+// kubectlAs runs kubectl as somebody, by the administrator's right to be anybody.
+func (s *system) kubectlAs(t *testing.T, user string, args ...string) (stdout, stderr string, exit int) {
+	t.Helper()
+	return kubetest.Kubectl(t.Context(), s.Cluster.Kubeconfig, append(args, "--as="+user, "--as-group=system:authenticated")...)
 }
