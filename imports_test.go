@@ -42,7 +42,7 @@ var plan = map[string]string{
 	"internal/health": "internal/access internal/audit internal/door internal/problem internal/signin",
 	"internal/cli": "internal/cli/checkup internal/cli/kubeapi internal/cli/kubefile internal/cli/ownfile internal/cli/shellscript " +
 		"internal/cli/subshell internal/cli/tokencache internal/cli/yamltree " +
-		"internal/door internal/problem internal/signin",
+		"internal/audit internal/door internal/problem internal/signin",
 	// what tka does with files, below its commands
 	"internal/cli/kubefile":    "internal/cli/ownfile internal/cli/yamltree",
 	"internal/cli/checkup":     "internal/signin",

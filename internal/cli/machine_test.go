@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -82,4 +83,14 @@ func (m *machine) runAs(name string, args ...string) result {
 	code := cli.Program{Args: append([]string{name}, args...), In: strings.NewReader(""), Out: &out, Err: &err,
 		Getenv: func(k string) string { return m.env[k] }, Now: time.Now, Build: cli.Build{Version: "v0.0.0-test"}}.Run(m.t.Context())
 	return result{code, out.String(), err.String()}
+}
+
+// tka is the path of the program.
+func (m *machine) tka(t *testing.T) string {
+	t.Helper()
+	path, err := exec.LookPath("tka")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -40,9 +41,12 @@ func walk(cmd *cobra.Command, f func(*cobra.Command)) {
 func TestReference(t *testing.T) {
 	dir := filepath.Join("..", "..", "docs", "reference", "cli")
 	want := map[string]string{"README.md": index(tree())}
-	walk(tree(), func(c *cobra.Command) { want[page(c)] = reference(c) })
+	walk(tree(), func(c *cobra.Command) {
+		want[page(c)] = reference(c)
+		want[filepath.Join("man1", manPage(c)+".1")] = manual(c)
+	})
 	if *update {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(dir, "man1"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		for name, text := range want {
@@ -51,14 +55,18 @@ func TestReference(t *testing.T) {
 			}
 		}
 	}
-	have, err := os.ReadDir(dir)
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(dir, path)
+		if _, ok := want[name]; !ok {
+			t.Errorf("%s is of no command", name)
+		}
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
-	}
-	for _, e := range have {
-		if _, ok := want[e.Name()]; !ok {
-			t.Errorf("%s is of no command", e.Name())
-		}
 	}
 	for name, text := range want {
 		b, err := os.ReadFile(filepath.Join(dir, name))
@@ -112,6 +120,82 @@ func reference(c *cobra.Command) string {
 	}
 	if c.HasParent() && c.Runnable() {
 		fmt.Fprintf(&b, "\nThe flags of every command and the exit codes are in the [overview](README.md).\n")
+	}
+	return b.String()
+}
+
+func manPage(c *cobra.Command) string { return strings.ReplaceAll(c.CommandPath(), " ", "-") }
+
+// roff makes text plain to man: nothing in it is a request or an escape.
+func roff(s string) string {
+	s = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "^", `\(ha`, "~", `\(ti`).Replace(s)
+	return strings.ReplaceAll("\n"+s, "\n.", "\n\\&.")[1:]
+}
+
+// manual is the page of a command in section 1.
+func manual(c *cobra.Command) string {
+	var b strings.Builder
+	c.InitDefaultHelpFlag()
+	fmt.Fprintf(&b, ".\\\" Generated from the commands; do not edit.\n.TH %q 1 \"\" \"tka\" \"tka\"\n", strings.ToUpper(manPage(c)))
+	fmt.Fprintf(&b, ".SH NAME\n%s \\- %s\n", roff(manPage(c)), roff(c.Short))
+	if c.Runnable() {
+		fmt.Fprintf(&b, ".SH SYNOPSIS\n.B %s\n", roff(c.UseLine()))
+	}
+	fmt.Fprintf(&b, ".SH DESCRIPTION\n")
+	for i, part := range strings.Split(c.Long, "\n\n") {
+		if i > 0 {
+			b.WriteString(".PP\n")
+		}
+		if head, list, ok := strings.Cut(part, ":\n  "); ok {
+			fmt.Fprintf(&b, "%s\n.PP\n.nf\n  %s\n.fi\n", roff(head+":"), roff(list))
+		} else if strings.HasPrefix(part, "  ") {
+			fmt.Fprintf(&b, ".nf\n%s\n.fi\n", roff(part))
+		} else {
+			fmt.Fprintf(&b, "%s\n", roff(part))
+		}
+	}
+	options := func(title string, set *pflag.FlagSet) {
+		first := true
+		set.VisitAll(func(f *pflag.Flag) {
+			if f.Hidden {
+				return
+			}
+			if first {
+				fmt.Fprintf(&b, ".SH %s\n", title)
+				first = false
+			}
+			name := "--" + f.Name
+			if f.Shorthand != "" {
+				name = "-" + f.Shorthand + ", " + name
+			}
+			kind, usage := pflag.UnquoteUsage(f)
+			if kind != "" {
+				name += " " + kind
+			}
+			fmt.Fprintf(&b, ".TP\n.B %s\n%s\n", roff(name), roff(usage))
+		})
+	}
+	if c.HasParent() {
+		options("OPTIONS", c.NonInheritedFlags())
+		options("OPTIONS OF EVERY COMMAND", c.InheritedFlags())
+	} else {
+		options("OPTIONS", c.PersistentFlags())
+	}
+	if c.Example != "" {
+		fmt.Fprintf(&b, ".SH EXAMPLES\n.nf\n%s\n.fi\n", roff(strings.ReplaceAll(strings.TrimPrefix(c.Example, "  "), "\n  ", "\n")))
+	}
+	fmt.Fprintf(&b, ".SH EXIT STATUS\n.nf\n%s\n.fi\n", roff(exitTable))
+	var also []string
+	if c.HasParent() {
+		also = append(also, manPage(c.Parent())+"(1)")
+	}
+	for _, sub := range c.Commands() {
+		if !sub.Hidden {
+			also = append(also, manPage(sub)+"(1)")
+		}
+	}
+	if len(also) > 0 {
+		fmt.Fprintf(&b, ".SH SEE ALSO\n%s\n", roff(strings.Join(also, ", ")))
 	}
 	return b.String()
 }

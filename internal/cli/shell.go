@@ -328,12 +328,12 @@ func (s *shellRun) leave(ctx context.Context) bool {
 	var say func()
 	switch {
 	case !s.signin:
-	case s.keep:
+	case s.keeping.keep:
 		if others {
 			s.keepSignin(s.link.base)
 		}
 		say = func() { s.hint("The sign-in goes on until %s.", until) }
-	case s.revoke, began && !others:
+	case s.keeping.revoke, began && !others:
 		rerr := s.end(ctx)
 		say = func() { s.hint("Signed out.") }
 		if rerr != nil {

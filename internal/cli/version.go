@@ -2,11 +2,15 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/cli/checkup"
 )
 
 // A Build says what was built, from what and when.
@@ -46,23 +50,67 @@ type versionInfo struct {
 	Date     string `json:"date"`
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
+	Server   string `json:"server"` // version of the access server; "": not asked, or no answer
+	Skew     bool   `json:"skew"`   // more than one minor version apart
 }
 
 func (t *tka) version() *cobra.Command {
-	return &cobra.Command{
-		Use:     "version",
-		Short:   "Show which tka this is",
-		Long:    `Show the version, commit and date of this program, and what it was built with and for.`,
-		Example: "  tka version\n  tka version -o json",
+	var client bool
+	var cluster string
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Show which tka this is, and which the server",
+		Long: `Show the version, commit and date of this program, what it was built with and for, and the
+version of the server if this machine knows one. A server that does not answer is no error.`,
+		Example: "  tka version\n  tka version --client -o json",
 		Args:    arguments(0, 0, ""),
-		RunE: func(*cobra.Command, []string) error {
-			v := versionInfo{kind("Version"), t.Build.Version, t.Build.Commit, t.Build.Date, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
-			return t.show(answer{object: v, names: []string{v.Version}, table: func(wide bool) {
-				fmt.Fprintf(t.Out, "tka %s\n", safe(v.Version))
-				if wide {
-					fmt.Fprintf(t.Out, "commit %s\ndate %s\n%s %s\n", safe(cmp.Or(v.Commit, "unknown")), safe(cmp.Or(v.Date, "unknown")), v.Go, v.Platform)
-				}
-			}})
-		},
+		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doVersion(cmd.Context(), cluster, client) },
 	}
+	cmd.Flags().BoolVar(&client, "client", false, "this program only")
+	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster whose server to ask, among those that this machine knows")
+	t.complete(cmd, "cluster", t.clusterNames)
+	return cmd
+}
+
+// versionTime bounds the question to the server, which is by the way.
+const versionTime = 2 * time.Second
+
+func (t *tka) doVersion(ctx context.Context, cluster string, client bool) error {
+	v := versionInfo{meta: kind("Version"), Version: t.Build.Version, Commit: t.Build.Commit, Date: t.Build.Date, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	if !client {
+		ctx, cancel := context.WithTimeout(ctx, versionTime)
+		defer cancel()
+		var err error
+		if v.Server, err = t.serverVersion(ctx, cluster); err != nil {
+			t.hint("The server's version is not known: %s", sentence(err))
+		}
+		v.Skew = checkup.SkewTooLarge(v.Version, v.Server)
+	}
+	return t.show(answer{object: v, names: []string{v.Version}, table: func(wide bool) {
+		fmt.Fprintf(t.Out, "tka %s\n", safe(v.Version))
+		if wide {
+			fmt.Fprintf(t.Out, "commit %s\ndate %s\n%s %s\n", safe(cmp.Or(v.Commit, "unknown")), safe(cmp.Or(v.Date, "unknown")), v.Go, v.Platform)
+		}
+		if v.Server != "" {
+			fmt.Fprintf(t.Out, "server %s\n", safe(v.Server))
+		}
+		if v.Skew {
+			t.warn("they are more than one minor version apart")
+		}
+	}})
+}
+
+// serverVersion is the version of a server that this machine knows, or that is
+// named; "" if there is none.
+func (t *tka) serverVersion(ctx context.Context, cluster string) (string, error) {
+	l, err := t.locate(cluster)
+	if err != nil {
+		return "", err
+	}
+	if l.key.IsZero() && t.server == "" && cluster == "" {
+		return "", nil
+	}
+	l.limit = versionTime
+	err = t.prove(ctx, l, cluster)
+	return l.info.Version, err
 }
