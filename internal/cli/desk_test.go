@@ -183,7 +183,6 @@ type desk struct {
 	store   *memory
 	cluster string
 	rules   []string // of the caller's grants
-	roles   []access.Role
 	period  time.Duration // longest; 0: a day
 	server  string        // API server; "": one that does not exist
 	ca      []byte

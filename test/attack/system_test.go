@@ -651,16 +651,9 @@ func (s *system) given(t *testing.T, name string) (out []bound) {
 	return out
 }
 
-// consistent checks the laws that hold whenever nothing is under way: every
-// account and binding of a sign-in belongs to one that is live, each live one has
-// its account and one role, and none is over.
-func (s *system) consistent(t *testing.T, what string) {
-	t.Helper()
-	if wrong := s.inconsistent(t); len(wrong) > 0 {
-		t.Errorf("%s: %s", what, strings.Join(wrong, "; "))
-	}
-}
-
+// inconsistent names what breaks the laws that hold whenever nothing is under way:
+// every account and binding of a sign-in belongs to one that is live, each live
+// one has its account and one role, and none is over.
 func (s *system) inconsistent(t *testing.T) (wrong []string) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
