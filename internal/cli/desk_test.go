@@ -182,7 +182,7 @@ const canary = "eyJCANARY.secret"
 type desk struct {
 	store   *memory
 	cluster string
-	rules   []string // of the caller's grants
+	rules   []string      // of the caller's grants
 	period  time.Duration // longest; 0: a day
 	server  string        // API server; "": one that does not exist
 	ca      []byte
