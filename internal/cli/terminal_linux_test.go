@@ -87,6 +87,13 @@ func ioctl(f *os.File, request uintptr, arg *int32) error {
 	return err
 }
 
+// text returns all that the terminal has shown.
+func (x *terminal) text() string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.screen.String()
+}
+
 // shows waits until the screen has text, since it was last looked at.
 func (x *terminal) shows(text string) {
 	x.t.Helper()
@@ -167,8 +174,8 @@ func TestSGN21_terminal(t *testing.T) {
 		x.shows("got 2")
 		x.Process.Signal(syscall.SIGTERM)
 		until(t, "the end", x.ended)
-		if code := x.ProcessState.ExitCode(); code != 6 || strings.Contains(x.screen.String(), "got 3") || len(m.rooms()) > 0 {
-			t.Errorf("code %d, rooms %v\n%s", code, m.rooms(), x.screen.String())
+		if code, screen := x.ProcessState.ExitCode(), x.text(); code != 6 || strings.Contains(screen, "got 3") || len(m.rooms()) > 0 {
+			t.Errorf("code %d, rooms %v\n%s", code, m.rooms(), screen)
 		}
 	})
 	t.Run("closed", func(t *testing.T) {
