@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.."
 out=$(mktemp -d "${TMPDIR:-/tmp}/tailplane-test-XXXXXX")
 trap 'rm -rf "$out"' EXIT
 failed=0
+export GOMEMLIMIT=5GiB # for each process: tests of huge policies leave much to collect
 
 # suite NAME FOLDER ARGUMENTS...: one run of go test, kept as JSON for the summary.
 suite() {

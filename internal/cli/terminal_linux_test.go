@@ -159,7 +159,7 @@ func TestSGN21_terminal(t *testing.T) {
 				x.types("exit 4\r")
 				until(t, "the end", x.ended)
 				if code := x.ProcessState.ExitCode(); code != 4 || len(m.rooms()) > 0 {
-					t.Errorf("code %d, rooms %v\n%s", code, m.rooms(), x.screen.String())
+					t.Errorf("code %d, rooms %v\n%s", code, m.rooms(), x.text())
 				}
 			})
 		}
