@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -144,6 +145,10 @@ func (l *Listener) Handler() http.Handler {
 		}
 		if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "none" && site != "same-origin" {
 			say(w, http.StatusForbidden, "not for other sites' pages\n")
+			return
+		}
+		if path.Clean(r.URL.Path) != r.URL.Path { // one spelling each: the mux would redirect
+			say(w, http.StatusNotFound, "not here\n")
 			return
 		}
 		mux.ServeHTTP(w, r)
