@@ -127,7 +127,8 @@ func (t *tka) tokens() tokencache.Cache { return tokencache.Cache{Folders: t.run
 
 // freshToken gets a fresh token for a cluster.
 func (t *tka) freshToken(ctx context.Context, l *link, cluster string, signIn bool) (tokencache.Credential, error) {
-	if err := t.prove(ctx, l, cluster); err != nil {
+	l, err := t.proveAny(ctx, l, cluster)
+	if err != nil {
 		return tokencache.Credential{}, err
 	}
 	g, err := l.kubeconfigOf(ctx)

@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -233,6 +234,25 @@ func (d *desk) start() {
 			Labels: map[string]string{"env": "test"}, Version: "v0.1.0"},
 	}
 	d.handler = front.Handler(back.Routes()...)
+}
+
+const (
+	asksInfo   = "GET /api/v1alpha1/cluster-info 200"
+	asksStatus = "GET /api/v1alpha1/login 404"
+	asksLogin  = "POST /api/v1alpha1/login 202"
+	asksConfig = "GET /api/v1alpha1/kubeconfig 200"
+	asksLogout = "POST /api/v1alpha1/logout 200"
+)
+
+// requests checks what the server was asked since the last time.
+func (d *desk) requests(t *testing.T, want ...string) {
+	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if fmt.Sprint(d.visits) != fmt.Sprint(want) {
+		t.Errorf("requests:\n%s\nwant:\n%s", strings.Join(d.visits, "\n"), strings.Join(want, "\n"))
+	}
+	d.visits = nil
 }
 
 // keyFor is a cluster's key, made from a word.

@@ -310,3 +310,46 @@ func TestSGN24_two_servers_of_one_name(t *testing.T) {
 		t.Errorf("code %d, the second was asked %v: %s", r.code, other.seen()[before:], r.err)
 	}
 }
+
+// A replica that cannot be reached is followed by another one with the same key;
+// one that refuses, or has another key, is not asked around.
+func TestReplicas(t *testing.T) {
+	one, first := newDesk(t, "prod-eu")
+	two := &desk{store: one.store, cluster: "prod-eu", rules: one.rules} // the same cluster, so the same key
+	two.start()
+	second := httptest.NewServer(two)
+	defer second.Close()
+	m := newMachine(t, first.URL)
+	m.write(t, "config/tka/config.yaml", m.read(t, "config/tka/config.yaml")+"- {name: two, url: \""+second.URL+"\", insecureHTTP: true}\n")
+	if r := m.run("status", "--server", "two"); r.code != 3 { // not signed in; but now it is known
+		t.Fatal(r.err)
+	}
+	if r := m.run("login"); r.code != 0 {
+		t.Fatal(r.err)
+	}
+	before := len(two.seen())
+	if r := m.run("status"); r.code != 0 || len(two.seen()) != before {
+		t.Errorf("the second was asked although the first is there: %s", r.err)
+	}
+	one.mu.Lock()
+	one.rules = nil
+	one.start()
+	one.mu.Unlock()
+	if r := m.run("status"); r.code != 3 || len(two.seen()) != before {
+		t.Errorf("a refusal was tried elsewhere: code %d: %s", r.code, r.err)
+	}
+	first.Close()
+	for _, cmd := range [][]string{{"status"}, {"credential", "--cluster", "prod-eu"}, {"login"}, {"why"}, {"shell", "--", "true"}, {"logout"}} {
+		r := m.run(cmd...)
+		if r.code != 0 || !strings.Contains(r.err, first.URL+" cannot be reached; "+second.URL+" serves the same cluster.") {
+			t.Errorf("%v: code %d\n%s%s", cmd, r.code, r.out, r.err)
+		}
+	}
+	if r := m.run("status", "--server", first.URL); r.code != 5 {
+		t.Errorf("a server that was asked for by name: code %d: %s", r.code, r.err)
+	}
+	second.Close()
+	if r := m.run("status"); r.code != 5 || !strings.Contains(r.err, first.URL+" cannot be reached") {
+		t.Errorf("both down: code %d: %s", r.code, r.err)
+	}
+}

@@ -39,10 +39,54 @@ func (t *tka) clusterOfContext() (string, error) {
 // meant.
 func (t *tka) connect(ctx context.Context, cluster string) (*link, error) {
 	l, err := t.locate(cluster)
-	if err == nil {
-		err = t.prove(ctx, l, cluster)
+	if err != nil {
+		return nil, err
 	}
-	return l, err
+	return t.proveAny(ctx, l, cluster)
+}
+
+// proveAny is prove; where the server cannot be reached, and was not asked for by
+// name, another one takes its place that this machine knows by the same key. A
+// refusal is never tried elsewhere.
+func (t *tka) proveAny(ctx context.Context, first *link, cluster string) (*link, error) {
+	err := t.prove(ctx, first, cluster)
+	if exitCode(err) != exitUnreachable || first.last.reached || first.key.IsZero() || t.server != "" {
+		return first, err
+	}
+	for _, base := range t.replicas(first) {
+		l := t.link(base)
+		l.key, l.listed = first.key, first.listed
+		switch nerr := t.prove(ctx, l, cluster); {
+		case nerr == nil, l.denied != nil:
+			t.hint("%s cannot be reached; %s serves the same cluster.", first.base, base)
+			return l, nerr
+		case exitCode(nerr) != exitUnreachable || ctx.Err() != nil:
+			return l, nerr
+		}
+	}
+	return first, err
+}
+
+// replicas are the other servers that this machine knows by the key of one.
+func (t *tka) replicas(l *link) (bases []string) {
+	set, err := t.settings()
+	if err != nil {
+		return nil
+	}
+	for _, e := range set.Servers {
+		if base, err := set.address(e.Name); err == nil && e.Key == l.key {
+			bases = append(bases, base)
+		}
+	}
+	if k, err := t.known(); err == nil {
+		for _, s := range k.Servers {
+			if s.Key == l.key {
+				bases = append(bases, s.URL)
+			}
+		}
+	}
+	slices.Sort(bases)
+	return slices.DeleteFunc(slices.Compact(bases), func(b string) bool { return b == l.base })
 }
 
 // approach is connect, and takes a refusal for an answer too, which it returns

@@ -85,25 +85,6 @@ func (m *machine) there(name string) func() bool {
 	return func() bool { _, err := os.Stat(m.path(name)); return err == nil }
 }
 
-const (
-	asksInfo   = "GET /api/v1alpha1/cluster-info 200"
-	asksStatus = "GET /api/v1alpha1/login 404"
-	asksLogin  = "POST /api/v1alpha1/login 202"
-	asksConfig = "GET /api/v1alpha1/kubeconfig 200"
-	asksLogout = "POST /api/v1alpha1/logout 200"
-)
-
-// requests checks what the server was asked since the last time.
-func (d *desk) requests(t *testing.T, want ...string) {
-	t.Helper()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if fmt.Sprint(d.visits) != fmt.Sprint(want) {
-		t.Errorf("requests:\n%s\nwant:\n%s", strings.Join(d.visits, "\n"), strings.Join(want, "\n"))
-	}
-	d.visits = nil
-}
-
 // SGN-21: the child has the access, and only it; what it ends with is the exit
 // code; nothing is left.
 func TestSGN21_shell(t *testing.T) {
