@@ -40,14 +40,16 @@ var plan = map[string]string{
 
 	// surfaces
 	"internal/health": "internal/access internal/audit internal/door internal/problem internal/signin",
-	"internal/cli": "internal/cli/checkup internal/cli/kubeapi internal/cli/kubefile internal/cli/ownfile internal/cli/shellscript " +
-		"internal/cli/subshell internal/cli/tokencache internal/cli/yamltree " +
+	"internal/cli": "internal/cli/checkup internal/cli/fault internal/cli/kubeapi internal/cli/kubefile internal/cli/ownfile internal/cli/screen " +
+		"internal/cli/shellscript internal/cli/subshell internal/cli/tokencache internal/cli/yamltree " +
 		"internal/audit internal/door internal/problem internal/signin",
 	// what tka does with files, below its commands
 	"internal/cli/kubefile":    "internal/cli/ownfile internal/cli/yamltree",
 	"internal/cli/checkup":     "internal/signin",
+	"internal/cli/fault":       "internal/cli/screen internal/problem",
 	"internal/cli/kubeapi":     "internal/signin",
 	"internal/cli/ownfile":     "",
+	"internal/cli/screen":      "internal/cli/yamltree",
 	"internal/cli/shellscript": "",
 	"internal/cli/subshell":    "internal/cli/ownfile",
 	"internal/cli/tokencache":  "internal/cli/ownfile internal/signin",

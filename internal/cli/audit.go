@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/cli/fault"
+	"github.com/tailplane/tailplane/internal/cli/screen"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -42,7 +44,7 @@ nobody can tell whether the end is missing.`,
 		Example: "  tka audit verify audit.jsonl\n  tka audit verify --key ed25519:PNs3... --head 4711:9f86... audit.jsonl audit.jsonl.1 -o json",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usage("%s needs a file", cmd.CommandPath()).try("%s --help", cmd.CommandPath())
+				return fault.Usage("%s needs a file", cmd.CommandPath()).Try("%s --help", cmd.CommandPath())
 			}
 			return nil
 		},
@@ -50,14 +52,14 @@ nobody can tell whether the end is missing.`,
 			for _, k := range keys {
 				key, err := audit.ParsePublicKey(k)
 				if err != nil {
-					return usage("--key: %v", err)
+					return fault.Usage("--key: %v", err)
 				}
 				check.Keys = append(check.Keys, key)
 			}
 			for _, h := range heads {
 				head, err := audit.ParseHead(h)
 				if err != nil {
-					return usage("--head: %v", err)
+					return fault.Usage("--head: %v", err)
 				}
 				check.Heads = append(check.Heads, head)
 			}
@@ -88,14 +90,14 @@ func (t *tka) doAuditVerify(check audit.Check, paths []string) error {
 		}
 		f, err := os.Open(p)
 		if err != nil {
-			return fail(exitFailed, "The record cannot be read: %v", err).because(err).try("tka audit verify --help")
+			return fault.New(fault.Failed, "The record cannot be read: %v", err).Because(err).Try("tka audit verify --help")
 		}
 		defer f.Close()
 		sources = append(sources, audit.Source{Name: p, Reader: f})
 	}
 	report, err := audit.Verify(check, sources...)
 	if err != nil {
-		return fail(exitFailed, "The record cannot be read: %v", err).because(err).try("tka audit verify --help")
+		return fault.New(fault.Failed, "The record cannot be read: %v", err).Because(err).Try("tka audit verify --help")
 	}
 	if report.Findings == nil {
 		report.Findings = []audit.Finding{}
@@ -103,15 +105,17 @@ func (t *tka) doAuditVerify(check audit.Check, paths []string) error {
 	info := auditInfo{kind("AuditReport"), report.OK(), report}
 	err = t.show(answer{object: info, names: []string{report.Last.String()}, table: func(bool) { t.tellAudit(report) }})
 	if err == nil && !report.OK() {
-		return childCode(exitRefused)
+		return fault.Child(fault.Refused)
 	}
 	return err
 }
 
 func (t *tka) tellAudit(r audit.Report) {
-	say := func(w io.Writer, format string, args ...any) { fmt.Fprintln(w, safe(fmt.Sprintf(format, args...))) }
+	say := func(w io.Writer, format string, args ...any) {
+		fmt.Fprintln(w, screen.Safe(fmt.Sprintf(format, args...)))
+	}
 	for _, f := range r.Findings {
-		fmt.Fprintln(t.Out, t.paint(t.Out, red, "wrong:"), safe(f.String()))
+		fmt.Fprintln(t.Out, t.paint(t.Out, screen.Red, "wrong:"), screen.Safe(f.String()))
 	}
 	if r.More > 0 {
 		say(t.Out, "And %d more.", r.More)

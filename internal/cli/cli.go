@@ -13,7 +13,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/cli/fault"
 	"github.com/tailplane/tailplane/internal/cli/kubefile"
+	"github.com/tailplane/tailplane/internal/cli/screen"
 )
 
 // A Program is one run of tka. All fields are required.
@@ -60,7 +63,7 @@ func (p Program) Run(ctx context.Context) int {
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
-		return exitDone
+		return fault.Done
 	}
 	return t.report(ctx, err)
 }
@@ -105,8 +108,8 @@ policy says which role you get and for how long, and kubectl works until then.`,
 		f.StringVar(&t.context, "context", "", "kubeconfig context whose cluster is meant, among those that login wrote")
 	}
 	t.complete(root, "server", t.serverNames)
-	t.complete(root, "output", fixed(outputs...))
-	t.complete(root, "color", fixed(colors...))
+	t.complete(root, "output", fixed(screen.Forms()...))
+	t.complete(root, "color", fixed(colors()...))
 
 	root.AddCommand(t.login(), t.shell(), t.refresh(), t.logout(), t.status("status"), t.get(), t.set(), t.kubeconfigCommand("kubeconfig"), t.clusterInfo(),
 		t.credential(), t.configCommand("config"), t.version(), t.completion(),
@@ -118,13 +121,13 @@ policy says which role you get and for how long, and kubectl works until then.`,
 // begin checks the global flags and starts the clock.
 func (t *tka) begin(cmd *cobra.Command, _ []string) error {
 	if t.timeout <= 0 {
-		return usage("--timeout is %v; it must be more than nothing", t.timeout)
+		return fault.Usage("--timeout is %v; it must be more than nothing", t.timeout)
 	}
-	if err := oneOf("--color", t.color, colors); err != nil {
+	if err := oneOf("--color", t.color, colors()); err != nil {
 		return err
 	}
 	if t.output != "" {
-		if err := oneOf("--output", t.output, outputs); err != nil {
+		if err := oneOf("--output", t.output, screen.Forms()); err != nil {
 			return err
 		}
 	}
@@ -153,23 +156,23 @@ func (t *tka) begin(cmd *cobra.Command, _ []string) error {
 // hint writes a line for the person beside the answer.
 func (t *tka) hint(format string, args ...any) {
 	if !t.quiet {
-		fmt.Fprintln(t.Err, safe(fmt.Sprintf(format, args...)))
+		fmt.Fprintln(t.Err, screen.Safe(fmt.Sprintf(format, args...)))
 	}
 }
 
 // warn writes a line that should not be overlooked.
 func (t *tka) warn(format string, args ...any) {
 	if !t.quiet {
-		fmt.Fprintln(t.Err, t.paint(t.Err, yellow, "warning:"), safe(fmt.Sprintf(format, args...)))
+		fmt.Fprintln(t.Err, t.paint(t.Err, screen.Yellow, "warning:"), screen.Safe(fmt.Sprintf(format, args...)))
 	}
 }
 
 // ask puts a question that needs a yes; flag is what answers it without asking.
 func (t *tka) ask(ctx context.Context, question, flag string) error {
 	if t.noInput || !isTerminal(t.In) {
-		return usage("%s", question).try("Say yes with %s.", flag)
+		return fault.Usage("%s", question).Try("Say yes with %s.", flag)
 	}
-	fmt.Fprintf(t.Err, "%s [y/N] ", safe(question))
+	fmt.Fprintf(t.Err, "%s [y/N] ", screen.Safe(question))
 	answer := make(chan string, 1)
 	go func() { // reading cannot be stopped; a signal ends the program without it
 		var a string
@@ -183,7 +186,7 @@ func (t *tka) ask(ctx context.Context, question, flag string) error {
 		}
 	case <-ctx.Done():
 	}
-	return fail(exitFailed, "not done: the answer was not yes")
+	return fault.New(fault.Failed, "not done: the answer was not yes")
 }
 
 // isTerminal reports whether f is a terminal. The null device is a character

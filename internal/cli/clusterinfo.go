@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/cli/screen"
 )
 
 func (t *tka) clusterInfo() *cobra.Command {
@@ -60,11 +62,11 @@ func (t *tka) doClusterInfo(ctx context.Context, cluster string) error {
 		for _, k := range slices.Sorted(maps.Keys(item.Labels)) {
 			labels = append(labels, k+"="+item.Labels[k])
 		}
-		row := plain(item.Name, item.APIServer, item.Version, strings.Join(labels, ","))
+		row := screen.Row(item.Name, item.APIServer, item.Version, strings.Join(labels, ","))
 		if wide {
-			header, row = append(header, "SERVER", "KEY", "CA SHA-256"), append(row, plain(item.Server, item.Key, item.CASHA256)...)
+			header, row = append(header, "SERVER", "KEY", "CA SHA-256"), append(row, screen.Row(item.Server, item.Key, item.CASHA256)...)
 		}
-		t.writeTable(t.Out, header, [][]cell{row})
+		t.writeTable(t.Out, header, [][]screen.Cell{row})
 		if item.Insecure {
 			t.warn("this cluster is reached without checking its certificate; tka does not write such an entry")
 		}

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tailplane/tailplane/internal/cli/fault"
+	"github.com/tailplane/tailplane/internal/cli/screen"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
@@ -65,37 +67,37 @@ type outcome[T any] struct {
 // commonCode is the code of several outcomes: 0 only if all went well, the common
 // one if all failed alike.
 func commonCode[T any](all []outcome[T]) int {
-	code := exitDone
+	code := fault.Done
 	for i, o := range all {
-		c := exitCode(o.err)
+		c := fault.CodeOf(o.err)
 		switch {
 		case i == 0:
 			code = c
 		case c != code:
-			return exitFailed
+			return fault.Failed
 		}
 	}
 	return code
 }
 
 func sentence(err error) string {
-	if f, ok := errors.AsType[*fault](err); ok {
-		return f.message
+	if f, ok := errors.AsType[*fault.Fault](err); ok {
+		return f.Message
 	}
 	return fmt.Sprint(err)
 }
 
 // ended is nil for the code 0, and what ends the program with it otherwise.
 func ended(code int) error {
-	if code == exitDone {
+	if code == fault.Done {
 		return nil
 	}
-	return childCode(code)
+	return fault.Child(code)
 }
 
 // errNoClusters is for --all on a machine that never signed in.
 func errNoClusters() error {
-	return fail(exitFailed, "This machine knows no cluster that it signed in to").try("tka login --server NAME")
+	return fault.New(fault.Failed, "This machine knows no cluster that it signed in to").Try("tka login --server NAME")
 }
 
 // loginAll signs in to every cluster that this machine knows. Clusters that it
@@ -122,17 +124,17 @@ func (t *tka) loginAll(ctx context.Context, lf loginFlags, set *settings) error 
 		Items []item `json:"items"`
 	}{meta: kind("LoginList"), Items: []item{}}
 	var names []string
-	var rows [][]cell
+	var rows [][]screen.Cell
 	for _, o := range all {
 		it := item{loginResult: o.value}
 		it.meta, it.Cluster, it.Server = kind("Login"), o.Cluster, o.Server
 		if o.err != nil {
 			it.Error = sentence(o.err)
 			it.Namespaces, it.MissingNamespaces, it.Kubeconfig = []string{}, []string{}, []string{}
-			rows = append(rows, append(plain(o.Cluster, "", ""), cell{"failed", red}, cell{text: it.Error}))
+			rows = append(rows, append(screen.Row(o.Cluster, "", ""), screen.Colored(screen.Red, "failed"), screen.Cell{Text: it.Error}))
 		} else {
 			names = append(names, it.Context)
-			rows = append(rows, append(plain(o.Cluster, it.Username, it.Role), cell{"ready", green}, cell{text: "until " + t.moment(it.Until)}))
+			rows = append(rows, append(screen.Row(o.Cluster, it.Username, it.Role), screen.Colored(screen.Green, "ready"), screen.Cell{Text: "until " + t.moment(it.Until)}))
 		}
 		list.Items = append(list.Items, it)
 	}
@@ -175,7 +177,7 @@ func (t *tka) logoutAll(ctx context.Context, dryRun bool) error {
 	err = t.show(answer{object: items, names: names, table: func(bool) {
 		for _, it := range items.Items {
 			if it.Error != "" {
-				fmt.Fprintln(t.Out, safe(fmt.Sprintf("Not signed out of %s: %s", it.Cluster, it.Error)))
+				fmt.Fprintln(t.Out, screen.Safe(fmt.Sprintf("Not signed out of %s: %s", it.Cluster, it.Error)))
 				continue
 			}
 			t.tellLogout(it.logoutResult)
@@ -217,7 +219,7 @@ func (t *tka) statusAll(ctx context.Context) error {
 		return err
 	}
 	if none == len(all) {
-		return childCode(exitRefused)
+		return fault.Child(fault.Refused)
 	}
 	return ended(commonCode(all))
 }
@@ -228,5 +230,5 @@ func (t *tka) left(st signin.Status) string {
 	if err != nil {
 		return ""
 	}
-	return short(max(0, at.Sub(t.Now())))
+	return screen.Short(max(0, at.Sub(t.Now())))
 }

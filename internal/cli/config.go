@@ -10,9 +10,12 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/tailplane/tailplane/internal/cli/ownfile"
-	"github.com/tailplane/tailplane/internal/cli/yamltree"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/tailplane/tailplane/internal/cli/fault"
+	"github.com/tailplane/tailplane/internal/cli/ownfile"
+	"github.com/tailplane/tailplane/internal/cli/screen"
+	"github.com/tailplane/tailplane/internal/cli/yamltree"
 )
 
 func (t *tka) configCommand(use string) *cobra.Command {
@@ -33,7 +36,7 @@ func (t *tka) configCommand(use string) *cobra.Command {
 		Example: "  tka config\n  tka config server tka-prod\n  tka config servers.lab.url http://tka-lab\n  tka config --forget-server tka-prod",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if forget != "" && len(args) > 0 {
-				return usage("--forget-server goes with no key of the settings").try("tka config --help")
+				return fault.Usage("--forget-server goes with no key of the settings").Try("tka config --help")
 			}
 			return arguments(0, 2, "a key and a value")(cmd, args)
 		},
@@ -66,7 +69,7 @@ func (t *tka) forgetServer(cmd *cobra.Command, name string) error {
 	}
 	base, err := set.address(name)
 	if err != nil && !clusterForm.MatchString(name) {
-		return usage("%q is neither a server nor a cluster: %v", name, err).because(err)
+		return fault.Usage("%q is neither a server nor a cluster: %v", name, err).Because(err)
 	}
 	k, err := t.known()
 	if err != nil {
@@ -80,9 +83,9 @@ func (t *tka) forgetServer(cmd *cobra.Command, name string) error {
 		}
 	}
 	if len(gone) == 0 {
-		f := fail(exitFailed, "This machine knows no server %s", name)
-		for _, s := range k.Servers[:min(len(k.Servers), maxAdvice)] {
-			f.try("tka config --forget-server %s   (%s)", word(s.URL), s.Cluster)
+		f := fault.New(fault.Failed, "This machine knows no server %s", name)
+		for _, s := range k.Servers[:min(len(k.Servers), fault.MaxAdvice)] {
+			f.Try("tka config --forget-server %s   (%s)", screen.Word(s.URL), s.Cluster)
 		}
 		return f
 	}
@@ -168,12 +171,12 @@ func (t *tka) showSettings(args []string) error {
 	}
 	return t.show(answer{object: object, names: names, table: func(bool) {
 		if len(args) == 1 {
-			fmt.Fprintln(t.Out, safe(pairs[0][1]))
+			fmt.Fprintln(t.Out, screen.Safe(pairs[0][1]))
 			return
 		}
-		var rows [][]cell
+		var rows [][]screen.Cell
 		for _, p := range pairs {
-			rows = append(rows, plain(p[0], p[1]))
+			rows = append(rows, screen.Row(p[0], p[1]))
 		}
 		t.writeTable(t.Out, []string{"KEY", "VALUE"}, rows)
 	}})
@@ -184,11 +187,11 @@ func unknownSetting(key string, pairs [][2]string) error {
 	for _, p := range pairs {
 		names = append(names, p[0])
 	}
-	f := usage("%q is not a setting", key)
+	f := fault.Usage("%q is not a setting", key)
 	if near := nearest(key, names); near != "" {
-		f = usage("%q is not a setting; did you mean %q?", key, near)
+		f = fault.Usage("%q is not a setting; did you mean %q?", key, near)
 	}
-	return f.try("See the keys: tka config --help")
+	return f.Try("See the keys: tka config --help")
 }
 
 // writeSetting changes one setting in the file, which keeps the rest as it is.
@@ -207,14 +210,14 @@ func (t *tka) writeSetting(cmd *cobra.Command, key, value string) error {
 		return settingsError(err)
 	}
 	if _, err := parseSettings(text); err != nil {
-		return usage("%s %v", path, err).because(err).try("Mend that line first.")
+		return fault.Usage("%s %v", path, err).Because(err).Try("Mend that line first.")
 	}
 	text, err = setSetting(text, key, value)
 	if err != nil {
 		return err
 	}
 	if _, err := parseSettings(text); err != nil {
-		return usage("%s cannot be %q: %v", key, value, err).because(err).try("See the keys: tka config --help")
+		return fault.Usage("%s cannot be %q: %v", key, value, err).Because(err).Try("See the keys: tka config --help")
 	}
 	if err := ownfile.Write(path, text); err != nil {
 		return settingsError(err)
@@ -225,11 +228,11 @@ func (t *tka) writeSetting(cmd *cobra.Command, key, value string) error {
 }
 
 func settingsError(err error) error {
-	f := fail(exitFailed, "the settings are left alone: %v", err).because(err)
+	f := fault.New(fault.Failed, "the settings are left alone: %v", err).Because(err)
 	if ff, ok := errors.AsType[*ownfile.Fault](err); ok && ff.IsLock() {
-		return f.try("%s", fileAdvice(ff))
+		return f.Try("%s", fileAdvice(ff))
 	}
-	return f.try("Use another file: --config FILE")
+	return f.Try("Use another file: --config FILE")
 }
 
 // setSetting is the settings file with one value set.
@@ -248,7 +251,7 @@ func setSetting(text []byte, key, value string) ([]byte, error) {
 		}
 		last = rest[dot+1:]
 		if err := new(serverSetting).set(last, value); err != nil {
-			return nil, usage("%s %v", key, err).because(err)
+			return nil, fault.Usage("%s %v", key, err).Because(err)
 		}
 		m = serverNode(m, rest[:dot])
 	} else {
@@ -258,7 +261,7 @@ func setSetting(text []byte, key, value string) ([]byte, error) {
 			return nil, unknownSetting(key, nil)
 		}
 		if err := keys[i].set(new(settings), value); err != nil {
-			return nil, usage("%s %v", key, err).because(err)
+			return nil, fault.Usage("%s %v", key, err).Because(err)
 		}
 	}
 	node := &yaml.Node{Kind: yaml.ScalarNode, Value: value} // untagged: a number stays a number

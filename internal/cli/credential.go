@@ -10,7 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tailplane/tailplane/internal/cli/fault"
 	"github.com/tailplane/tailplane/internal/cli/kubefile"
+	"github.com/tailplane/tailplane/internal/cli/screen"
 	"github.com/tailplane/tailplane/internal/cli/tokencache"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -36,7 +38,7 @@ only; logout removes it. "tka config credentialCache none" turns that off.`,
 		Args:    arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cluster == "" {
-				return usage("tka credential needs --cluster NAME")
+				return fault.Usage("tka credential needs --cluster NAME")
 			}
 			return t.doCredential(cmd.Context(), cluster, signIn)
 		},
@@ -85,14 +87,14 @@ func execInfo(env string) (string, error) {
 		Kind       string `json:"kind"`
 	}
 	if err := json.Unmarshal([]byte(env), &info); err != nil {
-		return "", fail(exitFailed, "KUBERNETES_EXEC_INFO is not what kubectl sets: %v", err).because(err).try("Run kubectl, which sets it; by hand, leave it unset.")
+		return "", fault.New(fault.Failed, "KUBERNETES_EXEC_INFO is not what kubectl sets: %v", err).Because(err).Try("Run kubectl, which sets it; by hand, leave it unset.")
 	}
 	switch info.APIVersion {
 	case kubefile.ExecVersion, "client.authentication.k8s.io/v1beta1":
 		return info.APIVersion, nil
 	}
-	return "", fail(exitFailed, "kubectl asks for a credential of the version %.60q; tka has client.authentication.k8s.io/v1 and v1beta1", info.APIVersion).
-		try("Use another kubectl.")
+	return "", fault.New(fault.Failed, "kubectl asks for a credential of the version %.60q; tka has client.authentication.k8s.io/v1 and v1beta1", info.APIVersion).
+		Try("Use another kubectl.")
 }
 
 // token is a token for a cluster: the one that is kept, or a fresh one.
@@ -141,7 +143,7 @@ func (t *tka) freshToken(ctx context.Context, l *link, cluster string, signIn bo
 		_, g, err = t.signIn(ctx, l, loginFlags{role: last.Role, namespaces: last.Namespaces})
 	}
 	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.NotSignedIn {
-		return tokencache.Credential{}, fail(exitRefused, "Not signed in to %s: %s", cluster, p.Message).because(err).try("run: tka login --cluster %s", word(cluster))
+		return tokencache.Credential{}, fault.New(fault.Refused, "Not signed in to %s: %s", cluster, p.Message).Because(err).Try("run: tka login --cluster %s", screen.Word(cluster))
 	}
 	if err != nil {
 		return tokencache.Credential{}, err

@@ -18,8 +18,10 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/tailplane/tailplane/internal/cli/checkup"
+	"github.com/tailplane/tailplane/internal/cli/fault"
 	"github.com/tailplane/tailplane/internal/cli/kubeapi"
 	"github.com/tailplane/tailplane/internal/cli/ownfile"
+	"github.com/tailplane/tailplane/internal/cli/screen"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
@@ -55,7 +57,7 @@ func (t *tka) doDoctor(ctx context.Context, cluster string) error {
 	facts, code := t.gather(ctx, cluster)
 	all := checkup.Judge(facts)
 	if facts.Settings.Message != "" { // they would say how to show it
-		t.output = cmp.Or(t.output, asTable)
+		t.output = cmp.Or(t.output, screen.Table)
 	}
 	info := doctorInfo{kind("Checkup"), facts.Server, facts.Cluster, checkup.Worst(all), all}
 	var names []string
@@ -64,17 +66,17 @@ func (t *tka) doDoctor(ctx context.Context, cluster string) error {
 	}
 	err := t.show(answer{object: info, names: names, table: func(bool) { t.tellCheckup(all) }})
 	if err == nil && info.State == checkup.Fail {
-		return childCode(code)
+		return fault.Child(code)
 	}
 	return err
 }
 
 func (t *tka) tellCheckup(all []checkup.Finding) {
-	colors := map[checkup.State]color{checkup.OK: green, checkup.Warn: yellow, checkup.Fail: red}
+	colors := map[checkup.State]screen.Color{checkup.OK: screen.Green, checkup.Warn: screen.Yellow, checkup.Fail: screen.Red}
 	for _, f := range all {
-		fmt.Fprintf(t.Out, "%s %-13s %s\n", t.paint(t.Out, colors[f.State], fmt.Sprintf("%-7s", f.State)), f.Name, safe(f.Message))
-		for _, line := range f.Advice[:min(len(f.Advice), maxAdvice)] {
-			fmt.Fprintf(t.Out, "%-21s try: %s\n", "", safe(line))
+		fmt.Fprintf(t.Out, "%s %-13s %s\n", t.paint(t.Out, colors[f.State], fmt.Sprintf("%-7s", f.State)), f.Name, screen.Safe(f.Message))
+		for _, line := range f.Advice[:min(len(f.Advice), fault.MaxAdvice)] {
+			fmt.Fprintf(t.Out, "%-21s try: %s\n", "", screen.Safe(line))
 		}
 	}
 }
@@ -83,18 +85,18 @@ func (t *tka) tellCheckup(all []checkup.Finding) {
 // it fails: that of the first trouble on the way.
 func (t *tka) gather(ctx context.Context, cluster string) (f checkup.Facts, code int) {
 	note := func(err error) checkup.Trouble {
-		fault, ok := errors.AsType[*fault](err)
+		ft, ok := errors.AsType[*fault.Fault](err)
 		if !ok {
-			fault = fail(exitFailed, "%v", err)
+			ft = fault.New(fault.Failed, "%v", err)
 		}
 		if code == 0 {
-			code = fault.code
+			code = ft.Code
 		}
-		return checkup.Trouble{Message: fault.message, Advice: fault.advice}
+		return checkup.Trouble{Message: ft.Message, Advice: ft.Advice}
 	}
 	defer func() {
 		if code == 0 {
-			code = exitFailed
+			code = fault.Failed
 		}
 	}()
 	f = checkup.Facts{Now: t.Now(), OurVersion: t.Build.Version, Tokens: checkup.OnDisk}
@@ -131,7 +133,7 @@ func (t *tka) gather(ctx context.Context, cluster string) (f checkup.Facts, code
 	default:
 		f.Whoami = &who
 		if !who.Decision.Allowed && code == 0 {
-			code = exitRefused
+			code = fault.Refused
 		}
 	}
 	if denied != nil {

@@ -3,6 +3,8 @@ package cli
 import (
 	"path/filepath"
 	"runtime"
+
+	"github.com/tailplane/tailplane/internal/cli/fault"
 )
 
 // configFile is where the settings are; --config overrules it.
@@ -68,7 +70,7 @@ func (t *tka) home() (string, error) {
 	}
 	home := t.Getenv(name)
 	if !filepath.IsAbs(home) {
-		return "", usage("$%s does not name your home folder", name).try("Set $%s, or name the files with --config and --kubeconfig.", name)
+		return "", fault.Usage("$%s does not name your home folder", name).Try("Set $%s, or name the files with --config and --kubeconfig.", name)
 	}
 	return home, nil
 }

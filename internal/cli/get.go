@@ -1,6 +1,8 @@
 package cli
 
-import "github.com/spf13/cobra"
+import (
+	"github.com/spf13/cobra"
+)
 
 // get is another way to the commands that read, as kubectl has it.
 func (t *tka) get() *cobra.Command {

@@ -7,9 +7,11 @@ import (
 	"reflect"
 	"slices"
 
+	"go.yaml.in/yaml/v3"
+
+	"github.com/tailplane/tailplane/internal/cli/fault"
 	"github.com/tailplane/tailplane/internal/cli/ownfile"
 	"github.com/tailplane/tailplane/internal/door"
-	"go.yaml.in/yaml/v3"
 )
 
 // known is what this machine remembers of servers: the key by which each proved
@@ -75,11 +77,11 @@ func readKnown(path string) (known, error) {
 		err = yaml.Unmarshal(text, &k)
 	}
 	if err != nil {
-		return k, fail(exitFailed, "what tka knows of servers cannot be read: %v", err).because(err).try("Remove %s; signing in writes it anew.", path)
+		return k, fault.New(fault.Failed, "what tka knows of servers cannot be read: %v", err).Because(err).Try("Remove %s; signing in writes it anew.", path)
 	}
 	for _, s := range k.Servers {
 		if _, err := parseURL(s.URL, true); err != nil || !clusterForm.MatchString(s.Cluster) {
-			return known{}, fail(exitFailed, "what tka knows of servers is damaged: %q for %q", s.URL, s.Cluster).try("Remove %s; signing in writes it anew.", path)
+			return known{}, fault.New(fault.Failed, "what tka knows of servers is damaged: %q for %q", s.URL, s.Cluster).Try("Remove %s; signing in writes it anew.", path)
 		}
 	}
 	return k, nil

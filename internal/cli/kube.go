@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/tailplane/tailplane/internal/cli/fault"
 	"github.com/tailplane/tailplane/internal/cli/kubefile"
 	"github.com/tailplane/tailplane/internal/cli/ownfile"
 )
@@ -44,17 +45,17 @@ func (t *tka) editKube(ctx context.Context, edit func(kubefile.Files) error) ([]
 
 // kubeError says why a kubeconfig is left alone.
 func kubeError(err error) error {
-	if f, ok := errors.AsType[*fault](err); ok {
+	if f, ok := errors.AsType[*fault.Fault](err); ok {
 		return f
 	}
-	f := fail(exitFailed, "the kubeconfig is left alone: %v", err).because(err)
+	f := fault.New(fault.Failed, "the kubeconfig is left alone: %v", err).Because(err)
 	if ff, ok := errors.AsType[*ownfile.Fault](err); ok {
-		return f.try("%s", fileAdvice(ff))
+		return f.Try("%s", fileAdvice(ff))
 	}
 	if _, ok := errors.AsType[*kubefile.Fault](err); ok {
-		return f.try("Mend it, or use another file: --kubeconfig FILE")
+		return f.Try("Mend it, or use another file: --kubeconfig FILE")
 	}
-	return f.try("Use another file: --kubeconfig FILE")
+	return f.Try("Use another file: --kubeconfig FILE")
 }
 
 func fileAdvice(ff *ownfile.Fault) string {

@@ -9,8 +9,11 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
-	"github.com/tailplane/tailplane/internal/cli/ownfile"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/tailplane/tailplane/internal/cli/fault"
+	"github.com/tailplane/tailplane/internal/cli/ownfile"
+	"github.com/tailplane/tailplane/internal/cli/screen"
 )
 
 // kubeconfigFlags are what the kubeconfig command is asked for.
@@ -80,11 +83,11 @@ func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
 		return err
 	}
 	switch form {
-	case asJSON:
+	case screen.JSON:
 		if text, err = jsonOf(text); err != nil {
 			return err
 		}
-	case asName:
+	case screen.Name:
 		text = []byte(entry.Name + "\n")
 	}
 	if kf.out == "" {
@@ -94,7 +97,7 @@ func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
 	if err := ownfile.Write(kf.out, text); err != nil {
 		return outError(kf.out, err)
 	}
-	t.hint("Use it: kubectl --kubeconfig %s get pods", word(kf.out))
+	t.hint("Use it: kubectl --kubeconfig %s get pods", screen.Word(kf.out))
 	return nil
 }
 
@@ -110,7 +113,7 @@ func (t *tka) mayReplace(ctx context.Context, path string, yes bool) error {
 }
 
 func outError(path string, err error) error {
-	return fail(exitFailed, "%s is not written: %v", path, err).because(err).try("Write another file: --out FILE")
+	return fault.New(fault.Failed, "%s is not written: %v", path, err).Because(err).Try("Write another file: --out FILE")
 }
 
 // jsonOf turns YAML into JSON.

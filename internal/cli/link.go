@@ -16,6 +16,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tailplane/tailplane/internal/cli/fault"
+	"github.com/tailplane/tailplane/internal/cli/screen"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
@@ -33,7 +35,7 @@ type link struct {
 	listed bool               // the key is in the settings
 	info   signin.ClusterInfo // of the server's cluster, once it has proved that it is the one
 	first  bool               // its key was not known before
-	denied *fault             // it says no more than that it refuses, with its proof if the key is known
+	denied *fault.Fault       // it says no more than that it refuses, with its proof if the key is known
 }
 
 // An exchange is what is worth knowing of a request beside its body.
@@ -130,17 +132,17 @@ func unproved(c problem.Code) bool {
 
 // impostor is the fault of a server that is not the one that this machine knows,
 // or does not prove it. What it shows, if anything, is a key.
-func (l *link) impostor(shown door.PublicKey) *fault {
+func (l *link) impostor(shown door.PublicKey) *fault.Fault {
 	shows := "it shows no key that it could prove"
 	if !shown.IsZero() && l.proves(shown) == nil {
 		shows = "it has the key " + shown.String()
 	}
-	f := fail(exitRefused, "The server %s is not the one that this machine knows, which has the key %v: %s", l.base, l.key, shows).
-		try("If nobody told you of a new key, ask an administrator: another machine may have taken the name.")
+	f := fault.New(fault.Refused, "The server %s is not the one that this machine knows, which has the key %v: %s", l.base, l.key, shows).
+		Try("If nobody told you of a new key, ask an administrator: another machine may have taken the name.")
 	if l.listed {
-		return f.try("If the key is known to have changed, change it in the settings, under servers.")
+		return f.Try("If the key is known to have changed, change it in the settings, under servers.")
 	}
-	return f.try("If the key is known to have changed: tka config --forget-server %s", word(l.base))
+	return f.Try("If the key is known to have changed: tka config --forget-server %s", screen.Word(l.base))
 }
 
 // prove asks a server which cluster it serves, and takes no answer that is not
@@ -158,9 +160,9 @@ func (t *tka) prove(ctx context.Context, l *link, cluster string) error {
 		if !unproved(p.Code) {
 			return l.impostor(door.PublicKey{})
 		}
-		f := fail(refusalCode(p.Code), "The server %s refuses, and without proof that it is the one that this machine knows: %s", l.base, p.Message).because(err)
-		f.audit = p.AuditID
-		return f.try("Try again in a moment; if it stays, ask whoever runs the server.")
+		f := fault.New(fault.CodeOfRefusal(p.Code), "The server %s refuses, and without proof that it is the one that this machine knows: %s", l.base, p.Message).Because(err)
+		f.AuditID = p.AuditID
+		return f.Try("Try again in a moment; if it stays, ask whoever runs the server.")
 	case refused && !unproved(p.Code):
 		l.denied = l.explain(ctx, err)
 		return l.denied
@@ -169,9 +171,9 @@ func (t *tka) prove(ctx context.Context, l *link, cluster string) error {
 	case !known.IsZero() && l.proves(known) != nil:
 		return l.impostor(info.Key)
 	case known.IsZero() && (info.Key.IsZero() || l.proves(info.Key) != nil):
-		return fail(exitRefused, "The server %s does not prove which cluster it serves", l.base).
-			try("It may be an older server, which tka does not use, or none at all: ask whoever runs it.").
-			try("Name another one: --server NAME")
+		return fault.New(fault.Refused, "The server %s does not prove which cluster it serves", l.base).
+			Try("It may be an older server, which tka does not use, or none at all: ask whoever runs it.").
+			Try("Name another one: --server NAME")
 	}
 	if !clusterForm.MatchString(info.Name) {
 		return l.badAnswer("cluster-info", fmt.Errorf("%.60q is not the name of a cluster", info.Name))
@@ -202,11 +204,11 @@ func (t *tka) prove(ctx context.Context, l *link, cluster string) error {
 }
 
 // explain turns an error of a call into a sentence and a code to exit with.
-func (l *link) explain(ctx context.Context, err error) *fault {
+func (l *link) explain(ctx context.Context, err error) *fault.Fault {
 	if p, ok := errors.AsType[*problem.Error](err); ok {
-		f := refusal(p)
+		f := fault.Of(p)
 		if l.last.status >= 500 && !slices.Contains(problem.Codes(), p.Code) {
-			f.code = exitFailed // a code that this tka does not know yet
+			f.Code = fault.Failed // a code that this tka does not know yet
 		}
 		return f
 	}
@@ -222,28 +224,28 @@ func (l *link) explain(ctx context.Context, err error) *fault {
 	_, isNet := errors.AsType[net.Error](err)
 	switch {
 	case isRedirect:
-		return fail(exitFailed, "The server %s answered with %v, and tka follows none", l.base, to).because(err).
-			try("Name the access server itself: --server NAME")
+		return fault.New(fault.Failed, "The server %s answered with %v, and tka follows none", l.base, to).Because(err).
+			Try("Name the access server itself: --server NAME")
 	case badCertificate, noTLS, alert:
-		return fail(exitRefused, "The server %s does not prove that it is the one: %v", l.base, certificateReason(cause)).because(err).
-			try("Use the name that its certificate has, such as tka.TAILNET.ts.net: --server NAME")
+		return fault.New(fault.Refused, "The server %s does not prove that it is the one: %v", l.base, certificateReason(cause)).Because(err).
+			Try("Use the name that its certificate has, such as tka.TAILNET.ts.net: --server NAME")
 	case ctx.Err() != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) && l.last.reached:
-		return fail(exitNotReady, "The server %s did not answer within %v", l.base, l.limit).because(err).
-			try("Try again, or give it longer: --timeout 2m")
+		return fault.New(fault.NotReady, "The server %s did not answer within %v", l.base, l.limit).Because(err).
+			Try("Try again, or give it longer: --timeout 2m")
 	case ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded):
-		return fail(exitInterrupted, "interrupted").because(err)
+		return fault.New(fault.Interrupted, "interrupted").Because(err)
 	case !l.last.reached && (isNet || cause != err):
-		return fail(exitUnreachable, "The server %s cannot be reached: %v", l.base, dialReason(cause)).because(err).
-			try("Is this machine in the tailnet? Look with: tailscale status").
-			try("If the server has another name: --server NAME, or tka config server NAME")
+		return fault.New(fault.Unreachable, "The server %s cannot be reached: %v", l.base, dialReason(cause)).Because(err).
+			Try("Is this machine in the tailnet? Look with: tailscale status").
+			Try("If the server has another name: --server NAME, or tka config server NAME")
 	case l.last.status == http.StatusUnauthorized, l.last.status == http.StatusForbidden:
-		return fail(exitRefused, "%v", err).because(err).try("Name the access server itself: --server NAME")
+		return fault.New(fault.Refused, "%v", err).Because(err).Try("Name the access server itself: --server NAME")
 	case l.last.status == http.StatusBadGateway, l.last.status == http.StatusServiceUnavailable, l.last.status == http.StatusGatewayTimeout:
-		return fail(exitUnreachable, "%v", err).because(err).try("Try again in a moment.")
+		return fault.New(fault.Unreachable, "%v", err).Because(err).Try("Try again in a moment.")
 	case cause != err: // it was reached and then broke off
-		return fail(exitUnreachable, "The server %s broke off: %v", l.base, cause).because(err).try("Try again.")
+		return fault.New(fault.Unreachable, "The server %s broke off: %v", l.base, cause).Because(err).Try("Try again.")
 	}
-	return fail(exitFailed, "%v", err).because(err).try("Name an access server: --server NAME")
+	return fault.New(fault.Failed, "%v", err).Because(err).Try("Name an access server: --server NAME")
 }
 
 // dialReason leaves out what the sentence says already.
@@ -271,9 +273,9 @@ func (l *link) notYet(err error) (time.Duration, bool) {
 		p.RetryAfter = time.Second
 	}
 	switch {
-	case ok && refusalCode(p.Code) == exitNotReady:
+	case ok && fault.CodeOfRefusal(p.Code) == fault.NotReady:
 		return p.RetryAfter, true
-	case !ok && exitCode(err) == exitFailed && l.last.status == http.StatusAccepted: // a server that has no codes
+	case !ok && fault.CodeOf(err) == fault.Failed && l.last.status == http.StatusAccepted: // a server that has no codes
 		return retryAfter(l.last.header), true
 	}
 	return 0, false

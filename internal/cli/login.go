@@ -12,7 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tailplane/tailplane/internal/cli/fault"
 	"github.com/tailplane/tailplane/internal/cli/kubefile"
+	"github.com/tailplane/tailplane/internal/cli/screen"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
@@ -49,9 +51,9 @@ again to extend a sign-in, or with --role to change the role.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case lf.all && (lf.use || lf.dryRun || lf.shell || lf.cluster != "" || t.server != ""):
-				return usage("--all goes with none of --use, --dry-run, --shell, --cluster and --server")
+				return fault.Usage("--all goes with none of --use, --dry-run, --shell, --cluster and --server")
 			case lf.shell && (lf.use || lf.dryRun || lf.auto):
-				return usage("--shell goes with none of --use, --auto and --dry-run: a shell has a kubeconfig of its own")
+				return fault.Usage("--shell goes with none of --use, --auto and --dry-run: a shell has a kubeconfig of its own")
 			case lf.shell:
 				return nil
 			}
@@ -170,7 +172,7 @@ func (t *tka) loginTo(ctx context.Context, lf loginFlags, set *settings) (res lo
 
 func (lf loginFlags) check() error {
 	if lf.period < 0 {
-		return usage("--for is %v; it must be more than nothing", lf.period)
+		return fault.Usage("--for is %v; it must be more than nothing", lf.period)
 	}
 	return nil
 }
@@ -205,7 +207,7 @@ func (t *tka) noteSignIn(ctx context.Context, base string, st signin.Status, g g
 
 func (t *tka) showLogin(res loginResult) error {
 	err := t.show(answer{object: res, names: []string{res.Context}, table: func(bool) {
-		fmt.Fprintln(t.Out, safe(fmt.Sprintf("Signed in to %s as %s with the role %s in %s until %s, in %s.",
+		fmt.Fprintln(t.Out, screen.Safe(fmt.Sprintf("Signed in to %s as %s with the role %s in %s until %s, in %s.",
 			res.Cluster, res.Username, res.Role, whole(res.Namespaces), t.moment(res.Until), res.Took)))
 	}})
 	if res.Clamped {
@@ -224,7 +226,7 @@ func (t *tka) moment(rfc3339 string) string {
 	if err != nil {
 		return rfc3339
 	}
-	return fmt.Sprintf("%s (%s)", at.Local().Format("2006-01-02 15:04"), short(at.Sub(t.Now())))
+	return fmt.Sprintf("%s (%s)", at.Local().Format("2006-01-02 15:04"), screen.Short(at.Sub(t.Now())))
 }
 
 // mergeLogin writes the entries of a sign-in that a server gave.
@@ -237,9 +239,9 @@ func (t *tka) mergeLogin(k kubefile.Files, entry kubefile.Entry, l *link, use bo
 	if !ok {
 		return err
 	}
-	return fail(exitFailed, "the kubeconfig is left alone: %v", err).because(err).
-		try("Use another file: --kubeconfig FILE, or another prefix: tka config prefix NAME-").
-		try("If it is a remainder: kubectl config delete-%s %s", other.What, other.Name)
+	return fault.New(fault.Failed, "the kubeconfig is left alone: %v", err).Because(err).
+		Try("Use another file: --kubeconfig FILE, or another prefix: tka config prefix NAME-").
+		Try("If it is a remainder: kubectl config delete-%s %s", other.What, other.Name)
 }
 
 // sameCluster refuses a server that gives its cluster the name of one that this
@@ -261,9 +263,9 @@ func (t *tka) sameCluster(k kubefile.Files, entry kubefile.Entry, l *link) error
 	case k.SameCA(entry.Name, entry.CA):
 		return nil
 	}
-	return fail(exitRefused, "The server %s says that its cluster is %s, and so does %s, with another %s", l.base, entry.Cluster, other.URL, what).
-		try("If it moved, sign out there and forget it: tka logout --server %s; tka config --forget-server %s", word(other.URL), word(other.URL)).
-		try("To have both: --kubeconfig FILE, or another prefix: tka config prefix NAME-")
+	return fault.New(fault.Refused, "The server %s says that its cluster is %s, and so does %s, with another %s", l.base, entry.Cluster, other.URL, what).
+		Try("If it moved, sign out there and forget it: tka logout --server %s; tka config --forget-server %s", screen.Word(other.URL), screen.Word(other.URL)).
+		Try("To have both: --kubeconfig FILE, or another prefix: tka config prefix NAME-")
 }
 
 // planLogin says what login would do.
@@ -295,28 +297,28 @@ func (t *tka) planLogin(l *link, lf loginFlags, set *settings) error {
 		if lf.role != "" {
 			role = "the role " + lf.role
 		}
-		fmt.Fprintln(t.Out, safe(fmt.Sprintf("Would sign in to %s at %s with %s.", info.Name, l.base, role)))
+		fmt.Fprintln(t.Out, screen.Safe(fmt.Sprintf("Would sign in to %s at %s with %s.", info.Name, l.base, role)))
 		for _, f := range plan.Kubeconfig {
-			fmt.Fprintln(t.Out, safe(fmt.Sprintf("Would write the context %s into %s.", entry.Name, f)))
+			fmt.Fprintln(t.Out, screen.Safe(fmt.Sprintf("Would write the context %s into %s.", entry.Name, f)))
 		}
 	}})
 }
 
 func wrongCluster(l *link, have, want string) error {
-	return fail(exitRefused, "The server %s is of the cluster %s, not of %s", l.base, have, want).
-		try("Name the access server of %s: --server NAME", want)
+	return fault.New(fault.Refused, "The server %s is of the cluster %s, not of %s", l.base, have, want).
+		Try("Name the access server of %s: --server NAME", want)
 }
 
 // stillSignedIn adds to the fault of a login that the server has a sign-in now.
 func stillSignedIn(err error) error {
-	f, ok := errors.AsType[*fault](err)
+	f, ok := errors.AsType[*fault.Fault](err)
 	if !ok {
-		f = fail(exitFailed, "%v", err).because(err)
+		f = fault.New(fault.Failed, "%v", err).Because(err)
 	}
-	if _, theirs := errors.AsType[*problem.Error](err); theirs || f.code == exitNotReady {
+	if _, theirs := errors.AsType[*problem.Error](err); theirs || f.Code == fault.NotReady {
 		return f // the server's own answer says how it stands
 	}
-	return f.try("You are signed in all the same; to end it: tka logout")
+	return f.Try("You are signed in all the same; to end it: tka logout")
 }
 
 // entry is what to write into a kubeconfig for k.

@@ -7,7 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tailplane/tailplane/internal/cli/fault"
 	"github.com/tailplane/tailplane/internal/cli/kubefile"
+	"github.com/tailplane/tailplane/internal/cli/screen"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/signin"
 )
@@ -29,7 +31,7 @@ Not being signed in is no error. Sign-ins of your other devices go on.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case all && (cluster != "" || t.server != ""):
-				return usage("--all goes with neither --cluster nor --server")
+				return fault.Usage("--all goes with neither --cluster nor --server")
 			case all:
 				return t.logoutAll(cmd.Context(), dryRun)
 			}
@@ -131,7 +133,7 @@ func (t *tka) dryEdit(edit func(kubefile.Files) error) error {
 
 func (t *tka) tellLogout(res logoutResult) {
 	from := res.Cluster
-	say := func(format string, args ...any) { fmt.Fprintln(t.Out, safe(fmt.Sprintf(format, args...))) }
+	say := func(format string, args ...any) { fmt.Fprintln(t.Out, screen.Safe(fmt.Sprintf(format, args...))) }
 	switch {
 	case res.DryRun && res.WasSignedIn:
 		say("Would sign out of %s.", from)

@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/tailplane/tailplane/internal/cli/fault"
 )
 
 // nearest is the name among names that was most likely meant, "" if none is near.
@@ -55,9 +57,9 @@ func oneOf(what, value string, values []string) error {
 		return nil
 	}
 	if near := nearest(value, values); near != "" {
-		return usage("%s is %q; did you mean %q?", what, value, near)
+		return fault.Usage("%s is %q; did you mean %q?", what, value, near)
 	}
-	return usage("%s is %q; it can be %s", what, value, strings.Join(values, ", "))
+	return fault.Usage("%s is %q; it can be %s", what, value, strings.Join(values, ", "))
 }
 
 func unknownFlag(err error) (string, bool) {

@@ -17,6 +17,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tailplane/tailplane/internal/cli/fault"
+	"github.com/tailplane/tailplane/internal/cli/screen"
 	"github.com/tailplane/tailplane/internal/cli/tokencache"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/signin"
@@ -32,7 +34,7 @@ func (t *tka) clusterOfContext() (string, error) {
 	if cluster, ours := files.ClusterOf(t.context); ours {
 		return cluster, nil
 	}
-	return "", usage("the kubeconfig has no context %q that tka made", t.context).try("See the contexts: kubectl config get-contexts")
+	return "", fault.Usage("the kubeconfig has no context %q that tka made", t.context).Try("See the contexts: kubectl config get-contexts")
 }
 
 // connect is locate, and prove: what it returns leads to the server that is
@@ -50,7 +52,7 @@ func (t *tka) connect(ctx context.Context, cluster string) (*link, error) {
 // refusal is never tried elsewhere.
 func (t *tka) proveAny(ctx context.Context, first *link, cluster string) (*link, error) {
 	err := t.prove(ctx, first, cluster)
-	if exitCode(err) != exitUnreachable || first.last.reached || first.key.IsZero() || t.server != "" {
+	if fault.CodeOf(err) != fault.Unreachable || first.last.reached || first.key.IsZero() || t.server != "" {
 		return first, err
 	}
 	for _, base := range t.replicas(first) {
@@ -60,7 +62,7 @@ func (t *tka) proveAny(ctx context.Context, first *link, cluster string) (*link,
 		case nerr == nil, l.denied != nil:
 			t.hint("%s cannot be reached; %s serves the same cluster.", first.base, base)
 			return l, nerr
-		case exitCode(nerr) != exitUnreachable || ctx.Err() != nil:
+		case fault.CodeOf(nerr) != fault.Unreachable || ctx.Err() != nil:
 			return l, nerr
 		}
 	}
@@ -91,7 +93,7 @@ func (t *tka) replicas(l *link) (bases []string) {
 
 // approach is connect, and takes a refusal for an answer too, which it returns
 // beside: of the server that is meant, if its key is known.
-func (t *tka) approach(ctx context.Context, cluster string) (l *link, denied *fault, err error) {
+func (t *tka) approach(ctx context.Context, cluster string) (l *link, denied *fault.Fault, err error) {
 	l, err = t.connect(ctx, cluster)
 	if l != nil && l.denied != nil {
 		return l, l.denied, nil
@@ -118,11 +120,11 @@ func (t *tka) locate(cluster string) (*link, error) {
 	}
 	base, err := set.address(name)
 	if err != nil {
-		f := usage("The server %q is not used: %v", name, err).because(err)
+		f := fault.Usage("The server %q is not used: %v", name, err).Because(err)
 		if errors.Is(err, errInsecure) {
-			return nil, f.try("Use https://, or list the server with insecureHTTP: true under servers in the settings.")
+			return nil, f.Try("Use https://, or list the server with insecureHTTP: true under servers in the settings.")
 		}
-		return nil, f.try("Name the access server by its name in the tailnet: --server NAME")
+		return nil, f.Try("Name the access server by its name in the tailnet: --server NAME")
 	}
 	l := t.link(base)
 	have, _ := k.at(base)
@@ -166,15 +168,15 @@ func patiently[Req, Resp any](ctx context.Context, l *link, op door.Op[Req, Resp
 func lastTry(left time.Duration) time.Duration { return min(time.Second, left/4) }
 
 // tooLate is the fault of an answer "not yet" that stays within the time limit.
-func (l *link) tooLate(err error) *fault {
+func (l *link) tooLate(err error) *fault.Fault {
 	if l.last.status != http.StatusAccepted {
-		if f, ok := errors.AsType[*fault](err); ok {
+		if f, ok := errors.AsType[*fault.Fault](err); ok {
 			return f
 		}
 	}
-	return fail(exitNotReady, "The sign-in was not ready within %v", l.limit).because(err).
-		try("It goes on without tka; look at it with: tka status").
-		try("Give it longer: tka login --timeout 2m")
+	return fault.New(fault.NotReady, "The sign-in was not ready within %v", l.limit).Because(err).
+		Try("It goes on without tka; look at it with: tka status").
+		Try("Give it longer: tka login --timeout 2m")
 }
 
 // retryAfter is when a server wants to be asked again; a second if it does not say.
@@ -213,16 +215,16 @@ func (l *link) kubeconfigOf(ctx context.Context) (granted, error) {
 		return granted{}, l.badAnswer("kubeconfig", err)
 	}
 	if k.Cluster != l.info.Name || k.Server != l.info.ServerURL || !bytes.Equal(k.CA, l.info.CAData) {
-		return granted{}, fail(exitRefused, "The kubeconfig from %s is not used: it leads to another place than the server proved", l.base).
-			try("Ask whoever runs the server; nothing was changed on this machine.")
+		return granted{}, fault.New(fault.Refused, "The kubeconfig from %s is not used: it leads to another place than the server proved", l.base).
+			Try("Ask whoever runs the server; nothing was changed on this machine.")
 	}
 	return g, nil
 }
 
 // badAnswer is the fault of an answer that is refused on this side.
-func (l *link) badAnswer(what string, err error) *fault {
-	return fail(exitFailed, "The %s from %s is not used: %v", what, l.base, err).because(err).
-		try("Ask whoever runs the server; nothing was changed on this machine.")
+func (l *link) badAnswer(what string, err error) *fault.Fault {
+	return fault.New(fault.Failed, "The %s from %s is not used: %v", what, l.base, err).Because(err).
+		Try("Ask whoever runs the server; nothing was changed on this machine.")
 }
 
 // Names that come from a server end up in arguments, file names and commands to
@@ -256,7 +258,7 @@ func checkKubeconfig(k signin.Kubeconfig) error {
 // checkAPIServer refuses addresses of a cluster that are not https or more than
 // an address.
 func checkAPIServer(s string) error {
-	if i := strings.IndexFunc(s, unsafeRune); i >= 0 || strings.ContainsRune(s, ' ') {
+	if i := strings.IndexFunc(s, screen.Unsafe); i >= 0 || strings.ContainsRune(s, ' ') {
 		return fmt.Errorf("%.80q holds characters that no URL has", s)
 	}
 	u, err := url.Parse(s)

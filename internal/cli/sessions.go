@@ -15,6 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tailplane/tailplane/internal/cli/fault"
+	"github.com/tailplane/tailplane/internal/cli/screen"
 	"github.com/tailplane/tailplane/internal/cli/shellscript"
 )
 
@@ -124,7 +126,7 @@ func (t *tka) listSessions(ctx context.Context, af adminFlags) ([]session, error
 		}
 	}
 	if err := json.Unmarshal(text, &list); err != nil {
-		return nil, fail(exitFailed, "kubectl did not list sign-ins: %v", err).because(err).try("kubectl get %s -n %s -o json", signinsResource, word(cmp.Or(af.namespace, signinsNamespace)))
+		return nil, fault.New(fault.Failed, "kubectl did not list sign-ins: %v", err).Because(err).Try("kubectl get %s -n %s -o json", signinsResource, screen.Word(cmp.Or(af.namespace, signinsNamespace)))
 	}
 	all := []session{}
 	for _, i := range list.Items {
@@ -161,7 +163,7 @@ func (t *tka) showSessions(l sessionList) error {
 		if wide {
 			header = append(header, "UNTIL", "SINCE")
 		}
-		var rows [][]cell
+		var rows [][]screen.Cell
 		for _, s := range l.Items {
 			namespaces := "all"
 			if len(s.Namespaces) > 0 {
@@ -169,11 +171,11 @@ func (t *tka) showSessions(l sessionList) error {
 			}
 			left := ""
 			if at, err := time.Parse(time.RFC3339, s.Until); err == nil {
-				left = short(max(0, at.Sub(t.Now())))
+				left = screen.Short(max(0, at.Sub(t.Now())))
 			}
-			row := plain(s.Login, s.Device, s.Role, namespaces, s.Phase, left, s.Name)
+			row := screen.Row(s.Login, s.Device, s.Role, namespaces, s.Phase, left, s.Name)
 			if wide {
-				row = append(row, plain(s.Until, s.Since)...)
+				row = append(row, screen.Row(s.Until, s.Since)...)
 			}
 			rows = append(rows, row)
 		}
@@ -193,10 +195,10 @@ func (t *tka) doRevoke(ctx context.Context, af adminFlags, who string, yes, dryR
 	// A login is never cut at "@", and no name of a sign-in has one.
 	all = slices.DeleteFunc(all, func(s session) bool { return s.Name != who && s.Login != who })
 	if len(all) == 0 {
-		return fail(exitFailed, "There is no sign-in of that name or login: %s", who).try("See all: tka sessions")
+		return fault.New(fault.Failed, "There is no sign-in of that name or login: %s", who).Try("See all: tka sessions")
 	}
 	if slices.ContainsFunc(all, func(s session) bool { return !namespaceForm.MatchString(s.Name) }) {
-		return fail(exitFailed, "The cluster has a sign-in whose name is none; nothing was ended").try("tka sessions")
+		return fault.New(fault.Failed, "The cluster has a sign-in whose name is none; nothing was ended").Try("tka sessions")
 	}
 	if !yes && !dryRun {
 		var what []string
@@ -207,13 +209,13 @@ func (t *tka) doRevoke(ctx context.Context, af adminFlags, who string, yes, dryR
 			return err
 		}
 	}
-	code := exitDone
+	code := fault.Done
 	for i := range all {
 		if dryRun {
 			continue
 		}
 		if _, err := t.kubectl(ctx, af, "delete", signinsResource, all[i].Name, "--ignore-not-found", "--wait=true"); err != nil {
-			all[i].Error, code = sentence(err), max(code, exitCode(err))
+			all[i].Error, code = sentence(err), max(code, fault.CodeOf(err))
 			continue
 		}
 		all[i].Revoked = true
@@ -232,7 +234,7 @@ func (t *tka) doRevoke(ctx context.Context, af adminFlags, who string, yes, dryR
 			case !s.Revoked:
 				line = "Not ended, as " + s.Error + ":"
 			}
-			fmt.Fprintln(t.Out, safe(fmt.Sprintf("%s %s: %s of %s on %s.", line, s.Name, s.Role, s.Login, s.Device)))
+			fmt.Fprintln(t.Out, screen.Safe(fmt.Sprintf("%s %s: %s of %s on %s.", line, s.Name, s.Role, s.Login, s.Device)))
 		}
 	}})
 	if err != nil {
@@ -245,8 +247,8 @@ func (t *tka) doRevoke(ctx context.Context, af adminFlags, who string, yes, dryR
 func (t *tka) kubectl(ctx context.Context, af adminFlags, args ...string) ([]byte, error) {
 	path, err := exec.LookPath("kubectl")
 	if err != nil {
-		return nil, fail(exitFailed, "This needs kubectl, and there is none in $PATH").because(err).
-			try("Install kubectl, with a kubeconfig of an administrator.")
+		return nil, fault.New(fault.Failed, "This needs kubectl, and there is none in $PATH").Because(err).
+			Try("Install kubectl, with a kubeconfig of an administrator.")
 	}
 	args = append(args, "--namespace", cmp.Or(af.namespace, signinsNamespace))
 	if af.context != "" {
@@ -269,7 +271,7 @@ func (t *tka) kubectl(ctx context.Context, af adminFlags, args ...string) ([]byt
 		err = cmd.Start()
 	}
 	if err != nil {
-		return nil, fail(exitFailed, "kubectl cannot be run: %v", err).because(err).try("kubectl version")
+		return nil, fault.New(fault.Failed, "kubectl cannot be run: %v", err).Because(err).Try("kubectl version")
 	}
 	text, rerr := io.ReadAll(io.LimitReader(out, mostSignins+1))
 	if rerr == nil && len(text) > mostSignins {
@@ -281,14 +283,14 @@ func (t *tka) kubectl(ctx context.Context, af adminFlags, args ...string) ([]byt
 	err = cmd.Wait()
 	switch said := strings.TrimSpace(stderr.String()); {
 	case ctx.Err() != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
-		return nil, fail(exitNotReady, "kubectl did not finish within %v", t.timeout).try("Give it longer: --timeout 2m")
+		return nil, fault.New(fault.NotReady, "kubectl did not finish within %v", t.timeout).Try("Give it longer: --timeout 2m")
 	case ctx.Err() != nil:
-		return nil, fail(exitInterrupted, "interrupted")
+		return nil, fault.New(fault.Interrupted, "interrupted")
 	case rerr != nil:
-		return nil, fail(exitFailed, "kubectl: %v", rerr).because(rerr)
+		return nil, fault.New(fault.Failed, "kubectl: %v", rerr).Because(rerr)
 	case err != nil:
 		line, _, _ := strings.Cut(said, "\n")
-		return nil, fail(kubectlCode(said), "kubectl: %s", cmp.Or(line, err.Error())).because(err).try("Name a context with the rights of an administrator: --context NAME")
+		return nil, fault.New(kubectlCode(said), "kubectl: %s", cmp.Or(line, err.Error())).Because(err).Try("Name a context with the rights of an administrator: --context NAME")
 	}
 	return text, nil
 }
@@ -297,11 +299,11 @@ func (t *tka) kubectl(ctx context.Context, af adminFlags, args ...string) ([]byt
 func kubectlCode(said string) int {
 	switch {
 	case strings.Contains(said, "(Forbidden)"), strings.Contains(said, "Unauthorized"), strings.Contains(said, "must be logged in"):
-		return exitRefused
+		return fault.Refused
 	case strings.Contains(said, "Unable to connect"), strings.Contains(said, "was refused"), strings.Contains(said, "i/o timeout"), strings.Contains(said, "no such host"):
-		return exitUnreachable
+		return fault.Unreachable
 	}
-	return exitFailed
+	return fault.Failed
 }
 
 // A limitedWriter drops what is more than somebody would read.

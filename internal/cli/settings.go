@@ -10,10 +10,12 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/tailplane/tailplane/internal/cli/ownfile"
-	"github.com/tailplane/tailplane/internal/cli/yamltree"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/tailplane/tailplane/internal/cli/fault"
+	"github.com/tailplane/tailplane/internal/cli/ownfile"
+	"github.com/tailplane/tailplane/internal/cli/screen"
+	"github.com/tailplane/tailplane/internal/cli/yamltree"
 	"github.com/tailplane/tailplane/internal/door"
 )
 
@@ -37,7 +39,7 @@ type serverSetting struct {
 }
 
 func defaults() settings {
-	return settings{Server: "tka", Port: 443, Prefix: "tka-", Output: asTable, CredentialCache: cacheAuto}
+	return settings{Server: "tka", Port: 443, Prefix: "tka-", Output: screen.Table, CredentialCache: cacheAuto}
 }
 
 // What credentialCache can be.
@@ -94,11 +96,11 @@ func settingKeys() []settingKey {
 				s.Prefix = v
 				return nil
 			}},
-		{"output", "form of answers: " + strings.Join(outputs, ", "),
+		{"output", "form of answers: " + strings.Join(screen.Forms(), ", "),
 			func(s *settings) string { return s.Output },
 			func(s *settings, v string) error {
-				if !slices.Contains(outputs, v) {
-					return fmt.Errorf("is %q; it can be %s", v, strings.Join(outputs, ", "))
+				if !slices.Contains(screen.Forms(), v) {
+					return fmt.Errorf("is %q; it can be %s", v, strings.Join(screen.Forms(), ", "))
 				}
 				s.Output = v
 				return nil
@@ -156,14 +158,14 @@ func (t *tka) settings() (*settings, error) {
 	}
 	text, err := readSettings(path)
 	if errors.Is(err, fs.ErrNotExist) && t.config != "" {
-		return nil, usage("there is no settings file %s", path).because(err)
+		return nil, fault.Usage("there is no settings file %s", path).Because(err)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, usage("the settings cannot be read: %v", err).because(err)
+		return nil, fault.Usage("the settings cannot be read: %v", err).Because(err)
 	}
 	set, err := parseSettings(text)
 	if err != nil {
-		return nil, usage("%s %v", path, err).try("See the keys: tka config --help").because(err)
+		return nil, fault.Usage("%s %v", path, err).Try("See the keys: tka config --help").Because(err)
 	}
 	t.loaded = &set
 	return t.loaded, nil

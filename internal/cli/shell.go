@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tailplane/tailplane/internal/cli/fault"
 	"github.com/tailplane/tailplane/internal/cli/kubefile"
 	"github.com/tailplane/tailplane/internal/cli/shellscript"
 	"github.com/tailplane/tailplane/internal/cli/subshell"
@@ -41,7 +42,7 @@ The exit code is that of the shell or command.`,
 		Example: "  tka shell\n  tka shell --role edit --for 30m -- kubectl -n shop rollout restart deployment/web",
 		Args: func(*cobra.Command, []string) error {
 			if k.keep && k.revoke {
-				return usage("--keep and --revoke are opposites")
+				return fault.Usage("--keep and --revoke are opposites")
 			}
 			return nil
 		},
@@ -131,11 +132,11 @@ func (t *tka) program(command []string) (path string, args []string, err error) 
 	} else if e, ok := errors.AsType[*fs.PathError](err); ok {
 		why = e.Err
 	}
-	f := usage("%s cannot be run: %v", name, why).because(err)
+	f := fault.Usage("%s cannot be run: %v", name, why).Because(err)
 	if len(command) == 0 {
-		return "", nil, f.try("Name the shell: tka shell -- SHELL")
+		return "", nil, f.Try("Name the shell: tka shell -- SHELL")
 	}
-	return "", nil, f.try("tka shell --help")
+	return "", nil, f.Try("tka shell --help")
 }
 
 // openRoom makes the private folder, in the first place that can hold it.
@@ -147,8 +148,8 @@ func (t *tka) openRoom(ctx context.Context, base string) (*subshell.Room, error)
 			return room, nil
 		}
 	}
-	return nil, fail(exitFailed, "there is no place for the shell's own files: %v", err).because(err).
-		try("Set $XDG_RUNTIME_DIR to a folder of your own.")
+	return nil, fault.New(fault.Failed, "there is no place for the shell's own files: %v", err).Because(err).
+		Try("Set $XDG_RUNTIME_DIR to a folder of your own.")
 }
 
 func shellsFolder(run string) string { return filepath.Join(run, "shells") }
@@ -193,7 +194,7 @@ func (s *shellRun) interruptible(ctx context.Context) (context.Context, func()) 
 func (s *shellRun) signIn(ctx context.Context, lf loginFlags, set *settings) (g shellAccess, err error) {
 	done, err := s.room.Turn(ctx, turnWait)
 	if err != nil {
-		return g, fail(exitNotReady, "another shell is signing in or out: %v", err).because(err).try("Try again in a moment.")
+		return g, fault.New(fault.NotReady, "another shell is signing in or out: %v", err).Because(err).Try("Try again in a moment.")
 	}
 	defer done()
 	have, err := call(ctx, s.link, signin.Read, signin.ReadRequest{})
@@ -203,11 +204,11 @@ func (s *shellRun) signIn(ctx context.Context, lf loginFlags, set *settings) (g 
 	}
 	if !existed { // before it is asked for, as whatever happens then, it is ours to end
 		if err := s.room.Began(); err != nil {
-			return g, fail(exitFailed, "the shell's own files cannot be written: %v", err).because(err)
+			return g, fault.New(fault.Failed, "the shell's own files cannot be written: %v", err).Because(err)
 		}
 	}
 	st, access, err := s.tka.signIn(ctx, s.link, lf)
-	if p, ok := errors.AsType[*problem.Error](err); ok && st.Name == "" && refusalCode(p.Code) == exitRefused && !existed {
+	if p, ok := errors.AsType[*problem.Error](err); ok && st.Name == "" && fault.CodeOfRefusal(p.Code) == fault.Refused && !existed {
 		s.keepSignin(s.link.base) // nothing was begun
 	} else {
 		s.signin = true
@@ -261,7 +262,7 @@ func (s *shellRun) furnish(entry kubefile.Entry, program string, args []string, 
 		err = errors.Join(err, os.WriteFile(filepath.Join(s.room.Folder, name), []byte(text), 0o600))
 	}
 	if err != nil {
-		return fail(exitFailed, "the shell's own files cannot be written: %v", err).because(err)
+		return fault.New(fault.Failed, "the shell's own files cannot be written: %v", err).Because(err)
 	}
 	cmd := exec.Command(program, args...)
 	for _, v := range cmd.Environ() {
@@ -278,7 +279,7 @@ func (s *shellRun) furnish(entry kubefile.Entry, program string, args []string, 
 // run runs the child to its end and returns its code.
 func (s *shellRun) run() error {
 	if err := s.child.Start(); err != nil {
-		return fail(exitFailed, "%s cannot be run: %v", s.child.Path, err).because(err).try("tka shell --help")
+		return fault.New(fault.Failed, "%s cannot be run: %v", s.child.Path, err).Because(err).Try("tka shell --help")
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- s.child.Wait() }()
@@ -288,10 +289,10 @@ func (s *shellRun) run() error {
 		select {
 		case err := <-ended:
 			if s.child.ProcessState == nil {
-				return fail(exitFailed, "%s: %v", s.child.Path, err).because(err)
+				return fault.New(fault.Failed, "%s: %v", s.child.Path, err).Because(err)
 			}
 			if code := exitCodeOf(s.child.ProcessState); code != 0 {
-				return childCode(code)
+				return fault.Child(code)
 			}
 			return nil
 		case sig := <-s.signals:

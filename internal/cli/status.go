@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tailplane/tailplane/internal/cli/screen"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
@@ -86,7 +87,7 @@ func (t *tka) showStatus(l statusList) error {
 		if wide {
 			header = append(header, "UNTIL", "DEVICE", "SERVER", "NAME")
 		}
-		var rows [][]cell
+		var rows [][]screen.Cell
 		for _, it := range l.Items {
 			namespaces := whole(it.Namespaces)
 			switch {
@@ -95,9 +96,9 @@ func (t *tka) showStatus(l statusList) error {
 			case len(it.Namespaces) == 0:
 				namespaces = "all"
 			}
-			row := append(plain(it.Cluster, it.Username, it.Role, namespaces), cell{string(it.State), stateColor(it.State)}, cell{text: t.left(it.Status)})
+			row := append(screen.Row(it.Cluster, it.Username, it.Role, namespaces), screen.Colored(stateColor(it.State), string(it.State)), screen.Cell{Text: t.left(it.Status)})
 			if wide {
-				row = append(row, plain(it.Until, it.Device, it.Server, it.Name)...)
+				row = append(row, screen.Row(it.Until, it.Device, it.Server, it.Name)...)
 			}
 			rows = append(rows, row)
 		}
@@ -113,14 +114,14 @@ func (t *tka) showStatus(l statusList) error {
 	}})
 }
 
-func stateColor(s signin.State) color {
+func stateColor(s signin.State) screen.Color {
 	switch s {
 	case signin.Ready:
-		return green
+		return screen.Green
 	case signin.Pending, signin.Ending:
-		return yellow
+		return screen.Yellow
 	case "none":
 		return ""
 	}
-	return red
+	return screen.Red
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tailplane/tailplane/internal/cli/checkup"
+	"github.com/tailplane/tailplane/internal/cli/screen"
 )
 
 // A Build says what was built, from what and when.
@@ -87,12 +88,12 @@ func (t *tka) doVersion(ctx context.Context, cluster string, client bool) error 
 		v.Skew = checkup.SkewTooLarge(v.Version, v.Server)
 	}
 	return t.show(answer{object: v, names: []string{v.Version}, table: func(wide bool) {
-		fmt.Fprintf(t.Out, "tka %s\n", safe(v.Version))
+		fmt.Fprintf(t.Out, "tka %s\n", screen.Safe(v.Version))
 		if wide {
-			fmt.Fprintf(t.Out, "commit %s\ndate %s\n%s %s\n", safe(cmp.Or(v.Commit, "unknown")), safe(cmp.Or(v.Date, "unknown")), v.Go, v.Platform)
+			fmt.Fprintf(t.Out, "commit %s\ndate %s\n%s %s\n", screen.Safe(cmp.Or(v.Commit, "unknown")), screen.Safe(cmp.Or(v.Date, "unknown")), v.Go, v.Platform)
 		}
 		if v.Server != "" {
-			fmt.Fprintf(t.Out, "server %s\n", safe(v.Server))
+			fmt.Fprintf(t.Out, "server %s\n", screen.Safe(v.Server))
 		}
 		if v.Skew {
 			t.warn("they are more than one minor version apart")

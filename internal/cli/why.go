@@ -9,7 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tailplane/tailplane/internal/cli/fault"
 	"github.com/tailplane/tailplane/internal/cli/kubeapi"
+	"github.com/tailplane/tailplane/internal/cli/screen"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 )
@@ -36,7 +38,7 @@ path that begins with "/". Allowed is exit 0, refused is exit 3.`,
 		Example: "  tka why\n  tka why create deployments -n shop\n  tka why get pods/web --subresource log",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
-				return usage("%s takes a verb and a resource, and %q is only one of them", cmd.CommandPath(), args[0]).try("tka why get pods")
+				return fault.Usage("%s takes a verb and a resource, and %q is only one of them", cmd.CommandPath(), args[0]).Try("tka why get pods")
 			}
 			return arguments(0, 2, "a verb and a resource")(cmd, args)
 		},
@@ -65,10 +67,10 @@ type whyInfo struct {
 
 func (t *tka) doWhy(ctx context.Context, wf whyFlags, args []string) error {
 	if wf.everywhere && wf.namespace != "" {
-		return usage("--namespace and --all-namespaces are opposites")
+		return fault.Usage("--namespace and --all-namespaces are opposites")
 	}
 	if wf.namespace != "" && !namespaceForm.MatchString(wf.namespace) {
-		return usage("--namespace is %q, which is not the name of a namespace", wf.namespace)
+		return fault.Usage("--namespace is %q, which is not the name of a namespace", wf.namespace)
 	}
 	l, denied, err := t.approach(ctx, wf.cluster)
 	if err != nil {
@@ -80,9 +82,9 @@ func (t *tka) doWhy(ctx context.Context, wf whyFlags, args []string) error {
 	}
 	info := whyInfo{meta: kind("Why"), Server: l.base, Cluster: l.info.Name, Proved: !l.key.IsZero(), Whoami: who, Advice: list(who.Decision.Advice)}
 	allowed := who.Decision.Allowed && denied == nil
-	var fault error
+	var unasked error
 	if len(args) == 2 && denied == nil {
-		if fault = t.askAPI(ctx, l, wf, args, &info); fault == nil {
+		if unasked = t.askAPI(ctx, l, wf, args, &info); unasked == nil {
 			allowed = info.Answer.Allowed
 		}
 	}
@@ -90,10 +92,10 @@ func (t *tka) doWhy(ctx context.Context, wf whyFlags, args []string) error {
 	switch {
 	case err != nil:
 		return err
-	case fault != nil:
-		return fault
+	case unasked != nil:
+		return unasked
 	case !allowed:
-		return childCode(exitRefused)
+		return fault.Child(fault.Refused)
 	}
 	return nil
 }
@@ -106,7 +108,7 @@ func (t *tka) askAPI(ctx context.Context, l *link, wf whyFlags, args []string, i
 	}
 	api, err := kubeapi.New(g.Server, g.CA, g.Token)
 	if err != nil {
-		return fail(exitFailed, "The API server %s cannot be asked: %v", g.Server, err).because(err)
+		return fault.New(fault.Failed, "The API server %s cannot be asked: %v", g.Server, err).Because(err)
 	}
 	q := kubeapi.Question{Verb: args[0], Resource: args[1], Subresource: wf.subresource, Namespace: wf.namespace}
 	if !strings.HasPrefix(q.Resource, "/") {
@@ -148,14 +150,14 @@ func (t *tka) askAPI(ctx context.Context, l *link, wf whyFlags, args []string, i
 func apiFault(server string, err error) error {
 	if r, ok := errors.AsType[*kubeapi.Refusal](err); ok {
 		if r.Status == 401 {
-			return fail(exitRefused, "The API server %s does not take the token: %v", server, err).because(err).try("tka login").try("tka doctor")
+			return fault.New(fault.Refused, "The API server %s does not take the token: %v", server, err).Because(err).Try("tka login").Try("tka doctor")
 		}
-		return fail(exitRefused, "The API server %s refuses: %v", server, err).because(err).try("tka doctor")
+		return fault.New(fault.Refused, "The API server %s refuses: %v", server, err).Because(err).Try("tka doctor")
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fail(exitNotReady, "The API server %s did not answer in time", server).because(err).try("tka doctor").try("Give it longer: --timeout 2m")
+		return fault.New(fault.NotReady, "The API server %s did not answer in time", server).Because(err).Try("tka doctor").Try("Give it longer: --timeout 2m")
 	}
-	return fail(exitUnreachable, "The API server %s cannot be reached: %v", server, err).because(err).try("tka doctor")
+	return fault.New(fault.Unreachable, "The API server %s cannot be reached: %v", server, err).Because(err).Try("tka doctor")
 }
 
 // otherRoles are the logins that would give something else than there is.
@@ -164,9 +166,9 @@ func otherRoles(w signin.Whoami) (advice []string) {
 		if r.Problem != "" || w.Signin != nil && r.Role == w.Signin.Role {
 			continue
 		}
-		line := "It is granted too: tka login --role " + word(r.Role)
+		line := "It is granted too: tka login --role " + screen.Word(r.Role)
 		for _, ns := range r.Namespaces {
-			line += " --namespace " + word(ns)
+			line += " --namespace " + screen.Word(ns)
 		}
 		advice = append(advice, line)
 	}
@@ -174,7 +176,7 @@ func otherRoles(w signin.Whoami) (advice []string) {
 }
 
 func (t *tka) tellWhy(info whyInfo) {
-	say := func(format string, args ...any) { fmt.Fprintln(t.Out, safe(fmt.Sprintf(format, args...))) }
+	say := func(format string, args ...any) { fmt.Fprintln(t.Out, screen.Safe(fmt.Sprintf(format, args...))) }
 	c := info.Caller
 	switch {
 	case c.Login != "":
@@ -191,19 +193,19 @@ func (t *tka) tellWhy(info whyInfo) {
 		say("The server %s does not say which cluster it serves, so it could not prove that it is the one.", info.Server)
 	}
 	if len(info.Rules) > 0 {
-		var rows [][]cell
+		var rows [][]screen.Cell
 		for _, r := range info.Rules {
-			namespaces, mark := "all", cell{}
+			namespaces, mark := "all", screen.Cell{}
 			if len(r.Namespaces) > 0 {
 				namespaces = strings.Join(r.Namespaces, ", ")
 			}
 			switch {
 			case r.Problem != "":
-				mark = cell{"cannot be used: " + r.Problem, red}
+				mark = screen.Colored(screen.Red, "cannot be used: "+r.Problem)
 			case r.Chosen:
-				mark = cell{"chosen", green}
+				mark = screen.Colored(screen.Green, "chosen")
 			}
-			rows = append(rows, append(plain(r.Role, short(time.Duration(r.Period)), fmt.Sprint(r.Priority), namespaces), mark))
+			rows = append(rows, append(screen.Row(r.Role, screen.Short(time.Duration(r.Period)), fmt.Sprint(r.Priority), namespaces), mark))
 		}
 		t.writeTable(t.Out, []string{"ROLE", "PERIOD", "PRIORITY", "NAMESPACES", ""}, rows)
 	}
@@ -214,9 +216,9 @@ func (t *tka) tellWhy(info whyInfo) {
 		say("This device is not signed in.")
 	}
 	if a := info.Answer; a != nil {
-		verdict := t.paint(t.Out, red, "refused")
+		verdict := t.paint(t.Out, screen.Red, "refused")
 		if a.Allowed {
-			verdict = t.paint(t.Out, green, "allowed")
+			verdict = t.paint(t.Out, screen.Green, "allowed")
 		}
 		why := a.Reason
 		if a.Trouble != "" {
@@ -225,9 +227,9 @@ func (t *tka) tellWhy(info whyInfo) {
 		if why != "" {
 			why = " (" + why + ")"
 		}
-		fmt.Fprintf(t.Out, "%s: %s%s\n", safe(info.Question.String()), verdict, safe(why))
+		fmt.Fprintf(t.Out, "%s: %s%s\n", screen.Safe(info.Question.String()), verdict, screen.Safe(why))
 	}
-	for _, line := range info.Advice[:min(len(info.Advice), maxAdvice)] {
+	for _, line := range info.Advice[:min(len(info.Advice), fault.MaxAdvice)] {
 		say("try: %s", line)
 	}
 }

@@ -1,4 +1,4 @@
-package cli
+package screen
 
 import (
 	"encoding/json"
@@ -15,9 +15,9 @@ var hostileText = []string{"\x1b[31mred", "\x1b]0;title\x07", "a\rb", "a\nb", "a
 
 func TestSafe(t *testing.T) {
 	for _, s := range hostileText {
-		got := safe(s)
-		if strings.ContainsFunc(got, unsafeRune) || !utf8.ValidString(got) {
-			t.Errorf("safe(%q) = %q", s, got)
+		got := Safe(s)
+		if strings.ContainsFunc(got, Unsafe) || !utf8.ValidString(got) {
+			t.Errorf("Safe(%q) = %q", s, got)
 		}
 	}
 	for in, want := range map[string]string{
@@ -28,11 +28,11 @@ func TestSafe(t *testing.T) {
 		"\U000e0041":        `\U000e0041`,
 		"\xff":              `\xff`,
 	} {
-		if got := safe(in); got != want {
-			t.Errorf("safe(%q) = %q, want %q", in, got, want)
+		if got := Safe(in); got != want {
+			t.Errorf("Safe(%q) = %q, want %q", in, got, want)
 		}
 	}
-	if got := safe(strings.Repeat("x", 1<<20)); len(got) > maxText+10 {
+	if got := Safe(strings.Repeat("x", 1<<20)); len(got) > maxText+10 {
 		t.Errorf("a long text has %d bytes still", len(got))
 	}
 }
@@ -40,7 +40,6 @@ func TestSafe(t *testing.T) {
 // What is shown as JSON and YAML does nothing to a terminal, and reads back as it was.
 func TestEncodeIsSafeAndTrue(t *testing.T) {
 	type object struct {
-		meta
 		Text []string `json:"text"`
 	}
 	valid := []string{"true", "1e3", "- a", "null", "", " lead", "a: b", "#x", "2026-01-01"}
@@ -49,21 +48,21 @@ func TestEncodeIsSafeAndTrue(t *testing.T) {
 			valid = append(valid, s)
 		}
 	}
-	in := object{kind("Test"), valid}
-	for _, form := range []string{asJSON, asYAML} {
-		text, err := encode(in, form)
+	in := object{valid}
+	for _, form := range []string{JSON, YAML} {
+		text, err := Encode(in, form)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, r := range string(text) {
-			if r != '\n' && unsafeRune(r) {
+			if r != '\n' && Unsafe(r) {
 				t.Errorf("%s holds %U", form, r)
 			}
 		}
 		var out struct {
 			Text []string `json:"text" yaml:"text"`
 		}
-		if form == asJSON {
+		if form == JSON {
 			err = json.Unmarshal(text, &out)
 		} else {
 			err = yaml.Unmarshal(text, &out)
@@ -86,25 +85,16 @@ func TestShort(t *testing.T) {
 		time.Hour: "1h", 10 * time.Hour: "10h", 8*time.Hour - time.Second: "7h59m", 90 * time.Minute: "1h30m", 10*time.Hour + 10*time.Minute: "10h10m",
 		47 * time.Hour: "47h", 50 * time.Hour: "2d2h",
 	} {
-		if got := short(in); got != want {
-			t.Errorf("short(%v) = %q, want %q", in, got, want)
+		if got := Short(in); got != want {
+			t.Errorf("Short(%v) = %q, want %q", in, got, want)
 		}
 	}
 }
 
 func TestWord(t *testing.T) {
 	for in, want := range map[string]string{"a.yaml": "a.yaml", "a b": "'a b'", "$(x)": "'$(x)'", "it's": `'it'\''s'`, "": "''"} {
-		if got := word(in); got != want {
-			t.Errorf("word(%q) = %s, want %s", in, got, want)
-		}
-	}
-}
-
-func TestNearest(t *testing.T) {
-	names := []string{"login", "logout", "status", "kubeconfig", "config"}
-	for in, want := range map[string]string{"lgoin": "login", "logut": "logout", "stat": "status", "kubeconf": "kubeconfig", "xyzzy": "", "": "", "confg": "config"} {
-		if got := nearest(in, names); got != want {
-			t.Errorf("nearest(%q) = %q, want %q", in, got, want)
+		if got := Word(in); got != want {
+			t.Errorf("Word(%q) = %s, want %s", in, got, want)
 		}
 	}
 }

@@ -1,8 +1,12 @@
-package cli
+// Package screen is what tka writes for people and for programs: text, tables,
+// JSON and YAML. It keeps law 10: whatever a stranger put into a word, a terminal
+// shows it as what it is, and a parser reads it back as it was.
+package screen
 
 import (
 	"fmt"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 )
@@ -10,11 +14,11 @@ import (
 // maxText bounds how much of one foreign text is shown.
 const maxText = 4000
 
-// safe makes text from a stranger harmless to a terminal: control characters,
+// Safe makes text from a stranger harmless to a terminal: control characters,
 // escape sequences, invisible characters and those that change the direction
 // of writing are shown as what they are. The result is one line.
-func safe(s string) string {
-	if strings.IndexFunc(s, unsafeRune) < 0 && len(s) <= maxText && utf8.ValidString(s) {
+func Safe(s string) string {
+	if strings.IndexFunc(s, Unsafe) < 0 && len(s) <= maxText && utf8.ValidString(s) {
 		return s
 	}
 	var b strings.Builder
@@ -27,7 +31,7 @@ func safe(s string) string {
 		switch {
 		case r == utf8.RuneError && n == 1:
 			fmt.Fprintf(&b, `\x%02x`, s[0])
-		case unsafeRune(r):
+		case Unsafe(r):
 			b.WriteString(escaped(r))
 		default:
 			b.WriteRune(r)
@@ -37,10 +41,10 @@ func safe(s string) string {
 	return b.String()
 }
 
-// unsafeRune reports whether r may not reach a terminal. unicode.IsPrint
+// Unsafe reports whether r may not reach a terminal. unicode.IsPrint
 // excludes control and format characters, so escapes and bidi marks, and all
 // white space but the plain space.
-func unsafeRune(r rune) bool { return !unicode.IsPrint(r) }
+func Unsafe(r rune) bool { return !unicode.IsPrint(r) }
 
 func escaped(r rune) string {
 	switch {
@@ -56,8 +60,8 @@ func escaped(r rune) string {
 	return fmt.Sprintf(`\U%08x`, r)
 }
 
-// word is s as one word of a POSIX shell, for commands to copy.
-func word(s string) string {
+// Word is s as one word of a POSIX shell, for commands to copy.
+func Word(s string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("./_-:@=+,", r)
 	}
@@ -67,22 +71,17 @@ func word(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// escapeQuoted escapes the unsafe characters of JSON, or of YAML in which every
-// such character stands between double quotes, as show makes it.
-func escapeQuoted(text []byte, form string) []byte {
-	var b strings.Builder
-	for _, r := range string(text) {
-		switch {
-		case r == '\n' || !unsafeRune(r):
-			b.WriteRune(r)
-		case r < 0x10000:
-			fmt.Fprintf(&b, `\u%04x`, r)
-		case form == asYAML:
-			fmt.Fprintf(&b, `\U%08x`, r)
-		default: // UTF-16, as JSON has it
-			r -= 0x10000
-			fmt.Fprintf(&b, `\u%04x\u%04x`, 0xd800+r>>10, 0xdc00+r&0x3ff)
-		}
+// Short writes a duration as people say it: "7h59m", "8h", "12m", "40s".
+func Short(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return d.Truncate(time.Second).String()
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
 	}
-	return []byte(b.String())
+	s := strings.TrimSuffix(d.Truncate(time.Minute).String(), "0s")
+	if d >= time.Hour && d%time.Hour < time.Minute {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
 }

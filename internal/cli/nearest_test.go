@@ -1,0 +1,14 @@
+package cli
+
+import (
+	"testing"
+)
+
+func TestNearest(t *testing.T) {
+	names := []string{"login", "logout", "status", "kubeconfig", "config"}
+	for in, want := range map[string]string{"lgoin": "login", "logut": "logout", "stat": "status", "kubeconf": "kubeconfig", "xyzzy": "", "": "", "confg": "config"} {
+		if got := nearest(in, names); got != want {
+			t.Errorf("nearest(%q) = %q, want %q", in, got, want)
+		}
+	}
+}

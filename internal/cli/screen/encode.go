@@ -1,0 +1,81 @@
+package screen
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/tailplane/tailplane/internal/cli/yamltree"
+)
+
+// The forms of an answer.
+const (
+	Table = "table"
+	Wide  = "wide"
+	JSON  = "json"
+	YAML  = "yaml"
+	Name  = "name"
+)
+
+// Forms are all forms.
+func Forms() []string { return []string{Table, Wide, JSON, YAML, Name} }
+
+// Encode writes v as JSON or as YAML with the same fields in the same order.
+// Whatever could trouble a terminal is escaped; parsers read it back as it was.
+func Encode(v any, form string) ([]byte, error) {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil {
+		return nil, fmt.Errorf("write the answer: %w", err)
+	}
+	if form == JSON {
+		return escapeQuoted(buf.Bytes(), JSON), nil
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal(escapeQuoted(buf.Bytes(), YAML), &doc); err != nil { // JSON is YAML, but for the rare escape
+		return nil, fmt.Errorf("write the answer: %w", err)
+	}
+	restyle(&doc)
+	text, err := yamltree.Encode(&doc, true)
+	if err != nil {
+		return nil, fmt.Errorf("write the answer: %w", err)
+	}
+	return escapeQuoted(text, YAML), nil
+}
+
+// restyle turns the nodes of JSON into plain YAML; strings with characters that
+// need an escape stay between double quotes.
+func restyle(n *yaml.Node) {
+	n.Style = 0
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" && strings.IndexFunc(n.Value, Unsafe) >= 0 {
+		n.Style = yaml.DoubleQuotedStyle
+	}
+	for _, c := range n.Content {
+		restyle(c)
+	}
+}
+
+// escapeQuoted escapes the unsafe characters of JSON, or of YAML in which every
+// such character stands between double quotes, as show makes it.
+func escapeQuoted(text []byte, form string) []byte {
+	var b strings.Builder
+	for _, r := range string(text) {
+		switch {
+		case r == '\n' || !Unsafe(r):
+			b.WriteRune(r)
+		case r < 0x10000:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		case form == YAML:
+			fmt.Fprintf(&b, `\U%08x`, r)
+		default: // UTF-16, as JSON has it
+			r -= 0x10000
+			fmt.Fprintf(&b, `\u%04x\u%04x`, 0xd800+r>>10, 0xdc00+r&0x3ff)
+		}
+	}
+	return []byte(b.String())
+}
