@@ -124,6 +124,8 @@ type TkaSigninSpec struct {
 
 	// askedAt is when the person last asked to sign in. Asking again extends.
 	// +required
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$`
 	AskedAt metav1.Time `json:"askedAt"`
 }
 
@@ -185,6 +187,8 @@ type TkaSigninStatus struct {
 
 	// validUntil is when the access ends.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$`
 	ValidUntil *metav1.Time `json:"validUntil,omitempty"`
 
 	// role is the ClusterRole that is bound; empty while nothing is.
