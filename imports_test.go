@@ -40,19 +40,24 @@ var plan = map[string]string{
 
 	// surfaces
 	"internal/health": "internal/access internal/audit internal/door internal/problem internal/signin",
-	"internal/cli": "internal/cli/checkup internal/cli/fault internal/cli/kubeapi internal/cli/kubefile internal/cli/ownfile internal/cli/screen " +
-		"internal/cli/shellscript internal/cli/subshell internal/cli/tokencache internal/cli/yamltree " +
-		"internal/audit internal/door internal/problem internal/signin",
-	// what tka does with files, below its commands
-	"internal/cli/kubefile":    "internal/cli/ownfile internal/cli/yamltree",
+	"internal/cli": "internal/cli/checkup internal/cli/fault internal/cli/kubeapi internal/cli/kubectl internal/cli/kubefile internal/cli/link " +
+		"internal/cli/memory internal/cli/ownfile internal/cli/reach internal/cli/screen internal/cli/shellscript internal/cli/spelling " +
+		"internal/cli/subshell internal/cli/tokencache internal/audit internal/door internal/problem internal/signin",
+	// below tka's commands: the way to a server, files, shells, the screen
 	"internal/cli/checkup":     "internal/signin",
 	"internal/cli/fault":       "internal/cli/screen internal/problem",
 	"internal/cli/kubeapi":     "internal/signin",
+	"internal/cli/kubectl":     "internal/cli/fault internal/cli/screen",
+	"internal/cli/kubefile":    "internal/cli/ownfile internal/cli/yamltree",
+	"internal/cli/link":        "internal/cli/fault internal/cli/reach internal/cli/screen internal/door internal/problem internal/signin",
+	"internal/cli/memory":      "internal/cli/fault internal/cli/ownfile internal/cli/reach internal/cli/screen internal/cli/spelling internal/cli/yamltree internal/door",
 	"internal/cli/ownfile":     "",
+	"internal/cli/reach":       "internal/cli/screen internal/signin",
 	"internal/cli/screen":      "internal/cli/yamltree",
 	"internal/cli/shellscript": "",
+	"internal/cli/spelling":    "",
 	"internal/cli/subshell":    "internal/cli/ownfile",
-	"internal/cli/tokencache":  "internal/cli/ownfile internal/signin",
+	"internal/cli/tokencache":  "internal/cli/ownfile internal/cli/reach internal/signin",
 	"internal/cli/yamltree":    "",
 
 	// tests and the testbed only

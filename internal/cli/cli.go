@@ -16,6 +16,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/cli/fault"
 	"github.com/tailplane/tailplane/internal/cli/kubefile"
+	"github.com/tailplane/tailplane/internal/cli/memory"
 	"github.com/tailplane/tailplane/internal/cli/screen"
 )
 
@@ -43,9 +44,9 @@ type tka struct {
 	color      string
 	plain      bool
 
-	context string    // kubectl's flag, for the plugin form
-	dry     bool      // nothing may be written
-	loaded  *settings // of the settings file, read once
+	context string           // kubectl's flag, for the plugin form
+	dry     bool             // nothing may be written
+	loaded  *memory.Settings // of the settings file, read once
 	cancel  context.CancelFunc
 }
 

@@ -50,9 +50,9 @@ func (t *tka) doClusterInfo(ctx context.Context, cluster string) error {
 	if err != nil {
 		return err
 	}
-	info := l.info
-	item := clusterItem{kind("ClusterInfo"), info.Name, l.base, info.ServerURL, fingerprint(info.CAData), info.CAData, info.Labels, info.Version, info.InsecureSkipTLSVerify,
-		info.ID, l.key.String()}
+	info := l.Info
+	item := clusterItem{kind("ClusterInfo"), info.Name, l.Base, info.ServerURL, fingerprint(info.CAData), info.CAData, info.Labels, info.Version, info.InsecureSkipTLSVerify,
+		info.ID, l.Key.String()}
 	if item.Labels == nil {
 		item.Labels = map[string]string{}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/cli/fault"
+	"github.com/tailplane/tailplane/internal/cli/memory"
 	"github.com/tailplane/tailplane/internal/cli/screen"
 	"github.com/tailplane/tailplane/internal/signin"
 )
@@ -102,7 +103,7 @@ func errNoClusters() error {
 
 // loginAll signs in to every cluster that this machine knows. Clusters that it
 // could learn of from its servers come with their list of members.
-func (t *tka) loginAll(ctx context.Context, lf loginFlags, set *settings) error {
+func (t *tka) loginAll(ctx context.Context, lf loginFlags, set *memory.Settings) error {
 	all, err := eachCluster(ctx, t, func(ctx context.Context, one *tka, cluster string) (loginResult, error) {
 		lf := lf
 		lf.cluster = cluster

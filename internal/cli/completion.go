@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tailplane/tailplane/internal/cli/reach"
 	"github.com/tailplane/tailplane/internal/cli/shellscript"
 )
 
@@ -43,7 +44,7 @@ fish or powershell. Completing never asks a server.`,
 // name is not offered.
 func (t *tka) complete(cmd *cobra.Command, flag string, values func() []string) {
 	err := cmd.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		names := slices.DeleteFunc(values(), func(v string) bool { return !clusterForm.MatchString(v) })
+		names := slices.DeleteFunc(values(), func(v string) bool { return !reach.IsCluster(v) })
 		return names, cobra.ShellCompDirectiveNoFileComp
 	})
 	if err != nil {

@@ -1,27 +1,25 @@
 package cli
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/tailplane/tailplane/internal/cli/fault"
+	"github.com/tailplane/tailplane/internal/cli/memory"
 	"github.com/tailplane/tailplane/internal/cli/ownfile"
+	"github.com/tailplane/tailplane/internal/cli/reach"
 	"github.com/tailplane/tailplane/internal/cli/screen"
-	"github.com/tailplane/tailplane/internal/cli/yamltree"
 )
 
 func (t *tka) configCommand(use string) *cobra.Command {
 	var keys strings.Builder
-	for _, k := range settingKeys() {
-		fmt.Fprintf(&keys, "  %-28s %s\n", k.name, k.doc)
+	for _, k := range memory.Keys() {
+		fmt.Fprintf(&keys, "  %-28s %s\n", k.Name, k.Doc)
 	}
 	fmt.Fprintf(&keys, "  %-28s %s\n", "servers.NAME.url", "URL of a server, to be used by that name")
 	fmt.Fprintf(&keys, "  %-28s %s\n", "servers.NAME.key", "key by which it proves itself, \"ed25519:...\"; without, it is taken on trust at first contact")
@@ -67,16 +65,16 @@ func (t *tka) forgetServer(cmd *cobra.Command, name string) error {
 	if err != nil {
 		return err
 	}
-	base, err := set.address(name)
-	if err != nil && !clusterForm.MatchString(name) {
+	base, err := set.Address(name)
+	if err != nil && !reach.IsCluster(name) {
 		return fault.Usage("%q is neither a server nor a cluster: %v", name, err).Because(err)
 	}
 	k, err := t.known()
 	if err != nil {
 		return err
 	}
-	meant := func(s knownServer) bool { return s.URL == base || s.Cluster == name }
-	var gone []knownServer
+	meant := func(s memory.Known) bool { return s.URL == base || s.Cluster == name }
+	var gone []memory.Known
 	for _, s := range k.Servers {
 		if meant(s) {
 			gone = append(gone, s)
@@ -89,14 +87,14 @@ func (t *tka) forgetServer(cmd *cobra.Command, name string) error {
 		}
 		return f
 	}
-	err = t.editKnown(cmd.Context(), func(k *known) { k.Servers = slices.DeleteFunc(k.Servers, meant) })
+	err = t.editKnown(cmd.Context(), func(k *memory.Servers) { k.Servers = slices.DeleteFunc(k.Servers, meant) })
 	if err != nil {
 		return settingsError(err)
 	}
 	for _, s := range gone {
 		t.forgetToken(s.URL, s.Cluster)
 		t.hint("Forgot the server %s of %s and its key %v.", s.URL, s.Cluster, s.Key)
-		if key := set.keyOf(s.URL); !key.IsZero() {
+		if key := set.KeyOf(s.URL); !key.IsZero() {
 			t.warn("the settings give it the key %v, which holds", key)
 		}
 	}
@@ -105,8 +103,8 @@ func (t *tka) forgetServer(cmd *cobra.Command, name string) error {
 
 func settingNames() []string {
 	var names []string
-	for _, k := range settingKeys() {
-		names = append(names, k.name)
+	for _, k := range memory.Keys() {
+		names = append(names, k.Name)
 	}
 	return names
 }
@@ -141,8 +139,8 @@ func (t *tka) showSettings(args []string) error {
 		return err
 	}
 	pairs := [][2]string{}
-	for _, k := range settingKeys() {
-		pairs = append(pairs, [2]string{k.name, k.get(set)})
+	for _, k := range memory.Keys() {
+		pairs = append(pairs, [2]string{k.Name, k.Get(set)})
 	}
 	info := settingsInfo{kind("Settings"), path, set.Server, set.Cluster, set.Port, set.Prefix, set.Output, set.CredentialCache, []serverInfo{}}
 	for _, e := range set.Servers {
@@ -153,7 +151,11 @@ func (t *tka) showSettings(args []string) error {
 	if len(args) == 1 {
 		i := slices.IndexFunc(pairs, func(p [2]string) bool { return p[0] == args[0] })
 		if i < 0 {
-			return unknownSetting(args[0], pairs)
+			var names []string
+			for _, p := range pairs {
+				names = append(names, p[0])
+			}
+			return unknownSetting(memory.Unknown(args[0], names...))
 		}
 		pairs = pairs[i : i+1]
 	}
@@ -182,16 +184,8 @@ func (t *tka) showSettings(args []string) error {
 	}})
 }
 
-func unknownSetting(key string, pairs [][2]string) error {
-	names := settingNames()
-	for _, p := range pairs {
-		names = append(names, p[0])
-	}
-	f := fault.Usage("%q is not a setting", key)
-	if near := nearest(key, names); near != "" {
-		f = fault.Usage("%q is not a setting; did you mean %q?", key, near)
-	}
-	return f.Try("See the keys: tka config --help")
+func unknownSetting(err *memory.NoKey) error {
+	return fault.Usage("%v", err).Because(err).Try("See the keys: tka config --help")
 }
 
 // writeSetting changes one setting in the file, which keeps the rest as it is.
@@ -209,14 +203,17 @@ func (t *tka) writeSetting(cmd *cobra.Command, key, value string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return settingsError(err)
 	}
-	if _, err := parseSettings(text); err != nil {
+	if _, err := memory.Parse(text); err != nil {
 		return fault.Usage("%s %v", path, err).Because(err).Try("Mend that line first.")
 	}
-	text, err = setSetting(text, key, value)
-	if err != nil {
-		return err
+	text, err = memory.Set(text, key, value)
+	if none, ok := errors.AsType[*memory.NoKey](err); ok {
+		return unknownSetting(none)
 	}
-	if _, err := parseSettings(text); err != nil {
+	if err != nil {
+		return fault.Usage("%v", err).Because(err)
+	}
+	if _, err := memory.Parse(text); err != nil {
 		return fault.Usage("%s cannot be %q: %v", key, value, err).Because(err).Try("See the keys: tka config --help")
 	}
 	if err := ownfile.Write(path, text); err != nil {
@@ -233,61 +230,4 @@ func settingsError(err error) error {
 		return f.Try("%s", fileAdvice(ff))
 	}
 	return f.Try("Use another file: --config FILE")
-}
-
-// setSetting is the settings file with one value set.
-func setSetting(text []byte, key, value string) ([]byte, error) {
-	var doc yaml.Node
-	if err := yaml.NewDecoder(bytes.NewReader(text)).Decode(&doc); errors.Is(err, io.EOF) || err == nil && yamltree.IsNull(doc.Content[0]) {
-		doc = yaml.Node{Kind: yaml.DocumentNode, HeadComment: strings.TrimSpace(string(text)), Content: []*yaml.Node{{Kind: yaml.MappingNode}}}
-	} else if err != nil {
-		return nil, err
-	}
-	m, last := doc.Content[0], key
-	if rest, ok := strings.CutPrefix(key, "servers."); ok {
-		dot := strings.LastIndex(rest, ".")
-		if dot < 0 || !slices.Contains(serverKeys(), rest[dot+1:]) || rest[dot+1:] == "name" {
-			return nil, unknownSetting(key, [][2]string{{"servers.NAME.url"}, {"servers.NAME.key"}, {"servers.NAME.insecureHTTP"}})
-		}
-		last = rest[dot+1:]
-		if err := new(serverSetting).set(last, value); err != nil {
-			return nil, fault.Usage("%s %v", key, err).Because(err)
-		}
-		m = serverNode(m, rest[:dot])
-	} else {
-		keys := settingKeys()
-		i := slices.IndexFunc(keys, func(k settingKey) bool { return k.name == key })
-		if i < 0 {
-			return nil, unknownSetting(key, nil)
-		}
-		if err := keys[i].set(new(settings), value); err != nil {
-			return nil, fault.Usage("%s %v", key, err).Because(err)
-		}
-	}
-	node := &yaml.Node{Kind: yaml.ScalarNode, Value: value} // untagged: a number stays a number
-	if last != "port" && last != "insecureHTTP" {
-		node.Tag = "!!str"
-	}
-	yamltree.Set(m, last, node)
-	return yamltree.Encode(&doc, true)
-}
-
-// serverNode is the mapping of one server in the settings, made if need be.
-func serverNode(top *yaml.Node, name string) *yaml.Node {
-	list := yamltree.Child(top, "servers")
-	if list == nil || list.Kind != yaml.SequenceNode {
-		list = &yaml.Node{Kind: yaml.SequenceNode}
-		yamltree.Set(top, "servers", list)
-	}
-	for _, item := range list.Content {
-		if n := yamltree.Child(item, "name"); n != nil && n.Value == name {
-			return item
-		}
-	}
-	if len(list.Content) == 0 {
-		list.Style = 0
-	}
-	item := yamltree.Mapping("name", yamltree.Scalar(name))
-	list.Content = append(list.Content, item)
-	return item
 }

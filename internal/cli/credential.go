@@ -12,6 +12,8 @@ import (
 
 	"github.com/tailplane/tailplane/internal/cli/fault"
 	"github.com/tailplane/tailplane/internal/cli/kubefile"
+	"github.com/tailplane/tailplane/internal/cli/link"
+	"github.com/tailplane/tailplane/internal/cli/memory"
 	"github.com/tailplane/tailplane/internal/cli/screen"
 	"github.com/tailplane/tailplane/internal/cli/tokencache"
 	"github.com/tailplane/tailplane/internal/problem"
@@ -112,14 +114,14 @@ func (t *tka) token(ctx context.Context, cluster string, signIn bool) (tokencach
 	if err != nil {
 		return tokencache.Credential{}, err
 	}
-	have, ok := machine.at(l.base)
-	if set.CredentialCache == cacheNone || !ok || !have.Chosen || have.Cluster != cluster {
+	have, ok := machine.At(l.Base)
+	if set.CredentialCache == memory.CacheNone || !ok || !have.Chosen || have.Cluster != cluster {
 		return fetch(ctx)
 	}
-	key := tokencache.Key{Server: have.URL, Cluster: cluster, ClusterKey: l.key.String(), CASHA256: have.CASHA256, Login: have.Login, Role: have.Role, Namespaces: have.Namespaces}
+	key := tokencache.Key{Server: have.URL, Cluster: cluster, ClusterKey: l.Key.String(), CASHA256: have.CASHA256, Login: have.Login, Role: have.Role, Namespaces: have.Namespaces}
 	c, err := t.tokens().Get(ctx, key, processID(os.Getppid()), fetch)
 	if err != nil && errors.Is(err, ctx.Err()) {
-		err = l.explain(ctx, err)
+		err = l.Explain(ctx, err)
 	}
 	return c, err
 }
@@ -128,18 +130,18 @@ func (t *tka) token(ctx context.Context, cluster string, signIn bool) (tokencach
 func (t *tka) tokens() tokencache.Cache { return tokencache.Cache{Folders: t.runFolders(), Now: t.Now} }
 
 // freshToken gets a fresh token for a cluster.
-func (t *tka) freshToken(ctx context.Context, l *link, cluster string, signIn bool) (tokencache.Credential, error) {
+func (t *tka) freshToken(ctx context.Context, l *link.Link, cluster string, signIn bool) (tokencache.Credential, error) {
 	l, err := t.proveAny(ctx, l, cluster)
 	if err != nil {
 		return tokencache.Credential{}, err
 	}
-	g, err := l.kubeconfigOf(ctx)
+	g, err := l.Kubeconfig(ctx)
 	if notSignedIn(err) && signIn {
 		k, kerr := t.known()
 		if kerr != nil {
 			return tokencache.Credential{}, kerr
 		}
-		last, _ := k.at(l.base) // and the key of the cache stays the same
+		last, _ := k.At(l.Base) // and the key of the cache stays the same
 		_, g, err = t.signIn(ctx, l, loginFlags{role: last.Role, namespaces: last.Namespaces})
 	}
 	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.NotSignedIn {
@@ -148,5 +150,5 @@ func (t *tka) freshToken(ctx context.Context, l *link, cluster string, signIn bo
 	if err != nil {
 		return tokencache.Credential{}, err
 	}
-	return tokencache.Credential{Token: g.Token, Expires: g.until}, nil
+	return tokencache.Credential{Token: g.Token, Expires: g.Until}, nil
 }

@@ -20,6 +20,8 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/checkup"
 	"github.com/tailplane/tailplane/internal/cli/fault"
 	"github.com/tailplane/tailplane/internal/cli/kubeapi"
+	"github.com/tailplane/tailplane/internal/cli/link"
+	"github.com/tailplane/tailplane/internal/cli/memory"
 	"github.com/tailplane/tailplane/internal/cli/ownfile"
 	"github.com/tailplane/tailplane/internal/cli/screen"
 	"github.com/tailplane/tailplane/internal/signin"
@@ -109,15 +111,15 @@ func (t *tka) gather(ctx context.Context, cluster string) (f checkup.Facts, code
 	if filepath.IsAbs(t.Getenv("XDG_RUNTIME_DIR")) {
 		f.Tokens = checkup.InMemory
 	}
-	if set.CredentialCache == cacheNone {
+	if set.CredentialCache == memory.CacheNone {
 		f.Tokens = checkup.Nowhere
 	}
 	f.Tailnet, f.TailnetTrouble.Message = tailnetStatus(ctx)
 	f.Kuberc = t.kuberc()
 	l, denied, err := t.approach(ctx, cluster)
 	if l != nil {
-		f.Server = l.base
-		if at, err := http.ParseTime(l.last.header.Get("Date")); err == nil {
+		f.Server = l.Base
+		if at, err := http.ParseTime(l.Last.Header.Get("Date")); err == nil {
 			f.Now, f.ServerTime = t.Now(), at
 		}
 	}
@@ -125,8 +127,8 @@ func (t *tka) gather(ctx context.Context, cluster string) (f checkup.Facts, code
 		f.ServerTrouble = note(err)
 		return f, code
 	}
-	f.Cluster, f.Key, f.FirstContact, f.ServerVersion = l.info.Name, l.key.String(), l.first, l.info.Version
-	who, err := call(ctx, l, signin.GetWhoami, signin.WhoamiRequest{})
+	f.Cluster, f.Key, f.FirstContact, f.ServerVersion = l.Info.Name, l.Key.String(), l.First, l.Info.Version
+	who, err := link.Call(ctx, l, signin.GetWhoami, signin.WhoamiRequest{})
 	switch {
 	case err != nil:
 		f.WhoamiTrouble = note(err)
@@ -145,9 +147,9 @@ func (t *tka) gather(ctx context.Context, cluster string) (f checkup.Facts, code
 }
 
 // gatherAPI asks the API server, as nobody and with the token.
-func (t *tka) gatherAPI(ctx context.Context, l *link, f *checkup.Facts, note func(error) checkup.Trouble) {
-	f.APIServer = l.info.ServerURL
-	api, err := kubeapi.New(l.info.ServerURL, l.info.CAData, signin.Token{})
+func (t *tka) gatherAPI(ctx context.Context, l *link.Link, f *checkup.Facts, note func(error) checkup.Trouble) {
+	f.APIServer = l.Info.ServerURL
+	api, err := kubeapi.New(l.Info.ServerURL, l.Info.CAData, signin.Token{})
 	if err == nil {
 		f.APIVersion, err = api.Version(ctx)
 		if _, answered := errors.AsType[*kubeapi.Refusal](err); answered {
@@ -155,13 +157,13 @@ func (t *tka) gatherAPI(ctx context.Context, l *link, f *checkup.Facts, note fun
 		}
 	}
 	if err != nil {
-		f.APITrouble = note(apiFault(l.info.ServerURL, err))
+		f.APITrouble = note(apiFault(l.Info.ServerURL, err))
 		return
 	}
 	if f.Whoami == nil || f.Whoami.Signin == nil || f.Whoami.Signin.State != signin.Ready {
 		return
 	}
-	g, err := l.kubeconfigOf(ctx)
+	g, err := l.Kubeconfig(ctx)
 	if err == nil {
 		api, err = kubeapi.New(g.Server, g.CA, g.Token)
 	}
@@ -180,16 +182,16 @@ func (t *tka) gatherAPI(ctx context.Context, l *link, f *checkup.Facts, note fun
 }
 
 // gatherKube looks at the kubeconfig and the plugin that it names.
-func (t *tka) gatherKube(l *link, set *settings, f *checkup.Facts, note func(error) checkup.Trouble) {
+func (t *tka) gatherKube(l *link.Link, set *memory.Settings, f *checkup.Facts, note func(error) checkup.Trouble) {
 	files, err := t.readKube()
 	if err != nil {
 		f.KubeconfigTrouble = note(err)
 		return
 	}
-	name := set.Prefix + l.info.Name
+	name := set.Prefix + l.Info.Name
 	entry, there := files.Entry(name)
 	f.Kubeconfig = &checkup.Kubeconfig{Context: name, There: there, Current: files.Current() == name,
-		Fits: entry.Server == l.info.ServerURL && bytes.Equal(entry.CA, l.info.CAData)}
+		Fits: entry.Server == l.Info.ServerURL && bytes.Equal(entry.CA, l.Info.CAData)}
 	if paths, err := t.kubePaths(); err == nil {
 		for _, p := range paths {
 			if s := ownfile.StaleLock(p); s != "" {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/cli/fault"
 	"github.com/tailplane/tailplane/internal/cli/screen"
+	"github.com/tailplane/tailplane/internal/cli/spelling"
 )
 
 // report writes err for a person and returns the code to exit with.
@@ -41,7 +42,7 @@ func (t *tka) flagError(cmd *cobra.Command, err error) error {
 	f := fault.Usage("%v", err).Because(err)
 	if name, ok := unknownFlag(err); ok {
 		f = fault.Usage("%s has no flag %s", cmd.CommandPath(), name)
-		if near := nearest(name, flagNames(cmd)); near != "" {
+		if near := spelling.Nearest(name, flagNames(cmd)); near != "" {
 			f = fault.Usage("%s has no flag %s; did you mean %s?", cmd.CommandPath(), name, near)
 		}
 	}
@@ -54,7 +55,7 @@ func (t *tka) noCommand(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	f := fault.Usage("%s has no command %q", cmd.CommandPath(), args[0])
-	if near := nearest(args[0], commandNames(cmd)); near != "" {
+	if near := spelling.Nearest(args[0], commandNames(cmd)); near != "" {
 		f = fault.Usage("%s has no command %q; did you mean %q?", cmd.CommandPath(), args[0], near)
 	}
 	return f.Try("%s --help", cmd.CommandPath())

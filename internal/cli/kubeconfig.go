@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/tailplane/tailplane/internal/cli/fault"
+	"github.com/tailplane/tailplane/internal/cli/memory"
 	"github.com/tailplane/tailplane/internal/cli/ownfile"
 	"github.com/tailplane/tailplane/internal/cli/screen"
 )
@@ -63,7 +64,7 @@ func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
 	if err != nil {
 		return err
 	}
-	g, err := l.kubeconfigOf(ctx)
+	g, err := l.Kubeconfig(ctx)
 	if err != nil {
 		return err
 	}
@@ -75,7 +76,7 @@ func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
 		t.warn("this kubeconfig holds a token: whoever can read it is you in %s until it ends", g.Cluster)
 	} else {
 		text, err = entry.Document()
-		if rerr := t.remember(ctx, l.base, func(k *knownServer) { k.Chosen, k.CASHA256 = true, fingerprint(g.CA) }); rerr != nil {
+		if rerr := t.remember(ctx, l.Base, func(k *memory.Known) { k.Chosen, k.CASHA256 = true, fingerprint(g.CA) }); rerr != nil {
 			t.warn("kubectl will look for %s at the server of the settings, as %v", g.Cluster, rerr)
 		}
 	}

@@ -14,6 +14,9 @@ import (
 
 	"github.com/tailplane/tailplane/internal/cli/fault"
 	"github.com/tailplane/tailplane/internal/cli/kubefile"
+	"github.com/tailplane/tailplane/internal/cli/link"
+	"github.com/tailplane/tailplane/internal/cli/memory"
+	"github.com/tailplane/tailplane/internal/cli/reach"
 	"github.com/tailplane/tailplane/internal/cli/screen"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/problem"
@@ -124,7 +127,7 @@ func (t *tka) doLogin(ctx context.Context, lf loginFlags) error {
 }
 
 // loginTo signs in to one cluster and writes the kubeconfig.
-func (t *tka) loginTo(ctx context.Context, lf loginFlags, set *settings) (res loginResult, entry kubefile.Entry, err error) {
+func (t *tka) loginTo(ctx context.Context, lf loginFlags, set *memory.Settings) (res loginResult, entry kubefile.Entry, err error) {
 	if _, err := t.readKube(); err != nil { // before anything is asked for
 		return res, entry, err
 	}
@@ -157,15 +160,15 @@ func (t *tka) loginTo(ctx context.Context, lf loginFlags, set *settings) (res lo
 	if err != nil {
 		return res, entry, stillSignedIn(err)
 	}
-	t.noteSignIn(ctx, l.base, st, g)
+	t.noteSignIn(ctx, l.Base, st, g)
 	if !lf.refresh {
-		t.keepSignin(l.base)
+		t.keepSignin(l.Base)
 	}
-	res = loginResult{meta: kind("Login"), Cluster: g.Cluster, Server: l.base, Username: st.Username, Role: st.Role, Namespaces: list(st.Namespaces),
+	res = loginResult{meta: kind("Login"), Cluster: g.Cluster, Server: l.Base, Username: st.Username, Role: st.Role, Namespaces: list(st.Namespaces),
 		MissingNamespaces: list(st.MissingNamespaces), Until: st.Until, Clamped: st.Clamped, Context: entry.Name, Kubeconfig: list(changed),
 		Took: t.Now().Sub(began).Round(time.Millisecond).String()}
-	if !g.until.IsZero() {
-		res.Until = g.until.UTC().Format(time.RFC3339)
+	if !g.Until.IsZero() {
+		res.Until = g.Until.UTC().Format(time.RFC3339)
 	}
 	return res, entry, nil
 }
@@ -179,24 +182,24 @@ func (lf loginFlags) check() error {
 
 // signIn signs in and waits until the access is there. With an error the status
 // is that of a sign-in that was made all the same, or has no name.
-func (t *tka) signIn(ctx context.Context, l *link, lf loginFlags) (signin.Status, granted, error) {
-	accepted, err := patiently(ctx, l, signin.Login, func(time.Duration) signin.LoginRequest {
+func (t *tka) signIn(ctx context.Context, l *link.Link, lf loginFlags) (signin.Status, link.Granted, error) {
+	accepted, err := link.Patiently(ctx, l, signin.Login, func(time.Duration) signin.LoginRequest {
 		return signin.LoginRequest{Role: lf.role, Period: door.Duration(lf.period), Namespaces: lf.namespaces}
 	})
 	if err != nil {
-		return signin.Status{}, granted{}, err
+		return signin.Status{}, link.Granted{}, err
 	}
-	g, err := l.kubeconfigOf(ctx)
+	g, err := l.Kubeconfig(ctx)
 	if err != nil {
-		return accepted.Status, granted{}, err
+		return accepted.Status, link.Granted{}, err
 	}
 	return accepted.Status, g, nil
 }
 
 // noteSignIn remembers a sign-in, so that kubectl's plugin finds its server.
-func (t *tka) noteSignIn(ctx context.Context, base string, st signin.Status, g granted) {
+func (t *tka) noteSignIn(ctx context.Context, base string, st signin.Status, g link.Granted) {
 	t.forgetToken(base, g.Cluster) // it may be of another role
-	err := t.remember(ctx, base, func(k *knownServer) {
+	err := t.remember(ctx, base, func(k *memory.Known) {
 		k.Cluster, k.Chosen = g.Cluster, true
 		k.CASHA256, k.Login, k.Role, k.Namespaces = fingerprint(g.CA), st.Username, st.Role, st.Namespaces
 	})
@@ -230,7 +233,7 @@ func (t *tka) moment(rfc3339 string) string {
 }
 
 // mergeLogin writes the entries of a sign-in that a server gave.
-func (t *tka) mergeLogin(k kubefile.Files, entry kubefile.Entry, l *link, use bool) error {
+func (t *tka) mergeLogin(k kubefile.Files, entry kubefile.Entry, l *link.Link, use bool) error {
 	if err := t.sameCluster(k, entry, l); err != nil {
 		return err
 	}
@@ -247,33 +250,33 @@ func (t *tka) mergeLogin(k kubefile.Files, entry kubefile.Entry, l *link, use bo
 // sameCluster refuses a server that gives its cluster the name of one that this
 // machine knows from another server, with another key or authority: commands
 // meant for the one would go to the other.
-func (t *tka) sameCluster(k kubefile.Files, entry kubefile.Entry, l *link) error {
+func (t *tka) sameCluster(k kubefile.Files, entry kubefile.Entry, l *link.Link) error {
 	machine, err := t.known()
 	if err != nil {
 		return err
 	}
-	other, ok := machine.serving(entry.Cluster)
-	if !ok || !other.Chosen || other.URL == l.base {
+	other, ok := machine.Serving(entry.Cluster)
+	if !ok || !other.Chosen || other.URL == l.Base {
 		return nil
 	}
 	what := "certificate authority"
 	switch {
-	case !other.Key.IsZero() && other.Key != l.key:
+	case !other.Key.IsZero() && other.Key != l.Key:
 		what = "key"
 	case k.SameCA(entry.Name, entry.CA):
 		return nil
 	}
-	return fault.New(fault.Refused, "The server %s says that its cluster is %s, and so does %s, with another %s", l.base, entry.Cluster, other.URL, what).
+	return fault.New(fault.Refused, "The server %s says that its cluster is %s, and so does %s, with another %s", l.Base, entry.Cluster, other.URL, what).
 		Try("If it moved, sign out there and forget it: tka logout --server %s; tka config --forget-server %s", screen.Word(other.URL), screen.Word(other.URL)).
 		Try("To have both: --kubeconfig FILE, or another prefix: tka config prefix NAME-")
 }
 
 // planLogin says what login would do.
-func (t *tka) planLogin(l *link, lf loginFlags, set *settings) error {
-	info := l.info
+func (t *tka) planLogin(l *link.Link, lf loginFlags, set *memory.Settings) error {
+	info := l.Info
 	k := signin.Kubeconfig{Cluster: info.Name, Server: info.ServerURL, CA: info.CAData, InsecureSkipTLSVerify: info.InsecureSkipTLSVerify, Token: signin.NewToken("none")}
-	if err := checkKubeconfig(k); err != nil {
-		return l.badAnswer("cluster-info", err)
+	if err := reach.CheckKubeconfig(k); err != nil {
+		return l.BadAnswer("cluster-info", err)
 	}
 	files, err := t.readKube()
 	if err != nil {
@@ -291,22 +294,17 @@ func (t *tka) planLogin(l *link, lf loginFlags, set *settings) error {
 		Namespaces []string `json:"namespaces"`
 		Context    string   `json:"context"`
 		Kubeconfig []string `json:"kubeconfig"`
-	}{kind("LoginPlan"), info.Name, l.base, lf.role, list(lf.namespaces), entry.Name, list(files.Changed())}
+	}{kind("LoginPlan"), info.Name, l.Base, lf.role, list(lf.namespaces), entry.Name, list(files.Changed())}
 	return t.show(answer{object: plan, names: []string{entry.Name}, table: func(bool) {
 		role := "the role that the grants prefer"
 		if lf.role != "" {
 			role = "the role " + lf.role
 		}
-		fmt.Fprintln(t.Out, screen.Safe(fmt.Sprintf("Would sign in to %s at %s with %s.", info.Name, l.base, role)))
+		fmt.Fprintln(t.Out, screen.Safe(fmt.Sprintf("Would sign in to %s at %s with %s.", info.Name, l.Base, role)))
 		for _, f := range plan.Kubeconfig {
 			fmt.Fprintln(t.Out, screen.Safe(fmt.Sprintf("Would write the context %s into %s.", entry.Name, f)))
 		}
 	}})
-}
-
-func wrongCluster(l *link, have, want string) error {
-	return fault.New(fault.Refused, "The server %s is of the cluster %s, not of %s", l.base, have, want).
-		Try("Name the access server of %s: --server NAME", want)
 }
 
 // stillSignedIn adds to the fault of a login that the server has a sign-in now.
@@ -322,7 +320,7 @@ func stillSignedIn(err error) error {
 }
 
 // entry is what to write into a kubeconfig for k.
-func (t *tka) entry(set *settings, k signin.Kubeconfig, namespaces []string) kubefile.Entry {
+func (t *tka) entry(set *memory.Settings, k signin.Kubeconfig, namespaces []string) kubefile.Entry {
 	e := kubefile.Entry{Cluster: k.Cluster, Name: set.Prefix + k.Cluster, Server: k.Server, CA: k.CA, Command: t.plugin(), Args: kubefile.PluginArgs(k.Cluster)}
 	switch {
 	case k.Namespace == "":

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/cli/fault"
 	"github.com/tailplane/tailplane/internal/cli/kubefile"
+	"github.com/tailplane/tailplane/internal/cli/link"
 	"github.com/tailplane/tailplane/internal/cli/screen"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/signin"
@@ -76,20 +77,20 @@ func (t *tka) logoutOf(ctx context.Context, cluster string, dryRun bool) (res lo
 		if err != nil {
 			return res, err
 		}
-		if l.info.Name = k.clusterOf(l.base); l.info.Name == "" || cluster != "" && l.info.Name != cluster {
+		if l.Info.Name = k.ClusterOf(l.Base); l.Info.Name == "" || cluster != "" && l.Info.Name != cluster {
 			return res, denied
 		}
 	}
-	cluster = l.info.Name
+	cluster = l.Info.Name
 	if !dryRun {
-		t.forgetToken(l.base, cluster)
+		t.forgetToken(l.Base, cluster)
 	}
-	res = logoutResult{meta: kind("Logout"), Cluster: cluster, Server: l.base, State: signin.Ended, DryRun: dryRun}
+	res = logoutResult{meta: kind("Logout"), Cluster: cluster, Server: l.Base, State: signin.Ended, DryRun: dryRun}
 	var st signin.Status
 	if dryRun {
-		st, err = call(ctx, l, signin.Read, signin.ReadRequest{})
+		st, err = link.Call(ctx, l, signin.Read, signin.ReadRequest{})
 	} else {
-		st, err = patiently(ctx, l, signin.Logout, func(time.Duration) signin.LogoutRequest {
+		st, err = link.Patiently(ctx, l, signin.Logout, func(time.Duration) signin.LogoutRequest {
 			return signin.LogoutRequest{Wait: door.Duration(logoutWait)}
 		})
 	}

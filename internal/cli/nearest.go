@@ -9,54 +9,15 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tailplane/tailplane/internal/cli/fault"
+	"github.com/tailplane/tailplane/internal/cli/spelling"
 )
-
-// nearest is the name among names that was most likely meant, "" if none is near.
-func nearest(name string, names []string) string {
-	best, least := "", max(2, len(name)/3)+1
-	for _, n := range names {
-		if d := distance(name, n); d < least {
-			best, least = n, d
-		}
-	}
-	if best == "" && len(name) > 2 {
-		if i := slices.IndexFunc(names, func(n string) bool { return strings.HasPrefix(n, name) }); i >= 0 {
-			return names[i]
-		}
-	}
-	return best
-}
-
-// distance counts the letters to change, insert or drop between a and b.
-func distance(a, b string) int {
-	if len(a) > 64 || len(b) > 64 {
-		return max(len(a), len(b))
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
-}
 
 // oneOf refuses a value that is not among values, naming the nearest.
 func oneOf(what, value string, values []string) error {
 	if slices.Contains(values, value) {
 		return nil
 	}
-	if near := nearest(value, values); near != "" {
+	if near := spelling.Nearest(value, values); near != "" {
 		return fault.Usage("%s is %q; did you mean %q?", what, value, near)
 	}
 	return fault.Usage("%s is %q; it can be %s", what, value, strings.Join(values, ", "))

@@ -36,7 +36,7 @@ func commands() [][]string {
 
 // SGN-24, CL-01: a name that now belongs to another machine: every command ends
 // with exit 3, with both keys and the way on, before anything but the question
-// for the proof is sent. Guards (*tka).prove.
+// for the proof is sent. Guards link.Prove.
 func TestSGN24_a_name_taken_over(t *testing.T) {
 	real, _ := newDesk(t, "prod-eu")
 	name := newPlace(t, real)

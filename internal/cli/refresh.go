@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tailplane/tailplane/internal/cli/link"
+	"github.com/tailplane/tailplane/internal/cli/memory"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 )
@@ -30,8 +32,8 @@ ended is made again, with the role and the namespaces that this machine used las
 }
 
 // again is what to ask for to have what there is, or was last.
-func (t *tka) again(ctx context.Context, l *link, lf loginFlags, set *settings) (loginFlags, error) {
-	st, err := call(ctx, l, signin.Read, signin.ReadRequest{})
+func (t *tka) again(ctx context.Context, l *link.Link, lf loginFlags, set *memory.Settings) (loginFlags, error) {
+	st, err := link.Call(ctx, l, signin.Read, signin.ReadRequest{})
 	p, ok := errors.AsType[*problem.Error](err)
 	switch {
 	case err == nil && st.State != signin.Ended && st.State != signin.Ending:
@@ -41,7 +43,7 @@ func (t *tka) again(ctx context.Context, l *link, lf loginFlags, set *settings) 
 		if kerr != nil {
 			return lf, kerr
 		}
-		last, _ := k.at(l.base)
+		last, _ := k.At(l.Base)
 		lf.role, lf.namespaces = last.Role, last.Namespaces
 	default:
 		return lf, err
@@ -50,7 +52,7 @@ func (t *tka) again(ctx context.Context, l *link, lf loginFlags, set *settings) 
 	if err != nil {
 		return lf, err
 	}
-	entry, _ := files.Entry(set.Prefix + l.info.Name)
+	entry, _ := files.Entry(set.Prefix + l.Info.Name)
 	lf.auto = slices.Contains(entry.Args, signInFlag)
 	return lf, nil
 }

@@ -1,14 +1,8 @@
 package cli
 
 import (
-	"bytes"
-	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -16,32 +10,20 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tailplane/tailplane/internal/cli/fault"
+	"github.com/tailplane/tailplane/internal/cli/kubectl"
+	"github.com/tailplane/tailplane/internal/cli/reach"
 	"github.com/tailplane/tailplane/internal/cli/screen"
-	"github.com/tailplane/tailplane/internal/cli/shellscript"
-)
-
-// What administrators see and end is in the cluster, and they reach it as
-// themselves: by kubectl, with their own kubeconfig.
-const (
-	signinsResource  = "tkasignins.tailplane.dev"
-	signinsNamespace = "tailplane-signins" // where an installation keeps them
-	mostSignins      = 256 << 20           // bytes of a list
 )
 
 // adminFlags say which cluster an administrator means.
-type adminFlags struct {
-	context   string
-	namespace string
-}
-
-func (af *adminFlags) flags(t *tka, cmd *cobra.Command) {
+func adminFlags(cmd *cobra.Command, af *kubectl.Cluster) {
 	f := cmd.Flags()
-	f.StringVar(&af.context, "context", "", "context of the kubeconfig (default: the current one)")
-	f.StringVarP(&af.namespace, "namespace", "n", signinsNamespace, "namespace of the sign-ins")
+	f.StringVar(&af.Context, "context", "", "context of the kubeconfig (default: the current one)")
+	f.StringVarP(&af.Namespace, "namespace", "n", kubectl.Namespace, "namespace of the sign-ins")
 }
 
 func (t *tka) sessions() *cobra.Command {
-	var af adminFlags
+	var af kubectl.Cluster
 	var login string
 	cmd := &cobra.Command{
 		Use:   "sessions",
@@ -52,13 +34,13 @@ need the right to list tkasignins there, and no sign-in by tka.`,
 		Args:    arguments(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doSessions(cmd.Context(), af, login) },
 	}
-	af.flags(t, cmd)
+	adminFlags(cmd, &af)
 	cmd.Flags().StringVar(&login, "login", "", "only the sign-ins of this login")
 	return cmd
 }
 
 func (t *tka) revoke() *cobra.Command {
-	var af adminFlags
+	var af kubectl.Cluster
 	var yes, dryRun bool
 	cmd := &cobra.Command{
 		Use:   "revoke NAME|LOGIN",
@@ -74,81 +56,24 @@ a grant can sign in again: to prevent that, take the grant out of the tailnet's 
 			return t.doRevoke(cmd.Context(), af, args[0], yes, dryRun)
 		},
 	}
-	af.flags(t, cmd)
+	adminFlags(cmd, &af)
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say which would be ended, and end none")
 	return cmd
 }
 
-// A session is a sign-in as the cluster has it.
-type session struct {
-	Name       string   `json:"name"`
-	Login      string   `json:"login"`
-	Device     string   `json:"device"`
-	Role       string   `json:"role"`
-	Namespaces []string `json:"namespaces"` // none: the whole cluster
-	Phase      string   `json:"phase"`
-	Until      string   `json:"until"` // RFC 3339; "": not provisioned
-	Since      string   `json:"since"`
-	Revoked    bool     `json:"revoked,omitempty"`
-	Error      string   `json:"error,omitempty"`
-}
-
 type sessionList struct {
 	meta
-	Items []session `json:"items"`
+	Items []kubectl.Session `json:"items"`
 }
 
-// listSessions asks kubectl for all sign-ins.
-func (t *tka) listSessions(ctx context.Context, af adminFlags) ([]session, error) {
-	text, err := t.kubectl(ctx, af, "get", signinsResource, "--output", "json")
-	if err != nil {
-		return nil, err
-	}
-	var list struct {
-		Items []struct {
-			Metadata struct {
-				Name              string
-				CreationTimestamp string
-			}
-			Spec struct {
-				User       struct{ Login string }
-				Device     struct{ Name string }
-				Role       string
-				Namespaces []string
-			}
-			Status struct {
-				Phase      string
-				Role       string
-				Namespaces []string
-				ValidUntil string
-			}
-		}
-	}
-	if err := json.Unmarshal(text, &list); err != nil {
-		return nil, fault.New(fault.Failed, "kubectl did not list sign-ins: %v", err).Because(err).Try("kubectl get %s -n %s -o json", signinsResource, screen.Word(cmp.Or(af.namespace, signinsNamespace)))
-	}
-	all := []session{}
-	for _, i := range list.Items {
-		s := session{Name: i.Metadata.Name, Login: i.Spec.User.Login, Device: i.Spec.Device.Name, Role: i.Status.Role, Namespaces: i.Status.Namespaces,
-			Phase: cmp.Or(i.Status.Phase, "Pending"), Until: i.Status.ValidUntil, Since: i.Metadata.CreationTimestamp}
-		if s.Role == "" { // nothing is bound yet: what was asked for
-			s.Role, s.Namespaces = i.Spec.Role, i.Spec.Namespaces
-		}
-		s.Namespaces = append([]string{}, s.Namespaces...)
-		all = append(all, s)
-	}
-	slices.SortFunc(all, func(a, b session) int { return cmp.Or(cmp.Compare(a.Login, b.Login), cmp.Compare(a.Name, b.Name)) })
-	return all, nil
-}
-
-func (t *tka) doSessions(ctx context.Context, af adminFlags, login string) error {
-	all, err := t.listSessions(ctx, af)
+func (t *tka) doSessions(ctx context.Context, af kubectl.Cluster, login string) error {
+	all, err := t.admin(af).Sessions(ctx)
 	if err != nil {
 		return err
 	}
 	if login != "" {
-		all = slices.DeleteFunc(all, func(s session) bool { return s.Login != login })
+		all = slices.DeleteFunc(all, func(s kubectl.Session) bool { return s.Login != login })
 	}
 	return t.showSessions(sessionList{kind("SessionList"), all})
 }
@@ -187,17 +112,17 @@ func (t *tka) showSessions(l sessionList) error {
 	}})
 }
 
-func (t *tka) doRevoke(ctx context.Context, af adminFlags, who string, yes, dryRun bool) error {
-	all, err := t.listSessions(ctx, af)
+func (t *tka) doRevoke(ctx context.Context, af kubectl.Cluster, who string, yes, dryRun bool) error {
+	all, err := t.admin(af).Sessions(ctx)
 	if err != nil {
 		return err
 	}
 	// A login is never cut at "@", and no name of a sign-in has one.
-	all = slices.DeleteFunc(all, func(s session) bool { return s.Name != who && s.Login != who })
+	all = slices.DeleteFunc(all, func(s kubectl.Session) bool { return s.Name != who && s.Login != who })
 	if len(all) == 0 {
 		return fault.New(fault.Failed, "There is no sign-in of that name or login: %s", who).Try("See all: tka sessions")
 	}
-	if slices.ContainsFunc(all, func(s session) bool { return !namespaceForm.MatchString(s.Name) }) {
+	if slices.ContainsFunc(all, func(s kubectl.Session) bool { return !reach.IsNamespace(s.Name) }) {
 		return fault.New(fault.Failed, "The cluster has a sign-in whose name is none; nothing was ended").Try("tka sessions")
 	}
 	if !yes && !dryRun {
@@ -214,7 +139,7 @@ func (t *tka) doRevoke(ctx context.Context, af adminFlags, who string, yes, dryR
 		if dryRun {
 			continue
 		}
-		if _, err := t.kubectl(ctx, af, "delete", signinsResource, all[i].Name, "--ignore-not-found", "--wait=true"); err != nil {
+		if err := t.admin(af).Revoke(ctx, all[i].Name); err != nil {
 			all[i].Error, code = sentence(err), max(code, fault.CodeOf(err))
 			continue
 		}
@@ -243,80 +168,8 @@ func (t *tka) doRevoke(ctx context.Context, af adminFlags, who string, yes, dryR
 	return ended(code)
 }
 
-// kubectl runs kubectl as the person that runs us.
-func (t *tka) kubectl(ctx context.Context, af adminFlags, args ...string) ([]byte, error) {
-	path, err := exec.LookPath("kubectl")
-	if err != nil {
-		return nil, fault.New(fault.Failed, "This needs kubectl, and there is none in $PATH").Because(err).
-			Try("Install kubectl, with a kubeconfig of an administrator.")
-	}
-	args = append(args, "--namespace", cmp.Or(af.namespace, signinsNamespace))
-	if af.context != "" {
-		args = append(args, "--context", af.context)
-	}
-	if t.kubeconfig != "" {
-		args = append(args, "--kubeconfig", t.kubeconfig)
-	}
-	cmd := exec.CommandContext(ctx, path, args...)
-	for _, v := range cmd.Environ() {
-		if name, _, _ := strings.Cut(v, "="); name != shellscript.EvalFile {
-			cmd.Env = append(cmd.Env, v)
-		}
-	}
-	cmd.WaitDelay = time.Second
-	var stderr bytes.Buffer
-	cmd.Stderr = &limitedWriter{w: &stderr, left: 64 << 10}
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		return nil, fault.New(fault.Failed, "kubectl cannot be run: %v", err).Because(err).Try("kubectl version")
-	}
-	text, rerr := io.ReadAll(io.LimitReader(out, mostSignins+1))
-	if rerr == nil && len(text) > mostSignins {
-		rerr = errors.New("there is no end of the list")
-	}
-	if rerr != nil {
-		cmd.Process.Kill()
-	}
-	err = cmd.Wait()
-	switch said := strings.TrimSpace(stderr.String()); {
-	case ctx.Err() != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
-		return nil, fault.New(fault.NotReady, "kubectl did not finish within %v", t.timeout).Try("Give it longer: --timeout 2m")
-	case ctx.Err() != nil:
-		return nil, fault.New(fault.Interrupted, "interrupted")
-	case rerr != nil:
-		return nil, fault.New(fault.Failed, "kubectl: %v", rerr).Because(rerr)
-	case err != nil:
-		line, _, _ := strings.Cut(said, "\n")
-		return nil, fault.New(kubectlCode(said), "kubectl: %s", cmp.Or(line, err.Error())).Because(err).Try("Name a context with the rights of an administrator: --context NAME")
-	}
-	return text, nil
-}
-
-// kubectlCode is what kubectl's words mean; its own code is always 1.
-func kubectlCode(said string) int {
-	switch {
-	case strings.Contains(said, "(Forbidden)"), strings.Contains(said, "Unauthorized"), strings.Contains(said, "must be logged in"):
-		return fault.Refused
-	case strings.Contains(said, "Unable to connect"), strings.Contains(said, "was refused"), strings.Contains(said, "i/o timeout"), strings.Contains(said, "no such host"):
-		return fault.Unreachable
-	}
-	return fault.Failed
-}
-
-// A limitedWriter drops what is more than somebody would read.
-type limitedWriter struct {
-	w    io.Writer
-	left int
-}
-
-func (l *limitedWriter) Write(b []byte) (int, error) {
-	n := min(len(b), l.left)
-	l.left -= n
-	if _, err := l.w.Write(b[:n]); err != nil {
-		return 0, err
-	}
-	return len(b), nil
+// admin is the way to a cluster for its administrator.
+func (t *tka) admin(af kubectl.Cluster) kubectl.Cluster {
+	af.Kubeconfig, af.Limit, af.Environ = t.kubeconfig, t.timeout, childEnviron()
+	return af
 }

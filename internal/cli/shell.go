@@ -17,6 +17,8 @@ import (
 
 	"github.com/tailplane/tailplane/internal/cli/fault"
 	"github.com/tailplane/tailplane/internal/cli/kubefile"
+	"github.com/tailplane/tailplane/internal/cli/link"
+	"github.com/tailplane/tailplane/internal/cli/memory"
 	"github.com/tailplane/tailplane/internal/cli/shellscript"
 	"github.com/tailplane/tailplane/internal/cli/subshell"
 	"github.com/tailplane/tailplane/internal/door"
@@ -59,14 +61,13 @@ The exit code is that of the shell or command.`,
 const (
 	turnWait   = 15 * time.Second // for another shell that signs in or out
 	revokeTime = 10 * time.Second
-	harderWait = 5 * time.Second // from one signal to the next, harder one
 )
 
 // A shellRun is one shell from its sign-in to its end.
 type shellRun struct {
 	*tka
 	keeping
-	link    *link
+	link    *link.Link
 	room    *subshell.Room
 	signals chan os.Signal
 	signin  bool   // there is a sign-in to take care of
@@ -93,9 +94,9 @@ func (t *tka) doShell(ctx context.Context, lf loginFlags, k keeping, command []s
 		return err
 	}
 	s := &shellRun{tka: t, keeping: k, link: l, signals: make(chan os.Signal, 8)}
-	signal.Notify(s.signals, shellSignals()...)
+	signal.Notify(s.signals, subshell.Signals()...)
 	defer signal.Stop(s.signals)
-	if s.room, err = t.openRoom(ctx, l.base); err != nil {
+	if s.room, err = t.openRoom(ctx, l.Base); err != nil {
 		return err
 	}
 	began, quiet := s.interruptible(ctx)
@@ -105,7 +106,7 @@ func (t *tka) doShell(ctx context.Context, lf loginFlags, k keeping, command []s
 	}
 	quiet()
 	if err == nil {
-		err = s.run()
+		err = childFault(subshell.Run(s.child, s.signals, isTerminal(s.In)))
 	}
 	if !s.leave(ctx) && s.signin && s.child == nil {
 		return stillSignedIn(err)
@@ -179,7 +180,7 @@ func (s *shellRun) interruptible(ctx context.Context) (context.Context, func()) 
 		for {
 			select {
 			case sig := <-s.signals:
-				if endsSignIn(sig) {
+				if subshell.Ends(sig) {
 					cancel()
 				}
 			case <-stop:
@@ -191,13 +192,13 @@ func (s *shellRun) interruptible(ctx context.Context) (context.Context, func()) 
 }
 
 // signIn signs in, and takes note of what is to be ended later.
-func (s *shellRun) signIn(ctx context.Context, lf loginFlags, set *settings) (g shellAccess, err error) {
+func (s *shellRun) signIn(ctx context.Context, lf loginFlags, set *memory.Settings) (g shellAccess, err error) {
 	done, err := s.room.Turn(ctx, turnWait)
 	if err != nil {
 		return g, fault.New(fault.NotReady, "another shell is signing in or out: %v", err).Because(err).Try("Try again in a moment.")
 	}
 	defer done()
-	have, err := call(ctx, s.link, signin.Read, signin.ReadRequest{})
+	have, err := link.Call(ctx, s.link, signin.Read, signin.ReadRequest{})
 	existed := err == nil && have.State != signin.Ended && have.State != signin.Ending
 	if p, ok := errors.AsType[*problem.Error](err); err != nil && !(ok && (p.Code == problem.NotSignedIn || p.Code == problem.CannotProvision)) {
 		return g, err
@@ -209,7 +210,7 @@ func (s *shellRun) signIn(ctx context.Context, lf loginFlags, set *settings) (g 
 	}
 	st, access, err := s.tka.signIn(ctx, s.link, lf)
 	if p, ok := errors.AsType[*problem.Error](err); ok && st.Name == "" && fault.CodeOfRefusal(p.Code) == fault.Refused && !existed {
-		s.keepSignin(s.link.base) // nothing was begun
+		s.keepSignin(s.link.Base) // nothing was begun
 	} else {
 		s.signin = true
 	}
@@ -223,10 +224,10 @@ func (s *shellRun) signIn(ctx context.Context, lf loginFlags, set *settings) (g 
 	if err != nil {
 		return g, err
 	}
-	s.noteSignIn(ctx, s.link.base, st, access)
+	s.noteSignIn(ctx, s.link.Base, st, access)
 	until := st.Until
-	if !access.until.IsZero() {
-		until = access.until.UTC().Format(time.RFC3339)
+	if !access.Until.IsZero() {
+		until = access.Until.UTC().Format(time.RFC3339)
 	}
 	s.until = s.moment(until)
 	s.hint("Signed in to %s as %s with the role %s in %s until %s.", access.Cluster, st.Username, st.Role, whole(st.Namespaces), s.until)
@@ -235,7 +236,7 @@ func (s *shellRun) signIn(ctx context.Context, lf loginFlags, set *settings) (g 
 
 // shellAccess is the access that a shell runs with.
 type shellAccess struct {
-	granted
+	link.Granted
 	namespaces []string
 }
 
@@ -265,51 +266,29 @@ func (s *shellRun) furnish(entry kubefile.Entry, program string, args []string, 
 		return fault.New(fault.Failed, "the shell's own files cannot be written: %v", err).Because(err)
 	}
 	cmd := exec.Command(program, args...)
-	for _, v := range cmd.Environ() {
-		if name, _, _ := strings.Cut(v, "="); name != shellscript.EvalFile { // it is for this program alone
-			cmd.Env = append(cmd.Env, v)
-		}
-	}
-	cmd.Env = append(append(cmd.Env, "KUBECONFIG="+path, "TKA_CLUSTER="+entry.Cluster), env...)
+	cmd.Env = append(append(childEnviron(), "KUBECONFIG="+path, "TKA_CLUSTER="+entry.Cluster), env...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.In, s.Out, s.Err
 	s.child = cmd
 	return nil
 }
 
-// run runs the child to its end and returns its code.
-func (s *shellRun) run() error {
-	if err := s.child.Start(); err != nil {
-		return fault.New(fault.Failed, "%s cannot be run: %v", s.child.Path, err).Because(err).Try("tka shell --help")
+// childFault is how the program ends when the child has.
+func childFault(code int, err error) error {
+	if err != nil {
+		return fault.New(fault.Failed, "The shell cannot be run: %v", err).Because(err).Try("tka shell --help")
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- s.child.Wait() }()
-	var harder <-chan time.Time
-	rest := lastSignals()
-	for {
-		select {
-		case err := <-ended:
-			if s.child.ProcessState == nil {
-				return fault.New(fault.Failed, "%s: %v", s.child.Path, err).Because(err)
-			}
-			if code := exitCodeOf(s.child.ProcessState); code != 0 {
-				return fault.Child(code)
-			}
-			return nil
-		case sig := <-s.signals:
-			switch {
-			case !forwarded(sig), fromTerminal(sig) && isTerminal(s.In): // the terminal gave it to the child as well
-				continue
-			case !fromTerminal(sig):
-				harder = time.After(harderWait) // an interactive shell takes no notice of some
-			}
-			s.child.Process.Signal(sig) // it may have ended already
-		case <-harder:
-			if len(rest) > 0 {
-				s.child.Process.Signal(rest[0])
-				rest, harder = rest[1:], time.After(harderWait)
-			}
+	return ended(code)
+}
+
+// childEnviron is the environment of programs that we run. What a shell's
+// function told this program is for it alone.
+func childEnviron() (env []string) {
+	for _, v := range os.Environ() {
+		if name, _, _ := strings.Cut(v, "="); name != shellscript.EvalFile {
+			env = append(env, v)
 		}
 	}
+	return env
 }
 
 // leave removes the private folder and ends the sign-in, or says why it goes on.
@@ -331,7 +310,7 @@ func (s *shellRun) leave(ctx context.Context) bool {
 	case !s.signin:
 	case s.keeping.keep:
 		if others {
-			s.keepSignin(s.link.base)
+			s.keepSignin(s.link.Base)
 		}
 		say = func() { s.hint("The sign-in goes on until %s.", until) }
 	case s.keeping.revoke, began && !others:
@@ -357,11 +336,11 @@ func (s *shellRun) leave(ctx context.Context) bool {
 
 // end revokes the sign-in.
 func (s *shellRun) end(ctx context.Context) error {
-	s.link.limit = revokeTime
-	_, err := call(ctx, s.link, signin.Logout, signin.LogoutRequest{Wait: door.Duration(logoutWait)})
+	s.link.Limit = revokeTime
+	_, err := link.Call(ctx, s.link, signin.Logout, signin.LogoutRequest{Wait: door.Duration(logoutWait)})
 	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.NotSignedIn {
 		err = nil // somebody else ended it
 	}
-	s.forgetToken(s.link.base, s.link.info.Name)
+	s.forgetToken(s.link.Base, s.link.Info.Name)
 	return err
 }

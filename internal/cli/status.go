@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tailplane/tailplane/internal/cli/link"
 	"github.com/tailplane/tailplane/internal/cli/screen"
 	"github.com/tailplane/tailplane/internal/signin"
 )
@@ -67,12 +68,12 @@ func (t *tka) statusOf(ctx context.Context, cluster string) (statusItem, error) 
 	if err != nil {
 		return statusItem{}, err
 	}
-	st, err := call(ctx, l, signin.Read, signin.ReadRequest{})
+	st, err := link.Call(ctx, l, signin.Read, signin.ReadRequest{})
 	if err != nil {
 		return statusItem{}, err
 	}
 	st.Namespaces, st.MissingNamespaces = list(st.Namespaces), list(st.MissingNamespaces)
-	return statusItem{meta: kind("Signin"), Status: st, Server: l.base}, nil
+	return statusItem{meta: kind("Signin"), Status: st, Server: l.Base}, nil
 }
 
 func (t *tka) showStatus(l statusList) error {

@@ -108,10 +108,10 @@ func (t *tka) serverVersion(ctx context.Context, cluster string) (string, error)
 	if err != nil {
 		return "", err
 	}
-	if l.key.IsZero() && t.server == "" && cluster == "" {
+	if l.Key.IsZero() && t.server == "" && cluster == "" {
 		return "", nil
 	}
-	l.limit = versionTime
+	l.Limit = versionTime
 	err = t.prove(ctx, l, cluster)
-	return l.info.Version, err
+	return l.Info.Version, err
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/tailplane/tailplane/internal/cli/fault"
 	"github.com/tailplane/tailplane/internal/cli/kubeapi"
+	"github.com/tailplane/tailplane/internal/cli/link"
+	"github.com/tailplane/tailplane/internal/cli/reach"
 	"github.com/tailplane/tailplane/internal/cli/screen"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
@@ -69,18 +71,18 @@ func (t *tka) doWhy(ctx context.Context, wf whyFlags, args []string) error {
 	if wf.everywhere && wf.namespace != "" {
 		return fault.Usage("--namespace and --all-namespaces are opposites")
 	}
-	if wf.namespace != "" && !namespaceForm.MatchString(wf.namespace) {
+	if wf.namespace != "" && !reach.IsNamespace(wf.namespace) {
 		return fault.Usage("--namespace is %q, which is not the name of a namespace", wf.namespace)
 	}
 	l, denied, err := t.approach(ctx, wf.cluster)
 	if err != nil {
 		return err
 	}
-	who, err := call(ctx, l, signin.GetWhoami, signin.WhoamiRequest{})
+	who, err := link.Call(ctx, l, signin.GetWhoami, signin.WhoamiRequest{})
 	if err != nil {
 		return err
 	}
-	info := whyInfo{meta: kind("Why"), Server: l.base, Cluster: l.info.Name, Proved: !l.key.IsZero(), Whoami: who, Advice: list(who.Decision.Advice)}
+	info := whyInfo{meta: kind("Why"), Server: l.Base, Cluster: l.Info.Name, Proved: !l.Key.IsZero(), Whoami: who, Advice: list(who.Decision.Advice)}
 	allowed := who.Decision.Allowed && denied == nil
 	var unasked error
 	if len(args) == 2 && denied == nil {
@@ -101,8 +103,8 @@ func (t *tka) doWhy(ctx context.Context, wf whyFlags, args []string) error {
 }
 
 // askAPI asks the API server with the sign-in's token.
-func (t *tka) askAPI(ctx context.Context, l *link, wf whyFlags, args []string, info *whyInfo) error {
-	g, err := l.kubeconfigOf(ctx)
+func (t *tka) askAPI(ctx context.Context, l *link.Link, wf whyFlags, args []string, info *whyInfo) error {
+	g, err := l.Kubeconfig(ctx)
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/cli/ownfile"
+	"github.com/tailplane/tailplane/internal/cli/reach"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
@@ -181,7 +182,7 @@ type kept struct {
 // 60 seconds before its end, or at the last quarter of its life if that is less.
 func (k kept) fresh(now time.Time) bool {
 	margin := min(time.Minute, k.Expires.Sub(k.Since)/4)
-	return !now.Before(k.Since) && now.Before(k.Expires.Add(-margin)) && CheckToken(signin.NewToken(k.Token)) == nil
+	return !now.Before(k.Since) && now.Before(k.Expires.Add(-margin)) && reach.CheckToken(signin.NewToken(k.Token)) == nil
 }
 
 // serve gives out the token that is kept, unless asker had it before. What is
@@ -279,19 +280,4 @@ func (f file) lock(ctx context.Context, limit time.Duration, enough func() bool)
 			return nil, errors.New("the token is there")
 		}
 	}
-}
-
-// CheckToken wants what may stand in an Authorization header. The error does not
-// show the token.
-func CheckToken(token signin.Token) error {
-	s := token.Reveal()
-	switch {
-	case s == "":
-		return errors.New("the token is missing")
-	case len(s) > 64<<10:
-		return errors.New("the token is too long")
-	case strings.IndexFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }) >= 0:
-		return errors.New("the token holds characters that no token has")
-	}
-	return nil
 }

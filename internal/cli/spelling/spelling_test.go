@@ -1,4 +1,4 @@
-package cli
+package spelling
 
 import (
 	"testing"
@@ -7,8 +7,8 @@ import (
 func TestNearest(t *testing.T) {
 	names := []string{"login", "logout", "status", "kubeconfig", "config"}
 	for in, want := range map[string]string{"lgoin": "login", "logut": "logout", "stat": "status", "kubeconf": "kubeconfig", "xyzzy": "", "": "", "confg": "config"} {
-		if got := nearest(in, names); got != want {
-			t.Errorf("nearest(%q) = %q, want %q", in, got, want)
+		if got := Nearest(in, names); got != want {
+			t.Errorf("Nearest(%q) = %q, want %q", in, got, want)
 		}
 	}
 }

@@ -1,10 +1,14 @@
-package cli
+// Package memory is what tka was told and what it learnt: config.yaml, which a
+// person writes, and servers.yaml, which it writes itself. It keeps law 7: a
+// setting that is not understood is an error that names its line, and nothing of
+// a damaged file is believed.
+package memory
 
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
+	"net"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
@@ -12,56 +16,58 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/tailplane/tailplane/internal/cli/fault"
-	"github.com/tailplane/tailplane/internal/cli/ownfile"
+	"github.com/tailplane/tailplane/internal/cli/reach"
 	"github.com/tailplane/tailplane/internal/cli/screen"
+	"github.com/tailplane/tailplane/internal/cli/spelling"
 	"github.com/tailplane/tailplane/internal/cli/yamltree"
 	"github.com/tailplane/tailplane/internal/door"
 )
 
-// settings are what config.yaml says, over the defaults.
-type settings struct {
+// Settings are what config.yaml says, over the defaults.
+type Settings struct {
 	Server          string // name or URL of the access server
 	Cluster         string // the one that is meant when neither it nor a server is named
 	Port            int    // of servers that are given by name only
 	Prefix          string // of context names
 	Output          string // form of answers
-	CredentialCache string // where tokens are kept: cacheAuto or cacheNone
-	Servers         []serverSetting
+	CredentialCache string // where tokens are kept: CacheAuto or CacheNone
+	Servers         []Server
 }
 
-// A serverSetting says more about one server than its name.
-type serverSetting struct {
+// A Server says more about one server than its name.
+type Server struct {
 	Name         string
 	URL          string
 	Key          door.PublicKey // by which it proves itself; none: taken on trust at first contact
 	InsecureHTTP bool           // http:// is accepted: WireGuard encrypts, but nothing proves the server's name
 }
 
-func defaults() settings {
-	return settings{Server: "tka", Port: 443, Prefix: "tka-", Output: screen.Table, CredentialCache: cacheAuto}
+// Defaults are the settings of an empty file.
+func Defaults() Settings {
+	return Settings{Server: "tka", Port: 443, Prefix: "tka-", Output: screen.Table, CredentialCache: CacheAuto}
 }
 
 // What credentialCache can be.
 const (
-	cacheAuto = "auto"
-	cacheNone = "none"
+	CacheAuto = "auto"
+	CacheNone = "none"
 )
 
-// A settingKey is one setting of a single value, for the file and for the command.
-type settingKey struct {
-	name, doc string
-	get       func(*settings) string
-	set       func(*settings, string) error
+// A Key is one setting of a single value, for the file and for the command.
+type Key struct {
+	Name, Doc string
+	Get       func(*Settings) string
+	set       func(*Settings, string) error
 }
 
 var prefixForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,60})$`)
 
-func settingKeys() []settingKey {
-	return []settingKey{
+// Keys are the settings of a single value.
+func Keys() []Key {
+	return []Key{
 		{"server", "access server to use: a name in the tailnet, an address or a URL",
-			func(s *settings) string { return s.Server },
-			func(s *settings, v string) error {
+			func(s *Settings) string { return s.Server },
+			func(s *Settings, v string) error {
 				if v == "" {
 					return errors.New("is empty")
 				}
@@ -69,17 +75,17 @@ func settingKeys() []settingKey {
 				return nil
 			}},
 		{"cluster", "cluster to use when neither it nor a server is named",
-			func(s *settings) string { return s.Cluster },
-			func(s *settings, v string) error {
-				if v != "" && !clusterForm.MatchString(v) {
+			func(s *Settings) string { return s.Cluster },
+			func(s *Settings, v string) error {
+				if v != "" && !reach.IsCluster(v) {
 					return fmt.Errorf("is %q, which is not the name of a cluster", v)
 				}
 				s.Cluster = v
 				return nil
 			}},
 		{"port", "port of servers that are given by name only",
-			func(s *settings) string { return strconv.Itoa(s.Port) },
-			func(s *settings, v string) error {
+			func(s *Settings) string { return strconv.Itoa(s.Port) },
+			func(s *Settings, v string) error {
 				n, err := strconv.ParseUint(v, 10, 16)
 				if err != nil || n == 0 {
 					return fmt.Errorf("is %q, which is not a port", v)
@@ -88,8 +94,8 @@ func settingKeys() []settingKey {
 				return nil
 			}},
 		{"prefix", "what the names of contexts begin with",
-			func(s *settings) string { return s.Prefix },
-			func(s *settings, v string) error {
+			func(s *Settings) string { return s.Prefix },
+			func(s *Settings, v string) error {
 				if !prefixForm.MatchString(v) {
 					return fmt.Errorf("is %q; it needs to begin with a small letter or a digit and have no others than these, \"-\" and \".\"", v)
 				}
@@ -97,8 +103,8 @@ func settingKeys() []settingKey {
 				return nil
 			}},
 		{"output", "form of answers: " + strings.Join(screen.Forms(), ", "),
-			func(s *settings) string { return s.Output },
-			func(s *settings, v string) error {
+			func(s *Settings) string { return s.Output },
+			func(s *Settings, v string) error {
 				if !slices.Contains(screen.Forms(), v) {
 					return fmt.Errorf("is %q; it can be %s", v, strings.Join(screen.Forms(), ", "))
 				}
@@ -106,10 +112,10 @@ func settingKeys() []settingKey {
 				return nil
 			}},
 		{"credentialCache", "where tokens are kept for kubectl: auto (memory where there is a place, else disk) or none",
-			func(s *settings) string { return s.CredentialCache },
-			func(s *settings, v string) error {
-				if v != cacheAuto && v != cacheNone {
-					return fmt.Errorf("is %q; it can be %s or %s", v, cacheAuto, cacheNone)
+			func(s *Settings) string { return s.CredentialCache },
+			func(s *Settings, v string) error {
+				if v != CacheAuto && v != CacheNone {
+					return fmt.Errorf("is %q; it can be %s or %s", v, CacheAuto, CacheNone)
 				}
 				s.CredentialCache = v
 				return nil
@@ -120,15 +126,15 @@ func settingKeys() []settingKey {
 // serverKeys are the settings of one server.
 func serverKeys() []string { return []string{"name", "url", "key", "insecureHTTP"} }
 
-func (e *serverSetting) set(key, v string) error {
+func (e *Server) set(key, v string) error {
 	switch key {
 	case "name":
-		if !hostForm.MatchString(v) {
+		if !reach.IsHost(v) {
 			return fmt.Errorf("is %q, which is not a name", v)
 		}
 		e.Name = v
 	case "url":
-		if _, err := parseURL(v, true); err != nil {
+		if _, err := reach.ParseURL(v, true); err != nil {
 			return fmt.Errorf("is %q: %w", v, err)
 		}
 		e.URL = v
@@ -147,43 +153,10 @@ func (e *serverSetting) set(key, v string) error {
 	return nil
 }
 
-// settings reads the settings file once. Mistakes in it are the user's: exit 2.
-func (t *tka) settings() (*settings, error) {
-	if t.loaded != nil {
-		return t.loaded, nil
-	}
-	path, err := t.configFile()
-	if err != nil {
-		return nil, err
-	}
-	text, err := readSettings(path)
-	if errors.Is(err, fs.ErrNotExist) && t.config != "" {
-		return nil, fault.Usage("there is no settings file %s", path).Because(err)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.Usage("the settings cannot be read: %v", err).Because(err)
-	}
-	set, err := parseSettings(text)
-	if err != nil {
-		return nil, fault.Usage("%s %v", path, err).Try("See the keys: tka config --help").Because(err)
-	}
-	t.loaded = &set
-	return t.loaded, nil
-}
-
-func readSettings(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return ownfile.ReadAll(f, path)
-}
-
-// parseSettings reads config.yaml strictly: a key that is not known, given
+// Parse reads config.yaml strictly: a key that is not known, given
 // twice or of the wrong form is an error that names its line.
-func parseSettings(text []byte) (settings, error) {
-	set := defaults()
+func Parse(text []byte) (Settings, error) {
+	set := Defaults()
 	var doc yaml.Node
 	if err := yaml.Unmarshal(text, &doc); err != nil {
 		return set, fmt.Errorf("is not YAML: %v", strings.TrimPrefix(err.Error(), "yaml: "))
@@ -191,17 +164,17 @@ func parseSettings(text []byte) (settings, error) {
 	if len(doc.Content) == 0 || yamltree.IsNull(doc.Content[0]) {
 		return set, nil
 	}
-	keys := settingKeys()
+	keys := Keys()
 	var names []string
 	for _, k := range keys {
-		names = append(names, k.name)
+		names = append(names, k.Name)
 	}
 	names = append(names, "servers")
 	err := eachPair(doc.Content[0], names, func(key string, value *yaml.Node) error {
 		if key == "servers" {
 			return set.parseServers(value)
 		}
-		k := keys[slices.IndexFunc(keys, func(k settingKey) bool { return k.name == key })]
+		k := keys[slices.IndexFunc(keys, func(k Key) bool { return k.Name == key })]
 		if value.Kind != yaml.ScalarNode || yamltree.IsNull(value) {
 			return fmt.Errorf("line %d: %s is not a single value", value.Line, key)
 		}
@@ -213,7 +186,7 @@ func parseSettings(text []byte) (settings, error) {
 	return set, err
 }
 
-func (s *settings) parseServers(list *yaml.Node) error {
+func (s *Settings) parseServers(list *yaml.Node) error {
 	if yamltree.IsNull(list) {
 		return nil
 	}
@@ -221,7 +194,7 @@ func (s *settings) parseServers(list *yaml.Node) error {
 		return fmt.Errorf("line %d: servers is not a list", list.Line)
 	}
 	for _, item := range list.Content {
-		var e serverSetting
+		var e Server
 		err := eachPair(item, serverKeys(), func(key string, value *yaml.Node) error {
 			if value.Kind != yaml.ScalarNode || yamltree.IsNull(value) {
 				return fmt.Errorf("line %d: %s is not a single value", value.Line, key)
@@ -247,7 +220,7 @@ func (s *settings) parseServers(list *yaml.Node) error {
 }
 
 // named is what is said about a server of that name, or nil.
-func (s *settings) named(name string) *serverSetting {
+func (s *Settings) named(name string) *Server {
 	for i := range s.Servers {
 		if s.Servers[i].Name == name {
 			return &s.Servers[i]
@@ -256,20 +229,45 @@ func (s *settings) named(name string) *serverSetting {
 	return nil
 }
 
-// keyOf is the key that the settings give for the server at base.
-func (s *settings) keyOf(base string) (key door.PublicKey) {
+// KeyOf is the key that the settings give for the server at base.
+func (s *Settings) KeyOf(base string) (key door.PublicKey) {
 	for _, e := range s.Servers {
-		if at, err := s.address(e.Name); err == nil && at == base && !e.Key.IsZero() {
+		if at, err := s.Address(e.Name); err == nil && at == base && !e.Key.IsZero() {
 			return e.Key
 		}
 	}
 	return key
 }
 
+// Address is the base URL of the server called name: a name of the settings, a
+// URL, or the name or address of a host, which is reached by https.
+func (s *Settings) Address(name string) (string, error) {
+	if e := s.named(name); e != nil && e.URL != "" {
+		return reach.ParseURL(e.URL, e.InsecureHTTP)
+	}
+	if strings.Contains(name, "://") {
+		base, err := reach.ParseURL(name, true)
+		if err == nil && strings.HasPrefix(base, "http://") && !s.insecureAllowed(base) {
+			return "", reach.ErrInsecure
+		}
+		return base, err
+	}
+	host, port := name, strconv.Itoa(s.Port)
+	if addr, err := netip.ParseAddr(name); err == nil && addr.Is6() {
+		host = "[" + name + "]"
+	} else if h, p, err := net.SplitHostPort(name); err == nil {
+		host, port = h, p
+		if strings.Contains(h, ":") {
+			host = "[" + h + "]"
+		}
+	}
+	return reach.ParseURL("https://"+host+":"+port, false)
+}
+
 // insecureAllowed reports whether the settings allow http:// for this URL.
-func (s *settings) insecureAllowed(base string) bool {
-	return slices.ContainsFunc(s.Servers, func(e serverSetting) bool {
-		u, err := parseURL(e.URL, true)
+func (s *Settings) insecureAllowed(base string) bool {
+	return slices.ContainsFunc(s.Servers, func(e Server) bool {
+		u, err := reach.ParseURL(e.URL, true)
 		return err == nil && e.InsecureHTTP && u == base
 	})
 }
@@ -286,7 +284,7 @@ func eachPair(m *yaml.Node, known []string, f func(key string, value *yaml.Node)
 		switch {
 		case key.Kind != yaml.ScalarNode || !slices.Contains(known, key.Value):
 			err := fmt.Errorf("line %d: %.60q is not a setting", key.Line, key.Value)
-			if near := nearest(key.Value, known); near != "" {
+			if near := spelling.Nearest(key.Value, known); near != "" {
 				err = fmt.Errorf("%w; did you mean %q?", err, near)
 			}
 			return err

@@ -1,15 +1,14 @@
-package cli
+package memory
 
 import (
-	"net/netip"
 	"strings"
 	"testing"
 )
 
 // CL-01: which servers are asked at all.
 func TestCL01_addresses_of_servers(t *testing.T) {
-	set := defaults()
-	set.Servers = []serverSetting{
+	set := Defaults()
+	set.Servers = []Server{
 		{Name: "lab", URL: "http://tka-lab", InsecureHTTP: true},
 		{Name: "eu", URL: "https://tka.example.ts.net:8443"},
 	}
@@ -70,39 +69,9 @@ func TestCL01_addresses_of_servers(t *testing.T) {
 		{"$(touch x)", "", "a command"},
 		{strings.Repeat("a", 300), "", "too long"},
 	} {
-		got, err := set.address(tt.name)
+		got, err := set.Address(tt.name)
 		if got != tt.want || (err == nil) != (tt.want != "") {
 			t.Errorf("address(%q) = %q, %v; want %q: %s", tt.name, got, err, tt.want, tt.why)
-		}
-	}
-}
-
-// CL-01: a name cannot lead to where an address may not, and http:// goes
-// nowhere outside the tailnet.
-func TestCL01_addresses_are_checked_when_dialled(t *testing.T) {
-	for _, tt := range []struct{ base, dial string }{
-		{"https://tka", "169.254.169.254:443"},
-		{"https://tka", "[fe80::1]:443"},
-		{"https://tka", "100.100.100.200:443"},
-		{"https://tka", "0.0.0.0:443"},
-		{"http://tka", "192.0.2.1:80"},
-		{"http://tka", "10.0.0.1:80"},
-		{"http://tka", "[2001:db8::1]:80"},
-	} {
-		c, err := transport(tt.base).DialContext(t.Context(), "tcp", tt.dial)
-		if err == nil {
-			c.Close()
-			t.Errorf("for %s, %s is dialled", tt.base, tt.dial)
-			continue
-		}
-		if s := err.Error(); !strings.Contains(s, "link-local") && !strings.Contains(s, "metadata") && !strings.Contains(s, "not the address") && !strings.Contains(s, "outside the tailnet") {
-			t.Errorf("for %s, %s is refused by somebody else: %v", tt.base, tt.dial, err)
-		}
-	}
-	for addr, want := range map[string]bool{"100.64.0.1": true, "100.127.255.254": true, "fd7a:115c:a1e0::53": true, "127.0.0.1": true, "::1": true,
-		"::ffff:100.64.0.1": true, "100.128.0.1": false, "100.63.0.1": false, "192.168.0.1": false, "fd00::1": false} {
-		if got := tailnetAddr(netip.MustParseAddr(addr)); got != want {
-			t.Errorf("tailnetAddr(%s) = %v", addr, got)
 		}
 	}
 }

@@ -1,25 +1,24 @@
 //go:build unix
 
-package cli
+package subshell
 
 import (
-	"errors"
 	"os"
 	"slices"
 	"syscall"
 )
 
-// shellSignals are the signals that a shell's parent must not die of, or its
+// Signals are the signals that a shell's parent must not die of, or its
 // files and the sign-in would stay.
-func shellSignals() []os.Signal {
+func Signals() []os.Signal {
 	return []os.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE}
 }
 
 // forwarded reports whether the child is told of a signal.
 func forwarded(sig os.Signal) bool { return sig != syscall.SIGPIPE }
 
-// endsSignIn reports whether a signal ends what is under way.
-func endsSignIn(sig os.Signal) bool { return sig != syscall.SIGPIPE }
+// Ends reports whether a signal ends what is under way.
+func Ends(sig os.Signal) bool { return sig != syscall.SIGPIPE }
 
 // fromTerminal reports whether sig is one that a terminal sends to everybody in
 // the foreground.
@@ -37,5 +36,3 @@ func exitCodeOf(p *os.ProcessState) int {
 	}
 	return p.ExitCode()
 }
-
-func pidLives(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }

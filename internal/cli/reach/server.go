@@ -1,4 +1,8 @@
-package cli
+// Package reach says which servers tka goes to, and how. It keeps law 7: an
+// address that is not plainly that of an access server or of a cluster is
+// refused, whoever gave it, and so is whatever a server sends beyond what it was
+// asked for.
+package reach
 
 import (
 	"context"
@@ -27,36 +31,12 @@ var (
 	metadataNames = []string{"metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal"}
 )
 
-// address is the base URL of the server called name: a name of the settings, a
-// URL, or the name or address of a host, which is reached by https.
-func (s *settings) address(name string) (string, error) {
-	if e := s.named(name); e != nil && e.URL != "" {
-		return parseURL(e.URL, e.InsecureHTTP)
-	}
-	if strings.Contains(name, "://") {
-		base, err := parseURL(name, true)
-		if err == nil && strings.HasPrefix(base, "http://") && !s.insecureAllowed(base) {
-			return "", errInsecure
-		}
-		return base, err
-	}
-	host, port := name, strconv.Itoa(s.Port)
-	if addr, err := netip.ParseAddr(name); err == nil && addr.Is6() {
-		host = "[" + name + "]"
-	} else if h, p, err := net.SplitHostPort(name); err == nil {
-		host, port = h, p
-		if strings.Contains(h, ":") {
-			host = "[" + h + "]"
-		}
-	}
-	return parseURL("https://"+host+":"+port, false)
-}
+// ErrInsecure is for http:// that nobody allowed.
+var ErrInsecure = errors.New("http:// is not encrypted by the server; it needs insecureHTTP: true for this server in the settings")
 
-var errInsecure = errors.New("http:// is not encrypted by the server; it needs insecureHTTP: true for this server in the settings")
-
-// parseURL checks the base URL of a server and returns it in its one form:
+// ParseURL checks the base URL of a server and returns it in its one form:
 // scheme and host, and the port unless it is the scheme's own.
-func parseURL(s string, insecure bool) (string, error) {
+func ParseURL(s string, insecure bool) (string, error) {
 	u, err := url.Parse(s)
 	if err != nil {
 		if ue, ok := errors.AsType[*url.Error](err); ok {
@@ -77,7 +57,7 @@ func parseURL(s string, insecure bool) (string, error) {
 	case u.RawQuery != "" || u.ForceQuery || strings.Contains(s, "#"):
 		return "", errors.New("it has more behind the host, and only the host is wanted")
 	}
-	if err := checkHost(host); err != nil {
+	if err := CheckHost(host); err != nil {
 		return "", err
 	}
 	if port != "" {
@@ -88,7 +68,7 @@ func parseURL(s string, insecure bool) (string, error) {
 	if u.Scheme == "http" {
 		switch {
 		case !insecure:
-			return "", errInsecure
+			return "", ErrInsecure
 		case !inTailnet(host):
 			return "", errors.New("http:// is for hosts of the tailnet and of this machine only")
 		}
@@ -102,10 +82,10 @@ func parseURL(s string, insecure bool) (string, error) {
 	return u.Scheme + "://" + host, nil
 }
 
-// checkHost refuses hosts that are no access server whatever they answer.
-func checkHost(host string) error {
+// CheckHost refuses hosts that are no access server whatever they answer.
+func CheckHost(host string) error {
 	if addr, err := netip.ParseAddr(host); err == nil {
-		return checkAddr(addr)
+		return CheckAddr(addr)
 	}
 	last := host[strings.LastIndex(host, ".")+1:]
 	_, notNumber := strconv.ParseUint(last, 0, 64)
@@ -120,8 +100,8 @@ func checkHost(host string) error {
 	return nil
 }
 
-// checkAddr refuses addresses by which one reaches something else than meant.
-func checkAddr(addr netip.Addr) error {
+// CheckAddr refuses addresses by which one reaches something else than meant.
+func CheckAddr(addr netip.Addr) error {
 	plain := addr.Unmap()
 	switch {
 	case addr.Zone() != "" || plain.IsLinkLocalUnicast():
@@ -151,9 +131,9 @@ func tailnetAddr(addr netip.Addr) bool {
 // dialTime bounds the way to a server, within the command's own limit.
 const dialTime = 10 * time.Second
 
-// transport is how a server is reached. Each address is checked when it is
+// Transport is how a server is reached. Each address is checked when it is
 // dialled, so that a name cannot lead to where an address may not.
-func transport(base string) *http.Transport {
+func Transport(base string) *http.Transport {
 	insecure := strings.HasPrefix(base, "http://")
 	dialer := &net.Dialer{
 		Timeout: dialTime,
@@ -162,7 +142,7 @@ func transport(base string) *http.Transport {
 			if err != nil {
 				return fmt.Errorf("dial %q: %w", address, err)
 			}
-			if err := checkAddr(to.Addr()); err != nil {
+			if err := CheckAddr(to.Addr()); err != nil {
 				return err
 			}
 			if insecure && !tailnetAddr(to.Addr()) {
@@ -180,3 +160,6 @@ func transport(base string) *http.Transport {
 		ForceAttemptHTTP2:      true,
 	}
 }
+
+// IsHost reports whether a word may be the name of a host.
+func IsHost(word string) bool { return hostForm.MatchString(word) }

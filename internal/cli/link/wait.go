@@ -1,0 +1,120 @@
+package link
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/cli/fault"
+	"github.com/tailplane/tailplane/internal/cli/reach"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// longestWait is how long one request for a kubeconfig may wait; less than
+// servers allow, so that the answer is theirs.
+const longestWait = 25 * time.Second
+
+// Patiently asks until the server's answer is another than "not yet", or the
+// time limit is near. A server that knows how to wait is asked to; another one
+// is asked again when it says so.
+func Patiently[Req, Resp any](ctx context.Context, l *Link, op door.Op[Req, Resp], req func(wait time.Duration) Req) (Resp, error) {
+	deadline, _ := ctx.Deadline()
+	for last := false; ; {
+		left := time.Until(deadline)
+		resp, err := Call(ctx, l, op, req(max(0, min(longestWait, left-lastTry(left)).Truncate(time.Millisecond))))
+		after, later := l.notYet(err)
+		if !later {
+			return resp, err
+		}
+		left = time.Until(deadline)
+		if room := left - lastTry(left); after > room {
+			if last || l.Last.Status != http.StatusAccepted || room <= 0 {
+				return resp, l.tooLate(err)
+			}
+			after, last = room, true // one more time, just before the end
+		}
+		if err := pause(ctx, after); err != nil {
+			return resp, l.Explain(ctx, err)
+		}
+	}
+}
+
+// lastTry is what to leave of the time for the last request.
+func lastTry(left time.Duration) time.Duration { return min(time.Second, left/4) }
+
+// tooLate is the fault of an answer "not yet" that stays within the time limit.
+func (l *Link) tooLate(err error) *fault.Fault {
+	if l.Last.Status != http.StatusAccepted {
+		if f, ok := errors.AsType[*fault.Fault](err); ok {
+			return f
+		}
+	}
+	return fault.New(fault.NotReady, "The sign-in was not ready within %v", l.Limit).Because(err).
+		Try("It goes on without tka; look at it with: tka status").
+		Try("Give it longer: tka login --timeout 2m")
+}
+
+// retryAfter is when a server wants to be asked again; a second if it does not say.
+func retryAfter(h http.Header) time.Duration {
+	s, err := strconv.Atoi(h.Get("Retry-After"))
+	if err != nil || s <= 0 {
+		return time.Second
+	}
+	return time.Duration(min(s, 3600)) * time.Second
+}
+
+// A Granted is a kubeconfig from the server that was checked.
+type Granted struct {
+	signin.Kubeconfig
+	Until time.Time // true end of the token; zero if the server does not say
+}
+
+// Kubeconfig waits for the sign-in and fetches its kubeconfig.
+func (l *Link) Kubeconfig(ctx context.Context) (Granted, error) {
+	k, err := Patiently(ctx, l, signin.GetKubeconfig, func(wait time.Duration) signin.KubeconfigRequest {
+		return signin.KubeconfigRequest{Wait: door.Duration(wait)}
+	})
+	if err != nil {
+		return Granted{}, err
+	}
+	g := Granted{Kubeconfig: k}
+	if s := l.Last.Header.Get(signin.ExpiresHeader); s != "" {
+		if g.Until, err = time.Parse(time.RFC3339, s); err != nil {
+			err = fmt.Errorf("the end of the token, %.60q, is not a time", s)
+		}
+	}
+	if err == nil {
+		err = reach.CheckKubeconfig(k)
+	}
+	if err != nil {
+		return Granted{}, l.BadAnswer("kubeconfig", err)
+	}
+	if k.Cluster != l.Info.Name || k.Server != l.Info.ServerURL || !bytes.Equal(k.CA, l.Info.CAData) {
+		return Granted{}, fault.New(fault.Refused, "The kubeconfig from %s is not used: it leads to another place than the server proved", l.Base).
+			Try("Ask whoever runs the server; nothing was changed on this machine.")
+	}
+	return g, nil
+}
+
+// BadAnswer is the fault of an answer that is refused on this side.
+func (l *Link) BadAnswer(what string, err error) *fault.Fault {
+	return fault.New(fault.Failed, "The %s from %s is not used: %v", what, l.Base, err).Because(err).
+		Try("Ask whoever runs the server; nothing was changed on this machine.")
+}
+
+// pause waits for d or for the end of ctx, which is the error.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,115 @@
+package reach
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"strings"
+
+	"github.com/tailplane/tailplane/internal/cli/screen"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// Names that come from a server end up in arguments, file names and commands to
+// copy, so they hold only what no shell and no terminal takes for something else.
+var (
+	clusterForm   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._:@/-]{0,251}[A-Za-z0-9])?$`)
+	namespaceForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+)
+
+// CheckKubeconfig refuses what could make kubectl trust or run something that
+// a sign-in has no need of. Fields that do not belong there were refused when
+// it was decoded.
+func CheckKubeconfig(k signin.Kubeconfig) error {
+	switch {
+	case !clusterForm.MatchString(k.Cluster):
+		return fmt.Errorf("%.60q is not the name of a cluster", k.Cluster)
+	case k.InsecureSkipTLSVerify:
+		return errors.New("insecure-skip-tls-verify is set, so anybody could pose as the cluster")
+	case k.Namespace != "" && !namespaceForm.MatchString(k.Namespace):
+		return fmt.Errorf("%.60q is not the name of a namespace", k.Namespace)
+	}
+	if err := CheckAPIServer(k.Server); err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	if err := CheckCA(k.CA); err != nil {
+		return fmt.Errorf("certificate-authority-data: %w", err)
+	}
+	return CheckToken(k.Token)
+}
+
+// CheckAPIServer refuses addresses of a cluster that are not https or more than
+// an address.
+func CheckAPIServer(s string) error {
+	if i := strings.IndexFunc(s, screen.Unsafe); i >= 0 || strings.ContainsRune(s, ' ') {
+		return fmt.Errorf("%.80q holds characters that no URL has", s)
+	}
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%.80q is not a URL", s)
+	case u.Scheme != "https" || u.Opaque != "":
+		return fmt.Errorf("%.80q is not https", s)
+	case u.Host == "" || u.Hostname() == "":
+		return fmt.Errorf("%.80q names no host", s)
+	case u.User != nil || u.RawQuery != "" || u.ForceQuery || strings.Contains(s, "#"):
+		return fmt.Errorf("%.80q holds more than host and path", s)
+	}
+	if addr, err := netip.ParseAddr(u.Hostname()); err == nil {
+		return CheckAddr(addr)
+	}
+	return CheckHost(strings.ToLower(strings.TrimSuffix(u.Hostname(), ".")))
+}
+
+// CheckCA wants certificates in PEM, at least one, and nothing beside them.
+func CheckCA(ca []byte) error {
+	if len(ca) == 0 {
+		return errors.New("it is empty")
+	}
+	n := 0
+	for rest := ca; len(strings.TrimSpace(string(rest))) > 0; n++ {
+		var block *pem.Block
+		before := rest
+		if block, rest = pem.Decode(rest); block == nil {
+			return errors.New("it holds something that is not PEM")
+		}
+		if lead, _, _ := strings.Cut(string(before), "-----BEGIN"); strings.TrimSpace(lead) != "" {
+			return errors.New("it holds something that is not PEM")
+		}
+		if block.Type != "CERTIFICATE" {
+			return fmt.Errorf("it holds a %.40q", block.Type)
+		}
+		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+			return fmt.Errorf("certificate %d: %w", n+1, err)
+		}
+	}
+	if n == 0 {
+		return errors.New("it is empty")
+	}
+	return nil
+}
+
+// IsCluster reports whether a word may be the name of a cluster.
+func IsCluster(word string) bool { return clusterForm.MatchString(word) }
+
+// IsNamespace reports whether a word may be the name of a namespace.
+func IsNamespace(word string) bool { return namespaceForm.MatchString(word) }
+
+// CheckToken wants what may stand in an Authorization header. The error does not
+// show the token.
+func CheckToken(token signin.Token) error {
+	s := token.Reveal()
+	switch {
+	case s == "":
+		return errors.New("the token is missing")
+	case len(s) > 64<<10:
+		return errors.New("the token is too long")
+	case strings.IndexFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }) >= 0:
+		return errors.New("the token holds characters that no token has")
+	}
+	return nil
+}
