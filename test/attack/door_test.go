@@ -764,8 +764,7 @@ func smuggled(start, host, hidden string) []smuggle {
 // ID-15. A request whose end two readers could see in two places is no request:
 // it is refused, the connection ends, and what stood behind it is never heard.
 //
-// Guard: net/http's reading of requests, and door.Run, which hands connections to
-// it. A server of ours that read them itself would have to pass this.
+// Guard: door.framed, before net/http's own reading of requests.
 func TestID15_Smuggling(t *testing.T) {
 	s := start(t)
 	alice := s.alice(t)

@@ -827,7 +827,8 @@ func (s *system) reconnect(t *testing.T) {
 // SI-11. Whatever stands in a sign-in, the operator and the access server live, say
 // one thing about it, and serve everybody else.
 //
-// Guard: the CRD's schema; signin.Facts.refusal; signinkube.signinOf.
+// Guard: the CRD's schema, above all that a time is in the one form that every
+// reader takes; signin.Facts.refusal; signinkube.signinOf.
 func TestSI11_HostileContent(t *testing.T) {
 	s := start(t)
 	p := s.person(t, "niaj-laptop", "niaj@example.com")
@@ -838,6 +839,10 @@ func TestSI11_HostileContent(t *testing.T) {
 	k, err := kubernetes.NewForConfig(s.account(t, "tailplane-access"))
 	if err != nil {
 		t.Fatal(err)
+	}
+	// Requests as they are: what is stored may be nothing that a client can read.
+	request := func(r *rest.Request, name ...string) *rest.Request {
+		return r.AbsPath(append([]string{"/apis/tailplane.dev/v1alpha1/namespaces", rig.SigninNamespace, "tkasignins"}, name...)...)
 	}
 	base := func() map[string]any {
 		o := forged("hostile@example.com", "n1", "view")
@@ -916,7 +921,7 @@ func TestSI11_HostileContent(t *testing.T) {
 			t.Fatal(err)
 		}
 		name, _ := o["metadata"].(map[string]any)["name"].(string)
-		err = k.CoreV1().RESTClient().Post().AbsPath("/apis/tailplane.dev/v1alpha1/namespaces", rig.SigninNamespace, "tkasignins").SetHeader("Content-Type", "application/json").Body(body).Do(t.Context()).Error()
+		err = request(k.CoreV1().RESTClient().Post()).SetHeader("Content-Type", "application/json").Body(body).Do(t.Context()).Error()
 		if err != nil {
 			if !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) && !apierrors.IsForbidden(err) && !apierrors.IsRequestEntityTooLargeError(err) {
 				t.Errorf("%s: %.300v", what, err)
@@ -926,12 +931,11 @@ func TestSI11_HostileContent(t *testing.T) {
 		stored++
 		// It is there: the operator says one thing about it, or has ended it.
 		state := "" // as the API server has it, whatever a client could make of it
-		deadline := time.Now().Add(15 * time.Second)
-		for state == "" && time.Now().Before(deadline) {
-			raw, err := k.CoreV1().RESTClient().Get().AbsPath("/apis/tailplane.dev/v1alpha1/namespaces", rig.SigninNamespace, "tkasignins", name).Do(t.Context()).Raw()
+		within(15*time.Second, func() bool {
+			raw, err := request(k.CoreV1().RESTClient().Get(), name).Do(t.Context()).Raw()
 			if apierrors.IsNotFound(err) {
 				state = "gone"
-				break
+				return true
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -945,13 +949,12 @@ func TestSI11_HostileContent(t *testing.T) {
 				}
 			}
 			if json.Unmarshal(raw, &got) != nil || got.Status.ObservedGeneration != got.Metadata.Generation {
-				time.Sleep(20 * time.Millisecond)
-				continue
+				return false
 			}
 			c := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionReady)
 			if c == nil || c.Reason == "" {
 				t.Errorf("%s: %s", what, raw)
-				break
+				return true
 			}
 			state = got.Status.Phase + " " + c.Reason
 			if got.Status.Phase == string(signin.PhaseReady) {
@@ -961,30 +964,28 @@ func TestSI11_HostileContent(t *testing.T) {
 			} else if given := s.given(t, name); len(given) > 0 {
 				t.Errorf("%s: %s, and given %v", what, state, given)
 			}
-		}
+			return true
+		})
 		if state == "" {
 			t.Errorf("%s: stored, and the operator says nothing about it", what)
 		}
 		t.Logf("%s: %s", what, state)
 		// Others are served while it is there.
 		phone := s.person(t, "niaj-phone", "niaj@example.com")
-		ok := false
-		for began := time.Now(); !ok && time.Since(began) < 15*time.Second; {
+		ok := within(15*time.Second, func() bool {
 			a := s.ask(t, phone, "POST", api+"/login", "{}")
 			b := s.ask(t, phone, "GET", api+"/kubeconfig?wait=5s", "")
-			ok = a.Status == http.StatusAccepted && b.Status == http.StatusOK
-		}
+			return a.Status == http.StatusAccepted && b.Status == http.StatusOK
+		})
 		if !ok {
 			t.Errorf("%s: nobody else can sign in while it is there", what)
 		}
-		if err := k.CoreV1().RESTClient().Delete().AbsPath("/apis/tailplane.dev/v1alpha1/namespaces", rig.SigninNamespace, "tkasignins", name).Do(t.Context()).Error(); client.IgnoreNotFound(err) != nil {
+		if err := request(k.CoreV1().RESTClient().Delete(), name).Do(t.Context()).Error(); client.IgnoreNotFound(err) != nil {
 			t.Fatal(err)
 		}
-		gone := false
-		for began := time.Now(); !gone && time.Since(began) < 15*time.Second; time.Sleep(20 * time.Millisecond) {
-			gone = apierrors.IsNotFound(k.CoreV1().RESTClient().Get().AbsPath("/apis/tailplane.dev/v1alpha1/namespaces", rig.SigninNamespace, "tkasignins", name).Do(t.Context()).Error())
-		}
-		if !gone {
+		if !within(15*time.Second, func() bool {
+			return apierrors.IsNotFound(request(k.CoreV1().RESTClient().Get(), name).Do(t.Context()).Error())
+		}) {
 			t.Errorf("%s: it cannot be got rid of", what)
 			s.freeHand(t, name)
 		}

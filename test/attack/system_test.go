@@ -336,16 +336,24 @@ func (s *system) logout(t *testing.T, p *rig.Person) {
 // eventually waits for what must become true, and returns how long that took.
 func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) time.Duration {
 	t.Helper()
+	began := time.Now()
+	if !within(limit, ok) {
+		t.Fatalf("not within %v: %s", limit, what)
+	}
+	return time.Since(began)
+}
+
+// within waits for what should become true, and says whether it did.
+func within(limit time.Duration, ok func() bool) bool {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for began := time.Now(); ; {
+	for end := time.Now().Add(limit); ; <-tick.C {
 		if ok() {
-			return time.Since(began)
+			return true
 		}
-		if time.Since(began) > limit {
-			t.Fatalf("not within %v: %s", limit, what)
+		if time.Now().After(end) {
+			return false
 		}
-		<-tick.C
 	}
 }
 
@@ -720,14 +728,10 @@ func (s *system) settles(t *testing.T, what string) time.Duration {
 	t.Helper()
 	var wrong []string
 	began := time.Now()
-	for time.Since(began) < long {
-		if wrong = s.inconsistent(t); len(wrong) == 0 {
-			return time.Since(began)
-		}
-		time.Sleep(20 * time.Millisecond)
+	if !within(long, func() bool { wrong = s.inconsistent(t); return len(wrong) == 0 }) {
+		t.Fatalf("%s: not within %v: %s", what, long, strings.Join(wrong, "; "))
 	}
-	t.Fatalf("%s: not within %v: %s", what, long, strings.Join(wrong, "; "))
-	return 0
+	return time.Since(began)
 }
 
 // holder is somebody with a token and nothing else.
