@@ -26,7 +26,8 @@ var plan = map[string]string{
 	"internal/access":          "internal/problem",
 	"internal/audit":           "internal/access internal/problem",
 	"internal/audit/auditotlp": "internal/audit",
-	"internal/door":            "internal/access internal/audit internal/problem",
+	"internal/door":            "internal/access internal/audit internal/door/framing internal/problem",
+	"internal/door/framing":    "",
 	"internal/settings":        "internal/access",
 	"internal/door/openapi":    "internal/door internal/problem", // for the test that writes the reference
 
@@ -39,7 +40,7 @@ var plan = map[string]string{
 	"internal/signin/signinkube": "api/v1alpha1 internal/access internal/door internal/kube internal/signin",
 
 	// surfaces
-	"internal/health": "internal/access internal/audit internal/door internal/problem internal/signin",
+	"internal/health": "internal/access internal/audit internal/door internal/door/framing internal/problem internal/signin",
 	"internal/cli": "internal/cli/checkup internal/cli/fault internal/cli/kubeapi internal/cli/kubectl internal/cli/kubefile internal/cli/link " +
 		"internal/cli/memory internal/cli/ownfile internal/cli/reach internal/cli/screen internal/cli/shellscript internal/cli/spelling " +
 		"internal/cli/subshell internal/cli/tokencache internal/audit internal/door internal/problem internal/signin",
@@ -94,7 +95,7 @@ var worlds = map[string]string{
 }
 
 // pure rooms import the standard library and the rooms of their plan, nothing else.
-var pure = []string{"internal/problem", "internal/access", "internal/audit", "internal/buildcache"}
+var pure = []string{"internal/problem", "internal/access", "internal/audit", "internal/buildcache", "internal/door/framing"}
 
 func TestPlan(t *testing.T) {
 	seen := map[string]bool{}

@@ -27,6 +27,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/door/framing"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -106,7 +107,7 @@ func (d *Door) Run(ctx context.Context, ln net.Listener, connContext func(contex
 	defer endVisits()
 	stopping, endWaits := context.WithCancel(visits)
 	defer endWaits()
-	bound := newBounded(framed{ln}, d.Limits.Connections)
+	bound := newBounded(framing.Listener{Listener: ln}, d.Limits.Connections)
 	srv := &http.Server{
 		Handler:           d.hall(stopping, routes),
 		BaseContext:       func(net.Listener) context.Context { return visits },

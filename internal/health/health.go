@@ -20,6 +20,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/tailplane/tailplane/internal/door/framing"
 )
 
 // A Listener answers probes and scrapes, on an address of its own that is never
@@ -113,7 +115,7 @@ func (l *Listener) Run(ctx context.Context) error {
 		ErrorLog: slog.NewLogLogger(l.Log.Handler(), slog.LevelDebug),
 	}
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(ln) }()
+	go func() { served <- srv.Serve(framing.Listener{Listener: ln}) }()
 	select {
 	case err := <-served:
 		return fmt.Errorf("health: %w", err)
@@ -145,6 +147,11 @@ func (l *Listener) Handler() http.Handler {
 		}
 		if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "none" && site != "same-origin" {
 			say(w, http.StatusForbidden, "not for other sites' pages\n")
+			return
+		}
+		if r.ContentLength != 0 { // and so nothing hides in one
+			w.Header().Set("Connection", "close")
+			say(w, http.StatusBadRequest, "a probe has no body\n")
 			return
 		}
 		if path.Clean(r.URL.Path) != r.URL.Path { // one spelling each: the mux would redirect

@@ -23,8 +23,9 @@ import (
 // waitGranted waits until p's grants of the policy in force let p ask.
 func (s *system) waitGranted(t *testing.T, p *rig.Person) {
 	t.Helper()
+	s.waitPolicy(t)
 	var a answer
-	eventually(t, soon, "the grant is felt", func() bool {
+	eventually(t, long, "the grant is felt", func() bool {
 		a = s.ask(t, p, "GET", api+"/login", "")
 		return a.code() == problem.NotSignedIn || a.code() == "" && a.Status < 300
 	})

@@ -99,9 +99,10 @@ type system struct {
 	kube  *kubernetes.Clientset
 	asked string // the API server's own log of what the product's accounts asked
 
-	mu     sync.Mutex
-	people map[string]*rig.Person // by host
-	speak  map[*rig.Person]*http.Client
+	mu       sync.Mutex
+	people   map[string]*rig.Person // by host
+	speak    map[*rig.Person]*http.Client
+	policies int // how many setPolicy has put in force
 }
 
 // http is p's client: one, as the server bounds a device's connections.
@@ -246,17 +247,41 @@ func grant(src, rules string) string {
 }
 
 // setPolicy puts further grants in force until the test's end. Nodes hear of it
-// within milliseconds, not at once.
+// within milliseconds, not at once: waitPolicy waits for that.
 func (s *system) setPolicy(t *testing.T, grants ...string) {
 	t.Helper()
 	before := s.Net.Policy()
-	if err := s.Net.SetPolicy(policy(grants...)); err != nil {
+	s.mu.Lock()
+	s.policies++
+	mark := fmt.Sprintf(`{"role": "view", "period": "%ds"}`, 3600+s.policies)
+	s.mu.Unlock()
+	if err := s.Net.SetPolicy(policy(append(grants, grant(watchman, mark))...)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		if err := s.Net.SetPolicy(before); err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// watchman is who is granted another period by each policy.
+const watchman = "watchman@example.com"
+
+// waitPolicy waits until the server decides by the policy in force, which is the
+// last that setPolicy has put there.
+func (s *system) waitPolicy(t *testing.T) {
+	t.Helper()
+	p := s.person(t, "watchman-laptop", watchman)
+	eventually(t, long, "the policy is in force", func() bool {
+		w, err := signin.GetWhoami.Call(t.Context(), s.client(p), signin.WhoamiRequest{})
+		switch {
+		case err != nil:
+			return false
+		case len(w.Rules) == 0: // of the first one
+			return !strings.Contains(s.Net.Policy(), watchman)
+		}
+		return strings.Contains(s.Net.Policy(), fmt.Sprintf(`"period": "%ds"`, int(time.Duration(w.Rules[0].Period).Seconds())))
 	})
 }
 

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
@@ -40,9 +41,18 @@ func (a answer) code() problem.Code {
 // ask sends one request as p to a server; headers are "Name: value".
 func ask(t *testing.T, p *rig.Person, method, url, body string, headers ...string) answer {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	a, err := tryAsk(t.Context(), p, method, url, body, headers...)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return a
+}
+
+// tryAsk is ask for goroutines beside a test's own.
+func tryAsk(ctx context.Context, p *rig.Person, method, url, body string, headers ...string) (answer, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	if err != nil {
+		return answer{}, err
 	}
 	for _, h := range headers {
 		name, value, _ := strings.Cut(h, ": ")
@@ -55,14 +65,11 @@ func ask(t *testing.T, p *rig.Person, method, url, body string, headers ...strin
 	defer c.CloseIdleConnections()
 	res, err := c.Do(req)
 	if err != nil {
-		t.Fatal(err)
+		return answer{}, err
 	}
 	defer res.Body.Close()
 	b, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return answer{res.StatusCode, res.Header, b}
+	return answer{res.StatusCode, res.Header, b}, err
 }
 
 // Section 3.5: whoami, for everybody whom the tailnet vouches for.

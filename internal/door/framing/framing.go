@@ -1,4 +1,7 @@
-package door
+// Package framing lets nothing through a listener but HTTP/1 that two readers
+// cannot read in two ways. It keeps law 1 where bytes become requests: what one
+// caller sends is that caller's, and nobody's next request.
+package framing
 
 import (
 	"bytes"
@@ -10,26 +13,30 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"time"
 )
 
-// framed is a listener whose connections carry nothing but HTTP/1 that two
-// readers cannot read in two ways (ID-15). net/http forgives a bare LF, a folded
-// header, a chunk extension and more; a proxy before us may not, or differently,
-// and one's body is then the other's next request.
-type framed struct{ net.Listener }
+// headerTime bounds a TLS handshake, as it does the head of a request.
+const headerTime = 5 * time.Second
+
+// A Listener is one whose connections carry nothing but strict HTTP/1 (ID-15).
+// net/http forgives a bare LF, a folded header, a chunk extension and more; a
+// proxy before us may not, or differently, and one's body is then the other's
+// next request.
+type Listener struct{ net.Listener }
 
 // Accept implements [net.Listener].
-func (s framed) Accept() (net.Conn, error) {
+func (s Listener) Accept() (net.Conn, error) {
 	c, err := s.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	return &framedConn{Conn: c}, nil
+	return &conn{Conn: c}, nil
 }
 
-// A framedConn ends with an error at the first byte that is not strict HTTP/1.
+// A conn ends with an error at the first byte that is not strict HTTP/1.
 // net/http answers 400 to that and closes.
-type framedConn struct {
+type conn struct {
 	net.Conn
 	framing framing
 	err     error
@@ -39,7 +46,7 @@ type framedConn struct {
 var errFraming = errors.New("the request is not framed as HTTP/1 demands")
 
 // Read implements [net.Conn].
-func (c *framedConn) Read(p []byte) (int, error) {
+func (c *conn) Read(p []byte) (int, error) {
 	if !c.began {
 		c.began = true
 		c.err = c.handshake()
@@ -59,7 +66,7 @@ func (c *framedConn) Read(p []byte) (int, error) {
 
 // handshake does what net/http does for a connection that it sees to be TLS, and
 // in the same time.
-func (c *framedConn) handshake() error {
+func (c *conn) handshake() error {
 	t, ok := c.Conn.(*tls.Conn)
 	if !ok {
 		return nil
@@ -87,7 +94,7 @@ func plainHTTP(header [5]byte) bool {
 }
 
 // CloseWrite lets net/http tell the other side that it has said all, before it closes.
-func (c *framedConn) CloseWrite() error {
+func (c *conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
@@ -96,7 +103,7 @@ func (c *framedConn) CloseWrite() error {
 
 // NetConn returns the connection inside, as that of *tls.Conn does: what it came
 // through can be told from it.
-func (c *framedConn) NetConn() net.Conn { return c.Conn }
+func (c *conn) NetConn() net.Conn { return c.Conn }
 
 // framing follows the bytes of a connection from request to request.
 //
