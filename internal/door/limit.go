@@ -59,18 +59,22 @@ func (r Rate) bucket() *rate.Limiter {
 }
 
 // admit takes a token of the caller's device, of the caller's login, and of all
-// callers together.
+// callers together. Whoever is beyond a limit of his own takes nothing of what is
+// everybody's, or one device could shut out all others (DS-01).
 func (l *limiter) admit(c access.Caller, v access.Verb, now time.Time) error {
 	each, ok := l.limits.Verbs[v]
 	if !ok {
 		each, v = l.limits.Other, ""
 	}
-	wait := take(l.all, now)
+	var wait time.Duration
 	for _, who := range []string{"node:" + c.Device.ID, "login:" + string(c.Login)} {
 		if who == "login:" {
 			continue
 		}
 		wait = max(wait, take(l.bucket(bucketKey{who, v}, each), now))
+	}
+	if wait == 0 {
+		wait = take(l.all, now)
 	}
 	if wait > 0 {
 		return problem.New(problem.RateLimited, "That is too many requests.", fmt.Sprintf("Wait %v.", wait.Round(time.Second))).After(wait)
