@@ -696,8 +696,9 @@ func TestSI09_AtOnce(t *testing.T) {
 }
 
 // replica starts another access server: another node with a name, a state and a
-// record of its own. It returns the name that control gave it.
-func (s *system) replica(t *testing.T, name string) string {
+// record of its own, and settings in which pairs of texts are replaced. It returns
+// the name that control gave it.
+func (s *system) replica(t *testing.T, name string, edit ...string) string {
 	t.Helper()
 	dir := filepath.Join(s.Dir, name)
 	if err := os.MkdirAll(filepath.Join(dir, "state"), 0o700); err != nil {
@@ -711,7 +712,7 @@ func (s *system) replica(t *testing.T, name string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := strings.NewReplacer(filepath.Join(s.Dir, "access")+"/", dir+"/", s.AuthKeyFile(), key).Replace(string(settings))
+	text := strings.NewReplacer(append(edit, filepath.Join(s.Dir, "access")+"/", dir+"/", s.AuthKeyFile(), key)...).Replace(string(settings))
 	kubeconfig, err := s.Cluster.ServiceAccountKubeconfig(t.Context(), rig.SystemNamespace, "tailplane-access", dir)
 	if err != nil {
 		t.Fatal(err)
