@@ -168,7 +168,7 @@ func otherRoles(w signin.Whoami) (advice []string) {
 		if r.Problem != "" || w.Signin != nil && r.Role == w.Signin.Role {
 			continue
 		}
-		line := "It is granted too: tka login --role " + screen.Word(r.Role)
+		line := "Another role is granted to you, which may allow it: tka login --role " + screen.Word(r.Role)
 		for _, ns := range r.Namespaces {
 			line += " --namespace " + screen.Word(ns)
 		}

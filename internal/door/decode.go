@@ -158,7 +158,19 @@ func (d Duration) MarshalText() ([]byte, error) {
 	if d == 0 {
 		return nil, nil
 	}
-	return []byte(time.Duration(d).String()), nil
+	return []byte(d.String()), nil
+}
+
+// String writes d as people do: "8h", not "8h0m0s".
+func (d Duration) String() string {
+	s := time.Duration(d).String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
 }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].

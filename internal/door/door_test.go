@@ -459,3 +459,15 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+func TestDurationsReadAsPeopleWriteThem(t *testing.T) {
+	for d, want := range map[time.Duration]string{8 * time.Hour: "8h", 90 * time.Minute: "1h30m", 30 * time.Second: "30s", 20 * time.Minute: "20m", 10 * time.Hour: "10h",
+		time.Hour + time.Second: "1h0m1s", 0: "0s", time.Millisecond: "1ms"} {
+		if got := door.Duration(d).String(); got != want {
+			t.Errorf("%v: %s, want %s", d, got, want)
+		}
+		if back, err := time.ParseDuration(want); err != nil || back != d {
+			t.Errorf("%s is read as %v (%v)", want, back, err)
+		}
+	}
+}

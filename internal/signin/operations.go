@@ -61,7 +61,7 @@ var (
 				{Role: "view", Period: door.Duration(8 * time.Hour), Priority: 1, Namespaces: []string{}, Chosen: true},
 				{Role: "edit", Period: door.Duration(time.Hour), Namespaces: []string{"shop"}},
 			},
-			Decision: Decision{Allowed: true, Message: `A login gives the role "view" for 8h0m0s in the whole cluster.`, Advice: []string{}},
+			Decision: Decision{Allowed: true, Message: `A login gives the role "view" for 8h in the whole cluster.`, Advice: []string{}},
 			Signin:   new(exampleStatus(Ready)), AuditID: "01KAJ3D1VXB6E2N4Q8R0S5T7WY",
 		}},
 	}

@@ -272,7 +272,7 @@ func TestWhoami(t *testing.T) {
 	if w.Caller.Login != "alice@example.com" || w.Caller.NodeID != "n1" || w.Caller.Tailnet != "example.com" || len(w.Rules) != 2 || w.Signin != nil {
 		t.Errorf("%+v", w)
 	}
-	if w.Rules[0].Chosen || !w.Rules[1].Chosen || !w.Decision.Allowed || !strings.Contains(w.Decision.Message, `"edit" for 1h0m0s in shop`) {
+	if w.Rules[0].Chosen || !w.Rules[1].Chosen || !w.Decision.Allowed || !strings.Contains(w.Decision.Message, `"edit" for 1h in shop`) {
 		t.Errorf("%+v %+v", w.Rules, w.Decision)
 	}
 	if res := request(h, signin.Login.Declare(), signin.LoginRequest{}); res.Code != http.StatusAccepted {

@@ -102,7 +102,7 @@ func decisionOf(e access.Explanation) Decision {
 	if ns := e.Permit.Namespaces(); len(ns) > 0 {
 		where = "in " + strings.Join(ns, ", ")
 	}
-	return Decision{Allowed: true, Advice: []string{}, Message: fmt.Sprintf("A login gives the role %q for %v %s.", e.Permit.Role(), e.Permit.Period(), where)}
+	return Decision{Allowed: true, Advice: []string{}, Message: fmt.Sprintf("A login gives the role %q for %v %s.", e.Permit.Role(), door.Duration(e.Permit.Period()), where)}
 }
 
 // glance looks for the caller's sign-in: in the cache, and for a caller with a

@@ -6,11 +6,13 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"tailscale.com/tsnet"
@@ -79,6 +81,7 @@ func (p *Person) Env() []string {
 // A Result is what a program did.
 type Result struct {
 	Stdout, Stderr string
+	Both           string // what a terminal would have shown: one as it came between the other
 	Exit           int
 	Took           time.Duration
 }
@@ -96,14 +99,28 @@ func (p *Person) Run(ctx context.Context, program string, args ...string) (Resul
 	cmd.Env, cmd.Dir = p.Env(), p.Home
 	cmd.WaitDelay = 5 * time.Second
 	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
+	var both locked
+	cmd.Stdout, cmd.Stderr = io.MultiWriter(&out, &both), io.MultiWriter(&errs, &both)
 	began := time.Now()
 	err := cmd.Run()
-	r := Result{Stdout: out.String(), Stderr: errs.String(), Exit: cmd.ProcessState.ExitCode(), Took: time.Since(began)}
+	r := Result{Stdout: out.String(), Stderr: errs.String(), Both: both.String(), Exit: cmd.ProcessState.ExitCode(), Took: time.Since(began)}
 	if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
 		return r, fmt.Errorf("%s %s: %w", program, strings.Join(args, " "), err)
 	}
 	return r, nil
+}
+
+// locked is a buffer that several may write to at a time.
+type locked struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+// Write implements [io.Writer].
+func (l *locked) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Buffer.Write(b)
 }
 
 // linkPrograms makes a folder in which the programs have the names that people type.

@@ -65,6 +65,7 @@ func run(ctx context.Context, stay bool) (err error) {
 		{"bob, a tagged node and the public internet do not", s.refused},
 		{"The grant moves from alice to bob, live", s.moved},
 		{"bob signs out", s.signedOut},
+		{"A shell that signs in, and out again", s.shell},
 	} {
 		s.title(i+1, chapter.title)
 		at := time.Now()
@@ -168,12 +169,15 @@ func (s *show) alice(ctx context.Context) error {
 		step{says: "tka knows where to ask", run: "tka config server tka." + s.rig.Net.Suffix()},
 		step{says: "she is signed in", run: "tka login --use", wants: []string{"view"}},
 		step{says: "no token lies in her kubeconfig", check: s.noTokenOnDisk},
+		step{says: "kubectl asks a plugin for one when it needs it", run: "kubectl config view --minify -o jsonpath={.users[0].user.exec}", wants: []string{"tka", "credential"}},
 		step{says: "she sees what view allows", run: "kubectl get configmaps -n shop", wants: []string{"prices"}},
 		step{says: "she is an ephemeral ServiceAccount", run: "kubectl auth whoami", wants: []string{"system:serviceaccount:tailplane-signins:alice-example-com-"}},
 		step{says: "she may not write as view", run: "kubectl create configmap notes -n shop", exit: 1, wants: []string{"forbidden"}},
 		step{says: "another granted role replaces the first", run: "tka login --role edit", wants: []string{"edit", "shop"}},
 		step{says: "edit writes in shop", run: "kubectl create configmap notes -n shop", wants: []string{"created"}},
 		step{says: "and nowhere else", run: "kubectl create configmap notes -n default", exit: 1, wants: []string{"forbidden"}},
+		step{says: "tka says why, and what to ask for", run: "tka why create configmaps -n default", exit: 3, wants: []string{"default"}},
+		step{says: "tka says what the server sees of her, and why it decides so", run: "tka why", wants: []string{alice, "edit", "view"}},
 		step{says: "the sign-in is an object that an administrator can watch and delete", admin: true, run: "kubectl get tkasignins -n tailplane-signins", wants: []string{alice, "Ready"}},
 	)
 }
@@ -183,7 +187,10 @@ func (s *show) refused(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.steps(ctx, "bob", step{says: "he is told why, and what to ask for", run: "tka login", exit: 3, wants: []string{bob, "grant"}}); err != nil {
+	if err := s.steps(ctx, "bob",
+		step{says: "he is told why, and what to ask for", run: "tka login", exit: 3, wants: []string{bob, "grant"}},
+		step{says: "and can ask without trying", run: "tka why", exit: 3, wants: []string{bob}},
+	); err != nil {
 		return err
 	}
 	if err := s.steps(ctx, "ci", step{says: "a tagged node is nobody", run: "tka login", exit: 3, wants: []string{"tag:ci"}}); err != nil {
@@ -232,13 +239,13 @@ func (s *show) moved(ctx context.Context) error {
 	}
 	s.note("%.1f s after the file was written:", time.Since(at).Seconds())
 	s.command("bob", "tka login --use")
-	s.output(s.lastOut.Stdout + s.lastOut.Stderr)
+	s.output(s.lastOut.Both)
 	s.claim(s.lastOut.Exit == 0, "bob is signed in")
 	if err := s.until(ctx, "alice", "kubectl get configmaps -n shop", 1); err != nil {
 		return err
 	}
 	s.command("alice", "kubectl get configmaps -n shop")
-	s.output(s.lastOut.Stdout + s.lastOut.Stderr)
+	s.output(s.lastOut.Both)
 	s.claim(s.lastOut.Exit == 1, "alice's access is gone, %.1f s after the file was written", time.Since(at).Seconds())
 	return s.steps(ctx, "alice",
 		step{says: "she cannot sign in again", run: "tka login", exit: 3, wants: []string{alice}},
@@ -286,6 +293,21 @@ func (s *show) signedOut(ctx context.Context) error {
 		step{says: "no ServiceAccount but the namespace's own", admin: true, run: "kubectl get serviceaccounts -n tailplane-signins -o name", lacks: []string{"example-com"}},
 		step{says: "no binding", admin: true, run: "kubectl get clusterrolebindings,rolebindings -A -l app.kubernetes.io/managed-by=tailplane -o name", lacks: []string{"example-com"}},
 	)
+}
+
+func (s *show) shell(ctx context.Context) error {
+	if err := s.steps(ctx, "bob",
+		step{says: "the command ran with access of its own", run: "tka shell -- kubectl get configmaps -n shop", wants: []string{"prices"}},
+		step{says: "its exit code is the command's", run: "tka shell -- kubectl auth can-i delete nodes", exit: 1, wants: []string{"no"}},
+	); err != nil {
+		return err
+	}
+	n, err := s.count(ctx)
+	if err != nil {
+		return err
+	}
+	s.claim(n == 0, "each signed out what it had signed in: %d sign-ins", n)
+	return nil
 }
 
 // stay tells how to go on by hand and waits for Ctrl-C.

@@ -39,11 +39,12 @@ func (s *show) steps(ctx context.Context, who string, steps ...step) error {
 		if st.admin {
 			by = "admin"
 			r.Stdout, r.Stderr, r.Exit = kubetest.Kubectl(ctx, s.rig.Cluster.Kubeconfig, words[1:]...)
+			r.Both = r.Stdout + r.Stderr
 		} else if r, err = s.people[who].Run(ctx, words[0], words[1:]...); err != nil {
 			return err
 		}
 		s.command(by, "%s", st.run)
-		s.output(r.Stdout + r.Stderr)
+		s.output(r.Both)
 		ok := r.Exit == st.exit
 		for _, w := range st.wants {
 			ok = ok && strings.Contains(r.Stdout+r.Stderr, w)
