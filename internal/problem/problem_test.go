@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 
@@ -20,6 +21,26 @@ func TestEveryCodeHasItsOwnStatus(t *testing.T) {
 		seen[c] = true
 		if c.Status() == http.StatusInternalServerError && c != problem.Internal {
 			t.Errorf("%s has no status", c)
+		}
+	}
+}
+
+// Each code has a section where people look it up.
+func TestEveryCodeIsExplained(t *testing.T) {
+	page, err := os.ReadFile("../../docs/tasks/troubleshoot.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	codes := map[string]bool{}
+	for _, c := range problem.Codes() {
+		codes["### "+string(c)] = true
+		if !strings.Contains(string(page), "\n### "+string(c)+"\n") {
+			t.Errorf("%s has no section", c)
+		}
+	}
+	for line := range strings.Lines(string(page)) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "### ") && !codes[line] {
+			t.Errorf("%q is of no code", line)
 		}
 	}
 }
