@@ -25,6 +25,7 @@ type Policy struct {
 	Roles      []Role        // allow-list; a role that is not in it is never bound
 	Min, Max   time.Duration // bounds of a sign-in's period
 	Reserved   []string      // namespaces that no grant may name: ours
+	Members    []Tag         // a node with one of these may gossip; none: nobody may
 }
 
 // A Wish is what a caller asks for among what is granted. Its zero value leaves
@@ -42,10 +43,16 @@ func Decide(c Caller, v Verb, pol Policy, now time.Time) (Permit, error) {
 	if err := Admit(c); err != nil {
 		return Permit{}, err
 	}
+	if v == GossipExchange {
+		if err := pol.admitMember(c); err != nil {
+			return Permit{}, err
+		}
+		return Permit{caller: c, verb: v, policy: pol, at: now, until: now.Add(visitLife)}, nil
+	}
 	grants, err := pol.entitle(c)
 	p := Permit{caller: c, verb: v, policy: pol, grants: grants, at: now, until: now.Add(visitLife)}
 	switch v {
-	case SigninLogin, SigninRead, ClusterInfo:
+	case SigninLogin, SigninRead, ClusterInfo, ClusterMembers:
 		if err != nil {
 			return Permit{}, err
 		}
@@ -61,6 +68,19 @@ func Decide(c Caller, v Verb, pol Policy, now time.Time) (Permit, error) {
 		return p, nil
 	}
 	return Permit{}, problem.New(problem.Internal, "internal error").Because(fmt.Errorf("nobody decided about the verb %q", v))
+}
+
+// admitMember refuses everybody but the servers of our own tailnet.
+func (pol Policy) admitMember(c Caller) error {
+	switch {
+	case c.Shared:
+		return problem.New(problem.ForeignNode, fmt.Sprintf("%s is shared in from another tailnet, and gossip stays within one.", c.Device.Name),
+			"Sign in over the API instead.")
+	case !slices.ContainsFunc(c.Tags, func(t Tag) bool { return slices.Contains(pol.Members, t) }):
+		return problem.New(problem.NotAMember, fmt.Sprintf("%s is not one of the servers that find each other here.", c.Device.Name),
+			"Give the server's node one of the tags of gossip.tags.")
+	}
+	return nil
 }
 
 // entitle returns the grants that admit c, or the refusal.

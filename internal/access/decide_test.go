@@ -219,6 +219,8 @@ func TestVerbs(t *testing.T) {
 		{access.SigninKubeconfig, "", "", true},
 		{access.ClusterInfo, "", problem.NoCapability, false},
 		{access.SigninLogout, "", "", true},
+		{access.ClusterMembers, "", problem.NoCapability, false},
+		{access.GossipExchange, problem.NotAMember, problem.NotAMember, false},
 		{"signin.unheardOf", problem.Internal, problem.Internal, false},
 		{"", problem.Internal, problem.Internal, false},
 	} {

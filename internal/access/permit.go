@@ -18,8 +18,13 @@ const (
 	SigninKubeconfig Verb = "signin.kubeconfig"
 	SigninLogout     Verb = "signin.logout"
 	ClusterInfo      Verb = "cluster.info"
+	ClusterMembers   Verb = "cluster.members"
 	Whoami           Verb = "whoami"
 )
+
+// GossipExchange is the verb of servers among themselves. A tag alone gives it:
+// no grant does, and the tag gives nothing else.
+const GossipExchange Verb = "gossip.exchange"
 
 // What the server does of itself when the tailnet withdraws what it granted.
 // Nobody can ask for it; audit records it.

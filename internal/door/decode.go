@@ -25,20 +25,29 @@ func decode(w http.ResponseWriter, r *http.Request, req any) error {
 	if r.Method == http.MethodGet {
 		return nil
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	limit := maxBody
+	wire, own := req.(Wire)
+	if own {
+		limit = wire.MaxBody()
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(limit)))
 	if err != nil {
 		if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
-			return problem.New(problem.TooLarge, fmt.Sprintf("The request has more than %d bytes.", maxBody), "Send only what the API reference lists.")
+			return problem.New(problem.TooLarge, fmt.Sprintf("The request has more than %d bytes.", limit), "Send only what the API reference lists.")
 		}
 		return problem.New(problem.BadRequest, "The request broke off.", "Send it again.").Because(err)
 	}
-	if len(body) == 0 {
+	if len(body) == 0 && !own {
 		return nil
 	}
 	if mt, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || mt != "application/json" {
 		return problem.New(problem.MediaType, "The request is not application/json.", "Set Content-Type: application/json, or send no body.")
 	}
-	if err := strict(body, req); err != nil {
+	read := func() error { return strict(body, req) }
+	if own {
+		read = func() error { return wire.ReadBody(body) }
+	}
+	if err := read(); err != nil {
 		return problem.New(problem.BadRequest, fmt.Sprintf("The request is malformed: %v.", err), "The fields are listed in the API reference.")
 	}
 	return nil

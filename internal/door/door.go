@@ -53,6 +53,9 @@ type Door struct {
 	// MustRecord, optional, are the verbs that nobody is served without an audit
 	// entry: while the record takes none, they are refused.
 	MustRecord []access.Verb
+	// HTTP2, optional, also takes HTTP/2 without TLS, by prior knowledge: for a
+	// listener inside the tailnet, where WireGuard encrypts.
+	HTTP2 bool
 	// Measure, optional, hears of each visit when it begins; the function that it
 	// returns, of its end.
 	Measure func() func(Outcome)
@@ -77,6 +80,7 @@ const (
 	writeTime    = 90 * time.Second
 	idleTime     = 120 * time.Second
 	shutdownTime = 10 * time.Second
+	maxStreams   = 16 // of one HTTP/2 connection, at a time
 )
 
 // Handler returns the routes behind the door. It panics when a field is missing
@@ -107,7 +111,7 @@ func (d *Door) Run(ctx context.Context, ln net.Listener, connContext func(contex
 	defer endVisits()
 	stopping, endWaits := context.WithCancel(visits)
 	defer endWaits()
-	bound := newBounded(framing.Listener{Listener: ln}, d.Limits.Connections)
+	bound := newBounded(framing.Listener{Listener: ln, HTTP2: d.HTTP2}, d.Limits.Connections)
 	srv := &http.Server{
 		Handler:           d.hall(stopping, routes),
 		BaseContext:       func(net.Listener) context.Context { return visits },
@@ -119,6 +123,12 @@ func (d *Door) Run(ctx context.Context, ln net.Listener, connContext func(contex
 		IdleTimeout:       idleTime,
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(d.Log.Handler(), slog.LevelDebug), // strangers' TLS errors and the like
+	}
+	if d.HTTP2 {
+		srv.Protocols = new(http.Protocols)
+		srv.Protocols.SetHTTP1(true)
+		srv.Protocols.SetUnencryptedHTTP2(true)
+		srv.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: maxStreams}
 	}
 	srv.RegisterOnShutdown(endWaits) // after the listener has been closed
 	served := make(chan error, 1)
@@ -171,8 +181,11 @@ func (h *hall) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	resp, err := v.survive()
 	v.entry.Actor = audit.ActorOf(v.caller)
 	v.entry.Conclude(err)
-	rerr := h.door.Record(v.entry)
-	h.deaf.Store(rerr != nil)
+	var rerr error
+	if err != nil || !v.route.Routine {
+		rerr = h.door.Record(v.entry)
+		h.deaf.Store(rerr != nil)
+	}
 	if rerr != nil {
 		h.door.Log.Error("audit entry lost", "audit", v.entry.RequestID, "err", rerr)
 		if err == nil && v.mustRecord() { // what was made is not handed out

@@ -30,6 +30,10 @@ type Op[Req, Resp any] struct {
 	Verb    access.Verb // what access decides about, and audit records
 	Doc     string      // one line
 
+	// Routine is an operation of servers among themselves: a visit that was
+	// served leaves no entry in the record, only one that was refused does.
+	Routine bool
+
 	// For the API reference: a request that works, what may be answered to it
 	// (one for each status), and the codes of the refusals that are this
 	// operation's own, beside those that the door gives before it.
@@ -43,6 +47,7 @@ type Declaration struct {
 	Pattern           string
 	Verb              access.Verb
 	Doc               string
+	Routine           bool
 	Request, Response reflect.Type
 	Example           any
 	Answers           []any
@@ -51,7 +56,7 @@ type Declaration struct {
 
 // Declare describes o.
 func (o Op[Req, Resp]) Declare() Declaration {
-	d := Declaration{Pattern: o.Pattern, Verb: o.Verb, Doc: o.Doc, Request: reflect.TypeFor[Req](), Response: reflect.TypeFor[Resp](),
+	d := Declaration{Pattern: o.Pattern, Verb: o.Verb, Doc: o.Doc, Routine: o.Routine, Request: reflect.TypeFor[Req](), Response: reflect.TypeFor[Resp](),
 		Example: o.Example, Refusals: o.Refusals}
 	for _, a := range o.Answers {
 		d.Answers = append(d.Answers, a)
@@ -87,6 +92,13 @@ type Argued interface{ AuditArgs() map[string]string }
 
 // Named is a response that tells the record what it was about.
 type Named interface{ AuditObject() string }
+
+// Wire is a pointer to a request that reads its own body, in a form that newer
+// versions may have added to. Any other request is decoded strictly.
+type Wire interface {
+	ReadBody(body []byte) error // in the caller's words: the error is shown to them
+	MaxBody() int               // bytes
+}
 
 // Shaped is a response that chooses its own status or form.
 type Shaped interface {

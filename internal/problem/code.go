@@ -30,6 +30,7 @@ const (
 	TooLarge         Code = "too_large"
 	MediaType        Code = "unsupported_media_type"
 
+	NotAMember       Code = "not_a_member"
 	NotSignedIn      Code = "not_signed_in"
 	NotReady         Code = "not_ready"
 	GrantRemoved     Code = "grant_removed"
@@ -48,7 +49,7 @@ func Codes() []Code {
 		WrongHost, CrossOrigin, FunnelRefused, NoIdentity, IdentityUnavailable, NodeExpired, RateLimited,
 		ForeignNode, TaggedNode, NoCapability, BadCapability, AmbiguousRole, RoleNotGranted, RoleNotAllowed, PeriodOutOfBounds,
 		BadRequest, NotFound, MethodNotAllowed, TooLarge, MediaType,
-		NotSignedIn, NotReady, GrantRemoved, CannotProvision, TooManySignins, Ending, Conflict, Unavailable, AuditUnavailable, Internal,
+		NotAMember, NotSignedIn, NotReady, GrantRemoved, CannotProvision, TooManySignins, Ending, Conflict, Unavailable, AuditUnavailable, Internal,
 	}
 }
 
@@ -61,7 +62,7 @@ func (c Code) Status() int {
 		return http.StatusBadRequest
 	case NoIdentity, NodeExpired:
 		return http.StatusUnauthorized
-	case CrossOrigin, FunnelRefused, ForeignNode, TaggedNode, NoCapability, RoleNotGranted, RoleNotAllowed, GrantRemoved:
+	case CrossOrigin, FunnelRefused, ForeignNode, TaggedNode, NoCapability, RoleNotGranted, RoleNotAllowed, GrantRemoved, NotAMember:
 		return http.StatusForbidden
 	case NotFound, NotSignedIn:
 		return http.StatusNotFound

@@ -23,7 +23,13 @@ const headerTime = 5 * time.Second
 // net/http forgives a bare LF, a folded header, a chunk extension and more; a
 // proxy before us may not, or differently, and one's body is then the other's
 // next request.
-type Listener struct{ net.Listener }
+//
+// With HTTP2, a connection may carry HTTP/2 instead, from its first byte on. Its
+// frames have one length each, so there is nothing to hold against net/http.
+type Listener struct {
+	net.Listener
+	HTTP2 bool
+}
 
 // Accept implements [net.Listener].
 func (s Listener) Accept() (net.Conn, error) {
@@ -31,7 +37,7 @@ func (s Listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &conn{Conn: c}, nil
+	return &conn{Conn: c, framing: framing{http2: s.HTTP2}}, nil
 }
 
 // A conn ends with an error at the first byte that is not strict HTTP/1.
@@ -120,7 +126,12 @@ type framing struct {
 	chunked  bool
 	old      bool // HTTP/1.0
 	requests int  // whole ones so far
+	http2    bool // may begin with preface
+	seen     int  // bytes of preface
 }
+
+// preface is how HTTP/2 begins (RFC 9113, section 3.4).
+const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 type part int
 
@@ -139,6 +150,9 @@ const maxLine = 32 << 10
 
 // feed returns how many of the next bytes may be read.
 func (f *framing) feed(b []byte) int {
+	if f.http2 {
+		return f.begin(b)
+	}
 	for i := 0; i < len(b); {
 		if f.state == body || f.state == chunk {
 			n := int(min(f.left, int64(len(b)-i)))
@@ -164,6 +178,29 @@ func (f *framing) feed(b []byte) int {
 		i += end + 1
 	}
 	return len(b)
+}
+
+// begin is feed until it is clear which protocol is spoken.
+func (f *framing) begin(b []byte) int {
+	n := 0
+	for n < len(b) && f.seen < len(preface) && b[n] == preface[f.seen] {
+		n++
+		f.seen++
+	}
+	switch {
+	case f.seen == len(preface):
+		return len(b)
+	case n == len(b): // as far as it goes
+		return n
+	}
+	// HTTP/1: what looked like the preface so far is its first line's beginning.
+	f.http2 = false
+	if looked := f.seen - n; looked > 0 {
+		if f.feed([]byte(preface[:looked])) < looked {
+			return 0
+		}
+	}
+	return f.feed(b)
 }
 
 // ended is the end of a body or a chunk.

@@ -128,3 +128,33 @@ func TestLongLinesGoOn(t *testing.T) {
 		t.Errorf("a line without end goes on")
 	}
 }
+
+// A connection that may carry HTTP/2 is opaque after the preface, and as strict as any before it.
+func TestPreface(t *testing.T) {
+	for _, tt := range []struct {
+		raw     string
+		refused bool
+	}{
+		{preface + "\x00\x00\x00\x04\n", false},
+		{preface[:10], false},
+		{"POST / HTTP/1.1\r\n\r\n", false},
+		{"PUT / HTTP/1.1\r\n\r\n", false},
+		{"PRI / HTTP/1.1\r\n\r\n", false},
+		{"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\r", true},
+		{"PRI * HTTP/2.0\n\r\n", true},
+		{"P\nRI", true},
+	} {
+		for _, size := range []int{len(tt.raw), 1, 7} {
+			f := framing{http2: true}
+			refused := false
+			for rest := []byte(tt.raw); len(rest) > 0 && !refused; {
+				n := min(size, len(rest))
+				refused = f.feed(rest[:n]) < n
+				rest = rest[n:]
+			}
+			if refused != tt.refused {
+				t.Errorf("%q in pieces of %d: refused %v", tt.raw, size, refused)
+			}
+		}
+	}
+}
