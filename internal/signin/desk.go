@@ -65,9 +65,16 @@ type Desk struct {
 
 // Bounds inside one login.
 const (
-	replaceWait = 2 * time.Second // for the previous sign-in to be gone
-	writeTries  = 5               // after conflicting writes
+	replaceWait = 2 * time.Second  // for the previous sign-in to be gone
+	writeTries  = 5                // after conflicting writes
+	askLimit    = 15 * time.Second // for the API server's answers to one visit: tka waits for 30 seconds
 )
+
+// asking bounds how long a visit waits for the API server: one that hangs is
+// the caller's 503, not his patience.
+func asking(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, askLimit)
+}
 
 // Routes are the desk's operations.
 func (d *Desk) Routes() []door.Route {
@@ -84,6 +91,8 @@ func (d *Desk) Routes() []door.Route {
 // login writes what the permit allows. Again is an extension; another role or
 // other namespaces replace: the old one is gone before the new one is made.
 func (d *Desk) login(ctx context.Context, p access.Permit, req LoginRequest) (Accepted, error) {
+	ctx, cancel := asking(ctx)
+	defer cancel()
 	if err := p.Require(access.SigninLogin, d.Now()); err != nil {
 		return Accepted{}, err
 	}
@@ -203,6 +212,8 @@ func (d *Desk) own(ctx context.Context, p access.Permit) (Signin, error) {
 }
 
 func (d *Desk) read(ctx context.Context, p access.Permit, _ ReadRequest) (Status, error) {
+	ctx, cancel := asking(ctx)
+	defer cancel()
 	if err := p.Require(access.SigninRead, d.Now()); err != nil {
 		return Status{}, err
 	}
@@ -229,11 +240,11 @@ func (d *Desk) awaitReady(ctx context.Context, p access.Permit, req KubeconfigRe
 		return nil // nothing to wait for
 	}
 	name := OwnerOf(p.Caller()).Name()
-	if _, err := d.Store.Get(ctx, name); errors.Is(err, ErrNotFound) {
-		return nil // nothing to wait for; the operation itself says so
-	}
 	limit, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
+	if _, err := d.Store.Get(limit, name); errors.Is(err, ErrNotFound) {
+		return nil // nothing to wait for; the operation itself says so
+	}
 	seen := false // the watch may lag behind the login: "not there" counts only after "there"
 	err := d.Store.Await(limit, name, func(s Signin, there bool) bool {
 		if !there {
@@ -243,7 +254,7 @@ func (d *Desk) awaitReady(ctx context.Context, p access.Permit, req KubeconfigRe
 		return s.State(d.Now()) != Pending
 	})
 	if err != nil && (ctx.Err() != nil || limit.Err() == nil) {
-		return fmt.Errorf("wait for the sign-in: %w", err)
+		return unavailable(err)
 	}
 	return nil
 }
@@ -252,6 +263,8 @@ func (d *Desk) awaitReady(ctx context.Context, p access.Permit, req KubeconfigRe
 // grants of this very connection still cover.
 func (d *Desk) kubeconfig(ctx context.Context, p access.Permit, _ KubeconfigRequest) (Kubeconfig, error) {
 	now := d.Now()
+	ctx, cancel := asking(ctx)
+	defer cancel()
 	if err := p.Require(access.SigninKubeconfig, now); err != nil {
 		return Kubeconfig{}, err
 	}
@@ -311,7 +324,9 @@ func (d *Desk) logout(ctx context.Context, p access.Permit, req LogoutRequest) (
 	if err := d.mustOwn(p); err != nil {
 		return Status{}, err
 	}
-	s, err := d.own(ctx, p)
+	limit, cancel := asking(ctx)
+	defer cancel()
+	s, err := d.own(limit, p)
 	if err != nil {
 		return Status{}, err
 	}
@@ -319,7 +334,7 @@ func (d *Desk) logout(ctx context.Context, p access.Permit, req LogoutRequest) (
 		return Status{}, notSignedIn(s)
 	}
 	if !s.Deleting {
-		if err := d.end(ctx, s, CauseLogout); errors.Is(err, ErrNotFound) {
+		if err := d.end(limit, s, CauseLogout); errors.Is(err, ErrNotFound) {
 			return Status{}, notSignedIn(s)
 		} else if err != nil {
 			return Status{}, unavailable(err)

@@ -68,6 +68,8 @@ func (w Whoami) WithAuditID(id string) any {
 }
 
 func (d *Desk) whoami(ctx context.Context, p access.Permit, _ WhoamiRequest) (Whoami, error) {
+	ctx, cancel := asking(ctx)
+	defer cancel()
 	if err := p.Require(access.Whoami, d.Now()); err != nil {
 		return Whoami{}, err
 	}

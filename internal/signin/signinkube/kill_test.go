@@ -154,7 +154,10 @@ func login(ctx context.Context, s *Store, want signin.Signin) error {
 
 // invariants returns what is wrong at this instant: a binding or an account
 // without a live sign-in, or a ready one without its own.
-func (p *place) invariants() error {
+func (p *place) invariants() error { return p.invariantsAt(time.Now()) }
+
+// invariantsAt is the same by another clock.
+func (p *place) invariantsAt(now time.Time) error {
 	p.t.Helper()
 	// In this order: what is made for a sign-in is made after it and removed before it.
 	accounts, everywhere, somewhere := p.made()
@@ -179,11 +182,11 @@ func (p *place) invariants() error {
 		s := signinOf(&o)
 		want := 0
 		switch {
-		case s.State(time.Now()) == signin.Ready:
+		case s.State(now) == signin.Ready:
 			want = 1
 		case s.Phase == signin.PhaseRefused && s.ObservedGeneration == s.Generation, s.Phase == signin.PhaseExpired && s.BoundRole == "":
 		default:
-			errs = append(errs, fmt.Errorf("%s is at no rest: %s", s.Name, s.State(time.Now())))
+			errs = append(errs, fmt.Errorf("%s is at no rest: %s", s.Name, s.State(now)))
 			continue
 		}
 		perNamespace := max(1, len(s.BoundNamespaces))

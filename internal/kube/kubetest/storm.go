@@ -1,0 +1,184 @@
+//go:build unix
+
+package kubetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A Fault is one way in which an API server, or what lies before it, fails a request.
+type Fault string
+
+// The faults. Events and Leases are spared: they are not what a test is about, and an election that is lost ends a program.
+const (
+	TooManyRequests Fault = "429"          // with Retry-After: 1, which client-go obeys up to ten times
+	ServerError     Fault = "500"          // InternalError
+	Unavailable     Fault = "503"          // without Retry-After
+	Conflict        Fault = "409"          // of a write to an object that exists: as if somebody else had been first
+	Refused         Fault = "refused"      // the connection breaks before the request is carried out
+	Lost            Fault = "lost"         // it is carried out, and the connection breaks before the answer
+	Silent          Fault = "silent"       // no answer, and no end, until the client gives up
+	WatchExpired    Fault = "410"          // a watch cannot begin where the client wants
+	WatchCut        Fault = "watch is cut" // a watch that runs ends within a second
+)
+
+// errBroken is what a client sees of a connection that breaks.
+var errBroken = fmt.Errorf("the storm broke the connection: %w", io.ErrUnexpectedEOF)
+
+// A Storm stands between a client and the API server and lets requests fail at random; all that it lets through is
+// answered by Kubernetes itself. A new one is calm.
+type Storm struct {
+	mu      sync.Mutex
+	rand    *rand.Rand
+	chances map[Fault]float64
+	watches map[*watched]bool
+	struck  map[Fault]int
+}
+
+// NewStorm returns a calm storm. Seed chooses its dice.
+func NewStorm(seed uint64) *Storm {
+	return &Storm{rand: rand.New(rand.NewPCG(seed, 0x5708)), watches: map[*watched]bool{}, struck: map[Fault]int{}}
+}
+
+// Blow makes the faults happen with these chances, from 0 to 1, from now on. None is calm.
+func (s *Storm) Blow(chances map[Fault]float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.chances = chances
+}
+
+// Struck returns how often each fault has happened.
+func (s *Storm) Struck() map[Fault]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := map[Fault]int{}
+	for f, n := range s.struck {
+		out[f] = n
+	}
+	return out
+}
+
+// CutWatches ends all watches that run, as a restarted load balancer does, and returns how many there were.
+func (s *Storm) CutWatches() int {
+	s.mu.Lock()
+	cut := s.watches
+	s.watches = map[*watched]bool{}
+	s.struck[WatchCut] += len(cut)
+	s.mu.Unlock()
+	for w := range cut {
+		_ = w.ReadCloser.Close() // what it reads then is an error, or the end
+	}
+	return len(cut)
+}
+
+// Wrap is for rest.Config.Wrap, or around the transport of a proxy.
+func (s *Storm) Wrap(next http.RoundTripper) http.RoundTripper { return through{s, next} }
+
+type through struct {
+	*Storm
+	next http.RoundTripper
+}
+
+// RoundTrip lets req through, or not.
+func (t through) RoundTrip(req *http.Request) (*http.Response, error) {
+	if strings.Contains(req.URL.Path, "/events") || strings.Contains(req.URL.Path, "/leases") {
+		return t.next.RoundTrip(req)
+	}
+	watch := slices.Contains([]string{"true", "1"}, req.URL.Query().Get("watch"))
+	fault := t.strikes(req.Method, watch)
+	switch fault {
+	case "", Lost, WatchCut:
+	case Silent:
+		<-req.Context().Done()
+		return nil, context.Cause(req.Context())
+	default:
+		if req.Body != nil {
+			_ = req.Body.Close()
+		}
+		if fault == Refused {
+			return nil, errBroken
+		}
+		return fault.response(req), nil
+	}
+	resp, err := t.next.RoundTrip(req)
+	switch {
+	case err != nil:
+		return nil, err
+	case fault == Lost:
+		_ = resp.Body.Close()
+		return nil, errBroken
+	case watch:
+		w := &watched{resp.Body, t.Storm}
+		resp.Body = w
+		t.mu.Lock()
+		t.watches[w] = true
+		t.mu.Unlock()
+		if fault == WatchCut {
+			time.AfterFunc(time.Second, func() { _ = resp.Body.Close() })
+		}
+	}
+	return resp, nil
+}
+
+// strikes throws the dice for one request.
+func (s *Storm) strikes(method string, watch bool) Fault {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := s.rand.Float64()
+	for _, f := range []Fault{TooManyRequests, ServerError, Unavailable, Conflict, Refused, Lost, Silent, WatchExpired, WatchCut} {
+		if of := f == WatchExpired || f == WatchCut; of && !watch ||
+			f == Conflict && (method == http.MethodGet || method == http.MethodPost) ||
+			f == Lost && (watch || method == http.MethodGet) {
+			continue
+		}
+		if at -= s.chances[f]; at < 0 {
+			s.struck[f]++
+			return f
+		}
+	}
+	return ""
+}
+
+// response is what an API server says of the fault.
+func (f Fault) response(req *http.Request) *http.Response {
+	reason := map[Fault]string{TooManyRequests: "TooManyRequests", ServerError: "InternalError", Unavailable: "ServiceUnavailable", Conflict: "Conflict", WatchExpired: "Expired"}[f]
+	body := fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"a storm: %s","reason":%q,"code":%s}`, f, reason, f)
+	var code int
+	_, _ = fmt.Sscan(string(f), &code)
+	h := http.Header{"Content-Type": {"application/json"}}
+	if f == TooManyRequests {
+		h.Set("Retry-After", "1")
+	}
+	return &http.Response{Status: fmt.Sprintf("%d %s", code, http.StatusText(code)), StatusCode: code, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: h, Body: io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body)), Request: req}
+}
+
+// watched is the body of a watch.
+type watched struct {
+	io.ReadCloser
+	storm *Storm
+}
+
+func (w *watched) Read(p []byte) (int, error) {
+	n, err := w.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = errBroken
+	}
+	return n, err
+}
+
+func (w *watched) Close() error {
+	w.storm.mu.Lock()
+	delete(w.storm.watches, w)
+	w.storm.mu.Unlock()
+	return w.ReadCloser.Close()
+}

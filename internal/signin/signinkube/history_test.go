@@ -1,0 +1,365 @@
+//go:build unix
+
+package signinkube
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// A history is every version of every object of a place, in the one order in
+// which the API server stored them: what holds at each of its moments held at
+// every instant.
+type history struct {
+	p     *place
+	begun time.Time
+
+	mu      sync.Mutex
+	moment  []moment
+	checked uint64               // version up to which the laws were looked at
+	known   map[string]bool      // UIDs
+	died    map[string]time.Time // accounts by UID, and when we heard of their end; no earlier than it was
+	forged  map[string]bool      // UIDs of bindings that a test made
+}
+
+// A moment is one write.
+type moment struct {
+	version uint64
+	gone    bool
+	object  client.Object
+}
+
+// follow begins a history.
+func follow(p *place) *history {
+	h := &history{p: p, begun: time.Now(), known: map[string]bool{}, died: map[string]time.Time{}, forged: map[string]bool{}}
+	for list, opts := range map[client.ObjectList][]client.ListOption{
+		&corev1.ServiceAccountList{}: {client.InNamespace(p.ns)}, &v1alpha1.TkaSigninList{}: {client.InNamespace(p.ns)},
+		&rbacv1.ClusterRoleBindingList{}: nil, &rbacv1.RoleBindingList{}: nil,
+	} {
+		w, err := p.admin.Watch(p.t.Context(), list, opts...)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		p.t.Cleanup(w.Stop)
+		go func() {
+			for e := range w.ResultChan() {
+				h.hear(e)
+			}
+		}()
+	}
+	return h
+}
+
+func (h *history) hear(e watch.Event) {
+	o, ok := e.Object.(client.Object)
+	if !ok {
+		return
+	}
+	version, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
+	if err != nil {
+		h.p.t.Errorf("version %q: %v", o.GetResourceVersion(), err)
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.ours(o) && !h.known[string(o.GetUID())] {
+		return
+	}
+	h.known[string(o.GetUID())] = true // also when a hand has taken our marks off it
+	h.moment = append(h.moment, moment{version, e.Type == watch.Deleted, o})
+	if _, account := o.(*corev1.ServiceAccount); account && e.Type == watch.Deleted {
+		h.died[string(o.GetUID())] = time.Now()
+	}
+}
+
+// forge notes a binding that a test made: what it gives is none of the operator's doing.
+func (h *history) forge(uid string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.forged[uid] = true
+}
+
+// ours reports whether o is of this place.
+func (h *history) ours(o client.Object) bool {
+	if _, account := o.(*corev1.ServiceAccount); account && o.GetName() == "default" {
+		return false // every namespace has one
+	}
+	return o.GetNamespace() == h.p.ns || o.GetLabels()[v1alpha1.SigninNamespaceLabel] == h.p.ns ||
+		slices.ContainsFunc(subjects(o), func(s rbacv1.Subject) bool { return s.Namespace == h.p.ns })
+}
+
+func subjects(o client.Object) []rbacv1.Subject {
+	switch b := o.(type) {
+	case *rbacv1.ClusterRoleBinding:
+		return b.Subjects
+	case *rbacv1.RoleBinding:
+		return b.Subjects
+	}
+	return nil
+}
+
+func roleOf(o client.Object) string {
+	switch b := o.(type) {
+	case *rbacv1.ClusterRoleBinding:
+		return b.RoleRef.Name
+	case *rbacv1.RoleBinding:
+		return b.RoleRef.Name
+	}
+	return ""
+}
+
+// caughtUp reports whether the history has heard of all that is stored.
+func (h *history) caughtUp() bool {
+	known := map[string]string{} // UID to version
+	h.mu.Lock()
+	for _, m := range h.moment {
+		if uid := string(m.object.GetUID()); m.gone {
+			delete(known, uid)
+		} else {
+			known[uid] = m.object.GetResourceVersion()
+		}
+	}
+	h.mu.Unlock()
+	accounts, everywhere, somewhere := h.p.made()
+	var list v1alpha1.TkaSigninList
+	if err := h.p.admin.List(h.p.t.Context(), &list, client.InNamespace(h.p.ns)); err != nil {
+		h.p.t.Fatal(err)
+	}
+	stored := map[string]string{}
+	for i := range accounts {
+		stored[string(accounts[i].UID)] = accounts[i].ResourceVersion
+	}
+	for i := range everywhere {
+		stored[string(everywhere[i].UID)] = everywhere[i].ResourceVersion
+	}
+	for i := range somewhere {
+		stored[string(somewhere[i].UID)] = somewhere[i].ResourceVersion
+	}
+	for i := range list.Items {
+		stored[string(list.Items[i].UID)] = list.Items[i].ResourceVersion
+	}
+	return maps.Equal(known, stored)
+}
+
+// laws returns what was broken at some instant since it was called last. Tampered are the names of
+// sign-ins that somebody changed by hand: for them, what is shown may be wrong
+// for a moment.
+func (h *history) laws(tampered map[string]bool) (broken []string) {
+	h.mu.Lock()
+	all := slices.Clone(h.moment)
+	forged, checked := maps.Clone(h.forged), h.checked
+	for _, m := range all {
+		h.checked = max(h.checked, m.version)
+	}
+	h.mu.Unlock()
+	slices.SortStableFunc(all, func(a, b moment) int { return cmp.Compare(a.version, b.version) })
+	now := map[string]client.Object{} // by UID
+	fail := func(m moment, format string, args ...any) {
+		broken = append(broken, fmt.Sprintf("at %d: ", m.version)+fmt.Sprintf(format, args...))
+	}
+	for _, m := range all {
+		uid := string(m.object.GetUID())
+		if m.gone {
+			delete(now, uid)
+		} else {
+			now[uid] = m.object
+		}
+		if m.version <= checked {
+			continue
+		}
+		accounts, roles, places := map[string][]string{}, map[string]map[string]bool{}, map[string]map[string]bool{}
+		for uid, o := range now {
+			switch o.(type) {
+			case *corev1.ServiceAccount:
+				if s := o.GetLabels()[v1alpha1.SigninUIDLabel]; s != "" {
+					accounts[s] = append(accounts[s], uid)
+				}
+			case *rbacv1.ClusterRoleBinding, *rbacv1.RoleBinding:
+				if forged[uid] {
+					continue
+				}
+				for _, s := range subjects(o) {
+					if s.Namespace != h.p.ns {
+						continue
+					}
+					if roles[s.Name] == nil {
+						roles[s.Name], places[s.Name] = map[string]bool{}, map[string]bool{}
+					}
+					roles[s.Name][roleOf(o)] = true
+					places[s.Name][o.GetNamespace()] = true
+				}
+			}
+		}
+		for s, uids := range accounts {
+			if len(uids) > 1 {
+				fail(m, "the sign-in %s has %d live accounts", s, len(uids))
+			}
+		}
+		for name, bound := range roles {
+			if len(bound) > 1 {
+				fail(m, "%s has the roles %v", name, slices.Sorted(maps.Keys(bound)))
+			}
+			if places[name][""] && len(places[name]) > 1 {
+				fail(m, "%s is bound in the whole cluster and in %v", name, slices.Sorted(maps.Keys(places[name])))
+			}
+		}
+		o, ok := m.object.(*v1alpha1.TkaSignin)
+		if !ok || m.gone || tampered[o.Name] {
+			continue
+		}
+		s := signinOf(o)
+		if s.Phase != signin.PhaseReady || s.Generation != s.ObservedGeneration || s.Deleting {
+			continue
+		}
+		where := s.BoundNamespaces
+		if len(where) == 0 {
+			where = []string{""}
+		}
+		if got := slices.Sorted(maps.Keys(roles[s.Name])); !slices.Equal(got, []string{string(s.BoundRole)}) {
+			fail(m, "%s shows the role %s; bound is %v", s.Name, s.BoundRole, got)
+		}
+		if got := slices.Sorted(maps.Keys(places[s.Name])); !slices.Equal(got, where) {
+			fail(m, "%s is shown to be bound in %q; it is in %q", s.Name, where, got)
+		}
+		if now[s.ServiceAccountUID] == nil {
+			fail(m, "%s shows an account that is not there", s.Name)
+		}
+	}
+	return broken
+}
+
+// holders use tokens all the time, as somebody does who has copied one.
+type holders struct {
+	w  *world
+	mu sync.Mutex
+	of map[string]*holder // by the UID of the account
+}
+
+type holder struct {
+	token     signin.Token
+	last      time.Time // when the last request began that was let in
+	unknown   bool      // the API server has said 401 after the account's end
+	succeeded int
+}
+
+// revoked is how long a token may be taken after its account is gone: the API
+// server's cache of tokens, and a second for the clock's grain.
+const revoked = 11 * time.Second
+
+func hold(w *world) *holders {
+	h := &holders{w: w, of: map[string]*holder{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			h.round(ctx)
+			select {
+			case <-ctx.Done():
+			case <-time.After(400 * time.Millisecond):
+			}
+		}
+	})
+	w.t.Cleanup(func() { cancel(); wg.Wait() })
+	return h
+}
+
+// take gives a token to somebody who keeps it. There are at most twelve.
+func (h *holders) take(account string, token signin.Token) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	alive := 0
+	for _, x := range h.of {
+		if !x.unknown {
+			alive++
+		}
+	}
+	if h.of[account] == nil && alive < 12 {
+		h.of[account] = &holder{token: token}
+	}
+}
+
+func (h *holders) round(ctx context.Context) {
+	h.mu.Lock()
+	now := maps.Clone(h.of)
+	h.mu.Unlock()
+	for account, x := range now {
+		if x.unknown {
+			continue
+		}
+		h.w.history.mu.Lock()
+		died, dead := h.w.history.died[account]
+		h.w.history.mu.Unlock()
+		began := time.Now()
+		status, err := h.use(ctx, x.token)
+		if err != nil {
+			continue // no answer is no success
+		}
+		h.mu.Lock()
+		switch {
+		case status == http.StatusUnauthorized:
+			x.unknown = x.unknown || dead
+		case status == http.StatusOK:
+			x.succeeded++
+			x.last = began
+			if dead && began.Sub(died) > revoked {
+				h.w.t.Errorf("a token was taken %v after its account was gone", began.Sub(died))
+			}
+		}
+		h.mu.Unlock()
+	}
+}
+
+// use asks for pods, as the holder of a token.
+func (h *holders) use(ctx context.Context, token signin.Token) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	c := h.w.cluster.TokenConfig(token.Reveal())
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.w.cluster.Server+"/api/v1/namespaces/default/pods?limit=1", nil)
+	if err != nil {
+		return 0, err
+	}
+	rt, err := rest.TransportFor(c)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := rt.RoundTrip(req)
+	if err != nil {
+		return 0, err
+	}
+	_ = resp.Body.Close()
+	return resp.StatusCode, nil
+}
+
+// dead returns how many tokens are of accounts that are gone, and how many of
+// these the API server still takes for somebody.
+func (h *holders) dead() (all, known int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.w.history.mu.Lock()
+	defer h.w.history.mu.Unlock()
+	for account, x := range h.of {
+		if _, dead := h.w.history.died[account]; dead {
+			all++
+			if !x.unknown {
+				known++
+			}
+		}
+	}
+	return all, known
+}

@@ -1,0 +1,613 @@
+//go:build unix
+
+package signinkube
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+var (
+	modelSeed = flag.Uint64("model.seed", 0, "the one seed that TestModel replays; 0: new ones")
+	modelTime = flag.Duration("model.time", 45*time.Second, "how long TestModel begins new lives")
+)
+
+// what is what somebody may do: a role, and where; nothing at all is the zero value.
+type what struct{ role, places string }
+
+// A person is somebody on a device, and what the model holds to be possible.
+type person struct {
+	owner  signin.Owner
+	grants []json.RawMessage // guarded by the world's mu
+	role   string            // of the grants; "" when there is none
+	places []string
+
+	can      map[what]bool // what may be signed in by now
+	was      map[what]bool // and what was, since the last rest: it may still be on its way out
+	from, by time.Time     // when it ends, at the earliest and at the latest
+	shaken   bool          // something that may end it at any time has happened
+	tampered bool
+}
+
+func (x *person) only(w what) {
+	maps.Copy(x.was, x.can)
+	x.can = map[what]bool{w: true}
+}
+
+// covers reports whether what is granted now covers what is signed in.
+func (x *person) covers(w what) bool {
+	if w.role != x.role {
+		return false
+	}
+	if len(x.places) == 0 {
+		return true
+	}
+	return w.places != "" && !slices.ContainsFunc(strings.Split(w.places, ","), func(p string) bool { return !slices.Contains(x.places, p) })
+}
+
+// A life is one world on its way through the model.
+type life struct {
+	*world
+	trouble bool // a storm, a crash or a wrong clock since the last rest
+	skewed  bool
+	told    []string
+}
+
+// SGN-08, SGN-09, SGN-15, SGN-17: whatever people, administrators, crashes,
+// clocks and the API server do, in whatever order, the laws of a sign-in hold at
+// every instant, and when it is quiet again everything is as the model says.
+// A life is repeated with -model.seed=N; -model.time=1h looks longer.
+func TestModel(t *testing.T) {
+	if *modelSeed != 0 {
+		lead(t, *modelSeed)
+		return
+	}
+	began := time.Now()
+	for lane := range 4 { // lives that disturb each other by load only
+		t.Run(fmt.Sprint("lane ", lane), func(t *testing.T) {
+			t.Parallel()
+			for ok := true; ok && time.Since(began) < *modelTime; {
+				seed := rand.Uint64()>>1 + 1
+				ok = t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) { lead(t, seed) })
+			}
+		})
+	}
+}
+
+func lead(t *testing.T, seed uint64) {
+	l := &life{world: newWorld(t, seed)}
+	defer func() {
+		if t.Failed() {
+			t.Logf("what happened:\n%s", strings.Join(l.told, "\n"))
+			t.Logf("again: go test ./internal/signin/signinkube -run TestModel -model.seed=%d", seed)
+		}
+	}()
+	for range 3 {
+		for range 24 {
+			l.step()
+			if t.Failed() {
+				return
+			}
+		}
+		l.rest()
+		if t.Failed() {
+			return
+		}
+	}
+	l.leave()
+}
+
+func (l *life) tell(format string, args ...any) {
+	l.told = append(l.told, fmt.Sprintf("%7.3fs ", time.Since(l.history.begun).Seconds())+fmt.Sprintf(format, args...))
+}
+
+func (l *life) broken(format string, args ...any) {
+	l.t.Helper()
+	l.tell("BROKEN: "+format, args...)
+	l.t.Errorf(format, args...)
+}
+
+// step does one thing at random.
+func (l *life) step() {
+	x := l.people[l.rand.IntN(len(l.people))]
+	switch n := l.rand.IntN(100); {
+	case n < 24:
+		l.login(x, l.wish(x))
+	case n < 30:
+		l.race(x)
+	case n < 52:
+		l.kubeconfig(x, "?wait=3s")
+	case n < 57:
+		l.read(x)
+	case n < 64:
+		l.logout(x)
+	case n < 67:
+		l.erase(x)
+	case n < 74:
+		l.regrant(x)
+	case n < 80:
+		l.tamper(x)
+	case n < 84:
+		l.leap([]time.Duration{time.Second, 59 * time.Second, 11 * time.Minute, 31 * time.Minute, 3 * time.Hour}[l.rand.IntN(5)])
+	case n < 87:
+		l.skew()
+	case n < 92:
+		l.storm()
+	default:
+		l.crash()
+	}
+}
+
+func (l *life) wish(x *person) signin.LoginRequest {
+	req := signin.LoginRequest{Role: x.role}
+	if l.rand.IntN(2) == 0 {
+		_ = req.Period.UnmarshalText([]byte([]string{"3s", "20m", "1h"}[l.rand.IntN(3)]))
+	}
+	if l.rand.IntN(3) == 0 {
+		req.Namespaces = []string{"default"}
+	}
+	return req
+}
+
+// asked is what a request for a sign-in may lead to.
+func (x *person) asked(req signin.LoginRequest) what {
+	if len(req.Namespaces) > 0 {
+		return what{req.Role, strings.Join(req.Namespaces, ",")}
+	}
+	return what{x.role, strings.Join(x.places, ",")}
+}
+
+// written makes the model believe that a login may have been, or was, carried out.
+func (l *life) written(x *person, req signin.LoginRequest, began time.Time, surely bool) {
+	period := time.Duration(req.Period)
+	if period == 0 || period > 2*time.Hour {
+		period = 2 * time.Hour
+	}
+	from, by := began.Add(period).Add(-time.Second), l.clock(l.access).Add(period)
+	if surely {
+		x.only(x.asked(req))
+		x.from, x.by = from, by
+		return
+	}
+	x.can[x.asked(req)] = true
+	x.can[what{}] = true // the old one may be gone already
+	if x.from.IsZero() || from.Before(x.from) {
+		x.from = from
+	}
+	if by.After(x.by) {
+		x.by = by
+	}
+}
+
+func (l *life) login(x *person, req signin.LoginRequest) {
+	began := l.clock(l.access)
+	r := l.ask(x, signin.Login.Declare(), "", req)
+	l.tell("%s on %s: login %+v: %v", x.owner.Login, x.owner.DeviceName, req, r)
+	l.heardOfLogin(x, req, began, r)
+}
+
+func (l *life) heardOfLogin(x *person, req signin.LoginRequest, began time.Time, r reply) {
+	switch {
+	case !r.heard:
+		l.written(x, req, began, false)
+	case r.status == http.StatusAccepted:
+		if x.role == "" {
+			l.broken("let in without a grant")
+		}
+		l.written(x, req, began, true)
+	case r.code == problem.Ending, r.code == problem.Unavailable && l.trouble, r.code == problem.Conflict && l.trouble:
+		l.written(x, req, began, false)
+	case r.code == problem.NoCapability && x.role == "":
+	default:
+		l.broken("login with the grant %q: %v %s", x.role, r, r.body)
+	}
+}
+
+// race is two logins of one device at once: one wins, or the other after it.
+func (l *life) race(x *person) {
+	reqs := []signin.LoginRequest{l.wish(x), l.wish(x)}
+	replies := make([]reply, len(reqs))
+	began := l.clock(l.access)
+	var wg sync.WaitGroup
+	for i := range reqs {
+		wg.Go(func() { replies[i] = l.ask(x, signin.Login.Declare(), "", reqs[i]) })
+	}
+	wg.Wait()
+	l.tell("%s on %s: two logins: %v and %v", x.owner.Login, x.owner.DeviceName, replies[0], replies[1])
+	before := maps.Clone(x.can)
+	for i, r := range replies {
+		if r.code == problem.Conflict { // the loser
+			continue
+		}
+		l.heardOfLogin(x, reqs[i], began, r)
+	}
+	for w := range before {
+		x.can[w] = true
+	}
+	for _, req := range reqs {
+		if x.role != "" {
+			l.written(x, req, began, false)
+		}
+	}
+}
+
+// mayBeOut reports whether it is no surprise that somebody is not signed in.
+func (l *life) mayBeOut(x *person) bool {
+	return x.can[what{}] || x.shaken || !x.from.IsZero() && !l.latest().Before(x.from)
+}
+
+func (l *life) kubeconfig(x *person, query string) reply {
+	r := l.ask(x, signin.GetKubeconfig.Declare(), query, nil)
+	l.tell("%s on %s: kubeconfig%s: %v", x.owner.Login, x.owner.DeviceName, query, r)
+	switch {
+	case !r.heard:
+	case r.status == http.StatusOK:
+		var k signin.Kubeconfig
+		if err := json.Unmarshal(r.body, &k); err != nil {
+			l.broken("kubeconfig: %v", err)
+			break
+		}
+		ends, err := time.Parse(time.RFC3339, r.header.Get(signin.ExpiresHeader))
+		if err != nil || ends.After(x.by) {
+			l.broken("a kubeconfig until %v; the end is %v at the latest (%v)", ends, x.by, err)
+		}
+		account, err := accountUID(k.Token.Reveal())
+		if err != nil {
+			l.broken("token: %v", err)
+			break
+		}
+		granted := slices.DeleteFunc(slices.Collect(maps.Keys(x.can)), func(w what) bool { return !x.covers(w) })
+		if len(granted) == 0 {
+			l.broken("a kubeconfig for the grant %q %v; signed in is one of %v", x.role, x.places, x.can)
+		}
+		delete(x.can, what{})
+		l.holders.take(account, k.Token)
+	case r.code == problem.NotReady, r.code == problem.Unavailable && l.trouble:
+	case r.code == problem.NotSignedIn:
+		if !l.mayBeOut(x) {
+			l.broken("not signed in, but one of %v until %v", x.can, x.from)
+		}
+	case r.code == problem.NoCapability && x.role == "":
+	case r.code == problem.GrantRemoved:
+		maps.Copy(x.was, x.can)
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(x.was)), func(w what) bool { return w.role != "" && !x.covers(w) }) {
+			l.broken("grant removed, but %q %v is granted; signed in is one of %v", x.role, x.places, x.was)
+		}
+		x.can[what{}] = true
+	case r.code == problem.CannotProvision && (l.skewed || x.tampered):
+	default:
+		l.broken("kubeconfig: %v %s", r, r.body)
+	}
+	return r
+}
+
+func (l *life) read(x *person) {
+	r := l.ask(x, signin.Read.Declare(), "", nil)
+	l.tell("%s on %s: read: %v", x.owner.Login, x.owner.DeviceName, r)
+	var st signin.Status
+	switch {
+	case !r.heard, r.code == problem.Unavailable && l.trouble, r.code == problem.NoCapability && x.role == "", r.code == problem.CannotProvision && (l.skewed || x.tampered):
+	case r.code == problem.NotSignedIn:
+		if !l.mayBeOut(x) {
+			l.broken("read: not signed in, but one of %v", x.can)
+		}
+	case r.status == http.StatusOK, r.status == http.StatusAccepted && r.code == "":
+		if err := json.Unmarshal(r.body, &st); err != nil || !x.can[what{st.Role, strings.Join(st.Namespaces, ",")}] {
+			l.broken("read %s, one of %v is signed in (%v)", r.body, x.can, err)
+		}
+	default:
+		l.broken("read: %v %s", r, r.body)
+	}
+}
+
+func (l *life) logout(x *person) {
+	r := l.ask(x, signin.Logout.Declare(), "?wait=5s", nil)
+	l.tell("%s on %s: logout: %v", x.owner.Login, x.owner.DeviceName, r)
+	switch {
+	case !r.heard, r.code == problem.Unavailable && l.trouble:
+		x.can[what{}] = true
+	case r.status == http.StatusOK:
+		x.only(what{})
+	case r.code == problem.NotSignedIn:
+		if !l.mayBeOut(x) {
+			l.broken("logout: not signed in, but one of %v", x.can)
+		}
+	case r.code == problem.NoCapability && x.role == "":
+		// With no grant only an owner is heard, and a server that has just begun
+		// does not know who owns what.
+	default:
+		l.broken("logout: %v %s", r, r.body)
+	}
+}
+
+// erase is an administrator's kubectl delete signin.
+func (l *life) erase(x *person) {
+	l.tell("kubectl delete signin of %s on %s", x.owner.Login, x.owner.DeviceName)
+	l.byHand(l.admin.Delete(l.t.Context(), &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: l.ns, Name: x.owner.Name()}}))
+	x.only(what{})
+}
+
+// byHand takes the outcome of an administrator's write: others may be faster.
+func (l *life) byHand(err error) {
+	l.t.Helper()
+	if client.IgnoreAlreadyExists(client.IgnoreNotFound(err)) != nil && !strings.Contains(err.Error(), "object has been modified") {
+		l.t.Fatal(err)
+	}
+}
+
+func (l *life) regrant(x *person) {
+	l.mu.Lock()
+	x.role, x.places = []string{"view", "edit", "edit", ""}[l.rand.IntN(4)], nil
+	x.grants = nil
+	if x.role == "edit" && l.rand.IntN(2) == 0 {
+		x.places = []string{"default", "kube-public"}
+	}
+	if x.role != "" {
+		x.grants = grant(x.role, 2*time.Hour, x.places...)
+	}
+	close(l.changed)
+	l.changed = make(chan struct{})
+	l.mu.Unlock()
+	l.tell("%s on %s is granted %q %v", x.owner.Login, x.owner.DeviceName, x.role, x.places)
+	for w := range x.can {
+		x.shaken = x.shaken || w.role != "" && !x.covers(w)
+	}
+}
+
+// tamper changes what is there for somebody, as an administrator could.
+func (l *life) tamper(x *person) {
+	ctx, name := l.t.Context(), x.owner.Name()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: l.ns, Name: name}}
+	binding := new(rbacv1.ClusterRoleBinding)
+	bound := l.admin.Get(ctx, client.ObjectKey{Name: signin.BindingName(name)}, binding)
+	x.shaken, x.tampered = true, true
+	switch n := l.rand.IntN(7); {
+	case n == 0:
+		l.tell("tamper: the account of %s on %s is deleted", x.owner.Login, x.owner.DeviceName)
+		l.byHand(l.admin.Delete(ctx, account))
+	case n == 1:
+		l.tell("tamper: the account of %s on %s is made anew", x.owner.Login, x.owner.DeviceName)
+		l.byHand(l.admin.Delete(ctx, account))
+		l.byHand(l.admin.Create(ctx, account))
+	case n == 2:
+		l.tell("tamper: the finalizer of %s on %s is taken off, and it is deleted", x.owner.Login, x.owner.DeviceName)
+		o := new(v1alpha1.TkaSignin)
+		if err := l.admin.Get(ctx, client.ObjectKey{Namespace: l.ns, Name: name}, o); err != nil {
+			l.byHand(err)
+			return
+		}
+		o.Finalizers = nil
+		l.byHand(l.admin.Update(ctx, o))
+		l.byHand(l.admin.Delete(ctx, o))
+	case bound != nil:
+		l.byHand(bound)
+	case n == 3:
+		l.tell("tamper: the binding of %s on %s is deleted", x.owner.Login, x.owner.DeviceName)
+		l.byHand(l.admin.Delete(ctx, binding))
+	case n == 4:
+		l.tell("tamper: mallory is added to the binding of %s on %s", x.owner.Login, x.owner.DeviceName)
+		binding.Subjects = append(binding.Subjects, rbacv1.Subject{Kind: "User", APIGroup: rbacv1.GroupName, Name: "mallory"})
+		l.byHand(l.admin.Update(ctx, binding))
+	case n == 5:
+		l.tell("tamper: the binding of %s on %s loses its labels", x.owner.Login, x.owner.DeviceName)
+		binding.Labels = nil
+		l.byHand(l.admin.Update(ctx, binding))
+	default:
+		l.tell("tamper: %s on %s gets a second binding, to cluster-admin", x.owner.Login, x.owner.DeviceName)
+		second := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "second-" + name, Labels: binding.Labels}, Subjects: binding.Subjects,
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"}}
+		l.byHand(l.admin.Create(ctx, second))
+		l.history.forge(string(second.UID))
+	}
+}
+
+// leap puts the world's clock forward, as if both programs had slept.
+func (l *life) leap(d time.Duration) {
+	l.tell("%v pass", d)
+	l.ahead.Add(int64(d))
+	l.again(l.operator) // its timers run on the machine's clock
+}
+
+// skew sets one program's clock wrong, or right again.
+func (l *life) skew() {
+	p := []*program{l.access, l.operator}[l.rand.IntN(2)]
+	d := []time.Duration{0, 0, 30 * time.Second, -30 * time.Second, 10 * time.Minute, -10 * time.Minute}[l.rand.IntN(6)]
+	l.tell("the clock of %s is off by %v", p.name, d)
+	p.skew.Store(int64(d))
+	l.trouble, l.skewed = true, true
+	l.again(l.operator)
+}
+
+// storm makes the API server fail, or not any more.
+func (l *life) storm() {
+	chances := map[kubetest.Fault]float64{}
+	for _, f := range []kubetest.Fault{kubetest.TooManyRequests, kubetest.ServerError, kubetest.Unavailable, kubetest.Conflict, kubetest.Refused, kubetest.Lost,
+		kubetest.WatchExpired, kubetest.WatchCut} {
+		if l.rand.IntN(3) == 0 {
+			chances[f] = []float64{.02, .1, .3}[l.rand.IntN(3)]
+		}
+	}
+	if chances[kubetest.TooManyRequests] > .1 {
+		chances[kubetest.TooManyRequests] = .1 // each costs a second
+	}
+	p := []*program{l.access, l.operator}[l.rand.IntN(2)]
+	l.trouble = true
+	p.storm.Blow(chances)
+	l.tell("a storm before %s: %v; %d watches are cut", p.name, chances, p.storm.CutWatches())
+}
+
+// crash ends a program after some writes more, or starts one that has ended.
+func (l *life) crash() {
+	p := []*program{l.access, l.operator}[l.rand.IntN(2)]
+	l.trouble = true
+	if p.killer.dead() {
+		l.tell("%s is started again", p.name)
+		l.again(p)
+		return
+	}
+	n := 1 + l.rand.IntN(6)
+	l.tell("%s will die after %d writes", p.name, n)
+	p.crashAfter(n)
+}
+
+// rest ends all trouble, waits until everything is quiet and compares it with
+// the model, which knows again what is so.
+func (l *life) rest() {
+	l.tell("rest")
+	for _, p := range []*program{l.access, l.operator} {
+		p.storm.Blow(nil)
+		p.skew.Store(0)
+	}
+	if l.access.killer.dead() {
+		l.again(l.access)
+	}
+	l.access.crashAfter(0)
+	// What was refused because clocks were apart is accepted by now.
+	l.leap(11 * time.Minute)
+	var accounts corev1.ServiceAccountList
+	l.must(l.admin.List(l.t.Context(), &accounts, client.InNamespace(l.ns)))
+	for i := range accounts.Items {
+		if a := &accounts.Items[i]; a.Name != "default" && a.Labels == nil { // a hand put it there
+			l.byHand(l.admin.Delete(l.t.Context(), a))
+		}
+	}
+	var why error
+	took := l.quiet(func() bool { why = l.unrest(); return why == nil && l.history.caughtUp() })
+	if took < 0 {
+		l.broken("no rest within %v: %v", deadline, why)
+		return
+	}
+	tampered := map[string]bool{}
+	for _, x := range l.people {
+		if x.tampered {
+			tampered[x.owner.Name()] = true
+		}
+	}
+	for _, law := range l.history.laws(tampered) {
+		l.broken("%s", law)
+	}
+	l.trouble, l.skewed = false, false
+	for _, x := range l.people {
+		l.compare(x)
+	}
+}
+
+// quiet waits for a condition and returns how long that took; -1: too long.
+func (l *life) quiet(is func() bool) time.Duration {
+	began := time.Now()
+	for !is() {
+		if time.Since(began) > deadline {
+			return -1
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return time.Since(began)
+}
+
+// unrest is what is still to be done.
+func (l *life) unrest() error {
+	if !l.access.ready() || !l.operator.ready() {
+		return errors.New("a program is not at work")
+	}
+	if err := l.invariantsAt(l.clock(l.operator)); err != nil {
+		return err
+	}
+	for _, x := range l.people {
+		s, err := l.peek(x.owner.Name())
+		if err == nil && s.State(l.clock(l.access)) == signin.Ready && !x.covers(key(s)) {
+			return fmt.Errorf("%s has %v, granted is %q %v", s.Name, key(s), x.role, x.places)
+		}
+	}
+	return nil
+}
+
+// key is what a sign-in gives.
+func key(s signin.Signin) what {
+	return what{string(s.BoundRole), strings.Join(s.BoundNamespaces, ",")}
+}
+
+// compare holds what is there against the model, which learns from it.
+func (l *life) compare(x *person) {
+	s, err := l.peek(x.owner.Name())
+	if client.IgnoreNotFound(err) != nil {
+		l.t.Fatal(err)
+	}
+	actual := what{}
+	if err == nil && s.State(l.clock(l.access)) == signin.Ready {
+		actual = key(s)
+	}
+	if err == nil && s.State(l.clock(l.access)) == signin.Refused {
+		l.broken("%s is refused at rest: %s %s", s.Name, s.Reason, s.Message)
+	}
+	switch {
+	case actual == what{} && !l.mayBeOut(x):
+		l.broken("%s on %s is out; in the model it is one of %v until %v", x.owner.Login, x.owner.DeviceName, x.can, x.from)
+	case actual != what{} && !x.can[actual]:
+		l.broken("%s on %s has %v; in the model it is one of %v", x.owner.Login, x.owner.DeviceName, actual, x.can)
+	case actual != what{} && (s.ValidUntil.After(x.by) || s.ValidUntil.Before(x.from.Add(-time.Second))):
+		l.broken("%s on %s ends at %v; in the model between %v and %v", x.owner.Login, x.owner.DeviceName, s.ValidUntil, x.from, x.by)
+	}
+	x.only(actual)
+	clear(x.was)
+	x.from, x.by, x.shaken, x.tampered = s.ValidUntil, s.ValidUntil, false, false
+	r := l.kubeconfig(x, "")
+	if got := r.status == http.StatusOK; got != (actual != what{}) && l.clock(l.access).Before(s.ValidUntil.Add(-time.Minute)) {
+		l.broken("%s on %s has %v and hears %v", x.owner.Login, x.owner.DeviceName, actual, r)
+	}
+}
+
+// leave ends all sign-ins, by hand or by time, and sees that nothing stays:
+// no object, no token that is taken, no work.
+func (l *life) leave() {
+	for _, x := range l.people[:1] {
+		l.logout(x)
+	}
+	for range 2 { // over, and forgotten
+		l.leap(3 * time.Hour)
+		if l.quiet(func() bool { return l.operator.ready() && l.invariantsAt(l.clock(l.operator)) == nil }) < 0 {
+			l.broken("no rest after the end: %v", l.invariantsAt(l.clock(l.operator)))
+		}
+	}
+	if l.quiet(func() bool {
+		accounts, everywhere, somewhere := l.made()
+		var list v1alpha1.TkaSigninList
+		l.must(l.admin.List(l.t.Context(), &list, client.InNamespace(l.ns)))
+		return len(accounts)+len(everywhere)+len(somewhere)+len(list.Items) == 0
+	}) < 0 {
+		l.nothingLeft()
+	}
+	if l.quiet(func() bool { _, known := l.holders.dead(); return known == 0 }) < 0 {
+		l.broken("tokens of accounts that are gone are still taken")
+	}
+	tokens, _ := l.holders.dead()
+	last, since := l.requests.now(), time.Now()
+	if l.quiet(func() bool {
+		if n := l.requests.now(); n != last {
+			last, since = n, time.Now()
+		}
+		return time.Since(since) > 2*time.Second
+	}) < 0 {
+		l.broken("the programs are never idle")
+	}
+	l.t.Logf("%d versions seen, %d tokens used to their end; faults: access %v, operator %v", len(l.history.moment), tokens, l.access.storm.Struck(), l.operator.storm.Struck())
+}

@@ -1,0 +1,268 @@
+//go:build unix
+
+package signinkube
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// A world is some people, an access server and an operator on a real API server,
+// between which anything may happen: storms, crashes, clocks that are wrong and
+// clocks that leap.
+type world struct {
+	*place
+	rand     *rand.Rand
+	ahead    atomic.Int64 // how far the world's clock is ahead of the machine's, in nanoseconds
+	access   *program
+	operator *program
+	people   []*person
+	history  *history
+	holders  *holders
+	requests *counter // of both programs
+
+	mu      sync.Mutex // guards what people are granted
+	changed chan struct{}
+}
+
+// A program is one of the two servers: it can be killed and started again.
+type program struct {
+	name  string
+	storm *kubetest.Storm
+	skew  atomic.Int64 // of its clock, in nanoseconds
+	start func() error
+
+	killer *killer
+	end    func()
+	desk   http.Handler // of the access server
+	ready  func() bool
+}
+
+func newWorld(t testing.TB, seed uint64) *world {
+	p := newPlace(t)
+	p.rules.MaxLife, p.rules.KeepExpired = 0, 10*time.Minute
+	w := &world{place: p, rand: rand.New(rand.NewPCG(seed, 1)), changed: make(chan struct{}), requests: new(counter)}
+	w.access = &program{name: "access", storm: kubetest.NewStorm(seed), start: w.startAccess}
+	w.operator = &program{name: "operator", storm: kubetest.NewStorm(seed + 1), start: w.startOperator}
+	w.history = follow(p)
+	w.holders = hold(w)
+	for _, x := range [][2]string{{"alice@a.example", "laptop"}, {"alice@a.example", "phone"}, {"bob@a.example", "desk"}} {
+		w.people = append(w.people, &person{owner: p.owner(x[0], x[1]), can: map[what]bool{{}: true}, was: map[what]bool{}, role: "view", grants: grant("view", 2*time.Hour)})
+	}
+	w.must(w.access.start())
+	w.must(w.operator.start())
+	t.Cleanup(func() { w.access.end(); w.operator.end() })
+	w.until("both at work", func() bool { return w.access.ready() && w.operator.ready() })
+	return w
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// clock is what a program takes for the time.
+func (w *world) clock(p *program) time.Time {
+	return time.Now().Add(time.Duration(w.ahead.Load() + p.skew.Load()))
+}
+
+// latest is the time by whichever clock is ahead, earliest by the other.
+func (w *world) latest() time.Time {
+	return time.Now().Add(time.Duration(w.ahead.Load() + max(w.access.skew.Load(), w.operator.skew.Load())))
+}
+
+// config is how a program reaches the API server: through its storm, until it is killed.
+func (w *world) config(p *program) *rest.Config {
+	p.killer = newKiller(0)
+	p.killer.arm()
+	c := w.requests.wrap(w.operatorConfig)
+	c.Wrap(p.storm.Wrap)
+	return p.killer.wrap(c)
+}
+
+// live runs what a program consists of until it is killed or ended.
+func (p *program) live(parts ...func(context.Context) error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	for _, run := range parts {
+		wg.Go(func() { _ = run(ctx) }) // how a killed process ends says nothing
+	}
+	killed := p.killer.killed
+	wg.Go(func() {
+		select {
+		case <-killed:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	p.end = sync.OnceFunc(func() { cancel(); wg.Wait() })
+}
+
+// crashAfter lets the program live for n writes more.
+func (p *program) crashAfter(n int) {
+	p.killer.mu.Lock()
+	defer p.killer.mu.Unlock()
+	p.killer.left = n
+}
+
+// again starts the program anew.
+func (w *world) again(p *program) {
+	w.t.Helper()
+	p.end()
+	w.must(p.start())
+}
+
+func (w *world) startOperator() error {
+	p := w.operator
+	o := w.place.operator(w.config(p))
+	o.Now = func() time.Time { return w.clock(p) }
+	o.Log = slog.New(slog.DiscardHandler)
+	p.ready = o.Synced
+	p.live(o.Run)
+	return nil
+}
+
+// startAccess wires what `tailplaned access` does, but for the tailnet.
+func (w *world) startAccess() error {
+	p := w.access
+	s, err := NewStore(w.config(p), w.ns, nil)
+	if err != nil {
+		return err
+	}
+	now := func() time.Time { return w.clock(p) }
+	policy := access.Policy{Capability: "tailplane.dev/cap/access", Roles: w.rules.Roles, Min: w.rules.Min, Max: w.rules.Max, Reserved: w.rules.Reserved}
+	desk := &signin.Desk{Store: s, Prefix: "tka-", MaxPerLogin: 10, RetryAfter: time.Second, MaxWait: 10 * time.Second, Now: now,
+		Cluster: signin.ClusterInfo{Name: "east", ServerURL: w.cluster.Server, CAData: w.cluster.CA}}
+	front := &door.Door{
+		Names: func() []string { return []string{"tka"} },
+		Identify: func(r *http.Request) (access.Caller, error) {
+			for _, x := range w.people {
+				if x.owner.DeviceID == r.Header.Get("Device") {
+					return w.caller(x), nil
+				}
+			}
+			return access.Caller{}, problem.New(problem.NoIdentity, "Nobody.")
+		},
+		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
+			return access.Decide(c, v, policy, now)
+		},
+		Record: func(audit.Entry) error { return nil },
+		Log:    slog.New(slog.DiscardHandler), Now: now,
+	}
+	guard := &signin.Guard{
+		Store: s, Policy: policy, Interval: time.Second, Log: slog.New(slog.DiscardHandler), Now: now,
+		Tell: func(signin.Signin, signin.Finding) {}, Tailnet: func() string { return "example.com" },
+		Changed: func() <-chan struct{} { w.mu.Lock(); defer w.mu.Unlock(); return w.changed },
+		Devices: func(_ context.Context, ids ...string) (map[string]access.Caller, error) {
+			found := map[string]access.Caller{}
+			for _, x := range w.people {
+				if slices.Contains(ids, x.owner.DeviceID) {
+					found[x.owner.DeviceID] = w.caller(x)
+				}
+			}
+			return found, nil
+		},
+	}
+	p.desk, p.ready = front.Handler(desk.Routes()...), s.Synced
+	p.live(s.Run, guard.Run)
+	return nil
+}
+
+func (w *world) caller(x *person) access.Caller {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return access.Caller{Login: access.Login(x.owner.Login), UserID: x.owner.UserID, DisplayName: x.owner.DisplayName, Tailnet: x.owner.Tailnet, Via: access.ViaTailnet,
+		Device: access.Device{ID: x.owner.DeviceID, Name: x.owner.DeviceName}, Rules: x.grants}
+}
+
+// A reply is what somebody hears. One whose server is killed meanwhile hears nothing.
+type reply struct {
+	heard  bool
+	status int
+	header http.Header
+	body   []byte
+	code   problem.Code
+}
+
+func (r reply) String() string {
+	switch {
+	case !r.heard:
+		return "nothing"
+	case r.code != "":
+		return fmt.Sprintf("%d %s", r.status, bytes.TrimSpace(r.body))
+	}
+	return fmt.Sprint(r.status)
+}
+
+// ask is a request of x. It may be called from several goroutines.
+func (w *world) ask(x *person, op door.Declaration, query string, body any) (out reply) {
+	method, path, _ := strings.Cut(op.Pattern, " ")
+	text := ""
+	if body != nil {
+		b, err := json.Marshal(body)
+		if err != nil {
+			return reply{heard: true, code: problem.Internal, body: []byte(err.Error())}
+		}
+		text = string(b)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	defer cancel()
+	req := httptest.NewRequestWithContext(ctx, method, path+query, strings.NewReader(text))
+	req.Host = "tka"
+	req.Header.Set("Device", x.owner.DeviceID)
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	killer, rec := w.access.killer, httptest.NewRecorder()
+	if killer.dead() {
+		return reply{}
+	}
+	w.access.desk.ServeHTTP(rec, req)
+	if killer.dead() {
+		return reply{}
+	}
+	out = reply{heard: true, status: rec.Code, header: rec.Header(), body: rec.Body.Bytes()}
+	if rec.Code >= 300 || rec.Code == http.StatusAccepted {
+		var p problem.Error
+		if err := json.Unmarshal(out.body, &p); err == nil {
+			out.code = p.Code
+		}
+	}
+	return out
+}
+
+// grant is one rule for a role.
+func grant(role string, period time.Duration, namespaces ...string) []json.RawMessage {
+	rule := map[string]any{"role": role, "period": period.String()}
+	if len(namespaces) > 0 {
+		rule["namespaces"] = namespaces
+	}
+	b, err := json.Marshal(rule)
+	if err != nil {
+		panic(err)
+	}
+	return []json.RawMessage{b}
+}

@@ -1,0 +1,154 @@
+package signin_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// troubled is a store before an API server in trouble: call says what becomes of
+// each thing that is asked of it, by the method's name.
+type troubled struct {
+	*memory
+	call func(ctx context.Context, method string) error
+}
+
+func (t troubled) Get(ctx context.Context, name string) (signin.Signin, error) {
+	if err := t.call(ctx, "Get"); err != nil {
+		return signin.Signin{}, err
+	}
+	return t.memory.Get(ctx, name)
+}
+
+func (t troubled) Create(ctx context.Context, s signin.Signin) (signin.Signin, error) {
+	if err := t.call(ctx, "Create"); err != nil {
+		return signin.Signin{}, err
+	}
+	return t.memory.Create(ctx, s)
+}
+
+func (t troubled) Extend(ctx context.Context, s signin.Signin) (signin.Signin, error) {
+	if err := t.call(ctx, "Extend"); err != nil {
+		return signin.Signin{}, err
+	}
+	return t.memory.Extend(ctx, s)
+}
+
+func (t troubled) Delete(ctx context.Context, s signin.Signin) error {
+	if err := t.call(ctx, "Delete"); err != nil {
+		return err
+	}
+	return t.memory.Delete(ctx, s)
+}
+
+func (t troubled) Await(ctx context.Context, name string, done func(signin.Signin, bool) bool) error {
+	if err := t.call(ctx, "Await"); err != nil {
+		return err
+	}
+	return t.memory.Await(ctx, name, done)
+}
+
+func (t troubled) Token(ctx context.Context, s signin.Signin, life time.Duration) (signin.Token, time.Time, error) {
+	if err := t.call(ctx, "Token"); err != nil {
+		return signin.Token{}, time.Time{}, err
+	}
+	return t.memory.Token(ctx, s, life)
+}
+
+// SGN-17: whichever call to the API server fails, hangs or conflicts, the caller
+// hears 503 or 409, in less time than tka waits, and never "internal error".
+func TestSGN17_TroubleIsNobodysInternalError(t *testing.T) {
+	wait := signin.GetKubeconfig.Declare()
+	wait.Pattern += "?wait=1s"
+	operations := map[string]struct {
+		op    door.Declaration
+		body  any
+		alive bool // there is a sign-in to begin with
+	}{
+		"login":                 {signin.Login.Declare(), signin.LoginRequest{}, false},
+		"extend":                {signin.Login.Declare(), signin.LoginRequest{Role: "view"}, true},
+		"replace":               {signin.Login.Declare(), signin.LoginRequest{Role: "edit"}, true},
+		"read":                  {signin.Read.Declare(), nil, true},
+		"kubeconfig":            {signin.GetKubeconfig.Declare(), nil, true},
+		"kubeconfig, with wait": {wait, nil, true},
+		"logout":                {signin.Logout.Declare(), signin.LogoutRequest{}, true},
+		"whoami":                {signin.GetWhoami.Declare(), nil, false},
+	}
+	troubles := map[string]func(context.Context) error{
+		"fails":     func(context.Context) error { return errors.New("etcdserver: leader changed") },
+		"conflicts": func(context.Context) error { return signin.ErrConflict },
+		"hangs":     func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) },
+	}
+	hit := map[string]int{}
+	for name, o := range operations {
+		for kind, trouble := range troubles {
+			for _, method := range []string{"Get", "Create", "Extend", "Delete", "Await", "Token"} {
+				if kind == "conflicts" && (method == "Get" || method == "Await" || method == "Token" || method == "Delete") {
+					continue // nobody says so: a conflict is about a write of what was read
+				}
+				t.Run(name+"/"+method+" "+kind, func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						who := guarded("alice@example.com", "n1", `{"role":"view","period":"8h","priority":1}`, `{"role":"edit","period":"1h"}`)
+						store := troubled{memory: newMemory()}
+						if o.alive {
+							owner := signin.OwnerOf(who)
+							s := signin.Signin{Name: owner.Name(), Owner: owner, Role: "view", Period: 8 * time.Hour, AskedAt: time.Now()}
+							if _, err := store.memory.Create(t.Context(), s); err != nil {
+								t.Fatal(err)
+							}
+						}
+						struck := false
+						store.call = func(ctx context.Context, m string) error {
+							if m != method {
+								return nil
+							}
+							struck = true
+							return trouble(ctx)
+						}
+						h, _, _ := front(store, func() (access.Caller, error) { return who, nil })
+						began := time.Now()
+						w := request(h, o.op, o.body)
+						var p problem.Error
+						_ = json.Unmarshal(w.Body.Bytes(), &p) // no problem: no code
+						if !struck {
+							if w.Code >= 300 {
+								t.Errorf("untroubled: %d %s", w.Code, w.Body)
+							}
+							return
+						}
+						hit[name]++
+						if took := time.Since(began); took > 25*time.Second {
+							t.Errorf("answered after %v", took)
+						}
+						// Waiting is no failure by itself: what can be said without it is said.
+						if w.Code < 300 && kind == "hangs" && method == "Await" {
+							return
+						}
+						switch {
+						case w.Code == http.StatusServiceUnavailable && (p.Code == problem.Unavailable || p.Code == problem.Ending), w.Code == http.StatusConflict && p.Code == problem.Conflict:
+							if w.Header().Get("Retry-After") == "" && w.Code == http.StatusServiceUnavailable {
+								t.Error("it does not say when to try again")
+							}
+						default:
+							t.Errorf("%d %s", w.Code, w.Body)
+						}
+					})
+				})
+			}
+		}
+	}
+	for name := range operations {
+		if hit[name] == 0 {
+			t.Errorf("no trouble reached %s", name)
+		}
+	}
+}
