@@ -1,0 +1,161 @@
+package gossip
+
+import "time"
+
+// A State is how sure we are that a member is there.
+//
+//	unknown -- heard of itself, or a second heartbeat --> alive
+//	alive <-- a higher heartbeat -- suspect -- silence --> dead
+//	dead  -- a higher heartbeat --> alive          any -- its own record says so --> left
+type State string
+
+// The states.
+const (
+	Alive   State = "alive"
+	Suspect State = "suspect"
+	Dead    State = "dead"
+	Gone    State = "left"
+	Unknown State = "unknown"
+)
+
+// States returns every state, the best one first.
+func States() []State { return []State{Alive, Suspect, Unknown, Dead, Gone} }
+
+// A detector says who is alive, from the heartbeats that we see: phi accrual,
+// each node for itself. Nobody is dead on another's word.
+type detector struct {
+	interval time.Duration
+	members  int // how many there are; digests of more than maxDigest are sampled
+}
+
+const (
+	maxSamples   = 1000
+	priorSamples = 5
+	longestGap   = 10 * time.Second // a longer one says nothing about the next
+	hearsayLife  = time.Minute
+)
+
+// limits returns the phi above which a member is suspect, and dead. Sampled
+// digests bring heartbeats less evenly.
+func (d detector) limits() (suspect, dead float64) {
+	if d.members > maxDigest {
+		return 8, 12
+	}
+	return 6, 10
+}
+
+// A pulse is what was heard of one member's heart. All times are ours.
+type pulse struct {
+	beat uint64
+	last time.Time // when it rose last, or when we began to listen
+	sum  time.Duration
+	n    int
+
+	base      uint64    // what later claims are measured against
+	baseAt    time.Time // zero: nothing was claimed yet
+	proven    bool      // heard of itself, or seen to rise
+	since     time.Time // when we began to listen
+	firstHand time.Time // when the node itself was heard last; zero: never
+	dead      bool
+}
+
+// listen starts a pulse for a new generation.
+func listen(now time.Time) pulse { return pulse{last: now, since: now} }
+
+// claim is a heartbeat that the node itself sent when firstHand, and hearsay
+// otherwise. It reports false for hearsay that cannot be, of which only the
+// part that can be counts: so nobody can push another's counter so far that the
+// true ones look old.
+func (d detector) claim(p *pulse, beat uint64, firstHand bool, now time.Time) (plausible bool) {
+	plausible = true
+	if firstHand {
+		moved := beat != p.beat
+		p.beat, p.base, p.baseAt, p.firstHand = beat, beat, now, now
+		if !p.dead || moved {
+			d.heard(p, moved, now)
+			p.proven = true
+		}
+		return true
+	}
+	if p.baseAt.IsZero() || !p.proven && beat < p.beat {
+		p.beat, p.base, p.baseAt = beat, beat, now
+		return true
+	}
+	if limit := p.base + uint64(1.5*float64(now.Sub(p.baseAt))/float64(d.interval)) + 10; beat > limit {
+		beat, plausible = limit, false
+	}
+	if beat > p.beat {
+		p.beat = beat
+		d.heard(p, true, now)
+		p.proven = true
+	}
+	return plausible
+}
+
+// heard takes note that the heart beats.
+func (d detector) heard(p *pulse, moved bool, now time.Time) {
+	if p.dead { // a fresh window
+		p.dead, p.sum, p.n = false, 0, 0
+		p.last = now
+		return
+	}
+	if !moved {
+		return
+	}
+	if gap := now.Sub(p.last); gap <= longestGap {
+		if p.n == maxSamples { // the oldest are averaged out; a ring would take 8 kB for each member
+			p.sum -= p.sum / maxSamples
+			p.n--
+		}
+		p.sum += gap
+		p.n++
+	}
+	p.last = now
+}
+
+// phi is how many times the usual gap the present one is.
+func (d detector) phi(p *pulse, now time.Time) float64 {
+	mean := (p.sum + priorSamples*d.interval) / time.Duration(p.n+priorSamples)
+	return float64(now.Sub(p.last)) / float64(max(mean, d.interval))
+}
+
+// state says how p's member is at now, and remembers a death.
+func (d detector) state(p *pulse, now time.Time) State {
+	suspect, dead := d.limits()
+	if !p.proven { // it has not beaten yet, so give it twice the time
+		dead *= 2
+	}
+	phi := d.phi(p, now)
+	switch {
+	case p.dead || phi > dead:
+		p.dead = true
+		return Dead
+	case !p.proven:
+		return Unknown
+	case phi > suspect, now.Sub(p.contact()) > d.hearsay():
+		return Suspect
+	}
+	return Alive
+}
+
+// contact is when the node itself was heard last, or could have been first.
+func (p *pulse) contact() time.Time {
+	if p.firstHand.After(p.since) {
+		return p.firstHand
+	}
+	return p.since
+}
+
+// hearsay is how long a member is alive on the word of others alone. It bounds
+// what a liar can do for a dead friend.
+func (d detector) hearsay() time.Duration {
+	return max(hearsayLife, 5*time.Duration(d.members)*d.interval)
+}
+
+// restart begins to listen anew, after a time in which we could not: silence in
+// it says nothing about others.
+func (p *pulse) restart(now time.Time) {
+	if !p.dead {
+		p.last = now
+	}
+}

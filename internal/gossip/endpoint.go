@@ -1,0 +1,164 @@
+package gossip
+
+import (
+	"fmt"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// Allowed lists addresses and names that records may announce though they are
+// private: networks, names, and suffixes as "*.corp.example".
+type Allowed struct {
+	Nets  []netip.Prefix
+	Names []string
+}
+
+// ParseAllowed reads gossip.allowEndpoints.
+func ParseAllowed(entries []string) (Allowed, error) {
+	var a Allowed
+	for _, e := range entries {
+		if p, err := netip.ParsePrefix(e); err == nil {
+			a.Nets = append(a.Nets, p.Masked())
+			continue
+		}
+		if addr, err := netip.ParseAddr(e); err == nil && addr.Zone() == "" {
+			a.Nets = append(a.Nets, netip.PrefixFrom(addr, addr.BitLen()))
+			continue
+		}
+		name := strings.ToLower(e)
+		if !isName(strings.TrimPrefix(name, "*.")) {
+			return a, fmt.Errorf("allowEndpoints: %q is not a network, a name or a suffix such as \"*.corp.example\"", e)
+		}
+		a.Names = append(a.Names, name)
+	}
+	return a, nil
+}
+
+func (a Allowed) addr(ip netip.Addr) bool {
+	for _, p := range a.Nets {
+		if p.Contains(ip) {
+			return true
+		}
+	}
+	return false
+}
+
+func (a Allowed) name(host string) bool {
+	for _, n := range a.Names {
+		if suffix, ok := strings.CutPrefix(n, "*"); ok && strings.HasSuffix(host, suffix) || n == host {
+			return true
+		}
+	}
+	return false
+}
+
+var (
+	cgnat    = netip.MustParsePrefix("100.64.0.0/10") // the tailnet's own
+	nat64    = netip.MustParsePrefix("64:ff9b::/96")
+	reserved = []netip.Prefix{
+		cgnat,
+		netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("192.0.0.0/24"), netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("240.0.0.0/4"),
+		netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("fec0::/10"),
+	}
+)
+
+// inside reports whether ip leads into somebody's own network: a client that
+// follows it would knock at its own house, or at another tailnet node.
+func inside(ip netip.Addr) bool {
+	ip = ip.Unmap()
+	if nat64.Contains(ip) {
+		b := ip.As16()
+		return inside(netip.AddrFrom4([4]byte(b[12:])))
+	}
+	for _, p := range reserved {
+		if p.Contains(ip) {
+			return true
+		}
+	}
+	return !ip.IsGlobalUnicast() || ip.IsPrivate() || ip.IsLoopback() || ip.IsLinkLocalUnicast()
+}
+
+// checkEndpoints says whether p, as our own netmap has it, may announce the
+// addresses of r (GO-07). Names are not resolved: what they resolve to may
+// change the moment after.
+func (a Allowed) checkEndpoints(r *Record, p Peer) error {
+	if r.Host != p.Name {
+		return fmt.Errorf("host %s is not the node's name", r.Host)
+	}
+	for _, ip := range r.IPs {
+		if !p.has(ip) {
+			return fmt.Errorf("address %s is not the node's", ip)
+		}
+	}
+	host, _, err := splitURL(r.URL, "https", "http")
+	if err != nil {
+		return fmt.Errorf("url: %w", err)
+	}
+	if ip, err := netip.ParseAddr(host); host != p.Name && (err != nil || !p.has(ip)) {
+		return fmt.Errorf("url: %s is not the node", host)
+	}
+	host, port, err := splitURL(r.APIEndpoint, "https")
+	if err != nil {
+		return fmt.Errorf("apiEndpoint: %w", err)
+	}
+	if port != r.APIPort {
+		return fmt.Errorf("apiEndpoint: its port is not %d", r.APIPort)
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		if !p.has(ip) && inside(ip) && !a.addr(ip.Unmap()) {
+			return fmt.Errorf("apiEndpoint: %s is a private address, and allowEndpoints does not list it", ip)
+		}
+		return nil
+	}
+	if host != p.Name && !a.name(host) {
+		return checkName(host, p)
+	}
+	return nil
+}
+
+func checkName(host string, p Peer) error {
+	_, tailnet, _ := strings.Cut(p.Name, ".")
+	last := host[strings.LastIndexByte(host, '.')+1:]
+	_, number := strconv.ParseUint(last, 0, 64) // resolvers read 127.1 and 0x7f.1 as addresses
+	switch {
+	case !strings.Contains(host, "."), last == "localhost", last == "local", last == "internal":
+		return fmt.Errorf("apiEndpoint: %s is a name of somebody's own network, and allowEndpoints does not list it", host)
+	case number == nil:
+		return fmt.Errorf("apiEndpoint: %s is neither a name nor an address", host)
+	case tailnet != "" && (host == tailnet || strings.HasSuffix(host, "."+tailnet)):
+		return fmt.Errorf("apiEndpoint: %s is another node of the tailnet", host)
+	}
+	return nil
+}
+
+// splitURL returns the host, in lower case, and the port of a URL that has
+// nothing else.
+func splitURL(text string, schemes ...string) (host string, port uint16, err error) {
+	u, err := url.Parse(text)
+	if err != nil || len(text) > 512 {
+		return "", 0, fmt.Errorf("it is not a URL")
+	}
+	ports := map[string]uint16{"https": 443, "http": 80}
+	known := false
+	for _, s := range schemes {
+		known = known || u.Scheme == s
+	}
+	if !known || u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || u.Opaque != "" || u.Path != "" && u.Path != "/" || strings.HasSuffix(text, "#") {
+		return "", 0, fmt.Errorf("it is more or less than scheme, host and port")
+	}
+	host = strings.ToLower(u.Hostname())
+	if _, err := netip.ParseAddr(host); err != nil && !isName(host) || strings.Contains(host, "%") {
+		return "", 0, fmt.Errorf("its host is neither a name nor an address")
+	}
+	port = ports[u.Scheme]
+	if p := u.Port(); p != "" || strings.HasSuffix(u.Host, ":") {
+		n, err := strconv.ParseUint(p, 10, 16)
+		if err != nil || n == 0 {
+			return "", 0, fmt.Errorf("its port is malformed")
+		}
+		port = uint16(n)
+	}
+	return host, port, nil
+}

@@ -1,0 +1,306 @@
+package gossip
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// An engine is one node's gossip without its network: what it believes, whom it
+// asks and what it answers. It has no goroutine, clock or lock of its own; a
+// Node and the simulator drive the same one.
+type engine struct {
+	set    Settings
+	self   string
+	sign   func([]byte) []byte
+	open   func(Signed) (*Record, error)
+	rng    *rand.Rand
+	netmap *Netmap
+
+	own       *Record
+	heartbeat uint64
+	floor     uint64 // the greatest generation of ours ever seen
+	unsaved   bool   // memory has changed
+
+	view    *View
+	members map[string]*member
+	list    []*member // the same, in an order of no meaning
+	peers   map[string]*peer
+	mark    uint64 // of the digest at hand
+	learned uint64
+
+	ticked    time.Time // the last round
+	succeeded time.Time // the last exchange, in either direction
+	isolated  bool
+	dials     float64 // how many unverified members may be asked now
+
+	events []Event
+	stats  Stats
+}
+
+// A member is another node that has a record.
+type member struct {
+	*Entry
+	pulse
+	learned  uint64 // when, among all records: deltas are filled oldest-known-first
+	state    State
+	verified bool
+	died     time.Time
+	mark     uint64 // of the digest that lists it
+	at       int    // in engine.list
+}
+
+// Times of a node.
+const (
+	late          = time.Second     // a round that is this late was held up by something that says nothing about others
+	lonely        = 5 * time.Second // without any exchange
+	dialsPerSec   = 5               // to members that are not verified
+	leaveTargets  = 3
+	deadlineFloor = 2 * time.Second
+)
+
+func newEngine(set Settings, rules Rules, m Memory, sign func([]byte) []byte, rng *rand.Rand, now time.Time) *engine {
+	return &engine{set: set, self: rules.Self, sign: sign, open: Open, rng: rng, floor: m.Generation, view: NewView(rules, m),
+		members: map[string]*member{}, peers: map[string]*peer{}, ticked: now, succeeded: now, stats: newStats()}
+}
+
+// deadline is how long one exchange may take.
+func (e *engine) deadline() time.Duration { return max(deadlineFloor, 4*e.set.Interval) }
+
+func (e *engine) detector() detector {
+	return detector{interval: e.set.Interval, members: len(e.list) + 1}
+}
+
+// announce makes f what this node says of itself from now on.
+func (e *engine) announce(f Facts, s Status, now time.Time) error {
+	o := Order{Generation: generationAt(now, e.floor), Version: 1}
+	if e.own != nil {
+		o = Order{e.own.Generation, e.own.Version + 1}
+	}
+	return e.seal(f, s, o)
+}
+
+func (e *engine) seal(f Facts, s Status, o Order) error {
+	if f.Node != e.self {
+		return fmt.Errorf("record: it is of the node %q, and we are %q", f.Node, e.self)
+	}
+	r, err := Seal(f, o, s, e.sign)
+	if err != nil {
+		return err
+	}
+	if o.Generation > e.floor {
+		e.floor, e.unsaved = o.Generation, true
+	}
+	e.own = r
+	return nil
+}
+
+// rise answers a record of ours that we did not write, such as one of before a
+// restart whose memory is lost: ours gets a later generation.
+func (e *engine) rise(r *Record) {
+	if e.own == nil || r.Order.Compare(e.own.Order) < 0 || r.Signed.equal(e.own.Signed) {
+		return
+	}
+	if r.Generation >= maxGeneration {
+		e.stats.Rejected[Old]++ // nothing is greater
+		return
+	}
+	if err := e.seal(e.own.Facts, e.own.Status, Order{r.Generation + 1, 1}); err != nil {
+		e.tell(Event{Kind: EventConflict, Node: e.self, Cluster: e.own.ClusterID, Detail: err.Error()})
+		return
+	}
+	e.heartbeat = 0
+	e.tell(Event{Kind: EventRaised, Node: e.self, Cluster: e.own.ClusterID, Detail: "there was a later record of ours than we wrote"})
+}
+
+// receive merges the records of a message.
+func (e *engine) receive(from string, sealed []Signed, now time.Time) {
+	if len(sealed) == 0 {
+		return
+	}
+	d := Delivery{From: from, Netmap: e.netmap}
+	for _, s := range sealed {
+		r, err := e.open(s)
+		if err == nil {
+			d.Records = append(d.Records, r)
+			continue
+		}
+		if errors.Is(err, errSignature) { // no honest peer relays this: it would not have kept it
+			e.reject(from, Signature, now)
+			e.garbage(from, now)
+		} else { // perhaps of a newer version with wider limits
+			e.reject(from, Malformed, now)
+		}
+	}
+	var changes []Change
+	e.view, changes = Merge(e.view, d, now)
+	moved := false
+	for _, c := range changes {
+		switch {
+		case c.Own:
+			e.rise(c.Record)
+		case c.Entry == nil:
+			e.reject(from, c.Reason, now)
+		default:
+			e.enter(c, from, now)
+			moved = moved || c.Rekey
+		}
+	}
+	if moved { // what the old key vouched for is not verified any more
+		for _, m := range e.list {
+			m.verified = e.view.Verified(m.Entry)
+		}
+	}
+}
+
+// enter takes a changed entry in.
+func (e *engine) enter(c Change, from string, now time.Time) {
+	id := c.Record.Node
+	m := e.members[id]
+	fresh := m == nil || m.Generation != c.Entry.Generation
+	if m == nil {
+		m = &member{state: Unknown, at: len(e.list)}
+		e.members[id] = m
+		e.list = append(e.list, m)
+		e.tell(Event{Kind: EventJoin, Node: id, Cluster: c.Entry.ClusterID})
+	}
+	if fresh {
+		heard := m.firstHand
+		m.pulse = listen(now)
+		m.firstHand = heard
+		m.state = Unknown
+	}
+	if c.Was == nil || c.Was.Order != c.Entry.Order {
+		e.learned++
+		m.learned = e.learned
+	}
+	m.Entry = c.Entry
+	m.verified = e.view.Verified(c.Entry)
+	if c.Entry.Status == Left && m.state != Gone {
+		m.state, m.died = Gone, now
+		e.tell(Event{Kind: EventLeave, Node: id, Cluster: c.Entry.ClusterID})
+	}
+	if c.Pinned || c.Rekey {
+		e.unsaved = true
+		kind := EventPin
+		if c.Rekey {
+			kind = EventRekey
+		}
+		e.tell(Event{Kind: kind, Node: id, Cluster: c.Entry.ClusterID, Detail: c.Entry.Key.String()})
+	}
+	if c.Entry.Conflict && (c.Was == nil || !c.Was.Conflict) {
+		e.reject(from, c.Reason, now)
+		e.tell(Event{Kind: EventConflict, Node: id, Cluster: c.Entry.ClusterID, Detail: c.Detail})
+	}
+}
+
+// hear takes in the numbers of a message, and returns the members that the
+// sender should send records of.
+func (e *engine) hear(from string, c Claim, now time.Time) {
+	m := e.members[c.Node]
+	if m == nil || c.Generation != m.Generation || m.Status == Left {
+		return
+	}
+	d := e.detector()
+	if !d.claim(&m.pulse, c.Heartbeat, c.Node == from, now) {
+		e.reject(from, Heartbeat, now)
+	}
+	if m.proven && !m.dead && (m.state == Unknown || m.state == Dead) && !e.isolated {
+		m.state = Alive
+	}
+}
+
+// contact takes note that an exchange with a peer has succeeded.
+func (e *engine) contact(from string, now time.Time) {
+	if e.quiet(now) { // nothing was heard of anybody, and that was not theirs
+		for _, m := range e.list {
+			m.restart(now)
+			m.proven = m.proven && (m.dead || !e.isolated)
+		}
+	}
+	e.succeeded, e.isolated = now, false
+	if m := e.members[from]; m != nil {
+		m.firstHand = now
+	}
+}
+
+// quiet reports whether nothing has come from anybody for so long that we doubt
+// ourselves first. With one other member there is nobody else to doubt.
+func (e *engine) quiet(now time.Time) bool {
+	return len(e.list) >= 2 && now.Sub(e.succeeded) > max(time.Second, 4*e.set.Interval)
+}
+
+// review looks at everybody once a round.
+func (e *engine) review(now time.Time) {
+	if e.ticked.Add(e.set.Interval + e.set.Interval/10 + late).Before(now) {
+		for _, m := range e.list { // we slept: silence in that time was ours
+			m.restart(now)
+		}
+		e.succeeded = now
+		e.stats.Late++
+	}
+	e.ticked = now
+	if !e.isolated && len(e.list) >= 2 && now.Sub(e.succeeded) > lonely {
+		e.isolated = true
+	}
+	d, quiet := e.detector(), e.quiet(now)
+	var forget []string
+	for _, m := range e.list {
+		switch was := m.state; {
+		case m.Status == Left:
+		case e.isolated:
+			if !m.dead {
+				m.state = Unknown
+				m.last = now // silence says nothing
+			}
+		case quiet: // as it was
+		default:
+			m.state = d.state(&m.pulse, now)
+			if m.state == Dead && was != Dead {
+				m.died = now
+				e.tell(Event{Kind: EventDeath, Node: m.Node, Cluster: m.ClusterID})
+			}
+		}
+		if m.gone() && now.Sub(m.died) > e.set.ForgetAfter {
+			forget = append(forget, m.Node)
+		}
+	}
+	if len(forget) > 0 || e.heartbeat%128 == 0 {
+		e.view = Forget(e.view, forget, now)
+		for _, id := range forget {
+			e.drop(id)
+		}
+		e.sweep(now)
+	}
+}
+
+func (m *member) gone() bool { return m.state == Dead || m.state == Gone }
+
+func (e *engine) drop(id string) {
+	m := e.members[id]
+	last := e.list[len(e.list)-1]
+	e.list[m.at], last.at = last, m.at
+	e.list = e.list[:len(e.list)-1]
+	delete(e.members, id)
+}
+
+// listed reports whether m is in digests: who is long dead is not, so that all
+// forget it at about one time.
+func (e *engine) listed(m *member, now time.Time) bool {
+	return !m.gone() || now.Sub(m.died) <= e.set.ForgetAfter/2
+}
+
+func (e *engine) tell(ev Event) { e.events = append(e.events, ev) }
+
+func (e *engine) reject(from string, why Reason, now time.Time) {
+	e.stats.Rejected[why]++
+	e.peer(from, now).refused++
+}
+
+// errOther is what a member of another gossip network is told.
+func errOther(network string) error {
+	return problem.New(problem.BadRequest, "This server is in the gossip network "+network+", and the message is of another one.", "Set gossip.network to the same name on both.")
+}

@@ -1,0 +1,345 @@
+package gossip
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/door"
+)
+
+// Facts are what an access server says about itself.
+type Facts struct {
+	ClusterID   string
+	ClusterName string // DNS-1123
+	Node        string // stable node id
+	Host        string // name in the tailnet, without the final dot
+	IPs         []netip.Addr
+	Port        uint16 // of gossip
+	URL         string // base of the sign-in API
+	APIEndpoint string // URL of the Kubernetes API
+	APIPort     uint16
+	CAHash      string // "sha256:" and hex
+	Labels      map[string]string
+	Key         door.PublicKey
+	Software    string // version
+
+	// PrevKey and PrevSig say that the cluster's key was PrevKey: by that key, a
+	// signature over Rekeying.
+	PrevKey door.PublicKey
+	PrevSig []byte
+}
+
+// A Status is what a server says of its own coming and going.
+type Status string
+
+// The statuses. One that is neither is of a newer version, and is up.
+const (
+	Up   Status = "up"
+	Left Status = "left"
+)
+
+// A Record is what a member says about itself: facts, numbered and signed by
+// the cluster's key. It is immutable.
+type Record struct {
+	Facts
+	Order
+	Status Status
+	Signed Signed // as sent
+}
+
+// A Signed is a record on the wire. The payload is kept and relayed byte for
+// byte, so no two builds need to agree on a canonical form, and fields that
+// only newer versions know survive.
+type Signed struct{ Payload, Signature []byte }
+
+func (s Signed) equal(t Signed) bool {
+	return bytes.Equal(s.Payload, t.Payload) && bytes.Equal(s.Signature, t.Signature)
+}
+
+const (
+	recordForm = "tailplane-record-v1\x00"
+	rekeyForm  = "tailplane-rekey-v1\x00"
+)
+
+// Signing is what the cluster's key signs for a payload.
+func signing(payload []byte) []byte { return append([]byte(recordForm), payload...) }
+
+// Rekeying is what the old key of a cluster signs to hand over to the new one.
+func Rekeying(cluster string, key door.PublicKey) []byte {
+	return []byte(rekeyForm + cluster + key.String())
+}
+
+// Limits of a record.
+const (
+	maxPayload   = 4 << 10
+	maxLabels    = 32
+	maxAddresses = 8
+)
+
+var (
+	clusterID = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?$`)
+	caHash    = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+	software  = regexp.MustCompile(`^[A-Za-z0-9.+_-]{0,64}$`)
+	labelName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
+	label     = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+)
+
+func isLabel(s string) bool { return label.MatchString(s) }
+
+// isName reports whether s is a DNS-1123 subdomain.
+func isName(s string) bool {
+	if s == "" || len(s) > 253 {
+		return false
+	}
+	for part := range strings.SplitSeq(s, ".") {
+		if !isLabel(part) {
+			return false
+		}
+	}
+	return true
+}
+
+// isNode reports whether s can be a stable node id.
+func isNode[T string | []byte](s T) bool {
+	for i := range len(s) {
+		switch b := s[i]; {
+		case b >= 'a' && b <= 'z', b >= 'A' && b <= 'Z', b >= '0' && b <= '9', b == '-', b == '_':
+		default:
+			return false
+		}
+	}
+	return len(s) > 0 && len(s) <= 64
+}
+
+func isLabelKey(s string) bool {
+	prefix, name, ok := strings.Cut(s, "/")
+	if !ok {
+		prefix, name = "", s
+	}
+	return labelName.MatchString(name) && (!ok || isName(prefix))
+}
+
+type wireCluster struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+}
+
+type wireRecord struct {
+	V           int               `json:"v"`
+	Cluster     wireCluster       `json:"cluster"`
+	Node        string            `json:"node"`
+	Host        string            `json:"host"`
+	IPs         []netip.Addr      `json:"ips"`
+	Port        uint16            `json:"port"`
+	URL         string            `json:"url"`
+	APIEndpoint string            `json:"apiEndpoint"`
+	APIPort     uint16            `json:"apiPort"`
+	CAHash      string            `json:"caHash,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Status      Status            `json:"status"`
+	Generation  uint64            `json:"generation"`
+	Version     uint64            `json:"version"`
+	Key         string            `json:"key"`
+	Software    string            `json:"software,omitempty"`
+	PrevKey     string            `json:"prevKey,omitempty"`
+	PrevSig     []byte            `json:"prevSig,omitempty"`
+}
+
+// Seal numbers and signs facts. It refuses what the other servers would refuse.
+func Seal(f Facts, o Order, s Status, sign func([]byte) []byte) (*Record, error) {
+	payload, err := json.Marshal(wireRecord{1, wireCluster{f.ClusterID, f.ClusterName}, f.Node, f.Host, f.IPs, f.Port, f.URL, f.APIEndpoint, f.APIPort,
+		f.CAHash, f.Labels, s, o.Generation, o.Version, f.Key.String(), f.Software, f.PrevKey.String(), f.PrevSig})
+	if err != nil {
+		return nil, fmt.Errorf("record: %w", err)
+	}
+	return Open(Signed{payload, sign(signing(payload))})
+}
+
+// errSignature is what is wrong with a record that its key did not sign.
+var errSignature = errors.New("the signature does not fit")
+
+// Open reads a record and checks its signature by the key that it names. Whose
+// key that is, Merge asks.
+func Open(s Signed) (*Record, error) {
+	if len(s.Payload) > maxPayload {
+		return nil, fmt.Errorf("record: it has more than %d bytes", maxPayload)
+	}
+	r := &Record{Signed: s}
+	c := &cursor{b: s.Payload}
+	if err := r.read(c); err != nil {
+		return nil, fmt.Errorf("record: %w", err)
+	}
+	if err := r.check(); err != nil {
+		return nil, fmt.Errorf("record: %w", err)
+	}
+	if !ed25519.Verify(r.Key[:], signing(s.Payload), s.Signature) {
+		return nil, fmt.Errorf("record: %w", errSignature)
+	}
+	return r, nil
+}
+
+func (r *Record) read(c *cursor) error {
+	var v uint64
+	err := c.object(func(name string) (err error) {
+		switch name {
+		case "v":
+			v, err = c.count(maxVersion)
+		case "cluster":
+			err = c.object(func(name string) (err error) {
+				switch name {
+				case "id":
+					r.ClusterID, err = c.text()
+				case "name":
+					r.ClusterName, err = c.text()
+				default:
+					err = c.skip()
+				}
+				return err
+			})
+		case "node":
+			r.Node, err = c.text()
+		case "host":
+			r.Host, err = c.text()
+		case "ips":
+			err = c.array(func() error {
+				text, err := c.text()
+				if err != nil {
+					return err
+				}
+				addr, err := netip.ParseAddr(text)
+				if err != nil || addr.Zone() != "" || addr.Is4In6() || len(r.IPs) == maxAddresses {
+					return fmt.Errorf("ips: no more than %d addresses", maxAddresses)
+				}
+				r.IPs = append(r.IPs, addr)
+				return nil
+			})
+		case "port":
+			r.Port, err = c.port()
+		case "url":
+			r.URL, err = c.text()
+		case "apiEndpoint":
+			r.APIEndpoint, err = c.text()
+		case "apiPort":
+			r.APIPort, err = c.port()
+		case "caHash":
+			r.CAHash, err = c.text()
+		case "labels":
+			err = c.object(func(name string) error {
+				value, err := c.text()
+				if err != nil {
+					return err
+				}
+				if !isLabelKey(name) || value != "" && !labelName.MatchString(value) || len(r.Labels) == maxLabels {
+					return fmt.Errorf("labels: no more than %d Kubernetes labels", maxLabels)
+				}
+				if r.Labels == nil {
+					r.Labels = map[string]string{}
+				}
+				r.Labels[name] = value
+				return nil
+			})
+		case "status":
+			var text string
+			text, err = c.text()
+			r.Status = Status(text)
+		case "generation":
+			r.Generation, err = c.count(maxGeneration)
+		case "version":
+			r.Version, err = c.count(maxVersion)
+		case "key":
+			r.Key, err = c.key()
+		case "software":
+			r.Software, err = c.text()
+		case "prevKey":
+			r.PrevKey, err = c.key()
+		case "prevSig":
+			r.PrevSig, err = c.bytes()
+		default:
+			err = c.skip()
+		}
+		if err != nil {
+			return fmt.Errorf("%.40q: %w", name, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if v != 1 {
+		return fmt.Errorf("its form is %d, and we read 1", v)
+	}
+	return c.end()
+}
+
+func (c *cursor) port() (uint16, error) {
+	n, err := c.count(1<<16 - 1)
+	if err == nil && n == 0 {
+		err = errors.New("it is 0")
+	}
+	return uint16(n), err
+}
+
+func (c *cursor) key() (door.PublicKey, error) {
+	text, err := c.text()
+	if err != nil {
+		return door.PublicKey{}, err
+	}
+	return door.ParsePublicKey(text)
+}
+
+func (c *cursor) bytes() ([]byte, error) {
+	raw, plain, err := c.raw()
+	if err != nil || !plain {
+		return nil, errSyntax
+	}
+	out := make([]byte, base64.StdEncoding.DecodedLen(len(raw)))
+	n, err := base64.StdEncoding.Strict().Decode(out, raw)
+	if err != nil {
+		return nil, errors.New("it is not base64")
+	}
+	return out[:n], nil
+}
+
+// check is what a record must be whoever announces it. Text that people get to
+// see is of an alphabet that cannot hurt a terminal, a page or a shell.
+func (r *Record) check() error {
+	switch {
+	case !clusterID.MatchString(r.ClusterID):
+		return errors.New("cluster.id is malformed")
+	case !isName(r.ClusterName):
+		return errors.New("cluster.name is not a DNS-1123 name")
+	case !isNode(r.Node):
+		return errors.New("node is not a node id")
+	case !isName(r.Host):
+		return errors.New("host is not a DNS-1123 name")
+	case len(r.IPs) == 0:
+		return errors.New("ips is missing")
+	case r.Port == 0, r.APIPort == 0:
+		return errors.New("a port is missing")
+	case r.CAHash != "" && !caHash.MatchString(r.CAHash):
+		return errors.New("caHash is malformed")
+	case !isLabel(string(r.Status)):
+		return errors.New("status is malformed")
+	case r.Generation == 0, r.Version == 0:
+		return errors.New("generation or version is missing")
+	case r.Key.IsZero():
+		return errors.New("key is missing")
+	case !software.MatchString(r.Software):
+		return errors.New("software is malformed")
+	}
+	return nil
+}
+
+// Generation returns the generation of a server that starts now and has been at
+// most at last: later than that, whatever its clock says.
+func generationAt(now time.Time, last uint64) uint64 {
+	return min(max(uint64(max(now.Unix(), 1)), last+1), maxGeneration)
+}

@@ -1,0 +1,359 @@
+package gossip
+
+import (
+	"slices"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// A call is a request to be sent to a peer.
+type call struct {
+	to   Peer
+	body []byte
+}
+
+// tick begins a round: it returns whom to ask what.
+func (e *engine) tick(netmap *Netmap, now time.Time) []call {
+	e.netmap = netmap
+	elapsed := now.Sub(e.ticked)
+	e.heartbeat++
+	e.review(now)
+	if e.own == nil {
+		return nil
+	}
+	e.dials = min(e.dials+dialsPerSec*elapsed.Seconds(), dialsPerSec)
+	var calls []call
+	for _, p := range e.pick(now) {
+		calls = append(calls, call{p, e.request(p.ID, now)})
+	}
+	e.stats.Rounds++
+	return calls
+}
+
+// pick chooses whom to ask in this round.
+func (e *engine) pick(now time.Time) []Peer {
+	var picked []Peer
+	pick := func(id string) bool {
+		p, ok := e.netmap.Find(id)
+		if !ok || id == e.self || !e.peer(id, now).free(now) {
+			return false
+		}
+		e.peers[id].busy = true
+		picked = append(picked, p)
+		return true
+	}
+	var oldest *member
+	var live, dead, suspect, doubtful []*member
+	for _, m := range e.list {
+		if m.gone() {
+			if m.state == Dead {
+				dead = append(dead, m)
+			}
+			continue
+		}
+		live = append(live, m)
+		if p := e.peers[m.Node]; p != nil && !p.free(now) {
+			continue
+		}
+		if oldest == nil || m.firstHand.Before(oldest.firstHand) {
+			oldest = m
+		}
+		if m.state == Suspect {
+			suspect = append(suspect, m)
+		}
+		if !m.verified && !m.FirstHand {
+			doubtful = append(doubtful, m)
+		}
+	}
+	if oldest != nil {
+		pick(oldest.Node)
+	}
+	if len(suspect) > 0 { // before it is called dead it is asked itself
+		pick(suspect[e.rng.IntN(len(suspect))].Node)
+	}
+	for tries := 0; len(picked) < e.set.Fanout && len(picked) < len(live) && tries < 4*e.set.Fanout; tries++ {
+		pick(live[e.rng.IntN(len(live))].Node)
+	}
+	// Who is dead, or of our tailnet and unheard of, is tried now and then: so
+	// partitions of any length heal.
+	strangers := max(e.netmap.Len()-len(e.list)-1, 0)
+	if lost := len(dead) + strangers; e.rng.Float64()*float64(len(live)+1) < float64(lost) {
+		if e.rng.IntN(lost) < len(dead) {
+			pick(dead[e.rng.IntN(len(dead))].Node)
+		} else {
+			e.pickStranger(pick)
+		}
+	}
+	for tries := 0; len(live) < e.set.Fanout && len(picked) < e.set.Fanout && tries < e.set.Fanout; tries++ {
+		e.pickStranger(pick)
+	}
+	for len(doubtful) > 0 && e.dials >= 1 {
+		i := e.rng.IntN(len(doubtful))
+		if pick(doubtful[i].Node) {
+			e.dials--
+		}
+		doubtful = slices.Delete(doubtful, i, i+1)
+	}
+	return picked
+}
+
+// pickStranger picks a node that has no record here, seeds first.
+func (e *engine) pickStranger(pick func(string) bool) {
+	for _, name := range e.set.Seeds {
+		for _, p := range e.netmap.peers {
+			if p.Name == name && e.members[p.ID] == nil && pick(p.ID) {
+				return
+			}
+		}
+	}
+	for range 16 {
+		if e.netmap.Len() == 0 {
+			return
+		}
+		p := e.netmap.peers[e.rng.IntN(e.netmap.Len())]
+		if e.members[p.ID] == nil && pick(p.ID) {
+			return
+		}
+	}
+}
+
+// claimOf is what we say of m to a peer. Of the peer itself, while its record
+// did not come from it, we say that we have none: so it sends it, and is verified.
+func (m *member) claimTo(to string) Claim {
+	if m.Node == to && !m.FirstHand {
+		return Claim{Node: m.Node}
+	}
+	return Claim{m.Node, m.Order, m.beat}
+}
+
+func (e *engine) claimOwn() Claim { return Claim{e.self, e.own.Order, e.heartbeat} }
+
+// request is the first part of an exchange: our own entry, and the others or a
+// random sample of them.
+func (e *engine) request(to string, now time.Time) []byte {
+	digest := make([]Claim, 1, min(len(e.list)+2, maxDigest))
+	digest[0] = e.claimOwn()
+	if m := e.members[to]; m != nil && !m.FirstHand {
+		digest = append(digest, m.claimTo(to))
+	}
+	for i := range e.list { // a shuffle, as far as it is needed
+		if len(digest) == maxDigest {
+			break
+		}
+		j := i + e.rng.IntN(len(e.list)-i)
+		a, b := e.list[i], e.list[j]
+		e.list[i], e.list[j], a.at, b.at = b, a, j, i
+		if e.listed(b, now) && (b.Node != to || b.FirstHand) {
+			digest = append(digest, b.claimTo(to))
+		}
+	}
+	if len(digest) < maxDigest {
+		for node, r := range e.view.refused.all() { // so that it is not sent again
+			if len(digest) < maxDigest && e.members[node] == nil && node != to {
+				digest = append(digest, Claim{Node: node, Order: r.Order})
+			}
+		}
+	}
+	return e.send(message{Digest: digest}, kindDigest)
+}
+
+// answer takes a request and returns what to answer. The caller is who WhoIs
+// says; the error is a problem.
+func (e *engine) answer(from string, body []byte, now time.Time) ([]byte, error) {
+	p := e.peer(from, now)
+	if wait := p.admit(now); wait > 0 || e.own == nil {
+		e.reject(from, Rate, now)
+		return nil, problem.New(problem.RateLimited, "That is too many requests.", "Wait.").After(max(wait, time.Second))
+	}
+	m, err := e.read(from, body, now)
+	if err != nil {
+		return nil, err
+	}
+	if from == e.self {
+		return nil, problem.New(problem.BadRequest, "This server does not gossip with itself.", "Ask another member.")
+	}
+	if !m.digest && len(m.Records) == 0 {
+		e.reject(from, Malformed, now)
+		e.garbage(from, now)
+		return nil, problem.New(problem.BadRequest, "The message has neither a digest nor records.", "The fields are listed in the API reference.")
+	}
+	p.good()
+	e.contact(from, now)
+	e.receive(from, m.Records, now)
+	if !m.digest {
+		e.contact(from, now) // the record may have made it a member
+		return e.send(message{}, kindEmpty), nil
+	}
+	return e.respond(from, m.Digest, now), nil
+}
+
+// respond is the second part of an exchange: what we know better or want, and
+// the records that the asker lacks.
+func (e *engine) respond(from string, digest []Claim, now time.Time) []byte {
+	e.mark++
+	reply := []Claim{e.claimOwn()}
+	var lacks []*member
+	ownLacks := true
+	for _, c := range digest {
+		if c.Node == e.self {
+			ownLacks = c.Order.Compare(e.own.Order) < 0
+			continue
+		}
+		m := e.members[c.Node]
+		if m == nil {
+			if e.wants(c) {
+				reply = append(reply, Claim{Node: c.Node})
+			}
+			continue
+		}
+		m.mark = e.mark
+		e.hear(from, c, now)
+		ours := m.claimTo(from)
+		switch order := ours.Order.Compare(c.Order); {
+		case order > 0:
+			lacks = append(lacks, m)
+			reply = append(reply, ours)
+		case order < 0, m.beat > c.Heartbeat && c.Node != from:
+			reply = append(reply, ours)
+		}
+	}
+	if len(digest) < maxDigest { // it listed all that it has
+		for _, m := range e.list {
+			if m.mark == e.mark || m.Node == from || !e.listed(m, now) {
+				continue
+			}
+			lacks = append(lacks, m)
+			if len(reply) < maxDigest {
+				reply = append(reply, m.claimTo(from))
+			}
+		}
+	} else if len(reply) > maxDigest {
+		reply = reply[:maxDigest]
+	}
+	kind := kindDigest
+	out := message{Digest: reply}
+	if out.Records = e.delta(out, lacks, ownLacks); len(out.Records) > 0 {
+		kind = kindDelta
+	}
+	return e.send(out, kind)
+}
+
+// wants reports whether a claim about somebody unknown is worth a record.
+func (e *engine) wants(c Claim) bool {
+	if c.Generation == 0 || len(e.list) >= e.set.MaxMembers {
+		return false
+	}
+	if _, ok := e.netmap.Find(c.Node); !ok {
+		return false
+	}
+	if t, ok := e.view.tombs.get(c.Node); ok && c.Generation <= t.Generation {
+		return false
+	}
+	r, refused := e.view.refused.get(c.Node)
+	return !refused || r.Order.Compare(c.Order) < 0
+}
+
+// delta returns the records of own and of members that fit into m, those that
+// we have known longest first: the rest follows in later rounds.
+func (e *engine) delta(m message, members []*member, own bool) []Signed {
+	room := e.set.MaxMessageBytes - 48*len(m.Digest) - 64
+	var out []Signed
+	add := func(s Signed) bool {
+		if size := sealedSize(s); size <= room {
+			room -= size
+			out = append(out, s)
+		}
+		return room > 0
+	}
+	if own {
+		add(e.own.Signed)
+	}
+	slices.SortFunc(members, func(a, b *member) int { return int(int64(a.learned) - int64(b.learned)) })
+	for _, m := range members {
+		if !m.Conflict && !add(m.Signed) { // what is in conflict, each asks of the node itself
+			break
+		}
+	}
+	return out
+}
+
+// accept takes the answer to a request. What it returns, if anything, is the
+// third part of the exchange: the records that the peer lacks.
+func (e *engine) accept(from string, body []byte, now time.Time) []byte {
+	p := e.peer(from, now)
+	m, err := e.read(from, body, now)
+	if err != nil {
+		e.fail(from, now)
+		return nil
+	}
+	p.good()
+	e.contact(from, now)
+	e.receive(from, m.Records, now)
+	e.contact(from, now)
+	var lacks []*member
+	own := false
+	for _, c := range m.Digest {
+		if c.Node == e.self {
+			own = c.Order.Compare(e.own.Order) < 0
+			continue
+		}
+		if m := e.members[c.Node]; m != nil {
+			e.hear(from, c, now)
+			if m.Node != from && m.Order.Compare(c.Order) > 0 {
+				lacks = append(lacks, m)
+			}
+		}
+	}
+	out := message{}
+	if out.Records = e.delta(out, lacks, own); len(out.Records) == 0 {
+		p.busy = false
+		return nil
+	}
+	return e.send(out, kindDelta)
+}
+
+// done ends an exchange that went well; fail one that did not.
+func (e *engine) done(to string, now time.Time) { e.peer(to, now).busy = false }
+
+func (e *engine) fail(to string, now time.Time) {
+	e.stats.Failed++
+	p := e.peer(to, now)
+	p.busy = false
+	if e.members[to] == nil { // a node with our tag need not be a server
+		p.retry = p.retreat(now, time.Minute)
+	}
+}
+
+// read decodes a message, and holds it against its sender if it is garbage.
+func (e *engine) read(from string, body []byte, now time.Time) (message, error) {
+	e.stats.MessagesIn++
+	e.stats.BytesIn += uint64(len(body))
+	m, err := decode(body, e.set.Network, e.intern)
+	switch {
+	case err == errNetwork:
+		e.reject(from, Network, now)
+		return m, errOther(e.set.Network)
+	case err != nil:
+		e.reject(from, Malformed, now)
+		e.garbage(from, now)
+		return m, problem.New(problem.BadRequest, "The message is malformed: "+err.Error()+".", "We speak version 1 of the gossip protocol.")
+	}
+	return m, nil
+}
+
+func (e *engine) intern(b []byte) string {
+	if m, ok := e.members[string(b)]; ok {
+		return m.Node
+	}
+	return string(b)
+}
+
+// send encodes and counts a message.
+func (e *engine) send(m message, k kind) []byte {
+	m.Network = e.set.Network
+	b := m.encode()
+	e.stats.Messages[k]++
+	e.stats.BytesOut += uint64(len(b))
+	return b
+}

@@ -1,0 +1,189 @@
+package gossip
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// A cursor reads JSON as it comes from others: no name twice in an object, no
+// name in another case, no negative or broken numbers where a count belongs, a
+// bound on nesting. What it does not know it skips, since a peer may be newer.
+type cursor struct {
+	b    []byte
+	i    int
+	deep int // objects and lists around i
+}
+
+const maxNesting = 4
+
+var errSyntax = errors.New("it is not JSON")
+
+func (c *cursor) peek() byte {
+	for ; c.i < len(c.b); c.i++ {
+		switch c.b[c.i] {
+		case ' ', '\t', '\r', '\n':
+		default:
+			return c.b[c.i]
+		}
+	}
+	return 0
+}
+
+func (c *cursor) take(want byte) bool {
+	if c.peek() != want || c.i >= len(c.b) {
+		return false
+	}
+	c.i++
+	return true
+}
+
+// list reads what stands between open and shut, one item after the other.
+func (c *cursor) list(open, shut byte, item func() error) error {
+	if !c.take(open) {
+		return errSyntax
+	}
+	if c.deep++; c.deep > maxNesting {
+		return fmt.Errorf("it is nested deeper than %d", maxNesting)
+	}
+	defer func() { c.deep-- }()
+	if c.take(shut) {
+		return nil
+	}
+	for {
+		if err := item(); err != nil {
+			return err
+		}
+		if c.take(shut) {
+			return nil
+		}
+		if !c.take(',') {
+			return errSyntax
+		}
+	}
+}
+
+// object reads an object: field must read the value of the name that it is given.
+func (c *cursor) object(field func(name string) error) error {
+	var seen []string
+	var many map[string]bool // once a search through seen would be slow
+	return c.list('{', '}', func() error {
+		name, err := c.text()
+		if err != nil || !c.take(':') {
+			return errSyntax
+		}
+		twice := many[name]
+		for _, s := range seen {
+			twice = twice || s == name
+		}
+		if twice {
+			return fmt.Errorf("%.40q is given twice", name)
+		}
+		if seen = append(seen, name); len(seen) == 64 {
+			if many == nil {
+				many = map[string]bool{}
+			}
+			for _, s := range seen {
+				many[s] = true
+			}
+			seen = seen[:0]
+		}
+		return field(name)
+	})
+}
+
+func (c *cursor) array(item func() error) error { return c.list('[', ']', item) }
+
+// raw returns what stands between the quotes of a string, and whether that is
+// plain: ASCII without an escape.
+func (c *cursor) raw() (text []byte, plain bool, err error) {
+	if !c.take('"') {
+		return nil, false, errSyntax
+	}
+	start := c.i
+	plain = true
+	for ; c.i < len(c.b); c.i++ {
+		switch b := c.b[c.i]; {
+		case b == '"':
+			c.i++
+			return c.b[start : c.i-1], plain, nil
+		case b == '\\':
+			plain = false
+			c.i++
+		case b < ' ':
+			return nil, false, errSyntax
+		case b >= 0x80:
+			plain = false
+		}
+	}
+	return nil, false, errSyntax
+}
+
+func (c *cursor) text() (string, error) {
+	raw, plain, err := c.raw()
+	if err != nil || plain {
+		return string(raw), err
+	}
+	var s string
+	quoted := c.b[c.i-len(raw)-2 : c.i]
+	if err := json.Unmarshal(quoted, &s); err != nil {
+		return "", errSyntax
+	}
+	return s, nil
+}
+
+// count reads a whole number of at most limit.
+func (c *cursor) count(limit uint64) (uint64, error) {
+	c.peek()
+	start := c.i
+	var n uint64
+	for ; c.i < len(c.b) && c.b[c.i] >= '0' && c.b[c.i] <= '9'; c.i++ {
+		if n = n*10 + uint64(c.b[c.i]-'0'); n > limit {
+			return 0, fmt.Errorf("a number is larger than %d", limit)
+		}
+	}
+	digits := c.i - start
+	if digits == 0 || digits > 1 && c.b[start] == '0' {
+		return 0, errors.New("a number is not a count")
+	}
+	if c.i < len(c.b) {
+		switch c.b[c.i] {
+		case '.', 'e', 'E':
+			return 0, errors.New("a number is not a count")
+		}
+	}
+	return n, nil
+}
+
+// skip reads any value.
+func (c *cursor) skip() error {
+	switch c.peek() {
+	case '{':
+		return c.object(func(string) error { return c.skip() })
+	case '[':
+		return c.array(c.skip)
+	case '"':
+		_, err := c.text()
+		return err
+	}
+	start := c.i
+	for ; c.i < len(c.b); c.i++ {
+		switch c.b[c.i] {
+		case ' ', '\t', '\r', '\n', ',', ']', '}':
+			goto end
+		}
+	}
+end:
+	if c.i == start || !json.Valid(c.b[start:c.i]) {
+		return errSyntax
+	}
+	return nil
+}
+
+// end makes sure that nothing follows.
+func (c *cursor) end() error {
+	if c.peek(); c.i < len(c.b) {
+		return errors.New("something follows it")
+	}
+	return nil
+}

@@ -1,0 +1,175 @@
+package gossip
+
+import (
+	"time"
+
+	"github.com/tailplane/tailplane/internal/door"
+)
+
+// Rules are what a view decides by.
+type Rules struct {
+	Self       string // stable node id of ours
+	Key        door.PublicKey
+	Pins       []Pin
+	PinnedOnly bool
+	Allow      Allowed
+	MaxMembers int
+}
+
+// A View is what one node believes of the others: their records, whose key is
+// whose, who is forgotten. It is immutable; Merge returns the next one.
+type View struct {
+	rules   *Rules
+	entries table[*Entry]
+	// Trust on first use: the cluster of a node, and the key of a cluster, as the
+	// node itself said over a connection on which WhoIs named it.
+	nodes    table[string]
+	clusters table[door.PublicKey]
+	// Records that were refused but stand for a node that we know by nothing
+	// else, so that they are not asked for in every round.
+	refused table[Refusal]
+	tombs   table[Tombstone]
+}
+
+// An Entry is one member's record and how it came.
+type Entry struct {
+	*Record
+	// FirstHand: these bytes came from the node itself.
+	FirstHand bool
+	// Conflict: somebody else was here first, or there are two records of one order.
+	Conflict bool
+}
+
+// A Refusal is a record that a node announced and that does not count.
+type Refusal struct {
+	Node    string
+	Cluster string
+	Order
+	Reason Reason
+	Detail string // what is wrong, a phrase
+	At     time.Time
+}
+
+// A Tombstone keeps the records of a forgotten node from coming back.
+type Tombstone struct {
+	Generation uint64
+	At         time.Time
+}
+
+const (
+	maxTombstones = 4096
+	tombstoneLife = 7 * 24 * time.Hour
+	refusalLife   = time.Minute // then it is asked for once more: our netmap or settings may have changed
+	maxPins       = 8192
+)
+
+// NewView returns the view that knows nobody, with what was pinned before.
+func NewView(rules Rules, m Memory) *View {
+	v := &View{rules: &rules}
+	for id, key := range m.Clusters {
+		v.clusters = v.clusters.with(id, key)
+	}
+	for node, id := range m.Nodes {
+		v.nodes = v.nodes.with(node, id)
+	}
+	return v
+}
+
+// Find returns what is known of a node.
+func (v *View) Find(node string) (*Entry, bool) { return v.entries.get(node) }
+
+// Len returns how many members there are, without the node itself.
+func (v *View) Len() int { return v.entries.size }
+
+// Verified reports whether e is what its cluster and its node were met as: only
+// then may a person be sent there. A pin that moved on takes this away at once.
+func (v *View) Verified(e *Entry) bool {
+	if e.Conflict {
+		return false
+	}
+	cluster, ok := v.nodes.get(e.Node)
+	key, _, known := v.keyOf(e.ClusterID)
+	return ok && known && cluster == e.ClusterID && key == e.Key
+}
+
+// keyOf returns the key that a cluster is pinned to; policy when an
+// administrator said so.
+func (v *View) keyOf(cluster string) (key door.PublicKey, policy, ok bool) {
+	for _, p := range v.rules.Pins {
+		if p.Cluster == cluster {
+			return p.Key, true, true
+		}
+	}
+	key, ok = v.clusters.get(cluster)
+	return key, false, ok
+}
+
+// weight is how much an entry counts against another one for the same node: a
+// word of the node itself, or one that fits the pins, beats hearsay of any order.
+func (v *View) weight(e *Entry) int {
+	if e.FirstHand || v.Verified(e) {
+		return 1
+	}
+	return 0
+}
+
+// A Memory is what a restart must not forget. Its JSON form is stored.
+type Memory struct {
+	Generation uint64                    `json:"generation"` // the greatest that we ever had
+	Clusters   map[string]door.PublicKey `json:"clusters"`   // keys by cluster id
+	Nodes      map[string]string         `json:"nodes"`      // cluster ids by node
+}
+
+func (v *View) memory(generation uint64) Memory {
+	m := Memory{Generation: generation, Clusters: map[string]door.PublicKey{}, Nodes: map[string]string{}}
+	for id, key := range v.clusters.all() {
+		m.Clusters[id] = key
+	}
+	for node, id := range v.nodes.all() {
+		m.Nodes[node] = id
+	}
+	return m
+}
+
+// Forget turns members into tombstones, and drops the tombstones and refusals
+// whose time has passed.
+func Forget(v *View, nodes []string, now time.Time) *View {
+	next := *v
+	gone := map[string]bool{}
+	for _, n := range nodes {
+		if e, ok := v.entries.get(n); ok {
+			gone[n] = true
+			next.tombs = next.tombs.with(n, Tombstone{e.Generation, now})
+		}
+	}
+	if len(gone) > 0 {
+		next.entries = v.entries.without(gone)
+	}
+	next.tombs = expire(next.tombs, maxTombstones, func(t Tombstone) time.Time { return t.At }, now.Add(-tombstoneLife))
+	next.refused = expire(next.refused, v.rules.MaxMembers, func(r Refusal) time.Time { return r.At }, now.Add(-refusalLife))
+	return &next
+}
+
+// expire drops what is older than since, and the oldest beyond limit.
+func expire[V any](t table[V], limit int, at func(V) time.Time, since time.Time) table[V] {
+	drop := map[string]bool{}
+	for k, v := range t.all() {
+		if at(v).Before(since) {
+			drop[k] = true
+		}
+	}
+	for t.size-len(drop) > limit {
+		oldest, found := "", false
+		var when time.Time
+		for k, v := range t.all() {
+			if !drop[k] && (!found || at(v).Before(when) || at(v).Equal(when) && k < oldest) {
+				oldest, when, found = k, at(v), true
+			}
+		}
+		drop[oldest] = true
+	}
+	if len(drop) == 0 {
+		return t
+	}
+	return t.without(drop)
+}

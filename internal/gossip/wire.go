@@ -1,0 +1,189 @@
+package gossip
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+)
+
+// A Claim is what a peer says of a node by numbers: it may ask for a record and
+// move a heartbeat, and changes nothing else. The zero Order is "I have none".
+type Claim struct {
+	Node string
+	Order
+	Heartbeat uint64
+}
+
+// A message is one part of an exchange.
+type message struct {
+	Network string
+	Digest  []Claim
+	Records []Signed
+	digest  bool // "d" was given, though it may be empty
+}
+
+// Limits of a message.
+const (
+	wireVersion = 1
+	maxDigest   = 128      // entries of one digest; more members are sampled
+	maxRead     = 64 << 10 // bytes of a message that is read
+	maxRecords  = 256
+)
+
+// encode returns m as it is sent. A digest entry has about 42 bytes.
+func (m message) encode() []byte {
+	size := 64 + 48*len(m.Digest)
+	for _, r := range m.Records {
+		size += sealedSize(r)
+	}
+	b := append(make([]byte, 0, size), `{"v":1,"net":"`...)
+	b = append(b, m.Network...) // a DNS label
+	b = append(b, '"')
+	if len(m.Digest) > 0 || m.digest {
+		b = append(b, `,"d":[`...)
+		for i, c := range m.Digest {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(append(append(b, `["`...), c.Node...), `",`...)
+			b = append(strconv.AppendUint(b, c.Generation, 10), ',')
+			b = append(strconv.AppendUint(b, c.Heartbeat, 10), ',')
+			b = append(strconv.AppendUint(b, c.Version, 10), ']')
+		}
+		b = append(b, ']')
+	}
+	if len(m.Records) > 0 {
+		b = append(b, `,"r":[`...)
+		for i, r := range m.Records {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = base64.StdEncoding.AppendEncode(append(b, `{"p":"`...), r.Payload)
+			b = base64.StdEncoding.AppendEncode(append(b, `","s":"`...), r.Signature)
+			b = append(b, `"}`...)
+		}
+		b = append(b, ']')
+	}
+	return append(b, '}')
+}
+
+// sealedSize is how many bytes r takes in a message, at most.
+func sealedSize(r Signed) int {
+	return base64.StdEncoding.EncodedLen(len(r.Payload)) + base64.StdEncoding.EncodedLen(len(r.Signature)) + len(`{"p":"","s":""},`)
+}
+
+// errNetwork is a message of another gossip network, which is no offence.
+var errNetwork = errors.New("it is of another gossip network")
+
+// decode reads a message of that network. Intern returns the string of a node
+// id, and may keep one for many messages.
+func decode(b []byte, network string, intern func([]byte) string) (message, error) {
+	var m message
+	if len(b) == 0 {
+		return m, errors.New("it is empty")
+	}
+	if len(b) > maxRead {
+		return m, fmt.Errorf("it has more than %d bytes", maxRead)
+	}
+	c := &cursor{b: b}
+	var version uint64
+	err := c.object(func(name string) (err error) {
+		switch name {
+		case "v":
+			version, err = c.count(maxVersion)
+		case "net":
+			m.Network, err = c.text()
+		case "d":
+			m.digest = true
+			m.Digest, err = c.claims(intern)
+		case "r":
+			err = c.array(func() error {
+				s, err := c.signed()
+				if err == nil && len(m.Records) == maxRecords {
+					err = fmt.Errorf("more than %d records", maxRecords)
+				}
+				m.Records = append(m.Records, s)
+				return err
+			})
+		default:
+			err = c.skip()
+		}
+		if err != nil {
+			return fmt.Errorf("%.40q: %w", name, err)
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return message{}, err
+	case version != wireVersion:
+		return message{}, fmt.Errorf("its version is %d, and we speak %d", version, wireVersion)
+	case m.Network == "":
+		return message{}, errors.New(`"net" is missing`)
+	case m.Network != network:
+		return message{}, errNetwork
+	}
+	return m, c.end()
+}
+
+func (c *cursor) claims(intern func([]byte) string) ([]Claim, error) {
+	var all []Claim
+	err := c.array(func() error {
+		if len(all) == maxDigest {
+			return fmt.Errorf("more than %d entries", maxDigest)
+		}
+		if all == nil {
+			all = make([]Claim, 0, maxDigest)
+		}
+		var claim Claim
+		field := 0
+		err := c.array(func() (err error) {
+			switch field {
+			case 0:
+				var raw []byte
+				var plain bool
+				if raw, plain, err = c.raw(); err == nil && (!plain || !isNode(raw)) {
+					err = errors.New("an entry names no node")
+				}
+				if err == nil {
+					claim.Node = intern(raw)
+				}
+			case 1:
+				claim.Generation, err = c.count(maxGeneration)
+			case 2:
+				claim.Heartbeat, err = c.count(maxGeneration)
+			case 3:
+				claim.Version, err = c.count(maxVersion)
+			default:
+				err = c.skip()
+			}
+			field++
+			return err
+		})
+		if err == nil && field < 4 {
+			err = errors.New("an entry has fewer than 4 parts")
+		}
+		all = append(all, claim)
+		return err
+	})
+	return all, err
+}
+
+func (c *cursor) signed() (s Signed, err error) {
+	err = c.object(func(name string) (err error) {
+		switch name {
+		case "p":
+			s.Payload, err = c.bytes()
+		case "s":
+			s.Signature, err = c.bytes()
+		default:
+			err = c.skip()
+		}
+		return err
+	})
+	if err == nil && (len(s.Payload) == 0 || len(s.Signature) == 0) {
+		err = errors.New("a record without payload or signature")
+	}
+	return s, err
+}
