@@ -40,6 +40,7 @@ type Node struct {
 
 	status  atomic.Pointer[Status]
 	backend atomic.Pointer[backend] // nil until started
+	peers   atomic.Pointer[peers]
 	ran     atomic.Bool
 	joined  chan struct{} // closed when the node was Running for the first time
 	ended   chan struct{} // closed when Run returned; then err is set
@@ -313,7 +314,7 @@ type watcher struct {
 // follow reads one watch of the backend's bus to its end. The backend hangs up on
 // a reader that fell behind; what it was about to say is in its status.
 func (w *watcher) follow(ctx context.Context) error {
-	bus, err := w.b.client.WatchIPNBus(ctx, ipn.NotifyInitialState|ipn.NotifyInitialHealthState)
+	bus, err := w.b.client.WatchIPNBus(ctx, ipn.NotifyInitialState|ipn.NotifyInitialHealthState|ipn.NotifyPeerPatches)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -339,6 +340,10 @@ func (w *watcher) follow(ctx context.Context) error {
 			if err := w.look(ctx); err != nil {
 				return err
 			}
+			continue
+		}
+		if len(note.PeersChanged) > 0 || len(note.PeersRemoved) > 0 {
+			w.publish(w.status.Load())
 		}
 	}
 }
@@ -457,6 +462,55 @@ func statusOf(raw *ipnstate.Status) Status {
 // with the node's certificate when the tailnet has HTTPS, else without TLS if
 // Config.InsecureHTTP allows it. It ends with an error when Run does.
 func (n *Node) Listen(ctx context.Context) (net.Listener, error) {
+	b, err := n.wait(ctx)
+	if err != nil {
+		return nil, err
+	}
+	st := n.Status()
+	switch {
+	case st.CertDomain == "" && !n.cfg.InsecureHTTP:
+		return nil, errors.New("the tailnet gives this node no certificate: enable HTTPS (and MagicDNS) in the tailnet's DNS settings, " +
+			"or set tailnet.insecureHTTP: true to listen without TLS (WireGuard still encrypts)")
+	case st.CertDomain != "": // the first certificate takes longer than a TLS handshake may
+		asking, cancel := context.WithTimeout(ctx, certTime)
+		defer cancel()
+		if _, _, err := b.client.CertPair(asking, st.CertDomain); err != nil {
+			return nil, fmt.Errorf("no certificate for %s could be had: %w", st.CertDomain, err)
+		}
+	}
+	ln, err := b.listen(n.cfg.Port)
+	if err != nil {
+		return nil, err
+	}
+	scheme := "http"
+	if st.CertDomain != "" {
+		scheme = "https"
+		ln = tls.NewListener(ln, &tls.Config{GetCertificate: b.client.GetCertificate, MinVersion: tls.VersionTLS12})
+	}
+	n.cfg.Log.Info("listening on the tailnet", "scheme", scheme, "port", n.cfg.Port, "names", st.Names)
+	return ln, nil
+}
+
+// ListenPlain is Listen on another port and without TLS, for servers among
+// themselves: WireGuard encrypts, and Identify says who is there.
+func (n *Node) ListenPlain(ctx context.Context, port uint16) (net.Listener, error) {
+	b, err := n.wait(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return b.listen(port)
+}
+
+func (b *backend) listen(port uint16) (net.Listener, error) {
+	ln, err := b.server.Listen("tcp", fmt.Sprintf(":%d", port))
+	if err != nil {
+		return nil, fmt.Errorf("listen on port %d of the tailnet: %w", port, err)
+	}
+	return ln, nil
+}
+
+// wait waits until the node is in its tailnet.
+func (n *Node) wait(ctx context.Context) (*backend, error) {
 	select {
 	case <-n.joined:
 	case <-n.ended:
@@ -471,29 +525,8 @@ func (n *Node) Listen(ctx context.Context) (net.Listener, error) {
 		return nil, errors.New("listen on the tailnet: the node has stopped")
 	default:
 	}
-	b, st := n.backend.Load(), n.Status()
-	switch {
-	case !st.Running():
+	if st := n.Status(); !st.Running() {
 		return nil, fmt.Errorf("listen on the tailnet: the node has lost it and is %s", st.State)
-	case st.CertDomain == "" && !n.cfg.InsecureHTTP:
-		return nil, errors.New("the tailnet gives this node no certificate: enable HTTPS (and MagicDNS) in the tailnet's DNS settings, " +
-			"or set tailnet.insecureHTTP: true to listen without TLS (WireGuard still encrypts)")
-	case st.CertDomain != "": // the first certificate takes longer than a TLS handshake may
-		asking, cancel := context.WithTimeout(ctx, certTime)
-		defer cancel()
-		if _, _, err := b.client.CertPair(asking, st.CertDomain); err != nil {
-			return nil, fmt.Errorf("no certificate for %s could be had: %w", st.CertDomain, err)
-		}
 	}
-	ln, err := b.server.Listen("tcp", fmt.Sprintf(":%d", n.cfg.Port))
-	if err != nil {
-		return nil, fmt.Errorf("listen on port %d of the tailnet: %w", n.cfg.Port, err)
-	}
-	scheme := "http"
-	if st.CertDomain != "" {
-		scheme = "https"
-		ln = tls.NewListener(ln, &tls.Config{GetCertificate: b.client.GetCertificate, MinVersion: tls.VersionTLS12})
-	}
-	n.cfg.Log.Info("listening on the tailnet", "scheme", scheme, "port", n.cfg.Port, "names", st.Names)
-	return ln, nil
+	return n.backend.Load(), nil
 }

@@ -97,6 +97,7 @@ type control struct {
 	unknown    map[string]int
 	closed     bool
 	fateless   map[*node]*time.Timer // ephemeral nodes that are away
+	gone       []tailcfg.NodeID      // nodes that were removed
 }
 
 func newControl(o controlOptions, p *tailpolicy.Policy) *control {
@@ -226,6 +227,7 @@ func (c *control) ReplacePolicy(old, next *tailpolicy.Policy) bool {
 
 func (c *control) dropLocked(n *node) {
 	n.gone = true
+	c.gone = append(c.gone, n.id)
 	delete(c.nodes, n.key)
 	if t := c.fateless[n]; t != nil {
 		t.Stop()

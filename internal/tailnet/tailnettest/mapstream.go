@@ -158,6 +158,9 @@ func (c *control) mapLocked(n *node) *tailcfg.MapResponse {
 				Dsts: n.addrs, CapMap: tailcfg.PeerCapMap{tailcfg.PeerCapabilityIngress: nil}}}})
 		}
 	}
+	if len(res.Peers) == 0 { // an empty list is no news on the wire
+		res.PeersRemoved = c.gone
+	}
 	res.PacketFilters = map[string][]tailcfg.FilterRule{"base": rules}
 	return res
 }
