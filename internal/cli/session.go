@@ -132,7 +132,7 @@ func (t *tka) locate(cluster string) (*link.Link, error) {
 	}
 	base, err := set.Address(name)
 	if err != nil {
-		f := fault.Usage("The server %q is not used: %v", name, err).Because(err)
+		f := fault.Usage("The server %q is not used: %v", reach.Redacted(name), err).Because(err)
 		if errors.Is(err, reach.ErrInsecure) {
 			return nil, f.Try("Use https://, or list the server with insecureHTTP: true under servers in the settings.")
 		}

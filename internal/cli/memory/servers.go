@@ -91,7 +91,7 @@ func ReadServers(path string) (Servers, error) {
 	}
 	for _, s := range k.Servers {
 		if _, err := reach.ParseURL(s.URL, true); err != nil || !reach.IsCluster(s.Cluster) {
-			return Servers{}, fault.New(fault.Failed, "what tka knows of servers is damaged: %q for %q", s.URL, s.Cluster).Try("Remove %s; signing in writes it anew.", path)
+			return Servers{}, fault.New(fault.Failed, "what tka knows of servers is damaged: %q for %q", reach.Redacted(s.URL), s.Cluster).Try("Remove %s; signing in writes it anew.", path)
 		}
 	}
 	return k, nil

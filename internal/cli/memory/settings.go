@@ -135,7 +135,7 @@ func (e *Server) set(key, v string) error {
 		e.Name = v
 	case "url":
 		if _, err := reach.ParseURL(v, true); err != nil {
-			return fmt.Errorf("is %q: %w", v, err)
+			return fmt.Errorf("is %q: %w", reach.Redacted(v), err)
 		}
 		e.URL = v
 	case "key":

@@ -37,6 +37,9 @@ var ErrInsecure = errors.New("http:// is not encrypted by the server; it needs i
 // ParseURL checks the base URL of a server and returns it in its one form:
 // scheme and host, and the port unless it is the scheme's own.
 func ParseURL(s string, insecure bool) (string, error) {
+	if strings.Contains(s, "@") { // before anything else speaks of parts of it
+		return "", errors.New("it holds a user name or a password, and tka needs none")
+	}
 	u, err := url.Parse(s)
 	if err != nil {
 		if ue, ok := errors.AsType[*url.Error](err); ok {
@@ -48,8 +51,6 @@ func ParseURL(s string, insecure bool) (string, error) {
 	switch {
 	case u.Scheme != "https" && u.Scheme != "http":
 		return "", errors.New("it begins with neither https:// nor http://")
-	case u.User != nil:
-		return "", errors.New("it holds a user name or a password, and tka needs none")
 	case host == "" || u.Opaque != "":
 		return "", errors.New("it names no host")
 	case u.Path != "" && u.Path != "/":
@@ -80,6 +81,20 @@ func ParseURL(s string, insecure bool) (string, error) {
 		host += ":" + port
 	}
 	return u.Scheme + "://" + host, nil
+}
+
+// Redacted is what was given for a server, for messages: without what stands
+// before an "@", which may be somebody's password.
+func Redacted(s string) string {
+	rest := s
+	if _, after, ok := strings.Cut(s, "://"); ok {
+		rest = after
+	}
+	i := strings.LastIndexByte(rest, '@')
+	if i < 0 {
+		return s
+	}
+	return s[:len(s)-len(rest)] + "[redacted]" + rest[i:]
 }
 
 // CheckHost refuses hosts that are no access server whatever they answer.

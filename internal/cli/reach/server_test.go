@@ -35,3 +35,15 @@ func TestCL01_addresses_are_checked_when_dialled(t *testing.T) {
 		}
 	}
 }
+
+// CL-01: a password in an address is refused, and not shown in the refusal.
+func TestCL01_redacted(t *testing.T) {
+	for given, want := range map[string]string{
+		"https://alice:secret@tka": "https://[redacted]@tka", "alice:secret@tka": "[redacted]@tka", "https://a@b:secret@tka": "https://[redacted]@tka",
+		"https://tka": "https://tka", "tka": "tka", "https://alice:sec/ret@tka": "https://[redacted]@tka", "": "",
+	} {
+		if got := Redacted(given); got != want {
+			t.Errorf("%q: %q, want %q", given, got, want)
+		}
+	}
+}
