@@ -34,6 +34,7 @@ type File struct {
 	Tailnet Tailnet `yaml:"tailnet"`
 	Signin  Signin  `yaml:"signin"`
 	API     API     `yaml:"api"`
+	Gossip  Gossip  `yaml:"gossip"`
 	Names   Names   `yaml:"names"`
 	Audit   Audit   `yaml:"audit"`
 	Health  string  `yaml:"health"` // address of probes and metrics, never on the tailnet; port 0: any free one
@@ -151,7 +152,7 @@ func Default() File {
 			Login: Rate{10, 5}, Kubeconfig: Rate{60, 20}, Others: Rate{120, 20}, All: Rate{300 * 60, 300},
 			Connections: 256,
 		}},
-		Names: Names{Prefix: "tka-"},
+		Gossip: defaultGossip(), Names: Names{Prefix: "tka-"},
 		Audit: Audit{File: "-"}, Health: ":8080",
 	}
 }
@@ -195,7 +196,9 @@ var plain = strings.NewReplacer("yaml: ", "", "not found in type settings.File",
 	"not found in type settings.Signin", "is not a setting of signin", "not found in type settings.API", "is not a setting of api",
 	"not found in type settings.Bounds", "is not a setting of signin.period", "not found in type settings.Limits", "is not a setting of api.limits",
 	"not found in type settings.Rate", "is not a setting of a limit", "not found in type settings.Names", "is not a setting of names",
-	"not found in type settings.Audit", "is not a setting of audit", "into uint16", "as a port", "into bool", "as true or false", "into int", "as a number")
+	"not found in type settings.Audit", "is not a setting of audit", "not found in type settings.Gossip", "is not a setting of gossip",
+	"not found in type settings.Pin", "is not a setting of a pin", "not found in type settings.ClusterProfiles", "is not a setting of gossip.clusterProfiles",
+	"into uint16", "as a port", "into bool", "as true or false", "into int", "as a number")
 
 // YAML returns f as a file would have it. There is no secret in it.
 func (f File) YAML() ([]byte, error) {
@@ -332,7 +335,7 @@ func (f File) validateAccess() (errs []error) {
 	if f.Audit.File == "" {
 		bad("audit.file is empty; - is standard output")
 	}
-	return errs
+	return append(errs, f.Gossip.validate(t.Port)...)
 }
 
 // CA returns the certificates by which people's kubectl knows the API server, as PEM.
@@ -397,7 +400,7 @@ func (f File) Warnings() (w []string) {
 // AccessPolicy returns what access.Decide needs to know of the file.
 func (f File) AccessPolicy() access.Policy {
 	p := access.Policy{Capability: f.Signin.Capability, Min: time.Duration(f.Signin.Period.Min), Max: time.Duration(f.Signin.Period.Max),
-		Reserved: []string{f.Signin.Namespace, f.Signin.SystemNamespace}}
+		Reserved: []string{f.Signin.Namespace, f.Signin.SystemNamespace}, Members: f.Gossip.members()}
 	for _, r := range f.Signin.Roles {
 		if !slices.Contains(p.Roles, access.Role(r)) {
 			p.Roles = append(p.Roles, access.Role(r))
