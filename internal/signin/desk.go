@@ -180,8 +180,11 @@ func (d *Desk) awaitGone(ctx context.Context, s Signin, limit time.Duration) (bo
 	switch {
 	case err == nil:
 		return true, nil
-	case ctx.Err() == nil && wait.Err() != nil:
-		return false, nil
+	case ctx.Err() == nil && wait.Err() != nil: // or the watch was down: a look tells
+		look, cancel := context.WithTimeout(ctx, replaceWait)
+		defer cancel()
+		now, err := d.Store.Get(look, s.Name)
+		return errors.Is(err, ErrNotFound) || err == nil && now.UID != s.UID, nil
 	}
 	return false, unavailable(err)
 }

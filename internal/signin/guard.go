@@ -237,7 +237,7 @@ func (g *Guard) act(ctx context.Context, s Signin, f Finding) (err error) {
 		return nil
 	}
 	switch {
-	case errors.Is(err, ErrNotFound), errors.Is(err, ErrConflict):
+	case errors.Is(err, ErrNotFound), errors.Is(err, ErrConflict) && !f.End:
 		return nil // somebody else was first, or changed it: the next look sees
 	case err == nil:
 		g.Tell(s, f)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -151,4 +152,35 @@ func TestSGN17_TroubleIsNobodysInternalError(t *testing.T) {
 			t.Errorf("no trouble reached %s", name)
 		}
 	}
+}
+
+// A watch that is down wakes nobody: what is gone is seen all the same, when the
+// wait is over.
+func TestGoneWithoutAWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		who := guarded("alice@example.com", "n1", `{"role":"view","period":"8h","priority":1}`, `{"role":"edit","period":"1h"}`)
+		owner := signin.OwnerOf(who)
+		store := troubled{memory: newMemory(), call: func(ctx context.Context, method string) error {
+			if method == "Await" {
+				<-ctx.Done()
+				return context.Cause(ctx)
+			}
+			return nil
+		}}
+		h, _, _ := front(store, func() (access.Caller, error) { return who, nil })
+		for _, tt := range []struct {
+			op   door.Declaration
+			body any
+			want int
+		}{{signin.Login.Declare(), signin.LoginRequest{Role: "edit"}, http.StatusAccepted}, {signin.Logout.Declare(), signin.LogoutRequest{}, http.StatusOK}} {
+			s := signin.Signin{Name: owner.Name(), Owner: owner, Role: "view", Period: 8 * time.Hour, AskedAt: time.Now()}
+			if _, err := store.memory.Create(t.Context(), s); err != nil && !errors.Is(err, signin.ErrExists) {
+				t.Fatal(err)
+			}
+			w := request(h, tt.op, tt.body)
+			if w.Code != tt.want || tt.want == http.StatusOK && !strings.Contains(w.Body.String(), `"state":"ended"`) {
+				t.Errorf("%s: %d %s", tt.op.Pattern, w.Code, w.Body)
+			}
+		}
+	})
 }

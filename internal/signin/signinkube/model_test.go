@@ -537,6 +537,9 @@ func (l *life) unrest() error {
 		if err == nil && s.State(l.clock(l.access)) == signin.Ready && !x.covers(key(s)) {
 			return fmt.Errorf("%s has %v, granted is %q %v", s.Name, key(s), x.role, x.places)
 		}
+		if err == nil && s.State(l.clock(l.access)) == signin.Refused {
+			return fmt.Errorf("%s is refused though nothing is in its way: %s %s", s.Name, s.Reason, s.Message)
+		}
 	}
 	return nil
 }
@@ -555,9 +558,6 @@ func (l *life) compare(x *person) {
 	actual := what{}
 	if err == nil && s.State(l.clock(l.access)) == signin.Ready {
 		actual = key(s)
-	}
-	if err == nil && s.State(l.clock(l.access)) == signin.Refused {
-		l.broken("%s is refused at rest: %s %s", s.Name, s.Reason, s.Message)
 	}
 	switch {
 	case actual == what{} && !l.mayBeOut(x):

@@ -210,14 +210,24 @@ func (s *Store) Extend(ctx context.Context, want signin.Signin) (signin.Signin, 
 // Delete asks for the end of exactly this sign-in.
 func (s *Store) Delete(ctx context.Context, which signin.Signin) error {
 	o := &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: which.Name}}
-	err := s.client.Delete(ctx, o, client.Preconditions{UID: new(types.UID(which.UID))})
-	if apierrors.IsConflict(err) {
-		return fmt.Errorf("end the sign-in %s: %w", which.Name, signin.ErrNotFound) // another one has its name
+	for range tries {
+		err := s.client.Delete(ctx, o, client.Preconditions{UID: new(types.UID(which.UID))})
+		if err == nil {
+			return nil
+		}
+		if !apierrors.IsConflict(err) {
+			return said("end", which.Name, err)
+		}
+		// It is gone only if another one has its name: nobody is told so of one that lives.
+		now, err := s.Get(ctx, which.Name)
+		if err != nil {
+			return err
+		}
+		if now.UID != which.UID {
+			return fmt.Errorf("end the sign-in %s: another one has its name: %w", which.Name, signin.ErrNotFound)
+		}
 	}
-	if err != nil {
-		return said("end", which.Name, err)
-	}
-	return nil
+	return fmt.Errorf("end the sign-in %s: %w", which.Name, signin.ErrConflict)
 }
 
 // Await is woken by the watch; what it then says is read from the API server,
