@@ -1,0 +1,152 @@
+// Package gossipkube keeps in the cluster what discovery must not forget and
+// what others read of it: pins, the list of members, ClusterProfile objects. It
+// keeps law 2: none of it is a secret, and nothing in it gives anybody access.
+package gossipkube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/internal/kube"
+)
+
+// PinsConfigMap is where pins are kept, as JSON under pinsData.
+const (
+	PinsConfigMap = "tailplane-gossip-pins"
+	pinsData      = "pins.json"
+)
+
+// Pins is the ConfigMap that the access servers of one cluster share. It needs
+// get and update on that one ConfigMap. An administrator may delete an entry: it
+// is not written again by a server that merely remembers it.
+type Pins struct {
+	client client.Client
+	key    client.ObjectKey
+	node   string
+
+	mu    sync.Mutex
+	known gossip.Memory // what was read or written last
+}
+
+// stored is the form in which pins are kept.
+type stored struct {
+	Clusters    map[string]door.PublicKey `json:"clusters"`    // keys by cluster id
+	Nodes       map[string]string         `json:"nodes"`       // cluster ids by stable node id
+	Generations map[string]uint64         `json:"generations"` // the greatest that each server of this cluster ever had
+}
+
+// NewPins returns the pins of the node with that stable id. It asks nothing yet.
+func NewPins(config *rest.Config, namespace, node string) (*Pins, error) {
+	c, err := newClient(config)
+	if err != nil {
+		return nil, err
+	}
+	return &Pins{client: c, key: client.ObjectKey{Namespace: namespace, Name: PinsConfigMap}, node: node}, nil
+}
+
+// newClient knows just the kind of this file.
+func newClient(config *rest.Config) (client.Client, error) {
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	return client.New(kube.Unthrottled(config), client.Options{Scheme: scheme, Mapper: kube.Mapper([]schema.GroupVersionKind{corev1.SchemeGroupVersion.WithKind("ConfigMap")}, nil)})
+}
+
+// Load returns what is remembered.
+func (p *Pins) Load(ctx context.Context) (gossip.Memory, error) {
+	_, s, err := p.read(ctx)
+	if err != nil {
+		return gossip.Memory{}, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.known = gossip.Memory{Generation: s.Generations[p.node], Clusters: s.Clusters, Nodes: s.Nodes}
+	return gossip.Memory{Generation: p.known.Generation, Clusters: maps.Clone(s.Clusters), Nodes: maps.Clone(s.Nodes)}, nil
+}
+
+// saveTries bounds how often a write is tried again because another server wrote.
+const saveTries = 5
+
+// Save writes what is new in m since the last Load or Save.
+func (p *Pins) Save(ctx context.Context, m gossip.Memory) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for range saveTries {
+		cm, s, err := p.read(ctx)
+		if err != nil {
+			return err
+		}
+		apply(s.Clusters, p.known.Clusters, m.Clusters)
+		apply(s.Nodes, p.known.Nodes, m.Nodes)
+		s.Generations[p.node] = max(s.Generations[p.node], m.Generation)
+		b, err := json.Marshal(s)
+		if err != nil {
+			return err
+		}
+		if cm.Data == nil {
+			cm.Data = map[string]string{}
+		}
+		if cm.Data[pinsData] != string(b) {
+			cm.Data[pinsData] = string(b)
+			if err := p.client.Update(ctx, cm); apierrors.IsConflict(err) {
+				continue
+			} else if err != nil {
+				return p.explain("write", err)
+			}
+		}
+		p.known = gossip.Memory{Generation: m.Generation, Clusters: maps.Clone(m.Clusters), Nodes: maps.Clone(m.Nodes)}
+		return nil
+	}
+	return fmt.Errorf("the ConfigMap %s is changed by others all the time", p.key)
+}
+
+// apply makes the change from old to new on what others may have changed too.
+func apply[V comparable](on, old, new map[string]V) {
+	for k, v := range new {
+		if was, ok := old[k]; !ok || was != v {
+			on[k] = v
+		}
+	}
+	for k := range old {
+		if _, ok := new[k]; !ok {
+			delete(on, k)
+		}
+	}
+}
+
+func (p *Pins) read(ctx context.Context) (*corev1.ConfigMap, stored, error) {
+	s := stored{Clusters: map[string]door.PublicKey{}, Nodes: map[string]string{}, Generations: map[string]uint64{}}
+	cm := new(corev1.ConfigMap)
+	if err := p.client.Get(ctx, p.key, cm); err != nil {
+		return nil, s, p.explain("read", err)
+	}
+	if text := cm.Data[pinsData]; text != "" {
+		if err := json.Unmarshal([]byte(text), &s); err != nil {
+			return nil, s, fmt.Errorf("the ConfigMap %s, data %s: %w; correct it, or remove the data and let every cluster be met anew", p.key, pinsData, err)
+		}
+	}
+	return cm, s, nil
+}
+
+func (p *Pins) explain(doing string, err error) error {
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("the ConfigMap %s is not there; it belongs to the manifests, empty, because a right to create cannot be limited to a name", p.key)
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("this account may not %s the ConfigMap %s; it needs get and update on it", doing, p.key)
+	}
+	return fmt.Errorf("%s the ConfigMap %s: %w", doing, p.key, err)
+}

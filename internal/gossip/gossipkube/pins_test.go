@@ -1,0 +1,122 @@
+//go:build unix
+
+package gossipkube
+
+import (
+	"crypto/ed25519"
+	"maps"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+)
+
+func key(t *testing.T, n byte) door.PublicKey {
+	t.Helper()
+	seed := make([]byte, ed25519.SeedSize)
+	seed[0] = n
+	k, err := door.NewKey(seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k.Public()
+}
+
+// DSC-10: pins survive a restart, are shared by the servers of a cluster, and one
+// that an administrator deleted stays away.
+func TestPins(t *testing.T) {
+	c := kubetest.Start(t)
+	ns := c.Namespace(t)
+	admin, err := newClient(c.AdminConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, err := NewPins(c.AdminConfig(), ns, "n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := one.Load(t.Context()); err == nil || !strings.Contains(err.Error(), "belongs to the manifests") {
+		t.Errorf("no ConfigMap: %v", err)
+	}
+	if err := admin.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: PinsConfigMap}}); err != nil {
+		t.Fatal(err)
+	}
+	two, err := NewPins(c.AdminConfig(), ns, "n2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	load := func(p *Pins) gossip.Memory {
+		t.Helper()
+		m, err := p.Load(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	save := func(p *Pins, m gossip.Memory) {
+		t.Helper()
+		if err := p.Save(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m1, m2 := load(one), load(two)
+	if m1.Generation != 0 || len(m1.Clusters) != 0 || m1.Clusters == nil || m1.Nodes == nil {
+		t.Fatalf("an empty memory is %+v", m1)
+	}
+	a, b := key(t, 1), key(t, 2)
+	m1.Generation, m1.Clusters["east"], m1.Nodes["n7"] = 41, a, "east"
+	save(one, m1)
+	m2.Generation, m2.Clusters["west"], m2.Nodes["n8"] = 17, b, "west"
+	save(two, m2) // does not undo what the other wrote
+	again := load(one)
+	if again.Generation != 41 || !maps.Equal(again.Clusters, map[string]door.PublicKey{"east": a, "west": b}) || !maps.Equal(again.Nodes, map[string]string{"n7": "east", "n8": "west"}) {
+		t.Errorf("after both wrote: %+v", again)
+	}
+	if g := load(two).Generation; g != 17 {
+		t.Errorf("the generation of the other is %d", g)
+	}
+
+	// An administrator deletes a pin, by hand.
+	cm := new(corev1.ConfigMap)
+	at := client.ObjectKey{Namespace: ns, Name: PinsConfigMap}
+	if err := admin.Get(t.Context(), at, cm); err != nil {
+		t.Fatal(err)
+	}
+	cm.Data[pinsData] = strings.Replace(cm.Data[pinsData], `"east":"`+a.String()+`",`, "", 1)
+	if err := admin.Update(t.Context(), cm); err != nil {
+		t.Fatal(err)
+	}
+	again.Generation = 42
+	save(one, again) // it remembers east, and has nothing new to say of it
+	if m := load(one); m.Generation != 42 || !maps.Equal(m.Clusters, map[string]door.PublicKey{"west": b}) {
+		t.Errorf("a deleted pin is back: %+v", m)
+	}
+	// A lower generation never replaces a higher one.
+	m := load(one)
+	m.Generation = 3
+	save(one, m)
+	if g := load(one).Generation; g != 42 {
+		t.Errorf("the generation fell to %d", g)
+	}
+
+	// What is damaged is neither used nor overwritten.
+	if err := admin.Get(t.Context(), at, cm); err != nil {
+		t.Fatal(err)
+	}
+	cm.Data[pinsData] = `{"clusters": {"west": "ed25519:x"}}`
+	if err := admin.Update(t.Context(), cm); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := one.Load(t.Context()); err == nil || !strings.Contains(err.Error(), PinsConfigMap) {
+		t.Errorf("damaged: %v", err)
+	}
+	if err := one.Save(t.Context(), m); err == nil {
+		t.Error("what is damaged was overwritten")
+	}
+}
