@@ -29,6 +29,11 @@ const (
 	// LastAttemptAnnotation carries the time of the operator's last attempt to
 	// provision a TkaSignin, RFC 3339.
 	LastAttemptAnnotation = "tailplane.dev/last-attempted-sign-in"
+
+	// EndAskedAnnotation is put on a TkaSignin by the access server before it
+	// deletes it. One that is deleted without it was deleted by somebody else, and
+	// the operator records that.
+	EndAskedAnnotation = "tailplane.dev/end-asked"
 )
 
 // Types of the conditions of a TkaSignin.

@@ -192,6 +192,9 @@ func TestMetrics(t *testing.T) {
 	})
 	m.Identified(time.Millisecond)
 	m.Ended(signin.CauseGrant)
+	m.Ended("a cause that a stranger made up")
+	m.Readied(20 * time.Millisecond)
+	m.Swept()
 	status, body := get(t, l.Handler(), "/metrics")
 	if status != 200 {
 		t.Fatal(body)
@@ -206,6 +209,8 @@ func TestMetrics(t *testing.T) {
 		`tailplane_refusals_total{reason="not_found"} 1`, `tailplane_refusals_total{reason="no_capability"} 0`,
 		`tailplane_audit_entries_total{result="refused"} 1`, `tailplane_audit_entries_total{result="done"} 0`, `tailplane_audit_dropped_total 1`, `tailplane_audit_up 1`,
 		`tailplane_whois_seconds_count 1`,
+		`tailplane_signin_ready_seconds_bucket{le="0.025"} 1`, `tailplane_signin_ready_seconds_bucket{le="0.01"} 0`, `tailplane_signin_ready_seconds_count 1`,
+		`tailplane_signin_sweep_deleted_total 1`,
 		`tailplane_signin_ends_total{cause="grant"} 1`, `tailplane_signin_ends_total{cause="logout"} 0`,
 		`tailplane_signins{phase="Ready"} 2`, `tailplane_signins{phase="Pending"} 1`, `tailplane_signins{phase="Ending"} 1`, `tailplane_signins{phase="Expired"} 0`,
 		`tailplane_ready 1`, `tailplane_tailnet_up 1`,
@@ -214,7 +219,7 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("no line %s", line)
 		}
 	}
-	for _, absent := range []string{"tailplane_node_key_expiry_seconds ", `reason="not_ready"`} {
+	for _, absent := range []string{"tailplane_node_key_expiry_seconds ", `reason="not_ready"`, "made up"} {
 		if strings.Contains(body, absent) {
 			t.Errorf("there is %s", absent)
 		}

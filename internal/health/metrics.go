@@ -28,6 +28,8 @@ type Metrics struct {
 	whois      prometheus.Histogram
 	tokens     *prometheus.CounterVec // result
 	ends       *prometheus.CounterVec // cause
+	ready      prometheus.Histogram
+	swept      prometheus.Counter
 	operations []access.Verb
 }
 
@@ -58,12 +60,14 @@ func NewMetrics(version, commit string, operations ...access.Verb) *Metrics {
 		wait:       prometheus.NewHistogram(histogram("tailplane_kubeconfig_wait_seconds", "How long requests for a kubeconfig waited for their sign-in.", requestBuckets)),
 		whois:      prometheus.NewHistogram(histogram("tailplane_whois_seconds", "Time to learn who is calling.", whoisBuckets)),
 		tokens:     counter("tailplane_token_requests_total", "Tokens asked of the API server.", "result"),
-		ends:       counter("tailplane_signin_ends_total", "Sign-ins that this process ended, by cause.", "cause"),
+		ends:       counter("tailplane_signin_ends_total", "Sign-ins that this process ended, or whose end it found, by cause.", "cause"),
+		ready:      prometheus.NewHistogram(histogram("tailplane_signin_ready_seconds", "Time from a new sign-in to its being ready.", requestBuckets)),
+		swept:      prometheus.NewCounter(prometheus.CounterOpts{Name: "tailplane_signin_sweep_deleted_total", Help: "ServiceAccounts and bindings that were removed because no sign-in accounts for them."}),
 		operations: operations,
 	}
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "tailplane_build_info", Help: "1; the labels say what is running."}, []string{"version", "commit"})
 	build.WithLabelValues(version, commit).Set(1)
-	m.MustRegister(build, m.requests, m.seconds, m.inFlight, m.refusals, m.wait, m.whois, m.tokens, m.ends)
+	m.MustRegister(build, m.requests, m.seconds, m.inFlight, m.refusals, m.wait, m.whois, m.tokens, m.ends, m.ready, m.swept)
 	// A series that is there from the start can be alerted on from its first count.
 	for _, c := range problem.Codes() {
 		if c != problem.NotReady {
@@ -157,7 +161,13 @@ const (
 
 var tokenResults = []string{tokenMade, tokenRefused, tokenFailed}
 
-// Ended counts a sign-in that this process ended.
+// Readied counts a new sign-in that became ready after that time.
+func (m *Metrics) Readied(took time.Duration) { m.ready.Observe(took.Seconds()) }
+
+// Swept counts what was removed because no sign-in accounts for it.
+func (m *Metrics) Swept() { m.swept.Inc() }
+
+// Ended counts a sign-in that this process ended, or whose end it found.
 func (m *Metrics) Ended(c signin.Cause) {
 	if slices.Contains(signin.Causes(), c) {
 		m.ends.WithLabelValues(string(c)).Inc()

@@ -219,6 +219,14 @@ func short(s string) string {
 
 // record tells what was done, on transitions only.
 func (r *reconciler) record(o *v1alpha1.TkaSignin, f signin.Facts, step signin.Step) {
+	if step.Report.Phase == signin.PhaseReady && r.Readied != nil {
+		if took, first := r.arrivals.waited(f.Signin); first {
+			r.Readied(took)
+		}
+	}
+	if end, is := endBy(f, step, o.Annotations[v1alpha1.EndAskedAnnotation] != ""); is && r.Ended != nil {
+		r.Ended(end)
+	}
 	reason, action, note := "", "", step.Report.Message
 	switch step.Deed {
 	case signin.Provision:

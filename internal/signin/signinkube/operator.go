@@ -67,8 +67,8 @@ const (
 	byNamespace = "namespace" // sign-ins by the namespaces they wish for
 )
 
-// An Operator provisions the sign-ins of one namespace and takes them down. All
-// fields are required but LeaseNamespace.
+// An Operator provisions the sign-ins of one namespace and takes them down.
+// Fields without a remark are required.
 type Operator struct {
 	Config    *rest.Config
 	Namespace string // of the sign-ins
@@ -82,7 +82,17 @@ type Operator struct {
 	Log   *slog.Logger
 	Now   func() time.Time
 
+	// Readied, optional, hears how long the owner of a new sign-in waited until it
+	// was ready.
+	Readied func(time.Duration)
+	// Ended, optional, hears of each sign-in that ended without the access server.
+	Ended func(End)
+	// Swept, optional, hears of what was removed because no sign-in accounts for it:
+	// a ServiceAccount or a binding (of the namespace, or of the whole cluster).
+	Swept func(kind, namespace, name string)
+
 	synced atomic.Bool
+	reader atomic.Pointer[client.Reader] // of the cache, from the start on
 }
 
 // Synced reports whether the operator has filled its caches and is at work, for
@@ -133,13 +143,17 @@ func (o *Operator) Run(ctx context.Context) error {
 	r := &reconciler{
 		Operator: o, Client: mgr.GetClient(), live: mgr.GetAPIReader(),
 		events: mgr.GetEventRecorder(operatorName), answered: answered{answers: map[string]answer{}}, written: overwritten{versions: map[string][]string{}},
+		arrivals: arrivals{now: o.Now, at: map[types.UID]time.Time{}},
 	}
+	reader := client.Reader(mgr.GetCache())
+	o.reader.Store(&reader)
 	if err := r.index(ctx, mgr.GetFieldIndexer()); err != nil {
 		return fmt.Errorf("sign-in operator: %w", err)
 	}
 	err = builder.ControllerManagedBy(mgr).
 		Named("tkasignin").
 		For(&v1alpha1.TkaSignin{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: matters})).
+		Watches(&v1alpha1.TkaSignin{}, r.arrivals.handler()).
 		Watches(&corev1.ServiceAccount{}, handler.EnqueueRequestsFromMapFunc(r.ofMade)).
 		Watches(&rbacv1.ClusterRoleBinding{}, handler.EnqueueRequestsFromMapFunc(r.ofMade)).
 		Watches(&rbacv1.RoleBinding{}, handler.EnqueueRequestsFromMapFunc(r.ofMade)).
@@ -218,7 +232,8 @@ type reconciler struct {
 	events        events.EventRecorder
 
 	answered
-	written overwritten
+	written  overwritten
+	arrivals arrivals
 }
 
 // index prepares the look-ups in the cache.

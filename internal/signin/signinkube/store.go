@@ -30,6 +30,9 @@ import (
 // minTokenLife is the shortest life that the API server gives to a token.
 const minTokenLife = 10 * time.Minute
 
+// wordLimit is how long the mark of an end may take before the end itself.
+const wordLimit = 2 * time.Second
+
 // byLogin indexes cached sign-ins by the login of their owner.
 const byLogin = "login"
 
@@ -207,9 +210,11 @@ func (s *Store) Extend(ctx context.Context, want signin.Signin) (signin.Signin, 
 	return signinOf(o), nil
 }
 
-// Delete asks for the end of exactly this sign-in.
+// Delete asks for the end of exactly this sign-in, and leaves word that it did:
+// the deletion itself does not say who asked for it.
 func (s *Store) Delete(ctx context.Context, which signin.Signin) error {
 	o := &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: which.Name}}
+	s.leaveWord(ctx, which)
 	for range tries {
 		err := s.client.Delete(ctx, o, client.Preconditions{UID: new(types.UID(which.UID))})
 		if err == nil {
@@ -228,6 +233,19 @@ func (s *Store) Delete(ctx context.Context, which signin.Signin) error {
 		}
 	}
 	return fmt.Errorf("end the sign-in %s: %w", which.Name, signin.ErrConflict)
+}
+
+// leaveWord marks the sign-in. That this fails is no reason not to end it: the
+// operator's record then has one entry more.
+func (s *Store) leaveWord(ctx context.Context, which signin.Signin) {
+	ctx, cancel := context.WithTimeout(ctx, wordLimit)
+	defer cancel()
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": which.UID, "annotations": map[string]string{v1alpha1.EndAskedAnnotation: "access"}}})
+	if err != nil {
+		return
+	}
+	o := &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: which.Name}}
+	_ = s.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch))
 }
 
 // Await is woken by the watch; what it then says is read from the API server,

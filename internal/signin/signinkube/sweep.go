@@ -127,7 +127,17 @@ func (r *reconciler) removeOrphans(ctx context.Context, made []client.Object, ex
 			errs = append(errs, fmt.Errorf("sweep %s %s: %w", o.GetNamespace(), o.GetName(), err))
 			continue
 		}
-		r.Log.Info("swept what no sign-in accounts for", "uid", r.labelled(o), "namespace", o.GetNamespace(), "name", o.GetName())
+		kind := "ClusterRoleBinding"
+		switch o.(type) {
+		case *corev1.ServiceAccount:
+			kind = "ServiceAccount"
+		case *rbacv1.RoleBinding:
+			kind = "RoleBinding"
+		}
+		r.Log.Info("swept what no sign-in accounts for", "uid", r.labelled(o), "kind", kind, "namespace", o.GetNamespace(), "name", o.GetName())
+		if r.Swept != nil {
+			r.Swept(kind, o.GetNamespace(), o.GetName())
+		}
 	}
 	return errors.Join(errs...)
 }
