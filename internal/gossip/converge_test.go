@@ -19,7 +19,7 @@ func TestThreeNodes(t *testing.T) {
 	for _, n := range s.nodes {
 		for _, m := range n.list {
 			if !m.verified {
-				t.Errorf("node %d has not verified %s", n.index, m.Node)
+				t.Errorf("node %d has not verified %s", n.index, m.id)
 			}
 		}
 		n.stats = newStats()

@@ -44,44 +44,48 @@ func (d detector) limits() (suspect, dead float64) {
 	return 6, 10
 }
 
-// A pulse is what was heard of one member's heart. All times are ours.
+// A pulse is what was heard of one member's heart. Times are those of our own
+// monotonic clock, from the start of the engine.
 type pulse struct {
 	beat uint64
-	last time.Time // when it rose last, or when we began to listen
+	last time.Duration // when it rose last, or when we began to listen
 	sum  time.Duration
 	n    int
 
-	base      uint64    // what later claims are measured against
-	baseAt    time.Time // zero: nothing was claimed yet
-	proven    bool      // heard of itself, or seen to rise
-	since     time.Time // when we began to listen
-	firstHand time.Time // when the node itself was heard last; zero: never
-	dead      bool
+	base    uint64        // what later claims are measured against
+	baseAt  time.Duration // when that was claimed
+	claimed bool          // there is a base
+	proven  bool          // heard of itself, or seen to rise
+	dead    bool
+	since   time.Duration // when we began to listen
+	contact time.Duration // when the node itself was heard last; negative: never
 }
 
 // listen starts a pulse for a new generation.
-func listen(now time.Time) pulse { return pulse{last: now, since: now} }
+func listen(now time.Duration) pulse { return pulse{last: now, since: now, contact: never} }
+
+const never = time.Duration(-1)
 
 // claim is a heartbeat that the node itself sent when firstHand, and hearsay
 // otherwise. It reports false for hearsay that cannot be, of which only the
 // part that can be counts: so nobody can push another's counter so far that the
 // true ones look old.
-func (d detector) claim(p *pulse, beat uint64, firstHand bool, now time.Time) (plausible bool) {
+func (d detector) claim(p *pulse, beat uint64, firstHand bool, now time.Duration) (plausible bool) {
 	plausible = true
 	if firstHand {
 		moved := beat != p.beat
-		p.beat, p.base, p.baseAt, p.firstHand = beat, beat, now, now
+		p.beat, p.base, p.baseAt, p.claimed, p.contact = beat, beat, now, true, now
 		if !p.dead || moved {
 			d.heard(p, moved, now)
 			p.proven = true
 		}
 		return true
 	}
-	if p.baseAt.IsZero() || !p.proven && beat < p.beat {
-		p.beat, p.base, p.baseAt = beat, beat, now
+	if !p.claimed || !p.proven && beat < p.beat {
+		p.beat, p.base, p.baseAt, p.claimed = beat, beat, now, true
 		return true
 	}
-	if limit := p.base + uint64(1.5*float64(now.Sub(p.baseAt))/float64(d.interval)) + 10; beat > limit {
+	if limit := p.base + uint64(1.5*float64(now-p.baseAt)/float64(d.interval)) + 10; beat > limit {
 		beat, plausible = limit, false
 	}
 	if beat > p.beat {
@@ -93,7 +97,7 @@ func (d detector) claim(p *pulse, beat uint64, firstHand bool, now time.Time) (p
 }
 
 // heard takes note that the heart beats.
-func (d detector) heard(p *pulse, moved bool, now time.Time) {
+func (d detector) heard(p *pulse, moved bool, now time.Duration) {
 	if p.dead { // a fresh window
 		p.dead, p.sum, p.n = false, 0, 0
 		p.last = now
@@ -102,7 +106,7 @@ func (d detector) heard(p *pulse, moved bool, now time.Time) {
 	if !moved {
 		return
 	}
-	if gap := now.Sub(p.last); gap <= longestGap {
+	if gap := now-p.last; gap <= longestGap {
 		if p.n == maxSamples { // the oldest are averaged out; a ring would take 8 kB for each member
 			p.sum -= p.sum / maxSamples
 			p.n--
@@ -114,13 +118,13 @@ func (d detector) heard(p *pulse, moved bool, now time.Time) {
 }
 
 // phi is how many times the usual gap the present one is.
-func (d detector) phi(p *pulse, now time.Time) float64 {
+func (d detector) phi(p *pulse, now time.Duration) float64 {
 	mean := (p.sum + priorSamples*d.interval) / time.Duration(p.n+priorSamples)
-	return float64(now.Sub(p.last)) / float64(max(mean, d.interval))
+	return float64(now-p.last) / float64(max(mean, d.interval))
 }
 
 // state says how p's member is at now, and remembers a death.
-func (d detector) state(p *pulse, now time.Time) State {
+func (d detector) state(p *pulse, now time.Duration) State {
 	suspect, dead := d.limits()
 	if !p.proven { // it has not beaten yet, so give it twice the time
 		dead *= 2
@@ -132,18 +136,10 @@ func (d detector) state(p *pulse, now time.Time) State {
 		return Dead
 	case !p.proven:
 		return Unknown
-	case phi > suspect, now.Sub(p.contact()) > d.hearsay():
+	case phi > suspect, now-max(p.contact, p.since) > d.hearsay():
 		return Suspect
 	}
 	return Alive
-}
-
-// contact is when the node itself was heard last, or could have been first.
-func (p *pulse) contact() time.Time {
-	if p.firstHand.After(p.since) {
-		return p.firstHand
-	}
-	return p.since
 }
 
 // hearsay is how long a member is alive on the word of others alone. It bounds
@@ -154,7 +150,7 @@ func (d detector) hearsay() time.Duration {
 
 // restart begins to listen anew, after a time in which we could not: silence in
 // it says nothing about others.
-func (p *pulse) restart(now time.Time) {
+func (p *pulse) restart(now time.Duration) {
 	if !p.dead {
 		p.last = now
 	}

@@ -32,8 +32,9 @@ type engine struct {
 	mark    uint64 // of the digest at hand
 	learned uint64
 
-	ticked    time.Time // the last round
-	succeeded time.Time // the last exchange, in either direction
+	began     time.Time
+	ticked    time.Duration // the last round
+	succeeded time.Duration // the last exchange, in either direction
 	isolated  bool
 	dials     float64 // how many unverified members may be asked now
 
@@ -41,16 +42,21 @@ type engine struct {
 	stats  Stats
 }
 
-// A member is another node that has a record.
+// A member is another node that has a record. What every message asks of every
+// member stands here and not behind a pointer.
 type member struct {
-	*Entry
 	pulse
-	learned  uint64 // when, among all records: deltas are filled oldest-known-first
-	state    State
-	verified bool
-	died     time.Time
-	mark     uint64 // of the digest that lists it
-	at       int    // in engine.list
+	id        string
+	order     Order
+	state     State
+	firstHand bool
+	verified  bool
+	mark      uint64        // of the digest that lists it
+	learned   uint64        // when, among all records: deltas are filled oldest-known-first
+	died      time.Duration // or left
+	at        int           // in engine.list
+	peer      *peer
+	entry     *Entry
 }
 
 // Times of a node.
@@ -64,8 +70,11 @@ const (
 
 func newEngine(set Settings, rules Rules, m Memory, sign func([]byte) []byte, rng *rand.Rand, now time.Time) *engine {
 	return &engine{set: set, self: rules.Self, sign: sign, open: Open, rng: rng, floor: m.Generation, view: NewView(rules, m),
-		members: map[string]*member{}, peers: map[string]*peer{}, ticked: now, succeeded: now, stats: newStats()}
+		members: map[string]*member{}, peers: map[string]*peer{}, began: now, stats: newStats()}
 }
+
+// clock is now by our own monotonic clock; nothing is decided by another one.
+func (e *engine) clock(now time.Time) time.Duration { return now.Sub(e.began) }
 
 // deadline is how long one exchange may take.
 func (e *engine) deadline() time.Duration { return max(deadlineFloor, 4*e.set.Interval) }
@@ -151,37 +160,34 @@ func (e *engine) receive(from string, sealed []Signed, now time.Time) {
 	}
 	if moved { // what the old key vouched for is not verified any more
 		for _, m := range e.list {
-			m.verified = e.view.Verified(m.Entry)
+			m.verified = e.view.Verified(m.entry)
 		}
 	}
 }
 
 // enter takes a changed entry in.
 func (e *engine) enter(c Change, from string, now time.Time) {
-	id := c.Record.Node
+	id, cluster, at := c.Record.Node, c.Entry.ClusterID, e.clock(now)
 	m := e.members[id]
-	fresh := m == nil || m.Generation != c.Entry.Generation
 	if m == nil {
-		m = &member{state: Unknown, at: len(e.list)}
+		m = &member{pulse: listen(at), id: id, state: Unknown, at: len(e.list), peer: e.peer(id, now)}
 		e.members[id] = m
 		e.list = append(e.list, m)
-		e.tell(Event{Kind: EventJoin, Node: id, Cluster: c.Entry.ClusterID})
+		e.tell(Event{Kind: EventJoin, Node: id, Cluster: cluster})
 	}
-	if fresh {
-		heard := m.firstHand
-		m.pulse = listen(now)
-		m.firstHand = heard
-		m.state = Unknown
+	if m.order.Generation != c.Entry.Generation {
+		contact := m.contact
+		m.pulse = listen(at)
+		m.contact, m.state = contact, Unknown
 	}
-	if c.Was == nil || c.Was.Order != c.Entry.Order {
+	if m.order != c.Entry.Order {
 		e.learned++
 		m.learned = e.learned
 	}
-	m.Entry = c.Entry
-	m.verified = e.view.Verified(c.Entry)
+	m.entry, m.order, m.firstHand, m.verified = c.Entry, c.Entry.Order, c.Entry.FirstHand, e.view.Verified(c.Entry)
 	if c.Entry.Status == Left && m.state != Gone {
-		m.state, m.died = Gone, now
-		e.tell(Event{Kind: EventLeave, Node: id, Cluster: c.Entry.ClusterID})
+		m.state, m.died = Gone, at
+		e.tell(Event{Kind: EventLeave, Node: id, Cluster: cluster})
 	}
 	if c.Pinned || c.Rekey {
 		e.unsaved = true
@@ -189,23 +195,20 @@ func (e *engine) enter(c Change, from string, now time.Time) {
 		if c.Rekey {
 			kind = EventRekey
 		}
-		e.tell(Event{Kind: kind, Node: id, Cluster: c.Entry.ClusterID, Detail: c.Entry.Key.String()})
+		e.tell(Event{Kind: kind, Node: id, Cluster: cluster, Detail: c.Entry.Key.String()})
 	}
 	if c.Entry.Conflict && (c.Was == nil || !c.Was.Conflict) {
 		e.reject(from, c.Reason, now)
-		e.tell(Event{Kind: EventConflict, Node: id, Cluster: c.Entry.ClusterID, Detail: c.Detail})
+		e.tell(Event{Kind: EventConflict, Node: id, Cluster: cluster, Detail: c.Detail})
 	}
 }
 
-// hear takes in the numbers of a message, and returns the members that the
-// sender should send records of.
-func (e *engine) hear(from string, c Claim, now time.Time) {
-	m := e.members[c.Node]
-	if m == nil || c.Generation != m.Generation || m.Status == Left {
+// hear takes in what a message says about m in numbers.
+func (e *engine) hear(from string, m *member, c Claim, now time.Time) {
+	if c.Generation != m.order.Generation || m.state == Gone {
 		return
 	}
-	d := e.detector()
-	if !d.claim(&m.pulse, c.Heartbeat, c.Node == from, now) {
+	if d := e.detector(); !d.claim(&m.pulse, c.Heartbeat, m.id == from, e.clock(now)) {
 		e.reject(from, Heartbeat, now)
 	}
 	if m.proven && !m.dead && (m.state == Unknown || m.state == Dead) && !e.isolated {
@@ -215,57 +218,55 @@ func (e *engine) hear(from string, c Claim, now time.Time) {
 
 // contact takes note that an exchange with a peer has succeeded.
 func (e *engine) contact(from string, now time.Time) {
-	if e.quiet(now) { // nothing was heard of anybody, and that was not theirs
+	at := e.clock(now)
+	if e.quiet(at) { // nothing was heard of anybody, and that was not theirs
 		for _, m := range e.list {
-			m.restart(now)
+			m.restart(at)
 			m.proven = m.proven && (m.dead || !e.isolated)
 		}
 	}
-	e.succeeded, e.isolated = now, false
+	e.succeeded, e.isolated = at, false
 	if m := e.members[from]; m != nil {
-		m.firstHand = now
+		m.contact = at
 	}
 }
 
 // quiet reports whether nothing has come from anybody for so long that we doubt
 // ourselves first. With one other member there is nobody else to doubt.
-func (e *engine) quiet(now time.Time) bool {
-	return len(e.list) >= 2 && now.Sub(e.succeeded) > max(time.Second, 4*e.set.Interval)
+func (e *engine) quiet(at time.Duration) bool {
+	return len(e.list) >= 2 && at-e.succeeded > max(time.Second, 4*e.set.Interval)
 }
 
 // review looks at everybody once a round.
 func (e *engine) review(now time.Time) {
-	if e.ticked.Add(e.set.Interval + e.set.Interval/10 + late).Before(now) {
-		for _, m := range e.list { // we slept: silence in that time was ours
-			m.restart(now)
+	at := e.clock(now)
+	if at-e.ticked > e.set.Interval+e.set.Interval/10+late { // we slept: silence in that time was ours
+		for _, m := range e.list {
+			m.restart(at)
 		}
-		e.succeeded = now
+		e.succeeded = at
 		e.stats.Late++
 	}
-	e.ticked = now
-	if !e.isolated && len(e.list) >= 2 && now.Sub(e.succeeded) > lonely {
-		e.isolated = true
-	}
-	d, quiet := e.detector(), e.quiet(now)
+	e.ticked = at
+	e.isolated = e.isolated || len(e.list) >= 2 && at-e.succeeded > lonely
+	d, quiet := e.detector(), e.quiet(at)
 	var forget []string
 	for _, m := range e.list {
 		switch was := m.state; {
-		case m.Status == Left:
+		case was == Gone, quiet && !e.isolated: // as it was
 		case e.isolated:
 			if !m.dead {
 				m.state = Unknown
-				m.last = now // silence says nothing
 			}
-		case quiet: // as it was
 		default:
-			m.state = d.state(&m.pulse, now)
+			m.state = d.state(&m.pulse, at)
 			if m.state == Dead && was != Dead {
-				m.died = now
-				e.tell(Event{Kind: EventDeath, Node: m.Node, Cluster: m.ClusterID})
+				m.died = at
+				e.tell(Event{Kind: EventDeath, Node: m.id, Cluster: m.entry.ClusterID})
 			}
 		}
-		if m.gone() && now.Sub(m.died) > e.set.ForgetAfter {
-			forget = append(forget, m.Node)
+		if m.gone() && at-m.died > e.set.ForgetAfter {
+			forget = append(forget, m.id)
 		}
 	}
 	if len(forget) > 0 || e.heartbeat%128 == 0 {
@@ -283,14 +284,15 @@ func (e *engine) drop(id string) {
 	m := e.members[id]
 	last := e.list[len(e.list)-1]
 	e.list[m.at], last.at = last, m.at
+	e.list[len(e.list)-1] = nil
 	e.list = e.list[:len(e.list)-1]
 	delete(e.members, id)
 }
 
 // listed reports whether m is in digests: who is long dead is not, so that all
 // forget it at about one time.
-func (e *engine) listed(m *member, now time.Time) bool {
-	return !m.gone() || now.Sub(m.died) <= e.set.ForgetAfter/2
+func (e *engine) listed(m *member, at time.Duration) bool {
+	return !m.gone() || at-m.died <= e.set.ForgetAfter/2
 }
 
 func (e *engine) tell(ev Event) { e.events = append(e.events, ev) }

@@ -16,7 +16,7 @@ type call struct {
 // tick begins a round: it returns whom to ask what.
 func (e *engine) tick(netmap *Netmap, now time.Time) []call {
 	e.netmap = netmap
-	elapsed := now.Sub(e.ticked)
+	elapsed := e.clock(now) - e.ticked
 	e.heartbeat++
 	e.review(now)
 	if e.own == nil {
@@ -53,34 +53,34 @@ func (e *engine) pick(now time.Time) []Peer {
 			continue
 		}
 		live = append(live, m)
-		if p := e.peers[m.Node]; p != nil && !p.free(now) {
+		if !m.peer.free(now) {
 			continue
 		}
-		if oldest == nil || m.firstHand.Before(oldest.firstHand) {
+		if oldest == nil || m.contact < oldest.contact {
 			oldest = m
 		}
 		if m.state == Suspect {
 			suspect = append(suspect, m)
 		}
-		if !m.verified && !m.FirstHand {
+		if !m.verified && !m.firstHand {
 			doubtful = append(doubtful, m)
 		}
 	}
 	if oldest != nil {
-		pick(oldest.Node)
+		pick(oldest.id)
 	}
 	if len(suspect) > 0 { // before it is called dead it is asked itself
-		pick(suspect[e.rng.IntN(len(suspect))].Node)
+		pick(suspect[e.rng.IntN(len(suspect))].id)
 	}
 	for tries := 0; len(picked) < e.set.Fanout && len(picked) < len(live) && tries < 4*e.set.Fanout; tries++ {
-		pick(live[e.rng.IntN(len(live))].Node)
+		pick(live[e.rng.IntN(len(live))].id)
 	}
 	// Who is dead, or of our tailnet and unheard of, is tried now and then: so
 	// partitions of any length heal.
 	strangers := max(e.netmap.Len()-len(e.list)-1, 0)
 	if lost := len(dead) + strangers; e.rng.Float64()*float64(len(live)+1) < float64(lost) {
 		if e.rng.IntN(lost) < len(dead) {
-			pick(dead[e.rng.IntN(len(dead))].Node)
+			pick(dead[e.rng.IntN(len(dead))].id)
 		} else {
 			e.pickStranger(pick)
 		}
@@ -90,7 +90,7 @@ func (e *engine) pick(now time.Time) []Peer {
 	}
 	for len(doubtful) > 0 && e.dials >= 1 {
 		i := e.rng.IntN(len(doubtful))
-		if pick(doubtful[i].Node) {
+		if pick(doubtful[i].id) {
 			e.dials--
 		}
 		doubtful = slices.Delete(doubtful, i, i+1)
@@ -118,24 +118,24 @@ func (e *engine) pickStranger(pick func(string) bool) {
 	}
 }
 
-// claimOf is what we say of m to a peer. Of the peer itself, while its record
-// did not come from it, we say that we have none: so it sends it, and is verified.
+// claimTo is what we say of m to a peer: of the peer itself, while its record
+// did not come from it, that we have none.
 func (m *member) claimTo(to string) Claim {
-	if m.Node == to && !m.FirstHand {
-		return Claim{Node: m.Node}
+	if m.id == to && !m.firstHand {
+		return Claim{Node: m.id}
 	}
-	return Claim{m.Node, m.Order, m.beat}
+	return Claim{Node: m.id, Order: m.order, Heartbeat: m.beat}
 }
 
-func (e *engine) claimOwn() Claim { return Claim{e.self, e.own.Order, e.heartbeat} }
+func (e *engine) claimOwn() Claim { return Claim{Node: e.self, Order: e.own.Order, Heartbeat: e.heartbeat} }
 
 // request is the first part of an exchange: our own entry, and the others or a
 // random sample of them.
 func (e *engine) request(to string, now time.Time) []byte {
 	digest := make([]Claim, 1, min(len(e.list)+2, maxDigest))
 	digest[0] = e.claimOwn()
-	if m := e.members[to]; m != nil && !m.FirstHand {
-		digest = append(digest, m.claimTo(to))
+	if m := e.members[to]; m == nil || !m.firstHand {
+		digest = append(digest, Claim{Node: to}) // so it sends its record, and is verified
 	}
 	for i := range e.list { // a shuffle, as far as it is needed
 		if len(digest) == maxDigest {
@@ -144,7 +144,7 @@ func (e *engine) request(to string, now time.Time) []byte {
 		j := i + e.rng.IntN(len(e.list)-i)
 		a, b := e.list[i], e.list[j]
 		e.list[i], e.list[j], a.at, b.at = b, a, j, i
-		if e.listed(b, now) && (b.Node != to || b.FirstHand) {
+		if e.listed(b, e.clock(now)) && (b.id != to || b.firstHand) {
 			digest = append(digest, b.claimTo(to))
 		}
 	}
@@ -194,13 +194,16 @@ func (e *engine) respond(from string, digest []Claim, now time.Time) []byte {
 	e.mark++
 	reply := []Claim{e.claimOwn()}
 	var lacks []*member
-	ownLacks := true
+	ownLacks := len(digest) < maxDigest // it listed all that it has
 	for _, c := range digest {
 		if c.Node == e.self {
 			ownLacks = c.Order.Compare(e.own.Order) < 0
 			continue
 		}
-		m := e.members[c.Node]
+		m := c.member
+		if m == nil { // or it came with the same message
+			m = e.members[c.Node]
+		}
 		if m == nil {
 			if e.wants(c) {
 				reply = append(reply, Claim{Node: c.Node})
@@ -208,7 +211,7 @@ func (e *engine) respond(from string, digest []Claim, now time.Time) []byte {
 			continue
 		}
 		m.mark = e.mark
-		e.hear(from, c, now)
+		e.hear(from, m, c, now)
 		ours := m.claimTo(from)
 		switch order := ours.Order.Compare(c.Order); {
 		case order > 0:
@@ -218,9 +221,9 @@ func (e *engine) respond(from string, digest []Claim, now time.Time) []byte {
 			reply = append(reply, ours)
 		}
 	}
-	if len(digest) < maxDigest { // it listed all that it has
+	if len(digest) < maxDigest {
 		for _, m := range e.list {
-			if m.mark == e.mark || m.Node == from || !e.listed(m, now) {
+			if m.mark == e.mark || m.id == from || !e.listed(m, e.clock(now)) {
 				continue
 			}
 			lacks = append(lacks, m)
@@ -271,7 +274,7 @@ func (e *engine) delta(m message, members []*member, own bool) []Signed {
 	}
 	slices.SortFunc(members, func(a, b *member) int { return int(int64(a.learned) - int64(b.learned)) })
 	for _, m := range members {
-		if !m.Conflict && !add(m.Signed) { // what is in conflict, each asks of the node itself
+		if !m.entry.Conflict && !add(m.entry.Signed) { // what is in conflict, each asks of the node itself
 			break
 		}
 	}
@@ -298,9 +301,13 @@ func (e *engine) accept(from string, body []byte, now time.Time) []byte {
 			own = c.Order.Compare(e.own.Order) < 0
 			continue
 		}
-		if m := e.members[c.Node]; m != nil {
-			e.hear(from, c, now)
-			if m.Node != from && m.Order.Compare(c.Order) > 0 {
+		m := c.member
+		if m == nil { // or it came with the same message
+			m = e.members[c.Node]
+		}
+		if m != nil {
+			e.hear(from, m, c, now)
+			if m.id != from && m.order.Compare(c.Order) > 0 {
 				lacks = append(lacks, m)
 			}
 		}
@@ -329,7 +336,7 @@ func (e *engine) fail(to string, now time.Time) {
 func (e *engine) read(from string, body []byte, now time.Time) (message, error) {
 	e.stats.MessagesIn++
 	e.stats.BytesIn += uint64(len(body))
-	m, err := decode(body, e.set.Network, e.intern)
+	m, err := decode(body, e.set.Network, e.who)
 	switch {
 	case err == errNetwork:
 		e.reject(from, Network, now)
@@ -342,11 +349,11 @@ func (e *engine) read(from string, body []byte, now time.Time) (message, error) 
 	return m, nil
 }
 
-func (e *engine) intern(b []byte) string {
+func (e *engine) who(b []byte) (string, *member) {
 	if m, ok := e.members[string(b)]; ok {
-		return m.Node
+		return m.id, m
 	}
-	return string(b)
+	return string(b), nil
 }
 
 // send encodes and counts a message.

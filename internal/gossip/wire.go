@@ -13,6 +13,8 @@ type Claim struct {
 	Node string
 	Order
 	Heartbeat uint64
+
+	member *member // whom Node names; nil: somebody unknown
 }
 
 // A message is one part of an exchange.
@@ -76,9 +78,8 @@ func sealedSize(r Signed) int {
 // errNetwork is a message of another gossip network, which is no offence.
 var errNetwork = errors.New("it is of another gossip network")
 
-// decode reads a message of that network. Intern returns the string of a node
-// id, and may keep one for many messages.
-func decode(b []byte, network string, intern func([]byte) string) (message, error) {
+// decode reads a message of that network. Who says whom a node id names.
+func decode(b []byte, network string, who func([]byte) (string, *member)) (message, error) {
 	var m message
 	if len(b) == 0 {
 		return m, errors.New("it is empty")
@@ -96,7 +97,7 @@ func decode(b []byte, network string, intern func([]byte) string) (message, erro
 			m.Network, err = c.text()
 		case "d":
 			m.digest = true
-			m.Digest, err = c.claims(intern)
+			m.Digest, err = c.claims(who)
 		case "r":
 			err = c.array(func() error {
 				s, err := c.signed()
@@ -127,7 +128,7 @@ func decode(b []byte, network string, intern func([]byte) string) (message, erro
 	return m, c.end()
 }
 
-func (c *cursor) claims(intern func([]byte) string) ([]Claim, error) {
+func (c *cursor) claims(who func([]byte) (string, *member)) ([]Claim, error) {
 	var all []Claim
 	err := c.array(func() error {
 		if len(all) == maxDigest {
@@ -147,7 +148,7 @@ func (c *cursor) claims(intern func([]byte) string) ([]Claim, error) {
 					err = errors.New("an entry names no node")
 				}
 				if err == nil {
-					claim.Node = intern(raw)
+					claim.Node, claim.member = who(raw)
 				}
 			case 1:
 				claim.Generation, err = c.count(maxGeneration)
