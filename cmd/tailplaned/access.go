@@ -46,7 +46,7 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 	if err != nil {
 		return err
 	}
-	record, closeRecord, err := openRecord(ctx, p, info)
+	record, closeRecord, err := p.book.open(ctx, p, info)
 	if err != nil {
 		return err
 	}

@@ -1,10 +1,16 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
+	"k8s.io/client-go/rest"
+
 	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/signin/signinkube"
 )
@@ -26,6 +32,14 @@ func runOperator(ctx context.Context, p *process, working func()) error {
 	if err := checkRoles(ctx, config, policy.Roles, p.log); err != nil {
 		return err
 	}
+	info, err := operatorInfo(ctx, config, p)
+	if err != nil {
+		return err
+	}
+	record, closeRecord, err := p.book.open(ctx, p, info)
+	if err != nil {
+		return err
+	}
 	p.health.Check("kubernetes", reachable(config))
 	operator := &signinkube.Operator{
 		Config: config, Namespace: s.Namespace, LeaseNamespace: s.SystemNamespace, Log: p.log, Now: time.Now,
@@ -33,7 +47,29 @@ func runOperator(ctx context.Context, p *process, working func()) error {
 			Roles: policy.Roles, Min: time.Duration(s.Period.Min), Max: time.Duration(s.Period.Max), MaxLife: time.Duration(s.MaxLife),
 			KeepExpired: time.Duration(s.KeepExpired), Recheck: policyRecheck, RequireAdmissionPolicy: s.RequireAdmissionPolicy, Reserved: policy.Reserved,
 		},
+		Readied: p.metrics.Readied,
+		Ended:   func(end signinkube.End) { ended(p, record.Write, end) },
+		Swept:   func(kind, namespace, name string) { swept(p, record.Write, kind, namespace, name) },
+	}
+	if p.role == settings.OperatorRole { // else the access server shows the same
+		p.metrics.Signins(operator.All)
 	}
 	working() // one that waits to be elected is as ready as it can be
-	return operator.Run(ctx)
+	return errors.Join(operator.Run(ctx), closeRecord())
+}
+
+// operatorInfo is by what the operator's record knows the cluster. Its settings
+// need not name it: then it is called by its id.
+func operatorInfo(ctx context.Context, config *rest.Config, p *process) (signin.ClusterInfo, error) {
+	if p.role != settings.OperatorRole {
+		return clusterInfo(ctx, config, p)
+	}
+	id := p.set.Cluster.ID
+	if id == "" {
+		var err error
+		if id, err = signinkube.ClusterUID(ctx, config); err != nil {
+			return signin.ClusterInfo{}, fmt.Errorf("the cluster's id for the audit record: %w; cluster.id in the settings would do", err)
+		}
+	}
+	return signin.ClusterInfo{Name: cmp.Or(p.set.Cluster.Name, id), ID: id, Version: version()}, nil
 }

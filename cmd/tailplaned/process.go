@@ -32,6 +32,8 @@ type part struct {
 type process struct {
 	flags
 	set     settings.File
+	role    settings.Role
+	book    book
 	log     *slog.Logger
 	health  *health.Listener
 	metrics *health.Metrics
@@ -61,7 +63,7 @@ func run(ctx context.Context, f flags, role settings.Role, parts ...part) error 
 	klog.SetLogger(quiet)
 
 	metrics := health.NewMetrics(version(), commit(), door.Verbs(new(signin.Desk).Routes()...)...)
-	p := &process{flags: f, set: set, log: log, metrics: metrics, health: &health.Listener{
+	p := &process{flags: f, set: set, role: role, log: log, metrics: metrics, health: &health.Listener{
 		// controller-runtime's registry also has the collectors of Go and the process.
 		Address: set.Health, Gatherer: prometheus.Gatherers{metrics, ctrlmetrics.Registry}, Log: log,
 	}}

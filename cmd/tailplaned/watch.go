@@ -52,20 +52,18 @@ func reachable(config *rest.Config) func(context.Context) error {
 
 // tell records that a sign-in ended or got shorter although nobody asked.
 func tell(p *process, self tailnet.Status, write func(audit.Entry) error, s signin.Signin, f signin.Finding) {
-	now := time.Now()
-	e := audit.Entry{Time: now, RequestID: audit.NewID(now), Surface: "process", Verb: access.SigninEnd, Object: s.Name, Reason: f.Reason, Result: audit.Done,
+	e := audit.Entry{Verb: access.SigninEnd, Object: s.Name, Reason: f.Reason,
 		Actor: audit.Actor{NodeID: self.ID, Via: access.ViaTailnet},
 		Args:  map[string]string{"login": s.Owner.Login, "device": s.Owner.DeviceName, "role": string(s.Role)}}
 	if len(self.Names) > 0 {
 		e.Actor.Node = self.Names[0]
 	}
 	if f.End {
+		e.Args["cause"] = string(signin.CauseGrant)
 		p.metrics.Ended(signin.CauseGrant)
 	} else {
 		e.Verb, e.Args["period"] = access.SigninShorten, f.Period.String()
 	}
-	p.log.Info("the tailnet withdrew what a sign-in rests on", "signin", s.Name, "login", s.Owner.Login, "reason", f.Reason, "audit", e.RequestID)
-	if err := write(e); err != nil {
-		p.log.Error("audit entry lost", "audit", e.RequestID, "err", err)
-	}
+	p.log.Info("the tailnet withdrew what a sign-in rests on", "signin", s.Name, "login", s.Owner.Login, "reason", f.Reason)
+	recordOwn(p, write, e)
 }

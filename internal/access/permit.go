@@ -26,11 +26,13 @@ const (
 // no grant does, and the tag gives nothing else.
 const GossipExchange Verb = "gossip.exchange"
 
-// What the server does of itself when the tailnet withdraws what it granted.
-// Nobody can ask for it; audit records it.
+// What the servers do of themselves: when the tailnet withdraws what it granted,
+// when a sign-in's time is over, when somebody in the cluster took its account
+// away. Nobody can ask for it; audit records it.
 const (
 	SigninEnd     Verb = "signin.end"
 	SigninShorten Verb = "signin.shorten"
+	SigninSweep   Verb = "signin.sweep" // remove what no sign-in accounts for
 )
 
 // visitLife is how long a permit that names no role may be acted upon: longer

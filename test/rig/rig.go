@@ -197,6 +197,10 @@ func (r *Rig) rootsFile() string { return filepath.Join(r.Dir, "roots.pem") }
 // Server is the access server's URL.
 func (r *Rig) Server() string { return "https://tka." + r.Net.Suffix() }
 
+// OperatorAuditFile is where the operator, when it is a process of its own, writes
+// its record.
+func (r *Rig) OperatorAuditFile() string { return filepath.Join(r.Dir, "operator", "audit.jsonl") }
+
 // AuditFile is where the access server writes its record.
 func (r *Rig) AuditFile() string { return filepath.Join(r.Dir, "access", "audit.jsonl") }
 
@@ -311,7 +315,11 @@ func (r *Rig) Settings(role string) ([]byte, error) {
 		}
 	}
 	fmt.Fprintf(&b, "health: 127.0.0.1:0\n")
-	fmt.Fprintf(&b, "audit:\n  file: %s\n", r.AuditFile())
+	record := r.AuditFile()
+	if role == "operator" {
+		record = r.OperatorAuditFile()
+	}
+	fmt.Fprintf(&b, "audit:\n  file: %s\n", record)
 	var api []string
 	for path, value := range r.settings {
 		if key, ok := strings.CutPrefix(path, "api."); ok {

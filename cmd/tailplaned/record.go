@@ -1,0 +1,136 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/audit/auditotlp"
+	"github.com/tailplane/tailplane/internal/settings"
+	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/signin/signinkube"
+)
+
+// exportTime is how long a collector may take for the last of the record.
+const exportTime = 5 * time.Second
+
+// A book is the one audit record of a process, whatever parts it plays: the first
+// that needs it opens it, and the last that is done closes it.
+type book struct {
+	mu     sync.Mutex
+	users  int
+	record *audit.Log
+	close  func() error
+}
+
+// open returns the record, and what its user calls when it is done.
+func (b *book) open(ctx context.Context, p *process, info signin.ClusterInfo) (*audit.Log, func() error, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.users == 0 {
+		record, closeRecord, err := openRecord(ctx, p, info)
+		if err != nil {
+			return nil, nil, err
+		}
+		b.record, b.close = record, closeRecord
+	}
+	b.users++
+	return b.record, func() error {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.users--; b.users > 0 {
+			return nil
+		}
+		return b.close()
+	}, nil
+}
+
+// openRecord opens the audit record, and returns it beside what closes it. The
+// key that signs it is beside the node's state, and made at the first start; an
+// operator whose record is standard output keeps nothing, so each of its runs is
+// a record of its own, with a key of its own that its first line names. The
+// OTEL_* variables say whether a collector gets a copy.
+func openRecord(ctx context.Context, p *process, info signin.ClusterInfo) (record *audit.Log, closeRecord func() error, err error) {
+	role := settings.AccessRole
+	if p.role == settings.OperatorRole {
+		role = settings.OperatorRole
+	}
+	key := audit.GenerateKey()
+	if dir := p.set.Tailnet.StateDir; role == settings.AccessRole || p.set.Audit.File != "-" {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, nil, fmt.Errorf("tailnet.stateDir: %w", err)
+		}
+		if key, err = audit.LoadKey(filepath.Join(dir, "audit.key")); err != nil {
+			return nil, nil, err
+		}
+	}
+	export, err := auditotlp.New(ctx, auditotlp.Config{Service: "tailplaned", Version: info.Version, Cluster: info.Name, Getenv: os.Getenv, Log: p.log})
+	if err != nil {
+		return nil, nil, err
+	}
+	c := audit.Config{Path: p.set.Audit.File, Cluster: info.Name, ClusterID: info.ID, Role: string(role), Software: info.Version,
+		Key: key, Required: p.set.Audit.Required, Log: p.log, Now: time.Now}
+	if c.Path == "-" {
+		c.Path, c.Writer = "", os.Stdout
+	}
+	if export != nil {
+		c.Export = export.Export
+	}
+	if record, err = audit.Open(c); err != nil {
+		return nil, nil, fmt.Errorf("audit.file: %w", err)
+	}
+	p.log.Info("the audit record is open", "key", key.Public().String())
+	p.metrics.Audit(record.Stats)
+	return record, func() error {
+		err := record.Close()
+		if export == nil {
+			return err
+		}
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), exportTime)
+		defer cancel()
+		return errors.Join(err, export.Close(last))
+	}, nil
+}
+
+// ended counts and records a sign-in that ended without a request to the access
+// server.
+func ended(p *process, write func(audit.Entry) error, end signinkube.End) {
+	p.metrics.Ended(end.Cause)
+	s := end.Signin
+	recordOwn(p, write, audit.Entry{Verb: access.SigninEnd, Object: s.Name, Reason: end.Reason,
+		Args: map[string]string{"cause": string(end.Cause), "login": s.Owner.Login, "device": s.Owner.DeviceName, "role": string(s.Role)}})
+}
+
+// swept counts and records what was removed because no sign-in accounts for it.
+func swept(p *process, write func(audit.Entry) error, kind, namespace, name string) {
+	p.metrics.Swept()
+	args := map[string]string{"kind": kind}
+	if namespace != "" {
+		args["namespace"] = namespace
+	}
+	recordOwn(p, write, audit.Entry{Verb: access.SigninSweep, Object: name, Reason: "No sign-in accounts for it.", Args: args})
+}
+
+// recordOwn records what the process did of itself. Without a node, it is known
+// by its host: in a pod, by the pod's name.
+func recordOwn(p *process, write func(audit.Entry) error, e audit.Entry) {
+	e.Time, e.Surface, e.Result = time.Now(), "process", audit.Done
+	e.RequestID = audit.NewID(e.Time)
+	if e.Actor.Node == "" {
+		host, err := os.Hostname()
+		e.Actor.Node = cmp.Or(host, "operator")
+		if err != nil {
+			p.log.Warn("the host's name is not known", "err", err)
+		}
+	}
+	if err := write(e); err != nil {
+		p.log.Error("audit entry lost", "audit", e.RequestID, "err", err)
+	}
+}
