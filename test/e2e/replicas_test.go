@@ -17,6 +17,16 @@ import (
 // replica starts a second access server: its own node, name, state and record.
 func replica(t *testing.T, r *rig.Rig, name string) *rig.Process {
 	t.Helper()
+	account, err := r.Cluster.ServiceAccountKubeconfig(t.Context(), rig.SystemNamespace, "tailplane-access", t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return replicaBy(t, r, name, account)
+}
+
+// replicaBy does the same by a kubeconfig file of the caller's.
+func replicaBy(t *testing.T, r *rig.Rig, name, kubeconfig string) *rig.Process {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	text, err := r.Settings("access")
@@ -28,11 +38,7 @@ func replica(t *testing.T, r *rig.Rig, name string) *rig.Process {
 	write(t, key, r.Net.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane"}}))
 	settings := strings.NewReplacer(filepath.Join(r.Dir, "access", "state"), filepath.Join(dir, "state"), r.AuthKeyFile(), key,
 		"hostname: tka", "hostname: "+name, r.AuditFile(), filepath.Join(dir, "audit.jsonl")).Replace(string(text))
-	account, err := r.Cluster.ServiceAccountKubeconfig(ctx, rig.SystemNamespace, "tailplane-access", t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := r.Try(name, "access", nil, settings, "--kubeconfig", account)
+	p, err := r.Try(name, "access", nil, settings, "--kubeconfig", kubeconfig)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,291 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/test/rig"
+)
+
+// gate puts a reverse proxy, in which a storm may rise, between one program and
+// the API server, and returns the program's kubeconfig file.
+func gate(t *testing.T, r *rig.Rig, account string, storm *kubetest.Storm) (kubeconfig string) {
+	t.Helper()
+	direct, err := r.Cluster.ServiceAccountKubeconfig(t.Context(), rig.SystemNamespace, account, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := url.Parse(r.Cluster.Server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport, err := rest.TransportFor(rest.AnonymousClientConfig(r.Cluster.AdminConfig()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httptest.NewUnstartedServer(&httputil.ReverseProxy{
+		Rewrite:       func(p *httputil.ProxyRequest) { p.SetURL(server) },
+		Transport:     storm.Wrap(transport),
+		FlushInterval: -1, // watches
+		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+		ErrorLog:      log.New(io.Discard, "", 0),
+	})
+	proxy.EnableHTTP2 = true
+	proxy.Config.ErrorLog = log.New(io.Discard, "", 0)
+	proxy.StartTLS()
+	t.Cleanup(func() { proxy.CloseClientConnections(); proxy.Close() })
+	k, err := clientcmd.LoadFromFile(direct)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range k.Clusters {
+		c.Server = proxy.URL
+		c.CertificateAuthorityData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: proxy.Certificate().Raw})
+	}
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*k, path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// operatorBehind starts the operator anew behind a storm; the rig's own comes back after the test.
+func operatorBehind(t *testing.T, r *rig.Rig, storm *kubetest.Storm) {
+	t.Helper()
+	text, err := r.Settings("operator")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Operator.Stop(20 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.StartOperator(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	p, err := r.Try("operator-in-a-storm", "operator", nil, string(text), "--kubeconfig", gate(t, r, "tailplane-operator", storm))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Stop(30 * time.Second); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	if err := p.WaitLog(ctx, `"operator is working"`); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// SGN-17: people sign in, use it and sign out while the API server answers 429,
+// 5xx and conflicts, breaks connections, cuts watches and says 410 Gone, to both
+// programs. Nobody hears "internal error"; and when it is over all is well.
+func TestSGN17_Storms(t *testing.T) {
+	r := start(t)
+	toAccess, toOperator := kubetest.NewStorm(17), kubetest.NewStorm(18)
+	replicaBy(t, r, "tka-storm", gate(t, r, "tailplane-access", toAccess))
+	operatorBehind(t, r, toOperator)
+	base := "https://tka-storm." + r.Net.Suffix()
+	people := []*rig.Person{
+		person(t, r, "storm-alice", "alice@example.com"), person(t, r, "storm-carol", "carol@example.com"),
+		person(t, r, "storm-dave", "dave@example.com"), person(t, r, "storm-other", "alice@b.example"),
+	}
+	for _, p := range people {
+		if err := r.Net.WaitPeer(t.Context(), p.Node, "tka-storm"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	weathers := []struct {
+		why              string
+		access, operator map[kubetest.Fault]float64
+	}{
+		{"429 with Retry-After", map[kubetest.Fault]float64{kubetest.TooManyRequests: .2}, map[kubetest.Fault]float64{kubetest.TooManyRequests: .3}},
+		{"5xx", map[kubetest.Fault]float64{kubetest.ServerError: .15, kubetest.Unavailable: .15}, map[kubetest.Fault]float64{kubetest.ServerError: .2, kubetest.Unavailable: .2}},
+		{"conflicts", map[kubetest.Fault]float64{kubetest.Conflict: .6}, map[kubetest.Fault]float64{kubetest.Conflict: .4}},
+		{"broken connections", map[kubetest.Fault]float64{kubetest.Refused: .1, kubetest.Lost: .3}, map[kubetest.Fault]float64{kubetest.Refused: .1, kubetest.Lost: .3}},
+		{"watches that cannot go on", map[kubetest.Fault]float64{kubetest.WatchExpired: .7}, map[kubetest.Fault]float64{kubetest.WatchExpired: .7}},
+		{"watches that end", map[kubetest.Fault]float64{kubetest.WatchCut: 1}, map[kubetest.Fault]float64{kubetest.WatchCut: 1}},
+		{"all of it", map[kubetest.Fault]float64{kubetest.ServerError: .1, kubetest.Conflict: .2, kubetest.Refused: .1, kubetest.Lost: .1, kubetest.WatchCut: .5, kubetest.WatchExpired: .2},
+			map[kubetest.Fault]float64{kubetest.ServerError: .1, kubetest.Conflict: .2, kubetest.Refused: .1, kubetest.Lost: .1, kubetest.WatchCut: .5, kubetest.WatchExpired: .2}},
+	}
+	for _, weather := range weathers {
+		t.Run(weather.why, func(t *testing.T) {
+			toAccess.Blow(weather.access)
+			toOperator.Blow(weather.operator)
+			toAccess.CutWatches()
+			toOperator.CutWatches()
+			heard := map[string]int{}
+			var mu sync.Mutex
+			var wg sync.WaitGroup
+			errs := make(chan error, len(people))
+			for _, p := range people {
+				wg.Go(func() {
+					errs <- pester(t.Context(), p, base, 2*time.Second, func(op string, status int, code problem.Code) {
+						mu.Lock()
+						defer mu.Unlock()
+						heard[fmt.Sprint(op, " ", status, " ", code)]++
+					})
+				})
+			}
+			wg.Wait()
+			for range people {
+				if err := <-errs; err != nil {
+					t.Error(err)
+				}
+			}
+			t.Logf("heard: %v", heard)
+		})
+	}
+	struck := toAccess.Struck()
+	for f, n := range toOperator.Struck() {
+		struck[f] += n
+	}
+	t.Logf("faults: access %v, operator %v", toAccess.Struck(), toOperator.Struck())
+	for _, f := range []kubetest.Fault{kubetest.TooManyRequests, kubetest.ServerError, kubetest.Unavailable, kubetest.Conflict, kubetest.Refused, kubetest.Lost, kubetest.WatchCut, kubetest.WatchExpired} {
+		if struck[f] == 0 {
+			t.Errorf("the fault %q never happened", f)
+		}
+	}
+
+	// Afterwards.
+	toAccess.Blow(nil)
+	toOperator.Blow(nil)
+	for _, p := range people {
+		c := door.Client{HTTP: p.HTTP(), Base: base}
+		var last error
+		eventually(t, time.Minute, "a kubeconfig after the storm", func() bool {
+			if _, last = signin.Login.Call(t.Context(), c, signin.LoginRequest{}); last != nil {
+				return false
+			}
+			_, last = signin.GetKubeconfig.Call(t.Context(), c, signin.KubeconfigRequest{Wait: door.Duration(20 * time.Second)})
+			return last == nil
+		})
+		st, err := signin.Logout.Call(t.Context(), c, signin.LogoutRequest{Wait: door.Duration(20 * time.Second)})
+		if err != nil {
+			t.Errorf("logout after the storm: %v", err)
+		}
+		eventually(t, time.Minute, "nothing is left", func() bool { return len(left(t, r, st.Name)) == 0 })
+	}
+}
+
+// pester signs in, asks for a kubeconfig, reads and signs out, again and again.
+// It returns what a person must never hear.
+func pester(ctx context.Context, p *rig.Person, base string, d time.Duration, tell func(op string, status int, code problem.Code)) error {
+	h := p.HTTP()
+	defer h.CloseIdleConnections()
+	ask := func(method, path string) (int, problem.Code, error) {
+		req, err := http.NewRequestWithContext(ctx, method, base+signin.Base+path, strings.NewReader(""))
+		if err != nil {
+			return 0, "", err
+		}
+		began := time.Now()
+		res, err := h.Do(req)
+		if err != nil {
+			return 0, "", fmt.Errorf("%s %s is not answered after %v: %w", method, path, time.Since(began), err)
+		}
+		defer res.Body.Close()
+		body, err := io.ReadAll(res.Body)
+		if err != nil {
+			return 0, "", err
+		}
+		var refused problem.Error
+		_ = json.Unmarshal(body, &refused) // no problem: no code
+		tell(method+" "+strings.SplitN(path, "?", 2)[0], res.StatusCode, refused.Code)
+		switch {
+		case res.StatusCode < 300:
+		case res.StatusCode == http.StatusServiceUnavailable && res.Header.Get("Retry-After") == "":
+			return 0, "", fmt.Errorf("%s %s: 503 without Retry-After", method, path)
+		case res.StatusCode == http.StatusServiceUnavailable, res.StatusCode == http.StatusConflict && refused.Code == problem.Conflict:
+		case refused.Code == problem.NotSignedIn:
+		default:
+			return 0, "", fmt.Errorf("%s %s: %d %s", method, path, res.StatusCode, body)
+		}
+		return res.StatusCode, refused.Code, nil
+	}
+	for began := time.Now(); time.Since(began) < d; {
+		status, _, err := ask("POST", "/login")
+		if err != nil {
+			return err
+		}
+		_, code, err := ask("GET", "/kubeconfig?wait=5s")
+		if err != nil {
+			return err
+		}
+		if status == http.StatusAccepted && code == problem.NotSignedIn {
+			return fmt.Errorf("not signed in, after a login that was accepted")
+		}
+		for _, a := range [][2]string{{"GET", "/login"}, {"POST", "/logout"}} {
+			if _, _, err := ask(a[0], a[1]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// SGN-17: an API server that takes connections and says nothing is 503 to
+// everybody, before their patience ends; and nothing hangs when it is back.
+func TestSGN17_SilentAPIServer(t *testing.T) {
+	r := start(t)
+	storm := kubetest.NewStorm(19)
+	replicaBy(t, r, "tka-silent", gate(t, r, "tailplane-access", storm))
+	p := person(t, r, "silent-alice", "alice@example.com")
+	if err := r.Net.WaitPeer(t.Context(), p.Node, "tka-silent"); err != nil {
+		t.Fatal(err)
+	}
+	c := door.Client{HTTP: p.HTTP(), Base: "https://tka-silent." + r.Net.Suffix()}
+	if _, err := signin.Login.Call(t.Context(), c, signin.LoginRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	storm.Blow(map[kubetest.Fault]float64{kubetest.Silent: 1})
+	var wg sync.WaitGroup
+	ops := map[string]func() error{
+		"login": func() error { _, err := signin.Login.Call(t.Context(), c, signin.LoginRequest{}); return err },
+		"read":  func() error { _, err := signin.Read.Call(t.Context(), c, signin.ReadRequest{}); return err },
+		"kubeconfig": func() error {
+			_, err := signin.GetKubeconfig.Call(t.Context(), c, signin.KubeconfigRequest{Wait: door.Duration(time.Second)})
+			return err
+		},
+		"logout": func() error { _, err := signin.Logout.Call(t.Context(), c, signin.LogoutRequest{}); return err },
+	}
+	for name, op := range ops {
+		wg.Go(func() {
+			began := time.Now()
+			err := op() // the client gives up after 60 seconds
+			if code := problem.CodeOf(err); code != problem.Unavailable {
+				t.Errorf("%s: %v after %v, want %s", name, err, time.Since(began), problem.Unavailable)
+			}
+			t.Logf("%s: refused after %v", name, time.Since(began).Round(time.Millisecond))
+		})
+	}
+	wg.Wait()
+	storm.Blow(nil)
+	eventually(t, time.Minute, "a kubeconfig when it speaks again", func() bool {
+		_, err := signin.GetKubeconfig.Call(t.Context(), c, signin.KubeconfigRequest{Wait: door.Duration(5 * time.Second)})
+		return err == nil
+	})
+	logout(t, p)
+}
