@@ -95,8 +95,12 @@ func (t *tka) enterShell(entry kubefile.Entry) {
 	}
 }
 
-// leaveShell takes a cluster out of the shell that runs us, if it is there by us.
+// leaveShell takes a cluster out of the shell that runs us, if it is there by us,
+// and removes what shells that are gone left.
 func (t *tka) leaveShell(cluster string) {
+	for _, run := range t.runFolders() {
+		sweepContexts(filepath.Join(run, contextsFolder))
+	}
 	if t.Getenv(shellscript.EvalFile) == "" || t.Getenv("TKA_CLUSTER") != cluster {
 		return
 	}
@@ -136,13 +140,7 @@ func (t *tka) writeContext(name string) (path string, err error) {
 		if err != nil {
 			continue
 		}
-		if left, err := os.ReadDir(dir); err == nil {
-			for _, e := range left {
-				if !processLives(e.Name()) {
-					os.Remove(filepath.Join(dir, e.Name()))
-				}
-			}
-		}
+		sweepContexts(dir)
 		path = filepath.Join(dir, processID(os.Getppid()))
 		var text []byte
 		if text, err = kubefile.Current(name); err == nil {
@@ -153,6 +151,19 @@ func (t *tka) writeContext(name string) (path string, err error) {
 		}
 	}
 	return "", err
+}
+
+// sweepContexts removes what shells that are gone left in a folder of contexts.
+func sweepContexts(dir string) {
+	left, err := os.ReadDir(dir)
+	if err != nil || ownfile.CheckFolder(dir) != nil {
+		return // there is nothing of ours
+	}
+	for _, e := range left {
+		if !processLives(e.Name()) {
+			os.Remove(filepath.Join(dir, e.Name()))
+		}
+	}
 }
 
 // tellShell writes assignments where the function of the shell reads them. The

@@ -263,4 +263,13 @@ func TestSGN22_sweep(t *testing.T) {
 	if err != nil || len(left) != 1 || !strings.Contains(m.read(t, "private/bash"), left[0]) {
 		t.Errorf("%v, %v", left, err)
 	}
+	// CL-04: and by a logout, from wherever.
+	delete(m.env, "TKA_EVAL_FILE")
+	m.write(t, ".cache/tka/contexts/999999998-1", "")
+	if r := m.run("logout"); r.code != 0 {
+		t.Fatal(r.err)
+	}
+	if now, err := filepath.Glob(m.path(".cache/tka/contexts/*")); err != nil || len(now) != 1 || now[0] != left[0] {
+		t.Errorf("after a logout: %v, %v", now, err)
+	}
 }

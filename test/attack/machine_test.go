@@ -1,0 +1,166 @@
+package attack
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/test/rig"
+)
+
+// A machine is a person's device with a home folder of its own, on which the
+// built programs run. Several machines may share a device: the tailnet sees one.
+type machine struct {
+	*rig.Person
+	s *system
+	t *testing.T
+}
+
+// machine returns a fresh home for p, which knows the server's name and no more.
+func (s *system) machine(t *testing.T, p *rig.Person) *machine {
+	t.Helper()
+	return s.machineAt(t, p, t.TempDir())
+}
+
+func (s *system) machineAt(t *testing.T, p *rig.Person, home string) *machine {
+	t.Helper()
+	own := *p
+	own.Home = home
+	m := &machine{&own, s, t}
+	m.write(".config/tka/config.yaml", "server: tka."+s.Net.Suffix()+"\n")
+	m.run(0, "tka", "exit-codes") // and the programs are in PATH
+	return m
+}
+
+func (m *machine) path(name string) string { return filepath.Join(m.Home, name) }
+
+func (m *machine) write(name, text string) {
+	m.t.Helper()
+	err := os.MkdirAll(filepath.Dir(m.path(name)), 0o700)
+	if err == nil {
+		err = os.WriteFile(m.path(name), []byte(text), 0o600)
+	}
+	if err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// read returns a file's text, "" when it is not there.
+func (m *machine) read(name string) string {
+	m.t.Helper()
+	b, err := os.ReadFile(m.path(name))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		m.t.Fatal(err)
+	}
+	return string(b)
+}
+
+// files are all files in the home, with their contents.
+func (m *machine) files() map[string]string {
+	m.t.Helper()
+	all := map[string]string{}
+	err := filepath.WalkDir(m.Home, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(m.Home, path)
+		if st, serr := d.Info(); serr == nil && strings.HasPrefix(name, ".run/") && st.Size() == 0 {
+			return err // by which programs take turns
+		}
+		if err == nil && d.Type().IsRegular() {
+			var b []byte
+			b, err = os.ReadFile(path)
+			all[name] = string(b)
+		} else {
+			all[name] = d.Type().String()
+		}
+		return err
+	})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return all
+}
+
+// clean checks what every run of a program must keep to, however it ends.
+func (m *machine) clean(what string, r rig.Result) {
+	m.t.Helper()
+	for _, text := range []string{r.Stdout, r.Stderr} {
+		if strings.Contains(text, "goroutine ") || strings.Contains(text, "panic:") {
+			m.t.Errorf("%s: a stack trace:\n%s", what, text)
+		}
+	}
+	if i := strings.IndexAny(r.Stderr, "\x1b\x07\r\u202e\u009b"); i >= 0 {
+		m.t.Errorf("%s writes %q to the terminal", what, r.Stderr[i:min(len(r.Stderr), i+40)])
+	}
+}
+
+// run runs a program to its end, which must be with that code.
+func (m *machine) run(want int, program string, args ...string) rig.Result {
+	m.t.Helper()
+	r, err := m.Run(m.t.Context(), program, args...)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	what := program + " " + strings.Join(args, " ")
+	if r.Exit != want {
+		m.t.Errorf("%s: exit %d, want %d\n%.2000s%.4000s", what, r.Exit, want, r.Stdout, r.Stderr)
+	}
+	m.clean(what, r)
+	return r
+}
+
+// A child is a program that runs until the test or the program ends it.
+type child struct {
+	*exec.Cmd
+	m        *machine
+	out, err bytes.Buffer // read them after done
+	done     chan struct{}
+}
+
+// start starts a program of PATH, with further environment and standard input.
+func (m *machine) start(env []string, in io.Reader, program string, args ...string) *child {
+	m.t.Helper()
+	if !filepath.IsAbs(program) {
+		if ours := filepath.Join(m.s.Dir, "bin", program); exists(ours) {
+			program = ours
+		}
+	}
+	c := &child{Cmd: exec.Command(program, args...), m: m, done: make(chan struct{})}
+	c.Env, c.Dir, c.Stdin, c.Stdout, c.Stderr, c.WaitDelay = append(m.Env(), env...), m.Home, in, &c.out, &c.err, 5*time.Second
+	if err := c.Start(); err != nil {
+		m.t.Fatal(err)
+	}
+	go func() { c.Wait(); close(c.done) }()
+	m.t.Cleanup(func() { c.Process.Kill(); <-c.done })
+	return c
+}
+
+func exists(path string) bool { _, err := os.Lstat(path); return err == nil }
+
+// ends waits for the program's end and returns what it did.
+func (c *child) ends() rig.Result {
+	c.m.t.Helper()
+	select {
+	case <-c.done:
+	case <-time.After(long):
+		c.m.t.Fatalf("%v has not ended", c.Args)
+	}
+	code := c.ProcessState.ExitCode()
+	if ws, ok := c.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		code = 128 + int(ws.Signal())
+	}
+	r := rig.Result{Stdout: c.out.String(), Stderr: c.err.String(), Exit: code}
+	if filepath.Base(c.Args[0]) == "tka" {
+		c.m.clean(strings.Join(c.Args[1:], " "), r)
+	}
+	return r
+}
