@@ -37,7 +37,7 @@ var plan = map[string]string{
 
 	// rooms and their alcoves
 	"internal/signin":            "internal/access internal/door internal/problem",
-	"internal/gossip":            "internal/door internal/problem",
+	"internal/gossip":            "internal/access internal/door internal/problem",
 	"internal/gossip/gossipkube": "internal/door internal/gossip internal/kube",
 	"internal/signin/signinkube": "api/v1alpha1 internal/access internal/door internal/kube internal/signin",
 

@@ -59,10 +59,13 @@ type pulse struct {
 	dead    bool
 	since   time.Duration // when we began to listen
 	contact time.Duration // when the node itself was heard last; negative: never
+	seen    time.Duration // when it gave a sign of life last, for people; negative: never
 }
 
 // listen starts a pulse for a new generation.
-func listen(now time.Duration) pulse { return pulse{last: now, since: now, contact: never} }
+func listen(now time.Duration) pulse {
+	return pulse{last: now, since: now, contact: never, seen: never}
+}
 
 const never = time.Duration(-1)
 
@@ -98,6 +101,7 @@ func (d detector) claim(p *pulse, beat uint64, firstHand bool, now time.Duration
 
 // heard takes note that the heart beats.
 func (d detector) heard(p *pulse, moved bool, now time.Duration) {
+	p.seen = now
 	if p.dead { // a fresh window
 		p.dead, p.sum, p.n = false, 0, 0
 		p.last = now
@@ -106,7 +110,7 @@ func (d detector) heard(p *pulse, moved bool, now time.Duration) {
 	if !moved {
 		return
 	}
-	if gap := now-p.last; gap <= longestGap {
+	if gap := now - p.last; gap <= longestGap {
 		if p.n == maxSamples { // the oldest are averaged out; a ring would take 8 kB for each member
 			p.sum -= p.sum / maxSamples
 			p.n--

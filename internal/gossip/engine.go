@@ -176,9 +176,9 @@ func (e *engine) enter(c Change, from string, now time.Time) {
 		e.tell(Event{Kind: EventJoin, Node: id, Cluster: cluster})
 	}
 	if m.order.Generation != c.Entry.Generation {
-		contact := m.contact
+		contact, seen := m.contact, m.seen
 		m.pulse = listen(at)
-		m.contact, m.state = contact, Unknown
+		m.contact, m.seen, m.state = contact, seen, Unknown
 	}
 	if m.order != c.Entry.Order {
 		e.learned++

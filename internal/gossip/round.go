@@ -127,7 +127,9 @@ func (m *member) claimTo(to string) Claim {
 	return Claim{Node: m.id, Order: m.order, Heartbeat: m.beat}
 }
 
-func (e *engine) claimOwn() Claim { return Claim{Node: e.self, Order: e.own.Order, Heartbeat: e.heartbeat} }
+func (e *engine) claimOwn() Claim {
+	return Claim{Node: e.self, Order: e.own.Order, Heartbeat: e.heartbeat}
+}
 
 // request is the first part of an exchange: our own entry, and the others or a
 // random sample of them.

@@ -1,0 +1,190 @@
+package gossip
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/door"
+)
+
+// Members is who is there, as one node saw it at one moment. It is immutable.
+type Members struct {
+	At       time.Time
+	Isolated bool     // we hear nobody, so we say of nobody that it is dead
+	List     []Member // sorted by node; this server included once it has announced itself
+	Refused  []Refusal
+	// OldestContact is how long ago the member was heard that has not been heard
+	// itself for longest; 0 without members.
+	OldestContact time.Duration
+}
+
+// A Member is one access server.
+type Member struct {
+	*Record
+	State    State
+	LastSeen time.Time // by our own observation; zero: never
+	Verified bool
+	Conflict bool
+	Self     bool
+}
+
+// snapshot is what everybody may read while the engine goes on.
+func (e *engine) snapshot(now time.Time) *Members {
+	at := e.clock(now)
+	s := &Members{At: now, Isolated: e.isolated, List: make([]Member, 0, len(e.list)+1)}
+	if e.own != nil {
+		state := Alive
+		if e.own.Status == Left {
+			state = Gone
+		}
+		s.List = append(s.List, Member{Record: e.own, State: state, LastSeen: now, Verified: true, Self: true})
+	}
+	for _, m := range e.list {
+		var seen time.Time
+		if m.seen != never {
+			seen = now.Add(m.seen - at)
+		}
+		if !m.gone() {
+			s.OldestContact = max(s.OldestContact, at-max(m.contact, m.since))
+		}
+		s.List = append(s.List, Member{Record: m.entry.Record, State: m.state, LastSeen: seen, Verified: m.verified, Conflict: m.entry.Conflict})
+	}
+	slices.SortFunc(s.List, func(a, b Member) int { return strings.Compare(a.Node, b.Node) })
+	for _, r := range e.view.refused.all() {
+		s.Refused = append(s.Refused, r)
+	}
+	slices.SortFunc(s.Refused, func(a, b Refusal) int { return strings.Compare(a.Node, b.Node) })
+	return s
+}
+
+// leave is the last word of this node, to a few others.
+func (e *engine) leave(now time.Time) ([]call, error) {
+	if err := e.announce(e.own.Facts, Left, now); err != nil {
+		return nil, err
+	}
+	var calls []call
+	for _, i := range e.rng.Perm(len(e.list)) {
+		m := e.list[i]
+		p, ok := e.netmap.Find(m.id)
+		if !ok || m.gone() {
+			continue
+		}
+		calls = append(calls, call{p, e.send(message{Records: []Signed{e.own.Signed}}, kindDelta)})
+		if len(calls) == leaveTargets {
+			break
+		}
+	}
+	return calls, nil
+}
+
+// Count returns how many members are in each state.
+func (s *Members) Count() map[State]int {
+	n := map[State]int{}
+	for _, m := range s.List {
+		n[m.State]++
+	}
+	return n
+}
+
+// A Cluster is one entry of the memberlist: all members that serve it. The first
+// three fields are what existing clients read.
+type Cluster struct {
+	APIEndpoint string            `json:"apiEndpoint" doc:"URL of the Kubernetes API"`
+	APIPort     uint16            `json:"apiPort"`
+	Labels      map[string]string `json:"labels"`
+
+	Name     string          `json:"name"`
+	ID       string          `json:"id"`
+	URL      string          `json:"url" doc:"base of the sign-in API of a live member"`
+	State    State           `json:"state" enum:"alive,suspect,unknown,dead,left" doc:"of the member that is best off"`
+	LastSeen time.Time       `json:"lastSeen,omitzero" doc:"as the server that answers saw it; absent: never"`
+	Verified bool            `json:"verified" doc:"node and key are those that the cluster was met with; only then may one sign in"`
+	Conflict bool            `json:"conflict" doc:"somebody else is known as this cluster"`
+	Self     bool            `json:"self" doc:"the cluster of the server that answers"`
+	CAHash   string          `json:"caHash"`
+	Key      door.PublicKey  `json:"key"`
+	Software string          `json:"software"`
+	Members  []ClusterMember `json:"members"`
+}
+
+// A ClusterMember is one access server of a cluster.
+type ClusterMember struct {
+	Node     string    `json:"node"`
+	Host     string    `json:"host"`
+	State    State     `json:"state"`
+	LastSeen time.Time `json:"lastSeen,omitzero"`
+}
+
+// Available reports whether people should be shown the cluster unless they ask
+// for all.
+func (c Cluster) Available() bool { return c.State != Dead && c.State != Gone }
+
+// Clusters returns one entry for each cluster, sorted by name and id; those that
+// are dead or have left only with all. Hidden is how many were left out. Who
+// contests a cluster has an entry of its own, so that nothing of it gets into
+// that of the others.
+func (s *Members) Clusters(all bool) (clusters []Cluster, hidden int) {
+	type claim struct {
+		id       string
+		key      door.PublicKey
+		conflict bool
+	}
+	groups := map[claim][]Member{}
+	for _, m := range s.List {
+		k := claim{m.ClusterID, m.Key, m.Conflict}
+		groups[k] = append(groups[k], m)
+	}
+	clusters = []Cluster{}
+	for _, members := range groups {
+		c := clusterOf(members)
+		if !all && !c.Available() {
+			hidden++
+			continue
+		}
+		clusters = append(clusters, c)
+	}
+	slices.SortFunc(clusters, func(a, b Cluster) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.ID, b.ID), strings.Compare(a.Key.String(), b.Key.String()),
+			cmp.Compare(order(a.Conflict), order(b.Conflict)))
+	})
+	return clusters, hidden
+}
+
+// order puts what is true after what is not.
+func order(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// clusterOf is the entry of members of one cluster: what the best of them says,
+// a verified one first.
+func clusterOf(members []Member) Cluster {
+	states := States()
+	slices.SortFunc(members, func(a, b Member) int {
+		return cmp.Or(cmp.Compare(order(!a.Self), order(!b.Self)), cmp.Compare(order(!a.Verified), order(!b.Verified)),
+			cmp.Compare(slices.Index(states, a.State), slices.Index(states, b.State)), strings.Compare(a.Node, b.Node))
+	})
+	best := members[0]
+	c := Cluster{APIEndpoint: best.APIEndpoint, APIPort: best.APIPort, Labels: best.Labels, Name: best.ClusterName, ID: best.ClusterID, URL: best.URL,
+		State: best.State, LastSeen: shown(best.LastSeen), Verified: best.Verified, Conflict: best.Conflict, Self: best.Self, CAHash: best.CAHash, Key: best.Key,
+		Software: best.Software, Members: make([]ClusterMember, 0, len(members))}
+	if c.Labels == nil {
+		c.Labels = map[string]string{}
+	}
+	for _, m := range members {
+		c.Members = append(c.Members, ClusterMember{m.Node, m.Host, m.State, shown(m.LastSeen)})
+	}
+	return c
+}
+
+// shown is a time as people and machines are shown it.
+func shown(t time.Time) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return t.UTC().Truncate(time.Second)
+}

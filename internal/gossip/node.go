@@ -1,0 +1,307 @@
+package gossip
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// A Config is what a Node needs. All of it is required but for Merged.
+type Config struct {
+	Settings Settings
+	ID       string // stable node id of ours
+	Key      door.PublicKey
+	Sign     func(message []byte) []byte // by the cluster's key
+	// Facts is what this server says of itself; false while that is not known.
+	// It is asked in each round.
+	Facts func() (Facts, bool)
+	// Netmap is the nodes of our tailnet with a required tag, as it stands.
+	Netmap func() *Netmap
+	// Exchange sends a message to a peer and returns the answer. It must make
+	// sure that the other end is that peer before it sends a byte, and end with
+	// its context. Transport has one.
+	Exchange func(context.Context, Peer, []byte) ([]byte, error)
+	// Load and Save keep what a restart must not forget. Nothing is gossiped
+	// before Load has succeeded: without its pins a node would trust anew.
+	Load func(context.Context) (Memory, error)
+	Save func(context.Context, Memory) error
+	Tell func(Event) // for the audit record; it must not wait
+	Log  *slog.Logger
+	Now  func() time.Time
+	Rand rand.Source
+
+	Merged func(time.Duration) // hears how long each message took to take in
+}
+
+// A Node is this server among the members. Its methods may be called from
+// anywhere, before Run and after it too.
+type Node struct {
+	cfg Config
+
+	mu      sync.Mutex // guards the engine; never held across I/O
+	engine  *engine    // nil before Run has loaded its memory
+	leaving bool
+
+	members atomic.Pointer[Members]
+}
+
+// New returns a node that does not gossip yet.
+func New(cfg Config) (*Node, error) {
+	switch {
+	case !isNode(cfg.ID):
+		return nil, fmt.Errorf("gossip: %q is not a node id", cfg.ID)
+	case cfg.Key.IsZero(), cfg.Sign == nil, cfg.Facts == nil, cfg.Netmap == nil, cfg.Exchange == nil, cfg.Load == nil, cfg.Save == nil,
+		cfg.Tell == nil, cfg.Log == nil, cfg.Now == nil, cfg.Rand == nil:
+		return nil, errors.New("gossip: a required field is missing")
+	}
+	set, err := cfg.Settings.WithDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("gossip: %w", err)
+	}
+	cfg.Settings = set
+	n := &Node{cfg: cfg}
+	n.members.Store(&Members{At: cfg.Now()})
+	return n, nil
+}
+
+const retryStore = 5 * time.Second
+
+// Run gossips until ctx ends, and returns when all that it began has ended.
+func (n *Node) Run(ctx context.Context) error {
+	var begun sync.WaitGroup
+	defer begun.Wait()
+	memory, err := n.load(ctx)
+	if err != nil {
+		return nil // ctx has ended
+	}
+	set := n.cfg.Settings
+	rules := Rules{Self: n.cfg.ID, Key: n.cfg.Key, Pins: set.Pins, PinnedOnly: set.PinnedOnly, Allow: set.Allow, MaxMembers: set.MaxMembers}
+	chance := rand.New(n.cfg.Rand)
+	n.mu.Lock()
+	n.engine = newEngine(set, rules, memory, n.cfg.Sign, rand.New(rand.NewPCG(chance.Uint64(), chance.Uint64())), n.cfg.Now())
+	n.mu.Unlock()
+	saving, tryAgain := make(chan error, 1), time.Time{}
+	idle := true // nothing is being saved
+	for {
+		calls, unsaved := n.round()
+		for _, c := range calls {
+			begun.Go(func() { n.exchange(ctx, c) })
+		}
+		if unsaved && idle && !n.cfg.Now().Before(tryAgain) {
+			memory := n.take()
+			idle = false
+			begun.Go(func() { saving <- n.cfg.Save(ctx, memory) })
+		}
+		next := time.NewTimer(set.Interval*9/10 + time.Duration(chance.Int64N(int64(set.Interval/5))))
+	wait:
+		for {
+			select {
+			case <-next.C:
+				break wait
+			case err := <-saving:
+				idle = true
+				if err != nil && ctx.Err() == nil {
+					n.cfg.Log.Warn("what gossip must remember was not saved; a restart would trust anew", "err", err)
+					n.mu.Lock()
+					n.engine.unsaved = true
+					n.mu.Unlock()
+					tryAgain = n.cfg.Now().Add(retryStore)
+				}
+			case <-ctx.Done():
+				next.Stop()
+				return nil
+			}
+		}
+	}
+}
+
+// load waits until the memory is at hand.
+func (n *Node) load(ctx context.Context) (Memory, error) {
+	for told := false; ; told = true {
+		m, err := n.cfg.Load(ctx)
+		if err == nil {
+			return m, nil
+		}
+		if !told && ctx.Err() == nil {
+			n.cfg.Log.Warn("gossip waits for what it must remember", "err", err)
+		}
+		t := time.NewTimer(time.Second)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return Memory{}, ctx.Err()
+		}
+	}
+}
+
+// round begins a round.
+func (n *Node) round() (calls []call, unsaved bool) {
+	facts, known := n.cfg.Facts()
+	netmap := n.cfg.Netmap()
+	now := n.cfg.Now()
+	n.mu.Lock()
+	e := n.engine
+	var err error
+	if known && !n.leaving && (e.own == nil || !reflect.DeepEqual(e.own.Facts, facts)) {
+		err = e.announce(facts, Up, now)
+	}
+	if !n.leaving {
+		calls = e.tick(netmap, now)
+	}
+	events := n.publish(now)
+	unsaved = e.unsaved
+	n.mu.Unlock()
+	if err != nil {
+		n.cfg.Log.Warn("this server cannot announce itself", "err", err)
+	}
+	n.tell(events)
+	return calls, unsaved
+}
+
+// take returns what is to be saved.
+func (n *Node) take() Memory {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.engine.unsaved = false
+	return n.engine.view.memory(n.engine.floor)
+}
+
+// exchange carries out one exchange that we began.
+func (n *Node) exchange(ctx context.Context, c call) {
+	ctx, cancel := context.WithTimeout(ctx, n.engine.deadline())
+	defer cancel()
+	answer, err := n.cfg.Exchange(ctx, c.to, c.body)
+	third := n.settle(c.to.ID, answer, err)
+	if third == nil {
+		return
+	}
+	_, err = n.cfg.Exchange(ctx, c.to, third)
+	n.mu.Lock()
+	if err != nil {
+		n.engine.fail(c.to.ID, n.cfg.Now())
+	} else {
+		n.engine.done(c.to.ID, n.cfg.Now())
+	}
+	n.mu.Unlock()
+}
+
+// settle takes in an answer, or that there is none.
+func (n *Node) settle(from string, answer []byte, err error) (third []byte) {
+	if err != nil {
+		n.cfg.Log.Debug("a gossip exchange failed", "node", from, "err", err)
+	}
+	n.locked(func(e *engine, now time.Time) {
+		if err != nil {
+			e.fail(from, now)
+			return
+		}
+		third = e.accept(from, answer, now)
+	})
+	return third
+}
+
+// locked takes in a message, and tells what came of it.
+func (n *Node) locked(do func(*engine, time.Time)) {
+	now := n.cfg.Now()
+	events := n.change(do, now)
+	if n.cfg.Merged != nil {
+		n.cfg.Merged(n.cfg.Now().Sub(now))
+	}
+	n.tell(events)
+}
+
+func (n *Node) change(do func(*engine, time.Time), now time.Time) []Event {
+	n.mu.Lock()
+	defer n.mu.Unlock() // the door recovers a panic, and the next message must still get in
+	before := n.engine.view
+	do(n.engine, now)
+	if n.engine.view == before && len(n.engine.events) == 0 {
+		return nil
+	}
+	return n.publish(now)
+}
+
+// publish makes what is believed now visible, and returns what happened.
+func (n *Node) publish(now time.Time) []Event {
+	n.members.Store(n.engine.snapshot(now))
+	events := n.engine.events
+	n.engine.events = nil
+	return events
+}
+
+func (n *Node) tell(events []Event) {
+	for _, ev := range events {
+		n.cfg.Tell(ev)
+	}
+}
+
+// Handle answers a message of the peer from, a stable node id that WhoIs gave.
+// Refusals are problems.
+func (n *Node) Handle(from string, body []byte) (answer []byte, err error) {
+	n.mu.Lock()
+	ready := n.engine != nil
+	n.mu.Unlock()
+	if !ready || !isNode(from) {
+		return nil, problem.New(problem.Unavailable, "This server does not gossip yet.", "Try again in a moment.").After(time.Second)
+	}
+	n.locked(func(e *engine, now time.Time) { answer, err = e.answer(from, body, now) })
+	return answer, err
+}
+
+// leaveTime bounds Leave.
+const leaveTime = time.Second
+
+// Leave tells a few others that this server is going, within a second. Run does
+// nothing more from then on but answer.
+func (n *Node) Leave(ctx context.Context) error {
+	now := n.cfg.Now()
+	var calls []call
+	var err error
+	n.mu.Lock()
+	if e := n.engine; e != nil && e.own != nil && !n.leaving {
+		n.leaving = true
+		calls, err = e.leave(now)
+		n.publish(now)
+	}
+	n.mu.Unlock()
+	if err != nil || len(calls) == 0 {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, leaveTime)
+	defer cancel()
+	errs := make([]error, len(calls))
+	var told sync.WaitGroup
+	for i, c := range calls {
+		told.Go(func() { _, errs[i] = n.cfg.Exchange(ctx, c.to, c.body) })
+	}
+	told.Wait()
+	for _, err := range errs {
+		if err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("leave: nobody was told: %w", errors.Join(errs...))
+}
+
+// Members returns who is there, as last published: it never waits.
+func (n *Node) Members() *Members { return n.members.Load() }
+
+// Stats returns counts since the start.
+func (n *Node) Stats() Stats {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.engine == nil {
+		return newStats()
+	}
+	return n.engine.stats.clone()
+}

@@ -1,0 +1,121 @@
+package gossip
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// A Transport carries messages to peers over HTTP inside the tailnet, whose
+// WireGuard encrypts and authenticates. All fields are required.
+type Transport struct {
+	// Dial connects through the tailnet, and through nothing else.
+	Dial func(context.Context, netip.AddrPort) (net.Conn, error)
+	// WhoIs returns the stable id of the node that has the address now. It is an
+	// error when the node lacks a required tag.
+	WhoIs  func(context.Context, netip.AddrPort) (string, error)
+	Netmap func() *Netmap
+	Port   uint16
+}
+
+const (
+	connectionsPerPeer = 4
+	idleConnection     = time.Minute
+)
+
+// A Carrier is a Transport at work.
+type Carrier struct {
+	transport Transport
+	http      *http.Transport
+}
+
+// NewCarrier returns a carrier without a connection.
+func NewCarrier(t Transport) *Carrier {
+	c := &Carrier{transport: t}
+	c.http = &http.Transport{
+		DialContext:            c.dial,
+		DisableCompression:     true, // no bombs
+		MaxConnsPerHost:        connectionsPerPeer,
+		MaxIdleConnsPerHost:    1,
+		IdleConnTimeout:        idleConnection,
+		MaxResponseHeaderBytes: 16 << 10,
+	}
+	return c
+}
+
+// Close closes the connections that nothing is under way on.
+func (c *Carrier) Close() { c.http.CloseIdleConnections() }
+
+var errNotThePeer = errors.New("the address belongs to another node")
+
+// dial connects to the node whose id stands in the place of a host name. Before
+// a byte is sent, the tailnet must say that it is that node: an address may have
+// moved since our netmap was made.
+func (c *Carrier) dial(ctx context.Context, _, target string) (net.Conn, error) {
+	id, _, err := net.SplitHostPort(target)
+	if err != nil {
+		return nil, err
+	}
+	p, ok := c.transport.Netmap().Find(id)
+	if !ok || len(p.Addrs) == 0 {
+		return nil, fmt.Errorf("dial %s: it is not in the tailnet", id)
+	}
+	var errs []error
+	for _, addr := range p.Addrs {
+		at := netip.AddrPortFrom(addr, c.transport.Port)
+		conn, err := c.transport.Dial(ctx, at)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		who, err := c.transport.WhoIs(ctx, at)
+		if err == nil && who == id {
+			return conn, nil
+		}
+		conn.Close()
+		errs = append(errs, errNotThePeer, err)
+	}
+	return nil, fmt.Errorf("dial %s: %w", id, errors.Join(errs...))
+}
+
+// Exchange sends a message to p and returns the answer.
+func (c *Carrier) Exchange(ctx context.Context, p Peer, body []byte) ([]byte, error) {
+	moved := func(info httptrace.GotConnInfo) { // since the connection was made
+		at, err := netip.ParseAddrPort(info.Conn.RemoteAddr().String())
+		now, ok := c.transport.Netmap().Find(p.ID)
+		if err != nil || !ok || !slices.Contains(now.Addrs, at.Addr().Unmap()) {
+			info.Conn.Close()
+		}
+	}
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: moved})
+	target := "http://" + net.JoinHostPort(p.ID, strconv.Itoa(int(c.transport.Port))) + ExchangePath
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Host = net.JoinHostPort(p.Name, strconv.Itoa(int(c.transport.Port))) // what the other end goes by
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "") // bytes that say nothing
+	res, err := c.http.RoundTrip(req)
+	if err != nil {
+		return nil, fmt.Errorf("exchange with %s: %w", p.Name, err)
+	}
+	defer res.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(res.Body, maxRead+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("exchange with %s: the answer broke off: %w", p.Name, err)
+	case res.StatusCode != http.StatusOK:
+		return nil, fmt.Errorf("exchange with %s: it answered %s", p.Name, res.Status)
+	}
+	return answer, nil // too long a one is refused where it is read
+}
