@@ -65,6 +65,7 @@ func newWorld(t testing.TB, seed uint64) *world {
 	w := &world{place: p, rand: rand.New(rand.NewPCG(seed, 1)), changed: make(chan struct{}), requests: new(counter)}
 	w.access = &program{name: "access", storm: kubetest.NewStorm(seed), start: w.startAccess}
 	w.operator = &program{name: "operator", storm: kubetest.NewStorm(seed + 1), start: w.startOperator}
+	w.ahead.Store(int64(time.Hour)) // the deadlines of visits are on the machine's clock, and must not have passed where a clock is behind
 	w.history = follow(p)
 	w.holders = hold(w)
 	for _, x := range [][2]string{{"alice@a.example", "laptop"}, {"alice@a.example", "phone"}, {"bob@a.example", "desk"}} {
@@ -170,7 +171,7 @@ func (w *world) startAccess() error {
 			return access.Decide(c, v, policy, now)
 		},
 		Record: func(audit.Entry) error { return nil },
-		Log:    slog.New(slog.DiscardHandler), Now: now,
+		Log:    testLog(w.t), Now: now,
 	}
 	guard := &signin.Guard{
 		Store: s, Policy: policy, Interval: time.Second, Log: slog.New(slog.DiscardHandler), Now: now,
