@@ -363,9 +363,12 @@ func (d *Desk) status(s Signin) Status {
 	st := Status{Username: s.Owner.Login, State: s.State(d.Now()), Name: s.Name, Device: s.Owner.DeviceName,
 		Cluster: d.Cluster.Name, StartedAt: s.Created.UTC(), MissingNamespaces: append([]string{}, s.MissingNamespaces...), retryAfter: d.RetryAfter}
 	role, namespaces, until := s.Role, s.Namespaces, s.AskedAt.Add(s.Period)
-	if st.State == Ready {
+	switch st.State {
+	case Ready:
 		st.Provisioned = true
 		role, namespaces, until = s.BoundRole, s.BoundNamespaces, s.ValidUntil
+	case Refused:
+		st.Reason, st.Message = s.Reason, s.Message
 	}
 	st.Role, st.Namespaces, st.Until = string(role), append([]string{}, namespaces...), until.UTC().Format(time.RFC3339)
 	return st

@@ -71,6 +71,8 @@ type Status struct {
 	Clamped           bool      `json:"clamped" doc:"the granted period was cut to the server's longest"`
 	Cluster           string    `json:"cluster"`
 	StartedAt         time.Time `json:"startedAt"`
+	Reason            string    `json:"reason,omitempty" doc:"why it is refused, one of the reasons of the TkaSignin's Ready condition, such as ClockSkew; only while it is"`
+	Message           string    `json:"message,omitempty" doc:"the same, a sentence"`
 
 	retryAfter time.Duration
 }

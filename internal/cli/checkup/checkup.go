@@ -316,6 +316,10 @@ func (f Facts) signIn() Finding {
 		return finding(name, OK, "This device is signed in with the role %s until %s.", s.Role, s.Until)
 	case s.State == signin.Pending:
 		return finding(name, Warn, "The sign-in is still being made.").try("tka status")
+	case s.State == signin.Refused && s.Reason == signin.ReasonClockSkew:
+		return finding(name, Fail, "The cluster cannot provide the sign-in: %s: %s", s.Reason, s.Message).try("Ask whoever runs the cluster to set both clocks by the network.")
+	case s.State == signin.Refused && s.Reason != "":
+		return finding(name, Fail, "The cluster cannot provide the sign-in: %s: %s", s.Reason, s.Message).try("Ask whoever runs the cluster, or sign in with another role: tka login --role ROLE")
 	case s.State == signin.Refused:
 		return finding(name, Fail, "The sign-in cannot be provisioned.").try("tka login, which says why")
 	}

@@ -60,6 +60,9 @@ func TestJudge(t *testing.T) {
 		{"not signed in", func(f *checkup.Facts) { f.Whoami.Signin = nil }, "sign-in", checkup.Warn, "not signed in"},
 		{"pending", func(f *checkup.Facts) { f.Whoami.Signin.State = signin.Pending }, "sign-in", checkup.Warn, "being made"},
 		{"refused", func(f *checkup.Facts) { f.Whoami.Signin.State = signin.Refused }, "sign-in", checkup.Fail, "cannot be provisioned"},
+		{"clocks of the servers apart (SGN-17)", func(f *checkup.Facts) {
+			f.Whoami.Signin.State, f.Whoami.Signin.Reason, f.Whoami.Signin.Message = signin.Refused, signin.ReasonClockSkew, "the clocks differ"
+		}, "sign-in", checkup.Fail, "ClockSkew: the clocks differ"},
 		{"edit everywhere", func(f *checkup.Facts) { f.Whoami.Signin.Role = "edit" }, "role", checkup.Warn, "every ServiceAccount"},
 		{"edit in one namespace", func(f *checkup.Facts) { f.Whoami.Signin.Role, f.Whoami.Signin.Namespaces = "edit", []string{"shop"} }, "role", checkup.OK, "edit"},
 		{"API server", func(f *checkup.Facts) { f.APITrouble = checkup.Trouble{"no route", []string{"look"}} }, "API server", checkup.Fail, "no route"},

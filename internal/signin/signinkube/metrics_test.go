@@ -1,0 +1,240 @@
+//go:build unix
+
+package signinkube
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// Everything that ends without a request is heard of once, with its cause, and
+// what the access server ended is not; a restart tells nothing again, and counts
+// the sign-ins by what is stored.
+func TestEndsAreHeardOfOnce(t *testing.T) {
+	p := newPlace(t)
+	var mu sync.Mutex
+	ends, swept, readied := map[string][]End{}, map[string]int{}, 0
+	run := func() (*Operator, func()) {
+		o := p.operator(p.operatorConfig)
+		o.Readied = func(took time.Duration) {
+			mu.Lock()
+			defer mu.Unlock()
+			readied++
+			if took < 0 {
+				t.Errorf("ready after %v", took)
+			}
+		}
+		o.Ended = func(e End) {
+			mu.Lock()
+			defer mu.Unlock()
+			ends[e.Signin.Owner.Login] = append(ends[e.Signin.Owner.Login], e)
+		}
+		o.Swept = func(kind, _, name string) {
+			mu.Lock()
+			defer mu.Unlock()
+			swept[kind+" "+name]++
+		}
+		return o, p.run("operator", o.Run, o.Synced)
+	}
+	_, stop := run()
+	s, _ := p.open()
+	owner := func(who string) signin.Owner { return p.owner(who+"@a.example", "laptop") }
+	live := p.login(s, wanted(owner("live"), "view", time.Hour))
+	p.login(s, wanted(owner("late"), "view", 3*time.Second))
+	out := p.login(s, wanted(owner("out"), "view", time.Hour))
+	deleted := p.login(s, wanted(owner("deleted"), "view", time.Hour))
+	robbed := p.login(s, wanted(owner("robbed"), "view", time.Hour))
+	unlisted := wanted(owner("unlisted"), "cluster-admin", time.Hour)
+	if _, err := s.Create(t.Context(), unlisted); err != nil {
+		t.Fatal(err)
+	}
+	p.await(s, unlisted.Name, in(signin.Refused))
+	if err := s.Delete(t.Context(), out); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []client.Object{
+		&v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: deleted.Name}},
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: robbed.Name}},
+	} {
+		if err := p.admin.Delete(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	orphan := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "orphan-" + p.ns, Labels: map[string]string{
+			v1alpha1.ManagedByLabel: v1alpha1.ManagedBy, v1alpha1.SigninNamespaceLabel: p.ns, v1alpha1.SigninUIDLabel: "0"}},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
+	}
+	if err := p.admin.Create(t.Context(), orphan); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{out.Name, deleted.Name, robbed.Name} {
+		p.await(s, name, gone)
+	}
+	p.until("the four ends", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(ends) >= 4
+	})
+
+	stop()
+	again, stop := run() // it sweeps at the start
+	p.until("the sweep", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(swept) > 0
+	})
+	var phases []string
+	all, ok := again.All()
+	for _, x := range all {
+		phases = append(phases, string(x.Phase))
+	}
+	slices.Sort(phases)
+	if want := []string{"Expired", "Ready", "Refused"}; !ok || !slices.Equal(phases, want) {
+		t.Errorf("after the restart there are %v (%v), want %v", phases, ok, want)
+	}
+	if err := s.Delete(t.Context(), live); err != nil {
+		t.Fatal(err)
+	}
+	p.await(s, live.Name, gone)
+	stop()
+
+	want := map[string]signin.Cause{"late@a.example": signin.CauseExpired, "deleted@a.example": signin.CauseAdmin,
+		"robbed@a.example": signin.CauseAdmin, "unlisted@a.example": signin.CauseRefused}
+	for login, cause := range want {
+		if got := ends[login]; len(got) != 1 || got[0].Cause != cause || got[0].Reason == "" {
+			t.Errorf("%s: %+v, want one end by %s", login, got, cause)
+		}
+		delete(ends, login)
+	}
+	if len(ends) > 0 {
+		t.Errorf("the access server ended these, and counted them: %v", slices.Collect(maps.Keys(ends)))
+	}
+	if ends := readied; ends != 5 {
+		t.Errorf("%d became ready, want 5", ends)
+	}
+	if n := swept["ClusterRoleBinding "+orphan.Name]; n != 1 || len(swept) != 1 {
+		t.Errorf("swept %v", swept)
+	}
+}
+
+// SGN-16: an operator that starts looks at every sign-in that there is, in
+// whatever state, and writes nothing.
+func TestSGN16_RelistWritesNothing(t *testing.T) {
+	const people = 200
+	p := newPlace(t)
+	there := p.cluster.Namespace(t)
+	stop := p.operate()
+	s, _ := p.open()
+	var names []string
+	create := func(want signin.Signin) string {
+		t.Helper()
+		if _, err := s.Create(t.Context(), want); err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, want.Name)
+		return want.Name
+	}
+	owner := func(who string) signin.Owner { return p.owner(who+"@a.example", "laptop") }
+	for i := range people {
+		var namespaces []string
+		if i%2 == 1 {
+			namespaces = []string{"not-there-" + p.ns, there}
+		}
+		create(wanted(owner(fmt.Sprint("user-", i)), "view", time.Hour, namespaces...))
+	}
+	for _, name := range names {
+		p.await(s, name, in(signin.Ready))
+	}
+	expired := create(wanted(owner("expired"), "view", time.Second))
+	refused := create(wanted(owner("refused"), "cluster-admin", time.Hour))
+	nowhere := create(wanted(owner("nowhere"), "view", time.Hour, "not-there-"+p.ns))
+	p.await(s, refused, in(signin.Refused))
+	p.await(s, nowhere, in(signin.Refused))
+	p.until("the expired one is taken down", func() bool {
+		o := p.object(expired)
+		return o.Status.Phase == v1alpha1.SigninPhase(signin.PhaseExpired) && len(o.Finalizers) == 0
+	})
+	held := p.object(create(wanted(owner("held"), "view", time.Hour))) // by somebody else's finalizer
+	p.await(s, held.Name, in(signin.Ready))
+	patch := client.MergeFrom(held.DeepCopy())
+	held = p.object(held.Name)
+	held.Finalizers = append(held.Finalizers, "example.com/hold")
+	if err := p.admin.Patch(t.Context(), held, patch); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Delete(t.Context(), signin.Signin{Name: held.Name, UID: string(held.UID)}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		o := p.object(held.Name)
+		o.Finalizers = nil
+		if err := p.admin.Update(t.Context(), o); err != nil {
+			t.Error(err)
+		}
+	})
+	p.until("the held one is ending", func() bool {
+		return p.object(held.Name).Status.Phase == v1alpha1.SigninPhase(signin.PhaseEnding)
+	})
+	idle(p)
+	stop()
+
+	before := p.versions()
+	if len(before) != len(names) {
+		t.Fatalf("%d sign-ins, want %d", len(before), len(names))
+	}
+	writes := &counter{writes: true}
+	p.operatorConfig = writes.wrap(p.operatorConfig)
+	looked := lookedAt(t)
+	stop = p.operate()
+	p.until("all have been looked at", func() bool { return lookedAt(t)-looked >= float64(len(names)) })
+	idle(p)
+	stop()
+	if n := writes.now(); n != 0 {
+		t.Errorf("%d writes", n)
+	}
+	if after := p.versions(); !maps.Equal(before, after) {
+		t.Error("stored versions differ")
+	}
+}
+
+// lookedAt is how often operators of this process have looked at a sign-in.
+func lookedAt(t *testing.T) float64 { return sum(t, "controller_runtime_reconcile_total") }
+
+// idle waits until the operator has nothing to do and is doing nothing.
+func idle(p *place) {
+	p.t.Helper()
+	p.until("the operator is idle", func() bool {
+		return sum(p.t, "workqueue_depth")+sum(p.t, "controller_runtime_active_workers") == 0
+	})
+}
+
+// sum adds up the samples of a metric of controller-runtime's own registry.
+func sum(t testing.TB, name string) (n float64) {
+	t.Helper()
+	families, err := ctrlmetrics.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			for _, m := range f.Metric {
+				n += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	return n
+}
