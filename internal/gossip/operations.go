@@ -12,19 +12,12 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// The verbs of gossip. The exchange is decided by the caller's tag alone: no
-// capability gives it to a person, and a member's tag gives nothing else.
-const (
-	VerbExchange   access.Verb = "gossip.exchange"
-	VerbMemberlist access.Verb = "cluster.list"
-)
-
 // ExchangePath is where members send their messages.
 const ExchangePath = "/gossip/v1/exchange"
 
 // GetMemberlist is the operation that people ask.
 var GetMemberlist = door.Op[MemberlistRequest, Memberlist]{
-	Pattern: "GET /api/v1alpha1/memberlist", Verb: VerbMemberlist,
+	Pattern: "GET /api/v1alpha1/memberlist", Verb: access.ClusterMembers,
 	Doc: "List the clusters that this server knows of, its own included: those that can be had, or all.",
 	Answers: []Memberlist{{Clusters: []Cluster{{APIEndpoint: "https://k8s.prod-eu.example:6443", APIPort: 6443, Labels: map[string]string{"env": "prod"},
 		Name: "prod-eu", ID: "5e0c3f5a-6f0e-4f0c-9a63-1f4f6f6f2b11", URL: "https://tka.tail1234.ts.net", State: Alive,
@@ -100,14 +93,49 @@ func (m Memberlist) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON reads the list.
 func (m *Memberlist) UnmarshalJSON(b []byte) error { return json.Unmarshal(b, &m.Clusters) }
 
-// Route puts n behind GetMemberlist.
-func (n *Node) Route() door.Route {
+// ServeMemberlist answers GetMemberlist from what members returns.
+func ServeMemberlist(members func() *Members, now func() time.Time) door.Route {
 	return GetMemberlist.Serve(func(_ context.Context, p access.Permit, r MemberlistRequest) (Memberlist, error) {
-		if err := p.Require(VerbMemberlist, n.cfg.Now()); err != nil {
+		if err := p.Require(access.ClusterMembers, now()); err != nil {
 			return Memberlist{}, err
 		}
-		return n.Members().Memberlist(r), nil
+		return members().Memberlist(r), nil
 	})
+}
+
+// ServeExchange answers members with handle, which is [Node.Handle].
+func ServeExchange(handle func(from string, body []byte) ([]byte, error), now func() time.Time) door.Route {
+	return exchange.Serve(func(_ context.Context, p access.Permit, m sent) (reply, error) {
+		if err := p.Require(access.GossipExchange, now()); err != nil {
+			return nil, err
+		}
+		return handle(p.Caller().Device.ID, m.body)
+	})
+}
+
+// exchange is the operation that members ask of each other.
+var exchange = door.Op[sent, reply]{Pattern: "POST " + ExchangePath, Verb: access.GossipExchange, Routine: true,
+	Doc: "Exchange what two access servers know of all: a digest, and the signed records that the other lacks."}
+
+// sent is a message as it came: it has a decoder of its own, which bounds what it
+// keeps and skips what a newer version added.
+type sent struct{ body []byte }
+
+// ReadBody implements [door.Wire]. What is wrong with the body is told when it is decoded.
+func (s *sent) ReadBody(body []byte) error {
+	s.body = body
+	return nil
+}
+
+// MaxBody implements [door.Wire].
+func (s *sent) MaxBody() int { return maxRead }
+
+// A reply is a message as it goes out.
+type reply []byte
+
+// Shape implements [door.Shaped].
+func (r reply) Shape(string) (door.Shape, error) {
+	return door.Shape{Status: http.StatusOK, ContentType: "application/json", Body: []byte(r)}, nil
 }
 
 // Alone is the members of a server that does not gossip: itself.

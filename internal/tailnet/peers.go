@@ -2,17 +2,14 @@ package tailnet
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"strings"
-	"time"
 
 	"tailscale.com/ipn"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/problem"
 )
 
 // A Peer is another node of the tailnet, as this node's netmap has it. A netmap
@@ -67,52 +64,17 @@ func (n *Node) Peers(ctx context.Context) ([]Peer, error) {
 	return list, nil
 }
 
-// dialTime bounds how long a connection to a peer may take.
-const dialTime = 10 * time.Second
-
-// DialPeer connects to a port of the peer with that stable id, and says who is
-// there: the tailnet vouches for the other end at this moment, whoever was meant.
-// If it is another node by now, the connection is closed without a byte.
-func (n *Node) DialPeer(ctx context.Context, id string, port uint16) (net.Conn, access.Caller, error) {
-	all, err := n.Peers(ctx)
-	if err != nil {
-		return nil, access.Caller{}, err
+// Dial connects to an address of the tailnet, through the tailnet and nothing
+// else. Whoever sends a byte must have asked WhoIs before.
+func (n *Node) Dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+	if st := n.Status(); !st.Running() {
+		return nil, unavailable(fmt.Errorf("the node is %s", st.State))
 	}
-	var addr netip.Addr
-	for _, p := range all {
-		if p.ID == id {
-			addr = p.Addrs[0]
-		}
-	}
-	if !addr.IsValid() {
-		return nil, access.Caller{}, nobody(fmt.Errorf("the tailnet has no node %.40q", id))
-	}
-	ctx, cancel := context.WithTimeout(ctx, dialTime)
-	defer cancel()
-	conn, err := n.backend.Load().server.Dial(ctx, "tcp", netip.AddrPortFrom(addr, port).String())
-	if err != nil {
-		return nil, access.Caller{}, err
-	}
-	who, err := n.vouch(ctx, conn, id)
-	if err != nil {
-		return nil, access.Caller{}, errors.Join(err, conn.Close())
-	}
-	return conn, who, nil
+	return n.backend.Load().server.Dial(ctx, "tcp", to.String())
 }
 
-// vouch says who is at the other end of a connection that was meant for id.
-func (n *Node) vouch(ctx context.Context, conn net.Conn, id string) (access.Caller, error) {
-	at := conn.RemoteAddr()
-	if at == nil { // it was reset at once
-		return access.Caller{}, nobody(errors.New("the connection is closed"))
-	}
-	who, err := n.whoIs(ctx, at.String())
-	if err != nil {
-		return access.Caller{}, err
-	}
-	if who.Device.ID != id {
-		return access.Caller{}, problem.New(problem.NoIdentity, "That address belongs to another node by now.", "Look at the tailnet again.").
-			Because(fmt.Errorf("%s is %s, not %s", at, who.Device.ID, id))
-	}
-	return who, nil
+// WhoIs says whose an address of the tailnet is at this moment, as Identify does
+// of a caller.
+func (n *Node) WhoIs(ctx context.Context, at netip.AddrPort) (access.Caller, error) {
+	return n.whoIs(ctx, at.String())
 }
