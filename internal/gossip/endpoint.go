@@ -80,6 +80,19 @@ func inside(ip netip.Addr) bool {
 	return !ip.IsGlobalUnicast() || ip.IsPrivate() || ip.IsLoopback() || ip.IsLinkLocalUnicast()
 }
 
+// Private reports whether an API endpoint is one that other servers take only if
+// their allowEndpoints has it.
+func Private(endpoint string) bool {
+	host, _, err := splitURL(endpoint, "https")
+	if err != nil {
+		return true
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return inside(ip)
+	}
+	return checkName(host, Peer{}) != nil
+}
+
 // checkEndpoints says whether p, as our own netmap has it, may announce the
 // addresses of r (GO-07). Names are not resolved: what they resolve to may
 // change the moment after.

@@ -62,7 +62,8 @@ type member struct {
 // Times of a node.
 const (
 	late          = time.Second     // a round that is this late was held up by something that says nothing about others
-	lonely        = 5 * time.Second // without any exchange
+	silent        = 2 * time.Second // without any exchange: nobody is called dead
+	lonely        = 5 * time.Second // the same: we are isolated
 	dialsPerSec   = 5               // to members that are not verified
 	leaveTargets  = 3
 	deadlineFloor = 2 * time.Second
@@ -219,10 +220,12 @@ func (e *engine) hear(from string, m *member, c Claim, now time.Time) {
 // contact takes note that an exchange with a peer has succeeded.
 func (e *engine) contact(from string, now time.Time) {
 	at := e.clock(now)
-	if e.quiet(at) { // nothing was heard of anybody, and that was not theirs
+	if silence := at - e.succeeded; e.quiet(at) { // it was ours, so it is nobody's
 		for _, m := range e.list {
-			m.restart(at)
-			m.proven = m.proven && (m.dead || !e.isolated)
+			if !m.dead {
+				m.last += silence
+				m.proven = m.proven && !e.isolated
+			}
 		}
 	}
 	e.succeeded, e.isolated = at, false
@@ -234,7 +237,7 @@ func (e *engine) contact(from string, now time.Time) {
 // quiet reports whether nothing has come from anybody for so long that we doubt
 // ourselves first. With one other member there is nobody else to doubt.
 func (e *engine) quiet(at time.Duration) bool {
-	return len(e.list) >= 2 && at-e.succeeded > max(time.Second, 4*e.set.Interval)
+	return len(e.list) >= 2 && at-e.succeeded > max(silent, 6*e.set.Interval)
 }
 
 // review looks at everybody once a round.
@@ -248,7 +251,7 @@ func (e *engine) review(now time.Time) {
 		e.stats.Late++
 	}
 	e.ticked = at
-	e.isolated = e.isolated || len(e.list) >= 2 && at-e.succeeded > lonely
+	e.isolated = e.isolated || len(e.list) >= 2 && at-e.succeeded > max(lonely, 16*e.set.Interval)
 	d, quiet := e.detector(), e.quiet(at)
 	var forget []string
 	for _, m := range e.list {

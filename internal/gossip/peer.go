@@ -4,7 +4,8 @@ import "time"
 
 // A peer is what we remember of the other end of a connection, whatever it says.
 type peer struct {
-	busy    bool      // an exchange that we began is under way
+	busy    int       // exchanges that we began and that are under way
+	asked   time.Time // when the last one began
 	tokens  float64   // requests that it may make now
 	filled  time.Time // when tokens were counted last
 	backoff time.Duration
@@ -44,15 +45,18 @@ func (e *engine) sweep(now time.Time) {
 			e.tell(Event{Kind: EventRefused, Node: id, Count: p.refused})
 			p.refused = 0
 		}
-		if _, there := e.netmap.Find(id); !there && !p.busy && p.banned.Before(now) && e.members[id] == nil {
+		if _, there := e.netmap.Find(id); !there && p.busy == 0 && p.banned.Before(now) && e.members[id] == nil {
 			delete(e.peers, id)
 		}
 	}
 }
 
-// free reports whether the peer may be asked.
-func (p *peer) free(now time.Time) bool {
-	return !p.busy && !now.Before(p.banned) && !now.Before(p.retry)
+// free reports whether the peer may be asked. One that has not answered for two
+// rounds may be asked again: else, with few members, one lost message would
+// silence a path for as long as it takes to call somebody dead.
+func (e *engine) free(p *peer, now time.Time) bool {
+	waits := p.busy > 0 && (now.Sub(p.asked) < 2*e.set.Interval || p.busy == connectionsPerPeer)
+	return !waits && !now.Before(p.banned) && !now.Before(p.retry)
 }
 
 // admit takes a token for a request of the peer; it returns how long to wait

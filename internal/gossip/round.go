@@ -36,10 +36,11 @@ func (e *engine) pick(now time.Time) []Peer {
 	var picked []Peer
 	pick := func(id string) bool {
 		p, ok := e.netmap.Find(id)
-		if !ok || id == e.self || !e.peer(id, now).free(now) {
+		if !ok || id == e.self || !e.free(e.peer(id, now), now) {
 			return false
 		}
-		e.peers[id].busy = true
+		e.peers[id].busy++
+		e.peers[id].asked = now
 		picked = append(picked, p)
 		return true
 	}
@@ -53,7 +54,7 @@ func (e *engine) pick(now time.Time) []Peer {
 			continue
 		}
 		live = append(live, m)
-		if !m.peer.free(now) {
+		if !e.free(m.peer, now) {
 			continue
 		}
 		if oldest == nil || m.contact < oldest.contact {
@@ -72,6 +73,13 @@ func (e *engine) pick(now time.Time) []Peer {
 	if len(suspect) > 0 { // before it is called dead it is asked itself
 		pick(suspect[e.rng.IntN(len(suspect))].id)
 	}
+	for len(doubtful) > 0 && e.dials >= 1 && len(picked) < e.set.Fanout {
+		i := e.rng.IntN(len(doubtful))
+		if pick(doubtful[i].id) {
+			e.dials--
+		}
+		doubtful = slices.Delete(doubtful, i, i+1)
+	}
 	for tries := 0; len(picked) < e.set.Fanout && len(picked) < len(live) && tries < 4*e.set.Fanout; tries++ {
 		pick(live[e.rng.IntN(len(live))].id)
 	}
@@ -87,13 +95,6 @@ func (e *engine) pick(now time.Time) []Peer {
 	}
 	for tries := 0; len(live) < e.set.Fanout && len(picked) < e.set.Fanout && tries < e.set.Fanout; tries++ {
 		e.pickStranger(pick)
-	}
-	for len(doubtful) > 0 && e.dials >= 1 {
-		i := e.rng.IntN(len(doubtful))
-		if pick(doubtful[i].id) {
-			e.dials--
-		}
-		doubtful = slices.Delete(doubtful, i, i+1)
 	}
 	return picked
 }
@@ -316,19 +317,19 @@ func (e *engine) accept(from string, body []byte, now time.Time) []byte {
 	}
 	out := message{}
 	if out.Records = e.delta(out, lacks, own); len(out.Records) == 0 {
-		p.busy = false
+		p.busy--
 		return nil
 	}
 	return e.send(out, kindDelta)
 }
 
 // done ends an exchange that went well; fail one that did not.
-func (e *engine) done(to string, now time.Time) { e.peer(to, now).busy = false }
+func (e *engine) done(to string, now time.Time) { e.peer(to, now).busy-- }
 
 func (e *engine) fail(to string, now time.Time) {
 	e.stats.Failed++
 	p := e.peer(to, now)
-	p.busy = false
+	p.busy--
 	if e.members[to] == nil { // a node with our tag need not be a server
 		p.retry = p.retreat(now, time.Minute)
 	}

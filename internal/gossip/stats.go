@@ -33,6 +33,9 @@ func (s Stats) clone() Stats {
 	return s
 }
 
+// Sent returns how many messages of that kind were sent.
+func (s Stats) Sent(k string) uint64 { return s.Messages[kind(k)] }
+
 // An EventKind is what an Event tells. The set is closed.
 type EventKind string
 

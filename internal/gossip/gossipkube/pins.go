@@ -1,6 +1,20 @@
 // Package gossipkube keeps in the cluster what discovery must not forget and
 // what others read of it: pins, the list of members, ClusterProfile objects. It
 // keeps law 2: none of it is a secret, and nothing in it gives anybody access.
+//
+// The rights that it needs, all of them in one namespace:
+//
+//	configmaps tailplane-gossip-pins, tailplane-members    get, update    by name
+//	leases.coordination.k8s.io tailplane-access            get, update    by name
+//
+// and, with ClusterProfiles on, in the namespace of these:
+//
+//	clusterprofiles.multicluster.x-k8s.io                  list, create, update, delete
+//	clusterprofiles.multicluster.x-k8s.io/status           update
+//
+// The first three belong to the manifests, empty. The schema of ClusterProfile
+// is read under /openapi/v3, which every account may read (system:discovery):
+// to read its CustomResourceDefinition would be a right of the whole cluster.
 package gossipkube
 
 import (
@@ -141,12 +155,16 @@ func (p *Pins) read(ctx context.Context) (*corev1.ConfigMap, stored, error) {
 	return cm, s, nil
 }
 
-func (p *Pins) explain(doing string, err error) error {
+func (p *Pins) explain(doing string, err error) error { return explain(doing, "ConfigMap", p.key, err) }
+
+// explain says what to do about an object of the manifests that cannot be read
+// or written.
+func explain(doing, kind string, key client.ObjectKey, err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("the ConfigMap %s is not there; it belongs to the manifests, empty, because a right to create cannot be limited to a name", p.key)
+		return fmt.Errorf("the %s %s is not there; it belongs to the manifests, empty, because a right to create cannot be limited to a name", kind, key)
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("this account may not %s the ConfigMap %s; it needs get and update on it", doing, p.key)
+		return fmt.Errorf("this account may not %s the %s %s; it needs get and update on it", doing, kind, key)
 	}
-	return fmt.Errorf("%s the ConfigMap %s: %w", doing, p.key, err)
+	return fmt.Errorf("%s the %s %s: %w", doing, kind, key, err)
 }

@@ -1,0 +1,239 @@
+package gossip
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestRestart: one of several restarts with other labels, its clock ten minutes
+// back, wherever its id stands in the order, with and without its memory: the
+// new labels are everywhere in seconds (DSC-05, GO-10, GO-02).
+func TestRestart(t *testing.T) {
+	const n = 8
+	for _, remembers := range []bool{true, false} {
+		for position := range n {
+			s := settled(t, 600+uint64(position), n, Settings{})
+			byID := slices.Clone(s.nodes)
+			slices.SortFunc(byID, func(a, b *simNode) int { return strings.Compare(a.self, b.self) })
+			x := byID[position]
+			stale := x.own
+			s.stop(x)
+			s.run(time.Second)
+			if x.memory = x.view.memory(x.floor); !remembers {
+				x.memory = Memory{}
+			}
+			x.offset -= 10 * time.Minute
+			x.facts.Labels = map[string]string{"env": "other"}
+			s.start(x)
+			if took, ok := s.until(5*time.Second, s.allKnowAll); !ok {
+				t.Errorf("position %d, remembers %t: the new labels are not everywhere after %v", position, remembers, took)
+			}
+			for _, o := range s.nodes {
+				if m := o.members[x.self]; m != nil && m.entry.Labels["env"] != "other" {
+					t.Errorf("position %d, remembers %t: node %d has the labels %v", position, remembers, o.index, m.entry.Labels)
+				}
+			}
+			// GO-02: what it said before the restart does not come back, whoever says it.
+			for _, o := range s.nodes {
+				if o == x {
+					continue
+				}
+				from := s.nodes[(o.index+1)%n]
+				order := o.members[x.self].order
+				if _, err := o.answer(from.self, o.encode(message{Records: []Signed{stale.Signed}}), o.wall()); err != nil {
+					t.Fatal(err)
+				}
+				if o.members[x.self].order != order {
+					t.Errorf("position %d: node %d took a replayed record", position, o.index)
+				}
+			}
+		}
+	}
+}
+
+// encode makes a message of this network, as anybody could.
+func (n *simNode) encode(m message) []byte {
+	m.Network = n.set.Network
+	return m.encode()
+}
+
+// TestLeave: who goes tells a few, and all know at once (DSC-05).
+func TestLeave(t *testing.T) {
+	s := settled(t, 620, 20, Settings{})
+	s.reset()
+	x := s.nodes[4]
+	calls, err := x.leave(x.wall())
+	if err != nil || len(calls) != leaveTargets {
+		t.Fatalf("%d are told: %v", len(calls), err)
+	}
+	s.wrote(x)
+	for _, c := range calls {
+		s.exchange(x, c)
+	}
+	s.at(time.Second, func() { s.stop(x) })
+	took, ok := s.until(5*time.Second, func() bool { return s.everywhere(x, Gone) })
+	if !ok || took > 1500*time.Millisecond {
+		t.Errorf("all know after %v (%t)", took, ok)
+	}
+	s.run(20 * time.Second)
+	if !s.everywhere(x, Gone) || s.deathsSeen() != 0 {
+		t.Error("who has left does not stay so, or is called dead")
+	}
+	s.start(x)
+	if _, ok := s.until(5*time.Second, func() bool { return s.everywhere(x, Alive) }); !ok {
+		t.Error("who has left cannot come back")
+	}
+}
+
+// TestPartition: ten minutes in halves, each calls the other dead; then all is
+// well again, in ordinary rounds (DSC-06, GO-09). Clocks are ten minutes apart.
+func TestPartition(t *testing.T) {
+	s := newSim(t, 630, 10, Settings{})
+	for i, n := range s.nodes {
+		n.offset = time.Duration(i%3-1) * 10 * time.Minute
+	}
+	s.startAll()
+	s.settle(time.Minute)
+	s.cut = func(a, b *simNode) bool { return a.index%2 != b.index%2 }
+	s.run(10 * time.Minute)
+	for _, a := range s.nodes {
+		for _, b := range s.nodes {
+			if a == b {
+				continue
+			}
+			want := Alive
+			if s.cut(a, b) {
+				want = Dead
+			}
+			if got := a.members[b.self].state; got != want {
+				t.Errorf("in the partition, node %d sees %d %s", a.index, b.index, got)
+			}
+		}
+	}
+	x := s.nodes[3]
+	facts := x.facts
+	facts.Labels = map[string]string{"changed": "meanwhile"}
+	s.announce(x, facts, Up)
+	s.cut = nil
+	if took, ok := s.until(30*time.Second, func() bool { return s.allKnowAll() && s.allAlive() }); !ok {
+		t.Errorf("not healed after %v", took)
+	} else {
+		t.Logf("healed after %v", took)
+	}
+}
+
+// TestAsymmetricLoss: what one node sends to another is always lost, and nobody
+// is called dead for it (DSC-06).
+func TestAsymmetricLoss(t *testing.T) {
+	s := settled(t, 640, 8, Settings{})
+	s.reset()
+	s.cut = func(a, b *simNode) bool { return a.index == 1 && b.index == 2 }
+	s.run(40 * time.Second) // less than hearsay counts for
+	if d := s.deathsSeen(); d != 0 || !s.allAlive() {
+		t.Errorf("%d deaths", d)
+	}
+}
+
+// TestPause: a process that stood still for 30 s doubts itself: it calls nobody
+// dead, and is back without a conflict (DSC-06, GO-04).
+func TestPause(t *testing.T) {
+	s := settled(t, 650, 10, Settings{})
+	x := s.nodes[2]
+	s.pause(x, 30*time.Second)
+	if _, ok := s.until(29*time.Second, func() bool { return s.everywhere(x, Dead) }); !ok {
+		t.Error("who stands still is not seen dead")
+	}
+	s.reset()
+	s.run(30 * time.Second)
+	if d := len(x.deaths); d != 0 {
+		t.Errorf("it called %d others dead", d)
+	}
+	if !s.allAlive() {
+		t.Error("not all are alive afterwards")
+	}
+	for _, n := range s.nodes {
+		for _, m := range n.list {
+			if m.entry.Conflict {
+				t.Errorf("node %d sees a conflict about %s", n.index, m.id)
+			}
+		}
+	}
+}
+
+// TestIsolated: who hears nobody says of nobody that it is dead (GO-04).
+func TestIsolated(t *testing.T) {
+	s := settled(t, 660, 6, Settings{})
+	s.reset()
+	x := s.nodes[1]
+	s.cut = func(a, b *simNode) bool { return a == x || b == x }
+	s.run(2 * time.Minute)
+	snap := x.snapshot(x.wall())
+	if !snap.Isolated || len(x.deaths) != 0 {
+		t.Errorf("isolated: %t, deaths: %d", snap.Isolated, len(x.deaths))
+	}
+	for _, m := range snap.List {
+		if !m.Self && (m.State != Unknown || m.LastSeen.IsZero() || x.wall().Sub(m.LastSeen) < time.Minute) {
+			t.Errorf("%s is %s, last seen %v ago", m.Node, m.State, x.wall().Sub(m.LastSeen))
+		}
+	}
+	s.cut = nil
+	if _, ok := s.until(20*time.Second, s.allAlive); !ok || len(x.deaths) != 0 {
+		t.Errorf("afterwards: all alive %t, deaths %d", ok, len(x.deaths))
+	}
+}
+
+// TestForget: the dead leave digests, then the view, and come back by a new
+// generation only.
+func TestForget(t *testing.T) {
+	s := settled(t, 670, 4, Settings{ForgetAfter: 2 * time.Minute})
+	x := s.nodes[0]
+	stale := x.own
+	if _, ok := s.death(x); !ok {
+		t.Fatal("nobody sees it dead")
+	}
+	s.run(3*time.Minute + 40*time.Second) // and the look that comes every 128 rounds
+	for _, o := range s.living() {
+		if o.members[x.self] != nil || len(o.members) != 2 {
+			t.Fatalf("node %d still has it", o.index)
+		}
+		if _, err := o.answer(s.nodes[1+o.index%3].self, o.encode(message{Records: []Signed{stale.Signed}}), o.wall()); err != nil {
+			t.Fatal(err)
+		}
+		if o.members[x.self] != nil || o.stats.Rejected[Buried] == 0 {
+			t.Errorf("node %d took the record of a forgotten node", o.index)
+		}
+	}
+	x.memory = Memory{} // even without its memory it is later than it was
+	s.start(x)
+	if _, ok := s.until(5*time.Second, func() bool { return s.everywhere(x, Alive) }); !ok {
+		t.Error("a forgotten node cannot come back")
+	}
+}
+
+// TestRelayKeepsBytes: fields of a newer version survive a relay through nodes
+// that do not know them, signature and all (DSC-12, GO-05).
+func TestRelayKeepsBytes(t *testing.T) {
+	s := newSim(t, 680, 5, Settings{})
+	for _, n := range s.nodes {
+		s.start(n)
+	}
+	x := s.nodes[0]
+	payload := strings.Replace(string(x.own.Signed.Payload), `{"v":1,`, `{"v":1,"future":{"deep":[{"x":"y"}]},"more":"é",`, 1)
+	r, err := Open(Signed{[]byte(payload), x.sign(signing([]byte(payload)))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.own = r
+	s.wrote(x)
+	s.cut = func(a, b *simNode) bool { return a.index+b.index != 1 && min(a.index, b.index) == 0 } // it speaks to one other only
+	if _, ok := s.until(10*time.Second, s.allKnowAll); !ok {
+		t.Fatal("the record does not reach all through one relay")
+	}
+	for _, n := range s.nodes[1:] {
+		if m := n.members[x.self]; string(m.entry.Signed.Payload) != payload || m.verified != (n.index == 1) {
+			t.Errorf("node %d has %q, verified %t", n.index, m.entry.Signed.Payload, m.verified)
+		}
+	}
+}
