@@ -245,8 +245,10 @@ func (d *Desk) awaitReady(ctx context.Context, p access.Permit, req KubeconfigRe
 	name := OwnerOf(p.Caller()).Name()
 	limit, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	if _, err := d.Store.Get(limit, name); errors.Is(err, ErrNotFound) {
-		return nil // nothing to wait for; the operation itself says so
+	if _, known := d.Store.Known(name); !known {
+		if _, err := d.Store.Get(limit, name); errors.Is(err, ErrNotFound) {
+			return nil // nothing to wait for; the operation itself says so
+		}
 	}
 	seen := false // the watch may lag behind the login: "not there" counts only after "there"
 	err := d.Store.Await(limit, name, func(s Signin, there bool) bool {

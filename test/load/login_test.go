@@ -158,3 +158,21 @@ func budget(name string, measured, bound time.Duration) {
 	}
 	fmt.Printf("BUDGET %s %v %v %s\n", name, measured, bound, verdict)
 }
+
+// budgetFloor is a row whose bound is the least that will do.
+func budgetFloor(name string, measured, bound float64) {
+	verdict := "ok"
+	if measured < bound {
+		verdict = "OVER"
+	}
+	fmt.Printf("BUDGET %s %.1f %.1f %s\n", name, measured, bound, verdict)
+}
+
+// budgetCount is a row of something counted.
+func budgetCount(name string, measured, bound int) {
+	verdict := "ok"
+	if measured > bound {
+		verdict = "OVER"
+	}
+	fmt.Printf("BUDGET %s %d %d %s\n", name, measured, bound, verdict)
+}

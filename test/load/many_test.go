@@ -1,0 +1,344 @@
+package load
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/tailplane/tailplane/test/rig"
+)
+
+// What SGN-16 asks of many people at once, and how it is asked.
+const (
+	sustainedRate = 100 // sign-ins a second
+	sustainedFor  = 60 * time.Second
+	liveSignins   = 10_000
+	newWithin     = time.Second
+
+	atOnce = 32 // people who sign in at the same time, and bare writers
+	sample = 800
+)
+
+// BenchmarkSigninMany measures SGN-16 in one run on one system: sign-ins a second
+// for a minute, then 10,000 live ones: the memory of the servers, the writes of an
+// operator that is started again, and how soon a new sign-in is ready meanwhile.
+// The API server is on the same cores, so each rate stands beside what the same
+// API server took just before and after: the very writes of the contract with
+// nobody reading, deciding or waiting, and an administrator's bare pairs of a
+// ServiceAccount and a ClusterRoleBinding.
+func BenchmarkSigninMany(b *testing.B) {
+	if b.N > 1 {
+		return // the round before has measured it
+	}
+	r := start(b)
+	ctx, cancel := context.WithTimeout(b.Context(), 28*time.Minute)
+	defer cancel()
+	admin, err := kubernetes.NewForConfig(r.Cluster.AdminConfig())
+	if err != nil {
+		b.Fatal(err)
+	}
+	c, s := newCrowd(b, r), newScribe(b, r)
+	if _, err := c.press(ctx, "first", 2*atOnce, atOnce); err != nil { // the API server prepares itself for new kinds
+		b.Fatal(err)
+	}
+	empty := memory(b, r)
+
+	stopOperator(b, r)
+	bare, pair := s.bare(b, ctx, "bare-a-", sample), pairs(b, ctx, admin, sample)
+	startOperator(b, ctx, r)
+	settle(b, ctx, r, sample)
+	cpu := cpuOf(b, r)
+	took, windows, err := c.sustain(ctx, "minute", sustainedFor, atOnce)
+	if err != nil {
+		b.Fatal(err)
+	}
+	cpu = cpuOf(b, r).since(cpu)
+	left := depth(b, r)
+	stopOperator(b, r)
+	bare, pair = (bare+s.bare(b, ctx, "bare-b-", sample))/2, (pair+pairs(b, ctx, admin, sample))/2
+	startOperator(b, ctx, r)
+	rate := float64(len(took)) / sustainedFor.Seconds()
+	_, at := spread(took)
+	b.Logf("sustained, %d at a time for %v: %.0f a second (in each sixth of it: %v); login to kubeconfig p50 %v, p99 %v; %v left in the operator's queue",
+		atOnce, sustainedFor, rate, windows, at(.50), at(.99), left)
+	b.Logf("beside it: the contract's seven writes alone %.0f a second (ratio %.2f), bare pairs %.0f a second (ratio %.2f)", bare, rate/bare, pair, rate/pair)
+	b.Logf("processor time of one sign-in: %v", cpu.each(len(took)))
+	budgetFloor("signin-sustained-per-second", rate, sustainedRate)
+
+	made := 2*atOnce + 2*sample + len(took)
+	if rest := liveSignins - made; rest > 0 {
+		all, err := c.press(ctx, "rest", rest, atOnce)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Logf("from %d to %d live: %.0f a second", made, liveSignins, float64(rest)/all.Seconds())
+		made = liveSignins
+	}
+	full := memory(b, r)
+	for _, role := range []string{"access", "operator"} {
+		e, f := empty[role], full[role]
+		b.Logf("memory of %s: %d MB with %d live, %d MB with %d (the most so far %d MB; Go's heap in use %d MB)",
+			role, e.resident>>20, 2*atOnce, f.resident>>20, made, f.most>>20, f.heap>>20)
+	}
+
+	// A restart on its own: nothing may be written.
+	stopOperator(b, r)
+	before := writes(b, ctx, admin)
+	began := time.Now()
+	startOperator(b, ctx, r)
+	working := time.Since(began)
+	settle(b, ctx, r, made)
+	b.Logf("restart: at work after %v, all %d looked at again after %v", working.Round(time.Millisecond), made, time.Since(began).Round(time.Millisecond))
+	written := 0
+	for what, n := range writes(b, ctx, admin) {
+		if d := n - before[what]; d > 0 {
+			b.Logf("written during the re-list: %s %v times", what, d)
+			written += int(d)
+		}
+	}
+	budgetCount("signin-relist-writes", written, 0)
+	fresh := memory(b, r)["operator"]
+	b.Logf("memory of operator after the restart: %d MB (most %d MB, heap in use %d MB)", fresh.resident>>20, fresh.most>>20, fresh.heap>>20)
+
+	// And one with people at the door, one of them through the tailnet.
+	p, err := r.Person(ctx, "dora", "dora@example.com")
+	if err != nil {
+		b.Fatal(err)
+	}
+	stopOperator(b, r)
+	startOperator(b, ctx, r)
+	told := make(chan error, 1)
+	var dora time.Duration
+	go func() {
+		began := time.Now()
+		err := usable(ctx, p.Client())
+		dora = time.Since(began)
+		told <- err
+	}()
+	took, _, err = c.arrive(ctx, "during", 100, 100*time.Millisecond)
+	if err = errors.Join(err, <-told); err != nil {
+		b.Fatal(err)
+	}
+	settle(b, ctx, r, made)
+	first, at := spread(took)
+	b.Logf("a new sign-in while %d are looked at again, one every 100 ms: the first %v, p50 %v, worst of %d %v; one through the tailnet %v",
+		made, first.Round(time.Millisecond), at(.50), len(took), at(1), dora.Round(time.Millisecond))
+	budget("signin-new-during-relist", max(at(1), dora.Round(time.Millisecond)), newWithin)
+}
+
+// cpuTimes is the processor time that each process has used.
+type cpuTimes map[string]time.Duration
+
+func cpuOf(b *testing.B, r *rig.Rig) cpuTimes {
+	b.Helper()
+	out := cpuTimes{}
+	for name, pid := range map[string]int{"API server": r.Cluster.PID(), "operator": r.Operator.PID(), "access": r.Access.PID(), "crowd and desk": os.Getpid()} {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			b.Skip("SKIP processor time: this system has no /proc: ", err)
+		}
+		// After the name in brackets, the 12th and 13th field, in hundredths of a second.
+		f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		for _, field := range f[11:13] {
+			ticks, err := strconv.ParseInt(field, 10, 64)
+			if err != nil {
+				b.Fatal(err)
+			}
+			out[name] += time.Duration(ticks) * time.Second / 100
+		}
+	}
+	return out
+}
+
+func (c cpuTimes) since(before cpuTimes) cpuTimes {
+	for name := range c {
+		c[name] -= before[name]
+	}
+	return c
+}
+
+func (c cpuTimes) each(n int) string {
+	var s []string
+	for _, name := range slices.Sorted(maps.Keys(c)) {
+		s = append(s, fmt.Sprintf("%s %v", name, (c[name]/time.Duration(n)).Round(10*time.Microsecond)))
+	}
+	return strings.Join(s, ", ")
+}
+
+// writes counts what the API server has been asked to write, by resource and verb,
+// by anybody. Leases are no writes of a re-list, and reviews store nothing.
+func writes(b *testing.B, ctx context.Context, k *kubernetes.Clientset) map[string]float64 {
+	b.Helper()
+	text, err := k.RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		b.Fatal(err)
+	}
+	out := map[string]float64{}
+	for s, v := range samples(b, text) {
+		if !strings.HasPrefix(s, "apiserver_request_total{") {
+			continue
+		}
+		verb, resource := label(s, "verb"), label(s, "resource")
+		switch {
+		case verb == "GET", verb == "LIST", verb == "WATCH", resource == "leases", strings.HasSuffix(resource, "reviews"), resource == "":
+		default:
+			out[verb+" "+resource+"/"+label(s, "subresource")] += v
+		}
+	}
+	return out
+}
+
+// label returns the value of a label of a sample's name; no value that is asked
+// for here has a quote in it.
+func label(sample, name string) string {
+	for _, before := range []string{"{", ","} {
+		if _, rest, ok := strings.Cut(sample, before+name+`="`); ok {
+			value, _, _ := strings.Cut(rest, `"`)
+			return value
+		}
+	}
+	return ""
+}
+
+func samples(b *testing.B, text []byte) map[string]float64 {
+	b.Helper()
+	out := map[string]float64{}
+	for line := range bytes.Lines(text) {
+		line := string(bytes.TrimSpace(line))
+		i := strings.LastIndexByte(line, ' ')
+		if i < 0 || line[0] == '#' {
+			continue
+		}
+		v, err := strconv.ParseFloat(line[i+1:], 64)
+		if err != nil {
+			b.Fatalf("%q: %v", line, err)
+		}
+		out[line[:i]] = v
+	}
+	return out
+}
+
+// scrape reads the metrics of one of our processes.
+func scrape(b *testing.B, p *rig.Process) map[string]float64 {
+	b.Helper()
+	address := ""
+	for line := range strings.Lines(p.Output()) {
+		if strings.Contains(line, `"health is served"`) { // the last is of the last start
+			var said struct{ Address string }
+			if err := json.Unmarshal([]byte(line), &said); err != nil {
+				b.Fatal(err)
+			}
+			address = said.Address
+		}
+	}
+	res, err := (&http.Client{Timeout: time.Minute}).Get("http://" + address + "/metrics")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return samples(b, text)
+}
+
+// depth is how many sign-ins wait for the operator.
+func depth(b *testing.B, r *rig.Rig) (n float64) {
+	b.Helper()
+	for s, v := range scrape(b, r.Operator) {
+		if strings.HasPrefix(s, "workqueue_depth{") {
+			n += v
+		}
+	}
+	return n
+}
+
+func stopOperator(b *testing.B, r *rig.Rig) {
+	b.Helper()
+	if err := r.Operator.Stop(time.Minute); err != nil {
+		b.Fatal(err)
+	}
+	// The log goes on, so the words of the start before would be found in it.
+	if err := os.Truncate(r.Operator.Log, 0); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func startOperator(b *testing.B, ctx context.Context, r *rig.Rig) {
+	b.Helper()
+	if err := r.StartOperator(ctx); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// settle waits until the operator has looked at n sign-ins and has no more to do.
+func settle(b *testing.B, ctx context.Context, r *rig.Rig, n int) {
+	b.Helper()
+	for {
+		looked, waiting, busy := 0.0, 0.0, 0.0
+		for s, v := range scrape(b, r.Operator) {
+			switch name, _, _ := strings.Cut(s, "{"); name {
+			case "controller_runtime_reconcile_total":
+				looked += v
+			case "workqueue_depth":
+				waiting += v
+			case "controller_runtime_active_workers":
+				busy += v
+			}
+		}
+		if looked >= float64(n) && waiting+busy == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			b.Fatalf("after %v looks, %v wait: %v", looked, waiting, ctx.Err())
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// usage is the memory of a process, in bytes.
+type usage struct{ resident, most, heap int64 }
+
+func memory(b *testing.B, r *rig.Rig) map[string]usage {
+	b.Helper()
+	out := map[string]usage{}
+	for role, p := range map[string]*rig.Process{"access": r.Access, "operator": r.Operator} {
+		var u usage
+		u.heap = int64(scrape(b, p)["go_memstats_heap_inuse_bytes"])
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
+		if err != nil {
+			b.Skip("SKIP memory: this system has no /proc: ", err)
+		}
+		for line := range strings.Lines(string(status)) {
+			if f := strings.Fields(line); len(f) == 3 && f[2] == "kB" {
+				kb, err := strconv.ParseInt(f[1], 10, 64)
+				if err != nil {
+					b.Fatal(err)
+				}
+				switch f[0] {
+				case "VmRSS:":
+					u.resident = kb << 10
+				case "VmHWM:":
+					u.most = kb << 10
+				}
+			}
+		}
+		out[role] = u
+	}
+	return out
+}
