@@ -74,7 +74,9 @@ func (n *Node) Identify(r *http.Request) (access.Caller, error) {
 	if _, ok := r.Header[funnelHeader]; ok || mark.funnel {
 		return access.Caller{Via: access.ViaFunnel}, nil
 	}
-	return n.whoIs(r.Context(), r.RemoteAddr)
+	// Whoever goes away before the answer is asked about all the same, within the
+	// limit: the record says who it was.
+	return n.whoIs(context.WithoutCancel(r.Context()), r.RemoteAddr)
 }
 
 // whoIs asks the backend about an address, with or without a port.
