@@ -105,6 +105,9 @@ func (e *engine) seal(f Facts, s Status, o Order) error {
 		e.floor, e.unsaved = o.Generation, true
 	}
 	e.own = r
+	if next := e.view.owning(f); next != e.view {
+		e.view, e.unsaved = next, true
+	}
 	return nil
 }
 

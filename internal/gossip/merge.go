@@ -154,7 +154,7 @@ func (v *View) judge(r *Record, firstHand bool) verdict {
 		return verdict{accept: firstHand || !nodeKnown, conflict: true, detail: fmt.Sprintf(format, args...)}
 	}
 	switch {
-	case v.rules.PinnedOnly && !policy:
+	case v.rules.PinnedOnly && !policy && r.Key != v.rules.Key:
 		return verdict{detail: "gossip.pins has no such cluster, and no other is trusted"}
 	case r.ClusterID == "":
 		return verdict{detail: "it names no cluster"}
@@ -194,4 +194,16 @@ func (v *View) pin(r *Record, by verdict, c *Change) {
 		v.clusters = v.clusters.with(r.ClusterID, r.Key)
 	}
 	c.Pinned, c.Rekey = !by.rekey, by.rekey
+}
+
+// owning returns the view that knows our own cluster as ours.
+func (v *View) owning(f Facts) *View {
+	cluster, _ := v.nodes.get(f.Node)
+	if key, ok := v.clusters.get(f.ClusterID); ok && key == f.Key && cluster == f.ClusterID {
+		return v
+	}
+	next := *v
+	next.nodes = v.nodes.with(f.Node, f.ClusterID)
+	next.clusters = v.clusters.with(f.ClusterID, f.Key)
+	return &next
 }
