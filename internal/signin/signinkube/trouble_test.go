@@ -1,0 +1,46 @@
+//go:build unix
+
+package signinkube
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// SGN-17: an API server that answers each deletion with a conflict has ended
+// nothing, and nobody is told that it has: neither is a sign-in gone that lives,
+// nor is one reported as somebody else's.
+func TestSGN17_AConflictIsNoEnd(t *testing.T) {
+	p := newPlace(t)
+	p.operate()
+	storm := kubetest.NewStorm(1)
+	p.accessConfig = rest.CopyConfig(p.accessConfig)
+	p.accessConfig.Wrap(storm.Wrap)
+	s, _ := p.open()
+	x := p.login(s, wanted(p.owner("alice@a.example", "laptop"), "view", time.Hour))
+	storm.Blow(map[kubetest.Fault]float64{kubetest.Conflict: 1})
+	if err := s.Delete(t.Context(), x); !errors.Is(err, signin.ErrConflict) || errors.Is(err, signin.ErrNotFound) {
+		t.Errorf("Delete in a storm of conflicts: %v, want ErrConflict", err)
+	}
+	if now, err := s.Get(t.Context(), x.Name); err != nil || now.State(time.Now()) != signin.Ready {
+		t.Errorf("afterwards it is %+v, %v", now, err)
+	}
+	storm.Blow(map[kubetest.Fault]float64{kubetest.Conflict: .5}) // some get through
+	for {
+		err := s.Delete(t.Context(), x)
+		if err == nil || errors.Is(err, signin.ErrNotFound) {
+			break
+		}
+		if !errors.Is(err, signin.ErrConflict) {
+			t.Fatal(err)
+		}
+	}
+	p.await(s, x.Name, gone)
+	p.nothingLeft()
+}
