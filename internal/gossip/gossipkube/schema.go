@@ -1,0 +1,94 @@
+package gossipkube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+)
+
+const profileGroup = "multicluster.x-k8s.io"
+
+// profileVersions are the versions that we can write, the best one first.
+var profileVersions = []string{"v1alpha2", "v1alpha1"}
+
+// A served is how the API server has ClusterProfile.
+type served struct {
+	version string // empty: it does not
+	// access: the status has accessProviders. Until early 2026 v1alpha1 had not,
+	// or had credentialProviders, of one shape and then of another; these are left
+	// alone.
+	access bool
+}
+
+func (s served) resource() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: profileGroup, Version: s.version, Resource: "clusterprofiles"}
+}
+
+// look asks the API server how it has ClusterProfile. Its published schema is
+// open to every account, and is what it checks and prunes by.
+func look(ctx context.Context, c rest.Interface) (served, error) {
+	for _, version := range profileVersions {
+		text, err := c.Get().AbsPath("/openapi/v3/apis/"+profileGroup+"/"+version).SetHeader("Accept", "application/json").Do(ctx).Raw()
+		if apierrors.IsNotFound(err) {
+			continue
+		} else if apierrors.IsForbidden(err) {
+			return served{}, fmt.Errorf("this account may not read the schema of %s under /openapi/v3; the ClusterRole system:discovery gives that to everybody", profileGroup)
+		} else if err != nil {
+			return served{}, fmt.Errorf("schema of %s/%s: %w", profileGroup, version, err)
+		}
+		there, access, err := inSchema(text, version)
+		if err != nil {
+			return served{}, fmt.Errorf("schema of %s/%s: %w", profileGroup, version, err)
+		}
+		if there {
+			return served{version, access}, nil
+		}
+	}
+	return served{}, nil
+}
+
+// inSchema says whether a document of /openapi/v3 has the kind, and whether that
+// has the field as we write it.
+func inSchema(text []byte, version string) (there, access bool, err error) {
+	type property struct {
+		Properties map[string]json.RawMessage `json:"properties"`
+		Items      json.RawMessage            `json:"items"`
+	}
+	var document struct {
+		Components struct {
+			Schemas map[string]struct {
+				Kinds      []schema.GroupVersionKind  `json:"x-kubernetes-group-version-kind"`
+				Properties map[string]json.RawMessage `json:"properties"`
+			} `json:"schemas"`
+		} `json:"components"`
+	}
+	if err := json.Unmarshal(text, &document); err != nil {
+		return false, false, err
+	}
+	wanted := schema.GroupVersionKind{Group: profileGroup, Version: version, Kind: "ClusterProfile"}
+	for _, s := range document.Components.Schemas {
+		if !slices.Contains(s.Kinds, wanted) {
+			continue
+		}
+		at := property{Properties: s.Properties}
+		for _, name := range []string{"status", "accessProviders", "", "cluster"} { // "": of each item
+			raw := at.Items
+			if name != "" {
+				raw = at.Properties[name]
+			}
+			at = property{}
+			if raw != nil {
+				if err := json.Unmarshal(raw, &at); err != nil {
+					return true, false, err
+				}
+			}
+		}
+		return true, at.Properties["server"] != nil && at.Properties["certificate-authority-data"] != nil, nil
+	}
+	return false, false, nil
+}
