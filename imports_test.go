@@ -42,12 +42,13 @@ var plan = map[string]string{
 	"internal/signin/signinkube": "api/v1alpha1 internal/access internal/door internal/kube internal/signin",
 
 	// surfaces
-	"internal/health": "internal/access internal/audit internal/door internal/door/framing internal/problem internal/signin",
-	"internal/cli": "internal/cli/checkup internal/cli/fault internal/cli/kubeapi internal/cli/kubectl internal/cli/kubefile internal/cli/link " +
+	"internal/health": "internal/access internal/audit internal/door internal/door/framing internal/gossip internal/problem internal/signin",
+	"internal/cli": "internal/cli/checkup internal/cli/directory internal/cli/fault internal/cli/kubeapi internal/cli/kubectl internal/cli/kubefile internal/cli/link " +
 		"internal/cli/memory internal/cli/ownfile internal/cli/reach internal/cli/screen internal/cli/shellscript internal/cli/spelling " +
-		"internal/cli/subshell internal/cli/tokencache internal/audit internal/door internal/problem internal/signin",
+		"internal/cli/subshell internal/cli/tokencache internal/audit internal/door internal/gossip internal/problem internal/signin",
 	// below tka's commands: the way to a server, files, shells, the screen
 	"internal/cli/checkup":     "internal/signin",
+	"internal/cli/directory":   "internal/cli/fault internal/cli/reach internal/cli/screen internal/cli/spelling internal/gossip",
 	"internal/cli/fault":       "internal/cli/screen internal/problem",
 	"internal/cli/kubeapi":     "internal/signin",
 	"internal/cli/kubectl":     "internal/cli/fault internal/cli/screen",
@@ -75,7 +76,7 @@ var plan = map[string]string{
 	"test/rig": "internal/buildcache internal/door internal/kube/kubetest internal/tailnet/tailnettest",
 
 	"cmd/tka": "internal/cli",
-	"cmd/tailplaned": "internal/access internal/audit internal/audit/auditotlp internal/door internal/health internal/kube internal/settings internal/signin " +
+	"cmd/tailplaned": "internal/access internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/gossipkube internal/health internal/kube internal/settings internal/signin " +
 		"internal/signin/signinkube internal/tailnet",
 }
 

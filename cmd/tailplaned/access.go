@@ -12,6 +12,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/gossip"
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/signin/signinkube"
@@ -50,7 +51,7 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 	if err != nil {
 		return err
 	}
-	keys, policy := new(keyring), p.set.AccessPolicy()
+	keys, policy := newKeyring(), p.set.AccessPolicy()
 	way := &door.Door{
 		Names: node.Names, Record: record.Write, Limits: limits(p.set.API.Limits), Log: p.log, Now: time.Now,
 		Key: keys.get, Measure: p.metrics.Door("tailnet"),
@@ -75,6 +76,10 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 		Policy: policy, Interval: time.Duration(p.set.Signin.GrantCheckInterval), Log: p.log, Now: time.Now,
 		Tell: func(s signin.Signin, f signin.Finding) { tell(p, node.Status(), record.Write, s, f) },
 	}
+	others := &discovery{p: p, config: config, node: node, keys: keys, info: info, write: record.Write, front: *way}
+	others.front.Key, others.front.MustRecord, others.front.HTTP2, others.front.Measure = nil, nil, true, p.metrics.Door("gossip")
+	others.front.Limits = door.Limits{Verbs: map[access.Verb]door.Rate{access.GossipExchange: {PerMinute: exchangesPerMinute, Burst: exchangesAtOnce}},
+		Other: limits(p.set.API.Limits).Other, All: door.Rate{PerMinute: exchangesOfEveryone, Burst: exchangesOfEveryone / 60}, Connections: connectionsPerPeer}
 	watchAccess(p, config, node, store, keys)
 
 	// Who waits on whom at the end: the door lets its visitors finish, the record
@@ -84,7 +89,7 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg, atNode sync.WaitGroup
-	var nodeErr, storeErr, guardErr error
+	var nodeErr, storeErr, guardErr, othersErr error
 	atNode.Go(func() { defer cancel(); nodeErr = node.Run(nodeCtx) })
 	wg.Go(func() { defer cancel(); storeErr = store.Run(ctx) })
 	wg.Go(func() { keys.fill(ctx, secret, p.log) })
@@ -93,7 +98,10 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 		p.log.Info("access is serving", "names", node.Names(), "cluster", info.Name, "id", info.ID, "version", info.Version)
 		working()
 		wg.Go(func() { defer cancel(); guardErr = guard.Run(ctx) })
-		err = way.Run(ctx, ln, node.ConnContext, desk.Routes()...)
+		if p.set.Gossip.Enabled {
+			wg.Go(func() { defer cancel(); othersErr = others.run(ctx) })
+		}
+		err = way.Run(ctx, ln, node.ConnContext, append(desk.Routes(), gossip.ServeMemberlist(others.members, time.Now))...)
 	} else if ctx.Err() != nil {
 		err = nil // asked to stop, or whoever ended it says why
 	}
@@ -102,7 +110,7 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 	err = errors.Join(err, closeRecord())
 	leave()
 	atNode.Wait()
-	return errors.Join(nodeErr, storeErr, guardErr, err)
+	return errors.Join(nodeErr, storeErr, guardErr, othersErr, err)
 }
 
 // clusterInfo is what people are told of the cluster.

@@ -15,7 +15,22 @@ import (
 )
 
 // A keyring holds the cluster's key from when it could be had.
-type keyring struct{ key atomic.Pointer[door.Key] }
+type keyring struct {
+	key    atomic.Pointer[door.Key]
+	filled chan struct{} // closed when it is
+}
+
+func newKeyring() *keyring { return &keyring{filled: make(chan struct{})} }
+
+// wait waits for the key.
+func (k *keyring) wait(ctx context.Context) (door.Key, error) {
+	select {
+	case <-k.filled:
+		return *k.key.Load(), nil
+	case <-ctx.Done():
+		return door.Key{}, context.Cause(ctx)
+	}
+}
 
 func (k *keyring) get() (door.Key, bool) {
 	if key := k.key.Load(); key != nil {
@@ -45,6 +60,7 @@ func (k *keyring) fill(ctx context.Context, secret *signinkube.ClusterKey, log *
 		key, err := secret.Load(ctx)
 		if err == nil {
 			k.key.Store(&key)
+			close(k.filled)
 			log.Info("the cluster's key is at hand", "key", key.Public().String())
 			return
 		}

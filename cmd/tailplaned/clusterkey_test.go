@@ -36,7 +36,7 @@ func TestKeyring(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var k keyring
+	k := newKeyring()
 	if _, ok := k.get(); ok || k.check(t.Context()) == nil {
 		t.Error("an empty keyring has a key")
 	}

@@ -16,6 +16,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/health"
 	"github.com/tailplane/tailplane/internal/settings"
@@ -62,7 +63,7 @@ func run(ctx context.Context, f flags, role settings.Role, parts ...part) error 
 	ctrllog.SetLogger(quiet)
 	klog.SetLogger(quiet)
 
-	metrics := health.NewMetrics(version(), commit(), door.Verbs(new(signin.Desk).Routes()...)...)
+	metrics := health.NewMetrics(version(), commit(), append(door.Verbs(new(signin.Desk).Routes()...), access.ClusterMembers, access.GossipExchange)...)
 	p := &process{flags: f, set: set, role: role, log: log, metrics: metrics, health: &health.Listener{
 		// controller-runtime's registry also has the collectors of Go and the process.
 		Address: set.Health, Gatherer: prometheus.Gatherers{metrics, ctrlmetrics.Registry}, Log: log,

@@ -53,11 +53,8 @@ func reachable(config *rest.Config) func(context.Context) error {
 // tell records that a sign-in ended or got shorter although nobody asked.
 func tell(p *process, self tailnet.Status, write func(audit.Entry) error, s signin.Signin, f signin.Finding) {
 	e := audit.Entry{Verb: access.SigninEnd, Object: s.Name, Reason: f.Reason,
-		Actor: audit.Actor{NodeID: self.ID, Via: access.ViaTailnet},
+		Actor: ownActor(self),
 		Args:  map[string]string{"login": s.Owner.Login, "device": s.Owner.DeviceName, "role": string(s.Role)}}
-	if len(self.Names) > 0 {
-		e.Actor.Node = self.Names[0]
-	}
 	if f.End {
 		e.Args["cause"] = string(signin.CauseGrant)
 		p.metrics.Ended(signin.CauseGrant)
@@ -66,4 +63,13 @@ func tell(p *process, self tailnet.Status, write func(audit.Entry) error, s sign
 	}
 	p.log.Info("the tailnet withdrew what a sign-in rests on", "signin", s.Name, "login", s.Owner.Login, "reason", f.Reason)
 	recordOwn(p, write, e)
+}
+
+// ownActor is this server as the actor of what it does of itself.
+func ownActor(self tailnet.Status) audit.Actor {
+	a := audit.Actor{NodeID: self.ID, Via: access.ViaTailnet}
+	if len(self.Names) > 0 {
+		a.Node = self.Names[0]
+	}
+	return a
 }

@@ -35,6 +35,10 @@ const (
 	SigninSweep   Verb = "signin.sweep" // remove what no sign-in accounts for
 )
 
+// Gossip is the verb of something that happened among the members of gossip, such
+// as "join". Nobody can ask for it; audit records it.
+func Gossip(event string) Verb { return Verb("gossip." + event) }
+
 // visitLife is how long a permit that names no role may be acted upon: longer
 // than the longest wait of one request, shorter than anything worth stealing.
 const visitLife = 2 * time.Minute

@@ -75,6 +75,10 @@ func (k Key) Prove(nonce, host string, body []byte) string {
 	return base64.RawURLEncoding.EncodeToString(k.sign(proven(nonce, host, body)))
 }
 
+// Sign signs a message that begins with the name of its form and a zero byte, so
+// that no signature is one of another form.
+func (k Key) Sign(message []byte) []byte { return k.sign(message) }
+
 const hiddenKey = "[key]"
 
 // Format hides the key from every verb of fmt.

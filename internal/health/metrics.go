@@ -30,6 +30,7 @@ type Metrics struct {
 	ends       *prometheus.CounterVec // cause
 	ready      prometheus.Histogram
 	swept      prometheus.Counter
+	merge      prometheus.Histogram // of gossip; registered with it
 	operations []access.Verb
 }
 
@@ -63,6 +64,7 @@ func NewMetrics(version, commit string, operations ...access.Verb) *Metrics {
 		ends:       counter("tailplane_signin_ends_total", "Sign-ins that this process ended, or whose end it found, by cause.", "cause"),
 		ready:      prometheus.NewHistogram(histogram("tailplane_signin_ready_seconds", "Time from a new sign-in to its being ready.", requestBuckets)),
 		swept:      prometheus.NewCounter(prometheus.CounterOpts{Name: "tailplane_signin_sweep_deleted_total", Help: "ServiceAccounts and bindings that were removed because no sign-in accounts for them."}),
+		merge:      prometheus.NewHistogram(histogram("tailplane_gossip_merge_seconds", "Time to take in one message of gossip.", mergeBuckets)),
 		operations: operations,
 	}
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "tailplane_build_info", Help: "1; the labels say what is running."}, []string{"version", "commit"})

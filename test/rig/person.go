@@ -39,14 +39,14 @@ func (r *Rig) Person(ctx context.Context, host, login string, tags ...string) (*
 		return nil, err
 	}
 	// As `tka config server` would write it.
-	if err := os.WriteFile(filepath.Join(settings, "config.yaml"), fmt.Appendf(nil, "server: tka.%s\n", r.Net.Suffix()), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(settings, "config.yaml"), fmt.Appendf(nil, "server: %s.%s\n", r.hostname, r.Net.Suffix()), 0o600); err != nil {
 		return nil, err
 	}
 	if err := r.Net.Ready(ctx, p.Node); err != nil {
 		return nil, err
 	}
 	if r.Access != nil {
-		if err := r.Net.WaitPeer(ctx, p.Node, "tka"); err != nil {
+		if err := r.Net.WaitPeer(ctx, p.Node, r.hostname); err != nil {
 			return nil, fmt.Errorf("%s does not see the access server: %w", host, err)
 		}
 	}

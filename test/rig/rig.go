@@ -7,6 +7,7 @@ package rig
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -36,6 +37,8 @@ type Options struct {
 	Policy      string            // HuJSON text
 	PolicyFile  string            // read again at each write
 	ClusterName string            // "east" if empty
+	Beside      *Rig              // share its tailnet; that one is closed last
+	Hostname    string            // of the access server on the tailnet; "tka" if empty
 	Cluster     *kubetest.Cluster // a running cluster to use; nil starts one, ended by Close
 	Settings    map[string]string // further settings of the servers, by path: {"signin.period.min": "10m"}
 	Progress    func(what string) // told before each step; may be nil
@@ -61,7 +64,9 @@ type Rig struct {
 	Roots    *x509.CertPool
 
 	name        string
+	hostname    string
 	ownsCluster bool
+	ownsNet     bool
 	programs    map[string]string
 	settings    map[string]string
 	file        func(r *Rig, role string) ([]byte, error)
@@ -72,10 +77,7 @@ type Rig struct {
 // Start starts the system and returns when its access server answers. What it
 // started is ended by Close, and by the end of this process.
 func Start(ctx context.Context, dir string, o Options) (_ *Rig, err error) {
-	r := &Rig{Dir: dir, Cluster: o.Cluster, name: o.ClusterName, settings: o.Settings, file: o.File, programs: map[string]string{}}
-	if r.name == "" {
-		r.name = "east"
-	}
+	r := &Rig{Dir: dir, Cluster: o.Cluster, name: cmp.Or(o.ClusterName, "east"), hostname: cmp.Or(o.Hostname, "tka"), settings: o.Settings, file: o.File, programs: map[string]string{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.Close())
@@ -92,12 +94,16 @@ func Start(ctx context.Context, dir string, o Options) (_ *Rig, err error) {
 		}
 	}
 
-	say("a tailnet: control server, relay and certificate authority on loopback")
-	r.Net, err = tailnettest.Run(filepath.Join(dir, "nodes"), tailnettest.Options{Policy: o.Policy, PolicyFile: o.PolicyFile})
-	if err != nil {
-		return r, fmt.Errorf("tailnet: %w", err)
+	if o.Beside != nil {
+		r.Net, r.RootsPEM = o.Beside.Net, o.Beside.RootsPEM
+	} else {
+		say("a tailnet: control server, relay and certificate authority on loopback")
+		r.Net, err = tailnettest.Run(filepath.Join(dir, "nodes"), tailnettest.Options{Policy: o.Policy, PolicyFile: o.PolicyFile})
+		if err != nil {
+			return r, fmt.Errorf("tailnet: %w", err)
+		}
+		r.ownsNet, r.RootsPEM = true, r.Net.EnableHTTPS()
 	}
-	r.RootsPEM = r.Net.EnableHTTPS()
 	r.Roots = x509.NewCertPool()
 	r.Roots.AppendCertsFromPEM(r.RootsPEM)
 	if err := os.WriteFile(r.rootsFile(), r.RootsPEM, 0o600); err != nil {
@@ -124,7 +130,7 @@ func Start(ctx context.Context, dir string, o Options) (_ *Rig, err error) {
 	go func() { settled <- r.settle(ctx) }()
 	defer func() { err = errors.Join(err, <-settled) }()
 	if o.All {
-		say("tailplaned all, as the ServiceAccount tailplane and the node \"tka\"")
+		say("tailplaned all, as the ServiceAccount tailplane and the node %q", r.hostname)
 		return r, r.StartAll(ctx)
 	}
 	if !o.NoOperator {
@@ -134,7 +140,7 @@ func Start(ctx context.Context, dir string, o Options) (_ *Rig, err error) {
 		}
 	}
 	if !o.NoAccess {
-		say("tailplaned access, as the ServiceAccount tailplane-access and the node \"tka\"")
+		say("tailplaned access, as the ServiceAccount tailplane-access and the node %q", r.hostname)
 		if err := r.StartAccess(ctx); err != nil {
 			return r, err
 		}
@@ -195,7 +201,7 @@ func sourceTree() (string, error) {
 func (r *Rig) rootsFile() string { return filepath.Join(r.Dir, "roots.pem") }
 
 // Server is the access server's URL.
-func (r *Rig) Server() string { return "https://tka." + r.Net.Suffix() }
+func (r *Rig) Server() string { return "https://" + r.hostname + "." + r.Net.Suffix() }
 
 // OperatorAuditFile is where the operator, when it is a process of its own, writes
 // its record.
@@ -302,8 +308,8 @@ func (r *Rig) Settings(role string) ([]byte, error) {
 	var b bytes.Buffer
 	dir := filepath.Join(r.Dir, role)
 	fmt.Fprintf(&b, "cluster:\n  name: %s\n  server: %s\n  caFile: %s\n  labels: {env: demo}\n", r.name, r.Cluster.Server, ca)
-	fmt.Fprintf(&b, "tailnet:\n  hostname: tka\n  tags: [tag:tailplane]\n  controlURL: %s\n  authKeyFile: %s\n  stateDir: %s\n",
-		r.Net.ControlURL(), r.AuthKeyFile(), filepath.Join(dir, "state"))
+	fmt.Fprintf(&b, "tailnet:\n  hostname: %s\n  tags: [tag:tailplane]\n  controlURL: %s\n  authKeyFile: %s\n  stateDir: %s\n",
+		r.hostname, r.Net.ControlURL(), r.AuthKeyFile(), filepath.Join(dir, "state"))
 	roles := r.settings["signin.roles"]
 	if roles == "" {
 		roles = "[view, edit]"
@@ -320,14 +326,19 @@ func (r *Rig) Settings(role string) ([]byte, error) {
 		record = r.OperatorAuditFile()
 	}
 	fmt.Fprintf(&b, "audit:\n  file: %s\n", record)
-	var api []string
-	for path, value := range r.settings {
-		if key, ok := strings.CutPrefix(path, "api."); ok {
-			api = append(api, fmt.Sprintf("  %s: %s\n", key, value))
+	for _, section := range []string{"api", "gossip"} {
+		var lines []string
+		for path, value := range r.settings {
+			if key, ok := strings.CutPrefix(path, section+"."); ok {
+				lines = append(lines, fmt.Sprintf("  %s: %s\n", key, value))
+			}
 		}
-	}
-	if len(api) > 0 {
-		fmt.Fprintf(&b, "api:\n%s", strings.Join(api, ""))
+		if section == "gossip" { // the testbed's clusters are on loopback
+			lines = append(lines, "  allowEndpoints: [127.0.0.0/8]\n")
+		}
+		if len(lines) > 0 {
+			fmt.Fprintf(&b, "%s:\n%s", section, strings.Join(lines, ""))
+		}
 	}
 	return b.Bytes(), nil
 }
@@ -340,7 +351,7 @@ func (r *Rig) Close() error {
 			errs = append(errs, p.Stop(10*time.Second))
 		}
 	}
-	if r.Net != nil {
+	if r.ownsNet {
 		errs = append(errs, r.Net.Close())
 	}
 	if r.ownsCluster {

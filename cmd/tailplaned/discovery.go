@@ -1,0 +1,249 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/internal/gossip/gossipkube"
+	"github.com/tailplane/tailplane/internal/settings"
+	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/tailnet"
+)
+
+// discovery is this access server among those of other clusters.
+type discovery struct {
+	p      *process
+	config *rest.Config
+	node   *tailnet.Node
+	keys   *keyring
+	info   signin.ClusterInfo
+	write  func(audit.Entry) error
+	front  door.Door // of the members; the API's door has another port
+
+	netmap atomic.Pointer[gossip.Netmap]
+	member atomic.Pointer[gossip.Node] // nil while the cluster's key is not at hand
+}
+
+// members is who is there: this server alone, as long as it does not gossip.
+func (d *discovery) members() *gossip.Members {
+	if n := d.member.Load(); n != nil {
+		if m := n.Members(); len(m.List) > 0 {
+			return m
+		}
+	}
+	key, _ := d.keys.get()
+	return gossip.Alone(d.facts(key.Public()), time.Now())
+}
+
+// facts is what this server says of itself. The cluster's own settings and the
+// tailnet say all of it.
+func (d *discovery) facts(key door.PublicKey) gossip.Facts {
+	st, set := d.node.Status(), d.p.set
+	f := gossip.Facts{ClusterID: d.info.ID, ClusterName: d.info.Name, Node: st.ID, Port: set.Gossip.Port, APIEndpoint: d.info.ServerURL,
+		APIPort: portOf(d.info.ServerURL), CAHash: d.info.CAHash, Labels: d.info.Labels, Key: key, Software: software(d.info.Version)}
+	for _, name := range st.Names {
+		if ip, err := netip.ParseAddr(name); err == nil {
+			f.IPs = append(f.IPs, ip)
+		}
+	}
+	if len(st.Names) > 0 {
+		f.Host = st.Names[0]
+		scheme, usual := "https", uint16(443)
+		if st.CertDomain == "" {
+			scheme, usual = "http", 80
+		}
+		f.URL = scheme + "://" + f.Host
+		if port := set.Tailnet.Port; port != usual {
+			f.URL += ":" + strconv.Itoa(int(port))
+		}
+	}
+	return f
+}
+
+// portOf is the port of an https URL, which the settings have checked.
+func portOf(server string) uint16 {
+	if u, err := url.Parse(server); err == nil {
+		if port, err := strconv.ParseUint(u.Port(), 10, 16); err == nil {
+			return uint16(port)
+		}
+	}
+	return 443
+}
+
+// software is a version as records have it.
+func software(version string) string {
+	return strings.Map(func(r rune) rune {
+		if r < 0x80 && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune(".+_-", r)) {
+			return r
+		}
+		return -1
+	}, version)
+}
+
+// gossipSettings are the settings as the room has them.
+func gossipSettings(g settings.Gossip) (gossip.Settings, error) {
+	s := gossip.Settings{Network: g.Network, Interval: time.Duration(g.Interval), Fanout: g.Fanout, PinnedOnly: g.Trust == settings.PinnedOnly,
+		MaxMembers: g.MaxMembers, MaxMessageBytes: g.MaxMessageBytes, ForgetAfter: time.Duration(g.ForgetAfter)}
+	for _, name := range g.Peers {
+		s.Seeds = append(s.Seeds, strings.ToLower(strings.TrimSuffix(name, ".")))
+	}
+	for _, p := range g.Pins {
+		key, err := door.ParsePublicKey(p.Key)
+		if err != nil {
+			return s, fmt.Errorf("gossip.pins: %w", err)
+		}
+		s.Pins = append(s.Pins, gossip.Pin{Cluster: p.ID, Key: key})
+	}
+	var err error
+	if s.Allow, err = gossip.ParseAllowed(g.AllowEndpoints); err != nil {
+		return s, fmt.Errorf("gossip.%w", err)
+	}
+	return s, nil
+}
+
+// Limits of one peer at the door; the room itself has the same and backs off from garbage.
+const (
+	exchangesPerMinute  = 20 * 60
+	exchangesAtOnce     = 40
+	connectionsPerPeer  = 4
+	exchangesOfEveryone = 1000 * 60
+)
+
+// run gossips until ctx ends, and says goodbye. The tailnet's node must be up.
+func (d *discovery) run(ctx context.Context) error {
+	g := d.p.set.Gossip
+	set, err := gossipSettings(g)
+	if err != nil {
+		return err
+	}
+	ln, err := d.node.ListenPlain(ctx, g.Port)
+	if err != nil {
+		return err
+	}
+	defer ln.Close()
+	key, err := d.keys.wait(ctx)
+	if err != nil {
+		return nil // asked to stop before
+	}
+	self := d.node.Status().ID
+	pins, err := gossipkube.NewPins(d.config, d.p.set.Signin.SystemNamespace, self)
+	if err != nil {
+		return err
+	}
+	carrier := gossip.NewCarrier(gossip.Transport{Dial: d.node.Dial, WhoIs: d.whoIs, Netmap: d.netmap.Load, Port: g.Port})
+	defer carrier.Close()
+	var seed [32]byte
+	rand.Read(seed[:]) // never fails
+	member, err := gossip.New(gossip.Config{
+		Settings: set, ID: self, Key: key.Public(), Sign: key.Sign, Netmap: d.netmap.Load, Exchange: carrier.Exchange, Load: pins.Load, Save: pins.Save,
+		Facts: func() (gossip.Facts, bool) { return d.facts(key.Public()), d.node.Status().Running() },
+		Tell:  d.tell, Log: d.p.log, Now: time.Now, Rand: mathrand.NewChaCha8(seed), Merged: d.p.metrics.Merged,
+	})
+	if err != nil {
+		return err
+	}
+	d.member.Store(member)
+	d.p.metrics.Gossip(member.Stats, member.Members)
+	d.p.log.Info("looking for other clusters", "port", g.Port, "network", g.Network, "tags", g.Tags)
+	if gossip.Private(d.info.ServerURL) {
+		d.p.log.Warn("cluster.server is a private address: servers of other clusters list this one only if their gossip.allowEndpoints has it", "server", d.info.ServerURL)
+	}
+
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	var wg sync.WaitGroup
+	var doorErr, runErr error
+	wg.Go(func() { d.follow(running) })
+	wg.Go(func() { defer stop(); runErr = member.Run(running) })
+	wg.Go(func() {
+		defer stop()
+		doorErr = d.front.Run(running, ln, d.node.ConnContext, gossip.ServeExchange(member.Handle, time.Now))
+	})
+	<-running.Done()
+	if err := member.Leave(context.WithoutCancel(ctx)); err != nil {
+		d.p.log.Info("nobody could be told that this server goes", "err", err)
+	}
+	wg.Wait()
+	return errors.Join(runErr, doorErr)
+}
+
+// whoIs says which member is at an address.
+func (d *discovery) whoIs(ctx context.Context, at netip.AddrPort) (string, error) {
+	c, err := d.node.WhoIs(ctx, at)
+	if err != nil {
+		return "", err
+	}
+	if _, err := d.front.Decide(c, access.GossipExchange, time.Now()); err != nil {
+		return "", err
+	}
+	return c.Device.ID, nil
+}
+
+// Times of looking at the tailnet's nodes.
+const (
+	netmapRetry = time.Second
+	netmapCheck = 30 * time.Second
+)
+
+// follow keeps the netmap as the tailnet has it: the nodes with a required tag.
+func (d *discovery) follow(ctx context.Context) {
+	for ctx.Err() == nil {
+		changed, again := d.node.Changed(), netmapCheck
+		if all, err := d.node.Peers(ctx); err == nil {
+			d.netmap.Store(gossip.NewNetmap(d.servers(all)))
+		} else {
+			again = netmapRetry // what was known stays: silence is no evidence
+		}
+		t := time.NewTimer(again)
+		select {
+		case <-changed:
+		case <-t.C:
+		case <-ctx.Done():
+		}
+		t.Stop()
+	}
+}
+
+// servers are the peers that may be members, and this server itself.
+func (d *discovery) servers(all []tailnet.Peer) []gossip.Peer {
+	var servers []gossip.Peer
+	for _, p := range all {
+		if !p.Shared && slices.ContainsFunc(p.Tags, func(t access.Tag) bool { return slices.Contains(d.p.set.Gossip.Tags, string(t)) }) {
+			servers = append(servers, gossip.Peer{ID: p.ID, Name: p.Name, Addrs: p.Addrs})
+		}
+	}
+	if f := d.facts(door.PublicKey{}); f.Host != "" {
+		servers = append(servers, gossip.Peer{ID: f.Node, Name: f.Host, Addrs: f.IPs})
+	}
+	return servers
+}
+
+// tell puts what happened among the members into the record.
+func (d *discovery) tell(ev gossip.Event) {
+	args := map[string]string{"node": ev.Node}
+	if ev.Cluster != "" {
+		args["cluster"] = ev.Cluster
+	}
+	if ev.Count > 0 {
+		args["count"] = strconv.FormatUint(ev.Count, 10)
+	}
+	d.p.log.Info("discovery", "event", ev.Kind, "node", ev.Node, "cluster", ev.Cluster, "detail", ev.Detail, "count", ev.Count)
+	recordOwn(d.p, d.write, audit.Entry{Verb: access.Gossip(string(ev.Kind)), Object: ev.Node, Reason: ev.Detail, Args: args, Actor: ownActor(d.node.Status())})
+}

@@ -1,0 +1,186 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/test/rig"
+)
+
+// manyPolicy lets servers find each other on their own port, which is not for people.
+const manyPolicy = `{
+  "groups": {"group:platform": ["alice@example.com"]},
+  "tagOwners": {"tag:tailplane": ["autogroup:admin"]},
+  "grants": [
+    {"src": ["*"], "dst": ["tag:tailplane"], "ip": ["tcp:443"]},
+    {"src": ["tag:tailplane"], "dst": ["tag:tailplane"], "ip": ["tcp:7946"]},
+    {"src": ["group:platform"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [{"role": "view", "period": "8h"}]}},
+  ],
+}`
+
+// sites starts several clusters, each with its own servers, on one tailnet.
+func sites(t *testing.T, names ...string) []*rig.Rig {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	var all []*rig.Rig
+	t.Cleanup(func() {
+		for _, r := range slices.Backward(all) {
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	begin := func(i int, o rig.Options) (*rig.Rig, error) {
+		dir, err := os.MkdirTemp("", "site")
+		if err != nil {
+			return nil, err
+		}
+		t.Cleanup(func() { os.RemoveAll(dir) })
+		o.ClusterName = names[i]
+		o.Settings = map[string]string{"api.limits": noLimits}
+		if i > 0 {
+			o.Hostname = "tka-" + names[i]
+		}
+		return rig.Start(ctx, dir, o)
+	}
+	first, err := begin(0, rig.Options{Policy: manyPolicy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all = make([]*rig.Rig, 1, len(names))
+	all[0] = first
+	others := make([]*rig.Rig, len(names))
+	errs := make([]error, len(names))
+	var wg sync.WaitGroup
+	for i := range names[1:] {
+		wg.Go(func() { others[i+1], errs[i+1] = begin(i+1, rig.Options{Beside: first}) })
+	}
+	wg.Wait()
+	for i := range names[1:] {
+		if errs[i+1] != nil {
+			err = errs[i+1]
+			continue
+		}
+		all = append(all, others[i+1])
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// memberlist asks a server as p.
+func memberlist(t *testing.T, p *rig.Person, r *rig.Rig, query string) map[string]gossip.Cluster {
+	t.Helper()
+	a := ask(t, p, "GET", r.Server()+"/api/v1alpha1/memberlist"+query, "")
+	var list []gossip.Cluster
+	if err := json.Unmarshal(a.body, &list); a.status != 200 || err != nil {
+		t.Fatalf("%d %s (%v)", a.status, a.body, err)
+	}
+	byName := map[string]gossip.Cluster{}
+	for _, c := range list {
+		byName[c.Name] = c
+	}
+	return byName
+}
+
+// DSC-01: three servers with a cluster each find each other with nothing
+// configured; each lists all, verified; one that dies is called dead, and is back
+// when it is.
+func TestDSC01_ThreeClusters(t *testing.T) {
+	all := sites(t, "east", "west", "north")
+	began := time.Now()
+	alice := person(t, all[0], "dsc-alice", "alice@example.com")
+	for _, r := range all {
+		if err := r.Net.WaitPeer(t.Context(), alice.Node, strings.TrimSuffix(strings.TrimPrefix(r.Server(), "https://"), "."+r.Net.Suffix())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	complete := func(r *rig.Rig) bool {
+		list := memberlist(t, alice, r, "")
+		for _, name := range []string{"east", "west", "north"} {
+			if c, ok := list[name]; !ok || !c.Verified || c.Conflict || c.State != gossip.Alive {
+				return false
+			}
+		}
+		return len(list) == 3
+	}
+	for _, r := range all {
+		eventually(t, 60*time.Second, "everybody is listed at "+r.Server(), func() bool { return complete(r) })
+	}
+	t.Logf("all listed at all within %v of the last start", time.Since(began).Round(time.Millisecond))
+	west := memberlist(t, alice, all[0], "")["west"]
+	if west.URL != all[1].Server() || west.APIEndpoint != all[1].Cluster.Server || west.Self || west.Labels["env"] != "demo" || len(west.Members) != 1 {
+		t.Errorf("west as east lists it: %+v", west)
+	}
+	if !memberlist(t, alice, all[1], "")["west"].Self {
+		t.Error("west does not know itself")
+	}
+	// Whose key it is can be asked of the server itself.
+	info := ask(t, alice, "GET", all[1].Server()+"/api/v1alpha1/cluster-info", "")
+	if !strings.Contains(string(info.body), west.Key.String()) {
+		t.Errorf("the listed key %s is not the one of the server: %s", west.Key, info.body)
+	}
+
+	all[2].Access.Kill()
+	began = time.Now()
+	for _, r := range all[:2] {
+		eventually(t, 60*time.Second, "north is dead", func() bool { return memberlist(t, alice, r, "?state=all")["north"].State == gossip.Dead })
+	}
+	t.Logf("called dead by both %v after it was killed", time.Since(began).Round(time.Millisecond))
+	if _, listed := memberlist(t, alice, all[0], "")["north"]; listed {
+		t.Error("a dead cluster is listed by default")
+	}
+	if err := all[2].StartAccess(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	began = time.Now()
+	for _, r := range all {
+		eventually(t, 60*time.Second, "north is back", func() bool { return complete(r) })
+	}
+	t.Logf("alive everywhere %v after it served again", time.Since(began).Round(time.Millisecond))
+
+	// One that is stopped says goodbye, and nobody needs to suspect it.
+	if err := all[1].Access.Stop(20 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []*rig.Rig{all[0], all[2]} {
+		eventually(t, 20*time.Second, "west has left", func() bool { return memberlist(t, alice, r, "?state=all")["west"].State == gossip.Gone })
+	}
+	// Pins are in the cluster: they are what a restart does not forget (DSC-10).
+	pins, errs, exit := kubectlAdmin(t, all[0], "get", "configmap", "-n", rig.SystemNamespace, "tailplane-gossip-pins", "-o", "jsonpath={.data.pins\\.json}")
+	if exit != 0 || !strings.Contains(pins, west.Key.String()) || !strings.Contains(pins, west.ID) {
+		t.Errorf("%s %s", pins, errs)
+	}
+	events := map[string]int{}
+	b, err := os.ReadFile(filepath.Join(all[0].Dir, "access", "audit.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		var e struct{ Verb string }
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatal(err)
+		}
+		events[e.Verb]++
+	}
+	for _, verb := range []string{"gossip.join", "gossip.pin", "gossip.death", "gossip.leave"} {
+		if events[verb] == 0 {
+			t.Errorf("the record has no %s: %v", verb, events)
+		}
+	}
+	if events["gossip.exchange"] > 0 {
+		t.Errorf("the record has %d exchanges", events["gossip.exchange"])
+	}
+	fmt.Fprintln(t.Output(), "recorded:", events)
+}
