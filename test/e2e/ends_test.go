@@ -1,0 +1,99 @@
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// Section 6: what ends without a request is in the record of the process that
+// found it, and counted there by its cause; what a request ended is not there.
+func TestEndsThatNoRequestCaused(t *testing.T) {
+	r := start(t)
+	k, err := kubernetes.NewForConfig(r.Cluster.AdminConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	counted := func(name string) float64 { return series(t, r.Operator)[name] }
+	const byAdmin, ready = `tailplane_signin_ends_total{cause="admin"}`, `tailplane_signin_ready_seconds_count`
+	ends, readied := counted(byAdmin), counted(ready)
+
+	names := map[string]string{}
+	for _, who := range []string{"logout", "deleted", "robbed"} {
+		p := person(t, r, "ends-"+who, "alice@example.com")
+		st, err := signin.Login.Call(t.Context(), p.Client(), signin.LoginRequest{Role: "view"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := signin.GetKubeconfig.Call(t.Context(), p.Client(), signin.KubeconfigRequest{Wait: door.Duration(20 * time.Second)}); err != nil {
+			t.Fatal(err)
+		}
+		names[who] = st.Name
+		if who == "logout" {
+			if _, err := signin.Logout.Call(t.Context(), p.Client(), signin.LogoutRequest{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := counted(ready) - readied; n != 3 {
+		t.Errorf("%v became ready, want 3", n)
+	}
+	if _, ok := series(t, r.Operator)[`tailplane_signins{phase="Ready"}`]; !ok {
+		t.Error("the operator does not show the sign-ins")
+	}
+	if _, errs, exit := kubetest.Kubectl(t.Context(), r.Cluster.Kubeconfig, "-n", "tailplane-signins", "delete", "tkasignin", names["deleted"]); exit != 0 {
+		t.Fatal(errs)
+	}
+	if err := k.CoreV1().ServiceAccounts("tailplane-signins").Delete(t.Context(), names["robbed"], metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+
+	found := map[string]audit.Entry{}
+	eventually(t, 30*time.Second, "both ends are recorded", func() bool {
+		f, err := os.Open(r.OperatorAuditFile())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		clear(found)
+		for s := bufio.NewScanner(f); s.Scan(); {
+			var e audit.Entry
+			if err := json.Unmarshal(s.Bytes(), &e); err != nil {
+				t.Fatalf("%q: %v", s.Text(), err)
+			}
+			for who, name := range names {
+				if e.Object == name {
+					if _, twice := found[who]; twice {
+						t.Errorf("the end of %s is recorded twice", who)
+					}
+					found[who] = e
+				}
+			}
+		}
+		return found["deleted"].Object != "" && found["robbed"].Object != ""
+	})
+	for _, who := range []string{"deleted", "robbed"} {
+		e := found[who]
+		if e.Verb != access.SigninEnd || e.Surface != "process" || e.Result != audit.Done || e.Args["cause"] != string(signin.CauseAdmin) || e.Args["login"] != "alice@example.com" ||
+			e.Reason == "" || e.Actor.Node == "" || e.Actor.Login != "" {
+			t.Errorf("%s is recorded as %+v", who, e)
+		}
+	}
+	if e, ok := found["logout"]; ok {
+		t.Errorf("the access server recorded this end, and the operator as well: %+v", e)
+	}
+	if n := counted(byAdmin) - ends; n != 2 {
+		t.Errorf("%v ends by somebody in the cluster are counted, want 2", n)
+	}
+}
