@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tailplane/tailplane/internal/cli/directory"
 	"github.com/tailplane/tailplane/internal/cli/fault"
 	"github.com/tailplane/tailplane/internal/cli/kubefile"
 	"github.com/tailplane/tailplane/internal/cli/memory"
@@ -44,9 +45,10 @@ type tka struct {
 	color      string
 	plain      bool
 
-	context string           // kubectl's flag, for the plugin form
-	dry     bool             // nothing may be written
-	loaded  *memory.Settings // of the settings file, read once
+	context string               // kubectl's flag, for the plugin form
+	dry     bool                 // nothing may be written
+	loaded  *memory.Settings     // of the settings file, read once
+	listed  *directory.Directory // what the server of the settings told already, for --all
 	cancel  context.CancelFunc
 }
 
@@ -112,7 +114,7 @@ policy says which role you get and for how long, and kubectl works until then.`,
 	t.complete(root, "output", fixed(screen.Forms()...))
 	t.complete(root, "color", fixed(colors()...))
 
-	root.AddCommand(t.login(), t.shell(), t.refresh(), t.logout(), t.status("status"), t.get(), t.set(), t.kubeconfigCommand("kubeconfig"), t.clusterInfo(),
+	root.AddCommand(t.login(), t.shell(), t.refresh(), t.logout(), t.status("status"), t.get(), t.set(), t.kubeconfigCommand("kubeconfig"), t.clusters(), t.clusterInfo(),
 		t.credential(), t.configCommand("config"), t.version(), t.completion(),
 		t.doctor(), t.why(), t.sessions(), t.revoke(), t.audit(), t.integration(), t.generate(), t.exitCodes())
 	root.SetHelpCommand(t.help(root))

@@ -2,234 +2,237 @@ package cli
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
-	"sync"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/cli/directory"
 	"github.com/tailplane/tailplane/internal/cli/fault"
-	"github.com/tailplane/tailplane/internal/cli/memory"
 	"github.com/tailplane/tailplane/internal/cli/screen"
+	"github.com/tailplane/tailplane/internal/gossip"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// atOnce is how many clusters are asked at the same time.
-const atOnce = 8
-
-// A lockedWriter is written to by several at once, a line at a time.
-type lockedWriter struct {
-	mu sync.Mutex
-	io.Writer
+// clusterFlags are what clusters is asked for.
+type clusterFlags struct {
+	all      bool
+	selector string
 }
 
-func (w *lockedWriter) Write(b []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.Writer.Write(b)
+func (t *tka) clusters() *cobra.Command {
+	var cf clusterFlags
+	cmd := &cobra.Command{
+		Use:   "clusters",
+		Short: "List the clusters that the server knows, and where you are signed in",
+		Long: `List the clusters that the access server knows, its own included: how each is, when the
+server last saw it, and whether this machine is signed in there. Those that are dead or have
+left are shown with --all only.
+
+A cluster is unverified while the server has not met it itself, and in conflict when somebody
+else is known as it: such a cluster is shown, and never signed in to.`,
+		Example: "  tka clusters\n  tka clusters -l env=prod -o wide\n  tka login --cluster prod-us",
+		Args:    arguments(0, 0, ""),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doClusters(cmd.Context(), cf) },
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&cf.all, "all", "A", false, "those that are dead or have left, too")
+	f.StringVarP(&cf.selector, "selector", "l", "", "only clusters with these labels: key=value, key!=value, key or !key, with commas between")
+	return cmd
 }
 
-// eachCluster does something for each cluster that this machine signed in to, and
-// returns what became of each.
-func eachCluster[T any](ctx context.Context, t *tka, do func(ctx context.Context, one *tka, cluster string) (T, error)) ([]outcome[T], error) {
+// clusterEntry is one cluster of the list.
+type clusterEntry struct {
+	meta
+	gossip.Cluster
+	SignIn clusterSignIn `json:"signIn"`
+	Usable bool          `json:"usable"`          // one may sign in
+	Doubt  string        `json:"doubt,omitempty"` // why one may not
+	mark   string
+}
+
+// clusterSignIn is the sign-in of this device, as its own server tells it.
+type clusterSignIn struct {
+	State signin.State `json:"state"` // "none", or "unknown" if the server does not tell
+	Role  string       `json:"role,omitempty"`
+	Until string       `json:"until,omitempty"` // RFC 3339, UTC
+	Error string       `json:"error,omitempty"` // why the state is not known
+}
+
+type clusterList struct {
+	meta
+	Server   string         `json:"server"`   // that told
+	Isolated bool           `json:"isolated"` // it hears none of the others
+	Hidden   int            `json:"hidden"`   // how many were left out as they are dead or have left
+	Items    []clusterEntry `json:"items"`
+}
+
+func (t *tka) doClusters(ctx context.Context, cf clusterFlags) error {
+	pick, err := directory.ParseSelector(cf.selector)
+	if err != nil {
+		return fault.Usage("--selector: %v", err)
+	}
+	l, err := t.connect(ctx, "")
+	if err != nil {
+		return err
+	}
+	d, err := t.directory(ctx, l)
+	if err != nil {
+		return err
+	}
+	now := t.Now() // by the clock of the server that saw them, if it tells
+	if at, err := http.ParseTime(l.Last.Header.Get("Date")); err == nil {
+		now = at
+	}
+	shown, hidden := d.Shown(cf.all, pick)
+	list := clusterList{kind("ClusterList"), d.Server, d.Isolated, hidden, make([]clusterEntry, 0, len(shown))}
+	signIns, err := t.signIns(ctx, shown)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for i, e := range shown {
+		it := clusterEntry{meta: kind("Cluster"), Cluster: e.Cluster, SignIn: signIns[i], Usable: e.Doubt == nil}
+		if e.Doubt != nil {
+			it.Doubt, it.mark = e.Doubt.Why, e.Doubt.Mark
+		}
+		if it.Labels == nil {
+			it.Labels = map[string]string{}
+		}
+		if it.Members == nil {
+			it.Members = []gossip.ClusterMember{}
+		}
+		list.Items = append(list.Items, it)
+		names = append(names, "cluster/"+e.Name)
+	}
+	err = t.show(answer{object: list, names: names, table: func(wide bool) { t.tellClusters(list, now, wide) }})
+	if err != nil {
+		return err
+	}
+	if list.Isolated {
+		t.warn("the server %s hears none of the others, so it cannot say how they are", d.Server)
+	}
+	t.tellDoubts(shown)
+	if hidden > 0 {
+		t.hint("Not shown: %s, dead or left. See all: tka clusters --all", plural(int64(hidden), "cluster", "clusters"))
+	}
+	return nil
+}
+
+func (t *tka) tellClusters(list clusterList, now time.Time, wide bool) {
+	if len(list.Items) == 0 {
+		t.hint("No cluster is as asked for.")
+		return
+	}
+	header := []string{"CLUSTER", "STATE", "SEEN", "SIGN-IN", "NOTES"}
+	if wide {
+		header = append(header, "LABELS", "SERVER", "API SERVER", "SERVERS", "VERSION", "ID", "KEY")
+	}
+	var rows [][]screen.Cell
+	for _, it := range list.Items {
+		seen := "never"
+		if !it.LastSeen.IsZero() {
+			seen = screen.Short(max(0, now.Sub(it.LastSeen)))
+		}
+		if it.Self {
+			seen = ""
+		}
+		var notes []string
+		if it.Self {
+			notes = append(notes, "this one")
+		}
+		if it.mark != "" {
+			notes = append(notes, it.mark)
+		}
+		color := screen.Color("")
+		if it.mark != "" {
+			color = screen.Yellow
+		}
+		row := []screen.Cell{{Text: it.Name}, screen.Colored(memberColor(it.State), string(it.State)), {Text: seen},
+			screen.Colored(stateColor(it.SignIn.State), string(it.SignIn.State)), screen.Colored(color, strings.Join(notes, ", "))}
+		if wide {
+			var labels []string
+			for _, k := range slices.Sorted(maps.Keys(it.Labels)) {
+				labels = append(labels, k+"="+it.Labels[k])
+			}
+			row = append(row, screen.Row(strings.Join(labels, ","), it.URL, it.APIEndpoint, strconv.Itoa(len(it.Members)), it.Software, it.ID, it.Key.String())...)
+		}
+		rows = append(rows, row)
+	}
+	t.writeTable(t.Out, header, rows)
+}
+
+// maxDoubts bounds how many clusters are spoken of one by one.
+const maxDoubts = 5
+
+// tellDoubts says of clusters that are there why they are not signed in to.
+func (t *tka) tellDoubts(shown []directory.Entry) {
+	n := 0
+	for _, e := range shown {
+		if e.Doubt == nil || e.Doubt.Mark == "" {
+			continue
+		}
+		if n++; n > maxDoubts {
+			continue
+		}
+		t.hint("tka does not sign in to %s: %s.", e.Name, e.Doubt.Why)
+		for _, line := range e.Doubt.Advice {
+			t.hint("  try: %s", line)
+		}
+	}
+	if n > maxDoubts {
+		t.hint("And neither to %d more.", n-maxDoubts)
+	}
+}
+
+// signInTime bounds how long one cluster's server may take to tell of a sign-in.
+const signInTime = 5 * time.Second
+
+// signIns are the sign-ins of this device to clusters, in their order: each known
+// one's server is asked, and no other.
+func (t *tka) signIns(ctx context.Context, shown []directory.Entry) ([]clusterSignIn, error) {
 	k, err := t.known()
 	if err != nil {
 		return nil, err
 	}
-	var all []outcome[T]
-	for _, s := range k.Servers {
-		if s.Chosen {
-			all = append(all, outcome[T]{Cluster: s.Cluster, Server: s.URL})
+	all := make([]clusterSignIn, len(shown))
+	var places []place
+	var at []int
+	for i, e := range shown {
+		all[i].State = "none"
+		s, ok := k.Serving(e.Name)
+		if ok && s.Chosen && s.Key == e.Key && !e.Conflict {
+			places, at = append(places, place{e.Name, s.URL}), append(at, i)
 		}
 	}
-	errs := &lockedWriter{Writer: t.Err}
-	turns := make(chan struct{}, atOnce)
-	var wg sync.WaitGroup
-	for i := range all {
-		one := *t // its own link and flags
-		one.Err = errs
-		wg.Go(func() {
-			turns <- struct{}{}
-			defer func() { <-turns }()
-			all[i].value, all[i].err = do(ctx, &one, all[i].Cluster)
-		})
+	outcomes := each(ctx, t, places, func(ctx context.Context, one *tka, p place) (statusItem, error) {
+		ctx, cancel := context.WithTimeout(ctx, signInTime)
+		defer cancel()
+		one.server = "" // the one that the cluster was signed in to by
+		return one.statusOf(ctx, p.cluster)
+	})
+	for i, o := range outcomes {
+		switch s := &all[at[i]]; {
+		case notSignedIn(o.err):
+		case o.err != nil:
+			s.State, s.Error = "unknown", sentence(o.err)
+		default:
+			s.State, s.Role, s.Until = o.value.State, o.value.Role, o.value.Until
+		}
 	}
-	wg.Wait()
 	return all, nil
 }
 
-// An outcome is what became of one cluster of several.
-type outcome[T any] struct {
-	Cluster, Server string
-	value           T
-	err             error
-}
-
-// commonCode is the code of several outcomes: 0 only if all went well, the common
-// one if all failed alike.
-func commonCode[T any](all []outcome[T]) int {
-	code := fault.Done
-	for i, o := range all {
-		c := fault.CodeOf(o.err)
-		switch {
-		case i == 0:
-			code = c
-		case c != code:
-			return fault.Failed
-		}
+func memberColor(s gossip.State) screen.Color {
+	switch s {
+	case gossip.Alive:
+		return screen.Green
+	case gossip.Suspect, gossip.Unknown:
+		return screen.Yellow
 	}
-	return code
-}
-
-func sentence(err error) string {
-	if f, ok := errors.AsType[*fault.Fault](err); ok {
-		return f.Message
-	}
-	return fmt.Sprint(err)
-}
-
-// ended is nil for the code 0, and what ends the program with it otherwise.
-func ended(code int) error {
-	if code == fault.Done {
-		return nil
-	}
-	return fault.Child(code)
-}
-
-// errNoClusters is for --all on a machine that never signed in.
-func errNoClusters() error {
-	return fault.New(fault.Failed, "This machine knows no cluster that it signed in to").Try("tka login --server NAME")
-}
-
-// loginAll signs in to every cluster that this machine knows. Clusters that it
-// could learn of from its servers come with their list of members.
-func (t *tka) loginAll(ctx context.Context, lf loginFlags, set *memory.Settings) error {
-	all, err := eachCluster(ctx, t, func(ctx context.Context, one *tka, cluster string) (loginResult, error) {
-		lf := lf
-		lf.cluster = cluster
-		res, _, err := one.loginTo(ctx, lf, set)
-		return res, err
-	})
-	if err != nil {
-		return err
-	}
-	if len(all) == 0 {
-		return errNoClusters()
-	}
-	type item struct {
-		loginResult
-		Error string `json:"error"`
-	}
-	list := struct {
-		meta
-		Items []item `json:"items"`
-	}{meta: kind("LoginList"), Items: []item{}}
-	var names []string
-	var rows [][]screen.Cell
-	for _, o := range all {
-		it := item{loginResult: o.value}
-		it.meta, it.Cluster, it.Server = kind("Login"), o.Cluster, o.Server
-		if o.err != nil {
-			it.Error = sentence(o.err)
-			it.Namespaces, it.MissingNamespaces, it.Kubeconfig = []string{}, []string{}, []string{}
-			rows = append(rows, append(screen.Row(o.Cluster, "", ""), screen.Colored(screen.Red, "failed"), screen.Cell{Text: it.Error}))
-		} else {
-			names = append(names, it.Context)
-			rows = append(rows, append(screen.Row(o.Cluster, it.Username, it.Role), screen.Colored(screen.Green, "ready"), screen.Cell{Text: "until " + t.moment(it.Until)}))
-		}
-		list.Items = append(list.Items, it)
-	}
-	err = t.show(answer{object: list, names: names, table: func(bool) {
-		t.writeTable(t.Out, []string{"CLUSTER", "USER", "ROLE", "STATE", ""}, rows)
-	}})
-	if err != nil {
-		return err
-	}
-	return ended(commonCode(all))
-}
-
-// logoutAll signs out of every cluster that this machine knows.
-func (t *tka) logoutAll(ctx context.Context, dryRun bool) error {
-	all, err := eachCluster(ctx, t, func(ctx context.Context, one *tka, cluster string) (logoutResult, error) {
-		return one.logoutOf(ctx, cluster, dryRun)
-	})
-	if err != nil {
-		return err
-	}
-	type item struct {
-		logoutResult
-		Error string `json:"error"`
-	}
-	items := struct {
-		meta
-		Items []item `json:"items"`
-	}{meta: kind("LogoutList"), Items: []item{}}
-	var names []string
-	for _, o := range all {
-		it := item{logoutResult: o.value}
-		it.meta, it.Cluster, it.Server = kind("Logout"), o.Cluster, o.Server
-		it.Removed, it.Kubeconfig = list(it.Removed), list(it.Kubeconfig)
-		if o.err != nil {
-			it.Error = sentence(o.err)
-		}
-		names = append(names, it.Removed...)
-		items.Items = append(items.Items, it)
-	}
-	err = t.show(answer{object: items, names: names, table: func(bool) {
-		for _, it := range items.Items {
-			if it.Error != "" {
-				fmt.Fprintln(t.Out, screen.Safe(fmt.Sprintf("Not signed out of %s: %s", it.Cluster, it.Error)))
-				continue
-			}
-			t.tellLogout(it.logoutResult)
-		}
-	}})
-	if err != nil {
-		return err
-	}
-	return ended(commonCode(all))
-}
-
-// statusAll shows the sign-ins to all clusters that this machine knows. Not being
-// signed in to some is a state; to none, it is exit 3.
-func (t *tka) statusAll(ctx context.Context) error {
-	all, err := eachCluster(ctx, t, func(ctx context.Context, one *tka, cluster string) (statusItem, error) {
-		return one.statusOf(ctx, cluster)
-	})
-	if err != nil {
-		return err
-	}
-	items := statusList{meta: kind("SigninList"), Items: []statusItem{}}
-	none := 0
-	for i, o := range all {
-		it := o.value
-		switch {
-		case notSignedIn(o.err):
-			none++
-			it = statusItem{meta: kind("Signin"), Server: o.Server}
-			it.Cluster, it.State = o.Cluster, "none"
-			all[i].err = nil
-		case o.err != nil:
-			it = statusItem{meta: kind("Signin"), Server: o.Server, Error: sentence(o.err)}
-			it.Cluster, it.State = o.Cluster, "unknown"
-		}
-		it.Namespaces, it.MissingNamespaces = list(it.Namespaces), list(it.MissingNamespaces)
-		items.Items = append(items.Items, it)
-	}
-	if err := t.showStatus(items); err != nil {
-		return err
-	}
-	if none == len(all) {
-		return fault.Child(fault.Refused)
-	}
-	return ended(commonCode(all))
-}
-
-// left is what is left until the end of a sign-in, for people.
-func (t *tka) left(st signin.Status) string {
-	at, err := time.Parse(time.RFC3339, st.Until)
-	if err != nil {
-		return ""
-	}
-	return screen.Short(max(0, at.Sub(t.Now())))
+	return screen.Red
 }

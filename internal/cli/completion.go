@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"slices"
 	"strings"
 
@@ -15,7 +16,8 @@ func (t *tka) completion() *cobra.Command {
 		Use:   "completion SHELL",
 		Short: "Print the completion of commands and flags for a shell",
 		Long: `Print a script that completes tka's commands, flags and names in a shell: bash, zsh,
-fish or powershell. Completing never asks a server.`,
+fish or powershell. For names of clusters it asks the server of the settings too, if its
+key is known, for a second at most; it never signs in.`,
 		Example: `  source <(tka completion bash)
   tka completion zsh > "${fpath[1]}/_tka"
   tka completion fish > ~/.config/fish/completions/tka.fish`,
@@ -39,12 +41,11 @@ fish or powershell. Completing never asks a server.`,
 	}
 }
 
-// complete offers values for a flag: from the command line's own words and this
-// machine's files, never from a server. What a shell could take for more than a
-// name is not offered.
-func (t *tka) complete(cmd *cobra.Command, flag string, values func() []string) {
-	err := cmd.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		names := slices.DeleteFunc(values(), func(v string) bool { return !reach.IsCluster(v) })
+// complete offers values for a flag. What a shell could take for more than a name
+// is not offered, wherever it is from.
+func (t *tka) complete(cmd *cobra.Command, flag string, values func(context.Context) []string) {
+	err := cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		names := slices.DeleteFunc(values(cmd.Context()), func(v string) bool { return !reach.IsCluster(v) })
 		return names, cobra.ShellCompDirectiveNoFileComp
 	})
 	if err != nil {
@@ -52,6 +53,6 @@ func (t *tka) complete(cmd *cobra.Command, flag string, values func() []string) 
 	}
 }
 
-func fixed(values ...string) func() []string {
-	return func() []string { return slices.Clone(values) }
+func fixed(values ...string) func(context.Context) []string {
+	return func(context.Context) []string { return slices.Clone(values) }
 }

@@ -47,7 +47,7 @@ only; logout removes it. "tka config credentialCache none" turns that off.`,
 	}
 	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster to print a token for")
 	cmd.Flags().BoolVar(&signIn, strings.TrimPrefix(signInFlag, "--"), false, "sign in as last time if the sign-in has ended")
-	t.complete(cmd, "cluster", t.clusterNames)
+	t.complete(cmd, "cluster", t.knownNames)
 	return cmd
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/gossip"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
@@ -187,9 +188,10 @@ type desk struct {
 	period  time.Duration // longest; 0: a day
 	server  string        // API server; "": one that does not exist
 	ca      []byte
-	key     door.Key // zero: one of its own
-	keyless bool     // it proves nothing
-	stop    func()   // in scripts
+	key     door.Key        // zero: one of its own
+	keyless bool            // it proves nothing
+	members *gossip.Members // clusters that it knows; nil: it is of a version without discovery
+	stop    func()          // in scripts
 
 	mu      sync.Mutex
 	visits  []string // "POST /api/v1alpha1/login 202"
@@ -230,18 +232,48 @@ func (d *desk) start() {
 	back := &signin.Desk{
 		Key:   key,
 		Store: d.store, Prefix: "tka-", MaxPerLogin: 10, RetryAfter: time.Second, MaxWait: 30 * time.Second, Now: time.Now,
-		Cluster: signin.ClusterInfo{Name: d.cluster, ServerURL: d.server, CAData: d.ca,
+		Cluster: signin.ClusterInfo{Name: d.cluster, ID: "id-" + d.cluster, ServerURL: d.server, CAData: d.ca,
 			Labels: map[string]string{"env": "test"}, Version: "v0.1.0"},
 	}
-	d.handler = front.Handler(back.Routes()...)
+	routes := back.Routes()
+	if d.members != nil {
+		routes = append(routes, gossip.ServeMemberlist(func() *gossip.Members {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			return d.members
+		}, time.Now))
+	}
+	d.handler = front.Handler(routes...)
+}
+
+// knows makes a desk at url know members beside itself.
+func (d *desk) knows(url string, members ...gossip.Member) {
+	self := member(d, url)
+	self.Self = true
+	known := &gossip.Members{At: time.Now(), List: append([]gossip.Member{self}, members...)}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	first := d.members == nil
+	d.members = known
+	if first {
+		d.start()
+	}
+}
+
+// member is what others know of a desk at url that they have met.
+func member(d *desk, url string) gossip.Member {
+	return gossip.Member{State: gossip.Alive, Verified: true, LastSeen: time.Now().Add(-3 * time.Second), Record: &gossip.Record{Status: gossip.Up, Facts: gossip.Facts{
+		ClusterID: "id-" + d.cluster, ClusterName: d.cluster, Node: "n-" + d.cluster, Host: d.cluster + ".example.ts.net", URL: url,
+		APIEndpoint: d.server, APIPort: 6443, Labels: map[string]string{"env": "test"}, Key: d.key.Public(), Software: "v0.1.0"}}}
 }
 
 const (
-	asksInfo   = "GET /api/v1alpha1/cluster-info 200"
-	asksStatus = "GET /api/v1alpha1/login 404"
-	asksLogin  = "POST /api/v1alpha1/login 202"
-	asksConfig = "GET /api/v1alpha1/kubeconfig 200"
-	asksLogout = "POST /api/v1alpha1/logout 200"
+	asksMembers = "GET /api/v1alpha1/memberlist 200"
+	asksInfo    = "GET /api/v1alpha1/cluster-info 200"
+	asksStatus  = "GET /api/v1alpha1/login 404"
+	asksLogin   = "POST /api/v1alpha1/login 202"
+	asksConfig  = "GET /api/v1alpha1/kubeconfig 200"
+	asksLogout  = "POST /api/v1alpha1/logout 200"
 )
 
 // requests checks what the server was asked since the last time.

@@ -9,10 +9,10 @@ func (t *tka) get() *cobra.Command {
 	cmd := t.status("get")
 	cmd.Short = "Show the sign-in of this device, or something else by name"
 	cmd.Long = `Without a name, get shows the sign-in of this device, as "tka status" does.`
-	cmd.Example = "  tka get login\n  tka get kubeconfig\n  tka get cluster-info\n  tka get config"
+	cmd.Example = "  tka get login\n  tka get kubeconfig\n  tka get clusters\n  tka get cluster-info\n  tka get config"
 	cmd.Args = t.noCommand
 	info := t.clusterInfo()
-	cmd.AddCommand(t.status("login"), t.kubeconfigCommand("kubeconfig"), info, t.configCommand("config"))
+	cmd.AddCommand(t.status("login"), t.kubeconfigCommand("kubeconfig"), t.clusters(), info, t.configCommand("config"))
 	return cmd
 }
 

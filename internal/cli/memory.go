@@ -67,8 +67,8 @@ func (t *tka) editKnown(ctx context.Context, edit func(*memory.Servers)) error {
 	return memory.EditServers(ctx, path, edit)
 }
 
-// serverNames and clusterNames complete flags.
-func (t *tka) serverNames() []string {
+// serverNames and knownNames complete flags, from this machine's files.
+func (t *tka) serverNames(context.Context) []string {
 	var names []string
 	if set, err := t.settings(); err == nil {
 		for _, e := range set.Servers {
@@ -78,7 +78,7 @@ func (t *tka) serverNames() []string {
 	return names
 }
 
-func (t *tka) clusterNames() []string {
+func (t *tka) knownNames(context.Context) []string {
 	var names []string
 	if k, err := t.known(); err == nil {
 		for _, s := range k.Servers {

@@ -27,7 +27,7 @@ ended is made again, with the role and the namespaces that this machine used las
 	}
 	cmd.Flags().DurationVar(&lf.period, "for", 0, "how long from now, such as 30m or 8h (default: as long as the role is granted for)")
 	cmd.Flags().StringVar(&lf.cluster, "cluster", "", "cluster, among those that this machine knows")
-	t.complete(cmd, "cluster", t.clusterNames)
+	t.complete(cmd, "cluster", t.knownNames)
 	return cmd
 }
 

@@ -24,6 +24,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/tailplane/tailplane/internal/cli"
+	"github.com/tailplane/tailplane/internal/gossip"
 )
 
 // TestMain makes the test binary the program itself when it is run as tka.
@@ -56,6 +57,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"desk": cmdDesk, "hostile": cmdHostile, "visits": cmdVisits, "exits": cmdExits, "mode": cmdMode, "parses": cmdParses, "same": cmdSame,
 			"field": cmdField, "notoken": cmdNoToken, "link": cmdLink, "foreign": cmdForeign, "down": cmdDown, "refusing": cmdRefusing,
+			"knows": cmdKnows,
 		},
 	})
 }
@@ -145,6 +147,47 @@ func rule(s string) string {
 	}
 	b, _ := json.Marshal(r)
 	return string(b)
+}
+
+// knows NAME [OTHER[,key=value…]…] makes a desk know others as verified and
+// alive, or as told: state, cluster, id, url, key (of a word), labels (k:v+k:v),
+// unverified, conflict.
+func cmdKnows(ts *testscript.TestScript, neg bool, args []string) {
+	servers := ts.Value(serversKey{}).(map[string]*desk)
+	var list []gossip.Member
+	for _, a := range args[1:] {
+		words := strings.Split(a, ",")
+		m := member(servers[words[0]], ts.Getenv(words[0]))
+		for _, w := range words[1:] {
+			key, value, _ := strings.Cut(w, "=")
+			switch key {
+			case "state":
+				m.State = gossip.State(value)
+			case "cluster":
+				m.ClusterName = value
+			case "id":
+				m.ClusterID = value
+			case "url":
+				m.URL = value
+			case "key":
+				m.Key = keyFor(value).Public()
+			case "labels":
+				m.Labels = map[string]string{}
+				for pair := range strings.SplitSeq(value, "+") {
+					k, v, _ := strings.Cut(pair, ":")
+					m.Labels[k] = v
+				}
+			case "unverified":
+				m.Verified = false
+			case "conflict":
+				m.Conflict = true
+			default:
+				ts.Fatalf("knows: unknown key %q", key)
+			}
+		}
+		list = append(list, m)
+	}
+	servers[args[0]].knows(ts.Getenv(args[0]), list...)
 }
 
 // down NAME ends a server.

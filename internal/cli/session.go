@@ -27,7 +27,10 @@ func (t *tka) clusterOfContext() (string, error) {
 }
 
 // link makes the way to the server at base. It opens no connection yet.
-func (t *tka) link(base string) *link.Link { return link.New(base, t.timeout, "tka/"+t.Build.Version) }
+func (t *tka) link(base string) *link.Link { return link.New(base, t.timeout, t.agent()) }
+
+// agent is what servers are told of this program.
+func (t *tka) agent() string { return "tka/" + t.Build.Version }
 
 // prove is Prove, and remembers what it showed.
 func (t *tka) prove(ctx context.Context, l *link.Link, cluster string) error {
@@ -50,11 +53,21 @@ func (t *tka) prove(ctx context.Context, l *link.Link, cluster string) error {
 }
 
 // connect is locate, and prove: what it returns leads to the server that is
-// meant.
+// meant. A cluster that this machine does not know is looked for among those that
+// the server of the settings knows; --server means that server and no other.
 func (t *tka) connect(ctx context.Context, cluster string) (*link.Link, error) {
 	l, err := t.locate(cluster)
 	if err != nil {
 		return nil, err
+	}
+	if t.server == "" && cluster != "" {
+		k, err := t.known()
+		if err != nil {
+			return nil, err
+		}
+		if _, ok := k.Serving(cluster); !ok {
+			return t.discover(ctx, l, cluster)
+		}
 	}
 	return t.proveAny(ctx, l, cluster)
 }

@@ -24,7 +24,7 @@ state, not an error; not being signed in is exit 3.`,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doStatus(cmd.Context(), cluster) },
 	}
 	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster to look at, among those that this machine knows")
-	t.complete(cmd, "cluster", t.clusterNames)
+	t.complete(cmd, "cluster", t.knownNames)
 	return cmd
 }
 
@@ -42,18 +42,12 @@ type statusList struct {
 }
 
 func (t *tka) doStatus(ctx context.Context, cluster string) error {
-	k, err := t.known()
+	places, err := t.signedIn()
 	if err != nil {
 		return err
 	}
-	chosen := 0
-	for _, s := range k.Servers {
-		if s.Chosen {
-			chosen++
-		}
-	}
-	if cluster == "" && t.server == "" && chosen > 1 {
-		return t.statusAll(ctx)
+	if cluster == "" && t.server == "" && len(places) > 1 {
+		return t.statusAll(ctx, places)
 	}
 	it, err := t.statusOf(ctx, cluster)
 	if err != nil {

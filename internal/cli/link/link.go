@@ -30,6 +30,7 @@ type Link struct {
 
 	Key    door.PublicKey     // by which every answer must be proved; none: not yet known
 	Listed bool               // the key is in the settings
+	Source string             // the server that told the key; "": this machine knows it
 	Info   signin.ClusterInfo // of the server's cluster, once it has proved that it is the one
 	First  bool               // its key was not known before
 	Denied *fault.Fault       // it says no more than that it refuses, with its proof if the key is known
@@ -49,9 +50,21 @@ type Exchange struct {
 // command; agent is what the server is told of the program. It opens no
 // connection yet.
 func New(base string, limit time.Duration, agent string) *Link {
+	return newLink(base, limit, agent, reach.Transport(base))
+}
+
+// Named is [New] for a server that another one named, at source, together with
+// its key: it is looked for in the tailnet only.
+func Named(base string, key door.PublicKey, source string, limit time.Duration, agent string) *Link {
+	l := newLink(base, limit, agent, reach.TailnetTransport())
+	l.Key, l.Source = key, source
+	return l
+}
+
+func newLink(base string, limit time.Duration, agent string, way http.RoundTripper) *Link {
 	l := &Link{Base: base, Limit: limit}
 	l.client = door.Client{Base: base, HTTP: &http.Client{
-		Transport:     &observer{link: l, next: reach.Transport(base), agent: agent},
+		Transport:     &observer{link: l, next: way, agent: agent},
 		CheckRedirect: func(r *http.Request, _ []*http.Request) error { return redirected(r.URL.String()) },
 	}}
 	return l

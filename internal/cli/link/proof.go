@@ -36,10 +36,17 @@ func (l *Link) impostor(shown door.PublicKey) *fault.Fault {
 	if !shown.IsZero() && l.proves(shown) == nil {
 		shows = "it has the key " + shown.String()
 	}
-	f := fault.New(fault.Refused, "The server %s is not the one that this machine knows, which has the key %v: %s", l.Base, l.Key, shows).
+	who := "this machine"
+	if l.Source != "" {
+		who = "the server " + l.Source
+	}
+	f := fault.New(fault.Refused, "The server %s is not the one that %s knows, which has the key %v: %s", l.Base, who, l.Key, shows).
 		Try("If nobody told you of a new key, ask an administrator: another machine may have taken the name.")
-	if l.Listed {
+	switch {
+	case l.Listed:
 		return f.Try("If the key is known to have changed, change it in the settings, under servers.")
+	case l.Source != "":
+		return f.Try("If the key is known to have changed, %s learns of it in a moment: tka clusters", l.Source)
 	}
 	return f.Try("If the key is known to have changed: tka config --forget-server %s", screen.Word(l.Base))
 }

@@ -138,9 +138,12 @@ func inTailnet(host string) bool {
 	return !strings.Contains(host, ".") || strings.HasSuffix(host, ".ts.net")
 }
 
-func tailnetAddr(addr netip.Addr) bool {
+func tailnetAddr(addr netip.Addr) bool { return addr.Unmap().IsLoopback() || IsTailnet(addr) }
+
+// IsTailnet reports whether an address is in the ranges that tailnets have.
+func IsTailnet(addr netip.Addr) bool {
 	addr = addr.Unmap()
-	return addr.IsLoopback() || slices.ContainsFunc(tailnetRanges, func(p netip.Prefix) bool { return p.Contains(addr) })
+	return slices.ContainsFunc(tailnetRanges, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
 // dialTime bounds the way to a server, within the command's own limit.
@@ -148,8 +151,14 @@ const dialTime = 10 * time.Second
 
 // Transport is how a server is reached. Each address is checked when it is
 // dialled, so that a name cannot lead to where an address may not.
-func Transport(base string) *http.Transport {
-	insecure := strings.HasPrefix(base, "http://")
+func Transport(base string) *http.Transport { return transport(strings.HasPrefix(base, "http://")) }
+
+// TailnetTransport is [Transport] for a server that somebody else named: what its
+// name leads to is dialled only in the tailnet or on this machine, where a proxy
+// into the tailnet may be.
+func TailnetTransport() *http.Transport { return transport(true) }
+
+func transport(tailnetOnly bool) *http.Transport {
 	dialer := &net.Dialer{
 		Timeout: dialTime,
 		ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
@@ -160,8 +169,8 @@ func Transport(base string) *http.Transport {
 			if err := CheckAddr(to.Addr()); err != nil {
 				return err
 			}
-			if insecure && !tailnetAddr(to.Addr()) {
-				return fmt.Errorf("%v is outside the tailnet, and http:// is for hosts of the tailnet only", to.Addr())
+			if tailnetOnly && !tailnetAddr(to.Addr()) {
+				return fmt.Errorf("%v is outside the tailnet, where neither http:// nor a server that another one named may lead", to.Addr())
 			}
 			return nil
 		},

@@ -1,0 +1,251 @@
+// Package directory is what a server tells of clusters: which of them people are
+// shown, and which of them tka signs in to. It keeps law 5: such a list says only
+// where to knock and by which key to know who opens; an entry that is in doubt is
+// shown with the reason, and never signed in to.
+package directory
+
+import (
+	"cmp"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/tailplane/tailplane/internal/cli/fault"
+	"github.com/tailplane/tailplane/internal/cli/reach"
+	"github.com/tailplane/tailplane/internal/cli/screen"
+	"github.com/tailplane/tailplane/internal/cli/spelling"
+	"github.com/tailplane/tailplane/internal/gossip"
+)
+
+// A Directory is what one server told of clusters. It is immutable.
+type Directory struct {
+	Server   string // URL of the server that told
+	Own      string // name of that server's cluster
+	Isolated bool   // it hears none of the others
+	Entries  []Entry
+}
+
+// An Entry is one cluster.
+type Entry struct {
+	gossip.Cluster
+	Bases []string // URLs of its servers, the one to ask first
+	Doubt *Doubt   // nil: one may sign in to it
+}
+
+// A Doubt is why a cluster is not signed in to.
+type Doubt struct {
+	Code   int    // to exit with
+	Mark   string // in a word or two
+	Why    string // the rest of a sentence about the cluster
+	Advice []string
+}
+
+// New judges what a server told. Address makes the one form of a server's URL, or
+// says why this machine does not use it.
+func New(server, own string, isolated bool, clusters []gossip.Cluster, address func(string) (string, error)) Directory {
+	d := Directory{Server: server, Own: own, Isolated: isolated}
+	tailnet := tailnetOf(server)
+	if i := slices.IndexFunc(clusters, func(c gossip.Cluster) bool { return c.Self }); i >= 0 && tailnet.suffix == "" {
+		tailnet.suffix = suffixOf(hostOf(clusters[i].URL))
+	}
+	for _, c := range clusters {
+		e := Entry{Cluster: c, Bases: []string{server}}
+		if !c.Self { // the way to that one is known
+			e.Bases, e.Doubt = bases(c, tailnet, address)
+		}
+		if worse := doubt(c); worse != nil {
+			e.Bases, e.Doubt = nil, worse
+		}
+		d.Entries = append(d.Entries, e)
+	}
+	slices.SortStableFunc(d.Entries, func(a, b Entry) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
+	return d
+}
+
+// doubt says what there is against signing in to a cluster, beside its address.
+func doubt(c gossip.Cluster) *Doubt {
+	switch {
+	case c.Conflict:
+		return &Doubt{fault.Refused, "conflict", "somebody else is known as this cluster, by another key", []string{
+			"Ask whoever runs the clusters which key is the right one; here it is " + c.Key.String() + ".",
+			"If the cluster's key was lost and made anew, an administrator of the server has to forget the old one."}}
+	case !c.Verified, c.Key.IsZero():
+		return &Doubt{fault.Refused, "unverified", "the server has not met it itself, so nothing proves that its key is its own", []string{
+			"Try again in a moment: the server is looking for it.",
+			"If you know its server and its key, name the server yourself: tka login --server NAME"}}
+	case !reach.IsCluster(c.Name):
+		return &Doubt{fault.Refused, "bad name", "its name is not that of a cluster", []string{"Ask whoever runs it."}}
+	}
+	switch c.State {
+	case gossip.Alive, gossip.Suspect:
+		return nil
+	case gossip.Gone:
+		return &Doubt{fault.Unreachable, "", "its server has left", []string{"See all clusters: tka clusters --all"}}
+	case gossip.Dead:
+		return &Doubt{fault.Unreachable, "", "its server is gone without a word", []string{"See when it was last seen: tka clusters --all"}}
+	}
+	return &Doubt{fault.Unreachable, "", "whether its server is there is not known", []string{"Try again in a moment."}}
+}
+
+// bases are the URLs of a cluster's servers: the one that the record names, then
+// the others that are there, which differ from it in the host only.
+func bases(c gossip.Cluster, t tailnet, address func(string) (string, error)) ([]string, *Doubt) {
+	elsewhere := func(why string) *Doubt {
+		return &Doubt{fault.Refused, "elsewhere", why, []string{"If you know its server, name it yourself: tka login --server NAME"}}
+	}
+	base, err := address(c.URL)
+	if err != nil {
+		return nil, elsewhere("its server, " + reach.Redacted(c.URL) + ", is not used: " + err.Error())
+	}
+	if !t.holds(hostOf(base)) {
+		return nil, elsewhere("its server, " + base + ", is outside the tailnet of the server that told of it")
+	}
+	all := []string{base}
+	u, err := url.Parse(base)
+	if err != nil {
+		return all, nil
+	}
+	for _, m := range c.Members[:min(len(c.Members), maxReplicas)] {
+		if m.State != gossip.Alive && m.State != gossip.Suspect || !t.holds(m.Host) {
+			continue
+		}
+		other := url.URL{Scheme: u.Scheme, Host: m.Host}
+		if p := u.Port(); p != "" {
+			other.Host += ":" + p
+		}
+		if next, err := address(other.String()); err == nil && !slices.Contains(all, next) {
+			all = append(all, next)
+		}
+	}
+	return all, nil
+}
+
+// maxReplicas bounds how many servers of one cluster are tried.
+const maxReplicas = 8
+
+// A tailnet is where servers may be that another one names.
+type tailnet struct {
+	suffix string // of names; "": not known, so no name is in it
+	here   bool   // the server that names them is on this machine, and so may they be
+}
+
+func tailnetOf(base string) tailnet {
+	host := hostOf(base)
+	addr, err := netip.ParseAddr(host)
+	return tailnet{suffixOf(host), err == nil && addr.IsLoopback()}
+}
+
+// suffixOf is what the names of a tailnet end in, by one of them; "" if it does
+// not tell. What many tailnets have in common is no suffix.
+func suffixOf(host string) string {
+	if _, err := netip.ParseAddr(host); err == nil {
+		return ""
+	}
+	_, suffix, _ := strings.Cut(host, ".")
+	switch {
+	case !strings.Contains(suffix, "."), suffix == "ts.net", suffix == "beta.tailscale.net":
+		return ""
+	}
+	return "." + suffix
+}
+
+func (t tailnet) holds(host string) bool {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return reach.IsTailnet(addr) || t.here && addr.Unmap().IsLoopback()
+	}
+	return t.suffix != "" && strings.HasSuffix(host, t.suffix)
+}
+
+// hostOf is the host of a URL, in the form in which hosts are compared.
+func hostOf(base string) string {
+	u, err := url.Parse(base)
+	if err != nil {
+		return ""
+	}
+	return strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
+}
+
+// Choose is the cluster that somebody means by a name or an id. Its error is a
+// fault: there is none, there are several, or the one that there is is in doubt.
+func (d Directory) Choose(name string) (Entry, error) {
+	var sure, doubtful []Entry
+	for _, e := range d.Entries {
+		switch {
+		case e.Name != name && e.ID != name:
+		case e.Doubt != nil:
+			doubtful = append(doubtful, e)
+		default:
+			sure = append(sure, e)
+		}
+	}
+	switch {
+	case len(sure) > 0:
+		return d.one(name, sure)
+	case len(doubtful) > 0:
+		worst := slices.MaxFunc(doubtful, func(a, b Entry) int { return cmp.Compare(b.Doubt.Code, a.Doubt.Code) }) // a refusal before an absence
+		f := fault.New(worst.Doubt.Code, "tka does not sign in to %s: %s", worst.Name, worst.Doubt.Why)
+		f.Advice = slices.Clone(worst.Doubt.Advice)
+		return Entry{}, f
+	}
+	var names []string
+	for _, e := range d.Entries {
+		if e.Doubt == nil {
+			names = append(names, e.Name)
+		}
+	}
+	f := fault.New(fault.Refused, "The server %s is of the cluster %s, not of %s, and knows no cluster of that name", d.Server, d.Own, name)
+	if near := spelling.Nearest(name, names); near != "" {
+		f.Try("Did you mean %s?", near)
+	}
+	return Entry{}, f.Try("See the clusters: tka clusters").Try("Name the access server of %s: --server NAME", name)
+}
+
+// one is the one cluster among entries of a name, none of which is in doubt: of
+// one id and key, the entry that is best off.
+func (d Directory) one(name string, sure []Entry) (Entry, error) {
+	slices.SortStableFunc(sure, func(a, b Entry) int { return cmp.Compare(rank(a.State), rank(b.State)) })
+	best := sure[0]
+	if !slices.ContainsFunc(sure, func(e Entry) bool { return e.ID != best.ID || e.Key != best.Key }) {
+		return best, nil
+	}
+	f := fault.Usage("The server %s knows several clusters by the name %s", d.Server, name)
+	slices.SortStableFunc(sure, func(a, b Entry) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
+	for _, e := range sure[:min(len(sure), fault.MaxAdvice)] {
+		f.Try("--cluster %s   (%s, by %s)", screen.Word(e.ID), e.Name, e.Bases[0])
+	}
+	return Entry{}, f
+}
+
+func rank(s gossip.State) int { return slices.Index(gossip.States(), s) }
+
+// Contested reports whether somebody in doubt claims the name of e, or is said to
+// be it.
+func (d Directory) Contested(e Entry) bool {
+	return slices.ContainsFunc(d.Entries, func(o Entry) bool { return o.Conflict && (o.Name == e.Name || o.ID == e.ID) })
+}
+
+// Shown are the entries that people see: of those that a selector picks, with all
+// every one, else those that can be had; hidden is how many the latter leaves out.
+func (d Directory) Shown(all bool, pick Selector) (shown []Entry, hidden int) {
+	for _, e := range d.Entries {
+		switch {
+		case !pick.Matches(e.Labels):
+		case !all && !e.Available():
+			hidden++
+		default:
+			shown = append(shown, e)
+		}
+	}
+	return shown, hidden
+}
+
+// Names are the names by which one may sign in, each once.
+func (d Directory) Names() (names []string) {
+	for _, e := range d.Entries {
+		if e.Doubt == nil {
+			names = append(names, e.Name)
+		}
+	}
+	return slices.Compact(names) // they are sorted
+}

@@ -1,0 +1,60 @@
+package directory
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// A Selector picks clusters by their labels, as kubectl's -l does: all of its
+// terms hold. The zero Selector picks every cluster.
+type Selector []term
+
+type term struct {
+	key, value string
+	any        bool // whatever the value
+	not        bool
+}
+
+var (
+	labelKey   = regexp.MustCompile(`^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
+	labelValue = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$`)
+)
+
+// ParseSelector reads terms of the forms key=value, key==value, key!=value, key
+// and !key, with commas between. No text is the zero Selector.
+func ParseSelector(text string) (Selector, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var s Selector
+	for part := range strings.SplitSeq(text, ",") {
+		t := term{key: strings.TrimSpace(part)}
+		if key, value, ok := strings.Cut(t.key, "!="); ok {
+			t = term{key: key, value: value, not: true}
+		} else if key, value, ok := strings.Cut(t.key, "="); ok {
+			t = term{key: key, value: strings.TrimPrefix(value, "=")}
+		} else if key, ok := strings.CutPrefix(t.key, "!"); ok {
+			t = term{key: key, any: true, not: true}
+		} else {
+			t.any = true
+		}
+		if !labelKey.MatchString(t.key) || !labelValue.MatchString(t.value) {
+			return nil, fmt.Errorf("%.80q is not of the form key=value, key!=value, key or !key", part)
+		}
+		s = append(s, t)
+	}
+	return s, nil
+}
+
+// Matches reports whether the labels are among those that s picks. What has not
+// the label at all has another value too, as kubectl has it.
+func (s Selector) Matches(labels map[string]string) bool {
+	for _, t := range s {
+		value, there := labels[t.key]
+		if holds := there && (t.any || value == t.value); holds == t.not {
+			return false
+		}
+	}
+	return true
+}

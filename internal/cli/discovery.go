@@ -1,0 +1,163 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/cli/directory"
+	"github.com/tailplane/tailplane/internal/cli/fault"
+	"github.com/tailplane/tailplane/internal/cli/link"
+	"github.com/tailplane/tailplane/internal/cli/screen"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// directory asks a server that has proved itself for the clusters that it knows.
+// All are asked for and what is left out is counted here: headers are not proved.
+func (t *tka) directory(ctx context.Context, l *link.Link) (directory.Directory, error) {
+	set, err := t.settings()
+	if err != nil {
+		return directory.Directory{}, err
+	}
+	list, err := link.Call(ctx, l, gossip.GetMemberlist, gossip.MemberlistRequest{State: "all"})
+	p, refused := errors.AsType[*problem.Error](err)
+	switch {
+	case refused && p.Code == problem.NotFound: // of a version without discovery: it knows itself
+		list = gossip.Memberlist{Clusters: []gossip.Cluster{own(l)}}
+	case err != nil:
+		return directory.Directory{}, err
+	}
+	isolated := l.Last.Header.Get(gossip.IsolatedHeader) == "true"
+	return directory.New(l.Base, l.Info.Name, isolated, list.Clusters, set.Address), nil
+}
+
+// own is the cluster of a server, as the server proved it.
+func own(l *link.Link) gossip.Cluster {
+	i := l.Info
+	return gossip.Cluster{APIEndpoint: i.ServerURL, Labels: i.Labels, Name: i.Name, ID: i.ID, URL: l.Base, State: gossip.Alive, Verified: true, Self: true,
+		CAHash: i.CAHash, Key: l.Key, Software: i.Version}
+}
+
+// discover makes the way to the server of a cluster that this machine does not
+// know, by what the server at first knows. Its key is that of the verified record:
+// nothing is taken on trust.
+func (t *tka) discover(ctx context.Context, first *link.Link, cluster string) (*link.Link, error) {
+	d := t.listed
+	if d == nil {
+		l, err := t.proveAny(ctx, first, "")
+		if err != nil || l.Info.Name == cluster || l.Info.ID == cluster {
+			return l, err
+		}
+		told, err := t.directory(ctx, l)
+		if err != nil {
+			return l, err
+		}
+		d = &told
+	}
+	e, err := d.Choose(cluster)
+	if err != nil {
+		return nil, err
+	}
+	if e.Self {
+		return t.proveAny(ctx, first, e.Name)
+	}
+	if d.Contested(e) {
+		t.warn("another server says that it is %s; it is not asked", e.Name)
+	}
+	return t.meet(ctx, d.Server, e)
+}
+
+// meet makes the way to the cluster of an entry that is not in doubt: to the first
+// of its servers that can be reached. A refusal is never tried elsewhere.
+func (t *tka) meet(ctx context.Context, source string, e directory.Entry) (l *link.Link, err error) {
+	set, err := t.settings()
+	if err != nil {
+		return nil, err
+	}
+	k, err := t.known()
+	if err != nil {
+		return nil, err
+	}
+	for i, base := range e.Bases {
+		l = link.Named(base, e.Key, source, t.timeout, t.agent())
+		have, _ := k.At(base)
+		listed := set.KeyOf(base)
+		for _, key := range []door.PublicKey{listed, have.Key} { // what a person or this machine knows is not overruled
+			if !key.IsZero() && key != e.Key {
+				return l, fault.New(fault.Refused, "The server %s has the key %v as %s knows it, and %v as this machine does", base, e.Key, source, key).
+					Try("Ask an administrator which one is right: another machine may have taken the name.").
+					Try("If the key is known to have changed: tka config --forget-server %s", screen.Word(base))
+			}
+		}
+		l.Listed = !listed.IsZero()
+		err = t.prove(ctx, l, e.Name)
+		if err == nil {
+			t.hint("Found %s at %s, with the key %v, by the server %s.", e.Name, base, l.Key, source)
+			return l, nil
+		}
+		if fault.CodeOf(err) != fault.Unreachable || l.Last.Reached || ctx.Err() != nil || i == len(e.Bases)-1 {
+			return l, err
+		}
+		t.hint("%s cannot be reached; trying the next server of %s.", base, e.Name)
+	}
+	return l, err
+}
+
+// everywhere are the clusters that this machine signed in to, and those that the
+// server of the settings knows. What it tells is kept for finding them.
+func (t *tka) everywhere(ctx context.Context) ([]place, error) {
+	places, err := t.signedIn()
+	if err != nil {
+		return nil, err
+	}
+	first, err := t.locate("")
+	if err != nil {
+		return nil, err
+	}
+	l, err := t.proveAny(ctx, first, "")
+	var d directory.Directory
+	if err == nil {
+		d, err = t.directory(ctx, l)
+	}
+	if err != nil {
+		if len(places) == 0 {
+			return nil, err
+		}
+		t.warn("clusters that this machine does not know yet are left out: %s", sentence(err))
+		if !slices.ContainsFunc(places, func(p place) bool { return p.server == first.Base }) {
+			places = append(places, place{"", first.Base}) // its own row says how it went
+		}
+		return places, nil
+	}
+	for _, e := range d.Entries {
+		if e.Available() && !slices.ContainsFunc(places, func(p place) bool { return p.cluster == e.Name }) {
+			places = append(places, place{e.Name, e.URL})
+		}
+	}
+	t.listed = &d
+	return places, nil
+}
+
+// completionTime bounds what completing asks a server.
+const completionTime = time.Second
+
+// clusterNames complete a flag: what this machine knows, and what the server of
+// the settings knows, if it can be asked at once and its key is known. Nothing is
+// remembered, and failing is silent.
+func (t *tka) clusterNames(ctx context.Context) []string {
+	names := t.knownNames(ctx)
+	ctx, cancel := context.WithTimeout(ctx, completionTime)
+	defer cancel()
+	l, err := t.locate("")
+	if err != nil || l.Key.IsZero() || l.Prove(ctx, "") != nil {
+		return names
+	}
+	if d, err := t.directory(ctx, l); err == nil {
+		names = append(names, d.Names()...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
