@@ -260,6 +260,15 @@ func (l *life) mayBeOut(x *person) bool {
 	return x.can[what{}] || x.shaken || !x.from.IsZero() && !l.latest().Before(x.from)
 }
 
+// overtaken notes whose end has come by some clock, before that clock is put back.
+func (l *life) overtaken() {
+	for _, x := range l.people {
+		if l.mayBeOut(x) {
+			x.can[what{}] = true
+		}
+	}
+}
+
 func (l *life) kubeconfig(x *person, query string) reply {
 	r := l.ask(x, signin.GetKubeconfig.Declare(), query, nil)
 	l.tell("%s on %s: kubeconfig%s: %v", x.owner.Login, x.owner.DeviceName, query, r)
@@ -440,6 +449,7 @@ func (l *life) skew() {
 	p := []*program{l.access, l.operator}[l.rand.IntN(2)]
 	d := []time.Duration{0, 0, 30 * time.Second, -30 * time.Second, 10 * time.Minute, -10 * time.Minute}[l.rand.IntN(6)]
 	l.tell("the clock of %s is off by %v", p.name, d)
+	l.overtaken()
 	p.skew.Store(int64(d))
 	l.skewed = true
 	l.again(l.operator)
@@ -481,6 +491,7 @@ func (l *life) crash() {
 // the model, which knows again what is so.
 func (l *life) rest() {
 	l.tell("rest")
+	l.overtaken()
 	for _, p := range []*program{l.access, l.operator} {
 		p.storm.Blow(nil)
 		p.skew.Store(0)
