@@ -65,11 +65,11 @@ func TestLeave(t *testing.T) {
 	s.reset()
 	x := s.nodes[4]
 	calls, err := x.leave(x.wall())
-	if err != nil || len(calls) != leaveTargets {
-		t.Fatalf("%d are told: %v", len(calls), err)
+	if err != nil || len(calls) < leaveTargets {
+		t.Fatalf("%d can be told: %v", len(calls), err)
 	}
 	s.wrote(x)
-	for _, c := range calls {
+	for _, c := range calls[:leaveTargets] {
 		s.exchange(x, c)
 	}
 	s.at(time.Second, func() { s.stop(x) })

@@ -59,20 +59,20 @@ func (e *engine) snapshot(now time.Time) *Members {
 	return s
 }
 
-// leave is the last word of this node, to a few others.
+// leave is the last word of this node, and those who may be told.
 func (e *engine) leave(now time.Time) ([]call, error) {
 	if err := e.announce(e.own.Facts, Left, now); err != nil {
 		return nil, err
 	}
 	var calls []call
-	for _, i := range e.rng.Perm(len(e.list)) {
-		m := e.list[i]
+	lately := slices.SortedFunc(slices.Values(e.list), func(a, b *member) int { return cmp.Compare(b.contact, a.contact) })
+	for _, m := range lately {
 		p, ok := e.netmap.Find(m.id)
 		if !ok || m.gone() {
 			continue
 		}
 		calls = append(calls, call{p, e.send(message{Records: []Signed{e.own.Signed}}, kindDelta)})
-		if len(calls) == leaveTargets {
+		if len(calls) == 8*leaveTargets { // some may have gone themselves
 			break
 		}
 	}

@@ -32,8 +32,9 @@ type Change struct {
 // Merge takes in what a peer sent and says what changed; unchanged records say
 // nothing. A record that does not count never keeps out another one. Merge is
 // pure, idempotent and, but for who is met first, commutative: of two who claim
-// one cluster, or of two records of one order, the first one stays, and both are
-// marked.
+// one cluster, or of two records of one order, the first one stays, and the
+// conflict is marked. Hearsay about a node that was never met is not authority
+// for anything, and is gone when the node speaks for itself.
 func Merge(v *View, d Delivery, now time.Time) (*View, []Change) {
 	next := *v
 	var changes []Change
@@ -78,18 +79,22 @@ func (v *View) take(r *Record, d Delivery, now time.Time) Change {
 		}
 		return Change{Reason: Endpoint, Detail: err.Error()}
 	}
-	if known {
-		if keep, c := v.compare(was, e, verdict.trusted); keep {
-			return c
-		}
-	} else if v.entries.size >= v.rules.MaxMembers {
+	if !known && v.entries.size >= v.rules.MaxMembers {
 		return Change{Reason: Size, Detail: fmt.Sprintf("there are %d members", v.entries.size)}
 	}
 	c := Change{Entry: e, Was: was}
+	v.pin(r, verdict, &c) // first, as hearsay that was kept may fit the pins from now on
+	if known {
+		if keep, kept := v.compare(was, e, verdict.trusted); keep {
+			if c.Pinned || c.Rekey {
+				kept = Change{Entry: was, Was: was, Pinned: c.Pinned, Rekey: c.Rekey}
+			}
+			return kept
+		}
+	}
 	if e.Conflict {
 		c.Reason, c.Detail = Binding, verdict.detail
 	}
-	v.pin(r, verdict, &c)
 	v.entries = v.entries.with(r.Node, e)
 	if known {
 		return c

@@ -261,7 +261,7 @@ func (n *Node) Handle(from string, body []byte) (answer []byte, err error) {
 // leaveTime bounds Leave.
 const leaveTime = time.Second
 
-// Leave tells a few others that this server is going, within a second. Run does
+// Leave tells three others that this server is going, within a second. Run does
 // nothing more from then on but answer.
 func (n *Node) Leave(ctx context.Context) error {
 	now := n.cfg.Now()
@@ -279,18 +279,28 @@ func (n *Node) Leave(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, leaveTime)
 	defer cancel()
-	errs := make([]error, len(calls))
+	next := make(chan call, len(calls))
+	for _, c := range calls {
+		next <- c
+	}
+	close(next)
 	var told sync.WaitGroup
-	for i, c := range calls {
-		told.Go(func() { _, errs[i] = n.cfg.Exchange(ctx, c.to, c.body) })
+	var heard atomic.Int32
+	for range leaveTargets {
+		told.Go(func() {
+			for c := range next { // until one has heard it
+				if _, err := n.cfg.Exchange(ctx, c.to, c.body); err == nil {
+					heard.Add(1)
+					return
+				}
+			}
+		})
 	}
 	told.Wait()
-	for _, err := range errs {
-		if err == nil {
-			return nil
-		}
+	if heard.Load() == 0 {
+		return errors.New("leave: nobody could be told")
 	}
-	return fmt.Errorf("leave: nobody was told: %w", errors.Join(errs...))
+	return nil
 }
 
 // Members returns who is there, as last published: it never waits.

@@ -44,7 +44,7 @@ func (e *engine) pick(now time.Time) []Peer {
 		picked = append(picked, p)
 		return true
 	}
-	var oldest *member
+	var oldest, newest *member
 	var live, dead, suspect, doubtful []*member
 	for _, m := range e.list {
 		if m.gone() {
@@ -60,6 +60,9 @@ func (e *engine) pick(now time.Time) []Peer {
 		if oldest == nil || m.contact < oldest.contact {
 			oldest = m
 		}
+		if newest == nil || m.contact > newest.contact {
+			newest = m
+		}
 		if m.state == Suspect {
 			suspect = append(suspect, m)
 		}
@@ -67,21 +70,21 @@ func (e *engine) pick(now time.Time) []Peer {
 			doubtful = append(doubtful, m)
 		}
 	}
-	if oldest != nil {
+	// Whatever there is to look into, one pick is left to chance.
+	some := func(of []*member) *member { return of[e.rng.IntN(len(of))] }
+	if e.isolated && newest != nil {
+		pick(newest.id)
+	} else if oldest != nil && (e.set.Fanout > 1 || e.heartbeat%2 == 0) {
 		pick(oldest.id)
 	}
-	if len(suspect) > 0 { // before it is called dead it is asked itself
-		pick(suspect[e.rng.IntN(len(suspect))].id)
+	if len(suspect) > 0 && len(picked)+1 < e.set.Fanout { // before it is called dead it is asked itself
+		pick(some(suspect).id)
 	}
-	for len(doubtful) > 0 && e.dials >= 1 && len(picked) < e.set.Fanout {
-		i := e.rng.IntN(len(doubtful))
-		if pick(doubtful[i].id) {
-			e.dials--
-		}
-		doubtful = slices.Delete(doubtful, i, i+1)
+	if len(doubtful) > 0 && len(picked)+1 < e.set.Fanout && e.dials >= 1 && pick(some(doubtful).id) {
+		e.dials--
 	}
 	for tries := 0; len(picked) < e.set.Fanout && len(picked) < len(live) && tries < 4*e.set.Fanout; tries++ {
-		pick(live[e.rng.IntN(len(live))].id)
+		pick(some(live).id)
 	}
 	// Who is dead, or of our tailnet and unheard of, is tried now and then: so
 	// partitions of any length heal.

@@ -1,0 +1,306 @@
+package gossip
+
+import (
+	"crypto/ed25519"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/door"
+)
+
+// believed is all of a view that anybody can see, as text.
+func (v *View) believed() string {
+	var b strings.Builder
+	for _, node := range slices.Sorted(maps.Keys(maps.Collect(v.entries.all()))) {
+		e, _ := v.entries.get(node)
+		fmt.Fprintf(&b, "%s %v firsthand=%t conflict=%t verified=%t %x\n", node, e.Order, e.FirstHand, e.Conflict, v.Verified(e), e.Signed.Signature[:4])
+	}
+	m := v.memory(0)
+	fmt.Fprint(&b, m.Nodes, m.Clusters, v.tombs.size)
+	return b.String()
+}
+
+// TestMergeIsAJoin: in whatever order, however often, and however grouped
+// messages come, the view is the same (DSC-13). They hold honest records first
+// and second hand, old ones, replays, forgeries, tombstoned and unknown nodes.
+func TestMergeIsAJoin(t *testing.T) {
+	seeds := uint64(12)
+	if *long {
+		seeds = 2000
+	}
+	now := simEpoch
+	for seed := range seeds {
+		rng := rand.New(rand.NewPCG(seed, 9))
+		s := newSim(t, seed, 6, Settings{})
+		buried := s.nodes[5]
+		// A forgery about a node that was never met may displace hearsay, until the
+		// node speaks for itself; so in seeds with forgeries all were met before.
+		memory, forgeries := Memory{Nodes: map[string]string{}, Clusters: map[string]door.PublicKey{}}, seed%2 == 0
+		for _, n := range s.nodes {
+			if forgeries {
+				memory.Nodes[n.facts.Node], memory.Clusters[n.facts.ClusterID] = n.facts.ClusterID, n.facts.Key
+			}
+		}
+		start := NewView(Rules{Self: "nSELF", Key: door.PublicKey{9}, MaxMembers: 100}, memory)
+		start = Forget(func() *View {
+			r, _ := Open(forge(t, buried.facts, Order{47, 1}, buried.key))
+			v, _ := Merge(start, Delivery{buried.facts.Node, []*Record{r}, s.netmap}, now)
+			return v
+		}(), []string{buried.facts.Node}, now)
+		var deliveries []Delivery
+		for range 8 {
+			d := Delivery{From: s.nodes[rng.IntN(6)].facts.Node, Netmap: s.netmap}
+			for range 1 + rng.IntN(4) {
+				n := s.nodes[rng.IntN(6)]
+				f, key := n.facts, n.key
+				o := Order{uint64(47 + rng.IntN(4)), uint64(1 + rng.IntN(2))}
+				f.Labels = map[string]string{"o": fmt.Sprint(o.Generation, ".", o.Version)}
+				switch rng.IntN(8) {
+				case 0: // of another's key, by hearsay
+					if d.From == f.Node || !forgeries {
+						continue
+					}
+					key = s.nodes[(n.index+1)%6].key
+					f.ClusterID = "forged-" + f.ClusterID
+					o.Generation += 1000
+				case 1:
+					f.Node = "nUNKNOWN"
+				case 2:
+					f.APIEndpoint = "https://127.0.0.1:6443"
+				}
+				r, err := Open(forge(t, f, o, key))
+				if err != nil {
+					t.Fatal(err)
+				}
+				d.Records = append(d.Records, r)
+			}
+			deliveries = append(deliveries, d)
+		}
+		// Everybody is met itself at some time, so that who was met first decides nothing.
+		for _, n := range s.nodes {
+			f := n.facts
+			f.Labels = map[string]string{"o": "48.1"}
+			r, _ := Open(forge(t, f, Order{48, 1}, n.key))
+			deliveries = append(deliveries, Delivery{n.facts.Node, []*Record{r}, s.netmap})
+		}
+		merge := func(v *View, ds ...Delivery) *View {
+			for _, d := range ds {
+				before := v.believed()
+				next, _ := Merge(v, d, now)
+				if v.believed() != before {
+					t.Fatalf("seed %d: Merge changed its input", seed)
+				}
+				if again, changes := Merge(next, d, now); again.believed() != next.believed() {
+					t.Fatalf("seed %d: a message twice changes %+v", seed, changes)
+				}
+				v = next
+			}
+			return v
+		}
+		want := merge(start, deliveries...).believed()
+		for range 6 {
+			shuffled := slices.Clone(deliveries)
+			rng.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+			if got := merge(start, shuffled...).believed(); got != want {
+				t.Fatalf("seed %d: another order gives\n%s\nand not\n%s", seed, got, want)
+			}
+		}
+		var split []Delivery // one record at a time
+		for _, d := range deliveries {
+			for _, r := range d.Records {
+				split = append(split, Delivery{d.From, []*Record{r}, d.Netmap})
+			}
+		}
+		if got := merge(start, split...).believed(); got != want {
+			t.Fatalf("seed %d: one at a time gives\n%s\nand not\n%s", seed, got, want)
+		}
+	}
+}
+
+// A scene is a view and records to merge into it.
+type scene struct {
+	t *testing.T
+	s *sim
+	v *View
+}
+
+func newScene(t *testing.T, rules Rules) *scene {
+	rules.Self, rules.Key, rules.MaxMembers = "nSELF", door.PublicKey{9}, 100
+	return &scene{t, newSim(t, 1, 4, Settings{}), NewView(rules, Memory{})}
+}
+
+// says merges a record that comes from a node, and returns what became of it.
+func (c *scene) says(from *simNode, s Signed) Change {
+	c.t.Helper()
+	r, err := Open(s)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	v, changes := Merge(c.v, Delivery{from.facts.Node, []*Record{r}, c.s.netmap}, simEpoch)
+	c.v = v
+	if len(changes) == 0 {
+		return Change{}
+	}
+	return changes[0]
+}
+
+func (c *scene) verified(n *simNode) bool {
+	e, ok := c.v.Find(n.facts.Node)
+	return ok && c.v.Verified(e)
+}
+
+// TestBinding: whose word counts (DSC-10, GO-01, GO-03).
+func TestBinding(t *testing.T) {
+	c := newScene(t, Rules{})
+	a, b := c.s.nodes[0], c.s.nodes[1]
+	if ch := c.says(b, forge(t, a.facts, Order{1, 1}, a.key)); ch.Entry == nil || ch.Pinned || c.verified(a) {
+		t.Fatalf("hearsay of a node that was not met: %+v", ch)
+	}
+	if ch := c.says(a, forge(t, a.facts, Order{1, 1}, a.key)); !ch.Pinned || !c.verified(a) {
+		t.Fatalf("from the node itself: %+v", ch)
+	}
+	if ch := c.says(b, forge(t, a.facts, Order{1, 2}, a.key)); ch.Entry == nil || !c.verified(a) {
+		t.Fatalf("hearsay that fits the pins: %+v", ch)
+	}
+	if ch := c.says(b, forge(t, a.facts, Order{9, 9}, b.key)); ch.Entry != nil || ch.Reason != Binding {
+		t.Fatalf("hearsay by another key: %+v", ch)
+	}
+	stolen := a.facts
+	stolen.ClusterID = "another"
+	if ch := c.says(b, forge(t, stolen, Order{9, 9}, a.key)); ch.Entry != nil {
+		t.Fatalf("hearsay of another cluster: %+v", ch)
+	}
+	// The key is lost: the node itself says so, is listed, and is not trusted.
+	if ch := c.says(a, forge(t, a.facts, Order{9, 9}, b.key)); ch.Entry == nil || !ch.Entry.Conflict || c.verified(a) {
+		t.Fatalf("another key, from the node itself: %+v", ch)
+	}
+	if ch := c.says(b, forge(t, a.facts, Order{1, 3}, a.key)); ch.Entry != nil {
+		t.Fatalf("an old record is played back over what the node itself said: %+v", ch)
+	}
+	// A restart does not forget.
+	again := NewView(*c.v.rules, c.v.memory(0))
+	c.v = again
+	if ch := c.says(b, forge(t, a.facts, Order{1, 1}, a.key)); ch.Entry == nil || !c.verified(a) {
+		t.Fatalf("after a restart: %+v", ch)
+	}
+	if ch := c.says(b, forge(t, a.facts, Order{9, 9}, b.key)); ch.Entry != nil {
+		t.Fatalf("after a restart, by another key: %+v", ch)
+	}
+}
+
+// TestForgeryBeforeContact: what is forged about a node that we have not met ends
+// when it speaks for itself, whatever number the forgery has.
+func TestForgeryBeforeContact(t *testing.T) {
+	c := newScene(t, Rules{})
+	a, b := c.s.nodes[0], c.s.nodes[1]
+	c.says(b, forge(t, a.facts, Order{maxGeneration, maxVersion}, b.key))
+	if c.verified(a) {
+		t.Fatal("a forgery is verified")
+	}
+	if ch := c.says(a, forge(t, a.facts, Order{1, 1}, a.key)); !ch.Pinned || !c.verified(a) {
+		t.Fatalf("the node itself: %+v", ch)
+	}
+	if e, _ := c.v.Find(a.facts.Node); e.Order != (Order{1, 1}) {
+		t.Errorf("its order is %v", e.Order)
+	}
+}
+
+// TestRekey: pins follow a key that the old one handed over to, and no other (DSC-10).
+func TestRekey(t *testing.T) {
+	c := newScene(t, Rules{})
+	a, b := c.s.nodes[0], c.s.nodes[1]
+	c.says(a, forge(t, a.facts, Order{1, 1}, a.key))
+	c.says(b, forge(t, b.facts, Order{1, 1}, b.key))
+	fresh := ed25519.NewKeyFromSeed(make([]byte, 32))
+	public := door.PublicKey(fresh.Public().(ed25519.PublicKey))
+	f := a.facts
+	f.PrevKey = a.facts.Key
+	f.PrevSig = ed25519.Sign(b.key, Rekeying(f.ClusterID, public))
+	if ch := c.says(b, forge(t, f, Order{2, 1}, fresh)); ch.Entry != nil {
+		t.Fatalf("handed over by a stranger: %+v", ch)
+	}
+	f.PrevSig = ed25519.Sign(a.key, Rekeying("another", public))
+	if ch := c.says(b, forge(t, f, Order{2, 1}, fresh)); ch.Entry != nil {
+		t.Fatalf("of another cluster: %+v", ch)
+	}
+	f.PrevSig = ed25519.Sign(a.key, Rekeying(f.ClusterID, public))
+	if ch := c.says(b, forge(t, f, Order{2, 1}, fresh)); !ch.Rekey || !c.verified(a) {
+		t.Fatalf("handed over: %+v", ch)
+	}
+	if ch := c.says(b, forge(t, a.facts, Order{3, 1}, a.key)); ch.Entry != nil {
+		t.Fatalf("by the old key: %+v", ch)
+	}
+}
+
+// TestPinnedPolicy: what an administrator pinned comes before who was met first (DSC-10).
+func TestPinnedPolicy(t *testing.T) {
+	plain := newScene(t, Rules{})
+	a, b := plain.s.nodes[0], plain.s.nodes[1]
+	c := newScene(t, Rules{Pins: []Pin{{a.facts.ClusterID, a.facts.Key}}})
+	if ch := c.says(a, forge(t, a.facts, Order{1, 1}, b.key)); ch.Entry == nil || !ch.Entry.Conflict || c.verified(a) {
+		t.Fatalf("another key than pinned: %+v", ch)
+	}
+	if ch := c.says(a, forge(t, a.facts, Order{2, 1}, a.key)); ch.Entry == nil || !c.verified(a) {
+		t.Fatalf("the pinned key: %+v", ch)
+	}
+	if ch := c.says(b, forge(t, b.facts, Order{1, 1}, b.key)); !ch.Pinned {
+		t.Fatalf("a cluster that is not pinned: %+v", ch)
+	}
+	only := newScene(t, Rules{PinnedOnly: true, Pins: []Pin{{a.facts.ClusterID, a.facts.Key}}})
+	if ch := only.says(b, forge(t, b.facts, Order{1, 1}, b.key)); ch.Entry != nil || ch.Reason != Binding {
+		t.Fatalf("a cluster that is not pinned, where only pinned ones count: %+v", ch)
+	}
+	if ch := only.says(a, forge(t, a.facts, Order{1, 1}, a.key)); ch.Entry == nil || !only.verified(a) {
+		t.Fatalf("the pinned one: %+v", ch)
+	}
+}
+
+// TestRefusals: what is refused for its addresses is not asked for again and
+// again, and is asked for once more after a minute (GO-07).
+func TestRefusals(t *testing.T) {
+	c := newScene(t, Rules{})
+	a := c.s.nodes[0]
+	f := a.facts
+	f.APIEndpoint = "https://10.0.0.1:6443"
+	if ch := c.says(a, forge(t, f, Order{1, 1}, a.key)); ch.Reason != Endpoint || c.v.refused.size != 1 || c.v.Len() != 0 {
+		t.Fatalf("%+v, %d refusals, %d members", ch, c.v.refused.size, c.v.Len())
+	}
+	if v := Forget(c.v, nil, simEpoch.Add(59*time.Second)); v.refused.size != 1 {
+		t.Error("it is forgotten too early")
+	}
+	if v := Forget(c.v, nil, simEpoch.Add(61*time.Second)); v.refused.size != 0 {
+		t.Error("it is never forgotten")
+	}
+	if ch := c.says(a, forge(t, a.facts, Order{1, 2}, a.key)); ch.Entry == nil || c.v.refused.size != 0 {
+		t.Errorf("a record that counts: %+v, %d refusals", ch, c.v.refused.size)
+	}
+}
+
+// TestTable: a table is a map that does not change.
+func TestTable(t *testing.T) {
+	var tab table[int]
+	rng := rand.New(rand.NewPCG(1, 2))
+	want := map[string]int{}
+	for i := range 1000 {
+		k := fmt.Sprint(rng.IntN(300))
+		before := tab
+		old, had := before.get(k)
+		tab = tab.with(k, i)
+		want[k] = i
+		if again, still := before.get(k); again != old || still != had {
+			t.Fatal("a table changed")
+		}
+	}
+	if got := maps.Collect(tab.all()); !maps.Equal(got, want) || tab.size != len(want) {
+		t.Errorf("%d of %d", len(got), len(want))
+	}
+	tab = tab.without(map[string]bool{"7": true})
+	if _, ok := tab.get("7"); ok || tab.size != len(want)-1 {
+		t.Error("what was taken out is there")
+	}
+}

@@ -1,0 +1,277 @@
+package gossip
+
+import (
+	"crypto/ed25519"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/door"
+)
+
+// one returns facts that are right, and their key.
+func one(t testing.TB) (Facts, ed25519.PrivateKey) {
+	t.Helper()
+	s := newSim(t, 1, 1, Settings{})
+	return s.nodes[0].facts, s.nodes[0].key
+}
+
+// payload returns the JSON of a record of f, as text to be changed.
+func payload(t testing.TB) (string, ed25519.PrivateKey) {
+	t.Helper()
+	f, key := one(t)
+	r, err := Seal(f, Order{7, 1}, Up, func(b []byte) []byte { return ed25519.Sign(key, b) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(r.Signed.Payload), key
+}
+
+// TestOpen: the limits of a record (GO-05, GO-08, DSC-11).
+func TestOpen(t *testing.T) {
+	good, key := payload(t)
+	open := func(text string) error {
+		_, err := Open(Signed{[]byte(text), ed25519.Sign(key, signing([]byte(text)))})
+		return err
+	}
+	if err := open(good); err != nil {
+		t.Fatal(err)
+	}
+	labels := func(n int) string {
+		m := map[string]string{}
+		for i := range n {
+			m[fmt.Sprint("l", i)] = "v"
+		}
+		b, _ := json.Marshal(m)
+		return string(b)
+	}
+	tests := []struct{ name, old, new string }{
+		{"64 KB of labels", `"env":"prod"`, `"env":"` + strings.Repeat("x", 64<<10) + `"`},
+		{"33 labels", `{"env":"prod","region":"eu-central"}`, labels(33)},
+		{"a label with markup", `"env":"prod"`, `"env":"<script>"`},
+		{"a label with an escape", `"env":"prod"`, `"env":"\u001b[31m"`},
+		{"a label with bidi characters", `"env":"prod"`, "\"env\":\"a\u202eb\""},
+		{"a label key of shell", `"env":"prod"`, `"$(id)":"prod"`},
+		{"a label twice", `"env":"prod"`, `"env":"prod","env":"test"`},
+		{"a name with YAML", `"name":"prod-0"`, `"name":"a: b"`},
+		{"a name in capitals", `"name":"prod-0"`, `"name":"Prod"`},
+		{"no name", `"name":"prod-0"`, `"name":""`},
+		{"a cluster id with a quote", `"id":"5e0c`, `"id":"'5e0c`},
+		{"a host with an escape", `"host":"tka-0.`, `"host":"tka-0\u0007.`},
+		{"a node with a slash", `"node":"n`, `"node":"/n`},
+		{"9 addresses", `"ips":[`, `"ips":[` + strings.Repeat(`"100.64.0.9",`, 9)},
+		{"an address with a zone", `"ips":[`, `"ips":["fe80::1%eth0",`},
+		{"generation 2^53", `"generation":7`, `"generation":9007199254740992`},
+		{"generation -1", `"generation":7`, `"generation":-1`},
+		{"generation 0", `"generation":7`, `"generation":0`},
+		{"version 2^31", `"version":1`, `"version":2147483648`},
+		{"version as text", `"version":1`, `"version":"1"`},
+		{"port 0", `"port":7946`, `"port":0`},
+		{"port 65536", `"apiPort":6443`, `"apiPort":65536`},
+		{"another form", `"v":1`, `"v":2`},
+		{"no key", `"key":"ed25519:`, `"key":"`},
+		{"a field twice", `"v":1`, `"v":1,"v":1`},
+		{"nested too deep", `"v":1`, `"v":1,"x":[[[[1]]]]`},
+		{"null", `"status":"up"`, `"status":null`},
+		{"a status of markup", `"status":"up"`, `"status":"<b>"`},
+		{"a hash that is none", `"caHash":"sha256:9f`, `"caHash":"sha256:xx`},
+		{"software of shell", `"software":"0.4.0"`, `"software":"$(id)"`},
+	}
+	for _, tt := range tests {
+		text := strings.Replace(good, tt.old, tt.new, 1)
+		if text == good {
+			t.Fatalf("%s: nothing changed", tt.name)
+		}
+		if err := open(text); err == nil {
+			t.Errorf("%s: taken", tt.name)
+		}
+	}
+	for name, text := range map[string]string{
+		"unknown fields":         strings.Replace(good, `"v":1`, `"v":1,"later":{"a":[1,2]},"KEY":"nonsense","Node":"other"`, 1),
+		"a status that is newer": strings.Replace(good, `"status":"up"`, `"status":"draining"`, 1),
+		"32 labels":              strings.Replace(good, `{"env":"prod","region":"eu-central"}`, labels(32), 1),
+		"white space":            strings.ReplaceAll(good, `,"`, " ,\n\t\""),
+	} {
+		if err := open(text); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := Open(Signed{[]byte(good), make([]byte, 64)}); err == nil {
+		t.Error("a signature of zeros is taken")
+	}
+	if _, err := Open(Signed{[]byte(good), ed25519.Sign(key, []byte(good))}); err == nil {
+		t.Error("a signature of another form is taken")
+	}
+}
+
+// TestEndpoints: where a record may send people (GO-07).
+func TestEndpoints(t *testing.T) {
+	f, _ := one(t)
+	p := Peer{f.Node, f.Host, f.IPs}
+	allow, err := ParseAllowed([]string{"10.20.0.0/16", "*.corp.example", "k8s.internal", "192.168.7.7"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		url  string // of the Kubernetes API
+		port uint16
+		ok   bool
+		why  string
+	}{
+		{"https://k8s.prod.example:6443", 6443, true, "a public name"},
+		{"https://203.0.113.7:6443", 6443, true, "a public address"},
+		{"https://K8s.Prod.Example", 443, true, "names have no case; the port is that of https"},
+		{"https://[2a00:1450:4001::1]:6443", 6443, true, "a public address of version 6"},
+		{"https://" + f.Host + ":6443", 6443, true, "its own name"},
+		{"https://100.64.0.0:6443", 6443, true, "its own address"},
+		{"https://10.20.1.2:6443", 6443, true, "listed"},
+		{"https://192.168.7.7:6443", 6443, true, "listed by itself"},
+		{"https://api.eu.corp.example:6443", 6443, true, "of a listed suffix"},
+		{"https://k8s.internal:6443", 6443, true, "a listed name"},
+
+		{"http://k8s.prod.example:6443", 6443, false, "not https"},
+		{"https://k8s.prod.example:6443", 443, false, "another port than announced"},
+		{"https://user:pw@k8s.prod.example:6443", 6443, false, "with a password"},
+		{"https://k8s.prod.example:6443/x", 6443, false, "with a path"},
+		{"https://k8s.prod.example:6443?x", 6443, false, "with a query"},
+		{"https://k8s.prod.example:6443#", 6443, false, "with a fragment"},
+		{"https://:6443", 6443, false, "no host"},
+		{"https://k8s.prod.example:", 443, false, "half a port"},
+		{"https://127.0.0.1:6443", 6443, false, "loopback"},
+		{"https://[::1]:6443", 6443, false, "loopback"},
+		{"https://[::ffff:127.0.0.1]:6443", 6443, false, "loopback in disguise"},
+		{"https://[64:ff9b::7f00:1]:6443", 6443, false, "loopback behind NAT64"},
+		{"https://0.0.0.0:6443", 6443, false, "unspecified"},
+		{"https://169.254.169.254:6443", 6443, false, "metadata"},
+		{"https://[fd00:ec2::254]:6443", 6443, false, "metadata"},
+		{"https://[fe80::1]:6443", 6443, false, "link-local"},
+		{"https://[fe80::1%25eth0]:6443", 6443, false, "with a zone"},
+		{"https://10.0.0.1:6443", 6443, false, "RFC 1918"},
+		{"https://172.16.0.1:6443", 6443, false, "RFC 1918"},
+		{"https://192.168.1.1:6443", 6443, false, "RFC 1918"},
+		{"https://100.64.0.9:6443", 6443, false, "another tailnet node"},
+		{"https://[fd7a:115c:a1e0::9]:6443", 6443, false, "another tailnet node"},
+		{"https://255.255.255.255:6443", 6443, false, "broadcast"},
+		{"https://224.0.0.1:6443", 6443, false, "multicast"},
+		{"https://localhost:6443", 6443, false, "localhost"},
+		{"https://api.localhost:6443", 6443, false, "localhost"},
+		{"https://kubernetes:6443", 6443, false, "one label"},
+		{"https://metadata.google.internal:6443", 6443, false, "metadata by name"},
+		{"https://tka-1.tail1234.ts.net:6443", 6443, false, "another node by name"},
+		{"https://tail1234.ts.net:6443", 6443, false, "the tailnet itself"},
+		{"https://2130706433:6443", 6443, false, "127.0.0.1 as a number"},
+		{"https://127.1:6443", 6443, false, "127.0.0.1 in short"},
+		{"https://0x7f.0.0.0x1:6443", 6443, false, "127.0.0.1 in hex"},
+		{"https://corp.example.evil.example:6443", 6443, true, "not of the suffix, but public"},
+		{"https://k8s.prod.example%00:6443", 6443, false, "an escape"},
+	}
+	for _, tt := range tests {
+		r := &Record{Facts: f}
+		r.APIEndpoint, r.APIPort = tt.url, tt.port
+		if err := allow.checkEndpoints(r, p); (err == nil) != tt.ok {
+			t.Errorf("%s (%s): %v", tt.url, tt.why, err)
+		}
+	}
+	for name, change := range map[string]func(*Record){
+		"another's host":            func(r *Record) { r.Host = "tka-1.tail1234.ts.net" },
+		"another's address":         func(r *Record) { r.IPs = []netip.Addr{netip.MustParseAddr("100.64.0.9")} },
+		"a sign-in URL elsewhere":   func(r *Record) { r.URL = "https://evil.example" },
+		"a sign-in URL at another":  func(r *Record) { r.URL = "https://100.64.0.9" },
+		"a sign-in URL with a path": func(r *Record) { r.URL = "https://" + f.Host + "/evil" },
+		"a sign-in URL of a script": func(r *Record) { r.URL = "javascript:alert(1)" },
+	} {
+		r := &Record{Facts: f}
+		change(r)
+		if allow.checkEndpoints(r, p) == nil {
+			t.Errorf("%s: taken", name)
+		}
+	}
+	for _, bad := range []string{"", "*", "*.", "10.0.0.0/99", "a b", "https://x"} {
+		if _, err := ParseAllowed([]string{bad}); err == nil {
+			t.Errorf("allowEndpoints takes %q", bad)
+		}
+	}
+}
+
+func TestSettings(t *testing.T) {
+	set, err := Settings{}.WithDefaults()
+	if err != nil || set.Interval != 300*time.Millisecond || set.Fanout != 3 || set.MaxMembers != 2048 || set.MaxMessageBytes != 16384 {
+		t.Errorf("defaults: %+v, %v", set, err)
+	}
+	for _, bad := range []Settings{{Interval: time.Millisecond}, {Interval: time.Minute}, {Fanout: -1}, {Fanout: 11}, {MaxMembers: -1}, {MaxMessageBytes: 100},
+		{Network: "A B"}, {ForgetAfter: time.Second}, {Pins: []Pin{{Cluster: "x"}}}, {Pins: []Pin{{Cluster: "", Key: door.PublicKey{1}}}}} {
+		if _, err := bad.WithDefaults(); err == nil {
+			t.Errorf("%+v is taken", bad)
+		}
+	}
+}
+
+// FuzzOpen: no payload does more than be refused or read, and what is read is
+// within the limits (DSC-13, GO-08).
+func FuzzOpen(f *testing.F) {
+	good, key := payload(f)
+	f.Add([]byte(good))
+	f.Add([]byte(`{"v":1,"cluster":{"id":"a","name":"b"},"ips":["::1"],"x":[{"y":[null,true,-1.5e3,"\ud800"]}]}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := Open(Signed{b, ed25519.Sign(key, signing(b))})
+		if err != nil {
+			return
+		}
+		if !json.Valid(b) {
+			t.Fatalf("it was read and is not JSON: %q", b)
+		}
+		var w wireRecord
+		if err := json.Unmarshal(b, &w); err == nil && w.Node == "" { // encoding/json folds names, we do not
+			t.Fatalf("it was read without a node: %q", b)
+		}
+		for k, v := range r.Labels {
+			if !isLabelKey(k) || strings.ContainsAny(v, "<>\"'\x1b\n") {
+				t.Fatalf("label %q=%q", k, v)
+			}
+		}
+		if len(r.Labels) > maxLabels || len(r.IPs) > maxAddresses || len(b) > maxPayload || r.Generation > maxGeneration || r.Version > maxVersion {
+			t.Fatalf("beyond the limits: %q", b)
+		}
+	})
+}
+
+// FuzzDecode: no message does more than be refused or read, within 1 MiB (DSC-13, GO-05).
+func FuzzDecode(f *testing.F) {
+	good, key := payload(f)
+	r, err := Open(Signed{[]byte(good), ed25519.Sign(key, signing([]byte(good)))})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(message{Network: "default", Digest: []Claim{{Node: "nA", Order: Order{1, 2}, Heartbeat: 3}}, Records: []Signed{r.Signed}}.encode())
+	f.Add([]byte(`{"v":1,"net":"default","d":[],"x":{"a":[1]},"r":[]}`))
+	who := func(b []byte) (string, *member) { return string(b), nil }
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		m, err := decode(b, "default", who)
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > 1<<20 {
+			t.Fatalf("%d bytes allocated for a message of %d", n, len(b))
+		}
+		if err != nil {
+			return
+		}
+		if !json.Valid(b) {
+			t.Fatalf("it was read and is not JSON: %q", b)
+		}
+		m.digest = true
+		again, err := decode(m.encode(), "default", who)
+		if err != nil || len(again.Digest) != len(m.Digest) || len(again.Records) != len(m.Records) {
+			t.Fatalf("what was read cannot be sent: %v", err)
+		}
+		for i, c := range again.Digest {
+			if c != m.Digest[i] {
+				t.Fatalf("entry %d is %v, and was %v", i, c, m.Digest[i])
+			}
+		}
+	})
+}

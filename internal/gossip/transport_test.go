@@ -1,0 +1,135 @@
+package gossip
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// A far is the other end of a connection, on loopback, and what our tailnet says of it.
+type far struct {
+	carrier *Carrier
+	peer    Peer
+	whois   atomic.Pointer[string] // the node that has its address
+	netmap  atomic.Pointer[Netmap]
+	bytes   atomic.Int64 // that reached it
+	asked   atomic.Int64 // requests that reached it
+	answer  func(http.ResponseWriter, *http.Request)
+}
+
+type countingConn struct {
+	net.Conn
+	n *atomic.Int64
+}
+
+func (c countingConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+type countingListener struct {
+	net.Listener
+	n *atomic.Int64
+}
+
+func (l countingListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return countingConn{c, l.n}, err
+}
+
+func newFar(t *testing.T) *far {
+	f := &far{answer: func(w http.ResponseWriter, r *http.Request) { io.Copy(w, r.Body) }}
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		f.asked.Add(1)
+		if r.Host != f.hostPort() || r.URL.Path != ExchangePath || r.Method != http.MethodPost || r.Header.Get("Content-Type") != "application/json" {
+			http.Error(w, "what is this?", http.StatusBadRequest)
+			return
+		}
+		f.answer(w, r)
+	}))
+	srv.Listener = countingListener{srv.Listener, &f.bytes}
+	srv.Start()
+	t.Cleanup(srv.Close)
+	at := netip.MustParseAddrPort(srv.Listener.Addr().String())
+	f.peer = Peer{"nFarCNTRL", "far.tail1234.ts.net", []netip.Addr{at.Addr()}}
+	f.is(f.peer.ID)
+	f.netmap.Store(NewNetmap([]Peer{f.peer}))
+	f.carrier = NewCarrier(Transport{Port: at.Port(), Netmap: f.netmap.Load,
+		Dial: func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", to.String())
+		},
+		WhoIs: func(context.Context, netip.AddrPort) (string, error) {
+			if who := *f.whois.Load(); who != "" {
+				return who, nil
+			}
+			return "", errors.New("it has no required tag")
+		},
+	})
+	t.Cleanup(f.carrier.Close)
+	return f
+}
+
+func (f *far) is(node string) { f.whois.Store(&node) }
+
+func (f *far) hostPort() string {
+	return net.JoinHostPort(f.peer.Name, netip.AddrPortFrom(f.peer.Addrs[0], f.carrier.transport.Port).String()[len("127.0.0.1:"):])
+}
+
+func (f *far) exchange(t *testing.T, body string) (string, error) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	b, err := f.carrier.Exchange(ctx, f.peer, []byte(body))
+	return string(b), err
+}
+
+// TestTransport: a message goes to the node that was meant, or nowhere (DSC-09).
+func TestTransport(t *testing.T) {
+	f := newFar(t)
+	for range 3 {
+		if answer, err := f.exchange(t, "hello"); err != nil || answer != "hello" {
+			t.Fatalf("%q, %v", answer, err)
+		}
+	}
+	f.answer = func(w http.ResponseWriter, r *http.Request) { http.Error(w, "no", http.StatusTooManyRequests) }
+	if _, err := f.exchange(t, "hello"); err == nil || !strings.Contains(err.Error(), "429") {
+		t.Errorf("a refusal: %v", err)
+	}
+	f.answer = func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, strings.Repeat("x", 10*maxRead)) }
+	if answer, err := f.exchange(t, "hello"); err != nil || len(answer) != maxRead+1 {
+		t.Errorf("%d bytes of a huge answer were read, %v", len(answer), err)
+	}
+}
+
+// TestNotThePeer: an address that is another node's now gets no byte (DSC-09, GO-06).
+func TestNotThePeer(t *testing.T) {
+	for name, who := range map[string]string{"another node": "nOtherCNTRL", "no required tag": ""} {
+		f := newFar(t)
+		f.is(who)
+		if _, err := f.exchange(t, "secret"); err == nil || f.bytes.Load() != 0 || f.asked.Load() != 0 {
+			t.Errorf("%s: %v; %d bytes were sent", name, err, f.bytes.Load())
+		}
+	}
+}
+
+// TestMovedAddress: an open connection to an address that the node lost is not
+// used any more (DSC-09).
+func TestMovedAddress(t *testing.T) {
+	f := newFar(t)
+	if _, err := f.exchange(t, "hello"); err != nil {
+		t.Fatal(err)
+	}
+	before := f.bytes.Load()
+	f.netmap.Store(NewNetmap([]Peer{{f.peer.ID, f.peer.Name, []netip.Addr{netip.MustParseAddr("127.0.0.2")}}}))
+	if _, err := f.exchange(t, "secret"); err == nil || f.bytes.Load() != before || f.asked.Load() != 1 {
+		t.Errorf("%v; %d bytes more were sent", err, f.bytes.Load()-before)
+	}
+}
