@@ -25,7 +25,7 @@ and with -o wide the key by which the server proves itself.`,
 		Args:    arguments(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doClusterInfo(cmd.Context(), cluster) },
 	}
-	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster to look at, among those that this machine knows")
+	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster to look at, known to this machine or to its server")
 	t.complete(cmd, "cluster", t.clusterNames)
 	return cmd
 }

@@ -24,14 +24,16 @@ func (t *tka) directory(ctx context.Context, l *link.Link) (directory.Directory,
 	}
 	list, err := link.Call(ctx, l, gossip.GetMemberlist, gossip.MemberlistRequest{State: "all"})
 	p, refused := errors.AsType[*problem.Error](err)
+	old := refused && p.Code == problem.NotFound // of a version without discovery: it knows itself
 	switch {
-	case refused && p.Code == problem.NotFound: // of a version without discovery: it knows itself
+	case old:
 		list = gossip.Memberlist{Clusters: []gossip.Cluster{own(l)}}
 	case err != nil:
 		return directory.Directory{}, err
 	}
-	isolated := l.Last.Header.Get(gossip.IsolatedHeader) == "true"
-	return directory.New(l.Base, l.Info.Name, isolated, list.Clusters, set.Address), nil
+	d := directory.New(l.Base, l.Info.Name, list.Clusters, set.Address)
+	d.Old, d.Isolated = old, l.Last.Header.Get(gossip.IsolatedHeader) == "true"
+	return d, nil
 }
 
 // own is the cluster of a server, as the server proved it.

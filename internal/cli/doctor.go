@@ -34,14 +34,14 @@ func (t *tka) doctor() *cobra.Command {
 		Short: "Look for what stands in the way of signing in",
 		Long: `Walk the way of a sign-in and say at each step whether it is in order and what to do if
 not: settings, tailnet, server and its proof, clock, grant, sign-in, API server, rights,
-kubeconfig and plugin. Nothing is changed, but the key of a server that is new is remembered.
+kubeconfig, plugin and the other clusters that the server knows. Nothing is changed, but the key of a server that is new is remembered.
 
 A failure is exit 1, or 3 or 5 if the first one is a refusal or something unreachable.`,
 		Example: "  tka doctor\n  tka doctor --cluster prod-eu -o json",
 		Args:    arguments(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doDoctor(cmd.Context(), cluster) },
 	}
-	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster, among those that this machine knows")
+	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster, known to this machine or to its server")
 	t.complete(cmd, "cluster", t.clusterNames)
 	return cmd
 }
@@ -143,7 +143,37 @@ func (t *tka) gather(ctx context.Context, cluster string) (f checkup.Facts, code
 	}
 	t.gatherAPI(ctx, l, &f, note)
 	t.gatherKube(l, set, &f, note)
+	t.gatherDiscovery(ctx, l, &f)
 	return f, code
+}
+
+// gatherDiscovery asks the server for the clusters that it knows. What is wrong
+// with them does not stand in the way of signing in to this one.
+func (t *tka) gatherDiscovery(ctx context.Context, l *link.Link, f *checkup.Facts) {
+	d, err := t.directory(ctx, l)
+	if err != nil {
+		f.DiscoveryTrouble.Message = sentence(err)
+		if ft, ok := errors.AsType[*fault.Fault](err); ok {
+			f.DiscoveryTrouble.Advice = ft.Advice
+		}
+		return
+	}
+	f.Discovery = &checkup.Discovery{None: d.Old, Isolated: d.Isolated}
+	for _, e := range d.Entries {
+		switch {
+		case e.Self:
+			f.Discovery.Own = true
+			continue
+		case e.Doubt == nil:
+		case e.Conflict:
+			f.Discovery.Conflicts = append(f.Discovery.Conflicts, e.Name)
+		case !e.Verified:
+			f.Discovery.Unverified = append(f.Discovery.Unverified, e.Name)
+		case e.Doubt.Mark != "":
+			f.Discovery.Elsewhere = append(f.Discovery.Elsewhere, e.Name)
+		}
+		f.Discovery.Others++
+	}
 }
 
 // gatherAPI asks the API server, as nobody and with the token.

@@ -38,7 +38,7 @@ cannot run a plugin; whoever can read such a file has your access until it ends.
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doKubeconfig(cmd.Context(), kf) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&kf.cluster, "cluster", "", "cluster, among those that this machine knows")
+	f.StringVar(&kf.cluster, "cluster", "", "cluster, known to this machine or to its server")
 	f.BoolVar(&kf.token, "token", false, "put the token into the kubeconfig")
 	f.StringVar(&kf.out, "out", "", "file to write instead of printing, readable by you only")
 	f.BoolVar(&kf.yes, "yes", false, "replace the file if it exists")

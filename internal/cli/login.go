@@ -47,9 +47,14 @@ func (t *tka) login() *cobra.Command {
 access is there, and write a cluster, a user and a context into the kubeconfig.
 
 No token is written: kubectl runs "tka credential" whenever it needs one. Run login
-again to extend a sign-in, or with --role to change the role.`,
+again to extend a sign-in, or with --role to change the role.
+
+A cluster that this machine does not know is looked for among those that its server knows
+("tka clusters"); its server must prove that it has the key that it was met with. With --all
+the exit code is 0 if all succeeded, the common one if all failed alike, and else 1.`,
 		Example: `  tka login
   tka login --role edit --for 1h --namespace shop
+  tka login --cluster prod-us
   tka login --server tka-staging --use`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
@@ -73,7 +78,7 @@ again to extend a sign-in, or with --role to change the role.`,
 	f := cmd.Flags()
 	f.BoolVar(&lf.use, "use", false, "make this the current context")
 	f.BoolVar(&lf.auto, "auto", false, "let kubectl sign in again by itself when the sign-in has ended")
-	f.BoolVar(&lf.all, "all", false, "sign in to every cluster that this machine knows")
+	f.BoolVar(&lf.all, "all", false, "sign in to every cluster that this machine or its server knows")
 	f.BoolVar(&lf.shell, "shell", false, `run a shell that has the access, as "tka shell" does`)
 	f.BoolVar(&lf.dryRun, "dry-run", false, "say what would be asked for and written, and do neither")
 	return cmd
@@ -85,7 +90,7 @@ func (lf *loginFlags) flags(t *tka, cmd *cobra.Command) {
 	f.StringVar(&lf.role, "role", "", "role to sign in with, among those that are granted (default: the one that the grants prefer)")
 	f.DurationVar(&lf.period, "for", 0, "how long, such as 30m or 8h (default: as long as the role is granted for)")
 	f.StringSliceVarP(&lf.namespaces, "namespace", "n", nil, "namespace to narrow the role to; may be given several times")
-	f.StringVar(&lf.cluster, "cluster", "", "cluster to sign in to, among those that this machine knows")
+	f.StringVar(&lf.cluster, "cluster", "", "cluster to sign in to: a name that this machine or its server knows, or an id that its server knows")
 	t.complete(cmd, "cluster", t.clusterNames)
 }
 

@@ -44,7 +44,7 @@ Not being signed in is no error. Sign-ins of your other devices go on.`,
 		},
 	}
 	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster to sign out of, among those that this machine knows")
-	cmd.Flags().BoolVar(&all, "all", false, "sign out of every cluster that this machine knows")
+	cmd.Flags().BoolVar(&all, "all", false, "sign out of every cluster that this machine signed in to")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be ended and removed, and do neither")
 	t.complete(cmd, "cluster", t.knownNames)
 	return cmd

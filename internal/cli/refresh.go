@@ -26,7 +26,7 @@ ended is made again, with the role and the namespaces that this machine used las
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doLogin(cmd.Context(), lf) },
 	}
 	cmd.Flags().DurationVar(&lf.period, "for", 0, "how long from now, such as 30m or 8h (default: as long as the role is granted for)")
-	cmd.Flags().StringVar(&lf.cluster, "cluster", "", "cluster, among those that this machine knows")
+	cmd.Flags().StringVar(&lf.cluster, "cluster", "", "cluster, known to this machine or to its server")
 	t.complete(cmd, "cluster", t.knownNames)
 	return cmd
 }

@@ -23,7 +23,7 @@ state, not an error; not being signed in is exit 3.`,
 		Args:    arguments(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doStatus(cmd.Context(), cluster) },
 	}
-	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster to look at, among those that this machine knows")
+	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster to look at, known to this machine or to its server")
 	t.complete(cmd, "cluster", t.knownNames)
 	return cmd
 }

@@ -68,7 +68,7 @@ version of the server if this machine knows one. A server that does not answer i
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doVersion(cmd.Context(), cluster, client) },
 	}
 	cmd.Flags().BoolVar(&client, "client", false, "this program only")
-	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster whose server to ask, among those that this machine knows")
+	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster whose server to ask, known to this machine or to its server")
 	t.complete(cmd, "cluster", t.clusterNames)
 	return cmd
 }

@@ -47,7 +47,7 @@ path that begins with "/". Allowed is exit 0, refused is exit 3.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return t.doWhy(cmd.Context(), wf, args) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&wf.cluster, "cluster", "", "cluster, among those that this machine knows")
+	f.StringVar(&wf.cluster, "cluster", "", "cluster, known to this machine or to its server")
 	f.StringVarP(&wf.namespace, "namespace", "n", "", "namespace (default: that of the sign-in's context)")
 	f.BoolVarP(&wf.everywhere, "all-namespaces", "A", false, "ask about all namespaces")
 	f.StringVar(&wf.subresource, "subresource", "", "subresource, such as log or scale")

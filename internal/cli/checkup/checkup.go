@@ -60,6 +60,9 @@ type Facts struct {
 	Whoami        *signin.Whoami
 	WhoamiTrouble Trouble
 
+	Discovery        *Discovery
+	DiscoveryTrouble Trouble
+
 	APIServer  string
 	APIVersion string
 	APITrouble Trouble
@@ -125,7 +128,7 @@ const AllowLine = "credentialPluginPolicy: Allowlist\ncredentialPluginAllowlist:
 func Judge(f Facts) []Finding {
 	return []Finding{
 		f.settings(), f.tailnet(), f.nodeKey(), f.server(), f.proof(), f.clock(), f.version(), f.grant(), f.signIn(), f.role(),
-		f.apiServer(), f.rights(), f.kubeconfig(), f.plugin(), f.kuberc(), f.tokens(),
+		f.apiServer(), f.rights(), f.kubeconfig(), f.plugin(), f.kuberc(), f.tokens(), f.discovery(), f.members(),
 	}
 }
 

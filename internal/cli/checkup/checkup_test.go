@@ -22,7 +22,7 @@ func well() checkup.Facts {
 			Signin: &signin.Status{Role: "view", State: signin.Ready, Until: "2026-11-21T20:00:00Z"}},
 		APIServer: "https://k8s.example:6443", APIVersion: "v1.37.0", Rules: 5, RulesIn: "default",
 		Kubeconfig: &checkup.Kubeconfig{Context: "tka-prod-eu", There: true, Fits: true, Current: true},
-		Plugin:     "/usr/bin/tka", PluginCommand: "tka", Tokens: checkup.InMemory,
+		Plugin:     "/usr/bin/tka", PluginCommand: "tka", Tokens: checkup.InMemory, Discovery: &checkup.Discovery{Own: true, Others: 2},
 	}
 }
 
@@ -78,6 +78,17 @@ func TestJudge(t *testing.T) {
 		{"on the list", func(f *checkup.Facts) { f.Kuberc = checkup.Kuberc{File: "kuberc", Policy: "Allowlist", Listed: true} }, "plugin policy", checkup.OK, "may run"},
 		{"a policy of tomorrow", func(f *checkup.Facts) { f.Kuberc = checkup.Kuberc{File: "kuberc", Policy: "Ask"} }, "plugin policy", checkup.Fail, "Ask"},
 		{"tokens on disk", func(f *checkup.Facts) { f.Tokens = checkup.OnDisk }, "tokens", checkup.OK, "on disk"},
+		{"alone", func(f *checkup.Facts) { f.Discovery.Others = 0 }, "discovery", checkup.OK, "no cluster but its own"},
+		{"one other", func(f *checkup.Facts) { f.Discovery.Others = 1 }, "discovery", checkup.OK, "1 cluster beside"},
+		{"isolated", func(f *checkup.Facts) { f.Discovery.Isolated = true }, "discovery", checkup.Warn, "hears none"},
+		{"not even itself", func(f *checkup.Facts) { f.Discovery.Own = false }, "discovery", checkup.Warn, "does not list its own"},
+		{"an older server", func(f *checkup.Facts) { f.Discovery = &checkup.Discovery{None: true} }, "discovery", checkup.Skipped, "version"},
+		{"no list", func(f *checkup.Facts) { f.Discovery, f.DiscoveryTrouble = nil, checkup.Trouble{Message: "refused"} }, "discovery", checkup.Warn, "refused"},
+		{"unverified", func(f *checkup.Facts) { f.Discovery.Unverified = []string{"prod-us"} }, "clusters", checkup.Warn, "not met these clusters itself, so they are not signed in to: prod-us."},
+		{"conflict", func(f *checkup.Facts) {
+			f.Discovery.Unverified, f.Discovery.Conflicts = []string{"prod-us"}, strings.Split(strings.Repeat("a,", 9)+"b", ",")
+		}, "clusters", checkup.Warn, "a, a, a, a, a, a, a, a and 2 more."},
+		{"elsewhere", func(f *checkup.Facts) { f.Discovery.Elsewhere = []string{"prod-us"} }, "clusters", checkup.Warn, "does not go to: prod-us"},
 	} {
 		f := well()
 		tt.change(&f)

@@ -23,6 +23,7 @@ type Directory struct {
 	Server   string // URL of the server that told
 	Own      string // name of that server's cluster
 	Isolated bool   // it hears none of the others
+	Old      bool   // it is of a version that knows only itself
 	Entries  []Entry
 }
 
@@ -43,8 +44,8 @@ type Doubt struct {
 
 // New judges what a server told. Address makes the one form of a server's URL, or
 // says why this machine does not use it.
-func New(server, own string, isolated bool, clusters []gossip.Cluster, address func(string) (string, error)) Directory {
-	d := Directory{Server: server, Own: own, Isolated: isolated}
+func New(server, own string, clusters []gossip.Cluster, address func(string) (string, error)) Directory {
+	d := Directory{Server: server, Own: own}
 	tailnet := tailnetOf(server)
 	if i := slices.IndexFunc(clusters, func(c gossip.Cluster) bool { return c.Self }); i >= 0 && tailnet.suffix == "" {
 		tailnet.suffix = suffixOf(hostOf(clusters[i].URL))

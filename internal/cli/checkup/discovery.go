@@ -1,0 +1,70 @@
+package checkup
+
+import (
+	"fmt"
+	"strings"
+)
+
+// A Discovery is what the server told of other clusters.
+type Discovery struct {
+	None       bool     // it is of a version without discovery
+	Own        bool     // it lists its own cluster
+	Others     int      // clusters beside its own
+	Isolated   bool     // it hears none of them
+	Unverified []string // names of clusters that it has not met itself
+	Conflicts  []string // names of clusters that are claimed by another key, too
+	Elsewhere  []string // names of clusters whose servers this machine does not go to
+}
+
+func (f Facts) discovery() Finding {
+	const name = "discovery"
+	switch d := f.Discovery; {
+	case f.DiscoveryTrouble.Message != "": // it does not stand in the way of signing in
+		return Finding{name, Warn, f.DiscoveryTrouble.Message, append([]string{}, f.DiscoveryTrouble.Advice...)}.try("To sign in to another cluster, name its server: tka login --server NAME")
+	case d == nil:
+		return finding(name, Skipped, "Which clusters the server knows was not learnt.")
+	case d.None:
+		return finding(name, Skipped, "The server is of a version that does not look for other clusters.")
+	case d.Isolated:
+		return finding(name, Warn, "The server hears none of the clusters that it knows, so it cannot say how they are.").
+			try("Ask whoever runs it whether the tailnet's policy still lets the access servers reach each other, and whether its node is connected.")
+	case !d.Own:
+		return finding(name, Warn, "The server does not list its own cluster: it has not announced itself, or its record was refused.").try("Ask whoever runs it to look at its log.")
+	case d.Others == 0:
+		return finding(name, OK, "The server knows no cluster but its own.").
+			try("If there are others: the tailnet's policy must let the access servers reach each other, such as tag:tailplane to tag:tailplane on tcp:7946.")
+	case d.Others == 1:
+		return finding(name, OK, "The server knows 1 cluster beside its own.").try("tka clusters")
+	default:
+		return finding(name, OK, "The server knows %d clusters beside its own.", d.Others).try("tka clusters")
+	}
+}
+
+func (f Facts) members() Finding {
+	const name = "clusters"
+	switch d := f.Discovery; {
+	case d == nil, d.None:
+		return finding(name, Skipped, "Whether all clusters can be signed in to was not learnt.")
+	case len(d.Conflicts) > 0:
+		return finding(name, Warn, "Somebody else says to be a cluster that is known by another key, and is not signed in to: %s.", some(d.Conflicts)).
+			try("See the keys: tka clusters --all -o wide").
+			try("Ask whoever runs these clusters which key is the right one: another machine may pose as one of them.")
+	case len(d.Unverified) > 0:
+		return finding(name, Warn, "The server has not met these clusters itself, so they are not signed in to: %s.", some(d.Unverified)).
+			try("Try again in a moment. If it stays, the tailnet's policy may not let the server reach theirs.")
+	case len(d.Elsewhere) > 0:
+		return finding(name, Warn, "These clusters name a server that this machine does not go to: %s.", some(d.Elsewhere)).
+			try("See why: tka clusters -o wide").try("If you know the server, name it yourself: tka login --server NAME")
+	}
+	return finding(name, OK, "No cluster is in doubt.")
+}
+
+// maxNames bounds how many names one finding tells.
+const maxNames = 8
+
+func some(names []string) string {
+	if n := len(names) - maxNames; n > 0 {
+		return strings.Join(names[:maxNames], ", ") + fmt.Sprintf(" and %d more", n)
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,223 @@
+package directory_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tailplane/tailplane/internal/cli/directory"
+	"github.com/tailplane/tailplane/internal/cli/fault"
+	"github.com/tailplane/tailplane/internal/cli/reach"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/gossip"
+)
+
+const server = "https://tka.tail1234.ts.net"
+
+// cluster is one that nothing speaks against, after change.
+func cluster(name string, change ...func(*gossip.Cluster)) gossip.Cluster {
+	c := gossip.Cluster{Name: name, ID: "id-" + name, URL: "https://tka-" + name + ".tail1234.ts.net", State: gossip.Alive, Verified: true, Key: door.PublicKey{1}}
+	for _, f := range change {
+		f(&c)
+	}
+	return c
+}
+
+// address is what settings without any server make of a URL.
+func address(u string) (string, error) { return reach.ParseURL(u, false) }
+
+func told(clusters ...gossip.Cluster) directory.Directory {
+	return directory.New(server, "own", clusters, address)
+}
+
+// Law 5, GO-03: over everything that a list can say of a cluster, one signs in
+// only to what is verified, uncontested, there, and in our tailnet.
+func TestOnlyWhatIsSure(t *testing.T) {
+	states := append(gossip.States(), "", "ALIVE", "running")
+	urls := map[string]bool{"https://tka-a.tail1234.ts.net": true, "https://evil.example": false, "": false}
+	n := 0
+	for _, state := range states {
+		for _, verified := range []bool{true, false} {
+			for _, conflict := range []bool{true, false} {
+				for _, key := range []door.PublicKey{{1}, {}} {
+					for u, ours := range urls {
+						c := cluster("a", func(c *gossip.Cluster) { c.State, c.Verified, c.Conflict, c.Key, c.URL = state, verified, conflict, key, u })
+						d := told(c)
+						want := verified && !conflict && !key.IsZero() && ours && (state == gossip.Alive || state == gossip.Suspect)
+						e, err := d.Choose("a")
+						if (err == nil) != want || want && !slices.Equal(e.Bases, []string{u}) || (len(d.Names()) > 0) != want {
+							t.Errorf("%+v: %+v, %v", c, e, err)
+						}
+						if f, ok := errors.AsType[*fault.Fault](err); !want && (!ok || len(f.Advice) == 0 || f.Code != fault.Refused && f.Code != fault.Unreachable) {
+							t.Errorf("%+v: %v says not what to do", c, err)
+						}
+						if want {
+							n++
+						}
+					}
+				}
+			}
+		}
+	}
+	if n != 2 {
+		t.Errorf("%d were sure, want 2: one alive, one suspect", n)
+	}
+}
+
+// GO-07, signin.md 7.4: whose hosts are in our tailnet.
+func TestTailnet(t *testing.T) {
+	for _, tt := range []struct {
+		why, server, self, url string
+		want                   bool
+	}{
+		{"a node of the tailnet", server, "", "https://tka-us.tail1234.ts.net", true},
+		{"with a port", server, "", "https://tka-us.tail1234.ts.net:8443", true},
+		{"in capitals, with a final dot", server, "", "https://TKA-US.Tail1234.ts.net.", true},
+		{"an address of tailnets", server, "", "https://100.64.0.9", true},
+		{"the other family", server, "", "https://[fd7a:115c:a1e0::9]", true},
+		{"another tailnet", server, "", "https://tka-us.tail9999.ts.net", false},
+		{"what all tailnets have in common", "https://tail1234.ts.net", "", "https://evil.ts.net", false},
+		{"that, by a server that has it for a suffix", "https://tka.ts.net", "https://tka.ts.net", "https://evil.ts.net", false},
+		{"a suffix without a dot between", server, "", "https://eviltail1234.ts.net", false},
+		{"our suffix inside another", server, "", "https://tka.tail1234.ts.net.evil.example", false},
+		{"elsewhere", server, "", "https://evil.example", false},
+		{"a private address", server, "", "https://10.0.0.1", false},
+		{"the metadata service", server, "", "https://169.254.169.254", false},
+		{"one that lies in the tailnet's range", server, "", "https://100.100.100.200", false},
+		{"this machine", server, "", "https://127.0.0.1", false},
+		{"this machine, by a name", server, "", "https://localhost", false},
+		{"this machine, told by it", "https://127.0.0.1:8443", "", "https://127.0.0.1:8444", true},
+		{"this machine as IPv4 in IPv6", server, "", "https://[::ffff:127.0.0.1]", false},
+		{"a single label", server, "", "https://tka-us", false},
+		{"http", server, "", "http://tka-us.tail1234.ts.net", false},
+		{"a user", server, "", "https://a:b@tka-us.tail1234.ts.net", false},
+		{"a path", server, "", "https://tka-us.tail1234.ts.net/x", false},
+		{"a number for a name", server, "", "https://0x7f000001", false},
+		{"a short name tells by what the server says of itself", "https://tka", "https://tka.tail1234.ts.net", "https://tka-us.tail1234.ts.net", true},
+		{"and not otherwise", "https://tka", "", "https://tka-us.tail1234.ts.net", false},
+		{"its address, too", "https://100.64.0.7", "https://tka.tail1234.ts.net", "https://tka-us.tail1234.ts.net", true},
+		{"but a full name is not overruled", server, "https://tka.evil.example", "https://x.evil.example", false},
+		{"a control server of one's own", "https://tka.net.example.com", "", "https://tka-us.net.example.com", true},
+		{"with a domain of one label", "https://tka.example", "https://tka.example", "https://evil.example", false},
+	} {
+		list := []gossip.Cluster{cluster("us", func(c *gossip.Cluster) { c.URL = tt.url })}
+		if tt.self != "" {
+			list = append(list, cluster("own", func(c *gossip.Cluster) { c.URL, c.Self = tt.self, true }))
+		}
+		d := directory.New(tt.server, "own", list, address)
+		if _, err := d.Choose("us"); (err == nil) != tt.want {
+			t.Errorf("%s: %s by %s: %v", tt.why, tt.url, tt.server, err)
+		}
+	}
+}
+
+// What one means by a name, or by an id.
+func TestChoose(t *testing.T) {
+	with := func(f func(*gossip.Cluster)) func(*gossip.Cluster) { return f }
+	other := with(func(c *gossip.Cluster) { c.ID, c.Key = "id-other", door.PublicKey{2} })
+	suspect := with(func(c *gossip.Cluster) { c.State, c.URL = gossip.Suspect, "https://second.tail1234.ts.net" })
+	claim := with(func(c *gossip.Cluster) {
+		c.Conflict, c.Verified, c.Key, c.URL = true, false, door.PublicKey{9}, "https://evil.tail1234.ts.net"
+	})
+	for _, tt := range []struct {
+		why  string
+		list []gossip.Cluster
+		name string
+		id   string // of the one that is chosen
+		code int
+		word string
+	}{
+		{"by name", []gossip.Cluster{cluster("a"), cluster("b")}, "b", "id-b", 0, ""},
+		{"by id", []gossip.Cluster{cluster("a"), cluster("b")}, "id-b", "id-b", 0, ""},
+		{"none", []gossip.Cluster{cluster("prod-us")}, "prod-su", "", fault.Refused, "Did you mean prod-us?"},
+		{"an empty list", nil, "a", "", fault.Refused, "is of the cluster own, not of a"},
+		{"two of a name", []gossip.Cluster{cluster("a"), cluster("a", other)}, "a", "", fault.Misused, "--cluster id-other   (a, by https://tka-a.tail1234.ts.net)"},
+		{"two of a name, by id", []gossip.Cluster{cluster("a"), cluster("a", other)}, "id-other", "id-other", 0, ""},
+		{"two of a name stay two when one is suspect", []gossip.Cluster{cluster("a", suspect), cluster("a", other)}, "a", "", fault.Misused, "several clusters"},
+		{"a name that is another's id", []gossip.Cluster{cluster("a"), cluster("id-a", other)}, "id-a", "", fault.Misused, "several clusters"},
+		{"one id with two keys", []gossip.Cluster{cluster("a"), cluster("a", func(c *gossip.Cluster) { c.Key = door.PublicKey{2} })}, "a", "", fault.Misused, "several clusters"},
+		{"alive before suspect", []gossip.Cluster{cluster("a", suspect), cluster("a")}, "a", "id-a", 0, "https://tka-a"},
+		{"who contests a cluster does not hide it", []gossip.Cluster{cluster("a", claim), cluster("a")}, "a", "id-a", 0, "https://tka-a"},
+		{"only a claim", []gossip.Cluster{cluster("a", claim)}, "a", "", fault.Refused, "tka does not sign in to a: somebody else is known as this cluster"},
+		{"a refusal is said before an absence", []gossip.Cluster{cluster("a", func(c *gossip.Cluster) { c.State = gossip.Dead }), cluster("a", claim)}, "a", "", fault.Refused, "somebody else"},
+		{"a word of a shell for an id", []gossip.Cluster{cluster("a", func(c *gossip.Cluster) { c.ID = "$(x)" }), cluster("a", other)}, "a", "", fault.Misused, "--cluster '$(x)'"},
+	} {
+		for range 2 { // in whatever order they come
+			e, err := told(tt.list...).Choose(tt.name)
+			text := fmt.Sprint(err, e.Bases)
+			if f, ok := errors.AsType[*fault.Fault](err); ok {
+				text += strings.Join(f.Advice, "\n")
+			}
+			if fault.CodeOf(err) != tt.code || e.ID != tt.id || !strings.Contains(text, tt.word) {
+				t.Errorf("%s: %q, code %d: %s", tt.why, e.ID, fault.CodeOf(err), text)
+			}
+			slices.Reverse(tt.list)
+		}
+	}
+	d := told(cluster("a", claim), cluster("a"), cluster("b"))
+	for _, e := range d.Entries {
+		if want := e.Name == "a"; d.Contested(e) != want {
+			t.Errorf("%s is contested: %v", e.Name, !want)
+		}
+	}
+}
+
+// The other servers of a cluster follow the one that its record names.
+func TestBases(t *testing.T) {
+	c := cluster("a", func(c *gossip.Cluster) {
+		c.URL += ":8443"
+		for i, state := range []gossip.State{gossip.Alive, gossip.Suspect, gossip.Dead, gossip.Gone, gossip.Unknown} {
+			c.Members = append(c.Members, gossip.ClusterMember{Host: fmt.Sprintf("m%d.tail1234.ts.net", i), State: state})
+		}
+		c.Members = append(c.Members, gossip.ClusterMember{Host: "evil.example", State: gossip.Alive}, gossip.ClusterMember{Host: "tka-a.tail1234.ts.net", State: gossip.Alive},
+			gossip.ClusterMember{Host: "x@m9.tail1234.ts.net", State: gossip.Alive})
+	})
+	want := []string{"https://tka-a.tail1234.ts.net:8443", "https://m0.tail1234.ts.net:8443", "https://m1.tail1234.ts.net:8443"}
+	if got := told(c).Entries[0].Bases; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func TestShown(t *testing.T) {
+	in := func(state gossip.State, labels string) func(*gossip.Cluster) {
+		return func(c *gossip.Cluster) {
+			c.State, c.Labels = state, map[string]string{}
+			for _, pair := range strings.Fields(labels) {
+				k, v, _ := strings.Cut(pair, "=")
+				c.Labels[k] = v
+			}
+		}
+	}
+	d := told(cluster("a", in(gossip.Alive, "env=prod")), cluster("b", in(gossip.Dead, "env=prod")), cluster("c", in(gossip.Gone, "env=test")),
+		cluster("d", in(gossip.Unknown, "env=")), cluster("e", in(gossip.Suspect, "x.example/tier=1 env=Test.1")))
+	for _, tt := range []struct {
+		selector string
+		all      bool
+		want     string
+		hidden   int
+	}{
+		{"", false, "ade", 2}, {"", true, "abcde", 0}, {"env=prod", false, "a", 1}, {"env==prod", true, "ab", 0}, {"env!=prod", true, "cde", 0},
+		{"env", true, "abcde", 0}, {"!x.example/tier", true, "abcd", 0}, {"env=,!none", true, "d", 0}, {"x.example/tier=1,env=Test.1", true, "e", 0},
+		{"env=prod,env=test", true, "", 0}, {"none!=x", true, "abcde", 0}, {"env!=", true, "abce", 0},
+	} {
+		s, err := directory.ParseSelector(tt.selector)
+		if err != nil {
+			t.Errorf("%q: %v", tt.selector, err)
+		}
+		shown, hidden := d.Shown(tt.all, s)
+		got := ""
+		for _, e := range shown {
+			got += e.Name
+		}
+		if got != tt.want || hidden != tt.hidden {
+			t.Errorf("%q, all %v: %q and %d hidden, want %q and %d", tt.selector, tt.all, got, hidden, tt.want, tt.hidden)
+		}
+	}
+	for _, bad := range []string{",", "a=b,", "=x", "!", "!=x", "a b", "env in (a,b)", "a=b=c", "\x1b", "a=\x1b[2J", "A.example/x/y", strings.Repeat("a", 64)} {
+		if s, err := directory.ParseSelector(bad); err == nil {
+			t.Errorf("%q is %+v", bad, s)
+		}
+	}
+}
