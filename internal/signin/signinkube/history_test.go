@@ -220,10 +220,18 @@ func (h *history) laws(tampered map[string]bool) (broken []string) {
 			}
 		}
 		o, ok := m.object.(*v1alpha1.TkaSignin)
-		if !ok || m.gone || tampered[o.Name] {
+		if !ok || tampered[o.Name] {
 			continue
 		}
 		s := signinOf(o)
+		if m.gone || s.BoundRole == "" && (s.Phase == signin.PhaseExpired || s.Phase == signin.PhaseRefused) && s.Generation == s.ObservedGeneration {
+			for uid, x := range now {
+				if x.GetLabels()[v1alpha1.SigninUIDLabel] == s.UID && !forged[uid] {
+					fail(m, "%s is %s, or gone, and there still is %T %s/%s", s.Name, s.Phase, x, x.GetNamespace(), x.GetName())
+				}
+			}
+			continue
+		}
 		if s.Phase != signin.PhaseReady || s.Generation != s.ObservedGeneration || s.Deleting {
 			continue
 		}

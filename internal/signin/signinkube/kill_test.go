@@ -25,11 +25,14 @@ import (
 
 // A killer is a transport that lets a number of writes succeed and then ends the
 // process: the answer to the last one is not heard, and nothing is sent any more.
+// The API server's log then says "http: Handler timeout" of each request whose
+// client went away: nothing has hung. How long the slowest took is kept here.
 type killer struct {
 	mu     sync.Mutex
 	armed  bool
 	left   int
 	wrote  []string
+	slow   stopwatch
 	killed chan struct{}
 	kill   func()
 }
@@ -53,6 +56,7 @@ func (k *killer) dead() bool {
 
 func (k *killer) wrap(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
+	config.Wrap(k.slow.wrap)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(req *http.Request) (*http.Response, error) {
 			if k.dead() {
@@ -96,6 +100,33 @@ func (k *killer) last() string {
 		return "nothing"
 	}
 	return k.wrote[len(k.wrote)-1]
+}
+
+// A stopwatch keeps which request took longest to be answered, as a word for whoever
+// wonders whether the API server hung.
+type stopwatch struct {
+	mu   sync.Mutex
+	took time.Duration
+	what string
+}
+
+func (s *stopwatch) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(req *http.Request) (*http.Response, error) {
+		began := time.Now()
+		resp, err := next.RoundTrip(req)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if took := time.Since(began); took > s.took {
+			s.took, s.what = took, req.Method+" "+req.URL.Path
+		}
+		return resp, err
+	})
+}
+
+func (s *stopwatch) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return fmt.Sprintf("%v for %s", s.took.Round(time.Millisecond), s.what)
 }
 
 type roundTripper func(*http.Request) (*http.Response, error)
@@ -338,7 +369,7 @@ func TestKilledAfterEveryWrite(t *testing.T) {
 					}
 					die()
 					if killed {
-						t.Logf("killed after write %d, %s", n, k.last())
+						t.Logf("killed after write %d, %s; the slowest answer took %v", n, k.last(), &k.slow)
 					}
 
 					// Again, unharmed.
