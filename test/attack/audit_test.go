@@ -193,7 +193,7 @@ func TestAU03_OneEntryAVisit(t *testing.T) {
 			wg.Go(func() {
 				few <- struct{}{}
 				defer func() { <-few }()
-				err := v.connect(t.Context(), s)
+				err := v.connect(t.Context(), s, host)
 				if err == nil {
 					first := &visitor{conn: v.conn, raw: "GET /first HTTP/1.1\r\nHost: " + host + "\r\n\r\n"}
 					err = first.visit()
@@ -279,7 +279,7 @@ func TestAU03_OneEntryAVisit(t *testing.T) {
 		var gone []net.Conn
 		for range n {
 			v := &visitor{p: p}
-			if err := v.connect(t.Context(), s); err != nil {
+			if err := v.connect(t.Context(), s, host); err != nil {
 				t.Fatal(err)
 			}
 			defer v.conn.Close()
@@ -329,10 +329,10 @@ func TestAU03_OneEntryAVisit(t *testing.T) {
 	})
 }
 
-func (v *visitor) connect(ctx context.Context, s *system) error {
+// connect connects to a server, called by its full name.
+func (v *visitor) connect(ctx context.Context, s *system, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, long)
 	defer cancel()
-	name := "tka." + s.Net.Suffix()
 	raw, err := v.p.Node.Dial(ctx, "tcp", name+":443")
 	if err != nil {
 		return err
