@@ -13,6 +13,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/cli/directory"
 	"github.com/tailplane/tailplane/internal/cli/fault"
+	"github.com/tailplane/tailplane/internal/cli/memory"
 	"github.com/tailplane/tailplane/internal/cli/screen"
 	"github.com/tailplane/tailplane/internal/gossip"
 	"github.com/tailplane/tailplane/internal/signin"
@@ -89,11 +90,15 @@ func (t *tka) doClusters(ctx context.Context, cf clusterFlags) error {
 		now = at
 	}
 	shown, hidden := d.Shown(cf.all, pick)
-	list := clusterList{kind("ClusterList"), d.Server, d.Isolated, hidden, make([]clusterEntry, 0, len(shown))}
-	signIns, err := t.signIns(ctx, shown)
+	k, err := t.known()
 	if err != nil {
 		return err
 	}
+	for i := range shown {
+		otherKey(k, &shown[i])
+	}
+	list := clusterList{kind("ClusterList"), d.Server, d.Isolated, hidden, make([]clusterEntry, 0, len(shown))}
+	signIns := t.signIns(ctx, k, shown)
 	var names []string
 	for i, e := range shown {
 		it := clusterEntry{meta: kind("Cluster"), Cluster: e.Cluster, SignIn: signIns[i], Usable: e.Doubt == nil}
@@ -192,13 +197,21 @@ func (t *tka) tellDoubts(shown []directory.Entry) {
 // signInTime bounds how long one cluster's server may take to tell of a sign-in.
 const signInTime = 5 * time.Second
 
+// otherKey doubts an entry whose name this machine knows by another key: what it
+// knows is not overruled by a list.
+func otherKey(k memory.Servers, e *directory.Entry) {
+	s, ok := k.Serving(e.Name)
+	if !ok || e.Doubt != nil || s.Key.IsZero() || s.Key == e.Key {
+		return
+	}
+	e.Doubt = &directory.Doubt{Code: fault.Refused, Mark: "other key", Why: "this machine knows the cluster of that name by another key, " + s.Key.String(), Advice: []string{
+		"Ask an administrator which key is the right one; here it is " + e.Key.String() + ".",
+		"If the key is known to have changed: tka config --forget-server " + screen.Word(s.URL)}}
+}
+
 // signIns are the sign-ins of this device to clusters, in their order: each known
 // one's server is asked, and no other.
-func (t *tka) signIns(ctx context.Context, shown []directory.Entry) ([]clusterSignIn, error) {
-	k, err := t.known()
-	if err != nil {
-		return nil, err
-	}
+func (t *tka) signIns(ctx context.Context, k memory.Servers, shown []directory.Entry) []clusterSignIn {
 	all := make([]clusterSignIn, len(shown))
 	var places []place
 	var at []int
@@ -224,7 +237,7 @@ func (t *tka) signIns(ctx context.Context, shown []directory.Entry) ([]clusterSi
 			s.State, s.Role, s.Until = o.value.State, o.value.Role, o.value.Until
 		}
 	}
-	return all, nil
+	return all
 }
 
 func memberColor(s gossip.State) screen.Color {

@@ -134,9 +134,20 @@ func (t *tka) everywhere(ctx context.Context) ([]place, error) {
 		}
 		return places, nil
 	}
+	known := map[string]bool{}
+	add := func(p place) {
+		if !known[p.cluster] {
+			places = append(places, p)
+		}
+		known[p.cluster] = true
+	}
+	for _, p := range places {
+		known[p.cluster] = true
+	}
+	add(place{l.Info.Name, l.Base}) // a server that has just started does not list itself yet
 	for _, e := range d.Entries {
-		if e.Available() && !slices.ContainsFunc(places, func(p place) bool { return p.cluster == e.Name }) {
-			places = append(places, place{e.Name, e.URL})
+		if e.Available() {
+			add(place{e.Name, e.URL})
 		}
 	}
 	t.listed = &d

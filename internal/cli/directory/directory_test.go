@@ -43,7 +43,9 @@ func TestOnlyWhatIsSure(t *testing.T) {
 			for _, conflict := range []bool{true, false} {
 				for _, key := range []door.PublicKey{{1}, {}} {
 					for u, ours := range urls {
-						c := cluster("a", func(c *gossip.Cluster) { c.State, c.Verified, c.Conflict, c.Key, c.URL = state, verified, conflict, key, u })
+						c := cluster("a", func(c *gossip.Cluster) {
+							c.State, c.Verified, c.Conflict, c.Key, c.URL = state, verified, conflict, key, u
+						})
 						d := told(c)
 						want := verified && !conflict && !key.IsZero() && ours && (state == gossip.Alive || state == gossip.Suspect)
 						e, err := d.Choose("a")
@@ -115,12 +117,11 @@ func TestTailnet(t *testing.T) {
 
 // What one means by a name, or by an id.
 func TestChoose(t *testing.T) {
-	with := func(f func(*gossip.Cluster)) func(*gossip.Cluster) { return f }
-	other := with(func(c *gossip.Cluster) { c.ID, c.Key = "id-other", door.PublicKey{2} })
-	suspect := with(func(c *gossip.Cluster) { c.State, c.URL = gossip.Suspect, "https://second.tail1234.ts.net" })
-	claim := with(func(c *gossip.Cluster) {
+	other := func(c *gossip.Cluster) { c.ID, c.Key = "id-other", door.PublicKey{2} }
+	suspect := func(c *gossip.Cluster) { c.State, c.URL = gossip.Suspect, "https://second.tail1234.ts.net" }
+	claim := func(c *gossip.Cluster) {
 		c.Conflict, c.Verified, c.Key, c.URL = true, false, door.PublicKey{9}, "https://evil.tail1234.ts.net"
-	})
+	}
 	for _, tt := range []struct {
 		why  string
 		list []gossip.Cluster

@@ -1,0 +1,176 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/gossip"
+)
+
+// lister is a desk of prod-eu that answers for its list of clusters with text,
+// and proves it.
+func lister(t *testing.T, answer func(w http.ResponseWriter, r *http.Request) []byte) (*desk, *httptest.Server) {
+	t.Helper()
+	d, real := newDesk(t, "prod-eu")
+	real.Close()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/memberlist") {
+			d.ServeHTTP(w, r)
+			return
+		}
+		text := answer(w, r)
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set(door.ProofHeader, d.key.Prove(r.Header.Get(door.NonceHeader), r.Host, text))
+		w.Write(text)
+	}))
+	t.Cleanup(srv.Close)
+	return d, srv
+}
+
+// allow makes the settings of m accept servers by http.
+func allow(t *testing.T, m *machine, urls ...string) {
+	t.Helper()
+	text := m.read(t, "config/tka/config.yaml")
+	for i, u := range urls {
+		text += fmt.Sprintf("- {name: other%d, url: %q, insecureHTTP: true}\n", strings.Count(text, "\n")+i, u)
+	}
+	m.write(t, "config/tka/config.yaml", text)
+}
+
+const unprintable = "\x1b\x07\r\u202e\u009b\u200b"
+
+// GO-08, CL-04: what a list says is data, whatever it says; every form shows it,
+// does nothing to the terminal, and parses back to what it was.
+func TestGO08_a_list_is_data(t *testing.T) {
+	evil := "\x1b[31mprod\x1b]0;x\x07\r\u202e\u009b2J\u200b$(touch x)\n'"
+	list, err := json.Marshal([]map[string]any{{"apiEndpoint": evil, "apiPort": 6443, "labels": map[string]string{evil: evil, "env": "prod"}, "name": evil, "id": evil, "url": evil,
+		"state": evil, "verified": true, "caHash": evil, "software": evil, "members": []any{map[string]any{"node": evil, "host": evil, "state": evil}}},
+		{"name": "b", "id": evil, "url": "https://" + evil, "state": "alive", "verified": true, "key": keyFor("b").Public(), "lastSeen": "9999-12-31T23:59:59Z"},
+		{"name": "c", "state": "alive", "lastSeen": "0001-01-01T00:00:00Z", "labels": nil, "members": nil}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, srv := lister(t, func(w http.ResponseWriter, _ *http.Request) []byte {
+		w.Header().Set(gossip.HiddenHeader, "$(touch x)") // not proved, and not used
+		return list
+	})
+	m := newMachine(t, srv.URL)
+	for _, form := range []string{"table", "wide", "json", "yaml", "name"} {
+		for _, more := range [][]string{nil, {"--all"}, {"-l", "env=prod"}} {
+			r := m.run(append([]string{"clusters", "-o", form}, more...)...)
+			if r.code != 0 || r.out == "" || strings.ContainsAny(r.out+r.err, unprintable) {
+				t.Errorf("%s %v: code %d\n%q\n%q", form, more, r.code, r.out, r.err)
+			}
+		}
+	}
+	var got struct {
+		Items []struct {
+			Name   string
+			Labels map[string]string
+			Usable bool
+			Doubt  string
+		}
+	}
+	r := m.run("clusters", "-o", "json")
+	if err := json.Unmarshal([]byte(r.out), &got); err != nil || len(got.Items) != 3 {
+		t.Fatalf("%v: %s", err, r.out)
+	}
+	for _, it := range got.Items {
+		if it.Usable || it.Doubt == "" || it.Labels == nil {
+			t.Errorf("%+v", it)
+		}
+	}
+	if i := got.Items[0]; i.Name != evil || i.Labels[evil] != evil {
+		t.Errorf("%+v", i)
+	}
+	for _, cmd := range [][]string{{"login", "--cluster", evil}, {"login", "--cluster", "b"}, {"login", "--all"}, {"doctor"}, {"__complete", "login", "--cluster", ""}} {
+		if r := m.run(cmd...); strings.ContainsAny(r.out+r.err, unprintable) || strings.Contains(r.out, "touch x)\n") {
+			t.Errorf("%q: code %d\n%q\n%q", cmd, r.code, r.out, r.err)
+		}
+	}
+}
+
+// GO-05: a list that is none, or too much.
+func TestGO05_lists_that_are_none(t *testing.T) {
+	entry := func(i int) string { return fmt.Sprintf(`{"name":"c%d","state":"dead"}`, i) }
+	many := func(n int, one func(int) string) string {
+		var all []string
+		for i := range n {
+			all = append(all, one(i))
+		}
+		return "[" + strings.Join(all, ",") + "]"
+	}
+	for _, tt := range []struct {
+		text string
+		code int
+		word string
+	}{
+		{`{}`, 1, "the answer is not what was asked for"},
+		{`"x"`, 1, "the answer is not what was asked for"},
+		{`[1]`, 1, "the answer is not what was asked for"},
+		{`[{"name":1}]`, 1, "the answer is not what was asked for"},
+		{`[{"apiPort":-1}]`, 1, "the answer is not what was asked for"},
+		{`[{"apiPort":65536}]`, 1, "the answer is not what was asked for"},
+		{`[{"labels":["a"]}]`, 1, "the answer is not what was asked for"},
+		{`[{"verified":"yes"}]`, 1, "the answer is not what was asked for"},
+		{`[{"lastSeen":"yesterday"}]`, 1, "the answer is not what was asked for"},
+		{`[{"key":"ed25519:short"}]`, 1, "the answer is not what was asked for"},
+		{`[{"key":{}}]`, 1, "the answer is not what was asked for"},
+		{`[]]`, 1, "the answer is not what was asked for"},
+		{``, 1, "the answer is not what was asked for"},
+		{`<html>`, 1, "the answer is not what was asked for"},
+		{strings.Repeat("[", 100_000), 1, "the answer is not what was asked for"},
+		{`[]`, 0, "No cluster is as asked for"},
+		{`[null]`, 0, ""},
+		{many(10_000, entry), 0, "Not shown: 10000 clusters, dead or left."},
+		{many(10_000, func(i int) string {
+			return fmt.Sprintf(`{"name":"c%d","state":"alive","labels":{"a":%q}}`, i, strings.Repeat("x", 100))
+		}), 1, "larger than"},
+	} {
+		_, srv := lister(t, func(http.ResponseWriter, *http.Request) []byte { return []byte(tt.text) })
+		m := newMachine(t, srv.URL)
+		for _, cmd := range [][]string{{"clusters"}, {"login", "--cluster", "c5000"}} {
+			r := m.run(cmd...)
+			code := tt.code
+			if cmd[0] == "login" && code == 0 {
+				code = 3 // there is none of the name, or it is unverified
+			}
+			if r.code != code || cmd[0] == "clusters" && !strings.Contains(r.err, tt.word) || len(r.err) > 64<<10 {
+				t.Errorf("%.60s: %v: code %d, want %d\n%.500s\n%.2000s", tt.text, cmd, r.code, code, r.out, r.err)
+			}
+		}
+	}
+	// all of 10,000 are shown, and said to be in doubt in a few lines
+	_, srv := lister(t, func(http.ResponseWriter, *http.Request) []byte { return []byte(many(10_000, entry)) })
+	m := newMachine(t, srv.URL)
+	if r := m.run("clusters", "--all"); r.code != 0 || strings.Count(r.out, "\n") != 10_001 || strings.Count(r.err, "\n") > 50 {
+		t.Errorf("code %d, %d lines\n%.2000s", r.code, strings.Count(r.out, "\n"), r.err)
+	}
+	if r := m.run("login", "--all"); r.code != 0 || strings.Count(r.out, "\n") != 2 { // the dead are not tried: its own is left
+		t.Errorf("code %d\n%.2000s%.2000s", r.code, r.out, r.err)
+	}
+}
+
+// A list without proof is nobody's.
+func TestGO03_a_list_is_proved(t *testing.T) {
+	d, real := newDesk(t, "prod-eu")
+	d.knows(real.URL)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/memberlist") {
+			r.Header.Del(door.NonceHeader)
+		}
+		d.ServeHTTP(w, r)
+	}))
+	defer srv.Close()
+	m := newMachine(t, srv.URL)
+	for _, cmd := range [][]string{{"clusters"}, {"login", "--cluster", "prod-us"}, {"login", "--all"}} {
+		if r := m.run(cmd...); r.code != 3 || r.out != "" || !strings.Contains(r.err, "is not the one that this machine knows") {
+			t.Errorf("%v: code %d\n%s%s", cmd, r.code, r.out, r.err)
+		}
+	}
+}
