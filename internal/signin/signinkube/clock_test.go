@@ -4,7 +4,6 @@ package signinkube
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"testing"
 	"time"
@@ -105,7 +104,7 @@ func (w *world) leapTo(at time.Time) {
 	w.t.Helper()
 	d := at.Sub(w.now())
 	if d < 0 {
-		w.t.Fatal(fmt.Sprintf("the time %v has passed %v ago: the machine is too slow for this test", at, -d))
+		w.t.Fatalf("the time %v has passed %v ago: the machine is too slow for this test", at, -d)
 	}
 	w.ahead.Add(int64(d))
 	w.again(w.operator) // its timers run on the machine's clock

@@ -224,7 +224,7 @@ func (h *history) laws(tampered map[string]bool) (broken []string) {
 			continue
 		}
 		s := signinOf(o)
-		if m.gone || s.BoundRole == "" && (s.Phase == signin.PhaseExpired || s.Phase == signin.PhaseRefused) && s.Generation == s.ObservedGeneration {
+		if m.gone || s.BoundRole == "" && s.Phase == signin.PhaseExpired {
 			for uid, x := range now {
 				if x.GetLabels()[v1alpha1.SigninUIDLabel] == s.UID && !forged[uid] {
 					fail(m, "%s is %s, or gone, and there still is %T %s/%s", s.Name, s.Phase, x, x.GetNamespace(), x.GetName())
