@@ -86,15 +86,32 @@ func newScribe(b *testing.B, r *rig.Rig) scribe {
 	return scribe{as("tailplane-access"), as("tailplane-operator")}
 }
 
-// write makes the seven writes of one sign-in as they come in the product. What
-// it leaves is a sign-in that the operator finds in order.
+// write makes the seven writes of one sign-in as they come in the product.
 func (s scribe) write(ctx context.Context, person string) error {
+	o, sa := new(v1alpha1.TkaSignin), new(corev1.ServiceAccount)
+	if err := s.bind(ctx, person, o, sa); err != nil {
+		return err
+	}
+	event := &eventsv1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name + ".bare"}, EventTime: metav1.NowMicro(), ReportingController: "tailplane-operator",
+		ReportingInstance: "bare", Action: "Provision", Reason: "Provisioned", Type: "Normal", Note: bound,
+		Regarding: corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "TkaSignin", Namespace: o.Namespace, Name: o.Name, UID: o.UID}}
+	if err := s.operator.Create(ctx, event); err != nil {
+		return err
+	}
+	return s.access.SubResource("token").Create(ctx, sa, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(8 * 60 * 60))}})
+}
+
+const bound = "The role view is bound in the whole cluster."
+
+// bind makes those five of them that make a sign-in of the kind that the operator
+// finds in order, and fills in the objects.
+func (s scribe) bind(ctx context.Context, person string, o *v1alpha1.TkaSignin, sa *corev1.ServiceAccount) error {
 	id := sha256.Sum256([]byte(person))
 	owner := signin.Owner{Login: person + "@" + crowdTailnet, UserID: person, DisplayName: person, DeviceID: "n" + hex.EncodeToString(id[:8]) + "CNTRL",
 		DeviceName: person + "-laptop." + crowdTailnet, Tailnet: crowdTailnet}
 	const ns = rig.SigninNamespace
 	now := metav1.Now().Rfc3339Copy()
-	o := &v1alpha1.TkaSignin{
+	*o = v1alpha1.TkaSignin{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: owner.Name(), Labels: map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy}, Finalizers: []string{v1alpha1.SigninFinalizer}},
 		Spec: v1alpha1.TkaSigninSpec{User: v1alpha1.SigninUser{Login: owner.Login, ID: owner.UserID, DisplayName: owner.DisplayName},
 			Device: v1alpha1.SigninDevice{ID: owner.DeviceID, Name: owner.DeviceName, Tailnet: owner.Tailnet},
@@ -105,7 +122,7 @@ func (s scribe) write(ctx context.Context, person string) error {
 	}
 	ours := metav1.ObjectMeta{Labels: map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy, v1alpha1.SigninNamespaceLabel: ns, v1alpha1.SigninUIDLabel: string(o.UID)},
 		Annotations: map[string]string{v1alpha1.LoginAnnotation: owner.Login}}
-	sa := &corev1.ServiceAccount{ObjectMeta: ours, AutomountServiceAccountToken: new(false)}
+	*sa = corev1.ServiceAccount{ObjectMeta: ours, AutomountServiceAccountToken: new(false)}
 	sa.Namespace, sa.Name = ns, o.Name
 	sa.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(o, v1alpha1.GroupVersion.WithKind("TkaSignin"))}
 	crb := bindingOf(o.Name, ns)
@@ -119,30 +136,24 @@ func (s scribe) write(ctx context.Context, person string) error {
 	if err := s.operator.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 		return err
 	}
-	until, message := metav1.NewTime(now.Add(8*time.Hour)), "The role view is bound in the whole cluster."
+	until := metav1.NewTime(now.Add(8 * time.Hour))
 	o.Status = v1alpha1.TkaSigninStatus{ObservedGeneration: o.Generation, Phase: "Ready", ValidUntil: &until, Role: "view", ServiceAccount: &v1alpha1.SigninAccount{Name: o.Name, UID: sa.UID}}
 	for kind, is := range map[string]metav1.ConditionStatus{v1alpha1.ConditionReady: metav1.ConditionTrue, v1alpha1.ConditionProvisioned: metav1.ConditionTrue, v1alpha1.ConditionExpired: metav1.ConditionFalse} {
-		o.Status.Conditions = append(o.Status.Conditions, metav1.Condition{Type: kind, Status: is, Reason: signin.ReasonProvisioned, Message: message,
+		o.Status.Conditions = append(o.Status.Conditions, metav1.Condition{Type: kind, Status: is, Reason: signin.ReasonProvisioned, Message: bound,
 			ObservedGeneration: o.Generation, LastTransitionTime: now})
 	}
-	if err := s.operator.Status().Update(ctx, o); err != nil {
-		return err
-	}
-	event := &eventsv1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: o.Name + ".bare"}, EventTime: metav1.NowMicro(), ReportingController: "tailplane-operator",
-		ReportingInstance: "bare", Action: "Provision", Reason: "Provisioned", Type: "Normal", Note: message,
-		Regarding: corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "TkaSignin", Namespace: ns, Name: o.Name, UID: o.UID}}
-	if err := s.operator.Create(ctx, event); err != nil {
-		return err
-	}
-	return s.access.SubResource("token").Create(ctx, sa, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(8 * 60 * 60))}})
+	return s.operator.Status().Update(ctx, o)
 }
 
-// bare returns how many sign-ins a second the scribe writes.
-func (s scribe) bare(b *testing.B, ctx context.Context, prefix string, n int) float64 {
+// bare returns how many sign-ins a second the scribe writes, and what each costs
+// the API server.
+func (s scribe) bare(b *testing.B, ctx context.Context, r *rig.Rig, prefix string, n int) (rate float64, each time.Duration) {
 	b.Helper()
+	before := processorTime(b, r.Cluster.PID())
+	defer func() { each = (processorTime(b, r.Cluster.PID()) - before) / time.Duration(n) }()
 	began := time.Now()
 	if err := inParallel(n, atOnce, func(i int) error { return s.write(ctx, fmt.Sprint(prefix, i)) }); err != nil {
 		b.Fatal(err)
 	}
-	return float64(n) / time.Since(began).Seconds()
+	return float64(n) / time.Since(began).Seconds(), 0
 }

@@ -4,10 +4,14 @@
 package load
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -93,6 +97,66 @@ func BenchmarkSigninCLI(b *testing.B) {
 	b.Logf("tka login: p50 %v, p99 %v", at(.50), at(.99))
 	_, at = spread(credentials)
 	b.Logf("tka credential, nothing cached: p50 %v, p99 %v", at(.50), at(.99))
+}
+
+// BenchmarkSigninPlugin measures the exec credential plugin as kubectl runs it:
+// warm, out of its cache, and cold, by a fresh token from the server; and beside
+// them, at the same time on the same machine, how long kubectl takes to start. A
+// process that asks a second time is one whose token was refused, so each is asked
+// by a shell of its own; what that costs is measured, too, and not taken off.
+//
+// The budget: <= 20 ms when warm.
+func BenchmarkSigninPlugin(b *testing.B) {
+	r := start(b)
+	p, err := r.Person(b.Context(), "erin", "erin@example.com")
+	if err != nil {
+		b.Fatal(err)
+	}
+	cache := filepath.Join(p.Home, ".run", "tka")
+	if err := os.MkdirAll(cache, 0o700); err != nil { // the folder of a person's session, as systemd makes it
+		b.Fatal(err)
+	}
+	if res, err := p.Run(b.Context(), "tka", "login"); err != nil || res.Exit != 0 {
+		b.Fatalf("exit %d, %v: %s", res.Exit, err, res.Stderr)
+	}
+	run := func(command string) time.Duration {
+		cmd := exec.CommandContext(b.Context(), "/bin/sh", "-c", command+"; exit $?")
+		cmd.Env, cmd.Dir = p.Env(), p.Home
+		var out, errs bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &errs
+		began := time.Now()
+		if err := cmd.Run(); err != nil {
+			b.Fatalf("%s: %v: %s", command, err, errs.String())
+		}
+		took := time.Since(began)
+		if strings.HasPrefix(command, "tka ") && !strings.Contains(out.String(), `"token"`) {
+			b.Fatalf("%s: no credential", command)
+		}
+		return took
+	}
+	const plugin = "tka credential --cluster east"
+	var warm, cold, kubectl, shell []time.Duration
+	for b.Loop() {
+		if err := os.RemoveAll(cache); err != nil {
+			b.Fatal(err)
+		}
+		cold = append(cold, run(plugin))
+		if _, err := os.Stat(cache); err != nil {
+			b.Fatal("the cache is not where this looks for it: ", err)
+		}
+		warm = append(warm, run(plugin))
+		kubectl = append(kubectl, run("kubectl version --client"))
+		shell = append(shell, run(":"))
+	}
+	for _, row := range []struct {
+		what string
+		took []time.Duration
+	}{{"the plugin, warm", warm}, {"the plugin, cold", cold}, {"kubectl version --client", kubectl}, {"the shell that starts each of them", shell}} {
+		_, at := spread(row.took)
+		b.Logf("%s: %d times; p50 %v, p99 %v", row.what, len(row.took), at(.50), at(.99))
+	}
+	_, at := spread(warm)
+	budget("signin-plugin-warm-p50", at(.50), 20*time.Millisecond)
 }
 
 // BenchmarkSigninExtend measures a login again, while the sign-in lives.

@@ -72,12 +72,14 @@ func (r *reconciler) sweepName(ctx context.Context, name string) error {
 	return r.removeOrphans(ctx, made, r.only(name))
 }
 
-// made lists all that carries our labels, from the cache.
+// made lists all that carries our labels, from the cache: to be read only.
 func (r *reconciler) made(ctx context.Context) (made []client.Object, err error) {
 	var accounts corev1.ServiceAccountList
 	var everywhere rbacv1.ClusterRoleBindingList
 	var somewhere rbacv1.RoleBindingList
-	if err := errors.Join(r.List(ctx, &accounts, client.InNamespace(r.Namespace)), r.List(ctx, &everywhere), r.List(ctx, &somewhere)); err != nil {
+	if err := errors.Join(
+		r.List(ctx, &accounts, client.InNamespace(r.Namespace), client.UnsafeDisableDeepCopy),
+		r.List(ctx, &everywhere, client.UnsafeDisableDeepCopy), r.List(ctx, &somewhere, client.UnsafeDisableDeepCopy)); err != nil {
 		return nil, err
 	}
 	for i := range accounts.Items {
