@@ -33,7 +33,7 @@ var index = map[string][]string{
 
 	"CL-01": nil, "CL-02": nil, "CL-03": nil, "CL-04": nil, "CL-05": nil, "CL-06": nil, "CL-07": nil, "CL-08": nil,
 
-	"AU-02": nil, "AU-03": nil, "AU-04": nil, "AU-05": nil, "AU-06": nil,
+	"AU-01": nil, "AU-02": nil, "AU-03": nil, "AU-04": nil, "AU-05": nil, "AU-06": nil,
 
 	"DS-01": nil, "DS-02": nil, "DS-03": nil, "DS-04": nil,
 	"DS-05": {"signature, SBOM and provenance: there are no releases yet"},
