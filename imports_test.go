@@ -76,8 +76,8 @@ var plan = map[string]string{
 	"test/rig": "internal/buildcache internal/door internal/kube/kubetest internal/tailnet/tailnettest",
 
 	"cmd/tka": "internal/cli",
-	"cmd/tailplaned": "internal/access internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/gossipkube internal/health internal/kube internal/settings internal/signin " +
-		"internal/signin/signinkube internal/tailnet",
+	"cmd/tailplaned": "internal/access internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/gossipkube internal/health internal/kube internal/problem internal/settings " +
+		"internal/signin internal/signin/signinkube internal/tailnet",
 }
 
 // benches are the rooms that only tests and the testbed may import.

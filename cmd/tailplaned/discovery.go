@@ -22,6 +22,7 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/gossip"
 	"github.com/tailplane/tailplane/internal/gossip/gossipkube"
+	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/tailnet"
@@ -187,6 +188,9 @@ func (d *discovery) run(ctx context.Context) error {
 // whoIs says which member is at an address.
 func (d *discovery) whoIs(ctx context.Context, at netip.AddrPort) (string, error) {
 	c, err := d.node.WhoIs(ctx, at)
+	if p := problem.From(err); err != nil && p.Cause() != nil {
+		return "", fmt.Errorf("%w (%w)", err, p.Cause()) // for our own log
+	}
 	if err != nil {
 		return "", err
 	}

@@ -70,6 +70,7 @@ func (c *Carrier) dial(ctx context.Context, _, target string) (net.Conn, error) 
 		return nil, fmt.Errorf("dial %s: it is not in the tailnet", id)
 	}
 	var errs []error
+	ctx = untraced{ctx}
 	for _, addr := range p.Addrs {
 		at := netip.AddrPortFrom(addr, c.transport.Port)
 		conn, err := c.transport.Dial(ctx, at)
@@ -86,6 +87,13 @@ func (c *Carrier) dial(ctx context.Context, _, target string) (net.Conn, error) 
 	}
 	return nil, fmt.Errorf("dial %s: %w", id, errors.Join(errs...))
 }
+
+// untraced hides what the context of a request carries from what is done for it,
+// such as asking the tailnet over HTTP: those connections are not ours to judge.
+type untraced struct{ context.Context }
+
+// Value implements [context.Context].
+func (untraced) Value(any) any { return nil }
 
 // Exchange sends a message to p and returns the answer.
 func (c *Carrier) Exchange(ctx context.Context, p Peer, body []byte) ([]byte, error) {
