@@ -1,10 +1,44 @@
 #!/usr/bin/env bash
-# Fuzzes each parser of what a stranger sends for FUZZTIME (a minute each). `make fuzz` calls it.
-set -euo pipefail
+# Fuzzes each parser of what a stranger sends for FUZZTIME (a minute each), and sums up in one line. A target that fails, and
+# what it failed on, is named; the input is then a file under testdata/fuzz, and a test from there on. With FUZZJSON a file gets
+# what happened in the form of `go test -json`. `make fuzz` calls it, and testbed/test.sh with a few seconds each.
+set -uo pipefail
 cd "$(dirname "$0")/.."
-grep -rl --include='*_test.go' '^func Fuzz' internal | xargs -n1 dirname | sort -u | while read -r dir; do
-  grep -ho '^func Fuzz[A-Za-z0-9]*' "$dir"/*_test.go | cut -c6- | while read -r name; do
-    echo "== $dir $name"
-    go test "./$dir" -run '^$' -fuzz "^$name\$" -fuzztime "${FUZZTIME:-1m}"
+out=$(mktemp -d "${TMPDIR:-/tmp}/tailplane-fuzz-XXXXXX")
+trap 'rm -rf "$out"' EXIT
+export CGO_ENABLED=0 # the race detector would make each try slower, and looks for something else
+began=$SECONDS targets=0 execs=0 failed=""
+
+# event ACTION PACKAGE TEST
+event() { [ -z "${FUZZJSON:-}" ] || printf '{"Action":"%s","Package":"github.com/tailplane/tailplane/%s","Test":"%s"}\n' "$1" "$2" "$3" >>"$FUZZJSON"; }
+
+for dir in $(grep -rl --include='*_test.go' '^func Fuzz' internal test 2>/dev/null | xargs -n1 dirname | sort -u); do
+  # Once for all targets of a package: with instrumentation it is compiled anew.
+  if ! go test -c -fuzz=. -o "$out/fuzz.test" "./$dir" >"$out/log" 2>&1; then
+    cat "$out/log"
+    failed="$failed $dir"
+    event fail "$dir" "Fuzz"
+    continue
+  fi
+  for name in $(grep -ho '^func Fuzz[A-Za-z0-9_]*' "$dir"/*_test.go | cut -c6- | sort); do
+    targets=$((targets + 1))
+    if (cd "$dir" && timeout --kill-after=10 "${FUZZLIMIT:-10m}" "$out/fuzz.test" -test.run "^$name\$" -test.fuzz "^$name\$" \
+      -test.fuzztime "${FUZZTIME:-1m}" -test.fuzzcachedir "$out/cache/$dir") >"$out/log" 2>&1; then
+      n=$(grep -o 'execs: [0-9]*' "$out/log" | tail -n 1 | cut -d' ' -f2)
+      execs=$((execs + ${n:-0}))
+      echo "$dir $name: ${n:-0} tries"
+      event pass "$dir" "$name"
+    else
+      echo "== $dir $name"
+      tail -n 60 "$out/log"
+      failed="$failed $name"
+      event fail "$dir" "$name"
+    fi
   done
 done
+if [ "$targets" -eq 0 ]; then
+  echo "fuzz: there are no targets"
+  exit 1
+fi
+echo "fuzz: $targets targets for ${FUZZTIME:-1m} each, $execs tries in $((SECONDS - began))s, failed:${failed:- none}"
+[ -z "$failed" ]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every test of every module once, the product's under the race detector, then the demo, and sums up:
+# Runs every test of every module once, the product's under the race detector, fuzzes for a moment, then the demo, and sums up:
 # what passed, what failed, and each test that was skipped, with its reason. `make test` calls it.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -19,6 +19,10 @@ suite() {
 suite product . -race -timeout 30m -p 2 -parallel 6 ./...
 CGO_ENABLED=0 suite devcluster testbed/devcluster -timeout 10m ./parts
 CGO_ENABLED=0 suite testbed testbed -timeout 20m -p 2 ./...
+
+# Without the race detector, and with what was compiled for fuzzing before: seconds for each target, and as many again for new ones.
+echo "== fuzz"
+FUZZTIME=5s FUZZLIMIT=2m FUZZJSON="$out/fuzz.json" testbed/fuzz.sh || failed=1
 
 echo "== demo"
 if DEMO_EXIT=1 make -s demo >"$out/demo.log" 2>&1; then
