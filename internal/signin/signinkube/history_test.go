@@ -224,10 +224,10 @@ func (h *history) laws(tampered map[string]bool) (broken []string) {
 			continue
 		}
 		s := signinOf(o)
-		if m.gone || s.BoundRole == "" && s.Phase == signin.PhaseExpired {
+		if m.gone {
 			for uid, x := range now {
 				if x.GetLabels()[v1alpha1.SigninUIDLabel] == s.UID && !forged[uid] {
-					fail(m, "%s is %s, or gone, and there still is %T %s/%s", s.Name, s.Phase, x, x.GetNamespace(), x.GetName())
+					fail(m, "%s is gone, and there still is %T %s/%s", s.Name, x, x.GetNamespace(), x.GetName())
 				}
 			}
 			continue
