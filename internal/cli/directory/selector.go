@@ -16,10 +16,22 @@ type term struct {
 	not        bool
 }
 
+// What labels are made of; how long they may be is asked apart, as counting
+// makes an expression large, and tka is to start at once.
 var (
-	labelKey   = regexp.MustCompile(`^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
-	labelValue = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$`)
+	labelPrefix = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
+	labelWord   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
 )
+
+func isWord(s string) bool { return len(s) <= 63 && labelWord.MatchString(s) }
+
+func isKey(s string) bool {
+	prefix, name, ok := strings.Cut(s, "/")
+	if !ok {
+		return isWord(s)
+	}
+	return len(prefix) <= 253 && labelPrefix.MatchString(prefix) && isWord(name)
+}
 
 // ParseSelector reads terms of the forms key=value, key==value, key!=value, key
 // and !key, with commas between. No text is the zero Selector.
@@ -39,7 +51,7 @@ func ParseSelector(text string) (Selector, error) {
 		} else {
 			t.any = true
 		}
-		if !labelKey.MatchString(t.key) || !labelValue.MatchString(t.value) {
+		if !isKey(t.key) || t.value != "" && !isWord(t.value) {
 			return nil, fmt.Errorf("%.80q is not of the form key=value, key!=value, key or !key", part)
 		}
 		s = append(s, t)
