@@ -83,7 +83,7 @@ func TestBudgets(t *testing.T) {
 		case !*long && f.n > 100:
 			continue
 		case !*long:
-			seeds = max(1, 40/f.n)
+			seeds = max(1, 20/f.n)
 		case f.n > 100:
 			seeds = 1
 		}
@@ -100,8 +100,8 @@ func TestBudgets(t *testing.T) {
 					t.Fatalf("seed %d: not all know all after a minute", s.seed)
 				}
 				s.settle(time.Minute)
-				s.run(time.Duration(f.n/10) * time.Second) // until all were met themselves
-				kB, messages := s.idle(3 * time.Second)
+				s.run(time.Duration(min(f.n/10, 30)) * time.Second) // until all were met themselves
+				kB, messages := s.idle(2 * time.Second)
 				for _, n := range s.nodes {
 					if d := n.stats.Messages[kindDelta]; d != 0 && f.n <= 100 {
 						t.Errorf("seed %d: node %d sent %d messages with records though nothing had changed", s.seed, n.index, d)
@@ -151,9 +151,9 @@ func (s *sim) death(x *simNode) (time.Duration, bool) {
 // TestNoZombie: who is dead is never alive again without a heartbeat of its own
 // (DSC-03, GO-10).
 func TestNoZombie(t *testing.T) {
-	seeds, sizes := uint64(2), []int{10, 20}
+	seeds, sizes := uint64(1), []int{10}
 	if *long {
-		seeds, sizes = 10, []int{10, 20, 40}
+		seeds, sizes = 100, []int{10, 20, 40, 100}
 	}
 	for _, n := range sizes {
 		for seed := range seeds {
@@ -202,7 +202,7 @@ func TestNoFlap(t *testing.T) {
 
 // TestSoak: an hour at 30 % loss (DSC-04).
 func TestSoak(t *testing.T) {
-	d := 5 * time.Minute
+	d := 2 * time.Minute
 	if *long {
 		d = time.Hour
 	}
@@ -223,8 +223,8 @@ func TestSampledDigests(t *testing.T) {
 	if !ok {
 		t.Fatal("200 nodes do not know each other after 20 s")
 	}
-	s.run(2 * time.Second)
-	kB, messages := s.idle(2 * time.Second)
+	s.run(time.Second)
+	kB, messages := s.idle(time.Second)
 	t.Logf("200 members: all know all after %v; %.1f kB/s, %.1f messages/s", took, kB, messages)
 	if kB > 120 || messages > 50 {
 		t.Error("that is more than the budget of 120 kB/s and 50 messages/s")
