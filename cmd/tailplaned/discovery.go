@@ -170,19 +170,48 @@ func (d *discovery) run(ctx context.Context) error {
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	var wg sync.WaitGroup
-	var doorErr, runErr error
+	var doorErr, runErr, publishErr error
 	wg.Go(func() { d.follow(running) })
 	wg.Go(func() { defer stop(); runErr = member.Run(running) })
 	wg.Go(func() {
 		defer stop()
-		doorErr = d.front.Run(running, ln, d.node.ConnContext, gossip.ServeExchange(member.Handle, time.Now))
+		doorErr = d.front.Run(running, ln, d.node.ConnContext, gossip.ServeExchange(member.Handle, time.Now), gossip.ServeAuthority(d.info.CAData, time.Now))
 	})
+	wg.Go(func() { defer stop(); publishErr = d.publisher(member, carrier).Run(running) })
 	<-running.Done()
 	if err := member.Leave(context.WithoutCancel(ctx)); err != nil {
 		d.p.log.Info("nobody could be told that this server goes", "err", err)
 	}
 	wg.Wait()
-	return errors.Join(runErr, doorErr)
+	return errors.Join(runErr, doorErr, publishErr)
+}
+
+// publisher shows this cluster what is known of the others.
+func (d *discovery) publisher(member *gossip.Node, carrier *gossip.Carrier) *gossipkube.Publisher {
+	p := &gossipkube.Publisher{Config: d.config, Namespace: d.p.set.Signin.SystemNamespace, Log: d.p.log, Now: time.Now,
+		Clusters: func() []gossip.Cluster {
+			all, _ := member.Members().Clusters(true)
+			return all
+		}}
+	if set := d.p.set.Gossip.ClusterProfiles; set.Enabled {
+		p.Profiles = &gossipkube.Profiles{Namespace: set.Namespace, ForgetAfter: time.Duration(d.p.set.Gossip.ForgetAfter),
+			CA: func(ctx context.Context, c gossip.Cluster) ([]byte, error) {
+				if c.Self {
+					return d.info.CAData, nil
+				}
+				err := fmt.Errorf("no access server of %s can be asked", c.Name)
+				for _, m := range c.Members {
+					if p, ok := d.netmap.Load().Find(m.Node); ok && m.State == gossip.Alive {
+						var pem []byte
+						if pem, err = carrier.Authority(ctx, p); err == nil {
+							return pem, nil
+						}
+					}
+				}
+				return nil, err
+			}}
+	}
+	return p
 }
 
 // whoIs says which member is at an address.

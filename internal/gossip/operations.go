@@ -138,6 +138,33 @@ func (r reply) Shape(string) (door.Shape, error) {
 	return door.Shape{Status: http.StatusOK, ContentType: "application/json", Body: []byte(r)}, nil
 }
 
+// authorityPath is where members ask for what a record has only the hash of.
+const authorityPath = "/gossip/v1/authority"
+
+// authority is the operation by which members learn the certificates of a
+// cluster's API server. They are public, and whoever asks holds them against the
+// hash in a signed record.
+var authority = door.Op[struct{}, certificates]{Pattern: "GET " + authorityPath, Verb: access.GossipExchange, Routine: true,
+	Doc: "Get the certificate authority of this cluster's API server."}
+
+// certificates are PEM.
+type certificates []byte
+
+// Shape implements [door.Shaped].
+func (c certificates) Shape(string) (door.Shape, error) {
+	return door.Shape{Status: http.StatusOK, ContentType: "application/x-pem-file", Body: []byte(c)}, nil
+}
+
+// ServeAuthority answers members with the PEM certificates of this cluster's API server.
+func ServeAuthority(pem []byte, now func() time.Time) door.Route {
+	return authority.Serve(func(_ context.Context, p access.Permit, _ struct{}) (certificates, error) {
+		if err := p.Require(access.GossipExchange, now()); err != nil {
+			return nil, err
+		}
+		return pem, nil
+	})
+}
+
 // Alone is the members of a server that does not gossip: itself.
 func Alone(f Facts, now time.Time) *Members {
 	r := &Record{Facts: f, Status: Up}

@@ -97,6 +97,24 @@ func (untraced) Value(any) any { return nil }
 
 // Exchange sends a message to p and returns the answer.
 func (c *Carrier) Exchange(ctx context.Context, p Peer, body []byte) ([]byte, error) {
+	answer, err := c.ask(ctx, p, http.MethodPost, ExchangePath, body)
+	if err != nil {
+		return nil, fmt.Errorf("exchange with %s: %w", p.Name, err)
+	}
+	return answer, nil // too long a one is refused where it is read
+}
+
+// Authority returns the PEM certificates of the API server of p's cluster, as p
+// says: the caller holds them against the hash in p's record.
+func (c *Carrier) Authority(ctx context.Context, p Peer) ([]byte, error) {
+	pem, err := c.ask(ctx, p, http.MethodGet, authorityPath, nil)
+	if err != nil {
+		return nil, fmt.Errorf("authority of %s: %w", p.Name, err)
+	}
+	return pem, nil
+}
+
+func (c *Carrier) ask(ctx context.Context, p Peer, method, path string, body []byte) ([]byte, error) {
 	moved := func(info httptrace.GotConnInfo) { // since the connection was made
 		at, err := netip.ParseAddrPort(info.Conn.RemoteAddr().String())
 		now, ok := c.transport.Netmap().Find(p.ID)
@@ -105,25 +123,27 @@ func (c *Carrier) Exchange(ctx context.Context, p Peer, body []byte) ([]byte, er
 		}
 	}
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: moved})
-	target := "http://" + net.JoinHostPort(p.ID, strconv.Itoa(int(c.transport.Port))) + ExchangePath
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target, bytes.NewReader(body))
+	port := strconv.Itoa(int(c.transport.Port))
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+net.JoinHostPort(p.ID, port)+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
-	req.Host = net.JoinHostPort(p.Name, strconv.Itoa(int(c.transport.Port))) // what the other end goes by
-	req.Header.Set("Content-Type", "application/json")
+	req.Host = net.JoinHostPort(p.Name, port) // what the other end goes by
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	req.Header.Set("User-Agent", "") // bytes that say nothing
 	res, err := c.http.RoundTrip(req)
 	if err != nil {
-		return nil, fmt.Errorf("exchange with %s: %w", p.Name, err)
+		return nil, err
 	}
 	defer res.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(res.Body, maxRead+1))
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("exchange with %s: the answer broke off: %w", p.Name, err)
+		return nil, fmt.Errorf("the answer broke off: %w", err)
 	case res.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("exchange with %s: it answered %s", p.Name, res.Status)
+		return nil, fmt.Errorf("it answered %s", res.Status)
 	}
-	return answer, nil // too long a one is refused where it is read
+	return answer, nil
 }

@@ -34,33 +34,11 @@ const (
 	seenGrain = time.Minute
 )
 
-// A Cluster is what is published of one cluster. The fields are those of the
-// list of members.
-type Cluster struct {
-	APIEndpoint string            `json:"apiEndpoint"` // URL of the Kubernetes API
-	APIPort     uint16            `json:"apiPort"`
-	Labels      map[string]string `json:"labels"`
-	Name        string            `json:"name"`
-	ID          string            `json:"id"`
-	URL         string            `json:"url"` // base of the sign-in API
-	State       gossip.State      `json:"state"`
-	LastSeen    time.Time         `json:"lastSeen,omitzero"` // by ourselves; zero: never
-	Verified    bool              `json:"verified"`
-	Conflict    bool              `json:"conflict"`
-	Self        bool              `json:"self"`
-	CAHash      string            `json:"caHash,omitempty"` // "sha256:" and hex
-	Key         string            `json:"key,omitempty"`    // "ed25519:" and base64
-	Software    string            `json:"software,omitempty"`
-	Members     []Member          `json:"members"`
-}
-
-// A Member is one access server of a cluster.
-type Member struct {
-	Node     string       `json:"node"` // stable node id
-	Host     string       `json:"host"`
-	State    gossip.State `json:"state"`
-	LastSeen time.Time    `json:"lastSeen,omitzero"`
-}
+// A Cluster and its Members are those of the list of members.
+type (
+	Cluster = gossip.Cluster
+	Member  = gossip.ClusterMember
+)
 
 // Members is the published list.
 type Members struct {
@@ -86,7 +64,7 @@ func ordered(clusters []Cluster) []Cluster {
 		slices.SortFunc(c.Members, func(a, b Member) int { return cmp.Compare(a.Node, b.Node) })
 	}
 	slices.SortFunc(clusters, func(a, b Cluster) int {
-		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Key, b.Key), cmp.Compare(a.URL, b.URL))
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Key.String(), b.Key.String()), cmp.Compare(a.URL, b.URL))
 	})
 	return clusters
 }
