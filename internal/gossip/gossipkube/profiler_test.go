@@ -373,6 +373,12 @@ func (h *hall) forgotten() {
 	if since := h.all(best)[profileName(back)].GetAnnotations()[goneAnnotation]; since != "" {
 		t.Errorf("it is back, and gone since %s", since)
 	}
+	doubt := dead // we hear nobody: that is no sign of life
+	doubt.State = gossip.Unknown
+	h.pass(f, noon.Add(11*time.Minute), own, doubt, left, back)
+	if _, reason, _ := health(h.all(best)[profileName(dead)]); reason != "Unknown" || h.all(best)[profileName(dead)].GetAnnotations()[goneAnnotation] != "2026-11-21T12:01:00Z" {
+		t.Errorf("a dead one that is unknown: %s, %v", reason, h.all(best)[profileName(dead)].GetAnnotations())
+	}
 	there := func() (names []string) {
 		for _, o := range h.all(best) {
 			shown, _, _ := unstructured.NestedString(o.Object, "spec", "displayName")

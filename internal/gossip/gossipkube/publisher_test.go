@@ -215,15 +215,20 @@ func TestPace(t *testing.T) {
 	})
 }
 
-// Nothing is written while there is nothing to say.
+// An empty list is nothing to say, and never a reason to remove what is there.
 func TestNothingToSay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logbook
-		api := newMemoryAPI()
-		p := &Publisher{Config: api.config(), Namespace: "n", Log: log.logger(), Now: time.Now, Clusters: func() []Cluster { return nil }}
+		api, mute := newMemoryAPI(), time.Now().Add(10*time.Second)
+		p := &Publisher{Config: api.config(), Namespace: "n", Log: log.logger(), Now: time.Now, Clusters: func() []Cluster {
+			if time.Now().After(mute) {
+				return nil
+			}
+			return []Cluster{clusterNamed("east")}
+		}}
 		stop := background(t, p.Run)
-		time.Sleep(time.Minute)
-		if !p.Leads() || len(api.written(MembersConfigMap)) > 0 {
+		time.Sleep(10 * time.Minute)
+		if !p.Leads() || len(api.written(MembersConfigMap)) != 1 {
 			t.Errorf("leads %v, wrote %v", p.Leads(), api.written(MembersConfigMap))
 		}
 		stop()
