@@ -1,9 +1,12 @@
 package reach
 
 import (
+	"context"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 )
 
 // CL-01: a name cannot lead to where an address may not, and http:// goes
@@ -44,6 +47,39 @@ func TestCL01_redacted(t *testing.T) {
 	} {
 		if got := Redacted(given); got != want {
 			t.Errorf("%q: %q, want %q", given, got, want)
+		}
+	}
+}
+
+// GO-07: a server that another one named is dialled in the tailnet or on this
+// machine only, whatever its name leads to: refused before a packet is sent.
+func TestTailnetTransport(t *testing.T) {
+	dial := func(addr string) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		c, err := TailnetTransport().DialContext(ctx, "tcp", addr)
+		if err == nil {
+			c.Close()
+		}
+		return err
+	}
+	for _, addr := range []string{"192.0.2.1:443", "10.0.0.1:443", "169.254.169.254:80", "100.100.100.200:80", "[2001:db8::1]:443", "[fd00:ec2::254]:80", "100.128.0.1:443"} {
+		err := dial(addr)
+		if err == nil || !strings.Contains(err.Error(), "outside the tailnet") && !strings.Contains(err.Error(), "metadata") && !strings.Contains(err.Error(), "link-local") {
+			t.Errorf("%s: %v", addr, err)
+		}
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	if err := dial(ln.Addr().String()); err != nil {
+		t.Error(err)
+	}
+	for addr, want := range map[string]bool{"100.64.0.1": true, "100.127.255.255": true, "::ffff:100.64.0.1": true, "fd7a:115c:a1e0::1": true, "100.63.255.255": false, "100.128.0.0": false, "127.0.0.1": false, "10.0.0.1": false, "fd7a:115c:a1e1::1": false} {
+		if got := IsTailnet(netip.MustParseAddr(addr)); got != want {
+			t.Errorf("%s: %v", addr, got)
 		}
 	}
 }
