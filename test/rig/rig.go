@@ -106,6 +106,9 @@ func Start(ctx context.Context, dir string, o Options) (_ *Rig, err error) {
 	}
 	r.Roots = x509.NewCertPool()
 	r.Roots.AppendCertsFromPEM(r.RootsPEM)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return r, err
+	}
 	if err := os.WriteFile(r.rootsFile(), r.RootsPEM, 0o600); err != nil {
 		return r, err
 	}

@@ -16,6 +16,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -50,6 +51,11 @@ func run(ctx context.Context, stay bool) (err error) {
 	defer os.RemoveAll(dir)
 	s := &show{dir: dir, began: time.Now(), color: stay && os.Getenv("NO_COLOR") == ""}
 	defer func() {
+		for _, site := range s.sites {
+			if cerr := site.Close(); cerr != nil {
+				err = errors.Join(err, fmt.Errorf("cleaning up: %w", cerr))
+			}
+		}
 		if s.rig != nil {
 			if cerr := s.rig.Close(); cerr != nil {
 				err = errors.Join(err, fmt.Errorf("cleaning up: %w", cerr))
@@ -66,6 +72,7 @@ func run(ctx context.Context, stay bool) (err error) {
 		{"The grant moves from alice to bob, live", s.moved},
 		{"bob signs out", s.signedOut},
 		{"A shell that signs in, and out again", s.shell},
+		{"Two more clusters, which nobody told about each other", s.clusters},
 	} {
 		s.title(i+1, chapter.title)
 		at := time.Now()
@@ -89,6 +96,7 @@ func run(ctx context.Context, stay bool) (err error) {
 type show struct {
 	dir     string
 	rig     *rig.Rig
+	sites   []*rig.Rig // west and north, once they are up
 	people  map[string]*rig.Person
 	began   time.Time
 	times   []string
@@ -105,6 +113,8 @@ const policy = `// The tailnet policy of the demo. Edit it while the demo runs: 
   "grants": [
     // Everybody may reach the sign-in server; this alone lets nobody in.
     {"src": ["*"], "dst": ["tag:tailplane"], "ip": ["tcp:443"]},
+    // The servers of several clusters may reach each other, and nobody else may reach them there.
+    {"src": ["tag:tailplane"], "dst": ["tag:tailplane"], "ip": ["tcp:7946"]},
     // Who is in the group may look everywhere, and work in the namespace "shop".
     {"src": ["group:platform"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [
       {"role": "view", "period": "8h", "priority": 1},
@@ -308,6 +318,75 @@ func (s *show) shell(ctx context.Context) error {
 	}
 	s.claim(n == 0, "each signed out what it had signed in: %d sign-ins", n)
 	return nil
+}
+
+func (s *show) clusters(ctx context.Context) error {
+	limit, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	names := []string{"west", "north"}
+	s.note("starting the clusters west and north, each with Tailplane of its own, on the same tailnet")
+	sites, errs := make([]*rig.Rig, len(names)), make([]error, len(names))
+	var wg sync.WaitGroup
+	for i, name := range names {
+		wg.Go(func() {
+			sites[i], errs[i] = rig.Start(limit, filepath.Join(s.dir, name), rig.Options{Beside: s.rig, ClusterName: name, Hostname: "tka-" + name})
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	s.sites = sites
+	if err := s.grant(alice); err != nil {
+		return err
+	}
+	if err := s.shows(ctx, "alice", "tka clusters", 20*time.Second, func(out string) bool { return strings.Count(out, "alive") == 3 },
+		"the server that alice knows tells her of all three"); err != nil {
+		return err
+	}
+	if err := s.steps(ctx, "alice",
+		step{says: "she signs in to another one by its name", run: "tka login --cluster west --use", wants: []string{"west"}},
+		step{says: "it is west's own API server that answers", run: "kubectl auth whoami", wants: []string{"alice-example-com-"}},
+		step{says: "or to all of them", run: "tka login --all", wants: []string{"east", "west", "north"}},
+	); err != nil {
+		return err
+	}
+	north := s.sites[1]
+	s.note("north's access server is killed")
+	north.Access.Kill()
+	if err := s.shows(ctx, "alice", "tka clusters --all", 40*time.Second, func(out string) bool { return strings.Contains(out, "dead") },
+		"the others notice by themselves"); err != nil {
+		return err
+	}
+	if err := north.StartAccess(limit); err != nil {
+		return err
+	}
+	if err := s.shows(ctx, "alice", "tka clusters", 40*time.Second, func(out string) bool { return strings.Count(out, "alive") == 3 },
+		"it is back as soon as it serves again"); err != nil {
+		return err
+	}
+	return s.steps(ctx, "alice", step{says: "she is signed out everywhere", run: "tka logout --all"})
+}
+
+// shows runs a command until what it prints is ok, and shows it then.
+func (s *show) shows(ctx context.Context, who, run string, limit time.Duration, ok func(out string) bool, says string) error {
+	words := strings.Fields(run)
+	began := time.Now()
+	for {
+		r, err := s.people[who].Run(ctx, words[0], words[1:]...)
+		if err != nil {
+			return err
+		}
+		if ok(r.Stdout) || time.Since(began) > limit {
+			s.command(who, "%s", run)
+			s.output(r.Both)
+			s.claim(ok(r.Stdout), "%s (%.1f s)", says, time.Since(began).Seconds())
+			return nil
+		}
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
 }
 
 // stay tells how to go on by hand and waits for Ctrl-C.
