@@ -63,7 +63,7 @@ func ordered(clusters []Cluster) []Cluster {
 		}
 		slices.SortFunc(c.Members, func(a, b Member) int { return cmp.Compare(a.Node, b.Node) })
 	}
-	slices.SortFunc(clusters, func(a, b Cluster) int {
+	slices.SortStableFunc(clusters, func(a, b Cluster) int { // who contests a cluster may share all of this with it
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Key.String(), b.Key.String()), cmp.Compare(a.URL, b.URL))
 	})
 	return clusters
