@@ -236,6 +236,9 @@ func TestAU01_Canary(t *testing.T) {
 	s.releaseLease(t)
 	talk := []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer " + pass, "OTEL_BLRP_SCHEDULE_DELAY=50", "TMPDIR=" + temp}
 	operatorDir := filepath.Join(s.Dir, "canary-operator")
+	if err := os.RemoveAll(operatorDir); err != nil { // of a run of the test before
+		t.Fatal(err)
+	}
 	operatorConfig, err := s.Settings("operator")
 	if err != nil {
 		t.Fatal(err)

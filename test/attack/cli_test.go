@@ -29,7 +29,8 @@ import (
 func TestCL01_TheServerIsAnotherOne(t *testing.T) {
 	s := start(t)
 	alice := s.alice(t)
-	server := s.replica(t, "pinned")
+	pinned := s.server(t, "cl01", serverOptions{})
+	server := pinned.name
 	host, _, _ := strings.Cut(server, ".")
 	s.waitPeer(t, alice, host)
 	m := s.machine(t, alice)
@@ -51,6 +52,9 @@ func TestCL01_TheServerIsAnotherOne(t *testing.T) {
 		t.Fatalf("the true server's proof: %v", err)
 	}
 
+	if err := pinned.Stop(30 * time.Second); err != nil {
+		t.Fatal(err)
+	}
 	thief := s.takeOver(t, host)
 	w := s.wrongAt(t, host, info)
 	ln, err := thief.Node.ListenTLS("tcp", ":443")
