@@ -10,7 +10,10 @@ import (
 
 // With -long the simulations run 100 seeds, and up to 2,000 nodes: hours of
 // virtual time, some minutes of a core.
-var long = flag.Bool("long", false, "run the long simulations")
+var (
+	long  = flag.Bool("long", false, "run the long simulations")
+	seeds = flag.Int("seeds", 100, "of each long simulation")
+)
 
 // A figure is what is expected of so many members: what a design simulation of
 // the protocol measured. We must not need more than 1.5 times as much.
@@ -78,7 +81,7 @@ func (f figure) check(t testing.TB, what string, got, expected time.Duration) {
 // TestBudgets measures one life of a network of each size (DSC-02, DSC-03, DSC-05).
 func TestBudgets(t *testing.T) {
 	for _, f := range figures {
-		seeds := 100
+		seeds := *seeds
 		switch {
 		case !*long && f.n > 100:
 			continue
@@ -151,12 +154,12 @@ func (s *sim) death(x *simNode) (time.Duration, bool) {
 // TestNoZombie: who is dead is never alive again without a heartbeat of its own
 // (DSC-03, GO-10).
 func TestNoZombie(t *testing.T) {
-	seeds, sizes := uint64(1), []int{10}
+	lives, sizes := uint64(1), []int{10}
 	if *long {
-		seeds, sizes = 100, []int{10, 20, 40, 100}
+		lives, sizes = uint64(*seeds), []int{10, 20, 40, 100}
 	}
 	for _, n := range sizes {
-		for seed := range seeds {
+		for seed := range lives {
 			s := settled(t, 100+seed, n, Settings{})
 			x := s.nodes[n/2]
 			if _, ok := s.death(x); !ok {
@@ -182,12 +185,12 @@ func TestNoZombie(t *testing.T) {
 // TestNoFlap: nobody who lives is called dead, at 50 % loss with 300 ms of jitter,
 // reordering and duplicates (DSC-04, GO-09).
 func TestNoFlap(t *testing.T) {
-	seeds, sizes := uint64(3), []int{10, 20}
+	lives, sizes := uint64(3), []int{10, 20}
 	if *long {
-		seeds, sizes = 100, []int{10, 20, 40, 100}
+		lives, sizes = uint64(*seeds), []int{10, 20, 40, 100}
 	}
 	for _, n := range sizes {
-		for seed := range seeds {
+		for seed := range lives {
 			s := settled(t, 200+seed, n, Settings{})
 			s.reset()
 			s.loss, s.jitter, s.dup = .5, 300*time.Millisecond, .1
@@ -196,7 +199,7 @@ func TestNoFlap(t *testing.T) {
 				t.Errorf("seed %d: %d nodes: %d false deaths", s.seed, n, d)
 			}
 		}
-		t.Logf("%d members, %d seeds", n, seeds)
+		t.Logf("%d members, %d seeds", n, lives)
 	}
 }
 

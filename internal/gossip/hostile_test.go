@@ -353,3 +353,26 @@ func TestBombs(t *testing.T) {
 		t.Errorf("a bad item beside good ones: %v", err)
 	}
 }
+
+// TestNothingYet: a server without peers, seeds or a record of its own neither
+// panics nor answers.
+func TestNothingYet(t *testing.T) {
+	s := newSim(t, 770, 2, Settings{Seeds: []string{"tka-1.tail1234.ts.net"}})
+	n := s.nodes[0]
+	n.engine = newEngine(s.set, Rules{Self: n.facts.Node, Key: n.facts.Key, MaxMembers: 10}, Memory{}, n.sign, s.rng, simEpoch)
+	if calls := n.engine.tick(nil, simEpoch.Add(time.Second)); len(calls) != 0 {
+		t.Errorf("%d calls", len(calls))
+	}
+	if _, err := n.answer("nOther", []byte(`{"v":1,"net":"default","d":[]}`), simEpoch.Add(time.Second)); err == nil {
+		t.Error("it answers before it has a record")
+	}
+	if err := n.announce(n.facts, Up, simEpoch); err != nil {
+		t.Fatal(err)
+	}
+	if calls := n.engine.tick(nil, simEpoch.Add(2*time.Second)); len(calls) != 0 {
+		t.Errorf("%d calls without a netmap", len(calls))
+	}
+	if calls := n.engine.tick(s.netmap, simEpoch.Add(3*time.Second)); len(calls) != 1 || calls[0].to.Name != "tka-1.tail1234.ts.net" {
+		t.Errorf("with a seed: %v", calls)
+	}
+}

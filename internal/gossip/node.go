@@ -22,7 +22,7 @@ type Config struct {
 	Key      door.PublicKey
 	Sign     func(message []byte) []byte // by the cluster's key
 	// Facts is what this server says of itself; false while that is not known.
-	// It is asked in each round.
+	// It is asked in each round, and must not change what it has returned.
 	Facts func() (Facts, bool)
 	// Netmap is the nodes of our tailnet with a required tag, as it stands.
 	Netmap func() *Netmap
@@ -50,6 +50,7 @@ type Node struct {
 	mu      sync.Mutex // guards the engine; never held across I/O
 	engine  *engine    // nil before Run has loaded its memory
 	leaving bool
+	said    *Facts // what was announced last, or could not be
 
 	members atomic.Pointer[Members]
 }
@@ -152,8 +153,9 @@ func (n *Node) round() (calls []call, unsaved bool) {
 	n.mu.Lock()
 	e := n.engine
 	var err error
-	if known && !n.leaving && (e.own == nil || !reflect.DeepEqual(e.own.Facts, facts)) {
+	if known && !n.leaving && (n.said == nil || !reflect.DeepEqual(*n.said, facts)) {
 		err = e.announce(facts, Up, now)
+		n.said = &facts
 	}
 	if !n.leaving {
 		calls = e.tick(netmap, now)

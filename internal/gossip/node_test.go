@@ -306,6 +306,16 @@ func TestFactsChange(t *testing.T) {
 			}
 			return nil
 		}
+		mu.Lock()
+		facts.Labels = map[string]string{}
+		mu.Unlock()
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		n.mu.Lock()
+		if v := n.engine.own.Version; v != 1 {
+			t.Errorf("nothing changed, and its version is %d", v)
+		}
+		n.mu.Unlock()
 		for _, want := range []string{"prod", "test", "<bad>"} {
 			mu.Lock()
 			facts.Labels = map[string]string{"env": want}

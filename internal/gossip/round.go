@@ -104,6 +104,9 @@ func (e *engine) pick(now time.Time) []Peer {
 
 // pickStranger picks a node that has no record here, seeds first.
 func (e *engine) pickStranger(pick func(string) bool) {
+	if e.netmap.Len() == 0 {
+		return
+	}
 	for _, name := range e.set.Seeds {
 		for _, p := range e.netmap.peers {
 			if p.Name == name && e.members[p.ID] == nil && pick(p.ID) {
@@ -112,9 +115,6 @@ func (e *engine) pickStranger(pick func(string) bool) {
 		}
 	}
 	for range 16 {
-		if e.netmap.Len() == 0 {
-			return
-		}
 		p := e.netmap.peers[e.rng.IntN(e.netmap.Len())]
 		if e.members[p.ID] == nil && pick(p.ID) {
 			return
@@ -168,7 +168,10 @@ func (e *engine) request(to string, now time.Time) []byte {
 // says; the error is a problem.
 func (e *engine) answer(from string, body []byte, now time.Time) ([]byte, error) {
 	p := e.peer(from, now)
-	if wait := p.admit(now); wait > 0 || e.own == nil {
+	if e.own == nil {
+		return nil, problem.New(problem.Unavailable, "This server does not gossip yet.", "Try again in a moment.").After(time.Second)
+	}
+	if wait := p.admit(now); wait > 0 {
 		e.reject(from, Rate, now)
 		return nil, problem.New(problem.RateLimited, "That is too many requests.", "Wait.").After(max(wait, time.Second))
 	}
