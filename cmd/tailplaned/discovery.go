@@ -191,6 +191,9 @@ func (d *discovery) publisher(member *gossip.Node, carrier *gossip.Carrier) *gos
 	p := &gossipkube.Publisher{Config: d.config, Namespace: d.p.set.Signin.SystemNamespace, Log: d.p.log, Now: time.Now,
 		Clusters: func() []gossip.Cluster {
 			all, _ := member.Members().Clusters(true)
+			if len(all) == 1 && d.netmap.Load().Len() > 1 && member.Stats().MessagesIn == 0 {
+				return nil // nobody was heard yet: that says nothing of them
+			}
 			return all
 		}}
 	if set := d.p.set.Gossip.ClusterProfiles; set.Enabled {
