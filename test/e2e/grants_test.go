@@ -44,14 +44,18 @@ func lasting(t *testing.T, r *rig.Rig, host, login string) (*tsnet.Server, door.
 func ended(t *testing.T, r *rig.Rig, name string) (e audit.Entry) {
 	t.Helper()
 	n := 0
-	for _, es := range entries(t, r) {
-		for _, one := range es {
-			if one.Surface == "process" && one.Object == name {
-				e = one
-				n++
+	eventually(t, time.Minute, "what was done is recorded", func() bool { // it is done first
+		n = 0
+		for _, es := range entries(t, r) {
+			for _, one := range es {
+				if one.Surface == "process" && one.Object == name {
+					e = one
+					n++
+				}
 			}
 		}
-	}
+		return n > 0
+	})
 	if n != 1 {
 		t.Errorf("%d entries about what was done to %s", n, name)
 	}

