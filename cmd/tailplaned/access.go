@@ -47,7 +47,7 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 	if err != nil {
 		return err
 	}
-	record, closeRecord, err := p.book.open(ctx, p, info)
+	record, closeRecord, err := p.book.open(ctx, config, p, info)
 	if err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ func runOperator(ctx context.Context, p *process, working func()) error {
 	if err != nil {
 		return err
 	}
-	record, closeRecord, err := p.book.open(ctx, p, info)
+	record, closeRecord, err := p.book.open(ctx, config, p, info)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/client-go/rest"
+
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/audit/auditotlp"
@@ -31,11 +33,11 @@ type book struct {
 }
 
 // open returns the record, and what its user calls when it is done.
-func (b *book) open(ctx context.Context, p *process, info signin.ClusterInfo) (*audit.Log, func() error, error) {
+func (b *book) open(ctx context.Context, config *rest.Config, p *process, info signin.ClusterInfo) (*audit.Log, func() error, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.users == 0 {
-		record, closeRecord, err := openRecord(ctx, p, info)
+		record, closeRecord, err := openRecord(ctx, config, p, info)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -52,24 +54,46 @@ func (b *book) open(ctx context.Context, p *process, info signin.ClusterInfo) (*
 	}, nil
 }
 
+// signingKey is what signs the record. Where a Secret is named it is there, and
+// every run has the same; else it is beside the node's state, and made at the first
+// start. An operator that is told of neither place, and whose record is standard
+// output, keeps nothing: each of its runs has a key of its own, that the record's
+// first line names.
+func signingKey(ctx context.Context, config *rest.Config, p *process, role settings.Role) (audit.Key, error) {
+	if name := p.set.Audit.KeySecret; name != "" {
+		secret, err := signinkube.NewKeySecret(config, p.set.Signin.SystemNamespace, name, "tell whoever checks the record of the new one", audit.KeyFromSeed,
+			func(k audit.Key) string { return k.Public().String() })
+		if err != nil {
+			return audit.Key{}, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, startLimit)
+		defer cancel()
+		key, err := secret.Load(ctx)
+		if err != nil {
+			return audit.Key{}, fmt.Errorf("audit.keySecret: %w", err)
+		}
+		return key, nil
+	}
+	if role == settings.OperatorRole && p.set.Audit.File == "-" {
+		return audit.GenerateKey(), nil
+	}
+	dir := p.set.Tailnet.StateDir
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return audit.Key{}, fmt.Errorf("tailnet.stateDir: %w", err)
+	}
+	return audit.LoadKey(filepath.Join(dir, "audit.key"))
+}
+
 // openRecord opens the audit record, and returns it beside what closes it. The
-// key that signs it is beside the node's state, and made at the first start; an
-// operator whose record is standard output keeps nothing, so each of its runs is
-// a record of its own, with a key of its own that its first line names. The
 // OTEL_* variables say whether a collector gets a copy.
-func openRecord(ctx context.Context, p *process, info signin.ClusterInfo) (record *audit.Log, closeRecord func() error, err error) {
+func openRecord(ctx context.Context, config *rest.Config, p *process, info signin.ClusterInfo) (record *audit.Log, closeRecord func() error, err error) {
 	role := settings.AccessRole
 	if p.role == settings.OperatorRole {
 		role = settings.OperatorRole
 	}
-	key := audit.GenerateKey()
-	if dir := p.set.Tailnet.StateDir; role == settings.AccessRole || p.set.Audit.File != "-" {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, nil, fmt.Errorf("tailnet.stateDir: %w", err)
-		}
-		if key, err = audit.LoadKey(filepath.Join(dir, "audit.key")); err != nil {
-			return nil, nil, err
-		}
+	key, err := signingKey(ctx, config, p, role)
+	if err != nil {
+		return nil, nil, err
 	}
 	export, err := auditotlp.New(ctx, auditotlp.Config{Service: "tailplaned", Version: info.Version, Cluster: info.Name, Getenv: os.Getenv, Log: p.log})
 	if err != nil {

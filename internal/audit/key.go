@@ -32,6 +32,14 @@ func NewKey(private ed25519.PrivateKey) (Key, error) {
 	return Key{&private}, nil
 }
 
+// KeyFromSeed returns the Key that grows from seed, which has 32 bytes.
+func KeyFromSeed(seed []byte) (Key, error) {
+	if len(seed) != ed25519.SeedSize {
+		return Key{}, fmt.Errorf("the seed of an Ed25519 key has %d bytes, not %d", ed25519.SeedSize, len(seed))
+	}
+	return Key{new(ed25519.NewKeyFromSeed(seed))}, nil
+}
+
 // GenerateKey returns a fresh Key.
 func GenerateKey() Key {
 	seed := make([]byte, ed25519.SeedSize)

@@ -117,6 +117,9 @@ type Names struct {
 type Audit struct {
 	File     string `yaml:"file"`     // "-": standard output
 	Required bool   `yaml:"required"` // nobody signs in or gets a kubeconfig without an entry in the record
+	// KeySecret names the Secret of signin.systemNamespace that keeps the key which
+	// signs the record; "": the file audit.key in tailnet.stateDir.
+	KeySecret string `yaml:"keySecret,omitempty"`
 }
 
 // A Duration is a Go duration in YAML, such as "8h".
@@ -267,6 +270,9 @@ func (f File) Validate(role Role) error {
 		bad("health: %q is not an address such as :8080 or 127.0.0.1:8080", f.Health)
 	} else if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 		bad("health: %q is not a port", port)
+	}
+	if s := f.Audit.KeySecret; s != "" && (len(s) > 253 || !subdomain.MatchString(s)) {
+		bad("audit.keySecret: %q is not the name of a Secret", s)
 	}
 	if role != OperatorRole {
 		errs = append(errs, f.validateAccess()...)

@@ -76,6 +76,8 @@ func TestFile(t *testing.T) {
 		{"port", "stateDir:", "port: 70000, stateDir:", "as a port"},
 		{"cluster id", "name: prod-eu", `name: prod-eu, id: "a b"`, "cluster.id"},
 		{"state Secret", "stateDir:", "stateSecret: Tailplane_Access, stateDir:", "tailnet.stateSecret"},
+		{"audit key Secret", "signin:", "audit: {keySecret: Audit_Key}\nsignin:", "audit.keySecret"},
+		{"good audit key Secret", "signin:", "audit: {keySecret: tailplane-audit-key}\nsignin:", ""},
 		{"good state Secret", "stateDir:", "stateSecret: tailplane-access, stateDir:", ""},
 		{"interval", "roles: [view, edit]", "roles: [view], grantCheckInterval: 0s", "signin.grantCheckInterval"},
 		{"audiences", "roles: [view, edit]", `roles: [view], tokenAudiences: [""]`, "signin.tokenAudiences"},

@@ -171,6 +171,8 @@ func TestInstall(t *testing.T) {
 	// The page's policy lets nobody else so much as reach the server.
 	run(t, person(t, r, "bob-laptop", "bob@example.com"), 5, "tka login --timeout 5s")
 	t.Run("health", func(t *testing.T) { checkHealth(t, r) })
+	t.Run("helm test", func(t *testing.T) { checkHelmTest(t, r, alice, helm(t, c, "get", "hooks", "tailplane")) })
+	t.Run("record", func(t *testing.T) { checkRecord(t, r, alice) })
 
 	// The access server keeps its node in its Secret, as this account may.
 	account, err := c.ServiceAccountKubeconfig(t.Context(), systems, "tailplane-access", t.TempDir())
@@ -181,7 +183,7 @@ func TestInstall(t *testing.T) {
 		t.Fatal(errs)
 	}
 	keep := func() string {
-		return must(t, c, "kubectl -n tailplane-system get secret tailplane-access-0 tailplane-cluster-key -o jsonpath={.items[*].data}") +
+		return must(t, c, "kubectl -n tailplane-system get secret tailplane-access-0 tailplane-cluster-key tailplane-audit-key tailplane-operator-audit-key -o jsonpath={.items[*].data}") +
 			must(t, c, "kubectl -n tailplane-signins get tkasignins,serviceaccounts -o jsonpath={.items[*].metadata.uid}") +
 			must(t, c, "kubectl get clusterrolebindings -l app.kubernetes.io/managed-by=tailplane -o jsonpath={.items[*].metadata.uid}")
 	}
@@ -225,14 +227,15 @@ func TestInstall(t *testing.T) {
 	if left := must(t, c, "kubectl get clusterrolebindings,rolebindings -A -l app.kubernetes.io/managed-by=tailplane -o name"); left != "" {
 		t.Errorf("bindings of sign-ins are left: %s", left)
 	}
-	secrets := must(t, c, "kubectl -n tailplane-system get secret tailplane-access-0 tailplane-cluster-key -o jsonpath={.items[*].data}")
+	secrets := must(t, c, "kubectl -n tailplane-system get secret tailplane-access-0 tailplane-cluster-key tailplane-audit-key tailplane-operator-audit-key -o jsonpath={.items[*].data}")
 	helm(t, c, "uninstall", "tailplane", "--wait")
 	helm(t, c, "uninstall", "tailplane-crds")
 	kinds := "statefulsets,deployments,services,serviceaccounts,secrets,configmaps,resourcequotas,roles,rolebindings,networkpolicies,poddisruptionbudgets,leases," +
 		"clusterroles,clusterrolebindings,namespaces,validatingadmissionpolicies,validatingadmissionpolicybindings,validatingwebhookconfigurations,mutatingwebhookconfigurations"
 	left := strings.Fields(must(t, c, "kubectl get "+kinds+" -A -l app.kubernetes.io/part-of=tailplane -o name"))
 	slices.Sort(left)
-	want := []string{"namespace/tailplane-signins", "resourcequota/tailplane-signins", "secret/tailplane-access-0", "secret/tailplane-access-1", "secret/tailplane-cluster-key"}
+	want := []string{"configmap/tailplane-gossip-pins", "configmap/tailplane-members", "namespace/tailplane-signins", "resourcequota/tailplane-signins", "secret/tailplane-access-0", "secret/tailplane-access-1",
+		"secret/tailplane-audit-key", "secret/tailplane-cluster-key", "secret/tailplane-operator-audit-key"}
 	if !slices.Equal(left, want) {
 		t.Errorf("left after uninstalling: %v, want %v", left, want)
 	}
@@ -249,8 +252,76 @@ func TestInstall(t *testing.T) {
 	helm(t, c, "upgrade", "--install", "tailplane-crds", crds)
 	helm(t, c, "upgrade", "--install", "tailplane", chart, "--values", values)
 	settled()
-	if again := must(t, c, "kubectl -n tailplane-system get secret tailplane-access-0 tailplane-cluster-key -o jsonpath={.items[*].data}"); again != secrets {
+	if again := must(t, c, "kubectl -n tailplane-system get secret tailplane-access-0 tailplane-cluster-key tailplane-audit-key tailplane-operator-audit-key -o jsonpath={.items[*].data}"); again != secrets {
 		t.Errorf("the Secrets were %s and are %s", secrets, again)
+	}
+}
+
+// published is the public key of a record, as whoever checks it can read it.
+func published(t *testing.T, c *kubetest.Cluster, secret string) string {
+	t.Helper()
+	key := must(t, c, "kubectl -n tailplane-system get secret "+secret+` -o jsonpath={.metadata.annotations.tailplane\.dev/public-key}`)
+	if !strings.HasPrefix(key, "ed25519:") {
+		t.Fatalf("the Secret %s says of its key %q", secret, key)
+	}
+	return key
+}
+
+// checkRecord restarts the access server without what it had on its scratch volume,
+// as a new pod is: the record goes on, signed by the same key, and passes a check by
+// the key that was published before.
+func checkRecord(t *testing.T, r *rig.Rig, alice *rig.Person) {
+	key, operators := published(t, r.Cluster, "tailplane-audit-key"), published(t, r.Cluster, "tailplane-operator-audit-key")
+	if key == operators {
+		t.Error("the access server and the operator sign with one key")
+	}
+	if says := r.Operator.Output(); !strings.Contains(says, operators) {
+		t.Errorf("the operator does not sign with %s: %.2000s", operators, says)
+	}
+	// In a pod the node's keys are in their Secret; here they stay where they are.
+	kept := filepath.Join(r.Dir, "access", "state")
+	if found, err := filepath.Glob(filepath.Join(kept, "audit*")); err != nil || len(found) > 0 {
+		t.Errorf("the key is on the scratch volume: %v, %v", found, err)
+	}
+	if err := r.Access.Stop(30 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	// The second line of each is the new run's: one log holds both.
+	before := strings.Count(r.Access.Output(), `"access is serving"`)
+	if err := r.StartAccess(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for strings.Count(r.Access.Output(), `"access is serving"`) <= before {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("it does not serve again: %.2000s", r.Access.Output())
+		case <-r.Access.Done():
+			t.Fatalf("it ended: %.2000s", r.Access.Output())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	run(t, alice, 0, "tka login")
+	if now := published(t, r.Cluster, "tailplane-audit-key"); now != key {
+		t.Errorf("the key was %s and is %s", key, now)
+	}
+	if err := r.Access.Stop(30 * time.Second); err != nil { // so that all of it is signed
+		t.Fatal(err)
+	}
+	says := run(t, alice, 0, "tka audit verify --key "+key+" "+r.AuditFile())
+	for _, want := range []string{"The record is what was written.", "in 2 runs", "Signed by " + key + "."} {
+		if !strings.Contains(says, want) {
+			t.Errorf("the check does not say %q:\n%s", want, says)
+		}
+	}
+	run(t, alice, 3, "tka audit verify --key "+operators+" "+r.AuditFile())
+	before = strings.Count(r.Access.Output(), `"access is serving"`)
+	if err := r.StartAccess(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for strings.Count(r.Access.Output(), `"access is serving"`) <= before && ctx.Err() == nil {
+		<-time.After(20 * time.Millisecond)
 	}
 }
 
@@ -293,6 +364,11 @@ func checkHealth(t *testing.T, r *rig.Rig) {
 	}
 	// Absent while nothing to tell: the node of a test has no expiry.
 	metrics["tailplane_node_key_expiry_seconds"] = true
+	for _, name := range monitored(t) {
+		if !metrics[name] {
+			t.Errorf("alerts or dashboard ask for %s, and there is no such metric", name)
+		}
+	}
 	named := map[string]bool{}
 	for _, name := range regexp.MustCompile(`\b(?:tailplane|controller_runtime|workqueue)_\w+`).FindAllString(text, -1) {
 		named[name] = true
@@ -327,7 +403,7 @@ func TestInstallAll(t *testing.T) {
 	_, blocks := page(t, "install.md")
 	r := startRig(t, rig.Options{
 		Policy: blocks["policy"], Cluster: c, ClusterName: "home", All: true, File: ofPod(c, "tailplane", "tailplane-0.yaml"),
-		Manifests: [][]byte{[]byte(definitions), []byte(render(t, profileValues(t, "all"), "--set", "systemNamespace.create=true"))},
+		Manifests: [][]byte{[]byte(definitions), []byte(render(t, profileValues(t, "all"), "--no-hooks", "--set", "systemNamespace.create=true"))},
 	})
 	alice := person(t, r, "alice-laptop", "alice@example.com")
 	run(t, alice, 0, "tka login --use")

@@ -76,6 +76,29 @@ func TestPodsFindTheirOwn(t *testing.T) {
 				if f.Signin.SystemNamespace != systems || f.Signin.Namespace == "" {
 					t.Errorf("%s: namespaces %s, %s", p.name, f.Signin.SystemNamespace, f.Signin.Namespace)
 				}
+				// The key of its record is in a Secret that its account may write, and no
+				// other's does.
+				holder, own := "tailplane-operator", "tailplane-operator-audit-key"
+				if u.GetKind() == "StatefulSet" {
+					holder, own = "tailplane-access", "tailplane-audit-key"
+				}
+				find("Secret", systems, own)
+				if f.Audit.KeySecret != own {
+					t.Errorf("%s: %s signs its record by %s", p.name, u.GetName(), f.Audit.KeySecret)
+				}
+				for _, name := range []string{"tailplane-access", "tailplane-operator"} {
+					may := false
+					for _, o := range all {
+						if o.GetKind() == "Role" && o.GetNamespace() == systems && o.GetName() == name {
+							may = slices.ContainsFunc(as[rbacv1.Role](t, o).Rules, func(r rbacv1.PolicyRule) bool {
+								return slices.Contains(r.Resources, "secrets") && slices.Contains(r.ResourceNames, own)
+							})
+						}
+					}
+					if may != (name == holder) {
+						t.Errorf("%s: the Role %s may write %s: %v", p.name, name, own, may)
+					}
+				}
 				secret := f.Tailnet.StateSecret
 				if u.GetKind() != "StatefulSet" {
 					if secret != "" {

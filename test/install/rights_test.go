@@ -117,7 +117,7 @@ func TestSGN13_Rights(t *testing.T) {
 	var got strings.Builder
 	for _, p := range profiles(t) {
 		fmt.Fprintf(&got, "# %s\n", p.name)
-		out := render(t, p.values)
+		out := render(t, p.values, "--no-hooks") // a pod cannot be applied over
 		if err := c.Apply(t.Context(), []byte(out)); err != nil {
 			t.Fatal(p.name, err)
 		}

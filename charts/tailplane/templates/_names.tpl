@@ -23,7 +23,7 @@ system:serviceaccount:{{ .root.Release.Namespace }}:{{ include "tailplane.accoun
 {{- range $i := until (int (include "tailplane.nodes" .)) }}
 {{- $names = append $names (printf "tailplane-access-%d" $i) }}
 {{- end }}
-{{- append $names "tailplane-cluster-key" | toJson }}
+{{- concat $names (list "tailplane-cluster-key" "tailplane-audit-key") | toJson }}
 {{- end }}
 
 {{/* Labels of an object: {root, part}; part may be missing. */}}

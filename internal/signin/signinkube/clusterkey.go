@@ -25,20 +25,38 @@ const (
 	clusterKeyData   = "ed25519" // the seed, 32 bytes
 )
 
-// A ClusterKey is the Secret that all access servers of a cluster share. It
-// needs get and update on that one Secret.
-type ClusterKey struct {
+// PublicKeyAnnotation is where whoever makes a key says its public half, for
+// people who are to know it.
+const PublicKeyAnnotation = "tailplane.dev/public-key"
+
+// A KeySecret is a Secret that holds the seed of an Ed25519 key, and nothing
+// that could be printed. It needs get and update on that one Secret.
+type KeySecret[K any] struct {
 	client client.Client
 	key    client.ObjectKey
+	parse  func(seed []byte) (K, error)
+	public func(K) string
+	lost   string // what to do when there is no copy of the right key
 }
+
+// A ClusterKey is the Secret that all access servers of a cluster share.
+type ClusterKey = KeySecret[door.Key]
 
 // NewClusterKey returns the Secret of that name in namespace. It asks nothing yet.
 func NewClusterKey(config *rest.Config, namespace string) (*ClusterKey, error) {
+	return NewKeySecret(config, namespace, ClusterKeySecret, "have everybody pin the new one", door.NewKey,
+		func(k door.Key) string { return k.Public().String() })
+}
+
+// NewKeySecret returns the Secret of that name, whose seed parse makes a key of.
+// Public is the text of its public half; lost says what follows when the key has
+// to be made anew. It asks nothing yet.
+func NewKeySecret[K any](config *rest.Config, namespace, name, lost string, parse func(seed []byte) (K, error), public func(K) string) (*KeySecret[K], error) {
 	c, err := narrowClient(config)
 	if err != nil {
 		return nil, err
 	}
-	return &ClusterKey{c, client.ObjectKey{Namespace: namespace, Name: ClusterKeySecret}}, nil
+	return &KeySecret[K]{c, client.ObjectKey{Namespace: namespace, Name: name}, parse, public, lost}, nil
 }
 
 // narrowClient knows just the kinds of this file.
@@ -56,39 +74,46 @@ func narrowClient(config *rest.Config) (client.Client, error) {
 // servers that find it empty the first one to write wins, and the others read
 // what it wrote. A Secret that holds anything but a key is never overwritten.
 // No error of it shows any of the key.
-func (k *ClusterKey) Load(ctx context.Context) (door.Key, error) {
+func (k *KeySecret[K]) Load(ctx context.Context) (none K, err error) {
 	for range writeTries {
 		s := new(corev1.Secret)
 		if err := k.client.Get(ctx, k.key, s); err != nil {
-			return door.Key{}, k.explain("read", err)
+			return none, k.explain("read", err)
 		}
 		if seed, ok := s.Data[clusterKeyData]; ok {
-			key, err := door.NewKey(seed)
+			key, err := k.parse(seed)
 			if err != nil {
-				return door.Key{}, fmt.Errorf("the Secret %s, data %s: %w; if there is no copy of the right key, remove the data and have everybody pin the new one", k.key, clusterKeyData, err)
+				return none, fmt.Errorf("the Secret %s, data %s: %w; if there is no copy of the right key, remove the data and %s", k.key, clusterKeyData, err, k.lost)
 			}
 			return key, nil
 		}
 		seed := make([]byte, 32)
 		rand.Read(seed) // never fails
+		key, err := k.parse(seed)
+		if err != nil {
+			return none, err
+		}
 		if s.Data == nil {
 			s.Data = map[string][]byte{}
 		}
 		s.Data[clusterKeyData] = seed
-		err := k.client.Update(ctx, s) // of the version that was read
-		if err == nil {
-			return door.NewKey(seed)
+		if s.Annotations == nil {
+			s.Annotations = map[string]string{}
+		}
+		s.Annotations[PublicKeyAnnotation] = k.public(key)
+		if err = k.client.Update(ctx, s); err == nil { // of the version that was read
+			return key, nil
 		}
 		if !apierrors.IsConflict(err) {
-			return door.Key{}, k.explain("write", err)
+			return none, k.explain("write", err)
 		}
 	}
-	return door.Key{}, fmt.Errorf("the Secret %s is changed by others all the time", k.key)
+	return none, fmt.Errorf("the Secret %s is changed by others all the time", k.key)
 }
 
 const writeTries = 5
 
-func (k *ClusterKey) explain(doing string, err error) error {
+func (k *KeySecret[K]) explain(doing string, err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("the Secret %s is not there; it belongs to the manifests, empty, because a right to create cannot be limited to a name", k.key)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/kube"
 )
@@ -131,6 +132,47 @@ func TestClusterKeyRefusals(t *testing.T) {
 	other := newPlace(t)
 	if _, err := load(t, config, other.ns); err == nil || !strings.Contains(err.Error(), "may not read") {
 		t.Errorf("another namespace: %v", err)
+	}
+}
+
+// Another key of the same kind: in a Secret of its own, with its public half beside
+// it for whoever is to know it, and out of reach without a right to that Secret.
+func TestKeySecret(t *testing.T) {
+	p, config, k := keyPlace(t)
+	parse := func(seed []byte) (audit.Key, error) { return audit.KeyFromSeed(seed) }
+	public := func(k audit.Key) string { return k.Public().String() }
+	try := func(name string) (audit.Key, error) {
+		t.Helper()
+		s, err := NewKeySecret(config, p.ns, name, "tell everybody", parse, public)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Load(t.Context())
+	}
+	if err := p.cluster.Apply(t.Context(), []byte("apiVersion: v1\nkind: Secret\nmetadata: {name: other, namespace: "+p.ns+"}\n")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := try("other"); err == nil || !strings.Contains(err.Error(), "may not read") {
+		t.Errorf("a Secret without a right to it: %v", err)
+	}
+	first, err := try(ClusterKeySecret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := try(ClusterKeySecret)
+	if err != nil || again.Public() != first.Public() {
+		t.Errorf("%v and then %v, %v", first.Public(), again.Public(), err)
+	}
+	s, err := k.CoreV1().Secrets(p.ns).Get(t.Context(), ClusterKeySecret, metav1.GetOptions{})
+	if err != nil || s.Annotations[PublicKeyAnnotation] != first.Public().String() {
+		t.Errorf("the Secret says %v, %v", s.Annotations, err)
+	}
+	s.Data[clusterKeyData] = []byte("canary, and too short")
+	if _, err := k.CoreV1().Secrets(p.ns).Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := try(ClusterKeySecret); err == nil || strings.Contains(err.Error(), "canary") || !strings.Contains(err.Error(), "tell everybody") {
+		t.Errorf("a key that is none: %v", err)
 	}
 }
 

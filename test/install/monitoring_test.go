@@ -1,0 +1,254 @@
+//go:build unix
+
+package install
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/test/rig"
+)
+
+// A rule is an alert of files/alerts.yaml.
+type rule struct {
+	Alert, Expr, For string
+	Labels           map[string]string
+	Annotations      map[string]string
+}
+
+func alerts(t *testing.T) (rules []rule) {
+	t.Helper()
+	b, err := os.ReadFile(chart + "/files/alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var f struct {
+		Groups []struct {
+			Name  string
+			Rules []rule
+		}
+	}
+	if err := yaml.UnmarshalStrict(b, &f); err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range f.Groups {
+		rules = append(rules, g.Rules...)
+	}
+	if len(rules) < 10 {
+		t.Fatalf("%d alerts", len(rules))
+	}
+	return rules
+}
+
+// panelExprs are the questions of the dashboard, by the panel's title.
+func panelExprs(t *testing.T) map[string][]string {
+	t.Helper()
+	b, err := os.ReadFile(chart + "/files/dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d struct {
+		UID    string
+		Panels []struct {
+			ID                 int
+			Title, Description string
+			Targets            []struct{ Expr, LegendFormat string }
+		}
+	}
+	if err := json.Unmarshal(b, &d); err != nil {
+		t.Fatal(err)
+	}
+	all, ids := map[string][]string{}, map[int]bool{}
+	for _, p := range d.Panels {
+		if p.Title == "" || p.Description == "" || len(p.Targets) == 0 || all[p.Title] != nil || ids[p.ID] {
+			t.Errorf("panel %d, %q: without a word or a question, or there twice", p.ID, p.Title)
+		}
+		ids[p.ID] = true
+		for _, q := range p.Targets {
+			all[p.Title] = append(all[p.Title], q.Expr)
+		}
+	}
+	if d.UID == "" || len(all) < 10 {
+		t.Fatalf("the dashboard %q has %d panels", d.UID, len(all))
+	}
+	return all
+}
+
+var (
+	metricName = regexp.MustCompile(`\b(?:tailplane|controller_runtime|workqueue|process|go)_[a-z_]+\b`)
+	selector   = regexp.MustCompile(`\{(\w+)="([^"]*)"\}`)
+)
+
+// monitored are the metrics that alerts and dashboard ask for, as a process names
+// their families.
+func monitored(t *testing.T) (names []string) {
+	t.Helper()
+	add := func(expr string) {
+		found := metricName.FindAllString(expr, -1)
+		if len(found) == 0 {
+			t.Errorf("%s asks for no metric of ours", expr)
+		}
+		for _, n := range found {
+			for _, part := range []string{"_bucket", "_sum", "_count"} {
+				n = strings.TrimSuffix(n, part)
+			}
+			names = append(names, n)
+		}
+		if strings.Count(expr, "(") != strings.Count(expr, ")") || strings.Count(expr, "{") != strings.Count(expr, "}") {
+			t.Errorf("%s: a bracket is missing", expr)
+		}
+	}
+	for _, r := range alerts(t) {
+		add(r.Expr)
+	}
+	for _, exprs := range panelExprs(t) {
+		for _, e := range exprs {
+			add(e)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// The alerts are those of the page, each with its time, and say what is wrong and
+// where to read on.
+func TestAlertsAreThePages(t *testing.T) {
+	text, _ := page(t, "operate.md")
+	_, table, _ := strings.Cut(text, "| alert when | for |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	codes := map[string]bool{}
+	for _, c := range problem.Codes() {
+		codes[string(c)] = true
+	}
+	seen := map[string]bool{}
+	for _, r := range alerts(t) {
+		if seen[r.Alert] || !strings.HasPrefix(r.Alert, "Tailplane") {
+			t.Errorf("the alert %s is there twice, or is not called after us", r.Alert)
+		}
+		seen[r.Alert] = true
+		row := ""
+		for line := range strings.Lines(table) {
+			if strings.Contains(line, "`"+r.Expr+"`") {
+				row = line
+			}
+		}
+		if columns := strings.Split(row, "|"); len(columns) < 4 || strings.TrimSpace(columns[2]) != r.For {
+			t.Errorf("%s: %s for %q is not an alert of operate.md: %s", r.Alert, r.Expr, r.For, row)
+		}
+		if !slices.Contains([]string{"critical", "warning"}, r.Labels["severity"]) || len(r.Annotations["summary"]) < 20 || len(r.Annotations["description"]) < 10 {
+			t.Errorf("%s: %v %v", r.Alert, r.Labels, r.Annotations)
+		}
+		path, anchor, _ := strings.Cut(r.Annotations["runbook_url"], "#")
+		_, path, _ = strings.Cut(path, "/blob/main/")
+		if b, err := os.ReadFile(filepath.Join(root, path)); err != nil || !strings.Contains(string(b), "## "+strings.ToUpper(anchor[:1])+anchor[1:]+"\n") {
+			t.Errorf("%s: nothing is at %s: %v", r.Alert, r.Annotations["runbook_url"], err)
+		}
+		for _, m := range selector.FindAllStringSubmatch(r.Expr, -1) {
+			if m[1] == "reason" && !codes[m[2]] {
+				t.Errorf("%s: there is no code %s", r.Alert, m[2])
+			}
+		}
+	}
+	for _, m := range regexp.MustCompile("`([^`]*tailplane_[^`]*(?:==|<|>)[^`]*)`").FindAllStringSubmatch(table, -1) {
+		if !slices.ContainsFunc(alerts(t), func(r rule) bool { return r.Expr == m[1] }) {
+			t.Errorf("operate.md names the alert %s, which is not among the rules", m[1])
+		}
+	}
+}
+
+// Off by default; on, they are what the files hold.
+func TestMonitoringIsOptIn(t *testing.T) {
+	split := profileValues(t, "split")
+	if by := sources(render(t, split)); by["monitoring.yaml"] != "" {
+		t.Errorf("without being asked for: %.300s", by["monitoring.yaml"])
+	}
+	found := 0
+	for _, u := range objects(t, render(t, split, "--set", "metrics.rules.enabled=true,metrics.rules.labels.release=main,metrics.dashboard.enabled=true")) {
+		switch u.GetKind() + "/" + u.GetName() {
+		case "PrometheusRule/tailplane":
+			found++
+			b, err := json.Marshal(u.Object["spec"])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := strings.Count(string(b), `"alert":`); n != len(alerts(t)) || u.GetLabels()["release"] != "main" {
+				t.Errorf("%d alerts, labels %v", n, u.GetLabels())
+			}
+		case "ConfigMap/tailplane-dashboard":
+			found++
+			b, err := os.ReadFile(chart + "/files/dashboard.json")
+			if err != nil {
+				t.Fatal(err)
+			}
+			data, _ := u.Object["data"].(map[string]any)
+			if got, _ := data["tailplane.json"].(string); strings.TrimSpace(got) != strings.TrimSpace(string(b)) || u.GetLabels()["grafana_dashboard"] != "1" {
+				t.Errorf("the dashboard is not the file, or has the labels %v", u.GetLabels())
+			}
+		}
+	}
+	if found != 2 {
+		t.Errorf("%d of 2 objects", found)
+	}
+}
+
+// checkHelmTest runs what the pod of `helm test` runs, with the addresses of this
+// machine: nothing here can run the pod itself.
+func checkHelmTest(t *testing.T, r *rig.Rig, as *rig.Person, hooks string) {
+	var args []string
+	for _, u := range objects(t, hooks) {
+		if u.GetKind() != "Pod" {
+			t.Errorf("helm test makes a %s", u.GetKind())
+			continue
+		}
+		if u.GetAnnotations()["helm.sh/hook"] != "test" {
+			t.Errorf("annotations %v", u.GetAnnotations())
+		}
+		var pod struct {
+			Spec struct{ Containers []struct{ Args []string } }
+		}
+		b, err := json.Marshal(u.Object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(b, &pod); err != nil {
+			t.Fatal(err)
+		}
+		args = pod.Spec.Containers[0].Args
+	}
+	address := regexp.MustCompile(`"health is served","address":"([^"]+)"`)
+	here := func(p *rig.Process) string {
+		t.Helper()
+		all := address.FindAllStringSubmatch(p.Output(), -1)
+		if len(all) == 0 {
+			t.Fatalf("no health listener: %.2000s", p.Output())
+		}
+		return all[len(all)-1][1]
+	}
+	asked := strings.NewReplacer("tailplane-access."+systems+".svc:8080", here(r.Access), "tailplane-operator."+systems+".svc:8080", here(r.Operator)).Replace(strings.Join(args, " "))
+	if strings.Contains(asked, ".svc") || strings.Count(asked, "http://127.0.0.1:") != 2 {
+		t.Fatalf("it asks %v", args)
+	}
+	says := run(t, as, 0, "tailplaned "+asked)
+	for _, want := range []string{"[+]tailnet ok", "[+]signins ok", "[+]operator ok"} {
+		if !strings.Contains(says, want) {
+			t.Errorf("it does not say %s:\n%s", want, says)
+		}
+	}
+	if says := run(t, as, 1, "tailplaned ready --timeout 2s http://"+here(r.Access)+"/readyz http://127.0.0.1:9/readyz"); !strings.Contains(says, "127.0.0.1:9/readyz is not ready") {
+		t.Errorf("of one that is not there: %s", says)
+	}
+	if says := run(t, as, 1, "tailplaned ready --timeout 10s http://"+here(r.Access)+"/nothing"); !strings.Contains(says, "404") {
+		t.Errorf("of what is not served: %s", says)
+	}
+	for _, bad := range []string{"", "file:///etc/passwd", "https://x", "http://a:b@x/", "x"} {
+		run(t, as, 2, "tailplaned ready "+bad)
+	}
+}
