@@ -50,6 +50,9 @@ func (s *system) server(t *testing.T, name string, o serverOptions) *server {
 func (x *server) start(t *testing.T, as string, o serverOptions) {
 	t.Helper()
 	kubeconfig, text := x.settings(t, o)
+	if err := os.RemoveAll(filepath.Join(x.s.Dir, as, "log")); err != nil { // what it says now counts
+		t.Fatal(err)
+	}
 	p, err := x.s.Try(as, "access", o.env, text, append([]string{"--kubeconfig", kubeconfig}, o.args...)...)
 	if err != nil {
 		t.Fatal(err)

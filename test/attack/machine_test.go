@@ -3,6 +3,7 @@ package attack
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -163,4 +164,27 @@ func (c *child) ends() rig.Result {
 		c.m.clean(strings.Join(c.Args[1:], " "), r)
 	}
 	return r
+}
+
+// peak returns the most memory that was seen in the program's hands until its end,
+// in KiB. What the system counts itself begins with its parent's.
+func (c *child) peak() (most int) {
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for late := time.After(long); ; {
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.Process.Pid)) // it may be gone
+		if _, after, ok := strings.Cut(string(text), "VmHWM:"); ok {
+			var kib int
+			if _, err := fmt.Sscan(after, &kib); err == nil && strings.HasPrefix(string(text), "Name:\ttka\n") {
+				most = max(most, kib)
+			}
+		}
+		select {
+		case <-c.done:
+			return most
+		case <-late:
+			return most
+		case <-tick.C:
+		}
+	}
 }
