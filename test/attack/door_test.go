@@ -18,6 +18,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/gossip"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/test/rig"
@@ -26,7 +27,14 @@ import (
 const api = signin.Base
 
 // routes are the operations that the access server registers.
-func routes() []door.Route { return new(signin.Desk).Routes() }
+func routes() []door.Route {
+	return append(new(signin.Desk).Routes(), gossip.ServeMemberlist(nil, nil))
+}
+
+// memberRoutes are those of the port that is for servers only.
+func memberRoutes() []door.Route {
+	return []door.Route{gossip.ServeExchange(nil, nil), gossip.ServeAuthority(nil, nil)}
+}
 
 // guarded are those of routes that need a grant: all but the one that tells
 // callers what the server sees of them.
@@ -677,6 +685,34 @@ func TestID12_EveryRouteIsDecided(t *testing.T) {
 			fmt.Fprintf(&got, "%-17s %-32s %d %s\n", persona.name, pattern, a.Status, code)
 		}
 		s.logout(t, persona.p)
+	}
+	// The servers' own port: what a person is granted opens nothing there, and a
+	// server's tag opens nothing else.
+	patterns = []string{"GET /", "GET " + api + "/memberlist", "GET " + api + "/whoami", "POST " + api + "/login", "GET /livez"}
+	for _, rt := range memberRoutes() {
+		patterns = append(patterns, rt.Pattern)
+	}
+	slices.Sort(patterns)
+	personas = append(personas, personas[0])
+	personas[len(personas)-1].name, personas[len(personas)-1].p = "a server's tag", s.person(t, "member", "", "tag:tailplane")
+	for _, persona := range personas {
+		for _, pattern := range patterns {
+			method, path, _ := strings.Cut(pattern, " ")
+			m := s.mark(t)
+			req := s.newRequest(t, method, path, "", persona.headers...)
+			if req.URL.Scheme, req.URL.Host = "http", "tka."+s.Net.Suffix()+":7946"; req.Host == "tka."+s.Net.Suffix() {
+				req.Host = req.URL.Host
+			}
+			a := do(t, s.http(persona.p), req)
+			e := m.entries(t)
+			if want := 1; len(e) != want && !(a.Status == http.StatusOK && len(e) == 0) {
+				t.Errorf("%s, %s: %v, and %d entries in the record", persona.name, pattern, a.Status, len(e))
+			}
+			if w := m.writes(t, accessAccount); len(w) > 0 {
+				t.Errorf("%s, %s: wrote %v", persona.name, pattern, w)
+			}
+			fmt.Fprintf(&got, "%-17s %-32s %d %s\n", persona.name, method+" :7946"+path, a.Status, a.code())
+		}
 	}
 	var probes []string
 	for _, p := range []*rig.Process{s.Access, s.Operator} {
