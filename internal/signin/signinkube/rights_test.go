@@ -391,7 +391,11 @@ func TestRights(t *testing.T) {
 			"serviceaccounts/token: create",
 			"tkasignins.tailplane.dev: create delete get list patch update watch",
 		}},
-		{"access", p.accessConfig, "tailplane-system", []string{"secrets: get patch update of tailplane-access-0 tailplane-cluster-key"}},
+		{"access", p.accessConfig, "tailplane-system", []string{
+			"configmaps: get patch update of tailplane-gossip-pins tailplane-members",
+			"leases.coordination.k8s.io: get patch update of tailplane-access",
+			"secrets: get patch update of tailplane-access-0 tailplane-cluster-key",
+		}},
 		{"access", p.accessConfig, "default", nil},
 		{"access", p.accessConfig, "kube-system", nil},
 		{"operator", p.operatorConfig, "tailplane-signins", append([]string{
