@@ -133,8 +133,8 @@ func TestCL01_TheServerIsAnotherOne(t *testing.T) {
 			t.Errorf("the server that the redirects name was visited: %+v", e)
 		}
 		m := s.machine(t, alice)
-		w.answers(w.honest)
-		w.grant = signin.Kubeconfig{Cluster: "wrong", Prefix: "tka-", Server: info.ServerURL, CA: info.CAData, Token: signin.NewToken("opaque")}
+		grant := signin.Kubeconfig{Cluster: "wrong", Prefix: "tka-", Server: info.ServerURL, CA: info.CAData, Token: signin.NewToken("opaque")}
+		w.answers(w.instead("GET /kubeconfig", func(rw http.ResponseWriter, r *http.Request) { w.kubeconfig(rw, r, grant) }))
 		m.run(0, "tka", "login", "--server", server) // the control
 	})
 	ln.Close()
