@@ -281,7 +281,9 @@ func (s *system) waitPolicy(t *testing.T) {
 		case len(w.Rules) == 0: // of the first one
 			return !strings.Contains(s.Net.Policy(), watchman)
 		}
-		return strings.Contains(s.Net.Policy(), fmt.Sprintf(`"period": "%ds"`, int(time.Duration(w.Rules[0].Period).Seconds())))
+		return slices.ContainsFunc(w.Rules, func(r signin.Rule) bool { // beside those for everybody
+			return strings.Contains(s.Net.Policy(), fmt.Sprintf(`"period": "%ds"`, int(time.Duration(r.Period).Seconds())))
+		})
 	})
 }
 

@@ -394,7 +394,7 @@ func TestRights(t *testing.T) {
 		{"access", p.accessConfig, "tailplane-system", []string{
 			"configmaps: get patch update of tailplane-gossip-pins tailplane-members",
 			"leases.coordination.k8s.io: get patch update of tailplane-access",
-			"secrets: get patch update of tailplane-access-0 tailplane-cluster-key",
+			"secrets: get patch update of tailplane-access-0 tailplane-cluster-key tailplane-audit-key",
 		}},
 		{"access", p.accessConfig, "default", nil},
 		{"access", p.accessConfig, "kube-system", nil},
@@ -405,6 +405,7 @@ func TestRights(t *testing.T) {
 		{"operator", p.operatorConfig, "tailplane-system", append([]string{
 			"leases.coordination.k8s.io: create",
 			"leases.coordination.k8s.io: get patch update of tailplane-operator",
+			"secrets: get update of tailplane-operator-audit-key",
 		}, cluster...)},
 		{"operator", p.operatorConfig, "default", cluster},
 		{"operator", p.operatorConfig, "kube-system", cluster},
