@@ -25,6 +25,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/signin/signinkube"
 	"github.com/tailplane/tailplane/internal/tailnet"
 )
 
@@ -34,12 +35,21 @@ type discovery struct {
 	config *rest.Config
 	node   *tailnet.Node
 	keys   *keyring
+	secret *signinkube.ClusterKey
 	info   signin.ClusterInfo
 	write  func(audit.Entry) error
 	front  door.Door // of the members; the API's door has another port
 
 	netmap atomic.Pointer[gossip.Netmap]
 	member atomic.Pointer[gossip.Node] // nil while the cluster's key is not at hand
+
+	handover atomic.Pointer[handover] // nil: the key was not changed
+}
+
+// A handover is the word of the cluster's key before for the one of now.
+type handover struct {
+	from door.PublicKey
+	sig  []byte
 }
 
 // members is who is there: this server alone, as long as it does not gossip.
@@ -59,6 +69,9 @@ func (d *discovery) facts(key door.PublicKey) gossip.Facts {
 	st, set := d.node.Status(), d.p.set
 	f := gossip.Facts{ClusterID: d.info.ID, ClusterName: d.info.Name, Node: st.ID, Port: set.Gossip.Port, APIEndpoint: d.info.ServerURL,
 		APIPort: portOf(d.info.ServerURL), CAHash: d.info.CAHash, Labels: d.info.Labels, Key: key, Software: software(d.info.Version)}
+	if h := d.handover.Load(); h != nil {
+		f.PrevKey, f.PrevSig = h.from, h.sig
+	}
 	for _, name := range st.Names {
 		if ip, err := netip.ParseAddr(name); err == nil {
 			f.IPs = append(f.IPs, ip)
@@ -142,6 +155,13 @@ func (d *discovery) run(ctx context.Context) error {
 	key, err := d.keys.wait(ctx)
 	if err != nil {
 		return nil // asked to stop before
+	}
+	switch before, ok, err := d.secret.Previous(ctx); {
+	case err != nil:
+		d.p.log.Warn("whether the cluster's key was changed cannot be said, so others may take it for somebody else's", "err", err)
+	case ok:
+		d.handover.Store(&handover{before.Public(), before.Sign(gossip.Rekeying(d.info.ID, key.Public()))})
+		d.p.log.Info("the cluster's key was changed; the one before vouches for it", "before", before.Public().String(), "key", key.Public().String())
 	}
 	self := d.node.Status().ID
 	pins, err := gossipkube.NewPins(d.config, d.p.set.Signin.SystemNamespace, self)

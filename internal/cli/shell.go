@@ -71,6 +71,7 @@ type shellRun struct {
 	room    *subshell.Room
 	signals chan os.Signal
 	signin  bool   // there is a sign-in to take care of
+	unsure  bool   // or one may come yet: its login was cut off
 	until   string // its end, for people
 	child   *exec.Cmd
 }
@@ -209,6 +210,7 @@ func (s *shellRun) signIn(ctx context.Context, lf loginFlags, set *memory.Settin
 		}
 	}
 	st, access, err := s.tka.signIn(ctx, s.link, lf)
+	s.unsure = ctx.Err() != nil && st.Name == ""
 	if p, ok := errors.AsType[*problem.Error](err); ok && st.Name == "" && fault.CodeOfRefusal(p.Code) == fault.Refused && !existed {
 		s.keepSignin(s.link.Base) // nothing was begun
 	} else {
@@ -334,12 +336,31 @@ func (s *shellRun) leave(ctx context.Context) bool {
 	return err == nil
 }
 
+// A login that was cut off on its way may reach the cluster after the logout that
+// follows it.
+const (
+	lateLooks = 4
+	lateAfter = 400 * time.Millisecond
+)
+
 // end revokes the sign-in.
 func (s *shellRun) end(ctx context.Context) error {
 	s.link.Limit = revokeTime
-	_, err := link.Call(ctx, s.link, signin.Logout, signin.LogoutRequest{Wait: door.Duration(logoutWait)})
-	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.NotSignedIn {
-		err = nil // somebody else ended it
+	var err error
+	for look := 1; ; look++ {
+		_, err = link.Call(ctx, s.link, signin.Logout, signin.LogoutRequest{Wait: door.Duration(logoutWait)})
+		p, ok := errors.AsType[*problem.Error](err)
+		if !ok || p.Code != problem.NotSignedIn {
+			break
+		}
+		err = nil // somebody else ended it, or it is not there yet
+		if !s.unsure || look == lateLooks {
+			break
+		}
+		select {
+		case <-time.After(lateAfter):
+		case <-ctx.Done():
+		}
 	}
 	s.forgetToken(s.link.Base, s.link.Info.Name)
 	return err

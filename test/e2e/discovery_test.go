@@ -162,6 +162,43 @@ func TestDSC01_ThreeClusters(t *testing.T) {
 	if exit != 0 || !strings.Contains(pins, west.Key.String()) || !strings.Contains(pins, west.ID) {
 		t.Errorf("%s %s", pins, errs)
 	}
+
+	// A key that is changed by the documented way is followed (DSC-10): the one
+	// before vouches for it.
+	old, errs, exit := kubectlAdmin(t, all[1], "get", "secret", "-n", rig.SystemNamespace, "tailplane-cluster-key", "-o", "jsonpath={.data.ed25519}")
+	if exit != 0 {
+		t.Fatal(errs)
+	}
+	patch := fmt.Sprintf(`{"data":{"previous":%q,"ed25519":null}}`, old)
+	if _, errs, exit := kubectlAdmin(t, all[1], "patch", "secret", "-n", rig.SystemNamespace, "tailplane-cluster-key", "--type", "merge", "-p", patch); exit != 0 {
+		t.Fatal(errs)
+	}
+	if err := all[1].StartAccess(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range all {
+		eventually(t, 60*time.Second, "west is back with another key", func() bool { return complete(r) && memberlist(t, alice, r, "")["west"].Key != west.Key })
+	}
+	// The list is also in the cluster, for programs there.
+	eventually(t, 60*time.Second, "the list is published", func() bool {
+		list, _, _ := kubectlAdmin(t, all[0], "get", "configmap", "-n", rig.SystemNamespace, "tailplane-members", "-o", "jsonpath={.data.members\\.json}")
+		return strings.Contains(list, `"west"`) && strings.Contains(list, `"north"`)
+	})
+
+	// What people see and do.
+	out := run(t, alice, 0, "tka clusters")
+	for _, name := range []string{"east", "west", "north"} {
+		if !strings.Contains(out.Stdout, name) {
+			t.Errorf("tka clusters: %s", out.Stdout)
+		}
+	}
+	run(t, alice, 0, "tka login --cluster north")
+	if got := run(t, alice, 0, "kubectl --context tka-north auth whoami"); !strings.Contains(got.Stdout, "alice-example-com-") {
+		t.Errorf("%s", got.Stdout)
+	}
+	run(t, alice, 0, "tka login --all")
+	run(t, alice, 0, "tka logout --all")
+
 	events := map[string]int{}
 	b, err := os.ReadFile(filepath.Join(all[0].Dir, "access", "audit.jsonl"))
 	if err != nil {
@@ -174,7 +211,7 @@ func TestDSC01_ThreeClusters(t *testing.T) {
 		}
 		events[e.Verb]++
 	}
-	for _, verb := range []string{"gossip.join", "gossip.pin", "gossip.death", "gossip.leave"} {
+	for _, verb := range []string{"gossip.join", "gossip.pin", "gossip.death", "gossip.leave", "gossip.rekey"} {
 		if events[verb] == 0 {
 			t.Errorf("the record has no %s: %v", verb, events)
 		}

@@ -13,16 +13,15 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/kube"
-	"github.com/tailplane/tailplane/internal/signin"
 )
 
 // Where the cluster's key is kept.
 const (
 	ClusterKeySecret = "tailplane-cluster-key"
-	clusterKeyData   = "ed25519" // the seed, 32 bytes
+	clusterKeyData   = "ed25519"  // the seed, 32 bytes
+	previousKeyData  = "previous" // that of the key before, while others still know that one
 )
 
 // PublicKeyAnnotation is where whoever makes a key says its public half, for
@@ -111,6 +110,24 @@ func (k *KeySecret[K]) Load(ctx context.Context) (none K, err error) {
 	return none, fmt.Errorf("the Secret %s is changed by others all the time", k.key)
 }
 
+// Previous reads the key that an administrator has replaced, if the Secret still
+// has it: it vouches for the new one.
+func (k *KeySecret[K]) Previous(ctx context.Context) (none K, ok bool, err error) {
+	s := new(corev1.Secret)
+	if err := k.client.Get(ctx, k.key, s); err != nil {
+		return none, false, k.explain("read", err)
+	}
+	seed, ok := s.Data[previousKeyData]
+	if !ok {
+		return none, false, nil
+	}
+	key, err := k.parse(seed)
+	if err != nil {
+		return none, false, fmt.Errorf("the Secret %s, data %s: %w", k.key, previousKeyData, err)
+	}
+	return key, true, nil
+}
+
 const writeTries = 5
 
 func (k *KeySecret[K]) explain(doing string, err error) error {
@@ -141,21 +158,4 @@ func ClusterUID(ctx context.Context, config *rest.Config) (string, error) {
 		return "", fmt.Errorf("namespace kube-system: %w", err)
 	}
 	return string(n.UID), nil
-}
-
-// All returns every sign-in of the namespace from the cache; false while it is
-// not filled.
-func (s *Store) All() ([]signin.Signin, bool) {
-	if !s.Synced() {
-		return nil, false
-	}
-	var list v1alpha1.TkaSigninList
-	if err := s.cache.List(context.Background(), &list, client.InNamespace(s.namespace)); err != nil {
-		return nil, false
-	}
-	all := make([]signin.Signin, 0, len(list.Items))
-	for i := range list.Items {
-		all = append(all, signinOf(&list.Items[i]))
-	}
-	return all, true
 }

@@ -356,3 +356,20 @@ func said(doing, name string, err error) error {
 	}
 	return fmt.Errorf("%s the sign-in %s: %w", doing, name, err)
 }
+
+// All returns every sign-in of the namespace from the cache; false while it is
+// not filled.
+func (s *Store) All() ([]signin.Signin, bool) {
+	if !s.Synced() {
+		return nil, false
+	}
+	var list v1alpha1.TkaSigninList
+	if err := s.cache.List(context.Background(), &list, client.InNamespace(s.namespace)); err != nil {
+		return nil, false
+	}
+	all := make([]signin.Signin, 0, len(list.Items))
+	for i := range list.Items {
+		all = append(all, signinOf(&list.Items[i]))
+	}
+	return all, true
+}
