@@ -176,6 +176,48 @@ func TestKeySecret(t *testing.T) {
 	}
 }
 
+// DSC-10: the key before is read where an administrator left it, and nothing else is.
+func TestPreviousClusterKey(t *testing.T) {
+	p, config, k := keyPlace(t)
+	first, err := load(t, config, p.ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := NewClusterKey(config, p.ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok, err := secret.Previous(t.Context()); ok || err != nil {
+		t.Errorf("before any change: %v %v", ok, err)
+	}
+	s, err := k.CoreV1().Secrets(p.ns).Get(t.Context(), ClusterKeySecret, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Data[previousKeyData] = s.Data[clusterKeyData]
+	delete(s.Data, clusterKeyData)
+	if s, err = k.CoreV1().Secrets(p.ns).Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	next, err := load(t, config, p.ns)
+	if err != nil || next.Public() == first.Public() {
+		t.Fatalf("the key is still %v (%v)", next.Public(), err)
+	}
+	if before, ok, err := secret.Previous(t.Context()); err != nil || !ok || before.Public() != first.Public() {
+		t.Errorf("the key before is %v %v (%v)", before.Public(), ok, err)
+	}
+	if s, err = k.CoreV1().Secrets(p.ns).Get(t.Context(), ClusterKeySecret, metav1.GetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.Data[previousKeyData] = []byte("short and secret")
+	if _, err = k.CoreV1().Secrets(p.ns).Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok, err := secret.Previous(t.Context()); ok || err == nil || strings.Contains(err.Error(), "secret\"") || strings.Contains(err.Error(), "short and") {
+		t.Errorf("what is no key: %v %v", ok, err)
+	}
+}
+
 func TestClusterUID(t *testing.T) {
 	p, config, k := keyPlace(t)
 	n, err := k.CoreV1().Namespaces().Get(t.Context(), "kube-system", metav1.GetOptions{})
