@@ -65,9 +65,10 @@ var plan = map[string]string{
 	"internal/cli/yamltree":    "",
 
 	// tests and the testbed only
-	"internal/audit/audittest": "internal/audit",
-	"internal/buildcache":      "",
-	"internal/kube/kubetest":   "internal/buildcache",
+	"internal/audit/audittest":   "internal/audit",
+	"internal/buildcache":        "",
+	"internal/gossip/gossiptest": "",
+	"internal/kube/kubetest":     "internal/buildcache",
 	"internal/tailnet/tailnettest": "internal/tailnet/tailnettest/acmetest internal/tailnet/tailnettest/tailapi " +
 		"internal/tailnet/tailnettest/tailpolicy",
 	"internal/tailnet/tailnettest/acmetest":   "",
@@ -81,7 +82,7 @@ var plan = map[string]string{
 }
 
 // benches are the rooms that only tests and the testbed may import.
-var benches = []string{"internal/audit/audittest", "internal/buildcache", "internal/door/openapi", "internal/kube/kubetest", "internal/tailnet/tailnettest",
+var benches = []string{"internal/audit/audittest", "internal/buildcache", "internal/door/openapi", "internal/gossip/gossiptest", "internal/kube/kubetest", "internal/tailnet/tailnettest",
 	"internal/tailnet/tailnettest/acmetest", "internal/tailnet/tailnettest/tailapi", "internal/tailnet/tailnettest/tailpolicy",
 	"test/rig"}
 

@@ -1,0 +1,44 @@
+package gossiptest
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+)
+
+// A Result is what a protocol did in a scenario. Times are virtual.
+type Result struct {
+	Protocol string        `json:"protocol"`
+	Join     time.Duration `json:"join"`  // until all knew all; 0: not within Limit
+	Death    time.Duration `json:"death"` // until all others saw the one that was gone; 0: not within Limit
+	False    int           `json:"false"` // times that a member which lives was called dead by another
+	Messages float64       `json:"messages"`
+	Bytes    float64       `json:"bytes"` // both sent per member and second, while nothing happened
+	Took     time.Duration `json:"took"`  // of this machine's time
+	Skipped  string        `json:"skipped,omitempty"`
+}
+
+// Print writes a table with a line for each result.
+func Print(w io.Writer, s Scenario, all []Result) error {
+	if _, err := fmt.Fprintf(w, "%s\n\n", s); err != nil {
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "\tall know all\ta death seen by all\tfalse deaths\tmessages/s\tkB/s\tsimulated in")
+	for _, r := range all {
+		if r.Skipped != "" {
+			fmt.Fprintf(t, "%s\tskipped: %s\n", r.Protocol, r.Skipped)
+			continue
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%.1f\t%.1f\t%v\n", r.Protocol, reached(r.Join), reached(r.Death), r.False, r.Messages, r.Bytes/1000, r.Took.Round(10*time.Millisecond))
+	}
+	return t.Flush()
+}
+
+func reached(d time.Duration) string {
+	if d == 0 {
+		return fmt.Sprintf("not in %v", Limit)
+	}
+	return fmt.Sprintf("%.2f s", d.Seconds())
+}

@@ -1,0 +1,108 @@
+// Package gossiptest is one scenario of many members, as text and as figures, so
+// that different protocols can be put through the same one and into one table. It
+// keeps the law that nothing is guessed: a value that is unknown or absurd is an
+// error, and a figure that was not reached is not a number.
+package gossiptest
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A Scenario is a network and its faults, which hold from the start to the end:
+// all members start at once and find each other; then nothing happens for a
+// while; then one of them is gone without a word.
+type Scenario struct {
+	N      int           // members
+	Loss   float64       // share of the messages that are lost
+	Jitter time.Duration // at most, on top of Delay
+	Watch  time.Duration // how long nothing happens
+	Seed   uint64
+}
+
+// One way from member to member, at least and at most.
+const (
+	MinDelay = 5 * time.Millisecond
+	MaxDelay = 25 * time.Millisecond
+)
+
+// Limit is the virtual time after which a thing that has not happened is given up.
+const Limit = 5 * time.Minute
+
+// Bounds of what a scenario may ask for.
+const (
+	maxMembers = 2000
+	maxLoss    = 0.9
+	maxJitter  = 5 * time.Second
+	maxWatch   = time.Hour
+)
+
+// Parse reads a scenario from arguments such as "N=100", "LOSS=0.5", "JITTER=300ms",
+// "SECONDS=30" and "SEED=1". What is not named is 10 members without faults,
+// watched for 30 seconds, from the seed 1.
+func Parse(args []string) (Scenario, error) {
+	s := Scenario{N: 10, Watch: 30 * time.Second, Seed: 1}
+	seen := map[string]bool{}
+	for _, arg := range args {
+		name, value, ok := strings.Cut(arg, "=")
+		if !ok {
+			return s, fmt.Errorf("%q is not NAME=VALUE, such as N=100", arg)
+		}
+		if seen[name] {
+			return s, fmt.Errorf("%s is given twice", name)
+		}
+		seen[name] = true
+		if err := s.set(name, value); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+func (s *Scenario) set(name, value string) (err error) {
+	switch name {
+	case "N":
+		if s.N, err = strconv.Atoi(value); err != nil || s.N < 2 || s.N > maxMembers {
+			return fmt.Errorf("N=%s: give a number of members from 2 to %d", value, maxMembers)
+		}
+	case "LOSS":
+		if s.Loss, err = strconv.ParseFloat(value, 64); err != nil || math.IsNaN(s.Loss) || s.Loss < 0 || s.Loss > maxLoss {
+			return fmt.Errorf("LOSS=%s: give the share of messages that are lost, from 0 to %g", value, maxLoss)
+		}
+	case "JITTER":
+		if s.Jitter, err = time.ParseDuration(value); err != nil || s.Jitter < 0 || s.Jitter > maxJitter {
+			return fmt.Errorf("JITTER=%s: give a time with its unit, such as 300ms, of at most %v", value, maxJitter)
+		}
+	case "SECONDS":
+		n, err := strconv.Atoi(value)
+		if err != nil || n < 1 || n > int(maxWatch/time.Second) {
+			return fmt.Errorf("SECONDS=%s: give whole seconds from 1 to %d", value, int(maxWatch/time.Second))
+		}
+		s.Watch = time.Duration(n) * time.Second
+	case "SEED":
+		if s.Seed, err = strconv.ParseUint(value, 10, 64); err != nil {
+			return fmt.Errorf("SEED=%s: give a whole number from 0", value)
+		}
+	default:
+		return fmt.Errorf("%q is not known: a scenario has N, LOSS, JITTER, SECONDS and SEED", name)
+	}
+	return nil
+}
+
+// Args returns the arguments that Parse reads the scenario from.
+func (s Scenario) Args() []string {
+	return []string{"N=" + strconv.Itoa(s.N), "LOSS=" + strconv.FormatFloat(s.Loss, 'g', -1, 64), "JITTER=" + s.Jitter.String(),
+		"SECONDS=" + strconv.Itoa(int(s.Watch/time.Second)), "SEED=" + strconv.FormatUint(s.Seed, 10)}
+}
+
+// String is the scenario as a heading.
+func (s Scenario) String() string {
+	way := fmt.Sprintf("%d to %d ms one way", MinDelay.Milliseconds(), MaxDelay.Milliseconds())
+	if s.Jitter > 0 {
+		way += fmt.Sprintf(" and up to %v of jitter", s.Jitter)
+	}
+	return fmt.Sprintf("%d members, %g %% of messages lost, %s, watched for %v, seed %d", s.N, math.Round(s.Loss*1e4)/1e2, way, s.Watch, s.Seed)
+}
