@@ -3,7 +3,7 @@ export GOFLAGS = -trimpath -buildvcs=false
 export CGO_ENABLED = 0
 TOOL = go tool -modfile=tools.mod
 
-.PHONY: demo test build cluster testbed lint generate acceptance bench budgets fuzz clean-cache machine
+.PHONY: demo test build cluster testbed lint generate acceptance bench budgets sim fuzz clean-cache machine
 
 demo: build ## show Tailplane at work: a tailnet, a cluster, people who are let in and refused
 	@exec "$$(cd testbed && go run ./cmd/build demo | cut -f2)"
@@ -33,6 +33,9 @@ acceptance: ## acceptance rows that no test names
 
 budgets: build ## measurements of the design's budgets; ONLY=Signin for one part
 	@testbed/budgets.sh "$(ONLY)"
+
+sim: ## gossip of many members beside hashicorp/memberlist, in virtual time: N=100 LOSS=0.5 JITTER=300ms SECONDS=30 SEED=1
+	@cd testbed && go run ./cmd/peers $(MAKEOVERRIDES)
 
 fuzz: ## a minute of fuzzing for each parser of what a stranger sends
 	@testbed/fuzz.sh

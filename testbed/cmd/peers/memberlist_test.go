@@ -1,0 +1,163 @@
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/tailplane/tailplane/internal/gossip/gossiptest"
+)
+
+// The command names a scenario and takes the figures from a file.
+var (
+	simArgs = flag.String("sim", "N=10 LOSS=0.2 SECONDS=5", "the scenario of TestMemberlist")
+	simFile = flag.String("sim.file", "", "where TestMemberlist writes its result, as JSON")
+)
+
+// TestMemberlist runs one scenario with members of hashicorp/memberlist as it
+// comes for a local network: nothing is tuned, and the traffic is not encrypted.
+// It draws from a source of chance that nobody can seed, so two runs differ.
+func TestMemberlist(t *testing.T) {
+	sc, err := gossiptest.Parse(strings.Fields(*simArgs))
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	var r gossiptest.Result
+	synctest.Test(t, func(t *testing.T) { r = runMemberlist(t, sc) })
+	r.Took = time.Since(began)
+	if *simFile == "" {
+		if r.Join == 0 || r.Death == 0 || r.Messages == 0 || r.Bytes == 0 {
+			t.Errorf("a mild scenario ends in %+v", r)
+		}
+		if err := gossiptest.Print(t.Output(), sc, []gossiptest.Result{r}); err != nil {
+			t.Error(err)
+		}
+		return
+	}
+	b, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(*simFile, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A member of memberlist, and whom it has seen die.
+type member struct {
+	*memberlist.Memberlist
+	name string
+
+	mu     sync.Mutex
+	deaths map[string]int
+}
+
+// Of an Events only the end of a member matters: nobody leaves in a scenario.
+func (m *member) NotifyJoin(*memberlist.Node)   {}
+func (m *member) NotifyUpdate(*memberlist.Node) {}
+func (m *member) NotifyLeave(n *memberlist.Node) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.deaths[n.Name]++
+}
+
+// What a member says of itself: as much as fits, as a record of ours has some 700 bytes.
+func (m *member) NodeMeta(limit int) []byte {
+	return []byte(strings.Repeat(m.name+" ", limit))[:limit]
+}
+func (m *member) NotifyMsg([]byte)                {}
+func (m *member) GetBroadcasts(int, int) [][]byte { return nil }
+func (m *member) LocalState(bool) []byte          { return nil }
+func (m *member) MergeRemoteState([]byte, bool)   {}
+
+// runMemberlist runs in a bubble with a clock of its own.
+func runMemberlist(t *testing.T, sc gossiptest.Scenario) gossiptest.Result {
+	r := gossiptest.Result{Protocol: "memberlist"}
+	n := newNetwork(sc)
+	var all []*member
+	var addrs []string
+	for i := range sc.N {
+		m := &member{name: fmt.Sprintf("node-%04d", i), deaths: map[string]int{}}
+		addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{100, 64, byte(i >> 8), byte(i)}), 7946)
+		c := memberlist.DefaultLANConfig()
+		c.Name, c.Transport, c.Events, c.Delegate = m.name, n.listen(addr), m, m
+		c.Logger = log.New(io.Discard, "", 0)
+		var err error
+		if m.Memberlist, err = memberlist.Create(c); err != nil {
+			t.Fatal(err)
+		}
+		all, addrs = append(all, m), append(addrs, addr.String())
+	}
+	defer func() {
+		for _, m := range all {
+			if err := m.Shutdown(); err != nil {
+				t.Error(err)
+			}
+		}
+		time.Sleep(time.Minute) // until what is under way has met its deadlines
+	}()
+
+	for i, m := range all { // each asks three others, until one has answered
+		seeds := []string{addrs[(i+1)%sc.N], addrs[(i+1+(sc.N-1)/3)%sc.N], addrs[(i+1+2*(sc.N-1)/3)%sc.N]}
+		go func() {
+			for began := time.Now(); time.Since(began) < gossiptest.Limit; time.Sleep(time.Second) {
+				if k, _ := m.Join(seeds); k > 0 {
+					return
+				}
+			}
+		}()
+	}
+	await := func(ok func(*member) bool) time.Duration {
+		for began := time.Now(); time.Since(began) < gossiptest.Limit; time.Sleep(50 * time.Millisecond) {
+			if !slices.ContainsFunc(all, func(m *member) bool { return !ok(m) }) {
+				return time.Since(began)
+			}
+		}
+		return 0
+	}
+	r.Join = await(func(m *member) bool { return m.NumMembers() == sc.N })
+
+	bytes, messages := n.sent()
+	time.Sleep(sc.Watch)
+	bytesThen, messagesThen := n.sent()
+	per := sc.Watch.Seconds() * float64(sc.N)
+	r.Bytes, r.Messages = float64(bytesThen-bytes)/per, float64(messagesThen-messages)/per
+
+	x := all[sc.N/2]
+	r.False = deaths(all, x.name)
+	if err := x.Shutdown(); err != nil {
+		t.Fatal(err)
+	}
+	r.Death = await(func(m *member) bool {
+		return m == x || !slices.ContainsFunc(m.Members(), func(o *memberlist.Node) bool { return o.Name == x.name })
+	})
+	for _, m := range all {
+		if m != x {
+			r.False += deaths(all, m.name)
+		}
+	}
+	return r
+}
+
+// deaths counts how often anybody saw a member die.
+func deaths(all []*member, name string) (sum int) {
+	for _, m := range all {
+		m.mu.Lock()
+		sum += m.deaths[name]
+		m.mu.Unlock()
+	}
+	return sum
+}
