@@ -63,28 +63,31 @@ func Parse(args []string) (Scenario, error) {
 }
 
 func (s *Scenario) set(name, value string) (err error) {
+	bad := func(give string, args ...any) error {
+		return fmt.Errorf("%s=%s: give %s", name, value, fmt.Sprintf(give, args...))
+	}
 	switch name {
 	case "N":
 		if s.N, err = strconv.Atoi(value); err != nil || s.N < 2 || s.N > maxMembers {
-			return fmt.Errorf("N=%s: give a number of members from 2 to %d", value, maxMembers)
+			return bad("a number of members from 2 to %d", maxMembers)
 		}
 	case "LOSS":
 		if s.Loss, err = strconv.ParseFloat(value, 64); err != nil || math.IsNaN(s.Loss) || s.Loss < 0 || s.Loss > maxLoss {
-			return fmt.Errorf("LOSS=%s: give the share of messages that are lost, from 0 to %g", value, maxLoss)
+			return bad("the share of messages that are lost, from 0 to %g", maxLoss)
 		}
 	case "JITTER":
 		if s.Jitter, err = time.ParseDuration(value); err != nil || s.Jitter < 0 || s.Jitter > maxJitter {
-			return fmt.Errorf("JITTER=%s: give a time with its unit, such as 300ms, of at most %v", value, maxJitter)
+			return bad("a time with its unit, such as 300ms, of at most %v", maxJitter)
 		}
 	case "SECONDS":
 		n, err := strconv.Atoi(value)
 		if err != nil || n < 1 || n > int(maxWatch/time.Second) {
-			return fmt.Errorf("SECONDS=%s: give whole seconds from 1 to %d", value, int(maxWatch/time.Second))
+			return bad("whole seconds from 1 to %d", int(maxWatch/time.Second))
 		}
 		s.Watch = time.Duration(n) * time.Second
 	case "SEED":
 		if s.Seed, err = strconv.ParseUint(value, 10, 64); err != nil {
-			return fmt.Errorf("SEED=%s: give a whole number from 0", value)
+			return bad("a whole number from 0")
 		}
 	default:
 		return fmt.Errorf("%q is not known: a scenario has N, LOSS, JITTER, SECONDS and SEED", name)

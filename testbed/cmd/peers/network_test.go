@@ -61,19 +61,20 @@ func (n *network) way() (d time.Duration, lost bool) {
 const (
 	again1    = time.Second
 	againData = 200 * time.Millisecond
-	againMost = time.Minute
+	patience  = 30 * time.Second // then the connection is given up
 )
 
-// reliable is how long something takes that is sent until it arrives.
-func (n *network) reliable(again time.Duration) (sum time.Duration) {
-	for {
+// reliable is how long something takes that is sent until it arrives. It is
+// false when that is given up.
+func (n *network) reliable(again time.Duration) (sum time.Duration, ok bool) {
+	for ; sum < patience; again *= 2 {
 		d, lost := n.way()
 		if !lost {
-			return sum + d
+			return sum + d, true
 		}
 		sum += again
-		again = min(2*again, againMost)
 	}
+	return 0, false
 }
 
 // A port is where one member is on the network: its [memberlist.Transport].
@@ -141,12 +142,13 @@ func (p *port) WriteTo(b []byte, addr string) (time.Time, error) {
 
 func (p *port) DialTimeout(addr string, limit time.Duration) (net.Conn, error) {
 	to := p.net.find(addr)
-	d := p.net.reliable(again1) + p.net.reliable(again1) // there and back
-	if to == nil || to.closed() || d > limit {
+	there, ok1 := p.net.reliable(again1)
+	back, ok2 := p.net.reliable(again1)
+	if to == nil || to.closed() || !ok1 || !ok2 || there+back > limit {
 		time.Sleep(limit) // who is gone does not even refuse
 		return nil, errors.New("dial: timed out")
 	}
-	time.Sleep(d)
+	time.Sleep(there + back)
 	near, nearEnd := net.Pipe()
 	farEnd, far := net.Pipe()
 	go p.net.stream(nearEnd, farEnd)
@@ -190,12 +192,16 @@ func (n *network) stream(from, to net.Conn) {
 			if first {
 				n.count(0, 1)
 			}
-			at := time.Now().Add(n.reliable(againData))
-			if at.Before(last) {
-				at = last
+			d, ok := n.reliable(againData)
+			if !ok {
+				from.Close()
+				to.Close()
+				return
 			}
-			last = at
-			pieces <- piece{append([]byte(nil), b[:k]...), at}
+			if at := time.Now().Add(d); at.After(last) {
+				last = at
+			}
+			pieces <- piece{append([]byte(nil), b[:k]...), last}
 		}
 		if err != nil {
 			if !errors.Is(err, io.EOF) {
