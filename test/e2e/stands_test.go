@@ -1,0 +1,195 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/test/rig"
+)
+
+// partedPolicy has servers of two sides. Whether gossip may pass between the sides
+// is one grant.
+func partedPolicy(joined bool) string {
+	between := ""
+	if joined {
+		between = `{"src": ["tag:left"], "dst": ["tag:right"], "ip": ["tcp:7946"]}, {"src": ["tag:right"], "dst": ["tag:left"], "ip": ["tcp:7946"]},`
+	}
+	return `{
+  "groups": {"group:platform": ["alice@example.com"]},
+  "tagOwners": {"tag:tailplane": ["autogroup:admin"], "tag:left": ["autogroup:admin"], "tag:right": ["autogroup:admin"]},
+  "grants": [
+    {"src": ["*"], "dst": ["tag:tailplane"], "ip": ["tcp:443"]},
+    {"src": ["tag:left"], "dst": ["tag:left"], "ip": ["tcp:7946"]},
+    {"src": ["tag:right"], "dst": ["tag:right"], "ip": ["tcp:7946"]},` + between + `
+    {"src": ["group:platform"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [{"role": "view", "period": "8h"}]}},
+  ],
+}`
+}
+
+// A stand is one of many access servers: a process, a node and a side of the
+// tailnet, and in the API server two namespaces and a ServiceAccount. Its cluster
+// is one in name only: see TestManyServers.
+type stand struct {
+	rig        *rig.Rig
+	name, side string
+	labels     string // as in a settings file
+	kubeconfig string
+	settings   string // but for the labels
+	process    *rig.Process
+}
+
+// prepare gives a stand its part of the API server: what the manifests give one
+// access server, in namespaces of its own.
+func (s *stand) prepare(ctx context.Context, manifests [][]byte) error {
+	own := strings.NewReplacer(rig.SystemNamespace, rig.SystemNamespace+"-"+s.name, rig.SigninNamespace, rig.SigninNamespace+"-"+s.name)
+	var docs [][]byte
+	for _, m := range manifests {
+		// What the whole cluster has but once is there already.
+		if !slices.ContainsFunc([]string{"kind: CustomResourceDefinition", "kind: ClusterRole", "kind: ValidatingAdmissionPolicy"},
+			func(kind string) bool { return bytes.Contains(m, []byte(kind)) }) {
+			docs = append(docs, []byte(own.Replace(string(m))))
+		}
+	}
+	if err := s.rig.Cluster.Apply(ctx, docs...); err != nil {
+		return err
+	}
+	dir := filepath.Join(s.rig.Dir, s.name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	authKey := filepath.Join(dir, "authkey")
+	key := s.rig.Net.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane", "tag:" + s.side}})
+	if err := os.WriteFile(authKey, []byte(key+"\n"), 0o600); err != nil {
+		return err
+	}
+	text, err := s.rig.Settings("access") // not later: it writes a file that all read
+	if err != nil {
+		return err
+	}
+	s.settings = strings.NewReplacer(
+		"name: east", "name: "+s.name+"\n  id: "+s.name,
+		"hostname: tka", "hostname: tka-"+s.name,
+		"roles: ", "namespace: "+rig.SigninNamespace+"-"+s.name+"\n  systemNamespace: "+rig.SystemNamespace+"-"+s.name+"\n  roles: ",
+		s.rig.AuthKeyFile(), authKey, filepath.Join(s.rig.Dir, "access"), dir).Replace(string(text))
+	s.kubeconfig, err = s.rig.Cluster.ServiceAccountKubeconfig(ctx, rig.SystemNamespace+"-"+s.name, "tailplane-access", dir)
+	return err
+}
+
+// serve starts the process, and returns when it serves.
+func (s *stand) serve(ctx context.Context) error {
+	const said = `"access is serving"`
+	before := 0
+	if s.process != nil {
+		before = strings.Count(s.process.Output(), said)
+	}
+	var err error
+	if s.process, err = s.rig.Try(s.name, "access", nil, strings.Replace(s.settings, "labels: {env: demo}", "labels: "+s.labels, 1), "--kubeconfig", s.kubeconfig); err != nil {
+		return err
+	}
+	for strings.Count(s.process.Output(), said) == before { // the log goes on over restarts
+		select {
+		case <-s.process.Done():
+			return fmt.Errorf("%s ended: %s", s.name, s.process.Output())
+		case <-ctx.Done():
+			return fmt.Errorf("%s does not serve: %w: %s", s.name, ctx.Err(), s.process.Output())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+func (s *stand) url() string { return "https://tka-" + s.name + "." + s.rig.Net.Suffix() }
+
+// lists is what s lists of every cluster, by name.
+func (s *stand) lists(ctx context.Context, p *rig.Person) (map[string]gossip.Cluster, error) {
+	a, err := tryAsk(ctx, p, "GET", s.url()+"/api/v1alpha1/memberlist?state=all", "")
+	if err != nil {
+		return nil, err
+	}
+	var list []gossip.Cluster
+	if err := json.Unmarshal(a.body, &list); a.status != 200 || err != nil {
+		return nil, fmt.Errorf("%s answers %d %s (%w)", s.name, a.status, a.body, err)
+	}
+	byName := map[string]gossip.Cluster{}
+	for _, c := range list {
+		byName[c.Name] = c
+	}
+	return byName, nil
+}
+
+// stands starts n access servers on one tailnet, all at about the same time. The
+// last three or, of few, the last half are on the right side.
+func stands(t *testing.T, n int) []*stand {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	dir, err := os.MkdirTemp("", "many")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	r, err := rig.Start(ctx, dir, rig.Options{Policy: partedPolicy(true), Settings: map[string]string{"api.limits": noLimits}, NoAccess: true, NoOperator: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	manifests, err := rig.Manifests()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make([]*stand, n)
+	for i := range all {
+		all[i] = &stand{rig: r, name: fmt.Sprintf("c%02d", i), side: "left", labels: "{env: demo}"}
+		if i >= n-min(3, n/2) {
+			all[i].side = "right"
+		}
+		if err := all[i].prepare(ctx, manifests); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		var wg sync.WaitGroup
+		for _, s := range all {
+			if s.process != nil {
+				wg.Go(func() {
+					if err := s.process.Stop(30 * time.Second); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		}
+		wg.Wait()
+	})
+	if err := together(all, func(s *stand) error { return s.serve(ctx) }); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// together does something for all at once.
+func together(all []*stand, do func(*stand) error) error {
+	errs := make([]error, len(all))
+	var wg sync.WaitGroup
+	for i, s := range all {
+		wg.Go(func() { errs[i] = do(s) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
