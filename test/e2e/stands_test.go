@@ -192,4 +192,3 @@ func together(all []*stand, do func(*stand) error) error {
 	wg.Wait()
 	return errors.Join(errs...)
 }
-
