@@ -12,6 +12,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -35,7 +36,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, s); err != nil {
+	if err := run(ctx, os.Stdout, ".", s); err != nil {
 		fmt.Fprintln(os.Stderr, "sim:", err)
 		os.Exit(1)
 	}
@@ -45,25 +46,26 @@ func main() {
 // ten goroutines, and every message of theirs wakes some.
 const maxPeers = 300
 
-func run(ctx context.Context, s gossiptest.Scenario) error {
+// run prints the table of a scenario. testbed is the folder of its module.
+func run(ctx context.Context, w io.Writer, testbed string, s gossiptest.Scenario) error {
 	dir, err := os.MkdirTemp("", "sim")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	ours, err := simulate(ctx, dir, s, "..", "./internal/gossip", "TestSim")
+	ours, err := simulate(ctx, dir, s, filepath.Join(testbed, ".."), "./internal/gossip", "TestSim")
 	if err != nil {
 		return err
 	}
 	theirs := gossiptest.Result{Protocol: "memberlist", Skipped: fmt.Sprintf("at most %d members", maxPeers)}
 	if s.N <= maxPeers {
-		if theirs, err = simulate(ctx, dir, s, ".", "./cmd/peers", "TestMemberlist"); missing(err) {
+		if theirs, err = simulate(ctx, dir, s, testbed, "./cmd/peers", "TestMemberlist"); missing(err) {
 			theirs = gossiptest.Result{Protocol: "memberlist", Skipped: "its modules are not downloaded, and no proxy serves them"}
 		} else if err != nil {
 			return err
 		}
 	}
-	return gossiptest.Print(os.Stdout, s, []gossiptest.Result{ours, theirs})
+	return gossiptest.Print(w, s, []gossiptest.Result{ours, theirs})
 }
 
 // missing reports whether a module is not on this machine and cannot be had.

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/gossip/gossiptest"
+)
+
+// What `make sim` does, from end to end.
+func TestTable(t *testing.T) {
+	var b strings.Builder
+	s := gossiptest.Scenario{N: 4, Loss: .1, Jitter: 20 * time.Millisecond, Watch: 2 * time.Second, Seed: 9}
+	if err := run(t.Context(), &b, "../..", s); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
+	if len(lines) != 5 || lines[0] != s.String() || !strings.HasPrefix(lines[3], "tailplane ") || !strings.HasPrefix(lines[4], "memberlist ") {
+		t.Errorf("it prints\n%s", &b)
+	}
+	t.Log("\n" + b.String())
+}
+
+func TestMissing(t *testing.T) {
+	if missing(nil) || missing(errors.New("--- FAIL: TestMemberlist")) {
+		t.Error("a test that fails is taken for a module that is missing")
+	}
+	if !missing(errors.New("go: github.com/hashicorp/memberlist@v0.7.0: module lookup disabled by GOPROXY=off")) {
+		t.Error("a module that is missing is taken for a test that fails")
+	}
+}
