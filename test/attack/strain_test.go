@@ -226,12 +226,20 @@ func TestDS01_Floods(t *testing.T) {
 		}
 		// The login has one bucket, whichever device it comes from; the kubeconfig
 		// has another, and is given.
-		if a := ask(as(s.person(t, "quinn-phone", "quinn@example.com")), "POST", api+"/login"); a.code() != problem.RateLimited {
-			t.Errorf("from another device of the same login: %v", a)
+		phone, onPhone, limited := as(s.person(t, "quinn-phone", "quinn@example.com")), 0, false
+		for range 10 { // a slow machine may have earned quinn another one meanwhile
+			a := ask(phone, "POST", api+"/login")
+			if limited = a.code() == problem.RateLimited; limited {
+				break
+			}
+			onPhone = 1
+		}
+		if !limited {
+			t.Error("another device of the same login has a bucket of its own")
 		}
 		eventually(t, long, "quinn's kubeconfig", func() bool { return ask(x, "GET", api+"/kubeconfig?wait=5s").Status == http.StatusOK })
-		if n := len(s.signins(t, "quinn@example.com")); n != 1 {
-			t.Errorf("%d sign-ins of one device", n)
+		if n := len(s.signins(t, "quinn@example.com")); n != 1+onPhone {
+			t.Errorf("%d sign-ins of %d devices", n, 1+onPhone)
 		}
 	})
 
