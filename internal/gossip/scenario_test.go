@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"flag"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -51,7 +52,7 @@ func runScenario(t testing.TB, sc gossiptest.Scenario) gossiptest.Result {
 	s := newSim(t, sc.Seed, sc.N, Settings{})
 	s.loss, s.jitter, s.delay = sc.Loss, sc.Jitter, [2]time.Duration{gossiptest.MinDelay, gossiptest.MaxDelay}
 	s.startAll()
-	if d, ok := s.until(gossiptest.Limit, s.allKnowAll); ok {
+	if d, ok := s.until(gossiptest.Limit, func() bool { return s.allKnowAll() && s.allThere() }); ok {
 		r.Join = d
 	}
 	bytes, sent := s.sent()
@@ -68,6 +69,12 @@ func runScenario(t testing.TB, sc gossiptest.Scenario) gossiptest.Result {
 	r.False = s.deathsSeen() - s.deathsOf(x) + wasFalse
 	r.Took = time.Since(began)
 	return r
+}
+
+// allThere reports whether nobody sees anybody dead, or has not heard of it yet
+// whether it lives.
+func (s *sim) allThere() bool {
+	return !slices.ContainsFunc(s.living(), func(o *simNode) bool { return !s.everywhere(o, Alive, Suspect) })
 }
 
 // sent is what all nodes have sent so far.

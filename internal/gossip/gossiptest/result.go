@@ -10,7 +10,7 @@ import (
 // A Result is what a protocol did in a scenario. Times are virtual.
 type Result struct {
 	Protocol string        `json:"protocol"`
-	Join     time.Duration `json:"join"`  // until all knew all; 0: not within Limit
+	Join     time.Duration `json:"join"`  // until everybody listed everybody, as living; 0: not within Limit
 	Death    time.Duration `json:"death"` // until all others saw the one that was gone; 0: not within Limit
 	False    int           `json:"false"` // times that a member which lives was called dead by another
 	Messages float64       `json:"messages"`
@@ -25,7 +25,7 @@ func Print(w io.Writer, s Scenario, all []Result) error {
 		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(t, "\tall know all\ta death seen by all\tfalse deaths\tmessages/s\tkB/s\tsimulated in")
+	fmt.Fprintln(t, "\tall list all\ta death seen by all\tfalse deaths\tmessages/s\tkB/s\tsimulated in")
 	for _, r := range all {
 		if r.Skipped != "" {
 			fmt.Fprintf(t, "%s\tskipped: %s\n", r.Protocol, r.Skipped)

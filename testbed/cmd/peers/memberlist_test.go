@@ -110,8 +110,12 @@ func runMemberlist(t *testing.T, sc gossiptest.Scenario) gossiptest.Result {
 		time.Sleep(time.Minute) // until what is under way has met its deadlines
 	}()
 
-	for i, m := range all { // each asks three others, until one has answered
-		seeds := []string{addrs[(i+1)%sc.N], addrs[(i+1+(sc.N-1)/3)%sc.N], addrs[(i+1+2*(sc.N-1)/3)%sc.N]}
+	for i, m := range all { // all know three of the first, and ask them until one has answered
+		seeds := slices.Clone(addrs[:min(4, sc.N)])
+		if self := slices.Index(seeds, addrs[i]); self >= 0 {
+			seeds = slices.Delete(seeds, self, self+1)
+		}
+		seeds = seeds[:min(3, len(seeds))]
 		go func() {
 			for began := time.Now(); time.Since(began) < gossiptest.Limit; time.Sleep(time.Second) {
 				if k, _ := m.Join(seeds); k > 0 {
