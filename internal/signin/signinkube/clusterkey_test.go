@@ -196,7 +196,7 @@ func TestPreviousClusterKey(t *testing.T) {
 	}
 	s.Data[previousKeyData] = s.Data[clusterKeyData]
 	delete(s.Data, clusterKeyData)
-	if s, err = k.CoreV1().Secrets(p.ns).Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
+	if _, err = k.CoreV1().Secrets(p.ns).Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	next, err := load(t, config, p.ns)

@@ -388,16 +388,18 @@ func TestRights(t *testing.T) {
 		want    []string
 	}{
 		{"access", p.accessConfig, "tailplane-signins", []string{
+			"namespaces: get of kube-system",
 			"serviceaccounts/token: create",
 			"tkasignins.tailplane.dev: create delete get list patch update watch",
 		}},
 		{"access", p.accessConfig, "tailplane-system", []string{
 			"configmaps: get patch update of tailplane-gossip-pins tailplane-members",
 			"leases.coordination.k8s.io: get patch update of tailplane-access",
+			"namespaces: get of kube-system",
 			"secrets: get patch update of tailplane-access-0 tailplane-cluster-key tailplane-audit-key",
 		}},
-		{"access", p.accessConfig, "default", nil},
-		{"access", p.accessConfig, "kube-system", nil},
+		{"access", p.accessConfig, "default", []string{"namespaces: get of kube-system"}},
+		{"access", p.accessConfig, "kube-system", []string{"namespaces: get of kube-system"}},
 		{"operator", p.operatorConfig, "tailplane-signins", append([]string{
 			"events.events.k8s.io: create patch",
 			"serviceaccounts: create delete get list watch",
