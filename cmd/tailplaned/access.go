@@ -76,8 +76,8 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 		Policy: policy, Interval: time.Duration(p.set.Signin.GrantCheckInterval), Log: p.log, Now: time.Now,
 		Tell: func(s signin.Signin, f signin.Finding) { tell(p, node.Status(), record.Write, s, f) },
 	}
-	others := &discovery{p: p, config: config, node: node, keys: keys, secret: secret, info: info, write: record.Write, front: *way}
-	others.front.Key, others.front.MustRecord, others.front.HTTP2, others.front.Measure = nil, nil, true, p.metrics.Door("gossip")
+	others := &discovery{p: p, config: config, node: node, keys: keys, secret: secret, info: info, write: record.Write, front: *way, events: make(chan gossip.Event, maxEvents)}
+	others.front.Key, others.front.MustRecord, others.front.Measure = nil, nil, p.metrics.Door("gossip")
 	others.front.Limits = door.Limits{Verbs: map[access.Verb]door.Rate{access.GossipExchange: {PerMinute: exchangesPerMinute, Burst: exchangesAtOnce}},
 		Other: limits(p.set.API.Limits).Other, All: door.Rate{PerMinute: exchangesOfEveryone, Burst: exchangesOfEveryone / 60}, Connections: connectionsPerPeer}
 	watchAccess(p, config, node, store, keys)

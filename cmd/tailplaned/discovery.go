@@ -44,6 +44,7 @@ type discovery struct {
 	member atomic.Pointer[gossip.Node] // nil while the cluster's key is not at hand
 
 	handover atomic.Pointer[handover] // nil: the key was not changed
+	events   chan gossip.Event        // to be recorded
 }
 
 // A handover is the word of the cluster's key before for the one of now.
@@ -156,9 +157,9 @@ func (d *discovery) run(ctx context.Context) error {
 	if err != nil {
 		return nil // asked to stop before
 	}
-	switch before, ok, err := d.secret.Previous(ctx); {
+	switch before, ok, err := d.previous(ctx); {
 	case err != nil:
-		d.p.log.Warn("whether the cluster's key was changed cannot be said, so others may take it for somebody else's", "err", err)
+		return nil // asked to stop before
 	case ok:
 		d.handover.Store(&handover{before.Public(), before.Sign(gossip.Rekeying(d.info.ID, key.Public()))})
 		d.p.log.Info("the cluster's key was changed; the one before vouches for it", "before", before.Public().String(), "key", key.Public().String())
@@ -175,7 +176,7 @@ func (d *discovery) run(ctx context.Context) error {
 	member, err := gossip.New(gossip.Config{
 		Settings: set, ID: self, Key: key.Public(), Sign: key.Sign, Netmap: d.netmap.Load, Exchange: carrier.Exchange, Load: pins.Load, Save: pins.Save,
 		Facts: func() (gossip.Facts, bool) { return d.facts(key.Public()), d.node.Status().Running() },
-		Tell:  d.tell, Log: d.p.log, Now: time.Now, Rand: mathrand.NewChaCha8(seed), Merged: d.p.metrics.Merged,
+		Tell:  d.later, Log: d.p.log, Now: time.Now, Rand: mathrand.NewChaCha8(seed), Merged: d.p.metrics.Merged,
 	})
 	if err != nil {
 		return err
@@ -192,6 +193,7 @@ func (d *discovery) run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	var doorErr, runErr, publishErr error
 	wg.Go(func() { d.follow(running) })
+	wg.Go(func() { d.recordEvents(running) })
 	wg.Go(func() { defer stop(); runErr = member.Run(running) })
 	wg.Go(func() {
 		defer stop()
@@ -204,6 +206,27 @@ func (d *discovery) run(ctx context.Context) error {
 	}
 	wg.Wait()
 	return errors.Join(runErr, doorErr, publishErr)
+}
+
+// previous asks for the key before until it is told: without its word a changed
+// key is somebody else's to all others.
+func (d *discovery) previous(ctx context.Context) (key door.Key, ok bool, err error) {
+	said := ""
+	for wait := firstKeyTry; ; wait = min(2*wait, lastKeyTry) {
+		key, ok, err := d.secret.Previous(ctx)
+		if err == nil {
+			return key, ok, nil
+		}
+		if ctx.Err() == nil && err.Error() != said {
+			said = err.Error()
+			d.p.log.Warn("whether the cluster's key was changed cannot be said yet; trying again", "err", err)
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return key, false, context.Cause(ctx)
+		}
+	}
 }
 
 // publisher shows this cluster what is known of the others.
@@ -289,6 +312,36 @@ func (d *discovery) servers(all []tailnet.Peer) []gossip.Peer {
 		servers = append(servers, gossip.Peer{ID: f.Node, Name: f.Host, Addrs: f.IPs})
 	}
 	return servers
+}
+
+// maxEvents may wait to be recorded.
+const maxEvents = 4096
+
+// later has ev recorded. It does not wait: gossip must go on while a disk is slow.
+func (d *discovery) later(ev gossip.Event) {
+	select {
+	case d.events <- ev:
+	default:
+		d.p.log.Error("what happened among the members is not in the record: too much happens at once", "event", ev.Kind, "node", ev.Node)
+	}
+}
+
+// recordEvents records until ctx ends, and then what is left.
+func (d *discovery) recordEvents(ctx context.Context) {
+	for {
+		select {
+		case ev := <-d.events:
+			d.tell(ev)
+			continue
+		default:
+		}
+		select {
+		case ev := <-d.events:
+			d.tell(ev)
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // tell puts what happened among the members into the record.

@@ -129,7 +129,7 @@ func TestGO05_lists_that_are_none(t *testing.T) {
 		{`[null]`, 0, ""},
 		{many(10_000, entry), 0, "Not shown: 10000 clusters, dead or left."},
 		{many(10_000, func(i int) string {
-			return fmt.Sprintf(`{"name":"c%d","state":"alive","labels":{"a":%q}}`, i, strings.Repeat("x", 100))
+			return fmt.Sprintf(`{"name":"c%d","state":"alive","labels":{"a":%q}}`, i, strings.Repeat("x", 1700))
 		}), 1, "larger than"},
 	} {
 		_, srv := lister(t, func(http.ResponseWriter, *http.Request) []byte { return []byte(tt.text) })

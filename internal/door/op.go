@@ -2,6 +2,7 @@ package door
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,6 +34,9 @@ type Op[Req, Resp any] struct {
 	// Routine is an operation of servers among themselves: a visit that was
 	// served leaves no entry in the record, only one that was refused does.
 	Routine bool
+
+	// MaxAnswer bounds what a client reads of an answer, in bytes; 0: a MiB.
+	MaxAnswer int64
 
 	// For the API reference: a request that works, what may be answered to it
 	// (one for each status), and the codes of the refusals that are this
@@ -226,12 +230,13 @@ func (o Op[Req, Resp]) Call(ctx context.Context, c Client, req Req) (resp Resp, 
 		return resp, err // *url.Error says what was asked of whom
 	}
 	defer res.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
+	limit := cmp.Or(o.MaxAnswer, maxAnswer)
+	answer, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
 	if err != nil {
 		return resp, fmt.Errorf("%s: the answer broke off: %w", o.Pattern, err)
 	}
-	if len(answer) > maxAnswer {
-		return resp, fmt.Errorf("%s: the answer is larger than %d bytes", o.Pattern, maxAnswer)
+	if int64(len(answer)) > limit {
+		return resp, fmt.Errorf("%s: the answer is larger than %d bytes", o.Pattern, limit)
 	}
 	var refused problem.Error
 	if res.StatusCode/100 != 2 || res.StatusCode == http.StatusAccepted {

@@ -61,6 +61,7 @@ var (
 		cgnat,
 		netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("192.0.0.0/24"), netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("240.0.0.0/4"),
 		netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("fec0::/10"),
+		netip.MustParsePrefix("168.63.129.16/32"), // a cloud's own services
 	}
 )
 

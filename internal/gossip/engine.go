@@ -138,7 +138,7 @@ func (e *engine) receive(from string, sealed []Signed, now time.Time) {
 	for _, s := range sealed {
 		r, err := e.open(s)
 		if err == nil {
-			d.Records = append(d.Records, r)
+			d.Records = latest(d.Records, r)
 			continue
 		}
 		if errors.Is(err, errSignature) { // no honest peer relays this: it would not have kept it
@@ -167,6 +167,20 @@ func (e *engine) receive(from string, sealed []Signed, now time.Time) {
 			m.verified = e.view.Verified(m.entry)
 		}
 	}
+}
+
+// latest adds r to records, of which it keeps one for each node: a message that
+// tells a long story of one node is told as its end.
+func latest(records []*Record, r *Record) []*Record {
+	for i, have := range records {
+		if have.Node == r.Node {
+			if r.Order.Compare(have.Order) > 0 {
+				records[i] = r
+			}
+			return records
+		}
+	}
+	return append(records, r)
 }
 
 // enter takes a changed entry in.

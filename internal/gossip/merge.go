@@ -62,11 +62,11 @@ func (v *View) take(r *Record, d Delivery, now time.Time) Change {
 	if !ok {
 		return Change{Reason: Binding, Detail: "our tailnet has no such node with a required tag"}
 	}
-	if t, ok := v.tombs.get(r.Node); ok && r.Generation <= t.Generation {
+	firstHand := d.From == r.Node
+	if t, ok := v.tombs.get(r.Node); ok && t.keeps(r.Generation, firstHand) {
 		return Change{Reason: Buried}
 	}
 	was, known := v.entries.get(r.Node)
-	firstHand := d.From == r.Node
 	e := &Entry{Record: r, FirstHand: firstHand}
 	verdict := v.judge(r, firstHand)
 	if !verdict.accept {
@@ -81,6 +81,9 @@ func (v *View) take(r *Record, d Delivery, now time.Time) Change {
 	}
 	if !known && v.entries.size >= v.rules.MaxMembers {
 		return Change{Reason: Size, Detail: fmt.Sprintf("there are %d members", v.entries.size)}
+	}
+	if verdict.rekey && known && v.weight(was) == 1 && r.Order.Compare(was.Order) <= 0 {
+		return Change{Reason: Old} // a handover of before, said again, moves no key back
 	}
 	c := Change{Entry: e, Was: was}
 	v.pin(r, verdict, &c) // first, as hearsay that was kept may fit the pins from now on

@@ -235,6 +235,42 @@ func TestRekey(t *testing.T) {
 	if ch := c.says(b, forge(t, a.facts, Order{3, 1}, a.key)); ch.Entry != nil {
 		t.Fatalf("by the old key: %+v", ch)
 	}
+	// The administrator goes back to the old key, by the same way. Who kept the
+	// handover of before and says it again moves nothing.
+	again := forge(t, f, Order{2, 1}, fresh)
+	back := a.facts
+	back.PrevKey = public
+	back.PrevSig = ed25519.Sign(fresh, Rekeying(back.ClusterID, back.Key))
+	if ch := c.says(a, forge(t, back, Order{4, 1}, a.key)); !ch.Rekey || !c.verified(a) {
+		t.Fatalf("handed back: %+v", ch)
+	}
+	if ch := c.says(b, again); ch.Rekey || ch.Reason != Old || !c.verified(a) {
+		t.Fatalf("a handover of before: %+v, verified %v", ch, c.verified(a))
+	}
+}
+
+// TestHearsayBuriesNobody: a number that somebody else made up does not keep out
+// the node itself (GO-02, GO-04).
+func TestHearsayBuriesNobody(t *testing.T) {
+	c := newScene(t, Rules{})
+	a, b := c.s.nodes[0], c.s.nodes[1]
+	stranger := ed25519.NewKeyFromSeed(make([]byte, 32))
+	made := a.facts
+	made.Key = door.PublicKey(stranger.Public().(ed25519.PublicKey))
+	if ch := c.says(b, forge(t, made, Order{maxGeneration, 1}, stranger)); ch.Entry == nil {
+		t.Fatalf("hearsay: %+v", ch)
+	}
+	c.v = Forget(c.v, []string{a.facts.Node}, simEpoch)
+	if ch := c.says(b, forge(t, made, Order{maxGeneration, 1}, stranger)); ch.Reason != Buried {
+		t.Errorf("hearsay again: %+v", ch)
+	}
+	if ch := c.says(a, forge(t, a.facts, Order{1, 1}, a.key)); ch.Entry == nil || !c.verified(a) {
+		t.Errorf("the node itself: %+v", ch)
+	}
+	c.v = Forget(c.v, []string{a.facts.Node}, simEpoch)
+	if ch := c.says(a, forge(t, a.facts, Order{1, 1}, a.key)); ch.Reason != Buried {
+		t.Errorf("what it said before: %+v", ch)
+	}
 }
 
 // TestPinnedPolicy: what an administrator pinned comes before who was met first (DSC-10).

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"reflect"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -110,12 +111,12 @@ func (n *Node) Run(ctx context.Context) error {
 				break wait
 			case err := <-saving:
 				idle = true
+				tryAgain = n.cfg.Now().Add(retryStore) // at most so often, whatever others say
 				if err != nil && ctx.Err() == nil {
 					n.cfg.Log.Warn("what gossip must remember was not saved; a restart would trust anew", "err", err)
 					n.mu.Lock()
 					n.engine.unsaved = true
 					n.mu.Unlock()
-					tryAgain = n.cfg.Now().Add(retryStore)
 				}
 			case <-ctx.Done():
 				next.Stop()
@@ -180,6 +181,14 @@ func (n *Node) take() Memory {
 
 // exchange carries out one exchange that we began.
 func (n *Node) exchange(ctx context.Context, c call) {
+	defer func() { // what strangers answer is decoded here
+		if p := recover(); p != nil {
+			n.cfg.Log.Error("a gossip exchange panicked", "node", c.to.ID, "panic", p, "stack", string(debug.Stack()))
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.engine.fail(c.to.ID, n.cfg.Now())
+		}
+	}()
 	ctx, cancel := context.WithTimeout(ctx, n.engine.deadline())
 	defer cancel()
 	answer, err := n.cfg.Exchange(ctx, c.to, c.body)

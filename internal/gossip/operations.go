@@ -18,7 +18,8 @@ const ExchangePath = "/gossip/v1/exchange"
 // GetMemberlist is the operation that people ask.
 var GetMemberlist = door.Op[MemberlistRequest, Memberlist]{
 	Pattern: "GET /api/v1alpha1/memberlist", Verb: access.ClusterMembers,
-	Doc: "List the clusters that this server knows of, its own included: those that can be had, or all.",
+	MaxAnswer: 16 << 20, // 2,048 servers with labels
+	Doc:       "List the clusters that this server knows of, its own included: those that can be had, or all.",
 	Answers: []Memberlist{{Clusters: []Cluster{{APIEndpoint: "https://k8s.prod-eu.example:6443", APIPort: 6443, Labels: map[string]string{"env": "prod"},
 		Name: "prod-eu", ID: "5e0c3f5a-6f0e-4f0c-9a63-1f4f6f6f2b11", URL: "https://tka.tail1234.ts.net", State: Alive,
 		LastSeen: time.Date(2026, 11, 21, 11, 41, 8, 0, time.UTC), Verified: true, Self: true,

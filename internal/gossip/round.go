@@ -214,7 +214,7 @@ func (e *engine) respond(from string, digest []Claim, now time.Time) []byte {
 			m = e.members[c.Node]
 		}
 		if m == nil {
-			if e.wants(c) {
+			if e.wants(c, c.Node == from) {
 				reply = append(reply, Claim{Node: c.Node})
 			}
 			continue
@@ -252,14 +252,14 @@ func (e *engine) respond(from string, digest []Claim, now time.Time) []byte {
 }
 
 // wants reports whether a claim about somebody unknown is worth a record.
-func (e *engine) wants(c Claim) bool {
+func (e *engine) wants(c Claim, firstHand bool) bool {
 	if c.Generation == 0 || len(e.list) >= e.set.MaxMembers {
 		return false
 	}
 	if _, ok := e.netmap.Find(c.Node); !ok {
 		return false
 	}
-	if t, ok := e.view.tombs.get(c.Node); ok && c.Generation <= t.Generation {
+	if t, ok := e.view.tombs.get(c.Node); ok && t.keeps(c.Generation, firstHand) {
 		return false
 	}
 	r, refused := e.view.refused.get(c.Node)

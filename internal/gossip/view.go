@@ -54,6 +54,12 @@ type Refusal struct {
 type Tombstone struct {
 	Generation uint64
 	At         time.Time
+	Hearsay    bool // the number was somebody else's word: it does not keep out the node's own
+}
+
+// keeps reports whether the tombstone keeps out a record of that generation.
+func (t Tombstone) keeps(generation uint64, firstHand bool) bool {
+	return generation <= t.Generation && !(t.Hearsay && firstHand)
 }
 
 const (
@@ -139,7 +145,7 @@ func Forget(v *View, nodes []string, now time.Time) *View {
 	for _, n := range nodes {
 		if e, ok := v.entries.get(n); ok {
 			gone[n] = true
-			next.tombs = next.tombs.with(n, Tombstone{e.Generation, now})
+			next.tombs = next.tombs.with(n, Tombstone{e.Generation, now, v.weight(e) == 0})
 		}
 	}
 	if len(gone) > 0 {

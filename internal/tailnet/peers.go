@@ -52,7 +52,7 @@ func (n *Node) Peers(ctx context.Context) ([]Peer, error) {
 		if len(p.TailscaleIPs) == 0 {
 			continue
 		}
-		peer := Peer{Device: access.Device{ID: string(p.ID), Name: strings.ToLower(strings.TrimSuffix(p.DNSName, "."))}, Addrs: p.TailscaleIPs, Shared: p.ShareeNode}
+		peer := Peer{Device: access.Device{ID: string(p.ID), Name: strings.ToLower(strings.TrimSuffix(p.DNSName, "."))}, Addrs: p.TailscaleIPs, Shared: p.ShareeNode || p.AltSharerUserID != 0}
 		if p.Tags != nil {
 			for _, t := range p.Tags.All() {
 				peer.Tags = append(peer.Tags, access.Tag(t))

@@ -171,18 +171,22 @@ func hostOf(base string) string {
 // fault: there is none, there are several, or the one that there is is in doubt.
 func (d Directory) Choose(name string) (Entry, error) {
 	var sure, doubtful []Entry
+	var away []Entry // may be meant as well: a namesake does not win because they are down
 	for _, e := range d.Entries {
 		switch {
 		case e.Name != name && e.ID != name:
 		case e.Doubt != nil:
 			doubtful = append(doubtful, e)
+			if e.Verified && !e.Conflict {
+				away = append(away, e)
+			}
 		default:
 			sure = append(sure, e)
 		}
 	}
 	switch {
 	case len(sure) > 0:
-		return d.one(name, sure)
+		return d.one(name, append(sure, away...))
 	case len(doubtful) > 0:
 		worst := slices.MaxFunc(doubtful, func(a, b Entry) int { return cmp.Compare(b.Doubt.Code, a.Doubt.Code) }) // a refusal before an absence
 		f := fault.New(worst.Doubt.Code, "tka does not sign in to %s: %s", worst.Name, worst.Doubt.Why)
@@ -202,8 +206,8 @@ func (d Directory) Choose(name string) (Entry, error) {
 	return Entry{}, f.Try("See the clusters: tka clusters").Try("Name the access server of %s: --server NAME", name)
 }
 
-// one is the one cluster among entries of a name, none of which is in doubt: of
-// one id and key, the entry that is best off.
+// one is the one cluster among entries of a name, all of them verified and one of
+// them not in doubt: of one id and key, the entry that is best off.
 func (d Directory) one(name string, sure []Entry) (Entry, error) {
 	slices.SortStableFunc(sure, func(a, b Entry) int { return cmp.Compare(rank(a.State), rank(b.State)) })
 	best := sure[0]

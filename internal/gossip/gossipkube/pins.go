@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -130,9 +131,14 @@ func (p *Pins) Save(ctx context.Context, m gossip.Memory) error {
 // apply makes the change from old to new on what others may have changed too.
 func apply[V comparable](on, old, new map[string]V) {
 	for k, v := range new {
-		if was, ok := old[k]; !ok || was != v {
-			on[k] = v
+		was, knew := old[k]
+		if knew && was == v {
+			continue
 		}
+		if have, there := on[k]; there && have != v && !(knew && have == was) {
+			continue // another server of this cluster was first
+		}
+		on[k] = v
 	}
 	for k := range old {
 		if _, ok := new[k]; !ok {
@@ -152,8 +158,18 @@ func (p *Pins) read(ctx context.Context) (*corev1.ConfigMap, stored, error) {
 			return nil, s, fmt.Errorf("the ConfigMap %s, data %s: %w; correct it, or remove the data and let every cluster be met anew", p.key, pinsData, err)
 		}
 	}
+	if s.Clusters == nil || s.Nodes == nil || s.Generations == nil { // null is no map
+		return nil, s, fmt.Errorf("the ConfigMap %s, data %s: clusters, nodes and generations are three objects; correct it, or remove the data and let every cluster be met anew", p.key, pinsData)
+	}
+	if limit := uint64(time.Now().Add(generationAhead).Unix()); s.Generations[p.node] > limit {
+		return nil, s, fmt.Errorf("the ConfigMap %s, data %s: the generation of %s is %d, years ahead of the clock; set it to 0", p.key, pinsData, p.node, s.Generations[p.node])
+	}
 	return cm, s, nil
 }
+
+// generationAhead is how far our own number, which begins as the time of a start,
+// may be ahead: others would take nothing of ours for as long.
+const generationAhead = 10 * 365 * 24 * time.Hour
 
 func (p *Pins) explain(doing string, err error) error { return explain(doing, "ConfigMap", p.key, err) }
 

@@ -105,6 +105,22 @@ func TestPins(t *testing.T) {
 		t.Errorf("the generation fell to %d", g)
 	}
 
+	// Of two servers that met different ones as the same cluster, the one that wrote
+	// first is right for both; who has followed a handover says so.
+	c1, c2 := load(one), load(two)
+	c1.Clusters["south"], c2.Clusters["south"] = a, b
+	save(one, c1)
+	save(two, c2)
+	if got := load(one).Clusters["south"]; got != a {
+		t.Errorf("south is %v, and was met as %v first", got, a)
+	}
+	next := load(two)
+	next.Clusters["south"] = b
+	save(two, next)
+	if got := load(one).Clusters["south"]; got != b {
+		t.Errorf("south is still %v", got)
+	}
+
 	// What is damaged is neither used nor overwritten.
 	if err := admin.Get(t.Context(), at, cm); err != nil {
 		t.Fatal(err)
@@ -118,5 +134,20 @@ func TestPins(t *testing.T) {
 	}
 	if err := one.Save(t.Context(), m); err == nil {
 		t.Error("what is damaged was overwritten")
+	}
+	for _, text := range []string{`{"clusters": null, "nodes": {}, "generations": {}}`, `{"generations": null}`, `{"generations": {"n1": 9007199254740991}}`} {
+		if err := admin.Get(t.Context(), at, cm); err != nil {
+			t.Fatal(err)
+		}
+		cm.Data[pinsData] = text
+		if err := admin.Update(t.Context(), cm); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := one.Load(t.Context()); err == nil || !strings.Contains(err.Error(), PinsConfigMap) {
+			t.Errorf("%s: %v", text, err)
+		}
+		if err := one.Save(t.Context(), m); err == nil {
+			t.Errorf("%s was overwritten", text)
+		}
 	}
 }

@@ -25,8 +25,8 @@ type Profiles struct {
 	Namespace   string
 	ForgetAfter time.Duration // how long the profile of a cluster that is gone stays
 
-	// CA returns the certificate authority of the cluster's API server, PEM, as the
-	// cluster itself says with the proof of its key. It is asked beside the
+	// CA returns the certificate authority of the cluster's API server, PEM, as one of
+	// its servers says. The signed record has its hash, so no other proof is needed. It is asked beside the
 	// publishing, once for each Cluster.CAHash, and what does not fit that is not
 	// published. It must return soon after its context ends.
 	CA func(context.Context, Cluster) ([]byte, error)

@@ -393,8 +393,8 @@ func TestRights(t *testing.T) {
 			"tkasignins.tailplane.dev: create delete get list patch update watch",
 		}},
 		{"access", p.accessConfig, "tailplane-system", []string{
-			"configmaps: get patch update of tailplane-gossip-pins tailplane-members",
-			"leases.coordination.k8s.io: get patch update of tailplane-access",
+			"configmaps: get update of tailplane-gossip-pins tailplane-members",
+			"leases.coordination.k8s.io: get update of tailplane-access",
 			"namespaces: get of kube-system",
 			"secrets: get patch update of tailplane-access-0 tailplane-cluster-key tailplane-audit-key",
 		}},
