@@ -252,9 +252,24 @@ func (e *engine) contact(from string, now time.Time) {
 }
 
 // quiet reports whether nothing has come from anybody for so long that we doubt
-// ourselves first. With one other member there is nobody else to doubt.
+// ourselves first.
 func (e *engine) quiet(at time.Duration) bool {
-	return len(e.list) >= 2 && at-e.succeeded > max(silent, 6*e.set.Interval)
+	return at-e.succeeded > max(silent, 6*e.set.Interval) && e.several()
+}
+
+// several reports whether there are two others who should be heard. With one there
+// is nobody else to doubt, and who has left says nothing any more.
+func (e *engine) several() bool {
+	n := 0
+	for _, m := range e.list {
+		if m.state != Gone {
+			n++
+		}
+		if n == 2 {
+			return true
+		}
+	}
+	return false
 }
 
 // review looks at everybody once a round.
@@ -268,7 +283,7 @@ func (e *engine) review(now time.Time) {
 		e.stats.Late++
 	}
 	e.ticked = at
-	e.isolated = e.isolated || len(e.list) >= 2 && at-e.succeeded > max(lonely, 16*e.set.Interval)
+	e.isolated = e.isolated || at-e.succeeded > max(lonely, 16*e.set.Interval) && e.several()
 	d, quiet := e.detector(), e.quiet(at)
 	var forget []string
 	for _, m := range e.list {

@@ -184,6 +184,35 @@ func TestIsolated(t *testing.T) {
 	}
 }
 
+// TestOneHasLeft: with one other that is still there, silence is that one's: who
+// has said goodbye is nobody to be heard (GO-10).
+func TestOneHasLeft(t *testing.T) {
+	s := settled(t, 665, 3, Settings{})
+	x, left, crashes := s.nodes[0], s.nodes[1], s.nodes[2]
+	calls, err := left.leave(left.wall())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.wrote(left)
+	for _, c := range calls {
+		s.exchange(left, c)
+	}
+	s.at(time.Second, func() { s.stop(left) })
+	if _, ok := s.until(5*time.Second, func() bool { return s.everywhere(left, Gone) }); !ok {
+		t.Fatal("it is not known to have left")
+	}
+	s.run(5 * time.Second)
+	s.reset()
+	s.stop(crashes)
+	s.run(time.Minute)
+	if got := x.members[left.self].state; got != Gone {
+		t.Errorf("who has left is %s", got)
+	}
+	if got := x.members[crashes.self].state; got != Dead || x.isolated {
+		t.Errorf("who has crashed is %s, isolated: %t", got, x.isolated)
+	}
+}
+
 // TestForget: the dead leave digests, then the view, and come back by a new
 // generation only.
 func TestForget(t *testing.T) {
