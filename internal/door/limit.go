@@ -77,7 +77,7 @@ func (l *limiter) admit(c access.Caller, v access.Verb, now time.Time) error {
 		wait = take(l.all, now)
 	}
 	if wait > 0 {
-		return problem.New(problem.RateLimited, "That is too many requests.", fmt.Sprintf("Wait %v.", wait.Round(time.Second))).After(wait)
+		return problem.New(problem.RateLimited, "That is too many requests.", fmt.Sprintf("Wait %v.", (wait+time.Second-1).Truncate(time.Second))).After(wait)
 	}
 	return nil
 }

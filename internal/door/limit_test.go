@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -83,6 +84,13 @@ func TestRetryAfterIsAlwaysThere(t *testing.T) {
 		status, hdr, _ := raw(t, h, "GET", "/api/v1alpha1/login", "", "")
 		if status == http.StatusTooManyRequests && hdr.Get("Retry-After") == "" {
 			t.Errorf("%d without Retry-After", status)
+		}
+	}
+	h = newHouse(t, door.Limits{All: door.Rate{PerMinute: 600, Burst: 1}}) // a tenth of a second
+	for range 3 {
+		status, hdr, body := raw(t, h, "GET", "/api/v1alpha1/login", "", "")
+		if status == http.StatusTooManyRequests && (hdr.Get("Retry-After") != "1" || !strings.Contains(body, "Wait 1s.")) {
+			t.Errorf("told to come back after %s: %s", hdr.Get("Retry-After"), body)
 		}
 	}
 	h = newHouse(t, door.Limits{})
