@@ -121,11 +121,13 @@ func (s *system) client(p *rig.Person) door.Client {
 	return door.Client{HTTP: s.http(p), Base: s.Server()}
 }
 
-// shared is the system of all tests that leave it as they found it.
+// shared is the system of all tests that leave it as they found it, and the
+// second cluster of those that need one.
 var shared struct {
-	once   sync.Once
-	system *system
-	err    error
+	once      sync.Once
+	system    *system
+	err       error
+	neighbour neighbour
 }
 
 func TestMain(m *testing.M) {
@@ -139,7 +141,7 @@ func TestMain(m *testing.M) {
 				fmt.Fprintf(os.Stderr, "end of the log of %v:\n%s\n", p.Args[1], strings.Join(lines[max(0, len(lines)-40):], "\n"))
 			}
 		}
-		if err := s.close(); err != nil {
+		if err := errors.Join(shared.neighbour.close(), s.close()); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
@@ -147,8 +149,15 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// start returns the shared system.
+// start returns the shared system, which is alone on its tailnet.
 func start(t *testing.T) *system {
+	t.Helper()
+	s := begin(t)
+	shared.neighbour.away(t, s)
+	return s
+}
+
+func begin(t *testing.T) *system {
 	t.Helper()
 	shared.once.Do(func() { shared.system, shared.err = newSystem() })
 	if shared.err != nil {
@@ -175,46 +184,17 @@ func own(t *testing.T) *system {
 func newSystem() (_ *system, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	dir, err := os.MkdirTemp("", "at")
-	if err != nil {
-		return nil, err
-	}
-	s := &system{asked: filepath.Join(dir, "kube-audit.jsonl"), people: map[string]*rig.Person{}, speak: map[*rig.Person]*http.Client{}}
-	auditFile := filepath.Join(dir, "kube-audit.yaml")
-	if err := os.WriteFile(auditFile, []byte(auditPolicy), 0o600); err != nil {
-		return nil, err
-	}
-	cluster, err := kubetest.Run(ctx, kubetest.Options{Name: "east", Args: []string{
-		"--audit-policy-file=" + auditFile, "--audit-log-path=" + s.asked, "--audit-log-mode=blocking-strict",
-		// No token lives longer than an hour here, whatever is asked for (SI-07).
-		"--service-account-max-token-expiration=1h",
+	s, err := run(ctx, rig.Options{Policy: policy(), ClusterName: "east", Settings: map[string]string{
+		"api.limits": noLimits, "signin.roles": "[view, edit, ghost]", "signin.keepExpired": "3s",
 	}})
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, cluster.Close(), os.RemoveAll(dir))
+			err = errors.Join(err, s.close())
 		}
 	}()
-	s.Rig, err = rig.Start(ctx, dir, rig.Options{Policy: policy(), Cluster: cluster, Settings: map[string]string{
-		"api.limits": noLimits, "signin.roles": "[view, edit, ghost]", "signin.keepExpired": "3s",
-	}, NoOperator: true})
-	if err != nil {
-		return nil, err
-	}
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, rbacv1.AddToScheme, eventsv1.AddToScheme, admissionv1.AddToScheme, coordinationv1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return nil, err
-		}
-	}
-	if s.admin, err = client.NewWithWatch(cluster.AdminConfig(), client.Options{Scheme: scheme}); err != nil {
-		return nil, err
-	}
-	if s.kube, err = kubernetes.NewForConfig(cluster.AdminConfig()); err != nil {
-		return nil, err
-	}
 	// "ghost" is on the server's list, and no such ClusterRole exists: whoever
 	// lists a role also lets the operator read and bind it.
 	var rights rbacv1.ClusterRole
@@ -233,6 +213,48 @@ func newSystem() (_ *system, err error) {
 		return nil, err
 	}
 	return s, s.StartOperator(ctx)
+}
+
+// run starts a cluster that notes what the product asks of it, and an access
+// server.
+func run(ctx context.Context, o rig.Options) (_ *system, err error) {
+	dir, err := os.MkdirTemp("", "at")
+	if err != nil {
+		return nil, err
+	}
+	s := &system{asked: filepath.Join(dir, "kube-audit.jsonl"), people: map[string]*rig.Person{}, speak: map[*rig.Person]*http.Client{}}
+	auditFile := filepath.Join(dir, "kube-audit.yaml")
+	if err := os.WriteFile(auditFile, []byte(auditPolicy), 0o600); err != nil {
+		return nil, err
+	}
+	cluster, err := kubetest.Run(ctx, kubetest.Options{Name: o.ClusterName, Args: []string{
+		"--audit-policy-file=" + auditFile, "--audit-log-path=" + s.asked, "--audit-log-mode=blocking-strict",
+		// No token lives longer than an hour here, whatever is asked for (SI-07).
+		"--service-account-max-token-expiration=1h",
+	}})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, cluster.Close(), os.RemoveAll(dir))
+		}
+	}()
+	o.Cluster, o.NoOperator = cluster, true
+	if s.Rig, err = rig.Start(ctx, dir, o); err != nil {
+		return nil, err
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, rbacv1.AddToScheme, eventsv1.AddToScheme, admissionv1.AddToScheme, coordinationv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	if s.admin, err = client.NewWithWatch(cluster.AdminConfig(), client.Options{Scheme: scheme}); err != nil {
+		return nil, err
+	}
+	s.kube, err = kubernetes.NewForConfig(cluster.AdminConfig())
+	return s, err
 }
 
 func (s *system) close() error {

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -77,7 +78,10 @@ type Rig struct {
 // Start starts the system and returns when its access server answers. What it
 // started is ended by Close, and by the end of this process.
 func Start(ctx context.Context, dir string, o Options) (_ *Rig, err error) {
-	r := &Rig{Dir: dir, Cluster: o.Cluster, name: cmp.Or(o.ClusterName, "east"), hostname: cmp.Or(o.Hostname, "tka"), settings: o.Settings, file: o.File, programs: map[string]string{}}
+	r := &Rig{Dir: dir, Cluster: o.Cluster, name: cmp.Or(o.ClusterName, "east"), hostname: cmp.Or(o.Hostname, "tka"), file: o.File, programs: map[string]string{}}
+	if r.settings = maps.Clone(o.Settings); r.settings == nil {
+		r.settings = map[string]string{}
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.Close())
@@ -302,6 +306,9 @@ func (r *Rig) Try(name, role string, env []string, settings string, args ...stri
 	return startProcess(dir, env, append([]string{r.programs["tailplaned"], role, "--config", config}, args...)...)
 }
 
+// Set changes a setting, by its path, for the programs that start from now on.
+func (r *Rig) Set(path, value string) { r.settings[path] = value }
+
 // Settings returns the settings file of a role.
 func (r *Rig) Settings(role string) ([]byte, error) {
 	if r.file != nil {
@@ -313,7 +320,7 @@ func (r *Rig) Settings(role string) ([]byte, error) {
 	}
 	var b bytes.Buffer
 	dir := filepath.Join(r.Dir, role)
-	fmt.Fprintf(&b, "cluster:\n  name: %s\n  server: %s\n  caFile: %s\n  labels: {env: demo}\n", r.name, r.Cluster.Server, ca)
+	fmt.Fprintf(&b, "cluster:\n  name: %s\n  server: %s\n  caFile: %s\n  labels: %s\n", r.name, r.Cluster.Server, ca, cmp.Or(r.settings["cluster.labels"], "{env: demo}"))
 	fmt.Fprintf(&b, "tailnet:\n  hostname: %s\n  tags: [tag:tailplane]\n  controlURL: %s\n  authKeyFile: %s\n  stateDir: %s\n",
 		r.hostname, r.Net.ControlURL(), r.AuthKeyFile(), filepath.Join(dir, "state"))
 	roles := r.settings["signin.roles"]
@@ -339,7 +346,7 @@ func (r *Rig) Settings(role string) ([]byte, error) {
 				lines = append(lines, fmt.Sprintf("  %s: %s\n", key, value))
 			}
 		}
-		if section == "gossip" { // the testbed's clusters are on loopback
+		if _, set := r.settings["gossip.allowEndpoints"]; section == "gossip" && !set { // the testbed's clusters are on loopback
 			lines = append(lines, "  allowEndpoints: [127.0.0.0/8]\n")
 		}
 		if len(lines) > 0 {

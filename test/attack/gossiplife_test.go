@@ -1,0 +1,235 @@
+package attack
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/gossip"
+)
+
+// state is how a server says that a cluster is.
+func (s *system) state(t *testing.T, cluster string) gossip.State {
+	t.Helper()
+	c, _ := s.cluster(t, cluster)
+	return c.State
+}
+
+// available reports whether people are shown the cluster without asking for all.
+func (s *system) available(t *testing.T, cluster string) bool {
+	t.Helper()
+	c, ok := s.cluster(t, cluster)
+	return ok && c.Available()
+}
+
+// GO-04. Nobody is dead on another's word, nobody needs to refute it, and a server
+// that was held up doubts itself before the others.
+//
+// Guard: gossip.(detector).claim, which moves a heartbeat and no state;
+// (*View).take, which asks who signed that a server has left; (*engine).review,
+// which gives everybody a fresh start after a late round.
+func TestGO04_NobodyIsDeadOnAnothersWord(t *testing.T) {
+	east, west := neighbours(t)
+	r := east.rogue(t, "go04")
+	r.introduce(t)
+	node := east.nodeOf(t, "west")
+	m, w := east.mark(t), west.mark(t)
+
+	t.Run("one member says so", func(t *testing.T) {
+		genuine := r.learn(t, east)[node]
+		var others []gossip.Signed // in its name
+		for _, status := range []gossip.Status{gossip.Left, "dead", "suspect"} {
+			record, err := r.sealed(genuine.Facts, gossip.Order{Generation: genuine.Generation, Version: genuine.Version + 1}, status)
+			if err != nil {
+				t.Fatal(err)
+			}
+			others = append(others, record)
+		}
+		sent := func() float64 { return east.sum(t, `tailplane_gossip_messages_total{direction="out"`) }
+		before, began, n := sent(), time.Now(), 0
+		for time.Since(began) < 5*time.Second { // longer than it takes to be called dead
+			for _, said := range []string{
+				message(r.claim() + fmt.Sprintf(",[%q,%d,0,%d],[%q,0,0,0]", node, genuine.Generation, genuine.Version, "nNobody")),
+				message(r.claim(), others...),
+				fmt.Sprintf(`{"v":1,"net":"default","d":[%s],"dead":[%q],"suspect":[%q]}`, r.claim(), node, node),
+			} {
+				r.taken(t, east, said)
+				n++
+			}
+			if state := east.state(t, "west"); state != gossip.Alive {
+				t.Fatalf("west is %s", state)
+			}
+			time.Sleep(200 * time.Millisecond) // it may ask 20 times a second
+		}
+		// Of its own the server sends at most fanout and one more in each round, each
+		// with a third part, and answers each of west's.
+		perSecond := (sent() - before - float64(n)) / time.Since(began).Seconds()
+		t.Logf("%d lies; beside the answers to them the server sent %.1f messages a second", n, perSecond)
+		if perSecond > 50 {
+			t.Errorf("the server sent %.1f messages a second", perSecond)
+		}
+		if told := append(m.told(t, gossip.EventDeath, node), m.told(t, gossip.EventLeave, node)...); len(told) > 0 {
+			t.Errorf("recorded: %+v", told)
+		}
+	})
+	t.Run("one that was held up", func(t *testing.T) {
+		late := west.scrape(t, west.Access)[`tailplane_gossip_rounds_total{result="late"}`]
+		if err := west.Access.Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		took := eventually(t, long, "west is dead", func() bool { return east.state(t, "west") == gossip.Dead }) // the control: it is silent for so long
+		if err := west.Access.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("called dead after %v", took.Round(time.Millisecond))
+		took = eventually(t, long, "all are alive again", func() bool { return east.alive(t, "west") && west.alive(t, "east") && west.alive(t, "go04") })
+		t.Logf("alive again after %v", took.Round(time.Millisecond))
+		if told := w.told(t, gossip.EventDeath, ""); len(told) > 0 {
+			t.Errorf("the one that was held up called others dead: %+v", told)
+		}
+		if now := west.scrape(t, west.Access)[`tailplane_gossip_rounds_total{result="late"}`]; now <= late {
+			t.Error("it did not notice that it was held up")
+		}
+	})
+	m.idle(t)
+}
+
+// sum adds the metrics of the access server whose name and labels begin so.
+func (s *system) sum(t *testing.T, prefix string) (sum float64) {
+	t.Helper()
+	for name, v := range s.scrape(t, s.Access) {
+		if strings.HasPrefix(name, prefix) {
+			sum += v
+		}
+	}
+	return sum
+}
+
+// GO-09. Who is cut off is dead to the others, and nobody need mend that when the
+// cut is; and nothing is decided by another machine's clock. Loss, jitter and
+// reordering, and partitions of minutes, are in the simulator's tests of the room.
+//
+// Guard: gossip.(*engine).pick, which asks the dead too; (*detector).heard;
+// gossip.Order, which is compared with those of the same node only.
+func TestGO09_PartitionAndHeal(t *testing.T) {
+	east, west := neighbours(t)
+	m, w := east.mark(t), west.mark(t)
+	// Nothing from one server to another; everybody else goes where they went.
+	const all, others = `{"src": ["*"], "dst": ["tag:tailplane", "tag:other"]`, `{"src": ["autogroup:member", "tag:other"], "dst": ["tag:tailplane", "tag:other"]`
+	before := east.Net.Policy()
+	if !strings.Contains(before, all) {
+		t.Fatal("the policy is another one")
+	}
+	if err := east.Net.SetPolicy(strings.Replace(before, all, others, 1)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { east.Net.SetPolicy(before) })
+	// The filter of a tailnet stops no connection that is there: west starts anew.
+	node := east.nodeOf(t, "west")
+	west.Access.Kill()
+	began := time.Now()
+	shared.neighbour.there = false
+	west.serveAgain(t)
+	shared.neighbour.there = true
+	eventually(t, long, "west is dead", func() bool { return east.state(t, "west") == gossip.Dead && !east.available(t, "west") })
+	t.Logf("called dead %v after it was cut off", time.Since(began).Round(time.Millisecond))
+	failed := func(s *system) float64 { return s.scrape(t, s.Access)["tailplane_gossip_exchange_failures_total"] }
+	tried := [2]float64{failed(east), failed(west)}
+	always(t, 3*time.Second, "neither comes back", func() bool { return !east.available(t, "west") && !west.available(t, "east") })
+	eventually(t, long, "both try all the while", func() bool { return failed(east) > tried[0] && failed(west) > tried[1] }) // the control
+	if err := east.Net.SetPolicy(before); err != nil {
+		t.Fatal(err)
+	}
+	began = time.Now()
+	for s, other := range map[*system]string{east: "west", west: "east"} {
+		eventually(t, long, "each sees the other", func() bool { return s.alive(t, other) })
+	}
+	t.Logf("alive on both sides %v after it was there again", time.Since(began).Round(time.Millisecond))
+	healed := [2]mark{east.mark(t), west.mark(t)}
+
+	// Ten minutes slow and ten minutes fast: numbers of a node are its own.
+	for host, offset := range map[string]time.Duration{"go09-slow": -10 * time.Minute, "go09-fast": 10 * time.Minute} {
+		r := east.rogue(t, host, func(r *rogue) { r.order.Generation = uint64(time.Now().Add(offset).Unix()) })
+		r.introduce(t)
+		r.facts.Labels = map[string]string{"clock": "wrong"}
+		r.renew(t)
+		for _, s := range []*system{east, west} {
+			r.taken(t, s, message(r.claim(), r.record))
+			if c, _ := s.cluster(t, host); c.Labels["clock"] != "wrong" || !c.Verified || time.Since(c.LastSeen).Abs() > time.Minute {
+				t.Errorf("%s is listed as %+v", host, c)
+			}
+		}
+	}
+	always(t, 2*time.Second, "nobody flaps", func() bool {
+		return east.alive(t, "west") && west.alive(t, "east") && east.alive(t, "go09-slow") && east.alive(t, "go09-fast")
+	})
+	for _, h := range healed {
+		if told := h.told(t, gossip.EventDeath, ""); len(told) > 0 {
+			t.Errorf("after it had healed: %+v", told)
+		}
+	}
+	if told := m.told(t, gossip.EventDeath, ""); len(told) != 1 || told[0].Object != node {
+		t.Errorf("recorded of one death: %+v", told)
+	}
+	for _, at := range []mark{m, w} {
+		at.idle(t)
+	}
+}
+
+// GO-10. Who crashes is gone within seconds and does not come back by what others
+// still say; who starts again with other labels is listed with these. Which of 20
+// and who wins ties is in the simulator's tests of the room.
+//
+// Guard: gossip.(detector).state and claim; gossip.generationAt.
+func TestGO10_CrashAndRestart(t *testing.T) {
+	east, west := neighbours(t)
+	r := east.rogue(t, "go10")
+	r.introduce(t)
+	node := east.nodeOf(t, "west")
+	last := r.learn(t, east)[node]
+	m := east.mark(t)
+	west.Access.Kill()
+	shared.neighbour.there = false
+	began := time.Now()
+	took := eventually(t, long, "west is gone", func() bool { return east.state(t, "west") == gossip.Dead && !east.available(t, "west") })
+	t.Logf("gone %v after it crashed", took.Round(time.Millisecond))
+	if c, _ := east.cluster(t, "west"); c.LastSeen.After(began.Add(2 * time.Second)) {
+		t.Errorf("it was seen at %v, and crashed at %v", c.LastSeen, began)
+	}
+	// A zombie: the last that it said, said by somebody else.
+	claim := fmt.Sprintf("[%q,%d,1,%d]", node, last.Generation, last.Version)
+	r.says(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, message(r.claim()+","+claim, last.Signed, r.record))
+	})
+	always(t, 3*time.Second, "it stays gone", func() bool {
+		r.taken(t, east, message(r.claim()+","+claim, last.Signed))
+		time.Sleep(200 * time.Millisecond)
+		return !east.available(t, "west")
+	})
+	if told := m.told(t, gossip.EventDeath, node); len(told) != 1 || len(m.told(t, gossip.EventJoin, node)) > 0 {
+		t.Errorf("recorded: %+v", told)
+	}
+
+	west.Set("cluster.labels", "{env: prod, region: eu}")
+	t.Cleanup(func() { west.Set("cluster.labels", "{env: demo}") })
+	began = time.Now()
+	east, west = neighbours(t)
+	for _, s := range []*system{east, west} {
+		eventually(t, long, "the new labels are there", func() bool {
+			c, _ := s.cluster(t, "west")
+			return c.State == gossip.Alive && c.Verified && maps.Equal(c.Labels, map[string]string{"env": "prod", "region": "eu"})
+		})
+	}
+	t.Logf("new labels at both %v after the start", time.Since(began).Round(time.Millisecond))
+	if now := r.learn(t, east)[node]; now.Generation <= last.Generation {
+		t.Errorf("its generation was %d and is %d", last.Generation, now.Generation)
+	}
+	if told := m.told(t, gossip.EventConflict, ""); len(told) > 0 {
+		t.Errorf("recorded: %+v", told)
+	}
+	m.idle(t)
+}
