@@ -56,10 +56,12 @@ func (s *stand) prepare(ctx context.Context, manifests [][]byte) error {
 	own := strings.NewReplacer(rig.SystemNamespace, rig.SystemNamespace+"-"+s.name, rig.SigninNamespace, rig.SigninNamespace+"-"+s.name)
 	var docs [][]byte
 	for _, m := range manifests {
-		// What the whole cluster has but once is there already.
-		if !slices.ContainsFunc([]string{"kind: CustomResourceDefinition", "kind: ClusterRole", "kind: ValidatingAdmissionPolicy"},
-			func(kind string) bool { return bytes.Contains(m, []byte(kind)) }) {
-			docs = append(docs, []byte(own.Replace(string(m))))
+		for doc := range bytes.SplitSeq(m, []byte("\n---\n")) {
+			// What the whole cluster has but once is there already.
+			if !slices.ContainsFunc([]string{"CustomResourceDefinition", "ClusterRole", "ValidatingAdmissionPolicy"},
+				func(kind string) bool { return bytes.Contains(append([]byte("\n"), doc...), []byte("\nkind: "+kind)) }) {
+				docs = append(docs, []byte(own.Replace(string(doc))))
+			}
 		}
 	}
 	if err := s.rig.Cluster.Apply(ctx, docs...); err != nil {
