@@ -55,23 +55,36 @@ const (
 
 // fill asks for the key until it is there.
 func (k *keyring) fill(ctx context.Context, secret *signinkube.ClusterKey, log *slog.Logger) {
-	said := ""
-	for wait := firstKeyTry; ; wait = min(2*wait, lastKeyTry) {
+	err := insist(ctx, func(err error) { log.Error("the cluster's key cannot be had; trying again", "err", err) }, func() error {
 		key, err := secret.Load(ctx)
 		if err == nil {
 			k.key.Store(&key)
-			close(k.filled)
-			log.Info("the cluster's key is at hand", "key", key.Public().String())
-			return
+		}
+		return err
+	})
+	if err == nil {
+		close(k.filled)
+		log.Info("the cluster's key is at hand", "key", k.key.Load().Public().String())
+	}
+}
+
+// insist asks until it is answered, with longer and longer pauses. It tells of a
+// failure when it is not the one before. The error is that ctx has ended.
+func insist(ctx context.Context, tell func(error), ask func() error) error {
+	said := ""
+	for wait := firstKeyTry; ; wait = min(2*wait, lastKeyTry) {
+		err := ask()
+		if err == nil {
+			return nil
 		}
 		if ctx.Err() == nil && err.Error() != said {
 			said = err.Error()
-			log.Error("the cluster's key cannot be had; trying again", "err", err)
+			tell(err)
 		}
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return
+			return context.Cause(ctx)
 		}
 	}
 }

@@ -211,22 +211,14 @@ func (d *discovery) run(ctx context.Context) error {
 // previous asks for the key before until it is told: without its word a changed
 // key is somebody else's to all others.
 func (d *discovery) previous(ctx context.Context) (key door.Key, ok bool, err error) {
-	said := ""
-	for wait := firstKeyTry; ; wait = min(2*wait, lastKeyTry) {
-		key, ok, err := d.secret.Previous(ctx)
-		if err == nil {
-			return key, ok, nil
-		}
-		if ctx.Err() == nil && err.Error() != said {
-			said = err.Error()
-			d.p.log.Warn("whether the cluster's key was changed cannot be said yet; trying again", "err", err)
-		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return key, false, context.Cause(ctx)
-		}
+	tell := func(err error) {
+		d.p.log.Warn("whether the cluster's key was changed cannot be said yet; trying again", "err", err)
 	}
+	err = insist(ctx, tell, func() (err error) {
+		key, ok, err = d.secret.Previous(ctx)
+		return err
+	})
+	return key, ok, err
 }
 
 // publisher shows this cluster what is known of the others.

@@ -71,3 +71,15 @@ func Delete(ctx context.Context, c client.Writer, o client.Object) error {
 func Stale(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
 }
+
+// ExplainGiven says what to do about an object that the manifests give and that
+// this account, which may get and update it by name, could not read or write.
+func ExplainGiven(doing, kind string, key client.ObjectKey, err error) error {
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("the %s %s is not there; it belongs to the manifests, empty, because a right to create cannot be limited to a name", kind, key)
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("this account may not %s the %s %s; it needs get and update on it", doing, kind, key)
+	}
+	return fmt.Errorf("%s the %s %s: %w", doing, kind, key, err)
+}

@@ -210,17 +210,11 @@ func (n *Node) Devices(ctx context.Context, ids ...string) (map[string]access.Ca
 
 // addresses returns an address of each peer by its stable id.
 func (n *Node) addresses(ctx context.Context) (map[string]netip.Addr, error) {
-	if st := n.Status(); !st.Running() {
-		return nil, unavailable(fmt.Errorf("the node is %s", st.State))
-	}
-	b := n.backend.Load()
-	ctx, cancel := context.WithTimeout(ctx, whoIsLimit)
-	defer cancel()
-	st, err := b.client.Status(ctx)
+	st, err := n.ask(ctx)
 	switch {
 	case err != nil:
-		return nil, unavailable(fmt.Errorf("peers: %w", err))
-	case st.BackendState != ipn.Running.String(), len(st.Peer) == 0: // an empty list ends nothing
+		return nil, err
+	case len(st.Peer) == 0: // an empty list ends nothing
 		return nil, unavailable(fmt.Errorf("the node is %s and sees %s", st.BackendState, problem.Plural(len(st.Peer), "peer")))
 	}
 	addrs := make(map[string]netip.Addr, len(st.Peer))

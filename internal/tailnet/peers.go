@@ -8,8 +8,10 @@ import (
 	"strings"
 
 	"tailscale.com/ipn"
+	"tailscale.com/ipn/ipnstate"
 
 	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/problem"
 )
 
 // A Peer is another node of the tailnet, as this node's netmap has it. A netmap
@@ -35,17 +37,9 @@ func (n *Node) Peers(ctx context.Context) ([]Peer, error) {
 	if known := n.peers.Load(); known != nil && known.at == changed {
 		return known.list, nil
 	}
-	if st := n.Status(); !st.Running() {
-		return nil, unavailable(fmt.Errorf("the node is %s", st.State))
-	}
-	ctx, cancel := context.WithTimeout(ctx, whoIsLimit)
-	defer cancel()
-	st, err := n.backend.Load().client.Status(ctx)
-	switch {
-	case err != nil:
-		return nil, unavailable(fmt.Errorf("peers: %w", err))
-	case st.BackendState != ipn.Running.String():
-		return nil, unavailable(fmt.Errorf("the node is %s", st.BackendState))
+	st, err := n.ask(ctx)
+	if err != nil {
+		return nil, err
 	}
 	list := make([]Peer, 0, len(st.Peer))
 	for _, p := range st.Peer {
@@ -62,6 +56,24 @@ func (n *Node) Peers(ctx context.Context) ([]Peer, error) {
 	}
 	n.peers.Store(&peers{changed, list})
 	return list, nil
+}
+
+// ask asks the backend for its status, peers included. The error is a problem
+// with the code identity_unavailable; without one the node is Running.
+func (n *Node) ask(ctx context.Context) (*ipnstate.Status, error) {
+	if st := n.Status(); !st.Running() {
+		return nil, unavailable(fmt.Errorf("the node is %s", st.State))
+	}
+	ctx, cancel := context.WithTimeout(ctx, whoIsLimit)
+	defer cancel()
+	st, err := n.backend.Load().client.Status(ctx)
+	switch {
+	case err != nil:
+		return nil, unavailable(fmt.Errorf("peers: %w", err))
+	case st.BackendState != ipn.Running.String():
+		return nil, unavailable(fmt.Errorf("the node is %s and sees %s", st.BackendState, problem.Plural(len(st.Peer), "peer")))
+	}
+	return st, nil
 }
 
 // Dial connects to an address of the tailnet, through the tailnet and nothing

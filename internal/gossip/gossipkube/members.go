@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/internal/kube"
 )
 
 // MembersConfigMap is where the list of members is shown, as JSON under
@@ -166,7 +167,7 @@ func (b *board) pass(ctx context.Context, now time.Time, clusters []Cluster) err
 	if b.there == nil {
 		cm := new(corev1.ConfigMap)
 		if err := b.client.Get(ctx, b.key, cm); err != nil {
-			return explain("read", "ConfigMap", b.key, err)
+			return kube.ExplainGiven("read", "ConfigMap", b.key, err)
 		}
 		b.there, b.shown = cm, nil
 		var m Members
@@ -193,7 +194,7 @@ func (b *board) pass(ctx context.Context, now time.Time, clusters []Cluster) err
 		if apierrors.IsConflict(err) {
 			return nil // somebody edited it; the next look has what is there
 		}
-		return explain("write", "ConfigMap", b.key, err)
+		return kube.ExplainGiven("write", "ConfigMap", b.key, err)
 	}
 	b.there, b.shown, b.full = next, clusters, nil
 	if omitted > 0 {

@@ -119,7 +119,7 @@ func (p *Pins) Save(ctx context.Context, m gossip.Memory) error {
 			if err := p.client.Update(ctx, cm); apierrors.IsConflict(err) {
 				continue
 			} else if err != nil {
-				return p.explain("write", err)
+				return kube.ExplainGiven("write", "ConfigMap", p.key, err)
 			}
 		}
 		p.known = gossip.Memory{Generation: m.Generation, Clusters: maps.Clone(m.Clusters), Nodes: maps.Clone(m.Nodes)}
@@ -151,7 +151,7 @@ func (p *Pins) read(ctx context.Context) (*corev1.ConfigMap, stored, error) {
 	s := stored{Clusters: map[string]door.PublicKey{}, Nodes: map[string]string{}, Generations: map[string]uint64{}}
 	cm := new(corev1.ConfigMap)
 	if err := p.client.Get(ctx, p.key, cm); err != nil {
-		return nil, s, p.explain("read", err)
+		return nil, s, kube.ExplainGiven("read", "ConfigMap", p.key, err)
 	}
 	if text := cm.Data[pinsData]; text != "" {
 		if err := json.Unmarshal([]byte(text), &s); err != nil {
@@ -170,17 +170,3 @@ func (p *Pins) read(ctx context.Context) (*corev1.ConfigMap, stored, error) {
 // generationAhead is how far our own number, which begins as the time of a start,
 // may be ahead: others would take nothing of ours for as long.
 const generationAhead = 10 * 365 * 24 * time.Hour
-
-func (p *Pins) explain(doing string, err error) error { return explain(doing, "ConfigMap", p.key, err) }
-
-// explain says what to do about an object of the manifests that cannot be read
-// or written.
-func explain(doing, kind string, key client.ObjectKey, err error) error {
-	switch {
-	case apierrors.IsNotFound(err):
-		return fmt.Errorf("the %s %s is not there; it belongs to the manifests, empty, because a right to create cannot be limited to a name", kind, key)
-	case apierrors.IsForbidden(err):
-		return fmt.Errorf("this account may not %s the %s %s; it needs get and update on it", doing, kind, key)
-	}
-	return fmt.Errorf("%s the %s %s: %w", doing, kind, key, err)
-}

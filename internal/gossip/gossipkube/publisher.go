@@ -236,7 +236,7 @@ func (l *lock) Create(ctx context.Context, _ resourcelock.LeaderElectionRecord) 
 
 func (l *lock) outcome(ctx context.Context, doing string, err error) {
 	if err != nil {
-		err = explain(doing, "Lease", l.key, err)
+		err = kube.ExplainGiven(doing, "Lease", l.key, err)
 	}
 	l.said.outcome(ctx, "election, "+doing, err)
 }

@@ -77,7 +77,7 @@ func (k *KeySecret[K]) Load(ctx context.Context) (none K, err error) {
 	for range writeTries {
 		s := new(corev1.Secret)
 		if err := k.client.Get(ctx, k.key, s); err != nil {
-			return none, k.explain("read", err)
+			return none, kube.ExplainGiven("read", "Secret", k.key, err)
 		}
 		if seed, ok := s.Data[clusterKeyData]; ok {
 			key, err := k.parse(seed)
@@ -104,7 +104,7 @@ func (k *KeySecret[K]) Load(ctx context.Context) (none K, err error) {
 			return key, nil
 		}
 		if !apierrors.IsConflict(err) {
-			return none, k.explain("write", err)
+			return none, kube.ExplainGiven("write", "Secret", k.key, err)
 		}
 	}
 	return none, fmt.Errorf("the Secret %s is changed by others all the time", k.key)
@@ -115,7 +115,7 @@ func (k *KeySecret[K]) Load(ctx context.Context) (none K, err error) {
 func (k *KeySecret[K]) Previous(ctx context.Context) (none K, ok bool, err error) {
 	s := new(corev1.Secret)
 	if err := k.client.Get(ctx, k.key, s); err != nil {
-		return none, false, k.explain("read", err)
+		return none, false, kube.ExplainGiven("read", "Secret", k.key, err)
 	}
 	seed, ok := s.Data[previousKeyData]
 	if !ok {
@@ -129,16 +129,6 @@ func (k *KeySecret[K]) Previous(ctx context.Context) (none K, ok bool, err error
 }
 
 const writeTries = 5
-
-func (k *KeySecret[K]) explain(doing string, err error) error {
-	switch {
-	case apierrors.IsNotFound(err):
-		return fmt.Errorf("the Secret %s is not there; it belongs to the manifests, empty, because a right to create cannot be limited to a name", k.key)
-	case apierrors.IsForbidden(err):
-		return fmt.Errorf("this account may not %s the Secret %s; it needs get and update on it", doing, k.key)
-	}
-	return fmt.Errorf("%s the Secret %s: %w", doing, k.key, err)
-}
 
 // ErrForbidden means that this account lacks the right to ask.
 var ErrForbidden = errors.New("this account may not ask")
