@@ -186,7 +186,7 @@ func (d Directory) Choose(name string) (Entry, error) {
 	}
 	switch {
 	case len(sure) > 0:
-		return d.one(name, append(sure, away...))
+		return d.one(name, sure, away)
 	case len(doubtful) > 0:
 		worst := slices.MaxFunc(doubtful, func(a, b Entry) int { return cmp.Compare(b.Doubt.Code, a.Doubt.Code) }) // a refusal before an absence
 		f := fault.New(worst.Doubt.Code, "tka does not sign in to %s: %s", worst.Name, worst.Doubt.Why)
@@ -206,18 +206,18 @@ func (d Directory) Choose(name string) (Entry, error) {
 	return Entry{}, f.Try("See the clusters: tka clusters").Try("Name the access server of %s: --server NAME", name)
 }
 
-// one is the one cluster among entries of a name, all of them verified and one of
-// them not in doubt: of one id and key, the entry that is best off.
-func (d Directory) one(name string, sure []Entry) (Entry, error) {
-	slices.SortStableFunc(sure, func(a, b Entry) int { return cmp.Compare(rank(a.State), rank(b.State)) })
-	best := sure[0]
-	if !slices.ContainsFunc(sure, func(e Entry) bool { return e.ID != best.ID || e.Key != best.Key }) {
+// one is the one cluster of a name: of those without a doubt the entry that is best
+// off, if all that may be meant, those that are away included, are of one id and key.
+func (d Directory) one(name string, sure, away []Entry) (Entry, error) {
+	best := slices.MinFunc(sure, func(a, b Entry) int { return cmp.Compare(rank(a.State), rank(b.State)) })
+	all := slices.Concat(sure, away)
+	if !slices.ContainsFunc(all, func(e Entry) bool { return e.ID != best.ID || e.Key != best.Key }) {
 		return best, nil
 	}
 	f := fault.Usage("The server %s knows several clusters by the name %s", d.Server, name)
-	slices.SortStableFunc(sure, func(a, b Entry) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
-	for _, e := range sure[:min(len(sure), fault.MaxAdvice)] {
-		f.Try("--cluster %s   (%s, by %s)", screen.Word(e.ID), e.Name, e.Bases[0])
+	slices.SortStableFunc(all, func(a, b Entry) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
+	for _, e := range all[:min(len(all), fault.MaxAdvice)] {
+		f.Try("--cluster %s   (%s, by %s)", screen.Word(e.ID), e.Name, reach.Redacted(e.URL))
 	}
 	return Entry{}, f
 }

@@ -144,6 +144,7 @@ func TestChoose(t *testing.T) {
 		{"a name that is another's id", []gossip.Cluster{cluster("a"), cluster("id-a", other)}, "id-a", "", fault.Misused, "several clusters"},
 		{"one id with two keys", []gossip.Cluster{cluster("a"), cluster("a", func(c *gossip.Cluster) { c.Key = door.PublicKey{2} })}, "a", "", fault.Misused, "several clusters"},
 		{"alive before suspect", []gossip.Cluster{cluster("a", suspect), cluster("a")}, "a", "id-a", 0, "https://tka-a"},
+		{"suspect before alive elsewhere", []gossip.Cluster{cluster("a", suspect), cluster("a", func(c *gossip.Cluster) { c.URL = "https://evil.example" })}, "a", "id-a", 0, "https://second"},
 		{"who contests a cluster does not hide it", []gossip.Cluster{cluster("a", claim), cluster("a")}, "a", "id-a", 0, "https://tka-a"},
 		{"only a claim", []gossip.Cluster{cluster("a", claim)}, "a", "", fault.Refused, "tka does not sign in to a: somebody else is known as this cluster"},
 		{"a refusal is said before an absence", []gossip.Cluster{cluster("a", func(c *gossip.Cluster) { c.State = gossip.Dead }), cluster("a", claim)}, "a", "", fault.Refused, "somebody else"},
