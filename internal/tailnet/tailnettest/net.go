@@ -259,10 +259,11 @@ func (n *Net) API() (*tailapi.API, error) {
 }
 
 // closeDeadline bounds the end of one node: with some settings tsnet's Close can hang for ever.
-const closeDeadline = 15 * time.Second
+const closeDeadline = 45 * time.Second
 
 // Close stops the nodes made by Node, all at once, and the servers. It waits for
-// each node at most 15 seconds and names those that had not stopped by then.
+// each node at most 45 seconds and names those that had not stopped by then, but for
+// the deleted ones: a node that control no longer knows cannot take its leave.
 func (n *Net) Close() error {
 	n.mu.Lock()
 	if n.closed {
@@ -272,6 +273,10 @@ func (n *Net) Close() error {
 	n.closed = true
 	nodes, stops := n.nodes, n.stops
 	n.mu.Unlock()
+	known := map[string]bool{}
+	for _, nd := range n.Nodes() {
+		known[nd.Hostinfo.Hostname()] = true
+	}
 
 	errs := make([]error, len(nodes))
 	var wg sync.WaitGroup
@@ -285,7 +290,9 @@ func (n *Net) Close() error {
 			select {
 			case <-done:
 			case <-time.After(closeDeadline):
-				errs[i] = fmt.Errorf("node %s did not stop in %v", s.Hostname, closeDeadline)
+				if known[s.Hostname] {
+					errs[i] = fmt.Errorf("node %s did not stop in %v", s.Hostname, closeDeadline)
+				}
 			}
 		})
 	}
