@@ -37,6 +37,7 @@ var plan = map[string]string{
 
 	// rooms and their alcoves
 	"internal/signin":            "internal/access internal/door internal/problem",
+	"internal/apiproxy":          "",
 	"internal/gossip":            "internal/access internal/door internal/problem",
 	"internal/gossip/gossipkube": "internal/door internal/gossip internal/kube",
 	"internal/signin/signinkube": "api/v1alpha1 internal/access internal/door internal/kube internal/signin",
@@ -92,7 +93,7 @@ var worlds = map[string]string{
 		"internal/tailnet/tailnettest/tailpolicy test/rig",
 	"sigs.k8s.io/controller-runtime": "internal/gossip/gossipkube internal/kube internal/signin/signinkube cmd/tailplaned",
 	"k8s.io/client-go/":              "internal/gossip/gossipkube internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",
-	"k8s.io/":                        "api/v1alpha1 internal/gossip/gossipkube internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",
+	"k8s.io/":                        "api/v1alpha1 internal/apiproxy internal/gossip/gossipkube internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",
 	"github.com/prometheus/":         "internal/health cmd/tailplaned",
 	"go.opentelemetry.io/":           "internal/audit/auditotlp",
 	"github.com/spf13/cobra":         "internal/cli cmd/tka cmd/tailplaned",

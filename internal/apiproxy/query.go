@@ -1,0 +1,97 @@
+package apiproxy
+
+import (
+	"net/url"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// query fills in what the query says. Of a proxied request the query is for who
+// is behind the proxy.
+func (r *Request) query(raw string) *Refusal {
+	if raw == "" || r.Subresource == "proxy" {
+		return nil
+	}
+	q, err := url.ParseQuery(raw)
+	if err != nil {
+		return bad("the query does not parse: %.120v", err)
+	}
+	r.Params.DryRun = len(q["dryRun"]) > 0
+	for _, key := range singular {
+		if len(q[key]) > 1 {
+			return bad("the query has %s more than once", key)
+		}
+	}
+	r.Params.ResourceVersion = q.Get("resourceVersion")
+	switch {
+	case r.Verb == "list" && isTrue(q, "watch"):
+		r.Verb = "watch"
+	case r.Verb != "list" && r.Verb != "watch" && r.Verb != "deletecollection":
+		return nil
+	}
+	return r.listParams(q)
+}
+
+// singular are the parameters that are read here. Kubernetes takes the first of
+// several, which others may not.
+var singular = []string{"watch", "resourceVersion", "resourceVersionMatch", "limit", "continue", "sendInitialEvents",
+	"allowWatchBookmarks", "timeoutSeconds", "labelSelector", "fieldSelector"}
+
+func (r *Request) listParams(q url.Values) *Refusal {
+	p := &r.Params
+	p.ResourceVersionMatch = q.Get("resourceVersionMatch")
+	p.Continue = q.Get("continue")
+	p.AllowWatchBookmarks = isTrue(q, "allowWatchBookmarks")
+	p.LabelSelector, p.FieldSelector = q.Get("labelSelector"), q.Get("fieldSelector")
+	if q.Has("sendInitialEvents") {
+		p.SendInitialEvents = new(isTrue(q, "sendInitialEvents"))
+	}
+	for key, to := range map[string]func(int64){
+		"limit":          func(n int64) { p.Limit = n },
+		"timeoutSeconds": func(n int64) { p.TimeoutSeconds = new(n) },
+	} {
+		if !q.Has(key) {
+			continue
+		}
+		n, err := strconv.ParseInt(q.Get(key), 10, 64)
+		if err != nil {
+			return bad("%s is not a number: %.40q", key, q.Get(key))
+		}
+		to(n)
+	}
+	if p.LabelSelector != "" {
+		if _, err := labels.Parse(p.LabelSelector); err != nil {
+			return bad("the labelSelector does not parse: %.200v", err)
+		}
+	}
+	if p.FieldSelector == "" {
+		return nil
+	}
+	selector, err := fields.ParseSelector(p.FieldSelector)
+	if err != nil {
+		return bad("the fieldSelector does not parse: %.200v", err)
+	}
+	name, ok := selector.RequiresExactMatch("metadata.name")
+	if ok && r.Verb != "deletecollection" && !r.WatchPrefix && r.Name == "" && nameable(name) {
+		r.Name = name
+	}
+	return nil
+}
+
+// nameable says whether an object can have the name: whether a path can.
+func nameable(name string) bool {
+	return name != "." && name != ".." && !strings.ContainsAny(name, "/%")
+}
+
+// isTrue reads a truth as the API server does: what is there and is neither 0
+// nor false is true.
+func isTrue(q url.Values, key string) bool {
+	if !q.Has(key) {
+		return false
+	}
+	v := q.Get(key)
+	return v != "0" && !strings.EqualFold(v, "false")
+}

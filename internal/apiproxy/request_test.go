@@ -1,0 +1,191 @@
+package apiproxy
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// parsed reads a target as a server does.
+func parsed(t *testing.T, method, target string) (Request, error) {
+	t.Helper()
+	u, err := url.ParseRequestURI(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Parse(method, u)
+}
+
+func TestParse(t *testing.T) {
+	for _, tt := range []struct {
+		method, target string
+		want           Request // but for Path
+		why            string
+	}{
+		{"GET", "/", Request{NonResource: true, Verb: "get"}, "the root"},
+		{"GET", "/version", Request{NonResource: true, Verb: "get"}, ""},
+		{"POST", "/logs/x", Request{NonResource: true, Verb: "post"}, ""},
+		{"GET", "/api/v1", Request{NonResource: true, Verb: "get"}, "discovery"},
+		{"GET", "/apis/apps/v1", Request{NonResource: true, Verb: "get"}, "discovery"},
+		{"GET", "/apis/apps/v1/", Request{NonResource: true, Verb: "get"}, "discovery"},
+		{"GET", "/openapi/v3/apis/apps/v1?hash=1;2", Request{NonResource: true, Verb: "get"}, "its query is not read"},
+		{"GET", "/api/v1/pods", Request{Verb: "list", Version: "v1", Resource: "pods"}, ""},
+		{"HEAD", "/api/v1/pods", Request{Verb: "list", Version: "v1", Resource: "pods"}, ""},
+		{"GET", "/api/v1/pods/", Request{Verb: "list", Version: "v1", Resource: "pods"}, "one slash at the end is cut"},
+		{"GET", "/api/v1/namespaces/a/pods/b/", Request{Verb: "get", Version: "v1", Resource: "pods", Namespace: "a", Name: "b"}, ""},
+		{"POST", "/api/v1/namespaces/a/pods?dryRun=All", Request{Verb: "create", Version: "v1", Resource: "pods", Namespace: "a", Params: Params{DryRun: true}}, ""},
+		{"PUT", "/apis/apps/v1/namespaces/a/deployments/b/scale", Request{Verb: "update", Group: "apps", Version: "v1", Resource: "deployments", Subresource: "scale", Namespace: "a", Name: "b"}, ""},
+		{"PATCH", "/api/v1/nodes/n", Request{Verb: "patch", Version: "v1", Resource: "nodes", Name: "n"}, ""},
+		{"DELETE", "/api/v1/namespaces/a/pods/b", Request{Verb: "delete", Version: "v1", Resource: "pods", Namespace: "a", Name: "b"}, ""},
+		{"DELETE", "/api/v1/namespaces/a/pods?labelSelector=a%3Db", Request{Verb: "deletecollection", Version: "v1", Resource: "pods", Namespace: "a", Params: Params{LabelSelector: "a=b"}}, "no name"},
+		{"DELETE", "/api/v1/namespaces/a/pods?fieldSelector=metadata.name%3Db", Request{Verb: "deletecollection", Version: "v1", Resource: "pods", Namespace: "a", Params: Params{FieldSelector: "metadata.name=b"}}, "only of list and watch"},
+		{"GET", "/api/v1/namespaces", Request{Verb: "list", Version: "v1", Resource: "namespaces"}, ""},
+		{"GET", "/api/v1/namespaces/a", Request{Verb: "get", Version: "v1", Resource: "namespaces", Namespace: "a", Name: "a"}, ""},
+		{"PUT", "/api/v1/namespaces/a/status", Request{Verb: "update", Version: "v1", Resource: "namespaces", Subresource: "status", Namespace: "a", Name: "a"}, ""},
+		{"PUT", "/api/v1/namespaces/a/finalize", Request{Verb: "update", Version: "v1", Resource: "namespaces", Subresource: "finalize", Namespace: "a", Name: "a"}, ""},
+		{"GET", "/api/v1/namespaces/a/other", Request{Verb: "list", Version: "v1", Resource: "other", Namespace: "a"}, ""},
+		{"GET", "/api/v1/namespaces/a/pods/b/Exec", Request{Verb: "get", Version: "v1", Resource: "pods", Subresource: "Exec", Namespace: "a", Name: "b"}, "case is kept: the server knows no Exec"},
+		{"POST", "/api/v1/namespaces/a/pods/b/exec?command=a&command=b", Request{Verb: "create", Version: "v1", Resource: "pods", Subresource: "exec", Namespace: "a", Name: "b"}, ""},
+		{"POST", "/api/v1/namespaces/a/pods/b/eviction", Request{Verb: "create", Version: "v1", Resource: "pods", Subresource: "eviction", Namespace: "a", Name: "b"}, ""},
+		{"GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Anode", Request{Verb: "get", Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles", Name: "system:node"}, "the Python client escapes the colon"},
+		{"GET", "/apis/subresources.kubevirt.io/v1/namespaces/a/vmis/b/portforward/80/tcp", Request{Verb: "get", Group: "subresources.kubevirt.io", Version: "v1", Resource: "vmis", Subresource: "portforward", Namespace: "a", Name: "b", Tail: "/80/tcp"}, ""},
+
+		{"GET", "/api/v1/pods?watch=1", Request{Verb: "watch", Version: "v1", Resource: "pods"}, ""},
+		{"GET", "/api/v1/pods?watch=TRUE", Request{Verb: "watch", Version: "v1", Resource: "pods"}, ""},
+		{"GET", "/api/v1/pods?watch", Request{Verb: "watch", Version: "v1", Resource: "pods"}, "what is there is true"},
+		{"GET", "/api/v1/pods?watch=0", Request{Verb: "list", Version: "v1", Resource: "pods"}, ""},
+		{"GET", "/api/v1/pods?watch=False", Request{Verb: "list", Version: "v1", Resource: "pods"}, ""},
+		{"GET", "/api/v1/namespaces/a/pods/b?watch=1", Request{Verb: "get", Version: "v1", Resource: "pods", Namespace: "a", Name: "b"}, "a name is got"},
+		{"GET", "/api/v1/watch/pods", Request{Verb: "watch", Version: "v1", Resource: "pods", WatchPrefix: true}, ""},
+		{"GET", "/api/v1/watch/pods?watch=0", Request{Verb: "watch", Version: "v1", Resource: "pods", WatchPrefix: true}, "the path says it"},
+		{"GET", "/apis/apps/v1/watch/namespaces/a/deployments/b", Request{Verb: "watch", Group: "apps", Version: "v1", Resource: "deployments", Namespace: "a", Name: "b", WatchPrefix: true}, ""},
+		{"GET", "/api/v1/pods?fieldSelector=metadata.name%3Db", Request{Verb: "list", Version: "v1", Resource: "pods", Name: "b", Params: Params{FieldSelector: "metadata.name=b"}}, ""},
+		{"GET", "/api/v1/pods?fieldSelector=metadata.name!%3Db", Request{Verb: "list", Version: "v1", Resource: "pods", Params: Params{FieldSelector: "metadata.name!=b"}}, ""},
+		{"GET", "/api/v1/pods?fieldSelector=metadata.name%3Da/b", Request{Verb: "list", Version: "v1", Resource: "pods", Params: Params{FieldSelector: "metadata.name=a/b"}}, "no object has that name"},
+		{"GET", "/api/v1/pods?watch=1&resourceVersion=5&resourceVersionMatch=NotOlderThan&sendInitialEvents=true&allowWatchBookmarks=true&timeoutSeconds=9",
+			Request{Verb: "watch", Version: "v1", Resource: "pods", Params: Params{ResourceVersion: "5", ResourceVersionMatch: "NotOlderThan", SendInitialEvents: new(true), AllowWatchBookmarks: true, TimeoutSeconds: new(int64(9))}}, ""},
+		{"GET", "/api/v1/pods?limit=500&continue=abc", Request{Verb: "list", Version: "v1", Resource: "pods", Params: Params{Limit: 500, Continue: "abc"}}, ""},
+		{"GET", "/api/v1/namespaces/a/pods/b?resourceVersion=5", Request{Verb: "get", Version: "v1", Resource: "pods", Namespace: "a", Name: "b", Params: Params{ResourceVersion: "5"}}, ""},
+
+		{"GET", "/api/v1/namespaces/a/services/https:b:c/proxy/..%2f//x/%2e/?a;b", Request{Verb: "get", Version: "v1", Resource: "services", Subresource: "proxy", Namespace: "a", Name: "https:b:c", Tail: "/..%2f//x/%2e/"}, "the tail is for who is behind it"},
+		{"GET", "/api/v1/nodes/n/proxy/", Request{Verb: "get", Version: "v1", Resource: "nodes", Subresource: "proxy", Name: "n", Tail: "/"}, ""},
+	} {
+		t.Run(tt.method+" "+tt.target, func(t *testing.T) {
+			got, err := parsed(t, tt.method, tt.target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got.Path = ""
+			if !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("read as %+v, want %+v: %s", got, tt.want, tt.why)
+			}
+		})
+	}
+}
+
+// PX-08, PX-10: what can be read in two ways is refused.
+func TestParseRefuses(t *testing.T) {
+	for _, tt := range []struct {
+		method, target string
+		status         int
+		says           string
+	}{
+		{"GET", "//evil/api", 400, "empty segment"},
+		{"GET", "/api//v1/pods", 400, "empty segment"},
+		{"GET", "/api/v1/pods//", 400, "empty segment"},
+		{"GET", "/api/v1/../v1/pods", 400, `".."`},
+		{"GET", "/healthz/%2e%2e/api/v1/secrets", 400, `".."`},
+		{"GET", "/api/v1/./pods", 400, `"."`},
+		{"GET", "/api/v1/namespaces/a%2Fpods/b", 400, "escaped slash"},
+		{"GET", "/api/v1/namespaces/a%252Fpods/b", 400, "percent sign"},
+		{"GET", "/api/v1/namespaces/a%5Cb/pods", 400, "backslash"},
+		{"GET", "/api/v1/namespaces/a;b=c/pods", 400, "semicolon"},
+		{"GET", "/api/v1/namespaces/a%00/pods", 400, "control character"},
+		{"GET", "/api/v1/namespaces/a%ff/pods", 400, "UTF-8"},
+		{"GET", "/api/v1/namespaces/a%2f/pods/b/proxy/x", 400, "escaped slash"},
+		{"GET", "http://evil/api/v1/pods", 400, "names a host"},
+		{"CONNECT", "/api/v1/pods", 400, "forward proxy"},
+		{"OPTIONS", "*", 400, "does not begin with a slash"},
+		{"TRACE", "/api/v1/pods", 405, "no method"},
+		{"OPTIONS", "/api/v1/pods", 405, "no method"},
+		{"POST", "/api/v1/watch/pods", 405, "GET"},
+		{"GET", "/api/v1/watch", 400, "not of what"},
+		{"GET", "/api/v1/proxy/nodes/n", 400, "no longer"},
+		{"GET", "/api/v1/pods?a=%zz", 400, "query does not parse"},
+		{"GET", "/api/v1/pods?a;b", 400, "query does not parse"},
+		{"GET", "/api/v1/pods?watch=0&watch=1", 400, "more than once"},
+		{"GET", "/api/v1/pods?limit=x", 400, "limit is not a number"},
+		{"GET", "/api/v1/pods?timeoutSeconds=1.5", 400, "timeoutSeconds is not a number"},
+		{"GET", "/api/v1/pods?labelSelector=a%3D%3D%3Db", 400, "labelSelector"},
+		{"GET", "/api/v1/pods?fieldSelector=a", 400, "fieldSelector"},
+	} {
+		t.Run(tt.method+" "+tt.target, func(t *testing.T) {
+			got, err := parsed(t, tt.method, tt.target)
+			refusal, ok := errors.AsType[*Refusal](err)
+			if !ok {
+				t.Fatalf("read as %+v (%v), want a refusal", got, err)
+			}
+			if refusal.Status != tt.status || refusal.Reason == "" || !strings.Contains(refusal.Message, tt.says) {
+				t.Errorf("refused with %d %s %q, want %d, saying %q", refusal.Status, refusal.Reason, refusal.Message, tt.status, tt.says)
+			}
+			if !reflect.DeepEqual(got, Request{}) {
+				t.Errorf("a refused request says %+v", got)
+			}
+		})
+	}
+}
+
+// FuzzParse holds that what is accepted means the same when it is written anew.
+func FuzzParse(f *testing.F) {
+	for _, target := range []string{"/", "/api/v1/pods?watch=1", "/apis/apps/v1/namespaces/a/deployments/b/scale", "/api/v1/namespaces/a/pods/b/proxy/..%2f",
+		"/api/v1/watch/namespaces/a/pods", "/api/v1/namespaces/a/status", "/api/v1/pods?fieldSelector=metadata.name%3Db&limit=1", "/api/v1/nodes/%3f/"} {
+		f.Add(http.MethodGet, target)
+		f.Add(http.MethodDelete, target)
+	}
+	f.Fuzz(func(t *testing.T, method, target string) {
+		u, err := url.ParseRequestURI(target)
+		if err != nil {
+			return
+		}
+		r, err := Parse(method, u)
+		if err != nil {
+			if refusal, ok := errors.AsType[*Refusal](err); !ok || refusal.Status < 400 || refusal.Message == "" {
+				t.Fatalf("%v is no refusal", err)
+			}
+			return
+		}
+		again := r
+		again.Path, again.WatchPrefix = "", false
+		u2, err := url.ParseRequestURI(r.URLPath())
+		if err != nil {
+			t.Fatalf("%q of %+v: %v", r.URLPath(), r, err)
+		}
+		u2.RawQuery = u.RawQuery
+		if r.WatchPrefix {
+			return // its path says what the query need not
+		}
+		r2, err := Parse(method, u2)
+		if err != nil {
+			t.Fatalf("%q of %+v: %v", r.URLPath(), r, err)
+		}
+		if r2.Path = ""; !reflect.DeepEqual(again, r2) {
+			t.Fatalf("%q is %+v; written as %q it is %+v", target, again, r.URLPath(), r2)
+		}
+	})
+}
+
+func BenchmarkParse(b *testing.B) {
+	u, err := url.ParseRequestURI("/apis/apps/v1/namespaces/production/deployments?labelSelector=app%3Dweb&limit=500")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Parse(http.MethodGet, u); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
