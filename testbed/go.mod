@@ -5,6 +5,8 @@ go 1.26.6
 require (
 	github.com/hashicorp/memberlist v0.7.0
 	github.com/tailplane/tailplane v0.0.0
+	k8s.io/apimachinery v0.37.0
+	k8s.io/apiserver v0.37.0
 	tailscale.com v1.102.5
 	tailscale.com/client/tailscale/v2 v2.9.0
 )
@@ -96,7 +98,6 @@ require (
 	gopkg.in/square/go-jose.v2 v2.6.0 // indirect
 	gvisor.dev/gvisor v0.0.0-20260224225140-573d5e7127a8 // indirect
 	k8s.io/api v0.37.0 // indirect
-	k8s.io/apimachinery v0.37.0 // indirect
 	k8s.io/client-go v0.37.0 // indirect
 	k8s.io/klog/v2 v2.140.0 // indirect
 	k8s.io/kube-openapi v0.0.0-20260721132016-d427ff9ee9ad // indirect
