@@ -40,6 +40,7 @@ var plan = map[string]string{
 	"internal/apiproxy":          "",
 	"internal/gossip":            "internal/access internal/door internal/problem",
 	"internal/gossip/gossipkube": "internal/door internal/gossip internal/kube",
+	"internal/inject":            "",
 	"internal/signin/signinkube": "api/v1alpha1 internal/access internal/door internal/kube internal/signin",
 
 	// surfaces

@@ -1,0 +1,275 @@
+package inject
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+)
+
+// inject makes the patch, and the pod what the patch makes of it.
+func (p *pod) inject(o Options) Patch {
+	want := build(p.wishes, o)
+	hash := want.hash()
+	same := p.injected && p.status.Hash == hash
+	fit(&want.Container, p.quality(), o.Sidecar.Resources)
+
+	e := &editor{root: p.root}
+	p.editContainer(e, want.Container, same)
+	p.editVolumes(e, want.Volumes)
+	for _, list := range []string{"initContainers", "containers"} {
+		for i, c := range members(p.spec[list]) {
+			if name, _ := c["name"].(string); list == "initContainers" && name == containerName {
+				continue
+			} else if slices.Contains(p.wishes.exclude, name) {
+				p.withdraw(e, c, want, "spec", list, i)
+			} else {
+				p.lead(e, c, want, "spec", list, i)
+			}
+		}
+	}
+	p.dropUnused(e)
+	if p.spec["automountServiceAccountToken"] != false {
+		// The pod's word wins over its ServiceAccount's: nothing mounts the real
+		// credential but we.
+		e.add(pointer("spec", "automountServiceAccountToken"), false)
+	}
+	if !same {
+		p.sign(e, status{o.Version, hash})
+	}
+	return e.patch
+}
+
+// members is a list of objects that were looked at.
+func members(list any) []map[string]any {
+	var f form
+	return f.objects(map[string]any{"": list}, "", "")
+}
+
+// A quality is what resources all containers but ours state.
+type quality struct {
+	limited    bool // each has a limit of cpu
+	guaranteed bool // each has limits, and requests that are the same
+}
+
+func (p *pod) quality() quality {
+	q := quality{limited: true, guaranteed: true}
+	for _, m := range p.containers {
+		if m.isOurs(p) || m.list == "ephemeralContainers" {
+			continue
+		}
+		for _, name := range []string{"cpu", "memory"} {
+			limit, need := quantity(m.limits[name]), quantity(m.needs[name])
+			if limit == nil || m.needs[name] != nil && (need == nil || need.Cmp(limit) != 0) {
+				q.guaranteed = false
+			}
+			if name == "cpu" && limit == nil {
+				q.limited = false
+			}
+		}
+	}
+	return q
+}
+
+// fit gives the adapter resources with which the pod keeps its QoS class.
+func fit(c *container, q quality, standard Resources) {
+	if q.limited {
+		c.Resources.Limits.CPU = cmp.Or(standard.Limits.CPU, standard.Requests.CPU)
+	}
+	if q.guaranteed {
+		c.Resources.Requests = c.Resources.Limits
+	}
+}
+
+// editContainer makes our container the first of all.
+func (p *pod) editContainer(e *editor, want container, same bool) {
+	inits := members(p.spec["initContainers"])
+	at := slices.IndexFunc(inits, func(c map[string]any) bool { return c["name"] == containerName })
+	first := pointer("spec", "initContainers", 0)
+	switch {
+	case len(inits) == 0:
+		e.add(pointer("spec", "initContainers"), []container{want})
+	case at < 0:
+		e.add(first, want)
+	default:
+		if next := upgrade(inits[at], want, same); at > 0 {
+			e.remove(pointer("spec", "initContainers", at))
+			e.add(first, next)
+		} else if !holds(inits[at], next) {
+			e.replace(first, next)
+		}
+	}
+}
+
+// upgrade returns what our container has to be. Variables and mounts that others
+// added beside ours are kept; so are resources that others set, unless the pod
+// would lose its QoS class.
+func upgrade(has map[string]any, want container, same bool) any {
+	next := tree(want).(map[string]any)
+	var f form
+	if env := members(has["env"]); len(env) > 0 {
+		kept := slices.DeleteFunc(slices.Clone(env), func(v map[string]any) bool {
+			return slices.ContainsFunc(environment(defaultPort), func(w variable) bool { return v["name"] == w.Name })
+		})
+		if len(kept) > 0 {
+			next["env"] = kept
+		}
+	}
+	mounts := slices.Clone(next["volumeMounts"].([]any))
+	for _, m := range members(has["volumeMounts"]) {
+		if name := f.text(m, "", "name"); !ours(name) && !slices.ContainsFunc(want.VolumeMounts, func(w mount) bool { return m["mountPath"] == w.MountPath }) {
+			mounts = append(mounts, m)
+		}
+	}
+	next["volumeMounts"] = mounts
+	if same {
+		r := f.object(has, "", "resources")
+		l, n := f.object(r, "", "limits"), f.object(r, "", "requests")
+		fits := (want.Resources.Limits.CPU == "" || l["cpu"] != nil) &&
+			(want.Resources.Requests != want.Resources.Limits || equalQuantity(l["cpu"], n["cpu"]) && equalQuantity(l["memory"], n["memory"]))
+		if r != nil && fits {
+			next["resources"] = r
+		}
+	}
+	return tree(next)
+}
+
+func equalQuantity(limit, need any) bool {
+	l, n := quantity(limit), quantity(need)
+	return l != nil && (need == nil || n != nil && n.Cmp(l) == 0)
+}
+
+// editVolumes puts our volumes there, the real credential first, and takes away
+// those that an older injection needed.
+func (p *pod) editVolumes(e *editor, want []volume) {
+	for i := len(members(p.spec["volumes"])) - 1; i >= 0; i-- {
+		name, _ := members(p.spec["volumes"])[i]["name"].(string)
+		if ours(name) && !slices.ContainsFunc(want, func(v volume) bool { return v.Name == name }) {
+			e.remove(pointer("spec", "volumes", i))
+		}
+	}
+	for n, w := range want {
+		have := members(p.spec["volumes"])
+		at := slices.IndexFunc(have, func(v map[string]any) bool { return v["name"] == w.Name })
+		switch {
+		case len(have) == 0:
+			e.add(pointer("spec", "volumes"), want)
+		case at < 0 && n == 0:
+			e.add(pointer("spec", "volumes", 0), w)
+		case at < 0:
+			e.add(pointer("spec", "volumes", "-"), w)
+		case n == 0 && at > 0:
+			e.remove(pointer("spec", "volumes", at))
+			e.add(pointer("spec", "volumes", 0), w)
+		case !holds(have[at], tree(w)):
+			e.replace(pointer("spec", "volumes", at), w)
+		}
+	}
+}
+
+// lead makes a container find the adapter where it looks for the API server.
+func (p *pod) lead(e *editor, c map[string]any, want parts, at ...any) {
+	place := func(more ...any) string { return pointer(append(slices.Clone(at), more...)...) }
+	mounts := members(c["volumeMounts"])
+	found := slices.ContainsFunc(mounts, p.isFake)
+	for i := len(mounts) - 1; i >= 0; i-- {
+		if !p.isGenuine(mounts[i]) {
+			continue
+		}
+		if found {
+			e.remove(place("volumeMounts", i))
+			continue
+		}
+		e.replace(place("volumeMounts", i), want.Mount)
+		found = true
+	}
+	if !found && len(mounts) == 0 {
+		e.add(place("volumeMounts"), []mount{want.Mount})
+	} else if !found {
+		e.add(place("volumeMounts", "-"), want.Mount)
+	}
+
+	var missing []variable
+	for _, v := range want.Env {
+		there := false
+		for i, has := range members(c["env"]) {
+			if has["name"] != v.Name {
+				continue
+			}
+			there = true
+			if has["value"] != v.Value { // of an older injection
+				e.replace(place("env", i), v)
+			}
+		}
+		if !there {
+			missing = append(missing, v)
+		}
+	}
+	if len(missing) > 0 && len(members(c["env"])) == 0 {
+		e.add(place("env"), missing)
+		return
+	}
+	// First of all, so that $(KUBERNETES_SERVICE_HOST) in a variable of the
+	// container means the adapter too.
+	for i, v := range missing {
+		e.add(place("env", i), v)
+	}
+}
+
+// withdraw leaves an excluded container without credentials, real ones and ours.
+func (p *pod) withdraw(e *editor, c map[string]any, want parts, at ...any) {
+	place := func(more ...any) string { return pointer(append(slices.Clone(at), more...)...) }
+	for i, m := range slices.Backward(members(c["volumeMounts"])) {
+		if p.isGenuine(m) || p.isFake(m) {
+			e.remove(place("volumeMounts", i))
+		}
+	}
+	if !p.injected {
+		return
+	}
+	for i, v := range slices.Backward(members(c["env"])) {
+		if slices.ContainsFunc(want.Env, func(w variable) bool { return v["name"] == w.Name && v["value"] == w.Value }) {
+			e.remove(place("env", i))
+		}
+	}
+}
+
+func (p *pod) isGenuine(mt map[string]any) bool {
+	name, _ := mt["name"].(string)
+	at, _ := mt["mountPath"].(string)
+	rest, _ := below(at)
+	return rest == "." && genuine(p.volume(name))
+}
+
+// dropUnused takes away what ServiceAccount admission added and nobody mounts any more.
+func (p *pod) dropUnused(e *editor) {
+	used := map[any]bool{}
+	for _, list := range []string{"initContainers", "containers", "ephemeralContainers"} {
+		for _, c := range members(p.spec[list]) {
+			for _, m := range members(c["volumeMounts"]) {
+				used[m["name"]] = true
+			}
+		}
+	}
+	for i, v := range slices.Backward(members(p.spec["volumes"])) {
+		if genuine(v) && !used[v["name"]] {
+			e.remove(pointer("spec", "volumes", i))
+		}
+	}
+}
+
+// sign writes the status annotation.
+func (p *pod) sign(e *editor, s status) {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // two strings
+	}
+	meta, _ := p.root["metadata"].(map[string]any)
+	switch {
+	case meta == nil:
+		e.add(pointer("metadata"), map[string]any{"annotations": map[string]string{Status: string(b)}})
+	case meta["annotations"] == nil:
+		e.add(pointer("metadata", "annotations"), map[string]string{Status: string(b)})
+	default:
+		e.add(pointer("metadata", "annotations", Status), string(b))
+	}
+}

@@ -1,0 +1,65 @@
+package inject
+
+import "slices"
+
+// Ephemeral decides on containers that are added to a pod that runs: old and new
+// are the pod in JSON. The pod is the one that was injected; only the new
+// containers are led to the adapter, as the API server lets no other be changed.
+func Ephemeral(old, updated []byte, o Options) Verdict {
+	root, err := decode(updated)
+	if err != nil {
+		return Verdict{Outcome: Refused, Code: BadPod, Message: "the pod cannot be read: " + err.Error()}
+	}
+	before, err := decode(old)
+	if err != nil {
+		return Verdict{Outcome: Refused, Code: BadPod, Message: "the pod as it was cannot be read: " + err.Error()}
+	}
+	p, bad := look(root, o)
+	var was *pod
+	if bad == nil {
+		was, bad = look(before, o)
+	}
+	if bad != nil {
+		return Verdict{Outcome: Refused, Code: bad.code, Message: bad.message}
+	}
+	if !p.injected || !was.injected {
+		return Verdict{Outcome: Skipped, Code: NotAsked, Message: "the pod has no adapter"}
+	}
+	patch, bad := p.debug(was, o)
+	switch {
+	case bad != nil:
+		return Verdict{Outcome: Refused, Code: bad.code, Message: bad.message}
+	case len(patch) == 0:
+		return Verdict{Outcome: Unchanged}
+	}
+	return Verdict{Outcome: Patched, Patch: patch}
+}
+
+// debug leads the ephemeral containers that p has and was had not.
+func (p *pod) debug(was *pod, o Options) (Patch, *refusal) {
+	w, _, err := wish(was.annotations, o.port())
+	if err != nil {
+		return nil, refuse(BadAnnotation, "%v", err)
+	}
+	p.wishes = w
+	want := build(w, o)
+	e := &editor{root: p.root}
+	for _, m := range p.containers {
+		known := slices.ContainsFunc(was.containers, func(x member) bool { return x.list == m.list && x.name == m.name })
+		if m.list != "ephemeralContainers" || known {
+			continue
+		}
+		c := members(p.spec[m.list])[m.index]
+		if c["targetContainerName"] == containerName && !w.sharedPID {
+			return nil, refuse(SharedProcesses, `%s would share the adapter's processes and could read the pod's real credential there; the annotation %s: "true" on the pod accepts that`, m.where, sharedPIDAnnotation)
+		}
+		if r := p.wayToTheRealToken(m); r != nil {
+			return nil, r
+		}
+		if r := p.takenVariables(m); r != nil {
+			return nil, r
+		}
+		p.lead(e, c, want, "spec", m.list, m.index)
+	}
+	return e.patch, nil
+}

@@ -1,0 +1,294 @@
+package inject
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// A pod is one that was looked at.
+type pod struct {
+	root, spec  map[string]any
+	label       string
+	annotations map[string]string
+	mirror      bool
+	wishes      wishes
+	injected    bool   // by an injection before this one
+	status      status // of that one
+	warnings    []string
+
+	containers []member // all, init containers first
+	volumes    []map[string]any
+}
+
+// A member is a container of a pod, and what of it matters here.
+type member struct {
+	list   string // of the pod's spec
+	index  int
+	name   string
+	mounts []map[string]any
+	env    []map[string]any
+	ports  []map[string]any
+	limits map[string]any
+	needs  map[string]any // requests
+	where  string         // for people
+}
+
+// look reads a pod; what it reads has the types that the API says.
+func look(root map[string]any, o Options) (*pod, *refusal) {
+	p := &pod{root: root}
+	var f form
+	meta := f.object(root, "", "metadata")
+	p.spec = f.object(root, "", "spec")
+	labels := f.strings(meta, "metadata", "labels")
+	p.annotations = f.strings(meta, "metadata", "annotations")
+	p.volumes = f.objects(p.spec, "spec", "volumes")
+	for _, v := range p.volumes {
+		f.text(v, "spec.volumes", "name")
+		for _, s := range f.objects(f.object(v, "spec.volumes", "projected"), "spec.volumes.projected", "sources") {
+			f.text(f.object(s, "spec.volumes.projected.sources", "serviceAccountToken"), "spec.volumes.projected.sources.serviceAccountToken", "audience")
+		}
+	}
+	for _, list := range []string{"initContainers", "containers", "ephemeralContainers"} {
+		for i, c := range f.objects(p.spec, "spec", list) {
+			where := fmt.Sprintf("spec.%s[%d]", list, i)
+			resources := f.object(c, where, "resources")
+			m := member{
+				list: list, index: i, name: f.text(c, where, "name"), mounts: f.objects(c, where, "volumeMounts"), env: f.objects(c, where, "env"),
+				ports: f.objects(c, where, "ports"), limits: f.object(resources, where+".resources", "limits"), needs: f.object(resources, where+".resources", "requests"),
+			}
+			m.where = fmt.Sprintf("the container %.63q", m.name)
+			f.text(c, where, "targetContainerName")
+			for _, x := range m.mounts {
+				f.text(x, where+".volumeMounts", "name")
+				f.text(x, where+".volumeMounts", "mountPath")
+				f.flag(x, where+".volumeMounts", "readOnly")
+			}
+			for _, x := range m.env {
+				f.text(x, where+".env", "name")
+				f.text(x, where+".env", "value")
+			}
+			p.containers = append(p.containers, m)
+		}
+	}
+	for _, key := range []string{"hostNetwork", "hostPID", "shareProcessNamespace", "automountServiceAccountToken"} {
+		f.flag(p.spec, "spec", key)
+	}
+	f.text(f.object(p.spec, "spec", "os"), "spec.os", "name")
+	f.strings(p.spec, "spec", "nodeSelector")
+	if f.wrong != "" {
+		return nil, refuse(BadPod, "the pod cannot be read: %s", f.wrong)
+	}
+	p.label = labels[Label]
+	if _, there := labels[Label]; there && p.label != "true" && p.label != "false" {
+		return nil, refuse(BadLabel, `the label %s is %.63q; it must be "true" or "false"`, Label, p.label)
+	}
+	_, p.mirror = p.annotations["kubernetes.io/config.mirror"]
+	p.status, p.injected = readStatus(p.annotations)
+	return p, nil
+}
+
+// skip says why the pod is none of our business, or "".
+func (p *pod) skip(unlabelled Unlabelled) (Code, string) {
+	switch {
+	case p.mirror: // the kubelet runs it from a file, whatever the API server says
+		return MirrorPod, "it mirrors a static pod of a node"
+	case p.label == "false":
+		return OptedOut, fmt.Sprintf(`the label %s is "false"`, Label)
+	case p.label == "" && unlabelled == SkipUnlabelled:
+		return NotAsked, fmt.Sprintf(`the label %s is not "true"`, Label)
+	}
+	return "", ""
+}
+
+// refuse says why the pod cannot have the adapter, or nil. It reads the wishes.
+func (p *pod) refuse(o Options) *refusal {
+	if len(p.spec) == 0 || !slices.ContainsFunc(p.containers, func(m member) bool { return m.list == "containers" }) {
+		return refuse(BadPod, "the pod has no containers")
+	}
+	w, unknown, err := wish(p.annotations, o.port())
+	if err != nil {
+		return refuse(BadAnnotation, "%v", err)
+	}
+	p.wishes = w
+	for _, name := range unknown {
+		p.warnings = append(p.warnings, fmt.Sprintf("the annotation %s%.63s means nothing to the adapter's injection", domain, name))
+	}
+	for _, name := range w.exclude {
+		if name == containerName || !slices.ContainsFunc(p.containers, func(m member) bool { return m.name == name }) {
+			return refuse(BadAnnotation, "the annotation %s names the container %q, and the pod has none such", excludeAnnotation, name)
+		}
+	}
+	if o.Kubernetes.lacksSidecars() {
+		return refuse(ClusterTooOld, "the API server is of version %d.%d; the adapter is a sidecar container, which needs 1.29", o.Kubernetes.Major, o.Kubernetes.Minor)
+	}
+	for _, check := range []func() *refusal{p.foreignPlace, p.takenNames, p.takenPorts} {
+		if r := check(); r != nil {
+			return r
+		}
+	}
+	for _, m := range p.containers {
+		if m.isOurs(p) {
+			continue
+		}
+		if r := p.wayToTheRealToken(m); r != nil {
+			return r
+		}
+		if !slices.Contains(w.exclude, m.name) {
+			if r := p.takenVariables(m); r != nil {
+				return r
+			}
+		}
+	}
+	return nil
+}
+
+// isOurs reports whether m is the adapter, put there by an injection before.
+func (m member) isOurs(p *pod) bool {
+	return p.injected && m.name == containerName && m.list == "initContainers"
+}
+
+func (p *pod) foreignPlace() *refusal {
+	var f form // the types were looked at
+	if f.flag(p.spec, "", "hostNetwork") {
+		return refuse(HostNetwork, "hostNetwork: every process of the node could use the pod's rights through the adapter, and two such pods could not share a node")
+	}
+	selector := f.strings(p.spec, "", "nodeSelector")
+	if f.text(f.object(p.spec, "", "os"), "", "name") == "windows" || selector["kubernetes.io/os"] == "windows" || selector["beta.kubernetes.io/os"] == "windows" {
+		return refuse(Windows, "the adapter runs on Linux nodes only")
+	}
+	for _, key := range []string{"shareProcessNamespace", "hostPID"} {
+		if f.flag(p.spec, "", key) && !p.wishes.sharedPID {
+			return refuse(SharedProcesses, `%s lets other containers read the pod's real credential out of the adapter's process; the annotation %s: "true" accepts that`, key, sharedPIDAnnotation)
+		}
+	}
+	return nil
+}
+
+func (p *pod) takenNames() *refusal {
+	for _, m := range p.containers {
+		if m.name == containerName && !m.isOurs(p) {
+			return refuse(NameTaken, "the pod has a container %q of its own (in %s); the adapter needs that name", containerName, m.list)
+		}
+	}
+	for _, v := range p.volumes {
+		if name, _ := v["name"].(string); ours(name) && !p.injected {
+			return refuse(NameTaken, "the pod has a volume %q of its own; the adapter needs that name", name)
+		}
+	}
+	return nil
+}
+
+func (p *pod) takenPorts() *refusal {
+	for _, m := range p.containers {
+		for _, port := range m.ports {
+			if protocol, _ := port["protocol"].(string); m.isOurs(p) || protocol != "" && protocol != "TCP" {
+				continue
+			}
+			n := quantity(port["containerPort"])
+			if n == nil || !n.IsInt() {
+				continue // the API server will say so
+			}
+			switch v := n.Num().Uint64(); {
+			case v == uint64(p.wishes.port):
+				return refuse(PortTaken, "%s has port %d, where the adapter listens; the annotation %s gives the adapter another", m.where, v, portAnnotation)
+			case v == adminPort, v == metricsPort && p.wishes.metrics:
+				return refuse(PortTaken, "%s has port %d, which the adapter needs", m.where, v)
+			}
+		}
+	}
+	return nil
+}
+
+// below is the path that f has below credentialsPath ("." for itself); false if
+// it is elsewhere. /var/run is a link to /run in most images.
+func below(f string) (string, bool) {
+	f = path.Clean("/" + f)
+	if rest, ok := strings.CutPrefix(f, "/run/"); ok {
+		f = "/var/run/" + rest
+	}
+	if f == credentialsPath {
+		return ".", true
+	}
+	return strings.CutPrefix(f, credentialsPath+"/")
+}
+
+// wayToTheRealToken finds what would give a container the pod's credential beside
+// the adapter, or another one in its place.
+func (p *pod) wayToTheRealToken(m member) *refusal {
+	for _, mt := range m.mounts {
+		name, _ := mt["name"].(string)
+		at, _ := mt["mountPath"].(string)
+		rest, here := below(at)
+		v := p.volume(name)
+		switch {
+		case p.isFake(mt):
+		case ours(name):
+			return refuse(NameTaken, "%s mounts %q, which is the adapter's", m.where, name)
+		case genuine(v) && rest == ".": // is replaced
+		case realToken(v):
+			return refuse(RealTokenMounted, "%s mounts the volume %q, a token for this cluster's API server: it would go past the adapter; give the token an audience of its own, or leave it out", m.where, name)
+		case here && !slices.Contains(p.wishes.exclude, m.name):
+			return refuse(CredentialsPathTaken, "%s mounts the volume %q at %s, where the adapter's credentials have to be", m.where, name, at)
+		}
+	}
+	return nil
+}
+
+// isFake reports whether a mount is the one that injection makes.
+func (p *pod) isFake(mt map[string]any) bool {
+	return p.injected && mt["name"] == accessVolume && mt["mountPath"] == credentialsPath && mt["readOnly"] == true && mt["subPath"] == nil && mt["subPathExpr"] == nil
+}
+
+func (p *pod) volume(name string) map[string]any {
+	for _, v := range p.volumes {
+		if v["name"] == name {
+			return v
+		}
+	}
+	return nil
+}
+
+// generated is the name that ServiceAccount admission makes.
+var generated = regexp.MustCompile(`^kube-api-access-[a-z0-9]{5}$`)
+
+// genuine reports whether v is the volume that ServiceAccount admission adds.
+func genuine(v map[string]any) bool {
+	name, _ := v["name"].(string)
+	return generated.MatchString(name) && realToken(v)
+}
+
+// realToken reports whether v holds a token that this cluster's API server takes.
+func realToken(v map[string]any) bool {
+	var f form
+	for _, s := range f.objects(f.object(v, "", "projected"), "", "sources") {
+		if t := f.object(s, "", "serviceAccountToken"); t != nil {
+			switch f.text(t, "", "audience") {
+			case "", "https://kubernetes.default.svc", "https://kubernetes.default.svc.cluster.local", "kubernetes.default.svc", "api", "kubernetes":
+				return true // none, or what API servers are mostly called
+			}
+		}
+	}
+	return false
+}
+
+func (p *pod) takenVariables(m member) *refusal {
+	for _, want := range environment(p.wishes.port) {
+		for _, e := range m.env {
+			if e["name"] != want.Name {
+				continue
+			}
+			value, literal := e["value"].(string)
+			switch _, from := e["valueFrom"].(map[string]any); {
+			case from:
+				return refuse(VariableTaken, "%s takes %s from elsewhere; the adapter sets it to %s", m.where, want.Name, want.Value)
+			case literal && value == want.Value, p.injected && m.list != "ephemeralContainers": // an older injection's are replaced
+			default:
+				return refuse(VariableTaken, "%s sets %s to %.80q; the adapter sets it to %s", m.where, want.Name, value, want.Value)
+			}
+		}
+	}
+	return nil
+}
