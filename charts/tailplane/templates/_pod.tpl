@@ -57,11 +57,24 @@ spec:
     image: {{ include "tailplane.image" .root | quote }}
     imagePullPolicy: {{ $v.image.pullPolicy }}
     args: [{{ .part }}, "--config=/etc/tailplane/{{ .config }}", "--log-level={{ $v.logLevel }}"]
-    {{- if ne .part "operator" }}
+    {{- $otlp := $v.audit.otlp }}
+    {{- if or (ne .part "operator") $otlp.endpoint }}
     env:
+    {{- if ne .part "operator" }}
     - name: POD_NAME # each replica has settings of its own, named after its pod
       valueFrom:
         fieldRef: {fieldPath: metadata.name}
+    {{- end }}
+    {{- with $otlp.endpoint }}
+    - {name: OTEL_EXPORTER_OTLP_ENDPOINT, value: {{ . | quote }}}
+    {{- with $otlp.headersSecret }}
+    {{- if .name }}
+    - name: OTEL_EXPORTER_OTLP_HEADERS
+      valueFrom:
+        secretKeyRef: {name: {{ .name }}, key: {{ .key | quote }}}
+    {{- end }}
+    {{- end }}
+    {{- end }}
     {{- end }}
     ports:
     - {name: health, containerPort: 8080}

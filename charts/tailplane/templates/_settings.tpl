@@ -22,7 +22,7 @@
 {{- if .ordinal }}{{ $_ := set $tailnet "hostname" (printf "%s-%d" $v.tailnet.hostname .ordinal) }}{{ end }}
 {{- $_ := set $tailnet "stateDir" "/var/lib/tailplane" }}
 {{- $_ := set $tailnet "stateSecret" (printf "tailplane-access-%d" .ordinal) }}
-{{- $f := dict "cluster" $cluster "tailnet" $tailnet "signin" (include "tailplane.signinSettings" .root | fromYaml) "api" $v.api "gossip" $v.gossip "names" $v.names "audit" (set (deepCopy $v.audit) "keySecret" "tailplane-audit-key") "health" ":8080" }}
+{{- $f := dict "cluster" $cluster "tailnet" $tailnet "signin" (include "tailplane.signinSettings" .root | fromYaml) "api" $v.api "gossip" $v.gossip "names" $v.names "audit" (set (omit $v.audit "otlp") "keySecret" "tailplane-audit-key") "health" ":8080" }}
 {{- toYaml $f }}
 {{- end }}
 
