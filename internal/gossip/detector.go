@@ -127,15 +127,16 @@ func (d detector) phi(p *pulse, now time.Duration) float64 {
 	return float64(now-p.last) / float64(max(mean, d.interval))
 }
 
-// state says how p's member is at now, and remembers a death.
-func (d detector) state(p *pulse, now time.Duration) State {
+// state says how p's member is at now, and remembers a death: of one that was
+// asked itself, in vain.
+func (d detector) state(p *pulse, now time.Duration, inVain bool) State {
 	suspect, dead := d.limits()
 	if !p.proven { // it has not beaten yet, so give it twice the time
 		dead *= 2
 	}
 	phi := d.phi(p, now)
 	switch {
-	case p.dead || phi > dead:
+	case p.dead, phi > dead && inVain:
 		p.dead = true
 		return Dead
 	case !p.proven:

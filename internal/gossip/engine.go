@@ -1,7 +1,6 @@
 package gossip
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -16,7 +15,7 @@ type engine struct {
 	set    Settings
 	self   string
 	sign   func([]byte) []byte
-	open   func(Signed) (*Record, error)
+	open   func(Signed) (*Record, error) // reads; who signed it Merge asks
 	rng    *rand.Rand
 	netmap *Netmap
 
@@ -34,6 +33,7 @@ type engine struct {
 
 	began     time.Time
 	ticked    time.Duration // the last round
+	swept     time.Duration // when it was looked last what may be forgotten
 	succeeded time.Duration // the last exchange, in either direction
 	isolated  bool
 	dials     float64 // how many unverified members may be asked now
@@ -65,12 +65,13 @@ const (
 	silent        = 2 * time.Second // without any exchange: nobody is called dead
 	lonely        = 5 * time.Second // the same: we are isolated
 	dialsPerSec   = 5               // to members that are not verified
+	sweepTime     = 30 * time.Second
 	leaveTargets  = 3
 	deadlineFloor = 2 * time.Second
 )
 
 func newEngine(set Settings, rules Rules, m Memory, sign func([]byte) []byte, rng *rand.Rand, now time.Time) *engine {
-	return &engine{set: set, self: rules.Self, sign: sign, open: Open, rng: rng, floor: m.Generation, view: NewView(rules, m),
+	return &engine{set: set, self: rules.Self, sign: sign, open: parse, rng: rng, floor: m.Generation, view: NewView(rules, m),
 		members: map[string]*member{}, peers: map[string]*peer{}, began: now, stats: newStats()}
 }
 
@@ -113,7 +114,7 @@ func (e *engine) seal(f Facts, s Status, o Order) error {
 
 // rise answers a record of ours that we did not write, such as one of before a
 // restart whose memory is lost: ours gets a later generation.
-func (e *engine) rise(r *Record) {
+func (e *engine) rise(r *Record, now time.Time) {
 	if e.own == nil || r.Order.Compare(e.own.Order) < 0 || r.Signed.equal(e.own.Signed) {
 		return
 	}
@@ -122,11 +123,11 @@ func (e *engine) rise(r *Record) {
 		return
 	}
 	if err := e.seal(e.own.Facts, e.own.Status, Order{r.Generation + 1, 1}); err != nil {
-		e.tell(Event{Kind: EventConflict, Node: e.self, Cluster: e.own.ClusterID, Detail: err.Error()})
+		e.tell(Event{Kind: EventConflict, Node: e.self, Cluster: e.own.ClusterID, Detail: err.Error()}, now)
 		return
 	}
 	e.heartbeat = 0
-	e.tell(Event{Kind: EventRaised, Node: e.self, Cluster: e.own.ClusterID, Detail: "there was a later record of ours than we wrote"})
+	e.tell(Event{Kind: EventRaised, Node: e.self, Cluster: e.own.ClusterID, Detail: "there was a later record of ours than we wrote"}, now)
 }
 
 // receive merges the records of a message.
@@ -137,16 +138,11 @@ func (e *engine) receive(from string, sealed []Signed, now time.Time) {
 	d := Delivery{From: from, Netmap: e.netmap}
 	for _, s := range sealed {
 		r, err := e.open(s)
-		if err == nil {
-			d.Records = latest(d.Records, r)
+		if err != nil { // perhaps of a newer version with wider limits
+			e.reject(from, Malformed, now)
 			continue
 		}
-		if errors.Is(err, errSignature) { // no honest peer relays this: it would not have kept it
-			e.reject(from, Signature, now)
-			e.garbage(from, now)
-		} else { // perhaps of a newer version with wider limits
-			e.reject(from, Malformed, now)
-		}
+		d.Records = latest(d.Records, r)
 	}
 	var changes []Change
 	e.view, changes = Merge(e.view, d, now)
@@ -154,18 +150,26 @@ func (e *engine) receive(from string, sealed []Signed, now time.Time) {
 	for _, c := range changes {
 		switch {
 		case c.Own:
-			e.rise(c.Record)
+			e.rise(c.Record, now)
 		case c.Entry == nil:
 			e.reject(from, c.Reason, now)
+			if c.Reason == Signature { // no honest peer relays this: it would not have kept it
+				e.garbage(from, now)
+			}
 		default:
 			e.enter(c, from, now)
 			moved = moved || c.Rekey
 		}
 	}
 	if moved { // what the old key vouched for is not verified any more
-		for _, m := range e.list {
-			m.verified = e.view.Verified(m.entry)
-		}
+		e.verify()
+	}
+}
+
+// verify asks the pins about everybody, after they have changed.
+func (e *engine) verify() {
+	for _, m := range e.list {
+		m.verified = e.view.Verified(m.entry)
 	}
 }
 
@@ -191,7 +195,7 @@ func (e *engine) enter(c Change, from string, now time.Time) {
 		m = &member{pulse: listen(at), id: id, state: Unknown, at: len(e.list), peer: e.peer(id, now)}
 		e.members[id] = m
 		e.list = append(e.list, m)
-		e.tell(Event{Kind: EventJoin, Node: id, Cluster: cluster})
+		e.tell(Event{Kind: EventJoin, Node: id, Cluster: cluster}, now)
 	}
 	if m.order.Generation != c.Entry.Generation {
 		contact, seen := m.contact, m.seen
@@ -205,7 +209,7 @@ func (e *engine) enter(c Change, from string, now time.Time) {
 	m.entry, m.order, m.firstHand, m.verified = c.Entry, c.Entry.Order, c.Entry.FirstHand, e.view.Verified(c.Entry)
 	if c.Entry.Status == Left && m.state != Gone {
 		m.state, m.died = Gone, at
-		e.tell(Event{Kind: EventLeave, Node: id, Cluster: cluster})
+		e.tell(Event{Kind: EventLeave, Node: id, Cluster: cluster}, now)
 	}
 	if c.Pinned || c.Rekey {
 		e.unsaved = true
@@ -213,11 +217,11 @@ func (e *engine) enter(c Change, from string, now time.Time) {
 		if c.Rekey {
 			kind = EventRekey
 		}
-		e.tell(Event{Kind: kind, Node: id, Cluster: cluster, Detail: c.Entry.Key.String()})
+		e.tell(Event{Kind: kind, Node: id, Cluster: cluster, Detail: c.Entry.Key.String()}, now)
 	}
 	if c.Entry.Conflict && (c.Was == nil || !c.Was.Conflict) {
 		e.reject(from, c.Reason, now)
-		e.tell(Event{Kind: EventConflict, Node: id, Cluster: cluster, Detail: c.Detail})
+		e.tell(Event{Kind: EventConflict, Node: id, Cluster: cluster, Detail: c.Detail}, now)
 	}
 }
 
@@ -294,22 +298,51 @@ func (e *engine) review(now time.Time) {
 				m.state = Unknown
 			}
 		default:
-			m.state = d.state(&m.pulse, at)
+			m.state = d.state(&m.pulse, at, e.askedInVain(m, now))
 			if m.state == Dead && was != Dead {
 				m.died = at
-				e.tell(Event{Kind: EventDeath, Node: m.id, Cluster: m.entry.ClusterID})
+				e.tell(Event{Kind: EventDeath, Node: m.id, Cluster: m.entry.ClusterID}, now)
 			}
 		}
 		if m.gone() && at-m.died > e.set.ForgetAfter {
 			forget = append(forget, m.id)
 		}
 	}
-	if len(forget) > 0 || e.heartbeat%128 == 0 {
+	if len(forget) > 0 || at-e.swept >= sweepTime {
 		e.view = Forget(e.view, forget, now)
 		for _, id := range forget {
 			e.drop(id)
 		}
-		e.sweep(now)
+	}
+	if at-e.swept >= sweepTime {
+		e.swept = at
+		e.prune(now)
+		e.sum()
+		e.forgetPeers(now)
+	}
+}
+
+// askedInVain reports whether m was asked itself since it was heard last, and has
+// not answered, or cannot be asked. Only then is it dead: what others say of its
+// heart may be made up, and a number that is ahead of it looks like silence when
+// the liar stops.
+func (e *engine) askedInVain(m *member, now time.Time) bool {
+	if _, there := e.netmap.Find(m.id); !there || m.peer.banned.holds(now) || m.peer.away.holds(now) {
+		return true
+	}
+	return e.clock(m.peer.knocked) > m.last && now.Sub(m.peer.knocked) >= 2*e.set.Interval
+}
+
+// prune forgets the pins of nodes that are long gone from our tailnet.
+func (e *engine) prune(now time.Time) {
+	next, dropped := Prune(e.view, e.netmap, now)
+	e.unsaved = e.unsaved || next.pinned != e.view.pinned || next.absent.size != e.view.absent.size
+	for _, node := range dropped {
+		cluster, _ := e.view.nodes.get(node)
+		e.tell(Event{Kind: EventUnpin, Node: node, Cluster: cluster, Detail: "our tailnet has not had the node for long"}, now)
+	}
+	if e.view = next; len(dropped) > 0 {
+		e.verify()
 	}
 }
 
@@ -329,8 +362,6 @@ func (e *engine) drop(id string) {
 func (e *engine) listed(m *member, at time.Duration) bool {
 	return !m.gone() || at-m.died <= e.set.ForgetAfter/2
 }
-
-func (e *engine) tell(ev Event) { e.events = append(e.events, ev) }
 
 func (e *engine) reject(from string, why Reason, now time.Time) {
 	e.stats.Rejected[why]++

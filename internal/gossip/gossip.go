@@ -75,7 +75,7 @@ type Settings struct {
 	Pins            []Pin         // keys of clusters, before anything that was met
 	Allow           Allowed       // addresses that records may name though they are private
 	MaxMembers      int
-	MaxMessageBytes int           // of a message that we send; we read four times as much
+	MaxMessageBytes int           // of a message with records that we send
 	ForgetAfter     time.Duration // a dead member's time in the list
 }
 
@@ -102,8 +102,8 @@ func (s Settings) WithDefaults() (Settings, error) {
 		return s, fmt.Errorf("fanout: %d is not between 1 and 10", s.Fanout)
 	case s.MaxMembers < 1 || s.MaxMembers > 16384:
 		return s, fmt.Errorf("maxMembers: %d is not between 1 and 16384", s.MaxMembers)
-	case s.MaxMessageBytes < 8<<10 || s.MaxMessageBytes > 64<<10: // one record of the largest size must fit beside a digest
-		return s, fmt.Errorf("maxMessageBytes: %d is not between 8192 and 65536", s.MaxMessageBytes)
+	case s.MaxMessageBytes < 12<<10 || s.MaxMessageBytes > maxRead: // the largest record must fit beside the longest digest
+		return s, fmt.Errorf("maxMessageBytes: %d is not between 12288 and 65536", s.MaxMessageBytes)
 	case s.ForgetAfter < time.Minute:
 		return s, fmt.Errorf("forgetAfter: %v is less than 1m", s.ForgetAfter)
 	}

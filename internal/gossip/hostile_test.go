@@ -163,7 +163,7 @@ func TestGarbageIsBackedOff(t *testing.T) {
 		if _, err := n.answer(bad.self, []byte("nonsense"), n.wall()); err == nil {
 			t.Fatal("nonsense is answered")
 		}
-		wait := n.peers[bad.self].banned.Sub(n.wall())
+		wait := n.peers[bad.self].banned.until.Sub(n.wall())
 		if _, err := n.answer(bad.self, bad.encode(message{digest: true}), n.wall()); err == nil {
 			t.Fatal("who is backed off is answered")
 		}
@@ -337,14 +337,14 @@ func TestBombs(t *testing.T) {
 		"not base64":            `{"v":1,"net":"default","r":[{"p":"?","s":"AAAA"}]}`,
 		"something after it":    `{"v":1,"net":"default","d":[]} {}`,
 	} {
-		n.peers[from].banned = time.Time{}
+		n.peers[from].banned = pause{}
 		n.peers[from].tokens = 1
 		before := n.stats.Rejected[Malformed]
 		if _, err := n.answer(from, []byte(body), n.wall()); err == nil || n.stats.Rejected[Malformed] != before+1 {
 			t.Errorf("%s: %v, counted %d", name, err, n.stats.Rejected[Malformed]-before)
 		}
 	}
-	n.peers[from].banned, n.peers[from].tokens = time.Time{}, 5
+	n.peers[from].banned, n.peers[from].tokens = pause{}, 5
 	if _, err := n.answer(from, []byte(`{"v":1,"net":"default","d":[["nA",1,1,1,"more"]],"future":{"a":[1,null,"x"]}}`), n.wall()); err != nil {
 		t.Errorf("fields of a newer version: %v", err)
 	}

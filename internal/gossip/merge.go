@@ -1,14 +1,11 @@
 package gossip
 
 import (
-	"crypto/ed25519"
 	"fmt"
 	"time"
-
-	"github.com/tailplane/tailplane/internal/door"
 )
 
-// A Delivery is the records of one message, opened.
+// A Delivery is the records of one message.
 type Delivery struct {
 	From    string // the node at the other end, as WhoIs names it
 	Records []*Record
@@ -37,6 +34,7 @@ type Change struct {
 // for anything, and is gone when the node speaks for itself.
 func Merge(v *View, d Delivery, now time.Time) (*View, []Change) {
 	next := *v
+	next.moved = false
 	var changes []Change
 	for _, r := range d.Records {
 		if c := next.take(r, d, now); c.Entry != nil || c.Reason != "" || c.Own {
@@ -44,8 +42,8 @@ func Merge(v *View, d Delivery, now time.Time) (*View, []Change) {
 			changes = append(changes, c)
 		}
 	}
-	if len(changes) == 0 {
-		return v, nil
+	if !next.moved {
+		return v, changes
 	}
 	return &next, changes
 }
@@ -53,10 +51,13 @@ func Merge(v *View, d Delivery, now time.Time) (*View, []Change) {
 // take merges one record. v is a copy that nobody else has seen yet.
 func (v *View) take(r *Record, d Delivery, now time.Time) Change {
 	if r.Node == v.rules.Self {
-		if r.Key == v.rules.Key {
-			return Change{Own: true}
+		switch {
+		case r.Key != v.rules.Key:
+			return Change{Reason: Binding, Detail: "it is in our name, by another key"}
+		case !r.genuine():
+			return Change{Reason: Signature}
 		}
-		return Change{Reason: Binding, Detail: "it is in our name, by another key"}
+		return Change{Own: true}
 	}
 	p, ok := d.Netmap.Find(r.Node)
 	if !ok {
@@ -67,23 +68,37 @@ func (v *View) take(r *Record, d Delivery, now time.Time) Change {
 		return Change{Reason: Buried}
 	}
 	was, known := v.entries.get(r.Node)
+	if known && was.Signed.equal(r.Signed) && (!firstHand || was.FirstHand && v.Verified(was)) {
+		return Change{}
+	}
 	e := &Entry{Record: r, FirstHand: firstHand}
 	verdict := v.judge(r, firstHand)
 	if !verdict.accept {
 		return Change{Reason: Binding, Detail: verdict.detail}
 	}
 	e.Conflict = verdict.conflict
-	if err := v.rules.Allow.checkEndpoints(r, p); err != nil {
-		if !known && (firstHand || verdict.trusted) {
-			v.refused = v.refused.with(r.Node, Refusal{r.Node, r.ClusterID, r.Order, Endpoint, err.Error(), now})
-		}
-		return Change{Reason: Endpoint, Detail: err.Error()}
-	}
-	if !known && v.entries.size >= v.rules.MaxMembers {
+	wrong := v.rules.Allow.checkEndpoints(r, p)
+	remember := !known && (firstHand || verdict.trusted) // that it is refused
+	switch {
+	case wrong != nil && !remember:
+		return Change{Reason: Endpoint, Detail: wrong.Error()}
+	case wrong == nil && !known && v.entries.size >= v.rules.MaxMembers:
 		return Change{Reason: Size, Detail: fmt.Sprintf("there are %d members", v.entries.size)}
-	}
-	if verdict.rekey && known && v.weight(was) == 1 && r.Order.Compare(was.Order) <= 0 {
+	case verdict.rekey && known && v.weight(was) == 1 && r.Order.Compare(was.Order) <= 0:
 		return Change{Reason: Old} // a handover of before, said again, moves no key back
+	case wrong == nil && known && !verdict.pin:
+		if c, beaten := v.beaten(was, e, verdict.trusted); beaten {
+			return c
+		}
+	}
+	// From here on it would change something: now the dear question.
+	if !r.genuine() {
+		return Change{Reason: Signature}
+	}
+	if wrong != nil {
+		v.moved = true
+		v.refused = v.refused.with(r.Node, Refusal{r.Node, r.ClusterID, r.Order, Endpoint, wrong.Error(), now})
+		return Change{Reason: Endpoint, Detail: wrong.Error()}
 	}
 	c := Change{Entry: e, Was: was}
 	v.pin(r, verdict, &c) // first, as hearsay that was kept may fit the pins from now on
@@ -98,6 +113,7 @@ func (v *View) take(r *Record, d Delivery, now time.Time) Change {
 	if e.Conflict {
 		c.Reason, c.Detail = Binding, verdict.detail
 	}
+	v.moved = true
 	v.entries = v.entries.with(r.Node, e)
 	if known {
 		return c
@@ -112,20 +128,24 @@ func (v *View) take(r *Record, d Delivery, now time.Time) Change {
 	return c
 }
 
+// beaten says whether what is there counts more than e, or is later.
+func (v *View) beaten(was, e *Entry, trusted bool) (Change, bool) {
+	switch now, before := weigh(e.FirstHand || trusted), v.weight(was); {
+	case now < before:
+		return Change{Reason: Binding, Detail: "the node itself says otherwise"}, true
+	case now == before && e.Order.Compare(was.Order) < 0:
+		return Change{Reason: Old}, true
+	}
+	return Change{}, false
+}
+
 // compare says whether the entry that is there stays, and what that changes.
 func (v *View) compare(was, e *Entry, trusted bool) (keep bool, c Change) {
-	weight := 0
-	if e.FirstHand || trusted {
-		weight = 1
+	if c, beaten := v.beaten(was, e, trusted); beaten {
+		return true, c
 	}
-	if old := v.weight(was); weight != old {
-		return weight < old, Change{Reason: Binding, Detail: "the node itself says otherwise"}
-	}
-	switch e.Order.Compare(was.Order) {
-	case 1:
+	if weigh(e.FirstHand || trusted) > v.weight(was) || e.Order.Compare(was.Order) > 0 {
 		return false, Change{}
-	case -1:
-		return true, Change{Reason: Old}
 	}
 	if was.Signed.equal(e.Signed) {
 		if e.FirstHand && !was.FirstHand {
@@ -139,79 +159,7 @@ func (v *View) compare(was, e *Entry, trusted bool) (keep bool, c Change) {
 	}
 	marked := *was
 	marked.Conflict = true
+	v.moved = true
 	v.entries = v.entries.with(was.Node, &marked)
 	return true, Change{Entry: &marked, Was: was, Reason: Equivocation, Detail: "two records of one order"}
-}
-
-// A verdict is whose word a record is.
-type verdict struct {
-	accept   bool
-	trusted  bool // it fits the pins, or makes them
-	pin      bool // makes them
-	rekey    bool
-	conflict bool
-	detail   string
-}
-
-// judge asks the pins. What comes from the node itself is kept even against
-// them, marked; hearsay against them is not.
-func (v *View) judge(r *Record, firstHand bool) verdict {
-	pinnedTo, nodeKnown := v.nodes.get(r.Node)
-	key, policy, clusterKnown := v.keyOf(r.ClusterID)
-	refuse := func(format string, args ...any) verdict {
-		return verdict{accept: firstHand || !nodeKnown, conflict: true, detail: fmt.Sprintf(format, args...)}
-	}
-	switch {
-	case v.rules.PinnedOnly && !policy && r.Key != v.rules.Key:
-		return verdict{detail: "gossip.pins has no such cluster, and no other is trusted"}
-	case r.ClusterID == "":
-		return verdict{detail: "it names no cluster"}
-	case nodeKnown && pinnedTo != r.ClusterID:
-		return refuse("the node is known to serve the cluster %s", pinnedTo)
-	case clusterKnown && key != r.Key:
-		if policy || !handedOver(r, key) {
-			return refuse("the cluster is known by another key")
-		}
-		if firstHand || nodeKnown {
-			return verdict{accept: true, trusted: true, pin: true, rekey: true}
-		}
-		return verdict{accept: true} // hearsay of a node that we have not met
-	case firstHand:
-		if !nodeKnown && v.nodes.size >= maxPins || !clusterKnown && v.clusters.size >= maxPins {
-			return verdict{accept: true, detail: "there are too many pins"}
-		}
-		return verdict{accept: true, trusted: true, pin: !nodeKnown || !clusterKnown}
-	}
-	return verdict{accept: true, trusted: nodeKnown && clusterKnown}
-}
-
-// handedOver reports whether key handed its cluster over to the key of r.
-func handedOver(r *Record, key door.PublicKey) bool {
-	return r.PrevKey == key && ed25519.Verify(key[:], Rekeying(r.ClusterID, r.Key), r.PrevSig)
-}
-
-// pin keeps what the verdict binds.
-func (v *View) pin(r *Record, by verdict, c *Change) {
-	if !by.pin {
-		return
-	}
-	if id, ok := v.nodes.get(r.Node); !ok || id != r.ClusterID {
-		v.nodes = v.nodes.with(r.Node, r.ClusterID)
-	}
-	if _, policy, _ := v.keyOf(r.ClusterID); !policy {
-		v.clusters = v.clusters.with(r.ClusterID, r.Key)
-	}
-	c.Pinned, c.Rekey = !by.rekey, by.rekey
-}
-
-// owning returns the view that knows our own cluster as ours.
-func (v *View) owning(f Facts) *View {
-	cluster, _ := v.nodes.get(f.Node)
-	if key, ok := v.clusters.get(f.ClusterID); ok && key == f.Key && cluster == f.ClusterID {
-		return v
-	}
-	next := *v
-	next.nodes = v.nodes.with(f.Node, f.ClusterID)
-	next.clusters = v.clusters.with(f.ClusterID, f.Key)
-	return &next
 }

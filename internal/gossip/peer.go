@@ -1,17 +1,22 @@
 package gossip
 
-import "time"
+import (
+	"maps"
+	"slices"
+	"time"
+)
 
 // A peer is what we remember of the other end of a connection, whatever it says.
 type peer struct {
 	busy    int       // exchanges that we began and that are under way
 	asked   time.Time // when the last one began
+	knocked time.Time // when the first one began since the member was heard, in whatever way
 	tokens  float64   // requests that it may make now
 	filled  time.Time // when tokens were counted last
-	backoff time.Duration
-	banned  time.Time // it sent garbage: nothing either way until then
-	retry   time.Time // it could not be reached: not asked until then
+	banned  pause     // it sent garbage: nothing either way until then
+	away    pause     // it could not be reached: not asked until then
 	refused uint64    // what it sent and did not count, since it was told last
+	told    map[EventKind]*told
 }
 
 // Limits of one peer.
@@ -20,6 +25,8 @@ const (
 	requestsBurst  = 40
 	firstBackoff   = time.Second
 	longestBackoff = 5 * time.Minute
+	longestAway    = time.Minute
+	forgiven       = 4 // times its length a pause must have been over to count no more
 	maxPeers       = 4096
 )
 
@@ -29,7 +36,7 @@ func (e *engine) peer(id string, now time.Time) *peer {
 	p := e.peers[id]
 	if p == nil {
 		if len(e.peers) >= maxPeers {
-			e.sweep(now)
+			e.forgetPeers(now)
 		}
 		p = &peer{tokens: requestsBurst, filled: now}
 		e.peers[id] = p
@@ -37,15 +44,10 @@ func (e *engine) peer(id string, now time.Time) *peer {
 	return p
 }
 
-// sweep forgets the peers of whom there is nothing to remember, and tells of
-// those whose messages did not count.
-func (e *engine) sweep(now time.Time) {
+// forgetPeers drops the peers of whom there is nothing to remember.
+func (e *engine) forgetPeers(now time.Time) {
 	for id, p := range e.peers {
-		if p.refused > 0 {
-			e.tell(Event{Kind: EventRefused, Node: id, Count: p.refused})
-			p.refused = 0
-		}
-		if _, there := e.netmap.Find(id); !there && p.busy == 0 && p.banned.Before(now) && e.members[id] == nil {
+		if _, there := e.netmap.Find(id); !there && p.busy == 0 && p.refused == 0 && !p.banned.holds(now) && e.members[id] == nil {
 			delete(e.peers, id)
 		}
 	}
@@ -56,13 +58,13 @@ func (e *engine) sweep(now time.Time) {
 // silence a path for as long as it takes to call somebody dead.
 func (e *engine) free(p *peer, now time.Time) bool {
 	waits := p.busy > 0 && (now.Sub(p.asked) < 2*e.set.Interval || p.busy == connectionsPerPeer)
-	return !waits && !now.Before(p.banned) && !now.Before(p.retry)
+	return !waits && !p.banned.holds(now) && !p.away.holds(now)
 }
 
 // admit takes a token for a request of the peer; it returns how long to wait
 // when there is none, or while the peer is backed off.
 func (p *peer) admit(now time.Time) time.Duration {
-	if wait := p.banned.Sub(now); wait > 0 {
+	if wait := p.banned.until.Sub(now); wait > 0 {
 		return wait
 	}
 	p.tokens = min(requestsBurst, p.tokens+requestsPerSec*max(now.Sub(p.filled), 0).Seconds())
@@ -74,17 +76,81 @@ func (p *peer) admit(now time.Time) time.Duration {
 	return 0
 }
 
-// retreat returns the end of a pause that is twice as long each time.
-func (p *peer) retreat(now time.Time, longest time.Duration) time.Time {
-	p.backoff = min(max(2*p.backoff, firstBackoff), longest)
-	return now.Add(p.backoff)
+// A pause is one of a series, each twice as long as the one before.
+type pause struct {
+	length time.Duration
+	until  time.Time
 }
 
-// good ends the series that retreat counts.
-func (p *peer) good() { p.backoff, p.retry = 0, time.Time{} }
+// begin starts a pause, or begins the series anew when the last one has been over
+// for long. One good message ends no series: every other one could be garbage.
+func (p *pause) begin(now time.Time, longest time.Duration) {
+	if now.Sub(p.until) > forgiven*p.length {
+		p.length = 0
+	}
+	p.length = min(max(2*p.length, firstBackoff), longest)
+	p.until = now.Add(p.length)
+}
+
+func (p *pause) holds(now time.Time) bool { return now.Before(p.until) }
 
 // garbage backs off from a peer that sent what no server of ours sends.
 func (e *engine) garbage(from string, now time.Time) {
-	p := e.peer(from, now)
-	p.banned = p.retreat(now, longestBackoff)
+	e.peer(from, now).banned.begin(now, longestBackoff)
+}
+
+// A told is how often one kind of event was told of one member.
+type told struct {
+	left   float64 // how many may be told now
+	filled time.Time
+	last   Event
+	more   uint64 // events since that were not told one by one
+}
+
+// What may be told of one member, of each kind: whatever it does, and whatever
+// others say of it, must not fill the record. The rest is told as a number.
+const (
+	eventsBurst = 20
+	eventsEach  = time.Minute // one more
+)
+
+// tell has ev recorded, on its own or in a sum.
+func (e *engine) tell(ev Event, now time.Time) {
+	p := e.peer(ev.Node, now)
+	t := p.told[ev.Kind]
+	if t == nil {
+		if p.told == nil {
+			p.told = map[EventKind]*told{}
+		}
+		t = &told{left: eventsBurst}
+		p.told[ev.Kind] = t
+	} else {
+		t.left = min(eventsBurst, t.left+float64(max(now.Sub(t.filled), 0))/float64(eventsEach))
+	}
+	t.filled = now
+	if t.left < 1 {
+		t.last = ev
+		t.more++
+		return
+	}
+	t.left--
+	e.events = append(e.events, ev)
+}
+
+// sum tells what was not told one by one: events, and what peers sent and did not count.
+func (e *engine) sum() {
+	for _, id := range slices.Sorted(maps.Keys(e.peers)) { // in one order, so that a seed gives one trace
+		p := e.peers[id]
+		for _, kind := range slices.Sorted(maps.Keys(p.told)) {
+			if t := p.told[kind]; t.more > 0 {
+				t.last.Count = t.more
+				e.events = append(e.events, t.last)
+				t.more = 0
+			}
+		}
+		if p.refused > 0 {
+			e.events = append(e.events, Event{Kind: EventRefused, Node: id, Count: p.refused})
+			p.refused = 0
+		}
+	}
 }

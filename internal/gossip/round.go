@@ -39,13 +39,17 @@ func (e *engine) pick(now time.Time) []Peer {
 		if !ok || id == e.self || !e.free(e.peer(id, now), now) {
 			return false
 		}
-		e.peers[id].busy++
-		e.peers[id].asked = now
+		to := e.peers[id]
+		to.busy++
+		to.asked = now
+		if m := e.members[id]; m != nil && e.clock(to.knocked) <= m.last {
+			to.knocked = now
+		}
 		picked = append(picked, p)
 		return true
 	}
 	var oldest, newest *member
-	var live, dead, suspect, doubtful []*member
+	var live, dead, suspect, unasked, doubtful []*member
 	for _, m := range e.list {
 		if m.gone() {
 			if m.state == Dead {
@@ -65,6 +69,9 @@ func (e *engine) pick(now time.Time) []Peer {
 		}
 		if m.state == Suspect {
 			suspect = append(suspect, m)
+			if e.clock(m.peer.knocked) <= m.last {
+				unasked = append(unasked, m)
+			}
 		}
 		if !m.verified && !m.firstHand {
 			doubtful = append(doubtful, m)
@@ -85,6 +92,9 @@ func (e *engine) pick(now time.Time) []Peer {
 	}
 	for tries := 0; len(picked) < e.set.Fanout && len(picked) < len(live) && tries < 4*e.set.Fanout; tries++ {
 		pick(some(live).id)
+	}
+	for range min(e.set.Fanout, len(unasked)) { // many may fall silent at once
+		pick(some(unasked).id)
 	}
 	// Who is dead, or of our tailnet and unheard of, is tried now and then: so
 	// partitions of any length heal.
@@ -187,7 +197,7 @@ func (e *engine) answer(from string, body []byte, now time.Time) ([]byte, error)
 		e.garbage(from, now)
 		return nil, problem.New(problem.BadRequest, "The message has neither a digest nor records.", "The fields are listed in the API reference.")
 	}
-	p.good()
+	p.away = pause{}
 	e.contact(from, now)
 	e.receive(from, m.Records, now)
 	if !m.digest {
@@ -269,7 +279,7 @@ func (e *engine) wants(c Claim, firstHand bool) bool {
 // delta returns the records of own and of members that fit into m, those that
 // we have known longest first: the rest follows in later rounds.
 func (e *engine) delta(m message, members []*member, own bool) []Signed {
-	room := e.set.MaxMessageBytes - 48*len(m.Digest) - 64
+	room := e.set.MaxMessageBytes - m.overhead()
 	var out []Signed
 	add := func(s Signed) bool {
 		if size := sealedSize(s); size <= room {
@@ -299,7 +309,7 @@ func (e *engine) accept(from string, body []byte, now time.Time) []byte {
 		e.fail(from, now)
 		return nil
 	}
-	p.good()
+	p.away = pause{}
 	e.contact(from, now)
 	e.receive(from, m.Records, now)
 	e.contact(from, now)
@@ -337,7 +347,7 @@ func (e *engine) fail(to string, now time.Time) {
 	p := e.peer(to, now)
 	p.busy--
 	if e.members[to] == nil { // a node with our tag need not be a server
-		p.retry = p.retreat(now, time.Minute)
+		p.away.begin(now, longestAway)
 	}
 }
 

@@ -45,17 +45,19 @@ const (
 	EventLeave    EventKind = "leave"
 	EventDeath    EventKind = "death"
 	EventPin      EventKind = "pin"
+	EventUnpin    EventKind = "unpin" // what was pinned is forgotten
 	EventRekey    EventKind = "rekey"
 	EventConflict EventKind = "conflict"
 	EventRaised   EventKind = "raised"  // our own generation
 	EventRefused  EventKind = "refused" // what a peer sent did not count; summed over half a minute or so
 )
 
-// An Event is something that the audit record should hold.
+// An Event is something that the audit record should hold. What happens to one
+// member more often than is worth an entry each is told as a sum.
 type Event struct {
 	Kind    EventKind
 	Node    string
 	Cluster string // id, where one is concerned
-	Detail  string // a phrase
-	Count   uint64
+	Detail  string // a phrase; of a sum, about the last
+	Count   uint64 // how many it sums up; 0: it is one
 }

@@ -25,10 +25,13 @@ type View struct {
 	// node itself said over a connection on which WhoIs named it.
 	nodes    table[string]
 	clusters table[door.PublicKey]
+	absent   table[time.Time] // since when our tailnet does not have a node of nodes
+	pinned   int              // bytes that these three take up where they are stored
 	// Records that were refused but stand for a node that we know by nothing
 	// else, so that they are not asked for in every round.
 	refused table[Refusal]
 	tombs   table[Tombstone]
+	moved   bool // within Merge: something has changed
 }
 
 // An Entry is one member's record and how it came.
@@ -66,18 +69,12 @@ const (
 	maxTombstones = 4096
 	tombstoneLife = 7 * 24 * time.Hour
 	refusalLife   = time.Minute // then it is asked for once more: our netmap or settings may have changed
-	maxPins       = 8192
 )
 
 // NewView returns the view that knows nobody, with what was pinned before.
 func NewView(rules Rules, m Memory) *View {
 	v := &View{rules: &rules}
-	for id, key := range m.Clusters {
-		v.clusters = v.clusters.with(id, key)
-	}
-	for node, id := range m.Nodes {
-		v.nodes = v.nodes.with(node, id)
-	}
+	v.recall(m)
 	return v
 }
 
@@ -86,56 +83,6 @@ func (v *View) Find(node string) (*Entry, bool) { return v.entries.get(node) }
 
 // Len returns how many members there are, without the node itself.
 func (v *View) Len() int { return v.entries.size }
-
-// Verified reports whether e is what its cluster and its node were met as: only
-// then may a person be sent there. A pin that moved on takes this away at once.
-func (v *View) Verified(e *Entry) bool {
-	if e.Conflict {
-		return false
-	}
-	cluster, ok := v.nodes.get(e.Node)
-	key, _, known := v.keyOf(e.ClusterID)
-	return ok && known && cluster == e.ClusterID && key == e.Key
-}
-
-// keyOf returns the key that a cluster is pinned to; policy when an
-// administrator said so.
-func (v *View) keyOf(cluster string) (key door.PublicKey, policy, ok bool) {
-	for _, p := range v.rules.Pins {
-		if p.Cluster == cluster {
-			return p.Key, true, true
-		}
-	}
-	key, ok = v.clusters.get(cluster)
-	return key, false, ok
-}
-
-// weight is how much an entry counts against another one for the same node: a
-// word of the node itself, or one that fits the pins, beats hearsay of any order.
-func (v *View) weight(e *Entry) int {
-	if e.FirstHand || v.Verified(e) {
-		return 1
-	}
-	return 0
-}
-
-// A Memory is what a restart must not forget. Its JSON form is stored.
-type Memory struct {
-	Generation uint64                    `json:"generation"` // the greatest that we ever had
-	Clusters   map[string]door.PublicKey `json:"clusters"`   // keys by cluster id
-	Nodes      map[string]string         `json:"nodes"`      // cluster ids by node
-}
-
-func (v *View) memory(generation uint64) Memory {
-	m := Memory{Generation: generation, Clusters: map[string]door.PublicKey{}, Nodes: map[string]string{}}
-	for id, key := range v.clusters.all() {
-		m.Clusters[id] = key
-	}
-	for node, id := range v.nodes.all() {
-		m.Nodes[node] = id
-	}
-	return m
-}
 
 // Forget turns members into tombstones, and drops the tombstones and refusals
 // whose time has passed.

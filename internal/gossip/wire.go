@@ -35,7 +35,7 @@ const (
 
 // encode returns m as it is sent. A digest entry has about 42 bytes.
 func (m message) encode() []byte {
-	size := 64 + 48*len(m.Digest)
+	size := m.overhead()
 	for _, r := range m.Records {
 		size += sealedSize(r)
 	}
@@ -68,6 +68,23 @@ func (m message) encode() []byte {
 		b = append(b, ']')
 	}
 	return append(b, '}')
+}
+
+// overhead is how many bytes m takes without its records, at most.
+func (m message) overhead() int {
+	size := len(`{"v":1,"net":"","d":[],"r":[]}`) + 63 // a DNS label
+	for _, c := range m.Digest {
+		size += len(`["",,,],`) + len(c.Node) + digits(c.Generation) + digits(c.Heartbeat) + digits(c.Version)
+	}
+	return size
+}
+
+func digits(n uint64) int {
+	d := 1
+	for ; n > 9; n /= 10 {
+		d++
+	}
+	return d
 }
 
 // sealedSize is how many bytes r takes in a message, at most.

@@ -59,8 +59,13 @@ type Pins struct {
 type stored struct {
 	Clusters    map[string]door.PublicKey `json:"clusters"`    // keys by cluster id
 	Nodes       map[string]string         `json:"nodes"`       // cluster ids by stable node id
+	Absent      map[string]int64          `json:"absent"`      // by node of nodes: since when the tailnet does not have it, in Unix seconds
 	Generations map[string]uint64         `json:"generations"` // the greatest that each server of this cluster ever had
 }
+
+// maxGenerations bounds how many servers of this cluster are remembered: each
+// node that was ever made for one had an id of its own.
+const maxGenerations = 256
 
 // NewPins returns the pins of the node with that stable id. It asks nothing yet.
 func NewPins(config *rest.Config, namespace, node string) (*Pins, error) {
@@ -88,8 +93,8 @@ func (p *Pins) Load(ctx context.Context) (gossip.Memory, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.known = gossip.Memory{Generation: s.Generations[p.node], Clusters: s.Clusters, Nodes: s.Nodes}
-	return gossip.Memory{Generation: p.known.Generation, Clusters: maps.Clone(s.Clusters), Nodes: maps.Clone(s.Nodes)}, nil
+	p.known = gossip.Memory{Generation: s.Generations[p.node], Clusters: s.Clusters, Nodes: s.Nodes, Absent: s.Absent}
+	return gossip.Memory{Generation: p.known.Generation, Clusters: maps.Clone(s.Clusters), Nodes: maps.Clone(s.Nodes), Absent: maps.Clone(s.Absent)}, nil
 }
 
 // saveTries bounds how often a write is tried again because another server wrote.
@@ -106,7 +111,9 @@ func (p *Pins) Save(ctx context.Context, m gossip.Memory) error {
 		}
 		apply(s.Clusters, p.known.Clusters, m.Clusters)
 		apply(s.Nodes, p.known.Nodes, m.Nodes)
+		apply(s.Absent, p.known.Absent, m.Absent)
 		s.Generations[p.node] = max(s.Generations[p.node], m.Generation)
+		p.bound(s.Generations)
 		b, err := json.Marshal(s)
 		if err != nil {
 			return err
@@ -122,10 +129,24 @@ func (p *Pins) Save(ctx context.Context, m gossip.Memory) error {
 				return kube.ExplainGiven("write", "ConfigMap", p.key, err)
 			}
 		}
-		p.known = gossip.Memory{Generation: m.Generation, Clusters: maps.Clone(m.Clusters), Nodes: maps.Clone(m.Nodes)}
+		p.known = gossip.Memory{Generation: m.Generation, Clusters: maps.Clone(m.Clusters), Nodes: maps.Clone(m.Nodes), Absent: maps.Clone(m.Absent)}
 		return nil
 	}
 	return fmt.Errorf("the ConfigMap %s is changed by others all the time", p.key)
+}
+
+// bound drops the servers of this cluster that started longest ago, beyond a
+// number that no cluster has: a node is not given out twice.
+func (p *Pins) bound(generations map[string]uint64) {
+	for len(generations) > maxGenerations {
+		oldest := ""
+		for node, g := range generations {
+			if node != p.node && (oldest == "" || g < generations[oldest] || g == generations[oldest] && node < oldest) {
+				oldest = node
+			}
+		}
+		delete(generations, oldest)
+	}
 }
 
 // apply makes the change from old to new on what others may have changed too.
@@ -148,7 +169,7 @@ func apply[V comparable](on, old, new map[string]V) {
 }
 
 func (p *Pins) read(ctx context.Context) (*corev1.ConfigMap, stored, error) {
-	s := stored{Clusters: map[string]door.PublicKey{}, Nodes: map[string]string{}, Generations: map[string]uint64{}}
+	s := stored{Clusters: map[string]door.PublicKey{}, Nodes: map[string]string{}, Absent: map[string]int64{}, Generations: map[string]uint64{}}
 	cm := new(corev1.ConfigMap)
 	if err := p.client.Get(ctx, p.key, cm); err != nil {
 		return nil, s, kube.ExplainGiven("read", "ConfigMap", p.key, err)
@@ -158,8 +179,8 @@ func (p *Pins) read(ctx context.Context) (*corev1.ConfigMap, stored, error) {
 			return nil, s, fmt.Errorf("the ConfigMap %s, data %s: %w; correct it, or remove the data and let every cluster be met anew", p.key, pinsData, err)
 		}
 	}
-	if s.Clusters == nil || s.Nodes == nil || s.Generations == nil { // null is no map
-		return nil, s, fmt.Errorf("the ConfigMap %s, data %s: clusters, nodes and generations are three objects; correct it, or remove the data and let every cluster be met anew", p.key, pinsData)
+	if s.Clusters == nil || s.Nodes == nil || s.Absent == nil || s.Generations == nil { // null is no map
+		return nil, s, fmt.Errorf("the ConfigMap %s, data %s: clusters, nodes, absent and generations are objects; correct it, or remove the data and let every cluster be met anew", p.key, pinsData)
 	}
 	if limit := uint64(time.Now().Add(generationAhead).Unix()); s.Generations[p.node] > limit {
 		return nil, s, fmt.Errorf("the ConfigMap %s, data %s: the generation of %s is %d, years ahead of the clock; set it to 0", p.key, pinsData, p.node, s.Generations[p.node])

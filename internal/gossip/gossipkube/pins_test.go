@@ -4,6 +4,7 @@ package gossipkube
 
 import (
 	"crypto/ed25519"
+	"fmt"
 	"maps"
 	"strings"
 	"testing"
@@ -70,12 +71,13 @@ func TestPins(t *testing.T) {
 		t.Fatalf("an empty memory is %+v", m1)
 	}
 	a, b := key(t, 1), key(t, 2)
-	m1.Generation, m1.Clusters["east"], m1.Nodes["n7"] = 41, a, "east"
+	m1.Generation, m1.Clusters["east"], m1.Nodes["n7"], m1.Absent["n7"] = 41, a, "east", 1763726400
 	save(one, m1)
 	m2.Generation, m2.Clusters["west"], m2.Nodes["n8"] = 17, b, "west"
 	save(two, m2) // does not undo what the other wrote
 	again := load(one)
-	if again.Generation != 41 || !maps.Equal(again.Clusters, map[string]door.PublicKey{"east": a, "west": b}) || !maps.Equal(again.Nodes, map[string]string{"n7": "east", "n8": "west"}) {
+	if again.Generation != 41 || !maps.Equal(again.Clusters, map[string]door.PublicKey{"east": a, "west": b}) || !maps.Equal(again.Nodes, map[string]string{"n7": "east", "n8": "west"}) ||
+		!maps.Equal(again.Absent, map[string]int64{"n7": 1763726400}) {
 		t.Errorf("after both wrote: %+v", again)
 	}
 	if g := load(two).Generation; g != 17 {
@@ -93,8 +95,9 @@ func TestPins(t *testing.T) {
 		t.Fatal(err)
 	}
 	again.Generation = 42
+	delete(again.Absent, "n7") // the node is back
 	save(one, again) // it remembers east, and has nothing new to say of it
-	if m := load(one); m.Generation != 42 || !maps.Equal(m.Clusters, map[string]door.PublicKey{"west": b}) {
+	if m := load(one); m.Generation != 42 || len(m.Absent) != 0 || !maps.Equal(m.Clusters, map[string]door.PublicKey{"west": b}) {
 		t.Errorf("a deleted pin is back: %+v", m)
 	}
 	// A lower generation never replaces a higher one.
@@ -135,7 +138,7 @@ func TestPins(t *testing.T) {
 	if err := one.Save(t.Context(), m); err == nil {
 		t.Error("what is damaged was overwritten")
 	}
-	for _, text := range []string{`{"clusters": null, "nodes": {}, "generations": {}}`, `{"generations": null}`, `{"generations": {"n1": 9007199254740991}}`} {
+	for _, text := range []string{`{"clusters": null, "nodes": {}, "generations": {}}`, `{"generations": null}`, `{"absent": null}`, `{"generations": {"n1": 9007199254740991}}`} {
 		if err := admin.Get(t.Context(), at, cm); err != nil {
 			t.Fatal(err)
 		}
@@ -149,5 +152,21 @@ func TestPins(t *testing.T) {
 		if err := one.Save(t.Context(), m); err == nil {
 			t.Errorf("%s was overwritten", text)
 		}
+	}
+}
+
+// However many nodes there ever were for the servers of this cluster, those that
+// started last are remembered, and this one whenever it started.
+func TestGenerationsAreBounded(t *testing.T) {
+	p, all := &Pins{node: "n0"}, map[string]uint64{}
+	for i := range maxGenerations + 9 {
+		all[fmt.Sprint("n", i)] = uint64(i)
+	}
+	p.bound(all)
+	_, ours := all["n0"]
+	_, oldest := all["n9"]
+	_, last := all[fmt.Sprint("n", maxGenerations+8)]
+	if len(all) != maxGenerations || !ours || oldest || !last {
+		t.Errorf("%d are left; ours %t, the oldest %t, the last %t", len(all), ours, oldest, last)
 	}
 }

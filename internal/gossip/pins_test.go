@@ -1,0 +1,263 @@
+package gossip
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestPrune: a pin outlives its node by a week, and the key of a cluster its last
+// node by months; a restart in between forgets no time (DSC-10, GO-03).
+func TestPrune(t *testing.T) {
+	c := newScene(t, Rules{})
+	a, b, other := c.s.nodes[0], c.s.nodes[1], c.s.nodes[2]
+	b.facts.ClusterID, b.facts.Key, b.key = a.facts.ClusterID, a.facts.Key, a.key // two servers of one cluster
+	for _, n := range []*simNode{a, b, other} {
+		if ch := c.says(n, forge(t, n.facts, Order{1, 1}, n.key)); !ch.Pinned {
+			t.Fatalf("%+v", ch)
+		}
+	}
+	size := c.v.pinned
+	here := func(nodes ...*simNode) *Netmap {
+		peers := []Peer{{ID: "nSELF"}}
+		for _, n := range nodes {
+			peers = append(peers, Peer{ID: n.facts.Node})
+		}
+		return NewNetmap(peers)
+	}
+	now := simEpoch
+	after := func(d time.Duration, m *Netmap) []string {
+		now = now.Add(d)
+		next, dropped := Prune(c.v, m, now)
+		c.v = NewView(*c.v.rules, next.memory(0)) // a restart
+		if c.v.pinned != next.pinned {
+			t.Fatalf("after a restart pins take up %d bytes, and %d before", c.v.pinned, next.pinned)
+		}
+		return dropped
+	}
+	pins := func() string {
+		m := c.v.memory(0)
+		return fmt.Sprintf("%d nodes, %d clusters, %d absent", len(m.Nodes), len(m.Clusters), len(m.Absent))
+	}
+	day := 24 * time.Hour
+	after(time.Hour, nil)
+	if dropped := after(365*day, nil); len(dropped) > 0 || pins() != "3 nodes, 2 clusters, 0 absent" {
+		t.Errorf("a netmap without anybody: dropped %v, %s", dropped, pins())
+	}
+	after(0, here())
+	if dropped := after(6*day, here(a)); len(dropped) > 0 || pins() != "3 nodes, 2 clusters, 2 absent" {
+		t.Errorf("one is back: dropped %v, %s", dropped, pins())
+	}
+	if dropped := after(2*day, here(a)); !slices.Equal(dropped, []string{b.facts.Node}) || pins() != "2 nodes, 2 clusters, 1 absent" {
+		t.Errorf("after a week: dropped %v, %s", dropped, pins())
+	}
+	if dropped := after(81*day, here(a)); len(dropped) > 0 {
+		t.Errorf("before its time the key of a cluster is dropped: %v", dropped)
+	}
+	if dropped := after(2*day, here(a)); !slices.Equal(dropped, []string{other.facts.Node}) || pins() != "1 nodes, 1 clusters, 0 absent" || c.v.pinned >= size {
+		t.Errorf("after months: dropped %v, %s, %d bytes", dropped, pins(), c.v.pinned)
+	}
+	// The clock of the machine was ahead by years when it was noted.
+	after(0, here())
+	now = now.Add(-3 * 365 * day)
+	after(0, here())
+	if dropped := after(91*day, here()); !slices.Equal(dropped, []string{a.facts.Node}) || pins() != "0 nodes, 0 clusters, 0 absent" || c.v.pinned != 0 {
+		t.Errorf("after the clock was set back: dropped %v, %s, %d bytes", dropped, pins(), c.v.pinned)
+	}
+}
+
+// TestPinsAreBounded: pins fit into the object that keeps them whatever comes;
+// when room is short, who has been gone for a day makes some.
+func TestPinsAreBounded(t *testing.T) {
+	c := newScene(t, Rules{})
+	a := c.s.nodes[0]
+	var gone []Peer
+	for i := 0; ; i++ { // ids of the greatest length
+		f := a.facts
+		f.Node, f.ClusterID = fmt.Sprintf("n%063d", i), fmt.Sprintf("c%0127d", i)
+		p := Peer{f.Node, f.Host, f.IPs}
+		r, err := Open(forge(t, f, Order{1, 1}, a.key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.v.rules.MaxMembers = i + 10
+		v, ch := Merge(c.v, Delivery{f.Node, []*Record{r}, NewNetmap([]Peer{p})}, simEpoch)
+		if c.v = v; !ch[0].Pinned {
+			if ch[0].Entry == nil || v.Verified(ch[0].Entry) {
+				t.Errorf("beyond the bound: %+v", ch[0])
+			}
+			break
+		}
+		gone = append(gone, p)
+	}
+	m := c.v.memory(0)
+	for node := range m.Nodes {
+		m.Absent[node] = simEpoch.Unix()
+	}
+	stored := 0
+	for node, cluster := range m.Nodes {
+		stored += len(fmt.Sprintf("%q:%q,%q:%d,", node, cluster, node, m.Absent[node]))
+	}
+	for cluster, key := range m.Clusters {
+		stored += len(fmt.Sprintf("%q:%q,", cluster, key.String()))
+	}
+	t.Logf("%d nodes, %d bytes counted, %d stored", len(gone), c.v.pinned, stored)
+	if stored > c.v.pinned || c.v.pinned > maxPinned || len(gone) < 1000 {
+		t.Errorf("%d nodes take up %d bytes, of %d that may be, and %d were counted", len(gone), stored, maxPinned, c.v.pinned)
+	}
+	here := NewNetmap([]Peer{{ID: "nSELF"}})
+	c.v, _ = Prune(c.v, here, simEpoch)
+	if _, dropped := Prune(c.v, here, simEpoch.Add(23*time.Hour)); len(dropped) > 0 {
+		t.Errorf("%d are dropped within a day", len(dropped))
+	}
+	v, dropped := Prune(c.v, here, simEpoch.Add(25*time.Hour))
+	if v.crowded() || len(dropped) == 0 || len(dropped) == len(gone) {
+		t.Errorf("after a day %d of %d are dropped, and %d bytes are left", len(dropped), len(gone), v.pinned)
+	}
+	if again := NewView(*v.rules, v.memory(0)); again.pinned != v.pinned {
+		t.Errorf("%d bytes are counted, and %d are left", v.pinned, again.pinned)
+	}
+}
+
+// TestCheapQuestionsFirst: whose signature does not fit is asked of a record that
+// would change something, and of no other (GO-05).
+func TestCheapQuestionsFirst(t *testing.T) {
+	c := newScene(t, Rules{})
+	a, b := c.s.nodes[0], c.s.nodes[1]
+	c.says(a, forge(t, a.facts, Order{5, 5}, a.key))
+	unsigned := func(f Facts, o Order) Signed {
+		r := forge(t, f, o, a.key)
+		r.Signature = make([]byte, len(r.Signature))
+		return r
+	}
+	stranger, elsewhere, fresh := a.facts, b.facts, b.facts
+	stranger.Node = "nNOBODY"
+	elsewhere.APIEndpoint = "https://10.0.0.1:6443"
+	fresh.ClusterID = "fresh"
+	for _, tt := range []struct {
+		what string
+		from *simNode
+		s    Signed
+		why  Reason
+	}{
+		{"no node of ours", b, unsigned(stranger, Order{9, 9}), Binding},
+		{"older than we know", b, unsigned(a.facts, Order{5, 4}), Old},
+		{"of another cluster than pinned", b, unsigned(func() Facts { f := a.facts; f.ClusterID = "other"; return f }(), Order{9, 9}), Binding},
+		{"hearsay that points into a house", a, unsigned(elsewhere, Order{9, 9}), Endpoint},
+		{"later than we know", b, unsigned(a.facts, Order{5, 6}), Signature},
+		{"of the same order", b, unsigned(a.facts, Order{5, 5}), Signature},
+		{"somebody new", a, unsigned(fresh, Order{1, 1}), Signature},
+		{"to be remembered as refused", b, unsigned(elsewhere, Order{9, 9}), Signature},
+	} {
+		r, err := parse(tt.s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, ch := Merge(c.v, Delivery{tt.from.facts.Node, []*Record{r}, c.s.netmap}, simEpoch)
+		if len(ch) != 1 || ch[0].Reason != tt.why || ch[0].Entry != nil {
+			t.Errorf("%s: %+v", tt.what, ch)
+		}
+		if v != c.v {
+			t.Errorf("%s: the view has changed", tt.what)
+		}
+	}
+	self := a.facts
+	self.Node = "nSELF"
+	c.v.rules.Key = a.facts.Key
+	r, err := parse(unsigned(self, Order{9, 9}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ch := Merge(c.v, Delivery{b.facts.Node, []*Record{r}, c.s.netmap}, simEpoch); ch[0].Own || ch[0].Reason != Signature {
+		t.Errorf("in our name: %+v", ch[0])
+	}
+}
+
+// TestRefusalsCostNoSnapshot: what changes nothing leaves the view as it is, so
+// nobody makes us show it anew with every message.
+func TestRefusalsCostNoSnapshot(t *testing.T) {
+	s := settled(t, 780, 4, Settings{})
+	s.run(3 * time.Second)
+	n, bad := s.nodes[0], s.attacker(3)
+	before := n.view
+	for _, r := range []Signed{
+		forge(t, s.nodes[1].facts, Order{maxGeneration, 1}, bad.key),
+		forge(t, bad.facts, Order{1, 1}, bad.key),
+		s.nodes[2].own.Signed,
+	} {
+		if _, err := n.answer(bad.self, bad.encode(message{Records: []Signed{r}}), n.wall()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n.view != before || len(n.events) != 0 {
+		t.Error("what does not count makes a new view")
+	}
+}
+
+// TestEventsAreBounded: whatever a member does, the record gets so many entries
+// about it, and the rest as a number (DSC-08, GO-05).
+func TestEventsAreBounded(t *testing.T) {
+	s := settled(t, 790, 4, Settings{})
+	s.run(3 * time.Second)
+	n, bad := s.nodes[0], s.attacker(3)
+	var told, summed [2]int // of the one, and of the others
+	n.tells = func(ev Event) {
+		i := 1
+		if ev.Node == bad.self {
+			i = 0
+		}
+		told[i]++
+		if ev.Kind == EventLeave {
+			summed[i] += max(1, int(ev.Count))
+		}
+	}
+	s.stop(bad) // its engine does nothing any more: what it says is here
+	left, start := 0, bad.own.Generation+1
+	for i := range uint64(600) { // nine times a second it leaves, and comes back
+		for version, status := range []Status{Up, Left} {
+			r, err := Seal(bad.facts, Order{start + i, uint64(version) + 1}, status, bad.sign)
+			if err != nil {
+				t.Fatal(err)
+			}
+			bad.own = r
+			s.wrote(bad)
+			if _, err := n.answer(bad.self, bad.encode(message{Records: []Signed{r.Signed}}), n.wall()); err != nil {
+				t.Fatal(err)
+			}
+			if m := n.members[bad.self]; m.state == Gone {
+				left++
+			}
+			s.run(55 * time.Millisecond)
+		}
+	}
+	s.run(sweepTime + time.Second)
+	t.Logf("it left %d times: %d entries, which sum up %d; of others %d", left, told[0], summed[0], told[1])
+	if told[0] > 3*(eventsBurst+5) || summed[0] < 550 || told[1] > 5 {
+		t.Errorf("%d entries about it, which sum up %d of %d departures; %d about others", told[0], summed[0], left, told[1])
+	}
+}
+
+// TestLargestRecordFits: the record of the greatest size goes beside the longest
+// digest of ordinary ids, within the smallest message that may be set.
+func TestLargestRecordFits(t *testing.T) {
+	m := message{Network: strings.Repeat("n", 63)}
+	for i := range maxDigest {
+		m.Digest = append(m.Digest, Claim{Node: fmt.Sprintf("nVQ1kLDx%05dCNTRL", i), Order: Order{1763726400, 12}, Heartbeat: 1 << 20})
+	}
+	empty := len(m.encode())
+	if over := m.overhead(); over < empty || over > empty+20 {
+		t.Errorf("the digest takes %d bytes, counted as %d", empty, over)
+	}
+	m.Records = []Signed{{make([]byte, maxPayload), make([]byte, 64)}}
+	if size := len(m.encode()); size > 12<<10 {
+		t.Errorf("it takes %d bytes", size)
+	}
+	if _, err := (Settings{MaxMessageBytes: 12<<10 - 1}).WithDefaults(); err == nil {
+		t.Error("less may be set")
+	}
+	if _, err := (Settings{MaxMessageBytes: maxRead + 1}).WithDefaults(); err == nil {
+		t.Error("more than is read may be set")
+	}
+}
