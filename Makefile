@@ -3,7 +3,7 @@ export GOFLAGS = -trimpath -buildvcs=false
 export CGO_ENABLED = 0
 TOOL = go tool -modfile=tools.mod
 
-.PHONY: demo test build cluster testbed lint generate acceptance bench budgets sim fuzz clean-cache machine
+.PHONY: demo test build cluster testbed lint test-adapter generate acceptance bench budgets sim fuzz clean-cache machine
 
 demo: build ## show Tailplane at work: a tailnet, a cluster, people who are let in and refused
 	@exec "$$(cd testbed && go run ./cmd/build demo | cut -f2)"
@@ -11,8 +11,8 @@ demo: build ## show Tailplane at work: a tailnet, a cluster, people who are let 
 test: machine build testbed lint ## everything, on real parts
 	@CGO_ENABLED=1 testbed/test.sh
 
-build: cluster ## the programs tka, tailplaned and demo, into the cache
-	@cd testbed && go run ./cmd/build tka tailplaned demo >/dev/null
+build: cluster ## the programs tka, tailplaned, mca and demo, into the cache
+	@cd testbed && go run ./cmd/build tka tailplaned mca demo >/dev/null
 
 cluster: ## the cluster's binaries, into the cache: about 10 minutes the first time
 	@cd testbed && go run ./cmd/build devcluster kubectl >/dev/null
@@ -24,6 +24,9 @@ lint: ## gofmt, vet, staticcheck
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"
 	@go vet ./... && $(TOOL) staticcheck ./...
 	@cd testbed && go vet ./...
+
+test-adapter: machine build ## the adapter mca on a real API server, with the real kubectl and client-go
+	@CGO_ENABLED=1 go test -race -timeout 20m ./internal/apiproxy/... ./cmd/mca ./test/adapter
 
 generate: ## CRDs, deepcopy, CLI reference, golden files
 	@go generate ./... && go test ./internal/cli -run Reference -update

@@ -11,8 +11,9 @@ import (
 )
 
 // Sizes of the stripped programs, in bytes. tka runs for every kubectl command
-// and mca will run in every pod, so they stay small; tailplaned is one image.
+// and mca runs in every pod, so they stay small; tailplaned is one image.
 var sizes = map[string]int64{
+	"mca":        15 << 20,
 	"tka":        15 << 20,
 	"tailplaned": 80 << 20,
 }

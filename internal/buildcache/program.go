@@ -52,6 +52,7 @@ func programs() map[string]Program {
 		"devcluster": {Module: "testbed/devcluster", Package: ".", LDFlags: stamp, Sources: true, Takes: "about 8 minutes on 2 cores if nothing of it was compiled before, else half a minute"},
 		"kubectl":    {Module: "testbed/devcluster", Package: "k8s.io/kubernetes/cmd/kubectl", LDFlags: stamp, Takes: "about 1 minute after devcluster"},
 		"helm":       {Module: "testbed/helm", Package: "helm.sh/helm/v4/cmd/helm", LDFlags: helm, Takes: "about 3 minutes after devcluster"},
+		"mca":        {Module: ".", Package: "./cmd/mca", LDFlags: strip, Sources: true, Takes: relink},
 		"tka":        {Module: ".", Package: "./cmd/tka", LDFlags: strip, Sources: true, Takes: relink},
 		"tailplaned": {Module: ".", Package: "./cmd/tailplaned", LDFlags: strip, Sources: true, Takes: relink},
 		"demo":       {Module: "testbed", Package: "./cmd/demo", LDFlags: strip, Sources: true, Takes: relink},

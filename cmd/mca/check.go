@@ -1,0 +1,49 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// checkTime bounds one question to the admin port; the kubelet asks again.
+const checkTime = 2 * time.Second
+
+// check asks the adapter of this pod whether it is ready. A probe of the kubelet
+// comes from outside the pod and could not reach a loopback address.
+func check(ctx context.Context, f proxyFlags) error {
+	addr := f.admin
+	if at, err := netip.ParseAddrPort(addr); err != nil {
+		return usage(fmt.Errorf("--admin %q is not an address and port", addr))
+	} else if at.Port() == 0 {
+		b, err := os.ReadFile(filepath.Join(f.state, "address"))
+		if err != nil {
+			return exitCode{exitNotReady, err}
+		}
+		var a address
+		if err := json.Unmarshal(b, &a); err != nil {
+			return exitCode{exitNotReady, err}
+		}
+		addr = a.Admin
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/readyz", nil)
+	if err != nil {
+		return usage(err)
+	}
+	res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+	if err != nil {
+		return exitCode{exitNotReady, err}
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return exitCode{exitNotReady, fmt.Errorf("not ready (%s)", res.Status)}
+	}
+	return nil
+}

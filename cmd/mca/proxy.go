@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/apiproxy/podface"
+	"github.com/tailplane/tailplane/internal/apiproxy/serving"
+	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
+)
+
+// home is the name of the pod's own cluster.
+const home = "home"
+
+// upgradeGrace is how long exec and the like may go on after SIGTERM: the pod's
+// grace period less five seconds.
+const upgradeGrace = 25 * time.Second
+
+// proxyFlags say where things are. Every path is one, so that tests run several
+// adapters on one machine.
+type proxyFlags struct {
+	listen, admin, config, account, share, state, logLevel, logFormat string
+	check                                                             bool
+}
+
+func proxyCommand() *cobra.Command {
+	var f proxyFlags
+	cmd := &cobra.Command{
+		Use: "proxy", Short: "Serve the Kubernetes API to the containers of this pod",
+		Long: "Serves the Kubernetes API on a loopback address to the containers of its pod, with a certificate and a token that it makes for them, " +
+			"and asks the clusters with the pod's own credentials.",
+		Args: noArguments,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if f.check {
+				return check(c.Context(), f)
+			}
+			return proxy(c.Context(), f)
+		},
+	}
+	p := cmd.Flags()
+	p.StringVar(&f.listen, "listen", "127.0.0.1:6443", "where applications of the pod reach the API; a loopback address")
+	p.StringVar(&f.admin, "admin", "127.0.0.1:9006", "where health is served; a loopback address")
+	p.StringVar(&f.config, "config", "/etc/mca/config/config.yaml", "the configuration; without the file there is one cluster, the pod's own")
+	p.StringVar(&f.account, "serviceaccount-dir", "/var/run/secrets/kubernetes.io/serviceaccount", "where the pod's real token, ca.crt and namespace lie")
+	p.StringVar(&f.share, "share-dir", "/var/run/secrets/kubernetes.io/mca-serviceaccount", "where the files for the other containers are written")
+	p.StringVar(&f.state, "state-dir", "/var/run/mca", "what survives a restart of the container, unseen by the others")
+	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error; debug has a line for each read too")
+	p.StringVar(&f.logFormat, "log-format", "json", "json or text")
+	p.BoolVar(&f.check, "check", false, "ask the admin port whether the adapter is ready, and exit with 0 or 4")
+	return cmd
+}
+
+// proxy serves until ctx ends. Load state, bind, show the files, be ready: a
+// cluster need not answer for that, or its outage would keep every pod from starting.
+func proxy(ctx context.Context, f proxyFlags) error {
+	log, err := logger(f)
+	if err != nil {
+		return usage(err)
+	}
+	if _, err := os.Stat(f.config); !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: a configuration with more than the pod's own cluster is not served yet", f.config)
+	}
+	cluster, namespace, err := ownCluster(f, log)
+	if err != nil {
+		return err
+	}
+	defer cluster.Close()
+	face, err := podface.Open(f.state, time.Now)
+	if err != nil {
+		return err
+	}
+	api, err := listen(f.listen)
+	if err != nil {
+		return err
+	}
+	defer api.Close()
+	admin, err := listen(f.admin)
+	if err != nil {
+		return err
+	}
+	defer admin.Close()
+	if err := writeAddress(f.state, address{Listen: api.Addr().String(), Admin: admin.Addr().String()}); err != nil {
+		return err
+	}
+	if err := face.Show(f.share, namespace); err != nil {
+		return err
+	}
+	server := &serving.Server{
+		Names: podface.Names(), Opens: face.Opens, Log: log, Now: time.Now, Grace: upgradeGrace,
+		Route: func(apiproxy.Request) (serving.Target, error) { return serving.Target{Cluster: cluster}, nil },
+	}
+	var ready atomic.Bool
+	health := &serving.Admin{Opens: face.Opens, Clusters: []*upstream.Cluster{cluster}, Log: log, Ready: func() error {
+		if !ready.Load() {
+			return errors.New("starting or stopping")
+		}
+		return nil
+	}}
+	// The admin port outlives the other by the time that takes to drain.
+	adminCtx, endAdmin := context.WithCancel(context.WithoutCancel(ctx))
+	defer endAdmin()
+	adminDone := make(chan error, 1)
+	go func() { adminDone <- health.Run(adminCtx, admin) }()
+	context.AfterFunc(ctx, func() { ready.Store(false) })
+	ready.Store(ctx.Err() == nil)
+	log.Info("serving", "version", ownVersion(), "listen", api.Addr().String(), "admin", admin.Addr().String(), "cluster", home, "server", cluster.Servers[0])
+	served := make(chan error, 1)
+	serveCtx, endServe := context.WithCancel(ctx)
+	defer endServe()
+	go func() { served <- server.Run(serveCtx, api, face.TLS()) }()
+	select {
+	case err := <-served:
+		return err
+	case err := <-adminDone:
+		endServe()
+		return errors.Join(err, <-served)
+	}
+}
+
+// ownCluster finds the pod's cluster as every client in a cluster does.
+func ownCluster(f proxyFlags, log *slog.Logger) (*upstream.Cluster, string, error) {
+	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
+	if host == "" || port == "" {
+		return nil, "", errors.New("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: this is not a pod, or its variables were replaced")
+	}
+	if own, err := netip.ParseAddrPort(f.listen); err == nil && net.JoinHostPort(host, port) == own.String() && own.Port() != 0 {
+		return nil, "", fmt.Errorf("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are %s, which is this adapter itself", own)
+	}
+	in := func(name string) string { return filepath.Join(f.account, name) }
+	namespace, err := os.ReadFile(in("namespace"))
+	if err != nil {
+		return nil, "", fmt.Errorf("the pod's ServiceAccount: %w", err)
+	}
+	c := upstream.New(upstream.Config{Name: home, Servers: []string{net.JoinHostPort(host, port)}, CAFile: in("ca.crt"), TokenFile: in("token"), Log: log, Now: time.Now})
+	if err := c.Check(); err != nil {
+		return nil, "", fmt.Errorf("the pod's ServiceAccount: %w", err)
+	}
+	return c, strings.TrimSpace(string(namespace)), nil
+}
+
+// listen binds a loopback address: what is served here is for this pod alone.
+func listen(addr string) (net.Listener, error) {
+	at, err := netip.ParseAddrPort(addr)
+	if err != nil || !at.Addr().IsLoopback() {
+		return nil, usage(fmt.Errorf("%q is not a loopback address and port, such as 127.0.0.1:6443", addr))
+	}
+	return net.Listen("tcp", addr)
+}
+
+// address is what was bound, for who asked for port 0.
+type address struct {
+	Listen string `json:"listen"`
+	Admin  string `json:"admin"`
+}
+
+func writeAddress(dir string, a address) error {
+	b, err := json.Marshal(a)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "address"), append(b, '\n'), 0o600)
+}
+
+func logger(f proxyFlags) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
+		return nil, fmt.Errorf("--log-level %q: it is debug, info, warn or error", f.logLevel)
+	}
+	o := &slog.HandlerOptions{Level: level}
+	switch f.logFormat {
+	case "json":
+		return slog.New(slog.NewJSONHandler(os.Stderr, o)), nil
+	case "text":
+		return slog.New(slog.NewTextHandler(os.Stderr, o)), nil
+	}
+	return nil, fmt.Errorf("--log-format %q: it is json or text", f.logFormat)
+}

@@ -1,0 +1,108 @@
+package podface
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"fmt"
+	"math/big"
+	"net"
+	"strings"
+	"time"
+)
+
+// dnsNames are what a client in the pod may call the API server. The long ones
+// are for pods that map the name to the loopback address.
+var dnsNames = []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"}
+
+const ipAddresses = "127.0.0.1 ::1"
+
+const (
+	authorityLife = 10 * 365 * 24 * time.Hour
+	leafLife      = 7 * 24 * time.Hour
+	skew          = 5 * time.Minute // clocks of one pod are one clock, but it may be set back
+)
+
+func addresses() (ips []net.IP) {
+	for s := range strings.FieldsSeq(ipAddresses) {
+		ips = append(ips, net.ParseIP(s))
+	}
+	return ips
+}
+
+// newAuthority returns a certificate that can vouch for the loopback address and
+// the API server's own names, to clients of this pod, and is worthless elsewhere.
+func newAuthority(key *ecdsa.PrivateKey, now time.Time) ([]byte, error) {
+	id := make([]byte, 8)
+	rand.Read(id)
+	t := &x509.Certificate{
+		SerialNumber: serial(), Subject: pkix.Name{CommonName: "mca " + hex.EncodeToString(id)},
+		NotBefore: now.Add(-skew), NotAfter: now.Add(authorityLife),
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		BasicConstraintsValid: true, IsCA: true, MaxPathLenZero: true,
+		PermittedDNSDomainsCritical: true, PermittedDNSDomains: dnsNames,
+	}
+	for _, ip := range addresses() {
+		bits := 8 * len(ip)
+		if v4 := ip.To4(); v4 != nil {
+			ip, bits = v4, 32
+		}
+		t.PermittedIPRanges = append(t.PermittedIPRanges, &net.IPNet{IP: ip, Mask: net.CIDRMask(bits, bits)})
+	}
+	return x509.CreateCertificate(rand.Reader, t, t, &key.PublicKey, key)
+}
+
+// serial returns 128 random bits.
+func serial() *big.Int {
+	b := make([]byte, 16)
+	rand.Read(b)
+	b[0] &= 0x7f // a serial number is positive and has at most 20 bytes
+	return new(big.Int).SetBytes(b)
+}
+
+// Certificate is for [tls.Config.GetCertificate]. The certificate lies in memory
+// only and is a new one when two thirds of its life are over.
+func (f *Face) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := f.now()
+	if f.leaf != nil && now.Before(f.leaf.Leaf.NotBefore.Add(skew+leafLife*2/3)) && now.After(f.leaf.Leaf.NotBefore) {
+		return f.leaf, nil
+	}
+	leaf, err := f.issue(now)
+	if err != nil {
+		return nil, fmt.Errorf("certificate for the loopback address: %w", err)
+	}
+	f.leaf = leaf
+	return leaf, nil
+}
+
+func (f *Face) issue(now time.Time) (*tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: serial(), Subject: pkix.Name{CommonName: "mca"},
+		NotBefore: now.Add(-skew), NotAfter: now.Add(leafLife),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		DNSNames: dnsNames, IPAddresses: addresses(),
+	}, f.authority, &key.PublicKey, f.key)
+	if err != nil {
+		return nil, err
+	}
+	leaf, err := x509.ParseCertificate(raw)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Certificate{Certificate: [][]byte{raw}, PrivateKey: key, Leaf: leaf}, nil
+}
+
+// TLS returns the configuration of the adapter's listener.
+func (f *Face) TLS() *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: f.Certificate, NextProtos: []string{"h2", "http/1.1"}}
+}

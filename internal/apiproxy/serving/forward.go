@@ -1,0 +1,228 @@
+package serving
+
+import (
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
+)
+
+// forward carries a request to its cluster and the answer back.
+func (v *visit) forward() error {
+	ctx, cancel := v.deadline()
+	defer cancel()
+	ask := v.ask(ctx)
+	if ask.Body != nil {
+		if err := upstream.Replayable(ask.Request); err != nil {
+			v.err = err
+			v.code = statusGone
+			panic(http.ErrAbortHandler) // the body did not come
+		}
+		// Reading goes on in the transport when this handler has returned, and must not.
+		body := &closing{ReadCloser: ask.Body}
+		ask.Body = body
+		defer body.Close()
+	}
+	answer, err := v.target.Cluster.Do(ask)
+	if err != nil {
+		return v.failure(err)
+	}
+	defer answer.Close()
+	if answer.StatusCode == http.StatusSwitchingProtocols {
+		return refusal(http.StatusInternalServerError, "InternalError", "cluster %s switched protocols, which nobody asked for", v.target.Cluster.Name)
+	}
+	return v.relay(answer)
+}
+
+// closing is a body that nobody reads after Close, and whose Close leaves the
+// client's connection alone: that is net/http's.
+type closing struct {
+	io.ReadCloser
+	mu     sync.Mutex
+	closed bool
+}
+
+func (c *closing) Read(p []byte) (int, error) {
+	c.mu.Lock()
+	closed := c.closed
+	c.mu.Unlock()
+	if closed {
+		return 0, http.ErrBodyReadAfterClose
+	}
+	return c.ReadCloser.Read(p)
+}
+
+func (c *closing) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	return nil
+}
+
+// relay answers as the cluster did.
+func (v *visit) relay(a *upstream.Answer) error {
+	h := v.w.Header()
+	inbound(h, a.Header, a.Request.URL, v.target.Cluster.Name)
+	if v.upgrade != "" {
+		h.Set("Connection", "close") // what the client sends behind it is not read (PX-06)
+	}
+	v.auditID, v.code = a.Header.Get("Audit-Id"), a.StatusCode
+	v.w.WriteHeader(a.StatusCode)
+	flush := func() error { return nil }
+	if v.streams() || a.ContentLength < 0 {
+		flush = http.NewResponseController(v.w).Flush
+		if err := flush(); err != nil {
+			v.err = err
+			panic(http.ErrAbortHandler)
+		}
+	}
+	buf := v.buffers.Get().(*[bufferSize]byte)
+	defer v.buffers.Put(buf)
+	for {
+		n, err := a.Body.Read(buf[:])
+		if n > 0 {
+			m, werr := v.w.Write(buf[:n])
+			v.bytes += int64(m)
+			if werr == nil {
+				werr = flush()
+			}
+			if werr != nil {
+				v.err = werr
+				panic(http.ErrAbortHandler)
+			}
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			v.err = err
+			if v.streams() && v.stopping.Err() != nil {
+				return nil // the stream's end, not an error's: the client begins it anew
+			}
+			panic(http.ErrAbortHandler) // never a short answer that looks whole
+		}
+	}
+	for name, values := range a.Trailer {
+		h[http.TrailerPrefix+name] = values
+	}
+	return nil
+}
+
+// switchProtocols carries an upgrade: the cluster is asked first, and only its
+// 101 makes the client's connection anything else than HTTP.
+func (v *visit) switchProtocols() error {
+	ctx, cancel := v.deadline()
+	defer cancel()
+	ask := v.ask(ctx)
+	ask.Way, ask.Body = upstream.Upgrade, nil
+	ask.Header["Connection"], ask.Header["Upgrade"] = []string{"Upgrade"}, []string{v.upgrade}
+	answer, err := v.target.Cluster.Do(ask)
+	if err != nil {
+		v.w.Header().Set("Connection", "close")
+		return v.failure(err)
+	}
+	defer answer.Close()
+	if answer.StatusCode != http.StatusSwitchingProtocols {
+		return v.relay(answer)
+	}
+	there, ok := answer.Body.(io.ReadWriteCloser)
+	if !ok || !strings.EqualFold(answer.Header.Get("Upgrade"), v.upgrade) {
+		v.w.Header().Set("Connection", "close")
+		return refusal(http.StatusInternalServerError, "InternalError", "cluster %s switched to another protocol than was asked for", v.target.Cluster.Name)
+	}
+	v.upgrades.Add(1)
+	defer v.upgrades.Done()
+	conn, buffered, err := http.NewResponseController(v.w).Hijack()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	here := unframed(conn)
+	v.auditID, v.code = answer.Header.Get("Audit-Id"), answer.StatusCode
+	h := http.Header{}
+	inbound(h, answer.Header, answer.Request.URL, v.target.Cluster.Name)
+	delete(h, "Content-Type")
+	h["Connection"], h["Upgrade"] = []string{"Upgrade"}, answer.Header["Upgrade"]
+	var head bytes.Buffer
+	head.WriteString("HTTP/1.1 101 Switching Protocols\r\n")
+	h.Write(&head)
+	head.WriteString("\r\n")
+	if _, err := here.Write(head.Bytes()); err != nil {
+		v.err = err
+		return nil
+	}
+	early, _ := buffered.Reader.Peek(buffered.Reader.Buffered())
+	if _, err := there.Write(early); err != nil {
+		v.err = err
+		return nil
+	}
+	release := v.cutOff(here, there)
+	defer release()
+	v.copyBoth(here, there)
+	return nil
+}
+
+// unframed returns the connection below strict framing, which is for HTTP.
+func unframed(c net.Conn) net.Conn {
+	if _, ok := c.(*tls.Conn); ok {
+		return c
+	}
+	if inner, ok := c.(interface{ NetConn() net.Conn }); ok {
+		return inner.NetConn()
+	}
+	return c
+}
+
+// cutOff closes both ends when the server must stop.
+func (v *visit) cutOff(ends ...io.Closer) (release func()) {
+	done := make(chan struct{})
+	go func() {
+		select {
+		case <-done:
+		case <-v.cut.Done():
+			for _, e := range ends {
+				e.Close()
+			}
+		}
+	}()
+	return func() { close(done) }
+}
+
+// copyBoth copies until both sides have said all. A side that has no more to say
+// is told on, and the other may go on; an error ends both.
+func (v *visit) copyBoth(here net.Conn, there io.ReadWriteCloser) {
+	type end struct {
+		n   int64
+		err error
+	}
+	ends := make(chan end, 2)
+	carry := func(to io.Writer, from io.Reader) {
+		buf := v.buffers.Get().(*[bufferSize]byte)
+		defer v.buffers.Put(buf)
+		// Without the wrappers io.CopyBuffer would take another way and buffer of its own.
+		n, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, buf[:])
+		if err == nil {
+			if half, ok := to.(interface{ CloseWrite() error }); ok {
+				err = half.CloseWrite()
+			} else {
+				err = errors.ErrUnsupported
+			}
+		}
+		ends <- end{n, err}
+	}
+	go carry(here, there)
+	go carry(there, here)
+	first := <-ends
+	if first.err != nil {
+		here.Close()
+		there.Close()
+	}
+	second := <-ends
+	v.bytes = first.n + second.n
+}

@@ -1,0 +1,301 @@
+// Package serving is the Kubernetes API of a pod as the pod reaches it: it lets
+// the pod's own applications in, and carries each request to the cluster that
+// serves it and the answer back, byte for byte. It keeps law 3: every refusal
+// comes before the first byte that a cluster sees.
+//
+//	form -> host -> same site -> local token -> read -> upgrade -> impersonation -> token request -> route -> credential -> send
+//
+// There is no permit here: the caller is the pod, known by the loopback address
+// and its local token, and what it may do is what its ServiceAccount may at each
+// cluster.
+package serving
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
+	"github.com/tailplane/tailplane/internal/door/framing"
+)
+
+// A Server serves the Kubernetes API of a pod. Fields without a remark are required.
+type Server struct {
+	// Names are the host names and addresses by which the listener may be
+	// called, without ports and in lower case.
+	Names []string
+	// Opens says whether a bearer token is the local one.
+	Opens func(token string) bool
+	// Route says which cluster serves a request. Its error is a *[apiproxy.Refusal].
+	Route func(apiproxy.Request) (Target, error)
+	// Impersonation, optional, lets Impersonate- headers through: RBAC at the
+	// cluster then decides whether the pod may be somebody else.
+	Impersonation bool
+	// TokenRequests, optional, lets the pod ask for tokens of ServiceAccounts,
+	// which are real credentials.
+	TokenRequests bool
+	Log           *slog.Logger
+	Now           func() time.Time
+	// Grace, optional, is how long exec and port-forward may go on after the
+	// server was told to stop.
+	Grace time.Duration
+
+	once     sync.Once
+	stopping context.Context // ends when the server is told to stop
+	stop     context.CancelFunc
+	upgrades sync.WaitGroup
+	cut      context.Context // ends when upgraded connections must
+	cutAll   context.CancelFunc
+	buffers  sync.Pool
+}
+
+// A Target is where a request goes, and the rule that says so.
+type Target struct {
+	Cluster *upstream.Cluster
+	Rule    string // "" if none did: it is served at home
+}
+
+// Bounds of the listener and of one request.
+const (
+	headerTime   = 10 * time.Second
+	idleTime     = 2 * time.Minute
+	requestTime  = time.Minute      // beside what the request itself allows
+	longestAsked = 10 * time.Minute // that a request may add to it
+	plainGrace   = 10 * time.Second
+	maxHeader    = 256 << 10
+	maxStreams   = 250 // of one HTTP/2 connection, as the API server's own
+	bufferSize   = 32 << 10
+)
+
+// prepare makes what the literal does not say.
+func (s *Server) prepare() {
+	s.once.Do(func() {
+		if len(s.Names) == 0 || s.Opens == nil || s.Route == nil || s.Log == nil || s.Now == nil {
+			panic("serving: a required field is missing")
+		}
+		s.stopping, s.stop = context.WithCancel(context.Background())
+		s.cut, s.cutAll = context.WithCancel(context.Background())
+		s.buffers.New = func() any { return new([bufferSize]byte) }
+	})
+}
+
+// Run serves on ln, whose connections it wraps in TLS, until ctx ends. Then it
+// takes no more, tells HTTP/2 clients to go, ends watches and followed logs, lets
+// plain requests finish for ten seconds and upgraded connections for Grace.
+func (s *Server) Run(ctx context.Context, ln net.Listener, conf *tls.Config) error {
+	s.prepare()
+	defer s.cutAll()
+	srv := &http.Server{
+		Handler:           s,
+		ReadHeaderTimeout: headerTime,
+		IdleTimeout:       idleTime,
+		MaxHeaderBytes:    maxHeader,
+		Protocols:         new(http.Protocols),
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+		// "OPTIONS *" would else be answered to anybody.
+		DisableGeneralOptionsHandler: true,
+	}
+	// TLS ends below framing, so what net/http sees is not TLS to it.
+	srv.Protocols.SetHTTP1(true)
+	srv.Protocols.SetUnencryptedHTTP2(true)
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(framing.Listener{Listener: tls.NewListener(ln, conf), HTTP2: true}) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+	}
+	s.stop()
+	began := s.Now()
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), plainGrace)
+	defer cancel()
+	if err := srv.Shutdown(grace); err != nil {
+		s.Log.Warn("requests were cut off, as they did not end in time", "limit", plainGrace)
+		srv.Close()
+	}
+	<-served
+	ended := make(chan struct{})
+	go func() { s.upgrades.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(max(0, s.Grace-s.Now().Sub(began))):
+		s.Log.Warn("upgraded connections were cut off, as they did not end in time", "limit", s.Grace)
+		s.cutAll()
+		<-ended
+	}
+	return nil
+}
+
+// ServeHTTP implements [http.Handler]. Under Run only, connections are framed strictly.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.prepare()
+	v := &visit{Server: s, w: w, r: r, began: s.Now()}
+	defer v.inspect()
+	defer v.survive()
+	if err := v.pass(); err != nil {
+		v.refuse(err)
+	}
+}
+
+// A visit is one request on its way through.
+type visit struct {
+	*Server
+	w       http.ResponseWriter
+	r       *http.Request
+	began   time.Time
+	parsed  bool
+	req     apiproxy.Request
+	target  Target
+	upgrade string // the protocol that the client wants to switch to; "": none
+
+	code     int // of the answer; 0: none was begun
+	bytes    int64
+	auditID  string // that the API server gave it
+	err      error  // why it failed, for the log
+	panicked bool
+}
+
+// pass is the whole way through, in order. What it returns is answered.
+func (v *visit) pass() error {
+	if err := checkForm(v.r); err != nil {
+		return err
+	}
+	if err := v.checkHost(); err != nil {
+		return err
+	}
+	if err := checkSite(v.r); err != nil {
+		return err
+	}
+	if err := v.checkToken(); err != nil {
+		return err
+	}
+	var err error
+	if v.req, err = apiproxy.Parse(v.r.Method, v.r.URL); err != nil {
+		return err
+	}
+	v.parsed = true
+	if v.upgrade, err = upgradeOf(v.r, &v.req); err != nil {
+		return err
+	}
+	if err := v.checkImpersonation(); err != nil {
+		return err
+	}
+	if !v.TokenRequests && v.req.Verb == "create" && v.req.Group == "" && v.req.Resource == "serviceaccounts" && v.req.Subresource == "token" {
+		return refusal(http.StatusForbidden, "Forbidden", "tokens of ServiceAccounts are not given out to this pod: they are real credentials. allowTokenRequest in the adapter's configuration changes that")
+	}
+	if v.target, err = v.Route(v.req); err != nil {
+		return err
+	}
+	if v.upgrade != "" {
+		return v.switchProtocols()
+	}
+	return v.forward()
+}
+
+// survive turns a panic into an answer. Nothing was sent when rewriting panicked.
+func (v *visit) survive() {
+	switch p := recover(); {
+	case p == nil:
+	case p == http.ErrAbortHandler:
+		panic(p)
+	default:
+		v.panicked, v.err = true, fmt.Errorf("panic: %v", p)
+		if v.code != 0 {
+			panic(http.ErrAbortHandler)
+		}
+		v.refuse(refusal(http.StatusInternalServerError, "InternalError", "internal error"))
+	}
+}
+
+// streams says whether the answer goes on for as long as somebody listens: then
+// it has no deadline, and each of its pieces is sent at once.
+func (v *visit) streams() bool {
+	if v.req.Verb == "watch" || v.upgrade != "" {
+		return true
+	}
+	switch v.req.Subresource {
+	case "attach", "exec", "log", "portforward", "proxy": // Kubernetes' own long-running ones
+		return true
+	}
+	return false
+}
+
+// reads says whether the request changes nothing and may be sent again.
+func (v *visit) reads() bool {
+	return !v.streams() && (v.req.Verb == "get" || v.req.Verb == "list" || v.r.Method == http.MethodHead)
+}
+
+// deadline returns the context of the request at the cluster.
+func (v *visit) deadline() (context.Context, context.CancelFunc) {
+	if v.streams() {
+		ctx, cancel := context.WithCancel(v.r.Context())
+		if v.upgrade != "" {
+			return ctx, cancel
+		}
+		release := context.AfterFunc(v.stopping, cancel)
+		return ctx, func() { release(); cancel() }
+	}
+	limit := requestTime
+	if strings.Contains(v.r.URL.RawQuery, "timeout=") {
+		if asked, err := time.ParseDuration(v.r.URL.Query().Get("timeout")); err == nil {
+			limit += min(max(0, asked), longestAsked)
+		}
+	}
+	return context.WithTimeoutCause(v.r.Context(), limit, fmt.Errorf("no answer within %v", limit))
+}
+
+// ask returns the request as the cluster gets it.
+func (v *visit) ask(ctx context.Context) upstream.Ask {
+	out := v.r.WithContext(ctx)
+	out.Header, out.Trailer, out.TransferEncoding = outbound(v.r.Header), nil, nil
+	if out.ContentLength == 0 {
+		out.Body = nil
+	}
+	return upstream.Ask{Request: out, Read: v.reads(), Others: v.req.Subresource == "proxy"}
+}
+
+// failure is what the client is told when a cluster gave no answer.
+func (v *visit) failure(err error) error {
+	v.err = err
+	if v.r.Context().Err() != nil {
+		v.code = statusGone
+		panic(http.ErrAbortHandler) // nobody is there to be answered
+	}
+	f, ok := errors.AsType[*upstream.Failure](err)
+	if !ok {
+		return err
+	}
+	name := v.target.Cluster.Name
+	unavailable := refusal(http.StatusServiceUnavailable, "ServiceUnavailable", "")
+	unavailable.RetryAfter = time.Second
+	switch {
+	case f.Reason == upstream.Limited:
+		limited := refusal(http.StatusTooManyRequests, "TooManyRequests", "cluster %s: %v", name, f.Err)
+		limited.RetryAfter = time.Second
+		return limited
+	case f.Reason == upstream.Credential:
+		// The cause names files of the adapter; it is in its log.
+		unavailable.Message = fmt.Sprintf("credential for cluster %s was refused or cannot be read", name)
+		return unavailable
+	case !f.Sent:
+		unavailable.Message = fmt.Sprintf("cluster %s cannot be reached: %v", name, f.Err)
+		return unavailable
+	}
+	unknown := refusal(http.StatusGatewayTimeout, "Timeout", "cluster %s gave no answer, and may have done what was asked: %v", name, f.Err)
+	if v.reads() {
+		unknown.RetryAfter = time.Second // clients repeat any verb for it, so no write gets one
+	}
+	return unknown
+}
+
+// statusGone is the code of a visit whose client left, in the log.
+const statusGone = 499

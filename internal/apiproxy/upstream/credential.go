@@ -1,0 +1,185 @@
+package upstream
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+)
+
+// A secret is a token that cannot be printed by accident.
+type secret string
+
+// String implements [fmt.Stringer].
+func (secret) String() string { return "(token)" }
+
+// GoString implements [fmt.GoStringer].
+func (secret) GoString() string { return "(token)" }
+
+// LogValue implements [slog.LogValuer].
+func (secret) LogValue() slog.Value { return slog.StringValue("(token)") }
+
+// A credential is what the cluster's files held at one moment, and the
+// connections that were made with it. It never changes.
+type credential struct {
+	files          []file // that it was read from
+	token          secret
+	identity       [3][]byte // authority, certificate, key: what connections are made with
+	plain, upgrade *http.Transport
+}
+
+// A file as it was found.
+type file struct {
+	path string
+	info os.FileInfo
+}
+
+// same reports whether the files are still those that c was read from.
+func (c *credential) same() bool {
+	for _, f := range c.files {
+		now, err := os.Stat(f.path)
+		if err != nil || !os.SameFile(now, f.info) || !now.ModTime().Equal(f.info.ModTime()) || now.Size() != f.info.Size() {
+			return false
+		}
+	}
+	return true
+}
+
+// credential returns what the files hold now. To look at them costs microseconds
+// and is done for each request, so a token is used from the moment it is there,
+// and none is used that is gone: there is no last known good of a credential.
+func (c *Cluster) credential() (*credential, error) {
+	if cred := c.sealed.Load(); cred != nil && cred.same() {
+		return cred, nil
+	}
+	c.loading.Lock()
+	defer c.loading.Unlock()
+	old := c.sealed.Load()
+	if old != nil && old.same() {
+		return old, nil
+	}
+	return c.load(old)
+}
+
+// again reads the files once more after the cluster has refused used, and
+// reports whether they hold another credential.
+func (c *Cluster) again(used *credential) (_ *credential, changed bool) {
+	c.loading.Lock()
+	defer c.loading.Unlock()
+	cred, err := c.load(c.sealed.Load())
+	if err != nil {
+		c.Log.Warn("credential cannot be read again", "cluster", c.Name, "err", err)
+		return used, false
+	}
+	return cred, cred.token != used.token || cred.plain != used.plain
+}
+
+// load reads the files. The caller holds c.loading.
+func (c *Cluster) load(old *credential) (*credential, error) {
+	cred := &credential{}
+	read := func(path string) ([]byte, error) {
+		info, err := os.Stat(path) // before its content: what changes in between is seen the next time
+		if err != nil {
+			return nil, err
+		}
+		b, err := os.ReadFile(path)
+		cred.files = append(cred.files, file{path, info})
+		return b, err
+	}
+	var err error
+	if cred.identity[0], err = read(c.CAFile); err != nil {
+		return nil, fmt.Errorf("authority of cluster %s: %w", c.Name, err)
+	}
+	if c.TokenFile != "" {
+		b, err := read(c.TokenFile)
+		if err != nil {
+			return nil, fmt.Errorf("token for cluster %s: %w", c.Name, err)
+		}
+		if cred.token, err = tokenOf(b); err != nil {
+			return nil, fmt.Errorf("token for cluster %s: %w", c.Name, err)
+		}
+	} else {
+		for i, path := range []string{c.CertFile, c.KeyFile} {
+			if cred.identity[i+1], err = read(path); err != nil {
+				return nil, fmt.Errorf("certificate for cluster %s: %w", c.Name, err)
+			}
+		}
+	}
+	if old != nil && bytes.Equal(old.identity[0], cred.identity[0]) && bytes.Equal(old.identity[1], cred.identity[1]) && bytes.Equal(old.identity[2], cred.identity[2]) {
+		cred.plain, cred.upgrade = old.plain, old.upgrade
+	} else if err := c.connections(cred); err != nil {
+		return nil, err
+	}
+	c.sealed.Store(cred)
+	if old != nil && old.plain != cred.plain {
+		c.Log.Info("connections are made anew", "cluster", c.Name)
+		// Those in use end with their requests, and 90 idle seconds later.
+		old.plain.CloseIdleConnections()
+		old.upgrade.CloseIdleConnections()
+	}
+	return cred, nil
+}
+
+// tokenOf reads a token as client-go does, and takes none that is no one line.
+func tokenOf(b []byte) (secret, error) {
+	token := strings.TrimSpace(string(b))
+	if token == "" {
+		return "", errors.New("the file is empty")
+	}
+	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+		return "", errors.New("the file holds something else than a token")
+	}
+	return secret(token), nil
+}
+
+// connections makes the two transports.
+func (c *Cluster) connections(cred *credential) error {
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(cred.identity[0]) {
+		return fmt.Errorf("authority of cluster %s: %s holds no certificate", c.Name, c.CAFile)
+	}
+	conf := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: c.ServerName, ClientSessionCache: tls.NewLRUClientSessionCache(8)}
+	if c.CertFile != "" {
+		pair, err := tls.X509KeyPair(cred.identity[1], cred.identity[2])
+		if err != nil {
+			return fmt.Errorf("certificate for cluster %s: it cannot be read, or its key is another's", c.Name)
+		}
+		conf.Certificates = []tls.Certificate{pair}
+	}
+	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}
+	base := func() *http.Transport {
+		return &http.Transport{
+			// Proxy is nil: no variable of the environment leads a token elsewhere.
+			DialContext: dialer.DialContext, TLSClientConfig: conf.Clone(), TLSHandshakeTimeout: 5 * time.Second,
+			DisableCompression: true, IdleConnTimeout: 90 * time.Second, MaxIdleConnsPerHost: 32, MaxResponseHeaderBytes: 1 << 20, Protocols: new(http.Protocols),
+		}
+	}
+	cred.plain, cred.upgrade = base(), base()
+	cred.plain.Protocols.SetHTTP1(true)
+	cred.plain.Protocols.SetHTTP2(true)
+	cred.plain.HTTP2 = &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second}
+	cred.upgrade.Protocols.SetHTTP1(true)
+	cred.upgrade.DisableKeepAlives = true
+	return nil
+}
+
+// Check reads the credential and says what is wrong with it, without asking the cluster.
+func (c *Cluster) Check() error {
+	_, err := c.credential()
+	return err
+}
+
+// Close ends idle connections.
+func (c *Cluster) Close() {
+	if cred := c.sealed.Load(); cred != nil {
+		cred.plain.CloseIdleConnections()
+		cred.upgrade.CloseIdleConnections()
+	}
+}

@@ -1,0 +1,292 @@
+// Package upstream is one cluster as its adapter sees it: the addresses of its
+// API server, the credential for it, and whether it answers. It keeps law 7: a
+// request leaves with the credential of this cluster, as its files are at that
+// moment, or it does not leave.
+package upstream
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptrace"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// A Config says where a cluster is. Fields without a remark are required.
+type Config struct {
+	Name    string
+	Servers []string // host:port of each API server of this one cluster
+	// ServerName is optional: the name in the server's certificate, when it is
+	// not the host in Servers.
+	ServerName string
+	CAFile     string // PEM of who vouches for the server; the system's authorities are never asked
+	// TokenFile, or CertFile and KeyFile, hold the credential. Their files are
+	// read again when they change.
+	TokenFile, CertFile, KeyFile string
+	Limits                       Limits // the zero value limits nothing
+	Log                          *slog.Logger
+	Now                          func() time.Time
+}
+
+// Limits bound what one adapter asks of a cluster. 0 is no limit.
+type Limits struct {
+	QPS      float64 // requests a second
+	Burst    int     // at once, above QPS
+	InFlight int     // at a time, streams included
+}
+
+// A Cluster sends requests to one cluster. It may be used by several goroutines.
+type Cluster struct {
+	Config
+	endpoints []*endpoint
+	bucket    *rate.Limiter // nil: no limit
+	inFlight  atomic.Int64
+	health    health
+
+	loading sync.Mutex // held while credential files are read
+	sealed  atomic.Pointer[credential]
+}
+
+// An endpoint is one of the servers of the cluster.
+type endpoint struct {
+	host     string
+	inFlight atomic.Int64
+}
+
+// New returns a Cluster. It reads no file and dials nobody. It panics when a
+// required field is missing, which is a mistake of the program.
+func New(c Config) *Cluster {
+	if c.Name == "" || len(c.Servers) == 0 || c.CAFile == "" || c.Log == nil || c.Now == nil || (c.TokenFile == "") == (c.CertFile == "") || (c.CertFile == "") != (c.KeyFile == "") {
+		panic("upstream: a required field is missing")
+	}
+	u := &Cluster{Config: c, health: health{since: c.Now()}}
+	for _, host := range c.Servers {
+		u.endpoints = append(u.endpoints, &endpoint{host: host})
+	}
+	if c.Limits.QPS > 0 {
+		u.bucket = rate.NewLimiter(rate.Limit(c.Limits.QPS), max(1, c.Limits.Burst))
+	}
+	return u
+}
+
+// A Way is how a request travels.
+type Way int
+
+const (
+	// Plain is HTTP/2 where the server speaks it.
+	Plain Way = iota
+	// Upgrade is HTTP/1.1 on a connection of the request's own: HTTP/2 has no
+	// Upgrade header, and a connection whose upgrade failed is used for nothing else.
+	Upgrade
+)
+
+// An Ask is a request to be sent. Its path, query, method, body and header are
+// sent as they are; its host and credential are the cluster's.
+type Ask struct {
+	*http.Request
+	Way Way
+	// Read says that the request may be sent once more when it got no answer.
+	Read bool
+	// Others says that an answer may be somebody else's than the API server's, as
+	// that of a proxied service is: its 401 is not about our credential.
+	Others bool
+}
+
+// An Answer is the cluster's response. It must be closed.
+type Answer struct {
+	*http.Response
+	done func()
+}
+
+// Close ends the response.
+func (a *Answer) Close() error {
+	err := a.Body.Close()
+	a.done()
+	return err
+}
+
+// A Failure is why there is no answer.
+type Failure struct {
+	Reason Reason
+	// Sent says that the cluster may have got the request, and done what it asks.
+	Sent bool
+	Err  error
+}
+
+// A Reason of a failure; the set is closed, for metrics.
+type Reason string
+
+// The reasons.
+const (
+	Unhealthy  Reason = "unhealthy"  // it did not answer before, and nobody asked now
+	Limited    Reason = "limit"      // more than this adapter may ask
+	Credential Reason = "credential" // no credential, or one that the cluster refuses
+	Connect    Reason = "connect"
+	Timeout    Reason = "timeout"
+	Reset      Reason = "reset" // the connection ended without an answer
+)
+
+// Error implements error.
+func (f *Failure) Error() string { return f.Err.Error() }
+
+// Unwrap returns the cause.
+func (f *Failure) Unwrap() error { return f.Err }
+
+// Do sends a request and returns its answer, or a *[Failure]. Redirects are
+// answers: they are never followed.
+//
+// It sends more than once only what surely was not received (no connection came
+// about), what only reads, and what the cluster refused for a credential that has
+// been replaced since.
+func (c *Cluster) Do(ask Ask) (*Answer, error) {
+	if n := c.inFlight.Add(1); c.Limits.InFlight > 0 && n > int64(c.Limits.InFlight) || c.bucket != nil && !c.bucket.AllowN(c.Now(), 1) {
+		c.inFlight.Add(-1)
+		return nil, &Failure{Reason: Limited, Err: errors.New("this adapter's limit of requests is reached")}
+	}
+	answer, err := c.try(ask)
+	if err != nil {
+		c.inFlight.Add(-1)
+		return nil, err
+	}
+	return answer, nil
+}
+
+// try is Do within the limits.
+func (c *Cluster) try(ask Ask) (*Answer, error) {
+	cred, err := c.credential()
+	if err != nil {
+		return nil, &Failure{Reason: Credential, Err: err}
+	}
+	trial, ok := c.health.ask(c.Now())
+	if !ok {
+		return nil, &Failure{Reason: Unhealthy, Err: c.health.err()}
+	}
+	defer trial()
+	replayable := ask.Body == nil || ask.Body == http.NoBody || ask.GetBody != nil
+	var tried []*endpoint // that could not be reached
+	readAgain, askedAgain := ask.Read && replayable, false
+	for {
+		to := c.pick(tried)
+		res, sent, err := c.send(ask, cred, to)
+		c.health.hear(c.Now(), verdict(ask.Context(), res, sent, err), err)
+		switch {
+		case err != nil && ask.Context().Err() != nil:
+			return nil, &Failure{Reason: Timeout, Sent: sent, Err: context.Cause(ask.Context())}
+		case err != nil && !sent:
+			if tried = append(tried, to); len(tried) < len(c.endpoints) {
+				continue
+			}
+			return nil, &Failure{Reason: Connect, Err: err}
+		case err != nil && readAgain:
+			readAgain = false
+			continue
+		case err != nil:
+			return nil, &Failure{Reason: Reset, Sent: true, Err: err}
+		case res.StatusCode == http.StatusUnauthorized:
+			fresh, changed := c.again(cred)
+			if changed && replayable && !askedAgain {
+				cred, askedAgain = fresh, true
+				res.Close()
+				continue
+			}
+			if !ask.Others {
+				res.Close()
+				return nil, &Failure{Reason: Credential, Err: fmt.Errorf("credential for cluster %s was refused", c.Name)}
+			}
+		}
+		inner := res.done
+		res.done = sync.OnceFunc(func() { inner(); c.inFlight.Add(-1) })
+		return res, nil
+	}
+}
+
+// verdict is what an attempt says about the cluster.
+func verdict(ctx context.Context, res *Answer, sent bool, err error) outcome {
+	switch {
+	case err == nil && res.StatusCode < http.StatusInternalServerError:
+		return answered
+	case err == nil:
+		return complained
+	case errors.Is(ctx.Err(), context.Canceled):
+		return noOutcome // the client went away
+	case sent:
+		return complained
+	}
+	return unreached
+}
+
+// pick returns the endpoint with the fewest requests in flight that was not tried yet.
+func (c *Cluster) pick(tried []*endpoint) (best *endpoint) {
+next:
+	for _, e := range c.endpoints {
+		for _, t := range tried {
+			if e == t {
+				continue next
+			}
+		}
+		if best == nil || e.inFlight.Load() < best.inFlight.Load() {
+			best = e
+		}
+	}
+	return best
+}
+
+// send is one attempt. sent says that a connection was there: from then on
+// nobody knows what of the request arrived.
+func (c *Cluster) send(ask Ask, cred *credential, to *endpoint) (_ *Answer, sent bool, _ error) {
+	var connected atomic.Bool
+	ctx := httptrace.WithClientTrace(ask.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
+	out := ask.Request.WithContext(ctx)
+	u := *ask.URL
+	u.Scheme, u.Host, u.User = "https", to.host, nil
+	out.URL, out.Host, out.Close, out.RequestURI = &u, "", false, ""
+	out.Header = ask.Header.Clone()
+	delete(out.Header, "Authorization")
+	if cred.token != "" {
+		out.Header["Authorization"] = []string{"Bearer " + string(cred.token)}
+	}
+	if ask.GetBody != nil {
+		body, err := ask.GetBody()
+		if err != nil {
+			return nil, false, err
+		}
+		out.Body = body
+	}
+	transport := cred.plain
+	if ask.Way == Upgrade {
+		transport = cred.upgrade
+	}
+	to.inFlight.Add(1)
+	res, err := transport.RoundTrip(out)
+	if err != nil {
+		to.inFlight.Add(-1)
+		return nil, connected.Load(), err
+	}
+	return &Answer{Response: res, done: func() { to.inFlight.Add(-1) }}, true, nil
+}
+
+// Replayable lets a small body be sent again: it is read as a whole first. It
+// may be sent again after a refused credential, or by HTTP/2 after a server that
+// is about to stop has said that it did not look at the request.
+func Replayable(r *http.Request) error {
+	if r.Body == nil || r.ContentLength <= 0 || r.ContentLength > replayed {
+		return nil
+	}
+	b := make([]byte, r.ContentLength)
+	if _, err := io.ReadFull(r.Body, b); err != nil {
+		return err
+	}
+	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }
+	return nil
+}
+
+// replayed is the longest body that is kept until it was answered.
+const replayed = 64 << 10
