@@ -6,14 +6,18 @@ import "slices"
 // are the pod in JSON. The pod is the one that was injected; only the new
 // containers are led to the adapter, as the API server lets no other be changed.
 func Ephemeral(old, updated []byte, o Options) Verdict {
-	root, err := decode(updated)
-	if err != nil {
-		return Verdict{Outcome: Refused, Code: BadPod, Message: "the pod cannot be read: " + err.Error()}
-	}
 	before, err := decode(old)
 	if err != nil {
 		return Verdict{Outcome: Refused, Code: BadPod, Message: "the pod as it was cannot be read: " + err.Error()}
 	}
+	root, err := decode(updated)
+	if err != nil {
+		return Verdict{Outcome: Refused, Code: BadPod, Message: "the pod cannot be read: " + err.Error()}
+	}
+	return ephemeral(before, root, o)
+}
+
+func ephemeral(before, root map[string]any, o Options) Verdict {
 	p, bad := look(root, o)
 	var was *pod
 	if bad == nil {

@@ -3,7 +3,6 @@ package inject
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -123,23 +122,4 @@ func change(node any, path []string, op string, v any) (any, error) {
 		return n, err
 	}
 	return nil, fmt.Errorf("nothing that has a member %.60q", path[0])
-}
-
-// clone is a deep copy of what decode returned.
-func clone(v any) any {
-	switch v := v.(type) {
-	case map[string]any:
-		c := maps.Clone(v)
-		for k := range c {
-			c[k] = clone(c[k])
-		}
-		return c
-	case []any:
-		c := slices.Clone(v)
-		for i := range c {
-			c[i] = clone(c[i])
-		}
-		return c
-	}
-	return v
 }

@@ -1,0 +1,188 @@
+package inject
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const reviewText = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","resource":{"group":"","version":"v1","resource":"pods"},"operation":"CREATE",
+"object":{"metadata":{"labels":{"mca.tailplane.dev/inject":"true"}},"spec":{"containers":[{"name":"a"}]}},"futureField":1}}`
+
+func testWebhook(t *testing.T) (http.Handler, *[]string) {
+	var results []string
+	w := &Webhook{Options: testOptions(), Log: slog.New(slog.DiscardHandler), Measure: func(result string, _ time.Duration) {
+		if !slices.Contains(Results(), result) {
+			t.Errorf("result %q", result)
+		}
+		results = append(results, result)
+	}}
+	return w.Handler(), &results
+}
+
+// IN-07: what may come over the wire, and what becomes of it.
+func TestWebhook(t *testing.T) {
+	h, results := testWebhook(t)
+	with := func(old, new string) string {
+		if !strings.Contains(reviewText, old) {
+			t.Fatal(old)
+		}
+		return strings.Replace(reviewText, old, new, 1)
+	}
+	for _, tt := range []struct {
+		why, method, path, kind, body string
+		status                        int
+		allowed                       bool // of an answer
+		says                          string
+	}{
+		{"as it is meant", "POST", "/mutate", "application/json", reviewText, 200, true, "JSONPatch"},
+		{"with a charset", "POST", "/mutate", "application/json; charset=utf-8", reviewText, 200, true, "JSONPatch"},
+		{"GET", "GET", "/mutate", "", "", 405, false, ""},
+		{"elsewhere", "POST", "/", "application/json", reviewText, 404, false, ""},
+		{"no type", "POST", "/mutate", "", reviewText, 415, false, "application/json"},
+		{"YAML", "POST", "/mutate", "application/yaml", reviewText, 415, false, "application/json"},
+		{"protobuf", "POST", "/mutate", "application/vnd.kubernetes.protobuf", reviewText, 415, false, "application/json"},
+		{"nothing", "POST", "/mutate", "application/json", "", 400, false, "too early"},
+		{"no request", "POST", "/mutate", "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, 400, false, "no request"},
+		{"request null", "POST", "/mutate", "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":null}`, 400, false, "no request"},
+		{"v1beta1", "POST", "/mutate", "application/json", with("k8s.io/v1", "k8s.io/v1beta1"), 400, false, "v1beta1"},
+		{"another kind", "POST", "/mutate", "application/json", with(`"kind":"AdmissionReview"`, `"kind":"ConversionReview"`), 400, false, "ConversionReview"},
+		{"no uid", "POST", "/mutate", "application/json", with(`"uid":"u",`, ""), 400, false, "uid"},
+		{"duplicate key", "POST", "/mutate", "application/json", with(`"uid":"u"`, `"uid":"u","uid":"v"`), 400, false, "twice"},
+		{"duplicate key deep down", "POST", "/mutate", "application/json", with(`{"name":"a"}`, `{"name":"a","name":"mca"}`), 400, false, "twice"},
+		{"wrong type", "POST", "/mutate", "application/json", with(`"operation":"CREATE"`, `"operation":1`), 400, false, "request.operation is not a string"},
+		{"3 MiB", "POST", "/mutate", "application/json", with(`"futureField":1`, `"futureField":"`+strings.Repeat("x", 3<<20)+`"`), 413, false, "bytes"},
+		{"just below", "POST", "/mutate", "application/json", with(`"futureField":1`, `"futureField":"`+strings.Repeat("x", 3<<20-1000)+`"`), 200, true, "JSONPatch"},
+		{"deep", "POST", "/mutate", "application/json", with(`"futureField":1`, `"futureField":`+strings.Repeat("[", 1<<20)+strings.Repeat("]", 1<<20)), 400, false, "deeper"},
+		{"an update", "POST", "/mutate", "application/json", with(`"CREATE"`, `"UPDATE"`), 200, false, "registration"},
+		{"a deployment", "POST", "/mutate", "application/json", with(`"resource":"pods"`, `"resource":"deployments"`), 200, false, "registration"},
+		{"a subresource", "POST", "/mutate", "application/json", with(`"operation"`, `"subResource":"exec","operation"`), 200, false, "registration"},
+		{"no object", "POST", "/mutate", "application/json", with(`"object"`, `"other"`), 200, false, "registration"},
+		{"a pod of another shape", "POST", "/mutate", "application/json", with(`[{"name":"a"}]`, `{}`), 200, false, "spec.containers is not a list"},
+		{"a pod that cannot", "POST", "/mutate", "application/json", with(`"spec":{`, `"spec":{"hostNetwork":true,`), 200, false, "hostNetwork"},
+	} {
+		t.Run(tt.why, func(t *testing.T) {
+			*results = nil
+			req := httptest.NewRequest(tt.method, tt.path, strings.NewReader(tt.body))
+			req.Header.Set("Content-Type", tt.kind)
+			rec := httptest.NewRecorder()
+			h.ServeHTTP(rec, req)
+			if rec.Code != tt.status {
+				t.Fatalf("%d %s", rec.Code, rec.Body)
+			}
+			text := rec.Body.String()
+			if tt.status == 200 {
+				var a answer
+				if err := json.Unmarshal(rec.Body.Bytes(), &a); err != nil || a.Response.UID != "u" || a.Response.Allowed != tt.allowed || a.APIVersion != reviewVersion {
+					t.Fatalf("%v %s", err, text)
+				}
+				var p Patch
+				if tt.allowed && json.Unmarshal(a.Response.Patch, &p) != nil || tt.allowed != (len(p) > 0) {
+					t.Errorf("patch %s", a.Response.Patch)
+				}
+				if !tt.allowed && a.Response.Status.Message == "" {
+					t.Error("a denial without a word")
+				}
+			}
+			if !strings.Contains(text, tt.says) {
+				t.Errorf("%s does not say %q", text, tt.says)
+			}
+			if want := tt.status != 404 && tt.status != 405; want != (len(*results) == 1) {
+				t.Errorf("counted %v", *results)
+			}
+		})
+	}
+	req := httptest.NewRequest("POST", "/mutate", strings.NewReader(reviewText))
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Content-Encoding", "gzip")
+	rec := httptest.NewRecorder()
+	if h.ServeHTTP(rec, req); rec.Code != 415 {
+		t.Errorf("gzip: %d", rec.Code)
+	}
+}
+
+// The whole of a namespace: who did not ask and cannot, runs with a warning.
+func TestReviewWarns(t *testing.T) {
+	text := strings.Replace(strings.Replace(reviewText, `"spec":{`, `"spec":{"hostNetwork":true,`, 1), `"mca.tailplane.dev/inject":"true"`, "", 1)
+	b, v, err := Review([]byte(text), testOptions())
+	var a answer
+	if err != nil || json.Unmarshal(b, &a) != nil || !a.Response.Allowed || len(a.Response.Warnings) != 1 || v.Outcome != Skipped || a.Response.Audit["reason"] != string(HostNetwork) {
+		t.Errorf("%v %s", err, b)
+	}
+}
+
+const injectedText = `{"metadata":{"annotations":{"mca.tailplane.dev/status":"{\"version\":\"v1\",\"hash\":\"sha256:00\"}"%s}},"spec":{"containers":[{"name":"a"}],
+"volumes":[{"name":"kube-api-access-sa","projected":{"sources":[{"serviceAccountToken":{"path":"token"}}]}}],"ephemeralContainers":[%s]}}`
+
+// A debug container finds the adapter and nothing else; old ones stay as they are.
+func TestEphemeral(t *testing.T) {
+	old := fmt.Sprintf(injectedText, "", `{"name":"first"}`)
+	for _, tt := range []struct {
+		why, annotations, added string
+		outcome                 Outcome
+		says                    string
+	}{
+		{"one more", "", `{"name":"second"}`, Patched, ""},
+		{"with a target", "", `{"name":"second","targetContainerName":"a"}`, Patched, ""},
+		{"AD-03: with our processes", "", `{"name":"second","targetContainerName":"mca"}`, Refused, "allow-shared-pid"},
+		{"AD-03: with the real credential", "", `{"name":"second","volumeMounts":[{"name":"kube-api-access-sa","mountPath":"/x"}]}`, Refused, "adapter"},
+		{"IN-03", "", `{"name":"second","env":[{"name":"KUBERNETES_SERVICE_HOST","valueFrom":{"fieldRef":{"fieldPath":"x"}}}]}`, Refused, "elsewhere"},
+		{"IN-03", "", `{"name":"second","env":[{"name":"KUBERNETES_SERVICE_HOST","value":"10.0.0.1"}]}`, Refused, "10.0.0.1"},
+	} {
+		v := Ephemeral([]byte(old), fmt.Appendf(nil, injectedText, tt.annotations, `{"name":"first"},`+tt.added), testOptions())
+		if v.Outcome != tt.outcome || !strings.Contains(v.Message, tt.says) {
+			t.Errorf("%s: %+v", tt.why, v)
+		}
+		if v.Outcome != Patched {
+			continue
+		}
+		for _, o := range v.Patch {
+			if !strings.HasPrefix(o.Path, "/spec/ephemeralContainers/1/") {
+				t.Errorf("%s: %s", tt.why, o.Path)
+			}
+		}
+		root := applied(t, fmt.Appendf(nil, injectedText, tt.annotations, `{"name":"first"},`+tt.added), v.Patch)
+		if again := Ephemeral([]byte(old), encode(t, root), testOptions()); again.Outcome != Unchanged {
+			t.Errorf("%s: twice: %+v", tt.why, again)
+		}
+	}
+	bare := bytes.Replace([]byte(old), []byte(Status), []byte("x"), 1)
+	if v := Ephemeral(bare, bare, testOptions()); v.Outcome != Skipped {
+		t.Errorf("a pod without the adapter: %+v", v)
+	}
+	if v := Ephemeral([]byte("x"), bare, testOptions()); v.Outcome != Refused {
+		t.Errorf("no pod: %+v", v)
+	}
+}
+
+// Law: whatever is sent, there is an error for the sender or a whole answer.
+func FuzzReview(f *testing.F) {
+	f.Add([]byte(reviewText))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		b, v, err := Review(body, testOptions())
+		if err != nil {
+			return
+		}
+		var a answer
+		if err := json.Unmarshal(b, &a); err != nil || a.Response.UID == "" || a.Response.Allowed == (v.Outcome == Refused) {
+			t.Errorf("%v %s", err, b)
+		}
+	})
+}
+
+// Budget: one answer of the webhook.
+func BenchmarkReview(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, _, err := Review([]byte(reviewText), testOptions()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

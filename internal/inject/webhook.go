@@ -1,0 +1,89 @@
+package inject
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"time"
+)
+
+// A Webhook answers the API server. All fields are required.
+//
+// It does not ask who is calling: what it answers follows from the question, and
+// it knows no secret. It calls nobody.
+type Webhook struct {
+	Options Options
+	Log     *slog.Logger
+	// Measure hears of each question: an Outcome, or BadRequest.
+	Measure func(result string, took time.Duration)
+
+	busy chan struct{}
+}
+
+// BadRequest is the result of what was no question at all.
+const BadRequest = "bad_request"
+
+// Results are all that Measure can hear.
+func Results() []string {
+	return []string{string(Patched), string(Unchanged), string(Skipped), string(Refused), BadRequest}
+}
+
+const (
+	maxReview = 3 << 20 // bytes; an API server takes no larger request itself
+	// atOnce bounds the memory: a review takes many times its size while it is read.
+	atOnce = 16
+)
+
+// Handler serves POST /mutate.
+func (w *Webhook) Handler() http.Handler {
+	w.busy = make(chan struct{}, atOnce)
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /mutate", w.mutate)
+	return mux
+}
+
+func (w *Webhook) mutate(rw http.ResponseWriter, r *http.Request) {
+	began := time.Now()
+	b, v, status, err := w.review(rw, r)
+	rw.Header().Set("X-Content-Type-Options", "nosniff")
+	if err != nil {
+		w.Measure(BadRequest, time.Since(began))
+		w.Log.Debug("what was sent is no AdmissionReview", "status", status, "err", err)
+		http.Error(rw, err.Error(), status)
+		return
+	}
+	w.Measure(string(v.Outcome), time.Since(began))
+	w.Log.Debug("admission", "outcome", v.Outcome, "reason", v.Code)
+	rw.Header().Set("Content-Type", "application/json")
+	rw.Write(b) // who does not read it does not want it
+}
+
+func (w *Webhook) review(rw http.ResponseWriter, r *http.Request) ([]byte, Verdict, int, error) {
+	if kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" || params["charset"] != "" && params["charset"] != "utf-8" {
+		return nil, Verdict{}, http.StatusUnsupportedMediaType, errors.New("an AdmissionReview in application/json is wanted")
+	}
+	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
+		return nil, Verdict{}, http.StatusUnsupportedMediaType, fmt.Errorf("the encoding %.40q is not taken", e)
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(rw, r.Body, maxReview))
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+		return nil, Verdict{}, http.StatusRequestEntityTooLarge, fmt.Errorf("more than %d bytes", maxReview)
+	}
+	if err != nil {
+		return nil, Verdict{}, http.StatusBadRequest, errors.New("the body did not arrive whole")
+	}
+	select {
+	case w.busy <- struct{}{}:
+		defer func() { <-w.busy }()
+	case <-r.Context().Done():
+		return nil, Verdict{}, http.StatusServiceUnavailable, errors.New("busy")
+	}
+	b, v, err := Review(body, w.Options)
+	if err != nil {
+		return nil, Verdict{}, http.StatusBadRequest, err
+	}
+	return b, v, http.StatusOK, nil
+}
