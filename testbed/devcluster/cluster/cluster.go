@@ -114,7 +114,7 @@ func Run(ctx context.Context, o Options, ready func(Info) error) error {
 		}
 	}
 	if o.FakeNode {
-		stopNode, err := startNode(run, fail, config)
+		stopNode, err := startNode(run, fail, config, st.pki)
 		if err != nil {
 			return fmt.Errorf("fake node: %w", err)
 		}
@@ -198,7 +198,12 @@ func startServer(ctx context.Context, fail context.CancelCauseFunc, st *state, o
 		"--requestheader-client-ca-file=" + p.frontCA(), "--requestheader-allowed-names=front-proxy-client",
 		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		// The node's name does not resolve, and it is at the loopback address.
+		"--kubelet-preferred-address-types=InternalIP", "--kubelet-certificate-authority=" + p.ca(),
+		"--kubelet-client-certificate=" + p.adminCert(), "--kubelet-client-key=" + p.adminKey(),
 		"--proxy-client-cert-file=" + p.frontCert(), "--proxy-client-key-file=" + p.frontKey(),
+		// What a node's endpoint for exec, attach, port-forward and logs asks of its callers: see testbed/podnode.
+		"--kubelet-client-certificate=" + p.adminCert(), "--kubelet-client-key=" + p.adminKey(),
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + p.serviceAccount(), "--service-account-signing-key-file=" + p.serviceAccount(),
 		"--service-cluster-ip-range=10.96.0.0/16",
@@ -235,17 +240,23 @@ func startServer(ctx context.Context, fail context.CancelCauseFunc, st *state, o
 	return g.Stop, nil
 }
 
-func startNode(ctx context.Context, fail context.CancelCauseFunc, config *rest.Config) (stop func(), err error) {
+func startNode(ctx context.Context, fail context.CancelCauseFunc, config *rest.Config, p pki) (stop func(), err error) {
 	cs, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
 	}
-	node := fakenode.New(cs, "fake")
+	// The API server's own certificate is good for the loopback address, which is where the node is too.
+	node, err := fakenode.New(cs, "fake", fakenode.TLS{Cert: p.serverCert(), Key: p.serverKey(), ClientCA: p.ca(), Client: adminName})
+	if err != nil {
+		return nil, err
+	}
 	if err := node.Register(ctx); err != nil {
+		node.Close()
 		return nil, err
 	}
 	g := parts.New(ctx, fail)
 	g.Go("fake node", node.Run)
+	g.Go("fake node's streams", node.Serve)
 	return g.Stop, nil
 }
 
