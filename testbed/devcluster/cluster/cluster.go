@@ -202,8 +202,6 @@ func startServer(ctx context.Context, fail context.CancelCauseFunc, st *state, o
 		"--kubelet-preferred-address-types=InternalIP", "--kubelet-certificate-authority=" + p.ca(),
 		"--kubelet-client-certificate=" + p.adminCert(), "--kubelet-client-key=" + p.adminKey(),
 		"--proxy-client-cert-file=" + p.frontCert(), "--proxy-client-key-file=" + p.frontKey(),
-		// What a node's endpoint for exec, attach, port-forward and logs asks of its callers: see testbed/podnode.
-		"--kubelet-client-certificate=" + p.adminCert(), "--kubelet-client-key=" + p.adminKey(),
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + p.serviceAccount(), "--service-account-signing-key-file=" + p.serviceAccount(),
 		"--service-cluster-ip-range=10.96.0.0/16",
