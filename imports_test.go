@@ -38,12 +38,14 @@ var plan = map[string]string{
 	// rooms and their alcoves
 	"internal/signin":            "internal/access internal/door internal/problem",
 	"internal/apiproxy":          "",
+	"internal/apiproxy/document": "",
 	"internal/apiproxy/podface":  "",
 	"internal/apiproxy/serving":  "internal/apiproxy internal/apiproxy/upstream internal/door/framing",
 	"internal/apiproxy/upstream": "",
 	"internal/gossip":            "internal/access internal/door internal/problem",
 	"internal/gossip/gossipkube": "internal/door internal/gossip internal/kube",
-	"internal/inject":            "",
+	"internal/inject":            "internal/door/framing",
+	"internal/inject/injectkube": "internal/kube",
 	"internal/signin/signinkube": "api/v1alpha1 internal/access internal/door internal/kube internal/signin",
 
 	// surfaces
@@ -83,7 +85,7 @@ var plan = map[string]string{
 
 	"cmd/mca": "internal/apiproxy internal/apiproxy/podface internal/apiproxy/serving internal/apiproxy/upstream",
 	"cmd/tka": "internal/cli",
-	"cmd/tailplaned": "internal/access internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/gossipkube internal/health internal/kube internal/problem internal/settings " +
+	"cmd/tailplaned": "internal/access internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/gossipkube internal/health internal/inject internal/inject/injectkube internal/kube internal/problem internal/settings " +
 		"internal/signin internal/signin/signinkube internal/tailnet",
 }
 
@@ -97,8 +99,8 @@ var worlds = map[string]string{
 	"tailscale.com/": "internal/tailnet internal/tailnet/tailnettest internal/tailnet/tailnettest/tailapi " +
 		"internal/tailnet/tailnettest/tailpolicy test/rig",
 	"sigs.k8s.io/controller-runtime": "internal/gossip/gossipkube internal/kube internal/signin/signinkube cmd/tailplaned",
-	"k8s.io/client-go/":              "internal/gossip/gossipkube internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",
-	"k8s.io/":                        "api/v1alpha1 internal/apiproxy internal/gossip/gossipkube internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",
+	"k8s.io/client-go/":              "internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",
+	"k8s.io/":                        "api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",
 	"github.com/prometheus/":         "internal/health cmd/tailplaned",
 	"go.opentelemetry.io/":           "internal/audit/auditotlp",
 	"github.com/spf13/cobra":         "internal/cli cmd/mca cmd/tka cmd/tailplaned",

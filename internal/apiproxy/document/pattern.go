@@ -1,0 +1,89 @@
+package document
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// A Pattern is a text, or a text with one "*" in it, which stands for any
+// characters or none.
+type Pattern struct {
+	prefix, suffix string
+	glob           bool
+}
+
+// ParsePattern reads a pattern.
+func ParsePattern(s string) (Pattern, error) {
+	prefix, suffix, glob := strings.Cut(s, "*")
+	if strings.Contains(suffix, "*") {
+		return Pattern{}, fmt.Errorf("%.60q has more than one \"*\"", s)
+	}
+	return Pattern{prefix, suffix, glob}, nil
+}
+
+// String returns the pattern as it was written.
+func (p Pattern) String() string {
+	if p.glob {
+		return p.prefix + "*" + p.suffix
+	}
+	return p.prefix
+}
+
+// MarshalText implements [encoding.TextMarshaler].
+func (p Pattern) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// Exact returns the one text that p matches; false if it matches more.
+func (p Pattern) Exact() (string, bool) { return p.prefix, !p.glob }
+
+// Match says whether s is of the pattern.
+func (p Pattern) Match(s string) bool {
+	if !p.glob {
+		return s == p.prefix
+	}
+	return len(s) >= len(p.prefix)+len(p.suffix) && strings.HasPrefix(s, p.prefix) && strings.HasSuffix(s, p.suffix)
+}
+
+// Covers says whether p matches everything that q matches.
+func (p Pattern) Covers(q Pattern) bool {
+	if !q.glob {
+		return p.Match(q.prefix)
+	}
+	return p.glob && strings.HasPrefix(q.prefix, p.prefix) && strings.HasSuffix(q.suffix, p.suffix)
+}
+
+// Common returns a text that both match, if there is one beside what exact
+// patterns match: fill stands where the stars are.
+func (p Pattern) Common(q Pattern, fill string) (string, bool) {
+	prefix, suffix := longer(p.prefix, q.prefix), longer(p.suffix, q.suffix)
+	s := prefix + fill + suffix
+	return s, p.glob && q.glob && p.Match(s) && q.Match(s)
+}
+
+func longer(a, b string) string {
+	if len(a) > len(b) {
+		return a
+	}
+	return b
+}
+
+// AnyOf says whether one of the patterns matches; nil matches all.
+func AnyOf(ps []Pattern, s string) bool {
+	return ps == nil || slices.ContainsFunc(ps, func(p Pattern) bool { return p.Match(s) })
+}
+
+// coveredBy says whether all that qs match is matched by one of ps each.
+func coveredBy(ps, qs []Pattern) bool {
+	if ps == nil {
+		return true
+	}
+	if qs == nil {
+		return false
+	}
+	for _, q := range qs {
+		if !slices.ContainsFunc(ps, func(p Pattern) bool { return p.Covers(q) }) {
+			return false
+		}
+	}
+	return true
+}
