@@ -73,6 +73,7 @@ func command() *cobra.Command {
 			"Plays every role in one process, for a small cluster. The parts still meet only in the TkaSignin object.", accessPart, operatorPart),
 		&cobra.Command{Use: "config", Short: "Print the settings in force", Long: "Prints the settings file with its defaults filled in, and warnings on standard error.", Args: noArguments,
 			RunE: func(c *cobra.Command, _ []string) error { return printConfig(f, c.OutOrStdout(), c.ErrOrStderr()) }},
+		injectCommand(&f),
 		ready(),
 	)
 	return root

@@ -194,13 +194,15 @@ func (g gauge) Collect(ch chan<- prometheus.Metric) {
 }
 
 // Readiness shows whether l is ready, at each scrape.
-func (m *Metrics) Readiness(l *Listener) {
-	m.Gauge("tailplane_ready", "1 while every check of /readyz passes.", func() (float64, bool) {
+func (m *Metrics) Readiness(l *Listener) { m.MustRegister(readiness(l)) }
+
+func readiness(l *Listener) prometheus.Collector {
+	return gauge{prometheus.NewDesc("tailplane_ready", "1 while every check of /readyz passes.", nil, nil), func() (float64, bool) {
 		if l.Ready(context.Background()) {
 			return 1, true
 		}
 		return 0, true
-	})
+	}}
 }
 
 // Signins counts what all returns by phase, at each scrape; nothing while it

@@ -1,13 +1,18 @@
 package inject
 
 import (
+	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"mime"
+	"net"
 	"net/http"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/door/framing"
 )
 
 // A Webhook answers the API server. All fields are required.
@@ -86,4 +91,44 @@ func (w *Webhook) review(rw http.ResponseWriter, r *http.Request) ([]byte, Verdi
 		return nil, Verdict{}, http.StatusBadRequest, err
 	}
 	return b, v, http.StatusOK, nil
+}
+
+// Bounds of one connection. The API server waits five seconds for an answer.
+const (
+	headerTime   = 5 * time.Second
+	bodyTime     = 5 * time.Second
+	writeTime    = 10 * time.Second
+	idleTime     = 90 * time.Second
+	maxHeader    = 16 << 10
+	maxStreams   = 250
+	shutdownTime = 10 * time.Second
+)
+
+// Serve answers on ln until ctx ends, and then whatever has been asked.
+func (w *Webhook) Serve(ctx context.Context, ln net.Listener, config *tls.Config) error {
+	config = config.Clone()
+	config.NextProtos = []string{"h2", "http/1.1"}
+	srv := &http.Server{
+		Handler: w.Handler(), ReadHeaderTimeout: headerTime, ReadTimeout: bodyTime, WriteTimeout: writeTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeader,
+		Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		ErrorLog: slog.NewLogLogger(w.Log.Handler(), slog.LevelDebug), // strangers' TLS errors and the like
+	}
+	// The framing is looked at inside TLS, so net/http does not see that there is
+	// TLS: it tells HTTP/2 by how it begins.
+	srv.Protocols.SetHTTP1(true)
+	srv.Protocols.SetUnencryptedHTTP2(true)
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(framing.Listener{Listener: tls.NewListener(ln, config), HTTP2: true}) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve the webhook: %w", err)
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
+	defer cancel()
+	if srv.Shutdown(grace) != nil {
+		srv.Close()
+	}
+	<-served
+	return nil
 }

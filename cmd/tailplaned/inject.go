@@ -1,0 +1,190 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/tailplane/tailplane/internal/health"
+	"github.com/tailplane/tailplane/internal/inject"
+	"github.com/tailplane/tailplane/internal/inject/injectkube"
+	"github.com/tailplane/tailplane/internal/kube"
+)
+
+// injectFlags say where the webhook is; its sidecar file says how.
+type injectFlags struct {
+	listen, health, sidecar, clientCA string
+	namespace, secret, lease, webhook string
+	names                             []string
+	external                          bool
+	drain, life, publish, keep, poll  time.Duration
+}
+
+func injectCommand(f *flags) *cobra.Command {
+	var i injectFlags
+	c := &cobra.Command{
+		Use: "inject", Short: "Serve the webhook that puts the adapter into pods",
+		Long: "Answers the API server's admission reviews: puts the adapter mca into pods that ask for it, or says why it cannot.\n" +
+			"Keeps its own certificate and what the API server trusts. It needs no settings file.",
+		Args: noArguments,
+		RunE: func(c *cobra.Command, _ []string) error { return runInject(c.Context(), *f, i) },
+	}
+	p := c.Flags()
+	p.StringVar(&i.listen, "listen", ":8443", "where the API server asks")
+	p.StringVar(&i.health, "health", ":8080", "where probes and metrics are served")
+	p.StringVar(&i.sidecar, "sidecar", "/etc/tailplane/sidecar.yaml", "the file that says what is injected: image, resources, log level, port")
+	p.StringVar(&i.clientCA, "client-ca", "", "a file of certificate authorities: who has no certificate of one is not answered")
+	p.StringVar(&i.namespace, "namespace", "tailplane-system", "the namespace of the Secret and the Lease")
+	p.StringVar(&i.secret, "tls-secret", "tailplane-inject-tls", "the Secret that keeps the webhook's certificate")
+	p.StringVar(&i.lease, "lease", "tailplane-inject", "the Lease that says which replica renews it")
+	p.StringVar(&i.webhook, "webhook", "tailplane-inject", "the MutatingWebhookConfiguration that is told what to trust")
+	p.StringSliceVar(&i.names, "name", []string{"tailplane-inject.tailplane-system.svc"}, "a name or address by which the API server asks")
+	p.BoolVar(&i.external, "external-certificates", false, "another program, such as cert-manager, keeps the Secret and what the API server trusts")
+	p.DurationVar(&i.drain, "drain", 5*time.Second, "how long to go on answering after the signal to end")
+	p.DurationVar(&i.life, "certificate-life", injectkube.Life, "how long a certificate is good; it is renewed at two thirds")
+	p.DurationVar(&i.publish, "publish-wait", injectkube.Publish, "how long every API server may take to see what to trust")
+	p.DurationVar(&i.keep, "keep-wait", injectkube.Keep, "how long what was trusted before stays trusted")
+	p.DurationVar(&i.poll, "poll", injectkube.Poll, "how often the Secret is read")
+	return c
+}
+
+func runInject(ctx context.Context, f flags, i injectFlags) error {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
+		return usageError{fmt.Errorf("--log-level %q: debug, info, warn or error", f.logLevel)}
+	}
+	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	options, err := sidecarOptions(i.sidecar)
+	if err != nil {
+		return usageError{err}
+	}
+	base, err := clientAuthentication(i.clientCA)
+	if err != nil {
+		return usageError{err}
+	}
+	if f.check {
+		return nil
+	}
+	klog.SetLogger(logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: max(level, slog.LevelWarn)})))
+	config, err := kube.Config(f.kubeconfig)
+	if err != nil {
+		return err
+	}
+	if err := kube.Reach(ctx, config, startLimit); err != nil {
+		return err
+	}
+	if options.Kubernetes, err = kubeVersion(config); err != nil {
+		return err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	certificates := &injectkube.Certificates{
+		Config: config, Namespace: i.namespace, Secret: i.secret, Lease: i.lease, Webhook: i.webhook, Names: i.names, External: i.external,
+		Identity: fmt.Sprintf("%s-%d", host, os.Getpid()), Log: log, Now: time.Now, Life: i.life, Publish: i.publish, Keep: i.keep, Poll: i.poll,
+	}
+	base.GetCertificate = certificates.GetCertificate
+	metrics := health.NewInject(version(), commit(), inject.Results())
+	probes := &health.Listener{Address: i.health, Gatherer: metrics, Log: log}
+	probes.Check("certificate", certificates.Ready)
+	metrics.Readiness(probes)
+	webhook := &inject.Webhook{Options: options, Log: log, Measure: metrics.Measure}
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", i.listen)
+	if err != nil {
+		return err
+	}
+	log.Info("the webhook is served", "address", ln.Addr().String(), "image", options.Sidecar.Image)
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, probes.Stopping)()
+	// Who still has this replica on the list goes on asking it for a while.
+	after, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(i.drain, end) })()
+	return together(cancel,
+		func() error { return certificates.Run(after) },
+		func() error { return webhook.Serve(after, ln, base) },
+		func() error { return probes.Run(after) },
+	)
+}
+
+// together runs all; the first that ends, ends the others.
+func together(cancel func(), parts ...func() error) error {
+	ended := make(chan error, len(parts))
+	for _, run := range parts {
+		go func() {
+			defer cancel()
+			ended <- run()
+		}()
+	}
+	var errs []error
+	for range parts {
+		errs = append(errs, <-ended)
+	}
+	return errors.Join(errs...)
+}
+
+func sidecarOptions(path string) (inject.Options, error) {
+	o := inject.Options{Sidecar: inject.DefaultSidecar(), Version: version()}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return o, fmt.Errorf("what is injected: %w; name the file with --sidecar", err)
+	}
+	d := yaml.NewDecoder(bytes.NewReader(b))
+	d.KnownFields(true)
+	if err := d.Decode(&o.Sidecar); err != nil && err != io.EOF {
+		return o, fmt.Errorf("%s: %w", path, err)
+	}
+	if err := d.Decode(new(any)); err != io.EOF {
+		return o, fmt.Errorf("%s holds more than one YAML document", path)
+	}
+	if err := o.Validate(); err != nil {
+		return o, fmt.Errorf("%s: %w", path, err)
+	}
+	return o, nil
+}
+
+func clientAuthentication(path string) (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if path == "" {
+		return c, nil
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("--client-ca: %w", err)
+	}
+	c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool()
+	if !c.ClientCAs.AppendCertsFromPEM(b) {
+		return nil, fmt.Errorf("--client-ca: %s holds no certificate", path)
+	}
+	return c, nil
+}
+
+func kubeVersion(config *rest.Config) (inject.KubeVersion, error) {
+	k, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return inject.KubeVersion{}, err
+	}
+	v, err := k.Discovery().ServerVersion()
+	if err != nil {
+		return inject.KubeVersion{}, fmt.Errorf("the API server's version: %w", err)
+	}
+	return inject.ParseKubeVersion(v.Major + "." + v.Minor)
+}

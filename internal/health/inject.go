@@ -1,0 +1,50 @@
+package health
+
+import (
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// injectBuckets end where the API server has stopped waiting.
+var injectBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .02, .05, .1, .5, 1, 5}
+
+// Inject are what the injection webhook counts.
+type Inject struct {
+	*prometheus.Registry
+
+	results  []string
+	requests *prometheus.CounterVec // result
+	seconds  prometheus.Histogram
+}
+
+// NewInject returns the metrics of a webhook of that version; results are all
+// that can become of a question.
+func NewInject(version, commit string, results []string) *Inject {
+	m := &Inject{
+		Registry: prometheus.NewRegistry(), results: results,
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tailplane_inject_requests_total", Help: "Questions of API servers, by what became of the pod."}, []string{"result"}),
+		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "tailplane_inject_request_duration_seconds", Help: "Time to answer one question.", Buckets: injectBuckets,
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100}),
+	}
+	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "tailplane_build_info", Help: "1; the labels say what is running."}, []string{"version", "commit"})
+	build.WithLabelValues(version, commit).Set(1)
+	m.MustRegister(build, m.requests, m.seconds, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	for _, r := range results {
+		m.requests.WithLabelValues(r)
+	}
+	return m
+}
+
+// Measure is for inject.Webhook.
+func (m *Inject) Measure(result string, took time.Duration) {
+	if slices.Contains(m.results, result) {
+		m.requests.WithLabelValues(result).Inc()
+		m.seconds.Observe(took.Seconds())
+	}
+}
+
+// Readiness shows whether l is ready, at each scrape.
+func (m *Inject) Readiness(l *Listener) { m.MustRegister(readiness(l)) }

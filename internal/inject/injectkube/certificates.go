@@ -1,0 +1,372 @@
+// Package injectkube keeps the certificates of the injection webhook, and makes
+// the API server trust them, without a moment in which it does not. It keeps law
+// 9: where a rotation stands is in a Secret, so another leader goes on with it.
+package injectkube
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/tailplane/tailplane/internal/kube"
+)
+
+// Certificates are what one replica of the webhook serves with. Fields without a
+// remark are required.
+type Certificates struct {
+	Config    *rest.Config
+	Namespace string   // of the Secret and the Lease
+	Secret    string   // which the manifests make, empty
+	Lease     string   // says which replica rotates
+	Webhook   string   // the MutatingWebhookConfiguration
+	Identity  string   // of this replica
+	Names     []string // by which the API server calls: DNS names and addresses
+	Log       *slog.Logger
+	Now       func() time.Time
+
+	// External: another program, such as cert-manager, keeps the Secret and what
+	// the API server trusts. Lease, Webhook and Names are not needed then.
+	External bool
+
+	Life    time.Duration // of a certificate; it is renewed at two thirds
+	Publish time.Duration // from a bundle that was read back to its first use
+	Keep    time.Duration // of the old authority in the bundle
+	Poll    time.Duration // how often the Secret is read
+
+	client  *kubernetes.Clientset
+	current atomic.Pointer[served]
+	nudge   chan struct{} // to read the Secret now
+}
+
+// The product's times. Tests have others.
+const (
+	Life    = 90 * 24 * time.Hour
+	Publish = time.Minute
+	Keep    = 5 * time.Minute
+	Poll    = 10 * time.Second
+)
+
+// served is what was last read.
+type served struct {
+	certificate *tls.Certificate
+	read        time.Time
+}
+
+// blind is how long the Secret may be out of sight: less than Keep, so that who
+// does not see a new leaf is not asked any more when the old authority goes.
+const blind = 12 // times Poll
+
+const requestTime = 20 * time.Second
+
+// GetCertificate is for [tls.Config].
+func (c *Certificates) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	s := c.current.Load()
+	if s == nil {
+		return nil, errors.New("there is no certificate yet")
+	}
+	return s.certificate, nil
+}
+
+// Ready says why this replica must not be asked, for a readiness check.
+func (c *Certificates) Ready(context.Context) error {
+	s := c.current.Load()
+	now := c.Now()
+	switch {
+	case s == nil:
+		return errors.New("there is no certificate yet")
+	case now.After(s.certificate.Leaf.NotAfter):
+		return fmt.Errorf("the certificate ended at %s", s.certificate.Leaf.NotAfter.Format(time.RFC3339))
+	case now.Sub(s.read) > blind*c.Poll:
+		return fmt.Errorf("the Secret %s was last read at %s; its certificate may not be what the API server trusts", c.Secret, s.read.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// Run reads the Secret, and rotates while it is this replica's turn, until ctx ends.
+func (c *Certificates) Run(ctx context.Context) error {
+	if c.Config == nil || c.Namespace == "" || c.Secret == "" || c.Log == nil || c.Now == nil || c.Poll <= 0 ||
+		!c.External && (c.Lease == "" || c.Webhook == "" || c.Identity == "" || len(c.Names) == 0 || c.Life <= 0 || c.Publish <= 0 || c.Keep <= 0) {
+		return errors.New("the webhook's certificates lack a setting")
+	}
+	var err error
+	if c.client, err = kubernetes.NewForConfig(kube.Unthrottled(c.Config)); err != nil {
+		return err
+	}
+	c.nudge = make(chan struct{}, 1)
+	rotated := make(chan error, 1)
+	go func() {
+		var err error
+		if !c.External {
+			err = c.elect(ctx)
+		}
+		rotated <- err
+	}()
+	c.follow(ctx)
+	return <-rotated
+}
+
+// follow reads the Secret again and again.
+func (c *Certificates) follow(ctx context.Context) {
+	tick := time.NewTicker(c.Poll)
+	defer tick.Stop()
+	said := ""
+	for {
+		says := ""
+		if err := c.read(ctx); err != nil && ctx.Err() == nil {
+			says = err.Error()
+			if says != said {
+				c.Log.Warn("the webhook's certificate", "err", err)
+			}
+		}
+		said = says
+		select {
+		case <-tick.C:
+		case <-c.nudge:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (c *Certificates) secret(ctx context.Context) (*corev1.Secret, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	s, err := c.client.CoreV1().Secrets(c.Namespace).Get(ctx, c.Secret, metav1.GetOptions{})
+	if err != nil {
+		return nil, kube.ExplainGiven("get", "Secret", types.NamespacedName{Namespace: c.Namespace, Name: c.Secret}, err)
+	}
+	return s, nil
+}
+
+// read takes up the certificate of the Secret.
+func (c *Certificates) read(ctx context.Context) error {
+	secret, err := c.secret(ctx)
+	if err != nil {
+		return err
+	}
+	now := c.Now()
+	old := c.current.Load()
+	if old != nil && bytes.Equal(old.certificate.Leaf.Raw, leafOf(secret.Data[certificateKey])) {
+		c.current.Store(&served{old.certificate, now})
+		return nil
+	}
+	certificate, err := tls.X509KeyPair(secret.Data[certificateKey], secret.Data[keyKey])
+	if err != nil {
+		if len(secret.Data[certificateKey]) == 0 {
+			return fmt.Errorf("the Secret %s has no certificate yet", c.Secret)
+		}
+		return fmt.Errorf("the Secret %s: %w", c.Secret, err) // what is served stays
+	}
+	c.current.Store(&served{&certificate, now})
+	c.Log.Info("the webhook has a certificate", "until", certificate.Leaf.NotAfter, "serial", certificate.Leaf.SerialNumber.Text(16))
+	return nil
+}
+
+// leafOf is the first certificate in PEM, in DER.
+func leafOf(text []byte) []byte {
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil
+	}
+	return block.Bytes
+}
+
+// elect rotates while this replica holds the Lease.
+func (c *Certificates) elect(ctx context.Context) error {
+	lock := &resourcelock.LeaseLock{
+		LeaseMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Lease}, Client: c.client.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: c.Identity},
+	}
+	turns := make(chan context.Context)
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: lock, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second, ReleaseOnCancel: true, Name: c.Lease,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(turn context.Context) {
+				select {
+				case turns <- turn:
+				case <-turn.Done():
+				}
+			},
+			OnStoppedLeading: func() {},
+		},
+	})
+	if err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			elector.Run(ctx) // until it is lost; then another goes on
+		}
+	}()
+	for {
+		select {
+		case turn := <-turns:
+			c.rotate(turn)
+		case <-ended:
+			return nil
+		}
+	}
+}
+
+// rotate does what is due, at the time it is due, and whenever somebody touches
+// the webhook's configuration.
+func (c *Certificates) rotate(ctx context.Context) {
+	c.Log.Info("this replica keeps the webhook's certificates", "lease", c.Lease)
+	touched := make(chan struct{}, 1)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		c.watch(ctx, touched)
+	}()
+	defer func() { <-watched }()
+	said := ""
+	for ctx.Err() == nil {
+		wake, err := c.once(ctx)
+		says := ""
+		if err != nil && ctx.Err() == nil {
+			wake = c.Now().Add(c.Poll)
+			if says = err.Error(); says != said && !kube.Stale(err) {
+				c.Log.Error("the webhook's certificates cannot be kept", "err", err)
+			}
+		}
+		said = says
+		timer := time.NewTimer(min(max(wake.Sub(c.Now()), time.Millisecond), time.Minute)) // a clock may be set
+		select {
+		case <-timer.C:
+		case <-touched:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// once makes the API server trust what the Secret says, then goes one step on.
+func (c *Certificates) once(ctx context.Context) (wake time.Time, err error) {
+	secret, err := c.secret(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
+	was, err := readStage(secret.Data)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("the Secret %s: %w", c.Secret, err)
+	}
+	if bundle := was.bundle(); len(bundle) > 0 {
+		if err := c.publish(ctx, bundle); err != nil {
+			return time.Time{}, err
+		}
+	}
+	now := c.Now()
+	next, wake, err := was.step(now, waits{c.Life, c.Publish, c.Keep}, func(now time.Time) (pair, error) { return issue(c.Names, now, c.Life) })
+	if err != nil {
+		return time.Time{}, err
+	}
+	data := next.data(secret.Data)
+	if same(data, secret.Data) {
+		return wake, nil
+	}
+	secret.Data = data
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	if _, err := c.client.CoreV1().Secrets(c.Namespace).Update(ctx, secret, metav1.UpdateOptions{FieldManager: c.Lease}); err != nil {
+		return time.Time{}, kube.ExplainGiven("update", "Secret", types.NamespacedName{Namespace: c.Namespace, Name: c.Secret}, err)
+	}
+	c.Log.Info("a step of the webhook's certificates", "next", next.next.certificate != nil, "published", !next.published.IsZero(), "previous", next.previous != nil)
+	select {
+	case c.nudge <- struct{}{}:
+	default:
+	}
+	return now, nil // the bundle of the new stage comes first
+}
+
+func same(a, b map[string][]byte) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for k, v := range a {
+		if w, ok := b[k]; !ok || !bytes.Equal(v, w) {
+			return false
+		}
+	}
+	return true
+}
+
+// publish puts the bundle into each entry of the webhook's configuration, and
+// returns when the API server says that it is there.
+func (c *Certificates) publish(ctx context.Context, bundle []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	hooks := c.client.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	for range 3 {
+		config, err := hooks.Get(ctx, c.Webhook, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("the MutatingWebhookConfiguration %s: %w", c.Webhook, err)
+		}
+		type op struct {
+			Op    string `json:"op"`
+			Path  string `json:"path"`
+			Value any    `json:"value"`
+		}
+		var patch []op
+		for i, w := range config.Webhooks {
+			if !bytes.Equal(w.ClientConfig.CABundle, bundle) {
+				// add, as replace would fail where there is none; test, as others may
+				// have put the entries in another order meanwhile.
+				patch = append(patch, op{"test", fmt.Sprintf("/webhooks/%d/name", i), w.Name}, op{"add", fmt.Sprintf("/webhooks/%d/clientConfig/caBundle", i), bundle})
+			}
+		}
+		if len(patch) == 0 {
+			return nil
+		}
+		b, err := json.Marshal(patch)
+		if err != nil {
+			return err
+		}
+		if _, err := hooks.Patch(ctx, c.Webhook, types.JSONPatchType, b, metav1.PatchOptions{FieldManager: c.Lease}); err != nil {
+			return fmt.Errorf("what the API server trusts, in the MutatingWebhookConfiguration %s: %w", c.Webhook, err)
+		}
+		c.Log.Info("the API server is told what to trust", "webhook", c.Webhook)
+	}
+	return fmt.Errorf("somebody else writes into the MutatingWebhookConfiguration %s what the API server trusts", c.Webhook)
+}
+
+// watch says when the webhook's configuration changes.
+func (c *Certificates) watch(ctx context.Context, touched chan<- struct{}) {
+	for ctx.Err() == nil {
+		w, err := c.client.AdmissionregistrationV1().MutatingWebhookConfigurations().Watch(ctx, metav1.ListOptions{
+			FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, c.Webhook).String(),
+		})
+		if err != nil {
+			c.Log.Debug("watch the webhook's configuration", "err", err)
+		} else {
+			for range w.ResultChan() {
+				select {
+				case touched <- struct{}{}:
+				default:
+				}
+			}
+			w.Stop()
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+	}
+}

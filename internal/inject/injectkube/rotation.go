@@ -1,0 +1,198 @@
+package injectkube
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"maps"
+	"math/big"
+	"net"
+	"time"
+)
+
+// A pair is a certificate with its key, and the authority that signed it. The
+// authority's own key is thrown away at once: each rotation makes another, and
+// what is not there cannot be stolen.
+type pair struct {
+	authority, certificate, key []byte // PEM
+}
+
+// A stage is where a rotation stands, as the Secret holds it.
+//
+//	serving ----------> serving, next ----------> serving, next, published
+//	   ^   (2/3 of its life)         (bundle read back)        |
+//	   |                                                       | (60 s: every API server has seen the bundle)
+//	   +------------------ serving, previous <-----------------+
+//	       (5 min: every replica has the new leaf)
+type stage struct {
+	serving, next pair
+	previous      []byte    // authority of the leaf that was served before
+	published     time.Time // when the bundle with next's authority had been read back
+	switched      time.Time // when serving became what it is
+}
+
+// Keys of the Secret. The first three are those of kubernetes.io/tls and of cert-manager.
+const (
+	certificateKey, keyKey, authorityKey             = "tls.crt", "tls.key", "ca.crt"
+	nextCertificateKey, nextKeyKey, nextAuthorityKey = "next-tls.crt", "next-tls.key", "next-ca.crt"
+	previousKey, publishedKey, switchedKey           = "previous-ca.crt", "published", "switched"
+)
+
+func readStage(data map[string][]byte) (s stage, err error) {
+	s.serving = pair{data[authorityKey], data[certificateKey], data[keyKey]}
+	s.next = pair{data[nextAuthorityKey], data[nextCertificateKey], data[nextKeyKey]}
+	s.previous = data[previousKey]
+	for key, t := range map[string]*time.Time{publishedKey: &s.published, switchedKey: &s.switched} {
+		if v := data[key]; len(v) > 0 {
+			if *t, err = time.Parse(time.RFC3339Nano, string(v)); err != nil {
+				return stage{}, fmt.Errorf("%s is not a time", key)
+			}
+		}
+	}
+	return s, nil
+}
+
+// data is what the Secret holds; members that others wrote are kept.
+func (s stage) data(old map[string][]byte) map[string][]byte {
+	d := maps.Clone(old)
+	if d == nil {
+		d = map[string][]byte{}
+	}
+	stamp := func(t time.Time) []byte {
+		if t.IsZero() {
+			return nil
+		}
+		return []byte(t.UTC().Format(time.RFC3339Nano))
+	}
+	for key, v := range map[string][]byte{
+		authorityKey: s.serving.authority, certificateKey: s.serving.certificate, keyKey: s.serving.key,
+		nextAuthorityKey: s.next.authority, nextCertificateKey: s.next.certificate, nextKeyKey: s.next.key,
+		previousKey: s.previous, publishedKey: stamp(s.published), switchedKey: stamp(s.switched),
+	} {
+		if d[key] = v; len(v) == 0 {
+			delete(d, key)
+		}
+	}
+	return d
+}
+
+// bundle is what the API server has to trust at this stage.
+func (s stage) bundle() []byte {
+	var b []byte
+	for _, a := range [][]byte{s.serving.authority, s.previous, s.next.authority} {
+		b = append(b, a...)
+	}
+	return b
+}
+
+// Waits of a rotation.
+type waits struct {
+	life    time.Duration // of a certificate
+	publish time.Duration // for every API server to see a new bundle
+	keep    time.Duration // for every replica to take up a new leaf
+}
+
+// step says which stage comes after s, given that the API server's bundle is that
+// of s, and when to look again; the same stage if there is nothing to do.
+func (s stage) step(now time.Time, w waits, issue func(now time.Time) (pair, error)) (stage, time.Time, error) {
+	leaf, err := s.serving.leaf()
+	switch {
+	case err != nil: // none yet, or what is there is none: there is nothing to lose
+		p, err := issue(now)
+		return stage{serving: p, switched: now}, now, err
+	case s.next.certificate != nil:
+		if _, err := s.next.leaf(); err != nil { // somebody touched it
+			s.next, s.published = pair{}, time.Time{}
+			return s, now, nil
+		}
+		if s.published.IsZero() || s.published.After(now) {
+			s.published = now
+			return s, now.Add(w.publish), nil
+		}
+		// Nobody is helped by waiting with a leaf that is over.
+		if due := s.published.Add(w.publish); now.Before(due) && now.Before(leaf.NotAfter) {
+			return s, due, nil
+		}
+		return stage{serving: s.next, previous: s.serving.authority, switched: now}, now.Add(w.keep), nil
+	case s.previous != nil:
+		if due := s.switched.Add(w.keep); now.Before(due) && !s.switched.After(now) {
+			return s, due, nil
+		}
+		s.previous = nil
+		return s, now, nil
+	}
+	if due := leaf.NotBefore.Add(leaf.NotAfter.Sub(leaf.NotBefore) * 2 / 3); now.Before(due) {
+		return s, due, nil
+	}
+	s.next, err = issue(now)
+	s.published = time.Time{}
+	return s, now, err
+}
+
+// leaf is the certificate, if the pair is whole.
+func (p pair) leaf() (*x509.Certificate, error) {
+	if len(p.certificate) == 0 || len(p.key) == 0 {
+		return nil, errors.New("there is no certificate yet")
+	}
+	c, err := tls.X509KeyPair(p.certificate, p.key)
+	if err != nil {
+		return nil, err
+	}
+	return c.Leaf, nil
+}
+
+// early is how far clocks may be apart.
+const early = 5 * time.Minute
+
+// issue makes an authority and a leaf of it for these names.
+func issue(names []string, now time.Time, life time.Duration) (pair, error) {
+	authorityKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return pair{}, err
+	}
+	leafKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return pair{}, err
+	}
+	serial := func() *big.Int {
+		b := make([]byte, 16)
+		rand.Read(b) // never fails
+		return new(big.Int).SetBytes(b)
+	}
+	authority := &x509.Certificate{
+		SerialNumber: serial(), Subject: pkix.Name{CommonName: "tailplane-inject " + now.UTC().Format(time.DateOnly)},
+		NotBefore: now.Add(-early), NotAfter: now.Add(life), IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
+		KeyUsage: x509.KeyUsageCertSign,
+	}
+	leaf := &x509.Certificate{
+		SerialNumber: serial(), Subject: pkix.Name{CommonName: "tailplane-inject"}, NotBefore: now.Add(-early), NotAfter: now.Add(life),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	for _, n := range names {
+		if ip := net.ParseIP(n); ip != nil {
+			leaf.IPAddresses = append(leaf.IPAddresses, ip)
+		} else {
+			leaf.DNSNames = append(leaf.DNSNames, n)
+		}
+	}
+	authorityDER, err := x509.CreateCertificate(rand.Reader, authority, authority, authorityKey.Public(), authorityKey)
+	if err != nil {
+		return pair{}, err
+	}
+	leafDER, err := x509.CreateCertificate(rand.Reader, leaf, authority, leafKey.Public(), authorityKey)
+	if err != nil {
+		return pair{}, err
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(leafKey)
+	if err != nil {
+		return pair{}, err
+	}
+	text := func(kind string, der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}) }
+	return pair{text("CERTIFICATE", authorityDER), text("CERTIFICATE", leafDER), text("PRIVATE KEY", keyDER)}, nil
+}
