@@ -17,6 +17,7 @@ var deployed = map[string][]string{
 	"deploy/base": {"namespaces", "accounts", "rbac-access", "rbac-operator", "rbac-view",
 		"policy-signins", "policy-bindings", "policy-tokens"},
 	"deploy/server": {"access", "operator", "networkpolicies"},
+	"deploy/inject": {"inject", "rbac-inject", "webhook", "policy-adapter"},
 }
 
 const deployValues = `
@@ -26,13 +27,22 @@ cluster: {name: unset, server: "https://unset.invalid", caFromPod: true}
 signin: {roles: [view, edit]}
 `
 
+// injectValues, beside those: the webhook is installed where somebody wants it.
+const injectValues = `
+inject: {enabled: true, sidecar: {image: {repository: registry.invalid/mca, tag: unset}}}
+`
+
 // helmLabels belong to a release; manifests are nobody's release.
 var helmLabels = regexp.MustCompile(`(?m)^ *app\.kubernetes\.io/(instance|version|managed-by): .*\n`)
 
 // One source: the manifests in deploy/ are the chart's, and kustomize can read them.
 func TestDeployIsTheChart(t *testing.T) {
-	by := sources(render(t, deployValues))
+	server, webhook := sources(render(t, deployValues)), sources(render(t, deployValues+injectValues))
 	for dir, templates := range deployed {
+		by := server
+		if dir == "deploy/inject" {
+			by = webhook
+		}
 		want := map[string]string{}
 		for _, name := range templates {
 			want[name+".yaml"] = "# Rendered from charts/tailplane; do not edit (go test ./test/install -update).\n" +
