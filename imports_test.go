@@ -38,6 +38,7 @@ var plan = map[string]string{
 	// rooms and their alcoves
 	"internal/signin":            "internal/access internal/door internal/problem",
 	"internal/apiproxy":          "",
+	"internal/apiproxy/catalog":  "",
 	"internal/apiproxy/document": "",
 	"internal/apiproxy/podface":  "",
 	"internal/apiproxy/serving":  "internal/apiproxy internal/apiproxy/upstream internal/door/framing",

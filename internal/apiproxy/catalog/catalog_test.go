@@ -1,0 +1,443 @@
+package catalog
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+)
+
+// A server is a cluster that serves documents.
+type server struct {
+	mu    sync.Mutex
+	docs  map[string]string // by path; a form after "|"
+	down  bool
+	asked []string
+	tags  bool // it knows ETags
+}
+
+func (s *server) set(down bool) { s.mu.Lock(); s.down = down; s.mu.Unlock() }
+
+func (s *server) fetch(_ context.Context, path string, header http.Header) (*http.Response, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.down {
+		return nil, errors.New("connection refused")
+	}
+	rec := httptest.NewRecorder()
+	doc, there := s.docs[path+"|"+header.Get("Accept")]
+	if !there {
+		doc, there = s.docs[path]
+	}
+	switch tag := fmt.Sprintf(`"%d"`, len(doc)); {
+	case !there:
+		rec.WriteHeader(http.StatusNotFound)
+	case s.tags && header.Get("If-None-Match") == tag:
+		s.asked = append(s.asked, "304 "+path)
+		rec.WriteHeader(http.StatusNotModified)
+	default:
+		s.asked = append(s.asked, "200 "+path)
+		rec.Header().Set("ETag", tag)
+		rec.Header().Set("Content-Type", "application/json")
+		if path == "/api" || path == "/apis" {
+			rec.Header().Set("Content-Type", aggregatedV2)
+		}
+		io.WriteString(rec, doc)
+	}
+	return rec.Result(), nil
+}
+
+const (
+	homeCore = `{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","metadata":{},"items":[{"metadata":{"creationTimestamp":null},"versions":[{"version":"v1","freshness":"Current","resources":[
+		{"resource":"pods","responseKind":{"group":"","version":"","kind":"Pod"},"scope":"Namespaced","singularResource":"pod","verbs":["get","list","watch"],"shortNames":["po"],"categories":["all"],"later":{"x":1},
+		 "subresources":[{"subresource":"eviction","responseKind":{"group":"policy","version":"v1","kind":"Eviction"},"verbs":["create"]},{"subresource":"log","responseKind":{"group":"","version":"","kind":"Pod"},"verbs":["get"]}]},
+		{"resource":"nodes","responseKind":{"group":"","version":"","kind":"Node"},"scope":"Cluster","singularResource":"node","verbs":["get"]}]}]}]}`
+	homeApis = `{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","metadata":{},"items":[{"metadata":{"name":"apps"},"versions":[{"version":"v1","freshness":"Current","resources":[
+		{"resource":"deployments","responseKind":{"group":"apps","version":"v1","kind":"Deployment"},"scope":"Namespaced","singularResource":"deployment","verbs":["get","list"]}]}]},
+		{"metadata":{"name":"example.com"},"versions":[{"version":"v1","freshness":"Current","resources":[
+		{"resource":"cars","responseKind":{"group":"example.com","version":"v1","kind":"Car"},"scope":"Namespaced","singularResource":"car","verbs":["get"]}]}]}]}`
+	eastApis = `{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","metadata":{},"items":[{"metadata":{"name":"example.com"},"versions":[{"version":"v2","freshness":"Current","resources":[
+		{"resource":"cars","responseKind":{"group":"example.com","version":"v2","kind":"Car"},"scope":"Namespaced","singularResource":"car","verbs":["get"]}]},{"version":"v1","freshness":"Current","resources":[
+		{"resource":"cars","responseKind":{"group":"example.com","version":"v1","kind":"Other"},"scope":"Cluster","singularResource":"car","verbs":["get"]},
+		{"resource":"boats","responseKind":{"group":"example.com","version":"v1","kind":"Boat"},"scope":"Cluster","singularResource":"boat","verbs":["get"]}]}]},
+		{"metadata":{"name":"jobs.example.com"},"versions":[{"version":"v1","freshness":"Current","resources":[
+		{"resource":"runs","responseKind":{"group":"jobs.example.com","version":"v1","kind":"Run"},"scope":"Namespaced","singularResource":"run","verbs":["get","list"]}]}]},
+		{"metadata":{"name":"hidden.example.com"},"versions":[{"version":"v1","freshness":"Current","resources":[]}]}]}`
+	emptyCore = `{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","metadata":{},"items":[]}`
+)
+
+func place(t *testing.T) (c *Catalog, home, east *server, url string) {
+	t.Helper()
+	home = &server{docs: map[string]string{"/api": homeCore, "/apis": homeApis}, tags: true}
+	east = &server{docs: map[string]string{"/api": emptyCore, "/apis": eastApis}, tags: true}
+	c = &Catalog{
+		Sources: []Source{{Name: "here", Fetch: home.fetch}, {Name: "east", Fetch: east.fetch, Shows: func(group, _ string) bool { return group != "hidden.example.com" }}},
+		Failed:  func(cluster string, err error) { t.Logf("%s: %v", cluster, err) },
+	}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !Serves(r.URL.Path) {
+			t.Errorf("asked for %s", r.URL.Path)
+		}
+		switch err := c.Serve(w, r); {
+		case errors.Is(err, ErrNotFound):
+			http.Error(w, err.Error(), http.StatusNotFound)
+		case errors.Is(err, ErrNotAcceptable):
+			http.Error(w, err.Error(), http.StatusNotAcceptable)
+		case err != nil:
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		}
+	}))
+	t.Cleanup(srv.Close)
+	return c, home, east, srv.URL
+}
+
+func get(t *testing.T, url, accept string, more ...string) (*http.Response, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", accept)
+	for i := 0; i < len(more); i += 2 {
+		req.Header.Set(more[i], more[i+1])
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res, string(b)
+}
+
+// Conformance 15: client-go's discovery, in both forms, reads the union, and a
+// kind that only a member has is found by a RESTMapper.
+func TestUnion(t *testing.T) {
+	_, _, _, url := place(t)
+	want := map[string][]string{
+		"v1": {"nodes", "pods", "pods/eviction", "pods/log"}, "apps/v1": {"deployments"},
+		"example.com/v1": {"boats", "cars"}, "example.com/v2": {"cars"}, "jobs.example.com/v1": {"runs"},
+	}
+	var forms []string
+	for _, legacy := range []bool{false, true} {
+		d := discovery.NewDiscoveryClientForConfigOrDie(&rest.Config{Host: url})
+		d.UseLegacyDiscovery = legacy
+		groups, lists, err := d.ServerGroupsAndResources()
+		if err != nil {
+			t.Fatal(err)
+		}
+		have := map[string][]string{}
+		for _, l := range lists {
+			for _, r := range l.APIResources {
+				have[l.GroupVersion] = append(have[l.GroupVersion], r.Name)
+				if r.Name == "cars" && l.GroupVersion == "example.com/v1" && (r.Kind != "Car" || !r.Namespaced) {
+					t.Errorf("home's own is overruled: %+v", r)
+				}
+				if r.Name == "pods/eviction" && (r.Group != "policy" || r.Kind != "Eviction" || !r.Namespaced) {
+					t.Errorf("%+v", r)
+				}
+				if r.Name == "pods" && (r.SingularName != "pod" || !slices.Equal(r.ShortNames, []string{"po"}) || !slices.Equal(r.Categories, []string{"all"})) {
+					t.Errorf("%+v", r)
+				}
+			}
+			slices.Sort(have[l.GroupVersion])
+		}
+		if !maps.EqualFunc(have, want, slices.Equal) {
+			t.Errorf("legacy %v: %v, want %v", legacy, have, want)
+		}
+		names := []string{}
+		for _, g := range groups {
+			names = append(names, g.Name+":"+g.PreferredVersion.Version)
+		}
+		forms = append(forms, strings.Join(names, " "))
+		mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory{d})
+		if m, err := mapper.RESTMapping(schema.GroupKind{Group: "example.com", Kind: "Boat"}); err != nil || m.Resource.Resource != "boats" || m.Scope.Name() != "root" {
+			t.Errorf("legacy %v: %+v, %v", legacy, m, err)
+		}
+	}
+	if wantOrder := ":v1 apps:v1 example.com:v1 jobs.example.com:v1"; forms[0] != wantOrder || forms[1] != wantOrder {
+		t.Errorf("groups %q, want %q in both forms", forms, wantOrder)
+	}
+	if _, body := get(t, url+"/apis", aggregatedV2); !strings.Contains(body, `"later":{"x":1}`) {
+		if _, body = get(t, url+"/api", aggregatedV2); !strings.Contains(body, `"later":{"x":1}`) {
+			t.Error("a field that we do not know is lost")
+		}
+	}
+}
+
+// memory lets a mapper read discovery anew.
+type memory struct{ *discovery.DiscoveryClient }
+
+func (memory) Fresh() bool { return true }
+func (memory) Invalidate() {}
+
+// What is the same is not sent again, to the client as from the clusters.
+func TestETags(t *testing.T) {
+	_, home, east, url := place(t)
+	res, _ := get(t, url+"/apis", aggregatedV2+",application/json")
+	tag := res.Header.Get("ETag")
+	if res.StatusCode != 200 || res.Header.Get("Content-Type") != aggregatedV2 || tag == "" || res.Header.Get("Vary") != "Accept" {
+		t.Fatalf("%d %v", res.StatusCode, res.Header)
+	}
+	if res, body := get(t, url+"/apis", aggregatedV2, "If-None-Match", tag); res.StatusCode != http.StatusNotModified || body != "" {
+		t.Errorf("%d %q", res.StatusCode, body)
+	}
+	if res, _ := get(t, url+"/apis", plainJSON, "If-None-Match", tag); res.StatusCode != 200 || res.Header.Get("ETag") == tag {
+		t.Errorf("the other form has the same tag: %d %v", res.StatusCode, res.Header)
+	}
+	for _, s := range []*server{home, east} {
+		if want := []string{"200 /apis", "304 /apis", "304 /apis"}; !slices.Equal(s.asked, want) {
+			t.Errorf("asked %v, want %v", s.asked, want)
+		}
+	}
+	east.docs["/apis"] = strings.Replace(eastApis, "boats", "rowingboats", 1)
+	if res, body := get(t, url+"/apis", aggregatedV2, "If-None-Match", tag); res.StatusCode != 200 || !strings.Contains(body, "rowingboats") {
+		t.Errorf("a changed member: %d %s", res.StatusCode, body)
+	}
+}
+
+// Conformance 15: a member that is down is stale and not gone; one that was never
+// seen is named.
+func TestMemberDown(t *testing.T) {
+	_, home, east, url := place(t)
+	east.set(true)
+	res, body := get(t, url+"/apis", plainJSON)
+	if res.StatusCode != 200 || strings.Contains(body, "jobs.example.com") || !strings.Contains(res.Header.Get("Warning"), "cluster east") {
+		t.Errorf("%d %v %s", res.StatusCode, res.Header, body)
+	}
+	if res, body := get(t, url+"/apis/jobs.example.com", plainJSON); res.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, "east") {
+		t.Errorf("a group that may be the member's: %d %s", res.StatusCode, body)
+	}
+	east.set(false)
+	get(t, url+"/apis", plainJSON)
+	east.set(true)
+	_, body = get(t, url+"/apis", aggregatedV2)
+	var l groupList
+	if err := json.Unmarshal([]byte(body), &l); err != nil {
+		t.Fatal(err)
+	}
+	fresh := map[string]string{}
+	for _, g := range l.Items {
+		for _, v := range g.Versions {
+			fresh[g.Metadata.Name+"/"+v.Version] = v.Freshness
+		}
+	}
+	want := map[string]string{"apps/v1": "Current", "example.com/v1": "Stale", "example.com/v2": "Stale", "jobs.example.com/v1": "Stale"}
+	if !maps.Equal(fresh, want) {
+		t.Errorf("%v, want %v", fresh, want)
+	}
+	d := discovery.NewDiscoveryClientForConfigOrDie(&rest.Config{Host: url})
+	if _, _, err := d.ServerGroupsAndResources(); !discovery.IsGroupDiscoveryFailedError(err) || strings.Contains(err.Error(), "apps/v1") {
+		t.Errorf("client-go: %v", err)
+	}
+	east.set(false)
+	if _, body := get(t, url+"/apis", aggregatedV2); strings.Contains(body, "Stale") {
+		t.Error("still stale")
+	}
+	home.set(true)
+	if res, body := get(t, url+"/apis", aggregatedV2); res.StatusCode != 200 || !strings.Contains(body, "Stale") {
+		t.Errorf("home down: %d %s", res.StatusCode, body)
+	}
+}
+
+func TestHomeNeverSeen(t *testing.T) {
+	_, home, _, url := place(t)
+	home.set(true)
+	if res, body := get(t, url+"/apis", plainJSON); res.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, "cluster here") {
+		t.Errorf("%d %s", res.StatusCode, body)
+	}
+}
+
+func TestForms(t *testing.T) {
+	_, _, _, url := place(t)
+	for _, tt := range []struct {
+		path, accept string
+		status       int
+		contentType  string
+		has          string
+	}{
+		{"/api", "*/*", 200, plainJSON, `"kind":"APIVersions","versions":["v1"]`},
+		{"/api", aggregatedV2 + ";profile=nopeer", 200, aggregatedV2, `"APIGroupDiscoveryList"`},
+		{"/apis", "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json", 200, plainJSON, `"APIGroupList"`},
+		{"/apis", "application/vnd.kubernetes.protobuf", 406, "", ""},
+		{"/apis", "application/vnd.kubernetes.protobuf,application/json", 200, plainJSON, `"APIGroupList"`},
+		{"/apis/example.com", plainJSON, 200, plainJSON, `{"kind":"APIGroup","apiVersion":"v1","name":"example.com","versions":[{"groupVersion":"example.com/v1","version":"v1"},{"groupVersion":"example.com/v2","version":"v2"}],"preferredVersion":{"groupVersion":"example.com/v1","version":"v1"}}`},
+		{"/apis/example.com/v2", plainJSON, 200, plainJSON, `"groupVersion":"example.com/v2","resources":[{"name":"cars","singularName":"car","namespaced":true,"kind":"Car","verbs":["get"]}]`},
+		{"/apis/example.com/v2", aggregatedV2, 406, "", ""},
+		{"/api/v1", plainJSON, 200, plainJSON, `"name":"pods/eviction","singularName":"","namespaced":true,"group":"policy","version":"v1","kind":"Eviction","verbs":["create"]`},
+		{"/apis/hidden.example.com/v1", plainJSON, 404, "", ""},
+		{"/apis/nobody.example.com", plainJSON, 404, "", ""},
+		{"/api/v9", plainJSON, 404, "", ""},
+	} {
+		res, body := get(t, url+tt.path, tt.accept)
+		if res.StatusCode != tt.status || tt.contentType != "" && res.Header.Get("Content-Type") != tt.contentType || !strings.Contains(body, tt.has) {
+			t.Errorf("GET %s, %s: %d %s\n%s", tt.path, tt.accept, res.StatusCode, res.Header.Get("Content-Type"), body)
+		}
+	}
+}
+
+func TestServes(t *testing.T) {
+	for path, want := range map[string]bool{
+		"/api": true, "/api/": true, "/apis": true, "/api/v1": true, "/apis/apps": true, "/apis/apps/v1": true, "/openapi/v2": true, "/openapi/v3": true, "/openapi/v3/apis/apps/v1": true,
+		"/": false, "/api/v1/pods": false, "/apis/apps/v1/deployments": false, "/version": false, "/openapi": false, "/apix": false, "/healthz": false,
+	} {
+		if got := Serves(path); got != want {
+			t.Errorf("%s: %v", path, got)
+		}
+	}
+}
+
+func TestScope(t *testing.T) {
+	c, _, _, url := place(t)
+	if c.Scope("", "pods").Known {
+		t.Error("known before anybody asked")
+	}
+	get(t, url+"/api", plainJSON)
+	get(t, url+"/apis", plainJSON)
+	for _, tt := range []struct {
+		group, resource string
+		want            Scope
+	}{
+		{"", "pods", Scope{true, true}}, {"", "nodes", Scope{false, true}}, {"example.com", "cars", Scope{true, true}}, {"example.com", "boats", Scope{false, true}}, {"", "cars", Scope{}},
+	} {
+		if got := c.Scope(tt.group, tt.resource); got != tt.want {
+			t.Errorf("%s/%s: %+v", tt.group, tt.resource, got)
+		}
+	}
+}
+
+// OpenAPI v3: a document of one cluster is that cluster's, one of several is
+// joined and changes its hash.
+func TestOpenAPIv3(t *testing.T) {
+	_, home, east, url := place(t)
+	home.docs["/openapi/v3"] = `{"paths":{"version":{"serverRelativeURL":"/openapi/v3/version?hash=0"},"apis/apps/v1":{"serverRelativeURL":"/openapi/v3/apis/apps/v1?hash=A"},"apis/example.com/v1":{"serverRelativeURL":"/openapi/v3/apis/example.com/v1?hash=B"}}}`
+	east.docs["/openapi/v3"] = `{"paths":{"version":{"serverRelativeURL":"/openapi/v3/version?hash=9"},"apis/apps/v1":{"serverRelativeURL":"/openapi/v3/apis/apps/v1?hash=A"},"apis/example.com/v1":{"serverRelativeURL":"/openapi/v3/apis/example.com/v1?hash=C"},"apis/jobs.example.com/v1":{"serverRelativeURL":"/openapi/v3/apis/jobs.example.com/v1?hash=D"},"apis/hidden.example.com/v1":{"serverRelativeURL":"/openapi/v3/apis/hidden.example.com/v1?hash=E"}}}`
+	home.docs["/openapi/v3/apis/apps/v1?hash=A"] = `{"home":true}`
+	home.docs["/openapi/v3/apis/example.com/v1?hash=B"] = `{"openapi":"3.0.0","paths":{"/a":{"x":1}},"components":{"schemas":{"Car":{"h":1}}}}`
+	east.docs["/openapi/v3/apis/example.com/v1?hash=C"] = `{"openapi":"3.0.1","paths":{"/a":{"x":2},"/b":{}},"components":{"schemas":{"Car":{"e":1},"Boat":{}},"securitySchemes":{"s":{}}}}`
+	east.docs["/openapi/v3/apis/jobs.example.com/v1?hash=D"] = `{"east":true}`
+	_, body := get(t, url+"/openapi/v3", plainJSON)
+	var x index
+	if err := json.Unmarshal([]byte(body), &x); err != nil {
+		t.Fatal(err)
+	}
+	if len(x.Paths) != 4 || x.Paths["apis/apps/v1"].ServerRelativeURL != "/openapi/v3/apis/apps/v1?hash=A" || x.Paths["version"].ServerRelativeURL != "/openapi/v3/version?hash=0" {
+		t.Errorf("%v", x.Paths)
+	}
+	joined := x.Paths["apis/example.com/v1"].ServerRelativeURL
+	if hashOf(joined) == "B" || hashOf(joined) == "" {
+		t.Errorf("joined at %s", joined)
+	}
+	for path, want := range map[string]string{
+		x.Paths["apis/apps/v1"].ServerRelativeURL:             `{"home":true}`,
+		x.Paths["apis/jobs.example.com/v1"].ServerRelativeURL: `{"east":true}`,
+		joined: `{"components":{"schemas":{"Boat":{},"Car":{"h":1}},"securitySchemes":{"s":{}}},"openapi":"3.0.0","paths":{"/a":{"x":1},"/b":{}}}`,
+	} {
+		if res, body := get(t, url+path, plainJSON); res.StatusCode != 200 || body != want {
+			t.Errorf("%s: %d %s, want %s", path, res.StatusCode, body, want)
+		}
+	}
+	if res, _ := get(t, url+joined, "application/com.github.proto-openapi.spec.v3.v1.0+protobuf"); res.StatusCode != http.StatusNotAcceptable {
+		t.Errorf("joined as protobuf: %d", res.StatusCode)
+	}
+	if res, _ := get(t, url+"/openapi/v3/apis/hidden.example.com/v1?hash=E", plainJSON); res.StatusCode != 404 {
+		t.Errorf("hidden: %d", res.StatusCode)
+	}
+	east.set(true)
+	if res, body := get(t, url+"/openapi/v3", plainJSON); res.StatusCode != 200 || !strings.Contains(body, "jobs.example.com") {
+		t.Errorf("a member is down: %d %s", res.StatusCode, body)
+	}
+	if res, body := get(t, url+joined, plainJSON); res.StatusCode != 200 || !strings.Contains(body, `"h":1`) || !strings.Contains(res.Header.Get("Warning"), "east") {
+		t.Errorf("a member is down: %d %v %s", res.StatusCode, res.Header, body)
+	}
+}
+
+// swaggerProto is a document of OpenAPI v2 in gnostic's protobuf.
+func swaggerProto(title string, paths []string, kinds map[string]string) string {
+	message := func(fields ...any) (b []byte) { // number, text
+		for i := 0; i < len(fields); i += 2 {
+			b = protowire.AppendTag(b, protowire.Number(fields[i].(int)), protowire.BytesType)
+			b = protowire.AppendString(b, fmt.Sprint(fields[i+1]))
+		}
+		return b
+	}
+	var items, schemas []any
+	for _, p := range paths {
+		items = append(items, pathsItem, string(message(namedName, p, 2, "")))
+	}
+	for _, k := range slices.Sorted(maps.Keys(kinds)) {
+		schemas = append(schemas, definitionsItem, string(message(namedName, k, 2, string(message(4, kinds[k])))))
+	}
+	return string(message(1, "2.0", 2, string(message(1, title, 2, "1")), swaggerPaths, string(message(items...)), swaggerDefinitions, string(message(schemas...))))
+}
+
+// OpenAPI v2, in both forms; the one in protobuf as client-go reads it.
+func TestOpenAPIv2(t *testing.T) {
+	_, home, east, url := place(t)
+	home.docs["/openapi/v2"] = `{"swagger":"2.0","info":{"title":"h","version":"1"},"paths":{"/version/":{},"/apis/example.com/v1/cars":{}},"definitions":{"Car":{"description":"home"}}}`
+	east.docs["/openapi/v2"] = `{"swagger":"2.0","info":{"title":"e","version":"1"},"paths":{"/version/":{},"/logs":{},"/apis/example.com/v1/cars":{},"/apis/example.com/v1/boats":{},"/apis/hidden.example.com/v1/x":{}},"definitions":{"Car":{"description":"east"},"Boat":{"description":"east"}}}`
+	home.docs["/openapi/v2|"+openAPIv2Proto] = swaggerProto("h", []string{"/version/", "/apis/example.com/v1/cars"}, map[string]string{"Car": "home"})
+	east.docs["/openapi/v2|"+openAPIv2Proto] = swaggerProto("e", []string{"/version/", "/logs", "/apis/example.com/v1/cars", "/apis/example.com/v1/boats", "/apis/hidden.example.com/v1/x"}, map[string]string{"Car": "east", "Boat": "east"})
+	const want = `{"definitions":{"Boat":{"description":"east"},"Car":{"description":"home"}},"info":{"title":"h","version":"1"},"paths":{"/apis/example.com/v1/boats":{},"/apis/example.com/v1/cars":{},"/version/":{}},"swagger":"2.0"}`
+	if res, body := get(t, url+"/openapi/v2", plainJSON); res.StatusCode != 200 || body != want {
+		t.Errorf("%d %s, want %s", res.StatusCode, body, want)
+	}
+	d, err := discovery.NewDiscoveryClientForConfigOrDie(&rest.Config{Host: url}).OpenAPISchema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var paths, kinds []string
+	for _, p := range d.GetPaths().GetPath() {
+		paths = append(paths, p.GetName())
+	}
+	for _, s := range d.GetDefinitions().GetAdditionalProperties() {
+		kinds = append(kinds, s.GetName()+" "+s.GetValue().GetDescription())
+	}
+	if !slices.Equal(paths, []string{"/version/", "/apis/example.com/v1/cars", "/apis/example.com/v1/boats"}) || !slices.Equal(kinds, []string{"Car home", "Boat east"}) || d.GetInfo().GetTitle() != "h" {
+		t.Errorf("%v %v %v", paths, kinds, d.GetInfo())
+	}
+	east.set(true)
+	if res, body := get(t, url+"/openapi/v2", plainJSON); res.StatusCode != 200 || strings.Contains(body, "boats") || !strings.Contains(res.Header.Get("Warning"), "east") {
+		t.Errorf("a member is down: %d %v", res.StatusCode, res.Header)
+	}
+}
+
+// Whatever a cluster sends, nothing panics, and what is shown can be read.
+func FuzzDocuments(f *testing.F) {
+	f.Add(homeApis, eastApis, `{"paths":{}}`)
+	f.Add(`{"items":[{"versions":[{"version":"","resources":[{"resource":"x"}]}]}]}`, `{"items":[{"versions":[{"version":"","resources":[{}]}]}]}`, "\x42\x02\x12\x00")
+	f.Fuzz(func(t *testing.T, a, b, swagger string) {
+		home := &server{docs: map[string]string{"/api": emptyCore, "/apis": a, "/openapi/v2": swagger, "/openapi/v3": swagger}}
+		east := &server{docs: map[string]string{"/api": emptyCore, "/apis": b, "/openapi/v2": swagger, "/openapi/v3": swagger}}
+		c := &Catalog{Sources: []Source{{Name: "here", Fetch: home.fetch}, {Name: "east", Fetch: east.fetch}}, Failed: func(string, error) {}}
+		for path, accept := range map[string]string{"/apis": aggregatedV2, "/apis/apps": plainJSON, "/openapi/v2": plainJSON, "/openapi/v3": plainJSON} {
+			rec := httptest.NewRecorder()
+			req := httptest.NewRequest(http.MethodGet, path, nil)
+			req.Header.Set("Accept", accept)
+			if err := c.Serve(rec, req); err == nil && !json.Valid(rec.Body.Bytes()) {
+				t.Fatalf("%s: %q", path, rec.Body)
+			}
+		}
+		rec := httptest.NewRecorder()
+		req := httptest.NewRequest(http.MethodGet, "/openapi/v2", nil)
+		req.Header.Set("Accept", openAPIv2Proto)
+		c.Serve(rec, req)
+	})
+}

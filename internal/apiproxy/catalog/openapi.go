@@ -1,0 +1,394 @@
+package catalog
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// openAPIv2Proto is the other form of /openapi/v2, which client-go asks for first.
+const openAPIv2Proto = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+
+// An index is /openapi/v3.
+type index struct {
+	Paths map[string]indexEntry `json:"paths"`
+}
+
+type indexEntry struct {
+	ServerRelativeURL string `json:"serverRelativeURL"`
+}
+
+// An entry of the index has the document at one path of one source.
+type entry struct {
+	source *Source
+	url    string
+}
+
+// entries are the documents of OpenAPI v3 by key, such as "apis/apps/v1", each
+// from one source or from several, home's first. Of a member that cannot be asked
+// they are those that it was last known to have.
+func (c *Catalog) entries(ctx context.Context) (map[string][]entry, Unknown, error) {
+	c.prepare()
+	all := map[string][]entry{}
+	var unknown Unknown
+	for i := range c.Sources {
+		s, sh := &c.Sources[i], &c.shelfs[i]
+		x, err := s.index(ctx)
+		sh.mu.Lock()
+		if err == nil {
+			sh.openAPI = x
+		}
+		x = sh.openAPI
+		sh.mu.Unlock()
+		if err != nil {
+			if ctx.Err() == nil {
+				c.Failed(s.Name, err)
+			}
+			if x.Paths == nil && i == 0 {
+				return nil, nil, err
+			}
+			if x.Paths == nil {
+				unknown = append(unknown, s.Name)
+			}
+		}
+		for key, e := range x.Paths {
+			if i > 0 && !showsKey(s, key) {
+				continue
+			}
+			all[key] = append(all[key], entry{s, e.ServerRelativeURL})
+		}
+	}
+	return all, unknown, nil
+}
+
+func (s *Source) index(ctx context.Context) (x index, _ error) {
+	body, _, err := s.document(ctx, "/openapi/v3", plainJSON)
+	if err != nil {
+		return x, fmt.Errorf("OpenAPI: %w", err)
+	}
+	if err := json.Unmarshal(body, &x); err != nil {
+		return x, fmt.Errorf("OpenAPI: cluster %s: %w", s.Name, err)
+	}
+	return x, nil
+}
+
+// showsKey says whether rules send to a member what a key of the index is about.
+func showsKey(s *Source, key string) bool {
+	parts := strings.Split(key, "/")
+	switch {
+	case len(parts) == 2 && parts[0] == "api":
+		return s.shows("", parts[1])
+	case len(parts) == 3 && parts[0] == "apis":
+		return s.shows(parts[1], parts[2])
+	case len(parts) == 2 && parts[0] == "apis": // the group itself
+		return s.shows(parts[1], "")
+	}
+	return false // what is no group is home's
+}
+
+// same says whether entries are of one text, by the hashes in their URLs.
+func same(es []entry) bool {
+	for _, e := range es {
+		if h := hashOf(e.url); h == "" || h != hashOf(es[0].url) {
+			return len(es) == 1
+		}
+	}
+	return true
+}
+
+func hashOf(relative string) string {
+	u, err := url.Parse(relative)
+	if err != nil {
+		return ""
+	}
+	return u.Query().Get("hash")
+}
+
+func (c *Catalog) openAPIv3(w http.ResponseWriter, r *http.Request) error {
+	if !accepts(r.Header.Values("Accept"), plainJSON) {
+		return ErrNotAcceptable
+	}
+	all, unknown, err := c.entries(r.Context())
+	if err != nil {
+		return err
+	}
+	unknown.warn(w)
+	x := index{Paths: map[string]indexEntry{}}
+	for key, es := range all {
+		e := indexEntry{ServerRelativeURL: es[0].url}
+		if !same(es) {
+			sum := sha256.New()
+			for _, one := range es {
+				fmt.Fprintf(sum, "%s %s\n", one.source.Name, one.url)
+			}
+			e.ServerRelativeURL = "/openapi/v3/" + key + "?hash=" + strings.ToUpper(hex.EncodeToString(sum.Sum(nil)))
+		}
+		x.Paths[key] = e
+	}
+	body, err := json.Marshal(x)
+	if err != nil {
+		return err
+	}
+	answer(w, r, plainJSON, body)
+	return nil
+}
+
+func (c *Catalog) openAPIv3Document(w http.ResponseWriter, r *http.Request, key string) error {
+	all, _, err := c.entries(r.Context())
+	if err != nil {
+		return err
+	}
+	es := all[key]
+	if len(es) == 0 {
+		return ErrNotFound
+	}
+	accept := cmp.Or(strings.Join(r.Header.Values("Accept"), ", "), plainJSON)
+	if same(es) {
+		body, contentType, err := es[0].source.document(r.Context(), es[0].url, accept)
+		if err != nil {
+			return err
+		}
+		answer(w, r, contentType, body)
+		return nil
+	}
+	if !accepts(r.Header.Values("Accept"), plainJSON) {
+		return ErrNotAcceptable
+	}
+	var bodies [][]byte
+	var unknown Unknown
+	for i, e := range es {
+		body, _, err := e.source.document(r.Context(), e.url, plainJSON)
+		switch {
+		case err == nil:
+			bodies = append(bodies, body)
+		case i == 0:
+			return err
+		default:
+			unknown = append(unknown, e.source.Name)
+		}
+	}
+	body, err := joinJSON(bodies, nil, "paths", "components")
+	if err != nil {
+		return fmt.Errorf("OpenAPI: %s: %w", key, err)
+	}
+	unknown.warn(w)
+	answer(w, r, plainJSON, body)
+	return nil
+}
+
+// openAPIv2 is one document for everything: home's, with the paths of what is
+// sent to members, and all definitions.
+func (c *Catalog) openAPIv2(w http.ResponseWriter, r *http.Request) error {
+	c.prepare()
+	accept, join := plainJSON, joinSwagger
+	switch {
+	case accepts(r.Header.Values("Accept"), plainJSON):
+	case accepts(r.Header.Values("Accept"), openAPIv2Proto) || slices.ContainsFunc(r.Header.Values("Accept"), func(s string) bool { return strings.Contains(s, "proto-openapi.spec.v2@v1.0+protobuf") }):
+		accept, join = openAPIv2Proto, joinSwaggerProto
+	default:
+		return ErrNotAcceptable
+	}
+	var bodies [][]byte
+	var shows []func(path string) bool
+	var unknown Unknown
+	contentType := ""
+	for i := range c.Sources {
+		s := &c.Sources[i]
+		body, its, err := s.document(r.Context(), "/openapi/v2", accept)
+		if err != nil && i > 0 {
+			unknown = append(unknown, s.Name)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		contentType = cmp.Or(contentType, its)
+		bodies = append(bodies, body)
+		shows = append(shows, func(path string) bool { return showsPath(s, path) })
+	}
+	body, err := join(bodies, shows)
+	if err != nil {
+		return fmt.Errorf("OpenAPI: /openapi/v2: %w", err)
+	}
+	unknown.warn(w)
+	answer(w, r, contentType, body)
+	return nil
+}
+
+// showsPath says whether rules send to a member what a path of OpenAPI is about.
+func showsPath(s *Source, path string) bool {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	switch {
+	case len(parts) >= 2 && parts[0] == "api":
+		return s.shows("", parts[1])
+	case len(parts) >= 3 && parts[0] == "apis":
+		return s.shows(parts[1], parts[2])
+	}
+	return false
+}
+
+func joinSwagger(bodies [][]byte, shows []func(string) bool) ([]byte, error) {
+	return joinJSON(bodies, shows, "paths", "definitions")
+}
+
+// joinJSON puts documents together: the first, and in its objects of the given
+// names what the others have and it lacks; of paths, what shows lets through. An
+// object among these whose members are objects ("components" has "schemas") is
+// put together one level down.
+func joinJSON(bodies [][]byte, shows []func(string) bool, names ...string) ([]byte, error) {
+	type object = map[string]json.RawMessage
+	parse := func(b []byte) (o object, err error) { return o, json.Unmarshal(b, &o) }
+	out, err := parse(bodies[0])
+	if err != nil {
+		return nil, err
+	}
+	add := func(to, from object, show func(string) bool) {
+		for name, v := range from {
+			if _, there := to[name]; !there && (show == nil || show(name)) {
+				to[name] = v
+			}
+		}
+	}
+	for i, body := range bodies[1:] {
+		from, err := parse(body)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			if from[name] == nil {
+				continue
+			}
+			if out[name] == nil {
+				out[name] = json.RawMessage("{}")
+			}
+			to, err := parse(out[name])
+			if err != nil {
+				return nil, err
+			}
+			theirs, err := parse(from[name])
+			if err != nil {
+				return nil, err
+			}
+			switch {
+			case name == "components":
+				for kind, v := range theirs {
+					if to[kind] == nil {
+						to[kind] = v
+						continue
+					}
+					ours, err := parse(to[kind])
+					if err != nil {
+						return nil, err
+					}
+					inner, err := parse(v)
+					if err != nil {
+						return nil, err
+					}
+					add(ours, inner, nil)
+					if to[kind], err = json.Marshal(ours); err != nil {
+						return nil, err
+					}
+				}
+			case name == "paths" && shows != nil:
+				add(to, theirs, shows[i+1])
+			default:
+				add(to, theirs, nil)
+			}
+			if out[name], err = json.Marshal(to); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return json.Marshal(out)
+}
+
+// Fields of gnostic's openapi.v2.Document in protobuf.
+const (
+	swaggerPaths       = 8 // message Paths: path = 2, a NamedPathItem
+	swaggerDefinitions = 9 // message Definitions: additional_properties = 1, a NamedSchema
+	pathsItem          = 2
+	definitionsItem    = 1
+	namedName          = 1 // of NamedPathItem and NamedSchema
+)
+
+// joinSwaggerProto is joinSwagger on protobuf, where to append a message is to
+// add what it repeats: of the others only what the first lacks is kept.
+func joinSwaggerProto(bodies [][]byte, shows []func(string) bool) ([]byte, error) {
+	seen := map[protowire.Number]map[string]bool{swaggerPaths: {}, swaggerDefinitions: {}}
+	item := map[protowire.Number]protowire.Number{swaggerPaths: pathsItem, swaggerDefinitions: definitionsItem}
+	out := slices.Clone(bodies[0])
+	for i, body := range bodies {
+		fresh := map[protowire.Number][]byte{}
+		err := eachField(body, func(field protowire.Number, whole, value []byte) error {
+			if seen[field] == nil {
+				return nil
+			}
+			return eachField(value, func(inner protowire.Number, whole, named []byte) error {
+				if inner != item[field] {
+					return nil
+				}
+				name := ""
+				if err := eachField(named, func(n protowire.Number, _, v []byte) error {
+					if n == namedName {
+						name = string(v)
+					}
+					return nil
+				}); err != nil {
+					return err
+				}
+				if i > 0 && (seen[field][name] || field == swaggerPaths && !shows[i](name)) {
+					return nil
+				}
+				seen[field][name] = true
+				if i > 0 {
+					fresh[field] = append(fresh[field], whole...)
+				}
+				return nil
+			})
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, field := range slices.Sorted(maps.Keys(fresh)) {
+			out = protowire.AppendTag(out, field, protowire.BytesType)
+			out = protowire.AppendBytes(out, fresh[field])
+		}
+	}
+	return out, nil
+}
+
+var errProto = errors.New("the document is not protobuf")
+
+// eachField calls f for each field of a message; value is nil but for those with a length.
+func eachField(b []byte, f func(field protowire.Number, whole, value []byte) error) error {
+	for len(b) > 0 {
+		n, typ, tag := protowire.ConsumeTag(b)
+		if tag < 0 {
+			return errProto
+		}
+		size := protowire.ConsumeFieldValue(n, typ, b[tag:])
+		if size < 0 {
+			return errProto
+		}
+		var value []byte
+		if typ == protowire.BytesType {
+			value, _ = protowire.ConsumeBytes(b[tag:])
+		}
+		if err := f(n, b[:tag+size], value); err != nil {
+			return err
+		}
+		b = b[tag+size:]
+	}
+	return nil
+}

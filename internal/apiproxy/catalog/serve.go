@@ -1,0 +1,223 @@
+package catalog
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+)
+
+// The aggregated form as clients and servers name it.
+const (
+	aggregatedV2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+	plainJSON    = "application/json"
+)
+
+// Errors of Serve that are no failure of a cluster.
+var (
+	// ErrNotFound: no cluster has the group, version or document.
+	ErrNotFound = errors.New("no cluster has it")
+	// ErrNotAcceptable: the client takes no form in which documents of several
+	// clusters are put together.
+	ErrNotAcceptable = errors.New("kinds of several clusters are shown as application/json only")
+)
+
+// Serves says whether a path is one of discovery or OpenAPI.
+func Serves(path string) bool {
+	path = strings.TrimSuffix(path, "/")
+	if path == "/api" || path == "/apis" || path == "/openapi/v2" || path == "/openapi/v3" || strings.HasPrefix(path, "/openapi/v3/") {
+		return true
+	}
+	parts := strings.Split(strings.TrimPrefix(path, "/"), "/")
+	return parts[0] == "api" && len(parts) == 2 || parts[0] == "apis" && (len(parts) == 2 || len(parts) == 3)
+}
+
+// Serve answers a GET of a path for which [Serves] is true. Nothing was written
+// when it returns an error.
+func (c *Catalog) Serve(w http.ResponseWriter, r *http.Request) error {
+	path := strings.TrimSuffix(r.URL.Path, "/")
+	switch {
+	case path == "/openapi/v2":
+		return c.openAPIv2(w, r)
+	case path == "/openapi/v3":
+		return c.openAPIv3(w, r)
+	case strings.HasPrefix(path, "/openapi/v3/"):
+		return c.openAPIv3Document(w, r, strings.TrimPrefix(path, "/openapi/v3/"))
+	}
+	parts := strings.Split(strings.TrimPrefix(path, "/"), "/")
+	groups, unknown, err := c.groups(r.Context(), parts[0] == "api")
+	if err != nil {
+		return err
+	}
+	aggregated := false
+	if len(parts) == 1 {
+		aggregated = prefersAggregated(r.Header.Values("Accept"))
+	}
+	if !aggregated && !accepts(r.Header.Values("Accept"), plainJSON) {
+		return ErrNotAcceptable
+	}
+	doc, err := discoveryDocument(parts, groups, aggregated)
+	if err != nil {
+		if len(unknown) > 0 && errors.Is(err, ErrNotFound) {
+			return fmt.Errorf("%s is not known, and the kinds of cluster %s are not known yet", path, strings.Join(unknown, ", "))
+		}
+		return err
+	}
+	unknown.warn(w)
+	contentType := plainJSON
+	if aggregated {
+		contentType = aggregatedV2
+	}
+	body, err := json.Marshal(doc)
+	if err != nil {
+		return err
+	}
+	answer(w, r, contentType, append(body, '\n'))
+	return nil
+}
+
+// discoveryDocument is the document at a path of discovery.
+func discoveryDocument(parts []string, groups []group, aggregated bool) (any, error) {
+	core := parts[0] == "api"
+	switch {
+	case aggregated:
+		return groupList{Kind: "APIGroupDiscoveryList", APIVersion: "apidiscovery.k8s.io/v2", Metadata: json.RawMessage("{}"), Items: groups}, nil
+	case len(parts) == 1 && core:
+		l := legacyCore{Kind: "APIVersions", ServerAddressByClientCIDRs: []string{}}
+		for _, g := range groups {
+			for _, v := range g.Versions {
+				l.Versions = append(l.Versions, v.Version)
+			}
+		}
+		return l, nil
+	case len(parts) == 1:
+		l := legacyGroups{Kind: "APIGroupList", APIVersion: "v1", Groups: []legacyGroup{}}
+		for _, g := range groups {
+			l.Groups = append(l.Groups, legacyGroupOf(g))
+		}
+		return l, nil
+	}
+	name, want := "", parts[1]
+	if !core {
+		name, want = parts[1], ""
+		if len(parts) == 3 {
+			want = parts[2]
+		}
+	}
+	for _, g := range groups {
+		if g.Metadata.Name != name {
+			continue
+		}
+		if want == "" {
+			l := legacyGroupOf(g)
+			l.Kind, l.APIVersion = "APIGroup", "v1"
+			return l, nil
+		}
+		for _, v := range g.Versions {
+			if v.Version == want {
+				return legacyResourcesOf(name, v), nil
+			}
+		}
+	}
+	return nil, ErrNotFound
+}
+
+// answer writes a document, or that the client has it already.
+func answer(w http.ResponseWriter, r *http.Request, contentType string, body []byte) {
+	sum := sha256.Sum256(body)
+	tag := `"` + strings.ToUpper(hex.EncodeToString(sum[:])) + `"`
+	h := w.Header()
+	h.Set("ETag", tag)
+	h.Set("Vary", "Accept")
+	h.Set("Cache-Control", "public")
+	for _, have := range r.Header.Values("If-None-Match") {
+		for one := range strings.SplitSeq(have, ",") {
+			if one = strings.TrimPrefix(strings.TrimSpace(one), "W/"); one == tag || one == "*" {
+				w.WriteHeader(http.StatusNotModified)
+				return
+			}
+		}
+	}
+	h.Set("Content-Type", contentType)
+	h.Set("Content-Length", fmt.Sprint(len(body)))
+	w.WriteHeader(http.StatusOK)
+	if r.Method != http.MethodHead {
+		w.Write(body) // whoever does not get it all sees so by the length
+	}
+}
+
+// prefersAggregated says whether the first form in Accept that we have is the
+// aggregated one. Clients name what they like best first.
+func prefersAggregated(accept []string) bool {
+	for _, header := range accept {
+		for one := range strings.SplitSeq(header, ",") {
+			media, params, err := mime.ParseMediaType(one)
+			if err != nil {
+				continue
+			}
+			if (media == plainJSON || media == "application/*" || media == "*/*") && params["as"] == "" {
+				return false
+			}
+			if media == plainJSON && params["g"] == "apidiscovery.k8s.io" && params["v"] == "v2" && params["as"] == "APIGroupDiscoveryList" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func isAggregated(contentType string) bool { return prefersAggregated([]string{contentType}) }
+
+// accepts says whether a media type is among those of Accept, which without any
+// is everything.
+func accepts(accept []string, want string) bool {
+	if len(accept) == 0 {
+		return true
+	}
+	for _, header := range accept {
+		for one := range strings.SplitSeq(header, ",") {
+			media, params, err := mime.ParseMediaType(one)
+			if err == nil && params["as"] == "" && (media == want || media == "*/*" || media == "application/*" && strings.HasPrefix(want, "application/")) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// readAll reads a document, up to MaxDocument.
+func readAll(r io.Reader) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(r, MaxDocument+1))
+	if err == nil && len(b) > MaxDocument {
+		err = fmt.Errorf("the document has more than %d bytes", MaxDocument)
+	}
+	return b, err
+}
+
+// document asks a source for a document that is not kept.
+func (s *Source) document(ctx context.Context, path, accept string) (body []byte, contentType string, _ error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTime)
+	defer cancel()
+	res, err := s.Fetch(ctx, path, http.Header{"Accept": {accept}})
+	if err != nil {
+		return nil, "", fmt.Errorf("cluster %s: GET %s: %w", s.Name, path, err)
+	}
+	defer res.Body.Close()
+	switch res.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound:
+		return nil, "", ErrNotFound
+	case http.StatusNotAcceptable:
+		return nil, "", ErrNotAcceptable
+	default:
+		return nil, "", fmt.Errorf("cluster %s: GET %s: status %d", s.Name, path, res.StatusCode)
+	}
+	body, err = readAll(res.Body)
+	return body, res.Header.Get("Content-Type"), err
+}
