@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 )
@@ -94,23 +96,13 @@ func (c *Cluster) load(old *credential) (*credential, error) {
 		return b, err
 	}
 	var err error
-	if cred.identity[0], err = read(c.CAFile); err != nil {
-		return nil, fmt.Errorf("authority of cluster %s: %w", c.Name, err)
-	}
-	if c.TokenFile != "" {
-		b, err := read(c.TokenFile)
-		if err != nil {
-			return nil, fmt.Errorf("token for cluster %s: %w", c.Name, err)
-		}
-		if cred.token, err = tokenOf(b); err != nil {
-			return nil, fmt.Errorf("token for cluster %s: %w", c.Name, err)
-		}
+	if c.Folder != "" {
+		err = c.readFolder(cred, read)
 	} else {
-		for i, path := range []string{c.CertFile, c.KeyFile} {
-			if cred.identity[i+1], err = read(path); err != nil {
-				return nil, fmt.Errorf("certificate for cluster %s: %w", c.Name, err)
-			}
-		}
+		err = c.readFiles(cred, read)
+	}
+	if err != nil {
+		return nil, err
 	}
 	if old != nil && bytes.Equal(old.identity[0], cred.identity[0]) && bytes.Equal(old.identity[1], cred.identity[1]) && bytes.Equal(old.identity[2], cred.identity[2]) {
 		cred.plain, cred.upgrade = old.plain, old.upgrade
@@ -125,6 +117,73 @@ func (c *Cluster) load(old *credential) (*credential, error) {
 		old.upgrade.CloseIdleConnections()
 	}
 	return cred, nil
+}
+
+// readFiles reads the files of a credential, each on its own.
+func (c *Cluster) readFiles(cred *credential, read func(path string) ([]byte, error)) (err error) {
+	if cred.identity[0], err = read(c.CAFile); err != nil {
+		return fmt.Errorf("authority of cluster %s: %w", c.Name, err)
+	}
+	if c.TokenFile != "" {
+		b, err := read(c.TokenFile)
+		if err == nil {
+			cred.token, err = tokenOf(b)
+		}
+		if err != nil {
+			return fmt.Errorf("token for cluster %s: %w", c.Name, err)
+		}
+		return nil
+	}
+	for i, path := range []string{c.CertFile, c.KeyFile} {
+		if cred.identity[i+1], err = read(path); err != nil {
+			return fmt.Errorf("certificate for cluster %s: %w", c.Name, err)
+		}
+	}
+	return nil
+}
+
+// maxFile bounds one file of a Secret, whose whole is 1 MiB at most.
+const maxFile = 1 << 20
+
+// readFolder reads all of a mounted Secret. What begins with two dots is the
+// kubelet's own. The folder itself changes whenever the kubelet writes another version.
+func (c *Cluster) readFolder(cred *credential, read func(path string) ([]byte, error)) error {
+	failed := func(err error) error { return fmt.Errorf("credential for cluster %s: %w", c.Name, err) }
+	info, err := os.Stat(c.Folder)
+	if err != nil {
+		return failed(err)
+	}
+	cred.files = append(cred.files, file{c.Folder, info})
+	entries, err := os.ReadDir(c.Folder)
+	if err != nil {
+		return failed(err)
+	}
+	files := map[string][]byte{}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "..") {
+			continue
+		}
+		path := filepath.Join(c.Folder, e.Name())
+		if info, err := os.Stat(path); err != nil {
+			return failed(err)
+		} else if !info.Mode().IsRegular() || info.Size() > maxFile {
+			return failed(fmt.Errorf("%s is no file of a Secret", path))
+		}
+		if files[e.Name()], err = read(path); err != nil {
+			return failed(err)
+		}
+	}
+	m, err := c.Read(files)
+	if err != nil {
+		return failed(err)
+	}
+	if len(m.Cert) == 0 {
+		if cred.token, err = tokenOf(m.Token); err != nil {
+			return failed(err)
+		}
+	}
+	cred.identity = [3][]byte{m.CA, m.Cert, m.Key}
+	return nil
 }
 
 // tokenOf reads a token as client-go does, and takes none that is no one line.
@@ -143,10 +202,10 @@ func tokenOf(b []byte) (secret, error) {
 func (c *Cluster) connections(cred *credential) error {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(cred.identity[0]) {
-		return fmt.Errorf("authority of cluster %s: %s holds no certificate", c.Name, c.CAFile)
+		return fmt.Errorf("authority of cluster %s: %s holds no certificate", c.Name, cmp.Or(c.CAFile, c.Folder))
 	}
 	conf := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: c.ServerName, ClientSessionCache: tls.NewLRUClientSessionCache(8)}
-	if c.CertFile != "" {
+	if len(cred.identity[1]) > 0 {
 		pair, err := tls.X509KeyPair(cred.identity[1], cred.identity[2])
 		if err != nil {
 			return fmt.Errorf("certificate for cluster %s: it cannot be read, or its key is another's", c.Name)

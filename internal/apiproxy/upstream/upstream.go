@@ -31,10 +31,18 @@ type Config struct {
 	// TokenFile, or CertFile and KeyFile, hold the credential. Their files are
 	// read again when they change.
 	TokenFile, CertFile, KeyFile string
-	Limits                       Limits // the zero value limits nothing
-	Log                          *slog.Logger
-	Now                          func() time.Time
+	// Folder, instead of all those, is a mounted Secret: Read understands its
+	// files, by their names.
+	Folder string
+	Read   func(files map[string][]byte) (Material, error)
+	Limits Limits // the zero value limits nothing
+	Log    *slog.Logger
+	Now    func() time.Time
 }
+
+// Material is what a mounted Secret holds for a cluster: who vouches for it, and
+// either a token or a certificate with its key. All but Token are PEM.
+type Material struct{ CA, Token, Cert, Key []byte }
 
 // Limits bound what one adapter asks of a cluster. 0 is no limit.
 type Limits struct {
@@ -64,7 +72,8 @@ type endpoint struct {
 // New returns a Cluster. It reads no file and dials nobody. It panics when a
 // required field is missing, which is a mistake of the program.
 func New(c Config) *Cluster {
-	if c.Name == "" || len(c.Servers) == 0 || c.CAFile == "" || c.Log == nil || c.Now == nil || (c.TokenFile == "") == (c.CertFile == "") || (c.CertFile == "") != (c.KeyFile == "") {
+	files := c.CAFile != "" && (c.TokenFile == "") != (c.CertFile == "") && (c.CertFile == "") == (c.KeyFile == "")
+	if c.Name == "" || len(c.Servers) == 0 || c.Log == nil || c.Now == nil || files == (c.Folder != "") || (c.Folder == "") != (c.Read == nil) {
 		panic("upstream: a required field is missing")
 	}
 	u := &Cluster{Config: c, health: health{since: c.Now()}}
