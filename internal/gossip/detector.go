@@ -107,7 +107,8 @@ func (d detector) heard(p *pulse, moved bool, now time.Duration) {
 		p.last = now
 		return
 	}
-	if !moved {
+	if !moved { // the node itself, with a number that somebody else was ahead with
+		p.last = now
 		return
 	}
 	if gap := now - p.last; gap <= longestGap {

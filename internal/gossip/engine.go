@@ -231,7 +231,7 @@ func (e *engine) hear(from string, m *member, c Claim, now time.Time) {
 		return
 	}
 	if d := e.detector(); !d.claim(&m.pulse, c.Heartbeat, m.id == from, e.clock(now)) {
-		e.reject(from, Heartbeat, now)
+		e.stats.Rejected[Heartbeat]++ // not held against from, who may say honestly what it was told
 	}
 	if m.proven && !m.dead && (m.state == Unknown || m.state == Dead) && !e.isolated {
 		m.state = Alive
@@ -330,7 +330,7 @@ func (e *engine) askedInVain(m *member, now time.Time) bool {
 	if _, there := e.netmap.Find(m.id); !there || m.peer.banned.holds(now) || m.peer.away.holds(now) {
 		return true
 	}
-	return e.clock(m.peer.knocked) > m.last && now.Sub(m.peer.knocked) >= 2*e.set.Interval
+	return e.clock(m.peer.knocked) > max(m.last, m.contact) && now.Sub(m.peer.knocked) >= 2*e.set.Interval
 }
 
 // prune forgets the pins of nodes that are long gone from our tailnet.

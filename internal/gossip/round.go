@@ -42,7 +42,7 @@ func (e *engine) pick(now time.Time) []Peer {
 		to := e.peers[id]
 		to.busy++
 		to.asked = now
-		if m := e.members[id]; m != nil && e.clock(to.knocked) <= m.last {
+		if m := e.members[id]; m != nil && e.clock(to.knocked) <= max(m.last, m.contact) {
 			to.knocked = now
 		}
 		picked = append(picked, p)
@@ -69,7 +69,7 @@ func (e *engine) pick(now time.Time) []Peer {
 		}
 		if m.state == Suspect {
 			suspect = append(suspect, m)
-			if e.clock(m.peer.knocked) <= m.last {
+			if e.clock(m.peer.knocked) <= max(m.last, m.contact) {
 				unasked = append(unasked, m)
 			}
 		}
