@@ -22,6 +22,9 @@ import (
 // lifetime of every certificate. A state directory older than that is refused, not renewed.
 const lifetime = 365 * 24 * time.Hour
 
+// adminName is whose certificate the admin's kubeconfig holds, and the API server shows to the node.
+const adminName = "kubernetes-admin"
+
 // pki names the files of one cluster's certificates and keys. The authorities' own keys are not among them: after the
 // first start nothing is ever issued again, so nothing needs them.
 type pki struct {
@@ -117,7 +120,7 @@ func (p pki) make(name string) error {
 			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 		}),
 		root.issue(p.adminCert(), p.adminKey(), &x509.Certificate{
-			Subject:     pkix.Name{CommonName: "kubernetes-admin", Organization: []string{"system:masters"}},
+			Subject:     pkix.Name{CommonName: adminName, Organization: []string{"system:masters"}},
 			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 		}),
 	)

@@ -3,7 +3,9 @@
 // and leaves alone what it would have to lie about (another scheduler's pods, scheduling gates, a node selector that does
 // not match).
 //
-// Not honoured: probes, restarts, logs, completion (a Job's pod runs for ever), resources, affinity, taints, volumes.
+// Exec, attach, port-forward and logs are answered over the kubelet's real protocols, by commands in memory (see [shell]).
+//
+// Not honoured: probes, restarts, completion (a Job's pod runs for ever), resources, affinity, taints, volumes.
 // Init containers are reported as completed, sidecars (init containers with restartPolicy Always) as running.
 package fakenode
 
@@ -32,16 +34,28 @@ type Node struct {
 	client kubernetes.Interface
 	labels labels.Set
 	last   netip.Addr // of the pod range; used by Run's one worker only
+
+	kubelet *kubelet
 }
 
-// New returns a Node that does nothing before Register and Run.
-func New(client kubernetes.Interface, name string) *Node {
+// New returns a Node that listens for its API server and does nothing before Register and Run.
+func New(client kubernetes.Interface, name string, files TLS) (*Node, error) {
+	k, err := listenKubelet(files)
+	if err != nil {
+		return nil, err
+	}
 	return &Node{
-		name: name, client: client,
+		name: name, client: client, kubelet: k,
 		labels: labels.Set{corev1.LabelHostname: name, corev1.LabelOSStable: "linux"},
 		last:   netip.AddrFrom4([4]byte{10, 244, 0, 0}),
-	}
+	}, nil
 }
+
+// Close ends a Node that was not run.
+func (n *Node) Close() { n.kubelet.listener.Close() }
+
+// Serve answers for the Node's containers until ctx ends.
+func (n *Node) Serve(ctx context.Context) error { return n.kubelet.run(ctx) }
 
 // Register makes the Node object, or finds that of an earlier run, and reports it ready.
 func (n *Node) Register(ctx context.Context) error {
@@ -59,6 +73,7 @@ func (n *Node) Register(ctx context.Context) error {
 		LastHeartbeatTime: now, LastTransitionTime: now,
 	}}
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}, {Type: corev1.NodeHostName, Address: n.name}}
+	node.Status.DaemonEndpoints.KubeletEndpoint.Port = n.kubelet.port()
 	_, err = n.client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
 	return err
 }
