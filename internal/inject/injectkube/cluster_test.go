@@ -1,0 +1,248 @@
+//go:build unix
+
+package injectkube
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	k8syaml "sigs.k8s.io/yaml"
+
+	"github.com/tailplane/tailplane/internal/inject"
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+)
+
+const (
+	systems = "tailplane-system"
+	long    = 120 * time.Second // for what takes a second on an idle machine
+	image   = "registry.invalid/mca@sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+)
+
+// A place is a cluster with the manifests of the webhook, which asks at an
+// address of this machine instead of a Service.
+type place struct {
+	*kubetest.Cluster
+	t     *testing.T
+	admin *kubernetes.Clientset
+}
+
+func newPlace(t *testing.T, address string) *place {
+	t.Helper()
+	c := kubetest.New(t, kubetest.Options{Name: "inject"})
+	p := &place{c, t, kubernetes.NewForConfigOrDie(c.AdminConfig())}
+	p.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: " + systems + "}\n")
+	p.manifests(address, "inject", "rbac-inject", "webhook", "policy-adapter")
+	return p
+}
+
+// manifests applies what an installation has.
+func (p *place) manifests(address string, names ...string) {
+	p.t.Helper()
+	for _, name := range names {
+		b, err := os.ReadFile("../../../deploy/inject/" + name + ".yaml")
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		text := string(b)
+		service := "service: {name: tailplane-inject, namespace: tailplane-system, path: /mutate, port: 443}"
+		if name == "webhook" && strings.Count(text, service) != 2 {
+			p.t.Fatal("the manifest of the webhook is another one")
+		}
+		p.apply(strings.ReplaceAll(text, service, fmt.Sprintf("url: https://%s/mutate", address)))
+	}
+}
+
+func (p *place) apply(text string) {
+	p.t.Helper()
+	if err := p.Apply(p.t.Context(), []byte(text)); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// listen takes a port of this machine.
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	return ln
+}
+
+func options() inject.Options {
+	s := inject.DefaultSidecar()
+	s.Image = image
+	return inject.Options{Sidecar: s, Version: "v1.2.3", Kubernetes: inject.KubeVersion{Major: 1, Minor: 37}}
+}
+
+// A replica is one process of the webhook, but for the process.
+type replica struct {
+	*Certificates
+	end   func()
+	ended chan error
+}
+
+// replica starts one with exactly the rights of its account.
+func (p *place) replica(ln net.Listener, change func(*Certificates)) *replica {
+	p.t.Helper()
+	path, err := p.ServiceAccountKubeconfig(p.t.Context(), systems, "tailplane-inject", p.t.TempDir())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	log := slog.New(slog.NewTextHandler(p.t.Output(), &slog.HandlerOptions{Level: slog.LevelInfo}))
+	c := &Certificates{
+		Config: config, Namespace: systems, Secret: "tailplane-inject-tls", Lease: "tailplane-inject", Webhook: "tailplane-inject",
+		Identity: ln.Addr().String(), Names: []string{"127.0.0.1", "localhost"}, Log: log, Now: time.Now,
+		Life: Life, Publish: Publish, Keep: Keep, Poll: 200 * time.Millisecond,
+	}
+	if change != nil {
+		change(c)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(p.t.Context()))
+	w := &inject.Webhook{Options: options(), Log: log, Measure: func(string, time.Duration) {}}
+	r := &replica{Certificates: c, ended: make(chan error, 2)}
+	go func() { r.ended <- c.Run(ctx) }()
+	go func() {
+		r.ended <- w.Serve(ctx, ln, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.GetCertificate})
+	}()
+	stopped := false
+	r.end = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		for range 2 {
+			select {
+			case err := <-r.ended:
+				if err != nil {
+					p.t.Error(err)
+				}
+			case <-time.After(long):
+				p.t.Error("the replica does not end")
+			}
+		}
+	}
+	p.t.Cleanup(r.end)
+	return r
+}
+
+// until waits for what check says is so; the error says what is not.
+func (p *place) until(check func() error) {
+	p.t.Helper()
+	deadline := time.Now().Add(long)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			p.t.Fatal(err)
+		}
+		time.Sleep(50 * time.Millisecond) // between two looks at a real server
+	}
+}
+
+// pod creates a pod of a manifest and returns it as it was admitted.
+func (p *place) pod(ns, text string) (*corev1.Pod, error) {
+	p.t.Helper()
+	b, err := k8syaml.YAMLToJSON([]byte(text))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var pod corev1.Pod
+	if err := json.Unmarshal(b, &pod); err != nil {
+		p.t.Fatal(err)
+	}
+	if pod.Name == "" {
+		pod.GenerateName = "p-"
+	}
+	return p.admin.CoreV1().Pods(ns).Create(p.t.Context(), &pod, metav1.CreateOptions{})
+}
+
+// answering waits until the API server gets answers from the webhook.
+func (p *place) answering() {
+	p.t.Helper()
+	ns := p.Namespace(p.t)
+	p.until(func() error {
+		_, err := p.pod(ns, asking)
+		return err
+	})
+}
+
+const asking = `
+metadata: {labels: {mca.tailplane.dev/inject: "true"}}
+spec: {containers: [{name: application, image: app}]}
+`
+
+// namespace makes one with these labels.
+func (p *place) namespace(labels map[string]string) string {
+	p.t.Helper()
+	name := p.Namespace(p.t)
+	ns, err := p.admin.CoreV1().Namespaces().Get(p.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if ns.Labels == nil {
+		ns.Labels = map[string]string{}
+	}
+	for k, v := range labels {
+		ns.Labels[k] = v
+	}
+	if _, err := p.admin.CoreV1().Namespaces().Update(p.t.Context(), ns, metav1.UpdateOptions{}); err != nil {
+		p.t.Fatal(err)
+	}
+	return name
+}
+
+// injected says what of the adapter a pod lacks, or nil.
+func injected(pod *corev1.Pod) error {
+	if len(pod.Spec.InitContainers) == 0 || pod.Spec.InitContainers[0].Name != "mca" || pod.Spec.InitContainers[0].Image != image ||
+		pod.Spec.InitContainers[0].RestartPolicy == nil || *pod.Spec.InitContainers[0].RestartPolicy != corev1.ContainerRestartPolicyAlways {
+		return fmt.Errorf("the adapter is not first among %d init containers", len(pod.Spec.InitContainers))
+	}
+	if pod.Spec.AutomountServiceAccountToken == nil || *pod.Spec.AutomountServiceAccountToken || pod.Spec.Volumes[0].Name != "kube-api-access-sa" {
+		return fmt.Errorf("automount %v, first volume %s", pod.Spec.AutomountServiceAccountToken, pod.Spec.Volumes[0].Name)
+	}
+	for i, c := range append(pod.Spec.InitContainers[1:len(pod.Spec.InitContainers):len(pod.Spec.InitContainers)], pod.Spec.Containers...) {
+		var at []string
+		for _, m := range c.VolumeMounts {
+			if strings.HasPrefix(m.Name, "kube-api-access") || m.Name == "mca-state" {
+				return fmt.Errorf("container %d mounts %s", i, m.Name)
+			}
+			if strings.Contains(m.MountPath, "serviceaccount") {
+				at = append(at, m.Name)
+			}
+		}
+		if len(at) != 1 || at[0] != "mca-access" || len(c.Env) < 8 || c.Env[0].Name != "KUBERNETES_SERVICE_HOST" || c.Env[0].Value != "127.0.0.1" {
+			return fmt.Errorf("container %s has %v at the credentials' path and the variables %v", c.Name, at, c.Env)
+		}
+	}
+	b, err := json.Marshal(pod)
+	if err != nil {
+		return err
+	}
+	o := options()
+	o.Unlabelled = inject.InjectUnlabelled
+	if v := inject.Pod(b, o); v.Outcome != inject.Unchanged {
+		return fmt.Errorf("injected again: %s %s %v", v.Outcome, v.Message, v.Patch)
+	}
+	return nil
+}
