@@ -1,0 +1,158 @@
+package merge
+
+import (
+	"bytes"
+	"context"
+	"math/bits"
+
+	"github.com/tailplane/tailplane/internal/apiproxy/merge/position"
+	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
+)
+
+// A promotion is the search for the copy of an object that the client is shown
+// now, as the one that it was shown is gone.
+type promotion struct {
+	key             uint64
+	feed            *feed
+	namespace, name string
+	cancel          context.CancelFunc
+
+	event *wire.Event // nil: there is none; the member's own stream will say why
+	err   error       // a 410: it cannot be found out
+	taken chan struct{}
+}
+
+// compete says whether an event is of the copy that the client is shown: that of
+// the earliest member. Of a copy that goes it says, too, which name is to be
+// shown from another member now.
+func (s *stream) compete(f *feed, ev *wire.Event) (deliver bool, next *promotion) {
+	key := s.names.hash(ev.Namespace, ev.Name)
+	bit := uint32(1) << f.at
+	have := s.names.bits[key]
+	winner := have&(bit-1) == 0
+	waits := s.pending[key]
+	if ev.Type != wire.Deleted {
+		s.names.bits[key] = have | bit
+		if !winner {
+			return false, nil
+		}
+		if rv, ok := s.promoted[key]; ok {
+			if ev.ResourceVersion <= rv && f.at == bits.TrailingZeros32(have|bit) && have&bit != 0 {
+				return false, nil // older than what was shown
+			}
+			delete(s.promoted, key)
+		}
+		if waits != nil {
+			s.forget(waits)
+		}
+		return true, nil
+	}
+	have &^= bit
+	if have == 0 {
+		delete(s.names.bits, key)
+	} else {
+		s.names.bits[key] = have
+	}
+	if !winner {
+		return false, nil
+	}
+	delete(s.promoted, key)
+	shown := true
+	if waits != nil {
+		shown = waits.feed != f // the client has none while one is searched for
+		s.forget(waits)
+	}
+	if have != 0 {
+		next = &promotion{key: key, feed: s.feeds[bits.TrailingZeros32(have)],
+			namespace: string(bytes.Clone(ev.Namespace)), name: string(bytes.Clone(ev.Name))}
+	}
+	return shown, next
+}
+
+func (s *stream) forget(p *promotion) {
+	p.cancel()
+	delete(s.pending, p.key)
+}
+
+// promote searches for the copy of the earliest member that has one.
+func (s *stream) promote(p *promotion) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	p.cancel, p.taken = cancel, make(chan struct{})
+	s.pending[p.key] = p
+	s.group.Go(func() {
+		defer cancel()
+		p.search(ctx, s.results)
+	})
+}
+
+// search asks the member for the one object, as a watch that begins with what
+// is there: so it comes in the form of an event, and as the selectors have it.
+func (p *promotion) search(ctx context.Context, results chan<- *promotion) {
+	f := p.feed
+	ask := position.At(f.member.Slot, 0)
+	ask.Namespace, ask.Name = p.namespace, p.name
+	for wait := firstWait; ; wait = min(2*wait, longWait) {
+		body, err := f.c.askStream(ctx, f.member, ask)
+		if err == nil && body.Form != f.form {
+			body.Close()
+			err = ErrForms
+		}
+		if err == nil {
+			stop := context.AfterFunc(ctx, func() { body.Close() })
+			r := wire.NewEvents(body, f.form, nil)
+			ev := new(wire.Event)
+			if err = r.Next(ev); err == nil && ev.Type == wire.Error {
+				err = ev.Status
+			}
+			if err == nil {
+				if ev.Type == wire.Added {
+					p.event = ev
+				}
+				select {
+				case results <- p:
+					select {
+					case <-p.taken:
+					case <-ctx.Done():
+					}
+				case <-ctx.Done():
+				}
+			}
+			stop()
+			body.Close()
+			if err == nil {
+				return
+			}
+		}
+		if status, ok := err.(*wire.Status); ok && (status.Code == 410 || status.Code == 422) {
+			p.err = failure(f.member, position.Expired("a copy of an object was shown that is gone, and the next cannot be asked for"))
+			select {
+			case results <- p:
+			case <-ctx.Done():
+			}
+			return
+		}
+		if !sleep(ctx, jittered(wait)) {
+			return
+		}
+	}
+}
+
+// settle shows what a search has found.
+func (s *stream) settle(p *promotion) error {
+	defer close(p.taken)
+	if s.pending[p.key] != p {
+		return nil // the member's stream was faster
+	}
+	if p.err != nil {
+		return p.err
+	}
+	if p.event == nil {
+		return nil // deleted there, too; it stays pending until the stream says so
+	}
+	delete(s.pending, p.key)
+	s.promoted[p.key] = p.event.ResourceVersion
+	if p.event.Columns != nil {
+		p.feed.columns, p.feed.row = p.event.Columns, nil
+	}
+	return s.deliver(p.feed, p.event)
+}

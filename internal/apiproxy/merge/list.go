@@ -1,0 +1,315 @@
+package merge
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/tailplane/tailplane/internal/apiproxy/merge/position"
+	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
+)
+
+// A List is a merged list, or a page of one, that is ready to be written.
+type List struct {
+	// Form is how it is written, the same as its members' answers.
+	Form wire.Form
+	// Left has the members that were left out because Skip said so.
+	Left []Member
+	// Dropped is how many later copies of a name were left out. It is complete
+	// when WriteTo has returned.
+	Dropped int
+
+	c       *Collection
+	vector  position.Vector
+	sources []*source
+	queue   []position.Ask // who comes behind this page
+	paged   bool
+	limit   int64
+	late    bool   // metadata comes behind the items
+	names   *names // of the members so far; nil: no name can come twice
+	token   *position.Token
+}
+
+// A source is one member's part of a list.
+type source struct {
+	answer
+	list *wire.List
+	// whole is the list when it was read to its end before.
+	whole *wire.List
+}
+
+// said is what the list says of itself, as far as it was read.
+func (s *source) said() *wire.List {
+	if s.whole != nil {
+		return s.whole
+	}
+	return s.list
+}
+
+// List asks the members and reads the heads of their answers. Its error is a
+// *wire.Status to be told to the client, [ErrForms], or that of ctx. The List
+// must be closed.
+func (c *Collection) List(ctx context.Context, q position.Query) (*List, error) {
+	plan, refusal := c.place().Plan(q)
+	if refusal != nil {
+		return nil, refusal
+	}
+	if plan.Verbatim {
+		return nil, c.verbatim(ctx, plan.Asks[0])
+	}
+	l := &List{c: c, vector: plan.Vector, limit: q.Limit, token: plan.Token}
+	if c.Spread && len(c.Members) > 1 {
+		l.names = newNames()
+	}
+	var err error
+	if l.paged = q.Limit > 0 || plan.Token != nil; l.paged {
+		err = l.openPage(ctx, plan)
+	} else {
+		err = l.openWhole(ctx, plan)
+	}
+	if err == nil {
+		err = l.agree()
+	}
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// verbatim is what the API says to what it refuses.
+func (c *Collection) verbatim(ctx context.Context, a position.Ask) error {
+	m := c.member(a.Slot)
+	body, err := c.Ask(ctx, m, a)
+	if err == nil {
+		body.Close()
+		return position.BadRequest("the combination of parameters has no meaning for several clusters")
+	}
+	if s, ok := errors.AsType[*wire.Status](err); ok {
+		return s
+	}
+	return failure(m, err)
+}
+
+func (l *List) openWhole(ctx context.Context, plan position.Plan) error {
+	answers, left, err := l.c.askAll(ctx, plan.Asks)
+	if err != nil {
+		return err
+	}
+	l.Left = left
+	for i, a := range answers {
+		if err := l.add(a, a.body, nil); err != nil {
+			closeAll(answers[i:])
+			return err
+		}
+	}
+	return nil
+}
+
+// add puts a member's answer, as r has it, behind those that are there.
+func (l *List) add(a answer, r io.Reader, whole *wire.List) error {
+	s := &source{answer: a, list: wire.NewList(r, a.body.Form), whole: whole}
+	l.sources = append(l.sources, s)
+	if err := s.list.Open(); err != nil {
+		return failure(a.member, err)
+	}
+	rv := s.said().Meta.ResourceVersion
+	if rv == 0 && a.body.Form.Proto {
+		return failure(a.member, errors.New("a list without a resourceVersion"))
+	}
+	l.late = l.late || rv == 0
+	l.vector.Raise(a.member.Slot, rv)
+	return nil
+}
+
+// agree checks what is known before the first byte is written.
+func (l *List) agree() error {
+	first := l.sources[0]
+	l.Form = first.body.Form
+	for _, s := range l.sources {
+		if s.body.Form != l.Form {
+			return ErrForms
+		}
+		if l.Form.Shape == wire.Table {
+			s.list.Row = wire.NewRow(s.list.Columns, first.list.Columns, s.member.Name, l.c.Bare)
+		}
+		if !l.late {
+			if err := l.sameKind(s); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (l *List) sameKind(s *source) error {
+	first, other := l.sources[0].said(), s.said()
+	if other.Kind == first.Kind && other.APIVersion == first.APIVersion {
+		return nil
+	}
+	return failure(s.member, fmt.Errorf("it has %s of %s where another cluster has %s of %s", other.Kind, other.APIVersion, first.Kind, first.APIVersion))
+}
+
+// Close lets go of the members' answers.
+func (l *List) Close() error {
+	for _, s := range l.sources {
+		s.body.Close()
+	}
+	return nil
+}
+
+// head is what the list says of itself.
+func (l *List) head() wire.Head {
+	first := l.sources[0].said()
+	h := wire.Head{Kind: first.Kind, APIVersion: first.APIVersion, ResourceVersion: l.vector.String()}
+	h.Meta.Remaining = -1
+	h.Meta.Shard = first.Meta.Shard
+	h.Meta.Continue = l.next()
+	if last := l.sources[len(l.sources)-1]; h.Meta.Continue != "" && len(l.queue) == 0 {
+		h.Meta.Remaining = last.said().Meta.Remaining
+	}
+	return h
+}
+
+// WriteTo writes the list. After an error what was written is cut off, and must
+// look so to the client: the connection is to be aborted.
+func (l *List) WriteTo(out io.Writer) (int64, error) {
+	counted := &counter{out: out}
+	w := bufio.NewWriterSize(counted, 32<<10)
+	var err error
+	if l.Form.Proto {
+		err = l.writeProto(w)
+	} else {
+		err = l.writeJSON(w)
+	}
+	if err == nil {
+		err = w.Flush()
+	}
+	return counted.n, err
+}
+
+type counter struct {
+	out io.Writer
+	n   int64
+}
+
+func (c *counter) Write(b []byte) (int, error) {
+	n, err := c.out.Write(b)
+	c.n += int64(n)
+	return n, err
+}
+
+func (l *List) writeJSON(w *bufio.Writer) error {
+	head := wire.Head{}
+	if !l.late {
+		head = l.head()
+	}
+	if _, err := w.Write(head.AppendJSON(nil, l.Form, l.sources[0].list.Columns, l.late)); err != nil {
+		return err
+	}
+	first := true
+	for _, s := range l.sources {
+		if err := l.items(s, func(keep bool) error {
+			if !keep {
+				return s.list.Drop(nil)
+			}
+			if !first {
+				w.WriteByte(',') // an error is kept until the next write
+			}
+			first = false
+			return s.list.Take(w)
+		}); err != nil {
+			return err
+		}
+	}
+	if l.late {
+		head = l.head()
+	}
+	_, err := w.Write(head.AppendEnd(nil, l.late))
+	return err
+}
+
+func (l *List) writeProto(w *bufio.Writer) error {
+	var rest uint64
+	for _, s := range l.sources {
+		rest += s.list.Rest()
+	}
+	if _, err := w.Write(l.head().AppendProto(nil, rest)); err != nil {
+		return err
+	}
+	for _, s := range l.sources {
+		if err := l.items(s, func(keep bool) error {
+			if keep {
+				return s.list.Take(w)
+			}
+			return s.list.Drop(w)
+		}); err != nil {
+			return err
+		}
+	}
+	_, err := w.Write(wire.AppendProtoEnd(nil))
+	return err
+}
+
+// items gives each item of a member to f, and whether it counts.
+func (l *List) items(s *source, f func(keep bool) error) error {
+	bit := uint32(1) << l.c.order(s.member)
+	for {
+		ok, err := s.list.Next()
+		if err == nil && !ok {
+			return l.complete(s)
+		}
+		if err == nil {
+			var keep bool
+			if keep, err = l.counts(s, bit); err == nil {
+				err = f(keep)
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("list of cluster %s: %w", s.member.Name, err)
+		}
+	}
+}
+
+// counts says whether the item that was found belongs into the list.
+func (l *List) counts(s *source, bit uint32) (bool, error) {
+	if s.list.Foreign {
+		return true, nil
+	}
+	if len(s.list.Name) == 0 && l.c.needsNames(s.member) {
+		return false, errors.New("an item without a name")
+	}
+	if s.member.Keep != nil && !s.member.Keep(s.list.Namespace) {
+		return false, nil
+	}
+	if l.names != nil {
+		h := l.names.hash(s.list.Namespace, s.list.Name)
+		if l.names.bits[h]&(bit-1) != 0 {
+			l.Dropped++
+			return false, nil
+		}
+		l.names.bits[h] |= bit
+	}
+	if l.c.Learn != nil && len(s.list.Name) > 0 {
+		l.c.Learn(s.member, s.list.Namespace, s.list.Name, true)
+	}
+	return true, nil
+}
+
+// complete checks a member's list when it was read to its end.
+func (l *List) complete(s *source) error {
+	m := s.said().Meta
+	if m.ResourceVersion == 0 {
+		return failure(s.member, errors.New("a list without a resourceVersion"))
+	}
+	if err := l.sameKind(s); err != nil {
+		return err
+	}
+	if m.Continue != "" && (!l.paged || s != l.sources[len(l.sources)-1]) {
+		return failure(s.member, errors.New("a page where all was asked for"))
+	}
+	l.vector.Raise(s.member.Slot, m.ResourceVersion)
+	return nil
+}

@@ -1,0 +1,198 @@
+package merge
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+
+	"github.com/tailplane/tailplane/internal/apiproxy/merge/position"
+	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
+)
+
+// readAhead is how much of a member's page is read to see whether it has fewer
+// items than were asked for, so that the next member's may follow. A longer one
+// ends the page: it has something in it, and pages may be short.
+const readAhead = 256 << 10
+
+// openPage makes one page: of the member whose turn it is, and while pages are
+// short of the members behind it.
+func (l *List) openPage(ctx context.Context, plan position.Plan) error {
+	current, err := l.turn(ctx, plan)
+	if err != nil {
+		return err
+	}
+	if err := l.earlier(ctx, current.member); err != nil {
+		current.body.Close()
+		return err
+	}
+	for left := l.limit; ; {
+		n, full, err := l.addPage(current, left)
+		if err != nil {
+			return err
+		}
+		left -= n
+		if full || left <= 0 && l.limit > 0 {
+			return nil
+		}
+		next := l.queue[0]
+		next.Limit = max(left, 0)
+		answers, _, err := l.c.askAll(ctx, []position.Ask{next})
+		if err != nil || answers[0].body.Form != current.body.Form {
+			if err == nil {
+				closeAll(answers)
+			}
+			return nil // whoever asks for the next page is told
+		}
+		l.queue = l.queue[1:]
+		current = answers[0]
+	}
+}
+
+// turn asks the first member of the page. For the first page of all it asks for
+// everybody's position, too, which stands in every page.
+func (l *List) turn(ctx context.Context, plan position.Plan) (answer, error) {
+	asks := plan.Asks
+	if plan.Known {
+		l.queue = asks[1:]
+		current := answer{member: l.c.member(asks[0].Slot), ask: asks[0]}
+		current.body, current.err = l.c.Ask(ctx, current.member, current.ask)
+		if current.err != nil {
+			return answer{}, l.pageFailure(current)
+		}
+		return current, nil
+	}
+	for i := range asks[1:] {
+		asks[i+1].Limit = 1
+	}
+	answers, left, err := l.c.askAll(ctx, asks)
+	if err != nil {
+		return answer{}, err
+	}
+	l.Left = left
+	for i, a := range answers[1:] {
+		rv, err := readPosition(a)
+		if err != nil {
+			closeAll(answers[:1])
+			closeAll(answers[i+2:])
+			return answer{}, failure(a.member, err)
+		}
+		l.vector.Raise(a.member.Slot, rv)
+		l.queue = append(l.queue, position.Exactly(a.member.Slot, rv, l.limit))
+	}
+	if answers[0].ask.Slot != asks[0].Slot { // it was asked for its position only
+		rv, err := readPosition(answers[0])
+		if err != nil {
+			return answer{}, failure(answers[0].member, err)
+		}
+		l.vector.Raise(answers[0].member.Slot, rv)
+		again, _, err := l.c.askAll(ctx, []position.Ask{position.Exactly(answers[0].member.Slot, rv, l.limit)})
+		if err != nil {
+			return answer{}, err
+		}
+		return again[0], nil
+	}
+	return answers[0], nil
+}
+
+// readPosition reads a list for its resourceVersion and closes it.
+func readPosition(a answer) (uint64, error) {
+	defer a.body.Close()
+	list := wire.NewList(a.body, a.body.Form)
+	if err := list.Open(); err != nil {
+		return 0, err
+	}
+	for list.Meta.ResourceVersion == 0 {
+		ok, err := list.Next()
+		if err == nil && ok {
+			err = list.Drop(io.Discard)
+		}
+		if err != nil {
+			return 0, err
+		}
+		if !ok && list.Meta.ResourceVersion == 0 {
+			return 0, errors.New("a list without a resourceVersion")
+		}
+	}
+	return list.Meta.ResourceVersion, nil
+}
+
+// pageFailure is what a client is told when the next page cannot be had. When
+// the position has expired it may go on, if it does not mind that pages differ.
+func (l *List) pageFailure(a answer) error {
+	err := failure(a.member, a.err)
+	s, ok := errors.AsType[*wire.Status](err)
+	if !ok || s.Code != 410 || l.token == nil {
+		return err
+	}
+	token := position.Token{Vector: l.vector, Slot: a.member.Slot, Inner: s.Continue, Inconsistent: true}
+	s.Continue = token.Encode(l.c.Hash)
+	return s
+}
+
+// addPage puts the page of a member behind those that are there. It says how
+// many items it has, and whether nothing may follow it.
+func (l *List) addPage(a answer, limit int64) (n int64, full bool, err error) {
+	if len(l.queue) == 0 {
+		return 0, true, l.add(a, a.body, nil)
+	}
+	head, err := io.ReadAll(io.LimitReader(a.body, readAhead))
+	if err != nil {
+		a.body.Close()
+		return 0, true, failure(a.member, err)
+	}
+	if len(head) == readAhead {
+		return 0, true, l.add(a, io.MultiReader(bytes.NewReader(head), a.body), nil)
+	}
+	list := wire.NewList(bytes.NewReader(head), a.body.Form)
+	if err := eachItem(list, func() { n++ }); err != nil {
+		a.body.Close()
+		return 0, true, failure(a.member, err)
+	}
+	err = l.add(a, bytes.NewReader(head), list)
+	return n, list.Meta.Continue != "" || limit > 0 && n >= limit, err
+}
+
+// next is the token for the page behind this one, or nothing.
+func (l *List) next() string {
+	if !l.paged {
+		return ""
+	}
+	last := l.sources[len(l.sources)-1]
+	t := position.Token{Vector: l.vector, Slot: last.member.Slot, Inner: last.said().Meta.Continue}
+	switch {
+	case t.Inner != "":
+		t.Inconsistent = l.token != nil && l.token.Slot == t.Slot && l.token.Inconsistent
+	case len(l.queue) > 0:
+		t.Slot = l.queue[0].Slot
+	default:
+		return ""
+	}
+	return t.Encode(l.c.Hash)
+}
+
+// earlier takes in the names of the members before m, whose pages are past: a
+// page does not know what was on the others. It reads names only, and only where
+// a name can come twice.
+func (l *List) earlier(ctx context.Context, m Member) error {
+	if l.names == nil || l.token == nil {
+		return nil
+	}
+	ask := func(at func(slot int) position.Ask) error {
+		var asks []position.Ask
+		for _, o := range l.c.Members[:l.c.order(m)] {
+			if l.vector.At(o.Slot) > 0 {
+				asks = append(asks, at(o.Slot))
+			}
+		}
+		if len(asks) == 0 {
+			return nil
+		}
+		return l.c.prime(ctx, l.names, asks)
+	}
+	err := ask(func(slot int) position.Ask { return position.Exactly(slot, l.vector.At(slot), 0) })
+	if expired(err) {
+		err = ask(func(slot int) position.Ask { return position.Ask{Slot: slot} })
+	}
+	return err
+}

@@ -1,0 +1,94 @@
+package position
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+
+	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
+)
+
+// A Token is where a client stands in the pages of a merged list.
+type Token struct {
+	Vector Vector
+	Slot   int    // of the cluster that is being listed
+	Inner  string // the cluster's own token; "" before its first page
+	// Inconsistent lets a cluster whose position has expired begin at its most
+	// recent one.
+	Inconsistent bool
+}
+
+type token struct {
+	Version      string `json:"v"`
+	RV           string `json:"rv"`
+	Hash         string `json:"h"`
+	Slot         int    `json:"c"`
+	Inner        string `json:"k"`
+	Inconsistent bool   `json:"i"`
+}
+
+const tokenVersion = "mca/1"
+
+// CollectionHash is what ties a token to a collection: 16 digits over the path
+// of the list and its selectors.
+func CollectionHash(path, labelSelector, fieldSelector string) string {
+	h := sha256.New()
+	for _, s := range []string{path, labelSelector, fieldSelector} {
+		h.Write([]byte(s))
+		h.Write([]byte{0}) // which none of them has
+	}
+	return hex.EncodeToString(h.Sum(nil))[:16]
+}
+
+// Encode writes the token for the collection of that hash.
+func (t Token) Encode(hash string) string {
+	b, err := json.Marshal(token{tokenVersion, t.Vector.String(), hash, t.Slot, t.Inner, t.Inconsistent})
+	if err != nil {
+		panic("a token of strings and numbers: " + err.Error())
+	}
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// DecodeToken reads a token. One of another collection, or a broken one, is a
+// 400; one of an older epoch, or of a time when one cluster kept the collection,
+// is a 410; one of a newer epoch is a 504.
+func DecodeToken(s, hash string, epoch uint64) (Token, *wire.Status) {
+	var t token
+	b, err := base64.RawURLEncoding.DecodeString(s)
+	if err == nil {
+		err = json.Unmarshal(b, &t)
+	}
+	if err != nil {
+		return Token{}, BadRequest("continue key is not valid")
+	}
+	switch t.Version {
+	case tokenVersion:
+	case "meta.k8s.io/v1":
+		return Token{}, Expired("the continue token was given out by one cluster, and several keep the collection now")
+	default:
+		return Token{}, BadRequest("continue key is not valid")
+	}
+	rv, bad := ParseRV(t.RV)
+	if bad != nil || rv.Vector == nil || t.Slot < 0 || t.Slot >= len(rv.Vector.Fields) {
+		return Token{}, BadRequest("continue key is not valid")
+	}
+	if t.Hash != hash {
+		return Token{}, BadRequest("continue key is not valid for this collection")
+	}
+	switch e := rv.Vector.Epoch; {
+	case e < epoch:
+		return Token{}, Expired("the continue token is too old: the clusters have changed since")
+	case e > epoch:
+		return Token{}, ahead(e, epoch)
+	}
+	return Token{*rv.Vector, t.Slot, t.Inner, t.Inconsistent}, nil
+}
+
+// IsToken says whether a continue token is one of a merged list, which must
+// never reach a cluster.
+func IsToken(s string) bool {
+	var t token
+	b, err := base64.RawURLEncoding.DecodeString(s)
+	return err == nil && json.Unmarshal(b, &t) == nil && t.Version == tokenVersion
+}

@@ -1,0 +1,319 @@
+package merge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/apiproxy/merge/position"
+	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
+)
+
+// When a client that asked for bookmarks gets one.
+const (
+	burstEnd = 100 * time.Millisecond // after the last event
+	busyTime = time.Second            // after the first one since the last bookmark
+	idleTime = time.Minute
+)
+
+// A stream is a watch while it runs. All of it belongs to one goroutine.
+type stream struct {
+	*Watch
+	sink    Sink
+	in      chan handover
+	results chan *promotion
+	group   sync.WaitGroup
+	ctx     context.Context // of all that the stream has begun
+
+	kind, version string // of the objects, when one was seen
+	columns       *wire.Columns
+	columnsSent   bool
+	waiting       int  // for so many members to end their initial events
+	placed        bool // the client knows a position of this collection
+	buf           []byte
+
+	dirty     bool // events were sent since the last bookmark
+	since     time.Time
+	lastEvent time.Time
+	timer     *time.Timer
+
+	pending  map[uint64]*promotion
+	promoted map[uint64]uint64
+}
+
+// Run sends events until the stream ends. It returns nil when it ended it in
+// good order, the *wire.Status that it told the client when positions have
+// expired, the error of ctx, or of the sink.
+func (w *Watch) Run(ctx context.Context, sink Sink) error {
+	if w.expired != nil {
+		w.Close()
+		return tell(sink, w.Form, w.expired)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	s := &stream{Watch: w, sink: sink, in: make(chan handover), results: make(chan *promotion), ctx: ctx,
+		pending: map[uint64]*promotion{}, promoted: map[uint64]uint64{}, timer: time.NewTimer(idleTime)}
+	s.placed = w.q.RV != "" && w.q.RV != "0" && !initialAsked(w.q)
+	for _, f := range w.feeds {
+		if f.awaited {
+			s.waiting++
+		}
+		s.group.Go(func() { f.follow(ctx, s.in) })
+	}
+	err := s.run(ctx)
+	s.timer.Stop()
+	cancel()
+	s.group.Wait()
+	return err
+}
+
+// tell ends a stream with an ERROR event.
+func tell(sink Sink, form wire.Form, status *wire.Status) error {
+	if err := sink.Event(wire.AppendError(nil, form.Proto, status)); err != nil {
+		return err
+	}
+	if err := sink.Flush(); err != nil {
+		return err
+	}
+	return status
+}
+
+func (s *stream) run(ctx context.Context) error {
+	var end <-chan time.Time
+	if s.Timeout > 0 {
+		t := time.NewTimer(s.Timeout)
+		defer t.Stop()
+		end = t.C
+	}
+	err := s.sink.Flush() // headers go out
+	for err == nil {
+		select {
+		case h := <-s.in:
+			err = s.take(h)
+		case p := <-s.results:
+			err = s.settle(p)
+		case <-s.timer.C:
+			err = s.tick(time.Now())
+		case <-end:
+			return s.goodbye()
+		case <-s.Drain:
+			return s.goodbye()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		for more := true; err == nil && more; {
+			select {
+			case h := <-s.in:
+				err = s.take(h)
+			case p := <-s.results:
+				err = s.settle(p)
+			default:
+				more = false
+				err = s.sink.Flush()
+			}
+		}
+	}
+	if status, ok := errors.AsType[*wire.Status](err); ok && status.Code == 410 {
+		return tell(s.sink, s.Form, status)
+	}
+	return err
+}
+
+// take takes in what a feed has, and tells it how to go on.
+func (s *stream) take(h handover) error {
+	f := h.feed
+	for i := range h.events {
+		if err := s.event(f, &h.events[i]); err != nil {
+			return err
+		}
+	}
+	next := f.ask
+	if h.opened && s.Report != nil {
+		s.Report(f.member, nil)
+	}
+	if h.ended {
+		if expired(h.err) {
+			return failure(f.member, h.err)
+		}
+		if f.initial && f.delivered {
+			return failure(f.member, position.Expired("its stream broke off before it had sent what was there"))
+		}
+		if s.Report != nil {
+			s.Report(f.member, h.err)
+		}
+		if !f.initial {
+			next = position.At(f.member.Slot, s.vector.At(f.member.Slot))
+			f.initial = next.Begins()
+		}
+	}
+	select {
+	case f.reply <- next:
+		return nil
+	case <-s.ctx.Done():
+		return s.ctx.Err()
+	}
+}
+
+// event is one event of a member.
+func (s *stream) event(f *feed, ev *wire.Event) error {
+	if s.kind == "" {
+		s.kind, s.version = string(ev.Kind), string(ev.APIVersion)
+	}
+	if ev.Columns != nil {
+		f.columns, f.row = ev.Columns, nil
+	}
+	slot := f.member.Slot
+	if ev.Type == wire.Bookmark {
+		switch {
+		case !f.initial:
+			s.vector.Raise(slot, ev.ResourceVersion)
+		case ev.InitialEnd:
+			f.initial = false
+			s.vector.Raise(slot, ev.ResourceVersion)
+			if f.awaited {
+				f.awaited = false
+				s.waiting--
+				return s.endInitial()
+			}
+			return s.touch()
+		}
+		return nil
+	}
+	deliver := f.member.Keep == nil || f.member.Keep(ev.Namespace)
+	if len(ev.Name) == 0 && s.c.needsNames(f.member) {
+		return fmt.Errorf("watch of cluster %s: an event without a name", f.member.Name)
+	}
+	var lost *promotion
+	if deliver && s.names != nil {
+		deliver, lost = s.compete(f, ev)
+	}
+	if deliver {
+		if err := s.join(f); err != nil {
+			return err
+		}
+	}
+	if !f.initial {
+		s.vector.Raise(slot, ev.ResourceVersion)
+	}
+	if deliver {
+		if err := s.deliver(f, ev); err != nil {
+			return err
+		}
+	}
+	if lost != nil {
+		s.promote(lost)
+	}
+	return nil
+}
+
+// join marks the position before the first of the objects that a member begins
+// with goes to the client: from then on "nothing is known of it" would be wrong.
+// Who comes back with 1 is told by the member what happened since its first
+// day, or that this has expired; both are right.
+func (s *stream) join(f *feed) error {
+	if !f.initial || f.delivered {
+		return nil
+	}
+	f.delivered = true
+	if s.waiting > 0 {
+		return nil // no position is told before the end of the initial events
+	}
+	s.vector.Raise(f.member.Slot, 1)
+	if s.placed {
+		return s.bookmark(false)
+	}
+	return nil
+}
+
+// deliver sends an event.
+func (s *stream) deliver(f *feed, ev *wire.Event) error {
+	if s.c.Learn != nil && len(ev.Name) > 0 {
+		s.c.Learn(f.member, ev.Namespace, ev.Name, ev.Type != wire.Deleted)
+	}
+	payload := ev.Raw
+	if s.Form.Shape == wire.Table && ev.IsTable() {
+		if s.columns == nil {
+			s.columns = f.columns
+		}
+		if f.row == nil {
+			f.row = wire.NewRow(f.columns, s.columns, f.member.Name, s.c.Bare)
+		}
+		var err error
+		withColumns := !s.columnsSent && s.columns != nil
+		if s.buf, err = ev.AppendTable(s.buf[:0], f.row, s.columns, withColumns); err != nil {
+			return fmt.Errorf("watch of cluster %s: %w", f.member.Name, err)
+		}
+		s.columnsSent = s.columnsSent || withColumns
+		payload = s.buf
+	}
+	if err := s.sink.Event(payload); err != nil {
+		return err
+	}
+	if s.waiting == 0 && s.c.Ring != nil {
+		s.c.Ring.Put(ev.ResourceVersion, s.vector)
+	}
+	return s.touch()
+}
+
+// touch says that the client does not know where it stands.
+func (s *stream) touch() error {
+	if !s.q.Bookmarks || s.waiting > 0 {
+		return nil
+	}
+	s.lastEvent = time.Now()
+	if !s.dirty {
+		s.dirty, s.since = true, s.lastEvent
+		s.timer.Reset(burstEnd)
+	}
+	return nil
+}
+
+// tick sends the bookmark that is due.
+func (s *stream) tick(now time.Time) error {
+	if !s.q.Bookmarks {
+		return nil
+	}
+	if s.dirty {
+		due := s.lastEvent.Add(burstEnd)
+		if latest := s.since.Add(busyTime); latest.Before(due) {
+			due = latest
+		}
+		if wait := due.Sub(now); wait > 0 {
+			s.timer.Reset(wait)
+			return nil
+		}
+	}
+	return s.bookmark(false)
+}
+
+// bookmark tells the client where it stands.
+func (s *stream) bookmark(end bool) error {
+	s.timer.Reset(idleTime)
+	if !s.q.Bookmarks || s.waiting > 0 || s.kind == "" {
+		return nil
+	}
+	mark := wire.Mark{Kind: s.kind, APIVersion: s.version, ResourceVersion: s.vector.String(), InitialEnd: end, Bare: s.c.Bare}
+	if s.columns != nil {
+		mark.Cells = s.columns.Len() + 1
+	}
+	s.buf = mark.Append(s.buf[:0], s.Form)
+	s.dirty, s.placed = false, true
+	return s.sink.Event(s.buf)
+}
+
+// endInitial tells the client, once, that it has what was there.
+func (s *stream) endInitial() error {
+	if s.waiting > 0 {
+		return nil
+	}
+	return s.bookmark(true)
+}
+
+// goodbye ends the stream in good order.
+func (s *stream) goodbye() error {
+	if err := s.bookmark(false); err != nil {
+		return err
+	}
+	return s.sink.Flush()
+}

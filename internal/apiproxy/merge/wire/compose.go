@@ -1,0 +1,170 @@
+package wire
+
+import (
+	"encoding/binary"
+	"strconv"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// A Mark is a bookmark.
+type Mark struct {
+	Kind, APIVersion string // of the objects of the watch
+	ResourceVersion  string
+	InitialEnd       bool
+	// Cells is how many columns a Table has; Bare says that its rows have no
+	// object, but for the one that ends the initial events.
+	Cells int
+	Bare  bool
+}
+
+// Append appends the bookmark as an event.
+func (m Mark) Append(dst []byte, f Form) []byte {
+	if f.Proto {
+		meta := appendText(nil, 6, m.ResourceVersion)
+		if m.InitialEnd {
+			meta = appendText(meta, 12, appendText(appendText(nil, 1, initialEnd), 2, "true"))
+		}
+		return appendEvent(dst, Bookmark, appendEnvelope(nil, m.Kind, m.APIVersion, appendText(nil, 1, meta)))
+	}
+	dst = append(dst, `{"type":"BOOKMARK","object":`...)
+	if f.Shape != Table {
+		return append(m.object(dst, m.Kind, m.APIVersion), '}')
+	}
+	dst = append(dst, `{"kind":"Table","apiVersion":`...)
+	dst = strconv.AppendQuote(dst, m.APIVersion)
+	dst = append(dst, `,"metadata":{"resourceVersion":"`...)
+	dst = append(dst, m.ResourceVersion...)
+	dst = append(dst, `"},"columnDefinitions":null,"rows":[{"cells":[`...)
+	for i := range m.Cells {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, "null"...)
+	}
+	dst = append(dst, `],"object":`...)
+	if m.Bare && !m.InitialEnd {
+		dst = append(dst, "null"...)
+	} else {
+		dst = m.object(dst, "PartialObjectMetadata", m.APIVersion)
+	}
+	return append(dst, `}]}}`...)
+}
+
+func (m Mark) object(dst []byte, kind, version string) []byte {
+	dst = append(dst, `{"kind":`...)
+	dst = strconv.AppendQuote(dst, kind)
+	dst = append(dst, `,"apiVersion":`...)
+	dst = strconv.AppendQuote(dst, version)
+	dst = append(dst, `,"metadata":{"resourceVersion":"`...)
+	dst = append(dst, m.ResourceVersion...)
+	dst = append(dst, `","creationTimestamp":null`...)
+	if m.InitialEnd {
+		dst = append(dst, `,"annotations":{"`+initialEnd+`":"true"}`...)
+	}
+	return append(dst, `}}`...)
+}
+
+// AppendError appends the event that ends a watch with a Status.
+func AppendError(dst []byte, proto bool, s *Status) []byte {
+	if proto {
+		return appendEvent(dst, Error, s.Append(nil, true))
+	}
+	dst = append(dst, `{"type":"ERROR","object":`...)
+	return append(s.Append(dst, false), '}')
+}
+
+func appendEvent(dst []byte, t Type, object []byte) []byte {
+	dst = appendText(dst, 1, t.String())
+	return appendText(dst, 2, appendText(nil, 1, object))
+}
+
+// AppendFrame appends an event as a stream has it: JSON with a newline behind,
+// protobuf with its length before.
+func AppendFrame(dst, event []byte, proto bool) []byte {
+	if proto {
+		dst = binary.BigEndian.AppendUint32(dst, uint32(len(event)))
+		return append(dst, event...)
+	}
+	return append(append(dst, event...), '\n')
+}
+
+// A Head is what a merged list says of itself. Its ResourceVersion is a vector,
+// so Meta's is not looked at.
+type Head struct {
+	Kind, APIVersion string
+	ResourceVersion  string
+	Meta             Meta
+}
+
+// AppendJSON appends the object of a list up to its first item. With late all
+// that is known only behind the items is left to AppendEnd.
+func (h Head) AppendJSON(dst []byte, f Form, columns *Columns, late bool) []byte {
+	if late {
+		return append(dst, `{"items":[`...)
+	}
+	dst = h.says(append(dst, '{'))
+	if f.Shape == Table {
+		dst = append(dst, `,"columnDefinitions":`...)
+		dst = columns.AppendWithCluster(dst)
+		return append(dst, `,"rows":[`...)
+	}
+	return append(dst, `,"items":[`...)
+}
+
+// AppendEnd appends what follows the last item.
+func (h Head) AppendEnd(dst []byte, late bool) []byte {
+	dst = append(dst, ']')
+	if late {
+		dst = h.says(append(dst, ','))
+	}
+	return append(dst, "}\n"...)
+}
+
+func (h Head) says(dst []byte) []byte {
+	dst = append(dst, `"kind":`...)
+	dst = strconv.AppendQuote(dst, h.Kind)
+	dst = append(dst, `,"apiVersion":`...)
+	dst = strconv.AppendQuote(dst, h.APIVersion)
+	dst = append(dst, `,"metadata":{"resourceVersion":"`...)
+	dst = append(dst, h.ResourceVersion...)
+	dst = append(dst, '"')
+	if h.Meta.Continue != "" {
+		dst = append(dst, `,"continue":`...)
+		dst = strconv.AppendQuote(dst, h.Meta.Continue)
+	}
+	if h.Meta.Remaining >= 0 {
+		dst = append(dst, `,"remainingItemCount":`...)
+		dst = strconv.AppendInt(dst, h.Meta.Remaining, 10)
+	}
+	if len(h.Meta.Shard) > 0 {
+		dst = append(dst, `,"shardInfo":`...)
+		dst = append(dst, h.Meta.Shard...)
+	}
+	return append(dst, '}')
+}
+
+// AppendProto appends a list up to its first item, of whose items and fields
+// rest bytes follow. AppendProtoEnd comes behind them.
+func (h Head) AppendProto(dst []byte, rest uint64) []byte {
+	meta := appendText(nil, 1, "")
+	meta = appendText(meta, 2, h.ResourceVersion)
+	meta = appendText(meta, 3, h.Meta.Continue)
+	if h.Meta.Remaining >= 0 {
+		meta = protowire.AppendVarint(protowire.AppendTag(meta, 4, protowire.VarintType), uint64(h.Meta.Remaining))
+	}
+	if len(h.Meta.Shard) > 0 {
+		meta = appendText(meta, 5, h.Meta.Shard)
+	}
+	meta = appendText(nil, 1, meta)
+	dst = append(dst, magic...)
+	dst = appendText(dst, 1, appendText(appendText(nil, 1, h.APIVersion), 2, h.Kind))
+	dst = protowire.AppendTag(dst, 2, protowire.BytesType)
+	dst = protowire.AppendVarint(dst, uint64(len(meta))+rest)
+	return append(dst, meta...)
+}
+
+// AppendProtoEnd appends what follows a list in its envelope.
+func AppendProtoEnd(dst []byte) []byte {
+	return appendText(appendText(dst, 3, ""), 4, "")
+}

@@ -1,0 +1,361 @@
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// A Type is what happened.
+type Type uint8
+
+// The events of a watch.
+const (
+	Unknown Type = iota
+	Added
+	Modified
+	Deleted
+	Bookmark
+	Error
+)
+
+func parseType(b []byte) Type {
+	switch string(b) {
+	case "ADDED":
+		return Added
+	case "MODIFIED":
+		return Modified
+	case "DELETED":
+		return Deleted
+	case "BOOKMARK":
+		return Bookmark
+	case "ERROR":
+		return Error
+	}
+	return Unknown
+}
+
+// initialEnd marks the bookmark behind the objects that a watch begins with.
+const initialEnd = "k8s.io/initial-events-end"
+
+// An Event is one event of a member's watch. Its bytes are the reader's.
+type Event struct {
+	Type            Type
+	Raw             []byte // without framing
+	Kind            []byte // of the object, as is APIVersion
+	APIVersion      []byte
+	Namespace, Name []byte
+	ResourceVersion uint64
+	InitialEnd      bool    // of a bookmark
+	Status          *Status // of an error
+
+	// Columns is set with those events of a Table that have columns; rows tells
+	// where the parts of its one row are.
+	Columns *Columns
+	object  []byte
+	columns span
+	row     rowSpans
+	rows    int
+}
+
+// Events reads a member's watch.
+type Events struct {
+	form Form
+	w    window
+}
+
+// NewEvents reads what r has. Before each read, which may block, idle is called
+// if it is not nil: until then all events that Next gave since the last call
+// are good.
+func NewEvents(r io.Reader, f Form, idle func() error) *Events {
+	return &Events{form: f, w: window{r: r, buf: make([]byte, eventWindow), idle: idle, batch: true}}
+}
+
+// Next reads an event. At the end of the stream, between two events, the error
+// is io.EOF; in the middle of one it is io.ErrUnexpectedEOF.
+func (e *Events) Next(ev *Event) error {
+	*ev = Event{row: rowSpans{each: ev.row.each[:0]}}
+	w := &e.w
+	w.keep()
+	if e.form.Proto {
+		return e.nextProto(ev)
+	}
+	if _, err := w.peek(); err != nil {
+		return err
+	}
+	w.keep()
+	isObject, err := w.enter('{')
+	if err != nil {
+		return err
+	}
+	if !isObject {
+		return fmt.Errorf("%w: an event that is no object", errJSON)
+	}
+	o := eventSpans{table: e.form.Shape == Table}
+	for first := true; ; {
+		key, ok, err := w.key(&first)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			break
+		}
+		switch string(key) {
+		case "type":
+			s, err := w.textOr()
+			if err != nil {
+				return err
+			}
+			ev.Type = parseType(plain(w.get(s)))
+		case "object":
+			err = o.scan(w, ev.Type)
+		default:
+			err = w.skip()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	ev.Raw = w.get(w.since(0))
+	return o.fill(w, ev)
+}
+
+// eventSpans is where the parts of an event's object are.
+type eventSpans struct {
+	table                                           bool
+	object, kind, version, ns, name, rv, annotation span
+}
+
+// scan reads the object of an event, no further than it must.
+func (o *eventSpans) scan(w *window, t Type) error {
+	if _, err := w.peek(); err != nil {
+		return short(err)
+	}
+	at, depth := w.at(), w.depth
+	isObject, err := w.enter('{')
+	if err != nil {
+		return err
+	}
+	if !isObject {
+		return fmt.Errorf("%w: an event without an object", errJSON)
+	}
+	whole := o.table || t != Added && t != Modified && t != Deleted
+	for first := true; ; {
+		key, ok, err := w.key(&first)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			break
+		}
+		switch string(key) {
+		case "kind":
+			o.kind, err = w.textOr()
+		case "apiVersion":
+			o.version, err = w.textOr()
+		case "metadata":
+			err = o.meta(w, whole)
+			if err == nil && !whole {
+				err = w.unwind(depth)
+				o.object = w.since(at)
+				return err
+			}
+		default:
+			err = w.skip()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	o.object = w.since(at)
+	return nil
+}
+
+func (o *eventSpans) meta(w *window, whole bool) error {
+	isObject, err := w.enter('{')
+	if err != nil || !isObject {
+		return err
+	}
+	for first := true; ; {
+		key, ok, err := w.key(&first)
+		if err != nil || !ok {
+			return err
+		}
+		switch string(key) {
+		case "name":
+			o.name, err = w.textOr()
+		case "namespace":
+			o.ns, err = w.textOr()
+		case "resourceVersion":
+			o.rv, err = w.textOr()
+		case "annotations":
+			if _, err := w.peek(); err != nil {
+				return short(err)
+			}
+			at := w.at()
+			err = w.skip()
+			o.annotation = w.since(at)
+		default:
+			err = w.skip()
+		}
+		if err != nil || !whole && o.name.to > 0 && o.ns.to > 0 && o.rv.to > 0 {
+			return err
+		}
+	}
+}
+
+// fill says what was found.
+func (o *eventSpans) fill(w *window, ev *Event) error {
+	if ev.Type == Unknown {
+		return fmt.Errorf("%w: an event of no known type", errJSON)
+	}
+	ev.Kind, ev.APIVersion = plain(w.get(o.kind)), plain(w.get(o.version))
+	if ev.Type == Error {
+		ev.Status = statusJSON(w.get(o.object))
+		return nil
+	}
+	if o.table && string(ev.Kind) == "Table" {
+		return ev.scanTable(w.get(o.object))
+	}
+	ev.Namespace, ev.Name = plain(w.get(o.ns)), plain(w.get(o.name))
+	if ev.Type == Bookmark {
+		ev.InitialEnd = hasInitialEnd(w.get(o.annotation))
+	}
+	var err error
+	ev.ResourceVersion, err = number(w.get(o.rv))
+	return err
+}
+
+// hasInitialEnd says whether annotations, as they are written, have the mark.
+func hasInitialEnd(raw []byte) bool {
+	w := view(raw)
+	if isObject, err := w.enter('{'); err != nil || !isObject {
+		return false
+	}
+	for first := true; ; {
+		key, ok, err := w.key(&first)
+		if err != nil || !ok {
+			return false
+		}
+		is := string(key) == initialEnd
+		s, err := w.textOr()
+		if err != nil {
+			return false
+		}
+		if is {
+			return string(w.get(s)) == "true"
+		}
+	}
+}
+
+// nextProto reads a frame: four bytes of length and a WatchEvent: type 1,
+// object 2, which is raw 1, which is an envelope.
+func (e *Events) nextProto(ev *Event) error {
+	w := &e.w
+	for !w.ahead(4) {
+		if err := w.more(); err != nil {
+			if errors.Is(err, io.EOF) && w.end > w.pos {
+				return io.ErrUnexpectedEOF
+			}
+			return err
+		}
+	}
+	n := binary.BigEndian.Uint32(w.bytes(4))
+	w.pos += 4
+	w.keep()
+	raw, err := w.message(uint64(n))
+	if err != nil {
+		return err
+	}
+	ev.Raw = raw
+	var object []byte
+	err = fields(raw, func(num protowire.Number, v []byte, _ uint64) bool {
+		switch num {
+		case 1:
+			ev.Type = parseType(v)
+		case 2:
+			err = fields(v, func(num protowire.Number, v []byte, _ uint64) bool {
+				if num == 1 {
+					object = v
+				}
+				return true
+			}, &err)
+		}
+		return err == nil
+	}, &err)
+	if err != nil {
+		return err
+	}
+	if ev.Type == Unknown {
+		return fmt.Errorf("%w: an event of no known type", errProto)
+	}
+	body, err := ev.envelope(object)
+	if err != nil {
+		return err
+	}
+	if ev.Type == Error {
+		ev.Status = statusProto(body)
+		return nil
+	}
+	return ev.metaProto(body)
+}
+
+func (ev *Event) envelope(object []byte) (body []byte, err error) {
+	if len(object) < len(magic) || string(object[:len(magic)]) != magic {
+		return nil, fmt.Errorf("%w: an object without its envelope", errProto)
+	}
+	err = fields(object[len(magic):], func(num protowire.Number, v []byte, _ uint64) bool {
+		switch num {
+		case 1:
+			ev.Kind, ev.APIVersion = typeMeta(v)
+		case 2:
+			body = v
+		}
+		return true
+	}, &err)
+	return body, err
+}
+
+// metaProto reads an object's ObjectMeta: name 1, namespace 3, resourceVersion
+// 6, annotations 12 (key 1, value 2).
+func (ev *Event) metaProto(object []byte) error {
+	var err error
+	var meta []byte
+	if err := fields(object, func(num protowire.Number, v []byte, _ uint64) bool {
+		meta = v
+		return num != 1
+	}, &err); err != nil {
+		return err
+	}
+	err = fields(meta, func(num protowire.Number, v []byte, _ uint64) bool {
+		switch num {
+		case 1:
+			ev.Name = v
+		case 3:
+			ev.Namespace = v
+		case 6:
+			ev.ResourceVersion, err = number(v)
+		case 12:
+			var key, value []byte
+			err = fields(v, func(num protowire.Number, v []byte, _ uint64) bool {
+				if num == 1 {
+					key = v
+				} else if num == 2 {
+					value = v
+				}
+				return true
+			}, &err)
+			if string(key) == initialEnd && string(value) == "true" {
+				ev.InitialEnd = ev.Type == Bookmark
+			}
+		}
+		return err == nil && (num <= 6 || ev.Type == Bookmark)
+	}, &err)
+	if err == nil && ev.ResourceVersion == 0 {
+		err = fmt.Errorf("%w: an event without a resourceVersion", errProto)
+	}
+	return err
+}
