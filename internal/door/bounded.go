@@ -8,11 +8,11 @@ import (
 )
 
 // bounded is a listener that closes at once what an address opens beyond its
-// bound. A node of a tailnet has one address of each family; asking who it is
+// bound, or all beyond theirs. A node of a tailnet has one address of each family; asking who it is
 // for every connection would cost more than the connection.
 type bounded struct {
 	net.Listener
-	max int
+	max, all int
 
 	mu   sync.Mutex
 	open map[netip.Addr]int
@@ -21,8 +21,8 @@ type bounded struct {
 	from map[net.Conn]netip.Addr
 }
 
-func newBounded(ln net.Listener, max int) *bounded {
-	return &bounded{Listener: ln, max: max, open: map[netip.Addr]int{}, from: map[net.Conn]netip.Addr{}}
+func newBounded(ln net.Listener, l Limits) *bounded {
+	return &bounded{Listener: ln, max: l.Connections, all: l.AllConnections, open: map[netip.Addr]int{}, from: map[net.Conn]netip.Addr{}}
 }
 
 // Accept implements [net.Listener]. It does not wrap the connection: hear is told
@@ -45,7 +45,7 @@ func (b *bounded) hear(c net.Conn, s http.ConnState) {
 }
 
 func (b *bounded) take(c net.Conn) bool {
-	if b.max <= 0 {
+	if b.max <= 0 && b.all <= 0 {
 		return true
 	}
 	at := c.RemoteAddr()
@@ -59,7 +59,7 @@ func (b *bounded) take(c net.Conn) bool {
 	addr := from.Addr().Unmap()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.open[addr] >= b.max {
+	if b.max > 0 && b.open[addr] >= b.max || b.all > 0 && len(b.from) >= b.all {
 		return false
 	}
 	b.open[addr]++

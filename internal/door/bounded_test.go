@@ -46,7 +46,7 @@ func TestAResetConnectionIsCounted(t *testing.T) {
 	defer tcp.Close()
 	later, before, last := new(atomic.Bool), new(atomic.Bool), new(atomic.Bool)
 	before.Store(true)
-	ln := newBounded(&forgetfulListener{tcp, []*atomic.Bool{later, before, last}}, 1)
+	ln := newBounded(&forgetfulListener{tcp, []*atomic.Bool{later, before, last}}, Limits{Connections: 1})
 	dial := func() net.Conn {
 		c, err := net.Dial("tcp", tcp.Addr().String())
 		if err != nil {

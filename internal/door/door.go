@@ -3,7 +3,9 @@
 //
 //	host -> same site -> identify -> rate -> route -> decide -> act -> record
 //
-// Every visit leaves one audit entry, whichever step ended it.
+// Every visit leaves one audit entry, whichever step ended it. Of routine ones,
+// which servers make among themselves, only refusals do, and many of one kind are
+// one entry.
 package door
 
 import (
@@ -95,7 +97,8 @@ func (d *Door) hall(stopping context.Context, routes []Route) *hall {
 	case d.Names == nil, d.Identify == nil, d.Decide == nil, d.Record == nil, d.Log == nil, d.Now == nil:
 		panic("door: a required field is missing")
 	}
-	h := &hall{door: d, stopping: stopping, mux: http.NewServeMux(), routes: map[string]Route{}, limits: newLimiter(d.Limits), tally: tally{said: map[problem.Code]*sum{}}}
+	h := &hall{door: d, stopping: stopping, mux: http.NewServeMux(), routes: map[string]Route{}, limits: newLimiter(d.Limits), tally: tally{said: map[problem.Code]*sum{}},
+		sums: sums{of: map[sumKey]*refusals{}}}
 	for _, rt := range routes {
 		h.mux.HandleFunc(rt.Pattern, func(http.ResponseWriter, *http.Request) {})
 		h.routes[rt.Pattern] = rt
@@ -111,11 +114,18 @@ func (d *Door) Run(ctx context.Context, ln net.Listener, connContext func(contex
 	defer endVisits()
 	stopping, endWaits := context.WithCancel(visits)
 	defer endWaits()
-	bound := newBounded(framing.Listener{Listener: ln, HTTP2: d.HTTP2}, d.Limits.Connections)
+	bound := newBounded(framing.Listener{Listener: ln, HTTP2: d.HTTP2}, d.Limits)
+	hall := d.hall(stopping, routes)
 	srv := &http.Server{
-		Handler:           d.hall(stopping, routes),
-		BaseContext:       func(net.Listener) context.Context { return visits },
-		ConnContext:       connContext,
+		Handler:     hall,
+		BaseContext: func(net.Listener) context.Context { return visits },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			ctx = context.WithValue(ctx, bornKey{}, d.Now())
+			if connContext == nil {
+				return ctx
+			}
+			return connContext(ctx, c)
+		},
 		ConnState:         bound.hear,
 		ReadHeaderTimeout: headerTime,
 		ReadTimeout:       readTime,
@@ -133,10 +143,17 @@ func (d *Door) Run(ctx context.Context, ln net.Listener, connContext func(contex
 	srv.RegisterOnShutdown(endWaits) // after the listener has been closed
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(bound) }()
-	select {
-	case err := <-served:
-		return fmt.Errorf("serve: %w", err)
-	case <-ctx.Done():
+	defer hall.recordSums(true)
+	sums := time.NewTicker(sumTime)
+	defer sums.Stop()
+	for ctx.Err() == nil {
+		select {
+		case err := <-served:
+			return fmt.Errorf("serve: %w", err)
+		case <-sums.C:
+			hall.recordSums(false)
+		case <-ctx.Done():
+		}
 	}
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
 	defer cancel()
@@ -148,6 +165,10 @@ func (d *Door) Run(ctx context.Context, ln net.Listener, connContext func(contex
 	return nil
 }
 
+// bornKey is under what a request's context has the time of its connection's
+// beginning: net/http has no other place for it.
+type bornKey struct{}
+
 // hall is the handler behind a Door.
 type hall struct {
 	door     *Door
@@ -157,6 +178,7 @@ type hall struct {
 	limits   *limiter
 	deaf     atomic.Bool // the record did not take its last entry
 	tally    tally
+	sums     sums
 }
 
 // A visit is one request on its way through.
@@ -182,12 +204,13 @@ func (h *hall) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v.entry.Actor = audit.ActorOf(v.caller)
 	v.entry.Conclude(err)
 	var rerr error
-	if err != nil || !v.route.Routine {
-		rerr = h.door.Record(v.entry)
-		h.deaf.Store(rerr != nil)
+	if v.route.Routine && err != nil {
+		h.recordSums(false)
+	}
+	if !v.route.Routine || err != nil && h.sums.own(v.entry) {
+		rerr = h.record(v.entry)
 	}
 	if rerr != nil {
-		h.door.Log.Error("audit entry lost", "audit", v.entry.RequestID, "err", rerr)
 		if err == nil && v.mustRecord() { // what was made is not handed out
 			err = auditUnavailable()
 		}
@@ -201,6 +224,22 @@ func (h *hall) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		verb = ""
 	}
 	ended(Outcome{Verb: verb, Status: status, Code: code, Took: h.door.Now().Sub(now), Waited: v.waited})
+}
+
+// record writes e, and takes note whether that was possible.
+func (h *hall) record(e audit.Entry) error {
+	err := h.door.Record(e)
+	if h.deaf.Store(err != nil); err != nil {
+		h.door.Log.Error("audit entry lost", "audit", e.RequestID, "err", err)
+	}
+	return err
+}
+
+// recordSums writes the sums whose time is over, or all.
+func (h *hall) recordSums(all bool) {
+	for _, e := range h.sums.due(h.door.Now(), all) {
+		_ = h.record(e) // which has told
+	}
 }
 
 // survive is pass, and turns a panic into a visit that failed: it leaves its
@@ -384,6 +423,9 @@ func (v *visit) reply(resp any, err error) (int, problem.Code) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Request-Id", v.entry.RequestID)
+	if born, ok := v.r.Context().Value(bornKey{}).(time.Time); ok && v.door.Limits.Age > 0 && v.door.Now().Sub(born) > v.door.Limits.Age {
+		h.Set("Connection", "close") // HTTP/2 says it in its own way
+	}
 	if r, ok := resp.(Identifiable); ok && err == nil {
 		resp = r.WithAuditID(v.entry.RequestID)
 	}

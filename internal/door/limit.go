@@ -18,8 +18,13 @@ type Limits struct {
 	All   Rate                 // for all callers together
 	// WaitersPerCaller and Waiters bound how many requests may wait at once; 0: no bound.
 	WaitersPerCaller, Waiters int
-	// Connections bounds how many connections one address may hold open; 0: no bound.
-	Connections int
+	// Connections bounds how many connections one address may hold open, and
+	// AllConnections how many all together; 0: no bound.
+	Connections, AllConnections int
+	// Age is how old a connection may be that is asked something: then it is
+	// closed after the answer. A tailnet that takes away who may connect asks that
+	// of new connections only. 0: any age.
+	Age time.Duration
 }
 
 // A Rate is a token bucket.

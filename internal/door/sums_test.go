@@ -1,0 +1,230 @@
+package door_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// A book keeps what is recorded.
+type book struct {
+	mu      sync.Mutex
+	entries []audit.Entry
+}
+
+func (b *book) write(e audit.Entry) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.entries = append(b.entries, e)
+	return nil
+}
+
+// take returns what was written since, and how many visits that stands for.
+func (b *book) take() (entries []audit.Entry, visits int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	entries, b.entries = b.entries, nil
+	for _, e := range entries {
+		n, err := strconv.Atoi(e.Args["count"])
+		if err != nil {
+			n = 1
+		}
+		visits += n
+	}
+	return entries, visits
+}
+
+// A server that is refused all the time has some entries of its own, and one for
+// the rest: no visit is missing, and none of another caller or code is hidden in
+// it. Operations of people keep their entry each. DSC-08, GO-05.
+func TestRefusalsOfServersAreSummed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b book
+		var caller access.Caller
+		d := newDoor(b.write)
+		d.Identify = func(*http.Request) (access.Caller, error) { return caller, nil }
+		d.Decide = func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
+			return access.Decide(c, v, access.Policy{Members: []access.Tag{"tag:tailplane"}}, now)
+		}
+		h := d.Handler(exchange.Serve(func(_ context.Context, _ access.Permit, g gossip) (told, error) { return told{Role: g.text}, nil }))
+		ask := func(node, tag, body string) {
+			caller = access.Caller{Device: access.Device{ID: node, Name: "tka"}, Tags: []access.Tag{access.Tag(tag)}, Via: access.ViaTailnet}
+			r := httptest.NewRequest(http.MethodPost, "http://tka/gossip/v1/exchange", strings.NewReader(body))
+			r.Header.Set("Content-Type", "application/json")
+			h.ServeHTTP(httptest.NewRecorder(), r)
+		}
+		for range 500 {
+			ask("n1", "tag:tailplane", "bad")
+		}
+		ask("n2", "tag:tailplane", "bad")
+		ask("n1", "tag:ci", "bad")
+		entries, visits := b.take()
+		if len(entries) != 12 || visits != 12 || entries[10].Actor.NodeID != "n2" || entries[11].Code != problem.NotAMember {
+			t.Errorf("%d entries of %d visits: %+v", len(entries), visits, entries)
+		}
+		time.Sleep(61 * time.Second)
+		ask("n1", "tag:tailplane", "good")
+		if entries, _ := b.take(); len(entries) != 0 {
+			t.Errorf("a visit that was served is recorded: %+v", entries)
+		}
+		ask("n1", "tag:tailplane", "bad")
+		entries, visits = b.take()
+		if len(entries) != 2 || visits != 491 {
+			t.Fatalf("%d entries of %d visits: %+v", len(entries), visits, entries)
+		}
+		for _, e := range entries {
+			if e.Args["count"] != "" && (e.Args["count"] != "490" || e.Actor.NodeID != "n1" || e.Code != problem.BadRequest || e.Result != audit.Refused || e.RequestID == "" || e.Reason == "") {
+				t.Errorf("the sum is %+v", e)
+			}
+		}
+	})
+}
+
+// What is not told yet is told when the server stops, and each minute though
+// nobody comes.
+func TestSumsAreNotLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b book
+		d := newDoor(b.write)
+		ln := newPipes()
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			ended <- d.Run(ctx, ln, nil, exchange.Serve(func(_ context.Context, _ access.Permit, g gossip) (told, error) { return told{}, nil }))
+		}()
+		client := &http.Client{Transport: &http.Transport{DialContext: ln.dial}}
+		defer client.CloseIdleConnections()
+		ask := func(n int) {
+			for range n {
+				res, err := client.Post("http://tka/gossip/v1/exchange", "application/json", strings.NewReader("bad"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				res.Body.Close()
+			}
+		}
+		ask(30)
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if entries, visits := b.take(); len(entries) != 11 || visits != 30 {
+			t.Errorf("a minute later: %d entries of %d visits", len(entries), visits)
+		}
+		ask(30)
+		stop()
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		if entries, visits := b.take(); len(entries) != 11 || visits != 30 {
+			t.Errorf("at the end: %d entries of %d visits", len(entries), visits)
+		}
+	})
+}
+
+// A connection that is too old is closed after an answer, whichever protocol it
+// speaks, so that who may not connect any more is away when it ends. GO-06.
+func TestOldConnectionsEnd(t *testing.T) {
+	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		t.Run(proto, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ln := newPipes()
+				dialled := 0
+				dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+					dialled++
+					return ln.dial(ctx, network, addr)
+				}
+				d := newDoor(forget)
+				d.HTTP2, d.Limits.Age = true, time.Minute
+				ctx, stop := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() {
+					ended <- d.Run(ctx, ln, nil, exchange.Serve(func(_ context.Context, _ access.Permit, g gossip) (told, error) { return told{}, nil }))
+				}()
+				tr := &http.Transport{DialContext: dial, Protocols: new(http.Protocols)}
+				tr.Protocols.SetHTTP1(proto == "HTTP/1.1")
+				tr.Protocols.SetUnencryptedHTTP2(proto == "HTTP/2.0")
+				defer tr.CloseIdleConnections()
+				for range 40 { // ten seconds apart
+					res, err := (&http.Client{Transport: tr}).Post("http://tka/gossip/v1/exchange", "application/json", strings.NewReader("x"))
+					if err != nil {
+						t.Fatal(err)
+					}
+					io.Copy(io.Discard, res.Body)
+					res.Body.Close()
+					if res.Proto != proto {
+						t.Fatalf("answered by %s", res.Proto)
+					}
+					time.Sleep(10 * time.Second)
+				}
+				if dialled < 5 || dialled > 8 {
+					t.Errorf("in 400 s it connected %d times", dialled)
+				}
+				tr.CloseIdleConnections()
+				stop()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// All connections together are bounded. DS-02.
+func TestAllConnectionsAreBounded(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := newDoor(forget)
+	d.Limits.AllConnections = 3
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- d.Run(ctx, ln, nil, exchange.Serve(func(_ context.Context, _ access.Permit, g gossip) (told, error) { return told{}, nil }))
+	}()
+	served := func() (conn net.Conn, ok bool) {
+		conn, err := net.Dial("tcp", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.SetDeadline(time.Now().Add(time.Minute))
+		io.WriteString(conn, "GET /nothing HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+		n, _ := conn.Read(make([]byte, 12))
+		return conn, n == 12
+	}
+	var conns []net.Conn
+	for i := range 5 {
+		c, ok := served()
+		defer c.Close()
+		conns = append(conns, c)
+		if ok != (i < 3) {
+			t.Errorf("connection %d is served: %t", i+1, ok)
+		}
+	}
+	conns[0].Close()
+	for deadline := time.Now().Add(time.Minute); ; {
+		c, ok := served()
+		defer c.Close()
+		if ok {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the place of one that has gone is not given to another")
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
