@@ -96,7 +96,7 @@ func TestPins(t *testing.T) {
 	}
 	again.Generation = 42
 	delete(again.Absent, "n7") // the node is back
-	save(one, again) // it remembers east, and has nothing new to say of it
+	save(one, again)           // it remembers east, and has nothing new to say of it
 	if m := load(one); m.Generation != 42 || len(m.Absent) != 0 || !maps.Equal(m.Clusters, map[string]door.PublicKey{"west": b}) {
 		t.Errorf("a deleted pin is back: %+v", m)
 	}
