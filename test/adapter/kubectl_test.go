@@ -92,9 +92,8 @@ func TestKubectl(t *testing.T) {
 	kubectl(t, a, "delete", "namespace", ns+"-gone", "--timeout=2m")
 }
 
-// A process of kubectl that goes on.
+// running collects what a kubectl that goes on says.
 type running struct {
-	cmd *exec.Cmd
 	mu  sync.Mutex
 	out bytes.Buffer
 }
@@ -111,24 +110,33 @@ func (r *running) String() string {
 	return r.out.String()
 }
 
-// begin starts a kubectl that ends with the test.
-func begin(t testing.TB, a *rig.Adapter, env []string, args ...string) *running {
+// command is the real kubectl, to be run as an application of the pod would. It
+// ends with the test.
+func command(t testing.TB, a *rig.Adapter, env []string, args ...string) *exec.Cmd {
 	t.Helper()
 	bin, err := buildcache.Lookup("kubectl")
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	r := &running{cmd: exec.CommandContext(ctx, bin, args...)}
-	r.cmd.Env = append([]string{"KUBECONFIG=" + a.Kubeconfig, "KUBECACHEDIR=" + t.TempDir(), "KUBERC=off", "HOME=" + t.TempDir()}, env...)
-	r.cmd.Stdout, r.cmd.Stderr = r, r
-	if err := r.cmd.Start(); err != nil {
-		cancel()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*limit)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, bin, args...)
+	cmd.Env = append([]string{"KUBECONFIG=" + a.Kubeconfig, "KUBECACHEDIR=" + t.TempDir(), "KUBERC=off", "HOME=" + t.TempDir()}, env...)
+	return cmd
+}
+
+// begin starts a kubectl that goes on, and ends it with the test.
+func begin(t testing.TB, a *rig.Adapter, env []string, args ...string) *running {
+	t.Helper()
+	r := &running{}
+	cmd := command(t, a, env, args...)
+	cmd.Stdout, cmd.Stderr = r, r
+	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		cancel()
-		r.cmd.Wait() // its end is ours
+		cmd.Process.Kill()
+		cmd.Wait()
 	})
 	return r
 }

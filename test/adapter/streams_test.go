@@ -1,0 +1,151 @@
+package adapter
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/test/rig"
+)
+
+const pod = `apiVersion: v1
+kind: Pod
+metadata: {name: app}
+spec: {containers: [{name: app, image: example.com/app:1}]}
+`
+
+// runPod makes a pod that is running, and returns its namespace.
+func runPod(t *testing.T) (string, *rig.Adapter) {
+	t.Helper()
+	c, a := shared(t)
+	ns := c.Namespace(t)
+	kubectl(t, a, "-n", ns, "apply", "-f", manifest(t, pod))
+	kubectl(t, a, "-n", ns, "wait", "pod/app", "--for=condition=Ready", "--timeout=2m")
+	return ns, a
+}
+
+// protocols are the two ways in which kubectl asks for streams.
+var protocols = map[string][]string{
+	"WebSocket": nil,
+	"SPDY":      {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS=false", "KUBECTL_PORT_FORWARD_WEBSOCKETS=false"},
+}
+
+// upgraded counts the adapter's lines of upgrades to a protocol.
+func upgraded(a *rig.Adapter, ns, subresource, protocol string) (n int) {
+	for line := range strings.Lines(a.Output()) {
+		if strings.Contains(line, `"namespace":"`+ns+`"`) && strings.Contains(line, `"subresource":"`+subresource+`"`) &&
+			strings.Contains(strings.ToLower(line), `"upgrade":"`+strings.ToLower(protocol)) && strings.Contains(line, `"code":101`) {
+			n++
+		}
+	}
+	return n
+}
+
+// Conformance (2): exec and attach carry input, output, errors and exit codes, by
+// WebSocket and by SPDY.
+func TestExec(t *testing.T) {
+	for name, env := range protocols {
+		t.Run(name, func(t *testing.T) {
+			ns, a := runPod(t)
+			run := func(in io.Reader, args ...string) (stdout, stderr string, exit int) {
+				t.Helper()
+				var out, errs bytes.Buffer
+				c := command(t, a, env, append([]string{"-n", ns}, args...)...)
+				c.Stdin, c.Stdout, c.Stderr = in, &out, &errs
+				c.Run()
+				return out.String(), errs.String(), c.ProcessState.ExitCode()
+			}
+			if out, errs, exit := run(nil, "exec", "app", "--", "echo", "hello", "there"); exit != 0 || out != "hello there\n" {
+				t.Errorf("echo: exit %d: %q %q", exit, out, errs)
+			}
+			if out, errs, exit := run(nil, "exec", "app", "--", "warn", "careful"); exit != 0 || out != "" || !strings.Contains(errs, "careful") {
+				t.Errorf("warn: exit %d: %q %q", exit, out, errs)
+			}
+			if _, errs, exit := run(nil, "exec", "app", "--", "exit", "42"); exit != 42 {
+				t.Errorf("exit 42: exit %d: %q", exit, errs)
+			}
+			long := strings.Repeat("0123456789abcdef", 64<<10) // 1 MiB both ways
+			if out, errs, exit := run(strings.NewReader(long), "exec", "-i", "app", "--", "cat"); exit != 0 || out != long {
+				t.Errorf("cat: exit %d: %d bytes of %d: %q", exit, len(out), len(long), errs)
+			}
+			if out, errs, exit := run(strings.NewReader("said\n"), "attach", "-i", "app"); exit != 0 || !strings.Contains(out, "attached") || !strings.Contains(out, "said") {
+				t.Errorf("attach: exit %d: %q %q", exit, out, errs)
+			}
+			protocol := map[string]string{"WebSocket": "websocket", "SPDY": "SPDY/3.1"}[name]
+			eventually(t, "four execs and one attach in the log", func() bool {
+				return upgraded(a, ns, "exec", protocol) == 4 && upgraded(a, ns, "attach", protocol) == 1
+			})
+		})
+	}
+}
+
+// Conformance (2): kubectl cp there and back.
+func TestCopy(t *testing.T) {
+	ns, a := runPod(t)
+	here, back := filepath.Join(t.TempDir(), "here"), filepath.Join(t.TempDir(), "back")
+	content := bytes.Repeat([]byte("data\x00\xff"), 100<<10)
+	if err := os.WriteFile(here, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	kubectl(t, a, "-n", ns, "cp", here, "app:/tmp/copy")
+	kubectl(t, a, "-n", ns, "cp", "app:/tmp/copy", back)
+	if got, err := os.ReadFile(back); err != nil || !bytes.Equal(got, content) {
+		t.Errorf("%d bytes of %d came back: %v", len(got), len(content), err)
+	}
+}
+
+// Conformance (2): kubectl port-forward, several connections, both protocols.
+func TestPortForward(t *testing.T) {
+	for name, env := range protocols {
+		t.Run(name, func(t *testing.T) {
+			ns, a := runPod(t)
+			p := begin(t, a, env, "-n", ns, "port-forward", "pod/app", ":8080")
+			from := regexp.MustCompile(`Forwarding from (127\.0\.0\.1:\d+)`)
+			eventually(t, "port-forward: "+p.String(), func() bool { return from.MatchString(p.String()) })
+			addr := from.FindStringSubmatch(p.String())[1]
+			for i := range 5 {
+				if err := echo(addr, "8080", fmt.Sprintf("hello %d", i)); err != nil {
+					t.Errorf("%v: %s", err, p)
+				}
+			}
+		})
+	}
+}
+
+// echo says something to a forwarded port, and expects it back.
+func echo(addr, port, text string) error {
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(limit))
+	if _, err := fmt.Fprintln(c, text); err != nil {
+		return err
+	}
+	in := bufio.NewReader(c)
+	for _, want := range []string{"port " + port, text} {
+		if got, err := in.ReadString('\n'); strings.TrimSpace(got) != want {
+			return fmt.Errorf("%q instead of %q: %w", got, want, err)
+		}
+	}
+	return nil
+}
+
+// Conformance (2): logs, and logs that are followed, line by line.
+func TestLogs(t *testing.T) {
+	ns, a := runPod(t)
+	if out := kubectl(t, a, "-n", ns, "logs", "app"); out != "app line 0\napp line 1\napp line 2\n" {
+		t.Errorf("logs: %q", out)
+	}
+	l := begin(t, a, nil, "-n", ns, "logs", "-f", "app")
+	eventually(t, "a line that was not there at first", func() bool { return strings.Contains(l.String(), "line 5\n") })
+}
