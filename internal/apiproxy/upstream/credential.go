@@ -3,6 +3,7 @@ package upstream
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -10,9 +11,11 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -97,7 +100,7 @@ func (c *Cluster) load(old *credential) (*credential, error) {
 	}
 	var err error
 	if c.Folder != "" {
-		err = c.readFolder(cred, read)
+		err = c.readSecret(cred, read)
 	} else {
 		err = c.readFiles(cred, read)
 	}
@@ -129,6 +132,9 @@ func (c *Cluster) readFiles(cred *credential, read func(path string) ([]byte, er
 		if err == nil {
 			cred.token, err = tokenOf(b)
 		}
+		if err == nil && c.Vet != nil {
+			err = c.Vet([]byte(cred.token))
+		}
 		if err != nil {
 			return fmt.Errorf("token for cluster %s: %w", c.Name, err)
 		}
@@ -145,33 +151,47 @@ func (c *Cluster) readFiles(cred *credential, read func(path string) ([]byte, er
 // maxFile bounds one file of a Secret, whose whole is 1 MiB at most.
 const maxFile = 1 << 20
 
-// readFolder reads all of a mounted Secret. What begins with two dots is the
-// kubelet's own. The folder itself changes whenever the kubelet writes another version.
-func (c *Cluster) readFolder(cred *credential, read func(path string) ([]byte, error)) error {
-	failed := func(err error) error { return fmt.Errorf("credential for cluster %s: %w", c.Name, err) }
-	info, err := os.Stat(c.Folder)
+// ReadFolder reads all files of a mounted Secret, by their names. What begins
+// with two dots is the kubelet's own.
+func ReadFolder(folder string) (map[string][]byte, error) {
+	return readFolder(folder, os.ReadFile)
+}
+
+func readFolder(folder string, read func(path string) ([]byte, error)) (map[string][]byte, error) {
+	entries, err := os.ReadDir(folder)
 	if err != nil {
-		return failed(err)
-	}
-	cred.files = append(cred.files, file{c.Folder, info})
-	entries, err := os.ReadDir(c.Folder)
-	if err != nil {
-		return failed(err)
+		return nil, err
 	}
 	files := map[string][]byte{}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), "..") {
 			continue
 		}
-		path := filepath.Join(c.Folder, e.Name())
+		path := filepath.Join(folder, e.Name())
 		if info, err := os.Stat(path); err != nil {
-			return failed(err)
+			return nil, err
 		} else if !info.Mode().IsRegular() || info.Size() > maxFile {
-			return failed(fmt.Errorf("%s is no file of a Secret", path))
+			return nil, fmt.Errorf("%s is no file of a Secret", path)
 		}
 		if files[e.Name()], err = read(path); err != nil {
-			return failed(err)
+			return nil, err
 		}
+	}
+	return files, nil
+}
+
+// readSecret reads the credential from a mounted Secret. Its folder changes
+// whenever the kubelet writes another version.
+func (c *Cluster) readSecret(cred *credential, read func(path string) ([]byte, error)) error {
+	failed := func(err error) error { return fmt.Errorf("credential for cluster %s: %w", c.Name, err) }
+	info, err := os.Stat(c.Folder)
+	if err != nil {
+		return failed(err)
+	}
+	cred.files = append(cred.files, file{c.Folder, info})
+	files, err := readFolder(c.Folder, read)
+	if err != nil {
+		return failed(err)
 	}
 	m, err := c.Read(files)
 	if err != nil {
@@ -212,7 +232,7 @@ func (c *Cluster) connections(cred *credential) error {
 		}
 		conf.Certificates = []tls.Certificate{pair}
 	}
-	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}
+	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second, ControlContext: c.reaches}
 	base := func() *http.Transport {
 		return &http.Transport{
 			// Proxy is nil: no variable of the environment leads a token elsewhere.
@@ -227,6 +247,19 @@ func (c *Cluster) connections(cred *credential) error {
 	cred.upgrade.Protocols.SetHTTP1(true)
 	cred.upgrade.DisableKeepAlives = true
 	return nil
+}
+
+// reaches is asked for each address before it is dialled: a name may lead to
+// another one than when it was looked at.
+func (c *Cluster) reaches(_ context.Context, _, address string, _ syscall.RawConn) error {
+	if c.Reaches == nil {
+		return nil
+	}
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return err
+	}
+	return c.Reaches(at.Addr())
 }
 
 // Check reads the credential and says what is wrong with it, without asking the cluster.

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptrace"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,9 +36,13 @@ type Config struct {
 	// files, by their names.
 	Folder string
 	Read   func(files map[string][]byte) (Material, error)
-	Limits Limits // the zero value limits nothing
-	Log    *slog.Logger
-	Now    func() time.Time
+	// Vet, optional, refuses a token before it is used.
+	Vet func(token []byte) error
+	// Reaches, optional, refuses an address that a name in Servers leads to.
+	Reaches func(netip.Addr) error
+	Limits  Limits // the zero value limits nothing
+	Log     *slog.Logger
+	Now     func() time.Time
 }
 
 // Material is what a mounted Secret holds for a cluster: who vouches for it, and

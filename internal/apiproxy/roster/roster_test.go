@@ -1,0 +1,274 @@
+package roster
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/apiproxy/document"
+	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
+)
+
+// authority is a certificate that could vouch for a cluster.
+func authority(t *testing.T) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, NotAfter: time.Now().AddDate(200, 0, 0)}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+// token is a JWT for an audience, signed by nobody.
+func token(audience string) string {
+	part := func(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }
+	return part(`{"alg":"none"}`) + "." + part(`{"aud":["`+audience+`"]}`) + "." + part("x")
+}
+
+// A place has the files of a pod.
+type place struct {
+	*testing.T
+	dir  string
+	keep *Keeper
+	log  *bytes.Buffer
+}
+
+func (p *place) path(name string) string { return filepath.Join(p.dir, name) }
+
+func (p *place) write(name, content string) {
+	p.Helper()
+	if err := os.MkdirAll(filepath.Dir(p.path(name)), 0o755); err != nil {
+		p.Fatal(err)
+	}
+	// As the kubelet does, in one step; two of one length in one tick of the clock differ all the same.
+	tmp := p.path(name) + ".new"
+	if err := os.WriteFile(tmp, []byte(content), 0o644); err != nil {
+		p.Fatal(err)
+	}
+	if err := os.Rename(tmp, p.path(name)); err != nil {
+		p.Fatal(err)
+	}
+}
+
+func newPlace(t *testing.T) *place {
+	t.Helper()
+	p := &place{T: t, dir: t.TempDir(), log: new(bytes.Buffer)}
+	ca := string(authority(t))
+	p.write("account/ca.crt", ca)
+	p.write("account/token", token("https://kubernetes.default.svc"))
+	p.write("credentials/east/server", "https://east.example:6443")
+	p.write("credentials/east/ca.crt", ca)
+	p.write("credentials/east/token", "east-token-CANARY")
+	p.write("credentials/west/ca.crt", ca)
+	p.write("audiences/west/token", token("west"))
+	p.keep = &Keeper{
+		File: p.path("config/config.yaml"), Credentials: p.path("credentials"), Audiences: p.path("audiences"),
+		Home:    upstream.Config{Servers: []string{"10.0.0.1:443"}, CAFile: p.path("account/ca.crt"), TokenFile: p.path("account/token")},
+		Follows: func(_, _ *document.Document) error { return nil },
+		Every:   2 * time.Second, Log: slog.New(slog.NewTextHandler(p.log, nil)), Now: time.Now,
+	}
+	return p
+}
+
+const both = `apiVersion: mca.tailplane.dev/v1alpha1
+kind: Config
+epoch: 7
+home: here
+clusters:
+- {name: here, slot: 0, inCluster: true}
+- {name: east, slot: 1, credentials: {secret: east}}
+- {name: west, slot: 2, servers: ["https://west.example"], caFile: west/ca.crt, credentials: {audienceToken: true}}
+`
+
+func (p *place) names() string {
+	var names []string
+	for _, c := range p.keep.Roster().Clusters() {
+		names = append(names, c.Name+"="+strings.Join(c.Servers, ","))
+	}
+	return strings.Join(names, " ")
+}
+
+func TestNoDocument(t *testing.T) {
+	p := newPlace(t)
+	if err := p.keep.Load(); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.names(); got != "home=10.0.0.1:443" {
+		t.Error(got)
+	}
+}
+
+func TestClusters(t *testing.T) {
+	p := newPlace(t)
+	p.write("config/config.yaml", both)
+	if err := p.keep.Load(); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := p.names(), "here=10.0.0.1:443 east=east.example:6443 west=west.example:443"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	for _, c := range p.keep.Roster().Clusters() {
+		if err := c.Check(); err != nil {
+			t.Errorf("%s: %v", c.Name, err)
+		}
+	}
+	if p.keep.Roster().Cluster("north") != nil {
+		t.Error("a cluster that is not there")
+	}
+}
+
+// AD-08: a token that would open home does not leave for another cluster, and a
+// Secret that names another server after it was loaded sends its token nowhere.
+func TestCredentialsStayWhereTheyBelong(t *testing.T) {
+	p := newPlace(t)
+	p.write("config/config.yaml", both)
+	if err := p.keep.Load(); err != nil {
+		t.Fatal(err)
+	}
+	r := p.keep.Roster()
+	p.write("audiences/west/token", token("https://kubernetes.default.svc"))
+	if err := r.Cluster("west").Check(); err == nil || !strings.Contains(err.Error(), "home token") {
+		t.Errorf("the home audience: %v", err)
+	}
+	p.write("credentials/east/token", "another-token")
+	if err := r.Cluster("east").Check(); err != nil {
+		t.Errorf("another token: %v", err)
+	}
+	p.write("credentials/east/server", "https://evil.example:6443")
+	if err := r.Cluster("east").Check(); err == nil || !strings.Contains(err.Error(), "another server") {
+		t.Errorf("another server: %v", err)
+	}
+	p.write("credentials/east/server", "https://east.example:6443")
+	p.write("credentials/east/exec", "sh")
+	if err := r.Cluster("east").Check(); err == nil {
+		t.Error("a key that no credential has")
+	}
+	if strings.Contains(p.log.String(), "CANARY") {
+		t.Error("a token is in the log")
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for why, change := range map[string]func(p *place){
+		"not a document": func(p *place) { p.write("config/config.yaml", "x: 1") },
+		"no such Secret": func(p *place) {
+			p.write("config/config.yaml", strings.Replace(both, "secret: east", "secret: north", 1))
+		},
+		"a Secret without CA":   func(p *place) { os.Remove(p.path("credentials/east/ca.crt")) },
+		"a loopback server":     func(p *place) { p.write("credentials/east/server", "https://127.0.0.1:6443") },
+		"a folder for a file":   func(p *place) { os.Mkdir(p.path("credentials/east/namespace"), 0o755) },
+		"a file beyond a bound": func(p *place) { p.write("credentials/east/namespace", strings.Repeat("x", 2<<20)) },
+	} {
+		t.Run(why, func(t *testing.T) {
+			p := newPlace(t)
+			p.write("config/config.yaml", both)
+			if err := p.keep.Load(); err != nil {
+				t.Fatal(err)
+			}
+			good := p.keep.Roster()
+			change(p)
+			if err := p.keep.Load(); err == nil || p.keep.Err() == nil {
+				t.Error("taken")
+			}
+			if p.keep.Roster() != good {
+				t.Error("the last good one is gone")
+			}
+			first := newPlace(t)
+			first.write("config/config.yaml", both)
+			change(first)
+			if err := first.keep.Load(); err == nil || first.keep.Roster() != nil {
+				t.Error("taken at the first time")
+			}
+		})
+	}
+}
+
+// Conformance 19: files are followed, what did not change goes on as it is, and
+// what cannot be taken leaves the last good one and is tried again.
+func TestRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlace(t)
+		p.write("config/config.yaml", both)
+		loads, refuse := 0, false
+		p.keep.Loaded = func(error) { loads++ }
+		p.keep.Follows = func(_, _ *document.Document) error {
+			if refuse {
+				return errors.New("the epoch must be raised")
+			}
+			return nil
+		}
+		var changes []string
+		p.keep.Changed = func(old, next *Roster) {
+			changes = append(changes, fmt.Sprint(old != nil, next.Document().Epoch))
+		}
+		if err := p.keep.Load(); err != nil {
+			t.Fatal(err)
+		}
+		go p.keep.Run(t.Context())
+		wait := func() { time.Sleep(2 * time.Second); synctest.Wait() }
+		wait()
+		if loads != 1 {
+			t.Errorf("%d loads of what did not change", loads)
+		}
+		east := p.keep.Roster().Cluster("east")
+
+		p.write("config/config.yaml", strings.Replace(both, "epoch: 7", "epoch: 8", 1))
+		wait()
+		if r := p.keep.Roster(); r.Document().Epoch != 8 || r.Cluster("east") != east || loads != 2 {
+			t.Errorf("epoch %d, the same cluster: %v, %d loads", r.Document().Epoch, r.Cluster("east") == east, loads)
+		}
+		wait()
+		if loads != 2 {
+			t.Errorf("%d loads: the same twice", loads)
+		}
+
+		p.write("credentials/east/server", "https://other.example:6443")
+		wait()
+		if r := p.keep.Roster(); r.Cluster("east") == east || r.Cluster("east").Servers[0] != "other.example:6443" {
+			t.Error("the Secret's server is not followed")
+		}
+
+		p.write("config/config.yaml", "nonsense")
+		wait()
+		wait()
+		if err := p.keep.Err(); err == nil || p.keep.Roster().Document().Epoch != 8 {
+			t.Errorf("nonsense: %v", err)
+		}
+		if n := strings.Count(p.log.String(), "is not taken"); n != 1 {
+			t.Errorf("said %d times", n)
+		}
+		refuse = true
+		p.write("config/config.yaml", strings.Replace(both, "epoch: 7", "epoch: 9", 1))
+		wait()
+		if err := p.keep.Err(); err == nil || !strings.Contains(err.Error(), "epoch must be raised") {
+			t.Errorf("refused: %v", err)
+		}
+		refuse = false
+		wait()
+		if err := p.keep.Err(); err != nil || p.keep.Roster().Document().Epoch != 9 {
+			t.Errorf("in the end: %v", err)
+		}
+		if got := fmt.Sprint(changes); got != "[false 7 true 8 true 8 true 9]" {
+			t.Errorf("changes %s", got)
+		}
+	})
+}
