@@ -37,13 +37,14 @@ var plan = map[string]string{
 
 	// rooms and their alcoves
 	"internal/signin":                  "internal/access internal/door internal/problem",
-	"internal/apiproxy":                "",
+	"internal/apiproxy":                "internal/apiproxy/document",
 	"internal/apiproxy/catalog":        "",
 	"internal/apiproxy/document":       "",
 	"internal/apiproxy/merge":          "internal/apiproxy/merge/position internal/apiproxy/merge/wire",
 	"internal/apiproxy/merge/position": "internal/apiproxy/merge/wire",
 	"internal/apiproxy/merge/wire":     "",
 	"internal/apiproxy/podface":        "",
+	"internal/apiproxy/roster":         "internal/apiproxy internal/apiproxy/document internal/apiproxy/upstream",
 	"internal/apiproxy/serving":        "internal/apiproxy internal/apiproxy/upstream internal/door/framing",
 	"internal/apiproxy/upstream":       "",
 	"internal/gossip":                  "internal/access internal/door internal/problem",
