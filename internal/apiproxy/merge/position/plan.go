@@ -209,6 +209,9 @@ func (p Place) verbatim(q Query) Plan {
 			a.RV = rvText(f)
 		}
 	}
+	if IsToken(q.Continue) {
+		a.Continue = "mca" // it is refused whatever it says
+	}
 	return Plan{Verbatim: true, Asks: []Ask{a}, Vector: NewVector(p.Epoch, p.Width)}
 }
 

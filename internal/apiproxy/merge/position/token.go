@@ -55,18 +55,11 @@ func (t Token) Encode(hash string) string {
 // is a 410; one of a newer epoch is a 504.
 func DecodeToken(s, hash string, epoch uint64) (Token, *wire.Status) {
 	var t token
-	b, err := base64.RawURLEncoding.DecodeString(s)
-	if err == nil {
-		err = json.Unmarshal(b, &t)
-	}
-	if err != nil {
-		return Token{}, BadRequest("continue key is not valid")
-	}
-	switch t.Version {
-	case tokenVersion:
-	case "meta.k8s.io/v1":
+	b, version := tokenOf(s)
+	if version == "meta.k8s.io/v1" {
 		return Token{}, Expired("the continue token was given out by one cluster, and several keep the collection now")
-	default:
+	}
+	if version != tokenVersion || json.Unmarshal(b, &t) != nil {
 		return Token{}, BadRequest("continue key is not valid")
 	}
 	rv, bad := ParseRV(t.RV)
@@ -88,7 +81,18 @@ func DecodeToken(s, hash string, epoch uint64) (Token, *wire.Status) {
 // IsToken says whether a continue token is one of a merged list, which must
 // never reach a cluster.
 func IsToken(s string) bool {
-	var t token
+	_, version := tokenOf(s)
+	return version == tokenVersion
+}
+
+// tokenOf reads who gave out a token.
+func tokenOf(s string) (b []byte, version string) {
+	var t struct {
+		Version string `json:"v"`
+	}
 	b, err := base64.RawURLEncoding.DecodeString(s)
-	return err == nil && json.Unmarshal(b, &t) == nil && t.Version == tokenVersion
+	if err != nil || json.Unmarshal(b, &t) != nil {
+		return nil, ""
+	}
+	return b, t.Version
 }
