@@ -9,6 +9,9 @@ import (
 	"testing"
 )
 
+// parseTarget reads the target of a request line.
+func parseTarget(target string) (*url.URL, error) { return url.ParseRequestURI(target) }
+
 // parsed reads a target as a server does.
 func parsed(t *testing.T, method, target string) (Request, error) {
 	t.Helper()

@@ -36,6 +36,10 @@ func (p Pattern) MarshalText() ([]byte, error) { return []byte(p.String()), nil 
 // Exact returns the one text that p matches; false if it matches more.
 func (p Pattern) Exact() (string, bool) { return p.prefix, !p.glob }
 
+// Ends returns what stands before and after the star; glob is false if there is
+// none, and before is then the whole.
+func (p Pattern) Ends() (before, after string, glob bool) { return p.prefix, p.suffix, p.glob }
+
 // Match says whether s is of the pattern.
 func (p Pattern) Match(s string) bool {
 	if !p.glob {
@@ -86,4 +90,9 @@ func coveredBy(ps, qs []Pattern) bool {
 		}
 	}
 	return true
+}
+
+// Begins says whether p matches everything that begins with s.
+func (p Pattern) Begins(s string) bool {
+	return p.glob && p.suffix == "" && strings.HasPrefix(s, p.prefix)
 }

@@ -1,0 +1,291 @@
+package apiproxy
+
+import (
+	"bytes"
+	"encoding/json"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// MaxBody is the largest body that is looked into, in bytes: what the API server
+// takes by default.
+const MaxBody = 3 << 20
+
+// An Object is what decides where a new object is made, read from its body.
+type Object struct {
+	APIVersion, Kind              string
+	Namespace, Name, GenerateName string
+	Labels, Annotations           map[string]string
+	OwnerReferences               []OwnerReference
+	Involved                      *Reference  // of an Event: what it is about
+	Attributes                    *Attributes // of a review; nil: it asks about no resource
+	ReviewNamespace               string      // of a review of rules
+}
+
+// An OwnerReference names an object by which another one lives.
+type OwnerReference struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Name       string `json:"name"`
+	UID        string `json:"uid"`
+	Controller bool   `json:"controller"`
+}
+
+// A Reference names an object.
+type Reference struct {
+	APIVersion, Kind, Namespace, Name, UID string
+}
+
+// Anchor returns the object beside which o has to be: what an Event is about,
+// else the controller that owns it, else its first owner.
+func (o *Object) Anchor() (Reference, bool) {
+	if o.Involved != nil {
+		return *o.Involved, o.Involved.Name != ""
+	}
+	if len(o.OwnerReferences) == 0 {
+		return Reference{}, false
+	}
+	i := max(0, slices.IndexFunc(o.OwnerReferences, func(r OwnerReference) bool { return r.Controller }))
+	r := o.OwnerReferences[i]
+	return Reference{r.APIVersion, r.Kind, o.Namespace, r.Name, r.UID}, true
+}
+
+// Peek reads of a body what decides where it goes, and changes nothing. It reads
+// JSON, YAML and Kubernetes' protobuf, as exactly as the API server; a field that
+// is there twice is refused, for two readers may take either (AD-04). The error
+// is a *[Refusal].
+func Peek(body []byte, contentType, contentEncoding string) (*Object, error) {
+	o, refusal := peek(body, contentType, contentEncoding)
+	if refusal != nil {
+		return nil, refusal
+	}
+	return o, nil
+}
+
+func peek(body []byte, contentType, contentEncoding string) (*Object, *Refusal) {
+	if len(body) > MaxBody {
+		return nil, refuse(http.StatusRequestEntityTooLarge, "the body is larger than %d bytes", MaxBody)
+	}
+	if contentEncoding != "" && contentEncoding != "identity" {
+		return nil, refuse(http.StatusUnsupportedMediaType, "a body in encoding %.40q cannot be looked into", contentEncoding)
+	}
+	media := "application/json" // what the API server takes a body without a type for
+	if contentType != "" {
+		var err error
+		if media, _, err = mime.ParseMediaType(contentType); err != nil {
+			return nil, refuse(http.StatusUnsupportedMediaType, "the Content-Type does not parse")
+		}
+	}
+	switch media {
+	case "application/json", "application/merge-patch+json", "application/strategic-merge-patch+json":
+		return peekJSON(body)
+	case "application/yaml", "application/apply-patch+yaml":
+		if t := bytes.TrimLeft(body, " \t\r\n"); len(t) > 0 && t[0] == '{' && json.Valid(body) {
+			return peekJSON(body) // it means the same, and is read in less memory
+		}
+		b, refusal := jsonOf(body)
+		if refusal != nil {
+			return nil, refusal
+		}
+		return peekJSON(b)
+	case "application/vnd.kubernetes.protobuf":
+		return peekProtobuf(body)
+	}
+	return nil, refuse(http.StatusUnsupportedMediaType, "a body of type %.60q cannot be looked into; send JSON", media)
+}
+
+func peekJSON(body []byte) (*Object, *Refusal) {
+	if !json.Valid(body) {
+		return nil, bad("the body is not JSON")
+	}
+	o := &Object{}
+	var spec []byte
+	refusal := members("the object", body, func(key string, value []byte) *Refusal {
+		switch key {
+		case "apiVersion":
+			return text(key, value, &o.APIVersion)
+		case "kind":
+			return text(key, value, &o.Kind)
+		case "metadata":
+			return o.metadata(value)
+		case "spec":
+			spec = value
+		case "involvedObject", "regarding":
+			o.Involved = &Reference{}
+			return o.Involved.fill(key, value)
+		}
+		return nil
+	})
+	if refusal == nil && spec != nil && strings.HasPrefix(o.APIVersion, "authorization.k8s.io/") {
+		refusal = o.reviewSpec(spec)
+	}
+	return o, refusal
+}
+
+func (o *Object) metadata(b []byte) *Refusal {
+	return members("metadata", b, func(key string, value []byte) *Refusal {
+		switch key {
+		case "name":
+			return text(key, value, &o.Name)
+		case "generateName":
+			return text(key, value, &o.GenerateName)
+		case "namespace":
+			return text(key, value, &o.Namespace)
+		case "labels":
+			return texts(key, value, &o.Labels)
+		case "annotations":
+			return texts(key, value, &o.Annotations)
+		case "ownerReferences":
+			return items(key, value, func(item []byte) *Refusal {
+				var r OwnerReference
+				o.OwnerReferences = append(o.OwnerReferences, r)
+				return o.OwnerReferences[len(o.OwnerReferences)-1].fill(item)
+			})
+		}
+		return nil
+	})
+}
+
+func (r *OwnerReference) fill(b []byte) *Refusal {
+	return members("ownerReferences", b, func(key string, value []byte) *Refusal {
+		switch key {
+		case "apiVersion":
+			return text(key, value, &r.APIVersion)
+		case "kind":
+			return text(key, value, &r.Kind)
+		case "name":
+			return text(key, value, &r.Name)
+		case "uid":
+			return text(key, value, &r.UID)
+		case "controller":
+			r.Controller = string(value) == "true"
+		}
+		return nil
+	})
+}
+
+func (r *Reference) fill(what string, b []byte) *Refusal {
+	return members(what, b, func(key string, value []byte) *Refusal {
+		switch key {
+		case "apiVersion":
+			return text(key, value, &r.APIVersion)
+		case "kind":
+			return text(key, value, &r.Kind)
+		case "namespace":
+			return text(key, value, &r.Namespace)
+		case "name":
+			return text(key, value, &r.Name)
+		case "uid":
+			return text(key, value, &r.UID)
+		}
+		return nil
+	})
+}
+
+func (o *Object) reviewSpec(b []byte) *Refusal {
+	return members("spec", b, func(key string, value []byte) *Refusal {
+		switch key {
+		case "namespace":
+			return text(key, value, &o.ReviewNamespace)
+		case "resourceAttributes":
+			if string(value) == "null" {
+				return nil
+			}
+			o.Attributes = &Attributes{}
+			return members(key, value, func(key string, value []byte) *Refusal {
+				a := o.Attributes
+				to, known := map[string]*string{"verb": &a.Verb, "group": &a.Group, "resource": &a.Resource, "subresource": &a.Subresource,
+					"namespace": &a.Namespace, "name": &a.Name}[key]
+				if !known {
+					return nil
+				}
+				return text(key, value, to)
+			})
+		}
+		return nil
+	})
+}
+
+// jsonOf returns what decides of a YAML document, as JSON. What is there twice
+// stays there twice.
+func jsonOf(body []byte) ([]byte, *Refusal) {
+	d := yaml.NewDecoder(bytes.NewReader(body))
+	var n, second yaml.Node
+	if err := d.Decode(&n); err != nil || len(n.Content) != 1 || n.Content[0].Kind != yaml.MappingNode {
+		return nil, bad("the body is not a YAML mapping")
+	}
+	if err := d.Decode(&second); err == nil {
+		return nil, bad("the body is more than one YAML document")
+	}
+	var b bytes.Buffer
+	if refusal := writeJSON(&b, n.Content[0], true); refusal != nil {
+		return nil, refusal
+	}
+	return b.Bytes(), nil
+}
+
+// writeJSON writes a node. At the top the values that nobody looks at are left out.
+func writeJSON(b *bytes.Buffer, n *yaml.Node, top bool) *Refusal {
+	if n.Kind == yaml.AliasNode || n.Anchor != "" || n.Style&yaml.TaggedStyle != 0 {
+		return bad("line %d of the body has an anchor, an alias or a tag, which are not looked into", n.Line)
+	}
+	switch n.Kind {
+	case yaml.MappingNode:
+		b.WriteByte('{')
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			key, value := n.Content[i], n.Content[i+1]
+			if key.Kind != yaml.ScalarNode || key.Tag == "!!merge" || key.Anchor != "" {
+				return bad("line %d of the body has a key that is not a text", key.Line)
+			}
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			writeText(b, key.Value)
+			b.WriteByte(':')
+			switch key.Value {
+			case "apiVersion", "kind", "metadata", "spec", "involvedObject", "regarding":
+			default:
+				if top {
+					b.WriteString("null")
+					continue
+				}
+			}
+			if refusal := writeJSON(b, value, false); refusal != nil {
+				return refusal
+			}
+		}
+		b.WriteByte('}')
+	case yaml.SequenceNode:
+		b.WriteByte('[')
+		for i, c := range n.Content {
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			if refusal := writeJSON(b, c, false); refusal != nil {
+				return refusal
+			}
+		}
+		b.WriteByte(']')
+	default:
+		switch n.Tag {
+		case "!!str":
+			writeText(b, n.Value)
+		case "!!null":
+			b.WriteString("null")
+		case "!!bool":
+			b.WriteString(strings.ToLower(n.Value))
+		default:
+			b.WriteByte('0') // a number: nothing that is looked at is one
+		}
+	}
+	return nil
+}
+
+func writeText(b *bytes.Buffer, s string) {
+	out, _ := json.Marshal(s) // a string always has a form
+	b.Write(out)
+}

@@ -1,0 +1,322 @@
+package apiproxy
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/apiproxy/document"
+)
+
+// A Kind is a kind of decision.
+type Kind string
+
+// The kinds.
+const (
+	Home   Kind = "home"   // Cluster serves it, because no rule is about it
+	Single Kind = "single" // Cluster serves it
+	Spread Kind = "spread" // a collection is merged of Members; an object is where its owner is, see [Place] and [Owners]
+	Union  Kind = "union"  // it is merged of Members, each with the namespaces that are its own
+	Deny   Kind = "deny"   // Refusal is the answer
+	Body   Kind = "body"   // the object decides: [Peek] at it and ask again
+)
+
+// A Decision says who serves a request, and why.
+type Decision struct {
+	Kind    Kind
+	Cluster string   // of Home and Single
+	Members []Member // of Spread and Union, in the order in which one is preferred
+	Rule    string   // the rule's name; "": none
+	Why     string   // a sentence
+	Refusal *Refusal // of Deny
+	// Spread is the rule's, of kind Spread.
+	Spread *document.Spread
+	// OwnerReferences of what is written; "" is the business of the cluster.
+	OwnerReferences document.OwnerReferences
+	// Overlap says that two members may have an object of one name.
+	Overlap bool
+	// Review says that a review is asked of all members, and is allowed only if
+	// all allow it. A refusal of a review is its answer "no".
+	Review bool
+	// MustExist is not nil if the request may create what it updates and a rule
+	// forbids that: it is the answer if the object is not there.
+	MustExist *Refusal
+	// Warnings are for the client.
+	Warnings []string
+}
+
+// A Member is a cluster that has a part of what is merged.
+type Member struct {
+	Cluster    string
+	Namespaces *Namespaces // nil: all it has
+}
+
+// Merged says whether the answer is put together of several clusters'.
+func (d *Decision) Merged() bool { return d.Kind == Spread || d.Kind == Union }
+
+// Clusters returns the names of the clusters that may be asked.
+func (d *Decision) Clusters() []string {
+	if d.Cluster != "" {
+		return []string{d.Cluster}
+	}
+	names := make([]string, len(d.Members))
+	for i, m := range d.Members {
+		names[i] = m.Cluster
+	}
+	return names
+}
+
+// Beside is what a request line does not say.
+type Beside struct {
+	UserAgent   string
+	ContentType string  // of the body
+	Object      *Object // in the body; nil: not looked at
+}
+
+// Route decides who serves a request. It is pure.
+func (t *Table) Route(r *Request, beside Beside) Decision {
+	if r.NonResource {
+		return t.home("it is no resource")
+	}
+	if !t.doc.AllowTokenRequest && r.Verb == "create" && r.Group == "" && r.Resource == "serviceaccounts" && r.Subresource == "token" {
+		return Decision{Kind: Deny, Why: "tokens are not given to applications", Refusal: refuse(http.StatusForbidden,
+			"a token would be a real credential in the hands of the application; say allowTokenRequest: true in the document of the adapter to permit that")}
+	}
+	q := question{verb: r.Verb, group: r.Group, resource: r.Resource, subresource: r.Subresource, namespace: r.Namespace, name: r.Name, agent: beside.UserAgent}
+	creates := r.Verb == "create" && r.Name == ""
+	if creates {
+		if d, ok := t.byBody(r, &q, beside); ok {
+			return d
+		}
+	}
+	q.mayCreate = r.Subresource == "" && createsWithoutPost(r, beside.ContentType)
+	switch {
+	case q.isNamespace():
+		if q.namespace == "" {
+			q.namespace = q.name // of a list that selects one
+		}
+	case r.Namespace != "":
+		q.namespaced = true
+	case r.Collection():
+		if d, ok := t.acrossNamespaces(r, &q); ok {
+			return d
+		}
+	}
+	return t.decide(&q)
+}
+
+// decide answers a question about one namespace, or about what is in none.
+func (t *Table) decide(q *question) Decision {
+	i, peek, forbids := t.first(q)
+	switch {
+	case peek:
+		return Decision{Kind: Body, Why: "a rule looks at the name of the new object"}
+	case i < 0:
+		d := t.unmatched()
+		d.MustExist = forbids
+		return d
+	}
+	d := t.rules[i].decision
+	d.MustExist = forbids
+	if q.verb == "deletecollection" && d.Kind == Spread && !d.Spread.DeleteAllCollection {
+		return t.noDeleteCollection(d.Rule)
+	}
+	return d
+}
+
+func (t *Table) noDeleteCollection(rule string) Decision {
+	return Decision{Kind: Deny, Rule: rule, Why: "a collection is not deleted in several clusters at once", Refusal: refuse(http.StatusMethodNotAllowed,
+		"deleting a collection would delete in several clusters; a spread permits it with deleteCollection: all")}
+}
+
+func (t *Table) home(why string) Decision { return Decision{Kind: Home, Cluster: t.doc.Home, Why: why} }
+
+// unmatched is what becomes of what no rule is about.
+func (t *Table) unmatched() Decision {
+	if t.doc.Unmatched == document.UnmatchedRefuse {
+		return Decision{Kind: Deny, Why: "no rule is about it, and unmatched is refuse", Refusal: refuse(http.StatusForbidden,
+			"no rule is about this request, and the document of the adapter says unmatched: refuse")}
+	}
+	return t.home("no rule is about it")
+}
+
+// byBody prepares the question about a new object, and decides if the object
+// alone does.
+func (t *Table) byBody(r *Request, q *question, beside Beside) (Decision, bool) {
+	o := beside.Object
+	if isReview(r) && !t.lists(r) {
+		if !t.reviews {
+			return t.home("there are no rules"), true
+		}
+		if o == nil {
+			return Decision{Kind: Body, Why: "a review is for the cluster that would serve what it asks about"}, true
+		}
+		return t.review(r, o, beside.UserAgent), true
+	}
+	q.unnamed = o == nil
+	if o != nil {
+		q.name, q.generateName = o.Name, o.GenerateName
+	}
+	if q.isNamespace() {
+		if o == nil && t.namespaces {
+			return Decision{Kind: Body, Why: "a rule may be about the namespace"}, true
+		}
+		q.namespace = q.name
+	}
+	return Decision{}, false
+}
+
+// lists says whether a rule lists the resource by its name.
+func (t *Table) lists(r *Request) bool {
+	x := t.named[r.Resource]
+	return x != nil && slices.ContainsFunc(x.all, func(i int32) bool {
+		groups := t.rules[i].Match.APIGroups
+		return groups == nil || slices.Contains(groups, r.Group)
+	})
+}
+
+// acrossNamespaces decides about a collection that may be in all namespaces; false
+// if it is in none.
+func (t *Table) acrossNamespaces(r *Request, q *question) (Decision, bool) {
+	scope := t.scopeOf(r.Group, r.Resource)
+	q.namespaced, q.anyNamespace = scope != document.ClusterWide, true
+	defer func() { q.namespaced, q.anyNamespace = scope == document.Namespaced, false }()
+	if scope == document.ClusterWide {
+		return Decision{}, false
+	}
+	var members []string
+	var left []string // what is denied
+	add := func(d *Decision) {
+		for _, c := range d.Clusters() {
+			if !slices.Contains(members, c) {
+				members = append(members, c)
+			}
+		}
+	}
+	var few [3][]int32
+	lists := few[:0]
+	for _, x := range t.about(q) {
+		if x != nil {
+			lists = append(lists, x.all)
+		}
+	}
+	last := t.unmatched()
+	parts, overlap := 0, false
+	for i := next(lists); i >= 0; i = next(lists) {
+		r := &t.rules[i]
+		if yes, _ := q.matches(&r.Match, q.verb); !yes {
+			continue
+		}
+		if scope == document.Unknown && (r.Match.Resources == nil || r.Match.Namespaces != nil) {
+			return t.unknown(q), true
+		}
+		if r.Match.Namespaces == nil {
+			last = r.decision
+			break
+		}
+		parts++
+		overlap = overlap || r.decision.Overlap
+		if add(&r.decision); r.decision.Kind == Deny {
+			left = append(left, r.Name)
+		}
+	}
+	if parts == 0 {
+		return Decision{}, false
+	}
+	return t.union(q, last, members, left, overlap), true
+}
+
+// union puts together what the rules give to several clusters. last is of the
+// namespaces that no rule names.
+func (t *Table) union(q *question, last Decision, members, left []string, overlap bool) Decision {
+	rest := last.Clusters()
+	members = append(slices.DeleteFunc(members, func(c string) bool { return slices.Contains(rest, c) }), rest...)
+	if i := slices.Index(members, t.doc.Home); i > 0 {
+		members = slices.Insert(slices.Delete(members, i, i+1), 0, t.doc.Home)
+	}
+	d := Decision{Kind: Union, Why: "the rules give its namespaces to several clusters", Overlap: overlap || last.Overlap}
+	if last.Kind == Deny {
+		d.Warnings = append(d.Warnings, "namespaces that no rule gives to a cluster are left out")
+	}
+	if len(left) > 0 {
+		d.Warnings = append(d.Warnings, "namespaces are left out, as these rules say: "+strings.Join(left, ", "))
+	}
+	switch {
+	case len(members) == 0:
+		return last // everything is refused
+	case len(members) == 1 && last.Kind != Deny && len(left) == 0:
+		return Decision{Kind: Single, Cluster: members[0], Why: "all rules that it may be about, and the default, name one cluster"}
+	case q.verb == "deletecollection":
+		return t.noDeleteCollection("")
+	case t.doc.AllNamespaces == document.Home:
+		d = t.home("allNamespaces is home")
+		others := slices.DeleteFunc(members, func(c string) bool { return c == t.doc.Home })
+		d.Warnings = []string{"this is the home cluster's part; left out: " + strings.Join(others, ", ")}
+		return d
+	}
+	part := *q
+	part.anyNamespace, part.namespaced = false, true
+	for _, c := range members {
+		d.Members = append(d.Members, Member{c, &Namespaces{table: t, question: part, cluster: c}})
+	}
+	return d
+}
+
+// unknown refuses to guess whether a resource is in namespaces.
+func (t *Table) unknown(q *question) Decision {
+	r := refuse(http.StatusServiceUnavailable, "it is not known yet whether %s are in namespaces, which decides who has them", strings.TrimSuffix(q.resource+"."+q.group, "."))
+	r.RetryAfter = time.Second
+	return Decision{Kind: Deny, Why: "the scope of the resource is not known yet", Refusal: r}
+}
+
+// Namespaces are those of a union that are a member's own.
+type Namespaces struct {
+	table    *Table
+	question question
+	cluster  string
+}
+
+// Has says whether the objects of a namespace are to be taken from the member.
+func (n *Namespaces) Has(namespace string) bool {
+	q := n.question
+	q.namespace = namespace
+	i, _, _ := n.table.first(&q)
+	if i < 0 {
+		return n.table.doc.Unmatched == document.UnmatchedHome && n.cluster == n.table.doc.Home
+	}
+	d := &n.table.rules[i].decision
+	return d.Cluster == n.cluster || slices.ContainsFunc(d.Members, func(m Member) bool { return m.Cluster == n.cluster })
+}
+
+// Patterns returns, in the order of the rules, the namespaces that rules give to
+// the member; rest says that it also has all that no rule names.
+func (n *Namespaces) Patterns() (patterns []string, rest bool) {
+	q := n.question
+	q.anyNamespace = true
+	for i := range n.table.rules {
+		r := &n.table.rules[i]
+		if yes, _ := q.matches(&r.Match, q.verb); !yes {
+			continue
+		}
+		has := slices.Contains(r.decision.Clusters(), n.cluster)
+		if r.Match.Namespaces == nil {
+			return patterns, has
+		}
+		for _, p := range r.Match.Namespaces {
+			if has {
+				patterns = append(patterns, p.String())
+			}
+		}
+	}
+	return patterns, n.table.doc.Unmatched == document.UnmatchedHome && n.cluster == n.table.doc.Home
+}
+
+// String describes the namespaces.
+func (n *Namespaces) String() string {
+	patterns, rest := n.Patterns()
+	if rest {
+		patterns = append(patterns, "all that no rule names")
+	}
+	return strings.Join(patterns, ", ")
+}

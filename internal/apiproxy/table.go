@@ -1,0 +1,284 @@
+package apiproxy
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/tailplane/tailplane/internal/apiproxy/document"
+)
+
+// A Table is a document made ready to route by. It does not change.
+type Table struct {
+	doc   *document.Document
+	scope func(group, resource string) document.Scope
+	rules []rule
+	named map[string]*index // by resource: the rules that list it
+	wild  map[string]*index // by group, "*" for all: the rules that list no resources
+	bodies
+}
+
+// bodies say for which creations a rule looks into the object.
+type bodies struct {
+	namespaces bool // a rule may take a Namespace by its name
+	reviews    bool // there are rules at all
+}
+
+// A rule is one rule and what it decides.
+type rule struct {
+	*document.Rule
+	decision Decision
+}
+
+// An index finds rules by namespace, in their order. A rule may be found in
+// several of its lists.
+type index struct {
+	all    []int32 // of rules that differ in nothing but their namespaces, the first
+	exact  map[string][]int32
+	prefix map[string][]int32 // by the longer end of a pattern, which is its beginning
+	suffix map[string][]int32 // or its end
+	rest   []int32            // of rules for all namespaces
+	// How long the keys of prefix and suffix are.
+	prefixes, suffixes []int
+
+	seen map[string]bool // while it is made
+}
+
+func (x *index) add(i int32, r *rule) {
+	m := r.Match
+	ranged := m.Namespaces != nil
+	m.Namespaces = nil
+	target := r.Name
+	if r.decision.Kind == Single {
+		target = "\x00" + r.decision.Cluster
+	}
+	if sort := fmt.Sprint(m, ranged, target); !x.seen[sort] {
+		x.seen[sort] = true
+		x.all = append(x.all, i)
+	}
+	if !ranged {
+		x.rest = append(x.rest, i)
+	}
+	for _, p := range r.Match.Namespaces {
+		prefix, suffix, glob := p.Ends()
+		switch {
+		case !glob:
+			x.exact[prefix] = append(x.exact[prefix], i)
+		case prefix == "" && suffix == "":
+			x.rest = append(x.rest, i)
+		case len(prefix) >= len(suffix):
+			x.prefix[prefix] = append(x.prefix[prefix], i)
+			x.prefixes = withLength(x.prefixes, len(prefix))
+		default:
+			x.suffix[suffix] = append(x.suffix[suffix], i)
+			x.suffixes = withLength(x.suffixes, len(suffix))
+		}
+	}
+}
+
+func withLength(lengths []int, n int) []int {
+	if slices.Contains(lengths, n) {
+		return lengths
+	}
+	return append(lengths, n)
+}
+
+// lists appends the lists of the rules that may be about a namespace; "" is none.
+func (x *index) lists(to [][]int32, namespace string) [][]int32 {
+	add := func(l []int32) {
+		if len(l) > 0 {
+			to = append(to, l)
+		}
+	}
+	add(x.rest)
+	if namespace == "" {
+		return to
+	}
+	add(x.exact[namespace])
+	for _, n := range x.prefixes {
+		if n <= len(namespace) {
+			add(x.prefix[namespace[:n]])
+		}
+	}
+	for _, n := range x.suffixes {
+		if n <= len(namespace) {
+			add(x.suffix[namespace[len(namespace)-n:]])
+		}
+	}
+	return to
+}
+
+// at returns the index of a key, made if it is not there.
+func at(indexes map[string]*index, key string) *index {
+	x := indexes[key]
+	if x == nil {
+		x = &index{exact: map[string][]int32{}, prefix: map[string][]int32{}, suffix: map[string][]int32{}, seen: map[string]bool{}}
+		indexes[key] = x
+	}
+	return x
+}
+
+// NewTable makes a document ready. The scope of resources that are not
+// Kubernetes' own is asked of scope, which may be nil and may change its mind.
+func NewTable(d *document.Document, scope func(group, resource string) document.Scope) *Table {
+	t := &Table{doc: d, scope: scope, rules: make([]rule, len(d.Rules)), named: map[string]*index{}, wild: map[string]*index{}}
+	t.reviews = len(d.Rules) > 0
+	for i := range d.Rules {
+		r := &d.Rules[i]
+		t.rules[i] = rule{r, ruled(r)}
+		t.namespaces = t.namespaces || r.Match.Resources == nil && r.Match.Namespaces != nil ||
+			slices.ContainsFunc(r.Match.Resources, func(res document.Resource) bool { return res.Name == "namespaces" })
+		in, keys := t.wild, slices.Clone(r.Match.APIGroups)
+		switch {
+		case r.Match.Resources != nil:
+			in, keys = t.named, nil
+			for _, res := range r.Match.Resources {
+				keys = append(keys, res.Name)
+			}
+		case keys == nil:
+			keys = []string{"*"}
+		}
+		slices.Sort(keys)
+		for _, key := range slices.Compact(keys) {
+			at(in, key).add(int32(i), &t.rules[i])
+		}
+	}
+	for _, indexes := range []map[string]*index{t.named, t.wild} {
+		for _, x := range indexes {
+			x.seen = nil
+		}
+	}
+	return t
+}
+
+// about returns the indexes of the rules that may be about a resource; some may be nil.
+func (t *Table) about(q *question) [3]*index {
+	return [3]*index{t.wild["*"], t.wild[q.group], t.named[q.resource]}
+}
+
+// Document returns the document of the table, which must not be changed.
+func (t *Table) Document() *document.Document { return t.doc }
+
+// ruled returns what a rule decides.
+func ruled(r *document.Rule) Decision {
+	d := Decision{Rule: r.Name}
+	switch {
+	case r.Target.Deny != "":
+		d.Kind = Deny
+		d.Refusal = refuse(http.StatusForbidden, "rule %s refuses it: %s", r.Name, r.Target.Deny)
+		d.Why = fmt.Sprintf("rule %s in line %d refuses it", r.Name, r.Line)
+	case r.Target.Spread != nil:
+		d.Kind, d.Spread, d.OwnerReferences, d.Overlap = Spread, r.Target.Spread, r.Target.Spread.OwnerReferences, true
+		for _, m := range r.Target.Spread.Members {
+			d.Members = append(d.Members, Member{Cluster: m})
+		}
+		d.Why = fmt.Sprintf("rule %s in line %d spreads it over %s", r.Name, r.Line, strings.Join(r.Target.Spread.Members, ", "))
+	default:
+		d.Kind, d.Cluster, d.OwnerReferences = Single, r.Target.Cluster, r.Target.OwnerReferences
+		d.Why = fmt.Sprintf("rule %s in line %d sends it to %s", r.Name, r.Line, r.Target.Cluster)
+	}
+	return d
+}
+
+// A question is what the rules are asked.
+type question struct {
+	verb, group, resource, subresource string
+	namespace, name                    string
+	generateName                       string // of a new object without a name
+	agent                              string
+	namespaced                         bool // the resource is in namespaces
+	mayCreate                          bool // a patch or an update that makes what is not there
+	unnamed                            bool // a new object whose name was not looked at yet
+	anyNamespace                       bool // a matching rule need not be of the namespace
+}
+
+// matches says whether a rule is about a question. peek is true if that depends
+// on the object's name, which was not looked at.
+func (q *question) matches(m *document.Match, verb string) (yes, peek bool) {
+	switch {
+	case !q.anyNamespace && m.Namespaces != nil && (q.namespace == "" || !document.AnyOf(m.Namespaces, q.namespace)),
+		m.APIGroups != nil && !slices.Contains(m.APIGroups, q.group),
+		m.Verbs != nil && !slices.Contains(m.Verbs, verb),
+		!q.resourceOf(m),
+		m.UserAgents != nil && !document.AnyOf(m.UserAgents, q.agent):
+		return false, false
+	case m.Names == nil:
+		return true, false
+	case q.unnamed:
+		return false, true
+	case q.name != "":
+		return document.AnyOf(m.Names, q.name), false
+	case q.generateName != "":
+		return slices.ContainsFunc(m.Names, func(p document.Pattern) bool { return p.Begins(q.generateName) }), false
+	}
+	return false, false
+}
+
+// resourceOf says whether the resource is one of a rule's. A rule that lists none
+// takes what is in its namespaces, and the Namespace objects themselves.
+func (q *question) resourceOf(m *document.Match) bool {
+	if m.Resources == nil {
+		return q.namespaced || m.Namespaces != nil && q.isNamespace() && q.namespace != ""
+	}
+	for i := range m.Resources {
+		if r := &m.Resources[i]; r.Name == q.resource && (r.Subresource == "" || r.Subresource == q.subresource) {
+			return true
+		}
+	}
+	return false
+}
+
+func (q *question) isNamespace() bool { return q.resource == "namespaces" && q.group == "" }
+
+// first returns the first rule that matches, or -1; peek if a rule before it
+// may, depending on the name. A rule that forbids to create what q may create is
+// noted in forbids.
+func (t *Table) first(q *question) (at int, peek bool, forbids *Refusal) {
+	var few [24][]int32
+	lists := few[:0]
+	for _, x := range t.about(q) {
+		if x != nil {
+			lists = x.lists(lists, q.namespace)
+		}
+	}
+	for {
+		i := next(lists)
+		if i < 0 {
+			return -1, false, forbids
+		}
+		r := &t.rules[i]
+		yes, peek := q.matches(&r.Match, q.verb)
+		if yes || peek {
+			return i, peek, forbids
+		}
+		if q.mayCreate && forbids == nil && r.decision.Kind == Deny {
+			if yes, _ := q.matches(&r.Match, "create"); yes {
+				forbids = r.decision.Refusal
+			}
+		}
+	}
+}
+
+// next takes the smallest of the heads of some ordered lists; -1 if all are empty.
+func next(lists [][]int32) int {
+	least, from := int32(-1), -1
+	for k := range lists {
+		if len(lists[k]) > 0 && (from < 0 || lists[k][0] < least) {
+			least, from = lists[k][0], k
+		}
+	}
+	if from < 0 {
+		return -1
+	}
+	lists[from] = lists[from][1:]
+	return int(least)
+}
+
+// scopeOf returns what is known of a resource.
+func (t *Table) scopeOf(group, resource string) document.Scope {
+	if s := document.BuiltinScope(group, resource); s != document.Unknown || t.scope == nil {
+		return s
+	}
+	return t.scope(group, resource)
+}
