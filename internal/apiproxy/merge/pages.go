@@ -22,7 +22,8 @@ func (l *List) openPage(ctx context.Context, plan position.Plan) error {
 	if err != nil {
 		return err
 	}
-	if err := l.earlier(ctx, current.member); err != nil {
+	first := l.c.order(current.member)
+	if err := l.earlier(ctx, l.c.Members[:first]); err != nil {
 		current.body.Close()
 		return err
 	}
@@ -34,6 +35,11 @@ func (l *List) openPage(ctx context.Context, plan position.Plan) error {
 		left -= n
 		if full || left <= 0 && l.limit > 0 {
 			return nil
+		}
+		if len(l.sources) == 1 && l.token != nil && l.token.Inner != "" {
+			if err := l.earlier(ctx, l.c.Members[first:first+1]); err != nil {
+				return err
+			}
 		}
 		next := l.queue[0]
 		next.Limit = max(left, 0)
@@ -171,18 +177,18 @@ func (l *List) next() string {
 	return t.Encode(l.c.Hash)
 }
 
-// earlier takes in the names of the members before m, whose pages are past: a
-// page does not know what was on the others. It reads names only, and only where
-// a name can come twice.
-func (l *List) earlier(ctx context.Context, m Member) error {
+// earlier takes in the names of members whose pages are past: a page does not
+// know what was on the others. It reads names only, and only where a name can
+// come twice.
+func (l *List) earlier(ctx context.Context, members []Member) error {
 	if l.names == nil || l.token == nil {
 		return nil
 	}
 	ask := func(at func(slot int) position.Ask) error {
 		var asks []position.Ask
-		for _, o := range l.c.Members[:l.c.order(m)] {
-			if l.vector.At(o.Slot) > 0 {
-				asks = append(asks, at(o.Slot))
+		for _, m := range members {
+			if l.vector.At(m.Slot) > 0 {
+				asks = append(asks, at(m.Slot))
 			}
 		}
 		if len(asks) == 0 {

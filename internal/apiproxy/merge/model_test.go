@@ -1,0 +1,392 @@
+package merge
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/tailplane/tailplane/internal/apiproxy/merge/position"
+	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
+)
+
+// configMaps is as much of a scheme as the protobuf decoder needs.
+type configMaps struct{}
+
+func (configMaps) New(kind schema.GroupVersionKind) (runtime.Object, error) {
+	switch kind.Kind {
+	case "Status":
+		return &metav1.Status{}, nil
+	case "ConfigMapList":
+		return &corev1.ConfigMapList{}, nil
+	}
+	return &corev1.ConfigMap{}, nil
+}
+func (configMaps) ObjectKinds(o runtime.Object) ([]schema.GroupVersionKind, bool, error) {
+	switch o.(type) {
+	case *metav1.Status:
+		return []schema.GroupVersionKind{{Version: "v1", Kind: "Status"}}, false, nil
+	case *corev1.ConfigMapList:
+		return []schema.GroupVersionKind{{Version: "v1", Kind: "ConfigMapList"}}, false, nil
+	}
+	return []schema.GroupVersionKind{{Version: "v1", Kind: "ConfigMap"}}, false, nil
+}
+func (configMaps) Recognizes(schema.GroupVersionKind) bool { return true }
+
+func decode(b []byte, into runtime.Object, proto bool) error {
+	if !proto {
+		return json.Unmarshal(b, into)
+	}
+	_, _, err := protobuf.NewSerializer(configMaps{}, configMaps{}).Decode(b, nil, into)
+	return err
+}
+
+func decodeEvent(b []byte, proto bool) (typ string, o *corev1.ConfigMap, s *metav1.Status, err error) {
+	var ev metav1.WatchEvent
+	if proto {
+		err = ev.Unmarshal(b)
+	} else {
+		err = json.Unmarshal(b, &ev)
+	}
+	if err != nil {
+		return "", nil, nil, err
+	}
+	if ev.Type == "ERROR" {
+		s = &metav1.Status{}
+		return ev.Type, nil, s, decode(ev.Object.Raw, s, proto)
+	}
+	o = &corev1.ConfigMap{}
+	return ev.Type, o, nil, decode(ev.Object.Raw, o, proto)
+}
+
+// clusters are members as an adapter has them; several instances of it share
+// nothing but the document.
+type clusters struct {
+	stores []*store
+	form   wire.Form
+	spread bool
+	keep   func(member string) func(ns []byte) bool
+	skip   bool
+	epoch  uint64
+	rings  []*position.Ring
+}
+
+func (c *clusters) collection(instance int) *Collection {
+	m := &Collection{Epoch: max(c.epoch, 1), Width: len(c.stores), Spread: c.spread, Hash: "0123456789abcdef"}
+	if instance < len(c.rings) {
+		m.Ring = c.rings[instance]
+	}
+	for i, s := range c.stores {
+		member := Member{Slot: i, Name: s.name}
+		if c.keep != nil {
+			member.Keep = c.keep(s.name)
+		}
+		m.Members = append(m.Members, member)
+	}
+	m.Ask = func(ctx context.Context, m Member, a position.Ask) (*Body, error) {
+		return c.stores[m.Slot].ask(ctx, a, c.form)
+	}
+	if c.skip {
+		m.Skip = func(Member, error) bool { return true }
+	}
+	return m
+}
+
+// union is what a client should have in the end: of copies the earliest.
+func (c *clusters) union() map[string]string {
+	m := map[string]string{}
+	for i := len(c.stores) - 1; i >= 0; i-- {
+		s := c.stores[i]
+		s.mu.Lock()
+		for key, o := range s.now {
+			if c.keep == nil || c.keep(s.name)([]byte(o.Namespace)) {
+				m[key] = o.Data["member"] + " " + o.Data["value"]
+			}
+		}
+		s.mu.Unlock()
+	}
+	return m
+}
+
+// deleted says whether a member's history has that very event.
+func (c *clusters) deleted(o *corev1.ConfigMap) bool {
+	for _, s := range c.stores {
+		s.mu.Lock()
+		found := slices.ContainsFunc(s.history, func(h change) bool {
+			return h.typ == "DELETED" && h.what.Name == o.Name && h.what.Namespace == o.Namespace && h.what.ResourceVersion == o.ResourceVersion && h.what.Data["member"] == o.Data["member"]
+		})
+		s.mu.Unlock()
+		if found {
+			return true
+		}
+	}
+	return false
+}
+
+// A client keeps a cache as a reflector does.
+type client struct {
+	c         *clusters
+	rand      *rand.Rand
+	watchList bool
+	limit     int64
+
+	mu      sync.Mutex
+	cache   map[string]string
+	rv      string // where it would go on
+	highest string
+	relists int
+	expired int
+	broken  []string
+}
+
+func (c *client) fail(format string, args ...any) {
+	c.broken = append(c.broken, fmt.Sprintf(format, args...))
+}
+
+// position takes in the resourceVersion of a list or of a bookmark.
+func (c *client) position(rv string) {
+	if c.highest != "" {
+		if order, err := resourceversion.CompareResourceVersion(c.highest, rv); err != nil || order > 0 {
+			c.fail("after %s comes %s: %v", c.highest, rv, err)
+		}
+	}
+	c.highest, c.rv = rv, rv
+}
+
+// Event implements Sink.
+func (c *client) Event(b []byte) error {
+	typ, o, status, err := decodeEvent(b, c.c.form.Proto)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		c.fail("an event that cannot be read: %v", err)
+		return err
+	}
+	switch typ {
+	case "ERROR":
+		if status.Code != 410 || status.Reason != metav1.StatusReasonExpired {
+			c.fail("told %+v", status)
+		}
+		c.expired++
+	case "BOOKMARK":
+		if o.Kind != "ConfigMap" && !c.c.form.Proto {
+			c.fail("a bookmark of kind %q", o.Kind)
+		}
+		c.position(o.ResourceVersion)
+	case "DELETED":
+		if !c.c.deleted(o) {
+			c.fail("an invented DELETED of %s at %s", o.Name, o.ResourceVersion)
+		}
+		if _, ok := c.cache[o.Namespace+"/"+o.Name]; !ok && !c.c.spread {
+			c.fail("DELETED of %s, which it does not have", o.Name)
+		}
+		delete(c.cache, o.Namespace+"/"+o.Name)
+		c.rv = o.ResourceVersion
+	default:
+		c.cache[o.Namespace+"/"+o.Name] = o.Data["member"] + " " + o.Data["value"]
+		c.rv = o.ResourceVersion
+	}
+	return nil
+}
+
+func (c *client) Flush() error { return nil }
+
+// list reads the whole list, in pages if it has a limit.
+func (c *client) list(ctx context.Context, instance int) error {
+	q := position.Query{Limit: c.limit}
+	cache := map[string]string{}
+	for {
+		l, err := c.c.collection(instance).List(ctx, q)
+		if err != nil {
+			return err
+		}
+		var b bytes.Buffer
+		_, err = l.WriteTo(&b)
+		l.Close()
+		if err != nil {
+			return err
+		}
+		var got corev1.ConfigMapList
+		if err := decode(b.Bytes(), &got, c.c.form.Proto); err != nil {
+			c.fail("a list that cannot be read: %v: %q", err, b.Bytes())
+			return err
+		}
+		for _, o := range got.Items {
+			if was, ok := cache[o.Namespace+"/"+o.Name]; ok {
+				c.fail("%s is in the list twice, after %s", o.Name, was)
+			}
+			cache[o.Namespace+"/"+o.Name] = o.Data["member"] + " " + o.Data["value"]
+		}
+		if got.Continue == "" {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.cache = cache
+			c.relists++
+			c.position(got.ResourceVersion)
+			return nil
+		}
+		q.Continue = got.Continue
+	}
+}
+
+// run lists and watches until ctx ends. Each watch is cut off after a while, by
+// the client or in good order, and goes on at any instance.
+func (c *client) run(ctx context.Context) {
+	known := false
+	for ctx.Err() == nil {
+		instance := c.rand.IntN(max(1, len(c.c.rings)))
+		if !known && !c.watchList {
+			if err := c.list(ctx, instance); err != nil {
+				sleep(ctx, time.Second)
+				continue
+			}
+			known = true
+		}
+		q := position.Query{Watch: true, RV: c.rv, Bookmarks: true}
+		if !known {
+			q = position.Query{Watch: true, Initial: new(true), Match: "NotOlderThan", Bookmarks: true}
+			c.mu.Lock()
+			c.cache = map[string]string{}
+			c.mu.Unlock()
+		}
+		before, expired := c.highest, c.expired
+		w, err := c.c.collection(instance).Watch(ctx, q, c.c.form)
+		if err != nil {
+			sleep(ctx, time.Second)
+			continue
+		}
+		once, cancel := context.WithCancel(ctx)
+		if c.rand.IntN(2) == 0 {
+			w.Timeout = time.Duration(1+c.rand.IntN(20)) * time.Second
+		} else {
+			time.AfterFunc(time.Duration(1+c.rand.IntN(20_000))*time.Millisecond, cancel)
+		}
+		err = w.Run(once, c)
+		cancel()
+		if _, told := errors.AsType[*wire.Status](err); told != (c.expired > expired) {
+			c.fail("the stream ended with %v and told %d times", err, c.expired-expired)
+		}
+		if c.watchList && !known {
+			known = c.highest != before // the end of the initial events was told
+		}
+		if c.expired > expired {
+			known = false
+		}
+	}
+}
+
+// TestModel lets members change, die, come back and forget at random, and
+// clients be cut off anywhere: in the end each cache is the union, no DELETED
+// was invented, and no position went back (AD-06, AD-07).
+func TestModel(t *testing.T) {
+	for seed := range uint64(24) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { model(t, seed) })
+		})
+	}
+}
+
+func model(t *testing.T, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 1))
+	c := &clusters{form: wire.Form{Proto: seed%2 == 1}, rings: []*position.Ring{new(position.Ring), new(position.Ring)}}
+	c.spread = seed%4 >= 2
+	overlap := c.spread && seed%8 >= 4
+	for i := range 1 + r.IntN(4) {
+		c.stores = append(c.stores, newStore(fmt.Sprint("m", i), 1000+r.Uint64N(50)))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var clients []*client
+	var wg sync.WaitGroup
+	for i := range 3 {
+		cl := &client{c: c, rand: rand.New(rand.NewPCG(seed, uint64(i+2))), watchList: i == 0, cache: map[string]string{}}
+		if i == 2 {
+			cl.limit = 1 + r.Int64N(5)
+		}
+		clients = append(clients, cl)
+		wg.Go(func() { cl.run(ctx) })
+	}
+	for step := range 1200 {
+		i := r.IntN(len(c.stores))
+		s := c.stores[i]
+		name := fmt.Sprint("o", r.IntN(12))
+		if !overlap {
+			name = fmt.Sprintf("%s-m%d", name, i)
+		}
+		ns := fmt.Sprint("ns", r.IntN(2))
+		switch n := r.IntN(100); {
+		case n < 60:
+			s.put(ns, name, fmt.Sprint(step), 1+r.Uint64N(3))
+		case n < 88:
+			s.remove(ns, name, 1+r.Uint64N(3))
+		case n < 91:
+			s.compact()
+		case n < 95:
+			s.cut([]error{nil, io.ErrUnexpectedEOF}[r.IntN(2)])
+		case n < 97:
+			s.set(true)
+		default:
+			s.set(false)
+		}
+		time.Sleep(time.Duration(r.IntN(200)) * time.Millisecond)
+	}
+	for _, s := range c.stores {
+		s.set(false)
+	}
+	want := c.union()
+	deadline := time.Now().Add(5 * time.Minute) // of the bubble's time
+	for {
+		time.Sleep(3 * time.Second)
+		same := true
+		for _, cl := range clients {
+			cl.mu.Lock()
+			same = same && maps.Equal(cl.cache, want)
+			cl.mu.Unlock()
+		}
+		if same {
+			break
+		}
+		if time.Now().After(deadline) {
+			for i, cl := range clients {
+				cl.mu.Lock()
+				for key := range want {
+					if cl.cache[key] != want[key] {
+						t.Errorf("client %d: %s is %q, not %q", i, key, cl.cache[key], want[key])
+					}
+				}
+				for key := range cl.cache {
+					if _, ok := want[key]; !ok {
+						t.Errorf("client %d: %s is there still: %q", i, key, cl.cache[key])
+					}
+				}
+				cl.mu.Unlock()
+			}
+			break
+		}
+	}
+	cancel()
+	wg.Wait()
+	for i, cl := range clients {
+		for _, b := range cl.broken[:min(len(cl.broken), 5)] {
+			t.Errorf("client %d: %s", i, b)
+		}
+		t.Logf("client %d: %d relists, told %d times that it expired", i, cl.relists, cl.expired)
+	}
+}
