@@ -77,9 +77,7 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 		Tell: func(s signin.Signin, f signin.Finding) { tell(p, node.Status(), record.Write, s, f) },
 	}
 	others := &discovery{p: p, config: config, node: node, keys: keys, secret: secret, info: info, write: record.Write, front: *way, events: make(chan gossip.Event, maxEvents)}
-	others.front.Key, others.front.MustRecord, others.front.Measure = nil, nil, p.metrics.Door("gossip")
-	others.front.Limits = door.Limits{Verbs: map[access.Verb]door.Rate{access.GossipExchange: {PerMinute: exchangesPerMinute, Burst: exchangesAtOnce}},
-		Other: limits(p.set.API.Limits).Other, All: door.Rate{PerMinute: exchangesOfEveryone, Burst: exchangesOfEveryone / 60}, Connections: connectionsPerPeer}
+	others.stand()
 	watchAccess(p, config, node, store, keys)
 
 	// Who waits on whom at the end: the door lets its visitors finish, the record

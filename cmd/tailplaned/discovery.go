@@ -45,6 +45,7 @@ type discovery struct {
 
 	handover atomic.Pointer[handover] // nil: the key was not changed
 	events   chan gossip.Event        // to be recorded
+	lost     atomic.Uint64            // events that there was no room for, since it was told last
 }
 
 // A handover is the word of the cluster's key before for the one of now.
@@ -112,6 +113,19 @@ func software(version string) string {
 	}, version)
 }
 
+// load reads the settings of a role, with what only the room of gossip can judge:
+// a mistake is told at the start, and not when the node has joined its tailnet.
+func load(file string, role settings.Role) (settings.File, error) {
+	set, err := settings.Load(file, role)
+	if err != nil || !set.Gossip.Enabled {
+		return set, err
+	}
+	if _, err := gossipSettings(set.Gossip); err != nil {
+		return set, fmt.Errorf("%s: %w", file, err)
+	}
+	return set, nil
+}
+
 // gossipSettings are the settings as the room has them.
 func gossipSettings(g settings.Gossip) (gossip.Settings, error) {
 	s := gossip.Settings{Network: g.Network, Interval: time.Duration(g.Interval), Fanout: g.Fanout, PinnedOnly: g.Trust == settings.PinnedOnly,
@@ -119,10 +133,10 @@ func gossipSettings(g settings.Gossip) (gossip.Settings, error) {
 	for _, name := range g.Peers {
 		s.Seeds = append(s.Seeds, strings.ToLower(strings.TrimSuffix(name, ".")))
 	}
-	for _, p := range g.Pins {
+	for i, p := range g.Pins {
 		key, err := door.ParsePublicKey(p.Key)
 		if err != nil {
-			return s, fmt.Errorf("gossip.pins: %w", err)
+			return s, fmt.Errorf("gossip.pins: entry %d needs the id and the key that tka cluster-info shows: %w", i+1, err)
 		}
 		s.Pins = append(s.Pins, gossip.Pin{Cluster: p.ID, Key: key})
 	}
@@ -130,16 +144,50 @@ func gossipSettings(g settings.Gossip) (gossip.Settings, error) {
 	if s.Allow, err = gossip.ParseAllowed(g.AllowEndpoints); err != nil {
 		return s, fmt.Errorf("gossip.%w", err)
 	}
+	if s, err = s.WithDefaults(); err != nil {
+		return s, fmt.Errorf("gossip.%w", err)
+	}
 	return s, nil
 }
 
-// Limits of one peer at the door; the room itself has the same and backs off from garbage.
+// Limits at the door. Those of one peer are twice what the room itself grants a
+// member, which counts and backs off: the door's are for who is none.
 const (
-	exchangesPerMinute  = 20 * 60
-	exchangesAtOnce     = 40
-	connectionsPerPeer  = 4
+	exchangesPerMinute  = 2 * 20 * 60
+	exchangesAtOnce     = 2 * 40
 	exchangesOfEveryone = 1000 * 60
+	connectionsPerPeer  = 4
+	connectionsOfAll    = 2048
+	connectionAge       = time.Minute // so that a grant that is taken away ends what stands
 )
+
+// stand makes the front door that of the members: the API's, but for its limits,
+// and with neither a proof nor a duty to record, which people have.
+func (d *discovery) stand() {
+	measured := d.p.metrics.Door("gossip")
+	d.front.Key, d.front.MustRecord, d.front.HTTP2 = nil, nil, true
+	d.front.Measure = func() func(door.Outcome) {
+		ended := measured()
+		return func(o door.Outcome) {
+			if n := d.member.Load(); n != nil && stranger(o.Code) {
+				n.Turned(gossip.Tag)
+			}
+			ended(o)
+		}
+	}
+	d.front.Limits = door.Limits{Verbs: map[access.Verb]door.Rate{access.GossipExchange: {PerMinute: exchangesPerMinute, Burst: exchangesAtOnce}},
+		Other: limits(d.p.set.API.Limits).Other, All: door.Rate{PerMinute: exchangesOfEveryone, Burst: exchangesOfEveryone / 60},
+		Connections: connectionsPerPeer, AllConnections: connectionsOfAll, Age: connectionAge}
+}
+
+// stranger reports whether that is how the door refuses who is no member.
+func stranger(c problem.Code) bool {
+	switch c {
+	case problem.NotAMember, problem.TaggedNode, problem.ForeignNode, problem.NodeExpired, problem.FunnelRefused, problem.NoIdentity:
+		return true
+	}
+	return false
+}
 
 // run gossips until ctx ends, and says goodbye. The tailnet's node must be up.
 func (d *discovery) run(ctx context.Context) error {
@@ -169,7 +217,8 @@ func (d *discovery) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	carrier := gossip.NewCarrier(gossip.Transport{Dial: d.node.Dial, WhoIs: d.whoIs, Netmap: d.netmap.Load, Port: g.Port})
+	meter := new(gossip.Meter)
+	carrier := gossip.NewCarrier(gossip.Transport{Dial: d.node.Dial, WhoIs: d.whoIs, Netmap: d.netmap.Load, Port: g.Port, Meter: meter})
 	defer carrier.Close()
 	var seed [32]byte
 	rand.Read(seed[:]) // never fails
@@ -182,7 +231,7 @@ func (d *discovery) run(ctx context.Context) error {
 		return err
 	}
 	d.member.Store(member)
-	d.p.metrics.Gossip(member.Stats, member.Members)
+	d.p.metrics.Gossip(member.Stats, member.Members, meter)
 	d.p.log.Info("looking for other clusters", "port", g.Port, "network", g.Network, "tags", g.Tags)
 	if gossip.Private(d.info.ServerURL) {
 		d.p.log.Warn("cluster.server is a private address: servers of other clusters list this one only if their gossip.allowEndpoints has it", "server", d.info.ServerURL)
@@ -197,7 +246,7 @@ func (d *discovery) run(ctx context.Context) error {
 	wg.Go(func() { defer stop(); runErr = member.Run(running) })
 	wg.Go(func() {
 		defer stop()
-		doorErr = d.front.Run(running, ln, d.node.ConnContext, gossip.ServeExchange(member.Handle, time.Now), gossip.ServeAuthority(d.info.CAData, time.Now))
+		doorErr = d.front.Run(running, meter.Listener(ln), d.node.ConnContext, gossip.ServeExchange(member.Handle, time.Now), gossip.ServeAuthority(d.info.CAData, time.Now))
 	})
 	wg.Go(func() { defer stop(); publishErr = d.publisher(member, carrier).Run(running) })
 	<-running.Done()
@@ -314,7 +363,7 @@ func (d *discovery) later(ev gossip.Event) {
 	select {
 	case d.events <- ev:
 	default:
-		d.p.log.Error("what happened among the members is not in the record: too much happens at once", "event", ev.Kind, "node", ev.Node)
+		d.lost.Add(1)
 	}
 }
 
@@ -338,6 +387,9 @@ func (d *discovery) recordEvents(ctx context.Context) {
 
 // tell puts what happened among the members into the record.
 func (d *discovery) tell(ev gossip.Event) {
+	if n := d.lost.Swap(0); n > 0 {
+		d.p.log.Error("some of what happened among the members is not in the record: too much happened at once", "events", n)
+	}
 	args := map[string]string{"node": ev.Node}
 	if ev.Cluster != "" {
 		args["cluster"] = ev.Cluster

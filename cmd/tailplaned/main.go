@@ -87,7 +87,7 @@ func noArguments(_ *cobra.Command, args []string) error {
 }
 
 func printConfig(f flags, out, warn io.Writer) error {
-	set, err := settings.Load(f.config, settings.AllRoles)
+	set, err := load(f.config, settings.AllRoles)
 	if err != nil {
 		return usageError{err}
 	}

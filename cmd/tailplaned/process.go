@@ -48,7 +48,7 @@ func run(ctx context.Context, f flags, role settings.Role, parts ...part) error 
 		return usageError{fmt.Errorf("--log-level %q: debug, info, warn or error", f.logLevel)}
 	}
 	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
-	set, err := settings.Load(f.config, role)
+	set, err := load(f.config, role)
 	if err != nil {
 		return usageError{err}
 	}

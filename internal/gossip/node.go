@@ -317,6 +317,15 @@ func (n *Node) Leave(ctx context.Context) error {
 // Members returns who is there, as last published: it never waits.
 func (n *Node) Members() *Members { return n.members.Load() }
 
+// Turned counts somebody who was turned away before what he sent was looked at.
+func (n *Node) Turned(why Reason) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.engine != nil {
+		n.engine.stats.Rejected[why]++
+	}
+}
+
 // Stats returns counts since the start.
 func (n *Node) Stats() Stats {
 	n.mu.Lock()

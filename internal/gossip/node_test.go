@@ -342,7 +342,7 @@ func TestNewRefuses(t *testing.T) {
 		"no key":      func(c *Config) { c.Key = [32]byte{} },
 		"no exchange": func(c *Config) { c.Exchange = nil },
 		"no memory":   func(c *Config) { c.Load = nil },
-		"bad setting": func(c *Config) { c.Settings.Fanout = 99 },
+		"bad setting": func(c *Config) { c.Settings.Fanout = -1 },
 	} {
 		cfg := m.config(0, Settings{})
 		change(&cfg)

@@ -25,11 +25,13 @@ type Transport struct {
 	WhoIs  func(context.Context, netip.AddrPort) (string, error)
 	Netmap func() *Netmap
 	Port   uint16
+	Meter  *Meter // counts the bytes of connections
 }
 
 const (
 	connectionsPerPeer = 4
 	idleConnection     = time.Minute
+	silentPeer         = 2 * time.Second
 )
 
 // A Carrier is a Transport at work.
@@ -41,9 +43,13 @@ type Carrier struct {
 // NewCarrier returns a carrier without a connection.
 func NewCarrier(t Transport) *Carrier {
 	c := &Carrier{transport: t}
+	prior := new(http.Protocols) // we know what members speak
+	prior.SetUnencryptedHTTP2(true)
 	c.http = &http.Transport{
 		DialContext:            c.dial,
-		DisableCompression:     true, // no bombs
+		Protocols:              prior,
+		HTTP2:                  &http.HTTP2Config{SendPingTimeout: silentPeer, PingTimeout: silentPeer}, // or one that is gone would keep its connection
+		DisableCompression:     true,                                                                    // no bombs
 		MaxConnsPerHost:        connectionsPerPeer,
 		MaxIdleConnsPerHost:    1,
 		IdleConnTimeout:        idleConnection,
@@ -80,7 +86,7 @@ func (c *Carrier) dial(ctx context.Context, _, target string) (net.Conn, error) 
 		}
 		who, err := c.transport.WhoIs(ctx, at)
 		if err == nil && who == id {
-			return conn, nil
+			return c.transport.Meter.conn(conn), nil
 		}
 		conn.Close()
 		errs = append(errs, errNotThePeer, err)

@@ -22,6 +22,7 @@ type far struct {
 	netmap  atomic.Pointer[Netmap]
 	bytes   atomic.Int64 // that reached it
 	asked   atomic.Int64 // requests that reached it
+	meter   Meter
 	answer  func(http.ResponseWriter, *http.Request)
 }
 
@@ -57,13 +58,15 @@ func newFar(t *testing.T) *far {
 		f.answer(w, r)
 	}))
 	srv.Listener = countingListener{srv.Listener, &f.bytes}
+	srv.Config.Protocols = new(http.Protocols)
+	srv.Config.Protocols.SetUnencryptedHTTP2(true)
 	srv.Start()
 	t.Cleanup(srv.Close)
 	at := netip.MustParseAddrPort(srv.Listener.Addr().String())
 	f.peer = Peer{"nFarCNTRL", "far.tail1234.ts.net", []netip.Addr{at.Addr()}}
 	f.is(f.peer.ID)
 	f.netmap.Store(NewNetmap([]Peer{f.peer}))
-	f.carrier = NewCarrier(Transport{Port: at.Port(), Netmap: f.netmap.Load,
+	f.carrier = NewCarrier(Transport{Port: at.Port(), Meter: &f.meter, Netmap: f.netmap.Load,
 		Dial: func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", to.String())
 		},
@@ -98,6 +101,9 @@ func TestTransport(t *testing.T) {
 		if answer, err := f.exchange(t, "hello"); err != nil || answer != "hello" {
 			t.Fatalf("%q, %v", answer, err)
 		}
+	}
+	if in, out := f.meter.Bytes(); in == 0 || out != uint64(f.bytes.Load()) {
+		t.Errorf("%d bytes were read and %d written, and %d arrived", in, out, f.bytes.Load())
 	}
 	f.answer = func(w http.ResponseWriter, r *http.Request) { http.Error(w, "no", http.StatusTooManyRequests) }
 	if _, err := f.exchange(t, "hello"); err == nil || !strings.Contains(err.Error(), "429") {

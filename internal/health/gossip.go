@@ -14,18 +14,19 @@ var mergeBuckets = []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .0
 // Merged counts how long one message of gossip took to take in.
 func (m *Metrics) Merged(took time.Duration) { m.merge.Observe(took.Seconds()) }
 
-// Gossip counts what stats and members say, at each scrape. No label names a
-// node or a cluster.
-func (m *Metrics) Gossip(stats func() gossip.Stats, members func() *gossip.Members) {
+// Gossip counts what stats, members and the connections' meter say, at each
+// scrape. No label names a node or a cluster.
+func (m *Metrics) Gossip(stats func() gossip.Stats, members func() *gossip.Members, meter *gossip.Meter) {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, labels, nil)
 	}
-	m.MustRegister(m.merge, talk{stats, members,
+	m.MustRegister(m.merge, talk{stats, members, meter,
 		desc("tailplane_members", "Access servers that are known of, this one included, by state.", "state"),
 		desc("tailplane_gossip_rounds_total", "Rounds that were begun, and those among them that came so late that everybody got a fresh start.", "result"),
 		desc("tailplane_gossip_exchange_failures_total", "Exchanges that this server began and that broke off."),
 		desc("tailplane_gossip_messages_total", "Messages, by direction and what they carry; of those that came in that is not counted.", "direction", "kind"),
 		desc("tailplane_gossip_bytes_total", "Bytes of messages, without what HTTP adds.", "direction"),
+		desc("tailplane_gossip_wire_bytes_total", "Bytes of the connections that messages go over, HTTP included.", "direction"),
 		desc("tailplane_gossip_rejected_total", "Messages and parts of messages that did not count, by reason.", "reason"),
 		desc("tailplane_gossip_isolated", "1 while this server hears none of the others, and so calls none of them dead."),
 		desc("tailplane_gossip_oldest_contact_seconds", "How long ago that member was heard that has not been heard itself for longest."),
@@ -35,12 +36,13 @@ func (m *Metrics) Gossip(stats func() gossip.Stats, members func() *gossip.Membe
 type talk struct {
 	stats   func() gossip.Stats
 	members func() *gossip.Members
+	meter   *gossip.Meter
 
-	states, rounds, failures, messages, bytes, rejected, isolated, oldest *prometheus.Desc
+	states, rounds, failures, messages, bytes, wire, rejected, isolated, oldest *prometheus.Desc
 }
 
 func (t talk) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{t.states, t.rounds, t.failures, t.messages, t.bytes, t.rejected, t.isolated, t.oldest} {
+	for _, d := range []*prometheus.Desc{t.states, t.rounds, t.failures, t.messages, t.bytes, t.wire, t.rejected, t.isolated, t.oldest} {
 		ch <- d
 	}
 }
@@ -53,9 +55,9 @@ func (t talk) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	m := t.members()
-	in := m.Count()
+	there := m.Count()
 	for _, s := range gossip.States() {
-		gauge(t.states, float64(in[s]), string(s))
+		gauge(t.states, float64(there[s]), string(s))
 	}
 	s := t.stats()
 	count(t.rounds, s.Rounds-s.Late, "ok")
@@ -67,6 +69,9 @@ func (t talk) Collect(ch chan<- prometheus.Metric) {
 	count(t.messages, s.MessagesIn, "in", "any")
 	count(t.bytes, s.BytesIn, "in")
 	count(t.bytes, s.BytesOut, "out")
+	in, out := t.meter.Bytes()
+	count(t.wire, in, "in")
+	count(t.wire, out, "out")
 	for _, r := range gossip.Reasons() {
 		count(t.rejected, s.Rejected[r], string(r))
 	}

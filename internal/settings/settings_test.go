@@ -68,8 +68,6 @@ func TestFile(t *testing.T) {
 		{"gossip: peer", "signin:", "gossip: {peers: [\"https://tka\"]}\nsignin:", `gossip.peers`},
 		{"gossip: trust", "signin:", "gossip: {trust: everybody}\nsignin:", `gossip.trust`},
 		{"gossip: pinned to nothing", "signin:", "gossip: {trust: pinned}\nsignin:", `gossip.pins is empty`},
-		{"gossip: pin", "signin:", "gossip: {pins: [{id: a, key: b}]}\nsignin:", `entry 1 needs the id and the key`},
-		{"gossip: message", "signin:", "gossip: {maxMessageBytes: 100}\nsignin:", `gossip.maxMessageBytes`},
 		{"gossip: members", "signin:", "gossip: {maxMembers: 0}\nsignin:", `gossip.maxMembers`},
 		{"gossip: forget", "signin:", "gossip: {forgetAfter: 1s}\nsignin:", `gossip.forgetAfter`},
 		{"gossip: profiles", "signin:", "gossip: {clusterProfiles: {enabled: true, namespace: A}}\nsignin:", `gossip.clusterProfiles.namespace`},

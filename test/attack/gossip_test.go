@@ -308,7 +308,10 @@ func (r *rogue) listen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go http.Serve(ln, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	both := new(http.Protocols) // servers ask in HTTP/2
+	both.SetHTTP1(true)
+	both.SetUnencryptedHTTP2(true)
+	srv := &http.Server{Protocols: both, Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		body, _ := io.ReadAll(req.Body)
 		r.mu.Lock()
 		r.asked++
@@ -322,7 +325,8 @@ func (r *rogue) listen(t *testing.T) {
 		}
 		w.Header().Set("Content-Type", "application/json")
 		io.WriteString(w, text)
-	}))
+	})}
+	go srv.Serve(ln)
 	for _, port := range []string{":80", ":443"} {
 		ln, err := r.node.Listen("tcp", port)
 		if err != nil {

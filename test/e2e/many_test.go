@@ -205,7 +205,7 @@ func countIdle(t *testing.T, all []*stand) {
 	case <-t.Context().Done():
 		t.Fatal(t.Context().Err())
 	}
-	var kB, messages, wrote, worst float64
+	var kB, messages, wrote, wire, worst float64
 	var records, out, in float64
 	for i, b := range scrape() {
 		a := before[i]
@@ -214,6 +214,7 @@ func countIdle(t *testing.T, all []*stand) {
 		sent := since(`tailplane_gossip_bytes_total{direction="out"}`) / seconds / 1000
 		kB, worst = kB+sent, max(worst, sent)
 		wrote += float64(b.wrote-a.wrote) / seconds / 1000
+		wire += since(`tailplane_gossip_wire_bytes_total{direction="out"}`) / seconds / 1000
 		for _, kind := range gossip.Kinds() {
 			k := since(`tailplane_gossip_messages_total{direction="out",kind="` + kind + `"}`)
 			out += k
@@ -229,6 +230,10 @@ func countIdle(t *testing.T, all []*stand) {
 	}
 	n := float64(len(all))
 	t.Logf("idle, each of %d: %.1f kB/s in %.1f messages/s, the busiest %.1f kB/s, without HTTP", len(all), kB/n, messages/n, worst)
+	t.Logf("with HTTP %.1f kB/s, so it adds %.0f bytes to each message", wire/n, 1000*(wire-kB)/messages)
+	if wire <= kB {
+		t.Errorf("connections carried %.1f kB/s, and messages alone are %.1f", wire/n, kB/n)
+	}
 	if wrote > 0 {
 		t.Logf("each process wrote %.1f kB/s in all: HTTP, TCP, WireGuard and the relay's frames, to the API server, its log", wrote/n)
 	}
