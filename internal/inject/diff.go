@@ -1,0 +1,155 @@
+package inject
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// around is how many lines a diff shows around what changed; furthest bounds the
+// work, beyond which everything is shown as changed.
+const (
+	around   = 3
+	furthest = 4000
+)
+
+// Diff is a unified diff of a source, or "" if nothing changed.
+func Diff(name string, old, updated []byte) string {
+	if string(old) == string(updated) {
+		return ""
+	}
+	a, b := lines(string(old)), lines(string(updated))
+	var out strings.Builder
+	fmt.Fprintf(&out, "--- %s\n+++ %s\n", name, name)
+	steps := shortest(a, b)
+	for i := 0; i < len(steps); {
+		if steps[i].op == ' ' {
+			i++
+			continue
+		}
+		from, to, last := max(0, i-around), i, i
+		for ; to < len(steps) && to-last <= 2*around; to++ {
+			if steps[to].op != ' ' {
+				last = to
+			}
+		}
+		to = min(len(steps), last+1+around)
+		hunk(&out, steps[from:to])
+		i = to
+	}
+	return out.String()
+}
+
+// lines splits text after each line's end.
+func lines(text string) []string {
+	l := strings.SplitAfter(text, "\n")
+	if l[len(l)-1] == "" {
+		l = l[:len(l)-1]
+	}
+	return l
+}
+
+// A line of a diff, with where it is in both texts, from 0.
+type step struct {
+	op   byte // ' ', '-' or '+'
+	text string
+	a, b int
+}
+
+func hunk(out *strings.Builder, steps []step) {
+	removed, added := 0, 0
+	for _, s := range steps {
+		if s.op != '+' {
+			removed++
+		}
+		if s.op != '-' {
+			added++
+		}
+	}
+	start := func(at, n int) int {
+		if n == 0 {
+			return at
+		}
+		return at + 1
+	}
+	fmt.Fprintf(out, "@@ -%d,%d +%d,%d @@\n", start(steps[0].a, removed), removed, start(steps[0].b, added), added)
+	for _, s := range steps {
+		out.WriteByte(s.op)
+		out.WriteString(s.text)
+		if !strings.HasSuffix(s.text, "\n") {
+			out.WriteString("\n\\ No newline at end of file\n")
+		}
+	}
+}
+
+// shortest is a shortest way from a to b (Myers).
+func shortest(a, b []string) []step {
+	limit := min(len(a)+len(b), furthest)
+	var traces [][]int // of each distance: how far each diagonal came
+	v := []int{0, 0, 0}
+	for d := 0; d <= limit; d++ {
+		next := make([]int, 2*d+3) // diagonals -d-1..d+1
+		at := func(k int) int { return v[k+len(v)/2] }
+		for k := -d; k <= d; k += 2 {
+			x := 0
+			switch {
+			case d == 0:
+			case k == -d || k != d && at(k-1) < at(k+1):
+				x = at(k + 1)
+			default:
+				x = at(k-1) + 1
+			}
+			for x < len(a) && x-k < len(b) && x-k >= 0 && a[x] == b[x-k] {
+				x++
+			}
+			next[k+d+1] = x
+			if x >= len(a) && x-k >= len(b) {
+				return back(append(traces, v), a, b, d)
+			}
+		}
+		traces = append(traces, v)
+		v = next
+	}
+	var all []step
+	for i, l := range a {
+		all = append(all, step{'-', l, i, 0})
+	}
+	for i, l := range b {
+		all = append(all, step{'+', l, len(a), i})
+	}
+	return all
+}
+
+// back follows the traces from the end to the beginning.
+func back(traces [][]int, a, b []string, d int) (all []step) {
+	x, y := len(a), len(b)
+	for ; d > 0; d-- {
+		v := traces[d]
+		at := func(k int) int { return v[k+len(v)/2] }
+		k := x - y
+		down := k == -d || k != d && at(k-1) < at(k+1)
+		px := 0
+		if down {
+			px = at(k + 1)
+		} else {
+			px = at(k-1) + 1
+		}
+		for x > px {
+			x, y = x-1, y-1
+			all = append(all, step{' ', a[x], x, y})
+		}
+		if down {
+			y--
+			all = append(all, step{'+', b[y], x, y})
+		} else {
+			x--
+			all = append(all, step{'-', a[x], x, y})
+		}
+	}
+	for x > 0 {
+		x, y = x-1, y-1
+		all = append(all, step{' ', a[x], x, y})
+	}
+	slices.Reverse(all)
+	return all
+}
