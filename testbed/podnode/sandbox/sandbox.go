@@ -1,0 +1,376 @@
+//go:build linux
+
+// Package sandbox runs processes as a pod does, without a container engine and without root: a network and a loopback of
+// the pod's own, and for each container processes and a root folder of its own. It keeps the law of no pretence: where the
+// machine refuses namespaces it says so and why, and what cannot be had is an error, never a lesser isolation that nobody
+// asked for.
+//
+// A pod has a first process in user, mount, PID, network and host name namespaces of its own, and each container one in
+// mount and PID namespaces below. They do what the node asks over Unix sockets. Nothing outside can be reached from a pod
+// but through listeners that the node has opened there with [Sandbox.Listen] and serves; nothing in it can be reached but
+// through [Sandbox.Dial]. Only TCP is carried.
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Process is what runs in a container.
+type Process struct {
+	Args []string `json:"args"` // the program first
+	Env  []string `json:"env"`
+	Dir  string   `json:"dir"`
+	UID  int      `json:"uid"` // as it sees itself; every process of a pod is one user of the machine
+	TTY  bool     `json:"tty"` // its standard input is a terminal, which it is to control
+}
+
+// Exit is how a process ended.
+type Exit struct {
+	Code   int `json:"code"`   // 128 and more: by a signal
+	Signal int `json:"signal"` // 0: it ended by itself
+}
+
+// startLimit bounds each step of a start; all of them together take milliseconds.
+const startLimit = 60 * time.Second
+
+// A Sandbox is a running pod without containers. Close ends it.
+type Sandbox struct {
+	dir  string
+	cmd  *exec.Cmd // nil: the pod shares everything with the machine
+	life io.Closer // its end tells the first process that we are gone
+	done chan struct{}
+
+	mu         sync.Mutex
+	sockets    int
+	listeners  []net.Listener
+	containers []*Container // of a shared pod only
+	once       sync.Once
+}
+
+// Possible returns nil where pods can be isolated, else the reason.
+func Possible(ctx context.Context) error {
+	dir, err := os.MkdirTemp("", "pn")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	s, err := Start(ctx, dir, "check")
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	c, err := s.Container(ctx, Root{})
+	if err != nil {
+		return err
+	}
+	c.Kill()
+	return nil
+}
+
+// Start starts the first process of a pod, which keeps its sockets in dir: a short path, because a socket's has at most
+// 107 characters.
+func Start(ctx context.Context, dir, hostname string) (*Sandbox, error) {
+	s := &Sandbox{dir: dir, done: make(chan struct{})}
+	l, file, err := s.socket("pod")
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	defer file.Close()
+	var said limitedBuffer
+	s.cmd = exec.Command("/proc/self/exe", insideArg, "pod")
+	s.cmd.Args[0] = "pod"
+	s.cmd.Env = []string{"HOSTNAME=" + hostname}
+	s.cmd.Stderr = &said
+	s.cmd.ExtraFiles = []*os.File{file}
+	if s.life, err = s.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
+	}
+	if err := s.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("namespaces: %w", err)
+	}
+	go func() {
+		_ = s.cmd.Wait()
+		close(s.done)
+	}()
+	// The first answer says that the pod's network is there.
+	probe, err := s.Listen(ctx, "127.0.0.1:0")
+	if err != nil {
+		s.Close()
+		return nil, fmt.Errorf("%w: %s", err, said.String())
+	}
+	return s, probe.Close()
+}
+
+// socket makes a listener for a first process, and the descriptor to hand to it.
+func (s *Sandbox) socket(name string) (*net.UnixListener, *os.File, error) {
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: filepath.Join(s.dir, name), Net: "unixpacket"})
+	if err != nil {
+		return nil, nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	f, err := l.File()
+	if err != nil {
+		l.Close()
+		return nil, nil, err
+	}
+	return l, f, nil
+}
+
+// Done is closed when the pod has ended.
+func (s *Sandbox) Done() <-chan struct{} { return s.done }
+
+// Close kills every process of the pod, and waits until they are gone.
+func (s *Sandbox) Close() {
+	s.mu.Lock()
+	for _, l := range s.listeners {
+		l.Close()
+	}
+	containers := s.containers
+	s.mu.Unlock()
+	if s.cmd == nil {
+		for _, c := range containers {
+			c.Kill()
+		}
+		s.once.Do(func() { close(s.done) })
+		return
+	}
+	s.life.Close()
+	_ = s.cmd.Process.Kill()
+	<-s.done
+}
+
+// ask sends a request to the first process at the socket and returns the connection after the first answer. It is closed
+// when the pod ends.
+func (s *Sandbox) ask(ctx context.Context, socket string, m message, files ...*os.File) (*net.UnixConn, []*os.File, error) {
+	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: filepath.Join(s.dir, socket), Net: "unixpacket"})
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	// A first process that dies before it has accepted leaves the connection open: the listener is ours too.
+	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	answered := make(chan struct{})
+	defer close(answered)
+	go func() {
+		select {
+		case <-s.done:
+			c.SetDeadline(time.Unix(1, 0))
+		case <-answered:
+		}
+	}()
+	err = send(c, m, files...)
+	var got []*os.File
+	if err == nil {
+		_, got, err = receive(c)
+	}
+	if err != nil {
+		c.Close()
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		return nil, nil, fmt.Errorf("%s: %w", m.Op, err)
+	}
+	return c, got, nil
+}
+
+// Listen listens in the pod, at an IPv4 address that the pod then has. The caller accepts, outside.
+func (s *Sandbox) Listen(ctx context.Context, address string) (net.Listener, error) {
+	if s.cmd == nil {
+		return nil, errShared
+	}
+	c, files, err := s.ask(ctx, "pod", message{Op: opListen, Address: address})
+	if err != nil {
+		return nil, fmt.Errorf("%s in the pod: %w", address, err)
+	}
+	defer c.Close()
+	defer closeAll(files)
+	if len(files) != 1 {
+		return nil, errors.New("no listener came")
+	}
+	l, err := net.FileListener(files[0])
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.listeners = append(s.listeners, l)
+	s.mu.Unlock()
+	return l, nil
+}
+
+// Dial connects to something in the pod, from within it.
+func (s *Sandbox) Dial(ctx context.Context, address string) (net.Conn, error) {
+	if s.cmd == nil {
+		return new(net.Dialer).DialContext(ctx, "tcp", address)
+	}
+	c, files, err := s.ask(ctx, "pod", message{Op: opDial, Address: address})
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	defer closeAll(files)
+	if len(files) != 1 {
+		return nil, errors.New("no connection came")
+	}
+	return net.FileConn(files[0])
+}
+
+// Memory mounts a file system in memory over an existing folder, for the containers that start afterwards.
+func (s *Sandbox) Memory(ctx context.Context, dir string) error {
+	if s.cmd == nil {
+		return errShared
+	}
+	c, _, err := s.ask(ctx, "pod", message{Op: opMemory, Address: dir})
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// A Container is a root folder and processes that see no others.
+type Container struct {
+	sandbox *Sandbox
+	socket  string
+	life    *net.UnixConn
+	done    chan struct{}
+
+	shared *shared // of a shared pod only
+}
+
+// Container makes a container without a process in it. Where r has no folder it gets one.
+func (s *Sandbox) Container(ctx context.Context, r Root) (*Container, error) {
+	if s.cmd == nil {
+		return s.share(r)
+	}
+	s.mu.Lock()
+	s.sockets++
+	name := "c" + strconv.Itoa(s.sockets)
+	s.mu.Unlock()
+	if r.Dir == "" {
+		r.Dir = filepath.Join(s.dir, name+".root")
+		if err := os.Mkdir(r.Dir, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	l, file, err := s.socket(name)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	defer file.Close()
+	c := &Container{sandbox: s, socket: name, done: make(chan struct{})}
+	if c.life, _, err = s.ask(ctx, "pod", message{Op: opContainer}, file); err != nil {
+		return nil, err
+	}
+	go func() {
+		_, _, _ = receive(c.life)
+		close(c.done)
+	}()
+	conn, _, err := s.ask(ctx, name, message{Op: opRoot, Root: &r})
+	if err != nil {
+		c.Kill()
+		return nil, err
+	}
+	return c, conn.Close()
+}
+
+// Kill ends every process of the container at once, and waits until they are gone.
+func (c *Container) Kill() {
+	if c.shared != nil {
+		c.shared.kill()
+		return
+	}
+	_ = c.life.CloseWrite()
+	select {
+	case <-c.done:
+	case <-c.sandbox.done:
+	}
+	c.life.Close()
+}
+
+// Running is a process in a container.
+type Running struct {
+	signal func(syscall.Signal)
+	done   chan struct{}
+	exit   Exit
+}
+
+// Run starts a process with the three standard streams, which the caller may close afterwards.
+func (c *Container) Run(ctx context.Context, p Process, stdin, stdout, stderr *os.File) (*Running, error) {
+	if c.shared != nil {
+		return c.shared.run(p, stdin, stdout, stderr)
+	}
+	conn, _, err := c.sandbox.ask(ctx, c.socket, message{Op: opRun, Process: &p}, stdin, stdout, stderr)
+	if err != nil {
+		return nil, err
+	}
+	r := &Running{done: make(chan struct{}), exit: Exit{Code: 128 + int(syscall.SIGKILL), Signal: int(syscall.SIGKILL)},
+		signal: func(s syscall.Signal) { _ = send(conn, message{Op: opSignal, Signal: int(s)}) }}
+	go func() {
+		defer close(r.done)
+		defer conn.Close()
+		// No last word means that the container was killed.
+		if m, _, err := receive(conn); err == nil && m.Exited != nil {
+			r.exit = *m.Exited
+		}
+	}()
+	go func() {
+		select {
+		case <-c.done:
+			conn.SetDeadline(time.Unix(1, 0))
+		case <-c.sandbox.done:
+			conn.SetDeadline(time.Unix(1, 0))
+		case <-r.done:
+		}
+	}()
+	return r, nil
+}
+
+// Done is closed when the process has ended.
+func (r *Running) Done() <-chan struct{} { return r.done }
+
+// Exit returns how the process ended; it waits for that.
+func (r *Running) Exit() Exit {
+	<-r.done
+	return r.exit
+}
+
+// Signal sends a signal; a process that has ended gets none.
+func (r *Running) Signal(s syscall.Signal) { r.signal(s) }
+
+// limitedBuffer keeps the beginning of what a first process says before it dies.
+type limitedBuffer struct {
+	mu sync.Mutex
+	b  []byte
+}
+
+func (l *limitedBuffer) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.b = append(l.b, b[:min(len(b), max(0, 4096-len(l.b)))]...)
+	return len(b), nil
+}
+
+func (l *limitedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return string(l.b)
+}

@@ -1,0 +1,102 @@
+//go:build linux
+
+package sandbox
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+)
+
+// message is one step of a conversation between the node and a first process. Descriptors travel beside it.
+type message struct {
+	Op      string   `json:"op,omitempty"` // of a request
+	Address string   `json:"address,omitempty"`
+	Root    *Root    `json:"root,omitempty"`
+	Process *Process `json:"process,omitempty"`
+	Signal  int      `json:"signal,omitempty"`
+
+	Error  string `json:"error,omitempty"` // of an answer
+	Exited *Exit  `json:"exited,omitempty"`
+}
+
+// What a first process can be asked. One connection is one request; where the request starts something, the connection is
+// its life: when it closes, what was started is killed.
+const (
+	opListen    = "listen"    // at Address; the answer carries the listener
+	opDial      = "dial"      // Address; the answer carries the connection
+	opMemory    = "memory"    // mount a file system in memory at Address
+	opContainer = "container" // start a container's first process, whose listener comes along
+	opRoot      = "root"      // of a container: make Root the root folder
+	opRun       = "run"       // start Process, whose three standard streams come along
+	opSignal    = "signal"    // within opRun: send Signal
+)
+
+// messageLimit is what one packet may hold: the environment of a process above all.
+const messageLimit = 192 << 10
+
+func send(c *net.UnixConn, m message, files ...*os.File) error {
+	b, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	if len(b) > messageLimit {
+		return fmt.Errorf("%s: %d bytes are more than the %d that fit", m.Op, len(b), messageLimit)
+	}
+	fds := make([]int, len(files))
+	for i, f := range files {
+		fds[i] = int(f.Fd())
+	}
+	var rights []byte
+	if len(fds) > 0 {
+		rights = syscall.UnixRights(fds...)
+	}
+	_, _, err = c.WriteMsgUnix(b, rights, nil)
+	return err
+}
+
+// receive returns the next message; io.EOF says that the other end is gone.
+func receive(c *net.UnixConn) (message, []*os.File, error) {
+	var m message
+	b, oob := make([]byte, messageLimit), make([]byte, syscall.CmsgSpace(4*4))
+	n, on, _, _, err := c.ReadMsgUnix(b, oob)
+	if err != nil {
+		return m, nil, err
+	}
+	if n == 0 {
+		return m, nil, io.EOF
+	}
+	var files []*os.File
+	cs, err := syscall.ParseSocketControlMessage(oob[:on])
+	if err != nil {
+		return m, nil, err
+	}
+	for i := range cs {
+		fds, err := syscall.ParseUnixRights(&cs[i])
+		if err != nil {
+			return m, nil, err
+		}
+		for _, fd := range fds {
+			files = append(files, os.NewFile(uintptr(fd), "received"))
+		}
+	}
+	if err := json.Unmarshal(b[:n], &m); err != nil {
+		closeAll(files)
+		return m, nil, err
+	}
+	if m.Error != "" {
+		closeAll(files)
+		return m, nil, errors.New(m.Error)
+	}
+	return m, files, nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
