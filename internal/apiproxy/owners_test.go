@@ -1,0 +1,150 @@
+package apiproxy
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+func TestOwners(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	o := NewOwners()
+	find := func(k Key, at time.Time, cluster string, absent bool) {
+		t.Helper()
+		if c, a := o.Find(k, at); c != cluster || a != absent {
+			t.Errorf("found %q, absent %v; want %q, %v", c, a, cluster, absent)
+		}
+	}
+	job := Key{"batch", "jobs", "n", "a"}
+	find(job, now, "", false)
+	o.Learn(job, "east")
+	find(job, now, "east", false)
+	find(job, now.Add(time.Hour), "east", false) // only what is absent is forgotten with time
+	find(Key{"batch", "jobs", "na", ""}, now, "", false)
+	find(Key{"batch", "jobs", "", "na"}, now, "", false)
+	o.Forget(job, "west") // a late word of another cluster
+	find(job, now, "east", false)
+	o.Forget(job, "east")
+	find(job, now, "", false)
+
+	o.Absent(job, now)
+	find(job, now.Add(999*time.Millisecond), "", true)
+	o.Learn(job, "west") // it was made
+	find(job, now, "west", false)
+	o.Absent(job, now)
+	find(job, now.Add(time.Second), "", false)
+	if o.Len() != 0 {
+		t.Errorf("%d entries are kept for nothing", o.Len())
+	}
+	o.Forget(job, "")
+
+	for i := range maxOwners + 10 {
+		o.Learn(Key{"", "pods", "n", fmt.Sprint(i)}, "east")
+		o.Find(Key{"", "pods", "n", "0"}, now) // asked for all the time
+	}
+	if o.Len() != maxOwners {
+		t.Errorf("%d entries, want %d", o.Len(), maxOwners)
+	}
+	find(Key{"", "pods", "n", "0"}, now, "east", false)
+	find(Key{"", "pods", "n", "1"}, now, "", false)
+}
+
+// A look-up allocates nothing.
+func TestFindAllocatesNothing(t *testing.T) {
+	o := NewOwners()
+	k, now := Key{"batch", "jobs", "n", "a"}, time.Now()
+	o.Learn(k, "east")
+	if n := testing.AllocsPerRun(100, func() { o.Find(k, now) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// AD-05, AD-07: what the members' answers mean.
+func TestJudge(t *testing.T) {
+	ok, gone, no, broken, silent := 200, 404, 403, 500, 0
+	for _, tt := range []struct {
+		answers [3]int
+		prefer  bool
+		owner   string
+		status  int // of the refusal; 0: none
+		absent  bool
+	}{
+		{[3]int{gone, ok, gone}, false, "west", 0, false},
+		{[3]int{gone, gone, gone}, false, "", 0, true},
+		{[3]int{gone, ok, ok}, false, "", 409, false},
+		{[3]int{gone, ok, ok}, true, "west", 0, false},
+		{[3]int{gone, silent, gone}, false, "", 503, false},
+		{[3]int{gone, broken, gone}, false, "", 503, false},
+		{[3]int{gone, 429, gone}, false, "", 503, false},
+		{[3]int{gone, 401, gone}, false, "", 503, false},
+		{[3]int{gone, 302, gone}, false, "", 503, false},
+		{[3]int{silent, ok, gone}, false, "west", 0, false},
+		{[3]int{silent, ok, gone}, true, "", 503, false}, // east may have the one that is preferred
+		{[3]int{gone, ok, silent}, true, "west", 0, false},
+		{[3]int{silent, silent, silent}, false, "", 503, false},
+		{[3]int{gone, no, gone}, false, "", 403, false},
+		{[3]int{no, ok, gone}, false, "west", 0, false},
+		{[3]int{no, silent, gone}, false, "", 503, false},
+	} {
+		var answers []Answer
+		for i, name := range []string{"east", "west", "north"} {
+			answers = append(answers, Answer{Cluster: name, Status: tt.answers[i]})
+		}
+		v := Judge(answers, tt.prefer)
+		status := 0
+		if v.Refusal != nil {
+			status = v.Refusal.Status
+			if status == 503 && v.Refusal.RetryAfter == 0 {
+				t.Errorf("%v: 503 without Retry-After", tt.answers)
+			}
+		}
+		if v.Owner != tt.owner || status != tt.status || v.Absent != tt.absent {
+			t.Errorf("%v, prefer %v: %+v, want owner %q, refusal %d, absent %v", tt.answers, tt.prefer, v, tt.owner, tt.status, tt.absent)
+		}
+		if (v.Owner != "") && (v.Refusal != nil || v.Absent) || v.Owner == "" && v.Refusal == nil && !v.Absent {
+			t.Errorf("%v: %+v says two things, or none", tt.answers, v)
+		}
+		if conflict := tt.prefer && tt.answers == [3]int{gone, ok, ok}; (v.Warning != "") != conflict {
+			t.Errorf("%v: warning %q", tt.answers, v.Warning)
+		}
+	}
+}
+
+// AD-05, AD-07: a name is made once, and never while a member may have it.
+func TestBeforeCreate(t *testing.T) {
+	k := Key{"batch", "jobs", "n", "a"}
+	for _, tt := range []struct {
+		status int
+		spill  bool
+		want   int
+		reason string
+	}{
+		{404, false, 0, ""}, {404, true, 0, ""},
+		{200, false, 409, "AlreadyExists"}, {200, true, 409, "AlreadyExists"},
+		{0, false, 503, "ServiceUnavailable"}, {0, true, 0, ""},
+		{403, false, 403, "Forbidden"}, {403, true, 403, "Forbidden"},
+	} {
+		r := BeforeCreate(Judge([]Answer{{Cluster: "west", Status: tt.status}, {Cluster: "north", Status: 404}}, false), k, tt.spill)
+		status, reason := 0, ""
+		if r != nil {
+			status, reason = r.Status, r.Reason
+		}
+		if status != tt.want || reason != tt.reason {
+			t.Errorf("status %d, spill %v: %d %s, want %d %s", tt.status, tt.spill, status, reason, tt.want, tt.reason)
+		}
+	}
+}
+
+func BenchmarkFind(b *testing.B) {
+	o := NewOwners()
+	for i := range maxOwners {
+		o.Learn(Key{"batch", "jobs", "n", fmt.Sprint(i)}, "east")
+	}
+	k, now := Key{"batch", "jobs", "n", "25000"}, time.Now()
+	b.ReportAllocs()
+	for b.Loop() {
+		if c, _ := o.Find(k, now); c != "east" {
+			b.Fatal(c)
+		}
+	}
+}

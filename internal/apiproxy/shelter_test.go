@@ -1,0 +1,98 @@
+package apiproxy
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func foreignUID(r OwnerReference) bool { return strings.HasPrefix(r.UID, "far") }
+
+// AD-11: what is written loses its foreign owners, and what is read has them.
+func TestShelter(t *testing.T) {
+	for _, tt := range []struct{ name, body, contentType, want string }{
+		{"none", `{ "metadata": {"name":"a"} }`, jsonType, `{ "metadata": {"name":"a"} }`},
+		{"near", `{"metadata":{"ownerReferences":[{"uid":"near"}]}}`, jsonType, `{"metadata":{"ownerReferences":[{"uid":"near"}]}}`},
+		{"far", `{"metadata":{"ownerReferences":[{"uid":"far","kind":"A"}],"name":"a"},"spec":{"x":1.50}}`, jsonType,
+			`{"metadata":{"ownerReferences":[],"name":"a","annotations":{"mca.tailplane.dev/owner-references":"[{\"at\":0,\"reference\":{\"uid\":\"far\",\"kind\":\"A\"}}]"}},"spec":{"x":1.50}}`},
+		{"near and far", `{"metadata":{"annotations":{"k":"v"},"ownerReferences":[{"uid":"near1"},{"uid":"far"},{"uid":"near2"}]}}`, "",
+			`{"metadata":{"annotations":{"k":"v","mca.tailplane.dev/owner-references":"[{\"at\":1,\"reference\":{\"uid\":\"far\"}}]"},"ownerReferences":[{"uid":"near1"},{"uid":"near2"}]}}`},
+		{"the client's own annotation", `{"metadata":{"annotations":{"mca.tailplane.dev/owner-references":"x"}}}`, jsonType, `{"metadata":{"annotations":{}}}`},
+		{"merge patch without far ones", `{"metadata":{"ownerReferences":[{"uid":"near"}]}}`, "application/merge-patch+json",
+			`{"metadata":{"ownerReferences":[{"uid":"near"}],"annotations":{"mca.tailplane.dev/owner-references":null}}}`},
+		{"merge patch of nothing", `{"metadata":{"ownerReferences":null}}`, "application/merge-patch+json",
+			`{"metadata":{"ownerReferences":null,"annotations":{"mca.tailplane.dev/owner-references":null}}}`},
+		{"merge patch of others", `{"spec":{}}`, "application/merge-patch+json", `{"spec":{}}`},
+		{"strategic patch of others", `{"metadata":{"labels":{}}}`, "application/strategic-merge-patch+json", `{"metadata":{"labels":{}}}`},
+		{"JSON patch of others", `[{"op":"add","path":"/metadata/labels/x","value":"1"}]`, "application/json-patch+json", `[{"op":"add","path":"/metadata/labels/x","value":"1"}]`},
+		{"apply", `{"metadata":{"ownerReferences":[{"uid":"far"}]}}`, applyType, `{"metadata":{"ownerReferences":[],"annotations":{"mca.tailplane.dev/owner-references":"[{\"at\":0,\"reference\":{\"uid\":\"far\"}}]"}}}`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := Shelter([]byte(tt.body), tt.contentType, foreignUID)
+			if err != nil || string(got) != tt.want {
+				t.Errorf("%s\n%v, want\n%s", got, err, tt.want)
+			}
+		})
+	}
+	for _, tt := range []struct {
+		body, contentType string
+		status            int
+	}{
+		{`[{"op":"remove","path":"/metadata/ownerReferences/0"}]`, "application/json-patch+json", 422},
+		{`[{"op":"move","from":"/metadata/ownerReferences","path":"/x"}]`, "application/json-patch+json", 422},
+		{`[{"op":"replace","path":"/metadata","value":{}}]`, "application/json-patch+json", 422},
+		{`[{"op":"replace","p\u0061th":"","value":{}}]`, "application/json-patch+json", 422},
+		{`[{"op":"add","path":"/metadata/annotations/mca.tailplane.dev~1owner-references","value":"x"}]`, "application/json-patch+json", 422},
+		{`{"metadata":{"ownerReferences":[{"uid":"far"}]}}`, "application/strategic-merge-patch+json", 422},
+		{`{"metadata":{"annotations":null}}`, "application/merge-patch+json", 422},
+		{`{"metadata":{"ownerReferences":[{"uid":"a","uid":"far"}]}}`, jsonType, 400},
+		{"metadata: {}", applyType, 415},
+		{"metadata: {}", yamlType, 400},
+		{`{}`, protobufType, 415},
+		{`{`, jsonType, 400},
+	} {
+		_, err := Shelter([]byte(tt.body), tt.contentType, foreignUID)
+		if r, ok := errors.AsType[*Refusal](err); !ok || r.Status != tt.status {
+			t.Errorf("%s %s: %v, want %d", tt.contentType, tt.body, err, tt.status)
+		}
+	}
+}
+
+// FuzzShelter holds that a client reads back what it wrote.
+func FuzzShelter(f *testing.F) {
+	f.Add([]byte(`{"metadata":{"ownerReferences":[{"uid":"near1"},{"uid":"far"},{"uid":"near2"},{"uid":"far2","x":"<&>"}],"annotations":{"a":"b"}}}`))
+	f.Add([]byte(`{"metadata":{"annotations":{"mca.tailplane.dev/owner-references":"[{\"at\":-1}]"}}}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		Restore(body) // of a hostile cluster
+		sheltered, err := Shelter(body, jsonType, foreignUID)
+		if err != nil {
+			return
+		}
+		o, err := Peek(sheltered, jsonType, "")
+		if err != nil {
+			return // what is wrong elsewhere is not looked at
+		}
+		for _, r := range o.OwnerReferences {
+			if foreignUID(r) {
+				t.Fatalf("%s\nlets a foreign owner through:\n%s", body, sheltered)
+			}
+		}
+		var was, is map[string]any
+		if json.Unmarshal(body, &was) != nil || json.Unmarshal(Restore(sheltered), &is) != nil {
+			t.Fatalf("%s\nis restored as\n%s", body, Restore(sheltered))
+		}
+		for _, object := range []map[string]any{was, is} { // the annotation is not the client's, and an empty map is none
+			meta, _ := object["metadata"].(map[string]any)
+			notes, _ := meta["annotations"].(map[string]any)
+			delete(notes, ShelterKey)
+			if len(notes) == 0 {
+				delete(meta, "annotations")
+			}
+		}
+		if !reflect.DeepEqual(was, is) {
+			t.Fatalf("%s\nis restored as\n%s", body, Restore(sheltered))
+		}
+	})
+}
