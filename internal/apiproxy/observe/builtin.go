@@ -1,0 +1,51 @@
+package observe
+
+import "strings"
+
+// builtin are Kubernetes' own resources, a group a line: resource,
+// and after a colon its subresources.
+const builtin = `
+. bindings componentstatuses configmaps endpoints events limitranges namespaces:status,finalize nodes:status,proxy persistentvolumeclaims:status persistentvolumes:status pods:attach,binding,ephemeralcontainers,eviction,exec,log,portforward,proxy,resize,status podtemplates replicationcontrollers:scale,status resourcequotas:status secrets serviceaccounts:token services:proxy,status
+admissionregistration.k8s.io mutatingadmissionpolicies mutatingadmissionpolicybindings mutatingwebhookconfigurations validatingadmissionpolicies:status validatingadmissionpolicybindings validatingwebhookconfigurations
+apiextensions.k8s.io customresourcedefinitions:status
+apiregistration.k8s.io apiservices:status
+apps controllerrevisions daemonsets:status deployments:scale,status replicasets:scale,status statefulsets:scale,status
+authentication.k8s.io selfsubjectreviews tokenreviews
+authorization.k8s.io localsubjectaccessreviews selfsubjectaccessreviews selfsubjectrulesreviews subjectaccessreviews
+autoscaling horizontalpodautoscalers:status
+batch cronjobs:status jobs:status
+certificates.k8s.io certificatesigningrequests:approval,status clustertrustbundles podcertificaterequests:status
+coordination.k8s.io leasecandidates leases
+discovery.k8s.io endpointslices
+events.k8s.io events
+flowcontrol.apiserver.k8s.io flowschemas:status prioritylevelconfigurations:status
+metrics.k8s.io nodes pods
+networking.k8s.io ingressclasses ingresses:status ipaddresses networkpolicies servicecidrs:status
+node.k8s.io runtimeclasses
+policy poddisruptionbudgets:status
+rbac.authorization.k8s.io clusterrolebindings clusterroles rolebindings roles
+resource.k8s.io deviceclasses devicetaintrules resourceclaims:status resourceclaimtemplates resourceslices
+scheduling.k8s.io priorityclasses
+storage.k8s.io csidrivers csinodes csistoragecapacities storageclasses volumeattachments:status volumeattributesclasses
+`
+
+// Builtin returns a function that knows Kubernetes' own resources. It is what
+// metrics know until discovery has been read, and beside it.
+func Builtin() (known func(group, resource, subresource string) bool) {
+	all := map[resource]bool{}
+	for line := range strings.Lines(builtin) {
+		fields := strings.Fields(line)
+		if len(fields) == 0 {
+			continue
+		}
+		group := strings.TrimPrefix(fields[0], ".") // a dot is the core group
+		for _, f := range fields[1:] {
+			name, subs, _ := strings.Cut(f, ":")
+			all[resource{group, name, ""}] = true
+			for sub := range strings.SplitSeq(subs, ",") {
+				all[resource{group, name, sub}] = true
+			}
+		}
+	}
+	return func(group, name, sub string) bool { return all[resource{group, name, sub}] }
+}

@@ -1,0 +1,530 @@
+package observe_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/apiproxy/observe"
+)
+
+// A sink is a stream that may fail.
+type sink struct {
+	mu   sync.Mutex
+	b    bytes.Buffer
+	fail func(p []byte) (int, error) // nil: it works
+}
+
+func (s *sink) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fail != nil {
+		n, err := s.fail(p)
+		s.b.Write(p[:n])
+		return n, err
+	}
+	return s.b.Write(p)
+}
+
+func (s *sink) set(fail func([]byte) (int, error)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fail = fail
+}
+
+func (s *sink) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// A line of the record, as somebody else reads it.
+type line struct {
+	AuditID, Stage, Verb, RequestURI, UserAgent, Rule, TraceID, Level string
+	ObjectRef                                                         struct{ Resource, Namespace, Name, APIGroup, APIVersion, Subresource string }
+	ResponseStatus                                                    struct {
+		Code            int
+		Reason, Message string
+	}
+	Clusters                                 []string
+	DurationMs                               *float64
+	Bytes                                    *int64
+	Lost                                     int64
+	RequestReceivedTimestamp, StageTimestamp time.Time
+}
+
+func lines(t *testing.T, text string) (all []line) {
+	t.Helper()
+	s := bufio.NewScanner(strings.NewReader(text))
+	s.Buffer(nil, 1<<20)
+	for s.Scan() {
+		var l line
+		if err := json.Unmarshal(s.Bytes(), &l); err != nil {
+			t.Fatalf("%v: %q", err, s.Text())
+		}
+		all = append(all, l)
+	}
+	return all
+}
+
+// A stand is an observer with everything on, but for traces.
+type stand struct {
+	*observe.Observer
+	sink, log *sink
+	stop      func()
+}
+
+func newStand(t *testing.T, conf observe.RecordConfig) *stand {
+	t.Helper()
+	s := &stand{sink: &sink{}, log: &sink{}}
+	if conf.Path == "" && conf.Writer == nil {
+		conf.Writer = s.sink
+	}
+	log := slog.New(slog.NewJSONHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	conf.Log, conf.Now = log, time.Now
+	record, err := observe.NewRecord(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Observer = &observe.Observer{Metrics: observe.NewMetrics("v1", observe.Builtin()), Record: record, Log: log, Now: time.Now}
+	s.Metrics.Serving(1, []string{"here", "east", "west"}, []string{"production"})
+	s.stop = run(t, record)
+	return s
+}
+
+func run(t *testing.T, r interface{ Run(context.Context) error }) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	return sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func request(method, target string) *http.Request {
+	r := httptest.NewRequest(method, target, nil)
+	r.Header.Set("User-Agent", "kubectl/v1.37.0")
+	return r
+}
+
+func parsed(t testing.TB, r *http.Request) *apiproxy.Request {
+	t.Helper()
+	req, err := apiproxy.Parse(r.Method, r.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &req
+}
+
+// value returns the value of one series, by its text in a scrape.
+func value(t *testing.T, m *observe.Metrics, series string) string {
+	t.Helper()
+	for l := range strings.Lines(scrape(t, m)) {
+		if v, ok := strings.CutPrefix(l, series+" "); ok {
+			return strings.TrimSpace(v)
+		}
+	}
+	return "absent"
+}
+
+func scrape(t *testing.T, m *observe.Metrics) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	observe.MetricsHandler(m, slog.New(slog.DiscardHandler)).ServeHTTP(w, httptest.NewRequest("GET", "http://127.0.0.1/metrics", nil))
+	if w.Code != 200 {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	return w.Body.String()
+}
+
+// AU-03: exactly one line for each visit, two for a stream, whatever way it goes.
+func TestAU03OneLineForEachVisit(t *testing.T) {
+	for _, c := range []struct {
+		why, method, target string
+		visit               func(v *observe.Visit, req *apiproxy.Request)
+		stages              string
+		code                int
+	}{
+		{"a read", "GET", "/api/v1/namespaces/a/pods/x", func(v *observe.Visit, req *apiproxy.Request) {
+			v.Asked(req)
+			v.Routed("", "here")
+			v.End(observe.Outcome{Code: 200, Bytes: 7})
+		}, "ResponseComplete", 200},
+		{"refused before it was read", "GET", "/api/v1/%2e%2e", func(v *observe.Visit, _ *apiproxy.Request) {
+			v.Refused(observe.RefusedForm)
+			v.End(observe.Outcome{Code: 400, Reason: "BadRequest", Message: "no"})
+		}, "ResponseComplete", 400},
+		{"aborted by the client", "GET", "/api/v1/pods", func(v *observe.Visit, req *apiproxy.Request) {
+			v.Asked(req)
+			v.Routed("", "here")
+			v.End(observe.Outcome{Code: observe.StatusGone, Err: context.Canceled})
+		}, "ResponseComplete", 499},
+		{"a handler that panicked", "DELETE", "/api/v1/namespaces/a/pods/x", func(v *observe.Visit, req *apiproxy.Request) {
+			v.Asked(req)
+			v.End(observe.Outcome{Code: 500, Panicked: true, Err: errors.New("boom")})
+		}, "Panic", 500},
+		{"a watch", "GET", "/api/v1/pods?watch=1", func(v *observe.Visit, req *apiproxy.Request) {
+			v.Asked(req)
+			v.Routed("", "east", "west")
+			v.Opened(200)
+			v.Opened(200)
+			v.End(observe.Outcome{Code: 200, Bytes: 9})
+		}, "ResponseStarted ResponseComplete", 200},
+		{"a watch that was refused", "GET", "/api/v1/pods?watch=1", func(v *observe.Visit, req *apiproxy.Request) {
+			v.Asked(req)
+			v.Routed("", "here")
+			v.End(observe.Outcome{Code: 403})
+		}, "ResponseComplete", 403},
+		{"an upgraded exec", "POST", "/api/v1/namespaces/a/pods/x/exec?command=sh", func(v *observe.Visit, req *apiproxy.Request) {
+			v.Asked(req)
+			v.Routed("", "here")
+			if err := v.Admit(); err != nil {
+				t.Error(err)
+			}
+			v.Opened(101)
+			v.End(observe.Outcome{Code: 101})
+		}, "RequestReceived ResponseComplete", 101},
+		{"ended twice", "PUT", "/api/v1/namespaces/a/pods/x", func(v *observe.Visit, req *apiproxy.Request) {
+			v.Asked(req)
+			v.End(observe.Outcome{Code: 409})
+			v.End(observe.Outcome{Code: 200})
+		}, "ResponseComplete", 409},
+	} {
+		t.Run(c.why, func(t *testing.T) {
+			s := newStand(t, observe.RecordConfig{})
+			r := request(c.method, c.target)
+			v := s.Begin(r)
+			id := v.AuditID()
+			req, err := apiproxy.Parse(r.Method, r.URL)
+			if err != nil && c.code != 400 {
+				t.Fatal(err)
+			}
+			c.visit(v, &req)
+			s.stop()
+			var stages []string
+			all := lines(t, s.sink.String())
+			for _, l := range all {
+				stages = append(stages, l.Stage)
+				if l.AuditID != id || l.UserAgent != "kubectl/v1.37.0" {
+					t.Errorf("%+v", l)
+				}
+			}
+			if got := strings.Join(stages, " "); got != c.stages {
+				t.Errorf("stages %q, want %q", got, c.stages)
+			}
+			if last := all[len(all)-1]; last.ResponseStatus.Code != c.code || last.DurationMs == nil || last.Bytes == nil {
+				t.Errorf("%+v", last)
+			}
+			if n := strings.Count(s.log.String(), `"msg":"request"`); n != 1 {
+				t.Errorf("%d lines of log: %s", n, s.log)
+			}
+			if len(s.Streams()) != 0 {
+				t.Errorf("streams are left: %v", s.Streams())
+			}
+			for _, series := range []string{`mca_requests_in_flight{cluster="here"}`, `mca_streams{cluster="here",kind="exec"}`, `mca_streams{cluster="merged",kind="watch"}`} {
+				if got := value(t, s.Metrics, series); got != "0" && got != "absent" {
+					t.Errorf("%s is %s", series, got)
+				}
+			}
+		})
+	}
+}
+
+// AU-03: of many at once, no field of one is on another's line.
+func TestAU03ManyAtOnce(t *testing.T) {
+	s := newStand(t, observe.RecordConfig{Queue: 5000, QueueBytes: 16 << 20})
+	var wg sync.WaitGroup
+	for i := range 1000 {
+		wg.Go(func() {
+			r := request("GET", fmt.Sprintf("/api/v1/namespaces/ns-%d/pods/pod-%d", i, i))
+			r.Header.Set("User-Agent", fmt.Sprint("agent-", i))
+			v := s.Begin(r)
+			req, err := apiproxy.Parse(r.Method, r.URL)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			v.Asked(&req)
+			v.Routed("", "here")
+			v.End(observe.Outcome{Code: 200, Bytes: int64(i)})
+		})
+	}
+	wg.Wait()
+	s.stop()
+	seen := map[string]bool{}
+	for _, l := range lines(t, s.sink.String()) {
+		n := strings.TrimPrefix(l.ObjectRef.Name, "pod-")
+		if seen[n] || l.ObjectRef.Namespace != "ns-"+n || l.UserAgent != "agent-"+n || fmt.Sprint(*l.Bytes) != n {
+			t.Errorf("%+v", l)
+		}
+		seen[n] = true
+	}
+	if len(seen) != 1000 {
+		t.Errorf("%d visits", len(seen))
+	}
+	if got := value(t, s.Metrics, `mca_requests_total{cluster="here",code="200",group="",resource="pods",subresource="",verb="get"}`); got != "1000" {
+		t.Errorf("counted %s", got)
+	}
+}
+
+const (
+	canaryLocal = "Q2FuYXJ5LWxvY2FsLXRva2VuLTAxMjM0NTY3ODlhYmNk"
+	canaryReal  = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJjYW5hcnkifQ.c2lnbmF0dXJlQ0FOQVJZ"
+	canaryBody  = "canary-body-of-a-secret"
+)
+
+// AU-01: tokens come out nowhere, wherever a client puts them.
+func TestAU01Canary(t *testing.T) {
+	c := &collector{}
+	srv := httptest.NewServer(c)
+	defer srv.Close()
+	s := newStand(t, observe.RecordConfig{})
+	tracer, err := observe.NewTracer(observe.TraceConfig{Endpoint: srv.URL, Ratio: 1, Log: s.Log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Tracer = tracer
+	stop := run(t, tracer)
+	for _, at := range []struct{ method, target string }{
+		{"GET", "/api/v1/namespaces/" + canaryLocal + "/pods/" + canaryReal + "?labelSelector=token%3D" + url.QueryEscape(canaryBody)},
+		{"POST", "/apis/" + canaryReal + "/" + canaryLocal + "/" + canaryLocal},
+		{"GET", "/" + canaryReal},
+		{"GET", "/api/v1/namespaces/a/pods/x/exec?command=" + canaryBody},
+		{"GET", "/%2e%2e/" + canaryReal},
+	} {
+		r := httptest.NewRequest(at.method, at.target, strings.NewReader(canaryBody))
+		for _, h := range []string{"Authorization", "Cookie", "X-Remote-User", "Impersonate-User", "Audit-Id", "Sec-Websocket-Protocol", "Traceparent", "Tracestate"} {
+			r.Header.Set(h, canaryReal)
+		}
+		r.Header.Set("User-Agent", "kubectl "+canaryLocal+" "+canaryReal)
+		v := s.Begin(r)
+		if req, err := apiproxy.Parse(r.Method, r.URL); err == nil {
+			v.Asked(&req)
+		}
+		v.Routed(canaryReal, canaryLocal)
+		if err := v.Admit(); err != nil {
+			t.Error(err)
+		}
+		h := http.Header{}
+		v.Call(canaryLocal, h).End(500, observe.Failure(canaryReal))
+		if strings.Contains(fmt.Sprint(h), canaryReal) {
+			t.Errorf("sent on: %v", h)
+		}
+		v.Opened(200)
+		for _, o := range s.Streams() {
+			if b, err := json.Marshal(o); err != nil || holdsCanary(string(b)) {
+				t.Errorf("streams: %s %v", b, err)
+			}
+		}
+		v.End(observe.Outcome{Code: 500, Reason: canaryReal, Message: "said " + canaryLocal, Err: fmt.Errorf("with %s and %s", canaryReal, canaryLocal)})
+	}
+	stop()
+	s.stop()
+	if len(c.spans()) != 10 {
+		t.Errorf("%d spans", len(c.spans()))
+	}
+	for where, text := range map[string]string{"record": s.sink.String(), "log": s.log.String(), "metrics": scrape(t, s.Metrics), "traces": fmt.Sprint(c.spans())} {
+		if text == "" || holdsCanary(text) {
+			t.Errorf("%s: %.2000s", where, text)
+		}
+	}
+}
+
+func holdsCanary(s string) bool {
+	return strings.Contains(s, canaryLocal) || strings.Contains(s, canaryReal) || strings.Contains(s, canaryBody) || strings.Contains(s, "eyJzdWIi")
+}
+
+// What looks like no credential stays as it is.
+func TestNamesAreKept(t *testing.T) {
+	s := newStand(t, observe.RecordConfig{})
+	agent := "controller-manager/v1.37.0 (linux/amd64) kubernetes/4f3e2d1c0b9a8f7e6d5c4b3a29180f7e6d5c4b3a/leader-election"
+	r := request("GET", "/apis/very.long.group.of.some.vendor.example.com/v1beta1/namespaces/a-rather-long-namespace-0123456789/things/thing-5d5f8c7b9d-x2k4p-0123456789-0123456789")
+	r.Header.Set("User-Agent", agent)
+	v := s.Begin(r)
+	v.Asked(parsed(t, r))
+	v.End(observe.Outcome{Code: 200})
+	s.stop()
+	for _, text := range []string{s.sink.String(), s.log.String()} {
+		if strings.Contains(text, "redacted") || !strings.Contains(text, agent) || !strings.Contains(text, "thing-5d5f8c7b9d-x2k4p-0123456789-0123456789") {
+			t.Error(text)
+		}
+	}
+}
+
+// AU-02: a line is one event, prints as it is, and parses back to what was said.
+func TestAU02Hostile(t *testing.T) {
+	hostile := "a\r\nb\x1b[31m\"}{\"code\":200\u202egnp.exe\u2028\u0085\u200b\x7f\U000e0041\xff"
+	want := strings.ToValidUTF8(hostile, "\ufffd")
+	for _, format := range []string{"json", "text"} {
+		var log bytes.Buffer
+		s := newStand(t, observe.RecordConfig{})
+		s.Observer.Log = slog.New(slog.NewJSONHandler(&log, nil))
+		if format == "text" {
+			s.Observer.Log = slog.New(slog.NewTextHandler(&log, nil))
+		}
+		r := request("POST", "/x")
+		r.Header["User-Agent"] = []string{hostile}
+		v := s.Begin(r)
+		v.Asked(&apiproxy.Request{Verb: "create", Group: hostile, Version: hostile, Resource: hostile, Namespace: hostile, Name: hostile})
+		v.Routed("production", "east")
+		v.End(observe.Outcome{Code: 500, Message: hostile, Err: errors.New(hostile)})
+		s.stop()
+		for where, text := range map[string]string{"record": s.sink.String(), format: log.String()} {
+			if strings.Count(text, "\n") != 1 {
+				t.Errorf("%s: not one line: %q", where, text)
+			}
+			for _, c := range strings.TrimSuffix(text, "\n") {
+				if c < 0x20 || c >= 0x7f && c != '\ufffd' && c != 'µ' {
+					t.Errorf("%s: %U in %q", where, c, text)
+				}
+			}
+		}
+		all := lines(t, s.sink.String())
+		if l := all[0]; l.UserAgent != want || l.ObjectRef.Name != want || l.ResponseStatus.Message != want || l.ResponseStatus.Code != 500 {
+			t.Errorf("it parses to %+v", l)
+		}
+		if format == "json" {
+			var l struct {
+				Name, Agent, Err string
+				Code             int
+			}
+			if err := json.Unmarshal(log.Bytes(), &l); err != nil || l.Name != want || l.Agent != want || l.Err != want || l.Code != 500 {
+				t.Errorf("%v: %+v", err, l)
+			}
+		}
+	}
+}
+
+// Rule 11: writes and failures for everybody, reads for who looks closely.
+func TestLevels(t *testing.T) {
+	for _, c := range []struct {
+		method, target string
+		out            observe.Outcome
+		level          string
+	}{
+		{"GET", "/api/v1/pods", observe.Outcome{Code: 200}, "DEBUG"},
+		{"GET", "/version", observe.Outcome{Code: 200}, "DEBUG"},
+		{"GET", "/api/v1/pods", observe.Outcome{Code: 404}, "INFO"},
+		{"GET", "/api/v1/pods", observe.Outcome{}, "INFO"},
+		{"POST", "/api/v1/namespaces/a/pods", observe.Outcome{Code: 201}, "INFO"},
+		{"GET", "/api/v1/namespaces/a/pods/x/exec", observe.Outcome{Code: 101}, "INFO"},
+		{"DELETE", "/api/v1/namespaces/a/pods/x", observe.Outcome{Code: 200, Panicked: true}, "ERROR"},
+	} {
+		s := newStand(t, observe.RecordConfig{})
+		r := request(c.method, c.target+"?pretty=secret-query")
+		v := s.Begin(r)
+		v.Asked(parsed(t, r))
+		v.Routed("production", "east")
+		v.End(c.out)
+		s.stop()
+		var l map[string]any
+		if err := json.Unmarshal([]byte(s.log.String()), &l); err != nil || l["level"] != c.level || l["rule"] != "production" || l["cluster"] != "east" {
+			t.Errorf("%s %s: %v %v, want %s", c.method, c.target, l, err, c.level)
+		}
+		if strings.Contains(s.log.String()+s.sink.String(), "secret-query") {
+			t.Errorf("the query is told: %s%s", s.log, s.sink)
+		}
+		if len(l) > 22 {
+			t.Errorf("%d attributes", len(l))
+		}
+	}
+}
+
+func TestAuditIDs(t *testing.T) {
+	s := newStand(t, observe.RecordConfig{})
+	defer s.stop()
+	for given, kept := range map[string]bool{"6e8bf0f4-1111-4222-8333-944455556666": true, "": false, "UPPER": false, "a b": false, "a\n": false, strings.Repeat("a", 65): false} {
+		r := request("GET", "/api")
+		r.Header["Audit-Id"] = []string{given}
+		v := s.Begin(r)
+		if (v.AuditID() == given) != kept {
+			t.Errorf("%q became %q", given, v.AuditID())
+		}
+		h := http.Header{}
+		v.Call("here", h).End(200, "")
+		if h.Get("Audit-ID") != v.AuditID() {
+			t.Errorf("the cluster is told %q", h)
+		}
+		v.End(observe.Outcome{Code: 200})
+	}
+	seen := map[string]bool{}
+	for range 100 {
+		id := s.Begin(request("GET", "/api")).AuditID()
+		if seen[id] || len(id) != 36 || id[14] != '4' {
+			t.Errorf("%q", id)
+		}
+		seen[id] = true
+	}
+}
+
+func TestStreams(t *testing.T) {
+	s := newStand(t, observe.RecordConfig{})
+	r := request("GET", "/api/v1/namespaces/a/pods/x/log?follow=true")
+	v := s.Begin(r)
+	v.Asked(parsed(t, r))
+	v.Routed("production", "east")
+	if got := value(t, s.Metrics, `mca_requests_in_flight{cluster="east"}`); got != "1" {
+		t.Errorf("in flight: %s", got)
+	}
+	v.Opened(200)
+	open := s.Streams()
+	if len(open) != 1 || open[0].Kind != observe.StreamLog || open[0].Name != "x" || open[0].Clusters[0] != "east" || open[0].AuditID != v.AuditID() {
+		t.Errorf("%+v", open)
+	}
+	for series, want := range map[string]string{`mca_requests_in_flight{cluster="east"}`: "0", `mca_streams{cluster="east",kind="log"}`: "1",
+		`mca_requests_total{cluster="east",code="200",group="",resource="pods",subresource="log",verb="get"}`: "1"} {
+		if got := value(t, s.Metrics, series); got != want {
+			t.Errorf("%s is %s, want %s", series, got, want)
+		}
+	}
+	s.Metrics.Serving(2, []string{"here"}, nil) // east is gone; the stream's end brings nothing back
+	v.End(observe.Outcome{Code: 200})
+	if text := scrape(t, s.Metrics); strings.Contains(text, `"east"`) || strings.Contains(text, `"production"`) || !strings.Contains(text, "mca_config_epoch 2") {
+		t.Error(text)
+	}
+	s.stop()
+}
+
+func BenchmarkVisit(b *testing.B) {
+	record, err := observe.NewRecord(observe.RecordConfig{Writer: io.Discard, Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(b.Context())
+	done := make(chan error, 1)
+	go func() { done <- record.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	r := request("GET", "/api/v1/namespaces/a/pods/x")
+	req := parsed(b, r)
+	for name, rec := range map[string]*observe.Record{"unrecorded": nil, "recorded": record} {
+		b.Run(name, func(b *testing.B) {
+			o := &observe.Observer{Metrics: observe.NewMetrics("v1", observe.Builtin()), Record: rec, Log: slog.New(slog.NewJSONHandler(io.Discard, nil)), Now: time.Now}
+			o.Metrics.Serving(1, []string{"here"}, nil)
+			h := http.Header{}
+			b.ReportAllocs()
+			for b.Loop() {
+				v := o.Begin(r)
+				v.Asked(req)
+				v.Routed("", "here")
+				v.Call("here", h).End(200, "")
+				v.End(observe.Outcome{Code: 200, Bytes: 100})
+			}
+		})
+	}
+}

@@ -1,0 +1,303 @@
+// Package otlpjson sends spans to a collector by OTLP over HTTP, in its JSON
+// encoding. It keeps the law that telling about work never holds it up: what the
+// collector does not take in time is dropped and counted, in bounded memory.
+//
+// It is our own because the official exporters link gRPC, which is larger than
+// all the rest of the adapter.
+package otlpjson
+
+import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+)
+
+// A Config says where spans go. Fields without a remark are required.
+type Config struct {
+	// Endpoint is the URL of a collector, http or https; /v1/traces is appended
+	// to its path unless it ends so.
+	Endpoint string
+	// Resource, optional, says who sends.
+	Resource []attribute.KeyValue
+	// Transport, optional, sends requests; nil is one of its own, which asks no
+	// proxy.
+	Transport http.RoundTripper
+	// Queue, optional, is how many spans may wait; 0: 1,024.
+	Queue int
+	Log   *slog.Logger
+}
+
+// Bounds of what is sent.
+const (
+	defaultQueue = 1024
+	batchSize    = 256
+	batchTime    = 5 * time.Second  // that a span waits for others
+	sendTime     = 10 * time.Second // one attempt
+	keepTrying   = time.Minute      // with one batch
+	flushTime    = 5 * time.Second  // at the end
+	shortest     = time.Second      // between attempts
+	longest      = 15 * time.Second
+	maxAnswer    = 64 << 10
+)
+
+// An Exporter takes spans that have ended and sends them. It implements
+// [sdktrace.SpanProcessor].
+type Exporter struct {
+	url      string
+	resource []keyValue
+	client   http.RoundTripper
+	log      *slog.Logger
+	queue    chan sdktrace.ReadOnlySpan
+	down     bool // Run alone uses it
+
+	sent, dropped, failed atomic.Int64
+}
+
+// New returns an Exporter. It dials nobody: Run does.
+func New(c Config) (*Exporter, error) {
+	if c.Log == nil {
+		return nil, errors.New("otlpjson: a required field is missing")
+	}
+	u, err := url.Parse(c.Endpoint)
+	switch {
+	case err != nil:
+		return nil, errors.New("the traces' endpoint is no URL") // the cause repeats it, with what may be a password
+	case u.Scheme != "http" && u.Scheme != "https", u.Host == "", u.User != nil, u.RawQuery != "", u.Fragment != "":
+		return nil, errors.New("the traces' endpoint is not a URL such as http://collector.example:4318, without user and query")
+	}
+	if path := strings.TrimRight(u.Path, "/"); !strings.HasSuffix(path, "/v1/traces") {
+		u.Path = path + "/v1/traces"
+	}
+	e := &Exporter{url: u.String(), resource: keyValues(c.Resource), client: c.Transport, log: c.Log, queue: make(chan sdktrace.ReadOnlySpan, cmp.Or(c.Queue, defaultQueue))}
+	if e.client == nil {
+		e.client = &http.Transport{MaxConnsPerHost: 1, IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: sendTime, ForceAttemptHTTP2: true}
+	}
+	return e, nil
+}
+
+// OnStart implements [sdktrace.SpanProcessor].
+func (e *Exporter) OnStart(context.Context, sdktrace.ReadWriteSpan) {}
+
+// OnEnd queues a span, or drops it; it never waits.
+func (e *Exporter) OnEnd(s sdktrace.ReadOnlySpan) {
+	if !s.SpanContext().IsSampled() {
+		return
+	}
+	select {
+	case e.queue <- s:
+	default:
+		e.dropped.Add(1)
+	}
+}
+
+// Shutdown implements [sdktrace.SpanProcessor]; the end of Run is what sends the rest.
+func (e *Exporter) Shutdown(context.Context) error { return nil }
+
+// ForceFlush implements [sdktrace.SpanProcessor]; nothing is to be forced.
+func (e *Exporter) ForceFlush(context.Context) error { return nil }
+
+// Stats are counts of spans since the start.
+type Stats struct {
+	Sent    int64 // and taken by the collector
+	Dropped int64 // as too many waited
+	Failed  int64 // that the collector did not take
+}
+
+// Stats returns the counts.
+func (e *Exporter) Stats() Stats {
+	return Stats{Sent: e.sent.Load(), Dropped: e.dropped.Load(), Failed: e.failed.Load()}
+}
+
+// Run sends spans until ctx ends, and then what waits, for at most five seconds.
+func (e *Exporter) Run(ctx context.Context) error {
+	var batch []sdktrace.ReadOnlySpan
+	for more := true; more; {
+		if batch, more = e.collect(ctx); more {
+			more = e.deliver(ctx, batch)
+		}
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
+	defer cancel()
+	for {
+		for len(batch) < batchSize {
+			s, ok := e.waiting()
+			if !ok {
+				break
+			}
+			batch = append(batch, s)
+		}
+		if len(batch) == 0 {
+			return nil
+		}
+		if !e.deliver(last, batch) {
+			e.failed.Add(int64(len(batch)))
+		}
+		batch = batch[:0]
+	}
+}
+
+// collect waits for the first span and for others after it; more is false when
+// ctx has ended.
+func (e *Exporter) collect(ctx context.Context) (batch []sdktrace.ReadOnlySpan, more bool) {
+	select {
+	case s := <-e.queue:
+		batch = append(batch, s)
+	case <-ctx.Done():
+		return nil, false
+	}
+	enough := time.NewTimer(batchTime)
+	defer enough.Stop()
+	for len(batch) < batchSize {
+		select {
+		case s := <-e.queue:
+			batch = append(batch, s)
+		case <-enough.C:
+			return batch, true
+		case <-ctx.Done():
+			return batch, false
+		}
+	}
+	return batch, true
+}
+
+func (e *Exporter) waiting() (sdktrace.ReadOnlySpan, bool) {
+	select {
+	case s := <-e.queue:
+		return s, true
+	default:
+		return nil, false
+	}
+}
+
+// deliver sends a batch, again and again for a minute where the collector says
+// so or is not there. Meanwhile others wait, and are dropped when too many do.
+// It is false when ctx ended before anything came of it.
+func (e *Exporter) deliver(ctx context.Context, batch []sdktrace.ReadOnlySpan) bool {
+	n := int64(len(batch))
+	body, err := e.body(batch)
+	for until, pause := time.Now().Add(keepTrying), shortest; err == nil; pause = min(2*pause, longest) {
+		var rejected int64
+		var again time.Duration
+		if rejected, again, err = e.send(ctx, body); err == nil {
+			e.sent.Add(n - min(rejected, n))
+			e.failed.Add(min(rejected, n))
+			if e.down {
+				e.down = false
+				e.log.Info("traces reach the collector again", "failed", e.failed.Load(), "dropped", e.dropped.Load())
+			}
+			return true
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		wait := max(again, pause+rand.N(pause/2))
+		if again == never || time.Now().Add(wait).After(until) {
+			break
+		}
+		select {
+		case <-time.After(wait):
+			err = nil
+		case <-ctx.Done():
+			return false
+		}
+	}
+	e.failed.Add(n)
+	if !e.down {
+		e.down = true
+		e.log.Warn("traces do not reach the collector", "err", err)
+	}
+	return true
+}
+
+func (e *Exporter) body(batch []sdktrace.ReadOnlySpan) ([]byte, error) {
+	plain, err := encode(e.resource, batch)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	if _, err = z.Write(plain); err == nil {
+		err = z.Close()
+	}
+	return b.Bytes(), err
+}
+
+// never is a wait after which nothing is sent again.
+const never = time.Duration(-1)
+
+// send is one attempt. It returns how many spans the collector took but will not
+// keep; or an error and how long to wait at least, never for not at all.
+func (e *Exporter) send(ctx context.Context, body []byte) (rejected int64, again time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, sendTime)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.url, bytes.NewReader(body))
+	if err != nil {
+		return 0, never, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Content-Encoding", "gzip")
+	req.Header.Set("User-Agent", "mca")
+	res, err := e.client.RoundTrip(req) // redirects are answers
+	if err != nil {
+		return 0, 0, err
+	}
+	defer res.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	switch {
+	case res.StatusCode == http.StatusOK && err != nil:
+		return 0, never, err // it may have taken them
+	case res.StatusCode >= 200 && res.StatusCode <= 299:
+		return rejectedBy(answer), 0, nil
+	}
+	err = fmt.Errorf("the collector answers with status %d", res.StatusCode)
+	switch res.StatusCode {
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return 0, retryAfter(res.Header.Get("Retry-After")), err
+	}
+	return 0, never, err
+}
+
+// rejectedBy reads how many spans an answer turns away; one that says nothing of
+// it turns none away.
+func rejectedBy(answer []byte) int64 {
+	var a struct {
+		PartialSuccess struct {
+			RejectedSpans json.RawMessage `json:"rejectedSpans"` // a string, and a number from some
+		} `json:"partialSuccess"`
+	}
+	if json.Unmarshal(answer, &a) != nil {
+		return 0
+	}
+	n, err := strconv.ParseInt(strings.Trim(string(a.PartialSuccess.RejectedSpans), `"`), 10, 64)
+	if err != nil || n < 0 {
+		return 0
+	}
+	return n
+}
+
+// retryAfter reads seconds or a date; 0 where there is none.
+func retryAfter(s string) time.Duration {
+	if n, err := strconv.Atoi(s); err == nil && n >= 0 && n < 3600 {
+		return time.Duration(n) * time.Second
+	}
+	if t, err := http.ParseTime(s); err == nil {
+		return max(0, time.Until(t))
+	}
+	return 0
+}

@@ -1,0 +1,52 @@
+package observe
+
+import (
+	"net/http"
+	"runtime/pprof"
+	"strconv"
+	"time"
+)
+
+// longestProfile bounds how long one profile of the processor takes.
+const longestProfile = 2 * time.Minute
+
+// profile serves the runtime's profiles at the paths of net/http/pprof, whose
+// import would put its own handlers into the process for everybody.
+func profile(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("profile")
+	q := r.URL.Query()
+	if name != "profile" {
+		p := pprof.Lookup(name)
+		if p == nil {
+			say(w, http.StatusNotFound, "there is no such profile\n")
+			return
+		}
+		debug, _ := strconv.Atoi(q.Get("debug")) // what is no number is 0: the format of go tool pprof
+		w.Header().Set("Content-Type", "application/octet-stream")
+		if debug > 0 {
+			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		}
+		p.WriteTo(w, debug) // who does not read it does not want it
+		return
+	}
+	seconds, err := strconv.Atoi(q.Get("seconds"))
+	if err != nil || seconds <= 0 {
+		seconds = 30
+	}
+	took := min(time.Duration(seconds)*time.Second, longestProfile)
+	// The port's own limit is for answers that are there at once.
+	if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(took + 10*time.Second)); err != nil {
+		say(w, http.StatusInternalServerError, "the time for an answer cannot be extended\n")
+		return
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	if err := pprof.StartCPUProfile(w); err != nil {
+		say(w, http.StatusConflict, "another profile is being taken\n")
+		return
+	}
+	defer pprof.StopCPUProfile()
+	select {
+	case <-time.After(took):
+	case <-r.Context().Done():
+	}
+}

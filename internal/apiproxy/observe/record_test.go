@@ -1,0 +1,230 @@
+package observe_test
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/apiproxy/observe"
+)
+
+// visit is one request, from beginning to end.
+func (s *stand) visit(t *testing.T, method, target string) error {
+	t.Helper()
+	r := request(method, target)
+	v := s.Begin(r)
+	req, err := apiproxy.Parse(r.Method, r.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.Asked(&req)
+	v.Routed("", "here")
+	if err := v.Admit(); err != nil {
+		v.End(observe.Outcome{Code: 503, Reason: "ServiceUnavailable"})
+		return err
+	}
+	v.End(observe.Outcome{Code: 200})
+	return nil
+}
+
+const (
+	aRead      = "/api/v1/namespaces/a/pods/x"
+	anExec     = "/api/v1/namespaces/a/pods/x/exec"
+	aTokenCall = "/api/v1/namespaces/a/serviceaccounts/x/token"
+)
+
+// AU-04: while the sink is down or the disk is full, what opens a container or
+// gives out a credential is refused; others go on; what is lost is counted in the
+// record; and it heals.
+func TestAU04SinkDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStand(t, observe.RecordConfig{Queue: 20})
+		s.sink.set(func(p []byte) (int, error) { return 0, syscall.ENOSPC })
+		if err := s.visit(t, "POST", anExec); !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("exec: %v", err)
+		}
+		began := time.Now()
+		for range 100 {
+			if err := s.visit(t, "GET", aRead); err != nil {
+				t.Errorf("read: %v", err)
+			}
+		}
+		for _, c := range [][2]string{{"POST", anExec}, {"GET", "/api/v1/namespaces/a/pods/x/attach"}, {"POST", "/api/v1/namespaces/a/pods/x/portforward"},
+			{"GET", "/api/v1/namespaces/a/services/x/proxy/a"}, {"GET", "/api/v1/nodes/x/proxy/run"}, {"POST", aTokenCall}} {
+			if err := s.visit(t, c[0], c[1]); err == nil {
+				t.Errorf("%s is let through", c[1])
+			}
+		}
+		if took := time.Since(began); took > 10*time.Millisecond {
+			t.Errorf("visits were held up for %v", took)
+		}
+		stats := s.Record.Stats()
+		if stats.Up || stats.Waiting > 20 || stats.Lost == 0 {
+			t.Errorf("%+v", stats)
+		}
+		if got := value(t, s.Metrics, `mca_refused_total{reason="audit"}`); got != "7" {
+			t.Errorf("%s refused", got)
+		}
+		s.sink.set(nil)
+		time.Sleep(10 * time.Second)
+		if err := s.visit(t, "POST", anExec); err != nil {
+			t.Errorf("exec, healed: %v", err)
+		}
+		s.stop()
+		var lost, written int64
+		for _, l := range lines(t, s.sink.String()) {
+			if l.Stage == "Gap" {
+				lost += l.Lost
+				continue
+			}
+			written++
+		}
+		// Each read is a line; each of 7 that were refused two, and so the one that was not.
+		if lost != stats.Lost || written+lost != 100+14+2 {
+			t.Errorf("%d lines written, %d lost, counted %d", written, lost, stats.Lost)
+		}
+		if stats := s.Record.Stats(); stats.Waiting != 0 || stats.Lost != lost {
+			t.Errorf("%+v", stats)
+		}
+		if n := strings.Count(s.log.String(), "audit record cannot be written"); n != 1 {
+			t.Errorf("told %d times", n)
+		}
+	})
+}
+
+// AU-04: a sink that hangs holds up what must be recorded for a bounded time, and nobody else.
+func TestAU04SinkSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		w := writer(func(p []byte) (int, error) { <-hang; return len(p), nil })
+		s := newStand(t, observe.RecordConfig{Writer: w, Delay: 2 * time.Second})
+		began := time.Now()
+		if err := s.visit(t, "POST", anExec); err == nil || time.Since(began) != 2*time.Second {
+			t.Errorf("exec: %v after %v", err, time.Since(began))
+		}
+		if err := s.visit(t, "POST", anExec); err == nil || time.Since(began) != 2*time.Second { // known by now
+			t.Errorf("the next exec: %v after %v", err, time.Since(began))
+		}
+		for range 5000 {
+			s.visit(t, "GET", aRead)
+		}
+		if time.Since(began) != 2*time.Second || s.Record.Stats().Waiting > 1024 {
+			t.Errorf("after %v: %+v", time.Since(began), s.Record.Stats())
+		}
+		close(hang)
+		time.Sleep(time.Second)
+		if err := s.visit(t, "POST", anExec); err != nil {
+			t.Errorf("exec: %v", err)
+		}
+		s.stop()
+	})
+}
+
+type writer func([]byte) (int, error)
+
+func (w writer) Write(p []byte) (int, error) { return w(p) }
+
+// A write that was cut short leaves a line that does not parse, and no other.
+func TestTornLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStand(t, observe.RecordConfig{})
+		s.sink.set(func(p []byte) (int, error) { return len(p) - 10, syscall.ENOSPC })
+		s.visit(t, "GET", aRead)
+		synctest.Wait()
+		s.sink.set(nil)
+		time.Sleep(10 * time.Second)
+		s.stop()
+		rest := strings.Split(strings.TrimSuffix(s.sink.String(), "\n"), "\n")
+		if len(rest) != 2 || !strings.HasPrefix(rest[1], rest[0]) {
+			t.Fatalf("%q", rest)
+		}
+		lines(t, rest[1])
+	})
+}
+
+// AU-04: a file may be moved away, cut, or deleted under us.
+func TestAU04FileRotated(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	if err := os.WriteFile(path, []byte("{\"half"), 0o600); err != nil { // of a process that died
+		t.Fatal(err)
+	}
+	s := newStand(t, observe.RecordConfig{Path: path, Delay: time.Minute})
+	written := func() { // what must be recorded waits until it is
+		t.Helper()
+		if err := s.visit(t, "POST", anExec); err != nil {
+			t.Fatal(err)
+		}
+		s.settled(t)
+	}
+	read := func(path string) string {
+		t.Helper()
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	written()
+	if text := read(path); !strings.HasPrefix(text, "{\"half\n{") || len(lines(t, strings.TrimPrefix(text, "{\"half\n"))) != 2 {
+		t.Errorf("%q", text)
+	}
+	if err := os.Rename(path, path+".1"); err != nil {
+		t.Fatal(err)
+	}
+	written()
+	if len(lines(t, read(path))) != 2 || strings.Count(read(path+".1"), "\n") != 3 {
+		t.Errorf("%q, before %q", read(path), read(path+".1"))
+	}
+	if err := os.Truncate(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	written()
+	if len(lines(t, read(path))) != 2 {
+		t.Errorf("cut: %q", read(path))
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	written()
+	if len(lines(t, read(path))) != 2 {
+		t.Errorf("deleted: %q", read(path))
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", info.Mode(), err)
+	}
+	s.stop()
+}
+
+// settled waits until nothing waits to be written.
+func (s *stand) settled(t *testing.T) {
+	t.Helper()
+	for began := time.Now(); s.Record.Stats().Waiting > 0; runtime.Gosched() {
+		if time.Since(began) > time.Minute {
+			t.Fatalf("%+v", s.Record.Stats())
+		}
+	}
+}
+
+func TestRecordConfig(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	dir := t.TempDir()
+	for why, c := range map[string]observe.RecordConfig{
+		"neither":     {Log: log, Now: time.Now},
+		"both":        {Path: filepath.Join(dir, "x"), Writer: os.Stdout, Log: log, Now: time.Now},
+		"no clock":    {Path: filepath.Join(dir, "x"), Log: log},
+		"a directory": {Path: dir, Log: log, Now: time.Now},
+		"no such":     {Path: filepath.Join(dir, "none", "x"), Log: log, Now: time.Now},
+	} {
+		if _, err := observe.NewRecord(c); err == nil {
+			t.Error(why)
+		}
+	}
+}

@@ -1,0 +1,104 @@
+package observe
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tailplane/tailplane/internal/apiproxy/observe/otlpjson"
+)
+
+// Sources are asked at each scrape for what others know. Each is optional: what
+// is nil has no metric.
+type Sources struct {
+	Healthy     func() map[string]bool // by cluster
+	Owners      func() int             // objects whose cluster is known
+	Certificate func() time.Time       // when the listener's certificate ends
+	Record      func() RecordStats
+	Traces      func() otlpjson.Stats
+}
+
+// Ask adds the metrics of s.
+func (m *Metrics) Ask(s Sources) { m.MustRegister(scrape{m, s}) }
+
+// scrape turns what sources say into metrics.
+type scrape struct {
+	m *Metrics
+	s Sources
+}
+
+var (
+	healthyDesc     = desc("mca_cluster_healthy", "1 while a cluster is asked; 0 while it is unhealthy and requests for it are answered with 503.", "cluster")
+	ownersDesc      = desc("mca_owner_entries", "Objects whose cluster is known.")
+	certificateDesc = desc("mca_certificate_expiry_timestamp_seconds", "When the certificate that applications see ends.")
+	entriesDesc     = desc("mca_audit_entries_total", "Lines of the audit record, by what became of them.", "result")
+	auditUpDesc     = desc("mca_audit_up", "1 while lines reach the audit record.")
+	spansDesc       = desc("mca_trace_spans_total", "Spans of traces, by what became of them.", "result")
+)
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+// Describe implements [prometheus.Collector].
+func (c scrape) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []struct {
+		asked bool
+		desc  []*prometheus.Desc
+	}{
+		{c.s.Healthy != nil, []*prometheus.Desc{healthyDesc}},
+		{c.s.Owners != nil, []*prometheus.Desc{ownersDesc}},
+		{c.s.Certificate != nil, []*prometheus.Desc{certificateDesc}},
+		{c.s.Record != nil, []*prometheus.Desc{entriesDesc, auditUpDesc}},
+		{c.s.Traces != nil, []*prometheus.Desc{spansDesc}},
+	} {
+		if d.asked {
+			for _, one := range d.desc {
+				ch <- one
+			}
+		}
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (c scrape) Collect(ch chan<- prometheus.Metric) {
+	count := func(d *prometheus.Desc, n int64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
+	}
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	if c.s.Healthy != nil {
+		healthy := c.s.Healthy()
+		for _, name := range c.m.document.Load().clusters { // and no others
+			if ok, there := healthy[name]; there {
+				gauge(healthyDesc, truth(ok), name)
+			}
+		}
+	}
+	if c.s.Owners != nil {
+		gauge(ownersDesc, float64(c.s.Owners()))
+	}
+	if c.s.Certificate != nil {
+		gauge(certificateDesc, float64(c.s.Certificate().Unix()))
+	}
+	if c.s.Record != nil {
+		s := c.s.Record()
+		count(entriesDesc, s.Written, "written")
+		count(entriesDesc, s.Lost, "lost")
+		gauge(auditUpDesc, truth(s.Up))
+	}
+	if c.s.Traces != nil {
+		s := c.s.Traces()
+		count(spansDesc, s.Sent, "sent")
+		count(spansDesc, s.Dropped, "dropped")
+		count(spansDesc, s.Failed, "failed")
+	}
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,185 @@
+package observe
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	sdkresource "go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/apiproxy/observe/otlpjson"
+)
+
+// A TraceConfig says of how many requests traces are made and where they go. It
+// is the document's `tracing`.
+type TraceConfig struct {
+	Endpoint  string  // of a collector for OTLP over HTTP; "": no traces
+	Ratio     float64 // of requests that nobody traces yet, 0 to 1; 0: no traces at all
+	Version   string  // of the program
+	Namespace string  // of the pod
+	Transport http.RoundTripper
+	Log       *slog.Logger
+}
+
+// A Tracer makes spans of visits. The nil Tracer makes none and costs nothing.
+type Tracer struct {
+	tracer   trace.Tracer
+	exporter *otlpjson.Exporter
+}
+
+// Names of the spans.
+const (
+	spanRequest  = "mca.request"
+	spanUpstream = "mca.upstream"
+)
+
+// Attributes of the spans.
+const (
+	attrVerb        = "mca.verb"
+	attrGroup       = "mca.group"
+	attrResource    = "mca.resource"
+	attrSubresource = "mca.subresource"
+	attrNamespace   = "mca.namespace"
+	attrRule        = "mca.rule"
+	attrCluster     = "mca.cluster"
+	attrCode        = "http.response.status_code"
+	attrError       = "error.type"
+)
+
+// NewTracer returns a Tracer, or nil when no traces are asked for. Whoever gets
+// one must Run it.
+func NewTracer(c TraceConfig) (*Tracer, error) {
+	if c.Endpoint == "" || c.Ratio == 0 {
+		return nil, nil
+	}
+	if !(c.Ratio > 0 && c.Ratio <= 1) {
+		return nil, fmt.Errorf("the traces' ratio %v is not between 0 and 1", c.Ratio)
+	}
+	if c.Log == nil {
+		return nil, errors.New("observe: a tracer needs a logger")
+	}
+	who := []attribute.KeyValue{attribute.String("service.name", "mca"), attribute.String("service.version", cmp.Or(c.Version, "unknown"))}
+	if c.Namespace != "" {
+		who = append(who, attribute.String("k8s.namespace.name", c.Namespace))
+	}
+	out, err := otlpjson.New(otlpjson.Config{Endpoint: c.Endpoint, Resource: who, Transport: c.Transport, Log: c.Log})
+	if err != nil {
+		return nil, err
+	}
+	limits := sdktrace.SpanLimits{AttributeValueLengthLimit: -1, AttributeCountLimit: 16, EventCountLimit: 1, LinkCountLimit: 1}
+	provider := sdktrace.NewTracerProvider(
+		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(c.Ratio))),
+		sdktrace.WithRawSpanLimits(limits),
+		sdktrace.WithResource(sdkresource.Empty()), // else it asks the machine; the exporter knows who we are
+		sdktrace.WithSpanProcessor(out),
+	)
+	return &Tracer{tracer: provider.Tracer("github.com/tailplane/tailplane/internal/apiproxy", trace.WithInstrumentationVersion(c.Version)), exporter: out}, nil
+}
+
+// Run sends spans until ctx ends, and what waits then. On the nil Tracer it waits.
+func (t *Tracer) Run(ctx context.Context) error {
+	if t == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return t.exporter.Run(ctx)
+}
+
+// Stats returns counts of spans.
+func (t *Tracer) Stats() otlpjson.Stats {
+	if t == nil {
+		return otlpjson.Stats{}
+	}
+	return t.exporter.Stats()
+}
+
+// start begins the span of a visit, below the client's own where it sent one.
+func (t *Tracer) start(r *http.Request, now time.Time) trace.Span {
+	if t == nil {
+		return nil
+	}
+	ctx := context.Background() // not the request's: nothing in it is for the span
+	if len(r.Header["Traceparent"]) == 1 {
+		ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(r.Header))
+	}
+	_, span := t.tracer.Start(ctx, spanRequest, trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(now))
+	return span
+}
+
+// call begins the span of one question to a cluster, and has the cluster told.
+func (t *Tracer) call(parent trace.Span, cluster string, h http.Header, now time.Time) trace.Span {
+	if t == nil || parent == nil {
+		return nil
+	}
+	ctx, span := t.tracer.Start(trace.ContextWithSpan(context.Background(), parent), spanUpstream,
+		trace.WithSpanKind(trace.SpanKindClient), trace.WithTimestamp(now), trace.WithAttributes(attribute.String(attrCluster, clean(cluster))))
+	for _, field := range (propagation.TraceContext{}).Fields() {
+		h.Del(field)
+	}
+	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(h))
+	return span
+}
+
+// describe says on a span what the visit asked for.
+func describe(span trace.Span, req *apiproxy.Request) {
+	if span == nil || !span.IsRecording() || req == nil {
+		return
+	}
+	attrs := make([]attribute.KeyValue, 0, 8)
+	for _, a := range [...]struct{ key, value string }{
+		{attrVerb, req.Verb}, {attrGroup, req.Group}, {attrResource, req.Resource}, {attrSubresource, req.Subresource}, {attrNamespace, req.Namespace},
+	} {
+		if a.value != "" {
+			attrs = append(attrs, attribute.String(a.key, clean(a.value)))
+		}
+	}
+	span.SetAttributes(attrs...)
+}
+
+// finish ends a span. failed is a word of ours, "" for none.
+func finish(span trace.Span, code int, failed string, now time.Time) {
+	if span == nil {
+		return
+	}
+	if span.IsRecording() {
+		if code != 0 {
+			span.SetAttributes(attribute.Int(attrCode, code))
+		}
+		if failed != "" {
+			span.SetAttributes(attribute.String(attrError, failed))
+		}
+		if failed != "" || code >= http.StatusInternalServerError {
+			span.SetStatus(codes.Error, "")
+		}
+	}
+	span.End(trace.WithTimestamp(now))
+}
+
+// traceID returns the id of a visit's trace, for the log and the record.
+func traceID(span trace.Span) string {
+	if span == nil || !span.SpanContext().IsSampled() {
+		return ""
+	}
+	return span.SpanContext().TraceID().String()
+}
+
+// routed says on a span where the request goes.
+func routed(span trace.Span, rule, cluster string) {
+	if span == nil || !span.IsRecording() {
+		return
+	}
+	if rule != "" {
+		span.SetAttributes(attribute.String(attrRule, rule))
+	}
+	span.SetAttributes(attribute.String(attrCluster, cluster))
+}

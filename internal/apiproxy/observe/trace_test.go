@@ -1,0 +1,237 @@
+package observe_test
+
+import (
+	"compress/gzip"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/tailplane/tailplane/internal/apiproxy/observe"
+)
+
+// A collector is a receiver of OTLP over HTTP, in JSON.
+type collector struct {
+	mu  sync.Mutex
+	got []*tracepb.Span
+	err error
+}
+
+func (c *collector) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	z, err := gzip.NewReader(r.Body)
+	if err != nil {
+		c.err = err
+		return
+	}
+	b, err := io.ReadAll(z)
+	if err != nil {
+		c.err = err
+		return
+	}
+	var data tracepb.TracesData
+	if err := protojson.Unmarshal(b, &data); err != nil {
+		c.err = fmt.Errorf("%w: %s", err, b)
+		return
+	}
+	for _, r := range data.ResourceSpans {
+		for _, s := range r.ScopeSpans {
+			c.got = append(c.got, s.Spans...)
+		}
+	}
+}
+
+func (c *collector) spans() []*tracepb.Span {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.got
+}
+
+// id undoes what protojson makes of an id: it reads hexadecimal as base64.
+func id(b []byte) string { return base64.StdEncoding.EncodeToString(b) }
+
+func attributes(s *tracepb.Span) map[string]string {
+	all := map[string]string{}
+	for _, a := range s.Attributes {
+		if v := a.Value.GetStringValue(); v != "" {
+			all[a.Key] = v
+		} else {
+			all[a.Key] = fmt.Sprint(a.Value.GetIntValue())
+		}
+	}
+	return all
+}
+
+func newTracer(t *testing.T, endpoint string, ratio float64) *observe.Tracer {
+	t.Helper()
+	tr, err := observe.NewTracer(observe.TraceConfig{Endpoint: endpoint, Ratio: ratio, Version: "v1", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tr
+}
+
+func observer(tr *observe.Tracer) *observe.Observer {
+	o := &observe.Observer{Metrics: observe.NewMetrics("v1", observe.Builtin()), Tracer: tr, Log: slog.New(slog.DiscardHandler), Now: time.Now}
+	o.Metrics.Serving(1, []string{"here", "east", "west"}, []string{"batch"})
+	return o
+}
+
+// Acceptance 22: a merged list is one trace of one parent and a child for each member.
+func TestMergedListIsOneTrace(t *testing.T) {
+	c := &collector{}
+	srv := httptest.NewServer(c)
+	defer srv.Close()
+	tr := newTracer(t, srv.URL, 1)
+	stop := run(t, tr)
+	o := observer(tr)
+	r := request("GET", "/apis/batch/v1/namespaces/jobs/jobs")
+	v := o.Begin(r)
+	v.Asked(parsed(t, r))
+	v.Routed("batch", "here", "east", "west")
+	var wg sync.WaitGroup
+	headers := make([]http.Header, 3)
+	for i, cluster := range []string{"here", "east", "west"} {
+		headers[i] = http.Header{"Tracestate": {"somebody=else"}}
+		wg.Go(func() {
+			call := v.Call(cluster, headers[i])
+			if cluster == "west" {
+				call.End(0, observe.FailedTimeout)
+			} else {
+				call.End(200, "")
+			}
+		})
+	}
+	wg.Wait()
+	trace := v.TraceID()
+	v.End(observe.Outcome{Code: 200, Bytes: 5})
+	stop()
+	if c.err != nil {
+		t.Fatal(c.err)
+	}
+	if len(c.spans()) != 4 || trace == "" {
+		t.Fatalf("%d spans of the trace %q", len(c.spans()), trace)
+	}
+	var parent *tracepb.Span
+	for _, s := range c.spans() {
+		if s.Name == "mca.request" {
+			parent = s
+		}
+	}
+	if parent == nil || parent.Kind != tracepb.Span_SPAN_KIND_SERVER || len(parent.ParentSpanId) != 0 {
+		t.Fatalf("parent %v", parent)
+	}
+	if a := attributes(parent); a["mca.verb"] != "list" || a["mca.group"] != "batch" || a["mca.resource"] != "jobs" || a["mca.namespace"] != "jobs" || a["mca.rule"] != "batch" ||
+		a["mca.cluster"] != "merged" || a["http.response.status_code"] != "200" {
+		t.Errorf("%v", a)
+	}
+	children := map[string]*tracepb.Span{}
+	for _, s := range c.spans() {
+		if id(s.TraceId) != trace {
+			t.Errorf("%s is in the trace %s", s.Name, id(s.TraceId))
+		}
+		if s != parent {
+			children[attributes(s)["mca.cluster"]] = s
+			if s.Name != "mca.upstream" || s.Kind != tracepb.Span_SPAN_KIND_CLIENT || id(s.ParentSpanId) != id(parent.SpanId) {
+				t.Errorf("%v", s)
+			}
+		}
+	}
+	if len(children) != 3 || attributes(children["west"])["error.type"] != "timeout" || children["west"].Status.GetCode() != tracepb.Status_STATUS_CODE_ERROR {
+		t.Errorf("%v", children)
+	}
+	for i, cluster := range []string{"here", "east", "west"} { // each cluster is told its own span
+		if got, want := headers[i].Get("Traceparent"), "00-"+trace+"-"+id(children[cluster].SpanId)+"-01"; got != want || headers[i].Get("Tracestate") != "" {
+			t.Errorf("%s is told %q, want %q; %v", cluster, got, want, headers[i])
+		}
+	}
+	if s := tr.Stats(); s.Sent != 4 || s.Dropped+s.Failed != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// What the client traces is followed, what it does not trace is not, and of the
+// rest the ratio decides.
+func TestIncomingTraces(t *testing.T) {
+	const trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+	c := &collector{}
+	srv := httptest.NewServer(c)
+	defer srv.Close()
+	tr := newTracer(t, srv.URL, math.SmallestNonzeroFloat64)
+	stop := run(t, tr)
+	o := observer(tr)
+	for header, sampled := range map[string]bool{
+		"00-" + trace + "-" + parent + "-01": true,
+		"00-" + trace + "-" + parent + "-00": false,
+		"":                                   false,
+		"00-" + strings.Repeat("0", 32) + "-" + parent + "-01": false,
+		"junk\r\n": false,
+	} {
+		r := request("GET", "/api/v1/pods")
+		if header != "" {
+			r.Header["Traceparent"] = []string{header}
+		}
+		v := o.Begin(r)
+		v.Asked(parsed(t, r))
+		v.Routed("", "here")
+		h := http.Header{"Traceparent": r.Header["Traceparent"]}
+		v.Call("here", h).End(200, "")
+		if (v.TraceID() == trace) != sampled {
+			t.Errorf("%q: trace %q", header, v.TraceID())
+		}
+		if flag := map[bool]string{true: "-01", false: "-00"}[sampled]; !strings.HasSuffix(h.Get("Traceparent"), flag) {
+			t.Errorf("%q: the cluster is told %q", header, h.Get("Traceparent"))
+		}
+		v.End(observe.Outcome{Code: 200})
+	}
+	stop()
+	if len(c.spans()) != 2 || c.err != nil {
+		t.Fatalf("%d spans, %v", len(c.spans()), c.err)
+	}
+	for _, s := range c.spans() {
+		if id(s.TraceId) != trace || s.Name == "mca.request" && id(s.ParentSpanId) != parent {
+			t.Errorf("%v", s)
+		}
+	}
+}
+
+// Off is off: no tracer, nothing of the client's header is touched, nothing is allocated.
+func TestTracingOff(t *testing.T) {
+	for _, c := range []observe.TraceConfig{{}, {Endpoint: "http://x"}, {Ratio: 1}} {
+		if tr, err := observe.NewTracer(c); tr != nil || err != nil {
+			t.Errorf("%+v: %v %v", c, tr, err)
+		}
+	}
+	for _, ratio := range []float64{-1, 1.5, math.NaN(), math.Inf(1)} {
+		if _, err := observe.NewTracer(observe.TraceConfig{Endpoint: "http://x", Ratio: ratio, Log: slog.New(slog.DiscardHandler)}); err == nil {
+			t.Errorf("ratio %v", ratio)
+		}
+	}
+	o := observer(nil)
+	r := request("GET", "/api/v1/pods")
+	v := o.Begin(r)
+	h := http.Header{"Traceparent": {"00-x"}}
+	v.Call("here", h).End(200, "")
+	if v.TraceID() != "" || h.Get("Traceparent") != "00-x" {
+		t.Errorf("%q %v", v.TraceID(), h)
+	}
+	v.End(observe.Outcome{Code: 200})
+	var off *observe.Tracer
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := off.Run(ctx); err != nil || off.Stats().Sent != 0 {
+		t.Error(err)
+	}
+}
