@@ -35,6 +35,10 @@ var index = map[string][]string{
 
 	"CL-01": nil, "CL-02": nil, "CL-03": nil, "CL-04": nil, "CL-05": nil, "CL-06": nil, "CL-07": nil, "CL-08": nil,
 
+	"PX-01": nil, "PX-02": nil, "PX-03": nil, "PX-06": nil, "PX-07": nil, "PX-08": nil, "PX-09": nil, "PX-10": nil, "PX-11": nil, "PX-13": nil,
+
+	"AD-01": nil, "AD-02": nil, "AD-03": nil, "AD-09": nil,
+
 	"AU-01": nil, "AU-02": nil, "AU-03": nil, "AU-04": nil, "AU-05": nil, "AU-06": nil,
 
 	"DS-01": nil, "DS-02": nil, "DS-03": nil, "DS-04": nil,
