@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -17,14 +16,16 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/apiproxy/document"
+	"github.com/tailplane/tailplane/internal/apiproxy/fanout"
 	"github.com/tailplane/tailplane/internal/apiproxy/podface"
+	"github.com/tailplane/tailplane/internal/apiproxy/roster"
 	"github.com/tailplane/tailplane/internal/apiproxy/serving"
 	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 )
 
-// home is the name of the pod's own cluster.
-const home = "home"
+// configEvery is how often the configuration is looked at.
+const configEvery = 2 * time.Second
 
 // upgradeGrace is how long exec and the like may go on after SIGTERM: the pod's
 // grace period less five seconds.
@@ -33,8 +34,8 @@ const upgradeGrace = 25 * time.Second
 // proxyFlags say where things are. Every path is one, so that tests run several
 // adapters on one machine.
 type proxyFlags struct {
-	listen, admin, config, account, share, state, logLevel, logFormat string
-	check                                                             bool
+	listen, admin, config, credentials, audiences, account, share, state, logLevel, logFormat string
+	check                                                                                     bool
 }
 
 func proxyCommand() *cobra.Command {
@@ -55,6 +56,8 @@ func proxyCommand() *cobra.Command {
 	p.StringVar(&f.listen, "listen", "127.0.0.1:6443", "where applications of the pod reach the API; a loopback address")
 	p.StringVar(&f.admin, "admin", "127.0.0.1:9006", "where health is served; a loopback address")
 	p.StringVar(&f.config, "config", "/etc/mca/config/config.yaml", "the configuration; without the file there is one cluster, the pod's own")
+	p.StringVar(&f.credentials, "credentials-dir", "/etc/mca/credentials", "where the Secrets of other clusters are mounted, each in a folder of its name")
+	p.StringVar(&f.audiences, "audience-dir", "/var/run/secrets/mca.tailplane.dev", "where tokens for other clusters lie, as <cluster>/token")
 	p.StringVar(&f.account, "serviceaccount-dir", "/var/run/secrets/kubernetes.io/serviceaccount", "where the pod's real token, ca.crt and namespace lie")
 	p.StringVar(&f.share, "share-dir", "/var/run/secrets/kubernetes.io/mca-serviceaccount", "where the files for the other containers are written")
 	p.StringVar(&f.state, "state-dir", "/var/run/mca", "what survives a restart of the container, unseen by the others")
@@ -71,14 +74,18 @@ func proxy(ctx context.Context, f proxyFlags) error {
 	if err != nil {
 		return usage(err)
 	}
-	if _, err := os.Stat(f.config); !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s: a configuration with more than the pod's own cluster is not served yet", f.config)
-	}
-	cluster, namespace, err := ownCluster(f, log)
+	own, namespace, err := ownCluster(f)
 	if err != nil {
 		return err
 	}
-	defer cluster.Close()
+	fan := &fanout.Server{Stopping: ctx.Done(), Log: log, Now: time.Now}
+	keeper := &roster.Keeper{
+		File: f.config, Credentials: f.credentials, Audiences: f.audiences, Home: own, Scope: fan.Scope,
+		Follows: document.Follows, Changed: func(_, next *roster.Roster) { fan.Take(next) }, Every: configEvery, Log: log, Now: time.Now,
+	}
+	if err := keeper.Load(); err != nil {
+		return err
+	}
 	face, err := podface.Open(f.state, time.Now)
 	if err != nil {
 		return err
@@ -100,11 +107,10 @@ func proxy(ctx context.Context, f proxyFlags) error {
 		return err
 	}
 	server := &serving.Server{
-		Names: podface.Names(), Opens: face.Opens, Log: log, Now: time.Now, Grace: upgradeGrace,
-		Route: func(apiproxy.Request) (serving.Target, error) { return serving.Target{Cluster: cluster}, nil },
+		Names: podface.Names(), Opens: face.Opens, Log: log, Now: time.Now, Grace: upgradeGrace, Route: fan.Route,
 	}
 	var ready atomic.Bool
-	health := &serving.Admin{Opens: face.Opens, Clusters: []*upstream.Cluster{cluster}, Log: log, Ready: func() error {
+	health := &serving.Admin{Opens: face.Opens, Clusters: func() []*upstream.Cluster { return keeper.Roster().Clusters() }, Configured: keeper.Err, Log: log, Ready: func() error {
 		if !ready.Load() {
 			return errors.New("starting or stopping")
 		}
@@ -117,7 +123,11 @@ func proxy(ctx context.Context, f proxyFlags) error {
 	go func() { adminDone <- health.Run(adminCtx, admin) }()
 	context.AfterFunc(ctx, func() { ready.Store(false) })
 	ready.Store(ctx.Err() == nil)
-	log.Info("serving", "version", ownVersion(), "listen", api.Addr().String(), "admin", admin.Addr().String(), "cluster", home, "server", cluster.Servers[0])
+	log.Info("serving", "version", ownVersion(), "listen", api.Addr().String(), "admin", admin.Addr().String(), "clusters", len(keeper.Roster().Clusters()), "home", own.Servers[0])
+	keepCtx, endKeep := context.WithCancel(ctx)
+	kept := make(chan error, 1)
+	go func() { kept <- keeper.Run(keepCtx) }()
+	defer func() { endKeep(); <-kept }()
 	served := make(chan error, 1)
 	serveCtx, endServe := context.WithCancel(ctx)
 	defer endServe()
@@ -132,24 +142,28 @@ func proxy(ctx context.Context, f proxyFlags) error {
 }
 
 // ownCluster finds the pod's cluster as every client in a cluster does.
-func ownCluster(f proxyFlags, log *slog.Logger) (*upstream.Cluster, string, error) {
+func ownCluster(f proxyFlags) (own upstream.Config, namespace string, _ error) {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
-		return nil, "", errors.New("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: this is not a pod, or its variables were replaced")
+		return own, "", errors.New("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: this is not a pod, or its variables were replaced")
 	}
-	if own, err := netip.ParseAddrPort(f.listen); err == nil && net.JoinHostPort(host, port) == own.String() && own.Port() != 0 {
-		return nil, "", fmt.Errorf("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are %s, which is this adapter itself", own)
+	if at, err := netip.ParseAddrPort(f.listen); err == nil && net.JoinHostPort(host, port) == at.String() && at.Port() != 0 {
+		return own, "", fmt.Errorf("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are %s, which is this adapter itself", at)
 	}
 	in := func(name string) string { return filepath.Join(f.account, name) }
-	namespace, err := os.ReadFile(in("namespace"))
+	b, err := os.ReadFile(in("namespace"))
 	if err != nil {
-		return nil, "", fmt.Errorf("the pod's ServiceAccount: %w", err)
+		return own, "", fmt.Errorf("the pod's ServiceAccount: %w", err)
 	}
-	c := upstream.New(upstream.Config{Name: home, Servers: []string{net.JoinHostPort(host, port)}, CAFile: in("ca.crt"), TokenFile: in("token"), Log: log, Now: time.Now})
-	if err := c.Check(); err != nil {
-		return nil, "", fmt.Errorf("the pod's ServiceAccount: %w", err)
+	own = upstream.Config{Servers: []string{net.JoinHostPort(host, port)}, CAFile: in("ca.crt"), TokenFile: in("token")}
+	for _, path := range []string{own.CAFile, own.TokenFile} {
+		if b, err := os.ReadFile(path); err != nil {
+			return own, "", fmt.Errorf("the pod's ServiceAccount: %w", err)
+		} else if len(b) == 0 {
+			return own, "", fmt.Errorf("the pod's ServiceAccount: %s is empty", path)
+		}
 	}
-	return c, strings.TrimSpace(string(namespace)), nil
+	return own, strings.TrimSpace(string(b)), nil
 }
 
 // listen binds a loopback address: what is served here is for this pod alone.

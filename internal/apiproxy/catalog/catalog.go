@@ -169,34 +169,68 @@ func fetchGroups(ctx context.Context, s *Source, path string, header http.Header
 	return page{etag: res.Header.Get("ETag"), groups: list.Items, known: true}, nil
 }
 
+// Learn asks all clusters for what they have. Its error is that home is not known at all.
+func (c *Catalog) Learn(ctx context.Context) error {
+	if _, _, err := c.groups(ctx, true); err != nil {
+		return err
+	}
+	_, _, err := c.groups(ctx, false)
+	return err
+}
+
 // A Scope says of a resource whether its objects are in namespaces.
 type Scope struct{ Namespaced, Known bool }
 
 // Scope looks a resource up in what was last known, without asking anybody; of a
 // resource that several clusters have, the first of them tells.
-func (c *Catalog) Scope(groupName, resource string) Scope {
+func (c *Catalog) Scope(groupName, resource string) (scope Scope) {
+	c.each(groupName, func(v *version) bool {
+		for i := range v.Resources {
+			if r := &v.Resources[i]; r.Resource == resource {
+				scope = Scope{Namespaced: r.Scope == "Namespaced", Known: true}
+			}
+		}
+		return !scope.Known
+	})
+	return scope
+}
+
+// Resource looks a kind up in what was last known, without asking anybody.
+func (c *Catalog) Resource(groupName, versionName, kindName string) (resource string, namespaced, known bool) {
+	c.each(groupName, func(v *version) bool {
+		if v.Version != versionName {
+			return true
+		}
+		for i := range v.Resources {
+			if r := &v.Resources[i]; r.ResponseKind != nil && r.ResponseKind.Kind == kindName {
+				resource, namespaced, known = r.Resource, r.Scope == "Namespaced", true
+			}
+		}
+		return !known
+	})
+	return resource, namespaced, known
+}
+
+// each calls f for each version of a group that a cluster has, until it returns false.
+func (c *Catalog) each(groupName string, f func(*version) bool) {
 	c.prepare()
 	for i := range c.shelfs {
 		sh := &c.shelfs[i]
 		sh.mu.Lock()
-		p := &sh.named
+		groups := sh.named.groups
 		if groupName == "" {
-			p = &sh.core
+			groups = sh.core.groups
 		}
-		groups := p.groups
 		sh.mu.Unlock()
-		for _, g := range groups {
-			if g.Metadata.Name != groupName {
+		for j := range groups {
+			if groups[j].Metadata.Name != groupName {
 				continue
 			}
-			for _, v := range g.Versions {
-				for _, r := range v.Resources {
-					if r.Resource == resource {
-						return Scope{Namespaced: r.Scope == "Namespaced", Known: true}
-					}
+			for k := range groups[j].Versions {
+				if !f(&groups[j].Versions[k]) {
+					return
 				}
 			}
 		}
 	}
-	return Scope{}
 }

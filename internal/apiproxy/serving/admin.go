@@ -19,8 +19,10 @@ import (
 type Admin struct {
 	Ready    func() error // why not
 	Opens    func(token string) bool
-	Clusters []*upstream.Cluster
-	Log      *slog.Logger
+	Clusters func() []*upstream.Cluster
+	// Configured is why the newest configuration is not what serves; nil if it is.
+	Configured func() error
+	Log        *slog.Logger
 }
 
 // Bounds of the admin port.
@@ -44,8 +46,11 @@ func (a *Admin) Handler() http.Handler {
 		if !r.URL.Query().Has("verbose") {
 			return
 		}
-		for _, c := range a.Clusters {
+		for _, c := range a.Clusters() {
 			fmt.Fprintf(w, "cluster %s: %s\n", c.Name, c.Health().State)
+		}
+		if err := a.Configured(); err != nil {
+			fmt.Fprintln(w, "configuration: the last good one serves:", err)
 		}
 	})
 	mux.HandleFunc("GET /debug/clusters", func(w http.ResponseWriter, r *http.Request) {
@@ -54,7 +59,7 @@ func (a *Admin) Handler() http.Handler {
 			upstream.Health
 		}
 		all := []cluster{}
-		for _, c := range a.Clusters {
+		for _, c := range a.Clusters() {
 			all = append(all, cluster{c.Name, c.Health()})
 		}
 		w.Header().Set("Content-Type", "application/json")

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 
@@ -30,6 +31,13 @@ func (v *visit) forward() error {
 		defer body.Close()
 	}
 	answer, err := v.target.Cluster.Do(ask)
+	if err == nil && v.target.Again != nil && (ask.Body == nil || ask.GetBody != nil) {
+		if next := v.target.Again(answer.Response); next != nil {
+			answer.Close()
+			v.target.Cluster = next
+			answer, err = next.Do(ask)
+		}
+	}
 	if err != nil {
 		return v.failure(err)
 	}
@@ -68,7 +76,15 @@ func (c *closing) Close() error {
 // relay answers as the cluster did.
 func (v *visit) relay(a *upstream.Answer) error {
 	h := v.w.Header()
+	warnings := h["Warning"]
 	inbound(h, a.Header, a.Request.URL, v.target.Cluster.Name)
+	h["Warning"] = append(slices.Clip(h["Warning"]), warnings...)
+	if len(h["Warning"]) == 0 {
+		delete(h, "Warning")
+	}
+	if v.target.Heard != nil {
+		v.target.Heard(a.Response)
+	}
 	if v.upgrade != "" {
 		h.Set("Connection", "close") // what the client sends behind it is not read (PX-06)
 	}

@@ -41,10 +41,8 @@ func (v *visit) inspect() {
 	} else {
 		say("method", v.r.Method)
 	}
-	if v.target.Cluster != nil {
-		say("cluster", v.target.Cluster.Name)
-		say("rule", v.target.Rule)
-	}
+	say("cluster", v.target.name())
+	say("rule", v.target.Rule)
 	say("upgrade", v.upgrade)
 	attrs = append(attrs, slog.Int("code", v.code), slog.Duration("took", v.Now().Sub(v.began)), slog.Int64("bytes", v.bytes))
 	say("agent", v.r.UserAgent())

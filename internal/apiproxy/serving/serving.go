@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -34,8 +35,10 @@ type Server struct {
 	Names []string
 	// Opens says whether a bearer token is the local one.
 	Opens func(token string) bool
-	// Route says which cluster serves a request. Its error is a *[apiproxy.Refusal].
-	Route func(apiproxy.Request) (Target, error)
+	// Route says who serves a request. It gets it as a cluster would, without the
+	// client's credentials, and may put another body in the place of its own. Its
+	// error is a *[apiproxy.Refusal].
+	Route func(*http.Request, *apiproxy.Request) (Target, error)
 	// Impersonation, optional, lets Impersonate- headers through: RBAC at the
 	// cluster then decides whether the pod may be somebody else.
 	Impersonation bool
@@ -61,7 +64,33 @@ type Server struct {
 type Target struct {
 	Cluster *upstream.Cluster
 	Rule    string // "" if none did: it is served at home
+	// Serve, instead of Cluster, answers what several clusters serve. Nothing was
+	// answered when it returns an error.
+	Serve func(http.ResponseWriter, *http.Request) error
+	// Warnings are told with the answer.
+	Warnings []string
+	// Heard, optional, is told of a cluster's answer before the client is.
+	Heard func(*http.Response)
+	// Again, optional, is told of the cluster's answer first, and may name another
+	// cluster that is to be asked instead, once.
+	Again func(*http.Response) *upstream.Cluster
+	// Done, optional, is called when the request has been answered, or not.
+	Done func()
 }
+
+// name is the cluster's, for the log and for metrics.
+func (t *Target) name() string {
+	switch {
+	case t.Cluster != nil:
+		return t.Cluster.Name
+	case t.Serve != nil:
+		return merged
+	}
+	return ""
+}
+
+// merged stands where a cluster's name does when several have answered.
+const merged = "merged"
 
 // Bounds of the listener and of one request.
 const (
@@ -154,6 +183,7 @@ type visit struct {
 	began   time.Time
 	parsed  bool
 	req     apiproxy.Request
+	out     *http.Request // as a cluster gets it, without a credential
 	target  Target
 	upgrade string // the protocol that the client wants to switch to; "": none
 
@@ -192,14 +222,54 @@ func (v *visit) pass() error {
 	if !v.TokenRequests && v.req.Verb == "create" && v.req.Group == "" && v.req.Resource == "serviceaccounts" && v.req.Subresource == "token" {
 		return refusal(http.StatusForbidden, "Forbidden", "tokens of ServiceAccounts are not given out to this pod: they are real credentials. allowTokenRequest in the adapter's configuration changes that")
 	}
-	if v.target, err = v.Route(v.req); err != nil {
+	v.out = v.r.WithContext(v.r.Context())
+	v.out.Header, v.out.Trailer, v.out.TransferEncoding = outbound(v.r.Header), nil, nil
+	if v.out.ContentLength == 0 || v.upgrade != "" {
+		v.out.Body = nil
+	}
+	if v.target, err = v.Route(v.out, &v.req); err != nil {
 		return err
 	}
-	if v.upgrade != "" {
+	if v.target.Done != nil {
+		defer v.target.Done()
+	}
+	for _, text := range v.target.Warnings {
+		v.w.Header().Add("Warning", "299 mca "+strconv.QuoteToASCII(text))
+	}
+	switch {
+	case v.target.Serve != nil && v.upgrade != "":
+		return badRequest("what several clusters serve together cannot be upgraded")
+	case v.target.Serve != nil:
+		return v.target.Serve(&noted{v.w, v}, v.out)
+	case v.upgrade != "":
 		return v.switchProtocols()
 	}
 	return v.forward()
 }
+
+// noted writes down what somebody else answers.
+type noted struct {
+	http.ResponseWriter
+	v *visit
+}
+
+// WriteHeader implements [http.ResponseWriter].
+func (n *noted) WriteHeader(code int) {
+	if n.v.code == 0 {
+		n.v.code = code
+	}
+	n.ResponseWriter.WriteHeader(code)
+}
+
+// Write implements [http.ResponseWriter].
+func (n *noted) Write(b []byte) (int, error) {
+	m, err := n.ResponseWriter.Write(b)
+	n.v.bytes += int64(m)
+	return m, err
+}
+
+// Unwrap is for [http.ResponseController].
+func (n *noted) Unwrap() http.ResponseWriter { return n.ResponseWriter }
 
 // survive turns a panic into an answer. Nothing was sent when rewriting panicked.
 func (v *visit) survive() {
@@ -255,11 +325,7 @@ func (v *visit) deadline() (context.Context, context.CancelFunc) {
 
 // ask returns the request as the cluster gets it.
 func (v *visit) ask(ctx context.Context) upstream.Ask {
-	out := v.r.WithContext(ctx)
-	out.Header, out.Trailer, out.TransferEncoding = outbound(v.r.Header), nil, nil
-	if out.ContentLength == 0 {
-		out.Body = nil
-	}
+	out := v.out.WithContext(ctx)
 	return upstream.Ask{Request: out, Read: v.reads(), Others: v.req.Subresource == "proxy"}
 }
 

@@ -1,0 +1,243 @@
+package fanout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/apiproxy/merge"
+	"github.com/tailplane/tailplane/internal/apiproxy/merge/position"
+	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
+)
+
+// How long a watch lasts that does not say so itself.
+const (
+	shortestWatch = 30 * time.Minute
+	longestWatch  = 60 * time.Minute
+)
+
+// Collection answers a list or a watch of what several clusters keep. Nothing
+// was answered when it returns an error.
+func (s *Server) Collection(w http.ResponseWriter, v *Visit) error {
+	forms := formsOf(v.Out.Header["Accept"])
+	forms = s.served(v.Request, forms)
+	query := v.Out.URL.Query()
+	q := position.ParseQuery(query, v.Request.Verb == "watch")
+	var last error
+	for _, f := range forms {
+		c, release := s.collection(v, query, f)
+		var err error
+		if q.Watch {
+			err = s.watch(w, v, c, q, f)
+		} else {
+			err = s.list(w, v, c, q)
+		}
+		release()
+		if !otherForm(err) {
+			if err != nil {
+				return v.fail(w, err)
+			}
+			return nil
+		}
+		if f.Proto {
+			s.remember(v.Request)
+		}
+		last = err
+	}
+	if status, ok := errors.AsType[*wire.Status](last); ok {
+		v.tell(w, status)
+		return nil
+	}
+	return &apiproxy.Refusal{Status: http.StatusNotAcceptable, Reason: "NotAcceptable",
+		Message: "what several clusters keep is shown as JSON, protobuf, Table or PartialObjectMetadataList only"}
+}
+
+// otherForm says whether members did not answer, or not alike, in the form that
+// they were asked for.
+func otherForm(err error) bool {
+	status, ok := errors.AsType[*wire.Status](err)
+	return errors.Is(err, merge.ErrForms) || ok && status.Code == http.StatusNotAcceptable
+}
+
+// served leaves out protobuf where some member is known not to have it: custom
+// resources have none, and clients that prefer it would ask twice each time.
+func (s *Server) served(r *apiproxy.Request, forms []form) []form {
+	s.mu.Lock()
+	without := s.plain[r.Group+"/"+r.Resource]
+	s.mu.Unlock()
+	if !without {
+		return forms
+	}
+	var rest []form
+	for _, f := range forms {
+		if !f.Proto {
+			rest = append(rest, f)
+		}
+	}
+	if len(rest) == 0 {
+		return forms
+	}
+	return rest
+}
+
+// maxPlain bounds the resources that are remembered.
+const maxPlain = 1024
+
+func (s *Server) remember(r *apiproxy.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.plain == nil || len(s.plain) >= maxPlain {
+		s.plain = map[string]bool{}
+	}
+	s.plain[r.Group+"/"+r.Resource] = true
+}
+
+// collection prepares what is merged, in one form.
+func (s *Server) collection(v *Visit, query url.Values, f form) (*merge.Collection, func()) {
+	doc := v.Document()
+	c := &merge.Collection{
+		Epoch: uint64(doc.Epoch), Spread: v.Decision.Kind == apiproxy.Spread || v.Decision.Overlap,
+		Bare: f.Shape == wire.Table && query.Get("includeObject") == "None",
+		Hash: position.CollectionHash(v.Request.URLPath(), query.Get("labelSelector"), query.Get("fieldSelector")),
+	}
+	for _, cluster := range doc.Clusters {
+		c.Width = max(c.Width, cluster.Slot+1)
+	}
+	for _, m := range v.Decision.Members {
+		member := merge.Member{Slot: doc.Cluster(m.Cluster).Slot, Name: m.Cluster}
+		if has := m.Namespaces; has != nil {
+			member.Keep = func(namespace []byte) bool { return has.Has(string(namespace)) }
+		}
+		c.Members = append(c.Members, member)
+	}
+	header := v.Out.Header.Clone()
+	header["Accept-Encoding"] = []string{"identity"}
+	delete(header, "If-None-Match")
+	path := v.Request.URLPath()
+	c.Ask = func(ctx context.Context, m merge.Member, a position.Ask) (*merge.Body, error) {
+		asked := cloneQuery(query)
+		a.Set(asked)
+		form, h := f, header.Clone()
+		if a.Names {
+			form = form0
+		}
+		if c.Bare {
+			asked.Set("includeObject", "Metadata") // or nobody could say which object a row is
+		}
+		h["Accept"] = []string{form.media}
+		answer, err := v.ask(ctx, m.Name, path, asked, h, !a.Watch)
+		if err != nil {
+			return nil, err
+		}
+		got, ok := wire.ParseForm(answer.Header.Get("Content-Type"))
+		if !ok || got.Proto != form.Proto {
+			answer.Close()
+			return nil, merge.ErrForms
+		}
+		return &merge.Body{ReadCloser: bodyOf{answer}, Form: form.Form}, nil
+	}
+	if v.Decision.Spread != nil && v.Decision.Spread.Read == "skip" {
+		c.Skip = func(merge.Member, error) bool { return true }
+	}
+	if v.Decision.Kind == apiproxy.Spread {
+		key := v.Request.Key()
+		c.Learn = func(m merge.Member, namespace, name []byte, here bool) {
+			key := key
+			key.Namespace, key.Name = string(namespace), string(name)
+			if here {
+				v.owners.Learn(key, m.Name)
+			} else {
+				v.owners.Forget(key, m.Name)
+			}
+		}
+	}
+	ring, release := s.ring(c.Hash + " " + strconv.FormatInt(doc.Epoch, 10))
+	c.Ring = ring
+	return c, release
+}
+
+// form0 is that of names.
+var form0 = form{wire.Form{Shape: wire.Metadata}, "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}
+
+func cloneQuery(q url.Values) url.Values {
+	out := make(url.Values, len(q)+4)
+	for k, v := range q {
+		out[k] = v
+	}
+	return out
+}
+
+func (s *Server) list(w http.ResponseWriter, v *Visit, c *merge.Collection, q position.Query) error {
+	l, err := c.List(v.Out.Context(), q)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	h := s.head(w, v, l.Form.MediaType(false), l.Left)
+	h.Set("Cache-Control", "no-cache, private")
+	w.WriteHeader(http.StatusOK)
+	if v.Out.Method == http.MethodHead {
+		return nil
+	}
+	if _, err := l.WriteTo(w); err != nil {
+		s.Log.Warn("a merged list broke off", "resource", v.Request.Resource, "group", v.Request.Group, "err", err)
+		panic(http.ErrAbortHandler) // never a short list that looks whole
+	}
+	if l.Dropped > 0 {
+		s.Log.Warn("objects of one name are in several clusters; the first is shown", "resource", v.Request.Resource, "group", v.Request.Group, "count", l.Dropped)
+	}
+	return nil
+}
+
+// head fills in the header of an answer that is merged, with what is missing in it.
+func (s *Server) head(w http.ResponseWriter, v *Visit, contentType string, left []merge.Member) http.Header {
+	h := w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set(clusterHeader, merged)
+	for _, text := range v.Decision.Warnings {
+		h.Add("Warning", warning(text))
+	}
+	for _, m := range left {
+		h.Add("Warning", warning("cluster "+m.Name+" left out: it did not answer"))
+		s.Observe.partial(m.Name, "skip")
+	}
+	return h
+}
+
+// warning is the value of a Warning header.
+func warning(text string) string { return "299 mca " + strconv.QuoteToASCII(text) }
+
+func (s *Server) watch(w http.ResponseWriter, v *Visit, c *merge.Collection, q position.Query, f form) error {
+	ctx := v.Out.Context()
+	watch, err := c.Watch(ctx, q, f.Form)
+	if err != nil {
+		return err
+	}
+	watch.Timeout = shortestWatch + rand.N(longestWatch-shortestWatch)
+	if p := v.Request.Params.TimeoutSeconds; p != nil && *p > 0 {
+		watch.Timeout = time.Duration(*p) * time.Second
+	}
+	watch.Drain = s.Stopping
+	watch.Report = func(m merge.Member, err error) {
+		if s.Observe.Down != nil {
+			s.Observe.Down(m.Name, err)
+		}
+	}
+	s.head(w, v, watch.Form.MediaType(true), watch.Left).Set("Cache-Control", "no-cache, private")
+	w.WriteHeader(http.StatusOK)
+	push := http.NewResponseController(w).Flush
+	err = watch.Run(ctx, &merge.Framed{Out: w, Proto: watch.Form.Proto, Push: push})
+	if _, told := errors.AsType[*wire.Status](err); told || err == nil {
+		return nil
+	}
+	if ctx.Err() == nil {
+		s.Log.Info("a merged watch ended", "resource", v.Request.Resource, "group", v.Request.Group, "err", fmt.Sprint(err))
+	}
+	panic(http.ErrAbortHandler)
+}

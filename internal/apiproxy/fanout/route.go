@@ -1,0 +1,283 @@
+package fanout
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+
+	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/apiproxy/catalog"
+	"github.com/tailplane/tailplane/internal/apiproxy/document"
+	"github.com/tailplane/tailplane/internal/apiproxy/merge/position"
+	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
+	"github.com/tailplane/tailplane/internal/apiproxy/roster"
+	"github.com/tailplane/tailplane/internal/apiproxy/serving"
+)
+
+// A view is a roster and what is known by it.
+type view struct {
+	*roster.Roster
+	owners *apiproxy.Owners
+	kinds  *catalog.Catalog // nil: there is one cluster, which shows its own
+}
+
+// Take is what a new roster is given to, before it serves. Who has what is
+// learned anew, as the rules may be others.
+func (s *Server) Take(r *roster.Roster) {
+	v := &view{Roster: r, owners: apiproxy.NewOwners()}
+	doc := r.Document()
+	if len(doc.Clusters) > 1 {
+		v.kinds = &catalog.Catalog{Failed: func(cluster string, err error) {
+			s.Log.Warn("the kinds of a cluster cannot be asked for; those that are known are shown", "cluster", cluster, "err", err)
+		}}
+		home := slices.IndexFunc(doc.Clusters, func(c document.Cluster) bool { return c.Name == doc.Home })
+		v.source(doc.Clusters[home].Name, nil)
+		for i, c := range doc.Clusters {
+			if i != home {
+				v.source(c.Name, func(group, _ string) bool { return sends(doc, c.Name, group) })
+			}
+		}
+	}
+	s.view.Store(v)
+}
+
+// sends says whether a rule sends anything of a group to a cluster.
+func sends(doc *document.Document, cluster, group string) bool {
+	return slices.ContainsFunc(doc.Rules, func(r document.Rule) bool {
+		to := r.Target.Cluster == cluster || r.Target.Spread != nil && slices.Contains(r.Target.Spread.Members, cluster)
+		return to && (r.Match.APIGroups == nil || slices.Contains(r.Match.APIGroups, group))
+	})
+}
+
+func (v *view) source(name string, shows func(group, version string) bool) {
+	c := v.Cluster(name)
+	v.kinds.Sources = append(v.kinds.Sources, catalog.Source{Name: name, Shows: shows,
+		Fetch: func(ctx context.Context, path string, header http.Header) (*http.Response, error) {
+			return get(ctx, c, path, nil, header)
+		}})
+}
+
+// Scope says whether the objects of a resource are in namespaces, as far as
+// discovery has told.
+func (s *Server) Scope(group, resource string) document.Scope {
+	v := s.view.Load()
+	if v == nil || v.kinds == nil {
+		return document.Unknown
+	}
+	switch scope := v.kinds.Scope(group, resource); {
+	case !scope.Known:
+		return document.Unknown
+	case scope.Namespaced:
+		return document.Namespaced
+	}
+	return document.ClusterWide
+}
+
+// Route says who serves a request: it is [serving.Server.Route].
+func (s *Server) Route(out *http.Request, req *apiproxy.Request) (serving.Target, error) {
+	v := s.view.Load()
+	if req.NonResource && v.kinds != nil && (req.Verb == "get" || req.Verb == "head") && catalog.Serves(req.Path) {
+		return serving.Target{Serve: v.showKinds}, nil
+	}
+	visit := &Visit{Out: out, Request: req, view: v}
+	d := v.Table.Route(req, visit.beside())
+	if d.Kind == apiproxy.Deny && d.Refusal.Status == http.StatusServiceUnavailable && v.kinds != nil {
+		if err := v.kinds.Learn(out.Context()); err != nil { // what is in namespaces was not known
+			s.Log.Warn("the kinds of the home cluster cannot be asked for", "err", err)
+		}
+		d = v.Table.Route(req, visit.beside())
+	}
+	if d.Kind == apiproxy.Body {
+		if err := visit.peek(); err != nil {
+			return serving.Target{}, err
+		}
+		d = v.Table.Route(req, visit.beside())
+	}
+	visit.Decision = &d
+	t, err := s.target(visit)
+	t.Rule = d.Rule
+	if t.Serve == nil {
+		t.Warnings = append(t.Warnings, d.Warnings...)
+	}
+	return t, err
+}
+
+func (v *Visit) beside() apiproxy.Beside {
+	return apiproxy.Beside{UserAgent: v.Out.UserAgent(), ContentType: v.Out.Header.Get("Content-Type"), Object: v.object}
+}
+
+// peek reads the body and looks into it, and leaves it for whoever sends it on.
+func (v *Visit) peek() error {
+	if v.object != nil {
+		return nil
+	}
+	if v.Out.Body != nil {
+		b, err := io.ReadAll(io.LimitReader(v.Out.Body, apiproxy.MaxBody+1))
+		if err != nil {
+			return fmt.Errorf("the body did not come: %w", err)
+		}
+		if len(b) > apiproxy.MaxBody {
+			return &apiproxy.Refusal{Status: http.StatusRequestEntityTooLarge, Reason: "RequestEntityTooLarge",
+				Message: fmt.Sprintf("the body has more than %d bytes, and where it goes depends on what is in it", apiproxy.MaxBody)}
+		}
+		v.send(b)
+	}
+	o, err := apiproxy.Peek(v.body, v.Out.Header.Get("Content-Type"), v.Out.Header.Get("Content-Encoding"))
+	if err != nil {
+		return err
+	}
+	v.object = o
+	return nil
+}
+
+// send sets the body that a cluster gets.
+func (v *Visit) send(b []byte) {
+	v.body = b
+	v.Out.ContentLength = int64(len(b))
+	v.Out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }
+	v.Out.Body = io.NopCloser(bytes.NewReader(b))
+}
+
+func (s *Server) target(v *Visit) (serving.Target, error) {
+	d := v.Decision
+	switch {
+	case d.Kind == apiproxy.Deny && d.Review:
+		return serving.Target{Serve: v.denyReview}, nil
+	case d.Kind == apiproxy.Deny:
+		return serving.Target{}, d.Refusal
+	case d.Review && d.Merged():
+		return serving.Target{Serve: v.review}, nil
+	case !d.Merged():
+		return s.single(v)
+	case v.Request.Verb == "list" || v.Request.Verb == "watch":
+		return serving.Target{Serve: func(w http.ResponseWriter, out *http.Request) error {
+			v.Out = out
+			return s.Collection(w, v)
+		}}, nil
+	case v.Request.Verb == "deletecollection":
+		return serving.Target{Serve: v.deleteAll}, nil
+	case d.Kind == apiproxy.Spread:
+		return s.named(v)
+	}
+	return serving.Target{}, fmt.Errorf("a %s of %s was routed as %s", v.Request.Verb, v.Request.Resource, d.Kind)
+}
+
+// single is what one cluster serves alone.
+func (s *Server) single(v *Visit) (serving.Target, error) {
+	t := serving.Target{Cluster: v.view.Cluster(v.Decision.Cluster)}
+	if v.kinds == nil {
+		return t, nil // nothing of ours is in its requests
+	}
+	if status := v.keepPositions(); status != nil {
+		return serving.Target{Serve: func(w http.ResponseWriter, _ *http.Request) error { v.tellAny(w, status); return nil }}, nil
+	}
+	creates := v.Request.Creates(v.Out.Header.Get("Content-Type"))
+	if creates && v.Decision.Rule != "" && v.Decision.OwnerReferences == document.Follow {
+		if err := v.peek(); err != nil {
+			return serving.Target{}, err
+		}
+		anchor, err := s.anchor(v)
+		if err == nil {
+			err = v.Decision.KeepTogether(v.object, anchor)
+		}
+		if err != nil {
+			return serving.Target{}, err
+		}
+	}
+	if creates && v.Decision.MustExist != nil {
+		found := s.probe(v, v.Request, []apiproxy.Member{{Cluster: v.Decision.Cluster}})
+		if verdict := apiproxy.Judge(found, false); verdict.Absent {
+			return serving.Target{}, v.Decision.MustExist
+		} else if verdict.Refusal != nil {
+			return serving.Target{}, verdict.Refusal
+		}
+	}
+	return t, nil
+}
+
+// place is what positions are read by.
+func (v *Visit) place() position.Place {
+	doc := v.Document()
+	p := position.Place{Epoch: uint64(doc.Epoch)}
+	for _, c := range doc.Clusters {
+		p.Width = max(p.Width, c.Slot+1)
+	}
+	return p
+}
+
+// keepPositions takes positions in several clusters out of a request to one.
+func (v *Visit) keepPositions() *wire.Status {
+	p := &v.Request.Params
+	if p.ResourceVersion == "" && p.Continue == "" {
+		return nil
+	}
+	slot, query := v.Document().Cluster(v.Decision.Cluster).Slot, v.Out.URL.Query()
+	if v.Request.Collection() {
+		ask, changed, status := v.place().Single(position.ParseQuery(query, v.Request.Verb == "watch"), slot)
+		if status == nil && changed {
+			v.Out = withQuery(v.Out, func() string {
+				bookmarks, timeout := query["allowWatchBookmarks"], query["timeoutSeconds"]
+				ask.Set(query)
+				query["allowWatchBookmarks"], query["timeoutSeconds"] = bookmarks, timeout
+				return query.Encode()
+			}())
+		}
+		return status
+	}
+	rv, status := v.place().Named(p.ResourceVersion, slot, v.Decision.Merged())
+	if status == nil && rv != p.ResourceVersion {
+		query.Set("resourceVersion", rv)
+		v.Out = withQuery(v.Out, query.Encode())
+	}
+	return status
+}
+
+// withQuery changes the request that a cluster gets in its place.
+func withQuery(out *http.Request, raw string) *http.Request {
+	u := *out.URL
+	u.RawQuery = raw
+	out.URL = &u
+	return out
+}
+
+// tellAny tells a failure; a watch is told in its stream that a position has
+// expired, for on HTTP level some clients would try again for ever.
+func (v *Visit) tellAny(w http.ResponseWriter, s *wire.Status) {
+	if s.Code != http.StatusGone || v.Request.Verb != "watch" {
+		v.tell(w, s)
+		return
+	}
+	form := wire.Form{}
+	if forms := formsOf(v.Out.Header["Accept"]); len(forms) > 0 {
+		form = forms[0].Form
+	}
+	h := w.Header()
+	h.Set("Content-Type", form.MediaType(true))
+	h.Set("Cache-Control", "no-cache, private")
+	h.Set(clusterHeader, merged)
+	w.WriteHeader(http.StatusOK)
+	w.Write(wire.AppendFrame(nil, wire.AppendError(nil, form.Proto, s), form.Proto))
+}
+
+// showKinds answers discovery and OpenAPI.
+func (v *view) showKinds(w http.ResponseWriter, out *http.Request) error {
+	w.Header().Set(clusterHeader, merged)
+	err := v.kinds.Serve(w, out)
+	switch {
+	case errors.Is(err, catalog.ErrNotFound):
+		return &apiproxy.Refusal{Status: http.StatusNotFound, Reason: "NotFound", Message: "the server could not find the requested resource"}
+	case errors.Is(err, catalog.ErrNotAcceptable):
+		return &apiproxy.Refusal{Status: http.StatusNotAcceptable, Reason: "NotAcceptable", Message: err.Error()}
+	case err != nil && out.Context().Err() != nil:
+		panic(http.ErrAbortHandler)
+	case err != nil:
+		r := &apiproxy.Refusal{Status: http.StatusServiceUnavailable, Reason: "ServiceUnavailable", Message: err.Error()}
+		r.RetryAfter = retryAfter
+		return r
+	}
+	return nil
+}

@@ -1,0 +1,139 @@
+package fanout
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"sync"
+
+	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
+)
+
+// reply is a member's whole answer to what was sent to several.
+type reply struct {
+	cluster string
+	code    int
+	header  http.Header
+	body    []byte
+	err     error
+}
+
+// maxReply bounds an answer that is held in memory.
+const maxReply = 8 << 20
+
+// toAll sends the visit's request to members, all at once or one after the other.
+func (v *Visit) toAll(members []apiproxy.Member, inOrder bool) []reply {
+	replies := make([]reply, len(members))
+	var wg sync.WaitGroup
+	for i, m := range members {
+		one := func() { replies[i] = v.to(v.Out.Context(), m.Cluster) }
+		if inOrder {
+			one()
+			continue
+		}
+		wg.Go(one)
+	}
+	wg.Wait()
+	return replies
+}
+
+func (v *Visit) to(ctx context.Context, cluster string) reply {
+	r := reply{cluster: cluster}
+	out := v.Out.WithContext(ctx)
+	out.Header = v.Out.Header.Clone()
+	out.Header["Accept"] = []string{"application/json"}
+	out.Header["Accept-Encoding"] = []string{"identity"}
+	if v.body != nil {
+		out.Body = io.NopCloser(bytes.NewReader(v.body))
+	}
+	answer, err := v.view.Cluster(cluster).Do(upstream.Ask{Request: out})
+	if err != nil {
+		r.err = err
+		return r
+	}
+	defer answer.Close()
+	r.code, r.header = answer.StatusCode, answer.Header
+	if r.body, err = io.ReadAll(io.LimitReader(answer.Body, maxReply)); err != nil {
+		r.err = err
+	}
+	return r
+}
+
+// relay answers as a member did.
+func (r *reply) relay(w http.ResponseWriter, cluster string) error {
+	if r.err != nil {
+		return unavailable("cluster %s did not answer: %v", r.cluster, r.err)
+	}
+	h := w.Header()
+	for _, name := range []string{"Content-Type", "Retry-After", "Audit-Id", "Warning"} {
+		h[name] = append(h[name], r.header[name]...)
+	}
+	h.Set(clusterHeader, cluster)
+	w.WriteHeader(r.code)
+	w.Write(r.body)
+	return nil
+}
+
+// review asks all members a review; it is allowed only if all allow it.
+func (v *Visit) review(w http.ResponseWriter, _ *http.Request) error {
+	replies := v.toAll(v.Decision.Members, false)
+	for i := range replies {
+		r := &replies[i]
+		if r.err != nil || r.code/100 != 2 {
+			return r.relay(w, r.cluster)
+		}
+	}
+	for i := range replies {
+		var answer struct {
+			Status struct {
+				Allowed bool `json:"allowed"`
+			} `json:"status"`
+		}
+		if err := json.Unmarshal(replies[i].body, &answer); err != nil {
+			return unavailable("cluster %s answered a review with something else", replies[i].cluster)
+		}
+		if !answer.Status.Allowed {
+			return replies[i].relay(w, merged)
+		}
+	}
+	return replies[0].relay(w, merged)
+}
+
+// denyReview answers a review of what a rule refuses: it is not allowed, and why.
+func (v *Visit) denyReview(w http.ResponseWriter, _ *http.Request) error {
+	body := map[string]any{
+		"apiVersion": v.Request.Group + "/" + v.Request.Version, "kind": v.object.Kind,
+		"status": map[string]any{"allowed": false, "denied": true, "reason": "mca: " + v.Decision.Refusal.Message},
+	}
+	b, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set(clusterHeader, merged)
+	w.WriteHeader(http.StatusCreated)
+	w.Write(b)
+	return nil
+}
+
+// deleteAll deletes a collection at all members, one after the other, because a
+// rule says so. The first failure ends it and is the answer: what is deleted is deleted.
+func (v *Visit) deleteAll(w http.ResponseWriter, _ *http.Request) error {
+	if v.Out.Body != nil {
+		b, err := io.ReadAll(io.LimitReader(v.Out.Body, apiproxy.MaxBody))
+		if err != nil {
+			return err
+		}
+		v.send(b)
+	}
+	var last reply
+	for _, m := range v.Decision.Members {
+		if last = v.to(v.Out.Context(), m.Cluster); last.err != nil || last.code/100 != 2 {
+			return last.relay(w, last.cluster)
+		}
+	}
+	return last.relay(w, merged)
+}
