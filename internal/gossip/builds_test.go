@@ -1,0 +1,234 @@
+package gossip
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A partner is a member in one process, whose only peer is in another one. They
+// speak through a pipe, in frames of JSON.
+type partner struct {
+	node *Node
+
+	mu      sync.Mutex
+	enc     *json.Encoder
+	pending map[int]chan frame
+	asked   int
+}
+
+// A frame is a message of gossip, the answer to one, or the question whom the
+// other side sees.
+type frame struct {
+	ID   int
+	Kind string // "ask", "answer", "list"
+	Body []byte
+	Err  string
+}
+
+// newPartner is member 0 or 1 of a simulation of two, on the wall's clock.
+func newPartner(t testing.TB, index int, w io.Writer) *partner {
+	s := newSim(t, 900, 2, Settings{})
+	n := s.nodes[index]
+	p := &partner{enc: json.NewEncoder(w), pending: map[int]chan frame{}}
+	var err error
+	p.node, err = New(Config{ID: n.facts.Node, Key: n.facts.Key, Sign: n.sign, Facts: func() (Facts, bool) { return n.facts, true },
+		Netmap:   func() *Netmap { return s.netmap },
+		Exchange: func(ctx context.Context, _ Peer, body []byte) ([]byte, error) { return p.ask(ctx, "ask", body) },
+		Load:     func(context.Context) (Memory, error) { return Memory{}, nil },
+		Save:     func(context.Context, Memory) error { return nil },
+		Tell:     func(Event) {}, Log: slog.New(slog.DiscardHandler), Now: time.Now, Rand: rand.NewPCG(1, uint64(index))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (p *partner) send(f frame) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.enc.Encode(f)
+}
+
+func (p *partner) ask(ctx context.Context, kind string, body []byte) ([]byte, error) {
+	answer := make(chan frame, 1)
+	p.mu.Lock()
+	p.asked++
+	id := p.asked
+	p.pending[id] = answer
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		delete(p.pending, id)
+		p.mu.Unlock()
+	}()
+	if err := p.send(frame{ID: id, Kind: kind, Body: body}); err != nil {
+		return nil, err
+	}
+	select {
+	case f := <-answer:
+		if f.Err != "" {
+			return nil, errors.New(f.Err)
+		}
+		return f.Body, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// serve answers what comes from the node of that id, until nothing comes any more.
+func (p *partner) serve(r io.Reader, from string) error {
+	d := json.NewDecoder(r)
+	for {
+		var f frame
+		if err := d.Decode(&f); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		answer := frame{ID: f.ID, Kind: "answer"}
+		var err error
+		switch f.Kind {
+		case "answer":
+			p.mu.Lock()
+			waits := p.pending[f.ID]
+			p.mu.Unlock()
+			if waits != nil {
+				waits <- f
+			}
+			continue
+		case "ask":
+			answer.Body, err = p.node.Handle(from, f.Body)
+		case "list":
+			list, _ := p.node.Members().Clusters(true)
+			answer.Body, err = json.Marshal(list)
+		}
+		if err != nil {
+			answer.Err = err.Error()
+		}
+		if err := p.send(answer); err != nil {
+			return err
+		}
+	}
+}
+
+// partnerEnv makes this test's program the other member.
+const partnerEnv = "TAILPLANE_TEST_GOSSIP_PARTNER"
+
+// TestPartner is the other member of TestTwoBuilds, and nothing by itself.
+func TestPartner(t *testing.T) {
+	if os.Getenv(partnerEnv) == "" {
+		t.Skip("SKIP the other member: TestTwoBuilds starts it")
+	}
+	p := newPartner(t, 1, os.Stdout)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { p.node.Run(ctx) })
+	err := p.serve(os.Stdin, newSim(t, 900, 2, Settings{}).nodes[0].facts.Node)
+	cancel()
+	wg.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	os.Exit(0) // what testing prints is no frame
+}
+
+// TestTwoBuilds: a member of this build and one of another, without optimisation,
+// with another tag, stripped, and with cgo if this one is without, exchange in
+// both directions, and each verifies the other's record (DSC-12, GO-05). In TKA
+// half of such pairs could not talk.
+func TestTwoBuilds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("SKIP two builds: one has to be compiled, and -short is given")
+	}
+	for name, cgo := range map[string]string{"without cgo": "0", "with cgo": "1"} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := exec.LookPath("gcc"); err != nil && cgo == "1" {
+				t.Skip("SKIP a build with cgo: there is no C compiler")
+			}
+			other := filepath.Join(t.TempDir(), "other.test")
+			build := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", other, "-gcflags=-N -l", "-tags=tailplane_other", "-ldflags=-s -w", "-trimpath=false", ".")
+			build.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "GOFLAGS=") }), "GOFLAGS=-buildvcs=false", "CGO_ENABLED="+cgo)
+			if out, err := build.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			twoBuilds(t, other)
+		})
+	}
+	t.Run("previous release", func(t *testing.T) { t.Skip("SKIP a build of the previous release: there was none yet") })
+}
+
+func twoBuilds(t *testing.T, program string) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, "-test.run", "^TestPartner$")
+	cmd.Env = append(os.Environ(), partnerEnv+"=1")
+	cmd.Stderr = t.Output()
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p := newPartner(t, 0, in)
+	s := newSim(t, 900, 2, Settings{})
+	var wg sync.WaitGroup
+	running, stop := context.WithCancel(ctx)
+	var served error
+	wg.Go(func() { served = p.serve(out, s.nodes[1].facts.Node) })
+	wg.Go(func() { p.node.Run(running) })
+	met := func(list []Cluster) bool {
+		n := 0
+		for _, c := range list {
+			if c.State == Alive && c.Verified && !c.Conflict {
+				n++
+			}
+		}
+		return n == 2
+	}
+	var here, there []Cluster
+	for !met(here) || !met(there) {
+		time.Sleep(50 * time.Millisecond) // between two looks at another process
+		if ctx.Err() != nil {
+			break
+		}
+		here, _ = p.node.Members().Clusters(true)
+		if body, err := p.ask(ctx, "list", nil); err == nil {
+			there = nil
+			if err := json.Unmarshal(body, &there); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if !met(here) || !met(there) {
+		t.Errorf("this build (%s) sees %+v, the other one %+v", runtime.Version(), here, there)
+	}
+	for _, why := range Reasons() {
+		if n := p.node.Stats().Rejected[why]; n > 0 {
+			t.Errorf("%d parts of messages did not count: %s", n, why)
+		}
+	}
+	stop()
+	in.Close()
+	wg.Wait()
+	if err := errors.Join(served, cmd.Wait()); err != nil {
+		t.Error(err)
+	}
+}
