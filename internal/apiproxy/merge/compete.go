@@ -154,5 +154,8 @@ func (s *stream) settle(p *promotion) error {
 	if p.event.Columns != nil {
 		p.feed.columns, p.feed.row = p.event.Columns, nil
 	}
-	return s.deliver(p.feed, p.event)
+	if err := s.deliver(p.feed, p.event); err != nil {
+		return err
+	}
+	return s.endInitial()
 }

@@ -31,6 +31,7 @@ type stream struct {
 	columns       *wire.Columns
 	columnsSent   bool
 	waiting       int  // for so many members to end their initial events
+	owed          bool // the client is to be told that they have
 	placed        bool // the client knows a position of this collection
 	buf           []byte
 
@@ -58,6 +59,7 @@ func (w *Watch) Run(ctx context.Context, sink Sink) error {
 	for _, f := range w.feeds {
 		if f.awaited {
 			s.waiting++
+			s.owed = true
 		}
 		s.group.Go(func() { f.follow(ctx, s.in) })
 	}
@@ -127,6 +129,9 @@ func (s *stream) take(h handover) error {
 		if err := s.event(f, &h.events[i]); err != nil {
 			return err
 		}
+		if err := s.endInitial(); err != nil {
+			return err
+		}
 	}
 	next := f.ask
 	if h.opened && s.Report != nil {
@@ -167,14 +172,13 @@ func (s *stream) event(f *feed, ev *wire.Event) error {
 	if ev.Type == wire.Bookmark {
 		switch {
 		case !f.initial:
-			s.vector.Raise(slot, ev.ResourceVersion)
+			s.move(slot, s.vector.At(slot), ev.ResourceVersion)
 		case ev.InitialEnd:
 			f.initial = false
-			s.vector.Raise(slot, ev.ResourceVersion)
+			s.move(slot, ev.ResourceVersion, ev.ResourceVersion)
 			if f.awaited {
 				f.awaited = false
 				s.waiting--
-				return s.endInitial()
 			}
 			return s.touch()
 		}
@@ -193,6 +197,10 @@ func (s *stream) event(f *feed, ev *wire.Event) error {
 			return err
 		}
 	}
+	if lost != nil {
+		s.promote(lost) // first, as from here on the client does not stand anywhere
+	}
+	before := s.vector.At(slot)
 	if !f.initial {
 		s.vector.Raise(slot, ev.ResourceVersion)
 	}
@@ -201,8 +209,8 @@ func (s *stream) event(f *feed, ev *wire.Event) error {
 			return err
 		}
 	}
-	if lost != nil {
-		s.promote(lost)
+	if !f.initial {
+		s.move(slot, before, ev.ResourceVersion)
 	}
 	return nil
 }
@@ -250,10 +258,29 @@ func (s *stream) deliver(f *feed, ev *wire.Event) error {
 	if err := s.sink.Event(payload); err != nil {
 		return err
 	}
-	if s.waiting == 0 && s.c.Ring != nil {
-		s.c.Ring.Put(ev.ResourceVersion, s.vector)
+	switch {
+	case s.c.Ring == nil || s.waiting > 0 && f.initial:
+	case !s.stands():
+		s.c.Ring.Nowhere(ev.ResourceVersion, s.vector)
+	case f.initial:
+		s.c.Ring.Object(f.member.Slot, ev.ResourceVersion, s.vector)
+	default:
+		s.c.Ring.Event(f.member.Slot, ev.ResourceVersion, s.vector)
 	}
 	return s.touch()
+}
+
+// stands says whether the client is at a position: that it has all that was
+// before. It has not while an object that is gone has a copy that is not shown
+// yet. Who is cut off then goes on from an earlier position, or reads again.
+func (s *stream) stands() bool { return s.waiting == 0 && len(s.pending) == 0 }
+
+// move says that all of a member's events up to a position were sent.
+func (s *stream) move(slot int, from, to uint64) {
+	s.vector.Raise(slot, to)
+	if s.c.Ring != nil && to >= from && from > 1 {
+		s.c.Ring.Move(slot, from, to, s.vector)
+	}
 }
 
 // touch says that the client does not know where it stands.
@@ -290,7 +317,11 @@ func (s *stream) tick(now time.Time) error {
 // bookmark tells the client where it stands.
 func (s *stream) bookmark(end bool) error {
 	s.timer.Reset(idleTime)
-	if !s.q.Bookmarks || s.waiting > 0 || s.kind == "" {
+	if !s.q.Bookmarks || s.kind == "" {
+		return nil
+	}
+	if !s.stands() {
+		s.timer.Reset(busyTime)
 		return nil
 	}
 	mark := wire.Mark{Kind: s.kind, APIVersion: s.version, ResourceVersion: s.vector.String(), InitialEnd: end, Bare: s.c.Bare}
@@ -304,9 +335,10 @@ func (s *stream) bookmark(end bool) error {
 
 // endInitial tells the client, once, that it has what was there.
 func (s *stream) endInitial() error {
-	if s.waiting > 0 {
+	if !s.owed || !s.stands() {
 		return nil
 	}
+	s.owed = false
 	return s.bookmark(true)
 }
 

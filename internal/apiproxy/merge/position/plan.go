@@ -93,7 +93,7 @@ func (p Place) ring(rv uint64) (Vector, bool) {
 	if p.Ring == nil {
 		return Vector{}, false
 	}
-	return p.Ring.Get(p.Epoch, rv)
+	return p.Ring.Get(p.Epoch, rv, p.Slots)
 }
 
 // foreign says whether v knows something of a cluster that is no member.

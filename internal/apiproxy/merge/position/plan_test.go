@@ -202,7 +202,9 @@ func TestPlan(t *testing.T) {
 	} {
 		t.Run(row.why, func(t *testing.T) {
 			p := place()
-			p.Ring.Put(48217, Vector{7, []uint64{0, 48217, 900}})
+			at := Vector{7, []uint64{0, 48217, 900}}
+			p.Ring.Move(2, 900, 60000, at) // west had no 48217
+			p.Ring.Event(1, 48217, at)
 			v, err := url.ParseQuery(row.query)
 			if err != nil {
 				t.Fatal(err)
@@ -376,41 +378,95 @@ func TestPlanOfAPage(t *testing.T) {
 
 func TestRing(t *testing.T) {
 	var r Ring
+	both := []int{0, 1}
 	v := func(a, b uint64) Vector { return Vector{7, []uint64{a, b}} }
-	if _, ok := r.Get(7, 1); ok {
+	knows := func(rv uint64) bool { _, ok := r.Get(7, rv, both); return ok }
+	if knows(5) {
 		t.Error("an empty ring knows something")
 	}
-	r.Put(5, v(5, 2))
-	r.Put(5, v(5, 2))
-	if got, ok := r.Get(7, 5); !ok || !got.Equal(v(5, 2)) {
+	r.Event(0, 5, v(5, 2))
+	if knows(5) {
+		t.Error("5 may be of the other cluster as well, of which nothing is known")
+	}
+	r.Move(1, 2, 3, v(5, 2))
+	if knows(5) {
+		t.Error("5 may be of the other cluster as well, which is not so far yet here")
+	}
+	r.Move(1, 3, 9, v(5, 9))
+	r.Event(0, 5, v(5, 2))
+	if got, ok := r.Get(7, 5, both); !ok || !got.Equal(v(5, 2)) {
 		t.Errorf("%v %v", got, ok)
 	}
-	if _, ok := r.Get(8, 5); ok {
+	if _, ok := r.Get(8, 5, both); ok {
 		t.Error("a position of another epoch")
 	}
-	r.Put(5, v(5, 3))
-	if _, ok := r.Get(7, 5); ok {
+	r.Move(1, 20, 30, v(5, 30))
+	if knows(5) {
+		t.Error("of the other cluster there is a gap around 5")
+	}
+	r.Move(1, 2, 20, v(5, 30))
+	if !knows(5) {
+		t.Error("the gap is closed")
+	}
+	r.Event(0, 5, v(5, 3))
+	if knows(5) {
 		t.Error("two places under one number")
 	}
-	r.Put(5, v(5, 3))
-	if _, ok := r.Get(7, 5); ok {
+	r.Event(0, 5, v(5, 3))
+	if knows(5) {
 		t.Error("two places under one number, and one of them again")
 	}
-	for i := range uint64(ringSize) {
-		r.Put(1000+i, v(1000+i, 3))
+	r.Event(0, 6, v(6, 3))
+	r.Event(1, 6, v(6, 3))
+	if knows(6) {
+		t.Error("a number of two clusters")
 	}
-	if _, ok := r.Get(7, 1000); !ok {
+	r.Event(0, 8, v(8, 3))
+	r.Object(1, 4, v(8, 3))
+	r.Object(1, 12, v(8, 3))
+	if knows(8) {
+		t.Error("8 may be of an object that a stream began with")
+	}
+
+	r.Move(1, 9, 19, v(8, 19))
+	r.Nowhere(13, v(13, 19))
+	r.Event(0, 13, v(13, 19))
+	if knows(13) {
+		t.Error("a client that stood nowhere")
+	}
+
+	r = Ring{}
+	r.Move(1, 2, 9, v(5, 9))
+	r.Event(0, farApart+9, v(farApart+9, 9))
+	if knows(farApart + 9) {
+		t.Error("the other cluster may be so far")
+	}
+	r.Event(0, farApart+10, v(farApart+10, 9))
+	if !knows(farApart + 10) {
+		t.Error("the other cluster cannot be so far")
+	}
+
+	r = Ring{}
+	r.Move(1, 1, 9999, v(1, 9999))
+	for i := range uint64(ringSize) {
+		r.Event(0, 1000+i, v(1000+i, 9999))
+	}
+	if !knows(1000) {
 		t.Error("the oldest of the last ones is gone")
 	}
-	r.Put(9000, v(9000, 3))
-	if _, ok := r.Get(7, 1000); ok {
+	r.Event(0, 9000, v(9000, 9999))
+	if knows(1000) {
 		t.Error("more than the last ones are there")
+	}
+	r.Event(0, 999, v(9000, 9999))
+	if knows(999) {
+		t.Error("the other cluster's event of that number may be forgotten")
 	}
 	if len(r.keys) != ringSize {
 		t.Errorf("%d keys", len(r.keys))
 	}
-	r.Put(9001, Vector{7, []uint64{1, 2, 3}})
-	if _, ok := r.Get(7, 9000); ok {
+	r.Event(0, 9001, Vector{7, []uint64{1, 2, 3}})
+	if knows(9000) {
 		t.Error("places of a narrower document")
 	}
 }

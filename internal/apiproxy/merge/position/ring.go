@@ -5,64 +5,148 @@ import "sync"
 // ringSize is how many positions a ring remembers.
 const ringSize = 1024
 
+// farApart is how far a number may be from all that a cluster was seen to give
+// out before it is taken as not that cluster's. A cluster forgets its history
+// within minutes, in which no cluster writes so often.
+const farApart = 10_000_000
+
 // A Ring remembers where a client of a collection stood after each of the last
 // events. An event has the resourceVersion of its cluster, so a client that is
 // cut off between two events comes back with a number that says nothing of the
-// others. The zero Ring is empty; it may be used by many streams.
+// other clusters, and not even whose it is. So the ring remembers, too, which
+// part of each cluster's history it has seen all events of: a number that some
+// other cluster may have given out as well is unknown.
+//
+// The zero Ring is empty; it may be used by many streams.
 type Ring struct {
-	mu     sync.Mutex
-	epoch  uint64
-	width  int
-	next   int
-	keys   []uint64
-	fields []uint64 // width for each key; all of them ^0: several, so unknown
+	mu    sync.Mutex
+	epoch uint64
+	width int
+	next  int
+	keys  []uint64
+	slots []uint8 // whose event it was; several: more than one, or at different places
+	// fields are width for each key.
+	fields []uint64
+	seen   [MaxSlots]seen
 }
 
-const several = ^uint64(0)
+const several = 0xff
 
-// Put remembers where a client stands after the event rv. Two different places
-// after one number make it unknown.
-func (r *Ring) Put(rv uint64, v Vector) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// seen is what a ring knows of one cluster's numbers.
+type seen struct {
+	from, to    uint64 // all events behind from, up to to, are in the ring
+	first, last uint64 // of the objects that streams began with, which are older
+}
+
+// reset forgets what was of another document.
+func (r *Ring) reset(v Vector) {
 	if r.epoch != v.Epoch || r.width != len(v.Fields) {
 		r.epoch, r.width, r.next = v.Epoch, len(v.Fields), 0
-		r.keys, r.fields = nil, nil
+		r.keys, r.slots, r.fields, r.seen = nil, nil, nil, [MaxSlots]seen{}
 	}
+}
+
+// Event remembers that a client which had v before got the event rv of a slot,
+// and stands at v with that since. What a stream begins with is no event.
+func (r *Ring) Event(slot int, rv uint64, v Vector) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reset(v)
+	r.put(uint8(slot), rv, v)
+}
+
+// Nowhere remembers an event after which a client stands nowhere: it was sent
+// before what belongs with it.
+func (r *Ring) Nowhere(rv uint64, v Vector) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reset(v)
+	r.put(several, rv, v)
+}
+
+// Move says that a client which was at from with a slot is at to, and has got
+// all events between.
+func (r *Ring) Move(slot int, from, to uint64, v Vector) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reset(v)
+	s := &r.seen[slot]
+	switch {
+	case s.to == 0 || from > s.to: // there is a gap
+		s.from, s.to = from, to
+	case to < s.from:
+	default:
+		s.from, s.to = min(s.from, from), max(s.to, to)
+	}
+}
+
+// Object remembers one of the objects that a stream began with.
+func (r *Ring) Object(slot int, rv uint64, v Vector) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reset(v)
+	s := &r.seen[slot]
+	if s.last == 0 {
+		s.first, s.last = rv, rv
+	}
+	s.first, s.last = min(s.first, rv), max(s.last, rv)
+	r.put(uint8(slot), rv, v)
+}
+
+func (r *Ring) put(slot uint8, rv uint64, v Vector) {
 	for i, key := range r.keys {
 		if key != rv {
 			continue
 		}
-		at := r.fields[i*r.width:][:r.width]
-		for j, f := range v.Fields {
-			if at[j] != f {
-				for j := range at {
-					at[j] = several
-				}
-				break
-			}
+		if r.slots[i] != slot || !(Vector{v.Epoch, r.at(i)}).Equal(v) {
+			r.slots[i] = several
 		}
 		return
 	}
 	if len(r.keys) < ringSize {
 		r.keys = append(r.keys, rv)
+		r.slots = append(r.slots, slot)
 		r.fields = append(r.fields, v.Fields...)
 		return
 	}
-	r.keys[r.next] = rv
-	copy(r.fields[r.next*r.width:], v.Fields)
+	for slot := range r.width { // what goes is not known any more, whoever's it was
+		if s := &r.seen[slot]; s.from < r.keys[r.next] && r.keys[r.next] <= s.to {
+			s.from = r.keys[r.next]
+		}
+	}
+	r.keys[r.next], r.slots[r.next] = rv, slot
+	copy(r.at(r.next), v.Fields)
 	r.next = (r.next + 1) % ringSize
 }
 
+func (r *Ring) at(i int) []uint64 { return r.fields[i*r.width:][:r.width] }
+
 // Get is where a client stands that came back with rv.
-func (r *Ring) Get(epoch, rv uint64) (Vector, bool) {
+func (r *Ring) Get(epoch, rv uint64, slots []int) (Vector, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, key := range r.keys {
-		at := r.fields[i*r.width:][:r.width]
-		if key == rv && r.epoch == epoch && r.width > 0 && at[0] != several {
-			return Vector{epoch, append([]uint64(nil), at...)}, true
+		if key != rv || r.epoch != epoch || r.slots[i] == several {
+			continue
 		}
+		for _, slot := range slots {
+			if slot != int(r.slots[i]) && !r.seen[slot].excludes(rv) {
+				return Vector{}, false
+			}
+		}
+		return Vector{epoch, append([]uint64(nil), r.at(i)...)}, true
 	}
 	return Vector{}, false
+}
+
+// excludes says whether a client cannot have rv from this cluster, as an event
+// of it would be in the ring.
+func (s seen) excludes(rv uint64) bool {
+	if s.last > 0 && s.first <= rv && rv <= s.last {
+		return false
+	}
+	if s.from < rv && rv <= s.to {
+		return true
+	}
+	return s.to > 0 && (rv > s.to && rv-s.to > farApart || rv <= s.from && s.from-rv > farApart)
 }
