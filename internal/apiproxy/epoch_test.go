@@ -1,0 +1,205 @@
+package apiproxy
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/tailplane/tailplane/internal/apiproxy/document"
+)
+
+func exampleDocument(t testing.TB) string {
+	t.Helper()
+	b, err := os.ReadFile("document/testdata/config.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func parsedDocument(t testing.TB, s string) *document.Document {
+	t.Helper()
+	d, _, err := document.Parse([]byte(s))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, s)
+	}
+	return d
+}
+
+// What moves objects needs a higher epoch, and nothing else does.
+func TestEpoch(t *testing.T) {
+	doc := exampleDocument(t)
+	prev := parsedDocument(t, doc)
+	north := "rules:"
+	for _, tt := range []struct {
+		name, old, new string
+		says           string // "": it moves nothing
+	}{
+		{"nothing", "epoch: 7", "epoch: 7", ""},
+		{"cluster added", north, "- {name: north, slot: 3, credentials: {secret: north}}\nrules:", ""},
+		{"member added", "members: [east, west]", "members: [east, west, here]", ""},
+		{"members in another order", "members: [east, west]", "members: [west, east]", ""},
+		{"weights", "east: 70", "east: 10", ""},
+		{"placement", "tier in (gold)", "tier in (iron)", ""},
+		{"limits", "qps: 50", "qps: 5", ""},
+		{"uid learned", "- {name: here, slot: 0, inCluster: true}", "- {name: here, slot: 0, inCluster: true, uid: 00000000-0000-4000-8000-000000000000}", ""},
+		{"one server of two", `"https://10.1.0.1:6443", `, "", ""},
+		{"Secret renamed, with its uid", "secret: east", "secret: east-2", ""},
+		{"creating is denied", "verbs: [create, delete]", "verbs: [create]", ""},
+		{"a rule renamed", "name: production", "name: prod", ""},
+		{"a rule that says the same", "rules:\n", "rules:\n- {name: first, match: {namespaces: [other]}, target: {cluster: here}}\n", ""},
+
+		{"member removed", "members: [east, west]\n      place: [{labels: \"tier in (gold)\", cluster: east}]\n      strategy: hash\n      weights: {east: 70, west: 30}", "members: [east, here]", "jobs.batch in namespaces such as batch were in east, west and are in east, here"},
+		{"slot", "slot: 2", "slot: 3", "the slot of west was 2 and is 3"},
+		{"slots exchanged", "slot: 1", "slot: 9", "the slot of east"},
+		{"uid", "uid: 5d0f2c1e", "uid: 6d0f2c1e", "the uid of east"},
+		{"uid dropped", "  uid: 5d0f2c1e-0000-4000-8000-000000000001\n", "", "the uid of east"},
+		{"all servers", `["https://10.1.0.1:6443", "https://10.1.0.2:6443"]`, `["https://10.9.0.1:6443"]`, "west may be another cluster"},
+		{"namespace pattern", `[production, "prod-*"]`, `[production, "prd-*"]`, "in namespaces such as prod-* were in east and are in here"},
+		{"namespace added", "[production,", "[production, other,", "in namespaces such as other were in here and are in east"},
+		{"target", "target: {cluster: east}", "target: {cluster: west}", "were in east and are in west"},
+		{"rule removed", "- {name: production, match: {namespaces: [production, \"prod-*\"]}, target: {cluster: east}}\n", "", "namespaces such as production"},
+		{"rule in between", "rules:\n", "rules:\n- {name: first, match: {namespaces: [\"*-x\"]}, target: {cluster: west}}\n", "in namespaces such as prod-*-x were in east and are in west"},
+		{"reading is denied", "rules:\n", "rules:\n- {name: first, match: {resources: [secrets], verbs: [list]}, target: {deny: no}}\n", "secrets in all other namespaces were in here and are in no cluster"},
+		{"home", "home: here", "home: west", "were in here and are in west"},
+		{"unmatched", "home: here", "home: here\nunmatched: refuse", "are in no cluster"},
+		{"allNamespaces", "allNamespaces: union", "allNamespaces: home", "allNamespaces was union and is home"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if !strings.Contains(doc, tt.old) {
+				t.Fatalf("the document has no %q", tt.old)
+			}
+			changed := strings.Replace(doc, tt.old, tt.new, 1)
+			next := parsedDocument(t, changed)
+			got := strings.Join(Moves(prev, next), "\n")
+			if tt.says == "" && got != "" || !strings.Contains(got, tt.says) {
+				t.Errorf("it moves\n%s\nwant %q", got, tt.says)
+			}
+			if err := CheckEpoch(prev, next); (err == nil) != (tt.says == "") {
+				t.Errorf("with the same epoch: %v", err)
+			}
+			if err := CheckEpoch(prev, parsedDocument(t, strings.Replace(changed, "epoch: 7", "epoch: 8", 1))); err != nil {
+				t.Errorf("with a higher epoch: %v", err)
+			}
+			if err := CheckEpoch(prev, parsedDocument(t, strings.Replace(changed, "epoch: 7", "epoch: 6", 1))); err == nil {
+				t.Error("the epoch goes back")
+			}
+		})
+	}
+}
+
+// Rules too many to compare point by point are compared as they stand.
+func TestEpochOfManyRules(t *testing.T) {
+	var rules strings.Builder
+	for i := range 600 {
+		n := string(rune('a'+i%26)) + string(rune('a'+i/26))
+		rules.WriteString("- {name: r" + n + ", match: {resources: [thing" + n + "], namespaces: [ns" + n + "]}, target: {cluster: east}}\n")
+	}
+	prev := table(t, rules.String()).Document()
+	if moves := Moves(prev, table(t, rules.String(), "impersonation: allow").Document()); len(moves) != 0 {
+		t.Errorf("nothing moved: %v", moves)
+	}
+	if moves := Moves(prev, table(t, strings.Replace(rules.String(), "east", "west", 1)).Document()); len(moves) != 1 {
+		t.Errorf("a collection moved: %v", moves)
+	}
+}
+
+func TestRetargeted(t *testing.T) {
+	before := table(t, "- {name: a, match: {namespaces: [a]}, target: {cluster: east}}")
+	now := table(t, "- {name: a, match: {namespaces: [b]}, target: {cluster: east}}")
+	for target, want := range map[string]bool{
+		"/api/v1/namespaces/a/pods": true,
+		"/api/v1/namespaces/b/pods": true,
+		"/api/v1/namespaces/c/pods": false,
+		"/api/v1/nodes":             false,
+		"/api/v1/pods":              false, // merged, before and now: its positions are vectors
+	} {
+		u, err := url.Parse(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := Parse("GET", u)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := now.Retargeted([]*Table{now, before}, &r, Beside{}); got != want {
+			t.Errorf("%s was retargeted: %v, want %v", target, got, want)
+		}
+		if now.Retargeted([]*Table{now}, &r, Beside{}) || now.Retargeted(nil, &r, Beside{}) {
+			t.Errorf("%s was retargeted by nothing", target)
+		}
+	}
+}
+
+func TestExplain(t *testing.T) {
+	tb := NewTable(parsedDocument(t, exampleDocument(t)), nil)
+	for _, tt := range []struct{ method, target, body, want string }{
+		{"GET", "/api/v1/namespaces/production/pods/a", "", `{"verb":"get","version":"v1","resource":"pods","namespace":"production","name":"a","kind":"single","rule":"production","why":"rule production in line 21 sends it to east","clusters":[{"name":"east","slot":1,"others":true}]}`},
+		{"GET", "/api/v1/pods", "", `{"verb":"list","version":"v1","resource":"pods","kind":"union","why":"the rules give its namespaces to several clusters","clusters":[{"name":"here","slot":0,"others":true},{"name":"east","slot":1,"namespaces":["production","prod-*"],"others":false}]}`},
+		{"POST", "/apis/batch/v1/namespaces/batch/jobs", `{"metadata":{"name":"a","labels":{"tier":"gold"}}}`, `{"verb":"create","group":"batch","version":"v1","resource":"jobs","namespace":"batch","kind":"spread","rule":"batch","why":"rule batch in line 22 spreads it over east, west","clusters":[{"name":"east","slot":1,"others":true},{"name":"west","slot":2,"others":true}],"place":"east","placeWhy":"its labels are tier in (gold)"}`},
+		{"POST", "/apis/batch/v1/namespaces/batch/jobs", `{"metadata":{"labels":{"mca.tailplane.dev/cluster":"nowhere"}}}`, `"kind":"deny"`},
+		{"POST", "/apis/batch/v1/namespaces/batch/jobs", `{"metadata":{"generateName":"x-"}}`, `one of several answers`},
+		{"POST", "/apis/batch/v1/namespaces/batch/jobs", `{"metadata":{"name":"x","ownerReferences":[{"kind":"CronJob","name":"c"}]}}`, `where CronJob c is`},
+		{"POST", "/api/v1/namespaces", "", `"kind":"body"`},
+		{"POST", "/api/v1/namespaces", `{"metadata":{"name":"production"}}`, `"name":"east"`},
+		{"POST", "/api/v1/namespaces", `[`, `"status":400`},
+		{"POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "", `"message":"rule no-crds refuses it: CRDs are installed by the platform team"`},
+		{"GET", "/api//v1", "", `"status":400`},
+		{"GET", "/version", "", `{"nonResource":true,"verb":"get","kind":"home"`},
+	} {
+		u, err := url.ParseRequestURI(tt.target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var body []byte
+		if tt.body != "" {
+			body = []byte(tt.body)
+		}
+		b, err := json.Marshal(tb.Explain(tt.method, u, "", "application/json", body))
+		if err != nil || !strings.Contains(string(b), tt.want) {
+			t.Errorf("%s %s: %s\n(%v), want %s", tt.method, tt.target, b, err, tt.want)
+		}
+	}
+}
+
+func TestValidate(t *testing.T) {
+	doc := exampleDocument(t)
+	r, err := Validate([]byte(doc), nil)
+	if err != nil || !r.Valid || r.Errors != nil || r.Warnings != nil {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if r, err = Validate([]byte("kind: Config"), nil); err != nil || r.Valid || len(r.Errors) != 3 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	moved := strings.Replace(doc, "home: here", "home: west", 1)
+	if r, err = Validate([]byte(moved), []byte(doc)); err != nil || r.Valid || len(r.Errors) != 1 || len(r.Moves) == 0 || len(r.Warnings) == 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if r, err = Validate([]byte(strings.Replace(moved, "epoch: 7", "epoch: 8", 1)), []byte(doc)); err != nil || !r.Valid {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if _, err = Validate([]byte(doc), []byte("x")); err == nil {
+		t.Error("a previous document that cannot be read is taken for none")
+	}
+}
+
+// A reload reads a document, compares it with the one before and makes it ready:
+// 50 ms at most.
+func BenchmarkReload(b *testing.B) {
+	var rules strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&rules, "- {name: r%d, match: {namespaces: [team-%d]}, target: {cluster: east}}\n", i, i)
+	}
+	doc := strings.Replace(exampleDocument(b), "rules:\n", "rules:\n"+rules.String(), 1)
+	prev := parsedDocument(b, doc)
+	for b.Loop() {
+		next := parsedDocument(b, doc)
+		if err := CheckEpoch(prev, next); err != nil {
+			b.Fatal(err)
+		}
+		NewTable(next, nil)
+	}
+}

@@ -1,0 +1,141 @@
+package apiproxy
+
+import (
+	"errors"
+	"net/url"
+
+	"github.com/tailplane/tailplane/internal/apiproxy/document"
+)
+
+// An Explanation is a decision, for people and programs: what was asked, who
+// serves it and why.
+type Explanation struct {
+	NonResource bool   `json:"nonResource,omitempty"`
+	Verb        string `json:"verb"`
+	Group       string `json:"group,omitempty"`
+	Version     string `json:"version,omitempty"`
+	Resource    string `json:"resource,omitempty"`
+	Subresource string `json:"subresource,omitempty"`
+	Namespace   string `json:"namespace,omitempty"`
+	Name        string `json:"name,omitempty"`
+
+	Kind     Kind              `json:"kind"`
+	Rule     string            `json:"rule,omitempty"`
+	Why      string            `json:"why"`
+	Clusters []ExplainedMember `json:"clusters,omitempty"`
+	Place    string            `json:"place,omitempty"` // where a new object is made, if its body was given
+	PlaceWhy string            `json:"placeWhy,omitempty"`
+	Status   int               `json:"status,omitempty"` // of a refusal
+	Message  string            `json:"message,omitempty"`
+	Warnings []string          `json:"warnings,omitempty"`
+}
+
+// An ExplainedMember is one cluster of a decision.
+type ExplainedMember struct {
+	Name       string   `json:"name"`
+	Slot       int      `json:"slot"`
+	Namespaces []string `json:"namespaces,omitempty"` // that are its own; none: all, if Others is true
+	Others     bool     `json:"others"`               // all namespaces that no rule names
+}
+
+// Explain says what becomes of a request. body and contentType are those of the
+// request; without a body, what depends on it is said to. Who has an object of a
+// spread, and which cluster is up, only the running adapter knows.
+func (t *Table) Explain(method string, u *url.URL, userAgent, contentType string, body []byte) Explanation {
+	r, err := Parse(method, u)
+	if err != nil {
+		return refusedWith(Explanation{Verb: method, Kind: Deny, Why: "it cannot be read"}, err)
+	}
+	e := Explanation{NonResource: r.NonResource, Verb: r.Verb, Group: r.Group, Version: r.Version, Resource: r.Resource, Subresource: r.Subresource, Namespace: r.Namespace, Name: r.Name}
+	beside := Beside{UserAgent: userAgent, ContentType: contentType}
+	d := t.Route(&r, beside)
+	if body != nil && (d.Kind == Body || d.Kind == Spread && r.Creates(contentType)) {
+		if beside.Object, err = Peek(body, contentType, ""); err != nil {
+			return refusedWith(e, err)
+		}
+		d = t.Route(&r, beside)
+	}
+	e.Kind, e.Rule, e.Why, e.Warnings = d.Kind, d.Rule, d.Why, d.Warnings
+	if d.Refusal != nil {
+		e.Status, e.Message = d.Refusal.Status, d.Refusal.Message
+	}
+	if d.Cluster != "" {
+		e.Clusters = []ExplainedMember{{Name: d.Cluster, Slot: t.doc.Cluster(d.Cluster).Slot, Others: true}}
+	}
+	for _, m := range d.Members {
+		x := ExplainedMember{Name: m.Cluster, Slot: t.doc.Cluster(m.Cluster).Slot, Others: true}
+		if m.Namespaces != nil {
+			x.Namespaces, x.Others = m.Namespaces.Patterns()
+		}
+		e.Clusters = append(e.Clusters, x)
+	}
+	if d.Kind == Spread && beside.Object != nil {
+		return e.placed(d.Spread, &r, beside.Object)
+	}
+	return e
+}
+
+func (e Explanation) placed(s *document.Spread, r *Request, o *Object) Explanation {
+	if s.Strategy == document.Weighted || s.Strategy == document.RoundRobin || o.Name == "" && r.Name == "" {
+		e.Warnings = append(e.Warnings, "chance or its turn may decide where it is made; this is one of several answers")
+	}
+	if ref, ok := o.Anchor(); ok && (s.OwnerReferences == document.Follow || o.Involved != nil) {
+		e.Warnings = append(e.Warnings, "it goes where "+ref.Kind+" "+ref.Name+" is, which only the running adapter knows")
+	}
+	p, err := Place(s, r, o, Surroundings{})
+	if err != nil {
+		return refusedWith(e, err)
+	}
+	e.Place, e.PlaceWhy = p.Cluster, p.Why
+	return e
+}
+
+func refusedWith(e Explanation, err error) Explanation {
+	if e.Kind = Deny; e.Why == "" {
+		e.Why = "what it holds cannot be placed"
+	}
+	e.Message = err.Error()
+	if r, ok := errors.AsType[*Refusal](err); ok {
+		e.Status = r.Status
+	}
+	return e
+}
+
+// A Report says what is wrong with a document.
+type Report struct {
+	Valid    bool               `json:"valid"`
+	Errors   []document.Finding `json:"errors,omitempty"`
+	Warnings []document.Finding `json:"warnings,omitempty"`
+	// Moves is what it moves or takes away from what the previous document gave,
+	// if its epoch is not higher, as it has to be then.
+	Moves []string `json:"moves,omitempty"`
+}
+
+// Validate checks a document, and against the one before it if there is one: nil
+// if there is none. A previous document that is itself refused is an error.
+func Validate(doc, previous []byte) (Report, error) {
+	d, warnings, err := document.Parse(doc)
+	if err != nil {
+		invalid, ok := errors.AsType[*document.Invalid](err)
+		if !ok {
+			return Report{}, err
+		}
+		return Report{Errors: invalid.Findings}, nil
+	}
+	report := Report{Valid: true, Warnings: warnings}
+	if previous == nil {
+		return report, nil
+	}
+	prev, _, err := document.Parse(previous)
+	if err != nil {
+		return Report{}, err
+	}
+	if err := CheckEpoch(prev, d); err != nil {
+		report.Valid = false
+		report.Errors = append(report.Errors, document.Finding{Message: err.Error()})
+		if d.Epoch == prev.Epoch {
+			report.Moves = Moves(prev, d)
+		}
+	}
+	return report, nil
+}
