@@ -33,46 +33,6 @@ func parse(text []byte) (root *yaml.Node, asJSON bool, err error) {
 	return n.Content[0], false, nil
 }
 
-// nodeOfJSON reads JSON in its order. It is not left to the YAML parser, which
-// knows neither tabs nor all escapes of JSON.
-func nodeOfJSON(d *json.Decoder, text []byte, depth int) (*yaml.Node, error) {
-	if depth > maxDepth {
-		return nil, fmt.Errorf("it is nested deeper than %d", maxDepth)
-	}
-	t, err := d.Token()
-	if err != nil {
-		return nil, err
-	}
-	n := &yaml.Node{Kind: yaml.ScalarNode, Line: 1 + bytes.Count(text[:d.InputOffset()], []byte("\n"))}
-	switch v := t.(type) {
-	case json.Delim:
-		n.Kind, n.Tag = yaml.SequenceNode, "!!seq"
-		if v == '{' {
-			n.Kind, n.Tag = yaml.MappingNode, "!!map"
-		}
-		for d.More() { // keys are values like any other
-			c, err := nodeOfJSON(d, text, depth+1)
-			if err != nil {
-				return nil, err
-			}
-			n.Content = append(n.Content, c)
-		}
-		_, err := d.Token()
-		return n, err
-	case json.Number:
-		if n.Tag, n.Value = "!!int", v.String(); strings.ContainsAny(n.Value, ".eE") {
-			n.Tag = "!!float"
-		}
-	case string:
-		n.Tag, n.Value = "!!str", v
-	case bool:
-		n.Tag, n.Value = "!!bool", strconv.FormatBool(v)
-	default:
-		n.Tag, n.Value = "!!null", "null"
-	}
-	return n, nil
-}
-
 // mentions reports whether a document looks like one that we would change.
 func mentions(root *yaml.Node) bool {
 	kind := child(root, "kind")

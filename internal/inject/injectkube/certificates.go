@@ -72,6 +72,9 @@ type served struct {
 // does not see a new leaf is not asked any more when the old authority goes.
 const blind = 12 // times Poll
 
+// look is how often the leader looks at all of it, in times Poll.
+const look = 6
+
 const requestTime = 20 * time.Second
 
 // GetCertificate is for [tls.Config].
@@ -248,7 +251,7 @@ func (c *Certificates) rotate(ctx context.Context) {
 			}
 		}
 		said = says
-		timer := time.NewTimer(min(max(wake.Sub(c.Now()), time.Millisecond), time.Minute)) // a clock may be set
+		timer := time.NewTimer(min(max(wake.Sub(c.Now()), time.Millisecond), look*c.Poll)) // a clock may be set, and a Secret written
 		select {
 		case <-timer.C:
 		case <-touched:
