@@ -33,6 +33,7 @@ func (t *tka) directory(ctx context.Context, l *link.Link) (directory.Directory,
 	}
 	d := directory.New(l.Base, l.Info.Name, list.Clusters, set.Address)
 	d.Old, d.Isolated = old, l.Last.Header.Get(gossip.IsolatedHeader) == "true"
+	d.Refused = l.Last.Header.Values(gossip.RefusedHeader)
 	return d, nil
 }
 

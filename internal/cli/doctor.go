@@ -158,7 +158,7 @@ func (t *tka) gatherDiscovery(ctx context.Context, l *link.Link, f *checkup.Fact
 		}
 		return
 	}
-	f.Discovery = &checkup.Discovery{None: d.Old, Isolated: d.Isolated}
+	f.Discovery = &checkup.Discovery{None: d.Old, Isolated: d.Isolated, Refused: d.Refused}
 	for _, e := range d.Entries {
 		switch {
 		case e.Self:

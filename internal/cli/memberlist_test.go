@@ -42,6 +42,22 @@ func allow(t *testing.T, m *machine, urls ...string) {
 	m.write(t, "config/tka/config.yaml", text)
 }
 
+// GO-07: doctor names what a server refuses to list, as data: who sent the header
+// may be anybody on the way, so nothing is done because of it.
+func TestGO07_doctor_names_refused_records(t *testing.T) {
+	_, srv := lister(t, func(w http.ResponseWriter, _ *http.Request) []byte {
+		for range 50 {
+			w.Header().Add(gossip.RefusedHeader, "n7 of cluster c: apiEndpoint: 10.0.0.1 is a private address\u009b2J")
+		}
+		return []byte(`[]`)
+	})
+	m := newMachine(t, srv.URL)
+	r := m.run("doctor")
+	if n := strings.Count(r.out, "n7 of cluster c: apiEndpoint: 10.0.0.1 is a private address"); n == 0 || n > 8 || strings.ContainsAny(r.out, unprintable) || !strings.Contains(r.out, "gossip.allowEndpoints") {
+		t.Errorf("named %d times: %d %q", n, r.code, r.out)
+	}
+}
+
 const unprintable = "\x1b\x07\r\u202e\u009b\u200b"
 
 // GO-08, CL-04: what a list says is data, whatever it says; every form shows it,

@@ -112,6 +112,26 @@ func TestAccept(t *testing.T) {
 	}
 }
 
+// TestRefusedAreNamed: whoever asks for the list is told whose record does not
+// count, and why, in headers that hold nothing but plain text (GO-07, GO-08).
+func TestRefusedAreNamed(t *testing.T) {
+	all := &Members{}
+	for i := range 20 {
+		all.Refused = append(all.Refused, Refusal{Node: fmt.Sprintf("n%02d", i), Cluster: "c", Reason: Endpoint, Detail: "apiEndpoint: 10.0.0.1\r\nSet-Cookie: é" + strings.Repeat("x", 9000)})
+	}
+	shape, err := all.Memberlist(MemberlistRequest{}).Shape("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := shape.Header.Values(RefusedHeader)
+	if len(values) != maxRefused || !strings.HasPrefix(values[0], "n00 of cluster c: apiEndpoint: 10.0.0.1??Set-Cookie: ?") || len(values[0]) > 400 {
+		t.Errorf("%d values, the first is %.80q", len(values), values)
+	}
+	if shape, _ := (&Members{}).Memberlist(MemberlistRequest{}).Shape(""); len(shape.Header.Values(RefusedHeader)) != 0 {
+		t.Error("nobody is refused, and it says so of somebody")
+	}
+}
+
 // TestPage: what others say is data, whatever it holds (DSC-11, GO-08).
 func TestPage(t *testing.T) {
 	evil := `<script>alert("x")</script>`

@@ -52,7 +52,10 @@ func (f *StateFilter) UnmarshalText(text []byte) error {
 const (
 	HiddenHeader   = "Tailplane-Members-Hidden"   // how many clusters were left out
 	IsolatedHeader = "Tailplane-Members-Isolated" // "true" while the server hears nobody
+	RefusedHeader  = "Tailplane-Members-Refused"  // once for each server whose record does not count: which one and why, a phrase
 )
+
+const maxRefused = 8 // headers
 
 // A Memberlist is the answer: JSON is the list alone, as existing clients read
 // it; the rest is in headers.
@@ -60,12 +63,13 @@ type Memberlist struct {
 	Clusters []Cluster
 	Hidden   int
 	Isolated bool
+	Refused  []Refusal
 }
 
 // Memberlist answers a request from what a node believes.
 func (s *Members) Memberlist(r MemberlistRequest) Memberlist {
 	clusters, hidden := s.Clusters(r.State == "all")
-	return Memberlist{clusters, hidden, s.Isolated}
+	return Memberlist{clusters, hidden, s.Isolated, s.Refused}
 }
 
 // Shape answers JSON, or a page to who prefers one.
@@ -73,6 +77,9 @@ func (m Memberlist) Shape(accept string) (door.Shape, error) {
 	shape := door.Shape{Status: http.StatusOK, Header: http.Header{}, Body: m.Clusters}
 	shape.Header.Set(HiddenHeader, strconv.Itoa(m.Hidden))
 	shape.Header.Set(IsolatedHeader, strconv.FormatBool(m.Isolated))
+	for _, r := range m.Refused[:min(len(m.Refused), maxRefused)] {
+		shape.Header.Add(RefusedHeader, r.phrase())
+	}
 	shape.Header.Set("Vary", "Accept")
 	if m.Clusters == nil {
 		shape.Body = []Cluster{}

@@ -88,6 +88,9 @@ func TestJudge(t *testing.T) {
 		{"conflict", func(f *checkup.Facts) {
 			f.Discovery.Unverified, f.Discovery.Conflicts = []string{"prod-us"}, strings.Split(strings.Repeat("a,", 9)+"b", ",")
 		}, "clusters", checkup.Warn, "a, a, a, a, a, a, a, a and 2 more."},
+		{"refused records", func(f *checkup.Facts) {
+			f.Discovery.Refused = []string{"n7 of cluster c: apiEndpoint: 10.0.0.1 is a private address", "n8 of cluster d: host x is not the node's name"}
+		}, "clusters", checkup.Warn, "announce: n7 of cluster c: apiEndpoint: 10.0.0.1 is a private address; n8 of cluster d: host x is not the node's name."},
 		{"elsewhere", func(f *checkup.Facts) { f.Discovery.Elsewhere = []string{"prod-us"} }, "clusters", checkup.Warn, "does not go to: prod-us"},
 	} {
 		f := well()

@@ -13,6 +13,7 @@ type Discovery struct {
 	Isolated   bool     // it hears none of them
 	Unverified []string // names of clusters that it has not met itself
 	Conflicts  []string // names of clusters that are claimed by another key, too
+	Refused    []string // what it does not list, and why
 	Elsewhere  []string // names of clusters whose servers this machine does not go to
 }
 
@@ -49,6 +50,10 @@ func (f Facts) members() Finding {
 		return finding(name, Warn, "Somebody else says to be a cluster that is known by another key, and is not signed in to: %s.", some(d.Conflicts)).
 			try("See the keys: tka clusters --all -o wide").
 			try("Ask whoever runs these clusters which key is the right one: another machine may pose as one of them.")
+	case len(d.Refused) > 0:
+		return finding(name, Warn, "The server does not list what these servers announce: %s.", strings.Join(d.Refused[:min(len(d.Refused), maxNames)], "; ")).
+			try("If such an address is meant to be used, whoever runs this server lists it in gossip.allowEndpoints.").
+			try("Otherwise the server that announces it has another cluster.server than people can reach.")
 	case len(d.Unverified) > 0:
 		return finding(name, Warn, "The server has not met these clusters itself, so they are not signed in to: %s.", some(d.Unverified)).
 			try("Try again in a moment. If it stays, the tailnet's policy may not let the server reach theirs.")

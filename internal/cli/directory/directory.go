@@ -20,10 +20,11 @@ import (
 
 // A Directory is what one server told of clusters. It is immutable.
 type Directory struct {
-	Server   string // URL of the server that told
-	Own      string // name of that server's cluster
-	Isolated bool   // it hears none of the others
-	Old      bool   // it is of a version that knows only itself
+	Server   string   // URL of the server that told
+	Own      string   // name of that server's cluster
+	Isolated bool     // it hears none of the others
+	Old      bool     // it is of a version that knows only itself
+	Refused  []string // which servers' records it does not list, and why: a hint that is not proved
 	Entries  []Entry
 }
 
