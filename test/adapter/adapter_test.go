@@ -5,7 +5,15 @@ package adapter
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
+	"math/big"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -40,6 +48,14 @@ var stand struct {
 
 func TestMain(m *testing.M) {
 	code := m.Run()
+	if usedThree {
+		if s, err := threeOnce(); err == nil {
+			if err := s.close(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				code = 1
+			}
+		}
+	}
 	if stand.adapter != nil {
 		if err := stand.adapter.Close(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -103,11 +119,35 @@ func account(ctx context.Context, c *kubetest.Cluster, namespace, name, role str
 			return "", err
 		}
 	}
-	made, err := k.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(7200))}}, metav1.CreateOptions{})
+	made, err := k.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, tokenRequest(), metav1.CreateOptions{})
 	if err != nil {
 		return "", err
 	}
 	return made.Status.Token, nil
+}
+
+func tokenRequest() *authenticationv1.TokenRequest {
+	return &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(7200))}}
+}
+
+// listenTLS listens with a certificate for the loopback address, and returns who vouches for it.
+func listenTLS(t testing.TB) (net.Listener, []byte) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature}
+	raw, err := x509.CreateCertificate(rand.Reader, cert, cert, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{raw}, PrivateKey: key}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ln, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw})
 }
 
 // config is how an application reaches the adapter.
