@@ -36,6 +36,10 @@ type AdapterOptions struct {
 	Token     string // of the pod's ServiceAccount
 	Namespace string
 	Args      []string // optional: further flags of mca proxy
+	// Config, optional, is its configuration, and Secrets what is mounted for it:
+	// files by the Secret's name and their own.
+	Config  string
+	Secrets map[string]map[string]string
 }
 
 // StartAdapter starts an adapter whose folders lie in dir, and returns when it
@@ -53,6 +57,21 @@ func StartAdapter(ctx context.Context, dir string, o AdapterOptions) (*Adapter, 
 			return nil, err
 		}
 	}
+	for secret, files := range o.Secrets {
+		if err := os.MkdirAll(a.Secret(secret), 0o755); err != nil {
+			return nil, err
+		}
+		for name, content := range files {
+			if err := os.WriteFile(filepath.Join(a.Secret(secret), name), []byte(content), 0o600); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if o.Config != "" {
+		if err := a.Configure(o.Config); err != nil {
+			return nil, err
+		}
+	}
 	if err := a.Start(ctx); err != nil {
 		return nil, err
 	}
@@ -65,6 +84,18 @@ current-context: pod
 `, a.Address, filepath.Join(a.Share, "ca.crt"), filepath.Join(a.Share, "token"), o.Namespace), 0o600)
 }
 
+// Secret is the folder of a mounted Secret.
+func (a *Adapter) Secret(name string) string { return filepath.Join(a.dir, "credentials", name) }
+
+// Configure writes the configuration, which a running adapter takes by itself.
+func (a *Adapter) Configure(config string) error {
+	path := filepath.Join(a.dir, "config.yaml")
+	if err := os.WriteFile(path+".new", []byte(config), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
 // Start starts the adapter's container again, at the addresses that it had.
 func (a *Adapter) Start(ctx context.Context) error {
 	bin, err := buildcache.Lookup("mca")
@@ -75,7 +106,7 @@ func (a *Adapter) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	args := append([]string{bin, "proxy", "--listen", a.Address, "--admin", a.Admin, "--config", filepath.Join(a.dir, "config.yaml"),
+	args := append([]string{bin, "proxy", "--listen", a.Address, "--admin", a.Admin, "--config", filepath.Join(a.dir, "config.yaml"), "--credentials-dir", filepath.Join(a.dir, "credentials"),
 		"--serviceaccount-dir", a.Account, "--share-dir", a.Share, "--state-dir", a.State, "--log-level", "debug"}, a.args...)
 	bound := filepath.Join(a.State, "address")
 	if err := os.Remove(bound); err != nil && !errors.Is(err, os.ErrNotExist) {
