@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -166,7 +167,11 @@ func (r *reader) mapping(n *yaml.Node, what string, fields map[string]field) map
 		case !known && r.secret && danger(key.Value) == "":
 			r.fail(key, "%s has a field here that it should not have", what)
 		case !known:
-			r.fail(key, "%s has no field %.60q%s", what, key.Value, danger(key.Value))
+			why := danger(key.Value)
+			if why == "" {
+				why = "; it has " + strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
+			}
+			r.fail(key, "%s has no field %.60q%s", what, key.Value, why)
 		default:
 			seen[key.Value] = key
 			read(value)
