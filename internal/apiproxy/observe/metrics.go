@@ -119,10 +119,12 @@ func NewMetrics(version string, known func(group, resource, subresource string) 
 	return m
 }
 
-// Serving says which document is served: its epoch, and the names in it. Series
-// of names that are in it no more end.
+// Serving says which document is served, at the start and after each that was
+// read and is good: its epoch, and the names in it. Series of names that are in it
+// no more end.
 func (m *Metrics) Serving(epoch int64, clusters, rules []string) {
 	m.epoch.Set(float64(epoch))
+	m.reloadOK.Set(1)
 	was := m.document.Swap(&document{slices.Clone(clusters), slices.Clone(rules)})
 	gone := func(label string, was, is []string, from ...interface{ DeletePartialMatch(prometheus.Labels) int }) {
 		for _, name := range was {
@@ -145,14 +147,10 @@ func (m *Metrics) Serving(epoch int64, clusters, rules []string) {
 	}
 }
 
-// Reloaded counts a document that was read; err is why it is not served.
+// Reloaded counts a document that was read again; err is why it is not served.
 func (m *Metrics) Reloaded(err error) {
 	m.reloads.Inc()
-	if err != nil {
-		m.reloadOK.Set(0)
-		return
-	}
-	m.reloadOK.Set(1)
+	m.reloadOK.Set(truth(err == nil))
 }
 
 // LocalAuthFailed counts a request without the local token.

@@ -108,8 +108,15 @@ func TestScrapeIsClean(t *testing.T) {
 		t.Error("a cluster that is not in the document, or the time of a stream")
 	}
 	m := observe.NewMetrics("v1", observe.Builtin())
-	if m.Reloaded(nil); value(t, m, "mca_config_last_reload_success") != "1" {
-		t.Error("a document that is served is no success")
+	for _, c := range []struct {
+		what func()
+		want string
+	}{
+		{func() { m.Serving(1, nil, nil) }, "1"}, {func() { m.Reloaded(errors.New("no")) }, "0"}, {func() { m.Reloaded(nil) }, "1"},
+	} {
+		if c.what(); value(t, m, "mca_config_last_reload_success") != c.want {
+			t.Errorf("success is not %s", c.want)
+		}
 	}
 }
 

@@ -1,0 +1,98 @@
+//go:build unix
+
+package install
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// Off by default; on, there are a PodMonitor that finds adapters and no other
+// container, and the two files.
+func TestAdapterMonitoringIsOptIn(t *testing.T) {
+	split := profileValues(t, "split")
+	if by := sources(render(t, split)); by["adapter-monitoring.yaml"] != "" {
+		t.Errorf("without being asked for: %.300s", by["adapter-monitoring.yaml"])
+	}
+	found := 0
+	for _, u := range objects(t, render(t, split, "--set", "metrics.adapter.enabled=true,metrics.adapter.interval=45s,metrics.rules.labels.release=main,metrics.serviceMonitor.labels.release=pods")) {
+		switch u.GetKind() + "/" + u.GetName() {
+		case "PodMonitor/tailplane-adapter":
+			found++
+			endpoints, _, err := unstructured.NestedSlice(u.Object, "spec", "podMetricsEndpoints")
+			if err != nil || len(endpoints) != 1 || u.GetLabels()["release"] != "pods" {
+				t.Fatalf("%v %v, labels %v", endpoints, err, u.GetLabels())
+			}
+			if at := endpoints[0].(map[string]any); at["interval"] != "45s" || at["path"] != "/metrics" {
+				t.Errorf("%v", at)
+			}
+			checkTargets(t, endpoints[0].(map[string]any))
+		case "PrometheusRule/tailplane-adapter":
+			found++
+			groups, _, err := unstructured.NestedSlice(u.Object, "spec", "groups")
+			if err != nil || len(groups) != 1 || len(groups[0].(map[string]any)["rules"].([]any)) < 5 || u.GetLabels()["release"] != "main" {
+				t.Errorf("%v %v, labels %v", groups, err, u.GetLabels())
+			}
+		case "ConfigMap/tailplane-adapter-dashboard":
+			found++
+			b, err := os.ReadFile(chart + "/files/adapter-dashboard.json")
+			if err != nil {
+				t.Fatal(err)
+			}
+			data, _, err := unstructured.NestedStringMap(u.Object, "data")
+			if err != nil || strings.TrimSpace(data["tailplane-adapter.json"]) != strings.TrimSpace(string(b)) || u.GetLabels()["grafana_dashboard"] != "1" {
+				t.Errorf("the dashboard is not the file, or has the labels %v: %v", u.GetLabels(), err)
+			}
+		}
+	}
+	if found != 3 {
+		t.Errorf("%d of 3 objects", found)
+	}
+}
+
+// checkTargets relabels what Prometheus would discover, as Prometheus does.
+func checkTargets(t *testing.T, endpoint map[string]any) {
+	t.Helper()
+	const annotation, container, ip = "__meta_kubernetes_pod_annotation_mca_tailplane_dev_metrics", "__meta_kubernetes_pod_container_name", "__meta_kubernetes_pod_ip"
+	for _, c := range []struct {
+		why     string
+		labels  map[string]string
+		address string // "": not collected from
+	}{
+		{"an adapter that listens", map[string]string{annotation: "true", container: "mca", ip: "10.1.2.3", "__address__": "10.1.2.3"}, "10.1.2.3:9007"},
+		{"over IPv6", map[string]string{annotation: "true", container: "mca", ip: "fd00::1", "__address__": "fd00::1"}, "[fd00::1]:9007"},
+		{"its application", map[string]string{annotation: "true", container: "application", ip: "10.1.2.3", "__address__": "10.1.2.3:8080"}, ""},
+		{"an adapter that does not", map[string]string{container: "mca", ip: "10.1.2.3", "__address__": "10.1.2.3"}, ""},
+		{"nor says so", map[string]string{annotation: "false", container: "mca", ip: "10.1.2.3", "__address__": "10.1.2.3"}, ""},
+		{"another's container of the name", map[string]string{container: "mca", ip: "10.1.2.3", "__address__": "10.1.2.3:80"}, ""},
+	} {
+		kept := true
+		for _, r := range endpoint["relabelings"].([]any) {
+			r := r.(map[string]any)
+			sources := r["sourceLabels"].([]any)
+			if len(sources) != 1 {
+				t.Fatalf("%v", r)
+			}
+			value := c.labels[sources[0].(string)]
+			match := regexp.MustCompile("^(?:" + r["regex"].(string) + ")$").FindStringSubmatchIndex(value)
+			switch r["action"] {
+			case "keep":
+				kept = kept && match != nil
+			case "replace":
+				if match != nil {
+					re := regexp.MustCompile("^(?:" + r["regex"].(string) + ")$")
+					c.labels[r["targetLabel"].(string)] = string(re.ExpandString(nil, r["replacement"].(string), value, match))
+				}
+			default:
+				t.Fatalf("%v", r)
+			}
+		}
+		if got := c.labels["__address__"]; kept != (c.address != "") || kept && got != c.address {
+			t.Errorf("%s: kept %v, at %s", c.why, kept, got)
+		}
+	}
+}
