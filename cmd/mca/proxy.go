@@ -16,7 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tailplane/tailplane/internal/apiproxy/document"
+	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/apiproxy/fanout"
 	"github.com/tailplane/tailplane/internal/apiproxy/podface"
 	"github.com/tailplane/tailplane/internal/apiproxy/roster"
@@ -81,7 +81,7 @@ func proxy(ctx context.Context, f proxyFlags) error {
 	fan := &fanout.Server{Stopping: ctx.Done(), Log: log, Now: time.Now}
 	keeper := &roster.Keeper{
 		File: f.config, Credentials: f.credentials, Audiences: f.audiences, Home: own, Scope: fan.Scope,
-		Follows: document.Follows, Changed: func(_, next *roster.Roster) { fan.Take(next) }, Every: configEvery, Log: log, Now: time.Now,
+		Follows: apiproxy.CheckEpoch, Changed: func(_, next *roster.Roster) { fan.Take(next) }, Every: configEvery, Log: log, Now: time.Now,
 	}
 	if err := keeper.Load(); err != nil {
 		return err

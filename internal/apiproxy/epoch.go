@@ -20,7 +20,7 @@ func CheckEpoch(prev, next *document.Document) error {
 		return nil
 	}
 	if moves := Moves(prev, next); len(moves) > 0 {
-		return fmt.Errorf("the epoch must be raised above %d:\n%s", prev.Epoch, strings.Join(moves, "\n"))
+		return fmt.Errorf("%s; raise epoch to %d", strings.Join(moves, "; "), prev.Epoch+1)
 	}
 	return nil
 }
@@ -36,6 +36,9 @@ const (
 // moves to another cluster; nothing if none. That clusters or members are added,
 // and that weights, places, limits or credentials change, moves nothing.
 func Moves(prev, next *document.Document) (moves []string) {
+	if alone(prev) && alone(next) {
+		return nil // whatever it is called, it is the cluster of this pod
+	}
 	for i := range prev.Clusters {
 		was := &prev.Clusters[i]
 		for j := range next.Clusters {
@@ -57,7 +60,35 @@ func Moves(prev, next *document.Document) (moves []string) {
 	if prev.AllNamespaces == document.Union && next.AllNamespaces == document.Home && len(prev.Rules) > 0 {
 		moves = append(moves, "allNamespaces was union and is home")
 	}
+	for i := range prev.Rules {
+		moves = append(moves, rankedAnew(&prev.Rules[i], next)...)
+	}
 	return append(moves, movedObjects(prev, next)...)
+}
+
+// alone says whether the only cluster is the one that the pod runs in.
+func alone(d *document.Document) bool { return len(d.Clusters) == 1 && d.Clusters[0].InCluster }
+
+// rankedAnew says whether another member than before has an object that several
+// have.
+func rankedAnew(was *document.Rule, next *document.Document) []string {
+	i := slices.IndexFunc(next.Rules, func(r document.Rule) bool { return r.Name == was.Name })
+	if i < 0 || was.Target.Spread == nil || next.Rules[i].Target.Spread == nil {
+		return nil
+	}
+	old, is := was.Target.Spread, next.Rules[i].Target.Spread
+	if old.OnConflict != is.OnConflict {
+		return []string{fmt.Sprintf("onConflict of rule %s was %s and is %s", was.Name, old.OnConflict, is.OnConflict)}
+	}
+	last := -1
+	for _, m := range old.Members {
+		at := slices.Index(is.Members, m)
+		if at >= 0 && at < last {
+			return []string{fmt.Sprintf("the members of rule %s are in another order", was.Name)}
+		}
+		last = max(last, at)
+	}
+	return nil
 }
 
 // sameCluster says whether two entries of one name are certainly one cluster.

@@ -41,7 +41,7 @@ func TestEpoch(t *testing.T) {
 		{"nothing", "epoch: 7", "epoch: 7", ""},
 		{"cluster added", north, "- {name: north, slot: 3, credentials: {secret: north}}\nrules:", ""},
 		{"member added", "members: [east, west]", "members: [east, west, here]", ""},
-		{"members in another order", "members: [east, west]", "members: [west, east]", ""},
+		{"member added before", "members: [east, west]", "members: [here, east, west]", ""},
 		{"weights", "east: 70", "east: 10", ""},
 		{"placement", "tier in (gold)", "tier in (iron)", ""},
 		{"limits", "qps: 50", "qps: 5", ""},
@@ -53,6 +53,8 @@ func TestEpoch(t *testing.T) {
 		{"a rule that says the same", "rules:\n", "rules:\n- {name: first, match: {namespaces: [other]}, target: {cluster: here}}\n", ""},
 
 		{"member removed", "members: [east, west]\n      place: [{labels: \"tier in (gold)\", cluster: east}]\n      strategy: hash\n      weights: {east: 70, west: 30}", "members: [east, here]", "jobs.batch in namespaces such as batch were in east, west and are in east, here"},
+		{"members in another order", "members: [east, west]", "members: [west, east]", "the members of rule batch are in another order"},
+		{"another policy", "onConflict: reject", "onConflict: prefer", "onConflict of rule batch"},
 		{"slot", "slot: 2", "slot: 3", "the slot of west was 2 and is 3"},
 		{"slots exchanged", "slot: 1", "slot: 9", "the slot of east"},
 		{"uid", "uid: 5d0f2c1e", "uid: 6d0f2c1e", "the uid of east"},
@@ -88,6 +90,18 @@ func TestEpoch(t *testing.T) {
 				t.Error("the epoch goes back")
 			}
 		})
+	}
+}
+
+// The cluster of the pod may be called anything, as long as it is alone.
+func TestEpochOfOneCluster(t *testing.T) {
+	other := parsedDocument(t, "apiVersion: mca.tailplane.dev/v1alpha1\nkind: Config\nhome: x\nclusters: [{name: x, slot: 3, inCluster: true}]\n")
+	if err := CheckEpoch(document.Default(), other); err != nil {
+		t.Error(err)
+	}
+	two := table(t, "").Document()
+	if err := CheckEpoch(document.Default(), two); err != nil {
+		t.Errorf("a first epoch is higher than none: %v", err)
 	}
 }
 

@@ -184,18 +184,3 @@ func Judge(answers []Answer, prefer bool) Verdict {
 	}
 	return v
 }
-
-// BeforeCreate says whether an object may be made in a cluster, as the answers of
-// the other members are: nil if none has one of that name. With spill, one that
-// could not be asked is taken not to have it: that is the price of spilling.
-func BeforeCreate(v Verdict, k Key, spill bool) *Refusal {
-	switch {
-	case v.Owner != "":
-		r := refuse(http.StatusConflict, "%s %q already exists in cluster %s", strings.TrimSuffix(k.Resource+"."+k.Group, "."), k.Name, v.Owner)
-		r.Reason = "AlreadyExists"
-		return r
-	case v.Refusal != nil && spill && v.Refusal.Status == http.StatusServiceUnavailable:
-		return nil
-	}
-	return v.Refusal
-}

@@ -110,31 +110,6 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// AD-05, AD-07: a name is made once, and never while a member may have it.
-func TestBeforeCreate(t *testing.T) {
-	k := Key{"batch", "jobs", "n", "a"}
-	for _, tt := range []struct {
-		status int
-		spill  bool
-		want   int
-		reason string
-	}{
-		{404, false, 0, ""}, {404, true, 0, ""},
-		{200, false, 409, "AlreadyExists"}, {200, true, 409, "AlreadyExists"},
-		{0, false, 503, "ServiceUnavailable"}, {0, true, 0, ""},
-		{403, false, 403, "Forbidden"}, {403, true, 403, "Forbidden"},
-	} {
-		r := BeforeCreate(Judge([]Answer{{Cluster: "west", Status: tt.status}, {Cluster: "north", Status: 404}}, false), k, tt.spill)
-		status, reason := 0, ""
-		if r != nil {
-			status, reason = r.Status, r.Reason
-		}
-		if status != tt.want || reason != tt.reason {
-			t.Errorf("status %d, spill %v: %d %s, want %d %s", tt.status, tt.spill, status, reason, tt.want, tt.reason)
-		}
-	}
-}
-
 func BenchmarkFind(b *testing.B) {
 	o := NewOwners()
 	for i := range maxOwners {
