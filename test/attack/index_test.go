@@ -39,6 +39,8 @@ var index = map[string][]string{
 
 	"AD-01": nil, "AD-02": nil, "AD-03": nil, "AD-09": nil,
 
+	"IN-01": nil, "IN-02": nil, "IN-03": nil, "IN-04": nil, "IN-05": nil, "IN-06": nil, "IN-07": nil, "IN-08": nil,
+
 	"AU-01": nil, "AU-02": nil, "AU-03": nil, "AU-04": nil, "AU-05": nil, "AU-06": nil,
 
 	"DS-01": nil, "DS-02": nil, "DS-03": nil, "DS-04": nil,
