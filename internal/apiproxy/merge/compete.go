@@ -154,7 +154,7 @@ func (s *stream) settle(p *promotion) error {
 	if p.event.Columns != nil {
 		p.feed.columns, p.feed.row = p.event.Columns, nil
 	}
-	if err := s.deliver(p.feed, p.event); err != nil {
+	if err := s.deliver(p.feed, p.event, position.Step{}); err != nil {
 		return err
 	}
 	return s.endInitial()

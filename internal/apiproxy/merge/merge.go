@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/bits"
 	"sync"
+	"time"
 
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/position"
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
@@ -39,8 +40,10 @@ type Collection struct {
 	// Bare says that a Table was asked for without objects. Members must be
 	// asked for the objects' metadata all the same.
 	Bare bool
-	Hash string         // position.CollectionHash
-	Ring *position.Ring // of all streams of this collection; nil: none
+	Hash string // position.CollectionHash
+	// Ring is of all streams of this collection, and as old as the adapter's
+	// process; nil: who comes back with an event's number reads again.
+	Ring *position.Ring
 
 	// Ask asks a member; what is not a 200 is a *wire.Status, any other error
 	// is no answer. The body lives until it is closed or ctx ends.
@@ -61,7 +64,7 @@ var ErrForms = errors.New("members answered in different forms")
 const retryAfter = 1
 
 func (c *Collection) place() position.Place {
-	p := position.Place{Epoch: c.Epoch, Width: c.Width, Hash: c.Hash, Ring: c.Ring}
+	p := position.Place{Epoch: c.Epoch, Width: c.Width, Hash: c.Hash, Ring: c.Ring, Now: time.Now()}
 	for _, m := range c.Members {
 		p.Slots = append(p.Slots, m.Slot)
 	}
@@ -185,7 +188,9 @@ func (c *Collection) prime(ctx context.Context, n *names, asks []position.Ask) e
 	for i := range asks {
 		asks[i].Names = true
 	}
-	answers, _, err := c.askAll(ctx, asks)
+	all := *c
+	all.Skip = nil // without a member's names its objects would count as nobody's
+	answers, _, err := all.askAll(ctx, asks)
 	if err != nil {
 		return err
 	}

@@ -79,21 +79,54 @@ func decodeEvent(b []byte, proto bool) (typ string, o *corev1.ConfigMap, s *meta
 // clusters are members as an adapter has them; several instances of it share
 // nothing but the document.
 type clusters struct {
+	mu     sync.Mutex
 	stores []*store
 	form   wire.Form
 	spread bool
 	keep   func(member string) func(ns []byte) bool
 	skip   bool
 	epoch  uint64
-	rings  []*position.Ring
+	// instances of the adapter share nothing but the document.
+	instances []*instance
 }
 
-func (c *clusters) collection(instance int) *Collection {
-	m := &Collection{Epoch: max(c.epoch, 1), Width: len(c.stores), Spread: c.spread, Hash: "0123456789abcdef"}
-	if instance < len(c.rings) {
-		m.Ring = c.rings[instance]
-	}
-	for i, s := range c.stores {
+type instance struct {
+	ring *position.Ring
+	ctx  context.Context
+	stop func()
+}
+
+func newInstance() *instance {
+	ctx, stop := context.WithCancel(context.Background())
+	return &instance{new(position.Ring), ctx, stop}
+}
+
+// restart ends the streams of an instance, which forgets what it knew.
+func (c *clusters) restart(i int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.instances[i].stop()
+	c.instances = slices.Clone(c.instances)
+	c.instances[i] = newInstance()
+}
+
+func (c *clusters) instance(i int) *instance {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.instances[i]
+}
+
+func (c *clusters) all() []*store {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stores
+}
+
+func (c *clusters) collection(inst *instance) *Collection {
+	stores := c.all()
+	m := &Collection{Epoch: max(c.epoch, 1), Width: len(stores), Spread: c.spread, Hash: "0123456789abcdef"}
+	m.Ring = inst.ring
+	for i, s := range stores {
 		member := Member{Slot: i, Name: s.name}
 		if c.keep != nil {
 			member.Keep = c.keep(s.name)
@@ -101,7 +134,7 @@ func (c *clusters) collection(instance int) *Collection {
 		m.Members = append(m.Members, member)
 	}
 	m.Ask = func(ctx context.Context, m Member, a position.Ask) (*Body, error) {
-		return c.stores[m.Slot].ask(ctx, a, c.form)
+		return stores[m.Slot].ask(ctx, a, c.form)
 	}
 	if c.skip {
 		m.Skip = func(Member, error) bool { return true }
@@ -112,8 +145,9 @@ func (c *clusters) collection(instance int) *Collection {
 // union is what a client should have in the end: of copies the earliest.
 func (c *clusters) union() map[string]string {
 	m := map[string]string{}
-	for i := len(c.stores) - 1; i >= 0; i-- {
-		s := c.stores[i]
+	stores := c.all()
+	for i := len(stores) - 1; i >= 0; i-- {
+		s := stores[i]
 		s.mu.Lock()
 		for key, o := range s.now {
 			if c.keep == nil || c.keep(s.name)([]byte(o.Namespace)) {
@@ -127,7 +161,7 @@ func (c *clusters) union() map[string]string {
 
 // deleted says whether a member's history has that very event.
 func (c *clusters) deleted(o *corev1.ConfigMap) bool {
-	for _, s := range c.stores {
+	for _, s := range c.all() {
 		s.mu.Lock()
 		found := slices.ContainsFunc(s.history, func(h change) bool {
 			return h.typ == "DELETED" && h.what.Name == o.Name && h.what.Namespace == o.Namespace && h.what.ResourceVersion == o.ResourceVersion && h.what.Data["member"] == o.Data["member"]
@@ -162,7 +196,7 @@ func (c *client) fail(format string, args ...any) {
 
 // position takes in the resourceVersion of a list or of a bookmark.
 func (c *client) position(rv string) {
-	if c.highest != "" {
+	if c.highest != "" && !c.c.skip { // who is left out goes back to 0
 		if order, err := resourceversion.CompareResourceVersion(c.highest, rv); err != nil || order > 0 {
 			c.fail("after %s comes %s: %v", c.highest, rv, err)
 		}
@@ -209,11 +243,11 @@ func (c *client) Event(b []byte) error {
 func (c *client) Flush() error { return nil }
 
 // list reads the whole list, in pages if it has a limit.
-func (c *client) list(ctx context.Context, instance int) error {
+func (c *client) list(ctx context.Context, inst *instance) error {
 	q := position.Query{Limit: c.limit}
 	cache := map[string]string{}
 	for {
-		l, err := c.c.collection(instance).List(ctx, q)
+		l, err := c.c.collection(inst).List(ctx, q)
 		if err != nil {
 			return err
 		}
@@ -249,11 +283,14 @@ func (c *client) list(ctx context.Context, instance int) error {
 // run lists and watches until ctx ends. Each watch is cut off after a while, by
 // the client or in good order, and goes on at any instance.
 func (c *client) run(ctx context.Context) {
-	known := false
+	known, at := false, 0
 	for ctx.Err() == nil {
-		instance := c.rand.IntN(max(1, len(c.c.rings)))
+		if len(c.rv) > 20 || !known { // with an event's number, it comes back to where it was
+			at = c.rand.IntN(2)
+		}
+		inst := c.c.instance(at)
 		if !known && !c.watchList {
-			if err := c.list(ctx, instance); err != nil {
+			if err := c.list(ctx, inst); err != nil {
 				sleep(ctx, time.Second)
 				continue
 			}
@@ -267,12 +304,13 @@ func (c *client) run(ctx context.Context) {
 			c.mu.Unlock()
 		}
 		before, expired := c.highest, c.expired
-		w, err := c.c.collection(instance).Watch(ctx, q, c.c.form)
+		w, err := c.c.collection(inst).Watch(ctx, q, c.c.form)
 		if err != nil {
 			sleep(ctx, time.Second)
 			continue
 		}
 		once, cancel := context.WithCancel(ctx)
+		context.AfterFunc(inst.ctx, cancel)
 		if c.rand.IntN(2) == 0 {
 			w.Timeout = time.Duration(1+c.rand.IntN(20)) * time.Second
 		} else {
@@ -306,11 +344,17 @@ func TestModel(t *testing.T) {
 
 func model(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
-	c := &clusters{form: wire.Form{Proto: seed%2 == 1}, rings: []*position.Ring{new(position.Ring), new(position.Ring)}}
+	c := &clusters{form: wire.Form{Proto: seed%2 == 1}, instances: []*instance{newInstance(), newInstance()}}
 	c.spread = seed%4 >= 2
 	overlap := c.spread && seed%8 >= 4
+	c.skip = seed%5 == 4
 	for i := range 1 + r.IntN(4) {
 		c.stores = append(c.stores, newStore(fmt.Sprint("m", i), 1000+r.Uint64N(50)))
+	}
+	if !c.spread && seed%3 == 0 { // the namespaces are of one member each
+		c.keep = func(member string) func([]byte) bool {
+			return func(ns []byte) bool { return (string(ns) == "ns0") == (member == "m0") }
+		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var clients []*client
@@ -324,6 +368,11 @@ func model(t *testing.T, seed uint64) {
 		wg.Go(func() { cl.run(ctx) })
 	}
 	for step := range 1200 {
+		if step == 600 { // a cluster is added, which needs no new epoch
+			c.mu.Lock()
+			c.stores = append(slices.Clone(c.stores), newStore(fmt.Sprint("m", len(c.stores)), 1000+r.Uint64N(50)))
+			c.mu.Unlock()
+		}
 		i := r.IntN(len(c.stores))
 		s := c.stores[i]
 		name := fmt.Sprint("o", r.IntN(12))
@@ -342,6 +391,8 @@ func model(t *testing.T, seed uint64) {
 			s.cut([]error{nil, io.ErrUnexpectedEOF}[r.IntN(2)])
 		case n < 97:
 			s.set(true)
+		case step%50 == 0:
+			c.restart(r.IntN(2))
 		default:
 			s.set(false)
 		}

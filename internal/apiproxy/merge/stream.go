@@ -170,19 +170,20 @@ func (s *stream) event(f *feed, ev *wire.Event) error {
 	}
 	slot := f.member.Slot
 	if ev.Type == wire.Bookmark {
-		switch {
-		case !f.initial:
-			s.move(slot, s.vector.At(slot), ev.ResourceVersion)
-		case ev.InitialEnd:
-			f.initial = false
-			s.move(slot, ev.ResourceVersion, ev.ResourceVersion)
-			if f.awaited {
-				f.awaited = false
-				s.waiting--
-			}
-			return s.touch()
+		if f.initial && !ev.InitialEnd {
+			return nil // it says nothing of what was there
 		}
-		return nil
+		from := s.vector.At(slot)
+		s.vector.Raise(slot, ev.ResourceVersion)
+		if !f.initial {
+			return s.step(f, position.Step{From: from, To: ev.ResourceVersion})
+		}
+		f.initial = false
+		if f.awaited {
+			f.awaited = false
+			s.waiting--
+		}
+		return s.touch()
 	}
 	deliver := f.member.Keep == nil || f.member.Keep(ev.Namespace)
 	if len(ev.Name) == 0 && s.c.needsNames(f.member) {
@@ -200,19 +201,15 @@ func (s *stream) event(f *feed, ev *wire.Event) error {
 	if lost != nil {
 		s.promote(lost) // first, as from here on the client does not stand anywhere
 	}
-	before := s.vector.At(slot)
+	var step position.Step
 	if !f.initial {
+		step.From, step.To = s.vector.At(slot), ev.ResourceVersion
 		s.vector.Raise(slot, ev.ResourceVersion)
 	}
 	if deliver {
-		if err := s.deliver(f, ev); err != nil {
-			return err
-		}
+		return s.deliver(f, ev, step)
 	}
-	if !f.initial {
-		s.move(slot, before, ev.ResourceVersion)
-	}
-	return nil
+	return s.step(f, step)
 }
 
 // join marks the position before the first of the objects that a member begins
@@ -234,8 +231,9 @@ func (s *stream) join(f *feed) error {
 	return nil
 }
 
-// deliver sends an event.
-func (s *stream) deliver(f *feed, ev *wire.Event) error {
+// deliver sends an event, which is a step of the member's stream or came out of
+// turn.
+func (s *stream) deliver(f *feed, ev *wire.Event, step position.Step) error {
 	if s.c.Learn != nil && len(ev.Name) > 0 {
 		s.c.Learn(f.member, ev.Namespace, ev.Name, ev.Type != wire.Deleted)
 	}
@@ -258,30 +256,35 @@ func (s *stream) deliver(f *feed, ev *wire.Event) error {
 	if err := s.sink.Event(payload); err != nil {
 		return err
 	}
-	switch {
-	case s.c.Ring == nil || s.waiting > 0 && f.initial:
-	case !s.stands():
-		s.c.Ring.Nowhere(ev.ResourceVersion, s.vector)
-	case f.initial:
+	if s.c.Ring != nil && f.initial && s.stands() {
 		s.c.Ring.Object(f.member.Slot, ev.ResourceVersion, s.vector)
-	default:
-		s.c.Ring.Event(f.member.Slot, ev.ResourceVersion, s.vector)
+	}
+	if step.Sent = ev.ResourceVersion; f.initial {
+		step.Sent = 0
+	}
+	if err := s.step(f, step); err != nil {
+		return err
 	}
 	return s.touch()
+}
+
+// step remembers what the client was sent.
+func (s *stream) step(f *feed, step position.Step) error {
+	if s.c.Ring == nil || step == (position.Step{}) {
+		return nil
+	}
+	step.Slot, step.Nowhere = f.member.Slot, !s.stands()
+	if step.From <= 1 || step.To < step.From { // it does not say where it began
+		step.From, step.To = 0, 0
+	}
+	s.c.Ring.Step(step, s.vector, time.Now())
+	return nil
 }
 
 // stands says whether the client is at a position: that it has all that was
 // before. It has not while an object that is gone has a copy that is not shown
 // yet. Who is cut off then goes on from an earlier position, or reads again.
 func (s *stream) stands() bool { return s.waiting == 0 && len(s.pending) == 0 }
-
-// move says that all of a member's events up to a position were sent.
-func (s *stream) move(slot int, from, to uint64) {
-	s.vector.Raise(slot, to)
-	if s.c.Ring != nil && to >= from && from > 1 {
-		s.c.Ring.Move(slot, from, to, s.vector)
-	}
-}
 
 // touch says that the client does not know where it stands.
 func (s *stream) touch() error {

@@ -138,6 +138,10 @@ func (w *Watch) open(ctx context.Context, asks []position.Ask) error {
 			}
 		}
 		if f.body == nil && !f.initial {
+			if w.c.Spread && len(asks) > 1 {
+				closeAll(answers)
+				return failure(f.member, position.Expired("it cannot be asked which names it has, so the collection must be read again without it"))
+			}
 			f.ask = position.At(a.Slot, w.vector.At(a.Slot))
 			f.initial = f.ask.Begins()
 		}

@@ -2,6 +2,7 @@ package position
 
 import (
 	"strconv"
+	"time"
 
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
 )
@@ -13,6 +14,7 @@ type Place struct {
 	Slots []int // of the members, in their order
 	Hash  string
 	Ring  *Ring
+	Now   time.Time // for the ring
 }
 
 // A Plan is what is asked of whom.
@@ -93,7 +95,7 @@ func (p Place) ring(rv uint64) (Vector, bool) {
 	if p.Ring == nil {
 		return Vector{}, false
 	}
-	return p.Ring.Get(p.Epoch, rv, p.Slots)
+	return p.Ring.Get(p.Epoch, rv, p.Slots, p.Now)
 }
 
 // foreign says whether v knows something of a cluster that is no member.

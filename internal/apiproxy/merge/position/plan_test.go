@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
@@ -15,7 +16,7 @@ import (
 // east and west of the example in docs: slots 1 and 2; here has slot 0 and is no
 // member.
 func place() Place {
-	return Place{Epoch: 7, Width: 3, Slots: []int{1, 2}, Hash: "0123456789abcdef", Ring: new(Ring)}
+	return Place{Epoch: 7, Width: 3, Slots: []int{1, 2}, Hash: "0123456789abcdef", Ring: new(Ring), Now: time.Time{}.Add(1 + ripe)}
 }
 
 func vec(epoch uint64, fields ...uint64) string { return Vector{epoch, fields}.String() }
@@ -203,8 +204,8 @@ func TestPlan(t *testing.T) {
 		t.Run(row.why, func(t *testing.T) {
 			p := place()
 			at := Vector{7, []uint64{0, 48217, 900}}
-			p.Ring.Move(2, 900, 60000, at) // west had no 48217
-			p.Ring.Event(1, 48217, at)
+			move(p.Ring, 2, 900, 60000, at) // west had no 48217
+			event(p.Ring, 1, 48217, at)
 			v, err := url.ParseQuery(row.query)
 			if err != nil {
 				t.Fatal(err)
@@ -376,96 +377,108 @@ func TestPlanOfAPage(t *testing.T) {
 	}
 }
 
+func event(r *Ring, slot int, rv uint64, v Vector) {
+	r.Step(Step{Slot: slot, Sent: rv}, v, time.Time{}.Add(1))
+}
+
+func move(r *Ring, slot int, from, to uint64, v Vector) {
+	r.Step(Step{Slot: slot, From: from, To: to}, v, time.Time{}.Add(1))
+}
+
 func TestRing(t *testing.T) {
 	var r Ring
 	both := []int{0, 1}
+	later := time.Time{}.Add(1 + ripe)
 	v := func(a, b uint64) Vector { return Vector{7, []uint64{a, b}} }
-	knows := func(rv uint64) bool { _, ok := r.Get(7, rv, both); return ok }
+	knows := func(rv uint64) bool { _, ok := r.Get(7, rv, both, later); return ok }
 	if knows(5) {
 		t.Error("an empty ring knows something")
 	}
-	r.Event(0, 5, v(5, 2))
+	event(&r, 0, 5, v(5, 2))
 	if knows(5) {
 		t.Error("5 may be of the other cluster as well, of which nothing is known")
 	}
-	r.Move(1, 2, 3, v(5, 2))
+	move(&r, 1, 2, 3, v(5, 2))
 	if knows(5) {
 		t.Error("5 may be of the other cluster as well, which is not so far yet here")
 	}
-	r.Move(1, 3, 9, v(5, 9))
-	r.Event(0, 5, v(5, 2))
-	if got, ok := r.Get(7, 5, both); !ok || !got.Equal(v(5, 2)) {
+	move(&r, 1, 3, 9, v(5, 9))
+	event(&r, 0, 5, v(5, 2))
+	if got, ok := r.Get(7, 5, both, later); !ok || !got.Equal(v(5, 2)) {
 		t.Errorf("%v %v", got, ok)
 	}
-	if _, ok := r.Get(8, 5, both); ok {
+	if _, ok := r.Get(7, 5, both, later.Add(-1)); ok {
+		t.Error("a ring that is too young")
+	}
+	if _, ok := r.Get(8, 5, both, later); ok {
 		t.Error("a position of another epoch")
 	}
-	r.Move(1, 20, 30, v(5, 30))
+	move(&r, 1, 20, 30, v(5, 30))
 	if knows(5) {
 		t.Error("of the other cluster there is a gap around 5")
 	}
-	r.Move(1, 2, 20, v(5, 30))
+	move(&r, 1, 2, 20, v(5, 30))
 	if !knows(5) {
 		t.Error("the gap is closed")
 	}
-	r.Event(0, 5, v(5, 3))
+	event(&r, 0, 5, v(5, 3))
 	if knows(5) {
 		t.Error("two places under one number")
 	}
-	r.Event(0, 5, v(5, 3))
+	event(&r, 0, 5, v(5, 3))
 	if knows(5) {
 		t.Error("two places under one number, and one of them again")
 	}
-	r.Event(0, 6, v(6, 3))
-	r.Event(1, 6, v(6, 3))
+	event(&r, 0, 6, v(6, 3))
+	event(&r, 1, 6, v(6, 3))
 	if knows(6) {
 		t.Error("a number of two clusters")
 	}
-	r.Event(0, 8, v(8, 3))
+	event(&r, 0, 8, v(8, 3))
 	r.Object(1, 4, v(8, 3))
 	r.Object(1, 12, v(8, 3))
 	if knows(8) {
 		t.Error("8 may be of an object that a stream began with")
 	}
 
-	r.Move(1, 9, 19, v(8, 19))
-	r.Nowhere(13, v(13, 19))
-	r.Event(0, 13, v(13, 19))
+	move(&r, 1, 9, 19, v(8, 19))
+	r.Step(Step{Sent: 13, Nowhere: true}, v(13, 19), later)
+	event(&r, 0, 13, v(13, 19))
 	if knows(13) {
 		t.Error("a client that stood nowhere")
 	}
 
 	r = Ring{}
-	r.Move(1, 2, 9, v(5, 9))
-	r.Event(0, farApart+9, v(farApart+9, 9))
+	move(&r, 1, 2, 9, v(5, 9))
+	event(&r, 0, farApart+9, v(farApart+9, 9))
 	if knows(farApart + 9) {
 		t.Error("the other cluster may be so far")
 	}
-	r.Event(0, farApart+10, v(farApart+10, 9))
+	event(&r, 0, farApart+10, v(farApart+10, 9))
 	if !knows(farApart + 10) {
 		t.Error("the other cluster cannot be so far")
 	}
 
 	r = Ring{}
-	r.Move(1, 1, 9999, v(1, 9999))
+	move(&r, 1, 1, 9999, v(1, 9999))
 	for i := range uint64(ringSize) {
-		r.Event(0, 1000+i, v(1000+i, 9999))
+		event(&r, 0, 1000+i, v(1000+i, 9999))
 	}
 	if !knows(1000) {
 		t.Error("the oldest of the last ones is gone")
 	}
-	r.Event(0, 9000, v(9000, 9999))
+	event(&r, 0, 9000, v(9000, 9999))
 	if knows(1000) {
 		t.Error("more than the last ones are there")
 	}
-	r.Event(0, 999, v(9000, 9999))
+	event(&r, 0, 999, v(9000, 9999))
 	if knows(999) {
 		t.Error("the other cluster's event of that number may be forgotten")
 	}
 	if len(r.keys) != ringSize {
 		t.Errorf("%d keys", len(r.keys))
 	}
-	r.Event(0, 9001, Vector{7, []uint64{1, 2, 3}})
+	event(&r, 0, 9001, Vector{7, []uint64{1, 2, 3}})
 	if knows(9000) {
 		t.Error("places of a narrower document")
 	}

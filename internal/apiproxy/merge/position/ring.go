@@ -1,6 +1,9 @@
 package position
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // ringSize is how many positions a ring remembers.
 const ringSize = 1024
@@ -17,9 +20,16 @@ const farApart = 10_000_000
 // part of each cluster's history it has seen all events of: a number that some
 // other cluster may have given out as well is unknown.
 //
+// It is right about clients that come back to where they got the event from, as
+// those of a sidecar do. Two clients can have the same event and stand at
+// different places, and a ring that sent it to one of them only cannot know: so a
+// ring says nothing before it is so old that clients of an adapter that was there
+// before it are back.
+//
 // The zero Ring is empty; it may be used by many streams.
 type Ring struct {
 	mu    sync.Mutex
+	born  time.Time
 	epoch uint64
 	width int
 	next  int
@@ -29,6 +39,10 @@ type Ring struct {
 	fields []uint64
 	seen   [MaxSlots]seen
 }
+
+// ripe is how old a ring is before it says anything: longer than clients wait
+// between two tries.
+const ripe = 2 * time.Minute
 
 const several = 0xff
 
@@ -46,37 +60,43 @@ func (r *Ring) reset(v Vector) {
 	}
 }
 
-// Event remembers that a client which had v before got the event rv of a slot,
-// and stands at v with that since. What a stream begins with is no event.
-func (r *Ring) Event(slot int, rv uint64, v Vector) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.reset(v)
-	r.put(uint8(slot), rv, v)
+// A Step is what a stream sent to a client, or left out, of one member.
+type Step struct {
+	Slot int
+	// From and To say that the client has got all of the member's events behind
+	// From, up to To; both are 0 for what comes out of turn.
+	From, To uint64
+	// Sent is the number of the event that the client got; 0: none.
+	Sent uint64
+	// Nowhere says that the client stands nowhere after it, as it was sent before
+	// what belongs with it.
+	Nowhere bool
 }
 
-// Nowhere remembers an event after which a client stands nowhere: it was sent
-// before what belongs with it.
-func (r *Ring) Nowhere(rv uint64, v Vector) {
+// Step remembers that a client took a step, after which it is at v.
+func (r *Ring) Step(s Step, v Vector, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.born.IsZero() {
+		r.born = now
+	}
 	r.reset(v)
-	r.put(several, rv, v)
-}
-
-// Move says that a client which was at from with a slot is at to, and has got
-// all events between.
-func (r *Ring) Move(slot int, from, to uint64, v Vector) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.reset(v)
-	s := &r.seen[slot]
-	switch {
-	case s.to == 0 || from > s.to: // there is a gap
-		s.from, s.to = from, to
-	case to < s.from:
+	if s.Sent > 0 {
+		slot := uint8(s.Slot)
+		if s.Nowhere {
+			slot = several
+		}
+		r.put(slot, s.Sent, v)
+	}
+	if s.To == 0 {
+		return
+	}
+	switch known := &r.seen[s.Slot]; {
+	case known.to == 0 || s.From > known.to: // there is a gap
+		known.from, known.to = s.From, s.To
+	case s.To < known.from:
 	default:
-		s.from, s.to = min(s.from, from), max(s.to, to)
+		known.from, known.to = min(known.from, s.From), max(known.to, s.To)
 	}
 }
 
@@ -122,9 +142,12 @@ func (r *Ring) put(slot uint8, rv uint64, v Vector) {
 func (r *Ring) at(i int) []uint64 { return r.fields[i*r.width:][:r.width] }
 
 // Get is where a client stands that came back with rv.
-func (r *Ring) Get(epoch, rv uint64, slots []int) (Vector, bool) {
+func (r *Ring) Get(epoch, rv uint64, slots []int, now time.Time) (Vector, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.born.IsZero() || now.Sub(r.born) < ripe {
+		return Vector{}, false
+	}
 	for i, key := range r.keys {
 		if key != rv || r.epoch != epoch || r.slots[i] == several {
 			continue
