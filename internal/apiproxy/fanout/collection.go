@@ -190,7 +190,7 @@ func (s *Server) list(w http.ResponseWriter, v *Visit, c *merge.Collection, q po
 		panic(http.ErrAbortHandler) // never a short list that looks whole
 	}
 	if l.Dropped > 0 {
-		s.Log.Warn("objects of one name are in several clusters; the first is shown", "resource", v.Request.Resource, "group", v.Request.Group, "count", l.Dropped)
+		s.Log.Debug("objects of one name are in several clusters; the first is shown", "resource", v.Request.Resource, "group", v.Request.Group, "count", l.Dropped)
 	}
 	return nil
 }
