@@ -36,25 +36,28 @@ var plan = map[string]string{
 	"internal/kube":    "",
 
 	// rooms and their alcoves
-	"internal/signin":                    "internal/access internal/door internal/problem",
-	"internal/apiproxy":                  "internal/apiproxy/document",
-	"internal/apiproxy/catalog":          "",
-	"internal/apiproxy/document":         "",
-	"internal/apiproxy/fanout":           "internal/apiproxy internal/apiproxy/catalog internal/apiproxy/document internal/apiproxy/merge internal/apiproxy/merge/position internal/apiproxy/merge/wire internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/upstream",
-	"internal/apiproxy/merge":            "internal/apiproxy/merge/position internal/apiproxy/merge/wire",
-	"internal/apiproxy/merge/position":   "internal/apiproxy/merge/wire",
-	"internal/apiproxy/merge/wire":       "",
-	"internal/apiproxy/observe":          "internal/apiproxy internal/apiproxy/observe/otlpjson",
-	"internal/apiproxy/observe/otlpjson": "",
-	"internal/apiproxy/podface":          "",
-	"internal/apiproxy/roster":           "internal/apiproxy internal/apiproxy/document internal/apiproxy/upstream",
-	"internal/apiproxy/serving":          "internal/apiproxy internal/apiproxy/upstream internal/door/framing",
-	"internal/apiproxy/upstream":         "",
-	"internal/gossip":                    "internal/access internal/door internal/problem",
-	"internal/gossip/gossipkube":         "internal/door internal/gossip internal/kube",
-	"internal/inject":                    "internal/door/framing",
-	"internal/inject/injectkube":         "internal/kube",
-	"internal/signin/signinkube":         "api/v1alpha1 internal/access internal/door internal/kube internal/signin",
+	"internal/signin":                     "internal/access internal/door internal/problem",
+	"internal/apiproxy":                   "internal/apiproxy/document",
+	"internal/apiproxy/catalog":           "",
+	"internal/apiproxy/document":          "",
+	"internal/apiproxy/fanout":            "internal/apiproxy internal/apiproxy/catalog internal/apiproxy/document internal/apiproxy/merge internal/apiproxy/merge/position internal/apiproxy/merge/wire internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/upstream",
+	"internal/apiproxy/merge":             "internal/apiproxy/merge/position internal/apiproxy/merge/wire",
+	"internal/apiproxy/merge/position":    "internal/apiproxy/merge/wire",
+	"internal/apiproxy/merge/wire":        "",
+	"internal/apiproxy/observe":           "internal/apiproxy internal/apiproxy/observe/otlpjson internal/apiproxy/observe/record internal/apiproxy/observe/text",
+	"internal/apiproxy/observe/adminport": "internal/apiproxy internal/apiproxy/observe internal/apiproxy/observe/text",
+	"internal/apiproxy/observe/otlpjson":  "",
+	"internal/apiproxy/observe/record":    "",
+	"internal/apiproxy/observe/text":      "",
+	"internal/apiproxy/podface":           "",
+	"internal/apiproxy/roster":            "internal/apiproxy internal/apiproxy/document internal/apiproxy/upstream",
+	"internal/apiproxy/serving":           "internal/apiproxy internal/apiproxy/upstream internal/door/framing",
+	"internal/apiproxy/upstream":          "",
+	"internal/gossip":                     "internal/access internal/door internal/problem",
+	"internal/gossip/gossipkube":          "internal/door internal/gossip internal/kube",
+	"internal/inject":                     "internal/door/framing",
+	"internal/inject/injectkube":          "internal/kube",
+	"internal/signin/signinkube":          "api/v1alpha1 internal/access internal/door internal/kube internal/signin",
 
 	// surfaces
 	"internal/health": "internal/access internal/audit internal/door internal/door/framing internal/gossip internal/problem internal/signin",
@@ -109,13 +112,13 @@ var worlds = map[string]string{
 	"sigs.k8s.io/controller-runtime": "internal/gossip/gossipkube internal/kube internal/signin/signinkube cmd/tailplaned",
 	"k8s.io/client-go/":              "internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",
 	"k8s.io/":                        "api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",
-	"github.com/prometheus/":         "internal/apiproxy/observe internal/health cmd/tailplaned",
+	"github.com/prometheus/":         "internal/apiproxy/observe internal/apiproxy/observe/adminport internal/health cmd/tailplaned",
 	"go.opentelemetry.io/":           "internal/apiproxy/observe internal/apiproxy/observe/otlpjson internal/audit/auditotlp",
 	"github.com/spf13/cobra":         "internal/cli cmd/mca cmd/tka cmd/tailplaned",
 }
 
 // pure rooms import the standard library and the rooms of their plan, nothing else.
-var pure = []string{"internal/problem", "internal/access", "internal/audit", "internal/buildcache", "internal/door/framing", "internal/apiproxy/podface"}
+var pure = []string{"internal/problem", "internal/access", "internal/audit", "internal/buildcache", "internal/door/framing", "internal/apiproxy/podface", "internal/apiproxy/observe/record", "internal/apiproxy/observe/text"}
 
 func TestPlan(t *testing.T) {
 	seen := map[string]bool{}

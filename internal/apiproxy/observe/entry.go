@@ -4,19 +4,20 @@ import (
 	"encoding/json"
 	"net/http"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/apiproxy/observe/text"
 )
 
 // A Stage is when in a visit a line was written, in the words of audit.k8s.io.
 type Stage string
 
 // The stages. One line is written for a visit, when it is complete; a stream has
-// one when it begins too. Gap is our own: lines were lost here.
+// one when it begins too.
 const (
 	StageReceived Stage = "RequestReceived" // of what may not go unrecorded, before it is sent on
 	StageStarted  Stage = "ResponseStarted"
 	StageComplete Stage = "ResponseComplete"
 	StagePanic    Stage = "Panic"
-	StageGap      Stage = "Gap"
 )
 
 // An entry is one line of the record. Its fields are the whole of it: names are
@@ -55,31 +56,22 @@ type responseStatus struct {
 	Message string `json:"message,omitempty"`
 }
 
-// A gap is a line that says how many are missing.
-type gap struct {
-	Stage Stage     `json:"stage"`
-	At    time.Time `json:"stageTimestamp"`
-	Lost  int64     `json:"lost"`
-	From  time.Time `json:"from"`
-	To    time.Time `json:"to"`
-}
-
 // line returns the entry as it is written: one line, whatever a stranger put in.
 func (v *Visit) line(stage Stage, now time.Time, out *Outcome) []byte {
 	e := entry{
-		Level: "Metadata", AuditID: v.auditID, Stage: stage, Verb: v.verb(), UserAgent: clean(v.r.UserAgent()),
+		Level: "Metadata", AuditID: v.auditID, Stage: stage, Verb: v.verb(), UserAgent: text.Clean(v.r.UserAgent()),
 		Received: v.began.UTC(), At: now.UTC(), Clusters: v.clusters, Rule: v.rule, TraceID: traceID(v.span),
 	}
 	switch req := v.req; {
 	case req == nil:
-		e.RequestURI = clean(v.r.URL.EscapedPath())
+		e.RequestURI = text.Clean(v.r.URL.EscapedPath())
 	case req.NonResource:
-		e.RequestURI = clean(req.Path)
+		e.RequestURI = text.Clean(req.Path)
 	default:
-		e.ObjectRef = &objectRef{clean(req.Resource), clean(req.Namespace), clean(req.Name), clean(req.Group), clean(req.Version), clean(req.Subresource)}
+		e.ObjectRef = &objectRef{text.Clean(req.Resource), text.Clean(req.Namespace), text.Clean(req.Name), text.Clean(req.Group), text.Clean(req.Version), text.Clean(req.Subresource)}
 	}
 	if out != nil && out.Code != 0 {
-		e.ResponseStatus = &responseStatus{Code: out.Code, Reason: clean(out.Reason), Message: clean(out.Message)}
+		e.ResponseStatus = &responseStatus{Code: out.Code, Reason: text.Clean(out.Reason), Message: text.Clean(out.Message)}
 		if out.Code >= http.StatusBadRequest {
 			e.ResponseStatus.Status = "Failure"
 		}
@@ -94,9 +86,9 @@ func (v *Visit) line(stage Stage, now time.Time, out *Outcome) []byte {
 // could not be read, the method.
 func (v *Visit) verb() string {
 	if v.req != nil {
-		return clean(v.req.Verb)
+		return text.Clean(v.req.Verb)
 	}
-	return clean(v.r.Method)
+	return text.Clean(v.r.Method)
 }
 
 func encode(line any) []byte {
@@ -104,5 +96,5 @@ func encode(line any) []byte {
 	if err != nil {
 		panic("observe: " + err.Error()) // a time outside the years 0 to 9999
 	}
-	return append(escape(b), '\n')
+	return append(text.Escape(b), '\n')
 }

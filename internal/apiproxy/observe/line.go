@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"net/http"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/apiproxy/observe/text"
 )
 
 // inspect writes the one line of a visit to the log: writes, upgrades and failures
@@ -25,7 +27,7 @@ func (v *Visit) inspect(now time.Time, out *Outcome) {
 	attrs := make([]slog.Attr, 0, 18)
 	say := func(key, value string) {
 		if value != "" {
-			attrs = append(attrs, textAttr(key, value))
+			attrs = append(attrs, text.Attr(key, value))
 		}
 	}
 	if req := v.req; req != nil {

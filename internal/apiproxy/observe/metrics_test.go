@@ -21,6 +21,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/apiproxy/observe"
 	"github.com/tailplane/tailplane/internal/apiproxy/observe/otlpjson"
+	"github.com/tailplane/tailplane/internal/apiproxy/observe/record"
 )
 
 // everything is an observer to which all that can happen has happened.
@@ -28,10 +29,12 @@ func everything(t *testing.T) *observe.Observer {
 	o := observer(nil)
 	m := o.Metrics
 	m.Ask(observe.Sources{
-		Healthy:     func() map[string]bool { return map[string]bool{"here": true, "east": false, "stranger": true} },
+		Clusters: func() []observe.ClusterState {
+			return []observe.ClusterState{{Name: "here", State: "degraded"}, {Name: "east", State: "unhealthy"}, {Name: "stranger", State: "healthy"}}
+		},
 		Owners:      func() int { return 3 },
 		Certificate: func() time.Time { return time.Unix(1800000000, 0) },
-		Record:      func() observe.RecordStats { return observe.RecordStats{Written: 5, Lost: 1, Up: true} },
+		Record:      func() record.Stats { return record.Stats{Written: 5, Lost: 1, Up: true} },
 		Traces:      func() otlpjson.Stats { return otlpjson.Stats{Sent: 4, Dropped: 2, Failed: 1} },
 	})
 	m.Reloaded(errors.New("no"))

@@ -24,15 +24,19 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/apiproxy/observe/record"
+	"github.com/tailplane/tailplane/internal/apiproxy/observe/text"
 )
 
 // An Observer takes in visits. Fields without a remark are required.
 type Observer struct {
 	Metrics *Metrics
-	Tracer  *Tracer // optional: nil makes no traces
-	Record  *Record // optional: nil keeps no record
-	Log     *slog.Logger
-	Now     func() time.Time
+	// Tracer and Record, optional, return what a visit that begins is traced and
+	// recorded by, as the document that is served says: nil for not at all.
+	Tracer func() *Tracer
+	Record func() *record.Record
+	Log    *slog.Logger
+	Now    func() time.Time
 
 	mu   sync.Mutex
 	open map[*Visit]OpenStream
@@ -45,6 +49,8 @@ type Visit struct {
 	r        *http.Request
 	began    time.Time
 	auditID  string
+	tracer   *Tracer
+	record   *record.Record
 	span     trace.Span // nil: no trace
 	req      *apiproxy.Request
 	rule     string
@@ -74,8 +80,15 @@ type Outcome struct {
 
 // Begin takes in a request. The visit must be ended.
 func (o *Observer) Begin(r *http.Request) *Visit {
-	now := o.Now()
-	return &Visit{o: o, r: r, began: now, auditID: auditIDOf(r.Header), span: o.Tracer.start(r, now)}
+	v := &Visit{o: o, r: r, began: o.Now(), auditID: auditIDOf(r.Header)}
+	if o.Tracer != nil {
+		v.tracer = o.Tracer()
+		v.span = v.tracer.start(r, v.began)
+	}
+	if o.Record != nil {
+		v.record = o.Record()
+	}
+	return v
 }
 
 // AuditID names the visit in the record, the log and, by Call, at the clusters.
@@ -104,9 +117,9 @@ func (v *Visit) Refused(why Refusal) {
 // or several for a merged answer.
 func (v *Visit) Routed(rule string, clusters ...string) {
 	m := v.o.Metrics
-	v.rule, v.clusters, v.cluster = clean(rule), make([]string, len(clusters)), Merged
+	v.rule, v.clusters, v.cluster = text.Clean(rule), make([]string, len(clusters)), Merged
 	for i, c := range clusters {
-		v.clusters[i] = clean(c)
+		v.clusters[i] = text.Clean(c)
 	}
 	if len(clusters) == 1 {
 		v.cluster = m.cluster(clusters[0])
@@ -122,11 +135,11 @@ func (v *Visit) Routed(rule string, clusters ...string) {
 // container, or gives out a credential, may not when it cannot be recorded. It
 // writes the line of its beginning, and so is called last before it is sent.
 func (v *Visit) Admit() error {
-	if v.o.Record == nil || !Guarded(v.req) {
+	if v.record == nil || !Guarded(v.req) {
 		return nil
 	}
 	v.recorded = true
-	if err := v.o.Record.require(v.line(StageReceived, v.o.Now(), nil)); err != nil {
+	if err := v.record.Require(v.line(StageReceived, v.o.Now(), nil)); err != nil {
 		v.Refused(RefusedAudit)
 		return err
 	}
@@ -146,9 +159,9 @@ func (v *Visit) Opened(code int) {
 	v.stream.Inc()
 	v.o.Metrics.answered(v.cluster, v.req, code)
 	v.opened = v.o.Now()
-	if v.o.Record != nil && !v.recorded {
+	if v.record != nil && !v.recorded {
 		v.recorded = true
-		v.o.Record.write(v.line(StageStarted, v.opened, &Outcome{Code: code}))
+		v.record.Write(v.line(StageStarted, v.opened, &Outcome{Code: code}))
 	}
 	open := v.openStream()
 	v.o.mu.Lock()
@@ -191,12 +204,12 @@ func (v *Visit) End(out Outcome) {
 		failed = "panic"
 	}
 	finish(v.span, out.Code, failed, now)
-	if v.o.Record != nil {
+	if v.record != nil {
 		stage := StageComplete
 		if out.Panicked {
 			stage = StagePanic
 		}
-		v.o.Record.write(v.line(stage, now, &out))
+		v.record.Write(v.line(stage, now, &out))
 	}
 	v.inspect(now, &out)
 }
@@ -213,7 +226,7 @@ type Call struct {
 // be called by several goroutines. The call must be ended.
 func (v *Visit) Call(cluster string, h http.Header) *Call {
 	h["Audit-Id"] = []string{v.auditID}
-	return &Call{v: v, cluster: cluster, span: v.o.Tracer.call(v.span, cluster, h, v.o.Now())}
+	return &Call{v: v, cluster: cluster, span: v.tracer.call(v.span, cluster, h, v.o.Now())}
 }
 
 // End says what came of the question: the status of the answer, or why there is none.
@@ -279,10 +292,10 @@ type OpenStream struct {
 
 // openStream is what v shows of itself while it goes on.
 func (v *Visit) openStream() OpenStream {
-	s := OpenStream{Kind: v.kind, Clusters: v.clusters, Rule: v.rule, AuditID: v.auditID, Since: v.opened, UserAgent: clean(v.r.UserAgent())}
+	s := OpenStream{Kind: v.kind, Clusters: v.clusters, Rule: v.rule, AuditID: v.auditID, Since: v.opened, UserAgent: text.Clean(v.r.UserAgent())}
 	if v.req != nil {
-		s.Verb, s.Group, s.Resource, s.Subresource = clean(v.req.Verb), clean(v.req.Group), clean(v.req.Resource), clean(v.req.Subresource)
-		s.Namespace, s.Name = clean(v.req.Namespace), clean(v.req.Name)
+		s.Verb, s.Group, s.Resource, s.Subresource = text.Clean(v.req.Verb), text.Clean(v.req.Group), text.Clean(v.req.Resource), text.Clean(v.req.Subresource)
+		s.Namespace, s.Name = text.Clean(v.req.Namespace), text.Clean(v.req.Name)
 	}
 	return s
 }

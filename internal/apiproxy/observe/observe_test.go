@@ -19,6 +19,8 @@ import (
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/apiproxy/observe"
+	"github.com/tailplane/tailplane/internal/apiproxy/observe/adminport"
+	"github.com/tailplane/tailplane/internal/apiproxy/observe/record"
 )
 
 // A sink is a stream that may fail.
@@ -83,11 +85,12 @@ func lines(t *testing.T, text string) (all []line) {
 // A stand is an observer with everything on, but for traces.
 type stand struct {
 	*observe.Observer
+	rec       *record.Record
 	sink, log *sink
 	stop      func()
 }
 
-func newStand(t *testing.T, conf observe.RecordConfig) *stand {
+func newStand(t *testing.T, conf record.Config) *stand {
 	t.Helper()
 	s := &stand{sink: &sink{}, log: &sink{}}
 	if conf.Path == "" && conf.Writer == nil {
@@ -95,13 +98,14 @@ func newStand(t *testing.T, conf observe.RecordConfig) *stand {
 	}
 	log := slog.New(slog.NewJSONHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	conf.Log, conf.Now = log, time.Now
-	record, err := observe.NewRecord(conf)
+	rec, err := record.New(conf)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Observer = &observe.Observer{Metrics: observe.NewMetrics("v1", observe.Builtin()), Record: record, Log: log, Now: time.Now}
+	s.Observer = &observe.Observer{Metrics: observe.NewMetrics("v1", observe.Builtin()), Record: func() *record.Record { return rec }, Log: log, Now: time.Now}
+	s.rec = rec
 	s.Metrics.Serving(1, []string{"here", "east", "west"}, []string{"production"})
-	s.stop = run(t, record)
+	s.stop = run(t, rec)
 	return s
 }
 
@@ -146,7 +150,7 @@ func value(t *testing.T, m *observe.Metrics, series string) string {
 func scrape(t *testing.T, m *observe.Metrics) string {
 	t.Helper()
 	w := httptest.NewRecorder()
-	observe.MetricsHandler(m, slog.New(slog.DiscardHandler)).ServeHTTP(w, httptest.NewRequest("GET", "http://127.0.0.1/metrics", nil))
+	adminport.Metrics(m, slog.New(slog.DiscardHandler)).ServeHTTP(w, httptest.NewRequest("GET", "http://127.0.0.1/metrics", nil))
 	if w.Code != 200 {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
@@ -207,7 +211,7 @@ func TestAU03OneLineForEachVisit(t *testing.T) {
 		}, "ResponseComplete", 409},
 	} {
 		t.Run(c.why, func(t *testing.T) {
-			s := newStand(t, observe.RecordConfig{})
+			s := newStand(t, record.Config{})
 			r := request(c.method, c.target)
 			v := s.Begin(r)
 			id := v.AuditID()
@@ -248,7 +252,7 @@ func TestAU03OneLineForEachVisit(t *testing.T) {
 
 // AU-03: of many at once, no field of one is on another's line.
 func TestAU03ManyAtOnce(t *testing.T) {
-	s := newStand(t, observe.RecordConfig{Queue: 5000, QueueBytes: 16 << 20})
+	s := newStand(t, record.Config{Queue: 5000, QueueBytes: 16 << 20})
 	var wg sync.WaitGroup
 	for i := range 1000 {
 		wg.Go(func() {
@@ -294,12 +298,12 @@ func TestAU01Canary(t *testing.T) {
 	c := &collector{}
 	srv := httptest.NewServer(c)
 	defer srv.Close()
-	s := newStand(t, observe.RecordConfig{})
+	s := newStand(t, record.Config{})
 	tracer, err := observe.NewTracer(observe.TraceConfig{Endpoint: srv.URL, Ratio: 1, Log: s.Log})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Tracer = tracer
+	s.Tracer = func() *observe.Tracer { return tracer }
 	stop := run(t, tracer)
 	for _, at := range []struct{ method, target string }{
 		{"GET", "/api/v1/namespaces/" + canaryLocal + "/pods/" + canaryReal + "?labelSelector=token%3D" + url.QueryEscape(canaryBody)},
@@ -352,7 +356,7 @@ func holdsCanary(s string) bool {
 
 // What looks like no credential stays as it is.
 func TestNamesAreKept(t *testing.T) {
-	s := newStand(t, observe.RecordConfig{})
+	s := newStand(t, record.Config{})
 	agent := "controller-manager/v1.37.0 (linux/amd64) kubernetes/4f3e2d1c0b9a8f7e6d5c4b3a29180f7e6d5c4b3a/leader-election"
 	r := request("GET", "/apis/very.long.group.of.some.vendor.example.com/v1beta1/namespaces/a-rather-long-namespace-0123456789/things/thing-5d5f8c7b9d-x2k4p-0123456789-0123456789")
 	r.Header.Set("User-Agent", agent)
@@ -373,7 +377,7 @@ func TestAU02Hostile(t *testing.T) {
 	want := strings.ToValidUTF8(hostile, "\ufffd")
 	for _, format := range []string{"json", "text"} {
 		var log bytes.Buffer
-		s := newStand(t, observe.RecordConfig{})
+		s := newStand(t, record.Config{})
 		s.Observer.Log = slog.New(slog.NewJSONHandler(&log, nil))
 		if format == "text" {
 			s.Observer.Log = slog.New(slog.NewTextHandler(&log, nil))
@@ -426,7 +430,7 @@ func TestLevels(t *testing.T) {
 		{"GET", "/api/v1/namespaces/a/pods/x/exec", observe.Outcome{Code: 101}, "INFO"},
 		{"DELETE", "/api/v1/namespaces/a/pods/x", observe.Outcome{Code: 200, Panicked: true}, "ERROR"},
 	} {
-		s := newStand(t, observe.RecordConfig{})
+		s := newStand(t, record.Config{})
 		r := request(c.method, c.target+"?pretty=secret-query")
 		v := s.Begin(r)
 		v.Asked(parsed(t, r))
@@ -447,7 +451,7 @@ func TestLevels(t *testing.T) {
 }
 
 func TestAuditIDs(t *testing.T) {
-	s := newStand(t, observe.RecordConfig{})
+	s := newStand(t, record.Config{})
 	defer s.stop()
 	for given, kept := range map[string]bool{"6e8bf0f4-1111-4222-8333-944455556666": true, "": false, "UPPER": false, "a b": false, "a\n": false, strings.Repeat("a", 65): false} {
 		r := request("GET", "/api")
@@ -474,7 +478,7 @@ func TestAuditIDs(t *testing.T) {
 }
 
 func TestStreams(t *testing.T) {
-	s := newStand(t, observe.RecordConfig{})
+	s := newStand(t, record.Config{})
 	r := request("GET", "/api/v1/namespaces/a/pods/x/log?follow=true")
 	v := s.Begin(r)
 	v.Asked(parsed(t, r))
@@ -502,19 +506,19 @@ func TestStreams(t *testing.T) {
 }
 
 func BenchmarkVisit(b *testing.B) {
-	record, err := observe.NewRecord(observe.RecordConfig{Writer: io.Discard, Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	rec, err := record.New(record.Config{Writer: io.Discard, Log: slog.New(slog.DiscardHandler), Now: time.Now})
 	if err != nil {
 		b.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(b.Context())
 	done := make(chan error, 1)
-	go func() { done <- record.Run(ctx) }()
+	go func() { done <- rec.Run(ctx) }()
 	defer func() { cancel(); <-done }()
 	r := request("GET", "/api/v1/namespaces/a/pods/x")
 	req := parsed(b, r)
-	for name, rec := range map[string]*observe.Record{"unrecorded": nil, "recorded": record} {
+	for name, to := range map[string]*record.Record{"unrecorded": nil, "recorded": rec} {
 		b.Run(name, func(b *testing.B) {
-			o := &observe.Observer{Metrics: observe.NewMetrics("v1", observe.Builtin()), Record: rec, Log: slog.New(slog.NewJSONHandler(io.Discard, nil)), Now: time.Now}
+			o := &observe.Observer{Metrics: observe.NewMetrics("v1", observe.Builtin()), Record: func() *record.Record { return to }, Log: slog.New(slog.NewJSONHandler(io.Discard, nil)), Now: time.Now}
 			o.Metrics.Serving(1, []string{"here"}, nil)
 			h := http.Header{}
 			b.ReportAllocs()

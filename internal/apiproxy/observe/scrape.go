@@ -1,22 +1,36 @@
 package observe
 
 import (
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tailplane/tailplane/internal/apiproxy/observe/otlpjson"
+	"github.com/tailplane/tailplane/internal/apiproxy/observe/record"
 )
 
 // Sources are asked at each scrape for what others know. Each is optional: what
 // is nil has no metric.
 type Sources struct {
-	Healthy     func() map[string]bool // by cluster
-	Owners      func() int             // objects whose cluster is known
-	Certificate func() time.Time       // when the listener's certificate ends
-	Record      func() RecordStats
+	Clusters    func() []ClusterState
+	Owners      func() int       // objects whose cluster is known
+	Certificate func() time.Time // when the listener's certificate ends
+	Record      func() record.Stats
 	Traces      func() otlpjson.Stats
 }
+
+// A ClusterState is how a cluster does, for metrics and the admin port.
+type ClusterState struct {
+	Name      string    `json:"name"`
+	State     string    `json:"state"` // healthy, degraded, unhealthy, unknown
+	Since     time.Time `json:"since"`
+	LastError string    `json:"lastError,omitempty"`
+	Success   float64   `json:"success"` // of the last minute's requests, 0 to 1; 1 if there were none
+}
+
+// Unhealthy is the state of a cluster that is not asked.
+const Unhealthy = "unhealthy"
 
 // Ask adds the metrics of s.
 func (m *Metrics) Ask(s Sources) { m.MustRegister(scrape{m, s}) }
@@ -46,7 +60,7 @@ func (c scrape) Describe(ch chan<- *prometheus.Desc) {
 		asked bool
 		desc  []*prometheus.Desc
 	}{
-		{c.s.Healthy != nil, []*prometheus.Desc{healthyDesc}},
+		{c.s.Clusters != nil, []*prometheus.Desc{healthyDesc}},
 		{c.s.Owners != nil, []*prometheus.Desc{ownersDesc}},
 		{c.s.Certificate != nil, []*prometheus.Desc{certificateDesc}},
 		{c.s.Record != nil, []*prometheus.Desc{entriesDesc, auditUpDesc}},
@@ -68,11 +82,11 @@ func (c scrape) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	if c.s.Healthy != nil {
-		healthy := c.s.Healthy()
-		for _, name := range c.m.document.Load().clusters { // and no others
-			if ok, there := healthy[name]; there {
-				gauge(healthyDesc, truth(ok), name)
+	if c.s.Clusters != nil {
+		served := c.m.document.Load().clusters
+		for _, state := range c.s.Clusters() {
+			if slices.Contains(served, state.Name) { // and no others
+				gauge(healthyDesc, truth(state.State != Unhealthy), state.Name)
 			}
 		}
 	}

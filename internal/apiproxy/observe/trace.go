@@ -18,6 +18,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/apiproxy/observe/otlpjson"
+	"github.com/tailplane/tailplane/internal/apiproxy/observe/text"
 )
 
 // A TraceConfig says of how many requests traces are made and where they go. It
@@ -122,7 +123,7 @@ func (t *Tracer) call(parent trace.Span, cluster string, h http.Header, now time
 		return nil
 	}
 	ctx, span := t.tracer.Start(trace.ContextWithSpan(context.Background(), parent), spanUpstream,
-		trace.WithSpanKind(trace.SpanKindClient), trace.WithTimestamp(now), trace.WithAttributes(attribute.String(attrCluster, clean(cluster))))
+		trace.WithSpanKind(trace.SpanKindClient), trace.WithTimestamp(now), trace.WithAttributes(attribute.String(attrCluster, text.Clean(cluster))))
 	for _, field := range (propagation.TraceContext{}).Fields() {
 		h.Del(field)
 	}
@@ -140,7 +141,7 @@ func describe(span trace.Span, req *apiproxy.Request) {
 		{attrVerb, req.Verb}, {attrGroup, req.Group}, {attrResource, req.Resource}, {attrSubresource, req.Subresource}, {attrNamespace, req.Namespace},
 	} {
 		if a.value != "" {
-			attrs = append(attrs, attribute.String(a.key, clean(a.value)))
+			attrs = append(attrs, attribute.String(a.key, text.Clean(a.value)))
 		}
 	}
 	span.SetAttributes(attrs...)

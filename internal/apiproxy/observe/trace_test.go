@@ -84,7 +84,7 @@ func newTracer(t *testing.T, endpoint string, ratio float64) *observe.Tracer {
 }
 
 func observer(tr *observe.Tracer) *observe.Observer {
-	o := &observe.Observer{Metrics: observe.NewMetrics("v1", observe.Builtin()), Tracer: tr, Log: slog.New(slog.DiscardHandler), Now: time.Now}
+	o := &observe.Observer{Metrics: observe.NewMetrics("v1", observe.Builtin()), Tracer: func() *observe.Tracer { return tr }, Log: slog.New(slog.DiscardHandler), Now: time.Now}
 	o.Metrics.Serving(1, []string{"here", "east", "west"}, []string{"batch"})
 	return o
 }

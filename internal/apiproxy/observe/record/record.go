@@ -1,8 +1,12 @@
-package observe
+// Package record writes an adapter's audit record: lines of JSON in a file or a
+// stream. It keeps the law that what may not go unrecorded is refused while lines
+// do not reach the record, and that nothing else waits for it.
+package record
 
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,9 +17,9 @@ import (
 	"time"
 )
 
-// A RecordConfig says where the audit record goes. Exactly one of Path and
+// A Config says where the audit record goes. Exactly one of Path and
 // Writer is required, and Log and Now.
-type RecordConfig struct {
+type Config struct {
 	Path   string    // a regular file, which is appended to
 	Writer io.Writer // such as standard output
 
@@ -47,7 +51,7 @@ const (
 // A file may be moved away or cut under us: the next line goes to a new file of
 // the name, or to what the file has become.
 type Record struct {
-	conf RecordConfig
+	conf Config
 
 	mu      sync.Mutex
 	queue   []queued
@@ -64,6 +68,26 @@ type Record struct {
 	torn bool     // the last write ended within a line
 }
 
+// StageGap is the stage of a line that says how many are missing.
+const StageGap = "Gap"
+
+// A gap is such a line.
+type gap struct {
+	Stage string    `json:"stage"`
+	At    time.Time `json:"stageTimestamp"`
+	Lost  int64     `json:"lost"`
+	From  time.Time `json:"from"`
+	To    time.Time `json:"to"`
+}
+
+func (g *gap) line() []byte {
+	b, err := json.Marshal(g)
+	if err != nil {
+		panic("record: " + err.Error()) // a time outside the years 0 to 9999
+	}
+	return append(b, '\n')
+}
+
 // queued is a line that waits.
 type queued struct {
 	line []byte
@@ -77,11 +101,11 @@ var (
 	errEnded = errors.New("the audit record is closed")
 )
 
-// NewRecord returns a Record, which writes while it Runs. It opens the file, so
+// New returns a Record, which writes while it Runs. It opens the file, so
 // that one that cannot be written is known at once.
-func NewRecord(c RecordConfig) (*Record, error) {
+func New(c Config) (*Record, error) {
 	if (c.Path == "") == (c.Writer == nil) || c.Log == nil || c.Now == nil {
-		return nil, errors.New("observe: a record has a path or a writer, a logger and a clock")
+		return nil, errors.New("record: a record has a path or a writer, a logger and a clock")
 	}
 	c.Queue, c.QueueBytes, c.Delay = cmp.Or(c.Queue, defaultQueue), cmp.Or(c.QueueBytes, defaultBytes), cmp.Or(c.Delay, defaultDelay)
 	r := &Record{conf: c, wake: make(chan struct{}, 1)}
@@ -113,17 +137,17 @@ func (r *Record) open() error {
 	return nil
 }
 
-// write queues a line and returns at once; what does not fit is lost and counted.
-func (r *Record) write(line []byte) { r.push(queued{line: line}) }
+// Write queues a line and returns at once; what does not fit is lost and counted.
+func (r *Record) Write(line []byte) { r.push(queued{line: line}) }
 
-// require returns nil when the line is written. Otherwise what it is about must
+// Require returns nil when the line is written. Otherwise what it is about must
 // not be done; the line may reach the record later, or be lost.
-func (r *Record) require(line []byte) error {
+func (r *Record) Require(line []byte) error {
 	r.mu.Lock()
 	down := r.down
 	r.mu.Unlock()
 	if down != nil { // it waits with the others, but nobody waits for it
-		r.write(line)
+		r.Write(line)
 		return down
 	}
 	told := make(chan error, 1)
@@ -176,8 +200,8 @@ func (r *Record) push(q queued) error {
 	return nil
 }
 
-// RecordStats are counts of lines since the start.
-type RecordStats struct {
+// Stats are counts of lines since the start.
+type Stats struct {
 	Written int64
 	Lost    int64
 	Waiting int
@@ -185,13 +209,13 @@ type RecordStats struct {
 }
 
 // Stats returns the counts.
-func (r *Record) Stats() RecordStats {
+func (r *Record) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return RecordStats{Written: r.written, Lost: r.allLost, Waiting: r.lines, Up: r.down == nil && !r.ended}
+	return Stats{Written: r.written, Lost: r.allLost, Waiting: r.lines, Up: r.down == nil && !r.ended}
 }
 
-// Run writes until ctx ends, and then what waits, for at most five seconds. A
+// Run writes until ctx ends, which should be when no visit goes on any more, and then what waits, for at most five seconds. A
 // writer that never returns is left behind.
 func (r *Record) Run(ctx context.Context) error {
 	done := make(chan struct{})
@@ -263,7 +287,7 @@ func (r *Record) take() []queued {
 	r.queue = nil
 	if r.lost != nil {
 		r.lost.At = r.conf.Now().UTC()
-		q := queued{line: encode(*r.lost)}
+		q := queued{line: r.lost.line()}
 		batch = append(batch, q)
 		r.lines, r.size, r.lost = r.lines+1, r.size+len(q.line), nil
 	}

@@ -1,4 +1,7 @@
-package observe
+// Package adminport answers who runs an adapter: whether it is ready, its metrics,
+// and to who holds the local token of the pod how it works inside. It keeps law 4:
+// no page of the web and no name that was rebound gets an answer.
+package adminport
 
 import (
 	"encoding/json"
@@ -13,14 +16,17 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/apiproxy/observe"
+	"github.com/tailplane/tailplane/internal/apiproxy/observe/text"
 )
 
-// An Admin answers who runs the adapter, on a loopback port:
+// A Port is what is served there, on a loopback address:
 //
 //	GET  /healthz        200 while it can answer at all
 //	GET  /readyz         200 while it is ready; ?verbose says what it knows
@@ -33,16 +39,16 @@ import (
 //	GET  /debug/pprof/   with Profiles only
 //
 // What is below /debug needs the local token. Fields without a remark are required.
-type Admin struct {
+type Port struct {
 	Ready    func() error            // why not
 	Opens    func(token string) bool // is it the local token
 	Gatherer prometheus.Gatherer
 	Log      *slog.Logger
 
-	Verbose  func() []string                  // optional: lines about its parts
-	Config   func() any                       // optional, as the next ones: 404 where it is nil
-	Clusters func() any                       // encoded as JSON
-	Streams  func() []OpenStream              // Observer.Streams
+	Verbose  func() []string // optional: lines for /readyz?verbose, beside those of Clusters
+	Config   func() any      // encoded as JSON; optional, as the next ones: 404 where it is nil
+	Clusters func() []observe.ClusterState
+	Streams  func() []observe.OpenStream      // Observer.Streams
 	Owners   func(key string) any             // nil if nobody is known to have it
 	Route    func(RouteQuestion) (any, error) // an error is a *[apiproxy.Refusal], or internal
 	Profiles bool                             // optional: serve profiles of the process
@@ -65,34 +71,40 @@ const (
 )
 
 // Handler returns the routes of the admin port.
-func (a *Admin) Handler() http.Handler {
-	if a.Ready == nil || a.Opens == nil || a.Gatherer == nil || a.Log == nil {
-		panic("observe: a required field is missing")
+func (p *Port) Handler() http.Handler {
+	if p.Ready == nil || p.Opens == nil || p.Gatherer == nil || p.Log == nil {
+		panic("adminport: a required field is missing")
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok\n") })
-	mux.HandleFunc("GET /readyz", a.readyz)
-	mux.Handle("GET /metrics", scrapes(a.Gatherer, a.Log))
-	if a.Config != nil {
-		mux.HandleFunc("GET /debug/config", func(w http.ResponseWriter, _ *http.Request) { a.show(w, a.Config()) })
+	mux.HandleFunc("GET /readyz", p.readyz)
+	mux.Handle("GET /metrics", scrapes(p.Gatherer, p.Log))
+	if p.Config != nil {
+		mux.HandleFunc("GET /debug/config", func(w http.ResponseWriter, _ *http.Request) { p.show(w, p.Config()) })
 	}
-	if a.Clusters != nil {
-		mux.HandleFunc("GET /debug/clusters", func(w http.ResponseWriter, _ *http.Request) { a.show(w, a.Clusters()) })
+	if p.Clusters != nil {
+		mux.HandleFunc("GET /debug/clusters", func(w http.ResponseWriter, _ *http.Request) {
+			all := slices.Clone(p.Clusters())
+			for i := range all {
+				all[i].LastError = text.Clean(all[i].LastError)
+			}
+			p.show(w, all)
+		})
 	}
-	if a.Streams != nil {
-		mux.HandleFunc("GET /debug/streams", func(w http.ResponseWriter, _ *http.Request) { a.show(w, a.Streams()) })
+	if p.Streams != nil {
+		mux.HandleFunc("GET /debug/streams", func(w http.ResponseWriter, _ *http.Request) { p.show(w, p.Streams()) })
 	}
-	if a.Owners != nil {
-		mux.HandleFunc("GET /debug/owners", a.owners)
+	if p.Owners != nil {
+		mux.HandleFunc("GET /debug/owners", p.owners)
 	}
-	if a.Route != nil {
-		mux.HandleFunc("POST /debug/route", a.route)
+	if p.Route != nil {
+		mux.HandleFunc("POST /debug/route", p.route)
 	}
-	if a.Profiles {
+	if p.Profiles {
 		mux.HandleFunc("GET /debug/pprof/{profile}", profile)
 	}
 	return guard(loopbackHost, func(w http.ResponseWriter, r *http.Request) {
-		if (r.URL.Path == "/debug" || strings.HasPrefix(r.URL.Path, "/debug/")) && !a.holds(r) {
+		if (r.URL.Path == "/debug" || strings.HasPrefix(r.URL.Path, "/debug/")) && !p.holds(r) {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			say(w, http.StatusUnauthorized, "the request does not carry the token of this pod\n")
 			return
@@ -101,8 +113,8 @@ func (a *Admin) Handler() http.Handler {
 	})
 }
 
-// MetricsHandler serves /metrics alone, for an address that others reach.
-func MetricsHandler(g prometheus.Gatherer, log *slog.Logger) http.Handler {
+// Metrics serves /metrics alone, for an address that others reach.
+func Metrics(g prometheus.Gatherer, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", scrapes(g, log))
 	return guard(clusterHost, mux.ServeHTTP)
@@ -150,24 +162,35 @@ func clusterHost(host string) bool {
 }
 
 // holds says whether the request carries the local token, as one bearer token.
-func (a *Admin) holds(r *http.Request) bool {
+func (p *Port) holds(r *http.Request) bool {
 	values := r.Header["Authorization"]
 	if len(values) != 1 {
 		return false
 	}
 	scheme, token, ok := strings.Cut(values[0], " ")
-	return ok && strings.EqualFold(scheme, "Bearer") && a.Opens(strings.TrimSpace(token))
+	return ok && strings.EqualFold(scheme, "Bearer") && p.Opens(strings.TrimSpace(token))
 }
 
-func (a *Admin) readyz(w http.ResponseWriter, r *http.Request) {
+func (p *Port) readyz(w http.ResponseWriter, r *http.Request) {
 	var b strings.Builder
 	status := http.StatusOK
-	if r.URL.Query().Has("verbose") && a.Verbose != nil {
-		for _, l := range a.Verbose() {
-			b.WriteString(oneLine(l))
+	if r.URL.Query().Has("verbose") {
+		if p.Verbose != nil {
+			for _, l := range p.Verbose() {
+				b.WriteString(oneLine(l))
+			}
+		}
+		if p.Clusters != nil {
+			for _, c := range p.Clusters() {
+				l := fmt.Sprintf("cluster %s: %s since %s", c.Name, c.State, c.Since.UTC().Format(time.RFC3339))
+				if c.State != "healthy" && c.LastError != "" {
+					l += ": " + c.LastError
+				}
+				b.WriteString(oneLine(l))
+			}
 		}
 	}
-	if err := a.Ready(); err != nil {
+	if err := p.Ready(); err != nil {
 		status = http.StatusServiceUnavailable
 		b.WriteString(oneLine("not ready: " + err.Error()))
 	} else {
@@ -178,28 +201,28 @@ func (a *Admin) readyz(w http.ResponseWriter, r *http.Request) {
 
 // oneLine is a text that may have parts of others' as a line for a terminal.
 func oneLine(s string) string {
-	s = clean(s)
-	if !printable(s) {
+	s = text.Clean(s)
+	if !text.Printable(s) {
 		s = fmt.Sprintf("%+q", s)
 	}
 	return s + "\n"
 }
 
-func (a *Admin) owners(w http.ResponseWriter, r *http.Request) {
+func (p *Port) owners(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	if len(q["key"]) != 1 || q.Get("key") == "" {
 		say(w, http.StatusBadRequest, "ask with ?key=\n")
 		return
 	}
-	owner := a.Owners(q.Get("key"))
+	owner := p.Owners(q.Get("key"))
 	if owner == nil {
 		say(w, http.StatusNotFound, "no cluster is known to have it\n")
 		return
 	}
-	a.show(w, owner)
+	p.show(w, owner)
 }
 
-func (a *Admin) route(w http.ResponseWriter, r *http.Request) {
+func (p *Port) route(w http.ResponseWriter, r *http.Request) {
 	var q RouteQuestion
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxQuestion))
 	d.DisallowUnknownFields()
@@ -217,35 +240,35 @@ func (a *Admin) route(w http.ResponseWriter, r *http.Request) {
 		say(w, http.StatusBadRequest, oneLine(`the question is not {"method": …, "path": …}: `+err.Error()))
 		return
 	}
-	decision, err := a.Route(q)
+	decision, err := p.Route(q)
 	if refusal, ok := errors.AsType[*apiproxy.Refusal](err); ok {
-		a.write(w, http.StatusOK, map[string]any{"refused": map[string]any{"status": refusal.Status, "reason": refusal.Reason, "message": clean(refusal.Message)}})
+		p.write(w, http.StatusOK, map[string]any{"refused": map[string]any{"status": refusal.Status, "reason": refusal.Reason, "message": text.Clean(refusal.Message)}})
 		return
 	}
 	if err != nil {
-		a.Log.Error("a question about routing failed", "err", err)
+		p.Log.Error("a question about routing failed", "err", err)
 		say(w, http.StatusInternalServerError, "internal error\n")
 		return
 	}
-	a.show(w, decision)
+	p.show(w, decision)
 }
 
-func (a *Admin) show(w http.ResponseWriter, what any) { a.write(w, http.StatusOK, what) }
+func (p *Port) show(w http.ResponseWriter, what any) { p.write(w, http.StatusOK, what) }
 
-func (a *Admin) write(w http.ResponseWriter, status int, what any) {
+func (p *Port) write(w http.ResponseWriter, status int, what any) {
 	b, err := json.MarshalIndent(what, "", "  ")
 	if err != nil {
-		a.Log.Error("an answer of the admin port cannot be encoded", "err", err)
+		p.Log.Error("an answer of the admin port cannot be encoded", "err", err)
 		say(w, http.StatusInternalServerError, "internal error\n")
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	w.Write(append(escape(b), '\n')) // who does not read it does not want it
+	w.Write(append(text.Escape(b), '\n')) // who does not read it does not want it
 }
 
-func say(w http.ResponseWriter, status int, text string) {
+func say(w http.ResponseWriter, status int, what string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
-	io.WriteString(w, text)
+	io.WriteString(w, what)
 }

@@ -1,4 +1,4 @@
-package observe
+package adminport
 
 import (
 	"net/http"

@@ -2,7 +2,6 @@ package observe_test
 
 import (
 	"errors"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/apiproxy/observe"
+	"github.com/tailplane/tailplane/internal/apiproxy/observe/record"
 )
 
 // visit is one request, from beginning to end.
@@ -46,7 +46,7 @@ const (
 // record; and it heals.
 func TestAU04SinkDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStand(t, observe.RecordConfig{Queue: 20})
+		s := newStand(t, record.Config{Queue: 20})
 		s.sink.set(func(p []byte) (int, error) { return 0, syscall.ENOSPC })
 		if err := s.visit(t, "POST", anExec); !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("exec: %v", err)
@@ -66,7 +66,7 @@ func TestAU04SinkDown(t *testing.T) {
 		if took := time.Since(began); took > 10*time.Millisecond {
 			t.Errorf("visits were held up for %v", took)
 		}
-		stats := s.Record.Stats()
+		stats := s.rec.Stats()
 		if stats.Up || stats.Waiting > 20 || stats.Lost == 0 {
 			t.Errorf("%+v", stats)
 		}
@@ -91,7 +91,7 @@ func TestAU04SinkDown(t *testing.T) {
 		if lost != stats.Lost || written+lost != 100+14+2 {
 			t.Errorf("%d lines written, %d lost, counted %d", written, lost, stats.Lost)
 		}
-		if stats := s.Record.Stats(); stats.Waiting != 0 || stats.Lost != lost {
+		if stats := s.rec.Stats(); stats.Waiting != 0 || stats.Lost != lost {
 			t.Errorf("%+v", stats)
 		}
 		if n := strings.Count(s.log.String(), "audit record cannot be written"); n != 1 {
@@ -105,7 +105,7 @@ func TestAU04SinkSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
 		w := writer(func(p []byte) (int, error) { <-hang; return len(p), nil })
-		s := newStand(t, observe.RecordConfig{Writer: w, Delay: 2 * time.Second})
+		s := newStand(t, record.Config{Writer: w, Delay: 2 * time.Second})
 		began := time.Now()
 		if err := s.visit(t, "POST", anExec); err == nil || time.Since(began) != 2*time.Second {
 			t.Errorf("exec: %v after %v", err, time.Since(began))
@@ -116,8 +116,8 @@ func TestAU04SinkSlow(t *testing.T) {
 		for range 5000 {
 			s.visit(t, "GET", aRead)
 		}
-		if time.Since(began) != 2*time.Second || s.Record.Stats().Waiting > 1024 {
-			t.Errorf("after %v: %+v", time.Since(began), s.Record.Stats())
+		if time.Since(began) != 2*time.Second || s.rec.Stats().Waiting > 1024 {
+			t.Errorf("after %v: %+v", time.Since(began), s.rec.Stats())
 		}
 		close(hang)
 		time.Sleep(time.Second)
@@ -135,7 +135,7 @@ func (w writer) Write(p []byte) (int, error) { return w(p) }
 // A write that was cut short leaves a line that does not parse, and no other.
 func TestTornLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStand(t, observe.RecordConfig{})
+		s := newStand(t, record.Config{})
 		s.sink.set(func(p []byte) (int, error) { return len(p) - 10, syscall.ENOSPC })
 		s.visit(t, "GET", aRead)
 		synctest.Wait()
@@ -156,7 +156,7 @@ func TestAU04FileRotated(t *testing.T) {
 	if err := os.WriteFile(path, []byte("{\"half"), 0o600); err != nil { // of a process that died
 		t.Fatal(err)
 	}
-	s := newStand(t, observe.RecordConfig{Path: path, Delay: time.Minute})
+	s := newStand(t, record.Config{Path: path, Delay: time.Minute})
 	written := func() { // what must be recorded waits until it is
 		t.Helper()
 		if err := s.visit(t, "POST", anExec); err != nil {
@@ -206,25 +206,9 @@ func TestAU04FileRotated(t *testing.T) {
 // settled waits until nothing waits to be written.
 func (s *stand) settled(t *testing.T) {
 	t.Helper()
-	for began := time.Now(); s.Record.Stats().Waiting > 0; runtime.Gosched() {
+	for began := time.Now(); s.rec.Stats().Waiting > 0; runtime.Gosched() {
 		if time.Since(began) > time.Minute {
-			t.Fatalf("%+v", s.Record.Stats())
-		}
-	}
-}
-
-func TestRecordConfig(t *testing.T) {
-	log := slog.New(slog.DiscardHandler)
-	dir := t.TempDir()
-	for why, c := range map[string]observe.RecordConfig{
-		"neither":     {Log: log, Now: time.Now},
-		"both":        {Path: filepath.Join(dir, "x"), Writer: os.Stdout, Log: log, Now: time.Now},
-		"no clock":    {Path: filepath.Join(dir, "x"), Log: log},
-		"a directory": {Path: dir, Log: log, Now: time.Now},
-		"no such":     {Path: filepath.Join(dir, "none", "x"), Log: log, Now: time.Now},
-	} {
-		if _, err := observe.NewRecord(c); err == nil {
-			t.Error(why)
+			t.Fatalf("%+v", s.rec.Stats())
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package observe_test
+package adminport_test
 
 import (
 	"encoding/json"
@@ -8,27 +8,35 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/apiproxy/observe"
+	"github.com/tailplane/tailplane/internal/apiproxy/observe/adminport"
 )
 
 const localToken = "the-local-token"
 
-func admin(o *observe.Observer) *observe.Admin {
-	return &observe.Admin{
+func observer() *observe.Observer {
+	return &observe.Observer{Metrics: observe.NewMetrics("v1", observe.Builtin()), Log: slog.New(slog.DiscardHandler), Now: time.Now}
+}
+
+func port(o *observe.Observer) *adminport.Port {
+	return &adminport.Port{
 		Ready: func() error { return nil }, Opens: func(token string) bool { return token == localToken }, Gatherer: o.Metrics, Log: slog.New(slog.DiscardHandler),
-		Verbose:  func() []string { return []string{"cluster east: unhealthy since \x1b[31mnow\u202e"} },
-		Config:   func() any { return map[string]any{"epoch": 7, "note": "a\u202eb"} },
-		Clusters: func() any { return []string{"here", "east"} },
-		Streams:  o.Streams,
+		Verbose: func() []string { return []string{"document of epoch 7"} },
+		Config:  func() any { return map[string]any{"epoch": 7, "note": "a\u202eb"} },
+		Clusters: func() []observe.ClusterState {
+			return []observe.ClusterState{{Name: "here", State: "healthy", LastError: "long ago"}, {Name: "east", State: "unhealthy", LastError: "\x1b[31mno\u202e"}}
+		},
+		Streams: o.Streams,
 		Owners: func(key string) any {
 			if key == "pods/a/x" {
 				return map[string]string{"cluster": "east"}
 			}
 			return nil
 		},
-		Route: func(q observe.RouteQuestion) (any, error) {
+		Route: func(q adminport.RouteQuestion) (any, error) {
 			if _, err := apiproxy.Parse(q.Method, q.URL); err != nil {
 				return nil, err
 			}
@@ -55,8 +63,8 @@ func withToken(r *http.Request) { r.Header.Set("Authorization", "Bearer "+localT
 
 // Acceptance 24: what is below /debug needs the local token; probes and scrapes do not.
 func TestDebugNeedsTheToken(t *testing.T) {
-	o := observer(nil)
-	a := admin(o)
+	o := observer()
+	a := port(o)
 	a.Profiles = true
 	h := a.Handler()
 	for _, c := range []struct{ method, target, body string }{
@@ -95,13 +103,13 @@ func TestDebugNeedsTheToken(t *testing.T) {
 }
 
 func TestProfilesOnlyWhenAsked(t *testing.T) {
-	h := admin(observer(nil)).Handler()
+	h := port(observer()).Handler()
 	for _, target := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/profile"} {
 		if w := ask(h, "GET", target, "", withToken); w.Code != 404 {
 			t.Errorf("%s: %d", target, w.Code)
 		}
 	}
-	a := admin(observer(nil))
+	a := port(observer())
 	a.Profiles = true
 	srv := httptest.NewServer(a.Handler())
 	defer srv.Close()
@@ -124,8 +132,8 @@ func TestProfilesOnlyWhenAsked(t *testing.T) {
 
 // Law 4: no page of the web, and no name that was rebound to our address.
 func TestWhoMayAsk(t *testing.T) {
-	o := observer(nil)
-	loopback, far := admin(o).Handler(), observe.MetricsHandler(o.Metrics, slog.New(slog.DiscardHandler))
+	o := observer()
+	loopback, far := port(o).Handler(), adminport.Metrics(o.Metrics, slog.New(slog.DiscardHandler))
 	for host, want := range map[string][2]int{
 		"127.0.0.1:9006": {200, 200}, "[::1]:9006": {200, 200}, "localhost": {200, 200}, "127.1.2.3": {200, 200}, "10.1.2.3:9007": {421, 200},
 		"x.y.svc:9007": {421, 200}, "evil.example": {421, 421}, "127.0.0.1.evil.example": {421, 421}, "": {421, 421}, "svc.example": {421, 421},
@@ -152,8 +160,10 @@ func TestWhoMayAsk(t *testing.T) {
 }
 
 func TestReadiness(t *testing.T) {
-	a := admin(observer(nil))
-	if w := ask(a.Handler(), "GET", "/readyz?verbose", ""); w.Code != 200 || w.Body.String() != "\"cluster east: unhealthy since \\x1b[31mnow\\u202e\"\nok\n" {
+	const verbose = "document of epoch 7\ncluster here: healthy since 0001-01-01T00:00:00Z\n" +
+		`"cluster east: unhealthy since 0001-01-01T00:00:00Z: \x1b[31mno\u202e"` + "\nok\n"
+	a := port(observer())
+	if w := ask(a.Handler(), "GET", "/readyz?verbose", ""); w.Code != 200 || w.Body.String() != verbose {
 		t.Errorf("%d %q", w.Code, w.Body)
 	}
 	if w := ask(a.Handler(), "GET", "/readyz", ""); w.Body.String() != "ok\n" {
@@ -169,7 +179,7 @@ func TestReadiness(t *testing.T) {
 }
 
 func TestQuestions(t *testing.T) {
-	h := admin(observer(nil)).Handler()
+	h := port(observer()).Handler()
 	for _, c := range []struct {
 		why, body string
 		status    int

@@ -1,4 +1,7 @@
-package observe
+// Package text makes what strangers chose fit to be shown: bounded, in one line,
+// turned around by nothing, and without what looks like a credential. It keeps
+// laws 8 and 10 for all that an adapter writes down.
+package text
 
 import (
 	"encoding/json"
@@ -16,11 +19,11 @@ const (
 	redacted = "[redacted]"
 )
 
-// clean returns what is kept of a text that a stranger may have chosen: no more
+// Clean returns what is kept of a text that a stranger may have chosen: no more
 // than maxText bytes of UTF-8, and nothing that looks like a credential. How it
 // is escaped is for who writes it.
-func clean(s string) string {
-	if len(s) <= shortestSecret && printable(s) {
+func Clean(s string) string {
+	if len(s) <= shortestSecret && Printable(s) {
 		return s
 	}
 	if len(s) > maxRead {
@@ -102,8 +105,8 @@ func ofToken(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.' || c == '~' || c == '+' || c == '='
 }
 
-// printable says whether s is ASCII that no terminal obeys.
-func printable(s string) bool {
+// Printable says whether s is ASCII that no terminal obeys.
+func Printable(s string) bool {
 	for _, c := range []byte(s) {
 		if c < 0x20 || c >= 0x7f {
 			return false
@@ -112,28 +115,28 @@ func printable(s string) bool {
 	return true
 }
 
-// textAttr is an attribute of a log line: plain where that is enough, for slog's
+// Attr returns an attribute of a log line: plain where that is enough, for slog's
 // own JSON leaves in place what turns the direction of text or moves a cursor.
-func textAttr(key, s string) slog.Attr {
-	if s = clean(s); printable(s) {
+func Attr(key, s string) slog.Attr {
+	if s = Clean(s); Printable(s) {
 		return slog.String(key, s)
 	}
-	return slog.Any(key, text(s))
+	return slog.Any(key, escaped(s))
 }
 
-// text is a string that prints in JSON as ASCII where it would not print.
-type text string
+// escaped is a string that prints in JSON as ASCII where it would not print.
+type escaped string
 
 // MarshalJSON implements [json.Marshaler].
-func (t text) MarshalJSON() ([]byte, error) {
+func (t escaped) MarshalJSON() ([]byte, error) {
 	b, err := json.Marshal(string(t))
-	return escape(b), err
+	return Escape(b), err
 }
 
-// escape writes what does not print as \u escapes, beyond what JSON demands. b
+// Escape writes what does not print as \u escapes, beyond what JSON demands. b
 // is JSON, so such runes are inside strings, and it still parses to the same.
-func escape(b []byte) []byte {
-	if printable(string(b)) {
+func Escape(b []byte) []byte {
+	if Printable(string(b)) {
 		return b
 	}
 	out := make([]byte, 0, len(b)+16)
