@@ -18,7 +18,7 @@ cluster: ## the cluster's binaries, into the cache: about 10 minutes the first t
 	@cd testbed && go run ./cmd/build devcluster kubectl >/dev/null
 
 testbed: cluster ## and what only tests need: another 3 minutes
-	@cd testbed && go run ./cmd/build helm >/dev/null
+	@cd testbed && go run ./cmd/build helm podnode podclient >/dev/null
 
 lint: ## gofmt, vet, staticcheck
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"

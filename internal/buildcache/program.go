@@ -55,6 +55,8 @@ func programs() map[string]Program {
 		"mca":        {Module: ".", Package: "./cmd/mca", LDFlags: strip, Sources: true, Takes: relink},
 		"tka":        {Module: ".", Package: "./cmd/tka", LDFlags: strip, Sources: true, Takes: relink},
 		"tailplaned": {Module: ".", Package: "./cmd/tailplaned", LDFlags: strip, Sources: true, Takes: relink},
+		"podnode":    {Module: "testbed", Package: "./cmd/podnode", LDFlags: strip, Sources: true, Takes: relink},
+		"podclient":  {Module: "testbed", Package: "./cmd/podclient", LDFlags: strip, Sources: true, Takes: relink},
 		"demo":       {Module: "testbed", Package: "./cmd/demo", LDFlags: strip, Sources: true, Takes: relink},
 	}
 }

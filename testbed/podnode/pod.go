@@ -1,0 +1,470 @@
+//go:build linux
+
+package podnode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/tailplane/tailplane/testbed/podnode/sandbox"
+	"github.com/tailplane/tailplane/testbed/podnode/volume"
+)
+
+const (
+	// volumesAgain is how often ConfigMaps, Secrets and tokens in volumes are looked at. A kubelet takes up to a minute.
+	volumesAgain = 5 * time.Second
+	// setupAgain is how soon what kept a pod from starting is tried again.
+	setupAgain = time.Second
+)
+
+// pod is one pod on this node, from when it was bound until its object is gone.
+type pod struct {
+	n      *Node
+	obj    *corev1.Pod // as it was when it came
+	key    string      // namespace/name
+	ip     string
+	dir    string
+	reader *volume.Reader
+
+	inits, mains []*container
+
+	ending chan struct{} // closed when the pod is to end because its object is being deleted
+	dirty  chan struct{} // the status has changed
+
+	mu          sync.Mutex
+	sandbox     *sandbox.Sandbox
+	deadline    time.Time // after ending: when it must be over
+	failed      *failure  // of the pod as a whole
+	initialized bool
+	finished    bool
+	since       map[corev1.PodConditionType]corev1.PodCondition
+	startTime   time.Time
+}
+
+type failure struct{ reason, message string }
+
+func newPod(n *Node, obj *corev1.Pod, ip string) *pod {
+	p := &pod{
+		n: n, obj: obj, key: obj.Namespace + "/" + obj.Name, ip: ip, dir: filepath.Join(n.o.Dir, strings.ReplaceAll(string(obj.UID), "-", "")),
+		ending: make(chan struct{}), dirty: make(chan struct{}, 1), startTime: time.Now(), since: map[corev1.PodConditionType]corev1.PodCondition{},
+	}
+	p.reader = &volume.Reader{Client: n.o.Client, Pod: obj, PodIP: ip, HostIP: "127.0.0.1", Now: time.Now}
+	for i := range obj.Spec.InitContainers {
+		c := newContainer(p, obj.Spec.InitContainers[i])
+		c.init = true
+		c.sidecar = c.spec.RestartPolicy != nil && *c.spec.RestartPolicy == corev1.ContainerRestartPolicyAlways
+		p.inits = append(p.inits, c)
+	}
+	for i := range obj.Spec.Containers {
+		p.mains = append(p.mains, newContainer(p, obj.Spec.Containers[i]))
+	}
+	return p
+}
+
+// end asks the pod to end because its object is being deleted. A later call may only shorten the time that it has.
+func (p *pod) end(grace time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at := time.Now().Add(grace)
+	if p.deleted() && at.After(p.deadline) {
+		return
+	}
+	if !p.deleted() {
+		close(p.ending)
+	}
+	p.deadline = at
+	for _, c := range slices.Concat(p.inits, p.mains) {
+		c.hurry(at)
+	}
+}
+
+func (p *pod) deleted() bool {
+	select {
+	case <-p.ending:
+		return true
+	default:
+		return false
+	}
+}
+
+// graceLeft is until when the pod must be over.
+func (p *pod) graceLeft() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.deadline
+}
+
+func (p *pod) changed() {
+	select {
+	case p.dirty <- struct{}{}:
+	default:
+	}
+}
+
+// run is the pod's life.
+func (p *pod) run(ctx context.Context) {
+	log := p.n.o.Log.With("pod", p.key)
+	var wg sync.WaitGroup
+	published := make(chan struct{})
+	wg.Go(func() { p.publish(ctx, published) })
+	defer wg.Wait()
+	if err := p.live(ctx); err != nil && ctx.Err() == nil {
+		log.Info("the pod failed", "err", err)
+		f, ok := errors.AsType[failure](err)
+		if !ok {
+			f = failure{"PodnodeFailed", err.Error()}
+		}
+		p.mu.Lock()
+		p.failed = &f
+		p.mu.Unlock()
+	}
+	p.mu.Lock()
+	p.finished = true
+	p.mu.Unlock()
+	p.changed()
+	close(published)
+	wg.Wait()
+	select {
+	case <-ctx.Done(): // as when a machine goes away: the object stays
+	case <-p.ending:
+		if err := os.RemoveAll(p.dir); err != nil {
+			log.Error("folder", "err", err)
+		}
+		p.remove(ctx)
+	}
+}
+
+func (f failure) Error() string { return f.reason + ": " + f.message }
+
+// live runs the pod's containers, and returns when none of them runs any more.
+func (p *pod) live(ctx context.Context) error {
+	r, err := examine(p.obj.Spec)
+	if err != nil {
+		return err
+	}
+	if r.refused != "" {
+		return failure{"NotOnTestbed", r.refused + " is not on the testbed"}
+	}
+	if err := p.refuse(); err != nil {
+		return err
+	}
+	if len(r.unkept) > 0 {
+		p.n.event(ctx, p.obj, corev1.EventTypeNormal, "NotOnTestbed", "nothing here keeps to "+strings.Join(r.unkept, ", "))
+	}
+	for _, d := range []string{"", "volumes", "logs", "files"} {
+		if err := os.Mkdir(filepath.Join(p.dir, d), 0o700); err != nil {
+			return err
+		}
+	}
+	s, err := p.start(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	p.mu.Lock()
+	p.sandbox = s
+	p.mu.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	var refreshing sync.WaitGroup
+	defer refreshing.Wait()
+	defer cancel()
+	if !p.setUp(ctx, s) {
+		return nil
+	}
+	p.changed()
+	refreshing.Go(func() { p.refresh(ctx) })
+
+	var sidecars []*container
+	defer func() {
+		// Sidecars end after all others, the last one first.
+		for _, c := range slices.Backward(sidecars) {
+			c.stop(p.until())
+			<-c.done
+		}
+	}()
+	for _, c := range p.inits {
+		go c.keep(ctx, p.obj.Spec.RestartPolicy)
+		if c.sidecar {
+			sidecars = append(sidecars, c)
+			select {
+			case <-c.started:
+			case <-p.ending:
+				return nil
+			case <-ctx.Done():
+				return nil
+			}
+			continue
+		}
+		select {
+		case <-c.done:
+		case <-p.ending:
+			c.stop(p.graceLeft())
+			<-c.done
+			return nil
+		}
+		if code, ok := c.lastCode(); !ok || code != 0 {
+			return ctx.Err() // the status says that it failed
+		}
+	}
+	p.mu.Lock()
+	p.initialized = true
+	p.mu.Unlock()
+	p.changed()
+	for _, c := range p.mains {
+		go c.keep(ctx, p.obj.Spec.RestartPolicy)
+	}
+	for _, c := range p.mains {
+		select {
+		case <-c.done:
+		case <-p.ending:
+			for _, c := range p.mains {
+				c.stop(p.graceLeft())
+			}
+			<-c.done
+		}
+	}
+	return nil
+}
+
+// until is when a container that is to end now must have ended.
+func (p *pod) until() time.Time {
+	if p.deleted() {
+		return p.graceLeft()
+	}
+	return time.Now().Add(p.grace())
+}
+
+func (p *pod) grace() time.Duration {
+	if s := p.obj.Spec.TerminationGracePeriodSeconds; s != nil {
+		return time.Duration(*s) * time.Second
+	}
+	return 30 * time.Second
+}
+
+// refuse says what of a pod cannot be had that its fields alone do not tell.
+func (p *pod) refuse() error {
+	for _, c := range slices.Concat(p.obj.Spec.InitContainers, p.obj.Spec.Containers) {
+		if c.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError {
+			return failure{"NotOnTestbed", "container " + c.Name + ": terminationMessagePolicy FallbackToLogsOnError is not on the testbed"}
+		}
+		if p.n.o.Shared != "" && len(c.VolumeMounts) > 0 {
+			return failure{"NotOnTestbed", fmt.Sprintf("container %s: volumeMounts[0] at %s: nothing can be mounted in a pod that is not isolated: %s", c.Name, c.VolumeMounts[0].MountPath, p.n.o.Shared)}
+		}
+	}
+	return nil
+}
+
+// start starts the pod's network, with its address and the ways out of it.
+func (p *pod) start(ctx context.Context) (*sandbox.Sandbox, error) {
+	if p.n.o.Shared != "" {
+		return sandbox.Shared(p.dir), nil
+	}
+	s, err := sandbox.Start(ctx, p.dir, p.obj.Name)
+	if err != nil {
+		return nil, err
+	}
+	own, err := s.Listen(ctx, net.JoinHostPort(p.ip, "0"))
+	if err == nil {
+		own.Close() // for the address only
+		err = p.carry(ctx, s, net.JoinHostPort(serviceAddress, "443"), p.n.o.Server)
+	}
+	for from, to := range p.n.o.Carry {
+		if err == nil {
+			err = p.carry(ctx, s, from, to)
+		}
+	}
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// carry leads what dials an address in the pod to somewhere outside.
+func (p *pod) carry(ctx context.Context, s *sandbox.Sandbox, from, to string) error {
+	l, err := s.Listen(ctx, from)
+	if err != nil {
+		return err
+	}
+	go func() {
+		for {
+			a, err := l.Accept()
+			if err != nil {
+				return // the pod has ended
+			}
+			go func() {
+				defer a.Close()
+				stop := context.AfterFunc(ctx, func() { a.Close() })
+				defer stop()
+				b, err := new(net.Dialer).DialContext(ctx, "tcp", to)
+				if err != nil {
+					p.n.o.Log.Debug("carry", "pod", p.key, "to", to, "err", err)
+					return
+				}
+				join(a, b)
+			}()
+		}
+	}()
+	return nil
+}
+
+// join copies both ways, each to its own end, and closes b.
+func join(a io.ReadWriteCloser, b net.Conn) {
+	defer b.Close()
+	back := make(chan struct{})
+	go func() {
+		defer close(back)
+		_, _ = io.Copy(a, b)
+		if half, ok := a.(interface{ CloseWrite() error }); ok {
+			_ = half.CloseWrite()
+		} else {
+			a.Close()
+		}
+	}()
+	_, _ = io.Copy(b, a)
+	if half, ok := b.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite()
+	}
+	<-back
+}
+
+// dial connects to a port of the pod, from within it where that is apart.
+func (p *pod) dial(ctx context.Context, host string, port int) (net.Conn, error) {
+	p.mu.Lock()
+	s := p.sandbox
+	p.mu.Unlock()
+	if s == nil {
+		return nil, errors.New("the pod has not started")
+	}
+	if host == "" {
+		if host = p.ip; p.n.o.Shared != "" {
+			host = "127.0.0.1"
+		}
+	}
+	return s.Dial(ctx, net.JoinHostPort(host, strconv.Itoa(port)))
+}
+
+func (p *pod) volume(name string) string { return filepath.Join(p.dir, "volumes", name) }
+
+// setUp makes the volumes and the files that every container has. What is missing is waited for, as by a kubelet.
+func (p *pod) setUp(ctx context.Context, s *sandbox.Sandbox) bool {
+	told := ""
+	for {
+		err := p.setUpOnce(ctx, s)
+		if err == nil {
+			return true
+		}
+		p.n.o.Log.Info("set up", "pod", p.key, "err", err)
+		if told != err.Error() {
+			told = err.Error()
+			p.n.event(ctx, p.obj, corev1.EventTypeWarning, "FailedMount", told)
+		}
+		select {
+		case <-p.ending:
+			return false
+		case <-ctx.Done():
+			return false
+		case <-time.After(setupAgain):
+		}
+	}
+}
+
+func (p *pod) setUpOnce(ctx context.Context, s *sandbox.Sandbox) error {
+	for _, v := range p.obj.Spec.Volumes {
+		dir := p.volume(v.Name)
+		err := os.Mkdir(dir, 0o777)
+		if errors.Is(err, os.ErrExist) {
+			continue // of an earlier try; what is given is written below
+		}
+		if err == nil && v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumMemory {
+			err = s.Memory(ctx, dir)
+		} else if err == nil && v.EmptyDir != nil && v.EmptyDir.Medium != "" {
+			err = failure{"NotOnTestbed", "emptyDir medium " + string(v.EmptyDir.Medium) + " is not on the testbed"}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	hosts := fmt.Sprintf("127.0.0.1\tlocalhost\n%s\tkubernetes.default.svc kubernetes.default.svc.cluster.local kubernetes.default kubernetes\n%s\t%s\n", serviceAddress, p.ip, p.obj.Name)
+	for name, text := range map[string]string{"hosts": hosts, "hostname": p.obj.Name + "\n", "resolv.conf": "# no DNS on the testbed\n", "passwd": "root:x:0:0::/:/sbin/nologin\nnonroot:x:65532:65532::/:/sbin/nologin\n"} {
+		if err := os.WriteFile(filepath.Join(p.dir, "files", name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return p.fill(ctx)
+}
+
+// fill writes what volumes hold now.
+func (p *pod) fill(ctx context.Context) error {
+	for _, v := range p.obj.Spec.Volumes {
+		files, err := p.reader.Files(ctx, v)
+		if err == nil && files != nil {
+			err = volume.Write(p.volume(v.Name), files)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refresh keeps volumes as their sources are, until ctx ends.
+func (p *pod) refresh(ctx context.Context) {
+	for pause(ctx, volumesAgain) {
+		if err := p.fill(ctx); err != nil && ctx.Err() == nil {
+			p.n.o.Log.Warn("refresh", "pod", p.key, "err", err)
+		}
+	}
+}
+
+// uid returns as whom a container's processes run.
+func (p *pod) uid(c corev1.Container) (int, error) {
+	var uid *int64
+	must := false
+	if s := p.obj.Spec.SecurityContext; s != nil {
+		uid = s.RunAsUser
+		must = s.RunAsNonRoot != nil && *s.RunAsNonRoot
+	}
+	if s := c.SecurityContext; s != nil {
+		if s.RunAsUser != nil {
+			uid = s.RunAsUser
+		}
+		if s.RunAsNonRoot != nil {
+			must = *s.RunAsNonRoot
+		}
+	}
+	if must && (uid == nil || *uid == 0) {
+		return 0, errors.New("container has runAsNonRoot and would run as root")
+	}
+	if uid == nil {
+		return 0, nil
+	}
+	return int(*uid), nil
+}
+
+// standardEnv is what every container has before its own.
+func (p *pod) standardEnv() map[string]string {
+	host, port := serviceAddress, "443"
+	if p.n.o.Shared != "" {
+		host, port, _ = net.SplitHostPort(p.n.o.Server)
+	}
+	address := "tcp://" + net.JoinHostPort(host, port)
+	return map[string]string{
+		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOSTNAME": p.obj.Name, "HOME": "/",
+		"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port, "KUBERNETES_SERVICE_PORT_HTTPS": port,
+		"KUBERNETES_PORT": address, "KUBERNETES_PORT_443_TCP": address, "KUBERNETES_PORT_443_TCP_PROTO": "tcp",
+		"KUBERNETES_PORT_443_TCP_PORT": port, "KUBERNETES_PORT_443_TCP_ADDR": host,
+	}
+}

@@ -1,0 +1,130 @@
+//go:build linux
+
+package podnode
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// watch asks a probe again and again, and tells each change of its answer, until ctx ends. The first answer counts as one.
+func (c *container) watch(ctx context.Context, kind string, p *corev1.Probe, change func(good bool)) {
+	if !pause(ctx, time.Duration(p.InitialDelaySeconds)*time.Second) {
+		return
+	}
+	good, bad, told := int32(0), int32(0), ""
+	for {
+		err := c.probe(ctx, p.ProbeHandler, time.Duration(max(1, p.TimeoutSeconds))*time.Second)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			good, bad = good+1, 0
+		} else {
+			good, bad = 0, bad+1
+			c.p.n.o.Log.Info("probe", "pod", c.p.key, "container", c.spec.Name, "probe", kind, "err", err)
+		}
+		switch {
+		case good >= max(1, p.SuccessThreshold) && told != "good":
+			told = "good"
+			change(true)
+		case bad >= max(1, p.FailureThreshold) && told != "bad":
+			told = "bad"
+			c.p.n.event(ctx, c.p.obj, corev1.EventTypeWarning, "Unhealthy", fmt.Sprintf("%s probe of %s failed: %v", kind, c.spec.Name, err))
+			change(false)
+		}
+		if !pause(ctx, time.Duration(max(1, p.PeriodSeconds))*time.Second) {
+			return
+		}
+	}
+}
+
+// pause waits, and says whether to go on.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+func (c *container) probe(ctx context.Context, h corev1.ProbeHandler, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	switch {
+	case h.Exec != nil:
+		return c.command(ctx, h.Exec.Command)
+	case h.HTTPGet != nil:
+		return c.get(ctx, *h.HTTPGet)
+	case h.TCPSocket != nil:
+		port, err := c.port(h.TCPSocket.Port)
+		if err != nil {
+			return err
+		}
+		conn, err := c.p.dial(ctx, h.TCPSocket.Host, port)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	}
+	return errors.New("a probe of a kind that is not known here")
+}
+
+// get asks over HTTP as a kubelet does: from the node, at the pod's address, without a look at certificates.
+func (c *container) get(ctx context.Context, g corev1.HTTPGetAction) error {
+	port, err := c.port(g.Port)
+	if err != nil {
+		return err
+	}
+	host := g.Host
+	if host == "" {
+		host = c.p.ip
+	}
+	url := strings.ToLower(string(g.Scheme)) + "://" + net.JoinHostPort(host, strconv.Itoa(port)) + "/" + strings.TrimPrefix(g.Path, "/")
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	for _, h := range g.HTTPHeaders {
+		if strings.EqualFold(h.Name, "Host") {
+			req.Host = h.Value
+		}
+		req.Header.Add(h.Name, h.Value)
+	}
+	t := &http.Transport{
+		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.p.dial(ctx, g.Host, port) },
+	}
+	res, err := t.RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode < 200 || res.StatusCode >= 400 {
+		return fmt.Errorf("%s %s", g.Path, res.Status)
+	}
+	return nil
+}
+
+func (c *container) port(p intstr.IntOrString) (int, error) {
+	if p.Type == intstr.Int {
+		return p.IntValue(), nil
+	}
+	for _, x := range c.spec.Ports {
+		if x.Name == p.StrVal {
+			return int(x.ContainerPort), nil
+		}
+	}
+	return 0, fmt.Errorf("no port is named %s", p.StrVal)
+}

@@ -1,0 +1,329 @@
+//go:build linux
+
+package podnode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	utilexec "k8s.io/utils/exec"
+
+	"github.com/tailplane/tailplane/testbed/podnode/kubelet"
+	"github.com/tailplane/tailplane/testbed/podnode/podlog"
+)
+
+// drainLimit bounds the wait for the last output of a process that has ended: what it has left running may hold on to it.
+const drainLimit = 10 * time.Second
+
+// pipes are the standard streams of a process: the far ends are its own.
+type pipes struct {
+	far [3]*os.File
+	in  *os.File   // to write to it; nil: it reads nothing
+	out []*os.File // to read from: standard output and standard error, or the terminal
+}
+
+func (p *pipes) closeFar() {
+	for i, f := range p.far {
+		if f != nil && !slices.Contains(p.far[:i], f) {
+			f.Close()
+		}
+	}
+}
+
+func (p *pipes) closeNear() {
+	if p.in != nil {
+		p.in.Close()
+	}
+	for _, f := range p.out {
+		f.Close()
+	}
+}
+
+// newPipes makes a process's streams. With a terminal all three are one, and in is out[0].
+func newPipes(stdin, tty bool) (*pipes, error) {
+	p := &pipes{}
+	if tty {
+		near, far, err := terminal()
+		if err != nil {
+			return nil, err
+		}
+		p.far, p.in, p.out = [3]*os.File{far, far, far}, near, []*os.File{near}
+		return p, nil
+	}
+	fail := func(err error) (*pipes, error) {
+		p.closeFar()
+		p.closeNear()
+		return nil, err
+	}
+	var err error
+	if stdin {
+		p.far[0], p.in, err = os.Pipe()
+	} else {
+		p.far[0], err = os.Open(os.DevNull)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	for i := 1; i <= 2; i++ {
+		near, far, err := os.Pipe()
+		if err != nil {
+			return fail(err)
+		}
+		p.far[i], p.out = far, append(p.out, near)
+	}
+	return p, nil
+}
+
+// terminal opens a new pseudo terminal.
+func terminal() (near, far *os.File, err error) {
+	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("terminal: %w", err)
+	}
+	near = os.NewFile(uintptr(fd), "/dev/ptmx")
+	number, err := unix.IoctlGetUint32(fd, unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
+	}
+	if err == nil {
+		far, err = os.OpenFile("/dev/pts/"+strconv.Itoa(int(number)), os.O_RDWR|unix.O_NOCTTY, 0)
+	}
+	if err != nil {
+		near.Close()
+		return nil, nil, fmt.Errorf("terminal: %w", err)
+	}
+	return near, far, nil
+}
+
+func resize(tty *os.File, sizes <-chan remotecommand.TerminalSize) {
+	for s := range sizes {
+		_ = unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: s.Height, Col: s.Width})
+	}
+}
+
+// open makes the run's streams.
+func (r *run) open(stdin bool) (*pipes, error) {
+	p, err := newPipes(stdin, r.process.TTY)
+	if err != nil {
+		return nil, err
+	}
+	if p.in != nil {
+		r.stdin = p.in
+	}
+	if r.process.TTY {
+		r.tty = p.out[0]
+	}
+	return p, nil
+}
+
+// command runs a command in the container to its end: of a probe or a hook.
+func (c *container) command(ctx context.Context, args []string) error {
+	var said tail
+	err := c.exec(ctx, args, nil, &said, &said, false, nil)
+	if err != nil && len(said) > 0 {
+		return fmt.Errorf("%w: %s", err, said)
+	}
+	return err
+}
+
+// tail keeps the beginning of what a command says.
+type tail []byte
+
+func (t *tail) Write(b []byte) (int, error) {
+	*t = append(*t, b[:min(len(b), max(0, 1024-len(*t)))]...)
+	return len(b), nil
+}
+
+// exec runs a command in the container, with its environment, and returns its exit code as a [utilexec.CodeExitError].
+func (c *container) exec(ctx context.Context, args []string, in io.Reader, out, errs io.Writer, tty bool, sizes <-chan remotecommand.TerminalSize) error {
+	r := c.current()
+	if r == nil {
+		return fmt.Errorf("container %s is not running", c.spec.Name)
+	}
+	p, err := newPipes(in != nil, tty)
+	if err != nil {
+		return err
+	}
+	defer p.closeNear()
+	process := r.process
+	process.Args, process.TTY = args, tty
+	running, err := r.box.Run(ctx, process, p.far[0], p.far[1], p.far[2])
+	p.closeFar()
+	if err != nil {
+		// What a shell says of a command that is not there; a container engine says the same.
+		return utilexec.CodeExitError{Err: err, Code: 127}
+	}
+	if tty && sizes != nil {
+		go resize(p.out[0], sizes)
+	}
+	if in != nil {
+		go func() {
+			_, _ = io.Copy(p.in, in)
+			if !tty { // a terminal's end is a character, and what it says may still come
+				p.in.Close()
+			}
+		}()
+	}
+	drained := make(chan struct{}, 2)
+	for i, to := range []io.Writer{out, errs} {
+		if i == len(p.out) {
+			break
+		}
+		if to == nil {
+			to = io.Discard
+		}
+		go func() {
+			_, _ = io.Copy(to, p.out[i])
+			drained <- struct{}{}
+		}()
+	}
+	select {
+	case <-running.Done():
+	case <-ctx.Done():
+		running.Signal(unix.SIGKILL)
+		<-running.Done()
+	}
+	limit := time.After(drainLimit)
+	for range p.out {
+		select {
+		case <-drained:
+		case <-limit:
+			p.closeNear()
+		}
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if e := running.Exit(); e.Code != 0 {
+		return utilexec.CodeExitError{Err: fmt.Errorf("command %s ended with %d", args[0], e.Code), Code: e.Code}
+	}
+	return nil
+}
+
+// find returns a pod's container; the pod may be asked for alone.
+func (n *Node) find(key, name string) (*pod, *container, error) {
+	n.mu.Lock()
+	p := n.byName[key]
+	n.mu.Unlock()
+	if p == nil {
+		return nil, nil, fmt.Errorf("pod %s is not on node %s", key, n.o.Name)
+	}
+	if name == "" {
+		return p, nil, nil
+	}
+	for _, c := range slices.Concat(p.inits, p.mains) {
+		if c.spec.Name == name {
+			return p, c, nil
+		}
+	}
+	return nil, nil, fmt.Errorf("pod %s has no container %s", key, name)
+}
+
+// Has implements [kubelet.Runtime].
+func (n *Node) Has(key, name string) error {
+	_, _, err := n.find(key, name)
+	return err
+}
+
+// ExecInContainer implements [kubelet.Runtime].
+func (n *Node) ExecInContainer(ctx context.Context, key, _, name string, args []string, in io.Reader, out, errs io.WriteCloser, tty bool, sizes <-chan remotecommand.TerminalSize, _ time.Duration) error {
+	_, c, err := n.find(key, name)
+	if err != nil {
+		return err
+	}
+	if len(args) == 0 {
+		return errors.New("no command")
+	}
+	return c.exec(ctx, args, reader(in), writer(out), writer(errs), tty, sizes)
+}
+
+// reader and writer keep a nil of an interface of another kind a nil.
+func reader(r io.Reader) io.Reader {
+	if c, ok := r.(io.ReadCloser); r == nil || ok && c == nil {
+		return nil
+	}
+	return r
+}
+
+func writer(w io.WriteCloser) io.Writer {
+	if w == nil {
+		return nil
+	}
+	return w
+}
+
+// AttachContainer implements [kubelet.Runtime].
+func (n *Node) AttachContainer(ctx context.Context, key, _, name string, in io.Reader, out, errs io.WriteCloser, _ bool, sizes <-chan remotecommand.TerminalSize) error {
+	_, c, err := n.find(key, name)
+	if err != nil {
+		return err
+	}
+	r := c.current()
+	if r == nil {
+		return fmt.Errorf("container %s is not running", name)
+	}
+	for i, to := range []io.Writer{writer(out), writer(errs)} {
+		if to != nil {
+			defer r.log.Tap(podlog.Stream(i), to)()
+		}
+	}
+	if r.tty != nil && sizes != nil {
+		go resize(r.tty, sizes)
+	}
+	if in = reader(in); in != nil && r.stdin != nil {
+		go func() {
+			_, _ = io.Copy(r.stdin, in)
+			if c.spec.StdinOnce && r.tty == nil {
+				r.stdin.Close()
+			}
+		}()
+	}
+	select {
+	case <-r.main.Done():
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// PortForward implements [kubelet.Runtime]: it dials the pod's own 127.0.0.1.
+func (n *Node) PortForward(ctx context.Context, key, _ string, port int32, stream io.ReadWriteCloser) error {
+	p, _, err := n.find(key, "")
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	conn, err := p.dial(ctx, "127.0.0.1", int(port))
+	if err != nil {
+		return fmt.Errorf("port %d in pod %s: %w", port, key, err)
+	}
+	join(stream, conn)
+	return nil
+}
+
+// Logs implements [kubelet.Runtime].
+func (n *Node) Logs(ctx context.Context, key, name string, o kubelet.LogOptions, w io.Writer) error {
+	_, c, err := n.find(key, name)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	r := c.run
+	if o.Previous || r == nil {
+		r = c.last
+	}
+	c.mu.Unlock()
+	if r == nil {
+		return fmt.Errorf("container %s of pod %s has said nothing yet", name, key)
+	}
+	return r.log.Read(ctx, o, w)
+}
+
+var _ kubelet.Runtime = (*Node)(nil)
