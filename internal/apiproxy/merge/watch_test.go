@@ -1,0 +1,434 @@
+package merge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/apiproxy/merge/position"
+	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
+)
+
+// A log is a sink that writes down what comes, and when.
+type log struct {
+	mu    sync.Mutex
+	began time.Time
+	proto bool
+	lines []string
+	times []time.Duration
+	marks []string // positions
+}
+
+func (l *log) Event(b []byte) error {
+	typ, o, status, err := decodeEvent(b, l.proto)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	line := typ
+	switch {
+	case status != nil:
+		line += fmt.Sprint(" ", status.Code, " ", status.Reason)
+	case typ == "BOOKMARK":
+		l.marks = append(l.marks, o.ResourceVersion)
+		rv, bad := position.ParseRV(o.ResourceVersion)
+		if bad != nil || rv.Vector == nil {
+			return fmt.Errorf("a bookmark at %q", o.ResourceVersion)
+		}
+		line += fmt.Sprint(" ", rv.Vector.Fields)
+		if o.Annotations["k8s.io/initial-events-end"] == "true" {
+			line += " end"
+		}
+	default:
+		line += " " + o.Name + "@" + o.Data["member"]
+	}
+	l.lines = append(l.lines, line)
+	l.times = append(l.times, time.Since(l.began))
+	return nil
+}
+
+func (l *log) Flush() error { return nil }
+
+// since is what came since the last call.
+func (l *log) since() string {
+	synctest.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := strings.Join(l.lines, ", ")
+	l.lines, l.times = nil, nil
+	return s
+}
+
+// watching runs a watch in a bubble until the test ends.
+func watching(t *testing.T, c *clusters, q position.Query, set func(*Collection, *Watch)) (*log, func() error) {
+	t.Helper()
+	q.Watch = true
+	col := c.collection(&instance{})
+	ctx, cancel := context.WithCancel(t.Context())
+	if set != nil {
+		set(col, nil)
+	}
+	w, err := col.Watch(ctx, q, c.form)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if set != nil {
+		set(col, w)
+	}
+	l := &log{began: time.Now(), proto: c.form.Proto}
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx, l) }()
+	return l, func() error {
+		cancel()
+		return <-done
+	}
+}
+
+func at(t *testing.T, c *clusters) string {
+	t.Helper()
+	l, _, err := readList(t, c, position.Query{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.ResourceVersion
+}
+
+func expect(t *testing.T, l *log, want string) {
+	t.Helper()
+	if got := l.since(); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// Bookmarks come 100 ms after a burst, each second while there is no end of it,
+// each minute, and before the end; and only to who asked.
+func TestBookmarks(t *testing.T) {
+	for _, f := range []wire.Form{{}, {Proto: true}} {
+		synctest.Test(t, func(t *testing.T) {
+			c := three(false, f, 1, 1)
+			l, stop := watching(t, c, position.Query{RV: at(t, c), Bookmarks: true}, func(_ *Collection, w *Watch) {
+				if w != nil {
+					w.Timeout = 5 * time.Minute
+				}
+			})
+			expect(t, l, "")
+			c.stores[0].put("ns", "x", "1", 3)
+			expect(t, l, "ADDED x@a")
+			time.Sleep(99 * time.Millisecond)
+			expect(t, l, "")
+			time.Sleep(time.Millisecond)
+			expect(t, l, "BOOKMARK [105 202]")
+			for range 30 { // an event each 50 ms
+				c.stores[1].put("ns", "y", "1", 1)
+				time.Sleep(50 * time.Millisecond)
+			}
+			time.Sleep(100 * time.Millisecond)
+			if got := strings.Count(l.since(), "BOOKMARK"); got != 2 {
+				t.Errorf("%d bookmarks in 1.5 s of events", got)
+			}
+			time.Sleep(61 * time.Second)
+			expect(t, l, "BOOKMARK [105 232]")
+			time.Sleep(4 * time.Minute)
+			if got := l.since(); !strings.HasSuffix(got, "BOOKMARK [105 232]") {
+				t.Errorf("before the end: %s", got)
+			}
+			if err := stop(); err != nil {
+				t.Errorf("the stream ended with %v", err)
+			}
+			if !slices.IsSorted(l.marks) {
+				t.Errorf("%v", l.marks)
+			}
+
+			l, stop = watching(t, c, position.Query{RV: at(t, c)}, nil)
+			c.stores[0].put("ns", "x", "2", 3)
+			time.Sleep(3 * time.Minute)
+			expect(t, l, "MODIFIED x@a")
+			if err := stop(); !errors.Is(err, context.Canceled) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+// AD-06: the end of the initial events is told when all members have told it,
+// however long one is silent.
+func TestInitialEventsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := three(false, wire.Form{}, 1, 1)
+		gate := make(chan struct{})
+		l, stop := watching(t, c, position.Query{Initial: new(true), Match: "NotOlderThan", Bookmarks: true}, func(col *Collection, w *Watch) {
+			if w != nil {
+				return
+			}
+			ask := col.Ask
+			col.Ask = func(ctx context.Context, m Member, a position.Ask) (*Body, error) {
+				b, err := ask(ctx, m, a)
+				if err == nil && m.Slot == 1 {
+					b.ReadCloser = &gated{b.ReadCloser, ctx, gate}
+				}
+				return b, err
+			}
+		})
+		time.Sleep(time.Hour)
+		expect(t, l, "ADDED a0@a")
+		c.stores[0].put("ns", "x", "1", 3)
+		time.Sleep(time.Minute)
+		expect(t, l, "ADDED x@a")
+		close(gate)
+		expect(t, l, "ADDED b0@b, BOOKMARK [105 202] end")
+		time.Sleep(3 * time.Minute)
+		if strings.Contains(l.since(), "end") {
+			t.Error("the end was told twice")
+		}
+		stop()
+
+		// Who does not ask for bookmarks is not told.
+		l, stop = watching(t, c, position.Query{Initial: new(true), Match: "NotOlderThan"}, nil)
+		time.Sleep(time.Hour)
+		if got := l.since(); strings.Contains(got, "BOOKMARK") || strings.Count(got, "ADDED") != 3 {
+			t.Error(got)
+		}
+		stop()
+	})
+}
+
+// gated has nothing until the gate is open.
+type gated struct {
+	io.ReadCloser
+	ctx  context.Context
+	gate chan struct{}
+}
+
+func (g *gated) Read(b []byte) (int, error) {
+	select {
+	case <-g.gate:
+		return g.ReadCloser.Read(b)
+	case <-g.ctx.Done():
+		return 0, g.ctx.Err()
+	}
+}
+
+// AD-06: one member's expiry is one 410 for all, in the stream, whether it comes
+// at once, in the middle, or as an HTTP status.
+func TestExpiry(t *testing.T) {
+	const told = "ERROR 410 Expired"
+	for _, f := range []wire.Form{{}, {Proto: true}} {
+		synctest.Test(t, func(t *testing.T) {
+			c := three(false, f, 1, 1)
+			rv := at(t, c)
+			c.stores[0].put("ns", "x", "1", 3)
+			c.stores[0].compact()
+			l, stop := watching(t, c, position.Query{RV: rv}, nil)
+			expect(t, l, told)
+			if err := stop(); code(err) != 410 {
+				t.Errorf("%v", err)
+			}
+			// In the middle: a member's stream ends, and its position has expired.
+			l, stop = watching(t, c, position.Query{RV: at(t, c)}, nil)
+			c.stores[1].put("ns", "y", "1", 3)
+			expect(t, l, "ADDED y@b")
+			c.stores[1].set(true)
+			c.stores[1].put("ns", "y", "2", 3)
+			c.stores[1].compact()
+			c.stores[1].set(false)
+			time.Sleep(time.Minute)
+			expect(t, l, told)
+			stop()
+			// As an HTTP status, for the client's own position, and for a position that is no vector.
+			c.stores[1].refuse = gone
+			l, stop = watching(t, c, position.Query{RV: "1" + strings.Repeat("0", 9) + "1" + strings.Repeat("0", 19) + "5"}, nil)
+			expect(t, l, told)
+			stop()
+			l, stop = watching(t, c, position.Query{RV: "77"}, nil)
+			expect(t, l, told)
+			stop()
+		})
+	}
+}
+
+// AD-06: a member that goes is opened again where it was; the client hears
+// nothing of it but what happened. Each member's order is kept.
+func TestMemberComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := three(false, wire.Form{}, 1, 1)
+		var reports []string
+		l, stop := watching(t, c, position.Query{RV: at(t, c), Bookmarks: true}, func(_ *Collection, w *Watch) {
+			if w != nil {
+				w.Report = func(m Member, err error) { reports = append(reports, fmt.Sprint(m.Name, " ", err != nil)) }
+			}
+		})
+		c.stores[1].set(true)
+		c.stores[1].put("ns", "x", "1", 3)
+		c.stores[1].remove("ns", "b0", 3)
+		c.stores[0].put("ns", "y", "1", 3)
+		time.Sleep(time.Hour)
+		if got := l.since(); strings.Contains(got, "@b") || !strings.Contains(got, "ADDED y@a") {
+			t.Error(got)
+		}
+		c.stores[1].set(false)
+		time.Sleep(46 * time.Second)
+		if got := l.since(); !strings.Contains(got, "ADDED x@b, DELETED b0@b, BOOKMARK [105 208]") {
+			t.Error(got)
+		}
+		stop()
+		if reports[0] != "b true" || reports[len(reports)-1] != "b false" {
+			t.Errorf("%v", reports)
+		}
+		if n := len(reports); n < 100 || n > 400 {
+			t.Errorf("in an hour it was tried %d times", n) // each 15 to 45 s
+		}
+	})
+}
+
+// A zero field opens a member with what it has. The client's position says so
+// before the first of it, so that who is cut off in the middle reads again.
+func TestMemberJoins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := three(false, wire.Form{}, 1, 2)
+		rv := position.Vector{Epoch: 1, Fields: []uint64{102, 0}}.String()
+		l, stop := watching(t, c, position.Query{RV: rv, Bookmarks: true}, nil)
+		expect(t, l, "BOOKMARK [102 1], ADDED b0@b, ADDED b1@b")
+		time.Sleep(100 * time.Millisecond)
+		expect(t, l, "BOOKMARK [102 204]")
+		stop()
+		// It breaks off in the middle: nobody knows what the client lacks.
+		l, stop = watching(t, c, position.Query{RV: rv, Bookmarks: true}, func(col *Collection, w *Watch) {
+			if w != nil {
+				return
+			}
+			ask := col.Ask
+			col.Ask = func(ctx context.Context, m Member, a position.Ask) (*Body, error) {
+				b, err := ask(ctx, m, a)
+				if err == nil && m.Slot == 1 {
+					b.ReadCloser = &cutOff{b.ReadCloser, len(encodeEvent("ADDED", c.stores[1].now["ns/b0"], false)) + 10}
+				}
+				return b, err
+			}
+		})
+		expect(t, l, "BOOKMARK [102 1], ADDED b0@b, ERROR 410 Expired")
+		stop()
+		// Left out at the start, it joins when it is back.
+		c.skip = true
+		c.stores[1].set(true)
+		l, stop = watching(t, c, position.Query{RV: rv, Bookmarks: true}, nil)
+		time.Sleep(time.Hour)
+		c.stores[1].set(false)
+		time.Sleep(time.Minute)
+		if got := l.since(); !strings.Contains(got, "BOOKMARK [102 1], ADDED b0@b, ADDED b1@b, BOOKMARK [102 204]") {
+			t.Error(got)
+		}
+		stop()
+	})
+}
+
+// cutOff breaks off after left bytes.
+type cutOff struct {
+	io.ReadCloser
+	left int
+}
+
+func (c *cutOff) Read(b []byte) (int, error) {
+	if c.left == 0 {
+		return 0, io.ErrUnexpectedEOF
+	}
+	n, err := c.ReadCloser.Read(b[:min(len(b), c.left)])
+	c.left -= n
+	return n, err
+}
+
+// AD-07: the client is shown the earliest member's copy; a copy that is not
+// shown makes no event, and takes over when the shown one goes.
+func TestCopiesInAWatch(t *testing.T) {
+	for _, f := range []wire.Form{{}, {Proto: true}} {
+		synctest.Test(t, func(t *testing.T) {
+			c := three(true, f, 1, 1, 1)
+			c.stores[1].put("ns", "a0", "shadow", 1)
+			c.stores[2].put("ns", "a0", "shadow", 1)
+			l, stop := watching(t, c, position.Query{RV: at(t, c)}, nil)
+			c.stores[1].put("ns", "a0", "shadow, changed", 1)
+			expect(t, l, "")
+			c.stores[2].remove("ns", "a0", 1)
+			expect(t, l, "") // the winner stays
+			c.stores[0].remove("ns", "a0", 1)
+			expect(t, l, "DELETED a0@a, ADDED a0@b")
+			c.stores[1].put("ns", "a0", "again", 1)
+			expect(t, l, "MODIFIED a0@b")
+			c.stores[0].put("ns", "a0", "back", 1)
+			expect(t, l, "ADDED a0@a")
+			// The next one is down when its turn comes: its copy is shown when it is back.
+			c.stores[1].set(true)
+			c.stores[0].remove("ns", "a0", 1)
+			time.Sleep(time.Minute)
+			expect(t, l, "DELETED a0@a")
+			c.stores[1].put("ns", "a0", "while it was away", 1)
+			c.stores[1].set(false)
+			time.Sleep(2 * time.Minute)
+			if got := l.since(); !strings.HasSuffix(got, "a0@b") {
+				t.Error(got)
+			}
+			c.stores[1].remove("ns", "a0", 1)
+			expect(t, l, "DELETED a0@b")
+			stop()
+		})
+	}
+}
+
+// The stream ends in order when the adapter does.
+func TestDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := three(false, wire.Form{}, 1, 1)
+		drain := make(chan struct{})
+		l, stop := watching(t, c, position.Query{Bookmarks: true}, func(_ *Collection, w *Watch) {
+			if w != nil {
+				w.Drain = drain
+			}
+		})
+		synctest.Wait()
+		close(drain)
+		synctest.Wait()
+		if got := l.since(); !strings.HasSuffix(got, "BOOKMARK [102 202]") {
+			t.Error(got)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A newer document, in a watch: an HTTP status, after which clients come again.
+func TestWatchAhead(t *testing.T) {
+	c := three(false, wire.Form{}, 1)
+	_, err := c.collection(&instance{}).Watch(t.Context(), position.Query{Watch: true, RV: position.Vector{Epoch: 9, Fields: []uint64{5}}.String()}, wire.Form{})
+	if s, ok := errors.AsType[*wire.Status](err); !ok || s.Code != 504 || s.Cause != wire.CauseTooLarge || s.RetryAfter != 1 {
+		t.Errorf("%v", err)
+	}
+}
+
+// DS-04: a stream that is cancelled leaves nothing: a bubble ends only when all
+// of its goroutines have.
+func TestCancelledWatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := three(true, wire.Form{}, 3, 3, 3)
+		rv := at(t, c)
+		for i := range 100 {
+			_, stop := watching(t, c, position.Query{RV: []string{"", rv}[i%2]}, nil)
+			if i%3 == 0 {
+				synctest.Wait()
+			}
+			stop()
+		}
+		w, err := c.collection(&instance{}).Watch(t.Context(), position.Query{Watch: true}, wire.Form{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Close()
+	})
+}
