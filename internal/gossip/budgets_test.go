@@ -152,7 +152,7 @@ func (s *sim) death(x *simNode) (time.Duration, bool) {
 }
 
 // TestNoZombie: who is dead is never alive again without a heartbeat of its own
-// (DSC-03, GO-10).
+// (DSC-03, GO-10). Red when claim takes a heartbeat that is not higher.
 func TestNoZombie(t *testing.T) {
 	lives, sizes := uint64(1), []int{10}
 	if *long {

@@ -9,7 +9,9 @@ import (
 
 // TestRestart: one of several restarts with other labels, its clock ten minutes
 // back, wherever its id stands in the order, with and without its memory: the
-// new labels are everywhere in seconds (DSC-05, GO-10, GO-02).
+// new labels are everywhere in seconds (DSC-05, GO-10, GO-02). Red without the
+// order in beaten and compare, and without both of last in generationAt and rise,
+// of which each is enough.
 func TestRestart(t *testing.T) {
 	const n = 8
 	for _, remembers := range []bool{true, false} {
@@ -137,7 +139,8 @@ func TestAsymmetricLoss(t *testing.T) {
 }
 
 // TestPause: a process that stood still for 30 s doubts itself: it calls nobody
-// dead, and is back without a conflict (DSC-06, GO-04).
+// dead, and is back without a conflict (DSC-06, GO-04). Red without both of restart
+// and askedInVain in review, of which each is enough.
 func TestPause(t *testing.T) {
 	s := settled(t, 650, 10, Settings{})
 	x := s.nodes[2]
@@ -162,7 +165,8 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestIsolated: who hears nobody says of nobody that it is dead (GO-04).
+// TestIsolated: who hears nobody says of nobody that it is dead (GO-04). Red
+// without quiet and isolated in review.
 func TestIsolated(t *testing.T) {
 	s := settled(t, 660, 6, Settings{})
 	s.reset()
@@ -214,7 +218,7 @@ func TestOneHasLeft(t *testing.T) {
 }
 
 // TestForget: the dead leave digests, then the view, and come back by a new
-// generation only.
+// generation only (GO-02). Red without Tombstone.keeps.
 func TestForget(t *testing.T) {
 	s := settled(t, 670, 4, Settings{ForgetAfter: 2 * time.Minute})
 	x := s.nodes[0]

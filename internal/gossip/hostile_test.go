@@ -49,7 +49,9 @@ func (s *sim) rejected(why Reason) (n uint64) {
 }
 
 // TestHostileMember: nothing that a member with a tag can say changes anybody
-// else's entry, and every case is counted (DSC-08, GO-01, GO-02, GO-03).
+// else's entry, and every case is counted (DSC-08, GO-01, GO-02, GO-03). Red
+// without any one of: judge's refusal of another key, take's look at the netmap and
+// at the signature, checkEndpoints, claim's limit, admit's tokens.
 func TestHostileMember(t *testing.T) {
 	const top = maxGeneration
 	tests := []struct {
@@ -176,7 +178,8 @@ func TestGarbageIsBackedOff(t *testing.T) {
 }
 
 // TestConflictingCluster: who claims a cluster that is known is listed beside it,
-// marked, never verified, and takes nothing from it (GO-03, DSC-08).
+// marked, never verified, and takes nothing from it (GO-03, DSC-08). Red without
+// the conflict of judge.
 func TestConflictingCluster(t *testing.T) {
 	s := newSim(t, 720, 5, Settings{})
 	honest, thief := s.nodes[0], s.nodes[4]
@@ -337,7 +340,49 @@ func lies(t *testing.T, size int) {
 	}
 }
 
+// TestAskedBeforeDead: a number that lies have pushed ahead of a heart looks like
+// silence when they end. Nobody is dead for that before having been asked itself,
+// in vain; who cannot be asked is (DSC-08, GO-04). Red without askedInVain in review.
+func TestAskedBeforeDead(t *testing.T) {
+	s := settled(t, 755, 4, Settings{})
+	n, x := s.nodes[0], s.nodes[1]
+	m, now := n.members[x.self], n.wall()
+	after := func(d time.Duration) State { // nothing else happens
+		now = now.Add(d)
+		n.ticked, n.succeeded = n.clock(now), n.clock(now)
+		n.review(now)
+		return m.state
+	}
+	if got := after(time.Minute); got != Suspect {
+		t.Errorf("silent, and not asked: %s", got)
+	}
+	m.peer.knocked = now
+	if got := after(s.set.Interval); got != Suspect {
+		t.Errorf("just asked: %s", got)
+	}
+	m.contact = n.clock(now)
+	if got := after(time.Second); got != Suspect {
+		t.Errorf("it has answered since: %s", got)
+	}
+	m.peer.knocked = now
+	if got := after(2 * s.set.Interval); got != Dead {
+		t.Errorf("asked in vain: %s", got)
+	}
+	for _, o := range s.nodes[2:] {
+		m = n.members[o.self]
+		if m.state == Dead {
+			t.Errorf("another one is dead: %s", o.self)
+		}
+		n.netmap = NewNetmap(nil)
+	}
+	if got := after(time.Second); got != Dead {
+		t.Errorf("our tailnet does not have it, so it cannot be asked: %s", got)
+	}
+}
+
 // TestBombs: what is too large, too deep or not there ends in a refusal (GO-05).
+// Red without maxDigest in claims, and without the look at nesting or at names
+// given twice in the cursor.
 func TestBombs(t *testing.T) {
 	s := settled(t, 760, 2, Settings{})
 	n, from := s.nodes[0], s.nodes[1].self

@@ -116,6 +116,7 @@ func TestTransport(t *testing.T) {
 }
 
 // TestNotThePeer: an address that is another node's now gets no byte (DSC-09, GO-06).
+// Red without the comparison in dial.
 func TestNotThePeer(t *testing.T) {
 	for name, who := range map[string]string{"another node": "nOtherCNTRL", "no required tag": ""} {
 		f := newFar(t)
@@ -127,7 +128,7 @@ func TestNotThePeer(t *testing.T) {
 }
 
 // TestMovedAddress: an open connection to an address that the node lost is not
-// used any more (DSC-09).
+// used any more (DSC-09). Red without the close in ask.
 func TestMovedAddress(t *testing.T) {
 	f := newFar(t)
 	if _, err := f.exchange(t, "hello"); err != nil {

@@ -181,12 +181,6 @@ func (s *system) rejected(t *testing.T, why gossip.Reason) int {
 	return int(s.scrape(t, s.Access)[fmt.Sprintf("tailplane_gossip_rejected_total{reason=%q}", why)])
 }
 
-// heard is how many messages the server has read.
-func (s *system) heard(t *testing.T) int {
-	t.Helper()
-	return int(s.scrape(t, s.Access)[`tailplane_gossip_messages_total{direction="in",kind="any"}`])
-}
-
 // told is what the server recorded of gossip since, of a node if that is not "".
 func (m mark) told(t *testing.T, kind gossip.EventKind, node string) (out []audit.Entry) {
 	t.Helper()
