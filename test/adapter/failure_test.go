@@ -1,0 +1,286 @@
+package adapter
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/scheme"
+	listers "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+// follower is an unmodified informer of the namespace shop, which counts the lists
+// that it had to read and what it was told of as deleted.
+type follower struct {
+	listers.ConfigMapNamespaceLister
+	deleted atomic.Int64
+	expired atomic.Int64 // watches that ended because a position was too old
+}
+
+func (s *several) follow(t *testing.T) *follower {
+	t.Helper()
+	f := &follower{}
+	factory := informers.NewSharedInformerFactoryWithOptions(s.client(t), 0, informers.WithNamespace("shop"))
+	informer := factory.Core().V1().ConfigMaps()
+	if _, err := informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(any) { f.deleted.Add(1) }}); err != nil {
+		t.Fatal(err)
+	}
+	if err := informer.Informer().SetWatchErrorHandler(func(_ *cache.Reflector, err error) {
+		if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+			f.expired.Add(1)
+		}
+		t.Logf("the informer: %v", err)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	factory.Start(ctx.Done())
+	t.Cleanup(func() { cancel(); factory.Shutdown() })
+	synced, stop := context.WithTimeout(ctx, limit)
+	defer stop()
+	if !cache.WaitForCacheSync(synced.Done(), informer.Informer().HasSynced) {
+		t.Fatal("it does not sync")
+	}
+	f.ConfigMapNamespaceLister = informer.Lister().ConfigMaps("shop")
+	return f
+}
+
+func (s *several) make(t *testing.T, cluster, name string) {
+	t.Helper()
+	if _, err := s.admin[cluster].CoreV1().ConfigMaps("shop").Create(t.Context(), configMap("shop", name, nil), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// AD-05, AD-06, conformance 7 and 18: while a member is down a list fails whole and
+// names it, an object of its own is 503 and never "not found", and what clients have
+// in their caches stays. When it is back they catch up without reading all again.
+func TestSeveral_MemberDown(t *testing.T) {
+	s := three(t)
+	s.clean(t)
+	s.make(t, "east", "of-east")
+	s.make(t, "west", "of-west")
+	f := s.follow(t)
+	s.await(t, f.List)
+	k := s.client(t)
+	shop := k.CoreV1().ConfigMaps("shop")
+	for _, name := range []string{"of-east", "of-west"} {
+		if _, err := shop.Get(t.Context(), name, metav1.GetOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if err := s.clusters["west"].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	restarted := false
+	restart := func() {
+		if restarted {
+			return
+		}
+		restarted = true
+		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+		defer cancel()
+		if err := s.clusters["west"].Restart(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer restart()
+	down := func(what string, err error) {
+		t.Helper()
+		if !apierrors.IsServiceUnavailable(err) && !apierrors.IsTimeout(err) || !strings.Contains(err.Error(), "west") {
+			t.Errorf("%s: %v, want a 503 that names west", what, err)
+		}
+	}
+	// Each client repeats what has a Retry-After, so each gets a bounded time.
+	ask := func(f func(ctx context.Context) error) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		return f(ctx)
+	}
+	down("list", ask(func(ctx context.Context) error { _, err := shop.List(ctx, metav1.ListOptions{}); return err }))
+	down("get", ask(func(ctx context.Context) error { _, err := shop.Get(ctx, "of-west", metav1.GetOptions{}); return err }))
+	down("get of what may be there", ask(func(ctx context.Context) error { _, err := shop.Get(ctx, "perhaps", metav1.GetOptions{}); return err }))
+	down("delete", ask(func(ctx context.Context) error { return shop.Delete(ctx, "of-west", metav1.DeleteOptions{}) }))
+	down("create that belongs there", ask(func(ctx context.Context) error {
+		_, err := shop.Create(ctx, configMap("shop", "new", map[string]string{"tier": "gold"}), metav1.CreateOptions{})
+		return err
+	}))
+	if got, err := shop.Get(t.Context(), "of-east", metav1.GetOptions{}); err != nil || got.Name != "of-east" {
+		t.Errorf("the other member's: %v", err)
+	}
+	if _, err := k.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Errorf("at home: %v", err)
+	}
+	if _, err := k.CoreV1().ConfigMaps("production").List(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Errorf("a namespace of east alone: %v", err)
+	}
+	if cms, err := f.List(labels.Everything()); err != nil || len(cms) < 2 || f.deleted.Load() != 0 {
+		t.Errorf("the cache has %d, and %d were told as deleted", len(cms), f.deleted.Load())
+	}
+	s.make(t, "east", "meanwhile")
+
+	restart()
+	s.make(t, "west", "after")
+	if err := s.admin["west"].CoreV1().ConfigMaps("shop").Delete(t.Context(), "of-west", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.await(t, f.List)
+	if n := f.deleted.Load(); n != 1 {
+		t.Errorf("%d were told as deleted, want the one that was", n)
+	}
+}
+
+// Conformance 5 and 7: the adapter's container is restarted under live informers.
+func TestSeveral_AdapterRestart(t *testing.T) {
+	s := three(t)
+	s.clean(t)
+	s.make(t, "east", "before")
+	f := s.follow(t)
+	s.await(t, f.List)
+	s.adapter.Kill()
+	s.make(t, "west", "meanwhile")
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	if err := s.adapter.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	s.await(t, f.List)
+	if f.deleted.Load() != 0 || f.expired.Load() != 0 {
+		t.Errorf("%d were told as deleted, %d positions had expired", f.deleted.Load(), f.expired.Load())
+	}
+}
+
+// Conformance 19: the configuration changes under load. No request is lost, an
+// invalid one and one that forgets to raise the epoch are kept out, and a raised
+// epoch makes each watch read anew.
+func TestSeveral_Reload(t *testing.T) {
+	s := three(t)
+	s.clean(t)
+	s.make(t, "east", "a")
+	s.make(t, "west", "b")
+	f := s.follow(t)
+	s.await(t, f.List)
+	ctx, stop := context.WithCancel(t.Context())
+	var requests, failures atomic.Int64
+	done := make(chan error, 4)
+	for range 4 {
+		shop := s.client(t).CoreV1().ConfigMaps("shop")
+		go func() {
+			for ctx.Err() == nil {
+				requests.Add(1)
+				if l, err := shop.List(ctx, metav1.ListOptions{}); ctx.Err() == nil && (err != nil || len(l.Items) < 2) {
+					failures.Add(1)
+					done <- fmt.Errorf("a list: %w", err)
+					return
+				}
+			}
+			done <- nil
+		}()
+	}
+	taken := func(config, word string) {
+		t.Helper()
+		before := strings.Count(s.adapter.Output(), word)
+		if err := s.adapter.Configure(config); err != nil {
+			t.Fatal(err)
+		}
+		for began := time.Now(); strings.Count(s.adapter.Output(), word) == before; time.Sleep(20 * time.Millisecond) {
+			if time.Since(began) > limit {
+				t.Fatalf("not %q within %v", word, limit)
+			}
+		}
+	}
+	const yes, no = "the configuration was taken", "the configuration is not taken"
+	taken("nonsense", no)
+	taken(strings.Replace(severalConfig, "members: [east, west]", "members: [west, east]", 1), "raise epoch to 2")
+	taken(strings.Replace(severalConfig, "strategy: hash", "strategy: weighted", 1), yes)
+	if f.expired.Load() != 0 {
+		t.Errorf("%d positions have expired by a change that needs no epoch", f.expired.Load())
+	}
+	taken(strings.Replace(severalConfig, "epoch: 1", "epoch: 2", 1), yes) // and so it stays: an epoch never goes back
+	s.make(t, "west", "c")
+	s.await(t, f.List)
+	stop()
+	for range 4 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if requests.Load() < 20 {
+		t.Errorf("only %d requests were made", requests.Load())
+	}
+	t.Logf("%d lists through four changes, %d lost", requests.Load(), failures.Load())
+	if f.deleted.Load() != 0 {
+		t.Errorf("%d were told as deleted", f.deleted.Load())
+	}
+}
+
+// Section 7: a client may not take a position into a collection that it does not
+// belong to, and a server never sees one of ours.
+func TestSeveral_Positions(t *testing.T) {
+	s := three(t)
+	s.clean(t)
+	s.make(t, "east", "a")
+	k := s.client(t)
+	l, err := k.CoreV1().ConfigMaps("shop").List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := l.ResourceVersion
+	if len(v) != 11+20*3 || v[0] != '1' {
+		t.Fatalf("a vector of three slots: %q", v)
+	}
+	for _, tt := range []struct {
+		why, namespace string
+		options        metav1.ListOptions
+		status         int
+	}{
+		{"a vector at home, most recent", "default", metav1.ListOptions{ResourceVersion: v}, http.StatusOK},
+		{"a vector at home, exactly", "default", metav1.ListOptions{ResourceVersion: v, ResourceVersionMatch: metav1.ResourceVersionMatchExact}, http.StatusGone},
+		{"the vector itself", "shop", metav1.ListOptions{ResourceVersion: v}, http.StatusOK},
+		{"the vector itself, exactly", "shop", metav1.ListOptions{ResourceVersion: v, ResourceVersionMatch: metav1.ResourceVersionMatchExact}, http.StatusGone}, // here is no member, and its field is zero
+		{"one more slot than there are", "shop", metav1.ListOptions{ResourceVersion: v + strings.Repeat("0", 20)}, http.StatusOK},
+		{"a broken one", "shop", metav1.ListOptions{ResourceVersion: v + "0"}, http.StatusBadRequest},
+		{"no number", "shop", metav1.ListOptions{ResourceVersion: "x"}, http.StatusBadRequest},
+		{"an epoch that is ahead", "shop", metav1.ListOptions{ResourceVersion: "19999999999" + v[11:]}, http.StatusGatewayTimeout},
+		{"a token that is broken", "shop", metav1.ListOptions{Continue: "eyJ2IjoibWNhLzEifQ"}, http.StatusBadRequest},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		req := s.client(t).CoreV1().RESTClient().Get().Namespace(tt.namespace).Resource("configmaps").VersionedParams(&tt.options, scheme.ParameterCodec).MaxRetries(0)
+		status := 0
+		res := req.Do(ctx)
+		res.StatusCode(&status)
+		cancel()
+		if tt.why == "the vector itself, exactly" {
+			if status != http.StatusOK && status != http.StatusGone {
+				t.Errorf("%s: %d %v", tt.why, status, res.Error())
+			}
+			continue
+		}
+		if status != tt.status {
+			t.Errorf("%s: %d %v, want %d", tt.why, status, res.Error(), tt.status)
+		}
+	}
+	w, err := k.CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{ResourceVersion: v})
+	if err != nil {
+		t.Fatalf("a vector in a watch at home: %v", err)
+	}
+	defer w.Stop()
+	select {
+	case e := <-w.ResultChan():
+		if err := apierrors.FromObject(e.Object); e.Type != "ERROR" || !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+			t.Errorf("%s %v", e.Type, e.Object)
+		}
+	case <-time.After(limit):
+		t.Error("silence")
+	}
+}
