@@ -192,3 +192,27 @@ func BenchmarkParse(b *testing.B) {
 		}
 	}
 }
+
+// The object of a request is what one looks for before it is changed.
+func TestObject(t *testing.T) {
+	for target, want := range map[string]string{
+		"/api/v1/namespaces/a/pods/b/exec?command=x":                       "/api/v1/namespaces/a/pods/b",
+		"/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Anode":    "/apis/rbac.authorization.k8s.io/v1/clusterroles/system:node",
+		"/api/v1/namespaces/a/finalize":                                    "/api/v1/namespaces/a",
+		"/api/v1/namespaces/a/services/https:b:c/proxy/..%2f//x?y":         "/api/v1/namespaces/a/services/https:b:c",
+		"/apis/rbac.authorization.k8s.io/v1/namespaces/a/roles/%C3%A4%20b": "/apis/rbac.authorization.k8s.io/v1/namespaces/a/roles/%C3%A4%20b",
+	} {
+		r, err := parsed(t, http.MethodPut, target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := r.Object()
+		if got := o.URLPath(); got != want || o.Verb != "get" || o.Key() != r.Key() {
+			t.Errorf("the object of %s is %s %s", target, o.Verb, got)
+		}
+		again, err := parsed(t, http.MethodGet, o.URLPath())
+		if err != nil || !reflect.DeepEqual(again, o) {
+			t.Errorf("%s is read as %+v, want %+v (%v)", o.URLPath(), again, o, err)
+		}
+	}
+}

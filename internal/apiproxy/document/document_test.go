@@ -150,6 +150,23 @@ var refused = []struct {
 	{[2]string{"cluster: east}]", "cluster: here}]"}, "place names \"here\""},
 	{[2]string{"onConflict: reject", "onConflict: maybe"}, "onConflict is"},
 	{[2]string{"read: fail", "read: try"}, "onUnavailable.read"},
+	{[2]string{"{audienceToken: true}\nrules", "{secret: east}\nrules"}, "come from the Secret"},
+	{[2]string{"  servers: [\"https://10.1.0.1:6443\", \"https://10.1.0.2:6443\"]\n  caFile: west/ca.crt\n  credentials: {audienceToken: true}", "  credentials: {secret: east}"}, "east and west have one Secret"},
+	{[2]string{"  servers: [\"https://10.1.0.1:6443\", \"https://10.1.0.2:6443\"]\n  caFile: west/ca.crt\n", ""}, "an audienceToken needs servers"},
+	{[2]string{east, "  servers: [\"https://10.1.0.1:6443\"]\n  caFile: a\n  credentials: {audienceToken: true}"}, "east and west have one server"},
+	{[2]string{"- name: east\n", "-\n"}, "the cluster has no name"},
+	{[2]string{"clusters:\n", "clusters:\n- here\n"}, "the cluster is not a mapping"},
+	{[2]string{"name: no-crds, ", ""}, "the rule has no name"},
+	{[2]string{", target: {cluster: east}}", "}"}, "the rule has no target"},
+	{[2]string{"resources: [jobs]", `resources: [""]`}, "a resource is empty"},
+	{[2]string{"resources: [jobs]", `resources: ["*", jobs]`}, `resources has "*" beside others`},
+	{[2]string{"namespaces: [batch]", `namespaces: [""]`}, "namespaces has an empty entry"},
+	{[2]string{"{cluster: here}", "{deny: no, ownerReferences: keep}"}, "ownerReferences of a target goes with cluster"},
+	{[2]string{`"tier in (gold)"`, `""`}, "it would take everything"},
+	{[2]string{"strategy: hash\n      weights: {east: 70, west: 30}\n      ownerReferences: follow\n      onConflict: reject\n      onUnavailable: {read: fail, create: fail}", "strategy: roundRobin\n      onUnavailable: {create: spill}"}, "spill goes with strategy hash or weighted"},
+	{[2]string{"audit: {level: metadata}", "audit: metadata"}, "audit is not a mapping"},
+	{[2]string{"members: [east, west]", "members: east"}, "members is not a list"},
+	{[2]string{"epoch: 7", "7: 7"}, "a key that is not a text"},
 	{[2]string{"namespaces: [batch]", "namespaces: [prod-a]"}, "22:3: the rule batch never matches: production in line 21"},
 }
 
@@ -165,6 +182,20 @@ func TestRefused(t *testing.T) {
 				t.Errorf("refused with\n%v\nwant %q", err, tt.says)
 			}
 		})
+	}
+}
+
+func TestWholeFiles(t *testing.T) {
+	for says, doc := range map[string]string{
+		"the file is empty":       "# nothing\n",
+		"is not a mapping":        "- a\n",
+		"larger than 1048576":     "a: " + strings.Repeat("x", maxSize),
+		"not YAML":                "a: [\n",
+		"a second document begin": example(t) + "---\na: 1\n",
+	} {
+		if _, _, err := Parse([]byte(doc)); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
+		}
 	}
 }
 
@@ -269,6 +300,7 @@ func TestServers(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(example(f)))
+	f.Add([]byte("apiVersion: mca.tailplane.dev/v1alpha1\nkind: Config\nhome: a\nclusters: [{name: a, slot: 0, inCluster: true}]\n"))
 	f.Add([]byte("a: &x [*x]"))
 	f.Add([]byte("rules: [{match: {verbs: [a]}}, null]\nclusters: 1"))
 	f.Fuzz(func(t *testing.T, b []byte) {
