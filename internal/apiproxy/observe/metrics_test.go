@@ -1,15 +1,20 @@
 package observe_test
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
+	"net"
+	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -230,6 +235,49 @@ func TestManyKindsAreOther(t *testing.T) {
 	}
 	if got := value(t, m, `mca_requests_total{cluster="",code="200",group="other",resource="other",subresource="",verb="list"}`); got != "2000" {
 		t.Errorf("%s others", got)
+	}
+}
+
+// Connections are counted from the first try to the last Close.
+func TestDial(t *testing.T) {
+	m := observer(nil).Metrics
+	srv := httptest.NewServer(http.NotFoundHandler())
+	defer srv.Close()
+	d := m.Dial("east", new(net.Dialer).DialContext)
+	client := &http.Client{Transport: &http.Transport{DialContext: d}}
+	res, err := client.Get(srv.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, res.Body); err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close() // read to its end, the connection stays
+	open, made := `mca_upstream_connections{cluster="east",state="open"}`, `mca_upstream_connects_total{cluster="east",result="ok"}`
+	if value(t, m, open) != "1" || value(t, m, made) != "1" {
+		t.Error(scrape(t, m))
+	}
+	client.CloseIdleConnections()
+	for began := time.Now(); value(t, m, open) != "0"; runtime.Gosched() {
+		if time.Since(began) > time.Minute {
+			t.Fatal(scrape(t, m))
+		}
+	}
+	c, err := d(t.Context(), "tcp", srv.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	c.Close()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := d(ended, "tcp", srv.Listener.Addr().String()); err == nil {
+		t.Error("dialled")
+	}
+	for series, want := range map[string]string{open: "0", made: "2", `mca_upstream_connects_total{cluster="east",result="failed"}`: "1", `mca_upstream_connections{cluster="east",state="connecting"}`: "0"} {
+		if got := value(t, m, series); got != want {
+			t.Errorf("%s is %s, want %s", series, got, want)
+		}
 	}
 }
 

@@ -132,22 +132,28 @@ type writer func([]byte) (int, error)
 
 func (w writer) Write(p []byte) (int, error) { return w(p) }
 
-// A write that was cut short leaves a line that does not parse, and no other.
+// A write that was cut short leaves a part that does not parse, and each line once.
 func TestTornLine(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStand(t, record.Config{})
-		s.sink.set(func(p []byte) (int, error) { return len(p) - 10, syscall.ENOSPC })
-		s.visit(t, "GET", aRead)
-		synctest.Wait()
-		s.sink.set(nil)
-		time.Sleep(10 * time.Second)
-		s.stop()
-		rest := strings.Split(strings.TrimSuffix(s.sink.String(), "\n"), "\n")
-		if len(rest) != 2 || !strings.HasPrefix(rest[1], rest[0]) {
-			t.Fatalf("%q", rest)
-		}
-		lines(t, rest[1])
-	})
+	for cut, want := range map[int]int{10: 2, 1: 1} { // without its line feed a line is whole
+		synctest.Test(t, func(t *testing.T) {
+			s := newStand(t, record.Config{})
+			s.sink.set(func(p []byte) (int, error) { return len(p) - cut, syscall.ENOSPC })
+			s.visit(t, "GET", aRead)
+			synctest.Wait()
+			s.sink.set(nil)
+			time.Sleep(10 * time.Second)
+			s.visit(t, "GET", aRead+"y")
+			s.stop()
+			all := strings.Split(strings.TrimSuffix(s.sink.String(), "\n"), "\n")
+			if len(all) != want+1 || want == 2 && !strings.HasPrefix(all[1], all[0]) {
+				t.Fatalf("cut by %d: %q", cut, all)
+			}
+			whole := lines(t, strings.Join(all[len(all)-2:], "\n"))
+			if whole[0].ObjectRef.Name != "x" || whole[1].ObjectRef.Name != "xy" {
+				t.Errorf("%+v", whole)
+			}
+		})
+	}
 }
 
 // AU-04: a file may be moved away, cut, or deleted under us.

@@ -313,7 +313,7 @@ func (r *Record) put(batch []queued) (whole int, err error) {
 		ends[i] = len(buf)
 	}
 	n, err := to.Write(buf)
-	for whole < len(ends) && ends[whole] <= n {
+	for whole < len(ends) && ends[whole]-1 <= n { // without its line feed it is still a whole line
 		whole++
 	}
 	if n > 0 {

@@ -1,0 +1,32 @@
+package observe
+
+import (
+	"context"
+	"net"
+)
+
+// Dial returns dial with its connections to a cluster counted, for
+// [net/http.Transport.DialContext].
+func (m *Metrics) Dial(cluster string, dial func(ctx context.Context, network, addr string) (net.Conn, error)) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		connected := m.Connecting(cluster)
+		c, err := dial(ctx, network, addr)
+		closed := connected(err)
+		if err != nil {
+			return nil, err
+		}
+		return counted{c, closed}, nil
+	}
+}
+
+// counted is a connection that is counted until it is closed.
+type counted struct {
+	net.Conn
+	closed func()
+}
+
+// Close implements [net.Conn].
+func (c counted) Close() error {
+	c.closed()
+	return c.Conn.Close()
+}
