@@ -148,6 +148,12 @@ func (d detector) state(p *pulse, now time.Duration, inVain bool) State {
 	return Alive
 }
 
+// silent reports whether p's member may soon be dead.
+func (d detector) silent(p *pulse, now time.Duration) bool {
+	suspect, _ := d.limits()
+	return !p.dead && d.phi(p, now) > suspect
+}
+
 // hearsay is how long a member is alive on the word of others alone. It bounds
 // what a liar can do for a dead friend.
 func (d detector) hearsay() time.Duration {

@@ -48,6 +48,7 @@ func (e *engine) pick(now time.Time) []Peer {
 		picked = append(picked, p)
 		return true
 	}
+	at, d := e.clock(now), e.detector()
 	var oldest, newest *member
 	var live, dead, suspect, unasked, doubtful []*member
 	for _, m := range e.list {
@@ -69,9 +70,9 @@ func (e *engine) pick(now time.Time) []Peer {
 		}
 		if m.state == Suspect {
 			suspect = append(suspect, m)
-			if e.clock(m.peer.knocked) <= max(m.last, m.contact) {
-				unasked = append(unasked, m)
-			}
+		}
+		if d.silent(&m.pulse, at) && e.clock(m.peer.knocked) <= max(m.last, m.contact) {
+			unasked = append(unasked, m)
 		}
 		if !m.verified && !m.firstHand {
 			doubtful = append(doubtful, m)
