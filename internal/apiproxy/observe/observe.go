@@ -14,9 +14,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"log/slog"
-	"maps"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -52,6 +50,7 @@ type Visit struct {
 	tracer   *Tracer
 	record   *record.Record
 	span     trace.Span // nil: no trace
+	followed bool       // the trace is the client's
 	req      *apiproxy.Request
 	rule     string
 	clusters []string
@@ -83,7 +82,7 @@ func (o *Observer) Begin(r *http.Request) *Visit {
 	v := &Visit{o: o, r: r, began: o.Now(), auditID: auditIDOf(r.Header)}
 	if o.Tracer != nil {
 		v.tracer = o.Tracer()
-		v.span = v.tracer.start(r, v.began)
+		v.span, v.followed = v.tracer.start(r, v.began)
 	}
 	if o.Record != nil {
 		v.record = o.Record()
@@ -226,7 +225,7 @@ type Call struct {
 // be called by several goroutines. The call must be ended.
 func (v *Visit) Call(cluster string, h http.Header) *Call {
 	h["Audit-Id"] = []string{v.auditID}
-	return &Call{v: v, cluster: cluster, span: v.tracer.call(v.span, cluster, h, v.o.Now())}
+	return &Call{v: v, cluster: cluster, span: v.tracer.call(v.span, v.followed, cluster, h, v.o.Now())}
 }
 
 // End says what came of the question: the status of the answer, or why there is none.
@@ -272,39 +271,4 @@ func goodAuditID(id string) bool {
 		}
 	}
 	return id != "" && len(id) <= maxAuditID
-}
-
-// An OpenStream is one that goes on now.
-type OpenStream struct {
-	Kind        Stream    `json:"kind"`
-	Clusters    []string  `json:"clusters"`
-	Rule        string    `json:"rule,omitempty"`
-	Verb        string    `json:"verb"`
-	Group       string    `json:"group,omitempty"`
-	Resource    string    `json:"resource,omitempty"`
-	Subresource string    `json:"subresource,omitempty"`
-	Namespace   string    `json:"namespace,omitempty"`
-	Name        string    `json:"name,omitempty"`
-	UserAgent   string    `json:"userAgent,omitempty"`
-	AuditID     string    `json:"auditID"`
-	Since       time.Time `json:"since"`
-}
-
-// openStream is what v shows of itself while it goes on.
-func (v *Visit) openStream() OpenStream {
-	s := OpenStream{Kind: v.kind, Clusters: v.clusters, Rule: v.rule, AuditID: v.auditID, Since: v.opened, UserAgent: text.Clean(v.r.UserAgent())}
-	if v.req != nil {
-		s.Verb, s.Group, s.Resource, s.Subresource = text.Clean(v.req.Verb), text.Clean(v.req.Group), text.Clean(v.req.Resource), text.Clean(v.req.Subresource)
-		s.Namespace, s.Name = text.Clean(v.req.Namespace), text.Clean(v.req.Name)
-	}
-	return s
-}
-
-// Streams returns the streams that are open, the oldest first.
-func (o *Observer) Streams() []OpenStream {
-	o.mu.Lock()
-	all := slices.AppendSeq([]OpenStream{}, maps.Values(o.open))
-	o.mu.Unlock()
-	slices.SortFunc(all, func(a, b OpenStream) int { return a.Since.Compare(b.Since) })
-	return all
 }

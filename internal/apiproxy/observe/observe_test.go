@@ -313,9 +313,11 @@ func TestAU01Canary(t *testing.T) {
 		{"GET", "/%2e%2e/" + canaryReal},
 	} {
 		r := httptest.NewRequest(at.method, at.target, strings.NewReader(canaryBody))
-		for _, h := range []string{"Authorization", "Cookie", "X-Remote-User", "Impersonate-User", "Audit-Id", "Sec-Websocket-Protocol", "Traceparent", "Tracestate"} {
+		for _, h := range []string{"Authorization", "Cookie", "X-Remote-User", "Impersonate-User", "Audit-Id", "Sec-Websocket-Protocol"} {
 			r.Header.Set(h, canaryReal)
 		}
+		r.Header.Set("Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+		r.Header.Set("Tracestate", "vendor="+canaryReal)
 		r.Header.Set("User-Agent", "kubectl "+canaryLocal+" "+canaryReal)
 		v := s.Begin(r)
 		if req, err := apiproxy.Parse(r.Method, r.URL); err == nil {

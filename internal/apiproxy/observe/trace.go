@@ -104,29 +104,32 @@ func (t *Tracer) Stats() otlpjson.Stats {
 	return t.exporter.Stats()
 }
 
-// start begins the span of a visit, below the client's own where it sent one.
-func (t *Tracer) start(r *http.Request, now time.Time) trace.Span {
+// start begins the span of a visit, below the client's own where it sent one:
+// then the trace is followed. Its tracestate is none of ours: it may hold anything.
+func (t *Tracer) start(r *http.Request, now time.Time) (span trace.Span, followed bool) {
 	if t == nil {
-		return nil
+		return nil, false
 	}
 	ctx := context.Background() // not the request's: nothing in it is for the span
-	if len(r.Header["Traceparent"]) == 1 {
-		ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(r.Header))
+	if parents := r.Header["Traceparent"]; len(parents) == 1 {
+		ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": parents[0]})
 	}
-	_, span := t.tracer.Start(ctx, spanRequest, trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(now))
-	return span
+	followed = trace.SpanContextFromContext(ctx).IsValid()
+	_, span = t.tracer.Start(ctx, spanRequest, trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(now))
+	return span, followed
 }
 
 // call begins the span of one question to a cluster, and has the cluster told.
-func (t *Tracer) call(parent trace.Span, cluster string, h http.Header, now time.Time) trace.Span {
+func (t *Tracer) call(parent trace.Span, followed bool, cluster string, h http.Header, now time.Time) trace.Span {
 	if t == nil || parent == nil {
 		return nil
 	}
 	ctx, span := t.tracer.Start(trace.ContextWithSpan(context.Background(), parent), spanUpstream,
 		trace.WithSpanKind(trace.SpanKindClient), trace.WithTimestamp(now), trace.WithAttributes(attribute.String(attrCluster, text.Clean(cluster))))
-	for _, field := range (propagation.TraceContext{}).Fields() {
-		h.Del(field)
+	if !followed {
+		h.Del("Tracestate") // of another trace
 	}
+	h.Del("Traceparent")
 	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(h))
 	return span
 }

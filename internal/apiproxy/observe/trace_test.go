@@ -186,13 +186,16 @@ func TestIncomingTraces(t *testing.T) {
 		v := o.Begin(r)
 		v.Asked(parsed(t, r))
 		v.Routed("", "here")
-		h := http.Header{"Traceparent": r.Header["Traceparent"]}
+		h := http.Header{"Traceparent": r.Header["Traceparent"], "Tracestate": {"somebody=else"}}
 		v.Call("here", h).End(200, "")
 		if (v.TraceID() == trace) != sampled {
 			t.Errorf("%q: trace %q", header, v.TraceID())
 		}
 		if flag := map[bool]string{true: "-01", false: "-00"}[sampled]; !strings.HasSuffix(h.Get("Traceparent"), flag) {
 			t.Errorf("%q: the cluster is told %q", header, h.Get("Traceparent"))
+		}
+		if followed := strings.Contains(header, trace); (h.Get("Tracestate") != "") != followed {
+			t.Errorf("%q: the cluster is told the state %q", header, h.Get("Tracestate"))
 		}
 		v.End(observe.Outcome{Code: 200})
 	}

@@ -26,7 +26,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/observe/text"
 )
 
-// A Port is what is served there, on a loopback address:
+// A Port is the admin port of one adapter, on a loopback address:
 //
 //	GET  /healthz        200 while it can answer at all
 //	GET  /readyz         200 while it is ready; ?verbose says what it knows

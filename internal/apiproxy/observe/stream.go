@@ -1,0 +1,44 @@
+package observe
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/apiproxy/observe/text"
+)
+
+// An OpenStream is one that goes on now.
+type OpenStream struct {
+	Kind        Stream    `json:"kind"`
+	Clusters    []string  `json:"clusters"`
+	Rule        string    `json:"rule,omitempty"`
+	Verb        string    `json:"verb"`
+	Group       string    `json:"group,omitempty"`
+	Resource    string    `json:"resource,omitempty"`
+	Subresource string    `json:"subresource,omitempty"`
+	Namespace   string    `json:"namespace,omitempty"`
+	Name        string    `json:"name,omitempty"`
+	UserAgent   string    `json:"userAgent,omitempty"`
+	AuditID     string    `json:"auditID"`
+	Since       time.Time `json:"since"`
+}
+
+// openStream is what v shows of itself while it goes on.
+func (v *Visit) openStream() OpenStream {
+	s := OpenStream{Kind: v.kind, Clusters: v.clusters, Rule: v.rule, AuditID: v.auditID, Since: v.opened, UserAgent: text.Clean(v.r.UserAgent())}
+	if v.req != nil {
+		s.Verb, s.Group, s.Resource, s.Subresource = text.Clean(v.req.Verb), text.Clean(v.req.Group), text.Clean(v.req.Resource), text.Clean(v.req.Subresource)
+		s.Namespace, s.Name = text.Clean(v.req.Namespace), text.Clean(v.req.Name)
+	}
+	return s
+}
+
+// Streams returns the streams that are open, the oldest first.
+func (o *Observer) Streams() []OpenStream {
+	o.mu.Lock()
+	all := slices.AppendSeq([]OpenStream{}, maps.Values(o.open))
+	o.mu.Unlock()
+	slices.SortFunc(all, func(a, b OpenStream) int { return a.Since.Compare(b.Since) })
+	return all
+}
