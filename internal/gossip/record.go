@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/gossip/strictjson"
 )
 
 // Facts are what an access server says about itself.
@@ -187,7 +188,7 @@ func parse(s Signed) (*Record, error) {
 		return nil, fmt.Errorf("record: it has more than %d bytes", maxPayload)
 	}
 	r := &Record{Signed: s}
-	c := &cursor{b: s.Payload}
+	c := &cursor{strictjson.New(s.Payload)}
 	if err := r.read(c); err != nil {
 		return nil, fmt.Errorf("record: %w", err)
 	}
@@ -204,29 +205,29 @@ func (r *Record) genuine() bool {
 
 func (r *Record) read(c *cursor) error {
 	var v uint64
-	err := c.object(func(name string) (err error) {
+	err := c.Object(func(name string) (err error) {
 		switch name {
 		case "v":
-			v, err = c.count(maxVersion)
+			v, err = c.Count(maxVersion)
 		case "cluster":
-			err = c.object(func(name string) (err error) {
+			err = c.Object(func(name string) (err error) {
 				switch name {
 				case "id":
-					r.ClusterID, err = c.text()
+					r.ClusterID, err = c.Text()
 				case "name":
-					r.ClusterName, err = c.text()
+					r.ClusterName, err = c.Text()
 				default:
-					err = c.skip()
+					err = c.Skip()
 				}
 				return err
 			})
 		case "node":
-			r.Node, err = c.text()
+			r.Node, err = c.Text()
 		case "host":
-			r.Host, err = c.text()
+			r.Host, err = c.Text()
 		case "ips":
-			err = c.array(func() error {
-				text, err := c.text()
+			err = c.Array(func() error {
+				text, err := c.Text()
 				if err != nil {
 					return err
 				}
@@ -240,16 +241,16 @@ func (r *Record) read(c *cursor) error {
 		case "port":
 			r.Port, err = c.port()
 		case "url":
-			r.URL, err = c.text()
+			r.URL, err = c.Text()
 		case "apiEndpoint":
-			r.APIEndpoint, err = c.text()
+			r.APIEndpoint, err = c.Text()
 		case "apiPort":
 			r.APIPort, err = c.port()
 		case "caHash":
-			r.CAHash, err = c.text()
+			r.CAHash, err = c.Text()
 		case "labels":
-			err = c.object(func(name string) error {
-				value, err := c.text()
+			err = c.Object(func(name string) error {
+				value, err := c.Text()
 				if err != nil {
 					return err
 				}
@@ -264,22 +265,22 @@ func (r *Record) read(c *cursor) error {
 			})
 		case "status":
 			var text string
-			text, err = c.text()
+			text, err = c.Text()
 			r.Status = Status(text)
 		case "generation":
-			r.Generation, err = c.count(maxGeneration)
+			r.Generation, err = c.Count(maxGeneration)
 		case "version":
-			r.Version, err = c.count(maxVersion)
+			r.Version, err = c.Count(maxVersion)
 		case "key":
 			r.Key, err = c.key()
 		case "software":
-			r.Software, err = c.text()
+			r.Software, err = c.Text()
 		case "prevKey":
 			r.PrevKey, err = c.key()
 		case "prevSig":
 			r.PrevSig, err = c.bytes()
 		default:
-			err = c.skip()
+			err = c.Skip()
 		}
 		if err != nil {
 			return fmt.Errorf("%.40q: %w", name, err)
@@ -292,11 +293,14 @@ func (r *Record) read(c *cursor) error {
 	if v != 1 {
 		return fmt.Errorf("its form is %d, and we read 1", v)
 	}
-	return c.end()
+	return c.End()
 }
 
+// A cursor reads records and messages.
+type cursor struct{ strictjson.Cursor }
+
 func (c *cursor) port() (uint16, error) {
-	n, err := c.count(1<<16 - 1)
+	n, err := c.Count(1<<16 - 1)
 	if err == nil && n == 0 {
 		err = errors.New("it is 0")
 	}
@@ -304,7 +308,7 @@ func (c *cursor) port() (uint16, error) {
 }
 
 func (c *cursor) key() (door.PublicKey, error) {
-	text, err := c.text()
+	text, err := c.Text()
 	if err != nil {
 		return door.PublicKey{}, err
 	}
@@ -312,9 +316,9 @@ func (c *cursor) key() (door.PublicKey, error) {
 }
 
 func (c *cursor) bytes() ([]byte, error) {
-	raw, plain, err := c.raw()
+	raw, plain, err := c.Raw()
 	if err != nil || !plain {
-		return nil, errSyntax
+		return nil, strictjson.ErrSyntax
 	}
 	out := make([]byte, base64.StdEncoding.DecodedLen(len(raw)))
 	n, err := base64.StdEncoding.Strict().Decode(out, raw)

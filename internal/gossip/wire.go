@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+
+	"github.com/tailplane/tailplane/internal/gossip/strictjson"
 )
 
 // A Claim is what a peer says of a node by numbers: it may ask for a record and
@@ -104,19 +106,19 @@ func decode(b []byte, network string, who func([]byte) (string, *member)) (messa
 	if len(b) > maxRead {
 		return m, fmt.Errorf("it has more than %d bytes", maxRead)
 	}
-	c := &cursor{b: b}
+	c := &cursor{strictjson.New(b)}
 	var version uint64
-	err := c.object(func(name string) (err error) {
+	err := c.Object(func(name string) (err error) {
 		switch name {
 		case "v":
-			version, err = c.count(maxVersion)
+			version, err = c.Count(maxVersion)
 		case "net":
-			m.Network, err = c.text()
+			m.Network, err = c.Text()
 		case "d":
 			m.digest = true
 			m.Digest, err = c.claims(who)
 		case "r":
-			err = c.array(func() error {
+			err = c.Array(func() error {
 				s, err := c.signed()
 				if err == nil && len(m.Records) == maxRecords {
 					err = fmt.Errorf("more than %d records", maxRecords)
@@ -125,7 +127,7 @@ func decode(b []byte, network string, who func([]byte) (string, *member)) (messa
 				return err
 			})
 		default:
-			err = c.skip()
+			err = c.Skip()
 		}
 		if err != nil {
 			return fmt.Errorf("%.40q: %w", name, err)
@@ -142,12 +144,12 @@ func decode(b []byte, network string, who func([]byte) (string, *member)) (messa
 	case m.Network != network:
 		return message{}, errNetwork
 	}
-	return m, c.end()
+	return m, c.End()
 }
 
 func (c *cursor) claims(who func([]byte) (string, *member)) ([]Claim, error) {
 	var all []Claim
-	err := c.array(func() error {
+	err := c.Array(func() error {
 		if len(all) == maxDigest {
 			return fmt.Errorf("more than %d entries", maxDigest)
 		}
@@ -156,25 +158,25 @@ func (c *cursor) claims(who func([]byte) (string, *member)) ([]Claim, error) {
 		}
 		var claim Claim
 		field := 0
-		err := c.array(func() (err error) {
+		err := c.Array(func() (err error) {
 			switch field {
 			case 0:
 				var raw []byte
 				var plain bool
-				if raw, plain, err = c.raw(); err == nil && (!plain || !isNode(raw)) {
+				if raw, plain, err = c.Raw(); err == nil && (!plain || !isNode(raw)) {
 					err = errors.New("an entry names no node")
 				}
 				if err == nil {
 					claim.Node, claim.member = who(raw)
 				}
 			case 1:
-				claim.Generation, err = c.count(maxGeneration)
+				claim.Generation, err = c.Count(maxGeneration)
 			case 2:
-				claim.Heartbeat, err = c.count(maxGeneration)
+				claim.Heartbeat, err = c.Count(maxGeneration)
 			case 3:
-				claim.Version, err = c.count(maxVersion)
+				claim.Version, err = c.Count(maxVersion)
 			default:
-				err = c.skip()
+				err = c.Skip()
 			}
 			field++
 			return err
@@ -189,14 +191,14 @@ func (c *cursor) claims(who func([]byte) (string, *member)) ([]Claim, error) {
 }
 
 func (c *cursor) signed() (s Signed, err error) {
-	err = c.object(func(name string) (err error) {
+	err = c.Object(func(name string) (err error) {
 		switch name {
 		case "p":
 			s.Payload, err = c.bytes()
 		case "s":
 			s.Signature, err = c.bytes()
 		default:
-			err = c.skip()
+			err = c.Skip()
 		}
 		return err
 	})

@@ -1,4 +1,6 @@
-package gossip
+// Package strictjson reads JSON as it comes from strangers. It keeps law 7: what
+// two readers could read in two ways, or what has no bound, is refused.
+package strictjson
 
 import (
 	"encoding/json"
@@ -6,20 +8,24 @@ import (
 	"fmt"
 )
 
-// A cursor reads JSON as it comes from others: no name twice in an object, no
+// A Cursor reads JSON from its beginning to its end, value by value: no name twice in an object, no
 // name in another case, no negative or broken numbers where a count belongs, a
 // bound on nesting. What it does not know it skips, since a peer may be newer.
-type cursor struct {
+type Cursor struct {
 	b    []byte
 	i    int
 	deep int // objects and lists around i
 }
 
+// New returns the cursor at the beginning of b, which it does not change.
+func New(b []byte) Cursor { return Cursor{b: b} }
+
 const maxNesting = 4
 
-var errSyntax = errors.New("it is not JSON")
+// ErrSyntax is what is wrong with something that is not JSON, or not of the kind that is asked for.
+var ErrSyntax = errors.New("it is not JSON")
 
-func (c *cursor) peek() byte {
+func (c *Cursor) peek() byte {
 	for ; c.i < len(c.b); c.i++ {
 		switch c.b[c.i] {
 		case ' ', '\t', '\r', '\n':
@@ -30,7 +36,7 @@ func (c *cursor) peek() byte {
 	return 0
 }
 
-func (c *cursor) take(want byte) bool {
+func (c *Cursor) take(want byte) bool {
 	if c.peek() != want || c.i >= len(c.b) {
 		return false
 	}
@@ -39,9 +45,9 @@ func (c *cursor) take(want byte) bool {
 }
 
 // list reads what stands between open and shut, one item after the other.
-func (c *cursor) list(open, shut byte, item func() error) error {
+func (c *Cursor) list(open, shut byte, item func() error) error {
 	if !c.take(open) {
-		return errSyntax
+		return ErrSyntax
 	}
 	if c.deep++; c.deep > maxNesting {
 		return fmt.Errorf("it is nested deeper than %d", maxNesting)
@@ -58,19 +64,19 @@ func (c *cursor) list(open, shut byte, item func() error) error {
 			return nil
 		}
 		if !c.take(',') {
-			return errSyntax
+			return ErrSyntax
 		}
 	}
 }
 
-// object reads an object: field must read the value of the name that it is given.
-func (c *cursor) object(field func(name string) error) error {
+// Object reads an object: field must read the value of the name that it is given.
+func (c *Cursor) Object(field func(name string) error) error {
 	var seen []string
 	var many map[string]bool // once a search through seen would be slow
 	return c.list('{', '}', func() error {
-		name, err := c.text()
+		name, err := c.Text()
 		if err != nil || !c.take(':') {
-			return errSyntax
+			return ErrSyntax
 		}
 		twice := many[name]
 		for _, s := range seen {
@@ -92,13 +98,14 @@ func (c *cursor) object(field func(name string) error) error {
 	})
 }
 
-func (c *cursor) array(item func() error) error { return c.list('[', ']', item) }
+// Array reads a list: item must read one item.
+func (c *Cursor) Array(item func() error) error { return c.list('[', ']', item) }
 
-// raw returns what stands between the quotes of a string, and whether that is
+// Raw returns what stands between the quotes of a string, and whether that is
 // plain: ASCII without an escape.
-func (c *cursor) raw() (text []byte, plain bool, err error) {
+func (c *Cursor) Raw() (text []byte, plain bool, err error) {
 	if !c.take('"') {
-		return nil, false, errSyntax
+		return nil, false, ErrSyntax
 	}
 	start := c.i
 	plain = true
@@ -111,29 +118,30 @@ func (c *cursor) raw() (text []byte, plain bool, err error) {
 			plain = false
 			c.i++
 		case b < ' ':
-			return nil, false, errSyntax
+			return nil, false, ErrSyntax
 		case b >= 0x80:
 			plain = false
 		}
 	}
-	return nil, false, errSyntax
+	return nil, false, ErrSyntax
 }
 
-func (c *cursor) text() (string, error) {
-	raw, plain, err := c.raw()
+// Text reads a string.
+func (c *Cursor) Text() (string, error) {
+	raw, plain, err := c.Raw()
 	if err != nil || plain {
 		return string(raw), err
 	}
 	var s string
 	quoted := c.b[c.i-len(raw)-2 : c.i]
 	if err := json.Unmarshal(quoted, &s); err != nil {
-		return "", errSyntax
+		return "", ErrSyntax
 	}
 	return s, nil
 }
 
-// count reads a whole number of at most limit.
-func (c *cursor) count(limit uint64) (uint64, error) {
+// Count reads a whole number of at most limit.
+func (c *Cursor) Count(limit uint64) (uint64, error) {
 	c.peek()
 	start := c.i
 	var n uint64
@@ -155,15 +163,15 @@ func (c *cursor) count(limit uint64) (uint64, error) {
 	return n, nil
 }
 
-// skip reads any value.
-func (c *cursor) skip() error {
+// Skip reads any value.
+func (c *Cursor) Skip() error {
 	switch c.peek() {
 	case '{':
-		return c.object(func(string) error { return c.skip() })
+		return c.Object(func(string) error { return c.Skip() })
 	case '[':
-		return c.array(c.skip)
+		return c.Array(c.Skip)
 	case '"':
-		_, err := c.text()
+		_, err := c.Text()
 		return err
 	}
 	start := c.i
@@ -175,13 +183,13 @@ func (c *cursor) skip() error {
 	}
 end:
 	if c.i == start || !json.Valid(c.b[start:c.i]) {
-		return errSyntax
+		return ErrSyntax
 	}
 	return nil
 }
 
-// end makes sure that nothing follows.
-func (c *cursor) end() error {
+// End makes sure that nothing follows.
+func (c *Cursor) End() error {
 	if c.peek(); c.i < len(c.b) {
 		return errors.New("something follows it")
 	}
