@@ -73,6 +73,7 @@ func run(ctx context.Context, stay bool) (err error) {
 		{"bob signs out", s.signedOut},
 		{"A shell that signs in, and out again", s.shell},
 		{"Two more clusters, which nobody told about each other", s.clusters},
+		{"One Kubernetes API for two clusters, to a program that knows of one", s.adapter},
 	} {
 		s.title(i+1, chapter.title)
 		at := time.Now()
