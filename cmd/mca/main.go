@@ -23,6 +23,7 @@ var version string
 const (
 	exitError    = 1
 	exitUsage    = 2
+	exitRefused  = 3 // what was asked for is invalid, or not allowed
 	exitNotReady = 4
 )
 
@@ -58,7 +59,7 @@ func command() *cobra.Command {
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
-	root.AddCommand(proxyCommand(), versionCommand())
+	root.AddCommand(proxyCommand(), injectCommand(), validateCommand(), routeCommand(), versionCommand())
 	return root
 }
 

@@ -108,6 +108,10 @@ func proxy(ctx context.Context, f proxyFlags) error {
 	}
 	server := &serving.Server{
 		Names: podface.Names(), Opens: face.Opens, Log: log, Now: time.Now, Grace: upgradeGrace, Route: fan.Route,
+		Allows: func() serving.Allowed {
+			d := keeper.Roster().Document()
+			return serving.Allowed{Impersonation: d.Impersonation, TokenRequests: d.AllowTokenRequest}
+		},
 	}
 	var ready atomic.Bool
 	health := &serving.Admin{Opens: face.Opens, Clusters: func() []*upstream.Cluster { return keeper.Roster().Clusters() }, Configured: keeper.Err, Log: log, Ready: func() error {

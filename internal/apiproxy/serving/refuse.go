@@ -89,11 +89,10 @@ func holds(r *http.Request, opens func(string) bool) bool {
 // checkImpersonation refuses a call that is meant as somebody else's. To drop the
 // headers would run it with all the rights of the pod.
 func (v *visit) checkImpersonation() error {
-	if v.Impersonation {
-		return nil
-	}
 	for name := range v.r.Header {
-		if strings.HasPrefix(plainName(name), "impersonate-") {
+		plain := plainName(name)
+		// Half a name is none that anybody allowed: a reader behind us may take it for whole.
+		if strings.HasPrefix(plain, "impersonate-") && (plain != strings.ToLower(name) || !v.Allows().Impersonation) {
 			return refusal(http.StatusForbidden, "Forbidden", "impersonation is refused: the request carries a header %.60q. impersonation: allow in the adapter's configuration changes that", name)
 		}
 	}

@@ -39,14 +39,11 @@ type Server struct {
 	// client's credentials, and may put another body in the place of its own. Its
 	// error is a *[apiproxy.Refusal].
 	Route func(*http.Request, *apiproxy.Request) (Target, error)
-	// Impersonation, optional, lets Impersonate- headers through: RBAC at the
-	// cluster then decides whether the pod may be somebody else.
-	Impersonation bool
-	// TokenRequests, optional, lets the pod ask for tokens of ServiceAccounts,
-	// which are real credentials.
-	TokenRequests bool
-	Log           *slog.Logger
-	Now           func() time.Time
+	// Allows says what the pod may do beside the ordinary. It is asked for each
+	// request that wants it.
+	Allows func() Allowed
+	Log    *slog.Logger
+	Now    func() time.Time
 	// Grace, optional, is how long exec and port-forward may go on after the
 	// server was told to stop.
 	Grace time.Duration
@@ -58,6 +55,16 @@ type Server struct {
 	cut      context.Context // ends when upgraded connections must
 	cutAll   context.CancelFunc
 	buffers  sync.Pool
+}
+
+// Allowed is what a pod may do beside the ordinary; the zero value is nothing.
+type Allowed struct {
+	// Impersonation lets Impersonate- headers through: RBAC at the cluster then
+	// decides whether the pod may be somebody else.
+	Impersonation bool
+	// TokenRequests lets the pod ask for tokens of ServiceAccounts, which are real
+	// credentials.
+	TokenRequests bool
 }
 
 // A Target is where a request goes, and the rule that says so.
@@ -107,7 +114,7 @@ const (
 // prepare makes what the literal does not say.
 func (s *Server) prepare() {
 	s.once.Do(func() {
-		if len(s.Names) == 0 || s.Opens == nil || s.Route == nil || s.Log == nil || s.Now == nil {
+		if len(s.Names) == 0 || s.Opens == nil || s.Route == nil || s.Allows == nil || s.Log == nil || s.Now == nil {
 			panic("serving: a required field is missing")
 		}
 		s.stopping, s.stop = context.WithCancel(context.Background())
@@ -219,7 +226,7 @@ func (v *visit) pass() error {
 	if err := v.checkImpersonation(); err != nil {
 		return err
 	}
-	if !v.TokenRequests && v.req.Verb == "create" && v.req.Group == "" && v.req.Resource == "serviceaccounts" && v.req.Subresource == "token" {
+	if v.req.Verb == "create" && v.req.Group == "" && v.req.Resource == "serviceaccounts" && v.req.Subresource == "token" && !v.Allows().TokenRequests {
 		return refusal(http.StatusForbidden, "Forbidden", "tokens of ServiceAccounts are not given out to this pod: they are real credentials. allowTokenRequest in the adapter's configuration changes that")
 	}
 	v.out = v.r.WithContext(v.r.Context())

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/apiproxy/document"
+)
+
+// errInvalid is what a file or request is refused with; the reasons were printed.
+func errInvalid(format string, args ...any) error {
+	return exitCode{exitRefused, fmt.Errorf(format, args...)}
+}
+
+func validateCommand() *cobra.Command {
+	var previous, output string
+	c := &cobra.Command{
+		Use: "validate FILE", Short: "Say what is wrong with a configuration",
+		Long: "Reads a configuration as the adapter would, and prints every error and warning with its line and column. With --previous it says too\n" +
+			"what a running adapter would refuse because the epoch should have been raised. It exits with 3 if the configuration is not valid.",
+		Example: "  mca validate config.yaml\n  mca validate --previous old.yaml new.yaml",
+		Args:    exactly(1, "the configuration; - is standard input"),
+		RunE: func(c *cobra.Command, args []string) error {
+			next, err := readFile(args[0], c.InOrStdin())
+			if err != nil {
+				return err
+			}
+			var prev []byte
+			if previous != "" {
+				if prev, err = readFile(previous, c.InOrStdin()); err != nil {
+					return err
+				}
+			}
+			report, err := apiproxy.Validate(next, prev)
+			if err != nil {
+				return fmt.Errorf("%s: %w", cmp.Or(previous, args[0]), err)
+			}
+			if err := printReport(c, args[0], output, report); err != nil {
+				return err
+			}
+			if !report.Valid {
+				return errInvalid("%s is not valid", args[0])
+			}
+			return nil
+		},
+	}
+	c.Flags().StringVar(&previous, "previous", "", "the configuration that it replaces")
+	c.Flags().StringVarP(&output, "output", "o", "", "json, or lines of text")
+	return c
+}
+
+func printReport(c *cobra.Command, name, output string, r apiproxy.Report) error {
+	out := c.OutOrStdout()
+	switch output {
+	case "json":
+		return printJSON(out, r)
+	case "":
+	default:
+		return usage(fmt.Errorf("--output %q: it is json", output))
+	}
+	for _, f := range r.Errors {
+		fmt.Fprintf(out, "%s:%v\n", name, f)
+	}
+	for _, f := range r.Warnings {
+		fmt.Fprintf(out, "%s:%v (a warning)\n", name, f)
+	}
+	for _, m := range r.Moves {
+		fmt.Fprintf(out, "%s: %s\n", name, m)
+	}
+	return nil
+}
+
+func routeCommand() *cobra.Command {
+	var config, body, contentType, agent, scope, output string
+	c := &cobra.Command{
+		Use: "route METHOD PATH", Short: "Say which cluster would serve a request, and why",
+		Long: "Decides on a request as the adapter would with a configuration, and says why. Where an object of several clusters lies, and which\n" +
+			"cluster is up, only the running adapter knows. It exits with 3 if the request is refused.",
+		Example: "  mca route --config config.yaml GET /api/v1/namespaces/shop/pods\n  mca route --config config.yaml --body job.yaml POST /apis/batch/v1/namespaces/batch/jobs",
+		Args:    exactly(2, "a method and a path, such as GET /api/v1/pods"),
+		RunE: func(c *cobra.Command, args []string) error {
+			b, err := readFile(config, c.InOrStdin())
+			if err != nil {
+				return err
+			}
+			doc, _, err := document.Parse(b)
+			if err != nil {
+				return errInvalid("%s: %w", config, err)
+			}
+			u, err := url.ParseRequestURI(args[1])
+			if err != nil {
+				return usage(err)
+			}
+			var object []byte
+			if body != "" {
+				if object, err = readFile(body, c.InOrStdin()); err != nil {
+					return err
+				}
+			}
+			scopes, ok := map[string]document.Scope{"": document.Unknown, "namespaced": document.Namespaced, "cluster": document.ClusterWide}[scope]
+			if !ok {
+				return usage(fmt.Errorf("the scope %q is neither namespaced nor cluster", scope))
+			}
+			e := apiproxy.NewTable(doc, func(_, _ string) document.Scope { return scopes }).Explain(strings.ToUpper(args[0]), u, agent, contentType, object)
+			if err := printExplanation(c.OutOrStdout(), output, e); err != nil {
+				return err
+			}
+			if e.Status != 0 {
+				return errInvalid("refused with status %d", e.Status)
+			}
+			return nil
+		},
+	}
+	p := c.Flags()
+	p.StringVar(&config, "config", "/etc/mca/config/config.yaml", "the configuration; - is standard input")
+	p.StringVar(&body, "body", "", "a file with the object that is sent")
+	p.StringVar(&contentType, "content-type", "application/yaml", "what the body is")
+	p.StringVar(&agent, "user-agent", "", "the client's name")
+	p.StringVar(&scope, "scope", "", "namespaced or cluster: what a resource is that is not Kubernetes' own")
+	p.StringVarP(&output, "output", "o", "", "json, or lines of text")
+	return c
+}
+
+func printExplanation(out io.Writer, output string, e apiproxy.Explanation) error {
+	switch output {
+	case "json":
+		return printJSON(out, e)
+	case "":
+	default:
+		return usage(fmt.Errorf("--output %q: it is json", output))
+	}
+	fmt.Fprintf(out, "%v: %s\n", e.Kind, e.Why)
+	if e.Rule != "" {
+		fmt.Fprintf(out, "rule: %s\n", e.Rule)
+	}
+	for _, m := range e.Clusters {
+		fmt.Fprintf(out, "cluster: %s", m.Name)
+		if len(m.Namespaces) > 0 {
+			fmt.Fprintf(out, " (namespaces %s)", strings.Join(m.Namespaces, ", "))
+		} else if m.Others {
+			fmt.Fprint(out, " (all other namespaces)")
+		}
+		fmt.Fprintln(out)
+	}
+	if e.Place != "" {
+		fmt.Fprintf(out, "made in: %s (%s)\n", e.Place, e.PlaceWhy)
+	}
+	for _, w := range e.Warnings {
+		fmt.Fprintf(out, "warning: %s\n", w)
+	}
+	if e.Message != "" {
+		fmt.Fprintf(out, "answer: %d %s\n", e.Status, e.Message)
+	}
+	return nil
+}
+
+func printJSON(out io.Writer, v any) error {
+	enc := json.NewEncoder(out)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// exactly wants n arguments.
+func exactly(n int, what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != n {
+			return usage(errors.New("it takes " + what))
+		}
+		return nil
+	}
+}
+
+// readFile reads a file whole; - is standard input.
+func readFile(name string, stdin io.Reader) ([]byte, error) {
+	if name == "-" {
+		return io.ReadAll(stdin)
+	}
+	return os.ReadFile(name)
+}
