@@ -37,9 +37,11 @@ var plan = map[string]string{
 
 	// rooms and their alcoves
 	"internal/signin":                     "internal/access internal/door internal/problem",
-	"internal/apiproxy":                   "internal/apiproxy/document",
+	"internal/apiproxy":                   "internal/apiproxy/document internal/apiproxy/jsonscan",
 	"internal/apiproxy/catalog":           "",
 	"internal/apiproxy/document":          "",
+	"internal/apiproxy/jsonscan":          "",
+	"internal/apiproxy/shelter":           "internal/apiproxy internal/apiproxy/jsonscan",
 	"internal/apiproxy/fanout":            "internal/apiproxy internal/apiproxy/catalog internal/apiproxy/document internal/apiproxy/merge internal/apiproxy/merge/position internal/apiproxy/merge/wire internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/upstream",
 	"internal/apiproxy/merge":             "internal/apiproxy/merge/position internal/apiproxy/merge/wire",
 	"internal/apiproxy/merge/position":    "internal/apiproxy/merge/wire",
@@ -53,14 +55,16 @@ var plan = map[string]string{
 	"internal/apiproxy/roster":            "internal/apiproxy internal/apiproxy/document internal/apiproxy/upstream",
 	"internal/apiproxy/serving":           "internal/apiproxy internal/apiproxy/upstream internal/door/framing",
 	"internal/apiproxy/upstream":          "",
-	"internal/gossip":                     "internal/access internal/door internal/problem",
+	"internal/gossip":                     "internal/access internal/door internal/gossip/strictjson internal/problem",
+	"internal/gossip/gossiphttp":          "internal/access internal/door internal/gossip",
+	"internal/gossip/strictjson":          "", // below it: how its messages are read
 	"internal/gossip/gossipkube":          "internal/door internal/gossip internal/kube",
 	"internal/inject":                     "internal/door/framing",
 	"internal/inject/injectkube":          "internal/kube",
 	"internal/signin/signinkube":          "api/v1alpha1 internal/access internal/door internal/kube internal/signin",
 
 	// surfaces
-	"internal/health": "internal/access internal/audit internal/door internal/door/framing internal/gossip internal/problem internal/signin",
+	"internal/health": "internal/access internal/audit internal/door internal/door/framing internal/gossip internal/gossip/gossiphttp internal/problem internal/signin",
 	"internal/cli": "internal/cli/checkup internal/cli/directory internal/cli/fault internal/cli/kubeapi internal/cli/kubectl internal/cli/kubefile internal/cli/link " +
 		"internal/cli/memory internal/cli/ownfile internal/cli/reach internal/cli/screen internal/cli/shellscript internal/cli/spelling " +
 		"internal/cli/subshell internal/cli/tokencache internal/audit internal/door internal/gossip internal/problem internal/signin",
@@ -96,7 +100,7 @@ var plan = map[string]string{
 
 	"cmd/mca": "internal/apiproxy internal/apiproxy/document internal/apiproxy/fanout internal/apiproxy/podface internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/upstream internal/inject",
 	"cmd/tka": "internal/cli",
-	"cmd/tailplaned": "internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/gossipkube internal/health internal/inject internal/inject/injectkube internal/kube internal/problem internal/settings " +
+	"cmd/tailplaned": "internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/gossiphttp internal/gossip/gossipkube internal/health internal/inject internal/inject/injectkube internal/kube internal/problem internal/settings " +
 		"internal/signin internal/signin/signinkube internal/tailnet",
 }
 

@@ -3,12 +3,15 @@ package apiproxy
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"mime"
 	"net/http"
 	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/tailplane/tailplane/internal/apiproxy/jsonscan"
 )
 
 // MaxBody is the largest body that is looked into, in bytes: what the API server
@@ -99,17 +102,25 @@ func peek(body []byte, contentType, contentEncoding string) (*Object, *Refusal) 
 }
 
 func peekJSON(body []byte) (*Object, *Refusal) {
+	o, err := readJSON(body)
+	if err != nil {
+		return nil, bad("%v", err)
+	}
+	return o, nil
+}
+
+func readJSON(body []byte) (*Object, error) {
 	if !json.Valid(body) {
-		return nil, bad("the body is not JSON")
+		return nil, errors.New("the body is not JSON")
 	}
 	o := &Object{}
 	var spec []byte
-	refusal := members("the object", body, func(key string, value []byte) *Refusal {
+	err := jsonscan.Members("the object", body, func(key string, value []byte) error {
 		switch key {
 		case "apiVersion":
-			return text(key, value, &o.APIVersion)
+			return jsonscan.Text(key, value, &o.APIVersion)
 		case "kind":
-			return text(key, value, &o.Kind)
+			return jsonscan.Text(key, value, &o.Kind)
 		case "metadata":
 			return o.metadata(value)
 		case "spec":
@@ -120,47 +131,48 @@ func peekJSON(body []byte) (*Object, *Refusal) {
 		}
 		return nil
 	})
-	if refusal == nil && spec != nil && strings.HasPrefix(o.APIVersion, "authorization.k8s.io/") {
-		refusal = o.reviewSpec(spec)
+	if err == nil && spec != nil && strings.HasPrefix(o.APIVersion, "authorization.k8s.io/") {
+		err = o.reviewSpec(spec)
 	}
-	return o, refusal
+	return o, err
 }
 
-func (o *Object) metadata(b []byte) *Refusal {
-	return members("metadata", b, func(key string, value []byte) *Refusal {
+func (o *Object) metadata(b []byte) error {
+	return jsonscan.Members("metadata", b, func(key string, value []byte) error {
 		switch key {
 		case "name":
-			return text(key, value, &o.Name)
+			return jsonscan.Text(key, value, &o.Name)
 		case "generateName":
-			return text(key, value, &o.GenerateName)
+			return jsonscan.Text(key, value, &o.GenerateName)
 		case "namespace":
-			return text(key, value, &o.Namespace)
+			return jsonscan.Text(key, value, &o.Namespace)
 		case "labels":
-			return texts(key, value, &o.Labels)
+			return jsonscan.Texts(key, value, &o.Labels)
 		case "annotations":
-			return texts(key, value, &o.Annotations)
+			return jsonscan.Texts(key, value, &o.Annotations)
 		case "ownerReferences":
-			return items(key, value, func(item []byte) *Refusal {
+			return jsonscan.Items(key, value, func(item []byte) error {
 				var r OwnerReference
 				o.OwnerReferences = append(o.OwnerReferences, r)
-				return o.OwnerReferences[len(o.OwnerReferences)-1].fill(item)
+				return o.OwnerReferences[len(o.OwnerReferences)-1].Read(item)
 			})
 		}
 		return nil
 	})
 }
 
-func (r *OwnerReference) fill(b []byte) *Refusal {
-	return members("ownerReferences", b, func(key string, value []byte) *Refusal {
+// Read fills r with what a valid document of JSON says.
+func (r *OwnerReference) Read(b []byte) error {
+	return jsonscan.Members("ownerReferences", b, func(key string, value []byte) error {
 		switch key {
 		case "apiVersion":
-			return text(key, value, &r.APIVersion)
+			return jsonscan.Text(key, value, &r.APIVersion)
 		case "kind":
-			return text(key, value, &r.Kind)
+			return jsonscan.Text(key, value, &r.Kind)
 		case "name":
-			return text(key, value, &r.Name)
+			return jsonscan.Text(key, value, &r.Name)
 		case "uid":
-			return text(key, value, &r.UID)
+			return jsonscan.Text(key, value, &r.UID)
 		case "controller":
 			r.Controller = string(value) == "true"
 		}
@@ -168,42 +180,42 @@ func (r *OwnerReference) fill(b []byte) *Refusal {
 	})
 }
 
-func (r *Reference) fill(what string, b []byte) *Refusal {
-	return members(what, b, func(key string, value []byte) *Refusal {
+func (r *Reference) fill(what string, b []byte) error {
+	return jsonscan.Members(what, b, func(key string, value []byte) error {
 		switch key {
 		case "apiVersion":
-			return text(key, value, &r.APIVersion)
+			return jsonscan.Text(key, value, &r.APIVersion)
 		case "kind":
-			return text(key, value, &r.Kind)
+			return jsonscan.Text(key, value, &r.Kind)
 		case "namespace":
-			return text(key, value, &r.Namespace)
+			return jsonscan.Text(key, value, &r.Namespace)
 		case "name":
-			return text(key, value, &r.Name)
+			return jsonscan.Text(key, value, &r.Name)
 		case "uid":
-			return text(key, value, &r.UID)
+			return jsonscan.Text(key, value, &r.UID)
 		}
 		return nil
 	})
 }
 
-func (o *Object) reviewSpec(b []byte) *Refusal {
-	return members("spec", b, func(key string, value []byte) *Refusal {
+func (o *Object) reviewSpec(b []byte) error {
+	return jsonscan.Members("spec", b, func(key string, value []byte) error {
 		switch key {
 		case "namespace":
-			return text(key, value, &o.ReviewNamespace)
+			return jsonscan.Text(key, value, &o.ReviewNamespace)
 		case "resourceAttributes":
 			if string(value) == "null" {
 				return nil
 			}
 			o.Attributes = &Attributes{}
-			return members(key, value, func(key string, value []byte) *Refusal {
+			return jsonscan.Members(key, value, func(key string, value []byte) error {
 				a := o.Attributes
 				to, known := map[string]*string{"verb": &a.Verb, "group": &a.Group, "resource": &a.Resource, "subresource": &a.Subresource,
 					"namespace": &a.Namespace, "name": &a.Name}[key]
 				if !known {
 					return nil
 				}
-				return text(key, value, to)
+				return jsonscan.Text(key, value, to)
 			})
 		}
 		return nil

@@ -1,16 +1,24 @@
-package apiproxy
+// Package shelter keeps owner references from the garbage collectors of clusters
+// that do not have the owner, and shows them to clients. It keeps the law that
+// nothing is lost: a client reads back what it wrote, and what cannot be
+// rewritten is refused.
+package shelter
 
 import (
 	"encoding/json"
+	"errors"
 	"mime"
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/apiproxy/jsonscan"
 )
 
-// ShelterKey is the annotation that keeps the owner references which the
+// Key is the annotation that keeps the owner references which the
 // cluster's garbage collector must not see.
-const ShelterKey = "mca.tailplane.dev/owner-references"
+const Key = "mca.tailplane.dev/owner-references"
 
 // A sheltered is a reference in the annotation, and where it was in the list.
 type sheltered struct {
@@ -18,29 +26,37 @@ type sheltered struct {
 	Reference json.RawMessage `json:"reference"`
 }
 
-// Shelter moves the owner references that are foreign to a cluster from what is
+// Write moves the owner references that are foreign to a cluster from what is
 // written there into an annotation, so that its garbage collector does not take
-// the object for an orphan (AD-11). [Restore] is its inverse. The body is a whole
+// the object for an orphan (AD-11). [Read] is its inverse. The body is a whole
 // object, or a patch, in JSON; what cannot be rewritten is refused. A body
-// without owner references is returned as it came. The error is a *[Refusal].
-func Shelter(body []byte, contentType string, foreign func(OwnerReference) bool) ([]byte, error) {
-	out, refusal := shelter(body, contentType, foreign)
-	if refusal != nil {
-		return nil, refusal
+// without owner references is returned as it came. The error is a *[apiproxy.Refusal].
+func Write(body []byte, contentType string, foreign func(apiproxy.OwnerReference) bool) ([]byte, error) {
+	out, err := write(body, contentType, foreign)
+	if err == nil {
+		return out, nil
 	}
-	return out, nil
+	if r, ok := errors.AsType[*apiproxy.Refusal](err); ok {
+		return nil, r
+	}
+	return nil, &apiproxy.Refusal{Status: http.StatusBadRequest, Reason: "BadRequest", Message: err.Error()}
 }
 
-func shelter(body []byte, contentType string, foreign func(OwnerReference) bool) ([]byte, *Refusal) {
+// unsupported refuses a body that cannot be rewritten for its type.
+func unsupported(message string) error {
+	return &apiproxy.Refusal{Status: http.StatusUnsupportedMediaType, Reason: "UnsupportedMediaType", Message: message}
+}
+
+func write(body []byte, contentType string, foreign func(apiproxy.OwnerReference) bool) ([]byte, error) {
 	media, _, err := mime.ParseMediaType(contentType)
 	if contentType != "" && err != nil {
-		return nil, refuse(http.StatusUnsupportedMediaType, "the Content-Type does not parse")
+		return nil, unsupported("the Content-Type does not parse")
 	}
 	if !json.Valid(body) {
 		if media == "application/apply-patch+yaml" {
-			return nil, refuse(http.StatusUnsupportedMediaType, "objects of this rule are rewritten, and only JSON can be; JSON is YAML too")
+			return nil, unsupported("objects of this rule are rewritten, and only JSON can be; JSON is YAML too")
 		}
-		return nil, bad("the body is not JSON")
+		return nil, errors.New("the body is not JSON")
 	}
 	switch media {
 	case "", "application/json", "application/apply-patch+yaml", "application/merge-patch+json":
@@ -50,18 +66,18 @@ func shelter(body []byte, contentType string, foreign func(OwnerReference) bool)
 	case "application/json-patch+json":
 		return body, plainOperations(body)
 	}
-	return nil, refuse(http.StatusUnsupportedMediaType, "objects of this rule are rewritten, and only JSON can be")
+	return nil, unsupported("objects of this rule are rewritten, and only JSON can be")
 }
 
 // noOwners refuses a patch that cannot be rewritten.
-func noOwners(what string) *Refusal {
-	return refuse(http.StatusUnprocessableEntity, "%s changes owner references, which are sheltered from this cluster's garbage collector; update the object, or use a merge patch with the whole list", what)
+func noOwners(what string) error {
+	return &apiproxy.Refusal{Status: http.StatusUnprocessableEntity, Reason: "Invalid", Message: what + " changes owner references, which are sheltered from this cluster's garbage collector; update the object, or use a merge patch with the whole list"}
 }
 
 // plainPatch refuses a strategic patch of owner references: it would be merged
 // with a list that is not where the server looks.
-func plainPatch(body []byte) *Refusal {
-	return inMetadata(body, func(key string, value []byte) *Refusal {
+func plainPatch(body []byte) error {
+	return inMetadata(body, func(key string, value []byte) error {
 		if key == "ownerReferences" || key == "$setElementOrder/ownerReferences" || key == "$deleteFromPrimitiveList/ownerReferences" {
 			return noOwners("a strategic merge patch")
 		}
@@ -72,24 +88,24 @@ func plainPatch(body []byte) *Refusal {
 	})
 }
 
-func inMetadata(body []byte, f func(key string, value []byte) *Refusal) *Refusal {
-	return members("the object", body, func(key string, value []byte) *Refusal {
+func inMetadata(body []byte, f func(key string, value []byte) error) error {
+	return jsonscan.Members("the object", body, func(key string, value []byte) error {
 		if key != "metadata" {
 			return nil
 		}
-		return members(key, value, f)
+		return jsonscan.Members(key, value, f)
 	})
 }
 
-func plainOperations(body []byte) *Refusal {
-	return items("the patch", body, func(op []byte) *Refusal {
-		return members("an operation", op, func(key string, value []byte) *Refusal {
+func plainOperations(body []byte) error {
+	return jsonscan.Items("the patch", body, func(op []byte) error {
+		return jsonscan.Members("an operation", op, func(key string, value []byte) error {
 			var path string
 			if key != "path" && key != "from" {
 				return nil
 			}
-			if refusal := text(key, value, &path); refusal != nil {
-				return refusal
+			if err := jsonscan.Text(key, value, &path); err != nil {
+				return err
 			}
 			const owners, annotation = "/metadata/ownerReferences", "/metadata/annotations/mca.tailplane.dev~1owner-references"
 			switch {
@@ -109,12 +125,12 @@ type member struct {
 }
 
 // take reads the members of an object, in their order.
-func take(what string, b []byte) (all []member, refusal *Refusal) {
-	refusal = members(what, b, func(key string, value []byte) *Refusal {
+func take(what string, b []byte) (all []member, err error) {
+	err = jsonscan.Members(what, b, func(key string, value []byte) error {
 		all = append(all, member{key, value})
 		return nil
 	})
-	return all, refusal
+	return all, err
 }
 
 // with returns the members with one more, or with another value of one; nil
@@ -156,34 +172,34 @@ func object(all []member) []byte {
 
 // shelterObject rewrites a whole object or a merge patch. In a patch a list
 // without foreign references takes the annotation away; a whole object lacks it.
-func shelterObject(body []byte, patch bool, foreign func(OwnerReference) bool) ([]byte, *Refusal) {
-	top, refusal := take("the object", body)
-	if refusal != nil {
-		return nil, refusal
+func shelterObject(body []byte, patch bool, foreign func(apiproxy.OwnerReference) bool) ([]byte, error) {
+	top, err := take("the object", body)
+	if err != nil {
+		return nil, err
 	}
-	meta, refusal := take("metadata", orNull(value(top, "metadata")))
-	if refusal != nil {
-		return nil, refusal
+	meta, err := take("metadata", orNull(value(top, "metadata")))
+	if err != nil {
+		return nil, err
 	}
 	annotations := value(meta, "annotations")
 	if patch && string(annotations) == "null" {
 		return nil, noOwners("a patch that removes all annotations")
 	}
-	notes, refusal := take("annotations", orNull(annotations))
-	if refusal != nil {
-		return nil, refusal
+	notes, err := take("annotations", orNull(annotations))
+	if err != nil {
+		return nil, err
 	}
 	owners := value(meta, "ownerReferences")
-	if owners == nil && value(notes, ShelterKey) == nil {
+	if owners == nil && value(notes, Key) == nil {
 		return body, nil
 	}
 	var keep [][]byte
 	var moved []sheltered
 	at := 0
-	refusal = items("ownerReferences", orNull(owners), func(item []byte) *Refusal {
-		var r OwnerReference
-		if refusal := r.fill(item); refusal != nil {
-			return refusal
+	err = jsonscan.Items("ownerReferences", orNull(owners), func(item []byte) error {
+		var r apiproxy.OwnerReference
+		if err := r.Read(item); err != nil {
+			return err
 		}
 		if foreign(r) {
 			moved = append(moved, sheltered{at, item})
@@ -193,24 +209,24 @@ func shelterObject(body []byte, patch bool, foreign func(OwnerReference) bool) (
 		at++
 		return nil
 	})
-	if refusal != nil {
-		return nil, refusal
+	if err != nil {
+		return nil, err
 	}
 	var note []byte
 	switch {
 	case len(moved) > 0:
 		list, err := json.Marshal(moved)
 		if err != nil {
-			return nil, bad("ownerReferences do not parse")
+			return nil, errors.New("ownerReferences do not parse")
 		}
 		if note, err = json.Marshal(string(list)); err != nil {
-			return nil, bad("ownerReferences do not parse")
+			return nil, errors.New("ownerReferences do not parse")
 		}
 		meta = with(meta, "ownerReferences", array(keep))
 	case patch && owners != nil:
 		note = []byte("null")
 	}
-	notes = with(notes, ShelterKey, note) // what a client wrote there itself goes
+	notes = with(notes, Key, note) // what a client wrote there itself goes
 	if len(notes) > 0 || annotations != nil {
 		meta = with(meta, "annotations", object(notes))
 	}
@@ -235,24 +251,24 @@ func array(values [][]byte) []byte {
 	return append(b, ']')
 }
 
-// Restore returns an object in JSON with its sheltered owner references where the
+// Read returns an object in JSON with its sheltered owner references where the
 // client wrote them. An object without any is returned as it came, and so is what
 // somebody else broke.
-func Restore(body []byte) []byte {
-	if !json.Valid(body) || !strings.Contains(string(body), ShelterKey) {
+func Read(body []byte) []byte {
+	if !json.Valid(body) || !strings.Contains(string(body), Key) {
 		return body
 	}
-	top, refusal := take("the object", body)
-	if refusal != nil {
+	top, err := take("the object", body)
+	if err != nil {
 		return body
 	}
-	meta, refusal := take("metadata", orNull(value(top, "metadata")))
-	if refusal != nil {
+	meta, err := take("metadata", orNull(value(top, "metadata")))
+	if err != nil {
 		return body
 	}
-	notes, refusal := take("annotations", orNull(value(meta, "annotations")))
-	note := value(notes, ShelterKey)
-	if refusal != nil || note == nil {
+	notes, err := take("annotations", orNull(value(meta, "annotations")))
+	note := value(notes, Key)
+	if err != nil || note == nil {
 		return body
 	}
 	var s string
@@ -261,17 +277,17 @@ func Restore(body []byte) []byte {
 		return body
 	}
 	var all [][]byte
-	if refusal := items("ownerReferences", orNull(value(meta, "ownerReferences")), func(item []byte) *Refusal {
+	if err := jsonscan.Items("ownerReferences", orNull(value(meta, "ownerReferences")), func(item []byte) error {
 		all = append(all, item)
 		return nil
-	}); refusal != nil {
+	}); err != nil {
 		return body
 	}
 	for _, m := range moved {
 		all = slices.Insert(all, max(0, min(m.At, len(all))), []byte(m.Reference))
 	}
 	meta = with(meta, "ownerReferences", array(all))
-	if notes = with(notes, ShelterKey, nil); len(notes) > 0 {
+	if notes = with(notes, Key, nil); len(notes) > 0 {
 		meta = with(meta, "annotations", object(notes))
 	} else {
 		meta = with(meta, "annotations", nil)

@@ -1,4 +1,4 @@
-package apiproxy
+package shelter
 
 import (
 	"encoding/json"
@@ -6,12 +6,21 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/tailplane/tailplane/internal/apiproxy"
 )
 
-func foreignUID(r OwnerReference) bool { return strings.HasPrefix(r.UID, "far") }
+const (
+	jsonType     = "application/json"
+	yamlType     = "application/yaml"
+	applyType    = "application/apply-patch+yaml"
+	protobufType = "application/vnd.kubernetes.protobuf"
+)
+
+func foreignUID(r apiproxy.OwnerReference) bool { return strings.HasPrefix(r.UID, "far") }
 
 // AD-11: what is written loses its foreign owners, and what is read has them.
-func TestShelter(t *testing.T) {
+func TestWrite(t *testing.T) {
 	for _, tt := range []struct{ name, body, contentType, want string }{
 		{"none", `{ "metadata": {"name":"a"} }`, jsonType, `{ "metadata": {"name":"a"} }`},
 		{"near", `{"metadata":{"ownerReferences":[{"uid":"near"}]}}`, jsonType, `{"metadata":{"ownerReferences":[{"uid":"near"}]}}`},
@@ -30,7 +39,7 @@ func TestShelter(t *testing.T) {
 		{"apply", `{"metadata":{"ownerReferences":[{"uid":"far"}]}}`, applyType, `{"metadata":{"ownerReferences":[],"annotations":{"mca.tailplane.dev/owner-references":"[{\"at\":0,\"reference\":{\"uid\":\"far\"}}]"}}}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := Shelter([]byte(tt.body), tt.contentType, foreignUID)
+			got, err := Write([]byte(tt.body), tt.contentType, foreignUID)
 			if err != nil || string(got) != tt.want {
 				t.Errorf("%s\n%v, want\n%s", got, err, tt.want)
 			}
@@ -53,8 +62,8 @@ func TestShelter(t *testing.T) {
 		{`{}`, protobufType, 415},
 		{`{`, jsonType, 400},
 	} {
-		_, err := Shelter([]byte(tt.body), tt.contentType, foreignUID)
-		if r, ok := errors.AsType[*Refusal](err); !ok || r.Status != tt.status {
+		_, err := Write([]byte(tt.body), tt.contentType, foreignUID)
+		if r, ok := errors.AsType[*apiproxy.Refusal](err); !ok || r.Status != tt.status {
 			t.Errorf("%s %s: %v, want %d", tt.contentType, tt.body, err, tt.status)
 		}
 	}
@@ -65,12 +74,12 @@ func FuzzShelter(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"ownerReferences":[{"uid":"near1"},{"uid":"far"},{"uid":"near2"},{"uid":"far2","x":"<&>"}],"annotations":{"a":"b"}}}`))
 	f.Add([]byte(`{"metadata":{"annotations":{"mca.tailplane.dev/owner-references":"[{\"at\":-1}]"}}}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		Restore(body) // of a hostile cluster
-		sheltered, err := Shelter(body, jsonType, foreignUID)
+		Read(body) // of a hostile cluster
+		sheltered, err := Write(body, jsonType, foreignUID)
 		if err != nil {
 			return
 		}
-		o, err := Peek(sheltered, jsonType, "")
+		o, err := apiproxy.Peek(sheltered, jsonType, "")
 		if err != nil {
 			return // what is wrong elsewhere is not looked at
 		}
@@ -80,19 +89,19 @@ func FuzzShelter(f *testing.F) {
 			}
 		}
 		var was, is map[string]any
-		if json.Unmarshal(body, &was) != nil || json.Unmarshal(Restore(sheltered), &is) != nil {
-			t.Fatalf("%s\nis restored as\n%s", body, Restore(sheltered))
+		if json.Unmarshal(body, &was) != nil || json.Unmarshal(Read(sheltered), &is) != nil {
+			t.Fatalf("%s\nis restored as\n%s", body, Read(sheltered))
 		}
 		for _, object := range []map[string]any{was, is} { // the annotation is not the client's, and an empty map is none
 			meta, _ := object["metadata"].(map[string]any)
 			notes, _ := meta["annotations"].(map[string]any)
-			delete(notes, ShelterKey)
+			delete(notes, Key)
 			if len(notes) == 0 {
 				delete(meta, "annotations")
 			}
 		}
 		if !reflect.DeepEqual(was, is) {
-			t.Fatalf("%s\nis restored as\n%s", body, Restore(sheltered))
+			t.Fatalf("%s\nis restored as\n%s", body, Read(sheltered))
 		}
 	})
 }

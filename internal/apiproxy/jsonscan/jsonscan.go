@@ -1,20 +1,26 @@
-package apiproxy
+// Package jsonscan reads of JSON what is asked for, where it stands. It keeps the
+// law that what two may read in two ways is refused: keys are matched as they are
+// written, as Kubernetes does and encoding/json does not, and none is there twice.
+//
+// All functions take what json.Valid said yes to, and may panic on other bytes.
+// Their own errors are one sentence that repeats a key at most.
+package jsonscan
 
 import (
 	"encoding/json"
+	"fmt"
 	"strconv"
 )
 
-// members calls f for each member of a JSON object, of which json.Valid was
-// asked. A key that is there twice is refused: the API server matches keys as
-// they are written, and so does this. null is an object without members.
-func members(what string, b []byte, f func(key string, value []byte) *Refusal) *Refusal {
+// Members calls f for each member of a JSON object, and ends with its first
+// error. A key that is there twice is one. null is an object without members.
+func Members(what string, b []byte, f func(key string, value []byte) error) error {
 	i := space(b, 0)
 	if string(b[i:min(len(b), i+4)]) == "null" {
 		return nil
 	}
 	if b[i] != '{' {
-		return bad("%s is not an object", what)
+		return fmt.Errorf("%s is not an object", what)
 	}
 	var few [16]string
 	seen := few[:0]
@@ -22,15 +28,15 @@ func members(what string, b []byte, f func(key string, value []byte) *Refusal) *
 	for i = space(b, i+1); b[i] != '}'; {
 		end := after(b, i)
 		var key string
-		if refusal := text("a key of "+what, b[i:end], &key); refusal != nil {
-			return refusal
+		if err := Text("a key of "+what, b[i:end], &key); err != nil {
+			return err
 		}
 		twice := many[key]
 		for _, s := range seen {
 			twice = twice || s == key
 		}
 		if twice {
-			return bad("%s has %.60q twice", what, key)
+			return fmt.Errorf("%s has %.60q twice", what, key)
 		}
 		if len(seen) < cap(seen) {
 			seen = append(seen, key)
@@ -42,8 +48,8 @@ func members(what string, b []byte, f func(key string, value []byte) *Refusal) *
 		}
 		i = space(b, space(b, end)+1) // the colon
 		end = after(b, i)
-		if refusal := f(key, b[i:end]); refusal != nil {
-			return refusal
+		if err := f(key, b[i:end]); err != nil {
+			return err
 		}
 		if i = space(b, end); b[i] == ',' {
 			i = space(b, i+1)
@@ -52,18 +58,18 @@ func members(what string, b []byte, f func(key string, value []byte) *Refusal) *
 	return nil
 }
 
-// items calls f for each item of a JSON list; null has none.
-func items(what string, b []byte, f func(item []byte) *Refusal) *Refusal {
+// Items calls f for each item of a JSON list; null has none.
+func Items(what string, b []byte, f func(item []byte) error) error {
 	if string(b) == "null" {
 		return nil
 	}
 	if b[0] != '[' {
-		return bad("%s is not a list", what)
+		return fmt.Errorf("%s is not a list", what)
 	}
 	for i := space(b, 1); b[i] != ']'; {
 		end := after(b, i)
-		if refusal := f(b[i:end]); refusal != nil {
-			return refusal
+		if err := f(b[i:end]); err != nil {
+			return err
 		}
 		if i = space(b, end); b[i] == ',' {
 			i = space(b, i+1)
@@ -72,24 +78,24 @@ func items(what string, b []byte, f func(item []byte) *Refusal) *Refusal {
 	return nil
 }
 
-// text reads a JSON string; null leaves it empty.
-func text(what string, b []byte, to *string) *Refusal {
+// Text reads a JSON string; null leaves it empty.
+func Text(what string, b []byte, to *string) error {
 	if string(b) == "null" {
 		return nil
 	}
 	if len(b) == 0 || b[0] != '"' || json.Unmarshal(b, to) != nil {
-		return bad("%s is not a text", what)
+		return fmt.Errorf("%s is not a text", what)
 	}
 	return nil
 }
 
-// texts reads a JSON object of strings.
-func texts(what string, b []byte, to *map[string]string) *Refusal {
+// Texts reads a JSON object of strings.
+func Texts(what string, b []byte, to *map[string]string) error {
 	*to = map[string]string{}
-	return members(what, b, func(key string, value []byte) *Refusal {
+	return Members(what, b, func(key string, value []byte) error {
 		var s string
-		if refusal := text(what+"["+strconv.Quote(key)+"]", value, &s); refusal != nil {
-			return refusal
+		if err := Text(what+"["+strconv.Quote(key)+"]", value, &s); err != nil {
+			return err
 		}
 		(*to)[key] = s
 		return nil

@@ -1,0 +1,75 @@
+package jsonscan
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// read takes a document apart by Members and Items alone.
+func read(b []byte) (any, error) {
+	switch first := b[space(b, 0)]; first {
+	case '{':
+		object := map[string]any{}
+		err := Members("it", b, func(key string, value []byte) error {
+			v, err := read(value)
+			object[key] = v
+			return err
+		})
+		return object, err
+	case '[':
+		list := []any{}
+		err := Items("it", b[space(b, 0):], func(item []byte) error {
+			v, err := read(item)
+			list = append(list, v)
+			return err
+		})
+		return list, err
+	}
+	var v any
+	err := json.Unmarshal(b, &v)
+	return v, err
+}
+
+// FuzzRead holds that what is read is what encoding/json reads, but for keys that
+// are there twice.
+func FuzzRead(f *testing.F) {
+	for _, s := range []string{`{"a":[1,{"b":"}\\\"]"},null , -1.5e3],"A":{},"\u0061b":true}`, ` [ ] `, `{"a":1,"a":2}`, `"x"`, `[[[]],{}]`, `{"":""}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if !json.Valid(b) {
+			return
+		}
+		got, err := read(b)
+		if err != nil {
+			if !strings.Contains(err.Error(), "twice") {
+				t.Fatalf("%s: %v", b, err)
+			}
+			return
+		}
+		var want any
+		if err := json.Unmarshal(b, &want); err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("%s is read as %v, want %v", b, got, want)
+		}
+	})
+}
+
+func TestTexts(t *testing.T) {
+	var m map[string]string
+	if err := Texts("it", []byte(`{"a":"1","b":null}`), &m); err != nil || !reflect.DeepEqual(m, map[string]string{"a": "1", "b": ""}) {
+		t.Errorf("%v, %v", m, err)
+	}
+	for _, s := range []string{`{"a":1}`, `[]`, `"x"`, `{"a":{}}`} {
+		if err := Texts("it", []byte(s), &m); err == nil {
+			t.Errorf("%s is read as %v", s, m)
+		}
+	}
+	if err := Items("it", []byte(`{}`), nil); err == nil {
+		t.Error("an object is read as a list")
+	}
+}
