@@ -58,7 +58,7 @@ type Framed struct {
 }
 
 // flushAt is how much is gathered before it is written.
-const flushAt = 32 << 10
+const flushAt = 16 << 10
 
 // Event implements [Sink].
 func (f *Framed) Event(payload []byte) error {
