@@ -52,7 +52,7 @@ func injectCommand(f *flags) *cobra.Command {
 	p.StringVar(&i.namespace, "namespace", "tailplane-system", "the namespace of the Secret and the Lease")
 	p.StringVar(&i.secret, "tls-secret", "tailplane-inject-tls", "the Secret that keeps the webhook's certificate")
 	p.StringVar(&i.lease, "lease", "tailplane-inject", "the Lease that says which replica renews it")
-	p.StringVar(&i.webhook, "webhook", "tailplane-inject", "the MutatingWebhookConfiguration that is told what to trust")
+	p.StringVar(&i.webhook, "webhook", "tailplane-inject", "the MutatingWebhookConfiguration, and ValidatingWebhookConfiguration, that is told what to trust")
 	p.StringSliceVar(&i.names, "name", []string{"tailplane-inject.tailplane-system.svc"}, "a name or address by which the API server asks")
 	p.BoolVar(&i.external, "external-certificates", false, "another program, such as cert-manager, keeps the Secret and what the API server trusts")
 	p.DurationVar(&i.drain, "drain", 5*time.Second, "how long to go on answering after the signal to end")
@@ -104,7 +104,7 @@ func runInject(ctx context.Context, f flags, i injectFlags) error {
 	probes := &health.Listener{Address: i.health, Gatherer: metrics, Log: log}
 	probes.Check("certificate", certificates.Ready)
 	metrics.Readiness(probes)
-	webhook := &inject.Webhook{Options: options, Log: log, Measure: metrics.Measure}
+	webhook := &inject.Webhook{Options: options, Log: log, Measure: metrics.Measure, Config: checkConfig}
 	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", i.listen)
 	if err != nil {
 		return err

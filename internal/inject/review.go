@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path"
+	"strings"
 )
 
 // An answer is an AdmissionReview of ours. Its types are few; the whole of
@@ -32,43 +34,98 @@ type denial struct {
 
 const reviewVersion = "admission.k8s.io/v1"
 
-// Review answers an AdmissionReview in JSON. An error says why body is none, and
-// is for whoever sent it; everything else is an answer, if only a denial.
-func Review(body []byte, o Options) ([]byte, Verdict, error) {
-	o.Unlabelled = TryUnlabelled // who did not ask is here because the namespace did
+// A question is the request of an AdmissionReview.
+type question struct {
+	uid, resource, operation string // resource with its group's version and its subresource, such as v1/pods
+	object, old              map[string]any
+}
+
+// ask reads an AdmissionReview in JSON. The error is for whoever sent it.
+func ask(body []byte) (question, error) {
 	root, err := decode(body)
 	if err != nil {
-		return nil, Verdict{}, fmt.Errorf("the AdmissionReview cannot be read: %w", err)
+		return question{}, fmt.Errorf("the AdmissionReview cannot be read: %w", err)
 	}
 	var f form
 	request := f.object(root, "", "request")
-	uid := f.text(request, "request", "uid")
 	resource := f.object(request, "request", "resource")
 	version, kind := f.text(root, "", "apiVersion"), f.text(root, "", "kind")
-	group, apiVersion, plural := f.text(resource, "request.resource", "group"), f.text(resource, "request.resource", "version"), f.text(resource, "request.resource", "resource")
-	subresource, operation := f.text(request, "request", "subResource"), f.text(request, "request", "operation")
-	object, old := f.object(request, "request", "object"), f.object(request, "request", "oldObject")
+	q := question{
+		uid: f.text(request, "request", "uid"), operation: f.text(request, "request", "operation"),
+		object: f.object(request, "request", "object"), old: f.object(request, "request", "oldObject"),
+	}
+	q.resource = path.Join(f.text(resource, "request.resource", "group"), f.text(resource, "request.resource", "version"),
+		f.text(resource, "request.resource", "resource"), f.text(request, "request", "subResource"))
 	switch {
 	case f.wrong != "":
-		return nil, Verdict{}, errors.New("the AdmissionReview cannot be read: " + f.wrong)
+		return q, errors.New("the AdmissionReview cannot be read: " + f.wrong)
 	case version != reviewVersion || kind != "AdmissionReview":
-		return nil, Verdict{}, fmt.Errorf("%.60q of %.60q is not AdmissionReview of %s", kind, version, reviewVersion)
+		return q, fmt.Errorf("%.60q of %.60q is not AdmissionReview of %s", kind, version, reviewVersion)
 	case request == nil:
-		return nil, Verdict{}, errors.New("the AdmissionReview has no request")
-	case uid == "" || len(uid) > 128:
-		return nil, Verdict{}, errors.New("the request of the AdmissionReview has no uid")
+		return q, errors.New("the AdmissionReview has no request")
+	case q.uid == "" || len(q.uid) > 128:
+		return q, errors.New("the request of the AdmissionReview has no uid")
 	}
+	return q, nil
+}
 
-	v := Verdict{Outcome: Refused, Code: BadPod}
-	switch pods := group == "" && apiVersion == "v1" && plural == "pods"; {
-	case pods && operation == "CREATE" && subresource == "" && object != nil:
-		v = decide(object, o)
-	case pods && operation == "UPDATE" && subresource == "ephemeralcontainers" && object != nil && old != nil:
-		v = ephemeral(old, object, o)
-	default:
-		v.Message = fmt.Sprintf("this webhook is for CREATE of pods and UPDATE of pods/ephemeralcontainers, not for %.20q of %.60q; its registration is wrong", operation, plural+"/"+subresource)
+// Review answers an AdmissionReview in JSON. An error says why body is none, and
+// is for whoever sent it; everything else is an answer, if only a denial.
+func Review(body []byte, o Options) ([]byte, Verdict, error) {
+	q, err := ask(body)
+	if err != nil {
+		return nil, Verdict{}, err
 	}
-	b, err := json.Marshal(answer{reviewVersion, "AdmissionReview", respond(uid, v)})
+	o.Unlabelled = TryUnlabelled // who did not ask is here because the namespace did
+	v := Verdict{Outcome: Refused, Code: BadPod}
+	switch {
+	case q.resource == "v1/pods" && q.operation == "CREATE" && q.object != nil:
+		v = decide(q.object, o)
+	case q.resource == "v1/pods/ephemeralcontainers" && q.operation == "UPDATE" && q.object != nil && q.old != nil:
+		v = ephemeral(q.old, q.object, o)
+	default:
+		v.Message = fmt.Sprintf("this webhook is for CREATE of pods and UPDATE of pods/ephemeralcontainers, not for %.20q of %.60q; its registration is wrong", q.operation, q.resource)
+	}
+	b, err := json.Marshal(answer{reviewVersion, "AdmissionReview", respond(q.uid, v)})
+	return b, v, err
+}
+
+// BadConfig is the reason why a ConfigMap with an adapter's document is refused.
+const BadConfig Code = "bad_config"
+
+// configKey is where the document is in a ConfigMap.
+const configKey = "config.yaml"
+
+// ReviewConfig answers an AdmissionReview about a ConfigMap that says it holds an
+// adapter's document. The check says what is wrong with the document, and with it
+// after the one before, which is nil if there was none.
+func ReviewConfig(body []byte, check func(doc, previous []byte) (wrong, warnings []string)) ([]byte, Verdict, error) {
+	q, err := ask(body)
+	if err != nil {
+		return nil, Verdict{}, err
+	}
+	v := Verdict{Outcome: Refused, Code: BadConfig}
+	var f form
+	text := f.strings(q.object, "", "data")
+	doc, there := text[configKey]
+	switch {
+	case q.resource != "v1/configmaps" || q.operation != "CREATE" && q.operation != "UPDATE" || q.object == nil:
+		v.Message = fmt.Sprintf("this webhook is for CREATE and UPDATE of configmaps, not for %.20q of %.60q; its registration is wrong", q.operation, q.resource)
+	case f.wrong != "":
+		v.Message = "the ConfigMap cannot be read: " + f.wrong
+	case !there:
+		v.Message = "the ConfigMap says that it holds an adapter's document, and has no " + configKey
+	default:
+		var previous []byte
+		if old, there := new(form).strings(q.old, "", "data")[configKey]; there {
+			previous = []byte(old)
+		}
+		wrong, warnings := check([]byte(doc), previous)
+		if v = (Verdict{Outcome: Unchanged, Warnings: warnings}); len(wrong) > 0 {
+			v = Verdict{Outcome: Refused, Code: BadConfig, Message: strings.Join(wrong, "; "), Warnings: warnings}
+		}
+	}
+	b, err := json.Marshal(answer{reviewVersion, "AdmissionReview", respond(q.uid, v)})
 	return b, v, err
 }
 
@@ -78,7 +135,11 @@ func respond(uid string, v Verdict) response {
 		r.Audit["reason"] = string(v.Code)
 	}
 	if !r.Allowed {
-		r.Status = &denial{403, "Forbidden", fmt.Sprintf("the adapter cannot be injected (%s): %s", v.Code, v.Message)}
+		doing := "the adapter cannot be injected"
+		if v.Code == BadConfig {
+			doing = "adapters would not take this document"
+		}
+		r.Status = &denial{403, "Forbidden", fmt.Sprintf("%s (%s): %s", doing, v.Code, v.Message)}
 	}
 	if len(v.Patch) > 0 {
 		b, err := json.Marshal(v.Patch)

@@ -23,6 +23,11 @@ func testWebhook(t *testing.T) (http.Handler, *[]string) {
 			t.Errorf("result %q", result)
 		}
 		results = append(results, result)
+	}, Config: func(doc, previous []byte) (wrong, warnings []string) {
+		if string(doc) == "bad" || string(previous) == "newer" {
+			return []string{"first", "second"}, nil
+		}
+		return nil, []string{"careful"}
 	}}
 	return w.Handler(), &results
 }
@@ -105,6 +110,39 @@ func TestWebhook(t *testing.T) {
 	rec := httptest.NewRecorder()
 	if h.ServeHTTP(rec, req); rec.Code != 415 {
 		t.Errorf("gzip: %d", rec.Code)
+	}
+}
+
+// A ConfigMap with an adapter's document is looked at when it is written.
+func TestValidateConfig(t *testing.T) {
+	h, _ := testWebhook(t)
+	const text = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","resource":{"group":"","version":"v1","resource":"configmaps"},"operation":"UPDATE","object":{"data":%s},"oldObject":{"data":%s}}}`
+	for _, tt := range []struct {
+		why, doc, old string
+		allowed       bool
+		says          string
+	}{
+		{"good", `{"config.yaml":"good"}`, `{"config.yaml":"good"}`, true, "careful"},
+		{"new", `{"config.yaml":"good"}`, `null`, true, "careful"},
+		{"bad", `{"config.yaml":"bad"}`, `null`, false, "(bad_config): first; second"},
+		{"older than it was", `{"config.yaml":"good"}`, `{"config.yaml":"newer"}`, false, "first"},
+		{"empty", `{}`, `null`, false, "no config.yaml"},
+		{"another type", `{"config.yaml":1}`, `null`, false, "string"},
+	} {
+		req := httptest.NewRequest("POST", "/validate-config", strings.NewReader(fmt.Sprintf(text, tt.doc, tt.old)))
+		req.Header.Set("Content-Type", "application/json")
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, req)
+		var a answer
+		if err := json.Unmarshal(rec.Body.Bytes(), &a); err != nil || a.Response.Allowed != tt.allowed || !strings.Contains(rec.Body.String(), tt.says) || a.Response.Patch != nil {
+			t.Errorf("%s: %v %s", tt.why, err, rec.Body)
+		}
+	}
+	req := httptest.NewRequest("POST", "/validate-config", strings.NewReader(reviewText))
+	req.Header.Set("Content-Type", "application/json")
+	rec := httptest.NewRecorder()
+	if h.ServeHTTP(rec, req); !strings.Contains(rec.Body.String(), "registration") {
+		t.Errorf("a pod: %s", rec.Body)
 	}
 }
 

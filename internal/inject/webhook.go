@@ -24,6 +24,8 @@ type Webhook struct {
 	Log     *slog.Logger
 	// Measure hears of each question: an Outcome, or BadRequest.
 	Measure func(result string, took time.Duration)
+	// Config says what is wrong with an adapter's document; see ReviewConfig.
+	Config func(doc, previous []byte) (wrong, warnings []string)
 
 	busy chan struct{}
 }
@@ -42,31 +44,34 @@ const (
 	atOnce = 16
 )
 
-// Handler serves POST /mutate.
+// Handler serves POST /mutate and POST /validate-config.
 func (w *Webhook) Handler() http.Handler {
 	w.busy = make(chan struct{}, atOnce)
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /mutate", w.mutate)
+	mux.HandleFunc("POST /mutate", w.serve(func(body []byte) ([]byte, Verdict, error) { return Review(body, w.Options) }))
+	mux.HandleFunc("POST /validate-config", w.serve(func(body []byte) ([]byte, Verdict, error) { return ReviewConfig(body, w.Config) }))
 	return mux
 }
 
-func (w *Webhook) mutate(rw http.ResponseWriter, r *http.Request) {
-	began := time.Now()
-	b, v, status, err := w.review(rw, r)
-	rw.Header().Set("X-Content-Type-Options", "nosniff")
-	if err != nil {
-		w.Measure(BadRequest, time.Since(began))
-		w.Log.Debug("what was sent is no AdmissionReview", "status", status, "err", err)
-		http.Error(rw, err.Error(), status)
-		return
+func (w *Webhook) serve(review func([]byte) ([]byte, Verdict, error)) http.HandlerFunc {
+	return func(rw http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		b, v, status, err := w.review(rw, r, review)
+		rw.Header().Set("X-Content-Type-Options", "nosniff")
+		if err != nil {
+			w.Measure(BadRequest, time.Since(began))
+			w.Log.Debug("what was sent is no AdmissionReview", "status", status, "err", err)
+			http.Error(rw, err.Error(), status)
+			return
+		}
+		w.Measure(string(v.Outcome), time.Since(began))
+		w.Log.Debug("admission", "outcome", v.Outcome, "reason", v.Code)
+		rw.Header().Set("Content-Type", "application/json")
+		rw.Write(b) // who does not read it does not want it
 	}
-	w.Measure(string(v.Outcome), time.Since(began))
-	w.Log.Debug("admission", "outcome", v.Outcome, "reason", v.Code)
-	rw.Header().Set("Content-Type", "application/json")
-	rw.Write(b) // who does not read it does not want it
 }
 
-func (w *Webhook) review(rw http.ResponseWriter, r *http.Request) ([]byte, Verdict, int, error) {
+func (w *Webhook) review(rw http.ResponseWriter, r *http.Request, review func([]byte) ([]byte, Verdict, error)) ([]byte, Verdict, int, error) {
 	if kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" || params["charset"] != "" && params["charset"] != "utf-8" {
 		return nil, Verdict{}, http.StatusUnsupportedMediaType, errors.New("an AdmissionReview in application/json is wanted")
 	}
@@ -86,7 +91,7 @@ func (w *Webhook) review(rw http.ResponseWriter, r *http.Request) ([]byte, Verdi
 	case <-r.Context().Done():
 		return nil, Verdict{}, http.StatusServiceUnavailable, errors.New("busy")
 	}
-	b, v, err := Review(body, w.Options)
+	b, v, err := review(body)
 	if err != nil {
 		return nil, Verdict{}, http.StatusBadRequest, err
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -77,6 +78,9 @@ func said(log, message string) (address string) {
 // End stops it in good order.
 func (w *Webhook) End() error { return w.Stop(time.Minute) }
 
+// service is how the webhook's configuration says where to ask.
+var service = regexp.MustCompile(`service: \{name: tailplane-inject, namespace: ` + SystemNamespace + `, path: (/[a-z-]+), port: 443\}`)
+
 // WebhookManifests are what an installation has, with an address of this machine
 // in the place of the Service.
 func WebhookManifests(address string) ([][]byte, error) {
@@ -90,11 +94,11 @@ func WebhookManifests(address string) ([][]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		service := []byte("service: {name: tailplane-inject, namespace: " + SystemNamespace + ", path: /mutate, port: 443}")
-		if name == "webhook" && !bytes.Contains(b, service) {
+		text := service.ReplaceAll(b, []byte("url: https://"+address+"$1"))
+		if name == "webhook" && bytes.Equal(text, b) {
 			return nil, fmt.Errorf("deploy/inject/%s.yaml does not name the Service as it did", name)
 		}
-		all = append(all, bytes.ReplaceAll(b, service, []byte("url: https://"+address+"/mutate")))
+		all = append(all, text)
 	}
 	return all, nil
 }

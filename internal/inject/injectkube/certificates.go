@@ -16,6 +16,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -34,7 +35,7 @@ type Certificates struct {
 	Namespace string   // of the Secret and the Lease
 	Secret    string   // which the manifests make, empty
 	Lease     string   // says which replica rotates
-	Webhook   string   // the MutatingWebhookConfiguration
+	Webhook   string   // the MutatingWebhookConfiguration, and the ValidatingWebhookConfiguration if there is one
 	Identity  string   // of this replica
 	Names     []string // by which the API server calls: DNS names and addresses
 	Log       *slog.Logger
@@ -311,28 +312,69 @@ func same(a, b map[string][]byte) bool {
 	return true
 }
 
-// publish puts the bundle into each entry of the webhook's configuration, and
+// publish puts the bundle into each entry of the webhook's configurations, and
 // returns when the API server says that it is there.
 func (c *Certificates) publish(ctx context.Context, bundle []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
-	hooks := c.client.AdmissionregistrationV1().MutatingWebhookConfigurations()
-	for range 3 {
-		config, err := hooks.Get(ctx, c.Webhook, metav1.GetOptions{})
-		if err != nil {
-			return fmt.Errorf("the MutatingWebhookConfiguration %s: %w", c.Webhook, err)
+	mutating := c.client.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	err := c.trust(bundle, func() (patches []entry, err error) {
+		config, err := mutating.Get(ctx, c.Webhook, metav1.GetOptions{})
+		for _, w := range config.Webhooks {
+			patches = append(patches, entry{w.Name, w.ClientConfig.CABundle})
 		}
-		type op struct {
-			Op    string `json:"op"`
-			Path  string `json:"path"`
-			Value any    `json:"value"`
+		return patches, err
+	}, func(patch []byte) error {
+		_, err := mutating.Patch(ctx, c.Webhook, types.JSONPatchType, patch, metav1.PatchOptions{FieldManager: c.Lease})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("what the API server trusts, in the MutatingWebhookConfiguration %s: %w", c.Webhook, err)
+	}
+	validating := c.client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	err = c.trust(bundle, func() (patches []entry, err error) {
+		config, err := validating.Get(ctx, c.Webhook, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil, nil // an installation may leave it out
+		}
+		for _, w := range config.Webhooks {
+			patches = append(patches, entry{w.Name, w.ClientConfig.CABundle})
+		}
+		return patches, err
+	}, func(patch []byte) error {
+		_, err := validating.Patch(ctx, c.Webhook, types.JSONPatchType, patch, metav1.PatchOptions{FieldManager: c.Lease})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("what the API server trusts, in the ValidatingWebhookConfiguration %s: %w", c.Webhook, err)
+	}
+	return nil
+}
+
+// An entry is one of a webhook's configuration.
+type entry struct {
+	name   string
+	bundle []byte
+}
+
+// trust patches until each entry that is read has the bundle.
+func (c *Certificates) trust(bundle []byte, read func() ([]entry, error), write func(patch []byte) error) error {
+	type op struct {
+		Op    string `json:"op"`
+		Path  string `json:"path"`
+		Value any    `json:"value"`
+	}
+	for range 3 {
+		entries, err := read()
+		if err != nil {
+			return err
 		}
 		var patch []op
-		for i, w := range config.Webhooks {
-			if !bytes.Equal(w.ClientConfig.CABundle, bundle) {
+		for i, e := range entries {
+			if !bytes.Equal(e.bundle, bundle) {
 				// add, as replace would fail where there is none; test, as others may
 				// have put the entries in another order meanwhile.
-				patch = append(patch, op{"test", fmt.Sprintf("/webhooks/%d/name", i), w.Name}, op{"add", fmt.Sprintf("/webhooks/%d/clientConfig/caBundle", i), bundle})
+				patch = append(patch, op{"test", fmt.Sprintf("/webhooks/%d/name", i), e.name}, op{"add", fmt.Sprintf("/webhooks/%d/clientConfig/caBundle", i), bundle})
 			}
 		}
 		if len(patch) == 0 {
@@ -342,12 +384,12 @@ func (c *Certificates) publish(ctx context.Context, bundle []byte) error {
 		if err != nil {
 			return err
 		}
-		if _, err := hooks.Patch(ctx, c.Webhook, types.JSONPatchType, b, metav1.PatchOptions{FieldManager: c.Lease}); err != nil {
-			return fmt.Errorf("what the API server trusts, in the MutatingWebhookConfiguration %s: %w", c.Webhook, err)
+		if err := write(b); err != nil {
+			return err
 		}
 		c.Log.Info("the API server is told what to trust", "webhook", c.Webhook)
 	}
-	return fmt.Errorf("somebody else writes into the MutatingWebhookConfiguration %s what the API server trusts", c.Webhook)
+	return errors.New("somebody else writes it too")
 }
 
 // watch says when the webhook's configuration changes.

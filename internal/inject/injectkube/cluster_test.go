@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -47,6 +48,9 @@ func newPlace(t *testing.T, address string) *place {
 	return p
 }
 
+// service is how the webhook's configuration says where to ask.
+var service = regexp.MustCompile(`service: \{name: tailplane-inject, namespace: tailplane-system, path: (/[a-z-]+), port: 443\}`)
+
 // manifests applies what an installation has.
 func (p *place) manifests(address string, names ...string) {
 	p.t.Helper()
@@ -55,12 +59,11 @@ func (p *place) manifests(address string, names ...string) {
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		text := string(b)
-		service := "service: {name: tailplane-inject, namespace: tailplane-system, path: /mutate, port: 443}"
-		if name == "webhook" && strings.Count(text, service) != 2 {
+		text := service.ReplaceAllString(string(b), "url: https://"+address+"$1")
+		if name == "webhook" && strings.Count(text, "url: ") != 3 {
 			p.t.Fatal("the manifest of the webhook is another one")
 		}
-		p.apply(strings.ReplaceAll(text, service, fmt.Sprintf("url: https://%s/mutate", address)))
+		p.apply(text)
 	}
 }
 
@@ -116,7 +119,12 @@ func (p *place) replica(ln net.Listener, change func(*Certificates)) *replica {
 		change(c)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(p.t.Context()))
-	w := &inject.Webhook{Options: options(), Log: log, Measure: func(string, time.Duration) {}}
+	w := &inject.Webhook{Options: options(), Log: log, Measure: func(string, time.Duration) {}, Config: func(doc, previous []byte) (wrong, warnings []string) {
+		if string(doc) == "bad" {
+			wrong = []string{"line 1: bad"}
+		}
+		return wrong, nil
+	}}
 	r := &replica{Certificates: c, ended: make(chan error, 2)}
 	go func() { r.ended <- c.Run(ctx) }()
 	go func() {

@@ -225,6 +225,26 @@ spec:
 		})
 	})
 
+	t.Run("documents", func(t *testing.T) {
+		create := func(doc, label string) error {
+			c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "c-", Labels: map[string]string{"mca.tailplane.dev/config": label}}, Data: map[string]string{"config.yaml": doc}}
+			_, err := p.admin.CoreV1().ConfigMaps(plain).Create(t.Context(), c, metav1.CreateOptions{})
+			return err
+		}
+		p.until(func() error { // it is let through until the API server trusts the webhook
+			if err := create("bad", "true"); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "line 1: bad") {
+				return fmt.Errorf("a bad document: %v", err)
+			}
+			return nil
+		})
+		if err := create("good", "true"); err != nil {
+			t.Error(err)
+		}
+		if err := create("bad", "other"); err != nil {
+			t.Errorf("a ConfigMap of somebody else: %v", err)
+		}
+	})
+
 	t.Run("required", func(t *testing.T) {
 		ns := p.namespace(map[string]string{"mca.tailplane.dev/require": "true"})
 		bare := strings.Replace(asking, `mca.tailplane.dev/inject: "true"`, "", 1)
