@@ -12,9 +12,12 @@ began=$SECONDS targets=0 execs=0 failed=""
 # event ACTION PACKAGE TEST
 event() { [ -z "${FUZZJSON:-}" ] || printf '{"Action":"%s","Package":"github.com/tailplane/tailplane/%s","Test":"%s"}\n' "$1" "$2" "$3" >>"$FUZZJSON"; }
 
-for dir in $(grep -rl --include='*_test.go' '^func Fuzz' internal test 2>/dev/null | xargs -n1 dirname | sort -u); do
+for dir in $(grep -rl --include='*_test.go' '^func Fuzz' internal test testbed 2>/dev/null | xargs -n1 dirname | sort -u); do
   # Once for all targets of a package: with instrumentation it is compiled anew.
-  if ! go test -c -fuzz=. -o "$out/fuzz.test" "./$dir" >"$out/log" 2>&1; then
+  # The testbed is a module of its own.
+  module=.
+  case $dir in testbed/*) module=testbed ;; esac
+  if ! (cd "$module" && go test -c -fuzz=. -o "$out/fuzz.test" "./${dir#testbed/}") >"$out/log" 2>&1; then
     cat "$out/log"
     failed="$failed $dir"
     event fail "$dir" "Fuzz"

@@ -18,6 +18,10 @@ import (
 // takes by default.
 const MaxBody = 3 << 20
 
+// maxYAML is the largest body of YAML that is not JSON: a tree of YAML needs up to
+// a hundred times its size, and no cluster keeps larger objects.
+const maxYAML = 1 << 20
+
 // An Object is what decides where a new object is made, read from its body.
 type Object struct {
 	APIVersion, Kind              string
@@ -44,7 +48,8 @@ type Reference struct {
 }
 
 // Anchor returns the object beside which o has to be: what an Event is about,
-// else the controller that owns it, else its first owner.
+// else the controller that owns it, else its first owner, whose namespace is that
+// of the request and not said.
 func (o *Object) Anchor() (Reference, bool) {
 	if o.Involved != nil {
 		return *o.Involved, o.Involved.Name != ""
@@ -54,7 +59,7 @@ func (o *Object) Anchor() (Reference, bool) {
 	}
 	i := max(0, slices.IndexFunc(o.OwnerReferences, func(r OwnerReference) bool { return r.Controller }))
 	r := o.OwnerReferences[i]
-	return Reference{r.APIVersion, r.Kind, o.Namespace, r.Name, r.UID}, true
+	return Reference{APIVersion: r.APIVersion, Kind: r.Kind, Name: r.Name, UID: r.UID}, true
 }
 
 // Peek reads of a body what decides where it goes, and changes nothing. It reads
@@ -89,6 +94,9 @@ func peek(body []byte, contentType, contentEncoding string) (*Object, *Refusal) 
 	case "application/yaml", "application/apply-patch+yaml":
 		if t := bytes.TrimLeft(body, " \t\r\n"); len(t) > 0 && t[0] == '{' && json.Valid(body) {
 			return peekJSON(body) // it means the same, and is read in less memory
+		}
+		if len(body) > maxYAML {
+			return nil, refuse(http.StatusRequestEntityTooLarge, "the body is YAML of more than %d bytes; send JSON", maxYAML)
 		}
 		b, refusal := jsonOf(body)
 		if refusal != nil {

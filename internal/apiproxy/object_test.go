@@ -149,6 +149,7 @@ func TestPeekRefuses(t *testing.T) {
 		{"CBOR apply", "\xd9\xd9\xf7\xa0", "application/apply-patch+cbor", "", 415},
 		{"form", "a=b", "application/x-www-form-urlencoded", "", 415},
 		{"no type at all", "{}", ";", "", 415},
+		{"YAML too large", "x: " + strings.Repeat("x", maxYAML), yamlType, "", 413},
 		{"too large", `{"x":"` + strings.Repeat("x", MaxBody) + `"}`, jsonType, "", 413},
 	} {
 		_, err := Peek([]byte(tt.body), tt.contentType, tt.encoding)

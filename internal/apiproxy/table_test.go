@@ -292,6 +292,26 @@ func TestReviews(t *testing.T) {
 	}
 }
 
+// AD-04: the namespace of the URL decides, whatever the body says; the API server
+// refuses the one that differs.
+func TestNamespaceOfTheURL(t *testing.T) {
+	tb := table(t, specRules)
+	for _, ns := range []string{"", "production", "batch"} {
+		d := routed(t, tb, "POST /api/v1/namespaces/production/pods", Beside{Object: &Object{Name: "a", Namespace: ns}})
+		if got := summary(&d); got != "single east" {
+			t.Errorf("a body that says %q goes to %s", ns, got)
+		}
+		d = routed(t, tb, "POST /api/v1/namespaces/other/pods", Beside{Object: &Object{Name: "a", Namespace: ns}})
+		if got := summary(&d); got != "home here" {
+			t.Errorf("a body that says %q goes to %s", ns, got)
+		}
+		o := Object{Namespace: ns, OwnerReferences: []OwnerReference{{Kind: "Job", Name: "j"}}}
+		if ref, ok := o.Anchor(); !ok || ref.Namespace != "" {
+			t.Errorf("its owner is looked for in %q", ref.Namespace)
+		}
+	}
+}
+
 // many is a document of 1,000 rules.
 func many(b *testing.B, form string) *Table {
 	var rules []string
