@@ -81,7 +81,17 @@ func proxy(ctx context.Context, f proxyFlags) error {
 	fan := &fanout.Server{Stopping: ctx.Done(), Log: log, Now: time.Now}
 	keeper := &roster.Keeper{
 		File: f.config, Credentials: f.credentials, Audiences: f.audiences, Home: own, Scope: fan.Scope,
-		Follows: apiproxy.CheckEpoch, Changed: func(_, next *roster.Roster) { fan.Take(next) }, Every: configEvery, Log: log, Now: time.Now,
+		Follows: apiproxy.CheckEpoch, Every: configEvery, Log: log, Now: time.Now,
+	}
+	past, err := roster.OpenPast(filepath.Join(f.state, "past"), fan.Scope)
+	if err != nil {
+		return err
+	}
+	keeper.Changed = func(_, next *roster.Roster) (err error) {
+		if past, err = past.With(next); err == nil {
+			fan.Take(next, past)
+		}
+		return err
 	}
 	if err := keeper.Load(); err != nil {
 		return err

@@ -275,6 +275,9 @@ func (t *Table) Retargeted(past []*Table, r *Request, beside Beside) bool {
 			return false // it gave out no positions
 		}
 		was := p.doc.Cluster(d.Cluster)
+		if was != nil && was.InCluster && is.InCluster {
+			return false // whatever it is called
+		}
 		return was == nil || was.Name != is.Name || was.UID != "" && is.UID != "" && was.UID != is.UID || !sameCluster(was, is)
 	})
 }

@@ -223,7 +223,18 @@ func (s *Server) watch(w http.ResponseWriter, v *Visit, c *merge.Collection, q p
 	if p := v.Request.Params.TimeoutSeconds; p != nil && *p > 0 {
 		watch.Timeout = time.Duration(*p) * time.Second
 	}
-	watch.Drain = s.Stopping
+	drain, done := make(chan struct{}), make(chan struct{})
+	defer close(done)
+	go func() {
+		select {
+		case <-s.Stopping:
+		case <-v.ended:
+		case <-done:
+			return
+		}
+		close(drain)
+	}()
+	watch.Drain = drain
 	watch.Report = func(m merge.Member, err error) {
 		if s.Observe.Down != nil {
 			s.Observe.Down(m.Name, err)

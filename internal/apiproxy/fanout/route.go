@@ -23,12 +23,16 @@ type view struct {
 	*roster.Roster
 	owners *apiproxy.Owners
 	kinds  *catalog.Catalog // nil: there is one cluster, which shows its own
+	past   *roster.Past
+	ended  chan struct{} // closed when another one serves
 }
 
-// Take is what a new roster is given to, before it serves. Who has what is
-// learned anew, as the rules may be others.
-func (s *Server) Take(r *roster.Roster) {
-	v := &view{Roster: r, owners: apiproxy.NewOwners()}
+// Take is what a new roster is given to, before it serves, with those that the
+// pod's clients may hold positions of. Who has what is learned anew, as the rules
+// may be others; merged watches end in good order, and clients come back with
+// where they stood.
+func (s *Server) Take(r *roster.Roster, past *roster.Past) {
+	v := &view{Roster: r, owners: apiproxy.NewOwners(), past: past, ended: make(chan struct{})}
 	doc := r.Document()
 	if len(doc.Clusters) > 1 {
 		v.kinds = &catalog.Catalog{Failed: func(cluster string, err error) {
@@ -42,7 +46,9 @@ func (s *Server) Take(r *roster.Roster) {
 			}
 		}
 	}
-	s.view.Store(v)
+	if old := s.view.Swap(v); old != nil {
+		close(old.ended)
+	}
 }
 
 // sends says whether a rule sends anything of a group to a cluster.
@@ -169,8 +175,19 @@ func (s *Server) target(v *Visit) (serving.Target, error) {
 // single is what one cluster serves alone.
 func (s *Server) single(v *Visit) (serving.Target, error) {
 	t := serving.Target{Cluster: v.view.Cluster(v.Decision.Cluster)}
-	if v.kinds == nil {
+	if v.kinds == nil && len(v.past.Tables) < 2 && !v.past.Lost {
 		return t, nil // nothing of ours is in its requests
+	}
+	if verb := v.Request.Verb; v.Request.Collection() && (verb == "list" || verb == "watch") {
+		if v.past.Moved(v.Table, v.Request, v.beside()) {
+			// Its clients may hold positions of another cluster, so theirs are ours.
+			v.Decision.Kind, v.Decision.Members = apiproxy.Union, []apiproxy.Member{{Cluster: v.Decision.Cluster}}
+			return serving.Target{Serve: func(w http.ResponseWriter, out *http.Request) error {
+				v.Out = out
+				return s.Collection(w, v)
+			}}, nil
+		}
+		t.Until = v.ended // it may move then
 	}
 	if status := v.keepPositions(); status != nil {
 		return serving.Target{Serve: func(w http.ResponseWriter, _ *http.Request) error { v.tellAny(w, status); return nil }}, nil

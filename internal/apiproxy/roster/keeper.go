@@ -26,8 +26,8 @@ type Keeper struct {
 	// somewhere in what the other showed them.
 	Follows func(old, next *document.Document) error
 	// Changed, optional, is told of each roster before it serves, with the one
-	// before it, nil at first.
-	Changed func(old, next *Roster)
+	// before it, nil at first. By an error it does not serve.
+	Changed func(old, next *Roster) error
 	// Loaded, optional, is told how each attempt to load ended.
 	Loaded func(error)
 	Every  time.Duration // how often the files are looked at
@@ -80,7 +80,9 @@ func (k *Keeper) replace(old *Roster) error {
 		k.Log.Warn("the configuration: "+w.Message, "file", k.File, "line", w.Line)
 	}
 	if k.Changed != nil {
-		k.Changed(old, next)
+		if err := k.Changed(old, next); err != nil {
+			return err
+		}
 	}
 	k.now.Store(next)
 	if old == nil {

@@ -26,6 +26,7 @@ type Roster struct {
 	Table    *apiproxy.Table
 	clusters map[string]*upstream.Cluster
 	plans    map[string]plan // of what each cluster was made
+	text     []byte          // of the document; none: there was no file
 }
 
 // Document returns the document, which must not be changed.
@@ -78,7 +79,7 @@ func (k *Keeper) load(last *Roster) (*Roster, []document.Finding, error) {
 			return nil, nil, fmt.Errorf("the configuration %s: %w", k.File, err)
 		}
 	}
-	r := &Roster{Table: apiproxy.NewTable(doc, k.Scope), clusters: map[string]*upstream.Cluster{}, plans: map[string]plan{}}
+	r := &Roster{text: b, Table: apiproxy.NewTable(doc, k.Scope), clusters: map[string]*upstream.Cluster{}, plans: map[string]plan{}}
 	for i := range doc.Clusters {
 		d := &doc.Clusters[i]
 		p, err := k.plan(d)

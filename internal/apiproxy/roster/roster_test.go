@@ -19,6 +19,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/apiproxy/document"
 	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 )
@@ -217,8 +218,9 @@ func TestRun(t *testing.T) {
 			return nil
 		}
 		var changes []string
-		p.keep.Changed = func(old, next *Roster) {
+		p.keep.Changed = func(old, next *Roster) error {
 			changes = append(changes, fmt.Sprint(old != nil, next.Document().Epoch))
+			return nil
 		}
 		if err := p.keep.Load(); err != nil {
 			t.Fatal(err)
@@ -271,4 +273,64 @@ func TestRun(t *testing.T) {
 			t.Errorf("changes %s", got)
 		}
 	})
+}
+
+// Section 7: what a pod ran under is known after a restart of the container, and
+// a collection that moved is told from one that did not.
+func TestPast(t *testing.T) {
+	p := newPlace(t)
+	open := func() *Past {
+		t.Helper()
+		past, err := OpenPast(p.path("state/past"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return past
+	}
+	past := open()
+	take := func(config string) *Roster {
+		t.Helper()
+		if config != "" {
+			p.write("config/config.yaml", config)
+		}
+		if err := p.keep.Load(); err != nil {
+			t.Fatal(err)
+		}
+		next, err := past.With(p.keep.Roster())
+		if err != nil {
+			t.Fatal(err)
+		}
+		past = next
+		return p.keep.Roster()
+	}
+	moved := func(r *Roster, namespace string) bool {
+		req := &apiproxy.Request{Verb: "list", Version: "v1", Resource: "configmaps", Namespace: namespace}
+		return open().Moved(r.Table, req, apiproxy.Beside{})
+	}
+	if r := take(""); moved(r, "a") {
+		t.Error("at first")
+	}
+	rules := both + "rules:\n- {name: a, match: {namespaces: [a]}, target: {cluster: east}}\n"
+	r := take(rules)
+	if !moved(r, "a") {
+		t.Error("a was served by home")
+	}
+	if moved(r, "b") {
+		t.Error("b stayed at home")
+	}
+	if r := take(strings.Replace(both, "epoch: 7", "epoch: 8", 1)); !moved(r, "a") || moved(r, "b") {
+		t.Error("a is back at home, and its clients may hold positions of east")
+	}
+	for i := range maxPast {
+		r = take(strings.Replace(both, "epoch: 7", fmt.Sprint("epoch: ", 10+i), 1))
+	}
+	if !moved(r, "b") {
+		t.Error("more than are kept")
+	}
+	if err := os.WriteFile(p.path("state/past/0.yaml"), []byte("nonsense"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if !open().Lost {
+		t.Error("one that cannot be read")
+	}
 }

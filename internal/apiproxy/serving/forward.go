@@ -118,8 +118,8 @@ func (v *visit) relay(a *upstream.Answer) error {
 		}
 		if err != nil {
 			v.err = err
-			if v.streams() && v.stopping.Err() != nil {
-				return nil // the stream's end, not an error's: the client begins it anew
+			if v.streams() && v.ended() {
+				return nil
 			}
 			panic(http.ErrAbortHandler) // never a short answer that looks whole
 		}

@@ -81,6 +81,8 @@ type Target struct {
 	// Again, optional, is told of the cluster's answer first, and may name another
 	// cluster that is to be asked instead, once.
 	Again func(*http.Response) *upstream.Cluster
+	// Until, optional, ends a watch at the cluster when it is closed.
+	Until <-chan struct{}
 	// Done, optional, is called when the request has been answered, or not.
 	Done func()
 }
@@ -319,6 +321,15 @@ func (v *visit) deadline() (context.Context, context.CancelFunc) {
 			return ctx, cancel
 		}
 		release := context.AfterFunc(v.stopping, cancel)
+		if until := v.target.Until; until != nil {
+			go func() {
+				select {
+				case <-until:
+					cancel()
+				case <-ctx.Done():
+				}
+			}()
+		}
 		return ctx, func() { release(); cancel() }
 	}
 	limit := requestTime
@@ -328,6 +339,17 @@ func (v *visit) deadline() (context.Context, context.CancelFunc) {
 		}
 	}
 	return context.WithTimeoutCause(v.r.Context(), limit, fmt.Errorf("no answer within %v", limit))
+}
+
+// ended says whether it is us who end a stream: its end is not an error's, and the
+// client begins it anew.
+func (v *visit) ended() bool {
+	select {
+	case <-v.target.Until:
+		return true
+	default:
+		return v.stopping.Err() != nil
+	}
 }
 
 // ask returns the request as the cluster gets it.
