@@ -21,6 +21,7 @@ import (
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/internal/gossip/gossiphttp"
 	"github.com/tailplane/tailplane/internal/gossip/gossipkube"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/settings"
@@ -156,7 +157,6 @@ const (
 	exchangesPerMinute  = 2 * 20 * 60
 	exchangesAtOnce     = 2 * 40
 	exchangesOfEveryone = 1000 * 60
-	connectionsPerPeer  = 4
 	connectionsOfAll    = 2048
 	connectionAge       = time.Minute // so that a grant that is taken away ends what stands
 )
@@ -177,7 +177,7 @@ func (d *discovery) stand() {
 	}
 	d.front.Limits = door.Limits{Verbs: map[access.Verb]door.Rate{access.GossipExchange: {PerMinute: exchangesPerMinute, Burst: exchangesAtOnce}},
 		Other: limits(d.p.set.API.Limits).Other, All: door.Rate{PerMinute: exchangesOfEveryone, Burst: exchangesOfEveryone / 60},
-		Connections: connectionsPerPeer, AllConnections: connectionsOfAll, Age: connectionAge}
+		Connections: gossip.ConnectionsPerPeer, AllConnections: connectionsOfAll, Age: connectionAge}
 }
 
 // stranger reports whether that is how the door refuses who is no member.
@@ -217,8 +217,8 @@ func (d *discovery) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	meter := new(gossip.Meter)
-	carrier := gossip.NewCarrier(gossip.Transport{Dial: d.node.Dial, WhoIs: d.whoIs, Netmap: d.netmap.Load, Port: g.Port, Meter: meter})
+	meter := new(gossiphttp.Meter)
+	carrier := gossiphttp.NewCarrier(gossiphttp.Transport{Dial: d.node.Dial, WhoIs: d.whoIs, Netmap: d.netmap.Load, Port: g.Port, Meter: meter})
 	defer carrier.Close()
 	var seed [32]byte
 	rand.Read(seed[:]) // never fails
@@ -246,7 +246,7 @@ func (d *discovery) run(ctx context.Context) error {
 	wg.Go(func() { defer stop(); runErr = member.Run(running) })
 	wg.Go(func() {
 		defer stop()
-		doorErr = d.front.Run(running, meter.Listener(ln), d.node.ConnContext, gossip.ServeExchange(member.Handle, time.Now), gossip.ServeAuthority(d.info.CAData, time.Now))
+		doorErr = d.front.Run(running, meter.Listener(ln), d.node.ConnContext, gossiphttp.ServeExchange(member.Handle, time.Now), gossiphttp.ServeAuthority(d.info.CAData, time.Now))
 	})
 	wg.Go(func() { defer stop(); publishErr = d.publisher(member, carrier).Run(running) })
 	<-running.Done()
@@ -271,7 +271,7 @@ func (d *discovery) previous(ctx context.Context) (key door.Key, ok bool, err er
 }
 
 // publisher shows this cluster what is known of the others.
-func (d *discovery) publisher(member *gossip.Node, carrier *gossip.Carrier) *gossipkube.Publisher {
+func (d *discovery) publisher(member *gossip.Node, carrier *gossiphttp.Carrier) *gossipkube.Publisher {
 	p := &gossipkube.Publisher{Config: d.config, Namespace: d.p.set.Signin.SystemNamespace, Log: d.p.log, Now: time.Now,
 		Clusters: func() []gossip.Cluster {
 			all, _ := member.Members().Clusters(true)

@@ -12,9 +12,6 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// ExchangePath is where members send their messages.
-const ExchangePath = "/gossip/v1/exchange"
-
 // GetMemberlist is the operation that people ask.
 var GetMemberlist = door.Op[MemberlistRequest, Memberlist]{
 	Pattern: "GET /api/v1alpha1/memberlist", Verb: access.ClusterMembers,
@@ -108,68 +105,6 @@ func ServeMemberlist(members func() *Members, now func() time.Time) door.Route {
 			return Memberlist{}, err
 		}
 		return members().Memberlist(r), nil
-	})
-}
-
-// ServeExchange answers members with handle, which is [Node.Handle].
-func ServeExchange(handle func(from string, body []byte) ([]byte, error), now func() time.Time) door.Route {
-	return exchange.Serve(func(_ context.Context, p access.Permit, m sent) (reply, error) {
-		if err := p.Require(access.GossipExchange, now()); err != nil {
-			return nil, err
-		}
-		return handle(p.Caller().Device.ID, m.body)
-	})
-}
-
-// exchange is the operation that members ask of each other.
-var exchange = door.Op[sent, reply]{Pattern: "POST " + ExchangePath, Verb: access.GossipExchange, Routine: true,
-	Doc: "Exchange what two access servers know of all: a digest, and the signed records that the other lacks."}
-
-// sent is a message as it came: it has a decoder of its own, which bounds what it
-// keeps and skips what a newer version added.
-type sent struct{ body []byte }
-
-// ReadBody implements [door.Wire]. What is wrong with the body is told when it is decoded.
-func (s *sent) ReadBody(body []byte) error {
-	s.body = body
-	return nil
-}
-
-// MaxBody implements [door.Wire].
-func (s *sent) MaxBody() int { return maxRead }
-
-// A reply is a message as it goes out.
-type reply []byte
-
-// Shape implements [door.Shaped].
-func (r reply) Shape(string) (door.Shape, error) {
-	return door.Shape{Status: http.StatusOK, ContentType: "application/json", Body: []byte(r)}, nil
-}
-
-// authorityPath is where members ask for what a record has only the hash of.
-const authorityPath = "/gossip/v1/authority"
-
-// authority is the operation by which members learn the certificates of a
-// cluster's API server. They are public, and whoever asks holds them against the
-// hash in a signed record.
-var authority = door.Op[struct{}, certificates]{Pattern: "GET " + authorityPath, Verb: access.GossipExchange, Routine: true,
-	Doc: "Get the certificate authority of this cluster's API server."}
-
-// certificates are PEM.
-type certificates []byte
-
-// Shape implements [door.Shaped].
-func (c certificates) Shape(string) (door.Shape, error) {
-	return door.Shape{Status: http.StatusOK, ContentType: "application/x-pem-file", Body: []byte(c)}, nil
-}
-
-// ServeAuthority answers members with the PEM certificates of this cluster's API server.
-func ServeAuthority(pem []byte, now func() time.Time) door.Route {
-	return authority.Serve(func(_ context.Context, p access.Permit, _ struct{}) (certificates, error) {
-		if err := p.Require(access.GossipExchange, now()); err != nil {
-			return nil, err
-		}
-		return pem, nil
 	})
 }
 

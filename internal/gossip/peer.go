@@ -19,6 +19,9 @@ type peer struct {
 	told    map[EventKind]*told
 }
 
+// ConnectionsPerPeer is how many connections, and so exchanges, one peer may have.
+const ConnectionsPerPeer = 4
+
 // Limits of one peer.
 const (
 	requestsPerSec = 20
@@ -57,7 +60,7 @@ func (e *engine) forgetPeers(now time.Time) {
 // rounds may be asked again: else, with few members, one lost message would
 // silence a path for as long as it takes to call somebody dead.
 func (e *engine) free(p *peer, now time.Time) bool {
-	waits := p.busy > 0 && (now.Sub(p.asked) < 2*e.set.Interval || p.busy == connectionsPerPeer)
+	waits := p.busy > 0 && (now.Sub(p.asked) < 2*e.set.Interval || p.busy == ConnectionsPerPeer)
 	return !waits && !p.banned.holds(now) && !p.away.holds(now)
 }
 

@@ -257,7 +257,7 @@ func TestLargestRecordFits(t *testing.T) {
 	if _, err := (Settings{MaxMessageBytes: 12<<10 - 1}).WithDefaults(); err == nil {
 		t.Error("less may be set")
 	}
-	if _, err := (Settings{MaxMessageBytes: maxRead + 1}).WithDefaults(); err == nil {
+	if _, err := (Settings{MaxMessageBytes: MaxMessage + 1}).WithDefaults(); err == nil {
 		t.Error("more than is read may be set")
 	}
 }

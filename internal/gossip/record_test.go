@@ -202,7 +202,7 @@ func TestSettings(t *testing.T) {
 	if err != nil || set.Interval != 300*time.Millisecond || set.Fanout != 3 || set.MaxMembers != 2048 || set.MaxMessageBytes != 16384 {
 		t.Errorf("defaults: %+v, %v", set, err)
 	}
-	for _, bad := range []Settings{{Interval: -1}, {Fanout: -1}, {MaxMembers: -1}, {MaxMessageBytes: 100}, {MaxMessageBytes: maxRead + 1},
+	for _, bad := range []Settings{{Interval: -1}, {Fanout: -1}, {MaxMembers: -1}, {MaxMessageBytes: 100}, {MaxMessageBytes: MaxMessage + 1},
 		{Network: "A B"}, {ForgetAfter: -1}, {Pins: []Pin{{Cluster: "x"}}}, {Pins: []Pin{{Cluster: "", Key: door.PublicKey{1}}}}} {
 		if _, err := bad.WithDefaults(); err == nil {
 			t.Errorf("%+v is taken", bad)

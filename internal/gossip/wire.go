@@ -27,11 +27,13 @@ type message struct {
 	digest  bool // "d" was given, though it may be empty
 }
 
+// MaxMessage is how many bytes a message may have that is read.
+const MaxMessage = 64 << 10
+
 // Limits of a message.
 const (
 	wireVersion = 1
-	maxDigest   = 128      // entries of one digest; more members are sampled
-	maxRead     = 64 << 10 // bytes of a message that is read
+	maxDigest   = 128 // entries of one digest; more members are sampled
 	maxRecords  = 256
 )
 
@@ -103,8 +105,8 @@ func decode(b []byte, network string, who func([]byte) (string, *member)) (messa
 	if len(b) == 0 {
 		return m, errors.New("it is empty")
 	}
-	if len(b) > maxRead {
-		return m, fmt.Errorf("it has more than %d bytes", maxRead)
+	if len(b) > MaxMessage {
+		return m, fmt.Errorf("it has more than %d bytes", MaxMessage)
 	}
 	c := &cursor{strictjson.New(b)}
 	var version uint64

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/internal/gossip/gossiphttp"
 )
 
 // Buckets in seconds.
@@ -16,7 +17,7 @@ func (m *Metrics) Merged(took time.Duration) { m.merge.Observe(took.Seconds()) }
 
 // Gossip counts what stats, members and the connections' meter say, at each
 // scrape. No label names a node or a cluster.
-func (m *Metrics) Gossip(stats func() gossip.Stats, members func() *gossip.Members, meter *gossip.Meter) {
+func (m *Metrics) Gossip(stats func() gossip.Stats, members func() *gossip.Members, meter *gossiphttp.Meter) {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, labels, nil)
 	}
@@ -36,7 +37,7 @@ func (m *Metrics) Gossip(stats func() gossip.Stats, members func() *gossip.Membe
 type talk struct {
 	stats   func() gossip.Stats
 	members func() *gossip.Members
-	meter   *gossip.Meter
+	meter   *gossiphttp.Meter
 
 	states, rounds, failures, messages, bytes, wire, rejected, isolated, oldest *prometheus.Desc
 }

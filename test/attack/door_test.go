@@ -19,6 +19,7 @@ import (
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/internal/gossip/gossiphttp"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/test/rig"
@@ -33,7 +34,7 @@ func routes() []door.Route {
 
 // memberRoutes are those of the port that is for servers only.
 func memberRoutes() []door.Route {
-	return []door.Route{gossip.ServeExchange(nil, nil), gossip.ServeAuthority(nil, nil)}
+	return []door.Route{gossiphttp.ServeExchange(nil, nil), gossiphttp.ServeAuthority(nil, nil)}
 }
 
 // guarded are those of routes that need a grant: all but the one that tells

@@ -24,6 +24,7 @@ import (
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/internal/gossip/gossiphttp"
 	"github.com/tailplane/tailplane/internal/gossip/gossipkube"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/test/rig"
@@ -431,7 +432,7 @@ func message(digest string, records ...gossip.Signed) string {
 
 // send sends a message to a server; headers are pairs of names and values.
 func (r *rogue) send(ctx context.Context, to *system, body string, headers ...string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, "POST", "http://"+strings.TrimPrefix(to.Server(), "https://")+":7946"+gossip.ExchangePath, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, "POST", "http://"+strings.TrimPrefix(to.Server(), "https://")+":7946"+gossiphttp.ExchangePath, strings.NewReader(body))
 	if err != nil {
 		return nil, err
 	}

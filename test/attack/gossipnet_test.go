@@ -19,6 +19,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/internal/gossip/gossiphttp"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/test/rig"
 )
@@ -140,7 +141,7 @@ func TestGO05_Bombs(t *testing.T) {
 			},
 			"never": func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() },
 			"elsewhere": func(w http.ResponseWriter, req *http.Request) {
-				if req.URL.Path != gossip.ExchangePath {
+				if req.URL.Path != gossiphttp.ExchangePath {
 					elsewhere.Add(1)
 				}
 				http.Redirect(w, req, "http://"+r.facts.Host+":7946/elsewhere", http.StatusTemporaryRedirect)
@@ -281,7 +282,7 @@ func TestGO06_Strangers(t *testing.T) {
 			conn.Close()
 			before := read()
 			if addr == east.probes(t, east.Access) {
-				if a := rawProbe(t, addr, "POST "+gossip.ExchangePath+" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"); a.Status/100 != 4 {
+				if a := rawProbe(t, addr, "POST "+gossiphttp.ExchangePath+" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"); a.Status/100 != 4 {
 					t.Errorf("at %s: %v", addr, a)
 				}
 			}
@@ -356,7 +357,7 @@ func offer(t *testing.T, dial func(context.Context, string, string) (net.Conn, e
 	if body == "" {
 		length, headers = 60000, headers+"Expect: 100-continue\r\n"
 	}
-	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: %s:7946\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n%s", gossip.ExchangePath, host, length, headers, body); err != nil {
+	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: %s:7946\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n%s", gossiphttp.ExchangePath, host, length, headers, body); err != nil {
 		return answer{}, err
 	}
 	res, err := http.ReadResponse(bufio.NewReader(conn), nil)

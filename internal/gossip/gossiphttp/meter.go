@@ -1,4 +1,4 @@
-package gossip
+package gossiphttp
 
 import (
 	"net"

@@ -1,4 +1,7 @@
-package gossip
+// Package gossiphttp carries the messages of members over HTTP inside the tailnet,
+// both ends of it. It keeps law 1: who is at the other end is what the tailnet says
+// of the connection, and nobody else gets a byte.
+package gossiphttp
 
 import (
 	"bytes"
@@ -13,6 +16,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/gossip"
 )
 
 // A Transport carries messages to peers over HTTP inside the tailnet, whose
@@ -23,15 +28,14 @@ type Transport struct {
 	// WhoIs returns the stable id of the node that has the address now. It is an
 	// error when the node lacks a required tag.
 	WhoIs  func(context.Context, netip.AddrPort) (string, error)
-	Netmap func() *Netmap
+	Netmap func() *gossip.Netmap
 	Port   uint16
 	Meter  *Meter // counts the bytes of connections
 }
 
 const (
-	connectionsPerPeer = 4
-	idleConnection     = time.Minute
-	silentPeer         = 2 * time.Second
+	idleConnection = time.Minute
+	silentPeer     = 2 * time.Second
 )
 
 // A Carrier is a Transport at work.
@@ -50,7 +54,7 @@ func NewCarrier(t Transport) *Carrier {
 		Protocols:              prior,
 		HTTP2:                  &http.HTTP2Config{SendPingTimeout: silentPeer, PingTimeout: silentPeer}, // or one that is gone would keep its connection
 		DisableCompression:     true,                                                                    // no bombs
-		MaxConnsPerHost:        connectionsPerPeer,
+		MaxConnsPerHost:        gossip.ConnectionsPerPeer,
 		MaxIdleConnsPerHost:    1,
 		IdleConnTimeout:        idleConnection,
 		MaxResponseHeaderBytes: 16 << 10,
@@ -102,7 +106,7 @@ type untraced struct{ context.Context }
 func (untraced) Value(any) any { return nil }
 
 // Exchange sends a message to p and returns the answer.
-func (c *Carrier) Exchange(ctx context.Context, p Peer, body []byte) ([]byte, error) {
+func (c *Carrier) Exchange(ctx context.Context, p gossip.Peer, body []byte) ([]byte, error) {
 	answer, err := c.ask(ctx, p, http.MethodPost, ExchangePath, body)
 	if err != nil {
 		return nil, fmt.Errorf("exchange with %s: %w", p.Name, err)
@@ -112,7 +116,7 @@ func (c *Carrier) Exchange(ctx context.Context, p Peer, body []byte) ([]byte, er
 
 // Authority returns the PEM certificates of the API server of p's cluster, as p
 // says: the caller holds them against the hash in p's record.
-func (c *Carrier) Authority(ctx context.Context, p Peer) ([]byte, error) {
+func (c *Carrier) Authority(ctx context.Context, p gossip.Peer) ([]byte, error) {
 	pem, err := c.ask(ctx, p, http.MethodGet, authorityPath, nil)
 	if err != nil {
 		return nil, fmt.Errorf("authority of %s: %w", p.Name, err)
@@ -120,7 +124,7 @@ func (c *Carrier) Authority(ctx context.Context, p Peer) ([]byte, error) {
 	return pem, nil
 }
 
-func (c *Carrier) ask(ctx context.Context, p Peer, method, path string, body []byte) ([]byte, error) {
+func (c *Carrier) ask(ctx context.Context, p gossip.Peer, method, path string, body []byte) ([]byte, error) {
 	moved := func(info httptrace.GotConnInfo) { // since the connection was made
 		at, err := netip.ParseAddrPort(info.Conn.RemoteAddr().String())
 		now, ok := c.transport.Netmap().Find(p.ID)
@@ -144,7 +148,7 @@ func (c *Carrier) ask(ctx context.Context, p Peer, method, path string, body []b
 		return nil, err
 	}
 	defer res.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(res.Body, maxRead+1))
+	answer, err := io.ReadAll(io.LimitReader(res.Body, gossip.MaxMessage+1))
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("the answer broke off: %w", err)

@@ -1,4 +1,4 @@
-package gossip
+package gossiphttp
 
 import (
 	"context"
@@ -12,14 +12,16 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/gossip"
 )
 
 // A far is the other end of a connection, on loopback, and what our tailnet says of it.
 type far struct {
 	carrier *Carrier
-	peer    Peer
+	peer    gossip.Peer
 	whois   atomic.Pointer[string] // the node that has its address
-	netmap  atomic.Pointer[Netmap]
+	netmap  atomic.Pointer[gossip.Netmap]
 	bytes   atomic.Int64 // that reached it
 	asked   atomic.Int64 // requests that reached it
 	meter   Meter
@@ -63,9 +65,9 @@ func newFar(t *testing.T) *far {
 	srv.Start()
 	t.Cleanup(srv.Close)
 	at := netip.MustParseAddrPort(srv.Listener.Addr().String())
-	f.peer = Peer{"nFarCNTRL", "far.tail1234.ts.net", []netip.Addr{at.Addr()}}
+	f.peer = gossip.Peer{ID: "nFarCNTRL", Name: "far.tail1234.ts.net", Addrs: []netip.Addr{at.Addr()}}
 	f.is(f.peer.ID)
-	f.netmap.Store(NewNetmap([]Peer{f.peer}))
+	f.netmap.Store(gossip.NewNetmap([]gossip.Peer{f.peer}))
 	f.carrier = NewCarrier(Transport{Port: at.Port(), Meter: &f.meter, Netmap: f.netmap.Load,
 		Dial: func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", to.String())
@@ -109,8 +111,10 @@ func TestTransport(t *testing.T) {
 	if _, err := f.exchange(t, "hello"); err == nil || !strings.Contains(err.Error(), "429") {
 		t.Errorf("a refusal: %v", err)
 	}
-	f.answer = func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, strings.Repeat("x", 10*maxRead)) }
-	if answer, err := f.exchange(t, "hello"); err != nil || len(answer) != maxRead+1 {
+	f.answer = func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, strings.Repeat("x", 10*gossip.MaxMessage))
+	}
+	if answer, err := f.exchange(t, "hello"); err != nil || len(answer) != gossip.MaxMessage+1 {
 		t.Errorf("%d bytes of a huge answer were read, %v", len(answer), err)
 	}
 }
@@ -135,7 +139,7 @@ func TestMovedAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := f.bytes.Load()
-	f.netmap.Store(NewNetmap([]Peer{{f.peer.ID, f.peer.Name, []netip.Addr{netip.MustParseAddr("127.0.0.2")}}}))
+	f.netmap.Store(gossip.NewNetmap([]gossip.Peer{{ID: f.peer.ID, Name: f.peer.Name, Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.2")}}}))
 	if _, err := f.exchange(t, "secret"); err == nil || f.bytes.Load() != before || f.asked.Load() != 1 {
 		t.Errorf("%v; %d bytes more were sent", err, f.bytes.Load()-before)
 	}
