@@ -385,8 +385,12 @@ func (v *visit) failure(err error) error {
 		unavailable.Message = fmt.Sprintf("cluster %s cannot be reached: %v", name, f.Err)
 		return unavailable
 	}
+	if v.stopping.Err() != nil && v.req.Verb == "watch" {
+		unavailable.Message = "this adapter is stopping"
+		return unavailable
+	}
 	unknown := refusal(http.StatusGatewayTimeout, "Timeout", "cluster %s gave no answer, and may have done what was asked: %v", name, f.Err)
-	if v.reads() {
+	if v.reads() || v.req.Verb == "watch" {
 		unknown.RetryAfter = time.Second // clients repeat any verb for it, so no write gets one
 	}
 	return unknown
