@@ -182,7 +182,7 @@ func TestExplain(t *testing.T) {
 func TestValidate(t *testing.T) {
 	doc := exampleDocument(t)
 	r, err := Validate([]byte(doc), nil)
-	if err != nil || !r.Valid || r.Errors != nil || r.Warnings != nil {
+	if err != nil || !r.Valid || r.Errors != nil {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if r, err = Validate([]byte("kind: Config"), nil); err != nil || r.Valid || len(r.Errors) != 3 {

@@ -59,6 +59,25 @@ func (p *parser) check(root *yaml.Node) {
 		p.checkTarget(i, r, names)
 	}
 	p.shadowed()
+	p.notBuilt(root)
+}
+
+// notBuilt refuses what the document can say and no part of the adapter does yet:
+// to take it in silence would lose objects, or show old ones.
+func (p *parser) notBuilt(root *yaml.Node) {
+	for i := range p.doc.Rules {
+		at := p.at[key{"rules", i, "target"}]
+		t := &p.doc.Rules[i].Target
+		if t.OwnerReferences == Shelter || t.Spread != nil && t.Spread.OwnerReferences == Shelter {
+			p.fail(at, "ownerReferences: shelter is not built")
+		}
+		if t.Spread != nil && t.Spread.Read == "stale" {
+			p.fail(at, "onUnavailable.read: stale is not built")
+		}
+	}
+	if p.doc.Annotate {
+		p.fail(root, "annotate is not built")
+	}
 }
 
 func (p *parser) checkTarget(i int, r *Rule, clusters map[string]bool) {
@@ -209,6 +228,9 @@ func (p *parser) advise() {
 		}
 	}
 	for _, c := range d.Clusters {
+		if c.UID != "" {
+			p.warn(c.Line, "the uid of %s is not compared with the cluster's: that is not built", c.Name)
+		}
 		if !used[c.Name] {
 			p.warn(c.Line, "no rule sends anything to the cluster %s", c.Name)
 		}
