@@ -45,7 +45,9 @@ func run(ctx context.Context) error {
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if !ready.Load() {
 			http.Error(w, "not yet", http.StatusServiceUnavailable)
+			return
 		}
+		w.WriteHeader(http.StatusNoContent)
 	})
 	mux.HandleFunc("POST /crash", func(http.ResponseWriter, *http.Request) { os.Exit(42) })
 	server := &http.Server{Addr: *listen, Handler: mux, ReadHeaderTimeout: 10 * time.Second}
