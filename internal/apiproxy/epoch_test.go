@@ -151,9 +151,9 @@ func TestRetargeted(t *testing.T) {
 func TestExplain(t *testing.T) {
 	tb := NewTable(parsedDocument(t, exampleDocument(t)), nil)
 	for _, tt := range []struct{ method, target, body, want string }{
-		{"GET", "/api/v1/namespaces/production/pods/a", "", `{"verb":"get","version":"v1","resource":"pods","namespace":"production","name":"a","kind":"single","rule":"production","why":"rule production in line 21 sends it to east","clusters":[{"name":"east","slot":1,"others":true}]}`},
-		{"GET", "/api/v1/pods", "", `{"verb":"list","version":"v1","resource":"pods","kind":"union","why":"the rules give its namespaces to several clusters","clusters":[{"name":"here","slot":0,"others":true},{"name":"east","slot":1,"namespaces":["production","prod-*"],"others":false}]}`},
-		{"POST", "/apis/batch/v1/namespaces/batch/jobs", `{"metadata":{"name":"a","labels":{"tier":"gold"}}}`, `{"verb":"create","group":"batch","version":"v1","resource":"jobs","namespace":"batch","kind":"spread","rule":"batch","why":"rule batch in line 22 spreads it over east, west","clusters":[{"name":"east","slot":1,"others":true},{"name":"west","slot":2,"others":true}],"place":"east","placeWhy":"its labels are tier in (gold)"}`},
+		{"GET", "/api/v1/namespaces/production/pods/a", "", `{"verb":"get","version":"v1","resource":"pods","namespace":"production","name":"a","kind":"single","rule":"production","why":"rule production in line 21 sends it to east","clusters":[{"name":"east","slot":1}]}`},
+		{"GET", "/api/v1/pods", "", `{"verb":"list","version":"v1","resource":"pods","kind":"union","why":"the rules give its namespaces to several clusters","clusters":[{"name":"here","slot":0,"others":true},{"name":"east","slot":1,"namespaces":["production","prod-*"]}]}`},
+		{"POST", "/apis/batch/v1/namespaces/batch/jobs", `{"metadata":{"name":"a","labels":{"tier":"gold"}}}`, `{"verb":"create","group":"batch","version":"v1","resource":"jobs","namespace":"batch","kind":"spread","rule":"batch","why":"rule batch in line 22 spreads it over east, west","clusters":[{"name":"east","slot":1},{"name":"west","slot":2}],"place":"east","placeWhy":"its labels are tier in (gold)"}`},
 		{"POST", "/apis/batch/v1/namespaces/batch/jobs", `{"metadata":{"labels":{"mca.tailplane.dev/cluster":"nowhere"}}}`, `"kind":"deny"`},
 		{"POST", "/apis/batch/v1/namespaces/batch/jobs", `{"metadata":{"generateName":"x-"}}`, `one of several answers`},
 		{"POST", "/apis/batch/v1/namespaces/batch/jobs", `{"metadata":{"name":"x","ownerReferences":[{"kind":"CronJob","name":"c"}]}}`, `where CronJob c is`},

@@ -34,8 +34,8 @@ type Explanation struct {
 type ExplainedMember struct {
 	Name       string   `json:"name"`
 	Slot       int      `json:"slot"`
-	Namespaces []string `json:"namespaces,omitempty"` // that are its own; none: all, if Others is true
-	Others     bool     `json:"others"`               // all namespaces that no rule names
+	Namespaces []string `json:"namespaces,omitempty"` // of a union: those that rules give it
+	Others     bool     `json:"others,omitempty"`     // of a union: and all that no rule names
 }
 
 // Explain says what becomes of a request. body and contentType are those of the
@@ -60,10 +60,10 @@ func (t *Table) Explain(method string, u *url.URL, userAgent, contentType string
 		e.Status, e.Message = d.Refusal.Status, d.Refusal.Message
 	}
 	if d.Cluster != "" {
-		e.Clusters = []ExplainedMember{{Name: d.Cluster, Slot: t.doc.Cluster(d.Cluster).Slot, Others: true}}
+		e.Clusters = []ExplainedMember{{Name: d.Cluster, Slot: t.doc.Cluster(d.Cluster).Slot}}
 	}
 	for _, m := range d.Members {
-		x := ExplainedMember{Name: m.Cluster, Slot: t.doc.Cluster(m.Cluster).Slot, Others: true}
+		x := ExplainedMember{Name: m.Cluster, Slot: t.doc.Cluster(m.Cluster).Slot}
 		if m.Namespaces != nil {
 			x.Namespaces, x.Others = m.Namespaces.Patterns()
 		}
