@@ -3,6 +3,7 @@ package adapter
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -148,4 +149,71 @@ func TestLogs(t *testing.T) {
 	}
 	l := begin(t, a, nil, "-n", ns, "logs", "-f", "app")
 	eventually(t, "a line that was not there at first", func() bool { return strings.Contains(l.String(), "line 5\n") })
+}
+
+// idle is longer than any time-out of a plain request.
+const idle = 65 * time.Second
+
+// Conformance (2): exec and port-forward that are silent for more than a minute,
+// and others that are busy for as long, go on.
+func TestLongStreams(t *testing.T) {
+	if testing.Short() {
+		t.Skip("SKIP long streams: they take more than a minute, and -short was given")
+	}
+	for name, env := range protocols {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ns, a := runPod(t)
+			forward := func() string {
+				p := begin(t, a, env, "-n", ns, "port-forward", "pod/app", ":8080")
+				from := regexp.MustCompile(`Forwarding from (127\.0\.0\.1:\d+)`)
+				eventually(t, "port-forward: "+p.String(), func() bool { return from.MatchString(p.String()) })
+				return from.FindStringSubmatch(p.String())[1]
+			}
+			quiet, busy := forward(), forward()
+			exec := command(t, a, env, "-n", ns, "exec", "-i", "app", "--", "cat")
+			in, err := exec.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := exec.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := exec.Start(); err != nil {
+				t.Fatal(err)
+			}
+			heard := bufio.NewReader(out)
+			say := func(text string) {
+				t.Helper()
+				fmt.Fprintln(in, text)
+				if got, err := heard.ReadString('\n'); strings.TrimSpace(got) != text {
+					t.Errorf("exec: %q instead of %q: %v", got, text, err)
+				}
+			}
+			say("before")
+			slept := command(t, a, env, "-n", ns, "exec", "app", "--", "sleep", fmt.Sprint(idle.Seconds()))
+			if err := slept.Start(); err != nil {
+				t.Fatal(err)
+			}
+			rounds := 0
+			pace := time.NewTicker(100 * time.Millisecond) // busy to the streams, not to the machine
+			defer pace.Stop()
+			for end := time.Now().Add(idle); time.Now().Before(end); rounds++ {
+				<-pace.C
+				if err := echo(busy, "8080", fmt.Sprintf("round %d", rounds)); err != nil {
+					t.Fatalf("busy, round %d: %v", rounds, err)
+				}
+			}
+			say("after")
+			in.Close()
+			if err := errors.Join(exec.Wait(), slept.Wait()); err != nil {
+				t.Errorf("exec: %v", err)
+			}
+			if err := echo(quiet, "8080", "awake"); err != nil {
+				t.Errorf("quiet: %v", err)
+			}
+			t.Logf("%d connections through the busy one", rounds)
+		})
+	}
 }
