@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -16,6 +18,8 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/tailplane/tailplane/test/rig"
 )
 
 // follower is an unmodified informer of the namespace shop, which counts the lists
@@ -283,4 +287,79 @@ func TestSeveral_Positions(t *testing.T) {
 	case <-time.After(limit):
 		t.Error("silence")
 	}
+}
+
+// Conformance 17: a namespace moves to another cluster under live informers. They
+// read anew, none is left in silence, and none is told what is not so.
+func TestSeveral_Retarget(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*limit)
+	defer cancel()
+	s := three(t)
+	o := s.options
+	moving := func(epoch int, cluster string) string {
+		return strings.NewReplacer("epoch: 1", fmt.Sprint("epoch: ", epoch), "match: {namespaces: [production]}, target: {cluster: east}", "match: {namespaces: [production]}, target: {cluster: "+cluster+"}").Replace(severalConfig)
+	}
+	o.Config = moving(1, "east")
+	own := &several{clusters: s.clusters, admin: s.admin}
+	var err error
+	if own.adapter, err = rig.StartAdapter(ctx, filepath.Join(t.TempDir(), "pod"), o); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := own.adapter.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, cluster := range []string{"east", "west"} {
+		if _, err := s.admin[cluster].CoreV1().ConfigMaps("production").Create(ctx, configMap("production", "of-"+cluster, nil), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		defer s.admin[cluster].CoreV1().ConfigMaps("production").Delete(context.Background(), "of-"+cluster, metav1.DeleteOptions{})
+	}
+	factory := informers.NewSharedInformerFactoryWithOptions(own.client(t), 0, informers.WithNamespace("production"))
+	informer := factory.Core().V1().ConfigMaps()
+	informer.Informer()
+	factory.Start(ctx.Done())
+	defer func() { cancel(); factory.Shutdown() }()
+	factory.WaitForCacheSync(ctx.Done())
+	sees := func(want string) {
+		t.Helper()
+		for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+			cms, err := informer.Lister().List(labels.Everything())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var names []string
+			for _, cm := range cms {
+				if strings.HasPrefix(cm.Name, "of-") || strings.HasPrefix(cm.Name, "new-") {
+					names = append(names, cm.Name)
+				}
+			}
+			slices.Sort(names)
+			if have := strings.Join(names, " "); have == want {
+				return
+			} else if time.Since(began) > limit {
+				t.Fatalf("the informer has %q, want %q", have, want)
+			}
+		}
+	}
+	sees("of-east")
+	if err := own.adapter.Configure(moving(2, "west")); err != nil {
+		t.Fatal(err)
+	}
+	sees("of-west")
+	// And while the adapter is down, back again.
+	own.adapter.Kill()
+	if err := own.adapter.Configure(moving(3, "east")); err != nil {
+		t.Fatal(err)
+	}
+	if err := own.adapter.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	sees("of-east")
+	if _, err := own.client(t).CoreV1().ConfigMaps("production").Create(ctx, configMap("production", "new-one", nil), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	defer s.admin["east"].CoreV1().ConfigMaps("production").Delete(context.Background(), "new-one", metav1.DeleteOptions{})
+	sees("new-one of-east")
 }
