@@ -103,7 +103,12 @@ func (t *Table) Route(r *Request, beside Beside) Decision {
 			return d
 		}
 	}
-	return t.decide(&q)
+	d := t.decide(&q)
+	if d.Kind == Spread && r.WatchPrefix && r.Name != "" {
+		return Decision{Kind: Deny, Rule: d.Rule, Why: "one object of several clusters is not watched in the old form", Refusal: bad(
+			"objects of rule %s are not watched by /watch/ and a name; watch the collection with fieldSelector=metadata.name=%s", d.Rule, r.Name)}
+	}
+	return d
 }
 
 // decide answers a question about one namespace, or about what is in none.
@@ -162,7 +167,9 @@ func (t *Table) byBody(r *Request, q *question, beside Beside) (Decision, bool) 
 		if o == nil && t.namespaces {
 			return Decision{Kind: Body, Why: "a rule may be about the namespace"}, true
 		}
-		q.namespace = q.name
+		if q.namespace = q.name; q.name == "" && q.generateName != "" {
+			q.namespace = q.generateName + "?????" // what it will be called, as far as rules can tell
+		}
 	}
 	return Decision{}, false
 }
