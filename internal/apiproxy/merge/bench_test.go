@@ -25,7 +25,7 @@ func aPod(member, i int) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pod-%d-%d", member, i), Namespace: fmt.Sprint("ns-", i%20), UID: "5d0f2c1e-0000-4000-8000-000000000000", ResourceVersion: fmt.Sprint(1000 + i),
 		Labels: map[string]string{"app": "a", "pod-template-hash": "abcdef"}}}
 	p.Kind, p.APIVersion = "Pod", "v1"
-	p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet", Operation: "Update", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{` + strings.Repeat(`"f:labels":{".":{},"f:app":{}},`, 15) + `"f:x":{}}}`)}}}
+	p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet", Operation: "Update", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{` + strings.Repeat(`"f:labels":{".":{},"f:app":{}},`, 15) + `"f:x":{}}}`)}}
 	for c := range 3 {
 		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: fmt.Sprint("c", c), Image: "registry.example/image:v1", Env: []corev1.EnvVar{{Name: "A", Value: "b"}, {Name: "QUOTE", Value: `"\`}},
 			VolumeMounts: []corev1.VolumeMount{{Name: "kube-api-access", MountPath: "/var/run/secrets/kubernetes.io/serviceaccount", ReadOnly: true}}})

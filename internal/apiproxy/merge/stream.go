@@ -11,13 +11,6 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
 )
 
-// When a client that asked for bookmarks gets one.
-const (
-	burstEnd = 100 * time.Millisecond // after the last event
-	busyTime = time.Second            // after the first one since the last bookmark
-	idleTime = time.Minute
-)
-
 // A stream is a watch while it runs. All of it belongs to one goroutine.
 type stream struct {
 	*Watch
@@ -60,6 +53,9 @@ func (w *Watch) Run(ctx context.Context, sink Sink) error {
 		if f.awaited {
 			s.waiting++
 			s.owed = true
+		}
+		if !f.initial {
+			s.stand(f)
 		}
 		s.group.Go(func() { f.follow(ctx, s.in) })
 	}
@@ -179,6 +175,7 @@ func (s *stream) event(f *feed, ev *wire.Event) error {
 			return s.step(f, position.Step{From: from, To: ev.ResourceVersion})
 		}
 		f.initial = false
+		s.stand(f)
 		if f.awaited {
 			f.awaited = false
 			s.waiting--
@@ -281,74 +278,14 @@ func (s *stream) step(f *feed, step position.Step) error {
 	return nil
 }
 
+// stand remembers where a member's stream begins.
+func (s *stream) stand(f *feed) {
+	if at := s.vector.At(f.member.Slot); s.c.Ring != nil && at > 1 {
+		s.c.Ring.Step(position.Step{Slot: f.member.Slot, From: at, To: at}, s.vector, time.Now())
+	}
+}
+
 // stands says whether the client is at a position: that it has all that was
 // before. It has not while an object that is gone has a copy that is not shown
 // yet. Who is cut off then goes on from an earlier position, or reads again.
 func (s *stream) stands() bool { return s.waiting == 0 && len(s.pending) == 0 }
-
-// touch says that the client does not know where it stands.
-func (s *stream) touch() error {
-	if !s.q.Bookmarks || s.waiting > 0 {
-		return nil
-	}
-	s.lastEvent = time.Now()
-	if !s.dirty {
-		s.dirty, s.since = true, s.lastEvent
-		s.timer.Reset(burstEnd)
-	}
-	return nil
-}
-
-// tick sends the bookmark that is due.
-func (s *stream) tick(now time.Time) error {
-	if !s.q.Bookmarks {
-		return nil
-	}
-	if s.dirty {
-		due := s.lastEvent.Add(burstEnd)
-		if latest := s.since.Add(busyTime); latest.Before(due) {
-			due = latest
-		}
-		if wait := due.Sub(now); wait > 0 {
-			s.timer.Reset(wait)
-			return nil
-		}
-	}
-	return s.bookmark(false)
-}
-
-// bookmark tells the client where it stands.
-func (s *stream) bookmark(end bool) error {
-	s.timer.Reset(idleTime)
-	if !s.q.Bookmarks || s.kind == "" {
-		return nil
-	}
-	if !s.stands() {
-		s.timer.Reset(busyTime)
-		return nil
-	}
-	mark := wire.Mark{Kind: s.kind, APIVersion: s.version, ResourceVersion: s.vector.String(), InitialEnd: end, Bare: s.c.Bare}
-	if s.columns != nil {
-		mark.Cells = s.columns.Len() + 1
-	}
-	s.buf = mark.Append(s.buf[:0], s.Form)
-	s.dirty, s.placed = false, true
-	return s.sink.Event(s.buf)
-}
-
-// endInitial tells the client, once, that it has what was there.
-func (s *stream) endInitial() error {
-	if !s.owed || !s.stands() {
-		return nil
-	}
-	s.owed = false
-	return s.bookmark(true)
-}
-
-// goodbye ends the stream in good order.
-func (s *stream) goodbye() error {
-	if err := s.bookmark(false); err != nil {
-		return err
-	}
-	return s.sink.Flush()
-}

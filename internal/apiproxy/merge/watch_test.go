@@ -250,6 +250,22 @@ func TestExpiry(t *testing.T) {
 			l, stop = watching(t, c, position.Query{RV: "77"}, nil)
 			expect(t, l, told)
 			stop()
+			// A newer document, from which clusters may be gone.
+			c.stores[1].refuse = nil
+			rv = at(t, c)
+			c.epoch = 2
+			l, stop = watching(t, c, position.Query{RV: rv}, nil)
+			expect(t, l, told)
+			stop()
+			// A collection that was another cluster's before is merged of one, so
+			// that cluster's numbers say nothing.
+			c = three(false, f, 1)
+			l, stop = watching(t, c, position.Query{RV: "102"}, nil)
+			expect(t, l, told)
+			stop()
+			if rv, bad := position.ParseRV(at(t, c)); bad != nil || rv.Vector == nil {
+				t.Errorf("it is at %v", rv)
+			}
 		})
 	}
 }
@@ -379,6 +395,47 @@ func TestCopiesInAWatch(t *testing.T) {
 			stop()
 		})
 	}
+}
+
+// Between the DELETED of one copy and the ADDED of the next, a client stands
+// nowhere: no bookmark says so, not the last one, and the number of the DELETED
+// is none to come back with.
+func TestNoPositionBetweenCopies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := three(true, wire.Form{}, 1, 1)
+		c.stores[1].put("ns", "a0", "shadow", 1)
+		rv := at(t, c)
+		ring := new(position.Ring)
+		l, stop := watching(t, c, position.Query{RV: rv, Bookmarks: true}, func(col *Collection, w *Watch) {
+			if col.Ring = ring; w != nil {
+				w.Timeout = time.Hour
+			}
+		})
+		synctest.Wait()
+		c.stores[1].set(true)
+		c.stores[0].put("ns", "x", "1", 10_000_000_000)
+		c.stores[0].remove("ns", "a0", 1)
+		time.Sleep(time.Hour)
+		expect(t, l, "ADDED x@a, DELETED a0@a")
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		places := c.collection(&instance{ring: ring}).place()
+		if _, ok := ring.Get(1, 10_000_000_102, places.Slots, time.Now()); !ok {
+			t.Error("the event before it is a place to come back to")
+		}
+		if _, ok := ring.Get(1, 10_000_000_103, places.Slots, time.Now()); ok {
+			t.Error("the DELETED is a place to come back to")
+		}
+		// Who comes back to where it stood last gets the copy.
+		c.stores[1].set(false)
+		l, stop = watching(t, c, position.Query{RV: rv, Bookmarks: true}, nil)
+		time.Sleep(time.Second)
+		if got := l.since(); !strings.Contains(got, "ADDED a0@b, BOOKMARK") {
+			t.Error(got)
+		}
+		stop()
+	})
 }
 
 // The stream ends in order when the adapter does.
