@@ -33,6 +33,7 @@ type injectFlags struct {
 	names                             []string
 	external                          bool
 	drain, life, publish, keep, poll  time.Duration
+	count                             time.Duration
 }
 
 func injectCommand(f *flags) *cobra.Command {
@@ -60,6 +61,8 @@ func injectCommand(f *flags) *cobra.Command {
 	p.DurationVar(&i.publish, "publish-wait", injectkube.Publish, "how long every API server may take to see what to trust")
 	p.DurationVar(&i.keep, "keep-wait", injectkube.Keep, "how long what was trusted before stays trusted")
 	p.DurationVar(&i.poll, "poll", injectkube.Poll, "how often the Secret is read")
+	p.DurationVar(&i.count, "count-outdated", 0, "how often to count pods whose adapter is of another day, which needs the right to list pods; 0: never")
+	c.AddCommand(injectStatus(f))
 	return c
 }
 
@@ -120,6 +123,7 @@ func runInject(ctx context.Context, f flags, i injectFlags) error {
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(i.drain, end) })()
 	return together(cancel,
 		func() error { return certificates.Run(after) },
+		func() error { return countOutdated(after, config, options, i.count, metrics, log) },
 		func() error { return webhook.Serve(after, ln, base) },
 		func() error { return probes.Run(after) },
 	)

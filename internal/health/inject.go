@@ -2,6 +2,7 @@ package health
 
 import (
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,6 +19,7 @@ type Inject struct {
 	results  []string
 	requests *prometheus.CounterVec // result
 	seconds  prometheus.Histogram
+	outdated atomic.Int64 // -1: not known
 }
 
 // NewInject returns the metrics of a webhook of that version; results are all
@@ -32,6 +34,11 @@ func NewInject(version, commit string, results []string) *Inject {
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "tailplane_build_info", Help: "1; the labels say what is running."}, []string{"version", "commit"})
 	build.WithLabelValues(version, commit).Set(1)
 	m.MustRegister(build, m.requests, m.seconds, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.outdated.Store(-1)
+	m.MustRegister(gauge{prometheus.NewDesc("tailplane_inject_outdated_pods", "Pods whose adapter is not the one that is injected today; nothing while they are not counted.", nil, nil), func() (float64, bool) {
+		n := m.outdated.Load()
+		return float64(n), n >= 0
+	}})
 	for _, r := range results {
 		m.requests.WithLabelValues(r)
 	}
@@ -45,6 +52,9 @@ func (m *Inject) Measure(result string, took time.Duration) {
 		m.seconds.Observe(took.Seconds())
 	}
 }
+
+// Outdated takes a new count; a negative one says that it is not known.
+func (m *Inject) Outdated(n int) { m.outdated.Store(int64(n)) }
 
 // Readiness shows whether l is ready, at each scrape.
 func (m *Inject) Readiness(l *Listener) { m.MustRegister(readiness(l)) }

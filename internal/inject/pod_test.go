@@ -401,6 +401,16 @@ func TestHash(t *testing.T) {
 	if h, _ := Hash(nil, o); h == was {
 		t.Error("another limit: the same hash")
 	}
+	now := map[string]string{Status: `{"version":"v1","hash":"` + was + `"}`}
+	if version, current, ok := Current(now, testOptions()); version != "v1" || !current || !ok {
+		t.Error("a pod of today is of another day")
+	}
+	if _, current, ok := Current(now, o); current || !ok {
+		t.Error("a pod of another day is of today")
+	}
+	if _, _, ok := Current(map[string]string{Status: "x"}, o); ok {
+		t.Error("a pod without the adapter has one")
+	}
 	if _, err := Hash(map[string]string{portAnnotation: "x"}, o); err == nil {
 		t.Error("a bad annotation has a hash")
 	}

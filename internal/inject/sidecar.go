@@ -238,6 +238,18 @@ func Hash(annotations map[string]string, o Options) (string, error) {
 	return build(w, o).hash(), nil
 }
 
+// Current says of a pod's annotations which version of the program put the
+// adapter in, and whether it is the adapter that would be put in today; ok is
+// false for a pod without one.
+func Current(annotations map[string]string, o Options) (version string, current, ok bool) {
+	s, ok := readStatus(annotations)
+	if !ok {
+		return "", false, false
+	}
+	hash, err := Hash(annotations, o)
+	return s.Version, err == nil && hash == s.Hash, true
+}
+
 func (o Options) port() uint16 { return cmp.Or(o.Sidecar.Port, defaultPort) }
 
 // A status is the value of the status annotation.

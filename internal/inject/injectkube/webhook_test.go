@@ -245,6 +245,29 @@ spec:
 		}
 	})
 
+	t.Run("drift", func(t *testing.T) {
+		ns := p.Namespace(t)
+		pod, err := p.pod(ns, asking)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := func(o inject.Options) (here []Outdated, injected int) {
+			d, err := Compare(t.Context(), p.AdminConfig(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return slices.DeleteFunc(d.Outdated, func(x Outdated) bool { return x.Namespace != ns }), d.Injected
+		}
+		if here, injected := found(options()); len(here) > 0 || injected == 0 {
+			t.Errorf("a pod of today: %v of %d", here, injected)
+		}
+		newer := options()
+		newer.Sidecar.Image = strings.ReplaceAll(image, "a", "b")
+		if here, _ := found(newer); len(here) != 1 || here[0] != (Outdated{ns, pod.Name, "", "v1.2.3"}) {
+			t.Errorf("a pod of another day: %+v", here)
+		}
+	})
+
 	t.Run("required", func(t *testing.T) {
 		ns := p.namespace(map[string]string{"mca.tailplane.dev/require": "true"})
 		bare := strings.Replace(asking, `mca.tailplane.dev/inject: "true"`, "", 1)
