@@ -55,9 +55,11 @@ var plan = map[string]string{
 	"internal/apiproxy/roster":            "internal/apiproxy internal/apiproxy/document internal/apiproxy/upstream",
 	"internal/apiproxy/serving":           "internal/apiproxy internal/apiproxy/upstream internal/door/framing",
 	"internal/apiproxy/upstream":          "",
-	"internal/gossip":                     "internal/access internal/door internal/gossip/strictjson internal/problem",
+	"internal/gossip":                     "internal/access internal/door internal/gossip/endpoint internal/gossip/strictjson internal/gossip/table internal/problem",
 	"internal/gossip/gossiphttp":          "internal/access internal/door internal/gossip",
-	"internal/gossip/strictjson":          "", // below it: how its messages are read
+	"internal/gossip/endpoint":            "", // below it: where a server may be, how messages are read, maps that stay
+	"internal/gossip/strictjson":          "",
+	"internal/gossip/table":               "",
 	"internal/gossip/gossipkube":          "internal/door internal/gossip internal/kube",
 	"internal/inject":                     "internal/door/framing",
 	"internal/inject/injectkube":          "internal/kube",
@@ -100,7 +102,7 @@ var plan = map[string]string{
 
 	"cmd/mca": "internal/apiproxy internal/apiproxy/document internal/apiproxy/fanout internal/apiproxy/podface internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/upstream internal/inject",
 	"cmd/tka": "internal/cli",
-	"cmd/tailplaned": "internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/gossiphttp internal/gossip/gossiphttp internal/gossip/gossipkube internal/health internal/inject internal/inject/injectkube internal/kube internal/problem internal/settings " +
+	"cmd/tailplaned": "internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossiphttp internal/gossip/gossipkube internal/health internal/inject internal/inject/injectkube internal/kube internal/problem internal/settings " +
 		"internal/signin internal/signin/signinkube internal/tailnet",
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/internal/gossip/endpoint"
 	"github.com/tailplane/tailplane/internal/gossip/gossiphttp"
 	"github.com/tailplane/tailplane/internal/gossip/gossipkube"
 	"github.com/tailplane/tailplane/internal/problem"
@@ -142,7 +143,7 @@ func gossipSettings(g settings.Gossip) (gossip.Settings, error) {
 		s.Pins = append(s.Pins, gossip.Pin{Cluster: p.ID, Key: key})
 	}
 	var err error
-	if s.Allow, err = gossip.ParseAllowed(g.AllowEndpoints); err != nil {
+	if s.Allow, err = endpoint.ParseAllowed(g.AllowEndpoints); err != nil {
 		return s, fmt.Errorf("gossip.%w", err)
 	}
 	if s, err = s.WithDefaults(); err != nil {
@@ -233,7 +234,7 @@ func (d *discovery) run(ctx context.Context) error {
 	d.member.Store(member)
 	d.p.metrics.Gossip(member.Stats, member.Members, meter)
 	d.p.log.Info("looking for other clusters", "port", g.Port, "network", g.Network, "tags", g.Tags)
-	if gossip.Private(d.info.ServerURL) {
+	if endpoint.Private(d.info.ServerURL) {
 		d.p.log.Warn("cluster.server is a private address: servers of other clusters list this one only if their gossip.allowEndpoints has it", "server", d.info.ServerURL)
 	}
 

@@ -336,9 +336,9 @@ func (e *engine) askedInVain(m *member, now time.Time) bool {
 // prune forgets the pins of nodes that are long gone from our tailnet.
 func (e *engine) prune(now time.Time) {
 	next, dropped := Prune(e.view, e.netmap, now)
-	e.unsaved = e.unsaved || next.pinned != e.view.pinned || next.absent.size != e.view.absent.size
+	e.unsaved = e.unsaved || next.pinned != e.view.pinned || next.absent.Len() != e.view.absent.Len()
 	for _, node := range dropped {
-		cluster, _ := e.view.nodes.get(node)
+		cluster, _ := e.view.nodes.Get(node)
 		e.tell(Event{Kind: EventUnpin, Node: node, Cluster: cluster, Detail: "our tailnet has not had the node for long"}, now)
 	}
 	if e.view = next; len(dropped) > 0 {

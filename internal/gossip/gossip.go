@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/gossip/endpoint"
 )
 
 // An Order numbers what one node has said about itself; the greater one wins.
@@ -68,13 +69,13 @@ func Reasons() []Reason {
 
 // Settings say how a node gossips. The zero value of a field is its default.
 type Settings struct {
-	Network         string        // name of the gossip network
-	Interval        time.Duration // between rounds
-	Fanout          int           // peers asked in each round
-	Seeds           []string      // host names of nodes to ask first
-	PinnedOnly      bool          // no cluster counts but those of Pins
-	Pins            []Pin         // keys of clusters, before anything that was met
-	Allow           Allowed       // addresses that records may name though they are private
+	Network         string           // name of the gossip network
+	Interval        time.Duration    // between rounds
+	Fanout          int              // peers asked in each round
+	Seeds           []string         // host names of nodes to ask first
+	PinnedOnly      bool             // no cluster counts but those of Pins
+	Pins            []Pin            // keys of clusters, before anything that was met
+	Allow           endpoint.Allowed // addresses that records may name though they are private
 	MaxMembers      int
 	MaxMessageBytes int           // of a message with records that we send
 	ForgetAfter     time.Duration // a dead member's time in the list
@@ -96,7 +97,7 @@ func (s Settings) WithDefaults() (Settings, error) {
 	s.MaxMessageBytes = cmp.Or(s.MaxMessageBytes, 16<<10)
 	s.ForgetAfter = cmp.Or(s.ForgetAfter, 24*time.Hour)
 	switch {
-	case !isLabel(s.Network):
+	case !endpoint.IsLabel(s.Network):
 		return s, fmt.Errorf("network: %q is not a DNS label", s.Network)
 	case s.Interval < 0, s.Fanout < 0, s.MaxMembers < 0, s.ForgetAfter < 0:
 		return s, errors.New("interval, fanout, maxMembers or forgetAfter is negative")
@@ -118,8 +119,6 @@ type Peer struct {
 	Name  string // fully qualified, in lower case, without the final dot
 	Addrs []netip.Addr
 }
-
-func (p Peer) has(a netip.Addr) bool { return slices.Contains(p.Addrs, a) }
 
 // A Netmap is the peers of our tailnet at one moment. It is immutable; the nil
 // Netmap has none.

@@ -51,7 +51,7 @@ func (s *sim) rejected(why Reason) (n uint64) {
 // TestHostileMember: nothing that a member with a tag can say changes anybody
 // else's entry, and every case is counted (DSC-08, GO-01, GO-02, GO-03). Red
 // without any one of: judge's refusal of another key, take's look at the netmap and
-// at the signature, checkEndpoints, claim's limit, admit's tokens.
+// at the signature, endpoint.Allowed.Check, claim's limit, admit's tokens.
 func TestHostileMember(t *testing.T) {
 	const top = maxGeneration
 	tests := []struct {

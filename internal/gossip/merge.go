@@ -3,6 +3,8 @@ package gossip
 import (
 	"fmt"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/gossip/endpoint"
 )
 
 // A Delivery is the records of one message.
@@ -64,10 +66,10 @@ func (v *View) take(r *Record, d Delivery, now time.Time) Change {
 		return Change{Reason: Binding, Detail: "our tailnet has no such node with a required tag"}
 	}
 	firstHand := d.From == r.Node
-	if t, ok := v.tombs.get(r.Node); ok && t.keeps(r.Generation, firstHand) {
+	if t, ok := v.tombs.Get(r.Node); ok && t.keeps(r.Generation, firstHand) {
 		return Change{Reason: Buried}
 	}
-	was, known := v.entries.get(r.Node)
+	was, known := v.entries.Get(r.Node)
 	if known && was.Signed.equal(r.Signed) && (!firstHand || was.FirstHand && v.Verified(was)) {
 		return Change{}
 	}
@@ -77,13 +79,13 @@ func (v *View) take(r *Record, d Delivery, now time.Time) Change {
 		return Change{Reason: Binding, Detail: verdict.detail}
 	}
 	e.Conflict = verdict.conflict
-	wrong := v.rules.Allow.checkEndpoints(r, p)
+	wrong := v.rules.Allow.Check(r.announces(), endpoint.Node{Name: p.Name, Addrs: p.Addrs})
 	remember := !known && (firstHand || verdict.trusted) // that it is refused
 	switch {
 	case wrong != nil && !remember:
 		return Change{Reason: Endpoint, Detail: wrong.Error()}
-	case wrong == nil && !known && v.entries.size >= v.rules.MaxMembers:
-		return Change{Reason: Size, Detail: fmt.Sprintf("there are %d members", v.entries.size)}
+	case wrong == nil && !known && v.entries.Len() >= v.rules.MaxMembers:
+		return Change{Reason: Size, Detail: fmt.Sprintf("there are %d members", v.entries.Len())}
 	case verdict.rekey && known && v.weight(was) == 1 && r.Order.Compare(was.Order) <= 0:
 		return Change{Reason: Old} // a handover of before, said again, moves no key back
 	case wrong == nil && known && !verdict.pin:
@@ -97,7 +99,7 @@ func (v *View) take(r *Record, d Delivery, now time.Time) Change {
 	}
 	if wrong != nil {
 		v.moved = true
-		v.refused = v.refused.with(r.Node, Refusal{r.Node, r.ClusterID, r.Order, Endpoint, wrong.Error(), now})
+		v.refused = v.refused.With(r.Node, Refusal{r.Node, r.ClusterID, r.Order, Endpoint, wrong.Error(), now})
 		return Change{Reason: Endpoint, Detail: wrong.Error()}
 	}
 	c := Change{Entry: e, Was: was}
@@ -114,16 +116,16 @@ func (v *View) take(r *Record, d Delivery, now time.Time) Change {
 		c.Reason, c.Detail = Binding, verdict.detail
 	}
 	v.moved = true
-	v.entries = v.entries.with(r.Node, e)
+	v.entries = v.entries.With(r.Node, e)
 	if known {
 		return c
 	}
 	drop := map[string]bool{r.Node: true}
-	if _, ok := v.tombs.get(r.Node); ok {
-		v.tombs = v.tombs.without(drop)
+	if _, ok := v.tombs.Get(r.Node); ok {
+		v.tombs = v.tombs.Without(drop)
 	}
-	if _, ok := v.refused.get(r.Node); ok {
-		v.refused = v.refused.without(drop)
+	if _, ok := v.refused.Get(r.Node); ok {
+		v.refused = v.refused.Without(drop)
 	}
 	return c
 }
@@ -160,6 +162,6 @@ func (v *View) compare(was, e *Entry, trusted bool) (keep bool, c Change) {
 	marked := *was
 	marked.Conflict = true
 	v.moved = true
-	v.entries = v.entries.with(was.Node, &marked)
+	v.entries = v.entries.With(was.Node, &marked)
 	return true, Change{Entry: &marked, Was: was, Reason: Equivocation, Detail: "two records of one order"}
 }

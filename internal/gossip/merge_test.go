@@ -16,12 +16,12 @@ import (
 // believed is all of a view that anybody can see, as text.
 func (v *View) believed() string {
 	var b strings.Builder
-	for _, node := range slices.Sorted(maps.Keys(maps.Collect(v.entries.all()))) {
-		e, _ := v.entries.get(node)
+	for _, node := range slices.Sorted(maps.Keys(maps.Collect(v.entries.All()))) {
+		e, _ := v.entries.Get(node)
 		fmt.Fprintf(&b, "%s %v firsthand=%t conflict=%t verified=%t %x\n", node, e.Order, e.FirstHand, e.Conflict, v.Verified(e), e.Signed.Signature[:4])
 	}
 	m := v.memory(0)
-	fmt.Fprint(&b, m.Nodes, m.Clusters, v.tombs.size)
+	fmt.Fprint(&b, m.Nodes, m.Clusters, v.tombs.Len())
 	return b.String()
 }
 
@@ -303,40 +303,16 @@ func TestRefusals(t *testing.T) {
 	a := c.s.nodes[0]
 	f := a.facts
 	f.APIEndpoint = "https://10.0.0.1:6443"
-	if ch := c.says(a, forge(t, f, Order{1, 1}, a.key)); ch.Reason != Endpoint || c.v.refused.size != 1 || c.v.Len() != 0 {
-		t.Fatalf("%+v, %d refusals, %d members", ch, c.v.refused.size, c.v.Len())
+	if ch := c.says(a, forge(t, f, Order{1, 1}, a.key)); ch.Reason != Endpoint || c.v.refused.Len() != 1 || c.v.Len() != 0 {
+		t.Fatalf("%+v, %d refusals, %d members", ch, c.v.refused.Len(), c.v.Len())
 	}
-	if v := Forget(c.v, nil, simEpoch.Add(59*time.Second)); v.refused.size != 1 {
+	if v := Forget(c.v, nil, simEpoch.Add(59*time.Second)); v.refused.Len() != 1 {
 		t.Error("it is forgotten too early")
 	}
-	if v := Forget(c.v, nil, simEpoch.Add(61*time.Second)); v.refused.size != 0 {
+	if v := Forget(c.v, nil, simEpoch.Add(61*time.Second)); v.refused.Len() != 0 {
 		t.Error("it is never forgotten")
 	}
-	if ch := c.says(a, forge(t, a.facts, Order{1, 2}, a.key)); ch.Entry == nil || c.v.refused.size != 0 {
-		t.Errorf("a record that counts: %+v, %d refusals", ch, c.v.refused.size)
-	}
-}
-
-// TestTable: a table is a map that does not change.
-func TestTable(t *testing.T) {
-	var tab table[int]
-	rng := rand.New(rand.NewPCG(1, 2))
-	want := map[string]int{}
-	for i := range 1000 {
-		k := fmt.Sprint(rng.IntN(300))
-		before := tab
-		old, had := before.get(k)
-		tab = tab.with(k, i)
-		want[k] = i
-		if again, still := before.get(k); again != old || still != had {
-			t.Fatal("a table changed")
-		}
-	}
-	if got := maps.Collect(tab.all()); !maps.Equal(got, want) || tab.size != len(want) {
-		t.Errorf("%d of %d", len(got), len(want))
-	}
-	tab = tab.without(map[string]bool{"7": true})
-	if _, ok := tab.get("7"); ok || tab.size != len(want)-1 {
-		t.Error("what was taken out is there")
+	if ch := c.says(a, forge(t, a.facts, Order{1, 2}, a.key)); ch.Entry == nil || c.v.refused.Len() != 0 {
+		t.Errorf("a record that counts: %+v, %d refusals", ch, c.v.refused.Len())
 	}
 }

@@ -189,7 +189,7 @@ func TestChurn(t *testing.T) {
 		}
 		for _, n := range nodes {
 			n.mu.Lock()
-			if len(n.engine.members) != 2 || len(n.engine.list) != 2 || n.engine.view.Len() != 2 || n.engine.view.tombs.size > maxTombstones {
+			if len(n.engine.members) != 2 || len(n.engine.list) != 2 || n.engine.view.Len() != 2 || n.engine.view.tombs.Len() > maxTombstones {
 				t.Errorf("%d members, %d entries", len(n.engine.members), n.engine.view.Len())
 			}
 			n.mu.Unlock()

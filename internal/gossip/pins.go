@@ -34,13 +34,13 @@ type Memory struct {
 
 func (v *View) memory(generation uint64) Memory {
 	m := Memory{Generation: generation, Clusters: map[string]door.PublicKey{}, Nodes: map[string]string{}, Absent: map[string]int64{}}
-	for id, key := range v.clusters.all() {
+	for id, key := range v.clusters.All() {
 		m.Clusters[id] = key
 	}
-	for node, id := range v.nodes.all() {
+	for node, id := range v.nodes.All() {
 		m.Nodes[node] = id
 	}
-	for node, since := range v.absent.all() {
+	for node, since := range v.absent.All() {
 		m.Absent[node] = since.Unix()
 	}
 	return m
@@ -54,7 +54,7 @@ func (v *View) recall(m Memory) {
 	for node, id := range m.Nodes {
 		v.bind(node, id)
 		if since, ok := m.Absent[node]; ok {
-			v.absent = v.absent.with(node, time.Unix(since, 0))
+			v.absent = v.absent.With(node, time.Unix(since, 0))
 		}
 	}
 }
@@ -65,20 +65,20 @@ func clusterPin(cluster string) int    { return len(cluster) + 60 }
 
 // bind pins a node to a cluster.
 func (v *View) bind(node, cluster string) {
-	if before, ok := v.nodes.get(node); ok {
+	if before, ok := v.nodes.Get(node); ok {
 		v.pinned -= nodePin(node, before)
 	}
 	v.pinned += nodePin(node, cluster)
-	v.nodes = v.nodes.with(node, cluster)
+	v.nodes = v.nodes.With(node, cluster)
 	v.moved = true
 }
 
 // trust pins a cluster to a key.
 func (v *View) trust(cluster string, key door.PublicKey) {
-	if _, ok := v.clusters.get(cluster); !ok {
+	if _, ok := v.clusters.Get(cluster); !ok {
 		v.pinned += clusterPin(cluster)
 	}
-	v.clusters = v.clusters.with(cluster, key)
+	v.clusters = v.clusters.With(cluster, key)
 	v.moved = true
 }
 
@@ -96,10 +96,10 @@ func Prune(v *View, m *Netmap, now time.Time) (*View, []string) {
 	next, back := *v, map[string]bool{}
 	nodes := map[string]int{} // of each cluster
 	var away []missing
-	for node, cluster := range v.nodes.all() {
+	for node, cluster := range v.nodes.All() {
 		nodes[cluster]++
 		_, here := m.Find(node)
-		since, was := v.absent.get(node)
+		since, was := v.absent.Get(node)
 		switch {
 		case here || node == v.rules.Self:
 			if was {
@@ -108,7 +108,7 @@ func Prune(v *View, m *Netmap, now time.Time) (*View, []string) {
 			continue
 		case !was || since.After(now): // clocks are set back
 			since = now
-			next.absent = next.absent.with(node, now)
+			next.absent = next.absent.With(node, now)
 		}
 		away = append(away, missing{node, since})
 	}
@@ -121,7 +121,7 @@ func Prune(v *View, m *Netmap, now time.Time) (*View, []string) {
 	var dropped []string
 	gone, keys := map[string]bool{}, map[string]bool{}
 	for _, x := range away {
-		cluster, _ := v.nodes.get(x.node)
+		cluster, _ := v.nodes.Get(x.node)
 		life := nodePinLife
 		if nodes[cluster] == 1 {
 			life = clusterPinLife
@@ -141,7 +141,7 @@ func Prune(v *View, m *Netmap, now time.Time) (*View, []string) {
 		}
 	}
 	if next.crowded() { // of clusters whose nodes an administrator has taken out
-		for cluster := range v.clusters.all() {
+		for cluster := range v.clusters.All() {
 			if nodes[cluster] == 0 && !keys[cluster] {
 				keys[cluster] = true
 				next.pinned -= clusterPin(cluster)
@@ -149,13 +149,13 @@ func Prune(v *View, m *Netmap, now time.Time) (*View, []string) {
 		}
 	}
 	if len(back) > 0 {
-		next.absent = next.absent.without(back)
+		next.absent = next.absent.Without(back)
 	}
 	if len(gone) > 0 {
-		next.nodes = next.nodes.without(gone)
+		next.nodes = next.nodes.Without(gone)
 	}
 	if len(keys) > 0 {
-		next.clusters = next.clusters.without(keys)
+		next.clusters = next.clusters.Without(keys)
 	}
 	return &next, dropped
 }
@@ -168,7 +168,7 @@ func (v *View) Verified(e *Entry) bool {
 	if e.Conflict {
 		return false
 	}
-	cluster, ok := v.nodes.get(e.Node)
+	cluster, ok := v.nodes.Get(e.Node)
 	key, _, known := v.keyOf(e.ClusterID)
 	return ok && known && cluster == e.ClusterID && key == e.Key
 }
@@ -181,7 +181,7 @@ func (v *View) keyOf(cluster string) (key door.PublicKey, policy, ok bool) {
 			return p.Key, true, true
 		}
 	}
-	key, ok = v.clusters.get(cluster)
+	key, ok = v.clusters.Get(cluster)
 	return key, false, ok
 }
 
@@ -211,7 +211,7 @@ type verdict struct {
 // judge asks the pins. What comes from the node itself is kept even against
 // them, marked; hearsay against them is not.
 func (v *View) judge(r *Record, firstHand bool) verdict {
-	pinnedTo, nodeKnown := v.nodes.get(r.Node)
+	pinnedTo, nodeKnown := v.nodes.Get(r.Node)
 	key, policy, clusterKnown := v.keyOf(r.ClusterID)
 	refuse := func(format string, args ...any) verdict {
 		return verdict{accept: firstHand || !nodeKnown, conflict: true, detail: fmt.Sprintf(format, args...)}
@@ -250,7 +250,7 @@ func (v *View) pin(r *Record, by verdict, c *Change) {
 	if !by.pin {
 		return
 	}
-	if id, ok := v.nodes.get(r.Node); !ok || id != r.ClusterID {
+	if id, ok := v.nodes.Get(r.Node); !ok || id != r.ClusterID {
 		v.bind(r.Node, r.ClusterID)
 	}
 	if _, policy, _ := v.keyOf(r.ClusterID); !policy {
@@ -261,8 +261,8 @@ func (v *View) pin(r *Record, by verdict, c *Change) {
 
 // owning returns the view that knows our own cluster as ours.
 func (v *View) owning(f Facts) *View {
-	cluster, _ := v.nodes.get(f.Node)
-	if key, ok := v.clusters.get(f.ClusterID); ok && key == f.Key && cluster == f.ClusterID {
+	cluster, _ := v.nodes.Get(f.Node)
+	if key, ok := v.clusters.Get(f.ClusterID); ok && key == f.Key && cluster == f.ClusterID {
 		return v
 	}
 	next := *v

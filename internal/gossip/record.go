@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/gossip/endpoint"
 	"github.com/tailplane/tailplane/internal/gossip/strictjson"
 )
 
@@ -91,23 +92,7 @@ var (
 	caHash    = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 	software  = regexp.MustCompile(`^[A-Za-z0-9.+_-]{0,64}$`)
 	labelName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
-	label     = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 )
-
-func isLabel(s string) bool { return label.MatchString(s) }
-
-// isName reports whether s is a DNS-1123 subdomain.
-func isName(s string) bool {
-	if s == "" || len(s) > 253 {
-		return false
-	}
-	for part := range strings.SplitSeq(s, ".") {
-		if !isLabel(part) {
-			return false
-		}
-	}
-	return true
-}
 
 // isNode reports whether s can be a stable node id.
 func isNode[T string | []byte](s T) bool {
@@ -126,7 +111,7 @@ func isLabelKey(s string) bool {
 	if !ok {
 		prefix, name = "", s
 	}
-	return labelName.MatchString(name) && (!ok || isName(prefix))
+	return labelName.MatchString(name) && (!ok || endpoint.IsName(prefix))
 }
 
 type wireCluster struct {
@@ -196,6 +181,10 @@ func parse(s Signed) (*Record, error) {
 		return nil, fmt.Errorf("record: %w", err)
 	}
 	return r, nil
+}
+
+func (r *Record) announces() endpoint.Announcement {
+	return endpoint.Announcement{Host: r.Host, IPs: r.IPs, URL: r.URL, APIEndpoint: r.APIEndpoint, APIPort: r.APIPort}
 }
 
 // genuine reports whether the key that the record names has signed it.
@@ -334,11 +323,11 @@ func (r *Record) check() error {
 	switch {
 	case !clusterID.MatchString(r.ClusterID):
 		return errors.New("cluster.id is malformed")
-	case !isName(r.ClusterName):
+	case !endpoint.IsName(r.ClusterName):
 		return errors.New("cluster.name is not a DNS-1123 name")
 	case !isNode(r.Node):
 		return errors.New("node is not a node id")
-	case !isName(r.Host):
+	case !endpoint.IsName(r.Host):
 		return errors.New("host is not a DNS-1123 name")
 	case len(r.IPs) == 0:
 		return errors.New("ips is missing")
@@ -346,7 +335,7 @@ func (r *Record) check() error {
 		return errors.New("a port is missing")
 	case r.CAHash != "" && !caHash.MatchString(r.CAHash):
 		return errors.New("caHash is malformed")
-	case !isLabel(string(r.Status)):
+	case !endpoint.IsLabel(string(r.Status)):
 		return errors.New("status is malformed")
 	case r.Generation == 0, r.Version == 0:
 		return errors.New("generation or version is missing")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/gossip/endpoint"
 )
 
 // one returns facts that are right, and their key.
@@ -112,7 +113,7 @@ func TestOpen(t *testing.T) {
 func TestEndpoints(t *testing.T) {
 	f, _ := one(t)
 	p := Peer{f.Node, f.Host, f.IPs}
-	allow, err := ParseAllowed([]string{"10.20.0.0/16", "*.corp.example", "k8s.internal", "192.168.7.7"})
+	allow, err := endpoint.ParseAllowed([]string{"10.20.0.0/16", "*.corp.example", "k8s.internal", "192.168.7.7"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +173,7 @@ func TestEndpoints(t *testing.T) {
 	for _, tt := range tests {
 		r := &Record{Facts: f}
 		r.APIEndpoint, r.APIPort = tt.url, tt.port
-		if err := allow.checkEndpoints(r, p); (err == nil) != tt.ok {
+		if err := allow.Check(r.announces(), endpoint.Node{Name: p.Name, Addrs: p.Addrs}); (err == nil) != tt.ok {
 			t.Errorf("%s (%s): %v", tt.url, tt.why, err)
 		}
 	}
@@ -186,12 +187,12 @@ func TestEndpoints(t *testing.T) {
 	} {
 		r := &Record{Facts: f}
 		change(r)
-		if allow.checkEndpoints(r, p) == nil {
+		if allow.Check(r.announces(), endpoint.Node{Name: p.Name, Addrs: p.Addrs}) == nil {
 			t.Errorf("%s: taken", name)
 		}
 	}
 	for _, bad := range []string{"", "*", "*.", "10.0.0.0/99", "a b", "https://x"} {
-		if _, err := ParseAllowed([]string{bad}); err == nil {
+		if _, err := endpoint.ParseAllowed([]string{bad}); err == nil {
 			t.Errorf("allowEndpoints takes %q", bad)
 		}
 	}

@@ -166,7 +166,7 @@ func (e *engine) request(to string, now time.Time) []byte {
 		}
 	}
 	if len(digest) < maxDigest {
-		for node, r := range e.view.refused.all() { // so that it is not sent again
+		for node, r := range e.view.refused.All() { // so that it is not sent again
 			if len(digest) < maxDigest && e.members[node] == nil && node != to {
 				digest = append(digest, Claim{Node: node, Order: r.Order})
 			}
@@ -270,10 +270,10 @@ func (e *engine) wants(c Claim, firstHand bool) bool {
 	if _, ok := e.netmap.Find(c.Node); !ok {
 		return false
 	}
-	if t, ok := e.view.tombs.get(c.Node); ok && t.keeps(c.Generation, firstHand) {
+	if t, ok := e.view.tombs.Get(c.Node); ok && t.keeps(c.Generation, firstHand) {
 		return false
 	}
-	r, refused := e.view.refused.get(c.Node)
+	r, refused := e.view.refused.Get(c.Node)
 	return !refused || r.Order.Compare(c.Order) < 0
 }
 

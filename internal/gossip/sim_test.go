@@ -434,7 +434,7 @@ func (s *sim) deathsSeen() (n int) {
 // laws are checked in every simulation, once a virtual second.
 func (s *sim) laws() {
 	for _, n := range s.living() {
-		if len(n.list) > s.set.MaxMembers || len(n.view.tombs.recent)+n.view.tombs.size > maxTombstones+maxRecent {
+		if len(n.list) > s.set.MaxMembers || n.view.tombs.Len() > maxTombstones {
 			s.t.Fatalf("%v: node %d: memory is not bounded", s.now, n.index)
 		}
 		for _, m := range n.list {

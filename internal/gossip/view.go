@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/gossip/endpoint"
+	"github.com/tailplane/tailplane/internal/gossip/table"
 )
 
 // Rules are what a view decides by.
@@ -14,7 +16,7 @@ type Rules struct {
 	Key        door.PublicKey
 	Pins       []Pin
 	PinnedOnly bool
-	Allow      Allowed
+	Allow      endpoint.Allowed
 	MaxMembers int
 }
 
@@ -22,17 +24,17 @@ type Rules struct {
 // whose, who is forgotten. It is immutable; Merge returns the next one.
 type View struct {
 	rules   *Rules
-	entries table[*Entry]
+	entries table.Table[*Entry]
 	// Trust on first use: the cluster of a node, and the key of a cluster, as the
 	// node itself said over a connection on which WhoIs named it.
-	nodes    table[string]
-	clusters table[door.PublicKey]
-	absent   table[time.Time] // since when our tailnet does not have a node of nodes
-	pinned   int              // bytes that these three take up where they are stored
+	nodes    table.Table[string]
+	clusters table.Table[door.PublicKey]
+	absent   table.Table[time.Time] // since when our tailnet does not have a node of nodes
+	pinned   int                    // bytes that these three take up where they are stored
 	// Records that were refused but stand for a node that we know by nothing
 	// else, so that they are not asked for in every round.
-	refused table[Refusal]
-	tombs   table[Tombstone]
+	refused table.Table[Refusal]
+	tombs   table.Table[Tombstone]
 	moved   bool // within Merge: something has changed
 }
 
@@ -92,10 +94,10 @@ func NewView(rules Rules, m Memory) *View {
 }
 
 // Find returns what is known of a node.
-func (v *View) Find(node string) (*Entry, bool) { return v.entries.get(node) }
+func (v *View) Find(node string) (*Entry, bool) { return v.entries.Get(node) }
 
 // Len returns how many members there are, without the node itself.
-func (v *View) Len() int { return v.entries.size }
+func (v *View) Len() int { return v.entries.Len() }
 
 // Forget turns members into tombstones, and drops the tombstones and refusals
 // whose time has passed.
@@ -103,13 +105,13 @@ func Forget(v *View, nodes []string, now time.Time) *View {
 	next := *v
 	gone := map[string]bool{}
 	for _, n := range nodes {
-		if e, ok := v.entries.get(n); ok {
+		if e, ok := v.entries.Get(n); ok {
 			gone[n] = true
-			next.tombs = next.tombs.with(n, Tombstone{e.Generation, now, v.weight(e) == 0})
+			next.tombs = next.tombs.With(n, Tombstone{e.Generation, now, v.weight(e) == 0})
 		}
 	}
 	if len(gone) > 0 {
-		next.entries = v.entries.without(gone)
+		next.entries = v.entries.Without(gone)
 	}
 	next.tombs = expire(next.tombs, maxTombstones, func(t Tombstone) time.Time { return t.At }, now.Add(-tombstoneLife))
 	next.refused = expire(next.refused, v.rules.MaxMembers, func(r Refusal) time.Time { return r.At }, now.Add(-refusalLife))
@@ -117,17 +119,17 @@ func Forget(v *View, nodes []string, now time.Time) *View {
 }
 
 // expire drops what is older than since, and the oldest beyond limit.
-func expire[V any](t table[V], limit int, at func(V) time.Time, since time.Time) table[V] {
+func expire[V any](from table.Table[V], limit int, at func(V) time.Time, since time.Time) table.Table[V] {
 	drop := map[string]bool{}
-	for k, v := range t.all() {
+	for k, v := range from.All() {
 		if at(v).Before(since) {
 			drop[k] = true
 		}
 	}
-	for t.size-len(drop) > limit {
+	for from.Len()-len(drop) > limit {
 		oldest, found := "", false
 		var when time.Time
-		for k, v := range t.all() {
+		for k, v := range from.All() {
 			if !drop[k] && (!found || at(v).Before(when) || at(v).Equal(when) && k < oldest) {
 				oldest, when, found = k, at(v), true
 			}
@@ -135,7 +137,7 @@ func expire[V any](t table[V], limit int, at func(V) time.Time, since time.Time)
 		drop[oldest] = true
 	}
 	if len(drop) == 0 {
-		return t
+		return from
 	}
-	return t.without(drop)
+	return from.Without(drop)
 }

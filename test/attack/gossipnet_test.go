@@ -370,7 +370,7 @@ func offer(t *testing.T, dial func(context.Context, string, string) (net.Conn, e
 // GO-07. Nobody's own record leads people into somebody's own network, to another
 // node of the tailnet or past what it is: it is refused, counted and not listed.
 //
-// Guard: gossip.(Allowed).checkEndpoints.
+// Guard: endpoint.(Allowed).Check.
 func TestGO07_PointsInside(t *testing.T) {
 	east, west := neighbours(t)
 	m, counts := east.mark(t), map[*system]int{}

@@ -1,14 +1,16 @@
-package gossip
+// Package table is a map that does not change: a change makes another one. It keeps
+// the law that who reads never waits: a table may be read while its next one is made.
+package table
 
 import (
 	"iter"
 	"maps"
 )
 
-// A table is an immutable map. A change copies what changed lately, and only
+// A Table is an immutable map. A change copies what changed lately, and only
 // now and then the rest: a view of thousands of members changes with every
 // record that is met.
-type table[V any] struct {
+type Table[V any] struct {
 	base   map[string]V
 	recent map[string]V // before base
 	size   int
@@ -16,7 +18,8 @@ type table[V any] struct {
 
 const maxRecent = 64
 
-func (t table[V]) get(key string) (V, bool) {
+// Get returns what is under a key.
+func (t Table[V]) Get(key string) (V, bool) {
 	v, ok := t.recent[key]
 	if !ok {
 		v, ok = t.base[key]
@@ -24,8 +27,9 @@ func (t table[V]) get(key string) (V, bool) {
 	return v, ok
 }
 
-func (t table[V]) with(key string, v V) table[V] {
-	if _, ok := t.get(key); !ok {
+// With returns the table that has v under key, too.
+func (t Table[V]) With(key string, v V) Table[V] {
+	if _, ok := t.Get(key); !ok {
 		t.size++
 	}
 	if len(t.recent) >= maxRecent {
@@ -41,18 +45,19 @@ func (t table[V]) with(key string, v V) table[V] {
 	return t
 }
 
-func (t table[V]) without(keys map[string]bool) table[V] {
+// Without returns the table that lacks those keys.
+func (t Table[V]) Without(keys map[string]bool) Table[V] {
 	base := make(map[string]V, t.size)
-	for k, v := range t.all() {
+	for k, v := range t.All() {
 		if !keys[k] {
 			base[k] = v
 		}
 	}
-	return table[V]{base: base, size: len(base)}
+	return Table[V]{base: base, size: len(base)}
 }
 
-// all yields in no order.
-func (t table[V]) all() iter.Seq2[string, V] {
+// All yields in no order.
+func (t Table[V]) All() iter.Seq2[string, V] {
 	return func(yield func(string, V) bool) {
 		for k, v := range t.recent {
 			if !yield(k, v) {
@@ -66,3 +71,6 @@ func (t table[V]) all() iter.Seq2[string, V] {
 		}
 	}
 }
+
+// Len returns how many keys there are.
+func (t Table[V]) Len() int { return t.size }

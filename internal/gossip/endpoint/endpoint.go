@@ -1,9 +1,14 @@
-package gossip
+// Package endpoint says which names and addresses a server may announce to others.
+// It keeps law 5: whoever follows a record ends up at that server or outside, and
+// never in its own house or at somebody else of the tailnet.
+package endpoint
 
 import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -28,7 +33,7 @@ func ParseAllowed(entries []string) (Allowed, error) {
 			continue
 		}
 		name := strings.ToLower(e)
-		if !isName(strings.TrimPrefix(name, "*.")) {
+		if !IsName(strings.TrimPrefix(name, "*.")) {
 			return a, fmt.Errorf("allowEndpoints: %q is not a network, a name or a suffix such as \"*.corp.example\"", e)
 		}
 		a.Names = append(a.Names, name)
@@ -91,18 +96,32 @@ func Private(endpoint string) bool {
 	if ip, err := netip.ParseAddr(host); err == nil {
 		return inside(ip)
 	}
-	return checkName(host, Peer{}) != nil
+	return checkName(host, Node{}) != nil
 }
 
-// checkEndpoints says whether p, as our own netmap has it, may announce the
-// addresses of r (GO-07). Names are not resolved: what they resolve to may
-// change the moment after.
-func (a Allowed) checkEndpoints(r *Record, p Peer) error {
+// A Node is one of the tailnet, as our own netmap has it.
+type Node struct {
+	Name  string // fully qualified, in lower case, without the final dot
+	Addrs []netip.Addr
+}
+
+// An Announcement is where a server says to be found.
+type Announcement struct {
+	Host        string // in the tailnet
+	IPs         []netip.Addr
+	URL         string // of its sign-in API
+	APIEndpoint string // URL of the Kubernetes API
+	APIPort     uint16
+}
+
+// Check says whether p may announce r (GO-07). Names are not resolved: what they
+// resolve to may change the moment after.
+func (a Allowed) Check(r Announcement, p Node) error {
 	if r.Host != p.Name {
 		return fmt.Errorf("host %s is not the node's name", r.Host)
 	}
 	for _, ip := range r.IPs {
-		if !p.has(ip) {
+		if !slices.Contains(p.Addrs, ip) {
 			return fmt.Errorf("address %s is not the node's", ip)
 		}
 	}
@@ -110,7 +129,7 @@ func (a Allowed) checkEndpoints(r *Record, p Peer) error {
 	if err != nil {
 		return fmt.Errorf("url: %w", err)
 	}
-	if ip, err := netip.ParseAddr(host); host != p.Name && (err != nil || !p.has(ip)) {
+	if ip, err := netip.ParseAddr(host); host != p.Name && (err != nil || !slices.Contains(p.Addrs, ip)) {
 		return fmt.Errorf("url: %s is not the node", host)
 	}
 	host, port, err := splitURL(r.APIEndpoint, "https")
@@ -121,7 +140,7 @@ func (a Allowed) checkEndpoints(r *Record, p Peer) error {
 		return fmt.Errorf("apiEndpoint: its port is not %d", r.APIPort)
 	}
 	if ip, err := netip.ParseAddr(host); err == nil {
-		if !p.has(ip) && inside(ip) && !a.addr(ip.Unmap()) {
+		if !slices.Contains(p.Addrs, ip) && inside(ip) && !a.addr(ip.Unmap()) {
 			return fmt.Errorf("apiEndpoint: %s is a private address, and allowEndpoints does not list it", ip)
 		}
 		return nil
@@ -132,7 +151,7 @@ func (a Allowed) checkEndpoints(r *Record, p Peer) error {
 	return nil
 }
 
-func checkName(host string, p Peer) error {
+func checkName(host string, p Node) error {
 	_, tailnet, _ := strings.Cut(p.Name, ".")
 	last := host[strings.LastIndexByte(host, '.')+1:]
 	_, number := strconv.ParseUint(last, 0, 64) // resolvers read 127.1 and 0x7f.1 as addresses
@@ -163,7 +182,7 @@ func splitURL(text string, schemes ...string) (host string, port uint16, err err
 		return "", 0, fmt.Errorf("it is more or less than scheme, host and port")
 	}
 	host = strings.ToLower(u.Hostname())
-	if _, err := netip.ParseAddr(host); err != nil && !isName(host) || strings.Contains(host, "%") {
+	if _, err := netip.ParseAddr(host); err != nil && !IsName(host) || strings.Contains(host, "%") {
 		return "", 0, fmt.Errorf("its host is neither a name nor an address")
 	}
 	port = ports[u.Scheme]
@@ -175,4 +194,22 @@ func splitURL(text string, schemes ...string) (host string, port uint16, err err
 		port = uint16(n)
 	}
 	return host, port, nil
+}
+
+var label = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// IsLabel reports whether s is a DNS-1123 label.
+func IsLabel(s string) bool { return label.MatchString(s) }
+
+// IsName reports whether s is a DNS-1123 subdomain.
+func IsName(s string) bool {
+	if s == "" || len(s) > 253 {
+		return false
+	}
+	for part := range strings.SplitSeq(s, ".") {
+		if !IsLabel(part) {
+			return false
+		}
+	}
+	return true
 }
