@@ -92,7 +92,7 @@ func (p *promotion) search(ctx context.Context, results chan<- *promotion) {
 	ask := position.At(f.member.Slot, 0)
 	ask.Namespace, ask.Name = p.namespace, p.name
 	for wait := firstWait; ; wait = min(2*wait, longWait) {
-		body, err := f.c.askStream(ctx, f.member, ask)
+		body, err := f.c.stream(ctx, f.member, ask)
 		if err == nil && body.Form != f.form {
 			body.Close()
 			err = ErrForms

@@ -64,7 +64,7 @@ func (f *feed) follow(ctx context.Context, in chan<- handover) {
 				return
 			}
 			wait = min(2*wait, longWait)
-			body, err := f.c.askStream(ctx, f.member, f.ask)
+			body, err := f.c.stream(ctx, f.member, f.ask)
 			if err == nil && body.Form != f.form {
 				body.Close()
 				err = ErrForms

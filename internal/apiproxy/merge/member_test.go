@@ -40,6 +40,7 @@ type store struct {
 	changed   chan struct{}
 	streams   map[*io.PipeWriter]bool
 	asked     []position.Ask
+	old       bool // it does not begin a watch with what is there
 	limitless bool // it reads all of a page at once, as with resourceVersion=0
 }
 
@@ -156,6 +157,9 @@ func (s *store) ask(ctx context.Context, a position.Ask, f wire.Form) (*Body, er
 		if rv, err = strconv.ParseUint(a.RV, 10, 64); err != nil {
 			return nil, fmt.Errorf("a member was asked for %q", a.RV)
 		}
+	}
+	if a.Begins() && s.old {
+		return nil, &wire.Status{Code: 422, Reason: "Invalid", Message: "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"}
 	}
 	if a.Watch {
 		return s.watch(ctx, a, f, rv), nil

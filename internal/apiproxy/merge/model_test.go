@@ -348,8 +348,10 @@ func model(t *testing.T, seed uint64) {
 	c.spread = seed%4 >= 2
 	overlap := c.spread && seed%8 >= 4
 	c.skip = seed%5 == 4
+	old := seed%7 == 6
 	for i := range 1 + r.IntN(4) {
 		c.stores = append(c.stores, newStore(fmt.Sprint("m", i), 1000+r.Uint64N(50)))
+		c.stores[i].old = old
 	}
 	if !c.spread && seed%3 == 0 { // the namespaces are of one member each
 		c.keep = func(member string) func([]byte) bool {
@@ -360,7 +362,7 @@ func model(t *testing.T, seed uint64) {
 	var clients []*client
 	var wg sync.WaitGroup
 	for i := range 3 {
-		cl := &client{c: c, rand: rand.New(rand.NewPCG(seed, uint64(i+2))), watchList: i == 0, cache: map[string]string{}}
+		cl := &client{c: c, rand: rand.New(rand.NewPCG(seed, uint64(i+2))), watchList: i == 0 && !old, cache: map[string]string{}}
 		if i == 2 {
 			cl.limit = 1 + r.Int64N(5)
 		}
@@ -371,6 +373,7 @@ func model(t *testing.T, seed uint64) {
 		if step == 600 { // a cluster is added, which needs no new epoch
 			c.mu.Lock()
 			c.stores = append(slices.Clone(c.stores), newStore(fmt.Sprint("m", len(c.stores)), 1000+r.Uint64N(50)))
+			c.stores[len(c.stores)-1].old = old
 			c.mu.Unlock()
 		}
 		i := r.IntN(len(c.stores))

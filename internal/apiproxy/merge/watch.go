@@ -123,7 +123,10 @@ func (c *Collection) Watch(ctx context.Context, q position.Query, prefers wire.F
 
 func (w *Watch) open(ctx context.Context, asks []position.Ask) error {
 	open := *w.c
-	open.Ask = func(ctx context.Context, m Member, a position.Ask) (*Body, error) { return w.c.askStream(ctx, m, a) }
+	open.Ask = w.c.stream
+	if initialAsked(w.q) {
+		open.Ask = w.c.askStream // a 422 is for the client, which knows what to do then
+	}
 	answers, left, err := open.askAll(ctx, asks)
 	if err != nil {
 		return err

@@ -360,6 +360,31 @@ func (c *cutOff) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// A server that does not begin a watch with what is there is asked for a list
+// and a watch. A client that asks for such a watch is told, and falls back.
+func TestMemberWithoutWatchList(t *testing.T) {
+	for _, f := range []wire.Form{{}, {Proto: true}} {
+		synctest.Test(t, func(t *testing.T) {
+			c := three(true, f, 1, 2)
+			c.stores[1].old = true
+			l, stop := watching(t, c, position.Query{RV: position.Vector{Epoch: 1, Fields: []uint64{102, 0}}.String(), Bookmarks: true}, nil)
+			expect(t, l, "BOOKMARK [102 1], ADDED b0@b, ADDED b1@b")
+			c.stores[1].put("ns", "a0", "shadow", 1)
+			c.stores[1].put("ns", "b1", "2", 1)
+			expect(t, l, "MODIFIED b1@b")
+			c.stores[0].remove("ns", "a0", 1)
+			expect(t, l, "DELETED a0@a, ADDED a0@b")
+			time.Sleep(time.Second)
+			expect(t, l, "BOOKMARK [103 206]")
+			stop()
+			_, err := c.collection(&instance{}).Watch(t.Context(), position.Query{Watch: true, Initial: new(true), Match: "NotOlderThan"}, f)
+			if code(err) != 422 {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
 // AD-07: the client is shown the earliest member's copy; a copy that is not
 // shown makes no event, and takes over when the shown one goes.
 func TestCopiesInAWatch(t *testing.T) {

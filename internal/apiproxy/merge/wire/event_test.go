@@ -300,6 +300,50 @@ func TestTableEvents(t *testing.T) {
 	}
 }
 
+// An item of a list becomes the event that a watch would begin with, which says
+// its kind once.
+func TestItemEvents(t *testing.T) {
+	typed := pods(1, "east")
+	for why, row := range map[string]struct {
+		body []byte
+		form Form
+	}{
+		"typed":    {encodeJSON(t, typed), Form{}},
+		"protobuf": {encodeProto(t, typed), Form{Proto: true}},
+		"custom":   {[]byte(`{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[{"apiVersion":"v1","kind":"Pod","metadata":{"name":"pod-0","namespace":"ns-east","resourceVersion":"100"}}]}`), Form{}},
+		"table":    {encodeJSON(t, table([]string{"Name"}, row("pod-0", 100, "pod-0"))), Form{Shape: Table}},
+	} {
+		l := NewList(bytes.NewReader(row.body), row.form)
+		if err := l.Open(); err != nil {
+			t.Fatal(err)
+		}
+		if ok, err := l.Next(); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		b, err := l.AppendItem(nil, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ev Event
+		if err := NewEvents(bytes.NewReader(AppendFrame(nil, b, row.form.Proto)), row.form, nil).Next(&ev); err != nil {
+			t.Fatalf("%s: %v: %s", why, err, b)
+		}
+		want := "Pod"
+		if row.form.Shape == Table {
+			want = "Table"
+			if ev.Columns == nil {
+				t.Error("a table without columns")
+			}
+		}
+		if ev.Type != Added || string(ev.Name) != "pod-0" || ev.ResourceVersion != 100 || string(ev.Kind) != want || string(ev.APIVersion) != map[bool]string{false: "v1", true: "meta.k8s.io/v1"}[want == "Table"] {
+			t.Errorf("%s: %+v", why, ev)
+		}
+		if !row.form.Proto && (!json.Valid(b) || strings.Count(string(b), `"kind":"Pod"`) > 1) {
+			t.Errorf("%s: %s", why, b)
+		}
+	}
+}
+
 func TestParseForm(t *testing.T) {
 	for s, want := range map[string]string{
 		"application/json":                                                                    "{false 0}",

@@ -1,0 +1,83 @@
+package wire
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// AppendItem appends an ADDED event for the item that Next found, and takes it.
+// An item of a typed list does not say its kind, so the list's does. The columns
+// of a Table are in the event if withColumns says so.
+func (l *List) AppendItem(dst []byte, withColumns bool) ([]byte, error) {
+	var item bytes.Buffer
+	if err := l.Take(&item); err != nil {
+		return dst, err
+	}
+	kind := l.ItemKind()
+	if l.form.Proto {
+		num, _, n := protowire.ConsumeTag(item.Bytes())
+		if n < 0 || num != 2 {
+			return dst, fmt.Errorf("%w: no item", errProto)
+		}
+		object, size := protowire.ConsumeBytes(item.Bytes()[n:])
+		if size < 0 {
+			return dst, errProto
+		}
+		return appendEvent(dst, Added, appendEnvelope(nil, kind, l.APIVersion, object)), nil
+	}
+	dst = append(dst, `{"type":"ADDED","object":{`...)
+	if l.form.Shape == Table {
+		dst = append(dst, `"kind":"Table","apiVersion":`...)
+		dst = strconv.AppendQuote(dst, l.APIVersion)
+		dst = append(dst, `,"metadata":{},"columnDefinitions":`...)
+		if withColumns && l.Columns != nil {
+			dst = append(dst, l.Columns.raw...)
+		} else {
+			dst = append(dst, "null"...)
+		}
+		dst = append(append(dst, `,"rows":[`...), item.Bytes()...)
+		return append(dst, "]}}"...), nil
+	}
+	object := trim(item.Bytes())[1:] // behind its bracket
+	has, err := hasKind(item.Bytes())
+	if err != nil {
+		return dst, err
+	}
+	if !has {
+		dst = append(dst, `"kind":`...)
+		dst = strconv.AppendQuote(dst, kind)
+		dst = append(dst, `,"apiVersion":`...)
+		dst = strconv.AppendQuote(dst, l.APIVersion)
+		if string(trim(object)) != "}" {
+			dst = append(dst, ',')
+		}
+	}
+	return append(append(dst, object...), '}'), nil
+}
+
+// ItemKind is the kind of a list's items.
+func (l *List) ItemKind() string { return strings.TrimSuffix(l.Kind, "List") }
+
+// hasKind says whether an object says its kind.
+func hasKind(object []byte) (bool, error) {
+	w := view(object)
+	if _, err := w.enter('{'); err != nil {
+		return false, err
+	}
+	for first := true; ; {
+		key, ok, err := w.key(&first)
+		if err != nil || !ok {
+			return false, err
+		}
+		if string(key) == "kind" {
+			return true, nil
+		}
+		if err := w.skip(); err != nil {
+			return false, err
+		}
+	}
+}
