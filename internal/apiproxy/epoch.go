@@ -108,13 +108,13 @@ const free = "-any-"
 // movedObjects looks at a point of each region that the rules of both documents
 // make: what is told apart by resource, namespace and user agent.
 func movedObjects(prev, next *document.Document) (moves []string) {
+	if routes(prev) == routes(next) {
+		return nil
+	}
 	was, is := NewTable(prev, nil), NewTable(next, nil)
 	resources, namespaces, agents := points(prev, next)
 	if len(resources)*(len(namespaces)+1)*len(agents) > maxPoints {
-		if routes(prev) != routes(next) {
-			return []string{"the rules are not what they were, and too many to say what that moves"}
-		}
-		return nil
+		return []string{"the rules are not what they were, and too many to say what that moves"}
 	}
 	count := 0
 	for _, r := range resources {

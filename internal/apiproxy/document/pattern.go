@@ -50,6 +50,9 @@ func (p Pattern) Match(s string) bool {
 
 // Covers says whether p matches everything that q matches.
 func (p Pattern) Covers(q Pattern) bool {
+	if !q.glob && !p.glob {
+		return p.prefix == q.prefix
+	}
 	if !q.glob {
 		return p.Match(q.prefix)
 	}
@@ -84,10 +87,15 @@ func coveredBy(ps, qs []Pattern) bool {
 	if qs == nil {
 		return false
 	}
-	for _, q := range qs {
-		if !slices.ContainsFunc(ps, func(p Pattern) bool { return p.Covers(q) }) {
-			return false
+	// Plain loops: each rule is compared with each other one.
+next:
+	for i := range qs {
+		for j := range ps {
+			if ps[j].Covers(qs[i]) {
+				continue next
+			}
 		}
+		return false
 	}
 	return true
 }
