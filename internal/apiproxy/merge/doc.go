@@ -26,6 +26,9 @@
 //				return nil, wire.ParseStatus(b, form.Proto, resp.StatusCode)
 //			}
 //			form.Shape = shape // what Accept asked for; the Content-Type of an answer does not say
+//			if a.Names {
+//				form.Shape = wire.Metadata
+//			}
 //			return &merge.Body{ReadCloser: resp.Body, Form: form}, nil
 //		},
 //	}

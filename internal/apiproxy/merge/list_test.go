@@ -280,6 +280,52 @@ func TestListThatDies(t *testing.T) {
 	}
 }
 
+// The first byte goes out before the last member's body ends, and what was read
+// is not kept: the second member goes on only when the first one's items are out.
+func TestListStreams(t *testing.T) {
+	for _, f := range []wire.Form{{}, {Proto: true}} {
+		c := three(false, f, 1000, 1000)
+		col := c.collection(&instance{})
+		ask := col.Ask
+		out := &notifying{first: make(chan struct{})}
+		col.Ask = func(ctx context.Context, m Member, a position.Ask) (*Body, error) {
+			b, err := ask(ctx, m, a)
+			if err == nil && m.Slot == 1 {
+				head := io.LimitReader(b.ReadCloser, 500)
+				b.ReadCloser = io.NopCloser(io.MultiReader(head, &gated{b.ReadCloser, ctx, out.first}))
+			}
+			return b, err
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		l, err := col.List(ctx, position.Query{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.WriteTo(out); err != nil {
+			t.Errorf("proto=%v: %v", f.Proto, err)
+		}
+		var got corev1.ConfigMapList
+		if err := decode(out.b.Bytes(), &got, f.Proto); err != nil || len(got.Items) != 2000 {
+			t.Errorf("proto=%v: %d items, %v", f.Proto, len(got.Items), err)
+		}
+		l.Close()
+		cancel()
+	}
+}
+
+// notifying tells of the first byte that is written to it.
+type notifying struct {
+	b     bytes.Buffer
+	first chan struct{}
+}
+
+func (n *notifying) Write(b []byte) (int, error) {
+	if n.b.Len() == 0 {
+		close(n.first)
+	}
+	return n.b.Write(b)
+}
+
 // AD-07: of a name that is there twice the earliest member's is in the list.
 func TestListOfCopies(t *testing.T) {
 	for _, f := range []wire.Form{{}, {Proto: true}} {
