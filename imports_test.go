@@ -55,21 +55,22 @@ var plan = map[string]string{
 	"internal/apiproxy/roster":            "internal/apiproxy internal/apiproxy/document internal/apiproxy/upstream",
 	"internal/apiproxy/serving":           "internal/apiproxy internal/apiproxy/upstream internal/door/framing",
 	"internal/apiproxy/upstream":          "",
-	"internal/gossip":                     "internal/access internal/door internal/gossip/endpoint internal/gossip/strictjson internal/gossip/table internal/problem",
+	"internal/gossip":                     "internal/door internal/gossip/endpoint internal/gossip/strictjson internal/gossip/table internal/problem",
 	"internal/gossip/gossiphttp":          "internal/access internal/door internal/gossip",
 	"internal/gossip/endpoint":            "", // below it: where a server may be, how messages are read, maps that stay
 	"internal/gossip/strictjson":          "",
 	"internal/gossip/table":               "",
+	"internal/gossip/memberlist":          "internal/access internal/door internal/gossip internal/problem",
 	"internal/gossip/gossipkube":          "internal/door internal/gossip internal/kube",
 	"internal/inject":                     "internal/door/framing",
 	"internal/inject/injectkube":          "internal/inject internal/kube",
 	"internal/signin/signinkube":          "api/v1alpha1 internal/access internal/door internal/kube internal/signin",
 
 	// surfaces
-	"internal/health": "internal/access internal/audit internal/door internal/door/framing internal/gossip internal/gossip/gossiphttp internal/gossip/gossiphttp internal/problem internal/signin",
+	"internal/health": "internal/access internal/audit internal/door internal/door/framing internal/gossip internal/gossip/gossiphttp internal/problem internal/signin",
 	"internal/cli": "internal/cli/checkup internal/cli/directory internal/cli/fault internal/cli/kubeapi internal/cli/kubectl internal/cli/kubefile internal/cli/link " +
 		"internal/cli/memory internal/cli/ownfile internal/cli/reach internal/cli/screen internal/cli/shellscript internal/cli/spelling " +
-		"internal/cli/subshell internal/cli/tokencache internal/audit internal/door internal/gossip internal/problem internal/signin",
+		"internal/cli/subshell internal/cli/tokencache internal/audit internal/door internal/gossip internal/gossip/memberlist internal/problem internal/signin",
 	// below tka's commands: the way to a server, files, shells, the screen
 	"internal/cli/checkup":     "internal/signin",
 	"internal/cli/directory":   "internal/cli/fault internal/cli/reach internal/cli/screen internal/cli/spelling internal/gossip",
@@ -102,7 +103,7 @@ var plan = map[string]string{
 
 	"cmd/mca": "internal/apiproxy internal/apiproxy/document internal/apiproxy/fanout internal/apiproxy/podface internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/upstream internal/inject",
 	"cmd/tka": "internal/cli",
-	"cmd/tailplaned": "internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossiphttp internal/gossip/gossipkube internal/health internal/inject internal/inject/injectkube internal/kube internal/problem internal/settings " +
+	"cmd/tailplaned": "internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/health internal/inject internal/inject/injectkube internal/kube internal/problem internal/settings " +
 		"internal/signin internal/signin/signinkube internal/tailnet",
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/internal/gossip/memberlist"
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/signin/signinkube"
@@ -99,7 +100,7 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 		if p.set.Gossip.Enabled {
 			wg.Go(func() { defer cancel(); othersErr = others.run(ctx) })
 		}
-		err = way.Run(ctx, ln, node.ConnContext, append(desk.Routes(), gossip.ServeMemberlist(others.members, time.Now))...)
+		err = way.Run(ctx, ln, node.ConnContext, append(desk.Routes(), memberlist.Serve(others.members, time.Now))...)
 	} else if ctx.Err() != nil {
 		err = nil // asked to stop, or whoever ended it says why
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/internal/gossip/memberlist"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
@@ -237,7 +238,7 @@ func (d *desk) start() {
 	}
 	routes := back.Routes()
 	if d.members != nil {
-		routes = append(routes, gossip.ServeMemberlist(func() *gossip.Members {
+		routes = append(routes, memberlist.Serve(func() *gossip.Members {
 			d.mu.Lock()
 			defer d.mu.Unlock()
 			return d.members

@@ -12,6 +12,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/screen"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/internal/gossip/memberlist"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -22,18 +23,18 @@ func (t *tka) directory(ctx context.Context, l *link.Link) (directory.Directory,
 	if err != nil {
 		return directory.Directory{}, err
 	}
-	list, err := link.Call(ctx, l, gossip.GetMemberlist, gossip.MemberlistRequest{State: "all"})
+	list, err := link.Call(ctx, l, memberlist.Get, memberlist.Request{State: "all"})
 	p, refused := errors.AsType[*problem.Error](err)
 	old := refused && p.Code == problem.NotFound // of a version without discovery: it knows itself
 	switch {
 	case old:
-		list = gossip.Memberlist{Clusters: []gossip.Cluster{own(l)}}
+		list = memberlist.List{Clusters: []gossip.Cluster{own(l)}}
 	case err != nil:
 		return directory.Directory{}, err
 	}
 	d := directory.New(l.Base, l.Info.Name, list.Clusters, set.Address)
-	d.Old, d.Isolated = old, l.Last.Header.Get(gossip.IsolatedHeader) == "true"
-	d.Refused = l.Last.Header.Values(gossip.RefusedHeader)
+	d.Old, d.Isolated = old, l.Last.Header.Get(memberlist.IsolatedHeader) == "true"
+	d.Refused = l.Last.Header.Values(memberlist.RefusedHeader)
 	return d, nil
 }
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/tailplane/tailplane/internal/door"
-	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/internal/gossip/memberlist"
 )
 
 // lister is a desk of prod-eu that answers for its list of clusters with text,
@@ -47,7 +47,7 @@ func allow(t *testing.T, m *machine, urls ...string) {
 func TestGO07_doctor_names_refused_records(t *testing.T) {
 	_, srv := lister(t, func(w http.ResponseWriter, _ *http.Request) []byte {
 		for range 50 {
-			w.Header().Add(gossip.RefusedHeader, "n7 of cluster c: apiEndpoint: 10.0.0.1 is a private address\u009b2J")
+			w.Header().Add(memberlist.RefusedHeader, "n7 of cluster c: apiEndpoint: 10.0.0.1 is a private address\u009b2J")
 		}
 		return []byte(`[]`)
 	})
@@ -72,7 +72,7 @@ func TestGO08_a_list_is_data(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, srv := lister(t, func(w http.ResponseWriter, _ *http.Request) []byte {
-		w.Header().Set(gossip.HiddenHeader, "$(touch x)") // not proved, and not used
+		w.Header().Set(memberlist.HiddenHeader, "$(touch x)") // not proved, and not used
 		return list
 	})
 	m := newMachine(t, srv.URL)

@@ -188,3 +188,9 @@ func shown(t time.Time) time.Time {
 	}
 	return t.UTC().Truncate(time.Second)
 }
+
+// Alone is the members of a server that does not gossip: itself.
+func Alone(f Facts, now time.Time) *Members {
+	r := &Record{Facts: f, Status: Up}
+	return &Members{At: now, List: []Member{{Record: r, State: Alive, LastSeen: now, Verified: true, Self: true}}}
+}

@@ -1,8 +1,6 @@
 package gossip
 
 import (
-	"fmt"
-	"strings"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/door"
@@ -55,17 +53,6 @@ type Refusal struct {
 	Reason Reason
 	Detail string // what is wrong, a phrase
 	At     time.Time
-}
-
-// phrase says in one line of plain ASCII which record is refused, and why.
-func (r Refusal) phrase() string {
-	text := fmt.Sprintf("%s of cluster %s: %s", r.Node, r.Cluster, r.Detail)
-	return strings.Map(func(c rune) rune {
-		if c < ' ' || c > '~' {
-			return '?'
-		}
-		return c
-	}, text[:min(len(text), 400)])
 }
 
 // A Tombstone keeps the records of a forgotten node from coming back.

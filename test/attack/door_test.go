@@ -18,8 +18,8 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/door"
-	"github.com/tailplane/tailplane/internal/gossip"
 	"github.com/tailplane/tailplane/internal/gossip/gossiphttp"
+	"github.com/tailplane/tailplane/internal/gossip/memberlist"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/test/rig"
@@ -29,7 +29,7 @@ const api = signin.Base
 
 // routes are the operations that the access server registers.
 func routes() []door.Route {
-	return append(new(signin.Desk).Routes(), gossip.ServeMemberlist(nil, nil))
+	return append(new(signin.Desk).Routes(), memberlist.Serve(nil, nil))
 }
 
 // memberRoutes are those of the port that is for servers only.

@@ -1,32 +1,38 @@
-package gossip
+// Package memberlist is what people are told of clusters: the operation that they
+// ask, both ends of it, and its page. It keeps law 10: what others say of themselves
+// is data, in every form.
+package memberlist
 
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/gossip"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// GetMemberlist is the operation that people ask.
-var GetMemberlist = door.Op[MemberlistRequest, Memberlist]{
+// Get is the operation that people ask.
+var Get = door.Op[Request, List]{
 	Pattern: "GET /api/v1alpha1/memberlist", Verb: access.ClusterMembers,
 	MaxAnswer: 16 << 20, // 2,048 servers with labels
 	Doc:       "List the clusters that this server knows of, its own included: those that can be had, or all.",
-	Answers: []Memberlist{{Clusters: []Cluster{{APIEndpoint: "https://k8s.prod-eu.example:6443", APIPort: 6443, Labels: map[string]string{"env": "prod"},
-		Name: "prod-eu", ID: "5e0c3f5a-6f0e-4f0c-9a63-1f4f6f6f2b11", URL: "https://tka.tail1234.ts.net", State: Alive,
+	Answers: []List{{Clusters: []gossip.Cluster{{APIEndpoint: "https://k8s.prod-eu.example:6443", APIPort: 6443, Labels: map[string]string{"env": "prod"},
+		Name: "prod-eu", ID: "5e0c3f5a-6f0e-4f0c-9a63-1f4f6f6f2b11", URL: "https://tka.tail1234.ts.net", State: gossip.Alive,
 		LastSeen: time.Date(2026, 11, 21, 11, 41, 8, 0, time.UTC), Verified: true, Self: true,
 		CAHash: "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08", Key: door.PublicKey{1}, Software: "0.4.0",
-		Members: []ClusterMember{{Node: "nVQ1kLDx7R11CNTRL", Host: "tka.tail1234.ts.net", State: Alive, LastSeen: time.Date(2026, 11, 21, 11, 41, 8, 0, time.UTC)}}}}}},
+		Members: []gossip.ClusterMember{{Node: "nVQ1kLDx7R11CNTRL", Host: "tka.tail1234.ts.net", State: gossip.Alive, LastSeen: time.Date(2026, 11, 21, 11, 41, 8, 0, time.UTC)}}}}}},
 	Refusals: []problem.Code{problem.ForeignNode, problem.TaggedNode, problem.NoCapability, problem.BadCapability},
 }
 
-// A MemberlistRequest says which clusters are wanted.
-type MemberlistRequest struct {
+// A Request says which clusters are wanted.
+type Request struct {
 	State StateFilter `json:"-" query:"state" doc:"\"all\" adds clusters that are dead or have left"`
 }
 
@@ -54,32 +60,32 @@ const (
 
 const maxRefused = 8 // headers
 
-// A Memberlist is the answer: JSON is the list alone, as existing clients read
+// A List is the answer: JSON is the list alone, as existing clients read
 // it; the rest is in headers.
-type Memberlist struct {
-	Clusters []Cluster
+type List struct {
+	Clusters []gossip.Cluster
 	Hidden   int
 	Isolated bool
-	Refused  []Refusal
+	Refused  []gossip.Refusal
 }
 
-// Memberlist answers a request from what a node believes.
-func (s *Members) Memberlist(r MemberlistRequest) Memberlist {
+// Of answers a request from what a node believes.
+func Of(s *gossip.Members, r Request) List {
 	clusters, hidden := s.Clusters(r.State == "all")
-	return Memberlist{clusters, hidden, s.Isolated, s.Refused}
+	return List{clusters, hidden, s.Isolated, s.Refused}
 }
 
 // Shape answers JSON, or a page to who prefers one.
-func (m Memberlist) Shape(accept string) (door.Shape, error) {
+func (m List) Shape(accept string) (door.Shape, error) {
 	shape := door.Shape{Status: http.StatusOK, Header: http.Header{}, Body: m.Clusters}
 	shape.Header.Set(HiddenHeader, strconv.Itoa(m.Hidden))
 	shape.Header.Set(IsolatedHeader, strconv.FormatBool(m.Isolated))
 	for _, r := range m.Refused[:min(len(m.Refused), maxRefused)] {
-		shape.Header.Add(RefusedHeader, r.phrase())
+		shape.Header.Add(RefusedHeader, phrase(r))
 	}
 	shape.Header.Set("Vary", "Accept")
 	if m.Clusters == nil {
-		shape.Body = []Cluster{}
+		shape.Body = []gossip.Cluster{}
 	}
 	if prefersHTML(accept) {
 		return m.page(shape)
@@ -88,7 +94,7 @@ func (m Memberlist) Shape(accept string) (door.Shape, error) {
 }
 
 // MarshalJSON writes the list, never null.
-func (m Memberlist) MarshalJSON() ([]byte, error) {
+func (m List) MarshalJSON() ([]byte, error) {
 	if m.Clusters == nil {
 		return []byte("[]"), nil
 	}
@@ -96,20 +102,25 @@ func (m Memberlist) MarshalJSON() ([]byte, error) {
 }
 
 // UnmarshalJSON reads the list.
-func (m *Memberlist) UnmarshalJSON(b []byte) error { return json.Unmarshal(b, &m.Clusters) }
+func (m *List) UnmarshalJSON(b []byte) error { return json.Unmarshal(b, &m.Clusters) }
 
-// ServeMemberlist answers GetMemberlist from what members returns.
-func ServeMemberlist(members func() *Members, now func() time.Time) door.Route {
-	return GetMemberlist.Serve(func(_ context.Context, p access.Permit, r MemberlistRequest) (Memberlist, error) {
+// Serve answers Get from what members returns.
+func Serve(members func() *gossip.Members, now func() time.Time) door.Route {
+	return Get.Serve(func(_ context.Context, p access.Permit, r Request) (List, error) {
 		if err := p.Require(access.ClusterMembers, now()); err != nil {
-			return Memberlist{}, err
+			return List{}, err
 		}
-		return members().Memberlist(r), nil
+		return Of(members(), r), nil
 	})
 }
 
-// Alone is the members of a server that does not gossip: itself.
-func Alone(f Facts, now time.Time) *Members {
-	r := &Record{Facts: f, Status: Up}
-	return &Members{At: now, List: []Member{{Record: r, State: Alive, LastSeen: now, Verified: true, Self: true}}}
+// phrase says in one line of plain ASCII which record is refused, and why.
+func phrase(r gossip.Refusal) string {
+	text := fmt.Sprintf("%s of cluster %s: %s", r.Node, r.Cluster, r.Detail)
+	return strings.Map(func(c rune) rune {
+		if c < ' ' || c > '~' {
+			return '?'
+		}
+		return c
+	}, text[:min(len(text), 400)])
 }

@@ -1,4 +1,4 @@
-package gossip
+package memberlist
 
 import (
 	"bytes"
@@ -62,7 +62,7 @@ var page = template.Must(template.New("clusters").Funcs(template.FuncMap{"time":
 {{end}}</html>
 `))
 
-func (m Memberlist) page(shape door.Shape) (door.Shape, error) {
+func (m List) page(shape door.Shape) (door.Shape, error) {
 	var b bytes.Buffer
 	if err := page.Execute(&b, m); err != nil {
 		return shape, fmt.Errorf("memberlist page: %w", err)
