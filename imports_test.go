@@ -42,7 +42,7 @@ var plan = map[string]string{
 	"internal/apiproxy/document":          "",
 	"internal/apiproxy/jsonscan":          "",
 	"internal/apiproxy/shelter":           "internal/apiproxy internal/apiproxy/jsonscan",
-	"internal/apiproxy/fanout":            "internal/apiproxy internal/apiproxy/catalog internal/apiproxy/document internal/apiproxy/merge internal/apiproxy/merge/position internal/apiproxy/merge/wire internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/upstream",
+	"internal/apiproxy/fanout":            "internal/apiproxy internal/apiproxy/catalog internal/apiproxy/document internal/apiproxy/merge internal/apiproxy/merge/position internal/apiproxy/merge/wire internal/apiproxy/observe internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/upstream",
 	"internal/apiproxy/merge":             "internal/apiproxy/merge/position internal/apiproxy/merge/wire",
 	"internal/apiproxy/merge/position":    "internal/apiproxy/merge/wire",
 	"internal/apiproxy/merge/wire":        "",
@@ -53,7 +53,7 @@ var plan = map[string]string{
 	"internal/apiproxy/observe/text":      "",
 	"internal/apiproxy/podface":           "",
 	"internal/apiproxy/roster":            "internal/apiproxy internal/apiproxy/document internal/apiproxy/upstream",
-	"internal/apiproxy/serving":           "internal/apiproxy internal/apiproxy/upstream internal/door/framing",
+	"internal/apiproxy/serving":           "internal/apiproxy internal/apiproxy/observe internal/apiproxy/upstream internal/door/framing",
 	"internal/apiproxy/upstream":          "",
 	"internal/gossip":                     "internal/door internal/gossip/endpoint internal/gossip/strictjson internal/gossip/table internal/problem",
 	"internal/gossip/gossiphttp":          "internal/access internal/door internal/gossip",
@@ -101,7 +101,7 @@ var plan = map[string]string{
 	"internal/tailnet/tailnettest/tailpolicy": "",
 	"test/rig": "internal/buildcache internal/door internal/kube/kubetest internal/tailnet/tailnettest",
 
-	"cmd/mca": "internal/apiproxy internal/apiproxy/document internal/apiproxy/fanout internal/apiproxy/podface internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/upstream internal/inject",
+	"cmd/mca": "internal/apiproxy internal/apiproxy/document internal/apiproxy/fanout internal/apiproxy/observe internal/apiproxy/observe/adminport internal/apiproxy/observe/record internal/apiproxy/podface internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/upstream internal/inject",
 	"cmd/tka": "internal/cli",
 	"cmd/tailplaned": "internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/health internal/inject internal/inject/injectkube internal/kube internal/problem internal/settings " +
 		"internal/signin internal/signin/signinkube internal/tailnet",

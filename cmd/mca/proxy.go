@@ -11,13 +11,17 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/apiproxy/document"
 	"github.com/tailplane/tailplane/internal/apiproxy/fanout"
+	"github.com/tailplane/tailplane/internal/apiproxy/observe"
+	"github.com/tailplane/tailplane/internal/apiproxy/observe/adminport"
 	"github.com/tailplane/tailplane/internal/apiproxy/podface"
 	"github.com/tailplane/tailplane/internal/apiproxy/roster"
 	"github.com/tailplane/tailplane/internal/apiproxy/serving"
@@ -34,8 +38,9 @@ const upgradeGrace = 25 * time.Second
 // proxyFlags say where things are. Every path is one, so that tests run several
 // adapters on one machine.
 type proxyFlags struct {
-	listen, admin, config, credentials, audiences, account, share, state, logLevel, logFormat string
-	check                                                                                     bool
+	listen, admin, metrics, config, credentials, audiences, account, share, state, audit, logLevel, logFormat string
+
+	check, pprof bool
 }
 
 func proxyCommand() *cobra.Command {
@@ -55,12 +60,15 @@ func proxyCommand() *cobra.Command {
 	p := cmd.Flags()
 	p.StringVar(&f.listen, "listen", "127.0.0.1:6443", "where applications of the pod reach the API; a loopback address")
 	p.StringVar(&f.admin, "admin", "127.0.0.1:9006", "where health is served; a loopback address")
+	p.StringVar(&f.metrics, "metrics", "", "where else metrics are served, such as :9007; they are on the admin port in any case")
 	p.StringVar(&f.config, "config", "/etc/mca/config/config.yaml", "the configuration; without the file there is one cluster, the pod's own")
 	p.StringVar(&f.credentials, "credentials-dir", "/etc/mca/credentials", "where the Secrets of other clusters are mounted, each in a folder of its name")
 	p.StringVar(&f.audiences, "audience-dir", "/var/run/secrets/mca.tailplane.dev", "where tokens for other clusters lie, as <cluster>/token")
 	p.StringVar(&f.account, "serviceaccount-dir", "/var/run/secrets/kubernetes.io/serviceaccount", "where the pod's real token, ca.crt and namespace lie")
 	p.StringVar(&f.share, "share-dir", "/var/run/secrets/kubernetes.io/mca-serviceaccount", "where the files for the other containers are written")
 	p.StringVar(&f.state, "state-dir", "/var/run/mca", "what survives a restart of the container, unseen by the others")
+	p.StringVar(&f.audit, "audit", "", "the audit record: a file, or - for standard output")
+	p.BoolVar(&f.pprof, "pprof", false, "serve profiles of the process on the admin port")
 	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error; debug has a line for each read too")
 	p.StringVar(&f.logFormat, "log-format", "json", "json or text")
 	p.BoolVar(&f.check, "check", false, "ask the admin port whether the adapter is ready, and exit with 0 or 4")
@@ -79,19 +87,31 @@ func proxy(ctx context.Context, f proxyFlags) error {
 		return err
 	}
 	fan := &fanout.Server{Stopping: ctx.Done(), Log: log, Now: time.Now}
-	keeper := &roster.Keeper{
-		File: f.config, Credentials: f.credentials, Audiences: f.audiences, Home: own, Scope: fan.Scope,
-		Follows: apiproxy.CheckEpoch, Every: configEvery, Log: log, Now: time.Now,
+	builtin := observe.Builtin()
+	shown, err := newSight(f.audit, namespace, func(group, resource, subresource string) bool {
+		return builtin(group, resource, subresource) || subresource == "" && fan.Scope(group, resource) != document.Unknown
+	}, log)
+	if err != nil {
+		return err
 	}
+	metrics := shown.observer.Metrics
+	fan.Metrics = metrics
 	past, err := roster.OpenPast(filepath.Join(f.state, "past"), fan.Scope)
 	if err != nil {
 		return err
 	}
-	keeper.Changed = func(_, next *roster.Roster) (err error) {
-		if past, err = past.With(next); err == nil {
-			fan.Take(next, past)
-		}
-		return err
+	keeper := &roster.Keeper{
+		File: f.config, Credentials: f.credentials, Audiences: f.audiences, Home: own, Scope: fan.Scope,
+		Follows: apiproxy.CheckEpoch, Loaded: metrics.Reloaded, Every: configEvery, Log: log, Now: time.Now,
+		Changed: func(_, next *roster.Roster) (err error) {
+			if past, err = past.With(next); err == nil {
+				err = shown.take(next.Document())
+			}
+			if err == nil {
+				fan.Take(next, past)
+			}
+			return err
+		},
 	}
 	if err := keeper.Load(); err != nil {
 		return err
@@ -100,6 +120,7 @@ func proxy(ctx context.Context, f proxyFlags) error {
 	if err != nil {
 		return err
 	}
+	metrics.Ask(observe.Sources{Clusters: func() []observe.ClusterState { return states(keeper) }, Owners: fan.Known, Certificate: face.Expires})
 	api, err := listen(f.listen)
 	if err != nil {
 		return err
@@ -110,6 +131,13 @@ func proxy(ctx context.Context, f proxyFlags) error {
 		return err
 	}
 	defer admin.Close()
+	scraped, err := listenMetrics(f.metrics)
+	if err != nil {
+		return err
+	}
+	if scraped != nil {
+		defer scraped.Close()
+	}
 	if err := writeAddress(f.state, address{Listen: api.Addr().String(), Admin: admin.Addr().String()}); err != nil {
 		return err
 	}
@@ -117,41 +145,51 @@ func proxy(ctx context.Context, f proxyFlags) error {
 		return err
 	}
 	server := &serving.Server{
-		Names: podface.Names(), Opens: face.Opens, Log: log, Now: time.Now, Grace: upgradeGrace, Route: fan.Route,
+		Names: podface.Names(), Opens: face.Opens, Observe: shown.observer, Log: log, Now: time.Now, Grace: upgradeGrace, Route: fan.Route,
 		Allows: func() serving.Allowed {
 			d := keeper.Roster().Document()
 			return serving.Allowed{Impersonation: d.Impersonation, TokenRequests: d.AllowTokenRequest}
 		},
 	}
 	var ready atomic.Bool
-	health := &serving.Admin{Opens: face.Opens, Clusters: func() []*upstream.Cluster { return keeper.Roster().Clusters() }, Configured: keeper.Err, Log: log, Ready: func() error {
+	health := shown.adminPort(keeper, fan, face.Opens, func() error {
 		if !ready.Load() {
 			return errors.New("starting or stopping")
 		}
 		return nil
-	}}
-	// The admin port outlives the other by the time that takes to drain.
-	adminCtx, endAdmin := context.WithCancel(context.WithoutCancel(ctx))
-	defer endAdmin()
-	adminDone := make(chan error, 1)
-	go func() { adminDone <- health.Run(adminCtx, admin) }()
+	}, f.pprof)
 	context.AfterFunc(ctx, func() { ready.Store(false) })
 	ready.Store(ctx.Err() == nil)
 	log.Info("serving", "version", ownVersion(), "listen", api.Addr().String(), "admin", admin.Addr().String(), "clusters", len(keeper.Roster().Clusters()), "home", own.Servers[0])
-	keepCtx, endKeep := context.WithCancel(ctx)
-	kept := make(chan error, 1)
-	go func() { kept <- keeper.Run(keepCtx) }()
-	defer func() { endKeep(); <-kept }()
-	served := make(chan error, 1)
-	serveCtx, endServe := context.WithCancel(ctx)
-	defer endServe()
-	go func() { served <- server.Run(serveCtx, api, face.TLS()) }()
+
+	// What shows how the adapter does outlives it by the time that takes to drain.
+	late, endLate := context.WithCancel(context.WithoutCancel(ctx))
+	soon, endSoon := context.WithCancel(ctx)
+	defer endSoon()
+	var parts sync.WaitGroup
+	defer parts.Wait()
+	defer endLate()
+	failed := make(chan error, 4)
+	part := func(run func() error) {
+		parts.Go(func() {
+			if err := run(); err != nil {
+				failed <- err
+				endSoon()
+			}
+		})
+	}
+	part(func() error { shown.run(late); return nil })
+	part(func() error { return serve(late, admin, health, log) })
+	if scraped != nil {
+		part(func() error { return serve(late, scraped, adminport.Metrics(metrics, log), log) })
+	}
+	part(func() error { return keeper.Run(soon) })
+	err = server.Run(soon, api, face.TLS())
 	select {
-	case err := <-served:
+	case first := <-failed:
+		return errors.Join(first, err)
+	default:
 		return err
-	case err := <-adminDone:
-		endServe()
-		return errors.Join(err, <-served)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/merge"
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/position"
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
+	"github.com/tailplane/tailplane/internal/apiproxy/observe"
 )
 
 // How long a watch lasts that does not say so itself.
@@ -205,7 +206,7 @@ func (s *Server) head(w http.ResponseWriter, v *Visit, contentType string, left 
 	}
 	for _, m := range left {
 		h.Add("Warning", warning("cluster "+m.Name+" left out: it did not answer"))
-		s.Observe.partial(m.Name, "skip")
+		s.Metrics.AnsweredInPart(observe.PartialSkip)
 	}
 	return h
 }
@@ -235,9 +236,19 @@ func (s *Server) watch(w http.ResponseWriter, v *Visit, c *merge.Collection, q p
 		close(drain)
 	}()
 	watch.Drain = drain
+	down := map[int]func(){} // by slot: what ends the count of a member that is down
+	defer func() {
+		for _, back := range down {
+			back()
+		}
+	}()
 	watch.Report = func(m merge.Member, err error) {
-		if s.Observe.Down != nil {
-			s.Observe.Down(m.Name, err)
+		switch back := down[m.Slot]; {
+		case err != nil && back == nil:
+			down[m.Slot] = s.Metrics.MemberDown(m.Name)
+		case err == nil && back != nil:
+			delete(down, m.Slot)
+			back()
 		}
 	}
 	s.head(w, v, watch.Form.MediaType(true), watch.Left).Set("Cache-Control", "no-cache, private")

@@ -18,6 +18,8 @@ import (
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
+	"github.com/tailplane/tailplane/internal/apiproxy/observe"
+	"github.com/tailplane/tailplane/internal/apiproxy/serving"
 	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 )
 
@@ -28,8 +30,7 @@ type Server struct {
 	Stopping <-chan struct{}
 	Log      *slog.Logger
 	Now      func() time.Time
-	// Observe, optional, is told what became of streams and answers.
-	Observe Observer
+	Metrics  *observe.Metrics
 
 	view  atomic.Pointer[view]
 	locks locks
@@ -41,18 +42,6 @@ type Server struct {
 	plain    map[string]bool // resources that some member does not serve in protobuf
 }
 
-// An Observer counts. All of its fields are optional.
-type Observer struct {
-	Partial func(cluster, how string)       // an answer without a member, "skip"
-	Down    func(cluster string, err error) // of a merged watch; nil: it is back
-}
-
-func (o *Observer) partial(cluster, how string) {
-	if o.Partial != nil {
-		o.Partial(cluster, how)
-	}
-}
-
 // A Visit is a request on its way to several clusters.
 type Visit struct {
 	// Out is the request as a cluster would get it, without a credential. Its
@@ -61,6 +50,7 @@ type Visit struct {
 	Request  *apiproxy.Request
 	Decision *apiproxy.Decision
 	*view
+	call   serving.Calling  // is told of each question to a cluster, but for those of our own
 	body   []byte           // when it was looked into
 	object *apiproxy.Object // in it
 }
@@ -86,10 +76,13 @@ func (v *Visit) ask(ctx context.Context, cluster string, path string, query url.
 	}
 	u.RawQuery = query.Encode()
 	r := (&http.Request{Method: http.MethodGet, URL: u, Header: header, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx)
+	end := v.call(cluster, header)
 	answer, err := c.Do(upstream.Ask{Request: r, Read: read})
 	if err != nil {
+		end(0, err)
 		return nil, err
 	}
+	end(answer.StatusCode, nil)
 	if answer.StatusCode == http.StatusOK {
 		return answer, nil
 	}

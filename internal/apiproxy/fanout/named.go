@@ -14,6 +14,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/apiproxy/document"
+	"github.com/tailplane/tailplane/internal/apiproxy/observe"
 	"github.com/tailplane/tailplane/internal/apiproxy/serving"
 	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 )
@@ -81,6 +82,7 @@ func (s *Server) find(v *Visit, r *apiproxy.Request, d *apiproxy.Decision) apipr
 	key := r.Key()
 	cluster, absent := v.owners.Find(key, s.Now())
 	if cluster != "" && v.view.Cluster(cluster) != nil {
+		s.Metrics.OwnerSought(observe.OwnerLearned)
 		return apiproxy.Verdict{Owner: cluster}
 	}
 	if absent {
@@ -94,9 +96,17 @@ func (s *Server) ask(v *Visit, r *apiproxy.Request, d *apiproxy.Decision) apipro
 	verdict := apiproxy.Judge(s.probe(v, r, d.Members), d.Spread.OnConflict == "prefer")
 	switch {
 	case verdict.Owner != "":
+		s.Metrics.OwnerSought(observe.OwnerProbed)
 		v.owners.Learn(r.Key(), verdict.Owner)
+		if verdict.Warning != "" {
+			s.Metrics.ConflictFound(observe.ConflictPreferred)
+		}
 	case verdict.Absent:
+		s.Metrics.OwnerSought(observe.OwnerAbsent)
 		v.owners.Absent(r.Key(), s.Now())
+	case verdict.Refusal.Status == http.StatusConflict:
+		s.Metrics.OwnerSought(observe.OwnerConflict)
+		s.Metrics.ConflictFound(observe.ConflictRejected)
 	}
 	return verdict
 }
@@ -125,7 +135,10 @@ func (s *Server) named(v *Visit) (serving.Target, error) {
 	if d.Cluster = t.Cluster.Name; r.Params.ResourceVersion != "" {
 		if status := v.keepPositions(); status != nil {
 			release()
-			return serving.Target{Serve: func(w http.ResponseWriter, _ *http.Request) error { v.tellAny(w, status); return nil }}, nil
+			return serving.Target{Serve: func(w http.ResponseWriter, _ *http.Request, _ serving.Calling) error {
+				v.tellAny(w, status)
+				return nil
+			}}, nil
 		}
 	}
 	return t, nil
@@ -239,6 +252,7 @@ func (s *Server) placed(v *Visit, key apiproxy.Key) (serving.Target, error) {
 	if err != nil {
 		return serving.Target{}, err
 	}
+	s.Metrics.Placed(v.Decision.Rule, p.Cluster)
 	t := s.at(v, p.Cluster, key)
 	if p.Spilled {
 		t.Warnings = append(t.Warnings, "made in "+p.Cluster+": "+p.Why)

@@ -59,12 +59,38 @@ func sends(doc *document.Document, cluster, group string) bool {
 	})
 }
 
+// names are the names of all clusters.
+func (v *view) names() (names []string) {
+	for _, c := range v.Document().Clusters {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
 func (v *view) source(name string, shows func(group, version string) bool) {
 	c := v.Cluster(name)
 	v.kinds.Sources = append(v.kinds.Sources, catalog.Source{Name: name, Shows: shows,
 		Fetch: func(ctx context.Context, path string, header http.Header) (*http.Response, error) {
 			return get(ctx, c, path, nil, header)
 		}})
+}
+
+// Owner returns the cluster that is known to have an object; "" if none is.
+func (s *Server) Owner(k apiproxy.Key) string {
+	v := s.view.Load()
+	if v == nil {
+		return ""
+	}
+	cluster, _ := v.owners.Find(k, s.Now())
+	return cluster
+}
+
+// Known is how many objects are known by their cluster.
+func (s *Server) Known() int {
+	if v := s.view.Load(); v != nil {
+		return v.owners.Len()
+	}
+	return 0
 }
 
 // Scope says whether the objects of a resource are in namespaces, as far as
@@ -87,7 +113,7 @@ func (s *Server) Scope(group, resource string) document.Scope {
 func (s *Server) Route(out *http.Request, req *apiproxy.Request) (serving.Target, error) {
 	v := s.view.Load()
 	if req.NonResource && v.kinds != nil && (req.Verb == "get" || req.Verb == "head") && catalog.Serves(req.Path) {
-		return serving.Target{Serve: v.showKinds}, nil
+		return serving.Target{Serve: v.showKinds, Clusters: v.names()}, nil
 	}
 	visit := &Visit{Out: out, Request: req, view: v}
 	d := v.Table.Route(req, visit.beside())
@@ -106,7 +132,9 @@ func (s *Server) Route(out *http.Request, req *apiproxy.Request) (serving.Target
 	visit.Decision = &d
 	t, err := s.target(visit)
 	t.Rule = d.Rule
-	if t.Serve == nil {
+	if t.Serve != nil {
+		t.Clusters = d.Clusters()
+	} else {
 		t.Warnings = append(t.Warnings, d.Warnings...)
 	}
 	return t, err
@@ -160,8 +188,8 @@ func (s *Server) target(v *Visit) (serving.Target, error) {
 	case !d.Merged():
 		return s.single(v)
 	case v.Request.Verb == "list" || v.Request.Verb == "watch":
-		return serving.Target{Serve: func(w http.ResponseWriter, out *http.Request) error {
-			v.Out = out
+		return serving.Target{Serve: func(w http.ResponseWriter, out *http.Request, call serving.Calling) error {
+			v.Out, v.call = out, call
 			return s.Collection(w, v)
 		}}, nil
 	case v.Request.Verb == "deletecollection":
@@ -182,15 +210,18 @@ func (s *Server) single(v *Visit) (serving.Target, error) {
 		if v.past.Moved(v.Table, v.Request, v.beside()) {
 			// Its clients may hold positions of another cluster, so theirs are ours.
 			v.Decision.Kind, v.Decision.Members = apiproxy.Union, []apiproxy.Member{{Cluster: v.Decision.Cluster}}
-			return serving.Target{Serve: func(w http.ResponseWriter, out *http.Request) error {
-				v.Out = out
+			return serving.Target{Serve: func(w http.ResponseWriter, out *http.Request, call serving.Calling) error {
+				v.Out, v.call = out, call
 				return s.Collection(w, v)
 			}}, nil
 		}
 		t.Until = v.ended // it may move then
 	}
 	if status := v.keepPositions(); status != nil {
-		return serving.Target{Serve: func(w http.ResponseWriter, _ *http.Request) error { v.tellAny(w, status); return nil }}, nil
+		return serving.Target{Serve: func(w http.ResponseWriter, _ *http.Request, _ serving.Calling) error {
+			v.tellAny(w, status)
+			return nil
+		}}, nil
 	}
 	creates := v.Request.Creates(v.Out.Header.Get("Content-Type"))
 	if creates && v.Decision.Rule != "" && v.Decision.OwnerReferences == document.Follow {
@@ -281,7 +312,7 @@ func (v *Visit) tellAny(w http.ResponseWriter, s *wire.Status) {
 }
 
 // showKinds answers discovery and OpenAPI.
-func (v *view) showKinds(w http.ResponseWriter, out *http.Request) error {
+func (v *view) showKinds(w http.ResponseWriter, out *http.Request, _ serving.Calling) error {
 	w.Header().Set(clusterHeader, merged)
 	err := v.kinds.Serve(w, out)
 	switch {

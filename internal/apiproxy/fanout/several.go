@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/apiproxy/serving"
 	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 )
 
@@ -49,11 +50,14 @@ func (v *Visit) to(ctx context.Context, cluster string) reply {
 	if v.body != nil {
 		out.Body = io.NopCloser(bytes.NewReader(v.body))
 	}
+	end := v.call(cluster, out.Header)
 	answer, err := v.view.Cluster(cluster).Do(upstream.Ask{Request: out})
 	if err != nil {
+		end(0, err)
 		r.err = err
 		return r
 	}
+	end(answer.StatusCode, nil)
 	defer answer.Close()
 	r.code, r.header = answer.StatusCode, answer.Header
 	if r.body, err = io.ReadAll(io.LimitReader(answer.Body, maxReply)); err != nil {
@@ -78,7 +82,8 @@ func (r *reply) relay(w http.ResponseWriter, cluster string) error {
 }
 
 // review asks all members a review; it is allowed only if all allow it.
-func (v *Visit) review(w http.ResponseWriter, _ *http.Request) error {
+func (v *Visit) review(w http.ResponseWriter, _ *http.Request, call serving.Calling) error {
+	v.call = call
 	replies := v.toAll(v.Decision.Members, false)
 	for i := range replies {
 		r := &replies[i]
@@ -103,7 +108,8 @@ func (v *Visit) review(w http.ResponseWriter, _ *http.Request) error {
 }
 
 // denyReview answers a review of what a rule refuses: it is not allowed, and why.
-func (v *Visit) denyReview(w http.ResponseWriter, _ *http.Request) error {
+func (v *Visit) denyReview(w http.ResponseWriter, _ *http.Request, call serving.Calling) error {
+	v.call = call
 	body := map[string]any{
 		"apiVersion": v.Request.Group + "/" + v.Request.Version, "kind": v.object.Kind,
 		"status": map[string]any{"allowed": false, "denied": true, "reason": "mca: " + v.Decision.Refusal.Message},
@@ -121,7 +127,8 @@ func (v *Visit) denyReview(w http.ResponseWriter, _ *http.Request) error {
 
 // deleteAll deletes a collection at all members, one after the other, because a
 // rule says so. The first failure ends it and is the answer: what is deleted is deleted.
-func (v *Visit) deleteAll(w http.ResponseWriter, _ *http.Request) error {
+func (v *Visit) deleteAll(w http.ResponseWriter, _ *http.Request, call serving.Calling) error {
+	v.call = call
 	if v.Out.Body != nil {
 		b, err := io.ReadAll(io.LimitReader(v.Out.Body, apiproxy.MaxBody))
 		if err != nil {

@@ -102,6 +102,15 @@ func (f *Face) issue(now time.Time) (*tls.Certificate, error) {
 	return &tls.Certificate{Certificate: [][]byte{raw}, PrivateKey: key, Leaf: leaf}, nil
 }
 
+// Expires is when the certificate ends that clients see now.
+func (f *Face) Expires() time.Time {
+	c, err := f.Certificate(nil)
+	if err != nil || c.Leaf == nil {
+		return time.Time{}
+	}
+	return c.Leaf.NotAfter
+}
+
 // TLS returns the configuration of the adapter's listener.
 func (f *Face) TLS() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: f.Certificate, NextProtos: []string{"h2", "http/1.1"}}

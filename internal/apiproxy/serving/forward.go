@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/tailplane/tailplane/internal/apiproxy/observe"
 	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 )
 
@@ -22,7 +23,7 @@ func (v *visit) forward() error {
 	if ask.Body != nil {
 		if err := upstream.Replayable(ask.Request); err != nil {
 			v.err = err
-			v.code = statusGone
+			v.code = observe.StatusGone
 			panic(http.ErrAbortHandler) // the body did not come
 		}
 		// Reading goes on in the transport when this handler has returned, and must not.
@@ -30,12 +31,12 @@ func (v *visit) forward() error {
 		ask.Body = body
 		defer body.Close()
 	}
-	answer, err := v.target.Cluster.Do(ask)
+	answer, err := v.do(v.target.Cluster, ask)
 	if err == nil && v.target.Again != nil && (ask.Body == nil || ask.GetBody != nil) {
 		if next := v.target.Again(answer.Response); next != nil {
 			answer.Close()
 			v.target.Cluster = next
-			answer, err = next.Do(ask)
+			answer, err = v.do(next, ask)
 		}
 	}
 	if err != nil {
@@ -88,8 +89,9 @@ func (v *visit) relay(a *upstream.Answer) error {
 	if v.upgrade != "" {
 		h.Set("Connection", "close") // what the client sends behind it is not read (PX-06)
 	}
-	v.auditID, v.code = a.Header.Get("Audit-Id"), a.StatusCode
+	v.code = a.StatusCode
 	v.w.WriteHeader(a.StatusCode)
+	v.opened(a.StatusCode)
 	flush := func() error { return nil }
 	if v.streams() || a.ContentLength < 0 {
 		flush = http.NewResponseController(v.w).Flush
@@ -138,7 +140,7 @@ func (v *visit) switchProtocols() error {
 	ask := v.ask(ctx)
 	ask.Way, ask.Body = upstream.Upgrade, nil
 	ask.Header["Connection"], ask.Header["Upgrade"] = []string{"Upgrade"}, []string{v.upgrade}
-	answer, err := v.target.Cluster.Do(ask)
+	answer, err := v.do(v.target.Cluster, ask)
 	if err != nil {
 		v.w.Header().Set("Connection", "close")
 		return v.failure(err)
@@ -160,7 +162,8 @@ func (v *visit) switchProtocols() error {
 	}
 	defer conn.Close()
 	here := unframed(conn)
-	v.auditID, v.code = answer.Header.Get("Audit-Id"), answer.StatusCode
+	v.code = answer.StatusCode
+	v.opened(v.code)
 	h := http.Header{}
 	inbound(h, answer.Header, answer.Request.URL, v.target.Cluster.Name)
 	delete(h, "Content-Type")

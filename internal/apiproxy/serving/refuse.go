@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/apiproxy/observe"
 )
 
 func refusal(status int, reason, format string, args ...any) *apiproxy.Refusal {
@@ -73,6 +74,11 @@ func (v *visit) checkToken() error {
 	if holds(v.r, v.Opens) {
 		return nil
 	}
+	why := observe.TokenWrong
+	if len(v.r.Header["Authorization"]) == 0 {
+		why = observe.TokenMissing
+	}
+	v.Observe.Metrics.LocalAuthFailed(why)
 	v.w.Header().Set("WWW-Authenticate", "Bearer")
 	return refusal(http.StatusUnauthorized, "Unauthorized", "the request does not carry the token of this pod, which lies beside ca.crt in /var/run/secrets/kubernetes.io/serviceaccount")
 }

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/apiproxy/observe"
 	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 	"github.com/tailplane/tailplane/internal/door/framing"
 )
@@ -42,8 +43,10 @@ type Server struct {
 	// Allows says what the pod may do beside the ordinary. It is asked for each
 	// request that wants it.
 	Allows func() Allowed
-	Log    *slog.Logger
-	Now    func() time.Time
+	// Observe takes in each visit: it is counted, traced, recorded and logged there.
+	Observe *observe.Observer
+	Log     *slog.Logger
+	Now     func() time.Time
 	// Grace, optional, is how long exec and port-forward may go on after the
 	// server was told to stop.
 	Grace time.Duration
@@ -73,7 +76,9 @@ type Target struct {
 	Rule    string // "" if none did: it is served at home
 	// Serve, instead of Cluster, answers what several clusters serve. Nothing was
 	// answered when it returns an error.
-	Serve func(http.ResponseWriter, *http.Request) error
+	Serve func(http.ResponseWriter, *http.Request, Calling) error
+	// Clusters are those that Serve asks.
+	Clusters []string
 	// Warnings are told with the answer.
 	Warnings []string
 	// Heard, optional, is told of a cluster's answer before the client is.
@@ -87,19 +92,35 @@ type Target struct {
 	Done func()
 }
 
-// name is the cluster's, for the log and for metrics.
-func (t *Target) name() string {
-	switch {
-	case t.Cluster != nil:
-		return t.Cluster.Name
-	case t.Serve != nil:
-		return merged
+// Calling is told that a cluster is about to be asked with a header, to which it
+// adds, and by what it returns what came of it: the status, or why there is none.
+type Calling func(cluster string, h http.Header) (end func(code int, err error))
+
+// calling is the Calling of a visit.
+func (v *visit) calling(cluster string, h http.Header) func(int, error) {
+	call := v.seen.Call(cluster, h)
+	return func(code int, err error) {
+		why := observe.Failure("")
+		if f, ok := errors.AsType[*upstream.Failure](err); ok {
+			why = observe.Failure(f.Reason)
+		} else if err != nil {
+			why = observe.FailedReset
+		}
+		call.End(code, why)
 	}
-	return ""
 }
 
-// merged stands where a cluster's name does when several have answered.
-const merged = "merged"
+// do asks the cluster.
+func (v *visit) do(c *upstream.Cluster, ask upstream.Ask) (*upstream.Answer, error) {
+	end := v.calling(c.Name, ask.Header)
+	answer, err := c.Do(ask)
+	if err != nil {
+		end(0, err)
+		return nil, err
+	}
+	end(answer.StatusCode, nil)
+	return answer, nil
+}
 
 // Bounds of the listener and of one request.
 const (
@@ -116,7 +137,7 @@ const (
 // prepare makes what the literal does not say.
 func (s *Server) prepare() {
 	s.once.Do(func() {
-		if len(s.Names) == 0 || s.Opens == nil || s.Route == nil || s.Allows == nil || s.Log == nil || s.Now == nil {
+		if len(s.Names) == 0 || s.Opens == nil || s.Route == nil || s.Allows == nil || s.Observe == nil || s.Log == nil || s.Now == nil {
 			panic("serving: a required field is missing")
 		}
 		s.stopping, s.stop = context.WithCancel(context.Background())
@@ -176,8 +197,10 @@ func (s *Server) Run(ctx context.Context, ln net.Listener, conf *tls.Config) err
 // ServeHTTP implements [http.Handler]. Under Run only, connections are framed strictly.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.prepare()
-	v := &visit{Server: s, w: w, r: r, began: s.Now()}
-	defer v.inspect()
+	v := &visit{Server: s, w: w, r: r, seen: s.Observe.Begin(r)}
+	defer func() {
+		v.seen.End(observe.Outcome{Code: v.code, Bytes: v.bytes, Reason: v.reason, Message: v.message, Err: v.err, Panicked: v.panicked})
+	}()
 	defer v.survive()
 	if err := v.pass(); err != nil {
 		v.refuse(err)
@@ -189,7 +212,7 @@ type visit struct {
 	*Server
 	w       http.ResponseWriter
 	r       *http.Request
-	began   time.Time
+	seen    *observe.Visit
 	parsed  bool
 	req     apiproxy.Request
 	out     *http.Request // as a cluster gets it, without a credential
@@ -198,38 +221,40 @@ type visit struct {
 
 	code     int // of the answer; 0: none was begun
 	bytes    int64
-	auditID  string // that the API server gave it
-	err      error  // why it failed, for the log
+	reason   string // of our own Status, as message
+	message  string
+	err      error // why it failed, for the log
 	panicked bool
 }
 
 // pass is the whole way through, in order. What it returns is answered.
 func (v *visit) pass() error {
 	if err := checkForm(v.r); err != nil {
-		return err
+		return v.refused(observe.RefusedForm, err)
 	}
 	if err := v.checkHost(); err != nil {
-		return err
+		return v.refused(observe.RefusedHost, err)
 	}
 	if err := checkSite(v.r); err != nil {
-		return err
+		return v.refused(observe.RefusedSite, err)
 	}
 	if err := v.checkToken(); err != nil {
 		return err
 	}
 	var err error
 	if v.req, err = apiproxy.Parse(v.r.Method, v.r.URL); err != nil {
-		return err
+		return v.refused(observe.RefusedForm, err)
 	}
 	v.parsed = true
+	v.seen.Asked(&v.req)
 	if v.upgrade, err = upgradeOf(v.r, &v.req); err != nil {
-		return err
+		return v.refused(observe.RefusedUpgrade, err)
 	}
 	if err := v.checkImpersonation(); err != nil {
-		return err
+		return v.refused(observe.RefusedImpersonation, err)
 	}
 	if v.req.Verb == "create" && v.req.Group == "" && v.req.Resource == "serviceaccounts" && v.req.Subresource == "token" && !v.Allows().TokenRequests {
-		return refusal(http.StatusForbidden, "Forbidden", "tokens of ServiceAccounts are not given out to this pod: they are real credentials. allowTokenRequest in the adapter's configuration changes that")
+		return v.refused(observe.RefusedToken, refusal(http.StatusForbidden, "Forbidden", "tokens of ServiceAccounts are not given out to this pod: they are real credentials. allowTokenRequest in the adapter's configuration changes that"))
 	}
 	v.out = v.r.WithContext(v.r.Context())
 	v.out.Header, v.out.Trailer, v.out.TransferEncoding = outbound(v.r.Header), nil, nil
@@ -237,10 +262,21 @@ func (v *visit) pass() error {
 		v.out.Body = nil
 	}
 	if v.target, err = v.Route(v.out, &v.req); err != nil {
+		if r, ok := errors.AsType[*apiproxy.Refusal](err); ok && r.Status == http.StatusForbidden {
+			v.seen.Refused(observe.RefusedDeny)
+		}
 		return err
 	}
 	if v.target.Done != nil {
 		defer v.target.Done()
+	}
+	if v.target.Cluster != nil {
+		v.target.Clusters = []string{v.target.Cluster.Name}
+	}
+	v.seen.Routed(v.target.Rule, v.target.Clusters...)
+	if err := v.seen.Admit(); err != nil {
+		v.err = err
+		return refusal(http.StatusServiceUnavailable, "ServiceUnavailable", "the audit record cannot be written, and this may not go unrecorded")
 	}
 	for _, text := range v.target.Warnings {
 		v.w.Header().Add("Warning", "299 mca "+strconv.QuoteToASCII(text))
@@ -249,7 +285,7 @@ func (v *visit) pass() error {
 	case v.target.Serve != nil && v.upgrade != "":
 		return badRequest("what several clusters serve together cannot be upgraded")
 	case v.target.Serve != nil:
-		return v.target.Serve(&noted{v.w, v}, v.out)
+		return v.target.Serve(&noted{v.w, v}, v.out, v.calling)
 	case v.upgrade != "":
 		return v.switchProtocols()
 	}
@@ -268,6 +304,7 @@ func (n *noted) WriteHeader(code int) {
 		n.v.code = code
 	}
 	n.ResponseWriter.WriteHeader(code)
+	n.v.opened(code)
 }
 
 // Write implements [http.ResponseWriter].
@@ -295,6 +332,19 @@ func (v *visit) survive() {
 	}
 }
 
+// refused counts what the adapter itself says no to.
+func (v *visit) refused(why observe.Refusal, err error) error {
+	v.seen.Refused(why)
+	return err
+}
+
+// opened says that the answer goes on for as long as somebody listens.
+func (v *visit) opened(code int) {
+	if v.streams() && (code/100 == 2 || code == http.StatusSwitchingProtocols) {
+		v.seen.Opened(code)
+	}
+}
+
 // streams says whether the answer goes on for as long as somebody listens: then
 // it has no deadline, and each of its pieces is sent at once.
 func (v *visit) streams() bool {
@@ -312,6 +362,8 @@ func (v *visit) streams() bool {
 func (v *visit) reads() bool {
 	return !v.streams() && (v.req.Verb == "get" || v.req.Verb == "list" || v.r.Method == http.MethodHead)
 }
+
+var errSlow = errors.New("no answer in time")
 
 // deadline returns the context of the request at the cluster.
 func (v *visit) deadline() (context.Context, context.CancelFunc) {
@@ -338,7 +390,7 @@ func (v *visit) deadline() (context.Context, context.CancelFunc) {
 			limit += min(max(0, asked), longestAsked)
 		}
 	}
-	return context.WithTimeoutCause(v.r.Context(), limit, fmt.Errorf("no answer within %v", limit))
+	return context.WithTimeoutCause(v.r.Context(), limit, errSlow)
 }
 
 // ended says whether it is us who end a stream: its end is not an error's, and the
@@ -362,7 +414,7 @@ func (v *visit) ask(ctx context.Context) upstream.Ask {
 func (v *visit) failure(err error) error {
 	v.err = err
 	if v.r.Context().Err() != nil {
-		v.code = statusGone
+		v.code = observe.StatusGone
 		panic(http.ErrAbortHandler) // nobody is there to be answered
 	}
 	f, ok := errors.AsType[*upstream.Failure](err)
@@ -395,6 +447,3 @@ func (v *visit) failure(err error) error {
 	}
 	return unknown
 }
-
-// statusGone is the code of a visit whose client left, in the log.
-const statusGone = 499

@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/apiproxy/observe"
 	"github.com/tailplane/tailplane/internal/apiproxy/podface"
 	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 )
@@ -92,8 +93,9 @@ func run(t *testing.T, h http.HandlerFunc, change func(*Server)) *pod {
 	}
 	p.roots.AppendCertsFromPEM(face.Authority())
 	p.Server = &Server{Names: podface.Names(), Opens: func(token string) bool { return token == localToken }, Log: log, Now: time.Now, Grace: 10 * time.Second,
-		Allows: func() Allowed { return Allowed{} },
-		Route:  func(*http.Request, *apiproxy.Request) (Target, error) { return Target{Cluster: c, Rule: "r"}, nil }}
+		Observe: &observe.Observer{Metrics: observe.NewMetrics("test", observe.Builtin()), Log: log, Now: time.Now},
+		Allows:  func() Allowed { return Allowed{} },
+		Route:   func(*http.Request, *apiproxy.Request) (Target, error) { return Target{Cluster: c, Rule: "r"}, nil }}
 	if change != nil {
 		change(p.Server)
 	}
@@ -356,11 +358,11 @@ func TestTheServerEnds(t *testing.T) {
 
 // AU-01: the line of a visit has what it is about, and no query, header or token.
 func TestInspection(t *testing.T) {
-	p := run(t, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Audit-ID", "a-1")
+	p := run(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Audit-ID", r.Header.Get("Audit-ID"))
 		io.WriteString(w, "{}")
 	}, nil)
-	p.do(t, "PUT", "/apis/apps/v1/namespaces/shop/deployments/web/scale?fieldManager=canary-query", true, "User-Agent", "kubectl/1\x20x", "X-Canary", "canary-header").Body.Close()
+	p.do(t, "PUT", "/apis/apps/v1/namespaces/shop/deployments/web/scale?fieldManager=canary-query", true, "User-Agent", "kubectl/1\x20x", "X-Canary", "canary-header", "Audit-ID", "a-1").Body.Close()
 	p.do(t, "GET", "/api/v1/pods", true).Body.Close()
 	var line map[string]any
 	for text := range strings.Lines(p.log.String()) {

@@ -58,7 +58,7 @@ func (v *visit) refuse(err error) {
 	if d.RetryAfterSeconds > 0 {
 		h.Set("Retry-After", strconv.Itoa(d.RetryAfterSeconds))
 	}
-	v.code = r.Status
+	v.code, v.reason, v.message = r.Status, r.Reason, r.Message
 	v.w.WriteHeader(r.Status)
 	if n, err := v.w.Write(body); err == nil {
 		v.bytes = int64(n)
