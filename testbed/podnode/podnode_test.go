@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -230,19 +231,16 @@ func TestLife(t *testing.T) {
 		t.Errorf("the log of the run before: %s", out)
 	}
 
-	follow := make(chan string, 1)
-	go func() {
-		out, errs, _ := kubetest.Kubectl(context.WithoutCancel(t.Context()), b.Kubeconfig, "-n", b.namespace, "logs", "-f", "app")
-		follow <- out + errs
-	}()
+	said, begun := b.follow(t, "app")
+	<-begun
 	if err := b.client.CoreV1().Pods(b.namespace).Delete(t.Context(), "app", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	b.gone(t, "app")
 	select {
-	case out := <-follow:
-		if !strings.Contains(out, "stopped in order") {
-			t.Logf("who followed the log came too late to see the end:\n%s", out)
+	case out := <-said:
+		if !strings.HasSuffix(out, "\nstopped in order\n") {
+			t.Errorf("who followed the log did not see the end:\n%s", out)
 		}
 	case <-time.After(limit):
 		t.Error("who follows the log was not told the end")
@@ -251,6 +249,42 @@ func TestLife(t *testing.T) {
 	if err != nil || lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity != "" {
 		t.Errorf("it did not give its lease back, so it was not stopped in order: %+v, %v", lease, err)
 	}
+}
+
+// follow follows a pod's log with the real kubectl: begun is closed when the first of it has come, and all of it comes at
+// the end.
+func (b *bench) follow(t *testing.T, name string) (all <-chan string, begun <-chan struct{}) {
+	t.Helper()
+	bin, err := buildcache.Lookup("kubectl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), limit)
+	cmd := exec.CommandContext(ctx, bin, "--kubeconfig", b.Kubeconfig, "-n", b.namespace, "logs", "-f", name)
+	cmd.Env = []string{"KUBECACHEDIR=" + t.TempDir(), "KUBERC=off"}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, first := make(chan string, 1), make(chan struct{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r := bufio.NewReader(out)
+		line, _ := r.ReadString('\n')
+		close(first)
+		rest, _ := io.ReadAll(r)
+		_ = cmd.Wait()
+		ended <- line + string(rest)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return ended, first
 }
 
 // forward opens a port of a pod with the real kubectl, and returns its address.
@@ -299,5 +333,28 @@ func (b *bench) crash(t *testing.T, name string) {
 	if err == nil {
 		res.Body.Close()
 		t.Fatalf("it answered %s instead of crashing", res.Status)
+	}
+}
+
+// Nothing of a pod outlives a node that is killed.
+func TestKilled(t *testing.T) {
+	b := start(t, rig.NodeOptions{})
+	b.isolated(t)
+	b.create(t, pod("orphan", shell("app", "exec sleep 1234")))
+	b.wait(t, "orphan", "ready", ready)
+	left := process(t, "sleep", "orphan")
+	if err := syscall.Kill(b.node.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(limit); ; time.Sleep(20 * time.Millisecond) {
+		if _, err := os.Stat(left); errors.Is(err, os.ErrNotExist) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s is still there", left)
+		}
+	}
+	if err := b.client.CoreV1().Pods(b.namespace).Delete(t.Context(), "orphan", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
+		t.Error(err)
 	}
 }

@@ -182,6 +182,8 @@ func TestProbes(t *testing.T) {
 	}
 	c := shell("app", `trap 'exit 5' TERM; touch /tmp/alive; while :; do sleep 0.1; done`)
 	c.LivenessProbe, c.ReadinessProbe = exec("test -e /tmp/alive"), exec("test -e /tmp/ready")
+	c.StartupProbe = exec("test -e /tmp/alive")
+	c.StartupProbe.FailureThreshold = 60
 	p := pod("probes", c)
 	p.Spec.RestartPolicy = corev1.RestartPolicyAlways
 	b.create(t, p)

@@ -94,7 +94,12 @@ func run(ctx context.Context) error {
 	}
 	fmt.Println("watched", made.Name)
 
-	lock := &resourcelock.LeaseLock{LeaseMeta: metav1.ObjectMeta{Namespace: *namespace, Name: *name}, Client: client.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: made.Name}}
+	// The pod's name, which it keeps over restarts: so it need not wait for its own lease to end.
+	host, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	lock := &resourcelock.LeaseLock{LeaseMeta: metav1.ObjectMeta{Namespace: *namespace, Name: *name}, Client: client.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: host}}
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: lock, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: time.Second, ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{

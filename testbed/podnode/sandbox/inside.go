@@ -25,10 +25,8 @@ func Inside() bool {
 	if len(os.Args) < 3 || os.Args[1] != insideArg {
 		return false
 	}
-	if err := inside(os.Args[2]); err != nil {
-		fmt.Fprintln(os.Stderr, "sandbox:", err)
-		os.Exit(1)
-	}
+	fmt.Fprintln(os.Stderr, "sandbox:", inside(os.Args[2]))
+	os.Exit(1)
 	return true
 }
 
@@ -39,6 +37,7 @@ type first struct {
 	aliases map[string]bool                 // addresses that lo has
 }
 
+// inside serves the node until that is gone, or returns why it cannot.
 func inside(role string) error {
 	// A terminal's Ctrl-C is for the node, which then stops us in order. Caught and not ignored: what is ignored stays so in
 	// the programs that we start.

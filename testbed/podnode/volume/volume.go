@@ -128,7 +128,7 @@ func (r *Reader) getConfigMap(ctx context.Context, name string, optional *bool) 
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ConfigMap %s: %w", name, err)
+		return nil, fmt.Errorf("the ConfigMap %s: %w", name, err)
 	}
 	return c, nil
 }
@@ -139,7 +139,7 @@ func (r *Reader) getSecret(ctx context.Context, name string, optional *bool) (*c
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("Secret %s: %w", name, err)
+		return nil, fmt.Errorf("the Secret %s: %w", name, err)
 	}
 	return s, nil
 }
