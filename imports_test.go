@@ -62,7 +62,8 @@ var plan = map[string]string{
 	"internal/gossip/table":               "",
 	"internal/gossip/memberlist":          "internal/access internal/door internal/gossip internal/problem",
 	"internal/gossip/gossipkube":          "internal/door internal/gossip internal/kube",
-	"internal/inject":                     "internal/door/framing",
+	"internal/inject":                     "internal/door/framing internal/inject/linediff",
+	"internal/inject/linediff":            "",
 	"internal/inject/injectkube":          "internal/inject internal/kube",
 	"internal/signin/signinkube":          "api/v1alpha1 internal/access internal/door internal/kube internal/signin",
 

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/tailplane/tailplane/internal/inject/linediff"
 )
 
 // A Source is a file or a stream of manifests, in YAML or JSON, with any number
@@ -60,6 +62,9 @@ func Files(in []Source, o Options, annotations map[string]string) (out []Source,
 	}
 	return out, found, nil
 }
+
+// Diff is a unified diff of a source, or "" if nothing changed.
+func Diff(name string, old, updated []byte) string { return linediff.Unified(name, old, updated) }
 
 // file is Files for one source.
 func file(s Source, o Options, annotations map[string]string) (text []byte, found []Finding, err error) {

@@ -1,4 +1,6 @@
-package inject
+// Package linediff shows what changed in a text, line by line. It keeps the law
+// that what somebody is asked to accept can be seen before.
+package linediff
 
 import (
 	"fmt"
@@ -13,8 +15,8 @@ const (
 	furthest = 4000
 )
 
-// Diff is a unified diff of a source, or "" if nothing changed.
-func Diff(name string, old, updated []byte) string {
+// Unified is a unified diff of a text, or "" if nothing changed.
+func Unified(name string, old, updated []byte) string {
 	if string(old) == string(updated) {
 		return ""
 	}

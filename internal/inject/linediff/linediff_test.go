@@ -1,4 +1,4 @@
-package inject
+package linediff
 
 import (
 	"math/rand/v2"
@@ -39,12 +39,12 @@ func TestDiff(t *testing.T) {
 		}
 	}
 	const old = "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12\n13\n14\n15\n16\n"
-	got := Diff("x", []byte(old), []byte(strings.Replace(strings.Replace(old, "3\n", "three\n", 1), "15\n", "", 1)))
+	got := Unified("x", []byte(old), []byte(strings.Replace(strings.Replace(old, "3\n", "three\n", 1), "15\n", "", 1)))
 	const want = "--- x\n+++ x\n@@ -1,6 +1,6 @@\n 1\n 2\n-3\n+three\n 4\n 5\n 6\n@@ -12,5 +12,4 @@\n 12\n 13\n 14\n-15\n 16\n"
 	if got != want {
 		t.Errorf("%s", got)
 	}
-	if Diff("x", []byte(old), []byte(old)) != "" {
+	if Unified("x", []byte(old), []byte(old)) != "" {
 		t.Error("a diff of nothing")
 	}
 }
