@@ -205,8 +205,9 @@ func TestAPanicSendsNothing(t *testing.T) {
 
 // A watch is told at once that it was taken, and of each event when it happens.
 func TestStreamsAreFlushed(t *testing.T) {
-	next := make(chan string)
+	next, ended := make(chan string), make(chan struct{}, 8)
 	p := run(t, func(w http.ResponseWriter, r *http.Request) {
+		defer func() { ended <- struct{}{} }()
 		http.NewResponseController(w).Flush()
 		for {
 			select {
@@ -234,6 +235,11 @@ func TestStreamsAreFlushed(t *testing.T) {
 				}
 			}
 			res.Body.Close()
+			select { // or it would take the next one's events
+			case <-ended:
+			case <-time.After(time.Minute):
+				t.Fatalf("%s: the cluster is not told that the client is gone", path)
+			}
 		}
 	}
 }
