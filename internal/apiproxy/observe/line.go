@@ -52,6 +52,7 @@ func (v *Visit) inspect(now time.Time, out *Outcome) {
 		say("cluster", Merged)
 	}
 	say("stream", string(v.kind))
+	say("upgrade", out.Upgrade)
 	attrs = append(attrs, slog.Int("code", out.Code), slog.Duration("took", now.Sub(v.began)), slog.Int64("bytes", out.Bytes))
 	say("agent", v.r.UserAgent())
 	say("audit", v.auditID)

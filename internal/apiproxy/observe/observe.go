@@ -69,6 +69,8 @@ type Outcome struct {
 	// Code is the status of the answer; 0 is none, [StatusGone] that nobody waited for it.
 	Code  int
 	Bytes int64
+	// Upgrade, for the log, is the protocol that the client asked to switch to.
+	Upgrade string
 	// Reason and Message are those of the Status that the adapter itself answered
 	// with; of a cluster's answer they are empty, for bodies are not read.
 	Reason, Message string

@@ -199,7 +199,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.prepare()
 	v := &visit{Server: s, w: w, r: r, seen: s.Observe.Begin(r)}
 	defer func() {
-		v.seen.End(observe.Outcome{Code: v.code, Bytes: v.bytes, Reason: v.reason, Message: v.message, Err: v.err, Panicked: v.panicked})
+		v.seen.End(observe.Outcome{Code: v.code, Bytes: v.bytes, Upgrade: v.upgrade, Reason: v.reason, Message: v.message, Err: v.err, Panicked: v.panicked})
 	}()
 	defer v.survive()
 	if err := v.pass(); err != nil {
