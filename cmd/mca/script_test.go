@@ -11,6 +11,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"mca": main})
 }
 
+// ADP-30.
 func TestScripts(t *testing.T) {
 	document, err := os.ReadFile("../../internal/apiproxy/document/testdata/config.yaml")
 	if err != nil {

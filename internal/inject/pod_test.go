@@ -74,7 +74,7 @@ func show(t *testing.T, v Verdict) string {
 	return strings.ReplaceAll(b.String(), " \n", "\n")
 }
 
-// Acceptance 26, IN-02, IN-04, IN-05: what becomes of a pod.
+// ADP-26: Acceptance 26, IN-02, IN-04, IN-05: what becomes of a pod.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/pod/*.txtar")
 	if err != nil || len(files) < 8 {

@@ -52,7 +52,7 @@ func httpClient(t testing.TB, c *rest.Config) *http.Client {
 	return hc
 }
 
-// Conformance (1): what comes back through the adapter is what comes back
+// ADP-01: what comes back through the adapter is what comes back
 // without it, byte for byte, in each encoding, but for Mca-Cluster and what
 // names one request.
 func TestBytesAreTheSame(t *testing.T) {
@@ -154,7 +154,7 @@ func TestBytesAreTheSame(t *testing.T) {
 	}
 }
 
-// Conformance (1): each verb of client-go, in JSON and in protobuf.
+// ADP-01: each verb of client-go, in JSON and in protobuf.
 func TestVerbs(t *testing.T) {
 	c, a := shared(t)
 	for _, encoding := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
@@ -230,7 +230,7 @@ func TestVerbs(t *testing.T) {
 	}
 }
 
-// Conformance (3): a client that reads a token file and a CA file, as Python's
+// ADP-03: a client that reads a token file and a CA file, as Python's
 // does: HTTP/1.1, by the name localhost, one connection for each request.
 func TestSimpleClient(t *testing.T) {
 	_, a := shared(t)
@@ -265,7 +265,7 @@ func TestSimpleClient(t *testing.T) {
 	}
 }
 
-// Conformance (4): what is refused is refused in words that client-go and kubectl understand.
+// ADP-04: what is refused is refused in words that client-go and kubectl understand.
 func TestRefusals(t *testing.T) {
 	c, a := shared(t)
 	ns := c.Namespace(t)
@@ -314,7 +314,7 @@ func cut(t *testing.T, requests *atomic.Int64) (server string, ca []byte) {
 	return "https://" + ln.Addr().String(), file
 }
 
-// Conformance (6): a write that was cut after it had been sent is never sent
+// ADP-06: a write that was cut after it had been sent is never sent
 // again, neither by the adapter nor, because no Retry-After asks for it, by
 // client-go. What reads may be.
 func TestAWriteIsSentOnce(t *testing.T) {
@@ -358,7 +358,7 @@ func TestAWriteIsSentOnce(t *testing.T) {
 	}
 }
 
-// Conformance (6): while the API server is down, clients are told 503 and when to
+// ADP-06: while the API server is down, clients are told 503 and when to
 // come back; when it is up again they go on.
 func TestTheClusterIsDown(t *testing.T) {
 	c := kubetest.New(t, kubetest.Options{Name: "down", NoControllers: true})
@@ -400,7 +400,7 @@ func TestTheClusterIsDown(t *testing.T) {
 	eventually(t, "the cluster is asked again", func() bool { code, _ := status(); return code == http.StatusOK })
 }
 
-// Conformance (5): the adapter's container starts again under an informer, and
+// ADP-05: the adapter's container starts again under an informer, and
 // token and authority are written anew under it: it misses nothing, and no client
 // is told that its token or the certificate is wrong.
 func TestAnInformerGoesOn(t *testing.T) {

@@ -65,7 +65,7 @@ func (s *several) make(t *testing.T, cluster, name string) {
 	}
 }
 
-// AD-05, AD-06, conformance 7 and 18: while a member is down a list fails whole and
+// AD-05, AD-06, ADP-07, ADP-18: while a member is down a list fails whole and
 // names it, an object of its own is 503 and never "not found", and what clients have
 // in their caches stays. When it is back they catch up without reading all again.
 func TestSeveral_MemberDown(t *testing.T) {
@@ -144,7 +144,7 @@ func TestSeveral_MemberDown(t *testing.T) {
 	}
 }
 
-// Conformance 5 and 7: the adapter's container is restarted under live informers.
+// ADP-05, ADP-07: the adapter's container is restarted under live informers.
 func TestSeveral_AdapterRestart(t *testing.T) {
 	s := three(t)
 	s.clean(t)
@@ -164,7 +164,7 @@ func TestSeveral_AdapterRestart(t *testing.T) {
 	}
 }
 
-// Conformance 19: the configuration changes under load. No request is lost, an
+// ADP-19: the configuration changes under load. No request is lost, an
 // invalid one and one that forgets to raise the epoch are kept out, and a raised
 // epoch makes each watch read anew.
 func TestSeveral_Reload(t *testing.T) {
@@ -289,7 +289,7 @@ func TestSeveral_Positions(t *testing.T) {
 	}
 }
 
-// Conformance 17: a namespace moves to another cluster under live informers. They
+// ADP-17: a namespace moves to another cluster under live informers. They
 // read anew, none is left in silence, and none is told what is not so.
 func TestSeveral_Retarget(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*limit)

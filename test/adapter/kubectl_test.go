@@ -29,7 +29,7 @@ metadata: {name: settings, labels: {app: shop}}
 data: {colour: %COLOUR%}
 `
 
-// Conformance (2): kubectl through the adapter does what kubectl does.
+// ADP-02: kubectl through the adapter does what kubectl does.
 func TestKubectl(t *testing.T) {
 	c, a := shared(t)
 	ns := c.Namespace(t)
@@ -141,7 +141,7 @@ func begin(t testing.TB, a *rig.Adapter, env []string, args ...string) *running 
 	return r
 }
 
-// Conformance (2): kubectl get -w sees each change as it comes, and goes on.
+// ADP-02: kubectl get -w sees each change as it comes, and goes on.
 func TestKubectlWatch(t *testing.T) {
 	c, a := shared(t)
 	ns := c.Namespace(t)

@@ -176,7 +176,7 @@ func (s *several) clean(t testing.TB) {
 	})
 }
 
-// Conformance 11: a new object goes where its labels, its pin, its name say, and
+// ADP-11: a new object goes where its labels, its pin, its name say, and
 // is found there by everything that names it. What is found stays where it is.
 func TestSeveral_Creates(t *testing.T) {
 	s := three(t)
@@ -250,7 +250,7 @@ func TestSeveral_Creates(t *testing.T) {
 	}
 }
 
-// Conformance 11: of concurrent creates of one name one is made.
+// ADP-11: of concurrent creates of one name one is made.
 func TestSeveral_ConcurrentCreates(t *testing.T) {
 	s := three(t)
 	s.clean(t)
@@ -280,7 +280,7 @@ func TestSeveral_ConcurrentCreates(t *testing.T) {
 	}
 }
 
-// Conformance 9 and 16, with kubectl: lists, pages and tables are the union.
+// ADP-09, ADP-16, with kubectl: lists, pages and tables are the union.
 func TestSeveral_Kubectl(t *testing.T) {
 	s := three(t)
 	s.clean(t)
@@ -321,7 +321,7 @@ func TestSeveral_Kubectl(t *testing.T) {
 	}
 }
 
-// Conformance 7: the cache of an unmodified informer equals the union, through
+// ADP-07: the cache of an unmodified informer equals the union, through
 // changes in all members.
 func TestSeveral_Informer(t *testing.T) {
 	s := three(t)

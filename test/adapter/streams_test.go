@@ -50,7 +50,7 @@ func upgraded(a *rig.Adapter, ns, subresource, protocol string) (n int) {
 	return n
 }
 
-// Conformance (2): exec and attach carry input, output, errors and exit codes, by
+// ADP-02: exec and attach carry input, output, errors and exit codes, by
 // WebSocket and by SPDY.
 func TestExec(t *testing.T) {
 	for name, env := range protocols {
@@ -88,7 +88,7 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// Conformance (2): kubectl cp there and back.
+// ADP-02: kubectl cp there and back.
 func TestCopy(t *testing.T) {
 	ns, a := runPod(t)
 	here, back := filepath.Join(t.TempDir(), "here"), filepath.Join(t.TempDir(), "back")
@@ -103,7 +103,7 @@ func TestCopy(t *testing.T) {
 	}
 }
 
-// Conformance (2): kubectl port-forward, several connections, both protocols.
+// ADP-02: kubectl port-forward, several connections, both protocols.
 func TestPortForward(t *testing.T) {
 	for name, env := range protocols {
 		t.Run(name, func(t *testing.T) {
@@ -141,7 +141,7 @@ func echo(addr, port, text string) error {
 	return nil
 }
 
-// Conformance (2): logs, and logs that are followed, line by line.
+// ADP-02: logs, and logs that are followed, line by line.
 func TestLogs(t *testing.T) {
 	ns, a := runPod(t)
 	if out := kubectl(t, a, "-n", ns, "logs", "app"); out != "app line 0\napp line 1\napp line 2\n" {
@@ -154,7 +154,7 @@ func TestLogs(t *testing.T) {
 // idle is longer than any time-out of a plain request.
 const idle = 65 * time.Second
 
-// Conformance (2): exec and port-forward that are silent for more than a minute,
+// ADP-02: exec and port-forward that are silent for more than a minute,
 // and others that are busy for as long, go on.
 func TestLongStreams(t *testing.T) {
 	if testing.Short() {

@@ -224,7 +224,7 @@ func adapterPath(b *testing.B, a *rig.Adapter) *proxied {
 
 const object = "/api/v1/namespaces/shop/configmaps/settings"
 
-// BenchmarkAdapterHop measures what `mca proxy` adds to a request: beside the
+// BenchmarkAdapterHop (ADP-25) measures what `mca proxy` adds to a request: beside the
 // cluster itself and beside a bare httputil.ReverseProxy, each a process of its
 // own, in turns within one run.
 //

@@ -127,7 +127,7 @@ func get(t *testing.T, url, accept string, more ...string) (*http.Response, stri
 	return res, string(b)
 }
 
-// Conformance 15: client-go's discovery, in both forms, reads the union, and a
+// ADP-15: client-go's discovery, in both forms, reads the union, and a
 // kind that only a member has is found by a RESTMapper.
 func TestUnion(t *testing.T) {
 	_, _, _, url := place(t)
@@ -213,7 +213,7 @@ func TestETags(t *testing.T) {
 	}
 }
 
-// Conformance 15: a member that is down is stale and not gone; one that was never
+// ADP-15: a member that is down is stale and not gone; one that was never
 // seen is named.
 func TestMemberDown(t *testing.T) {
 	_, home, east, url := place(t)

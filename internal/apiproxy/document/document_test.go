@@ -174,7 +174,7 @@ var refused = []struct {
 	{[2]string{"namespaces: [batch]", "namespaces: [prod-a]"}, "22:3: the rule batch never matches: production in line 21"},
 }
 
-// Each refusal names the place, and what is wrong there. AD-08 among them.
+// ADP-20: Each refusal names the place, and what is wrong there. AD-08 among them.
 func TestRefused(t *testing.T) {
 	for _, tt := range refused {
 		t.Run(tt.change[1], func(t *testing.T) {

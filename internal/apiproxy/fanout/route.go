@@ -203,28 +203,37 @@ func (s *Server) target(v *Visit) (serving.Target, error) {
 // single is what one cluster serves alone.
 func (s *Server) single(v *Visit) (serving.Target, error) {
 	t := serving.Target{Cluster: v.view.Cluster(v.Decision.Cluster)}
-	if v.kinds == nil && len(v.past.Tables) < 2 && !v.past.Lost {
-		return t, nil // nothing of ours is in its requests
-	}
-	if verb := v.Request.Verb; v.Request.Collection() && (verb == "list" || verb == "watch") {
-		if v.past.Moved(v.Table, v.Request, v.beside()) {
-			// Its clients may hold positions of another cluster, so theirs are ours.
-			v.Decision.Kind, v.Decision.Members = apiproxy.Union, []apiproxy.Member{{Cluster: v.Decision.Cluster}}
-			return serving.Target{Serve: func(w http.ResponseWriter, out *http.Request, call serving.Calling) error {
-				v.Out, v.call = out, call
-				return s.Collection(w, v)
+	if v.kinds != nil || len(v.past.Tables) > 1 || v.past.Lost { // or nobody holds positions of ours
+		if verb := v.Request.Verb; v.Request.Collection() && (verb == "list" || verb == "watch") {
+			if v.past.Moved(v.Table, v.Request, v.beside()) {
+				// Its clients may hold positions of another cluster, so theirs are ours.
+				v.Decision.Kind, v.Decision.Members = apiproxy.Union, []apiproxy.Member{{Cluster: v.Decision.Cluster}}
+				return serving.Target{Serve: func(w http.ResponseWriter, out *http.Request, call serving.Calling) error {
+					v.Out, v.call = out, call
+					return s.Collection(w, v)
+				}}, nil
+			}
+			t.Until = v.ended // it may move then
+		}
+		if status := v.keepPositions(); status != nil {
+			return serving.Target{Serve: func(w http.ResponseWriter, _ *http.Request, _ serving.Calling) error {
+				v.tellAny(w, status)
+				return nil
 			}}, nil
 		}
-		t.Until = v.ended // it may move then
 	}
-	if status := v.keepPositions(); status != nil {
-		return serving.Target{Serve: func(w http.ResponseWriter, _ *http.Request, _ serving.Calling) error {
-			v.tellAny(w, status)
-			return nil
-		}}, nil
+	if !v.Request.Creates(v.Out.Header.Get("Content-Type")) {
+		return t, nil
 	}
-	creates := v.Request.Creates(v.Out.Header.Get("Content-Type"))
-	if creates && v.Decision.Rule != "" && v.Decision.OwnerReferences == document.Follow {
+	if v.Decision.MustExist != nil {
+		found := s.probe(v, v.Request, []apiproxy.Member{{Cluster: v.Decision.Cluster}})
+		if verdict := apiproxy.Judge(found, false); verdict.Absent {
+			return serving.Target{}, v.Decision.MustExist
+		} else if verdict.Refusal != nil {
+			return serving.Target{}, verdict.Refusal
+		}
+	}
+	if v.kinds != nil && v.Decision.Rule != "" && v.Decision.OwnerReferences == document.Follow {
 		if err := v.peek(); err != nil {
 			return serving.Target{}, err
 		}
@@ -234,14 +243,6 @@ func (s *Server) single(v *Visit) (serving.Target, error) {
 		}
 		if err != nil {
 			return serving.Target{}, err
-		}
-	}
-	if creates && v.Decision.MustExist != nil {
-		found := s.probe(v, v.Request, []apiproxy.Member{{Cluster: v.Decision.Cluster}})
-		if verdict := apiproxy.Judge(found, false); verdict.Absent {
-			return serving.Target{}, v.Decision.MustExist
-		} else if verdict.Refusal != nil {
-			return serving.Target{}, verdict.Refusal
 		}
 	}
 	return t, nil

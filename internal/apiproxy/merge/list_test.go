@@ -401,7 +401,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// (16) Tables whose columns differ become one.
+// ADP-16: (16) Tables whose columns differ become one.
 func TestTables(t *testing.T) {
 	table := func(rv string, columns []string, rows ...[]any) []byte {
 		tab := metav1.Table{ListMeta: metav1.ListMeta{ResourceVersion: rv}}

@@ -385,7 +385,7 @@ func TestMemberWithoutWatchList(t *testing.T) {
 	}
 }
 
-// AD-07: the client is shown the earliest member's copy; a copy that is not
+// ADP-12: AD-07: the client is shown the earliest member's copy; a copy that is not
 // shown makes no event, and takes over when the shown one goes.
 func TestCopiesInAWatch(t *testing.T) {
 	for _, f := range []wire.Form{{}, {Proto: true}} {

@@ -92,7 +92,7 @@ func everything(t *testing.T) *observe.Observer {
 	return o
 }
 
-// Acceptance 21: what is scraped is as Prometheus wants it.
+// ADP-21: Acceptance 21: what is scraped is as Prometheus wants it.
 func TestScrapeIsClean(t *testing.T) {
 	text := scrape(t, everything(t).Metrics)
 	if problems, err := promlint.New(strings.NewReader(text)).Lint(); err != nil || len(problems) > 0 {

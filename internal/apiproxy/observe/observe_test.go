@@ -157,7 +157,7 @@ func scrape(t *testing.T, m *observe.Metrics) string {
 	return w.Body.String()
 }
 
-// AU-03: exactly one line for each visit, two for a stream, whatever way it goes.
+// ADP-23: AU-03: exactly one line for each visit, two for a stream, whatever way it goes.
 func TestAU03OneLineForEachVisit(t *testing.T) {
 	for _, c := range []struct {
 		why, method, target string

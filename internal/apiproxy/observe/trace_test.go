@@ -89,7 +89,7 @@ func observer(tr *observe.Tracer) *observe.Observer {
 	return o
 }
 
-// Acceptance 22: a merged list is one trace of one parent and a child for each member.
+// ADP-22: Acceptance 22: a merged list is one trace of one parent and a child for each member.
 func TestMergedListIsOneTrace(t *testing.T) {
 	c := &collector{}
 	srv := httptest.NewServer(c)

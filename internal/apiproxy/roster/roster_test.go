@@ -203,7 +203,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Conformance 19: files are followed, what did not change goes on as it is, and
+// ADP-19: files are followed, what did not change goes on as it is, and
 // what cannot be taken leaves the last good one and is tried again.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

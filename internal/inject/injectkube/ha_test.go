@@ -62,7 +62,7 @@ func (b *balancer) serve(ln net.Listener) {
 	}
 }
 
-// IN-08, acceptance 29: while the authority rotates, the chart is applied again
+// ADP-29: IN-08, acceptance 29: while the authority rotates, the chart is applied again
 // and two replicas are replaced in turn, no admission fails.
 func TestRotationOnAPIServer(t *testing.T) {
 	front := listen(t)

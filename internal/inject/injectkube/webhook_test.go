@@ -18,7 +18,7 @@ import (
 	"github.com/tailplane/tailplane/internal/inject"
 )
 
-// Acceptance 27, IN-04, IN-05, IN-06: the webhook on a real API server, by the
+// ADP-27: Acceptance 27, IN-04, IN-05, IN-06: the webhook on a real API server, by the
 // manifests of an installation and with exactly the rights of its account.
 func TestWebhookOnAPIServer(t *testing.T) {
 	ln := listen(t)

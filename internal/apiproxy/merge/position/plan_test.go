@@ -124,7 +124,7 @@ func TestVectorGrows(t *testing.T) {
 	}
 }
 
-// TestPlan is the table "request on a merged collection", row by row.
+// ADP-10: TestPlan is the table "request on a merged collection", row by row.
 func TestPlan(t *testing.T) {
 	const list, watch = false, true
 	ours := vec(7, 0, 48213, 901)

@@ -61,7 +61,7 @@ func ask(h http.Handler, method, target, body string, edit ...func(*http.Request
 
 func withToken(r *http.Request) { r.Header.Set("Authorization", "Bearer "+localToken) }
 
-// Acceptance 24: what is below /debug needs the local token; probes and scrapes do not.
+// ADP-24: Acceptance 24: what is below /debug needs the local token; probes and scrapes do not.
 func TestDebugNeedsTheToken(t *testing.T) {
 	o := observer()
 	a := port(o)
