@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -209,10 +210,10 @@ func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t)
 		p.write("config/config.yaml", both)
-		loads, refuse := 0, false
+		loads, refuse := 0, new(atomic.Bool)
 		p.keep.Loaded = func(error) { loads++ }
 		p.keep.Follows = func(_, _ *document.Document) error {
-			if refuse {
+			if refuse.Load() {
 				return errors.New("the epoch must be raised")
 			}
 			return nil
@@ -258,13 +259,13 @@ func TestRun(t *testing.T) {
 		if n := strings.Count(p.log.String(), "is not taken"); n != 1 {
 			t.Errorf("said %d times", n)
 		}
-		refuse = true
+		refuse.Store(true)
 		p.write("config/config.yaml", strings.Replace(both, "epoch: 7", "epoch: 9", 1))
 		wait()
 		if err := p.keep.Err(); err == nil || !strings.Contains(err.Error(), "epoch must be raised") {
 			t.Errorf("refused: %v", err)
 		}
-		refuse = false
+		refuse.Store(false)
 		wait()
 		if err := p.keep.Err(); err != nil || p.keep.Roster().Document().Epoch != 9 {
 			t.Errorf("in the end: %v", err)
