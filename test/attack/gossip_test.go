@@ -495,19 +495,28 @@ func (r *rogue) introduce(t *testing.T) {
 // learn asks a server for every record that it has, as it has them.
 func (r *rogue) learn(t *testing.T, from *system) map[string]*gossip.Record {
 	t.Helper()
-	var said struct {
-		R []struct{ P, S []byte }
-	}
-	decode(t, r.taken(t, from, message(r.claim())).Body, &said)
 	all := map[string]*gossip.Record{}
-	for _, x := range said.R {
-		record, err := gossip.Open(gossip.Signed{Payload: x.P, Signature: x.S})
-		if err != nil {
-			t.Fatalf("a record that %s relays: %v", from.Server(), err)
+	for digest := r.claim(); ; { // one answer has no room for all
+		var said struct {
+			R []struct{ P, S []byte }
 		}
-		all[record.Node] = record
+		decode(t, r.taken(t, from, message(digest)).Body, &said)
+		fresh := false
+		for _, x := range said.R {
+			record, err := gossip.Open(gossip.Signed{Payload: x.P, Signature: x.S})
+			if err != nil {
+				t.Fatalf("a record that %s relays: %v", from.Server(), err)
+			}
+			if all[record.Node] == nil {
+				fresh = true
+				digest += fmt.Sprintf(",[%q,%d,1,%d]", record.Node, record.Generation, record.Version)
+			}
+			all[record.Node] = record
+		}
+		if !fresh {
+			return all
+		}
 	}
-	return all
 }
 
 // node is the one server of a cluster that somebody lists.

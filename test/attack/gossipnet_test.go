@@ -377,6 +377,9 @@ func TestGO07_PointsInside(t *testing.T) {
 	r := east.rogue(t, "go07", mute)
 	other := east.nodeOf(t, "west")
 	theirs := r.learn(t, east)[other]
+	if theirs == nil {
+		t.Fatalf("east has no record of %s", other)
+	}
 	for _, s := range []*system{east, west} {
 		counts[s] = s.rejected(t, gossip.Endpoint)
 	}
