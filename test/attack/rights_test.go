@@ -57,8 +57,12 @@ func unlawful(rules []rbacv1.PolicyRule, namespace string) (wrong []string) {
 			bad("tokens beyond those of sign-ins")
 		}
 		for _, resource := range r.Resources {
-			if slices.Contains([]string{"pods/exec", "pods/attach", "pods/portforward", "nodes/proxy", "pods", "deployments", "daemonsets", "certificatesigningrequests", "mutatingwebhookconfigurations"}, resource) {
+			if slices.Contains([]string{"pods/exec", "pods/attach", "pods/portforward", "nodes/proxy", "pods", "deployments", "daemonsets", "certificatesigningrequests"}, resource) {
 				bad("%s, which nobody here needs", resource)
+			}
+			own := slices.Equal(r.ResourceNames, []string{"tailplane-inject"}) && !has("create", "update", "delete", "list", "deletecollection")
+			if strings.HasSuffix(resource, "webhookconfigurations") && !own {
+				bad("%s beyond the authority in our own", resource)
 			}
 			if strings.HasSuffix(resource, "roles") && has("create", "update", "patch", "delete") {
 				bad("writes roles")
