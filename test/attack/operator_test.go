@@ -786,7 +786,7 @@ func TestSI06_KilledAfterEachWrite(t *testing.T) {
 								writes := g.disarm()
 								cancel()
 								<-asked
-								if try == 5 {
+								if try == 25 {
 									t.Fatalf("not killed: after %v", writes)
 								}
 							}
