@@ -87,10 +87,7 @@ func (t *tka) tellCheckup(all []checkup.Finding) {
 // it fails: that of the first trouble on the way.
 func (t *tka) gather(ctx context.Context, cluster string) (f checkup.Facts, code int) {
 	note := func(err error) checkup.Trouble {
-		ft, ok := errors.AsType[*fault.Fault](err)
-		if !ok {
-			ft = fault.New(fault.Failed, "%v", err)
-		}
+		ft := fault.As(err)
 		if code == 0 {
 			code = ft.Code
 		}

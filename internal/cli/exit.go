@@ -17,10 +17,7 @@ func (t *tka) report(ctx context.Context, err error) int {
 	if code, ok := errors.AsType[fault.Child](err); ok {
 		return int(code)
 	}
-	f, ok := errors.AsType[*fault.Fault](err)
-	if !ok {
-		f = &fault.Fault{Code: fault.Failed, Message: err.Error()}
-	}
+	f := fault.As(err)
 	if ctx.Err() != nil && f.Code != fault.Done { // a signal, not our own time limit
 		f = &fault.Fault{Code: fault.Interrupted, Message: "interrupted", Advice: f.Advice}
 	}

@@ -191,6 +191,9 @@ func (t *tka) signIn(ctx context.Context, l *link.Link, lf loginFlags) (signin.S
 	accepted, err := link.Patiently(ctx, l, signin.Login, func(time.Duration) signin.LoginRequest {
 		return signin.LoginRequest{Role: lf.role, Period: door.Duration(lf.period), Namespaces: lf.namespaces}
 	})
+	if err != nil && ctx.Err() != nil { // nobody waited for the answer
+		err = perhapsSignedIn(err)
+	}
 	if err != nil {
 		return signin.Status{}, link.Granted{}, err
 	}
@@ -314,14 +317,17 @@ func (t *tka) planLogin(l *link.Link, lf loginFlags, set *memory.Settings) error
 
 // stillSignedIn adds to the fault of a login that the server has a sign-in now.
 func stillSignedIn(err error) error {
-	f, ok := errors.AsType[*fault.Fault](err)
-	if !ok {
-		f = fault.New(fault.Failed, "%v", err).Because(err)
-	}
+	f := fault.As(err)
 	if _, theirs := errors.AsType[*problem.Error](err); theirs || f.Code == fault.NotReady {
 		return f // the server's own answer says how it stands
 	}
 	return f.Try("You are signed in all the same; to end it: tka logout")
+}
+
+// perhapsSignedIn adds to the fault of a login whose answer was not waited for
+// that the server may have made a sign-in.
+func perhapsSignedIn(err error) error {
+	return fault.As(err).Try("The server may have signed you in; to see, or to end it: tka status, tka logout")
 }
 
 // entry is what to write into a kubeconfig for k.

@@ -39,7 +39,8 @@ func FuzzRead(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if !json.Valid(b) {
+		var want any
+		if err := json.Unmarshal(b, &want); err != nil { // 1E700 is JSON, but no number of Go's
 			return
 		}
 		got, err := read(b)
@@ -48,10 +49,6 @@ func FuzzRead(f *testing.F) {
 				t.Fatalf("%s: %v", b, err)
 			}
 			return
-		}
-		var want any
-		if err := json.Unmarshal(b, &want); err != nil {
-			t.Fatal(err)
 		}
 		if !reflect.DeepEqual(got, want) {
 			t.Fatalf("%s is read as %v, want %v", b, got, want)

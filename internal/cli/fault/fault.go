@@ -44,6 +44,14 @@ func New(code int, format string, args ...any) *Fault {
 	return &Fault{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
+// As is the fault that err holds, or one that says err.
+func As(err error) *Fault {
+	if f, ok := errors.AsType[*Fault](err); ok {
+		return f
+	}
+	return New(Failed, "%v", err).Because(err)
+}
+
 // Usage is a mistake of whoever typed.
 func Usage(format string, args ...any) *Fault { return New(Misused, format, args...) }
 
