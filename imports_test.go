@@ -23,8 +23,9 @@ var plan = map[string]string{
 
 	// walls and words
 	"internal/problem":         "",
+	"internal/printable":       "",
 	"internal/access":          "internal/problem",
-	"internal/audit":           "internal/access internal/problem",
+	"internal/audit":           "internal/access internal/printable internal/problem",
 	"internal/audit/auditotlp": "internal/audit",
 	"internal/door":            "internal/access internal/audit internal/door/framing internal/problem",
 	"internal/door/framing":    "",
@@ -46,11 +47,11 @@ var plan = map[string]string{
 	"internal/apiproxy/merge":             "internal/apiproxy/merge/position internal/apiproxy/merge/wire",
 	"internal/apiproxy/merge/position":    "internal/apiproxy/merge/wire",
 	"internal/apiproxy/merge/wire":        "",
-	"internal/apiproxy/observe":           "internal/apiproxy internal/apiproxy/observe/otlpjson internal/apiproxy/observe/record internal/apiproxy/observe/text",
-	"internal/apiproxy/observe/adminport": "internal/apiproxy internal/apiproxy/observe internal/apiproxy/observe/text",
+	"internal/apiproxy/observe":           "internal/apiproxy internal/apiproxy/observe/otlpjson internal/apiproxy/observe/record internal/apiproxy/observe/text internal/printable",
+	"internal/apiproxy/observe/adminport": "internal/apiproxy internal/apiproxy/observe internal/apiproxy/observe/text internal/printable",
 	"internal/apiproxy/observe/otlpjson":  "",
 	"internal/apiproxy/observe/record":    "",
-	"internal/apiproxy/observe/text":      "",
+	"internal/apiproxy/observe/text":      "internal/printable",
 	"internal/apiproxy/podface":           "",
 	"internal/apiproxy/roster":            "internal/apiproxy internal/apiproxy/document internal/apiproxy/upstream",
 	"internal/apiproxy/serving":           "internal/apiproxy internal/apiproxy/observe internal/apiproxy/upstream internal/door/framing",
@@ -126,7 +127,7 @@ var worlds = map[string]string{
 }
 
 // pure rooms import the standard library and the rooms of their plan, nothing else.
-var pure = []string{"internal/problem", "internal/access", "internal/audit", "internal/buildcache", "internal/door/framing", "internal/apiproxy/podface", "internal/apiproxy/observe/record", "internal/apiproxy/observe/text"}
+var pure = []string{"internal/printable", "internal/problem", "internal/access", "internal/audit", "internal/buildcache", "internal/door/framing", "internal/apiproxy/podface", "internal/apiproxy/observe/record", "internal/apiproxy/observe/text"}
 
 func TestPlan(t *testing.T) {
 	seen := map[string]bool{}

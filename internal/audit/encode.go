@@ -5,9 +5,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"unicode"
-	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/tailplane/tailplane/internal/printable"
 )
 
 // Bounds of one entry. An entry that is larger is cut down, never dropped.
@@ -35,7 +35,7 @@ func encode(e Entry) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return escape(b[1 : len(b)-1]), nil
+	return printable.JSON(b[1 : len(b)-1]), nil
 }
 
 // mapped returns e with f applied to every text that a caller can influence,
@@ -123,33 +123,4 @@ func redact(s string) string {
 
 func ofToken(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.'
-}
-
-// escape writes what does not print as \u escapes, beyond what JSON demands:
-// DEL, the C1 controls that some terminals obey, marks that turn the direction
-// of text, and what has no width. b is JSON, so such runes are inside strings.
-func escape(b []byte) []byte {
-	if !slices.ContainsFunc(b, func(c byte) bool { return c >= 0x7f }) {
-		return b
-	}
-	out := make([]byte, 0, len(b)+16)
-	for len(b) > 0 {
-		r, n := utf8.DecodeRune(b)
-		switch {
-		case r < 0x7f || unicode.IsPrint(r):
-			out = append(out, b[:n]...)
-		case r > 0xffff:
-			hi, lo := utf16.EncodeRune(r)
-			out = appendU(appendU(out, hi), lo)
-		default:
-			out = appendU(out, r)
-		}
-		b = b[n:]
-	}
-	return out
-}
-
-func appendU(dst []byte, r rune) []byte {
-	const hex = "0123456789abcdef"
-	return append(dst, '\\', 'u', hex[r>>12&15], hex[r>>8&15], hex[r>>4&15], hex[r&15])
 }

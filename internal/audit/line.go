@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/printable"
 )
 
 // SchemaVersion is the version of the lines, as headers carry it. Fields are
@@ -354,7 +356,7 @@ func bodyOf(content any) []byte {
 	if err != nil {
 		panic("audit: " + err.Error()) // a time outside the years 0 to 9999
 	}
-	return escape(b[1 : len(b)-1])
+	return printable.JSON(b[1 : len(b)-1])
 }
 
 // junk is what lies between the lines of a record and is none: lines that a

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/apiproxy/observe/text"
+	"github.com/tailplane/tailplane/internal/printable"
 )
 
 // A Stage is when in a visit a line was written, in the words of audit.k8s.io.
@@ -96,5 +97,5 @@ func encode(line any) []byte {
 	if err != nil {
 		panic("observe: " + err.Error()) // a time outside the years 0 to 9999
 	}
-	return append(text.Escape(b), '\n')
+	return append(printable.JSON(b), '\n')
 }

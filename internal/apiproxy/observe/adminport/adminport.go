@@ -24,6 +24,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/apiproxy/observe"
 	"github.com/tailplane/tailplane/internal/apiproxy/observe/text"
+	"github.com/tailplane/tailplane/internal/printable"
 )
 
 // A Port is the admin port of one adapter, on a loopback address:
@@ -264,7 +265,7 @@ func (p *Port) write(w http.ResponseWriter, status int, what any) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	w.Write(append(text.Escape(b), '\n')) // who does not read it does not want it
+	w.Write(append(printable.JSON(b), '\n')) // who does not read it does not want it
 }
 
 func say(w http.ResponseWriter, status int, what string) {

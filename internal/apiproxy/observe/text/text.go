@@ -7,9 +7,9 @@ import (
 	"encoding/json"
 	"log/slog"
 	"strings"
-	"unicode"
-	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/tailplane/tailplane/internal/printable"
 )
 
 // Bounds of one text that somebody else chose.
@@ -130,33 +130,5 @@ type escaped string
 // MarshalJSON implements [json.Marshaler].
 func (t escaped) MarshalJSON() ([]byte, error) {
 	b, err := json.Marshal(string(t))
-	return Escape(b), err
-}
-
-// Escape writes what does not print as \u escapes, beyond what JSON demands. b
-// is JSON, so such runes are inside strings, and it still parses to the same.
-func Escape(b []byte) []byte {
-	if Printable(string(b)) {
-		return b
-	}
-	out := make([]byte, 0, len(b)+16)
-	for len(b) > 0 {
-		r, n := utf8.DecodeRune(b)
-		switch {
-		case r < 0x7f || unicode.IsPrint(r):
-			out = append(out, b[:n]...)
-		case r > 0xffff:
-			hi, lo := utf16.EncodeRune(r)
-			out = appendU(appendU(out, hi), lo)
-		default:
-			out = appendU(out, r)
-		}
-		b = b[n:]
-	}
-	return out
-}
-
-func appendU(dst []byte, r rune) []byte {
-	const hex = "0123456789abcdef"
-	return append(dst, '\\', 'u', hex[r>>12&15], hex[r>>8&15], hex[r>>4&15], hex[r&15])
+	return printable.JSON(b), err
 }

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tailplane/tailplane/internal/apiproxy/observe/text"
+	"github.com/tailplane/tailplane/internal/printable"
 )
 
 func TestClean(t *testing.T) {
@@ -56,7 +57,7 @@ func FuzzText(f *testing.F) {
 		if err := json.Unmarshal(log.Bytes(), &line); err != nil || line.A != c || bytes.Count(log.Bytes(), []byte("\n")) != 1 {
 			t.Fatalf("%v: %q of %q", err, line.A, s)
 		}
-		for _, out := range [][]byte{text.Escape(b), bytes.TrimSuffix(log.Bytes(), []byte("\n"))} {
+		for _, out := range [][]byte{printable.JSON(b), bytes.TrimSuffix(log.Bytes(), []byte("\n"))} {
 			for _, r := range string(out) {
 				if r < 0x20 || r == 0x7f || r >= 0x80 && r < 0xa0 || r == 0x202e || r == 0x2028 || r == 0x200b {
 					t.Fatalf("%U in %q", r, out)
@@ -64,7 +65,7 @@ func FuzzText(f *testing.F) {
 			}
 		}
 		var back string
-		if err := json.Unmarshal(text.Escape(b), &back); err != nil || back != c {
+		if err := json.Unmarshal(printable.JSON(b), &back); err != nil || back != c {
 			t.Fatalf("%v: %q", err, back)
 		}
 	})
