@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -101,14 +102,11 @@ func (s *Server) remember(r *apiproxy.Request) {
 
 // collection prepares what is merged, in one form.
 func (s *Server) collection(v *Visit, query url.Values, f form) (*merge.Collection, func()) {
-	doc := v.Document()
+	doc, place := v.Document(), v.place()
 	c := &merge.Collection{
-		Epoch: uint64(doc.Epoch), Spread: v.Decision.Kind == apiproxy.Spread || v.Decision.Overlap,
+		Epoch: place.Epoch, Width: place.Width, Spread: v.Decision.Kind == apiproxy.Spread || v.Decision.Overlap,
 		Bare: f.Shape == wire.Table && query.Get("includeObject") == "None",
 		Hash: position.CollectionHash(v.Request.URLPath(), query.Get("labelSelector"), query.Get("fieldSelector")),
-	}
-	for _, cluster := range doc.Clusters {
-		c.Width = max(c.Width, cluster.Slot+1)
 	}
 	for _, m := range v.Decision.Members {
 		member := merge.Member{Slot: doc.Cluster(m.Cluster).Slot, Name: m.Cluster}
@@ -122,7 +120,7 @@ func (s *Server) collection(v *Visit, query url.Values, f form) (*merge.Collecti
 	delete(header, "If-None-Match")
 	path := v.Request.URLPath()
 	c.Ask = func(ctx context.Context, m merge.Member, a position.Ask) (*merge.Body, error) {
-		asked := cloneQuery(query)
+		asked := maps.Clone(query)
 		a.Set(asked)
 		form, h := f, header.Clone()
 		if a.Names {
@@ -166,22 +164,13 @@ func (s *Server) collection(v *Visit, query url.Values, f form) (*merge.Collecti
 // form0 is that of names.
 var form0 = form{wire.Form{Shape: wire.Metadata}, "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}
 
-func cloneQuery(q url.Values) url.Values {
-	out := make(url.Values, len(q)+4)
-	for k, v := range q {
-		out[k] = v
-	}
-	return out
-}
-
 func (s *Server) list(w http.ResponseWriter, v *Visit, c *merge.Collection, q position.Query) error {
 	l, err := c.List(v.Out.Context(), q)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
-	h := s.head(w, v, l.Form.MediaType(false), l.Left)
-	h.Set("Cache-Control", "no-cache, private")
+	s.head(w, v, l.Form.MediaType(false), l.Left)
 	w.WriteHeader(http.StatusOK)
 	if v.Out.Method == http.MethodHead {
 		return nil
@@ -197,10 +186,9 @@ func (s *Server) list(w http.ResponseWriter, v *Visit, c *merge.Collection, q po
 }
 
 // head fills in the header of an answer that is merged, with what is missing in it.
-func (s *Server) head(w http.ResponseWriter, v *Visit, contentType string, left []merge.Member) http.Header {
+func (s *Server) head(w http.ResponseWriter, v *Visit, contentType string, left []merge.Member) {
+	setHead(w, contentType)
 	h := w.Header()
-	h.Set("Content-Type", contentType)
-	h.Set(clusterHeader, merged)
 	for _, text := range v.Decision.Warnings {
 		h.Add("Warning", warning(text))
 	}
@@ -208,7 +196,6 @@ func (s *Server) head(w http.ResponseWriter, v *Visit, contentType string, left 
 		h.Add("Warning", warning("cluster "+m.Name+" left out: it did not answer"))
 		s.Metrics.AnsweredInPart(observe.PartialSkip)
 	}
-	return h
 }
 
 // warning is the value of a Warning header.
@@ -251,7 +238,7 @@ func (s *Server) watch(w http.ResponseWriter, v *Visit, c *merge.Collection, q p
 			back()
 		}
 	}
-	s.head(w, v, watch.Form.MediaType(true), watch.Left).Set("Cache-Control", "no-cache, private")
+	s.head(w, v, watch.Form.MediaType(true), watch.Left)
 	w.WriteHeader(http.StatusOK)
 	push := http.NewResponseController(w).Flush
 	err = watch.Run(ctx, &merge.Framed{Out: w, Proto: watch.Form.Proto, Push: push})

@@ -70,24 +70,44 @@ func (v *Visit) ask(ctx context.Context, cluster string, path string, query url.
 	if c == nil {
 		return nil, fmt.Errorf("no cluster %s", cluster)
 	}
-	u, err := url.Parse(path)
+	r, err := newGet(ctx, path, query, header)
 	if err != nil {
 		return nil, err
 	}
-	u.RawQuery = query.Encode()
-	r := (&http.Request{Method: http.MethodGet, URL: u, Header: header, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx)
-	end := v.call(cluster, header)
-	answer, err := c.Do(upstream.Ask{Request: r, Read: read})
+	answer, err := v.call.Do(c, upstream.Ask{Request: r, Read: read})
 	if err != nil {
-		end(0, err)
 		return nil, err
 	}
-	end(answer.StatusCode, nil)
 	if answer.StatusCode == http.StatusOK {
 		return answer, nil
 	}
 	defer answer.Close()
 	return nil, statusOf(answer)
+}
+
+// newGet is a GET of a path as it stands in a URL.
+func newGet(ctx context.Context, path string, query url.Values, header http.Header) (*http.Request, error) {
+	u, err := url.Parse(path)
+	if err != nil {
+		return nil, err
+	}
+	u.RawQuery = query.Encode()
+	return (&http.Request{Method: http.MethodGet, URL: u, Header: header, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx), nil
+}
+
+// get sends a GET of our own to a cluster.
+func get(ctx context.Context, c *upstream.Cluster, path string, header http.Header) (*http.Response, error) {
+	r, err := newGet(ctx, path, nil, header)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := c.Do(upstream.Ask{Request: r, Read: true})
+	if err != nil {
+		return nil, err
+	}
+	res := *answer.Response
+	res.Body = bodyOf{answer}
+	return &res, nil
 }
 
 // statusOf reads what a cluster says instead of what it was asked for.
@@ -102,19 +122,29 @@ func statusOf(answer *upstream.Answer) *wire.Status {
 
 // tell answers with a Status in the form that the client prefers.
 func (v *Visit) tell(w http.ResponseWriter, s *wire.Status) {
-	form := wire.Form{}
-	if forms := formsOf(v.Out.Header["Accept"]); len(forms) > 0 {
-		form = forms[0].Form
-	}
-	h := w.Header()
-	h.Set("Content-Type", form.MediaType(false))
-	h.Set("Cache-Control", "no-cache, private")
-	h.Set(clusterHeader, merged)
+	form := v.preferred()
+	setHead(w, form.MediaType(false))
 	if s.RetryAfter > 0 {
-		h.Set("Retry-After", fmt.Sprint(s.RetryAfter))
+		w.Header().Set("Retry-After", fmt.Sprint(s.RetryAfter))
 	}
 	w.WriteHeader(s.Code)
 	w.Write(s.Append(nil, form.Proto)) // who is gone needs no answer
+}
+
+// preferred is the form that the client likes best; JSON if it takes none.
+func (v *Visit) preferred() wire.Form {
+	if forms := formsOf(v.Out.Header["Accept"]); len(forms) > 0 {
+		return forms[0].Form
+	}
+	return wire.Form{}
+}
+
+// setHead fills in the header of an answer that is no one cluster's.
+func setHead(w http.ResponseWriter, contentType string) {
+	h := w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Cache-Control", "no-cache, private")
+	h.Set(clusterHeader, merged)
 }
 
 // fail answers what went wrong before anything was answered. Of a client that is

@@ -7,8 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"net/url"
-	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,25 +26,6 @@ const partial = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 // probeTime bounds how long a member is waited for that may have an object.
 const probeTime = 10 * time.Second
 
-// get sends a GET of our own to a cluster.
-func get(ctx context.Context, c *upstream.Cluster, path string, query url.Values, header http.Header) (*http.Response, error) {
-	u, err := url.Parse(path)
-	if err != nil {
-		return nil, err
-	}
-	if query != nil {
-		u.RawQuery = query.Encode()
-	}
-	r := (&http.Request{Method: http.MethodGet, URL: u, Header: header, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx)
-	answer, err := c.Do(upstream.Ask{Request: r, Read: true})
-	if err != nil {
-		return nil, err
-	}
-	res := *answer.Response
-	res.Body = bodyOf{answer}
-	return &res, nil
-}
-
 // probe asks members whether they have the object that r is about.
 func (s *Server) probe(v *Visit, r *apiproxy.Request, members []apiproxy.Member) []apiproxy.Answer {
 	object := r.Object()
@@ -58,7 +38,7 @@ func (s *Server) probe(v *Visit, r *apiproxy.Request, members []apiproxy.Member)
 	for i, m := range members {
 		wg.Go(func() {
 			answers[i].Cluster = m.Cluster
-			res, err := get(ctx, v.view.Cluster(m.Cluster), path, nil, header)
+			res, err := get(ctx, v.view.Cluster(m.Cluster), path, header)
 			if err != nil {
 				answers[i].Err = err
 				return
@@ -135,10 +115,7 @@ func (s *Server) named(v *Visit) (serving.Target, error) {
 	if d.Cluster = t.Cluster.Name; r.Params.ResourceVersion != "" {
 		if status := v.keepPositions(); status != nil {
 			release()
-			return serving.Target{Serve: func(w http.ResponseWriter, _ *http.Request, _ serving.Calling) error {
-				v.tellAny(w, status)
-				return nil
-			}}, nil
+			return v.told(status), nil
 		}
 	}
 	return t, nil
@@ -318,7 +295,10 @@ func (s *Server) anchor(v *Visit) (string, error) {
 	if v.object.Involved == nil && v.Decision.OwnerReferences != document.Follow {
 		return "", nil
 	}
-	group, version := groupOf(ref.APIVersion)
+	group, version, grouped := strings.Cut(ref.APIVersion, "/")
+	if !grouped {
+		group, version = "", group
+	}
 	resource, namespaced, known := v.kinds.Resource(group, version, ref.Kind)
 	if !known {
 		if err := v.kinds.Learn(v.Out.Context()); err != nil {
@@ -346,13 +326,6 @@ func (s *Server) anchor(v *Visit) (string, error) {
 		return verdict.Owner, nil
 	}
 	return "", nil
-}
-
-func groupOf(apiVersion string) (group, version string) {
-	if i := slices.Index([]byte(apiVersion), '/'); i >= 0 {
-		return apiVersion[:i], apiVersion[i+1:]
-	}
-	return "", apiVersion
 }
 
 func unavailable(format string, args ...any) *apiproxy.Refusal {

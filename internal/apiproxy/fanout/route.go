@@ -71,7 +71,7 @@ func (v *view) source(name string, shows func(group, version string) bool) {
 	c := v.Cluster(name)
 	v.kinds.Sources = append(v.kinds.Sources, catalog.Source{Name: name, Shows: shows,
 		Fetch: func(ctx context.Context, path string, header http.Header) (*http.Response, error) {
-			return get(ctx, c, path, nil, header)
+			return get(ctx, c, path, header)
 		}})
 }
 
@@ -188,16 +188,29 @@ func (s *Server) target(v *Visit) (serving.Target, error) {
 	case !d.Merged():
 		return s.single(v)
 	case v.Request.Verb == "list" || v.Request.Verb == "watch":
-		return serving.Target{Serve: func(w http.ResponseWriter, out *http.Request, call serving.Calling) error {
-			v.Out, v.call = out, call
-			return s.Collection(w, v)
-		}}, nil
+		return s.merged(v), nil
 	case v.Request.Verb == "deletecollection":
 		return serving.Target{Serve: v.deleteAll}, nil
 	case d.Kind == apiproxy.Spread:
 		return s.named(v)
 	}
 	return serving.Target{}, fmt.Errorf("a %s of %s was routed as %s", v.Request.Verb, v.Request.Resource, d.Kind)
+}
+
+// merged is a list or a watch.
+func (s *Server) merged(v *Visit) serving.Target {
+	return serving.Target{Serve: func(w http.ResponseWriter, out *http.Request, call serving.Calling) error {
+		v.Out, v.call = out, call
+		return s.Collection(w, v)
+	}}
+}
+
+// told is a failure that is known before anybody is asked.
+func (v *Visit) told(status *wire.Status) serving.Target {
+	return serving.Target{Serve: func(w http.ResponseWriter, _ *http.Request, _ serving.Calling) error {
+		v.tellAny(w, status)
+		return nil
+	}}
 }
 
 // single is what one cluster serves alone.
@@ -208,18 +221,12 @@ func (s *Server) single(v *Visit) (serving.Target, error) {
 			if v.past.Moved(v.Table, v.Request, v.beside()) {
 				// Its clients may hold positions of another cluster, so theirs are ours.
 				v.Decision.Kind, v.Decision.Members = apiproxy.Union, []apiproxy.Member{{Cluster: v.Decision.Cluster}}
-				return serving.Target{Serve: func(w http.ResponseWriter, out *http.Request, call serving.Calling) error {
-					v.Out, v.call = out, call
-					return s.Collection(w, v)
-				}}, nil
+				return s.merged(v), nil
 			}
 			t.Until = v.ended // it may move then
 		}
 		if status := v.keepPositions(); status != nil {
-			return serving.Target{Serve: func(w http.ResponseWriter, _ *http.Request, _ serving.Calling) error {
-				v.tellAny(w, status)
-				return nil
-			}}, nil
+			return v.told(status), nil
 		}
 	}
 	if !v.Request.Creates(v.Out.Header.Get("Content-Type")) {
@@ -300,14 +307,8 @@ func (v *Visit) tellAny(w http.ResponseWriter, s *wire.Status) {
 		v.tell(w, s)
 		return
 	}
-	form := wire.Form{}
-	if forms := formsOf(v.Out.Header["Accept"]); len(forms) > 0 {
-		form = forms[0].Form
-	}
-	h := w.Header()
-	h.Set("Content-Type", form.MediaType(true))
-	h.Set("Cache-Control", "no-cache, private")
-	h.Set(clusterHeader, merged)
+	form := v.preferred()
+	setHead(w, form.MediaType(true))
 	w.WriteHeader(http.StatusOK)
 	w.Write(wire.AppendFrame(nil, wire.AppendError(nil, form.Proto, s), form.Proto))
 }

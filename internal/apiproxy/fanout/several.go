@@ -2,7 +2,6 @@ package fanout
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -25,39 +24,31 @@ type reply struct {
 // maxReply bounds an answer that is held in memory.
 const maxReply = 8 << 20
 
-// toAll sends the visit's request to members, all at once or one after the other.
-func (v *Visit) toAll(members []apiproxy.Member, inOrder bool) []reply {
+// toAll sends the visit's request to members, all at once.
+func (v *Visit) toAll(members []apiproxy.Member) []reply {
 	replies := make([]reply, len(members))
 	var wg sync.WaitGroup
 	for i, m := range members {
-		one := func() { replies[i] = v.to(v.Out.Context(), m.Cluster) }
-		if inOrder {
-			one()
-			continue
-		}
-		wg.Go(one)
+		wg.Go(func() { replies[i] = v.to(m.Cluster) })
 	}
 	wg.Wait()
 	return replies
 }
 
-func (v *Visit) to(ctx context.Context, cluster string) reply {
+func (v *Visit) to(cluster string) reply {
 	r := reply{cluster: cluster}
-	out := v.Out.WithContext(ctx)
+	out := v.Out.WithContext(v.Out.Context())
 	out.Header = v.Out.Header.Clone()
 	out.Header["Accept"] = []string{"application/json"}
 	out.Header["Accept-Encoding"] = []string{"identity"}
 	if v.body != nil {
 		out.Body = io.NopCloser(bytes.NewReader(v.body))
 	}
-	end := v.call(cluster, out.Header)
-	answer, err := v.view.Cluster(cluster).Do(upstream.Ask{Request: out})
+	answer, err := v.call.Do(v.view.Cluster(cluster), upstream.Ask{Request: out})
 	if err != nil {
-		end(0, err)
 		r.err = err
 		return r
 	}
-	end(answer.StatusCode, nil)
 	defer answer.Close()
 	r.code, r.header = answer.StatusCode, answer.Header
 	if r.body, err = io.ReadAll(io.LimitReader(answer.Body, maxReply)); err != nil {
@@ -84,7 +75,7 @@ func (r *reply) relay(w http.ResponseWriter, cluster string) error {
 // review asks all members a review; it is allowed only if all allow it.
 func (v *Visit) review(w http.ResponseWriter, _ *http.Request, call serving.Calling) error {
 	v.call = call
-	replies := v.toAll(v.Decision.Members, false)
+	replies := v.toAll(v.Decision.Members)
 	for i := range replies {
 		r := &replies[i]
 		if r.err != nil || r.code/100 != 2 {
@@ -108,8 +99,7 @@ func (v *Visit) review(w http.ResponseWriter, _ *http.Request, call serving.Call
 }
 
 // denyReview answers a review of what a rule refuses: it is not allowed, and why.
-func (v *Visit) denyReview(w http.ResponseWriter, _ *http.Request, call serving.Calling) error {
-	v.call = call
+func (v *Visit) denyReview(w http.ResponseWriter, _ *http.Request, _ serving.Calling) error {
 	body := map[string]any{
 		"apiVersion": v.Request.Group + "/" + v.Request.Version, "kind": v.object.Kind,
 		"status": map[string]any{"allowed": false, "denied": true, "reason": "mca: " + v.Decision.Refusal.Message},
@@ -138,7 +128,7 @@ func (v *Visit) deleteAll(w http.ResponseWriter, _ *http.Request, call serving.C
 	}
 	var last reply
 	for _, m := range v.Decision.Members {
-		if last = v.to(v.Out.Context(), m.Cluster); last.err != nil || last.code/100 != 2 {
+		if last = v.to(m.Cluster); last.err != nil || last.code/100 != 2 {
 			return last.relay(w, last.cluster)
 		}
 	}

@@ -31,12 +31,12 @@ func (v *visit) forward() error {
 		ask.Body = body
 		defer body.Close()
 	}
-	answer, err := v.do(v.target.Cluster, ask)
+	answer, err := Calling(v.calling).Do(v.target.Cluster, ask)
 	if err == nil && v.target.Again != nil && (ask.Body == nil || ask.GetBody != nil) {
 		if next := v.target.Again(answer.Response); next != nil {
 			answer.Close()
 			v.target.Cluster = next
-			answer, err = v.do(next, ask)
+			answer, err = Calling(v.calling).Do(next, ask)
 		}
 	}
 	if err != nil {
@@ -140,7 +140,7 @@ func (v *visit) switchProtocols() error {
 	ask := v.ask(ctx)
 	ask.Way, ask.Body = upstream.Upgrade, nil
 	ask.Header["Connection"], ask.Header["Upgrade"] = []string{"Upgrade"}, []string{v.upgrade}
-	answer, err := v.do(v.target.Cluster, ask)
+	answer, err := Calling(v.calling).Do(v.target.Cluster, ask)
 	if err != nil {
 		v.w.Header().Set("Connection", "close")
 		return v.failure(err)

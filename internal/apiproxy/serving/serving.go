@@ -96,6 +96,18 @@ type Target struct {
 // adds, and by what it returns what came of it: the status, or why there is none.
 type Calling func(cluster string, h http.Header) (end func(code int, err error))
 
+// Do asks a cluster, and tells what came of it.
+func (call Calling) Do(c *upstream.Cluster, ask upstream.Ask) (*upstream.Answer, error) {
+	end := call(c.Name, ask.Header)
+	answer, err := c.Do(ask)
+	if err != nil {
+		end(0, err)
+		return nil, err
+	}
+	end(answer.StatusCode, nil)
+	return answer, nil
+}
+
 // calling is the Calling of a visit.
 func (v *visit) calling(cluster string, h http.Header) func(int, error) {
 	call := v.seen.Call(cluster, h)
@@ -108,18 +120,6 @@ func (v *visit) calling(cluster string, h http.Header) func(int, error) {
 		}
 		call.End(code, why)
 	}
-}
-
-// do asks the cluster.
-func (v *visit) do(c *upstream.Cluster, ask upstream.Ask) (*upstream.Answer, error) {
-	end := v.calling(c.Name, ask.Header)
-	answer, err := c.Do(ask)
-	if err != nil {
-		end(0, err)
-		return nil, err
-	}
-	end(answer.StatusCode, nil)
-	return answer, nil
 }
 
 // Bounds of the listener and of one request.
