@@ -54,7 +54,7 @@ var plan = map[string]string{
 	"internal/apiproxy/observe/text":      "internal/printable",
 	"internal/apiproxy/podface":           "",
 	"internal/apiproxy/roster":            "internal/apiproxy internal/apiproxy/document internal/apiproxy/upstream",
-	"internal/apiproxy/serving":           "internal/apiproxy internal/apiproxy/observe internal/apiproxy/upstream internal/door/framing",
+	"internal/apiproxy/serving":           "internal/apiproxy internal/apiproxy/merge/wire internal/apiproxy/observe internal/apiproxy/upstream internal/door/framing",
 	"internal/apiproxy/upstream":          "",
 	"internal/gossip":                     "internal/door internal/gossip/endpoint internal/gossip/strictjson internal/gossip/table internal/problem",
 	"internal/gossip/gossiphttp":          "internal/access internal/door internal/gossip",

@@ -26,6 +26,9 @@ type Status struct {
 	Continue   string // a token to go on with, of a 410 on a page
 	Cause      string // the reason of the one cause
 	RetryAfter int    // seconds; 0: it does not say
+
+	// Name, Group and Resource are of what it is about; "": it does not say.
+	Name, Group, Resource string
 }
 
 func (s *Status) Error() string { return s.Message }
@@ -45,6 +48,9 @@ type status struct {
 }
 
 type details struct {
+	Name              string  `json:"name,omitempty"`
+	Group             string  `json:"group,omitempty"`
+	Kind              string  `json:"kind,omitempty"` // by which Kubernetes means the resource
 	Causes            []cause `json:"causes,omitempty"`
 	RetryAfterSeconds int     `json:"retryAfterSeconds,omitempty"`
 }
@@ -61,8 +67,8 @@ func (s *Status) Append(dst []byte, proto bool) []byte {
 	}
 	o := status{Kind: "Status", APIVersion: "v1", Status: "Failure", Message: s.Message, Reason: s.Reason, Code: s.Code}
 	o.Metadata.Continue = s.Continue
-	if s.Cause != "" || s.RetryAfter > 0 {
-		o.Details = &details{RetryAfterSeconds: s.RetryAfter}
+	if s.detailed() {
+		o.Details = &details{Name: s.Name, Group: s.Group, Kind: s.Resource, RetryAfterSeconds: s.RetryAfter}
 		if s.Cause != "" {
 			o.Details.Causes = []cause{{s.Cause, s.Message}}
 		}
@@ -74,8 +80,12 @@ func (s *Status) Append(dst []byte, proto bool) []byte {
 	return append(dst, b...)
 }
 
+func (s *Status) detailed() bool {
+	return s.Name != "" || s.Group != "" || s.Resource != "" || s.Cause != "" || s.RetryAfter > 0
+}
+
 // message is the Status: metadata 1 (continue 3), status 2, message 3, reason
-// 4, details 5 (causes 4, retryAfterSeconds 5), code 6.
+// 4, details 5 (name 1, group 2, kind 3, causes 4, retryAfterSeconds 5), code 6.
 func (s *Status) message() (b []byte) {
 	var meta []byte
 	if s.Continue != "" {
@@ -85,8 +95,8 @@ func (s *Status) message() (b []byte) {
 	b = appendText(b, 2, "Failure")
 	b = appendText(b, 3, s.Message)
 	b = appendText(b, 4, s.Reason)
-	if s.Cause != "" || s.RetryAfter > 0 {
-		var d []byte
+	if s.detailed() {
+		d := appendText(appendText(appendText(nil, 1, s.Name), 2, s.Group), 3, s.Resource)
 		if s.Cause != "" {
 			d = appendText(d, 4, appendText(appendText(nil, 1, s.Cause), 2, s.Message))
 		}
