@@ -19,7 +19,8 @@ const module = "github.com/tailplane/tailplane/"
 // plan is the floor plan: every room, and the rooms it may import. A new room,
 // or a new door between rooms, is a line here and a sentence in docs/decisions.
 var plan = map[string]string{
-	"api/v1alpha1": "",
+	"api/gateway/v1alpha1": "",
+	"api/v1alpha1":         "",
 
 	// walls and words
 	"internal/problem":         "",
@@ -120,7 +121,7 @@ var worlds = map[string]string{
 		"internal/tailnet/tailnettest/tailpolicy test/rig",
 	"sigs.k8s.io/controller-runtime": "internal/gossip/gossipkube internal/kube internal/signin/signinkube cmd/tailplaned",
 	"k8s.io/client-go/":              "internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",
-	"k8s.io/":                        "api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",
+	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",
 	"github.com/prometheus/":         "internal/apiproxy/observe internal/apiproxy/observe/adminport internal/health cmd/tailplaned",
 	"go.opentelemetry.io/":           "internal/apiproxy/observe internal/apiproxy/observe/otlpjson internal/audit/auditotlp",
 	"github.com/spf13/cobra":         "internal/cli cmd/mca cmd/tka cmd/tailplaned",

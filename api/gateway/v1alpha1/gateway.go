@@ -1,0 +1,291 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// A TailscaleGateway attaches tailnets to a Gateway: services of the tailnets
+// become routes of the Gateway, and the Gateway can be put on a tailnet.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=tailscalegateways,singular=tailscalegateway,shortName=tsgw,categories=tailplane;tailscale-gateway,scope=Namespaced
+// +kubebuilder:printcolumn:name="Gateway",type=string,JSONPath=`.spec.targetRef.name`
+// +kubebuilder:printcolumn:name="Tailnets",type=integer,JSONPath=`.status.tailnetCount`
+// +kubebuilder:printcolumn:name="Services",type=integer,JSONPath=`.status.serviceCount`
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')",message="the name must be a DNS label: the services that it discovers carry it"
+type TailscaleGateway struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard object's metadata.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is which tailnets are attached to which Gateway.
+	// +required
+	Spec TailscaleGatewaySpec `json:"spec"`
+
+	// status is what came of it.
+	// +optional
+	Status TailscaleGatewayStatus `json:"status,omitempty"`
+}
+
+// TailscaleGatewayList is a list of gateways.
+//
+// +kubebuilder:object:root=true
+type TailscaleGatewayList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	// items are the gateways.
+	Items []TailscaleGateway `json:"items"`
+}
+
+// TailscaleGatewaySpec is which tailnets are attached to which Gateway.
+type TailscaleGatewaySpec struct {
+	// targetRef is the Gateway, in the same namespace. It cannot be changed.
+	// +required
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="targetRef is immutable"
+	TargetRef GatewayReference `json:"targetRef"`
+
+	// tailnets are the tailnets to attach. If two have a service of one name, the earlier keeps the short name.
+	// +required
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, b.tailnetRef.name == a.tailnetRef.name))",message="a tailnet can be attached only once"
+	Tailnets []AttachedTailnet `json:"tailnets"`
+}
+
+// GatewayReference names a Gateway, or one listener of it.
+type GatewayReference struct {
+	// group is gateway.networking.k8s.io.
+	// +required
+	// +kubebuilder:validation:Enum=gateway.networking.k8s.io
+	Group string `json:"group"`
+
+	// kind is Gateway.
+	// +required
+	// +kubebuilder:validation:Enum=Gateway
+	Kind string `json:"kind"`
+
+	// name is the Gateway's name.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+
+	// sectionName is one listener of the Gateway; unset are all.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	SectionName string `json:"sectionName,omitempty"`
+}
+
+// AttachedTailnet is one tailnet, as a Gateway uses it.
+type AttachedTailnet struct {
+	// tailnetRef is the tailnet. It must allow this namespace.
+	// +required
+	TailnetRef TailnetReference `json:"tailnetRef"`
+
+	// serviceDiscovery is which services of the tailnet are found.
+	// +optional
+	// +kubebuilder:default={}
+	ServiceDiscovery ServiceDiscovery `json:"serviceDiscovery,omitempty"`
+
+	// routeGeneration is which routes are made.
+	// +optional
+	RouteGeneration RouteGeneration `json:"routeGeneration,omitempty"`
+
+	// proxyGroup is which relays carry what is found.
+	// +optional
+	// +kubebuilder:default={}
+	ProxyGroup GatewayProxyGroup `json:"proxyGroup,omitempty"`
+}
+
+// ServiceDiscovery is which services of a tailnet are found.
+type ServiceDiscovery struct {
+	// enabled says whether services are looked for.
+	// +optional
+	// +kubebuilder:default=true
+	Enabled *bool `json:"enabled,omitempty"`
+
+	// syncInterval is how often they are looked for, 30s to 1h.
+	// +optional
+	// +kubebuilder:default="60s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('30s') && duration(self) <= duration('1h')",message="syncInterval must be 30s to 1h"
+	SyncInterval metav1.Duration `json:"syncInterval,omitempty"`
+
+	// patterns are the services to take, with * for any characters.
+	// +optional
+	// +listType=set
+	// +kubebuilder:default={"svc:*"}
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=67
+	// +kubebuilder:validation:items:Pattern=`^svc:[-a-z0-9*]{1,63}$`
+	Patterns []string `json:"patterns,omitempty"`
+
+	// excludePatterns are the services to leave out of those.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=67
+	// +kubebuilder:validation:items:Pattern=`^svc:[-a-z0-9*]{1,63}$`
+	ExcludePatterns []string `json:"excludePatterns,omitempty"`
+
+	// tags are the tags of devices to take besides: a device tagged tag:svc-web serves web.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=67
+	// +kubebuilder:validation:items:Pattern=`^tag:[a-zA-Z*][a-zA-Z0-9*-]{0,62}$`
+	Tags []string `json:"tags,omitempty"`
+
+	// removalGrace is how long relays stay after their service is gone, 0s to 24h.
+	// +optional
+	// +kubebuilder:default="10m"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) <= duration('24h')",message="removalGrace must be 0s to 24h"
+	RemovalGrace *metav1.Duration `json:"removalGrace,omitempty"`
+}
+
+// RouteGeneration is which routes are made for a tailnet.
+type RouteGeneration struct {
+	// egress are the routes to services of the tailnet; unset makes none.
+	// +optional
+	Egress *EgressRoutes `json:"egress,omitempty"`
+
+	// ingress puts the Gateway on the tailnet; unset does not.
+	// +optional
+	Ingress *IngressRoutes `json:"ingress,omitempty"`
+}
+
+// PathRewrite says what becomes of the path by which a service was found.
+//
+// +kubebuilder:validation:Enum=Keep;Strip
+type PathRewrite string
+
+// Values of PathRewrite.
+const (
+	PathKeep  PathRewrite = "Keep"
+	PathStrip PathRewrite = "Strip" // the service sees what follows the prefix
+)
+
+// HostRewrite says which host a service sees.
+//
+// +kubebuilder:validation:Enum=Keep;Target
+type HostRewrite string
+
+// Values of HostRewrite.
+const (
+	HostKeep   HostRewrite = "Keep"
+	HostTarget HostRewrite = "Target" // the service's own name in the tailnet
+)
+
+// EgressRoutes are the routes to services of a tailnet.
+type EgressRoutes struct {
+	// hostnames are the hosts of the Gateway that get the routes; "*" are all.
+	// +optional
+	// +listType=set
+	// +kubebuilder:default={"*"}
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:Pattern=`^(\*|(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)$`
+	Hostnames []string `json:"hostnames,omitempty"`
+
+	// pathPrefix is the path of a service's route, with {service} for its name, once and as a whole segment.
+	// +optional
+	// +kubebuilder:default="/svc/{service}"
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*/\{service\}(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*$`
+	PathPrefix string `json:"pathPrefix,omitempty"`
+
+	// rewrite says whether the service sees the whole path (Keep) or what follows the prefix (Strip).
+	// +optional
+	// +kubebuilder:default=Keep
+	Rewrite PathRewrite `json:"rewrite,omitempty"`
+
+	// hostRewrite says whether the service sees the caller's host (Keep) or its own name in the tailnet (Target).
+	// +optional
+	// +kubebuilder:default=Keep
+	HostRewrite HostRewrite `json:"hostRewrite,omitempty"`
+
+	// port is the port of a service to use if it has it; else its lowest TCP port is used.
+	// +optional
+	// +kubebuilder:default=80
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port,omitempty"`
+
+	// appProtocol is what the services speak.
+	// +optional
+	// +kubebuilder:default=http
+	// +kubebuilder:validation:XValidation:rule="self != 'tcp'",message="routes of a Gateway need http, https, h2c or grpc"
+	AppProtocol AppProtocol `json:"appProtocol,omitempty"`
+
+	// inheritFrom is the HTTPRoute whose security the routes take over where routes of a host differ in it.
+	// +optional
+	InheritFrom *ObjectReference `json:"inheritFrom,omitempty"`
+}
+
+// IngressRoutes put a Gateway on a tailnet.
+type IngressRoutes struct {
+	// vipService is the service on the tailnet.
+	// +required
+	VIPService VIPService `json:"vipService"`
+
+	// ports are the ports of the service, and of the Gateway's listeners.
+	// +required
+	// +listType=map
+	// +listMapKey=port
+	// +listMapKey=protocol
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	Ports []ServicePort `json:"ports"`
+
+	// proxyProtocol is V2 if Envoy is told the address of the tailnet's caller.
+	// +optional
+	// +kubebuilder:default=None
+	ProxyProtocol ProxyProtocol `json:"proxyProtocol,omitempty"`
+}
+
+// GroupMode says how many groups of relays carry what is found.
+//
+// +kubebuilder:validation:Enum=PerService;Shared
+type GroupMode string
+
+// Values of GroupMode.
+const (
+	GroupPerService GroupMode = "PerService" // one group for each service
+	GroupShared     GroupMode = "Shared"     // one group for all of a tailnet
+)
+
+// GatewayProxyGroup is which relays carry what is found.
+type GatewayProxyGroup struct {
+	// mode is PerService, a group for each service, or Shared, one for all.
+	// +optional
+	// +kubebuilder:default=PerService
+	Mode GroupMode `json:"mode,omitempty"`
+
+	// replicas is how many relays each group that is made has, 0 to 50.
+	// +optional
+	// +kubebuilder:default=2
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=50
+	Replicas *int32 `json:"replicas,omitempty"`
+
+	// maxGroups is how many groups are made at most, 1 to 1000.
+	// +optional
+	// +kubebuilder:default=50
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	MaxGroups int32 `json:"maxGroups,omitempty"`
+
+	// ref is an existing group to use for all; then none is made.
+	// +optional
+	Ref *ObjectReference `json:"ref,omitempty"`
+}
