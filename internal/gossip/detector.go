@@ -129,15 +129,15 @@ func (d detector) phi(p *pulse, now time.Duration) float64 {
 }
 
 // state says how p's member is at now, and remembers a death: of one that was
-// asked itself, in vain.
-func (d detector) state(p *pulse, now time.Duration, inVain bool) State {
+// asked itself, in vain. That is asked of nobody who was heard lately.
+func (d detector) state(p *pulse, now time.Duration, inVain func() bool) State {
 	suspect, dead := d.limits()
 	if !p.proven { // it has not beaten yet, so give it twice the time
 		dead *= 2
 	}
 	phi := d.phi(p, now)
 	switch {
-	case p.dead, phi > dead && inVain:
+	case p.dead, phi > dead && inVain():
 		p.dead = true
 		return Dead
 	case !p.proven:

@@ -298,7 +298,7 @@ func (e *engine) review(now time.Time) {
 				m.state = Unknown
 			}
 		default:
-			m.state = d.state(&m.pulse, at, e.askedInVain(m, now))
+			m.state = d.state(&m.pulse, at, func() bool { return e.askedInVain(m, now) })
 			if m.state == Dead && was != Dead {
 				m.died = at
 				e.tell(Event{Kind: EventDeath, Node: m.id, Cluster: m.entry.ClusterID}, now)

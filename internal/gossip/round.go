@@ -59,22 +59,24 @@ func (e *engine) pick(now time.Time) []Peer {
 			continue
 		}
 		live = append(live, m)
-		if !e.free(m.peer, now) {
+		older, newer := oldest == nil || m.contact < oldest.contact, newest == nil || m.contact > newest.contact
+		silent, unmet := d.silent(&m.pulse, at), !m.verified && !m.firstHand
+		if !older && !newer && m.state != Suspect && !silent && !unmet || !e.free(m.peer, now) {
 			continue
 		}
-		if oldest == nil || m.contact < oldest.contact {
+		if older {
 			oldest = m
 		}
-		if newest == nil || m.contact > newest.contact {
+		if newer {
 			newest = m
 		}
 		if m.state == Suspect {
 			suspect = append(suspect, m)
 		}
-		if d.silent(&m.pulse, at) && e.clock(m.peer.knocked) <= max(m.last, m.contact) {
+		if silent && e.clock(m.peer.knocked) <= max(m.last, m.contact) {
 			unasked = append(unasked, m)
 		}
-		if !m.verified && !m.firstHand {
+		if unmet {
 			doubtful = append(doubtful, m)
 		}
 	}
