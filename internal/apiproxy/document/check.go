@@ -71,9 +71,6 @@ func (p *parser) notBuilt(root *yaml.Node) {
 		if t.OwnerReferences == Shelter || t.Spread != nil && t.Spread.OwnerReferences == Shelter {
 			p.fail(at, "ownerReferences: shelter is not built")
 		}
-		if t.Spread != nil && t.Spread.Read == "stale" {
-			p.fail(at, "onUnavailable.read: stale is not built")
-		}
 	}
 	if p.doc.Annotate {
 		p.fail(root, "annotate is not built")

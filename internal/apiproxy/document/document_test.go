@@ -168,7 +168,6 @@ var refused = []struct {
 	{[2]string{"members: [east, west]", "members: east"}, "members is not a list"},
 	{[2]string{"ownerReferences: follow", "ownerReferences: shelter"}, "25:5: ownerReferences: shelter is not built"},
 	{[2]string{"{cluster: here}", "{cluster: here, ownerReferences: shelter}"}, "shelter is not built"},
-	{[2]string{"read: fail", "read: stale"}, "stale is not built"},
 	{[2]string{"epoch: 7", "epoch: 7\nannotate: true"}, "annotate is not built"},
 	{[2]string{"epoch: 7", "7: 7"}, "a key that is not a text"},
 	{[2]string{"namespaces: [batch]", "namespaces: [prod-a]"}, "22:3: the rule batch never matches: production in line 21"},

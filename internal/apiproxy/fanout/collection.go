@@ -1,9 +1,11 @@
 package fanout
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -16,6 +18,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/position"
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
 	"github.com/tailplane/tailplane/internal/apiproxy/observe"
+	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 )
 
 // How long a watch lasts that does not say so itself.
@@ -28,6 +31,11 @@ const (
 // was answered when it returns an error.
 func (s *Server) Collection(w http.ResponseWriter, v *Visit) error {
 	forms := formsOf(v.Out.Header["Accept"])
+	if v.change("") != nil {
+		if forms = rewritable(forms); len(forms) == 0 {
+			return notAcceptable()
+		}
+	}
 	forms = s.served(v.Request, forms)
 	query := v.Out.URL.Query()
 	q := position.ParseQuery(query, v.Request.Verb == "watch")
@@ -119,6 +127,8 @@ func (s *Server) collection(v *Visit, query url.Values, f form) (*merge.Collecti
 	header["Accept-Encoding"] = []string{"identity"}
 	delete(header, "If-None-Match")
 	path := v.Request.URLPath()
+	read := readPolicy(v)
+	v.shown = &shown{}
 	c.Ask = func(ctx context.Context, m merge.Member, a position.Ask) (*merge.Body, error) {
 		asked := maps.Clone(query)
 		a.Set(asked)
@@ -130,8 +140,23 @@ func (s *Server) collection(v *Visit, query url.Values, f form) (*merge.Collecti
 			asked.Set("includeObject", "Metadata") // or nobody could say which object a row is
 		}
 		h["Accept"] = []string{form.media}
-		answer, err := v.ask(ctx, m.Name, path, asked, h, !a.Watch)
+		var of question
+		keeps := false
+		if read == readStale && !a.Watch && !a.Names {
+			of, keeps = asks(v.Cluster(m.Name), path, asked, h)
+		}
+		var answer *upstream.Answer
+		var err error
+		if a.Watch || read == readFail {
+			answer, err = v.ask(ctx, m.Name, path, asked, h, !a.Watch)
+		} else { // somebody else may answer in its place
+			answer, err = inTime(ctx, func(ctx context.Context) (*upstream.Answer, error) { return v.ask(ctx, m.Name, path, asked, h, true) })
+		}
 		if err != nil {
+			if l := s.old(of, keeps && down(err), a); l != nil {
+				v.shown.old(m.Name, l.at)
+				return &merge.Body{ReadCloser: io.NopCloser(bytes.NewReader(l.body)), Form: l.form}, nil
+			}
 			return nil, err
 		}
 		got, ok := wire.ParseForm(answer.Header.Get("Content-Type"))
@@ -139,10 +164,14 @@ func (s *Server) collection(v *Visit, query url.Values, f form) (*merge.Collecti
 			answer.Close()
 			return nil, merge.ErrForms
 		}
-		return &merge.Body{ReadCloser: bodyOf{answer}, Form: form.Form}, nil
+		body := &merge.Body{ReadCloser: bodyOf{answer}, Form: form.Form}
+		if keeps {
+			body.ReadCloser = v.shown.write(&copying{ReadCloser: body.ReadCloser, kept: &s.kept, of: of, list: list{form: form.Form, at: s.Now()}, paged: a.Limit > 0})
+		}
+		return body, nil
 	}
-	if v.Decision.Spread != nil && v.Decision.Spread.Read == "skip" {
-		c.Skip = func(merge.Member, error) bool { return true }
+	if read == readSkip {
+		c.Skip = func(_ merge.Member, err error) bool { return down(err) }
 	}
 	if v.Decision.Kind == apiproxy.Spread {
 		key := v.Request.Key()
@@ -164,33 +193,16 @@ func (s *Server) collection(v *Visit, query url.Values, f form) (*merge.Collecti
 // form0 is that of names.
 var form0 = form{wire.Form{Shape: wire.Metadata}, "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}
 
-func (s *Server) list(w http.ResponseWriter, v *Visit, c *merge.Collection, q position.Query) error {
-	l, err := c.List(v.Out.Context(), q)
-	if err != nil {
-		return err
-	}
-	defer l.Close()
-	s.head(w, v, l.Form.MediaType(false), l.Left)
-	w.WriteHeader(http.StatusOK)
-	if v.Out.Method == http.MethodHead {
-		return nil
-	}
-	if _, err := l.WriteTo(w); err != nil {
-		s.Log.Warn("a merged list broke off", "resource", v.Request.Resource, "group", v.Request.Group, "err", err)
-		panic(http.ErrAbortHandler) // never a short list that looks whole
-	}
-	if l.Dropped > 0 {
-		s.Log.Debug("objects of one name are in several clusters; the first is shown", "resource", v.Request.Resource, "group", v.Request.Group, "count", l.Dropped)
-	}
-	return nil
-}
-
 // head fills in the header of an answer that is merged, with what is missing in it.
 func (s *Server) head(w http.ResponseWriter, v *Visit, contentType string, left []merge.Member) {
 	setHead(w, contentType)
 	h := w.Header()
 	for _, text := range v.Decision.Warnings {
 		h.Add("Warning", warning(text))
+	}
+	for _, o := range v.shown.stale {
+		h.Add("Warning", warning(fmt.Sprintf("cluster %s did not answer: what is shown of it is %v old", o.cluster, s.Now().Sub(o.at).Round(time.Second))))
+		s.Metrics.AnsweredInPart(observe.PartialStale)
 	}
 	for _, m := range left {
 		h.Add("Warning", warning("cluster "+m.Name+" left out: it did not answer"))

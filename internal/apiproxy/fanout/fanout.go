@@ -38,6 +38,7 @@ type Server struct {
 
 	mu       sync.Mutex
 	rings    rings
+	kept     kept
 	released uint64          // how often one was let go
 	plain    map[string]bool // resources that some member does not serve in protobuf
 }
@@ -53,6 +54,7 @@ type Visit struct {
 	call   serving.Calling  // is told of each question to a cluster, but for those of our own
 	body   []byte           // when it was looked into
 	object *apiproxy.Object // in it
+	shown  *shown           // of a collection
 }
 
 // clusterHeader tells which cluster an answer came from, which is none.
@@ -154,7 +156,7 @@ func (v *Visit) fail(w http.ResponseWriter, err error) error {
 		v.tell(w, s)
 		return nil
 	}
-	if v.Out.Context().Err() != nil {
+	if errors.Is(v.Out.Context().Err(), context.Canceled) {
 		panic(http.ErrAbortHandler)
 	}
 	return err

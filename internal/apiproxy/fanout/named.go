@@ -2,6 +2,7 @@ package fanout
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -295,24 +296,9 @@ func (s *Server) anchor(v *Visit) (string, error) {
 	if v.object.Involved == nil && v.Decision.OwnerReferences != document.Follow {
 		return "", nil
 	}
-	group, version, grouped := strings.Cut(ref.APIVersion, "/")
-	if !grouped {
-		group, version = "", group
-	}
-	resource, namespaced, known := v.kinds.Resource(group, version, ref.Kind)
-	if !known {
-		if err := v.kinds.Learn(v.Out.Context()); err != nil {
-			return "", unavailable("whose the object is cannot be told: %v", err)
-		}
-		if resource, namespaced, known = v.kinds.Resource(group, version, ref.Kind); !known {
-			return "", nil // no cluster has such a kind, so it is nowhere
-		}
-	}
-	of := apiproxy.Request{Verb: "get", Group: group, Version: version, Resource: resource, Name: ref.Name}
-	if namespaced {
-		if of.Namespace = ref.Namespace; of.Namespace == "" {
-			of.Namespace = v.Request.Namespace
-		}
+	of, known, err := v.kind(ref.APIVersion, ref.Kind, ref.Name, ref.Namespace)
+	if err != nil || !known {
+		return "", err // no cluster has such a kind, so it is nowhere
 	}
 	d := v.Table.Route(&of, apiproxy.Beside{UserAgent: v.Out.UserAgent()})
 	switch d.Kind {
@@ -326,6 +312,29 @@ func (s *Server) anchor(v *Visit) (string, error) {
 		return verdict.Owner, nil
 	}
 	return "", nil
+}
+
+// kind returns the request for an object that is named by its kind; it is in the
+// visit's namespace if no other is said. It is not known if no cluster has the kind.
+func (v *Visit) kind(apiVersion, kind, name, namespace string) (of apiproxy.Request, known bool, err error) {
+	group, version, grouped := strings.Cut(apiVersion, "/")
+	if !grouped {
+		group, version = "", group
+	}
+	resource, namespaced, known := v.kinds.Resource(group, version, kind)
+	if !known {
+		if err := v.kinds.Learn(v.Out.Context()); err != nil {
+			return of, false, unavailable("whose the object is cannot be told: %v", err)
+		}
+		if resource, namespaced, known = v.kinds.Resource(group, version, kind); !known {
+			return of, false, nil
+		}
+	}
+	of = apiproxy.Request{Verb: "get", Group: group, Version: version, Resource: resource, Name: name}
+	if namespaced {
+		of.Namespace = cmp.Or(namespace, v.Request.Namespace)
+	}
+	return of, true, nil
 }
 
 func unavailable(format string, args ...any) *apiproxy.Refusal {

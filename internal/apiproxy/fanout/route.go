@@ -22,6 +22,7 @@ import (
 type view struct {
 	*roster.Roster
 	owners *apiproxy.Owners
+	uids   *apiproxy.Owners // by a cluster, a UID and a name: whether that cluster has it
 	kinds  *catalog.Catalog // nil: there is one cluster, which shows its own
 	past   *roster.Past
 	ended  chan struct{} // closed when another one serves
@@ -32,7 +33,7 @@ type view struct {
 // may be others; merged watches end in good order, and clients come back with
 // where they stood.
 func (s *Server) Take(r *roster.Roster, past *roster.Past) {
-	v := &view{Roster: r, owners: apiproxy.NewOwners(), past: past, ended: make(chan struct{})}
+	v := &view{Roster: r, owners: apiproxy.NewOwners(), uids: apiproxy.NewOwners(), past: past, ended: make(chan struct{})}
 	doc := r.Document()
 	if len(doc.Clusters) > 1 {
 		v.kinds = &catalog.Catalog{Failed: func(cluster string, err error) {
@@ -131,6 +132,11 @@ func (s *Server) Route(out *http.Request, req *apiproxy.Request) (serving.Target
 	}
 	visit.Decision = &d
 	t, err := s.target(visit)
+	if err == nil {
+		if err = s.shelter(visit, &t); err != nil && t.Done != nil {
+			t.Done()
+		}
+	}
 	t.Rule = d.Rule
 	if t.Serve != nil {
 		t.Clusters = d.Clusters()
@@ -149,22 +155,31 @@ func (v *Visit) peek() error {
 	if v.object != nil {
 		return nil
 	}
-	if v.Out.Body != nil {
-		b, err := io.ReadAll(io.LimitReader(v.Out.Body, apiproxy.MaxBody+1))
-		if err != nil {
-			return fmt.Errorf("the body did not come: %w", err)
-		}
-		if len(b) > apiproxy.MaxBody {
-			return &apiproxy.Refusal{Status: http.StatusRequestEntityTooLarge, Reason: "RequestEntityTooLarge",
-				Message: fmt.Sprintf("the body has more than %d bytes, and where it goes depends on what is in it", apiproxy.MaxBody)}
-		}
-		v.send(b)
+	if err := v.load(); err != nil {
+		return err
 	}
 	o, err := apiproxy.Peek(v.body, v.Out.Header.Get("Content-Type"), v.Out.Header.Get("Content-Encoding"))
 	if err != nil {
 		return err
 	}
 	v.object = o
+	return nil
+}
+
+// load reads the body, and leaves it for whoever sends it on.
+func (v *Visit) load() error {
+	if v.body != nil || v.Out.Body == nil {
+		return nil
+	}
+	b, err := io.ReadAll(io.LimitReader(v.Out.Body, apiproxy.MaxBody+1))
+	if err != nil {
+		return fmt.Errorf("the body did not come: %w", err)
+	}
+	if len(b) > apiproxy.MaxBody {
+		return &apiproxy.Refusal{Status: http.StatusRequestEntityTooLarge, Reason: "RequestEntityTooLarge",
+			Message: fmt.Sprintf("the body has more than %d bytes, and what becomes of it depends on what is in it", apiproxy.MaxBody)}
+	}
+	v.send(b)
 	return nil
 }
 
@@ -218,8 +233,9 @@ func (s *Server) single(v *Visit) (serving.Target, error) {
 	t := serving.Target{Cluster: v.view.Cluster(v.Decision.Cluster)}
 	if v.kinds != nil || len(v.past.Tables) > 1 || v.past.Lost { // or nobody holds positions of ours
 		if verb := v.Request.Verb; v.Request.Collection() && (verb == "list" || verb == "watch") {
-			if v.past.Moved(v.Table, v.Request, v.beside()) {
-				// Its clients may hold positions of another cluster, so theirs are ours.
+			if v.sheltered() || v.past.Moved(v.Table, v.Request, v.beside()) {
+				// It is rewritten; or its clients may hold positions of another cluster,
+				// so theirs are ours.
 				v.Decision.Kind, v.Decision.Members = apiproxy.Union, []apiproxy.Member{{Cluster: v.Decision.Cluster}}
 				return s.merged(v), nil
 			}
@@ -322,7 +338,7 @@ func (v *view) showKinds(w http.ResponseWriter, out *http.Request, _ serving.Cal
 		return &apiproxy.Refusal{Status: http.StatusNotFound, Reason: "NotFound", Message: "the server could not find the requested resource"}
 	case errors.Is(err, catalog.ErrNotAcceptable):
 		return &apiproxy.Refusal{Status: http.StatusNotAcceptable, Reason: "NotAcceptable", Message: err.Error()}
-	case err != nil && out.Context().Err() != nil:
+	case err != nil && errors.Is(out.Context().Err(), context.Canceled):
 		panic(http.ErrAbortHandler)
 	case err != nil:
 		r := &apiproxy.Refusal{Status: http.StatusServiceUnavailable, Reason: "ServiceUnavailable", Message: err.Error()}

@@ -8,7 +8,9 @@ import (
 	"sync"
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/apiproxy/rewrite"
 	"github.com/tailplane/tailplane/internal/apiproxy/serving"
+	"github.com/tailplane/tailplane/internal/apiproxy/shelter"
 	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 )
 
@@ -131,6 +133,9 @@ func (v *Visit) deleteAll(w http.ResponseWriter, _ *http.Request, call serving.C
 		if last = v.to(m.Cluster); last.err != nil || last.code/100 != 2 {
 			return last.relay(w, last.cluster)
 		}
+	}
+	if v.sheltered() {
+		last.body = rewrite.Answer(last.body, shelter.Read)
 	}
 	return last.relay(w, merged)
 }

@@ -81,7 +81,8 @@ type Target struct {
 	Clusters []string
 	// Warnings are told with the answer.
 	Warnings []string
-	// Heard, optional, is told of a cluster's answer before the client is.
+	// Heard, optional, is told of a cluster's answer before the client is, and may
+	// put another in its place.
 	Heard func(*http.Response)
 	// Again, optional, is told of the cluster's answer first, and may name another
 	// cluster that is to be asked instead, once.
@@ -285,11 +286,21 @@ func (v *visit) pass() error {
 	case v.target.Serve != nil && v.upgrade != "":
 		return badRequest("what several clusters serve together cannot be upgraded")
 	case v.target.Serve != nil:
-		return v.target.Serve(&noted{v.w, v}, v.out, v.calling)
+		return v.serve()
 	case v.upgrade != "":
 		return v.switchProtocols()
 	}
 	return v.forward()
+}
+
+// serve answers by the target's own Serve, which ends its streams itself.
+func (v *visit) serve() error {
+	if v.streams() {
+		return v.target.Serve(&noted{v.w, v}, v.out, v.calling)
+	}
+	ctx, cancel := v.deadline()
+	defer cancel()
+	return v.target.Serve(&noted{v.w, v}, v.out.WithContext(ctx), v.calling)
 }
 
 // noted writes down what somebody else answers.

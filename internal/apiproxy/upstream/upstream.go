@@ -229,8 +229,8 @@ func verdict(ctx context.Context, res *Answer, sent bool, err error) outcome {
 		return answered
 	case err == nil:
 		return complained
-	case errors.Is(ctx.Err(), context.Canceled):
-		return noOutcome // the client went away
+	case context.Cause(ctx) == context.Canceled:
+		return noOutcome // the client went away, and nobody who waited lost patience
 	case sent:
 		return complained
 	}

@@ -1,0 +1,313 @@
+package fanout
+
+import (
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/apiproxy/document"
+	"github.com/tailplane/tailplane/internal/apiproxy/observe"
+	"github.com/tailplane/tailplane/internal/apiproxy/roster"
+	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
+)
+
+// A member is a cluster that answers lists of ConfigMaps.
+type member struct {
+	mu    sync.Mutex
+	names []string
+	rv    int
+	code  int  // 0: it answers
+	hangs bool // it takes the request and says nothing
+	cut   bool // its lists break off
+	asked []string
+	freed chan struct{}
+}
+
+func (m *member) set(f func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f()
+}
+
+func (m *member) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	m.mu.Lock()
+	names, rv, code, hangs, cut := m.names, m.rv, m.code, m.hangs, m.cut
+	m.asked = append(m.asked, r.URL.RawQuery)
+	m.mu.Unlock()
+	if hangs {
+		select {
+		case <-r.Context().Done():
+		case <-m.freed:
+		}
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if code != 0 {
+		w.WriteHeader(code)
+		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no","code":%d}`, code)
+		return
+	}
+	var items []string
+	for _, n := range names {
+		items = append(items, fmt.Sprintf(`{"metadata":{"name":%q,"namespace":"shop","resourceVersion":"%d"}}`, n, rv))
+	}
+	fmt.Fprintf(w, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"%d"},"items":[%s`, rv, strings.Join(items, ","))
+	if !cut {
+		io.WriteString(w, "]}\n")
+	}
+}
+
+// A stage is a fan-out with two members whose objects are spread.
+type stage struct {
+	*testing.T
+	*Server
+	east, west *member
+	now        time.Time
+}
+
+func newStage(t *testing.T, read string) *stage {
+	t.Helper()
+	dir := t.TempDir()
+	write := func(name, content string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	st := &stage{T: t, now: time.Now()}
+	begin := func(name string) *member {
+		m := &member{rv: 10, freed: make(chan struct{})}
+		srv := httptest.NewTLSServer(m)
+		t.Cleanup(func() { close(m.freed); srv.CloseClientConnections(); srv.Close() })
+		write("credentials/"+name+"/server", srv.URL)
+		write("credentials/"+name+"/ca.crt", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})))
+		write("credentials/"+name+"/token", "token-of-"+name)
+		return m
+	}
+	st.east, st.west = begin("east"), begin("west")
+	write("config.yaml", `apiVersion: mca.tailplane.dev/v1alpha1
+kind: Config
+epoch: 1
+home: east
+clusters:
+- {name: east, slot: 0, allowLoopback: true, credentials: {secret: east}}
+- {name: west, slot: 1, allowLoopback: true, credentials: {secret: west}}
+impersonation: allow
+rules:
+- name: shop
+  match: {apiGroups: [""], resources: [configmaps], namespaces: [shop]}
+  target: {spread: {members: [east, west], onUnavailable: {read: `+read+`}}}
+`)
+	log := slog.New(slog.DiscardHandler)
+	st.Server = &Server{Log: log, Now: func() time.Time { return st.now }, Metrics: observe.NewMetrics("test", observe.Builtin())}
+	st.Metrics.Serving(1, []string{"east", "west"}, []string{"shop"})
+	keep := &roster.Keeper{File: filepath.Join(dir, "config.yaml"), Credentials: filepath.Join(dir, "credentials"),
+		Home:    upstream.Config{Servers: []string{"127.0.0.1:1"}},
+		Follows: func(_, _ *document.Document) error { return nil }, Every: time.Hour, Log: log, Now: time.Now}
+	if err := keep.Load(); err != nil {
+		t.Fatal(err)
+	}
+	past, err := roster.OpenPast(filepath.Join(dir, "past"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st.Take(keep.Roster(), past)
+	return st
+}
+
+// get asks for ConfigMaps of the namespace shop.
+func (st *stage) get(query string, header ...string) *http.Response {
+	st.Helper()
+	r := httptest.NewRequestWithContext(st.Context(), "GET", "/api/v1/namespaces/shop/configmaps?"+query, nil)
+	r.Header.Set("Accept", "application/json")
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	req, err := apiproxy.Parse(r.Method, r.URL)
+	if err != nil {
+		st.Fatal(err)
+	}
+	t, err := st.Route(r, &req)
+	if err != nil {
+		st.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	if err := t.Serve(w, r, func(string, http.Header) func(int, error) { return func(int, error) {} }); err != nil {
+		st.Fatal(err)
+	}
+	return w.Result()
+}
+
+// shows checks an answer: its status, what is in its body, and its warnings.
+func (st *stage) shows(why string, res *http.Response, code int, want, warns string) (rv string) {
+	st.Helper()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		st.Fatal(err)
+	}
+	var names []string
+	for _, n := range []string{"of-east", "of-west", "of-both", "new-west"} {
+		if strings.Contains(string(b), `"name":"`+n+`"`) {
+			names = append(names, n)
+		}
+	}
+	if res.StatusCode != code || strings.Join(names, " ") != want {
+		st.Errorf("%s: %d with %q, want %d with %q: %s", why, res.StatusCode, names, code, want, b)
+	}
+	if got := strings.Join(res.Header["Warning"], "; "); warns == "" && got != "" || !strings.Contains(got, warns) {
+		st.Errorf("%s: warned %q, want %q", why, got, warns)
+	}
+	if _, rest, ok := strings.Cut(string(b), `"resourceVersion":"`); ok {
+		rv, _, _ = strings.Cut(rest, `"`)
+	}
+	return rv
+}
+
+// ADP-18, AD-06: while a member is down, its last whole answer to the same question
+// is shown, with its position and its age, where a rule says so; what nobody asked
+// before, what is older than asked, and what is forbidden, is told as it is.
+func TestStale(t *testing.T) {
+	st := newStage(t, "stale")
+	st.east.names, st.west.names = []string{"of-east"}, []string{"of-west"}
+	fresh := st.shows("all are there", st.get(""), 200, "of-east of-west", "")
+	st.shows("a page", st.get("labelSelector=a&limit=500"), 200, "of-east of-west", "")
+	st.shows("as somebody else", st.get("labelSelector=b", "Impersonate-User", "jane"), 200, "of-east of-west", "")
+	st.now = st.now.Add(42 * time.Second)
+	st.west.set(func() { st.west.code = 503 })
+	st.east.set(func() { st.east.rv = 11 })
+	const warned = "cluster west did not answer: what is shown of it is 42s old"
+	rv := st.shows("west is down", st.get(""), 200, "of-east of-west", warned)
+	if want := fmt.Sprintf("10000000001%020d%020d", 11, 10); rv != want {
+		t.Errorf("the position is %s, want %s: the one of what is shown", rv, want)
+	}
+	st.shows("the same, at any position", st.get("resourceVersion=0"), 200, "of-east of-west", warned)
+	st.shows("not older than what it has", st.get("resourceVersionMatch=NotOlderThan&resourceVersion="+fresh), 200, "of-east of-west", warned)
+	st.shows("newer than what is kept", st.get("resourceVersion="+fresh[:len(fresh)-2]+"99"), 503, "", "")
+	st.shows("exactly", st.get("resourceVersionMatch=Exact&resourceVersion="+fresh), 503, "", "")
+	st.shows("another selector", st.get("labelSelector=c"), 503, "", "")
+	st.shows("another form", st.get("", "Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"), 503, "", "")
+	st.shows("with a limit, which is shown in one piece", st.get("limit=500"), 200, "of-east of-west", warned)
+	st.shows("what somebody else was shown", st.get("labelSelector=b"), 503, "", "")
+	st.shows("as somebody else", st.get("labelSelector=b", "Impersonate-User", "jane"), 503, "", "")
+	st.west.set(func() { st.west.code = 403 })
+	st.shows("it is there and says no", st.get(""), 403, "", "")
+	st.west.set(func() { st.west.code, st.west.cut = 0, true })
+	st.shows("it breaks off", st.get(""), 503, "", "")
+	st.west.set(func() { st.west.cut, st.west.names = false, []string{"new-west"} })
+	st.shows("it is back", st.get(""), 200, "of-east new-west", "")
+}
+
+// ADP-18: a member that is down is left out where a rule says so, and not one that
+// says no, nor from a position that needs all of them.
+func TestSkip(t *testing.T) {
+	st := newStage(t, "skip")
+	st.east.names, st.west.names = []string{"of-east"}, []string{"of-west"}
+	fresh := st.shows("all are there", st.get(""), 200, "of-east of-west", "")
+	st.west.set(func() { st.west.code = 500 })
+	rv := st.shows("west is down", st.get(""), 200, "of-east", "cluster west left out")
+	if !strings.HasSuffix(rv, strings.Repeat("0", 20)) {
+		t.Errorf("the position is %s", rv)
+	}
+	st.shows("exactly", st.get("resourceVersionMatch=Exact&resourceVersion="+fresh), 500, "", "")
+	for _, code := range []int{403, 404, 410} {
+		st.west.set(func() { st.west.code = code })
+		st.shows("it says no", st.get(""), code, "", "")
+	}
+	st.west.set(func() { st.west.code, st.west.cut = 0, true })
+	st.shows("it breaks off", st.get(""), 503, "", "")
+}
+
+// ADP-18: a member that says nothing is waited for, and not for ever.
+func TestSlow(t *testing.T) {
+	t.Parallel() // it takes as long as members are waited for
+	st := newStage(t, "skip")
+	st.east.names = []string{"of-east"}
+	st.west.set(func() { st.west.hangs = true })
+	st.shows("west hangs", st.get(""), 200, "of-east", "cluster west left out")
+}
+
+// ADP-12: copies that a list leaves out are told of before it, if it is short
+// enough to be known by then.
+func TestCopiesAreCounted(t *testing.T) {
+	st := newStage(t, "fail")
+	st.east.names, st.west.names = []string{"of-east", "of-both"}, []string{"of-both", "of-west"}
+	st.shows("a short list", st.get(""), 200, "of-east of-west of-both", "which an earlier cluster has, too: 1")
+	var many []string
+	for i := range 3000 {
+		many = append(many, fmt.Sprint("n", i))
+	}
+	st.east.set(func() { st.east.names = append([]string{"of-both"}, many...) })
+	st.shows("a long one, whose beginning is gone by then", st.get(""), 200, "of-west of-both", "")
+	st.west.set(func() { st.west.cut, st.west.names = true, append([]string{"of-both"}, many...) })
+	st.east.set(func() { st.east.names = []string{"of-both"} })
+	res := func() (res *http.Response) {
+		defer func() {
+			if p := recover(); p != http.ErrAbortHandler {
+				t.Errorf("a long list that broke off: %v", p)
+			}
+		}()
+		return st.get("")
+	}()
+	if res != nil {
+		t.Error("a long list that broke off was shown as whole")
+	}
+}
+
+// What is kept never has more than its bound, and the oldest goes first.
+func TestKeptIsBounded(t *testing.T) {
+	var k kept
+	path := func(i int) question { return question{path: fmt.Sprint(i)} }
+	body := `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[` +
+		strings.TrimSuffix(strings.Repeat(`{"metadata":{"name":"a"}},`, 40_000), ",") + "]}\n"
+	began := time.Now()
+	read := func(i int, text string, paged bool) {
+		t.Helper()
+		c := &copying{ReadCloser: io.NopCloser(strings.NewReader(text)), kept: &k, of: path(i), list: list{at: began.Add(time.Duration(i))}, paged: paged}
+		if _, err := io.Copy(io.Discard, c); err != nil {
+			t.Fatal(err)
+		}
+		if k.size > maxKept {
+			t.Fatalf("%d bytes are kept", k.size)
+		}
+		c.Keep()
+		c.Close()
+	}
+	for i := range 20 {
+		read(i, body, false)
+	}
+	if k.get(path(19), 7) == nil || k.get(path(19), 8) != nil || k.get(path(0), 0) != nil {
+		t.Errorf("%d lists are kept", len(k.of))
+	}
+	read(20, strings.Repeat(body, 9), false)
+	if k.get(path(20), 0) != nil {
+		t.Error("one that is too long is kept")
+	}
+	read(21, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"x"},"items":[]}`, true)
+	if k.get(path(21), 0) != nil {
+		t.Error("a part is kept")
+	}
+	sum := 0
+	for _, l := range k.of {
+		sum += cap(l.body)
+	}
+	if k.size != sum {
+		t.Errorf("%d bytes are counted, and %d are there", k.size, sum)
+	}
+	if _, ok := asks(nil, "/x", url.Values{"continue": {"x"}}, nil); ok {
+		t.Error("a page of somewhere may be kept")
+	}
+}

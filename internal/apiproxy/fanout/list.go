@@ -1,0 +1,232 @@
+package fanout
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/apiproxy/merge"
+	"github.com/tailplane/tailplane/internal/apiproxy/merge/position"
+	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
+	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
+)
+
+// answerTime is how long a member may take to begin its answer, where a rule says
+// what is to be done without it.
+const answerTime = 10 * time.Second
+
+var errSlow = fmt.Errorf("no answer in %v", answerTime)
+
+// What a document has for a member that is down.
+const (
+	readFail  = "fail"
+	readSkip  = "skip"
+	readStale = "stale"
+)
+
+// readPolicy is what is done when a member is down.
+func readPolicy(v *Visit) string {
+	if v.Decision.Spread == nil {
+		return readFail
+	}
+	return v.Decision.Spread.Read
+}
+
+// down says whether a failure is of a member that does not answer: what it says of
+// the request itself, such as that it is forbidden, is told to the client, whatever
+// the rule.
+func down(err error) bool {
+	if s, ok := errors.AsType[*wire.Status](err); ok {
+		return s.Code >= http.StatusInternalServerError && s.Cause != wire.CauseTooLarge || s.Code == http.StatusTooManyRequests
+	}
+	if f, ok := errors.AsType[*upstream.Failure](err); ok && f.Reason == upstream.Limited {
+		return false // we asked too much, it is not down
+	}
+	return !errors.Is(err, merge.ErrForms) && !errors.Is(err, context.Canceled)
+}
+
+// fixed says whether a list is of a position that only the members themselves can
+// show: nothing is left out of it.
+func fixed(q position.Query) bool {
+	at := q.RV != "" && q.RV != "0"
+	return q.Continue != "" || q.Match == "Exact" || q.Limit > 0 && q.Match == "" && at
+}
+
+// inTime asks somebody who has answerTime to begin an answer, and as long as ctx to end it.
+func inTime(ctx context.Context, ask func(context.Context) (*upstream.Answer, error)) (*upstream.Answer, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(answerTime, func() { cancel(errSlow) })
+	answer, err := ask(ctx)
+	if !timer.Stop() && err == nil {
+		answer.Close()
+		err = errSlow
+	}
+	if err != nil {
+		if context.Cause(ctx) == errSlow {
+			err = errSlow
+		}
+		cancel(nil)
+		return nil, err
+	}
+	answer.Body = ending{answer.Body, cancel}
+	return answer, nil
+}
+
+// ending is a body that ends what was begun for it.
+type ending struct {
+	io.ReadCloser
+	cancel context.CancelCauseFunc
+}
+
+// Close implements [io.Closer].
+func (e ending) Close() error {
+	e.cancel(nil)
+	return e.ReadCloser.Close()
+}
+
+// shown is what of a collection is shown that its members did not say now.
+type shown struct {
+	mu    sync.Mutex
+	stale []old
+	parts []*copying // what they say now, to be shown another time
+}
+
+type old struct {
+	cluster string
+	at      time.Time
+}
+
+func (s *shown) old(cluster string, at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stale = append(s.stale, old{cluster, at})
+}
+
+func (s *shown) write(c *copying) *copying {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.parts = append(s.parts, c)
+	return c
+}
+
+// old is the answer that is shown in the place of a member's; nil if none may be.
+// Of a page and of a position in the past there is none.
+func (s *Server) old(of question, may bool, a position.Ask) *list {
+	if !may || a.Limit > 0 || a.Match == "Exact" {
+		return nil
+	}
+	rv, bad := position.ParseRV(a.RV)
+	if bad != nil || rv.Vector != nil {
+		return nil
+	}
+	return s.kept.get(of, rv.Plain)
+}
+
+// open begins a list. The pages of a list are at one position, which nobody has
+// but the members, so when one is down whose last answer may be shown, the list is
+// shown in one piece: a limit is the most that a client wants, and servers show
+// more where they cannot tell.
+func (s *Server) open(v *Visit, c *merge.Collection, q position.Query) (*merge.List, error) {
+	if fixed(q) {
+		c.Skip = nil
+	}
+	l, err := c.List(v.Out.Context(), q)
+	status, told := errors.AsType[*wire.Status](err)
+	if !told || !down(status) || q.Limit == 0 || fixed(q) || readPolicy(v) != readStale {
+		return l, err
+	}
+	q.Limit = 0
+	if l, err := c.List(v.Out.Context(), q); err == nil {
+		return l, nil
+	}
+	return nil, status
+}
+
+func (s *Server) list(w http.ResponseWriter, v *Visit, c *merge.Collection, q position.Query) error {
+	l, err := s.open(v, c, q)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	begin := func(whole bool) {
+		s.head(w, v, l.Form.MediaType(false), l.Left)
+		if l.Dropped > 0 {
+			w.Header().Add("Warning", warning(copies(l.Dropped, whole)))
+		}
+		w.WriteHeader(http.StatusOK)
+	}
+	if v.Out.Method == http.MethodHead {
+		begin(true)
+		return nil
+	}
+	out := &held{w: w, begin: begin}
+	if _, err = l.WriteTo(out); err == nil {
+		err = out.end(true)
+	}
+	switch {
+	case err != nil && out.begun:
+		s.Log.Warn("a merged list broke off", "resource", v.Request.Resource, "group", v.Request.Group, "err", err)
+		panic(http.ErrAbortHandler) // never a short list that looks whole
+	case err != nil:
+		if status, ok := errors.AsType[*wire.Status](err); ok {
+			return status
+		}
+		return &wire.Status{Code: http.StatusServiceUnavailable, Reason: wire.ReasonUnavailable, RetryAfter: 1, Message: "mca: " + err.Error()}
+	}
+	for _, part := range v.shown.parts {
+		part.Keep()
+	}
+	if l.Dropped > 0 {
+		s.Log.Debug("objects of one name are in several clusters; the first is shown", "resource", v.Request.Resource, "group", v.Request.Group, "count", l.Dropped)
+	}
+	return nil
+}
+
+// copies says how many objects a list does without; of a long list it is not known
+// before its end, which is too late to be said.
+func copies(n int, whole bool) string {
+	if !whole {
+		return fmt.Sprintf("objects are left out that have names which an earlier cluster has, too: at least %d", n)
+	}
+	return fmt.Sprintf("objects are left out that have names which an earlier cluster has, too: %d", n)
+}
+
+// maxHeld is how much of a list is held back, in bytes, as its header may have
+// more to say when more of it is known, or be another one if it breaks off.
+const maxHeld = 64 << 10
+
+// held writes a list to a client, a short one when it is whole.
+type held struct {
+	w     http.ResponseWriter
+	begin func(whole bool)
+	buf   bytes.Buffer
+	begun bool
+}
+
+// Write implements [io.Writer].
+func (h *held) Write(b []byte) (int, error) {
+	if !h.begun && h.buf.Len()+len(b) <= maxHeld {
+		return h.buf.Write(b)
+	}
+	if err := h.end(false); err != nil {
+		return 0, err
+	}
+	return h.w.Write(b)
+}
+
+// end writes what was held back.
+func (h *held) end(whole bool) error {
+	if h.begun {
+		return nil
+	}
+	h.begun = true
+	h.begin(whole)
+	_, err := h.w.Write(h.buf.Bytes())
+	h.buf = bytes.Buffer{}
+	return err
+}
