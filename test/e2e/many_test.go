@@ -18,7 +18,7 @@ import (
 
 // How many access servers find each other, and how long their idle traffic is counted.
 var (
-	manyServers = flag.Int("many", 10, "access servers of TestManyServers, 4 to 40")
+	manyServers = flag.Int("many", 20, "access servers of TestManyServers, 4 to 40")
 	manyWindow  = flag.Duration("many.window", 20*time.Second, "how long TestManyServers counts what idle servers send")
 )
 
@@ -61,13 +61,13 @@ func allList(t *testing.T, p *rig.Person, those []*stand, what string, ok func(m
 	return time.Since(began).Round(10 * time.Millisecond)
 }
 
-// TestManyServers runs ten access servers as processes of their own: all list all,
+// TestManyServers runs twenty access servers as processes of their own: all list all,
 // idle ones cost what they may (DSC-02), one that is killed is dead everywhere and
 // stays it (DSC-03), one that starts again with other labels is known by them
 // (DSC-05), and sides that no grant let meet find each other when one does (DSC-06).
 //
 // They are stand-ins in one thing: a single API server serves all of them, for
-// ten would need 3 GB. Each has namespaces, a ServiceAccount, a key, pins and an
+// twenty would need 6 GB. Each has namespaces, a ServiceAccount, a key, pins and an
 // id of a cluster of its own, and no right in the namespaces of the others; only
 // the address and the authority of "its" API server are the same for all.
 func TestManyServers(t *testing.T) {
