@@ -99,6 +99,7 @@ func (d *Door) hall(stopping context.Context, routes []Route) *hall {
 	}
 	h := &hall{door: d, stopping: stopping, mux: http.NewServeMux(), routes: map[string]Route{}, limits: newLimiter(d.Limits), tally: tally{said: map[problem.Code]*sum{}},
 		sums: sums{of: map[sumKey]*refusals{}}}
+	h.servers = !slices.ContainsFunc(routes, func(rt Route) bool { return !rt.Routine })
 	for _, rt := range routes {
 		h.mux.HandleFunc(rt.Pattern, func(http.ResponseWriter, *http.Request) {})
 		h.routes[rt.Pattern] = rt
@@ -176,6 +177,7 @@ type hall struct {
 	mux      *http.ServeMux
 	routes   map[string]Route
 	limits   *limiter
+	servers  bool        // only servers have business here
 	deaf     atomic.Bool // the record did not take its last entry
 	tally    tally
 	sums     sums
@@ -204,10 +206,11 @@ func (h *hall) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v.entry.Actor = audit.ActorOf(v.caller)
 	v.entry.Conclude(err)
 	var rerr error
-	if v.route.Routine && err != nil {
+	routine := v.route.Routine || v.route.run == nil && h.servers // or it was refused before anything was asked for
+	if routine && err != nil {
 		h.recordSums(false)
 	}
-	if !v.route.Routine || err != nil && h.sums.own(v.entry) {
+	if !routine || err != nil && h.sums.own(v.entry) {
 		rerr = h.record(v.entry)
 	}
 	if rerr != nil {

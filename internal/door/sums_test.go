@@ -15,6 +15,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -87,6 +88,34 @@ func TestRefusalsOfServersAreSummed(t *testing.T) {
 		for _, e := range entries {
 			if e.Args["count"] != "" && (e.Args["count"] != "490" || e.Actor.NodeID != "n1" || e.Code != problem.BadRequest || e.Result != audit.Refused || e.RequestID == "" || e.Reason == "") {
 				t.Errorf("the sum is %+v", e)
+			}
+		}
+	})
+}
+
+// Who is refused before it has asked for anything is summed where only servers
+// ask, and has an entry each where people do.
+func TestRefusalsBeforeTheRouteAreSummed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b book
+		d := newDoor(b.write)
+		d.Identify = func(*http.Request) (access.Caller, error) {
+			return access.Caller{Device: access.Device{ID: "n1", Name: "tka"}, Tags: []access.Tag{"tag:tailplane"}, Expired: true, Via: access.ViaTailnet}, nil
+		}
+		routine := exchange.Serve(func(_ context.Context, _ access.Permit, g gossip) (told, error) { return told{}, nil })
+		people := read.Serve(func(context.Context, access.Permit, ask) (told, error) { return told{}, nil })
+		for _, tt := range []struct {
+			routes []door.Route
+			want   int
+		}{{[]door.Route{routine}, 10}, {[]door.Route{routine, people}, 30}} {
+			h := d.Handler(tt.routes...)
+			for range 30 {
+				r := httptest.NewRequest(http.MethodPost, "http://tka/gossip/v1/exchange", strings.NewReader("hello"))
+				r.Header.Set("Content-Type", "application/json")
+				h.ServeHTTP(httptest.NewRecorder(), r)
+			}
+			if entries, _ := b.take(); len(entries) != tt.want || entries[0].Code != problem.NodeExpired {
+				t.Errorf("%d routes: %d entries, want %d, the first %+v", len(tt.routes), len(entries), tt.want, entries[0])
 			}
 		}
 	})
