@@ -107,10 +107,10 @@ func (p *process) expect(name string) (working func()) {
 
 // version is the module's version as the build knows it.
 func version() string {
-	if b, ok := debug.ReadBuildInfo(); ok && b.Main.Version != "" {
+	if b, ok := debug.ReadBuildInfo(); ok && b.Main.Version != "" && b.Main.Version != "(devel)" {
 		return b.Main.Version
 	}
-	return "(devel)"
+	return "devel" // as tka and mca say it
 }
 
 // commit is what was built, "" when the build does not know it.
