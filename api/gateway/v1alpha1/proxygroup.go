@@ -199,7 +199,7 @@ type TailnetTarget struct {
 	// ip is the tailnet address of one device or service.
 	// +optional
 	// +kubebuilder:validation:MaxLength=45
-	// +kubebuilder:validation:XValidation:rule="isIP(self) && (cidr('100.64.0.0/10').containsIP(self) || cidr('fd7a:115c:a1e0::/48').containsIP(self)) && ip(self) != ip('100.100.100.100') && ip(self) != ip('fd7a:115c:a1e0::53')",message="ip must be a tailnet address, within 100.64.0.0/10 or fd7a:115c:a1e0::/48, and not the tailnet's resolver"
+	// +kubebuilder:validation:XValidation:rule="isIP(self) && (cidr('100.64.0.0/10').containsIP(self) || cidr('fd7a:115c:a1e0::/48').containsIP(self)) && !cidr('100.100.100.100/32').containsIP(self) && !cidr('fd7a:115c:a1e0::53/128').containsIP(self)",message="ip must be a tailnet address, within 100.64.0.0/10 or fd7a:115c:a1e0::/48, and not the tailnet's resolver"
 	IP string `json:"ip,omitempty"`
 
 	// ports are the target's ports.

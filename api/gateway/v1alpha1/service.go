@@ -177,7 +177,7 @@ type ServiceTarget struct {
 	// ip is the tailnet address of one device or service.
 	// +optional
 	// +kubebuilder:validation:MaxLength=45
-	// +kubebuilder:validation:XValidation:rule="isIP(self) && (cidr('100.64.0.0/10').containsIP(self) || cidr('fd7a:115c:a1e0::/48').containsIP(self)) && ip(self) != ip('100.100.100.100') && ip(self) != ip('fd7a:115c:a1e0::53')",message="ip must be a tailnet address, within 100.64.0.0/10 or fd7a:115c:a1e0::/48, and not the tailnet's resolver"
+	// +kubebuilder:validation:XValidation:rule="isIP(self) && (cidr('100.64.0.0/10').containsIP(self) || cidr('fd7a:115c:a1e0::/48').containsIP(self)) && !cidr('100.100.100.100/32').containsIP(self) && !cidr('fd7a:115c:a1e0::53/128').containsIP(self)",message="ip must be a tailnet address, within 100.64.0.0/10 or fd7a:115c:a1e0::/48, and not the tailnet's resolver"
 	IP string `json:"ip,omitempty"`
 }
 
@@ -259,7 +259,7 @@ type VIPService struct {
 
 // BackendReference names what connections of the tailnet go to.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.group) || self.group == ” || (self.kind == 'Gateway' && self.group == 'gateway.networking.k8s.io')",message="the group must be that of the kind: empty for Service, gateway.networking.k8s.io for Gateway"
+// +kubebuilder:validation:XValidation:rule="!has(self.group) || size(self.group) == 0 || (self.kind == 'Gateway' && self.group == 'gateway.networking.k8s.io')",message="the group must be that of the kind: empty for Service, gateway.networking.k8s.io for Gateway"
 type BackendReference struct {
 	// group is the API group of the backend; unset is that of the kind.
 	// +optional
