@@ -32,7 +32,8 @@ type Decision struct {
 	Refusal *Refusal // of Deny
 	// Spread is the rule's, of kind Spread.
 	Spread *document.Spread
-	// OwnerReferences of what is written; "" is the business of the cluster.
+	// OwnerReferences of what is written; "" is the business of the cluster. Of a
+	// collection in all namespaces it is Shelter if that is so of some of them.
 	OwnerReferences document.OwnerReferences
 	// Overlap says that two members may have an object of one name.
 	Overlap bool
@@ -210,6 +211,7 @@ func (t *Table) acrossNamespaces(r *Request, q *question) (Decision, bool) {
 	}
 	last := t.unmatched()
 	parts, overlap := 0, false
+	var owners document.OwnerReferences
 	for i := next(lists); i >= 0; i = next(lists) {
 		r := &t.rules[i]
 		if yes, _ := q.matches(&r.Match, q.verb); !yes {
@@ -224,6 +226,9 @@ func (t *Table) acrossNamespaces(r *Request, q *question) (Decision, bool) {
 		}
 		parts++
 		overlap = overlap || r.decision.Overlap
+		if r.decision.OwnerReferences == document.Shelter {
+			owners = document.Shelter
+		}
 		if add(&r.decision); r.decision.Kind == Deny {
 			left = append(left, r.Name)
 		}
@@ -231,7 +236,12 @@ func (t *Table) acrossNamespaces(r *Request, q *question) (Decision, bool) {
 	if parts == 0 {
 		return Decision{}, false
 	}
-	return t.union(q, last, members, left, overlap), true
+	if last.OwnerReferences == document.Shelter {
+		owners = document.Shelter
+	}
+	d := t.union(q, last, members, left, overlap)
+	d.OwnerReferences = owners
+	return d, true
 }
 
 // union puts together what the rules give to several clusters. last is of the

@@ -170,6 +170,9 @@ func (s *Server) collection(v *Visit, query url.Values, f form) (*merge.Collecti
 		}
 		return body, nil
 	}
+	if v.change("") != nil {
+		c.Ask = v.changing(c.Ask, f)
+	}
 	if read == readSkip {
 		c.Skip = func(_ merge.Member, err error) bool { return down(err) }
 	}

@@ -76,15 +76,15 @@ func (c *closing) Close() error {
 
 // relay answers as the cluster did.
 func (v *visit) relay(a *upstream.Answer) error {
+	if v.target.Heard != nil {
+		v.target.Heard(a.Response)
+	}
 	h := v.w.Header()
 	warnings := h["Warning"]
 	inbound(h, a.Header, a.Request.URL, v.target.Cluster.Name)
 	h["Warning"] = append(slices.Clip(h["Warning"]), warnings...)
 	if len(h["Warning"]) == 0 {
 		delete(h, "Warning")
-	}
-	if v.target.Heard != nil {
-		v.target.Heard(a.Response)
 	}
 	if v.upgrade != "" {
 		h.Set("Connection", "close") // what the client sends behind it is not read (PX-06)

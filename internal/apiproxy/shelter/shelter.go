@@ -5,6 +5,7 @@
 package shelter
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"mime"
@@ -14,11 +15,16 @@ import (
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/apiproxy/jsonscan"
+	"github.com/tailplane/tailplane/internal/apiproxy/rewrite"
 )
 
 // Key is the annotation that keeps the owner references which the
 // cluster's garbage collector must not see.
 const Key = "mca.tailplane.dev/owner-references"
+
+// Foreign says whether an owner reference is of an object that the cluster which
+// is written to does not have.
+type Foreign func(apiproxy.OwnerReference) (bool, error)
 
 // A sheltered is a reference in the annotation, and where it was in the list.
 type sheltered struct {
@@ -29,11 +35,19 @@ type sheltered struct {
 // Write moves the owner references that are foreign to a cluster from what is
 // written there into an annotation, so that its garbage collector does not take
 // the object for an orphan (AD-11). [Read] is its inverse. The body is a whole
-// object, or a patch, in JSON; what cannot be rewritten is refused. A body
-// without owner references is returned as it came. The error is a *[apiproxy.Refusal].
-func Write(body []byte, contentType string, foreign func(apiproxy.OwnerReference) bool) ([]byte, error) {
-	out, err := write(body, contentType, foreign)
-	if err == nil {
+// object, in JSON or in Kubernetes' protobuf, or a patch; what cannot be rewritten
+// is refused. A body without owner references is returned as it came. The error
+// is a *[apiproxy.Refusal], or that of foreign.
+func Write(body []byte, contentType string, foreign Foreign) ([]byte, error) {
+	var failed error
+	out, err := write(body, contentType, func(r apiproxy.OwnerReference) (yes bool, err error) {
+		yes, failed = foreign(r)
+		return yes, failed
+	})
+	switch {
+	case failed != nil:
+		return nil, failed
+	case err == nil:
 		return out, nil
 	}
 	if r, ok := errors.AsType[*apiproxy.Refusal](err); ok {
@@ -47,19 +61,22 @@ func unsupported(message string) error {
 	return &apiproxy.Refusal{Status: http.StatusUnsupportedMediaType, Reason: "UnsupportedMediaType", Message: message}
 }
 
-func write(body []byte, contentType string, foreign func(apiproxy.OwnerReference) bool) ([]byte, error) {
+func write(body []byte, contentType string, foreign Foreign) ([]byte, error) {
 	media, _, err := mime.ParseMediaType(contentType)
 	if contentType != "" && err != nil {
 		return nil, unsupported("the Content-Type does not parse")
 	}
-	if !json.Valid(body) {
-		if media == "application/apply-patch+yaml" {
-			return nil, unsupported("objects of this rule are rewritten, and only JSON can be; JSON is YAML too")
-		}
+	switch {
+	case media == "application/vnd.kubernetes.protobuf":
+		return shelterProtobuf(body, foreign)
+	case json.Valid(body):
+	case media == "application/yaml", media == "application/apply-patch+yaml":
+		return body, plainYAML(body, media)
+	default:
 		return nil, errors.New("the body is not JSON")
 	}
 	switch media {
-	case "", "application/json", "application/apply-patch+yaml", "application/merge-patch+json":
+	case "", "application/json", "application/yaml", "application/apply-patch+yaml", "application/merge-patch+json":
 		return shelterObject(body, media == "application/merge-patch+json", foreign)
 	case "application/strategic-merge-patch+json":
 		return body, plainPatch(body)
@@ -74,26 +91,46 @@ func noOwners(what string) error {
 	return &apiproxy.Refusal{Status: http.StatusUnprocessableEntity, Reason: "Invalid", Message: what + " changes owner references, which are sheltered from this cluster's garbage collector; update the object, or use a merge patch with the whole list"}
 }
 
-// plainPatch refuses a strategic patch of owner references: it would be merged
-// with a list that is not where the server looks.
-func plainPatch(body []byte) error {
-	return inMetadata(body, func(key string, value []byte) error {
-		if key == "ownerReferences" || key == "$setElementOrder/ownerReferences" || key == "$deleteFromPrimitiveList/ownerReferences" {
-			return noOwners("a strategic merge patch")
-		}
-		if key == "$patch" || key == "annotations" && (string(value) == "null" || strings.Contains(string(value), `"$patch"`)) {
-			return noOwners("a patch that replaces metadata")
-		}
-		return nil
-	})
+// plainYAML refuses YAML with owner references: it is not rewritten.
+func plainYAML(body []byte, media string) error {
+	o, err := apiproxy.Peek(body, media, "")
+	if err != nil {
+		return err
+	}
+	if _, noted := o.Annotations[Key]; noted || len(o.OwnerReferences) > 0 {
+		return unsupported("an object with owner references is rewritten by this rule, and YAML cannot be; send JSON")
+	}
+	return nil
 }
 
-func inMetadata(body []byte, f func(key string, value []byte) error) error {
-	return jsonscan.Members("the object", body, func(key string, value []byte) error {
-		if key != "metadata" {
+// plainPatch refuses a strategic patch of owner references: it would be merged
+// with a list that is not where the server looks. Directives that clear what they
+// do not name are refused where the annotation is.
+func plainPatch(body []byte) error {
+	replaces := func(key string) bool { return key == "$patch" || key == "$retainKeys" }
+	return jsonscan.Members("the patch", body, func(key string, value []byte) error {
+		switch {
+		case replaces(key):
+			return noOwners("a patch that replaces the object")
+		case key != "metadata":
 			return nil
 		}
-		return jsonscan.Members(key, value, f)
+		return jsonscan.Members(key, value, func(key string, value []byte) error {
+			switch {
+			case strings.Contains(key, "ownerReferences"): // directives name it too
+				return noOwners("a strategic merge patch")
+			case replaces(key), key == "annotations" && string(value) == "null":
+				return noOwners("a patch that replaces metadata")
+			case key != "annotations":
+				return nil
+			}
+			return jsonscan.Members(key, value, func(key string, _ []byte) error {
+				if replaces(key) || key == Key {
+					return noOwners("a patch of all annotations")
+				}
+				return nil
+			})
+		})
 	})
 }
 
@@ -118,90 +155,42 @@ func plainOperations(body []byte) error {
 	})
 }
 
-// A member is one member of a JSON object, as it stands there.
-type member struct {
-	key   string
-	value []byte
-}
-
-// take reads the members of an object, in their order.
-func take(what string, b []byte) (all []member, err error) {
-	err = jsonscan.Members(what, b, func(key string, value []byte) error {
-		all = append(all, member{key, value})
-		return nil
-	})
-	return all, err
-}
-
-// with returns the members with one more, or with another value of one; nil
-// takes it out.
-func with(all []member, key string, value []byte) []member {
-	i := slices.IndexFunc(all, func(m member) bool { return m.key == key })
-	switch {
-	case i < 0 && value == nil:
-		return all
-	case i < 0:
-		return append(all, member{key, value})
-	case value == nil:
-		return slices.Delete(all, i, i+1)
-	}
-	all[i].value = value
-	return all
-}
-
-func value(all []member, key string) []byte {
-	for _, m := range all {
-		if m.key == key {
-			return m.value
-		}
-	}
-	return nil
-}
-
-func object(all []member) []byte {
-	b := []byte{'{'}
-	for i, m := range all {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		key, _ := json.Marshal(m.key) // a string always has a form
-		b = append(append(append(b, key...), ':'), m.value...)
-	}
-	return append(b, '}')
-}
-
 // shelterObject rewrites a whole object or a merge patch. In a patch a list
 // without foreign references takes the annotation away; a whole object lacks it.
-func shelterObject(body []byte, patch bool, foreign func(apiproxy.OwnerReference) bool) ([]byte, error) {
-	top, err := take("the object", body)
+func shelterObject(body []byte, patch bool, foreign Foreign) ([]byte, error) {
+	top, err := rewrite.Take("the object", body)
 	if err != nil {
 		return nil, err
 	}
-	meta, err := take("metadata", orNull(value(top, "metadata")))
+	meta, err := rewrite.Take("metadata", top.Get("metadata"))
 	if err != nil {
 		return nil, err
 	}
-	annotations := value(meta, "annotations")
+	annotations := meta.Get("annotations")
 	if patch && string(annotations) == "null" {
 		return nil, noOwners("a patch that removes all annotations")
 	}
-	notes, err := take("annotations", orNull(annotations))
+	notes, err := rewrite.Take("annotations", annotations)
 	if err != nil {
 		return nil, err
 	}
-	owners := value(meta, "ownerReferences")
-	if owners == nil && value(notes, Key) == nil {
+	owners := meta.Get("ownerReferences")
+	if owners == nil && notes.Get(Key) == nil {
 		return body, nil
 	}
 	var keep [][]byte
 	var moved []sheltered
 	at := 0
-	err = jsonscan.Items("ownerReferences", orNull(owners), func(item []byte) error {
+	err = items(owners, func(item []byte) error {
 		var r apiproxy.OwnerReference
 		if err := r.Read(item); err != nil {
 			return err
 		}
-		if foreign(r) {
+		far, err := foreign(r)
+		if err != nil {
+			return err
+		}
+		if far {
 			moved = append(moved, sheltered{at, item})
 		} else {
 			keep = append(keep, item)
@@ -215,59 +204,56 @@ func shelterObject(body []byte, patch bool, foreign func(apiproxy.OwnerReference
 	var note []byte
 	switch {
 	case len(moved) > 0:
-		list, err := json.Marshal(moved)
+		text, err := noteOf(moved)
 		if err != nil {
-			return nil, errors.New("ownerReferences do not parse")
+			return nil, err
 		}
-		if note, err = json.Marshal(string(list)); err != nil {
-			return nil, errors.New("ownerReferences do not parse")
-		}
-		meta = with(meta, "ownerReferences", array(keep))
+		note = rewrite.Text(text)
+		meta = meta.With("ownerReferences", rewrite.Array(keep))
 	case patch && owners != nil:
 		note = []byte("null")
 	}
-	notes = with(notes, Key, note) // what a client wrote there itself goes
+	notes = notes.With(Key, note) // what a client wrote there itself goes
 	if len(notes) > 0 || annotations != nil {
-		meta = with(meta, "annotations", object(notes))
+		meta = meta.With("annotations", notes.JSON())
 	}
-	return object(with(top, "metadata", object(meta))), nil
+	return top.With("metadata", meta.JSON()).JSON(), nil
 }
 
-func orNull(b []byte) []byte {
-	if b == nil {
-		return []byte("null")
+// noteOf is the annotation's value.
+func noteOf(moved []sheltered) (string, error) {
+	b, err := json.Marshal(moved)
+	if err != nil {
+		return "", errors.New("ownerReferences do not parse")
 	}
-	return b
+	return string(b), nil
 }
 
-func array(values [][]byte) []byte {
-	b := []byte{'['}
-	for i, v := range values {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(b, v...)
+// items calls f for each owner reference; nil has none.
+func items(owners []byte, f func(item []byte) error) error {
+	if owners == nil {
+		return nil
 	}
-	return append(b, ']')
+	return jsonscan.Items("ownerReferences", owners, f)
 }
 
 // Read returns an object in JSON with its sheltered owner references where the
 // client wrote them. An object without any is returned as it came, and so is what
 // somebody else broke.
 func Read(body []byte) []byte {
-	if !json.Valid(body) || !strings.Contains(string(body), Key) {
+	if !bytes.Contains(body, []byte(Key)) || !json.Valid(body) {
 		return body
 	}
-	top, err := take("the object", body)
+	top, err := rewrite.Take("the object", body)
 	if err != nil {
 		return body
 	}
-	meta, err := take("metadata", orNull(value(top, "metadata")))
+	meta, err := rewrite.Take("metadata", top.Get("metadata"))
 	if err != nil {
 		return body
 	}
-	notes, err := take("annotations", orNull(value(meta, "annotations")))
-	note := value(notes, Key)
+	notes, err := rewrite.Take("annotations", meta.Get("annotations"))
+	note := notes.Get(Key)
 	if err != nil || note == nil {
 		return body
 	}
@@ -277,7 +263,7 @@ func Read(body []byte) []byte {
 		return body
 	}
 	var all [][]byte
-	if err := jsonscan.Items("ownerReferences", orNull(value(meta, "ownerReferences")), func(item []byte) error {
+	if err := items(meta.Get("ownerReferences"), func(item []byte) error {
 		all = append(all, item)
 		return nil
 	}); err != nil {
@@ -286,11 +272,11 @@ func Read(body []byte) []byte {
 	for _, m := range moved {
 		all = slices.Insert(all, max(0, min(m.At, len(all))), []byte(m.Reference))
 	}
-	meta = with(meta, "ownerReferences", array(all))
-	if notes = with(notes, Key, nil); len(notes) > 0 {
-		meta = with(meta, "annotations", object(notes))
+	meta = meta.With("ownerReferences", rewrite.Array(all))
+	if notes = notes.With(Key, nil); len(notes) > 0 {
+		meta = meta.With("annotations", notes.JSON())
 	} else {
-		meta = with(meta, "annotations", nil)
+		meta = meta.With("annotations", nil)
 	}
-	return object(with(top, "metadata", object(meta)))
+	return top.With("metadata", meta.JSON()).JSON()
 }

@@ -15,9 +15,11 @@ const (
 	yamlType     = "application/yaml"
 	applyType    = "application/apply-patch+yaml"
 	protobufType = "application/vnd.kubernetes.protobuf"
+
+	strategicType = "application/strategic-merge-patch+json"
 )
 
-func foreignUID(r apiproxy.OwnerReference) bool { return strings.HasPrefix(r.UID, "far") }
+func foreignUID(r apiproxy.OwnerReference) (bool, error) { return strings.HasPrefix(r.UID, "far"), nil }
 
 // AD-11: what is written loses its foreign owners, and what is read has them.
 func TestWrite(t *testing.T) {
@@ -36,6 +38,8 @@ func TestWrite(t *testing.T) {
 		{"merge patch of others", `{"spec":{}}`, "application/merge-patch+json", `{"spec":{}}`},
 		{"strategic patch of others", `{"metadata":{"labels":{}}}`, "application/strategic-merge-patch+json", `{"metadata":{"labels":{}}}`},
 		{"JSON patch of others", `[{"op":"add","path":"/metadata/labels/x","value":"1"}]`, "application/json-patch+json", `[{"op":"add","path":"/metadata/labels/x","value":"1"}]`},
+		{"YAML without", "metadata: {name: a}", yamlType, "metadata: {name: a}"},
+		{"applied YAML without", "metadata: {name: a}", applyType, "metadata: {name: a}"},
 		{"apply", `{"metadata":{"ownerReferences":[{"uid":"far"}]}}`, applyType, `{"metadata":{"ownerReferences":[],"annotations":{"mca.tailplane.dev/owner-references":"[{\"at\":0,\"reference\":{\"uid\":\"far\"}}]"}}}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -54,12 +58,19 @@ func TestWrite(t *testing.T) {
 		{`[{"op":"replace","path":"/metadata","value":{}}]`, "application/json-patch+json", 422},
 		{`[{"op":"replace","p\u0061th":"","value":{}}]`, "application/json-patch+json", 422},
 		{`[{"op":"add","path":"/metadata/annotations/mca.tailplane.dev~1owner-references","value":"x"}]`, "application/json-patch+json", 422},
-		{`{"metadata":{"ownerReferences":[{"uid":"far"}]}}`, "application/strategic-merge-patch+json", 422},
+		{`{"metadata":{"ownerReferences":[{"uid":"far"}]}}`, strategicType, 422},
 		{`{"metadata":{"annotations":null}}`, "application/merge-patch+json", 422},
 		{`{"metadata":{"ownerReferences":[{"uid":"a","uid":"far"}]}}`, jsonType, 400},
-		{"metadata: {}", applyType, 415},
-		{"metadata: {}", yamlType, 400},
-		{`{}`, protobufType, 415},
+		{"metadata: {ownerReferences: [{uid: near}]}", applyType, 415},
+		{"metadata: {annotations: {mca.tailplane.dev/owner-references: x}}", yamlType, 415},
+		{"metadata: {", yamlType, 400},
+		{`{}`, protobufType, 400},
+		{`{}`, "application/apply-patch+cbor", 415},
+		{`{"$p\u0061tch":"replace"}`, strategicType, 422},
+		{`{"metadata":{"$retainKeys":["name"]}}`, strategicType, 422},
+		{`{"metadata":{"annotations":{"$p\u0061tch":"replace"}}}`, strategicType, 422},
+		{`{"metadata":{"annotations":{"mca.tailplane.dev/owner-references":"x"}}}`, strategicType, 422},
+		{`{"metadata":{"$setElementOrder/ownerReferences":[{"uid":"a"}]}}`, strategicType, 422},
 		{`{`, jsonType, 400},
 	} {
 		_, err := Write([]byte(tt.body), tt.contentType, foreignUID)
@@ -84,7 +95,7 @@ func FuzzShelter(f *testing.F) {
 			return // what is wrong elsewhere is not looked at
 		}
 		for _, r := range o.OwnerReferences {
-			if foreignUID(r) {
+			if far, _ := foreignUID(r); far {
 				t.Fatalf("%s\nlets a foreign owner through:\n%s", body, sheltered)
 			}
 		}

@@ -1,0 +1,218 @@
+package rewrite
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/tailplane/tailplane/internal/apiproxy/jsonscan"
+)
+
+// maxObject bounds one object, as API servers do with a margin: it is held as a whole.
+const maxObject = 16 << 20
+
+// A stream gives out what step has put into out.
+type stream struct {
+	io.Closer
+	in   *bounded
+	from *json.Decoder
+	out  bytes.Buffer
+	step func() error
+	err  error
+}
+
+func newStream(src io.ReadCloser) *stream {
+	in := &bounded{r: src}
+	return &stream{Closer: src, in: in, from: json.NewDecoder(in)}
+}
+
+// A bounded reader ends with an error when more is read than one object may have.
+type bounded struct {
+	r io.Reader
+	n int // since the last object
+}
+
+var errLarge = fmt.Errorf("an object of more than %d bytes", maxObject)
+
+func (b *bounded) Read(p []byte) (int, error) {
+	if b.n > maxObject {
+		return 0, errLarge
+	}
+	n, err := b.r.Read(p)
+	b.n += n
+	return n, err
+}
+
+// Read implements [io.Reader].
+func (s *stream) Read(p []byte) (int, error) {
+	for s.out.Len() == 0 {
+		if s.err != nil {
+			return 0, s.err
+		}
+		s.out.Reset()
+		s.err = s.step()
+	}
+	return s.out.Read(p)
+}
+
+// value reads one whole value.
+func (s *stream) value() (json.RawMessage, error) {
+	s.in.n = 0
+	var v json.RawMessage
+	err := s.from.Decode(&v)
+	return v, err
+}
+
+// Events returns a watch whose objects are changed as they come. Bookmarks and
+// errors are no objects.
+func Events(src io.ReadCloser, change Change) io.ReadCloser {
+	s := newStream(src)
+	s.step = func() error {
+		event, err := s.value()
+		if err != nil {
+			return err
+		}
+		s.out.Write(changeEvent(event, change))
+		s.out.WriteByte('\n')
+		return nil
+	}
+	return s
+}
+
+func changeEvent(event []byte, change Change) []byte {
+	fields, err := Take("the event", event)
+	if err != nil {
+		return event // whoever reads it says so
+	}
+	var kind string
+	if jsonscan.Text("type", fields.Get("type"), &kind) != nil {
+		return event
+	}
+	switch kind {
+	case "ADDED", "MODIFIED", "DELETED":
+		return inside("object", func(object []byte) []byte { return Answer(object, change) })(event)
+	}
+	return event
+}
+
+// List returns a list whose items, or a Table whose rows' objects, are changed as
+// they come. It holds one item at a time.
+func List(src io.ReadCloser, table bool, change Change) io.ReadCloser {
+	s := newStream(src)
+	l := &list{stream: s, of: "items", change: change}
+	if table {
+		l.of, l.change = "rows", inside("object", change)
+	}
+	s.step = l.open
+	return s
+}
+
+type list struct {
+	*stream
+	of     string
+	change Change
+	comma  string
+}
+
+var errNoList = errors.New("the answer is no list")
+
+func (l *list) open() error {
+	switch t, err := l.token(); {
+	case err != nil:
+		return err
+	case t != json.Delim('{'):
+		return errNoList
+	}
+	l.out.WriteByte('{')
+	l.step = l.field
+	return nil
+}
+
+// token reads a token; the end of the input is not where one is.
+func (l *list) token() (json.Token, error) {
+	l.in.n = 0
+	t, err := l.from.Token()
+	if err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	return t, err
+}
+
+// field carries on one field of the list, up to the items if it is that.
+func (l *list) field() error {
+	t, err := l.token()
+	if err != nil {
+		return err
+	}
+	key, isKey := t.(string)
+	if !isKey {
+		l.out.WriteByte('}')
+		l.step = l.end
+		return nil
+	}
+	l.out.WriteString(l.comma)
+	l.comma = ","
+	l.out.Write(Text(key))
+	l.out.WriteByte(':')
+	if key != l.of {
+		v, err := l.value()
+		if err != nil {
+			return broken(err)
+		}
+		l.out.Write(v)
+		return nil
+	}
+	switch t, err := l.token(); {
+	case err != nil:
+		return err
+	case t == nil:
+		l.out.WriteString("null")
+	case t == json.Delim('['):
+		l.out.WriteByte('[')
+		l.comma = ""
+		l.step = l.item
+	default:
+		return errNoList
+	}
+	return nil
+}
+
+// item carries on one item, changed.
+func (l *list) item() error {
+	l.in.n = 0
+	if !l.from.More() {
+		if _, err := l.token(); err != nil {
+			return err
+		}
+		l.out.WriteByte(']')
+		l.comma, l.step = ",", l.field
+		return nil
+	}
+	v, err := l.value()
+	if err != nil {
+		return broken(err)
+	}
+	l.out.WriteString(l.comma)
+	l.comma = ","
+	l.out.Write(l.change(v))
+	return nil
+}
+
+// broken is an end in the middle.
+func broken(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// end sees to it that nothing follows.
+func (l *list) end() error {
+	l.in.n = 0
+	if _, err := l.from.Token(); err != nil {
+		return err // the end, in good order
+	}
+	return errors.New("something follows the list")
+}
