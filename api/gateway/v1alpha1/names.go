@@ -47,6 +47,10 @@ const (
 	AuthKeyIDAnnotation      = "gateway.tailscale.com/authkey-id"
 	AuthKeyExpiresAnnotation = "gateway.tailscale.com/authkey-expires"
 
+	// ServiceTagsAnnotation, on a TailscaleService that discovery made, carries the
+	// tags that the service has in its tailnet, with commas between them.
+	ServiceTagsAnnotation = "gateway.tailscale.com/service-tags"
+
 	// TranslatedAnnotation, on the revision object of a gateway, is the revision
 	// that was last rendered for Envoy Gateway.
 	TranslatedAnnotation = "gateway.tailscale.com/translated-revision"

@@ -46,7 +46,7 @@ type NamespaceSelector struct {
 	// +kubebuilder:default=Same
 	From NamespacesFrom `json:"from,omitempty"`
 
-	// selector matches the labels of namespaces; an empty one matches none.
+	// selector matches the labels of namespaces; an empty one matches all of them.
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 }

@@ -66,12 +66,12 @@ func TestExamples(t *testing.T) {
 	}
 	// Defaults are in the schema, also inside what was not given.
 	for path, want := range map[string]string{
-		"tstn/test-tailnet {.spec.apiBaseURL} {.spec.syncInterval} {.spec.allowedNamespaces.from}":                                                                                        "https://api.tailscale.com 5m Same",
-		"tspg/web-server-proxy-group -n=tailscale-gateway-system {.spec.tailnetTarget.ports[0].port} {.spec.consumers.from} {.spec.runtime} {.spec.drainTimeout}":                           "80 Same Relay 60s",
-		"tssvc/billing -n=shop {.spec.type} {.spec.ports[0].protocol} {.spec.proxyProtocol}":                                                                                                "egress TCP None",
-		"tsgw/eg-tailnets -n=infra {.spec.tailnets[0].routeGeneration.egress.pathPrefix} {.spec.tailnets[0].proxyGroup.maxGroups} {.spec.tailnets[1].serviceDiscovery.patterns[0]}":         "/svc/{service} 50 svc:*",
+		"tstn/test-tailnet {.spec.apiBaseURL} {.spec.syncInterval} {.spec.allowedNamespaces.from}":                                                                                         "https://api.tailscale.com 5m Same",
+		"tspg/web-server-proxy-group -n=tailscale-gateway-system {.spec.tailnetTarget.ports[0].port} {.spec.consumers.from} {.spec.runtime} {.spec.drainTimeout}":                          "80 Same Relay 60s",
+		"tssvc/billing -n=shop {.spec.type} {.spec.ports[0].protocol} {.spec.proxyProtocol}":                                                                                               "egress TCP None",
+		"tsgw/eg-tailnets -n=infra {.spec.tailnets[0].routeGeneration.egress.pathPrefix} {.spec.tailnets[0].proxyGroup.maxGroups} {.spec.tailnets[1].serviceDiscovery.patterns[0]}":        "/svc/{service} 50 svc:*",
 		"tsgw/eg-tailnets -n=infra {.spec.tailnets[0].routeGeneration.egress.port} {.spec.tailnets[1].serviceDiscovery.enabled} {.spec.tailnets[0].routeGeneration.ingress.proxyProtocol}": "80 true None",
-		"tsrp/web-service-policy -n=shop {.spec.defaultBackend}": "Tailnet",
+		"tsrp/web-service-policy -n=shop {.spec.defaultBackend}":                                                                                                                           "Tailnet",
 	} {
 		words := strings.Fields(path)
 		i := slices.IndexFunc(words, func(w string) bool { return strings.HasPrefix(w, "{") })
