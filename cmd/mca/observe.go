@@ -114,6 +114,16 @@ func states(keeper *roster.Keeper) (all []observe.ClusterState) {
 	return all
 }
 
+// sources are asked at each scrape.
+func (s *sight) sources(keeper *roster.Keeper, fan *fanout.Server, expires func() time.Time) observe.Sources {
+	from := observe.Sources{Clusters: func() []observe.ClusterState { return states(keeper) }, Owners: fan.Known, Certificate: expires,
+		Traces: func() observe.TraceStats { return s.tracer.Load().Stats() }}
+	if s.record != nil {
+		from.Record = s.record.Stats
+	}
+	return from
+}
+
 // adminPort is what whoever runs the adapter may ask.
 func (s *sight) adminPort(keeper *roster.Keeper, fan *fanout.Server, opens func(string) bool, ready func() error, profiles bool) http.Handler {
 	p := &adminport.Port{

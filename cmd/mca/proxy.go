@@ -102,7 +102,7 @@ func proxy(ctx context.Context, f proxyFlags) error {
 	}
 	keeper := &roster.Keeper{
 		File: f.config, Credentials: f.credentials, Audiences: f.audiences, Home: own, Scope: fan.Scope,
-		Follows: apiproxy.CheckEpoch, Loaded: metrics.Reloaded, Every: configEvery, Log: log, Now: time.Now,
+		Follows: apiproxy.CheckEpoch, Loaded: metrics.Reloaded, Dial: metrics.Dial, Probed: metrics.Probed, Every: configEvery, Log: log, Now: time.Now,
 		Changed: func(_, next *roster.Roster) (err error) {
 			if past, err = past.With(next); err == nil {
 				err = shown.take(next.Document())
@@ -120,7 +120,7 @@ func proxy(ctx context.Context, f proxyFlags) error {
 	if err != nil {
 		return err
 	}
-	metrics.Ask(observe.Sources{Clusters: func() []observe.ClusterState { return states(keeper) }, Owners: fan.Known, Certificate: face.Expires})
+	metrics.Ask(shown.sources(keeper, fan, face.Expires))
 	api, err := listen(f.listen)
 	if err != nil {
 		return err
@@ -169,7 +169,7 @@ func proxy(ctx context.Context, f proxyFlags) error {
 	var parts sync.WaitGroup
 	defer parts.Wait()
 	defer endLate()
-	failed := make(chan error, 4)
+	failed := make(chan error, 5)
 	part := func(run func() error) {
 		parts.Go(func() {
 			if err := run(); err != nil {
@@ -184,6 +184,7 @@ func proxy(ctx context.Context, f proxyFlags) error {
 		part(func() error { return serve(late, scraped, adminport.Metrics(metrics, log), log) })
 	}
 	part(func() error { return keeper.Run(soon) })
+	part(func() error { return keeper.Probe(soon) })
 	err = server.Run(soon, api, face.TLS())
 	select {
 	case first := <-failed:

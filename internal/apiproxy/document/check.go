@@ -59,22 +59,6 @@ func (p *parser) check(root *yaml.Node) {
 		p.checkTarget(i, r, names)
 	}
 	p.shadowed()
-	p.notBuilt(root)
-}
-
-// notBuilt refuses what the document can say and no part of the adapter does yet:
-// to take it in silence would lose objects, or show old ones.
-func (p *parser) notBuilt(root *yaml.Node) {
-	for i := range p.doc.Rules {
-		at := p.at[key{"rules", i, "target"}]
-		t := &p.doc.Rules[i].Target
-		if t.OwnerReferences == Shelter || t.Spread != nil && t.Spread.OwnerReferences == Shelter {
-			p.fail(at, "ownerReferences: shelter is not built")
-		}
-	}
-	if p.doc.Annotate {
-		p.fail(root, "annotate is not built")
-	}
 }
 
 func (p *parser) checkTarget(i int, r *Rule, clusters map[string]bool) {
@@ -87,6 +71,9 @@ func (p *parser) checkTarget(i int, r *Rule, clusters map[string]bool) {
 	}
 	if r.Match.Verbs != nil && r.Target.Deny == "" && !r.AllowVerbSplit {
 		p.fail(p.at[key{"rules", i, "verbs"}], "the rule sends some verbs of objects elsewhere than others: a client would not find what it wrote. Remove verbs, or say allowVerbSplit: true")
+	}
+	if r.Target.OwnerReferences == Shelter && len(clusters) < 2 {
+		p.fail(at, "ownerReferences: shelter says nothing with one cluster, which has all owners")
 	}
 	s := r.Target.Spread
 	if s == nil {
@@ -225,9 +212,6 @@ func (p *parser) advise() {
 		}
 	}
 	for _, c := range d.Clusters {
-		if c.UID != "" {
-			p.warn(c.Line, "the uid of %s is not compared with the cluster's: that is not built", c.Name)
-		}
 		if !used[c.Name] {
 			p.warn(c.Line, "no rule sends anything to the cluster %s", c.Name)
 		}

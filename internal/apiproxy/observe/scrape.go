@@ -17,8 +17,11 @@ type Sources struct {
 	Owners      func() int       // objects whose cluster is known
 	Certificate func() time.Time // when the listener's certificate ends
 	Record      func() record.Stats
-	Traces      func() otlpjson.Stats
+	Traces      func() TraceStats
 }
+
+// TraceStats are counts of spans.
+type TraceStats = otlpjson.Stats
 
 // A ClusterState is how a cluster does, for metrics and the admin port.
 type ClusterState struct {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -30,6 +31,10 @@ type Keeper struct {
 	Changed func(old, next *Roster) error
 	// Loaded, optional, is told how each attempt to load ended.
 	Loaded func(error)
+	// Dial and Probed, optional, are told of connections to clusters, and of
+	// questions whether they are there.
+	Dial   func(cluster string, dial upstream.Dialer) upstream.Dialer
+	Probed func(cluster string, took time.Duration)
 	Every  time.Duration // how often the files are looked at
 	Log    *slog.Logger
 	Now    func() time.Time
@@ -114,6 +119,29 @@ func (k *Keeper) Run(ctx context.Context) error {
 		case err.Error() != said:
 			said = err.Error()
 			k.Log.Error("the configuration is not taken; the last good one serves on", "err", err)
+		}
+	}
+}
+
+// probeTick is how often it is seen which clusters are to be asked.
+const probeTick = time.Second
+
+// Probe asks clusters whether they are there, when they are due, until ctx ends.
+func (k *Keeper) Probe(ctx context.Context) error {
+	tick := time.NewTicker(probeTick)
+	defer tick.Stop()
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		for _, c := range k.Roster().Clusters() {
+			if c.Due() {
+				asking.Go(func() { c.Look(ctx) })
+			}
 		}
 	}
 }

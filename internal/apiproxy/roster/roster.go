@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"time"
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/apiproxy/document"
@@ -60,6 +61,8 @@ type plan struct {
 	serverName            string
 	ca, token, folder     string // paths
 	limits                upstream.Limits
+	probe                 upstream.Probe
+	uid                   string
 	allowLoopback, inside bool
 	audience              bool // the token must not be one for home
 }
@@ -98,7 +101,7 @@ func (k *Keeper) load(last *Roster) (*Roster, []document.Finding, error) {
 
 // plan says what a cluster of the document is to be made of.
 func (k *Keeper) plan(d *document.Cluster) (plan, error) {
-	p := plan{limits: upstream.Limits(d.Limits), allowLoopback: d.AllowLoopback}
+	p := plan{limits: upstream.Limits(d.Limits), probe: upstream.Probe(d.Health), uid: d.UID, allowLoopback: d.AllowLoopback}
 	switch {
 	case d.InCluster:
 		p.servers, p.ca, p.token, p.inside = k.Home.Servers, k.Home.CAFile, k.Home.TokenFile, true
@@ -143,7 +146,14 @@ func hosts(urls []*url.URL) (all []string) {
 
 // cluster makes a cluster as planned.
 func (k *Keeper) cluster(name string, p plan) *upstream.Cluster {
-	c := upstream.Config{Name: name, Servers: p.servers, ServerName: p.serverName, CAFile: p.ca, TokenFile: p.token, Folder: p.folder, Limits: p.limits, Log: k.Log, Now: k.Now}
+	c := upstream.Config{Name: name, Servers: p.servers, ServerName: p.serverName, CAFile: p.ca, TokenFile: p.token, Folder: p.folder,
+		Limits: p.limits, Probe: p.probe, UID: p.uid, Log: k.Log, Now: k.Now}
+	if k.Dial != nil {
+		c.Dial = func(dial upstream.Dialer) upstream.Dialer { return k.Dial(name, dial) }
+	}
+	if k.Probed != nil {
+		c.Probed = func(took time.Duration) { k.Probed(name, took) }
+	}
 	if !p.inside {
 		c.Reaches = func(a netip.Addr) error { return document.CheckAddr(a, p.allowLoopback) }
 	}

@@ -2,6 +2,7 @@ package roster
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -12,6 +13,8 @@ import (
 	"fmt"
 	"log/slog"
 	"math/big"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -333,5 +336,64 @@ func TestPast(t *testing.T) {
 	}
 	if !open().Lost {
 		t.Error("one that cannot be read")
+	}
+}
+
+// A cluster that was used is asked whether it is there, and how it does is known
+// without another request.
+func TestProbe(t *testing.T) {
+	p := newPlace(t)
+	asked := make(chan string, 100)
+	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case asked <- r.URL.Path:
+		default:
+		}
+	}))
+	defer srv.Close()
+	p.write("account/ca.crt", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})))
+	p.write("config/config.yaml", strings.Replace(both, "inCluster: true", "inCluster: true, health: {path: /livez, interval: 1s}", 1))
+	p.keep.Home.Servers = []string{srv.Listener.Addr().String()}
+	var probed, dialled atomic.Int64
+	p.keep.Probed = func(cluster string, took time.Duration) {
+		if cluster == "here" && took > 0 {
+			probed.Add(1)
+		}
+	}
+	p.keep.Dial = func(cluster string, dial upstream.Dialer) upstream.Dialer {
+		if cluster == "here" {
+			dialled.Add(1)
+		}
+		return dial
+	}
+	if err := p.keep.Load(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- p.keep.Probe(ctx) }()
+	r, err := http.NewRequestWithContext(ctx, "GET", "/version", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := p.keep.Roster().Cluster("here").Do(upstream.Ask{Request: r})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Close()
+	limit := time.After(time.Minute)
+	for path := ""; path != "/livez"; {
+		select {
+		case path = <-asked:
+		case <-limit:
+			t.Fatal("it is not asked")
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if dialled.Load() == 0 || probed.Load() == 0 && p.keep.Roster().Cluster("here").Health().State != upstream.StateHealthy {
+		t.Errorf("%d questions, %d dialers", probed.Load(), dialled.Load())
 	}
 }

@@ -233,10 +233,14 @@ func (c *Cluster) connections(cred *credential) error {
 		conf.Certificates = []tls.Certificate{pair}
 	}
 	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second, ControlContext: c.reaches}
+	dial := dialer.DialContext
+	if c.Dial != nil {
+		dial = c.Dial(dial)
+	}
 	base := func() *http.Transport {
 		return &http.Transport{
 			// Proxy is nil: no variable of the environment leads a token elsewhere.
-			DialContext: dialer.DialContext, TLSClientConfig: conf.Clone(), TLSHandshakeTimeout: 5 * time.Second,
+			DialContext: dial, TLSClientConfig: conf.Clone(), TLSHandshakeTimeout: 5 * time.Second,
 			DisableCompression: true, IdleConnTimeout: 90 * time.Second, MaxIdleConnsPerHost: 32, MaxResponseHeaderBytes: 1 << 20, Protocols: new(http.Protocols),
 		}
 	}

@@ -1,21 +1,24 @@
 package upstream
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 )
 
-// A State is how a cluster does, from what came of real requests.
+// A State is how a cluster does, from what came of real requests, and of
+// questions for it where there are none.
 type State string
 
 // The states. Unknown is a cluster that nobody has asked yet.
 const (
 	StateUnknown   State = "unknown"
 	StateHealthy   State = "healthy"
-	StateDegraded  State = "degraded" // under 90 % of a minute's requests succeed
+	StateDegraded  State = "degraded" // under 90 % of a minute's requests succeed, or one of its servers is down
 	StateUnhealthy State = "unhealthy"
 )
 
@@ -38,7 +41,7 @@ const (
 )
 
 const (
-	strikes  = 3 // times unreached in a row until it is unhealthy
+	strikes  = 3 // times unreached in a row until it is unhealthy, unless a Probe says another number
 	shortest = time.Second
 	longest  = 30 * time.Second
 	slots    = 6 // of a minute
@@ -49,7 +52,7 @@ const (
 //
 //	unknown -> healthy <-> degraded
 //	   \          |           |
-//	    +---------+-----------+--- 3 x unreached --> unhealthy -- one trial answered --> healthy
+//	    +---------+-----------+--- 3 x unreached --> unhealthy -- 1 trial answered --> healthy
 //
 // While it is unhealthy everybody is answered at once, but for one trial at a
 // time, after 1 to 30 seconds. It locks no longer than it takes to count.
@@ -58,7 +61,13 @@ type health struct {
 	state    State // "" is unknown
 	since    time.Time
 	last     error
+	failures int           // so many times unreached make it unhealthy; 0: strikes
+	recovers int           // so many trials answered make it healthy; 0: one
 	unmet    int           // times unreached in a row
+	met      int           // trials answered in a row
+	outages  int           // how often it became unhealthy
+	used     time.Time     // when somebody last wanted to ask it
+	heard    time.Time     // when there last was an outcome
 	pause    time.Duration // until the next trial
 	next     time.Time     // when it may be
 	trying   bool
@@ -72,9 +81,15 @@ type count struct{ good, bad int }
 func (h *health) ask(now time.Time) (done func(), ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.used = now
 	if h.state != StateUnhealthy {
 		return func() {}, true
 	}
+	return h.trial(now)
+}
+
+// trial begins one, if it is time for it. The caller holds h.mu.
+func (h *health) trial(now time.Time) (done func(), ok bool) {
 	if h.trying || now.Before(h.next) {
 		return nil, false
 	}
@@ -93,6 +108,7 @@ func (h *health) hear(now time.Time, o outcome, err error) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.heard = now
 	h.turn(now)
 	c := &h.counts[h.lastSlot%slots]
 	if o == answered {
@@ -104,7 +120,13 @@ func (h *health) hear(now time.Time, o outcome, err error) {
 		}
 	}
 	if o != unreached {
-		h.unmet, h.pause = 0, 0
+		if h.state == StateUnhealthy {
+			if h.met++; h.met < h.recovers {
+				h.next = now
+				return
+			}
+		}
+		h.unmet, h.met, h.pause = 0, 0, 0
 		to := StateHealthy
 		if rate, all := h.rate(); all >= 10 && rate < 0.9 {
 			to = StateDegraded
@@ -112,11 +134,20 @@ func (h *health) hear(now time.Time, o outcome, err error) {
 		h.become(to, now)
 		return
 	}
-	if h.unmet++; h.unmet >= strikes {
-		h.pause = min(max(2*h.pause, shortest), longest)
-		h.next = now.Add(h.pause + rand.N(h.pause/4))
-		h.become(StateUnhealthy, now)
+	h.met = 0
+	if h.unmet++; h.unmet >= cmp.Or(h.failures, strikes) {
+		h.fall(now)
 	}
+}
+
+// fall makes it unhealthy, or keeps it so for longer.
+func (h *health) fall(now time.Time) {
+	h.pause = min(max(2*h.pause, shortest), longest)
+	h.next = now.Add(h.pause + rand.N(h.pause/4))
+	if h.state != StateUnhealthy {
+		h.outages++
+	}
+	h.become(StateUnhealthy, now)
 }
 
 func (h *health) become(to State, now time.Time) {
@@ -164,8 +195,11 @@ func (c *Cluster) Health() Health {
 	h.turn(c.Now())
 	rate, _ := h.rate()
 	out := Health{State: h.state, Since: h.since, Success: rate}
-	if out.State == "" {
+	switch {
+	case out.State == "":
 		out.State = StateUnknown
+	case out.State == StateHealthy && len(c.endpoints) > 1 && slices.ContainsFunc(c.endpoints, func(e *endpoint) bool { return e.missed.Load() != 0 }):
+		out.State = StateDegraded
 	}
 	if h.last != nil {
 		out.LastError = h.last.Error()

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/netip"
@@ -41,8 +42,17 @@ type Config struct {
 	// Reaches, optional, refuses an address that a name in Servers leads to.
 	Reaches func(netip.Addr) error
 	Limits  Limits // the zero value limits nothing
-	Log     *slog.Logger
-	Now     func() time.Time
+	// Probe, optional, says how the cluster is asked whether it is there.
+	Probe Probe
+	// UID, optional, is that of the cluster's namespace kube-system: another
+	// cluster behind the address gets no request.
+	UID string
+	// Dial, optional, is told of connections: it wraps how they are made.
+	Dial func(Dialer) Dialer
+	// Probed, optional, is told how long a question of [Cluster.Look] took.
+	Probed func(time.Duration)
+	Log    *slog.Logger
+	Now    func() time.Time
 }
 
 // Material is what a mounted Secret holds for a cluster: who vouches for it, and
@@ -56,6 +66,9 @@ type Limits struct {
 	InFlight int     // at a time, streams included
 }
 
+// A Dialer makes connections, as [net/http.Transport.DialContext] does.
+type Dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
+
 // A Cluster sends requests to one cluster. It may be used by several goroutines.
 type Cluster struct {
 	Config
@@ -63,6 +76,7 @@ type Cluster struct {
 	bucket    *rate.Limiter // nil: no limit
 	inFlight  atomic.Int64
 	health    health
+	identity  identity
 
 	loading sync.Mutex // held while credential files are read
 	sealed  atomic.Pointer[credential]
@@ -72,6 +86,15 @@ type Cluster struct {
 type endpoint struct {
 	host     string
 	inFlight atomic.Int64
+	missed   atomic.Int64 // when it could not be reached, in nanoseconds; 0: it could
+}
+
+// avoided is how long others are asked first after an endpoint could not be reached.
+const avoided = 30 * time.Second
+
+func (e *endpoint) avoid(now time.Time) bool {
+	missed := e.missed.Load()
+	return missed != 0 && now.Sub(time.Unix(0, missed)) < avoided
 }
 
 // New returns a Cluster. It reads no file and dials nobody. It panics when a
@@ -81,7 +104,7 @@ func New(c Config) *Cluster {
 	if c.Name == "" || len(c.Servers) == 0 || c.Log == nil || c.Now == nil || files == (c.Folder != "") || (c.Folder == "") != (c.Read == nil) {
 		panic("upstream: a required field is missing")
 	}
-	u := &Cluster{Config: c, health: health{since: c.Now()}}
+	u := &Cluster{Config: c, health: health{since: c.Now(), failures: c.Probe.Failures, recovers: c.Probe.Successes}}
 	for _, host := range c.Servers {
 		u.endpoints = append(u.endpoints, &endpoint{host: host})
 	}
@@ -184,6 +207,9 @@ func (c *Cluster) try(ask Ask) (*Answer, error) {
 		return nil, &Failure{Reason: Unhealthy, Err: c.health.err()}
 	}
 	defer trial()
+	if err := c.identify(ask.Context(), cred); err != nil {
+		return nil, err
+	}
 	replayable := ask.Body == nil || ask.Body == http.NoBody || ask.GetBody != nil
 	var tried []*endpoint // that could not be reached
 	readAgain, askedAgain := ask.Read && replayable, false
@@ -237,8 +263,10 @@ func verdict(ctx context.Context, res *Answer, sent bool, err error) outcome {
 	return unreached
 }
 
-// pick returns the endpoint with the fewest requests in flight that was not tried yet.
+// pick returns the endpoint with the fewest requests in flight that was not tried
+// yet, and one that could not be reached a moment ago only if there is no other.
 func (c *Cluster) pick(tried []*endpoint) (best *endpoint) {
+	now := c.Now()
 next:
 	for _, e := range c.endpoints {
 		for _, t := range tried {
@@ -246,7 +274,10 @@ next:
 				continue next
 			}
 		}
-		if best == nil || e.inFlight.Load() < best.inFlight.Load() {
+		switch {
+		case best == nil, best.avoid(now) && !e.avoid(now):
+			best = e
+		case best.avoid(now) == e.avoid(now) && e.inFlight.Load() < best.inFlight.Load():
 			best = e
 		}
 	}
@@ -282,8 +313,12 @@ func (c *Cluster) send(ask Ask, cred *credential, to *endpoint) (_ *Answer, sent
 	res, err := transport.RoundTrip(out)
 	if err != nil {
 		to.inFlight.Add(-1)
+		if !connected.Load() && ask.Context().Err() == nil {
+			to.missed.Store(c.Now().UnixNano())
+		}
 		return nil, connected.Load(), err
 	}
+	to.missed.Store(0)
 	return &Answer{Response: res, done: func() { to.inFlight.Add(-1) }}, true, nil
 }
 

@@ -1,0 +1,186 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+)
+
+// A Probe says how a cluster is asked whether it is there. The zero value asks
+// nothing, and counts as 3 failures and 1 success.
+type Probe struct {
+	Path      string
+	Interval  time.Duration // without any other outcome, after which it is asked
+	Timeout   time.Duration
+	Failures  int // in a row, until it is unhealthy; requests that reach nobody count, too
+	Successes int // in a row, until it is healthy again
+}
+
+// inUse is for how many intervals a cluster counts as used after a request.
+// Nobody asks for those that nobody uses: an adapter stands in every pod, and ten
+// thousand idle ones would keep an API server busy.
+const inUse = 10
+
+// Due says whether it is time to [Cluster.Look]: the cluster is in use, and either
+// nothing was heard of it for an interval, or it is unhealthy and may be tried again.
+func (c *Cluster) Due() bool {
+	if c.Probe.Path == "" || c.Probe.Interval <= 0 {
+		return false
+	}
+	h, now := &c.health, c.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.trying || h.used.IsZero() || now.Sub(h.used) > inUse*c.Probe.Interval:
+		return false
+	case h.state == StateUnhealthy:
+		return !now.Before(h.next)
+	}
+	return now.Sub(h.heard) >= c.Probe.Interval
+}
+
+// Look asks the cluster whether it is there. What is no answer, and one of 500 and
+// above, counts as a failure; that it does not let us ask is an answer.
+func (c *Cluster) Look(ctx context.Context) {
+	h := &c.health
+	h.mu.Lock()
+	done, ok := h.trial(c.Now())
+	h.mu.Unlock()
+	if !ok {
+		return
+	}
+	defer done()
+	cred, err := c.credential()
+	if err != nil {
+		return // that is no failure of the cluster's, and each request says so
+	}
+	if c.identify(ctx, cred) != nil {
+		return // which was counted
+	}
+	began := c.Now()
+	code, _, err := c.ask(ctx, cred, c.Probe.Path, "*/*", c.Probe.Timeout)
+	switch {
+	case ctx.Err() != nil:
+		return
+	case err == nil && code < http.StatusInternalServerError:
+		h.hear(c.Now(), answered, nil)
+	default:
+		if err == nil {
+			err = fmt.Errorf("it answered %d to GET %s", code, c.Probe.Path)
+		}
+		h.hear(c.Now(), unreached, err)
+	}
+	if c.Probed != nil {
+		c.Probed(c.Now().Sub(began))
+	}
+}
+
+// maxAnswer bounds what is read of an answer to a question of our own.
+const maxAnswer = 64 << 10
+
+// ask sends a GET of our own.
+func (c *Cluster) ask(ctx context.Context, cred *credential, path, accept string, limit time.Duration) (code int, body []byte, _ error) {
+	if limit <= 0 {
+		limit = 5 * time.Second
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer to GET %s in %v", path, limit))
+	defer cancel()
+	r := &http.Request{Method: http.MethodGet, URL: &url.URL{Path: path}, Header: http.Header{"Accept": {accept}, "User-Agent": {"mca"}}, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+	answer, _, err := c.send(Ask{Request: r.WithContext(ctx)}, cred, c.pick(nil))
+	if err == nil {
+		defer answer.Close()
+		body, err = io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return 0, nil, err
+	}
+	return answer.StatusCode, body, nil
+}
+
+// identity is what is known of who answers at the cluster's address.
+type identity struct {
+	mu     sync.Mutex
+	known  bool
+	outage int // until which it is known
+
+	failed time.Time // when it could not be found out
+	err    error     // why
+}
+
+// againAfter is for how long nobody asks again who answers: those that waited
+// while it could not be found out are told the same.
+const againAfter = time.Second
+
+const partialMetadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
+// identify makes sure, before the first request and after each outage, that the
+// cluster at the address is the one that is meant. Whoever may not ask that is
+// told so once in the log, and goes on.
+func (c *Cluster) identify(ctx context.Context, cred *credential) error {
+	if c.UID == "" {
+		return nil
+	}
+	c.health.mu.Lock()
+	outage := c.health.outages
+	c.health.mu.Unlock()
+	c.identity.mu.Lock()
+	defer c.identity.mu.Unlock()
+	if c.identity.known && c.identity.outage == outage {
+		return nil
+	}
+	if i := &c.identity; i.err != nil && c.Now().Sub(i.failed) < againAfter {
+		return i.err
+	}
+	c.identity.err = c.compare(ctx, cred)
+	c.identity.failed = c.Now()
+	if c.identity.err != nil {
+		return c.identity.err
+	}
+	c.identity.known, c.identity.outage = true, outage
+	return nil
+}
+
+// compare asks who answers.
+func (c *Cluster) compare(ctx context.Context, cred *credential) error {
+	code, body, err := c.ask(ctx, cred, "/api/v1/namespaces/kube-system", partialMetadata, 0)
+	var is struct {
+		Metadata struct {
+			UID string `json:"uid"`
+		} `json:"metadata"`
+	}
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return &Failure{Reason: Timeout, Err: context.Cause(ctx)}
+	case err != nil:
+		c.health.hear(c.Now(), unreached, err)
+		return &Failure{Reason: Connect, Err: err}
+	case code == http.StatusForbidden:
+		c.Log.Warn("which cluster answers cannot be checked: this pod may not read the namespace kube-system there", "cluster", c.Name)
+	case code == http.StatusUnauthorized:
+		return &Failure{Reason: Credential, Err: fmt.Errorf("credential for cluster %s was refused", c.Name)}
+	case code != http.StatusOK || json.Unmarshal(body, &is) != nil || is.Metadata.UID == "":
+		return &Failure{Reason: Unhealthy, Err: fmt.Errorf("it cannot say which cluster it is: it answered %d", code)}
+	case is.Metadata.UID != c.UID:
+		err := errors.New("another cluster answers: the uid of its namespace kube-system is not that of the configuration")
+		c.health.refuse(c.Now(), err)
+		return &Failure{Reason: Unhealthy, Err: err}
+	}
+	return nil
+}
+
+// refuse makes the cluster unhealthy at once.
+func (h *health) refuse(now time.Time, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.heard, h.last, h.met = now, err, 0
+	h.fall(now)
+}
