@@ -34,8 +34,9 @@ var plan = map[string]string{
 	"internal/door/openapi":    "internal/door internal/problem", // for the test that writes the reference
 
 	// worlds
-	"internal/tailnet": "internal/access internal/problem",
-	"internal/kube":    "",
+	"internal/tailnet":          "internal/access internal/problem",
+	"internal/tailnet/tailnets": "",
+	"internal/kube":             "",
 
 	// rooms and their alcoves
 	"internal/signin":                     "internal/access internal/door internal/problem",
@@ -70,6 +71,10 @@ var plan = map[string]string{
 	"internal/inject/linediff":            "",
 	"internal/inject/injectkube":          "internal/inject internal/kube",
 	"internal/signin/signinkube":          "api/v1alpha1 internal/access internal/door internal/kube internal/signin",
+
+	"internal/relay":                      "internal/relay/document",
+	"internal/relay/document":             "",
+	"internal/relay/relaykube":            "internal/kube",
 
 	// surfaces
 	"internal/health": "internal/access internal/audit internal/door internal/door/framing internal/gossip internal/gossip/gossiphttp internal/problem internal/signin",
@@ -108,7 +113,7 @@ var plan = map[string]string{
 
 	"cmd/mca": "internal/apiproxy internal/apiproxy/document internal/apiproxy/fanout internal/apiproxy/observe internal/apiproxy/observe/adminport internal/apiproxy/observe/record internal/apiproxy/podface internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/upstream internal/inject",
 	"cmd/tka": "internal/cli",
-	"cmd/tailplaned": "internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/health internal/inject internal/inject/injectkube internal/kube internal/problem internal/settings " +
+	"cmd/tailplaned": "internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/health internal/inject internal/inject/injectkube internal/kube internal/problem internal/relay internal/relay/document internal/relay/relaykube internal/settings " +
 		"internal/signin internal/signin/signinkube internal/tailnet",
 }
 
@@ -119,11 +124,11 @@ var benches = []string{"internal/audit/audittest", "internal/buildcache", "inter
 
 // worlds lists each outside world and the only rooms that may speak to it.
 var worlds = map[string]string{
-	"tailscale.com/": "internal/tailnet internal/tailnet/tailnettest internal/tailnet/tailnettest/tailapi " +
+	"tailscale.com/": "internal/tailnet internal/tailnet/tailnets internal/tailnet/tailnettest internal/tailnet/tailnettest/tailapi " +
 		"internal/tailnet/tailnettest/tailpolicy test/rig",
 	"sigs.k8s.io/controller-runtime": "internal/gossip/gossipkube internal/kube internal/signin/signinkube cmd/tailplaned",
-	"k8s.io/client-go/":              "internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",
-	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/signin/signinkube cmd/tailplaned",
+	"k8s.io/client-go/":              "internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned",
+	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned",
 	"github.com/prometheus/":         "internal/apiproxy/observe internal/apiproxy/observe/adminport internal/health cmd/tailplaned",
 	"go.opentelemetry.io/":           "internal/apiproxy/observe internal/apiproxy/observe/otlpjson internal/audit/auditotlp",
 	"github.com/spf13/cobra":         "internal/cli cmd/mca cmd/tka cmd/tailplaned",

@@ -1,0 +1,200 @@
+package tailnets
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// wire answers as it is told, in the bubble of a test.
+type wire struct {
+	answer func(*http.Request) (int, string)
+	asked  []time.Time // for lists
+	tokens int
+}
+
+func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
+	status, body := 0, ""
+	if strings.HasPrefix(r.URL.Path, "/api/v2/oauth/") {
+		w.tokens++
+		status, body = 200, `{"access_token":"t","token_type":"Bearer","expires_in":3600}`
+	} else {
+		w.asked = append(w.asked, time.Now())
+		status, body = w.answer(r)
+	}
+	if status == 0 {
+		<-r.Context().Done() // a hang
+		return nil, r.Context().Err()
+	}
+	return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+}
+
+var errDone = errors.New("I had enough")
+
+const noDevices = `{"devices":[],"vipServices":[]}`
+
+func bubbleClient(t *testing.T, w *wire) *Client {
+	return newClient(t, Config{BaseURL: "https://api.example.com", Tailnet: "-", Credential: Credential{ClientID: "k", Secret: "s"},
+		UserAgent: "x", PerSecond: 1000, Burst: 1000, Now: time.Now, transport: w})
+}
+
+// GTW-09: five failures in a row open the circuit for 60 s; then one request finds
+// out, and the others still wait.
+func TestCircuit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		status := 500
+		w := &wire{answer: func(*http.Request) (int, string) { return status, noDevices }}
+		c := bubbleClient(t, w)
+		var waits []time.Duration
+		for c.State().Circuit == Closed {
+			_, err := c.Lists(t.Context(), 0)
+			f := failure(err)
+			if f == nil || f.Class != Unavailable {
+				t.Fatal(err)
+			}
+			waits = append(waits, f.RetryAfter)
+			time.Sleep(f.RetryAfter)
+			if len(w.asked) >= 5 {
+				break
+			}
+		}
+		// The first is repeated at once; then about 1, 2 and 4 seconds, until the fifth.
+		if len(w.asked) != 5 || len(waits) != 4 {
+			t.Fatalf("%d requests, waits %v", len(w.asked), waits)
+		}
+		if gap := w.asked[1].Sub(w.asked[0]); gap != 0 {
+			t.Errorf("the first retry came after %v", gap)
+		}
+		for i, want := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
+			if got := waits[i]; got < want*8/10 || got > want*12/10 {
+				t.Errorf("wait %d: %v, want about %v", i, got, want)
+			}
+		}
+		if waits[3] != time.Minute {
+			t.Errorf("an open circuit rests %v", waits[3])
+		}
+		if s := c.State(); s.Circuit != HalfOpen || s.Failures != 5 || s.Last.Class != Unavailable {
+			t.Errorf("a minute later: %+v", s)
+		}
+
+		// The probe fails: open for another minute, in which nothing is asked.
+		_, err := c.Lists(t.Context(), 0)
+		if f := failure(err); f == nil || f.RetryAfter != time.Minute || c.State().Circuit != Open {
+			t.Fatalf("%v, %+v", err, c.State())
+		}
+		asked := len(w.asked)
+		time.Sleep(30 * time.Second)
+		_, err = c.Lists(t.Context(), 0)
+		if f := failure(err); f == nil || f.Class != CircuitOpen || f.RetryAfter != 30*time.Second || len(w.asked) != asked || asked != 6 {
+			t.Fatalf("in between: %v, %d asked", err, len(w.asked))
+		}
+		_, err = c.CreateKey(t.Context(), KeyRequest{})
+		if f := failure(err); f == nil || f.Class != CircuitOpen {
+			t.Errorf("another operation: %v", err)
+		}
+
+		// The probe hangs, and nobody else is let through meanwhile.
+		time.Sleep(30 * time.Second)
+		status = 0
+		got := make(chan error, 1)
+		go func() { _, err := c.Keys(t.Context()); got <- err }()
+		synctest.Wait()
+		if _, err := c.CreateKey(t.Context(), KeyRequest{}); failure(err) == nil || failure(err).Class != CircuitOpen {
+			t.Errorf("beside the probe: %v", err)
+		}
+		begun := time.Now()
+		if f := failure(<-got); f == nil || f.Class != Unavailable || time.Since(begun) != attemptTime {
+			t.Errorf("the hanging probe: %v after %v", f, time.Since(begun))
+		}
+
+		// It recovers.
+		time.Sleep(time.Minute)
+		status = 200
+		if _, err := c.Lists(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		if s := c.State(); s.Circuit != Closed || s.Failures != 0 || s.Last == nil {
+			t.Errorf("afterwards: %+v", s)
+		}
+		if w.tokens != 1 {
+			t.Errorf("%d tokens", w.tokens)
+		}
+	})
+}
+
+// A refusal is an answer, and who gives up waiting says nothing about the API.
+func TestCircuitCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		status := 403
+		w := &wire{answer: func(*http.Request) (int, string) { return status, `{"message":"no"}` }}
+		c := bubbleClient(t, w)
+		for range 10 {
+			if _, err := c.Keys(t.Context()); failure(err) == nil || failure(err).Class != Forbidden || failure(err).Message != "no" {
+				t.Fatal(err)
+			}
+		}
+		status = 0
+		for range 10 {
+			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errDone)
+			_, err := c.Keys(ctx)
+			cancel()
+			if failure(err) != nil || !errors.Is(err, errDone) {
+				t.Fatal(err)
+			}
+		}
+		if s := c.State(); s.Circuit != Closed || s.Failures != 0 {
+			t.Errorf("%+v", s)
+		}
+		// A key may have been made by a request that was not answered: none is asked twice.
+		asked := len(w.asked)
+		if _, err := c.CreateKey(t.Context(), KeyRequest{}); failure(err) == nil || failure(err).Class != Unavailable {
+			t.Error(err)
+		}
+		if n := len(w.asked) - asked; n != 1 {
+			t.Errorf("%d requests for one key", n)
+		}
+	})
+}
+
+// A token is used until a minute before its end.
+func TestTokenLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{answer: func(*http.Request) (int, string) { return 200, `{"keys":[]}` }}
+		c := bubbleClient(t, w)
+		for _, want := range []int{1, 1, 2} {
+			if _, err := c.Keys(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if w.tokens != want {
+				t.Errorf("%d tokens, want %d", w.tokens, want)
+			}
+			time.Sleep(30*time.Minute - 29*time.Second)
+		}
+	})
+}
+
+func TestBackoff(t *testing.T) {
+	for failures, want := range map[int]time.Duration{0: 0, 1: 0, 2: time.Second, 3: 2 * time.Second, 10: 256 * time.Second, 11: 5 * time.Minute, 1000: 5 * time.Minute} {
+		if got := backoff(failures, 0.5); got != want {
+			t.Errorf("backoff(%d) = %v, want %v", failures, got, want)
+		}
+		if lo, hi := backoff(failures, 0), backoff(failures, 1); lo != want*8/10 || hi != want*12/10 {
+			t.Errorf("backoff(%d) lies in %v to %v", failures, lo, hi)
+		}
+	}
+}
+
+func TestRetryAfterHeader(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for text, want := range map[string]time.Duration{"": 0, "7": 7 * time.Second, "-1": 0, "soon": 0, "99999999": longestWait, "9999999999999999999": 0,
+		"Fri, 02 Jan 2026 03:05:05 GMT": time.Minute, "Fri, 02 Jan 2026 03:00:05 GMT": 0, "Fri, 02 Jan 2036 03:00:05 GMT": longestWait} {
+		if got := retryAfter(http.Header{"Retry-After": {text}}, now); got != want {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+}

@@ -1,0 +1,610 @@
+package tailnets
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailapi"
+)
+
+func TestMain(m *testing.M) {
+	tailnettest.Quiet()
+	os.Exit(m.Run())
+}
+
+const testPolicy = `{
+	"tagOwners": {"tag:k8s-operator": ["autogroup:admin"], "tag:web": ["tag:k8s-operator"], "tag:foreign": ["autogroup:admin"]},
+}`
+
+var allScopes = []string{"devices:core", "auth_keys", "services"}
+
+// startAPI starts the API of a tailnet without nodes.
+func startAPI(t testing.TB) *tailapi.API {
+	t.Helper()
+	api, err := tailnettest.Start(t, testPolicy).API()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return api
+}
+
+func configOf(api *tailapi.API, c tailapi.OAuthClient) Config {
+	return Config{BaseURL: api.URL(), Tailnet: "-", Credential: Credential{ClientID: c.ID, Secret: Secret(c.Secret)},
+		UserAgent: "tailplane-gateway/test", PerSecond: 1000, Burst: 1000, Now: time.Now}
+}
+
+func newClient(t testing.TB, c Config) *Client {
+	t.Helper()
+	client, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.drop)
+	return client
+}
+
+func within(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// failure is the error as ours; nil if it is none.
+func failure(err error) *Error {
+	f, _ := errors.AsType[*Error](err)
+	return f
+}
+
+func count(api *tailapi.API, route string) (n int) {
+	for _, r := range api.Requests() {
+		if strings.HasPrefix(r.Route, route) {
+			n++
+		}
+	}
+	return n
+}
+
+const devicesRoute, servicesRoute, keysRoute = "GET /tailnet/{tailnet}/devices", "GET /tailnet/{tailnet}/vip-services", "POST /tailnet/{tailnet}/keys"
+
+func TestKeys(t *testing.T) {
+	api := startAPI(t)
+	c := newClient(t, configOf(api, api.Client(allScopes, "tag:k8s-operator")))
+	ctx := within(t)
+	k, err := c.CreateKey(ctx, KeyRequest{Tags: []string{"tag:web"}, Ephemeral: true, Life: 5 * time.Minute, Description: "a test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !k.Valid || !strings.HasPrefix(string(k.Secret), "tskey-auth-"+k.ID) || time.Until(k.Expires) > 5*time.Minute || time.Until(k.Expires) < 4*time.Minute {
+		t.Errorf("key %+v, until %v", k, k.Expires)
+	}
+	ids, err := c.Keys(ctx)
+	if err != nil || !slices.Equal(ids, []string{k.ID}) {
+		t.Errorf("keys %v, %v", ids, err)
+	}
+	if got, err := c.Key(ctx, k.ID); err != nil || got.Description != "a test" || got.Secret != "" {
+		t.Errorf("key %+v, %v", got, err)
+	}
+	for range 2 { // the second finds it deleted, and another one was never there
+		if err := errors.Join(c.DeleteKey(ctx, k.ID), c.DeleteKey(ctx, "knever")); err != nil {
+			t.Error(err)
+		}
+	}
+	if got, err := c.Key(ctx, k.ID); err != nil || got.Valid {
+		t.Errorf("the deleted key: %+v, %v", got, err)
+	}
+	if _, err := c.CreateKey(ctx, KeyRequest{Tags: []string{"tag:foreign"}, Life: time.Minute}); failure(err) == nil || failure(err).Class != Invalid || failure(err).Status != 400 {
+		t.Errorf("a key with a foreign tag: %v", err)
+	}
+	if n := count(api, "POST /oauth/token"); n != 1 {
+		t.Errorf("%d tokens were asked for", n)
+	}
+	if got := c.Scopes(); !slices.Equal(got, allScopes) {
+		t.Errorf("scopes %v", got)
+	}
+	for _, r := range api.Requests() {
+		if r.Route == keysRoute && !slices.Contains(r.Scopes, "auth_keys") {
+			t.Errorf("asked with %v", r.Scopes)
+		}
+	}
+}
+
+func TestServices(t *testing.T) {
+	api := startAPI(t)
+	c := newClient(t, configOf(api, api.Client(allScopes, "tag:k8s-operator")))
+	ctx := within(t)
+	if _, err := c.Service(ctx, "svc:web"); failure(err) == nil || failure(err).Class != NotFound {
+		t.Fatalf("a service that is not there: %v", err)
+	}
+	if c.State().Last != nil {
+		t.Errorf("that a thing is not there counts as trouble: %v", c.State().Last)
+	}
+	want := Service{Name: "svc:web", Ports: []string{"tcp:443"}, Tags: []string{"tag:web"}, Comment: "hello", Annotations: map[string]string{"a": "b"}}
+	if err := c.PutService(ctx, want); err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.Service(ctx, "svc:web")
+	if err != nil || len(got.Addrs) != 2 || !got.Addrs[0].Is4() || got.Comment != "hello" || got.Annotations["a"] != "b" || !slices.Equal(got.Ports, want.Ports) {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if err := c.PutService(ctx, want); failure(err) == nil || failure(err).Class != Invalid {
+		t.Errorf("written without its addresses: %v", err)
+	}
+	got.Comment = "changed"
+	if err := c.PutService(ctx, got); err != nil {
+		t.Error(err)
+	}
+	l, err := c.Lists(ctx, time.Minute)
+	if err != nil || len(l.Services) != 1 || l.Services[0].Comment != "changed" || l.Devices == nil || len(l.Devices) != 0 {
+		t.Errorf("%+v, %v", l, err)
+	}
+	for range 2 {
+		if err := c.DeleteService(ctx, "svc:web"); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// GTW-06, GW-06: the class of each failure, from what came over the wire.
+func TestClasses(t *testing.T) {
+	for _, x := range []struct {
+		name    string
+		fault   tailapi.Fault
+		want    Class
+		status  int
+		atToken bool
+		wait    bool // is told when to come again
+		keys    Class
+	}{
+		{name: "401", fault: tailapi.Fault{Route: devicesRoute, Status: 401}, want: Refused, status: 401},
+		{name: "401 at the token", fault: tailapi.Fault{Route: "POST /oauth/token", Status: 401}, want: Refused, status: 401, atToken: true},
+		{name: "400 at the token", fault: tailapi.Fault{Route: "POST /oauth/token", Status: 400}, want: NoToken, status: 400, atToken: true},
+		{name: "403 at the token", fault: tailapi.Fault{Route: "POST /oauth/token", Status: 403}, want: NoToken, status: 403, atToken: true},
+		{name: "500 at the token", fault: tailapi.Fault{Route: "POST /oauth/token", Status: 500}, want: Unavailable, status: 500, atToken: true, wait: true},
+		{name: "429 at the token", fault: tailapi.Fault{Route: "POST /oauth/token", Status: 429}, want: RateLimited, status: 429, atToken: true, wait: true},
+		{name: "an HTML page instead of a token", fault: tailapi.Fault{Route: "POST /oauth/token", HTML: true, Status: 200}, want: Unavailable, status: 200, atToken: true, wait: true},
+		{name: "half a token", fault: tailapi.Fault{Route: "POST /oauth/token", Truncate: true}, want: Unavailable, status: 200, atToken: true, wait: true},
+		{name: "403", fault: tailapi.Fault{Route: devicesRoute, Status: 403}, want: Forbidden, status: 403},
+		{name: "403 as an HTML page", fault: tailapi.Fault{Route: devicesRoute, Status: 403, HTML: true}, want: Forbidden, status: 403},
+		{name: "400", fault: tailapi.Fault{Route: devicesRoute, Status: 400}, want: Invalid, status: 400},
+		{name: "404", fault: tailapi.Fault{Route: devicesRoute, Status: 404}, want: NotFound, status: 404},
+		{name: "429", fault: tailapi.Fault{Route: devicesRoute, Status: 429}, want: RateLimited, status: 429, wait: true},
+		{name: "500", fault: tailapi.Fault{Route: devicesRoute, Status: 500}, want: Unavailable, status: 500, wait: true},
+		{name: "500 of the services", fault: tailapi.Fault{Route: servicesRoute, Status: 500}, want: Unavailable, status: 500, wait: true},
+		{name: "an HTML page", fault: tailapi.Fault{Route: devicesRoute, HTML: true}, want: Unavailable, status: 502, wait: true},
+		{name: "a portal", fault: tailapi.Fault{Route: devicesRoute, HTML: true, Status: 200}, want: Unavailable, status: 200, wait: true},
+		{name: "half an answer", fault: tailapi.Fault{Route: devicesRoute, Truncate: true}, want: Unavailable, status: 200, wait: true},
+		{name: "an empty object", fault: tailapi.Fault{Route: devicesRoute, Status: 200, Body: "{}"}, want: Unavailable, status: 200, wait: true},
+		{name: "null", fault: tailapi.Fault{Route: servicesRoute, Status: 200, Body: "null"}, want: Unavailable, status: 200, wait: true},
+		{name: "another form", fault: tailapi.Fault{Route: devicesRoute, Status: 200, Body: `{"devices":7}`}, want: Unavailable, status: 200, wait: true},
+		{name: "a device without an id", fault: tailapi.Fault{Route: devicesRoute, Status: 200, Body: `{"devices":[{"name":"x"}]}`}, want: Unavailable, status: 200, wait: true},
+		{name: "a bad address", fault: tailapi.Fault{Route: servicesRoute, Status: 200, Body: `{"vipServices":[{"name":"svc:x","addrs":["x"]}]}`}, want: Unavailable, status: 200, wait: true},
+		{name: "a redirect", fault: tailapi.Fault{Route: devicesRoute, Status: 302, Body: "{}", Header: http.Header{"Location": {"/elsewhere"}}}, want: Unavailable, status: 302, wait: true},
+		{name: "not modified", fault: tailapi.Fault{Route: devicesRoute, Status: 304}, want: Unavailable, status: 304, wait: true},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			t.Parallel()
+			api := startAPI(t)
+			c := newClient(t, configOf(api, api.Client(allScopes, "tag:k8s-operator")))
+			remove := api.Fault(x.fault)
+			l, err := c.Lists(within(t), time.Minute)
+			f := failure(err)
+			if f == nil {
+				t.Fatalf("%+v, %v", l, err)
+			}
+			if f.Class != x.want || f.Status != x.status || f.AtToken != x.atToken || (f.RetryAfter > 0) != x.wait {
+				t.Errorf("%+v (%v), want %s %d", f, err, x.want, x.status)
+			}
+			if c.Known() != nil {
+				t.Error("something is known all the same")
+			}
+			if x.want == RateLimited {
+				if _, err := c.Lists(within(t), time.Minute); failure(err).Class != RateLimited || failure(err).Status != 0 {
+					t.Errorf("asked again at once: %v", err)
+				}
+				return
+			}
+			remove()
+			if _, err := c.Lists(within(t), time.Minute); err != nil {
+				t.Errorf("afterwards: %v", err)
+			}
+		})
+	}
+}
+
+// GTW-06: what is known stays known whatever comes, and is told as such.
+func TestLastKnownGood(t *testing.T) {
+	api := startAPI(t)
+	c := newClient(t, configOf(api, api.Client(allScopes, "tag:k8s-operator")))
+	ctx := within(t)
+	if err := c.PutService(ctx, Service{Name: "svc:web", Ports: []string{"tcp:80"}, Tags: []string{"tag:web"}}); err != nil {
+		t.Fatal(err)
+	}
+	first, err := c.Lists(ctx, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []tailapi.Fault{{Status: 401}, {Status: 403, Route: devicesRoute}, {Status: 404, Route: devicesRoute}, {Status: 500, Route: servicesRoute}} {
+		remove := api.Fault(f)
+		if _, err := c.Lists(ctx, 0); err == nil {
+			t.Errorf("%+v is no failure", f)
+		}
+		remove()
+		if c.Known() != first {
+			t.Fatalf("after %+v something else is known", f)
+		}
+	}
+	// The service feature may be off, and its scope missing: the devices are good all the same.
+	remove := api.Fault(tailapi.Fault{Route: servicesRoute, Status: 404})
+	if l, err := c.Lists(ctx, 0); err != nil || len(l.Services) != 0 || l.ServicesRefused != nil {
+		t.Errorf("feature off: %+v, %v", l, err)
+	}
+	remove()
+	few := newClient(t, configOf(api, api.Client([]string{"devices:core:read"})))
+	if l, err := few.Lists(ctx, 0); err != nil || l.ServicesRefused == nil || l.ServicesRefused.Op.Scope() != "services:read" {
+		t.Errorf("without the scope: %+v, %v", l, err)
+	}
+}
+
+// GW-06: a pause that the API asks for is kept, by all that is asked.
+func TestRetryAfter(t *testing.T) {
+	api := startAPI(t)
+	c := newClient(t, configOf(api, api.Client(allScopes, "tag:k8s-operator")))
+	api.Fault(tailapi.Fault{Route: devicesRoute, Status: 429, Times: 1, Header: http.Header{"Retry-After": {"120"}}})
+	_, err := c.Lists(within(t), 0)
+	if f := failure(err); f == nil || f.Class != RateLimited || f.RetryAfter.Round(time.Second) != 2*time.Minute {
+		t.Fatalf("%+v", f)
+	}
+	before := len(api.Requests())
+	_, err = c.Keys(within(t))
+	if f := failure(err); f == nil || f.Class != RateLimited || f.RetryAfter < time.Minute || f.Status != 0 {
+		t.Errorf("%+v", f)
+	}
+	if n := len(api.Requests()); n != before {
+		t.Errorf("%d requests in the pause", n-before)
+	}
+}
+
+// A token that was revoked within its hour says nothing about the credential.
+func TestTokenRevoked(t *testing.T) {
+	api := startAPI(t)
+	own := api.Client(allScopes, "tag:k8s-operator")
+	c := newClient(t, configOf(api, own))
+	for range 3 {
+		if _, err := c.CreateKey(within(t), KeyRequest{Tags: []string{"tag:web"}, Life: time.Minute}); err != nil {
+			t.Fatal(err)
+		}
+		api.RevokeTokens()
+	}
+	if n := count(api, "POST /oauth/token"); n != 3 {
+		t.Errorf("%d tokens", n)
+	}
+	api.RevokeClient(own.ID)
+	if _, err := c.Keys(within(t)); failure(err) == nil || failure(err).Class != Refused {
+		t.Errorf("a revoked client: %v", err)
+	}
+	if n := count(api, keysRoute); n != 5 {
+		t.Errorf("%d requests for a key, of which two were refused", n)
+	}
+}
+
+// GW-02: a credential goes to the host that it is for, whoever is named in a redirect.
+func TestRedirects(t *testing.T) {
+	var mu sync.Mutex
+	var elsewhere []string
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		elsewhere = append(elsewhere, r.Method+" "+r.URL.Path+" "+r.Header.Get("Authorization"))
+	}))
+	defer other.Close()
+	for _, status := range []int{301, 302, 303, 307, 308} {
+		for _, route := range []string{"", devicesRoute, "DELETE /tailnet/{tailnet}/keys/{id}", keysRoute} {
+			api := startAPI(t)
+			c := newClient(t, configOf(api, api.Client(allScopes, "tag:k8s-operator")))
+			api.Fault(tailapi.Fault{Route: route, Status: status, Body: "{}", Header: http.Header{"Location": {other.URL}}})
+			_, err := c.Lists(within(t), 0)
+			errs := []error{c.DeleteKey(within(t), "k1"), err}
+			_, err = c.CreateKey(within(t), KeyRequest{Tags: []string{"tag:web"}, Life: time.Minute})
+			errs = append(errs, err)
+			for i, of := range []string{"DELETE /tailnet/{tailnet}/keys/{id}", devicesRoute, keysRoute} {
+				if (route == "" || route == of) && failure(errs[i]) == nil {
+					t.Errorf("%d of %s passes for success", status, of)
+				}
+			}
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(elsewhere) > 0 {
+		t.Errorf("somebody else was asked: %q", elsewhere)
+	}
+}
+
+// GTW-10: two tailnets with different secrets never cross, also while clients are
+// swapped; each API sees its own client only.
+func TestIsolation(t *testing.T) {
+	type side struct {
+		name    string
+		api     *tailapi.API
+		clients []tailapi.OAuthClient
+	}
+	sides := []*side{{name: "corp"}, {name: "dev"}}
+	var set Clients
+	for _, s := range sides {
+		s.api = startAPI(t)
+		for range 2 {
+			s.clients = append(s.clients, s.api.Client(allScopes, "tag:k8s-operator"))
+		}
+	}
+	put := func(s *side, n int) error {
+		_, err := set.Put(s.name, Version{UID: s.name, Credential: fmt.Sprint(n % 2)}, func() (Config, error) { return configOf(s.api, s.clients[n%2]), nil })
+		return err
+	}
+	var wg sync.WaitGroup
+	errs := make(chan error, 1000)
+	for _, s := range sides {
+		if err := put(s, 0); err != nil {
+			t.Fatal(err)
+		}
+		for worker := range 4 {
+			wg.Go(func() {
+				for n := range 20 {
+					if err := put(s, n/3+worker); err != nil { // a swap, now and then
+						errs <- err
+					}
+					c, _, ok := set.Get(s.name)
+					if !ok {
+						errs <- errors.New("no client")
+						return
+					}
+					if c.base.String() != s.api.URL() {
+						errs <- fmt.Errorf("%s: a client for %s", s.name, c.base)
+					}
+					_, err := c.Lists(within(t), 0)
+					if f := failure(err); err != nil && (f == nil || f.Class != Dropped) {
+						errs <- err
+					}
+					k, err := c.CreateKey(within(t), KeyRequest{Tags: []string{"tag:web"}, Life: time.Minute, Description: s.name})
+					if f := failure(err); err != nil && (f == nil || f.Class != Dropped) {
+						errs <- err
+					} else if err == nil {
+						if f := failure(c.DeleteKey(within(t), k.ID)); f != nil && f.Class != Dropped {
+							errs <- f
+						}
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	close(errs)
+	for err := range errs {
+		t.Error(err)
+	}
+	for _, s := range sides {
+		used := map[string]int{}
+		for _, r := range s.api.Requests() {
+			if r.Status != 200 {
+				t.Errorf("%s: %s answered with %d", s.name, r.Route, r.Status)
+			}
+			if strings.HasPrefix(r.Route, "POST /oauth/") {
+				continue // has no token yet; one of another tailnet would be refused
+			}
+			used[r.Client]++
+		}
+		for id := range used {
+			if id != s.clients[0].ID && id != s.clients[1].ID {
+				t.Errorf("%s was asked by %q", s.name, id)
+			}
+		}
+		if len(used) != 2 {
+			t.Errorf("%s: used %v", s.name, used)
+		}
+	}
+	set.Drop("corp")
+	if _, _, ok := set.Get("corp"); ok || !slices.Equal(set.Names(), []string{"dev"}) {
+		t.Errorf("left: %v", set.Names())
+	}
+}
+
+// What a client has in hand when it is replaced, it finishes.
+func TestSwap(t *testing.T) {
+	api := startAPI(t)
+	own := api.Client(allScopes, "tag:k8s-operator")
+	var set Clients
+	config := func() (Config, error) { return configOf(api, own), nil }
+	old, err := set.Put("corp", Version{Credential: "1"}, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if same, err := set.Put("corp", Version{Credential: "1"}, func() (Config, error) { return Config{}, errors.New("is not asked") }); err != nil || same != old {
+		t.Fatal("the same version made another client")
+	}
+	api.Fault(tailapi.Fault{Route: devicesRoute, Delay: 300 * time.Millisecond, Times: 1})
+	got := make(chan error, 1)
+	go func() {
+		_, err := old.Lists(within(t), 0)
+		got <- err
+	}()
+	for start := time.Now(); count(api, devicesRoute) == 0; time.Sleep(time.Millisecond) {
+		if time.Since(start) > time.Minute {
+			t.Fatal("the list was never asked for")
+		}
+	}
+	fresh, err := set.Put("corp", Version{Credential: "2"}, config)
+	if err != nil || fresh == old {
+		t.Fatal("no other client", err)
+	}
+	if err := <-got; err != nil {
+		t.Errorf("what was in hand: %v", err)
+	}
+	defer fresh.drop()
+	for start := time.Now(); ; time.Sleep(time.Millisecond) {
+		_, err := old.Lists(within(t), 0)
+		if f := failure(err); f != nil && f.Class == Dropped {
+			break
+		}
+		if time.Since(start) > time.Minute {
+			t.Fatal("the old client goes on for ever")
+		}
+	}
+	if _, err := old.Keys(within(t)); failure(err) == nil || failure(err).Class != Dropped {
+		t.Errorf("new work on the old client: %v", err)
+	}
+	if _, err := fresh.Keys(within(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+// All who want the lists at the same time share one pair of requests.
+func TestShared(t *testing.T) {
+	api := startAPI(t)
+	c := newClient(t, configOf(api, api.Client(allScopes, "tag:k8s-operator")))
+	api.Fault(tailapi.Fault{Route: "POST /oauth/token", Delay: 50 * time.Millisecond})
+	var wg sync.WaitGroup
+	errs := make(chan error, 200)
+	for i := range 50 {
+		wg.Go(func() {
+			ctx := within(t)
+			if i == 0 {
+				gone, cancel := context.WithTimeout(ctx, time.Millisecond) // who leaves spoils nothing for the others
+				defer cancel()
+				c.Lists(gone, time.Minute)
+				return
+			}
+			if _, err := c.Lists(ctx, time.Minute); err != nil {
+				errs <- err
+			}
+			if _, err := c.Tagged(ctx, time.Minute, "tag:b", "tag:a", "tag:b"); err != nil {
+				errs <- err
+			}
+		})
+	}
+	wg.Wait()
+	close(errs)
+	for err := range errs {
+		t.Error(err)
+	}
+	if d, s, k := count(api, devicesRoute), count(api, servicesRoute), count(api, "POST /oauth/token"); d != 2 || s != 1 || k != 1 {
+		t.Errorf("%d lists of devices (one by tags), %d of services, %d tokens", d, s, k)
+	}
+	for _, r := range api.Requests() {
+		if r.Query != "" && r.Query != "tags=tag%3Aa&tags=tag%3Ab" {
+			t.Errorf("query %q", r.Query)
+		}
+	}
+}
+
+// GTW-11: workload identity: a token of ours for one of theirs.
+func TestWorkloadIdentity(t *testing.T) {
+	api := startAPI(t)
+	claims := func(aud string) Secret {
+		part := func(v any) string {
+			b, err := json.Marshal(v)
+			if err != nil {
+				panic(err)
+			}
+			return base64.RawURLEncoding.EncodeToString(b)
+		}
+		return Secret(part(map[string]string{"alg": "none"}) + "." + part(map[string]any{"iss": "https://cluster", "sub": "system:serviceaccount:a:b", "aud": aud,
+			"exp": time.Now().Add(10 * time.Minute).Unix()}) + ".c2ln")
+	}
+	api.Trust(tailapi.TrustedIssuer{ClientID: "kwif", Issuer: "https://cluster", Subject: "system:serviceaccount:a:b", Audience: "right", Scopes: allScopes,
+		Tags: []string{"tag:k8s-operator"}, Verify: func(context.Context, string) error { return nil }})
+	for _, x := range []struct {
+		why    string
+		assert func(context.Context) (Secret, error)
+		want   Class
+	}{
+		{"right", func(context.Context) (Secret, error) { return claims("right"), nil }, ""},
+		{"another audience", func(context.Context) (Secret, error) { return claims("wrong"), nil }, Refused},
+		{"no token of ours", func(context.Context) (Secret, error) { return "", errors.New("the API server says no") }, NoToken},
+	} {
+		config := configOf(api, tailapi.OAuthClient{ID: "kwif"})
+		config.Credential.Assert = x.assert
+		c := newClient(t, config)
+		_, err := c.Lists(within(t), 0)
+		if f := failure(err); f == nil && (x.want != "" || err != nil) || f != nil && f.Class != x.want {
+			t.Errorf("%s: %v", x.why, err)
+		}
+		if x.want == NoToken && !strings.Contains(err.Error(), "the API server says no") {
+			t.Errorf("%s: %v does not say why", x.why, err)
+		}
+	}
+	if n := count(api, "POST /oauth/token-exchange"); n != 2 {
+		t.Errorf("%d exchanges", n)
+	}
+}
+
+func TestConfig(t *testing.T) {
+	good := Config{BaseURL: "https://api.tailscale.com", Tailnet: "-", Credential: Credential{ClientID: "k", Secret: "s"}, UserAgent: "x", PerSecond: 1, Burst: 1, Now: time.Now}
+	if _, err := New(good); err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range []string{"", "api.tailscale.com", "http://api.tailscale.com", "http://192.0.2.1", "ftp://127.0.0.1", "https://a:b@api.tailscale.com", "https://api.tailscale.com/x", "https://api.tailscale.com?x", "http://127.0.0.1.example.com"} {
+		c := good
+		c.BaseURL = u
+		if _, err := New(c); err == nil {
+			t.Errorf("%q is taken", u)
+		}
+	}
+	for _, u := range []string{"http://127.0.0.1:8080", "http://[::1]:1", "http://localhost:1/", "https://api.tailscale.com/"} {
+		if b, err := ParseBaseURL(u); err != nil || b.Path != "" {
+			t.Errorf("%q: %v %v", u, b, err)
+		}
+	}
+	both := good
+	both.Credential.Assert = func(context.Context) (Secret, error) { return "", nil }
+	none := good
+	none.Credential.Secret = ""
+	for _, c := range []Config{both, none} {
+		if _, err := New(c); err == nil {
+			t.Error("a credential of both kinds, or of none, is taken")
+		}
+	}
+}
+
+// GW-11: nothing that opens anything prints, also where the API repeats it.
+func TestSecretsDoNotPrint(t *testing.T) {
+	canary := Secret("tskey-client-canary")
+	var text strings.Builder
+	for _, v := range []any{canary, &canary, Credential{ClientID: "k", Secret: canary}, KeyRequest{}, Key{Secret: canary}} {
+		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
+			fmt.Fprintf(&text, verb, v)
+		}
+		b, err := json.Marshal(v)
+		if _, hasFunc := v.(Credential); err != nil && !hasFunc {
+			t.Fatal(err)
+		}
+		text.Write(b)
+	}
+	api := startAPI(t)
+	own := api.Client(allScopes, "tag:k8s-operator")
+	c := newClient(t, configOf(api, own))
+	for _, route := range []string{"POST /oauth/token", devicesRoute} {
+		for _, status := range []int{200, 400, 403, 500} {
+			remove := api.Fault(tailapi.Fault{Route: route, Status: status, Body: `{"message":"you sent ` + own.Secret + `\u001b[31m"}`})
+			_, err := c.Lists(within(t), 0)
+			remove()
+			if err == nil {
+				t.Fatal("no failure")
+			}
+			fmt.Fprintf(&text, "%v %+v", err, c.State().Last)
+		}
+	}
+	if s := text.String(); strings.Contains(s, "canary") || strings.Contains(s, own.Secret) || strings.Contains(s, "\x1b") || strings.Contains(s, fmt.Sprintf("%x", "canary")) {
+		t.Errorf("it prints: %s", s)
+	}
+}

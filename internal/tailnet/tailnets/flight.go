@@ -1,0 +1,53 @@
+package tailnets
+
+import (
+	"context"
+	"errors"
+	"sync"
+)
+
+var errDropped = errors.New("the client was given up")
+
+// A flight lets all who want the same thing at the same time wait for one that
+// fetches it. It is fetched for as long as the client lives, whoever leaves.
+type flight[T any] struct {
+	mu  sync.Mutex
+	now *fetch[T]
+}
+
+type fetch[T any] struct {
+	done  chan struct{}
+	value T
+	err   error
+}
+
+// do returns what f returns to whoever came first.
+func (l *flight[T]) do(ctx context.Context, c *Client, f func(context.Context) (T, error)) (T, error) {
+	l.mu.Lock()
+	cur := l.now
+	if cur == nil {
+		cur = &fetch[T]{done: make(chan struct{})}
+		if !c.start(func(ctx context.Context) {
+			defer func() {
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				l.now = nil
+				close(cur.done)
+			}()
+			cur.value, cur.err = f(ctx)
+		}) {
+			l.mu.Unlock()
+			var none T
+			return none, errDropped
+		}
+		l.now = cur
+	}
+	l.mu.Unlock()
+	select {
+	case <-cur.done:
+		return cur.value, cur.err
+	case <-ctx.Done():
+		var none T
+		return none, context.Cause(ctx)
+	}
+}

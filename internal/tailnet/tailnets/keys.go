@@ -1,0 +1,92 @@
+package tailnets
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	tailscale "tailscale.com/client/tailscale/v2"
+)
+
+// KeyRequest says what a key makes of a device that logs in with it. Every key is
+// preauthorized and good once.
+type KeyRequest struct {
+	Tags        []string
+	Ephemeral   bool
+	Life        time.Duration // whole seconds
+	Description string        // at most 50 letters, digits, hyphens and spaces
+}
+
+// Key is an auth key. Secret is known only when it was just made.
+type Key struct {
+	ID          string
+	Secret      Secret
+	Description string
+	Expires     time.Time
+	Valid       bool
+}
+
+// CreateKey makes a key. It is asked once: a lost answer may have made one, which
+// can be found by its description.
+func (c *Client) CreateKey(ctx context.Context, r KeyRequest) (Key, error) {
+	var out Key
+	err := c.ask(ctx, CreateKey, func(ctx context.Context, api *tailscale.Client) error {
+		req := tailscale.CreateKeyRequest{ExpirySeconds: int64(r.Life / time.Second), Description: r.Description}
+		create := &req.Capabilities.Devices.Create
+		create.Ephemeral, create.Preauthorized, create.Tags = r.Ephemeral, true, r.Tags
+		k, err := api.Keys().CreateAuthKey(ctx, req)
+		if err != nil {
+			return err
+		}
+		if k.ID == "" || k.Key == "" {
+			return errors.New("the answer holds no key")
+		}
+		out = Key{ID: k.ID, Secret: Secret(k.Key), Description: k.Description, Expires: k.Expires, Valid: !k.Invalid}
+		return nil
+	})
+	return out, err
+}
+
+// Keys returns the ids of all keys that still open.
+func (c *Client) Keys(ctx context.Context) ([]string, error) {
+	var ids []string
+	err := c.list(ctx, ListKeys, "keys", func(ctx context.Context, api *tailscale.Client) (int, error) {
+		ids = nil
+		all, err := api.Keys().List(ctx, true)
+		for _, k := range all {
+			ids = append(ids, k.ID)
+		}
+		return len(all), err
+	})
+	return ids, err
+}
+
+// Key returns a key, also one that was deleted.
+func (c *Client) Key(ctx context.Context, id string) (Key, error) {
+	var out Key
+	err := c.ask(ctx, GetKey, func(ctx context.Context, api *tailscale.Client) error {
+		k, err := api.Keys().Get(ctx, id)
+		if err != nil {
+			return err
+		}
+		if k.ID != id {
+			return errors.New("the answer is another key")
+		}
+		out = Key{ID: k.ID, Description: k.Description, Expires: k.Expires, Valid: !k.Invalid}
+		return nil
+	})
+	return out, err
+}
+
+// DeleteKey deletes a key. That it is gone already is success.
+func (c *Client) DeleteKey(ctx context.Context, id string) error {
+	return gone(c.ask(ctx, DeleteKey, func(ctx context.Context, api *tailscale.Client) error { return api.Keys().Delete(ctx, id) }))
+}
+
+// gone takes a thing that is not there for one that was deleted.
+func gone(err error) error {
+	if failure, ok := errors.AsType[*Error](err); ok && failure.Class == NotFound && !failure.AtToken {
+		return nil
+	}
+	return err
+}

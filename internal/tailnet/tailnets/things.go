@@ -1,0 +1,62 @@
+package tailnets
+
+import (
+	"context"
+	"errors"
+
+	tailscale "tailscale.com/client/tailscale/v2"
+)
+
+// Device returns the device with that id; its absence is an *[Error] of class NotFound.
+func (c *Client) Device(ctx context.Context, id string) (Device, error) {
+	var out Device
+	err := c.ask(ctx, GetDevice, func(ctx context.Context, api *tailscale.Client) error {
+		d, err := api.Devices().Get(ctx, id)
+		if err == nil {
+			out, err = device(d)
+		}
+		return err
+	})
+	return out, err
+}
+
+// DeleteDevice deletes the device with that id. That it is gone already is success.
+func (c *Client) DeleteDevice(ctx context.Context, id string) error {
+	return gone(c.ask(ctx, DeleteDevice, func(ctx context.Context, api *tailscale.Client) error { return api.Devices().Delete(ctx, id) }))
+}
+
+// Service returns the service of that name (svc:name), as it is now; its absence is
+// an *[Error] of class NotFound.
+func (c *Client) Service(ctx context.Context, name string) (Service, error) {
+	var out Service
+	err := c.ask(ctx, GetService, func(ctx context.Context, api *tailscale.Client) error {
+		s, err := api.VIPServices().Get(ctx, name)
+		if err != nil {
+			return err
+		}
+		if s.Name != name {
+			return errors.New("the answer is another service")
+		}
+		out, err = service(s)
+		return err
+	})
+	return out, err
+}
+
+// PutService makes a service or replaces all of it. The API knows no conditions:
+// the last writer wins, so whoever writes reads again afterwards. Addrs must be the
+// ones it has; of a new service they may be none, or one IPv4 address to wish for.
+func (c *Client) PutService(ctx context.Context, s Service) error {
+	req := tailscale.VIPService{Name: s.Name, Comment: s.Comment, Annotations: s.Annotations, Ports: s.Ports, Tags: s.Tags}
+	for _, a := range s.Addrs {
+		req.Addrs = append(req.Addrs, a.String())
+	}
+	return c.ask(ctx, PutService, func(ctx context.Context, api *tailscale.Client) error {
+		return api.VIPServices().CreateOrUpdate(ctx, req)
+	})
+}
+
+// DeleteService deletes a service. That it is gone already is success.
+func (c *Client) DeleteService(ctx context.Context, name string) error {
+	return gone(c.ask(ctx, DeleteService, func(ctx context.Context, api *tailscale.Client) error { return api.VIPServices().Delete(ctx, name) }))
+}

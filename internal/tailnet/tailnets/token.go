@@ -1,0 +1,162 @@
+package tailnets
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+const redacted = "[secret]"
+
+// A Secret is a text that opens something. It does not print; string(s) is how
+// to get at it.
+type Secret string
+
+func (Secret) String() string { return redacted }
+
+// Format implements [fmt.Formatter], for the verbs that would pass String by.
+func (Secret) Format(f fmt.State, _ rune) { io.WriteString(f, redacted) }
+
+// LogValue implements [slog.LogValuer].
+func (Secret) LogValue() slog.Value { return slog.StringValue(redacted) }
+
+// MarshalText keeps it out of every document.
+func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
+
+// A Credential is an OAuth client of a tailnet: with a secret, or with a token by
+// which an issuer that the tailnet trusts vouches for us. One of the two is given.
+type Credential struct {
+	ClientID string
+	Secret   Secret
+	// Assert makes such a token (a JWT), anew for each access token.
+	Assert func(context.Context) (Secret, error)
+}
+
+// token is an access token.
+type token struct {
+	text   Secret
+	scopes []string
+	until  time.Time // it is used no longer
+}
+
+// tokenError is why there is none.
+type tokenError struct {
+	status int // 0: no answer
+	wait   time.Duration
+	ours   bool // no assertion could be made, so nothing was asked
+	cause  error
+}
+
+func (e *tokenError) Error() string {
+	if e.status != 0 {
+		return fmt.Sprintf("token endpoint: %d", e.status)
+	}
+	return "token: " + e.cause.Error()
+}
+func (e *tokenError) Unwrap() error { return e.cause }
+
+// accessToken returns the token in use, or a new one. All who wait for a new one
+// wait for the same.
+func (c *Client) accessToken(ctx context.Context) (*token, error) {
+	if t := c.token.Load(); t != nil && c.now().Before(t.until) {
+		return t, nil
+	}
+	return c.fetching.do(ctx, c, func(ctx context.Context) (*token, error) {
+		if t := c.token.Load(); t != nil && c.now().Before(t.until) {
+			return t, nil // one came while we were on our way
+		}
+		t, err := c.fetchToken(ctx)
+		if err == nil {
+			c.token.Store(t)
+		}
+		return t, err
+	})
+}
+
+// fetchToken asks for a token with our own transport. The client library's would
+// use the process's default one: no time-out, no limit.
+func (c *Client) fetchToken(ctx context.Context) (_ *token, err error) {
+	begun := c.now()
+	ctx, cancel := context.WithTimeout(ctx, attemptTime)
+	defer cancel()
+	defer func() {
+		class := OK
+		if te, ok := errors.AsType[*tokenError](err); ok {
+			class = te.class()
+		}
+		c.observe(opToken, class, c.now().Sub(begun))
+	}()
+	path, form := "/api/v2/oauth/token", url.Values{"client_id": {c.config.Credential.ClientID}}
+	if assert := c.config.Credential.Assert; assert != nil {
+		jwt, err := assert(ctx)
+		if err != nil {
+			return nil, &tokenError{ours: true, cause: fmt.Errorf("vouch for ourselves: %w", err)}
+		}
+		path, form["jwt"] = "/api/v2/oauth/token-exchange", []string{string(jwt)}
+	} else {
+		form["grant_type"], form["client_secret"] = []string{"client_credentials"}, []string{string(c.config.Credential.Secret)}
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base.JoinPath(path).String(), strings.NewReader(form.Encode()))
+	if err != nil {
+		return nil, &tokenError{cause: err}
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", c.config.UserAgent)
+	if err := c.limit.Wait(ctx); err != nil {
+		return nil, &tokenError{cause: errors.Join(errBusy, err)}
+	}
+	res, err := c.transport.RoundTrip(req) // which follows no redirect: the secret goes nowhere else
+	if err != nil {
+		return nil, &tokenError{cause: err}
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		// What it says is not passed on: it was told our secret, and might repeat it.
+		return nil, &tokenError{status: res.StatusCode, wait: retryAfter(res.Header, c.now()), cause: errors.New(http.StatusText(res.StatusCode))}
+	}
+	body, err := io.ReadAll(io.LimitReader(res.Body, mostToken))
+	var out struct {
+		AccessToken string `json:"access_token"`
+		TokenType   string `json:"token_type"`
+		ExpiresIn   int64  `json:"expires_in"`
+		Scope       string `json:"scope"`
+	}
+	if err == nil {
+		if err = json.Unmarshal(body, &out); err != nil {
+			err = errors.New("the answer is not JSON") // the decoder's words may hold what it read
+		}
+	}
+	if err == nil && (out.AccessToken == "" || strings.ContainsFunc(out.AccessToken, func(r rune) bool { return r <= ' ' || r > '~' }) ||
+		out.TokenType != "" && !strings.EqualFold(out.TokenType, "Bearer")) {
+		err = errors.New("the answer holds no bearer token")
+	}
+	if err != nil {
+		return nil, &tokenError{status: res.StatusCode, cause: err}
+	}
+	life := tokenLife
+	if out.ExpiresIn > 0 && out.ExpiresIn < int64(tokenLife/time.Second)*24 {
+		life = time.Duration(out.ExpiresIn) * time.Second
+	}
+	return &token{text: Secret(out.AccessToken), scopes: strings.Fields(out.Scope), until: begun.Add(life - min(tokenMargin, life/4))}, nil
+}
+
+// class: at the token's door only 401 speaks of the credential; another refusal
+// says that no token is to be had in this way.
+func (e *tokenError) class() Class {
+	switch class := classOf(e.status); {
+	case e.ours:
+		return NoToken
+	case class == Forbidden, class == NotFound, class == Invalid:
+		return NoToken
+	default:
+		return class
+	}
+}
