@@ -158,24 +158,25 @@ func TestSGN21_own_shell(t *testing.T) {
 func TestSGN21_signals(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
+		first  string // before it says that it runs
 		child  string
 		signal []os.Signal
 		code   int
 	}{
-		{"the child dies of a signal", "kill -KILL $$", nil, 137},
-		{"TERM", "exec sleep 60", []os.Signal{syscall.SIGTERM}, 143},
-		{"HUP", "exec sleep 60", []os.Signal{syscall.SIGHUP}, 129},
-		{"TERM after a resize", "exec sleep 60", []os.Signal{syscall.SIGWINCH, syscall.SIGWINCH, syscall.SIGTERM}, 143},
-		{"INT is the child's, and there is no terminal that sent it one", "trap 'exit 9' INT; while :; do sleep 0.05; done", []os.Signal{os.Interrupt}, 9},
-		{"QUIT makes no stack trace", "trap 'exit 8' QUIT; while :; do sleep 0.05; done", []os.Signal{syscall.SIGQUIT}, 8},
-		{"a broken pipe is nothing", "trap 'exit 9' TERM; while :; do sleep 0.05; done", []os.Signal{syscall.SIGPIPE, syscall.SIGTERM}, 9},
-		{"a child that ignores TERM", "trap '' TERM; while :; do sleep 0.05; done", []os.Signal{syscall.SIGTERM}, 129},
+		{"the child dies of a signal", ":", "kill -KILL $$", nil, 137},
+		{"TERM", ":", "exec sleep 60", []os.Signal{syscall.SIGTERM}, 143},
+		{"HUP", ":", "exec sleep 60", []os.Signal{syscall.SIGHUP}, 129},
+		{"TERM after a resize", ":", "exec sleep 60", []os.Signal{syscall.SIGWINCH, syscall.SIGWINCH, syscall.SIGTERM}, 143},
+		{"INT is the child's, and there is no terminal that sent it one", "trap 'exit 9' INT", "while :; do sleep 0.05; done", []os.Signal{os.Interrupt}, 9},
+		{"QUIT makes no stack trace", "trap 'exit 8' QUIT", "while :; do sleep 0.05; done", []os.Signal{syscall.SIGQUIT}, 8},
+		{"a broken pipe is nothing", "trap 'exit 9' TERM", "while :; do sleep 0.05; done", []os.Signal{syscall.SIGPIPE, syscall.SIGTERM}, 9},
+		{"a child that ignores TERM", "trap '' TERM", "while :; do sleep 0.05; done", []os.Signal{syscall.SIGTERM}, 129},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			d, srv := newDesk(t, "prod-eu")
 			m := newMachine(t, srv.URL)
-			r := m.begin(t, "shell", "--", "sh", "-c", "echo > "+m.path("started")+"; "+tt.child)
+			r := m.begin(t, "shell", "--", "sh", "-c", tt.first+"; echo > "+m.path("started")+"; "+tt.child)
 			until(t, "the child runs", m.there("started"))
 			for _, sig := range tt.signal {
 				r.Process.Signal(sig)
