@@ -39,12 +39,15 @@ const MaxDocument = 64 << 20
 // known of a cluster that is slower counts as stale.
 const fetchTime = 10 * time.Second
 
-// A Catalog shows the kinds of its sources, of which the first is home. Both
-// fields are required.
+// A Catalog shows the kinds of its sources, of which the first is home. All
+// fields are required, but for Asked.
 type Catalog struct {
 	Sources []Source
 	// Failed is told when what a cluster has could not be asked for.
 	Failed func(cluster string, err error)
+	// Asked, optional, is told that a cluster said whether what is known of its
+	// kinds, or of its OpenAPI, has changed.
+	Asked func(openAPI, changed bool)
 
 	once   sync.Once
 	shelfs []shelf // of the source of the same index
@@ -73,6 +76,12 @@ func (c *Catalog) prepare() {
 		}
 		c.shelfs = make([]shelf, len(c.Sources))
 	})
+}
+
+func (c *Catalog) asked(openAPI, changed bool) {
+	if c.Asked != nil {
+		c.Asked(openAPI, changed)
+	}
 }
 
 // Unknown are the clusters of which nothing is known yet, so that their kinds
@@ -134,6 +143,8 @@ func (c *Catalog) look(ctx context.Context, i int, core bool) (page, error) {
 		}
 		now = was
 		now.stale = true
+	} else {
+		c.asked(false, !was.known || was.etag == "" || now.etag != was.etag)
 	}
 	sh.mu.Lock()
 	defer sh.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -190,7 +191,19 @@ func (memory) Invalidate() {}
 
 // What is the same is not sent again, to the client as from the clusters.
 func TestETags(t *testing.T) {
-	_, home, east, url := place(t)
+	c, home, east, url := place(t)
+	var changed, same [2]atomic.Int64 // of discovery, of OpenAPI
+	c.Asked = func(openAPI, new bool) {
+		of := 0
+		if openAPI {
+			of = 1
+		}
+		if new {
+			changed[of].Add(1)
+		} else {
+			same[of].Add(1)
+		}
+	}
 	res, _ := get(t, url+"/apis", aggregatedV2+",application/json")
 	tag := res.Header.Get("ETag")
 	if res.StatusCode != 200 || res.Header.Get("Content-Type") != aggregatedV2 || tag == "" || res.Header.Get("Vary") != "Accept" {
@@ -210,6 +223,18 @@ func TestETags(t *testing.T) {
 	east.docs["/apis"] = strings.Replace(eastApis, "boats", "rowingboats", 1)
 	if res, body := get(t, url+"/apis", aggregatedV2, "If-None-Match", tag); res.StatusCode != 200 || !strings.Contains(body, "rowingboats") {
 		t.Errorf("a changed member: %d %s", res.StatusCode, body)
+	}
+	home.docs["/openapi/v3"] = `{"paths":{"version":{"serverRelativeURL":"/openapi/v3/version?hash=0"}}}`
+	east.docs["/openapi/v3"] = home.docs["/openapi/v3"]
+	for range 3 {
+		if _, body := get(t, url+"/openapi/v3", plainJSON); !strings.Contains(body, "hash=0") {
+			t.Errorf("an index: %s", body)
+		}
+	}
+	for i, want := range [][2]int64{{3, 5}, {2, 4}} {
+		if got := [2]int64{changed[i].Load(), same[i].Load()}; got != want {
+			t.Errorf("changed and same: %v, want %v", got, want)
+		}
 	}
 }
 

@@ -23,6 +23,8 @@ const openAPIv2Proto = "application/com.github.proto-openapi.spec.v2.v1.0+protob
 // An index is /openapi/v3.
 type index struct {
 	Paths map[string]indexEntry `json:"paths"`
+
+	etag string
 }
 
 type indexEntry struct {
@@ -44,13 +46,22 @@ func (c *Catalog) entries(ctx context.Context) (map[string][]entry, Unknown, err
 	var unknown Unknown
 	for i := range c.Sources {
 		s, sh := &c.Sources[i], &c.shelfs[i]
-		x, err := s.index(ctx)
 		sh.mu.Lock()
-		if err == nil {
-			sh.openAPI = x
-		}
-		x = sh.openAPI
+		was := sh.openAPI
 		sh.mu.Unlock()
+		x, err := s.index(ctx, was.etag)
+		switch {
+		case errors.Is(err, errSame):
+			x, err = was, nil
+			c.asked(true, false)
+		case err == nil:
+			c.asked(true, true)
+			sh.mu.Lock()
+			sh.openAPI = x
+			sh.mu.Unlock()
+		default:
+			x = was
+		}
 		if err != nil {
 			if ctx.Err() == nil {
 				c.Failed(s.Name, err)
@@ -72,14 +83,15 @@ func (c *Catalog) entries(ctx context.Context) (map[string][]entry, Unknown, err
 	return all, unknown, nil
 }
 
-func (s *Source) index(ctx context.Context) (x index, _ error) {
-	body, _, err := s.document(ctx, "/openapi/v3", plainJSON)
+func (s *Source) index(ctx context.Context, etag string) (x index, _ error) {
+	body, header, err := s.newer(ctx, "/openapi/v3", plainJSON, etag)
 	if err != nil {
 		return x, fmt.Errorf("OpenAPI: %w", err)
 	}
 	if err := json.Unmarshal(body, &x); err != nil {
 		return x, fmt.Errorf("OpenAPI: cluster %s: %w", s.Name, err)
 	}
+	x.etag = header.Get("ETag")
 	return x, nil
 }
 

@@ -200,24 +200,40 @@ func readAll(r io.Reader) ([]byte, error) {
 	return b, err
 }
 
+// errSame says that a document is the one that is known.
+var errSame = errors.New("it has not changed")
+
 // document asks a source for a document that is not kept.
 func (s *Source) document(ctx context.Context, path, accept string) (body []byte, contentType string, _ error) {
+	body, header, err := s.newer(ctx, path, accept, "")
+	return body, header.Get("Content-Type"), err
+}
+
+// newer asks a source for a document, unless its tag is the one that is known:
+// then its error is errSame.
+func (s *Source) newer(ctx context.Context, path, accept, etag string) (body []byte, header http.Header, _ error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTime)
 	defer cancel()
-	res, err := s.Fetch(ctx, path, http.Header{"Accept": {accept}})
+	header = http.Header{"Accept": {accept}}
+	if etag != "" {
+		header["If-None-Match"] = []string{etag}
+	}
+	res, err := s.Fetch(ctx, path, header)
 	if err != nil {
-		return nil, "", fmt.Errorf("cluster %s: GET %s: %w", s.Name, path, err)
+		return nil, nil, fmt.Errorf("cluster %s: GET %s: %w", s.Name, path, err)
 	}
 	defer res.Body.Close()
-	switch res.StatusCode {
-	case http.StatusOK:
-	case http.StatusNotFound:
-		return nil, "", ErrNotFound
-	case http.StatusNotAcceptable:
-		return nil, "", ErrNotAcceptable
+	switch {
+	case res.StatusCode == http.StatusOK:
+	case res.StatusCode == http.StatusNotModified && etag != "":
+		return nil, nil, errSame
+	case res.StatusCode == http.StatusNotFound:
+		return nil, nil, ErrNotFound
+	case res.StatusCode == http.StatusNotAcceptable:
+		return nil, nil, ErrNotAcceptable
 	default:
-		return nil, "", fmt.Errorf("cluster %s: GET %s: status %d", s.Name, path, res.StatusCode)
+		return nil, nil, fmt.Errorf("cluster %s: GET %s: status %d", s.Name, path, res.StatusCode)
 	}
 	body, err = readAll(res.Body)
-	return body, res.Header.Get("Content-Type"), err
+	return body, res.Header, err
 }

@@ -213,6 +213,22 @@ func (s *Server) head(w http.ResponseWriter, v *Visit, contentType string, left 
 	}
 }
 
+// expired counts a watch that ended with 410, because of a member or of where the
+// client stood.
+func (s *Server) expired(v *Visit, member string) {
+	rv, bad := position.ParseRV(v.Request.Params.ResourceVersion)
+	switch {
+	case member != "":
+		s.Metrics.WatchExpired(member, observe.ExpiredMember)
+	case bad != nil || rv.Vector == nil:
+		s.Metrics.WatchExpired(observe.Merged, observe.ExpiredPlain)
+	case rv.Vector.Epoch < v.place().Epoch:
+		s.Metrics.WatchExpired(observe.Merged, observe.ExpiredEpoch)
+	default:
+		s.Metrics.WatchExpired(observe.Merged, observe.ExpiredMoved)
+	}
+}
+
 // warning is the value of a Warning header.
 func warning(text string) string { return "299 mca " + strconv.QuoteToASCII(text) }
 
@@ -253,11 +269,18 @@ func (s *Server) watch(w http.ResponseWriter, v *Visit, c *merge.Collection, q p
 			back()
 		}
 	}
+	watch.Took = func(m merge.Member, events int) { s.Metrics.WatchEvents(m.Name, events) }
+	watch.Marked = func(why merge.Why) { s.Metrics.BookmarkSent(observe.Bookmark(why)) }
+	by := ""
+	watch.Expired = func(m merge.Member) { by = m.Name }
 	s.head(w, v, watch.Form.MediaType(true), watch.Left)
 	w.WriteHeader(http.StatusOK)
 	push := http.NewResponseController(w).Flush
 	err = watch.Run(ctx, &merge.Framed{Out: w, Proto: watch.Form.Proto, Push: push})
 	if _, told := errors.AsType[*wire.Status](err); told || err == nil {
+		if told {
+			s.expired(v, by)
+		}
 		return nil
 	}
 	if ctx.Err() == nil {

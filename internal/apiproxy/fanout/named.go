@@ -62,6 +62,8 @@ func (s *Server) probe(v *Visit, r *apiproxy.Request, members []apiproxy.Member)
 func (s *Server) find(v *Visit, r *apiproxy.Request, d *apiproxy.Decision) apiproxy.Verdict {
 	key := r.Key()
 	cluster, absent := v.owners.Find(key, s.Now())
+	known := absent || cluster != "" && v.view.Cluster(cluster) != nil
+	s.Metrics.CacheAsked(observe.CacheOwner, known)
 	if cluster != "" && v.view.Cluster(cluster) != nil {
 		s.Metrics.OwnerSought(observe.OwnerLearned)
 		return apiproxy.Verdict{Owner: cluster}
@@ -116,7 +118,7 @@ func (s *Server) named(v *Visit) (serving.Target, error) {
 	if d.Cluster = t.Cluster.Name; r.Params.ResourceVersion != "" {
 		if status := v.keepPositions(); status != nil {
 			release()
-			return v.told(status), nil
+			return s.told(v, status), nil
 		}
 	}
 	return t, nil

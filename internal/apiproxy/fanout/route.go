@@ -14,6 +14,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/document"
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/position"
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
+	"github.com/tailplane/tailplane/internal/apiproxy/observe"
 	"github.com/tailplane/tailplane/internal/apiproxy/roster"
 	"github.com/tailplane/tailplane/internal/apiproxy/serving"
 )
@@ -38,6 +39,12 @@ func (s *Server) Take(r *roster.Roster, past *roster.Past) {
 	if len(doc.Clusters) > 1 {
 		v.kinds = &catalog.Catalog{Failed: func(cluster string, err error) {
 			s.Log.Warn("the kinds of a cluster cannot be asked for; those that are known are shown", "cluster", cluster, "err", err)
+		}, Asked: func(openAPI, changed bool) {
+			of := observe.CacheDiscovery
+			if openAPI {
+				of = observe.CacheOpenAPI
+			}
+			s.Metrics.CacheAsked(of, !changed)
 		}}
 		home := slices.IndexFunc(doc.Clusters, func(c document.Cluster) bool { return c.Name == doc.Home })
 		v.source(doc.Clusters[home].Name, nil)
@@ -221,9 +228,12 @@ func (s *Server) merged(v *Visit) serving.Target {
 }
 
 // told is a failure that is known before anybody is asked.
-func (v *Visit) told(status *wire.Status) serving.Target {
+func (s *Server) told(v *Visit, status *wire.Status) serving.Target {
 	return serving.Target{Serve: func(w http.ResponseWriter, _ *http.Request, _ serving.Calling) error {
 		v.tellAny(w, status)
+		if status.Code == http.StatusGone && v.Request.Verb == "watch" {
+			s.Metrics.WatchExpired(v.Decision.Cluster, observe.ExpiredMoved)
+		}
 		return nil
 	}}
 }
@@ -242,7 +252,7 @@ func (s *Server) single(v *Visit) (serving.Target, error) {
 			t.Until = v.ended // it may move then
 		}
 		if status := v.keepPositions(); status != nil {
-			return v.told(status), nil
+			return s.told(v, status), nil
 		}
 	}
 	if !v.Request.Creates(v.Out.Header.Get("Content-Type")) {

@@ -81,6 +81,16 @@ func (c *Collection) member(slot int) Member {
 	panic(fmt.Sprintf("no member in slot %d was planned for", slot))
 }
 
+// named is the member whose failure a Status is; nil if it is nobody's.
+func (c *Collection) named(s *wire.Status) *Member {
+	for i := range c.Members {
+		if c.Members[i].Name == s.From {
+			return &c.Members[i]
+		}
+	}
+	return nil
+}
+
 // needsNames says whether it matters which object an item is.
 func (c *Collection) needsNames(m Member) bool { return c.Spread || m.Keep != nil }
 
@@ -160,6 +170,7 @@ func expired(err error) bool {
 func failure(m Member, err error) error {
 	if s, ok := errors.AsType[*wire.Status](err); ok {
 		told := *s
+		told.From = m.Name
 		told.Message = fmt.Sprintf("mca: cluster %s: %s", m.Name, s.Message)
 		return &told
 	}

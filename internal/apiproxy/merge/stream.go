@@ -43,6 +43,7 @@ type stream struct {
 func (w *Watch) Run(ctx context.Context, sink Sink) error {
 	if w.expired != nil {
 		w.Close()
+		w.tellExpired(w.by)
 		return tell(sink, w.Form, w.expired)
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -113,14 +114,25 @@ func (s *stream) run(ctx context.Context) error {
 		}
 	}
 	if status, ok := errors.AsType[*wire.Status](err); ok && status.Code == 410 {
+		s.tellExpired(s.c.named(status))
 		return tell(s.sink, s.Form, status)
 	}
 	return err
 }
 
+// tellExpired says whose 410 ends the stream.
+func (w *Watch) tellExpired(by *Member) {
+	if by != nil && w.Expired != nil {
+		w.Expired(*by)
+	}
+}
+
 // take takes in what a feed has, and tells it how to go on.
 func (s *stream) take(h handover) error {
 	f := h.feed
+	if s.Took != nil && len(h.events) > 0 {
+		s.Took(f.member, len(h.events))
+	}
 	for i := range h.events {
 		if err := s.event(f, &h.events[i]); err != nil {
 			return err
@@ -223,7 +235,7 @@ func (s *stream) join(f *feed) error {
 	}
 	s.vector.Raise(f.member.Slot, 1)
 	if s.placed {
-		return s.bookmark(false)
+		return s.bookmark(WhyJoin)
 	}
 	return nil
 }

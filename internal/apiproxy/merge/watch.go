@@ -31,6 +31,11 @@ type Watch struct {
 	// Report is told when a member's stream ended, why, and when it is open
 	// again, then with nil; nil: nobody asks.
 	Report func(m Member, err error)
+	// Took is told of events that a member sent, Marked of bookmarks that the client
+	// is sent, Expired of the member whose 410 ends the stream; nil: nobody asks.
+	Took    func(m Member, events int)
+	Marked  func(why Why)
+	Expired func(m Member)
 
 	c       *Collection
 	q       position.Query
@@ -38,6 +43,7 @@ type Watch struct {
 	feeds   []*feed
 	names   *names
 	expired *wire.Status
+	by      *Member // who said so; nil: the position itself does
 }
 
 // A Sink is where events go: one call, one event, without framing. Flush is
@@ -113,6 +119,7 @@ func (c *Collection) Watch(ctx context.Context, q position.Query, prefers wire.F
 	}
 	if s, ok := errors.AsType[*wire.Status](err); ok && s.Code == 410 {
 		w.expired, err = s, nil
+		w.by = c.named(s)
 	}
 	if err != nil {
 		w.Close()

@@ -84,6 +84,7 @@ type Bookmark string
 // The reasons.
 const (
 	BookmarkInitial Bookmark = "initial" // all that was there at the start has been sent
+	BookmarkJoin    Bookmark = "join"    // before the first objects of a member that joins
 	BookmarkBurst   Bookmark = "burst"   // after events
 	BookmarkBusy    Bookmark = "busy"    // among events that do not stop
 	BookmarkIdle    Bookmark = "idle"
@@ -92,7 +93,7 @@ const (
 
 // Bookmarks returns all of them.
 func Bookmarks() []Bookmark {
-	return []Bookmark{BookmarkInitial, BookmarkBurst, BookmarkBusy, BookmarkIdle, BookmarkEnd}
+	return []Bookmark{BookmarkInitial, BookmarkJoin, BookmarkBurst, BookmarkBusy, BookmarkIdle, BookmarkEnd}
 }
 
 // A Lookup is how the owner of an object was found.

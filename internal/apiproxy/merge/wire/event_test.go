@@ -75,7 +75,7 @@ func TestEvents(t *testing.T) {
 				}
 			}
 			want := []string{"ADDED ns/a 10 false", "MODIFIED ns/b 11 false", "DELETED ns/big 12 false", "BOOKMARK ns/ 13 false", "BOOKMARK ns/ 14 true",
-				"{Code:410 Reason:Expired Message:too old Continue:tok Cause:C RetryAfter:3 Name: Group: Resource:}"}
+				"{Code:410 Reason:Expired Message:too old Continue:tok Cause:C RetryAfter:3 From: Name: Group: Resource:}"}
 			if !slices.Equal(got, want) {
 				t.Errorf("proto=%v %s:\n%s", proto, name, strings.Join(got, "\n"))
 			}

@@ -27,6 +27,8 @@ type Status struct {
 	Cause      string // the reason of the one cause
 	RetryAfter int    // seconds; 0: it does not say
 
+	From string // the cluster that failed, for the adapter itself; it is not written
+
 	// Name, Group and Resource are of what it is about; "": it does not say.
 	Name, Group, Resource string
 }

@@ -1,0 +1,75 @@
+package merge
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/apiproxy/merge/position"
+	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
+)
+
+// Whoever counts is told of each member's events, of each bookmark and why it was
+// sent, and of the member by whose 410 a stream ends.
+func TestWhatIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := three(false, wire.Form{}, 1, 1)
+		events, marks, expired := map[string]int{}, []string{}, ""
+		watched := func(q position.Query) (*log, func() error) {
+			clear(events)
+			marks, expired = nil, ""
+			return watching(t, c, q, func(_ *Collection, w *Watch) {
+				if w == nil {
+					return
+				}
+				w.Timeout = 10 * time.Minute
+				w.Took = func(m Member, n int) { events[m.Name] += n }
+				w.Marked = func(why Why) { marks = append(marks, string(why)) }
+				w.Expired = func(m Member) { expired += m.Name }
+			})
+		}
+		l, stop := watched(position.Query{Initial: new(true), Match: "NotOlderThan", Bookmarks: true})
+		if got := l.since(); !strings.HasSuffix(got, "BOOKMARK [102 202] end") {
+			t.Error(got)
+		}
+		time.Sleep(time.Second)
+		for range 30 { // an event each 50 ms
+			c.stores[1].put("ns", "y", "1", 1)
+			time.Sleep(50 * time.Millisecond)
+		}
+		time.Sleep(20 * time.Minute)
+		stop()
+		marks = slices.Compact(marks)
+		if got := strings.Join(marks, " "); got != "initial busy burst idle end" && got != "initial burst busy burst idle end" {
+			t.Errorf("bookmarks: %s", got)
+		}
+		// Its marks count, too: the end of what was there at least.
+		if events["b"] < 32 || events["a"] < 2 || expired != "" {
+			t.Errorf("events %v, expired %q", events, expired)
+		}
+
+		rv := at(t, c)
+		c.stores[0].put("ns", "x", "1", 3)
+		c.stores[0].compact()
+		l, stop = watched(position.Query{RV: rv})
+		expect(t, l, "ERROR 410 Expired")
+		if stop(); expired != "a" {
+			t.Errorf("by an event, %q", expired)
+		}
+		rv = at(t, c)
+		c.stores[1].refuse = gone
+		_, stop = watched(position.Query{RV: rv})
+		synctest.Wait()
+		if stop(); expired != "b" {
+			t.Errorf("by a status, %q", expired)
+		}
+		c.stores[1].refuse = nil
+		_, stop = watched(position.Query{RV: "77"})
+		synctest.Wait()
+		if stop(); expired != "" {
+			t.Errorf("by a position that nobody gave out, %q", expired)
+		}
+	})
+}
