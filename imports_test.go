@@ -67,6 +67,7 @@ var plan = map[string]string{
 	"internal/gossip/memberlist":          "internal/access internal/door internal/gossip internal/problem",
 	"internal/gossip/gossipkube":          "internal/door internal/gossip internal/kube",
 	"internal/gateway":                    "",
+	"internal/gateway/gatewayxds":         "internal/gateway",
 	"internal/inject":                     "internal/door/framing internal/inject/linediff",
 	"internal/inject/linediff":            "",
 	"internal/inject/injectkube":          "internal/inject internal/kube",
@@ -74,7 +75,7 @@ var plan = map[string]string{
 
 	"internal/relay":                      "internal/relay/document",
 	"internal/relay/document":             "",
-	"internal/relay/relaykube":            "internal/kube",
+	"internal/relay/relaykube":            "",
 
 	// surfaces
 	"internal/health": "internal/access internal/audit internal/door internal/door/framing internal/gossip internal/gossip/gossiphttp internal/problem internal/signin",
@@ -129,6 +130,8 @@ var worlds = map[string]string{
 	"sigs.k8s.io/controller-runtime": "internal/gossip/gossipkube internal/kube internal/signin/signinkube cmd/tailplaned",
 	"k8s.io/client-go/":              "internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned",
 	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned",
+	"github.com/envoyproxy/":         "internal/gateway/gatewayxds",
+	"google.golang.org/grpc":         "internal/gateway/gatewayxds",
 	"github.com/prometheus/":         "internal/apiproxy/observe internal/apiproxy/observe/adminport internal/health cmd/tailplaned",
 	"go.opentelemetry.io/":           "internal/apiproxy/observe internal/apiproxy/observe/otlpjson internal/audit/auditotlp",
 	"github.com/spf13/cobra":         "internal/cli cmd/mca cmd/tka cmd/tailplaned",

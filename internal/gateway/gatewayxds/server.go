@@ -62,7 +62,7 @@ type Server struct {
 	MaxMessage int           // bytes of a message either way; Envoy Gateway's maxMessageSize must agree
 	Log        *slog.Logger
 	Measure    func(Call)
-	Translated func(gateway.Name, string) // optional: a Translation was answered with this revision of the gateway
+	Report     func(Report) // optional: is told what each Translation came to; must not block
 
 	Reflection bool // lets tools such as grpcurl ask what there is to call
 
@@ -71,6 +71,7 @@ type Server struct {
 	once    sync.Once
 	first   chan struct{} // closed by the first snapshot
 	current atomic.Pointer[published]
+	hosts   sync.Map // Names of Gateways whose virtual hosts were asked about since their last Translation
 	good    sync.Map // of each gateway's Name, the last *gateway.Snapshot whose rendering was sound
 }
 
@@ -195,5 +196,20 @@ func try[M proto.Message](ctx context.Context, c call[M], n *gateway.Snapshot) (
 	case <-ctx.Done():
 		var none M
 		return none, false, context.Cause(ctx)
+	}
+}
+
+// seen notes that the hook for virtual hosts was called for a Gateway.
+func (s *Server) seen(name gateway.Name) { s.hosts.Store(name, true) }
+
+// asked says whether it was since the last time that this was called.
+func (s *Server) asked(name gateway.Name) bool {
+	_, was := s.hosts.LoadAndDelete(name)
+	return was
+}
+
+func (s *Server) report(r Report) {
+	if s.Report != nil {
+		s.Report(r)
 	}
 }

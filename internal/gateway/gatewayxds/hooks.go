@@ -1,0 +1,161 @@
+package gatewayxds
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/envoyproxy/gateway/proto/extension"
+
+	"github.com/tailplane/tailplane/internal/gateway"
+)
+
+// PostRouteModify is asked about routes with a backend of ours or with a policy on their HTTPRoute. It is told no Gateway, so
+// a rule that two Gateways wish differently waits for the hooks that know theirs.
+func (s *Server) PostRouteModify(ctx context.Context, in *extension.PostRouteModifyRequest) (*extension.PostRouteModifyResponse, error) {
+	echo := &extension.PostRouteModifyResponse{Route: in.GetRoute()}
+	return answer(ctx, s, call[*extension.PostRouteModifyResponse]{hook: RouteHook, ask: in, echo: echo,
+		work: func(_ context.Context, n *gateway.Snapshot) (*extension.PostRouteModifyResponse, bool, error) {
+			key, ok := ruleOf(in.GetRoute().GetName())
+			if !ok {
+				return echo, false, nil
+			}
+			rule, agreed, ok := n.Rule(key)
+			if !ok || !agreed {
+				return echo, false, nil
+			}
+			r := applyRule(in.GetRoute(), rule)
+			if r == in.GetRoute() {
+				return echo, false, nil
+			}
+			return &extension.PostRouteModifyResponse{Route: r}, true, r.ValidateAll()
+		}}), nil
+}
+
+// PostVirtualHostModify is asked about every virtual host.
+func (s *Server) PostVirtualHostModify(ctx context.Context, in *extension.PostVirtualHostModifyRequest) (*extension.PostVirtualHostModifyResponse, error) {
+	echo := &extension.PostVirtualHostModifyResponse{VirtualHost: in.GetVirtualHost()}
+	name, section, ok := gatewayOf(in.GetVirtualHost())
+	return answer(ctx, s, call[*extension.PostVirtualHostModifyResponse]{hook: VirtualHostHook, gateway: name, ask: in, echo: echo,
+		work: func(_ context.Context, n *gateway.Snapshot) (*extension.PostVirtualHostModifyResponse, bool, error) {
+			g := n.Gateways[name]
+			if !ok || g == nil {
+				return echo, false, nil
+			}
+			// Whether the clusters can be had shows in Translation, which has them all.
+			h := renderHost(in.GetVirtualHost(), g, section, func(c string) bool { _, ok := g.Cluster(c); return ok })
+			s.seen(name)
+			if !h.changed {
+				return echo, false, nil
+			}
+			return &extension.PostVirtualHostModifyResponse{VirtualHost: h.VirtualHost}, true, nil
+		}}), nil
+}
+
+// PostHTTPListenerModify is asked about every listener, Envoy Gateway's own too.
+func (s *Server) PostHTTPListenerModify(ctx context.Context, in *extension.PostHTTPListenerModifyRequest) (*extension.PostHTTPListenerModifyResponse, error) {
+	echo := &extension.PostHTTPListenerModifyResponse{Listener: in.GetListener()}
+	names := asked(in.GetPostListenerContext().GetExtensionResources())
+	return answer(ctx, s, call[*extension.PostHTTPListenerModifyResponse]{hook: ListenerHook, ask: in, echo: echo,
+		work: func(_ context.Context, n *gateway.Snapshot) (*extension.PostHTTPListenerModifyResponse, bool, error) {
+			l, err := renderListener(in.GetListener(), n, names)
+			if err != nil || l == in.GetListener() {
+				return echo, false, err
+			}
+			return &extension.PostHTTPListenerModifyResponse{Listener: l}, true, l.ValidateAll()
+		}}), nil
+}
+
+// PostClusterModify is asked about the clusters of routes with a backend of ours, and about those of other backends of such
+// routes too.
+func (s *Server) PostClusterModify(ctx context.Context, in *extension.PostClusterModifyRequest) (*extension.PostClusterModifyResponse, error) {
+	echo := &extension.PostClusterModifyResponse{Cluster: in.GetCluster()}
+	return answer(ctx, s, call[*extension.PostClusterModifyResponse]{hook: ClusterHook, ask: in, echo: echo,
+		work: func(_ context.Context, n *gateway.Snapshot) (*extension.PostClusterModifyResponse, bool, error) {
+			key, ok := ruleOf(in.GetCluster().GetName())
+			if !ok || key.ClusterName() != in.GetCluster().GetName() {
+				return echo, false, nil
+			}
+			rule, agreed, ok := n.Rule(key)
+			if !ok || !agreed || rule.Sole == nil {
+				return echo, false, nil
+			}
+			c, err := retarget(in.GetCluster(), *rule.Sole)
+			return &extension.PostClusterModifyResponse{Cluster: c}, true, err
+		}}), nil
+}
+
+// PostEndpointsModify changes nothing: there is nothing of ours in endpoints, and Envoy Gateway is configured not to ask.
+func (s *Server) PostEndpointsModify(ctx context.Context, in *extension.PostEndpointsModifyRequest) (*extension.PostEndpointsModifyResponse, error) {
+	echo := &extension.PostEndpointsModifyResponse{LoadAssignment: in.GetLoadAssignment()}
+	return answer(ctx, s, call[*extension.PostEndpointsModifyResponse]{hook: EndpointsHook, ask: in, echo: echo,
+		work: func(context.Context, *gateway.Snapshot) (*extension.PostEndpointsModifyResponse, bool, error) {
+			return echo, false, nil
+		}}), nil
+}
+
+// PostTranslateModify is asked last, once for a Gateway, about everything. What the other hooks have not done is done here.
+func (s *Server) PostTranslateModify(ctx context.Context, in *extension.PostTranslateModifyRequest) (*extension.PostTranslateModifyResponse, error) {
+	echo := &extension.PostTranslateModifyResponse{Clusters: in.GetClusters(), Secrets: in.GetSecrets(), Listeners: in.GetListeners(), Routes: in.GetRoutes()}
+	revisions := asked(in.GetPostTranslateContext().GetExtensionResources())
+	late := s.wait(ctx, revisions)
+	var reports atomic.Pointer[[]Report] // a try that was given up may still write it
+	out := answer(ctx, s, call[*extension.PostTranslateModifyResponse]{hook: TranslationHook, gateway: one(revisions), ask: in, echo: echo, stale: late,
+		work: func(ctx context.Context, n *gateway.Snapshot) (*extension.PostTranslateModifyResponse, bool, error) {
+			t := translation{snapshot: n, in: echo, limit: s.MaxMessage / 10 * 9}
+			out, err := t.render(ctx)
+			if err != nil {
+				return nil, false, err
+			}
+			all := t.reports(revisions)
+			reports.Store(&all)
+			return out, out != echo, nil
+		}})
+	if reports.Load() == nil {
+		return out, nil
+	}
+	for _, r := range *reports.Load() {
+		r.VirtualHosts = s.asked(r.Gateway)
+		s.report(r)
+	}
+	return out, nil
+}
+
+// patience is how long a Translation waits for the snapshot that Envoy Gateway asks for. Its other calls go by meanwhile.
+const patience = 250 * time.Millisecond
+
+// wait waits until the snapshot has the revisions that are asked for, and says whether it has not come.
+func (s *Server) wait(ctx context.Context, revisions map[gateway.Name]string) (late bool) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		now := s.current.Load()
+		if now == nil {
+			return false
+		}
+		late = false
+		for name, revision := range revisions {
+			if g := now.snapshot.Gateways[name]; revision != "" && (g == nil || g.Revision != revision) {
+				late = true
+			}
+		}
+		if !late {
+			return false
+		}
+		select {
+		case <-now.replaced:
+		case <-ctx.Done():
+			return true
+		}
+	}
+}
+
+// one returns the Gateway that a translation is for, and the zero Name where there are several.
+func one(revisions map[gateway.Name]string) (name gateway.Name) {
+	if len(revisions) != 1 {
+		return gateway.Name{}
+	}
+	for name = range revisions {
+	}
+	return name
+}

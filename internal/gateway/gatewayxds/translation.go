@@ -1,0 +1,239 @@
+package gatewayxds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/envoyproxy/gateway/proto/extension"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/tailplane/tailplane/internal/gateway"
+)
+
+// A Report says what a Translation came to for one Gateway.
+type Report struct {
+	Gateway      gateway.Name
+	Asked        string   // the revision that Envoy Gateway asked for
+	Answered     string   // the revision that it got
+	VirtualHosts bool     // the hook for virtual hosts was called since the Translation before
+	Routes       int      // routes of ours in the answer
+	Ambiguous    []string // domains where nobody says which filters would guard a route of ours, so that there is none; sorted
+	Conflicted   []string // clusters that somebody else has under our names, so that ours are left out; sorted
+}
+
+// clusters are those that the routes of one answer may lead to.
+type clusters struct {
+	taken    map[string]bool               // names that others have
+	made     map[string]*clusterv3.Cluster // ours, by name
+	of       map[string]gateway.Name       // whose they are, where Gateways are merged
+	invalid  map[string]bool
+	snapshot *gateway.Snapshot
+}
+
+func newClusters(n *gateway.Snapshot, there []*clusterv3.Cluster) *clusters {
+	c := &clusters{snapshot: n, taken: map[string]bool{}, made: map[string]*clusterv3.Cluster{}, of: map[string]gateway.Name{}, invalid: map[string]bool{}}
+	for _, t := range there {
+		c.taken[t.GetName()] = true
+	}
+	return c
+}
+
+// usable says whether a route of the Gateway can lead to the cluster: it is the Gateway's, sound, and nobody else's.
+func (c *clusters) usable(g *gateway.Gateway, name string) bool {
+	if c.taken[name] || c.invalid[name] {
+		return false
+	}
+	if _, made := c.made[name]; made {
+		if c.of[name] == g.Name {
+			return true
+		}
+		// Two merged Gateways have a cluster of this name. One will do if they mean the same by it.
+		mine, ok := g.Cluster(name)
+		theirs, _ := c.snapshot.Gateways[c.of[name]].Cluster(name)
+		return ok && same(mine, theirs)
+	}
+	wanted, ok := g.Cluster(name)
+	if !ok {
+		return false
+	}
+	made, err := renderCluster(wanted)
+	if err != nil {
+		c.invalid[name] = true
+		return false
+	}
+	c.made[name], c.of[name] = made, g.Name
+	return true
+}
+
+func same(a, b gateway.Cluster) bool {
+	x, errX := renderCluster(a)
+	y, errY := renderCluster(b)
+	return errX == nil && errY == nil && proto.Equal(x, y)
+}
+
+// A translation renders one Translation.
+type translation struct {
+	snapshot *gateway.Snapshot
+	in       *extension.PostTranslateModifyResponse // never changed
+	limit    int                                    // bytes of the answer
+
+	clusters  *clusters
+	ambiguous map[gateway.Name]map[string]bool
+	routes    map[gateway.Name]int
+}
+
+// render returns the answer: what came in, in its order, with what is ours added.
+func (t *translation) render(ctx context.Context) (*extension.PostTranslateModifyResponse, error) {
+	t.clusters = newClusters(t.snapshot, t.in.Clusters)
+	t.ambiguous, t.routes = map[gateway.Name]map[string]bool{}, map[gateway.Name]int{}
+	changed := false
+	configs := slices.Clone(t.in.Routes)
+	named := map[string]bool{}
+	for i, rc := range configs {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if now := t.config(rc, named); now != rc {
+			configs[i], changed = now, true
+		}
+	}
+	if !changed && len(named) == 0 {
+		return t.in, nil
+	}
+	out := &extension.PostTranslateModifyResponse{Clusters: slices.Clone(t.in.Clusters), Secrets: t.in.Secrets, Listeners: t.in.Listeners, Routes: configs}
+	for _, name := range slices.Sorted(maps.Keys(named)) {
+		if c := t.clusters.made[name]; c != nil {
+			out.Clusters = append(out.Clusters, c)
+		}
+	}
+	return out, t.check(out)
+}
+
+// config renders the virtual hosts of a route configuration, and notes the clusters of ours that its routes lead to.
+func (t *translation) config(rc *routev3.RouteConfiguration, named map[string]bool) *routev3.RouteConfiguration {
+	hosts := slices.Clone(rc.GetVirtualHosts())
+	changed := false
+	for i, vh := range hosts {
+		name, section, ok := gatewayOf(vh)
+		g := t.snapshot.Gateways[name]
+		if !ok || g == nil {
+			continue
+		}
+		h := renderHost(vh, g, section, func(c string) bool { return t.clusters.usable(g, c) })
+		h = t.withoutLost(h, g)
+		if h.changed {
+			hosts[i], changed = h.VirtualHost, true
+		}
+		if h.ambiguous {
+			if t.ambiguous[name] == nil {
+				t.ambiguous[name] = map[string]bool{}
+			}
+			for _, d := range vh.GetDomains() {
+				t.ambiguous[name][d] = true
+			}
+		}
+		for _, r := range h.Routes {
+			if ours(r) {
+				t.routes[name]++
+			}
+			for _, c := range destinations(r) {
+				if t.clusters.usable(g, c) {
+					named[c] = true
+				}
+			}
+		}
+	}
+	if !changed {
+		return rc
+	}
+	out := shallow(rc)
+	out.VirtualHosts = hosts
+	return out
+}
+
+// withoutLost takes out the routes of ours whose cluster there is not: the hook for virtual hosts, which does not see
+// clusters, may have put them there, or may have been asked of an earlier snapshot.
+func (t *translation) withoutLost(h host, g *gateway.Gateway) host {
+	lost := func(r *routev3.Route) bool {
+		return ours(r) && slices.ContainsFunc(destinations(r), func(c string) bool { return c != refused && !t.clusters.usable(g, c) })
+	}
+	if !slices.ContainsFunc(h.Routes, lost) {
+		return h
+	}
+	out := shallow(h.VirtualHost)
+	out.Routes = slices.DeleteFunc(slices.Clone(h.Routes), lost)
+	return host{out, true, h.ambiguous}
+}
+
+// destinations are the clusters that a route leads to.
+func destinations(r *routev3.Route) (names []string) {
+	if c := r.GetRoute().GetCluster(); c != "" {
+		names = append(names, c)
+	}
+	for _, w := range r.GetRoute().GetWeightedClusters().GetClusters() {
+		names = append(names, w.GetName())
+	}
+	return names
+}
+
+// check looks at the whole answer. What is sound in each part was looked at when it was made.
+func (t *translation) check(out *extension.PostTranslateModifyResponse) error {
+	if len(out.Clusters) < len(t.in.Clusters) || len(out.Routes) != len(t.in.Routes) {
+		return fmt.Errorf("%w: there is less than before", errUnsound)
+	}
+	names := make(map[string]bool, len(out.Clusters))
+	for i, c := range out.Clusters {
+		if i >= len(t.in.Clusters) && names[c.GetName()] {
+			return fmt.Errorf("%w: two clusters %s", errUnsound, c.GetName())
+		}
+		names[c.GetName()] = true
+	}
+	for i, rc := range out.Routes {
+		if rc == t.in.Routes[i] {
+			continue
+		}
+		domains := map[string]bool{}
+		for _, vh := range rc.GetVirtualHosts() {
+			for _, d := range vh.GetDomains() {
+				if domains[d] {
+					return fmt.Errorf("%w: two virtual hosts for %s", errUnsound, d)
+				}
+				domains[d] = true
+			}
+			for _, r := range vh.GetRoutes() {
+				for _, c := range destinations(r) {
+					if ours(r) && c != refused && !names[c] {
+						return fmt.Errorf("%w: route %s leads to no cluster %s", errUnsound, r.GetName(), c)
+					}
+				}
+			}
+		}
+	}
+	if size := proto.Size(out); size > t.limit && size > proto.Size(t.in) {
+		return errors.Join(errUnsound, fmt.Errorf("%d bytes are more than %d", size, t.limit))
+	}
+	return nil
+}
+
+// reports tells about the Gateways that were asked about.
+func (t *translation) reports(revisions map[gateway.Name]string) (all []Report) {
+	for _, name := range slices.SortedFunc(maps.Keys(revisions), gateway.Name.Compare) {
+		g := t.snapshot.Gateways[name]
+		if g == nil {
+			continue
+		}
+		r := Report{Gateway: name, Asked: revisions[name], Answered: g.Revision, Routes: t.routes[name], Ambiguous: slices.Sorted(maps.Keys(t.ambiguous[name]))}
+		for _, c := range g.Clusters {
+			if t.clusters.taken[c.Name] {
+				r.Conflicted = append(r.Conflicted, c.Name)
+			}
+		}
+		all = append(all, r)
+	}
+	return all
+}
