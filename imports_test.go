@@ -56,7 +56,7 @@ var plan = map[string]string{
 	"internal/apiproxy/observe/record":    "",
 	"internal/apiproxy/observe/text":      "internal/printable",
 	"internal/apiproxy/podface":           "",
-	"internal/apiproxy/roster":            "internal/apiproxy internal/apiproxy/document internal/apiproxy/upstream",
+	"internal/apiproxy/roster":            "internal/apiproxy internal/apiproxy/catalog internal/apiproxy/document internal/apiproxy/upstream",
 	"internal/apiproxy/serving":           "internal/apiproxy internal/apiproxy/merge/wire internal/apiproxy/observe internal/apiproxy/upstream internal/door/framing",
 	"internal/apiproxy/upstream":          "",
 	"internal/gossip":                     "internal/door internal/gossip/endpoint internal/gossip/strictjson internal/gossip/table internal/problem",

@@ -23,11 +23,14 @@ func errInvalid(format string, args ...any) error {
 
 func validateCommand() *cobra.Command {
 	var previous, output string
+	var asked askFlags
 	c := &cobra.Command{
 		Use: "validate FILE", Short: "Say what is wrong with a configuration",
 		Long: "Reads a configuration as the adapter would, and prints every error and warning with its line and column. With --previous it says too\n" +
-			"what a running adapter would refuse because the epoch should have been raised. It exits with 3 if the configuration is not valid.",
-		Example: "  mca validate config.yaml\n  mca validate --previous old.yaml new.yaml",
+			"what a running adapter would refuse because the epoch should have been raised. It exits with 3 if the configuration is not valid.\n\n" +
+			"With --check-clusters it asks each cluster, with the credential that an adapter of this pod would use, whether it is ready and has the\n" +
+			"resources that rules send there, and exits with 5 if one cannot be asked. Outside of a pod the pod's own cluster is left out.",
+		Example: "  mca validate config.yaml\n  mca validate --previous old.yaml new.yaml\n  mca validate --check-clusters --credentials-dir secrets config.yaml",
 		Args:    exactly(1, "the configuration; - is standard input"),
 		RunE: func(c *cobra.Command, args []string) error {
 			next, err := readFile(args[0], c.InOrStdin())
@@ -44,21 +47,28 @@ func validateCommand() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("%s: %w", cmp.Or(previous, args[0]), err)
 			}
-			if err := printReport(c, args[0], output, report); err != nil {
+			r := checked{Report: report}
+			if asked.ask && report.Valid {
+				if r.Clusters, err = asked.clusters(c.Context(), next); err != nil {
+					return err
+				}
+			}
+			if err := printReport(c, args[0], output, r); err != nil {
 				return err
 			}
 			if !report.Valid {
 				return errInvalid("%s is not valid", args[0])
 			}
-			return nil
+			return r.unreached()
 		},
 	}
 	c.Flags().StringVar(&previous, "previous", "", "the configuration that it replaces")
 	c.Flags().StringVarP(&output, "output", "o", "", "json, or lines of text")
+	asked.register(c.Flags())
 	return c
 }
 
-func printReport(c *cobra.Command, name, output string, r apiproxy.Report) error {
+func printReport(c *cobra.Command, name, output string, r checked) error {
 	out := c.OutOrStdout()
 	switch output {
 	case "json":
@@ -76,6 +86,7 @@ func printReport(c *cobra.Command, name, output string, r apiproxy.Report) error
 	for _, m := range r.Moves {
 		fmt.Fprintf(out, "%s: %s\n", name, m)
 	}
+	r.print(out, name)
 	return nil
 }
 

@@ -21,10 +21,11 @@ var version string
 
 // What the program ends with.
 const (
-	exitError    = 1
-	exitUsage    = 2
-	exitRefused  = 3 // what was asked for is invalid, or not allowed
-	exitNotReady = 4
+	exitError     = 1
+	exitUsage     = 2
+	exitRefused   = 3 // what was asked for is invalid, or not allowed
+	exitNotReady  = 4
+	exitUnreached = 5 // a cluster cannot be asked
 )
 
 func main() {

@@ -164,7 +164,7 @@ func (s *Server) collection(v *Visit, query url.Values, f form) (*merge.Collecti
 			answer.Close()
 			return nil, merge.ErrForms
 		}
-		body := &merge.Body{ReadCloser: bodyOf{answer}, Form: form.Form}
+		body := &merge.Body{ReadCloser: answer.Whole(), Form: form.Form}
 		if keeps {
 			body.ReadCloser = v.shown.write(&copying{ReadCloser: body.ReadCloser, kept: &s.kept, of: of, list: list{form: form.Form, at: s.Now()}, paged: a.Limit > 0})
 		}

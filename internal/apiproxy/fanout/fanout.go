@@ -72,7 +72,7 @@ func (v *Visit) ask(ctx context.Context, cluster string, path string, query url.
 	if c == nil {
 		return nil, fmt.Errorf("no cluster %s", cluster)
 	}
-	r, err := newGet(ctx, path, query, header)
+	r, err := upstream.NewGet(ctx, path, query, header)
 	if err != nil {
 		return nil, err
 	}
@@ -85,31 +85,6 @@ func (v *Visit) ask(ctx context.Context, cluster string, path string, query url.
 	}
 	defer answer.Close()
 	return nil, statusOf(answer)
-}
-
-// newGet is a GET of a path as it stands in a URL.
-func newGet(ctx context.Context, path string, query url.Values, header http.Header) (*http.Request, error) {
-	u, err := url.Parse(path)
-	if err != nil {
-		return nil, err
-	}
-	u.RawQuery = query.Encode()
-	return (&http.Request{Method: http.MethodGet, URL: u, Header: header, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx), nil
-}
-
-// get sends a GET of our own to a cluster.
-func get(ctx context.Context, c *upstream.Cluster, path string, header http.Header) (*http.Response, error) {
-	r, err := newGet(ctx, path, nil, header)
-	if err != nil {
-		return nil, err
-	}
-	answer, err := c.Do(upstream.Ask{Request: r, Read: true})
-	if err != nil {
-		return nil, err
-	}
-	res := *answer.Response
-	res.Body = bodyOf{answer}
-	return &res, nil
 }
 
 // statusOf reads what a cluster says instead of what it was asked for.
@@ -161,8 +136,3 @@ func (v *Visit) fail(w http.ResponseWriter, err error) error {
 	}
 	return err
 }
-
-// bodyOf closes an answer with its body.
-type bodyOf struct{ *upstream.Answer }
-
-func (b bodyOf) Read(p []byte) (int, error) { return b.Body.Read(p) }

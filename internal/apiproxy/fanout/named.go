@@ -39,7 +39,7 @@ func (s *Server) probe(v *Visit, r *apiproxy.Request, members []apiproxy.Member)
 	for i, m := range members {
 		wg.Go(func() {
 			answers[i].Cluster = m.Cluster
-			res, err := get(ctx, v.view.Cluster(m.Cluster), path, header)
+			res, err := v.view.Cluster(m.Cluster).Get(ctx, path, header)
 			if err != nil {
 				answers[i].Err = err
 				return

@@ -79,7 +79,7 @@ func (v *view) source(name string, shows func(group, version string) bool) {
 	c := v.Cluster(name)
 	v.kinds.Sources = append(v.kinds.Sources, catalog.Source{Name: name, Shows: shows,
 		Fetch: func(ctx context.Context, path string, header http.Header) (*http.Response, error) {
-			return get(ctx, c, path, header)
+			return c.Get(ctx, path, header)
 		}})
 }
 

@@ -218,7 +218,7 @@ func (o *ownership) had(uid string) (bool, error) {
 func (o *ownership) look(r *apiproxy.Request) (*metadata, error) {
 	ctx, cancel := context.WithTimeout(o.Out.Context(), probeTime)
 	defer cancel()
-	res, err := get(ctx, o.cluster, r.URLPath(), http.Header{"Accept": {partial}, "User-Agent": {o.Out.UserAgent()}})
+	res, err := o.cluster.Get(ctx, r.URLPath(), http.Header{"Accept": {partial}, "User-Agent": {o.Out.UserAgent()}})
 	if err != nil {
 		o.Log.Warn("a cluster could not be asked for an owner", "cluster", o.cluster.Name, "resource", r.Resource, "group", r.Group, "err", err)
 		return nil, unavailable("cluster %s could not be asked whether it has the %s %s, an owner of the object", o.cluster.Name, r.Resource, r.Name)

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/apiproxy/document"
+	"github.com/tailplane/tailplane/internal/apiproxy/roster"
+)
+
+// askFlags say whether the clusters of a document are asked, and with what.
+type askFlags struct {
+	ask   bool
+	where proxyFlags
+}
+
+func (f *askFlags) register(p *pflag.FlagSet) {
+	p.BoolVar(&f.ask, "check-clusters", false, "ask each cluster whether an adapter could serve it")
+	folders(p, &f.where)
+}
+
+// folders are the flags that say where credentials are.
+func folders(p *pflag.FlagSet, f *proxyFlags) {
+	p.StringVar(&f.credentials, "credentials-dir", "/etc/mca/credentials", "where the Secrets of other clusters are mounted, each in a folder of its name")
+	p.StringVar(&f.audiences, "audience-dir", "/var/run/secrets/mca.tailplane.dev", "where tokens for other clusters lie, as <cluster>/token")
+	p.StringVar(&f.account, "serviceaccount-dir", "/var/run/secrets/kubernetes.io/serviceaccount", "where the pod's real token, ca.crt and namespace lie")
+}
+
+// clusters asks the clusters of a document, which is valid.
+func (f *askFlags) clusters(ctx context.Context, text []byte) ([]roster.Reached, error) {
+	doc, _, err := document.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	keeper := &roster.Keeper{Credentials: f.where.credentials, Audiences: f.where.audiences, Now: time.Now,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	if os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
+		if keeper.Home, _, err = ownCluster(f.where); err != nil {
+			return nil, err
+		}
+	}
+	return keeper.Ask(ctx, doc), nil
+}
+
+// checked is what there is to say of a document, and of its clusters if they were asked.
+type checked struct {
+	apiproxy.Report
+	Clusters []roster.Reached `json:"clusters,omitempty"`
+}
+
+// print writes a line for each cluster. What a cluster says is data.
+func (r checked) print(out io.Writer, name string) {
+	for _, c := range r.Clusters {
+		switch {
+		case c.Error != "":
+			fmt.Fprintf(out, "%s: cluster %s: %q\n", name, c.Cluster, c.Error)
+		default:
+			fmt.Fprintf(out, "%s: cluster %s: ready, %q\n", name, c.Cluster, c.Version)
+		}
+		if len(c.Missing) > 0 {
+			fmt.Fprintf(out, "%s: cluster %s: has no %s (a warning)\n", name, c.Cluster, strings.Join(c.Missing, ", "))
+		}
+	}
+}
+
+// unreached is the error when a cluster cannot be asked.
+func (r checked) unreached() error {
+	n := 0
+	for _, c := range r.Clusters {
+		if c.Error != "" {
+			n++
+		}
+	}
+	if n > 0 {
+		return exitCode{exitUnreached, fmt.Errorf("%d of %d clusters cannot be asked", n, len(r.Clusters))}
+	}
+	return nil
+}
