@@ -3,7 +3,7 @@ export GOFLAGS = -trimpath -buildvcs=false
 export CGO_ENABLED = 0
 TOOL = go tool -modfile=tools.mod
 
-.PHONY: demo test build cluster testbed envoy lint test-adapter generate acceptance bench budgets sim fuzz clean-cache machine
+.PHONY: demo test build cluster testbed envoy lint test-adapter test-gateway generate acceptance bench budgets sim fuzz clean-cache machine
 
 demo: build ## show Tailplane at work: a tailnet, a cluster, people who are let in and refused
 	@exec "$$(cd testbed && go run ./cmd/build demo | cut -f2)"
@@ -30,6 +30,9 @@ lint: ## gofmt, vet, staticcheck
 
 test-adapter: machine build ## the adapter mca on a real API server, with the real kubectl and client-go
 	@CGO_ENABLED=1 go test -race -timeout 20m ./internal/apiproxy/... ./cmd/mca ./test/adapter
+
+test-gateway: machine build envoy ## the gateway under a real Envoy Gateway and, where there is one, a real Envoy
+	@out=$$(mktemp); TAILPLANE_TEST_VERDICT=$$out CGO_ENABLED=1 go test -race -timeout 20m ./internal/gateway/... ./test/gateway; code=$$?; cat $$out; rm -f $$out; exit $$code
 
 generate: ## CRDs, deepcopy, CLI reference, golden files
 	@go generate ./... && go test ./internal/cli -run Reference -update

@@ -36,9 +36,7 @@ type Address struct{ Network, At string }
 // ParseAddress reads ":5005", "127.0.0.1:5005", "unix:///run/extension.sock" or "unix:/run/extension.sock".
 func ParseAddress(s string) (Address, error) {
 	if path, ok := strings.CutPrefix(s, "unix:"); ok {
-		if strings.HasPrefix(path, "//") {
-			path = path[2:]
-		}
+		path = strings.TrimPrefix(path, "//")
 		if !filepath.IsAbs(path) {
 			return Address{}, fmt.Errorf("%q: the path of a Unix socket is absolute", s)
 		}

@@ -28,13 +28,13 @@ func originOf(m *corev3.Metadata) (origin, bool) {
 	fields := resources[0].GetStructValue().GetFields()
 	text := func(field string) string { return fields[field].GetStringValue() }
 	o := origin{kind: text("kind"), name: gateway.Name{Namespace: text("namespace"), Name: text("name")}, section: text("sectionName")}
-	return o, o.kind != "" && o.name.Name != ""
+	return o, o.name.Name != ""
 }
 
-// gatewayOf returns the Gateway and the listener of a virtual host.
+// gatewayOf returns the Gateway and the listener of a virtual host. Envoy Gateway 1.9.1 leaves the kind empty there.
 func gatewayOf(vh *routev3.VirtualHost) (gateway.Name, string, bool) {
 	o, ok := originOf(vh.GetMetadata())
-	return o.name, o.section, ok && o.kind == "Gateway"
+	return o.name, o.section, ok && (o.kind == "Gateway" || o.kind == "")
 }
 
 // ruleOf reads the rule out of the name that Envoy Gateway gives a route,

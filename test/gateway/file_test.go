@@ -1,0 +1,254 @@
+//go:build linux
+
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+
+	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
+)
+
+// An extension is the extension server in this process, and what it was asked.
+type extension struct {
+	*gatewayxds.Server
+	at gatewayxds.Address
+
+	mu      sync.Mutex
+	calls   []gatewayxds.Call
+	reports []gatewayxds.Report
+}
+
+// startExtension starts a server on a Unix socket, which ends with the test. It is not open before a snapshot is published.
+func startExtension(t testing.TB) *extension {
+	t.Helper()
+	x := &extension{at: gatewayxds.Address{Network: "unix", At: filepath.Join(t.TempDir(), "x.sock")}}
+	x.Server = &gatewayxds.Server{Deadline: 2 * time.Second, MaxMessage: 64 << 20, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Measure: func(c gatewayxds.Call) {
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			x.calls = append(x.calls, c)
+		},
+		Report: func(r gatewayxds.Report) {
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			x.reports = append(x.reports, r)
+		},
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- x.Run(ctx, x.at, nil) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("hooks called: %v; reports: %+v", x.called(), x.reports)
+		}
+	})
+	return x
+}
+
+// called says how often each hook was called.
+func (x *extension) called() map[gatewayxds.Hook]int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	n := map[gatewayxds.Hook]int{}
+	for _, c := range x.calls {
+		n[c.Hook]++
+	}
+	return n
+}
+
+// last returns the last report of a Gateway.
+func (x *extension) last(name gateway.Name) (r gatewayxds.Report) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, each := range x.reports {
+		if each.Gateway == name {
+			r = each
+		}
+	}
+	return r
+}
+
+var eg = gateway.Name{Namespace: "infra", Name: "eg"}
+
+// relayed is a service behind a relay at an address: what a snapshot has of it.
+func relayed(name string, relay netip.AddrPort, health uint16) gateway.Cluster {
+	return gateway.Cluster{Name: "tailscale-cluster-" + name, StatName: "tailscale-cluster-" + name, Host: name + ".relays.svc.cluster.local", Port: relay.Port(),
+		Endpoints: []netip.AddrPort{relay}, HealthPort: health, HealthPath: "/readyz/" + name, Protocol: gateway.HTTP1}
+}
+
+// revisionPolicy is the object by which the operator makes Envoy Gateway ask again.
+func revisionPolicy(revision string) string {
+	return fmt.Sprintf(`apiVersion: gateway.tailscale.com/v1alpha1
+kind: TailscaleRoutePolicy
+metadata: {name: eg-tailnets-revision, namespace: infra}
+spec:
+  targetRef: {group: gateway.networking.k8s.io, kind: Gateway, name: eg}
+  revision: %q
+`, revision)
+}
+
+// custom is an HTTPRoute whose only backend is a TailscaleService.
+const custom = `apiVersion: gateway.tailscale.com/v1alpha1
+kind: TailscaleService
+metadata: {name: billing, namespace: infra}
+spec: {target: {fqdn: billing.tail8eff9.ts.net}, ports: [{name: http, port: 80}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: billing, namespace: infra}
+spec:
+  parentRefs: [{name: eg}]
+  hostnames: ["billing.example.com"]
+  rules:
+  - backendRefs: [{group: gateway.tailscale.com, kind: TailscaleService, name: billing, port: 80}]
+`
+
+// TB-09, GTW-35: Envoy Gateway with the file provider asks our server, what it serves holds our routes and clusters, and a
+// real Envoy under it carries requests from a client to where a relay stands.
+func TestEnvoyCarriesToTheRelay(t *testing.T) {
+	needsNamespaces(t)
+	web := startRelay(t, "10.244.0.10", "web")
+	billing := startRelay(t, "10.244.0.11", "billing")
+
+	x := startExtension(t)
+	g := startFileGateway(t, x.at, false)
+	sole := relayed("billing", billing.at, billing.health)
+	sole.Name = "httproute/infra/billing/rule/0"
+	x.Publish(&gateway.Snapshot{Gateways: map[gateway.Name]*gateway.Gateway{eg: {
+		Name: eg, Revision: "00000000000000a1",
+		Routes: []gateway.Route{
+			{Name: "tailscale-svc-web", Hosts: []string{"*"}, Prefix: "/svc/web", Cluster: "tailscale-cluster-web"},
+			{Name: "tailscale-svc-bare", Hosts: []string{"plain.example.com"}, Prefix: "/bare", Strip: true, HostRewrite: "web.tail8eff9.ts.net", Cluster: "tailscale-cluster-web"},
+		},
+		Clusters: []gateway.Cluster{relayed("web", web.at, web.health)},
+		Rules:    []gateway.Rule{{Key: gateway.RuleKey{Kind: "HTTPRoute", Route: gateway.Name{Namespace: "infra", Name: "billing"}}, Sole: &sole}},
+	}}})
+	g.put(t, "20-ours.yaml", revisionPolicy("00000000000000a1")+"---\n"+custom)
+
+	served := readADS(t, g.certs, "infra/eg")
+	await(t, "our route, cluster and backend in what is served", func() bool {
+		c := served.cluster("httproute/infra/billing/rule/0")
+		return served.route("tailscale-svc-web") != nil && served.cluster("tailscale-cluster-web") != nil && c.GetType() == clusterv3.Cluster_STATIC
+	})
+	calls := x.called()
+	for _, h := range []gatewayxds.Hook{gatewayxds.RouteHook, gatewayxds.VirtualHostHook, gatewayxds.ListenerHook, gatewayxds.ClusterHook, gatewayxds.TranslationHook} {
+		if calls[h] == 0 {
+			t.Errorf("the hook %s was never called: %v", h, calls)
+		}
+	}
+	if r := x.last(eg); r.Answered != "00000000000000a1" || r.Asked != r.Answered || !r.VirtualHosts || r.Routes != 3 {
+		t.Errorf("the last report is %+v", r)
+	}
+	for _, m := range served.managers() {
+		if len(m.GetEarlyHeaderMutationExtensions()) != 1 {
+			t.Error("a connection manager keeps a client's Tailscale-* headers")
+		}
+	}
+
+	if g.envoy == "" {
+		envoyVerdict = "SKIP it cannot be had"
+		t.Skip("SKIP envoy: there is no real one here: what is served was read, and no request was sent")
+	}
+	for _, tc := range []struct{ host, path, want string }{
+		{"plain.example.com", "/svc/web/x?y=1", "web GET plain.example.com /svc/web/x?y=1"},
+		{"plain.example.com", "/svc/web", "web GET plain.example.com /svc/web"},
+		{"plain.example.com", "/bare//a/b", "web GET web.tail8eff9.ts.net /a/b"},
+		{"plain.example.com", "/bare", "web GET web.tail8eff9.ts.net /"},
+		{"billing.example.com", "/", "billing GET billing.example.com /"},
+		{"billing.example.com", "/svc/web/", "web GET billing.example.com /svc/web/"},
+	} {
+		var got string
+		await(t, tc.host+tc.path, func() bool {
+			got = get(t, tc.host, tc.path)
+			return strings.HasPrefix(got, "200 ")
+		})
+		if want := "200 " + tc.want; got != want {
+			t.Errorf("%s%s: %q, want %q", tc.host, tc.path, got, want)
+		}
+	}
+	if got := get(t, "plain.example.com", "/svc/webmail"); strings.Contains(got, "web ") {
+		t.Errorf("/svc/webmail went to web: %s", got)
+	}
+	envoyVerdict = "real " + g.envoy
+}
+
+// get asks Envoy and returns status and body, or the error.
+func get(t testing.TB, host, path string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:8888"+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Host = host
+	req.Header.Set("Tailscale-User-Login", "mallory@example.com")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err.Error()
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("%d %s", resp.StatusCode, b)
+}
+
+// A standIn stands where a relay does: it takes connections on a pod's address and answers for the service, and says on a
+// port of its own that it is ready.
+type standIn struct {
+	at     netip.AddrPort
+	health uint16
+}
+
+func startRelay(t testing.TB, address, name string) standIn {
+	t.Helper()
+	serve := func(h http.HandlerFunc) netip.AddrPort {
+		ln, err := net.Listen("tcp", address+":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &http.Server{Handler: h}
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = s.Serve(ln) })
+		t.Cleanup(func() {
+			s.Close()
+			wg.Wait()
+		})
+		return netip.MustParseAddrPort(ln.Addr().String())
+	}
+	requests := serve(func(w http.ResponseWriter, r *http.Request) {
+		for h := range r.Header {
+			if strings.HasPrefix(h, "Tailscale-") {
+				http.Error(w, "a header of the client's came through: "+h, http.StatusBadRequest)
+				return
+			}
+		}
+		fmt.Fprintf(w, "%s %s %s %s", name, r.Method, r.Host, r.URL.RequestURI())
+	})
+	health := serve(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/readyz/"+name {
+			http.NotFound(w, r)
+		}
+	})
+	return standIn{requests, health.Port()}
+}

@@ -1,0 +1,170 @@
+//go:build linux
+
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"unsafe"
+)
+
+// The suite runs in namespaces of its own: users, mounts, processes and network. Envoy Gateway's ports (18000, 18002, 8081,
+// 19001) are fixed and bound on every interface, and with the Kubernetes provider it reads its certificates from /certs; in
+// here that harms nobody, reaches nobody, and several suites can run at a time. No right is needed for it.
+
+// insideVariable says that this process is the one in the namespaces.
+const insideVariable = "TAILPLANE_TEST_INSIDE"
+
+// podRange is an address of the range whose every address is local in here. Endpoints of real clusters are never on loopback, and both
+// the API server and Envoy Gateway refuse 127.0.0.0/8 for them.
+const podRange = "10.244.0.1/16"
+
+// enter runs this program again in namespaces of its own and returns its exit code. The error says why there can be none.
+func enter() (int, error) {
+	runtime.LockOSThread() // the child dies with the thread that made it
+	defer runtime.UnlockOSThread()
+	self, err := os.Executable()
+	if err != nil {
+		return 0, err
+	}
+	cmd := exec.Command(self, os.Args[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.Env = append(os.Environ(), insideVariable+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
+		Pdeathsig:   syscall.SIGKILL,
+	}
+	if err := cmd.Start(); err != nil {
+		return 0, fmt.Errorf("this machine refuses namespaces: %w", err)
+	}
+	err = cmd.Wait()
+	if _, failed := errors.AsType[*exec.ExitError](err); err != nil && !failed {
+		return 0, err
+	}
+	return cmd.ProcessState.ExitCode(), nil
+}
+
+// furnish gives the namespaces what a machine has: a loopback interface with the pod range on it, and a root folder that is
+// the machine's with a /certs of our own.
+func furnish() error {
+	if err := loopback(); err != nil {
+		return fmt.Errorf("loopback: %w", err)
+	}
+	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("private mounts: %w", err)
+	}
+	const root = "/mnt" // seen by nobody else, so nothing is left behind
+	if err := syscall.Mount("tmpfs", root, "tmpfs", syscall.MS_NOSUID|syscall.MS_NODEV, "mode=0755"); err != nil {
+		return fmt.Errorf("root: %w", err)
+	}
+	entries, err := os.ReadDir("/")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := bring(e, root); err != nil {
+			return fmt.Errorf("/%s: %w", e.Name(), err)
+		}
+	}
+	wd, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	for _, d := range []string{"certs", ".old"} {
+		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
+			return err
+		}
+	}
+	// Not chroot: from within one no further user namespace can be made.
+	if err := syscall.PivotRoot(root, filepath.Join(root, ".old")); err != nil {
+		return fmt.Errorf("pivot_root: %w", err)
+	}
+	if err := os.Chdir(wd); err != nil {
+		return err
+	}
+	if err := syscall.Unmount("/.old", syscall.MNT_DETACH); err != nil {
+		return fmt.Errorf("old root: %w", err)
+	}
+	return os.Remove("/.old")
+}
+
+// bring makes an entry of the machine's root folder one of the new root's.
+func bring(e os.DirEntry, root string) error {
+	from, to := filepath.Join("/", e.Name()), filepath.Join(root, e.Name())
+	switch {
+	case from == root || from == "/certs":
+		return os.Mkdir(to, 0o755)
+	case from == "/proc":
+		if err := os.Mkdir(to, 0o755); err != nil {
+			return err
+		}
+		return syscall.Mount("proc", to, "proc", syscall.MS_NOSUID|syscall.MS_NODEV|syscall.MS_NOEXEC, "")
+	case e.Type()&os.ModeSymlink != 0:
+		target, err := os.Readlink(from)
+		if err != nil {
+			return err
+		}
+		return os.Symlink(target, to)
+	case e.IsDir():
+		if err := os.Mkdir(to, 0o755); err != nil {
+			return err
+		}
+	case e.Type().IsRegular():
+		if err := os.WriteFile(to, nil, 0o644); err != nil {
+			return err
+		}
+	default:
+		return nil
+	}
+	return syscall.Mount(from, to, "", syscall.MS_BIND|syscall.MS_REC, "")
+}
+
+// loopback brings lo up and puts the pod range on it: on lo, an address with a mask makes all of its network local.
+func loopback() error {
+	ip, network, err := net.ParseCIDR(podRange)
+	if err != nil {
+		return err
+	}
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer syscall.Close(fd)
+	up := ifreq("lo")
+	*(*uint16)(unsafe.Pointer(&up[syscall.IFNAMSIZ])) = syscall.IFF_UP | syscall.IFF_RUNNING | syscall.IFF_LOOPBACK
+	address, mask := ifreq("lo:1"), ifreq("lo:1")
+	copy(address[syscall.IFNAMSIZ:], sockaddr(ip.To4()))
+	copy(mask[syscall.IFNAMSIZ:], sockaddr(net.IP(network.Mask)))
+	for _, step := range []struct {
+		request uintptr
+		ifreq   *[40]byte
+	}{{syscall.SIOCSIFFLAGS, up}, {syscall.SIOCSIFADDR, address}, {syscall.SIOCSIFNETMASK, mask}} {
+		if _, _, e := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), step.request, uintptr(unsafe.Pointer(step.ifreq))); e != 0 {
+			return e
+		}
+	}
+	return nil
+}
+
+// ifreq is the kernel's request about an interface: its name, and then what it is about.
+func ifreq(name string) *[40]byte {
+	var r [40]byte
+	copy(r[:syscall.IFNAMSIZ-1], name)
+	return &r
+}
+
+// sockaddr is an IPv4 socket address as the kernel reads it.
+func sockaddr(ip net.IP) []byte {
+	b := make([]byte, 16)
+	*(*uint16)(unsafe.Pointer(&b[0])) = syscall.AF_INET
+	copy(b[4:], ip)
+	return b
+}
