@@ -66,16 +66,18 @@ var plan = map[string]string{
 	"internal/gossip/table":               "",
 	"internal/gossip/memberlist":          "internal/access internal/door internal/gossip internal/problem",
 	"internal/gossip/gossipkube":          "internal/door internal/gossip internal/kube",
-	"internal/gateway":                    "",
+	"internal/gateway":                    "api/gateway/v1alpha1 internal/gateway/portmap",
+	"internal/gateway/discovery":          "api/gateway/v1alpha1 internal/gateway",
+	"internal/gateway/portmap":            "", // below it: which service has which port of the relays
 	"internal/gateway/gatewayxds":         "internal/gateway",
 	"internal/inject":                     "internal/door/framing internal/inject/linediff",
 	"internal/inject/linediff":            "",
 	"internal/inject/injectkube":          "internal/inject internal/kube",
 	"internal/signin/signinkube":          "api/v1alpha1 internal/access internal/door internal/kube internal/signin",
 
-	"internal/relay":                      "internal/relay/document",
-	"internal/relay/document":             "",
-	"internal/relay/relaykube":            "",
+	"internal/relay":           "internal/relay/document",
+	"internal/relay/document":  "",
+	"internal/relay/relaykube": "",
 
 	// surfaces
 	"internal/health": "internal/access internal/audit internal/door internal/door/framing internal/gossip internal/gossip/gossiphttp internal/problem internal/signin",
@@ -129,7 +131,7 @@ var worlds = map[string]string{
 		"internal/tailnet/tailnettest/tailpolicy test/rig",
 	"sigs.k8s.io/controller-runtime": "internal/gossip/gossipkube internal/kube internal/signin/signinkube cmd/tailplaned",
 	"k8s.io/client-go/":              "internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned",
-	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned",
+	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/gateway internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned",
 	"github.com/envoyproxy/":         "internal/gateway/gatewayxds",
 	"google.golang.org/grpc":         "internal/gateway/gatewayxds",
 	"github.com/prometheus/":         "internal/apiproxy/observe internal/apiproxy/observe/adminport internal/health cmd/tailplaned",
@@ -138,7 +140,7 @@ var worlds = map[string]string{
 }
 
 // pure rooms import the standard library and the rooms of their plan, nothing else.
-var pure = []string{"internal/printable", "internal/problem", "internal/access", "internal/audit", "internal/buildcache", "internal/door/framing", "internal/apiproxy/podface", "internal/apiproxy/observe/record", "internal/apiproxy/observe/text"}
+var pure = []string{"internal/printable", "internal/problem", "internal/access", "internal/audit", "internal/buildcache", "internal/gateway/portmap", "internal/door/framing", "internal/apiproxy/podface", "internal/apiproxy/observe/record", "internal/apiproxy/observe/text"}
 
 func TestPlan(t *testing.T) {
 	seen := map[string]bool{}

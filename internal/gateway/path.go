@@ -41,7 +41,7 @@ func ParsePath(s string) (Path, error) {
 	}
 	for i := range len(s) {
 		if s[i] <= ' ' || s[i] > '~' {
-			return Path{}, fmt.Errorf("a path has printable ASCII characters only, and no space: %q", s[i])
+			return Path{}, fmt.Errorf("a path has Printable ASCII characters only, and no space: %q", s[i])
 		}
 	}
 	for segment := range strings.SplitSeq(text, "/") {

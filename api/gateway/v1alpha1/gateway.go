@@ -134,7 +134,7 @@ type ServiceDiscovery struct {
 	// +kubebuilder:validation:items:Pattern=`^svc:[-a-z0-9*]{1,63}$`
 	ExcludePatterns []string `json:"excludePatterns,omitempty"`
 
-	// tags are the tags of devices to take besides: a device tagged tag:svc-web serves web.
+	// tags are the tags, with * for any characters, of the devices to take: a device tagged tag:svc-web serves web. Without tags all devices with such a tag are taken.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=32

@@ -147,5 +147,6 @@ const (
 	ReasonDuplicateOperatorID          = "DuplicateOperatorID"
 
 	// of a route policy
-	ReasonConflicted = "Conflicted"
+	ReasonConflicted     = "Conflicted"
+	ReasonServiceExposed = "ServiceExposed" // who reaches Envoy directly could lie about addresses
 )

@@ -1,0 +1,279 @@
+package gateway
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
+)
+
+// An attached is one tailnet of a TailscaleGateway that may be used.
+type attached struct {
+	tailnet  string
+	spec     gatewayv1alpha1.AttachedTailnet
+	services []member
+	byLabel  map[string]member
+}
+
+// A member is one service of an attached tailnet.
+type member struct {
+	*service
+	called string // as in names: the label, or with the tailnet if an earlier one has it
+}
+
+// attach decides on every TailscaleGateway. A Gateway can be attached once; the
+// oldest has it.
+func (b *builder) attach() {
+	for _, s := range b.services {
+		if r := b.resolved[nameOf(s)]; r != nil {
+			key := [2]string{r.name.Namespace, r.tailnet.Name}
+			b.near[key] = append(b.near[key], r)
+		}
+	}
+	for _, a := range slices.SortedFunc(slices.Values(b.o.Attachments), func(x, y *gatewayv1alpha1.TailscaleGateway) int { return older(x, y) }) {
+		if a.DeletionTimestamp.IsZero() {
+			b.result.Attachments[nameOf(a)] = b.attachOne(a)
+		}
+	}
+}
+
+func (b *builder) attachOne(a *gatewayv1alpha1.TailscaleGateway) AttachmentReport {
+	report := AttachmentReport{
+		Accepted: holds(gatewayv1alpha1.ReasonAccepted), ResolvedRefs: holds(gatewayv1alpha1.ReasonResolved), Programmed: holds(gatewayv1alpha1.ReasonProgrammed),
+	}
+	target := Name{a.Namespace, a.Spec.TargetRef.Name}
+	object, ok := b.gatewayObjects[target]
+	section := a.Spec.TargetRef.SectionName
+	switch {
+	case !ok && b.strangers[target]:
+		report.Accepted = fails(gatewayv1alpha1.ReasonNotEnvoyGateway, "the Gateway is not one of Envoy Gateway")
+	case !ok:
+		report.Accepted = fails(gatewayv1alpha1.ReasonGatewayNotFound, "there is no such Gateway in this namespace")
+	case section != "" && !object.has(section):
+		report.Accepted = fails(gatewayv1alpha1.ReasonGatewayNotFound, "the Gateway has no listener of that name")
+	case b.rooms[target] != nil && b.rooms[target].attachment != nil:
+		report.Accepted = fails(gatewayv1alpha1.ReasonConflicted, "an older TailscaleGateway has this Gateway: "+b.rooms[target].attachment.Name)
+	}
+	if !report.Accepted.OK {
+		report.Programmed = fails(report.Accepted.Reason, report.Accepted.Message)
+		return report
+	}
+	r := b.room(target)
+	r.attachment, r.gateway.Attachment = a, nameOf(a)
+	known := map[string]bool{}
+	for _, spec := range a.Spec.Tailnets {
+		name := spec.TailnetRef.Name
+		t, ok := b.tailnetFor(name, a.Namespace)
+		if !ok {
+			report.ResolvedRefs = fails(gatewayv1alpha1.ReasonTailnetNotPermitted, Printable(name)+": "+notPermitted)
+			continue
+		}
+		if report.ResolvedRefs.OK && !isReady(t) {
+			report.ResolvedRefs = fails(gatewayv1alpha1.ReasonTailnetNotReady, name+" is not ready; what was known of it stays")
+		}
+		report.TailnetCount++
+		in := attached{tailnet: name, spec: spec, byLabel: map[string]member{}}
+		for _, s := range b.discovered(a, spec) {
+			m := member{s, s.label}
+			if known[s.label] {
+				m.called += "." + name
+			}
+			in.services, in.byLabel[s.label] = append(in.services, m), m
+		}
+		for label := range in.byLabel {
+			known[label] = true
+		}
+		r.attached = append(r.attached, in)
+		if spec.RouteGeneration.Egress != nil {
+			report.Routed = append(report.Routed, b.inject(r, in, section)...)
+		}
+		if i := spec.RouteGeneration.Ingress; i != nil && i.ProxyProtocol == gatewayv1alpha1.ProxyProtocolV2 {
+			r.proxied[section] = true
+		}
+		for _, s := range b.services {
+			if rep := b.result.Services[nameOf(s)]; rep.Accepted.Reason == gatewayv1alpha1.ReasonProxyGroupLimit && rep.Tailnet == name && s.Namespace == a.Namespace {
+				report.Programmed = fails(gatewayv1alpha1.ReasonProxyGroupLimit, rep.Accepted.Message)
+				break
+			}
+		}
+	}
+	slices.SortFunc(report.Routed, func(x, y gatewayv1alpha1.RoutedService) int { return cmp.Compare(x.Name, y.Name) })
+	if n := len(report.Routed); n > 0 && report.Programmed.OK {
+		nowhere := 0
+		for _, s := range report.Routed {
+			if s.State == gatewayv1alpha1.ReasonNoVirtualHost {
+				nowhere++
+			}
+		}
+		if nowhere > 0 {
+			report.Programmed = fails(gatewayv1alpha1.ReasonNoVirtualHost, fmt.Sprintf("the Gateway has no virtual host for %d of %d services: none of its routes has such a host", nowhere, n))
+		}
+	}
+	return report
+}
+
+// has says whether the Gateway has a listener of that name.
+func (g GatewayObject) has(section string) bool {
+	return slices.ContainsFunc(g.Listeners, func(l ListenerObject) bool { return l.Name == section })
+}
+
+func isReady(t *gatewayv1alpha1.TailscaleTailnet) bool {
+	return slices.ContainsFunc(t.Status.Conditions, func(c conditionType) bool {
+		return c.Type == gatewayv1alpha1.ConditionReady && c.Status == "True"
+	})
+}
+
+// discovered are the services of a tailnet that a TailscaleGateway has: those that
+// its discovery made, and those that somebody made beside it and that it would
+// have found; these win. Sorted by label, one for each.
+func (b *builder) discovered(a *gatewayv1alpha1.TailscaleGateway, spec gatewayv1alpha1.AttachedTailnet) []*service {
+	var found []*service
+	for _, own := range []bool{false, true} {
+		for _, s := range b.near[[2]string{a.Namespace, spec.TailnetRef.Name}] {
+			made := s.object.Labels[gatewayv1alpha1.DiscoveredLabel] == "true"
+			if s.label == "" || made != own || own && !ownedBy(s.object, a) {
+				continue
+			}
+			if d := spec.ServiceDiscovery; !own && (!MatchAny(d.Patterns, "svc:"+s.label) || MatchAny(d.ExcludePatterns, "svc:"+s.label)) {
+				continue
+			}
+			found = append(found, s)
+		}
+	}
+	slices.SortStableFunc(found, func(x, y *service) int { return strings.Compare(x.label, y.label) })
+	return slices.CompactFunc(found, func(x, y *service) bool { return x.label == y.label })
+}
+
+func ownedBy(s *gatewayv1alpha1.TailscaleService, a *gatewayv1alpha1.TailscaleGateway) bool {
+	for _, o := range s.OwnerReferences {
+		if o.Kind == "TailscaleGateway" && o.Name == a.Name && o.UID == a.UID {
+			return true
+		}
+	}
+	return false
+}
+
+// inject makes the routes to the services of one tailnet.
+func (b *builder) inject(r *room, in attached, section string) []gatewayv1alpha1.RoutedService {
+	e := in.spec.RouteGeneration.Egress
+	hosts := slices.Clone(e.Hostnames)
+	if len(hosts) == 0 {
+		hosts = []string{"*"}
+	}
+	slices.Sort(hosts)
+	covered := slices.ContainsFunc(b.hosts[r.gateway.Name], func(h hostOf) bool {
+		return (section == "" || section == h.section) && Route{Hosts: hosts}.Covers(h.domain)
+	})
+	var routed []gatewayv1alpha1.RoutedService
+	for _, m := range in.services {
+		prefix := strings.ReplaceAll(cmp.Or(e.PathPrefix, "/svc/{service}"), "{service}", m.called)
+		row := gatewayv1alpha1.RoutedService{
+			Name: m.called, Tailnet: in.tailnet, Route: routeName(m.called), Path: prefix, Cluster: clusterName(m.called), State: gatewayv1alpha1.ReasonPending,
+		}
+		port, _, ok := m.defaultPort(in.wished())
+		var c Cluster
+		if ok {
+			c, ok = b.memberCluster(in, m, port)
+		}
+		if ok {
+			row.State = gatewayv1alpha1.ReasonProgrammed
+			if !covered {
+				row.State = gatewayv1alpha1.ReasonNoVirtualHost
+			}
+			r.clusters[c.Name] = c
+			r.gateway.Mappings = append(r.gateway.Mappings, Mapping{
+				ServiceName: m.called, ClusterName: c.Name, ProxyGroupName: m.group.Name, HeadlessFQDN: b.headless(m.group), Port: port, Protocol: "TCP",
+				Tailnet: in.tailnet, Service: m.name, MatchPort: c.Port, Path: prefix,
+			})
+			route := Route{Name: row.Route, Hosts: hosts, Section: section, Prefix: prefix, Strip: e.Rewrite == gatewayv1alpha1.PathStrip, Cluster: c.Name}
+			if e.HostRewrite == gatewayv1alpha1.HostTarget {
+				route.HostRewrite = m.fqdn()
+			}
+			if e.InheritFrom != nil {
+				route.InheritFrom = Name{cmp.Or(e.InheritFrom.Namespace, r.attachment.Namespace), e.InheritFrom.Name}
+			}
+			r.gateway.Routes = append(r.gateway.Routes, route)
+		}
+		routed = append(routed, row)
+	}
+	return routed
+}
+
+// wished is the port that the routes of the tailnet use where a service has it.
+func (in attached) wished() uint16 {
+	if e := in.spec.RouteGeneration.Egress; e != nil && e.Port != 0 {
+		return uint16(e.Port)
+	}
+	return 80
+}
+
+// memberCluster makes the cluster for a port of an attached service: that of its
+// route for the default port, one with the port in its name for another.
+func (b *builder) memberCluster(in attached, m member, port uint16) (Cluster, bool) {
+	name := portClusterName(m.called, port)
+	if d, _, ok := m.defaultPort(in.wished()); ok && d == port {
+		name = clusterName(m.called)
+	}
+	speaks := m.speaks(port)
+	if e := in.spec.RouteGeneration.Egress; e != nil {
+		speaks = cmp.Or(speaks, e.AppProtocol)
+	}
+	return b.cluster(m.service, name, port, speaks)
+}
+
+// speaks is what a TailscaleService says of one of its ports, as the tailnet
+// numbers it; empty if it says nothing.
+func (s *service) speaks(port uint16) gatewayv1alpha1.AppProtocol {
+	for _, p := range s.object.Spec.Ports {
+		if p.Protocol != gatewayv1alpha1.UDP && targetPort(p) == port {
+			return p.AppProtocol
+		}
+	}
+	return ""
+}
+
+// A hostOf is a virtual host that a Gateway has, as far as one can tell from here.
+type hostOf struct{ section, domain string }
+
+// findHosts finds the virtual hosts of every Gateway: those hosts of its routes
+// that its listeners take.
+func (b *builder) findHosts() {
+	seen := map[Name]map[hostOf]bool{}
+	for _, route := range b.routes {
+		names := route.Hostnames
+		if len(names) == 0 {
+			names = []string{"*"}
+		}
+		for _, p := range route.Parents {
+			for _, l := range b.gatewayObjects[p.Gateway].Listeners {
+				if !l.HTTP || p.Section != "" && p.Section != l.Name {
+					continue
+				}
+				for _, n := range names {
+					domain, ok := meet(n, cmp.Or(l.Hostname, "*"))
+					h := hostOf{l.Name, domain}
+					if ok && !seen[p.Gateway][h] {
+						if seen[p.Gateway] == nil {
+							seen[p.Gateway] = map[hostOf]bool{}
+						}
+						seen[p.Gateway][h] = true
+						b.hosts[p.Gateway] = append(b.hosts[p.Gateway], h)
+					}
+				}
+			}
+		}
+	}
+}
+
+// meet is the narrower of two patterns of hosts, if they have a host in common.
+func meet(x, y string) (string, bool) {
+	switch {
+	case (Route{Hosts: []string{y}}).Covers(x):
+		return x, true
+	case (Route{Hosts: []string{x}}).Covers(y):
+		return y, true
+	}
+	return "", false
+}

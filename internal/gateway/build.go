@@ -1,0 +1,192 @@
+package gateway
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway/portmap"
+)
+
+// Build decides what everything that is stored comes to. It changes none of it.
+//
+// It goes from what others rest upon to what rests upon them: groups, services,
+// what is attached to which Gateway, policies, rules. Whatever may not be used at
+// one step does not exist for the next.
+func Build(o Objects) Result {
+	b := newBuilder(o)
+	for _, g := range b.groups {
+		b.result.Groups[nameOf(g)] = b.group(g)
+	}
+	b.resolveServices()
+	b.attach()
+	b.applyPolicies()
+	b.backends()
+	b.finish()
+	return b.result
+}
+
+// A builder is the work of one Build.
+type builder struct {
+	o      Objects
+	result Result
+
+	tailnets  map[string]*gatewayv1alpha1.TailscaleTailnet
+	byDefault string
+	groups    []*gatewayv1alpha1.TailscaleProxyGroup // by name
+	groupOf   map[Name]*gatewayv1alpha1.TailscaleProxyGroup
+	services  []*gatewayv1alpha1.TailscaleService // oldest first
+	grants    map[string][]GrantObject
+	allowed   map[[2]string]bool // answers of tailnetFor
+	ports     map[Name]map[portmap.Key]uint16
+
+	gatewayObjects map[Name]GatewayObject // those of Envoy Gateway
+	strangers      map[Name]bool          // Gateways of others
+	routes         []RouteObject          // by kind and name
+	hosts          map[Name][]hostOf
+
+	wishes  map[[2]string]gatewayv1alpha1.GatewayProxyGroup // by TailscaleGateway and tailnet
+	holders map[string]Name                                 // which service has which group of its own
+	made    map[[2]string]int                               // groups made for a TailscaleGateway and tailnet
+
+	resolved map[Name]*service
+	near     map[[2]string][]*service // by namespace and tailnet, oldest first
+	claimed  map[RuleKey]Name         // which policy has which rule
+	demands  map[Name]map[portmap.Key]bool
+	rooms    map[Name]*room
+}
+
+// A room is one Gateway while Build works on it.
+type room struct {
+	gateway    *Gateway
+	attachment *gatewayv1alpha1.TailscaleGateway
+	attached   []attached // tailnets, in their order
+	clusters   map[string]Cluster
+	rules      map[RuleKey]*Rule
+	access     map[string]access // by section
+	proxied    map[string]bool   // sections where connections may begin with a PROXY header
+}
+
+func newBuilder(o Objects) *builder {
+	b := &builder{
+		o: o,
+		result: Result{
+			Snapshot: &Snapshot{Gateways: map[Name]*Gateway{}},
+			Groups:   map[Name]GroupReport{}, Services: map[Name]ServiceReport{}, Attachments: map[Name]AttachmentReport{}, Policies: map[Name]PolicyReport{},
+			Wanted: map[string]WantedGroup{}, Demands: map[Name][]portmap.Key{},
+		},
+		tailnets: map[string]*gatewayv1alpha1.TailscaleTailnet{}, groupOf: map[Name]*gatewayv1alpha1.TailscaleProxyGroup{},
+		grants: map[string][]GrantObject{}, allowed: map[[2]string]bool{}, ports: map[Name]map[portmap.Key]uint16{},
+		gatewayObjects: map[Name]GatewayObject{}, strangers: map[Name]bool{}, hosts: map[Name][]hostOf{},
+		wishes: map[[2]string]gatewayv1alpha1.GatewayProxyGroup{}, holders: map[string]Name{}, made: map[[2]string]int{}, claimed: map[RuleKey]Name{},
+		resolved: map[Name]*service{}, near: map[[2]string][]*service{}, demands: map[Name]map[portmap.Key]bool{}, rooms: map[Name]*room{},
+	}
+	for _, t := range o.Tailnets {
+		b.tailnets[t.Name] = t
+	}
+	b.byDefault = b.defaultTailnet()
+	b.groups = slices.SortedFunc(slices.Values(o.Groups), func(x, y *gatewayv1alpha1.TailscaleProxyGroup) int { return nameOf(x).Compare(nameOf(y)) })
+	for _, g := range b.groups {
+		b.groupOf[nameOf(g)] = g
+	}
+	b.services = slices.SortedFunc(slices.Values(o.Services), func(x, y *gatewayv1alpha1.TailscaleService) int { return older(x, y) })
+	for _, g := range o.Grants {
+		b.grants[g.Namespace] = append(b.grants[g.Namespace], g)
+	}
+	for group, table := range o.Ports {
+		b.ports[group] = make(map[portmap.Key]uint16, len(table.Ports))
+		for _, p := range table.Ports {
+			if p.Until.IsZero() {
+				b.ports[group][p.Key] = p.MatchPort
+			}
+		}
+	}
+	for _, g := range o.Gateways {
+		if g.Controller == o.Controller {
+			b.gatewayObjects[g.Name] = g
+		} else {
+			b.strangers[g.Name] = true
+		}
+	}
+	b.routes = slices.SortedFunc(slices.Values(o.Routes), func(x, y RouteObject) int {
+		return cmp.Or(cmp.Compare(x.Kind, y.Kind), x.Name.Compare(y.Name))
+	})
+	b.findHosts()
+	return b
+}
+
+func nameOf(o metav1.Object) Name { return Name{o.GetNamespace(), o.GetName()} }
+
+// older orders by age, then name: the first of two that claim one thing has it.
+func older(x, y metav1.Object) int {
+	return cmp.Or(x.GetCreationTimestamp().Time.Compare(y.GetCreationTimestamp().Time), nameOf(x).Compare(nameOf(y)))
+}
+
+// room returns what is made for a Gateway.
+func (b *builder) room(name Name) *room {
+	r := b.rooms[name]
+	if r == nil {
+		r = &room{gateway: &Gateway{Name: name}, clusters: map[string]Cluster{}, rules: map[RuleKey]*Rule{}, access: map[string]access{}, proxied: map[string]bool{}}
+		b.rooms[name] = r
+	}
+	return r
+}
+
+// demand notes that a group must carry a port.
+func (b *builder) demand(group Name, key portmap.Key) {
+	if b.demands[group] == nil {
+		b.demands[group] = map[portmap.Key]bool{}
+	}
+	b.demands[group][key] = true
+}
+
+// finish sorts what was found into the Snapshot.
+func (b *builder) finish() {
+	for _, r := range b.rooms {
+		g := r.gateway
+		for _, rule := range r.rules {
+			g.Rules = append(g.Rules, *rule)
+		}
+		slices.SortFunc(g.Rules, func(x, y Rule) int { return x.Key.Compare(y.Key) })
+		g.Listeners = r.listeners()
+		used := map[string]bool{}
+		for _, route := range g.Routes {
+			used[route.Cluster] = true
+		}
+		for _, rule := range g.Rules {
+			for _, w := range slices.Concat(rule.Mixed, rule.Default) {
+				used[w.Cluster] = true
+			}
+			for _, p := range rule.Paths {
+				used[p.Cluster] = true
+			}
+		}
+		for name := range used {
+			g.Clusters = append(g.Clusters, r.clusters[name])
+		}
+		slices.SortFunc(g.Clusters, func(x, y Cluster) int { return strings.Compare(x.Name, y.Name) })
+		slices.SortFunc(g.Routes, func(x, y Route) int {
+			return cmp.Or(cmp.Compare(len(y.Prefix), len(x.Prefix)), cmp.Compare(x.Name, y.Name))
+		})
+		slices.SortFunc(g.Mappings, func(x, y Mapping) int {
+			return cmp.Or(cmp.Compare(x.ServiceName, y.ServiceName), cmp.Compare(x.Port, y.Port))
+		})
+		if r.attachment == nil && len(g.Rules) == 0 && len(g.Listeners) == 0 {
+			continue
+		}
+		g.Revision = g.revision()
+		b.result.Snapshot.Gateways[g.Name] = g
+		if r.attachment != nil {
+			report := b.result.Attachments[nameOf(r.attachment)]
+			report.Revision = g.Revision
+			b.result.Attachments[nameOf(r.attachment)] = report
+		}
+	}
+	for group, keys := range b.demands {
+		b.result.Demands[group] = slices.SortedFunc(maps.Keys(keys), portmap.Key.Compare)
+	}
+}

@@ -1,0 +1,158 @@
+package gateway
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
+)
+
+// noGroup is said of a group that is not there and of one that is not for the
+// asker alike.
+const noGroup = "there is no such proxy group for this namespace"
+
+// A groupWish is how a TailscaleGateway wishes the groups of what it discovers in
+// one tailnet.
+type groupWish struct {
+	gatewayv1alpha1.GatewayProxyGroup
+	gateway Name
+}
+
+// wishFor returns how the group of a service that names none is wished: its
+// TailscaleGateway says so, if discovery made the service.
+func (b *builder) wishFor(s *gatewayv1alpha1.TailscaleService, tailnet string) groupWish {
+	if s.Labels[gatewayv1alpha1.DiscoveredLabel] == "true" {
+		for _, owner := range s.OwnerReferences {
+			if owner.Kind != "TailscaleGateway" || !strings.HasPrefix(owner.APIVersion, gatewayv1alpha1.Group+"/") {
+				continue
+			}
+			gateway := Name{s.Namespace, owner.Name}
+			if spec, ok := b.wishes[[2]string{gateway.String(), tailnet}]; ok {
+				return groupWish{spec, gateway}
+			}
+		}
+	}
+	return groupWish{gatewayv1alpha1.GatewayProxyGroup{Mode: gatewayv1alpha1.GroupPerService}, Name{}}
+}
+
+// place finds the group that carries a service, and notes it as wanted if it is
+// one that the operator makes.
+func (b *builder) place(s *gatewayv1alpha1.TailscaleService, report ServiceReport) ServiceReport {
+	if ref := s.Spec.ProxyGroupRef; ref != nil {
+		return b.placeIn(s, report, Name{cmp.Or(ref.Namespace, s.Namespace), ref.Name})
+	}
+	w := WantedGroup{Type: s.Spec.Type, Tailnet: report.Tailnet, Replicas: 2}
+	if s.Spec.Type == gatewayv1alpha1.Ingress {
+		w.Name = ingressGroupName(report.Tailnet)
+		return b.placeOwn(s, report, w)
+	}
+	wish := b.wishFor(s, report.Tailnet)
+	if wish.Replicas != nil {
+		w.Replicas = *wish.Replicas
+	}
+	switch {
+	case wish.Ref != nil:
+		return b.placeIn(s, report, Name{cmp.Or(wish.Ref.Namespace, s.Namespace), wish.Ref.Name})
+	case wish.Mode == gatewayv1alpha1.GroupShared:
+		w.Name = sharedGroupName(wish.gateway.Name, report.Tailnet)
+		return b.placeOwn(s, report, w)
+	}
+	label, _ := identity(s)
+	label = cmp.Or(label, s.Name)
+	w.Target = targetOf(s)
+	for _, taken := range []bool{false, true} {
+		w.Name = groupName(label, nameOf(s), taken)
+		if holder, held := b.holders[w.Name]; held && holder != nameOf(s) {
+			continue
+		}
+		if b.usable(w) {
+			break
+		}
+	}
+	if limit := int(wish.MaxGroups); limit > 0 {
+		key := [2]string{wish.gateway.String(), report.Tailnet}
+		if b.made[key] >= limit {
+			report.Accepted = fails(gatewayv1alpha1.ReasonProxyGroupLimit, fmt.Sprintf("%s has its %d proxy groups for this tailnet", wish.gateway, limit))
+			return report
+		}
+		b.made[key]++
+	}
+	b.holders[w.Name] = nameOf(s)
+	return b.placeOwn(s, report, w)
+}
+
+// targetOf is the target of a group that is made for one service.
+func targetOf(s *gatewayv1alpha1.TailscaleService) *gatewayv1alpha1.TailnetTarget {
+	t := &gatewayv1alpha1.TailnetTarget{FQDN: s.Spec.Target.FQDN, IP: s.Spec.Target.IP, Tags: s.Spec.Target.Tags}
+	if label, _ := identity(s); label != "" {
+		t.ServiceName, t.Tags = label, []string{"tag:svc-" + label}
+	}
+	for _, p := range s.Spec.Ports {
+		t.Ports = append(t.Ports, gatewayv1alpha1.TargetPort{Name: p.Name, Protocol: p.Protocol, Port: int32(targetPort(p))})
+	}
+	return t
+}
+
+// placeIn is for a group that somebody named.
+func (b *builder) placeIn(s *gatewayv1alpha1.TailscaleService, report ServiceReport, group Name) ServiceReport {
+	g := b.groupOf[group]
+	switch accepted := b.result.Groups[group]; {
+	case g == nil || !b.selects(g.Spec.Consumers, g.Namespace, s.Namespace):
+		report.ResolvedRefs = fails(gatewayv1alpha1.ReasonRefNotPermitted, noGroup)
+	case !accepted.Accepted.OK:
+		report.ResolvedRefs = fails(gatewayv1alpha1.ReasonRefNotPermitted, "the proxy group cannot be used: "+accepted.Accepted.Reason)
+	case g.Spec.Type != s.Spec.Type:
+		report.ResolvedRefs = fails(gatewayv1alpha1.ReasonRefNotPermitted, "the proxy group is of the other type")
+	case accepted.Tailnet != report.Tailnet:
+		report.ResolvedRefs = fails(gatewayv1alpha1.ReasonRefNotPermitted, "the proxy group is in another tailnet")
+	default:
+		report.Group = group
+	}
+	return report
+}
+
+// usable says whether a group of that name is one that the operator made, for the
+// same tailnet and direction, or whether there is none.
+func (b *builder) usable(w WantedGroup) bool {
+	g := b.groupOf[Name{b.o.Namespace, w.Name}]
+	return g == nil || b.madeByUs(g) && g.Spec.Type == w.Type && g.Spec.TailnetRef != nil && g.Spec.TailnetRef.Name == w.Tailnet
+}
+
+// placeOwn is for a group that the operator makes.
+func (b *builder) placeOwn(s *gatewayv1alpha1.TailscaleService, report ServiceReport, w WantedGroup) ServiceReport {
+	if !b.usable(w) {
+		report.Accepted = fails(gatewayv1alpha1.ReasonServiceNameConflict, "somebody else has a proxy group of the name that this service would get")
+		return report
+	}
+	if had, ok := b.result.Wanted[w.Name]; ok {
+		had.Target = nil // one for several services has none of its own
+		w = had
+	}
+	w.Services, w.Consumers = append(w.Services, nameOf(s)), append(w.Consumers, s.Namespace)
+	b.result.Wanted[w.Name] = w
+	report.Group = Name{b.o.Namespace, w.Name}
+	return report
+}
+
+// remember notes what is stored of groups: how gateways wish them, and which
+// service has which, so that a name does not move when an older service comes.
+func (b *builder) remember() {
+	for _, a := range b.o.Attachments {
+		for _, t := range a.Spec.Tailnets {
+			b.wishes[[2]string{nameOf(a).String(), t.TailnetRef.Name}] = t.ProxyGroup
+		}
+	}
+	for _, s := range b.services {
+		if s.Status.Egress == nil || s.Spec.Target == nil {
+			continue
+		}
+		label, _ := identity(s)
+		name, ok := strings.CutPrefix(s.Status.Egress.Group, b.o.Namespace+"/")
+		if ok && name == groupName(cmp.Or(label, s.Name), nameOf(s), false) {
+			if _, held := b.holders[name]; !held {
+				b.holders[name] = nameOf(s)
+			}
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package gateway
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+
+	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
+)
+
+// An access is what the policies say of one listener, or of those that none names.
+type access struct {
+	policy   Name
+	restrict bool
+	allow    []netip.Prefix
+}
+
+// guard decides on a policy about a Gateway.
+func (b *builder) guard(p *gatewayv1alpha1.TailscaleRoutePolicy, target Name) PolicyReport {
+	object, ok := b.gatewayObjects[target]
+	section := p.Spec.TargetRef.SectionName
+	if !ok || section != "" && !object.has(section) {
+		return refusedPolicy(gatewayv1alpha1.ReasonTargetNotFound, "there is no such Gateway of Envoy Gateway, or listener, in this namespace")
+	}
+	report := PolicyReport{Accepted: holds(gatewayv1alpha1.ReasonAccepted), ResolvedRefs: holds(gatewayv1alpha1.ReasonResolved), Programmed: holds(gatewayv1alpha1.ReasonProgrammed)}
+	if p.Spec.Access == nil {
+		return report // only there to make Envoy Gateway ask again
+	}
+	r := b.room(target)
+	if other, taken := r.access[section]; taken {
+		return refusedPolicy(gatewayv1alpha1.ReasonConflicted, "an older policy has the listener: "+other.policy.Name)
+	}
+	a := access{policy: nameOf(p), restrict: p.Spec.Access.From == gatewayv1alpha1.AccessTailnet}
+	if a.restrict && !object.Private {
+		// A PROXY header is believed from whoever can connect, so nobody is let in.
+		report.Programmed = fails(gatewayv1alpha1.ReasonServiceExposed, "others than relays could connect to this Gateway and lie about addresses, so nobody is let in: its Service must be ClusterIP and the chart's NetworkPolicy in place")
+	} else if a.restrict {
+		a.allow = []netip.Prefix{tailnetIPv4, tailnetIPv6}
+		if cidrs := p.Spec.Access.CIDRs; len(cidrs) > 0 {
+			a.allow = nil
+			for _, c := range cidrs {
+				prefix, err := netip.ParsePrefix(c)
+				if err != nil {
+					a.allow = nil
+					report.Programmed = fails(gatewayv1alpha1.ReasonFailed, "an address range cannot be read, so nobody is let in")
+					break
+				}
+				a.allow = append(a.allow, prefix.Masked())
+			}
+			slices.SortFunc(a.allow, netip.Prefix.Compare)
+			a.allow = slices.Compact(a.allow)
+		}
+	}
+	r.access[section] = a
+	return report
+}
+
+// listeners puts together what is said of each listener. One that is named keeps
+// what is said of all others, unless a policy names it too.
+func (r *room) listeners() []Listener {
+	sections := map[string]bool{}
+	for s := range r.access {
+		sections[s] = true
+	}
+	for s := range r.proxied {
+		sections[s] = true
+	}
+	var all []Listener
+	for _, s := range slices.Sorted(maps.Keys(sections)) {
+		a, ok := r.access[s]
+		if !ok {
+			a = r.access[""]
+		}
+		all = append(all, Listener{Section: s, Restrict: a.restrict, Allow: a.allow, ProxyProtocol: a.restrict || r.proxied[s] || r.proxied[""]})
+	}
+	slices.SortFunc(all, func(x, y Listener) int { return cmp.Compare(x.Section, y.Section) })
+	return all
+}

@@ -1,0 +1,297 @@
+package gateway
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
+)
+
+type conditionType = metav1.Condition
+
+// A routeKey names a route.
+type routeKey struct {
+	kind string
+	name Name
+}
+
+// applyPolicies decides on every TailscaleRoutePolicy, oldest first: the older of
+// two that claim one rule, or one listener, has it, and the other has nothing.
+func (b *builder) applyPolicies() {
+	routes := make(map[routeKey]RouteObject, len(b.routes))
+	for _, r := range b.routes {
+		routes[routeKey{r.Kind, r.Name}] = r
+	}
+	for _, p := range slices.SortedFunc(slices.Values(b.o.Policies), func(x, y *gatewayv1alpha1.TailscaleRoutePolicy) int { return older(x, y) }) {
+		if !p.DeletionTimestamp.IsZero() {
+			continue
+		}
+		var report PolicyReport
+		target := Name{p.Namespace, p.Spec.TargetRef.Name}
+		if p.Spec.TargetRef.Kind == gatewayv1alpha1.KindGateway {
+			report = b.guard(p, target)
+		} else if route, ok := routes[routeKey{p.Spec.TargetRef.Kind, target}]; ok {
+			report = b.policy(p, route)
+		} else {
+			report = refusedPolicy(gatewayv1alpha1.ReasonTargetNotFound, "there is no such route in this namespace")
+		}
+		b.result.Policies[nameOf(p)] = report
+	}
+}
+
+func refusedPolicy(reason, message string) PolicyReport {
+	v := fails(reason, message)
+	return PolicyReport{Accepted: v, ResolvedRefs: holds(gatewayv1alpha1.ReasonResolved), Programmed: v}
+}
+
+// policy decides on a policy about a route.
+func (b *builder) policy(p *gatewayv1alpha1.TailscaleRoutePolicy, route RouteObject) PolicyReport {
+	var keys []RuleKey
+	for i, rule := range route.Rules {
+		if s := p.Spec.TargetRef.SectionName; s == "" || s == rule.Name {
+			keys = append(keys, RuleKey{route.Kind, route.Name, i})
+		}
+	}
+	if len(keys) == 0 {
+		return refusedPolicy(gatewayv1alpha1.ReasonTargetNotFound, "the route has no such rule")
+	}
+	for _, k := range keys {
+		if other, taken := b.claimed[k]; taken {
+			return refusedPolicy(gatewayv1alpha1.ReasonConflicted, "an older policy has a rule of the route: "+other.Name)
+		}
+	}
+	for _, k := range keys {
+		b.claimed[k] = nameOf(p)
+	}
+	report := PolicyReport{Accepted: holds(gatewayv1alpha1.ReasonAccepted), ResolvedRefs: holds(gatewayv1alpha1.ReasonResolved), Programmed: holds(gatewayv1alpha1.ReasonProgrammed)}
+	if ref := p.Spec.TailnetRef; ref != nil {
+		if _, ok := b.tailnetFor(ref.Name, p.Namespace); !ok {
+			report.ResolvedRefs = fails(gatewayv1alpha1.ReasonTailnetNotPermitted, notPermitted)
+		}
+	}
+	states := make([]gatewayv1alpha1.RuleState, len(p.Spec.RouteRules))
+	gateways := parents(route)
+	if len(gateways) == 0 {
+		report.Programmed = fails(gatewayv1alpha1.ReasonNoVirtualHost, "no Gateway has accepted the route")
+	}
+	defaults := 0
+	for _, g := range gateways {
+		if _, ours := b.gatewayObjects[g]; ours && report.ResolvedRefs.OK {
+			defaults += b.steer(p, route, keys, b.room(g), states)
+		}
+	}
+	for i, s := range states {
+		s = cmp.Or(s, gatewayv1alpha1.RuleNotResolved)
+		report.Rules = append(report.Rules, gatewayv1alpha1.RuleStatus{Index: int32(i), State: s})
+		if s == gatewayv1alpha1.RuleNotResolved && report.ResolvedRefs.OK {
+			report.ResolvedRefs = fails(gatewayv1alpha1.ReasonTargetNotFound, "a service of a rule is not known, may not be used here or has no port on its relays yet")
+		}
+	}
+	if p.Spec.TailscaleTarget != nil && p.Spec.DefaultBackend != gatewayv1alpha1.DefaultBackendRoute && defaults == 0 && report.ResolvedRefs.OK {
+		report.ResolvedRefs = fails(gatewayv1alpha1.ReasonTargetNotFound, "no service that tailscaleTarget means is ready; the route keeps its own backends")
+	}
+	return report
+}
+
+// parents are the Gateways that accepted a route, each once.
+func parents(route RouteObject) (names []Name) {
+	for _, p := range route.Parents {
+		if !slices.Contains(names, p.Gateway) {
+			names = append(names, p.Gateway)
+		}
+	}
+	slices.SortFunc(names, Name.Compare)
+	return names
+}
+
+// steer writes what a policy does on one Gateway into its rules and states, and
+// returns how many services the policy's target means there.
+func (b *builder) steer(p *gatewayv1alpha1.TailscaleRoutePolicy, route RouteObject, keys []RuleKey, r *room, states []gatewayv1alpha1.RuleState) int {
+	scope := b.scope(p, r)
+	var paths []PathRule
+	for i, rule := range p.Spec.RouteRules {
+		path, err := ParsePath(rule.Match.Path)
+		if err != nil {
+			continue
+		}
+		c, ok := b.named(scope, rule.Backend)
+		if !ok {
+			continue
+		}
+		r.clusters[c.Name] = c
+		paths = append(paths, PathRule{ruleRouteName(nameOf(p), i), path, c.Name})
+		for _, k := range keys {
+			states[i] = better(states[i], overlap(path, route.Rules[k.Index]))
+		}
+	}
+	slices.SortStableFunc(paths, func(x, y PathRule) int { return x.Path.Compare(y.Path) })
+	var byDefault []WeightedCluster
+	if p.Spec.TailscaleTarget != nil && p.Spec.DefaultBackend != gatewayv1alpha1.DefaultBackendRoute {
+		for _, c := range b.meant(scope, *p.Spec.TailscaleTarget) {
+			r.clusters[c.Name] = c
+			byDefault = append(byDefault, WeightedCluster{c.Name, 1})
+		}
+	}
+	for _, k := range keys {
+		object := route.Rules[k.Index]
+		if object.Answered {
+			continue
+		}
+		var mine []PathRule
+		for _, path := range paths {
+			if s := overlap(path.Path, object); s == gatewayv1alpha1.RuleActive {
+				mine = append(mine, path)
+			}
+		}
+		if len(mine) == 0 && len(byDefault) == 0 {
+			continue
+		}
+		rule := r.rule(k)
+		rule.Policies = append(rule.Policies, PolicyStamp{nameOf(p), p.Generation})
+		rule.Paths, rule.Default = mine, byDefault
+	}
+	return len(byDefault)
+}
+
+func (r *room) rule(k RuleKey) *Rule {
+	if r.rules[k] == nil {
+		r.rules[k] = &Rule{Key: k}
+	}
+	return r.rules[k]
+}
+
+// overlap says what a policy's path is to a rule of a route.
+func overlap(path Path, rule RuleObject) gatewayv1alpha1.RuleState {
+	if rule.Answered {
+		return gatewayv1alpha1.RuleNoOverlap
+	}
+	matches := rule.Paths
+	if len(matches) == 0 {
+		matches = []Path{{Kind: PathPrefix}}
+	}
+	state := gatewayv1alpha1.RuleNoOverlap
+	for _, m := range matches {
+		switch path.Relation(m) {
+		case Covers, Within:
+			state = better(state, gatewayv1alpha1.RuleActive)
+		case Unsupported:
+			state = better(state, gatewayv1alpha1.RuleUnsupportedMatch)
+		}
+	}
+	return state
+}
+
+// better is the state that tells more of a rule with several matches.
+func better(x, y gatewayv1alpha1.RuleState) gatewayv1alpha1.RuleState {
+	rank := []gatewayv1alpha1.RuleState{"", gatewayv1alpha1.RuleNotResolved, gatewayv1alpha1.RuleNoOverlap, gatewayv1alpha1.RuleUnsupportedMatch, gatewayv1alpha1.RuleActive}
+	if slices.Index(rank, y) > slices.Index(rank, x) {
+		return y
+	}
+	return x
+}
+
+// A place is one tailnet in which a policy looks for services.
+type place struct {
+	own map[string]*service // of the policy's namespace, by label
+	in  *attached           // of the Gateway; nil if it has not the tailnet
+}
+
+// scope is where a policy looks for services, in order: the tailnet that it names,
+// else those of the Gateway, as far as its namespace may use them.
+func (b *builder) scope(p *gatewayv1alpha1.TailscaleRoutePolicy, r *room) []place {
+	var names []string
+	if p.Spec.TailnetRef != nil {
+		names = []string{p.Spec.TailnetRef.Name}
+	} else {
+		for _, a := range r.attached {
+			names = append(names, a.tailnet)
+		}
+	}
+	var places []place
+	for _, name := range names {
+		if _, ok := b.tailnetFor(name, p.Namespace); !ok {
+			continue
+		}
+		at := place{own: map[string]*service{}}
+		for _, s := range b.near[[2]string{p.Namespace, name}] {
+			if label := s.label; label != "" && at.own[label] == nil {
+				at.own[label] = s
+			}
+		}
+		if i := slices.IndexFunc(r.attached, func(a attached) bool { return a.tailnet == name }); i >= 0 {
+			at.in = &r.attached[i]
+		}
+		places = append(places, at)
+	}
+	return places
+}
+
+// named returns the cluster of a service and port that a policy's rule names, and
+// demands the port.
+func (b *builder) named(scope []place, backend gatewayv1alpha1.RuleBackend) (Cluster, bool) {
+	label, ok := ServiceLabel(backend.ServiceName)
+	if !ok {
+		return Cluster{}, false
+	}
+	port := uint16(backend.Port)
+	for _, at := range scope {
+		if at.in != nil {
+			if m, ok := at.in.byLabel[label]; ok {
+				b.demand(m.group, m.key("TCP", port))
+				return b.memberCluster(*at.in, m, port)
+			}
+		}
+		if s := at.own[label]; s != nil {
+			b.demand(s.group, s.key("TCP", port))
+			return b.cluster(s, s.clusterName(port), port, s.speaks(port))
+		}
+	}
+	return Cluster{}, false
+}
+
+// clusterName is the name of the cluster for a port, as the tailnet numbers it, of
+// a TailscaleService that is in no attached tailnet.
+func (s *service) clusterName(port uint16) string {
+	for _, p := range s.object.Spec.Ports {
+		if p.Protocol != gatewayv1alpha1.UDP && targetPort(p) == port {
+			return backendClusterName(s.name, uint16(p.Port))
+		}
+	}
+	return demandClusterName(s.name, port)
+}
+
+// meant returns the clusters of the services that a policy's target means, sorted
+// by name.
+func (b *builder) meant(scope []place, t gatewayv1alpha1.PolicyTarget) []Cluster {
+	means := func(s *service) bool {
+		return t.ServicePattern != "" && Match(t.ServicePattern, "svc:"+s.label) ||
+			slices.ContainsFunc(t.Tags, func(tag string) bool { return slices.Contains(s.tags, tag) })
+	}
+	found := map[string]Cluster{}
+	for _, at := range scope {
+		if at.in != nil {
+			for _, m := range at.in.services {
+				if port, _, ok := m.defaultPort(at.in.wished()); ok && means(m.service) {
+					if c, ok := b.memberCluster(*at.in, m, port); ok {
+						found[c.Name] = c
+					}
+				}
+			}
+		}
+		for label, s := range at.own {
+			if at.in != nil && at.in.byLabel[label].service != nil {
+				continue // the same service
+			}
+			if port, speaks, ok := s.defaultPort(80); ok && means(s) {
+				if c, ok := b.cluster(s, s.clusterName(port), port, speaks); ok {
+					found[c.Name] = c
+				}
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Values(found), func(x, y Cluster) int { return strings.Compare(x.Name, y.Name) })
+}

@@ -1,0 +1,257 @@
+package gateway
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway/portmap"
+)
+
+// A service is an egress TailscaleService that may be used.
+type service struct {
+	object  *gatewayv1alpha1.TailscaleService
+	name    Name
+	tailnet *gatewayv1alpha1.TailscaleTailnet
+	group   Name
+	label   string // what the tailnet calls it, without "svc:"; empty for a name or address
+	tags    []string
+}
+
+// resolveServices decides on every TailscaleService, oldest first: the older of
+// two that wish a group of one name has it.
+func (b *builder) resolveServices() {
+	b.remember()
+	for _, s := range b.services {
+		report, ok := b.service(s)
+		if ok {
+			report = b.place(s, report)
+		}
+		b.result.Services[nameOf(s)] = report
+		if !report.Accepted.OK || !report.ResolvedRefs.OK || s.Spec.Type == gatewayv1alpha1.Ingress {
+			continue
+		}
+		r := &service{object: s, name: nameOf(s), tailnet: b.tailnets[report.Tailnet], group: report.Group}
+		r.label, r.tags = identity(s)
+		b.resolved[r.name] = r
+		for _, p := range s.Spec.Ports {
+			b.demand(r.group, r.key(string(p.Protocol), targetPort(p)))
+		}
+	}
+	for name, w := range b.result.Wanted {
+		slices.SortFunc(w.Services, Name.Compare)
+		slices.Sort(w.Consumers)
+		w.Consumers = slices.Compact(w.Consumers)
+		b.result.Wanted[name] = w
+	}
+	for _, g := range b.groups { // the service that a group carries by itself
+		if t := g.Spec.TailnetTarget; t != nil && b.result.Groups[nameOf(g)].Accepted.OK {
+			b.implicit(g, t)
+		}
+	}
+}
+
+// implicit demands the ports of the service that a group carries by itself, but
+// for those of a TailscaleService of the group with the same target.
+func (b *builder) implicit(g *gatewayv1alpha1.TailscaleProxyGroup, t *gatewayv1alpha1.TailnetTarget) {
+	name := cmp.Or(strings.TrimPrefix(t.ServiceName, "svc:"), g.Name)
+	same := false
+	for _, s := range b.resolved {
+		target := s.object.Spec.Target
+		if s.group == nameOf(g) && (s.label != "" && s.label == name || target.FQDN != "" && target.FQDN == t.FQDN || target.IP != "" && target.IP == t.IP) {
+			same = true
+		}
+	}
+	if same {
+		return
+	}
+	for _, p := range t.Ports {
+		b.demand(nameOf(g), portmap.Key{Service: ServiceKey(Name{g.Namespace, name}), Protocol: cmp.Or(string(p.Protocol), "TCP"), TargetPort: uint16(p.Port)})
+	}
+}
+
+// service decides whether a TailscaleService may be as it is, but for its group.
+func (b *builder) service(s *gatewayv1alpha1.TailscaleService) (ServiceReport, bool) {
+	tailnet := b.byDefault
+	if ref := s.Spec.ProxyGroupRef; ref != nil {
+		if g, ok := b.result.Groups[Name{cmp.Or(ref.Namespace, s.Namespace), ref.Name}]; ok && g.Accepted.OK {
+			tailnet = g.Tailnet
+		}
+	}
+	if s.Spec.TailnetRef != nil {
+		tailnet = s.Spec.TailnetRef.Name
+	}
+	if tailnet == "" {
+		return ServiceReport{Accepted: fails(gatewayv1alpha1.ReasonTailnetNotSpecified, "name a tailnet: not exactly one is annotated as the default")}, false
+	}
+	t, ok := b.tailnetFor(tailnet, s.Namespace)
+	if !ok {
+		return ServiceReport{Accepted: fails(gatewayv1alpha1.ReasonTailnetNotPermitted, notPermitted)}, false
+	}
+	report := ServiceReport{Accepted: holds(gatewayv1alpha1.ReasonAccepted), ResolvedRefs: holds(gatewayv1alpha1.ReasonResolved), Tailnet: tailnet}
+	if s.Spec.Type == gatewayv1alpha1.Ingress {
+		report.ResolvedRefs = b.backendRef(s)
+		return report, report.ResolvedRefs.OK
+	}
+	target := s.Spec.Target
+	if target == nil {
+		report.Accepted = fails(gatewayv1alpha1.ReasonTargetNotFound, "there is no target")
+		return report, false
+	}
+	if v := b.target(target.FQDN, target.IP, t); !v.OK {
+		report.Accepted = v
+		return report, false
+	}
+	if label, _ := identity(s); target.ServiceName != "" && label == "" {
+		report.Accepted = fails(gatewayv1alpha1.ReasonTargetForbidden, "the service's name is no DNS label")
+		return report, false
+	}
+	if tls := s.Spec.UpstreamTLS; tls != nil && tls.CABundleRef != nil {
+		roots := Name{cmp.Or(tls.CABundleRef.Namespace, s.Namespace), tls.CABundleRef.Name}
+		_, there := b.o.Roots[roots]
+		if !b.granted(fromService(s), "", "ConfigMap", roots) {
+			report.ResolvedRefs = fails(gatewayv1alpha1.ReasonRefNotPermitted, "no ReferenceGrant lets this service use the roots that caBundleRef names")
+		} else if !there {
+			report.ResolvedRefs = fails(gatewayv1alpha1.ReasonBackendNotFound, "caBundleRef names no ConfigMap with ca.crt")
+		}
+	}
+	return report, report.ResolvedRefs.OK
+}
+
+func fromService(s *gatewayv1alpha1.TailscaleService) GrantFrom {
+	return GrantFrom{gatewayv1alpha1.Group, "TailscaleService", s.Namespace}
+}
+
+// backendRef decides on what an ingress service leads to.
+func (b *builder) backendRef(s *gatewayv1alpha1.TailscaleService) Verdict {
+	ref := s.Spec.BackendRef
+	if ref == nil {
+		return fails(gatewayv1alpha1.ReasonBackendNotFound, "there is no backendRef")
+	}
+	name := Name{cmp.Or(ref.Namespace, s.Namespace), ref.Name}
+	group, there := "", b.o.KubeServices[name]
+	if ref.Kind == gatewayv1alpha1.KindGateway {
+		group = "gateway.networking.k8s.io"
+		_, there = b.gatewayObjects[name]
+	}
+	switch {
+	case !b.granted(fromService(s), group, cmp.Or(ref.Kind, "Service"), name):
+		return fails(gatewayv1alpha1.ReasonRefNotPermitted, "no ReferenceGrant lets this service use the backend")
+	case !there:
+		return fails(gatewayv1alpha1.ReasonBackendNotFound, "there is no such backend")
+	}
+	return holds(gatewayv1alpha1.ReasonResolved)
+}
+
+// identity is what a service is called in its tailnet, and what tags it carries.
+func identity(s *gatewayv1alpha1.TailscaleService) (label string, tags []string) {
+	target := s.Spec.Target
+	if target == nil {
+		return "", nil
+	}
+	tags = slices.Clone(target.Tags)
+	if text := s.Annotations[gatewayv1alpha1.ServiceTagsAnnotation]; text != "" && s.Labels[gatewayv1alpha1.DiscoveredLabel] == "true" {
+		tags = append(tags, strings.Split(text, ",")...)
+	}
+	slices.Sort(tags)
+	tags = slices.Compact(tags)
+	if target.ServiceName != "" {
+		label, _ = strings.CutPrefix(target.ServiceName, "svc:")
+	} else if len(target.Tags) == 1 {
+		label, _ = strings.CutPrefix(target.Tags[0], "tag:svc-")
+	}
+	if !IsLabel(label) {
+		label = ""
+	}
+	return label, tags
+}
+
+func targetPort(p gatewayv1alpha1.ServicePort) uint16 { return uint16(cmp.Or(p.TargetPort, p.Port)) }
+
+func (s *service) key(protocol string, port uint16) portmap.Key {
+	return portmap.Key{Service: ServiceKey(s.name), Protocol: cmp.Or(protocol, "TCP"), TargetPort: port}
+}
+
+// cluster makes the cluster for one TCP port, as the tailnet numbers it; false if
+// the relays have no port for it, or what it speaks cannot be routed.
+func (b *builder) cluster(s *service, name string, port uint16, speaks gatewayv1alpha1.AppProtocol) (Cluster, bool) {
+	match, ok := b.ports[s.group][s.key("TCP", port)]
+	if !ok {
+		return Cluster{}, false
+	}
+	c := Cluster{
+		Name: name, StatName: strings.NewReplacer(".", "_", "/", "_").Replace(name), Port: match,
+		Host:       b.headless(s.group),
+		HealthPort: gatewayv1alpha1.HealthPort, HealthPath: "/readyz/" + ServiceKey(s.name), Protocol: HTTP1,
+	}
+	if b.o.Addresses {
+		c.Endpoints = []netip.AddrPort{}
+		for _, a := range b.o.Relays[s.name] {
+			c.Endpoints = append(c.Endpoints, netip.AddrPortFrom(a, match))
+		}
+		slices.SortFunc(c.Endpoints, netip.AddrPort.Compare)
+		c.Endpoints = slices.Compact(c.Endpoints)
+	}
+	secure := false
+	switch cmp.Or(speaks, gatewayv1alpha1.AppHTTP) {
+	case gatewayv1alpha1.AppHTTP:
+	case gatewayv1alpha1.AppHTTPS:
+		secure = true
+	case gatewayv1alpha1.AppH2C, gatewayv1alpha1.AppGRPC:
+		c.Protocol = HTTP2
+	default:
+		return Cluster{}, false
+	}
+	tls := s.object.Spec.UpstreamTLS
+	if tls == nil {
+		tls = &gatewayv1alpha1.UpstreamTLS{}
+	}
+	if tls.Mode != "" {
+		secure = tls.Mode == gatewayv1alpha1.UpstreamTLSSimple
+	}
+	if !secure {
+		return c, true
+	}
+	c.TLS = &TLS{ServerName: cmp.Or(tls.ServerName, s.fqdn())}
+	if tls.CABundleRef != nil {
+		c.TLS.Roots = b.o.Roots[Name{cmp.Or(tls.CABundleRef.Namespace, s.name.Namespace), tls.CABundleRef.Name}]
+	}
+	return c, c.TLS.ServerName != "" // a certificate of an unknown name cannot be verified
+}
+
+// fqdn is the target's name in the tailnet; empty if it has none.
+func (s *service) fqdn() string {
+	target := s.object.Spec.Target
+	if target.FQDN != "" {
+		return target.FQDN
+	}
+	if suffix := suffixOf(s.tailnet); target.ServiceName != "" && suffix != "" {
+		return s.label + "." + suffix
+	}
+	return ""
+}
+
+func (b *builder) headless(group Name) string {
+	return group.Name + "." + group.Namespace + ".svc." + b.o.ClusterDomain
+}
+
+// defaultPort is the port of a service, as the tailnet numbers it, that is used
+// where none is named: wished if it has it, else its lowest.
+func (s *service) defaultPort(wished uint16) (uint16, gatewayv1alpha1.AppProtocol, bool) {
+	ports := map[uint16]gatewayv1alpha1.AppProtocol{}
+	for _, p := range s.object.Spec.Ports {
+		if p.Protocol != gatewayv1alpha1.UDP && p.AppProtocol != gatewayv1alpha1.AppTCP {
+			ports[targetPort(p)] = p.AppProtocol
+		}
+	}
+	if speaks, ok := ports[wished]; ok {
+		return wished, speaks, true
+	}
+	for _, port := range slices.Sorted(maps.Keys(ports)) {
+		return port, ports[port], true
+	}
+	return 0, "", false
+}
