@@ -25,7 +25,7 @@ import (
 )
 
 // A Listener answers probes and scrapes, on an address of its own that is never
-// on the tailnet. All fields are required.
+// on the tailnet. Fields without a remark are required.
 //
 //	/livez            200 while the process can answer at all
 //	/readyz           200 while every check passes; ?verbose lists them
@@ -34,6 +34,9 @@ type Listener struct {
 	Address  string // "host:port"; port 0 takes any free one
 	Gatherer prometheus.Gatherer
 	Log      *slog.Logger
+
+	// Also, optional, are further things to ask for, by pattern.
+	Also map[string]http.Handler
 
 	mu       sync.Mutex
 	checks   []check
@@ -138,6 +141,9 @@ func (l *Listener) Handler() http.Handler {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(l.Gatherer, promhttp.HandlerOpts{
 		EnableOpenMetrics: true, MaxRequestsInFlight: maxScrapes, Timeout: gatherTime, ErrorLog: slog.NewLogLogger(l.Log.Handler(), slog.LevelWarn),
 	}))
+	for pattern, h := range l.Also {
+		mux.Handle(pattern, h)
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
 		w.Header().Set("X-Content-Type-Options", "nosniff")

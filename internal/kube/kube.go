@@ -8,6 +8,8 @@ package kube
 import (
 	"context"
 	"fmt"
+	"os"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -82,4 +84,22 @@ func ExplainGiven(doing, kind string, key client.ObjectKey, err error) error {
 		return fmt.Errorf("this account may not %s the %s %s; it needs get and update on it", doing, kind, key)
 	}
 	return fmt.Errorf("%s the %s %s: %w", doing, kind, key, err)
+}
+
+// Namespace returns the namespace that a configuration of Config speaks of: the
+// kubeconfig's own, or the pod's.
+func Namespace(kubeconfig string) (string, error) {
+	if kubeconfig == "" {
+		b, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+		if err != nil {
+			return "", fmt.Errorf("the pod's own namespace: %w", err)
+		}
+		return strings.TrimSpace(string(b)), nil
+	}
+	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeconfig}
+	ns, _, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).Namespace()
+	if err != nil {
+		return "", fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+	}
+	return ns, nil
 }

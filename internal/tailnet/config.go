@@ -37,6 +37,12 @@ type Config struct {
 	// exist, and belong to one process at a time: nothing else enforces that.
 	StateSecret string
 
+	// Relay makes a node that carries bytes for others: it reaches the services of
+	// the tailnet, and needs no Port and no Capability.
+	Relay bool
+	// State, optional, keeps the node's keys instead of StateDir and StateSecret.
+	State State
+
 	Port uint16 // TCP port of Listen
 	// InsecureHTTP lets Listen do without TLS where the tailnet has no HTTPS.
 	// WireGuard still encrypts, but browsers and clients cannot tell.
@@ -51,6 +57,16 @@ type Config struct {
 
 	Log *slog.Logger
 }
+
+// A State keeps what a node must not lose. Keys are file names; a value of nil
+// removes one. It is called by one goroutine at a time.
+type State interface {
+	ReadState(key string) ([]byte, error) // [ErrNoState] when there is none
+	WriteState(key string, value []byte) error
+}
+
+// ErrNoState is what a State says of a key that it does not hold.
+var ErrNoState = ipn.ErrStateNotExist
 
 // secretName is RFC 1123's subdomain; the name becomes part of a URL.
 var secretName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
@@ -88,10 +104,12 @@ func (c *Config) check() error {
 	if c.StateSecret != "" && (len(c.StateSecret) > 253 || !secretName.MatchString(c.StateSecret)) {
 		bad("stateSecret", "%.60q is not the name of a Secret", c.StateSecret)
 	}
-	if c.Port == 0 {
+	if c.Port == 0 && !c.Relay {
 		bad("port", "it is missing; 443 is usual")
 	}
-	if domain, path, ok := strings.Cut(c.Capability, "/"); !ok || !strings.Contains(domain, ".") || path == "" ||
+	if domain, path, ok := strings.Cut(c.Capability, "/"); c.Relay && c.Capability == "" {
+		// it asks nobody's rules
+	} else if !ok || !strings.Contains(domain, ".") || path == "" ||
 		strings.ContainsFunc(c.Capability, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }) {
 		bad("capability", "%q is not a capability such as \"tailplane.dev/cap/access\"", c.Capability)
 	}

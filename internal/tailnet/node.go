@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -41,6 +42,7 @@ type Node struct {
 	status  atomic.Pointer[Status]
 	backend atomic.Pointer[backend] // nil until started
 	peers   atomic.Pointer[peers]
+	hosts   hosting
 	ran     atomic.Bool
 	joined  chan struct{} // closed when the node was Running for the first time
 	ended   chan struct{} // closed when Run returned; then err is set
@@ -62,11 +64,12 @@ type Status struct {
 	// Names are those under which the node can be reached, as control assigned
 	// them: full name, short name, addresses. None unless Running.
 	Names     []string
-	Tailnet   string    // its name, such as "example.com"
-	ID        string    // the node's stable id
-	KeyExpiry time.Time // when somebody must sign the node in again; zero: never
-	LoginURL  string    // where a person signs the node in, while that is waited for
-	Health    []string  // what Tailscale finds wrong, in sentences
+	Addrs     []netip.Addr // those of Names
+	Tailnet   string       // its name, such as "example.com"
+	ID        string       // the node's stable id
+	KeyExpiry time.Time    // when somebody must sign the node in again; zero: never
+	LoginURL  string       // where a person signs the node in, while that is waited for
+	Health    []string     // what Tailscale finds wrong, in sentences
 	// CertDomain is the name that the node gets a certificate for; "" when the
 	// tailnet has no HTTPS.
 	CertDomain string
@@ -243,7 +246,9 @@ func (n *Node) start(ctx context.Context) (*backend, error) {
 	}
 	started := make(chan error, 1)
 	go func() {
-		if n.cfg.StateSecret != "" {
+		if n.cfg.State != nil {
+			srv.Store = stateStore{n.cfg.State}
+		} else if n.cfg.StateSecret != "" {
 			st, err := openSecret(n.cfg.StateSecret, debug)
 			if err != nil {
 				started <- err
@@ -348,6 +353,9 @@ func (w *watcher) follow(ctx context.Context) error {
 	}
 }
 
+// ErrRefused is in the error of a node that the control server did not let in.
+var ErrRefused = errors.New("refused the node")
+
 // complain is about an error of the backend: before the node has joined it is
 // the control server's refusal.
 func (w *watcher) complain(message string) error {
@@ -365,7 +373,7 @@ func (w *watcher) complain(message string) error {
 	case len(w.cfg.Tags) == 0:
 		todo, _, _ = strings.Cut(todo, ", and it must own")
 	}
-	return fmt.Errorf("the control server %s refused the node: %s; %s", w.cfg.ControlURL, message, todo)
+	return fmt.Errorf("the control server %s %w: %s; %s", w.cfg.ControlURL, ErrRefused, message, todo)
 }
 
 // look takes the backend's status and says what is new.
@@ -380,12 +388,16 @@ func (w *watcher) look(ctx context.Context) error {
 		return fmt.Errorf("status of the tailnet node: %w", err)
 	}
 	st := statusOf(raw)
+	w.hosts.learn(raw)
 	w.publish(&st)
 	if st.Running() && !w.in { // published before: Listen reads the status when joined is closed
 		// Up on a running node only clears what an earlier program left behind in
 		// the state: serve and Funnel settings that nobody would know of.
 		if _, err := w.b.server.Up(asking); err != nil {
 			return fmt.Errorf("the tailnet node: %w", err)
+		}
+		if err := w.carry(asking); err != nil {
+			return err
 		}
 		w.in = true
 		w.limit.Stop()
@@ -452,6 +464,7 @@ func statusOf(raw *ipnstate.Status) Status {
 			st.Names = append(st.Names, short)
 		}
 	}
+	st.Addrs = slices.Clone(raw.TailscaleIPs)
 	for _, ip := range raw.TailscaleIPs {
 		st.Names = append(st.Names, ip.String())
 	}

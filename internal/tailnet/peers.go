@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"tailscale.com/ipn"
 	"tailscale.com/ipn/ipnstate"
+	"tailscale.com/net/tsaddr"
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/problem"
@@ -21,6 +23,11 @@ type Peer struct {
 	Addrs  []netip.Addr
 	Tags   []access.Tag
 	Shared bool // from another tailnet
+	Online bool // control has heard from it
+	// Services are the addresses of the tailnet's services that it answers for:
+	// single ones that are routed to it and are its own in no other way. A node
+	// sees them when it accepts routes, as one with [Config.Relay] does.
+	Services []netip.Addr
 }
 
 // peers is the netmap's peers at one moment.
@@ -46,7 +53,14 @@ func (n *Node) Peers(ctx context.Context) ([]Peer, error) {
 		if len(p.TailscaleIPs) == 0 {
 			continue
 		}
-		peer := Peer{Device: access.Device{ID: string(p.ID), Name: strings.ToLower(strings.TrimSuffix(p.DNSName, "."))}, Addrs: p.TailscaleIPs, Shared: p.ShareeNode || p.AltSharerUserID != 0}
+		peer := Peer{Device: access.Device{ID: string(p.ID), Name: strings.ToLower(strings.TrimSuffix(p.DNSName, "."))}, Addrs: p.TailscaleIPs, Shared: p.ShareeNode || p.AltSharerUserID != 0, Online: p.Online}
+		if p.AllowedIPs != nil {
+			for _, r := range p.AllowedIPs.All() {
+				if a := r.Addr(); r.IsSingleIP() && tsaddr.IsTailscaleIP(a) && !slices.Contains(p.TailscaleIPs, a) {
+					peer.Services = append(peer.Services, a)
+				}
+			}
+		}
 		if p.Tags != nil {
 			for _, t := range p.Tags.All() {
 				peer.Tags = append(peer.Tags, access.Tag(t))

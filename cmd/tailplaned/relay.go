@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+
+	"github.com/tailplane/tailplane/internal/health"
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/relay"
+	"github.com/tailplane/tailplane/internal/relay/document"
+	"github.com/tailplane/tailplane/internal/relay/relaykube"
+)
+
+// completeTime is how long a relay that ends waits for its state to be whole.
+const completeTime = 10 * time.Second
+
+func relayCommand(f *flags) *cobra.Command {
+	var stateDir string
+	c := &cobra.Command{
+		Use: "relay", Short: "Carry bytes between the cluster and one tailnet",
+		Long: "A pod of a proxy group: a node of one tailnet that carries connections between the cluster and the tailnet, as the group's\n" +
+			"ConfigMap says. Its environment is the contract of Tailscale's own proxy image. It needs no settings file.",
+		Args: noArguments,
+		RunE: func(c *cobra.Command, _ []string) error { return runRelay(c.Context(), *f, stateDir) },
+	}
+	c.Flags().StringVar(&stateDir, "state-dir", "/var/run/tailplane", "what the node may lose, such as a cache; its keys are in the state Secret")
+	return c
+}
+
+// A relayProcess is what its parts share.
+type relayProcess struct {
+	relay.Contract
+	stateDir string
+	log      *slog.Logger
+	client   *relaykube.Client
+	state    *relaykube.State
+	config   chan document.Config // the first, which says which node to be
+	relay    *relay.Relay
+	life     *nodeLife
+}
+
+func runRelay(ctx context.Context, f flags, stateDir string) error {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
+		return usageError{fmt.Errorf("--log-level %q: debug, info, warn or error", f.logLevel)}
+	}
+	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	contract, err := relay.ReadContract(os.Getenv)
+	if err != nil {
+		return usageError{err}
+	}
+	if f.check {
+		return nil
+	}
+	klog.SetLogger(logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: max(level, slog.LevelWarn)})))
+	config, err := kube.Config(f.kubeconfig)
+	if err != nil {
+		return err
+	}
+	namespace, err := kube.Namespace(f.kubeconfig)
+	if err != nil {
+		return err
+	}
+	p := &relayProcess{Contract: contract, stateDir: stateDir, log: log, config: make(chan document.Config, 1)}
+	if p.client, err = relaykube.New(config, namespace); err != nil {
+		return err
+	}
+	if p.state, err = p.client.Open(ctx, contract.Secret); err != nil {
+		return err
+	}
+	if err := p.reset(ctx); err != nil {
+		return err
+	}
+	metrics := health.NewRelay(version(), commit())
+	p.life = &nodeLife{p: p}
+	p.relay = &relay.Relay{
+		PodIPs: contract.IPs, Meter: metrics, Log: log, Now: time.Now, Ping: relay.PingHTTP,
+		ListenPod: func(ctx context.Context, at netip.AddrPort) (net.Listener, error) {
+			return new(net.ListenConfig).Listen(ctx, "tcp", at.String())
+		},
+		ListenPodPacket: func(ctx context.Context, at netip.AddrPort) (net.PacketConn, error) {
+			return new(net.ListenConfig).ListenPacket(ctx, "udp", at.String())
+		},
+		DialCluster:         new(net.Dialer).DialContext,
+		DialTailnet:         p.life.dial,
+		Netmap:              p.life.netmap,
+		Lookup:              p.life.lookup,
+		ListenTailnet:       p.life.listen,
+		ListenTailnetPacket: p.life.listenPacket,
+	}
+	probes := &health.Listener{Address: contract.Health, Gatherer: metrics, Log: log, Also: p.relay.Handlers(p.life.alive)}
+	probes.Check("tailnet", func(context.Context) error { return p.life.alive() })
+	probes.Check("state", func(context.Context) error { return p.stored() })
+	probes.Check("mappings", func(context.Context) error { return p.relay.Ready() })
+	metrics.Readiness(probes, func() bool { return p.relay.Ready() == nil })
+	return p.run(ctx, probes)
+}
+
+// reset takes away what an earlier pod of this name said: it is bound nowhere now.
+func (p *relayProcess) reset(ctx context.Context) error {
+	return p.state.Set(ctx, map[string]string{
+		relaykube.PodUID: p.UID, relaykube.CapVersion: capVersion, document.EgressKey: "", relaykube.Reissue: "",
+	})
+}
+
+// stored says why the operator could not know what this relay does.
+func (p *relayProcess) stored() error {
+	if !p.state.Joined() || p.state.Field(relaykube.DeviceID) == "" {
+		return errors.New("the node's state is not stored yet")
+	}
+	if st, ok := p.relay.Status(); !ok || p.state.Field(document.EgressKey) != string(st.JSON()) {
+		return errors.New("the applied status is not stored yet")
+	}
+	return nil
+}
+
+// run runs the parts. At the end connections are drained first, and the node goes
+// last: they are its own.
+func (p *relayProcess) run(ctx context.Context, probes *health.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	after, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	defer context.AfterFunc(ctx, func() {
+		// A preStop hook has drained already, and this waits for nothing.
+		if err := p.relay.Drain(after); err != nil {
+			p.log.Warn("the relay ends before its connections", "open", p.relay.Open(), "err", err)
+		}
+		p.complete(after)
+		end()
+	})()
+	return together(func() { cancel() },
+		func() error { return probes.Run(after) },
+		func() error { return p.relay.Run(after) },
+		func() error { return p.life.run(after) },
+		func() error { return p.report(after) },
+		func() error {
+			return p.client.Watch(after, p.ConfigMap(), p.Mount, p.log, p.take)
+		},
+	)
+}
+
+// complete waits until the node's state is whole.
+func (p *relayProcess) complete(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, completeTime)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for !p.state.Complete() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			p.log.Error("the node's state is not whole: the next pod may be another node", "secret", p.Secret)
+			return
+		}
+	}
+}
+
+// take reads a document; one that cannot be read changes nothing.
+func (p *relayProcess) take(data map[string]string) {
+	c, err := document.Parse(data)
+	if err != nil {
+		p.log.Error("the group's ConfigMap cannot be read; what it said before holds", "err", err)
+		return
+	}
+	select {
+	case p.config <- c:
+	default: // the node has been told
+	}
+	p.relay.Configure(c)
+}
+
+// report keeps the state Secret saying what is bound, and who the node is.
+func (p *relayProcess) report(ctx context.Context) error {
+	in := false
+	for {
+		changed, moved := p.relay.Changed(), p.life.changed()
+		fields := p.life.fields()
+		if is := len(fields) > 0; is != in {
+			in = is
+			p.relay.Wake() // what listens on the tailnet can be bound now
+		}
+		if st, ok := p.relay.Status(); ok {
+			fields[document.EgressKey] = string(st.JSON())
+		} else { // before routing works, only who the node is
+			delete(fields, relaykube.DeviceFQDN)
+			delete(fields, relaykube.DeviceIPs)
+		}
+		var again <-chan time.Time
+		if err := p.state.Set(ctx, fields); err != nil && ctx.Err() == nil {
+			p.log.Warn("the state Secret cannot be written; trying again", "err", err)
+			again = time.After(2 * time.Second)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-moved:
+		case <-again:
+		}
+	}
+}

@@ -1,0 +1,285 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/relay"
+	"github.com/tailplane/tailplane/internal/relay/document"
+	"github.com/tailplane/tailplane/internal/relay/relaykube"
+	"github.com/tailplane/tailplane/internal/tailnet"
+)
+
+var capVersion = strconv.Itoa(tailnet.CapabilityVersion)
+
+// keyPause is how often a relay that cannot join looks for a new key.
+const keyPause = 2 * time.Second
+
+// nodeLife is the relay's node, from one try to join to the next.
+type nodeLife struct {
+	p    *relayProcess
+	node atomic.Pointer[tailnet.Node]
+
+	mu    sync.Mutex
+	peers []tailnet.Peer // those of which last was made
+	last  *relay.Netmap
+}
+
+// nodeState is the state Secret as the node uses it.
+type nodeState struct{ s *relaykube.State }
+
+// ReadState implements [tailnet.State].
+func (n nodeState) ReadState(key string) ([]byte, error) {
+	if b := n.s.ReadState(key); len(b) > 0 {
+		return b, nil
+	}
+	return nil, tailnet.ErrNoState
+}
+
+// WriteState implements [tailnet.State].
+func (n nodeState) WriteState(key string, value []byte) error { return n.s.WriteState(key, value) }
+
+// run joins the tailnet and stays in it. A key that does not let the node in is
+// reported, and the next one awaited.
+func (l *nodeLife) run(ctx context.Context) error {
+	var first document.Config
+	select {
+	case first = <-l.p.config:
+	case <-ctx.Done():
+		return nil
+	}
+	tried := ""
+	for {
+		id, key, err := l.key(ctx)
+		if err != nil {
+			return err
+		}
+		lost := !l.p.state.Joined()
+		if lost && key == "" || key != "" && key == tried {
+			if id == "" {
+				id = relaykube.NoKey
+			}
+			if err := l.p.state.Set(ctx, map[string]string{relaykube.Reissue: id}); err != nil && ctx.Err() == nil {
+				l.p.log.Warn("the state Secret cannot be written; trying again", "err", err)
+			}
+			if pauseFor(ctx, keyPause) != nil {
+				return nil
+			}
+			continue
+		}
+		tried = key
+		err = l.join(ctx, first.Tailnet, key)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, tailnet.ErrRefused), errors.Is(err, errSignedOut):
+			l.p.log.Error("the node cannot join; another key is awaited", "err", err)
+			tried = key
+			if key == "" {
+				tried = " " // none: any key is a new one
+				if err := l.p.state.Set(ctx, map[string]string{relaykube.Reissue: relaykube.NoKey}); err != nil {
+					l.p.log.Warn("the state Secret cannot be written", "err", err)
+				}
+				if err := l.await(ctx); err != nil {
+					return nil
+				}
+			}
+		default:
+			return err
+		}
+	}
+}
+
+// await waits until there is a key.
+func (l *nodeLife) await(ctx context.Context) error {
+	for {
+		if _, key, err := l.key(ctx); err == nil && key != "" {
+			return nil
+		}
+		if err := pauseFor(ctx, keyPause); err != nil {
+			return err
+		}
+	}
+}
+
+// key is that of the environment, else that of the config Secret.
+func (l *nodeLife) key(ctx context.Context) (id, key string, err error) {
+	for _, name := range []string{"TS_AUTHKEY", "TS_AUTH_KEY"} {
+		if key := os.Getenv(name); key != "" {
+			return "", key, nil
+		}
+	}
+	id, key, err = l.p.client.AuthKey(ctx, l.p.ConfigSecret())
+	if err != nil && ctx.Err() == nil {
+		l.p.log.Warn("no auth key can be read", "err", err)
+	}
+	return id, key, nil // a node that has joined before needs none
+}
+
+// errSignedOut is the end of a node that control asks to sign in again.
+var errSignedOut = errors.New("the node was signed out: its key has expired, or it was removed")
+
+// join is one life of the node. It ends with errSignedOut when the node needs a
+// key that it does not have.
+func (l *nodeLife) join(ctx context.Context, t document.Tailnet, key string) error {
+	host := l.p.Hostname
+	if host == "" && t.HostnamePrefix != "" {
+		host = t.HostnamePrefix + "-" + l.p.Ordinal
+	}
+	if host == "" {
+		host = l.p.Pod
+	}
+	node, err := tailnet.New(tailnet.Config{Hostname: host, Tags: t.Tags, ControlURL: t.ControlURL, AuthKey: tailnet.NewSecret(key),
+		StateDir: l.p.stateDir, State: nodeState{l.p.state}, Relay: true, JoinTimeout: 24 * time.Hour, Log: l.p.log})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	l.node.Store(node)
+	go func() {
+		for {
+			changed := node.Changed()
+			if st := node.Status(); st.LoginURL != "" || st.State == "NeedsLogin" && st.ID != "" && l.p.state.Field(relaykube.DeviceID) != "" {
+				cancel(errSignedOut)
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	if err := node.Run(ctx); err != nil {
+		return err
+	}
+	return context.Cause(ctx)
+}
+
+func (l *nodeLife) alive() error {
+	if n := l.node.Load(); n == nil || !n.Status().Running() {
+		return errors.New("the node is not in its tailnet")
+	}
+	return nil
+}
+
+func (l *nodeLife) now() (*tailnet.Node, error) {
+	if err := l.alive(); err != nil {
+		return nil, err
+	}
+	return l.node.Load(), nil
+}
+
+func (l *nodeLife) dial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
+	n, err := l.now()
+	if err != nil {
+		return nil, err
+	}
+	return n.Through(ctx, network, to)
+}
+
+func (l *nodeLife) lookup(ctx context.Context, name string) ([]netip.Addr, error) {
+	n, err := l.now()
+	if err != nil {
+		return nil, err
+	}
+	return n.Lookup(ctx, name)
+}
+
+func (l *nodeLife) listen(ctx context.Context, vip string, port uint16) (net.Listener, error) {
+	n, err := l.now()
+	if err != nil {
+		return nil, err
+	}
+	if vip == "" {
+		return n.ListenPlain(ctx, port)
+	}
+	return n.ListenService(ctx, vip, port)
+}
+
+func (l *nodeLife) listenPacket(ctx context.Context, port uint16) (net.PacketConn, error) {
+	n, err := l.now()
+	if err != nil {
+		return nil, err
+	}
+	return n.ListenPacket(ctx, port)
+}
+
+// netmap is made anew when the peers are others: Peers returns the same list
+// until something changes.
+func (l *nodeLife) netmap() (*relay.Netmap, error) {
+	n, err := l.now()
+	if err != nil {
+		return nil, err
+	}
+	peers, err := n.Peers(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last != nil && len(peers) == len(l.peers) && (len(peers) == 0 || &peers[0] == &l.peers[0]) {
+		return l.last, nil
+	}
+	hosts := make([]relay.Host, len(peers))
+	for i, p := range peers {
+		hosts[i] = relay.Host{Name: p.Name, Addrs: p.Addrs, Services: p.Services, Shared: p.Shared, Online: p.Online}
+		for _, tag := range p.Tags {
+			hosts[i].Tags = append(hosts[i].Tags, string(tag))
+		}
+	}
+	st := n.Status()
+	suffix := ""
+	if len(st.Names) > 0 {
+		_, suffix, _ = strings.Cut(st.Names[0], ".")
+	}
+	l.peers, l.last = peers, relay.NewNetmap(suffix, st.Addrs, hosts)
+	return l.last, nil
+}
+
+// changed is closed at the next change of the node. While there is none it is
+// closed soon, so that whoever waits looks again.
+func (l *nodeLife) changed() <-chan struct{} {
+	if n := l.node.Load(); n != nil {
+		return n.Changed()
+	}
+	soon := make(chan struct{})
+	time.AfterFunc(100*time.Millisecond, func() { close(soon) })
+	return soon
+}
+
+// fields are what the state Secret says of the node.
+func (l *nodeLife) fields() map[string]string {
+	n := l.node.Load()
+	if n == nil {
+		return map[string]string{}
+	}
+	st := n.Status()
+	if !st.Running() || len(st.Names) == 0 {
+		return map[string]string{}
+	}
+	ips, err := json.Marshal(st.Addrs)
+	if err != nil {
+		panic(fmt.Sprintf("addresses: %v", err))
+	}
+	return map[string]string{relaykube.DeviceID: st.ID, relaykube.DeviceFQDN: st.Names[0] + ".", relaykube.DeviceIPs: string(ips), relaykube.Reissue: ""}
+}
+
+func pauseFor(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}

@@ -1,0 +1,67 @@
+package health
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// Buckets in seconds, of connecting to a node of the tailnet and of draining.
+var (
+	dialBuckets  = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
+	drainBuckets = []float64{1, 5, 10, 30, 60, 120, 300, 600}
+)
+
+// Relay are what a relay counts. No label names a service, an address or a node.
+type Relay struct {
+	*prometheus.Registry
+
+	connections *prometheus.CounterVec // direction, protocol, result
+	bytes       *prometheus.CounterVec // direction
+	open        prometheus.Gauge
+	dial        prometheus.Histogram
+	drain       prometheus.Histogram
+}
+
+// NewRelay returns the metrics of a relay of that version.
+func NewRelay(version, commit string) *Relay {
+	m := &Relay{
+		Registry: prometheus.NewRegistry(),
+		connections: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tailplane_relay_connections_total", Help: "Connections and UDP flows, by what became of them."},
+			[]string{"direction", "protocol", "result"}),
+		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tailplane_relay_bytes_total", Help: "Bytes carried, into the tailnet (out) and from it (in); of a connection when it ends."}, []string{"direction"}),
+		open:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "tailplane_relay_open_connections", Help: "TCP connections being carried."}),
+		dial:  prometheus.NewHistogram(prometheus.HistogramOpts{Name: "tailplane_relay_dial_seconds", Help: "Time to reach a target or a backend, or to fail.", Buckets: dialBuckets, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100}),
+		drain: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "tailplane_relay_drain_seconds", Help: "Time from the wish to end until nothing was open.", Buckets: drainBuckets}),
+	}
+	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "tailplane_build_info", Help: "1; the labels say what is running."}, []string{"version", "commit"})
+	build.WithLabelValues(version, commit).Set(1)
+	m.MustRegister(build, m.connections, m.bytes, m.open, m.dial, m.drain, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// Connection counts what became of a connection.
+func (m *Relay) Connection(direction, protocol, result string) {
+	m.connections.WithLabelValues(direction, protocol, result).Inc()
+}
+
+// Open counts connections that come and go.
+func (m *Relay) Open(change int) { m.open.Add(float64(change)) }
+
+// Bytes counts what was carried.
+func (m *Relay) Bytes(direction string, n int64) { m.bytes.WithLabelValues(direction).Add(float64(n)) }
+
+// Dialed takes the time of one try to connect.
+func (m *Relay) Dialed(took time.Duration) { m.dial.Observe(took.Seconds()) }
+
+// Drained takes the time of draining.
+func (m *Relay) Drained(took time.Duration) { m.drain.Observe(took.Seconds()) }
+
+// Readiness shows whether l is ready, and whether all services are carried, at
+// each scrape.
+func (m *Relay) Readiness(l *Listener, carrying func() bool) {
+	m.MustRegister(readiness(l), gauge{prometheus.NewDesc("tailplane_relay_ready", "1 while the relay takes new connections for all of its services.", nil, nil), func() (float64, bool) {
+		return map[bool]float64{true: 1}[carrying()], true
+	}})
+}

@@ -1,0 +1,277 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tailplane/tailplane/internal/relay/document"
+)
+
+// applied is what Run keeps: the routes and their sockets. Only Run's goroutine
+// touches it.
+type applied struct {
+	r          *Relay
+	routes     map[string]*route
+	sockets    map[socketKey]*socket
+	closed     []*socket // listen no more; connections of theirs may go on
+	incomplete bool      // something could not be bound
+	said       map[string]string
+}
+
+// A socketKey is a port that the relay listens on. It is of one direction, and
+// for ingress of the node or of one service.
+type socketKey struct {
+	ingress  bool
+	vip      string
+	at       netip.AddrPort // egress: of the pod; ingress: the port only
+	protocol document.Protocol
+}
+
+// A socket leads what comes to it through a route.
+type socket struct {
+	io.Closer
+	route *route
+	port  uint16 // of the target
+	back  string // of the backend
+	proxy bool   // the backend gets a PROXY header
+
+	ctx  context.Context // of its connections
+	end  context.CancelFunc
+	done sync.WaitGroup // it and its connections
+	gone atomic.Bool    // closed, and no connection is left
+}
+
+// apply makes the sockets those of c and returns what is bound. Old ones are
+// closed before new ones are opened, because a port may go from one service to
+// another; a route that is as it was is not touched.
+func (a *applied) apply(ctx context.Context, c document.Config) document.Status {
+	r := a.r
+	r.limits.Store(&c.Limits)
+	st := document.Status{Services: map[string]document.ServiceStatus{}, Exposed: map[string]document.ExposedStatus{}, Refused: map[string]string{}}
+	for _, ip := range r.PodIPs {
+		if ip.Is4() {
+			st.PodIPv4 = ip.String()
+		} else {
+			st.PodIPv6 = ip.String()
+		}
+	}
+	for name, why := range c.Refused {
+		st.Refused[name] = why
+	}
+	wanted, keep := map[string]*route{}, map[socketKey]bool{}
+	at := func(name string, ingress bool) *route {
+		rt := a.routes[name]
+		if rt == nil || rt.ingress != ingress {
+			rt = &route{name: name, ingress: ingress}
+		}
+		wanted[name] = rt
+		return rt
+	}
+	for _, s := range c.Services {
+		rt := at(s.Name, false)
+		rt.service.Store(&s)
+		for _, p := range s.Ports {
+			for _, ip := range r.PodIPs {
+				a.fits(keep, socketKey{at: netip.AddrPortFrom(ip, p.Match), protocol: p.Protocol}, &socket{route: rt, port: p.Target})
+			}
+		}
+	}
+	for _, e := range c.Exposed {
+		rt := at(e.Name, true)
+		rt.exposed.Store(&e)
+		for _, p := range e.Ports {
+			if e.Ready { // an address that leads nowhere would only hide that
+				a.fits(keep, ingressKey(e, p), &socket{route: rt, back: p.Backend, proxy: e.ProxyProtocol})
+			}
+		}
+	}
+	// Before anything new is opened: a port may go from one service to another.
+	for _, name := range sortedNames(a.routes) {
+		if wanted[name] != a.routes[name] {
+			a.drop(a.routes[name])
+		}
+	}
+	for k := range a.sockets {
+		if !keep[k] {
+			a.retire(k)
+		}
+	}
+	a.routes, a.incomplete = wanted, false
+	for _, name := range sortedNames(wanted) {
+		if rt := wanted[name]; rt.ingress {
+			a.bindIngress(ctx, rt, &st)
+		} else {
+			a.bindEgress(ctx, rt, &st)
+		}
+	}
+	r.routes.Store(&wanted)
+	a.tell(st.Refused)
+	return st
+}
+
+func ingressKey(e document.Exposed, p document.IngressPort) socketKey {
+	return socketKey{ingress: true, vip: e.VIP, at: netip.AddrPortFrom(netip.Addr{}, p.Port), protocol: p.Protocol}
+}
+
+// fits keeps an open socket if it leads where is wanted.
+func (a *applied) fits(keep map[socketKey]bool, k socketKey, want *socket) {
+	if s := a.sockets[k]; s != nil && s.route == want.route && s.port == want.port && s.back == want.back && s.proxy == want.proxy {
+		keep[k] = true
+	}
+}
+
+// retire closes a socket; its connections may go on as long as its route.
+func (a *applied) retire(k socketKey) {
+	s := a.sockets[k]
+	delete(a.sockets, k)
+	s.Close()
+	a.closed = append(slices.DeleteFunc(a.closed, func(s *socket) bool { return s.gone.Load() }), s)
+	go func() {
+		s.done.Wait()
+		s.end()
+		s.gone.Store(true)
+	}()
+}
+
+// withdraw closes what the tailnet reaches, so that others are asked instead.
+func (a *applied) withdraw() {
+	for k := range a.sockets {
+		if k.ingress {
+			a.retire(k)
+		}
+	}
+}
+
+// tell logs what is refused, once.
+func (a *applied) tell(refused map[string]string) {
+	for _, name := range sortedNames(refused) {
+		if a.said[name] != refused[name] {
+			a.r.Log.Error("a service is not carried", "service", name, "why", refused[name])
+		}
+	}
+	a.said = refused
+}
+
+// drop closes a route's sockets and ends its connections.
+func (a *applied) drop(rt *route) {
+	for k, s := range a.sockets {
+		if s.route == rt {
+			a.retire(k)
+		}
+	}
+	a.closed = slices.DeleteFunc(a.closed, func(s *socket) bool {
+		if s.route != rt {
+			return false
+		}
+		s.end()
+		s.done.Wait()
+		return true
+	})
+}
+
+// close ends everything.
+func (a *applied) close() {
+	for _, rt := range a.routes {
+		a.drop(rt)
+	}
+}
+
+func (a *applied) bindEgress(ctx context.Context, rt *route, st *document.Status) {
+	service := rt.service.Load()
+	s := document.ServiceStatus{Ports: []document.Port{}, Targets: service.Targets, Target: service.Targets[0]}
+	var errs []error
+	for _, p := range service.Ports {
+		bound := true
+		for _, ip := range a.r.PodIPs {
+			k := socketKey{at: netip.AddrPortFrom(ip, p.Match), protocol: p.Protocol}
+			if err := a.bind(ctx, k, &socket{route: rt, port: p.Target}); err != nil {
+				bound = false
+				errs = append(errs, err)
+			}
+		}
+		if bound {
+			s.Ports = append(s.Ports, p)
+		}
+	}
+	s.IPs = []netip.Addr{}
+	if nm, err := a.r.Netmap(); err == nil {
+		if addrs, err := a.r.find(ctx, nm, rt); err == nil { // who is not there yet is no fault of the mapping
+			s.IPs = addrs
+		}
+	}
+	st.Services[rt.name] = s
+	a.settle(rt, errs, st)
+}
+
+func (a *applied) bindIngress(ctx context.Context, rt *route, st *document.Status) {
+	e := *rt.exposed.Load()
+	s := document.ExposedStatus{VIP: e.VIP, Ports: []document.IngressPort{}}
+	var errs []error
+	for _, p := range e.Ports {
+		if !e.Ready {
+			break
+		}
+		if err := a.bind(ctx, ingressKey(e, p), &socket{route: rt, back: p.Backend, proxy: e.ProxyProtocol}); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		s.Ports = append(s.Ports, p)
+	}
+	st.Exposed[rt.name] = s
+	a.settle(rt, errs, st)
+}
+
+func (a *applied) settle(rt *route, errs []error, st *document.Status) {
+	rt.bound.Store(len(errs) == 0)
+	if len(errs) > 0 {
+		a.incomplete = true
+		st.Refused[rt.name] = errors.Join(errs...).Error()
+	}
+}
+
+// bind opens a socket, unless it is open, and serves it until it is closed.
+func (a *applied) bind(ctx context.Context, k socketKey, s *socket) error {
+	if a.sockets[k] != nil {
+		return nil
+	}
+	r := a.r
+	s.ctx, s.end = context.WithCancel(context.WithoutCancel(ctx)) // it ends when it is dropped
+	if k.protocol == document.UDP {
+		var pc net.PacketConn
+		var err error
+		if k.ingress {
+			pc, err = r.ListenTailnetPacket(ctx, k.at.Port())
+		} else {
+			pc, err = r.ListenPodPacket(ctx, k.at)
+		}
+		if err != nil {
+			s.end()
+			return fmt.Errorf("udp port %d: %w", k.at.Port(), err)
+		}
+		s.Closer = pc
+		s.done.Go(func() { r.servePackets(pc, s) })
+	} else {
+		var ln net.Listener
+		var err error
+		if k.ingress {
+			ln, err = r.ListenTailnet(ctx, k.vip, k.at.Port())
+		} else {
+			ln, err = r.ListenPod(ctx, k.at)
+		}
+		if err != nil {
+			s.end()
+			return fmt.Errorf("tcp port %d: %w", k.at.Port(), err)
+		}
+		s.Closer = ln
+		s.done.Go(func() { r.serve(ln, s) })
+	}
+	a.sockets[k] = s
+	return nil
+}

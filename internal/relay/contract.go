@@ -1,0 +1,136 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// A Contract is what the environment of a pod tells a relay. It is the one that
+// Tailscale's own proxy image knows, so that one can stand in the other's place.
+type Contract struct {
+	Pod, UID  string
+	IPs       []netip.Addr // the pod's own first
+	Secret    string       // keeps the node's state
+	Hostname  string       // optional
+	ConfigDir string       // optional: versioned configuration files
+	Health    string       // host:port
+	Mount     string       // optional: where the ConfigMap is mounted
+	Group     string       // the pod's name without its ordinal
+	Ordinal   string
+	Ingress   bool
+}
+
+// ConfigMap is the name of the group's document.
+func (c Contract) ConfigMap() string {
+	if c.Ingress {
+		return c.Group + "-ingress-config"
+	}
+	return c.Group + "-egress-config"
+}
+
+// ConfigSecret is the name of the Secret that may hold an auth key.
+func (c Contract) ConfigSecret() string { return c.Pod + "-config" }
+
+// steering are variables that would lead traffic elsewhere in Tailscale's image.
+// To pass over one would be to carry it wrongly.
+var steering = []string{"TS_DEST_IP", "TS_EXPERIMENTAL_DEST_DNS_NAME", "TS_TAILNET_TARGET_IP", "TS_TAILNET_TARGET_FQDN", "TS_ROUTES", "TS_EXTRA_ARGS", "TS_TAILSCALED_EXTRA_ARGS",
+	"TS_SOCKS5_SERVER", "TS_OUTBOUND_HTTP_PROXY_LISTEN"}
+
+// beside are variables that a versioned configuration excludes.
+var beside = []string{"TS_AUTHKEY", "TS_AUTH_KEY", "TS_HOSTNAME", "TS_ACCEPT_DNS"}
+
+// ReadContract reads the environment, and names every mistake in it.
+func ReadContract(getenv func(string) string) (Contract, error) {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	c := Contract{Pod: getenv("POD_NAME"), UID: getenv("POD_UID"), Hostname: getenv("TS_HOSTNAME"), ConfigDir: getenv("TS_EXPERIMENTAL_VERSIONED_CONFIG_DIR"),
+		Mount: getenv("TS_EGRESS_PROXIES_CONFIG_PATH"), Secret: getenv("TS_KUBE_SECRET")}
+	for _, v := range steering {
+		if getenv(v) != "" {
+			bad("%s is set, but a relay does not do what it asks for: say it in the group's ConfigMap, or use the Containerboot runtime", v)
+		}
+	}
+	if c.ConfigDir != "" {
+		for _, v := range beside {
+			if getenv(v) != "" {
+				bad("%s is set beside TS_EXPERIMENTAL_VERSIONED_CONFIG_DIR, whose files say it", v)
+			}
+		}
+	}
+	if v := getenv("TS_USERSPACE"); v != "" && v != "true" && v != "1" {
+		bad("TS_USERSPACE=%.20q: a relay works in user space only, without privileges", v)
+	}
+	cut := strings.LastIndexByte(c.Pod, '-')
+	if cut <= 0 || strings.Trim(c.Pod[cut+1:], "0123456789") != "" || c.Pod[cut+1:] == "" {
+		bad("POD_NAME=%.60q is not the name of a pod of a StatefulSet", c.Pod)
+	} else {
+		c.Group, c.Ordinal = c.Pod[:cut], c.Pod[cut+1:]
+	}
+	if c.UID == "" {
+		bad("POD_UID is missing: without it nobody knows which pod a status is of")
+	}
+	if c.Secret == "" {
+		c.Secret = c.Pod
+	}
+	if v := getenv("TS_STATE"); v != "" && v != "kube:"+c.Secret {
+		bad("TS_STATE=%.80q: a relay keeps its state in the Secret %s", v, c.Secret)
+	}
+	list := getenv("POD_IPS")
+	if own := getenv("POD_IP"); own != "" {
+		list = own + "," + list
+	}
+	seen := map[netip.Addr]bool{}
+	for s := range strings.SplitSeq(list, ",") {
+		if s = strings.TrimSpace(s); s == "" {
+			continue
+		}
+		a, err := netip.ParseAddr(s)
+		if err != nil || a.IsUnspecified() || a.Zone() != "" {
+			bad("POD_IP or POD_IPS: %.60q is not the address of a pod", s)
+		} else if !seen[a] {
+			seen[a] = true
+			c.IPs = append(c.IPs, a)
+		}
+	}
+	if len(c.IPs) == 0 {
+		bad("POD_IP is missing: a relay listens on its pod's own addresses only")
+	}
+	var err error
+	if c.Health, err = localAddr(getenv("TS_LOCAL_ADDR_PORT")); err != nil {
+		errs = append(errs, err)
+	}
+	if c.Health == "" && len(c.IPs) > 0 {
+		c.Health = netip.AddrPortFrom(c.IPs[0], 9002).String()
+	}
+	serve := getenv("TS_SERVE_CONFIG")
+	switch {
+	case serve != "" && c.Mount != "":
+		bad("TS_SERVE_CONFIG and TS_EGRESS_PROXIES_CONFIG_PATH are both set: a relay goes one way")
+	case serve != "":
+		c.Ingress = true
+		if i := strings.LastIndexByte(serve, '/'); i > 0 {
+			c.Mount = serve[:i]
+		}
+	case c.Mount == "":
+		bad("neither TS_EGRESS_PROXIES_CONFIG_PATH nor TS_SERVE_CONFIG is set: which way is this relay to carry?")
+	}
+	return c, errors.Join(errs...)
+}
+
+// localAddr reads host:port, also "::1:9002", which $(POD_IP):9002 gives for IPv6.
+func localAddr(s string) (string, error) {
+	if s == "" {
+		return "", nil
+	}
+	if a, err := netip.ParseAddrPort(s); err == nil {
+		return a.String(), nil
+	}
+	if i := strings.LastIndexByte(s, ':'); i > 0 {
+		if a, err := netip.ParseAddrPort("[" + strings.Trim(s[:i], "[]") + "]" + s[i:]); err == nil {
+			return a.String(), nil
+		}
+	}
+	return "", fmt.Errorf("TS_LOCAL_ADDR_PORT=%.60q is not an address and a port", s)
+}

@@ -1,0 +1,151 @@
+package relay
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/relay/document"
+)
+
+// Bounds of UDP. A flow is what one address sends to one port.
+const (
+	flowIdle    = time.Minute
+	flowQueue   = 32       // packets that wait while the target is looked for
+	packetBytes = 16 << 10 // larger packets are dropped, never cut
+)
+
+// A flow carries packets between one address and a target.
+type flow struct {
+	from  netip.AddrPort
+	queue chan []byte
+	used  atomic.Int64 // Unix nanoseconds of the last packet, either way
+}
+
+// servePackets carries the flows of one socket until it is closed.
+func (r *Relay) servePackets(pc net.PacketConn, s *socket) {
+	var mu sync.Mutex
+	flows := map[netip.AddrPort]*flow{}
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer wg.Wait()
+	defer cancel()
+	buf := make([]byte, packetBytes)
+	for {
+		n, addr, err := pc.ReadFrom(buf)
+		if err != nil {
+			if s.ctx.Err() != nil || isClosed(err) {
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(acceptPause):
+			}
+			continue
+		}
+		from, err := netip.ParseAddrPort(addr.String())
+		if err != nil || n == len(buf) {
+			continue
+		}
+		mu.Lock()
+		f := flows[from]
+		mu.Unlock()
+		if f == nil {
+			if r.shut.Load() || r.flows.Add(1) > int64(r.limits.Load().Flows) {
+				if !r.shut.Load() {
+					r.flows.Add(-1)
+					r.Meter.Connection(s.direction(), string(document.UDP), ResultLimit)
+				}
+				continue
+			}
+			f = &flow{from: from, queue: make(chan []byte, flowQueue)}
+			f.used.Store(r.Now().UnixNano())
+			mu.Lock()
+			flows[from] = f
+			mu.Unlock()
+			wg.Go(func() {
+				defer r.flows.Add(-1)
+				r.carryFlow(ctx, pc, addr, f, s)
+				mu.Lock()
+				delete(flows, from)
+				mu.Unlock()
+			})
+		}
+		select {
+		case f.queue <- append([]byte(nil), buf[:n]...):
+		default: // as a full socket would
+		}
+	}
+}
+
+// carryFlow is one flow, until nothing came for a while.
+func (r *Relay) carryFlow(ctx context.Context, pc net.PacketConn, back net.Addr, f *flow, s *socket) {
+	far, done, err := r.dialFlow(ctx, s)
+	r.Meter.Connection(s.direction(), string(document.UDP), result(err))
+	if err != nil {
+		r.refused(s, err)
+		return
+	}
+	defer done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer far.Close()
+	there, here := Out, In
+	if s.route.ingress {
+		there, here = In, Out
+	}
+	wg.Go(func() {
+		defer cancel()
+		buf := make([]byte, packetBytes)
+		for {
+			n, err := far.Read(buf)
+			if err != nil {
+				return // closed below, or the target says that nobody is there
+			}
+			if n == len(buf) {
+				continue
+			}
+			f.used.Store(r.Now().UnixNano())
+			if _, err := pc.WriteTo(buf[:n], back); err != nil {
+				return
+			}
+			r.Meter.Bytes(here, int64(n))
+		}
+	})
+	tick := time.NewTicker(flowIdle / 4)
+	defer tick.Stop()
+	for {
+		select {
+		case b := <-f.queue:
+			f.used.Store(r.Now().UnixNano())
+			if _, err := far.Write(b); err != nil {
+				return
+			}
+			r.Meter.Bytes(there, int64(len(b)))
+		case <-tick.C:
+			if r.Now().Sub(time.Unix(0, f.used.Load())) >= flowIdle {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// dialFlow reaches the flow's other end; done gives it back.
+func (r *Relay) dialFlow(ctx context.Context, s *socket) (c net.Conn, done func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	if s.route.ingress {
+		c, err = r.DialCluster(ctx, "udp", s.back)
+		return c, func() {}, err
+	}
+	c, addr, err := r.dial(ctx, s, document.UDP)
+	return c, func() { s.route.pool.leave(addr) }, err
+}

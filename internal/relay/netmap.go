@@ -1,0 +1,115 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/tailplane/tailplane/internal/relay/document"
+)
+
+// A Host is a node of the tailnet that the relay may talk to.
+type Host struct {
+	Name     string       // full, in lower case, without a final dot
+	Addrs    []netip.Addr // its own
+	Services []netip.Addr // of services that it answers for
+	Tags     []string
+	Shared   bool // from another tailnet
+	Online   bool // control has heard from it
+}
+
+// A Netmap is who is in the tailnet at one moment. It is not to be changed.
+type Netmap struct {
+	Suffix string // of the tailnet's names, such as "tail8eff9.ts.net"
+
+	hosts  []Host
+	byName map[string]int
+	online map[netip.Addr]bool // of all that may be dialled
+}
+
+// NewNetmap returns a netmap with these hosts. self are the relay's own
+// addresses, which it never dials.
+func NewNetmap(suffix string, self []netip.Addr, hosts []Host) *Netmap {
+	n := &Netmap{Suffix: strings.ToLower(strings.Trim(suffix, ".")), hosts: hosts, byName: map[string]int{}, online: map[netip.Addr]bool{}}
+	for i, h := range hosts {
+		n.byName[h.Name] = i
+		for _, list := range [][]netip.Addr{h.Addrs, h.Services} {
+			for _, a := range list {
+				if document.Allowed(a) && !slices.Contains(self, a) {
+					n.online[a] = n.online[a] || h.Online
+				}
+			}
+		}
+	}
+	return n
+}
+
+// errForbidden is an address that the netmap does not hold. Tailscale's library
+// would send it to the host's own network.
+var errForbidden = errors.New("it is no node or service of this tailnet")
+
+// errNobody is a name or tags that fit nobody now.
+var errNobody = errors.New("nobody in this tailnet is called so")
+
+// check says why an address may not be dialled. Whatever dials, asks it last.
+func (n *Netmap) check(a netip.Addr) error {
+	if _, is := n.online[a]; !is {
+		return fmt.Errorf("%s: %w", a, errForbidden)
+	}
+	return nil
+}
+
+// find returns the addresses that a target stands for now, one for each node or
+// service. lookup asks the tailnet's resolver for names that are no node's.
+func (n *Netmap) find(ctx context.Context, t document.Target, lookup func(context.Context, string) ([]netip.Addr, error)) ([]netip.Addr, error) {
+	switch {
+	case t.IP != "":
+		a, err := netip.ParseAddr(t.IP)
+		if err != nil {
+			return nil, err
+		}
+		return one(n, []netip.Addr{a})
+	case t.FQDN != "":
+		if i, is := n.byName[t.FQDN]; is {
+			return one(n, n.hosts[i].Addrs)
+		}
+		if n.Suffix == "" || !strings.HasSuffix(t.FQDN, "."+n.Suffix) {
+			return nil, fmt.Errorf("%s: %w", t.FQDN, errNobody)
+		}
+		addrs, err := lookup(ctx, t.FQDN)
+		if err != nil {
+			return nil, fmt.Errorf("look up %s: %w", t.FQDN, err)
+		}
+		if len(addrs) == 0 {
+			return nil, fmt.Errorf("%s: %w", t.FQDN, errNobody)
+		}
+		return one(n, addrs)
+	}
+	var out []netip.Addr
+	for _, h := range n.hosts {
+		if h.Shared || slices.ContainsFunc(t.Tags, func(tag string) bool { return !slices.Contains(h.Tags, tag) }) {
+			continue
+		}
+		if a, err := one(n, h.Addrs); err == nil {
+			out = append(out, a...)
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("%s: %w", strings.Join(t.Tags, " and "), errNobody)
+	}
+	return out, nil
+}
+
+// one takes the first of several addresses of one node that may be dialled.
+func one(n *Netmap, addrs []netip.Addr) ([]netip.Addr, error) {
+	var err error = errNobody
+	for _, a := range addrs {
+		if err = n.check(a); err == nil {
+			return []netip.Addr{a}, nil
+		}
+	}
+	return nil, err
+}

@@ -1,0 +1,114 @@
+package relay
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// An idle connection waits with a small buffer in each direction; one that has
+// much to carry borrows a large one, and gives it back when it falls silent.
+const (
+	smallBuffer = 2 << 10
+	largeBuffer = 64 << 10
+	silence     = time.Second
+)
+
+// large are the buffers that are lent out.
+type large struct{ pool sync.Pool }
+
+func (l *large) get() *[largeBuffer]byte {
+	if b, ok := l.pool.Get().(*[largeBuffer]byte); ok {
+		return b
+	}
+	return new([largeBuffer]byte)
+}
+
+// halfCloser is a connection that can say "no more from me" and go on listening.
+type halfCloser interface{ CloseWrite() error }
+
+// splice carries bytes both ways until both sides have ended, or one has failed,
+// and closes both. The end of one side is passed on as such. It returns what was
+// carried from a to b and from b to a.
+func (l *large) splice(a, b net.Conn) (there, back int64) {
+	var wg sync.WaitGroup
+	var once sync.Once
+	both := func() { once.Do(func() { a.Close(); b.Close() }) }
+	defer both()
+	carry := func(to, from net.Conn, n *int64) {
+		var err error
+		if *n, err = l.copy(to, from); err != nil {
+			both() // the other direction ends too: half a stream is worse than none
+			return
+		}
+		if h, ok := to.(halfCloser); !ok || h.CloseWrite() != nil {
+			both()
+		}
+	}
+	wg.Go(func() { carry(a, b, &back) })
+	carry(b, a, &there)
+	wg.Wait()
+	return there, back
+}
+
+// copy is io.Copy with the buffers of above.
+func (l *large) copy(to io.Writer, from net.Conn) (n int64, err error) {
+	small := make([]byte, smallBuffer)
+	for {
+		m, err := from.Read(small)
+		if m > 0 {
+			n += int64(m)
+			if _, err := to.Write(small[:m]); err != nil {
+				return n, err
+			}
+		}
+		if err == nil && m == len(small) {
+			var k int64
+			k, err = l.rush(to, from)
+			n += k
+		}
+		if errors.Is(err, io.EOF) {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+}
+
+// rush copies with a large buffer until nothing came for a while.
+func (l *large) rush(to io.Writer, from net.Conn) (n int64, err error) {
+	buf := l.get()
+	defer l.pool.Put(buf)
+	defer func() {
+		if cerr := from.SetReadDeadline(time.Time{}); err == nil {
+			err = cerr
+		}
+	}()
+	for came := true; came; {
+		came = false
+		// One deadline for many reads: setting it costs a lock and a timer.
+		if err := from.SetReadDeadline(time.Now().Add(silence)); err != nil {
+			return n, err
+		}
+		for {
+			m, err := from.Read(buf[:])
+			if m > 0 {
+				came = true
+				n += int64(m)
+				if _, err := to.Write(buf[:m]); err != nil {
+					return n, err
+				}
+			}
+			if timeout, is := errors.AsType[net.Error](err); is && timeout.Timeout() {
+				break
+			}
+			if err != nil {
+				return n, err
+			}
+		}
+	}
+	return n, nil
+}

@@ -1,0 +1,188 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/relay/document"
+)
+
+// acceptPause is how long a listener that cannot accept, for want of file
+// descriptors, waits before it tries again.
+const acceptPause = 50 * time.Millisecond
+
+// serve carries the connections of one listener until it is closed.
+func (r *Relay) serve(ln net.Listener, s *socket) {
+	for {
+		c, err := ln.Accept()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) || s.ctx.Err() != nil {
+				return
+			}
+			select {
+			case <-s.ctx.Done():
+				return
+			case <-time.After(acceptPause):
+			}
+			continue
+		}
+		if r.shut.Load() || r.open.Add(1) > int64(r.limits.Load().Connections) {
+			if !r.shut.Load() {
+				r.open.Add(-1)
+				r.Meter.Connection(s.direction(), string(document.TCP), ResultLimit)
+			}
+			c.Close()
+			continue
+		}
+		r.Meter.Open(1)
+		s.done.Go(func() {
+			defer r.Meter.Open(-1)
+			defer r.open.Add(-1)
+			defer c.Close()
+			stop := context.AfterFunc(s.ctx, func() { c.Close() })
+			defer stop()
+			if s.route.ingress {
+				r.carryIn(c, s)
+			} else {
+				r.carryOut(c, s)
+			}
+		})
+	}
+}
+
+func (s *socket) direction() string {
+	if s.route.ingress {
+		return Ingress
+	}
+	return Egress
+}
+
+// carryOut leads a connection of the cluster to one of the route's targets.
+func (r *Relay) carryOut(c net.Conn, s *socket) {
+	ctx, cancel := context.WithTimeout(s.ctx, dialTime)
+	defer cancel()
+	far, addr, err := r.dial(ctx, s, document.TCP)
+	r.Meter.Connection(Egress, string(document.TCP), result(err))
+	if err != nil {
+		r.refused(s, err)
+		reset(c)
+		return
+	}
+	defer s.route.pool.leave(addr)
+	stop := context.AfterFunc(s.ctx, func() { far.Close() })
+	defer stop()
+	out, in := r.buffers.splice(c, far)
+	r.Meter.Bytes(Out, out)
+	r.Meter.Bytes(In, in)
+}
+
+// carryIn leads a connection of the tailnet to the route's backend.
+func (r *Relay) carryIn(c net.Conn, s *socket) {
+	ctx, cancel := context.WithTimeout(s.ctx, dialTime)
+	defer cancel()
+	began := r.Now()
+	far, err := r.DialCluster(ctx, "tcp", s.back)
+	r.Meter.Dialed(r.Now().Sub(began))
+	if err == nil && s.proxy {
+		var from, to netip.AddrPort
+		from, err = netip.ParseAddrPort(c.RemoteAddr().String())
+		if err == nil {
+			if to, err = netip.ParseAddrPort(c.LocalAddr().String()); err == nil {
+				_, err = far.Write(proxyHeader(from, to))
+			}
+		}
+		if err != nil {
+			far.Close()
+		}
+	}
+	r.Meter.Connection(Ingress, string(document.TCP), result(err))
+	if err != nil {
+		r.refused(s, err)
+		reset(c)
+		return
+	}
+	stop := context.AfterFunc(s.ctx, func() { far.Close() })
+	defer stop()
+	in, out := r.buffers.splice(c, far)
+	r.Meter.Bytes(Out, out)
+	r.Meter.Bytes(In, in)
+}
+
+// dial reaches one of the route's targets, another one if the first does not
+// answer and there is time. The caller counts the address off with leave.
+func (r *Relay) dial(ctx context.Context, s *socket, protocol document.Protocol) (net.Conn, netip.Addr, error) {
+	nm, err := r.Netmap()
+	if err != nil {
+		return nil, netip.Addr{}, err
+	}
+	addrs, err := r.find(ctx, nm, s.route)
+	if err != nil {
+		return nil, netip.Addr{}, err
+	}
+	for left := min(len(addrs), 3); ; left-- {
+		addr := s.route.pool.take(addrs, r.Now())
+		c, err := r.dialOne(ctx, netip.AddrPortFrom(addr, s.port), protocol, left)
+		s.route.pool.tried(addr, err == nil, r.Now())
+		if err == nil {
+			return c, addr, nil
+		}
+		s.route.pool.leave(addr)
+		if left <= 1 || ctx.Err() != nil {
+			return nil, netip.Addr{}, err
+		}
+	}
+}
+
+// dialOne dials an address that the netmap of this moment holds.
+func (r *Relay) dialOne(ctx context.Context, to netip.AddrPort, protocol document.Protocol, tries int) (net.Conn, error) {
+	if end, ok := ctx.Deadline(); ok { // each of several targets has its share of the time
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(end)/time.Duration(tries))
+		defer cancel()
+	}
+	nm, err := r.Netmap()
+	if err != nil {
+		return nil, err
+	}
+	if err := nm.check(to.Addr()); err != nil {
+		return nil, err
+	}
+	began := r.Now()
+	c, err := r.DialTailnet(ctx, string(protocol), to)
+	r.Meter.Dialed(r.Now().Sub(began))
+	return c, err
+}
+
+// result is the word for what became of a connection.
+func result(err error) string {
+	switch {
+	case err == nil:
+		return ResultOK
+	case errors.Is(err, errForbidden):
+		return ResultForbidden
+	case errors.Is(err, errNobody):
+		return ResultNotFound
+	}
+	return ResultFailed
+}
+
+// refused says why a connection was not carried: loudly when the target is one
+// that must never be dialled.
+func (r *Relay) refused(s *socket, err error) {
+	if errors.Is(err, errForbidden) {
+		r.Log.Warn("a target is refused", "service", s.route.name, "err", err)
+		return
+	}
+	r.Log.Debug("a connection was not carried", "service", s.route.name, "err", err)
+}
+
+// reset makes the other side see a refusal and not an empty answer.
+func reset(c net.Conn) {
+	if t, ok := c.(*net.TCPConn); ok {
+		_ = t.SetLinger(0) // else it is an orderly end, which is still an end
+	}
+	c.Close()
+}
