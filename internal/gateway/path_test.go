@@ -1,0 +1,107 @@
+package gateway
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func mustPath(t *testing.T, s string) Path {
+	t.Helper()
+	p, err := ParsePath(s)
+	if err != nil {
+		t.Fatalf("%q: %v", s, err)
+	}
+	return p
+}
+
+func TestParsePath(t *testing.T) {
+	for s, want := range map[string]Path{
+		"/": {PathExact, "/"}, "/*": {PathPrefix, ""}, "/api": {PathExact, "/api"}, "/api/*": {PathPrefix, "/api"}, "/api*": {PathString, "/api"}, "/api/": {PathExact, "/api/"},
+	} {
+		if got := mustPath(t, s); got != want || got.String() != s {
+			t.Errorf("%q is %v, written %q; want %v", s, got, got, want)
+		}
+	}
+	for _, s := range []string{"", "api", "*", "//", "/a//b", "/a*b", "/**", "/a?b", "/a#b", "/a%2fb", "/a/../b", "/..", "/.", "/./a", "/a/..*", "/a b", "/\x00", "/é", "/" + strings.Repeat("a", 1024)} {
+		if p, err := ParsePath(s); err == nil {
+			t.Errorf("%q is read as %v", s, p)
+		}
+	}
+}
+
+// GTW-28: the table of overlaps: rule, route, and what the one is to the other.
+func TestRelation(t *testing.T) {
+	for _, c := range []struct {
+		rule, kind, value string
+		want              Relation
+	}{
+		{"/api/*", "PathPrefix", "/", Within},
+		{"/api/*", "", "", Within}, // a match without a path
+		{"/api/*", "PathPrefix", "/api", Covers},
+		{"/api/*", "PathPrefix", "/api/", Covers},
+		{"/api/*", "PathPrefix", "/api/v1", Covers},
+		{"/api/*", "PathPrefix", "/apis", Disjoint},
+		{"/api/*", "Exact", "/api", Covers},
+		{"/api/*", "Exact", "/apix", Disjoint},
+		{"/api/*", "RegularExpression", "/api/.*", Unsupported},
+		{"/api*", "PathPrefix", "/api", Covers},
+		{"/api*", "PathPrefix", "/apis", Covers},
+		{"/api/v*", "PathPrefix", "/api", Within},
+		{"/api/v*", "PathPrefix", "/api/w", Disjoint},
+		{"/api", "PathPrefix", "/api", Within},
+		{"/api", "Exact", "/api", Covers},
+		{"/api", "Exact", "/api/", Disjoint},
+		{"/*", "PathPrefix", "/", Covers},
+		{"/*", "Exact", "/x", Covers},
+	} {
+		if got := mustPath(t, c.rule).Relation(RoutePath(c.kind, c.value)); got != c.want {
+			t.Errorf("%s to %s %q: %v, want %v", c.rule, c.kind, c.value, got, c.want)
+		}
+	}
+}
+
+// Relation says of sets what is true of their members.
+func TestRelationIsOfSets(t *testing.T) {
+	texts := []string{"/", "/a", "/a/", "/ab", "/a/b", "/a/bc", "/a/b/c", "/b"}
+	var paths []Path
+	for _, s := range texts {
+		paths = append(paths, RoutePath("Exact", s), RoutePath("PathPrefix", s), Path{PathString, s})
+	}
+	requests := append(slices.Clone(texts), "/abc", "/a/b/", "/a/b/cd", "/a//", "/c", "/b/a", "/a/bcd/e", "/b-")
+	for _, p := range paths {
+		for _, q := range paths {
+			both, inP, inQ := false, true, true // every request of q is p's; every one of p is q's
+			for _, r := range requests {
+				both = both || p.Holds(r) && q.Holds(r)
+				inP = inP && (!q.Holds(r) || p.Holds(r))
+				inQ = inQ && (!p.Holds(r) || q.Holds(r))
+			}
+			switch got := p.Relation(q); {
+			case got == Disjoint && both, got == Covers && !inP, got == Within && !inQ, got == Unsupported, got != Disjoint && !both:
+				t.Errorf("%v to %v: %v", p, q, got)
+			}
+		}
+	}
+}
+
+func FuzzParsePath(f *testing.F) {
+	for _, s := range []string{"/", "/*", "/a*", "/a/*", "/a/../b", "/%2e"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		p, err := ParsePath(s)
+		if err != nil {
+			return
+		}
+		if p.String() != s {
+			t.Fatalf("%q is written as %q", s, p)
+		}
+		if !p.Holds(strings.TrimSuffix(strings.TrimSuffix(s, "*"), "/")) && p.Kind != PathExact && p.Kind != PathString {
+			t.Fatalf("%q does not hold its own path", s)
+		}
+		if p.Relation(p) != Covers {
+			t.Fatalf("%q does not cover itself", s)
+		}
+	})
+}

@@ -1,0 +1,173 @@
+package portmap_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/gateway/portmap"
+)
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func key(i int) portmap.Key {
+	return portmap.Key{Service: fmt.Sprintf("shop.s%04d", i), Protocol: "TCP", TargetPort: 80}
+}
+
+func keys(n int) (list []portmap.Key) {
+	for i := range n {
+		list = append(list, key(i))
+	}
+	return list
+}
+
+// GTW-18: 1,000 mappings get a port, the next one is refused and changes nothing
+// for the others; a restart keeps the table.
+func TestAThousandAndOne(t *testing.T) {
+	full, refused, wake := portmap.Table{}.Allocate(keys(1000), start)
+	if len(refused) != 0 || !wake.IsZero() || len(full.Ports) != 1000 {
+		t.Fatalf("%d ports, %d refused, wake %v", len(full.Ports), len(refused), wake)
+	}
+	if p, _ := full.Lookup(key(0)); p != portmap.First {
+		t.Errorf("the first gets %d", p)
+	}
+	if p, _ := full.Lookup(key(999)); p != portmap.Last {
+		t.Errorf("the last gets %d", p)
+	}
+	// The new one sorts before all others, and still moves none.
+	more := append(keys(1000), portmap.Key{Service: "a.a", Protocol: "TCP", TargetPort: 1})
+	over, refused, wake := full.Allocate(more, start)
+	if len(refused) != 1 || refused[0].Service != "a.a" || !wake.IsZero() || !slices.Equal(over.Ports, full.Ports) {
+		t.Errorf("refused %v, wake %v", refused, wake)
+	}
+	again, err := portmap.Parse(full.Encode())
+	if err != nil || !slices.Equal(again.Ports, full.Ports) {
+		t.Errorf("after a restart: %v, %v", again, err)
+	}
+}
+
+// GTW-18: a port that was given back is nobody else's for 10 minutes, also over a
+// restart, and the next one to want a port is told when to ask again.
+func TestRest(t *testing.T) {
+	full, _, _ := portmap.Table{}.Allocate(keys(1000), start)
+	fewer := slices.DeleteFunc(keys(1000), func(k portmap.Key) bool { return k == key(500) })
+	resting, _, _ := full.Allocate(fewer, start)
+	if _, in := resting.Lookup(key(500)); in {
+		t.Error("a port at rest is in use")
+	}
+	stored, err := portmap.Parse(resting.Encode())
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := append(slices.Clone(fewer), key(1001))
+	for _, minute := range []int{0, 5, 9} {
+		_, refused, wake := stored.Allocate(late, start.Add(time.Duration(minute)*time.Minute))
+		if len(refused) != 1 || !wake.Equal(start.Add(portmap.Rest)) {
+			t.Errorf("after %d minutes: refused %v, wake %v", minute, refused, wake)
+		}
+	}
+	rested, refused, _ := stored.Allocate(late, start.Add(portmap.Rest))
+	if p, ok := rested.Lookup(key(1001)); len(refused) != 0 || !ok || p != portmap.First+500 {
+		t.Errorf("after 10 minutes: %d, refused %v", p, refused)
+	}
+	// Its own service may have it back at once.
+	back, refused, _ := stored.Allocate(keys(1000), start.Add(time.Minute))
+	if p, ok := back.Lookup(key(500)); len(refused) != 0 || !ok || p != portmap.First+500 {
+		t.Errorf("back to its own: %d, refused %v", p, refused)
+	}
+}
+
+// Whatever comes and goes: a port is never moved, never shared, and never another's
+// within its rest; the order of wishes does not matter.
+func TestAllocateProperties(t *testing.T) {
+	for seed := range uint64(50) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		table, now := portmap.Table{}, start
+		last := map[uint16]struct {
+			key portmap.Key
+			at  time.Time
+		}{}
+		for range 40 {
+			now = now.Add(time.Duration(r.IntN(400)) * time.Second)
+			var wanted []portmap.Key
+			for i := range 30 {
+				if r.IntN(2) == 0 {
+					wanted = append(wanted, key(i), key(i))
+				}
+			}
+			next, refused, _ := table.Allocate(wanted, now)
+			r.Shuffle(len(wanted), func(i, j int) { wanted[i], wanted[j] = wanted[j], wanted[i] })
+			if again, _, _ := table.Allocate(wanted, now); string(again.Encode()) != string(next.Encode()) {
+				t.Fatal("the order of wishes matters")
+			}
+			if len(refused) != 0 {
+				t.Fatalf("refused %v", refused)
+			}
+			for _, k := range wanted {
+				p, ok := next.Lookup(k)
+				if !ok {
+					t.Fatalf("%v has no port", k)
+				}
+				if old, had := table.Lookup(k); had && old != p {
+					t.Fatalf("%v moved from %d to %d", k, old, p)
+				}
+				if l, used := last[p]; used && l.key != k && now.Sub(l.at) < portmap.Rest {
+					t.Fatalf("%d was %v's %v ago, and is %v's", p, l.key, now.Sub(l.at), k)
+				}
+			}
+			for _, p := range table.Ports { // used until now
+				if p.Until.IsZero() {
+					last[p.MatchPort] = struct {
+						key portmap.Key
+						at  time.Time
+					}{p.Key, now}
+				}
+			}
+			var err error
+			if table, err = portmap.Parse(next.Encode()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	for _, text := range []string{
+		``, `null x`, `{"ports":[]} {}`, `{"port":[]}`,
+		`{"ports":[{"service":"a.b","protocol":"TCP","targetPort":80,"matchPort":9999}]}`,
+		`{"ports":[{"service":"a.b","protocol":"TCP","targetPort":80,"matchPort":11000}]}`,
+		`{"ports":[{"service":"a.b","protocol":"SCTP","targetPort":80,"matchPort":10000}]}`,
+		`{"ports":[{"service":"","protocol":"TCP","targetPort":80,"matchPort":10000}]}`,
+		`{"ports":[{"service":"a.b","protocol":"TCP","targetPort":0,"matchPort":10000}]}`,
+		`{"ports":[{"service":"a.b","protocol":"TCP","targetPort":80,"matchPort":10000},{"service":"c.d","protocol":"TCP","targetPort":80,"matchPort":10000}]}`,
+		`{"ports":[{"service":"a.b","protocol":"TCP","targetPort":80,"matchPort":10000},{"service":"a.b","protocol":"TCP","targetPort":80,"matchPort":10001}]}`,
+	} {
+		if table, err := portmap.Parse([]byte(text)); err == nil {
+			t.Errorf("%s is read as %v", text, table)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	full, _, _ := portmap.Table{}.Allocate(keys(3), start)
+	rested, _, _ := full.Allocate(keys(2), start)
+	f.Add(full.Encode())
+	f.Add(rested.Encode())
+	f.Add([]byte(`{"ports":[{"service":"a.b","protocol":"UDP","targetPort":53,"matchPort":10999,"until":"2026-01-01T00:00:00Z"}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		table, err := portmap.Parse(text)
+		if err != nil {
+			return
+		}
+		again, err := portmap.Parse(table.Encode())
+		if err != nil || string(again.Encode()) != string(table.Encode()) {
+			t.Fatalf("%s is written as %s: %v", text, table.Encode(), err)
+		}
+		next, _, _ := table.Allocate(keys(5), start)
+		if _, err := portmap.Parse(next.Encode()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
