@@ -123,7 +123,7 @@ func Answer(body []byte, change Change) []byte {
 		return body
 	}
 	var kind string
-	if jsonscan.Text("kind", top.Get("kind"), &kind) != nil || kind == "Status" {
+	if said := top.Get("kind"); said != nil && jsonscan.Text("kind", said, &kind) != nil || kind == "Status" {
 		return body
 	}
 	of := "items"

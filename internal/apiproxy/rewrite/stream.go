@@ -40,7 +40,7 @@ func (b *bounded) Read(p []byte) (int, error) {
 	if b.n > maxObject {
 		return 0, errLarge
 	}
-	n, err := b.r.Read(p)
+	n, err := b.r.Read(p[:min(len(p), maxObject+1-b.n)])
 	b.n += n
 	return n, err
 }
