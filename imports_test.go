@@ -57,7 +57,8 @@ var plan = map[string]string{
 	"internal/apiproxy/observe/text":      "internal/printable",
 	"internal/apiproxy/podface":           "",
 	"internal/apiproxy/roster":            "internal/apiproxy internal/apiproxy/catalog internal/apiproxy/document internal/apiproxy/upstream",
-	"internal/apiproxy/serving":           "internal/apiproxy internal/apiproxy/merge/wire internal/apiproxy/observe internal/apiproxy/upstream internal/door/framing",
+	"internal/apiproxy/serving":           "internal/apiproxy internal/apiproxy/merge/wire internal/apiproxy/observe internal/apiproxy/socket internal/apiproxy/upstream internal/door/framing",
+	"internal/apiproxy/socket":            "",
 	"internal/apiproxy/upstream":          "",
 	"internal/gossip":                     "internal/door internal/gossip/endpoint internal/gossip/strictjson internal/gossip/table internal/problem",
 	"internal/gossip/gossiphttp":          "internal/access internal/door internal/gossip",
@@ -140,7 +141,7 @@ var worlds = map[string]string{
 }
 
 // pure rooms import the standard library and the rooms of their plan, nothing else.
-var pure = []string{"internal/printable", "internal/problem", "internal/access", "internal/audit", "internal/buildcache", "internal/gateway/portmap", "internal/door/framing", "internal/apiproxy/podface", "internal/apiproxy/observe/record", "internal/apiproxy/observe/text"}
+var pure = []string{"internal/printable", "internal/problem", "internal/access", "internal/audit", "internal/buildcache", "internal/gateway/portmap", "internal/door/framing", "internal/apiproxy/podface", "internal/apiproxy/observe/record", "internal/apiproxy/socket", "internal/apiproxy/observe/text"}
 
 func TestPlan(t *testing.T) {
 	seen := map[string]bool{}

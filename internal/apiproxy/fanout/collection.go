@@ -18,6 +18,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/position"
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
 	"github.com/tailplane/tailplane/internal/apiproxy/observe"
+	"github.com/tailplane/tailplane/internal/apiproxy/serving"
 	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 )
 
@@ -213,6 +214,26 @@ func (s *Server) head(w http.ResponseWriter, v *Visit, contentType string, left 
 	}
 }
 
+// begin begins a stream of events with what is in the header: of messages, if the
+// client asked for a WebSocket. Its context ends with the client.
+func begin(ctx context.Context, w http.ResponseWriter, f wire.Form) (merge.Sink, context.Context, error) {
+	if to, ok := w.(serving.Switch); ok {
+		messages, ctx, err := to.Switch()
+		return &socketed{messages, !f.Proto}, ctx, err
+	}
+	w.WriteHeader(http.StatusOK)
+	return &merge.Framed{Out: w, Proto: f.Proto, Push: http.NewResponseController(w).Flush}, ctx, nil
+}
+
+// socketed makes each event a message.
+type socketed struct {
+	serving.Messages
+	text bool
+}
+
+// Event implements [merge.Sink].
+func (s *socketed) Event(payload []byte) error { return s.Send(payload, s.text) }
+
 // expired counts a watch that ended with 410, because of a member or of where the
 // client stood.
 func (s *Server) expired(v *Visit, member string) {
@@ -274,9 +295,12 @@ func (s *Server) watch(w http.ResponseWriter, v *Visit, c *merge.Collection, q p
 	by := ""
 	watch.Expired = func(m merge.Member) { by = m.Name }
 	s.head(w, v, watch.Form.MediaType(true), watch.Left)
-	w.WriteHeader(http.StatusOK)
-	push := http.NewResponseController(w).Flush
-	err = watch.Run(ctx, &merge.Framed{Out: w, Proto: watch.Form.Proto, Push: push})
+	sink, ctx, err := begin(ctx, w, watch.Form)
+	if err != nil {
+		watch.Close()
+		return err
+	}
+	err = watch.Run(ctx, sink)
 	if _, told := errors.AsType[*wire.Status](err); told || err == nil {
 		if told {
 			s.expired(v, by)

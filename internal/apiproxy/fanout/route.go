@@ -335,8 +335,13 @@ func (v *Visit) tellAny(w http.ResponseWriter, s *wire.Status) {
 	}
 	form := v.preferred()
 	setHead(w, form.MediaType(true))
-	w.WriteHeader(http.StatusOK)
-	w.Write(wire.AppendFrame(nil, wire.AppendError(nil, form.Proto, s), form.Proto))
+	sink, _, err := begin(v.Out.Context(), w, form)
+	if err == nil {
+		err = sink.Event(wire.AppendError(nil, form.Proto, s))
+	}
+	if err == nil {
+		sink.Flush() // who is gone needs no answer
+	}
 }
 
 // showKinds answers discovery and OpenAPI.

@@ -75,7 +75,8 @@ type Target struct {
 	Cluster *upstream.Cluster
 	Rule    string // "" if none did: it is served at home
 	// Serve, instead of Cluster, answers what several clusters serve. Nothing was
-	// answered when it returns an error.
+	// answered when it returns an error. The writer is a [Switch] when the client of
+	// a watch asked for a WebSocket.
 	Serve func(http.ResponseWriter, *http.Request, Calling) error
 	// Clusters are those that Serve asks.
 	Clusters []string
@@ -284,7 +285,7 @@ func (v *visit) pass() error {
 	}
 	switch {
 	case v.target.Serve != nil && v.upgrade != "":
-		return badRequest("what several clusters serve together cannot be upgraded")
+		return v.serveSocket()
 	case v.target.Serve != nil:
 		return v.serve()
 	case v.upgrade != "":

@@ -1,0 +1,251 @@
+// Package socket sends messages to a client by WebSocket (RFC 6455): what a
+// server says is all that it is for, what the client says is read to hear when it
+// leaves. It keeps law 4: what a client may send is bounded, and a frame that is
+// not as the protocol has it ends the connection.
+package socket
+
+import (
+	"bufio"
+	"crypto/sha1"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Version is the only one that there is.
+const Version = "13"
+
+// guid is a constant of the protocol.
+const guid = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+
+// Check says why a request is no handshake of a WebSocket; that it asks for the
+// upgrade was seen before.
+func Check(h http.Header) error {
+	if v := h["Sec-Websocket-Version"]; len(v) != 1 || v[0] != Version {
+		return errors.New("Sec-WebSocket-Version is not " + Version)
+	}
+	keys := h["Sec-Websocket-Key"]
+	if len(keys) != 1 {
+		return errors.New("there is not one Sec-WebSocket-Key")
+	}
+	if b, err := base64.StdEncoding.DecodeString(keys[0]); err != nil || len(b) != 16 {
+		return errors.New("Sec-WebSocket-Key is not 16 bytes in base64")
+	}
+	if p := h["Sec-Websocket-Protocol"]; len(p) > 1 || len(p) == 1 && strings.Contains(p[0], ",") {
+		return errors.New("more than one Sec-WebSocket-Protocol is offered, and they mean nothing here")
+	}
+	return nil
+}
+
+// Accept fills in the header of the answer to a handshake, whose status is 101.
+func Accept(to, asked http.Header) {
+	sum := sha1.Sum([]byte(asked.Get("Sec-Websocket-Key") + guid))
+	to.Set("Sec-Websocket-Accept", base64.StdEncoding.EncodeToString(sum[:]))
+	to.Set("Connection", "Upgrade")
+	to.Set("Upgrade", "websocket")
+	if p := asked["Sec-Websocket-Protocol"]; len(p) == 1 {
+		to["Sec-Websocket-Protocol"] = p
+	}
+}
+
+// Opcodes and what of a frame's head is what.
+const (
+	opText   = 0x1
+	opBinary = 0x2
+	opClose  = 0x8
+	opPing   = 0x9
+	opPong   = 0xa
+
+	fin     = 0x80
+	masked  = 0x80
+	control = 0x8 // the bit of opcodes of control frames
+
+	maxControl = 125
+	maxIgnored = 64 << 10 // of a client's frame, which nobody reads
+)
+
+// Codes of an end.
+const (
+	codeNormal   = 1000
+	codeProtocol = 1002
+	codeTooBig   = 1009
+)
+
+// A Conn is a connection after its handshake. Its methods may be called by
+// several goroutines, but for Listen.
+type Conn struct {
+	in *bufio.Reader
+	c  io.Closer
+
+	mu     sync.Mutex
+	out    *bufio.Writer
+	sent   int64
+	closed bool
+}
+
+// New returns a Conn that reads what comes first from in.
+func New(c io.WriteCloser, in io.Reader) *Conn {
+	return &Conn{in: bufio.NewReader(in), c: c, out: bufio.NewWriterSize(c, 16<<10)}
+}
+
+// Send sends a message, in time for the next Flush.
+func (c *Conn) Send(payload []byte, text bool) error {
+	op := byte(opBinary)
+	if text {
+		op = opText
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.frame(op, payload)
+}
+
+var errClosed = errors.New("the connection was closed")
+
+// frame writes a frame. The caller holds c.mu.
+func (c *Conn) frame(op byte, payload []byte) error {
+	if c.closed {
+		return errClosed
+	}
+	head := [10]byte{fin | op}
+	n := 2
+	switch size := len(payload); {
+	case size <= 125:
+		head[1] = byte(size)
+	case size <= 0xffff:
+		head[1], n = 126, 4
+		binary.BigEndian.PutUint16(head[2:], uint16(size))
+	default:
+		head[1], n = 127, 10
+		binary.BigEndian.PutUint64(head[2:], uint64(size))
+	}
+	c.sent += int64(n + len(payload))
+	if _, err := c.out.Write(head[:n]); err != nil {
+		return err
+	}
+	_, err := c.out.Write(payload)
+	return err
+}
+
+// Flush sends what was written.
+func (c *Conn) Flush() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.out.Flush()
+}
+
+// Sent is how many bytes were sent, with their frames.
+func (c *Conn) Sent() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sent
+}
+
+// Close ends the connection in good order, or at once if the client does not read.
+func (c *Conn) Close() error { return c.end(codeNormal) }
+
+// endTime is how long a client that does not read may take to hear of the end.
+const endTime = 5 * time.Second
+
+func (c *Conn) end(code uint16) error {
+	if d, ok := c.c.(interface{ SetWriteDeadline(time.Time) error }); ok {
+		d.SetWriteDeadline(time.Now().Add(endTime)) // of a Send that waits, too
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil
+	}
+	err := c.frame(opClose, binary.BigEndian.AppendUint16(nil, code))
+	if err == nil {
+		err = c.out.Flush()
+	}
+	c.closed = true
+	return errors.Join(err, c.c.Close())
+}
+
+// Listen reads what the client sends until it leaves: pings are answered, and
+// messages are for nobody. Its error says how it left, io.EOF in good order. The
+// connection is closed then.
+func (c *Conn) Listen() error {
+	code, err := c.listen()
+	c.end(code)
+	return err
+}
+
+func (c *Conn) listen() (code uint16, _ error) {
+	for {
+		var head [2]byte
+		if _, err := io.ReadFull(c.in, head[:]); err != nil {
+			return codeNormal, err
+		}
+		op, size := head[0]&0xf, uint64(head[1]&^masked)
+		wrong := func(what string) (uint16, error) {
+			return codeProtocol, fmt.Errorf("the client's frame %s", what)
+		}
+		switch {
+		case head[0]&0x70 != 0:
+			return wrong("has bits of an extension")
+		case head[1]&masked == 0:
+			return wrong("is not masked")
+		case op&control != 0 && (head[0]&fin == 0 || size > maxControl):
+			return wrong("of control is in parts, or too long")
+		case op > opBinary && op < opClose, op > opPong:
+			return wrong("has an opcode that does not exist")
+		}
+		var long [8]byte
+		switch size {
+		case 126:
+			if _, err := io.ReadFull(c.in, long[6:]); err != nil {
+				return codeNormal, err
+			}
+			size = binary.BigEndian.Uint64(long[:])
+		case 127:
+			if _, err := io.ReadFull(c.in, long[:]); err != nil {
+				return codeNormal, err
+			}
+			size = binary.BigEndian.Uint64(long[:])
+		}
+		if size > maxIgnored {
+			return codeTooBig, errors.New("the client's message is too long")
+		}
+		var mask [4]byte
+		if _, err := io.ReadFull(c.in, mask[:]); err != nil {
+			return codeNormal, err
+		}
+		switch op {
+		case opClose:
+			return codeNormal, io.EOF
+		case opPing:
+			var b [maxControl]byte
+			payload := b[:size]
+			if _, err := io.ReadFull(c.in, payload); err != nil {
+				return codeNormal, err
+			}
+			for i := range payload {
+				payload[i] ^= mask[i%4]
+			}
+			if err := c.pong(payload); err != nil {
+				return codeNormal, err
+			}
+		default:
+			if _, err := io.CopyN(io.Discard, c.in, int64(size)); err != nil {
+				return codeNormal, err
+			}
+		}
+	}
+}
+
+func (c *Conn) pong(payload []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.frame(opPong, payload); err != nil {
+		return err
+	}
+	return c.out.Flush()
+}

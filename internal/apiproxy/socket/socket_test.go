@@ -1,0 +1,207 @@
+package socket
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+func header(pairs ...string) http.Header {
+	h := http.Header{}
+	for i := 0; i < len(pairs); i += 2 {
+		h.Add(pairs[i], pairs[i+1])
+	}
+	return h
+}
+
+const key = "dGhlIHNhbXBsZSBub25jZQ==" // of RFC 6455, section 1.3
+
+func TestHandshake(t *testing.T) {
+	for _, tt := range []struct {
+		why  string
+		ask  http.Header
+		want string
+	}{
+		{"good", header("Sec-Websocket-Version", "13", "Sec-Websocket-Key", key), ""},
+		{"with a protocol", header("Sec-Websocket-Version", "13", "Sec-Websocket-Key", key, "Sec-Websocket-Protocol", "x"), ""},
+		{"without a version", header("Sec-Websocket-Key", key), "Version"},
+		{"of the past", header("Sec-Websocket-Version", "8", "Sec-Websocket-Key", key), "Version"},
+		{"without a key", header("Sec-Websocket-Version", "13"), "Key"},
+		{"two keys", header("Sec-Websocket-Version", "13", "Sec-Websocket-Key", key, "Sec-Websocket-Key", key), "Key"},
+		{"a short key", header("Sec-Websocket-Version", "13", "Sec-Websocket-Key", "YQ=="), "Key"},
+		{"two protocols", header("Sec-Websocket-Version", "13", "Sec-Websocket-Key", key, "Sec-Websocket-Protocol", "x, y"), "Protocol"},
+	} {
+		err := Check(tt.ask)
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", tt.why, err, tt.want)
+		}
+	}
+	h := http.Header{}
+	Accept(h, header("Sec-Websocket-Key", key, "Sec-Websocket-Protocol", "x"))
+	if h.Get("Sec-Websocket-Accept") != "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" || h.Get("Sec-Websocket-Protocol") != "x" {
+		t.Errorf("%v", h)
+	}
+}
+
+// frame is one of a client.
+func frame(first byte, payload string) []byte {
+	b := []byte{first, masked}
+	switch n := len(payload); {
+	case n <= 125:
+		b[1] |= byte(n)
+	case n <= 0xffff:
+		b[1] |= 126
+		b = binary.BigEndian.AppendUint16(b, uint16(n))
+	default:
+		b[1] |= 127
+		b = binary.BigEndian.AppendUint64(b, uint64(n))
+	}
+	mask := []byte{1, 2, 3, 4}
+	b = append(b, mask...)
+	for i := range payload {
+		b = append(b, payload[i]^mask[i%4])
+	}
+	return b
+}
+
+// read is the next frame of a server.
+func read(t *testing.T, r io.Reader) (op byte, payload []byte) {
+	t.Helper()
+	var head [2]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		t.Fatal(err)
+	}
+	if head[0]&fin == 0 || head[1]&masked != 0 {
+		t.Errorf("a frame begins with %x", head)
+	}
+	size := uint64(head[1])
+	if size >= 126 {
+		long := make([]byte, map[uint64]int{126: 2, 127: 8}[size])
+		if _, err := io.ReadFull(r, long); err != nil {
+			t.Fatal(err)
+		}
+		size = binary.BigEndian.Uint64(append(make([]byte, 8-len(long)), long...))
+	}
+	payload = make([]byte, size)
+	if _, err := io.ReadFull(r, payload); err != nil {
+		t.Fatal(err)
+	}
+	return head[0] & 0xf, payload
+}
+
+// Messages of each length arrive, pings are answered among them, and a close is
+// answered with a close.
+func TestMessages(t *testing.T) {
+	client, server := net.Pipe()
+	defer client.Close()
+	c := New(server, server)
+	heard := make(chan error, 1)
+	go func() { heard <- c.Listen() }()
+	sizes := []int{0, 1, 125, 126, 0xffff, 0x10000, 200_000}
+	failed := make(chan error, 1)
+	go func() {
+		for _, n := range sizes {
+			if err := errors.Join(c.Send(bytes.Repeat([]byte{'x'}, n), n%2 == 0), c.Flush()); err != nil {
+				failed <- err
+				return
+			}
+		}
+		failed <- nil
+	}()
+	for _, n := range sizes {
+		op, b := read(t, client)
+		want := byte(opBinary)
+		if n%2 == 0 {
+			want = opText
+		}
+		if op != want || len(b) != n || bytes.Trim(b, "x") != nil && len(bytes.Trim(b, "x")) > 0 {
+			t.Errorf("%d bytes of %x, want %d of %x", len(b), op, n, want)
+		}
+	}
+	if err := <-failed; err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range [][]byte{frame(opText, "for nobody, in parts"), frame(fin, strings.Repeat("y", 300)), frame(fin|opPong, ""), frame(fin|opPing, "are you there")} {
+		if _, err := client.Write(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if op, b := read(t, client); op != opPong || string(b) != "are you there" {
+		t.Errorf("a ping: %x %q", op, b)
+	}
+	if _, err := client.Write(frame(fin|opClose, "\x03\xe8")); err != nil {
+		t.Fatal(err)
+	}
+	if op, b := read(t, client); op != opClose || string(b) != "\x03\xe8" {
+		t.Errorf("a close: %x %q", op, b)
+	}
+	if err := <-heard; err != io.EOF {
+		t.Errorf("the client left with %v", err)
+	}
+	if err := c.Send([]byte("x"), true); err == nil {
+		t.Error("a message was sent after the end")
+	}
+	if err := c.Close(); err != nil {
+		t.Errorf("a second end: %v", err)
+	}
+}
+
+// What is not as the protocol has it ends the connection, whatever it is.
+func TestBadFrames(t *testing.T) {
+	unmasked := []byte{fin | opText, 1, 'x'}
+	for _, tt := range []struct {
+		why  string
+		sent []byte
+		code string
+	}{
+		{"not masked", unmasked, "\x03\xea"},
+		{"an extension", frame(0x40|fin|opText, "x"), "\x03\xea"},
+		{"no such opcode", frame(fin|0x3, "x"), "\x03\xea"},
+		{"no such control", frame(fin|0xb, "x"), "\x03\xea"},
+		{"a ping in parts", frame(opPing, "x"), "\x03\xea"},
+		{"a long ping", frame(fin|opPing, strings.Repeat("x", 126)), "\x03\xea"},
+		{"a message that is too long", frame(fin|opText, strings.Repeat("x", maxIgnored+1))[:14], "\x03\xf1"},
+	} {
+		client, server := net.Pipe()
+		c := New(server, server)
+		heard := make(chan error, 1)
+		go func() { heard <- c.Listen() }()
+		go client.Write(tt.sent)
+		if op, b := read(t, client); op != opClose || string(b) != tt.code {
+			t.Errorf("%s: %x %q", tt.why, op, b)
+		}
+		client.Close()
+		if err := <-heard; err == nil || err == io.EOF {
+			t.Errorf("%s: %v", tt.why, err)
+		}
+	}
+}
+
+// Whatever a client sends, Listen ends with it, and does not panic.
+func FuzzListen(f *testing.F) {
+	f.Add(frame(fin|opPing, "x"))
+	f.Add(frame(fin|opClose, ""))
+	f.Add(frame(fin|opText, strings.Repeat("x", 300)))
+	f.Fuzz(func(t *testing.T, sent []byte) {
+		var out closing
+		c := New(&out, bytes.NewReader(sent))
+		if err := c.Listen(); err == nil {
+			t.Error("it ended with nothing")
+		}
+		if !out.closed {
+			t.Error("the connection is open")
+		}
+	})
+}
+
+type closing struct {
+	bytes.Buffer
+	closed bool
+}
+
+func (c *closing) Close() error { c.closed = true; return nil }
