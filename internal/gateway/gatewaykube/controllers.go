@@ -1,0 +1,207 @@
+// Package gatewaykube is the gateway's hands: it gathers objects of the cluster and
+// answers of Tailscale's API, lets the gateway decide, acts and reports. It keeps
+// law 7: what is known stays in effect while what should be known cannot be had,
+// and each thing that may be left behind is written down before it is made.
+package gatewaykube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+)
+
+const (
+	lookLimit  = 2 * time.Minute // for one look at one tailnet, with all its requests
+	longestNap = 10 * time.Minute
+	workers    = 8 // tailnets at a time: one whose API hangs holds up no other
+)
+
+// Controllers keep the objects of the gateway as they should be. Fields without a
+// remark are required.
+type Controllers struct {
+	Config    *rest.Config
+	Namespace string // the operator's own
+
+	CredentialNamespaces []string // whose Secrets may be read besides; none is fine
+	BaseURLs             []string // where a credential may be sent
+
+	// ClientIDFile and ClientSecretFile, optional, are a mounted OAuth client, for
+	// tailnets that name no other credential.
+	ClientIDFile, ClientSecretFile string
+
+	Clients   *tailnets.Clients // filled here, read by whoever needs a tailnet's API
+	UserAgent string
+	PerSecond float64 // requests to each tailnet's API
+	Burst     int
+
+	// LeaseNamespace holds the Lease that elects one of several. Empty: this one does not ask.
+	LeaseNamespace string
+
+	Log *slog.Logger
+	Now func() time.Time
+
+	// Observe, optional, hears of each request to Tailscale's API.
+	Observe func(tailnets.Op, tailnets.Class, time.Duration)
+
+	synced atomic.Bool
+}
+
+// Synced reports whether the controllers have filled their caches and are at work.
+// Those that wait to be elected are not.
+func (c *Controllers) Synced() bool { return c.synced.Load() }
+
+// Run works until ctx ends. It returns an error when a setting is missing or when
+// another one took over.
+func (c *Controllers) Run(ctx context.Context) error {
+	if c.Config == nil || c.Namespace == "" || len(c.BaseURLs) == 0 || c.Clients == nil || c.UserAgent == "" || c.PerSecond <= 0 || c.Burst < 1 ||
+		c.Log == nil || c.Now == nil || (c.ClientIDFile == "") != (c.ClientSecretFile == "") {
+		return errors.New("the gateway's controllers lack a setting: configuration, namespace, base URLs, clients, user agent, limits, log and clock are required, and both credential files or none")
+	}
+	if err := c.run(ctx); err != nil {
+		return fmt.Errorf("gateway controllers: %w", err)
+	}
+	return nil
+}
+
+func (c *Controllers) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	config := kube.Unthrottled(c.Config)
+	options := manager.Options{
+		Scheme:         runtime.NewScheme(),
+		Logger:         logr.FromSlogHandler(c.Log.Handler()),
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mapper(), nil },
+		Metrics:        metricsserver.Options{BindAddress: "0"}, // main serves metrics
+		Cache:          cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
+		Client:         client.Options{FieldOwner: v1alpha1.FieldManager, Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}},
+	}
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, authenticationv1.AddToScheme, metav1.AddMetaToScheme} {
+		if err := add(options.Scheme); err != nil {
+			return err
+		}
+	}
+	if c.LeaseNamespace != "" {
+		options.LeaderElection, options.LeaderElectionID, options.LeaderElectionReleaseOnCancel = true, v1alpha1.FieldManager, true
+		options.LeaderElectionNamespace = c.LeaseNamespace
+	}
+	mgr, err := manager.New(config, options)
+	if err != nil {
+		return err
+	}
+	secrets, err := corev1client.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	watches := newSecretWatches(ctx, secrets, c.Log)
+	defer watches.wait()
+	defer cancel()
+	r := &tailnetReconciler{Controllers: c, Client: mgr.GetClient(), events: mgr.GetEventRecorder(v1alpha1.FieldManager), watches: watches}
+	if err := indexTailnets(ctx, mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	wishes := builder.WithPredicates(predicate.GenerationChangedPredicate{})
+	err = builder.ControllerManagedBy(mgr).
+		Named("tailscaletailnet").
+		For(&v1alpha1.TailscaleTailnet{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
+		Watches(&v1alpha1.TailscaleProxyGroup{}, handler.EnqueueRequestsFromMapFunc(r.used), wishes).
+		Watches(&v1alpha1.TailscaleService{}, handler.EnqueueRequestsFromMapFunc(r.used), wishes).
+		Watches(&v1alpha1.TailscaleGateway{}, handler.EnqueueRequestsFromMapFunc(r.used), wishes).
+		WatchesRawSource(source.Channel(watches.changed, &handler.EnqueueRequestForObject{})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers, ReconciliationTimeout: lookLimit, SkipNameValidation: new(true)}).
+		Complete(r)
+	if err != nil {
+		return err
+	}
+	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+		if !mgr.GetCache().WaitForCacheSync(ctx) {
+			return nil
+		}
+		c.synced.Store(true)
+		r.watchFiles(ctx)
+		return nil
+	})); err != nil {
+		return err
+	}
+	defer c.synced.Store(false)
+	return mgr.Start(ctx)
+}
+
+// mapper knows the kinds that are spoken of. The plural of Gateway is not what the
+// library guesses.
+func mapper() meta.RESTMapper {
+	m := meta.NewDefaultRESTMapper(nil)
+	add := func(k schema.GroupVersionKind, plural string, scope meta.RESTScope) {
+		singular := k.GroupVersion().WithResource(plural[:len(plural)-1])
+		m.AddSpecific(k, k.GroupVersion().WithResource(plural), singular, scope)
+		m.AddSpecific(k.GroupVersion().WithKind(k.Kind+"List"), k.GroupVersion().WithResource(plural), singular, scope)
+	}
+	add(v1alpha1.GroupVersion.WithKind("TailscaleTailnet"), "tailscaletailnets", meta.RESTScopeRoot)
+	add(v1alpha1.GroupVersion.WithKind("TailscaleProxyGroup"), "tailscaleproxygroups", meta.RESTScopeNamespace)
+	add(v1alpha1.GroupVersion.WithKind("TailscaleService"), "tailscaleservices", meta.RESTScopeNamespace)
+	add(v1alpha1.GroupVersion.WithKind("TailscaleGateway"), "tailscalegateways", meta.RESTScopeNamespace)
+	add(corev1.SchemeGroupVersion.WithKind("Secret"), "secrets", meta.RESTScopeNamespace)
+	add(corev1.SchemeGroupVersion.WithKind("ServiceAccount"), "serviceaccounts", meta.RESTScopeNamespace)
+	add(authenticationv1.SchemeGroupVersion.WithKind("SelfSubjectReview"), "selfsubjectreviews", meta.RESTScopeRoot)
+	return m
+}
+
+// byTailnet is the index of what uses a tailnet, by its name.
+const byTailnet = "tailnet"
+
+func indexTailnets(ctx context.Context, f client.FieldIndexer) error {
+	return errors.Join(
+		f.IndexField(ctx, &v1alpha1.TailscaleProxyGroup{}, byTailnet, tailnetsOf),
+		f.IndexField(ctx, &v1alpha1.TailscaleService{}, byTailnet, tailnetsOf),
+		f.IndexField(ctx, &v1alpha1.TailscaleGateway{}, byTailnet, tailnetsOf),
+	)
+}
+
+// tailnetsOf are the names of the tailnets that an object uses. The name "" stands
+// for the default one.
+func tailnetsOf(o client.Object) (names []string) {
+	switch o := o.(type) {
+	case *v1alpha1.TailscaleProxyGroup:
+		names = []string{""}
+		if ref := o.Spec.TailnetRef; ref != nil {
+			names[0] = ref.Name
+		}
+	case *v1alpha1.TailscaleService:
+		if ref := o.Spec.TailnetRef; ref != nil {
+			names = []string{ref.Name}
+		}
+	case *v1alpha1.TailscaleGateway:
+		for _, t := range o.Spec.Tailnets {
+			names = append(names, t.TailnetRef.Name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}

@@ -1,0 +1,196 @@
+package gatewaykube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway/standing"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+)
+
+const (
+	keyClientID     = "client_id"
+	keyClientSecret = "client_secret"
+
+	// ReasonBaseURLNotAllowed says that the operator may not send credentials there.
+	ReasonBaseURLNotAllowed = "APIBaseURLNotAllowed"
+
+	assertionLife  = 10 * time.Minute
+	filesLookEvery = 2 * time.Second
+)
+
+// found is the credential of a tailnet: its version and itself, or what is wrong.
+type found struct {
+	version    string
+	credential tailnets.Credential
+	trouble    standing.Verdict
+	secret     types.NamespacedName // to watch
+}
+
+func missing(reason, format string, args ...any) found {
+	return found{trouble: standing.Verdict{Status: string(metav1.ConditionFalse), Reason: reason, Message: fmt.Sprintf(format, args...)}}
+}
+
+// credential finds the credential of a tailnet. An error says that it could not be
+// found out whether there is one.
+func (r *tailnetReconciler) credential(ctx context.Context, o *v1alpha1.TailscaleTailnet) (found, error) {
+	spec := o.Spec
+	if !r.mayAsk(spec.APIBaseURL) {
+		return missing(ReasonBaseURLNotAllowed, "The operator sends credentials only to the APIs of its settings (tailnet.apiBaseURLs)."), nil
+	}
+	switch {
+	case spec.WorkloadIdentity != nil && spec.OAuthSecretName != "":
+		return missing(v1alpha1.ReasonCredentialsMissing, "workloadIdentity and oauthSecretName exclude each other."), nil
+	case spec.WorkloadIdentity != nil:
+		w := *spec.WorkloadIdentity
+		return found{version: "workload-identity", credential: tailnets.Credential{ClientID: w.ClientID,
+			Assert: func(ctx context.Context) (tailnets.Secret, error) { return r.ownToken(ctx, w.Audience) }}}, nil
+	case spec.OAuthSecretName != "":
+		return r.secret(ctx, spec)
+	case spec.OAuthSecretNamespace != "":
+		return missing(v1alpha1.ReasonCredentialsMissing, "oauthSecretNamespace needs oauthSecretName."), nil
+	}
+	return r.files()
+}
+
+func (r *tailnetReconciler) mayAsk(base string) bool {
+	want, err := tailnets.ParseBaseURL(base)
+	return err == nil && slices.ContainsFunc(r.BaseURLs, func(s string) bool {
+		u, err := tailnets.ParseBaseURL(s)
+		return err == nil && *u == *want
+	})
+}
+
+func (r *tailnetReconciler) secret(ctx context.Context, spec v1alpha1.TailscaleTailnetSpec) (found, error) {
+	key := types.NamespacedName{Namespace: spec.OAuthSecretNamespace, Name: spec.OAuthSecretName}
+	if key.Namespace == "" {
+		key.Namespace = r.Namespace
+	}
+	notAllowed := missing(v1alpha1.ReasonSecretNamespaceNotAllowed, "The operator may not read Secrets of the namespace %q; its settings list those (credentialNamespaces).", key.Namespace)
+	if key.Namespace != r.Namespace && !slices.Contains(r.CredentialNamespaces, key.Namespace) {
+		return notAllowed, nil
+	}
+	var s corev1.Secret
+	err := r.Get(ctx, key, &s)
+	var out found
+	switch {
+	case apierrors.IsNotFound(err):
+		out = missing(v1alpha1.ReasonSecretNotFound, "There is no Secret %s.", key)
+	case apierrors.IsForbidden(err):
+		out = notAllowed
+	case err != nil:
+		return found{}, fmt.Errorf("read the Secret %s: %w", key, err)
+	default:
+		id, secret := trimmed(s.Data[keyClientID]), trimmed(s.Data[keyClientSecret])
+		if id == "" || secret == "" {
+			out = missing(v1alpha1.ReasonSecretKeyMissing, "The Secret %s needs %s and %s, neither empty.", key, keyClientID, keyClientSecret)
+			break
+		}
+		out = found{version: string(s.UID) + "/" + s.ResourceVersion, credential: tailnets.Credential{ClientID: id, Secret: tailnets.Secret(secret)}}
+	}
+	out.secret = key
+	return out, nil
+}
+
+func (r *tailnetReconciler) files() (found, error) {
+	if r.ClientIDFile == "" {
+		return missing(v1alpha1.ReasonCredentialsMissing, "It names no oauthSecretName and no workloadIdentity, and the operator has no mounted credential."), nil
+	}
+	version, err := r.filesVersion()
+	if errors.Is(err, os.ErrNotExist) {
+		return missing(v1alpha1.ReasonCredentialsMissing, "The operator's mounted credential is not there."), nil
+	}
+	var id, secret []byte
+	if err == nil {
+		id, err = os.ReadFile(r.ClientIDFile)
+	}
+	if err == nil {
+		secret, err = os.ReadFile(r.ClientSecretFile)
+	}
+	if err != nil {
+		return found{}, fmt.Errorf("read the mounted credential: %w", err)
+	}
+	out := found{version: version, credential: tailnets.Credential{ClientID: trimmed(id), Secret: tailnets.Secret(trimmed(secret))}}
+	if out.credential.ClientID == "" || out.credential.Secret == "" {
+		return missing(v1alpha1.ReasonSecretKeyMissing, "The operator's mounted credential is empty."), nil
+	}
+	return out, nil
+}
+
+// filesVersion says when the mounted credential was last changed.
+func (r *tailnetReconciler) filesVersion() (string, error) {
+	a, err := os.Stat(r.ClientIDFile)
+	if err != nil {
+		return "", err
+	}
+	b, err := os.Stat(r.ClientSecretFile)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("files/%d/%d", a.ModTime().UnixNano(), b.ModTime().UnixNano()), nil
+}
+
+// watchFiles wakes all tailnets when the mounted credential changes. A mounted
+// Secret changes by a link, which cannot be watched by its name.
+func (r *tailnetReconciler) watchFiles(ctx context.Context) {
+	if r.ClientIDFile == "" {
+		return
+	}
+	t := time.NewTicker(filesLookEvery)
+	defer t.Stop()
+	was, _ := r.filesVersion()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		is, _ := r.filesVersion()
+		if is == was {
+			continue
+		}
+		var all v1alpha1.TailscaleTailnetList
+		if err := r.List(ctx, &all); err != nil {
+			r.Log.Error("look up tailnets in the cache", "err", err)
+			continue
+		}
+		was = is
+		for i := range all.Items {
+			r.watches.notify(ctx, all.Items[i].Name)
+		}
+	}
+}
+
+// trimmed is a value without one newline at its end, which editors leave.
+func trimmed(b []byte) string { return strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), "\r") }
+
+// ownToken is a token of this program's own ServiceAccount.
+func (r *tailnetReconciler) ownToken(ctx context.Context, audience string) (tailnets.Secret, error) {
+	me := &authenticationv1.SelfSubjectReview{}
+	if err := r.Create(ctx, me); err != nil {
+		return "", fmt.Errorf("who am I: %w", err)
+	}
+	name, ok := strings.CutPrefix(me.Status.UserInfo.Username, "system:serviceaccount:")
+	namespace, name, two := strings.Cut(name, ":")
+	if !ok || !two {
+		return "", fmt.Errorf("the operator runs as %q, which is no ServiceAccount", me.Status.UserInfo.Username)
+	}
+	req := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}, ExpirationSeconds: new(int64(assertionLife / time.Second))}}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	if err := r.SubResource("token").Create(ctx, account, req); err != nil {
+		return "", fmt.Errorf("token for %s/%s: %w", namespace, name, err)
+	}
+	return tailnets.Secret(req.Status.Token), nil
+}

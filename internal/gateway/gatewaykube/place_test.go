@@ -1,0 +1,382 @@
+//go:build unix
+
+package gatewaykube
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailapi"
+)
+
+func TestMain(m *testing.M) {
+	tailnettest.Quiet()
+	os.Exit(m.Run())
+}
+
+// deadline bounds every wait for a real condition on a loaded machine.
+const deadline = 2 * time.Minute
+
+const testPolicy = `{"tagOwners": {"tag:k8s-operator": ["autogroup:admin"], "tag:web": ["tag:k8s-operator"], "tag:foreign": ["autogroup:admin"]}}`
+
+var fiveMinutes = metav1.Duration{Duration: 5 * time.Minute}
+
+var allScopes = []string{"devices:core", "auth_keys", "services"}
+
+// A place is a namespace on the cluster that all tests share, and the operator
+// there. Tailnets are the whole cluster's, so one place is at work at a time.
+type place struct {
+	t       *testing.T
+	cluster *kubetest.Cluster
+	admin   client.Client
+	ns      string
+	wire    *wire        // the operator's way to the API server
+	ahead   atomic.Int64 // of the operator's clock, in nanoseconds
+	clients *tailnets.Clients
+	change  func(*Controllers)
+	log     *lockedBuffer
+	stop    func()
+}
+
+var crds = sync.OnceValues(func() ([][]byte, error) {
+	files, err := filepath.Glob("../../../deploy/crds/gateway.tailscale.com_*.yaml")
+	if err == nil && len(files) == 0 {
+		err = errors.New("no definitions")
+	}
+	var docs [][]byte
+	for _, f := range files {
+		b, failed := os.ReadFile(f)
+		docs, err = append(docs, b), errors.Join(err, failed)
+	}
+	return docs, err
+})
+
+func newPlace(t *testing.T, change func(*Controllers)) *place {
+	t.Helper()
+	p := &place{t: t, cluster: kubetest.Start(t), change: change, log: new(lockedBuffer)}
+	docs, err := crds()
+	p.must(err)
+	p.must(p.cluster.Apply(t.Context(), docs...))
+	scheme := runtime.NewScheme()
+	p.must(errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme), eventsv1.AddToScheme(scheme)))
+	p.admin, err = client.New(p.cluster.AdminConfig(), client.Options{Scheme: scheme})
+	p.must(err)
+	p.ns = p.cluster.Namespace(t)
+	p.start()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), deadline)
+		defer cancel()
+		p.clear(ctx)
+		p.stop()
+		if t.Failed() {
+			t.Logf("the operator's log:\n%s", p.log.tail())
+		}
+	})
+	return p
+}
+
+// clear takes all tailnets away, by force: the next test finds none.
+func (p *place) clear(ctx context.Context) {
+	var all v1alpha1.TailscaleTailnetList
+	if err := p.admin.List(ctx, &all); err != nil {
+		p.t.Error(err)
+	}
+	for i := range all.Items {
+		o := &all.Items[i]
+		if err := p.admin.Delete(ctx, o); client.IgnoreNotFound(err) != nil {
+			p.t.Error(err)
+		}
+		if err := p.admin.Patch(ctx, o, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))); client.IgnoreNotFound(err) != nil {
+			p.t.Error(err)
+		}
+	}
+}
+
+// start runs an operator as if there had been none.
+func (p *place) start() {
+	p.t.Helper()
+	p.wire = new(wire)
+	config := p.cluster.AdminConfig()
+	p.clients = new(tailnets.Clients)
+	c := &Controllers{Config: config, Namespace: p.ns, BaseURLs: []string{"https://api.tailscale.com"}, Clients: p.clients, UserAgent: "tailplane-gateway/test",
+		PerSecond: 1000, Burst: 1000, Log: slog.New(slog.NewTextHandler(p.log, nil)), Now: func() time.Time { return time.Now().Add(time.Duration(p.ahead.Load())) }}
+	p.change(c)
+	c.Config = rest.CopyConfig(c.Config)
+	c.Config.Wrap(p.wire.wrap)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	p.stop = sync.OnceFunc(func() {
+		cancel()
+		select {
+		case err := <-ended:
+			if err != nil && !p.wire.dead.Load() {
+				p.t.Errorf("the operator: %v", err)
+			}
+		case <-time.After(deadline):
+			p.t.Error("the operator does not end")
+		}
+	})
+	p.until("the operator is at work", c.Synced)
+}
+
+// crash ends the operator so that it writes nothing more.
+func (p *place) crash() {
+	p.wire.dead.Store(true)
+	p.stop()
+}
+
+func (p *place) must(err error) {
+	p.t.Helper()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *place) until(what string, ok func() bool) {
+	p.t.Helper()
+	for end := time.Now().Add(deadline); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			p.t.Fatalf("not within %v: %s", deadline, what)
+		}
+	}
+}
+
+// allow lets the operator ask these APIs; for newPlace.
+func allow(apis ...*tailapi.API) func(*Controllers) {
+	return func(c *Controllers) {
+		for _, a := range apis {
+			c.BaseURLs = append(c.BaseURLs, a.URL())
+		}
+	}
+}
+
+func newAPI(t *testing.T) *tailapi.API {
+	t.Helper()
+	a, err := tailnettest.Start(t, testPolicy).API()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func (p *place) secret(name string, c tailapi.OAuthClient) *corev1.Secret {
+	p.t.Helper()
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: name}, StringData: map[string]string{"client_id": c.ID, "client_secret": c.Secret + "\n"}}
+	p.must(p.admin.Create(p.t.Context(), s))
+	return s
+}
+
+// tailnet makes a tailnet whose credential is the Secret of that name.
+func (p *place) tailnet(name string, api *tailapi.API, secret string) *v1alpha1.TailscaleTailnet {
+	p.t.Helper()
+	o := &v1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.TailscaleTailnetSpec{APIBaseURL: api.URL(), OAuthSecretName: secret,
+		SyncInterval: fiveMinutes}}
+	p.must(p.admin.Create(p.t.Context(), o))
+	return o
+}
+
+func (p *place) get(name string) *v1alpha1.TailscaleTailnet {
+	p.t.Helper()
+	o := &v1alpha1.TailscaleTailnet{}
+	p.must(p.admin.Get(p.t.Context(), client.ObjectKey{Name: name}, o))
+	return o
+}
+
+// condition waits for a condition to have a status and a reason.
+func (p *place) condition(name, kind, status, reason string) *v1alpha1.TailscaleTailnet {
+	p.t.Helper()
+	var o *v1alpha1.TailscaleTailnet
+	for end := time.Now().Add(deadline); ; time.Sleep(10 * time.Millisecond) {
+		o = p.get(name)
+		c := meta.FindStatusCondition(o.Status.Conditions, kind)
+		if c != nil && string(c.Status) == status && c.Reason == reason {
+			if c.ObservedGeneration == o.Generation {
+				return o
+			}
+		}
+		if time.Now().After(end) {
+			p.t.Fatalf("%s is not %s/%s within %v: %s", kind, status, reason, deadline, told(o))
+		}
+	}
+}
+
+func told(o *v1alpha1.TailscaleTailnet) string {
+	var b strings.Builder
+	for _, c := range o.Status.Conditions {
+		fmt.Fprintf(&b, "\n\t%s=%s/%s: %s", c.Type, c.Status, c.Reason, c.Message)
+	}
+	fmt.Fprintf(&b, "\n\t%+v", o.Status.Validation)
+	return b.String()
+}
+
+func conditionOf(o *v1alpha1.TailscaleTailnet, kind string) string {
+	c := meta.FindStatusCondition(o.Status.Conditions, kind)
+	if c == nil {
+		return ""
+	}
+	return string(c.Status) + "/" + c.Reason
+}
+
+// poke lets the operator look again, and waits until it has read the Secret anew.
+func (p *place) poke(name string) {
+	p.t.Helper()
+	looks := p.wire.secrets.Load()
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{"test/poke":"%d"}}}`, time.Now().UnixNano())
+	p.must(p.admin.Patch(p.t.Context(), p.get(name), client.RawPatch("application/merge-patch+json", []byte(patch))))
+	p.until("it looks again", func() bool { return p.wire.secrets.Load() > looks })
+}
+
+// events are the reasons of the events about a tailnet.
+func (p *place) events(name string) (reasons []string) {
+	p.t.Helper()
+	var all eventsv1.EventList
+	p.must(p.admin.List(p.t.Context(), &all))
+	uid := p.get(name).UID
+	for _, e := range all.Items {
+		if e.Regarding.UID == uid {
+			reasons = append(reasons, e.Reason)
+		}
+	}
+	slices.Sort(reasons)
+	return reasons
+}
+
+func (p *place) event(name, reason string) {
+	p.t.Helper()
+	p.until("event "+reason, func() bool { return slices.Contains(p.events(name), reason) })
+}
+
+func count(api *tailapi.API, route string) (n int) {
+	for _, r := range api.Requests() {
+		if r.Route == route {
+			n++
+		}
+	}
+	return n
+}
+
+const (
+	makeKey      = "POST /tailnet/{tailnet}/keys"
+	deleteKey    = "DELETE /tailnet/{tailnet}/keys/{id}"
+	listDevices  = "GET /tailnet/{tailnet}/devices"
+	listServices = "GET /tailnet/{tailnet}/vip-services"
+	getToken     = "POST /oauth/token"
+)
+
+// validKeys asks the API which keys still open.
+func validKeys(t *testing.T, api *tailapi.API) []string {
+	t.Helper()
+	own := api.Client([]string{"auth_keys"})
+	var set tailnets.Clients
+	defer set.Drop("t")
+	c, err := set.Put("t", tailnets.Version{}, func() (tailnets.Config, error) {
+		return tailnets.Config{BaseURL: api.URL(), Tailnet: "-", Credential: tailnets.Credential{ClientID: own.ID, Secret: tailnets.Secret(own.Secret)},
+			UserAgent: "test", PerSecond: 1000, Burst: 1000, Now: time.Now}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, err := c.Keys(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ids
+}
+
+// A wire is an operator's way to the API server: it counts, and it can be cut.
+type wire struct {
+	dead    atomic.Bool
+	writes  atomic.Int64 // that are no events
+	secrets atomic.Int64 // reads of a Secret
+	cut     atomic.Pointer[cut]
+}
+
+// A cut ends the wire at the first write that holds a text: before it, or after.
+type cut struct {
+	text  string
+	after bool
+}
+
+func (w *wire) wrap(next http.RoundTripper) http.RoundTripper { return &wireTrip{w, next} }
+
+type wireTrip struct {
+	*wire
+	next http.RoundTripper
+}
+
+func (w *wireTrip) RoundTrip(r *http.Request) (*http.Response, error) {
+	if w.dead.Load() {
+		return nil, errors.New("the operator is dead")
+	}
+	event := strings.Contains(r.URL.Path, "/events")
+	switch {
+	case r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/secrets/"):
+		defer w.secrets.Add(1)
+	case r.Method != http.MethodGet && !event && !strings.Contains(r.URL.Path, "/selfsubjectreviews") && !strings.HasSuffix(r.URL.Path, "/token"):
+		w.writes.Add(1)
+		if cut := w.cut.Load(); cut != nil && r.Body != nil {
+			b, err := io.ReadAll(r.Body)
+			if err != nil {
+				return nil, err
+			}
+			r.Body = io.NopCloser(bytes.NewReader(b))
+			if bytes.Contains(b, []byte(cut.text)) {
+				if !cut.after {
+					w.dead.Store(true)
+					return nil, errors.New("the operator is dead")
+				}
+				defer w.dead.Store(true)
+			}
+		}
+	}
+	return w.next.RoundTrip(r)
+}
+
+// A lockedBuffer takes the log of an operator.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *lockedBuffer) tail() string {
+	s := l.String()
+	return s[max(0, len(s)-4000):]
+}

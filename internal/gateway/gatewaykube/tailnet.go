@@ -1,0 +1,338 @@
+package gatewaykube
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway/standing"
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+)
+
+const (
+	mostDeeds = 12               // in one look; a proof with all its ways round has fewer
+	tidyTime  = 10 * time.Second // for a deletion, whatever the look's context says
+)
+
+// A tailnetReconciler keeps the clients of tailnets, and says how they do.
+type tailnetReconciler struct {
+	*Controllers
+	client.Client
+	events  events.EventRecorder
+	watches *secretWatches
+}
+
+// used returns the tailnets that an object uses.
+func (r *tailnetReconciler) used(ctx context.Context, o client.Object) (out []reconcile.Request) {
+	for _, name := range tailnetsOf(o) {
+		if name != "" {
+			out = append(out, reconcile.Request{NamespacedName: types.NamespacedName{Name: name}})
+			continue
+		}
+		var all v1alpha1.TailscaleTailnetList
+		if err := r.List(ctx, &all); err != nil {
+			r.Log.Error("look up tailnets in the cache", "err", err)
+		}
+		for i := range all.Items {
+			if all.Items[i].Annotations[v1alpha1.DefaultAnnotation] == "true" {
+				out = append(out, reconcile.Request{NamespacedName: types.NamespacedName{Name: all.Items[i].Name}})
+			}
+		}
+	}
+	return out
+}
+
+// Reconcile brings one tailnet to where it should be: gather, decide, act, report.
+func (r *tailnetReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	o := &v1alpha1.TailscaleTailnet{}
+	if err := r.Get(ctx, req.NamespacedName, o); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.forget(req.Name)
+			return reconcile.Result{}, nil
+		}
+		return reconcile.Result{}, fmt.Errorf("look at the tailnet %s: %w", req.Name, err)
+	}
+	look := &tailnetLook{tailnetReconciler: r, object: o, before: o.DeepCopy()}
+	wake, err := look.run(ctx)
+	switch {
+	case kube.Stale(err):
+		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil // the cache will tell in a moment
+	case err != nil:
+		return reconcile.Result{}, fmt.Errorf("tailnet %s: %w", req.Name, err)
+	case wake.IsZero():
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{RequeueAfter: min(max(wake.Sub(r.Now()), time.Millisecond), longestNap)}, nil
+}
+
+func (r *tailnetReconciler) forget(name string) {
+	r.Clients.Drop(name)
+	r.watches.follow(name, types.NamespacedName{})
+}
+
+// A tailnetLook is one look at one tailnet.
+type tailnetLook struct {
+	*tailnetReconciler
+	object *v1alpha1.TailscaleTailnet // as it was last written
+	before *v1alpha1.TailscaleTailnet // as it was found
+	facts  standing.Facts
+	client *tailnets.Client // nil: there is no credential
+	lists  *tailnets.Lists  // of this look's check
+}
+
+func (l *tailnetLook) run(ctx context.Context) (wake time.Time, err error) {
+	if err := l.gather(ctx); err != nil {
+		return time.Time{}, err
+	}
+	deed := standing.Deed("")
+	for range mostDeeds {
+		if deed, wake = standing.Next(l.facts, l.Now()); deed == standing.Rest {
+			break
+		}
+		if err = l.act(ctx, deed); err != nil || deed == standing.Release {
+			break
+		}
+	}
+	if deed == standing.Release && err == nil {
+		return time.Time{}, nil
+	}
+	if kube.Stale(err) {
+		return time.Time{}, err // what is to be reported was seen in what is no longer so
+	}
+	if deed != standing.Rest && wake.IsZero() {
+		wake = l.Now()
+	}
+	return wake, errors.Join(err, l.report(context.WithoutCancel(ctx), wake))
+}
+
+func (l *tailnetLook) gather(ctx context.Context) error {
+	o := l.object
+	has, err := l.credential(ctx, o)
+	if err != nil {
+		return err
+	}
+	l.watches.follow(o.Name, has.secret)
+	l.facts = factsOf(o)
+	l.facts.Credential, l.facts.Trouble = has.version, has.trouble
+	if l.facts.Users, err = l.users(ctx, o); err != nil {
+		return err
+	}
+	if has.version == "" {
+		l.Clients.Drop(o.Name)
+		return nil
+	}
+	version := tailnets.Version{UID: string(o.UID), Generation: o.Generation, Credential: has.version}
+	l.client, err = l.Clients.Put(o.Name, version, func() (tailnets.Config, error) {
+		return tailnets.Config{BaseURL: o.Spec.APIBaseURL, Tailnet: o.Spec.Tailnet, Credential: has.credential, UserAgent: l.UserAgent,
+			PerSecond: l.PerSecond, Burst: l.Burst, Now: l.Now, Observe: l.Observe}, nil
+	})
+	return err
+}
+
+// users are the objects that use the tailnet, as kind namespace/name.
+func (r *tailnetReconciler) users(ctx context.Context, o *v1alpha1.TailscaleTailnet) (users []string, err error) {
+	names := []string{o.Name}
+	if o.Annotations[v1alpha1.DefaultAnnotation] == "true" {
+		names = append(names, "")
+	}
+	for _, name := range names {
+		var groups v1alpha1.TailscaleProxyGroupList
+		var services v1alpha1.TailscaleServiceList
+		var gateways v1alpha1.TailscaleGatewayList
+		for _, list := range []client.ObjectList{&groups, &services, &gateways} {
+			if err := r.List(ctx, list, client.MatchingFields{byTailnet: name}, client.UnsafeDisableDeepCopy); err != nil {
+				return nil, fmt.Errorf("look up who uses it: %w", err)
+			}
+		}
+		for i := range groups.Items {
+			users = append(users, "TailscaleProxyGroup "+groups.Items[i].Namespace+"/"+groups.Items[i].Name)
+		}
+		for i := range services.Items {
+			users = append(users, "TailscaleService "+services.Items[i].Namespace+"/"+services.Items[i].Name)
+		}
+		for i := range gateways.Items {
+			users = append(users, "TailscaleGateway "+gateways.Items[i].Namespace+"/"+gateways.Items[i].Name)
+		}
+	}
+	return users, nil
+}
+
+// act carries a deed out and puts what came of it into the facts. An error is
+// Kubernetes' own; what Tailscale refuses is a fact.
+func (l *tailnetLook) act(ctx context.Context, deed standing.Deed) error {
+	switch deed {
+	case standing.Hold:
+		return l.hold(ctx)
+	case standing.Release:
+		return l.release(ctx)
+	case standing.Prove:
+		return l.prove(ctx)
+	case standing.Tidy:
+		return l.tidy(ctx)
+	case standing.Forget:
+		l.facts.LeftOver = l.facts.Proof.Phase == standing.ToTidy
+		l.facts.Proof = standing.Proof{Phase: standing.Pending}
+		return nil
+	case standing.Check:
+		return l.check(ctx)
+	}
+	return fmt.Errorf("no such deed: %q", deed)
+}
+
+func (l *tailnetLook) hold(ctx context.Context) error {
+	was := l.object.DeepCopy()
+	controllerutil.AddFinalizer(l.object, v1alpha1.Finalizer)
+	if err := l.Patch(ctx, l.object, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("put the finalizer on: %w", err)
+	}
+	l.facts.Held = true
+	return nil
+}
+
+func (l *tailnetLook) release(ctx context.Context) error {
+	l.forget(l.object.Name)
+	was := l.object.DeepCopy()
+	controllerutil.RemoveFinalizer(l.object, v1alpha1.Finalizer)
+	err := l.Patch(ctx, l.object, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}))
+	if err = client.IgnoreNotFound(err); err != nil {
+		return fmt.Errorf("take the finalizer off: %w", err)
+	}
+	return nil
+}
+
+// prove makes a key and deletes it at once. Each step is written down before the
+// next, so that whoever comes after a crash knows what to look for.
+func (l *tailnetLook) prove(ctx context.Context) error {
+	nonce := make([]byte, 4)
+	rand.Read(nonce) // which does not fail
+	p := &l.facts.Proof
+	*p = standing.Proof{Phase: standing.Begun, Credential: l.facts.Credential, Generation: l.facts.Generation, Nonce: hex.EncodeToString(nonce), At: l.Now()}
+	if err := l.writeProof(ctx, client.MergeFromWithOptimisticLock{}); err != nil {
+		return err // nothing was begun: another look is ahead of us
+	}
+	key, err := l.client.CreateKey(ctx, tailnets.KeyRequest{Tags: l.object.Spec.Tags, Ephemeral: true, Life: standing.KeyLife, Description: l.description()})
+	if err != nil {
+		l.failed(err)
+		if f := l.facts.Failure; f.Class != standing.Unavailable {
+			p.Phase, p.Nonce, p.At = standing.Pending, "", l.Now() // it is certain that there is none
+		}
+		return nil
+	}
+	l.Log.Info("validation key made", "tailnet", l.object.Name, "key", key.ID)
+	p.Phase, p.KeyID = standing.ToTidy, key.ID
+	written := l.writeProof(context.WithoutCancel(ctx), nil)
+	if l.deleteKey(ctx, key.ID) {
+		p.Phase, p.At = standing.Done, l.Now()
+	}
+	return written
+}
+
+// description finds the key again. It may have 50 letters, digits and hyphens.
+func (l *tailnetLook) description() string {
+	return "tailplane-validate-" + fmt.Sprintf("%.8s", l.object.UID) + "-" + l.facts.Proof.Nonce
+}
+
+// deleteKey has its own time: a look that is broken off leaves no key.
+func (l *tailnetLook) deleteKey(ctx context.Context, id string) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyTime)
+	defer cancel()
+	if err := l.client.DeleteKey(ctx, id); err != nil {
+		l.failed(err)
+		return false
+	}
+	l.Log.Info("validation key deleted", "tailnet", l.object.Name, "key", id)
+	return true
+}
+
+// tidy deletes what an earlier proof left. If that proof was of this credential for
+// this spec, it was good: there was a key.
+func (l *tailnetLook) tidy(ctx context.Context) error {
+	p := &l.facts.Proof
+	found := p.KeyID
+	if p.Phase == standing.Begun {
+		var err error
+		if found, err = l.findKey(ctx); err != nil {
+			l.failed(err)
+			return nil
+		}
+	}
+	if found != "" && !l.deleteKey(ctx, found) {
+		return nil
+	}
+	if found != "" && p.Credential == l.facts.Credential && p.Generation == l.facts.Generation {
+		p.Phase, p.KeyID, p.At = standing.Done, found, l.Now()
+	} else {
+		*p = standing.Proof{Phase: standing.Pending}
+	}
+	return nil
+}
+
+// findKey returns the key that carries the proof's nonce; "": there is none.
+func (l *tailnetLook) findKey(ctx context.Context) (string, error) {
+	ids, err := l.client.Keys(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, id := range ids {
+		k, err := l.client.Key(ctx, id)
+		if f, ok := errors.AsType[*tailnets.Error](err); ok && f.Class == tailnets.NotFound {
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		if k.Description == l.description() {
+			return id, nil
+		}
+	}
+	return "", nil
+}
+
+// check reads the lists, which others may have read a moment ago.
+func (l *tailnetLook) check(ctx context.Context) error {
+	maxAge := l.facts.Interval / 2
+	if l.facts.Was[v1alpha1.ConditionReady].Status != "True" {
+		maxAge = 0
+	}
+	lists, err := l.client.Lists(ctx, maxAge)
+	if err != nil {
+		l.failed(err)
+		return nil
+	}
+	a := &standing.Answer{Devices: len(lists.Devices), Services: len(lists.Services)}
+	for _, d := range lists.Devices {
+		if !d.External {
+			a.Names = append(a.Names, d.Name)
+		}
+	}
+	if refused := lists.ServicesRefused; refused != nil {
+		a.ServicesRefused = fmt.Sprintf("The credential lacks the scope %s: services of the tailnet are not seen. %v", refused.Op.Scope(), refused)
+	}
+	l.facts.Answer, l.lists = a, lists
+	return nil
+}
+
+// failed puts an error of the API into the facts.
+func (l *tailnetLook) failed(err error) {
+	out := &standing.Failure{Class: standing.Unavailable, Message: err.Error(), Wait: time.Second}
+	if f, ok := errors.AsType[*tailnets.Error](err); ok {
+		out.Class, out.AtToken, out.Scope, out.Wait = standing.Class(f.Class), f.AtToken, f.Op.Scope(), max(f.RetryAfter, 100*time.Millisecond)
+		out.MakeKey = f.Op == tailnets.CreateKey
+		if f.Class == tailnets.Dropped {
+			out.Class = standing.Unavailable // a newer look has made another client
+		}
+	}
+	l.facts.Failure = out
+}

@@ -1,0 +1,472 @@
+//go:build unix
+
+package gatewaykube
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailapi"
+)
+
+// GTW-05, GW-11: valid credentials, one proof, and then nothing but two reads for
+// each interval; ten looks in between write nothing and ask nothing.
+func TestValid(t *testing.T) {
+	n := tailnettest.StartWith(t, tailnettest.Options{Policy: testPolicy, Suffix: "tail8eff9.ts.net"})
+	if err := n.Ready(t.Context(), n.Node("web-1", "", "tag:web")); err != nil {
+		t.Fatal(err)
+	}
+	api, err := n.API()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPlace(t, allow(api))
+	own := api.Client(allScopes, "tag:k8s-operator")
+	p.secret("tailscale-oauth", own)
+	p.tailnet("test-tailnet", api, "tailscale-oauth")
+	o := p.condition("test-tailnet", "Ready", "True", "Ready")
+	for kind, want := range map[string]string{"Authenticated": "True/TokenIssued", "Validated": "True/Ready", "Degraded": "False/AsExpected"} {
+		if got := conditionOf(o, kind); got != want {
+			t.Errorf("%s is %s, want %s", kind, got, want)
+		}
+	}
+	s := o.Status
+	if s.TailnetInfo == nil || s.TailnetInfo.Name != "tail8eff9.ts.net" || s.TailnetInfo.Organization != "Personal" || s.DeviceCount != 1 || s.LastSyncTime == nil ||
+		s.NextSyncTime == nil || s.Validation.Phase != v1alpha1.ValidationDone || s.API == nil || s.API.State != v1alpha1.CircuitClosed || !slices.Contains(s.Scopes, "auth_keys") {
+		t.Errorf("status %+v", s)
+	}
+	p.event("test-tailnet", "AuthenticationSucceeded")
+	p.event("test-tailnet", "MetadataDiscovered")
+	out, errs, code := kubetest.Kubectl(t.Context(), p.cluster.Kubeconfig, "get", "tstn", "test-tailnet", "--no-headers")
+	if f := strings.Fields(out); code != 0 || len(f) != 5 || !slices.Equal(f[:4], []string{"test-tailnet", "Ready", "tail8eff9.ts.net", "Personal"}) {
+		t.Errorf("kubectl: %q %s", out, errs)
+	}
+
+	asked, writes := len(api.Requests()), p.wire.writes.Load()
+	for range 10 {
+		p.poke("test-tailnet")
+	}
+	if n := len(api.Requests()) - asked; n != 0 {
+		t.Errorf("%d requests to Tailscale in ten quiet looks", n)
+	}
+	if n := p.wire.writes.Load() - writes; n != 0 {
+		t.Errorf("%d writes to Kubernetes in ten quiet looks", n)
+	}
+	for i := range 3 {
+		last := p.get("test-tailnet").Status.LastSyncTime
+		p.ahead.Add(int64(5*time.Minute + 2*time.Second))
+		p.poke("test-tailnet")
+		p.until("the lists are read", func() bool { return p.get("test-tailnet").Status.LastSyncTime.After(last.Time) })
+		if d, v := count(api, listDevices), count(api, listServices); d != i+2 || v != i+2 {
+			t.Errorf("after %d intervals: %d and %d lists", i+1, d, v)
+		}
+	}
+	if m, d := count(api, makeKey), count(api, deleteKey); m != 1 || d != 1 || len(validKeys(t, api)) != 0 {
+		t.Errorf("%d keys made, %d deleted, %v left", m, d, validKeys(t, api))
+	}
+	// A new operator goes on where the old one was.
+	p.stop()
+	asked = len(api.Requests())
+	p.start()
+	p.poke("test-tailnet")
+	if n := len(api.Requests()) - asked; n != 0 {
+		t.Errorf("%d requests to Tailscale after a restart", n)
+	}
+	if _, _, ok := p.clients.Get("test-tailnet"); !ok {
+		t.Error("others find no client after a restart")
+	}
+	if log := p.log.String(); strings.Contains(log, own.Secret) || strings.Contains(log, "tskey-") {
+		t.Error("a secret is in the log")
+	}
+}
+
+// GTW-06, GW-06: what each failure makes of a new tailnet, and that it recovers.
+func TestFailures(t *testing.T) {
+	api := newAPI(t)
+	p := newPlace(t, allow(api))
+	few := api.Client([]string{"devices:core:read"}, "tag:k8s-operator")
+	p.secret("few", few)
+	foreign := api.Client(allScopes, "tag:web")
+	p.secret("foreign", foreign)
+	p.secret("good", api.Client(allScopes, "tag:k8s-operator"))
+	wrong := api.Client(allScopes, "tag:k8s-operator")
+	wrong.Secret = "tskey-client-wrong"
+	p.secret("wrong", wrong)
+	p.must(p.admin.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: "half"}, StringData: map[string]string{"client_id": "k", "client_secret": "\n"}}))
+	for i, x := range []struct {
+		secret, namespace              string
+		fault                          tailapi.Fault
+		authenticated, validated, why2 string
+		degraded                       string
+		recovers                       bool
+	}{
+		{secret: "wrong", authenticated: "False/InvalidCredentials", validated: "Unknown/Pending", why2: "Failed"},
+		{secret: "none", authenticated: "False/SecretNotFound", validated: "Unknown/Pending", why2: "Failed"},
+		{secret: "half", authenticated: "False/SecretKeyMissing", validated: "Unknown/Pending", why2: "Failed"},
+		{secret: "good", namespace: "kube-system", authenticated: "False/SecretNamespaceNotAllowed", validated: "Unknown/Pending", why2: "Failed"},
+		{secret: "few", authenticated: "True/TokenIssued", validated: "False/InsufficientPermissions", why2: "Failed"},
+		{secret: "foreign", authenticated: "True/TokenIssued", validated: "False/TagsNotPermitted", why2: "Failed"},
+		{secret: "good", fault: tailapi.Fault{Route: getToken, Status: 403}, authenticated: "False/TokenExchangeFailed", validated: "Unknown/Pending", why2: "Failed"},
+		{secret: "good", fault: tailapi.Fault{Route: makeKey, Status: 401}, authenticated: "False/InvalidCredentials", validated: "Unknown/Pending", why2: "Failed"},
+		{secret: "good", fault: tailapi.Fault{Route: makeKey, Status: 404}, authenticated: "True/TokenIssued", validated: "False/TailnetNotFound", why2: "Failed"},
+		{secret: "good", fault: tailapi.Fault{Route: makeKey, Status: 403}, authenticated: "True/TokenIssued", validated: "False/InsufficientPermissions", why2: "Failed"},
+		{secret: "good", fault: tailapi.Fault{Route: getToken, Status: 500}, authenticated: "Unknown/APIUnavailable", validated: "Unknown/APIUnavailable", why2: "Pending", degraded: "True/APIUnavailable", recovers: true},
+		{secret: "good", fault: tailapi.Fault{Status: 429, Header: http.Header{"Retry-After": {"2"}}}, authenticated: "Unknown/APIUnavailable", validated: "Unknown/RateLimited", why2: "Pending", degraded: "True/RateLimited", recovers: true},
+		{secret: "good", fault: tailapi.Fault{HTML: true}, authenticated: "Unknown/APIUnavailable", validated: "Unknown/APIUnavailable", why2: "Pending", degraded: "True/APIUnavailable", recovers: true},
+		{secret: "good", fault: tailapi.Fault{Route: listDevices, Truncate: true}, authenticated: "Unknown/APIUnavailable", validated: "Unknown/APIUnavailable", why2: "Pending", degraded: "True/APIUnavailable", recovers: true},
+	} {
+		name := "t" + string(rune('a'+i))
+		remove := api.Fault(x.fault)
+		if x.fault.Route == "" && x.fault.Status == 0 && !x.fault.HTML {
+			remove()
+		}
+		o := &v1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.TailscaleTailnetSpec{SyncInterval: fiveMinutes, APIBaseURL: api.URL(), OAuthSecretName: x.secret, OAuthSecretNamespace: x.namespace}}
+		p.must(p.admin.Create(t.Context(), o))
+		o = p.condition(name, "Ready", "False", x.why2)
+		// A failure of the lists comes after the proof: it is reported when the circuit or the lists are heard of.
+		p.until(name+" says why", func() bool { return p.get(name).Status.ObservedGeneration > 0 })
+		o = p.get(name)
+		if got := conditionOf(o, "Authenticated"); got != x.authenticated {
+			t.Errorf("%d %+v: Authenticated is %s, want %s%s", i, x.fault, got, x.authenticated, told(o))
+		}
+		if got := conditionOf(o, "Validated"); got != x.validated {
+			t.Errorf("%d %+v: Validated is %s, want %s%s", i, x.fault, got, x.validated, told(o))
+		}
+		if x.degraded != "" && conditionOf(o, "Degraded") != x.degraded {
+			t.Errorf("%d %+v: Degraded is %s, want %s", i, x.fault, conditionOf(o, "Degraded"), x.degraded)
+		}
+		if strings.HasPrefix(x.authenticated, "False") {
+			p.event(name, "AuthenticationFailed")
+		}
+		if x.recovers {
+			p.event(name, "APIUnavailable")
+		}
+		remove()
+		if x.recovers {
+			p.condition(name, "Ready", "True", "Ready")
+			p.event(name, "APIRecovered")
+		}
+		p.must(p.admin.Delete(t.Context(), o))
+		p.until(name+" is gone", func() bool {
+			return apierrors.IsNotFound(p.admin.Get(t.Context(), client.ObjectKey{Name: name}, new(v1alpha1.TailscaleTailnet)))
+		})
+	}
+	if left := validKeys(t, api); len(left) > 0 {
+		t.Errorf("keys left: %v", left)
+	}
+}
+
+// GTW-06: what was good stays good while the API is away, and says so.
+func TestTransientKeepsReady(t *testing.T) {
+	api := newAPI(t)
+	p := newPlace(t, allow(api))
+	p.secret("s", api.Client(allScopes, "tag:k8s-operator"))
+	p.tailnet("corp", api, "s")
+	p.condition("corp", "Validated", "True", "NoDevices") // GTW-12
+	remove := api.Fault(tailapi.Fault{Status: 503})
+	p.ahead.Add(int64(6 * time.Minute))
+	p.poke("corp")
+	o := p.condition("corp", "Degraded", "True", "APIUnavailable")
+	if conditionOf(o, "Ready") != "True/Ready" || conditionOf(o, "Authenticated") != "True/TokenIssued" || o.Status.API.ConsecutiveFailures == 0 || o.Status.API.LastError.HTTPStatus != 503 {
+		t.Errorf("%s %+v", told(o), o.Status.API)
+	}
+	remove()
+	p.ahead.Add(int64(10 * time.Minute))
+	p.poke("corp")
+	p.condition("corp", "Degraded", "False", "AsExpected")
+	if n := count(api, makeKey); n != 1 {
+		t.Errorf("%d keys made", n)
+	}
+	// A credential that is refused is another matter.
+	api.Fault(tailapi.Fault{Status: 401})
+	p.ahead.Add(int64(6 * time.Minute))
+	p.poke("corp")
+	p.condition("corp", "Ready", "False", "Failed")
+	p.condition("corp", "Authenticated", "False", "InvalidCredentials")
+}
+
+// GTW-07: killed at each step of a proof: the next operator leaves no key behind.
+func TestCrash(t *testing.T) {
+	for _, x := range []struct {
+		why   string
+		cut   cut
+		fault tailapi.Fault
+		made  int // keys that take effect, and requests for one
+	}{
+		{"after it was begun, before a key is asked for", cut{`"InProgress"`, true}, tailapi.Fault{Route: makeKey, Status: 503}, 2},
+		{"after the key was made, before its id is written", cut{`"keyID"`, false}, tailapi.Fault{Route: deleteKey, Status: 503}, 1},
+		{"after its id was written, before it is deleted", cut{`"keyID"`, true}, tailapi.Fault{Route: deleteKey, Status: 503}, 1},
+		{"after it was deleted, before that is written", cut{`"Done"`, false}, tailapi.Fault{Route: "none", Status: 503}, 1},
+	} {
+		t.Run(x.why, func(t *testing.T) {
+			api := newAPI(t)
+			p := newPlace(t, allow(api))
+			remove := api.Fault(x.fault)
+			p.wire.cut.Store(&x.cut)
+			p.secret("s", api.Client(allScopes, "tag:k8s-operator"))
+			p.tailnet("corp", api, "s")
+			p.until("it is killed", p.wire.dead.Load)
+			p.crash()
+			if phase := p.get("corp").Status.Validation.Phase; phase != v1alpha1.ValidationInProgress && phase != v1alpha1.ValidationCleanupPending {
+				t.Fatalf("the crash left %q", phase)
+			}
+			remove()
+			p.start()
+			o := p.condition("corp", "Ready", "True", "Ready")
+			if o.Status.Validation.Phase != v1alpha1.ValidationDone {
+				t.Errorf("%+v", o.Status.Validation)
+			}
+			if left := validKeys(t, api); len(left) > 0 {
+				t.Errorf("keys left: %v", left)
+			}
+			if n := count(api, makeKey); n != x.made {
+				t.Errorf("%d keys were asked for, want %d", n, x.made)
+			}
+		})
+	}
+}
+
+// GTW-08: a rotated Secret and another spec are proved once each, by a new client.
+func TestRotation(t *testing.T) {
+	api := newAPI(t)
+	p := newPlace(t, allow(api))
+	clients := []tailapi.OAuthClient{api.Client(allScopes, "tag:k8s-operator"), api.Client(allScopes, "tag:k8s-operator", "tag:web")}
+	s := p.secret("s", clients[0])
+	p.tailnet("corp", api, "s")
+	p.condition("corp", "Ready", "True", "Ready")
+	old, _, _ := p.clients.Get("corp")
+
+	s.StringData = map[string]string{"client_id": clients[1].ID, "client_secret": clients[1].Secret}
+	p.must(p.admin.Update(t.Context(), s))
+	api.RevokeClient(clients[0].ID)
+	p.until("the new credential is proved", func() bool {
+		v := p.get("corp").Status.Validation
+		return count(api, makeKey) == 2 && v.Phase == v1alpha1.ValidationDone && strings.HasSuffix(v.SecretVersion, "/"+s.ResourceVersion)
+	})
+	if now, _, ok := p.clients.Get("corp"); !ok || now == old {
+		t.Error("the client is the old one")
+	}
+	o := p.condition("corp", "Ready", "True", "Ready")
+	o.Spec.Tags = []string{"tag:web"}
+	p.must(p.admin.Update(t.Context(), o))
+	p.until("the new spec is proved", func() bool {
+		v := p.get("corp").Status.Validation
+		return count(api, makeKey) == 3 && v.Phase == v1alpha1.ValidationDone && v.Generation == 2
+	})
+	p.condition("corp", "Ready", "True", "Ready")
+	for range 3 {
+		p.poke("corp")
+	}
+	if n := count(api, makeKey); n != 3 {
+		t.Errorf("%d keys", n)
+	}
+	for _, r := range api.Requests() {
+		if r.Route == makeKey && r.Client != clients[0].ID && r.Client != clients[1].ID {
+			t.Errorf("%q made a key", r.Client)
+		}
+	}
+	// The Secret goes, and comes back.
+	p.must(p.admin.Delete(t.Context(), s))
+	p.condition("corp", "Authenticated", "False", "SecretNotFound")
+	if _, _, ok := p.clients.Get("corp"); ok {
+		t.Error("a client without a credential")
+	}
+	p.secret("s", clients[1])
+	p.condition("corp", "Ready", "True", "Ready")
+	if n := strings.Join(p.events("corp"), " "); strings.Count(n, "AuthenticationSucceeded") == 0 || !strings.Contains(n, "AuthenticationFailed") {
+		t.Errorf("events: %s", n)
+	}
+}
+
+// GTW-10, GW-11: two tailnets with different secrets and base URLs never cross.
+func TestTwoTailnets(t *testing.T) {
+	apis := []*tailapi.API{newAPI(t), newAPI(t)}
+	p := newPlace(t, allow(apis...))
+	var own []tailapi.OAuthClient
+	for i, name := range []string{"corp", "dev"} {
+		own = append(own, apis[i].Client(allScopes, "tag:k8s-operator"))
+		p.secret(name, own[i])
+		p.tailnet(name, apis[i], name)
+	}
+	for i, name := range []string{"corp", "dev"} {
+		p.condition(name, "Ready", "True", "Ready")
+		for _, r := range apis[i].Requests() {
+			if r.Route != getToken && r.Client != own[i].ID || r.Status != 200 {
+				t.Errorf("%s: %s by %q: %d", name, r.Route, r.Client, r.Status)
+			}
+		}
+		if n := count(apis[i], getToken); n != 1 {
+			t.Errorf("%s: %d tokens", name, n)
+		}
+	}
+}
+
+// GTW-11: the mounted files, and their change.
+func TestFiles(t *testing.T) {
+	api, dir := newAPI(t), t.TempDir()
+	id, secret := filepath.Join(dir, "client_id"), filepath.Join(dir, "client_secret")
+	write := func(c tailapi.OAuthClient) error {
+		return errors.Join(os.WriteFile(id, []byte(c.ID+"\n"), 0o600), os.WriteFile(secret, []byte(c.Secret+"\n"), 0o600))
+	}
+	p := newPlace(t, func(c *Controllers) { allow(api)(c); c.ClientIDFile, c.ClientSecretFile = id, secret })
+	p.tailnet("corp", api, "")
+	p.condition("corp", "Authenticated", "False", "CredentialsMissing")
+	p.must(write(api.Client(allScopes, "tag:k8s-operator")))
+	p.condition("corp", "Ready", "True", "Ready")
+	p.must(write(api.Client(allScopes, "tag:k8s-operator")))
+	p.until("the new files are proved", func() bool {
+		return count(api, makeKey) == 2 && p.get("corp").Status.Validation.Phase == v1alpha1.ValidationDone
+	})
+	p.condition("corp", "Ready", "True", "Ready")
+}
+
+// GTW-11: the operator's own ServiceAccount vouches for it; the API asks the
+// cluster whether that is true.
+func TestWorkloadIdentity(t *testing.T) {
+	api := newAPI(t)
+	kubeconfig := ""
+	cluster := kubetest.Start(t)
+	ns := cluster.Namespace(t)
+	kubeconfig, err := cluster.ServiceAccountKubeconfig(t.Context(), ns, "default", t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rights := `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"name":"test-` + ns + `"},` +
+		`"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"ServiceAccount","name":"default","namespace":"` + ns + `"}]}`
+	if err := cluster.Apply(t.Context(), []byte(rights)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		kubetest.Kubectl(context.WithoutCancel(t.Context()), cluster.Kubeconfig, "delete", "clusterrolebinding", "test-"+ns)
+	})
+	k, err := kubernetes.NewForConfig(cluster.AdminConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	subject := "system:serviceaccount:" + ns + ":default"
+	issuer := ""
+	verify := func(ctx context.Context, token string) error {
+		r, err := k.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{"tailscale"}}}, metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		if !r.Status.Authenticated || r.Status.User.Username != subject {
+			return errors.New("not the operator's token")
+		}
+		return nil
+	}
+	if issuer, err = issuerOf(t.Context(), k); err != nil {
+		t.Fatal(err)
+	}
+	api.Trust(tailapi.TrustedIssuer{ClientID: "kwif", Issuer: issuer, Subject: subject, Audience: "tailscale", Scopes: allScopes, Tags: []string{"tag:k8s-operator"}, Verify: verify})
+	p := newPlace(t, func(c *Controllers) { allow(api)(c); c.Config = own })
+	for name, w := range map[string]v1alpha1.WorkloadIdentity{"corp": {ClientID: "kwif", Audience: "tailscale"}, "bad": {ClientID: "kwif", Audience: "somebody"}} {
+		p.must(p.admin.Create(t.Context(), &v1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.TailscaleTailnetSpec{SyncInterval: fiveMinutes, APIBaseURL: api.URL(), WorkloadIdentity: &w}}))
+	}
+	p.condition("corp", "Ready", "True", "Ready")
+	p.condition("bad", "Authenticated", "False", "InvalidCredentials")
+	both := &v1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: "both"}, Spec: v1alpha1.TailscaleTailnetSpec{SyncInterval: fiveMinutes, OAuthSecretName: "x", WorkloadIdentity: &v1alpha1.WorkloadIdentity{ClientID: "a", Audience: "b"}}}
+	if err := p.admin.Create(t.Context(), both); !apierrors.IsInvalid(err) {
+		t.Errorf("both kinds of credential: %v", err)
+	}
+}
+
+// issuerOf is the issuer of the cluster's tokens, as the cluster tells everybody.
+func issuerOf(ctx context.Context, k *kubernetes.Clientset) (string, error) {
+	b, err := k.RESTClient().Get().AbsPath("/.well-known/openid-configuration").DoRaw(ctx)
+	if err != nil {
+		return "", err
+	}
+	_, rest, _ := strings.Cut(string(b), `"issuer":"`)
+	issuer, _, ok := strings.Cut(rest, `"`)
+	if !ok {
+		return "", errors.New("the cluster tells no issuer: " + string(b))
+	}
+	return issuer, nil
+}
+
+// GW-02: a credential is sent to listed APIs only, and a Secret of another
+// namespace is not even looked for, so that nobody learns whether it is there.
+func TestElsewhere(t *testing.T) {
+	listed, other := newAPI(t), newAPI(t)
+	p := newPlace(t, allow(listed))
+	p.secret("s", listed.Client(allScopes, "tag:k8s-operator"))
+	p.tailnet("corp", other, "s")
+	p.condition("corp", "Authenticated", "False", ReasonBaseURLNotAllowed)
+	if n := len(other.Requests()); n != 0 {
+		t.Errorf("%d requests elsewhere", n)
+	}
+	foreign := p.cluster.Namespace(t)
+	p.must(p.admin.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: foreign, Name: "there"}}))
+	reads := p.wire.secrets.Load()
+	var said []string
+	for i, name := range []string{"there", "missing"} {
+		o := &v1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: []string{"a", "b"}[i]}, Spec: v1alpha1.TailscaleTailnetSpec{SyncInterval: fiveMinutes, APIBaseURL: listed.URL(), OAuthSecretName: name, OAuthSecretNamespace: foreign}}
+		p.must(p.admin.Create(t.Context(), o))
+		o = p.condition(o.Name, "Authenticated", "False", "SecretNamespaceNotAllowed")
+		said = append(said, told(o))
+	}
+	if said[0] != said[1] {
+		t.Errorf("it tells whether a Secret is there: %s %s", said[0], said[1])
+	}
+	if n := p.wire.secrets.Load() - reads; n != 0 {
+		t.Errorf("%d reads of Secrets", n)
+	}
+}
+
+// GTW-04: deletion waits for the users, names them, and then goes through.
+func TestDeletion(t *testing.T) {
+	api := newAPI(t)
+	p := newPlace(t, allow(api))
+	p.secret("s", api.Client(allScopes, "tag:k8s-operator"))
+	p.tailnet("corp", api, "s")
+	p.condition("corp", "Ready", "True", "Ready")
+	g := &v1alpha1.TailscaleProxyGroup{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: "web"}, Spec: v1alpha1.TailscaleProxyGroupSpec{Type: "ingress", TailnetRef: &v1alpha1.TailnetReference{Name: "corp"}}}
+	p.must(p.admin.Create(t.Context(), g))
+	p.until("the operator sees the group", func() bool { return slices.Contains(p.get("corp").Finalizers, v1alpha1.Finalizer) })
+	p.poke("corp")
+	p.must(p.admin.Delete(t.Context(), p.get("corp")))
+	o := p.condition("corp", "Ready", "False", "Pending")
+	if m := told(o); !strings.Contains(m, "TailscaleProxyGroup "+p.ns+"/web") {
+		t.Errorf("the user is not named: %s", m)
+	}
+	p.must(p.admin.Delete(t.Context(), g))
+	p.until("it is gone", func() bool {
+		return apierrors.IsNotFound(p.admin.Get(t.Context(), client.ObjectKey{Name: "corp"}, new(v1alpha1.TailscaleTailnet)))
+	})
+	p.until("its client is dropped", func() bool { _, _, ok := p.clients.Get("corp"); return !ok })
+
+	// One whose credential is bad has nothing outside, and goes at once, with the API down.
+	api.Fault(tailapi.Fault{Status: 503})
+	p.tailnet("dev", api, "missing")
+	p.condition("dev", "Authenticated", "False", "SecretNotFound")
+	if f := p.get("dev").Finalizers; len(f) != 0 {
+		t.Errorf("finalizers %v, with nothing to clean up", f)
+	}
+	p.must(p.admin.Delete(t.Context(), p.get("dev")))
+	p.until("it is gone", func() bool {
+		return apierrors.IsNotFound(p.admin.Get(t.Context(), client.ObjectKey{Name: "dev"}, new(v1alpha1.TailscaleTailnet)))
+	})
+}

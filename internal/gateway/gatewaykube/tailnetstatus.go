@@ -1,0 +1,167 @@
+package gatewaykube
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway/standing"
+)
+
+const mostScopes = 64 // that the API type holds
+
+// factsOf are the facts that stand in the object itself.
+func factsOf(o *v1alpha1.TailscaleTailnet) standing.Facts {
+	f := standing.Facts{
+		Deleting: o.DeletionTimestamp != nil, Held: controllerutil.ContainsFinalizer(o, v1alpha1.Finalizer),
+		SkipRemote: o.Annotations[v1alpha1.SkipRemoteCleanupAnnotation] == "true",
+		Generation: o.Generation, Interval: o.Spec.SyncInterval.Duration, Was: map[string]standing.Verdict{},
+	}
+	if v := o.Status.Validation; v != nil {
+		f.Proof = standing.Proof{Phase: standing.Phase(v.Phase), Credential: v.SecretVersion, Generation: v.Generation, Nonce: v.Nonce, KeyID: v.KeyID, At: instant(v.Time)}
+	}
+	f.Next = instant(o.Status.NextSyncTime)
+	for _, c := range o.Status.Conditions {
+		f.Was[c.Type] = standing.Verdict{Status: string(c.Status), Reason: c.Reason, Message: c.Message}
+	}
+	return f
+}
+
+func instant(t *metav1.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.Time
+}
+
+// stored is a time as the API server will give it back: in whole seconds, and never
+// earlier than it is.
+func stored(t time.Time) *metav1.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return new(metav1.NewTime(t.Add(time.Second - time.Nanosecond).Truncate(time.Second)))
+}
+
+// writeProof writes how far the proof is, and nothing else.
+func (l *tailnetLook) writeProof(ctx context.Context, lock client.MergeFromOption) error {
+	was := l.object.DeepCopy()
+	l.object.Status.Validation = validation(l.facts.Proof)
+	patch := client.MergeFrom(was)
+	if lock != nil {
+		patch = client.MergeFromWithOptions(was, lock)
+	}
+	if err := l.Status().Patch(ctx, l.object, patch); err != nil {
+		return fmt.Errorf("write how far the proof is: %w", err)
+	}
+	return nil
+}
+
+func validation(p standing.Proof) *v1alpha1.TailnetValidation {
+	if p == (standing.Proof{}) {
+		return nil
+	}
+	return &v1alpha1.TailnetValidation{Phase: v1alpha1.ValidationPhase(p.Phase), SecretVersion: p.Credential, Generation: p.Generation, Nonce: p.Nonce, KeyID: p.KeyID, Time: stored(p.At)}
+}
+
+// report writes the status, if it is another one, and tells of what changed. It is
+// the one place that does, whatever came before.
+func (l *tailnetLook) report(ctx context.Context, wake time.Time) error {
+	was := l.object.DeepCopy()
+	s := &l.object.Status
+	s.ObservedGeneration = l.object.Generation
+	s.Validation = validation(l.facts.Proof)
+	if l.facts.Failure != nil || l.facts.Answer != nil {
+		s.NextSyncTime = stored(wake)
+	}
+	if a := l.facts.Answer; a != nil {
+		s.LastSyncTime = stored(l.lists.At)
+		s.DeviceCount, s.ServiceCount = int32(min(a.Devices, 1<<30)), int32(min(a.Services, 1<<30))
+		if domain := standing.Domain(a.Names); domain != "" {
+			s.TailnetInfo = &v1alpha1.TailnetInfo{Name: domain, Organization: standing.Organization(domain)}
+		}
+	}
+	if l.client != nil {
+		l.reportAPI(s)
+	}
+	verdicts := standing.Verdicts(l.facts)
+	for _, kind := range slices.Sorted(maps.Keys(verdicts)) {
+		v := verdicts[kind]
+		meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionStatus(v.Status), Reason: v.Reason, Message: v.Message, ObservedGeneration: l.object.Generation})
+	}
+	if !apiequality.Semantic.DeepEqual(was.Status, *s) {
+		if err := l.Status().Patch(ctx, l.object, client.MergeFrom(was)); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("write the status: %w", err)
+		}
+	}
+	l.tell(verdicts)
+	return nil
+}
+
+func (l *tailnetLook) reportAPI(s *v1alpha1.TailscaleTailnetStatus) {
+	state := l.client.State()
+	api := &v1alpha1.TailnetAPI{State: v1alpha1.CircuitState(state.Circuit), ConsecutiveFailures: int32(state.Failures)}
+	if s.API != nil {
+		api.LastError = s.API.LastError
+	}
+	if e := state.Last; e != nil {
+		api.LastError = &v1alpha1.TailnetAPIError{Class: string(e.Class), HTTPStatus: int32(e.Status), Message: short(e.Error()), Time: stored(state.LastAt)}
+	}
+	s.API = api
+	if scopes := l.client.Scopes(); len(scopes) > 0 {
+		scopes = slices.Compact(slices.Sorted(slices.Values(scopes)))
+		s.Scopes = scopes[:min(len(scopes), mostScopes)]
+	}
+}
+
+// short cuts a message to what the status holds.
+func short(s string) string {
+	const most = 500
+	if r := []rune(s); len(r) > most {
+		return string(r[:most]) + "…"
+	}
+	return s
+}
+
+// tell makes events of transitions.
+func (l *tailnetLook) tell(is map[string]standing.Verdict) {
+	o, before := l.object, l.before
+	was := factsOf(before).Was
+	event := func(kind, reason, format string, args ...any) {
+		l.events.Eventf(o, nil, kind, reason, "Validate", "%s", short(fmt.Sprintf(format, args...)))
+		l.Log.Info("tailnet", "tailnet", o.Name, "reason", reason)
+	}
+	const auth, deg = v1alpha1.ConditionAuthenticated, v1alpha1.ConditionDegraded
+	proofWas := factsOf(before).Proof
+	rotated := l.facts.Proof.Phase == standing.Done && (proofWas.Phase != standing.Done || proofWas.Credential != l.facts.Proof.Credential) &&
+		proofWas.Credential != "" && proofWas.Credential != l.facts.Proof.Credential
+	switch {
+	case is[auth].Status == "True" && (was[auth].Status != "True" || rotated):
+		event(corev1.EventTypeNormal, "AuthenticationSucceeded", "The API issued an access token.")
+	case is[auth].Status == "False" && (was[auth].Status != "False" || was[auth].Reason != is[auth].Reason):
+		event(corev1.EventTypeWarning, "AuthenticationFailed", "%s: %s", is[auth].Reason, is[auth].Message)
+	}
+	if i := o.Status.TailnetInfo; i != nil && (before.Status.TailnetInfo == nil || before.Status.TailnetInfo.Name != i.Name) {
+		event(corev1.EventTypeNormal, "MetadataDiscovered", "The tailnet is %s (%s).", i.Name, i.Organization)
+	}
+	down := func(v standing.Verdict) bool { return v.Status == "True" && v.Reason != v1alpha1.ReasonPartialScopes }
+	switch {
+	case down(is[deg]) && !down(was[deg]):
+		event(corev1.EventTypeWarning, "APIUnavailable", "%s: %s", is[deg].Reason, is[deg].Message)
+	case down(was[deg]) && !down(is[deg]):
+		event(corev1.EventTypeNormal, "APIRecovered", "The API answers again.")
+	}
+	if l.facts.LeftOver {
+		event(corev1.EventTypeWarning, "ValidationKeyLeftBehind", "The validation key %s could not be deleted before it ended by itself.", proofWas.KeyID)
+	}
+}
