@@ -1,0 +1,415 @@
+package adapter
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/tailplane/tailplane/internal/buildcache"
+	"github.com/tailplane/tailplane/test/rig"
+)
+
+// A gate is the way to a server, which can be shut.
+type gate struct {
+	net.Listener
+	to    string
+	mu    sync.Mutex
+	shut  bool
+	conns map[net.Conn]bool
+}
+
+func newGate(t *testing.T, server string) *gate {
+	t.Helper()
+	u, err := url.Parse(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gate{to: u.Host, conns: map[net.Conn]bool{}}
+	if g.Listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.set(true); g.Close() })
+	go func() {
+		for {
+			c, err := g.Accept()
+			if err != nil {
+				return
+			}
+			go g.carry(c)
+		}
+	}()
+	return g
+}
+
+// carry carries a connection, or ends it at once while the gate is shut.
+func (g *gate) carry(c net.Conn) {
+	defer c.Close()
+	there, err := net.Dial("tcp", g.to)
+	if err != nil {
+		return
+	}
+	defer there.Close()
+	if !g.note(c) {
+		return
+	}
+	defer g.forget(c)
+	ended := make(chan struct{}, 2)
+	for _, way := range [][2]net.Conn{{c, there}, {there, c}} {
+		go func() { io.Copy(way[0], way[1]); ended <- struct{}{} }()
+	}
+	<-ended
+}
+
+func (g *gate) note(c net.Conn) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.conns[c] = true
+	return !g.shut
+}
+
+func (g *gate) forget(c net.Conn) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.conns, c)
+}
+
+// set shuts the gate, and ends what goes through it, or opens it.
+func (g *gate) set(shut bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut = shut
+	for c := range g.conns {
+		if shut {
+			c.Close()
+		}
+	}
+}
+
+// gated is another adapter in front of the same clusters, with a gate before west.
+func (s *several) gated(t *testing.T, config string) (*several, *gate) {
+	t.Helper()
+	g := newGate(t, s.options.Secrets["west"]["server"])
+	o := s.options
+	o.Config, o.Secrets = config, maps.Clone(o.Secrets)
+	o.Secrets["west"] = maps.Clone(o.Secrets["west"])
+	o.Secrets["west"]["server"] = "https://" + g.Addr().String()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	own := &several{clusters: s.clusters, admin: s.admin, options: o}
+	var err error
+	if own.adapter, err = rig.StartAdapter(ctx, filepath.Join(t.TempDir(), "pod"), o); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the adapter:\n%s", own.adapter.Output())
+		}
+		if err := own.adapter.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return own, g
+}
+
+// raw asks the adapter for a path, and returns the answer with its body.
+func (s *several) raw(t *testing.T, path string) (*http.Response, string) {
+	t.Helper()
+	conf := config(t, s.adapter)
+	client, err := rest.HTTPClientFor(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client.Timeout = limit
+	res, err := client.Get(conf.Host + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res, string(b)
+}
+
+// adminPort asks the admin port.
+func (s *several) adminPort(t *testing.T, path string) string {
+	t.Helper()
+	res, err := http.Get("http://" + s.adapter.Admin + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// value is that of one series of the metrics; "" if it is not there.
+func (s *several) value(t *testing.T, series string) string {
+	t.Helper()
+	m := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(series) + ` (\S+)$`).FindStringSubmatch(s.adminPort(t, "/metrics"))
+	if m == nil {
+		return ""
+	}
+	return m[1]
+}
+
+const shopList = "/api/v1/namespaces/shop/configmaps?labelSelector=away%3Dyes"
+
+func (s *several) makeAway(t *testing.T, cluster, name string) {
+	t.Helper()
+	if _, err := s.admin[cluster].CoreV1().ConfigMaps("shop").Create(t.Context(), configMap("shop", name, map[string]string{"away": "yes"}), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ADP-18, AD-06: while a member cannot be reached its last list is shown with its
+// age, the adapter says so wherever it says how it does, and it finds out by itself
+// that the member is back.
+func TestSeveral_StaleAndHealth(t *testing.T) {
+	s := three(t)
+	s.clean(t)
+	s.makeAway(t, "east", "of-east")
+	s.makeAway(t, "west", "of-west")
+	own, gate := s.gated(t, strings.NewReplacer("slot: 2,", "slot: 2, health: {path: /livez, interval: 30s, timeout: 20s, failures: 2, successes: 2},",
+		"onConflict: reject", "onConflict: reject\n      onUnavailable: {read: stale}").Replace(severalConfig))
+	both := func(b string) bool { return strings.Contains(b, `"of-east"`) && strings.Contains(b, `"of-west"`) }
+	if res, b := own.raw(t, shopList); res.StatusCode != 200 || !both(b) || res.Header.Get("Warning") != "" {
+		t.Fatalf("all are there: %s %v %s", res.Status, res.Header, b)
+	}
+	eventually(t, "west is healthy", func() bool { return strings.Contains(own.adminPort(t, "/readyz?verbose"), "cluster west: healthy") })
+
+	gate.set(true)
+	for range 3 {
+		if res, b := own.raw(t, shopList); res.StatusCode != 200 || !both(b) || !strings.Contains(res.Header.Get("Warning"), "cluster west did not answer: what is shown of it is") {
+			t.Errorf("west is down: %s %v %s", res.Status, res.Header, b)
+		}
+	}
+	if res, b := own.raw(t, shopList+"&limit=500"); res.StatusCode != 200 || !both(b) || !strings.Contains(res.Header.Get("Warning"), "west") {
+		t.Errorf("with a limit: %s %v %s", res.Status, res.Header, b)
+	}
+	if res, b := own.raw(t, "/api/v1/namespaces/shop/configmaps?labelSelector=never"); res.StatusCode != http.StatusServiceUnavailable || !strings.Contains(b, "cluster west") {
+		t.Errorf("what was never asked: %s %s", res.Status, b)
+	}
+	eventually(t, "west is shown as unhealthy", func() bool {
+		return strings.Contains(own.adminPort(t, "/readyz?verbose"), "cluster west: unhealthy") && own.value(t, `mca_cluster_healthy{cluster="west"}`) == "0"
+	})
+	if v := own.value(t, `mca_partial_answers_total{reason="stale"}`); v == "" || v == "0" {
+		t.Errorf("stale answers are counted as %q", v)
+	}
+
+	gate.set(false)
+	eventually(t, "west is found to be back, without a request", func() bool {
+		return strings.Contains(own.adminPort(t, "/readyz?verbose"), "cluster west: healthy") && own.value(t, `mca_cluster_healthy{cluster="west"}`) == "1"
+	})
+	if v := own.value(t, `mca_cluster_probe_duration_seconds_count{cluster="west"}`); v == "" || v == "0" {
+		t.Errorf("questions are counted as %q", v)
+	}
+	if res, b := own.raw(t, shopList); res.StatusCode != 200 || !both(b) || res.Header.Get("Warning") != "" {
+		t.Errorf("west is back: %s %v %s", res.Status, res.Header, b)
+	}
+}
+
+// Section 8: a merged watch by WebSocket is one message for each event.
+func TestSeveral_WebSocket(t *testing.T) {
+	s := three(t)
+	s.clean(t)
+	authority, err := os.ReadFile(filepath.Join(s.adapter.Share, "ca.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := os.ReadFile(filepath.Join(s.adapter.Share, "token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority)
+	c, err := tls.Dial("tcp", s.adapter.Address, &tls.Config{RootCAs: roots})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(limit)); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(c, "GET %s&watch=1&allowWatchBookmarks=true HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
+		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n", shopList, s.adapter.Address, token)
+	r := bufio.NewReader(c)
+	res, err := http.ReadResponse(r, nil)
+	if err != nil || res.StatusCode != http.StatusSwitchingProtocols || res.Header.Get("Mca-Cluster") != "merged" {
+		t.Fatalf("%v, %v", res, err)
+	}
+	message := func() (kind, name, rv string) {
+		t.Helper()
+		var head [2]byte
+		if _, err := io.ReadFull(r, head[:]); err != nil {
+			t.Fatal(err)
+		}
+		size := int(head[1])
+		if size == 126 {
+			var long [2]byte
+			if _, err := io.ReadFull(r, long[:]); err != nil {
+				t.Fatal(err)
+			}
+			size = int(binary.BigEndian.Uint16(long[:]))
+		}
+		b := make([]byte, size)
+		if _, err := io.ReadFull(r, b); err != nil {
+			t.Fatal(err)
+		}
+		var e struct {
+			Type   string
+			Object metav1.PartialObjectMetadata
+		}
+		if err := json.Unmarshal(b, &e); err != nil || head[0] != 0x81 {
+			t.Fatalf("a message of %x: %q, %v", head[0], b, err)
+		}
+		return e.Type, e.Object.Name, e.Object.ResourceVersion
+	}
+	s.makeAway(t, "east", "of-east")
+	s.makeAway(t, "west", "of-west")
+	added, vector := map[string]bool{}, ""
+	for !added["of-east"] || !added["of-west"] || vector == "" {
+		kind, name, rv := message()
+		switch kind {
+		case "ADDED":
+			added[name] = true
+		case "BOOKMARK":
+			vector = rv
+		default:
+			t.Fatalf("%s %s", kind, name)
+		}
+	}
+	if len(vector) != 11+20*3 {
+		t.Errorf("the position is %q", vector)
+	}
+	if _, err := c.Write([]byte("\x88\x80\x01\x02\x03\x04")); err != nil { // a close
+		t.Fatal(err)
+	}
+	for { // what is on its way, and then the answer
+		b, err := r.Peek(2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b[0] == 0x88 {
+			break
+		}
+		message()
+	}
+	eventually(t, "the stream is counted no more", func() bool {
+		v := s.value(t, `mca_streams{cluster="merged",kind="watch"}`)
+		return v != "" && s.value(t, `mca_watch_events_total{cluster="west"}`) != ""
+	})
+}
+
+// ADP-21, AU-06: what a running adapter shows is clean, and no stranger makes series.
+func TestSeveral_Metrics(t *testing.T) {
+	s := three(t)
+	s.clean(t)
+	s.makeAway(t, "east", "of-east")
+	own := s.beside(t, severalConfig)
+	own.raw(t, shopList)
+	own.raw(t, "/apis")
+	own.raw(t, "/apis")
+	own.raw(t, "/openapi/v3")
+	own.raw(t, "/api/v1/namespaces/shop/configmaps/of-east")
+	own.raw(t, "/api/v1/namespaces/shop/configmaps/of-nobody")
+	own.raw(t, "/api/v1/namespaces/shop/configmaps?watch=1&resourceVersion=77&timeoutSeconds=5")
+	own.raw(t, "/api/v1/namespaces/shop/configmaps?watch=1&allowWatchBookmarks=true&timeoutSeconds=1")
+	text := own.adminPort(t, "/metrics")
+	problems, err := promlint.New(strings.NewReader(text)).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		if strings.HasPrefix(p.Metric, "mca_") {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	}
+	for _, series := range []string{
+		`mca_watch_events_total{cluster="east"}`, `mca_watch_expired_total{cluster="merged",reason="unknown"}`, `mca_bookmarks_total{reason="end"}`,
+		`mca_upstream_connects_total{cluster="west",result="ok"}`, `mca_upstream_connections{cluster="here",state="open"}`,
+		`mca_cache_requests_total{cache="discovery",result="hit"}`, `mca_cache_requests_total{cache="discovery",result="miss"}`,
+		`mca_cache_requests_total{cache="openapi",result="miss"}`, `mca_cache_requests_total{cache="owner",result="hit"}`, `mca_cache_requests_total{cache="owner",result="miss"}`,
+		`mca_trace_spans_total{result="sent"}`, `mca_owner_entries`, `mca_certificate_expiry_timestamp_seconds`,
+	} {
+		if own.value(t, series) == "" {
+			t.Errorf("there is no %s", series)
+		}
+	}
+	before := strings.Count(text, "\nmca_")
+	for i := range 300 {
+		own.raw(t, fmt.Sprintf("/apis/g%d.example.com/v1/namespaces/n%d/r%d/x%d", rand.Int64(), rand.Int64(), rand.Int64(), i))
+	}
+	// "other" and its words are new, each once.
+	if after := strings.Count(own.adminPort(t, "/metrics"), "\nmca_"); after > before+40 {
+		t.Errorf("%d series after 300 requests for what does not exist, and %d before", after, before)
+	}
+}
+
+// ADP-30: whether the clusters of a configuration can be served is asked before it is.
+func TestSeveral_CheckClusters(t *testing.T) {
+	s := three(t)
+	bin, err := buildcache.Lookup("mca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	text := strings.Replace(severalConfig, "resources: [configmaps]", "resources: [configmaps, unicorns]", 1)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	here, err := url.Parse(s.options.Server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(args ...string) (string, int) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		c := exec.CommandContext(ctx, bin, append([]string{"validate", "--check-clusters", "--serviceaccount-dir", s.adapter.Account}, append(args, file)...)...)
+		c.Env = []string{"KUBERNETES_SERVICE_HOST=" + here.Hostname(), "KUBERNETES_SERVICE_PORT=" + here.Port()}
+		out, err := c.CombinedOutput()
+		if c.ProcessState == nil {
+			t.Fatal(err)
+		}
+		return string(out), c.ProcessState.ExitCode()
+	}
+	out, exit := run("--credentials-dir", filepath.Dir(s.adapter.Secret("east")))
+	for _, want := range []string{`cluster here: ready, "v1.`, `cluster east: ready, "v1.`, `cluster west: ready, "v1.`, "cluster west: has no unicorns (a warning)"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("not %q", want)
+		}
+	}
+	if exit != 0 || strings.Contains(out, "here: has no") {
+		t.Errorf("exit %d: %s", exit, out)
+	}
+	if out, exit := run("--credentials-dir", t.TempDir()); exit != 5 || !strings.Contains(out, "2 of 3 clusters cannot be asked") {
+		t.Errorf("without credentials: exit %d: %s", exit, out)
+	}
+}
