@@ -10,7 +10,7 @@ import (
 // check looks at what only the whole document shows.
 func (p *parser) check(root *yaml.Node) {
 	d := p.doc
-	names, slots, secrets, servers := map[string]bool{}, map[int]string{}, map[string]string{}, map[string]string{}
+	names, slots, secrets, servers, uids := map[string]bool{}, map[int]string{}, map[string]string{}, map[string]string{}, map[string]string{}
 	inCluster := ""
 	for i, c := range d.Clusters {
 		at := p.at[key{"clusters", i, ""}]
@@ -26,6 +26,10 @@ func (p *parser) check(root *yaml.Node) {
 			p.fail(at, "the clusters %s and %s have one Secret: they are one cluster", other, c.Name)
 		}
 		secrets[c.Secret] = c.Name
+		if other, taken := uids[c.UID]; taken && c.UID != "" {
+			p.fail(at, "the clusters %s and %s have one uid: they are one cluster", other, c.Name)
+		}
+		uids[c.UID] = c.Name
 		for _, s := range c.Servers {
 			if other, taken := servers[s]; taken && other != c.Name {
 				p.fail(p.at[key{"servers", i, s}], "the clusters %s and %s have one server: they are one cluster", other, c.Name)

@@ -94,6 +94,7 @@ var refused = []struct {
 	{[2]string{"name: west", "name: merged"}, "the name merged is taken"},
 	{[2]string{"name: west", "name: West"}, `"West" is not a DNS label`},
 	{[2]string{"uid: 5d0f2c1e", "uid: x"}, "10:8: uid"},
+	{[2]string{"slot: 2\n", "slot: 2\n  uid: 5d0f2c1e-0000-4000-8000-000000000001\n"}, "the clusters east and west have one uid"},
 	{[2]string{"secret: east", "secret: ../east"}, "is not the name of a Secret"},
 	{[2]string{"caFile: west/ca.crt", "caFile: ../ca.crt"}, "is not a plain path"},
 	{[2]string{"caFile: west/ca.crt", "caFile: /etc/ca.crt"}, "is not a plain path"},
