@@ -119,8 +119,8 @@ var plan = map[string]string{
 
 	"cmd/mca": "internal/apiproxy internal/apiproxy/document internal/apiproxy/fanout internal/apiproxy/observe internal/apiproxy/observe/adminport internal/apiproxy/observe/record internal/apiproxy/podface internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/upstream internal/inject",
 	"cmd/tka": "internal/cli",
-	"cmd/tailplaned": "internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/health internal/inject internal/inject/injectkube internal/kube internal/problem internal/relay internal/relay/document internal/relay/relaykube internal/settings " +
-		"internal/signin internal/signin/signinkube internal/tailnet",
+	"cmd/tailplaned": "internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/gateway/gatewaykube internal/health internal/inject internal/inject/injectkube internal/kube internal/problem internal/relay internal/relay/document internal/relay/relaykube internal/settings " +
+		"internal/signin internal/signin/signinkube internal/tailnet internal/tailnet/tailnets",
 }
 
 // benches are the rooms that only tests and the testbed may import.

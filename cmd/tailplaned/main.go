@@ -74,6 +74,7 @@ func command() *cobra.Command {
 		&cobra.Command{Use: "config", Short: "Print the settings in force", Long: "Prints the settings file with its defaults filled in, and warnings on standard error.", Args: noArguments,
 			RunE: func(c *cobra.Command, _ []string) error { return printConfig(f, c.OutOrStdout(), c.ErrOrStderr()) }},
 		injectCommand(&f),
+		gatewayCommand(&f),
 		relayCommand(&f),
 		ready(),
 	)

@@ -82,3 +82,15 @@ func (s *Clients) Names() []string {
 	defer s.mu.RUnlock()
 	return slices.Sorted(maps.Keys(s.byName))
 }
+
+// Unwell returns of how many tailnets the API is left alone, because it failed too often.
+func (s *Clients) Unwell() (n int) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, v := range s.byName {
+		if v.State().Circuit != Closed {
+			n++
+		}
+	}
+	return n
+}

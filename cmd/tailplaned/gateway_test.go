@@ -1,0 +1,113 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+)
+
+// The role as it is run: settings, files of a credential, election, metrics.
+func TestGatewayRole(t *testing.T) {
+	tailnettest.Quiet()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	c := kubetest.Start(t)
+	crds, err := filepath.Glob("../../deploy/crds/gateway.tailscale.com_*.yaml")
+	if err != nil || len(crds) == 0 {
+		t.Fatal("no definitions", err)
+	}
+	for _, f := range crds {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Apply(ctx, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	api, err := tailnettest.Start(t, `{"tagOwners": {"tag:k8s-operator": ["autogroup:admin"]}}`).API()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, dir, ns := api.Client([]string{"devices:core", "auth_keys", "services"}, "tag:k8s-operator"), t.TempDir(), c.Namespace(t)
+	for name, text := range map[string]string{"id": own.ID, "secret": own.Secret + "\n", "gateway.yaml": fmt.Sprintf("tailnet: {apiBaseURLs: [%q]}", api.URL())} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("TAILSCALE_OAUTH_CLIENT_ID_FILE", filepath.Join(dir, "id"))
+	t.Setenv("TAILSCALE_OAUTH_CLIENT_SECRET_FILE", filepath.Join(dir, "secret"))
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := ln.Addr().String()
+	ln.Close()
+
+	cmd := command()
+	cmd.SetArgs([]string{"gateway", "--config", filepath.Join(dir, "gateway.yaml"), "--kubeconfig", c.Kubeconfig, "--namespace", ns, "--metrics-addr", address, "--log-level", "error"})
+	running, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.ExecuteContext(running) }()
+
+	object := fmt.Sprintf("apiVersion: gateway.tailscale.com/v1alpha1\nkind: TailscaleTailnet\nmetadata: {name: role-test}\nspec: {apiBaseURL: %q}\n", api.URL())
+	if err := c.Apply(ctx, []byte(object)); err != nil {
+		t.Fatal(err)
+	}
+	out, errs, code := kubetest.Kubectl(ctx, c.Kubeconfig, "wait", "--for=condition=Ready", "--timeout=120s", "tstn/role-test")
+	if code != 0 {
+		select {
+		case err := <-ended:
+			t.Fatalf("the role ended: %v", err)
+		default:
+		}
+		t.Fatalf("%s%s", out, errs)
+	}
+	text := ""
+	for end := time.Now().Add(time.Minute); !strings.Contains(text, `tailplane_tailnet_api_requests_total{class="OK",op="create a key"} 1`); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("metrics: %s", text)
+		}
+		if r, err := http.Get("http://" + address + "/metrics"); err == nil {
+			b, _ := io.ReadAll(r.Body)
+			r.Body.Close()
+			text = string(b)
+		}
+	}
+	if _, errs, code := kubetest.Kubectl(ctx, c.Kubeconfig, "delete", "--timeout=60s", "tstn/role-test"); code != 0 {
+		t.Error(errs)
+	}
+	stop()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-ctx.Done():
+		t.Error("the role does not end")
+	}
+}
+
+func TestGatewayRoleRefuses(t *testing.T) {
+	bad := filepath.Join(t.TempDir(), "gateway.yaml")
+	if err := os.WriteFile(bad, []byte("tailnet: {apiBaseURLs: []}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := command()
+	cmd.SetArgs([]string{"gateway", "--config", bad})
+	if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "apiBaseURLs is empty") {
+		t.Errorf("bad settings: %v", err)
+	}
+}
