@@ -186,6 +186,7 @@ func (b *builder) finish() {
 			b.result.Attachments[nameOf(r.attachment)] = report
 		}
 	}
+	b.result.Snapshot.rules = b.result.Snapshot.agreements()
 	for group, keys := range b.demands {
 		b.result.Demands[group] = slices.SortedFunc(maps.Keys(keys), portmap.Key.Compare)
 	}

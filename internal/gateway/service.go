@@ -47,29 +47,30 @@ func (b *builder) resolveServices() {
 		w.Consumers = slices.Compact(w.Consumers)
 		b.result.Wanted[name] = w
 	}
+	carried := map[Name][]*service{}
+	for _, s := range b.resolved {
+		carried[s.group] = append(carried[s.group], s)
+	}
 	for _, g := range b.groups { // the service that a group carries by itself
 		if t := g.Spec.TailnetTarget; t != nil && b.result.Groups[nameOf(g)].Accepted.OK {
-			b.implicit(g, t)
+			b.implicit(g, t, carried[nameOf(g)])
 		}
 	}
 }
 
-// implicit demands the ports of the service that a group carries by itself, but
-// for those of a TailscaleService of the group with the same target.
-func (b *builder) implicit(g *gatewayv1alpha1.TailscaleProxyGroup, t *gatewayv1alpha1.TailnetTarget) {
-	name := cmp.Or(strings.TrimPrefix(t.ServiceName, "svc:"), g.Name)
-	same := false
-	for _, s := range b.resolved {
-		target := s.object.Spec.Target
-		if s.group == nameOf(g) && (s.label != "" && s.label == name || target.FQDN != "" && target.FQDN == t.FQDN || target.IP != "" && target.IP == t.IP) {
-			same = true
+// implicit demands the ports of the service that a group carries by itself, unless
+// one of its TailscaleServices has the same target.
+func (b *builder) implicit(g *gatewayv1alpha1.TailscaleProxyGroup, t *gatewayv1alpha1.TailnetTarget, carried []*service) {
+	label := strings.TrimPrefix(t.ServiceName, "svc:")
+	for _, s := range carried {
+		of := s.object.Spec.Target
+		if label != "" && s.label == label || label == "" && of.FQDN == t.FQDN && of.IP == t.IP && slices.Equal(of.Tags, t.Tags) {
+			return
 		}
 	}
-	if same {
-		return
-	}
+	name := Name{g.Namespace, cmp.Or(label, g.Name)}
 	for _, p := range t.Ports {
-		b.demand(nameOf(g), portmap.Key{Service: ServiceKey(Name{g.Namespace, name}), Protocol: cmp.Or(string(p.Protocol), "TCP"), TargetPort: uint16(p.Port)})
+		b.demand(nameOf(g), portmap.Key{Service: ServiceKey(name), Protocol: cmp.Or(string(p.Protocol), "TCP"), TargetPort: uint16(p.Port)})
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -34,6 +35,29 @@ func (n Name) Compare(m Name) int {
 type Snapshot struct {
 	// Gateways are the Gateways that anything is to be done for.
 	Gateways map[Name]*Gateway
+
+	rules map[RuleKey]agreement // of all Gateways; nil if not Build made it
+}
+
+// An agreement is one rule, and whether all Gateways that have it say the same.
+type agreement struct {
+	rule   Rule
+	agreed bool
+}
+
+// agreements collects the rules of all Gateways.
+func (s *Snapshot) agreements() map[RuleKey]agreement {
+	all := map[RuleKey]agreement{}
+	for _, g := range s.Sorted() {
+		for _, r := range g.Rules {
+			if first, had := all[r.Key]; !had {
+				all[r.Key] = agreement{r, true}
+			} else if first.agreed && !reflect.DeepEqual(first.rule, r) {
+				all[r.Key] = agreement{first.rule, false}
+			}
+		}
+	}
+	return all
 }
 
 // A Gateway is what is to be done for one Gateway of the Gateway API.
@@ -281,21 +305,12 @@ type Listener struct {
 // that have it say the same. ok is false if none has it; agreed is false if two
 // differ, and then the rule is that of the first by name.
 func (s *Snapshot) Rule(key RuleKey) (rule Rule, agreed, ok bool) {
-	agreed = true
-	var first []byte
-	for _, g := range s.Sorted() {
-		r, has := g.Rule(key)
-		if !has {
-			continue
-		}
-		text, _ := json.Marshal(r) // of plain values: cannot fail
-		if !ok {
-			rule, first, ok = r, text, true
-		} else if string(text) != string(first) {
-			agreed = false
-		}
+	rules := s.rules
+	if rules == nil {
+		rules = s.agreements()
 	}
-	return rule, agreed, ok
+	a, ok := rules[key]
+	return a.rule, a.agreed, ok
 }
 
 // Sorted returns the Gateways by name.

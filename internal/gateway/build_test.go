@@ -1,0 +1,269 @@
+package gateway_test
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/txtar"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/gateway/portmap"
+)
+
+var update = flag.Bool("update", false, "write what Build makes into testdata")
+
+// read makes Objects of documents: our kinds as they are, and what Build is told
+// of other kinds in the form of its own structs.
+func read(t *testing.T, text []byte) gateway.Objects {
+	t.Helper()
+	o := gateway.Objects{
+		Namespace: "tailscale-gateway-system", ClusterDomain: "cluster.local", Controller: "envoy",
+		Namespaces: map[string]map[string]string{}, KubeServices: map[gateway.Name]bool{}, Roots: map[gateway.Name]string{},
+	}
+	r := utilyaml.NewYAMLReader(bufioReader(text))
+	for {
+		doc, err := r.Read()
+		if err == io.EOF {
+			return o
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		var head struct{ Kind string }
+		if err := yaml.Unmarshal(doc, &head); err != nil {
+			t.Fatalf("%s: %v", doc, err)
+		}
+		strict := func(into any) {
+			if err := yaml.UnmarshalStrict(doc, into); err != nil {
+				t.Fatalf("%s: %v", doc, err)
+			}
+		}
+		switch head.Kind {
+		case "Objects": // settings
+			var s struct {
+				Kind                          string
+				Addresses, AllowContainerboot bool
+				ProxyNamespaces               []string
+			}
+			strict(&s)
+			o.Addresses, o.AllowContainerboot, o.ProxyNamespaces = s.Addresses, s.AllowContainerboot, s.ProxyNamespaces
+		case "TailscaleTailnet":
+			o.Tailnets = append(o.Tailnets, own(strict, &gatewayv1alpha1.TailscaleTailnet{}))
+		case "TailscaleProxyGroup":
+			o.Groups = append(o.Groups, own(strict, &gatewayv1alpha1.TailscaleProxyGroup{}))
+		case "TailscaleService":
+			s := own(strict, &gatewayv1alpha1.TailscaleService{})
+			s.Spec.Type = cmp.Or(s.Spec.Type, gatewayv1alpha1.Egress)
+			o.Services = append(o.Services, s)
+		case "TailscaleGateway":
+			g := own(strict, &gatewayv1alpha1.TailscaleGateway{})
+			for i := range g.Spec.Tailnets {
+				if d := &g.Spec.Tailnets[i].ServiceDiscovery; d.Patterns == nil {
+					d.Patterns = []string{"svc:*"}
+				}
+			}
+			o.Attachments = append(o.Attachments, g)
+		case "TailscaleRoutePolicy":
+			o.Policies = append(o.Policies, own(strict, &gatewayv1alpha1.TailscaleRoutePolicy{}))
+		case "Gateway":
+			var g struct {
+				Kind string
+				gateway.GatewayObject
+			}
+			strict(&g)
+			g.Controller = cmp.Or(g.Controller, "envoy")
+			o.Gateways = append(o.Gateways, g.GatewayObject)
+		case "HTTPRoute", "GRPCRoute":
+			var route gateway.RouteObject
+			strict(&route)
+			for i, rule := range route.Rules {
+				for j, b := range rule.Backends {
+					b.Name.Namespace = cmp.Or(b.Name.Namespace, route.Name.Namespace)
+					if b.Kind == "TailscaleService" {
+						b.Group = gatewayv1alpha1.Group
+					}
+					route.Rules[i].Backends[j] = b
+				}
+				for j, p := range rule.Paths { // in the words of the Gateway API
+					route.Rules[i].Paths[j] = gateway.RoutePath(string(p.Kind), p.Text)
+				}
+			}
+			o.Routes = append(o.Routes, route)
+		case "ReferenceGrant":
+			var g struct {
+				Kind string
+				gateway.GrantObject
+			}
+			strict(&g)
+			o.Grants = append(o.Grants, g.GrantObject)
+		case "Namespace":
+			var n struct {
+				Kind, Name string
+				Labels     map[string]string
+			}
+			strict(&n)
+			o.Namespaces[n.Name] = n.Labels
+		case "Service", "ConfigMap":
+			var s struct {
+				Kind, Roots string
+				gateway.Name
+			}
+			strict(&s)
+			if s.Kind == "Service" {
+				o.KubeServices[s.Name] = true
+			} else {
+				o.Roots[s.Name] = s.Roots
+			}
+		default:
+			t.Fatalf("of what kind is %s", doc)
+		}
+	}
+}
+
+func own[T any](strict func(any), object *T) *T {
+	strict(object)
+	return object
+}
+
+func bufioReader(text []byte) *bufio.Reader { return bufio.NewReader(bytes.NewReader(text)) }
+
+// settle gives every group the ports that Build demands, as the controllers do,
+// and builds again.
+func settle(o gateway.Objects) (gateway.Objects, gateway.Result) {
+	r := gateway.Build(o)
+	o.Ports = map[gateway.Name]portmap.Table{}
+	for group, keys := range r.Demands {
+		o.Ports[group], _, _ = portmap.Table{}.Allocate(keys, time.Time{})
+	}
+	return o, gateway.Build(o)
+}
+
+// show is a Result in words and YAML, sorted.
+func show(r gateway.Result) []byte {
+	var b bytes.Buffer
+	for _, g := range r.Snapshot.Sorted() {
+		text, err := yaml.Marshal(g)
+		if err != nil {
+			panic(err)
+		}
+		fmt.Fprintf(&b, "Gateway %s\n%s\n", g.Name, indent(text))
+	}
+	verdict := func(name string, v gateway.Verdict) {
+		if !v.OK && v.Reason != "" {
+			fmt.Fprintf(&b, "  %s: %s: %s\n", name, v.Reason, v.Message)
+		} else if v.OK {
+			fmt.Fprintf(&b, "  %s\n", name)
+		}
+	}
+	for _, n := range sorted(r.Groups) {
+		fmt.Fprintf(&b, "TailscaleProxyGroup %s\n", n)
+		verdict("Accepted", r.Groups[n].Accepted)
+	}
+	for _, n := range sorted(r.Services) {
+		s := r.Services[n]
+		fmt.Fprintf(&b, "TailscaleService %s\n", n)
+		verdict("Accepted", s.Accepted)
+		verdict("ResolvedRefs", s.ResolvedRefs)
+		if s.Group != (gateway.Name{}) {
+			fmt.Fprintf(&b, "  in %s by %s\n", s.Tailnet, s.Group)
+		}
+	}
+	for _, n := range sorted(r.Attachments) {
+		a := r.Attachments[n]
+		fmt.Fprintf(&b, "TailscaleGateway %s: %d tailnets\n", n, a.TailnetCount)
+		verdict("Accepted", a.Accepted)
+		verdict("ResolvedRefs", a.ResolvedRefs)
+		verdict("Programmed", a.Programmed)
+		for _, s := range a.Routed {
+			fmt.Fprintf(&b, "  %s of %s: %s -> %s -> %s: %s\n", s.Name, s.Tailnet, s.Path, s.Route, s.Cluster, s.State)
+		}
+	}
+	for _, n := range sorted(r.Policies) {
+		p := r.Policies[n]
+		fmt.Fprintf(&b, "TailscaleRoutePolicy %s\n", n)
+		verdict("Accepted", p.Accepted)
+		verdict("ResolvedRefs", p.ResolvedRefs)
+		verdict("Programmed", p.Programmed)
+		for _, s := range p.Rules {
+			fmt.Fprintf(&b, "  rule %d: %s\n", s.Index, s.State)
+		}
+	}
+	for _, n := range slices.Sorted(maps.Keys(r.Wanted)) {
+		text, _ := json.Marshal(r.Wanted[n])
+		fmt.Fprintf(&b, "wanted %s\n", text)
+	}
+	for _, n := range sorted(r.Demands) {
+		fmt.Fprintf(&b, "demanded of %s:", n)
+		for _, k := range r.Demands[n] {
+			fmt.Fprintf(&b, " %s/%s/%d", k.Service, k.Protocol, k.TargetPort)
+		}
+		fmt.Fprintln(&b)
+	}
+	return b.Bytes()
+}
+
+func sorted[V any](m map[gateway.Name]V) []gateway.Name {
+	return slices.SortedFunc(maps.Keys(m), gateway.Name.Compare)
+}
+
+func indent(text []byte) string {
+	return "  " + strings.ReplaceAll(strings.TrimSpace(string(text)), "\n", "\n  ")
+}
+
+// GTW-27: what Build makes of objects, as files.
+func TestGolden(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) < 6 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			a, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			in, out := -1, -1
+			for i, f := range a.Files {
+				switch f.Name {
+				case "in.yaml":
+					in = i
+				case "out":
+					out = i
+				}
+			}
+			if in < 0 {
+				t.Fatal("no in.yaml")
+			}
+			_, r := settle(read(t, a.Files[in].Data))
+			got := show(r)
+			if *update {
+				if out < 0 {
+					a.Files = append(a.Files, txtar.File{Name: "out"})
+					out = len(a.Files) - 1
+				}
+				a.Files[out].Data = got
+				if err := os.WriteFile(file, txtar.Format(a), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if out < 0 || !bytes.Equal(a.Files[out].Data, got) {
+				t.Errorf("Build makes of it:\n%s", got)
+			}
+		})
+	}
+}
