@@ -37,7 +37,7 @@ var index = map[string][]string{
 
 	"PX-01": nil, "PX-02": nil, "PX-03": nil, "PX-06": nil, "PX-07": nil, "PX-08": nil, "PX-09": nil, "PX-10": nil, "PX-11": nil, "PX-13": nil,
 
-	"AD-01": nil, "AD-02": nil, "AD-03": nil, "AD-09": nil,
+	"AD-01": nil, "AD-02": nil, "AD-03": nil, "AD-04": nil, "AD-05": nil, "AD-06": nil, "AD-07": nil, "AD-08": nil, "AD-09": nil, "AD-10": nil, "AD-11": nil,
 
 	"IN-01": nil, "IN-02": nil, "IN-03": nil, "IN-04": nil, "IN-05": nil, "IN-06": nil, "IN-07": nil, "IN-08": nil,
 

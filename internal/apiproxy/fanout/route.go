@@ -213,6 +213,9 @@ func (s *Server) target(v *Visit) (serving.Target, error) {
 		return s.merged(v), nil
 	case v.Request.Verb == "deletecollection":
 		return serving.Target{Serve: v.deleteAll}, nil
+	case v.Request.Name == "" && v.Request.Verb != "create":
+		// A collection is not changed at once, and nobody has an object without a name.
+		return serving.Target{}, &apiproxy.Refusal{Status: http.StatusMethodNotAllowed, Reason: "MethodNotAllowed", Message: "the server does not allow this method on the requested resource"}
 	case d.Kind == apiproxy.Spread:
 		return s.named(v)
 	}
