@@ -207,7 +207,9 @@ func TestNothingWithoutAnAllowedReference(t *testing.T) {
 		o, result := settle(world(rand.New(rand.NewPCG(seed, 4))))
 		l := law{o, result}
 		for _, g := range result.Snapshot.Sorted() {
-			fail := func(format string, args ...any) { t.Fatalf("seed %d, %s: %s", seed, g.Name, fmt.Sprintf(format, args...)) }
+			fail := func(format string, args ...any) {
+				t.Fatalf("seed %d, %s: %s", seed, g.Name, fmt.Sprintf(format, args...))
+			}
 			if i := slices.IndexFunc(o.Gateways, func(x gateway.GatewayObject) bool { return x.Name == g.Name && x.Controller == "envoy" }); i < 0 {
 				fail("is no Gateway of ours")
 			}
@@ -334,8 +336,11 @@ func (l law) service(c gateway.Cluster) string {
 	group, _, _ := strings.Cut(c.Host, ".svc.cluster.local")
 	name, ns, _ := strings.Cut(group, ".")
 	if ref := s.Spec.ProxyGroupRef; ref != nil {
-		i := slices.IndexFunc(l.o.Groups, func(g *gatewayv1alpha1.TailscaleProxyGroup) bool { return g.Name == ref.Name && g.Namespace == ref.Namespace })
-		if i < 0 || ns != ref.Namespace || name != ref.Name || !l.selects(l.o.Groups[i].Spec.Consumers, ns, s.Namespace) || ns != "ops" && ns != "a" {
+		i := slices.IndexFunc(l.o.Groups, func(g *gatewayv1alpha1.TailscaleProxyGroup) bool {
+			return g.Name == ref.Name && g.Namespace == ref.Namespace
+		})
+		if i < 0 || ns != ref.Namespace || name != ref.Name || !l.selects(l.o.Groups[i].Spec.Consumers, ns, s.Namespace) || ns != "ops" && ns != "a" ||
+			l.r.Groups[gateway.Name{Namespace: ns, Name: name}].Tailnet != tailnet {
 			return "it may not use the group " + group
 		}
 	} else if w := l.r.Wanted[name]; ns != "ops" || w.Tailnet != tailnet || !slices.Contains(w.Consumers, s.Namespace) {
