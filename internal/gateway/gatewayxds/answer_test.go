@@ -1,0 +1,166 @@
+package gatewayxds
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/envoyproxy/gateway/proto/extension"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/tailplane/tailplane/internal/gateway"
+)
+
+// Section 8.5, rule 2, and rows 2 and 6 of what must not be: a call that panics, fails or takes too long on the newest
+// snapshot is answered from the last good one, then with what was asked, and never with an error.
+func TestLastKnownGood(t *testing.T) {
+	type message = *extension.PostRouteModifyResponse
+	good, bad := &gateway.Snapshot{}, &gateway.Snapshot{}
+	echo, fromGood := message(&extension.PostRouteModifyResponse{Route: &routev3.Route{Name: "echo"}}), message(&extension.PostRouteModifyResponse{Route: &routev3.Route{Name: "good"}})
+	for why, fails := range map[string]func(context.Context) (message, bool, error){
+		"panic":   func(context.Context) (message, bool, error) { panic("hostile object") },
+		"error":   func(context.Context) (message, bool, error) { return nil, false, errors.New("unsound") },
+		"endless": func(ctx context.Context) (message, bool, error) { <-ctx.Done(); return nil, false, ctx.Err() },
+		"deaf":    func(context.Context) (message, bool, error) { time.Sleep(time.Hour); return fromGood, true, nil },
+		"nil news": func(context.Context) (message, bool, error) {
+			var n *gateway.Gateway
+			return nil, n.Name.Name == "", nil
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s, calls := newServer(t, nil)
+			s.Deadline = 2 * time.Second
+			ask := func() message {
+				return answer(t.Context(), s, call[message]{hook: RouteHook, gateway: eg, ask: &extension.PostRouteModifyRequest{}, echo: echo,
+					work: func(ctx context.Context, n *gateway.Snapshot) (message, bool, error) {
+						if n == bad {
+							return fails(ctx)
+						}
+						return fromGood, true, nil
+					}})
+			}
+			began := time.Now()
+			if got := ask(); got != echo {
+				t.Errorf("%s: before any snapshot: %v", why, got)
+			}
+			s.Publish(bad)
+			if got := ask(); got != echo {
+				t.Errorf("%s: nothing was ever good: %v", why, got)
+			}
+			s.Publish(good)
+			if got := ask(); got != fromGood {
+				t.Errorf("%s: the good snapshot: %v", why, got)
+			}
+			s.Publish(bad)
+			if got := ask(); got != fromGood {
+				t.Errorf("%s: after a bad one: %v, want the last good", why, got)
+			}
+			if took := time.Since(began); took > 2*s.Deadline {
+				t.Errorf("%s: it took %v", why, took)
+			}
+			want := []Result{Unchanged, Fallback, Changed, Fallback}
+			for i, c := range calls() {
+				if c.Result != want[i] {
+					t.Errorf("%s: call %d was %s, want %s", why, i, c.Result, want[i])
+				}
+			}
+			time.Sleep(2 * time.Hour) // the deaf one ends
+		})
+	}
+}
+
+// Section 8.5, rule 2: the caller's own deadline counts where it is nearer, less what the answer takes on its way.
+func TestCallersDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := newServer(t, &gateway.Snapshot{})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		echo := &extension.PostRouteModifyResponse{}
+		began := time.Now()
+		answer(ctx, s, call[*extension.PostRouteModifyResponse]{hook: RouteHook, ask: &extension.PostRouteModifyRequest{}, echo: echo,
+			work: func(ctx context.Context, _ *gateway.Snapshot) (*extension.PostRouteModifyResponse, bool, error) {
+				<-ctx.Done()
+				return nil, false, ctx.Err()
+			}})
+		if took := time.Since(began); took > 900*time.Millisecond {
+			t.Errorf("answered after %v of a second", took)
+		}
+	})
+}
+
+// Section 8.4: a Translation that is asked for a later revision waits for it a moment, is answered all the same, and counts.
+func TestLaterRevision(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, calls := newServer(t, snapshotOf(gateway.Gateway{Revision: "0000000000000001"}))
+		var reports []Report
+		s.Report = func(r Report) { reports = append(reports, r) }
+		in := translationOf("0000000000000002-7", example()) // what follows the hash is counted up by the operator
+
+		began := time.Now()
+		translate(t, s, in)
+		if took := time.Since(began); took != patience {
+			t.Errorf("it waited %v", took)
+		}
+		went := make(chan time.Duration)
+		go func() {
+			began := time.Now()
+			if _, err := s.PostTranslateModify(t.Context(), in); err != nil {
+				t.Error(err)
+			}
+			went <- time.Since(began)
+		}()
+		time.Sleep(100 * time.Millisecond)
+		n := whole()
+		n.Gateways[eg].Revision = "0000000000000002"
+		s.Publish(n)
+		if took := <-went; took != 100*time.Millisecond {
+			t.Errorf("it waited %v for what came after 100 ms", took)
+		}
+		if c := calls(); len(c) != 2 || c[0].Result != Stale || c[1].Result != Changed {
+			t.Errorf("measured %+v", c)
+		}
+		if len(reports) != 2 || reports[0].Answered != "0000000000000001" || reports[1].Answered != "0000000000000002" || reports[1].Asked != "0000000000000002" || reports[1].VirtualHosts {
+			t.Errorf("reported %+v", reports)
+		}
+	})
+}
+
+// An answer that is too large for Envoy Gateway to take is none; what was asked, which it could send, comes back.
+func TestTooLarge(t *testing.T) {
+	s, calls := newServer(t, whole())
+	in := translationOf("", example())
+	s.MaxMessage = proto.Size(in) + 100
+	if out := translate(t, s, in); proto.Size(out) > s.MaxMessage || len(out.Clusters) != len(in.Clusters) {
+		t.Errorf("%d bytes of %d", proto.Size(out), s.MaxMessage)
+	}
+	if c := calls(); c[0].Result != Fallback {
+		t.Errorf("measured %+v", c)
+	}
+}
+
+// Snapshots may be published while calls are answered (for the race detector), and no call sees two of them.
+func TestPublishWhileAnswering(t *testing.T) {
+	a, b := snapshotOf(gateway.Gateway{}), whole()
+	s, _ := newServer(t, a)
+	var end atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for !end.Load() {
+			s.Publish(b)
+			s.Publish(a)
+		}
+	}()
+	in := translationOf("", example())
+	for range 50 {
+		if out := translate(t, s, in); len(out.Clusters) != len(in.Clusters) && len(out.Clusters) != len(in.Clusters)+5 {
+			t.Errorf("%d clusters are of neither snapshot", len(out.Clusters)-len(in.Clusters))
+		}
+	}
+	end.Store(true)
+	<-done
+}
