@@ -1,0 +1,137 @@
+package shelter
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"reflect"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+
+	"github.com/tailplane/tailplane/internal/apiproxy"
+)
+
+func secret(annotations map[string]string, owners ...metav1.OwnerReference) *corev1.Secret {
+	return &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"l": "1"},
+		Annotations: annotations, OwnerReferences: owners, Finalizers: []string{"f"}}, Data: map[string][]byte{"x": {0, 1, 2}}}
+}
+
+func encode(t testing.TB, o runtime.Object) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := protobuf.NewSerializer(nil, nil).Encode(o, &b); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// secretScheme is as much of a scheme as a decoder needs.
+type secretScheme struct{ runtime.ObjectTyper }
+
+func (secretScheme) New(schema.GroupVersionKind) (runtime.Object, error) {
+	return &corev1.Secret{}, nil
+}
+func (secretScheme) Recognizes(schema.GroupVersionKind) bool { return true }
+func (secretScheme) ObjectKinds(runtime.Object) ([]schema.GroupVersionKind, bool, error) {
+	return []schema.GroupVersionKind{{Version: "v1", Kind: "Secret"}}, false, nil
+}
+
+func decode(b []byte) (*corev1.Secret, error) {
+	var s corev1.Secret
+	_, _, err := protobuf.NewSerializer(secretScheme{}, secretScheme{}).Decode(b, nil, &s)
+	return &s, err
+}
+
+// AD-11: what is written in protobuf is what is read in JSON, by a real encoder
+// and decoder.
+func TestProtobuf(t *testing.T) {
+	near := metav1.OwnerReference{APIVersion: "v1", Kind: "A", Name: "n", UID: "near"}
+	far := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "B", Name: "f", UID: "far", Controller: new(true), BlockOwnerDeletion: new(false)}
+	for why, tt := range map[string]struct {
+		was  *corev1.Secret
+		same bool // nothing is changed
+		left int  // references that the cluster sees
+	}{
+		"none":                         {secret(nil), true, 0},
+		"near":                         {secret(map[string]string{"a": "b"}, near), true, 1},
+		"far":                          {secret(nil, far), false, 0},
+		"both":                         {secret(map[string]string{"a": "b"}, far, near, far), false, 1},
+		"the client's own annotation":  {secret(map[string]string{Key: "x"}), false, 0},
+		"and with one that is far too": {secret(map[string]string{Key: "x"}, near, far), false, 1},
+	} {
+		t.Run(why, func(t *testing.T) {
+			body := encode(t, tt.was)
+			got, err := Write(body, protobufType, foreignUID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if same := bytes.Equal(got, body); same && !tt.same {
+				t.Error("it is as it was")
+			}
+			stored, err := decode(got)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(stored.OwnerReferences) != tt.left {
+				t.Errorf("the cluster sees %v", stored.OwnerReferences)
+			}
+			b, err := json.Marshal(stored)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var is corev1.Secret
+			if err := json.Unmarshal(Read(b), &is); err != nil {
+				t.Fatal(err)
+			}
+			delete(tt.was.Annotations, Key)
+			if len(tt.was.Annotations) == 0 {
+				tt.was.Annotations = nil
+			}
+			if len(is.Annotations) == 0 {
+				is.Annotations = nil
+			}
+			is.TypeMeta = tt.was.TypeMeta
+			if !reflect.DeepEqual(&is, tt.was) {
+				t.Errorf("read back as\n%+v\nwant\n%+v", &is, tt.was)
+			}
+		})
+	}
+	no := errors.New("no")
+	if _, err := Write(encode(t, secret(nil, far)), protobufType, func(apiproxy.OwnerReference) (bool, error) { return false, no }); err != no {
+		t.Errorf("an error of who is foreign: %v", err)
+	}
+}
+
+// FuzzProtobuf holds that no foreign owner goes through, and that what is not
+// understood is refused.
+func FuzzProtobuf(f *testing.F) {
+	f.Add(encode(f, secret(map[string]string{"a": "b", Key: "x"}, metav1.OwnerReference{UID: "far1", Name: "f"}, metav1.OwnerReference{UID: "near"})))
+	f.Add([]byte("k8s\x00\x12\x06\x0a\x04\x6a\x02\x22\x00"))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		out, err := Write(body, protobufType, foreignUID)
+		if err != nil {
+			return
+		}
+		o, err := apiproxy.Peek(out, protobufType, "")
+		if err != nil {
+			t.Fatalf("%q becomes %q, which is refused: %v", body, out, err)
+		}
+		for _, r := range o.OwnerReferences {
+			if far, _ := foreignUID(r); far {
+				t.Fatalf("%q lets a foreign owner through: %q", body, out)
+			}
+		}
+		if s, err := decode(out); err == nil {
+			for _, r := range s.OwnerReferences {
+				if far, _ := foreignUID(apiproxy.OwnerReference{UID: string(r.UID)}); far {
+					t.Fatalf("%q lets a foreign owner through: %q", body, out)
+				}
+			}
+		}
+	})
+}
