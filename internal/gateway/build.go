@@ -54,8 +54,9 @@ type builder struct {
 	made    map[[2]string]int                               // groups made for a TailscaleGateway and tailnet
 
 	resolved map[Name]*service
-	near     map[[2]string][]*service // by namespace and tailnet, oldest first
-	claimed  map[RuleKey]Name         // which policy has which rule
+	near     map[[2]string][]*service          // by namespace and tailnet, oldest first
+	labels   map[[2]string]map[string]*service // answers of byLabel
+	claimed  map[RuleKey]Name                  // which policy has which rule
 	demands  map[Name]map[portmap.Key]bool
 	rooms    map[Name]*room
 }
@@ -83,7 +84,7 @@ func newBuilder(o Objects) *builder {
 		grants: map[string][]GrantObject{}, allowed: map[[2]string]bool{}, ports: map[Name]map[portmap.Key]uint16{},
 		gatewayObjects: map[Name]GatewayObject{}, strangers: map[Name]bool{}, hosts: map[Name][]hostOf{},
 		wishes: map[[2]string]gatewayv1alpha1.GatewayProxyGroup{}, holders: map[string]Name{}, made: map[[2]string]int{}, claimed: map[RuleKey]Name{},
-		resolved: map[Name]*service{}, near: map[[2]string][]*service{}, demands: map[Name]map[portmap.Key]bool{}, rooms: map[Name]*room{},
+		resolved: map[Name]*service{}, near: map[[2]string][]*service{}, labels: map[[2]string]map[string]*service{}, demands: map[Name]map[portmap.Key]bool{}, rooms: map[Name]*room{},
 	}
 	for _, t := range o.Tailnets {
 		b.tailnets[t.Name] = t

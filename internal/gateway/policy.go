@@ -216,18 +216,30 @@ func (b *builder) scope(p *gatewayv1alpha1.TailscaleRoutePolicy, r *room) []plac
 		if _, ok := b.tailnetFor(name, p.Namespace); !ok {
 			continue
 		}
-		at := place{own: map[string]*service{}}
-		for _, s := range b.near[[2]string{p.Namespace, name}] {
-			if label := s.label; label != "" && at.own[label] == nil {
-				at.own[label] = s
-			}
-		}
+		at := place{own: b.byLabel(p.Namespace, name)}
 		if i := slices.IndexFunc(r.attached, func(a attached) bool { return a.tailnet == name }); i >= 0 {
 			at.in = &r.attached[i]
 		}
 		places = append(places, at)
 	}
 	return places
+}
+
+// byLabel are the services of a namespace in a tailnet; of two for one service the
+// older counts.
+func (b *builder) byLabel(ns, tailnet string) map[string]*service {
+	key := [2]string{ns, tailnet}
+	labels, asked := b.labels[key]
+	if !asked {
+		labels = make(map[string]*service, len(b.near[key]))
+		for _, s := range b.near[key] {
+			if s.label != "" && labels[s.label] == nil {
+				labels[s.label] = s
+			}
+		}
+		b.labels[key] = labels
+	}
+	return labels
 }
 
 // named returns the cluster of a service and port that a policy's rule names, and
@@ -275,7 +287,10 @@ func (b *builder) meant(scope []place, t gatewayv1alpha1.PolicyTarget) []Cluster
 	for _, at := range scope {
 		if at.in != nil {
 			for _, m := range at.in.services {
-				if port, _, ok := m.defaultPort(at.in.wished()); ok && means(m.service) {
+				if !means(m.service) {
+					continue
+				}
+				if port, _, ok := m.defaultPort(at.in.wished()); ok {
 					if c, ok := b.memberCluster(*at.in, m, port); ok {
 						found[c.Name] = c
 					}
@@ -283,10 +298,10 @@ func (b *builder) meant(scope []place, t gatewayv1alpha1.PolicyTarget) []Cluster
 			}
 		}
 		for label, s := range at.own {
-			if at.in != nil && at.in.byLabel[label].service != nil {
-				continue // the same service
+			if !means(s) || at.in != nil && at.in.byLabel[label].service != nil {
+				continue // not meant, or the same service
 			}
-			if port, speaks, ok := s.defaultPort(80); ok && means(s) {
+			if port, speaks, ok := s.defaultPort(80); ok {
 				if c, ok := b.cluster(s, s.clusterName(port), port, speaks); ok {
 					found[c.Name] = c
 				}
