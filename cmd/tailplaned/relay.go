@@ -184,7 +184,8 @@ func (p *relayProcess) take(data map[string]string) {
 func (p *relayProcess) report(ctx context.Context) error {
 	in := false
 	for {
-		changed, moved := p.relay.Changed(), p.life.changed()
+		changed := p.relay.Changed()
+		moved, other := p.life.changed()
 		fields := p.life.fields()
 		if is := len(fields) > 0; is != in {
 			in = is
@@ -206,6 +207,7 @@ func (p *relayProcess) report(ctx context.Context) error {
 			return nil
 		case <-changed:
 		case <-moved:
+		case <-other:
 		case <-again:
 		}
 	}

@@ -30,9 +30,10 @@ type nodeLife struct {
 	p    *relayProcess
 	node atomic.Pointer[tailnet.Node]
 
-	mu    sync.Mutex
-	peers []tailnet.Peer // those of which last was made
-	last  *relay.Netmap
+	mu       sync.Mutex
+	peers    []tailnet.Peer // those of which last was made
+	last     *relay.Netmap
+	replaced chan struct{} // closed when there is another node
 }
 
 // nodeState is the state Secret as the node uses it.
@@ -147,6 +148,12 @@ func (l *nodeLife) join(ctx context.Context, t document.Tailnet, key string) err
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	l.node.Store(node)
+	l.mu.Lock()
+	if l.replaced != nil {
+		close(l.replaced)
+		l.replaced = nil
+	}
+	l.mu.Unlock()
 	go func() {
 		for {
 			changed := node.Changed()
@@ -247,15 +254,18 @@ func (l *nodeLife) netmap() (*relay.Netmap, error) {
 	return l.last, nil
 }
 
-// changed is closed at the next change of the node. While there is none it is
-// closed soon, so that whoever waits looks again.
-func (l *nodeLife) changed() <-chan struct{} {
-	if n := l.node.Load(); n != nil {
-		return n.Changed()
+// changed is closed at the next change of the node, and other when there is
+// another one.
+func (l *nodeLife) changed() (changed, other <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.replaced == nil {
+		l.replaced = make(chan struct{})
 	}
-	soon := make(chan struct{})
-	time.AfterFunc(100*time.Millisecond, func() { close(soon) })
-	return soon
+	if n := l.node.Load(); n != nil {
+		changed = n.Changed()
+	}
+	return changed, l.replaced
 }
 
 // fields are what the state Secret says of the node.

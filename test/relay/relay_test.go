@@ -185,10 +185,21 @@ func (g *group) start(t testing.TB, ordinal int, ip, uid string, env ...string) 
 	t.Cleanup(func() {
 		r.Kill()
 		if t.Failed() {
-			t.Logf("%s:\n%s", r.Pod, r.Output())
+			t.Logf("%s:\n%s", r.Pod, ours(r.Output()))
 		}
 	})
 	return r
+}
+
+// ours leaves out what Tailscale's library says.
+func ours(log string) string {
+	var b strings.Builder
+	for line := range strings.Lines(log) {
+		if !strings.Contains(line, `"from":"tailscale"`) {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
 }
 
 // echo serves a node's port: what comes goes back, after a greeting, until its end.
