@@ -67,9 +67,9 @@ type Client struct {
 	token    atomic.Pointer[token]
 	fetching flight[*token]
 
-	lists   atomic.Pointer[Lists]
-	listing flight[*Lists]
-	tagged  tagged
+	deviceList  memory[[]Device]
+	serviceList memory[Services]
+	tagged      tagged
 
 	working context.Context
 	stop    context.CancelFunc

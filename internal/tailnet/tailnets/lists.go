@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	tailscale "tailscale.com/client/tailscale/v2"
@@ -51,60 +52,102 @@ type Service struct {
 }
 
 // Lists returns devices and services no older than maxAge: those that are known,
-// or new ones, for which all who wait share one pair of requests. The error is an
+// or new ones, for which all who wait share one request each. The error is an
 // *[Error], or the context's. What was known before stays known.
 func (c *Client) Lists(ctx context.Context, maxAge time.Duration) (*Lists, error) {
-	if l := c.fresh(maxAge); l != nil {
-		return l, nil
+	if !c.enter() {
+		return nil, &Error{Op: ListDevices, Class: Dropped}
 	}
-	return share(ctx, c, ListDevices, &c.listing, func(ctx context.Context) (*Lists, error) {
-		if l := c.fresh(maxAge); l != nil {
-			return l, nil // the flight before ours landed while we came
+	defer c.leave() // both lists are one piece of work
+	devices, err := c.deviceList.get(ctx, c, ListDevices, maxAge, func(ctx context.Context) ([]Device, error) { return c.devices(ctx) })
+	if err != nil {
+		return nil, err
+	}
+	services, err := c.Services(ctx, maxAge) // after the devices: if they are there, so is the tailnet
+	if err != nil {
+		return nil, err
+	}
+	l := &Lists{At: devices.At, Devices: devices.Value, Services: services.Services, ServicesRefused: services.Refused}
+	if services.At.Before(l.At) {
+		l.At = services.At
+	}
+	return l, nil
+}
+
+// Services are the services of a tailnet as they were at one time.
+type Services struct {
+	At       time.Time
+	Services []Service
+	Refused  *Error // as Lists.ServicesRefused
+}
+
+// Services returns the services no older than maxAge. A tailnet without the feature
+// has none; that there is no such tailnet, only its devices tell.
+func (c *Client) Services(ctx context.Context, maxAge time.Duration) (Services, error) {
+	s, err := c.serviceList.get(ctx, c, ListServices, maxAge, func(ctx context.Context) (Services, error) {
+		list, err := c.services(ctx)
+		switch failure, _ := errors.AsType[*Error](err); {
+		case failure != nil && failure.Class == NotFound && !failure.AtToken:
+			return Services{}, nil
+		case failure != nil && failure.Class == Forbidden:
+			return Services{Refused: failure}, nil
 		}
-		l, err := c.fetchLists(ctx)
-		if err == nil {
-			c.lists.Store(l)
-		}
-		return l, err
+		return Services{Services: list}, err
 	})
+	s.Value.At = s.At
+	return s.Value, err
 }
 
-// Known returns the last lists that were read, or nil.
-func (c *Client) Known() *Lists { return c.lists.Load() }
-
-func (c *Client) fresh(maxAge time.Duration) *Lists {
-	if l := c.lists.Load(); l != nil && c.now().Sub(l.At) < maxAge {
-		return l
-	}
-	return nil
+// Known returns when the devices and the services were last read; zero: never.
+func (c *Client) Known() (devices, services time.Time) {
+	return c.deviceList.known().At, c.serviceList.known().At
 }
 
-// share is a flight whose refusal by a dropped client is an *Error.
-func share[T any](ctx context.Context, c *Client, op Op, l *flight[T], f func(context.Context) (T, error)) (T, error) {
-	v, err := l.do(ctx, c, f)
-	if err != nil && errors.Is(err, errDropped) {
-		return v, &Error{Op: op, Class: Dropped}
-	}
-	return v, err
+// A reading is what was read, and when it was asked for.
+type reading[T any] struct {
+	At    time.Time
+	Value T
 }
 
-func (c *Client) fetchLists(ctx context.Context) (*Lists, error) {
-	out := &Lists{At: c.now()}
-	var err error
-	if out.Devices, err = c.devices(ctx); err != nil {
-		return nil, err
+// A memory holds the last good reading of one thing.
+type memory[T any] struct {
+	flight flight[reading[T]]
+	last   atomic.Pointer[reading[T]]
+}
+
+func (m *memory[T]) known() (r reading[T]) {
+	if last := m.last.Load(); last != nil {
+		r = *last
 	}
-	out.Services, err = c.services(ctx)
-	switch failure, _ := errors.AsType[*Error](err); {
-	case err == nil:
-	case failure != nil && failure.Class == NotFound: // the devices were there: the tailnet is, and lacks the feature
-		out.Services = nil
-	case failure != nil && failure.Class == Forbidden:
-		out.ServicesRefused = failure
-	default:
-		return nil, err
+	return r
+}
+
+// get returns a reading no older than maxAge, from memory or by fetch.
+func (m *memory[T]) get(ctx context.Context, c *Client, op Op, maxAge time.Duration, fetch func(context.Context) (T, error)) (reading[T], error) {
+	fresh := func() *reading[T] {
+		if r := m.last.Load(); r != nil && c.now().Sub(r.At) < maxAge {
+			return r
+		}
+		return nil
 	}
-	return out, nil
+	if r := fresh(); r != nil {
+		return *r, nil
+	}
+	r, err := m.flight.do(ctx, c, func(ctx context.Context) (reading[T], error) {
+		if r := fresh(); r != nil {
+			return *r, nil // the flight before ours landed while we came
+		}
+		r := reading[T]{At: c.now()}
+		var err error
+		if r.Value, err = fetch(ctx); err == nil {
+			m.last.Store(&r)
+		}
+		return r, err
+	})
+	if errors.Is(err, errDropped) {
+		err = &Error{Op: op, Class: Dropped}
+	}
+	return r, err
 }
 
 func (c *Client) devices(ctx context.Context, tags ...string) ([]Device, error) {
@@ -207,47 +250,31 @@ func (c *Client) list(ctx context.Context, op Op, key string, do func(context.Co
 // tagged are the devices with some tags, by those.
 type tagged struct {
 	mu     sync.Mutex
-	byTags map[string]*taggedList
+	byTags map[string]*memory[[]Device]
 }
 
-type taggedList struct {
-	flight flight[[]Device]
-	at     time.Time // guarded by tagged
-	known  []Device
-}
-
-const mostTagged = 64 // lists of a tailnet: as many as the tailnet's gateways may ask for, and some
+const mostTagged = 64 // lists of a tailnet: as many as its gateways may ask for, and some
 
 // Tagged returns the devices that have at least one of the tags exactly, no older
-// than maxAge. It is the API that picks them, so a tailnet of many devices and few
-// that matter costs little.
-func (c *Client) Tagged(ctx context.Context, maxAge time.Duration, tags ...string) ([]Device, error) {
+// than maxAge, and when they were asked for. It is the API that picks them, so a
+// tailnet of many devices and few that matter costs little.
+func (c *Client) Tagged(ctx context.Context, maxAge time.Duration, tags ...string) ([]Device, time.Time, error) {
 	tags = slices.Compact(slices.Sorted(slices.Values(tags)))
+	if len(tags) == 0 {
+		return nil, time.Time{}, errors.New("no tags to look for")
+	}
 	key := strings.Join(tags, " ")
 	t := &c.tagged
 	t.mu.Lock()
-	l := t.byTags[key]
-	if l == nil {
+	m := t.byTags[key]
+	if m == nil {
 		if len(t.byTags) >= mostTagged || t.byTags == nil {
-			t.byTags = map[string]*taggedList{}
+			t.byTags = map[string]*memory[[]Device]{}
 		}
-		l = new(taggedList)
-		t.byTags[key] = l
-	}
-	if !l.at.IsZero() && c.now().Sub(l.at) < maxAge {
-		known := l.known
-		t.mu.Unlock()
-		return known, nil
+		m = new(memory[[]Device])
+		t.byTags[key] = m
 	}
 	t.mu.Unlock()
-	return share(ctx, c, ListDevices, &l.flight, func(ctx context.Context) ([]Device, error) {
-		at := c.now()
-		found, err := c.devices(ctx, tags...)
-		if err == nil {
-			t.mu.Lock()
-			l.at, l.known = at, found
-			t.mu.Unlock()
-		}
-		return found, err
-	})
+	r, err := m.get(ctx, c, ListDevices, maxAge, func(ctx context.Context) ([]Device, error) { return c.devices(ctx, tags...) })
+	return r.Value, r.At, err
 }
