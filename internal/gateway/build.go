@@ -49,9 +49,9 @@ type builder struct {
 	routes         []RouteObject          // by kind and name
 	hosts          map[Name][]hostOf
 
-	wishes  map[[2]string]gatewayv1alpha1.GatewayProxyGroup // by TailscaleGateway and tailnet
-	holders map[string]Name                                 // which service has which group of its own
-	made    map[[2]string]int                               // groups made for a TailscaleGateway and tailnet
+	wishes  map[wishKey]gatewayv1alpha1.GatewayProxyGroup // by TailscaleGateway and tailnet
+	holders map[string]Name                               // which service has which group of its own
+	made    map[[2]string]int                             // groups made for a TailscaleGateway and tailnet
 
 	resolved map[Name]*service
 	near     map[[2]string][]*service          // by namespace and tailnet, oldest first
@@ -83,7 +83,7 @@ func newBuilder(o Objects) *builder {
 		tailnets: map[string]*gatewayv1alpha1.TailscaleTailnet{}, groupOf: map[Name]*gatewayv1alpha1.TailscaleProxyGroup{},
 		grants: map[string][]GrantObject{}, allowed: map[[2]string]bool{}, ports: map[Name]map[portmap.Key]uint16{},
 		gatewayObjects: map[Name]GatewayObject{}, strangers: map[Name]bool{}, hosts: map[Name][]hostOf{},
-		wishes: map[[2]string]gatewayv1alpha1.GatewayProxyGroup{}, holders: map[string]Name{}, made: map[[2]string]int{}, claimed: map[RuleKey]Name{},
+		wishes: map[wishKey]gatewayv1alpha1.GatewayProxyGroup{}, holders: map[string]Name{}, made: map[[2]string]int{}, claimed: map[RuleKey]Name{},
 		resolved: map[Name]*service{}, near: map[[2]string][]*service{}, labels: map[[2]string]map[string]*service{}, demands: map[Name]map[portmap.Key]bool{}, rooms: map[Name]*room{},
 	}
 	for _, t := range o.Tailnets {
@@ -94,7 +94,12 @@ func newBuilder(o Objects) *builder {
 	for _, g := range b.groups {
 		b.groupOf[nameOf(g)] = g
 	}
-	b.services = slices.SortedFunc(slices.Values(o.Services), func(x, y *gatewayv1alpha1.TailscaleService) int { return older(x, y) })
+	for _, s := range o.Services {
+		if s.DeletionTimestamp.IsZero() { // its routes go before its relays do
+			b.services = append(b.services, s)
+		}
+	}
+	slices.SortFunc(b.services, func(x, y *gatewayv1alpha1.TailscaleService) int { return older(x, y) })
 	for _, g := range o.Grants {
 		b.grants[g.Namespace] = append(b.grants[g.Namespace], g)
 	}

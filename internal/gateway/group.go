@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
 )
 
@@ -19,21 +21,27 @@ type groupWish struct {
 	gateway Name
 }
 
+// A wishKey is one tailnet of one TailscaleGateway.
+type wishKey struct {
+	gateway Name
+	uid     types.UID
+	tailnet string
+}
+
 // wishFor returns how the group of a service that names none is wished: its
-// TailscaleGateway says so, if discovery made the service.
-func (b *builder) wishFor(s *gatewayv1alpha1.TailscaleService, tailnet string) groupWish {
-	if s.Labels[gatewayv1alpha1.DiscoveredLabel] == "true" {
-		for _, owner := range s.OwnerReferences {
-			if owner.Kind != "TailscaleGateway" || !strings.HasPrefix(owner.APIVersion, gatewayv1alpha1.Group+"/") {
-				continue
-			}
-			gateway := Name{s.Namespace, owner.Name}
-			if spec, ok := b.wishes[[2]string{gateway.String(), tailnet}]; ok {
-				return groupWish{spec, gateway}
-			}
+// TailscaleGateway says so, if discovery made the service. It is false if the
+// service was discovered where nobody discovers any more.
+func (b *builder) wishFor(s *gatewayv1alpha1.TailscaleService, tailnet string) (groupWish, bool) {
+	if s.Labels[gatewayv1alpha1.DiscoveredLabel] != "true" {
+		return groupWish{gatewayv1alpha1.GatewayProxyGroup{Mode: gatewayv1alpha1.GroupPerService}, Name{}}, true
+	}
+	for _, owner := range s.OwnerReferences {
+		gateway := Name{s.Namespace, owner.Name}
+		if spec, ok := b.wishes[wishKey{gateway, owner.UID, tailnet}]; ok && owner.Kind == "TailscaleGateway" {
+			return groupWish{spec, gateway}, true
 		}
 	}
-	return groupWish{gatewayv1alpha1.GatewayProxyGroup{Mode: gatewayv1alpha1.GroupPerService}, Name{}}
+	return groupWish{}, false
 }
 
 // place finds the group that carries a service, and notes it as wanted if it is
@@ -47,7 +55,11 @@ func (b *builder) place(s *gatewayv1alpha1.TailscaleService, report ServiceRepor
 		w.Name = ingressGroupName(report.Tailnet)
 		return b.placeOwn(s, report, w)
 	}
-	wish := b.wishFor(s, report.Tailnet)
+	wish, ok := b.wishFor(s, report.Tailnet)
+	if !ok {
+		report.ResolvedRefs = fails(gatewayv1alpha1.ReasonTargetNotFound, "the TailscaleGateway that discovered it is gone, or has not this tailnet any more")
+		return report
+	}
 	if wish.Replicas != nil {
 		w.Replicas = *wish.Replicas
 	}
@@ -140,7 +152,7 @@ func (b *builder) placeOwn(s *gatewayv1alpha1.TailscaleService, report ServiceRe
 func (b *builder) remember() {
 	for _, a := range b.o.Attachments {
 		for _, t := range a.Spec.Tailnets {
-			b.wishes[[2]string{nameOf(a).String(), t.TailnetRef.Name}] = t.ProxyGroup
+			b.wishes[wishKey{nameOf(a), a.UID, t.TailnetRef.Name}] = t.ProxyGroup
 		}
 	}
 	for _, s := range b.services {

@@ -30,10 +30,11 @@ func (b *builder) selects(s gatewayv1alpha1.NamespaceSelector, home, ns string) 
 	return false
 }
 
-// tailnetFor returns a tailnet that namespace ns may use.
+// tailnetFor returns a tailnet that namespace ns may use. One that is to be deleted
+// counts until it is: its deletion waits for those who use it.
 func (b *builder) tailnetFor(name, ns string) (*gatewayv1alpha1.TailscaleTailnet, bool) {
 	t := b.tailnets[name]
-	if t == nil || !t.DeletionTimestamp.IsZero() {
+	if t == nil {
 		return nil, false
 	}
 	key := [2]string{name, ns}
