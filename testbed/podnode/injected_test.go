@@ -39,7 +39,7 @@ spec:
     readinessProbe: {periodSeconds: 1, httpGet: {path: /readyz, port: health}}
 `
 
-// TB-08, AD-03: a pod into which the adapter was put starts as a real pair of processes. The application, which knows
+// TB-08, AD-03, ADP-03: a pod into which the adapter was put starts as a real pair of processes. The application, which knows
 // nothing of that, lists, watches, creates and takes a lease through the adapter; and the pod's real token is in none of
 // its files, its environment, its memory, nor in anybody's log.
 func TestInjected(t *testing.T) {

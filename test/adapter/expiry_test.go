@@ -1,0 +1,325 @@
+package adapter
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+)
+
+// forgetful is three clusters of which west forgets its history within seconds, as
+// an API server does within minutes: its store is compacted, and it has no cache of
+// events to go on from.
+func forgetful(t *testing.T) (*several, *relay) {
+	t.Helper()
+	three := three(t)
+	three.clean(t)
+	west := kubetest.New(t, kubetest.Options{Name: "forgetful", NoControllers: true, Args: []string{"--watch-cache=false", "--etcd-compaction-interval=1s"}})
+	admin, err := kubernetes.NewForConfig(unlimited(west.AdminConfig()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := admin.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	token, err := account(t.Context(), west, "default", "app", "cluster-admin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &several{clusters: maps.Clone(three.clusters), admin: maps.Clone(three.admin), options: three.options}
+	s.clusters["west"], s.admin["west"] = west, admin
+	s.options.Secrets = maps.Clone(three.options.Secrets)
+	way := newRelay(t, strings.TrimPrefix(west.Server, "https://"))
+	s.options.Secrets["west"] = map[string]string{"server": "https://" + way.Addr().String(), "ca.crt": string(west.CA), "token": token}
+	return s.beside(t, severalConfig), way
+}
+
+// A relay is the way to a cluster, which can be cut.
+type relay struct {
+	net.Listener
+	mu   sync.Mutex
+	shut bool
+	open []net.Conn
+}
+
+func newRelay(t *testing.T, to string) *relay {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &relay{Listener: ln}
+	t.Cleanup(func() { ln.Close(); r.cut(true) })
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go r.carry(c, to)
+		}
+	}()
+	return r
+}
+
+func (r *relay) carry(c net.Conn, to string) {
+	defer c.Close()
+	d, err := net.Dial("tcp", to)
+	if err != nil {
+		return
+	}
+	defer d.Close()
+	r.mu.Lock()
+	shut := r.shut
+	r.open = append(r.open, c, d)
+	r.mu.Unlock()
+	if shut {
+		return
+	}
+	go func() {
+		defer c.Close()
+		io.Copy(c, d)
+	}()
+	io.Copy(d, c)
+}
+
+// cut ends what is open; with shut, and what comes.
+func (r *relay) cut(shut bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.shut = shut
+	for _, c := range r.open {
+		c.Close()
+	}
+	r.open = nil
+}
+
+// forgets waits until a cluster knows no more what it had at rv.
+func (s *several) forgets(t *testing.T, cluster, rv string) {
+	t.Helper()
+	eventually(t, cluster+" forgets "+rv, func() bool {
+		_, err := s.admin[cluster].CoreV1().ConfigMaps("shop").List(t.Context(), metav1.ListOptions{ResourceVersion: rv, ResourceVersionMatch: metav1.ResourceVersionMatchExact})
+		if err != nil && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+			t.Fatal(err)
+		}
+		return err != nil
+	})
+}
+
+// An overheard client counts what an informer asks and is told.
+type overheard struct {
+	next   http.RoundTripper
+	whole  atomic.Int64 // answers with all that is there
+	mu     sync.Mutex
+	errors []string // events that say ERROR, and answers that are no 200
+}
+
+func (o *overheard) RoundTrip(r *http.Request) (*http.Response, error) {
+	q := r.URL.Query()
+	res, err := o.next.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	if q.Get("watch") == "" || q.Get("sendInitialEvents") == "true" {
+		o.whole.Add(1)
+	}
+	if res.StatusCode != http.StatusOK {
+		o.told(res.Status)
+	}
+	in, out := io.Pipe()
+	res.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.TeeReader(res.Body, out), closer{res.Body, out}}
+	if q.Get("watch") != "" {
+		go func() {
+			defer io.Copy(io.Discard, in)
+			for d := json.NewDecoder(in); ; {
+				var e struct {
+					Type   string
+					Object struct{ Code int }
+				}
+				if d.Decode(&e) != nil {
+					return
+				}
+				if e.Type == "ERROR" {
+					o.told(fmt.Sprint(e.Object.Code))
+				}
+			}
+		}()
+	} else {
+		go io.Copy(io.Discard, in)
+	}
+	return res, nil
+}
+
+type closer []io.Closer
+
+func (c closer) Close() (err error) {
+	for _, each := range c {
+		err = each.Close()
+	}
+	return err
+}
+
+func (o *overheard) told(what string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.errors = append(o.errors, what)
+}
+
+func TestSeveral_Forgotten(t *testing.T) {
+	s, way := forgetful(t)
+	t.Run("watch", func(t *testing.T) { compaction(t, s, way) })
+	t.Run("page", func(t *testing.T) { expiredPage(t, s) })
+}
+
+// ADP-07: one member's history is compacted while the way to it is cut: an informer
+// is told so once, by one 410, reads all once, and has what is there; what is gone, and
+// only that, is told as deleted.
+func compaction(t *testing.T, s *several, way *relay) {
+	s.make(t, "east", "of-east")
+	s.make(t, "west", "of-west")
+	s.make(t, "west", "stays")
+	conf := config(t, s.adapter)
+	conf.ContentType, conf.AcceptContentTypes = "application/json", "application/json"
+	ears := &overheard{}
+	conf.Wrap(func(next http.RoundTripper) http.RoundTripper { ears.next = next; return ears })
+	k, err := kubernetes.NewForConfig(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	factory := informers.NewSharedInformerFactoryWithOptions(k, 0, informers.WithNamespace("shop"))
+	informer := factory.Core().V1().ConfigMaps()
+	var mu sync.Mutex
+	var deleted []string
+	if _, err := informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(o any) {
+		if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
+			o = d.Obj
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		deleted = append(deleted, o.(*corev1.ConfigMap).Name)
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	factory.Start(ctx.Done())
+	defer func() { cancel(); factory.Shutdown() }()
+	s.await(t, informer.Lister().ConfigMaps("shop").List)
+	whole := ears.whole.Load()
+
+	way.cut(true)
+	if err := s.admin["west"].CoreV1().ConfigMaps("shop").Delete(t.Context(), "of-west", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.make(t, "west", "new-1")
+	last, err := s.admin["west"].CoreV1().ConfigMaps("shop").Get(t.Context(), "new-1", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.make(t, "west", "new-2") // so that new-1 is history
+	s.forgets(t, "west", last.ResourceVersion)
+	mu.Lock()
+	if len(deleted) > 0 {
+		t.Errorf("told as deleted while the way was cut: %q", deleted)
+	}
+	mu.Unlock()
+	way.cut(false)
+	s.await(t, informer.Lister().ConfigMaps("shop").List)
+	s.make(t, "west", "after")
+	s.await(t, informer.Lister().ConfigMaps("shop").List)
+	ears.mu.Lock()
+	defer ears.mu.Unlock()
+	mu.Lock()
+	defer mu.Unlock()
+	if n := ears.whole.Load() - whole; len(ears.errors) != 1 || ears.errors[0] != "410" || n != 1 {
+		t.Errorf("it was told %q, and read all %d times; want one 410 and once", ears.errors, n)
+	}
+	if len(deleted) != 1 || deleted[0] != "of-west" {
+		t.Errorf("told as deleted: %q", deleted)
+	}
+}
+
+// ADP-09: between two pages a member forgets where the list stood. The client is
+// told 410 with a token to go on by, as an API server does, and by it comes to the
+// end: everything is there once.
+func expiredPage(t *testing.T, s *several) {
+	want := map[string]bool{}
+	for i := range 4 {
+		for _, cluster := range []string{"east", "west"} {
+			name := fmt.Sprintf("paged-%s-%d", cluster, i)
+			s.make(t, cluster, name)
+			want[name] = true
+		}
+	}
+	shop := s.client(t).CoreV1().ConfigMaps("shop")
+	got := map[string]int{}
+	take := func(l *corev1.ConfigMapList) {
+		for _, cm := range l.Items {
+			if strings.HasPrefix(cm.Name, "paged-") {
+				got[cm.Name]++
+			}
+		}
+	}
+	o := metav1.ListOptions{Limit: 1}
+	var at string // where west stood
+	for !hasWest(got) {
+		l, err := shop.List(t.Context(), o)
+		if err != nil {
+			t.Fatalf("after %v: %v", got, err)
+		}
+		take(l)
+		at, o.Continue = strings.TrimLeft(l.ResourceVersion[len(l.ResourceVersion)-20:], "0"), l.Continue
+	}
+	s.make(t, "west", "later-1")
+	s.make(t, "west", "later-2")
+	s.forgets(t, "west", at)
+	_, err := shop.List(t.Context(), o)
+	status, ok := err.(apierrors.APIStatus)
+	if !ok || !apierrors.IsResourceExpired(err) || status.Status().ListMeta.Continue == "" {
+		t.Fatalf("a page whose place is forgotten: %#v", err)
+	}
+	for o.Continue = status.Status().ListMeta.Continue; o.Continue != ""; {
+		l, err := shop.List(t.Context(), o)
+		if apierrors.IsResourceExpired(err) { // it forgets within seconds
+			o.Continue = err.(apierrors.APIStatus).Status().ListMeta.Continue
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		take(l)
+		o.Continue = l.Continue
+	}
+	for name := range want {
+		if got[name] != 1 {
+			t.Errorf("%s came %d times", name, got[name])
+		}
+	}
+}
+
+func hasWest(got map[string]int) bool {
+	for name := range got {
+		if strings.HasPrefix(name, "paged-west-") {
+			return true
+		}
+	}
+	return false
+}
