@@ -276,7 +276,7 @@ func TestRefusedStart(t *testing.T) {
 	t.Parallel()
 	c := kubetest.Start(t)
 	tn := tailnettest.Start(t, policy)
-	g := newGroup(t, c, tn, "no", "egress", 1)
+	g := newGroup(t, c, tn, "steered", "egress", 1)
 	r := g.start(t, 0, "127.77.4.10", "uid-0", "TS_DEST_IP=10.96.0.1", "POD_UID=")
 	select {
 	case <-r.Done():
