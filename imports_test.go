@@ -69,7 +69,7 @@ var plan = map[string]string{
 	"internal/gossip/gossipkube":          "internal/door internal/gossip internal/kube",
 	"internal/gateway":                    "api/gateway/v1alpha1 internal/gateway/portmap",
 	"internal/gateway/discovery":          "api/gateway/v1alpha1 internal/gateway",
-	"internal/gateway/gatewaykube":        "api/gateway/v1alpha1 internal/gateway/standing internal/kube internal/tailnet/tailnets",
+	"internal/gateway/gatewaykube":        "api/gateway/v1alpha1 internal/gateway internal/gateway/discovery internal/gateway/standing internal/kube internal/tailnet/tailnets",
 	"internal/gateway/standing":           "", // below it: how the operator stands with a tailnet
 	"internal/gateway/portmap":            "", // below it: which service has which port of the relays
 	"internal/gateway/gatewayxds":         "internal/gateway",
@@ -119,7 +119,7 @@ var plan = map[string]string{
 
 	"cmd/mca": "internal/apiproxy internal/apiproxy/document internal/apiproxy/fanout internal/apiproxy/observe internal/apiproxy/observe/adminport internal/apiproxy/observe/record internal/apiproxy/podface internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/upstream internal/inject",
 	"cmd/tka": "internal/cli",
-	"cmd/tailplaned": "internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/gateway/gatewaykube internal/health internal/inject internal/inject/injectkube internal/kube internal/problem internal/relay internal/relay/document internal/relay/relaykube internal/settings " +
+	"cmd/tailplaned": "internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/gateway/gatewaykube internal/gateway/gatewayxds internal/health internal/inject internal/inject/injectkube internal/kube internal/problem internal/relay internal/relay/document internal/relay/relaykube internal/settings " +
 		"internal/signin internal/signin/signinkube internal/tailnet internal/tailnet/tailnets",
 }
 

@@ -38,6 +38,7 @@ func gatewayCommand(f *flags) *cobra.Command {
 	p.StringVar(&g.health, "metrics-addr", ":9091", "where probes and metrics are served")
 	p.StringVar(&g.namespace, "namespace", "tailscale-gateway-system", "the operator's own namespace")
 	p.BoolVar(&g.elect, "leader-elect", true, "one replica at a time keeps the objects; the others wait")
+	c.AddCommand(envoyConfig())
 	return c
 }
 

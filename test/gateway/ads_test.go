@@ -233,3 +233,15 @@ func (x *ads) managers() (all []*hcmv3.HttpConnectionManager) {
 	}
 	return all
 }
+
+// hasListenerFilter says whether a listener has a filter of that name.
+func (x *ads) hasListenerFilter(name string) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, l := range x.listeners {
+		if slices.ContainsFunc(l.ListenerFilters, func(f *listenerv3.ListenerFilter) bool { return f.Name == name }) {
+			return true
+		}
+	}
+	return false
+}

@@ -4,6 +4,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"net/http"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -32,10 +34,16 @@ type extension struct {
 	reports []gatewayxds.Report
 }
 
-// startExtension starts a server on a Unix socket, which ends with the test. It is not open before a snapshot is published.
+// startExtension starts a server on a Unix socket.
 func startExtension(t testing.TB) *extension {
 	t.Helper()
-	x := &extension{at: gatewayxds.Address{Network: "unix", At: filepath.Join(t.TempDir(), "x.sock")}}
+	return runExtension(t, gatewayxds.Address{Network: "unix", At: filepath.Join(t.TempDir(), "x.sock")}, nil)
+}
+
+// runExtension starts a server, which ends with the test. It is not open before a snapshot is published.
+func runExtension(t testing.TB, at gatewayxds.Address, config *tls.Config) *extension {
+	t.Helper()
+	x := &extension{at: at}
 	x.Server = &gatewayxds.Server{Deadline: 2 * time.Second, MaxMessage: 64 << 20, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		Measure: func(c gatewayxds.Call) {
 			x.mu.Lock()
@@ -50,7 +58,7 @@ func startExtension(t testing.TB) *extension {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- x.Run(ctx, x.at, nil) }()
+	go func() { done <- x.Run(ctx, x.at, config) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -72,6 +80,13 @@ func (x *extension) called() map[gatewayxds.Hook]int {
 		n[c.Hook]++
 	}
 	return n
+}
+
+// translations returns what each Translation came to, so far.
+func (x *extension) translations() []gatewayxds.Report {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Clone(x.reports)
 }
 
 // last returns the last report of a Gateway.

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
+)
+
+// envoyConfig prints Envoy Gateway's configuration. We never write it into a cluster: it is Envoy Gateway's own, and may hold
+// what others need of it.
+func envoyConfig() *cobra.Command {
+	var provider, server string
+	o := gatewayxds.ConfigOptions{}
+	c := &cobra.Command{
+		Use: "envoy-config", Short: "Print the configuration that Envoy Gateway needs",
+		Long: "Prints what makes Envoy Gateway ask the extension server: the value envoy-gateway.yaml of its ConfigMap envoy-gateway-config,\n" +
+			"or config.envoyGateway of its chart. With the provider file it is a whole file for `envoy-gateway server`.",
+		Args: noArguments,
+		RunE: func(c *cobra.Command, _ []string) error {
+			at, err := gatewayxds.ParseAddress(server)
+			if err != nil {
+				return usageError{fmt.Errorf("--server: %w", err)}
+			}
+			o.Provider, o.Server = gatewayxds.Provider(provider), at
+			b, err := gatewayxds.Config(o)
+			if err != nil {
+				return usageError{err}
+			}
+			_, err = c.OutOrStdout().Write(b)
+			return err
+		},
+	}
+	p := c.Flags()
+	p.StringVar(&provider, "provider", string(gatewayxds.Kubernetes), "where Envoy Gateway reads its resources: kubernetes or file")
+	p.StringVar(&server, "server", "tailscale-extension-server.tailscale-gateway-system.svc.cluster.local:5005", "where Envoy Gateway finds the extension server: host:port, or unix:///path for the sidecar")
+	p.StringVar(&o.Namespace, "namespace", "tailscale-gateway-system", "the namespace of the Secrets with the certificates")
+	p.IntVar(&o.MaxMessage, "max-message", 64<<20, "how large a message may be, in bytes")
+	p.BoolVar(&o.Plain, "plain", false, "without TLS, for an address that only this machine reaches")
+	p.BoolVar(&o.Lean, "lean", false, "without a call for each virtual host, for very many hosts")
+	p.StringVar(&o.Resources, "resources", "", "provider file: the folder of the resources")
+	p.StringVar(&o.Home, "home", "", "provider file: the folder of Envoy Gateway's own files")
+	return c
+}

@@ -1,0 +1,252 @@
+//go:build linux
+
+package gateway
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+)
+
+const (
+	egNamespace   = "envoy-gateway-system"
+	ourNamespace  = "tailscale-gateway-system"
+	kubernetesXDS = "infra/eg"
+)
+
+// kubectl runs kubectl, which must succeed.
+func kubectl(t testing.TB, c *kubetest.Cluster, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	out, errs, code := kubetest.Kubectl(ctx, c.Kubeconfig, args...)
+	if code != 0 {
+		t.Fatalf("kubectl %s: exit %d: %s%s", strings.Join(args, " "), code, out, errs)
+	}
+	return out
+}
+
+// definitions returns the files of Envoy Gateway's own module that define the Gateway API and its own kinds.
+func definitions(t testing.TB) []string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/envoyproxy/gateway").Output()
+	if err != nil {
+		t.Fatal("the module of Envoy Gateway:", err)
+	}
+	folder := filepath.Join(strings.TrimSpace(string(out)), "charts", "gateway-helm", "charts", "crds", "crds")
+	files, err := filepath.Glob(filepath.Join(folder, "generated", "*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no definitions in %s: %v", folder, err)
+	}
+	ours, err := filepath.Glob("../../deploy/crds/gateway.tailscale.com_*.yaml")
+	if err != nil || len(ours) == 0 {
+		t.Fatalf("no definitions of our own: %v", err)
+	}
+	return append(append(files, filepath.Join(folder, "gatewayapi-crds.yaml")), ours...)
+}
+
+// secret writes the files of a Secret to a folder.
+func secret(t testing.TB, c *kubetest.Cluster, name, folder string) {
+	t.Helper()
+	for _, file := range []string{"ca.crt", "tls.crt", "tls.key"} {
+		text := kubectl(t, c, "-n", egNamespace, "get", "secret", name, "-o", "jsonpath={.data."+strings.ReplaceAll(file, ".", `\.`)+"}")
+		b, err := base64.StdEncoding.DecodeString(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(folder, file), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// certify makes the three Secrets' worth of certificates that the extension server and Envoy Gateway know each other by: the
+// server's go to a folder, the others into the cluster.
+func certify(t testing.TB, c *kubetest.Cluster, folder string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "extension"}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, root, root, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := func(kind string, der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}) }
+	authority := block("CERTIFICATE", der)
+	issue := func(leaf *x509.Certificate) (certificate, secret []byte) {
+		k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leaf.SerialNumber, leaf.NotAfter, leaf.KeyUsage = big.NewInt(2), root.NotAfter, x509.KeyUsageDigitalSignature
+		leaf.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+		der, err := x509.CreateCertificate(rand.Reader, leaf, root, &k.PublicKey, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		private, err := x509.MarshalPKCS8PrivateKey(k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return block("CERTIFICATE", der), block("PRIVATE KEY", private)
+	}
+	server, serverKey := issue(&x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}})
+	client, clientKey := issue(&x509.Certificate{DNSNames: []string{gatewayxds.ClientName}})
+	for name, b := range map[string][]byte{"tls.crt": server, "tls.key": serverKey, "ca.crt": authority} {
+		if err := os.WriteFile(filepath.Join(folder, name), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	object := func(name, kind string, data map[string][]byte) string {
+		text := fmt.Sprintf("---\napiVersion: v1\nkind: Secret\ntype: %s\nmetadata: {name: %s, namespace: %s}\ndata:\n", kind, name, ourNamespace)
+		for k, v := range data {
+			text += fmt.Sprintf("  %s: %s\n", k, base64.StdEncoding.EncodeToString(v))
+		}
+		return text
+	}
+	apply(t, c, fmt.Sprintf("apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", ourNamespace)+
+		object("tailplane-extension-ca", "Opaque", map[string][]byte{"tls.crt": authority})+
+		object("tailplane-extension-client", "kubernetes.io/tls", map[string][]byte{"tls.crt": client, "tls.key": clientKey}))
+}
+
+func apply(t testing.TB, c *kubetest.Cluster, documents ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for _, d := range documents {
+		if err := c.Apply(ctx, []byte(d)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// GTW-31, GTW-32, TB-09: Envoy Gateway with the Kubernetes provider, on a real API server and with the configuration that we
+// print, asks our server over mutual TLS on every hook; what it serves holds our routes, clusters, weights and rules; a change
+// of the revision is translated anew, and changes of status and annotations are not.
+func TestGTW31_KubernetesProvider(t *testing.T) {
+	needsNamespaces(t)
+	c := kubetest.New(t, kubetest.Options{Name: "gateway"})
+	for _, f := range definitions(t) {
+		kubectl(t, c, "apply", "--server-side", "-f", f)
+	}
+	kubectl(t, c, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+	kubectl(t, c, "create", "namespace", egNamespace)
+	env := []string{"KUBECONFIG=" + c.Kubeconfig, "ENVOY_GATEWAY_NAMESPACE=" + egNamespace}
+	run(t, env, "envoy-gateway", "certgen", "--disable-topology-injector")
+	secret(t, c, "envoy-gateway", "/certs") // the path is fixed in Envoy Gateway
+	proxy, own := t.TempDir(), t.TempDir()
+	secret(t, c, "envoy", proxy)
+	certify(t, c, own)
+
+	tls, err := (&gatewayxds.Certificates{Dir: own}).Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := runExtension(t, gatewayxds.Address{Network: "tcp", At: "127.0.0.1:5005"}, tls)
+	config, err := gatewayxds.Config(gatewayxds.ConfigOptions{Provider: gatewayxds.Kubernetes, Server: x.at, MaxMessage: 64 << 20, Namespace: ourNamespace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What a single process on a machine is told besides: nobody to elect, and no webhook to serve.
+	text := strings.Replace(string(config), "provider: {type: Kubernetes}", "provider: {type: Kubernetes, kubernetes: {leaderElection: {disable: true}, proxyTopologyInjector: {disabled: true}}}", 1)
+	file := filepath.Join(t.TempDir(), "envoy-gateway.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	start(t, env, "envoy-gateway", "server", "-c", file)
+	objects, err := os.ReadFile("testdata/kubernetes.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply(t, c, string(objects), revisionPolicy("00000000000000a1"))
+
+	key := func(route string) gateway.RuleKey {
+		return gateway.RuleKey{Kind: "HTTPRoute", Route: gateway.Name{Namespace: "infra", Name: route}}
+	}
+	named := func(service string) gateway.Cluster {
+		return gateway.Cluster{Name: "tailscale-cluster-" + service, StatName: "tailscale-cluster-" + service, Host: service + ".relays.svc.cluster.local", Port: 10000,
+			HealthPort: 9002, HealthPath: "/readyz/" + service, Protocol: gateway.HTTP1}
+	}
+	sole := named("billing")
+	sole.Name = key("sole").ClusterName()
+	snapshot := func(revision string, routes ...string) *gateway.Snapshot {
+		g := &gateway.Gateway{Name: eg, Revision: revision, Clusters: []gateway.Cluster{named("api"), named("infra_billing_80")},
+			Listeners: []gateway.Listener{{ProxyProtocol: true}},
+			Rules: []gateway.Rule{
+				{Key: key("mixed"), Mixed: []gateway.WeightedCluster{{Cluster: "tailscale-cluster-infra_billing_80", Weight: 20}}, OwnWeight: 80},
+				{Key: key("policied"), Paths: []gateway.PathRule{{Name: "tailscale-rule-infra_api_0", Path: gateway.Path{Kind: gateway.PathPrefix, Text: "/api"}, Cluster: "tailscale-cluster-api"}},
+					Policies: []gateway.PolicyStamp{{Name: gateway.Name{Namespace: "infra", Name: "api"}, Generation: 1}}},
+				{Key: key("sole"), Sole: &sole},
+			}}
+		for _, name := range routes {
+			g.Routes = append(g.Routes, gateway.Route{Name: "tailscale-svc-" + name, Hosts: []string{"*"}, Prefix: "/svc/" + name, Cluster: "tailscale-cluster-" + name})
+			g.Clusters = append(g.Clusters, named(name))
+		}
+		return &gateway.Snapshot{Gateways: map[gateway.Name]*gateway.Gateway{eg: g}}
+	}
+	x.Publish(snapshot("00000000000000a1", "web"))
+
+	served := readADS(t, proxy, kubernetesXDS)
+	await(t, "routes, clusters, weights and rules in what is served", func() bool {
+		mixed := served.route("httproute/infra/mixed/rule/0/match/0/mixed_example_com")
+		return served.route("tailscale-svc-web") != nil && served.cluster("tailscale-cluster-web") != nil && served.route("tailscale-rule-infra_api_0_0") != nil &&
+			len(mixed.GetRoute().GetWeightedClusters().GetClusters()) == 2 && served.cluster(key("sole").ClusterName()).GetClusterType().GetName() == "envoy.cluster.dns" &&
+			served.cluster("tailscale-cluster-infra_billing_80") != nil && served.cluster("tailscale-cluster-api") != nil
+	})
+	for _, w := range served.route("httproute/infra/mixed/rule/0/match/0/mixed_example_com").GetRoute().GetWeightedClusters().GetClusters() {
+		want := map[string]uint32{key("mixed").ClusterName(): 80, "tailscale-cluster-infra_billing_80": 20}[w.GetName()]
+		if w.GetWeight().GetValue() != want {
+			t.Errorf("%s has %d, want %d", w.GetName(), w.GetWeight().GetValue(), want)
+		}
+	}
+	if served.route("httproute/infra/policied/rule/0/match/0/policied_example_com").GetMetadata().GetFilterMetadata()["gateway.tailscale.com"] == nil {
+		t.Error("the policy is not noted on its route")
+	}
+	calls := x.called()
+	for _, h := range []gatewayxds.Hook{gatewayxds.RouteHook, gatewayxds.VirtualHostHook, gatewayxds.ListenerHook, gatewayxds.ClusterHook, gatewayxds.TranslationHook} {
+		if calls[h] == 0 {
+			t.Errorf("the hook %s was never called: %v", h, calls)
+		}
+	}
+	if !served.hasListenerFilter("envoy.filters.listener.proxy_protocol") {
+		t.Error("no listener reads PROXY headers")
+	}
+
+	// Changes of status and annotations are no news to Envoy Gateway. That nothing comes of them shows in that the next call
+	// is the one for the new revision, which is made afterwards.
+	before := len(x.translations())
+	for i := range 5 {
+		kubectl(t, c, "-n", "infra", "annotate", "--overwrite", "tailscaleroutepolicy", "eg-tailnets-revision", fmt.Sprintf("gateway.tailscale.com/translated=%d", i))
+		kubectl(t, c, "-n", "infra", "patch", "tailscaleservice", "billing", "--subresource=status", "--type=merge", "-p", fmt.Sprintf(`{"status":{"egress":{"service":"n%d"}}}`, i))
+	}
+	x.Publish(snapshot("00000000000000b2", "web", "wiki"))
+	began := time.Now()
+	apply(t, c, revisionPolicy("00000000000000b2"))
+	await(t, "the new route", func() bool {
+		return served.route("tailscale-svc-wiki") != nil && served.cluster("tailscale-cluster-wiki") != nil
+	})
+	t.Logf("a new revision was served after %v", time.Since(began).Round(time.Millisecond))
+	if after := x.translations(); len(after) == before || after[before].Asked != "00000000000000b2" {
+		t.Errorf("translated without need: %+v", after[before:])
+	}
+}
