@@ -152,6 +152,19 @@ func FuzzList(f *testing.F) {
 	})
 }
 
+// BenchmarkList is of a list whose objects are looked at and not changed.
+func BenchmarkList(b *testing.B) {
+	item := `{"metadata":{"name":"a","labels":{"x":"` + strings.Repeat("y", 1000) + `"}}}`
+	body := `{"kind":"PodList","items":[` + strings.Repeat(item+",", 1000) + item + `]}`
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := io.Copy(io.Discard, List(io.NopCloser(strings.NewReader(body)), false, func(object []byte) []byte { return object })); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 func asText(t *testing.T, v any) string {
 	t.Helper()
 	b, err := json.Marshal(v)
