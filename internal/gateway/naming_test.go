@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 func TestNames(t *testing.T) {
@@ -46,11 +47,11 @@ func FuzzMatch(f *testing.F) {
 	f.Add("*a*b*", "xaayb")
 	f.Add("", "")
 	f.Fuzz(func(t *testing.T, pattern, name string) {
-		if len(pattern) > 100 || strings.Count(pattern, "*") > 8 {
-			return
+		if len(pattern) > 100 || strings.Count(pattern, "*") > 8 || !utf8.ValidString(pattern) || !utf8.ValidString(name) {
+			return // what regexp, which is asked too, does not read
 		}
 		want := regexp.MustCompile(`\A(?s:` + strings.ReplaceAll(regexp.QuoteMeta(pattern), `\*`, `.*`) + `)\z`)
-		if strings.ToValidUTF8(pattern+name, "") == pattern+name && Match(pattern, name) != want.MatchString(name) {
+		if Match(pattern, name) != want.MatchString(name) {
 			t.Fatalf("%q, %q: %v", pattern, name, Match(pattern, name))
 		}
 	})
