@@ -79,7 +79,7 @@ func (s *switching) Switch() (Messages, context.Context, error) {
 	head.WriteString("\r\n")
 	early, _ := buffered.Reader.Peek(buffered.Reader.Buffered())
 	s.conn = socket.New(here, io.MultiReader(bytes.NewReader(early), here))
-	here.Write(head.Bytes()) // who is not there to read it is not there to be listened to
+	here.Write(head.Bytes())                         // who is not there to read it is not there to be listened to
 	ctx, cancel := context.WithCancel(v.r.Context()) // which does not end with a connection that was taken over
 	left := make(chan struct{})
 	go func() {

@@ -37,7 +37,7 @@ func TestThresholds(t *testing.T) {
 			t.Errorf("%s after two, %d outages", h.state, h.outages)
 		}
 		time.Sleep(2 * time.Second)
-		if !try(answered) || !try(answered) || h.state != StateUnhealthy {
+		if first, second := try(answered), try(answered); !first || !second || h.state != StateUnhealthy {
 			t.Errorf("%s after two answers", h.state)
 		}
 		if !try(unreached) || try(answered) {
