@@ -372,19 +372,22 @@ func TestProbe(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- p.keep.Probe(ctx) }()
-	r, err := http.NewRequestWithContext(ctx, "GET", "/version", nil)
-	if err != nil {
-		t.Fatal(err)
+	use := func() {
+		t.Helper()
+		res, err := p.keep.Roster().Cluster("here").Get(ctx, "/version", http.Header{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
 	}
-	a, err := p.keep.Roster().Cluster("here").Do(upstream.Ask{Request: r})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a.Close()
-	limit := time.After(time.Minute)
+	use()
+	limit, again := time.After(time.Minute), time.NewTicker(8*time.Second)
+	defer again.Stop()
 	for path := ""; path != "/livez"; {
 		select {
 		case path = <-asked:
+		case <-again.C:
+			use() // on a machine that stood still it would count as unused
 		case <-limit:
 			t.Fatal("it is not asked")
 		}
