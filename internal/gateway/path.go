@@ -35,18 +35,18 @@ func ParsePath(s string) (Path, error) {
 	case len(s) > 1024:
 		return Path{}, errors.New("a path has at most 1024 characters")
 	case strings.ContainsAny(text, "*?#%"):
-		return Path{}, errors.New("a path has * only at its end, and no ?, # or %")
+		return Path{}, errors.New("a path has * only at its end, and none of ?, # and % in it")
 	case strings.Contains(text, "//"):
-		return Path{}, errors.New("a path has no //")
+		return Path{}, errors.New("a path has no // in it")
 	}
 	for i := range len(s) {
 		if s[i] <= ' ' || s[i] > '~' {
-			return Path{}, fmt.Errorf("a path has Printable ASCII characters only, and no space: %q", s[i])
+			return Path{}, fmt.Errorf("a path has printable ASCII characters only, and no space: %q", s[i])
 		}
 	}
 	for segment := range strings.SplitSeq(text, "/") {
 		if segment == "." || segment == ".." {
-			return Path{}, errors.New("a path has no segments . and ..")
+			return Path{}, errors.New("a path has no . or .. for a segment")
 		}
 	}
 	switch below, slash := strings.CutSuffix(text, "/"); {
