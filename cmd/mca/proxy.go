@@ -80,6 +80,7 @@ func proxy(ctx context.Context, f proxyFlags) error {
 	if err != nil {
 		return usage(err)
 	}
+	limitMemory(memoryFiles)
 	own, namespace, err := ownCluster(f)
 	if err != nil {
 		return err
