@@ -223,13 +223,22 @@ func budget(name string, measured, bound time.Duration) {
 	fmt.Printf("BUDGET %s %v %v %s\n", name, measured, bound, verdict)
 }
 
+// budgetMost is a row whose bound is the most there may be.
+func budgetMost(name string, measured, bound float64) {
+	verdict := "ok"
+	if measured > bound {
+		verdict = "OVER"
+	}
+	fmt.Printf("BUDGET %s %.3f %.3f %s\n", name, measured, bound, verdict)
+}
+
 // budgetFloor is a row whose bound is the least that will do.
 func budgetFloor(name string, measured, bound float64) {
 	verdict := "ok"
 	if measured < bound {
 		verdict = "OVER"
 	}
-	fmt.Printf("BUDGET %s %.1f %.1f %s\n", name, measured, bound, verdict)
+	fmt.Printf("BUDGET %s %.3f %.3f %s\n", name, measured, bound, verdict)
 }
 
 // budgetCount is a row of something counted.
