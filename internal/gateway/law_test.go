@@ -380,3 +380,48 @@ func TestHostileObjects(t *testing.T) {
 		}
 	}
 }
+
+// GTW-26: a further tailnet moves no route of those that were there, whatever
+// services it has, and what is not rendered changes no revision.
+func TestAFurtherTailnetMovesNothing(t *testing.T) {
+	moved := 0
+	for seed := range uint64(1000) {
+		o, with := settle(world(rand.New(rand.NewPCG(seed, 5))))
+		less := o
+		less.Attachments = nil
+		for _, a := range o.Attachments {
+			a = a.DeepCopy()
+			a.Spec.Tailnets = a.Spec.Tailnets[:1]
+			less.Attachments = append(less.Attachments, a)
+		}
+		without := gateway.Build(less)
+		for _, g := range without.Snapshot.Sorted() {
+			for _, route := range g.Routes {
+				moved++
+				now := with.Snapshot.Gateways[g.Name]
+				if !slices.ContainsFunc(now.Routes, func(r gateway.Route) bool { return r.Name == route.Name && r.Prefix == route.Prefix && r.Cluster == route.Cluster }) {
+					t.Fatalf("seed %d: %s moved, or is gone", seed, route.Name)
+				}
+				before, _ := g.Cluster(route.Cluster)
+				if after, ok := now.Cluster(route.Cluster); !ok || string(text(t, before)) != string(text(t, after)) {
+					t.Fatalf("seed %d: cluster %s was %+v and is %+v", seed, route.Cluster, before, after)
+				}
+			}
+		}
+		for _, tailnet := range o.Tailnets {
+			tailnet.Status.DeviceCount++
+			tailnet.Status.Conditions = []metav1.Condition{{Type: gatewayv1alpha1.ConditionReady, Status: "True"}}
+		}
+		for _, s := range o.Services {
+			s.Status.ObservedGeneration++
+		}
+		for name, g := range gateway.Build(o).Snapshot.Gateways {
+			if g.Revision != with.Snapshot.Gateways[name].Revision {
+				t.Fatalf("seed %d: a status changed the revision of %s", seed, name)
+			}
+		}
+	}
+	if moved < 50 {
+		t.Errorf("only %d routes were looked at", moved)
+	}
+}
