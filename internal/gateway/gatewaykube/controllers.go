@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -101,7 +102,7 @@ func (c *Controllers) run(ctx context.Context) error {
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mapper(), nil },
 		Metrics:        metricsserver.Options{BindAddress: "0"}, // main serves metrics
 		Cache:          cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
-		Client:         client.Options{FieldOwner: v1alpha1.FieldManager, Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}},
+		Client:         client.Options{FieldOwner: v1alpha1.FieldManager, Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.Namespace{}}}},
 	}
 	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, authenticationv1.AddToScheme, metav1.AddMetaToScheme} {
 		if err := add(options.Scheme); err != nil {
@@ -140,6 +141,17 @@ func (c *Controllers) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	d := &discoverer{Controllers: c, Client: mgr.GetClient(), memories: map[memoryKey]remembered{}}
+	err = builder.ControllerManagedBy(mgr).
+		Named("discovery").
+		For(&v1alpha1.TailscaleGateway{}, wishes).
+		Watches(&v1alpha1.TailscaleService{}, handler.EnqueueRequestsFromMapFunc(d.beside), wishes).
+		Watches(&v1alpha1.TailscaleTailnet{}, handler.EnqueueRequestsFromMapFunc(d.attachedTo), builder.WithPredicates(predicate.Funcs{UpdateFunc: readinessChanged})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers, ReconciliationTimeout: lookLimit, SkipNameValidation: new(true)}).
+		Complete(d)
+	if err != nil {
+		return err
+	}
 	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
 		if !mgr.GetCache().WaitForCacheSync(ctx) {
 			return nil
@@ -152,6 +164,15 @@ func (c *Controllers) run(ctx context.Context) error {
 	}
 	defer c.synced.Store(false)
 	return mgr.Start(ctx)
+}
+
+// readinessChanged picks the changes of a tailnet after which discovery may go
+// another way: not each check of it.
+func readinessChanged(e event.UpdateEvent) bool {
+	was, ok := e.ObjectOld.(*v1alpha1.TailscaleTailnet)
+	is, ok2 := e.ObjectNew.(*v1alpha1.TailscaleTailnet)
+	return !ok || !ok2 || was.Generation != is.Generation ||
+		meta.IsStatusConditionTrue(was.Status.Conditions, v1alpha1.ConditionReady) != meta.IsStatusConditionTrue(is.Status.Conditions, v1alpha1.ConditionReady)
 }
 
 // mapper knows the kinds that are spoken of. The plural of Gateway is not what the
@@ -167,6 +188,7 @@ func mapper() meta.RESTMapper {
 	add(v1alpha1.GroupVersion.WithKind("TailscaleProxyGroup"), "tailscaleproxygroups", meta.RESTScopeNamespace)
 	add(v1alpha1.GroupVersion.WithKind("TailscaleService"), "tailscaleservices", meta.RESTScopeNamespace)
 	add(v1alpha1.GroupVersion.WithKind("TailscaleGateway"), "tailscalegateways", meta.RESTScopeNamespace)
+	add(corev1.SchemeGroupVersion.WithKind("Namespace"), "namespaces", meta.RESTScopeRoot)
 	add(corev1.SchemeGroupVersion.WithKind("Secret"), "secrets", meta.RESTScopeNamespace)
 	add(corev1.SchemeGroupVersion.WithKind("ServiceAccount"), "serviceaccounts", meta.RESTScopeNamespace)
 	add(authenticationv1.SchemeGroupVersion.WithKind("SelfSubjectReview"), "selfsubjectreviews", meta.RESTScopeRoot)

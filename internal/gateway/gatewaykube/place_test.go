@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -26,6 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/kube/kubetest"
@@ -36,6 +38,7 @@ import (
 
 func TestMain(m *testing.M) {
 	tailnettest.Quiet()
+	ctrllog.SetLogger(logr.Discard()) // what has no logger of its own
 	os.Exit(m.Run())
 }
 

@@ -203,13 +203,37 @@ func TestTransientKeepsReady(t *testing.T) {
 	p.condition("corp", "Authenticated", "False", "InvalidCredentials")
 }
 
+// GTW-12: a device of another tailnet tells nothing about this one.
+func TestSharedDevice(t *testing.T) {
+	n := tailnettest.StartWith(t, tailnettest.Options{Policy: testPolicy, Suffix: "elsewhere.ts.net"})
+	node := n.Node("guest", "", "tag:web")
+	if err := n.Ready(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	id, err := n.ID(node)
+	if err != nil || !n.Share(id) {
+		t.Fatal("the node cannot be shared", err)
+	}
+	api, err := n.API()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPlace(t, allow(api))
+	p.secret("s", api.Client(allScopes, "tag:k8s-operator"))
+	p.tailnet("corp", api, "s")
+	o := p.condition("corp", "Validated", "True", "NoDevices")
+	if o.Status.TailnetInfo != nil || o.Status.DeviceCount != 1 || conditionOf(o, "Ready") != "True/Ready" {
+		t.Errorf("%+v%s", o.Status.TailnetInfo, told(o))
+	}
+}
+
 // GTW-07: killed at each step of a proof: the next operator leaves no key behind.
 func TestCrash(t *testing.T) {
 	for _, x := range []struct {
 		why   string
 		cut   cut
 		fault tailapi.Fault
-		made  int // keys that take effect, and requests for one
+		made  int // requests for a key at most, of which one takes effect
 	}{
 		{"after it was begun, before a key is asked for", cut{`"InProgress"`, true}, tailapi.Fault{Route: makeKey, Status: 503}, 2},
 		{"after the key was made, before its id is written", cut{`"keyID"`, false}, tailapi.Fault{Route: deleteKey, Status: 503}, 1},
@@ -237,8 +261,8 @@ func TestCrash(t *testing.T) {
 			if left := validKeys(t, api); len(left) > 0 {
 				t.Errorf("keys left: %v", left)
 			}
-			if n := count(api, makeKey); n != x.made {
-				t.Errorf("%d keys were asked for, want %d", n, x.made)
+			if n := count(api, makeKey); n < 1 || n > x.made {
+				t.Errorf("%d keys were asked for, at most %d should be", n, x.made)
 			}
 		})
 	}
@@ -265,8 +289,15 @@ func TestRotation(t *testing.T) {
 		t.Error("the client is the old one")
 	}
 	o := p.condition("corp", "Ready", "True", "Ready")
-	o.Spec.Tags = []string{"tag:web"}
-	p.must(p.admin.Update(t.Context(), o))
+	p.until("the spec is another one", func() bool { // while the operator writes the status
+		o = p.get("corp")
+		o.Spec.Tags = []string{"tag:web"}
+		err := p.admin.Update(t.Context(), o)
+		if !apierrors.IsConflict(err) {
+			p.must(err)
+		}
+		return err == nil
+	})
 	p.until("the new spec is proved", func() bool {
 		v := p.get("corp").Status.Validation
 		return count(api, makeKey) == 3 && v.Phase == v1alpha1.ValidationDone && v.Generation == 2

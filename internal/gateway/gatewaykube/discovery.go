@@ -1,0 +1,470 @@
+package gatewaykube
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/gateway/discovery"
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+)
+
+const (
+	// discoveryManager owns what discovery says in the status of a gateway, beside
+	// the controller that says the rest.
+	discoveryManager = v1alpha1.FieldManager + "-discovery"
+
+	discoveryInterval = time.Minute      // of a gateway that says none
+	discoveryGrace    = 10 * time.Minute //
+	mostPorts         = 32               // that a TailscaleService holds
+)
+
+// A discoverer keeps a TailscaleService for each service that a TailscaleGateway's
+// tailnets have. Those objects are what is known over a restart.
+type discoverer struct {
+	*Controllers
+	client.Client
+
+	mu       sync.Mutex
+	memories map[memoryKey]remembered
+}
+
+type memoryKey struct {
+	gateway types.NamespacedName
+	uid     types.UID
+	tailnet string
+}
+
+// remembered is what is known of one tailnet, for one gateway.
+type remembered struct {
+	memory     discovery.Memory
+	counted    time.Time // the time of the last reading that was counted
+	generation int64     // of the gateway, when it was
+	left       []string  // what was left out then
+}
+
+// attachedTo returns the gateways that a tailnet is attached to.
+func (d *discoverer) attachedTo(ctx context.Context, o client.Object) []reconcile.Request {
+	return d.gateways(ctx, client.MatchingFields{byTailnet: o.GetName()})
+}
+
+// beside returns the gateways of an object's namespace.
+func (d *discoverer) beside(ctx context.Context, o client.Object) []reconcile.Request {
+	return d.gateways(ctx, client.InNamespace(o.GetNamespace()))
+}
+
+func (d *discoverer) gateways(ctx context.Context, where client.ListOption) (out []reconcile.Request) {
+	var list v1alpha1.TailscaleGatewayList
+	if err := d.List(ctx, &list, where, client.UnsafeDisableDeepCopy); err != nil {
+		d.Log.Error("look up gateways in the cache", "err", err)
+	}
+	for i := range list.Items {
+		out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+	}
+	return out
+}
+
+// Reconcile brings what is discovered for one gateway to where it should be.
+func (d *discoverer) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	g := &v1alpha1.TailscaleGateway{}
+	err := d.Get(ctx, req.NamespacedName, g)
+	if apierrors.IsNotFound(err) || err == nil && g.DeletionTimestamp != nil {
+		d.forget(req.NamespacedName, "", nil) // its services are collected with it
+		return reconcile.Result{}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("look at the gateway %s: %w", req, err)
+	}
+	wake, err := d.look(ctx, g)
+	switch {
+	case kube.Stale(err):
+		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil
+	case err != nil:
+		return reconcile.Result{}, fmt.Errorf("discovery for %s: %w", req, err)
+	case wake.IsZero():
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{RequeueAfter: min(max(wake.Sub(d.Now()), time.Millisecond), longestNap)}, nil
+}
+
+// forget forgets what is known for a gateway; with a uid, of another object of its
+// name, and of tailnets that are not among those kept.
+func (d *discoverer) forget(gateway types.NamespacedName, uid types.UID, keep []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for k := range d.memories {
+		if k.gateway == gateway && (k.uid != uid || !slices.Contains(keep, k.tailnet)) {
+			delete(d.memories, k)
+		}
+	}
+}
+
+func (d *discoverer) look(ctx context.Context, g *v1alpha1.TailscaleGateway) (wake time.Time, err error) {
+	var beside v1alpha1.TailscaleServiceList
+	if err := d.List(ctx, &beside, client.InNamespace(g.Namespace)); err != nil {
+		return time.Time{}, fmt.Errorf("look up services: %w", err)
+	}
+	found := &finds{discoverer: d, gateway: g, services: beside.Items}
+	var on []string
+	for _, spec := range g.Spec.Tailnets {
+		if e := spec.ServiceDiscovery.Enabled; e == nil || *e {
+			on = append(on, spec.TailnetRef.Name)
+		}
+	}
+	d.forget(client.ObjectKeyFromObject(g), g.UID, on)
+	errs := []error{found.clear(ctx, on)}
+	var said []v1alpha1.AttachedTailnetStatus
+	for _, spec := range g.Spec.Tailnets {
+		if !slices.Contains(on, spec.TailnetRef.Name) {
+			continue
+		}
+		status, next, err := found.tailnet(ctx, spec)
+		errs, said = append(errs, err), append(said, status)
+		if wake.IsZero() || next.Before(wake) {
+			wake = next
+		}
+	}
+	errs = append(errs, d.report(ctx, g, said))
+	return wake, errors.Join(errs...)
+}
+
+// finds are what is found for one gateway, and the services beside it.
+type finds struct {
+	*discoverer
+	gateway  *v1alpha1.TailscaleGateway
+	services []v1alpha1.TailscaleService
+}
+
+// own says whether discovery made a service, for this gateway.
+func (f *finds) own(s *v1alpha1.TailscaleService) bool {
+	return s.Labels[v1alpha1.DiscoveredLabel] == "true" && metav1.IsControlledBy(s, f.gateway)
+}
+
+// clear takes away what was made for tailnets that are no longer asked for: that is
+// the gateway's own wish, so it holds at once.
+func (f *finds) clear(ctx context.Context, keep []string) error {
+	var errs []error
+	for i := range f.services {
+		if s := &f.services[i]; f.own(s) && !slices.Contains(keep, s.Labels[v1alpha1.TailnetLabel]) {
+			errs = append(errs, kube.Delete(ctx, f, s))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// tailnet reads one tailnet if it is time, and keeps what is known of it.
+func (f *finds) tailnet(ctx context.Context, spec v1alpha1.AttachedTailnet) (v1alpha1.AttachedTailnetStatus, time.Time, error) {
+	name := spec.TailnetRef.Name
+	key := memoryKey{client.ObjectKeyFromObject(f.gateway), f.gateway.UID, name}
+	f.mu.Lock()
+	r, ok := f.memories[key]
+	f.mu.Unlock()
+	if !ok {
+		r.memory = discovery.Remember(f.stored(name))
+	}
+	interval, grace := cmp.Or(spec.ServiceDiscovery.SyncInterval.Duration, discoveryInterval), discoveryGrace
+	if g := spec.ServiceDiscovery.RemovalGrace; g != nil {
+		grace = g.Duration
+	}
+	maxAge := interval - time.Second // the next look is an interval away, by another clock
+	if ok && r.generation != f.gateway.Generation {
+		maxAge = 0 // another wish, another reading: none counts twice
+	}
+	list, left, at, failed := f.read(ctx, spec, r.memory, maxAge)
+	now := f.Now()
+	wake := now.Add(interval)
+	if failed != nil {
+		r.memory, _ = r.memory.Next(nil, true, now, grace)
+		switch e, _ := errors.AsType[*tailnets.Error](failed); {
+		case e == nil:
+		case e.Class == tailnets.Dropped:
+			wake = now.Add(time.Second) // another client is there already
+		case e.RetryAfter > 0:
+			wake = earlier(wake, now.Add(e.RetryAfter))
+		}
+	} else if at.After(r.counted) {
+		r.memory, _ = r.memory.Next(list, false, now, grace)
+		r.counted, r.generation, r.left = now, f.gateway.Generation, left
+	} else {
+		wake = earlier(wake, at.Add(interval))
+	}
+	f.mu.Lock()
+	f.memories[key] = r
+	f.mu.Unlock()
+	messages, err := f.apply(ctx, spec, r.memory)
+	messages = append(messages, r.left...)
+	if failed != nil {
+		messages = append([]string{failed.Error()}, messages...)
+	}
+	status := v1alpha1.AttachedTailnetStatus{Name: name, DiscoveredServices: int32(len(r.memory.Present())), Stale: r.memory.Stale, Message: short(strings.Join(messages, "; "))}
+	if !r.memory.Synced.IsZero() {
+		status.LastSyncTime = stored(r.memory.Synced)
+	}
+	return status, wake, err
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+var errNotPermitted = errors.New("there is no such tailnet for this namespace")
+
+// read reads what a tailnet has now. at is when the older of its answers was asked for.
+func (f *finds) read(ctx context.Context, spec v1alpha1.AttachedTailnet, known discovery.Memory, maxAge time.Duration) (list []discovery.Found, left []string, at time.Time, err error) {
+	name := spec.TailnetRef.Name
+	var t v1alpha1.TailscaleTailnet
+	if err := f.Get(ctx, client.ObjectKey{Name: name}, &t); apierrors.IsNotFound(err) {
+		return nil, nil, at, errNotPermitted
+	} else if err != nil {
+		return nil, nil, at, err
+	}
+	if ok, err := f.permitted(ctx, &t, f.gateway.Namespace); err != nil {
+		return nil, nil, at, err
+	} else if !ok || t.DeletionTimestamp != nil {
+		return nil, nil, at, errNotPermitted
+	}
+	api, version, ok := f.Clients.Get(name)
+	if !meta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionReady) {
+		return nil, nil, at, errors.New("the tailnet is not ready") // we are woken when it is
+	}
+	if !ok || version.UID != string(t.UID) {
+		return nil, nil, at, &tailnets.Error{Op: tailnets.ListDevices, Class: tailnets.Dropped} // its client is being made: we have just begun
+	}
+	var services tailnets.Services
+	var devices []tailnets.Device
+	if explicit(spec.ServiceDiscovery.Tags) {
+		if devices, at, err = api.Tagged(ctx, maxAge, spec.ServiceDiscovery.Tags...); err == nil {
+			services, err = api.Services(ctx, maxAge)
+		}
+		at = earlier(at, services.At)
+	} else {
+		var both *tailnets.Lists
+		if both, err = api.Lists(ctx, maxAge); err == nil {
+			devices, at = both.Devices, both.At
+			services = tailnets.Services{Services: both.Services, Refused: both.ServicesRefused}
+		}
+	}
+	if err != nil {
+		return nil, nil, at, err
+	}
+	var vips []discovery.VIP
+	for _, s := range services.Services {
+		vips = append(vips, discovery.VIP{Name: s.Name, Tags: s.Tags, Ports: s.Ports})
+	}
+	var nodes []discovery.Device
+	for _, d := range devices {
+		nodes = append(nodes, discovery.Device{Tags: d.Tags, External: d.External})
+	}
+	list, left = discovery.Select(spec.ServiceDiscovery, vips, nodes)
+	if services.Refused != nil {
+		left = append(left, "services of the tailnet cannot be listed: "+services.Refused.Error())
+		for _, was := range known.Present() { // what cannot be seen is not gone
+			if was.VIP && !slices.ContainsFunc(list, func(f discovery.Found) bool { return f.Service == was.Service }) {
+				list = append(list, was)
+			}
+		}
+	}
+	return list, left, at, nil
+}
+
+// explicit says whether the API can pick the devices: it knows tags, no patterns.
+func explicit(tags []string) bool {
+	return len(tags) > 0 && !slices.ContainsFunc(tags, func(tag string) bool { return strings.Contains(tag, "*") })
+}
+
+// permitted says whether a namespace may use a tailnet.
+func (d *discoverer) permitted(ctx context.Context, t *v1alpha1.TailscaleTailnet, namespace string) (bool, error) {
+	switch from := t.Spec.AllowedNamespaces; from.From {
+	case v1alpha1.NamespacesAll:
+		return true, nil
+	case v1alpha1.NamespacesSame, "":
+		return namespace == d.Namespace, nil
+	case v1alpha1.NamespacesSelector:
+		selector, err := metav1.LabelSelectorAsSelector(from.Selector)
+		if err != nil || from.Selector == nil {
+			return false, nil // one that cannot be read means none
+		}
+		var ns corev1.Namespace
+		if err := d.Get(ctx, client.ObjectKey{Name: namespace}, &ns); err != nil {
+			return false, client.IgnoreNotFound(err)
+		}
+		return selector.Matches(labels.Set(ns.Labels)), nil
+	}
+	return false, nil
+}
+
+// stored are the services of a tailnet that stand in objects.
+func (f *finds) stored(tailnet string) (list []discovery.Found) {
+	for i := range f.services {
+		s := &f.services[i]
+		if !f.own(s) || s.Labels[v1alpha1.TailnetLabel] != tailnet || s.DeletionTimestamp != nil || s.Spec.Target == nil {
+			continue
+		}
+		one := discovery.Found{Service: s.Labels[v1alpha1.ServiceLabel], VIP: s.Spec.Target.ServiceName != ""}
+		if text := s.Annotations[v1alpha1.ServiceTagsAnnotation]; text != "" {
+			one.Tags = strings.Split(text, ",")
+		}
+		for _, p := range s.Spec.Ports {
+			one.Ports = append(one.Ports, uint16(p.Port))
+		}
+		list = append(list, one)
+	}
+	return list
+}
+
+// apply makes the objects of a tailnet agree with what is known of it.
+func (f *finds) apply(ctx context.Context, spec v1alpha1.AttachedTailnet, known discovery.Memory) (messages []string, err error) {
+	tailnet := spec.TailnetRef.Name
+	var errs []error
+	wanted := map[string]bool{}
+	for _, one := range known.Present() {
+		if f.users(tailnet, one.Service) {
+			continue // somebody's own object of the same target wins
+		}
+		wanted[one.Service] = true
+		if message, err := f.put(ctx, spec, one); err != nil {
+			errs = append(errs, err)
+		} else if message != "" {
+			messages = append(messages, message)
+		}
+	}
+	for i := range f.services {
+		if s := &f.services[i]; f.own(s) && s.Labels[v1alpha1.TailnetLabel] == tailnet && !wanted[s.Labels[v1alpha1.ServiceLabel]] && s.DeletionTimestamp == nil {
+			errs = append(errs, kube.Delete(ctx, f, s))
+			f.Log.Info("a service of a tailnet is gone", "tailnet", tailnet, "service", s.Labels[v1alpha1.ServiceLabel])
+		}
+	}
+	return messages, errors.Join(errs...)
+}
+
+// users says whether somebody has made an object for that service of the tailnet.
+func (f *finds) users(tailnet, service string) bool {
+	return slices.ContainsFunc(f.services, func(s v1alpha1.TailscaleService) bool {
+		t := s.Spec.Target
+		return s.Labels[v1alpha1.DiscoveredLabel] != "true" && t != nil && s.Spec.TailnetRef != nil && s.Spec.TailnetRef.Name == tailnet && s.DeletionTimestamp == nil &&
+			(strings.TrimPrefix(t.ServiceName, "svc:") == service || slices.Equal(t.Tags, []string{"tag:svc-" + service}))
+	})
+}
+
+// put makes or changes the object of one service. A message says why it cannot be.
+func (f *finds) put(ctx context.Context, spec v1alpha1.AttachedTailnet, one discovery.Found) (message string, err error) {
+	tailnet := spec.TailnetRef.Name
+	var have *v1alpha1.TailscaleService
+	taken := map[string]bool{}
+	for i := range f.services {
+		s := &f.services[i]
+		taken[s.Name] = true
+		if f.own(s) && s.Labels[v1alpha1.TailnetLabel] == tailnet && s.Labels[v1alpha1.ServiceLabel] == one.Service {
+			have = s // whose name stays
+		}
+	}
+	if have != nil {
+		want := have.DeepCopy()
+		f.fill(want, spec, one)
+		if have.DeletionTimestamp != nil || apiequality.Semantic.DeepEqual(have, want) {
+			return "", nil
+		}
+		if err := f.Update(ctx, want); err != nil {
+			return "", fmt.Errorf("change the service %s: %w", want.Name, err)
+		}
+		return "", nil
+	}
+	for _, other := range []bool{false, true} {
+		name := gateway.DiscoveredName(f.gateway.Name, one.Service, tailnet, other)
+		if taken[name] {
+			continue
+		}
+		s := &v1alpha1.TailscaleService{ObjectMeta: metav1.ObjectMeta{Namespace: f.gateway.Namespace, Name: name}}
+		f.fill(s, spec, one)
+		if err := f.Create(ctx, s); err != nil {
+			return "", fmt.Errorf("make the service %s: %w", name, err)
+		}
+		f.services = append(f.services, *s)
+		f.Log.Info("a service of a tailnet was found", "tailnet", tailnet, "service", one.Service)
+		return "", nil
+	}
+	return fmt.Sprintf("svc:%s is left out: somebody else has TailscaleServices of the names that it would get", one.Service), nil
+}
+
+// fill writes what discovery says of a service into its object, with all that the
+// API server would fill in, so that equal is equal.
+func (f *finds) fill(s *v1alpha1.TailscaleService, spec v1alpha1.AttachedTailnet, one discovery.Found) {
+	metav1.SetMetaDataLabel(&s.ObjectMeta, v1alpha1.ManagedLabel, "true")
+	metav1.SetMetaDataLabel(&s.ObjectMeta, v1alpha1.DiscoveredLabel, "true")
+	metav1.SetMetaDataLabel(&s.ObjectMeta, v1alpha1.TailnetLabel, spec.TailnetRef.Name)
+	metav1.SetMetaDataLabel(&s.ObjectMeta, v1alpha1.ServiceLabel, one.Service)
+	if len(one.Tags) > 0 || s.Annotations[v1alpha1.ServiceTagsAnnotation] != "" {
+		metav1.SetMetaDataAnnotation(&s.ObjectMeta, v1alpha1.ServiceTagsAnnotation, strings.Join(one.Tags, ","))
+	}
+	s.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(f.gateway, v1alpha1.GroupVersion.WithKind("TailscaleGateway"))}
+	s.Spec.Type = v1alpha1.Egress
+	s.Spec.TailnetRef = &v1alpha1.TailnetReference{Name: spec.TailnetRef.Name}
+	s.Spec.Target = &v1alpha1.ServiceTarget{Tags: []string{"tag:svc-" + one.Service}}
+	if one.VIP {
+		s.Spec.Target = &v1alpha1.ServiceTarget{ServiceName: "svc:" + one.Service}
+	}
+	s.Spec.ClusterService = &v1alpha1.ClusterService{Create: new(false)}
+	s.Spec.ProxyProtocol = v1alpha1.ProxyProtocolNone
+	wished := uint16(80)
+	if e := spec.RouteGeneration.Egress; e != nil && e.Port > 0 {
+		wished = uint16(e.Port)
+	}
+	ports := slices.Clone(one.Ports[:min(len(one.Ports), mostPorts)])
+	if port := one.DefaultPort(wished); !slices.Contains(ports, port) {
+		ports = append(ports[:min(len(ports), mostPorts-1)], port)
+	}
+	s.Spec.Ports = nil
+	for _, p := range ports {
+		s.Spec.Ports = append(s.Spec.Ports, v1alpha1.ServicePort{Port: int32(p), Protocol: v1alpha1.TCP})
+	}
+}
+
+// report writes what is said of each tailnet, and nothing else of the status.
+func (d *discoverer) report(ctx context.Context, g *v1alpha1.TailscaleGateway, said []v1alpha1.AttachedTailnetStatus) error {
+	slices.SortFunc(said, func(a, b v1alpha1.AttachedTailnetStatus) int { return cmp.Compare(a.Name, b.Name) })
+	was := slices.SortedFunc(slices.Values(g.Status.Tailnets), func(a, b v1alpha1.AttachedTailnetStatus) int { return cmp.Compare(a.Name, b.Name) })
+	if apiequality.Semantic.DeepEqual(was, said) || len(was)+len(said) == 0 {
+		return nil
+	}
+	list := []any{}
+	for i := range said {
+		one, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&said[i])
+		if err != nil {
+			return err
+		}
+		list = append(list, one)
+	}
+	u := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"tailnets": list}}}
+	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("TailscaleGateway"))
+	u.SetNamespace(g.Namespace)
+	u.SetName(g.Name)
+	u.SetUID(g.UID)
+	err := d.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(discoveryManager), client.ForceOwnership)
+	if err != nil {
+		return fmt.Errorf("write what was discovered: %w", err)
+	}
+	return nil
+}
