@@ -1,0 +1,307 @@
+package adapter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// soakTime is how long it lasts where nobody says: SOAK=1h in the environment does.
+const soakTime = 10 * time.Second
+
+// A footing is what an adapter holds.
+type footing struct{ goroutines, files, memory int }
+
+func (f footing) String() string {
+	return fmt.Sprintf("%d goroutines, %d descriptors, %d MB", f.goroutines, f.files, f.memory>>20)
+}
+
+// footing reads it from the admin port, with --pprof, and from the kernel.
+func (s *several) footing(t *testing.T) (f footing) {
+	t.Helper()
+	token, err := os.ReadFile(filepath.Join(s.adapter.Share, "token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.adapter.Admin+"/debug/pprof/goroutine?debug=1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+string(token))
+	r.Close = true
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Sscanf(string(b), "goroutine profile: total %d", &f.goroutines); err != nil {
+		t.Fatalf("%s: %.200s: %v", res.Status, b, err)
+	}
+	proc := fmt.Sprintf("/proc/%d/", s.adapter.PID())
+	fds, err := os.ReadDir(proc + "fd")
+	if err != nil {
+		t.Skip("SKIP memory and descriptors: ", err)
+	}
+	status, err := os.ReadFile(proc + "status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, kb, _ := strings.Cut(string(status), "RssAnon:")
+	kb, _, _ = strings.Cut(strings.TrimSpace(kb), " ")
+	n, err := strconv.Atoi(kb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.files, f.memory = len(fds), n<<10
+	return f
+}
+
+// ADP-25: 500 watches that come and go over one, two and three clusters, in both
+// encodings, beside lists, reads and writes, for a while: nothing fails, each watch
+// that is open at the end hears of the last change, and when all have left the
+// adapter holds what it held before.
+func TestSeveral_Soak(t *testing.T) {
+	lasts := soakTime
+	if text := os.Getenv("SOAK"); text != "" {
+		var err error
+		if lasts, err = time.ParseDuration(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	three := three(t)
+	three.clean(t)
+	three.options.Args = []string{"--pprof"}
+	s := three.beside(t, severalConfig)
+	three.options.Args = nil
+
+	var clients []*kubernetes.Clientset
+	var leave []func()
+	for _, encoding := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
+		conf := config(t, s.adapter)
+		conf.ContentType, conf.AcceptContentTypes = encoding, encoding
+		conf.WarningHandler = rest.NoWarnings{} // of namesakes, such as kube-root-ca.crt
+		hc := httpClient(t, conf)
+		leave = append(leave, hc.CloseIdleConnections)
+		k, err := kubernetes.NewForConfigAndClient(conf, hc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		clients = append(clients, k)
+	}
+	places := []string{"shop", "shop", "shop", "production", "default", metav1.NamespaceAll}
+	soak := &soak{clients: clients, places: places}
+
+	// What is made once is there before anything is counted.
+	warm, cool := context.WithCancel(t.Context())
+	soak.watchers(warm, 50)
+	eventually(t, "the first watches are open", func() bool { return soak.open.Load() == 50 })
+	cool()
+	if err := soak.wait(); err != nil {
+		t.Fatal(err)
+	}
+	before := s.settled(t, nil)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	soak.watchers(ctx, 500)
+	eventually(t, "500 watches are open", func() bool { return soak.open.Load() == 500 })
+	loaded, stop := context.WithTimeout(ctx, lasts)
+	defer stop()
+	for _, k := range clients {
+		soak.group.Go(func() { soak.keep(soak.mixed(loaded, k)) })
+	}
+	<-loaded.Done()
+	during := s.footing(t)
+	soak.last.Store(true)
+	k := s.client(t)
+	for _, ns := range []string{"shop", "production", "default"} {
+		if _, err := k.CoreV1().ConfigMaps(ns).Create(t.Context(), configMap(ns, "soak-last", nil), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "all watches hear of the last change", func() bool { return soak.heard.Load() == 500 || soak.failed() != nil })
+	cancel()
+	if err := soak.wait(); err != nil {
+		t.Error(err)
+	}
+	for cluster, ns := range map[string]string{"here": "default", "east": "production"} {
+		if err := s.admin[cluster].CoreV1().ConfigMaps(ns).Delete(context.Background(), "soak-last", metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, f := range leave {
+		f()
+	}
+	after := s.settled(t, &before)
+	t.Logf("%v: %d watches were opened, %d events and %d answers came; before %v, during %v, after %v", lasts, soak.opened.Load(), soak.events.Load(), soak.answers.Load(), before, during, after)
+	if soak.opened.Load() < 600 || soak.events.Load() < 1000 || soak.answers.Load() < 24 {
+		t.Error("that was no load")
+	}
+}
+
+// settled waits until the adapter holds no more than limit says, or, without one,
+// as much as a moment ago.
+func (s *several) settled(t *testing.T, limit *footing) (f footing) {
+	t.Helper()
+	f = s.footing(t)
+	eventually(t, "the adapter is at rest", func() bool {
+		last := f
+		f = s.footing(t)
+		if limit == nil {
+			return f.goroutines == last.goroutines && f.files == last.files
+		}
+		// Connections to the clusters stay for 90 idle seconds, with a few goroutines each.
+		return f.goroutines <= limit.goroutines+60 && f.files <= limit.files+20 && f.memory <= limit.memory+64<<20
+	})
+	return f
+}
+
+// A soak is a load and what became of it.
+type soak struct {
+	clients []*kubernetes.Clientset
+	places  []string
+	group   sync.WaitGroup
+
+	open, opened, events, answers, heard atomic.Int64
+	last                                 atomic.Bool // from now on watches stay
+
+	mu  sync.Mutex
+	err error
+}
+
+func (s *soak) keep(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.err = err
+	}
+}
+
+func (s *soak) failed() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+func (s *soak) wait() error {
+	s.group.Wait()
+	return s.failed()
+}
+
+// watchers keep n watches open until ctx ends.
+func (s *soak) watchers(ctx context.Context, n int) {
+	for i := range n {
+		s.group.Go(func() {
+			for ctx.Err() == nil && s.failed() == nil {
+				if err := s.watch(ctx, i); err != nil && ctx.Err() == nil {
+					s.keep(fmt.Errorf("watch %d: %w", i, err))
+				}
+			}
+		})
+	}
+}
+
+// watch has one watch open for a while, or to the end if the last change is near.
+func (s *soak) watch(ctx context.Context, i int) error {
+	maps := s.clients[i%len(s.clients)].CoreV1().ConfigMaps(s.places[i/len(s.clients)%len(s.places)])
+	w, err := maps.Watch(ctx, metav1.ListOptions{LabelSelector: "!not", AllowWatchBookmarks: i%3 == 0})
+	if err != nil {
+		return err
+	}
+	defer w.Stop()
+	s.opened.Add(1)
+	s.open.Add(1)
+	defer s.open.Add(-1)
+	end := time.NewTimer(time.Second + rand.N(9*time.Second))
+	defer end.Stop()
+	heard := false
+	defer func() {
+		if heard {
+			s.heard.Add(-1)
+		}
+	}()
+	for {
+		select {
+		case e, ok := <-w.ResultChan():
+			if !ok {
+				return errors.New("it ended")
+			}
+			if e.Type == watch.Error {
+				return fmt.Errorf("it says %v", e.Object)
+			}
+			s.events.Add(1)
+			if cm, ok := e.Object.(*corev1.ConfigMap); ok && cm.Name == "soak-last" && !heard {
+				heard = true
+				s.heard.Add(1)
+			}
+		case <-end.C:
+			if !s.last.Load() {
+				return nil
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// mixed lists, reads and writes until ctx ends, a few times in a second.
+func (s *soak) mixed(ctx context.Context, k *kubernetes.Clientset) error {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for i := 0; ; i++ {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+		ns := []string{"shop", "production", "default"}[i%3]
+		name := fmt.Sprintf("soak-%d-%p", i%7, k)
+		maps := k.CoreV1().ConfigMaps(ns)
+		cm := configMap(ns, strings.ToLower(name), nil)
+		made, err := maps.Create(ctx, cm, metav1.CreateOptions{})
+		if err == nil {
+			made.Data["x"] = "again"
+			_, err = maps.Update(ctx, made, metav1.UpdateOptions{})
+		}
+		if err == nil {
+			_, err = maps.List(ctx, metav1.ListOptions{Limit: int64(i % 4)})
+		}
+		if err == nil {
+			_, err = k.CoreV1().ConfigMaps("").List(ctx, metav1.ListOptions{LabelSelector: "!not"})
+		}
+		if err == nil {
+			_, err = maps.Get(ctx, cm.Name, metav1.GetOptions{})
+		}
+		if derr := maps.Delete(context.WithoutCancel(ctx), cm.Name, metav1.DeleteOptions{}); err == nil {
+			err = derr
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("%s in %s: %w", cm.Name, ns, err)
+		}
+		s.answers.Add(6)
+	}
+}
