@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
 )
 
 // good are objects that are accepted; each refusal is one of them with one change.
@@ -367,5 +369,37 @@ func TestColumns(t *testing.T) {
 			}
 		}
 		kubectl(t, c, append([]string{"wait", args[0] + "/" + o.name, "--for=condition=Ready", "--timeout=60s"}, where[7:]...)...)
+	}
+}
+
+// GTW-01: what others count upon: Envoy Gateway's part of a policy's status is not
+// pruned, groups scale like a Deployment, and one word lists everything.
+func TestWhatOthersCountUpon(t *testing.T) {
+	c := server(t)
+	for _, of := range []string{"policy", "group"} {
+		if err := c.Apply(t.Context(), object(t, of, "counted")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// As Envoy Gateway writes it: the whole status, which has nothing of ours.
+	kubectl(t, c, "patch", "tsrp", "counted", "-n", "shop", "--subresource=status", "--type=merge", "-p", `{"status": {"observedGeneration": null, "rules": null, "conditions": null, "ancestors": [{
+		"ancestorRef": {"group": "gateway.networking.k8s.io", "kind": "Gateway", "namespace": "infra", "name": "eg", "sectionName": "http"}, "controllerName": "gateway.envoyproxy.io/gatewayclass-controller",
+		"conditions": [{"type": "Accepted", "status": "True", "reason": "Accepted", "message": "Policy has been accepted.", "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z"}]}]}}`)
+	want := "infra eg http gateway.envoyproxy.io/gatewayclass-controller Accepted 1"
+	if got := kubectl(t, c, "get", "tsrp", "counted", "-n", "shop", "-o", "jsonpath={range .status.ancestors[0]}{.ancestorRef.namespace} {.ancestorRef.name} {.ancestorRef.sectionName} {.controllerName} {.conditions[0].type} {.conditions[0].observedGeneration}{end}"); got != want {
+		t.Errorf("of Envoy Gateway's status %q stays, want %q", got, want)
+	}
+	kubectl(t, c, "scale", "tspg/counted", "-n", "shop", "--replicas=3")
+	if got := kubectl(t, c, "get", "tspg", "counted", "-n", "shop", "-o", "jsonpath={.spec.replicas}"); got != "3" {
+		t.Errorf("after kubectl scale there are %s replicas", got)
+	}
+	if out, errs, code := kubetest.Kubectl(t.Context(), c.Kubeconfig, "scale", "tspg/counted", "-n", "shop", "--replicas=51"); code == 0 {
+		t.Errorf("51 replicas are accepted: %s%s", out, errs)
+	}
+	for _, category := range []string{"tailplane", "tailscale-gateway"} {
+		got := kubectl(t, c, "get", category, "-n", "shop", "-o", "name")
+		if !strings.Contains(got, "tailscaleproxygroup.gateway.tailscale.com/counted") || !strings.Contains(got, "tailscaleroutepolicy.gateway.tailscale.com/counted") {
+			t.Errorf("kubectl get %s lists %s", category, got)
+		}
 	}
 }
