@@ -150,6 +150,25 @@ func TestSeveral_Owners(t *testing.T) {
 		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "east") || !strings.Contains(err.Error(), "west") {
 			t.Errorf("%v, want 422 naming both", err)
 		}
+		// What is there is not given such an owner, either: it would be deleted.
+		secrets := k.CoreV1().Secrets("fixed")
+		if _, err := secrets.Create(t.Context(), owned("child", ""), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		adopt := func(owner metav1.OwnerReference) error {
+			_, err := secrets.Patch(t.Context(), "child", types.StrategicMergePatchType, []byte(`{"metadata":{"ownerReferences":[`+asText(t, owner)+`]}}`), metav1.PatchOptions{})
+			return err
+		}
+		if err := adopt(owner); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "west") {
+			t.Errorf("adopted by an owner elsewhere: %v, want 422", err)
+		}
+		if err := adopt(s.owner(t, "fixed", "of-east", "east")); err != nil {
+			t.Errorf("adopted by an owner beside it: %v", err)
+		}
+		s.orphan(t, "fixed", owner)
+		if _, err := s.admin["east"].CoreV1().Secrets("fixed").Get(t.Context(), "child", metav1.GetOptions{}); err != nil {
+			t.Errorf("the garbage collector took it: %v", err)
+		}
 	})
 	for _, namespace := range []string{"sheltered", "set-apart"} {
 		t.Run(namespace, func(t *testing.T) { s.shelter(t, namespace) })

@@ -40,7 +40,10 @@ func (s *Server) Route(out *http.Request, req *apiproxy.Request) (serving.Target
 	visit.Decision = &d
 	t, err := s.target(visit)
 	if err == nil {
-		if err = s.shelter(visit, &t); err != nil && t.Done != nil {
+		if err = s.adopted(visit, &t); err == nil {
+			err = s.shelter(visit, &t)
+		}
+		if err != nil && t.Done != nil {
 			t.Done()
 		}
 	}

@@ -65,6 +65,7 @@ func sheltering(t *testing.T) (*Server, *owning) {
 		"/api/v1/namespaces/shop/configmaps/broken":   "500",
 		"/api/v1/nodes/n":                       `{"metadata":{"uid":"node"}}`,
 		"/api/v1/namespaces/shop/secrets/child": `{"metadata":{"ownerReferences":[{"uid":"deleted"}]}}`,
+		"/api/v1/namespaces/far/secrets/child":  `{"metadata":{"ownerReferences":[{"uid":"already"}]}}`,
 	}}
 	srv := httptest.NewTLSServer(east)
 	t.Cleanup(srv.Close)
@@ -81,6 +82,8 @@ clusters:
 - {name: west, slot: 1, allowLoopback: true, credentials: {secret: west}}
 rules:
 - {name: shop, match: {apiGroups: [""], resources: [secrets], namespaces: [shop]}, target: {cluster: east, ownerReferences: shelter}}
+- {name: owners, match: {apiGroups: [""], resources: [configmaps], namespaces: [far]}, target: {cluster: west}}
+- {name: far, match: {namespaces: [far]}, target: {cluster: east}}
 `,
 	} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700); err != nil {
@@ -163,6 +166,34 @@ func TestForeignOwners(t *testing.T) {
 	}
 	if n != 2 { // far, and far3 of the same name
 		t.Errorf("the cluster was asked for the owner far %d times", n)
+	}
+}
+
+// AD-11: where owners are followed, what is there gets none in another cluster.
+func TestAdopted(t *testing.T) {
+	s, _ := sheltering(t)
+	const owner = `"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"a","uid":`
+	for _, tt := range []struct {
+		why, method, path, contentType, body string
+		code                                 int
+	}{
+		{"a new one", "PUT", "", asJSON, `{"metadata":{` + owner + `"new"}]}}`, 422},
+		{"a new one, to its status", "PUT", "/status", asJSON, `{"metadata":{` + owner + `"new"}]}}`, 422},
+		{"a new one, by a patch", "PATCH", "", "application/strategic-merge-patch+json", `{"metadata":{` + owner + `"new"}]}}`, 422},
+		{"one that it has", "PUT", "", asJSON, `{"metadata":{` + owner + `"already"}]}}`, 0},
+		{"none", "PUT", "", asJSON, `{"metadata":{"labels":{}}}`, 0},
+		{"a kind that nobody has", "PUT", "", asJSON, `{"metadata":{"ownerReferences":[{"apiVersion":"x.io/v1","kind":"Thing","name":"a","uid":"thing"}]}}`, 0},
+		{"one of home", "PUT", "", asJSON, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"n","uid":"node"}]}}`, 0},
+		{"what a service is sent", "PUT", "/proxy/x", asJSON, `{"metadata":{` + owner + `"new"}]}}`, 0},
+		{"in another language", "PATCH", "", "application/json-patch+json", `[{"op":"test","path":"/ownerReferences"}]`, 0},
+	} {
+		out, _, err := route(t, s, tt.method, "/api/v1/namespaces/far/secrets/child"+tt.path, tt.body, "Content-Type", tt.contentType)
+		if codeOf(err) != tt.code {
+			t.Errorf("%s: %v, want %d", tt.why, err, tt.code)
+		}
+		if sent, rerr := io.ReadAll(out.Body); err == nil && (rerr != nil || string(sent) != tt.body) {
+			t.Errorf("%s: sent %s (%v)", tt.why, sent, rerr)
+		}
 	}
 }
 
