@@ -192,7 +192,7 @@ func same(t *testing.T, why string, want, got *corev1.Pod) {
 }
 
 // webhook installs the webhook into a cluster that tests share, until the test ends.
-func webhook(t *testing.T, c *kubetest.Cluster, admin *kubernetes.Clientset) *rig.Webhook {
+func webhook(t *testing.T, c *kubetest.Cluster, admin *kubernetes.Clientset, args ...string) *rig.Webhook {
 	t.Helper()
 	ln, address := reserve(t)
 	manifests, err := rig.WebhookManifests(address)
@@ -218,7 +218,7 @@ func webhook(t *testing.T, c *kubetest.Cluster, admin *kubernetes.Clientset) *ri
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	ln.Close()
-	w, err := rig.StartWebhook(ctx, filepath.Join(t.TempDir(), "webhook"), c, address)
+	w, err := rig.StartWebhook(ctx, filepath.Join(t.TempDir(), "webhook"), c, address, args...)
 	if err != nil {
 		t.Fatal(err)
 	}
