@@ -29,6 +29,8 @@ type extension struct {
 	*gatewayxds.Server
 	at gatewayxds.Address
 
+	stop func() // ends it; may be called again
+
 	mu      sync.Mutex
 	calls   []gatewayxds.Call
 	reports []gatewayxds.Report
@@ -59,11 +61,14 @@ func runExtension(t testing.TB, at gatewayxds.Address, config *tls.Config) *exte
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- x.Run(ctx, x.at, config) }()
-	t.Cleanup(func() {
+	x.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+	})
+	t.Cleanup(func() {
+		x.stop()
 		if t.Failed() {
 			t.Logf("hooks called: %v; reports: %+v", x.called(), x.reports)
 		}
@@ -140,6 +145,7 @@ spec:
 // real Envoy under it carries requests from a client to where a relay stands.
 func TestEnvoyCarriesToTheRelay(t *testing.T) {
 	needsNamespaces(t)
+	resolve(t, map[string][]string{"wiki.relays.svc.cluster.local.": {"10.244.0.20", "10.244.0.21"}}) // before Envoy reads who to ask
 	web := startRelay(t, "10.244.0.10", "web")
 	billing := startRelay(t, "10.244.0.11", "billing")
 
@@ -192,21 +198,106 @@ func TestEnvoyCarriesToTheRelay(t *testing.T) {
 	} {
 		var got string
 		await(t, tc.host+tc.path, func() bool {
-			got = get(t, tc.host, tc.path)
+			got = get(t, "", tc.host, tc.path)
 			return strings.HasPrefix(got, "200 ")
 		})
 		if want := "200 " + tc.want; got != want {
 			t.Errorf("%s%s: %q, want %q", tc.host, tc.path, got, want)
 		}
 	}
-	if got := get(t, "plain.example.com", "/svc/webmail"); strings.Contains(got, "web ") {
+	if got := get(t, "", "plain.example.com", "/svc/webmail"); strings.Contains(got, "web ") {
 		t.Errorf("/svc/webmail went to web: %s", got)
+	}
+
+	// Names are resolved to every relay; over TLS the service is verified, and health is asked for without; a share of 20 goes
+	// where 20 of 100 should.
+	const port, health = 10000, 9002
+	startRelayAt(t, "10.244.0.20", "wiki", "one", port, health, nil)
+	two := startRelayAt(t, "10.244.0.21", "wiki", "two", port, health, nil)
+	certificate, roots := certificateFor(t, "vault.tail8eff9.ts.net")
+	vault := startRelayAt(t, "10.244.0.22", "vault", "vault", port, health, &certificate)
+	named := relayed("wiki", netip.AddrPortFrom(netip.Addr{}, port), health)
+	named.Endpoints = nil
+	safe, wrong := relayed("vault", vault.at, health), relayed("wrong", vault.at, health)
+	safe.TLS, wrong.TLS = &gateway.TLS{ServerName: "vault.tail8eff9.ts.net", Roots: roots}, &gateway.TLS{ServerName: "other.tail8eff9.ts.net", Roots: roots}
+	wrong.HealthPath = safe.HealthPath
+	second := gateway.Gateway{
+		Name: eg, Revision: "00000000000000b2",
+		Routes: []gateway.Route{
+			{Name: "tailscale-svc-vault", Hosts: []string{"*"}, Prefix: "/svc/vault", Cluster: "tailscale-cluster-vault"},
+			{Name: "tailscale-svc-wrong", Hosts: []string{"*"}, Prefix: "/svc/wrong", Cluster: "tailscale-cluster-wrong"},
+			{Name: "tailscale-svc-wiki", Hosts: []string{"*"}, Prefix: "/svc/wiki", Cluster: "tailscale-cluster-wiki"},
+		},
+		Clusters: []gateway.Cluster{safe, relayed("web", web.at, web.health), named, wrong},
+		Rules: []gateway.Rule{{Key: gateway.RuleKey{Kind: "HTTPRoute", Route: gateway.Name{Namespace: "infra", Name: "billing"}},
+			Default: []gateway.WeightedCluster{{Cluster: "tailscale-cluster-web", Weight: 20}, {Cluster: "tailscale-cluster-vault", Weight: 80}}}},
+	}
+	publish(t, x, g, second)
+	const host = "plain.example.com"
+	await(t, "both relays by their name", func() bool {
+		return get(t, "", host, "/svc/wiki") == "200 one GET "+host+" /svc/wiki" && get(t, "", host, "/svc/wiki") == "200 two GET "+host+" /svc/wiki"
+	})
+	await(t, "a service over TLS", func() bool { return get(t, "", host, "/svc/vault") == "200 vault GET "+host+" /svc/vault" })
+	if got := get(t, "", host, "/svc/wrong"); !strings.HasPrefix(got, "503 ") {
+		t.Errorf("a service that is not who it should be: %s", got)
+	}
+	const requests = 4000
+	few := 0
+	for range requests {
+		if strings.HasPrefix(get(t, "", "billing.example.com", "/"), "200 web ") {
+			few++
+		}
+	}
+	// Three in a hundred are nearly five standard deviations of so many.
+	if few < requests*17/100 || few > requests*23/100 {
+		t.Errorf("%d of %d requests went to the share of 20 of 100", few, requests)
+	}
+	two.stop()
+	await(t, "the other relay alone", func() bool {
+		for range 10 {
+			if get(t, "", host, "/svc/wiki") != "200 one GET "+host+" /svc/wiki" {
+				return false
+			}
+		}
+		return true
+	})
+
+	// While the server is away, Envoy serves what it has; it is asked again when it is back.
+	x.stop()
+	third := second
+	third.Revision = "00000000000000c3"
+	third.Listeners = []gateway.Listener{{Section: "http", Restrict: true, ProxyProtocol: true, Allow: []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10")}}}
+	g.put(t, "20-ours.yaml", revisionPolicy(third.Revision)+"---\n"+custom)
+	for range 20 {
+		if got := get(t, "", host, "/svc/vault"); !strings.HasPrefix(got, "200 vault ") {
+			t.Fatalf("while the server is away: %s", got)
+		}
+	}
+	back := runExtension(t, x.at, nil)
+	back.Publish(&gateway.Snapshot{Gateways: map[gateway.Name]*gateway.Gateway{eg: &third}})
+	await(t, "who comes from nowhere is refused", func() bool { return !strings.HasPrefix(get(t, "", host, "/svc/vault"), "200 ") })
+
+	// The address that the PROXY header tells decides; a forwarded one does not.
+	await(t, "who comes from the tailnet is admitted", func() bool {
+		return get(t, "100.64.0.7", host, "/svc/vault") == "200 vault GET "+host+" /svc/vault"
+	})
+	for _, from := range []string{"192.0.2.1", "100.128.0.1", ""} {
+		if got := get(t, from, host, "/svc/vault"); strings.HasPrefix(got, "200 ") {
+			t.Errorf("who comes from %q was admitted: %s", from, got)
+		}
 	}
 	envoyVerdict = "real " + g.envoy
 }
 
-// get asks Envoy and returns status and body, or the error.
-func get(t testing.TB, host, path string) string {
+// publish makes a Gateway's part of a snapshot the one that Envoy Gateway asks for.
+func publish(t testing.TB, x *extension, f *fileGateway, g gateway.Gateway) {
+	t.Helper()
+	x.Publish(&gateway.Snapshot{Gateways: map[gateway.Name]*gateway.Gateway{g.Name: &g}})
+	f.put(t, "20-ours.yaml", revisionPolicy(g.Revision)+"---\n"+custom)
+}
+
+// get asks Envoy and returns status and body, or the error. from, if it is not empty, is who a PROXY header says is asking.
+func get(t testing.TB, from, host, path string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -216,7 +307,16 @@ func get(t testing.TB, host, path string) string {
 	}
 	req.Host = host
 	req.Header.Set("Tailscale-User-Login", "mallory@example.com")
-	resp, err := http.DefaultClient.Do(req)
+	req.Header.Set("X-Forwarded-For", "100.64.0.7")
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, network, address)
+		if err != nil || from == "" {
+			return c, err
+		}
+		_, err = c.Write(proxyHeader(netip.MustParseAddr(from)))
+		return c, err
+	}}}
+	resp, err := client.Do(req)
 	if err != nil {
 		return err.Error()
 	}
@@ -228,42 +328,9 @@ func get(t testing.TB, host, path string) string {
 	return fmt.Sprintf("%d %s", resp.StatusCode, b)
 }
 
-// A standIn stands where a relay does: it takes connections on a pod's address and answers for the service, and says on a
-// port of its own that it is ready.
-type standIn struct {
-	at     netip.AddrPort
-	health uint16
-}
-
-func startRelay(t testing.TB, address, name string) standIn {
-	t.Helper()
-	serve := func(h http.HandlerFunc) netip.AddrPort {
-		ln, err := net.Listen("tcp", address+":0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := &http.Server{Handler: h}
-		var wg sync.WaitGroup
-		wg.Go(func() { _ = s.Serve(ln) })
-		t.Cleanup(func() {
-			s.Close()
-			wg.Wait()
-		})
-		return netip.MustParseAddrPort(ln.Addr().String())
-	}
-	requests := serve(func(w http.ResponseWriter, r *http.Request) {
-		for h := range r.Header {
-			if strings.HasPrefix(h, "Tailscale-") {
-				http.Error(w, "a header of the client's came through: "+h, http.StatusBadRequest)
-				return
-			}
-		}
-		fmt.Fprintf(w, "%s %s %s %s", name, r.Method, r.Host, r.URL.RequestURI())
-	})
-	health := serve(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/readyz/"+name {
-			http.NotFound(w, r)
-		}
-	})
-	return standIn{requests, health.Port()}
+// proxyHeader is a header of the PROXY protocol, version 2, for a TCP connection over IPv4.
+func proxyHeader(from netip.Addr) []byte {
+	b := []byte("\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c")
+	b = append(b, from.AsSlice()...)
+	return append(b, 127, 0, 0, 1, 0x30, 0x39, 0x22, 0xb8)
 }
