@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fuzzes each parser of what a stranger sends for FUZZTIME (a minute each), and sums up in one line. A target that fails, and
 # what it failed on, is named; the input is then a file under testdata/fuzz, and a test from there on. With FUZZJSON a file gets
-# what happened in the form of `go test -json`. `make fuzz` calls it, and testbed/test.sh with a few seconds each.
+# what happened in the form of `go test -json`. FUZZSKIP names folders to leave out. `make fuzz` calls it, and testbed/test.sh with a few seconds each.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$(mktemp -d "${TMPDIR:-/tmp}/tailplane-fuzz-XXXXXX")
@@ -13,6 +13,7 @@ began=$SECONDS targets=0 execs=0 failed=""
 event() { [ -z "${FUZZJSON:-}" ] || printf '{"Action":"%s","Package":"github.com/tailplane/tailplane/%s","Test":"%s"}\n' "$1" "$2" "$3" >>"$FUZZJSON"; }
 
 for dir in $(grep -rl --include='*_test.go' '^func Fuzz' internal test testbed 2>/dev/null | xargs -n1 dirname | sort -u); do
+  case " ${FUZZSKIP:-} " in *" $dir "*) continue ;; esac
   # Once for all targets of a package: with instrumentation it is compiled anew.
   # The testbed is a module of its own.
   module=.
