@@ -98,7 +98,7 @@ func (r *tailnetReconciler) secret(ctx context.Context, spec v1alpha1.TailscaleT
 			out = missing(v1alpha1.ReasonSecretKeyMissing, "The Secret %s needs %s and %s, neither empty.", key, keyClientID, keyClientSecret)
 			break
 		}
-		out = found{version: string(s.UID) + "/" + s.ResourceVersion, credential: tailnets.Credential{ClientID: id, Secret: tailnets.Secret(secret)}}
+		out = found{version: string(s.UID) + "/" + s.ResourceVersion, credential: tailnets.Credential{ClientID: id, Secret: tailnets.NewSecret(secret)}}
 	}
 	out.secret = key
 	return out, nil
@@ -122,8 +122,8 @@ func (r *tailnetReconciler) files() (found, error) {
 	if err != nil {
 		return found{}, fmt.Errorf("read the mounted credential: %w", err)
 	}
-	out := found{version: version, credential: tailnets.Credential{ClientID: trimmed(id), Secret: tailnets.Secret(trimmed(secret))}}
-	if out.credential.ClientID == "" || out.credential.Secret == "" {
+	out := found{version: version, credential: tailnets.Credential{ClientID: trimmed(id), Secret: tailnets.NewSecret(trimmed(secret))}}
+	if out.credential.ClientID == "" || out.credential.Secret.IsZero() {
 		return missing(v1alpha1.ReasonSecretKeyMissing, "The operator's mounted credential is empty."), nil
 	}
 	return out, nil
@@ -180,17 +180,17 @@ func trimmed(b []byte) string { return strings.TrimSuffix(strings.TrimSuffix(str
 func (r *tailnetReconciler) ownToken(ctx context.Context, audience string) (tailnets.Secret, error) {
 	me := &authenticationv1.SelfSubjectReview{}
 	if err := r.Create(ctx, me); err != nil {
-		return "", fmt.Errorf("who am I: %w", err)
+		return tailnets.Secret{}, fmt.Errorf("who am I: %w", err)
 	}
 	name, ok := strings.CutPrefix(me.Status.UserInfo.Username, "system:serviceaccount:")
 	namespace, name, two := strings.Cut(name, ":")
 	if !ok || !two {
-		return "", fmt.Errorf("the operator runs as %q, which is no ServiceAccount", me.Status.UserInfo.Username)
+		return tailnets.Secret{}, fmt.Errorf("the operator runs as %q, which is no ServiceAccount", me.Status.UserInfo.Username)
 	}
 	req := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}, ExpirationSeconds: new(int64(assertionLife / time.Second))}}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	if err := r.SubResource("token").Create(ctx, account, req); err != nil {
-		return "", fmt.Errorf("token for %s/%s: %w", namespace, name, err)
+		return tailnets.Secret{}, fmt.Errorf("token for %s/%s: %w", namespace, name, err)
 	}
-	return tailnets.Secret(req.Status.Token), nil
+	return tailnets.NewSecret(req.Status.Token), nil
 }

@@ -28,7 +28,7 @@ func putServices(p *place, api *tailapi.API, names ...string) *tailnets.Client {
 	set := new(tailnets.Clients)
 	p.t.Cleanup(func() { set.Drop("t") })
 	c, err := set.Put("t", tailnets.Version{}, func() (tailnets.Config, error) {
-		return tailnets.Config{BaseURL: api.URL(), Tailnet: "-", Credential: tailnets.Credential{ClientID: own.ID, Secret: tailnets.Secret(own.Secret)},
+		return tailnets.Config{BaseURL: api.URL(), Tailnet: "-", Credential: tailnets.Credential{ClientID: own.ID, Secret: tailnets.NewSecret(own.Secret)},
 			UserAgent: "test", PerSecond: 1000, Burst: 1000, Now: time.Now}, nil
 	})
 	p.must(err)

@@ -288,9 +288,9 @@ func TestRotation(t *testing.T) {
 	if now, _, ok := p.clients.Get("corp"); !ok || now == old {
 		t.Error("the client is the old one")
 	}
-	o := p.condition("corp", "Ready", "True", "Ready")
+	p.condition("corp", "Ready", "True", "Ready")
 	p.until("the spec is another one", func() bool { // while the operator writes the status
-		o = p.get("corp")
+		o := p.get("corp")
 		o.Spec.Tags = []string{"tag:web"}
 		err := p.admin.Update(t.Context(), o)
 		if !apierrors.IsConflict(err) {

@@ -34,12 +34,12 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
 }
 
-var errDone = errors.New("I had enough")
+var errDone = errors.New("the caller had enough")
 
 const noDevices = `{"devices":[],"vipServices":[]}`
 
 func bubbleClient(t *testing.T, w *wire) *Client {
-	return newClient(t, Config{BaseURL: "https://api.example.com", Tailnet: "-", Credential: Credential{ClientID: "k", Secret: "s"},
+	return newClient(t, Config{BaseURL: "https://api.example.com", Tailnet: "-", Credential: Credential{ClientID: "k", Secret: NewSecret("s")},
 		UserAgent: "x", PerSecond: 1000, Burst: 1000, Now: time.Now, transport: w})
 }
 

@@ -89,7 +89,7 @@ func New(c Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("API of a tailnet: %w", err)
 	}
-	if c.Tailnet == "" || c.Credential.ClientID == "" || (c.Credential.Secret == "") == (c.Credential.Assert == nil) ||
+	if c.Tailnet == "" || c.Credential.ClientID == "" || c.Credential.Secret.IsZero() == (c.Credential.Assert == nil) ||
 		c.UserAgent == "" || c.PerSecond <= 0 || c.Burst < 1 || c.Now == nil {
 		return nil, errors.New("API of a tailnet: tailnet, credential (one of two kinds), user agent, limits and clock are required")
 	}

@@ -106,7 +106,7 @@ func (x *exchange) send(req *http.Request, again bool) (*http.Response, error) {
 			return nil, err
 		}
 	}
-	own.Header.Set("Authorization", "Bearer "+string(t.text))
+	own.Header.Set("Authorization", "Bearer "+t.text.Reveal())
 	res, err := c.transport.RoundTrip(own)
 	if err != nil {
 		return nil, err

@@ -41,7 +41,7 @@ func (c *Client) CreateKey(ctx context.Context, r KeyRequest) (Key, error) {
 		if k.ID == "" || k.Key == "" {
 			return errors.New("the answer holds no key")
 		}
-		out = Key{ID: k.ID, Secret: Secret(k.Key), Description: k.Description, Expires: k.Expires, Valid: !k.Invalid}
+		out = Key{ID: k.ID, Secret: NewSecret(k.Key), Description: k.Description, Expires: k.Expires, Valid: !k.Invalid}
 		return nil
 	})
 	return out, err

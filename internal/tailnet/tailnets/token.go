@@ -15,9 +15,28 @@ import (
 
 const redacted = "[secret]"
 
-// A Secret is a text that opens something. It does not print; string(s) is how
-// to get at it.
-type Secret string
+// A Secret is a text that opens something. It does not print, wherever it stands:
+// fmt asks unexported fields for no method, and so finds a pointer.
+type Secret struct{ text *string }
+
+// NewSecret returns the secret of a text; the empty text is the zero Secret.
+func NewSecret(text string) Secret {
+	if text == "" {
+		return Secret{}
+	}
+	return Secret{&text}
+}
+
+// Reveal returns the text.
+func (s Secret) Reveal() string {
+	if s.text == nil {
+		return ""
+	}
+	return *s.text
+}
+
+// IsZero reports whether there is none.
+func (s Secret) IsZero() bool { return s.text == nil }
 
 func (Secret) String() string { return redacted }
 
@@ -99,9 +118,9 @@ func (c *Client) fetchToken(ctx context.Context) (_ *token, err error) {
 		if err != nil {
 			return nil, &tokenError{ours: true, cause: fmt.Errorf("vouch for ourselves: %w", err)}
 		}
-		path, form["jwt"] = "/api/v2/oauth/token-exchange", []string{string(jwt)}
+		path, form["jwt"] = "/api/v2/oauth/token-exchange", []string{jwt.Reveal()}
 	} else {
-		form["grant_type"], form["client_secret"] = []string{"client_credentials"}, []string{string(c.config.Credential.Secret)}
+		form["grant_type"], form["client_secret"] = []string{"client_credentials"}, []string{c.config.Credential.Secret.Reveal()}
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base.JoinPath(path).String(), strings.NewReader(form.Encode()))
 	if err != nil {
@@ -145,7 +164,7 @@ func (c *Client) fetchToken(ctx context.Context) (_ *token, err error) {
 	if out.ExpiresIn > 0 && out.ExpiresIn < int64(tokenLife/time.Second)*24 {
 		life = time.Duration(out.ExpiresIn) * time.Second
 	}
-	return &token{text: Secret(out.AccessToken), scopes: strings.Fields(out.Scope), until: begun.Add(life - min(tokenMargin, life/4))}, nil
+	return &token{text: NewSecret(out.AccessToken), scopes: strings.Fields(out.Scope), until: begun.Add(life - min(tokenMargin, life/4))}, nil
 }
 
 // class: at the token's door only 401 speaks of the credential; another refusal

@@ -158,8 +158,8 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 // printable cuts a text of somebody else's to what a condition or a log line may hold.
 func printable(s string, secrets ...Secret) string {
 	for _, secret := range secrets {
-		if secret != "" {
-			s = strings.ReplaceAll(s, string(secret), redacted)
+		if !secret.IsZero() {
+			s = strings.ReplaceAll(s, secret.Reveal(), redacted)
 		}
 	}
 	s = strings.Join(strings.Fields(strings.ToValidUTF8(strings.Map(func(r rune) rune {
