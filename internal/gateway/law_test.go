@@ -399,7 +399,9 @@ func TestAFurtherTailnetMovesNothing(t *testing.T) {
 			for _, route := range g.Routes {
 				moved++
 				now := with.Snapshot.Gateways[g.Name]
-				if !slices.ContainsFunc(now.Routes, func(r gateway.Route) bool { return r.Name == route.Name && r.Prefix == route.Prefix && r.Cluster == route.Cluster }) {
+				if !slices.ContainsFunc(now.Routes, func(r gateway.Route) bool {
+					return r.Name == route.Name && r.Prefix == route.Prefix && r.Cluster == route.Cluster
+				}) {
 					t.Fatalf("seed %d: %s moved, or is gone", seed, route.Name)
 				}
 				before, _ := g.Cluster(route.Cluster)
