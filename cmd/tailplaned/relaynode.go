@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,6 +30,8 @@ const keyPause = 2 * time.Second
 type nodeLife struct {
 	p    *relayProcess
 	node atomic.Pointer[tailnet.Node]
+
+	given tailnet.Secret // by configuration files
 
 	mu       sync.Mutex
 	peers    []tailnet.Peer // those of which last was made
@@ -59,6 +62,16 @@ func (l *nodeLife) run(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
+	t := first.Tailnet
+	if l.p.ConfigDir != "" { // what Tailscale's own image would read
+		f, err := tailnet.ReadConfigDir(l.p.ConfigDir)
+		if err != nil {
+			return err
+		}
+		l.given = f.AuthKey
+		l.p.Hostname = cmp.Or(f.Hostname, l.p.Hostname)
+		t.ControlURL = cmp.Or(f.ControlURL, t.ControlURL)
+	}
 	tried := ""
 	for {
 		id, key, err := l.key(ctx)
@@ -79,7 +92,7 @@ func (l *nodeLife) run(ctx context.Context) error {
 			continue
 		}
 		tried = key
-		err = l.join(ctx, first.Tailnet, key)
+		err = l.join(ctx, t, key)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -113,12 +126,16 @@ func (l *nodeLife) await(ctx context.Context) error {
 	}
 }
 
-// key is that of the environment, else that of the config Secret.
+// key is that of the environment, else that of the configuration files, else that
+// of the config Secret.
 func (l *nodeLife) key(ctx context.Context) (id, key string, err error) {
 	for _, name := range []string{"TS_AUTHKEY", "TS_AUTH_KEY"} {
 		if key := os.Getenv(name); key != "" {
 			return "", key, nil
 		}
+	}
+	if !l.given.IsZero() {
+		return "", l.given.Reveal(), nil
 	}
 	id, key, err = l.p.client.AuthKey(ctx, l.p.ConfigSecret())
 	if err != nil && ctx.Err() == nil {
