@@ -21,7 +21,6 @@ import (
 // A service is what kube-proxy would be: it leads connections to pods that were
 // ready when it last looked.
 type service struct {
-	port int // of the pods
 	addr string
 
 	mu    sync.Mutex
