@@ -316,6 +316,8 @@ func TestForbiddenTargets(t *testing.T) {
 func TestSeveralTargets(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
+	now := time.Now()
+	b.Now = func() time.Time { return now } // so a rest does not end however slow the machine is
 	b.server(t, netip.AddrPortFrom(webAddr, 80), "web")
 	b.run(t)
 	b.apply(t, `{"s":{"tailnetTarget":{"fqdn":"nobody.tail1.ts.net"},"ports":[{"protocol":"tcp","matchPort":10000,"targetPort":80}]}}`,
@@ -334,7 +336,7 @@ func TestSeveralTargets(t *testing.T) {
 	}
 	delete(b.servers, netip.AddrPortFrom(webAddr, 80))
 	b.mu.Unlock()
-	if tries > 4 {
+	if tries > 1 {
 		t.Errorf("who does not answer was asked %d times in a moment", tries)
 	}
 	if got, _ := exchange(b.port(10000), ""); got != "" {
