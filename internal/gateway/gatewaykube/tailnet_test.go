@@ -140,7 +140,7 @@ func TestFailures(t *testing.T) {
 		}
 		o := &v1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.TailscaleTailnetSpec{SyncInterval: fiveMinutes, APIBaseURL: api.URL(), OAuthSecretName: x.secret, OAuthSecretNamespace: x.namespace}}
 		p.must(p.admin.Create(t.Context(), o))
-		o = p.condition(name, "Ready", "False", x.why2)
+		p.condition(name, "Ready", "False", x.why2)
 		// A failure of the lists comes after the proof: it is reported when the circuit or the lists are heard of.
 		p.until(name+" says why", func() bool { return p.get(name).Status.ObservedGeneration > 0 })
 		o = p.get(name)
