@@ -33,7 +33,7 @@ type injectFlags struct {
 	names                             []string
 	external                          bool
 	drain, life, publish, keep, poll  time.Duration
-	count                             time.Duration
+	count, restart                    time.Duration
 }
 
 func injectCommand(f *flags) *cobra.Command {
@@ -62,6 +62,7 @@ func injectCommand(f *flags) *cobra.Command {
 	p.DurationVar(&i.keep, "keep-wait", injectkube.Keep, "how long what was trusted before stays trusted")
 	p.DurationVar(&i.poll, "poll", injectkube.Poll, "how often the Secret is read")
 	p.DurationVar(&i.count, "count-outdated", 0, "how often to count pods whose adapter is of another day, which needs the right to list pods; 0: never")
+	p.DurationVar(&i.restart, "auto-restart", 0, "how often one workload, at most, is restarted that asks for it and has pods whose adapter is of another day; it needs the rights to list pods and to patch workloads; 0: never")
 	c.AddCommand(injectStatus(f))
 	return c
 }
@@ -124,6 +125,13 @@ func runInject(ctx context.Context, f flags, i injectFlags) error {
 	return together(cancel,
 		func() error { return certificates.Run(after) },
 		func() error { return countOutdated(after, config, options, i.count, metrics, log) },
+		func() error {
+			if i.restart <= 0 {
+				<-after.Done()
+				return nil
+			}
+			return (&injectkube.Restarts{Config: config, Namespace: i.namespace, Lease: i.lease + "-restarts", Identity: certificates.Identity, Options: options, Every: i.restart, Log: log}).Run(after)
+		},
 		func() error { return webhook.Serve(after, ln, base) },
 		func() error { return probes.Run(after) },
 	)

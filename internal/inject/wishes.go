@@ -18,6 +18,12 @@ const (
 	Label = domain + "inject"
 	// Status is written by injection: what was injected, and by which version.
 	Status = domain + "status"
+	// AutoRestart, "true" on a workload, asks for its pods to be made anew when the
+	// adapter in them is of another day. On pods it is nothing.
+	AutoRestart = domain + "auto-restart"
+	// RestartedFor is written into the template of such a workload: the adapter,
+	// by its hash, for which its pods were made anew.
+	RestartedFor = domain + "restarted-for"
 
 	configAnnotation      = domain + "config"             // a ConfigMap of the namespace
 	credentialsAnnotation = domain + "credentials"        // Secrets of the namespace, with commas between
@@ -26,7 +32,6 @@ const (
 	metricsAnnotation     = domain + "metrics"            // "true": served on the pod's address
 	excludeAnnotation     = domain + "exclude-containers" // their names, with commas between
 	sharedPIDAnnotation   = domain + "allow-shared-pid"   // "true": containers may see each other's processes
-	restartAnnotation     = domain + "auto-restart"       // of a workload; nothing here
 )
 
 // wishes are what the annotations of a pod say of its adapter.
@@ -62,7 +67,7 @@ func wish(annotations map[string]string, standard uint16) (w wishes, unknown []s
 		v := annotations[key]
 		wrong := ""
 		switch key {
-		case Status, restartAnnotation:
+		case Status, AutoRestart, RestartedFor:
 		case configAnnotation:
 			w.config = v
 			if !dnsName.MatchString(v) {

@@ -193,13 +193,18 @@ func leafOf(text []byte) []byte {
 
 // elect rotates while this replica holds the Lease.
 func (c *Certificates) elect(ctx context.Context) error {
+	return lead(ctx, c.client, c.Namespace, c.Lease, c.Identity, c.rotate)
+}
+
+// lead does something while this replica holds a Lease, until ctx ends.
+func lead(ctx context.Context, client kubernetes.Interface, namespace, lease, identity string, do func(context.Context)) error {
 	lock := &resourcelock.LeaseLock{
-		LeaseMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Lease}, Client: c.client.CoordinationV1(),
-		LockConfig: resourcelock.ResourceLockConfig{Identity: c.Identity},
+		LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: lease}, Client: client.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
 	}
 	turns := make(chan context.Context)
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: lock, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second, ReleaseOnCancel: true, Name: c.Lease,
+		Lock: lock, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second, ReleaseOnCancel: true, Name: lease,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(turn context.Context) {
 				select {
@@ -223,7 +228,7 @@ func (c *Certificates) elect(ctx context.Context) error {
 	for {
 		select {
 		case turn := <-turns:
-			c.rotate(turn)
+			do(turn)
 		case <-ended:
 			return nil
 		}

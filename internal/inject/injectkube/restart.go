@@ -1,0 +1,241 @@
+package injectkube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+
+	"github.com/tailplane/tailplane/internal/inject"
+	"github.com/tailplane/tailplane/internal/kube"
+)
+
+// Restarts rolls the workloads that ask for it by annotation when their pods have
+// an adapter of another day: one at a time, each once for one day's adapter. What
+// was done is written in the workload, so another replica goes on with it.
+type Restarts struct {
+	Config    *rest.Config
+	Namespace string // of the Lease
+	Lease     string // says which replica restarts
+	Identity  string // of this replica
+	Options   inject.Options
+	Every     time.Duration // from one look to the next; a look restarts one workload at most
+	Log       *slog.Logger
+}
+
+// A workload is what makes pods from a template.
+type workload struct {
+	kind     string // as its API path has it: "deployments"
+	meta     metav1.ObjectMeta
+	selector *metav1.LabelSelector
+	template corev1.PodTemplateSpec
+	rolls    bool // it has not come to rest since its template changed
+	paused   bool // somebody does not want it to roll
+}
+
+func (w workload) String() string { return w.kind + "/" + w.meta.Namespace + "/" + w.meta.Name }
+
+// kinds are those that replace their pods by themselves when their template changes.
+var kinds = []string{"deployments", "statefulsets", "daemonsets"}
+
+// Run restarts until ctx ends, while this replica holds the Lease.
+func (r *Restarts) Run(ctx context.Context) error {
+	if r.Config == nil || r.Namespace == "" || r.Lease == "" || r.Identity == "" || r.Every <= 0 || r.Log == nil {
+		return errors.New("restarts: a required field is missing")
+	}
+	client, err := kubernetes.NewForConfig(kube.Unthrottled(r.Config))
+	if err != nil {
+		return err
+	}
+	return lead(ctx, client, r.Namespace, r.Lease, r.Identity, func(ctx context.Context) {
+		tick := time.NewTicker(r.Every)
+		defer tick.Stop()
+		for {
+			if _, err := r.look(ctx, client); err != nil && ctx.Err() == nil {
+				r.Log.Warn("workloads of another day's adapter are not restarted", "err", err)
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+}
+
+// look restarts the first workload that is to be restarted, and returns its name;
+// "" if there is none, or one is still under way.
+func (r *Restarts) look(ctx context.Context, client kubernetes.Interface) (string, error) {
+	all, err := r.asking(ctx, client)
+	if err != nil {
+		return "", err
+	}
+	var next []workload
+	hashes := map[string]string{}
+	for _, w := range all {
+		if w.paused {
+			continue
+		}
+		hash, err := inject.Hash(w.template.Annotations, r.Options)
+		if err != nil {
+			continue // injection refuses its pods, and says why
+		}
+		done := w.template.Annotations[inject.RestartedFor]
+		if done != "" && w.rolls {
+			r.Log.Info("a workload is on its way to the adapter of today; others wait for it", "workload", w.String())
+			return "", nil
+		}
+		if done != hash {
+			next, hashes[w.String()] = append(next, w), hash
+		}
+	}
+	slices.SortFunc(next, func(a, b workload) int { return strings.Compare(a.String(), b.String()) })
+	for _, w := range next {
+		outdated, err := r.outdated(ctx, client, w)
+		if err != nil {
+			return "", err
+		}
+		if outdated == 0 || w.rolls { // somebody else's change is under way
+			continue
+		}
+		if err := restart(ctx, client, w, hashes[w.String()]); err != nil {
+			if kube.Stale(err) {
+				continue
+			}
+			return "", fmt.Errorf("restart %s: %w", w, err)
+		}
+		r.Log.Info("a workload is restarted, as it asks for, with the adapter of today", "workload", w.String(), "pods", outdated)
+		return w.String(), nil
+	}
+	return "", nil
+}
+
+// asking are the workloads with the annotation. Of the others it sees only metadata.
+func (r *Restarts) asking(ctx context.Context, client kubernetes.Interface) (all []workload, err error) {
+	heads, err := metadata.NewForConfig(kube.Unthrottled(r.Config))
+	if err != nil {
+		return nil, err
+	}
+	for _, kind := range kinds {
+		for next := ""; ; {
+			list, err := heads.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: kind}).List(ctx, metav1.ListOptions{Limit: page, Continue: next})
+			if err != nil {
+				return nil, fmt.Errorf("list %s: %w", kind, err)
+			}
+			for _, o := range list.Items {
+				if o.Annotations[inject.AutoRestart] != "true" || o.DeletionTimestamp != nil {
+					continue
+				}
+				w, err := get(ctx, client, kind, o.Namespace, o.Name)
+				if kube.Stale(err) {
+					continue
+				}
+				if err != nil {
+					return nil, fmt.Errorf("get %s %s/%s: %w", kind, o.Namespace, o.Name, err)
+				}
+				all = append(all, w)
+			}
+			if next = list.Continue; next == "" {
+				break
+			}
+		}
+	}
+	return all, nil
+}
+
+func get(ctx context.Context, client kubernetes.Interface, kind, namespace, name string) (workload, error) {
+	apps := client.AppsV1()
+	switch kind {
+	case "deployments":
+		o, err := apps.Deployments(namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return workload{}, err
+		}
+		return ofDeployment(o), nil
+	case "statefulsets":
+		o, err := apps.StatefulSets(namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return workload{}, err
+		}
+		return ofStatefulSet(o), nil
+	}
+	o, err := apps.DaemonSets(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return workload{}, err
+	}
+	return ofDaemonSet(o), nil
+}
+
+// What is under way is as "kubectl rollout status" has it.
+
+func ofDeployment(o *appsv1.Deployment) workload {
+	want, s := wanted(o.Spec.Replicas), o.Status
+	return workload{"deployments", o.ObjectMeta, o.Spec.Selector, o.Spec.Template,
+		s.ObservedGeneration < o.Generation || s.UpdatedReplicas < want || s.Replicas > s.UpdatedReplicas || s.AvailableReplicas < s.UpdatedReplicas, o.Spec.Paused}
+}
+
+func ofStatefulSet(o *appsv1.StatefulSet) workload {
+	want, s := wanted(o.Spec.Replicas), o.Status
+	byHand := o.Spec.UpdateStrategy.Type == appsv1.OnDeleteStatefulSetStrategyType
+	return workload{"statefulsets", o.ObjectMeta, o.Spec.Selector, o.Spec.Template,
+		s.ObservedGeneration < o.Generation || !byHand && (s.UpdatedReplicas < want || s.ReadyReplicas < want), false}
+}
+
+func ofDaemonSet(o *appsv1.DaemonSet) workload {
+	s := o.Status
+	byHand := o.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType
+	return workload{"daemonsets", o.ObjectMeta, o.Spec.Selector, o.Spec.Template,
+		s.ObservedGeneration < o.Generation || !byHand && (s.UpdatedNumberScheduled < s.DesiredNumberScheduled || s.NumberAvailable < s.DesiredNumberScheduled), false}
+}
+
+func wanted(replicas *int32) int32 {
+	if replicas == nil {
+		return 1
+	}
+	return *replicas
+}
+
+// outdated is how many pods of a workload have an adapter of another day.
+func (r *Restarts) outdated(ctx context.Context, client kubernetes.Interface, w workload) (n int, err error) {
+	selector, err := metav1.LabelSelectorAsSelector(w.selector)
+	if err != nil {
+		return 0, fmt.Errorf("the selector of %s: %w", w, err)
+	}
+	pods, err := client.CoreV1().Pods(w.meta.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector.String()})
+	if err != nil {
+		return 0, fmt.Errorf("list the pods of %s: %w", w, err)
+	}
+	for _, p := range pods.Items {
+		if _, current, ok := inject.Current(p.Annotations, r.Options); ok && !current && p.DeletionTimestamp == nil {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// restart changes the template, as "kubectl rollout restart" does, if the workload
+// is as it was looked at.
+func restart(ctx context.Context, client kubernetes.Interface, w workload, hash string) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": w.meta.ResourceVersion},
+		"spec":     map[string]any{"template": map[string]any{"metadata": map[string]any{"annotations": map[string]string{inject.RestartedFor: hash}}}},
+	})
+	if err != nil {
+		return err
+	}
+	return client.AppsV1().RESTClient().Patch(types.MergePatchType).Namespace(w.meta.Namespace).Resource(w.kind).Name(w.meta.Name).
+		VersionedParams(&metav1.PatchOptions{FieldManager: "tailplane-inject"}, metav1.ParameterCodec).Body(patch).Do(ctx).Error()
+}
