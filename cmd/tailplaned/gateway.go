@@ -4,13 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	"k8s.io/klog/v2"
 
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube"
 	"github.com/tailplane/tailplane/internal/health"
@@ -43,11 +40,10 @@ func gatewayCommand(f *flags) *cobra.Command {
 }
 
 func runGateway(ctx context.Context, f flags, g gatewayFlags) error {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
-		return usageError{fmt.Errorf("--log-level %q: debug, info, warn or error", f.logLevel)}
+	log, quieten, err := logs(f)
+	if err != nil {
+		return err
 	}
-	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	s, err := settings.LoadGateway(f.config)
 	if err != nil {
 		return usageError{err}
@@ -61,7 +57,7 @@ func runGateway(ctx context.Context, f flags, g gatewayFlags) error {
 	if f.check {
 		return nil
 	}
-	klog.SetLogger(logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: max(level, slog.LevelWarn)})))
+	quieten()
 	config, err := kube.Config(f.kubeconfig)
 	if err != nil {
 		return err

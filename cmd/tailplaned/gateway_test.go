@@ -9,14 +9,27 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
 )
+
+// asProgram makes the test's own program be the one that is tested.
+const asProgram = "TAILPLANED_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
 
 // The role as it is run: settings, files of a credential, election, metrics.
 func TestGatewayRole(t *testing.T) {
@@ -56,11 +69,20 @@ func TestGatewayRole(t *testing.T) {
 	address := ln.Addr().String()
 	ln.Close()
 
-	cmd := command()
-	cmd.SetArgs([]string{"gateway", "--config", filepath.Join(dir, "gateway.yaml"), "--kubeconfig", c.Kubeconfig, "--namespace", ns, "--metrics-addr", address, "--log-level", "error"})
-	running, stop := context.WithCancel(ctx)
+	// A process of its own: a role sets the loggers of libraries, which the test uses too.
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	running := exec.CommandContext(ctx, self, "gateway", "--config", filepath.Join(dir, "gateway.yaml"), "--kubeconfig", c.Kubeconfig, "--namespace", ns, "--metrics-addr", address, "--log-level", "error")
+	running.Env = append(os.Environ(), asProgram+"=true")
+	running.Stderr = t.Output()
+	if err := running.Start(); err != nil {
+		t.Fatal(err)
+	}
 	ended := make(chan error, 1)
-	go func() { ended <- cmd.ExecuteContext(running) }()
+	go func() { ended <- running.Wait() }()
+	stop := func() { running.Process.Signal(syscall.SIGTERM) }
 
 	object := fmt.Sprintf("apiVersion: gateway.tailscale.com/v1alpha1\nkind: TailscaleTailnet\nmetadata: {name: role-test}\nspec: {apiBaseURL: %q}\n", api.URL())
 	if err := c.Apply(ctx, []byte(object)); err != nil {

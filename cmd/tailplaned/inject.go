@@ -8,17 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/klog/v2"
 
 	"github.com/tailplane/tailplane/internal/health"
 	"github.com/tailplane/tailplane/internal/inject"
@@ -68,11 +65,10 @@ func injectCommand(f *flags) *cobra.Command {
 }
 
 func runInject(ctx context.Context, f flags, i injectFlags) error {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
-		return usageError{fmt.Errorf("--log-level %q: debug, info, warn or error", f.logLevel)}
+	log, quieten, err := logs(f)
+	if err != nil {
+		return err
 	}
-	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	options, err := sidecarOptions(i.sidecar)
 	if err != nil {
 		return usageError{err}
@@ -84,7 +80,7 @@ func runInject(ctx context.Context, f flags, i injectFlags) error {
 	if f.check {
 		return nil
 	}
-	klog.SetLogger(logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: max(level, slog.LevelWarn)})))
+	quieten()
 	config, err := kube.Config(f.kubeconfig)
 	if err != nil {
 		return err

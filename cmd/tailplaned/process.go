@@ -3,17 +3,12 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"os"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
 
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/klog/v2"
-	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/tailplane/tailplane/internal/access"
@@ -43,11 +38,10 @@ type process struct {
 // run runs all parts; the first that ends, ends the others. Probes are answered
 // from before the parts begin until after they ended.
 func run(ctx context.Context, f flags, role settings.Role, parts ...part) error {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
-		return usageError{fmt.Errorf("--log-level %q: debug, info, warn or error", f.logLevel)}
+	log, quieten, err := logs(f)
+	if err != nil {
+		return err
 	}
-	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	set, err := load(f.config, role)
 	if err != nil {
 		return usageError{err}
@@ -58,10 +52,7 @@ func run(ctx context.Context, f flags, role settings.Role, parts ...part) error 
 	if f.check {
 		return nil
 	}
-	// The libraries' logs, from warnings up: what they do at length is not news.
-	quiet := logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: max(level, slog.LevelWarn)}))
-	ctrllog.SetLogger(quiet)
-	klog.SetLogger(quiet)
+	quieten()
 
 	metrics := health.NewMetrics(version(), commit(), append(door.Verbs(new(signin.Desk).Routes()...), access.ClusterMembers, access.GossipExchange)...)
 	p := &process{flags: f, set: set, role: role, log: log, metrics: metrics, health: &health.Listener{

@@ -3,16 +3,13 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	"k8s.io/klog/v2"
 
 	"github.com/tailplane/tailplane/internal/health"
 	"github.com/tailplane/tailplane/internal/kube"
@@ -50,11 +47,10 @@ type relayProcess struct {
 }
 
 func runRelay(ctx context.Context, f flags, stateDir string) error {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
-		return usageError{fmt.Errorf("--log-level %q: debug, info, warn or error", f.logLevel)}
+	log, quieten, err := logs(f)
+	if err != nil {
+		return err
 	}
-	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	contract, err := relay.ReadContract(os.Getenv)
 	if err != nil {
 		return usageError{err}
@@ -62,7 +58,7 @@ func runRelay(ctx context.Context, f flags, stateDir string) error {
 	if f.check {
 		return nil
 	}
-	klog.SetLogger(logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: max(level, slog.LevelWarn)})))
+	quieten()
 	config, err := kube.Config(f.kubeconfig)
 	if err != nil {
 		return err

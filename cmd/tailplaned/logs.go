@@ -1,0 +1,29 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/go-logr/logr"
+	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+// logs returns the log of a role, on standard error. Quieten has the libraries
+// write there from warnings up: what they do at length is not news. It is called
+// once, before any of them is used.
+func logs(f flags) (log *slog.Logger, quieten func(), err error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
+		return nil, nil, usageError{fmt.Errorf("--log-level %q: debug, info, warn or error", f.logLevel)}
+	}
+	to := func(level slog.Level) slog.Handler {
+		return slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level})
+	}
+	return slog.New(to(level)), func() {
+		quiet := logr.FromSlogHandler(to(max(level, slog.LevelWarn)))
+		ctrllog.SetLogger(quiet)
+		klog.SetLogger(quiet)
+	}, nil
+}
