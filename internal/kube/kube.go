@@ -52,6 +52,9 @@ func Mapper(namespaced, clusterWide []schema.GroupVersionKind) meta.RESTMapper {
 	add := func(kinds []schema.GroupVersionKind, scope meta.RESTScope) {
 		for _, k := range kinds {
 			plural, singular := meta.UnsafeGuessKindToResource(k)
+			if strings.HasSuffix(singular.Resource, "way") { // of which the guess makes "gatewaies"
+				plural.Resource = singular.Resource + "s"
+			}
 			m.AddSpecific(k, plural, singular, scope)
 			m.AddSpecific(k.GroupVersion().WithKind(k.Kind+"List"), plural, singular, scope)
 		}

@@ -115,7 +115,7 @@ type ServiceDiscovery struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('30s') && duration(self) <= duration('1h')",message="syncInterval must be 30s to 1h"
-	SyncInterval metav1.Duration `json:"syncInterval,omitempty"`
+	SyncInterval metav1.Duration `json:"syncInterval,omitzero"`
 
 	// patterns are the services to take, with * for any characters.
 	// +optional

@@ -111,7 +111,7 @@ type TailscaleTailnetSpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m') && duration(self) <= duration('1h')",message="syncInterval must be 1m to 1h"
-	SyncInterval metav1.Duration `json:"syncInterval,omitempty"`
+	SyncInterval metav1.Duration `json:"syncInterval,omitzero"`
 }
 
 // WorkloadIdentity is an OAuth client that trusts the cluster's issuer.

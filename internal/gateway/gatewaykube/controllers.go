@@ -102,7 +102,7 @@ func (c *Controllers) run(ctx context.Context) error {
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mapper(), nil },
 		Metrics:        metricsserver.Options{BindAddress: "0"}, // main serves metrics
 		Cache:          cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
-		Client:         client.Options{FieldOwner: v1alpha1.FieldManager, Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.Namespace{}}}},
+		Client:         client.Options{FieldOwner: v1alpha1.FieldManager, Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.Namespace{}}, EnableReadYourWritesConsistency: new(true)}},
 	}
 	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, authenticationv1.AddToScheme, metav1.AddMetaToScheme} {
 		if err := add(options.Scheme); err != nil {
@@ -175,24 +175,15 @@ func readinessChanged(e event.UpdateEvent) bool {
 		meta.IsStatusConditionTrue(was.Status.Conditions, v1alpha1.ConditionReady) != meta.IsStatusConditionTrue(is.Status.Conditions, v1alpha1.ConditionReady)
 }
 
-// mapper knows the kinds that are spoken of. The plural of Gateway is not what the
-// library guesses.
+// mapper knows the kinds that are spoken of.
 func mapper() meta.RESTMapper {
-	m := meta.NewDefaultRESTMapper(nil)
-	add := func(k schema.GroupVersionKind, plural string, scope meta.RESTScope) {
-		singular := k.GroupVersion().WithResource(plural[:len(plural)-1])
-		m.AddSpecific(k, k.GroupVersion().WithResource(plural), singular, scope)
-		m.AddSpecific(k.GroupVersion().WithKind(k.Kind+"List"), k.GroupVersion().WithResource(plural), singular, scope)
-	}
-	add(v1alpha1.GroupVersion.WithKind("TailscaleTailnet"), "tailscaletailnets", meta.RESTScopeRoot)
-	add(v1alpha1.GroupVersion.WithKind("TailscaleProxyGroup"), "tailscaleproxygroups", meta.RESTScopeNamespace)
-	add(v1alpha1.GroupVersion.WithKind("TailscaleService"), "tailscaleservices", meta.RESTScopeNamespace)
-	add(v1alpha1.GroupVersion.WithKind("TailscaleGateway"), "tailscalegateways", meta.RESTScopeNamespace)
-	add(corev1.SchemeGroupVersion.WithKind("Namespace"), "namespaces", meta.RESTScopeRoot)
-	add(corev1.SchemeGroupVersion.WithKind("Secret"), "secrets", meta.RESTScopeNamespace)
-	add(corev1.SchemeGroupVersion.WithKind("ServiceAccount"), "serviceaccounts", meta.RESTScopeNamespace)
-	add(authenticationv1.SchemeGroupVersion.WithKind("SelfSubjectReview"), "selfsubjectreviews", meta.RESTScopeRoot)
-	return m
+	ours := v1alpha1.GroupVersion
+	return kube.Mapper([]schema.GroupVersionKind{
+		ours.WithKind("TailscaleProxyGroup"), ours.WithKind("TailscaleService"), ours.WithKind("TailscaleGateway"),
+		corev1.SchemeGroupVersion.WithKind("Secret"), corev1.SchemeGroupVersion.WithKind("ServiceAccount"),
+	}, []schema.GroupVersionKind{
+		ours.WithKind("TailscaleTailnet"), corev1.SchemeGroupVersion.WithKind("Namespace"), authenticationv1.SchemeGroupVersion.WithKind("SelfSubjectReview"),
+	})
 }
 
 // byTailnet is the index of what uses a tailnet, by its name.

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway/standing"
@@ -179,7 +180,7 @@ func trimmed(b []byte) string { return strings.TrimSuffix(strings.TrimSuffix(str
 // ownToken is a token of this program's own ServiceAccount.
 func (r *tailnetReconciler) ownToken(ctx context.Context, audience string) (tailnets.Secret, error) {
 	me := &authenticationv1.SelfSubjectReview{}
-	if err := r.Create(ctx, me); err != nil {
+	if err := r.Create(ctx, me, client.DisableReadYourWritesConsistency); err != nil {
 		return tailnets.Secret{}, fmt.Errorf("who am I: %w", err)
 	}
 	name, ok := strings.CutPrefix(me.Status.UserInfo.Username, "system:serviceaccount:")

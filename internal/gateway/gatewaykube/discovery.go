@@ -462,7 +462,7 @@ func (d *discoverer) report(ctx context.Context, g *v1alpha1.TailscaleGateway, s
 	u.SetNamespace(g.Namespace)
 	u.SetName(g.Name)
 	u.SetUID(g.UID)
-	err := d.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(discoveryManager), client.ForceOwnership)
+	err := d.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(discoveryManager), client.ForceOwnership, client.DisableReadYourWritesConsistency)
 	if err != nil {
 		return fmt.Errorf("write what was discovered: %w", err)
 	}
