@@ -312,7 +312,12 @@ func TestSeveral_ReadYourWrites(t *testing.T) {
 			err = c.Create(within(), cm)
 			there[key.String()] = cm.Data["n"]
 		case r.IntN(4) == 0:
-			err = c.Delete(within(), cm)
+			// It looks for the UID in its cache, which may not have the object yet, for
+			// the reason below.
+			wait := within()
+			for err = c.Delete(wait, cm); apierrors.IsNotFound(err) && wait.Err() == nil; err = c.Delete(wait, cm) {
+				time.Sleep(10 * time.Millisecond)
+			}
 			delete(there, key.String())
 		case r.IntN(2) == 0:
 			err = c.Patch(within(), cm, client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"data":{"n":"%d"}}`, i)))
