@@ -197,7 +197,7 @@ func (c *Certificates) elect(ctx context.Context) error {
 }
 
 // lead does something while this replica holds a Lease, until ctx ends.
-func lead(ctx context.Context, client kubernetes.Interface, namespace, lease, identity string, do func(context.Context)) error {
+func lead(ctx context.Context, client *kubernetes.Clientset, namespace, lease, identity string, do func(context.Context)) error {
 	lock := &resourcelock.LeaseLock{
 		LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: lease}, Client: client.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: identity},

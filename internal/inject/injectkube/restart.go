@@ -78,7 +78,7 @@ func (r *Restarts) Run(ctx context.Context) error {
 
 // look restarts the first workload that is to be restarted, and returns its name;
 // "" if there is none, or one is still under way.
-func (r *Restarts) look(ctx context.Context, client kubernetes.Interface) (string, error) {
+func (r *Restarts) look(ctx context.Context, client *kubernetes.Clientset) (string, error) {
 	all, err := r.asking(ctx, client)
 	if err != nil {
 		return "", err
@@ -124,7 +124,7 @@ func (r *Restarts) look(ctx context.Context, client kubernetes.Interface) (strin
 }
 
 // asking are the workloads with the annotation. Of the others it sees only metadata.
-func (r *Restarts) asking(ctx context.Context, client kubernetes.Interface) (all []workload, err error) {
+func (r *Restarts) asking(ctx context.Context, client *kubernetes.Clientset) (all []workload, err error) {
 	heads, err := metadata.NewForConfig(kube.Unthrottled(r.Config))
 	if err != nil {
 		return nil, err
@@ -156,7 +156,7 @@ func (r *Restarts) asking(ctx context.Context, client kubernetes.Interface) (all
 	return all, nil
 }
 
-func get(ctx context.Context, client kubernetes.Interface, kind, namespace, name string) (workload, error) {
+func get(ctx context.Context, client *kubernetes.Clientset, kind, namespace, name string) (workload, error) {
 	apps := client.AppsV1()
 	switch kind {
 	case "deployments":
@@ -209,7 +209,7 @@ func wanted(replicas *int32) int32 {
 }
 
 // outdated is how many pods of a workload have an adapter of another day.
-func (r *Restarts) outdated(ctx context.Context, client kubernetes.Interface, w workload) (n int, err error) {
+func (r *Restarts) outdated(ctx context.Context, client *kubernetes.Clientset, w workload) (n int, err error) {
 	selector, err := metav1.LabelSelectorAsSelector(w.selector)
 	if err != nil {
 		return 0, fmt.Errorf("the selector of %s: %w", w, err)
@@ -228,7 +228,7 @@ func (r *Restarts) outdated(ctx context.Context, client kubernetes.Interface, w 
 
 // restart changes the template, as "kubectl rollout restart" does, if the workload
 // is as it was looked at.
-func restart(ctx context.Context, client kubernetes.Interface, w workload, hash string) error {
+func restart(ctx context.Context, client *kubernetes.Clientset, w workload, hash string) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"resourceVersion": w.meta.ResourceVersion},
 		"spec":     map[string]any{"template": map[string]any{"metadata": map[string]any{"annotations": map[string]string{inject.RestartedFor: hash}}}},

@@ -19,7 +19,7 @@ import (
 
 // web makes a Deployment whose pods have an adapter of that hash, as the webhook
 // would leave it, and waits until it has come to rest.
-func web(t *testing.T, client kubernetes.Interface, ns, name string, annotations map[string]string, hash string) {
+func web(t *testing.T, client *kubernetes.Clientset, ns, name string, annotations map[string]string, hash string) {
 	t.Helper()
 	labels := map[string]string{"app": name}
 	o := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}, Spec: appsv1.DeploymentSpec{
@@ -37,7 +37,7 @@ func web(t *testing.T, client kubernetes.Interface, ns, name string, annotations
 
 // comesToRest says in a kubelet's place that the pods are ready, until the
 // Deployment is as it should be.
-func comesToRest(t *testing.T, client kubernetes.Interface, ns, name string) {
+func comesToRest(t *testing.T, client *kubernetes.Clientset, ns, name string) {
 	t.Helper()
 	for end := time.Now().Add(long); ; time.Sleep(50 * time.Millisecond) {
 		w, err := get(t.Context(), client, "deployments", ns, name)
