@@ -258,9 +258,11 @@ func TestThousands(t *testing.T) {
 		if !ok {
 			t.Fatalf("%d nodes do not know each other after %v", n, join)
 		}
+		t.Logf("n=%d: join %v, in %v", n, join, time.Since(began).Round(time.Second)) // what follows takes long
 		s.run(5 * time.Second)
 		kB, messages := s.idle(5 * time.Second)
 		false1 := s.deathsSeen()
+		t.Logf("n=%d: %.1f kB/s, %.1f messages/s, %d false deaths", n, kB, messages, false1)
 		death, ok := s.deathWithin(s.nodes[n/2], 30*factor*time.Second)
 		if !ok {
 			t.Errorf("%d members: a death is not seen by all after %v", n, death)
