@@ -60,9 +60,14 @@ func (p *pool) take(addrs []netip.Addr, now time.Time) netip.Addr {
 	if len(fit) == 0 {
 		fit = addrs
 	}
-	chosen := fit[rand.IntN(len(fit))]
+	i := rand.IntN(len(fit))
+	chosen := fit[i]
 	if len(fit) > 1 {
-		if other := fit[rand.IntN(len(fit))]; p.open(other) < p.open(chosen) {
+		j := rand.IntN(len(fit) - 1) // of the others
+		if j >= i {
+			j++
+		}
+		if other := fit[j]; p.open(other) < p.open(chosen) {
 			chosen = other
 		}
 	}
