@@ -23,13 +23,19 @@ import (
 // may be away for as long as it likes.
 const startLimit = 30 * time.Second
 
+// apiServer is how to reach the API server, which has answered.
+func apiServer(ctx context.Context, kubeconfig string) (*rest.Config, error) {
+	config, err := kube.Config(kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	return config, kube.Reach(ctx, config, startLimit)
+}
+
 // runAccess wires the sign-in API: tailnet -> door -> desk -> store.
 func runAccess(ctx context.Context, p *process, working func()) error {
-	config, err := kube.Config(p.kubeconfig)
+	config, err := apiServer(ctx, p.kubeconfig)
 	if err != nil {
-		return err
-	}
-	if err := kube.Reach(ctx, config, startLimit); err != nil {
 		return err
 	}
 	store, err := signinkube.NewStore(config, p.set.Signin.Namespace, p.set.Signin.TokenAudiences)

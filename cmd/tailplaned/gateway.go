@@ -11,7 +11,6 @@ import (
 
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube"
 	"github.com/tailplane/tailplane/internal/health"
-	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
 )
@@ -58,11 +57,8 @@ func runGateway(ctx context.Context, f flags, g gatewayFlags) error {
 		return nil
 	}
 	quieten()
-	config, err := kube.Config(f.kubeconfig)
+	config, err := apiServer(ctx, f.kubeconfig)
 	if err != nil {
-		return err
-	}
-	if err := kube.Reach(ctx, config, startLimit); err != nil {
 		return err
 	}
 	clients := new(tailnets.Clients)

@@ -20,7 +20,6 @@ import (
 	"github.com/tailplane/tailplane/internal/health"
 	"github.com/tailplane/tailplane/internal/inject"
 	"github.com/tailplane/tailplane/internal/inject/injectkube"
-	"github.com/tailplane/tailplane/internal/kube"
 )
 
 // injectFlags say where the webhook is; its sidecar file says how.
@@ -81,11 +80,8 @@ func runInject(ctx context.Context, f flags, i injectFlags) error {
 		return nil
 	}
 	quieten()
-	config, err := kube.Config(f.kubeconfig)
+	config, err := apiServer(ctx, f.kubeconfig)
 	if err != nil {
-		return err
-	}
-	if err := kube.Reach(ctx, config, startLimit); err != nil {
 		return err
 	}
 	if options.Kubernetes, err = kubeVersion(config); err != nil {

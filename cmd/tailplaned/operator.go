@@ -9,7 +9,6 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/signin/signinkube"
@@ -21,11 +20,8 @@ const policyRecheck = 30 * time.Second
 
 // runOperator wires the operator of sign-ins. It has no tailnet.
 func runOperator(ctx context.Context, p *process, working func()) error {
-	config, err := kube.Config(p.kubeconfig)
+	config, err := apiServer(ctx, p.kubeconfig)
 	if err != nil {
-		return err
-	}
-	if err := kube.Reach(ctx, config, startLimit); err != nil {
 		return err
 	}
 	s, policy := p.set.Signin, p.set.AccessPolicy()

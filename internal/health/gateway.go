@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
 // Gateway are what the gateway counts.
@@ -19,16 +18,14 @@ type Gateway struct {
 // many tailnets the API is left alone, because it failed too often.
 func NewGateway(version, commit string, unwell func() int) *Gateway {
 	m := &Gateway{
-		Registry: prometheus.NewRegistry(),
+		Registry: newProcessRegistry(version, commit),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tailplane_tailnet_api_requests_total", Help: "Requests to Tailscale's API, by what was asked and what became of it."}, []string{"op", "class"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "tailplane_tailnet_api_seconds", Help: "Time of one request to Tailscale's API.", Buckets: prometheus.DefBuckets,
 			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100}, []string{"op"}),
 	}
-	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "tailplane_build_info", Help: "1; the labels say what is running."}, []string{"version", "commit"})
-	build.WithLabelValues(version, commit).Set(1)
 	open := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tailplane_tailnet_circuit_open", Help: "Tailnets whose API is left alone because it failed too often."},
 		func() float64 { return float64(unwell()) })
-	m.MustRegister(build, m.requests, m.seconds, open, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.MustRegister(m.requests, m.seconds, open)
 	return m
 }
 

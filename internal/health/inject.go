@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
 // injectBuckets end where the API server has stopped waiting.
@@ -26,14 +25,12 @@ type Inject struct {
 // that can become of a question.
 func NewInject(version, commit string, results []string) *Inject {
 	m := &Inject{
-		Registry: prometheus.NewRegistry(), results: results,
+		Registry: newProcessRegistry(version, commit), results: results,
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tailplane_inject_requests_total", Help: "Questions of API servers, by what became of the pod."}, []string{"result"}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "tailplane_inject_request_duration_seconds", Help: "Time to answer one question.", Buckets: injectBuckets,
 			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100}),
 	}
-	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "tailplane_build_info", Help: "1; the labels say what is running."}, []string{"version", "commit"})
-	build.WithLabelValues(version, commit).Set(1)
-	m.MustRegister(build, m.requests, m.seconds, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.MustRegister(m.requests, m.seconds)
 	m.outdated.Store(-1)
 	m.MustRegister(gauge{prometheus.NewDesc("tailplane_inject_outdated_pods", "Pods whose adapter is not the one that is injected today; nothing while they are not counted.", nil, nil), func() (float64, bool) {
 		n := m.outdated.Load()

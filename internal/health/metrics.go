@@ -53,7 +53,7 @@ func NewMetrics(version, commit string, operations ...access.Verb) *Metrics {
 		return prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100}
 	}
 	m := &Metrics{
-		Registry:   prometheus.NewRegistry(),
+		Registry:   newRegistry(version, commit),
 		requests:   counter("tailplane_requests_total", "Requests, by operation and class of the answer's status.", "listener", "op", "code"),
 		seconds:    prometheus.NewHistogramVec(histogram("tailplane_request_seconds", "Time to answer, without what the caller chose to wait.", requestBuckets), []string{"listener", "op"}),
 		inFlight:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "tailplane_requests_in_flight", Help: "Requests being answered or waiting."}, []string{"listener"}),
@@ -67,9 +67,7 @@ func NewMetrics(version, commit string, operations ...access.Verb) *Metrics {
 		merge:      prometheus.NewHistogram(histogram("tailplane_gossip_merge_seconds", "Time to take in one message of gossip.", mergeBuckets)),
 		operations: operations,
 	}
-	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "tailplane_build_info", Help: "1; the labels say what is running."}, []string{"version", "commit"})
-	build.WithLabelValues(version, commit).Set(1)
-	m.MustRegister(build, m.requests, m.seconds, m.inFlight, m.refusals, m.wait, m.whois, m.tokens, m.ends, m.ready, m.swept)
+	m.MustRegister(m.requests, m.seconds, m.inFlight, m.refusals, m.wait, m.whois, m.tokens, m.ends, m.ready, m.swept)
 	// A series that is there from the start can be alerted on from its first count.
 	for _, c := range problem.Codes() {
 		if c != problem.NotReady {

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
 // Buckets in seconds, of connecting to a node of the tailnet and of draining.
@@ -27,7 +26,7 @@ type Relay struct {
 // NewRelay returns the metrics of a relay of that version.
 func NewRelay(version, commit string) *Relay {
 	m := &Relay{
-		Registry: prometheus.NewRegistry(),
+		Registry: newProcessRegistry(version, commit),
 		connections: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tailplane_relay_connections_total", Help: "Connections and UDP flows, by what became of them."},
 			[]string{"direction", "protocol", "result"}),
 		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tailplane_relay_bytes_total", Help: "Bytes carried, into the tailnet (out) and from it (in); of a connection when it ends."}, []string{"direction"}),
@@ -35,9 +34,7 @@ func NewRelay(version, commit string) *Relay {
 		dial:  prometheus.NewHistogram(prometheus.HistogramOpts{Name: "tailplane_relay_dial_seconds", Help: "Time to reach a target or a backend, or to fail.", Buckets: dialBuckets, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100}),
 		drain: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "tailplane_relay_drain_seconds", Help: "Time from the wish to end until nothing was open.", Buckets: drainBuckets}),
 	}
-	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "tailplane_build_info", Help: "1; the labels say what is running."}, []string{"version", "commit"})
-	build.WithLabelValues(version, commit).Set(1)
-	m.MustRegister(build, m.connections, m.bytes, m.open, m.dial, m.drain, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.MustRegister(m.connections, m.bytes, m.open, m.dial, m.drain)
 	return m
 }
 
