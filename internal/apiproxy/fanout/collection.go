@@ -143,7 +143,11 @@ func (s *Server) collection(v *Visit, query url.Values, f form) (*merge.Collecti
 		if a.Watch || read == readFail {
 			answer, err = v.ask(ctx, m.Name, path, asked, h, !a.Watch)
 		} else { // somebody else may answer in its place
-			answer, err = inTime(ctx, func(ctx context.Context) (*upstream.Answer, error) { return v.ask(ctx, m.Name, path, asked, h, true) })
+			var end func()
+			answer, end, err = merge.InTime(ctx, func(ctx context.Context) (*upstream.Answer, error) { return v.ask(ctx, m.Name, path, asked, h, true) })
+			if err == nil {
+				answer.Body = merge.Ending(answer.Body, end)
+			}
 		}
 		if err != nil {
 			if l := s.old(of, keeps && down(err), a); l != nil {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"sync"
 	"time"
@@ -15,12 +14,6 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
 	"github.com/tailplane/tailplane/internal/apiproxy/upstream"
 )
-
-// answerTime is how long a member may take to begin its answer, where a rule says
-// what is to be done without it.
-const answerTime = 10 * time.Second
-
-var errSlow = fmt.Errorf("no answer in %v", answerTime)
 
 // What a document has for a member that is down.
 const (
@@ -55,38 +48,6 @@ func down(err error) bool {
 func fixed(q position.Query) bool {
 	at := q.RV != "" && q.RV != "0"
 	return q.Continue != "" || q.Match == "Exact" || q.Limit > 0 && q.Match == "" && at
-}
-
-// inTime asks somebody who has answerTime to begin an answer, and as long as ctx to end it.
-func inTime(ctx context.Context, ask func(context.Context) (*upstream.Answer, error)) (*upstream.Answer, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(answerTime, func() { cancel(errSlow) })
-	answer, err := ask(ctx)
-	if !timer.Stop() && err == nil {
-		answer.Close()
-		err = errSlow
-	}
-	if err != nil {
-		if context.Cause(ctx) == errSlow {
-			err = errSlow
-		}
-		cancel(nil)
-		return nil, err
-	}
-	answer.Body = ending{answer.Body, cancel}
-	return answer, nil
-}
-
-// ending is a body that ends what was begun for it.
-type ending struct {
-	io.ReadCloser
-	cancel context.CancelCauseFunc
-}
-
-// Close implements [io.Closer].
-func (e ending) Close() error {
-	e.cancel(nil)
-	return e.ReadCloser.Close()
 }
 
 // shown is what of a collection is shown that its members did not say now.

@@ -32,7 +32,7 @@ func (c *Collection) stream(ctx context.Context, m Member, a position.Ask) (*Bod
 	go func() { // it ends when the reader is closed, which every Body is
 		w.CloseWithError(c.replay(ctx, m, ask, list, w))
 	}()
-	return &Body{&streamBody{r, cancel}, list.Form}, nil
+	return &Body{Ending(r, func() { cancel(nil) }), list.Form}, nil
 }
 
 // replay writes a list as the events that a watch would begin with, and then the

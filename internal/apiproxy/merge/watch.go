@@ -3,18 +3,12 @@ package merge
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/position"
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
 )
-
-// answerTime is how long a member may take to answer that a watch is open.
-const answerTime = 10 * time.Second
-
-var errSlow = fmt.Errorf("no answer in %v", answerTime)
 
 // A Watch is a merged watch whose members have answered.
 type Watch struct {
@@ -195,30 +189,9 @@ func (w *Watch) Close() error {
 
 // askStream asks a member, who has answerTime to answer and any time to stream.
 func (c *Collection) askStream(ctx context.Context, m Member, a position.Ask) (*Body, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(answerTime, func() { cancel(errSlow) })
-	body, err := c.Ask(ctx, m, a)
-	if !timer.Stop() && err == nil {
-		body.Close()
-		err = errSlow
-	}
+	body, end, err := InTime(ctx, func(ctx context.Context) (*Body, error) { return c.Ask(ctx, m, a) })
 	if err != nil {
-		if context.Cause(ctx) == errSlow {
-			err = errSlow
-		}
-		cancel(nil)
 		return nil, err
 	}
-	return &Body{&streamBody{body.ReadCloser, cancel}, body.Form}, nil
-}
-
-// A streamBody ends what was begun for it.
-type streamBody struct {
-	io.ReadCloser
-	cancel context.CancelCauseFunc
-}
-
-func (b *streamBody) Close() error {
-	b.cancel(nil)
-	return b.ReadCloser.Close()
+	return &Body{Ending(body.ReadCloser, end), body.Form}, nil
 }
