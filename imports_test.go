@@ -70,6 +70,7 @@ var plan = map[string]string{
 	"internal/gateway":                    "api/gateway/v1alpha1 internal/gateway/portmap",
 	"internal/gateway/discovery":          "api/gateway/v1alpha1 internal/gateway",
 	"internal/gateway/gatewaykube":        "api/gateway/v1alpha1 internal/gateway internal/gateway/discovery internal/gateway/standing internal/kube internal/tailnet/tailnets",
+	"internal/gateway/gatewaykube/gather": "internal/gateway",
 	"internal/gateway/standing":           "", // below it: how the operator stands with a tailnet
 	"internal/gateway/portmap":            "", // below it: which service has which port of the relays
 	"internal/gateway/gatewayxds":         "internal/gateway",
@@ -132,9 +133,9 @@ var benches = []string{"internal/audit/audittest", "internal/buildcache", "inter
 var worlds = map[string]string{
 	"tailscale.com/": "internal/tailnet internal/tailnet/tailnets internal/tailnet/tailnettest internal/tailnet/tailnettest/tailapi " +
 		"internal/tailnet/tailnettest/tailpolicy test/rig",
-	"sigs.k8s.io/controller-runtime": "internal/gateway/gatewaykube internal/gossip/gossipkube internal/kube internal/signin/signinkube cmd/tailplaned",
-	"k8s.io/client-go/":              "internal/gateway/gatewaykube internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned",
-	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/gateway internal/gateway/gatewaykube internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned",
+	"sigs.k8s.io/controller-runtime": "internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gossip/gossipkube internal/kube internal/signin/signinkube cmd/tailplaned",
+	"k8s.io/client-go/":              "internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned",
+	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned",
 	"github.com/envoyproxy/":         "internal/gateway/gatewayxds",
 	"google.golang.org/grpc":         "internal/gateway/gatewayxds",
 	"github.com/prometheus/":         "internal/apiproxy/observe internal/apiproxy/observe/adminport internal/health cmd/tailplaned",

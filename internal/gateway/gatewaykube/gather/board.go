@@ -1,0 +1,78 @@
+package gather
+
+import (
+	"context"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/tailplane/tailplane/internal/gateway"
+)
+
+// A Board shows what was decided last, to those who act upon it. The zero Board
+// shows nothing yet. It may be used by several goroutines.
+type Board struct {
+	mu      sync.Mutex
+	result  *gateway.Result
+	readers []*reader
+}
+
+type reader struct {
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
+	of    func(was, is *gateway.Result) []types.NamespacedName
+}
+
+// Post shows a decision, which nobody changes any more.
+func (b *Board) Post(is *gateway.Result) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	was := b.result
+	b.result = is
+	for _, r := range b.readers {
+		r.read(was, is)
+	}
+}
+
+// Result is what was decided last; nil before the first decision, and then nobody
+// knows yet what should be.
+func (b *Board) Result() *gateway.Result {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.result
+}
+
+// Changes are the objects that a controller has to look at because a decision
+// differs from the one before: of names them. The first time was is nil.
+func (b *Board) Changes(of func(was, is *gateway.Result) []types.NamespacedName) source.Source {
+	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		r := &reader{queue, of}
+		b.readers = append(b.readers, r)
+		if b.result != nil {
+			r.read(nil, b.result)
+		}
+		context.AfterFunc(ctx, func() { b.forget(r) })
+		return nil
+	})
+}
+
+func (r *reader) read(was, is *gateway.Result) {
+	for _, name := range r.of(was, is) {
+		r.queue.Add(reconcile.Request{NamespacedName: name})
+	}
+}
+
+func (b *Board) forget(r *reader) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, one := range b.readers {
+		if one == r {
+			b.readers = append(b.readers[:i], b.readers[i+1:]...)
+			return
+		}
+	}
+}
