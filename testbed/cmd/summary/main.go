@@ -1,6 +1,10 @@
 // Command summary reads what `go test -json` printed and says what passed,
 // what failed and, by name and reason, what was skipped. A skip is never
 // counted as a pass. Its last line is "N passed, N failed, N skipped".
+//
+// Called with -failed it names the tests that may be tried once more, alone: a
+// line with the package and the test for each. With -again it reads how they did:
+// what passed then is said by name, as AGAIN, and has not failed.
 package main
 
 import (
@@ -14,77 +18,163 @@ import (
 	"strings"
 )
 
-type event struct {
-	Action, Package, Test, Output string
-}
+// mostAgain is how many tests may be tried again. More failures than that are not
+// a machine that was busy.
+const mostAgain = 4
 
 func main() {
 	demo := flag.String("demo", "", "pass or fail: how the demo ended")
+	failed := flag.Bool("failed", false, "name the tests to try again")
+	again := flag.String("again", "", "what go test -json printed of those tried again")
 	flag.Parse()
-	failed, err := run(*demo, flag.Args())
+	bad, err := run(os.Stdout, *demo, *failed, *again, flag.Args())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "summary:", err)
 		os.Exit(2)
 	}
-	if failed {
+	if bad {
 		os.Exit(1)
 	}
 }
 
-func run(demo string, files []string) (bool, error) {
-	var passed, failed int
-	skips, fails := []string{}, []string{}
-	for _, name := range files {
-		f, err := os.Open(name)
-		if err != nil {
+// A name is a test; without Test the package itself, which did not compile, ran out
+// of time or died.
+type name struct{ Package, Test string }
+
+// root is the test that a subtest belongs to.
+func (n name) root() name {
+	n.Test, _, _ = strings.Cut(n.Test, "/")
+	return n
+}
+
+// String is the package, from the module on, and the test.
+func (n name) String() string {
+	return strings.TrimPrefix(n.Package, "github.com/tailplane/tailplane/") + " " + n.Test
+}
+
+// A tally is how the tests of some runs did.
+type tally struct {
+	passed []name
+	failed []name
+	skips  []string
+	said   map[name]string // what those that failed printed
+	final  bool            // something that no second try can mend: a data race, or a package that failed by itself
+}
+
+func read(files []string) (t tally, err error) {
+	t.said = map[name]string{}
+	for _, file := range files {
+		if err := t.read(file); err != nil {
+			return t, fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	return t, nil
+}
+
+func (t *tally) read(file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for d := json.NewDecoder(f); ; {
+		var e struct{ Action, Package, Test, Output string }
+		if err := d.Decode(&e); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		id := name{e.Package, e.Test}
+		switch e.Action {
+		case "output":
+			t.said[id] += e.Output
+			t.final = t.final || strings.HasPrefix(e.Output, "WARNING: DATA RACE")
+		case "pass":
+			if e.Test != "" {
+				t.passed = append(t.passed, id)
+			}
+			delete(t.said, id)
+		case "fail":
+			if e.Test == "" && slices.ContainsFunc(t.failed, func(n name) bool { return n.Package == e.Package }) {
+				continue // the package fails because its test did
+			}
+			t.failed = append(t.failed, id)
+			t.final = t.final || e.Test == ""
+		case "skip":
+			if e.Test != "" {
+				t.skips = append(t.skips, id.String()+": "+reason(t.said[id]))
+			}
+		}
+	}
+}
+
+// roots are the tests that failed, each once.
+func (t tally) roots() (list []name) {
+	for _, n := range t.failed {
+		if !slices.Contains(list, n.root()) {
+			list = append(list, n.root())
+		}
+	}
+	return list
+}
+
+func run(out io.Writer, demo string, list bool, again string, files []string) (bool, error) {
+	t, err := read(files)
+	if err != nil {
+		return true, err
+	}
+	if list {
+		if roots := t.roots(); !t.final && len(roots) <= mostAgain {
+			for _, n := range roots {
+				fmt.Fprintln(out, n.Package, n.Test)
+			}
+		}
+		return false, nil
+	}
+	var second tally
+	if again != "" {
+		if second, err = read([]string{again}); err != nil {
 			return true, err
 		}
-		defer f.Close()
-		outputs := map[[2]string]string{}
-		for d := json.NewDecoder(f); ; {
-			var e event
-			if err := d.Decode(&e); errors.Is(err, io.EOF) {
-				break
-			} else if err != nil {
-				return true, fmt.Errorf("%s: %w", name, err)
-			}
-			id := [2]string{e.Package, e.Test}
-			short := strings.TrimPrefix(e.Package, "github.com/tailplane/tailplane/") + " " + e.Test
-			switch e.Action {
-			case "output":
-				outputs[id] += e.Output
-			case "pass":
-				if e.Test != "" {
-					passed++
-				}
-			case "fail":
-				if e.Test == "" && slices.ContainsFunc(fails, func(s string) bool { return strings.HasPrefix(s, short) }) {
-					continue // the package fails because its test did
-				}
-				failed++
-				fails = append(fails, short)
-			case "skip":
-				if e.Test != "" {
-					skips = append(skips, short+": "+reason(outputs[id]))
-				}
-			}
+	}
+	mended := t.roots()
+	mended = slices.DeleteFunc(mended, func(n name) bool {
+		return !slices.Contains(second.passed, n) || second.final
+	})
+	passed, failed := len(t.passed), []string{}
+	for _, n := range t.failed {
+		if !slices.Contains(mended, n.root()) {
+			failed = append(failed, n.String())
 		}
 	}
 	switch demo {
 	case "pass":
 		passed++
 	case "fail":
-		failed++
-		fails = append(fails, "demo")
+		failed = append(failed, "demo")
 	}
-	for _, s := range skips {
-		fmt.Println("SKIP", s)
+	for _, s := range t.skips {
+		fmt.Fprintln(out, "SKIP", s)
 	}
-	for _, s := range fails {
-		fmt.Println("FAIL", s)
+	for _, n := range t.failed {
+		fmt.Fprintf(out, "---- %s\n%s", n, tail(t.said[n]))
 	}
-	fmt.Printf("%d passed, %d failed, %d skipped\n", passed, failed, len(skips))
-	return failed > 0 || passed == 0, nil
+	for _, n := range mended {
+		passed++
+		fmt.Fprintf(out, "AGAIN %s: failed beside others, passed alone\n", n)
+	}
+	for _, s := range failed {
+		fmt.Fprintln(out, "FAIL", s)
+	}
+	fmt.Fprintf(out, "%d passed, %d failed, %d skipped\n", passed, len(failed), len(t.skips))
+	return len(failed) > 0 || passed == 0, nil
+}
+
+// tail is the end of what a test printed: what it failed of is there.
+func tail(output string) string {
+	const most = 30
+	lines := slices.Collect(strings.Lines(output))
+	return strings.Join(lines[max(0, len(lines)-most):], "")
 }
 
 // reason is what the test gave to t.Skip: the line that go test prefixes with its place.

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -23,11 +24,55 @@ func TestTB11_SkipsAreNoPasses(t *testing.T) {
 		if err := os.WriteFile(file, []byte(tt.json), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if failed, err := run(tt.demo, []string{file}); err != nil || failed != tt.failed {
+		if failed, err := run(t.Output(), tt.demo, false, "", []string{file}); err != nil || failed != tt.failed {
 			t.Errorf("%s: failed %v, %v", tt.name, failed, err)
 		}
 	}
 	if got := reason("=== RUN A\n    x_test.go:12: SKIP envoy: no wheel\n--- SKIP: A\n"); got != "SKIP envoy: no wheel" {
 		t.Errorf("reason %q", got)
+	}
+}
+
+// What fails beside others may be tried once more, alone; a data race, a package
+// that died, and many failures may not.
+func TestAgain(t *testing.T) {
+	const (
+		said   = `{"Action":"output","Package":"p","Test":"B","Output":"why\n"}` + "\n"
+		passed = `{"Action":"pass","Package":"p","Test":"A"}` + "\n"
+		one    = passed + said + `{"Action":"fail","Package":"p","Test":"B/x"}` + "\n" + `{"Action":"fail","Package":"p","Test":"B"}` + "\n" + `{"Action":"fail","Package":"p"}` + "\n"
+		race   = one + `{"Action":"output","Package":"p","Test":"A","Output":"WARNING: DATA RACE\n"}`
+		died   = one + `{"Action":"fail","Package":"q"}`
+	)
+	for _, tt := range []struct {
+		name, first, list, second, last string
+	}{
+		{"passes alone", one, "p B\n", `{"Action":"pass","Package":"p","Test":"B"}`, "---- p B\nwhy\nAGAIN p B: failed beside others, passed alone\n2 passed, 0 failed, 0 skipped\n"},
+		{"fails again", one, "p B\n", `{"Action":"fail","Package":"p","Test":"B"}`, "FAIL p B/x\nFAIL p B\n1 passed, 2 failed, 0 skipped\n"},
+		{"not tried", one, "p B\n", ``, "FAIL p B/x\nFAIL p B\n1 passed, 2 failed, 0 skipped\n"},
+		{"skipped the second time", one, "p B\n", `{"Action":"skip","Package":"p","Test":"B"}`, "FAIL p B/x\nFAIL p B\n1 passed, 2 failed, 0 skipped\n"},
+		{"a data race", race, "", ``, "FAIL p B/x\nFAIL p B\n1 passed, 2 failed, 0 skipped\n"},
+		{"a data race the second time", one, "p B\n", `{"Action":"output","Package":"p","Test":"B","Output":"WARNING: DATA RACE\n"}` + "\n" + `{"Action":"pass","Package":"p","Test":"B"}`, "FAIL p B/x\nFAIL p B\n1 passed, 2 failed, 0 skipped\n"},
+		{"a package died", died, "", ``, "FAIL p B/x\nFAIL p B\nFAIL q \n1 passed, 3 failed, 0 skipped\n"},
+		{"many", one + strings.NewReplacer("B", "C").Replace(one) + strings.NewReplacer("B", "D").Replace(one) + strings.NewReplacer("B", "E").Replace(one) + strings.NewReplacer("B", "F").Replace(one), "", ``, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			file := func(text string) string {
+				f := filepath.Join(t.TempDir(), "out.json")
+				if err := os.WriteFile(f, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				return f
+			}
+			first, second := file(tt.first), file(tt.second)
+			var out strings.Builder
+			if _, err := run(&out, "", true, "", []string{first}); err != nil || out.String() != tt.list {
+				t.Errorf("to try again: %q, %v; want %q", out.String(), err, tt.list)
+			}
+			out.Reset()
+			failed, err := run(&out, "", false, second, []string{first})
+			if err != nil || failed != strings.Contains(out.String(), "FAIL") || !strings.HasSuffix(out.String(), tt.last) {
+				t.Errorf("failed %v, %v:\n%s", failed, err, out.String())
+			}
+		})
 	}
 }
