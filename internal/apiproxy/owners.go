@@ -1,7 +1,6 @@
 package apiproxy
 
 import (
-	"container/list"
 	"hash/maphash"
 	"net/http"
 	"strings"
@@ -27,24 +26,36 @@ func (r *Request) Key() Key { return Key{r.Group, r.Resource, r.Namespace, r.Nam
 // answers to creates, from gets, from lists and watches. It forgets what was not
 // asked for longest, and is for one document: another one begins with a new
 // Owners.
+//
+// A list may tell of tens of thousands of objects at once, so what is known lies
+// in blocks, and nothing in it points to anything but a cluster's name.
 type Owners struct {
 	seed maphash.Seed
 
 	mu     sync.Mutex
-	known  map[uint64]*list.Element // of owner
-	recent list.List                // the last one used first
+	known  map[uint64]int32 // places
+	blocks [][]owner
+	recent int32 // the one that was used last; -1: there is none
+	oldest int32
+	unused int32 // the first of those that were dropped; -1: there is none
 }
 
 // An owner is who has the object of a key, as it was told at a time.
 type owner struct {
 	key     uint64
 	cluster string // "": nobody, until the time
-	until   time.Time
+	until   int64  // in ns since 1970
+	// The places of those that were used just after it and just before it; -1: there
+	// is none. Of a place that is free, older is another free one.
+	newer, older int32
 }
+
+// ownerBlock is how many owners lie together.
+const ownerBlock = 512
 
 // NewOwners returns an Owners that knows nothing.
 func NewOwners() *Owners {
-	return &Owners{seed: maphash.MakeSeed(), known: map[uint64]*list.Element{}}
+	return &Owners{seed: maphash.MakeSeed(), known: map[uint64]int32{}, recent: -1, oldest: -1, unused: -1}
 }
 
 // hash is of 64 bits. Two keys of one hash are so rare that the wrong member's
@@ -59,6 +70,8 @@ func (o *Owners) hash(k Key) uint64 {
 	return h.Sum64()
 }
 
+func (o *Owners) at(place int32) *owner { return &o.blocks[place/ownerBlock][place%ownerBlock] }
+
 // Find returns the cluster that has the object. absent says that nobody had it
 // less than a second ago. If neither is known, all members are to be asked. It
 // allocates nothing.
@@ -66,38 +79,90 @@ func (o *Owners) Find(k Key, now time.Time) (cluster string, absent bool) {
 	h := o.hash(k)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	e := o.known[h]
-	if e == nil {
+	place, ok := o.known[h]
+	if !ok {
 		return "", false
 	}
-	found := e.Value.(*owner)
-	if found.cluster == "" && !now.Before(found.until) {
-		o.drop(e)
+	found := o.at(place)
+	if found.cluster == "" && now.UnixNano() >= found.until {
+		o.drop(place)
 		return "", false
 	}
-	o.recent.MoveToFront(e)
+	o.use(place)
 	return found.cluster, found.cluster == ""
 }
 
 // Learn notes that a cluster has the object.
-func (o *Owners) Learn(k Key, cluster string) { o.note(k, cluster, time.Time{}) }
+func (o *Owners) Learn(k Key, cluster string) { o.note(k, cluster, 0) }
 
 // Absent notes that no member has the object. It is believed for a second, and
 // only if all were asked.
-func (o *Owners) Absent(k Key, now time.Time) { o.note(k, "", now.Add(absentTime)) }
+func (o *Owners) Absent(k Key, now time.Time) { o.note(k, "", now.Add(absentTime).UnixNano()) }
 
-func (o *Owners) note(k Key, cluster string, until time.Time) {
+func (o *Owners) note(k Key, cluster string, until int64) {
 	h := o.hash(k)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if e := o.known[h]; e != nil {
-		e.Value = &owner{h, cluster, until}
-		o.recent.MoveToFront(e)
-		return
+	place, ok := o.known[h]
+	if !ok {
+		if len(o.known) == maxOwners {
+			o.drop(o.oldest)
+		}
+		place = o.room()
+		o.known[h] = place
+		o.at(place).key = h
+		o.push(place)
+	} else {
+		o.use(place)
 	}
-	o.known[h] = o.recent.PushFront(&owner{h, cluster, until})
-	if o.recent.Len() > maxOwners {
-		o.drop(o.recent.Back())
+	at := o.at(place)
+	at.cluster, at.until = cluster, until
+}
+
+// room is a place for one more.
+func (o *Owners) room() int32 {
+	if o.unused < 0 {
+		first := int32(len(o.blocks) * ownerBlock)
+		o.blocks = append(o.blocks, make([]owner, ownerBlock))
+		for place := first + ownerBlock - 1; place >= first; place-- {
+			o.at(place).older, o.unused = o.unused, place
+		}
+	}
+	place := o.unused
+	o.unused = o.at(place).older
+	return place
+}
+
+// use makes one the last that was used.
+func (o *Owners) use(place int32) {
+	if place != o.recent {
+		o.take(place)
+		o.push(place)
+	}
+}
+
+func (o *Owners) push(place int32) {
+	at := o.at(place)
+	at.newer, at.older = -1, o.recent
+	if o.recent < 0 {
+		o.oldest = place
+	} else {
+		o.at(o.recent).newer = place
+	}
+	o.recent = place
+}
+
+func (o *Owners) take(place int32) {
+	at := o.at(place)
+	if at.newer < 0 {
+		o.recent = at.older
+	} else {
+		o.at(at.newer).older = at.older
+	}
+	if at.older < 0 {
+		o.oldest = at.newer
+	} else {
+		o.at(at.older).newer = at.newer
 	}
 }
 
@@ -107,21 +172,23 @@ func (o *Owners) Forget(k Key, cluster string) {
 	h := o.hash(k)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if e := o.known[h]; e != nil && (cluster == "" || e.Value.(*owner).cluster == cluster) {
-		o.drop(e)
+	if place, ok := o.known[h]; ok && (cluster == "" || o.at(place).cluster == cluster) {
+		o.drop(place)
 	}
 }
 
-func (o *Owners) drop(e *list.Element) {
-	delete(o.known, e.Value.(*owner).key)
-	o.recent.Remove(e)
+func (o *Owners) drop(place int32) {
+	o.take(place)
+	delete(o.known, o.at(place).key)
+	*o.at(place) = owner{older: o.unused}
+	o.unused = place
 }
 
 // Len returns how many objects something is known of.
 func (o *Owners) Len() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.recent.Len()
+	return len(o.known)
 }
 
 // An Answer is what a member said when it was asked whether it has an object.

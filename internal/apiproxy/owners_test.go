@@ -2,6 +2,8 @@ package apiproxy
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 )
@@ -121,5 +123,55 @@ func BenchmarkFind(b *testing.B) {
 		if c, _ := o.Find(k, now); c != "east" {
 			b.Fatal(c)
 		}
+	}
+}
+
+// The owners are those of a list that is kept in order, whatever happens.
+func TestOwnersOrder(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	now := time.Now()
+	o := NewOwners()
+	var order []int // the last one used first
+	has := map[int]string{}
+	clusters := []string{"east", "west"}
+	key := func(i int) Key { return Key{Resource: "pods", Name: fmt.Sprint(i)} }
+	use := func(i int) {
+		order = slices.DeleteFunc(order, func(j int) bool { return i == j })
+		order = slices.Insert(order, 0, i)
+	}
+	for range 20_000 {
+		i := random.IntN(2000)
+		switch random.IntN(4) {
+		case 0:
+			o.Forget(key(i), clusters[0])
+			if has[i] == clusters[0] {
+				delete(has, i)
+				order = slices.DeleteFunc(order, func(j int) bool { return i == j })
+			}
+		case 1:
+			cluster, _ := o.Find(key(i), now)
+			if cluster != has[i] {
+				t.Fatalf("%d is in %q, want %q", i, cluster, has[i])
+			}
+			if cluster != "" {
+				use(i)
+			}
+		default:
+			has[i] = clusters[random.IntN(2)]
+			o.Learn(key(i), has[i])
+			use(i)
+		}
+	}
+	if o.Len() != len(order) || len(o.blocks) > 2000/ownerBlock+1 {
+		t.Fatalf("%d entries in %d blocks, want %d", o.Len(), len(o.blocks), len(order))
+	}
+	for place := o.recent; place >= 0; place = o.at(place).older {
+		if want := o.hash(key(order[0])); o.at(place).key != want {
+			t.Fatalf("the order is another one, %d before its end", len(order))
+		}
+		order = order[1:]
+	}
+	if len(order) > 0 {
+		t.Errorf("%d are missing", len(order))
 	}
 }
