@@ -28,7 +28,7 @@ import (
 
 // patience is how late a test may see what should happen at once: the machine
 // may be busy with other things.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // CL-07, CL-01, SGN-18: servers that misbehave. Each command ends within its
 // time limit, with the code and the sentence for it, and changes nothing.
@@ -516,50 +516,53 @@ func TestCL06_the_plugin(t *testing.T) {
 	}
 }
 
-// CL-08: Ctrl-C while waiting ends at once, without a stack trace or half a
-// file, and says that the sign-in lives on.
+// CL-08: Ctrl-C ends at once, without a stack trace or half a file, and says
+// whether the sign-in lives on, as far as it has heard.
 func TestCL08_interrupted(t *testing.T) {
-	d, srv := newDesk(t, "prod-eu")
-	d.store.ready = -1
-	m := newMachine(t, srv.URL)
-	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
-		cmd := m.command(nil, "login", "--timeout", "5m")
-		var stderr bytes.Buffer
-		cmd.Stderr = &stderr
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		logins := func() (n int) {
-			for _, v := range d.seen() {
-				if strings.HasPrefix(v, "POST ") {
-					n++
+	for _, tt := range []struct {
+		name, pattern string // of the request that is never answered
+		says          string
+	}{
+		{"before the login is answered", "POST /api/v1alpha1/login", "The server may have signed you in; to see, or to end it: tka status, tka logout"},
+		{"while it waits for the access", "GET /api/v1alpha1/kubeconfig", "You are signed in all the same; to end it: tka logout"},
+	} {
+		for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+			t.Run(fmt.Sprint(tt.name, ", ", sig), func(t *testing.T) {
+				d, _ := newDesk(t, "prod-eu")
+				d.store.ready = -1
+				reached := make(chan struct{})
+				front := http.NewServeMux()
+				front.Handle("/", d)
+				front.HandleFunc(tt.pattern, func(w http.ResponseWriter, r *http.Request) {
+					if r.Method == http.MethodPost { // carried out, and the answer is lost
+						w = httptest.NewRecorder()
+						d.ServeHTTP(w, r)
+					}
+					close(reached)
+					<-r.Context().Done()
+				})
+				srv := httptest.NewServer(front)
+				t.Cleanup(srv.Close) // which waits for its requests: after the end of tka
+				m := newMachine(t, srv.URL)
+				r := m.begin(t, "login", "--timeout", "5m")
+				select {
+				case <-reached:
+				case <-r.done:
+				case <-time.After(patience):
 				}
-			}
-			return n
+				r.Process.Signal(sig)
+				r.ends(130)
+				if said := r.err.String(); !strings.Contains(said, "error: interrupted\n") || !strings.Contains(said, tt.says) {
+					t.Errorf("stderr: %s", said)
+				}
+				if signins := d.store.Live("alice@example.com"); signins != 1 {
+					t.Errorf("%d sign-ins", signins)
+				}
+				if files := m.files(t); len(files) != 2 { // settings, known servers
+					t.Errorf("files: %v", files)
+				}
+			})
 		}
-		before := logins()
-		for deadline := time.Now().Add(patience); logins() == before; time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				cmd.Process.Kill()
-				t.Fatal("no login arrived")
-			}
-		}
-		cmd.Process.Signal(sig)
-		done := make(chan error, 1)
-		go func() { done <- cmd.Wait() }()
-		select {
-		case <-done:
-		case <-time.After(patience):
-			cmd.Process.Kill()
-			t.Fatalf("%v was not heard", sig)
-		}
-		if code := cmd.ProcessState.ExitCode(); code != 130 || !strings.Contains(stderr.String(), "error: interrupted") ||
-			!strings.Contains(stderr.String(), "to end it: tka logout") || strings.Contains(stderr.String(), "goroutine") {
-			t.Errorf("%v: code %d: %s", sig, code, stderr.String())
-		}
-	}
-	if files := m.files(t); len(files) != 2 { // settings, known servers
-		t.Errorf("files: %v", files)
 	}
 }
 
