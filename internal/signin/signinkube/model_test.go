@@ -4,7 +4,6 @@ package signinkube
 
 import (
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -496,10 +495,9 @@ func (l *life) rest() {
 		p.storm.Blow(nil)
 		p.skew.Store(0)
 	}
-	if l.access.killer.dead() {
+	if !l.access.spared() {
 		l.again(l.access)
 	}
-	l.access.crashAfter(0)
 	// What was refused because clocks were apart is accepted by now.
 	l.leap(11 * time.Minute)
 	var accounts corev1.ServiceAccountList
@@ -544,8 +542,10 @@ func (l *life) quiet(is func() bool) time.Duration {
 
 // unrest is what is still to be done.
 func (l *life) unrest() error {
-	if !l.access.ready() || !l.operator.ready() {
-		return errors.New("a program is not at work")
+	for _, p := range []*program{l.access, l.operator} {
+		if p.killer.dead() || !p.ready() {
+			return fmt.Errorf("the %s is not at work", p.name)
+		}
 	}
 	if err := l.invariantsAt(l.clock(l.operator)); err != nil {
 		return err

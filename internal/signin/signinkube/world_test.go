@@ -129,6 +129,15 @@ func (p *program) crashAfter(n int) {
 	p.killer.left = n
 }
 
+// spared lets the program live on; false: it is dead already. It waits for the
+// write that is on its way, which may be the last one.
+func (p *program) spared() bool {
+	p.killer.mu.Lock()
+	defer p.killer.mu.Unlock()
+	p.killer.left = 0
+	return !p.killer.dead()
+}
+
 // again starts the program anew.
 func (w *world) again(p *program) {
 	w.t.Helper()
