@@ -25,6 +25,7 @@ var plan = map[string]string{
 	// walls and words
 	"internal/problem":         "",
 	"internal/printable":       "",
+	"internal/profile":         "",
 	"internal/access":          "internal/problem",
 	"internal/audit":           "internal/access internal/printable internal/problem",
 	"internal/audit/auditotlp": "internal/audit",
@@ -51,7 +52,7 @@ var plan = map[string]string{
 	"internal/apiproxy/merge/position":    "internal/apiproxy/merge/wire",
 	"internal/apiproxy/merge/wire":        "",
 	"internal/apiproxy/observe":           "internal/apiproxy internal/apiproxy/observe/otlpjson internal/apiproxy/observe/record internal/apiproxy/observe/text internal/printable",
-	"internal/apiproxy/observe/adminport": "internal/apiproxy internal/apiproxy/observe internal/apiproxy/observe/text internal/printable",
+	"internal/apiproxy/observe/adminport": "internal/apiproxy internal/apiproxy/observe internal/apiproxy/observe/text internal/printable internal/profile",
 	"internal/apiproxy/observe/otlpjson":  "",
 	"internal/apiproxy/observe/record":    "",
 	"internal/apiproxy/observe/text":      "internal/printable",
@@ -74,6 +75,7 @@ var plan = map[string]string{
 	"internal/gateway/standing":           "", // below it: how the operator stands with a tailnet
 	"internal/gateway/portmap":            "", // below it: which service has which port of the relays
 	"internal/gateway/gatewayxds":         "internal/gateway",
+	"internal/gateway/workload":           "api/gateway/v1alpha1", // below it: the objects of one group of relays
 	"internal/inject":                     "internal/door/framing internal/inject/linediff",
 	"internal/inject/linediff":            "",
 	"internal/inject/injectkube":          "internal/inject internal/kube",
@@ -120,7 +122,7 @@ var plan = map[string]string{
 
 	"cmd/mca": "internal/apiproxy internal/apiproxy/document internal/apiproxy/fanout internal/apiproxy/observe internal/apiproxy/observe/adminport internal/apiproxy/observe/record internal/apiproxy/podface internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/upstream internal/inject",
 	"cmd/tka": "internal/cli",
-	"cmd/tailplaned": "internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/gateway/gatewaykube internal/gateway/gatewayxds internal/health internal/inject internal/inject/injectkube internal/kube internal/problem internal/relay internal/relay/document internal/relay/relaykube internal/settings " +
+	"cmd/tailplaned": "internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/gateway/gatewaykube internal/gateway/gatewayxds internal/health internal/inject internal/inject/injectkube internal/kube internal/problem internal/profile internal/relay internal/relay/document internal/relay/relaykube internal/settings " +
 		"internal/signin internal/signin/signinkube internal/tailnet internal/tailnet/tailnets",
 }
 
@@ -135,7 +137,7 @@ var worlds = map[string]string{
 		"internal/tailnet/tailnettest/tailpolicy test/rig",
 	"sigs.k8s.io/controller-runtime": "internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gossip/gossipkube internal/kube internal/signin/signinkube cmd/tailplaned",
 	"k8s.io/client-go/":              "internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned",
-	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned",
+	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gateway/workload internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned",
 	"github.com/envoyproxy/":         "internal/gateway/gatewayxds",
 	"google.golang.org/grpc":         "internal/gateway/gatewayxds",
 	"github.com/prometheus/":         "internal/apiproxy/observe internal/apiproxy/observe/adminport internal/health cmd/tailplaned",
@@ -144,7 +146,7 @@ var worlds = map[string]string{
 }
 
 // pure rooms import the standard library and the rooms of their plan, nothing else.
-var pure = []string{"internal/printable", "internal/problem", "internal/access", "internal/audit", "internal/buildcache", "internal/gateway/portmap", "internal/gateway/standing", "internal/door/framing", "internal/apiproxy/podface", "internal/apiproxy/observe/record", "internal/apiproxy/socket", "internal/apiproxy/observe/text"}
+var pure = []string{"internal/printable", "internal/profile", "internal/problem", "internal/access", "internal/audit", "internal/buildcache", "internal/gateway/portmap", "internal/gateway/standing", "internal/door/framing", "internal/apiproxy/podface", "internal/apiproxy/observe/record", "internal/apiproxy/socket", "internal/apiproxy/observe/text"}
 
 func TestPlan(t *testing.T) {
 	seen := map[string]bool{}

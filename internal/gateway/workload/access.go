@@ -1,0 +1,123 @@
+package workload
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+)
+
+// role names each object. A rule without names would mean every object, so there is
+// none when there is nothing to name; and no create or list, which cannot be
+// limited to names: the operator makes everything beforehand.
+func (g *group) role() *rbacv1.Role {
+	var secrets []string
+	for i := range g.standing() {
+		secrets = append(secrets, StateSecretName(g.Name, i), ConfigSecretName(g.Name, i))
+	}
+	secrets = append(secrets, sorted(g.CertDomains)...)
+	r := &rbacv1.Role{TypeMeta: kind(rbacv1.SchemeGroupVersion, "Role"), ObjectMeta: g.meta(g.Name), Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{ConfigMapName(g.TailscaleProxyGroup)}, Verbs: []string{"get", "watch"}},
+		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
+	}}
+	if len(secrets) > 0 {
+		r.Rules = append(r.Rules, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: secrets, Verbs: []string{"get", "update", "patch"}})
+	}
+	return r
+}
+
+func (g *group) roleBinding() *rbacv1.RoleBinding {
+	return &rbacv1.RoleBinding{TypeMeta: kind(rbacv1.SchemeGroupVersion, "RoleBinding"), ObjectMeta: g.meta(g.Name),
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: g.Name},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: g.Name, Namespace: g.Namespace}},
+	}
+}
+
+// service gives the relays their names. It lists no mapped port, for an EndpointSlice
+// holds a hundred at most; an address needs none.
+func (g *group) service() *corev1.Service {
+	return &corev1.Service{TypeMeta: kind(corev1.SchemeGroupVersion, "Service"), ObjectMeta: g.meta(g.Name), Spec: corev1.ServiceSpec{
+		Type: corev1.ServiceTypeClusterIP, ClusterIP: corev1.ClusterIPNone, Selector: PodLabels(g.UID), IPFamilyPolicy: new(corev1.IPFamilyPolicyPreferDualStack),
+		Ports: []corev1.ServicePort{{Name: "health", Port: v1alpha1.HealthPort, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(v1alpha1.HealthPort)}},
+	}}
+}
+
+func (g *group) disruptionBudget() *policyv1.PodDisruptionBudget {
+	return &policyv1.PodDisruptionBudget{TypeMeta: kind(policyv1.SchemeGroupVersion, "PodDisruptionBudget"), ObjectMeta: g.meta(g.Name),
+		Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: PodLabels(g.UID)}}}
+}
+
+// networkPolicy admits to the mapped ports who may use the group, and Envoy; to the
+// health port Envoy, which asks for the health of each service, the group itself,
+// whose relays ask when they drain, and monitoring. What a relay connects to is not
+// limited: the nodes of a tailnet are anywhere.
+func (g *group) networkPolicy() *networkingv1.NetworkPolicy {
+	envoy := namespaces(g.EnvoyNamespaces)
+	np := &networkingv1.NetworkPolicy{TypeMeta: kind(networkingv1.SchemeGroupVersion, "NetworkPolicy"), ObjectMeta: g.meta(g.Name), Spec: networkingv1.NetworkPolicySpec{
+		PodSelector: metav1.LabelSelector{MatchLabels: PodLabels(g.UID)},
+		PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+	}}
+	if ports := portRanges(g.Ports); len(ports) > 0 && g.Spec.Type == v1alpha1.Egress {
+		np.Spec.Ingress = append(np.Spec.Ingress, networkingv1.NetworkPolicyIngressRule{From: append(g.consumers(), envoy...), Ports: ports})
+	}
+	health := []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: PodLabels(g.UID)}}}
+	health = append(append(health, envoy...), namespaces(g.MonitoringNamespaces)...)
+	np.Spec.Ingress = append(np.Spec.Ingress, networkingv1.NetworkPolicyIngressRule{From: health,
+		Ports: []networkingv1.NetworkPolicyPort{{Protocol: new(corev1.ProtocolTCP), Port: new(intstr.FromInt32(v1alpha1.HealthPort))}}})
+	return np
+}
+
+// consumers are the namespaces whose services may use the group. An unknown word
+// means its own only.
+func (g *group) consumers() []networkingv1.NetworkPolicyPeer {
+	c := g.Spec.Consumers
+	switch {
+	case c.From == v1alpha1.NamespacesAll:
+		return []networkingv1.NetworkPolicyPeer{{NamespaceSelector: &metav1.LabelSelector{}}}
+	case c.From == v1alpha1.NamespacesSelector && c.Selector != nil:
+		return []networkingv1.NetworkPolicyPeer{{NamespaceSelector: c.Selector.DeepCopy()}}
+	}
+	return []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}}
+}
+
+// namespaces are all pods of some namespaces. No namespace is no peer: an empty list
+// of peers would mean everybody.
+func namespaces(names []string) []networkingv1.NetworkPolicyPeer {
+	if len(names) == 0 {
+		return nil
+	}
+	return []networkingv1.NetworkPolicyPeer{{NamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+		{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: sorted(names)}}}}}
+}
+
+// portRanges are the mapped ports, with those that follow one another as one.
+func portRanges(mapped []v1alpha1.MappedPort) (ranges []networkingv1.NetworkPolicyPort) {
+	for _, protocol := range []v1alpha1.PortProtocol{v1alpha1.TCP, v1alpha1.UDP} {
+		var ports []int32
+		for _, m := range mapped {
+			if m.Protocol == protocol {
+				ports = append(ports, m.MatchPort)
+			}
+		}
+		slices.Sort(ports)
+		ports = slices.Compact(ports)
+		for len(ports) > 0 {
+			n := 1
+			for n < len(ports) && ports[n] == ports[n-1]+1 {
+				n++
+			}
+			p := networkingv1.NetworkPolicyPort{Protocol: new(corev1.Protocol(protocol)), Port: new(intstr.FromInt32(ports[0]))}
+			if n > 1 {
+				p.EndPort = new(ports[n-1])
+			}
+			ranges, ports = append(ranges, p), ports[n:]
+		}
+	}
+	return ranges
+}

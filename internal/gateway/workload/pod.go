@@ -1,0 +1,134 @@
+package workload
+
+import (
+	"maps"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+)
+
+const (
+	configMount = "/etc/proxies"       // the group's ConfigMap; a relay reads it there only while the API does not answer
+	stateMount  = "/var/run/tailplane" // what a relay may lose
+
+	// grace is what a pod has to drain and to end. A group that waits longer for
+	// open connections has as much and what comes before the wait.
+	grace      = 6 * time.Minute
+	beforeWait = 2 * time.Minute
+	user       = int64(65532)
+)
+
+func (g *group) statefulSet() *appsv1.StatefulSet {
+	return &appsv1.StatefulSet{
+		TypeMeta: kind(appsv1.SchemeGroupVersion, "StatefulSet"), ObjectMeta: g.meta(g.Name),
+		Spec: appsv1.StatefulSetSpec{
+			Replicas: new(g.replicas), ServiceName: g.Name, PodManagementPolicy: appsv1.ParallelPodManagement,
+			Selector:       &metav1.LabelSelector{MatchLabels: PodLabels(g.UID)},
+			UpdateStrategy: appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType},
+			Template:       g.pod(),
+		},
+	}
+}
+
+func (g *group) pod() corev1.PodTemplateSpec {
+	labels := map[string]string{}
+	maps.Copy(labels, g.Spec.PodLabels)
+	maps.Copy(labels, g.labels())
+	maps.Copy(labels, PodLabels(g.UID))
+	p := corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: maps.Clone(g.Spec.PodAnnotations)},
+		Spec: corev1.PodSpec{
+			ServiceAccountName: g.Name, AutomountServiceAccountToken: new(true), EnableServiceLinks: new(false),
+			TerminationGracePeriodSeconds: new(int64(max(grace, g.drain()+beforeWait) / time.Second)),
+			SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: new(true), RunAsUser: new(user), RunAsGroup: new(user), FSGroup: new(user),
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+			NodeSelector: maps.Clone(g.Spec.NodeSelector), Tolerations: g.Spec.Tolerations, Affinity: g.Spec.Affinity.DeepCopy(),
+			TopologySpreadConstraints: g.spread(), PriorityClassName: g.Spec.PriorityClassName,
+			Containers: []corev1.Container{g.container()},
+			Volumes: []corev1.Volume{
+				{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+					LocalObjectReference: corev1.LocalObjectReference{Name: ConfigMapName(g.TailscaleProxyGroup)}}}},
+				{Name: "state", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+			},
+		},
+	}
+	for _, name := range g.PullSecrets {
+		p.Spec.ImagePullSecrets = append(p.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
+	}
+	if g.containerboot() {
+		g.becomeContainerboot(&p.Spec)
+	}
+	return p
+}
+
+func (g *group) drain() time.Duration {
+	if g.Spec.DrainTimeout == nil {
+		return 0 // the default is within the grace
+	}
+	return g.Spec.DrainTimeout.Duration
+}
+
+// spread keeps the relays on different nodes where there are several: one that is
+// lost takes one relay with it.
+func (g *group) spread() []corev1.TopologySpreadConstraint {
+	if len(g.Spec.TopologySpreadConstraints) > 0 {
+		return g.Spec.TopologySpreadConstraints
+	}
+	return []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
+		LabelSelector: &metav1.LabelSelector{MatchLabels: PodLabels(g.UID)}}}
+}
+
+func (g *group) container() corev1.Container {
+	resources := g.Resources.DeepCopy()
+	if g.Spec.Resources != nil {
+		resources = g.Spec.Resources.DeepCopy()
+	}
+	return corev1.Container{
+		Name: "relay", Image: g.image(), ImagePullPolicy: g.PullPolicy, Args: []string{"relay"}, Resources: *resources, Env: g.env(),
+		Ports: []corev1.ContainerPort{ // not the mapped ones: they come and go
+			{Name: "metrics", ContainerPort: v1alpha1.HealthPort, Protocol: corev1.ProtocolTCP},
+			{Name: "debug", ContainerPort: v1alpha1.DebugPort, Protocol: corev1.ProtocolTCP},
+		},
+		LivenessProbe:  &corev1.Probe{ProbeHandler: get("/livez"), PeriodSeconds: 10, TimeoutSeconds: 5, FailureThreshold: 6},
+		ReadinessProbe: &corev1.Probe{ProbeHandler: get("/readyz"), PeriodSeconds: 5, TimeoutSeconds: 5, FailureThreshold: 1},
+		Lifecycle:      &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{HTTPGet: get("/pre-shutdown").HTTPGet}},
+		SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true),
+			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
+		VolumeMounts: []corev1.VolumeMount{
+			{Name: "config", MountPath: configMount, ReadOnly: true},
+			{Name: "state", MountPath: stateMount},
+		},
+	}
+}
+
+func get(path string) corev1.ProbeHandler {
+	return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(v1alpha1.HealthPort), Scheme: corev1.URISchemeHTTP}}
+}
+
+// env is the contract of Tailscale's own proxy image. The order matters: $(VAR)
+// means only what stands before it.
+func (g *group) env() []corev1.EnvVar {
+	field := func(name, path string) corev1.EnvVar {
+		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
+	}
+	vars := []corev1.EnvVar{
+		field("POD_NAME", "metadata.name"), field("POD_UID", "metadata.uid"), field("POD_IP", "status.podIP"), field("POD_IPS", "status.podIPs"),
+		{Name: "TS_KUBE_SECRET", Value: "$(POD_NAME)"},
+		{Name: "TS_STATE", Value: "kube:$(POD_NAME)"},
+		{Name: "TS_USERSPACE", Value: "true"},
+		{Name: "TS_AUTH_ONCE", Value: "true"},
+		{Name: "TS_LOCAL_ADDR_PORT", Value: "$(POD_IP):9002"},
+		{Name: "TS_DEBUG_ADDR_PORT", Value: "127.0.0.1:9001"},
+		{Name: "TS_ENABLE_HEALTH_CHECK", Value: "true"},
+		{Name: "TS_ENABLE_METRICS", Value: "true"},
+	}
+	if g.Spec.Type == v1alpha1.Ingress {
+		return append(vars, corev1.EnvVar{Name: "TS_EXPERIMENTAL_CERT_SHARE", Value: "true"}, corev1.EnvVar{Name: "TS_SERVE_CONFIG", Value: configMount + "/serve-config"})
+	}
+	return append(vars, corev1.EnvVar{Name: "TS_EGRESS_PROXIES_CONFIG_PATH", Value: configMount})
+}
