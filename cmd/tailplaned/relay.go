@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/health"
 	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/profile"
 	"github.com/tailplane/tailplane/internal/relay"
 	"github.com/tailplane/tailplane/internal/relay/document"
 	"github.com/tailplane/tailplane/internal/relay/relaykube"
@@ -23,14 +25,16 @@ const completeTime = 10 * time.Second
 
 func relayCommand(f *flags) *cobra.Command {
 	var stateDir string
+	var profiles bool
 	c := &cobra.Command{
 		Use: "relay", Short: "Carry bytes between the cluster and one tailnet",
 		Long: "A pod of a proxy group: a node of one tailnet that carries connections between the cluster and the tailnet, as the group's\n" +
 			"ConfigMap says. Its environment is the contract of Tailscale's own proxy image. It needs no settings file.",
 		Args: noArguments,
-		RunE: func(c *cobra.Command, _ []string) error { return runRelay(c.Context(), *f, stateDir) },
+		RunE: func(c *cobra.Command, _ []string) error { return runRelay(c.Context(), *f, stateDir, profiles) },
 	}
 	c.Flags().StringVar(&stateDir, "state-dir", "/var/run/tailplane", "what the node may lose, such as a cache; its keys are in the state Secret")
+	c.Flags().BoolVar(&profiles, "pprof", false, "serve profiles of the process at TS_DEBUG_ADDR_PORT, which is an address of loopback")
 	return c
 }
 
@@ -46,7 +50,7 @@ type relayProcess struct {
 	life     *nodeLife
 }
 
-func runRelay(ctx context.Context, f flags, stateDir string) error {
+func runRelay(ctx context.Context, f flags, stateDir string, profiles bool) error {
 	log, quieten, err := logs(f)
 	if err != nil {
 		return err
@@ -99,7 +103,12 @@ func runRelay(ctx context.Context, f flags, stateDir string) error {
 	probes.Check("state", func(context.Context) error { return p.stored() })
 	probes.Check("mappings", func(context.Context) error { return p.relay.Ready() })
 	metrics.Readiness(probes, func() bool { return p.relay.Ready() == nil })
-	return p.run(ctx, probes)
+	var also []func(context.Context) error
+	if profiles && contract.Debug != "" {
+		debug := &health.Listener{Address: contract.Debug, Gatherer: metrics, Log: log, Also: map[string]http.Handler{profile.Path: http.HandlerFunc(profile.Serve)}}
+		also = append(also, debug.Run)
+	}
+	return p.run(ctx, probes, also...)
 }
 
 // reset takes away what an earlier pod of this name said: it is bound nowhere now.
@@ -122,7 +131,7 @@ func (p *relayProcess) stored() error {
 
 // run runs the parts. At the end connections are drained first, and the node goes
 // last: they are its own.
-func (p *relayProcess) run(ctx context.Context, probes *health.Listener) error {
+func (p *relayProcess) run(ctx context.Context, probes *health.Listener, also ...func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	after, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -135,15 +144,13 @@ func (p *relayProcess) run(ctx context.Context, probes *health.Listener) error {
 		p.complete(after)
 		end()
 	})()
-	return together(func() { cancel() },
-		func() error { return probes.Run(after) },
-		func() error { return p.relay.Run(after) },
-		func() error { return p.life.run(after) },
-		func() error { return p.report(after) },
-		func() error {
-			return p.client.Watch(after, p.ConfigMap(), p.Mount, p.log, p.take)
-		},
-	)
+	var parts []func() error
+	for _, run := range append(also, probes.Run, p.relay.Run, p.life.run, p.report, func(ctx context.Context) error {
+		return p.client.Watch(ctx, p.ConfigMap(), p.Mount, p.log, p.take)
+	}) {
+		parts = append(parts, func() error { return run(after) })
+	}
+	return together(func() { cancel() }, parts...)
 }
 
 // complete waits until the node's state is whole.

@@ -16,6 +16,7 @@ type Contract struct {
 	Hostname  string       // optional
 	ConfigDir string       // optional: versioned configuration files
 	Health    string       // host:port
+	Debug     string       // host:port of loopback
 	Mount     string       // optional: where the ConfigMap is mounted
 	Group     string       // the pod's name without its ordinal
 	Ordinal   string
@@ -98,8 +99,13 @@ func ReadContract(getenv func(string) string) (Contract, error) {
 		bad("POD_IP is missing: a relay listens on its pod's own addresses only")
 	}
 	var err error
-	if c.Health, err = localAddr(getenv("TS_LOCAL_ADDR_PORT")); err != nil {
+	if c.Health, err = localAddr("TS_LOCAL_ADDR_PORT", getenv("TS_LOCAL_ADDR_PORT")); err != nil {
 		errs = append(errs, err)
+	}
+	if c.Debug, err = localAddr("TS_DEBUG_ADDR_PORT", getenv("TS_DEBUG_ADDR_PORT")); err != nil {
+		errs = append(errs, err)
+	} else if at, err := netip.ParseAddrPort(c.Debug); err == nil && !at.Addr().IsLoopback() {
+		bad("TS_DEBUG_ADDR_PORT=%s: profiles are for whoever may forward a port to the pod, so the address is one of loopback", c.Debug)
 	}
 	if c.Health == "" && len(c.IPs) > 0 {
 		c.Health = netip.AddrPortFrom(c.IPs[0], 9002).String()
@@ -120,7 +126,7 @@ func ReadContract(getenv func(string) string) (Contract, error) {
 }
 
 // localAddr reads host:port, also "::1:9002", which $(POD_IP):9002 gives for IPv6.
-func localAddr(s string) (string, error) {
+func localAddr(variable, s string) (string, error) {
 	if s == "" {
 		return "", nil
 	}
@@ -132,5 +138,5 @@ func localAddr(s string) (string, error) {
 			return a.String(), nil
 		}
 	}
-	return "", fmt.Errorf("TS_LOCAL_ADDR_PORT=%.60q is not an address and a port", s)
+	return "", fmt.Errorf("%s=%.60q is not an address and a port", variable, s)
 }

@@ -69,6 +69,7 @@ type group struct {
 	Keys            []string // auth keys by ordinal
 	Kind            string   // egress or ingress
 	Control         string
+	Profiles        bool
 
 	cluster *kubetest.Cluster
 	net     *tailnettest.Net
@@ -178,7 +179,7 @@ func (g *group) secret(t testing.TB, name string) map[string]string {
 func (g *group) start(t testing.TB, ordinal int, ip, uid string, env ...string) *rig.Relay {
 	t.Helper()
 	r, err := rig.StartRelay(within(t), t.TempDir(), g.cluster, rig.RelayOptions{Namespace: g.Namespace, Account: g.Name, Pod: fmt.Sprintf("%s-%d", g.Name, ordinal),
-		UID: uid, IP: ip, Ingress: g.Kind == "ingress", Env: env})
+		UID: uid, IP: ip, Ingress: g.Kind == "ingress", Profiles: g.Profiles, Env: env})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,6 +326,13 @@ func TestEgress(t *testing.T) {
 	status, _, header, err := r.Ask(within(t), "/healthz")
 	if err != nil || status != 200 || header.Get("Pod-IPv4") != "127.77.0.10" {
 		t.Errorf("/healthz: %d %v %v", status, header, err)
+	}
+	if status, _, _, err := r.Ask(within(t), "/debug/pprof/heap"); err != nil || status != 404 {
+		t.Errorf("/debug/pprof on the port of health: %d %v", status, err)
+	}
+	if c, err := net.Dial("tcp", "127.77.0.10:9001"); err == nil { // DS-03: profiles only where a flag asks for them
+		c.Close()
+		t.Error("the debug port is open")
 	}
 	if _, says, _, err := r.Ask(within(t), "/metrics"); err != nil || !strings.Contains(says, `tailplane_relay_connections_total{direction="egress",protocol="tcp",result="ok"}`) ||
 		strings.Contains(says, "shop") || strings.Contains(says, "tiny.ts.net") {

@@ -28,6 +28,7 @@ type RelayOptions struct {
 	IP                 string   // such as 127.77.0.1
 	Ingress            bool     // optional
 	Env                []string // optional; later ones win
+	Profiles           bool     // optional: with --pprof, at IP:9001
 }
 
 // StartRelay starts one whose files lie in dir. It is not ready yet.
@@ -52,7 +53,11 @@ func StartRelay(ctx context.Context, dir string, c *kubetest.Cluster, o RelayOpt
 	} else {
 		env = append(env, "TS_EGRESS_PROXIES_CONFIG_PATH=/etc/proxies")
 	}
-	p, err := startProcess(dir, append(env, o.Env...), program, "relay", "--kubeconfig", kubeconfig, "--state-dir", state, "--log-level", "debug")
+	args := []string{"relay", "--kubeconfig", kubeconfig, "--state-dir", state, "--log-level", "debug"}
+	if o.Profiles {
+		args, env = append(args, "--pprof"), append(env, "TS_DEBUG_ADDR_PORT="+o.IP+":9001")
+	}
+	p, err := startProcess(dir, append(env, o.Env...), append([]string{program}, args...)...)
 	if err != nil {
 		return nil, err
 	}

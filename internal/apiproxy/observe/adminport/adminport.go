@@ -25,6 +25,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy/observe"
 	"github.com/tailplane/tailplane/internal/apiproxy/observe/text"
 	"github.com/tailplane/tailplane/internal/printable"
+	"github.com/tailplane/tailplane/internal/profile"
 )
 
 // A Port is the admin port of one adapter, on a loopback address:
@@ -102,7 +103,7 @@ func (p *Port) Handler() http.Handler {
 		mux.HandleFunc("POST /debug/route", p.route)
 	}
 	if p.Profiles {
-		mux.HandleFunc("GET /debug/pprof/{profile}", profile)
+		mux.HandleFunc(profile.Path, profile.Serve)
 	}
 	return guard(loopbackHost, func(w http.ResponseWriter, r *http.Request) {
 		if (r.URL.Path == "/debug" || strings.HasPrefix(r.URL.Path, "/debug/")) && !p.holds(r) {

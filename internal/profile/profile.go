@@ -1,4 +1,6 @@
-package adminport
+// Package profile serves the runtime's profiles of a process. It keeps law 1: it
+// serves nowhere by itself, only where a main was told to by a flag.
+package profile
 
 import (
 	"net/http"
@@ -7,18 +9,21 @@ import (
 	"time"
 )
 
-// longestProfile bounds how long one profile of the processor takes.
-const longestProfile = 2 * time.Minute
+// Path is the pattern that Serve is to be registered under.
+const Path = "GET /debug/pprof/{profile}"
 
-// profile serves the runtime's profiles at the paths of net/http/pprof, whose
+// longest bounds how long one profile of the processor takes.
+const longest = 2 * time.Minute
+
+// Serve serves the runtime's profiles at the paths of net/http/pprof, whose
 // import would put its own handlers into the process for everybody.
-func profile(w http.ResponseWriter, r *http.Request) {
+func Serve(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("profile")
 	q := r.URL.Query()
 	if name != "profile" {
 		p := pprof.Lookup(name)
 		if p == nil {
-			say(w, http.StatusNotFound, "there is no such profile\n")
+			http.Error(w, "there is no such profile", http.StatusNotFound)
 			return
 		}
 		debug, _ := strconv.Atoi(q.Get("debug")) // what is no number is 0: the format of go tool pprof
@@ -33,15 +38,15 @@ func profile(w http.ResponseWriter, r *http.Request) {
 	if err != nil || seconds <= 0 {
 		seconds = 30
 	}
-	took := min(time.Duration(seconds)*time.Second, longestProfile)
+	took := min(time.Duration(seconds)*time.Second, longest)
 	// The port's own limit is for answers that are there at once.
 	if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(took + 10*time.Second)); err != nil {
-		say(w, http.StatusInternalServerError, "the time for an answer cannot be extended\n")
+		http.Error(w, "the time for an answer cannot be extended", http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	if err := pprof.StartCPUProfile(w); err != nil {
-		say(w, http.StatusConflict, "another profile is being taken\n")
+		http.Error(w, "another profile is being taken", http.StatusConflict)
 		return
 	}
 	defer pprof.StopCPUProfile()

@@ -1,0 +1,218 @@
+package relay
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+)
+
+// BenchmarkRelay measures what GTW-38 says of a relay: one stream and one round
+// trip through it beside the same straight from a node, in turn, in one run; what
+// an idle connection holds; and how soon a relay, and a change, are there.
+func BenchmarkRelay(b *testing.B) {
+	for b.Loop() { // the numbers are of many tries each, and of none here
+	}
+	c := kubetest.Start(b)
+	tn := tailnettest.Start(b, policy)
+	g := newGroup(b, c, tn, "bench", "egress", 1)
+	g.Profiles = true
+	web, near := tn.Node("web-1", "", "tag:svc-web"), tn.Node("near", "", "tag:relay")
+	if err := tn.Ready(within(b), web, near); err != nil {
+		b.Fatal(err)
+	}
+	sink(b, web.Listen)
+	at, _ := web.TailscaleIPs()
+	services := func(ports ...any) map[string]any {
+		return map[string]any{"shop.web": target("web-1.tiny.ts.net", ports...)}
+	}
+	g.configure(b, services("TCP", 10000, 80), nil)
+	began := time.Now()
+	r := g.start(b, 0, "127.77.0.60", "uid-1")
+	if err := r.AwaitReady(within(b), "/readyz/shop.web"); err != nil {
+		b.Fatal(err)
+	}
+	row("relay: start to ready", time.Since(began).Seconds(), 2, true, "s")
+
+	straight := func() (net.Conn, error) {
+		return near.Dial(within(b), "tcp", netip.AddrPortFrom(at, 80).String())
+	}
+	through := func() (net.Conn, error) {
+		return new(net.Dialer).DialContext(within(b), "tcp", "127.77.0.60:10000")
+	}
+	var shares []float64
+	var direct, relayed []time.Duration
+	for range 5 {
+		d, v := stream(b, straight), stream(b, through)
+		shares = append(shares, d.Seconds()/v.Seconds())
+		direct, relayed = append(direct, trips(b, straight)...), append(relayed, trips(b, through)...)
+	}
+	slices.Sort(shares)
+	row("relay: one stream, of a node's", shares[len(shares)/2], 0.85, false, "")
+	added := median(relayed) - median(direct)
+	row("relay: added to a round trip, p50", float64(added.Microseconds())/1000, 0.2, true, "ms")
+	fmt.Printf("    a round trip: %v straight, %v through; shares %.2f\n", median(direct), median(relayed), shares)
+
+	const idle = 2000
+	was := heap(b)
+	for range idle {
+		conn, err := through()
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, "x"); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	row("relay: heap of an idle connection", float64(heap(b)-was)/idle/1024, 64, true, "KiB")
+
+	began = time.Now()
+	g.configure(b, services("TCP", 10000, 80, "TCP", 10001, 80), nil)
+	eventually(b, "the new mapping is bound", func() error {
+		conn, err := net.Dial("tcp", "127.77.0.60:10001")
+		if err == nil {
+			conn.Close()
+		}
+		return err
+	})
+	row("relay: a change to bound", time.Since(began).Seconds(), 1, true, "s")
+}
+
+// row prints a row of `make budgets`. It reports; it fails nothing.
+func row(name string, measured, bound float64, most bool, unit string) {
+	verdict := "ok"
+	if measured > bound == most {
+		verdict = "OVER"
+	}
+	fmt.Printf("BUDGET %s %.3f%s %.3f%s %s\n", name, measured, unit, bound, unit, verdict)
+}
+
+const streamSize = 64 << 20
+
+// sink answers each byte with one, until a line "stream", of which it counts what
+// comes and says "done".
+func sink(b *testing.B, listen func(network, addr string) (net.Listener, error)) {
+	b.Helper()
+	ln, err := listen("tcp", ":80")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { ln.Close() })
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				one := make([]byte, 1)
+				for {
+					if _, err := io.ReadFull(c, one); err != nil {
+						return
+					}
+					if one[0] == 's' {
+						_, _ = io.CopyN(io.Discard, c, streamSize)
+					}
+					if _, err := c.Write(one); err != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+}
+
+// stream is how long one stream takes to be carried whole.
+func stream(b *testing.B, dial func() (net.Conn, error)) time.Duration {
+	b.Helper()
+	c, err := dial()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	began := time.Now()
+	if _, err := io.WriteString(c, "s"); err != nil {
+		b.Fatal(err)
+	}
+	chunk := make([]byte, 256<<10)
+	for range streamSize / len(chunk) {
+		if _, err := c.Write(chunk); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if _, err := io.ReadFull(c, chunk[:1]); err != nil {
+		b.Fatal(err)
+	}
+	return time.Since(began)
+}
+
+// trips are how long a byte there and back takes, on one connection.
+func trips(b *testing.B, dial func() (net.Conn, error)) (took []time.Duration) {
+	b.Helper()
+	c, err := dial()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	one := []byte("x")
+	for range 400 {
+		began := time.Now()
+		if _, err := c.Write(one); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := io.ReadFull(c, one); err != nil {
+			b.Fatal(err)
+		}
+		took = append(took, time.Since(began))
+	}
+	return took
+}
+
+func median(took []time.Duration) time.Duration {
+	slices.Sort(took)
+	return took[len(took)/2]
+}
+
+// heap is what the relay's Go heap holds that is in use.
+func heap(b *testing.B) int64 {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.77.0.60:9001/debug/pprof/heap?debug=1", nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer res.Body.Close()
+	// The runtime's own line "# HeapInuse = N" at the end of a profile in text.
+	for s := bufio.NewScanner(res.Body); s.Scan(); {
+		if text, ok := strings.CutPrefix(s.Text(), "# HeapInuse = "); ok {
+			n, err := strconv.ParseInt(text, 10, 64)
+			if err != nil {
+				b.Fatal(err)
+			}
+			return n
+		}
+	}
+	b.Fatal("the profile does not say what is in use")
+	return 0
+}
