@@ -71,7 +71,7 @@ var plan = map[string]string{
 	"internal/gateway":                    "api/gateway/v1alpha1 internal/gateway/portmap",
 	"internal/gateway/discovery":          "api/gateway/v1alpha1 internal/gateway",
 	"internal/gateway/gatewaykube":        "api/gateway/v1alpha1 internal/gateway internal/gateway/discovery internal/gateway/standing internal/kube internal/tailnet/tailnets",
-	"internal/gateway/gatewaykube/gather": "internal/gateway",
+	"internal/gateway/gatewaykube/gather": "api/gateway/v1alpha1 internal/gateway internal/gateway/portmap",
 	"internal/gateway/standing":           "", // below it: how the operator stands with a tailnet
 	"internal/gateway/portmap":            "", // below it: which service has which port of the relays
 	"internal/gateway/gatewayxds":         "internal/gateway",
@@ -138,6 +138,7 @@ var worlds = map[string]string{
 	"sigs.k8s.io/controller-runtime": "internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gossip/gossipkube internal/kube internal/signin/signinkube cmd/tailplaned",
 	"k8s.io/client-go/":              "internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned",
 	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gateway/workload internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned",
+	"sigs.k8s.io/gateway-api/":       "internal/gateway/gatewaykube/gather",
 	"github.com/envoyproxy/":         "internal/gateway/gatewayxds",
 	"google.golang.org/grpc":         "internal/gateway/gatewayxds",
 	"github.com/prometheus/":         "internal/apiproxy/observe internal/apiproxy/observe/adminport internal/health cmd/tailplaned",

@@ -17,12 +17,14 @@ import (
 type Board struct {
 	mu      sync.Mutex
 	result  *gateway.Result
+	fault   error
 	readers []*reader
 }
 
 type reader struct {
-	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
-	of    func(was, is *gateway.Result) []types.NamespacedName
+	queue  workqueue.TypedRateLimitingInterface[reconcile.Request]
+	of     func(was, is *gateway.Result) []types.NamespacedName
+	faults bool // of is asked too when a fault comes or goes, with the same Result twice
 }
 
 // Post shows a decision, which nobody changes any more.
@@ -44,13 +46,44 @@ func (b *Board) Result() *gateway.Result {
 	return b.result
 }
 
+// Fault is why there is no newer decision than the one that is shown; nil if that
+// one is the newest.
+func (b *Board) Fault() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.fault
+}
+
+// setFault notes what is wrong, or that nothing is.
+func (b *Board) setFault(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	news := (b.fault == nil) != (err == nil)
+	b.fault = err
+	for _, r := range b.readers {
+		if news && r.faults && b.result != nil {
+			r.read(b.result, b.result)
+		}
+	}
+}
+
 // Changes are the objects that a controller has to look at because a decision
 // differs from the one before: of names them. The first time was is nil.
 func (b *Board) Changes(of func(was, is *gateway.Result) []types.NamespacedName) source.Source {
+	return b.source(of, false)
+}
+
+// ChangesAndFaults are the same, and of is also asked when a fault comes or goes:
+// then was and is are one and the same.
+func (b *Board) ChangesAndFaults(of func(was, is *gateway.Result) []types.NamespacedName) source.Source {
+	return b.source(of, true)
+}
+
+func (b *Board) source(of func(was, is *gateway.Result) []types.NamespacedName, faults bool) source.Source {
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		r := &reader{queue, of}
+		r := &reader{queue, of, faults}
 		b.readers = append(b.readers, r)
 		if b.result != nil {
 			r.read(nil, b.result)

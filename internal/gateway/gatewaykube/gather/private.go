@@ -1,0 +1,132 @@
+package gather
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+)
+
+// Labels that Envoy Gateway puts on what it makes for a Gateway, Services and pods alike.
+const (
+	owningName      = "gateway.envoyproxy.io/owning-gateway-name"
+	owningNamespace = "gateway.envoyproxy.io/owning-gateway-namespace"
+)
+
+// private says whether nobody but relays can open a connection to the Envoys of a
+// Gateway: their Services are within the cluster, and of the policies about their
+// pods there is at least one, and each admits only relays. Policies add up, so one
+// of somebody else's that admits more opens what ours has closed; and where it
+// cannot be told whether a policy is about these pods, it is.
+func private(g gateway.Name, services []corev1.Service, policies []networkingv1.NetworkPolicy, relays []string) bool {
+	of := map[string]string{owningName: g.Name, owningNamespace: g.Namespace}
+	found := false
+	for i := range services {
+		s := &services[i]
+		if s.Labels[owningName] != g.Name || s.Labels[owningNamespace] != g.Namespace {
+			continue
+		}
+		if s.Spec.Type != corev1.ServiceTypeClusterIP && s.Spec.Type != "" || len(s.Spec.ExternalIPs) > 0 {
+			return false
+		}
+		found = true
+	}
+	closed := false
+	for i := range policies {
+		p := &policies[i]
+		if !slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeIngress) {
+			continue
+		}
+		if surely(p.Spec.PodSelector, of) && p.Labels[v1alpha1.ManagedLabel] == "true" {
+			closed = true
+		}
+		if maybe(p.Spec.PodSelector, of) && !onlyRelays(p, relays) {
+			return false
+		}
+	}
+	return found && closed
+}
+
+// surely says whether a selector means every pod with these labels, whatever else
+// it is labelled with.
+func surely(s metav1.LabelSelector, of map[string]string) bool {
+	selector, err := metav1.LabelSelectorAsSelector(&s)
+	if err != nil || !selector.Matches(labels.Set(of)) {
+		return false
+	}
+	return !slices.ContainsFunc(s.MatchExpressions, func(e metav1.LabelSelectorRequirement) bool {
+		_, known := of[e.Key]
+		return !known // that a label is not there is not known
+	})
+}
+
+// maybe says whether a selector may mean a pod with these labels and others.
+func maybe(s metav1.LabelSelector, of map[string]string) bool {
+	for k, v := range s.MatchLabels {
+		if have, known := of[k]; known && have != v {
+			return false
+		}
+	}
+	for _, e := range s.MatchExpressions {
+		have, known := of[e.Key]
+		switch {
+		case !known:
+		case e.Operator == metav1.LabelSelectorOpIn && !slices.Contains(e.Values, have),
+			e.Operator == metav1.LabelSelectorOpNotIn && slices.Contains(e.Values, have),
+			e.Operator == metav1.LabelSelectorOpDoesNotExist:
+			return false
+		}
+	}
+	return true
+}
+
+// onlyRelays says whether all that a policy admits are pods of groups, in
+// namespaces where only the operator makes such pods.
+func onlyRelays(p *networkingv1.NetworkPolicy, relays []string) bool {
+	for _, rule := range p.Spec.Ingress {
+		if len(rule.From) == 0 {
+			return false // everybody
+		}
+		for _, peer := range rule.From {
+			if peer.IPBlock != nil || peer.PodSelector == nil || !needs(*peer.PodSelector, v1alpha1.ProxyGroupLabel) {
+				return false
+			}
+			if peer.NamespaceSelector == nil {
+				if !slices.Contains(relays, p.Namespace) {
+					return false
+				}
+				continue
+			}
+			if !within(*peer.NamespaceSelector, relays) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// needs says whether a selector means only what carries a label.
+func needs(s metav1.LabelSelector, label string) bool {
+	if s.MatchLabels[label] != "" {
+		return true
+	}
+	return slices.ContainsFunc(s.MatchExpressions, func(e metav1.LabelSelectorRequirement) bool {
+		return e.Key == label && (e.Operator == metav1.LabelSelectorOpExists || e.Operator == metav1.LabelSelectorOpIn)
+	})
+}
+
+// within says whether a selector means only namespaces of a list.
+func within(s metav1.LabelSelector, list []string) bool {
+	if slices.Contains(list, s.MatchLabels[corev1.LabelMetadataName]) {
+		return true
+	}
+	return slices.ContainsFunc(s.MatchExpressions, func(e metav1.LabelSelectorRequirement) bool {
+		return e.Key == corev1.LabelMetadataName && e.Operator == metav1.LabelSelectorOpIn &&
+			!slices.ContainsFunc(e.Values, func(v string) bool { return !slices.Contains(list, v) })
+	})
+}
