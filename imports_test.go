@@ -1,0 +1,272 @@
+// Package tailplane holds the laws of the repository as tests: who may import
+// whom, which modules may be needed, how large and how slow to start the
+// programs may be.
+package tailplane
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/tailplane/tailplane/"
+
+// plan is the floor plan: every room, and the rooms it may import. A new room,
+// or a new door between rooms, is a line here and a sentence in docs/decisions.
+var plan = map[string]string{
+	"api/gateway/v1alpha1": "",
+	"api/v1alpha1":         "",
+
+	// walls and words
+	"internal/problem":         "",
+	"internal/printable":       "",
+	"internal/profile":         "",
+	"internal/access":          "internal/problem",
+	"internal/audit":           "internal/access internal/printable internal/problem",
+	"internal/audit/auditotlp": "internal/audit",
+	"internal/door":            "internal/access internal/audit internal/door/framing internal/problem",
+	"internal/door/framing":    "",
+	"internal/settings":        "internal/access",
+	"internal/door/openapi":    "internal/door internal/problem", // for the test that writes the reference
+
+	// worlds
+	"internal/tailnet":          "internal/access internal/problem",
+	"internal/tailnet/tailnets": "",
+	"internal/kube":             "",
+
+	// rooms and their alcoves
+	"internal/signin":                     "internal/access internal/door internal/problem",
+	"internal/apiproxy":                   "internal/apiproxy/document internal/apiproxy/jsonscan",
+	"internal/apiproxy/catalog":           "",
+	"internal/apiproxy/document":          "",
+	"internal/apiproxy/jsonscan":          "",
+	"internal/apiproxy/rewrite":           "internal/apiproxy/jsonscan",
+	"internal/apiproxy/shelter":           "internal/apiproxy internal/apiproxy/jsonscan internal/apiproxy/rewrite",
+	"internal/apiproxy/fanout":            "internal/apiproxy internal/apiproxy/catalog internal/apiproxy/document internal/apiproxy/merge internal/apiproxy/merge/position internal/apiproxy/merge/wire internal/apiproxy/observe internal/apiproxy/rewrite internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/shelter internal/apiproxy/upstream",
+	"internal/apiproxy/merge":             "internal/apiproxy/merge/position internal/apiproxy/merge/wire",
+	"internal/apiproxy/merge/position":    "internal/apiproxy/merge/wire",
+	"internal/apiproxy/merge/wire":        "",
+	"internal/apiproxy/observe":           "internal/apiproxy internal/apiproxy/observe/otlpjson internal/apiproxy/observe/record internal/apiproxy/observe/text internal/printable",
+	"internal/apiproxy/observe/adminport": "internal/apiproxy internal/apiproxy/observe internal/apiproxy/observe/text internal/printable internal/profile",
+	"internal/apiproxy/observe/otlpjson":  "",
+	"internal/apiproxy/observe/record":    "",
+	"internal/apiproxy/observe/text":      "internal/printable",
+	"internal/apiproxy/podface":           "",
+	"internal/apiproxy/roster":            "internal/apiproxy internal/apiproxy/catalog internal/apiproxy/document internal/apiproxy/upstream",
+	"internal/apiproxy/serving":           "internal/apiproxy internal/apiproxy/merge/wire internal/apiproxy/observe internal/apiproxy/socket internal/apiproxy/upstream internal/door/framing",
+	"internal/apiproxy/socket":            "",
+	"internal/apiproxy/upstream":          "",
+	"internal/gossip":                     "internal/door internal/gossip/endpoint internal/gossip/strictjson internal/gossip/table internal/problem",
+	"internal/gossip/gossiphttp":          "internal/access internal/door internal/gossip",
+	"internal/gossip/endpoint":            "", // below it: where a server may be, how messages are read, maps that stay
+	"internal/gossip/strictjson":          "",
+	"internal/gossip/table":               "",
+	"internal/gossip/memberlist":          "internal/access internal/door internal/gossip internal/problem",
+	"internal/gossip/gossipkube":          "internal/door internal/gossip internal/kube",
+	"internal/gateway":                    "api/gateway/v1alpha1 internal/gateway/portmap",
+	"internal/gateway/discovery":          "api/gateway/v1alpha1 internal/gateway",
+	"internal/gateway/gatewaykube":        "api/gateway/v1alpha1 internal/gateway internal/gateway/discovery internal/gateway/standing internal/kube internal/tailnet/tailnets",
+	"internal/gateway/gatewaykube/gather": "api/gateway/v1alpha1 internal/gateway internal/gateway/portmap",
+	"internal/gateway/standing":           "", // below it: how the operator stands with a tailnet
+	"internal/gateway/upkeep":             "", // below it: what a group of relays needs next
+	"internal/gateway/portmap":            "", // below it: which service has which port of the relays
+	"internal/gateway/vip":                "", // below it: whose a service of a tailnet is
+	"internal/gateway/gatewayxds":         "internal/gateway",
+	"internal/gateway/workload":           "api/gateway/v1alpha1", // below it: the objects of one group of relays
+	"internal/inject":                     "internal/door/framing internal/inject/linediff",
+	"internal/inject/linediff":            "",
+	"internal/inject/injectkube":          "internal/inject internal/kube",
+	"internal/signin/signinkube":          "api/v1alpha1 internal/access internal/door internal/kube internal/signin",
+
+	"internal/relay":           "internal/relay/document",
+	"internal/relay/document":  "",
+	"internal/relay/relaykube": "",
+
+	// surfaces
+	"internal/health": "internal/access internal/audit internal/door internal/door/framing internal/gossip internal/gossip/gossiphttp internal/problem internal/signin",
+	"internal/cli": "internal/cli/checkup internal/cli/directory internal/cli/fault internal/cli/kubeapi internal/cli/kubectl internal/cli/kubefile internal/cli/link " +
+		"internal/cli/memory internal/cli/ownfile internal/cli/reach internal/cli/screen internal/cli/shellscript internal/cli/spelling " +
+		"internal/cli/subshell internal/cli/tokencache internal/audit internal/door internal/gossip internal/gossip/memberlist internal/problem internal/signin",
+	// below tka's commands: the way to a server, files, shells, the screen
+	"internal/cli/checkup":     "internal/signin",
+	"internal/cli/directory":   "internal/cli/fault internal/cli/reach internal/cli/screen internal/cli/spelling internal/gossip",
+	"internal/cli/fault":       "internal/cli/screen internal/problem",
+	"internal/cli/kubeapi":     "internal/signin",
+	"internal/cli/kubectl":     "internal/cli/fault internal/cli/screen",
+	"internal/cli/kubefile":    "internal/cli/ownfile internal/cli/yamltree",
+	"internal/cli/link":        "internal/cli/fault internal/cli/reach internal/cli/screen internal/door internal/problem internal/signin",
+	"internal/cli/memory":      "internal/cli/fault internal/cli/ownfile internal/cli/reach internal/cli/screen internal/cli/spelling internal/cli/yamltree internal/door",
+	"internal/cli/ownfile":     "",
+	"internal/cli/reach":       "internal/cli/screen internal/signin",
+	"internal/cli/screen":      "internal/cli/yamltree",
+	"internal/cli/shellscript": "",
+	"internal/cli/spelling":    "",
+	"internal/cli/subshell":    "internal/cli/ownfile",
+	"internal/cli/tokencache":  "internal/cli/ownfile internal/cli/reach internal/signin",
+	"internal/cli/yamltree":    "",
+
+	// tests and the testbed only
+	"internal/audit/audittest":   "internal/audit",
+	"internal/buildcache":        "",
+	"internal/gossip/gossiptest": "",
+	"internal/kube/kubetest":     "internal/buildcache",
+	"internal/tailnet/tailnettest": "internal/tailnet/tailnettest/acmetest internal/tailnet/tailnettest/tailapi " +
+		"internal/tailnet/tailnettest/tailpolicy",
+	"internal/tailnet/tailnettest/acmetest":   "",
+	"internal/tailnet/tailnettest/tailapi":    "internal/tailnet/tailnettest/tailpolicy",
+	"internal/tailnet/tailnettest/tailpolicy": "",
+	"test/rig": "internal/buildcache internal/door internal/kube/kubetest internal/tailnet/tailnettest",
+
+	"cmd/mca": "internal/apiproxy internal/apiproxy/document internal/apiproxy/fanout internal/apiproxy/observe internal/apiproxy/observe/adminport internal/apiproxy/observe/record internal/apiproxy/podface internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/upstream internal/inject",
+	"cmd/tka": "internal/cli",
+	"cmd/tailplaned": "internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/gateway/gatewaykube internal/gateway/gatewayxds internal/health internal/inject internal/inject/injectkube internal/kube internal/problem internal/profile internal/relay internal/relay/document internal/relay/relaykube internal/settings " +
+		"internal/signin internal/signin/signinkube internal/tailnet internal/tailnet/tailnets",
+}
+
+// benches are the rooms that only tests and the testbed may import.
+var benches = []string{"internal/audit/audittest", "internal/buildcache", "internal/door/openapi", "internal/gossip/gossiptest", "internal/kube/kubetest", "internal/tailnet/tailnettest",
+	"internal/tailnet/tailnettest/acmetest", "internal/tailnet/tailnettest/tailapi", "internal/tailnet/tailnettest/tailpolicy",
+	"test/rig"}
+
+// worlds lists each outside world and the only rooms that may speak to it.
+var worlds = map[string]string{
+	"tailscale.com/": "internal/tailnet internal/tailnet/tailnets internal/tailnet/tailnettest internal/tailnet/tailnettest/tailapi " +
+		"internal/tailnet/tailnettest/tailpolicy test/rig",
+	"sigs.k8s.io/controller-runtime": "internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gossip/gossipkube internal/kube internal/signin/signinkube cmd/tailplaned",
+	"k8s.io/client-go/":              "internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned",
+	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gateway/workload internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned",
+	"sigs.k8s.io/gateway-api/":       "internal/gateway/gatewaykube/gather",
+	"github.com/envoyproxy/":         "internal/gateway/gatewayxds",
+	"google.golang.org/grpc":         "internal/gateway/gatewayxds",
+	"github.com/prometheus/":         "internal/apiproxy/observe internal/apiproxy/observe/adminport internal/health cmd/tailplaned",
+	"go.opentelemetry.io/":           "internal/apiproxy/observe internal/apiproxy/observe/otlpjson internal/audit/auditotlp",
+	"github.com/spf13/cobra":         "internal/cli cmd/mca cmd/tka cmd/tailplaned",
+}
+
+// pure rooms import the standard library and the rooms of their plan, nothing else.
+var pure = []string{"internal/printable", "internal/profile", "internal/problem", "internal/access", "internal/audit", "internal/buildcache", "internal/gateway/portmap", "internal/gateway/standing", "internal/gateway/upkeep", "internal/door/framing", "internal/apiproxy/podface", "internal/apiproxy/observe/record", "internal/apiproxy/socket", "internal/apiproxy/observe/text"}
+
+func TestPlan(t *testing.T) {
+	seen := map[string]bool{}
+	for _, p := range list(t) {
+		room, ours := strings.CutPrefix(p.ImportPath, module)
+		if !ours {
+			continue // the root, which holds only these tests
+		}
+		if len(p.GoFiles) == 0 {
+			continue // tests only, such as test/e2e
+		}
+		seen[room] = true
+		may, planned := plan[room]
+		if !planned {
+			t.Errorf("%s is not on the plan", room)
+		}
+		for _, imp := range p.Imports {
+			if to, ok := strings.CutPrefix(imp, module); ok {
+				if !slices.Contains(strings.Fields(may), to) {
+					t.Errorf("%s may not import %s", room, to)
+				}
+				continue
+			}
+			for world, rooms := range worlds {
+				if (imp == strings.TrimSuffix(world, "/") || strings.HasPrefix(imp, world)) && !slices.Contains(strings.Fields(rooms), room) {
+					t.Errorf("%s may not import %s: only %s may", room, imp, rooms)
+				}
+			}
+			if first, _, _ := strings.Cut(imp, "/"); strings.Contains(first, ".") && slices.Contains(pure, room) {
+				t.Errorf("%s imports %s; it may import the standard library only", room, imp)
+			}
+		}
+	}
+	for room, may := range plan {
+		if !seen[room] {
+			t.Errorf("%s is on the plan but does not exist", room)
+		}
+		for to := range strings.FieldsSeq(may) {
+			if slices.Contains(benches, to) && !slices.Contains(benches, room) {
+				t.Errorf("%s may import %s, which is for tests and the testbed only", room, to)
+			}
+		}
+	}
+}
+
+// TestPlanHasNoStaleLine keeps the plan as narrow as the house is.
+func TestPlanHasNoStaleLine(t *testing.T) {
+	imports := map[string][]string{}
+	for _, p := range list(t) {
+		imports[strings.TrimPrefix(p.ImportPath, module)] = p.Imports
+	}
+	for room, may := range plan {
+		for to := range strings.FieldsSeq(may) {
+			if imports[room] != nil && !slices.Contains(imports[room], module+to) {
+				t.Errorf("%s may import %s but does not", room, to)
+			}
+		}
+	}
+}
+
+// TestSmallPrograms keeps the worlds out of the programs that run with other people.
+func TestSmallPrograms(t *testing.T) {
+	for program, worlds := range map[string][]string{
+		"tka": {"tailscale.com/", "k8s.io/", "sigs.k8s.io/controller-runtime", "google.golang.org/grpc"},
+		"mca": {"tailscale.com/", "k8s.io/client-go", "k8s.io/api/", "k8s.io/apimachinery/pkg/apis/meta/v1", "sigs.k8s.io/controller-runtime", "google.golang.org/grpc"},
+	} {
+		out, err := exec.Command("go", "list", "-deps", "./cmd/"+program).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for dep := range strings.FieldsSeq(string(out)) {
+			for _, heavy := range worlds {
+				if strings.HasPrefix(dep, heavy) {
+					t.Errorf("%s links %s", program, dep)
+				}
+			}
+		}
+	}
+}
+
+// TestNames keeps out the rooms where things go because nobody knows where they belong.
+func TestNames(t *testing.T) {
+	for _, p := range list(t) {
+		switch path.Base(p.ImportPath) {
+		case "base", "common", "core", "helper", "helpers", "interfaces", "misc", "models", "pkg", "shared", "types", "util", "utils":
+			t.Errorf("%s: name a package for what it provides", p.ImportPath)
+		}
+		for _, f := range p.GoFiles {
+			if f == "types.go" || f == "helpers.go" || f == "util.go" || f == "utils.go" {
+				t.Errorf("%s/%s: name a file for its noun", p.ImportPath, f)
+			}
+		}
+		if p.Doc == "" && len(p.GoFiles) > 0 {
+			t.Errorf("%s: no package comment", p.ImportPath)
+		}
+	}
+}
+
+type pkg struct {
+	ImportPath, Name, Doc string
+	Imports, GoFiles      []string
+}
+
+func list(t *testing.T) (ps []pkg) {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-json=ImportPath,Name,Doc,Imports,GoFiles", "./...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := json.NewDecoder(strings.NewReader(string(out)))
+	for {
+		var p pkg
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			return ps
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		ps = append(ps, p)
+	}
+}
