@@ -1,0 +1,90 @@
+package gather
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+)
+
+// unwatched reads what is read only where somebody asks for it.
+func (g *Gatherer) unwatched(ctx context.Context, o *gateway.Objects) error {
+	if slices.ContainsFunc(o.Policies, func(p *v1alpha1.TailscaleRoutePolicy) bool {
+		return p.Spec.Access != nil && p.Spec.Access.From == v1alpha1.AccessTailnet
+	}) {
+		if err := g.guards(ctx, o); err != nil {
+			return err
+		}
+	}
+	o.Roots = map[gateway.Name]string{}
+	for _, s := range o.Services {
+		tls := s.Spec.UpstreamTLS
+		if tls == nil || tls.CABundleRef == nil {
+			continue
+		}
+		g.again(refresh)
+		name := gateway.Name{Namespace: cmp.Or(tls.CABundleRef.Namespace, s.Namespace), Name: tls.CABundleRef.Name}
+		if _, read := o.Roots[name]; read {
+			continue
+		}
+		text, err := g.root(ctx, name)
+		if err != nil {
+			return err
+		}
+		if text != "" {
+			o.Roots[name] = text
+		}
+	}
+	g.roots = o.Roots
+	return nil
+}
+
+// root reads the certificates of a ConfigMap; "" if there are none. While they
+// cannot be read, those that were read last stay.
+func (g *Gatherer) root(ctx context.Context, name gateway.Name) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	var c corev1.ConfigMap
+	err := g.direct.Get(ctx, client.ObjectKey{Namespace: name.Namespace, Name: name.Name}, &c)
+	switch last := g.roots[name]; {
+	case err == nil:
+		return c.Data["ca.crt"], nil
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
+		return "", nil // what the operator may not read is not there, for anybody
+	case last != "":
+		return last, nil
+	}
+	return "", fmt.Errorf("read the certificates in the ConfigMap %s: %w", name, err)
+}
+
+// guards finds out which Gateways nobody but relays can reach. Where that cannot be
+// known, others can.
+func (g *Gatherer) guards(ctx context.Context, o *gateway.Objects) error {
+	if err := g.follow(ctx, "NetworkPolicy", &networkingv1.NetworkPolicy{}); err != nil {
+		return err
+	}
+	policies, err := list(ctx, g, &networkingv1.NetworkPolicyList{}, client.InNamespace(g.EnvoyNamespace))
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	var services corev1.ServiceList // that there is another one, the cache of names tells; their types, a minute later
+	if err := g.direct.List(ctx, &services, client.InNamespace(g.EnvoyNamespace), client.HasLabels{owningName, owningNamespace}); err != nil {
+		return fmt.Errorf("read Envoy's Services in %s: %w", g.EnvoyNamespace, err)
+	}
+	g.again(refresh)
+	relays := append([]string{g.Namespace}, g.ProxyNamespaces...)
+	for i := range o.Gateways {
+		o.Gateways[i].Private = private(o.Gateways[i].Name, services.Items, policies.Items, relays)
+	}
+	return nil
+}

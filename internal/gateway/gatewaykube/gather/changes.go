@@ -1,0 +1,62 @@
+package gather
+
+import (
+	"maps"
+	"slices"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	gatewayapi "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+)
+
+// matters says whether a change of an object can change a decision.
+func matters(was, is any) bool {
+	a, ok := was.(client.Object)
+	b, ok2 := is.(client.Object)
+	if !ok || !ok2 {
+		return true
+	}
+	if a.GetUID() != b.GetUID() || a.GetGeneration() != b.GetGeneration() || (a.GetDeletionTimestamp() == nil) != (b.GetDeletionTimestamp() == nil) ||
+		!maps.Equal(a.GetLabels(), b.GetLabels()) || !maps.Equal(a.GetAnnotations(), b.GetAnnotations()) && !onlyTranslated(a, b) {
+		return true
+	}
+	switch a := a.(type) {
+	case *v1alpha1.TailscaleTailnet:
+		b := b.(*v1alpha1.TailscaleTailnet)
+		return !apiequality.Semantic.DeepEqual(a.Status.TailnetInfo, b.Status.TailnetInfo) ||
+			meta.IsStatusConditionTrue(a.Status.Conditions, v1alpha1.ConditionReady) != meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionReady)
+	case *v1alpha1.TailscaleProxyGroup:
+		return !slices.Equal(a.Status.Ports, b.(*v1alpha1.TailscaleProxyGroup).Status.Ports)
+	case *v1alpha1.TailscaleService:
+		return groupOf(a) != groupOf(b.(*v1alpha1.TailscaleService)) || !apiequality.Semantic.DeepEqual(a.OwnerReferences, b.GetOwnerReferences())
+	case *gatewayapi.HTTPRoute:
+		return !apiequality.Semantic.DeepEqual(a.Status.Parents, b.(*gatewayapi.HTTPRoute).Status.Parents)
+	case *gatewayapi.GRPCRoute:
+		return !apiequality.Semantic.DeepEqual(a.Status.Parents, b.(*gatewayapi.GRPCRoute).Status.Parents)
+	case *v1alpha1.TailscaleGateway, *v1alpha1.TailscaleRoutePolicy, *gatewayapi.Gateway, *gatewayapi.GatewayClass, *networkingv1.NetworkPolicy:
+		return false // the rest is status
+	case *metav1.PartialObjectMetadata:
+		return a.Kind == "Service" && a.Labels[owningName] != "" // whose type is not to be seen
+	}
+	return true
+}
+
+// onlyTranslated says whether nothing but our own note differs.
+func onlyTranslated(a, b client.Object) bool {
+	x, y := maps.Clone(a.GetAnnotations()), maps.Clone(b.GetAnnotations())
+	delete(x, v1alpha1.TranslatedAnnotation)
+	delete(y, v1alpha1.TranslatedAnnotation)
+	return maps.Equal(x, y)
+}
+
+func groupOf(s *v1alpha1.TailscaleService) string {
+	if s.Status.Egress == nil {
+		return ""
+	}
+	return s.Status.Egress.Group
+}

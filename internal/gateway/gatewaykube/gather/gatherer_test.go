@@ -1,0 +1,213 @@
+//go:build unix
+
+package gather
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	gatewayapi "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+)
+
+const deadline = 2 * time.Minute
+
+func TestMain(m *testing.M) {
+	ctrllog.SetLogger(logr.Discard())
+	os.Exit(m.Run())
+}
+
+// apply applies the files that a pattern names.
+func apply(t *testing.T, c *kubetest.Cluster, pattern string) {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%s: no files (%v)", pattern, err)
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Apply(t.Context(), b); err != nil {
+			t.Fatal(f, err)
+		}
+	}
+}
+
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(deadline); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", deadline, what)
+		}
+	}
+}
+
+// A gatherer on a real API server: without the Gateway API at first, and then with
+// it; what does not matter is not decided upon anew; a decision that fails leaves
+// the last one, and is seen.
+func TestGatherer(t *testing.T) {
+	c := kubetest.Start(t)
+	apply(t, c, "../../../../deploy/crds/gateway.tailscale.com_*.yaml")
+	ns := c.Namespace(t)
+	scheme := runtime.NewScheme()
+	if err := AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	admin, err := client.New(c.AdminConfig(), client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mgr, err := manager.New(kube.Unthrottled(c.AdminConfig()), manager.Options{
+		Scheme: scheme, Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"},
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return kube.Mapper(Kinds()), nil },
+		Cache:          cache.Options{ByObject: CacheOptions([]string{ns}, ns)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var decisions, published atomic.Int64
+	board := new(Board)
+	g := &Gatherer{Namespace: ns, ClusterDomain: "cluster.local", Controller: "gateway.envoyproxy.io/gatewayclass-controller", EnvoyNamespace: ns, Addresses: true,
+		Board: board, Log: slog.New(slog.DiscardHandler), Quiet: 50 * time.Millisecond, Latest: time.Second,
+		Publish: func(*gateway.Snapshot) { published.Add(1) },
+		Measure: func(time.Duration, error) { decisions.Add(1) },
+		Build: func(o gateway.Objects) gateway.Result {
+			for _, s := range o.Services {
+				if s.Name == "hostile" {
+					panic("nobody thought of this")
+				}
+			}
+			return gateway.Build(o)
+		}}
+	if err := g.Add(mgr); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	create := func(o client.Object) {
+		t.Helper()
+		if err := admin.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	// Without the Gateway API.
+	until(t, "a first decision", func() bool { return board.Result() != nil })
+	tailnet := &v1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: "corp"}}
+	create(tailnet)
+	service := &v1alpha1.TailscaleService{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "billing"}, Spec: v1alpha1.TailscaleServiceSpec{
+		TailnetRef: &v1alpha1.TailnetReference{Name: "corp"}, Target: &v1alpha1.ServiceTarget{ServiceName: "svc:billing"}, Ports: []v1alpha1.ServicePort{{Port: 80}},
+	}}
+	create(service)
+	name := gateway.Name{Namespace: ns, Name: "billing"}
+	until(t, "a group for the service", func() bool {
+		r := board.Result()
+		return r.Services[name].Accepted.OK && r.Wanted["billing-proxy-group"].Tailnet == "corp" && len(r.Demands) == 1
+	})
+
+	// A status that matters to nobody is no news.
+	before := decisions.Load()
+	for range 5 {
+		service.Status.Conditions = nil
+		meta.SetStatusCondition(&service.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "Pending", Message: time.Now().String()})
+		if err := admin.Status().Update(t.Context(), service); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	// The Gateway API comes, and a Gateway whose route has the service for a backend.
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"gatewayclasses", "gateways", "httproutes", "grpcroutes", "referencegrants"} {
+		apply(t, c, filepath.Join(strings.TrimSpace(string(out)), "config", "crd", "standard", "gateway.networking.k8s.io_"+kind+".yaml"))
+	}
+	group := &v1alpha1.TailscaleProxyGroup{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "billing-proxy-group", Labels: map[string]string{v1alpha1.ManagedLabel: "true"}},
+		Spec: v1alpha1.TailscaleProxyGroupSpec{Type: v1alpha1.Egress, TailnetRef: &v1alpha1.TailnetReference{Name: "corp"}}}
+	create(group)
+	group.Status.Ports = []v1alpha1.MappedPort{{Service: ns + ".billing", Protocol: v1alpha1.TCP, MatchPort: 10000, TargetPort: 80}}
+	if err := admin.Status().Update(t.Context(), group); err != nil {
+		t.Fatal(err)
+	}
+	create(&gatewayapi.GatewayClass{ObjectMeta: metav1.ObjectMeta{Name: "eg"}, Spec: gatewayapi.GatewayClassSpec{ControllerName: gatewayapi.GatewayController(g.Controller)}})
+	create(&gatewayapi.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "eg"}, Spec: gatewayapi.GatewaySpec{
+		GatewayClassName: "eg", Listeners: []gatewayapi.Listener{{Name: "http", Port: 80, Protocol: gatewayapi.HTTPProtocolType}},
+	}})
+	route := &gatewayapi.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "shop"}, Spec: gatewayapi.HTTPRouteSpec{
+		CommonRouteSpec: gatewayapi.CommonRouteSpec{ParentRefs: []gatewayapi.ParentReference{{Name: "eg"}}},
+		Rules: []gatewayapi.HTTPRouteRule{{BackendRefs: []gatewayapi.HTTPBackendRef{{BackendRef: gatewayapi.BackendRef{BackendObjectReference: gatewayapi.BackendObjectReference{
+			Group: new(gatewayapi.Group(v1alpha1.Group)), Kind: new(gatewayapi.Kind("TailscaleService")), Name: "billing", Port: new(gatewayapi.PortNumber(80)),
+		}}}}}},
+	}}
+	create(route)
+	route.Status.Parents = []gatewayapi.RouteParentStatus{{ParentRef: gatewayapi.ParentReference{Name: "eg"}, ControllerName: gatewayapi.GatewayController(g.Controller),
+		Conditions: []metav1.Condition{{Type: "Accepted", Status: metav1.ConditionTrue, Reason: "Accepted", LastTransitionTime: metav1.Now()}}}}
+	if err := admin.Status().Update(t.Context(), route); err != nil {
+		t.Fatal(err)
+	}
+	at := gateway.Name{Namespace: ns, Name: "eg"}
+	until(t, "the rule in the snapshot", func() bool {
+		r := board.Result().Snapshot.Gateways[at]
+		return r != nil && len(r.Rules) == 1 && r.Rules[0].Sole != nil && r.Rules[0].Sole.Port == 10000
+	})
+	if board.Fault() != nil || published.Load() == 0 {
+		t.Errorf("fault %v, %d published", board.Fault(), published.Load())
+	}
+	t.Logf("%d decisions, of them %d after the changes of a status that matters to nobody", decisions.Load(), decisions.Load()-before)
+
+	// A decision that fails.
+	was := board.Result()
+	hostile := service.DeepCopy()
+	hostile.ObjectMeta = metav1.ObjectMeta{Namespace: ns, Name: "hostile"}
+	create(hostile)
+	until(t, "a fault", func() bool { return board.Fault() != nil })
+	if board.Result() != was || !strings.Contains(board.Fault().Error(), "nobody thought of this") {
+		t.Errorf("fault %v; the same result: %v", board.Fault(), board.Result() == was)
+	}
+	if err := admin.Delete(t.Context(), hostile); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "no fault", func() bool { return board.Fault() == nil })
+	if err := admin.Delete(t.Context(), tailnet); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "no tailnet", func() bool { return !board.Result().Services[name].Accepted.OK })
+}
+
+func TestGathererLacks(t *testing.T) {
+	if err := (&Gatherer{Namespace: "x"}).Add(nil); err == nil {
+		t.Error("a gatherer without settings is added")
+	}
+}
