@@ -165,6 +165,9 @@ type ServiceReport struct {
 	ResolvedRefs Verdict `json:"resolvedRefs"`
 	Tailnet      string  `json:"tailnet,omitempty"`
 	Group        Name    `json:"group,omitzero"` // the group that carries it; it may still have to be made
+
+	// Generation is the generation of the spec that was decided upon.
+	Generation int64 `json:"-"`
 }
 
 // An AttachmentReport is what is said of a TailscaleGateway. That Envoy Gateway

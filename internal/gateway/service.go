@@ -30,6 +30,7 @@ func (b *builder) resolveServices() {
 		if ok {
 			report = b.place(s, report)
 		}
+		report.Generation = s.Generation
 		b.result.Services[nameOf(s)] = report
 		if !report.Accepted.OK || !report.ResolvedRefs.OK || s.Spec.Type == gatewayv1alpha1.Ingress {
 			continue

@@ -81,6 +81,10 @@ type VIPStatus struct {
 	// +optional
 	Name string `json:"name,omitempty"`
 
+	// tailnet is the TailscaleTailnet that the service is in.
+	// +optional
+	Tailnet string `json:"tailnet,omitempty"`
+
 	// addresses are the service's tailnet addresses.
 	// +optional
 	// +listType=atomic
