@@ -65,13 +65,13 @@ func BenchmarkRelay(b *testing.B) {
 	fmt.Printf("    a round trip: %v straight, %v through; shares %.2f\n", median(direct), median(relayed), shares)
 
 	const idle = 2000
-	was := heap(b)
+	was, conns := heap(b), []net.Conn{}
 	for range idle {
 		conn, err := through()
 		if err != nil {
 			b.Fatal(err)
 		}
-		defer conn.Close()
+		conns = append(conns, conn)
 		if _, err := io.WriteString(conn, "x"); err != nil {
 			b.Fatal(err)
 		}
@@ -80,6 +80,15 @@ func BenchmarkRelay(b *testing.B) {
 		}
 	}
 	row("relay: heap of an idle connection", float64(heap(b)-was)/idle/1024, 64, true, "KiB")
+	for _, conn := range conns {
+		conn.Close()
+	}
+	eventually(b, "all connections have ended", func() error {
+		if _, says, _, err := r.Ask(within(b), "/metrics"); err != nil || !strings.Contains(says, "\ntailplane_relay_open_connections 0\n") {
+			return fmt.Errorf("some are open: %v", err)
+		}
+		return nil
+	})
 
 	began = time.Now()
 	g.configure(b, services("TCP", 10000, 80, "TCP", 10001, 80), nil)
