@@ -36,14 +36,14 @@ type ConfigFile struct {
 func (f ConfigFile) JSON() []byte {
 	b, err := json.Marshal(struct {
 		Version           string
-		Locked            string
+		Locked            bool
 		Hostname          string
 		ServerURL         string   `json:",omitempty"`
 		AuthKey           string   `json:",omitempty"`
-		AcceptDNS         string   // the pod's names are the cluster's
-		AcceptRoutes      string   // VIP services are routes
+		AcceptDNS         bool     // the pod's names are the cluster's
+		AcceptRoutes      bool     // VIP services are routes
 		AdvertiseServices []string `json:",omitempty"`
-	}{"alpha0", "false", f.Hostname, f.ControlURL, f.AuthKey, "false", "true", sorted(f.Services)})
+	}{"alpha0", false, f.Hostname, f.ControlURL, f.AuthKey, false, true, sorted(f.Services)})
 	if err != nil {
 		panic("configuration file: " + err.Error()) // strings only
 	}

@@ -1,0 +1,450 @@
+package workload_test
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/txtar"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway/workload"
+	"github.com/tailplane/tailplane/internal/relay"
+)
+
+var update = flag.Bool("update", false, "write what Render makes into testdata")
+
+// An input is what Render is given, as a document.
+type input struct {
+	Group    v1alpha1.TailscaleProxyGroup
+	Settings workload.Settings
+	Plan     workload.Plan
+}
+
+// everything is all objects of a group: those that are applied as they are, then
+// those that get data first.
+func everything(o *workload.Objects) []workload.Object {
+	all := append(o.Whole(), o.ConfigMap)
+	for _, s := range slices.Concat(o.Config, o.Certs) {
+		all = append(all, s)
+	}
+	return all
+}
+
+func show(t testing.TB, o *workload.Objects) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	for _, object := range everything(o) {
+		text, err := yaml.Marshal(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&b, "---\n%s", text)
+	}
+	return b.Bytes()
+}
+
+// TestGolden shows what a group becomes, one file for each shape.
+func TestGolden(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) < 5 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			a, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(a.Files) == 0 || a.Files[0].Name != "in.yaml" {
+				t.Fatal("no in.yaml")
+			}
+			var in input
+			if err := yaml.UnmarshalStrict(a.Files[0].Data, &in); err != nil {
+				t.Fatal(err)
+			}
+			got := []byte{}
+			if o, err := workload.Render(&in.Group, in.Settings, in.Plan); err != nil {
+				got = []byte("error: " + err.Error() + "\n")
+			} else {
+				got = show(t, o)
+			}
+			if *update {
+				a.Files = append(a.Files[:1], txtar.File{Name: "out", Data: got})
+				if err := os.WriteFile(file, txtar.Format(a), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if len(a.Files) != 2 || !bytes.Equal(a.Files[1].Data, got) {
+				t.Errorf("Render makes of it:\n%s", got)
+			}
+		})
+	}
+}
+
+// sample is any group that may be asked for.
+func sample(r *rand.Rand) input {
+	name := "g"
+	for range r.IntN(51) {
+		name += string("abcdefghijklmnopqrstuvwxyz0123456789"[r.IntN(36)])
+	}
+	if r.IntN(4) == 0 {
+		name = strings.Repeat("n", 52)
+	}
+	in := input{
+		Group: v1alpha1.TailscaleProxyGroup{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "relays", UID: types.UID(fmt.Sprintf("uid-%d", r.IntN(1000)))}},
+		Settings: workload.Settings{Image: "registry.example/tailplaned:1", ContainerbootImage: "registry.example/tailscale:1", AllowCustomImages: r.IntN(2) == 0,
+			EnvoyNamespaces: []string{"envoy-gateway-system", "edge"}[:r.IntN(3)], MonitoringNamespaces: []string{"monitoring"}[:r.IntN(2)], Version: "v1.2.3+dirty"},
+		Plan: workload.Plan{Tailnet: "corp", Standing: int32(r.IntN(51))},
+	}
+	spec := &in.Group.Spec
+	spec.Type = []v1alpha1.Direction{v1alpha1.Egress, v1alpha1.Ingress}[r.IntN(2)]
+	spec.Runtime = []v1alpha1.Runtime{v1alpha1.RuntimeRelay, v1alpha1.RuntimeContainerboot, ""}[r.IntN(3)]
+	if r.IntN(4) > 0 {
+		spec.Replicas = new(int32(r.IntN(51)))
+	}
+	if r.IntN(2) == 0 {
+		spec.Image = "registry.example/own:1"
+	}
+	spec.DrainTimeout = []*metav1.Duration{nil, {Duration: time.Minute}, {Duration: 10 * time.Minute}}[r.IntN(3)]
+	spec.PodLabels = []map[string]string{nil, {"team": "shop", "app": "mine", v1alpha1.ManagedLabel: "false"}}[r.IntN(2)]
+	spec.Consumers = []v1alpha1.NamespaceSelector{{}, {From: v1alpha1.NamespacesSame}, {From: v1alpha1.NamespacesAll},
+		{From: v1alpha1.NamespacesSelector, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "shop"}}}}[r.IntN(4)]
+	for range r.IntN(30) {
+		in.Plan.Ports = append(in.Plan.Ports, v1alpha1.MappedPort{Service: "shop.billing", Protocol: []v1alpha1.PortProtocol{v1alpha1.TCP, v1alpha1.UDP}[r.IntN(2)],
+			MatchPort: int32(10000 + r.IntN(40)), TargetPort: 80})
+	}
+	in.Plan.CertDomains = []string{"web.tail8eff9.ts.net", "api.tail8eff9.ts.net"}[:r.IntN(3)]
+	return in
+}
+
+func clone(t *testing.T, in input) (out input) {
+	t.Helper()
+	b, err := json.Marshal(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(b, &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// TestLaws holds what is true of every group.
+func TestLaws(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		in := sample(r)
+		before := clone(t, in)
+		o, err := workload.Render(&in.Group, in.Settings, in.Plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if after := clone(t, in); !reflect.DeepEqual(before, after) {
+			t.Fatalf("Render changed what it was given: %+v", in)
+		}
+		lawOfBytes(t, in, o)
+		for _, object := range everything(o) {
+			lawOfObject(t, in, object)
+		}
+		lawOfRights(t, in, o)
+		lawOfPods(t, in, o)
+		lawOfNetwork(t, o)
+		lawOfRest(t, in, o)
+		if t.Failed() {
+			t.Fatalf("of %+v", in)
+		}
+	}
+}
+
+// lawOfBytes: the same group, in any order, gives the same bytes.
+func lawOfBytes(t *testing.T, in input, o *workload.Objects) {
+	slices.Reverse(in.Plan.Ports)
+	slices.Reverse(in.Settings.EnvoyNamespaces)
+	other, err := workload.Render(&in.Group, in.Settings, in.Plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(o, other) {
+		t.Error("the same group gives other objects")
+	}
+}
+
+// lawOfObject: each object is ours, goes with the group, and holds nothing secret.
+func lawOfObject(t *testing.T, in input, object workload.Object) {
+	id := fmt.Sprintf("%T %s", object, object.GetName())
+	if gvk := object.GetObjectKind().GroupVersionKind(); gvk.Kind == "" || gvk.Version == "" {
+		t.Errorf("%s has no kind", id)
+	}
+	if object.GetNamespace() != in.Group.Namespace {
+		t.Errorf("%s is in %q", id, object.GetNamespace())
+	}
+	want := metav1.OwnerReference{APIVersion: "gateway.tailscale.com/v1alpha1", Kind: "TailscaleProxyGroup", Name: in.Group.Name, UID: in.Group.UID, Controller: new(true), BlockOwnerDeletion: new(true)}
+	if refs := object.GetOwnerReferences(); len(refs) != 1 || !reflect.DeepEqual(refs[0], want) {
+		t.Errorf("%s belongs to %+v", id, refs)
+	}
+	labels := object.GetLabels()
+	if labels[v1alpha1.ManagedLabel] != "true" || labels[v1alpha1.ProxyGroupLabel] != in.Group.Name || labels[v1alpha1.TailnetLabel] != "corp" || labels["app.kubernetes.io/version"] != "v1.2.3-dirty" {
+		t.Errorf("%s has the labels %v", id, labels)
+	}
+	for k := range labels {
+		if strings.HasPrefix(k, "tailscale.com/") {
+			t.Errorf("%s has the label %s of Tailscale's own operator", id, k)
+		}
+	}
+	if s, ok := object.(*corev1.Secret); ok {
+		for k, v := range s.Data {
+			if len(v) > 0 || labels[v1alpha1.SecretTypeLabel] != v1alpha1.SecretTypeCert {
+				t.Errorf("%s is rendered with %s", id, k)
+			}
+		}
+		if len(s.StringData) > 0 || s.Data == nil == (labels[v1alpha1.SecretTypeLabel] == v1alpha1.SecretTypeCert) {
+			t.Errorf("%s: data %v, %v", id, s.Data, s.StringData)
+		}
+	}
+}
+
+// GTW-22: a pod may read and write the Secrets of its group by name, watch its
+// ConfigMap and tell events: nothing without names, nothing to create or list.
+func lawOfRights(t *testing.T, in input, o *workload.Objects) {
+	n := int(max(workload.Replicas(&in.Group), in.Plan.Standing))
+	var secrets []string
+	for i := range n {
+		pod := in.Group.Name + "-" + strconv.Itoa(i)
+		secrets = append(secrets, pod, pod+"-config")
+	}
+	secrets = append(secrets, in.Plan.CertDomains...)
+	slices.Sort(secrets)
+	var named, made []string
+	for _, rule := range o.Role.Rules {
+		if len(rule.Resources) != 1 || !slices.Equal(rule.APIGroups, []string{""}) || len(rule.NonResourceURLs) > 0 {
+			t.Errorf("the rule %+v", rule)
+			continue
+		}
+		verbs := ""
+		switch rule.Resources[0] {
+		case "secrets":
+			verbs = "get update patch"
+			named = slices.Sorted(slices.Values(rule.ResourceNames))
+			if len(named) == 0 {
+				t.Error("a rule about every Secret of the namespace")
+			}
+		case "configmaps":
+			verbs = "get watch"
+			if !slices.Equal(rule.ResourceNames, []string{in.Group.Name + "-" + string(in.Group.Spec.Type) + "-config"}) {
+				t.Errorf("the ConfigMaps %v", rule.ResourceNames)
+			}
+		case "events":
+			verbs = "create patch"
+		}
+		if got := strings.Join(rule.Verbs, " "); got != verbs {
+			t.Errorf("%v may be: %s; want %s", rule.Resources, got, verbs)
+		}
+	}
+	if !slices.Equal(named, secrets) {
+		t.Errorf("the Secrets %v, want %v", named, secrets)
+	}
+	for _, s := range slices.Concat(o.State, o.Config, o.Certs) {
+		made = append(made, s.Name)
+	}
+	if slices.Sort(made); !slices.Equal(made, secrets) {
+		t.Errorf("the Secrets %v are made, %v may be used", made, secrets)
+	}
+	b := o.RoleBinding
+	if b.RoleRef != (rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "Role", Name: in.Group.Name}) ||
+		!slices.Equal(b.Subjects, []rbacv1.Subject{{Kind: "ServiceAccount", Name: in.Group.Name, Namespace: in.Group.Namespace}}) {
+		t.Errorf("the role is given to %+v by %+v", b.Subjects, b.RoleRef)
+	}
+}
+
+// lawOfPods: pods run without privileges and without a secret in their template, and
+// are found by a label that nobody else can set.
+func lawOfPods(t *testing.T, in input, o *workload.Objects) {
+	spec := o.StatefulSet.Spec
+	if len(o.StatefulSet.Name)+len("-1234567890") > 63 {
+		t.Errorf("the name %s is too long for the label of its revision", o.StatefulSet.Name)
+	}
+	for k, v := range workload.PodLabels(in.Group.UID) {
+		if spec.Template.Labels[k] != v || spec.Selector.MatchLabels[k] != v || o.Service.Spec.Selector[k] != v {
+			t.Errorf("the pods are not found by %s=%s", k, v)
+		}
+	}
+	if spec.Template.Labels[v1alpha1.ManagedLabel] != "true" {
+		t.Error("the group's own labels win over ours")
+	}
+	p := spec.Template.Spec
+	boot := in.Group.Spec.Runtime == v1alpha1.RuntimeContainerboot
+	if len(p.Containers) != 1 {
+		t.Fatalf("%d containers", len(p.Containers))
+	}
+	c := p.Containers[0]
+	want := "registry.example/tailplaned:1"
+	if boot {
+		want = "registry.example/tailscale:1"
+	}
+	if in.Settings.AllowCustomImages {
+		want = cmp.Or(in.Group.Spec.Image, want)
+	}
+	if c.Image != want {
+		t.Errorf("the image %s, want %s", c.Image, want)
+	}
+	for _, e := range slices.Concat(c.Env, slices.Concat(envOf(p.InitContainers)...)) {
+		if e.ValueFrom != nil && e.ValueFrom.FieldRef == nil {
+			t.Errorf("%s comes from %+v", e.Name, e.ValueFrom)
+		}
+	}
+	for _, v := range p.Volumes {
+		if v.Secret != nil || v.HostPath != nil || v.Projected != nil && !boot {
+			t.Errorf("the volume %+v", v)
+		}
+	}
+	if p.HostNetwork || p.HostPID || p.HostIPC || p.ServiceAccountName != in.Group.Name {
+		t.Errorf("the pod has the host's namespaces, or the account %s", p.ServiceAccountName)
+	}
+	if d := in.Group.Spec.DrainTimeout; *p.TerminationGracePeriodSeconds < 360 || d != nil && *p.TerminationGracePeriodSeconds <= int64(d.Seconds()) {
+		t.Errorf("%d s to end, and %v to wait for connections", *p.TerminationGracePeriodSeconds, d)
+	}
+	if boot && in.Group.Spec.Type == v1alpha1.Egress {
+		return // the kernel forwards, which takes every privilege
+	}
+	s := c.SecurityContext
+	if s == nil || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || s.Privileged != nil || len(s.Capabilities.Add) > 0 || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
+		!*p.SecurityContext.RunAsNonRoot || *p.SecurityContext.RunAsUser != 65532 || p.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault || len(p.InitContainers) > 0 {
+		t.Errorf("the pod is privileged: %+v, %+v", s, p.SecurityContext)
+	}
+}
+
+func envOf(containers []corev1.Container) (all [][]corev1.EnvVar) {
+	for _, c := range containers {
+		all = append(all, c.Env)
+	}
+	return all
+}
+
+// lawOfNetwork: nobody is admitted by an empty list, which would mean everybody.
+func lawOfNetwork(t *testing.T, o *workload.Objects) {
+	for _, rule := range o.NetworkPolicy.Spec.Ingress {
+		if len(rule.From) == 0 || len(rule.Ports) == 0 {
+			t.Errorf("the rule %+v admits everybody", rule)
+		}
+		for _, p := range rule.Ports {
+			if p.Port.IntValue() <= v1alpha1.DebugPort {
+				t.Errorf("the port %v is open", p.Port)
+			}
+		}
+	}
+	if len(o.NetworkPolicy.Spec.PolicyTypes) != 1 {
+		t.Error("what a relay connects to is limited")
+	}
+}
+
+// lawOfRest: what comes and goes changes no pod.
+func lawOfRest(t *testing.T, in input, o *workload.Objects) {
+	other := clone(t, in)
+	other.Plan.Ports, other.Plan.CertDomains, other.Plan.Standing = nil, nil, 0
+	other.Settings.Version, other.Settings.EnvoyNamespaces, other.Settings.MonitoringNamespaces = "v9", nil, nil
+	other.Group.Spec.Consumers = v1alpha1.NamespaceSelector{From: v1alpha1.NamespacesAll}
+	was := workload.Replicas(&in.Group)
+	is := int32(50)
+	if in.Group.Spec.Runtime == v1alpha1.RuntimeContainerboot { // whose pods mount the Secrets of ten at a time
+		is = max((was-1)/10*10+10, 10)
+	}
+	other.Group.Spec.Replicas = new(is)
+	scaled, err := workload.Render(&other.Group, other.Settings, other.Plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(o.StatefulSet.Spec.Template, scaled.StatefulSet.Spec.Template) {
+		t.Errorf("other mappings, or %d replicas instead of %d, restart the pods", is, was)
+	}
+	if (o.DisruptionBudget != nil) != (was > 1) || *o.StatefulSet.Spec.Replicas != was {
+		t.Errorf("%d replicas: %d, a budget %v", was, *o.StatefulSet.Spec.Replicas, o.DisruptionBudget)
+	}
+}
+
+// What cannot be rendered is refused with everything that is wrong.
+func TestRefused(t *testing.T) {
+	good := func() input { return sample(rand.New(rand.NewPCG(1, 1))) }
+	for _, x := range []struct {
+		why    string
+		change func(*input)
+		says   string
+	}{
+		{"a label of its pods would not fit", func(in *input) { in.Group.Name = strings.Repeat("n", 53) }, "1 to 52"},
+		{"nothing would own its objects", func(in *input) { in.Group.UID = "" }, "not stored"},
+		{"more than a group can have", func(in *input) { in.Group.Spec.Replicas = new(int32(51)) }, "0 to 50"},
+		{"more than a group ever had", func(in *input) { in.Plan.Standing = 51 }, "0 to 50"},
+		{"which way?", func(in *input) { in.Group.Spec.Type = "both" }, `"both"`},
+		{"a node of which tailnet?", func(in *input) { in.Plan.Tailnet = "" }, "tailnet is not known"},
+		{"no image", func(in *input) { in.Settings = workload.Settings{} }, "no image"},
+	} {
+		in := good()
+		x.change(&in)
+		if _, err := workload.Render(&in.Group, in.Settings, in.Plan); err == nil || !strings.Contains(err.Error(), x.says) {
+			t.Errorf("%s: %v, want %q", x.why, err, x.says)
+		}
+	}
+}
+
+// expand gives the environment of a pod as the kubelet does: in order, and $(VAR)
+// only from what stands before.
+func expand(o *workload.Objects, pod, ip string) map[string]string {
+	env := map[string]string{}
+	for _, v := range o.StatefulSet.Spec.Template.Spec.Containers[0].Env {
+		value := v.Value
+		if v.ValueFrom != nil {
+			value = map[string]string{"metadata.name": pod, "metadata.uid": "uid-of-pod", "status.podIP": ip, "status.podIPs": ip}[v.ValueFrom.FieldRef.FieldPath]
+		}
+		for k, known := range env {
+			value = strings.ReplaceAll(value, "$("+k+")", known)
+		}
+		env[v.Name] = value
+	}
+	return env
+}
+
+// A relay reads the environment as it is meant, and names the objects that are made.
+func TestRelayContract(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 50 {
+		in := sample(r)
+		in.Group.Spec.Runtime, in.Group.Spec.Replicas = v1alpha1.RuntimeRelay, new(int32(3))
+		o, err := workload.Render(&in.Group, in.Settings, in.Plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, ip := range []string{"10.1.2.3", "fd00::7"} {
+			env := expand(o, o.State[i].Name, ip)
+			for k, v := range env {
+				if strings.Contains(v, "$(") {
+					t.Errorf("%s=%s stands before what it needs", k, v)
+				}
+			}
+			c, err := relay.ReadContract(func(k string) string { return env[k] })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.ConfigMap() != o.ConfigMap.Name || c.ConfigSecret() != o.Config[i].Name || c.Secret != o.State[i].Name || c.Group != in.Group.Name ||
+				c.Ingress != (in.Group.Spec.Type == v1alpha1.Ingress) || c.Mount != "/etc/proxies" || !strings.HasSuffix(c.Health, ":9002") {
+				t.Errorf("it understands %+v", c)
+			}
+		}
+	}
+}
