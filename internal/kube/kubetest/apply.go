@@ -29,7 +29,7 @@ import (
 const fieldOwner = "kubetest"
 
 // servedLimit bounds the wait for new kinds. They are served about two seconds after they were made.
-const servedLimit = 60 * time.Second
+const servedLimit = startLimit
 
 // kindLimit bounds the search for a kind that the server does not tell about.
 const kindLimit = 5 * time.Second

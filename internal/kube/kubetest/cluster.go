@@ -152,13 +152,16 @@ func (c *Cluster) Stop() error {
 	defer p.stdin.Close()
 	select {
 	case <-p.done:
-		return fmt.Errorf("cluster %s had ended by itself: %w", c.Name, c.explain(p.err))
+		return c.endedByItself(p)
 	default:
 	}
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	_ = p.cmd.Process.Signal(syscall.SIGCONT)
 	select {
 	case <-p.done:
+		if p.crashed() { // and the word of it had not yet come
+			return c.endedByItself(p)
+		}
 		if p.err != nil {
 			return fmt.Errorf("stop cluster %s: %w", c.Name, c.explain(p.err))
 		}
@@ -214,6 +217,10 @@ func (c *Cluster) explain(err error) error {
 	return fmt.Errorf("%w (it said nothing)", err)
 }
 
+func (c *Cluster) endedByItself(p *process) error {
+	return fmt.Errorf("cluster %s had ended by itself: %w", c.Name, c.explain(p.err))
+}
+
 func (c *Cluster) stderr() string { return filepath.Join(c.dir, "stderr.log") }
 
 // LogTail returns the last n lines of the cluster's log, for a failed test.
@@ -232,6 +239,12 @@ type process struct {
 	stdin io.Closer     // its end tells the process that we are gone
 	done  chan struct{} // closed when the process has ended
 	err   error         // of its end; to be read after done
+}
+
+// crashed reports, after done, whether another signal ended it than the one that asks it to stop.
+func (p *process) crashed() bool {
+	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() != syscall.SIGTERM
 }
 
 // ready is the line that the program prints.

@@ -91,7 +91,7 @@ func TestPauseAndResume(t *testing.T) {
 	if err := c.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "answers after Resume", 60*time.Second, func() bool {
+	eventually(t, "answers after Resume", func() bool {
 		_, err := cs.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
 		return err == nil
 	})
@@ -243,9 +243,8 @@ func TestKilledOwner(t *testing.T) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	killed := time.Now()
 	_ = cmd.Wait() // it was killed: there is an error
-	eventually(t, "no process, no listener, no state after kill -9", time.Minute, func() bool {
+	looks := eventually(t, "no process, no listener, no state after kill -9", func() bool {
 		for i, pid := range o.PIDs {
 			if alive(pid) || listening(o.Servers[i]) || exists(o.Dirs[i]) {
 				return false
@@ -253,8 +252,9 @@ func TestKilledOwner(t *testing.T) {
 		}
 		return true
 	})
-	if took := time.Since(killed); took > 5*time.Second {
-		t.Errorf("it took %v, more than 5 s", took)
+	// Five seconds, counted by what is as slow as the machine: a look lasts ten milliseconds on an idle one.
+	if looks > 500 {
+		t.Errorf("it was still there at the look %d", looks-1)
 	}
 }
 
@@ -339,11 +339,21 @@ func TestEndsByItself(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = c.Close() })
 	if err := syscall.Kill(c.PID(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	addr := strings.TrimPrefix(c.Server, "https://")
-	eventually(t, "its port is closed", 30*time.Second, func() bool { return !listening(addr) })
+	if err := c.Stop(); err == nil || !strings.Contains(err.Error(), "ended by itself") {
+		t.Errorf("Stop of a cluster that is dying: %v", err)
+	}
+	if err := c.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	pid := c.PID()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it has ended", func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
 	if err := c.Close(); err == nil || !strings.Contains(err.Error(), "ended by itself") {
 		t.Errorf("Close of a dead cluster: %v", err)
 	}

@@ -70,7 +70,7 @@ func (c *Cluster) Namespace(t testing.TB) string {
 		if c.PID() == 0 {
 			return // the test has stopped the cluster
 		}
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), startLimit)
 		defer cancel()
 		if err := namespaces.Delete(ctx, ns.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			t.Errorf("delete namespace %s: %v", ns.Name, err)

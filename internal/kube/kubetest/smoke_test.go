@@ -49,15 +49,18 @@ func clientset(t *testing.T, config *rest.Config) *kubernetes.Clientset {
 	return cs
 }
 
-// eventually polls until ok and returns how long that took.
-func eventually(t *testing.T, what string, limit time.Duration, ok func() bool) time.Duration {
+// patience bounds every wait for what comes in a moment on an idle machine.
+const patience = 3 * time.Minute
+
+// eventually polls until ok and returns how often it looked.
+func eventually(t *testing.T, what string, ok func() bool) (looks int) {
 	t.Helper()
 	start := time.Now()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for !ok() {
-		if time.Since(start) > limit {
-			t.Fatalf("%s: not within %v", what, limit)
+	for looks = 1; !ok(); looks++ {
+		if time.Since(start) > patience {
+			t.Fatalf("%s: not within %v", what, patience)
 		}
 		select {
 		case <-t.Context().Done():
@@ -65,9 +68,8 @@ func eventually(t *testing.T, what string, limit time.Duration, ok func() bool) 
 		case <-tick.C:
 		}
 	}
-	took := time.Since(start)
-	t.Logf("%s: %v", what, took.Round(time.Millisecond))
-	return took
+	t.Logf("%s: %v", what, time.Since(start).Round(time.Millisecond))
+	return looks
 }
 
 func podSpec() corev1.PodSpec {
@@ -167,7 +169,7 @@ func TestApplyRefuses(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: got %v, want %q", tc.why, err, tc.says)
 		}
-		if took := time.Since(start); took > 20*time.Second {
+		if took := time.Since(start); took > 2*time.Minute { // what is waited for is waited for longer
 			t.Errorf("%s: took %v", tc.why, took)
 		}
 	}
@@ -175,14 +177,16 @@ func TestApplyRefuses(t *testing.T) {
 
 func token(t *testing.T, cs *kubernetes.Clientset, ns, account string, bound *authenticationv1.BoundObjectReference) string {
 	t.Helper()
+	asked := time.Now()
 	r, err := cs.CoreV1().ServiceAccounts(ns).CreateToken(t.Context(), account, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(600)), BoundObjectRef: bound},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if left := time.Until(r.Status.ExpirationTimestamp.Time); left < 590*time.Second || left > 601*time.Second {
-		t.Errorf("the token lives %v, 10 minutes were asked for", left)
+	ends := r.Status.ExpirationTimestamp.Time // in whole seconds
+	if ends.Before(asked.Add(599*time.Second)) || ends.After(time.Now().Add(601*time.Second)) {
+		t.Errorf("the token lives %v, 10 minutes were asked for", ends.Sub(asked))
 	}
 	return r.Status.Token
 }
@@ -218,7 +222,7 @@ func TestTokenRBACAndRevocation(t *testing.T) {
 	plain := clientset(t, c.TokenConfig(token(t, cs, ns, "eph", nil)))
 	bound := clientset(t, c.TokenConfig(token(t, cs, ns, "eph", &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Secret", Name: "bound", UID: secret.UID})))
 
-	eventually(t, "binding seen by the authorizer", 30*time.Second, func() bool {
+	eventually(t, "binding seen by the authorizer", func() bool {
 		_, err := plain.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
 		return err == nil
 	})
@@ -235,11 +239,11 @@ func TestTokenRBACAndRevocation(t *testing.T) {
 	if err := cs.RbacV1().RoleBindings(ns).Delete(t.Context(), "eph", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if took := eventually(t, "binding removed -> forbidden", 30*time.Second, func() bool {
+	if looks := eventually(t, "binding removed -> forbidden", func() bool {
 		_, err := plain.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
 		return apierrors.IsForbidden(err)
-	}); took > 5*time.Second {
-		t.Errorf("a removed binding was good for %v more", took)
+	}); looks > 500 {
+		t.Errorf("a removed binding was good for %d requests more", looks-1)
 	}
 
 	// Both tokens were used a moment ago, so both are in the cache.
@@ -255,19 +259,26 @@ func TestTokenRBACAndRevocation(t *testing.T) {
 			return cs.CoreV1().ServiceAccounts(ns).Delete(t.Context(), "eph", metav1.DeleteOptions{})
 		}},
 	} {
+		used := time.Now()
 		if _, err := whoami(t, revoked.client); err != nil {
 			t.Fatalf("before %s: %v", revoked.what, err)
 		}
 		if err := revoked.remove(); err != nil {
 			t.Fatal(err)
 		}
-		took := eventually(t, revoked.what, 60*time.Second, func() bool {
+		removed := time.Now()
+		last := removed // when the last request began that was let in
+		eventually(t, revoked.what, func() bool {
+			began := time.Now()
 			_, err := whoami(t, revoked.client)
+			if err == nil {
+				last = began
+			}
 			return apierrors.IsUnauthorized(err)
 		})
 		// A cluster without the cache would make every claim about revocation look better than it is.
-		if took < time.Second || took > 20*time.Second {
-			t.Errorf("%s after %v; the API server's cache lasts 10 s", revoked.what, took)
+		if took := time.Since(used); took < time.Second || last.Sub(removed) > 20*time.Second {
+			t.Errorf("%s %v after its use, the last use %v after it; the API server's cache lasts 10 s", revoked.what, took, last.Sub(removed))
 		}
 	}
 }
@@ -317,7 +328,7 @@ subjects: [{kind: ServiceAccount, name: reader, namespace: `+ns+`}]
 	if i, err := os.Stat(path); err != nil || i.Mode().Perm() != 0o600 {
 		t.Errorf("a file with a token in it has mode %v, %v", i.Mode(), err)
 	}
-	eventually(t, "kubectl get pods as the account", 60*time.Second, func() bool {
+	eventually(t, "kubectl get pods as the account", func() bool {
 		_, _, exit := kubetest.Kubectl(t.Context(), path, "get", "pods")
 		return exit == 0
 	})
@@ -356,7 +367,7 @@ func TestGarbageCollection(t *testing.T) {
 	if err := cs.CoreV1().ConfigMaps(ns).Delete(t.Context(), "owner", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "dependent collected", 60*time.Second, func() bool {
+	eventually(t, "dependent collected", func() bool {
 		_, err := cs.CoreV1().Secrets(ns).Get(t.Context(), "dependent", metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})
@@ -378,7 +389,7 @@ func TestNamespaceDeletion(t *testing.T) {
 	if err := cs.CoreV1().Namespaces().Delete(t.Context(), ns, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "namespace gone", 120*time.Second, func() bool {
+	eventually(t, "namespace gone", func() bool {
 		_, err := cs.CoreV1().Namespaces().Get(t.Context(), ns, metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})
@@ -435,7 +446,7 @@ func TestMutatingWebhook(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	eventually(t, "webhook called for a new pod", 60*time.Second, func() bool {
+	eventually(t, "webhook called for a new pod", func() bool {
 		p, err := cs.CoreV1().Pods(ns).Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "w-"}, Spec: podSpec()}, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -510,7 +521,7 @@ func TestWorkloadsPending(t *testing.T) {
 	ns, cs := c.Namespace(t), clientset(t, c.AdminConfig())
 	workloads(t, cs, ns)
 	var pods *corev1.PodList
-	eventually(t, "pods made (two of the Deployment, the first of the StatefulSet)", 60*time.Second, func() bool {
+	eventually(t, "pods made (two of the Deployment, the first of the StatefulSet)", func() bool {
 		var err error
 		if pods, err = cs.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{}); err != nil {
 			t.Fatal(err)
@@ -533,7 +544,7 @@ func TestWorkloadsOnTheFakeNode(t *testing.T) {
 	c := kubetest.New(t, kubetest.Options{Name: "withnode", FakeNode: true})
 	ns, cs := c.Namespace(t), clientset(t, c.AdminConfig())
 	workloads(t, cs, ns)
-	eventually(t, "StatefulSet and Deployment ready", 120*time.Second, func() bool {
+	eventually(t, "StatefulSet and Deployment ready", func() bool {
 		s, err := cs.AppsV1().StatefulSets(ns).Get(t.Context(), "s", metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -544,7 +555,7 @@ func TestWorkloadsOnTheFakeNode(t *testing.T) {
 		}
 		return s.Status.ReadyReplicas == 2 && d.Status.AvailableReplicas == 2
 	})
-	eventually(t, "the Service has two endpoints", 60*time.Second, func() bool {
+	eventually(t, "the Service has two endpoints", func() bool {
 		slices, err := cs.DiscoveryV1().EndpointSlices(ns).List(t.Context(), metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=s"})
 		if err != nil {
 			t.Fatal(err)
@@ -565,7 +576,7 @@ func TestWorkloadsOnTheFakeNode(t *testing.T) {
 	if _, err := cs.CoreV1().Pods(ns).Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "later"}, Spec: podSpec()}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a pod of no controller runs", 60*time.Second, func() bool {
+	eventually(t, "a pod of no controller runs", func() bool {
 		p, err := cs.CoreV1().Pods(ns).Get(t.Context(), "later", metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -584,7 +595,7 @@ func TestWorkloadsOnTheFakeNode(t *testing.T) {
 	if err := cs.CoreV1().Namespaces().Delete(t.Context(), ns, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "namespace with running pods gone", 120*time.Second, func() bool {
+	eventually(t, "namespace with running pods gone", func() bool {
 		_, err := cs.CoreV1().Namespaces().Get(t.Context(), ns, metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})
