@@ -255,7 +255,7 @@ func TestKilledAfterEveryWrite(t *testing.T) {
 		before  func(context.Context, scene) error // done in peace
 		during  func(context.Context, scene) error // done under the killer; done again after it struck
 		after   func(signin.Signin, bool) bool     // the outcome
-		lasts   time.Duration                      // of the first sign-in
+		later   time.Duration                      // how far the clock is ahead from then on
 	}{
 		{name: "login", after: ready(view),
 			during: func(ctx context.Context, c scene) error { return login(ctx, c.s, wanted(c.owner, view, time.Hour)) }},
@@ -285,8 +285,8 @@ func TestKilledAfterEveryWrite(t *testing.T) {
 				}
 				return err
 			}},
-		{name: "expiry", after: gone, setting: func(p *place) { p.rules.KeepExpired = time.Second },
-			before: func(ctx context.Context, c scene) error { return login(ctx, c.s, wanted(c.owner, view, 2*time.Second)) },
+		{name: "expiry", after: gone, later: time.Hour, setting: func(p *place) { p.rules.KeepExpired = time.Second },
+			before: func(ctx context.Context, c scene) error { return login(ctx, c.s, wanted(c.owner, view, time.Hour)) },
 			during: func(context.Context, scene) error { return nil }},
 		{name: "role taken off the list", after: in(signin.Refused),
 			setting: func(p *place) { p.rules.Roles = []access.Role{"edit"} },
@@ -326,6 +326,7 @@ func TestKilledAfterEveryWrite(t *testing.T) {
 					c := scene{p: p, owner: p.owner(fmt.Sprintf("alice-%d@a.example", n), "laptop")}
 
 					// In peace.
+					p.ahead = 0
 					if tt.before != nil {
 						peace := newKiller(0)
 						s, end := (*Store)(nil), func() {}
@@ -345,6 +346,7 @@ func TestKilledAfterEveryWrite(t *testing.T) {
 					}
 
 					// Under the killer.
+					p.ahead = tt.later
 					k := newKiller(n)
 					k.arm()
 					s, end := p.mortal(k)
@@ -449,7 +451,8 @@ func TestQueueIsIdle(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.await(s, x.Name, gone)
-		over := p.login(s, wanted(p.owner(fmt.Sprint("over", i, "@a.example"), "laptop"), "view", time.Second))
+		over := p.login(s, wanted(p.owner(fmt.Sprint("over", i, "@a.example"), "laptop"), "view", time.Hour))
+		p.shorten(s, over)
 		p.await(s, over.Name, gone)
 	}
 	p.nothingLeft()

@@ -58,7 +58,7 @@ func TestEndsAreHeardOfOnce(t *testing.T) {
 	s, _ := p.open()
 	owner := func(who string) signin.Owner { return p.owner(who+"@a.example", "laptop") }
 	live := p.login(s, wanted(owner("live"), "view", time.Hour))
-	p.login(s, wanted(owner("late"), "view", 3*time.Second))
+	p.shorten(s, p.login(s, wanted(owner("late"), "view", time.Hour)))
 	out := p.login(s, wanted(owner("out"), "view", time.Hour))
 	deleted := p.login(s, wanted(owner("deleted"), "view", time.Hour))
 	robbed := p.login(s, wanted(owner("robbed"), "view", time.Hour))

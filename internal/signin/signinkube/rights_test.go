@@ -153,7 +153,8 @@ func TestManifestsSuffice(t *testing.T) {
 		end(p, s, ready.Name)
 		p.events(ready.Name, "Revoked")
 	}
-	short := p.login(s, wanted(alice, "view", 2*time.Second))
+	short := p.login(s, wanted(alice, "view", time.Hour))
+	p.shorten(s, short)
 	p.await(s, short.Name, func(x signin.Signin, there bool) bool {
 		return there && x.Phase == signin.PhaseExpired && x.BoundRole == ""
 	})
@@ -607,7 +608,8 @@ func TestNamespaceDeletionUnderPolicies(t *testing.T) {
 	p.operate()
 	s, _ := p.open()
 	x := p.login(s, wanted(p.owner("alice@a.example", "laptop"), "view", time.Hour))
-	over := p.login(s, wanted(p.owner("bob@a.example", "laptop"), "view", time.Second))
+	over := p.login(s, wanted(p.owner("bob@a.example", "laptop"), "view", time.Hour))
+	p.shorten(s, over)
 	p.await(s, over.Name, func(x signin.Signin, there bool) bool { return there && x.Phase == signin.PhaseExpired })
 	if err := p.admin.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.ns}}); err != nil {
 		t.Fatal(err)
