@@ -52,6 +52,8 @@ const (
 	GetService    Op = "get a service"
 	PutService    Op = "write a service"
 	DeleteService Op = "delete a service"
+	ListHosts     Op = "list hosts of a service"
+	ApproveHost   Op = "approve a host of a service"
 	CreateKey     Op = "create a key"
 	GetKey        Op = "get a key"
 	ListKeys      Op = "list keys"
@@ -65,9 +67,9 @@ func (o Op) Scope() string {
 		return "devices:core:read"
 	case DeleteDevice:
 		return "devices:core"
-	case ListServices, GetService:
+	case ListServices, GetService, ListHosts:
 		return "services:read"
-	case PutService, DeleteService:
+	case PutService, DeleteService, ApproveHost:
 		return "services"
 	case CreateKey, GetKey, ListKeys, DeleteKey:
 		return "auth_keys"

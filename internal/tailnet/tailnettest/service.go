@@ -170,3 +170,12 @@ func (c *control) ApproveHost(name tailcfg.ServiceName, host tailcfg.StableNodeI
 	})
 	return ok
 }
+
+func (c *control) Hosts(name tailcfg.ServiceName) []tailcfg.StableNodeID {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.services[name]; s != nil {
+		return slices.Sorted(maps.Keys(s.hosts))
+	}
+	return nil
+}

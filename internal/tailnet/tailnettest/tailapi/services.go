@@ -1,6 +1,7 @@
 package tailapi
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,6 +16,7 @@ func (a *API) serviceRoutes() []route {
 			route{"GET /tailnet/{tailnet}/" + word + "/{name}", "services", a.getService},
 			route{"PUT /tailnet/{tailnet}/" + word + "/{name}", "services", a.putService},
 			route{"DELETE /tailnet/{tailnet}/" + word + "/{name}", "services", a.deleteService},
+			route{"GET /tailnet/{tailnet}/" + word + "/{name}/devices", "services", a.listHosts},
 			route{"POST /tailnet/{tailnet}/" + word + "/{name}/device/{id}/approved", "services", a.approveHost})
 	}
 	return out
@@ -77,6 +79,33 @@ func (a *API) deleteService(c *call) (any, error) {
 		return nil, notFound("service")
 	}
 	return empty(c.w), nil
+}
+
+// hostJSON is a device that offers to answer for a service, or may.
+type hostJSON struct {
+	StableNodeID  tailcfg.StableNodeID `json:"stableNodeID"`
+	ApprovalLevel string               `json:"approvalLevel"`
+	Configured    bool                 `json:"configured"`
+}
+
+// listHosts lists the hosts of a service. Which services a node offers, control asks
+// the node itself; this one knows only that it offers some, and takes it for each.
+func (a *API) listHosts(c *call) (any, error) {
+	if _, err := a.getService(c); err != nil {
+		return nil, err
+	}
+	approved := a.net.Hosts(tailcfg.ServiceName(c.PathValue("name")))
+	list := []hostJSON{}
+	for _, d := range a.net.Devices() {
+		h := hostJSON{StableNodeID: d.StableID, ApprovalLevel: "not-approved", Configured: len(d.Tags) > 0 && d.Hostinfo.ServicesHash() != ""}
+		if slices.Contains(approved, d.StableID) {
+			h.ApprovalLevel = "approved:manual"
+		}
+		if h.Configured || h.ApprovalLevel != "not-approved" {
+			list = append(list, h)
+		}
+	}
+	return map[string]any{"hosts": list}, nil
 }
 
 func (a *API) approveHost(c *call) (any, error) {

@@ -40,6 +40,9 @@ type Tailnet interface {
 	PutService(Service) (Service, error)
 	DeleteService(tailcfg.ServiceName) bool
 	ApproveHost(_ tailcfg.ServiceName, host tailcfg.StableNodeID, approved bool) bool
+
+	// Hosts returns the nodes that may answer for a service.
+	Hosts(tailcfg.ServiceName) []tailcfg.StableNodeID
 }
 
 // Key is an auth key without its secret. To Mint the ID, Valid, Created and Revoked

@@ -1,0 +1,108 @@
+package tailnets
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	tailscale "tailscale.com/client/tailscale/v2"
+)
+
+// A Host is a device that offers to answer for a service.
+type Host struct {
+	Device     string // its stable id
+	Approved   bool   // it may
+	Configured bool   // it is set up to
+}
+
+// Hosts returns the devices that offer to answer for a service, and those that may.
+func (c *Client) Hosts(ctx context.Context, service string) ([]Host, error) {
+	var out []Host
+	err := c.ask(ctx, ListHosts, func(ctx context.Context, api *tailscale.Client) error {
+		var answer struct {
+			Hosts *[]struct {
+				StableNodeID  string     `json:"stableNodeID"`
+				ApprovalLevel string     `json:"approvalLevel"`
+				Configured    configured `json:"configured"`
+			} `json:"hosts"`
+		}
+		if err := c.call(ctx, api, http.MethodGet, "services/"+url.PathEscape(service)+"/devices", nil, &answer); err != nil {
+			return err
+		}
+		if answer.Hosts == nil {
+			return errors.New(`the answer has no "hosts"`)
+		}
+		out = make([]Host, 0, len(*answer.Hosts))
+		for _, h := range *answer.Hosts {
+			if h.StableNodeID == "" {
+				return errors.New("a host without an ID")
+			}
+			out = append(out, Host{Device: h.StableNodeID, Approved: strings.HasPrefix(h.ApprovalLevel, "approved"), Configured: bool(h.Configured)})
+		}
+		return nil
+	})
+	return out, err
+}
+
+// ApproveHost lets a device answer for a service.
+func (c *Client) ApproveHost(ctx context.Context, service, device string) error {
+	return c.ask(ctx, ApproveHost, func(ctx context.Context, api *tailscale.Client) error {
+		return c.call(ctx, api, http.MethodPost, "services/"+url.PathEscape(service)+"/device/"+url.PathEscape(device)+"/approved", map[string]bool{"approved": true}, nil)
+	})
+}
+
+// configured is said as a truth value or in a word, such as "not-configured".
+type configured bool
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (c *configured) UnmarshalJSON(b []byte) error {
+	var word string
+	if json.Unmarshal(b, &word) == nil {
+		*c = configured(word != "" && !strings.HasPrefix(word, "not"))
+		return nil
+	}
+	return json.Unmarshal(b, (*bool)(c))
+}
+
+// call asks what the client library has no method for. path is below the tailnet's.
+func (c *Client) call(ctx context.Context, api *tailscale.Client, method, path string, in, out any) error {
+	var body []byte
+	if in != nil {
+		var err error
+		if body, err = json.Marshal(in); err != nil {
+			return err
+		}
+	}
+	to := c.base.String() + "/api/v2/tailnet/" + url.PathEscape(c.config.Tailnet) + "/" + path
+	req, err := http.NewRequestWithContext(ctx, method, to, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("User-Agent", c.config.UserAgent)
+	req.Header.Set("Accept", "application/json")
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	x := api.Auth.(*exchange)
+	res, err := x.HTTPClient(nil, "").Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close() // x has read all of it
+	if res.StatusCode/100 != 2 {
+		var said tailscale.APIError
+		if err := json.Unmarshal(x.body, &said); err != nil {
+			return fmt.Errorf("status %d", res.StatusCode)
+		}
+		return said
+	}
+	if out == nil {
+		return nil
+	}
+	return json.Unmarshal(x.body, out)
+}
