@@ -177,15 +177,17 @@ func (l *List) head() wire.Head {
 // look so to the client: the connection is to be aborted.
 func (l *List) WriteTo(out io.Writer) (int64, error) {
 	counted := &counter{out: out}
-	w := bufio.NewWriterSize(counted, 32<<10)
 	var err error
-	if l.Form.Proto {
-		err = l.writeProto(w)
-	} else {
-		err = l.writeJSON(w)
-	}
-	if err == nil {
-		err = w.Flush()
+	switch {
+	case l.Form.Proto:
+		err = l.writeProto(counted)
+	case l.Form.Shape == wire.Table: // each row is written in several pieces
+		w := bufio.NewWriterSize(counted, 32<<10)
+		if err = l.writeJSON(w); err == nil {
+			err = w.Flush()
+		}
+	default:
+		err = l.writeJSON(counted)
 	}
 	return counted.n, err
 }
@@ -201,7 +203,7 @@ func (c *counter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-func (l *List) writeJSON(w *bufio.Writer) error {
+func (l *List) writeJSON(w io.Writer) error {
 	head := wire.Head{}
 	if !l.late {
 		head = l.head()
@@ -215,11 +217,9 @@ func (l *List) writeJSON(w *bufio.Writer) error {
 			if !keep {
 				return s.list.Drop(nil)
 			}
-			if !first {
-				w.WriteByte(',') // an error is kept until the next write
-			}
+			comma := !first
 			first = false
-			return s.list.Take(w)
+			return s.list.Splice(w, comma)
 		}); err != nil {
 			return err
 		}
@@ -231,7 +231,7 @@ func (l *List) writeJSON(w *bufio.Writer) error {
 	return err
 }
 
-func (l *List) writeProto(w *bufio.Writer) error {
+func (l *List) writeProto(w io.Writer) error {
 	var rest uint64
 	for _, s := range l.sources {
 		rest += s.list.Rest()
@@ -242,7 +242,7 @@ func (l *List) writeProto(w *bufio.Writer) error {
 	for _, s := range l.sources {
 		if err := l.items(s, func(keep bool) error {
 			if keep {
-				return s.list.Take(w)
+				return s.list.Splice(w, false)
 			}
 			return s.list.Drop(w)
 		}); err != nil {

@@ -67,7 +67,7 @@ type Events struct {
 // if it is not nil: until then all events that Next gave since the last call
 // are good.
 func NewEvents(r io.Reader, f Form, idle func() error) *Events {
-	return &Events{form: f, w: window{r: r, buf: make([]byte, eventWindow), idle: idle, batch: true}}
+	return &Events{form: f, w: window{r: r, buf: make([]byte, eventWindow), idle: idle, most: batchWindow}}
 }
 
 // Next reads an event. At the end of the stream, between two events, the error

@@ -16,11 +16,11 @@ type Meta struct {
 	Shard           []byte // shardInfo, as it is written
 }
 
-// A List reads what one member answered: Open, then Next and either Take or
-// Drop for each item until Next says there is none.
+// A List reads what one member answered: Open, then Next and either Take, Splice
+// or Drop for each item until Next says there is none.
 //
-// It holds no more than 32 KiB, or what is before the end of an item's name
-// where that is more: 16 MiB at most.
+// It holds no more than 32 KiB, of a long one 128, or what is before the end of
+// an item's name where that is more: 16 MiB at most.
 type List struct {
 	Kind, APIVersion string
 	Meta             Meta
@@ -38,6 +38,7 @@ type List struct {
 	form  Form
 	w     window
 	began bool // the first item is past
+	comma bool // one stands before the item
 	ended bool // the items are past
 	base  int  // the depth of the items
 	row   rowSpans
@@ -47,7 +48,7 @@ type List struct {
 
 // NewList makes a List of what r has.
 func NewList(r io.Reader, f Form) *List {
-	return &List{form: f, w: window{r: r, buf: make([]byte, listWindow)}, Meta: Meta{Remaining: -1}}
+	return &List{form: f, w: window{r: r, buf: make([]byte, listWindow), most: longWindow}, Meta: Meta{Remaining: -1}}
 }
 
 // Open reads up to the first item.
@@ -108,6 +109,7 @@ func (l *List) fields(first *bool) error {
 			}
 			if isArray {
 				l.base = w.depth
+				w.keep()
 				return nil
 			}
 			if got := w.get(w.since(0)); string(trim(got)) != "null" {
@@ -145,6 +147,7 @@ func (l *List) end() error {
 	l.w.to(nil)
 	switch c, err := l.w.peek(); {
 	case err == io.EOF:
+		l.w = window{} // others of a merged list may follow for a long time
 		return nil
 	case err != nil:
 		return err
@@ -219,7 +222,7 @@ func (l *List) Next() (bool, error) {
 		return l.nextProto()
 	}
 	w := &l.w
-	w.to(nil)
+	w.next() // a comma and what space there is
 	first := !l.began
 	ok, err := w.item(&first, ']')
 	if err != nil {
@@ -227,13 +230,17 @@ func (l *List) Next() (bool, error) {
 	}
 	if !ok {
 		l.ended = true
+		if err := w.release(); err != nil {
+			return false, err
+		}
 		return false, l.fields(new(false))
 	}
+	l.comma = l.began
 	l.began = true
 	if _, err := w.peek(); err != nil {
 		return false, short(err)
 	}
-	w.keep()
+	w.next()
 	isObject, err := w.enter('{')
 	if err != nil {
 		return false, err
@@ -303,22 +310,61 @@ func (w *window) identity(depth int) (ns, name span, err error) {
 // Take writes the item that Next found to out.
 func (l *List) Take(out io.Writer) error {
 	w := &l.w
-	switch {
-	case l.form.Proto:
-		w.to(out)
-		if err := w.advance(l.left); err != nil {
-			return err
-		}
-		l.rest -= l.left
-	case l.form.Shape == Table:
+	if err := w.release(); err != nil {
+		return err
+	}
+	if l.form.Shape == Table {
 		return l.takeRow(out)
-	default:
-		w.to(out)
-		if err := w.unwind(l.base); err != nil {
-			return err
-		}
+	}
+	w.to(out)
+	if err := l.through(); err != nil {
+		return err
 	}
 	return w.release()
+}
+
+// Splice writes the item that Next found to out, in JSON with a comma before it
+// if that is asked for. It may be written as late as Next says that there is none,
+// in one piece with others.
+func (l *List) Splice(out io.Writer, comma bool) error {
+	w := &l.w
+	separate := l.form.Shape == Table || comma != l.comma
+	if l.form.Proto {
+		comma, separate = false, false
+	}
+	if separate {
+		if err := w.release(); err != nil {
+			return err
+		}
+		if comma {
+			if _, err := out.Write([]byte{','}); err != nil {
+				return &writeError{err}
+			}
+		}
+	}
+	if l.form.Shape == Table {
+		return l.Take(out)
+	}
+	if err := w.splice(out, !separate); err != nil {
+		return err
+	}
+	if err := l.through(); err != nil {
+		return err
+	}
+	w.spliced()
+	return nil
+}
+
+// through moves over the rest of the item.
+func (l *List) through() error {
+	if !l.form.Proto {
+		return l.w.unwind(l.base)
+	}
+	if err := l.w.advance(l.left); err != nil {
+		return err
+	}
+	l.rest -= l.left
+	return nil
 }
 
 // Drop leaves out the item that Next found. The length of a protobuf list was
@@ -330,8 +376,14 @@ func (l *List) Drop(out io.Writer) error {
 			return fmt.Errorf("%w: an item under a tag of two bytes", errProto)
 		}
 		w.buf[w.mark] = tagNobody
-		return l.Take(out)
+		return l.Splice(out, false)
+	}
+	if err := w.release(); err != nil {
+		return err
 	}
 	w.to(nil)
-	return w.unwind(l.base)
+	if err := w.unwind(l.base); err != nil {
+		return err
+	}
+	return w.release()
 }

@@ -3,8 +3,10 @@ package wire
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -78,13 +80,10 @@ func read(t *testing.T, r io.Reader, f Form, keep func(ns, name string) bool) ([
 			}
 			continue
 		}
-		if !first && !f.Proto {
-			out.WriteByte(',')
-		}
-		first = false
-		if err := l.Take(&out); err != nil {
+		if err := l.Splice(&out, !first); err != nil {
 			t.Fatal(err)
 		}
+		first = false
 	}
 	if f.Proto {
 		out.Write(AppendProtoEnd(nil))
@@ -255,4 +254,90 @@ func eachOf(l *List) error {
 			return err
 		}
 	}
+}
+
+// However an item is let through, alone or with others, after one that was dropped
+// or not, from reads of whatever size, the same list comes out.
+func TestSpliceIsTake(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for round := range 200 {
+		var list corev1.PodList
+		list.ResourceVersion, list.Kind, list.APIVersion = "48213", "PodList", "v1"
+		for i := range random.IntN(60) {
+			p := corev1.Pod{}
+			p.Name = fmt.Sprint("pod-", i)
+			p.Annotations = map[string]string{"note": strings.Repeat("n", random.IntN(2+random.IntN(20_000)))}
+			list.Items = append(list.Items, p)
+		}
+		bodies := [][]byte{encodeJSON(t, &list), encodeProto(t, &list)}
+		if pretty, err := json.MarshalIndent(&list, "", "  "); err != nil {
+			t.Fatal(err)
+		} else {
+			bodies = append(bodies, pretty)
+		}
+		for _, body := range bodies {
+			f := Form{Proto: bytes.HasPrefix(body, []byte(magic))}
+			drop := random.Uint64() & random.Uint64()
+			began := random.IntN(2) == 0 // something else stands before the items
+			var want, got bytes.Buffer
+			for _, splice := range []bool{false, true} {
+				l := NewList(&choppy{bytes.NewReader(body), random}, f)
+				if err := l.Open(); err != nil {
+					t.Fatal(err)
+				}
+				comma := began
+				for i := 0; ; i++ {
+					ok, err := l.Next()
+					if err != nil {
+						t.Fatal(err)
+					}
+					if !ok {
+						break
+					}
+					switch out := &want; {
+					case drop&(1<<(i%64)) != 0 && splice:
+						err = l.Drop(&got)
+					case drop&(1<<(i%64)) != 0:
+						err = l.Drop(out)
+					case splice:
+						err = l.Splice(&got, comma)
+						comma = true
+					default:
+						if comma && !f.Proto {
+							out.WriteByte(',')
+						}
+						comma = true
+						err = l.Take(out)
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if f.Proto {
+				if !bytes.Equal(got.Bytes(), want.Bytes()) {
+					t.Fatalf("round %d, protobuf: other bytes", round)
+				}
+				continue
+			}
+			var a, b bytes.Buffer
+			first := "["
+			if began {
+				first = "[0"
+			}
+			if err := errors.Join(json.Compact(&a, []byte(first+got.String()+"]")), json.Compact(&b, []byte(first+want.String()+"]"))); err != nil || !bytes.Equal(a.Bytes(), b.Bytes()) {
+				t.Fatalf("round %d: other items come out, %d bytes instead of %d: %v", round, a.Len(), b.Len(), err)
+			}
+		}
+	}
+}
+
+// choppy reads as much as it likes.
+type choppy struct {
+	r      io.Reader
+	random *rand.Rand
+}
+
+func (c *choppy) Read(b []byte) (int, error) {
+	return c.r.Read(b[:1+c.random.IntN(len(b))])
 }

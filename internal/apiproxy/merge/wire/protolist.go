@@ -210,9 +210,12 @@ func (l *List) Rest() uint64 { return l.rest }
 
 func (l *List) nextProto() (bool, error) {
 	w := &l.w
-	w.keep()
+	w.next()
 	if l.rest == 0 {
 		l.ended = true
+		if err := w.release(); err != nil {
+			return false, err
+		}
 		return false, l.endProto()
 	}
 	at := w.at()
@@ -293,6 +296,7 @@ func (l *List) endProto() error {
 		if !w.ahead(1) {
 			switch err := w.more(); {
 			case err == io.EOF:
+				l.w = window{}
 				return nil
 			case err != nil:
 				return err

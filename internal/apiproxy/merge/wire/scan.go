@@ -2,9 +2,11 @@ package wire
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/bits"
 	"strconv"
 )
 
@@ -84,40 +86,90 @@ func (w *window) pop(c byte) error {
 // marks are the bytes that matter outside of strings.
 var marks = [256]bool{'"': true, '{': true, '}': true, '[': true, ']': true}
 
-// unwind moves on until no more than depth containers are open.
+// unwind moves on until no more than depth containers are open. All of a list goes
+// through here.
 func (w *window) unwind(depth int) error {
 	for w.depth > depth {
 		b := w.buf[w.pos:w.end]
 		i := 0
-		for i < len(b) && !marks[b[i]] {
+		for i < len(b) {
+			c := b[i]
 			i++
+			if !marks[c] {
+				continue
+			}
+			if c == '"' {
+				if n := stringEnd(b[i:]); n > 0 {
+					i += n
+					continue
+				}
+				w.pos += i
+				if err := w.skipString(); err != nil {
+					return err
+				}
+				b, i = w.buf[w.pos:w.end], 0
+				continue
+			}
+			var err error
+			if c == '{' || c == '[' {
+				err = w.push(c)
+			} else {
+				err = w.pop(c)
+			}
+			if err != nil {
+				return err
+			}
+			if w.depth <= depth {
+				break
+			}
 		}
 		w.pos += i
-		if i == len(b) {
+		if w.depth > depth {
 			if err := w.more(); err != nil {
 				return short(err)
 			}
-			continue
-		}
-		w.pos++
-		var err error
-		switch c := b[i]; c {
-		case '"':
-			err = w.skipString()
-		case '{', '[':
-			err = w.push(c)
-		default:
-			err = w.pop(c)
-		}
-		if err != nil {
-			return err
 		}
 	}
 	return nil
 }
 
+// Eight bytes at once, for stringEnd.
+const (
+	ones    = 0x0101010101010101
+	highs   = ones << 7
+	quotes  = '"' * ones
+	slashes = '\\' * ones
+)
+
+// stringEnd is how many bytes there are to the end of the string that b begins
+// in, with its quote; 0 if that is not found soon. Most strings are short, and a
+// search by [bytes.IndexByte] takes longer to begin than to read them.
+func stringEnd(b []byte) int {
+	i := 0
+	for i+8 <= len(b) && i < 64 {
+		x := binary.LittleEndian.Uint64(b[i:])
+		q, s := x^quotes, x^slashes
+		// The high bit of each byte that is 0 there, and perhaps of some behind the first.
+		found := ((q-ones)&^q | (s-ones)&^s) & highs
+		if found == 0 {
+			i += 8
+			continue
+		}
+		i += bits.TrailingZeros64(found) / 8
+		if b[i] == '"' {
+			return i + 1
+		}
+		i += 2
+	}
+	return 0
+}
+
 // skipString moves behind the quote that ends the string that was begun.
 func (w *window) skipString() error {
+	if n := stringEnd(w.buf[w.pos:w.end]); n > 0 {
+		w.pos += n
+		return nil
+	}
 	for {
 		b := w.buf[w.pos:w.end]
 		quote := bytes.IndexByte(b, '"')

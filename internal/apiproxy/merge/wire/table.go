@@ -258,7 +258,7 @@ func (l *List) takeRow(out io.Writer) error {
 		if _, err := out.Write(b); err != nil {
 			return &writeError{err}
 		}
-		w.mark += l.row.cells.to
+		w.mark += l.row.cells.to // written already
 		w.to(out)
 		if err := w.unwind(l.base); err != nil {
 			return err
@@ -280,5 +280,5 @@ func (l *List) takeRow(out io.Writer) error {
 	if _, err := out.Write(b); err != nil {
 		return &writeError{err}
 	}
-	return nil
+	return w.release()
 }

@@ -6,13 +6,17 @@ import (
 	"io"
 )
 
-// Sizes of a window. It grows beyond the first for what must be kept, and is
-// cut back when that is gone.
+// Sizes of a window. It grows beyond the first for what must be kept, and when
+// reads fill it; it is cut back when what was kept is gone.
 const (
 	listWindow  = 32 << 10
+	longWindow  = 128 << 10 // of a list that is long: much is read, and written, at once
 	eventWindow = 4 << 10
 	batchWindow = 16 << 10 // events are read in batches of about this many bytes when many wait
 	mostKept    = 16 << 20 // of an item before its name, of an event
+
+	writeAt  = 32 << 10 // so much of what was taken is written without waiting for more
+	leastGap = 16 << 10 // room for less than this is not worth a read
 )
 
 var errKept = fmt.Errorf("an item or event of more than %d bytes", mostKept)
@@ -26,25 +30,34 @@ const (
 	drop             // they are gone
 )
 
-// A window is the part of a stream that is in memory: what lies between mark
-// and pos was looked at and is kept, or on its way to out; what lies between
-// pos and end was read and not looked at.
+// A window is the part of a stream that is in memory:
+//
+//	   from     taken    mark      pos          end
+//	----|---------|--------|--------|------------|----
+//	      on its    what     looked   not looked
+//	      way to    stands   at       at
+//	      out       between
+//
+// What is between from and taken is written later, together with what comes
+// behind it, as a list is mostly written as it came. Who takes nothing to write
+// later has from and taken where mark is.
 type window struct {
-	r    io.Reader // nil: all there is, is in buf
-	buf  []byte
-	mark int
-	pos  int
-	end  int
-	mode mode
-	out  io.Writer
-	err  error
+	r     io.Reader // nil: all there is, is in buf
+	buf   []byte
+	from  int
+	taken int
+	mark  int
+	pos   int
+	end   int
+	mode  mode
+	out   io.Writer
+	err   error
 
 	// idle is called before a read, which may block: what lies before mark may
 	// be overwritten after it.
 	idle func() error
-	// batch lets the window grow to batchWindow when reads fill it.
-	batch bool
-	full  bool
+	most int // how large reads that fill the window make it
+	full bool
 
 	depth int // of the JSON containers that are open
 	kinds []uint64
@@ -67,25 +80,24 @@ func (w *window) more() error {
 			return err
 		}
 	}
-	if w.mode != hold {
+	if w.mode != hold || w.taken-w.from >= writeAt || len(w.buf)-(w.end-w.from) < leastGap {
 		if err := w.release(); err != nil {
 			return err
 		}
 	}
-	kept := w.end - w.mark
+	kept := w.end - w.from
 	switch {
-	case kept == len(w.buf) || w.batch && w.full && len(w.buf) < batchWindow:
+	case kept == len(w.buf) || w.full && len(w.buf) < w.most:
 		if len(w.buf) >= mostKept {
 			w.err = errKept
 			return w.err
 		}
 		w.resize(2 * len(w.buf))
-	case len(w.buf) > 2*listWindow && kept < listWindow/2:
+	case len(w.buf) > max(w.most, 2*listWindow) && kept < listWindow/2:
 		w.resize(listWindow)
-	default:
-		w.end = copy(w.buf, w.buf[w.mark:w.end])
-		w.pos -= w.mark
-		w.mark = 0
+	case kept == 0 || len(w.buf)-w.end < leastGap:
+		w.end = copy(w.buf, w.buf[w.from:w.end])
+		w.shift()
 	}
 	for {
 		n, err := w.r.Read(w.buf[w.end:])
@@ -105,36 +117,77 @@ func (w *window) more() error {
 
 func (w *window) resize(n int) {
 	b := make([]byte, n)
-	w.end = copy(b, w.buf[w.mark:w.end])
-	w.pos -= w.mark
-	w.mark = 0
+	w.end = copy(b, w.buf[w.from:w.end])
 	w.buf = b
+	w.shift()
 }
 
-// release lets go of what was looked at.
+// shift counts from where from is now.
+func (w *window) shift() {
+	w.pos -= w.from
+	w.mark -= w.from
+	w.taken -= w.from
+	w.from = 0
+}
+
+// release lets go of what was looked at, or at least of what was taken.
 func (w *window) release() error {
-	if w.mode == pass && w.pos > w.mark {
-		if _, err := w.out.Write(w.buf[w.mark:w.pos]); err != nil {
+	upTo := w.taken
+	if w.mode == pass {
+		upTo = w.pos
+	}
+	if upTo > w.from {
+		if _, err := w.out.Write(w.buf[w.from:upTo]); err != nil {
 			w.err = &writeError{err}
 			return w.err
 		}
 	}
-	w.mark = w.pos
+	w.from = upTo
+	if w.mode != hold {
+		w.from, w.taken, w.mark = w.pos, w.pos, w.pos
+	}
 	return nil
 }
 
 // keep begins to hold at the next byte; what was looked at before is gone.
 func (w *window) keep() {
+	w.from, w.taken, w.mark = w.pos, w.pos, w.pos
+	w.mode = hold
+}
+
+// next begins to hold at the next byte, behind what was taken and what stands
+// between them.
+func (w *window) next() {
 	w.mark = w.pos
 	w.mode = hold
 }
 
 // to lets go of what is held, and of what comes, to out; nil drops it.
 func (w *window) to(out io.Writer) {
+	w.from, w.taken = w.mark, w.mark
 	w.mode, w.out = pass, out
 	if out == nil {
 		w.mode = drop
 	}
+}
+
+// splice takes what is held, and what comes, to out. With between so is what
+// stands between it and what was taken before.
+func (w *window) splice(out io.Writer, between bool) error {
+	if !between && w.mark > w.taken {
+		if err := w.release(); err != nil {
+			return err
+		}
+		w.from, w.taken = w.mark, w.mark
+	}
+	w.mode, w.out = pass, out
+	return nil
+}
+
+// spliced ends what was taken here. It is written when there is more of it.
+func (w *window) spliced() {
+	w.mode = hold
+	w.taken, w.mark = w.pos, w.pos
 }
 
 // A writeError is not the member's fault.
