@@ -66,6 +66,7 @@ const (
 	lonely        = 5 * time.Second // the same: we are isolated
 	dialsPerSec   = 5               // to members that are not verified
 	sweepTime     = 30 * time.Second
+	doubtTime     = time.Minute // after it, the silence of who is dead, or not in our tailnet, is no riddle any more
 	leaveTargets  = 3
 	deadlineFloor = 2 * time.Second
 )
@@ -258,22 +259,31 @@ func (e *engine) contact(from string, now time.Time) {
 // quiet reports whether nothing has come from anybody for so long that we doubt
 // ourselves first.
 func (e *engine) quiet(at time.Duration) bool {
-	return at-e.succeeded > max(silent, 6*e.set.Interval) && e.several()
+	return at-e.succeeded > max(silent, 6*e.set.Interval) && e.several(at)
 }
 
 // several reports whether there are two others who should be heard. With one there
-// is nobody else to doubt, and who has left says nothing any more.
-func (e *engine) several() bool {
+// is nobody else to doubt. Who has left says nothing any more, and neither does who
+// has been dead for long or was taken out of our tailnet: else two that went at one
+// time would have us doubt ourselves for ever.
+func (e *engine) several(at time.Duration) bool {
 	n := 0
 	for _, m := range e.list {
-		if m.state != Gone {
-			n++
+		if m.state == Gone || m.state == Dead && at-m.died > doubtTime || e.absent(m, at) {
+			continue
 		}
-		if n == 2 {
+		if n++; n == 2 {
 			return true
 		}
 	}
 	return false
+}
+
+// absent reports whether our tailnet has not had m's node for long, which is noted
+// of those that were met; a netmap may be empty for a moment.
+func (e *engine) absent(m *member, at time.Duration) bool {
+	since, ok := e.view.absent.Get(m.id)
+	return ok && e.began.Add(at).Sub(since) > doubtTime
 }
 
 // review looks at everybody once a round.
@@ -287,7 +297,7 @@ func (e *engine) review(now time.Time) {
 		e.stats.Late++
 	}
 	e.ticked = at
-	e.isolated = e.isolated || at-e.succeeded > max(lonely, 16*e.set.Interval) && e.several()
+	e.isolated = (e.isolated || at-e.succeeded > max(lonely, 16*e.set.Interval)) && e.several(at)
 	d, quiet := e.detector(), e.quiet(at)
 	var forget []string
 	for _, m := range e.list {

@@ -217,6 +217,58 @@ func TestOneHasLeft(t *testing.T) {
 	}
 }
 
+// TestOneIsDead: who has been dead for long is nobody to be heard either, so the
+// next one's silence is that one's (GO-10).
+func TestOneIsDead(t *testing.T) {
+	s := settled(t, 666, 3, Settings{})
+	x, before, crashes := s.nodes[0], s.nodes[1], s.nodes[2]
+	if _, ok := s.death(before); !ok {
+		t.Fatal("nobody sees it dead")
+	}
+	s.run(doubtTime + time.Second)
+	s.reset()
+	s.stop(crashes)
+	if took, ok := s.until(10*time.Second, func() bool { return x.members[crashes.self].state == Dead }); !ok {
+		t.Errorf("not seen dead after %v", took)
+	}
+	s.run(time.Minute)
+	if got := x.members[crashes.self].state; got != Dead || x.isolated {
+		t.Errorf("who has crashed is %s, isolated: %t", got, x.isolated)
+	}
+}
+
+// TestIsolatedFromNobody: two fall silent at once, and we doubt ourselves; when our
+// tailnet has had one of them no more for long, the other's silence is its own
+// (GO-10). A node that is out of the netmap for a moment changes nothing (GO-04).
+func TestIsolatedFromNobody(t *testing.T) {
+	s := settled(t, 667, 3, Settings{})
+	s.reset()
+	x, removed, crashes := s.nodes[0], s.nodes[1], s.nodes[2]
+	s.stop(removed)
+	s.stop(crashes)
+	s.run(20 * time.Second)
+	all := s.netmap
+	s.netmap = NewNetmap(slices.DeleteFunc(slices.Clone(all.peers), func(p Peer) bool { return p.ID == removed.self }))
+	s.run(doubtTime / 2)
+	s.netmap = all
+	s.run(3 * sweepTime)
+	if !x.isolated || len(x.deaths) != 0 {
+		t.Errorf("isolated: %t, deaths: %d, and nobody was heard", x.isolated, len(x.deaths))
+	}
+	s.netmap = NewNetmap(slices.DeleteFunc(slices.Clone(all.peers), func(p Peer) bool { return p.ID == removed.self }))
+	s.run(doubtTime + 2*sweepTime)
+	for _, m := range []*simNode{removed, crashes} {
+		if got := x.members[m.self].state; got != Dead || x.isolated {
+			t.Errorf("node %d is %s, isolated: %t", m.index, got, x.isolated)
+		}
+	}
+	s.netmap = all
+	s.start(crashes)
+	if _, ok := s.until(10*time.Second, func() bool { return x.members[crashes.self].state == Alive && !x.isolated }); !ok {
+		t.Error("who is there again is not seen")
+	}
+}
+
 // TestForget: the dead leave digests, then the view, and come back by a new
 // generation only (GO-02). Red without Tombstone.keeps.
 func TestForget(t *testing.T) {
