@@ -47,19 +47,18 @@ func (d detector) limits() (suspect, dead float64) {
 // A pulse is what was heard of one member's heart. Times are those of our own
 // monotonic clock, from the start of the engine.
 type pulse struct {
-	beat uint64
-	last time.Duration // when it rose last, or when we began to listen
-	sum  time.Duration
-	n    int
-
+	beat    uint64
+	last    time.Duration // when it rose last, or when we began to listen
 	base    uint64        // what later claims are measured against
 	baseAt  time.Duration // when that was claimed
 	claimed bool          // there is a base
 	proven  bool          // heard of itself, or seen to rise
 	dead    bool
-	since   time.Duration // when we began to listen
-	contact time.Duration // when the node itself was heard last; negative: never
+	n       int32 // gaps in sum
+	sum     time.Duration
 	seen    time.Duration // when it gave a sign of life last, for people; negative: never
+	contact time.Duration // when the node itself was heard last; negative: never
+	since   time.Duration // when we began to listen
 }
 
 // listen starts a pulse for a new generation.
@@ -128,6 +127,12 @@ func (d detector) phi(p *pulse, now time.Duration) float64 {
 	return float64(now-p.last) / float64(max(mean, d.interval))
 }
 
+// beyond reports whether phi is above limit. Of who was heard lately it is not,
+// whatever the usual gap: that is asked of everybody in each round.
+func (d detector) beyond(limit float64, p *pulse, now time.Duration) bool {
+	return float64(now-p.last) > limit*float64(d.interval) && d.phi(p, now) > limit
+}
+
 // state says how p's member is at now, and remembers a death: of one that was
 // asked itself, in vain. That is asked of nobody who was heard lately.
 func (d detector) state(p *pulse, now time.Duration, inVain func() bool) State {
@@ -135,14 +140,13 @@ func (d detector) state(p *pulse, now time.Duration, inVain func() bool) State {
 	if !p.proven { // it has not beaten yet, so give it twice the time
 		dead *= 2
 	}
-	phi := d.phi(p, now)
 	switch {
-	case p.dead, phi > dead && inVain():
+	case p.dead, d.beyond(dead, p, now) && inVain():
 		p.dead = true
 		return Dead
 	case !p.proven:
 		return Unknown
-	case phi > suspect, now-max(p.contact, p.since) > d.hearsay():
+	case d.beyond(suspect, p, now), now-max(p.contact, p.since) > d.hearsay():
 		return Suspect
 	}
 	return Alive
@@ -151,7 +155,7 @@ func (d detector) state(p *pulse, now time.Duration, inVain func() bool) State {
 // silent reports whether p's member may soon be dead.
 func (d detector) silent(p *pulse, now time.Duration) bool {
 	suspect, _ := d.limits()
-	return !p.dead && d.phi(p, now) > suspect
+	return !p.dead && d.beyond(suspect, p, now)
 }
 
 // hearsay is how long a member is alive on the word of others alone. It bounds

@@ -3,6 +3,7 @@ package gossip
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/problem"
@@ -26,10 +27,15 @@ type engine struct {
 
 	view    *View
 	members map[string]*member
-	list    []*member // the same, in an order of no meaning
+	list    []*member // the same, as they came
+	deck    []*member // the same, shuffled: a request draws its sample here
+	spare   []*member // of those that were made together, the ones that are nobody yet
 	peers   map[string]*peer
 	mark    uint64 // of the digest at hand
 	learned uint64
+	claims  []Claim // room for the digest of one message
+
+	live, dead, unmet []*member // room for what one round looks at
 
 	began     time.Time
 	ticked    time.Duration // the last round
@@ -43,21 +49,24 @@ type engine struct {
 }
 
 // A member is another node that has a record. What every message asks of every
-// member stands here and not behind a pointer.
+// member stands here and not behind a pointer, and that first.
 type member struct {
+	id    string
+	order Order
+	mark  uint64 // of the digest that lists it
 	pulse
-	id        string
-	order     Order
 	state     State
 	firstHand bool
 	verified  bool
-	mark      uint64        // of the digest that lists it
-	learned   uint64        // when, among all records: deltas are filled oldest-known-first
 	died      time.Duration // or left
-	at        int           // in engine.list
+	learned   uint64        // when, among all records: deltas are filled oldest-known-first
 	peer      *peer
 	entry     *Entry
 }
+
+// together is how many members are made at once: messages and rounds look at all
+// of them, which is quicker when they are neighbours in memory.
+const together = 32
 
 // Times of a node.
 const (
@@ -193,9 +202,10 @@ func (e *engine) enter(c Change, from string, now time.Time) {
 	id, cluster, at := c.Record.Node, c.Entry.ClusterID, e.clock(now)
 	m := e.members[id]
 	if m == nil {
-		m = &member{pulse: listen(at), id: id, state: Unknown, at: len(e.list), peer: e.peer(id, now)}
+		m = e.newMember()
+		*m = member{pulse: listen(at), id: id, state: Unknown, peer: e.peer(id, now)}
 		e.members[id] = m
-		e.list = append(e.list, m)
+		e.list, e.deck = append(e.list, m), append(e.deck, m)
 		e.tell(Event{Kind: EventJoin, Node: id, Cluster: cluster}, now)
 	}
 	if m.order.Generation != c.Entry.Generation {
@@ -320,9 +330,7 @@ func (e *engine) review(now time.Time) {
 	}
 	if len(forget) > 0 || at-e.swept >= sweepTime {
 		e.view = Forget(e.view, forget, now)
-		for _, id := range forget {
-			e.drop(id)
-		}
+		e.drop(forget)
 	}
 	if at-e.swept >= sweepTime {
 		e.swept = at
@@ -358,13 +366,32 @@ func (e *engine) prune(now time.Time) {
 
 func (m *member) gone() bool { return m.state == Dead || m.state == Gone }
 
-func (e *engine) drop(id string) {
-	m := e.members[id]
-	last := e.list[len(e.list)-1]
-	e.list[m.at], last.at = last, m.at
-	e.list[len(e.list)-1] = nil
-	e.list = e.list[:len(e.list)-1]
-	delete(e.members, id)
+func (e *engine) newMember() *member {
+	if len(e.spare) == 0 {
+		made := make([]member, together)
+		for i := range made {
+			e.spare = append(e.spare, &made[len(made)-1-i])
+		}
+	}
+	last := len(e.spare) - 1
+	m := e.spare[last]
+	e.spare = e.spare[:last]
+	return m
+}
+
+func (e *engine) drop(ids []string) {
+	if len(ids) == 0 {
+		return
+	}
+	for _, id := range ids {
+		e.spare = append(e.spare, e.members[id])
+		delete(e.members, id)
+	}
+	gone := func(m *member) bool { return e.members[m.id] != m }
+	e.list, e.deck = slices.DeleteFunc(e.list, gone), slices.DeleteFunc(e.deck, gone)
+	for _, m := range e.spare[len(e.spare)-len(ids):] {
+		*m = member{}
+	}
 }
 
 // listed reports whether m is in digests: who is long dead is not, so that all

@@ -1,7 +1,6 @@
 package gossip
 
 import (
-	"maps"
 	"slices"
 	"time"
 )
@@ -16,7 +15,7 @@ type peer struct {
 	banned  pause     // it sent garbage: nothing either way until then
 	away    pause     // it could not be reached: not asked until then
 	refused uint64    // what it sent and did not count, since it was told last
-	told    map[EventKind]*told
+	told    []told    // one for each kind of event that there was
 }
 
 // ConnectionsPerPeer is how many connections, and so exchanges, one peer may have.
@@ -104,10 +103,11 @@ func (e *engine) garbage(from string, now time.Time) {
 
 // A told is how often one kind of event was told of one member.
 type told struct {
+	kind   EventKind
 	left   float64 // how many may be told now
 	filled time.Time
-	last   Event
 	more   uint64 // events since that were not told one by one
+	last   *Event // of these
 }
 
 // What may be told of one member, of each kind: whatever it does, and whatever
@@ -120,19 +120,17 @@ const (
 // tell has ev recorded, on its own or in a sum.
 func (e *engine) tell(ev Event, now time.Time) {
 	p := e.peer(ev.Node, now)
-	t := p.told[ev.Kind]
-	if t == nil {
-		if p.told == nil {
-			p.told = map[EventKind]*told{}
-		}
-		t = &told{left: eventsBurst}
-		p.told[ev.Kind] = t
-	} else {
-		t.left = min(eventsBurst, t.left+float64(max(now.Sub(t.filled), 0))/float64(eventsEach))
+	i := slices.IndexFunc(p.told, func(t told) bool { return t.kind == ev.Kind })
+	if i < 0 {
+		i = len(p.told)
+		p.told = append(p.told, told{kind: ev.Kind, left: eventsBurst, filled: now})
 	}
+	t := &p.told[i]
+	t.left = min(eventsBurst, t.left+float64(max(now.Sub(t.filled), 0))/float64(eventsEach))
 	t.filled = now
 	if t.left < 1 {
-		t.last = ev
+		last := ev // what is told at once need not be kept
+		t.last = &last
 		t.more++
 		return
 	}
@@ -142,13 +140,20 @@ func (e *engine) tell(ev Event, now time.Time) {
 
 // sum tells what was not told one by one: events, and what peers sent and did not count.
 func (e *engine) sum() {
-	for _, id := range slices.Sorted(maps.Keys(e.peers)) { // in one order, so that a seed gives one trace
+	var ids []string
+	for id, p := range e.peers {
+		if p.refused > 0 || slices.ContainsFunc(p.told, func(t told) bool { return t.more > 0 }) {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids) // so that a seed gives one trace
+	for _, id := range ids {
 		p := e.peers[id]
-		for _, kind := range slices.Sorted(maps.Keys(p.told)) {
-			if t := p.told[kind]; t.more > 0 {
+		for i := range p.told {
+			if t := &p.told[i]; t.more > 0 {
 				t.last.Count = t.more
-				e.events = append(e.events, t.last)
-				t.more = 0
+				e.events = append(e.events, *t.last)
+				t.more, t.last = 0, nil
 			}
 		}
 		if p.refused > 0 {

@@ -162,7 +162,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		m, err := decode(b, "default", who)
+		m, err := decode(b, "default", nil, who)
 		runtime.ReadMemStats(&after)
 		if n := after.TotalAlloc - before.TotalAlloc; n > 1<<20 {
 			t.Fatalf("%d bytes allocated for a message of %d", n, len(b))
@@ -174,7 +174,7 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("it was read and is not JSON: %q", b)
 		}
 		m.digest = true
-		again, err := decode(m.encode(), "default", who)
+		again, err := decode(m.encode(), "default", nil, who)
 		if err != nil || len(again.Digest) != len(m.Digest) || len(again.Records) != len(m.Records) {
 			t.Fatalf("what was read cannot be sent: %v", err)
 		}

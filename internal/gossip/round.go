@@ -50,7 +50,8 @@ func (e *engine) pick(now time.Time) []Peer {
 	}
 	at, d := e.clock(now), e.detector()
 	var oldest, newest *member
-	var live, dead, suspect, unasked, doubtful []*member
+	live, dead, unmet := e.live[:0], e.dead[:0], e.unmet[:0]
+	var suspect, unasked []*member
 	for _, m := range e.list {
 		if m.gone() {
 			if m.state == Dead {
@@ -59,9 +60,12 @@ func (e *engine) pick(now time.Time) []Peer {
 			continue
 		}
 		live = append(live, m)
+		if !m.verified && !m.firstHand {
+			unmet = append(unmet, m)
+		}
 		older, newer := oldest == nil || m.contact < oldest.contact, newest == nil || m.contact > newest.contact
-		silent, unmet := d.silent(&m.pulse, at), !m.verified && !m.firstHand
-		if !older && !newer && m.state != Suspect && !silent && !unmet || !e.free(m.peer, now) {
+		silent := d.silent(&m.pulse, at)
+		if !older && !newer && m.state != Suspect && !silent || !e.free(m.peer, now) {
 			continue
 		}
 		if older {
@@ -76,10 +80,8 @@ func (e *engine) pick(now time.Time) []Peer {
 		if silent && e.clock(m.peer.knocked) <= max(m.last, m.contact) {
 			unasked = append(unasked, m)
 		}
-		if unmet {
-			doubtful = append(doubtful, m)
-		}
 	}
+	e.live, e.dead, e.unmet = live, dead, unmet
 	// Whatever there is to look into, one pick is left to chance.
 	some := func(of []*member) *member { return of[e.rng.IntN(len(of))] }
 	if e.isolated && newest != nil {
@@ -90,8 +92,11 @@ func (e *engine) pick(now time.Time) []Peer {
 	if len(suspect) > 0 && len(picked)+1 < e.set.Fanout { // before it is called dead it is asked itself
 		pick(some(suspect).id)
 	}
-	if len(doubtful) > 0 && len(picked)+1 < e.set.Fanout && e.dials >= 1 && pick(some(doubtful).id) {
-		e.dials--
+	for tries := 0; len(unmet) > 0 && len(picked)+1 < e.set.Fanout && e.dials >= 1 && tries < e.set.Fanout; tries++ {
+		if pick(some(unmet).id) {
+			e.dials--
+			break
+		}
 	}
 	for tries := 0; len(picked) < e.set.Fanout && len(picked) < len(live) && tries < 4*e.set.Fanout; tries++ {
 		pick(some(live).id)
@@ -156,15 +161,15 @@ func (e *engine) request(to string, now time.Time) []byte {
 	if m := e.members[to]; m == nil || !m.firstHand {
 		digest = append(digest, Claim{Node: to}) // so it sends its record, and is verified
 	}
-	for i := range e.list { // a shuffle, as far as it is needed
+	at := e.clock(now)
+	for i := range e.deck { // a shuffle, as far as it is needed
 		if len(digest) == maxDigest {
 			break
 		}
-		j := i + e.rng.IntN(len(e.list)-i)
-		a, b := e.list[i], e.list[j]
-		e.list[i], e.list[j], a.at, b.at = b, a, j, i
-		if e.listed(b, e.clock(now)) && (b.id != to || b.firstHand) {
-			digest = append(digest, b.claimTo(to))
+		j := i + e.rng.IntN(len(e.deck)-i)
+		e.deck[i], e.deck[j] = e.deck[j], e.deck[i]
+		if m := e.deck[i]; e.listed(m, at) && (m.id != to || m.firstHand) {
+			digest = append(digest, m.claimTo(to))
 		}
 	}
 	if len(digest) < maxDigest {
@@ -358,7 +363,10 @@ func (e *engine) fail(to string, now time.Time) {
 func (e *engine) read(from string, body []byte, now time.Time) (message, error) {
 	e.stats.MessagesIn++
 	e.stats.BytesIn += uint64(len(body))
-	m, err := decode(body, e.set.Network, e.who)
+	m, err := decode(body, e.set.Network, e.claims, e.who)
+	if cap(m.Digest) > 0 {
+		e.claims = m.Digest[:0] // nobody looks at it when the next message comes
+	}
 	switch {
 	case err == errNetwork:
 		e.reject(from, Network, now)

@@ -99,8 +99,9 @@ func sealedSize(r Signed) int {
 // errNetwork is a message of another gossip network, which is no offence.
 var errNetwork = errors.New("it is of another gossip network")
 
-// decode reads a message of that network. Who says whom a node id names.
-func decode(b []byte, network string, who func([]byte) (string, *member)) (message, error) {
+// decode reads a message of that network, its digest into room. Who says whom a
+// node id names.
+func decode(b []byte, network string, room []Claim, who func([]byte) (string, *member)) (message, error) {
 	var m message
 	if len(b) == 0 {
 		return m, errors.New("it is empty")
@@ -118,7 +119,7 @@ func decode(b []byte, network string, who func([]byte) (string, *member)) (messa
 			m.Network, err = c.Text()
 		case "d":
 			m.digest = true
-			m.Digest, err = c.claims(who)
+			m.Digest, err = c.claims(room, who)
 		case "r":
 			err = c.Array(func() error {
 				s, err := c.signed()
@@ -149,13 +150,14 @@ func decode(b []byte, network string, who func([]byte) (string, *member)) (messa
 	return m, c.End()
 }
 
-func (c *cursor) claims(who func([]byte) (string, *member)) ([]Claim, error) {
-	var all []Claim
+func (c *cursor) claims(room []Claim, who func([]byte) (string, *member)) ([]Claim, error) {
+	all := room[:0]
+	var names [maxDigest][]byte
 	err := c.Array(func() error {
 		if len(all) == maxDigest {
 			return fmt.Errorf("more than %d entries", maxDigest)
 		}
-		if all == nil {
+		if cap(all) == 0 {
 			all = make([]Claim, 0, maxDigest)
 		}
 		var claim Claim
@@ -169,7 +171,7 @@ func (c *cursor) claims(who func([]byte) (string, *member)) ([]Claim, error) {
 					err = errors.New("an entry names no node")
 				}
 				if err == nil {
-					claim.Node, claim.member = who(raw)
+					names[len(all)] = raw
 				}
 			case 1:
 				claim.Generation, err = c.Count(maxGeneration)
@@ -189,7 +191,13 @@ func (c *cursor) claims(who func([]byte) (string, *member)) ([]Claim, error) {
 		all = append(all, claim)
 		return err
 	})
-	return all, err
+	if err != nil {
+		return nil, err
+	}
+	for i := range all { // all at once: the memory of members can then be fetched side by side
+		all[i].Node, all[i].member = who(names[i])
+	}
+	return all, nil
 }
 
 func (c *cursor) signed() (s Signed, err error) {

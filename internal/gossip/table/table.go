@@ -4,69 +4,102 @@ package table
 
 import (
 	"iter"
-	"maps"
+	"slices"
+	"strings"
 )
 
-// A Table is an immutable map. A change copies what changed lately, and only
-// now and then the rest: a view of thousands of members changes with every
-// record that is met.
+// A Table is an immutable map, in the order of its keys. A change copies one page
+// and the list of pages: a view of thousands of members changes with every record
+// that is met. The zero Table is empty.
 type Table[V any] struct {
-	base   map[string]V
-	recent map[string]V // before base
-	size   int
+	pages [][]entry[V] // none is empty
+	size  int
 }
 
-const maxRecent = 64
+type entry[V any] struct {
+	key   string
+	value V
+}
+
+const maxPage = 32 // entries
+
+// find returns where key is, or where it belongs. There is a page.
+func (t Table[V]) find(key string) (page, at int, ok bool) {
+	page, _ = slices.BinarySearchFunc(t.pages, key, func(p []entry[V], key string) int {
+		return strings.Compare(p[len(p)-1].key, key)
+	})
+	page = min(page, len(t.pages)-1) // what is greater than all belongs into the last one
+	at, ok = slices.BinarySearchFunc(t.pages[page], key, func(e entry[V], key string) int {
+		return strings.Compare(e.key, key)
+	})
+	return page, at, ok
+}
 
 // Get returns what is under a key.
-func (t Table[V]) Get(key string) (V, bool) {
-	v, ok := t.recent[key]
-	if !ok {
-		v, ok = t.base[key]
+func (t Table[V]) Get(key string) (v V, ok bool) {
+	if t.size == 0 {
+		return v, false
+	}
+	page, at, ok := t.find(key)
+	if ok {
+		v = t.pages[page][at].value
 	}
 	return v, ok
 }
 
 // With returns the table that has v under key, too.
 func (t Table[V]) With(key string, v V) Table[V] {
-	if _, ok := t.Get(key); !ok {
-		t.size++
+	added := entry[V]{key, v}
+	if t.size == 0 {
+		return Table[V]{[][]entry[V]{{added}}, 1}
 	}
-	if len(t.recent) >= maxRecent {
-		base := make(map[string]V, t.size)
-		maps.Copy(base, t.base)
-		maps.Copy(base, t.recent)
-		t.base, t.recent = base, nil
+	page, at, ok := t.find(key)
+	old := t.pages[page]
+	if ok {
+		changed := slices.Clone(old)
+		changed[at] = added
+		pages := slices.Clone(t.pages)
+		pages[page] = changed
+		return Table[V]{pages, t.size}
 	}
-	recent := make(map[string]V, len(t.recent)+1)
-	maps.Copy(recent, t.recent)
-	recent[key] = v
-	t.recent = recent
-	return t
+	changed := append(append(append(make([]entry[V], 0, len(old)+1), old[:at]...), added), old[at:]...)
+	parts := [][]entry[V]{changed}
+	if half := len(changed) / 2; len(changed) > maxPage {
+		parts = [][]entry[V]{slices.Clip(changed[:half]), changed[half:]}
+	}
+	pages := append(make([][]entry[V], 0, len(t.pages)+1), t.pages[:page]...)
+	pages = append(append(pages, parts...), t.pages[page+1:]...)
+	return Table[V]{pages, t.size + 1}
 }
 
 // Without returns the table that lacks those keys.
 func (t Table[V]) Without(keys map[string]bool) Table[V] {
-	base := make(map[string]V, t.size)
+	var next Table[V]
+	var page []entry[V]
 	for k, v := range t.All() {
-		if !keys[k] {
-			base[k] = v
+		if keys[k] {
+			continue
 		}
+		if len(page) == maxPage/2 { // half full, so that there is room for others
+			next.pages, page = append(next.pages, page), nil
+		}
+		page = append(page, entry[V]{k, v})
+		next.size++
 	}
-	return Table[V]{base: base, size: len(base)}
+	if len(page) > 0 {
+		next.pages = append(next.pages, page)
+	}
+	return next
 }
 
-// All yields in no order.
+// All yields in the order of the keys.
 func (t Table[V]) All() iter.Seq2[string, V] {
 	return func(yield func(string, V) bool) {
-		for k, v := range t.recent {
-			if !yield(k, v) {
-				return
-			}
-		}
-		for k, v := range t.base {
-			if _, newer := t.recent[k]; !newer && !yield(k, v) {
-				return
+		for _, page := range t.pages {
+			for _, e := range page {
+				if !yield(e.key, e.value) {
+					return
+				}
 			}
 		}
 	}

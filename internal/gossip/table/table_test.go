@@ -4,31 +4,72 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/tailplane/tailplane/internal/gossip/table"
 )
 
-// TestTable: a table is a map that does not change.
+// TestTable: a table is a map that does not change, whatever is made of it.
 func TestTable(t *testing.T) {
+	type moment struct {
+		tab  table.Table[int]
+		want map[string]int
+	}
 	var tab table.Table[int]
 	rng := rand.New(rand.NewPCG(1, 2))
 	want := map[string]int{}
-	for i := range 1000 {
-		k := fmt.Sprint(rng.IntN(300))
-		before := tab
-		old, had := before.Get(k)
-		tab = tab.With(k, i)
-		want[k] = i
-		if again, still := before.Get(k); again != old || still != had {
-			t.Fatal("a table changed")
+	past := []moment{{tab, maps.Clone(want)}}
+	for i := range 3000 {
+		k := fmt.Sprint(rng.IntN(400))
+		switch rng.IntN(200) {
+		case 0:
+			past = append(past, moment{tab, maps.Clone(want)})
+		case 1: // another one, of the past: nothing else may see it
+			of := past[rng.IntN(len(past))]
+			of.tab.With(k, -1)
+			of.tab.Without(map[string]bool{k: true})
+		case 2:
+			some := map[string]bool{}
+			for k := range want {
+				some[k] = len(some) < 60
+				if some[k] {
+					delete(want, k)
+				}
+			}
+			tab = tab.Without(some)
+		default:
+			tab = tab.With(k, i)
+			want[k] = i
+		}
+		got, has := tab.Get(k)
+		if v, ok := want[k]; got != v || has != ok {
+			t.Fatalf("%s is %d (%t), want %d (%t)", k, got, has, v, ok)
 		}
 	}
-	if got := maps.Collect(tab.All()); !maps.Equal(got, want) || tab.Len() != len(want) {
-		t.Errorf("%d of %d", len(got), len(want))
+	for _, m := range append(past, moment{tab, want}) {
+		var keys []string
+		for k, v := range m.tab.All() {
+			if got, ok := m.tab.Get(k); !ok || got != v {
+				t.Fatalf("%s is %d in the list, and %d (%t) when asked for", k, v, got, ok)
+			}
+			keys = append(keys, k)
+		}
+		if got := maps.Collect(m.tab.All()); !maps.Equal(got, m.want) || m.tab.Len() != len(m.want) || !slices.IsSorted(keys) {
+			t.Fatalf("%d of %d, Len %d, sorted %t", len(got), len(m.want), m.tab.Len(), slices.IsSorted(keys))
+		}
 	}
-	tab = tab.Without(map[string]bool{"7": true})
-	if _, ok := tab.Get("7"); ok || tab.Len() != len(want)-1 {
+	all := map[string]bool{}
+	for k := range want {
+		all[k] = true
+	}
+	if tab = tab.Without(all); tab.Len() != 0 {
+		t.Error("not empty")
+	}
+	if _, ok := tab.Get("7"); ok {
 		t.Error("what was taken out is there")
+	}
+	for range tab.All() {
+		t.Error("an empty table yields")
 	}
 }
