@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,21 +34,20 @@ const patience = 2 * time.Minute
 // CL-07, CL-01, SGN-18: servers that misbehave. Each command ends within its
 // time limit, with the code and the sentence for it, and changes nothing.
 func TestCL07_hostile_servers(t *testing.T) {
-	const limit = time.Second
 	for _, tt := range []struct {
 		kind   string
 		login  int // exit code of login
 		status int // of status, -1: not looked at
 		word   string
 	}{
-		{"pending", 4, -1, "not ready within 1s"},
-		{"pending-silent", 4, -1, "not ready within 1s"},
-		{"retry-huge", 4, -1, "not ready within 1s"},
-		{"retry-junk", 4, -1, "not ready within 1s"},
+		{"pending", 4, -1, "not ready within"},
+		{"pending-silent", 4, -1, "not ready within"},
+		{"retry-huge", 4, -1, "not ready within"},
+		{"retry-junk", 4, -1, "not ready within"},
 		{"huge", 1, 1, "larger than"},
-		{"slow", 4, 4, "did not answer within 1s"},
-		{"slow-login", 4, 4, "did not answer within 1s"},
-		{"silent", 4, 4, "did not answer within 1s"},
+		{"slow", 4, 4, "did not answer within"},
+		{"slow-login", 4, 4, "did not answer within"},
+		{"silent", 4, 4, "did not answer within"},
 		{"html", 1, 1, "the answer is not what was asked for"},
 		{"junk", 1, 1, "the answer is not what was asked for"},
 		{"wrong-types", 1, -1, "the answer is not what was asked for"},
@@ -65,36 +65,44 @@ func TestCL07_hostile_servers(t *testing.T) {
 		t.Run(tt.kind, func(t *testing.T) {
 			t.Parallel()
 			m := (*machine)(nil)
-			check := func(want int, args ...string) result {
+			timed := strings.Contains(tt.word, "within") // the others end by themselves, however busy the machine is
+			check := func(want int, word string, args ...string) {
 				t.Helper()
-				began := time.Now()
-				if strings.Contains(tt.word, "within") { // the others end by themselves, however busy the machine is
-					args = append(args, "--timeout", limit.String())
+				var r result
+				for limit := time.Second; ; limit *= 4 {
+					given, began := args, time.Now()
+					if timed {
+						given = append(slices.Clone(args), "--timeout", limit.String())
+					}
+					r = m.run(given...)
+					if took := time.Since(began); took > limit+patience {
+						t.Errorf("%v took %v", given, took)
+					}
+					if timed && word != "" {
+						word = tt.word + " " + limit.String()
+					}
+					// Of a busy machine all of a short limit may be over before the server has misbehaved.
+					if r.code == want && strings.Contains(r.err, word) || !timed || limit > time.Minute {
+						break
+					}
 				}
-				r := m.run(args...)
-				if took := time.Since(began); took > limit+patience {
-					t.Errorf("%v took %v", args, took)
-				}
-				if r.code != want || r.out != "" || want == 0 {
-					t.Errorf("%v: code %d, want %d\nstdout: %.400s\nstderr: %.2000s", args, r.code, want, r.out, r.err)
+				if r.code != want || r.out != "" || want == 0 || !strings.Contains(r.err, word) {
+					t.Errorf("%v: code %d, want %d and %q\nstdout: %.400s\nstderr: %.2000s", args, r.code, want, word, r.out, r.err)
 				}
 				if len(r.err) > 64<<10 || strings.ContainsAny(r.err, "\x1b\x07\r\u202e\u009b") {
 					t.Errorf("%v writes too much or the unprintable: %.2000q", args, r.err)
 				}
-				return r
 			}
 			// a server that has proved itself, and misbehaves then
 			srv, stop := newHostile(tt.kind, true)
 			defer stop()
 			m = newMachine(t, srv.URL)
-			if r := check(tt.login, "login"); !strings.Contains(r.err, tt.word) {
-				t.Errorf("stderr lacks %q: %.2000s", tt.word, r.err)
-			}
-			check(tt.login, "credential", "--cluster", "prod-eu")
+			check(tt.login, tt.word, "login")
+			check(tt.login, "", "credential", "--cluster", "prod-eu")
 			if tt.status < 0 {
 				return
 			}
-			check(tt.status, "status")
+			check(tt.status, "", "status")
 			if files := m.files(t); len(files) != 2 { // settings, known servers
 				t.Errorf("files: %v", files)
 			}
@@ -103,7 +111,7 @@ func TestCL07_hostile_servers(t *testing.T) {
 			defer stop2()
 			m = newMachine(t, srv.URL)
 			for _, cmd := range [][]string{{"login"}, {"status"}, {"cluster-info"}, {"credential", "--cluster", "prod-eu"}, {"logout"}} {
-				check(tt.status, cmd...)
+				check(tt.status, "", cmd...)
 			}
 			if files := m.files(t); len(files) != 1 {
 				t.Errorf("files: %v", files)
@@ -338,8 +346,9 @@ func TestCL03_locks(t *testing.T) {
 	if r.code != 1 || !strings.Contains(r.err, "config.lock has been there for 2m") || !strings.Contains(r.err, "remove "+m.path(".kube/config.lock")) {
 		t.Errorf("stale: code %d: %s", r.code, r.err)
 	}
-	if _, err := os.Stat(m.path(".kube/config.lock")); err != nil || time.Since(began) > 4*time.Second {
-		t.Errorf("the stale lock was waited for or broken: %v, %v", time.Since(began), err)
+	stale := time.Since(began)
+	if _, err := os.Stat(m.path(".kube/config.lock")); err != nil {
+		t.Errorf("the stale lock was broken: %v", err)
 	}
 	if _, err := os.Stat(m.path(".kube/config")); err == nil {
 		t.Error("the kubeconfig was written in spite of the lock")
@@ -358,8 +367,12 @@ func TestCL03_locks(t *testing.T) {
 	m.write(t, ".kube/config.lock", "")
 	began = time.Now()
 	r = m.run("logout")
-	if took := time.Since(began); r.code != 1 || took < 5*time.Second || !strings.Contains(r.err, "is held by another program") {
+	took := time.Since(began)
+	if r.code != 1 || took < 5*time.Second || !strings.Contains(r.err, "is held by another program") {
 		t.Errorf("held: code %d after %v: %s", r.code, took, r.err)
+	}
+	if stale >= took {
+		t.Errorf("the stale lock was waited for: %v, and a fresh one %v", stale, took)
 	}
 }
 

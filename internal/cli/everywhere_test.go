@@ -116,7 +116,11 @@ func TestCompletionOfClusters(t *testing.T) {
 	complete := func(want string) {
 		t.Helper()
 		for _, cmd := range []string{"login", "shell", "kubeconfig"} {
-			if r := m.run("__complete", cmd, "--cluster", ""); r.code != 0 || !strings.HasPrefix(r.out, want+":4\n") || strings.Contains(r.err, "error") {
+			r := m.run("__complete", cmd, "--cluster", "")
+			for began := time.Now(); r.out == "prod-eu\n:4\n" && want != "prod-eu\n" && time.Since(began) < patience; {
+				r = m.run("__complete", cmd, "--cluster", "") // the server has a second, and the machine may be busy
+			}
+			if r.code != 0 || !strings.HasPrefix(r.out, want+":4\n") || strings.Contains(r.err, "error") {
 				t.Errorf("%s: code %d\n%s%s", cmd, r.code, r.out, r.err)
 			}
 		}
