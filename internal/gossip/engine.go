@@ -33,7 +33,8 @@ type engine struct {
 	peers   map[string]*peer
 	mark    uint64 // of the digest at hand
 	learned uint64
-	claims  []Claim // room for the digest of one message
+	heard   []Claim // room for the digest of a message that we read
+	said    []Claim // and of one that we send
 
 	live, dead, unmet []*member // room for what one round looks at
 
@@ -237,11 +238,11 @@ func (e *engine) enter(c Change, from string, now time.Time) {
 }
 
 // hear takes in what a message says about m in numbers.
-func (e *engine) hear(from string, m *member, c Claim, now time.Time) {
+func (e *engine) hear(m *member, c Claim, firstHand bool, d detector, at time.Duration) {
 	if c.Generation != m.order.Generation || m.state == Gone {
 		return
 	}
-	if d := e.detector(); !d.claim(&m.pulse, c.Heartbeat, m.id == from, e.clock(now)) {
+	if !d.claim(&m.pulse, c.Heartbeat, firstHand, at) {
 		e.stats.Rejected[Heartbeat]++ // not held against from, who may say honestly what it was told
 	}
 	if m.proven && !m.dead && (m.state == Unknown || m.state == Dead) && !e.isolated {

@@ -156,8 +156,7 @@ func (e *engine) claimOwn() Claim {
 // request is the first part of an exchange: our own entry, and the others or a
 // random sample of them.
 func (e *engine) request(to string, now time.Time) []byte {
-	digest := make([]Claim, 1, min(len(e.list)+2, maxDigest))
-	digest[0] = e.claimOwn()
+	digest := append(e.said[:0], e.claimOwn())
 	if m := e.members[to]; m == nil || !m.firstHand {
 		digest = append(digest, Claim{Node: to}) // so it sends its record, and is verified
 	}
@@ -179,6 +178,7 @@ func (e *engine) request(to string, now time.Time) []byte {
 			}
 		}
 	}
+	e.said = digest
 	return e.send(message{Digest: digest}, kindDigest)
 }
 
@@ -219,17 +219,18 @@ func (e *engine) answer(from string, body []byte, now time.Time) ([]byte, error)
 // the records that the asker lacks.
 func (e *engine) respond(from string, digest []Claim, now time.Time) []byte {
 	e.mark++
-	reply := []Claim{e.claimOwn()}
+	reply := append(e.said[:0], e.claimOwn())
 	var lacks []*member
 	ownLacks := len(digest) < maxDigest // it listed all that it has
+	asker, d, at := e.members[from], e.detector(), e.clock(now)
 	for _, c := range digest {
-		if c.Node == e.self {
-			ownLacks = c.Order.Compare(e.own.Order) < 0
-			continue
-		}
 		m := c.member
-		if m == nil { // or it came with the same message
-			m = e.members[c.Node]
+		if m == nil {
+			if c.Node == e.self {
+				ownLacks = c.Order.Compare(e.own.Order) < 0
+				continue
+			}
+			m = e.members[c.Node] // it came with the same message
 		}
 		if m == nil {
 			if e.wants(c, c.Node == from) {
@@ -238,19 +239,22 @@ func (e *engine) respond(from string, digest []Claim, now time.Time) []byte {
 			continue
 		}
 		m.mark = e.mark
-		e.hear(from, m, c, now)
-		ours := m.claimTo(from)
-		switch order := ours.Order.Compare(c.Order); {
+		e.hear(m, c, m == asker, d, at)
+		ours := m.order
+		if m == asker && !m.firstHand {
+			ours = Order{}
+		}
+		switch order := ours.Compare(c.Order); {
 		case order > 0:
 			lacks = append(lacks, m)
-			reply = append(reply, ours)
-		case order < 0, m.beat > c.Heartbeat && c.Node != from:
-			reply = append(reply, ours)
+			reply = append(reply, m.claimTo(from))
+		case order < 0, m.beat > c.Heartbeat && m != asker:
+			reply = append(reply, m.claimTo(from))
 		}
 	}
 	if len(digest) < maxDigest {
 		for _, m := range e.list {
-			if m.mark == e.mark || m.id == from || !e.listed(m, e.clock(now)) {
+			if m.mark == e.mark || m == asker || !e.listed(m, at) {
 				continue
 			}
 			lacks = append(lacks, m)
@@ -261,6 +265,7 @@ func (e *engine) respond(from string, digest []Claim, now time.Time) []byte {
 	} else if len(reply) > maxDigest {
 		reply = reply[:maxDigest]
 	}
+	e.said = reply
 	kind := kindDigest
 	out := message{Digest: reply}
 	if out.Records = e.delta(out, lacks, ownLacks); len(out.Records) > 0 {
@@ -323,20 +328,21 @@ func (e *engine) accept(from string, body []byte, now time.Time) []byte {
 	e.contact(from, now)
 	var lacks []*member
 	own := false
+	asked, d, at := e.members[from], e.detector(), e.clock(now)
 	for _, c := range m.Digest {
-		if c.Node == e.self {
-			own = c.Order.Compare(e.own.Order) < 0
-			continue
-		}
 		m := c.member
-		if m == nil { // or it came with the same message
-			m = e.members[c.Node]
-		}
-		if m != nil {
-			e.hear(from, m, c, now)
-			if m.id != from && m.order.Compare(c.Order) > 0 {
-				lacks = append(lacks, m)
+		if m == nil {
+			if c.Node == e.self {
+				own = c.Order.Compare(e.own.Order) < 0
+				continue
 			}
+			if m = e.members[c.Node]; m == nil { // it came with the same message, or did not count
+				continue
+			}
+		}
+		e.hear(m, c, m == asked, d, at)
+		if m != asked && m.order.Compare(c.Order) > 0 {
+			lacks = append(lacks, m)
 		}
 	}
 	out := message{}
@@ -363,9 +369,9 @@ func (e *engine) fail(to string, now time.Time) {
 func (e *engine) read(from string, body []byte, now time.Time) (message, error) {
 	e.stats.MessagesIn++
 	e.stats.BytesIn += uint64(len(body))
-	m, err := decode(body, e.set.Network, e.claims, e.who)
+	m, err := decode(body, e.set.Network, e.heard, e.who)
 	if cap(m.Digest) > 0 {
-		e.claims = m.Digest[:0] // nobody looks at it when the next message comes
+		e.heard = m.Digest[:0] // nobody looks at it when the next message comes
 	}
 	switch {
 	case err == errNetwork:
@@ -379,12 +385,7 @@ func (e *engine) read(from string, body []byte, now time.Time) (message, error) 
 	return m, nil
 }
 
-func (e *engine) who(b []byte) (string, *member) {
-	if m, ok := e.members[string(b)]; ok {
-		return m.id, m
-	}
-	return string(b), nil
-}
+func (e *engine) who(id []byte) *member { return e.members[string(id)] }
 
 // send encodes and counts a message.
 func (e *engine) send(m message, k kind) []byte {

@@ -8,6 +8,7 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"net/netip"
+	"runtime/debug"
 	"testing"
 	"time"
 
@@ -113,6 +114,10 @@ func newSim(t testing.TB, seed uint64, n int, set Settings) *sim {
 		peers = append(peers, Peer{node.facts.Node, node.facts.Host, node.facts.IPs})
 	}
 	s.netmap = NewNetmap(peers)
+	if n >= 1000 { // what a million members are is not looked through all the time
+		before := debug.SetGCPercent(400_000 / n)
+		t.Cleanup(func() { debug.SetGCPercent(before) })
+	}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the seed that failed: %d", seed)

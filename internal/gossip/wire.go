@@ -12,11 +12,11 @@ import (
 // A Claim is what a peer says of a node by numbers: it may ask for a record and
 // move a heartbeat, and changes nothing else. The zero Order is "I have none".
 type Claim struct {
-	Node string
+	Node string // read: "" with a member
 	Order
 	Heartbeat uint64
 
-	member *member // whom Node names; nil: somebody unknown
+	member *member // read: whom Node names; nil: nobody that is known
 }
 
 // A message is one part of an exchange.
@@ -100,8 +100,8 @@ func sealedSize(r Signed) int {
 var errNetwork = errors.New("it is of another gossip network")
 
 // decode reads a message of that network, its digest into room. Who says whom a
-// node id names.
-func decode(b []byte, network string, room []Claim, who func([]byte) (string, *member)) (message, error) {
+// node id names; nil: somebody unknown.
+func decode(b []byte, network string, room []Claim, who func([]byte) *member) (message, error) {
 	var m message
 	if len(b) == 0 {
 		return m, errors.New("it is empty")
@@ -150,7 +150,7 @@ func decode(b []byte, network string, room []Claim, who func([]byte) (string, *m
 	return m, c.End()
 }
 
-func (c *cursor) claims(room []Claim, who func([]byte) (string, *member)) ([]Claim, error) {
+func (c *cursor) claims(room []Claim, who func([]byte) *member) ([]Claim, error) {
 	all := room[:0]
 	var names [maxDigest][]byte
 	err := c.Array(func() error {
@@ -195,7 +195,9 @@ func (c *cursor) claims(room []Claim, who func([]byte) (string, *member)) ([]Cla
 		return nil, err
 	}
 	for i := range all { // all at once: the memory of members can then be fetched side by side
-		all[i].Node, all[i].member = who(names[i])
+		if all[i].member = who(names[i]); all[i].member == nil {
+			all[i].Node = string(names[i])
+		}
 	}
 	return all, nil
 }
