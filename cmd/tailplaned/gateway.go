@@ -3,13 +3,18 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube"
+	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/attachments"
+	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
+	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
 	"github.com/tailplane/tailplane/internal/health"
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
@@ -17,15 +22,17 @@ import (
 
 // gatewayFlags say where the gateway and its things are.
 type gatewayFlags struct {
-	health, namespace string
-	elect             bool
+	health, namespace            string
+	extension, tlsDir            string
+	elect, controllers, reflects bool
 }
 
 func gatewayCommand(f *flags) *cobra.Command {
 	var g gatewayFlags
 	c := &cobra.Command{
 		Use: "gateway", Short: "Connect several tailnets to the cluster",
-		Long: "Keeps TailscaleTailnet objects: proves their credentials once, looks at their tailnets, and says how they do.\n" +
+		Long: "Proves the credentials of tailnets, finds their services, keeps relays to them, and adds routes to what Envoy Gateway makes:\n" +
+			"every replica answers Envoy Gateway, one keeps the objects.\n" +
 			"An OAuth client may be mounted as files, named by CLIENT_ID_FILE and CLIENT_SECRET_FILE.",
 		Args: noArguments,
 		RunE: func(c *cobra.Command, _ []string) error { return runGateway(c.Context(), *f, g) },
@@ -33,6 +40,10 @@ func gatewayCommand(f *flags) *cobra.Command {
 	p := c.Flags()
 	p.StringVar(&g.health, "metrics-addr", ":9091", "where probes and metrics are served")
 	p.StringVar(&g.namespace, "namespace", "tailscale-gateway-system", "the operator's own namespace")
+	p.StringVar(&g.extension, "extension-addr", cmp.Or(os.Getenv("EXTENSION_SERVER_ADDR"), ":5005"), "where Envoy Gateway asks: host:port, or unix:///path")
+	p.StringVar(&g.tlsDir, "extension-tls-dir", "", "the folder with tls.crt, tls.key and ca.crt for it; needed where others than this machine can ask")
+	p.BoolVar(&g.reflects, "grpc-reflection", false, "let tools such as grpcurl ask what there is to call")
+	p.BoolVar(&g.controllers, "controllers", true, "keep objects too; without, only answer Envoy Gateway, as in a sidecar")
 	p.BoolVar(&g.elect, "leader-elect", true, "one replica at a time keeps the objects; the others wait")
 	c.AddCommand(envoyConfig())
 	return c
@@ -46,6 +57,13 @@ func runGateway(ctx context.Context, f flags, g gatewayFlags) error {
 	s, err := settings.LoadGateway(f.config)
 	if err != nil {
 		return usageError{err}
+	}
+	at, err := gatewayxds.ParseAddress(g.extension)
+	if err != nil {
+		return usageError{fmt.Errorf("--extension-addr: %w", err)}
+	}
+	if g.tlsDir == "" && !at.Private() {
+		return usageError{fmt.Errorf("--extension-addr %s is reached by others than this machine: it needs --extension-tls-dir", g.extension)}
 	}
 	// The names are containerboot's and the Tailscale operator's contract.
 	id := cmp.Or(os.Getenv("CLIENT_ID_FILE"), os.Getenv("TAILSCALE_OAUTH_CLIENT_ID_FILE"))
@@ -62,7 +80,9 @@ func runGateway(ctx context.Context, f flags, g gatewayFlags) error {
 		return err
 	}
 	clients := new(tailnets.Clients)
-	metrics := health.NewGateway(version(), commit(), clients.Unwell)
+	metrics := gatewayMetrics(clients)
+	answers := &attachments.Answers{Log: log}
+	server := extensionServer(s.Extension, g.reflects, log, metrics, answers)
 	controllers := &gatewaykube.Controllers{
 		Config: config, Namespace: g.namespace, CredentialNamespaces: s.CredentialNamespaces, BaseURLs: s.Tailnet.APIBaseURLs,
 		ClientIDFile: id, ClientSecretFile: secret, Clients: clients, UserAgent: "tailplane-gateway/" + version(),
@@ -70,17 +90,37 @@ func runGateway(ctx context.Context, f flags, g gatewayFlags) error {
 		Observe: func(op tailnets.Op, class tailnets.Class, took time.Duration) {
 			metrics.Asked(string(op), string(class), took)
 		},
+		ClusterDomain: cmp.Or(s.ClusterDomain, searchedDomain(log)), Controller: s.Envoy.Controller, EnvoyNamespace: s.Envoy.Namespace,
+		ProxyNamespaces: s.ProxyNamespaces, AllowContainerboot: s.Proxy.AllowContainerboot, Addresses: s.Envoy.Discovery == settings.DiscoveryEndpoints,
+		GatherOnly: !g.controllers, Board: new(gather.Board), Publish: publish(server, metrics), Built: metrics.Built, Answers: answers, Restored: metrics.Restored,
 	}
 	if g.elect {
 		controllers.LeaseNamespace = g.namespace
 	}
+	countTailnets(metrics, controllers)
 	probes := &health.Listener{Address: g.health, Gatherer: metrics, Log: log}
+	probes.Check("extension server", func(context.Context) error {
+		if !server.Open() {
+			return errors.New("not open: not everything is known yet, or there is no certificate")
+		}
+		return nil
+	})
 	metrics.Readiness(probes)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, probes.Stopping)()
 	return together(cancel,
 		func() error { return controllers.Run(ctx) },
+		func() error { return serveExtension(ctx, server, at, g.tlsDir, log) },
 		func() error { return probes.Run(ctx) },
 	)
+}
+
+// searchedDomain is the cluster's domain, as the pod's resolver knows it.
+func searchedDomain(log *slog.Logger) string {
+	b, err := os.ReadFile("/etc/resolv.conf")
+	if err != nil {
+		log.Warn("the cluster's domain is not known from resolv.conf", "err", err)
+	}
+	return settings.SearchedDomain(string(b))
 }

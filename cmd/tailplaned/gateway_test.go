@@ -69,12 +69,14 @@ func TestGatewayRole(t *testing.T) {
 	address := ln.Addr().String()
 	ln.Close()
 
+	socket := filepath.Join(dir, "extension.sock")
+
 	// A process of its own: a role sets the loggers of libraries, which the test uses too.
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	running := exec.CommandContext(ctx, self, "gateway", "--config", filepath.Join(dir, "gateway.yaml"), "--kubeconfig", c.Kubeconfig, "--namespace", ns, "--metrics-addr", address, "--log-level", "error")
+	running := exec.CommandContext(ctx, self, "gateway", "--config", filepath.Join(dir, "gateway.yaml"), "--kubeconfig", c.Kubeconfig, "--namespace", ns, "--metrics-addr", address, "--log-level", "error", "--extension-addr", "unix://"+socket)
 	running.Env = append(os.Environ(), asProgram+"=true")
 	running.Stderr = t.Output()
 	if err := running.Start(); err != nil {

@@ -1,6 +1,7 @@
 package health_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -8,7 +9,14 @@ import (
 )
 
 func TestGatewayMetrics(t *testing.T) {
-	m := health.NewGateway("v1", "abc", func() int { return 2 })
+	m := health.NewGateway("v1", "abc", func() int { return 2 }, []string{"Route", "Translation"}, []string{"changed", "fallback"})
+	m.Called("Route", "changed", time.Millisecond, 100, 200)
+	m.Built(time.Second, nil)
+	m.Built(0, errors.New("no"))
+	m.Rendering(3, 4)
+	m.Restored()
+	m.Key("minted")
+	m.Tailnets(func() (health.Tailnets, bool) { return health.Tailnets{Ready: 5, Degraded: 6, Services: 7}, true })
 	m.Asked("list devices", "OK", time.Second)
 	m.Asked("list devices", "CircuitOpen", 0) // was not made, so it took no time
 	families, err := m.Gather()
@@ -21,7 +29,13 @@ func TestGatewayMetrics(t *testing.T) {
 			got[f.GetName()] += x.GetCounter().GetValue() + x.GetGauge().GetValue() + float64(x.GetHistogram().GetSampleCount())
 		}
 	}
-	for name, want := range map[string]float64{"tailplane_tailnet_api_requests_total": 2, "tailplane_tailnet_api_seconds": 1, "tailplane_tailnet_circuit_open": 2, "tailplane_build_info": 1} {
+	if got["tailplane_gateway_last_hook_timestamp_seconds"] < 1e9 {
+		t.Error("nobody knows when the last call was")
+	}
+	for name, want := range map[string]float64{"tailplane_tailnet_api_requests_total": 2, "tailplane_tailnet_api_seconds": 1, "tailplane_tailnet_circuit_open": 2, "tailplane_build_info": 1,
+		"tailplane_gateway_hook_calls_total": 1, "tailplane_gateway_hook_seconds": 1, "tailplane_gateway_hook_bytes": 2, "tailplane_gateway_build_seconds": 1, "tailplane_gateway_build_faults_total": 1,
+		"tailplane_gateway_snapshot_routes": 3, "tailplane_gateway_snapshot_clusters": 4, "tailplane_gateway_status_restores_total": 1, "tailplane_gateway_auth_keys_total": 1,
+		"tailplane_tailnet_ready": 5, "tailplane_tailnet_degraded": 6, "tailplane_tailnet_discovery_services": 7} {
 		if got[name] != want {
 			t.Errorf("%s is %v, want %v", name, got[name], want)
 		}

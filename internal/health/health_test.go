@@ -81,7 +81,7 @@ func TestACheckThatHangs(t *testing.T) {
 	l.Check("quick", func(context.Context) error { return nil })
 	began := time.Now()
 	r := l.Results(t.Context())
-	if took := time.Since(began); took > 20*time.Second {
+	if took := time.Since(began); took > 2*time.Minute {
 		t.Errorf("took %v", took)
 	}
 	if r[0].Err == nil || r[1].Err != nil {
@@ -123,11 +123,11 @@ func TestRun(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- l.Run(ctx) }()
 	var said struct{ Address string }
-	for began := time.Now(); said.Address == ""; {
+	for began := time.Now(); said.Address == ""; time.Sleep(time.Millisecond) {
 		if err := json.Unmarshal([]byte(log.String()), &said); err == nil {
 			break
 		}
-		if time.Since(began) > 20*time.Second {
+		if time.Since(began) > 2*time.Minute {
 			t.Fatalf("no address in %q", log.String())
 		}
 	}

@@ -5,20 +5,40 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/netip"
 	"net/url"
 	"os"
+	"regexp"
+	"strconv"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 )
 
 // Gateway is the file of the gateway role.
 type Gateway struct {
+	// OperatorID is by what this operator is known among those that share services
+	// of a tailnet. Empty: made of the cluster and the installation.
+	OperatorID string `yaml:"operatorID,omitempty"`
+
+	// ClusterDomain is the end of the names of Services. Empty: as resolv.conf has
+	// it, else cluster.local.
+	ClusterDomain string `yaml:"clusterDomain,omitempty"`
+
 	// CredentialNamespaces are the namespaces, beside its own, whose Secrets the
-	// operator may read for the credentials of tailnets.
-	CredentialNamespaces []string       `yaml:"credentialNamespaces,omitempty"`
-	Tailnet              GatewayTailnet `yaml:"tailnet"`
+	// operator may read for the credentials of tailnets; ProxyNamespaces those where
+	// it may run relays; ConsumerNamespaces those where it may write Services that
+	// lead to them.
+	CredentialNamespaces []string `yaml:"credentialNamespaces,omitempty"`
+	ProxyNamespaces      []string `yaml:"proxyNamespaces,omitempty"`
+	ConsumerNamespaces   []string `yaml:"consumerNamespaces,omitempty"`
+
+	Tailnet   GatewayTailnet   `yaml:"tailnet"`
+	Proxy     GatewayProxy     `yaml:"proxy,omitempty"`
+	Extension GatewayExtension `yaml:"extension"`
+	Envoy     GatewayEnvoy     `yaml:"envoy"`
 }
 
 // GatewayTailnet is how the API of each tailnet is asked.
@@ -28,9 +48,57 @@ type GatewayTailnet struct {
 	Burst             int      `yaml:"burst"`
 }
 
+// GatewayProxy is what relays run.
+type GatewayProxy struct {
+	Image              string                       `yaml:"image,omitempty"` // empty: no groups can be made
+	AllowContainerboot bool                         `yaml:"allowContainerboot,omitempty"`
+	AllowCustomImages  bool                         `yaml:"allowCustomImages,omitempty"`
+	Resources          map[string]map[string]string `yaml:"resources,omitempty"` // requests and limits, as of a container
+}
+
+// GatewayExtension is how Envoy Gateway is answered.
+type GatewayExtension struct {
+	MaxMessageSize Size     `yaml:"maxMessageSize"` // as Envoy Gateway's own
+	Deadline       Duration `yaml:"deadline"`       // of one answer
+}
+
+// GatewayEnvoy is where Envoy is, and how it finds relays: DNS or Endpoints.
+type GatewayEnvoy struct {
+	Namespace  string `yaml:"namespace"`
+	Controller string `yaml:"controller"` // controllerName of Envoy Gateway's classes
+	Discovery  string `yaml:"discovery"`
+}
+
+// Values of GatewayEnvoy.Discovery.
+const (
+	DiscoveryDNS       = "DNS"
+	DiscoveryEndpoints = "Endpoints"
+)
+
 // DefaultGateway returns the settings that a file may leave out.
 func DefaultGateway() Gateway {
-	return Gateway{Tailnet: GatewayTailnet{APIBaseURLs: []string{"https://api.tailscale.com"}, RequestsPerSecond: 5, Burst: 10}}
+	return Gateway{
+		Tailnet:   GatewayTailnet{APIBaseURLs: []string{"https://api.tailscale.com"}, RequestsPerSecond: 5, Burst: 10},
+		Extension: GatewayExtension{MaxMessageSize: 64 << 20, Deadline: Duration(2 * time.Second)},
+		Envoy:     GatewayEnvoy{Namespace: "envoy-gateway-system", Controller: "gateway.envoyproxy.io/gatewayclass-controller", Discovery: DiscoveryDNS},
+	}
+}
+
+// SearchedDomain is the cluster's domain as the resolver of a pod searches in it,
+// by the text of resolv.conf; cluster.local if it does not tell.
+func SearchedDomain(resolv string) string {
+	for line := range strings.Lines(resolv) {
+		words := strings.Fields(line)
+		if len(words) == 0 || words[0] != "search" {
+			continue
+		}
+		for _, w := range words[1:] {
+			if domain, ok := strings.CutPrefix(strings.TrimSuffix(w, "."), "svc."); ok && domain != "" {
+				return domain
+			}
+		}
+	}
+	return "cluster.local"
 }
 
 // LoadGateway reads and checks the file at path.
@@ -46,8 +114,31 @@ func LoadGateway(path string) (Gateway, error) {
 	return g, nil
 }
 
+// A Size is an amount of bytes, written as 4194304 or 4Mi.
+type Size int
+
+// UnmarshalYAML implements [yaml.Unmarshaler].
+func (s *Size) UnmarshalYAML(n *yaml.Node) error {
+	text, shift := n.Value, 0
+	for unit, by := range map[string]int{"Ki": 10, "Mi": 20, "Gi": 30} {
+		if rest, ok := strings.CutSuffix(n.Value, unit); ok {
+			text, shift = rest, by
+		}
+	}
+	v, err := strconv.ParseUint(text, 10, 31)
+	if err != nil || n.Kind != yaml.ScalarNode || v<<shift > math.MaxInt32 {
+		return fmt.Errorf("line %d: %.40q is not a size such as 64Mi", n.Line, n.Value)
+	}
+	*s = Size(v << shift)
+	return nil
+}
+
+var quantity = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?(m|[kMGT]|[KMGT]i)?$`)
+
 // plainGateway turns the decoder's words about Go types into words about the file.
 var plainGateway = strings.NewReplacer("yaml: ", "", "not found in type settings.GatewayTailnet", "is not a setting of tailnet",
+	"not found in type settings.GatewayProxy", "is not a setting of proxy", "not found in type settings.GatewayExtension", "is not a setting of extension",
+	"not found in type settings.GatewayEnvoy", "is not a setting of envoy",
 	"not found in type settings.Gateway", "is not a setting", "into int", "as a number", "into float64", "as a number")
 
 // ParseGateway decodes a file over the defaults, strictly, and checks it.
@@ -70,10 +161,51 @@ func ParseGateway(b []byte) (Gateway, error) {
 func (g Gateway) validate() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	for _, ns := range g.CredentialNamespaces {
-		if !label.MatchString(ns) {
-			bad("credentialNamespaces: %q is not the name of a namespace", ns)
+	for _, list := range []struct {
+		name       string
+		namespaces []string
+	}{{"credentialNamespaces", g.CredentialNamespaces}, {"proxyNamespaces", g.ProxyNamespaces}, {"consumerNamespaces", g.ConsumerNamespaces}, {"envoy.namespace", []string{g.Envoy.Namespace}}} {
+		for _, ns := range list.namespaces {
+			if !label.MatchString(ns) {
+				bad("%s: %q is not the name of a namespace", list.name, ns)
+			}
 		}
+	}
+	if g.OperatorID != "" && (!label.MatchString(g.OperatorID) || len(g.OperatorID) < 4) {
+		bad("operatorID: %q; 4 to 63 of a-z, 0-9 and -", g.OperatorID)
+	}
+	if d := g.ClusterDomain; d != "" {
+		for part := range strings.SplitSeq(d, ".") {
+			if !label.MatchString(part) {
+				bad("clusterDomain: %q is not a domain such as cluster.local", d)
+				break
+			}
+		}
+	}
+	for kind, list := range g.Proxy.Resources {
+		if kind != "requests" && kind != "limits" {
+			bad("proxy.resources: %q is neither requests nor limits", kind)
+		}
+		for name, amount := range list {
+			if !quantity.MatchString(amount) {
+				bad("proxy.resources.%s.%s: %q is not an amount such as 100m or 64Mi", kind, name, amount)
+			}
+		}
+	}
+	if strings.ContainsAny(g.Proxy.Image, " \t\n") {
+		bad("proxy.image: %q is not the name of an image", g.Proxy.Image)
+	}
+	if s := g.Extension.MaxMessageSize; s < 4<<20 || s > 1<<30 {
+		bad("extension.maxMessageSize: %v; 4Mi to 1Gi", s)
+	}
+	if d := time.Duration(g.Extension.Deadline); d < 200*time.Millisecond || d > 30*time.Second {
+		bad("extension.deadline: %v; 200ms to 30s", d)
+	}
+	if g.Envoy.Controller == "" {
+		bad("envoy.controller is empty: no Gateway would be Envoy Gateway's")
+	}
+	if g.Envoy.Discovery != DiscoveryDNS && g.Envoy.Discovery != DiscoveryEndpoints {
+		bad("envoy.discovery: %q; DNS or Endpoints", g.Envoy.Discovery)
 	}
 	t := g.Tailnet
 	if len(t.APIBaseURLs) == 0 {

@@ -24,11 +24,38 @@ func TestGateway(t *testing.T) {
 		{"tailnet: {requestsPerSecond: 0}", "requestsPerSecond"},
 		{"tailnet: {burst: 0}", "burst"},
 		{"tailnet: {burst: many}", "as a number"},
+		{"operatorID: tp-1\nclusterDomain: c.example\nproxyNamespaces: [relays]\nconsumerNamespaces: [shop]\nproxy: {image: \"tailplane@sha256:0\", allowContainerboot: true, resources: {requests: {cpu: 100m, memory: 64Mi}}}\nextension: {maxMessageSize: 8Mi, deadline: 1s}\nenvoy: {namespace: eg, discovery: Endpoints}", ""},
+		{"operatorID: \"A B\"", "operatorID"},
+		{"clusterDomain: \"cluster..local\"", "clusterDomain"},
+		{"proxyNamespaces: [\"a/b\"]", "proxyNamespaces"},
+		{"consumerNamespaces: [\"\"]", "consumerNamespaces"},
+		{"proxy: {images: x}", "field images is not a setting of proxy"},
+		{"proxy: {image: \"a b\"}", "proxy.image"},
+		{"proxy: {resources: {request: {cpu: 1}}}", "neither requests nor limits"},
+		{"proxy: {resources: {limits: {cpu: much}}}", "proxy.resources.limits.cpu"},
+		{"extension: {maxMessageSize: 1Mi}", "maxMessageSize"},
+		{"extension: {maxMessageSize: much}", "is not a size"},
+		{"extension: {maxMessageSize: 9Gi}", "is not a size"},
+		{"extension: {deadline: 1h}", "extension.deadline"},
+		{"extension: {deadlines: 1h}", "is not a setting of extension"},
+		{"envoy: {discovery: Guess}", "DNS or Endpoints"},
+		{"envoy: {controller: \"\"}", "envoy.controller"},
 		{"{}\n---\n{}", "more than one YAML document"},
 	} {
 		_, err := settings.ParseGateway([]byte(x.file))
 		if x.says == "" && err != nil || x.says != "" && (err == nil || !strings.Contains(err.Error(), x.says)) {
 			t.Errorf("%s: %v, want %q", x.file, err, x.says)
+		}
+	}
+}
+
+func TestSearchedDomain(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "cluster.local", "nameserver 10.0.0.10\nsearch a.svc.k8s.example svc.k8s.example k8s.example\n": "k8s.example",
+		"search example.com": "cluster.local", "search svc. a": "cluster.local", "# search svc.x\nsearch svc.k8s.example.": "k8s.example",
+	} {
+		if got := settings.SearchedDomain(text); got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
 		}
 	}
 }

@@ -55,6 +55,12 @@ const (
 	// that was last rendered for Envoy Gateway.
 	TranslatedAnnotation = "gateway.tailscale.com/translated-revision"
 
+	// TranslationAnnotation, beside it, is what was seen then, as JSON.
+	TranslationAnnotation = "gateway.tailscale.com/translation"
+
+	// RequestedAnnotation, on the same object, is when its revision was asked for (RFC 3339).
+	RequestedAnnotation = "gateway.tailscale.com/revision-requested"
+
 	// EndpointsManager is the value of endpointslice.kubernetes.io/managed-by on the
 	// gateway's EndpointSlices.
 	EndpointsManager = "gateway.tailscale.com"

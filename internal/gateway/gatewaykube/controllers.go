@@ -18,9 +18,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -35,6 +33,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/attachments"
+	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
 )
@@ -63,6 +64,25 @@ type Controllers struct {
 	PerSecond float64 // requests to each tailnet's API
 	Burst     int
 
+	// What Envoy is, and where relays may be; as of gather.Gatherer.
+	ClusterDomain, Controller, EnvoyNamespace string
+	ProxyNamespaces                           []string
+	AllowContainerboot, Addresses             bool
+
+	// GatherOnly leaves everything to others but what Envoy Gateway is answered from.
+	GatherOnly bool
+
+	// Board shows what was decided. Publish and Built, optional, are a Gatherer's.
+	Board   *gather.Board
+	Publish func(*gateway.Snapshot)
+	Built   func(took time.Duration, err error)
+
+	// Answers, optional, are told what Envoy Gateway was answered, which then is
+	// written down. Restored, optional, hears of each status that was erased by
+	// others and is written again.
+	Answers  *attachments.Answers
+	Restored func()
+
 	// LeaseNamespace holds the Lease that elects one of several. Empty: this one does not ask.
 	LeaseNamespace string
 
@@ -73,6 +93,7 @@ type Controllers struct {
 	Observe func(tailnets.Op, tailnets.Class, time.Duration)
 
 	synced atomic.Bool
+	cache  atomic.Pointer[cache.Cache]
 }
 
 // Synced reports whether the controllers have filled their caches and are at work.
@@ -83,8 +104,8 @@ func (c *Controllers) Synced() bool { return c.synced.Load() }
 // another one took over.
 func (c *Controllers) Run(ctx context.Context) error {
 	if c.Config == nil || c.Namespace == "" || len(c.BaseURLs) == 0 || c.Clients == nil || c.UserAgent == "" || c.PerSecond <= 0 || c.Burst < 1 ||
-		c.Log == nil || c.Now == nil || (c.ClientIDFile == "") != (c.ClientSecretFile == "") {
-		return errors.New("the gateway's controllers lack a setting: configuration, namespace, base URLs, clients, user agent, limits, log and clock are required, and both credential files or none")
+		c.Log == nil || c.Now == nil || c.ClusterDomain == "" || c.Controller == "" || c.EnvoyNamespace == "" || c.Board == nil || (c.ClientIDFile == "") != (c.ClientSecretFile == "") {
+		return errors.New("the gateway's controllers lack a setting: configuration, namespace, base URLs, clients, user agent, limits, Envoy, board, log and clock are required, and both credential files or none")
 	}
 	if err := c.run(ctx); err != nil {
 		return fmt.Errorf("gateway controllers: %w", err)
@@ -96,25 +117,38 @@ func (c *Controllers) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	config := kube.Unthrottled(c.Config)
+	groups := append([]string{c.Namespace}, c.ProxyNamespaces...)
 	options := manager.Options{
 		Scheme:         runtime.NewScheme(),
 		Logger:         logr.FromSlogHandler(c.Log.Handler()),
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mapper(), nil },
 		Metrics:        metricsserver.Options{BindAddress: "0"}, // main serves metrics
-		Cache:          cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
+		Cache:          cache.Options{DefaultTransform: cache.TransformStripManagedFields(), ByObject: gather.CacheOptions(groups, c.EnvoyNamespace)},
 		Client:         client.Options{FieldOwner: v1alpha1.FieldManager, Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.Namespace{}}, EnableReadYourWritesConsistency: new(true)}},
 	}
-	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, authenticationv1.AddToScheme, metav1.AddMetaToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{gather.AddToScheme, authenticationv1.AddToScheme} {
 		if err := add(options.Scheme); err != nil {
 			return err
 		}
 	}
-	if c.LeaseNamespace != "" {
+	if c.LeaseNamespace != "" && !c.GatherOnly {
 		options.LeaderElection, options.LeaderElectionID, options.LeaderElectionReleaseOnCancel = true, v1alpha1.FieldManager, true
 		options.LeaderElectionNamespace = c.LeaseNamespace
 	}
 	mgr, err := manager.New(config, options)
 	if err != nil {
+		return err
+	}
+	known := mgr.GetCache()
+	c.cache.Store(&known)
+	if err := c.addEverywhere(mgr); err != nil {
+		return err
+	}
+	if c.GatherOnly {
+		return mgr.Start(ctx)
+	}
+	acting := &attachments.Controller{Log: c.Log, Now: c.Now, Restored: c.Restored}
+	if err := acting.Add(mgr, c.Board); err != nil {
 		return err
 	}
 	secrets, err := corev1client.NewForConfig(config)
@@ -175,15 +209,55 @@ func readinessChanged(e event.UpdateEvent) bool {
 		meta.IsStatusConditionTrue(was.Status.Conditions, v1alpha1.ConditionReady) != meta.IsStatusConditionTrue(is.Status.Conditions, v1alpha1.ConditionReady)
 }
 
+// addEverywhere adds what every replica does, the leader or not.
+func (c *Controllers) addEverywhere(mgr manager.Manager) error {
+	g := &gather.Gatherer{
+		Namespace: c.Namespace, ClusterDomain: c.ClusterDomain, Controller: c.Controller, EnvoyNamespace: c.EnvoyNamespace, ProxyNamespaces: c.ProxyNamespaces,
+		AllowContainerboot: c.AllowContainerboot, Addresses: c.Addresses, Board: c.Board, Log: c.Log, Publish: c.Publish, Measure: c.Built,
+	}
+	if err := g.Add(mgr); err != nil {
+		return err
+	}
+	if c.Answers == nil {
+		return nil
+	}
+	return c.Answers.Add(mgr, c.Board)
+}
+
 // mapper knows the kinds that are spoken of.
 func mapper() meta.RESTMapper {
-	ours := v1alpha1.GroupVersion
-	return kube.Mapper([]schema.GroupVersionKind{
-		ours.WithKind("TailscaleProxyGroup"), ours.WithKind("TailscaleService"), ours.WithKind("TailscaleGateway"),
-		corev1.SchemeGroupVersion.WithKind("Secret"), corev1.SchemeGroupVersion.WithKind("ServiceAccount"),
-	}, []schema.GroupVersionKind{
-		ours.WithKind("TailscaleTailnet"), corev1.SchemeGroupVersion.WithKind("Namespace"), authenticationv1.SchemeGroupVersion.WithKind("SelfSubjectReview"),
-	})
+	namespaced, clusterWide := gather.Kinds()
+	return kube.Mapper(append(namespaced, corev1.SchemeGroupVersion.WithKind("Secret"), corev1.SchemeGroupVersion.WithKind("ServiceAccount")),
+		append(clusterWide, authenticationv1.SchemeGroupVersion.WithKind("SelfSubjectReview")))
+}
+
+// Count counts tailnets and what is discovered in them, from what is cached; it is
+// false while nothing is.
+func (c *Controllers) Count(ctx context.Context) (ready, degraded, services int, ok bool) {
+	known := c.cache.Load()
+	if known == nil || c.Board.Result() == nil {
+		return 0, 0, 0, false
+	}
+	var tailnets v1alpha1.TailscaleTailnetList
+	var gateways v1alpha1.TailscaleGatewayList
+	if (*known).List(ctx, &tailnets, client.UnsafeDisableDeepCopy) != nil || (*known).List(ctx, &gateways, client.UnsafeDisableDeepCopy) != nil {
+		return 0, 0, 0, false
+	}
+	for i := range tailnets.Items {
+		of := tailnets.Items[i].Status.Conditions
+		if meta.IsStatusConditionTrue(of, v1alpha1.ConditionReady) {
+			ready++
+		}
+		if meta.IsStatusConditionTrue(of, v1alpha1.ConditionDegraded) {
+			degraded++
+		}
+	}
+	for i := range gateways.Items {
+		for _, t := range gateways.Items[i].Status.Tailnets {
+			services += int(t.DiscoveredServices)
+		}
+	}
+	return ready, degraded, services, true
 }
 
 // byTailnet is the index of what uses a tailnet, by its name.

@@ -30,6 +30,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
 	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
@@ -127,7 +128,7 @@ func (p *place) start() {
 	config := p.cluster.AdminConfig()
 	p.clients = new(tailnets.Clients)
 	c := &Controllers{Config: config, Namespace: p.ns, BaseURLs: []string{"https://api.tailscale.com"}, Clients: p.clients, UserAgent: "tailplane-gateway/test",
-		PerSecond: 1000, Burst: 1000, Log: slog.New(slog.NewTextHandler(p.log, nil)), Now: func() time.Time { return time.Now().Add(time.Duration(p.ahead.Load())) }}
+		PerSecond: 1000, Burst: 1000, ClusterDomain: "cluster.local", Controller: "gateway.envoyproxy.io/gatewayclass-controller", EnvoyNamespace: p.ns, Board: new(gather.Board), Log: slog.New(slog.NewTextHandler(p.log, nil)), Now: func() time.Time { return time.Now().Add(time.Duration(p.ahead.Load())) }}
 	p.change(c)
 	c.Config = rest.CopyConfig(c.Config)
 	c.Config.Wrap(p.wire.wrap)

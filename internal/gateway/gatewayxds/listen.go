@@ -118,6 +118,8 @@ func (s *Server) Run(ctx context.Context, at Address, config *tls.Config) error 
 	if s.Reflection {
 		reflection.Register(g)
 	}
+	s.open.Store(true)
+	defer s.open.Store(false)
 	s.Log.Info("the extension server is open", "address", ln.Addr().String(), "tls", config != nil)
 	defer context.AfterFunc(ctx, func() {
 		states.Shutdown()

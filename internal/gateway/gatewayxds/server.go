@@ -68,6 +68,7 @@ type Server struct {
 
 	extension.UnimplementedEnvoyGatewayExtensionServer
 
+	open    atomic.Bool
 	once    sync.Once
 	first   chan struct{} // closed by the first snapshot
 	current atomic.Pointer[published]
@@ -98,6 +99,9 @@ func (s *Server) Ready() <-chan struct{} {
 	s.once.Do(func() { s.first = make(chan struct{}) })
 	return s.first
 }
+
+// Open says whether the server listens.
+func (s *Server) Open() bool { return s.open.Load() }
 
 // Publish makes a snapshot the one that calls are answered from. It must not be changed afterwards. One goroutine publishes.
 func (s *Server) Publish(n *gateway.Snapshot) {

@@ -21,6 +21,7 @@ type Report struct {
 	Asked        string   // the revision that Envoy Gateway asked for
 	Answered     string   // the revision that it got
 	VirtualHosts bool     // the hook for virtual hosts was called since the Translation before
+	Received     int      // route configurations that Envoy Gateway showed
 	Routes       int      // routes of ours in the answer
 	Ambiguous    []string // domains where nobody says which filters would guard a route of ours, so that there is none; sorted
 	Conflicted   []string // clusters that somebody else has under our names, so that ours are left out; sorted
@@ -227,7 +228,7 @@ func (t *translation) reports(revisions map[gateway.Name]string) (all []Report) 
 		if g == nil {
 			continue
 		}
-		r := Report{Gateway: name, Asked: revisions[name], Answered: g.Revision, Routes: t.routes[name], Ambiguous: slices.Sorted(maps.Keys(t.ambiguous[name]))}
+		r := Report{Gateway: name, Asked: revisions[name], Answered: g.Revision, Received: len(t.in.Routes), Routes: t.routes[name], Ambiguous: slices.Sorted(maps.Keys(t.ambiguous[name]))}
 		for _, c := range g.Clusters {
 			if t.clusters.taken[c.Name] {
 				r.Conflicted = append(r.Conflicted, c.Name)

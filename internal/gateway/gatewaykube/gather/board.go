@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -18,6 +19,7 @@ type Board struct {
 	mu      sync.Mutex
 	result  *gateway.Result
 	fault   error
+	seen    map[types.UID]int64 // generations of our own kinds that were decided upon
 	readers []*reader
 }
 
@@ -52,6 +54,21 @@ func (b *Board) Fault() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.fault
+}
+
+// Saw says whether an object of the operator's own kinds was decided upon as its
+// spec is now.
+func (b *Board) Saw(o metav1.Object) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	generation, ok := b.seen[o.GetUID()]
+	return ok && generation >= o.GetGeneration()
+}
+
+func (b *Board) setSeen(seen map[types.UID]int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.seen = seen
 }
 
 // setFault notes what is wrong, or that nothing is.

@@ -46,11 +46,13 @@ func matters(was, is any) bool {
 	return true
 }
 
-// onlyTranslated says whether nothing but our own note differs.
+// onlyTranslated says whether nothing but our own notes differs.
 func onlyTranslated(a, b client.Object) bool {
 	x, y := maps.Clone(a.GetAnnotations()), maps.Clone(b.GetAnnotations())
-	delete(x, v1alpha1.TranslatedAnnotation)
-	delete(y, v1alpha1.TranslatedAnnotation)
+	for _, note := range []string{v1alpha1.TranslatedAnnotation, v1alpha1.TranslationAnnotation, v1alpha1.RequestedAnnotation} {
+		delete(x, note)
+		delete(y, note)
+	}
 	return maps.Equal(x, y)
 }
 

@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -161,6 +162,7 @@ func (g *Gatherer) once(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	defer g.Board.setSeen(generations(objects)) // after what was decided
 	if was := g.Board.Result(); was == nil || !reflect.DeepEqual(was, result) {
 		g.Board.Post(result)
 		if g.Publish != nil {
@@ -168,6 +170,24 @@ func (g *Gatherer) once(ctx context.Context) (err error) {
 		}
 	}
 	return nil
+}
+
+// generations are those of the operator's own kinds, by UID.
+func generations(o gateway.Objects) map[types.UID]int64 {
+	seen := make(map[types.UID]int64, len(o.Groups)+len(o.Services)+len(o.Attachments)+len(o.Policies))
+	for _, x := range o.Groups {
+		seen[x.UID] = x.Generation
+	}
+	for _, x := range o.Services {
+		seen[x.UID] = x.Generation
+	}
+	for _, x := range o.Attachments {
+		seen[x.UID] = x.Generation
+	}
+	for _, x := range o.Policies {
+		seen[x.UID] = x.Generation
+	}
+	return seen
 }
 
 // decide turns a panic of the decision, which only an object can cause that nobody

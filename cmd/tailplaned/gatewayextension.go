@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/gateway/gatewaykube"
+	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/attachments"
+	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
+	"github.com/tailplane/tailplane/internal/health"
+	"github.com/tailplane/tailplane/internal/settings"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+)
+
+func gatewayMetrics(clients *tailnets.Clients) *health.Gateway {
+	var hooks, results []string
+	for _, h := range gatewayxds.Hooks() {
+		hooks = append(hooks, string(h))
+	}
+	for _, r := range gatewayxds.Results() {
+		results = append(results, string(r))
+	}
+	return health.NewGateway(version(), commit(), clients.Unwell, hooks, results)
+}
+
+// countTime bounds the reading of caches for one scrape.
+const countTime = 5 * time.Second
+
+func countTailnets(metrics *health.Gateway, controllers *gatewaykube.Controllers) {
+	metrics.Tailnets(func() (health.Tailnets, bool) {
+		ctx, cancel := context.WithTimeout(context.Background(), countTime)
+		defer cancel()
+		ready, degraded, services, ok := controllers.Count(ctx)
+		return health.Tailnets{Ready: ready, Degraded: degraded, Services: services}, ok
+	})
+}
+
+// extensionServer answers Envoy Gateway; what it answered is measured, and noted for the leader.
+func extensionServer(set settings.GatewayExtension, reflection bool, log *slog.Logger, metrics *health.Gateway, answers *attachments.Answers) *gatewayxds.Server {
+	return &gatewayxds.Server{
+		Deadline: time.Duration(set.Deadline), MaxMessage: int(set.MaxMessageSize), Log: log, Reflection: reflection,
+		Measure: func(c gatewayxds.Call) { metrics.Called(string(c.Hook), string(c.Result), c.Took, c.In, c.Out) },
+		Report: func(r gatewayxds.Report) {
+			answers.Tell(attachments.Answer{Gateway: r.Gateway, Asked: r.Asked, Answered: r.Answered, Incomplete: r.Received == 0 && !r.VirtualHosts,
+				Ambiguous: r.Ambiguous, Conflicted: r.Conflicted})
+		},
+	}
+}
+
+// publish has Envoy Gateway answered from each new snapshot.
+func publish(server *gatewayxds.Server, metrics *health.Gateway) func(*gateway.Snapshot) {
+	return func(n *gateway.Snapshot) {
+		routes, clusters := 0, 0
+		for _, g := range n.Gateways {
+			routes, clusters = routes+len(g.Routes), clusters+len(g.Clusters)
+		}
+		metrics.Rendering(routes, clusters)
+		server.Publish(n)
+	}
+}
+
+// serveExtension serves when there is something to answer and, where it is needed, a certificate: whoever makes the
+// certificates may do so after this process has started.
+func serveExtension(ctx context.Context, server *gatewayxds.Server, at gatewayxds.Address, dir string, log *slog.Logger) error {
+	var config *tls.Config
+	if dir != "" {
+		files := &gatewayxds.Certificates{Dir: dir}
+		said := false
+		for config == nil {
+			var err error
+			if config, err = files.Config(); err == nil {
+				break
+			}
+			if !said {
+				log.Info("waiting for the extension server's certificate", "err", err)
+				said = true
+			}
+			select {
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	}
+	return server.Run(ctx, at, config)
+}

@@ -1,0 +1,189 @@
+package attachments
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
+	"github.com/tailplane/tailplane/internal/kube"
+)
+
+// An Answer is what Envoy Gateway was told of one Gateway, when it asked for all of it.
+type Answer struct {
+	Gateway    gateway.Name
+	Asked      string   // the revision that it asked for
+	Answered   string   // the revision that it got
+	Incomplete bool     // it shows neither virtual hosts nor routes
+	Ambiguous  []string // hosts where nobody says which filters would guard our routes
+	Conflicted []string // clusters that somebody else has under our names
+}
+
+// Seen is what an answer says besides its revision, as it is noted on the revision object.
+type Seen struct {
+	Incomplete bool     `json:"incomplete,omitempty"`
+	Ambiguous  []string `json:"ambiguous,omitempty"`
+	Conflicted []string `json:"conflicted,omitempty"`
+}
+
+// mostNoted is how many names of a kind are noted.
+const mostNoted = 10
+
+// Answers are noted by the replica that gave them, so that the leader knows of
+// them: on the revision object of the Gateway, as annotations, which Envoy Gateway
+// does not look at. Fields without a remark are required.
+type Answers struct {
+	Log *slog.Logger
+
+	client client.Client
+	board  *gather.Board
+
+	mu     sync.Mutex
+	last   map[gateway.Name]Answer // not noted yet
+	behind map[gateway.Name]string // revisions that were asked for and not known yet
+}
+
+// Tell takes an answer. It does not block.
+func (a *Answers) Tell(one Answer) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.last == nil {
+		a.last, a.behind = map[gateway.Name]Answer{}, map[gateway.Name]string{}
+	}
+	a.last[one.Gateway] = one
+	delete(a.behind, one.Gateway)
+	if one.Asked != "" && one.Asked != one.Answered {
+		a.behind[one.Gateway] = one.Asked
+	}
+}
+
+// Add has the manager note answers, whether or not it is the leader.
+func (a *Answers) Add(mgr manager.Manager, board *gather.Board) error {
+	if a.Log == nil || board == nil {
+		return errors.New("answers lack a setting: log and board are required")
+	}
+	a.client, a.board = mgr.GetClient(), board
+	return mgr.Add(everywhere{a})
+}
+
+type everywhere struct{ *Answers }
+
+func (everywhere) NeedLeaderElection() bool { return false }
+
+// Start notes what it is told until ctx ends.
+func (e everywhere) Start(ctx context.Context) error {
+	tick := time.NewTicker(soon) // answers come in bursts; the last of each is noted
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		e.note(ctx)
+		e.ask(ctx)
+	}
+}
+
+// note writes down the answers that were given since.
+func (a *Answers) note(ctx context.Context) {
+	a.mu.Lock()
+	news := a.last
+	a.last = map[gateway.Name]Answer{}
+	if a.behind == nil {
+		a.behind = map[gateway.Name]string{}
+	}
+	a.mu.Unlock()
+	for _, n := range slices.SortedFunc(maps.Keys(news), gateway.Name.Compare) {
+		err := a.noteOne(ctx, news[n])
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		if !kube.Stale(err) {
+			a.Log.Warn("what Envoy Gateway was answered cannot be noted", "gateway", n.String(), "err", err)
+		}
+		a.mu.Lock()
+		if _, newer := a.last[n]; !newer {
+			a.last[n] = news[n]
+		}
+		a.mu.Unlock()
+	}
+}
+
+func (a *Answers) noteOne(ctx context.Context, one Answer) error {
+	p, err := a.revision(ctx, one.Gateway)
+	if p == nil || err != nil {
+		return err
+	}
+	seen, err := json.Marshal(Seen{one.Incomplete, one.Ambiguous[:min(len(one.Ambiguous), mostNoted)], one.Conflicted[:min(len(one.Conflicted), mostNoted)]})
+	if err != nil {
+		return err
+	}
+	want := map[string]string{v1alpha1.TranslatedAnnotation: one.Answered, v1alpha1.TranslationAnnotation: string(seen)}
+	if p.Annotations[v1alpha1.TranslatedAnnotation] == one.Answered && p.Annotations[v1alpha1.TranslationAnnotation] == string(seen) {
+		return nil
+	}
+	return a.patch(ctx, p, map[string]any{"metadata": map[string]any{"uid": p.UID, "annotations": want}})
+}
+
+// ask makes Envoy Gateway ask again about Gateways where it asked for more than was
+// known, and now it is known.
+func (a *Answers) ask(ctx context.Context) {
+	result := a.board.Result()
+	a.mu.Lock()
+	behind := maps.Clone(a.behind)
+	a.mu.Unlock()
+	for n, revision := range behind {
+		if result == nil || result.Snapshot.Gateways[n] == nil || result.Snapshot.Gateways[n].Revision != revision {
+			continue
+		}
+		p, err := a.revision(ctx, n)
+		if err == nil && p != nil && revisionOf(p) == revision {
+			err = a.patch(ctx, p, map[string]any{"metadata": map[string]any{"resourceVersion": p.ResourceVersion}, "spec": map[string]any{"revision": counted(p.Spec.Revision)}})
+		}
+		if err != nil {
+			if ctx.Err() == nil && !kube.Stale(err) {
+				a.Log.Warn("Envoy Gateway cannot be made to ask again", "gateway", n.String(), "err", err)
+			}
+			continue // on the next tick
+		}
+		a.mu.Lock()
+		if a.behind[n] == revision {
+			delete(a.behind, n)
+		}
+		a.mu.Unlock()
+	}
+}
+
+// revision is the revision object of a Gateway; nil if there is none.
+func (a *Answers) revision(ctx context.Context, n gateway.Name) (*v1alpha1.TailscaleRoutePolicy, error) {
+	result := a.board.Result()
+	if result == nil || result.Snapshot.Gateways[n] == nil {
+		return nil, nil
+	}
+	p := &v1alpha1.TailscaleRoutePolicy{}
+	err := a.client.Get(ctx, types.NamespacedName{Namespace: n.Namespace, Name: RevisionName(result.Snapshot.Gateways[n])}, p)
+	if err != nil || !isRevision(p) {
+		return nil, client.IgnoreNotFound(err)
+	}
+	return p, nil
+}
+
+func (a *Answers) patch(ctx context.Context, p *v1alpha1.TailscaleRoutePolicy, change map[string]any) error {
+	text, err := json.Marshal(change)
+	if err != nil {
+		return err
+	}
+	return a.client.Patch(ctx, p, client.RawPatch(types.MergePatchType, text), client.FieldOwner(v1alpha1.FieldManager+"-answers"))
+}

@@ -1,0 +1,145 @@
+package attachments
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+)
+
+// written is what was last written of a policy's status. Envoy Gateway erases it
+// when it writes its own part, and with it the times of our conditions.
+type written struct {
+	name       types.NamespacedName
+	generation int64
+	conditions []metav1.Condition
+	at         time.Time
+}
+
+// policy says in a policy what came of it.
+func (c *Controller) policy(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var p v1alpha1.TailscaleRoutePolicy
+	err := c.client.Get(ctx, req.NamespacedName, &p)
+	if apierrors.IsNotFound(err) {
+		c.forget(req.NamespacedName)
+	}
+	if err != nil || p.DeletionTimestamp != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	result := c.board.Result()
+	if result == nil {
+		return reconcile.Result{}, nil
+	}
+	report, decided := result.Policies[name(req.NamespacedName)]
+	if !decided || !c.board.Saw(&p) {
+		return reconcile.Result{RequeueAfter: soon}, nil // what was decided is not about this
+	}
+	c.mu.Lock()
+	last, had := c.written[p.UID]
+	c.mu.Unlock()
+	now := c.Now()
+	before := p.Status.Conditions
+	if had {
+		before = slices.Concat(before, last.conditions) // of two of a type the first counts
+	}
+	conditions := conditionsOf(p.Generation, now, before, verdicts(report.Accepted, report.ResolvedRefs, report.Programmed))
+	if p.Status.ObservedGeneration == p.Generation && equal(p.Status.Rules, report.Rules) && equal(ours(p.Status.Conditions), conditions) {
+		return reconcile.Result{}, nil
+	}
+	if wait := soon - now.Sub(last.at); had && wait > 0 && wait <= soon {
+		return reconcile.Result{RequeueAfter: wait}, nil // whoever else writes here is not answered blow by blow
+	}
+	status := v1alpha1.TailscaleRoutePolicyStatus{ObservedGeneration: p.Generation, Rules: report.Rules, Conditions: conditions}
+	if err := c.applyStatus(ctx, "TailscaleRoutePolicy", req.NamespacedName, p.UID, &status); err != nil {
+		return again(fmt.Errorf("write the status of the policy %s: %w", req, err))
+	}
+	if had && last.generation == p.Generation && len(p.Status.Conditions) == 0 && c.Restored != nil {
+		c.Restored()
+	}
+	c.mu.Lock()
+	c.written[p.UID] = written{req.NamespacedName, p.Generation, conditions, now}
+	c.mu.Unlock()
+	return reconcile.Result{}, nil
+}
+
+func (c *Controller) forget(at types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for uid, w := range c.written {
+		if w.name == at {
+			delete(c.written, uid)
+		}
+	}
+}
+
+func equal[T any](a, b []T) bool {
+	return len(a) == 0 && len(b) == 0 || apiequality.Semantic.DeepEqual(a, b)
+}
+
+// ours are the conditions of the types that we write.
+func ours(all []metav1.Condition) (out []metav1.Condition) {
+	for _, c := range all {
+		switch c.Type {
+		case v1alpha1.ConditionAccepted, v1alpha1.ConditionResolvedRefs, v1alpha1.ConditionProgrammed, v1alpha1.ConditionReady, v1alpha1.ConditionDegraded:
+			out = append(out, c)
+		}
+	}
+	return sortedBy(out, func(a, b metav1.Condition) int { return cmp.Compare(a.Type, b.Type) })
+}
+
+// verdicts are the conditions of what was decided, and their summary.
+func verdicts(accepted, resolved, programmed gateway.Verdict) map[string]gateway.Verdict {
+	all := map[string]gateway.Verdict{v1alpha1.ConditionAccepted: accepted, v1alpha1.ConditionResolvedRefs: resolved, v1alpha1.ConditionProgrammed: programmed}
+	ready := gateway.Verdict{OK: true, Reason: v1alpha1.ReasonReady}
+	for _, v := range []gateway.Verdict{accepted, resolved, programmed} {
+		if !v.OK {
+			ready = v
+			break
+		}
+	}
+	all[v1alpha1.ConditionReady] = ready
+	return all
+}
+
+// conditionsOf are conditions with their times: that of the one before, where the
+// status is the same.
+func conditionsOf(generation int64, now time.Time, before []metav1.Condition, verdicts map[string]gateway.Verdict) []metav1.Condition {
+	var all []metav1.Condition
+	for kind, v := range verdicts {
+		one := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: cmp.Or(v.Reason, v1alpha1.ReasonPending), Message: v.Message, ObservedGeneration: generation}
+		if v.OK {
+			one.Status = metav1.ConditionTrue
+		}
+		one.LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
+		if was := meta.FindStatusCondition(before, kind); was != nil && was.Status == one.Status {
+			one.LastTransitionTime = was.LastTransitionTime
+		}
+		all = append(all, one)
+	}
+	return ours(all)
+}
+
+// applyStatus writes our part of a status and leaves the parts of others.
+func (c *Controller) applyStatus(ctx context.Context, kind string, at types.NamespacedName, uid types.UID, status any) error {
+	part, err := runtime.DefaultUnstructuredConverter.ToUnstructured(status)
+	if err != nil {
+		return err
+	}
+	u := object(kind, at)
+	u.SetUID(uid)
+	u.Object["status"] = part
+	return c.client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
+}

@@ -1,0 +1,143 @@
+package attachments
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	gatewayapi "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/kube"
+)
+
+// Envoy Gateway translates anew when the spec of one of its extension policies
+// changes, and never because of a status, a label or an annotation. So each Gateway
+// that anything is rendered for has one policy of the operator's own, whose spec
+// holds the revision that is to be rendered.
+
+// bareSuffix ends the name of the revision object of a Gateway that no
+// TailscaleGateway is attached to. With its dot it is nobody else's: the name of a
+// TailscaleGateway has none.
+const bareSuffix = ".gateway" + v1alpha1.RevisionSuffix
+
+// RevisionName is the name of the object that has Envoy Gateway ask again about a
+// Gateway.
+func RevisionName(g *gateway.Gateway) string {
+	if g.Attachment != (gateway.Name{}) {
+		return g.Attachment.Name + v1alpha1.RevisionSuffix
+	}
+	return gateway.Shorten(g.Name.Name, 253-len(bareSuffix)) + bareSuffix
+}
+
+// revisionOf is a revision without what was counted up to be asked again.
+func revisionOf(p *v1alpha1.TailscaleRoutePolicy) string {
+	revision, _, _ := strings.Cut(p.Spec.Revision, "-")
+	return revision
+}
+
+// counted is the same revision, counted up.
+func counted(revision string) string {
+	base, n, _ := strings.Cut(revision, "-")
+	count, err := strconv.Atoi(n)
+	if err != nil {
+		count = 0
+	}
+	return base + "-" + strconv.Itoa(count+1)
+}
+
+func isRevision(p *v1alpha1.TailscaleRoutePolicy) bool {
+	return p.Labels[v1alpha1.ManagedLabel] == "true" && p.Spec.Revision != "" && p.Spec.TargetRef.Kind == v1alpha1.KindGateway
+}
+
+// request makes Envoy Gateway ask for a revision of a Gateway, and returns the
+// object by which it does. taken says that somebody else has an object of its name.
+func (c *Controller) request(ctx context.Context, g *gateway.Gateway, owner metav1.OwnerReference) (p *v1alpha1.TailscaleRoutePolicy, taken bool, err error) {
+	p = &v1alpha1.TailscaleRoutePolicy{}
+	at := types.NamespacedName{Namespace: g.Name.Namespace, Name: RevisionName(g)}
+	err = c.client.Get(ctx, at, p)
+	switch {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return nil, false, fmt.Errorf("look at the revision %s: %w", at, err)
+	case !isRevision(p):
+		return nil, true, nil
+	case p.DeletionTimestamp != nil:
+		return p, false, nil
+	case revisionOf(p) == g.Revision && p.Spec.TargetRef.Name == g.Name.Name && len(p.OwnerReferences) == 1 && p.OwnerReferences[0].UID == owner.UID:
+		return p, false, nil
+	}
+	u := object("TailscaleRoutePolicy", at)
+	u.SetLabels(map[string]string{v1alpha1.ManagedLabel: "true"})
+	u.SetAnnotations(map[string]string{v1alpha1.RequestedAnnotation: c.Now().UTC().Format(time.RFC3339)})
+	u.SetOwnerReferences([]metav1.OwnerReference{owner})
+	u.Object["spec"] = map[string]any{
+		"targetRef": map[string]any{"group": gatewayapi.GroupName, "kind": v1alpha1.KindGateway, "name": g.Name.Name},
+		"revision":  g.Revision,
+	}
+	if err := c.apply(ctx, u); err != nil {
+		return nil, false, fmt.Errorf("ask Envoy Gateway for the revision %s of %s: %w", g.Revision, g.Name, err)
+	}
+	if err := c.client.Get(ctx, at, p); err != nil {
+		return nil, false, fmt.Errorf("look at the revision %s: %w", at, err)
+	}
+	return p, false, nil
+}
+
+// object is one of our own kinds, to be applied.
+func object(kind string, at types.NamespacedName) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{Object: map[string]any{}}
+	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind))
+	u.SetNamespace(at.Namespace)
+	u.SetName(at.Name)
+	return u
+}
+
+func (c *Controller) apply(ctx context.Context, u *unstructured.Unstructured) error {
+	return c.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
+}
+
+// bareOf is the Gateway of a revision object that has no TailscaleGateway.
+func bareOf(_ context.Context, o client.Object) []reconcile.Request {
+	p, ok := o.(*v1alpha1.TailscaleRoutePolicy)
+	if !ok || !isRevision(p) || !strings.HasSuffix(p.Name, bareSuffix) {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: p.Spec.TargetRef.Name}}}
+}
+
+// bare keeps the revision object of a Gateway whose routes have backends of ours
+// and that no TailscaleGateway is attached to.
+func (c *Controller) bare(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	result := c.board.Result()
+	if result == nil {
+		return reconcile.Result{}, nil // what the board shows first wakes us
+	}
+	g := result.Snapshot.Gateways[name(req.NamespacedName)]
+	if g != nil && g.Attachment == (gateway.Name{}) {
+		var owner gatewayapi.Gateway
+		if err := c.client.Get(ctx, req.NamespacedName, &owner); err != nil || owner.DeletionTimestamp != nil {
+			return reconcile.Result{}, client.IgnoreNotFound(err) // it goes with the Gateway
+		}
+		_, taken, err := c.request(ctx, g, *metav1.NewControllerRef(&owner, gatewayapi.SchemeGroupVersion.WithKind("Gateway")))
+		if taken {
+			c.Log.Warn("somebody else has the object by which Envoy Gateway would be asked to translate anew", "gateway", g.Name.String(), "object", RevisionName(g))
+		}
+		return again(err)
+	}
+	var old v1alpha1.TailscaleRoutePolicy
+	at := types.NamespacedName{Namespace: req.Namespace, Name: RevisionName(&gateway.Gateway{Name: name(req.NamespacedName)})}
+	if err := c.client.Get(ctx, at, &old); err != nil || !isRevision(&old) {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	return again(kube.Delete(ctx, c.client, &old)) // Envoy Gateway translates once more
+}
