@@ -189,13 +189,13 @@ func (v *visit) switchProtocols() error {
 
 // unframed returns the connection below strict framing, which is for HTTP.
 func unframed(c net.Conn) net.Conn {
-	if _, ok := c.(*tls.Conn); ok {
-		return c
+	for {
+		inner, ok := c.(interface{ NetConn() net.Conn })
+		if _, is := c.(*tls.Conn); is || !ok {
+			return c
+		}
+		c = inner.NetConn()
 	}
-	if inner, ok := c.(interface{ NetConn() net.Conn }); ok {
-		return inner.NetConn()
-	}
-	return c
 }
 
 // cutOff closes both ends when the server must stop.

@@ -56,6 +56,7 @@ type Server struct {
 	cut      context.Context // ends when upgraded connections must
 	cutAll   context.CancelFunc
 	buffers  sync.Pool
+	gathered sync.Pool // of *[]byte
 }
 
 // Allowed is what a pod may do beside the ordinary; the zero value is nothing.
@@ -142,6 +143,7 @@ func (s *Server) prepare() {
 		}
 		s.stopping, s.stop = context.WithCancel(context.Background())
 		s.cut, s.cutAll = context.WithCancel(context.Background())
+		s.gathered.New = func() any { return new(make([]byte, 0, gatherSize)) }
 		s.buffers.New = func() any { return new([bufferSize]byte) }
 	})
 }
@@ -167,7 +169,9 @@ func (s *Server) Run(ctx context.Context, ln net.Listener, conf *tls.Config) err
 	srv.Protocols.SetHTTP1(true)
 	srv.Protocols.SetUnencryptedHTTP2(true)
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(framing.Listener{Listener: tls.NewListener(ln, conf), HTTP2: true}) }()
+	go func() {
+		served <- srv.Serve(wholeListener{framing.Listener{Listener: tls.NewListener(gatherListener{ln, &s.gathered}, conf), HTTP2: true}})
+	}()
 	select {
 	case err := <-served:
 		return fmt.Errorf("serve: %w", err)

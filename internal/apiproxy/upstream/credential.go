@@ -247,7 +247,7 @@ func (c *Cluster) connections(cred *credential) error {
 	cred.plain, cred.upgrade = base(), base()
 	cred.plain.Protocols.SetHTTP1(true)
 	cred.plain.Protocols.SetHTTP2(true)
-	cred.plain.HTTP2 = &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second, MaxReceiveBufferPerStream: streamBuffer}
+	cred.plain.HTTP2 = &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second, MaxReceiveBufferPerStream: streamBuffer, MaxReadFrameSize: frameSize}
 	cred.upgrade.Protocols.SetHTTP1(true)
 	cred.upgrade.DisableKeepAlives = true
 	return nil
@@ -256,6 +256,10 @@ func (c *Cluster) connections(cred *credential) error {
 // streamBuffer is how much of one answer may come before it is read. A list that
 // is merged waits for the others' turn; net/http's own 4 MiB would be held of each.
 const streamBuffer = 1 << 20
+
+// frameSize is how long a frame may be that a server sends. It sends a long answer
+// with less ado than in net/http's own 16 KiB, which a connection then holds.
+const frameSize = 64 << 10
 
 // reaches is asked for each address before it is dialled: a name may lead to
 // another one than when it was looked at.
