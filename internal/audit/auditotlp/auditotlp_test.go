@@ -224,10 +224,10 @@ func TestACollectorHoldsUpNothing(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if took := time.Since(began); took > 20*time.Second {
+			if took := time.Since(began); took > 2*time.Minute {
 				t.Errorf("%d visits took %v", n, took)
 			}
-			for deadline := time.Now().Add(60 * time.Second); e.Stats().Failed < 100; time.Sleep(5 * time.Millisecond) {
+			for deadline := time.Now().Add(2 * time.Minute); e.Stats().Failed < 100; time.Sleep(5 * time.Millisecond) {
 				if time.Now().After(deadline) {
 					t.Fatalf("no trouble: %+v", e.Stats())
 				}
@@ -239,7 +239,7 @@ func TestACollectorHoldsUpNothing(t *testing.T) {
 			defer cancel()
 			began = time.Now()
 			e.Close(ctx)
-			if took := time.Since(began); took > 20*time.Second {
+			if took := time.Since(began); took > 2*time.Minute {
 				t.Errorf("the end took %v", took)
 			}
 			if got := strings.Count(log.String(), "does not reach the collector"); got != 1 {
