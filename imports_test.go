@@ -72,7 +72,9 @@ var plan = map[string]string{
 	"internal/gateway/discovery":               "api/gateway/v1alpha1 internal/gateway",
 	"internal/gateway/gatewaykube":             "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/gather internal/gateway/discovery internal/gateway/standing internal/kube internal/tailnet/tailnets",
 	"internal/gateway/gatewaykube/gather":      "api/gateway/v1alpha1 internal/gateway internal/gateway/portmap",
+	"internal/gateway/gatewaykube/services":    "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/gather internal/gateway/vip internal/kube internal/relay/document internal/tailnet/tailnets",
 	"internal/gateway/gatewaykube/attachments": "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/gather internal/kube",
+	"internal/gateway/gatewaykube/groups":      "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/gather internal/gateway/portmap internal/gateway/upkeep internal/gateway/workload internal/kube internal/relay/document internal/relay/relaykube internal/tailnet/tailnets",
 	"internal/gateway/standing":                "", // below it: how the operator stands with a tailnet
 	"internal/gateway/upkeep":                  "", // below it: what a group of relays needs next
 	"internal/gateway/portmap":                 "", // below it: which service has which port of the relays
@@ -138,9 +140,9 @@ var benches = []string{"internal/audit/audittest", "internal/buildcache", "inter
 var worlds = map[string]string{
 	"tailscale.com/": "internal/tailnet internal/tailnet/tailnets internal/tailnet/tailnettest internal/tailnet/tailnettest/tailapi " +
 		"internal/tailnet/tailnettest/tailpolicy test/rig",
-	"sigs.k8s.io/controller-runtime": "internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/gather internal/gossip/gossipkube internal/kube internal/signin/signinkube cmd/tailplaned",
-	"k8s.io/client-go/":              "internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned test/rig",
-	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/gather internal/gateway/workload internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned test/rig",
+	"sigs.k8s.io/controller-runtime": "internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gossip/gossipkube internal/kube internal/signin/signinkube cmd/tailplaned",
+	"k8s.io/client-go/":              "internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned test/rig",
+	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gateway/workload internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned test/rig",
 	"sigs.k8s.io/gateway-api/":       "internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/gather",
 	"github.com/envoyproxy/":         "internal/gateway/gatewayxds",
 	"google.golang.org/grpc":         "internal/gateway/gatewayxds",

@@ -1,0 +1,42 @@
+package services
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway/vip"
+)
+
+// IdentityConfigMap is the ConfigMap, in the operator's namespace, whose UID tells an
+// operator from its copy in a cluster that was restored from this one.
+const IdentityConfigMap = "tailplane-gateway-identity"
+
+// Identify returns who an operator is to others: id as it was configured, or, if that
+// is empty, made of the cluster and the release; and the instance. It makes the
+// ConfigMap that an instance is known by.
+func Identify(ctx context.Context, c client.Client, namespace, release, id string) (operatorID, instance string, err error) {
+	if id == "" {
+		var ns corev1.Namespace
+		if err := c.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, &ns); err != nil {
+			return "", "", fmt.Errorf("which cluster is this? %w", err)
+		}
+		id = vip.OperatorID(string(ns.UID), namespace, release)
+	}
+	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: IdentityConfigMap, Labels: map[string]string{v1alpha1.ManagedLabel: "true"}}}
+	err = c.Get(ctx, client.ObjectKeyFromObject(m), m)
+	if apierrors.IsNotFound(err) {
+		if err = c.Create(ctx, m); apierrors.IsAlreadyExists(err) { // another replica was faster
+			err = c.Get(ctx, client.ObjectKeyFromObject(m), m)
+		}
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("the ConfigMap that tells this operator from others: %w", err)
+	}
+	return id, string(m.UID), nil
+}

@@ -1,0 +1,474 @@
+package services
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/gateway/vip"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+)
+
+const (
+	defaultInterval = 5 * time.Minute  // between two readings of a tailnet that says no other
+	hostsNap        = 10 * time.Second // while relays are still to become hosts
+	refusedNap      = 5 * time.Minute  // after a refusal: whoever changes something wakes us
+)
+
+// A vipMemory is what is known of a service of a tailnet beyond what stands in the
+// object. Without it, it is read again.
+type vipMemory struct {
+	tailnet, name string
+	at            time.Time    // of the last reading of this service alone; zero: none
+	have          *vip.Service // what was read then; nil: there was none
+	due           time.Time    // when to read it again, because it was written; zero: not
+	settled       bool         // of a deletion: it was read again after it was written
+	hosts         string       // the relays of which all are approved hosts
+}
+
+func (l *look) memory(tailnet, name string) *vipMemory {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := l.vips[l.object.UID]
+	if m == nil || m.tailnet != tailnet || m.name != name {
+		m = &vipMemory{tailnet: tailnet, name: name}
+		l.vips[l.object.UID] = m
+	}
+	return m // one look at an object at a time
+}
+
+// me is how other operators know this object.
+func (l *look) me() vip.Owner {
+	return vip.Owner{OperatorID: l.OperatorID, Instance: l.Instance,
+		Resource: vip.Resource{Kind: "TailscaleService", Namespace: l.object.Namespace, Name: l.object.Name, UID: string(l.object.UID)}}
+}
+
+// ingress keeps the service of the tailnet and its hosts. What leads from relays to
+// the backend is in the group's ConfigMap.
+func (l *look) ingress(ctx context.Context) error {
+	l.degraded = &verdict{reason: v1alpha1.ReasonAsExpected}
+	if !l.usable() {
+		return nil // what there is stays, with its addresses; nobody carries it
+	}
+	var t v1alpha1.TailscaleTailnet
+	if err := l.client.Get(ctx, types.NamespacedName{Name: l.said.Tailnet}, &t); err != nil {
+		return fmt.Errorf("look at the tailnet %s: %w", l.said.Tailnet, err)
+	}
+	wish := l.wish(&t)
+	if old := l.object.Status.VIP; old != nil && old.Name != "" && (old.Name != wish.Name || old.Tailnet != t.Name || len(wish.Ports) == 0) {
+		gone, err := l.leaveVIP(ctx, old.Tailnet, old.Name)
+		if err != nil {
+			l.failing(err, "the former service "+old.Name+" of the tailnet "+old.Tailnet)
+			return nil
+		}
+		if !gone {
+			l.programmed = verdict{reason: v1alpha1.ReasonPending, message: "the former service " + old.Name + " of the tailnet " + old.Tailnet + " is being taken away"}
+			return nil
+		}
+		l.object.Status.VIP = nil
+		if err := l.report(ctx); err != nil {
+			return err
+		}
+	}
+	l.programmed = verdict{ok: true, reason: v1alpha1.ReasonProgrammed}
+	if len(wish.Ports) > 0 {
+		if err := l.keepVIP(ctx, &t, wish); err != nil {
+			return err
+		}
+	} else if err := l.hold(ctx, false); err != nil { // UDP is on the relays' own addresses
+		return err
+	}
+	relays, err := l.relays(ctx, l.said.Group)
+	if err != nil {
+		return err
+	}
+	carrying := 0
+	for _, r := range relays {
+		if r.exposes(gateway.ServiceKey(name(l.object)), len(l.object.Spec.Ports)) {
+			carrying++
+		}
+	}
+	if err := l.hosts(ctx, &t, carrying, len(wish.Ports) > 0); err != nil {
+		return err
+	}
+	return nil
+}
+
+// wish is what the object wants of the tailnet.
+func (l *look) wish(t *v1alpha1.TailscaleTailnet) vip.Wish {
+	spec := l.object.Spec.VIPService
+	if spec == nil {
+		spec = &v1alpha1.VIPService{}
+	}
+	w := vip.Wish{Name: spec.Name, Tags: spec.Tags, Comment: spec.Comment, Adopt: spec.Adopt}
+	if len(w.Tags) == 0 {
+		w.Tags = t.Spec.Tags
+	}
+	for _, p := range l.object.Spec.Ports {
+		if p.Protocol != v1alpha1.UDP {
+			w.Ports = append(w.Ports, fmt.Sprintf("tcp:%d", p.Port))
+		}
+	}
+	slices.Sort(w.Ports)
+	if st := l.object.Status.VIP; st != nil && st.Name == spec.Name && st.Tailnet == t.Name {
+		for _, text := range st.Addresses {
+			if a, err := netip.ParseAddr(text); err == nil {
+				w.Addrs = append(w.Addrs, a)
+			}
+		}
+	}
+	return w
+}
+
+// keepVIP makes the service what it should be, and says what it is.
+func (l *look) keepVIP(ctx context.Context, t *v1alpha1.TailscaleTailnet, wish vip.Wish) error {
+	api, err := l.api(t.Name)
+	if err != nil {
+		l.failing(err, wish.Name)
+		return nil
+	}
+	m := l.memory(t.Name, wish.Name)
+	interval := cmp.Or(t.Spec.SyncInterval.Duration, defaultInterval)
+	l.again(l.Now().Add(interval))
+	have, fresh, err := l.have(ctx, api, m, interval)
+	if err != nil {
+		l.failing(err, wish.Name)
+		return nil
+	}
+	d := vip.Keep(have, wish, l.me())
+	if d.Deed == vip.Write && !fresh {
+		if have, err = l.read(ctx, api, m); err != nil {
+			l.failing(err, wish.Name)
+			return nil
+		}
+		d = vip.Keep(have, wish, l.me())
+	}
+	switch d.Deed {
+	case vip.Refuse:
+		l.refused(d)
+		return nil
+	case vip.Write:
+		if err := l.own(ctx, t.Name, wish.Name); err != nil {
+			return err
+		}
+		if have, err = l.write(ctx, api, m, d.Service); err != nil {
+			l.failing(err, wish.Name)
+			return nil
+		}
+		if have == nil {
+			l.again(l.Now()) // somebody deleted it in between
+			return nil
+		}
+	case vip.Rest:
+		if err := l.own(ctx, t.Name, wish.Name); err != nil {
+			return err
+		}
+		if fresh {
+			m.due = time.Time{}
+		}
+	}
+	if !m.due.IsZero() {
+		l.again(m.due)
+	}
+	st := l.object.Status.VIP
+	st.Addresses, st.Owners = nil, int32(d.Owners)
+	for _, a := range have.Addrs[:min(len(have.Addrs), 4)] {
+		st.Addresses = append(st.Addresses, a.String())
+	}
+	st.DNSName = ""
+	if i := t.Status.TailnetInfo; i != nil && i.Name != "" {
+		st.DNSName = strings.TrimPrefix(wish.Name, "svc:") + "." + i.Name
+	}
+	return nil
+}
+
+// own writes down that a service of the tailnet is, or will be, ours too, before it is.
+func (l *look) own(ctx context.Context, tailnet, name string) error {
+	if err := l.hold(ctx, true); err != nil {
+		return err
+	}
+	if st := l.object.Status.VIP; st != nil && st.Name == name && st.Tailnet == tailnet {
+		return nil
+	}
+	l.object.Status.VIP = &v1alpha1.VIPStatus{Name: name, Tailnet: tailnet}
+	return l.report(ctx)
+}
+
+var errNoClient = errors.New("the tailnet is not ready")
+
+func (l *look) api(tailnet string) (*tailnets.Client, error) {
+	api, _, ok := l.Clients.Get(tailnet)
+	if !ok {
+		return nil, errNoClient
+	}
+	return api, nil
+}
+
+// have is the service as it was last read: with all others of its tailnet, which
+// costs nothing here, or alone, if it was written. It is fresh if it was read now.
+func (l *look) have(ctx context.Context, api *tailnets.Client, m *vipMemory, interval time.Duration) (have *vip.Service, fresh bool, err error) {
+	if !m.due.IsZero() && !l.Now().Before(m.due) {
+		have, err = l.read(ctx, api, m)
+		return have, true, err
+	}
+	all, err := api.Services(ctx, 2*interval)
+	if err != nil {
+		return nil, false, err
+	}
+	if all.Refused != nil {
+		return nil, false, all.Refused
+	}
+	if m.at.After(all.At) {
+		return m.have, false, nil
+	}
+	for _, s := range all.Services {
+		if s.Name == m.name {
+			return new(vip.Service(s)), false, nil
+		}
+	}
+	return nil, false, nil
+}
+
+// read reads the service alone; nil if there is none.
+func (l *look) read(ctx context.Context, api *tailnets.Client, m *vipMemory) (*vip.Service, error) {
+	at := l.Now()
+	s, err := api.Service(ctx, m.name)
+	switch failure, _ := errors.AsType[*tailnets.Error](err); {
+	case failure != nil && failure.Class == tailnets.NotFound && !failure.AtToken:
+		m.have = nil
+	case err != nil:
+		return nil, err
+	default:
+		m.have = new(vip.Service(s))
+	}
+	m.at = at
+	return m.have, nil
+}
+
+// write writes the service and reads what came of it. It will be read once more:
+// somebody may have written at the same time.
+func (l *look) write(ctx context.Context, api *tailnets.Client, m *vipMemory, s vip.Service) (*vip.Service, error) {
+	m.due, m.hosts = l.Now().Add(jitter()), ""
+	err := api.PutService(ctx, tailnets.Service(s))
+	if failure, _ := errors.AsType[*tailnets.Error](err); failure != nil && failure.Class == tailnets.Invalid && len(s.Addrs) == 1 {
+		s.Addrs = nil // the old address is somebody else's by now
+		err = api.PutService(ctx, tailnets.Service(s))
+	}
+	if err != nil {
+		return nil, err
+	}
+	l.Log.Info("a service of a tailnet was written", "service", name(l.object).String(), "tailnet", m.tailnet, "vip", m.name)
+	return l.read(ctx, api, m)
+}
+
+// jitter is how long after a write a service is read again. Two operators that wrote
+// at once must not go on in step.
+func jitter() time.Duration { return time.Second + rand.N(4*time.Second) }
+
+// leaveVIP gives up what is ours of a service of a tailnet. gone is false while it
+// has to be looked at again.
+func (l *look) leaveVIP(ctx context.Context, tailnet, name string) (gone bool, err error) {
+	m := l.memory(tailnet, name)
+	if !m.due.IsZero() && l.Now().Before(m.due) {
+		l.again(m.due)
+		return false, nil
+	}
+	api, err := l.api(tailnet)
+	if err != nil {
+		return false, err
+	}
+	have, err := l.read(ctx, api, m)
+	if err != nil {
+		return false, err
+	}
+	d := vip.Leave(have, l.me())
+	if d.Deed == vip.Delete {
+		if have, err = l.read(ctx, api, m); err != nil { // twice: the API knows no conditions
+			return false, err
+		}
+		d = vip.Leave(have, l.me())
+	}
+	switch d.Deed {
+	case vip.Rest:
+		if have == nil || m.settled {
+			return true, nil
+		}
+		m.settled = true // somebody who read it before we left may write us back
+	case vip.Refuse:
+		return false, &duplicate{d.Message}
+	case vip.Write:
+		m.settled = true
+		if err := api.PutService(ctx, tailnets.Service(d.Service)); err != nil {
+			return false, err
+		}
+	case vip.Delete:
+		m.settled = true
+		if err := api.DeleteService(ctx, name); err != nil {
+			return false, err
+		}
+		l.Log.Info("a service of a tailnet was deleted", "service", l.object.Namespace+"/"+l.object.Name, "tailnet", tailnet, "vip", name)
+	}
+	m.due = l.Now().Add(jitter())
+	l.again(m.due)
+	return false, nil
+}
+
+// A duplicate says that another operator has our id.
+type duplicate struct{ message string }
+
+func (d *duplicate) Error() string { return d.message }
+
+// refused says why a service of the tailnet is not ours to write.
+func (l *look) refused(d vip.Decision) {
+	reason := v1alpha1.ReasonVIPNotOwned
+	switch d.Why {
+	case vip.Conflict:
+		reason = v1alpha1.ReasonVIPConflict
+	case vip.Duplicate:
+		reason = v1alpha1.ReasonDuplicateOperatorID
+		l.warn(reason, d.Message)
+		l.degraded = &verdict{true, reason, d.Message}
+	}
+	l.programmed = verdict{reason: reason, message: d.Message}
+}
+
+// warn tells of what is wrong, when it begins to be.
+func (l *look) warn(reason, message string) {
+	if c := meta.FindStatusCondition(l.before.Status.Conditions, v1alpha1.ConditionDegraded); c == nil || c.Reason != reason {
+		l.events.Eventf(l.object, nil, corev1.EventTypeWarning, reason, "Sync", "%s", message)
+	}
+}
+
+// failing says that the tailnet's API did not do as asked. What was in effect still is.
+func (l *look) failing(err error, what string) {
+	reason, wait := trouble(err)
+	l.again(l.Now().Add(wait))
+	message := short(what + ": " + err.Error())
+	l.degraded = &verdict{true, reason, message}
+	l.warn(reason, message)
+	if c := meta.FindStatusCondition(l.before.Status.Conditions, v1alpha1.ConditionProgrammed); c != nil && c.Status == "True" && c.ObservedGeneration == l.object.Generation {
+		l.programmed = verdict{true, c.Reason, c.Message}
+		return
+	}
+	l.programmed = verdict{reason: reason, message: message}
+}
+
+// trouble is what a failure is called in conditions, and how long to wait.
+func trouble(err error) (reason string, wait time.Duration) {
+	if _, ok := errors.AsType[*duplicate](err); ok {
+		return v1alpha1.ReasonDuplicateOperatorID, refusedNap
+	}
+	e, ok := errors.AsType[*tailnets.Error](err)
+	if !ok {
+		return v1alpha1.ReasonTailnetNotReady, refusedNap
+	}
+	reasons := map[tailnets.Class]string{tailnets.Refused: v1alpha1.ReasonInvalidCredentials, tailnets.NoToken: v1alpha1.ReasonTokenExchangeFailed,
+		tailnets.Forbidden: v1alpha1.ReasonInsufficientPermissions, tailnets.Invalid: v1alpha1.ReasonFailed, tailnets.NotFound: v1alpha1.ReasonTailnetNotFound,
+		tailnets.RateLimited: v1alpha1.ReasonRateLimited, tailnets.CircuitOpen: v1alpha1.ReasonCircuitOpen}
+	reason = cmp.Or(reasons[e.Class], v1alpha1.ReasonAPIUnavailable)
+	switch e.Class {
+	case tailnets.Dropped:
+		return reason, time.Second // another client is there already
+	case tailnets.Unavailable, tailnets.RateLimited, tailnets.CircuitOpen:
+		return reason, max(e.RetryAfter, time.Second)
+	}
+	return reason, refusedNap
+}
+
+// hosts approves the group's relays as hosts of the service, and counts them.
+func (l *look) hosts(ctx context.Context, t *v1alpha1.TailscaleTailnet, carrying int, exposed bool) error {
+	if carrying == 0 {
+		l.ready = verdict{reason: v1alpha1.ReasonNoReadyEndpoints, message: "no relay carries the service: none is ready, or the backend has no endpoint"}
+	}
+	st := l.object.Status.VIP
+	if !exposed || st == nil || len(st.Addresses) == 0 || !l.programmed.ok {
+		return nil
+	}
+	g, err := l.group(ctx)
+	if err != nil {
+		return err
+	}
+	devices := devicesOf(g)
+	if len(devices) == 0 {
+		st.Hosts = nil
+		return nil
+	}
+	m := l.memory(t.Name, st.Name)
+	if key := strings.Join(devices, " "); m.hosts != key || st.Hosts == nil {
+		done, err := l.approve(ctx, t.Name, st, devices)
+		if err != nil {
+			reason, wait := trouble(err)
+			l.again(l.Now().Add(wait))
+			l.degraded = &verdict{true, reason, short(err.Error())}
+			l.warn(reason, l.degraded.message)
+		} else if done {
+			m.hosts = key
+		} else {
+			l.again(l.Now().Add(hostsNap))
+		}
+	}
+	if carrying > 0 && (st.Hosts == nil || st.Hosts.Approved == 0) {
+		l.ready = verdict{reason: v1alpha1.ReasonAwaitingApproval, message: "the tailnet has approved no relay as a host of " + st.Name}
+	}
+	return nil
+}
+
+// devicesOf are the stable ids of a group's relays.
+func devicesOf(g *v1alpha1.TailscaleProxyGroup) (ids []string) {
+	if g == nil {
+		return nil
+	}
+	for _, d := range g.Status.Devices {
+		if d.NodeID != "" && d.Ordinal < replicas(g) {
+			ids = append(ids, d.NodeID)
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// approve approves what is to be approved. It is done when all of the group's relays
+// are hosts.
+func (l *look) approve(ctx context.Context, tailnet string, st *v1alpha1.VIPStatus, devices []string) (done bool, err error) {
+	api, err := l.api(tailnet)
+	if err != nil {
+		return false, err
+	}
+	all, err := api.Hosts(ctx, st.Name)
+	if err != nil {
+		return false, err
+	}
+	auto := l.object.Spec.VIPService.AutoApprove
+	count := v1alpha1.VIPHosts{}
+	for _, h := range all {
+		if !slices.Contains(devices, h.Device) {
+			continue // of another operator, or nobody's that we know
+		}
+		if !h.Approved && (auto == nil || *auto) {
+			if err := api.ApproveHost(ctx, st.Name, h.Device); err != nil {
+				return false, err
+			}
+			h.Approved = true
+		}
+		if h.Configured {
+			count.Configured++
+		}
+		if h.Approved {
+			count.Approved++
+		}
+	}
+	st.Hosts = &count
+	return int(count.Approved) == len(devices) && int(count.Configured) == len(devices), nil
+}

@@ -1,0 +1,246 @@
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+)
+
+// A look is one look at one service. What it does to the status it does to object,
+// and report writes it.
+type look struct {
+	*Controller
+	object *v1alpha1.TailscaleService // as it is to be
+	before *v1alpha1.TailscaleService // as it was last read or written
+	said   gateway.ServiceReport
+	wake   time.Time // when to look again though nothing changes; zero: never
+
+	programmed verdict
+	ready      verdict
+	degraded   *verdict // nil: nothing is said of it
+}
+
+// A verdict is one condition, without its times.
+type verdict struct {
+	ok      bool
+	reason  string
+	message string
+}
+
+func name(o client.Object) gateway.Name {
+	return gateway.Name{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+func equal(a, b any) bool { return apiequality.Semantic.DeepEqual(a, b) }
+
+// again makes the next look come no later than at t.
+func (l *look) again(t time.Time) {
+	if l.wake.IsZero() || t.Before(l.wake) {
+		l.wake = t
+	}
+}
+
+func (l *look) run(ctx context.Context) error {
+	if l.object.DeletionTimestamp != nil {
+		return l.leave(ctx)
+	}
+	result := l.board.Result()
+	if result == nil {
+		return nil
+	}
+	said, ok := result.Services[name(l.object)]
+	if !ok || said.Generation != l.object.Generation {
+		return nil // another decision is on its way, and wakes us
+	}
+	l.said = said
+	l.ready = verdict{ok: true, reason: v1alpha1.ReasonReady}
+	var err error
+	if l.object.Spec.Type == v1alpha1.Ingress {
+		err = l.ingress(ctx)
+	} else {
+		err = l.egress(ctx)
+	}
+	if err != nil {
+		return err // what is to be said is not known; what was said stays until it is
+	}
+	l.conclude()
+	return l.report(ctx)
+}
+
+// usable says whether the service may be at all.
+func (l *look) usable() bool { return l.said.Accepted.OK && l.said.ResolvedRefs.OK }
+
+// conclude makes the conditions of what was found.
+func (l *look) conclude() {
+	accepted := verdict{l.said.Accepted.OK, l.said.Accepted.Reason, l.said.Accepted.Message}
+	resolved := verdict{l.said.ResolvedRefs.OK, l.said.ResolvedRefs.Reason, l.said.ResolvedRefs.Message}
+	if resolved.reason == "" {
+		resolved = verdict{reason: v1alpha1.ReasonPending, message: "nothing is looked up for a service that cannot be"}
+	}
+	if !accepted.ok || !resolved.ok {
+		l.programmed = verdict{reason: v1alpha1.ReasonPending, message: "the service cannot be as it is"}
+	}
+	ready := l.ready
+	for _, v := range []verdict{l.programmed, resolved, accepted} { // the first in order counts
+		if !v.ok {
+			ready = v
+		}
+	}
+	l.object.Status.ObservedGeneration = l.object.Generation
+	l.set(v1alpha1.ConditionAccepted, accepted)
+	l.set(v1alpha1.ConditionResolvedRefs, resolved)
+	l.set(v1alpha1.ConditionProgrammed, l.programmed)
+	l.set(v1alpha1.ConditionReady, ready)
+	if l.degraded != nil {
+		l.set(v1alpha1.ConditionDegraded, *l.degraded)
+	}
+}
+
+func (l *look) set(kind string, v verdict) {
+	status := metav1.ConditionFalse
+	if v.ok {
+		status = metav1.ConditionTrue
+	}
+	meta.SetStatusCondition(&l.object.Status.Conditions, metav1.Condition{Type: kind, Status: status, Reason: v.reason, Message: v.message, ObservedGeneration: l.object.Generation})
+}
+
+// report writes the status, if it is another one.
+func (l *look) report(ctx context.Context) error {
+	if equal(l.before.Status, l.object.Status) {
+		return nil
+	}
+	if err := l.client.Status().Patch(ctx, l.object, client.MergeFromWithOptions(l.before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("write the status: %w", err)
+	}
+	l.before = l.object.DeepCopy()
+	return nil
+}
+
+// hold puts our finalizer on the object, or takes it away: it is there while there is
+// something to clean up that Kubernetes does not.
+func (l *look) hold(ctx context.Context, hold bool) error {
+	if controllerutil.ContainsFinalizer(l.object, v1alpha1.Finalizer) == hold || hold && l.object.DeletionTimestamp != nil {
+		return nil
+	}
+	status := l.object.Status
+	next := l.before.DeepCopy()
+	if hold {
+		controllerutil.AddFinalizer(next, v1alpha1.Finalizer)
+	} else {
+		controllerutil.RemoveFinalizer(next, v1alpha1.Finalizer)
+	}
+	if err := l.client.Patch(ctx, next, client.MergeFromWithOptions(l.before, client.MergeFromWithOptimisticLock{})); err != nil {
+		if !hold {
+			err = client.IgnoreNotFound(err)
+		}
+		if err != nil {
+			return fmt.Errorf("write the finalizer: %w", err)
+		}
+	}
+	l.object = next
+	l.before = next.DeepCopy()
+	l.object.Status = status
+	return nil
+}
+
+// leave takes away what Kubernetes does not, and lets the object go.
+func (l *look) leave(ctx context.Context) error {
+	if !controllerutil.ContainsFinalizer(l.object, v1alpha1.Finalizer) {
+		l.forget()
+		return nil
+	}
+	if e := l.object.Status.Egress; e != nil && e.Service != "" {
+		if err := l.dropFront(ctx, e.Service); err != nil {
+			return err
+		}
+	}
+	if v := l.object.Status.VIP; v != nil && v.Name != "" {
+		gone, err := l.leaveVIP(ctx, v.Tailnet, v.Name)
+		switch skip := l.object.Annotations[v1alpha1.SkipRemoteCleanupAnnotation] == "true"; {
+		case err != nil && skip:
+			l.Log.Warn("a service of a tailnet is left behind, as its annotation wishes", "service", name(l.object).String(), "vip", v.Name, "tailnet", v.Tailnet, "err", err)
+		case err != nil:
+			return l.blocked(ctx, v, err)
+		case !gone && !skip:
+			l.set(v1alpha1.ConditionReady, verdict{reason: v1alpha1.ReasonDeleting, message: "its service of the tailnet is being taken away"})
+			return l.report(ctx)
+		}
+	}
+	err := l.hold(ctx, false)
+	if err == nil {
+		l.forget()
+	}
+	return err
+}
+
+// blocked says why the object cannot go.
+func (l *look) blocked(ctx context.Context, v *v1alpha1.VIPStatus, why error) error {
+	reason, wait := trouble(why)
+	l.again(l.Now().Add(wait))
+	message := fmt.Sprintf("%s of the tailnet %s cannot be taken away: %s; the annotation %s: \"true\" leaves it behind", v.Name, v.Tailnet, short(why.Error()), v1alpha1.SkipRemoteCleanupAnnotation)
+	was := meta.FindStatusCondition(l.object.Status.Conditions, v1alpha1.ConditionDegraded)
+	if was == nil || was.Reason != reason || was.Status != metav1.ConditionTrue {
+		l.events.Eventf(l.object, nil, corev1.EventTypeWarning, "CleanupBlocked", "Delete", "%s", message)
+	}
+	l.set(v1alpha1.ConditionDegraded, verdict{true, reason, short(why.Error())})
+	l.set(v1alpha1.ConditionReady, verdict{reason: v1alpha1.ReasonDeleting, message: message})
+	return l.report(ctx)
+}
+
+// forget forgets what is known of an object that is gone.
+func (l *look) forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.vips, l.object.UID)
+}
+
+// short cuts a text to what a condition may hold.
+func short(s string) string {
+	if runes := []rune(s); len(runes) > 400 {
+		return string(runes[:400]) + "…"
+	}
+	return s
+}
+
+// group returns the group that carries the service; nil if it is not there yet.
+func (l *look) group(ctx context.Context) (*v1alpha1.TailscaleProxyGroup, error) {
+	if l.said.Group.Name == "" {
+		return nil, nil
+	}
+	g := &v1alpha1.TailscaleProxyGroup{}
+	err := l.client.Get(ctx, types.NamespacedName(l.said.Group), g)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("look at the proxy group %s", l.said.Group), err)
+	}
+	return g, nil
+}
+
+// exhausted says whether a group has no port left for somebody.
+func exhausted(g *v1alpha1.TailscaleProxyGroup) bool {
+	c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.ConditionAccepted)
+	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonPortsExhausted
+}
+
+// replicas is how many relays a group is to have.
+func replicas(g *v1alpha1.TailscaleProxyGroup) int32 {
+	if g.Spec.Replicas == nil {
+		return 2 // what the API server fills in
+	}
+	return *g.Spec.Replicas
+}

@@ -1,0 +1,218 @@
+// Package services keeps what a TailscaleService makes: for egress the Services and
+// EndpointSlices by which the cluster reaches a tailnet through relays, for ingress
+// the service of the tailnet. It keeps law 7: nothing of somebody else's is touched,
+// a relay is an endpoint only if it said itself that it carries the service, and what
+// is outside the cluster is written down before it is made.
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+)
+
+const (
+	lookLimit  = 2 * time.Minute // for one look at one service, with all its requests
+	longestNap = 10 * time.Minute
+	workers    = 8
+)
+
+// A Controller keeps services. Fields without a remark are required.
+type Controller struct {
+	Namespace          string   // the operator's own
+	ConsumerNamespaces []string // where else the Services may be by which pods reach a tailnet; none is fine
+	ClusterDomain      string   // such as cluster.local
+
+	// OperatorID and Instance say who we are to other operators; see Identify.
+	OperatorID, Instance string
+
+	Clients *tailnets.Clients // filled by whoever looks after tailnets
+	Log     *slog.Logger
+	Now     func() time.Time
+
+	client client.Client // reads from the caches
+	direct client.Reader // reads what is so now
+	events events.EventRecorder
+	board  *gather.Board
+
+	mu      sync.Mutex
+	vips    map[types.UID]*vipMemory
+	states  map[types.NamespacedName]state   // by Secret
+	written map[types.NamespacedName]written // by Service
+}
+
+// AddToScheme adds the kinds that the controller speaks of.
+func AddToScheme(s *runtime.Scheme) error {
+	return errors.Join(v1alpha1.AddToScheme(s), corev1.AddToScheme(s), discoveryv1.AddToScheme(s), metav1.AddMetaToScheme(s))
+}
+
+// Kinds are the kinds that the controller speaks of, for kube.Mapper. Of Secrets and
+// Services it watches the metadata only. Pods, Secrets and EndpointSlices it needs in
+// the caches with v1alpha1.ManagedLabel, in the namespaces of groups; Services in all.
+func Kinds() (namespaced, clusterWide []schema.GroupVersionKind) {
+	core := corev1.SchemeGroupVersion
+	return []schema.GroupVersionKind{
+			v1alpha1.GroupVersion.WithKind("TailscaleService"), v1alpha1.GroupVersion.WithKind("TailscaleProxyGroup"),
+			core.WithKind("Service"), core.WithKind("Pod"), core.WithKind("Secret"), core.WithKind("ConfigMap"), discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"),
+		},
+		[]schema.GroupVersionKind{v1alpha1.GroupVersion.WithKind("TailscaleTailnet"), core.WithKind("Namespace")}
+}
+
+// Add makes the manager run the controller, on its leader, upon what the board shows.
+func (c *Controller) Add(mgr manager.Manager, board *gather.Board) error {
+	if c.Namespace == "" || c.ClusterDomain == "" || c.OperatorID == "" || c.Instance == "" || c.Clients == nil || c.Log == nil || c.Now == nil || board == nil {
+		return errors.New("the controller of services lacks a setting: namespace, cluster domain, operator id, instance, clients, log, clock and board are required")
+	}
+	c.client, c.direct, c.events, c.board = mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder(v1alpha1.FieldManager), board
+	c.vips, c.states, c.written = map[types.UID]*vipMemory{}, map[types.NamespacedName]state{}, map[types.NamespacedName]written{}
+	ours := predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetLabels()[v1alpha1.ManagedLabel] == "true" })
+	return builder.ControllerManagedBy(mgr).
+		Named("tailscaleservice").
+		For(&v1alpha1.TailscaleService{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
+		Watches(&v1alpha1.TailscaleProxyGroup{}, handler.EnqueueRequestsFromMapFunc(c.carriedBy), builder.WithPredicates(predicate.Funcs{UpdateFunc: groupChanged})).
+		Watches(&v1alpha1.TailscaleTailnet{}, handler.EnqueueRequestsFromMapFunc(c.exposedOn), builder.WithPredicates(predicate.Funcs{UpdateFunc: tailnetChanged})).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.carriedByPartOf), builder.WithPredicates(ours, predicate.Funcs{UpdateFunc: podChanged})).
+		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(c.carriedByPartOf), builder.OnlyMetadata, builder.WithPredicates(predicate.NewPredicateFuncs(func(o client.Object) bool {
+			return o.GetLabels()[v1alpha1.SecretTypeLabel] == v1alpha1.SecretTypeState
+		}))).
+		Watches(&corev1.Service{}, handler.EnqueueRequestsFromMapFunc(c.around), builder.OnlyMetadata).
+		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(c.around), builder.WithPredicates(ours)).
+		WatchesRawSource(board.Changes(changed)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers, ReconciliationTimeout: lookLimit, SkipNameValidation: new(true)}).
+		Complete(c)
+}
+
+// changed are the services upon which two decisions differ.
+func changed(was, is *gateway.Result) (out []types.NamespacedName) {
+	if was == nil {
+		was = &gateway.Result{}
+	}
+	for name, report := range is.Services {
+		if had, ok := was.Services[name]; !ok || had != report {
+			out = append(out, types.NamespacedName(name))
+		}
+	}
+	return out
+}
+
+// carriedBy are the services that a group carries.
+func (c *Controller) carriedBy(_ context.Context, o client.Object) []reconcile.Request {
+	return c.carried(gateway.Name{Namespace: o.GetNamespace(), Name: o.GetName()})
+}
+
+// carriedByPartOf are those of the group that a pod or a Secret is a part of.
+func (c *Controller) carriedByPartOf(_ context.Context, o client.Object) []reconcile.Request {
+	return c.carried(gateway.Name{Namespace: o.GetNamespace(), Name: o.GetLabels()[v1alpha1.ProxyGroupLabel]})
+}
+
+func (c *Controller) carried(group gateway.Name) []reconcile.Request {
+	return c.reported(func(r gateway.ServiceReport) bool { return r.Group == group })
+}
+
+// exposedOn are the services that a tailnet has of us.
+func (c *Controller) exposedOn(_ context.Context, o client.Object) []reconcile.Request {
+	return c.reported(func(r gateway.ServiceReport) bool { return r.Tailnet == o.GetName() })
+}
+
+func (c *Controller) reported(which func(gateway.ServiceReport) bool) (out []reconcile.Request) {
+	result := c.board.Result()
+	if result == nil {
+		return nil // the first decision names all
+	}
+	for name, report := range result.Services {
+		if which(report) {
+			out = append(out, reconcile.Request{NamespacedName: types.NamespacedName(name)})
+		}
+	}
+	return out
+}
+
+// around are the services that a Service or an EndpointSlice is of, and those that a
+// Service of somebody else is in the way of.
+func (c *Controller) around(_ context.Context, o client.Object) (out []reconcile.Request) {
+	if namespace, name, ok := cutFor(o); ok {
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}}
+	}
+	if o.GetLabels()[v1alpha1.ManagedLabel] == "true" {
+		return nil
+	}
+	result := c.board.Result()
+	if result == nil {
+		return nil
+	}
+	for name := range result.Services { // few have the name of a Service; it may have been in the way under another name too
+		if name.Namespace == o.GetNamespace() && name.Name == o.GetName() {
+			out = append(out, reconcile.Request{NamespacedName: types.NamespacedName(name)})
+		}
+	}
+	return out
+}
+
+func groupChanged(e event.UpdateEvent) bool {
+	was, ok := e.ObjectOld.(*v1alpha1.TailscaleProxyGroup)
+	is, ok2 := e.ObjectNew.(*v1alpha1.TailscaleProxyGroup)
+	return !ok || !ok2 || was.Generation != is.Generation || was.UID != is.UID || !equal(was.Status.Ports, is.Status.Ports) || !equal(was.Status.Devices, is.Status.Devices) ||
+		exhausted(was) != exhausted(is)
+}
+
+func tailnetChanged(e event.UpdateEvent) bool {
+	was, ok := e.ObjectOld.(*v1alpha1.TailscaleTailnet)
+	is, ok2 := e.ObjectNew.(*v1alpha1.TailscaleTailnet)
+	return !ok || !ok2 || was.Generation != is.Generation || !equal(was.Status.TailnetInfo, is.Status.TailnetInfo) ||
+		meta.IsStatusConditionTrue(was.Status.Conditions, v1alpha1.ConditionReady) != meta.IsStatusConditionTrue(is.Status.Conditions, v1alpha1.ConditionReady)
+}
+
+func podChanged(e event.UpdateEvent) bool {
+	was, ok := e.ObjectOld.(*corev1.Pod)
+	is, ok2 := e.ObjectNew.(*corev1.Pod)
+	return !ok || !ok2 || was.UID != is.UID || serves(was) != serves(is) || !equal(was.Status.PodIPs, is.Status.PodIPs)
+}
+
+// Reconcile brings one service to where it should be: gather, decide, act, report.
+func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	o := &v1alpha1.TailscaleService{}
+	if err := c.client.Get(ctx, req.NamespacedName, o); err != nil {
+		if apierrors.IsNotFound(err) {
+			return reconcile.Result{}, nil
+		}
+		return reconcile.Result{}, fmt.Errorf("look at the service %s: %w", req, err)
+	}
+	l := &look{Controller: c, object: o, before: o.DeepCopy()}
+	err := l.run(ctx)
+	switch {
+	case kube.Stale(err):
+		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil // it is no longer what was looked at
+	case err != nil:
+		return reconcile.Result{}, fmt.Errorf("service %s: %w", req, err)
+	case l.wake.IsZero():
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{RequeueAfter: min(max(l.wake.Sub(c.Now()), time.Millisecond), longestNap)}, nil
+}
