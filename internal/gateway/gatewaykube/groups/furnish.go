@@ -1,0 +1,316 @@
+package groups
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/gateway/portmap"
+	"github.com/tailplane/tailplane/internal/gateway/workload"
+)
+
+// appliedAnnotation carries the hash of what was applied, so that what is no longer
+// to be there is found too.
+const appliedAnnotation = "gateway.tailscale.com/applied"
+
+// portsKey is where the table of ports stands in the group's ConfigMap.
+const portsKey = "ports"
+
+// furnish makes everything that a pod of the group needs: what it carries, its
+// Secrets, its rights. Keys come next, and the pods last.
+func (l *look) furnish(ctx context.Context) error {
+	table, current, err := l.ports(ctx)
+	if err != nil {
+		return err
+	}
+	objects, err := l.render(table)
+	if err != nil {
+		return err
+	}
+	cm := objects.ConfigMap
+	if cm.Data, err = l.document(ctx, table, current); err != nil {
+		return err
+	}
+	if current != nil {
+		cm.ResourceVersion = current.ResourceVersion // nobody has changed the table since
+	}
+	if err := l.ensure(ctx, cm); err != nil {
+		return err
+	}
+	if len(l.inTheWay) == 0 {
+		l.table = &table // it is stored
+	}
+	for _, o := range objects.Whole() {
+		if o.GetObjectKind().GroupVersionKind().Kind == "StatefulSet" {
+			continue
+		}
+		if err := l.ensure(ctx, o); err != nil {
+			return err
+		}
+	}
+	for i, s := range objects.Config {
+		if had := l.config[i]; had != nil { // with its key, which an apply would take away
+			s.Data, s.ResourceVersion = had.Data, had.ResourceVersion
+			for _, name := range []string{v1alpha1.AuthKeyIDAnnotation, v1alpha1.AuthKeyExpiresAnnotation} {
+				if v, ok := had.Annotations[name]; ok {
+					metav1.SetMetaDataAnnotation(&s.ObjectMeta, name, v)
+				}
+			}
+		}
+		if err := l.ensure(ctx, s); err != nil {
+			return err
+		}
+	}
+	if objects.DisruptionBudget == nil {
+		return l.dropBudget(ctx)
+	}
+	return nil
+}
+
+// furnishPods applies the StatefulSet.
+func (l *look) furnishPods(ctx context.Context) error {
+	objects, err := l.render(portmap.Table{})
+	if err != nil {
+		return err
+	}
+	return l.ensure(ctx, objects.StatefulSet)
+}
+
+// render renders the group as it is to be. Rights stay with ordinals that still end.
+func (l *look) render(table portmap.Table) (*workload.Objects, error) {
+	standing := workload.Replicas(l.group)
+	for i := range l.facts.Ordinals {
+		standing = max(standing, min(int32(i)+1, workload.MaxReplicas))
+	}
+	return workload.Render(l.group, l.Workload, workload.Plan{Tailnet: l.report.Tailnet, Standing: standing, Ports: mappedPorts(table)})
+}
+
+func mappedPorts(table portmap.Table) (out []v1alpha1.MappedPort) {
+	for _, p := range table.Ports {
+		if p.Until.IsZero() {
+			out = append(out, v1alpha1.MappedPort{Service: p.Service, Protocol: v1alpha1.PortProtocol(p.Protocol), MatchPort: int32(p.MatchPort), TargetPort: int32(p.TargetPort)})
+		}
+	}
+	return out
+}
+
+// ports allocates the ports of the group, upon the table that its ConfigMap holds. If
+// somebody has spoilt that one, the status still knows which ports are in use.
+func (l *look) ports(ctx context.Context) (next portmap.Table, current *corev1.ConfigMap, err error) {
+	cm := &corev1.ConfigMap{}
+	switch err := l.direct.Get(ctx, client.ObjectKey{Namespace: l.group.Namespace, Name: workload.ConfigMapName(l.group)}, cm); {
+	case err == nil:
+		current = cm
+	case !apierrors.IsNotFound(err):
+		return next, nil, fmt.Errorf("look at the ConfigMap: %w", err)
+	}
+	if l.group.Spec.Type != v1alpha1.Egress {
+		return next, current, nil
+	}
+	var table portmap.Table
+	if text, ok := cm.Data[portsKey]; ok {
+		table, err = portmap.Parse([]byte(text))
+	}
+	if _, ok := cm.Data[portsKey]; !ok || err != nil {
+		if err != nil {
+			l.Log.Warn("the table of ports cannot be read; the status has it too", "group", l.group.Namespace+"/"+l.group.Name, "err", err)
+		}
+		table = portmap.Table{}
+		for _, p := range l.group.Status.Ports {
+			table.Ports = append(table.Ports, portmap.Port{Key: portmap.Key{Service: p.Service, Protocol: string(p.Protocol), TargetPort: uint16(p.TargetPort)}, MatchPort: uint16(p.MatchPort)})
+		}
+	}
+	next, refused, wake := table.Allocate(l.result.Demands[nameOf(l.group)], l.Now().Truncate(time.Second))
+	l.refused = refused
+	l.again(wake)
+	for _, p := range next.Ports {
+		if _, had := table.Lookup(p.Key); !had && p.Until.IsZero() {
+			l.allocated++
+		}
+	}
+	return next, current, nil
+}
+
+func nameOf(o client.Object) gateway.Name {
+	return gateway.Name{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+// withdraw takes everything from a group that it carries, because it may not be there
+// any more. Its devices stay: what made it so may be over in a moment.
+func (l *look) withdraw(ctx context.Context) error {
+	table, current, err := l.ports(ctx)
+	if err != nil || current == nil || !metav1.IsControlledBy(current, l.group) {
+		return err
+	}
+	want := current.DeepCopy()
+	for _, key := range []string{"egress-services", "serve-config", "ingress-config.json"} {
+		if _, ok := want.Data[key]; ok {
+			want.Data[key] = "{}"
+		}
+	}
+	if l.group.Spec.Type == v1alpha1.Egress {
+		want.Data[portsKey] = string(table.Encode())
+	}
+	if text, ok := want.Data["relay.json"]; ok {
+		if want.Data["relay.json"], err = withoutServices(text); err != nil {
+			return err
+		}
+	}
+	if !maps.Equal(current.Data, want.Data) {
+		if err := l.client.Patch(ctx, want, client.MergeFromWithOptions(current, client.MergeFromWithOptimisticLock{})); err != nil {
+			return fmt.Errorf("withdraw what it carries: %w", err)
+		}
+	}
+	l.table = &table
+	return nil
+}
+
+func (l *look) dropBudget(ctx context.Context) error {
+	pdb := &policyv1.PodDisruptionBudget{}
+	err := l.direct.Get(ctx, client.ObjectKeyFromObject(l.group), pdb)
+	if err != nil || !metav1.IsControlledBy(pdb, l.group) {
+		return client.IgnoreNotFound(err)
+	}
+	return l.delete(ctx, pdb)
+}
+
+// ensure applies an object, unless it is as it should be. Nobody else's of that name
+// is ever touched.
+func (l *look) ensure(ctx context.Context, want client.Object) error {
+	name := want.GetObjectKind().GroupVersionKind().Kind + " " + want.GetName()
+	current := l.had(want)
+	if current == nil {
+		current = reflect.New(reflect.TypeOf(want).Elem()).Interface().(client.Object)
+		if err := l.direct.Get(ctx, client.ObjectKeyFromObject(want), current); apierrors.IsNotFound(err) {
+			current = nil
+		} else if err != nil {
+			return fmt.Errorf("look at the %s: %w", name, err)
+		}
+	}
+	if current != nil && !metav1.IsControlledBy(current, l.group) {
+		if owner := metav1.GetControllerOf(current); owner != nil && owner.Name == l.group.Name && owner.Kind == "TailscaleProxyGroup" {
+			l.again(l.Now().Add(soon)) // what is left of a group of this name; it goes by itself
+		}
+		l.inTheWay = append(l.inTheWay, name)
+		return nil
+	}
+	if current != nil && current.GetDeletionTimestamp() != nil {
+		l.again(l.Now().Add(soon))
+		return nil
+	}
+	wanted, err := applied(want)
+	if err != nil {
+		return err
+	}
+	if current != nil {
+		is, err := runtime.DefaultUnstructuredConverter.ToUnstructured(current)
+		if err != nil {
+			return err
+		}
+		if settled(wanted, is) {
+			return nil
+		}
+	}
+	u := &unstructured.Unstructured{Object: wanted}
+	if rv := want.GetResourceVersion(); rv != "" {
+		u.SetResourceVersion(rv)
+	}
+	err = l.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
+	if err != nil {
+		return fmt.Errorf("apply the %s: %w", name, err)
+	}
+	return nil
+}
+
+// had is the Secret of that name as this look has read it, nil if it has not.
+func (l *look) had(want client.Object) client.Object {
+	if _, ok := want.(*corev1.Secret); !ok {
+		return nil
+	}
+	for _, list := range []map[int]*corev1.Secret{l.state, l.config} {
+		for _, s := range list {
+			if s.Name == want.GetName() {
+				return s
+			}
+		}
+	}
+	return nil
+}
+
+// applied is an object as it is applied: with the hash of itself, and without what
+// the type writes although it says nothing.
+func applied(o client.Object) (map[string]any, error) {
+	out, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		return nil, err
+	}
+	delete(out, "status")
+	for _, path := range [][]string{{"metadata", "creationTimestamp"}, {"metadata", "resourceVersion"}, {"spec", "template", "metadata", "creationTimestamp"}} {
+		unstructured.RemoveNestedField(out, path...)
+	}
+	hashed := maps.Clone(out)
+	delete(hashed, "data") // no hash of a secret; what is in there is compared
+	delete(hashed, "apiVersion")
+	text, err := json.Marshal(hashed)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(text)
+	if err := unstructured.SetNestedField(out, hex.EncodeToString(sum[:8]), "metadata", "annotations", appliedAnnotation); err != nil {
+		return nil, errors.Join(errors.New("annotations"), err)
+	}
+	return out, nil
+}
+
+// settled says whether everything that is wanted is so. What others have added is
+// theirs.
+func settled(want, is any) bool {
+	switch want := want.(type) {
+	case map[string]any:
+		is, _ := is.(map[string]any)
+		for key, value := range want {
+			switch key {
+			case "apiVersion", "kind": // what was read by its type does not say
+				continue
+			case "ownerReferences": // others may own it too; whose it is was asked before
+				continue
+			case "data": // all of it is ours
+				if w, ok := value.(map[string]any); ok && is[key] != nil && len(w) != len(is[key].(map[string]any)) {
+					return false
+				}
+			}
+			if !settled(value, is[key]) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		is, _ := is.([]any)
+		if len(want) != len(is) {
+			return false
+		}
+		for i := range want {
+			if !settled(want[i], is[i]) {
+				return false
+			}
+		}
+		return true
+	}
+	return reflect.DeepEqual(want, is)
+}

@@ -1,0 +1,212 @@
+package groups
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/relay/document"
+)
+
+// Labels of the Service that Envoy Gateway makes for a Gateway.
+const (
+	owningGatewayName      = "gateway.envoyproxy.io/owning-gateway-name"
+	owningGatewayNamespace = "gateway.envoyproxy.io/owning-gateway-namespace"
+)
+
+const (
+	backendPause = 15 * time.Second // until it is asked again whether backends have endpoints
+	mostExposed  = 100              // services that relays read; with more they would read none
+)
+
+// An ingress is what the tailnet reaches through a group: for our relays, and in the
+// two forms that Tailscale's own image reads.
+type ingress struct {
+	relay    map[string]document.IngressFile
+	serve    serveConfig
+	mappings map[string]ingressMapping
+}
+
+type serveConfig struct {
+	Services map[string]serveService `json:"Services,omitempty"`
+}
+
+type serveService struct {
+	TCP map[string]serveTCP `json:"TCP"`
+}
+
+type serveTCP struct {
+	TCPForward    string `json:"TCPForward"`
+	ProxyProtocol int    `json:"ProxyProtocol,omitempty"`
+}
+
+type ingressMapping struct {
+	IPv4Mapping *vipMapping `json:"IPv4Mapping,omitempty"`
+	IPv6Mapping *vipMapping `json:"IPv6Mapping,omitempty"`
+}
+
+type vipMapping struct {
+	TailscaleServiceIP netip.Addr
+	ClusterIP          netip.Addr
+}
+
+// ingress collects the services that the tailnet reaches through this group.
+func (l *look) ingress(ctx context.Context) (*ingress, error) {
+	var all v1alpha1.TailscaleServiceList
+	if err := l.client.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("look up services: %w", err)
+	}
+	slices.SortFunc(all.Items, func(a, b v1alpha1.TailscaleService) int {
+		return gateway.Name{Namespace: a.Namespace, Name: a.Name}.Compare(gateway.Name{Namespace: b.Namespace, Name: b.Name})
+	})
+	out := &ingress{map[string]document.IngressFile{}, serveConfig{map[string]serveService{}}, map[string]ingressMapping{}}
+	for i := range all.Items {
+		s := &all.Items[i]
+		report := l.result.Services[nameOf(s)]
+		if s.Spec.Type != v1alpha1.Ingress || s.DeletionTimestamp != nil || report.Group != nameOf(l.group) || !report.Accepted.OK || !report.ResolvedRefs.OK || s.Spec.BackendRef == nil {
+			continue
+		}
+		if slices.ContainsFunc(s.Spec.Ports, func(p v1alpha1.ServicePort) bool { return p.TLS == v1alpha1.TLSTerminate }) {
+			l.troubles = append(l.troubles, nameOf(s).String()+" is to end TLS, which relays do not do")
+			continue
+		}
+		if len(out.relay) == mostExposed {
+			l.troubles = append(l.troubles, fmt.Sprintf("more than %d services; those after %s are left out", mostExposed, nameOf(s)))
+			break
+		}
+		if err := l.expose(ctx, s, out); err != nil {
+			return nil, err
+		}
+	}
+	if len(out.relay) > 0 {
+		l.again(l.Now().Add(backendPause))
+	}
+	return out, nil
+}
+
+// expose adds one service, if its backend is there.
+func (l *look) expose(ctx context.Context, s *v1alpha1.TailscaleService, out *ingress) error {
+	backend, err := l.backend(ctx, s)
+	if err != nil || backend == nil {
+		return err
+	}
+	host := backend.Spec.ClusterIP
+	if host == "" || host == corev1.ClusterIPNone {
+		host = backend.Name + "." + backend.Namespace + ".svc." + l.ClusterDomain
+	}
+	file := document.IngressFile{ProxyProtocol: s.Spec.ProxyProtocol == v1alpha1.ProxyProtocolV2}
+	if s.Spec.VIPService != nil {
+		file.VIP = s.Spec.VIPService.Name
+	}
+	serve := serveService{map[string]serveTCP{}}
+	for _, p := range s.Spec.Ports {
+		to := net.JoinHostPort(host, strconv.Itoa(int(cmp.Or(p.TargetPort, p.Port))))
+		protocol := document.Protocol(strings.ToLower(string(cmp.Or(p.Protocol, v1alpha1.TCP))))
+		if protocol == document.UDP && (file.VIP != "" || file.ProxyProtocol) {
+			l.troubles = append(l.troubles, nameOf(s).String()+" has UDP, which a service of a tailnet does not carry")
+			continue
+		}
+		file.Ports = append(file.Ports, document.IngressPort{Protocol: protocol, Port: uint16(p.Port), Backend: to})
+		if protocol == document.TCP {
+			one := serveTCP{TCPForward: to}
+			if file.ProxyProtocol {
+				one.ProxyProtocol = 2
+			}
+			serve.TCP[strconv.Itoa(int(p.Port))] = one
+		}
+	}
+	if len(file.Ports) == 0 {
+		return nil
+	}
+	if file.Ready, err = l.hasEndpoint(ctx, backend); err != nil {
+		return err
+	}
+	out.relay[gateway.ServiceKey(nameOf(s))] = file
+	if file.VIP != "" && file.Ready {
+		out.serve.Services[file.VIP] = serve
+		out.mappings[file.VIP] = mappingOf(s, backend)
+	}
+	return nil
+}
+
+// mappingOf joins the addresses of a service of the tailnet with those of its backend.
+func mappingOf(s *v1alpha1.TailscaleService, backend *corev1.Service) (m ingressMapping) {
+	if s.Status.VIP == nil {
+		return m
+	}
+	for _, text := range s.Status.VIP.Addresses {
+		vip, err := netip.ParseAddr(text)
+		if err != nil {
+			continue
+		}
+		for _, text := range backend.Spec.ClusterIPs {
+			ip, err := netip.ParseAddr(text)
+			switch {
+			case err != nil || ip.Is4() != vip.Is4():
+			case vip.Is4():
+				m.IPv4Mapping = &vipMapping{vip, ip}
+			default:
+				m.IPv6Mapping = &vipMapping{vip, ip}
+			}
+		}
+	}
+	return m
+}
+
+// backend is the Service that an ingress service leads to: the named one, or Envoy's
+// own of the named Gateway. Nil: it is not there.
+func (l *look) backend(ctx context.Context, s *v1alpha1.TailscaleService) (*corev1.Service, error) {
+	ref := s.Spec.BackendRef
+	namespace := cmp.Or(ref.Namespace, s.Namespace)
+	if ref.Kind != v1alpha1.KindGateway {
+		out := &corev1.Service{}
+		err := l.direct.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.Name}, out)
+		if apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look at the backend of %s: %w", nameOf(s), err)
+		}
+		return out, nil
+	}
+	for _, envoy := range l.Workload.EnvoyNamespaces {
+		var list corev1.ServiceList
+		if err := l.direct.List(ctx, &list, client.InNamespace(envoy), client.MatchingLabels{owningGatewayName: ref.Name, owningGatewayNamespace: namespace}); err != nil {
+			return nil, fmt.Errorf("look for Envoy's Service of the Gateway %s/%s: %w", namespace, ref.Name, err)
+		}
+		if len(list.Items) > 0 {
+			return &list.Items[0], nil // by name, as the API server lists them
+		}
+	}
+	return nil, nil
+}
+
+// hasEndpoint says whether anybody answers behind a Service. One without a selector
+// and without EndpointSlices has nobody either.
+func (l *look) hasEndpoint(ctx context.Context, s *corev1.Service) (bool, error) {
+	var list discoveryv1.EndpointSliceList
+	if err := l.direct.List(ctx, &list, client.InNamespace(s.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: s.Name}); err != nil {
+		return false, fmt.Errorf("look at the endpoints of %s/%s: %w", s.Namespace, s.Name, err)
+	}
+	for i := range list.Items {
+		for _, e := range list.Items[i].Endpoints {
+			if e.Conditions.Ready == nil || *e.Conditions.Ready {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}

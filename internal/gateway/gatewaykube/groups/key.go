@@ -1,0 +1,380 @@
+package groups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway/upkeep"
+	"github.com/tailplane/tailplane/internal/gateway/workload"
+	"github.com/tailplane/tailplane/internal/relay/relaykube"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+)
+
+const (
+	keyField = "authkey"
+
+	// noKey is the id of a key that was begun and is not there any more. It stands in
+	// the annotation so that the pause until the next one is kept.
+	noKey = "none"
+
+	atOnce   = 4                // requests to the API for one group
+	tidyTime = 10 * time.Second // for a deletion, whatever the look's context says
+
+	refusedAgain = 5 * time.Minute // until what was refused is asked for again, if nothing changes before
+)
+
+// A mint is a key that was made in this look.
+type mint struct {
+	ordinal int
+	id      string
+	again   bool // because the relay asked for one
+}
+
+// keyOf reads a config Secret. One that has an end and no id was begun: whoever
+// began it may have made a key and not come to write it down.
+func keyOf(s *corev1.Secret) upkeep.Key {
+	k := upkeep.Key{ID: s.Annotations[v1alpha1.AuthKeyIDAnnotation], AtHand: len(s.Data[keyField]) > 0}
+	until, err := time.Parse(time.RFC3339, s.Annotations[v1alpha1.AuthKeyExpiresAnnotation])
+	if err == nil {
+		k.Until = until
+	}
+	k.Begun = k.ID == "" && err == nil && !k.AtHand
+	if k.ID == noKey {
+		k.ID = ""
+	}
+	return k
+}
+
+// writeKey writes what the config Secret of an ordinal says of its key, if the Secret
+// is still what was read.
+func (l *look) writeKey(ctx context.Context, ordinal int, k upkeep.Key, secret string) error {
+	l.mu.Lock()
+	s := l.config[ordinal]
+	l.mu.Unlock()
+	if s == nil {
+		return fmt.Errorf("the config Secret of %d is gone", ordinal)
+	}
+	want := s.DeepCopy()
+	if want.Annotations == nil {
+		want.Annotations = map[string]string{}
+	}
+	delete(want.Annotations, v1alpha1.AuthKeyIDAnnotation)
+	delete(want.Annotations, v1alpha1.AuthKeyExpiresAnnotation)
+	if !k.Until.IsZero() {
+		want.Annotations[v1alpha1.AuthKeyExpiresAnnotation] = k.Until.UTC().Format(time.RFC3339)
+		if !k.Begun {
+			want.Annotations[v1alpha1.AuthKeyIDAnnotation] = noKey
+		}
+	}
+	if k.ID != "" {
+		want.Annotations[v1alpha1.AuthKeyIDAnnotation] = k.ID
+	}
+	if want.Data == nil {
+		want.Data = map[string][]byte{}
+	}
+	delete(want.Data, keyField)
+	if secret != "" {
+		want.Data[keyField] = []byte(secret)
+	}
+	if l.group.Spec.Runtime == v1alpha1.RuntimeContainerboot {
+		want.Data[workload.ConfigFileKey] = workload.ConfigFile{Hostname: l.hostname(ordinal), ControlURL: l.controlURL(), AuthKey: secret}.JSON()
+	}
+	if err := l.client.Patch(ctx, want, client.MergeFromWithOptions(s, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("write the key of %s: %w", s.Name, err)
+	}
+	l.mu.Lock()
+	l.config[ordinal] = want
+	l.mu.Unlock()
+	return nil
+}
+
+// hostname is the name that the device of an ordinal asks for.
+func (l *look) hostname(ordinal int) string { return fmt.Sprintf("%s-%d", l.hostnamePrefix(), ordinal) }
+
+func (l *look) hostnamePrefix() string {
+	if p := l.group.Spec.HostnamePrefix; p != "" {
+		return p
+	}
+	return l.group.Name
+}
+
+func (l *look) controlURL() string {
+	if l.tailnet == nil {
+		return ""
+	}
+	return l.tailnet.Spec.ControlURL
+}
+
+// tags are those of the group's devices.
+func (l *look) tags() []string {
+	if len(l.group.Spec.Tags) > 0 || l.tailnet == nil {
+		return l.group.Spec.Tags
+	}
+	return l.tailnet.Spec.Tags
+}
+
+// description finds a key again. It may have 50 letters, digits, hyphens and spaces.
+func (l *look) description(ordinal int) string {
+	return fmt.Sprintf("tailplane-relay-%.8s-%d", l.group.UID, ordinal)
+}
+
+// each does something for several ordinals, some at once, and returns what Kubernetes
+// said. An error of the API ends nothing but what it is about, and is noted.
+func each[T any](l *look, of []T, do func(T) error) error {
+	errs := make([]error, len(of))
+	slots := make(chan struct{}, atOnce)
+	var wg sync.WaitGroup
+	for i, one := range of {
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			errs[i] = do(one)
+		})
+	}
+	wg.Wait()
+	return errors.Join(slices.DeleteFunc(errs, l.noted)...)
+}
+
+// noted takes note of an error if it is Tailscale's.
+func (l *look) noted(err error) bool {
+	failure, ok := errors.AsType[*tailnets.Error](err)
+	if !ok {
+		return false
+	}
+	l.failure = failure
+	wait := refusedAgain
+	switch failure.Class {
+	case tailnets.RateLimited, tailnets.Unavailable, tailnets.CircuitOpen:
+		wait = max(failure.RetryAfter, 100*time.Millisecond)
+	case tailnets.Dropped:
+		wait = 100 * time.Millisecond // there is a newer client
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.after[l.group.UID] = pause{until: l.Now().Add(wait), generation: l.group.Generation, version: l.version}
+	return true
+}
+
+// paused is until when the API is not asked for this group.
+func (l *look) paused() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p, ok := l.after[l.group.UID]
+	if !ok || p.generation != l.group.Generation || p.version != l.version {
+		return time.Time{}
+	}
+	return p.until
+}
+
+func (c *Controller) forget(uid types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.after, uid)
+}
+
+func (c *Controller) counted(op string) {
+	if c.Keys != nil {
+		c.Keys(op)
+	}
+}
+
+// mint makes a key for each ordinal. It writes down that it begins before it asks,
+// and a key that it cannot write down it deletes at once.
+func (l *look) mint(ctx context.Context, ordinals []int) error {
+	return each(l, ordinals, func(i int) error {
+		r := l.facts.Ordinals[i]
+		if r.Key.AtHand && r.Key.ID != "" { // it did not let the relay in
+			if err := l.deleteKey(ctx, r.Key.ID); err != nil {
+				return err
+			}
+		}
+		if r.Gone {
+			if err := l.clearDevice(ctx, i); err != nil {
+				return err
+			}
+		}
+		begun := upkeep.Key{Begun: true, Until: l.Now().Add(upkeep.KeyLife)}
+		if err := l.writeKey(ctx, i, begun, ""); err != nil {
+			return err
+		}
+		key, err := l.api.CreateKey(ctx, tailnets.KeyRequest{Tags: l.tags(), Life: upkeep.KeyLife, Description: l.description(i)})
+		if err != nil {
+			if failure, ok := errors.AsType[*tailnets.Error](err); ok && failure.Class != tailnets.Unavailable { // there is none for certain
+				return errors.Join(err, l.writeKey(context.WithoutCancel(ctx), i, upkeep.Key{}, ""))
+			}
+			return err
+		}
+		if err := l.writeKey(ctx, i, upkeep.Key{ID: key.ID, Until: begun.Until}, key.Secret.Reveal()); err != nil {
+			return errors.Join(err, l.deleteKey(ctx, key.ID))
+		}
+		op := "minted"
+		if r.Reissue != "" {
+			op = "reissued"
+		}
+		l.counted(op)
+		l.Log.Info("auth key made", "group", l.group.Namespace+"/"+l.group.Name, "ordinal", i, "key", key.ID)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.minted = append(l.minted, mint{i, key.ID, r.Reissue != ""})
+		return nil
+	})
+}
+
+// deleteKey has its own time: a look that is broken off leaves no key.
+func (l *look) deleteKey(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyTime)
+	defer cancel()
+	if err := l.api.DeleteKey(ctx, id); err != nil {
+		return err
+	}
+	l.counted("deleted")
+	l.Log.Info("auth key deleted", "group", l.group.Namespace+"/"+l.group.Name, "key", id)
+	return nil
+}
+
+// clearDevice takes a device that is gone out of the state Secret. What else is there
+// stays: the relay logs in as the machine that it was.
+func (l *look) clearDevice(ctx context.Context, ordinal int) error {
+	s := l.state[ordinal]
+	want := s.DeepCopy()
+	for _, field := range []string{relaykube.DeviceID, relaykube.DeviceFQDN, relaykube.DeviceIPs} {
+		delete(want.Data, field)
+	}
+	if err := l.client.Patch(ctx, want, client.MergeFromWithOptions(s, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("clear the device of %s: %w", s.Name, err)
+	}
+	return nil
+}
+
+// tidy deletes keys that were begun and never written down. The pause until the next
+// one holds for those that were there.
+func (l *look) tidy(ctx context.Context, ordinals []int) error {
+	ids, err := l.api.Keys(ctx)
+	if l.noted(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	found := map[string]bool{}
+	for _, i := range ordinals {
+		found[l.description(i)] = false
+	}
+	err = each(l, ids, func(id string) error {
+		k, err := l.api.Key(ctx, id)
+		if isGone(err) {
+			return nil
+		}
+		l.mu.Lock()
+		_, mine := found[k.Description]
+		l.mu.Unlock()
+		if err != nil || !mine {
+			return err
+		}
+		if err := l.deleteKey(ctx, id); err != nil {
+			return err
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		found[k.Description] = true
+		return nil
+	})
+	if err != nil || l.failure != nil {
+		return err
+	}
+	for _, i := range ordinals {
+		k := upkeep.Key{}
+		if found[l.description(i)] {
+			k.Until = l.facts.Ordinals[i].Key.Until
+		}
+		if err := l.writeKey(ctx, i, k, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isGone says whether the API answered that there is no such thing.
+func isGone(err error) bool {
+	failure, ok := errors.AsType[*tailnets.Error](err)
+	return ok && failure.Class == tailnets.NotFound && !failure.AtToken
+}
+
+// dropKeys deletes keys that nobody is to use any more.
+func (l *look) dropKeys(ctx context.Context, ordinals []int) error {
+	return each(l, ordinals, func(i int) error {
+		k := l.facts.Ordinals[i].Key
+		if err := l.deleteKey(ctx, k.ID); err != nil {
+			return err
+		}
+		return l.writeKey(ctx, i, upkeep.Key{ID: k.ID, Until: k.Until}, "")
+	})
+}
+
+// ask asks whether devices are there that relays say they have lost.
+func (l *look) ask(ctx context.Context, ordinals []int) error {
+	return each(l, ordinals, func(i int) error {
+		id := l.facts.Ordinals[i].Node
+		_, err := l.api.Device(ctx, id)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		switch {
+		case err == nil:
+			l.doubted[id] = true
+		case isGone(err):
+			l.gone[id] = true
+		default:
+			return err
+		}
+		return nil
+	})
+}
+
+// dropDevices deletes devices that the status names. It looks at each before: what
+// relays wrote is not trusted to name devices of others.
+func (l *look) dropDevices(ctx context.Context, devices []upkeep.Device) error {
+	return each(l, devices, func(d upkeep.Device) error {
+		device, err := l.api.Device(ctx, d.Node)
+		switch {
+		case isGone(err):
+		case err != nil:
+			return err
+		case !l.own(d, device):
+			l.Log.Warn("a device is none of the group's, and stays", "group", l.group.Namespace+"/"+l.group.Name, "device", d.Node)
+		default:
+			if err := l.api.DeleteDevice(ctx, d.Node); err != nil {
+				return err
+			}
+			l.Log.Info("device deleted", "group", l.group.Namespace+"/"+l.group.Name, "device", d.Node)
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.dropped[d.Node] = true
+		l.deleted = append(l.deleted, d.Node)
+		return nil
+	})
+}
+
+// own says whether a device can be the group's: it has the name that was asked for,
+// and is not older than the group.
+func (l *look) own(d upkeep.Device, device tailnets.Device) bool {
+	hostname := l.hostname(d.Ordinal)
+	for _, had := range l.group.Status.Devices {
+		if had.NodeID == d.Node && had.Hostname != "" {
+			hostname = had.Hostname
+		}
+	}
+	const skew = 5 * time.Minute // between our clock and Tailscale's
+	return !device.External && strings.EqualFold(device.Hostname, hostname) &&
+		(device.Created.IsZero() || !device.Created.Before(l.group.CreationTimestamp.Add(-skew)))
+}

@@ -1,0 +1,400 @@
+package groups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/gateway/portmap"
+	"github.com/tailplane/tailplane/internal/gateway/upkeep"
+	"github.com/tailplane/tailplane/internal/gateway/workload"
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/relay/relaykube"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+)
+
+const mostDeeds = 24 // in one look; the deletion of a group with all its ways round has fewer
+
+// A look is one look at one group.
+type look struct {
+	*Controller
+	result *gateway.Result
+	report gateway.GroupReport
+	group  *v1alpha1.TailscaleProxyGroup // as it was last written
+	before *v1alpha1.TailscaleProxyGroup // as it was found
+
+	tailnet *v1alpha1.TailscaleTailnet // nil: it is not known, or not there
+	api     *tailnets.Client           // nil: there is none
+	version tailnets.Version
+
+	// What is there now.
+	set    *appsv1.StatefulSet // nil: none
+	pods   map[int]*corev1.Pod
+	state  map[int]*corev1.Secret
+	config map[int]*corev1.Secret
+	facts  upkeep.Facts
+
+	// What was found out and done in this look.
+	gone, doubted map[string]bool // devices, as the API said
+	dropped       map[string]bool // devices that are gone from the tailnet
+	failure       *tailnets.Error
+	blocked       bool
+	inTheWay      []string       // objects of others with our names
+	troubles      []string       // what is left out of what the group carries, and why
+	allocated     int            // ports, anew
+	table         *portmap.Table // nil: it was not read
+	refused       []portmap.Key
+	minted        []mint
+	deleted       []string // devices
+	wake          time.Time
+}
+
+// look looks at a group once, and says when to look again at the latest.
+func (c *Controller) look(ctx context.Context, key types.NamespacedName) (time.Time, error) {
+	result := c.board.Result()
+	if result == nil {
+		return time.Time{}, nil // the first decision will bring us here again
+	}
+	g := &v1alpha1.TailscaleProxyGroup{}
+	if err := c.direct.Get(ctx, key, g); err != nil {
+		if apierrors.IsNotFound(err) {
+			return time.Time{}, c.makeWanted(ctx, key, result)
+		}
+		return time.Time{}, err
+	}
+	report, known := result.Groups[gateway.Name(key)]
+	if !known && g.DeletionTimestamp == nil {
+		return time.Time{}, nil // it is new, and not decided upon
+	}
+	l := &look{Controller: c, result: result, report: report, group: g, before: g.DeepCopy(), gone: map[string]bool{}, doubted: map[string]bool{}, dropped: map[string]bool{}}
+	if unused, err := l.keepWanted(ctx); unused || err != nil {
+		return l.wake, err
+	}
+	err := l.run(ctx)
+	if kube.Stale(err) {
+		return time.Time{}, err // what is to be reported was seen in what is no longer so
+	}
+	if l.group.DeletionTimestamp != nil && !controllerutil.ContainsFinalizer(l.group, v1alpha1.Finalizer) {
+		c.forget(g.UID)
+		return time.Time{}, err
+	}
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return time.Time{}, err // the operator ends; what was not seen is not told
+	}
+	return l.wake, errors.Join(err, l.tell(context.WithoutCancel(ctx), err))
+}
+
+// again notes when to look again.
+func (l *look) again(t time.Time) {
+	if !t.IsZero() && (l.wake.IsZero() || t.Before(l.wake)) {
+		l.wake = t
+	}
+}
+
+func (l *look) run(ctx context.Context) error {
+	if err := l.findTailnet(ctx); err != nil {
+		return err
+	}
+	alive := l.group.DeletionTimestamp == nil && l.report.Accepted.OK
+	if !l.manages(l.group.Namespace) {
+		return l.leave(ctx)
+	}
+	if err := l.gather(ctx); err != nil {
+		return err
+	}
+	if l.group.DeletionTimestamp == nil && !alive && len(l.facts.Ordinals) > 0 {
+		return l.withdraw(ctx)
+	}
+	if alive {
+		if step := upkeep.Next(l.facts, l.Now()); step.Deed == upkeep.Hold { // before anything is made
+			if err := l.hold(ctx); err != nil {
+				return err
+			}
+		}
+		if err := l.furnish(ctx); err != nil {
+			return err
+		}
+	}
+	if err := l.decide(ctx); err != nil {
+		return err
+	}
+	if alive {
+		return l.furnishPods(ctx)
+	}
+	return nil
+}
+
+// decide lets the decision be carried out, step by step.
+func (l *look) decide(ctx context.Context) error {
+	for range mostDeeds {
+		if err := l.gather(ctx); err != nil {
+			return err
+		}
+		step := upkeep.Next(l.facts, l.Now())
+		if step.Deed == upkeep.Rest {
+			l.again(step.Wake)
+			l.blocked = step.Blocked
+			if l.api == nil && l.tailnetReady() { // its client is made this moment, and nobody tells
+				l.again(l.Now().Add(soon))
+			}
+			return nil
+		}
+		l.Log.Debug("proxy group", "group", l.group.Namespace+"/"+l.group.Name, "deed", step.Deed, "ordinals", step.Ordinals)
+		if err := l.act(ctx, step); err != nil || step.Deed == upkeep.Release {
+			return err
+		}
+	}
+	l.again(l.Now().Add(soon))
+	return nil
+}
+
+// findTailnet finds the tailnet of the group, and its client.
+func (l *look) findTailnet(ctx context.Context) error {
+	name := l.report.Tailnet
+	if ref := l.group.Spec.TailnetRef; name == "" && ref != nil {
+		name = ref.Name
+	}
+	if name == "" {
+		name = l.group.Labels[v1alpha1.TailnetLabel] // it was the default one
+	}
+	if name == "" {
+		return nil
+	}
+	t := &v1alpha1.TailscaleTailnet{}
+	if err := l.client.Get(ctx, client.ObjectKey{Name: name}, t); err == nil {
+		l.tailnet = t
+	} else if !apierrors.IsNotFound(err) {
+		return fmt.Errorf("look up the tailnet: %w", err)
+	}
+	if api, version, ok := l.Clients.Get(name); ok && l.tailnet != nil && version.UID == string(l.tailnet.UID) {
+		l.api, l.version = api, version
+	}
+	return nil
+}
+
+// tailnetReady says whether keys of the tailnet may be asked for at all.
+func (l *look) tailnetReady() bool {
+	return l.tailnet != nil && meta.IsStatusConditionTrue(l.tailnet.Status.Conditions, v1alpha1.ConditionReady)
+}
+
+// gather reads what there is of the group.
+func (l *look) gather(ctx context.Context) error {
+	g := l.group
+	l.set, l.pods, l.state, l.config = nil, map[int]*corev1.Pod{}, map[int]*corev1.Secret{}, map[int]*corev1.Secret{}
+	set := &appsv1.StatefulSet{}
+	switch err := l.direct.Get(ctx, client.ObjectKeyFromObject(g), set); {
+	case err == nil && metav1.IsControlledBy(set, g):
+		l.set = set
+	case client.IgnoreNotFound(err) != nil:
+		return fmt.Errorf("look at the StatefulSet: %w", err)
+	}
+	var pods corev1.PodList
+	if err := l.direct.List(ctx, &pods, client.InNamespace(g.Namespace), client.MatchingLabels(workload.PodLabels(g.UID))); err != nil {
+		return fmt.Errorf("look at the pods: %w", err)
+	}
+	for i := range pods.Items {
+		if n, ok := ordinalOf(g.Name, pods.Items[i].Name); ok {
+			l.pods[n] = &pods.Items[i]
+		}
+	}
+	var secrets corev1.SecretList
+	if err := l.direct.List(ctx, &secrets, client.InNamespace(g.Namespace), client.MatchingLabels{v1alpha1.ManagedLabel: "true", v1alpha1.ProxyGroupLabel: g.Name}); err != nil {
+		return fmt.Errorf("look at the Secrets: %w", err)
+	}
+	for i := range secrets.Items {
+		s := &secrets.Items[i]
+		if !metav1.IsControlledBy(s, g) {
+			continue
+		}
+		if n, ok := ordinalOf(g.Name, s.Name); ok && s.Labels[v1alpha1.SecretTypeLabel] == v1alpha1.SecretTypeState {
+			l.state[n] = s
+		} else if n, ok := ordinalOf(g.Name, strings.TrimSuffix(s.Name, "-config")); ok && s.Labels[v1alpha1.SecretTypeLabel] == v1alpha1.SecretTypeConfig {
+			l.config[n] = s
+		}
+	}
+	l.facts = l.factsOf()
+	return nil
+}
+
+// ordinalOf reads the ordinal of <group>-<ordinal>.
+func ordinalOf(group, name string) (int, bool) {
+	text, ok := strings.CutPrefix(name, group+"-")
+	n, err := strconv.Atoi(text)
+	return n, ok && err == nil && n >= 0 && n < 1000 && strconv.Itoa(n) == text
+}
+
+func (l *look) factsOf() upkeep.Facts {
+	g := l.group
+	f := upkeep.Facts{
+		Deleting: g.DeletionTimestamp != nil, Held: controllerutil.ContainsFinalizer(g, v1alpha1.Finalizer),
+		SkipRemote: g.Annotations[v1alpha1.SkipRemoteCleanupAnnotation] == "true",
+		Accepted:   l.report.Accepted.OK, Replicas: int(workload.Replicas(g)), After: l.paused(),
+		API:      l.api != nil && (g.DeletionTimestamp != nil || l.tailnetReady()),
+		Ordinals: map[int]upkeep.Replica{},
+	}
+	if l.set != nil {
+		f.Set, f.SetEnding = true, l.set.DeletionTimestamp != nil
+		if l.set.Spec.Replicas != nil {
+			f.SetReplicas = int(*l.set.Spec.Replicas)
+		}
+	}
+	for i := range f.Replicas {
+		f.Ordinals[i] = upkeep.Replica{}
+	}
+	change := func(i int, do func(*upkeep.Replica)) {
+		r := f.Ordinals[i]
+		do(&r)
+		f.Ordinals[i] = r
+	}
+	for i, pod := range l.pods {
+		change(i, func(r *upkeep.Replica) { r.Pod, r.Ready = string(pod.UID), podReady(pod) })
+	}
+	recorded := map[string]bool{}
+	for _, d := range g.Status.Devices {
+		if d.NodeID != "" && !l.dropped[d.NodeID] {
+			f.Recorded = append(f.Recorded, upkeep.Device{Ordinal: int(d.Ordinal), Node: d.NodeID})
+			recorded[d.NodeID] = true
+		}
+	}
+	for i, s := range l.state {
+		change(i, func(r *upkeep.Replica) {
+			r.State = true
+			r.Node, r.RanIn, r.Reissue = string(s.Data[relaykube.DeviceID]), string(s.Data[relaykube.PodUID]), string(s.Data[relaykube.Reissue])
+			r.Joined = len(s.Data["_current-profile"]) > 0
+			r.Gone, r.Doubted = l.gone[r.Node], l.doubted[r.Node]
+			if !f.Accepted && !recorded[r.Node] || l.dropped[r.Node] {
+				// Whoever may write Secrets in a namespace must not point us at a device of
+				// a tailnet that the namespace may not use.
+				r.Node = ""
+			}
+		})
+	}
+	for i, s := range l.config {
+		change(i, func(r *upkeep.Replica) { r.Config, r.Key = true, keyOf(s) })
+	}
+	return f
+}
+
+func podReady(p *corev1.Pod) bool {
+	if p.DeletionTimestamp != nil {
+		return false
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// act carries a step out. An error is Kubernetes' own; what Tailscale refuses is
+// noted, and the next decision knows it.
+func (l *look) act(ctx context.Context, step upkeep.Step) error {
+	switch step.Deed {
+	case upkeep.Hold:
+		return l.hold(ctx)
+	case upkeep.Release:
+		return l.release(ctx)
+	case upkeep.Record:
+		return l.record(ctx)
+	case upkeep.EndSet:
+		return l.delete(ctx, l.set, client.PropagationPolicy(metav1.DeletePropagationForeground))
+	case upkeep.Restart:
+		for _, i := range step.Ordinals {
+			l.Log.Warn("a relay's state Secret was taken from under it; its pod is replaced", "pod", l.pods[i].Name)
+			if err := l.delete(ctx, l.pods[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	case upkeep.Clean:
+		for _, i := range step.Ordinals {
+			if err := l.writeKey(ctx, i, upkeep.Key{ID: l.facts.Ordinals[i].Key.ID, Until: l.facts.Ordinals[i].Key.Until}, ""); err != nil {
+				return err
+			}
+		}
+		return nil
+	case upkeep.Tidy:
+		return l.tidy(ctx, step.Ordinals)
+	case upkeep.Ask:
+		return l.ask(ctx, step.Ordinals)
+	case upkeep.Mint:
+		return l.mint(ctx, step.Ordinals)
+	case upkeep.DropKeys:
+		return l.dropKeys(ctx, step.Ordinals)
+	case upkeep.DropSecrets:
+		for _, i := range step.Ordinals {
+			for _, s := range []*corev1.Secret{l.config[i], l.state[i]} {
+				// Of exactly what was read: a device that came since must not be lost.
+				if s != nil {
+					if err := l.delete(ctx, s, client.Preconditions{UID: &s.UID, ResourceVersion: &s.ResourceVersion}); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		return nil
+	case upkeep.DropDevices:
+		return l.dropDevices(ctx, step.Devices)
+	}
+	return fmt.Errorf("no such deed: %q", step.Deed)
+}
+
+// delete deletes exactly o. That it is gone already is success.
+func (l *look) delete(ctx context.Context, o client.Object, more ...client.DeleteOption) error {
+	err := l.client.Delete(ctx, o, append([]client.DeleteOption{client.Preconditions{UID: new(o.GetUID())}}, more...)...)
+	if err = client.IgnoreNotFound(err); err != nil {
+		return fmt.Errorf("delete %s: %w", o.GetName(), err)
+	}
+	return nil
+}
+
+// hold puts the finalizer on, and writes down the tailnet: that it is the default one
+// may be over when the group goes.
+func (l *look) hold(ctx context.Context) error {
+	return l.patch(ctx, "put the finalizer on", func() {
+		controllerutil.AddFinalizer(l.group, v1alpha1.Finalizer)
+		metav1.SetMetaDataLabel(&l.group.ObjectMeta, v1alpha1.TailnetLabel, l.report.Tailnet)
+	})
+}
+
+func (l *look) release(ctx context.Context) error {
+	return client.IgnoreNotFound(l.patch(ctx, "take the finalizer off", func() { controllerutil.RemoveFinalizer(l.group, v1alpha1.Finalizer) }))
+}
+
+// patch changes the metadata of the group, if it is still what was read.
+func (l *look) patch(ctx context.Context, doing string, change func()) error {
+	was := l.group.DeepCopy()
+	change()
+	if err := l.client.Patch(ctx, l.group, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("%s: %w", doing, err)
+	}
+	return nil
+}
+
+// leave is for a group in a namespace that is not ours, or no longer.
+func (l *look) leave(ctx context.Context) error {
+	l.facts = upkeep.Facts{}
+	if l.group.DeletionTimestamp == nil || !controllerutil.ContainsFinalizer(l.group, v1alpha1.Finalizer) {
+		return nil
+	}
+	if l.group.Annotations[v1alpha1.SkipRemoteCleanupAnnotation] == "true" {
+		return l.release(ctx)
+	}
+	l.blocked = true
+	return nil
+}

@@ -1,0 +1,484 @@
+//go:build unix
+
+package groups
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
+	"github.com/tailplane/tailplane/internal/gateway/workload"
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailapi"
+)
+
+func TestMain(m *testing.M) {
+	tailnettest.Quiet()
+	ctrllog.SetLogger(logr.Discard()) // what has no logger of its own
+	os.Exit(m.Run())
+}
+
+// deadline bounds every wait for a real condition on a loaded machine.
+const deadline = 2 * time.Minute
+
+const (
+	relayTag   = "tag:k8s-operator"
+	testPolicy = `{"tagOwners": {"tag:k8s-operator": ["autogroup:admin"], "tag:svc-web": ["tag:k8s-operator"], "tag:foreign": ["autogroup:admin"]},
+		"grants": [{"src": ["tag:k8s-operator"], "dst": ["*"], "ip": ["*"]}]}`
+)
+
+// A place is a namespace of the cluster that all tests share, an operator there, and
+// a tailnet of its own.
+type place struct {
+	t       *testing.T
+	cluster *kubetest.Cluster
+	admin   client.Client
+	ns      string // also the name of the tailnet
+	net     *tailnettest.Net
+	api     *tailapi.API
+	clients *tailnets.Clients
+	ahead   atomic.Int64 // of the operator's clock, in nanoseconds
+	log     lockedBuffer
+	counted lockedCounts
+
+	wire  *wire // of the operator that runs now
+	board *gather.Board
+	stop  func()
+}
+
+var crds = sync.OnceValues(func() (docs [][]byte, err error) {
+	files, err := filepath.Glob("../../../../deploy/crds/gateway.tailscale.com_*.yaml")
+	if err == nil && len(files) == 0 {
+		err = errors.New("no definitions")
+	}
+	for _, f := range files {
+		b, failed := os.ReadFile(f)
+		docs, err = append(docs, b), errors.Join(err, failed)
+	}
+	return docs, err
+})
+
+func newScheme() (*runtime.Scheme, error) {
+	s := runtime.NewScheme()
+	return s, errors.Join(AddToScheme(s), gather.AddToScheme(s), eventsv1.AddToScheme(s))
+}
+
+func newPlace(t *testing.T) *place {
+	t.Helper()
+	p := &place{t: t, cluster: kubetest.Start(t), clients: new(tailnets.Clients)}
+	docs, err := crds()
+	p.must(err)
+	p.must(p.cluster.Apply(t.Context(), docs...))
+	scheme, err := newScheme()
+	p.must(err)
+	p.admin, err = client.New(kube.Unthrottled(p.cluster.AdminConfig()), client.Options{Scheme: scheme})
+	p.must(err)
+	p.ns = p.cluster.Namespace(t)
+	p.net = tailnettest.StartWith(t, tailnettest.Options{Policy: testPolicy})
+	p.api, err = p.net.API()
+	p.must(err)
+	p.tailnet()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), deadline)
+		defer cancel()
+		p.stop()
+		p.clear(ctx)
+		p.clients.Drop(p.ns)
+		if t.Failed() {
+			t.Logf("the operator's log:\n%s", p.log.tail())
+		}
+	})
+	p.start()
+	return p
+}
+
+// tailnet makes the tailnet as its own controller would leave it.
+func (p *place) tailnet() {
+	p.t.Helper()
+	o := &v1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: p.ns}, Spec: v1alpha1.TailscaleTailnetSpec{APIBaseURL: p.api.URL(), ControlURL: p.net.ControlURL(),
+		Tags: []string{relayTag}, SyncInterval: metav1.Duration{Duration: 5 * time.Minute}}}
+	p.must(p.admin.Create(p.t.Context(), o))
+	o.Status.TailnetInfo = &v1alpha1.TailnetInfo{Name: p.net.Suffix()}
+	o.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: "True", Reason: "Ready", LastTransitionTime: metav1.Now()}}
+	p.must(p.admin.Status().Update(p.t.Context(), o))
+	own := p.api.Client([]string{"devices:core", "auth_keys", "services"}, relayTag)
+	_, err := p.clients.Put(p.ns, tailnets.Version{UID: string(o.UID)}, func() (tailnets.Config, error) {
+		return tailnets.Config{BaseURL: p.api.URL(), Tailnet: "-", Credential: tailnets.Credential{ClientID: own.ID, Secret: tailnets.NewSecret(own.Secret)},
+			UserAgent: "test", PerSecond: 1000, Burst: 1000, Now: time.Now}, nil
+	})
+	p.must(err)
+}
+
+// clear takes what is left, by force, so that its namespace can go.
+func (p *place) clear(ctx context.Context) {
+	var groups v1alpha1.TailscaleProxyGroupList
+	if err := p.admin.List(ctx, &groups, client.InNamespace(p.ns)); err != nil {
+		p.t.Error(err)
+	}
+	for i := range groups.Items {
+		if err := p.admin.Patch(ctx, &groups.Items[i], client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))); client.IgnoreNotFound(err) != nil {
+			p.t.Error(err)
+		}
+	}
+	if err := p.admin.Delete(ctx, &v1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: p.ns}}); client.IgnoreNotFound(err) != nil {
+		p.t.Error(err)
+	}
+}
+
+// start runs an operator as if there had been none.
+func (p *place) start() {
+	p.t.Helper()
+	p.wire = &wire{group: "/tailscaleproxygroups/"}
+	config := kube.Unthrottled(p.cluster.AdminConfig())
+	config.Wrap(p.wire.wrap)
+	scheme, err := newScheme()
+	p.must(err)
+	namespaced, clusterWide := gather.Kinds()
+	byObject := gather.CacheOptions([]string{p.ns}, p.ns)
+	maps.Copy(byObject, CacheOptions([]string{p.ns}))
+	mgr, err := manager.New(config, manager.Options{
+		Scheme: scheme, Logger: logr.FromSlogHandler(slog.NewTextHandler(&p.log, &slog.HandlerOptions{Level: slog.LevelError})), Metrics: metricsserver.Options{BindAddress: "0"},
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
+			return kube.Mapper(append(namespaced, Kinds()...), clusterWide), nil
+		},
+		Cache:  cache.Options{ByObject: byObject},
+		Client: client.Options{FieldOwner: v1alpha1.FieldManager},
+	})
+	p.must(err)
+	log := slog.New(slog.NewTextHandler(&p.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	p.board = new(gather.Board)
+	g := &gather.Gatherer{Namespace: p.ns, ClusterDomain: "cluster.local", Controller: "gateway.envoyproxy.io/gatewayclass-controller", EnvoyNamespace: p.ns,
+		Board: p.board, Log: log, Quiet: 20 * time.Millisecond, Latest: 200 * time.Millisecond}
+	p.must(g.Add(mgr))
+	c := &Controller{Namespace: p.ns, ClusterDomain: "cluster.local", Workload: workload.Settings{Image: "image.invalid/tailplaned:test", EnvoyNamespaces: []string{p.ns}},
+		Clients: p.clients, Log: log, Keys: p.counted.add, Now: func() time.Time { return time.Now().Add(time.Duration(p.ahead.Load())) }}
+	p.must(c.Add(mgr, p.board))
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	wire := p.wire
+	p.stop = sync.OnceFunc(func() {
+		cancel()
+		select {
+		case err := <-ended:
+			if err != nil && !wire.dead.Load() {
+				p.t.Errorf("the operator: %v", err)
+			}
+		case <-time.After(deadline):
+			p.t.Error("the operator does not end")
+		}
+	})
+	p.until("a first decision", func() bool { return p.board.Result() != nil })
+}
+
+func (p *place) must(err error) {
+	p.t.Helper()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *place) until(what string, ok func() bool) {
+	p.t.Helper()
+	for end := time.Now().Add(deadline); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			p.t.Fatalf("not within %v: %s", deadline, what)
+		}
+	}
+}
+
+// group makes a group that carries svc:web by itself.
+func (p *place) group(name string, replicas int32, change ...func(*v1alpha1.TailscaleProxyGroup)) *v1alpha1.TailscaleProxyGroup {
+	p.t.Helper()
+	g := &v1alpha1.TailscaleProxyGroup{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: name}, Spec: v1alpha1.TailscaleProxyGroupSpec{Type: v1alpha1.Egress, Replicas: &replicas,
+		TailnetRef: &v1alpha1.TailnetReference{Name: p.ns}, TailnetTarget: &v1alpha1.TailnetTarget{ServiceName: "web", Tags: []string{"tag:svc-web"}}}}
+	for _, f := range change {
+		f(g)
+	}
+	p.must(p.admin.Create(p.t.Context(), g))
+	return g
+}
+
+func (p *place) get(name string) *v1alpha1.TailscaleProxyGroup {
+	p.t.Helper()
+	g := &v1alpha1.TailscaleProxyGroup{}
+	p.must(p.admin.Get(p.t.Context(), client.ObjectKey{Namespace: p.ns, Name: name}, g))
+	return g
+}
+
+// there fills o and reports whether there is one.
+func (p *place) there(name string, o client.Object) bool {
+	p.t.Helper()
+	err := p.admin.Get(p.t.Context(), client.ObjectKey{Namespace: p.ns, Name: name}, o)
+	p.must(client.IgnoreNotFound(err))
+	return err == nil
+}
+
+func (p *place) secret(name string) *corev1.Secret {
+	p.t.Helper()
+	s := &corev1.Secret{}
+	p.until("the Secret "+name, func() bool { return p.there(name, s) })
+	return s
+}
+
+func (p *place) patch(o client.Object, patch string) {
+	p.t.Helper()
+	p.must(p.admin.Patch(p.t.Context(), o, client.RawPatch("application/merge-patch+json", []byte(patch))))
+}
+
+// condition waits for a condition to have a status and a reason.
+func (p *place) condition(name, kind, want string) *v1alpha1.TailscaleProxyGroup {
+	p.t.Helper()
+	for end := time.Now().Add(deadline); ; time.Sleep(10 * time.Millisecond) {
+		g := p.get(name)
+		c := meta.FindStatusCondition(g.Status.Conditions, kind)
+		if c != nil && string(c.Status)+"/"+c.Reason == want && c.ObservedGeneration == g.Generation {
+			return g
+		}
+		if time.Now().After(end) {
+			b, _ := json.MarshalIndent(g.Status, "", " ")
+			p.t.Fatalf("%s is not %s within %v: %s", kind, want, deadline, b)
+		}
+	}
+}
+
+// poke lets the operator look again, and waits until it has begun to.
+func (p *place) poke(name string) {
+	p.t.Helper()
+	looks := p.wire.looks.Load()
+	p.patch(p.get(name), fmt.Sprintf(`{"metadata":{"annotations":{"test/poke":"%d"}}}`, time.Now().UnixNano()))
+	p.until("it looks again", func() bool { return p.wire.looks.Load() > looks })
+}
+
+// events are the reasons of the events about a group.
+func (p *place) events(g *v1alpha1.TailscaleProxyGroup) (reasons []string) {
+	p.t.Helper()
+	var all eventsv1.EventList
+	p.must(p.admin.List(p.t.Context(), &all, client.InNamespace(p.ns)))
+	for _, e := range all.Items {
+		if e.Regarding.UID == g.UID {
+			reasons = append(reasons, e.Reason)
+		}
+	}
+	slices.Sort(reasons)
+	return reasons
+}
+
+func (p *place) event(g *v1alpha1.TailscaleProxyGroup, reason string) {
+	p.t.Helper()
+	p.until("event "+reason, func() bool { return slices.Contains(p.events(g), reason) })
+}
+
+// requests counts what the API was asked for.
+func (p *place) requests(method string) (n int) {
+	for _, r := range p.api.Requests() {
+		if m, path, _ := strings.Cut(r.Route, " "); m == method && !strings.HasPrefix(path, "/oauth") {
+			n++
+		}
+	}
+	return n
+}
+
+// keys are the ids of the auth keys of relays that still open.
+func (p *place) keys() (ids []string) {
+	p.t.Helper()
+	c, _, _ := p.clients.Get(p.ns)
+	all, err := c.Keys(p.t.Context())
+	p.must(err)
+	for _, id := range all {
+		k, err := c.Key(p.t.Context(), id)
+		p.must(err)
+		if strings.HasPrefix(k.Description, "tailplane-relay-") {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// devices are the ids of the tailnet's devices.
+func (p *place) devices() (ids []string) {
+	for _, n := range p.net.Nodes() {
+		ids = append(ids, string(n.StableID))
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// join does what the relay of an ordinal does: it logs a node in with the key of its
+// config Secret, and writes the state Secret. There is no pod that says so.
+func (p *place) join(group string, ordinal int) (id string) {
+	p.t.Helper()
+	name := group + "-" + strconv.Itoa(ordinal)
+	key := ""
+	p.until("a key for "+name, func() bool {
+		key = string(p.secret(name + "-config").Data["authkey"])
+		return key != ""
+	})
+	s := p.net.Node(name, "", relayTag)
+	s.AuthKey, s.Ephemeral, s.Store = key, false, nil
+	ctx, cancel := context.WithTimeout(p.t.Context(), deadline)
+	defer cancel()
+	st, err := s.Up(ctx)
+	p.must(err)
+	id = string(st.Self.ID)
+	p.patch(p.secret(name), p.stateOf(id, name, ""))
+	p.must(s.Close())
+	return id
+}
+
+// stateOf is what a relay writes of its device.
+func (p *place) stateOf(id, name, pod string) string {
+	b, err := json.Marshal(map[string]any{"data": map[string][]byte{
+		"device_id": []byte(id), "device_fqdn": []byte(name + "." + p.net.Suffix() + "."), "device_ips": []byte(`["100.64.0.9"]`), "pod_uid": []byte(pod),
+		"_machinekey": []byte("m"), "_profiles": []byte("p"), "_current-profile": []byte("profile-1"), "profile-1": []byte("x")}})
+	p.must(err)
+	return string(b)
+}
+
+func (p *place) replicas(name string) int {
+	s := &appsv1.StatefulSet{}
+	if !p.there(name, s) {
+		return -1
+	}
+	return int(*s.Spec.Replicas)
+}
+
+// A wire is an operator's way to the API server: it counts, and it can be cut.
+type wire struct {
+	group  string
+	dead   atomic.Bool
+	writes atomic.Int64 // that are no events
+	looks  atomic.Int64 // reads of one group
+	last   atomic.Pointer[string]
+	cut    atomic.Pointer[func(method, path string, body []byte) cut]
+}
+
+// A cut ends the wire at a write: before it, or after.
+type cut int
+
+const (
+	notHere cut = iota
+	before
+	after
+)
+
+func (w *wire) wrap(next http.RoundTripper) http.RoundTripper { return &wireTrip{w, next} }
+
+type wireTrip struct {
+	*wire
+	next http.RoundTripper
+}
+
+var errDead = errors.New("the operator is dead")
+
+func (w *wireTrip) RoundTrip(r *http.Request) (*http.Response, error) {
+	if w.dead.Load() {
+		return nil, errDead
+	}
+	switch {
+	case strings.Contains(r.URL.Path, "/events"):
+	case r.Method == http.MethodGet:
+		if strings.Contains(r.URL.Path, w.group) {
+			w.looks.Add(1)
+		}
+	default:
+		var body []byte
+		if r.Body != nil {
+			b, err := io.ReadAll(r.Body)
+			if err != nil {
+				return nil, err
+			}
+			r.Body, body = io.NopCloser(bytes.NewReader(b)), b
+		}
+		w.writes.Add(1)
+		w.last.Store(new(r.Method + " " + r.URL.Path + " " + string(body)))
+		if f := w.cut.Load(); f != nil {
+			switch (*f)(r.Method, r.URL.Path, body) {
+			case before:
+				w.dead.Store(true)
+				return nil, errDead
+			case after:
+				defer w.dead.Store(true)
+			}
+		}
+	}
+	return w.next.RoundTrip(r)
+}
+
+// A lockedBuffer takes the log of an operator.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *lockedBuffer) tail() string {
+	s := l.String()
+	return s[max(0, len(s)-6000):]
+}
+
+// lockedCounts count what was done with keys.
+type lockedCounts struct {
+	mu sync.Mutex
+	of map[string]int
+}
+
+func (l *lockedCounts) add(op string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.of == nil {
+		l.of = map[string]int{}
+	}
+	l.of[op]++
+}
+
+func (l *lockedCounts) get(op string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.of[op]
+}

@@ -1,0 +1,108 @@
+package groups
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/gateway/upkeep"
+	"github.com/tailplane/tailplane/internal/kube"
+)
+
+// unusedAnnotation is when a group that was made for others lost its last user.
+const unusedAnnotation = "gateway.tailscale.com/unused-since"
+
+// makeWanted makes a group that is not there and that others want.
+func (c *Controller) makeWanted(ctx context.Context, key types.NamespacedName, result *gateway.Result) error {
+	w, ok := result.Wanted[key.Name]
+	if !ok || key.Namespace != c.Namespace {
+		return nil
+	}
+	if err := c.applyWanted(ctx, w, nil); err != nil {
+		return err
+	}
+	c.Log.Info("proxy group made", "group", key.String(), "users", len(w.Services))
+	return nil
+}
+
+// keepWanted keeps a group that was made for others as they want it. Once nobody
+// does, it goes after a while, and unused is true while it goes or changes: this
+// look ends there.
+func (l *look) keepWanted(ctx context.Context) (unused bool, err error) {
+	g := l.group
+	if g.Namespace != l.Namespace || g.Labels[v1alpha1.ManagedLabel] != "true" || g.DeletionTimestamp != nil {
+		return false, nil
+	}
+	since, marked := g.Annotations[unusedAnnotation]
+	if w, wanted := l.result.Wanted[g.Name]; wanted {
+		if marked {
+			if err := l.patch(ctx, "mark it as used", func() { delete(l.group.Annotations, unusedAnnotation) }); err != nil {
+				return true, err
+			}
+		}
+		return false, l.applyWanted(ctx, w, g)
+	}
+	if g.Annotations[appliedAnnotation] == "" {
+		return false, nil // somebody else made it, with our label
+	}
+	at, err := time.Parse(time.RFC3339, since)
+	if err != nil {
+		at = l.Now()
+		if err := l.patch(ctx, "mark it as unused", func() {
+			metav1.SetMetaDataAnnotation(&l.group.ObjectMeta, unusedAnnotation, at.UTC().Format(time.RFC3339))
+		}); err != nil {
+			return true, err
+		}
+	}
+	if end := at.Add(upkeep.Grace); l.Now().Before(end) {
+		l.again(end)
+		return false, nil
+	}
+	l.Log.Info("nobody has used a proxy group for a while; it goes", "group", g.Namespace+"/"+g.Name)
+	return true, kube.Delete(ctx, l.client, g)
+}
+
+// applyWanted makes a group be as it is wanted, if it is not. current is what is
+// there; nil: nothing.
+func (c *Controller) applyWanted(ctx context.Context, w gateway.WantedGroup, current *v1alpha1.TailscaleProxyGroup) error {
+	g := &v1alpha1.TailscaleProxyGroup{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: w.Name, Labels: map[string]string{v1alpha1.ManagedLabel: "true", v1alpha1.TailnetLabel: w.Tailnet}},
+		Spec: v1alpha1.TailscaleProxyGroupSpec{
+			Type: w.Type, Replicas: new(w.Replicas), TailnetRef: &v1alpha1.TailnetReference{Name: w.Tailnet}, TailnetTarget: w.Target.DeepCopy(),
+			Consumers: v1alpha1.NamespaceSelector{From: v1alpha1.NamespacesSelector, Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+				{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: w.Consumers}}}},
+		},
+	}
+	g.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("TailscaleProxyGroup"))
+	wanted, err := applied(g)
+	if err != nil {
+		return err
+	}
+	u := &unstructured.Unstructured{Object: wanted}
+	if current != nil {
+		is, err := runtime.DefaultUnstructuredConverter.ToUnstructured(current)
+		if err != nil {
+			return err
+		}
+		if settled(wanted, is) {
+			return nil
+		}
+		u.SetResourceVersion(current.ResourceVersion)
+	}
+	if err := c.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership); err != nil {
+		return fmt.Errorf("make it as it is wanted: %w", err)
+	}
+	if current == nil {
+		return nil
+	}
+	return c.direct.Get(ctx, client.ObjectKeyFromObject(current), current)
+}
