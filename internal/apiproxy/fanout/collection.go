@@ -106,8 +106,9 @@ func (s *Server) collection(v *Visit, query url.Values, f form) (*merge.Collecti
 	doc, place := v.Document(), v.place()
 	c := &merge.Collection{
 		Epoch: place.Epoch, Width: place.Width, Spread: v.Decision.Kind == apiproxy.Spread || v.Decision.Overlap,
-		Bare: f.Shape == wire.Table && query.Get("includeObject") == "None",
-		Hash: position.CollectionHash(v.Request.URLPath(), query.Get("labelSelector"), query.Get("fieldSelector")),
+		Buffers: &s.buffers,
+		Bare:    f.Shape == wire.Table && query.Get("includeObject") == "None",
+		Hash:    position.CollectionHash(v.Request.URLPath(), query.Get("labelSelector"), query.Get("fieldSelector")),
 	}
 	for _, m := range v.Decision.Members {
 		member := merge.Member{Slot: doc.Cluster(m.Cluster).Slot, Name: m.Cluster}

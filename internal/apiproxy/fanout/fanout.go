@@ -36,6 +36,8 @@ type Server struct {
 	locks locks
 	turn  atomic.Uint64 // counts what was made
 
+	buffers wire.Buffers // of watches
+
 	mu       sync.Mutex
 	rings    rings
 	kept     kept

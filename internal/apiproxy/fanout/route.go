@@ -241,7 +241,7 @@ func (v *Visit) tellAny(w http.ResponseWriter, s *wire.Status) {
 	}
 	form := v.preferred()
 	setHead(w, form.MediaType(true))
-	sink, _, err := begin(v.Out.Context(), w, form)
+	sink, _, err := begin(v.Out.Context(), w, form, nil)
 	if err == nil {
 		err = sink.Event(wire.AppendError(nil, form.Proto, s))
 	}

@@ -31,18 +31,7 @@ func (s *Server) watch(w http.ResponseWriter, v *Visit, c *merge.Collection, q p
 	if p := v.Request.Params.TimeoutSeconds; p != nil && *p > 0 {
 		watch.Timeout = time.Duration(*p) * time.Second
 	}
-	drain, done := make(chan struct{}), make(chan struct{})
-	defer close(done)
-	go func() {
-		select {
-		case <-s.Stopping:
-		case <-v.ended:
-		case <-done:
-			return
-		}
-		close(drain)
-	}()
-	watch.Drain = drain
+	watch.Drain, watch.Moved = s.Stopping, v.ended
 	down := map[int]func(){} // by slot: what ends the count of a member that is down
 	defer func() {
 		for _, back := range down {
@@ -63,7 +52,7 @@ func (s *Server) watch(w http.ResponseWriter, v *Visit, c *merge.Collection, q p
 	by := ""
 	watch.Expired = func(m merge.Member) { by = m.Name }
 	s.head(w, v, watch.Form.MediaType(true), watch.Left)
-	sink, ctx, err := begin(ctx, w, watch.Form)
+	sink, ctx, err := begin(ctx, w, watch.Form, &s.buffers)
 	if err != nil {
 		watch.Close()
 		return err
@@ -83,13 +72,13 @@ func (s *Server) watch(w http.ResponseWriter, v *Visit, c *merge.Collection, q p
 
 // begin begins a stream of events with what is in the header: of messages, if the
 // client asked for a WebSocket. Its context ends with the client.
-func begin(ctx context.Context, w http.ResponseWriter, f wire.Form) (merge.Sink, context.Context, error) {
+func begin(ctx context.Context, w http.ResponseWriter, f wire.Form, from *wire.Buffers) (merge.Sink, context.Context, error) {
 	if to, ok := w.(serving.Switch); ok {
 		messages, ctx, err := to.Switch()
 		return &socketed{messages, !f.Proto}, ctx, err
 	}
 	w.WriteHeader(http.StatusOK)
-	return &merge.Framed{Out: w, Proto: f.Proto, Push: http.NewResponseController(w).Flush}, ctx, nil
+	return &merge.Framed{Out: w, Proto: f.Proto, Push: http.NewResponseController(w).Flush, Buffers: from}, ctx, nil
 }
 
 // socketed makes each event a message.

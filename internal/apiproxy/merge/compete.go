@@ -99,7 +99,7 @@ func (p *promotion) search(ctx context.Context, results chan<- *promotion) {
 		}
 		if err == nil {
 			stop := context.AfterFunc(ctx, func() { body.Close() })
-			r := wire.NewEvents(body, f.form, nil)
+			r := wire.NewEvents(body, f.form, f.c.Buffers, nil)
 			ev := new(wire.Event)
 			if err = r.Next(ev); err == nil && ev.Type == wire.Error {
 				err = ev.Status

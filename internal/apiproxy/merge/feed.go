@@ -144,7 +144,7 @@ func (f *feed) read(ctx context.Context, in chan<- handover) error {
 		ready = 0
 		return nil
 	}
-	r := wire.NewEvents(body, f.form, give)
+	r := wire.NewEvents(body, f.form, f.c.Buffers, give)
 	for {
 		if ready == len(f.events) {
 			if ready < batchEvents {

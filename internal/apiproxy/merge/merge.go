@@ -45,6 +45,10 @@ type Collection struct {
 	// process; nil: who comes back with an event's number reads again.
 	Ring *position.Ring
 
+	// Buffers are lent to streams, of this collection and others; nil: each takes
+	// its own.
+	Buffers *wire.Buffers
+
 	// Ask asks a member; what is not a 200 is a *wire.Status, any other error
 	// is no answer. The body lives until it is closed or ctx ends.
 	Ask func(ctx context.Context, m Member, a position.Ask) (*Body, error)

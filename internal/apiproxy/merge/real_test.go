@@ -238,7 +238,7 @@ func (s *sawSink) Event(b []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var ev wire.Event
-	err := wire.NewEvents(bytes.NewReader(wire.AppendFrame(nil, b, s.form.Proto)), s.form, nil).Next(&ev)
+	err := wire.NewEvents(bytes.NewReader(wire.AppendFrame(nil, b, s.form.Proto)), s.form, nil, nil).Next(&ev)
 	if ev.Type == wire.Bookmark { // whose position is a vector, which that reader does not take
 		if ev.InitialEnd || bytes.Contains(b, []byte("initial-events-end")) {
 			s.saw = append(s.saw, "end")

@@ -98,6 +98,8 @@ func (s *stream) run(ctx context.Context) error {
 			return s.goodbye()
 		case <-s.Drain:
 			return s.goodbye()
+		case <-s.Moved:
+			return s.goodbye()
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -20,8 +20,8 @@ type Watch struct {
 
 	// Timeout ends the stream in good order; 0: nothing does.
 	Timeout time.Duration
-	// Drain, when it is closed, ends the stream in good order, too.
-	Drain <-chan struct{}
+	// Drain and Moved, when one of them is closed, end the stream in good order, too.
+	Drain, Moved <-chan struct{}
 	// Report is told when a member's stream ended, why, and when it is open
 	// again, then with nil; nil: nobody asks.
 	Report func(m Member, err error)
@@ -53,6 +53,8 @@ type Framed struct {
 	Proto bool
 	// Push sends what was written; it may be that of an http.ResponseController.
 	Push func() error
+	// Buffers lends what events are gathered in; nil: it is the sink's own.
+	Buffers *wire.Buffers
 
 	buf []byte
 }
@@ -62,6 +64,9 @@ const flushAt = 16 << 10
 
 // Event implements [Sink].
 func (f *Framed) Event(payload []byte) error {
+	if f.buf == nil {
+		f.buf = f.Buffers.Lend()[:0]
+	}
 	f.buf = wire.AppendFrame(f.buf, payload, f.Proto)
 	if len(f.buf) < flushAt {
 		return nil
@@ -71,9 +76,7 @@ func (f *Framed) Event(payload []byte) error {
 
 func (f *Framed) write() error {
 	_, err := f.Out.Write(f.buf)
-	if f.buf = f.buf[:0]; cap(f.buf) > 2*flushAt {
-		f.buf = nil
-	}
+	f.buf = f.buf[:0]
 	return err
 }
 
@@ -84,6 +87,8 @@ func (f *Framed) Flush() error {
 			return err
 		}
 	}
+	f.Buffers.Back(f.buf)
+	f.buf = nil
 	return f.Push()
 }
 

@@ -65,9 +65,10 @@ type Events struct {
 
 // NewEvents reads what r has. Before each read, which may block, idle is called
 // if it is not nil: until then all events that Next gave since the last call
-// are good.
-func NewEvents(r io.Reader, f Form, idle func() error) *Events {
-	return &Events{form: f, w: window{r: r, buf: make([]byte, eventWindow), idle: idle, most: batchWindow}}
+// are good. While nothing comes, it holds 1 KiB; the rest is borrowed.
+func NewEvents(r io.Reader, f Form, from *Buffers, idle func() error) *Events {
+	small := make([]byte, eventWindow)
+	return &Events{form: f, w: window{r: r, buf: small, small: small, idle: idle, most: batchWindow, buffers: from}}
 }
 
 // Next reads an event. At the end of the stream, between two events, the error
@@ -79,6 +80,7 @@ func (e *Events) Next(ev *Event) error {
 	if e.form.Proto {
 		return e.nextProto(ev)
 	}
+	w.to(nil) // the end of the last line
 	if _, err := w.peek(); err != nil {
 		return err
 	}

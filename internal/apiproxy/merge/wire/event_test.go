@@ -52,7 +52,7 @@ func TestEvents(t *testing.T) {
 		for name, r := range map[string]io.Reader{"at once": bytes.NewReader(stream), "one byte": iotest.OneByteReader(bytes.NewReader(stream))} {
 			var got []string
 			idles := 0
-			events := NewEvents(r, Form{Proto: proto}, func() error { idles++; return nil })
+			events := NewEvents(r, Form{Proto: proto}, new(Buffers), func() error { idles++; return nil })
 			var ev Event
 			for {
 				err := events.Next(&ev)
@@ -84,7 +84,7 @@ func TestEvents(t *testing.T) {
 			}
 		}
 		for n := range len(stream) - 1 {
-			events := NewEvents(bytes.NewReader(stream[:n]), Form{Proto: proto}, nil)
+			events := NewEvents(bytes.NewReader(stream[:n]), Form{Proto: proto}, new(Buffers), nil)
 			var ev Event
 			var err error
 			end := 0
@@ -112,7 +112,7 @@ func TestEventsRefuse(t *testing.T) {
 		"a long number": `{"type":"ADDED","object":{"metadata":{"resourceVersion":"99999999999999999999"}}}`,
 	} {
 		var ev Event
-		if err := NewEvents(strings.NewReader(s), Form{}, nil).Next(&ev); err == nil || err == io.EOF {
+		if err := NewEvents(strings.NewReader(s), Form{}, new(Buffers), nil).Next(&ev); err == nil || err == io.EOF {
 			t.Errorf("%s: %v %+v", why, err, ev)
 		}
 	}
@@ -255,7 +255,7 @@ func TestTableEvents(t *testing.T) {
 	mark := table(nil, row("", 14, nil, nil))
 	mark.Rows[0].Object.Object.(*metav1.PartialObjectMetadata).Annotations = map[string]string{initialEnd: "true"}
 	stream := slices.Concat(frame(t, false, "ADDED", one), frame(t, false, "MODIFIED", two), frame(t, false, "BOOKMARK", mark))
-	events := NewEvents(bytes.NewReader(stream), Form{Shape: Table}, nil)
+	events := NewEvents(bytes.NewReader(stream), Form{Shape: Table}, new(Buffers), nil)
 	var ev Event
 	var columns *Columns
 	for _, want := range []string{"ADDED a 12", "MODIFIED b 13"} {
@@ -325,7 +325,7 @@ func TestItemEvents(t *testing.T) {
 			t.Fatal(err)
 		}
 		var ev Event
-		if err := NewEvents(bytes.NewReader(AppendFrame(nil, b, row.form.Proto)), row.form, nil).Next(&ev); err != nil {
+		if err := NewEvents(bytes.NewReader(AppendFrame(nil, b, row.form.Proto)), row.form, new(Buffers), nil).Next(&ev); err != nil {
 			t.Fatalf("%s: %v: %s", why, err, b)
 		}
 		want := "Pod"

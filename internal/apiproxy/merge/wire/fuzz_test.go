@@ -133,7 +133,7 @@ func FuzzEvents(f *testing.F) {
 			form.Shape = Table
 		}
 		all := func(r io.Reader) (raw []string, err error) {
-			e := NewEvents(r, form, nil)
+			e := NewEvents(r, form, new(Buffers), nil)
 			var ev Event
 			for {
 				if err = e.Next(&ev); err != nil {

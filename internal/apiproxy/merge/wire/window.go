@@ -11,9 +11,9 @@ import (
 const (
 	listWindow  = 32 << 10
 	longWindow  = 128 << 10 // of a list that is long: much is read, and written, at once
-	eventWindow = 4 << 10
-	batchWindow = 16 << 10 // events are read in batches of about this many bytes when many wait
-	mostKept    = 16 << 20 // of an item before its name, of an event
+	eventWindow = 1 << 10   // of a watch between two events
+	batchWindow = 16 << 10  // events are read in batches of about this many bytes when many wait
+	mostKept    = 16 << 20  // of an item before its name, of an event
 
 	writeAt  = 32 << 10 // so much of what was taken is written without waiting for more
 	leastGap = 16 << 10 // room for less than this is not worth a read
@@ -59,6 +59,10 @@ type window struct {
 	most int // how large reads that fill the window make it
 	full bool
 
+	// Of a watch: buf is small until something comes, and small again behind it.
+	small   []byte
+	buffers *Buffers
+
 	depth int // of the JSON containers that are open
 	kinds []uint64
 }
@@ -87,12 +91,18 @@ func (w *window) more() error {
 	}
 	kept := w.end - w.from
 	switch {
+	case w.small != nil && kept == 0 && !w.full:
+		w.replace(w.small)
 	case kept == len(w.buf) || w.full && len(w.buf) < w.most:
 		if len(w.buf) >= mostKept {
 			w.err = errKept
 			return w.err
 		}
-		w.resize(2 * len(w.buf))
+		if len(w.buf) < w.most && w.small != nil {
+			w.replace(w.buffers.Lend())
+		} else {
+			w.resize(2 * len(w.buf))
+		}
 	case len(w.buf) > max(w.most, 2*listWindow) && kept < listWindow/2:
 		w.resize(listWindow)
 	case kept == 0 || len(w.buf)-w.end < leastGap:
@@ -115,9 +125,14 @@ func (w *window) more() error {
 	}
 }
 
-func (w *window) resize(n int) {
-	b := make([]byte, n)
+func (w *window) resize(n int) { w.replace(make([]byte, n)) }
+
+// replace goes on in another buffer.
+func (w *window) replace(b []byte) {
 	w.end = copy(b, w.buf[w.from:w.end])
+	if w.small != nil {
+		w.buffers.Back(w.buf)
+	}
 	w.buf = b
 	w.shift()
 }
