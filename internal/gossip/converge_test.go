@@ -5,6 +5,45 @@ import (
 	"time"
 )
 
+// TestMeet: two who have not met know each other by their own word after one
+// exchange of two messages; the next one has no record in it (DSC-02). Red without
+// introduced in request.
+func TestMeet(t *testing.T) {
+	s := newSim(t, 2, 2, Settings{})
+	a, b := s.nodes[0], s.nodes[1]
+	s.start(a)
+	s.start(b)
+	for _, records := range []int{2, 0} {
+		calls := a.engine.tick(s.netmap, a.wall())
+		if len(calls) != 1 {
+			t.Fatalf("%d are asked", len(calls))
+		}
+		b.netmap = s.netmap
+		answer, err := b.answer(a.self, calls[0].body, b.wall())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if third := a.accept(b.self, answer, a.wall()); third != nil {
+			t.Errorf("there is a third message of %d bytes", len(third))
+		}
+		for _, n := range []*simNode{a, b} {
+			for _, m := range n.list {
+				if !m.firstHand || !m.verified {
+					t.Errorf("node %d does not know %s by its own word", n.index, m.id)
+				}
+			}
+		}
+		if len(a.list) != 1 || len(b.list) != 1 {
+			t.Errorf("they know %d and %d others", len(a.list), len(b.list))
+		}
+		if got := a.stats.Messages[kindDelta] + b.stats.Messages[kindDelta]; got != uint64(records) {
+			t.Errorf("%d messages with records, want %d", got, records)
+		}
+		a.stats, b.stats = newStats(), newStats()
+		s.now += s.set.Interval
+	}
+}
+
 // TestThreeNodes: with three servers, all know all at once, and idle rounds
 // carry digests only (DSC-02).
 func TestThreeNodes(t *testing.T) {

@@ -7,15 +7,16 @@ import (
 
 // A peer is what we remember of the other end of a connection, whatever it says.
 type peer struct {
-	busy    int       // exchanges that we began and that are under way
-	asked   time.Time // when the last one began
-	knocked time.Time // when the first one began since the member was heard, in whatever way
-	tokens  float64   // requests that it may make now
-	filled  time.Time // when tokens were counted last
-	banned  pause     // it sent garbage: nothing either way until then
-	away    pause     // it could not be reached: not asked until then
-	refused uint64    // what it sent and did not count, since it was told last
-	told    []told    // one for each kind of event that there was
+	busy       int       // exchanges that we began and that are under way
+	asked      time.Time // when the last one began
+	knocked    time.Time // when the first one began since the member was heard, in whatever way
+	tokens     float64   // requests that it may make now
+	filled     time.Time // when tokens were counted last
+	banned     pause     // it sent garbage: nothing either way until then
+	away       pause     // it could not be reached: not asked until then
+	introduced bool      // our record was sent to it with a request
+	refused    uint64    // what it sent and did not count, since it was told last
+	told       []told    // one for each kind of event that there was
 }
 
 // ConnectionsPerPeer is how many connections, and so exchanges, one peer may have.

@@ -154,10 +154,14 @@ func (e *engine) claimOwn() Claim {
 }
 
 // request is the first part of an exchange: our own entry, and the others or a
-// random sample of them.
+// random sample of them. Whom we have not met does not know us either: it gets our
+// record at once, which it would ask for, and that only once, so that idle rounds
+// carry digests only whoever there is.
 func (e *engine) request(to string, now time.Time) []byte {
 	digest := append(e.said[:0], e.claimOwn())
-	if m := e.members[to]; m == nil || !m.firstHand {
+	m := e.members[to]
+	met := m != nil && m.firstHand
+	if !met {
 		digest = append(digest, Claim{Node: to}) // so it sends its record, and is verified
 	}
 	at := e.clock(now)
@@ -179,7 +183,13 @@ func (e *engine) request(to string, now time.Time) []byte {
 		}
 	}
 	e.said = digest
-	return e.send(message{Digest: digest}, kindDigest)
+	out := message{Digest: digest}
+	if p := e.peer(to, now); !met && !p.introduced {
+		p.introduced = true
+		out.Records = e.delta(out, nil, true)
+		return e.send(out, kindDelta)
+	}
+	return e.send(out, kindDigest)
 }
 
 // answer takes a request and returns what to answer. The caller is who WhoIs

@@ -161,6 +161,15 @@ func (c *cursor) claims(room []Claim, who func([]byte) *member) ([]Claim, error)
 			all = make([]Claim, 0, maxDigest)
 		}
 		var claim Claim
+		if id, n, ok := c.Row([3]uint64{maxGeneration, maxGeneration, maxVersion}); ok {
+			if !isNode(id) {
+				return errors.New("an entry names no node")
+			}
+			names[len(all)] = id
+			claim.Generation, claim.Heartbeat, claim.Version = n[0], n[1], n[2]
+			all = append(all, claim)
+			return nil
+		}
 		field := 0
 		err := c.Array(func() (err error) {
 			switch field {

@@ -163,6 +163,45 @@ func (c *Cursor) Count(limit uint64) (uint64, error) {
 	return n, nil
 }
 
+// Row reads a list of a string and three counts of at most their limits, if that is
+// what stands here, without white space or escapes, as most of them do. Of anything
+// else it reports false, and has read nothing: whether that is right, Array says.
+func (c *Cursor) Row(limits [3]uint64) (text []byte, counts [3]uint64, ok bool) {
+	b, i := c.b, c.i
+	if len(b)-i < 2 || b[i] != '[' || b[i+1] != '"' || c.deep == maxNesting {
+		return nil, counts, false
+	}
+	i += 2
+	start := i
+	for i < len(b) && b[i] != '"' {
+		if b[i] < ' ' || b[i] >= 0x80 || b[i] == '\\' {
+			return nil, counts, false
+		}
+		i++
+	}
+	text = b[start:min(i, len(b))]
+	for n, limit := range limits {
+		if i++; i >= len(b) || b[i] != ',' {
+			return nil, counts, false
+		}
+		first, count := i+1, uint64(0)
+		for ; i+1 < len(b) && b[i+1] >= '0' && b[i+1] <= '9'; i++ {
+			if count = count*10 + uint64(b[i+1]-'0'); count > limit {
+				return nil, counts, false
+			}
+		}
+		if i < first || i > first && b[first] == '0' {
+			return nil, counts, false
+		}
+		counts[n] = count
+	}
+	if i++; i >= len(b) || b[i] != ']' {
+		return nil, counts, false
+	}
+	c.i = i + 1
+	return text, counts, true
+}
+
 // Skip reads any value.
 func (c *Cursor) Skip() error {
 	switch c.peek() {
