@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/yaml"
 
 	"github.com/tailplane/tailplane/internal/kube/kubetest"
@@ -25,6 +27,7 @@ import (
 
 func TestMain(m *testing.M) {
 	tailnettest.Quiet()
+	ctrllog.SetLogger(logr.Discard()) // what has no logger of its own
 	os.Exit(m.Run())
 }
 

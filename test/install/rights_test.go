@@ -16,6 +16,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -37,7 +38,11 @@ func place(t *testing.T) *kubetest.Cluster {
 		"spec: {group: monitoring.coreos.com, scope: Namespaced, names: {plural: servicemonitors, singular: servicemonitor, kind: ServiceMonitor}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]}"
 	priority := "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: platform}\nvalue: 1000\n"
 	people := "apiVersion: v1\nkind: Namespace\nmetadata: {name: people}\n"
-	if err := c.Apply(t.Context(), []byte(definitions), []byte(namespace), []byte(monitors), []byte(priority), []byte(people)); err != nil {
+	var others strings.Builder // that a profile of the gateway names
+	for _, ns := range gatewayNamespaces {
+		fmt.Fprintf(&others, "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", ns)
+	}
+	if err := c.Apply(t.Context(), []byte(others.String()), []byte(definitions), []byte(namespace), []byte(monitors), []byte(priority), []byte(people)); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -46,7 +51,12 @@ func place(t *testing.T) *kubetest.Cluster {
 // clientOf speaks to the API server with exactly an account's rights.
 func clientOf(t *testing.T, c *kubetest.Cluster, account string) *kubernetes.Clientset {
 	t.Helper()
-	path, err := c.ServiceAccountKubeconfig(t.Context(), systems, account, t.TempDir())
+	return clientsOf(t, configOf(t, c, systems, account))
+}
+
+func configOf(t *testing.T, c *kubetest.Cluster, ns, account string) *rest.Config {
+	t.Helper()
+	path, err := c.ServiceAccountKubeconfig(t.Context(), ns, account, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +64,8 @@ func clientOf(t *testing.T, c *kubetest.Cluster, account string) *kubernetes.Cli
 	if err != nil {
 		t.Fatal(err)
 	}
-	return clientsOf(t, config)
+	config.QPS = -1
+	return config
 }
 
 func clientsOf(t *testing.T, config *rest.Config) *kubernetes.Clientset {
@@ -121,17 +132,22 @@ func TestSGN13_Rights(t *testing.T) {
 		if err := c.Apply(t.Context(), []byte(out)); err != nil {
 			t.Fatal(p.name, err)
 		}
-		signins, accounts := signins, []string(nil)
+		signins, accounts := signins, []*unstructured.Unstructured(nil)
 		for _, u := range objects(t, out) {
 			switch u.GetKind() {
 			case "ServiceAccount":
-				accounts = append(accounts, u.GetName())
+				accounts = append(accounts, u)
 			case "ResourceQuota":
 				signins = u.GetNamespace()
 			}
 		}
-		for _, account := range accounts {
-			k := clientOf(t, c, account)
+		for _, u := range accounts {
+			account := u.GetName()
+			k := clientsOf(t, configOf(t, c, u.GetNamespace(), account))
+			namespaces := []string{signins, systems}
+			if account == "tailplane-gateway" {
+				namespaces = append(namespaces, gatewayNamespaces...)
+			}
 			more := func(ns string, than []string) (lines []string) {
 				than = append(than, rights(t, nobody, ns)...)
 				return slices.DeleteFunc(rights(t, k, ns), func(line string) bool { return slices.Contains(than, line) })
@@ -143,7 +159,7 @@ func TestSGN13_Rights(t *testing.T) {
 			for _, line := range everywhere {
 				fmt.Fprintf(&got, "%s everywhere: %s\n", account, line)
 			}
-			for _, ns := range []string{signins, systems} {
+			for _, ns := range namespaces {
 				for _, line := range more(ns, slices.Clone(everywhere)) {
 					fmt.Fprintf(&got, "%s in %s: %s\n", account, ns, line)
 				}
@@ -204,7 +220,7 @@ func outOfReach(t *testing.T, who string, k *kubernetes.Clientset, signins strin
 	// What the accounts are for is allowed, or the refusals below say nothing. A
 	// policy is at work a moment after it was made.
 	mallory := rbacv1.Subject{Kind: "User", APIGroup: rbacv1.GroupName, Name: "mallory"}
-	if strings.HasSuffix(who, "tailplane-access") || strings.HasSuffix(who, "tailplane-inject") { // neither binds anything
+	if strings.HasSuffix(who, "tailplane-access") || strings.HasSuffix(who, "tailplane-inject") || strings.HasSuffix(who, "tailplane-gateway") { // none binds anything here
 		if err := binding("view", ours); !byRBAC(err) {
 			t.Errorf("%s binds view to a sign-in: %v", who, err)
 		}

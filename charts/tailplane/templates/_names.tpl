@@ -84,6 +84,11 @@ app.kubernetes.io/component: {{ .part }}
 {{- if eq $v.signin.namespace .Release.Namespace }}
 {{- $bad = append $bad (printf "signin.namespace is the chart's own namespace %s: whoever may make tokens for sign-ins could make one for the operator; give the sign-ins a namespace of their own" .Release.Namespace) }}
 {{- end }}
+{{- if $v.gateway.enabled }}
+{{- range $line := include "tailplane.checkGateway" . | splitList "\n" }}
+{{- with trimPrefix "- " (trim $line) }}{{- $bad = append $bad . }}{{- end }}
+{{- end }}
+{{- end }}
 {{- if $bad }}
 {{- fail (printf "\n\n- %s\n" (join "\n- " $bad)) }}
 {{- end }}

@@ -1,0 +1,71 @@
+{{/* gateway.yaml, in the words of internal/settings; a test keeps the two in step. */}}
+{{- define "tailplane.gatewaySettings" -}}
+{{- $g := .Values.gateway }}
+{{- $proxy := set (deepCopy $g.proxy) "image" ($g.proxy.image | default (include "tailplane.image" .)) }}
+{{- $e := $g.envoyGateway }}
+{{- $f := dict "operatorID" $g.operatorID "clusterDomain" $g.clusterDomain "credentialNamespaces" $g.credentialNamespaces "proxyNamespaces" $g.proxyNamespaces
+  "consumerNamespaces" $g.consumerNamespaces "tailnet" $g.tailnet "proxy" $proxy "extension" (pick $g.extensionServer "maxMessageSize" "deadline")
+  "envoy" (dict "namespace" $e.namespace "controller" $e.controller "discovery" $e.discovery) }}
+{{- toYaml $f }}
+{{- end }}
+
+{{/* What Envoy Gateway is to be configured with: what `tailplaned gateway envoy-config`
+     prints; a test compares them. */}}
+{{- define "tailplane.envoyGatewayConfig" -}}
+{{- $g := .Values.gateway -}}
+apiVersion: gateway.envoyproxy.io/v1alpha1
+kind: EnvoyGateway
+gateway: {controllerName: {{ $g.envoyGateway.controller }}}
+provider: {type: Kubernetes}
+extensionManager:
+  maxMessageSize: {{ $g.extensionServer.maxMessageSize }}
+  failOpen: false # with true, access rules vanish while the server cannot be asked
+  policyResources:
+    - {group: gateway.tailscale.com, version: v1alpha1, kind: TailscaleRoutePolicy}
+  backendResources:
+    - {group: gateway.tailscale.com, version: v1alpha1, kind: TailscaleService}
+  hooks:
+    xdsTranslator:
+      post: [Route, VirtualHost, HTTPListener, Cluster, Translation]
+      translation: # secrets, with their private keys, are never sent
+        route: {includeAll: true}
+        cluster: {includeAll: true}
+        listener: {includeAll: false}
+        secret: {includeAll: false}
+  service:
+{{- if eq $g.extensionServer.mode "sidecar" }}
+    unix: {path: /var/run/tailplane/extension.sock}
+{{- else }}
+    fqdn: {hostname: tailscale-extension-server.{{ $g.namespace }}.svc.{{ $g.clusterDomain | default "cluster.local" }}, port: {{ $g.extensionServer.port }}}
+    tls:
+      certificateRef: {name: tailplane-extension-ca, namespace: {{ $g.namespace }}} # the authority, under tls.crt
+      clientCertificateRef: {name: tailplane-extension-client, namespace: {{ $g.namespace }}}
+{{- end }}
+{{- end }}
+
+{{/* The namespaces where the gateway makes relays, as a JSON list. */}}
+{{- define "tailplane.relayNamespaces" -}}
+{{- concat (list .Values.gateway.namespace) .Values.gateway.proxyNamespaces | uniq | toJson }}
+{{- end }}
+
+{{/* What is wrong with the gateway's values. */}}
+{{- define "tailplane.checkGateway" -}}
+{{- $v := .Values }}
+{{- $g := $v.gateway }}
+{{- $kept := list .Release.Namespace $v.signin.namespace "kube-system" "kube-public" "kube-node-lease" "default" }}
+{{- range $name, $list := dict "gateway.namespace" (list $g.namespace) "gateway.proxyNamespaces" $g.proxyNamespaces }}
+{{- range $ns := $list }}
+{{- if has $ns $kept }}
+- {{ $name }} names {{ $ns }}: the gateway makes pods there, and whoever makes pods in a namespace may use every Secret and account in it; give it one of its own
+{{- end }}
+{{- end }}
+{{- end }}
+{{- range $ns := $g.credentialNamespaces }}
+{{- if has $ns (list $.Release.Namespace $v.signin.namespace "kube-system") }}
+- gateway.credentialNamespaces names {{ $ns }}, whose Secrets are not the gateway's to read
+{{- end }}
+{{- end }}
+{{- if and $g.oauth.mountFiles (not $g.oauth.existingSecret) }}
+- gateway.oauth.existingSecret is missing: the Secret whose client_id and client_secret are to be mounted
+{{- end }}
+{{- end }}

@@ -1,0 +1,714 @@
+//go:build unix
+
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	gatewayapi "sigs.k8s.io/gateway-api/apis/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/buildcache"
+	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
+	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
+	"github.com/tailplane/tailplane/internal/gateway/workload"
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/internal/settings"
+)
+
+// gatewayNamespaces are those that a profile of the gateway names, its own first.
+var gatewayNamespaces = []string{"tailscale-gateway-system", "relays", "shop", "tailnet-credentials", "envoy-gateway-system"}
+
+// secretsOfGateway says whether a rule about every Secret of a namespace is one that
+// the gateway must have: where it makes relays it makes their Secrets, and where
+// credentials are it follows one of them.
+func secretsOfGateway(role *unstructured.Unstructured, r rbacv1.PolicyRule) bool {
+	switch role.GetNamespace() {
+	case "tailscale-gateway-system", "relays":
+		return role.GetName() == "tailplane-gateway-relays"
+	case "tailnet-credentials":
+		return role.GetName() == "tailplane-gateway-credentials" && slices.Equal(r.Verbs, []string{"get", "watch"})
+	}
+	return false
+}
+
+// gatewayBinding says whether a binding is one of the gateway's, for whom it should be.
+func gatewayBinding(b rbacv1.ClusterRoleBinding) bool {
+	if len(b.Subjects) != 1 || b.Subjects[0].Kind != "ServiceAccount" {
+		return false
+	}
+	switch who := b.Subjects[0].Namespace + "/" + b.Subjects[0].Name; b.RoleRef.Name {
+	case "tailplane-gateway", "tailplane-gateway-relays", "tailplane-gateway-credentials", "tailplane-gateway-consumers", "tailplane-gateway-envoy":
+		return who == "tailscale-gateway-system/tailplane-gateway"
+	case "envoy-gateway-tailscale-extension", "tailplane-extension-reader":
+		return who == "envoy-gateway-system/envoy-gateway"
+	}
+	return false
+}
+
+// rendered finds an object of what the chart renders.
+func rendered(t *testing.T, out, kind, name string) *unstructured.Unstructured {
+	t.Helper()
+	for _, u := range objects(t, out) {
+		if u.GetKind() == kind && u.GetName() == name {
+			return u
+		}
+	}
+	return nil
+}
+
+// What does not belong together is refused, all of it at once.
+func TestGatewayValuesRefused(t *testing.T) {
+	values := profileValues(t, "gateway")
+	for _, tt := range []struct{ why, set, want string }{
+		{"relays beside the keys of the access server", "gateway.namespace=" + systems, "gateway.namespace names " + systems},
+		{"groups beside the operator", "gateway.proxyNamespaces={" + systems + "}", "gateway.proxyNamespaces names " + systems},
+		{"groups where the cluster runs", "gateway.proxyNamespaces={kube-system}", "kube-system"},
+		{"pods among the sign-ins", "gateway.proxyNamespaces={" + signins + "}", signins},
+		{"credentials among the access server's keys", "gateway.credentialNamespaces={" + systems + "}", "not the gateway's to read"},
+		{"files of no Secret", "gateway.oauth.existingSecret=", "existingSecret is missing"},
+		{"a credential in the clear", "gateway.tailnet.apiBaseURLs={http://api.example}", "/gateway/tailnet/apiBaseURLs/0"},
+		{"a mode that there is not", "gateway.extensionServer.mode=daemon", "/gateway/extensionServer/mode"},
+		{"every namespace", "gateway.proxyNamespaces={*}", "/gateway/proxyNamespaces/0"},
+		{"misspelt", "gateway.proxy.allowContainerBoot=true", "'allowContainerBoot' not allowed"},
+	} {
+		if _, err := try(t, values, "--set", tt.set); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: --set %s: %v\nwant it to say %s", tt.why, tt.set, err, tt.want)
+		}
+	}
+}
+
+// GTW-37: the file that the chart renders is what the program reads, with the
+// program's defaults, and every setting can be said.
+func TestGatewaySettingsInStep(t *testing.T) {
+	file := func(values string, args ...string) string {
+		u := rendered(t, render(t, values, args...), "ConfigMap", "tailplane-gateway")
+		text, _, _ := unstructured.NestedString(u.Object, "data", "gateway.yaml")
+		return text
+	}
+	got, err := settings.ParseGateway([]byte(file(profileValues(t, "gateway-sidecar"))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := settings.DefaultGateway()
+	want.Proxy.Image, want.Proxy.Resources = "registry.invalid/team/tailplaned:v1.0.0", got.Proxy.Resources // the chart's own
+	want.CredentialNamespaces, want.ProxyNamespaces, want.ConsumerNamespaces = []string{}, []string{}, []string{}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("the chart's defaults are\n%+v\nthe program's\n%+v", got, want)
+	}
+	if got.Proxy.Resources["limits"]["memory"] == "" {
+		t.Errorf("relays have the resources %v", got.Proxy.Resources)
+	}
+	text := file(profileValues(t, "gateway"), "--set", "gateway.envoyGateway.discovery=Endpoints,gateway.proxy.image=registry.invalid/relay:1,gateway.extensionServer.deadline=500ms")
+	g, err := settings.ParseGateway([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g.Envoy.Discovery != settings.DiscoveryEndpoints || g.Proxy.Image != "registry.invalid/relay:1" || g.OperatorID != "prod-eu-gateway" || !slices.Equal(g.ConsumerNamespaces, []string{"shop"}) ||
+		time.Duration(g.Extension.Deadline) != 500*time.Millisecond {
+		t.Errorf("%+v", g)
+	}
+	var full map[string]any
+	if err := yaml.Unmarshal([]byte(text), &full); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range settingPaths(reflect.TypeFor[settings.Gateway](), "") {
+		if _, there, err := unstructured.NestedFieldNoCopy(full, strings.Split(path, ".")...); err != nil || !there {
+			t.Errorf("the setting %s is not in the chart: %v", path, err)
+		}
+	}
+}
+
+// The configuration of Envoy Gateway in the chart is the one that the program prints,
+// which is proved against Envoy Gateway's own types.
+func TestEnvoyGatewayConfigInStep(t *testing.T) {
+	for profile, o := range map[string]gatewayxds.ConfigOptions{
+		"gateway": {Provider: gatewayxds.Kubernetes, Server: gatewayxds.Address{Network: "tcp", At: "tailscale-extension-server.tailscale-gateway-system.svc.cluster.local:5005"},
+			Namespace: "tailscale-gateway-system", MaxMessage: 64 << 20},
+		"gateway-sidecar": {Provider: gatewayxds.Kubernetes, Server: gatewayxds.Address{Network: "unix", At: "/var/run/tailplane/extension.sock"}, MaxMessage: 64 << 20},
+	} {
+		b, err := gatewayxds.Config(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want, got map[string]any
+		u := rendered(t, render(t, profileValues(t, profile)), "ConfigMap", "tailplane-envoy-gateway")
+		text, _, _ := unstructured.NestedString(u.Object, "data", "envoy-gateway.yaml")
+		if err := errors.Join(yaml.UnmarshalStrict(b, &want), yaml.UnmarshalStrict([]byte(text), &got)); err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(want, got) {
+			t.Errorf("%s: the chart says\n%s\nthe program prints\n%s", profile, text, b)
+		}
+	}
+	if rendered(t, render(t, profileValues(t, "gateway"), "--set", "gateway.envoyGateway.printConfig=false"), "ConfigMap", "tailplane-envoy-gateway") != nil {
+		t.Error("it is printed although nobody wants it")
+	}
+}
+
+// stubs are the kinds of others that the chart's modes make objects of.
+func stubs(kinds ...string) []byte {
+	var b strings.Builder
+	for _, k := range kinds {
+		kind, group, _ := strings.Cut(k, ".")
+		plural := strings.ToLower(kind) + "s"
+		fmt.Fprintf(&b, "---\napiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: %s.%s}\n"+
+			"spec: {group: %s, scope: Namespaced, names: {plural: %s, singular: %s, kind: %s}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]}\n",
+			plural, group, group, plural, strings.ToLower(kind), kind)
+	}
+	return []byte(b.String())
+}
+
+// GTW-37: each mode renders to what the API server takes, and each pod has what its
+// arguments name.
+func TestGatewayModes(t *testing.T) {
+	c := place(t)
+	if err := c.Apply(t.Context(), stubs("Certificate.cert-manager.io", "Issuer.cert-manager.io", "PodMonitor.monitoring.coreos.com", "PrometheusRule.monitoring.coreos.com")); err != nil {
+		t.Fatal(err)
+	}
+	for _, mode := range []struct {
+		name, set string
+		check     func(out string)
+	}{
+		{"generated", "gateway.enabled=true", func(out string) {
+			if strings.Contains(out, "cert-manager.io") || strings.Contains(out, "--extension-tls-dir") {
+				t.Error("generated: somebody else's certificates")
+			}
+		}},
+		{"certManager", "gateway.extensionServer.tls.mode=certManager", func(out string) {
+			for name, dns := range map[string][]any{"server": {"tailscale-extension-server.tailscale-gateway-system.svc", "tailscale-extension-server.tailscale-gateway-system.svc.cluster.local"}, "client": {gatewayxds.ClientName}} {
+				u := rendered(t, out, "Certificate", "tailplane-extension-"+name)
+				got, _, _ := unstructured.NestedSlice(u.Object, "spec", "dnsNames")
+				secret, _, _ := unstructured.NestedString(u.Object, "spec", "secretName")
+				if !reflect.DeepEqual(got, dns) || secret != "tailplane-extension-"+name {
+					t.Errorf("the %s's certificate is for %v in %s", name, got, secret)
+				}
+			}
+			if !strings.Contains(out, "--extension-tls-dir=/etc/tailplane-extension") {
+				t.Error("certManager: the program is not told of its certificates")
+			}
+		}},
+		{"existing", "gateway.extensionServer.tls.mode=existing", func(out string) {
+			if strings.Contains(out, "cert-manager.io") || !strings.Contains(out, "name: tailplane-extension-server\n") {
+				t.Error("existing: the Secrets that there are are not mounted")
+			}
+		}},
+		{"sidecar", "gateway.extensionServer.mode=sidecar", func(out string) {
+			if rendered(t, out, "Service", "tailscale-extension-server") != nil || rendered(t, out, "ClusterRole", "tailplane-extension-reader") == nil {
+				t.Error("sidecar: a Service that nobody asks, or no rights for the one beside Envoy Gateway")
+			}
+		}},
+		{"monitored", "metrics.serviceMonitor.enabled=true,metrics.rules.enabled=true,networkPolicy.enabled=false,gateway.replicas=1", func(out string) {
+			if rendered(t, out, "PodMonitor", "tailplane-gateway") == nil || rendered(t, out, "PodMonitor", "tailplane-relays") == nil || rendered(t, out, "PrometheusRule", "tailplane-gateway") == nil {
+				t.Error("monitored: nobody looks")
+			}
+			if rendered(t, out, "NetworkPolicy", "tailplane-gateway") != nil || rendered(t, out, "PodDisruptionBudget", "tailplane-gateway") != nil {
+				t.Error("monitored: a policy that nobody wants, or a budget for one replica")
+			}
+		}},
+	} {
+		out := ofGateway(t, render(t, profileValues(t, "gateway"), "--no-hooks", "--set", mode.set))
+		mode.check(out)
+		if err := c.Apply(t.Context(), []byte(out)); err != nil {
+			t.Errorf("%s: %v", mode.name, err)
+		}
+		u := rendered(t, out, "Deployment", "tailplane-gateway")
+		spec, _, _ := unstructured.NestedMap(u.Object, "spec", "template", "spec")
+		var pod corev1.PodSpec
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &pod); err != nil {
+			t.Fatal(err)
+		}
+		mounts := []string{}
+		for _, m := range pod.Containers[0].VolumeMounts {
+			mounts = append(mounts, m.MountPath)
+		}
+		for _, arg := range pod.Containers[0].Args {
+			if _, path, ok := strings.Cut(arg, "=/"); ok && !slices.ContainsFunc(mounts, func(m string) bool { return strings.HasPrefix("/"+path, m) }) {
+				t.Errorf("%s: %s is mounted nowhere: %v", mode.name, arg, mounts)
+			}
+		}
+		unbind(t, c, out)
+	}
+}
+
+// ofGateway leaves of a rendered chart what the gateway is.
+func ofGateway(t *testing.T, out string) string {
+	t.Helper()
+	var b strings.Builder
+	for _, u := range objects(t, out) {
+		if u.GetLabels()["app.kubernetes.io/component"] != "gateway" {
+			continue
+		}
+		text, err := yaml.Marshal(u.Object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&b, "---\n%s", text)
+	}
+	return b.String()
+}
+
+// installGateway applies the chart with a profile's values.
+func installGateway(t *testing.T, profile string) *kubetest.Cluster {
+	t.Helper()
+	c := place(t)
+	out := ofGateway(t, render(t, profileValues(t, profile), "--no-hooks"))
+	account := "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: envoy-gateway, namespace: envoy-gateway-system}"
+	if err := c.Apply(t.Context(), []byte(out), []byte(account)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unbind(t, c, out) })
+	return c
+}
+
+// unbind takes the rights back that a rendered chart gave: another test of the same
+// cluster gives others.
+func unbind(t *testing.T, c *kubetest.Cluster, out string) {
+	t.Helper()
+	admin := clientsOf(t, c.AdminConfig()).RbacV1()
+	ctx := context.WithoutCancel(t.Context())
+	for _, u := range objects(t, out) {
+		var err error
+		switch u.GetKind() {
+		case "ClusterRoleBinding":
+			err = admin.ClusterRoleBindings().Delete(ctx, u.GetName(), metav1.DeleteOptions{})
+		case "RoleBinding":
+			err = admin.RoleBindings(u.GetNamespace()).Delete(ctx, u.GetName(), metav1.DeleteOptions{})
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// GTW-37: Envoy Gateway's account may list the kinds that its configuration names and
+// write what became of policies, and neither change a policy nor read a Secret of ours.
+func TestEnvoyGatewayRights(t *testing.T) {
+	c := installGateway(t, "gateway")
+	eg, err := dynamic.NewForConfig(configOf(t, c, "envoy-gateway-system", "envoy-gateway"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin, err := dynamic.NewForConfig(c.AdminConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns := c.Namespace(t)
+	resource := v1alpha1.GroupVersion.WithResource
+	for _, name := range []string{"tailscaleroutepolicies", "tailscaleservices", "tailscalegateways"} {
+		if _, err := eg.Resource(resource(name)).List(t.Context(), metav1.ListOptions{}); err != nil {
+			t.Error(err)
+		}
+		w, err := eg.Resource(resource(name)).Watch(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		w.Stop()
+	}
+	policy := "apiVersion: gateway.tailscale.com/v1alpha1\nkind: TailscaleRoutePolicy\nmetadata: {name: p, namespace: " + ns + "}\n" +
+		"spec: {targetRef: {group: gateway.networking.k8s.io, kind: HTTPRoute, name: r}, tailscaleTarget: {servicePattern: \"svc:web-*\"}}"
+	if err := c.Apply(t.Context(), []byte(policy)); err != nil {
+		t.Fatal(err)
+	}
+	policies := eg.Resource(resource("tailscaleroutepolicies")).Namespace(ns)
+	status := `{"status":{"ancestors":[{"ancestorRef":{"name":"eg"},"controllerName":"gateway.envoyproxy.io/gatewayclass-controller","conditions":[{"type":"Accepted","status":"True","reason":"Accepted","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}]}}`
+	if _, err := policies.Patch(t.Context(), "p", types.MergePatchType, []byte(status), metav1.PatchOptions{}, "status"); err != nil {
+		t.Error(err)
+	}
+	u, err := admin.Resource(resource("tailscaleroutepolicies")).Namespace(ns).Get(t.Context(), "p", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kept, _, _ := unstructured.NestedSlice(u.Object, "status", "ancestors"); len(kept) != 1 {
+		t.Errorf("what Envoy Gateway said of the policy is not kept: %v", u.Object["status"])
+	}
+	if _, err := policies.Patch(t.Context(), "p", types.MergePatchType, []byte(`{"spec":{"defaultBackend":"Route"}}`), metav1.PatchOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("Envoy Gateway changes a policy: %v", err)
+	}
+	if _, err := eg.Resource(corev1.SchemeGroupVersion.WithResource("secrets")).Namespace("tailscale-gateway-system").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("Envoy Gateway reads Secrets by our leave: %v", err)
+	}
+}
+
+// GTW-37, GTW-22: with its own account the gateway can make everything that a group of
+// relays is, where groups may be, with no right that it has not itself; and nowhere else.
+func TestGatewayMakesGroups(t *testing.T) {
+	c := installGateway(t, "gateway")
+	as := configOf(t, c, "tailscale-gateway-system", "tailplane-gateway")
+	as.WarningHandler = rest.NoWarnings{}
+	account, err := dynamic.NewForConfig(as)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ns := range []string{"tailscale-gateway-system", "relays"} {
+		for _, kind := range []v1alpha1.Direction{v1alpha1.Egress, v1alpha1.Ingress} {
+			doc := fmt.Sprintf("{apiVersion: gateway.tailscale.com/v1alpha1, kind: TailscaleProxyGroup, metadata: {name: rights-%s, namespace: %s}, spec: {type: %s}}", kind, ns, kind)
+			var u unstructured.Unstructured
+			if err := yaml.Unmarshal([]byte(doc), &u.Object); err != nil {
+				t.Fatal(err)
+			}
+			groups := account.Resource(v1alpha1.GroupVersion.WithResource("tailscaleproxygroups"))
+			stored, err := groups.Namespace(ns).Create(t.Context(), &u, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := groups.Namespace(ns).Delete(context.WithoutCancel(t.Context()), stored.GetName(), metav1.DeleteOptions{}); err != nil {
+					t.Error(err)
+				}
+			})
+			g := new(v1alpha1.TailscaleProxyGroup)
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(stored.Object, g); err != nil {
+				t.Fatal(err)
+			}
+			o, err := workload.Render(g, workload.Settings{Image: "registry.invalid/tailplaned:1", EnvoyNamespaces: []string{"envoy-gateway-system"}}, workload.Plan{Tailnet: "corp", CertDomains: []string{"x.example"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			all := append(o.Whole(), o.ConfigMap)
+			for _, s := range append(o.Config, o.Certs...) {
+				all = append(all, s)
+			}
+			for _, object := range all {
+				if err := applyAs(t, account, object, ns); err != nil {
+					t.Errorf("in %s: %v", ns, err)
+				}
+				if err := applyAs(t, account, object, "shop"); !apierrors.IsForbidden(err) && object.GetObjectKind().GroupVersionKind().Kind != "Service" {
+					t.Errorf("%s among users: %v", object.GetObjectKind().GroupVersionKind().Kind, err)
+				}
+				if err := applyAs(t, account, object, systems); !apierrors.IsForbidden(err) {
+					t.Errorf("%s beside the operator of sign-ins: %v", object.GetObjectKind().GroupVersionKind().Kind, err)
+				}
+			}
+			// More than it has itself it cannot give.
+			role := o.Role.DeepCopy()
+			role.Name, role.Rules = "too-much", append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods/exec"}, Verbs: []string{"create"}})
+			if err := applyAs(t, account, role, ns); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "permissions not currently held") {
+				t.Errorf("a role with more than it has: %v", err)
+			}
+		}
+	}
+}
+
+// applyAs applies an object in a namespace, with an account's rights.
+func applyAs(t *testing.T, account *dynamic.DynamicClient, object workload.Object, ns string) error {
+	t.Helper()
+	m, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &unstructured.Unstructured{Object: m}
+	u.SetNamespace(ns)
+	gvr, _ := meta.UnsafeGuessKindToResource(u.GroupVersionKind())
+	_, err = account.Resource(gvr).Namespace(ns).Apply(t.Context(), u.GetName(), u, metav1.ApplyOptions{FieldManager: v1alpha1.FieldManager, Force: true})
+	return err
+}
+
+// With its own account the gateway can read everything that it decides upon: the
+// caches fill, and there is a decision.
+func TestGatewayReads(t *testing.T) {
+	for _, account := range []struct{ profile, ns, name string }{
+		{"gateway", "tailscale-gateway-system", "tailplane-gateway"},
+		{"gateway-sidecar", "envoy-gateway-system", "envoy-gateway"}, // beside Envoy Gateway
+	} {
+		t.Run(account.profile, func(t *testing.T) {
+			gathers(t, configOf(t, installGateway(t, account.profile), account.ns, account.name))
+		})
+	}
+}
+
+// gathers fails if the decision is not made with the rights of a configuration.
+func gathers(t *testing.T, config *rest.Config) {
+	t.Helper()
+	namespaced, clusterWide := gather.Kinds()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme, gatewayapi.Install, metav1.AddMetaToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mgr, err := manager.New(config, manager.Options{
+		Scheme: scheme, Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"},
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
+			return kube.Mapper(namespaced, clusterWide), nil
+		},
+		Cache: cache.Options{ByObject: gather.CacheOptions([]string{"tailscale-gateway-system", "relays"}, "envoy-gateway-system")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	board := new(gather.Board)
+	g := &gather.Gatherer{Namespace: "tailscale-gateway-system", ProxyNamespaces: []string{"relays"}, ClusterDomain: "cluster.local", Controller: "gateway.envoyproxy.io/gatewayclass-controller",
+		EnvoyNamespace: "envoy-gateway-system", Addresses: true, Board: board, Log: slog.New(slog.NewTextHandler(&log, nil))}
+	if err := g.Add(mgr); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	for end := time.Now().Add(2 * time.Minute); board.Result() == nil && time.Now().Before(end); {
+		time.Sleep(20 * time.Millisecond)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if board.Result() == nil {
+		t.Errorf("it decides nothing: %s", &log)
+	}
+}
+
+// The alerts of the gateway are those of the page, ask for metrics that there are, and
+// say where to read on.
+func TestGatewayAlerts(t *testing.T) {
+	b, err := os.ReadFile(chart + "/files/gateway-alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var f struct {
+		Groups []struct {
+			Name  string
+			Rules []rule
+		}
+	}
+	if err := yaml.UnmarshalStrict(b, &f); err != nil || len(f.Groups) != 1 || len(f.Groups[0].Rules) < 5 {
+		t.Fatalf("%v: %+v", err, f)
+	}
+	text, _ := page(t, "gateway.md")
+	_, table, found := strings.Cut(text, "## Alerts\n")
+	if !found {
+		t.Fatal("the page has no alerts")
+	}
+	sources := ""
+	for _, name := range []string{"gateway.go", "relay.go"} {
+		b, err := os.ReadFile(filepath.Join(root, "internal/health", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sources += string(b)
+	}
+	for _, r := range f.Groups[0].Rules {
+		row := ""
+		for line := range strings.Lines(table) {
+			if strings.Contains(line, "`"+r.Alert+"`") {
+				row = line
+			}
+		}
+		if columns := strings.Split(row, "|"); len(columns) < 4 || strings.TrimSpace(columns[2]) != r.For {
+			t.Errorf("%s, for %q, is not an alert of the page: %s", r.Alert, r.For, row)
+		}
+		names := metricName.FindAllString(r.Expr, -1)
+		if len(names) == 0 {
+			t.Errorf("%s asks for no metric of ours", r.Expr)
+		}
+		for _, n := range names {
+			if !strings.Contains(sources, `"`+n+`"`) {
+				t.Errorf("%s: there is no metric %s", r.Alert, n)
+			}
+		}
+		if r.Annotations["summary"] == "" || r.Annotations["description"] == "" || !strings.HasSuffix(r.Annotations["runbook_url"], "/docs/tasks/gateway.md#alerts") || r.Labels["severity"] == "" {
+			t.Errorf("%s: %v %v", r.Alert, r.Labels, r.Annotations)
+		}
+	}
+}
+
+// GTW-37: the patch for Envoy Gateway's own Deployment is one that the API server
+// takes, and what it starts is told of a socket that both sides see.
+func TestExtensionSidecar(t *testing.T) {
+	c := place(t)
+	dir := t.TempDir()
+	here, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkout, err := filepath.Rel(dir, here)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"kustomization.yaml": "resources: [envoy-gateway.yaml]\ncomponents: [" + checkout + "/deploy/extension-sidecar]\nimages: [{name: registry.invalid/tailplaned, newName: registry.example/tailplaned, newTag: v1}]\n",
+		"envoy-gateway.yaml": `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: envoy-gateway, namespace: envoy-gateway-system}
+spec:
+  selector: {matchLabels: {control-plane: envoy-gateway}}
+  template:
+    metadata: {labels: {control-plane: envoy-gateway}}
+    spec:
+      serviceAccountName: envoy-gateway
+      containers:
+      - {name: envoy-gateway, image: docker.example/gateway, volumeMounts: [{name: certs, mountPath: /certs}]}
+      volumes:
+      - {name: certs, emptyDir: {}}
+`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, errs, exit := kubectl(t, c, "kustomize", dir)
+	if exit != 0 {
+		t.Fatal(errs)
+	}
+	if err := c.Apply(t.Context(), []byte(out)); err != nil {
+		t.Fatal(err)
+	}
+	u := rendered(t, out, "Deployment", "envoy-gateway")
+	spec, _, _ := unstructured.NestedMap(u.Object, "spec", "template", "spec")
+	var pod corev1.PodSpec
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(spec, &pod); err != nil {
+		t.Fatal(err)
+	}
+	if len(pod.Containers) != 2 || len(pod.Volumes) != 3 {
+		t.Fatalf("%d containers, %d volumes", len(pod.Containers), len(pod.Volumes))
+	}
+	socket := func(name string) string {
+		for _, container := range pod.Containers {
+			for _, m := range container.VolumeMounts {
+				if container.Name == name && m.Name == "tailplane-socket" {
+					return m.MountPath
+				}
+			}
+		}
+		return ""
+	}
+	if a, b := socket("envoy-gateway"), socket("tailplane-extension"); a != "/var/run/tailplane" || a != b {
+		t.Errorf("the socket is in %q and in %q", a, b)
+	}
+	config := rendered(t, out, "ConfigMap", pod.Volumes[slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.ConfigMap != nil })].ConfigMap.Name)
+	if config == nil || config.GetNamespace() != "envoy-gateway-system" {
+		t.Fatal("its settings are not where it is")
+	}
+	text, _, _ := unstructured.NestedString(config.Object, "data", "gateway.yaml")
+	for _, container := range pod.Containers {
+		if container.Name == "tailplane-extension" {
+			if container.Image != "registry.example/tailplaned:v1" {
+				t.Errorf("it runs %s", container.Image)
+			}
+			understood(t, container.Args, text)
+		}
+	}
+}
+
+// understood fails if the program does not take the arguments of a pod, with the file
+// that is mounted there.
+func understood(t *testing.T, args []string, file string) {
+	t.Helper()
+	bin, err := buildcache.Lookup("tailplaned")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "gateway.yaml")
+	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args = slices.Clone(args)
+	for i, a := range args {
+		if strings.HasPrefix(a, "--config=") {
+			args[i] = "--config=" + path
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, bin, append(args, "--check")...)
+	cmd.Env = []string{} // nothing of this machine's
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("tailplaned %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+// The page's manifests are taken by the API server, its values by the chart, and the
+// words by which it explains failures are those of conditions.
+func TestGatewayPage(t *testing.T) {
+	c := place(t)
+	if err := c.Apply(t.Context(), stubs("HTTPRoute.gateway.networking.k8s.io"), []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: monitoring}")); err != nil {
+		t.Fatal(err)
+	}
+	text, blocks := page(t, "gateway.md")
+	for _, name := range []string{"tailnet.yaml", "egress.yaml", "attach.yaml", "ingress.yaml"} {
+		block, ok := blocks[name]
+		if !ok {
+			t.Errorf("no block %s", name)
+			continue
+		}
+		if err := c.Apply(t.Context(), []byte(block)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, u := range objects(t, block) {
+			if u.GetKind() == "HTTPRoute" {
+				as[gatewayapi.HTTPRoute](t, u)
+			}
+		}
+	}
+	if out := render(t, profileValues(t, "split")+"\n"+blocks["values.yaml"]); rendered(t, out, "Deployment", "tailplane-gateway") == nil {
+		t.Error("the page's values install no gateway")
+	}
+	names, err := os.ReadFile(root + "/api/gateway/v1alpha1/names.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(text, "| reason | of | means |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	reasons := 0
+	for row := range strings.Lines(table) {
+		first, _, _ := strings.Cut(strings.TrimPrefix(row, "|"), "|")
+		for _, m := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(first, -1) {
+			if reasons++; !strings.Contains(string(names), `= "`+m[1]+`"`) {
+				t.Errorf("no condition has the reason %s", m[1])
+			}
+		}
+	}
+	if reasons < 15 {
+		t.Errorf("%d reasons are explained", reasons)
+	}
+	values := readSchema(t)
+	for _, m := range regexp.MustCompile("`((?:gateway|metrics)\\.[A-Za-z.]+)`").FindAllStringSubmatch(text, -1) {
+		s := values
+		for name := range strings.SplitSeq(m[1], ".") {
+			next, ok := s.Properties[name]
+			if !ok && s.Properties != nil && !strings.HasPrefix(m[1], "gateway.tailscale") {
+				t.Errorf("no value %s", m[1])
+				break
+			}
+			s = next
+		}
+	}
+	for _, m := range regexp.MustCompile(`\]\(([^)#]+)(#[^)]*)?\)`).FindAllStringSubmatch(text, -1) {
+		if _, err := os.Stat(filepath.Join(root, "docs/tasks", m[1])); err != nil {
+			t.Error(err)
+		}
+	}
+}
