@@ -42,6 +42,7 @@ func TestCL07_hostile_servers(t *testing.T) {
 	}{
 		{"pending", 4, -1, "not ready within"},
 		{"pending-silent", 4, -1, "not ready within"},
+		{"pending-once", 4, -1, "not ready within"},
 		{"retry-huge", 4, -1, "not ready within"},
 		{"retry-junk", 4, -1, "not ready within"},
 		{"huge", 1, 1, "larger than"},

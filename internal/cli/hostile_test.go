@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -134,10 +135,12 @@ func kubeInfo(key door.Key) []byte {
 }
 
 func misbehaving(kind string, stop <-chan struct{}) http.HandlerFunc {
+	var answered atomic.Bool // since the last login
 	return func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Content-Type", "application/json")
 		if r.Method == http.MethodPost && kind != "slow-login" && !strings.HasPrefix(kind, "redirect") && kind != "html" && kind != "escapes" {
+			answered.Store(false)
 			h.Set("Content-Length", fmt.Sprint(len(accepted)))
 			w.WriteHeader(http.StatusAccepted)
 			io.WriteString(w, accepted)
@@ -159,6 +162,15 @@ func misbehaving(kind string, stop <-chan struct{}) http.HandlerFunc {
 			}
 		}
 		switch kind {
+		case "pending-once": // and then nothing
+			if answered.Swap(true) {
+				select {
+				case <-stop:
+				case <-r.Context().Done():
+				}
+				return
+			}
+			w.WriteHeader(http.StatusAccepted)
 		case "pending": // 202 for ever, and no codes: a server that does not know wait
 			h.Set("Retry-After", "1")
 			w.WriteHeader(http.StatusAccepted)

@@ -12,6 +12,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/fault"
 	"github.com/tailplane/tailplane/internal/cli/reach"
 	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
@@ -24,21 +25,29 @@ const longestWait = 25 * time.Second
 // is asked again when it says so.
 func Patiently[Req, Resp any](ctx context.Context, l *Link, op door.Op[Req, Resp], req func(wait time.Duration) Req) (Resp, error) {
 	deadline, _ := ctx.Deadline()
+	var late error // what to say of the last answer, if no other one comes in time
 	for last := false; ; {
 		left := time.Until(deadline)
 		resp, err := Call(ctx, l, op, req(max(0, min(longestWait, left-lastTry(left)).Truncate(time.Millisecond))))
 		after, later := l.notYet(err)
 		if !later {
+			if _, answered := errors.AsType[*problem.Error](err); err != nil && !answered && late != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return resp, late
+			}
 			return resp, err
 		}
+		late = l.tooLate(err)
 		left = time.Until(deadline)
 		if room := left - lastTry(left); after > room {
 			if last || l.Last.Status != http.StatusAccepted || room <= 0 {
-				return resp, l.tooLate(err)
+				return resp, late
 			}
 			after, last = room, true // one more time, just before the end
 		}
-		if err := pause(ctx, after); err != nil {
+		switch err := pause(ctx, after); {
+		case errors.Is(err, context.DeadlineExceeded):
+			return resp, late
+		case err != nil:
 			return resp, l.Explain(ctx, err)
 		}
 	}
