@@ -92,6 +92,9 @@ func (l *nodeLife) run(ctx context.Context) error {
 			continue
 		}
 		tried = key
+		if err := l.p.state.Refresh(ctx, relaykube.DeviceID, relaykube.DeviceFQDN, relaykube.DeviceIPs); err != nil && ctx.Err() == nil {
+			l.p.log.Warn("what the operator has taken away may not be written again", "err", err)
+		}
 		err = l.join(ctx, t, key)
 		switch {
 		case ctx.Err() != nil:

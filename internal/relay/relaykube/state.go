@@ -146,6 +146,25 @@ func (s *State) write(ctx context.Context, data map[string][]byte) error {
 	return nil
 }
 
+// Refresh forgets those of the fields that somebody has taken out of the Secret, so
+// that Set writes them again: the operator does so with a device that is gone.
+func (s *State) Refresh(ctx context.Context, fields ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	is, err := s.client.core.Secrets(s.client.namespace).Get(ctx, s.name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("read the state Secret %s again: %w", s.name, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range fields {
+		if _, there := is.Data[f]; !there {
+			delete(s.data, f)
+		}
+	}
+	return nil
+}
+
 // Complete reports whether the node's state is whole: all of its parts, with
 // exactly one profile, or none. A process that ends in between loses its node.
 func (s *State) Complete() bool {
