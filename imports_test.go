@@ -70,7 +70,7 @@ var plan = map[string]string{
 	"internal/gossip/gossipkube":               "internal/door internal/gossip internal/kube",
 	"internal/gateway":                         "api/gateway/v1alpha1 internal/gateway/portmap",
 	"internal/gateway/discovery":               "api/gateway/v1alpha1 internal/gateway",
-	"internal/gateway/gatewaykube":             "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/gather internal/gateway/discovery internal/gateway/standing internal/kube internal/tailnet/tailnets",
+	"internal/gateway/gatewaykube":             "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gateway/discovery internal/gateway/standing internal/gateway/workload internal/kube internal/tailnet/tailnets",
 	"internal/gateway/gatewaykube/gather":      "api/gateway/v1alpha1 internal/gateway internal/gateway/portmap",
 	"internal/gateway/gatewaykube/services":    "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/gather internal/gateway/vip internal/kube internal/relay/document internal/tailnet/tailnets",
 	"internal/gateway/gatewaykube/attachments": "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/gather internal/kube",
@@ -127,7 +127,7 @@ var plan = map[string]string{
 
 	"cmd/mca": "internal/apiproxy internal/apiproxy/document internal/apiproxy/fanout internal/apiproxy/observe internal/apiproxy/observe/adminport internal/apiproxy/observe/record internal/apiproxy/podface internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/upstream internal/inject",
 	"cmd/tka": "internal/cli",
-	"cmd/tailplaned": "internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/gather internal/gateway/gatewayxds internal/health internal/inject internal/inject/injectkube internal/kube internal/problem internal/profile internal/relay internal/relay/document internal/relay/relaykube internal/settings " +
+	"cmd/tailplaned": "internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/gather internal/gateway/gatewayxds internal/gateway/workload internal/health internal/inject internal/inject/injectkube internal/kube internal/problem internal/profile internal/relay internal/relay/document internal/relay/relaykube internal/settings " +
 		"internal/signin internal/signin/signinkube internal/tailnet internal/tailnet/tailnets",
 }
 

@@ -22,7 +22,7 @@ import (
 
 // gatewayFlags say where the gateway and its things are.
 type gatewayFlags struct {
-	health, namespace            string
+	health, namespace, release   string
 	extension, tlsDir            string
 	elect, controllers, reflects bool
 }
@@ -40,6 +40,7 @@ func gatewayCommand(f *flags) *cobra.Command {
 	p := c.Flags()
 	p.StringVar(&g.health, "metrics-addr", ":9091", "where probes and metrics are served")
 	p.StringVar(&g.namespace, "namespace", "tailscale-gateway-system", "the operator's own namespace")
+	p.StringVar(&g.release, "release", "tailplane", "the name of this installation, by which other operators know it where settings give no operatorID")
 	p.StringVar(&g.extension, "extension-addr", cmp.Or(os.Getenv("EXTENSION_SERVER_ADDR"), ":5005"), "where Envoy Gateway asks: host:port, or unix:///path")
 	p.StringVar(&g.tlsDir, "extension-tls-dir", "", "the folder with tls.crt, tls.key and ca.crt for it; needed where others than this machine can ask")
 	p.BoolVar(&g.reflects, "grpc-reflection", false, "let tools such as grpcurl ask what there is to call")
@@ -71,6 +72,10 @@ func runGateway(ctx context.Context, f flags, g gatewayFlags) error {
 	if (id == "") != (secret == "") {
 		return usageError{fmt.Errorf("CLIENT_ID_FILE and CLIENT_SECRET_FILE belong together: one is set, the other is not")}
 	}
+	relays, err := relaySettings(s)
+	if err != nil {
+		return usageError{err}
+	}
 	if f.check {
 		return nil
 	}
@@ -93,6 +98,7 @@ func runGateway(ctx context.Context, f flags, g gatewayFlags) error {
 		ClusterDomain: cmp.Or(s.ClusterDomain, searchedDomain(log)), Controller: s.Envoy.Controller, EnvoyNamespace: s.Envoy.Namespace,
 		ProxyNamespaces: s.ProxyNamespaces, AllowContainerboot: s.Proxy.AllowContainerboot, Addresses: s.Envoy.Discovery == settings.DiscoveryEndpoints,
 		GatherOnly: !g.controllers, Board: new(gather.Board), Publish: publish(server, metrics), Built: metrics.Built, Answers: answers, Restored: metrics.Restored,
+		Relays: relays, Keys: metrics.Key, OperatorID: s.OperatorID, Release: g.release, ConsumerNamespaces: s.ConsumerNamespaces,
 	}
 	if g.elect {
 		controllers.LeaseNamespace = g.namespace

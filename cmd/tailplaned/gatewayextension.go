@@ -3,13 +3,18 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"log/slog"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube"
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/attachments"
 	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
+	"github.com/tailplane/tailplane/internal/gateway/workload"
 	"github.com/tailplane/tailplane/internal/health"
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
@@ -86,4 +91,27 @@ func serveExtension(ctx context.Context, server *gatewayxds.Server, at gatewayxd
 		}
 	}
 	return server.Run(ctx, at, config)
+}
+
+// relaySettings are what relays run, as the settings have it.
+func relaySettings(s settings.Gateway) (workload.Settings, error) {
+	out := workload.Settings{Image: s.Proxy.Image, AllowCustomImages: s.Proxy.AllowCustomImages, ContainerbootImage: s.Proxy.ContainerbootImage,
+		EnvoyNamespaces: []string{s.Envoy.Namespace}, MonitoringNamespaces: s.Proxy.MonitoringNamespaces, Version: version(),
+		PullPolicy: corev1.PullPolicy(s.Proxy.PullPolicy), PullSecrets: s.Proxy.PullSecrets}
+	for kind, amounts := range s.Proxy.Resources {
+		list := corev1.ResourceList{}
+		for name, text := range amounts {
+			q, err := resource.ParseQuantity(text)
+			if err != nil {
+				return out, fmt.Errorf("proxy.resources.%s.%s: %w", kind, name, err)
+			}
+			list[corev1.ResourceName(name)] = q
+		}
+		if kind == "limits" {
+			out.Resources.Limits = list
+		} else {
+			out.Resources.Requests = list
+		}
+	}
+	return out, nil
 }

@@ -52,8 +52,14 @@ type GatewayTailnet struct {
 type GatewayProxy struct {
 	Image              string                       `yaml:"image,omitempty"` // empty: no groups can be made
 	AllowContainerboot bool                         `yaml:"allowContainerboot,omitempty"`
+	ContainerbootImage string                       `yaml:"containerbootImage,omitempty"` // of groups that run it
 	AllowCustomImages  bool                         `yaml:"allowCustomImages,omitempty"`
-	Resources          map[string]map[string]string `yaml:"resources,omitempty"` // requests and limits, as of a container
+	PullPolicy         string                       `yaml:"pullPolicy,omitempty"`  // Always, IfNotPresent or Never
+	PullSecrets        []string                     `yaml:"pullSecrets,omitempty"` // in each group's namespace
+	Resources          map[string]map[string]string `yaml:"resources,omitempty"`   // requests and limits, as of a container
+
+	// MonitoringNamespaces are the namespaces whose pods may read the relays' metrics.
+	MonitoringNamespaces []string `yaml:"monitoringNamespaces,omitempty"`
 }
 
 // GatewayExtension is how Envoy Gateway is answered.
@@ -79,6 +85,7 @@ const (
 func DefaultGateway() Gateway {
 	return Gateway{
 		Tailnet:   GatewayTailnet{APIBaseURLs: []string{"https://api.tailscale.com"}, RequestsPerSecond: 5, Burst: 10},
+		Proxy:     GatewayProxy{ContainerbootImage: "tailscale/tailscale:v1.102.5"}, // the version that we speak
 		Extension: GatewayExtension{MaxMessageSize: 64 << 20, Deadline: Duration(2 * time.Second)},
 		Envoy:     GatewayEnvoy{Namespace: "envoy-gateway-system", Controller: "gateway.envoyproxy.io/gatewayclass-controller", Discovery: DiscoveryDNS},
 	}
@@ -164,7 +171,7 @@ func (g Gateway) validate() error {
 	for _, list := range []struct {
 		name       string
 		namespaces []string
-	}{{"credentialNamespaces", g.CredentialNamespaces}, {"proxyNamespaces", g.ProxyNamespaces}, {"consumerNamespaces", g.ConsumerNamespaces}, {"envoy.namespace", []string{g.Envoy.Namespace}}} {
+	}{{"credentialNamespaces", g.CredentialNamespaces}, {"proxyNamespaces", g.ProxyNamespaces}, {"consumerNamespaces", g.ConsumerNamespaces}, {"envoy.namespace", []string{g.Envoy.Namespace}}, {"proxy.monitoringNamespaces", g.Proxy.MonitoringNamespaces}} {
 		for _, ns := range list.namespaces {
 			if !label.MatchString(ns) {
 				bad("%s: %q is not the name of a namespace", list.name, ns)
@@ -191,6 +198,9 @@ func (g Gateway) validate() error {
 				bad("proxy.resources.%s.%s: %q is not an amount such as 100m or 64Mi", kind, name, amount)
 			}
 		}
+	}
+	if p := g.Proxy.PullPolicy; p != "" && p != "Always" && p != "IfNotPresent" && p != "Never" {
+		bad("proxy.pullPolicy: %q; Always, IfNotPresent or Never", p)
 	}
 	if strings.ContainsAny(g.Proxy.Image, " \t\n") {
 		bad("proxy.image: %q is not the name of an image", g.Proxy.Image)

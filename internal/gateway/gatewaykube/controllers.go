@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"sync/atomic"
@@ -36,6 +37,9 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/attachments"
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
+	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/groups"
+	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/services"
+	"github.com/tailplane/tailplane/internal/gateway/workload"
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
 )
@@ -83,6 +87,17 @@ type Controllers struct {
 	Answers  *attachments.Answers
 	Restored func()
 
+	// Relays is what relays run; without an image there are none, and nothing is
+	// published. Keys, optional, hears of each auth key: minted, reissued or deleted.
+	Relays workload.Settings
+	Keys   func(op string)
+
+	// OperatorID and Release say who this is to other operators; without the first,
+	// it is made of the cluster and the release. ConsumerNamespaces are where
+	// Services may be by which pods reach a tailnet.
+	OperatorID, Release string
+	ConsumerNamespaces  []string
+
 	// LeaseNamespace holds the Lease that elects one of several. Empty: this one does not ask.
 	LeaseNamespace string
 
@@ -117,16 +132,18 @@ func (c *Controllers) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	config := kube.Unthrottled(c.Config)
-	groups := append([]string{c.Namespace}, c.ProxyNamespaces...)
+	in := append([]string{c.Namespace}, c.ProxyNamespaces...)
+	byObject := gather.CacheOptions(in, c.EnvoyNamespace)
+	maps.Copy(byObject, groups.CacheOptions(in))
 	options := manager.Options{
 		Scheme:         runtime.NewScheme(),
 		Logger:         logr.FromSlogHandler(c.Log.Handler()),
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mapper(), nil },
 		Metrics:        metricsserver.Options{BindAddress: "0"}, // main serves metrics
-		Cache:          cache.Options{DefaultTransform: cache.TransformStripManagedFields(), ByObject: gather.CacheOptions(groups, c.EnvoyNamespace)},
+		Cache:          cache.Options{DefaultTransform: cache.TransformStripManagedFields(), ByObject: byObject},
 		Client:         client.Options{FieldOwner: v1alpha1.FieldManager, Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.Namespace{}}, EnableReadYourWritesConsistency: new(true)}},
 	}
-	for _, add := range []func(*runtime.Scheme) error{gather.AddToScheme, authenticationv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{gather.AddToScheme, groups.AddToScheme, services.AddToScheme, authenticationv1.AddToScheme} {
 		if err := add(options.Scheme); err != nil {
 			return err
 		}
@@ -149,6 +166,11 @@ func (c *Controllers) run(ctx context.Context) error {
 	}
 	acting := &attachments.Controller{Log: c.Log, Now: c.Now, Restored: c.Restored}
 	if err := acting.Add(mgr, c.Board); err != nil {
+		return err
+	}
+	if c.Relays.Image == "" {
+		c.Log.Warn("no relays are run and nothing is published: the settings name no image for them (proxy.image)")
+	} else if err := c.addRelays(ctx, mgr); err != nil {
 		return err
 	}
 	secrets, err := corev1client.NewForConfig(config)
@@ -224,9 +246,28 @@ func (c *Controllers) addEverywhere(mgr manager.Manager) error {
 	return c.Answers.Add(mgr, c.Board)
 }
 
+// addRelays adds what keeps groups of relays, and what leads to them.
+func (c *Controllers) addRelays(ctx context.Context, mgr manager.Manager) error {
+	direct, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+	if err != nil {
+		return err
+	}
+	id, instance, err := services.Identify(ctx, direct, c.Namespace, c.Release, c.OperatorID)
+	if err != nil {
+		return err
+	}
+	relays := &groups.Controller{Namespace: c.Namespace, ProxyNamespaces: c.ProxyNamespaces, ClusterDomain: c.ClusterDomain, Workload: c.Relays,
+		Clients: c.Clients, Log: c.Log, Now: c.Now, Keys: c.Keys}
+	ways := &services.Controller{Namespace: c.Namespace, ConsumerNamespaces: c.ConsumerNamespaces, ClusterDomain: c.ClusterDomain, OperatorID: id, Instance: instance,
+		Clients: c.Clients, Log: c.Log, Now: c.Now}
+	return errors.Join(relays.Add(mgr, c.Board), ways.Add(mgr, c.Board))
+}
+
 // mapper knows the kinds that are spoken of.
 func mapper() meta.RESTMapper {
 	namespaced, clusterWide := gather.Kinds()
+	more, _ := services.Kinds() // its others are among those that are gathered
+	namespaced = append(append(namespaced, groups.Kinds()...), more...)
 	return kube.Mapper(append(namespaced, corev1.SchemeGroupVersion.WithKind("Secret"), corev1.SchemeGroupVersion.WithKind("ServiceAccount")),
 		append(clusterWide, authenticationv1.SchemeGroupVersion.WithKind("SelfSubjectReview")))
 }

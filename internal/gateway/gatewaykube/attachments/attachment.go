@@ -23,6 +23,9 @@ import (
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
+// conflictTime is how long it takes to see that a name is free.
+const conflictTime = 10 * time.Second
+
 // mostServices is how many services a status names.
 const mostServices = 100
 
@@ -67,6 +70,9 @@ func (c *Controller) attachment(ctx context.Context, req reconcile.Request) (rec
 	failed = errors.Join(failed, err)
 	if conflict != "" && programmed.OK {
 		programmed = gateway.Verdict{Reason: v1alpha1.ReasonServiceNameConflict, Message: conflict}
+	}
+	if programmed.Reason == v1alpha1.ReasonConflicted || programmed.Reason == v1alpha1.ReasonServiceNameConflict {
+		wake = cmp.Or(wake, conflictTime) // what is somebody else's does not wake us when it goes
 	}
 	all := verdicts(report.Accepted, report.ResolvedRefs, programmed)
 	all[v1alpha1.ConditionDegraded] = degraded(&a, c.board.Fault())

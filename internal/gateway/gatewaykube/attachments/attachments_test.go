@@ -1,0 +1,457 @@
+//go:build unix
+
+package attachments
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	gatewayapi "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+)
+
+const (
+	deadline     = 2 * time.Minute
+	envoyGateway = "gateway.envoyproxy.io/gatewayclass-controller"
+)
+
+func TestMain(m *testing.M) {
+	ctrllog.SetLogger(logr.Discard())
+	os.Exit(m.Run())
+}
+
+var definitions = sync.OnceValues(func() (docs [][]byte, err error) {
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
+	if err != nil {
+		return nil, err
+	}
+	for _, pattern := range []string{"../../../../deploy/crds/gateway.tailscale.com_*.yaml", filepath.Join(strings.TrimSpace(string(out)), "config", "crd", "standard", "gateway.networking.k8s.io_*s.yaml")} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			return nil, errors.Join(err, errors.New("no definitions: "+pattern))
+		}
+		for _, f := range files {
+			if strings.HasSuffix(f, "safeupgrades.yaml") {
+				continue // a policy, which would refuse nothing that is done here
+			}
+			b, err := os.ReadFile(f)
+			if err != nil {
+				return nil, err
+			}
+			docs = append(docs, b)
+		}
+	}
+	return docs, nil
+})
+
+// A place is a namespace with a Gateway, and the controller at work there.
+type place struct {
+	*testing.T
+	cluster  *kubetest.Cluster
+	admin    client.Client
+	ns       string
+	board    *gather.Board
+	answers  *Answers
+	restored atomic.Int64
+	writes   atomic.Int64 // requests of the controller that change something
+}
+
+type counter struct {
+	*place
+	next http.RoundTripper
+}
+
+func (c counter) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method != http.MethodGet {
+		c.writes.Add(1)
+	}
+	return c.next.RoundTrip(r)
+}
+
+func newPlace(t *testing.T) *place {
+	t.Helper()
+	p := &place{T: t, cluster: kubetest.Start(t), board: new(gather.Board), answers: &Answers{Log: slog.New(slog.DiscardHandler)}}
+	docs, err := definitions()
+	p.must(err)
+	p.must(p.cluster.Apply(t.Context(), docs...))
+	p.ns = p.cluster.Namespace(t)
+	scheme := runtime.NewScheme()
+	p.must(gather.AddToScheme(scheme))
+	p.admin, err = client.New(p.cluster.AdminConfig(), client.Options{Scheme: scheme})
+	p.must(err)
+	config := kube.Unthrottled(p.cluster.AdminConfig())
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return counter{p, next} })
+	mgr, err := manager.New(config, manager.Options{
+		Scheme: scheme, Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"},
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return kube.Mapper(gather.Kinds()), nil },
+		Cache:          cache.Options{ByObject: gather.CacheOptions([]string{p.ns}, p.ns), DefaultTransform: cache.TransformStripManagedFields()},
+		Client:         client.Options{FieldOwner: v1alpha1.FieldManager, Cache: &client.CacheOptions{EnableReadYourWritesConsistency: new(true)}},
+	})
+	p.must(err)
+	p.must((&gather.Gatherer{Namespace: p.ns, ClusterDomain: "cluster.local", Controller: envoyGateway, EnvoyNamespace: p.ns, Board: p.board,
+		Log: slog.New(slog.DiscardHandler), Quiet: 50 * time.Millisecond, Latest: time.Second}).Add(mgr))
+	p.must((&Controller{Log: slog.New(slog.DiscardHandler), Now: time.Now, Restored: func() { p.restored.Add(1) }, Called: 2 * time.Second}).Add(mgr, p.board))
+	p.must(p.answers.Add(mgr, p.board))
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	p.tailnet()
+	for _, o := range []client.Object{
+		&gatewayapi.GatewayClass{ObjectMeta: metav1.ObjectMeta{Name: p.ns}, Spec: gatewayapi.GatewayClassSpec{ControllerName: envoyGateway}},
+		&gatewayapi.Gateway{ObjectMeta: p.named("eg"), Spec: gatewayapi.GatewaySpec{GatewayClassName: gatewayapi.ObjectName(p.ns),
+			Listeners: []gatewayapi.Listener{{Name: "http", Port: 80, Protocol: gatewayapi.HTTPProtocolType}}}},
+	} {
+		p.must(p.admin.Create(t.Context(), o))
+	}
+	return p
+}
+
+func (p *place) named(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: p.ns, Name: name}
+}
+
+// tailnet makes a tailnet of the namespace's name, which goes with the test.
+func (p *place) tailnet() {
+	p.Helper()
+	o := &v1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: p.ns}}
+	p.must(p.admin.Create(p.Context(), o))
+	meta.SetStatusCondition(&o.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReady})
+	p.must(p.admin.Status().Update(p.Context(), o))
+	p.Cleanup(func() {
+		if err := p.admin.Delete(context.WithoutCancel(p.Context()), o); err != nil {
+			p.Error(err)
+		}
+	})
+}
+
+// service makes a service of the tailnet, whose relays have a port for it.
+func (p *place) service(name string) {
+	p.Helper()
+	p.must(p.admin.Create(p.Context(), &v1alpha1.TailscaleService{ObjectMeta: p.named(name), Spec: v1alpha1.TailscaleServiceSpec{
+		TailnetRef: &v1alpha1.TailnetReference{Name: p.ns}, Target: &v1alpha1.ServiceTarget{ServiceName: "svc:" + name}, Ports: []v1alpha1.ServicePort{{Port: 80}},
+	}}))
+	group := &v1alpha1.TailscaleProxyGroup{ObjectMeta: p.named(name + "-proxy-group"), Spec: v1alpha1.TailscaleProxyGroupSpec{Type: v1alpha1.Egress, TailnetRef: &v1alpha1.TailnetReference{Name: p.ns}}}
+	group.Labels = map[string]string{v1alpha1.ManagedLabel: "true"}
+	p.must(p.admin.Create(p.Context(), group))
+	group.Status.Ports = []v1alpha1.MappedPort{{Service: p.ns + "." + name, Protocol: v1alpha1.TCP, MatchPort: 10000, TargetPort: 80}}
+	p.must(p.admin.Status().Update(p.Context(), group))
+}
+
+// route makes an HTTPRoute that the Gateway has accepted.
+func (p *place) route(name string, backends ...gatewayapi.HTTPBackendRef) *gatewayapi.HTTPRoute {
+	p.Helper()
+	r := &gatewayapi.HTTPRoute{ObjectMeta: p.named(name), Spec: gatewayapi.HTTPRouteSpec{
+		CommonRouteSpec: gatewayapi.CommonRouteSpec{ParentRefs: []gatewayapi.ParentReference{{Name: "eg"}}},
+		Rules:           []gatewayapi.HTTPRouteRule{{BackendRefs: backends}},
+	}}
+	p.must(p.admin.Create(p.Context(), r))
+	r.Status.Parents = []gatewayapi.RouteParentStatus{{ParentRef: gatewayapi.ParentReference{Name: "eg"}, ControllerName: envoyGateway,
+		Conditions: []metav1.Condition{{Type: "Accepted", Status: metav1.ConditionTrue, Reason: "Accepted", LastTransitionTime: metav1.Now()}}}}
+	p.must(p.admin.Status().Update(p.Context(), r))
+	return r
+}
+
+func backendOf(service string) gatewayapi.HTTPBackendRef {
+	return gatewayapi.HTTPBackendRef{BackendRef: gatewayapi.BackendRef{BackendObjectReference: gatewayapi.BackendObjectReference{
+		Group: new(gatewayapi.Group(v1alpha1.Group)), Kind: new(gatewayapi.Kind("TailscaleService")), Name: gatewayapi.ObjectName(service), Port: new(gatewayapi.PortNumber(80)),
+	}}}
+}
+
+// attach attaches the tailnet to the Gateway.
+func (p *place) attach(routes v1alpha1.RouteGeneration) *v1alpha1.TailscaleGateway {
+	p.Helper()
+	one := v1alpha1.AttachedTailnet{TailnetRef: v1alpha1.TailnetReference{Name: p.ns}, RouteGeneration: routes}
+	one.ServiceDiscovery.Patterns = []string{"svc:*"}
+	one.ServiceDiscovery.SyncInterval = metav1.Duration{Duration: time.Minute}
+	one.ProxyGroup.MaxGroups = 50
+	g := &v1alpha1.TailscaleGateway{ObjectMeta: p.named("eg-tailnets"), Spec: v1alpha1.TailscaleGatewaySpec{
+		TargetRef: v1alpha1.GatewayReference{Group: gatewayapi.GroupName, Kind: "Gateway", Name: "eg"}, Tailnets: []v1alpha1.AttachedTailnet{one}}}
+	p.must(p.admin.Create(p.Context(), g))
+	return g
+}
+
+func (p *place) must(err error) {
+	p.Helper()
+	if err != nil {
+		p.Fatal(err)
+	}
+}
+
+func (p *place) until(what string, ok func() bool) {
+	p.Helper()
+	for end := time.Now().Add(deadline); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			p.Fatalf("not within %v: %s", deadline, what)
+		}
+	}
+}
+
+// get reads an object; false if it is not there.
+func (p *place) get(name string, o client.Object) bool {
+	p.Helper()
+	err := p.admin.Get(p.Context(), client.ObjectKey{Namespace: p.ns, Name: name}, o)
+	if !apierrors.IsNotFound(err) {
+		p.must(err)
+	}
+	return err == nil
+}
+
+// revision is what Envoy Gateway is to ask for.
+func (p *place) revision() string {
+	if r := p.board.Result(); r != nil && r.Snapshot.Gateways[p.eg()] != nil {
+		return r.Snapshot.Gateways[p.eg()].Revision
+	}
+	return ""
+}
+
+func (p *place) eg() gateway.Name { return gateway.Name{Namespace: p.ns, Name: "eg"} }
+
+// requested waits until Envoy Gateway is asked to ask for the newest revision.
+func (p *place) requested(object string) *v1alpha1.TailscaleRoutePolicy {
+	p.Helper()
+	o := &v1alpha1.TailscaleRoutePolicy{}
+	p.until("the newest revision in "+object, func() bool { return p.get(object, o) && revisionOf(o) == p.revision() })
+	return o
+}
+
+// says waits until a gateway's condition has this reason.
+func (p *place) says(kind, reason string) *v1alpha1.TailscaleGateway {
+	p.Helper()
+	g := &v1alpha1.TailscaleGateway{}
+	p.until(kind+" says "+reason, func() bool {
+		c := (*metav1.Condition)(nil)
+		if p.get("eg-tailnets", g) {
+			c = meta.FindStatusCondition(g.Status.Conditions, kind)
+		}
+		return c != nil && c.Reason == reason && c.ObservedGeneration == g.Generation
+	})
+	return g
+}
+
+// GTW-03: a gateway's conditions carry the generation, and tell whether Envoy
+// Gateway has what was decided.
+func TestGTW03_Gateway(t *testing.T) {
+	p := newPlace(t)
+	p.service("billing")
+	p.route("shop")
+	g := p.attach(v1alpha1.RouteGeneration{Egress: &v1alpha1.EgressRoutes{}})
+	p.says("Programmed", v1alpha1.ReasonExtensionNotCalled)
+	o := p.requested("eg-tailnets-revision")
+	if !metav1.IsControlledBy(o, g) || o.Spec.TargetRef.Name != "eg" || o.Spec.TargetRef.Kind != "Gateway" {
+		t.Errorf("the revision object: %+v", o)
+	}
+	is := p.says("Degraded", v1alpha1.ReasonAsExpected)
+	if s := is.Status; s.ServiceCount != 1 || s.TailnetCount != 1 || len(s.Services) != 1 || s.Services[0].Route != "tailscale-svc-billing" || s.Revision == nil || s.Revision.Desired != p.revision() || s.ObservedGeneration != is.Generation {
+		t.Errorf("status %+v", s)
+	}
+
+	p.answers.Tell(Answer{Gateway: p.eg(), Asked: p.revision(), Answered: p.revision()})
+	is = p.says("Ready", v1alpha1.ReasonReady)
+	if is.Status.Revision.Translated != p.revision() || is.Status.Revision.Time == nil {
+		t.Errorf("revision %+v", is.Status.Revision)
+	}
+	if out, errs, code := kubetest.Kubectl(t.Context(), p.cluster.Kubeconfig, "-n", p.ns, "wait", "--for=condition=Ready", "--timeout=60s", "tsgw/eg-tailnets"); code != 0 {
+		t.Errorf("%s%s", out, errs)
+	}
+	p.answers.Tell(Answer{Gateway: p.eg(), Asked: p.revision(), Answered: p.revision(), Ambiguous: []string{"a.example.com"}})
+	p.says("Ready", v1alpha1.ReasonSecurityAmbiguous)
+	p.answers.Tell(Answer{Gateway: p.eg(), Asked: p.revision(), Answered: p.revision(), Incomplete: true})
+	p.says("Ready", v1alpha1.ReasonEnvoyGatewayConfigIncomplete)
+	p.answers.Tell(Answer{Gateway: p.eg(), Asked: p.revision(), Answered: p.revision(), Conflicted: []string{"tailscale-cluster-billing"}})
+	p.says("Programmed", v1alpha1.ReasonConflicted)
+
+	// What was answered too early is asked for again, when it is known.
+	p.answers.Tell(Answer{Gateway: p.eg(), Asked: p.revision(), Answered: "0000000000000000"})
+	p.until("asked again", func() bool {
+		return p.get("eg-tailnets-revision", o) && o.Spec.Revision == p.revision()+"-1" && o.Annotations[v1alpha1.TranslatedAnnotation] == "0000000000000000"
+	})
+	p.says("Programmed", v1alpha1.ReasonExtensionNotCalled)
+	p.answers.Tell(Answer{Gateway: p.eg(), Asked: p.revision(), Answered: p.revision()})
+	p.says("Ready", v1alpha1.ReasonReady)
+	if p.get("eg-tailnets-revision", o); o.Spec.Revision != p.revision()+"-1" {
+		t.Errorf("revision %s", o.Spec.Revision)
+	}
+
+	// A change is another revision, and the gateway's own status follows its generation.
+	before := p.revision()
+	p.until("another path", func() bool {
+		p.get("eg-tailnets", g)
+		g.Spec.Tailnets[0].RouteGeneration.Egress.PathPrefix = "/tailnet/{service}"
+		err := p.admin.Update(t.Context(), g)
+		return err == nil || !apierrors.IsConflict(err)
+	})
+	p.until("another revision", func() bool { return p.revision() != before })
+	o = p.requested("eg-tailnets-revision")
+	is = p.says("Accepted", v1alpha1.ReasonAccepted)
+	if o.Spec.Revision != p.revision() || is.Status.Services[0].Path != "/tailnet/billing" || is.Status.ObservedGeneration != 2 {
+		t.Errorf("revision %s, status %+v", o.Spec.Revision, is.Status)
+	}
+	p.until("no Gateway", func() bool {
+		err := p.admin.Delete(t.Context(), &gatewayapi.Gateway{ObjectMeta: p.named("eg")})
+		return client.IgnoreNotFound(err) == nil
+	})
+	p.says("Ready", v1alpha1.ReasonGatewayNotFound)
+}
+
+// GTW-32: Envoy Gateway replaces the whole status of a policy. Ours is back, with
+// its times, and nothing is written where nothing is missing.
+func TestGTW32_PolicyStatus(t *testing.T) {
+	p := newPlace(t)
+	p.service("billing")
+	p.route("shop")
+	policy := &v1alpha1.TailscaleRoutePolicy{ObjectMeta: p.named("to-billing"), Spec: v1alpha1.TailscaleRoutePolicySpec{
+		TargetRef:  v1alpha1.PolicyTargetReference{Group: gatewayapi.GroupName, Kind: "HTTPRoute", Name: "shop"},
+		TailnetRef: &v1alpha1.TailnetReference{Name: p.ns},
+		RouteRules: []v1alpha1.RouteRule{{Match: v1alpha1.RouteMatch{Path: "/api/*"}, Backend: v1alpha1.RuleBackend{ServiceName: "svc:billing", Port: 80}}},
+	}}
+	p.must(p.admin.Create(t.Context(), policy))
+	ready := func() bool {
+		return p.get("to-billing", policy) && meta.IsStatusConditionTrue(policy.Status.Conditions, "Ready") && policy.Status.ObservedGeneration == policy.Generation
+	}
+	p.until("the policy is ready", ready)
+	if len(policy.Status.Rules) != 1 || policy.Status.Rules[0].State != v1alpha1.RuleActive {
+		t.Errorf("rules %+v", policy.Status.Rules)
+	}
+	if out, errs, code := kubetest.Kubectl(t.Context(), p.cluster.Kubeconfig, "-n", p.ns, "wait", "--for=condition=Ready", "--timeout=60s", "tsrp/to-billing"); code != 0 {
+		t.Errorf("%s%s", out, errs)
+	}
+	since := meta.FindStatusCondition(policy.Status.Conditions, "Ready").LastTransitionTime
+	p.requested("eg.gateway-revision")
+	p.until("its status", func() bool {
+		o := &v1alpha1.TailscaleRoutePolicy{}
+		return p.get("eg.gateway-revision", o) && meta.IsStatusConditionTrue(o.Status.Conditions, "Accepted")
+	})
+
+	took := time.Duration(0)
+	for i := range 20 {
+		want := v1alpha1.TailscaleRoutePolicyStatus{Ancestors: []v1alpha1.PolicyAncestorStatus{{AncestorRef: v1alpha1.AncestorReference{Name: "eg"}, ControllerName: envoyGateway,
+			Conditions: []metav1.Condition{{Type: "Accepted", Status: metav1.ConditionTrue, Reason: "Accepted", ObservedGeneration: int64(i), LastTransitionTime: metav1.Now()}}}}}
+		p.until("Envoy Gateway's write", func() bool {
+			p.get("to-billing", policy)
+			policy.Status = want
+			err := p.admin.Status().Update(t.Context(), policy)
+			return err == nil || !apierrors.IsConflict(err)
+		})
+		began := time.Now()
+		p.until("both parts", func() bool { return ready() && len(policy.Status.Ancestors) == 1 && len(policy.Status.Rules) == 1 })
+		took = max(took, time.Since(began))
+		if policy.Status.Ancestors[0].Conditions[0].ObservedGeneration != int64(i) {
+			t.Error("Envoy Gateway's part was written over")
+		}
+	}
+	t.Logf("the part that was erased was back after %v at most", took)
+	if at := meta.FindStatusCondition(policy.Status.Conditions, "Ready").LastTransitionTime; !at.Equal(&since) {
+		t.Errorf("ready since %v, was since %v", at, since)
+	}
+	if n := p.restored.Load(); n < 1 || n > 20 {
+		t.Errorf("%d restores of 20 that were erased", n)
+	}
+
+	// Ten looks at everything write nothing. The last thing that is done shows that all have been.
+	writes := p.writes.Load()
+	for i := range 10 {
+		for _, name := range []string{"to-billing", "eg.gateway-revision"} {
+			p.must(p.admin.Patch(t.Context(), &v1alpha1.TailscaleRoutePolicy{ObjectMeta: p.named(name)}, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"touched":"`+string(rune('a'+i))+`"}}}`))))
+		}
+	}
+	p.must(p.admin.Create(t.Context(), &v1alpha1.TailscaleRoutePolicy{ObjectMeta: p.named("last"), Spec: v1alpha1.TailscaleRoutePolicySpec{
+		TargetRef: v1alpha1.PolicyTargetReference{Group: gatewayapi.GroupName, Kind: "HTTPRoute", Name: "shop"}, TailscaleTarget: &v1alpha1.PolicyTarget{ServicePattern: "svc:*"},
+	}}))
+	last := &v1alpha1.TailscaleRoutePolicy{}
+	p.until("the last policy is refused", func() bool {
+		p.get("last", last)
+		c := meta.FindStatusCondition(last.Status.Conditions, "Ready")
+		return c != nil && c.Reason == v1alpha1.ReasonConflicted
+	})
+	if n := p.writes.Load() - writes; n > 1 {
+		t.Errorf("%d writes, and one was needed", n)
+	}
+}
+
+// A Gateway that nothing is attached to, whose routes have backends of ours, has a
+// revision object too, until something is attached.
+func TestBareGateway(t *testing.T) {
+	p := newPlace(t)
+	p.service("billing")
+	p.route("shop", backendOf("billing"))
+	bare := "eg" + bareSuffix
+	o := p.requested(bare)
+	var owner gatewayapi.Gateway
+	if p.get("eg", &owner); !metav1.IsControlledBy(o, &owner) {
+		t.Errorf("owners %+v", o.OwnerReferences)
+	}
+	g := p.attach(v1alpha1.RouteGeneration{})
+	p.requested("eg-tailnets-revision")
+	p.until("only one revision object", func() bool { return !p.get(bare, o) })
+	p.must(p.admin.Delete(t.Context(), g))
+	p.requested(bare)
+	p.must(p.admin.Delete(t.Context(), &gatewayapi.HTTPRoute{ObjectMeta: p.named("shop")}))
+	p.until("no revision object", func() bool { return !p.get(bare, o) })
+}
+
+// A gateway's ingress is a TailscaleService of its own.
+func TestGatewayIngress(t *testing.T) {
+	p := newPlace(t)
+	p.route("shop")
+	name := ingressName("eg-tailnets", p.ns)
+	foreign := &v1alpha1.TailscaleService{ObjectMeta: p.named(name), Spec: v1alpha1.TailscaleServiceSpec{
+		TailnetRef: &v1alpha1.TailnetReference{Name: p.ns}, Target: &v1alpha1.ServiceTarget{ServiceName: "svc:foreign"}, Ports: []v1alpha1.ServicePort{{Port: 80}},
+	}}
+	p.must(p.admin.Create(t.Context(), foreign))
+	g := p.attach(v1alpha1.RouteGeneration{Ingress: &v1alpha1.IngressRoutes{VIPService: v1alpha1.VIPService{Name: "svc:eg"}, Ports: []v1alpha1.ServicePort{{Name: "http", Port: 80}}, ProxyProtocol: v1alpha1.ProxyProtocolV2}})
+	p.requested("eg-tailnets-revision")
+	p.answers.Tell(Answer{Gateway: p.eg(), Asked: p.revision(), Answered: p.revision()})
+	p.says("Programmed", v1alpha1.ReasonServiceNameConflict)
+	if p.get(name, foreign); foreign.Spec.Target == nil {
+		t.Error("somebody else's object was changed")
+	}
+	p.must(p.admin.Delete(t.Context(), foreign))
+	mine := &v1alpha1.TailscaleService{}
+	p.until("the service of the gateway", func() bool { return p.get(name, mine) && metav1.IsControlledBy(mine, g) })
+	if s := mine.Spec; s.Type != v1alpha1.Ingress || s.VIPService.Name != "svc:eg" || s.BackendRef.Kind != "Gateway" || s.BackendRef.Name != "eg" || s.ProxyProtocol != v1alpha1.ProxyProtocolV2 || len(s.Ports) != 1 {
+		t.Errorf("%+v", s)
+	}
+	p.until("decided upon", func() bool {
+		return p.board.Result().Services[gateway.Name{Namespace: p.ns, Name: name}].ResolvedRefs.OK
+	})
+	p.says("Ready", v1alpha1.ReasonReady)
+	p.until("without ingress", func() bool {
+		p.get("eg-tailnets", g)
+		g.Spec.Tailnets[0].RouteGeneration.Ingress = nil
+		err := p.admin.Update(t.Context(), g)
+		return err == nil || !apierrors.IsConflict(err)
+	})
+	p.until("no service of the gateway", func() bool { return !p.get(name, mine) })
+}
