@@ -14,6 +14,7 @@ import (
 // of which each is enough.
 func TestRestart(t *testing.T) {
 	const n = 8
+	var slowest time.Duration
 	for _, remembers := range []bool{true, false} {
 		for position := range n {
 			s := settled(t, 600+uint64(position), n, Settings{})
@@ -29,9 +30,11 @@ func TestRestart(t *testing.T) {
 			x.offset -= 10 * time.Minute
 			x.facts.Labels = map[string]string{"env": "other"}
 			s.start(x)
-			if took, ok := s.until(5*time.Second, s.allKnowAll); !ok {
+			took, ok := s.until(5*time.Second, s.allKnowAll)
+			if !ok {
 				t.Errorf("position %d, remembers %t: the new labels are not everywhere after %v", position, remembers, took)
 			}
+			slowest = max(slowest, took)
 			for _, o := range s.nodes {
 				if m := o.members[x.self]; m != nil && m.entry.Labels["env"] != "other" {
 					t.Errorf("position %d, remembers %t: node %d has the labels %v", position, remembers, o.index, m.entry.Labels)
@@ -53,6 +56,8 @@ func TestRestart(t *testing.T) {
 			}
 		}
 	}
+	t.Logf("the new labels are everywhere after %v at most", slowest)
+	figures[0].check(t, "a restart", slowest, figures[0].join)
 }
 
 // encode makes a message of this network, as anybody could.
@@ -76,9 +81,11 @@ func TestLeave(t *testing.T) {
 	}
 	s.at(time.Second, func() { s.stop(x) })
 	took, ok := s.until(5*time.Second, func() bool { return s.everywhere(x, Gone) })
-	if !ok || took > 1500*time.Millisecond {
-		t.Errorf("all know after %v (%t)", took, ok)
+	if !ok {
+		t.Errorf("not all know after %v", took)
 	}
+	t.Logf("all know after %v", took)
+	figures[1].check(t, "a leave", took, figures[1].change)
 	s.run(20 * time.Second)
 	if !s.everywhere(x, Gone) || s.deathsSeen() != 0 {
 		t.Error("who has left does not stay so, or is called dead")

@@ -106,6 +106,16 @@ func TestHostileMember(t *testing.T) {
 			f.APIEndpoint = "https://169.254.169.254:6443"
 			return [][]byte{bad.encode(message{Records: []Signed{forge(t, f, Order{top - 1, 1}, bad.key)}})}
 		}},
+		{"what somebody said before, said again", Old, func(t *testing.T, s *sim, bad, victim *simNode) [][]byte {
+			stale := victim.own.Signed
+			f := victim.facts
+			f.Labels = map[string]string{"env": "changed"}
+			s.announce(victim, f, Up)
+			if _, ok := s.until(5*time.Second, s.allKnowAll); !ok {
+				t.Fatal("the change is not everywhere")
+			}
+			return [][]byte{bad.encode(message{Records: []Signed{stale}})}
+		}},
 		{"garbage", Malformed, func(t *testing.T, s *sim, bad, victim *simNode) [][]byte {
 			return [][]byte{{}}
 		}},
@@ -152,6 +162,32 @@ func TestHostileMember(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestFull: there are no more members than there may be, whoever comes, and the
+// rest is counted; those who got in stay (DSC-07, DSC-08). Red without MaxMembers in
+// take.
+func TestFull(t *testing.T) {
+	const most = 4
+	s := newSim(t, 705, 10, Settings{MaxMembers: most})
+	for _, n := range s.nodes[:most+1] {
+		s.start(n)
+	}
+	s.settle(time.Minute)
+	for _, n := range s.nodes[most+1:] {
+		s.start(n)
+	}
+	s.run(30 * time.Second)
+	for _, n := range s.nodes[:most+1] {
+		if len(n.members) != most || n.view.Len() != most || n.stats.Rejected[Size] == 0 {
+			t.Errorf("node %d has %d members and %d records, and counted %d that were too many", n.index, len(n.members), n.view.Len(), n.stats.Rejected[Size])
+		}
+		for _, o := range s.nodes[:most+1] {
+			if m := n.members[o.self]; n != o && (m == nil || m.state != Alive) {
+				t.Errorf("node %d has lost node %d", n.index, o.index)
+			}
+		}
 	}
 }
 
