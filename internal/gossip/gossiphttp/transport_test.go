@@ -4,14 +4,18 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/gossip"
@@ -158,4 +162,86 @@ func TestMovedAddress(t *testing.T) {
 	if _, err := f.exchange(t, secret); err == nil || f.secret.Load() || f.asked.Load() != 1 {
 		t.Errorf("%v; it was sent: %t, %d requests", err, f.secret.Load(), f.asked.Load())
 	}
+}
+
+// A pipe is one end of a connection that is only memory.
+type pipe struct {
+	net.Conn
+	at   netip.AddrPort
+	open *atomic.Int64
+	once sync.Once
+}
+
+func (p *pipe) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(p.at) }
+
+func (p *pipe) Close() error {
+	p.once.Do(func() { p.open.Add(-1) })
+	return p.Conn.Close()
+}
+
+// pipes is where the other ends arrive.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	c, ok := <-p
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+
+func (p pipes) Close() error {
+	close(p)
+	return nil
+}
+
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// TestIdleConnections: connections to peers that are not asked any more come to an
+// end, and so does all that served them (DSC-15). Red without idleConnection.
+func TestIdleConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var peers []gossip.Peer
+		for i := range 100 {
+			peers = append(peers, gossip.Peer{ID: fmt.Sprintf("n%dCNTRL", i), Name: fmt.Sprintf("tka-%d.tail1234.ts.net", i), Addrs: []netip.Addr{netip.AddrFrom4([4]byte{100, 64, 1, byte(i)})}})
+		}
+		netmap := gossip.NewNetmap(peers)
+		var open atomic.Int64
+		arrive := make(pipes)
+		srv := &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(w, r.Body) })}
+		srv.Protocols.SetUnencryptedHTTP2(true)
+		var serving sync.WaitGroup
+		serving.Go(func() { srv.Serve(arrive) })
+		carrier := NewCarrier(Transport{Port: 7946, Meter: new(Meter), Netmap: func() *gossip.Netmap { return netmap },
+			Dial: func(_ context.Context, to netip.AddrPort) (net.Conn, error) {
+				near, far := net.Pipe()
+				open.Add(1)
+				arrive <- far
+				return &pipe{Conn: near, at: to, open: &open}, nil
+			},
+			WhoIs: func(_ context.Context, at netip.AddrPort) (string, error) {
+				return peers[at.Addr().As4()[3]].ID, nil
+			},
+		})
+		synctest.Wait()
+		before := runtime.NumGoroutine()
+		for _, p := range peers {
+			for range 2 {
+				if answer, err := carrier.Exchange(t.Context(), p, []byte("hello")); err != nil || string(answer) != "hello" {
+					t.Fatalf("%q, %v", answer, err)
+				}
+			}
+		}
+		synctest.Wait()
+		if n := open.Load(); n != int64(len(peers)) {
+			t.Errorf("%d connections to %d peers", n, len(peers))
+		}
+		time.Sleep(idleConnection + 10*time.Second)
+		synctest.Wait()
+		if n, goroutines := open.Load(), runtime.NumGoroutine(); n != 0 || goroutines > before {
+			t.Errorf("%d connections are open, with %d goroutines; before there were %d", n, goroutines, before)
+		}
+		srv.Close()
+		serving.Wait()
+	})
 }
