@@ -162,6 +162,7 @@ func (l *look) leave(ctx context.Context) error {
 		l.forget()
 		return nil
 	}
+	l.object.Status.ObservedGeneration = l.object.Generation
 	if e := l.object.Status.Egress; e != nil && e.Service != "" {
 		if err := l.dropFront(ctx, e.Service); err != nil {
 			return err

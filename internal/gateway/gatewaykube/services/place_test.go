@@ -153,7 +153,7 @@ func (p *place) start(consumer bool) {
 	log := slog.New(slog.NewTextHandler(p.log, nil))
 	p.must((&gather.Gatherer{Namespace: p.ns, ClusterDomain: "cluster.local", Controller: "gateway.envoyproxy.io/gatewayclass-controller", EnvoyNamespace: p.ns,
 		Board: p.board, Log: log, Quiet: 20 * time.Millisecond, Latest: 200 * time.Millisecond}).Add(mgr))
-	c := &Controller{Namespace: p.ns, ClusterDomain: "cluster.local", Clients: p.clients, Log: log, Now: func() time.Time { return time.Now().Add(time.Duration(p.ahead.Load())) }}
+	c := &Controller{Namespace: p.ns, ClusterDomain: "cluster.local", Clients: p.clients, Log: log, Now: p.now}
 	if consumer {
 		c.ConsumerNamespaces = []string{p.shop}
 	}
@@ -175,6 +175,9 @@ func (p *place) start(consumer bool) {
 		}
 	})
 }
+
+// now is the operator's time.
+func (p *place) now() time.Time { return time.Now().Add(time.Duration(p.ahead.Load())) }
 
 func (p *place) must(err error) {
 	p.t.Helper()
@@ -219,7 +222,7 @@ func (p *place) join(name string, api *tailapi.API) {
 	own := api.Client([]string{"devices:core", "auth_keys", "services"}, "tag:k8s", "tag:web")
 	_, err := p.clients.Put(name, tailnets.Version{UID: "u"}, func() (tailnets.Config, error) {
 		return tailnets.Config{BaseURL: api.URL(), Tailnet: "-", Credential: tailnets.Credential{ClientID: own.ID, Secret: tailnets.NewSecret(own.Secret)},
-			UserAgent: "tailplane-gateway/test", PerSecond: 1000, Burst: 1000, Now: time.Now}, nil
+			UserAgent: "tailplane-gateway/test", PerSecond: 1000, Burst: 1000, Now: p.now}, nil
 	})
 	p.must(err)
 	p.t.Cleanup(func() { p.clients.Drop(name) })

@@ -1,0 +1,496 @@
+//go:build unix
+
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	gatewayapi "sigs.k8s.io/gateway-api/apis/v1"
+	"tailscale.com/ipn"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway/vip"
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/internal/relay/document"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailapi"
+)
+
+func newTailnet(t *testing.T) (*tailnettest.Net, *tailapi.API) {
+	t.Helper()
+	tn := tailnettest.Start(t, testPolicy)
+	api, err := tn.API()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tn, api
+}
+
+func ingressService(ns, called, tailnet, groupNS string) *v1alpha1.TailscaleService {
+	return &v1alpha1.TailscaleService{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: called}, Spec: v1alpha1.TailscaleServiceSpec{
+		Type: v1alpha1.Ingress, TailnetRef: &v1alpha1.TailnetReference{Name: tailnet}, ProxyGroupRef: &v1alpha1.ObjectReference{Name: "in", Namespace: groupNS},
+		Ports: []v1alpha1.ServicePort{{Port: 443, TargetPort: 8443}, {Port: 80, TargetPort: 3000}}, BackendRef: &v1alpha1.BackendReference{Kind: "Service", Name: "backend"},
+		VIPService: &v1alpha1.VIPService{Name: "svc:" + called, Tags: []string{"tag:web"}, Comment: "of a test"},
+	}}
+}
+
+func (p *place) backend(ns string) {
+	p.t.Helper()
+	p.must(p.admin.Create(p.t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "backend"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 3000}}}}))
+}
+
+// world asks the API itself, beside every operator.
+func world(t *testing.T, api *tailapi.API) *tailnets.Client {
+	t.Helper()
+	own := api.Client([]string{"services", "devices:core"}, "tag:k8s", "tag:web")
+	var set tailnets.Clients
+	t.Cleanup(func() { set.Drop("t") })
+	c, err := set.Put("t", tailnets.Version{}, func() (tailnets.Config, error) {
+		return tailnets.Config{BaseURL: api.URL(), Tailnet: "-", Credential: tailnets.Credential{ClientID: own.ID, Secret: tailnets.NewSecret(own.Secret)},
+			UserAgent: "test", PerSecond: 1000, Burst: 1000, Now: time.Now}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// there returns a service of a tailnet; nil if there is none.
+func there(t *testing.T, c *tailnets.Client, name string) *tailnets.Service {
+	t.Helper()
+	s, err := c.Service(t.Context(), name)
+	if failure, ok := errors.AsType[*tailnets.Error](err); ok && failure.Class == tailnets.NotFound {
+		return nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &s
+}
+
+// has waits for a service of a tailnet to belong to just these operators.
+func (p *place) has(c *tailnets.Client, name string, operators ...string) *tailnets.Service {
+	p.t.Helper()
+	var s *tailnets.Service
+	p.until(fmt.Sprint(name, " belongs to ", operators), func() error {
+		if s = there(p.t, c, name); s == nil {
+			return errors.New("there is none")
+		}
+		if got := owners(p.t, tailapi.Service{Annotations: s.Annotations}); !slices.Equal(got, operators) {
+			return fmt.Errorf("it belongs to %v", got)
+		}
+		return nil
+	})
+	return s
+}
+
+// nothing waits for a service of a tailnet to be gone.
+func (p *place) nothing(c *tailnets.Client, name string) {
+	p.t.Helper()
+	p.until(name+" is gone", func() error {
+		if s := there(p.t, c, name); s != nil {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+}
+
+// changes are the requests to an API that may change something, but for tokens.
+func changes(api *tailapi.API) (n int) {
+	for _, r := range api.Requests() {
+		if r.Method != "GET" && !strings.HasPrefix(r.Route, "POST /oauth") {
+			n++
+		}
+	}
+	return n
+}
+
+// GTW-25, GTW-23 (the controller's part), GTW-04: the whole life of a service of the
+// tailnet, with a real node as its host.
+func TestIngress(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, "tp-ingress", false)
+	tn, api := newTailnet(t)
+	p.tailnet("ingress", tn.Suffix(), api)
+	admin := world(t, api)
+	g := p.group("in", "ingress", v1alpha1.Ingress)
+	p.backend(p.shop)
+	s := ingressService(p.shop, "grafana", "ingress", p.ns)
+	p.must(p.admin.Create(t.Context(), s))
+	o := p.condition(s, v1alpha1.ConditionProgrammed, "True/Programmed")
+	p.condition(s, v1alpha1.ConditionReady, "False/NoReadyEndpoints")
+	made := p.has(admin, "svc:grafana", "tp-ingress")
+	v := o.Status.VIP
+	if v == nil || v.Name != "svc:grafana" || v.Tailnet != "ingress" || len(v.Addresses) != 2 || v.Addresses[0] != made.Addrs[0].String() || v.DNSName != "grafana."+tn.Suffix() || v.Owners != 1 {
+		t.Errorf("status %+v", v)
+	}
+	if !slices.Equal(made.Ports, []string{"tcp:443", "tcp:80"}) || !slices.Equal(made.Tags, []string{"tag:web"}) || made.Comment != "of a test" {
+		t.Errorf("made %+v", made)
+	}
+	if !slices.Contains(o.Finalizers, v1alpha1.Finalizer) {
+		t.Errorf("finalizers %v", o.Finalizers)
+	}
+
+	// A relay that carries it becomes its host, once the tailnet knows that it offers it.
+	node := tn.Node("in-0", "", "tag:web")
+	p.must(tn.Ready(t.Context(), node))
+	id, err := tn.ID(node)
+	p.must(err)
+	p.until("the device is told of", func() error {
+		if err := p.admin.Get(t.Context(), client.ObjectKeyFromObject(g), g); err != nil {
+			return err
+		}
+		g.Status.Devices = []v1alpha1.RelayDevice{{Ordinal: 0, NodeID: string(id), Ready: true}}
+		return p.admin.Status().Update(t.Context(), g)
+	})
+	pod := p.pod(g, 0, "10.77.2.1")
+	p.says("in-0", string(pod.UID), document.Status{PodIPv4: "10.77.2.1", Services: map[string]document.ServiceStatus{}, Exposed: map[string]document.ExposedStatus{
+		p.shop + ".grafana": {VIP: "svc:grafana", Ports: []document.IngressPort{{Protocol: document.TCP, Port: 443, Backend: "b:1"}, {Protocol: document.TCP, Port: 80, Backend: "b:2"}}}}})
+	p.condition(s, v1alpha1.ConditionReady, "False/AwaitingApproval")
+	lc, err := node.LocalClient()
+	p.must(err)
+	if _, err := lc.EditPrefs(t.Context(), &ipn.MaskedPrefs{AdvertiseServicesSet: true, Prefs: ipn.Prefs{AdvertiseServices: []string{"svc:grafana"}}}); err != nil {
+		t.Fatal(err)
+	}
+	o = p.condition(s, v1alpha1.ConditionReady, "True/Ready")
+	if h := o.Status.VIP.Hosts; h == nil || *h != (v1alpha1.VIPHosts{Configured: 1, Approved: 1}) {
+		t.Errorf("hosts %+v", h)
+	}
+	hosts, err := admin.Hosts(t.Context(), "svc:grafana")
+	if err != nil || len(hosts) != 1 || !hosts[0].Approved {
+		t.Errorf("hosts %+v, %v", hosts, err)
+	}
+	out, stderr, code := kubetest.Kubectl(t.Context(), p.cluster.Kubeconfig, "-n", p.shop, "get", "tssvc", "grafana", "--no-headers")
+	if code != 0 || !strings.HasPrefix(strings.Join(strings.Fields(out), " "), "grafana ingress ingress svc:grafana True") {
+		t.Errorf("kubectl get: %q %s", out, stderr)
+	}
+
+	// Nothing to do is nothing done, here and there.
+	p.until("it was read again after it was written", func() error {
+		n := 0
+		for _, r := range api.Requests() {
+			if r.Method == "GET" && strings.HasSuffix(r.Path, "/svc:grafana") && r.Client != "" {
+				n++
+			}
+		}
+		if n < 3 {
+			return fmt.Errorf("%d times", n)
+		}
+		return nil
+	})
+	p.quiet()
+	writes, asked, all := p.writes.Load(), changes(api), len(api.Requests())
+	p.poke(s, 10)
+	p.quiet()
+	if n, m, r := p.writes.Load()-writes, changes(api)-asked, len(api.Requests())-all; n != 0 || m != 0 || r > 2 {
+		t.Errorf("ten looks: %d writes to Kubernetes, %d to Tailscale of %d requests\n%s", n, m, r, p.log.tail())
+	}
+
+	// Deleted by hand: it comes back, with its address, at the next reading.
+	p.must(admin.DeleteService(t.Context(), "svc:grafana"))
+	p.later(11*time.Minute, s)
+	back := p.has(admin, "svc:grafana", "tp-ingress")
+	if back.Addrs[0] != made.Addrs[0] {
+		t.Errorf("it came back as %v, not %v", back.Addrs, made.Addrs)
+	}
+	p.until("its host is one again", func() error {
+		hosts, err := admin.Hosts(t.Context(), "svc:grafana")
+		if err != nil || len(hosts) != 1 || !hosts[0].Approved {
+			return fmt.Errorf("%+v, %v", hosts, err)
+		}
+		return nil
+	})
+
+	// Another name: the former goes.
+	o = p.get(s)
+	o.Spec.VIPService.Name, o.Spec.VIPService.Tags, o.Spec.VIPService.AutoApprove = "svc:dashboards", nil, new(false)
+	p.must(p.admin.Update(t.Context(), o))
+	made = p.has(admin, "svc:dashboards", "tp-ingress")
+	p.nothing(admin, "svc:grafana")
+	if !slices.Equal(made.Tags, []string{"tag:k8s"}) { // the tailnet's own
+		t.Errorf("tags %v", made.Tags)
+	}
+	p.condition(s, v1alpha1.ConditionReady, "False/AwaitingApproval")
+	p.later(time.Minute, s)
+	if hosts, err := admin.Hosts(t.Context(), "svc:dashboards"); err != nil || len(hosts) != 1 || hosts[0].Approved {
+		t.Errorf("approved although nobody asked for it: %+v, %v", hosts, err)
+	}
+
+	// Deletion, with the API down at first.
+	remove := api.Fault(tailapi.Fault{Status: 500})
+	p.must(p.admin.Delete(t.Context(), s))
+	p.condition(s, v1alpha1.ConditionReady, "False/Deleting")
+	p.event(s, "CleanupBlocked")
+	remove()
+	p.later(10*time.Minute, s)
+	p.gone(s)
+	p.nothing(admin, "svc:dashboards")
+}
+
+// later puts the operator's clock forward and lets it look.
+func (p *place) later(d time.Duration, s *v1alpha1.TailscaleService) {
+	p.t.Helper()
+	p.ahead.Add(int64(d))
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{"test/later":"%d"}}}`, p.ahead.Load())
+	if err := p.admin.Patch(p.t.Context(), s.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(patch))); client.IgnoreNotFound(err) != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *place) event(s *v1alpha1.TailscaleService, reason string) {
+	p.t.Helper()
+	p.until("event "+reason, func() error {
+		var all eventsv1.EventList
+		if err := p.admin.List(p.t.Context(), &all); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(all.Items, func(e eventsv1.Event) bool {
+			return e.Regarding.Name == s.Name && e.Regarding.Namespace == s.Namespace && e.Reason == reason
+		}) {
+			return errors.New("none")
+		}
+		return nil
+	})
+}
+
+// GTW-25, GW-10: two operators share a service; one leaves, then the other; a lost
+// update heals; each change of the first is the others' too.
+func TestTwoOperators(t *testing.T) {
+	t.Parallel()
+	tn, api := newTailnet(t)
+	admin := world(t, api)
+	var places []*place
+	var objects []*v1alpha1.TailscaleService
+	for _, id := range []string{"tp-a", "tp-b"} {
+		p := newPlace(t, id, false)
+		tailnet := "shared-" + id[3:]
+		p.tailnet(tailnet, tn.Suffix(), api)
+		p.group("in", tailnet, v1alpha1.Ingress)
+		p.backend(p.shop)
+		s := ingressService(p.shop, "web", tailnet, p.ns)
+		places, objects = append(places, p), append(objects, s)
+	}
+	a, b := places[0], places[1]
+	a.must(a.admin.Create(t.Context(), objects[0]))
+	a.must(b.admin.Create(t.Context(), objects[1])) // at once: the API knows no conditions
+	made := a.has(admin, "svc:web", "tp-a", "tp-b")
+	for i, p := range places {
+		p.condition(objects[i], v1alpha1.ConditionProgrammed, "True/Programmed")
+		p.until("it knows of both", func() error {
+			if n := p.get(objects[i]).Status.VIP.Owners; n != 2 {
+				p.later(11*time.Minute, objects[i])
+				time.Sleep(20 * time.Millisecond)
+				return fmt.Errorf("of %d", n)
+			}
+			return nil
+		})
+	}
+
+	// Somebody writes the service as it was before b came: b is lost, and comes back.
+	lost := *made
+	lost.Annotations = map[string]string{vip.Annotation: vip.Owners{}.With(vip.Owner{OperatorID: "tp-x", Instance: "x"}).String(), "by": "hand"}
+	a.must(admin.PutService(t.Context(), lost))
+	for i, p := range places {
+		p.later(22*time.Minute, objects[i])
+	}
+	healed := a.has(admin, "svc:web", "tp-a", "tp-b", "tp-x")
+	if healed.Annotations["by"] != "hand" || !slices.Equal(healed.Addrs, made.Addrs) {
+		t.Errorf("healed: %+v", healed)
+	}
+	x := *healed
+	var all vip.Owners
+	for _, text := range []string{x.Annotations[vip.Annotation]} {
+		o, err := vip.ParseOwners(text)
+		a.must(err)
+		all = o.Without(vip.Owner{OperatorID: "tp-x", Instance: "x"})
+	}
+	x.Annotations = map[string]string{vip.Annotation: all.String(), "by": "hand"}
+	a.must(admin.PutService(t.Context(), x))
+
+	// One leaves, and the other keeps it as it is; then the last deletes it.
+	a.must(a.admin.Delete(t.Context(), objects[0]))
+	a.gone(objects[0])
+	if left := a.has(admin, "svc:web", "tp-b"); !slices.Equal(left.Addrs, made.Addrs) || left.Annotations["by"] != "hand" {
+		t.Errorf("left: %+v", left)
+	}
+	a.must(b.admin.Delete(t.Context(), objects[1]))
+	b.gone(objects[1])
+	b.nothing(admin, "svc:web")
+}
+
+// GTW-25, GW-10: what somebody else made is not touched, neither by those who come
+// nor by those who go.
+func TestForeignServices(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, "tp-foreign", false)
+	tn, api := newTailnet(t)
+	p.tailnet("foreign", tn.Suffix(), api)
+	admin := world(t, api)
+	p.group("in", "foreign", v1alpha1.Ingress)
+	p.backend(p.shop)
+	us := vip.Owner{OperatorID: "tp-foreign", Instance: "in another cluster", Resource: vip.Resource{Kind: "TailscaleService", Name: "x"}}
+	others := vip.Owners{}.With(vip.Owner{OperatorID: "tp-other", Instance: "o"}).String()
+	for _, tt := range []struct {
+		called      string
+		annotations map[string]string
+		ports       []string
+		want        string
+	}{
+		{"by-hand", map[string]string{"note": "mine"}, []string{"tcp:443", "tcp:80"}, "False/VIPNotOwned"},
+		{"of-tailscale", map[string]string{vip.TailscaleAnnotation: `{"ownerRefs":[{"operatorID":"ts"}]}`}, []string{"tcp:443", "tcp:80"}, "False/VIPNotOwned"},
+		{"unreadable", map[string]string{vip.Annotation: `{"ownerRefs":7}`}, []string{"tcp:443", "tcp:80"}, "False/VIPNotOwned"},
+		{"other-ports", map[string]string{vip.Annotation: others}, []string{"tcp:22"}, "False/VIPConflict"},
+		{"twin", map[string]string{vip.Annotation: vip.Owners{}.With(us).String()}, []string{"tcp:443", "tcp:80"}, "False/DuplicateOperatorID"},
+	} {
+		made := tailnets.Service{Name: "svc:" + tt.called, Ports: tt.ports, Tags: []string{"tag:web"}, Annotations: tt.annotations, Comment: "before"}
+		p.must(admin.PutService(t.Context(), made))
+		before := there(t, admin, made.Name)
+		s := ingressService(p.shop, tt.called, "foreign", p.ns)
+		s.Spec.VIPService.Adopt = tt.called == "unreadable" || tt.called == "other-ports" || tt.called == "twin"
+		p.must(p.admin.Create(t.Context(), s))
+		p.condition(s, v1alpha1.ConditionProgrammed, tt.want)
+		o := p.condition(s, v1alpha1.ConditionReady, tt.want)
+		if len(o.Finalizers) != 0 || o.Status.VIP != nil {
+			t.Errorf("%s: nothing is ours, but %v, %+v", tt.called, o.Finalizers, o.Status.VIP)
+		}
+		if tt.called == "twin" {
+			p.condition(s, v1alpha1.ConditionDegraded, "True/DuplicateOperatorID")
+		}
+		p.must(p.admin.Delete(t.Context(), s))
+		p.gone(s)
+		if after := there(t, admin, made.Name); !sameService(before, after) {
+			t.Errorf("%s: %+v became %+v", tt.called, before, after)
+		}
+	}
+	if n := changes(api); n != 5 { // all by hand
+		t.Errorf("%d requests that change something", n)
+	}
+
+	// With adopt it is taken over, and what others said of it stays.
+	s := ingressService(p.shop, "of-tailscale", "foreign", p.ns)
+	s.Spec.VIPService.Adopt = true
+	p.must(p.admin.Create(t.Context(), s))
+	p.condition(s, v1alpha1.ConditionProgrammed, "True/Programmed")
+	if got := p.has(admin, "svc:of-tailscale", "tp-foreign"); got.Annotations[vip.TailscaleAnnotation] == "" {
+		t.Errorf("adopted: %+v", got)
+	}
+	p.must(p.admin.Delete(t.Context(), s))
+	p.gone(s)
+	if got := there(t, admin, "svc:of-tailscale"); got == nil || got.Annotations[vip.TailscaleAnnotation] == "" || got.Annotations[vip.Annotation] != "" {
+		t.Errorf("left: %+v", got)
+	}
+}
+
+func sameService(a, b *tailnets.Service) bool {
+	return a != nil && b != nil && fmt.Sprintf("%+v", *a) == fmt.Sprintf("%+v", *b)
+}
+
+// GTW-04, GW-10: an object whose service cannot be taken away goes when an
+// administrator says so, and the service is what is left behind.
+func TestSkipCleanup(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, "tp-skip", false)
+	tn, api := newTailnet(t)
+	p.tailnet("skip", tn.Suffix(), api)
+	admin := world(t, api)
+	p.group("in", "skip", v1alpha1.Ingress)
+	p.backend(p.shop)
+	s := ingressService(p.shop, "web", "skip", p.ns)
+	p.must(p.admin.Create(t.Context(), s))
+	p.condition(s, v1alpha1.ConditionProgrammed, "True/Programmed")
+
+	// The API fails: what is known stays, and is told as such.
+	remove := api.Fault(tailapi.Fault{Status: 403})
+	p.later(22*time.Minute, s)
+	o := p.condition(s, v1alpha1.ConditionDegraded, "True/InsufficientPermissions")
+	if !meta.IsStatusConditionTrue(o.Status.Conditions, v1alpha1.ConditionProgrammed) || len(o.Status.VIP.Addresses) != 2 {
+		t.Errorf("%+v, %+v", o.Status.Conditions, o.Status.VIP)
+	}
+	p.must(p.admin.Delete(t.Context(), s))
+	o = p.condition(s, v1alpha1.ConditionReady, "False/Deleting")
+	c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionReady)
+	if !strings.Contains(c.Message, v1alpha1.SkipRemoteCleanupAnnotation) || !strings.Contains(c.Message, "svc:web") {
+		t.Errorf("it does not say what to do: %q", c.Message)
+	}
+	p.must(p.admin.Patch(t.Context(), o, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"gateway.tailscale.com/skip-remote-cleanup":"true"}}}`))))
+	p.gone(s)
+	remove()
+	if there(t, admin, "svc:web") == nil {
+		t.Error("it was deleted all the same")
+	}
+}
+
+// GW-01: what may not be referred to is not published, and what was is not carried.
+func TestIngressGrant(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, "tp-grant", false)
+	tn, api := newTailnet(t)
+	p.tailnet("grant", tn.Suffix(), api)
+	admin := world(t, api)
+	p.group("in", "grant", v1alpha1.Ingress)
+	p.backend(p.ns)
+	s := ingressService(p.shop, "web", "grant", p.ns)
+	s.Spec.BackendRef.Namespace = p.ns
+	p.must(p.admin.Create(t.Context(), s))
+	p.condition(s, v1alpha1.ConditionReady, "False/RefNotPermitted")
+	if there(t, admin, "svc:web") != nil || changes(api) != 0 {
+		t.Error("it was published all the same")
+	}
+	grant := &gatewayapi.ReferenceGrant{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: "grant"}, Spec: gatewayapi.ReferenceGrantSpec{
+		From: []gatewayapi.ReferenceGrantFrom{{Group: v1alpha1.Group, Kind: "TailscaleService", Namespace: gatewayapi.Namespace(p.shop)}},
+		To:   []gatewayapi.ReferenceGrantTo{{Kind: "Service"}}}}
+	p.must(p.admin.Create(t.Context(), grant))
+	p.condition(s, v1alpha1.ConditionProgrammed, "True/Programmed")
+	made := p.has(admin, "svc:web", "tp-grant")
+	p.must(p.admin.Delete(t.Context(), grant))
+	o := p.condition(s, v1alpha1.ConditionReady, "False/RefNotPermitted")
+	if o.Status.VIP == nil || !slices.Equal(o.Status.VIP.Addresses, []string{made.Addrs[0].String(), made.Addrs[1].String()}) {
+		t.Errorf("its addresses are forgotten: %+v", o.Status.VIP)
+	}
+	p.must(p.admin.Delete(t.Context(), s))
+	p.gone(s)
+	p.nothing(admin, "svc:web")
+}
+
+// A tailnet whose client is not there yet is waited for, and UDP has no such service.
+func TestIngressWaits(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, "tp-waits", false)
+	tn, api := newTailnet(t)
+	p.tailnet("waits", tn.Suffix(), nil)
+	p.group("in", "waits", v1alpha1.Ingress)
+	p.backend(p.shop)
+	s, udp := ingressService(p.shop, "web", "waits", p.ns), ingressService(p.shop, "dns", "waits", p.ns)
+	udp.Spec.Ports = []v1alpha1.ServicePort{{Port: 53, Protocol: v1alpha1.UDP}}
+	p.must(p.admin.Create(t.Context(), s))
+	p.must(p.admin.Create(t.Context(), udp))
+	o := p.condition(s, v1alpha1.ConditionProgrammed, "False/TailnetNotReady")
+	if len(o.Finalizers) != 0 {
+		t.Errorf("finalizers %v", o.Finalizers)
+	}
+	o = p.condition(udp, v1alpha1.ConditionProgrammed, "True/Programmed")
+	if len(o.Finalizers) != 0 || o.Status.VIP != nil {
+		t.Errorf("finalizers %v, %+v", o.Finalizers, o.Status.VIP)
+	}
+	p.join("waits", api)
+	p.poke(s, 1)
+	p.condition(s, v1alpha1.ConditionProgrammed, "True/Programmed")
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	if _, err := netip.ParseAddr(p.get(s).Status.VIP.Addresses[0]); err != nil || ctx.Err() != nil {
+		t.Error(err)
+	}
+}
