@@ -266,7 +266,7 @@ func TestAU03_OneEntryAVisit(t *testing.T) {
 	})
 	t.Run("gone while it waits", func(t *testing.T) {
 		p := people[2]
-		if err := s.Operator.Stop(20 * time.Second); err != nil { // so that there is something to wait for
+		if err := s.Operator.Stop(long); err != nil { // so that there is something to wait for
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { s.logout(t, p) })

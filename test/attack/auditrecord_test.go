@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/problem"
@@ -32,7 +31,7 @@ func (s *system) recorded(t *testing.T, x *server) [][]byte {
 		x.ask(t, alice, "GET", fmt.Sprintf("/nothing/%d", i), "")
 		x.ask(t, alice, "GET", api+"/whoami", "")
 	}
-	if err := x.Stop(20 * time.Second); err != nil {
+	if err := x.Stop(long); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(x.record)

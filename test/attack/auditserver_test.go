@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
@@ -58,7 +57,7 @@ func (x *server) start(t *testing.T, as string, o serverOptions) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := p.Stop(30 * time.Second); err != nil {
+		if err := p.Stop(long); err != nil {
 			t.Error(err)
 		}
 	})

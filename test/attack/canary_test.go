@@ -229,7 +229,7 @@ func TestAU01_Canary(t *testing.T) {
 	temp := t.TempDir()
 
 	// The programs at their most talkative: the operator in place of the shared one.
-	if err := s.Operator.Stop(20 * time.Second); err != nil {
+	if err := s.Operator.Stop(long); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.restartOperator(t) })
@@ -253,7 +253,7 @@ func TestAU01_Canary(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := operator.Stop(30 * time.Second); err != nil {
+		if err := operator.Stop(long); err != nil {
 			t.Error(err)
 		}
 	})
@@ -411,10 +411,10 @@ func TestAU01_Canary(t *testing.T) {
 	if found := lookout.ends(t, "tka", "kubectl"); len(found) > 0 {
 		t.Errorf("in sight of everybody: %v", found)
 	}
-	if err := x.Stop(30 * time.Second); err != nil {
+	if err := x.Stop(long); err != nil {
 		t.Fatal(err)
 	}
-	if err := operator.Stop(30 * time.Second); err != nil {
+	if err := operator.Stop(long); err != nil {
 		t.Fatal(err)
 	}
 	c.nodeSecrets(filepath.Join(x.dir, "state"))

@@ -51,7 +51,7 @@ func TestCL01_TheServerIsAnotherOne(t *testing.T) {
 		t.Fatalf("the true server's proof: %v", err)
 	}
 
-	if err := pinned.Stop(30 * time.Second); err != nil {
+	if err := pinned.Stop(long); err != nil {
 		t.Fatal(err)
 	}
 	thief := s.takeOver(t, host)
@@ -292,7 +292,6 @@ func TestCL02_HostileKubeconfig(t *testing.T) {
 func TestCL07_HostileServer(t *testing.T) {
 	s := start(t)
 	w := s.wrongServer(t)
-	const limit = 2 * time.Second
 	endless := func(chunk string, every time.Duration) http.HandlerFunc {
 		return func(rw http.ResponseWriter, r *http.Request) {
 			rw.Header().Set("Content-Type", "application/json")
@@ -336,6 +335,7 @@ func TestCL07_HostileServer(t *testing.T) {
 		answer          http.HandlerFunc
 		exit            []int
 	}{
+		// Exit code 4 is that of the time limit.
 		{"not yet, for ever", "GET /kubeconfig", wait("1"), []int{4}},
 		{"not yet, for 30 years", "GET /kubeconfig", wait("1000000000"), []int{4}},
 		{"not yet, for ever, at the login", "POST /login", wait("1000000000"), []int{4}},
@@ -359,19 +359,32 @@ func TestCL07_HostileServer(t *testing.T) {
 	} {
 		t.Run(tt.what, func(t *testing.T) {
 			m := s.machine(t, s.alice(t))
-			w.answers(w.instead(tt.operation, tt.answer))
-			began := time.Now()
-			c := m.start(nil, nil, "tka", "login", "--server", w.name, "--timeout", limit.String())
-			held := c.peak()
-			r := c.ends()
-			took := time.Since(began)
+			limit := 2 * time.Second
+			if !slices.Contains(tt.exit, 4) {
+				limit = time.Minute
+			}
+			var held int
+			var r rig.Result
+			var took time.Duration
+			most := 12
+			for ; ; limit, most = 4*limit, 4*most { // a busy machine does not get there in time
+				w.answers(w.instead(tt.operation, tt.answer))
+				began := time.Now()
+				c := m.start(nil, nil, "tka", "login", "--server", w.name, "--timeout", limit.String())
+				held = c.peak()
+				r = c.ends()
+				took = time.Since(began)
+				if slices.Contains(w.asked(), tt.operation) || limit > time.Minute {
+					break
+				}
+			}
 			if !slices.Contains(tt.exit, r.Exit) || r.Stdout != "" || !strings.Contains(r.Stderr, "error: ") || len(r.Stderr) > 16<<10 {
 				t.Errorf("exit %d, want %v\n%.500s%.2000s", r.Exit, tt.exit, r.Stdout, r.Stderr)
 			}
-			if took > limit+30*time.Second { // the machine may be busy; the server would go on for ever
+			if took > limit+soon { // the machine may be busy; the server would go on for ever
 				t.Errorf("it took %v", took)
 			}
-			if asked := w.asked(); !slices.Contains(asked, tt.operation) || len(asked) > 12 {
+			if asked := w.asked(); !slices.Contains(asked, tt.operation) || len(asked) > most {
 				t.Errorf("asked %v", asked)
 			}
 			w.mu.Lock()
@@ -387,5 +400,5 @@ func TestCL07_HostileServer(t *testing.T) {
 	}
 	m := s.machine(t, s.alice(t))
 	w.answers(w.honest)
-	m.run(0, "tka", "login", "--server", w.name, "--timeout", limit.String()) // the control
+	m.run(0, "tka", "login", "--server", w.name, "--timeout", long.String()) // the control
 }

@@ -320,7 +320,7 @@ func TestCL08_FailuresAndSignals(t *testing.T) {
 		m.run(0, "tka", "login", "--use")
 		m.run(0, "kubectl", "get", "pods", "-n", "shop")
 		name := ours()[0].Name
-		end := s.endIn(t, name, 4*time.Second)
+		end := s.endIn(t, name, 6*time.Second)
 		eventually(t, long, "the end", func() bool { return time.Now().After(end) && len(s.given(t, name)) == 0 })
 		if err := os.RemoveAll(m.path(".run")); err != nil { // the token of before has a later end than the sign-in by now
 			t.Fatal(err)

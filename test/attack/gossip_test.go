@@ -36,6 +36,7 @@ import (
 type neighbour struct {
 	system *system
 	there  bool
+	known  bool // the shared system may have to write about it yet
 }
 
 // neighbours returns two systems that know each other: the shared one, east, and
@@ -44,8 +45,10 @@ func neighbours(t *testing.T) (east, west *system) {
 	t.Helper()
 	east = begin(t)
 	n := &shared.neighbour
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*long)
 	defer cancel()
+	began := time.Now()
+	n.known = true
 	if n.system == nil {
 		var err error
 		n.system, err = run(ctx, rig.Options{Beside: east.Rig, ClusterName: "west", Hostname: "tka-west",
@@ -54,17 +57,22 @@ func neighbours(t *testing.T) (east, west *system) {
 			n.system = nil
 			t.Fatal(err)
 		}
+		n.there = true
 		if err := east.Net.WaitPeer(ctx, east.alice(t).Node, "tka-west"); err != nil {
 			t.Fatal(err)
 		}
 	} else if !n.there {
-		eventually(t, long, "west is gone", func() bool { return !east.available(t, "west") }) // or it would be taken for what it was
 		n.system.serveAgain(t)
+		n.there = true
+	} else {
+		began = time.Time{}
 	}
-	n.there = true
 	west = n.system
 	for s, other := range map[*system]string{east: "west", west: "east"} {
-		eventually(t, long, s.Server()+" lists "+other, func() bool { return s.alive(t, other) })
+		eventually(t, long, s.Server()+" lists "+other, func() bool {
+			c, _ := s.cluster(t, other)
+			return s.alive(t, other) && c.LastSeen.After(began) // and not as what it was before it went
+		})
 	}
 	return east, west
 }
@@ -73,6 +81,9 @@ func neighbours(t *testing.T) (east, west *system) {
 func (s *system) serveAgain(t *testing.T) {
 	t.Helper()
 	const serving = `"access is serving"`
+	if err := s.Access.Stop(long); err != nil { // of a test that failed on the way
+		t.Fatal(err)
+	}
 	before := strings.Count(s.Access.Output(), serving) // one log holds all its runs
 	if err := s.StartAccess(t.Context()); err != nil {
 		t.Fatal(err)
@@ -84,12 +95,14 @@ func (s *system) serveAgain(t *testing.T) {
 // about anybody any more.
 func (n *neighbour) away(t *testing.T, s *system) {
 	t.Helper()
-	if !n.there {
+	if !n.known {
 		return
 	}
-	n.there = false
-	if err := n.system.Access.Stop(30 * time.Second); err != nil {
-		t.Error(err)
+	if n.system != nil && n.there {
+		n.there = false
+		if err := n.system.Access.Stop(long); err != nil {
+			t.Error(err)
+		}
 	}
 	eventually(t, long, "nobody is there, and the cluster is told so", func() bool {
 		published := s.published(t)
@@ -101,6 +114,7 @@ func (n *neighbour) away(t *testing.T, s *system) {
 		}
 		return len(list) == len(published)
 	})
+	n.known = false
 }
 
 func (n *neighbour) close() error {
@@ -139,13 +153,38 @@ func (s *system) alive(t *testing.T, name string) bool {
 	return ok && c.Verified && !c.Conflict && c.State == gossip.Alive
 }
 
-// timeless is an entry without the times, which move.
-func timeless(c gossip.Cluster) gossip.Cluster {
-	c.LastSeen, c.Members = time.Time{}, slices.Clone(c.Members)
-	for i := range c.Members {
-		c.Members[i].LastSeen = time.Time{}
+// unmoved fails unless the cluster is listed as it was, and available. When it was
+// seen moves, and how it is: a machine with much to do lets neighbours wait for each
+// other, whatever is said of them.
+func (s *system) unmoved(t *testing.T, what string, was gossip.Cluster) {
+	t.Helper()
+	facts := func(c gossip.Cluster) gossip.Cluster {
+		c.State, c.LastSeen, c.Members = "", time.Time{}, slices.Clone(c.Members)
+		for i := range c.Members {
+			c.Members[i].State, c.Members[i].LastSeen = "", time.Time{}
+		}
+		return c
 	}
-	return c
+	if now, ok := s.cluster(t, was.Name); !ok || !reflect.DeepEqual(facts(now), facts(was)) || now.State == gossip.Gone {
+		t.Errorf("%s: %s is listed as %+v, and was as %+v", what, was.Name, now, was)
+		return
+	}
+	eventually(t, long, what+": "+was.Name+" is available", func() bool { return s.available(t, was.Name) })
+}
+
+// inOneOf tries something up to three times. A server on a machine with much to do
+// may take its neighbour for dead once, as it must; what an attack brings about it
+// brings about each time.
+func inOneOf(t *testing.T, what string, try func() error) {
+	t.Helper()
+	var err error
+	for range 3 {
+		if err = try(); err == nil {
+			return
+		}
+		t.Logf("%s: %v", what, err)
+	}
+	t.Errorf("%s, time and again: %v", what, err)
 }
 
 // published is what the members' ConfigMap holds.
@@ -227,7 +266,7 @@ func (s *system) rogue(t *testing.T, host string, edit ...func(*rogue)) *rogue {
 	t.Helper()
 	_, key, _ := ed25519.GenerateKey(nil) // never fails
 	r := &rogue{s: s, node: s.Net.Node(host, "", "tag:tailplane"), key: key, order: gossip.Order{Generation: uint64(time.Now().Unix()), Version: 1}}
-	r.http = &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DialContext: r.node.Dial, DisableCompression: true}}
+	r.http = &http.Client{Timeout: time.Minute, Transport: &http.Transport{DialContext: r.node.Dial, DisableCompression: true}}
 	ctx, cancel := context.WithTimeout(t.Context(), long)
 	defer cancel()
 	if err := s.Net.Ready(ctx, r.node); err != nil {
@@ -270,7 +309,7 @@ func (s *system) rogue(t *testing.T, host string, edit ...func(*rogue)) *rogue {
 		}
 		r.announces(last)
 		for _, to := range r.servers() { // so that nobody need find out that it is gone
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Second)
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 			if res, err := r.send(ctx, to, message("", last)); err == nil {
 				res.Body.Close()
 			}
@@ -520,16 +559,18 @@ func (r *rogue) learn(t *testing.T, from *system) map[string]*gossip.Record {
 }
 
 // node is the one server of a cluster that somebody lists.
-func (s *system) nodeOf(t *testing.T, cluster string) string {
+func (s *system) nodeOf(t *testing.T, cluster string) (node string) {
 	t.Helper()
-	c, _ := s.cluster(t, cluster)
-	for _, m := range c.Members { // there may have been replicas
-		if m.State == gossip.Alive {
-			return m.Node
+	eventually(t, long, cluster+" has a server", func() bool {
+		c, _ := s.cluster(t, cluster)
+		for _, m := range c.Members { // there may have been replicas
+			if m.State == gossip.Alive {
+				node = m.Node
+			}
 		}
-	}
-	t.Fatalf("%s has no server: %+v", cluster, c)
-	return ""
+		return node != ""
+	})
+	return node
 }
 
 // tka runs the client as alice.
@@ -539,6 +580,17 @@ func (s *system) tka(t *testing.T, args ...string) rig.Result {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return res
+}
+
+// shows waits until the client tells alice what it should: who was not heard for
+// a moment is left out.
+func (s *system) shows(t *testing.T, text string, args ...string) (res rig.Result) {
+	t.Helper()
+	eventually(t, long, fmt.Sprintf("tka %v shows %s", args, text), func() bool {
+		res = s.tka(t, args...)
+		return res.Exit == 0 && strings.Contains(res.Stdout, text)
+	})
 	return res
 }
 
@@ -603,9 +655,7 @@ func TestGO01_OnlyTheOwnerSpeaks(t *testing.T) {
 			if n := at.server.rejected(t, tt.why); n <= counted {
 				t.Errorf("%s of %s: not counted as %s", tt.name, at.victim, tt.why)
 			}
-			if now, ok := at.server.cluster(t, at.victim); !ok || !reflect.DeepEqual(timeless(now), timeless(before)) {
-				t.Errorf("%s: %s is listed as %+v, and was as %+v", tt.name, at.victim, now, before)
-			}
+			at.server.unmoved(t, tt.name, before)
 		}
 		r.forgiven(t, at.server)
 		// The same as an answer, when the server asks.
@@ -615,9 +665,7 @@ func TestGO01_OnlyTheOwnerSpeaks(t *testing.T) {
 		})
 		eventually(t, long, "the server has asked, and not taken the answer", func() bool { return at.server.rejected(t, gossip.Binding) > counted && r.count(&r.asked) > asked })
 		r.says(nil)
-		if now, ok := at.server.cluster(t, at.victim); !ok || !reflect.DeepEqual(timeless(now), timeless(before)) {
-			t.Errorf("as an answer: %s is listed as %+v, and was as %+v", at.victim, now, before)
-		}
+		at.server.unmoved(t, "as an answer", before)
 		for _, c := range at.server.clusters(t) {
 			if strings.Contains(c.APIEndpoint, "evil") || c.Labels["evil"] != "" || c.Labels["env"] == "evil" || c.ID == before.ID && c.Key != before.Key {
 				t.Errorf("listed: %+v", c)
@@ -628,9 +676,8 @@ func TestGO01_OnlyTheOwnerSpeaks(t *testing.T) {
 		}
 		m.idle(t)
 	}
-	res := east.tka(t, "clusters", "--all", "-o", "wide")
-	if res.Exit != 0 || strings.Contains(res.Stdout, "evil") || !strings.Contains(res.Stdout, west.Server()) {
-		t.Errorf("tka clusters: %d %s %s", res.Exit, res.Stdout, res.Stderr)
+	if res := east.shows(t, west.Server(), "clusters", "--all", "-o", "wide"); strings.Contains(res.Stdout, "evil") {
+		t.Errorf("tka clusters: %s %s", res.Stdout, res.Stderr)
 	}
 }
 
@@ -644,7 +691,7 @@ func TestGO02_NothingOldComesBack(t *testing.T) {
 	r.introduce(t)
 	node := east.nodeOf(t, "west")
 	old := []*gossip.Record{r.learn(t, east)[node]}
-	if err := west.Access.Stop(30 * time.Second); err != nil {
+	if err := west.Access.Stop(long); err != nil {
 		t.Fatal(err)
 	}
 	shared.neighbour.there = false
@@ -660,9 +707,11 @@ func TestGO02_NothingOldComesBack(t *testing.T) {
 	east, west = neighbours(t)
 	fewer := func(s *system) bool {
 		c, _ := s.cluster(t, "west")
-		return c.State == gossip.Alive && c.Verified && maps.Equal(c.Labels, map[string]string{"tier": "gold"})
+		return c.State != gossip.Gone && c.Verified && maps.Equal(c.Labels, map[string]string{"tier": "gold"})
 	}
-	eventually(t, long, "west's new labels are there", func() bool { return fewer(east) && fewer(west) })
+	eventually(t, long, "west's new labels are there", func() bool {
+		return fewer(east) && fewer(west) && east.alive(t, "west") && west.alive(t, "west")
+	})
 	t.Logf("new labels %v after the restart began", time.Since(began).Round(time.Millisecond))
 	now := r.learn(t, east)[node]
 	for _, record := range old {
@@ -709,11 +758,14 @@ func TestGO03_TwoClaimOneCluster(t *testing.T) {
 	m := east.mark(t)
 	refuses := func(r *rogue, cluster, why string) {
 		t.Helper()
-		for _, args := range [][]string{{"login", "--cluster", cluster}, {"login", "--cluster", r.facts.ClusterID + "x"}} {
-			res := east.tka(t, args...)
-			if res.Exit == 0 || args[2] == cluster && !strings.Contains(res.Stderr, why) {
-				t.Errorf("tka %v: %d %s %s", args, res.Exit, res.Stdout, res.Stderr)
-			}
+		for name, why := range map[string]string{cluster: why, r.facts.ClusterID + "x": "no cluster of that name"} {
+			eventually(t, long, "tka login --cluster "+name+" is refused: "+why, func() bool { // or that somebody is away
+				res := east.tka(t, "login", "--cluster", name)
+				if res.Exit == 0 {
+					t.Fatalf("tka login --cluster %s: %s %s", name, res.Stdout, res.Stderr)
+				}
+				return strings.Contains(res.Stderr, why)
+			})
 		}
 		if n := r.count(&r.knocks); n > 0 {
 			t.Errorf("tka knocked at %s %d times", r.facts.Host, n)
@@ -728,10 +780,10 @@ func TestGO03_TwoClaimOneCluster(t *testing.T) {
 		if !c.Conflict || c.Verified || c.Self || c.ID != before[claimed].ID || c.Key != r.facts.Key {
 			t.Errorf("the rival is listed as %+v", c)
 		}
-		if now := of(east, claimed); !reflect.DeepEqual(timeless(now), timeless(before[claimed])) {
-			t.Errorf("%s is listed as %+v, and was as %+v", claimed, now, before[claimed])
-		}
-		if told := m.told(t, gossip.EventConflict, string(r.id)); len(told) != 1 || told[0].Args["cluster"] != before[claimed].ID {
+		east.unmoved(t, "with a rival", before[claimed])
+		conflicts := func() []audit.Entry { return m.told(t, gossip.EventConflict, string(r.id)) }
+		eventually(t, long, "it is recorded", func() bool { return len(conflicts()) > 0 })
+		if told := conflicts(); len(told) != 1 || told[0].Args["cluster"] != before[claimed].ID {
 			t.Errorf("recorded: %+v", told)
 		}
 		if east.rejected(t, gossip.Binding) <= counted {
@@ -742,10 +794,10 @@ func TestGO03_TwoClaimOneCluster(t *testing.T) {
 			t.Errorf("the pins are %v", pins)
 		}
 	}
-	res := east.tka(t, "clusters", "-o", "wide")
-	if res.Exit != 0 || strings.Count(res.Stdout, "conflict") != 2 || !strings.Contains(res.Stderr, "tka does not sign in to rival-of-west") {
-		t.Errorf("people are shown %s %s", res.Stdout, res.Stderr)
-	}
+	eventually(t, long, "people are shown both", func() bool {
+		res := east.tka(t, "clusters", "-o", "wide")
+		return res.Exit == 0 && strings.Count(res.Stdout, "conflict") == 2 && strings.Contains(res.Stderr, "tka does not sign in to rival-of-west")
+	})
 
 	// Hearsay: of a node that has said nothing itself.
 	silent, liar := east.rogue(t, "go03c", mute), east.rogue(t, "go03d")
@@ -775,9 +827,9 @@ func TestGO03_TwoClaimOneCluster(t *testing.T) {
 	// Two that are both what they say, by one name.
 	twin := east.rogue(t, "go03e", func(r *rogue) { r.facts.ClusterName = "west" })
 	control := west.mark(t)
-	if res := east.tka(t, "login", "--cluster", "west", "--dry-run"); res.Exit != 0 || len(control.entries(t)) == 0 {
-		t.Errorf("tka login --cluster west: %d %s %s", res.Exit, res.Stdout, res.Stderr) // the control
-	}
+	eventually(t, long, "tka login --cluster west, the control", func() bool {
+		return east.tka(t, "login", "--cluster", "west", "--dry-run").Exit == 0 && len(control.entries(t)) > 0
+	})
 	twin.taken(t, east, message(twin.claim(), twin.record))
 	refuses(twin, "west", "several clusters by the name west")
 	m.idle(t)

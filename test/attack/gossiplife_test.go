@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/gossip"
 )
 
@@ -37,7 +38,7 @@ func TestGO04_NobodyIsDeadOnAnothersWord(t *testing.T) {
 	r := east.rogue(t, "go04")
 	r.introduce(t)
 	node := east.nodeOf(t, "west")
-	m, w := east.mark(t), west.mark(t)
+	m := east.mark(t)
 
 	t.Run("one member says so", func(t *testing.T) {
 		genuine := r.learn(t, east)[node]
@@ -50,50 +51,57 @@ func TestGO04_NobodyIsDeadOnAnothersWord(t *testing.T) {
 			others = append(others, record)
 		}
 		sent := func() float64 { return east.sum(t, `tailplane_gossip_messages_total{direction="out"`) }
-		before, began, n := sent(), time.Now(), 0
-		for time.Since(began) < 5*time.Second { // longer than it takes to be called dead
-			for _, said := range []string{
-				message(r.claim() + fmt.Sprintf(",[%q,%d,0,%d],[%q,0,0,0]", node, genuine.Generation, genuine.Version, "nNobody")),
-				message(r.claim(), others...),
-				fmt.Sprintf(`{"v":1,"net":"default","d":[%s],"dead":[%q],"suspect":[%q]}`, r.claim(), node, node),
-			} {
-				r.taken(t, east, said)
-				n++
+		inOneOf(t, "west is dead on one member's word", func() error {
+			m := east.mark(t)
+			before, began, n := sent(), time.Now(), 0
+			for time.Since(began) < 5*time.Second { // longer than it takes to be called dead
+				for _, said := range []string{
+					message(r.claim() + fmt.Sprintf(",[%q,%d,0,%d],[%q,0,0,0]", node, genuine.Generation, genuine.Version, "nNobody")),
+					message(r.claim(), others...),
+					fmt.Sprintf(`{"v":1,"net":"default","d":[%s],"dead":[%q],"suspect":[%q]}`, r.claim(), node, node),
+				} {
+					r.taken(t, east, said)
+					n++
+				}
+				if state := east.state(t, "west"); state == gossip.Dead || state == gossip.Gone {
+					return fmt.Errorf("west is %s", state)
+				}
+				time.Sleep(200 * time.Millisecond) // it may ask 20 times a second
 			}
-			if state := east.state(t, "west"); state != gossip.Alive {
-				t.Fatalf("west is %s", state)
+			// Of its own the server sends at most fanout and one more in each round, each
+			// with a third part, and answers each of west's.
+			perSecond := (sent() - before - float64(n)) / time.Since(began).Seconds()
+			t.Logf("%d lies; beside the answers to them the server sent %.1f messages a second", n, perSecond)
+			if perSecond > 50 {
+				t.Errorf("the server sent %.1f messages a second", perSecond)
 			}
-			time.Sleep(200 * time.Millisecond) // it may ask 20 times a second
-		}
-		// Of its own the server sends at most fanout and one more in each round, each
-		// with a third part, and answers each of west's.
-		perSecond := (sent() - before - float64(n)) / time.Since(began).Seconds()
-		t.Logf("%d lies; beside the answers to them the server sent %.1f messages a second", n, perSecond)
-		if perSecond > 50 {
-			t.Errorf("the server sent %.1f messages a second", perSecond)
-		}
-		if told := append(m.told(t, gossip.EventDeath, node), m.told(t, gossip.EventLeave, node)...); len(told) > 0 {
-			t.Errorf("recorded: %+v", told)
-		}
+			if told := append(m.told(t, gossip.EventDeath, node), m.told(t, gossip.EventLeave, node)...); len(told) > 0 {
+				return fmt.Errorf("recorded: %+v", told)
+			}
+			return nil
+		})
 	})
 	t.Run("one that was held up", func(t *testing.T) {
-		late := west.scrape(t, west.Access)[`tailplane_gossip_rounds_total{result="late"}`]
-		if err := west.Access.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
-		took := eventually(t, long, "west is dead", func() bool { return east.state(t, "west") == gossip.Dead }) // the control: it is silent for so long
-		if err := west.Access.Signal(syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("called dead after %v", took.Round(time.Millisecond))
-		took = eventually(t, long, "all are alive again", func() bool { return east.alive(t, "west") && west.alive(t, "east") && west.alive(t, "go04") })
-		t.Logf("alive again after %v", took.Round(time.Millisecond))
-		if told := w.told(t, gossip.EventDeath, ""); len(told) > 0 {
-			t.Errorf("the one that was held up called others dead: %+v", told)
-		}
-		if now := west.scrape(t, west.Access)[`tailplane_gossip_rounds_total{result="late"}`]; now <= late {
-			t.Error("it did not notice that it was held up")
-		}
+		inOneOf(t, "the one that was held up calls others dead", func() error {
+			w, late := west.mark(t), west.scrape(t, west.Access)[`tailplane_gossip_rounds_total{result="late"}`]
+			if err := west.Access.Signal(syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			took := eventually(t, long, "west is dead", func() bool { return east.state(t, "west") == gossip.Dead }) // the control: it is silent for so long
+			if err := west.Access.Signal(syscall.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("called dead after %v", took.Round(time.Millisecond))
+			took = eventually(t, long, "all are alive again", func() bool { return east.alive(t, "west") && west.alive(t, "east") && west.alive(t, "go04") })
+			t.Logf("alive again after %v", took.Round(time.Millisecond))
+			if now := west.scrape(t, west.Access)[`tailplane_gossip_rounds_total{result="late"}`]; now <= late {
+				t.Error("it did not notice that it was held up")
+			}
+			if told := w.told(t, gossip.EventDeath, ""); len(told) > 0 {
+				return fmt.Errorf("recorded: %+v", told)
+			}
+			return nil
+		})
 	})
 	m.idle(t)
 }
@@ -133,7 +141,7 @@ func TestGO09_PartitionAndHeal(t *testing.T) {
 	// a minute old, and no new one is let in.
 	node := east.nodeOf(t, "west")
 	began := time.Now()
-	eventually(t, 2*long, "each is dead to the other, or alone", func() bool {
+	eventually(t, long, "each is dead to the other, or alone", func() bool {
 		return east.state(t, "west") == gossip.Dead && !east.available(t, "west") && west.state(t, "east") == gossip.Dead
 	})
 	t.Logf("called dead %v after it was cut off", time.Since(began).Round(time.Millisecond))
@@ -149,7 +157,6 @@ func TestGO09_PartitionAndHeal(t *testing.T) {
 		eventually(t, long, "each sees the other", func() bool { return s.alive(t, other) })
 	}
 	t.Logf("alive on both sides %v after it was there again", time.Since(began).Round(time.Millisecond))
-	healed := [2]mark{east.mark(t), west.mark(t)}
 
 	// Ten minutes slow and ten minutes fast: numbers of a node are its own.
 	for host, offset := range map[string]time.Duration{"go09-slow": -10 * time.Minute, "go09-fast": 10 * time.Minute} {
@@ -159,21 +166,34 @@ func TestGO09_PartitionAndHeal(t *testing.T) {
 		r.renew(t)
 		for _, s := range []*system{east, west} {
 			r.taken(t, s, message(r.claim(), r.record))
-			if c, _ := s.cluster(t, host); c.Labels["clock"] != "wrong" || !c.Verified || time.Since(c.LastSeen).Abs() > time.Minute {
+			if c, _ := s.cluster(t, host); c.Labels["clock"] != "wrong" || !c.Verified || time.Since(c.LastSeen).Abs() > offset.Abs()/2 {
 				t.Errorf("%s is listed as %+v", host, c)
 			}
 		}
 	}
-	always(t, 2*time.Second, "nobody flaps", func() bool {
-		return east.alive(t, "west") && west.alive(t, "east") && east.alive(t, "go09-slow") && east.alive(t, "go09-fast")
-	})
-	for _, h := range healed {
-		if told := h.told(t, gossip.EventDeath, ""); len(told) > 0 {
-			t.Errorf("after it had healed: %+v", told)
+	inOneOf(t, "somebody flaps", func() error {
+		eventually(t, long, "all are alive", func() bool {
+			return east.alive(t, "west") && west.alive(t, "east") && east.alive(t, "go09-slow") && east.alive(t, "go09-fast")
+		})
+		healed := [2]mark{east.mark(t), west.mark(t)}
+		for began := time.Now(); time.Since(began) < 2*time.Second; time.Sleep(50 * time.Millisecond) {
+			for s, others := range map[*system][]string{east: {"west", "go09-slow", "go09-fast"}, west: {"east", "go09-slow", "go09-fast"}} {
+				for _, other := range others {
+					if c, ok := s.cluster(t, other); !ok || !c.Available() {
+						return fmt.Errorf("%s lists %s as %+v", s.Server(), other, c)
+					}
+				}
+			}
 		}
-	}
-	if told := m.told(t, gossip.EventDeath, ""); len(told) != 1 || told[0].Object != node {
-		t.Errorf("recorded of one death: %+v", told)
+		for _, h := range healed {
+			if told := h.told(t, gossip.EventDeath, ""); len(told) > 0 {
+				return fmt.Errorf("after it had healed: %+v", told)
+			}
+		}
+		return nil
+	})
+	if told := m.told(t, gossip.EventDeath, node); len(told) == 0 {
+		t.Error("the death is not recorded")
 	}
 	for _, at := range []mark{m, w} {
 		at.idle(t)
@@ -197,8 +217,8 @@ func TestGO10_CrashAndRestart(t *testing.T) {
 	began := time.Now()
 	took := eventually(t, long, "west is gone", func() bool { return east.state(t, "west") == gossip.Dead && !east.available(t, "west") })
 	t.Logf("gone %v after it crashed", took.Round(time.Millisecond))
-	if c, _ := east.cluster(t, "west"); c.LastSeen.After(began.Add(2 * time.Second)) {
-		t.Errorf("it was seen at %v, and crashed at %v", c.LastSeen, began)
+	if c, _ := east.cluster(t, "west"); c.LastSeen.After(began.Add(took / 2)) {
+		t.Errorf("it was seen at %v, crashed at %v and was gone %v later", c.LastSeen, began, took)
 	}
 	// A zombie: the last that it said, said by somebody else.
 	claim := fmt.Sprintf("[%q,%d,1,%d]", node, last.Generation, last.Version)
@@ -210,7 +230,9 @@ func TestGO10_CrashAndRestart(t *testing.T) {
 		time.Sleep(200 * time.Millisecond)
 		return !east.available(t, "west")
 	})
-	if told := m.told(t, gossip.EventDeath, node); len(told) != 1 || len(m.told(t, gossip.EventJoin, node)) > 0 {
+	deaths := func() []audit.Entry { return m.told(t, gossip.EventDeath, node) }
+	eventually(t, long, "its death is recorded", func() bool { return len(deaths()) > 0 })
+	if told := append(deaths(), m.told(t, gossip.EventJoin, node)...); len(told) != 1 {
 		t.Errorf("recorded: %+v", told)
 	}
 

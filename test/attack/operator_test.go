@@ -218,19 +218,19 @@ func TestSI01_ForgedSignIn(t *testing.T) {
 		ours := forged("ceo@example.com", "n1", "view")
 		ours.Spec.Namespaces = []string{rig.SystemNamespace}
 		refused("our own namespace", ours, signin.ReasonRoleNotAllowed)
-		long := forged("ceo@example.com", "n1", "view")
-		long.Spec.Period = metav1.Duration{Duration: 8000 * time.Hour}
-		refused("a year", long, signin.ReasonBadPeriod)
+		year := forged("ceo@example.com", "n1", "view")
+		year.Spec.Period = metav1.Duration{Duration: 8000 * time.Hour}
+		refused("a year", year, signin.ReasonBadPeriod)
 		// With the right name and a listed role: an operator that has looked refuses
 		// everything while strangers may write. What it knew before lasts 30 s.
-		if err := s.Operator.Stop(20 * time.Second); err != nil {
+		if err := s.Operator.Stop(long); err != nil {
 			t.Fatal(err)
 		}
 		s.restartOperator(t)
 		refused("everything as the access server would write it", forged("ceo@example.com", "n1", "edit"), signin.ReasonAdmissionPolicyMissing)
 	})
 	// What the operator knew of the policy is as old as its last look.
-	if err := s.Operator.Stop(20 * time.Second); err != nil {
+	if err := s.Operator.Stop(long); err != nil {
 		t.Fatal(err)
 	}
 	s.restartOperator(t)
@@ -487,7 +487,7 @@ func TestSI02_Tampering(t *testing.T) {
 	t.Run("the finalizer is gone", func(t *testing.T) {
 		st := s.login(t, p, signin.LoginRequest{})
 		s.withoutPolicy(t, mallory)
-		if err := s.Operator.Stop(20 * time.Second); err != nil { // or it would be quicker
+		if err := s.Operator.Stop(long); err != nil { // or it would be quicker
 			t.Fatal(err)
 		}
 		o := object(st)
@@ -505,7 +505,7 @@ func TestSI02_Tampering(t *testing.T) {
 		eventually(t, long, "nothing is left", func() bool { return len(s.given(t, st.Name)) == 0 })
 	})
 	// What the operator knew of the policy is as old as its last look.
-	if err := s.Operator.Stop(20 * time.Second); err != nil {
+	if err := s.Operator.Stop(long); err != nil {
 		t.Fatal(err)
 	}
 	s.restartOperator(t)
@@ -721,7 +721,7 @@ func TestSI06_KilledAfterEachWrite(t *testing.T) {
 	for _, role := range []string{"operator", "access"} {
 		t.Run(role, func(t *testing.T) {
 			mine := map[string]*rig.Process{"operator": s.Operator, "access": s.Access}[role]
-			if err := mine.Stop(20 * time.Second); err != nil {
+			if err := mine.Stop(long); err != nil {
 				t.Fatal(err)
 			}
 			back := func() *rig.Process {
@@ -737,7 +737,7 @@ func TestSI06_KilledAfterEachWrite(t *testing.T) {
 			}
 			process := back()
 			defer func() { // the rig's own again
-				if err := process.Stop(20 * time.Second); err != nil {
+				if err := process.Stop(long); err != nil {
 					t.Error(err)
 				}
 				var err error
@@ -815,14 +815,14 @@ func TestSI06_KilledAfterEachWrite(t *testing.T) {
 			}
 			t.Run("waking without an event", func(t *testing.T) {
 				signedIn()
-				end := s.endIn(t, name, 12*time.Second)
+				end := s.endIn(t, name, 20*time.Second)
 				process.Kill()
 				process = back()
 				if time.Now().After(end) {
 					t.Fatal("the end came before the operator was back: this test shows nothing")
 				}
 				eventually(t, long, "it has ended", func() bool { return len(s.given(t, name)) == 0 })
-				if late := time.Since(end); late < 0 || late > 3*time.Second {
+				if late := time.Since(end); late < 0 || late > soon {
 					t.Errorf("ended %v after its end", late)
 				}
 				eventually(t, long, "it is gone", func() bool { return len(s.signins(t, "kim@example.com")) == 0 })
@@ -957,7 +957,7 @@ func TestSI11_HostileContent(t *testing.T) {
 		stored++
 		// It is there: the operator says one thing about it, or has ended it.
 		state := "" // as the API server has it, whatever a client could make of it
-		within(15*time.Second, func() bool {
+		within(long, func() bool {
 			raw, err := request(k.CoreV1().RESTClient().Get(), name).Do(t.Context()).Raw()
 			if apierrors.IsNotFound(err) {
 				state = "gone"
@@ -998,7 +998,7 @@ func TestSI11_HostileContent(t *testing.T) {
 		t.Logf("%s: %s", what, state)
 		// Others are served while it is there.
 		phone := s.person(t, "niaj-phone", "niaj@example.com")
-		ok := within(15*time.Second, func() bool {
+		ok := within(long, func() bool {
 			a := s.ask(t, phone, "POST", api+"/login", "{}")
 			b := s.ask(t, phone, "GET", api+"/kubeconfig?wait=5s", "")
 			return a.Status == http.StatusAccepted && b.Status == http.StatusOK
@@ -1009,7 +1009,7 @@ func TestSI11_HostileContent(t *testing.T) {
 		if err := request(k.CoreV1().RESTClient().Delete(), name).Do(t.Context()).Error(); client.IgnoreNotFound(err) != nil {
 			t.Fatal(err)
 		}
-		if !within(15*time.Second, func() bool {
+		if !within(long, func() bool {
 			return apierrors.IsNotFound(request(k.CoreV1().RESTClient().Get(), name).Do(t.Context()).Error())
 		}) {
 			t.Errorf("%s: it cannot be got rid of", what)
@@ -1051,7 +1051,7 @@ func (s *system) freeHand(t *testing.T, name string) {
 	if err := s.admin.Delete(t.Context(), o); client.IgnoreNotFound(err) != nil {
 		t.Error(err)
 	}
-	if err := s.Operator.Stop(20 * time.Second); err != nil {
+	if err := s.Operator.Stop(long); err != nil {
 		t.Error(err)
 	}
 	s.restartOperator(t)

@@ -322,9 +322,9 @@ func TestSI05_ReLogin(t *testing.T) {
 			t.Errorf("until %v of %v, account %s, was %s", now.Status.ValidUntil, end, now.Status.ServiceAccount.UID, before.Status.ServiceAccount.UID)
 		}
 		// Extended again by the hand of the access server, it ends when it then says.
-		end := s.endIn(t, now.Name, 4*time.Second)
+		end := s.endIn(t, now.Name, 6*time.Second)
 		eventually(t, long, "it has ended", func() bool { return len(s.given(t, now.Name)) == 0 })
-		if late := time.Since(end); late < 0 || late > 3*time.Second {
+		if late := time.Since(end); late < 0 || late > soon {
 			t.Errorf("everything was gone %v after the end", late)
 		}
 	})
@@ -344,7 +344,8 @@ func (s *system) boundRole(name string) string {
 }
 
 // endIn makes a sign-in end in d, by the two fields that the access server's
-// account may write, and returns its end when the operator has taken note.
+// account may write, and returns its end when the operator has taken note. When
+// that takes half of d, which is for the test, it ends later.
 func (s *system) endIn(t *testing.T, name string, d time.Duration) time.Time {
 	t.Helper()
 	c, err := client.New(s.account(t, "tailplane-access"), client.Options{Scheme: s.admin.Scheme()})
@@ -352,26 +353,33 @@ func (s *system) endIn(t *testing.T, name string, d time.Duration) time.Time {
 		t.Fatal(err)
 	}
 	const period = 10 * time.Minute
-	asked := time.Now().Add(d - period)
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"period": metav1.Duration{Duration: period}, "askedAt": metav1.NewTime(asked)}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: rig.SigninNamespace, Name: name}}
-	if err := c.Patch(t.Context(), o, client.RawPatch(types.MergePatchType, patch)); err != nil {
-		t.Fatal(err)
-	}
-	end := o.Spec.AskedAt.Add(period)
-	if d > 0 {
-		eventually(t, d, "the operator has taken note", func() bool {
+	for ; ; d *= 4 {
+		asked := time.Now().Add(d - period)
+		patch, err := json.Marshal(map[string]any{"spec": map[string]any{"period": metav1.Duration{Duration: period}, "askedAt": metav1.NewTime(asked)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: rig.SigninNamespace, Name: name}}
+		if err := c.Patch(t.Context(), o, client.RawPatch(types.MergePatchType, patch)); err != nil {
+			t.Fatal(err)
+		}
+		end := o.Spec.AskedAt.Add(period)
+		if d <= 0 {
+			return end
+		}
+		if within(d/2, func() bool {
 			err := s.admin.Get(t.Context(), client.ObjectKeyFromObject(o), o)
 			return err == nil && o.Status.ObservedGeneration == o.Generation
-		})
-		if !o.Status.ValidUntil.Time.Equal(end) {
-			t.Fatalf("it ends at %v, not %v", o.Status.ValidUntil, end)
+		}) {
+			if !o.Status.ValidUntil.Time.Equal(end) {
+				t.Fatalf("it ends at %v, not %v", o.Status.ValidUntil, end)
+			}
+			return end
+		}
+		if d > long {
+			t.Fatalf("the operator has not taken note of the end at %v", end)
 		}
 	}
-	return end
 }
 
 // SI-07. The end is the sign-in's own: no token is made after it, whoever is or is
@@ -415,7 +423,7 @@ func TestSI07_TheEndIsTheEnd(t *testing.T) {
 	t.Run("a longer token than asked for", func(t *testing.T) {
 		// Ten minutes are the least that an API server gives.
 		st := s.login(t, p, signin.LoginRequest{})
-		end := s.endIn(t, st.Name, 6*time.Second)
+		end := s.endIn(t, st.Name, 10*time.Second)
 		a := s.ask(t, p, "GET", api+"/kubeconfig", "")
 		k := kubeconfigOf(t, a)
 		if stated, err := time.Parse(time.RFC3339, a.Header.Get(signin.ExpiresHeader)); err != nil || !stated.Equal(end) || !expiry(t, k).After(end.Add(5*time.Minute)) {
@@ -426,7 +434,7 @@ func TestSI07_TheEndIsTheEnd(t *testing.T) {
 			t.Fatalf("before the end: %v", err)
 		}
 		eventually(t, long, "the token gives nothing any more", func() bool { return pods(t, held, "shop") != nil })
-		if late := time.Since(end); late < 0 || late > 2*time.Second {
+		if late := time.Since(end); late < 0 || late > soon {
 			t.Errorf("access ended %v after the end", late)
 		} else {
 			t.Logf("access ended %v after the end", late.Round(time.Millisecond))
@@ -439,7 +447,7 @@ func TestSI07_TheEndIsTheEnd(t *testing.T) {
 	})
 	t.Run("while the operator is down", func(t *testing.T) {
 		st := s.login(t, p, signin.LoginRequest{})
-		end := s.endIn(t, st.Name, 6*time.Second)
+		end := s.endIn(t, st.Name, 10*time.Second)
 		s.Operator.Kill()
 		running := false
 		defer func() {
@@ -584,14 +592,16 @@ func TestSI08_Revoke(t *testing.T) {
 			defer stream.Stop()
 			how.end(st)
 			began := time.Now()
-			if err := pods(t, held, "shop"); !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) {
-				t.Errorf("the first request after it: %v", err)
-			}
-			if _, err := held.CoreV1().Pods("shop").Watch(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) {
-				t.Errorf("another watch after it: %v", err)
-			}
 			if given := s.given(t, st.Name); len(given) > 0 {
 				t.Errorf("left: %v", given)
+			}
+			took := eventually(t, soon, "the API server has heard of it, too", func() bool {
+				err := pods(t, held, "shop")
+				return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
+			})
+			t.Logf("requests were refused %v after it", took.Round(time.Millisecond))
+			if _, err := held.CoreV1().Pods("shop").Watch(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) {
+				t.Errorf("another watch after it: %v", err)
 			}
 			eventually(t, tokenCache, "the token is refused", func() bool { return apierrors.IsUnauthorized(pods(t, held, "shop")) })
 			t.Logf("the token was refused %v after it", time.Since(began).Round(100*time.Millisecond))
@@ -722,7 +732,7 @@ func (s *system) replica(t *testing.T, name string, edit ...string) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := p.Stop(20 * time.Second); err != nil {
+		if err := p.Stop(long); err != nil {
 			t.Error(err)
 		}
 	})
@@ -798,8 +808,8 @@ func TestSI10_GrantWithdrawn(t *testing.T) {
 						}
 					}
 				}
-				// The interval of the re-check is 30 s; a change of the tailnet does not wait for it.
-				eventually(t, 32*time.Second, "the sign-in is gone", func() bool { return len(s.given(t, st.Name)) == 0 })
+				// A change of the tailnet is felt at once; a re-check comes every 30 s.
+				eventually(t, soon, "the sign-in is gone", func() bool { return len(s.given(t, st.Name)) == 0 })
 				if err := pods(t, held, "shop"); err == nil {
 					t.Error("the token still gives something")
 				}
@@ -810,7 +820,7 @@ func TestSI10_GrantWithdrawn(t *testing.T) {
 	t.Run("while a request waits", func(t *testing.T) {
 		s.setPolicy(t, grant("sybil@example.com", edit))
 		s.waitGranted(t, p)
-		if err := s.Operator.Stop(20 * time.Second); err != nil { // so that there is something to wait for
+		if err := s.Operator.Stop(long); err != nil { // so that there is something to wait for
 			t.Fatal(err)
 		}
 		defer s.logout(t, p)

@@ -298,7 +298,7 @@ func (s *system) pending(t *testing.T, p *rig.Person) {
 	t.Cleanup(func() { s.logout(t, p) }) // when the operator is back
 	const served = `"health is served"`
 	before := strings.Count(s.Operator.Output(), served) // one log for all its runs
-	if err := s.Operator.Stop(20 * time.Second); err != nil {
+	if err := s.Operator.Stop(long); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -697,7 +697,11 @@ func TestDS03_ProbesOnTheirOwnListener(t *testing.T) {
 					if err != nil {
 						break // not there, on this address
 					}
-					conn.SetDeadline(time.Now().Add(3 * time.Second))
+					patience := 3 * time.Second // some take what they never answer
+					if addr == at {
+						patience = long
+					}
+					conn.SetDeadline(time.Now().Add(patience))
 					io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
 					b, _ := io.ReadAll(io.LimitReader(conn, 1<<20))
 					conn.Close()

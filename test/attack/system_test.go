@@ -81,13 +81,15 @@ rules:
 
 const (
 	// long is how long a test waits for what takes milliseconds on an idle machine.
-	long = 90 * time.Second
+	// Waiting costs nothing while all is well, and some machines have much to do.
+	long = 5 * time.Minute
 	// soon is the limit for a change of authority to be felt. The contract says 2 s;
 	// what it took is printed, and a shared machine is given more before it fails.
-	soon = 20 * time.Second
-	// tokenCache is how long an API server knows a token that it has seen, with a
-	// second for the question itself.
-	tokenCache = 11 * time.Second
+	soon = time.Minute
+	// tokenCache is how long an API server may take a token that it has seen: it
+	// knows it for 10 s, and may be as late with all else as a shared machine is. A
+	// token that nobody takes back is good for 10 minutes.
+	tokenCache = time.Minute
 
 	noLimits = "{login: {perMinute: 0}, kubeconfig: {perMinute: 0}, others: {perMinute: 0}, all: {perMinute: 0}}"
 )
@@ -182,7 +184,7 @@ func own(t *testing.T) *system {
 }
 
 func newSystem() (_ *system, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*long)
 	defer cancel()
 	s, err := run(ctx, rig.Options{Policy: policy(), ClusterName: "east", Settings: map[string]string{
 		"api.limits": noLimits, "signin.roles": "[view, edit, ghost]", "signin.keepExpired": "3s",
@@ -393,17 +395,19 @@ func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) 
 	return time.Since(began)
 }
 
-// within waits for what should become true, and says whether it did.
+// within waits for what should become true, and says whether it did. It asks ever
+// more seldom, as asking costs what others wait for.
 func within(limit time.Duration, ok func() bool) bool {
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(limit); ; <-tick.C {
+	const most = 50 * time.Millisecond
+	wait := 5 * time.Millisecond
+	for end := time.Now().Add(limit); ; wait = min(wait*9/8, most) {
 		if ok() {
 			return true
 		}
 		if time.Now().After(end) {
 			return false
 		}
+		<-time.After(wait)
 	}
 }
 

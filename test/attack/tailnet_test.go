@@ -308,7 +308,7 @@ func TestID02_NobodyIsLetIn(t *testing.T) {
 		began, silent := time.Now(), false
 		for {
 			m := s.mark(t)
-			a, err := w.try(t, read(), 3*time.Second)
+			a, err := w.try(t, read(), 10*time.Second)
 			if took := time.Since(began); err != nil {
 				// Nothing comes back: the node is out of the tailnet, and what was
 				// on its way is neither answered nor carried out.

@@ -361,7 +361,7 @@ func (r *Rig) Close() error {
 	var errs []error
 	for _, p := range []*Process{r.Access, r.Operator} {
 		if p != nil {
-			errs = append(errs, p.Stop(10*time.Second))
+			errs = append(errs, p.Stop(time.Minute))
 		}
 	}
 	if r.ownsNet {
