@@ -183,7 +183,7 @@ func stubs(kinds ...string) []byte {
 	for _, k := range kinds {
 		kind, group, _ := strings.Cut(k, ".")
 		plural := strings.ToLower(kind) + "s"
-		fmt.Fprintf(&b, "---\napiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: %s.%s}\n"+
+		fmt.Fprintf(&b, "---\napiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: %s.%s, annotations: {api-approved.kubernetes.io: \"unapproved, a stub\"}}\n"+
 			"spec: {group: %s, scope: Namespaced, names: {plural: %s, singular: %s, kind: %s}, versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]}\n",
 			plural, group, group, plural, strings.ToLower(kind), kind)
 	}
