@@ -251,6 +251,7 @@ type rogue struct {
 	key   ed25519.PrivateKey
 	facts gossip.Facts
 	http  *http.Client
+	cut   bool // off from the servers, by the test: it cannot take its leave
 
 	mu      sync.Mutex
 	beat    uint64
@@ -309,6 +310,9 @@ func (s *system) rogue(t *testing.T, host string, edit ...func(*rogue)) *rogue {
 		}
 		r.announces(last)
 		for _, to := range r.servers() { // so that nobody need find out that it is gone
+			if r.cut {
+				break
+			}
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 			if res, err := r.send(ctx, to, message("", last)); err == nil {
 				res.Body.Close()

@@ -264,6 +264,7 @@ func TestGO06_Strangers(t *testing.T) {
 	if !east.Net.Expire(late.id) {
 		t.Fatal("the node is not there")
 	}
+	late.cut = true
 	eventually(t, long, "the expired node is refused", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
