@@ -9,8 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/http"
+	"reflect"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -133,8 +133,7 @@ func (c *Controllers) run(ctx context.Context) error {
 	defer cancel()
 	config := kube.Unthrottled(c.Config)
 	in := append([]string{c.Namespace}, c.ProxyNamespaces...)
-	byObject := gather.CacheOptions(in, c.EnvoyNamespace)
-	maps.Copy(byObject, groups.CacheOptions(in))
+	byObject := caches(groups.CacheOptions(in), gather.CacheOptions(in, c.EnvoyNamespace))
 	options := manager.Options{
 		Scheme:         runtime.NewScheme(),
 		Logger:         logr.FromSlogHandler(c.Log.Handler()),
@@ -220,6 +219,21 @@ func (c *Controllers) run(ctx context.Context) error {
 	}
 	defer c.synced.Store(false)
 	return mgr.Start(ctx)
+}
+
+// caches are where kinds are cached. Where two say it of one kind, the later one holds:
+// the manager would take any of the two.
+func caches(all ...map[client.Object]cache.ByObject) map[client.Object]cache.ByObject {
+	out, of := map[client.Object]cache.ByObject{}, map[reflect.Type]client.Object{}
+	for _, options := range all {
+		for o, where := range options {
+			if was, ok := of[reflect.TypeOf(o)]; ok {
+				delete(out, was)
+			}
+			of[reflect.TypeOf(o)], out[o] = o, where
+		}
+	}
+	return out
 }
 
 // readinessChanged picks the changes of a tailnet after which discovery may go
