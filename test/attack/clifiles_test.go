@@ -118,7 +118,7 @@ func TestCL03_FilesThatAreNotOurs(t *testing.T) {
 		for i := range n {
 			config := fmt.Sprintf("config-%d.yaml", i)
 			m.write(config, fmt.Sprintf("server: tka.%s\nprefix: p%d-\n", s.Net.Suffix(), i))
-			children = append(children, m.start(nil, nil, "tka", "login", "--config", m.path(config), "--timeout", "90s"))
+			children = append(children, m.start(nil, nil, "tka", "login", "--config", m.path(config), "--timeout", long.String()))
 		}
 		for i, c := range children {
 			if r := c.ends(); r.Exit != 0 {

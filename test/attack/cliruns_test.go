@@ -239,7 +239,7 @@ func TestCL08_FailuresAndSignals(t *testing.T) {
 						case <-time.After(long):
 						}
 					}))
-					args := []string{command, "--server", w.name, "--timeout", "60s"}
+					args := []string{command, "--server", w.name, "--timeout", long.String()}
 					if command == "shell" {
 						args = append(args, "--", "true")
 					}

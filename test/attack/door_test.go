@@ -112,10 +112,10 @@ func (w *wire) receive() (answer, error) {
 
 // rest reads all further answers until the server hangs up, or is silent for a
 // while, in which it would have answered.
-func (w *wire) rest() (answers []answer, closed bool) {
+func (w *wire) rest(while time.Duration) (answers []answer, closed bool) {
 	w.t.Helper()
 	for {
-		w.conn.SetReadDeadline(time.Now().Add(1500 * time.Millisecond))
+		w.conn.SetReadDeadline(time.Now().Add(while))
 		a, err := w.receive()
 		if err != nil {
 			var late net.Error
@@ -330,7 +330,7 @@ func TestID07_HeadersNameNobody(t *testing.T) {
 		}
 		m := s.mark(t)
 		w.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
-		answers, _ := w.rest()
+		answers, _ := w.rest(2 * time.Second)
 		for _, a := range answers {
 			if a.Status < 400 {
 				t.Errorf("the preface of HTTP/2: %v", a)
@@ -816,7 +816,7 @@ func TestID15_Smuggling(t *testing.T) {
 			m := s.mark(t)
 			w := s.dial(t, alice)
 			w.send(tt.raw)
-			answers, closed := w.rest()
+			answers, closed := w.rest(long)
 			if len(answers) != 1 || answers[0].Status != http.StatusBadRequest || !closed {
 				t.Errorf("answered %v, closed %v; want one 400 and the end", answers, closed)
 			}
@@ -845,7 +845,7 @@ func TestID15_Smuggling(t *testing.T) {
 				defer conn.Close()
 				w := &wire{t, conn, bufio.NewReader(conn)}
 				w.send(tt.raw)
-				if answers, closed := w.rest(); len(answers) != 1 || answers[0].Status != http.StatusBadRequest || !closed {
+				if answers, closed := w.rest(long); len(answers) != 1 || answers[0].Status != http.StatusBadRequest || !closed {
 					t.Errorf("answered %.300v, closed %v; want one 400 and the end", answers, closed)
 				}
 			})
