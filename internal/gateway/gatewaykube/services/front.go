@@ -176,7 +176,7 @@ func endpointSlices(s *v1alpha1.TailscaleService, group gateway.Name, frontUID t
 			}
 			o.Labels[discoveryv1.LabelServiceName] = called
 			o.Labels[discoveryv1.LabelManagedBy] = v1alpha1.EndpointsManager
-			o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: called, UID: frontUID, Controller: new(true), BlockOwnerDeletion: new(true)}}
+			o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: called, UID: frontUID, Controller: new(true)}} // nothing waits for it
 			for _, m := range sets[set] {
 				o.Ports = append(o.Ports, discoveryv1.EndpointPort{Name: new(m.name), Protocol: new(m.protocol), Port: new(int32(m.match)), AppProtocol: m.spoken()})
 			}

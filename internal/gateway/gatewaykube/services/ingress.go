@@ -94,9 +94,9 @@ func (l *look) ingress(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	carrying := 0
+	carrying, ports := 0, cmp.Or(len(wish.Ports), len(l.object.Spec.Ports)) // a service of a tailnet carries TCP only
 	for _, r := range relays {
-		if r.exposes(gateway.ServiceKey(name(l.object)), len(l.object.Spec.Ports)) {
+		if r.exposes(gateway.ServiceKey(name(l.object)), ports) {
 			carrying++
 		}
 	}

@@ -89,7 +89,7 @@ func endpoint(a netip.Addr) bool {
 // state reads a relay's Secret, if it is another than was read before.
 func (l *look) state(ctx context.Context, key types.NamespacedName) (state, error) {
 	seen := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}}
-	err := l.client.Get(ctx, key, seen)
+	err := l.cached.Get(ctx, key, seen)
 	if apierrors.IsNotFound(err) {
 		l.mu.Lock()
 		delete(l.states, key)

@@ -57,7 +57,8 @@ type Controller struct {
 	Log     *slog.Logger
 	Now     func() time.Time
 
-	client client.Client // reads from the caches
+	client client.Client // reads from the caches, but not everything: Secrets it may not
+	cached client.Reader // reads from the caches
 	direct client.Reader // reads what is so now
 	events events.EventRecorder
 	board  *gather.Board
@@ -90,7 +91,7 @@ func (c *Controller) Add(mgr manager.Manager, board *gather.Board) error {
 	if c.Namespace == "" || c.ClusterDomain == "" || c.OperatorID == "" || c.Instance == "" || c.Clients == nil || c.Log == nil || c.Now == nil || board == nil {
 		return errors.New("the controller of services lacks a setting: namespace, cluster domain, operator id, instance, clients, log, clock and board are required")
 	}
-	c.client, c.direct, c.events, c.board = mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder(v1alpha1.FieldManager), board
+	c.client, c.cached, c.direct, c.events, c.board = mgr.GetClient(), mgr.GetCache(), mgr.GetAPIReader(), mgr.GetEventRecorder(v1alpha1.FieldManager), board
 	c.vips, c.states, c.written = map[types.UID]*vipMemory{}, map[types.NamespacedName]state{}, map[types.NamespacedName]written{}
 	ours := predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetLabels()[v1alpha1.ManagedLabel] == "true" })
 	return builder.ControllerManagedBy(mgr).
