@@ -129,10 +129,11 @@ func (s *sight) adminPort(keeper *roster.Keeper, fan *fanout.Server, opens func(
 	p := &adminport.Port{
 		Ready: ready, Opens: opens, Gatherer: s.observer.Metrics, Log: s.log, Profiles: profiles,
 		Verbose: func() []string {
+			lines := fan.Missing()
 			if err := keeper.Err(); err != nil {
-				return []string{"configuration: the last good one serves: " + err.Error()}
+				lines = append([]string{"configuration: the last good one serves: " + err.Error()}, lines...)
 			}
-			return nil
+			return lines
 		},
 		Config:   func() any { return keeper.Roster().Document() },
 		Clusters: func() []observe.ClusterState { return states(keeper) },

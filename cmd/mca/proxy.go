@@ -168,7 +168,7 @@ func proxy(ctx context.Context, f proxyFlags) error {
 	var parts sync.WaitGroup
 	defer parts.Wait()
 	defer endLate()
-	failed := make(chan error, 5)
+	failed := make(chan error, 6)
 	part := func(run func() error) {
 		parts.Go(func() {
 			if err := run(); err != nil {
@@ -184,6 +184,7 @@ func proxy(ctx context.Context, f proxyFlags) error {
 	}
 	part(func() error { return keeper.Run(soon) })
 	part(func() error { return keeper.Probe(soon) })
+	part(func() error { return fan.Survey(soon) })
 	err = server.Run(soon, api, face.TLS())
 	select {
 	case first := <-failed:

@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 )
@@ -187,6 +188,48 @@ func (c *Catalog) Learn(ctx context.Context) error {
 	}
 	_, _, err := c.groups(ctx, false)
 	return err
+}
+
+// Ask asks one cluster for what it has in a group.
+func (c *Catalog) Ask(ctx context.Context, cluster, groupName string) error {
+	c.prepare()
+	i := slices.IndexFunc(c.Sources, func(s Source) bool { return s.Name == cluster })
+	if i < 0 {
+		return fmt.Errorf("no cluster %s", cluster)
+	}
+	_, err := c.look(ctx, i, groupName == "")
+	return err
+}
+
+// Has says whether a cluster has a resource of a group, with version "" in any
+// version, as it said when it was asked last; known is false when it said nothing
+// of that.
+func (c *Catalog) Has(cluster, groupName, versionName, name string) (has, known bool) {
+	c.prepare()
+	i := slices.IndexFunc(c.Sources, func(s Source) bool { return s.Name == cluster })
+	if i < 0 {
+		return false, false
+	}
+	sh := &c.shelfs[i]
+	sh.mu.Lock()
+	p := sh.named
+	if groupName == "" {
+		p = sh.core
+	}
+	sh.mu.Unlock()
+	known = p.known && !p.stale
+	for _, g := range p.groups {
+		for _, v := range g.Versions {
+			if g.Metadata.Name != groupName || versionName != "" && v.Version != versionName {
+				continue
+			}
+			if slices.ContainsFunc(v.Resources, func(r resource) bool { return r.Resource == name }) {
+				return true, known
+			}
+			known = known && v.Freshness != stale // an API server behind it may have it
+		}
+	}
+	return false, known
 }
 
 // A Scope says of a resource whether its objects are in namespaces.

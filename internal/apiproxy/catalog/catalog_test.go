@@ -466,3 +466,41 @@ func FuzzDocuments(f *testing.F) {
 		c.Serve(rec, req)
 	})
 }
+
+// ADP-15: who has a resource is known of a cluster that was asked, and not of one
+// that did not answer, or whose own part does not.
+func TestHas(t *testing.T) {
+	home := &server{docs: map[string]string{"/api": homeCore, "/apis": homeApis}}
+	east := &server{docs: map[string]string{"/api": homeCore, "/apis": strings.Replace(eastApis, `"version":"v2","freshness":"Current"`, `"version":"v2","freshness":"Stale"`, 1)}}
+	c := &Catalog{Failed: func(string, error) {}, Sources: []Source{{Name: "home", Fetch: home.fetch}, {Name: "east", Shows: func(string, string) bool { return false }, Fetch: east.fetch}}}
+	has := func(why, cluster, group, version, resource string, want, wantKnown bool) {
+		t.Helper()
+		if got, known := c.Has(cluster, group, version, resource); got != want || known != wantKnown {
+			t.Errorf("%s: has %v, known %v", why, got, known)
+		}
+	}
+	has("nobody was asked", "east", "example.com", "v1", "boats", false, false)
+	for _, cluster := range []string{"home", "east"} {
+		if err := c.Ask(t.Context(), cluster, "example.com"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	has("it has it, though it is shown to nobody", "east", "example.com", "v1", "boats", true, true)
+	has("in some version", "east", "example.com", "", "boats", true, false)
+	has("another cluster has it", "home", "example.com", "v1", "boats", false, true)
+	has("another version", "home", "example.com", "v2", "cars", false, true)
+	has("no such group", "home", "nothing.example.com", "", "cars", false, true)
+	has("a part of it does not answer", "east", "example.com", "v2", "boats", false, false)
+	has("the core group was not asked for", "home", "", "v1", "pods", false, false)
+	if err := c.Ask(t.Context(), "home", ""); err != nil {
+		t.Fatal(err)
+	}
+	has("and now it was", "home", "", "v1", "pods", true, true)
+	has("nobody of that name", "west", "", "v1", "pods", false, false)
+	home.set(true)
+	if c.Ask(t.Context(), "home", "") == nil || c.Ask(t.Context(), "west", "") == nil {
+		t.Error("asked who is down, or not there")
+	}
+	has("it is down now", "home", "", "v1", "pods", true, false)
+	has("and may have got it since", "home", "", "v1", "boats", false, false)
+}

@@ -44,7 +44,7 @@ func (s *Server) Collection(w http.ResponseWriter, v *Visit) error {
 		release()
 		if !otherForm(err) {
 			if err != nil {
-				return v.fail(w, err)
+				return v.fail(w, v.lacking(err))
 			}
 			return nil
 		}

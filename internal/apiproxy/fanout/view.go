@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"sync/atomic"
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/apiproxy/catalog"
@@ -20,6 +21,8 @@ type view struct {
 	kinds  *catalog.Catalog // nil: there is one cluster, which shows its own
 	past   *roster.Past
 	ended  chan struct{} // closed when another one serves
+	// missing is what members of a spread do not have; nil: they were not asked yet.
+	missing atomic.Pointer[[]string]
 }
 
 // Take is what a new roster is given to, before it serves, with those that the

@@ -1,0 +1,100 @@
+package adapter
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// boats is a kind of the tests' own.
+const boats = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"boats.lacking.example"},"spec":{
+	"group":"lacking.example","scope":"Namespaced","names":{"kind":"Boat","plural":"boats","singular":"boat","listKind":"BoatList"},
+	"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`
+
+// ADP-15, ADP-18: what a member of a spread does not have is said when the
+// document is loaded. A list of it is refused with 503, as clients would take 404 for
+// the whole and forget the objects of the others; what no member has is 404.
+func TestSeveral_Lacking(t *testing.T) {
+	three := three(t)
+	s := three.beside(t, severalConfig+`
+- name: boats
+  match: {apiGroups: [lacking.example], resources: [boats, ships], namespaces: [shop]}
+  target: {spread: {members: [east, west], strategy: hash, onUnavailable: {read: skip}}}
+`)
+	found := func(cluster string) {
+		t.Helper()
+		rest := three.admin[cluster].RESTClient()
+		const crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+		t.Cleanup(func() {
+			if err := rest.Delete().AbsPath(crds, "boats.lacking.example").Do(context.Background()).Error(); err != nil && !apierrors.IsNotFound(err) {
+				t.Error(err)
+			}
+			eventually(t, cluster+" has no boats any more", func() bool {
+				return apierrors.IsNotFound(rest.Get().AbsPath("/apis/lacking.example/v1/namespaces/shop/boats").Do(context.Background()).Error())
+			})
+		})
+		if err := rest.Post().AbsPath(crds).Body([]byte(boats)).Do(t.Context()).Error(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, cluster+" has boats", func() bool {
+			return rest.Get().AbsPath("/apis/lacking.example/v1/namespaces/shop/boats").Do(t.Context()).Error() == nil
+		})
+	}
+	app := s.client(t).RESTClient()
+	list := func(resource string, watch bool) error {
+		r := app.Get().AbsPath("/apis/lacking.example/v1/namespaces/shop/" + resource).MaxRetries(0)
+		if watch {
+			r = r.Param("watch", "true").Param("timeoutSeconds", "1")
+		}
+		return r.Do(t.Context()).Error()
+	}
+	said := func(text string) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("the adapter says %q", text), func() bool { return strings.Contains(s.adapter.Output(), text) })
+	}
+	for _, cluster := range []string{"east", "west"} {
+		said("cluster " + cluster + " has no boats.lacking.example, which rule boats spreads")
+	}
+	if err := list("boats", false); !apierrors.IsNotFound(err) {
+		t.Errorf("nobody has boats: %v", err)
+	}
+
+	found("east")
+	for _, watch := range []bool{false, true} {
+		eventually(t, fmt.Sprintf("with watch=%v it is told that west has no boats", watch), func() bool {
+			err := list("boats", watch) // discovery tells a moment after the first list
+			status, ok := err.(apierrors.APIStatus)
+			return ok && status.Status().Code == http.StatusServiceUnavailable && strings.Contains(err.Error(), "cluster west has no lacking.example/v1 boats")
+		})
+	}
+	if err := list("ships", false); !apierrors.IsNotFound(err) {
+		t.Errorf("nobody has ships: %v", err)
+	}
+	if err := s.adapter.Configure(s.options.Config + "# loaded once more\n"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "who has no boats is shown on /readyz", func() bool {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.adapter.Admin+"/readyz?verbose", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		b, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(string(b), "cluster west has no boats") && !strings.Contains(string(b), "cluster east has no boats")
+	})
+
+	found("west")
+	eventually(t, "boats are listed when both have them", func() bool { return list("boats", false) == nil })
+}
