@@ -1,6 +1,7 @@
 package gossip
 
 import (
+	"fmt"
 	"testing"
 	"time"
 )
@@ -68,5 +69,33 @@ func TestThreeNodes(t *testing.T) {
 		if d := n.stats.Messages[kindDelta]; d != 0 {
 			t.Errorf("node %d sent %d messages with records in idle rounds", n.index, d)
 		}
+	}
+}
+
+// BenchmarkExchange is an idle exchange, all of what both of its ends do for it but
+// the network: a round has three of them, and as many come from others.
+func BenchmarkExchange(b *testing.B) {
+	for _, n := range []int{10, 100} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			s := settled(b, 3, n, Settings{})
+			s.run(20 * time.Second)
+			x, y := s.nodes[0], s.nodes[1]
+			to := x.peer(y.self, x.wall())
+			sent := x.stats.BytesOut + y.stats.BytesOut
+			b.ReportAllocs()
+			for b.Loop() {
+				s.now += s.set.Interval
+				x.heartbeat++
+				to.busy++
+				answer, err := y.answer(x.self, x.request(y.self, x.wall()), y.wall())
+				if err != nil {
+					b.Fatal(err)
+				}
+				if third := x.accept(y.self, answer, x.wall()); third != nil {
+					b.Fatal("an idle exchange has a third message")
+				}
+			}
+			b.ReportMetric(float64(x.stats.BytesOut+y.stats.BytesOut-sent)/float64(b.N), "bytes-sent/op")
+		})
 	}
 }

@@ -5,6 +5,7 @@
 //
 //	        heartbeat and digest
 //	A ------------------------------> B    what A knows, as numbers
+//	                                       (and A's record, when A has not met B yet)
 //	A <------------------------------ B    what B knows better, and the records that A lacks
 //	A ------------------------------> B    the records that B lacks, if there are any
 //
