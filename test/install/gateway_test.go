@@ -123,6 +123,7 @@ func TestGatewaySettingsInStep(t *testing.T) {
 	}
 	want := settings.DefaultGateway()
 	want.Proxy.Image, want.Proxy.Resources = "registry.invalid/team/tailplaned:v1.0.0", got.Proxy.Resources // the chart's own
+	want.Proxy.PullPolicy, want.Proxy.PullSecrets, want.Proxy.MonitoringNamespaces = "IfNotPresent", []string{}, []string{}
 	want.CredentialNamespaces, want.ProxyNamespaces, want.ConsumerNamespaces = []string{}, []string{}, []string{}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("the chart's defaults are\n%+v\nthe program's\n%+v", got, want)
@@ -202,7 +203,7 @@ func TestGatewayModes(t *testing.T) {
 		check     func(out string)
 	}{
 		{"generated", "gateway.enabled=true", func(out string) {
-			if strings.Contains(out, "cert-manager.io") || strings.Contains(out, "--extension-tls-dir") {
+			if strings.Contains(out, "cert-manager.io") {
 				t.Error("generated: somebody else's certificates")
 			}
 		}},

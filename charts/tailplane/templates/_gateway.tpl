@@ -1,7 +1,8 @@
 {{/* gateway.yaml, in the words of internal/settings; a test keeps the two in step. */}}
 {{- define "tailplane.gatewaySettings" -}}
 {{- $g := .Values.gateway }}
-{{- $proxy := set (deepCopy $g.proxy) "image" ($g.proxy.image | default (include "tailplane.image" .)) }}
+{{- $proxy := merge (dict "image" ($g.proxy.image | default (include "tailplane.image" .)) "pullPolicy" .Values.image.pullPolicy
+  "pullSecrets" .Values.image.pullSecrets "monitoringNamespaces" .Values.networkPolicy.monitoringNamespaces) (deepCopy $g.proxy) }}
 {{- $e := $g.envoyGateway }}
 {{- $f := dict "operatorID" $g.operatorID "clusterDomain" $g.clusterDomain "credentialNamespaces" $g.credentialNamespaces "proxyNamespaces" $g.proxyNamespaces
   "consumerNamespaces" $g.consumerNamespaces "tailnet" $g.tailnet "proxy" $proxy "extension" (pick $g.extensionServer "maxMessageSize" "deadline")
