@@ -69,6 +69,21 @@ func TestLife(t *testing.T) {
 // nothingLeft checks that neither Tailscale nor the cluster has anything of a group.
 func (p *place) nothingLeft(g *v1alpha1.TailscaleProxyGroup) {
 	p.t.Helper()
+	p.onlyGarbage(g)
+	p.until("its Services, accounts and rights go", func() bool {
+		for _, kind := range kinds() {
+			if p.there(g.Name, kind) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// onlyGarbage checks that there is nothing of a group but what goes by itself because
+// its owner is gone.
+func (p *place) onlyGarbage(g *v1alpha1.TailscaleProxyGroup) {
+	p.t.Helper()
 	if d, k := p.devices(), p.keys(); len(d)+len(k) > 0 {
 		p.t.Errorf("at Tailscale: devices %v, keys %v", d, k)
 	}
@@ -85,12 +100,4 @@ func (p *place) nothingLeft(g *v1alpha1.TailscaleProxyGroup) {
 	if p.replicas(g.Name) >= 0 {
 		p.t.Error("the StatefulSet is left")
 	}
-	p.until("its Services, accounts and rights go", func() bool {
-		for _, kind := range kinds() {
-			if p.there(g.Name, kind) {
-				return false
-			}
-		}
-		return true
-	})
 }

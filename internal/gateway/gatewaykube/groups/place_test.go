@@ -425,7 +425,7 @@ func (w *wireTrip) RoundTrip(r *http.Request) (*http.Response, error) {
 			r.Body, body = io.NopCloser(bytes.NewReader(b)), b
 		}
 		w.writes.Add(1)
-		w.last.Store(new(r.Method + " " + r.URL.Path + " " + string(body)))
+		w.last.Store(new(fmt.Sprintf("%s %s %.300q", r.Method, r.URL.Path, body)))
 		if f := w.cut.Load(); f != nil {
 			switch (*f)(r.Method, r.URL.Path, body) {
 			case before:

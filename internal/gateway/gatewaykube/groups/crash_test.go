@@ -1,0 +1,128 @@
+//go:build unix
+
+package groups
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailapi"
+)
+
+// crash lets the operator end at the write that at picks, and reach nobody any more.
+func (p *place) crash(at func(method, path string, body []byte) cut) (revive func()) {
+	var restore atomic.Pointer[func()]
+	f := func(method, path string, body []byte) cut {
+		c := at(method, path, body)
+		if c == before && restore.Load() == nil {
+			restore.Store(new(p.api.Fault(tailapi.Fault{Status: http.StatusServiceUnavailable})))
+		}
+		return c
+	}
+	p.wire.cut.Store(&f)
+	return func() {
+		p.stop()
+		if r := restore.Load(); r != nil {
+			(*r)()
+		}
+		p.start()
+	}
+}
+
+// GTW-16, GW-10: a group comes and goes, and the operator crashes on both ways,
+// between each two steps. In the end it is gone, with everything that it had.
+func TestCrashes(t *testing.T) {
+	p := newPlace(t)
+	coming := []struct {
+		why string
+		at  func(method, path string, body []byte) cut
+	}{
+		{"held, and nothing else", func(_, path string, body []byte) cut {
+			if strings.HasSuffix(path, "/configmaps/g0-egress-config") {
+				return before
+			}
+			return notHere
+		}},
+		{"a key is begun, and not made", func(_, path string, body []byte) cut {
+			if strings.Contains(path, "/secrets/") && bytes.Contains(body, []byte("authkey-expires")) && !bytes.Contains(body, []byte("authkey-id")) {
+				return after
+			}
+			return notHere
+		}},
+		{"a key is made, and not written down", func(_, path string, body []byte) cut {
+			if strings.Contains(path, "/secrets/") && bytes.Contains(body, []byte(`"authkey":"`)) {
+				return before
+			}
+			return notHere
+		}},
+		{"keys are written down, and there are no pods", func(_, path string, body []byte) cut {
+			if strings.Contains(path, "/statefulsets/") {
+				return before
+			}
+			return notHere
+		}},
+		{"pods, and nothing is told", func(_, path string, body []byte) cut {
+			if strings.HasSuffix(path, "/status") {
+				return before
+			}
+			return notHere
+		}},
+		{"the device is in, and its key still there", func(_, path string, body []byte) cut {
+			if strings.Contains(path, "/secrets/") && bytes.Contains(body, []byte(`"authkey":null`)) || bytes.Contains(body, []byte(`"data":null`)) {
+				return before
+			}
+			return notHere
+		}},
+	}
+	for n := 0; ; n++ {
+		name := fmt.Sprintf("g%d", n)
+		revive := func() {}
+		if n < len(coming) {
+			revive = p.crash(coming[n].at)
+			t.Log(name, coming[n].why)
+		}
+		g := p.group(name, 2)
+		if n < len(coming)-1 {
+			p.until("the operator is dead", p.wire.dead.Load)
+			revive()
+		}
+		id := p.join(name, 0)
+		if n == len(coming)-1 {
+			p.until("the operator is dead", p.wire.dead.Load)
+			revive()
+		}
+		p.until("the device is written down", func() bool {
+			d := p.get(name).Status.Devices
+			return len(d) == 2 && d[0].NodeID == id && len(p.secret(name + "-0-config").Data["authkey"]) == 0 && len(p.secret(name + "-1-config").Data["authkey"]) > 0
+		})
+		if keys := p.keys(); len(keys) != 1 {
+			t.Errorf("%s: keys %v, and one relay has not joined", name, keys)
+		}
+		var writes atomic.Int64
+		revive = p.crash(func(string, string, []byte) cut {
+			if writes.Add(1) == int64(n+1) {
+				return before
+			}
+			return notHere
+		})
+		p.must(p.admin.Delete(t.Context(), g))
+		gone := func() bool { return !p.there(name, &v1alpha1.TailscaleProxyGroup{}) }
+		p.until("the operator is dead, or the group gone", func() bool { return p.wire.dead.Load() || gone() })
+		if !p.wire.dead.Load() {
+			if n < 6 {
+				t.Errorf("the deletion had %d writes only", n)
+			}
+			p.nothingLeft(g)
+			return
+		}
+		t.Logf("%s: crashed before %s", name, *p.wire.last.Load())
+		revive()
+		p.until("it is gone", gone)
+		p.onlyGarbage(g)
+	}
+}

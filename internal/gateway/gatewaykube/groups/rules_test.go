@@ -1,0 +1,292 @@
+//go:build unix
+
+package groups
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"tailscale.com/tailcfg"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway/portmap"
+	"github.com/tailplane/tailplane/internal/gateway/upkeep"
+	"github.com/tailplane/tailplane/internal/relay/document"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailapi"
+)
+
+// GTW-04, GW-06, GW-10: the API is away, or refuses, while a group goes: it waits and
+// says for what; an administrator may let it go; a device of somebody else's stays,
+// whatever a Secret says.
+func TestBlocked(t *testing.T) {
+	p := newPlace(t)
+	victim := p.net.Node("victim", "", "tag:svc-web")
+	if err := p.net.Ready(t.Context(), victim); err != nil {
+		t.Fatal(err)
+	}
+	foreign, err := p.net.ID(victim)
+	p.must(err)
+
+	g := p.group("web", 1)
+	id := p.join("web", 0)
+	p.until("the device is written down", func() bool { d := p.get("web").Status.Devices; return len(d) == 1 && d[0].NodeID == id })
+	restore := p.api.Fault(tailapi.Fault{Route: "GET /device/{id}", Status: http.StatusForbidden})
+	p.must(p.admin.Delete(t.Context(), g))
+	is := p.condition("web", "Degraded", "True/"+cleanupBlocked)
+	if c := meta.FindStatusCondition(is.Status.Conditions, "Degraded"); !strings.Contains(c.Message, id) || !strings.Contains(c.Message, v1alpha1.SkipRemoteCleanupAnnotation) {
+		t.Errorf("it says %q", c.Message)
+	}
+	if c := meta.FindStatusCondition(is.Status.Conditions, "Ready"); c.Reason != v1alpha1.ReasonDeleting {
+		t.Errorf("Ready is %s", c.Reason)
+	}
+	p.event(g, cleanupBlocked)
+	p.until("its Secrets are gone already", func() bool { return !p.there("web-0", &corev1.Secret{}) })
+	restore()
+	p.ahead.Add(int64(refusedAgain + time.Second))
+	p.poke("web")
+	p.until("it is gone", func() bool { return !p.there("web", &v1alpha1.TailscaleProxyGroup{}) })
+	if ids := p.devices(); !slices.Equal(ids, []string{string(foreign)}) {
+		t.Errorf("devices %v", ids)
+	}
+
+	// With a word of an administrator it goes at once, and leaves the device.
+	g = p.group("gone", 1)
+	id = p.join("gone", 0)
+	p.until("the device is written down", func() bool { d := p.get("gone").Status.Devices; return len(d) == 1 && d[0].NodeID == id })
+	restore = p.api.Fault(tailapi.Fault{Status: http.StatusInternalServerError})
+	p.must(p.admin.Delete(t.Context(), g))
+	p.condition("gone", "Degraded", "True/"+cleanupBlocked)
+	p.patch(p.get("gone"), `{"metadata":{"annotations":{"`+v1alpha1.SkipRemoteCleanupAnnotation+`":"true"}}}`)
+	p.until("it is gone", func() bool { return !p.there("gone", &v1alpha1.TailscaleProxyGroup{}) })
+	restore()
+	p.net.Delete(tailcfg.StableNodeID(id))
+
+	// A state Secret names a device of somebody else.
+	g = p.group("liar", 1)
+	p.until("it has its Secrets", func() bool { return len(p.secret("liar-0-config").Data["authkey"]) > 0 && p.secret("liar-0") != nil })
+	p.patch(p.secret("liar-0"), p.stateOf(string(foreign), "victim", ""))
+	p.until("it is written down", func() bool { d := p.get("liar").Status.Devices; return len(d) == 1 && d[0].NodeID == string(foreign) })
+	p.must(p.admin.Delete(t.Context(), g))
+	p.until("it is gone", func() bool { return !p.there("liar", &v1alpha1.TailscaleProxyGroup{}) })
+	if ids := p.devices(); !slices.Equal(ids, []string{string(foreign)}) {
+		t.Errorf("the device of somebody else is gone: %v", ids)
+	}
+}
+
+// GW-06, GW-11: keys that cannot be had; a key that cannot be written down; no key in
+// what anybody may read. A tenant's group for a tailnet that is not his gets nothing.
+func TestKeys(t *testing.T) {
+	p := newPlace(t)
+	restore := p.api.Fault(tailapi.Fault{Route: "POST /tailnet/{tailnet}/keys", Status: http.StatusForbidden})
+	p.group("web", 1)
+	p.condition("web", "Ready", "False/"+v1alpha1.ReasonAuthKeyFailed)
+	asked := p.requests("POST")
+	for range 3 {
+		p.poke("web")
+	}
+	if n := p.requests("POST"); n != asked {
+		t.Errorf("asked %d times more for what was refused", n-asked)
+	}
+	restore()
+	p.ahead.Add(int64(refusedAgain + time.Second))
+	p.poke("web")
+	p.until("a key", func() bool { return len(p.secret("web-0-config").Data["authkey"]) > 0 })
+	secret := string(p.secret("web-0-config").Data["authkey"])
+
+	// The first answer is lost: the key that it made is found and deleted.
+	restore = p.api.Fault(tailapi.Fault{Route: "POST /tailnet/{tailnet}/keys", Status: http.StatusBadGateway, Acts: true, Times: 1})
+	p.group("lost", 1)
+	p.until("the key of which nobody was told is deleted", func() bool { return p.counted.get("deleted") == 1 })
+	restore()
+	p.ahead.Add(int64(upkeep.ReissuePause + time.Second))
+	p.poke("lost")
+	p.until("another key", func() bool { return len(p.secret("lost-0-config").Data["authkey"]) > 0 })
+	if keys := p.keys(); len(keys) != 2 {
+		t.Errorf("keys %v", keys)
+	}
+
+	stranger := p.cluster.Namespace(t)
+	o := &v1alpha1.TailscaleProxyGroup{ObjectMeta: metav1.ObjectMeta{Namespace: stranger, Name: "mine"},
+		Spec: v1alpha1.TailscaleProxyGroupSpec{Type: v1alpha1.Egress, TailnetRef: &v1alpha1.TailnetReference{Name: p.ns}}}
+	p.must(p.admin.Create(t.Context(), o))
+	p.until("it is refused", func() bool {
+		p.must(p.admin.Get(t.Context(), client.ObjectKeyFromObject(o), o))
+		c := meta.FindStatusCondition(o.Status.Conditions, "Accepted")
+		return c != nil && c.Reason == v1alpha1.ReasonNamespaceNotManaged && len(o.Finalizers) == 0
+	})
+
+	var all v1alpha1.TailscaleProxyGroupList
+	p.must(p.admin.List(t.Context(), &all, client.InNamespace(p.ns)))
+	var cms corev1.ConfigMapList
+	p.must(p.admin.List(t.Context(), &cms, client.InNamespace(p.ns)))
+	var pods corev1.PodList
+	p.must(p.admin.List(t.Context(), &pods, client.InNamespace(p.ns)))
+	text, err := json.Marshal([]any{all, cms, pods, p.log.String()})
+	p.must(err)
+	if strings.Contains(string(text), secret) || strings.Contains(string(text), "tskey-auth-") {
+		t.Error("a key is where anybody may read it")
+	}
+}
+
+// GTW-18: 1,000 mappings have ports, the 1,001st has none and moves no other; a port
+// that was given back rests; the table is kept over a restart, and over a ConfigMap
+// that is deleted by hand. GTW-20: the pings are thrice the replicas.
+func TestPorts(t *testing.T) {
+	p := newPlace(t)
+	p.group("many", 1, func(g *v1alpha1.TailscaleProxyGroup) { g.Spec.TailnetTarget = nil })
+	service := func(i, ports int) *v1alpha1.TailscaleService {
+		s := &v1alpha1.TailscaleService{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: fmt.Sprintf("s%02d", i)}, Spec: v1alpha1.TailscaleServiceSpec{
+			ProxyGroupRef: &v1alpha1.ObjectReference{Name: "many"}, Target: &v1alpha1.ServiceTarget{IP: "100.64.1.1"}}}
+		for port := range ports {
+			s.Spec.Ports = append(s.Spec.Ports, v1alpha1.ServicePort{Port: int32(1 + port), Protocol: v1alpha1.TCP})
+		}
+		return s
+	}
+	for i := range 31 {
+		p.must(p.admin.Create(t.Context(), service(i, 32)))
+	}
+	last := service(31, 8)
+	p.must(p.admin.Create(t.Context(), last))
+	p.until("1,000 ports are given", func() bool { return len(p.get("many").Status.Ports) == 1000 })
+	table := func() map[string]int32 {
+		out := map[string]int32{}
+		for _, m := range p.get("many").Status.Ports {
+			out[fmt.Sprint(m.Service, m.Protocol, m.TargetPort)] = m.MatchPort
+		}
+		return out
+	}
+	before := table()
+	cm := &corev1.ConfigMap{}
+	p.there("many-egress-config", cm)
+	doc, err := document.Parse(cm.Data)
+	p.must(err)
+	if len(doc.Services) != 32 || len(doc.Refused) != 0 || doc.Pings != 3 || doc.Tailnet.HostnamePrefix != "many" || doc.Tailnet.ControlURL != p.net.ControlURL() {
+		t.Errorf("%d services, refused %v, %d pings, %+v", len(doc.Services), doc.Refused, doc.Pings, doc.Tailnet)
+	}
+	for _, s := range doc.Services {
+		if len(s.Targets) != 1 || s.Targets[0].IP != "100.64.1.1" || s.Health == nil {
+			t.Errorf("%+v", s)
+		}
+	}
+	if c := meta.FindStatusCondition(p.get("many").Status.Conditions, "Accepted"); c.Status != "True" {
+		t.Errorf("Accepted is %s", c.Reason)
+	}
+
+	more := service(99, 1)
+	p.must(p.admin.Create(t.Context(), more))
+	p.condition("many", "Accepted", "False/"+v1alpha1.ReasonPortsExhausted)
+	if after := table(); len(after) != 1000 || !sameWhere(before, after) {
+		t.Error("others moved")
+	}
+
+	// A restart, and a ConfigMap that is gone: the same table.
+	p.stop()
+	p.must(p.admin.Delete(t.Context(), cm))
+	p.start()
+	p.until("the ConfigMap is made again", func() bool { return p.there("many-egress-config", &corev1.ConfigMap{}) })
+	p.poke("many")
+	if after := table(); len(after) != 1000 || !sameWhere(before, after) {
+		t.Error("others moved when the ConfigMap was gone")
+	}
+
+	// Eight ports are given back, and rest.
+	p.must(p.admin.Delete(t.Context(), last))
+	p.until("they are given back", func() bool { return len(p.get("many").Status.Ports) == 992 })
+	p.condition("many", "Accepted", "False/"+v1alpha1.ReasonPortsExhausted)
+	p.ahead.Add(int64(portmap.Rest + 5*time.Second))
+	p.poke("many")
+	p.condition("many", "Accepted", "True/Accepted")
+	p.until("the last one has a port", func() bool { return len(p.get("many").Status.Ports) == 993 })
+	if after := table(); !sameWhere(after, before) {
+		t.Error("others moved")
+	}
+}
+
+// sameWhere says whether what both know has the same port.
+func sameWhere(a, b map[string]int32) bool {
+	for key, port := range a {
+		if other, ok := b[key]; ok && other != port {
+			return false
+		}
+	}
+	return true
+}
+
+// 6.5: a service without a group gets one, which it and nobody else may use; it stays
+// ten minutes after its last user, over a restart; a stranger's group of that name is
+// left alone. 2.2: the named service if there is one, else all devices with all tags.
+func TestWanted(t *testing.T) {
+	p := newPlace(t)
+	p.must(p.admin.Create(t.Context(), &v1alpha1.TailscaleProxyGroup{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: "theirs-proxy-group"},
+		Spec: v1alpha1.TailscaleProxyGroupSpec{Type: v1alpha1.Egress, Replicas: new(int32(0)), TailnetRef: &v1alpha1.TailnetReference{Name: p.ns}}}))
+	service := func(name string) *v1alpha1.TailscaleService {
+		s := &v1alpha1.TailscaleService{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: name}, Spec: v1alpha1.TailscaleServiceSpec{TailnetRef: &v1alpha1.TailnetReference{Name: p.ns},
+			Target: &v1alpha1.ServiceTarget{ServiceName: "svc:" + name}, Ports: []v1alpha1.ServicePort{{Port: 80, Protocol: v1alpha1.TCP}}}}
+		p.must(p.admin.Create(t.Context(), s))
+		return s
+	}
+	s := service("billing")
+	service("theirs")
+	g := &v1alpha1.TailscaleProxyGroup{}
+	p.until("a group is made", func() bool { return p.there("billing-proxy-group", g) && len(g.Status.Ports) == 1 })
+	if g.Labels[v1alpha1.ManagedLabel] != "true" || *g.Spec.Replicas != 2 || g.Spec.TailnetTarget.ServiceName != "billing" || !slices.Equal(g.Spec.TailnetTarget.Tags, []string{"tag:svc-billing"}) ||
+		g.Spec.Consumers.From != v1alpha1.NamespacesSelector || !slices.Equal(g.Spec.Consumers.Selector.MatchExpressions[0].Values, []string{p.ns}) {
+		t.Errorf("%+v", g.Spec)
+	}
+	targets := func() []document.Target {
+		cm := &corev1.ConfigMap{}
+		if !p.there("billing-proxy-group-egress-config", cm) {
+			return nil
+		}
+		doc, err := document.Parse(cm.Data)
+		p.must(err)
+		if len(doc.Services) != 1 {
+			return nil
+		}
+		return doc.Services[0].Targets
+	}
+	p.until("its relays look for devices with the tag", func() bool {
+		is := targets()
+		return len(is) == 1 && slices.Equal(is[0].Tags, []string{"tag:svc-billing"})
+	})
+	c, _, _ := p.clients.Get(p.ns)
+	p.must(c.PutService(t.Context(), tailnets.Service{Name: "svc:billing", Ports: []string{"tcp:80"}, Tags: []string{relayTag}}))
+	_, err := c.Lists(t.Context(), 0) // as the tailnet's check does
+	p.must(err)
+	p.poke("billing-proxy-group")
+	p.until("now there is a service", func() bool {
+		is := targets()
+		return len(is) == 1 && is[0].FQDN == "billing."+p.net.Suffix()
+	})
+
+	other := &v1alpha1.TailscaleProxyGroup{}
+	p.there("theirs-proxy-group", other)
+	if other.Labels[v1alpha1.ManagedLabel] != "" || *other.Spec.Replicas != 0 {
+		t.Errorf("a stranger's group is taken: %+v", other)
+	}
+
+	p.must(p.admin.Delete(t.Context(), s))
+	p.until("it is marked as unused", func() bool { return p.get("billing-proxy-group").Annotations[unusedAnnotation] != "" })
+	p.stop()
+	p.start()
+	p.ahead.Add(int64(upkeep.Grace - time.Minute))
+	p.poke("billing-proxy-group")
+	p.poke("billing-proxy-group")
+	if g := p.get("billing-proxy-group"); g.DeletionTimestamp != nil {
+		t.Error("it goes too early")
+	}
+	p.ahead.Add(int64(2 * time.Minute))
+	p.poke("billing-proxy-group")
+	p.until("it goes", func() bool { return !p.there("billing-proxy-group", &v1alpha1.TailscaleProxyGroup{}) })
+	p.onlyGarbage(g)
+}
