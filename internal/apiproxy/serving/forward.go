@@ -102,10 +102,10 @@ func (v *visit) relay(a *upstream.Answer) error {
 	}
 	buf := v.buffers.Get().(*[bufferSize]byte)
 	defer v.buffers.Put(buf)
-	for {
-		n, err := a.Body.Read(buf[:])
+	for b := buf[:]; ; {
+		n, err := a.Body.Read(b)
 		if n > 0 {
-			m, werr := v.w.Write(buf[:n])
+			m, werr := v.w.Write(b[:n])
 			v.bytes += int64(m)
 			if werr == nil {
 				werr = flush()
@@ -124,6 +124,12 @@ func (v *visit) relay(a *upstream.Answer) error {
 				return nil
 			}
 			panic(http.ErrAbortHandler) // never a short answer that looks whole
+		}
+		if n == bufferSize && len(b) == bufferSize {
+			// There is much. HTTP/2 tells the cluster of each read, so it is better read by few.
+			large := v.large.Get().(*[largeSize]byte)
+			defer v.large.Put(large)
+			b = large[:]
 		}
 	}
 	for name, values := range a.Trailer {

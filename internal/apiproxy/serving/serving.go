@@ -55,7 +55,8 @@ type Server struct {
 	upgrades sync.WaitGroup
 	cut      context.Context // ends when upgraded connections must
 	cutAll   context.CancelFunc
-	buffers  sync.Pool
+	buffers  sync.Pool // of *[bufferSize]byte
+	large    sync.Pool // of *[largeSize]byte
 	gathered sync.Pool // of *[]byte
 }
 
@@ -133,6 +134,7 @@ const (
 	maxHeader    = 256 << 10
 	maxStreams   = 250 // of one HTTP/2 connection, as the API server's own
 	bufferSize   = 32 << 10
+	largeSize    = 128 << 10
 )
 
 // prepare makes what the literal does not say.
@@ -145,6 +147,7 @@ func (s *Server) prepare() {
 		s.cut, s.cutAll = context.WithCancel(context.Background())
 		s.gathered.New = func() any { return new(make([]byte, 0, gatherSize)) }
 		s.buffers.New = func() any { return new([bufferSize]byte) }
+		s.large.New = func() any { return new([largeSize]byte) }
 	})
 }
 
