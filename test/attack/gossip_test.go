@@ -128,6 +128,9 @@ func (n *neighbour) close() error {
 func (s *system) clusters(t *testing.T) (list []gossip.Cluster) {
 	t.Helper()
 	a := s.ask(t, shared.system.alice(t), "GET", api+"/memberlist?state=all", "")
+	for began := time.Now(); a.code() == problem.IdentityUnavailable && time.Since(began) < long; {
+		a = s.ask(t, shared.system.alice(t), "GET", api+"/memberlist?state=all", "")
+	}
 	if a.Status != http.StatusOK {
 		t.Fatalf("memberlist: %v", a)
 	}
@@ -486,14 +489,19 @@ func (r *rogue) send(ctx context.Context, to *system, body string, headers ...st
 	return r.http.Do(req)
 }
 
-// tell sends a message to a server and returns its answer.
+// tell sends a message to a server and returns its answer. Where the tailnet had no
+// time to say who it is from, nothing of it was read, and it is sent again.
 func (r *rogue) tell(t *testing.T, to *system, body string, headers ...string) answer {
 	t.Helper()
-	res, err := r.send(t.Context(), to, body, headers...)
-	if err != nil {
-		t.Fatal(err)
+	for began := time.Now(); ; {
+		res, err := r.send(t.Context(), to, body, headers...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a := readAnswer(t, res); a.code() != problem.IdentityUnavailable || time.Since(began) > long {
+			return a
+		}
 	}
-	return readAnswer(t, res)
 }
 
 // taken tells what must be answered like anything else: whether it counts is seen
