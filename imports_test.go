@@ -40,51 +40,52 @@ var plan = map[string]string{
 	"internal/kube":             "",
 
 	// rooms and their alcoves
-	"internal/signin":                          "internal/access internal/door internal/problem",
-	"internal/apiproxy":                        "internal/apiproxy/document internal/apiproxy/jsonscan",
-	"internal/apiproxy/catalog":                "",
-	"internal/apiproxy/document":               "",
-	"internal/apiproxy/jsonscan":               "",
-	"internal/apiproxy/rewrite":                "internal/apiproxy/jsonscan",
-	"internal/apiproxy/shelter":                "internal/apiproxy internal/apiproxy/jsonscan internal/apiproxy/rewrite",
-	"internal/apiproxy/fanout":                 "internal/apiproxy internal/apiproxy/catalog internal/apiproxy/document internal/apiproxy/merge internal/apiproxy/merge/position internal/apiproxy/merge/wire internal/apiproxy/observe internal/apiproxy/rewrite internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/shelter internal/apiproxy/upstream",
-	"internal/apiproxy/merge":                  "internal/apiproxy/merge/position internal/apiproxy/merge/wire",
-	"internal/apiproxy/merge/position":         "internal/apiproxy/merge/wire",
-	"internal/apiproxy/merge/wire":             "",
-	"internal/apiproxy/observe":                "internal/apiproxy internal/apiproxy/observe/otlpjson internal/apiproxy/observe/record internal/apiproxy/observe/text internal/printable",
-	"internal/apiproxy/observe/adminport":      "internal/apiproxy internal/apiproxy/observe internal/apiproxy/observe/text internal/printable internal/profile",
-	"internal/apiproxy/observe/otlpjson":       "",
-	"internal/apiproxy/observe/record":         "",
-	"internal/apiproxy/observe/text":           "internal/printable",
-	"internal/apiproxy/podface":                "",
-	"internal/apiproxy/roster":                 "internal/apiproxy internal/apiproxy/catalog internal/apiproxy/document internal/apiproxy/upstream",
-	"internal/apiproxy/serving":                "internal/apiproxy internal/apiproxy/merge/wire internal/apiproxy/observe internal/apiproxy/socket internal/apiproxy/upstream internal/door/framing",
-	"internal/apiproxy/socket":                 "",
-	"internal/apiproxy/upstream":               "",
-	"internal/gossip":                          "internal/door internal/gossip/endpoint internal/gossip/strictjson internal/gossip/table internal/problem",
-	"internal/gossip/gossiphttp":               "internal/access internal/door internal/gossip",
-	"internal/gossip/endpoint":                 "", // below it: where a server may be, how messages are read, maps that stay
-	"internal/gossip/strictjson":               "",
-	"internal/gossip/table":                    "",
-	"internal/gossip/memberlist":               "internal/access internal/door internal/gossip internal/problem",
-	"internal/gossip/gossipkube":               "internal/door internal/gossip internal/kube",
-	"internal/gateway":                         "api/gateway/v1alpha1 internal/gateway/portmap",
-	"internal/gateway/discovery":               "api/gateway/v1alpha1 internal/gateway",
-	"internal/gateway/gatewaykube":             "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gateway/discovery internal/gateway/standing internal/gateway/workload internal/kube internal/tailnet/tailnets",
-	"internal/gateway/gatewaykube/gather":      "api/gateway/v1alpha1 internal/gateway internal/gateway/portmap",
-	"internal/gateway/gatewaykube/services":    "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/gather internal/gateway/vip internal/kube internal/relay/document internal/tailnet/tailnets",
-	"internal/gateway/gatewaykube/attachments": "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/gather internal/kube",
-	"internal/gateway/gatewaykube/groups":      "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/gather internal/gateway/portmap internal/gateway/upkeep internal/gateway/workload internal/kube internal/relay/document internal/relay/relaykube internal/tailnet/tailnets",
-	"internal/gateway/standing":                "", // below it: how the operator stands with a tailnet
-	"internal/gateway/upkeep":                  "", // below it: what a group of relays needs next
-	"internal/gateway/portmap":                 "", // below it: which service has which port of the relays
-	"internal/gateway/vip":                     "", // below it: whose a service of a tailnet is
-	"internal/gateway/gatewayxds":              "internal/gateway",
-	"internal/gateway/workload":                "api/gateway/v1alpha1", // below it: the objects of one group of relays
-	"internal/inject":                          "internal/door/framing internal/inject/linediff",
-	"internal/inject/linediff":                 "",
-	"internal/inject/injectkube":               "internal/inject internal/kube",
-	"internal/signin/signinkube":               "api/v1alpha1 internal/access internal/door internal/kube internal/signin",
+	"internal/signin":                           "internal/access internal/door internal/problem",
+	"internal/apiproxy":                         "internal/apiproxy/document internal/apiproxy/jsonscan",
+	"internal/apiproxy/catalog":                 "",
+	"internal/apiproxy/document":                "",
+	"internal/apiproxy/jsonscan":                "",
+	"internal/apiproxy/rewrite":                 "internal/apiproxy/jsonscan",
+	"internal/apiproxy/shelter":                 "internal/apiproxy internal/apiproxy/jsonscan internal/apiproxy/rewrite",
+	"internal/apiproxy/fanout":                  "internal/apiproxy internal/apiproxy/catalog internal/apiproxy/document internal/apiproxy/merge internal/apiproxy/merge/position internal/apiproxy/merge/wire internal/apiproxy/observe internal/apiproxy/rewrite internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/shelter internal/apiproxy/upstream",
+	"internal/apiproxy/merge":                   "internal/apiproxy/merge/position internal/apiproxy/merge/wire",
+	"internal/apiproxy/merge/position":          "internal/apiproxy/merge/wire",
+	"internal/apiproxy/merge/wire":              "",
+	"internal/apiproxy/observe":                 "internal/apiproxy internal/apiproxy/observe/otlpjson internal/apiproxy/observe/record internal/apiproxy/observe/text internal/printable",
+	"internal/apiproxy/observe/adminport":       "internal/apiproxy internal/apiproxy/observe internal/apiproxy/observe/text internal/printable internal/profile",
+	"internal/apiproxy/observe/otlpjson":        "",
+	"internal/apiproxy/observe/record":          "",
+	"internal/apiproxy/observe/text":            "internal/printable",
+	"internal/apiproxy/podface":                 "",
+	"internal/apiproxy/roster":                  "internal/apiproxy internal/apiproxy/catalog internal/apiproxy/document internal/apiproxy/upstream",
+	"internal/apiproxy/serving":                 "internal/apiproxy internal/apiproxy/merge/wire internal/apiproxy/observe internal/apiproxy/socket internal/apiproxy/upstream internal/door/framing",
+	"internal/apiproxy/socket":                  "",
+	"internal/apiproxy/upstream":                "",
+	"internal/gossip":                           "internal/door internal/gossip/endpoint internal/gossip/strictjson internal/gossip/table internal/problem",
+	"internal/gossip/gossiphttp":                "internal/access internal/door internal/gossip",
+	"internal/gossip/endpoint":                  "", // below it: where a server may be, how messages are read, maps that stay
+	"internal/gossip/strictjson":                "",
+	"internal/gossip/table":                     "",
+	"internal/gossip/memberlist":                "internal/access internal/door internal/gossip internal/problem",
+	"internal/gossip/gossipkube":                "internal/door internal/gossip internal/kube",
+	"internal/gateway":                          "api/gateway/v1alpha1 internal/gateway/portmap",
+	"internal/gateway/discovery":                "api/gateway/v1alpha1 internal/gateway",
+	"internal/gateway/gatewaykube":              "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gateway/discovery internal/gateway/standing internal/gateway/workload internal/kube internal/tailnet/tailnets",
+	"internal/gateway/gatewaykube/extensiontls": "api/gateway/v1alpha1 internal/kube", // below it: the certificates of the extension server
+	"internal/gateway/gatewaykube/gather":       "api/gateway/v1alpha1 internal/gateway internal/gateway/portmap",
+	"internal/gateway/gatewaykube/services":     "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/gather internal/gateway/vip internal/kube internal/relay/document internal/tailnet/tailnets",
+	"internal/gateway/gatewaykube/attachments":  "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/gather internal/kube",
+	"internal/gateway/gatewaykube/groups":       "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/gather internal/gateway/portmap internal/gateway/upkeep internal/gateway/workload internal/kube internal/relay/document internal/relay/relaykube internal/tailnet/tailnets",
+	"internal/gateway/standing":                 "", // below it: how the operator stands with a tailnet
+	"internal/gateway/upkeep":                   "", // below it: what a group of relays needs next
+	"internal/gateway/portmap":                  "", // below it: which service has which port of the relays
+	"internal/gateway/vip":                      "", // below it: whose a service of a tailnet is
+	"internal/gateway/gatewayxds":               "internal/gateway",
+	"internal/gateway/workload":                 "api/gateway/v1alpha1", // below it: the objects of one group of relays
+	"internal/inject":                           "internal/door/framing internal/inject/linediff",
+	"internal/inject/linediff":                  "",
+	"internal/inject/injectkube":                "internal/inject internal/kube",
+	"internal/signin/signinkube":                "api/v1alpha1 internal/access internal/door internal/kube internal/signin",
 
 	"internal/relay":           "internal/relay/document",
 	"internal/relay/document":  "",
@@ -127,7 +128,7 @@ var plan = map[string]string{
 
 	"cmd/mca": "internal/apiproxy internal/apiproxy/document internal/apiproxy/fanout internal/apiproxy/observe internal/apiproxy/observe/adminport internal/apiproxy/observe/record internal/apiproxy/podface internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/upstream internal/inject",
 	"cmd/tka": "internal/cli",
-	"cmd/tailplaned": "internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/gather internal/gateway/gatewayxds internal/gateway/workload internal/health internal/inject internal/inject/injectkube internal/kube internal/problem internal/profile internal/relay internal/relay/document internal/relay/relaykube internal/settings " +
+	"cmd/tailplaned": "internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewayxds internal/gateway/workload internal/health internal/inject internal/inject/injectkube internal/kube internal/problem internal/profile internal/relay internal/relay/document internal/relay/relaykube internal/settings " +
 		"internal/signin internal/signin/signinkube internal/tailnet internal/tailnet/tailnets",
 }
 
@@ -140,9 +141,9 @@ var benches = []string{"internal/audit/audittest", "internal/buildcache", "inter
 var worlds = map[string]string{
 	"tailscale.com/": "internal/tailnet internal/tailnet/tailnets internal/tailnet/tailnettest internal/tailnet/tailnettest/tailapi " +
 		"internal/tailnet/tailnettest/tailpolicy test/rig",
-	"sigs.k8s.io/controller-runtime": "internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gossip/gossipkube internal/kube internal/signin/signinkube cmd/tailplaned",
+	"sigs.k8s.io/controller-runtime": "internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gossip/gossipkube internal/kube internal/signin/signinkube cmd/tailplaned",
 	"k8s.io/client-go/":              "internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned test/rig",
-	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gateway/workload internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned test/rig",
+	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gateway/workload internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned test/rig",
 	"sigs.k8s.io/gateway-api/":       "internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/gather",
 	"github.com/envoyproxy/":         "internal/gateway/gatewayxds",
 	"google.golang.org/grpc":         "internal/gateway/gatewayxds",

@@ -25,6 +25,7 @@ type gatewayFlags struct {
 	health, namespace, release   string
 	extension, tlsDir            string
 	elect, controllers, reflects bool
+	certify                      bool
 }
 
 func gatewayCommand(f *flags) *cobra.Command {
@@ -43,6 +44,7 @@ func gatewayCommand(f *flags) *cobra.Command {
 	p.StringVar(&g.release, "release", "tailplane", "the name of this installation, by which other operators know it where settings give no operatorID")
 	p.StringVar(&g.extension, "extension-addr", cmp.Or(os.Getenv("EXTENSION_SERVER_ADDR"), ":5005"), "where Envoy Gateway asks: host:port, or unix:///path")
 	p.StringVar(&g.tlsDir, "extension-tls-dir", "", "the folder with tls.crt, tls.key and ca.crt for it; needed where others than this machine can ask")
+	p.BoolVar(&g.certify, "extension-certificates", false, "make and renew the certificates for it, in the Secrets tailplane-extension-{server,ca,client}")
 	p.BoolVar(&g.reflects, "grpc-reflection", false, "let tools such as grpcurl ask what there is to call")
 	p.BoolVar(&g.controllers, "controllers", true, "keep objects too; without, only answer Envoy Gateway, as in a sidecar")
 	p.BoolVar(&g.elect, "leader-elect", true, "one replica at a time keeps the objects; the others wait")
@@ -99,6 +101,9 @@ func runGateway(ctx context.Context, f flags, g gatewayFlags) error {
 		ProxyNamespaces: s.ProxyNamespaces, AllowContainerboot: s.Proxy.AllowContainerboot, Addresses: s.Envoy.Discovery == settings.DiscoveryEndpoints,
 		GatherOnly: !g.controllers, Board: new(gather.Board), Publish: publish(server, metrics), Built: metrics.Built, Answers: answers, Restored: metrics.Restored,
 		Relays: relays, Keys: metrics.Key, OperatorID: s.OperatorID, Release: g.release, ConsumerNamespaces: s.ConsumerNamespaces,
+	}
+	if g.certify {
+		controllers.Certificates = extensionCertificates(g.namespace, controllers.ClusterDomain, log)
 	}
 	if g.elect {
 		controllers.LeaseNamespace = g.namespace

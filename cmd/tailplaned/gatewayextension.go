@@ -13,6 +13,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube"
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/attachments"
+	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/extensiontls"
 	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
 	"github.com/tailplane/tailplane/internal/gateway/workload"
 	"github.com/tailplane/tailplane/internal/health"
@@ -91,6 +92,12 @@ func serveExtension(ctx context.Context, server *gatewayxds.Server, at gatewayxd
 		}
 	}
 	return server.Run(ctx, at, config)
+}
+
+// extensionCertificates keeps certificates for the Service by which Envoy Gateway asks.
+func extensionCertificates(namespace, domain string, log *slog.Logger) *extensiontls.Keeper {
+	service := "tailscale-extension-server." + namespace
+	return &extensiontls.Keeper{Namespace: namespace, Names: []string{service, service + ".svc", service + ".svc." + domain}, Client: gatewayxds.ClientName, Log: log, Now: time.Now}
 }
 
 // relaySettings are what relays run, as the settings have it.

@@ -36,6 +36,7 @@ import (
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/attachments"
+	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/extensiontls"
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/groups"
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/services"
@@ -97,6 +98,10 @@ type Controllers struct {
 	// Services may be by which pods reach a tailnet.
 	OperatorID, Release string
 	ConsumerNamespaces  []string
+
+	// Certificates, optional, keeps those between Envoy Gateway and the extension
+	// server; without, somebody else does.
+	Certificates *extensiontls.Keeper
 
 	// LeaseNamespace holds the Lease that elects one of several. Empty: this one does not ask.
 	LeaseNamespace string
@@ -166,6 +171,11 @@ func (c *Controllers) run(ctx context.Context) error {
 	acting := &attachments.Controller{Log: c.Log, Now: c.Now, Restored: c.Restored}
 	if err := acting.Add(mgr, c.Board); err != nil {
 		return err
+	}
+	if c.Certificates != nil {
+		if err := c.Certificates.Add(mgr); err != nil {
+			return err
+		}
 	}
 	if c.Relays.Image == "" {
 		c.Log.Warn("no relays are run and nothing is published: the settings name no image for them (proxy.image)")
