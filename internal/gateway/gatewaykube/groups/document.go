@@ -126,7 +126,7 @@ func (l *look) target(ctx context.Context, key string) (v1alpha1.TailnetTarget, 
 	own := l.group.Spec.TailnetTarget
 	ns, name, _ := strings.Cut(key, ".")
 	s := &v1alpha1.TailscaleService{}
-	err := l.client.Get(ctx, client.ObjectKey{Namespace: ns, Name: name}, s)
+	err := l.cache.Get(ctx, client.ObjectKey{Namespace: ns, Name: name}, s)
 	switch {
 	case err == nil && s.Spec.Target != nil && l.result.Services[nameOf(s)].Group == nameOf(l.group):
 	case err == nil || apierrors.IsNotFound(err):

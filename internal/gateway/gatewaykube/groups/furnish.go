@@ -173,7 +173,7 @@ func (l *look) withdraw(ctx context.Context) error {
 		}
 	}
 	if !maps.Equal(current.Data, want.Data) {
-		if err := l.client.Patch(ctx, want, client.MergeFromWithOptions(current, client.MergeFromWithOptimisticLock{})); err != nil {
+		if err := l.direct.Patch(ctx, want, client.MergeFromWithOptions(current, client.MergeFromWithOptimisticLock{})); err != nil {
 			return fmt.Errorf("withdraw what it carries: %w", err)
 		}
 	}
@@ -231,7 +231,7 @@ func (l *look) ensure(ctx context.Context, want client.Object) error {
 	if rv := want.GetResourceVersion(); rv != "" {
 		u.SetResourceVersion(rv)
 	}
-	err = l.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
+	err = l.direct.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
 	if err != nil {
 		return fmt.Errorf("apply the %s: %w", name, err)
 	}

@@ -66,8 +66,8 @@ type Controller struct {
 	// Keys, optional, hears of each auth key: "minted", "reissued" or "deleted".
 	Keys func(op string)
 
-	client client.Client // reads from the caches
-	direct client.Reader // reads what is so now
+	cache  client.Reader // of what others say: tailnets, services
+	direct client.Client // reads what is so now, and writes
 	events events.EventRecorder
 	board  *gather.Board
 
@@ -140,7 +140,12 @@ func (c *Controller) Add(mgr manager.Manager, board *gather.Board) error {
 	if c.Namespace == "" || c.ClusterDomain == "" || c.Workload.Image == "" || c.Clients == nil || c.Log == nil || c.Now == nil || board == nil {
 		return errors.New("the controller of proxy groups lacks a setting: namespace, cluster domain, image, clients, log, clock and board are required")
 	}
-	c.client, c.direct, c.events, c.board = mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder(v1alpha1.FieldManager), board
+	// Not the manager's client: it would follow whole every kind that is written.
+	direct, err := client.New(mgr.GetConfig(), client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), FieldOwner: v1alpha1.FieldManager})
+	if err != nil {
+		return err
+	}
+	c.cache, c.direct, c.events, c.board = mgr.GetCache(), direct, mgr.GetEventRecorder(v1alpha1.FieldManager), board
 	c.after = map[types.UID]pause{}
 	b := builder.ControllerManagedBy(mgr).
 		Named("tailscaleproxygroup").

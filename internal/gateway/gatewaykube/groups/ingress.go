@@ -66,7 +66,7 @@ type vipMapping struct {
 // ingress collects the services that the tailnet reaches through this group.
 func (l *look) ingress(ctx context.Context) (*ingress, error) {
 	var all v1alpha1.TailscaleServiceList
-	if err := l.client.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
+	if err := l.cache.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("look up services: %w", err)
 	}
 	slices.SortFunc(all.Items, func(a, b v1alpha1.TailscaleService) int {

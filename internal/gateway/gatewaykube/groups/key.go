@@ -89,7 +89,7 @@ func (l *look) writeKey(ctx context.Context, ordinal int, k upkeep.Key, secret s
 	if l.group.Spec.Runtime == v1alpha1.RuntimeContainerboot {
 		want.Data[workload.ConfigFileKey] = workload.ConfigFile{Hostname: l.hostname(ordinal), ControlURL: l.controlURL(), AuthKey: secret}.JSON()
 	}
-	if err := l.client.Patch(ctx, want, client.MergeFromWithOptions(s, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := l.direct.Patch(ctx, want, client.MergeFromWithOptions(s, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("write the key of %s: %w", s.Name, err)
 	}
 	l.mu.Lock()
@@ -250,7 +250,7 @@ func (l *look) clearDevice(ctx context.Context, ordinal int) error {
 	for _, field := range []string{relaykube.DeviceID, relaykube.DeviceFQDN, relaykube.DeviceIPs} {
 		delete(want.Data, field)
 	}
-	if err := l.client.Patch(ctx, want, client.MergeFromWithOptions(s, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := l.direct.Patch(ctx, want, client.MergeFromWithOptions(s, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("clear the device of %s: %w", s.Name, err)
 	}
 	return nil

@@ -175,7 +175,7 @@ func (l *look) findTailnet(ctx context.Context) error {
 		return nil
 	}
 	t := &v1alpha1.TailscaleTailnet{}
-	if err := l.client.Get(ctx, client.ObjectKey{Name: name}, t); err == nil {
+	if err := l.cache.Get(ctx, client.ObjectKey{Name: name}, t); err == nil {
 		l.tailnet = t
 	} else if !apierrors.IsNotFound(err) {
 		return fmt.Errorf("look up the tailnet: %w", err)
@@ -356,7 +356,7 @@ func (l *look) act(ctx context.Context, step upkeep.Step) error {
 
 // delete deletes exactly o. That it is gone already is success.
 func (l *look) delete(ctx context.Context, o client.Object, more ...client.DeleteOption) error {
-	err := l.client.Delete(ctx, o, append([]client.DeleteOption{client.Preconditions{UID: new(o.GetUID())}}, more...)...)
+	err := l.direct.Delete(ctx, o, append([]client.DeleteOption{client.Preconditions{UID: new(o.GetUID())}}, more...)...)
 	if err = client.IgnoreNotFound(err); err != nil {
 		return fmt.Errorf("delete %s: %w", o.GetName(), err)
 	}
@@ -380,7 +380,7 @@ func (l *look) release(ctx context.Context) error {
 func (l *look) patch(ctx context.Context, doing string, change func()) error {
 	was := l.group.DeepCopy()
 	change()
-	if err := l.client.Patch(ctx, l.group, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := l.direct.Patch(ctx, l.group, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 	return nil

@@ -236,7 +236,7 @@ func TestWanted(t *testing.T) {
 		return s
 	}
 	s := service("billing")
-	service("theirs")
+	theirs := service("theirs")
 	g := &v1alpha1.TailscaleProxyGroup{}
 	p.until("a group is made", func() bool { return p.there("billing-proxy-group", g) && len(g.Status.Ports) == 1 })
 	if g.Labels[v1alpha1.ManagedLabel] != "true" || *g.Spec.Replicas != 2 || g.Spec.TailnetTarget.ServiceName != "billing" || !slices.Equal(g.Spec.TailnetTarget.Tags, []string{"tag:svc-billing"}) ||
@@ -275,8 +275,20 @@ func TestWanted(t *testing.T) {
 		t.Errorf("a stranger's group is taken: %+v", other)
 	}
 
+	made := func() (names []string) {
+		var all v1alpha1.TailscaleProxyGroupList
+		p.must(p.admin.List(t.Context(), &all, client.InNamespace(p.ns), client.MatchingLabels{v1alpha1.ManagedLabel: "true"}))
+		for _, g := range all.Items {
+			names = append(names, g.Name)
+		}
+		return names
+	}
+	p.until("the other service has one of another name", func() bool { return len(made()) == 2 })
 	p.must(p.admin.Delete(t.Context(), s))
-	p.until("it is marked as unused", func() bool { return p.get("billing-proxy-group").Annotations[unusedAnnotation] != "" })
+	p.must(p.admin.Delete(t.Context(), theirs))
+	p.until("both are marked as unused", func() bool {
+		return !slices.ContainsFunc(made(), func(name string) bool { return p.get(name).Annotations[unusedAnnotation] == "" })
+	})
 	p.stop()
 	p.start()
 	p.ahead.Add(int64(upkeep.Grace - time.Minute))
@@ -286,7 +298,9 @@ func TestWanted(t *testing.T) {
 		t.Error("it goes too early")
 	}
 	p.ahead.Add(int64(2 * time.Minute))
-	p.poke("billing-proxy-group")
-	p.until("it goes", func() bool { return !p.there("billing-proxy-group", &v1alpha1.TailscaleProxyGroup{}) })
+	for _, name := range made() {
+		p.poke(name)
+	}
+	p.until("they go", func() bool { return len(made()) == 0 })
 	p.onlyGarbage(g)
 }

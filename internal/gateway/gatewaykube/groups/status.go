@@ -40,7 +40,7 @@ func (l *look) record(ctx context.Context) error {
 	if apiequality.Semantic.DeepEqual(was.Status, l.group.Status) {
 		return nil
 	}
-	if err := l.client.Status().Patch(ctx, l.group, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := l.direct.Status().Patch(ctx, l.group, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("write the devices down: %w", err)
 	}
 	return nil
@@ -137,7 +137,7 @@ func (l *look) tell(ctx context.Context, trouble error) error {
 	}
 	slices.SortStableFunc(s.Conditions, func(a, b metav1.Condition) int { return cmp.Compare(a.Type, b.Type) })
 	if !apiequality.Semantic.DeepEqual(was.Status, *s) {
-		if err := l.client.Status().Patch(ctx, l.group, client.MergeFrom(was)); client.IgnoreNotFound(err) != nil {
+		if err := l.direct.Status().Patch(ctx, l.group, client.MergeFrom(was)); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("write the status: %w", err)
 		}
 	}

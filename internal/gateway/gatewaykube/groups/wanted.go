@@ -68,7 +68,7 @@ func (l *look) keepWanted(ctx context.Context) (unused bool, err error) {
 		return false, nil
 	}
 	l.Log.Info("nobody has used a proxy group for a while; it goes", "group", g.Namespace+"/"+g.Name)
-	return true, kube.Delete(ctx, l.client, g)
+	return true, kube.Delete(ctx, l.direct, g)
 }
 
 // applyWanted makes a group be as it is wanted, if it is not. current is what is
@@ -98,7 +98,7 @@ func (c *Controller) applyWanted(ctx context.Context, w gateway.WantedGroup, cur
 		}
 		u.SetResourceVersion(current.ResourceVersion)
 	}
-	if err := c.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership); err != nil {
+	if err := c.direct.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership); err != nil {
 		return fmt.Errorf("make it as it is wanted: %w", err)
 	}
 	if current == nil {
