@@ -15,13 +15,11 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -31,20 +29,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	gatewayapi "sigs.k8s.io/gateway-api/apis/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/buildcache"
+	"github.com/tailplane/tailplane/internal/gateway/gatewaykube"
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
 	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
 	"github.com/tailplane/tailplane/internal/gateway/workload"
-	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/settings"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
 )
 
 // gatewayNamespaces are those that a profile of the gateway names, its own first.
@@ -437,59 +434,162 @@ func applyAs(t *testing.T, account *dynamic.DynamicClient, object workload.Objec
 	return err
 }
 
-// With its own account the gateway can read everything that it decides upon: the
-// caches fill, and there is a decision.
-func TestGatewayReads(t *testing.T) {
-	for _, account := range []struct{ profile, ns, name string }{
-		{"gateway", "tailscale-gateway-system", "tailplane-gateway"},
-		{"gateway-sidecar", "envoy-gateway-system", "envoy-gateway"}, // beside Envoy Gateway
-	} {
-		t.Run(account.profile, func(t *testing.T) {
-			gathers(t, configOf(t, installGateway(t, account.profile), account.ns, account.name))
-		})
-	}
+// A recorder notes what the API server refuses to an account.
+type recorder struct {
+	mu      sync.Mutex
+	refused []string
 }
 
-// gathers fails if the decision is not made with the rights of a configuration.
-func gathers(t *testing.T, config *rest.Config) {
-	t.Helper()
-	namespaced, clusterWide := gather.Kinds()
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme, gatewayapi.Install, metav1.AddMetaToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
+// recorded is one client's way to the API server.
+type recorded struct {
+	*recorder
+	next http.RoundTripper
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (r recorded) RoundTrip(req *http.Request) (*http.Response, error) {
+	res, err := r.next.RoundTrip(req)
+	if err == nil && res.StatusCode == http.StatusForbidden {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.refused = append(r.refused, req.Method+" "+req.URL.Path)
 	}
-	mgr, err := manager.New(config, manager.Options{
-		Scheme: scheme, Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"},
-		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
-			return kube.Mapper(namespaced, clusterWide), nil
-		},
-		Cache: cache.Options{ByObject: gather.CacheOptions([]string{"tailscale-gateway-system", "relays"}, "envoy-gateway-system")},
+	return res, err
+}
+
+func (r *recorder) all() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.refused)
+}
+
+// startGateway runs what the gateway is with an account's rights, until the test ends,
+// and says what was refused until then.
+func startGateway(t *testing.T, config *rest.Config, change func(*gatewaykube.Controllers)) *recorder {
+	t.Helper()
+	r := new(recorder)
+	t.Cleanup(func() {
+		got := r.all()
+		// It does take notes: this is nobody's but the operator's of sign-ins.
+		if _, err := clientsOf(t, config).CoreV1().Secrets(systems).List(context.WithoutCancel(t.Context()), metav1.ListOptions{}); !apierrors.IsForbidden(err) || len(r.all()) != len(got)+1 {
+			t.Errorf("Secrets beside the operator's: %v; refused %v", err, r.all())
+		}
+		if len(got) > 0 {
+			t.Errorf("the API server refused: %v", got)
+		}
 	})
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return recorded{r, next} })
+	c := &gatewaykube.Controllers{
+		Config: config, Namespace: "tailscale-gateway-system", CredentialNamespaces: []string{"tailnet-credentials"}, ProxyNamespaces: []string{"relays"}, ConsumerNamespaces: []string{"shop"},
+		BaseURLs: []string{"https://api.tailscale.com"}, Clients: new(tailnets.Clients), UserAgent: "tailplane-gateway/test", PerSecond: 1000, Burst: 1000,
+		ClusterDomain: "cluster.local", Controller: "gateway.envoyproxy.io/gatewayclass-controller", EnvoyNamespace: "envoy-gateway-system", Addresses: true,
+		Board: new(gather.Board), Relays: workload.Settings{Image: "registry.invalid/tailplaned:1"}, Release: "tailplane", LeaseNamespace: "tailscale-gateway-system",
+		Log: slog.New(slog.DiscardHandler), Now: time.Now,
+	}
+	change(c)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	until(t, "there is a decision", func() bool { return c.Board.Result() != nil })
+	return r
+}
+
+// GTW-37: with its own account the gateway reads all that it decides upon, is elected,
+// and does what it does for each of its kinds: the API server refuses it nothing.
+func TestGatewayActs(t *testing.T) {
+	c := installGateway(t, "gateway")
+	n := tailnettest.StartWith(t, tailnettest.Options{Policy: `{"tagOwners": {"tag:k8s-operator": ["autogroup:admin"]}}`})
+	api, err := n.API()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var log strings.Builder
-	board := new(gather.Board)
-	g := &gather.Gatherer{Namespace: "tailscale-gateway-system", ProxyNamespaces: []string{"relays"}, ClusterDomain: "cluster.local", Controller: "gateway.envoyproxy.io/gatewayclass-controller",
-		EnvoyNamespace: "envoy-gateway-system", Addresses: true, Board: board, Log: slog.New(slog.NewTextHandler(&log, nil))}
-	if err := g.Add(mgr); err != nil {
+	own := api.Client([]string{"devices:core", "auth_keys", "services"}, "tag:k8s-operator")
+	docs := fmt.Sprintf(`{apiVersion: v1, kind: Secret, metadata: {name: acts, namespace: tailnet-credentials}, stringData: {client_id: %q, client_secret: %q}}
+---
+{apiVersion: gateway.tailscale.com/v1alpha1, kind: TailscaleTailnet, metadata: {name: acts}, spec: {oauthSecretName: acts, oauthSecretNamespace: tailnet-credentials, apiBaseURL: %q, controlURL: %q, allowedNamespaces: {from: All}}}
+---
+{apiVersion: gateway.tailscale.com/v1alpha1, kind: TailscaleProxyGroup, metadata: {name: acts, namespace: relays}, spec: {type: egress, tailnetRef: {name: acts}, consumers: {from: All}}}
+---
+{apiVersion: gateway.tailscale.com/v1alpha1, kind: TailscaleService, metadata: {name: acts, namespace: shop}, spec: {tailnetRef: {name: acts}, proxyGroupRef: {name: acts, namespace: relays}, target: {ip: 100.64.0.9}, ports: [{port: 80}]}}
+---
+{apiVersion: gateway.tailscale.com/v1alpha1, kind: TailscaleService, metadata: {name: acts-too, namespace: shop}, spec: {tailnetRef: {name: acts}, target: {ip: 100.64.0.9}, ports: [{port: 80}]}}
+---
+{apiVersion: gateway.tailscale.com/v1alpha1, kind: TailscaleGateway, metadata: {name: acts, namespace: shop}, spec: {targetRef: {group: gateway.networking.k8s.io, kind: Gateway, name: eg}, tailnets: [{tailnetRef: {name: acts}, routeGeneration: {egress: {}}}]}}
+---
+{apiVersion: gateway.tailscale.com/v1alpha1, kind: TailscaleRoutePolicy, metadata: {name: acts, namespace: shop}, spec: {targetRef: {group: gateway.networking.k8s.io, kind: HTTPRoute, name: r}, tailscaleTarget: {servicePattern: "svc:web-*"}}}
+`, own.ID, own.Secret, api.URL(), n.ControlURL())
+	if err := c.Apply(t.Context(), []byte(docs)); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- mgr.Start(ctx) }()
-	for end := time.Now().Add(2 * time.Minute); board.Result() == nil && time.Now().Before(end); {
-		time.Sleep(20 * time.Millisecond)
+	r := startGateway(t, configOf(t, c, "tailscale-gateway-system", "tailplane-gateway"), func(c *gatewaykube.Controllers) { c.BaseURLs = append(c.BaseURLs, api.URL()) })
+	admin := clientsOf(t, c.AdminConfig())
+	ours, err := dynamic.NewForConfig(c.AdminConfig())
+	if err != nil {
+		t.Fatal(err)
 	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
+	for _, at := range []struct{ resource, ns, name string }{
+		{"tailscaletailnets", "", "acts"}, {"tailscaleproxygroups", "relays", "acts"}, {"tailscaleservices", "shop", "acts"}, {"tailscaleservices", "shop", "acts-too"},
+		{"tailscalegateways", "shop", "acts"}, {"tailscaleroutepolicies", "shop", "acts"},
+	} {
+		until(t, at.resource+" "+at.name+" is spoken of", func() bool {
+			u, err := ours.Resource(v1alpha1.GroupVersion.WithResource(at.resource)).Namespace(at.ns).Get(t.Context(), at.name, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			all, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
+			return len(all) > 0 || len(r.all()) > 0
+		})
 	}
-	if board.Result() == nil {
-		t.Errorf("it decides nothing: %s", &log)
+	for _, made := range []struct {
+		what string
+		get  func() error
+	}{
+		{"a group's pods", func() error {
+			_, err := admin.AppsV1().StatefulSets("relays").Get(t.Context(), "acts", metav1.GetOptions{})
+			return err
+		}},
+		{"the pods of a group that it made", func() error {
+			_, err := admin.AppsV1().StatefulSets("tailscale-gateway-system").Get(t.Context(), "acts-too-proxy-group", metav1.GetOptions{})
+			return err
+		}},
+		{"the Service of a user", func() error {
+			_, err := admin.CoreV1().Services("shop").Get(t.Context(), "acts", metav1.GetOptions{})
+			return err
+		}},
+		{"a relay's key", func() error {
+			s, err := admin.CoreV1().Secrets("relays").Get(t.Context(), "acts-0-config", metav1.GetOptions{})
+			if err == nil && len(s.Data["authkey"]) == 0 {
+				return errors.New("none yet")
+			}
+			return err
+		}},
+	} {
+		t.Log(made.what)
+		until(t, made.what, func() bool { return made.get() == nil || len(r.all()) > 0 })
 	}
+	// And it takes all of it away again.
+	for _, at := range []struct{ resource, ns string }{{"tailscaleservices", "shop"}, {"tailscalegateways", "shop"}, {"tailscaleroutepolicies", "shop"}, {"tailscaleproxygroups", "relays"}, {"tailscaletailnets", ""}} {
+		if err := ours.Resource(v1alpha1.GroupVersion.WithResource(at.resource)).Namespace(at.ns).Delete(t.Context(), "acts", metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	}
+	until(t, "the group is gone, with its Secrets", func() bool {
+		_, err := ours.Resource(v1alpha1.GroupVersion.WithResource("tailscaleproxygroups")).Namespace("relays").Get(t.Context(), "acts", metav1.GetOptions{})
+		return apierrors.IsNotFound(err) || len(r.all()) > 0
+	})
+}
+
+// Beside Envoy Gateway the extension server has Envoy Gateway's account, and reads
+// all that it answers from.
+func TestGatewayReadsAsSidecar(t *testing.T) {
+	c := installGateway(t, "gateway-sidecar")
+	startGateway(t, configOf(t, c, "envoy-gateway-system", "envoy-gateway"), func(c *gatewaykube.Controllers) { c.GatherOnly = true })
 }
 
 // The alerts of the gateway are those of the page, ask for metrics that there are, and
