@@ -139,8 +139,8 @@ func TestOwnersOrder(t *testing.T) {
 		order = slices.DeleteFunc(order, func(j int) bool { return i == j })
 		order = slices.Insert(order, 0, i)
 	}
-	for range 20_000 {
-		i := random.IntN(2000)
+	for range 6_000 {
+		i := random.IntN(1200)
 		switch random.IntN(4) {
 		case 0:
 			o.Forget(key(i), clusters[0])
@@ -162,7 +162,7 @@ func TestOwnersOrder(t *testing.T) {
 			use(i)
 		}
 	}
-	if o.Len() != len(order) || len(o.blocks) > 2000/ownerBlock+1 {
+	if o.Len() != len(order) || len(o.blocks) > 1200/ownerBlock+1 {
 		t.Fatalf("%d entries in %d blocks, want %d", o.Len(), len(o.blocks), len(order))
 	}
 	for place := o.recent; place >= 0; place = o.at(place).older {

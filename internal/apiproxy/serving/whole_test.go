@@ -30,7 +30,7 @@ func pooled() *sync.Pool { return &sync.Pool{New: func() any { return new([]byte
 // is very long; and nothing waits when all that was written are whole frames.
 func TestWholeFrames(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	for range 200 {
+	for range 40 {
 		var all []byte
 		var borders []int
 		for i := range 1 + random.IntN(40) {
