@@ -35,6 +35,7 @@ import (
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/buildcache"
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube"
+	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/extensiontls"
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
 	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
 	"github.com/tailplane/tailplane/internal/gateway/workload"
@@ -200,8 +201,8 @@ func TestGatewayModes(t *testing.T) {
 		check     func(out string)
 	}{
 		{"generated", "gateway.enabled=true", func(out string) {
-			if strings.Contains(out, "cert-manager.io") {
-				t.Error("generated: somebody else's certificates")
+			if strings.Contains(out, "cert-manager.io") || !strings.Contains(out, "--extension-certificates") {
+				t.Error("generated: somebody else's certificates, or nobody's")
 			}
 		}},
 		{"certManager", "gateway.extensionServer.tls.mode=certManager", func(out string) {
@@ -213,12 +214,12 @@ func TestGatewayModes(t *testing.T) {
 					t.Errorf("the %s's certificate is for %v in %s", name, got, secret)
 				}
 			}
-			if !strings.Contains(out, "--extension-tls-dir=/etc/tailplane-extension") {
-				t.Error("certManager: the program is not told of its certificates")
+			if !strings.Contains(out, "--extension-tls-dir=/etc/tailplane-extension") || strings.Contains(out, "--extension-certificates") {
+				t.Error("certManager: the program is not told of its certificates, or makes others")
 			}
 		}},
 		{"existing", "gateway.extensionServer.tls.mode=existing", func(out string) {
-			if strings.Contains(out, "cert-manager.io") || !strings.Contains(out, "name: tailplane-extension-server\n") {
+			if strings.Contains(out, "cert-manager.io") || strings.Contains(out, "--extension-certificates") || !strings.Contains(out, "name: tailplane-extension-server\n") {
 				t.Error("existing: the Secrets that there are are not mounted")
 			}
 		}},
@@ -527,7 +528,10 @@ func TestGatewayActs(t *testing.T) {
 	if err := c.Apply(t.Context(), []byte(docs)); err != nil {
 		t.Fatal(err)
 	}
-	r := startGateway(t, configOf(t, c, "tailscale-gateway-system", "tailplane-gateway"), func(c *gatewaykube.Controllers) { c.BaseURLs = append(c.BaseURLs, api.URL()) })
+	r := startGateway(t, configOf(t, c, "tailscale-gateway-system", "tailplane-gateway"), func(c *gatewaykube.Controllers) {
+		c.BaseURLs = append(c.BaseURLs, api.URL())
+		c.Certificates = &extensiontls.Keeper{Namespace: c.Namespace, Names: []string{"tailscale-extension-server"}, Client: gatewayxds.ClientName, Log: c.Log, Now: time.Now}
+	})
 	admin := clientsOf(t, c.AdminConfig())
 	ours, err := dynamic.NewForConfig(c.AdminConfig())
 	if err != nil {
@@ -562,6 +566,10 @@ func TestGatewayActs(t *testing.T) {
 			_, err := admin.CoreV1().Services("shop").Get(t.Context(), "acts", metav1.GetOptions{})
 			return err
 		}},
+		{"what Envoy Gateway is let in by", func() error {
+			_, err := admin.CoreV1().Secrets("tailscale-gateway-system").Get(t.Context(), extensiontls.ClientSecret, metav1.GetOptions{})
+			return err
+		}},
 		{"a relay's key", func() error {
 			s, err := admin.CoreV1().Secrets("relays").Get(t.Context(), "acts-0-config", metav1.GetOptions{})
 			if err == nil && len(s.Data["authkey"]) == 0 {
@@ -570,7 +578,6 @@ func TestGatewayActs(t *testing.T) {
 			return err
 		}},
 	} {
-		t.Log(made.what)
 		until(t, made.what, func() bool { return made.get() == nil || len(r.all()) > 0 })
 	}
 	// And it takes all of it away again.
