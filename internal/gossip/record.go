@@ -3,7 +3,6 @@ package gossip
 import (
 	"bytes"
 	"crypto/ed25519"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -267,7 +266,7 @@ func (r *Record) read(c *cursor) error {
 		case "prevKey":
 			r.PrevKey, err = c.key()
 		case "prevSig":
-			r.PrevSig, err = c.bytes()
+			r.PrevSig, err = c.Base64()
 		default:
 			err = c.Skip()
 		}
@@ -302,19 +301,6 @@ func (c *cursor) key() (door.PublicKey, error) {
 		return door.PublicKey{}, err
 	}
 	return door.ParsePublicKey(text)
-}
-
-func (c *cursor) bytes() ([]byte, error) {
-	raw, plain, err := c.Raw()
-	if err != nil || !plain {
-		return nil, strictjson.ErrSyntax
-	}
-	out := make([]byte, base64.StdEncoding.DecodedLen(len(raw)))
-	n, err := base64.StdEncoding.Strict().Decode(out, raw)
-	if err != nil {
-		return nil, errors.New("it is not base64")
-	}
-	return out[:n], nil
 }
 
 // check is what a record must be whoever announces it. Text that people get to

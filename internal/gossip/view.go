@@ -100,31 +100,7 @@ func Forget(v *View, nodes []string, now time.Time) *View {
 	if len(gone) > 0 {
 		next.entries = v.entries.Without(gone)
 	}
-	next.tombs = expire(next.tombs, maxTombstones, func(t Tombstone) time.Time { return t.At }, now.Add(-tombstoneLife))
-	next.refused = expire(next.refused, v.rules.MaxMembers, func(r Refusal) time.Time { return r.At }, now.Add(-refusalLife))
+	next.tombs = table.Expire(next.tombs, maxTombstones, func(t Tombstone) time.Time { return t.At }, now.Add(-tombstoneLife))
+	next.refused = table.Expire(next.refused, v.rules.MaxMembers, func(r Refusal) time.Time { return r.At }, now.Add(-refusalLife))
 	return &next
-}
-
-// expire drops what is older than since, and the oldest beyond limit.
-func expire[V any](from table.Table[V], limit int, at func(V) time.Time, since time.Time) table.Table[V] {
-	drop := map[string]bool{}
-	for k, v := range from.All() {
-		if at(v).Before(since) {
-			drop[k] = true
-		}
-	}
-	for from.Len()-len(drop) > limit {
-		oldest, found := "", false
-		var when time.Time
-		for k, v := range from.All() {
-			if !drop[k] && (!found || at(v).Before(when) || at(v).Equal(when) && k < oldest) {
-				oldest, when, found = k, at(v), true
-			}
-		}
-		drop[oldest] = true
-	}
-	if len(drop) == 0 {
-		return from
-	}
-	return from.Without(drop)
 }

@@ -160,44 +160,12 @@ func (c *cursor) claims(room []Claim, who func([]byte) *member) ([]Claim, error)
 		if cap(all) == 0 {
 			all = make([]Claim, 0, maxDigest)
 		}
-		var claim Claim
-		if id, n, ok := c.Row([3]uint64{maxGeneration, maxGeneration, maxVersion}); ok {
-			if !isNode(id) {
-				return errors.New("an entry names no node")
-			}
-			names[len(all)] = id
-			claim.Generation, claim.Heartbeat, claim.Version = n[0], n[1], n[2]
-			all = append(all, claim)
-			return nil
+		id, n, err := c.Row([3]uint64{maxGeneration, maxGeneration, maxVersion})
+		if err == nil && !isNode(id) {
+			err = errors.New("an entry names no node")
 		}
-		field := 0
-		err := c.Array(func() (err error) {
-			switch field {
-			case 0:
-				var raw []byte
-				var plain bool
-				if raw, plain, err = c.Raw(); err == nil && (!plain || !isNode(raw)) {
-					err = errors.New("an entry names no node")
-				}
-				if err == nil {
-					names[len(all)] = raw
-				}
-			case 1:
-				claim.Generation, err = c.Count(maxGeneration)
-			case 2:
-				claim.Heartbeat, err = c.Count(maxGeneration)
-			case 3:
-				claim.Version, err = c.Count(maxVersion)
-			default:
-				err = c.Skip()
-			}
-			field++
-			return err
-		})
-		if err == nil && field < 4 {
-			err = errors.New("an entry has fewer than 4 parts")
-		}
-		all = append(all, claim)
+		names[len(all)] = id
+		all = append(all, Claim{Order: Order{Generation: n[0], Version: n[2]}, Heartbeat: n[1]})
 		return err
 	})
 	if err != nil {
@@ -215,9 +183,9 @@ func (c *cursor) signed() (s Signed, err error) {
 	err = c.Object(func(name string) (err error) {
 		switch name {
 		case "p":
-			s.Payload, err = c.bytes()
+			s.Payload, err = c.Base64()
 		case "s":
-			s.Signature, err = c.bytes()
+			s.Signature, err = c.Base64()
 		default:
 			err = c.Skip()
 		}

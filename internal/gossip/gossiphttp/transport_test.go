@@ -202,7 +202,7 @@ func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
 func TestIdleConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var peers []gossip.Peer
-		for i := range 100 {
+		for i := range 30 {
 			peers = append(peers, gossip.Peer{ID: fmt.Sprintf("n%dCNTRL", i), Name: fmt.Sprintf("tka-%d.tail1234.ts.net", i), Addrs: []netip.Addr{netip.AddrFrom4([4]byte{100, 64, 1, byte(i)})}})
 		}
 		netmap := gossip.NewNetmap(peers)

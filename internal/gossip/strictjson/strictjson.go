@@ -3,6 +3,7 @@
 package strictjson
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -140,6 +141,20 @@ func (c *Cursor) Text() (string, error) {
 	return s, nil
 }
 
+// Base64 reads a string of bytes in base64, with padding.
+func (c *Cursor) Base64() ([]byte, error) {
+	raw, plain, err := c.Raw()
+	if err != nil || !plain {
+		return nil, ErrSyntax
+	}
+	out := make([]byte, base64.StdEncoding.DecodedLen(len(raw)))
+	n, err := base64.StdEncoding.Strict().Decode(out, raw)
+	if err != nil {
+		return nil, errors.New("it is not base64")
+	}
+	return out[:n], nil
+}
+
 // Count reads a whole number of at most limit.
 func (c *Cursor) Count(limit uint64) (uint64, error) {
 	c.peek()
@@ -163,10 +178,37 @@ func (c *Cursor) Count(limit uint64) (uint64, error) {
 	return n, nil
 }
 
-// Row reads a list of a string and three counts of at most their limits, if that is
-// what stands here, without white space or escapes, as most of them do. Of anything
-// else it reports false, and has read nothing: whether that is right, Array says.
-func (c *Cursor) Row(limits [3]uint64) (text []byte, counts [3]uint64, ok bool) {
+// Row reads a list of a plain string and three counts of at most their limits; what
+// follows them it skips.
+func (c *Cursor) Row(limits [3]uint64) (text []byte, counts [3]uint64, err error) {
+	if text, counts, ok := c.compact(limits); ok {
+		return text, counts, nil
+	}
+	field := 0
+	err = c.Array(func() (err error) {
+		switch field {
+		case 0:
+			var plain bool
+			if text, plain, err = c.Raw(); err == nil && !plain {
+				err = errors.New("a name is not plain")
+			}
+		case 1, 2, 3:
+			counts[field-1], err = c.Count(limits[field-1])
+		default:
+			err = c.Skip()
+		}
+		field++
+		return err
+	})
+	if err == nil && field < 4 {
+		err = errors.New("an entry has fewer than 4 parts")
+	}
+	return text, counts, err
+}
+
+// compact is Row for what is written without white space and ends after the counts,
+// as most of them are. Of anything else it reports false, and has read nothing.
+func (c *Cursor) compact(limits [3]uint64) (text []byte, counts [3]uint64, ok bool) {
 	b, i := c.b, c.i
 	if len(b)-i < 2 || b[i] != '[' || b[i+1] != '"' || c.deep == maxNesting {
 		return nil, counts, false

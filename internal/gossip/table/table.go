@@ -6,6 +6,7 @@ import (
 	"iter"
 	"slices"
 	"strings"
+	"time"
 )
 
 // A Table is an immutable map, in the order of its keys. A change copies one page
@@ -107,3 +108,27 @@ func (t Table[V]) All() iter.Seq2[string, V] {
 
 // Len returns how many keys there are.
 func (t Table[V]) Len() int { return t.size }
+
+// Expire drops what is older than since, and the oldest beyond limit.
+func Expire[V any](from Table[V], limit int, at func(V) time.Time, since time.Time) Table[V] {
+	drop := map[string]bool{}
+	for k, v := range from.All() {
+		if at(v).Before(since) {
+			drop[k] = true
+		}
+	}
+	for from.Len()-len(drop) > limit {
+		oldest, found := "", false
+		var when time.Time
+		for k, v := range from.All() {
+			if !drop[k] && (!found || at(v).Before(when) || at(v).Equal(when) && k < oldest) {
+				oldest, when, found = k, at(v), true
+			}
+		}
+		drop[oldest] = true
+	}
+	if len(drop) == 0 {
+		return from
+	}
+	return from.Without(drop)
+}
