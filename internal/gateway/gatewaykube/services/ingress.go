@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
@@ -22,29 +23,32 @@ import (
 )
 
 const (
-	defaultInterval = 5 * time.Minute  // between two readings of a tailnet that says no other
-	hostsNap        = 10 * time.Second // while relays are still to become hosts
-	refusedNap      = 5 * time.Minute  // after a refusal: whoever changes something wakes us
+	defaultInterval = 5 * time.Minute // between two readings of a tailnet that says no other
+	hostsNap        = 5 * time.Second // while relays are still to become hosts; doubled each time
+	refusedNap      = 5 * time.Minute // after a refusal: whoever changes something wakes us
 )
 
 // A vipMemory is what is known of a service of a tailnet beyond what stands in the
 // object. Without it, it is read again.
 type vipMemory struct {
+	uid           types.UID // of the object
 	tailnet, name string
 	at            time.Time    // of the last reading of this service alone; zero: none
 	have          *vip.Service // what was read then; nil: there was none
 	due           time.Time    // when to read it again, because it was written; zero: not
 	settled       bool         // of a deletion: it was read again after it was written
 	hosts         string       // the relays of which all are approved hosts
+	asked         int          // how often it was asked in vain whether they are
 }
 
 func (l *look) memory(tailnet, name string) *vipMemory {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	m := l.vips[l.object.UID]
-	if m == nil || m.tailnet != tailnet || m.name != name {
-		m = &vipMemory{tailnet: tailnet, name: name}
-		l.vips[l.object.UID] = m
+	key := client.ObjectKeyFromObject(l.object)
+	m := l.vips[key]
+	if m == nil || m.uid != l.object.UID || m.tailnet != tailnet || m.name != name {
+		m = &vipMemory{uid: l.object.UID, tailnet: tailnet, name: name}
+		l.vips[key] = m
 	}
 	return m // one look at an object at a time
 }
@@ -260,7 +264,7 @@ func (l *look) read(ctx context.Context, api *tailnets.Client, m *vipMemory) (*v
 // write writes the service and reads what came of it. It will be read once more:
 // somebody may have written at the same time.
 func (l *look) write(ctx context.Context, api *tailnets.Client, m *vipMemory, s vip.Service) (*vip.Service, error) {
-	m.due, m.hosts = l.Now().Add(jitter()), ""
+	m.due, m.hosts, m.asked = l.Now().Add(jitter()), "", 0
 	err := api.PutService(ctx, tailnets.Service(s))
 	if failure, _ := errors.AsType[*tailnets.Error](err); failure != nil && failure.Class == tailnets.Invalid && len(s.Addrs) == 1 {
 		s.Addrs = nil // the old address is somebody else's by now
@@ -414,9 +418,10 @@ func (l *look) hosts(ctx context.Context, t *v1alpha1.TailscaleTailnet, carrying
 			l.degraded = &verdict{true, reason, short(err.Error())}
 			l.warn(reason, l.degraded.message)
 		} else if done {
-			m.hosts = key
+			m.hosts, m.asked = key, 0
 		} else {
-			l.again(l.Now().Add(hostsNap))
+			l.again(l.Now().Add(min(hostsNap<<min(m.asked, 8), refusedNap))) // it may wait for a person
+			m.asked++
 		}
 	}
 	if carrying > 0 && (st.Hosts == nil || st.Hosts.Approved == 0) {

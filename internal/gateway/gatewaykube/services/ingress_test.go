@@ -165,6 +165,13 @@ func TestIngress(t *testing.T) {
 	if _, err := lc.EditPrefs(t.Context(), &ipn.MaskedPrefs{AdvertiseServicesSet: true, Prefs: ipn.Prefs{AdvertiseServices: []string{"svc:grafana"}}}); err != nil {
 		t.Fatal(err)
 	}
+	p.until("the tailnet knows that it offers it", func() error {
+		if hosts, err := admin.Hosts(t.Context(), "svc:grafana"); err != nil || len(hosts) != 1 {
+			return fmt.Errorf("%+v, %v", hosts, err)
+		}
+		return nil
+	})
+	p.poke(s, 1)
 	o = p.condition(s, v1alpha1.ConditionReady, "True/Ready")
 	if h := o.Status.VIP.Hosts; h == nil || *h != (v1alpha1.VIPHosts{Configured: 1, Approved: 1}) {
 		t.Errorf("hosts %+v", h)

@@ -159,7 +159,6 @@ func (l *look) hold(ctx context.Context, hold bool) error {
 // leave takes away what Kubernetes does not, and lets the object go.
 func (l *look) leave(ctx context.Context) error {
 	if !controllerutil.ContainsFinalizer(l.object, v1alpha1.Finalizer) {
-		l.forget()
 		return nil
 	}
 	l.object.Status.ObservedGeneration = l.object.Generation
@@ -180,11 +179,7 @@ func (l *look) leave(ctx context.Context) error {
 			return l.report(ctx)
 		}
 	}
-	err := l.hold(ctx, false)
-	if err == nil {
-		l.forget()
-	}
-	return err
+	return l.hold(ctx, false)
 }
 
 // blocked says why the object cannot go.
@@ -202,10 +197,15 @@ func (l *look) blocked(ctx context.Context, v *v1alpha1.VIPStatus, why error) er
 }
 
 // forget forgets what is known of an object that is gone.
-func (l *look) forget() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.vips, l.object.UID)
+func (c *Controller) forget(key types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.vips, key)
+	for service, w := range c.written {
+		if w.want.Annotations[forAnnotation] == key.String() {
+			delete(c.written, service)
+		}
+	}
 }
 
 // short cuts a text to what a condition may hold.

@@ -34,6 +34,8 @@ type state struct {
 	status  document.Status
 }
 
+const mostStates = 1000 // that are kept: those of many groups
+
 // Fields of a relay's Secret. What they hold is in internal/relay.
 const (
 	podUIDField = "pod_uid"
@@ -116,6 +118,9 @@ func (l *look) state(ctx context.Context, key types.NamespacedName) (state, erro
 		}
 	}
 	l.mu.Lock()
+	if len(l.states) >= mostStates {
+		clear(l.states) // of relays that are gone too; the others are read again
+	}
 	l.states[key] = st
 	l.mu.Unlock()
 	return st, nil

@@ -64,7 +64,7 @@ type Controller struct {
 	board  *gather.Board
 
 	mu      sync.Mutex
-	vips    map[types.UID]*vipMemory
+	vips    map[types.NamespacedName]*vipMemory
 	states  map[types.NamespacedName]state   // by Secret
 	written map[types.NamespacedName]written // by Service
 }
@@ -92,7 +92,7 @@ func (c *Controller) Add(mgr manager.Manager, board *gather.Board) error {
 		return errors.New("the controller of services lacks a setting: namespace, cluster domain, operator id, instance, clients, log, clock and board are required")
 	}
 	c.client, c.cached, c.direct, c.events, c.board = mgr.GetClient(), mgr.GetCache(), mgr.GetAPIReader(), mgr.GetEventRecorder(v1alpha1.FieldManager), board
-	c.vips, c.states, c.written = map[types.UID]*vipMemory{}, map[types.NamespacedName]state{}, map[types.NamespacedName]written{}
+	c.vips, c.states, c.written = map[types.NamespacedName]*vipMemory{}, map[types.NamespacedName]state{}, map[types.NamespacedName]written{}
 	ours := predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetLabels()[v1alpha1.ManagedLabel] == "true" })
 	return builder.ControllerManagedBy(mgr).
 		Named("tailscaleservice").
@@ -157,7 +157,7 @@ func (c *Controller) reported(which func(gateway.ServiceReport) bool) (out []rec
 
 // around are the services that a Service or an EndpointSlice is of, and those that a
 // Service of somebody else is in the way of.
-func (c *Controller) around(_ context.Context, o client.Object) (out []reconcile.Request) {
+func (c *Controller) around(_ context.Context, o client.Object) []reconcile.Request {
 	if namespace, name, ok := cutFor(o); ok {
 		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}}
 	}
@@ -168,12 +168,11 @@ func (c *Controller) around(_ context.Context, o client.Object) (out []reconcile
 	if result == nil {
 		return nil
 	}
-	for name := range result.Services { // few have the name of a Service; it may have been in the way under another name too
-		if name.Namespace == o.GetNamespace() && name.Name == o.GetName() {
-			out = append(out, reconcile.Request{NamespacedName: types.NamespacedName(name)})
-		}
+	name := gateway.Name{Namespace: o.GetNamespace(), Name: o.GetName()}
+	if _, ok := result.Services[name]; !ok { // one that is in the way under another name is looked at again in time
+		return nil
 	}
-	return out
+	return []reconcile.Request{{NamespacedName: types.NamespacedName(name)}}
 }
 
 func groupChanged(e event.UpdateEvent) bool {
@@ -201,6 +200,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	o := &v1alpha1.TailscaleService{}
 	if err := c.client.Get(ctx, req.NamespacedName, o); err != nil {
 		if apierrors.IsNotFound(err) {
+			c.forget(req.NamespacedName)
 			return reconcile.Result{}, nil
 		}
 		return reconcile.Result{}, fmt.Errorf("look at the service %s: %w", req, err)
