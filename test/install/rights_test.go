@@ -48,12 +48,7 @@ func place(t *testing.T) *kubetest.Cluster {
 	return c
 }
 
-// clientOf speaks to the API server with exactly an account's rights.
-func clientOf(t *testing.T, c *kubetest.Cluster, account string) *kubernetes.Clientset {
-	t.Helper()
-	return clientsOf(t, configOf(t, c, systems, account))
-}
-
+// configOf is how to speak to the API server with exactly an account's rights.
 func configOf(t *testing.T, c *kubetest.Cluster, ns, account string) *rest.Config {
 	t.Helper()
 	path, err := c.ServiceAccountKubeconfig(t.Context(), ns, account, t.TempDir())

@@ -79,7 +79,7 @@ func TestGolden(t *testing.T) {
 			if err := yaml.UnmarshalStrict(a.Files[0].Data, &in); err != nil {
 				t.Fatal(err)
 			}
-			got := []byte{}
+			var got []byte
 			if o, err := workload.Render(&in.Group, in.Settings, in.Plan); err != nil {
 				got = []byte("error: " + err.Error() + "\n")
 			} else {
