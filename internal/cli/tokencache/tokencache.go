@@ -6,6 +6,7 @@
 package tokencache
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -203,6 +204,11 @@ func (f file) serve(now time.Time, asker string) (Credential, bool) {
 	if f.note(mark) != nil { // it could not be told apart from a second time
 		return Credential{}, false
 	}
+	// Who had it goes after the token: if that is still there, nobody was forgotten
+	// while we looked.
+	if now, err := ownfile.Read(f.entry()); err != nil || !bytes.Equal(now, text) {
+		return Credential{}, false
+	}
 	return Credential{signin.NewToken(k.Token), k.Expires}, true
 }
 
@@ -248,7 +254,7 @@ func (f file) keep(now time.Time, c Credential, asker string) {
 	}
 }
 
-// drop removes the token and who had it.
+// drop removes the token and then who had it.
 func (f file) drop() error {
 	var errs []error
 	for _, path := range []string{f.entry(), f.askers()} {
