@@ -163,7 +163,7 @@ func TestLeave(t *testing.T) {
 // keep the service are its owners, and when all have left it is gone. What others
 // wrote into it stays.
 func TestShared(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		var world *Service
 		foreign := seed%3 == 0

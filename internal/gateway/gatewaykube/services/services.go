@@ -155,24 +155,22 @@ func (c *Controller) reported(which func(gateway.ServiceReport) bool) (out []rec
 	return out
 }
 
-// around are the services that a Service or an EndpointSlice is of, and those that a
-// Service of somebody else is in the way of.
+// around is the service that a Service or an EndpointSlice is of, or that a Service of
+// somebody else is in the way of. One that is in the way under another name is looked
+// at again in time.
 func (c *Controller) around(_ context.Context, o client.Object) []reconcile.Request {
+	of := gateway.Name{Namespace: o.GetNamespace(), Name: o.GetName()}
 	if namespace, name, ok := cutFor(o); ok {
-		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}}
-	}
-	if o.GetLabels()[v1alpha1.ManagedLabel] == "true" {
-		return nil
+		of = gateway.Name{Namespace: namespace, Name: name}
 	}
 	result := c.board.Result()
 	if result == nil {
 		return nil
 	}
-	name := gateway.Name{Namespace: o.GetNamespace(), Name: o.GetName()}
-	if _, ok := result.Services[name]; !ok { // one that is in the way under another name is looked at again in time
+	if _, ok := result.Services[of]; !ok {
 		return nil
 	}
-	return []reconcile.Request{{NamespacedName: types.NamespacedName(name)}}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName(of)}}
 }
 
 func groupChanged(e event.UpdateEvent) bool {
