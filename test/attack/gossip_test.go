@@ -837,11 +837,11 @@ func TestGO03_TwoClaimOneCluster(t *testing.T) {
 	}
 
 	// Two that are both what they say, by one name.
-	twin := east.rogue(t, "go03e", func(r *rogue) { r.facts.ClusterName = "west" })
-	control := west.mark(t)
+	control := west.mark(t) // before the twin is there: the servers ask it by themselves
 	eventually(t, long, "tka login --cluster west, the control", func() bool {
 		return east.tka(t, "login", "--cluster", "west", "--dry-run").Exit == 0 && len(control.entries(t)) > 0
 	})
+	twin := east.rogue(t, "go03e", func(r *rogue) { r.facts.ClusterName = "west" })
 	twin.taken(t, east, message(twin.claim(), twin.record))
 	refuses(twin, "west", "several clusters by the name west")
 	m.idle(t)
