@@ -556,10 +556,9 @@ func TestCL08_interrupted(t *testing.T) {
 				reached := make(chan struct{})
 				front := http.NewServeMux()
 				front.Handle("/", d)
-				front.HandleFunc(tt.pattern, func(w http.ResponseWriter, r *http.Request) {
+				front.HandleFunc(tt.pattern, func(_ http.ResponseWriter, r *http.Request) {
 					if r.Method == http.MethodPost { // carried out, and the answer is lost
-						w = httptest.NewRecorder()
-						d.ServeHTTP(w, r)
+						d.ServeHTTP(httptest.NewRecorder(), r)
 					}
 					close(reached)
 					<-r.Context().Done()
