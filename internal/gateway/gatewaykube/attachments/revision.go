@@ -17,6 +17,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
@@ -128,7 +129,7 @@ func (c *Controller) bare(ctx context.Context, req reconcile.Request) (reconcile
 		if err := c.client.Get(ctx, req.NamespacedName, &owner); err != nil || owner.DeletionTimestamp != nil {
 			return reconcile.Result{}, client.IgnoreNotFound(err) // it goes with the Gateway
 		}
-		_, taken, err := c.request(ctx, g, *metav1.NewControllerRef(&owner, gatewayapi.SchemeGroupVersion.WithKind("Gateway")))
+		_, taken, err := c.request(ctx, g, *metav1.NewControllerRef(&owner, gather.GatewayAPI().WithKind("Gateway")))
 		if taken {
 			c.Log.Warn("somebody else has the object by which Envoy Gateway would be asked to translate anew", "gateway", g.Name.String(), "object", RevisionName(g))
 		}

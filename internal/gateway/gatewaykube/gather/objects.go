@@ -27,17 +27,22 @@ func AddToScheme(s *runtime.Scheme) error {
 	return errors.Join(v1alpha1.AddToScheme(s), gatewayapi.Install(s), corev1.AddToScheme(s), discoveryv1.AddToScheme(s), networkingv1.AddToScheme(s), metav1.AddMetaToScheme(s))
 }
 
+// GatewayAPI is the version of the Gateway API that is spoken.
+func GatewayAPI() schema.GroupVersion {
+	return schema.GroupVersion{Group: gatewayapi.GroupVersion.Group, Version: gatewayapi.GroupVersion.Version}
+}
+
 // Kinds are the kinds that are gathered, for kube.Mapper.
 func Kinds() (namespaced, clusterWide []schema.GroupVersionKind) {
 	for _, k := range []string{"TailscaleProxyGroup", "TailscaleService", "TailscaleGateway", "TailscaleRoutePolicy"} {
 		namespaced = append(namespaced, v1alpha1.GroupVersion.WithKind(k))
 	}
 	for _, k := range []string{"Gateway", "HTTPRoute", "GRPCRoute", "ReferenceGrant"} {
-		namespaced = append(namespaced, gatewayapi.SchemeGroupVersion.WithKind(k))
+		namespaced = append(namespaced, GatewayAPI().WithKind(k))
 	}
 	namespaced = append(namespaced, corev1.SchemeGroupVersion.WithKind("Service"), corev1.SchemeGroupVersion.WithKind("ConfigMap"),
 		discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), networkingv1.SchemeGroupVersion.WithKind("NetworkPolicy"))
-	clusterWide = []schema.GroupVersionKind{v1alpha1.GroupVersion.WithKind("TailscaleTailnet"), gatewayapi.SchemeGroupVersion.WithKind("GatewayClass"),
+	clusterWide = []schema.GroupVersionKind{v1alpha1.GroupVersion.WithKind("TailscaleTailnet"), GatewayAPI().WithKind("GatewayClass"),
 		corev1.SchemeGroupVersion.WithKind("Namespace")}
 	return namespaced, clusterWide
 }
