@@ -14,7 +14,8 @@ import (
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 )
 
-// GTW-16, GW-11: a group comes, is quiet, and goes, and leaves nothing.
+// GTW-16, GTW-22, GW-11: a group comes, may do what it must, is quiet, and goes, and
+// leaves nothing.
 func TestLife(t *testing.T) {
 	p := newPlace(t)
 	g := p.group("web", 2)
@@ -30,6 +31,8 @@ func TestLife(t *testing.T) {
 	for _, reason := range []string{"AuthKeyIssued", "DeviceRegistered", "PortAllocated"} {
 		p.event(g, reason)
 	}
+
+	p.rights(t, "web")
 
 	// Ten quiet looks, and a new operator's.
 	p.poke("web")
