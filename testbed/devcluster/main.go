@@ -30,7 +30,7 @@ import (
 // How long an orderly stop may take. An owner that is gone waits for nothing: what matters then is that no process and
 // no listener is left five seconds later.
 const (
-	graceAsked = 30 * time.Second
+	graceAsked = 90 * time.Second
 	graceGone  = 3 * time.Second
 )
 

@@ -35,7 +35,7 @@ import (
 
 const (
 	startLimit = 150 * time.Second // three seconds on an idle machine; the process itself gives up each stage after 120
-	stopLimit  = 40 * time.Second  // one to two seconds; the process itself gives up after 30
+	stopLimit  = 100 * time.Second // one to two seconds; the process itself gives up after 90
 )
 
 // Options says which cluster to start. The zero value is a good one.
