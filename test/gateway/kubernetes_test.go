@@ -78,9 +78,11 @@ func secret(t testing.TB, c *kubetest.Cluster, name, folder string) {
 	}
 }
 
-// certify makes the three Secrets' worth of certificates that the extension server and Envoy Gateway know each other by: the
-// server's go to a folder, the others into the cluster.
-func certify(t testing.TB, c *kubetest.Cluster, folder string) {
+// certificates are those by which the extension server and Envoy Gateway know each other, as the files of three Secrets.
+type certificates struct{ server, authority, client map[string][]byte }
+
+// certify makes them, of an authority of their own.
+func certify(t testing.TB) certificates {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -93,7 +95,7 @@ func certify(t testing.TB, c *kubetest.Cluster, folder string) {
 	}
 	block := func(kind string, der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}) }
 	authority := block("CERTIFICATE", der)
-	issue := func(leaf *x509.Certificate) (certificate, secret []byte) {
+	issue := func(leaf *x509.Certificate) map[string][]byte {
 		k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		if err != nil {
 			t.Fatal(err)
@@ -108,15 +110,31 @@ func certify(t testing.TB, c *kubetest.Cluster, folder string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return block("CERTIFICATE", der), block("PRIVATE KEY", private)
+		return map[string][]byte{"tls.crt": block("CERTIFICATE", der), "tls.key": block("PRIVATE KEY", private)}
 	}
-	server, serverKey := issue(&x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}})
-	client, clientKey := issue(&x509.Certificate{DNSNames: []string{gatewayxds.ClientName}})
-	for name, b := range map[string][]byte{"tls.crt": server, "tls.key": serverKey, "ca.crt": authority} {
-		if err := os.WriteFile(filepath.Join(folder, name), b, 0o600); err != nil {
+	c := certificates{server: issue(&x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}), client: issue(&x509.Certificate{DNSNames: []string{gatewayxds.ClientName}}),
+		authority: map[string][]byte{"tls.crt": authority}}
+	c.server["ca.crt"] = authority
+	return c
+}
+
+// serve writes the server's certificates to its folder, where each file is replaced whole.
+func (c certificates) serve(t testing.TB, folder string) {
+	t.Helper()
+	for name, b := range c.server {
+		hidden := filepath.Join(folder, "."+name)
+		if err := os.WriteFile(hidden, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(hidden, filepath.Join(folder, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// place puts Envoy Gateway's into the cluster.
+func (c certificates) place(t testing.TB, cluster *kubetest.Cluster) {
+	t.Helper()
 	object := func(name, kind string, data map[string][]byte) string {
 		text := fmt.Sprintf("---\napiVersion: v1\nkind: Secret\ntype: %s\nmetadata: {name: %s, namespace: %s}\ndata:\n", kind, name, ourNamespace)
 		for k, v := range data {
@@ -124,9 +142,48 @@ func certify(t testing.TB, c *kubetest.Cluster, folder string) {
 		}
 		return text
 	}
-	apply(t, c, fmt.Sprintf("apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", ourNamespace)+
-		object("tailplane-extension-ca", "Opaque", map[string][]byte{"tls.crt": authority})+
-		object("tailplane-extension-client", "kubernetes.io/tls", map[string][]byte{"tls.crt": client, "tls.key": clientKey}))
+	apply(t, cluster, fmt.Sprintf("apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", ourNamespace)+
+		object("tailplane-extension-ca", "Opaque", c.authority)+object("tailplane-extension-client", "kubernetes.io/tls", c.client))
+}
+
+// A provided is a cluster that Envoy Gateway can be started on with the Kubernetes provider.
+type provided struct {
+	*kubetest.Cluster
+	env   []string
+	proxy string // folder of a proxy's certificates
+	certificates
+}
+
+func provide(t testing.TB, name string) *provided {
+	t.Helper()
+	c := kubetest.New(t, kubetest.Options{Name: name})
+	for _, f := range definitions(t) {
+		kubectl(t, c, "apply", "--server-side", "-f", f)
+	}
+	kubectl(t, c, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+	kubectl(t, c, "create", "namespace", egNamespace)
+	p := &provided{Cluster: c, env: []string{"KUBECONFIG=" + c.Kubeconfig, "ENVOY_GATEWAY_NAMESPACE=" + egNamespace}, proxy: t.TempDir(), certificates: certify(t)}
+	run(t, p.env, "envoy-gateway", "certgen", "--disable-topology-injector")
+	secret(t, c, "envoy-gateway", "/certs") // the path is fixed in Envoy Gateway
+	secret(t, c, "envoy", p.proxy)
+	p.place(t, c)
+	return p
+}
+
+// startEnvoyGateway starts it with the configuration that we print for a server at this address.
+func (p *provided) startEnvoyGateway(t testing.TB, at gatewayxds.Address) *process {
+	t.Helper()
+	config, err := gatewayxds.Config(gatewayxds.ConfigOptions{Provider: gatewayxds.Kubernetes, Server: at, MaxMessage: 64 << 20, Namespace: ourNamespace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What a single process on a machine is told besides: nobody to elect, and no webhook to serve.
+	text := strings.Replace(string(config), "provider: {type: Kubernetes}", "provider: {type: Kubernetes, kubernetes: {leaderElection: {disable: true}, proxyTopologyInjector: {disabled: true}}}", 1)
+	file := filepath.Join(t.TempDir(), "envoy-gateway.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return start(t, p.env, "envoy-gateway", "server", "-c", file)
 }
 
 func apply(t testing.TB, c *kubetest.Cluster, documents ...string) {
@@ -145,35 +202,15 @@ func apply(t testing.TB, c *kubetest.Cluster, documents ...string) {
 // of the revision is translated anew, and changes of status and annotations are not.
 func TestGTW31_KubernetesProvider(t *testing.T) {
 	needsNamespaces(t)
-	c := kubetest.New(t, kubetest.Options{Name: "gateway"})
-	for _, f := range definitions(t) {
-		kubectl(t, c, "apply", "--server-side", "-f", f)
-	}
-	kubectl(t, c, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
-	kubectl(t, c, "create", "namespace", egNamespace)
-	env := []string{"KUBECONFIG=" + c.Kubeconfig, "ENVOY_GATEWAY_NAMESPACE=" + egNamespace}
-	run(t, env, "envoy-gateway", "certgen", "--disable-topology-injector")
-	secret(t, c, "envoy-gateway", "/certs") // the path is fixed in Envoy Gateway
-	proxy, own := t.TempDir(), t.TempDir()
-	secret(t, c, "envoy", proxy)
-	certify(t, c, own)
-
+	p, own := provide(t, "gateway"), t.TempDir()
+	c := p.Cluster
+	p.serve(t, own)
 	tls, err := (&gatewayxds.Certificates{Dir: own}).Config()
 	if err != nil {
 		t.Fatal(err)
 	}
 	x := runExtension(t, gatewayxds.Address{Network: "tcp", At: "127.0.0.1:5005"}, tls)
-	config, err := gatewayxds.Config(gatewayxds.ConfigOptions{Provider: gatewayxds.Kubernetes, Server: x.at, MaxMessage: 64 << 20, Namespace: ourNamespace})
-	if err != nil {
-		t.Fatal(err)
-	}
-	// What a single process on a machine is told besides: nobody to elect, and no webhook to serve.
-	text := strings.Replace(string(config), "provider: {type: Kubernetes}", "provider: {type: Kubernetes, kubernetes: {leaderElection: {disable: true}, proxyTopologyInjector: {disabled: true}}}", 1)
-	file := filepath.Join(t.TempDir(), "envoy-gateway.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	start(t, env, "envoy-gateway", "server", "-c", file)
+	p.startEnvoyGateway(t, x.at)
 	objects, err := os.ReadFile("testdata/kubernetes.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -206,7 +243,7 @@ func TestGTW31_KubernetesProvider(t *testing.T) {
 	}
 	x.Publish(snapshot("00000000000000a1", "web"))
 
-	served := readADS(t, proxy, kubernetesXDS)
+	served := readADS(t, p.proxy, kubernetesXDS)
 	await(t, "routes, clusters, weights and rules in what is served", func() bool {
 		mixed := served.route("httproute/infra/mixed/rule/0/match/0/mixed_example_com")
 		return served.route("tailscale-svc-web") != nil && served.cluster("tailscale-cluster-web") != nil && served.route("tailscale-rule-infra_api_0_0") != nil &&
