@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -21,9 +19,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/gateway/portmap"
 	"github.com/tailplane/tailplane/internal/gateway/upkeep"
-	"github.com/tailplane/tailplane/internal/gateway/workload"
 	"github.com/tailplane/tailplane/internal/kube"
-	"github.com/tailplane/tailplane/internal/relay/relaykube"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
 )
 
@@ -189,116 +185,6 @@ func (l *look) findTailnet(ctx context.Context) error {
 // tailnetReady says whether keys of the tailnet may be asked for at all.
 func (l *look) tailnetReady() bool {
 	return l.tailnet != nil && meta.IsStatusConditionTrue(l.tailnet.Status.Conditions, v1alpha1.ConditionReady)
-}
-
-// gather reads what there is of the group.
-func (l *look) gather(ctx context.Context) error {
-	g := l.group
-	l.set, l.pods, l.state, l.config = nil, map[int]*corev1.Pod{}, map[int]*corev1.Secret{}, map[int]*corev1.Secret{}
-	set := &appsv1.StatefulSet{}
-	switch err := l.direct.Get(ctx, client.ObjectKeyFromObject(g), set); {
-	case err == nil && metav1.IsControlledBy(set, g):
-		l.set = set
-	case client.IgnoreNotFound(err) != nil:
-		return fmt.Errorf("look at the StatefulSet: %w", err)
-	}
-	var pods corev1.PodList
-	if err := l.direct.List(ctx, &pods, client.InNamespace(g.Namespace), client.MatchingLabels(workload.PodLabels(g.UID))); err != nil {
-		return fmt.Errorf("look at the pods: %w", err)
-	}
-	for i := range pods.Items {
-		if n, ok := ordinalOf(g.Name, pods.Items[i].Name); ok {
-			l.pods[n] = &pods.Items[i]
-		}
-	}
-	var secrets corev1.SecretList
-	if err := l.direct.List(ctx, &secrets, client.InNamespace(g.Namespace), client.MatchingLabels{v1alpha1.ManagedLabel: "true", v1alpha1.ProxyGroupLabel: g.Name}); err != nil {
-		return fmt.Errorf("look at the Secrets: %w", err)
-	}
-	for i := range secrets.Items {
-		s := &secrets.Items[i]
-		if !metav1.IsControlledBy(s, g) {
-			continue
-		}
-		if n, ok := ordinalOf(g.Name, s.Name); ok && s.Labels[v1alpha1.SecretTypeLabel] == v1alpha1.SecretTypeState {
-			l.state[n] = s
-		} else if n, ok := ordinalOf(g.Name, strings.TrimSuffix(s.Name, "-config")); ok && s.Labels[v1alpha1.SecretTypeLabel] == v1alpha1.SecretTypeConfig {
-			l.config[n] = s
-		}
-	}
-	l.facts = l.factsOf()
-	return nil
-}
-
-// ordinalOf reads the ordinal of <group>-<ordinal>.
-func ordinalOf(group, name string) (int, bool) {
-	text, ok := strings.CutPrefix(name, group+"-")
-	n, err := strconv.Atoi(text)
-	return n, ok && err == nil && n >= 0 && n < 1000 && strconv.Itoa(n) == text
-}
-
-func (l *look) factsOf() upkeep.Facts {
-	g := l.group
-	f := upkeep.Facts{
-		Deleting: g.DeletionTimestamp != nil, Held: controllerutil.ContainsFinalizer(g, v1alpha1.Finalizer),
-		SkipRemote: g.Annotations[v1alpha1.SkipRemoteCleanupAnnotation] == "true",
-		Accepted:   l.report.Accepted.OK, Replicas: int(workload.Replicas(g)), After: l.paused(),
-		API:      l.api != nil && (g.DeletionTimestamp != nil || l.tailnetReady()),
-		Ordinals: map[int]upkeep.Replica{},
-	}
-	if l.set != nil {
-		f.Set, f.SetEnding = true, l.set.DeletionTimestamp != nil
-		if l.set.Spec.Replicas != nil {
-			f.SetReplicas = int(*l.set.Spec.Replicas)
-		}
-	}
-	for i := range f.Replicas {
-		f.Ordinals[i] = upkeep.Replica{}
-	}
-	change := func(i int, do func(*upkeep.Replica)) {
-		r := f.Ordinals[i]
-		do(&r)
-		f.Ordinals[i] = r
-	}
-	for i, pod := range l.pods {
-		change(i, func(r *upkeep.Replica) { r.Pod, r.Ready = string(pod.UID), podReady(pod) })
-	}
-	recorded := map[string]bool{}
-	for _, d := range g.Status.Devices {
-		if d.NodeID != "" && !l.dropped[d.NodeID] {
-			f.Recorded = append(f.Recorded, upkeep.Device{Ordinal: int(d.Ordinal), Node: d.NodeID})
-			recorded[d.NodeID] = true
-		}
-	}
-	for i, s := range l.state {
-		change(i, func(r *upkeep.Replica) {
-			r.State = true
-			r.Node, r.RanIn, r.Reissue = string(s.Data[relaykube.DeviceID]), string(s.Data[relaykube.PodUID]), string(s.Data[relaykube.Reissue])
-			r.Joined = len(s.Data["_current-profile"]) > 0
-			r.Gone, r.Doubted = l.gone[r.Node], l.doubted[r.Node]
-			if !f.Accepted && !recorded[r.Node] || l.dropped[r.Node] {
-				// Whoever may write Secrets in a namespace must not point us at a device of
-				// a tailnet that the namespace may not use.
-				r.Node = ""
-			}
-		})
-	}
-	for i, s := range l.config {
-		change(i, func(r *upkeep.Replica) { r.Config, r.Key = true, keyOf(s) })
-	}
-	return f
-}
-
-func podReady(p *corev1.Pod) bool {
-	if p.DeletionTimestamp != nil {
-		return false
-	}
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 // act carries a step out. An error is Kubernetes' own; what Tailscale refuses is
