@@ -201,7 +201,8 @@ func (c *Controller) within(_ context.Context, o client.Object) (out []reconcile
 func serviceChanged(e event.UpdateEvent) bool {
 	was, ok := e.ObjectOld.(*v1alpha1.TailscaleService)
 	is, ok2 := e.ObjectNew.(*v1alpha1.TailscaleService)
-	return !ok || !ok2 || was.Generation != is.Generation || !reflect.DeepEqual(was.Status.VIP, is.Status.VIP)
+	return !ok || !ok2 || was.Generation != is.Generation || !reflect.DeepEqual(was.Status.VIP, is.Status.VIP) ||
+		is.Spec.VIPService != nil && mayHost(was) != mayHost(is)
 }
 
 // tailnetChanged picks the changes of a tailnet that its groups see.

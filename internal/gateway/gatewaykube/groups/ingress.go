@@ -14,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
@@ -109,6 +111,9 @@ func (l *look) expose(ctx context.Context, s *v1alpha1.TailscaleService, out *in
 	}
 	file := document.IngressFile{ProxyProtocol: s.Spec.ProxyProtocol == v1alpha1.ProxyProtocolV2}
 	if s.Spec.VIPService != nil {
+		if !mayHost(s) {
+			return nil
+		}
 		file.VIP = s.Spec.VIPService.Name
 	}
 	serve := serveService{map[string]serveTCP{}}
@@ -140,6 +145,15 @@ func (l *look) expose(ctx context.Context, s *v1alpha1.TailscaleService, out *in
 		out.mappings[file.VIP] = mappingOf(s, backend)
 	}
 	return nil
+}
+
+// mayHost says whether our relays may offer to be hosts of the service: it is ours
+// at the tailnet. To offer it before would be to step in for somebody else's, which
+// a rule of the tailnet may approve by itself.
+func mayHost(s *v1alpha1.TailscaleService) bool {
+	vip, c := s.Status.VIP, meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionProgrammed)
+	return vip != nil && vip.Name == s.Spec.VIPService.Name && len(vip.Addresses) > 0 &&
+		c != nil && (c.Status == metav1.ConditionTrue || c.Reason != v1alpha1.ReasonVIPNotOwned && c.Reason != v1alpha1.ReasonVIPConflict)
 }
 
 // mappingOf joins the addresses of a service of the tailnet with those of its backend.
