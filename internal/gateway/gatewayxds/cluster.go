@@ -2,6 +2,7 @@ package gatewayxds
 
 import (
 	"net/netip"
+	"strings"
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -101,10 +102,13 @@ func point(out *clusterv3.Cluster, c gateway.Cluster) error {
 		}
 	}
 	if len(out.HealthChecks) == 0 {
+		// Relays answer to no name that somebody else may own; Envoy's own choice would be the cluster's.
+		host, _, _ := strings.Cut(c.Host, ".svc.")
 		out.HealthChecks = []*corev3.HealthCheck{{
-			Interval: durationpb.New(5 * time.Second), Timeout: durationpb.New(2 * time.Second),
+			// As often before the first request: a relay that was not ready when Envoy looked first would else be left out for a minute.
+			Interval: durationpb.New(5 * time.Second), NoTrafficInterval: durationpb.New(5 * time.Second), Timeout: durationpb.New(2 * time.Second),
 			UnhealthyThreshold: wrapperspb.UInt32(2), HealthyThreshold: wrapperspb.UInt32(1), TransportSocketMatchCriteria: match,
-			HealthChecker: &corev3.HealthCheck_HttpHealthCheck_{HttpHealthCheck: &corev3.HealthCheck_HttpHealthCheck{Path: c.HealthPath, CodecClientType: typev3.CodecClientType_HTTP1}},
+			HealthChecker: &corev3.HealthCheck_HttpHealthCheck_{HttpHealthCheck: &corev3.HealthCheck_HttpHealthCheck{Host: host + ".svc", Path: c.HealthPath, CodecClientType: typev3.CodecClientType_HTTP1}},
 		}}
 	}
 	if c.Protocol != gateway.HTTP2 {
