@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"testing"
+
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
 )
 
 // refused says why there are no namespaces to run in. It is package state because TestMain has no other way to tell tests.
@@ -23,6 +25,7 @@ func TestMain(m *testing.M) {
 	} else {
 		refused = furnish()
 	}
+	tailnettest.Quiet()
 	code := m.Run()
 	if err := verdict(code); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -25,6 +25,9 @@ const insideVariable = "TAILPLANE_TEST_INSIDE"
 // the API server and Envoy Gateway refuse 127.0.0.0/8 for them.
 const podRange = "10.244.0.1/16"
 
+// serviceRange is the same for addresses of Services: some test stands there for kube-proxy.
+const serviceRange = "10.96.0.1/16"
+
 // enter runs this program again in namespaces of its own and returns its exit code. The error says why there can be none.
 func enter() (int, error) {
 	runtime.LockOSThread() // the child dies with the thread that made it
@@ -52,7 +55,7 @@ func enter() (int, error) {
 	return cmd.ProcessState.ExitCode(), nil
 }
 
-// furnish gives the namespaces what a machine has: a loopback interface with the pod range on it, and a root folder that is
+// furnish gives the namespaces what a machine has: a loopback interface with the ranges of pods and Services on it, and a root folder that is
 // the machine's with a /certs of our own.
 func furnish() error {
 	if err := loopback(); err != nil {
@@ -127,27 +130,32 @@ func bring(e os.DirEntry, root string) error {
 	return syscall.Mount(from, to, "", syscall.MS_BIND|syscall.MS_REC, "")
 }
 
-// loopback brings lo up and puts the pod range on it: on lo, an address with a mask makes all of its network local.
+// loopback brings lo up and puts the ranges on it: on lo, an address with a mask makes all of its network local.
 func loopback() error {
-	ip, network, err := net.ParseCIDR(podRange)
-	if err != nil {
-		return err
-	}
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	defer syscall.Close(fd)
-	up := ifreq("lo")
-	*(*uint16)(unsafe.Pointer(&up[syscall.IFNAMSIZ])) = syscall.IFF_UP | syscall.IFF_RUNNING | syscall.IFF_LOOPBACK
-	address, mask := ifreq("lo:1"), ifreq("lo:1")
-	copy(address[syscall.IFNAMSIZ:], sockaddr(ip.To4()))
-	copy(mask[syscall.IFNAMSIZ:], sockaddr(net.IP(network.Mask)))
-	for _, step := range []struct {
+	type step struct {
 		request uintptr
 		ifreq   *[40]byte
-	}{{syscall.SIOCSIFFLAGS, up}, {syscall.SIOCSIFADDR, address}, {syscall.SIOCSIFNETMASK, mask}} {
-		if _, _, e := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), step.request, uintptr(unsafe.Pointer(step.ifreq))); e != 0 {
+	}
+	up := ifreq("lo")
+	*(*uint16)(unsafe.Pointer(&up[syscall.IFNAMSIZ])) = syscall.IFF_UP | syscall.IFF_RUNNING | syscall.IFF_LOOPBACK
+	steps := []step{{syscall.SIOCSIFFLAGS, up}}
+	for name, text := range map[string]string{"lo:1": podRange, "lo:2": serviceRange} {
+		ip, network, err := net.ParseCIDR(text)
+		if err != nil {
+			return err
+		}
+		address, mask := ifreq(name), ifreq(name)
+		copy(address[syscall.IFNAMSIZ:], sockaddr(ip.To4()))
+		copy(mask[syscall.IFNAMSIZ:], sockaddr(net.IP(network.Mask)))
+		steps = append(steps, step{syscall.SIOCSIFADDR, address}, step{syscall.SIOCSIFNETMASK, mask})
+	}
+	for _, s := range steps {
+		if _, _, e := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), s.request, uintptr(unsafe.Pointer(s.ifreq))); e != 0 {
 			return e
 		}
 	}

@@ -1,0 +1,347 @@
+//go:build linux
+
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"tailscale.com/ipn"
+	"tailscale.com/tsnet"
+
+	"github.com/tailplane/tailplane/internal/buildcache"
+	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/test/rig"
+)
+
+// wholePolicy: relays are tag:relay and reach services; people reach what is published.
+const wholePolicy = `{
+	"tagOwners": {"tag:k8s-operator": ["autogroup:admin"], "tag:relay": ["tag:k8s-operator"], "tag:web": ["tag:k8s-operator"], "tag:svc-wiki": ["tag:k8s-operator"]},
+	"grants": [
+		{"src": ["tag:relay"], "dst": ["tag:web", "tag:svc-wiki"], "ip": ["*"]},
+		{"src": ["autogroup:member"], "dst": ["*"], "ip": ["*"]},
+	],
+}`
+
+// GTW-35, GTW-19, GTW-23, GTW-40: everything at once, as it is run. A client asks Envoy, which asks a relay, which asks a node
+// of the tailnet; a person on the tailnet asks a service, whose relay asks Envoy, or a Service of the cluster. A relay that is
+// killed costs what was in flight.
+func TestGTW35_Whole(t *testing.T) {
+	needsNamespaces(t)
+	if _, err := buildcache.Lookup("envoy"); err != nil {
+		if e, ok := errors.AsType[*buildcache.UnavailableError](err); ok {
+			envoyVerdict = "SKIP it cannot be had"
+			t.Skipf("SKIP envoy: %s", e.Reason)
+		}
+		t.Fatal(err)
+	}
+	p := provide(t, "whole")
+	c := p.Cluster
+	kubectl(t, c, "create", "namespace", "infra")
+	startServiceProxy(t, c)
+	tn := tailnettest.Start(t, wholePolicy)
+	api, err := tn.API()
+	if err != nil {
+		t.Fatal(err)
+	}
+	web, wiki, alice := tn.Node("web-1", "", "tag:web"), tn.Node("wiki-1", "", "tag:svc-wiki"), tn.Node("alice-laptop", "alice@example.com")
+	ctx := within(t)
+	if err := tn.Ready(ctx, web, wiki, alice); err != nil {
+		t.Fatal(err)
+	}
+	serveOn(t, web, "web-1")
+	serveOn(t, wiki, "wiki-1")
+	acceptRoutes(t, alice)
+
+	// Our side: the gateway, and what runs the pods that it makes.
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "x.sock")
+	settings := fmt.Sprintf("tailnet: {apiBaseURLs: [%q], requestsPerSecond: 100, burst: 100}\nenvoy: {discovery: Endpoints}\nproxy: {image: \"tailplaned:test\"}\nconsumerNamespaces: [infra]\n", api.URL())
+	file := filepath.Join(dir, "gateway.yaml")
+	if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	start(t, tailnettest.ChildEnv(), "tailplaned", "gateway", "--config", file, "--kubeconfig", c.Kubeconfig, "--namespace", ourNamespace, "--metrics-addr", "127.0.0.1:9091",
+		"--extension-addr", "unix://"+socket, "--leader-elect=false", "--log-level", "debug")
+	pods, err := rig.RunPods(c, t.TempDir(), rig.PodsOptions{Namespace: ourNamespace, First: netip.MustParseAddr("10.244.1.1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := pods.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+
+	// Their side: Envoy Gateway, and Envoy as it would be run.
+	p.startEnvoyGateway(t, gatewayxds.Address{Network: "unix", At: socket})
+	client := api.Client([]string{"devices:core", "auth_keys", "services"}, "tag:k8s-operator")
+	objects, err := os.ReadFile("testdata/whole.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply(t, c, strings.NewReplacer("CLIENT_ID", client.ID, "CLIENT_SECRET", client.Secret, "API_URL", api.URL(), "CONTROL_URL", tn.ControlURL(), "SUFFIX", tn.Suffix()).Replace(string(objects)))
+	version := p.startEnvoy(t)
+	last := ""
+	answers := func(host, path, want string) func() bool {
+		return func() bool {
+			last = get(t, "", host, path)
+			return strings.HasPrefix(last, want)
+		}
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the last answer was %q\n%s\n%s", last, kubectl(t, c, "get", "tstn,tsgw,tsrp,tssvc,tspg,pods,httproutes,gateways,endpointslices", "-A", "-o", "wide"),
+				kubectl(t, c, "get", "tssvc,tspg,tsgw", "-A", "-o", "yaml"))
+			for _, path := range []string{"/clusters", "/config_dump?mask=dynamic_active_clusters.cluster.name,dynamic_active_clusters.cluster.load_assignment"} {
+				if res, err := http.Get("http://127.0.0.1:19010" + path); err == nil {
+					b, _ := io.ReadAll(res.Body)
+					res.Body.Close()
+					t.Logf("%s: %s", path, b)
+				}
+			}
+			for _, r := range pods.Running() {
+				_, says, _, err := r.Ask(context.Background(), "/readyz/infra.eg-tailnets-wiki")
+				t.Logf("%s says of wiki %q %v: %s", r.Pod, says, err, r.Output()[max(0, len(r.Output())-2000):])
+			}
+		}
+	})
+
+	kubectl(t, c, "wait", "--for=condition=Ready", "tstn/corp", "--timeout=120s")
+	await(t, "a client through Envoy and a relay to a node of the tailnet", answers("web.example.com", "/hello", "200 web-1 GET web.example.com /hello from "))
+	await(t, "a service that was found by its tag", answers("api.example.com", "/svc/wiki/page", "200 wiki-1 GET api.example.com /svc/wiki/page from "))
+	await(t, "a rule of a policy", answers("api.example.com", "/api/x", "200 wiki-1 GET api.example.com /api/x from "))
+	kubectl(t, c, "-n", "infra", "wait", "--for=condition=Ready", "tssvc/web", "--timeout=120s")
+	kubectl(t, c, "-n", ourNamespace, "wait", "--for=condition=Ready", "tspg", "--all", "--timeout=120s")
+	for _, kind := range []string{"tsgw/eg-tailnets", "tsrp/web-api"} {
+		kubectl(t, c, "-n", "infra", "wait", "--for=condition=Ready", kind, "--timeout=120s")
+	}
+
+	// A relay that is killed: no request after the first failures is lost, and the pod comes back as the same node.
+	pods.Running()["web-proxy-group-0"].Kill()
+	failed := 0
+	for range 100 {
+		if !strings.HasPrefix(get(t, "", "web.example.com", "/hello"), "200 ") {
+			failed++
+		}
+	}
+	if failed > 10 {
+		t.Errorf("%d of 100 requests one after the other were lost when one of two relays was killed", failed)
+	}
+
+	// From the tailnet: to a Service of the cluster, with the caller's address, and to the Gateway.
+	serveCluster(t, "10.244.0.80:8090")
+	for _, name := range []string{"svc:plain", "svc:eg"} {
+		var address string
+		await(t, name+" has an address", func() bool {
+			for _, s := range vips(ctx, t, api.URL(), client.ID, client.Secret) {
+				if s.Name == name && len(s.Addrs) > 0 {
+					address = s.Addrs[0]
+				}
+			}
+			return address != ""
+		})
+		want := map[string]string{"svc:plain": "200 plain GET plain.example.com /there", "svc:eg": "200 web-1 GET web.example.com /there from "}[name]
+		await(t, "a person on the tailnet through "+name, func() bool {
+			last = fromTailnet(ctx, alice, net.JoinHostPort(address, "80"), map[string]string{"svc:plain": "plain.example.com", "svc:eg": "web.example.com"}[name])
+			return strings.HasPrefix(last, want)
+		})
+	}
+	envoyVerdict = "real " + version
+
+	// Everything goes, and leaves nothing behind at Tailscale.
+	kubectl(t, c, "-n", "infra", "delete", "tsgw,tsrp,tssvc", "--all", "--timeout=180s")
+	kubectl(t, c, "-n", ourNamespace, "delete", "tspg", "--all", "--timeout=180s")
+	kubectl(t, c, "delete", "tstn", "--all", "--timeout=120s")
+	for _, n := range tn.Nodes() {
+		for _, tag := range n.Tags {
+			if tag == "tag:relay" {
+				t.Errorf("the device %s is left behind", n.Name)
+			}
+		}
+	}
+	if left := vips(ctx, t, api.URL(), client.ID, client.Secret); len(left) > 0 {
+		t.Errorf("services are left behind: %+v", left)
+	}
+}
+
+func within(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// serveOn answers on a node's port 80 with who was asked for what by whom.
+func serveOn(t testing.TB, node *tsnet.Server, name string) {
+	t.Helper()
+	ln, err := node.Listen("tcp", ":80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "%s %s %s %s from %s", name, r.Method, r.Host, r.URL.RequestURI(), r.RemoteAddr)
+	})}
+	go func() { _ = s.Serve(ln) }()
+	t.Cleanup(func() { s.Close() })
+}
+
+// serveCluster is a pod behind the Service "plain".
+func serveCluster(t testing.TB, at string) {
+	t.Helper()
+	ln, err := net.Listen("tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "plain %s %s %s", r.Method, r.Host, r.URL.RequestURI())
+	})}
+	go func() { _ = s.Serve(ln) }()
+	t.Cleanup(func() { s.Close() })
+}
+
+func acceptRoutes(t testing.TB, node *tsnet.Server) {
+	t.Helper()
+	lc, err := node.LocalClient()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lc.EditPrefs(within(t), &ipn.MaskedPrefs{RouteAllSet: true, Prefs: ipn.Prefs{RouteAll: true}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fromTailnet asks from a node of the tailnet.
+func fromTailnet(ctx context.Context, node *tsnet.Server, address, host string) string {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/there", nil)
+	if err != nil {
+		return err.Error()
+	}
+	req.Host = host
+	tr := &http.Transport{DisableKeepAlives: true, DialContext: node.Dial}
+	resp, err := (&http.Client{Transport: tr}).Do(req)
+	if err != nil {
+		return err.Error()
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("%d %s", resp.StatusCode, b)
+}
+
+// vips are the services of the tailnet, as its API lists them.
+func vips(ctx context.Context, t testing.TB, url, id, secret string) []struct {
+	Name  string
+	Addrs []string
+} {
+	t.Helper()
+	ask := func(method, path, body string, header http.Header, into any) {
+		req, err := http.NewRequestWithContext(ctx, method, url+"/api/v2"+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header = header
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var token struct {
+		Text string `json:"access_token"`
+	}
+	ask(http.MethodPost, "/oauth/token", "grant_type=client_credentials&client_id="+id+"&client_secret="+secret, http.Header{"Content-Type": {"application/x-www-form-urlencoded"}}, &token)
+	var list struct {
+		VIPServices []struct {
+			Name  string
+			Addrs []string
+		}
+	}
+	ask(http.MethodGet, "/tailnet/-/vip-services", "", http.Header{"Authorization": {"Bearer " + token.Text}}, &list)
+	return list.VIPServices
+}
+
+// startEnvoy runs the Envoy that Envoy Gateway made a Deployment for, with exactly its arguments, and gives its Service that
+// endpoint. It returns Envoy's version.
+func (p *provided) startEnvoy(t testing.TB) string {
+	t.Helper()
+	c := p.Cluster
+	resolve(t, map[string][]string{"envoy-gateway." + egNamespace + ".svc.cluster.local.": {"127.0.0.1"}, "envoy-gateway." + egNamespace + ".svc.": {"127.0.0.1"}})
+	type deployment struct {
+		Metadata struct{ Name string }
+		Spec     struct {
+			Template struct {
+				Spec struct {
+					Containers []struct {
+						Name string
+						Args []string
+					}
+				}
+			}
+		}
+	}
+	var args []string
+	var name string
+	await(t, "the Deployment of Envoy", func() bool {
+		var list struct{ Items []deployment }
+		out := kubectl(t, c, "-n", egNamespace, "get", "deployment", "-l", "gateway.envoyproxy.io/owning-gateway-name=eg", "-o", "json")
+		if err := json.Unmarshal([]byte(out), &list); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range list.Items {
+			for _, container := range d.Spec.Template.Spec.Containers {
+				if container.Name == "envoy" {
+					name, args = d.Metadata.Name, container.Args
+				}
+			}
+		}
+		return args != nil
+	})
+	sds := t.TempDir()
+	move := strings.NewReplacer("/certs/", p.proxy+"/", "/sds/", sds+"/", "port_value: 19000", "port_value: 19010", "port_value: 19001", "port_value: 19011", // which are Envoy Gateway's own here
+		"$(ENVOY_POD_NAME)", "envoy-0", "$(ENVOY_POD_NAMESPACE)", egNamespace, "$(ENVOY_SERVICE_ZONE)", "")
+	for i, a := range args {
+		args[i] = move.Replace(a)
+	}
+	var files struct{ Data map[string]string }
+	out := kubectl(t, c, "-n", egNamespace, "get", "configmap", name, "-o", "json")
+	if err := json.Unmarshal([]byte(out), &files); err != nil {
+		t.Fatal(err)
+	}
+	for file, text := range files.Data {
+		if err := os.WriteFile(filepath.Join(sds, file), []byte(move.Replace(text)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start(t, nil, "envoy", args...)
+	apply(t, c, fmt.Sprintf(`apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: envoy, namespace: %s, labels: {kubernetes.io/service-name: %s}}
+addressType: IPv4
+ports: [{name: http-8888, port: 8888, protocol: TCP}]
+endpoints: [{addresses: [10.244.0.2], conditions: {ready: true}}]
+`, egNamespace, name))
+	_, version, _ := strings.Cut(run(t, nil, "envoy", "--version"), "version: ")
+	if parts := strings.Split(version, "/"); len(parts) > 1 {
+		return parts[1]
+	}
+	return "of an unknown version"
+}
