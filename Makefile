@@ -3,7 +3,7 @@ export GOFLAGS = -trimpath -buildvcs=false
 export CGO_ENABLED = 0
 TOOL = go tool -modfile=tools.mod
 
-.PHONY: demo test build cluster testbed envoy lint test-adapter test-gateway generate acceptance bench budgets sim fuzz clean-cache machine
+.PHONY: demo test build cluster testbed envoy lint test-adapter test-gateway demo-gateway generate acceptance bench budgets sim fuzz clean-cache machine
 
 demo: build ## show Tailplane at work: a tailnet, a cluster, people who are let in and refused
 	@exec "$$(cd testbed && go run ./cmd/build demo | cut -f2)"
@@ -33,6 +33,9 @@ test-adapter: machine build ## the adapter mca on a real API server, with the re
 
 test-gateway: machine build envoy ## the gateway under a real Envoy Gateway and, where there is one, a real Envoy
 	@out=$$(mktemp); TAILPLANE_TEST_VERDICT=$$out CGO_ENABLED=1 go test -race -timeout 20m ./internal/gateway/... ./test/gateway; code=$$?; cat $$out; rm -f $$out; exit $$code
+
+demo-gateway: build testbed ## a client through a real Envoy and a relay to a tailnet, and back: about 10 minutes the first time, then one
+	@bash -o pipefail -c "go test -count=1 -v ./test/gateway -run TestGTW35_Whole | sed -un 's/^ *| //p; /^ *--- /p; /SKIP/p; /_test.go:/p'"
 
 generate: ## CRDs, deepcopy, CLI reference, golden files
 	@go generate ./... && go test ./internal/cli -run Reference -update

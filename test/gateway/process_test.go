@@ -18,7 +18,7 @@ import (
 )
 
 // patience is how long a test waits for anything: the machine may be loaded.
-const patience = 120 * time.Second
+const patience = 4 * time.Minute
 
 // A process is a program of the build cache.
 type process struct {

@@ -35,7 +35,7 @@ const wholePolicy = `{
 	],
 }`
 
-// GTW-35, GTW-19, GTW-23, GTW-40: everything at once, as it is run. A client asks Envoy, which asks a relay, which asks a node
+// GTW-03, GTW-35, GTW-40: everything at once, as it is run. A client asks Envoy, which asks a relay, which asks a node
 // of the tailnet; a person on the tailnet asks a service, whose relay asks Envoy, or a Service of the cluster. A relay that is
 // killed costs what was in flight.
 func TestGTW35_Whole(t *testing.T) {
@@ -94,6 +94,7 @@ func TestGTW35_Whole(t *testing.T) {
 	}
 	apply(t, c, strings.NewReplacer("CLIENT_ID", client.ID, "CLIENT_SECRET", client.Secret, "API_URL", api.URL(), "CONTROL_URL", tn.ControlURL(), "SUFFIX", tn.Suffix()).Replace(string(objects)))
 	version := p.startEnvoy(t)
+	tell(t, "Envoy %s runs under Envoy Gateway; the operator has made relays for what the objects ask for", version)
 	last := ""
 	answers := func(host, path, want string) func() bool {
 		return func() bool {
@@ -119,17 +120,20 @@ func TestGTW35_Whole(t *testing.T) {
 		}
 	})
 
-	kubectl(t, c, "wait", "--for=condition=Ready", "tstn/corp", "--timeout=120s")
+	kubectl(t, c, "wait", "--for=condition=Ready", "tstn/corp", "--timeout=200s")
 	await(t, "a client through Envoy and a relay to a node of the tailnet", answers("web.example.com", "/hello", "200 web-1 GET web.example.com /hello from "))
 	await(t, "a service that was found by its tag", answers("api.example.com", "/svc/wiki/page", "200 wiki-1 GET api.example.com /svc/wiki/page from "))
 	await(t, "a rule of a policy", answers("api.example.com", "/api/x", "200 wiki-1 GET api.example.com /api/x from "))
-	kubectl(t, c, "-n", "infra", "wait", "--for=condition=Ready", "tssvc/web", "--timeout=120s")
-	kubectl(t, c, "-n", ourNamespace, "wait", "--for=condition=Ready", "tspg", "--all", "--timeout=120s")
-	for _, kind := range []string{"tsgw/eg-tailnets", "tsrp/web-api"} {
-		kubectl(t, c, "-n", "infra", "wait", "--for=condition=Ready", kind, "--timeout=120s")
+	for _, path := range []string{"web.example.com/hello", "api.example.com/svc/wiki/page", "api.example.com/api/x"} {
+		host, rest, _ := strings.Cut(path, "/")
+		began := time.Now()
+		tell(t, "$ curl http://%s\n    %s   (%v)", path, get(t, "", host, "/"+rest), time.Since(began).Round(time.Microsecond))
 	}
+	kubectl(t, c, "-n", "infra", "wait", "--for=condition=Ready", "tssvc,tsgw,tsrp", "--all", "--timeout=200s") // GTW-03
+	kubectl(t, c, "-n", ourNamespace, "wait", "--for=condition=Ready", "tspg", "--all", "--timeout=200s")
+	tell(t, "$ kubectl get tailscale-gateway -A\n%s", kubectl(t, c, "get", "tailscale-gateway", "-A"))
 
-	// A relay that is killed: no request after the first failures is lost, and the pod comes back as the same node.
+	// A relay that is killed: what was in flight, and requests until Envoy has seen it, are all that is lost.
 	pods.Running()["web-proxy-group-0"].Kill()
 	failed := 0
 	for range 100 {
@@ -137,6 +141,7 @@ func TestGTW35_Whole(t *testing.T) {
 			failed++
 		}
 	}
+	tell(t, "one of the two relays of web was killed: %d of 100 requests after one another were lost", failed)
 	if failed > 10 {
 		t.Errorf("%d of 100 requests one after the other were lost when one of two relays was killed", failed)
 	}
@@ -158,13 +163,14 @@ func TestGTW35_Whole(t *testing.T) {
 			last = fromTailnet(ctx, alice, net.JoinHostPort(address, "80"), map[string]string{"svc:plain": "plain.example.com", "svc:eg": "web.example.com"}[name])
 			return strings.HasPrefix(last, want)
 		})
+		tell(t, "alice-laptop$ curl http://%s\n    %s", name, last)
 	}
 	envoyVerdict = "real " + version
 
 	// Everything goes, and leaves nothing behind at Tailscale.
-	kubectl(t, c, "-n", "infra", "delete", "tsgw,tsrp,tssvc", "--all", "--timeout=180s")
-	kubectl(t, c, "-n", ourNamespace, "delete", "tspg", "--all", "--timeout=180s")
-	kubectl(t, c, "delete", "tstn", "--all", "--timeout=120s")
+	kubectl(t, c, "-n", "infra", "delete", "tsgw,tsrp,tssvc", "--all", "--timeout=200s")
+	kubectl(t, c, "-n", ourNamespace, "delete", "tspg", "--all", "--timeout=200s")
+	kubectl(t, c, "delete", "tstn", "--all", "--timeout=200s")
 	for _, n := range tn.Nodes() {
 		for _, tag := range n.Tags {
 			if tag == "tag:relay" {
@@ -172,8 +178,20 @@ func TestGTW35_Whole(t *testing.T) {
 			}
 		}
 	}
+	for _, k := range validKeys(ctx, t, api.URL(), client.ID, client.Secret) {
+		t.Errorf("the key %s is left behind", k)
+	}
 	if left := vips(ctx, t, api.URL(), client.ID, client.Secret); len(left) > 0 {
 		t.Errorf("services are left behind: %+v", left)
+	}
+	tell(t, "everything was deleted: no device, no key and no service is left at Tailscale")
+}
+
+// tell is what `make demo-gateway` shows.
+func tell(t testing.TB, format string, args ...any) {
+	t.Helper()
+	for line := range strings.Lines(strings.TrimRight(fmt.Sprintf(format, args...), "\n")) {
+		fmt.Fprintf(t.Output(), "| %s\n", strings.TrimRight(line, "\n"))
 	}
 }
 
@@ -244,11 +262,8 @@ func fromTailnet(ctx context.Context, node *tsnet.Server, address, host string) 
 	return fmt.Sprintf("%d %s", resp.StatusCode, b)
 }
 
-// vips are the services of the tailnet, as its API lists them.
-func vips(ctx context.Context, t testing.TB, url, id, secret string) []struct {
-	Name  string
-	Addrs []string
-} {
+// askAPI asks Tailscale's API as the client would.
+func askAPI(ctx context.Context, t testing.TB, url, id, secret, path string, into any) {
 	t.Helper()
 	ask := func(method, path, body string, header http.Header, into any) {
 		req, err := http.NewRequestWithContext(ctx, method, url+"/api/v2"+path, strings.NewReader(body))
@@ -269,14 +284,38 @@ func vips(ctx context.Context, t testing.TB, url, id, secret string) []struct {
 		Text string `json:"access_token"`
 	}
 	ask(http.MethodPost, "/oauth/token", "grant_type=client_credentials&client_id="+id+"&client_secret="+secret, http.Header{"Content-Type": {"application/x-www-form-urlencoded"}}, &token)
-	var list struct {
-		VIPServices []struct {
-			Name  string
-			Addrs []string
+	ask(http.MethodGet, path, "", http.Header{"Authorization": {"Bearer " + token.Text}}, into)
+}
+
+type vipService struct {
+	Name  string
+	Addrs []string
+}
+
+// vips are the services of the tailnet.
+func vips(ctx context.Context, t testing.TB, url, id, secret string) []vipService {
+	t.Helper()
+	var list struct{ VIPServices []vipService }
+	askAPI(ctx, t, url, id, secret, "/tailnet/-/vip-services", &list)
+	return list.VIPServices
+}
+
+// validKeys are the ids of the keys that a node could still log in with.
+func validKeys(ctx context.Context, t testing.TB, url, id, secret string) (ids []string) {
+	t.Helper()
+	var list struct{ Keys []struct{ ID string } }
+	askAPI(ctx, t, url, id, secret, "/tailnet/-/keys?all=true", &list)
+	for _, k := range list.Keys {
+		var key struct {
+			KeyType string
+			Invalid bool
+		}
+		askAPI(ctx, t, url, id, secret, "/tailnet/-/keys/"+k.ID, &key)
+		if key.KeyType == "auth" && !key.Invalid {
+			ids = append(ids, k.ID)
 		}
 	}
-	ask(http.MethodGet, "/tailnet/-/vip-services", "", http.Header{"Authorization": {"Bearer " + token.Text}}, &list)
-	return list.VIPServices
+	return ids
 }
 
 // startEnvoy runs the Envoy that Envoy Gateway made a Deployment for, with exactly its arguments, and gives its Service that
