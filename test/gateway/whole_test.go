@@ -133,7 +133,7 @@ func TestGTW35_Whole(t *testing.T) {
 	kubectl(t, c, "-n", ourNamespace, "wait", "--for=condition=Ready", "tspg", "--all", "--timeout=200s")
 	tell(t, "$ kubectl get tailscale-gateway -A\n%s", kubectl(t, c, "get", "tailscale-gateway", "-A"))
 
-	// A relay that is killed: what was in flight, and requests until Envoy has seen it, are all that is lost.
+	// A relay that is killed: what was in flight is all that is lost, and here at most one request is.
 	pods.Running()["web-proxy-group-0"].Kill()
 	failed := 0
 	for range 100 {
@@ -142,7 +142,7 @@ func TestGTW35_Whole(t *testing.T) {
 		}
 	}
 	tell(t, "one of the two relays of web was killed: %d of 100 requests after one another were lost", failed)
-	if failed > 10 {
+	if failed > 1 {
 		t.Errorf("%d of 100 requests one after the other were lost when one of two relays was killed", failed)
 	}
 

@@ -149,6 +149,7 @@ func renderService(s gateway.Route, filters map[string]*anypb.Any) *routev3.Rout
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: s.Cluster},
 		UpgradeConfigs:   []*routev3.RouteAction_UpgradeConfig{{UpgradeType: "websocket"}}, // as on Envoy Gateway's routes
 	}
+	retry(a)
 	if s.Strip {
 		// Not a prefix rewrite, which makes "//x" of "/svc/web//x" and of "/svc/web/x".
 		a.RegexRewrite = rewrite("^"+regexp.QuoteMeta(s.Prefix)+"/*", "/")

@@ -7,6 +7,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -17,6 +18,8 @@ const (
 	metadataKey = "gateway.tailscale.com"
 	// refused is no cluster: the share of requests that is given to it is answered with an error, as Envoy Gateway does it.
 	refused = "invalid-backend-cluster"
+	// otherHosts is a message without fields: not to one that was tried.
+	otherHosts = "type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
 )
 
 // pathOf returns which paths a route is for.
@@ -79,6 +82,8 @@ func applyRule(r *routev3.Route, rule gateway.Rule) *routev3.Route {
 	switch {
 	case len(rule.Default) > 0:
 		share(out, rule.Default, nil)
+	case rule.Sole != nil:
+		retry(action(out))
 	case len(rule.Mixed) > 0 || rule.RefusedWeight > 0:
 		others := own(r, rule)
 		if rule.RefusedWeight > 0 {
@@ -156,6 +161,20 @@ func own(r *routev3.Route, rule gateway.Rule) weights {
 	return all
 }
 
+// retry makes what no relay has taken go to another one, so that a relay that is gone ends no more than it carries. Only what
+// was not sent is sent again, and what the route's owner wishes stays.
+func retry(a *routev3.RouteAction) {
+	if a.RetryPolicy != nil {
+		return
+	}
+	a.RetryPolicy = &routev3.RetryPolicy{
+		RetryOn: "connect-failure,refused-stream,reset-before-request", NumRetries: wrapperspb.UInt32(2),
+		RetryHostPredicate: []*routev3.RetryPolicy_RetryHostPredicate{{Name: "envoy.retry_host_predicates.previous_hosts",
+			ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: &anypb.Any{TypeUrl: otherHosts}}}},
+		HostSelectionRetryMaxAttempts: 3,
+	}
+}
+
 // share divides a route's requests.
 func share(r *routev3.Route, ours []gateway.WeightedCluster, others weights) {
 	all := others
@@ -167,6 +186,9 @@ func share(r *routev3.Route, ours []gateway.WeightedCluster, others weights) {
 		if w.GetName() == refused {
 			a.ClusterNotFoundResponseCode = routev3.RouteAction_INTERNAL_SERVER_ERROR
 		}
+	}
+	if len(others) == 0 {
+		retry(a)
 	}
 	if len(all) == 1 {
 		a.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: all[0].GetName()}
