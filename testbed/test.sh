@@ -35,7 +35,7 @@ done < <(cd testbed && CGO_ENABLED=0 go run ./cmd/summary -failed "$out"/*.json)
 # Without the race detector, and with what was compiled for fuzzing before: seconds for each target, and as many again for new ones.
 echo "== fuzz"
 # Not the extension server: to instrument all of Envoy's types takes minutes, and a test there damages questions as well.
-FUZZSKIP=internal/gateway/gatewayxds FUZZTIME=5s FUZZLIMIT=2m FUZZJSON="$out/fuzz.json" testbed/fuzz.sh || failed=1
+FUZZSKIP=internal/gateway/gatewayxds FUZZTIME=3s FUZZLIMIT=2m FUZZJSON="$out/fuzz.json" testbed/fuzz.sh || failed=1
 
 echo "== demo"
 if DEMO_EXIT=1 make -s demo >"$out/demo.log" 2>&1; then

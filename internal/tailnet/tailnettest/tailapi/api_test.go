@@ -181,7 +181,7 @@ func TestAPIAuth(t *testing.T) {
 		c.want(404, "GET", "/tailnet/elsewhere.org/devices", "")
 		c.want(403, "DELETE", "/device/1", "")
 		c.want(403, "GET", "/tailnet/-/acl", "")
-		if r := c.want(501, "GET", "/tailnet/-/services/svc:web/devices", ""); !strings.Contains(fmt.Sprint(r.at("message")), "GET /api/v2/tailnet/-/services/svc:web/devices is not on the testbed") {
+		if r := c.want(501, "GET", "/tailnet/-/webhooks", ""); !strings.Contains(fmt.Sprint(r.at("message")), "GET /api/v2/tailnet/-/webhooks is not on the testbed") {
 			t.Errorf("a route that the fake does not have: %s", r.body)
 		}
 		c.want(501, "PATCH", "/device/1", "")
