@@ -51,20 +51,7 @@ func BenchmarkRelay(b *testing.B) {
 	through := func() (net.Conn, error) {
 		return new(net.Dialer).DialContext(within(b), "tcp", "127.77.0.60:10000")
 	}
-	var shares []float64
-	var direct, relayed []time.Duration
-	for range 5 {
-		d, v := stream(b, straight), stream(b, through)
-		shares = append(shares, d.Seconds()/v.Seconds())
-		direct, relayed = append(direct, trips(b, straight)...), append(relayed, trips(b, through)...)
-	}
-	slices.Sort(shares)
-	row("relay: one stream, of a node's", shares[len(shares)/2], 0.85, false, "")
-	added := median(relayed) - median(direct)
-	row("relay: added to a round trip, p50", float64(added.Microseconds())/1000, 0.2, true, "ms")
-	fmt.Printf("    a round trip: %v straight, %v through; shares %.2f\n", median(direct), median(relayed), shares)
-
-	const idle = 2000
+	const idle = 1000
 	was, conns := heap(b), []net.Conn{}
 	for range idle {
 		conn, err := through()
@@ -89,6 +76,19 @@ func BenchmarkRelay(b *testing.B) {
 		}
 		return nil
 	})
+
+	var shares []float64
+	var direct, relayed []time.Duration
+	for range 5 {
+		d, v := stream(b, straight), stream(b, through)
+		shares = append(shares, d.Seconds()/v.Seconds())
+		direct, relayed = append(direct, trips(b, straight)...), append(relayed, trips(b, through)...)
+	}
+	slices.Sort(shares)
+	row("relay: one stream, of a node's", shares[len(shares)/2], 0.85, false, "")
+	added := median(relayed) - median(direct)
+	row("relay: added to a round trip, p50", float64(added.Microseconds())/1000, 0.2, true, "ms")
+	fmt.Printf("    a round trip: %v straight, %v through; shares %.2f\n", median(direct), median(relayed), shares)
 
 	began = time.Now()
 	g.configure(b, services("TCP", 10000, 80, "TCP", 10001, 80), nil)
