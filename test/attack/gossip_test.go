@@ -401,6 +401,13 @@ func (r *rogue) count(of *int) int {
 	return *of
 }
 
+// own is the record that it answers with.
+func (r *rogue) own() gossip.Signed {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.record
+}
+
 // claim is what it says of itself in numbers.
 func (r *rogue) claim() string {
 	r.mu.Lock()
@@ -534,7 +541,7 @@ func (r *rogue) forgiven(t *testing.T, by *system) time.Duration {
 func (r *rogue) introduce(t *testing.T) {
 	t.Helper()
 	for _, s := range r.servers() {
-		r.taken(t, s, message(r.claim(), r.record))
+		r.taken(t, s, message(r.claim(), r.own()))
 		eventually(t, long, s.Server()+" lists the rogue as what it is", func() bool { return s.alive(t, r.facts.ClusterName) })
 		if c, _ := s.cluster(t, r.facts.ClusterName); c.APIEndpoint != r.facts.APIEndpoint || !maps.Equal(c.Labels, r.facts.Labels) || c.Key != r.facts.Key {
 			t.Errorf("listed as %+v", c)
@@ -673,7 +680,7 @@ func TestGO01_OnlyTheOwnerSpeaks(t *testing.T) {
 		// The same as an answer, when the server asks.
 		counted, asked := at.server.rejected(t, gossip.Binding), r.count(&r.asked)
 		r.says(func(w http.ResponseWriter, _ *http.Request) {
-			io.WriteString(w, message(r.claim(), must(r.sealed(evil(genuine.Facts), top, gossip.Up)), r.record))
+			io.WriteString(w, message(r.claim(), must(r.sealed(evil(genuine.Facts), top, gossip.Up)), r.own()))
 		})
 		eventually(t, long, "the server has asked, and not taken the answer", func() bool { return at.server.rejected(t, gossip.Binding) > counted && r.count(&r.asked) > asked })
 		r.says(nil)
@@ -736,7 +743,7 @@ func TestGO02_NothingOldComesBack(t *testing.T) {
 		}
 	}
 	r.says(func(w http.ResponseWriter, _ *http.Request) { // and whenever anybody asks
-		io.WriteString(w, message(r.claim(), old[0].Signed, old[1].Signed, r.record))
+		io.WriteString(w, message(r.claim(), old[0].Signed, old[1].Signed, r.own()))
 	})
 	asked := r.count(&r.asked)
 	eventually(t, long, "both have asked", func() bool { return r.count(&r.asked) >= asked+8 })
@@ -787,7 +794,7 @@ func TestGO03_TwoClaimOneCluster(t *testing.T) {
 	for claimed, host := range map[string]string{"west": "go03", "east": "go03b"} {
 		counted := east.rejected(t, gossip.Binding)
 		r := east.rogue(t, host, func(r *rogue) { r.facts.ClusterID, r.facts.ClusterName = before[claimed].ID, "rival-of-"+claimed })
-		r.taken(t, east, message(r.claim(), r.record))
+		r.taken(t, east, message(r.claim(), r.own()))
 		c := of(east, "rival-of-"+claimed)
 		if !c.Conflict || c.Verified || c.Self || c.ID != before[claimed].ID || c.Key != r.facts.Key {
 			t.Errorf("the rival is listed as %+v", c)

@@ -165,7 +165,7 @@ func TestGO09_PartitionAndHeal(t *testing.T) {
 		r.facts.Labels = map[string]string{"clock": "wrong"}
 		r.renew(t)
 		for _, s := range []*system{east, west} {
-			r.taken(t, s, message(r.claim(), r.record))
+			r.taken(t, s, message(r.claim(), r.own()))
 			if c, _ := s.cluster(t, host); c.Labels["clock"] != "wrong" || !c.Verified || time.Since(c.LastSeen).Abs() > offset.Abs()/2 {
 				t.Errorf("%s is listed as %+v", host, c)
 			}
@@ -223,7 +223,7 @@ func TestGO10_CrashAndRestart(t *testing.T) {
 	// A zombie: the last that it said, said by somebody else.
 	claim := fmt.Sprintf("[%q,%d,1,%d]", node, last.Generation, last.Version)
 	r.says(func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprint(w, message(r.claim()+","+claim, last.Signed, r.record))
+		fmt.Fprint(w, message(r.claim()+","+claim, last.Signed, r.own()))
 	})
 	always(t, 3*time.Second, "it stays gone", func() bool {
 		r.taken(t, east, message(r.claim()+","+claim, last.Signed))

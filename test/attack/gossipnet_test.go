@@ -129,7 +129,7 @@ func TestGO05_Bombs(t *testing.T) {
 			"nothing":          `{}`,
 		} {
 			counted := east.rejected(t, gossip.Malformed)
-			r.taken(t, east, message(r.claim(), r.signed(payload), r.record)) // the good one counts
+			r.taken(t, east, message(r.claim(), r.signed(payload), r.own())) // the good one counts
 			if east.rejected(t, gossip.Malformed) != counted+1 {
 				t.Errorf("%s: not counted", name)
 			}
@@ -438,7 +438,7 @@ func TestGO07_PointsInside(t *testing.T) {
 	}{{east, f}, {east, own}, {west, own}} {
 		r.facts = tt.f
 		r.renew(t)
-		r.taken(t, tt.s, message(r.claim(), r.record))
+		r.taken(t, tt.s, message(r.claim(), r.own()))
 		if c, _ := tt.s.cluster(t, "go07"); c.APIEndpoint != tt.f.APIEndpoint || !c.Verified {
 			t.Errorf("%s is listed as %+v", tt.f.APIEndpoint, c)
 		}
@@ -476,7 +476,7 @@ func TestGO08_HostileText(t *testing.T) {
 	// What is allowed is shown as it is: the control, in every form.
 	r.facts.Labels = map[string]string{"team.example.com/owner": "A_b-c.d"}
 	r.renew(t)
-	r.taken(t, east, message(r.claim(), r.record))
+	r.taken(t, east, message(r.claim(), r.own()))
 	var page answer
 	eventually(t, long, "the page shows it", func() bool {
 		page = east.ask(t, east.alice(t), "GET", api+"/memberlist", "", "Accept", "text/html")
