@@ -26,6 +26,7 @@ var plan = map[string]string{
 	"internal/problem":         "",
 	"internal/printable":       "",
 	"internal/profile":         "",
+	"internal/authority":       "",
 	"internal/access":          "internal/problem",
 	"internal/audit":           "internal/access internal/printable internal/problem",
 	"internal/audit/auditotlp": "internal/audit",
@@ -71,7 +72,7 @@ var plan = map[string]string{
 	"internal/gateway":                          "api/gateway/v1alpha1 internal/gateway/portmap",
 	"internal/gateway/discovery":                "api/gateway/v1alpha1 internal/gateway",
 	"internal/gateway/gatewaykube":              "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gateway/discovery internal/gateway/standing internal/gateway/workload internal/kube internal/tailnet/tailnets",
-	"internal/gateway/gatewaykube/extensiontls": "api/gateway/v1alpha1 internal/kube", // below it: the certificates of the extension server
+	"internal/gateway/gatewaykube/extensiontls": "api/gateway/v1alpha1 internal/authority internal/kube", // below it: the certificates of the extension server
 	"internal/gateway/gatewaykube/gather":       "api/gateway/v1alpha1 internal/gateway internal/gateway/portmap",
 	"internal/gateway/gatewaykube/services":     "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/gather internal/gateway/vip internal/kube internal/relay/document internal/tailnet/tailnets",
 	"internal/gateway/gatewaykube/attachments":  "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/gather internal/kube",
@@ -84,7 +85,7 @@ var plan = map[string]string{
 	"internal/gateway/workload":                 "api/gateway/v1alpha1", // below it: the objects of one group of relays
 	"internal/inject":                           "internal/door/framing internal/inject/linediff",
 	"internal/inject/linediff":                  "",
-	"internal/inject/injectkube":                "internal/inject internal/kube",
+	"internal/inject/injectkube":                "internal/authority internal/inject internal/kube",
 	"internal/signin/signinkube":                "api/v1alpha1 internal/access internal/door internal/kube internal/signin",
 
 	"internal/relay":           "internal/relay/document",
@@ -153,7 +154,7 @@ var worlds = map[string]string{
 }
 
 // pure rooms import the standard library and the rooms of their plan, nothing else.
-var pure = []string{"internal/printable", "internal/profile", "internal/problem", "internal/access", "internal/audit", "internal/buildcache", "internal/gateway/portmap", "internal/gateway/standing", "internal/gateway/upkeep", "internal/door/framing", "internal/apiproxy/podface", "internal/apiproxy/observe/record", "internal/apiproxy/socket", "internal/apiproxy/observe/text"}
+var pure = []string{"internal/authority", "internal/printable", "internal/profile", "internal/problem", "internal/access", "internal/audit", "internal/buildcache", "internal/gateway/portmap", "internal/gateway/standing", "internal/gateway/upkeep", "internal/door/framing", "internal/apiproxy/podface", "internal/apiproxy/observe/record", "internal/apiproxy/socket", "internal/apiproxy/observe/text"}
 
 func TestPlan(t *testing.T) {
 	seen := map[string]bool{}

@@ -1,19 +1,14 @@
 package injectkube
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"maps"
-	"math/big"
-	"net"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/authority"
 )
 
 // A pair is a certificate with its key, and the authority that signed it. The
@@ -147,52 +142,15 @@ func (p pair) leaf() (*x509.Certificate, error) {
 	return c.Leaf, nil
 }
 
-// early is how far clocks may be apart.
-const early = 5 * time.Minute
-
 // issue makes an authority and a leaf of it for these names.
 func issue(names []string, now time.Time, life time.Duration) (pair, error) {
-	authorityKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	a, err := authority.New("tailplane-inject", now, life)
 	if err != nil {
 		return pair{}, err
 	}
-	leafKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	certificate, key, err := a.Sign(x509.ExtKeyUsageServerAuth, names...)
 	if err != nil {
 		return pair{}, err
 	}
-	serial := func() *big.Int {
-		b := make([]byte, 16)
-		rand.Read(b) // never fails
-		return new(big.Int).SetBytes(b)
-	}
-	authority := &x509.Certificate{
-		SerialNumber: serial(), Subject: pkix.Name{CommonName: "tailplane-inject " + now.UTC().Format(time.DateOnly)},
-		NotBefore: now.Add(-early), NotAfter: now.Add(life), IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
-		KeyUsage: x509.KeyUsageCertSign,
-	}
-	leaf := &x509.Certificate{
-		SerialNumber: serial(), Subject: pkix.Name{CommonName: "tailplane-inject"}, NotBefore: now.Add(-early), NotAfter: now.Add(life),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	for _, n := range names {
-		if ip := net.ParseIP(n); ip != nil {
-			leaf.IPAddresses = append(leaf.IPAddresses, ip)
-		} else {
-			leaf.DNSNames = append(leaf.DNSNames, n)
-		}
-	}
-	authorityDER, err := x509.CreateCertificate(rand.Reader, authority, authority, authorityKey.Public(), authorityKey)
-	if err != nil {
-		return pair{}, err
-	}
-	leafDER, err := x509.CreateCertificate(rand.Reader, leaf, authority, leafKey.Public(), authorityKey)
-	if err != nil {
-		return pair{}, err
-	}
-	keyDER, err := x509.MarshalPKCS8PrivateKey(leafKey)
-	if err != nil {
-		return pair{}, err
-	}
-	text := func(kind string, der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}) }
-	return pair{text("CERTIFICATE", authorityDER), text("CERTIFICATE", leafDER), text("PRIVATE KEY", keyDER)}, nil
+	return pair{a.PEM(), certificate, key}, nil
 }

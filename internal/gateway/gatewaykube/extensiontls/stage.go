@@ -2,17 +2,13 @@ package extensiontls
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/authority"
 )
 
 // A set is what both sides prove themselves with, by one authority, whose own key
@@ -140,47 +136,18 @@ func (s set) validity() (begin, end time.Time, err error) {
 	return begin, end, nil
 }
 
-// early is how far clocks may be apart.
-const early = 5 * time.Minute
-
 // issue makes a set: a server of these names, and the client of that one.
 func issue(names []string, client string, now time.Time, life time.Duration) (set, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	a, err := authority.New("tailplane-extension", now, life)
 	if err != nil {
 		return set{}, err
 	}
-	serial := func() *big.Int {
-		b := make([]byte, 16)
-		rand.Read(b) // never fails
-		return new(big.Int).SetBytes(b)
-	}
-	root := &x509.Certificate{
-		SerialNumber: serial(), Subject: pkix.Name{CommonName: "tailplane-extension " + now.UTC().Format(time.DateOnly)}, NotBefore: now.Add(-early), NotAfter: now.Add(life),
-		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, root, root, key.Public(), key)
-	if err != nil {
+	made := set{authority: a.PEM()}
+	if made.server, made.serverKey, err = a.Sign(x509.ExtKeyUsageServerAuth, names...); err != nil {
 		return set{}, err
 	}
-	text := func(kind string, der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}) }
-	leaf := func(usage x509.ExtKeyUsage, names ...string) (certificate, secret []byte, err error) {
-		k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			return nil, nil, err
-		}
-		of := &x509.Certificate{SerialNumber: serial(), Subject: pkix.Name{CommonName: "tailplane-extension"}, DNSNames: names, NotBefore: root.NotBefore, NotAfter: root.NotAfter,
-			KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{usage}}
-		der, err := x509.CreateCertificate(rand.Reader, of, root, k.Public(), key)
-		if err != nil {
-			return nil, nil, err
-		}
-		private, err := x509.MarshalPKCS8PrivateKey(k)
-		return text("CERTIFICATE", der), text("PRIVATE KEY", private), err
-	}
-	made := set{authority: text("CERTIFICATE", der)}
-	if made.server, made.serverKey, err = leaf(x509.ExtKeyUsageServerAuth, names...); err != nil {
+	if made.client, made.clientKey, err = a.Sign(x509.ExtKeyUsageClientAuth, client); err != nil {
 		return set{}, err
 	}
-	made.client, made.clientKey, err = leaf(x509.ExtKeyUsageClientAuth, client)
-	return made, err
+	return made, nil
 }
