@@ -214,28 +214,34 @@ func (l *look) ensure(ctx context.Context, want client.Object) error {
 		l.again(l.Now().Add(soon))
 		return nil
 	}
+	if _, err := bring(ctx, l.direct, want, current); err != nil {
+		return fmt.Errorf("apply the %s: %w", name, err)
+	}
+	return nil
+}
+
+// bring applies an object, unless current, which is nil if there is none, is as it
+// should be; wrote says that it was not. An object that has a resourceVersion is
+// applied to that version only.
+func bring(ctx context.Context, to client.Client, want, current client.Object) (wrote bool, err error) {
 	wanted, err := applied(want)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if current != nil {
 		is, err := runtime.DefaultUnstructuredConverter.ToUnstructured(current)
 		if err != nil {
-			return err
+			return false, err
 		}
 		if settled(wanted, is) {
-			return nil
+			return false, nil
 		}
 	}
 	u := &unstructured.Unstructured{Object: wanted}
 	if rv := want.GetResourceVersion(); rv != "" {
 		u.SetResourceVersion(rv)
 	}
-	err = l.direct.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
-	if err != nil {
-		return fmt.Errorf("apply the %s: %w", name, err)
-	}
-	return nil
+	return true, to.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
 }
 
 // had is the Secret of that name as this look has read it, nil if it has not.

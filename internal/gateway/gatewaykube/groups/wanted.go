@@ -7,8 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -83,25 +81,15 @@ func (c *Controller) applyWanted(ctx context.Context, w gateway.WantedGroup, cur
 		},
 	}
 	g.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("TailscaleProxyGroup"))
-	wanted, err := applied(g)
-	if err != nil {
-		return err
-	}
-	u := &unstructured.Unstructured{Object: wanted}
+	var is client.Object // not a nil pointer
 	if current != nil {
-		is, err := runtime.DefaultUnstructuredConverter.ToUnstructured(current)
-		if err != nil {
-			return err
-		}
-		if settled(wanted, is) {
-			return nil
-		}
-		u.SetResourceVersion(current.ResourceVersion)
+		g.ResourceVersion, is = current.ResourceVersion, current
 	}
-	if err := c.direct.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership); err != nil {
+	wrote, err := bring(ctx, c.direct, g, is)
+	if err != nil {
 		return fmt.Errorf("make it as it is wanted: %w", err)
 	}
-	if current == nil {
+	if !wrote || current == nil {
 		return nil
 	}
 	return c.direct.Get(ctx, client.ObjectKeyFromObject(current), current)
