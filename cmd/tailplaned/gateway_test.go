@@ -37,18 +37,8 @@ func TestGatewayRole(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	c := kubetest.Start(t)
-	crds, err := filepath.Glob("../../deploy/crds/gateway.tailscale.com_*.yaml")
-	if err != nil || len(crds) == 0 {
-		t.Fatal("no definitions", err)
-	}
-	for _, f := range crds {
-		b, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Apply(ctx, b); err != nil {
-			t.Fatal(err)
-		}
+	if err := c.ApplyFiles(ctx, "../../deploy/crds/gateway.tailscale.com_*.yaml"); err != nil {
+		t.Fatal(err)
 	}
 	api, err := tailnettest.Start(t, `{"tagOwners": {"tag:k8s-operator": ["autogroup:admin"]}}`).API()
 	if err != nil {

@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -63,31 +62,17 @@ type place struct {
 	ahead   atomic.Int64 // of the operator's clock, in nanoseconds
 	clients *tailnets.Clients
 	change  func(*Controllers)
-	log     *lockedBuffer
+	log     *kubetest.Log
 	stop    func()
 }
 
-var crds = sync.OnceValues(func() ([][]byte, error) {
-	files, err := filepath.Glob("../../../deploy/crds/gateway.tailscale.com_*.yaml")
-	if err == nil && len(files) == 0 {
-		err = errors.New("no definitions")
-	}
-	var docs [][]byte
-	for _, f := range files {
-		b, failed := os.ReadFile(f)
-		docs, err = append(docs, b), errors.Join(err, failed)
-	}
-	return docs, err
-})
-
 func newPlace(t *testing.T, change func(*Controllers)) *place {
 	t.Helper()
-	p := &place{t: t, cluster: kubetest.Start(t), change: change, log: new(lockedBuffer)}
-	docs, err := crds()
-	p.must(err)
-	p.must(p.cluster.Apply(t.Context(), docs...))
+	p := &place{t: t, cluster: kubetest.Start(t), change: change, log: new(kubetest.Log)}
+	p.must(p.cluster.ApplyFiles(t.Context(), "../../../deploy/crds/gateway.tailscale.com_*.yaml"))
 	scheme := runtime.NewScheme()
 	p.must(errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme), eventsv1.AddToScheme(scheme)))
+	var err error
 	p.admin, err = client.New(p.cluster.AdminConfig(), client.Options{Scheme: scheme})
 	p.must(err)
 	p.ns = p.cluster.Namespace(t)
@@ -98,7 +83,7 @@ func newPlace(t *testing.T, change func(*Controllers)) *place {
 		p.clear(ctx)
 		p.stop()
 		if t.Failed() {
-			t.Logf("the operator's log:\n%s", p.log.tail())
+			t.Logf("the operator's log:\n%s", p.log.Tail())
 		}
 	})
 	return p
@@ -360,27 +345,4 @@ func (w *wireTrip) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	return w.next.RoundTrip(r)
-}
-
-// A lockedBuffer takes the log of an operator.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-func (l *lockedBuffer) tail() string {
-	s := l.String()
-	return s[max(0, len(s)-4000):]
 }

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -33,6 +35,27 @@ const servedLimit = startLimit
 
 // kindLimit bounds the search for a kind that the server does not tell about.
 const kindLimit = 5 * time.Second
+
+// ApplyFiles applies the files that a pattern of [filepath.Glob] names, all at once.
+// That it names none is an error.
+func (c *Cluster) ApplyFiles(ctx context.Context, pattern string) error {
+	files, err := filepath.Glob(pattern)
+	if err != nil {
+		return err
+	}
+	if len(files) == 0 {
+		return fmt.Errorf("%s: no files", pattern)
+	}
+	var documents [][]byte
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return err
+		}
+		documents = append(documents, b)
+	}
+	return c.Apply(ctx, documents...)
+}
 
 // Apply puts every object of the documents (YAML or JSON, many to a document, Lists too) on the server, by server-side
 // apply as the admin. CustomResourceDefinitions go first, all at once, and are waited for until the server serves them;

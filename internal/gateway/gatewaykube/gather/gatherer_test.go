@@ -39,24 +39,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// apply applies the files that a pattern names.
-func apply(t *testing.T, c *kubetest.Cluster, pattern string) {
-	t.Helper()
-	files, err := filepath.Glob(pattern)
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%s: no files (%v)", pattern, err)
-	}
-	for _, f := range files {
-		b, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Apply(t.Context(), b); err != nil {
-			t.Fatal(f, err)
-		}
-	}
-}
-
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(deadline); !ok(); time.Sleep(10 * time.Millisecond) {
@@ -71,7 +53,9 @@ func until(t *testing.T, what string, ok func() bool) {
 // the last one, and is seen.
 func TestGatherer(t *testing.T) {
 	c := kubetest.Start(t)
-	apply(t, c, "../../../../deploy/crds/gateway.tailscale.com_*.yaml")
+	if err := c.ApplyFiles(t.Context(), "../../../../deploy/crds/gateway.tailscale.com_*.yaml"); err != nil {
+		t.Fatal(err)
+	}
 	ns := c.Namespace(t)
 	scheme := runtime.NewScheme()
 	if err := AddToScheme(scheme); err != nil {
@@ -152,7 +136,9 @@ func TestGatherer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, kind := range []string{"gatewayclasses", "gateways", "httproutes", "grpcroutes", "referencegrants"} {
-		apply(t, c, filepath.Join(strings.TrimSpace(string(out)), "config", "crd", "standard", "gateway.networking.k8s.io_"+kind+".yaml"))
+		if err := c.ApplyFiles(t.Context(), filepath.Join(strings.TrimSpace(string(out)), "config", "crd", "standard", "gateway.networking.k8s.io_"+kind+".yaml")); err != nil {
+			t.Fatal(err)
+		}
 	}
 	group := &v1alpha1.TailscaleProxyGroup{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "billing-proxy-group", Labels: map[string]string{v1alpha1.ManagedLabel: "true"}},
 		Spec: v1alpha1.TailscaleProxyGroupSpec{Type: v1alpha1.Egress, TailnetRef: &v1alpha1.TailnetReference{Name: "corp"}}}

@@ -13,7 +13,6 @@ import (
 	"maps"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -72,25 +71,13 @@ type place struct {
 	api     *tailapi.API
 	clients *tailnets.Clients
 	ahead   atomic.Int64 // of the operator's clock, in nanoseconds
-	log     lockedBuffer
+	log     kubetest.Log
 	counted lockedCounts
 
 	wire  *wire // of the operator that runs now
 	board *gather.Board
 	stop  func()
 }
-
-var crds = sync.OnceValues(func() (docs [][]byte, err error) {
-	files, err := filepath.Glob("../../../../deploy/crds/gateway.tailscale.com_*.yaml")
-	if err == nil && len(files) == 0 {
-		err = errors.New("no definitions")
-	}
-	for _, f := range files {
-		b, failed := os.ReadFile(f)
-		docs, err = append(docs, b), errors.Join(err, failed)
-	}
-	return docs, err
-})
 
 func newScheme() (*runtime.Scheme, error) {
 	s := runtime.NewScheme()
@@ -100,9 +87,7 @@ func newScheme() (*runtime.Scheme, error) {
 func newPlace(t *testing.T) *place {
 	t.Helper()
 	p := &place{t: t, cluster: kubetest.Start(t), clients: new(tailnets.Clients)}
-	docs, err := crds()
-	p.must(err)
-	p.must(p.cluster.Apply(t.Context(), docs...))
+	p.must(p.cluster.ApplyFiles(t.Context(), "../../../../deploy/crds/gateway.tailscale.com_*.yaml"))
 	scheme, err := newScheme()
 	p.must(err)
 	p.admin, err = client.New(kube.Unthrottled(p.cluster.AdminConfig()), client.Options{Scheme: scheme})
@@ -119,7 +104,7 @@ func newPlace(t *testing.T) *place {
 		p.clear(ctx)
 		p.clients.Drop(p.ns)
 		if t.Failed() {
-			t.Logf("the operator's log:\n%s", p.log.tail())
+			t.Logf("the operator's log:\n%s", p.log.Tail())
 		}
 	})
 	p.start()
@@ -437,29 +422,6 @@ func (w *wireTrip) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	return w.next.RoundTrip(r)
-}
-
-// A lockedBuffer takes the log of an operator.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-func (l *lockedBuffer) tail() string {
-	s := l.String()
-	return s[max(0, len(s)-6000):]
 }
 
 // lockedCounts count what was done with keys.

@@ -127,7 +127,7 @@ func TestEgress(t *testing.T) {
 	p.poke(s, 10)
 	p.quiet()
 	if n := p.writes.Load() - before; n != 0 {
-		t.Errorf("%d writes in ten looks\n%s", n, p.log.tail())
+		t.Errorf("%d writes in ten looks\n%s", n, p.log.Tail())
 	}
 	out, stderr, code := kubetest.Kubectl(t.Context(), p.cluster.Kubeconfig, "-n", p.shop, "get", "tssvc", "billing", "--no-headers")
 	if code != 0 || !strings.HasPrefix(strings.Join(strings.Fields(out), " "), "billing egress egress svc:billing 2 True") {

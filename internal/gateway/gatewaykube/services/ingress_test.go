@@ -203,7 +203,7 @@ func TestIngress(t *testing.T) {
 	p.poke(s, 10)
 	p.quiet()
 	if n, m, r := p.writes.Load()-writes, changes(api)-asked, len(api.Requests())-all; n != 0 || m != 0 || r > 2 {
-		t.Errorf("ten looks: %d writes to Kubernetes, %d to Tailscale of %d requests\n%s", n, m, r, p.log.tail())
+		t.Errorf("ten looks: %d writes to Kubernetes, %d to Tailscale of %d requests\n%s", n, m, r, p.log.Tail())
 	}
 
 	// Deleted by hand: it comes back, with its address, at the next reading.

@@ -3,7 +3,6 @@
 package services
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -71,7 +70,7 @@ type place struct {
 	clients *tailnets.Clients
 	ahead   atomic.Int64 // of the operator's clock, in nanoseconds
 	writes  atomic.Int64 // to the API server, but for events
-	log     *lockedBuffer
+	log     *kubetest.Log
 	board   *gather.Board
 	id      string
 	stop    func()
@@ -83,7 +82,7 @@ var once sync.Mutex // one test installs definitions at a time
 // Services for teams.
 func newPlace(t *testing.T, id string, consumer bool) *place {
 	t.Helper()
-	p := &place{t: t, cluster: kubetest.Start(t), log: new(lockedBuffer), clients: new(tailnets.Clients), id: id}
+	p := &place{t: t, cluster: kubetest.Start(t), log: new(kubetest.Log), clients: new(tailnets.Clients), id: id}
 	p.install("../../../../deploy/crds/gateway.tailscale.com_*.yaml")
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
 	p.must(err)
@@ -95,7 +94,7 @@ func newPlace(t *testing.T, id string, consumer bool) *place {
 	t.Cleanup(func() {
 		p.stop()
 		if t.Failed() {
-			t.Logf("the operator's log:\n%s", p.log.tail())
+			t.Logf("the operator's log:\n%s", p.log.Tail())
 		}
 	})
 	return p
@@ -398,25 +397,6 @@ func (c *counter) RoundTrip(r *http.Request) (*http.Response, error) {
 		c.writes.Add(1)
 	}
 	return c.next.RoundTrip(r)
-}
-
-// A lockedBuffer takes the log of an operator.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) tail() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s := l.b.String()
-	return s[max(0, len(s)-4000):]
 }
 
 // owners are the operators that a service of a tailnet belongs to.
