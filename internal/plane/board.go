@@ -1,0 +1,426 @@
+package plane
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A Kind is a kind of objects on the Board, as it stands in events and in the
+// name of a list.
+type Kind string
+
+// The kinds.
+const (
+	KindCluster    Kind = "cluster"
+	KindSignin     Kind = "signin"
+	KindTailnet    Kind = "tailnet"
+	KindGateway    Kind = "gateway"
+	KindRoute      Kind = "route"
+	KindProxyGroup Kind = "proxygroup"
+	KindAdapter    Kind = "adapter"
+)
+
+// An Object is something that is known. It is a value that nobody changes: who
+// has put one on the Board keeps no way to write to what it refers to.
+type Object interface {
+	// Key is its id among those of its kind.
+	Key() string
+	// Org is the organisation that it belongs to, "" for one of the whole installation.
+	Org() string
+	// Observed is when it was read.
+	Observed() time.Time
+	// At is the same object, read at t.
+	At(t time.Time) Object
+}
+
+// Owned is an object that a person may see as their own.
+type Owned interface{ OwnerLogin() string }
+
+// A Status is how a source answers.
+type Status string
+
+// The statuses. A source that is Degraded answers in part, or late.
+const (
+	OK       Status = "ok"
+	Degraded Status = "degraded"
+	Down     Status = "down"
+)
+
+// A Source is where objects come from, and how it answers.
+type Source struct {
+	Name       string    `json:"name" doc:"such as kubernetes or gossip"`
+	Status     Status    `json:"status" enum:"ok,degraded,down"`
+	ObservedAt time.Time `json:"observedAt,omitzero" doc:"when it answered last; absent: it never did"`
+	Since      time.Time `json:"since" doc:"since when it has this status"`
+	Message    string    `json:"message" doc:"what is wrong, a sentence"`
+}
+
+// A Listing is everything of one kind that is known. It is not to be changed.
+type Listing struct {
+	Kind     Kind
+	Objects  []Object // sorted by key
+	Sources  []Source // of this kind, sorted by name
+	Revision uint64
+	// Known is false until a source of the kind has said what there is: then
+	// there are objects, or none, or nobody knows.
+	Known bool
+}
+
+// A Change is what an Event tells.
+type Change string
+
+// The changes.
+const (
+	Upsert       Change = "upsert"
+	Delete       Change = "delete"
+	SourceStatus Change = "status"
+)
+
+// An Event is one change of the Board.
+type Event struct {
+	Revision uint64
+	Change   Change
+	Kind     Kind
+	Object   Object // what it is now; of a Delete, what it was
+	Source   Source // of a SourceStatus
+
+	text func() []byte // see JSON
+}
+
+// JSON is the object of e, or its source, on the wire: encoded once for all readers.
+func (e Event) JSON() []byte { return e.text() }
+
+// ringSize is how many events the Board remembers: who is further behind reads anew.
+const ringSize = 2000
+
+// A Board is what is known now and what has changed. Sources put objects on it,
+// all surfaces read it, and nobody asks a source on behalf of one reader.
+//
+// Readers share the one ring of events, each with its own place in it: a reader
+// that is slow costs nothing and delays nobody. Of several changes of one object
+// it is told the last, and when the ring has gone past its place, to read anew.
+//
+// Methods may be called at the same time.
+type Board struct {
+	now func() time.Time
+
+	mu       sync.Mutex
+	revision uint64
+	shelves  map[Kind]*shelf
+	sources  map[string]*Source
+	ring     []Event // by revision; at most ringSize
+	first    uint64  // the revision before ring[0]
+	changed  chan struct{}
+}
+
+// shelf has the objects of one kind.
+type shelf struct {
+	feeds  map[string]bool // the sources of the kind; true: it has said what there is
+	items  map[string]item
+	sorted []Object // nil: to be made
+}
+
+type item struct {
+	Object
+	source string
+}
+
+// NewBoard returns a Board on which nothing is known. Revisions begin with the
+// time, so that those of an earlier process are never taken for its own.
+func NewBoard(now func() time.Time) *Board {
+	start := uint64(now().UnixMicro())
+	return &Board{now: now, revision: start, first: start, shelves: map[Kind]*shelf{}, sources: map[string]*Source{}, changed: make(chan struct{})}
+}
+
+// Expect says that source is going to feed kinds. Until it reports, it is Down:
+// a list without it says so.
+func (b *Board) Expect(source string, kinds ...Kind) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.source(source)
+	for _, k := range kinds {
+		b.feed(k, source)
+	}
+}
+
+// Put sets one object that source has read. One that differs from what was there
+// in nothing but the time of reading is no event.
+func (b *Board) Put(k Kind, source string, o Object) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.source(source)
+	b.put(k, source, o)
+}
+
+// Remove takes away an object that is no longer there.
+func (b *Board) Remove(k Kind, key string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.remove(k, key)
+}
+
+// Replace sets all objects of a kind that source has: what is not among them and
+// came from it is no longer there.
+func (b *Board) Replace(k Kind, source string, all []Object) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.source(source)
+	s := b.feed(k, source)
+	has := map[string]bool{}
+	for _, o := range all {
+		has[o.Key()] = true
+		b.put(k, source, o)
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.items)) {
+		if s.items[key].source == source && !has[key] {
+			b.remove(k, key)
+		}
+	}
+	s.feeds[source] = true
+}
+
+// Report says how a source answers. What it has put on the Board stays, with its
+// age. A zero ObservedAt of a source that is not OK keeps the time when it
+// answered last; Since is the Board's to say.
+func (b *Board) Report(r Source) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.source(r.Name)
+	was := *s
+	now := b.now().UTC()
+	switch {
+	case !r.ObservedAt.IsZero():
+		s.ObservedAt = r.ObservedAt.UTC()
+	case r.Status == OK:
+		s.ObservedAt = now
+	}
+	if s.Status != r.Status {
+		s.Status, s.Since = r.Status, now
+	}
+	s.Message = r.Message
+	if was.Status != s.Status || was.Message != s.Message {
+		b.tell(Event{Change: SourceStatus, Source: *s})
+	}
+}
+
+// List returns what is known of a kind.
+func (b *Board) List(k Kind) Listing {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.list(k)
+}
+
+// Lists returns what is known of kinds at one moment, and its revision.
+func (b *Board) Lists(kinds ...Kind) ([]Listing, uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var all []Listing
+	for _, k := range kinds {
+		all = append(all, b.list(k))
+	}
+	return all, b.revision
+}
+
+// Get returns one object.
+func (b *Board) Get(k Kind, key string) (Object, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s := b.shelves[k]; s != nil {
+		if it, ok := s.items[key]; ok {
+			return it.Object, true
+		}
+	}
+	return nil, false
+}
+
+// Sources returns all sources, sorted by name.
+func (b *Board) Sources() []Source {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.named(maps.Keys(b.sources))
+}
+
+// Revision is that of the last change.
+func (b *Board) Revision() uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.revision
+}
+
+// Since returns what has changed after a revision among what see admits: of one
+// object only the last change, in the order of the last changes; and the revision
+// to go on from. It is false when the ring does not go back to there, or this
+// Board has never been there: read anew.
+func (b *Board) Since(after uint64, see func(Event) bool) (events []Event, revision uint64, ok bool) {
+	b.mu.Lock()
+	revision = b.revision
+	if after < b.first || after > revision {
+		b.mu.Unlock()
+		return nil, revision, false
+	}
+	// Entries of the ring are never written to again, so the part that is read
+	// here is safe while the Board goes on.
+	part := b.ring[after-b.first:]
+	b.mu.Unlock()
+
+	type about struct {
+		kind Kind
+		key  string
+	}
+	told := map[about]bool{}
+	for _, e := range slices.Backward(part) {
+		if !see(e) {
+			continue
+		}
+		of := about{e.Kind, e.Source.Name}
+		if e.Object != nil {
+			of.key = e.Object.Key()
+		}
+		if !told[of] {
+			told[of] = true
+			events = append(events, e)
+		}
+	}
+	slices.Reverse(events)
+	return events, revision, true
+}
+
+// Changed returns a channel that is closed when something is later than revision.
+func (b *Board) Changed(revision uint64) <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.revision != revision {
+		already := make(chan struct{})
+		close(already)
+		return already
+	}
+	return b.changed
+}
+
+// What follows is called with the lock held.
+
+func (b *Board) source(name string) *Source {
+	s := b.sources[name]
+	if s == nil {
+		s = &Source{Name: name, Status: Down, Since: b.now().UTC(), Message: "It has not answered yet."}
+		b.sources[name] = s
+	}
+	return s
+}
+
+func (b *Board) feed(k Kind, source string) *shelf {
+	s := b.shelves[k]
+	if s == nil {
+		s = &shelf{feeds: map[string]bool{}, items: map[string]item{}}
+		b.shelves[k] = s
+	}
+	s.feeds[source] = s.feeds[source]
+	return s
+}
+
+func (b *Board) put(k Kind, source string, o Object) {
+	s := b.feed(k, source)
+	if o.Observed().IsZero() {
+		o = o.At(b.now().UTC())
+	}
+	was, had := s.items[o.Key()]
+	s.items[o.Key()] = item{o, source}
+	s.sorted = nil
+	if had && same(was.Object, o) {
+		return
+	}
+	if had && (was.Org() != o.Org() || ownerOf(was.Object) != ownerOf(o)) {
+		b.tell(Event{Change: Delete, Kind: k, Object: was.Object}) // for those who may see only what it was
+	}
+	b.tell(Event{Change: Upsert, Kind: k, Object: o})
+}
+
+func (b *Board) remove(k Kind, key string) {
+	s := b.shelves[k]
+	if s == nil {
+		return
+	}
+	if was, had := s.items[key]; had {
+		delete(s.items, key)
+		s.sorted = nil
+		b.tell(Event{Change: Delete, Kind: k, Object: was.Object})
+	}
+}
+
+func (b *Board) list(k Kind) Listing {
+	l := Listing{Kind: k, Revision: b.revision}
+	s := b.shelves[k]
+	if s == nil {
+		return l
+	}
+	if s.sorted == nil {
+		s.sorted = make([]Object, 0, len(s.items))
+		for _, it := range s.items {
+			s.sorted = append(s.sorted, it.Object)
+		}
+		slices.SortFunc(s.sorted, func(a, b Object) int { return strings.Compare(a.Key(), b.Key()) })
+	}
+	l.Objects, l.Sources = s.sorted, b.named(maps.Keys(s.feeds))
+	for _, listed := range s.feeds {
+		l.Known = l.Known || listed
+	}
+	return l
+}
+
+func (b *Board) named(names func(func(string) bool)) []Source {
+	all := []Source{}
+	for _, name := range slices.Sorted(names) {
+		all = append(all, *b.sources[name])
+	}
+	return all
+}
+
+// tell appends an event. The ring is a slice that only grows; when it has become
+// twice its size, the later half moves on to a new one.
+func (b *Board) tell(e Event) {
+	b.revision++
+	e.Revision = b.revision
+	var told any = e.Object
+	if e.Change == SourceStatus {
+		told = e.Source
+	}
+	e.text = sync.OnceValue(func() []byte { return encode(told) })
+	b.ring = append(b.ring, e)
+	if over := len(b.ring) - ringSize; over >= ringSize {
+		b.ring = slices.Clone(b.ring[over:])
+		b.first += uint64(over)
+	}
+	close(b.changed)
+	b.changed = make(chan struct{})
+}
+
+// same reports whether a and b differ in nothing but when they were read. Times of
+// two zones may be one time, so what is sent is what counts.
+func same(a, b Object) bool {
+	a, b = a.At(time.Time{}), b.At(time.Time{})
+	return reflect.DeepEqual(a, b) || bytes.Equal(encode(a), encode(b))
+}
+
+func ownerOf(o Object) string {
+	if owned, ok := o.(Owned); ok {
+		return owned.OwnerLogin()
+	}
+	return ""
+}
+
+// encode is JSON as the door writes it, without the newline.
+func encode(v any) []byte {
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return []byte("null") // objects are plain values: nothing in them cannot be written
+	}
+	return bytes.TrimSuffix(text.Bytes(), []byte("\n"))
+}

@@ -1,0 +1,311 @@
+package plane
+
+import "time"
+
+// The objects as they stand on the wire. What is not known is null: a pointer that
+// is nil, or an absent list. All times are UTC, ids are opaque, and every text is
+// data of others.
+
+// A Condition is what a controller says of one aspect of an object.
+type Condition struct {
+	Type    string    `json:"type"`
+	Status  string    `json:"status" enum:"True,False,Unknown"`
+	Reason  string    `json:"reason"`
+	Message string    `json:"message"`
+	Since   time.Time `json:"since,omitzero"`
+}
+
+// A Cluster is one that the access servers have found.
+type Cluster struct {
+	ID       string            `json:"id"`
+	Name     string            `json:"name"`
+	Endpoint string            `json:"endpoint" doc:"URL of its Kubernetes API"`
+	Port     int               `json:"port"`
+	URL      string            `json:"url" doc:"base of its sign-in API"`
+	Labels   map[string]string `json:"labels"`
+	Health   string            `json:"health" enum:"Alive,Suspect,Unknown,Dead,Left"`
+	LastSeen *time.Time        `json:"lastSeen" doc:"when it was heard last; null: never"`
+	Verified bool              `json:"verified" doc:"its key is the one by which it was met"`
+	Conflict bool              `json:"conflict" doc:"somebody else is known as this cluster"`
+	Self     bool              `json:"self" doc:"the cluster that this installation is in"`
+	Version  string            `json:"version" doc:"of Tailplane there"`
+	Skew     *bool             `json:"skew" doc:"that version is not the one that answers; null: one of them is not known"`
+	Members  []ClusterMember   `json:"members" doc:"its access servers"`
+
+	ObservedAt time.Time `json:"observedAt"`
+}
+
+// A ClusterMember is one access server of a cluster.
+type ClusterMember struct {
+	Node     string     `json:"node"`
+	Host     string     `json:"host"`
+	Health   string     `json:"health"`
+	LastSeen *time.Time `json:"lastSeen"`
+}
+
+// A Signin is a temporary access of one login on one device.
+type Signin struct {
+	ID         string      `json:"id"`
+	Namespace  string      `json:"namespace"`
+	Name       string      `json:"name"`
+	Login      string      `json:"login"`
+	Device     string      `json:"device"`
+	Role       string      `json:"role" doc:"what is bound; until something is, what was asked for"`
+	Namespaces []string    `json:"namespaces" doc:"where the role holds; none: in the whole cluster"`
+	Created    time.Time   `json:"created"`
+	ValidUntil *time.Time  `json:"validUntil" doc:"null: nothing is bound yet"`
+	Phase      string      `json:"phase" enum:"Pending,Ready,Refused,Ending,Expired"`
+	Conditions []Condition `json:"conditions"`
+
+	Actions *SigninActions `json:"actions,omitempty" doc:"what the caller may do with it"`
+
+	ObservedAt time.Time `json:"observedAt"`
+}
+
+// SigninActions are what a caller may do with a sign-in.
+type SigninActions struct {
+	Revoke Action `json:"revoke"`
+}
+
+// An Action is something that a caller may do with an object, or why not.
+type Action struct {
+	Allowed bool   `json:"allowed"`
+	Why     string `json:"why" doc:"why not, a sentence"`
+}
+
+// A Tailnet is one that the gateway speaks to.
+type Tailnet struct {
+	ID           string      `json:"id"`
+	Name         string      `json:"name" doc:"of the TailscaleTailnet"`
+	Domain       *string     `json:"domain" doc:"its MagicDNS domain"`
+	Organisation *string     `json:"organisation" enum:"Personal,Organization" doc:"guessed from the form of the domain"`
+	Credential   Credential  `json:"credential"`
+	Devices      *int        `json:"devices"`
+	Services     *int        `json:"services"`
+	LastSync     *time.Time  `json:"lastSync" doc:"when devices and services were last read"`
+	Conditions   []Condition `json:"conditions"`
+
+	ObservedAt time.Time `json:"observedAt"`
+}
+
+// A Credential is how a tailnet's API takes the operator's credential.
+type Credential struct {
+	Valid     *bool      `json:"valid" doc:"null: it has not been tried, or nobody could say"`
+	Reason    string     `json:"reason"`
+	CheckedAt *time.Time `json:"checkedAt"`
+}
+
+// A Gateway is a TailscaleGateway: tailnets attached to a Gateway.
+type Gateway struct {
+	ID         string            `json:"id"`
+	Namespace  string            `json:"namespace"`
+	Name       string            `json:"name"`
+	Target     string            `json:"target" doc:"the Gateway, namespace/name"`
+	Class      *string           `json:"class" doc:"of that Gateway"`
+	Listeners  []Listener        `json:"listeners" doc:"null: the Gateway is not known"`
+	Tailnets   []GatewayTailnet  `json:"tailnets"`
+	Services   []GatewayService  `json:"services" doc:"what it routes to"`
+	Extension  ExtensionRevision `json:"extension"`
+	Conditions []Condition       `json:"conditions"`
+
+	ObservedAt time.Time `json:"observedAt"`
+}
+
+// A Listener is one of a Gateway.
+type Listener struct {
+	Name     string `json:"name"`
+	Protocol string `json:"protocol"`
+	Port     int    `json:"port"`
+	Hostname string `json:"hostname"`
+}
+
+// A GatewayTailnet is a tailnet that is attached to a gateway.
+type GatewayTailnet struct {
+	Name     string     `json:"name"`
+	Services int        `json:"services" doc:"found there"`
+	LastSync *time.Time `json:"lastSync"`
+	Stale    bool       `json:"stale" doc:"it could not be read lately, and what was known is used"`
+	Message  string     `json:"message"`
+}
+
+// A GatewayService is a service of a tailnet that a gateway routes to.
+type GatewayService struct {
+	Name    string `json:"name"`
+	Tailnet string `json:"tailnet"`
+	Route   string `json:"route"`
+	Path    string `json:"path"`
+	Cluster string `json:"cluster"`
+	State   string `json:"state"`
+}
+
+// An ExtensionRevision is how fresh what Envoy Gateway has rendered is.
+type ExtensionRevision struct {
+	Desired    *string    `json:"desired"`
+	Translated *string    `json:"translated"`
+	At         *time.Time `json:"at"`
+	Fresh      *bool      `json:"fresh" doc:"both are one; null: nothing is known of one"`
+}
+
+// A Route is a TailscaleRoutePolicy, a TailscaleService, or an HTTPRoute that
+// names one.
+type Route struct {
+	ID         string      `json:"id"`
+	Resource   string      `json:"resource" enum:"TailscaleRoutePolicy,TailscaleService,HTTPRoute"`
+	Namespace  string      `json:"namespace"`
+	Name       string      `json:"name"`
+	Target     string      `json:"target" doc:"what it is attached to"`
+	Tailnet    *string     `json:"tailnet"`
+	Hostnames  []string    `json:"hostnames"`
+	Rules      []RouteRule `json:"rules"`
+	Refused    []Refusal   `json:"refused" doc:"references that may not be followed"`
+	Conditions []Condition `json:"conditions"`
+
+	ObservedAt time.Time `json:"observedAt"`
+}
+
+// A RouteRule is one rule of a route.
+type RouteRule struct {
+	Path    string `json:"path"`
+	Backend string `json:"backend"`
+	State   string `json:"state"`
+}
+
+// A Refusal is a reference that is not followed.
+type Refusal struct {
+	Ref     string `json:"ref"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+}
+
+// A ProxyGroup is a group of relays of one tailnet.
+type ProxyGroup struct {
+	ID         string        `json:"id"`
+	Namespace  string        `json:"namespace"`
+	Name       string        `json:"name"`
+	Type       string        `json:"type" enum:"egress,ingress"`
+	Tailnet    *string       `json:"tailnet"`
+	Wanted     int           `json:"wanted" doc:"replicas"`
+	Ready      *int          `json:"ready" doc:"replicas; null: the operator has not said"`
+	Devices    []RelayDevice `json:"devices"`
+	Conditions []Condition   `json:"conditions"`
+
+	ObservedAt time.Time `json:"observedAt"`
+}
+
+// A RelayDevice is the node of one relay.
+type RelayDevice struct {
+	Ordinal   int      `json:"ordinal"`
+	Hostname  string   `json:"hostname"`
+	FQDN      string   `json:"fqdn"`
+	Addresses []string `json:"addresses"`
+	Ready     bool     `json:"ready"`
+	Reason    string   `json:"reason"`
+}
+
+// An Adapter is a pod with the adapter in it.
+type Adapter struct {
+	ID         string         `json:"id"`
+	Namespace  string         `json:"namespace"`
+	Pod        string         `json:"pod"`
+	Node       string         `json:"node"`
+	Ready      *bool          `json:"ready" doc:"of the adapter's container; null: the pod has no such container, or has not begun"`
+	Restarts   *int           `json:"restarts"`
+	Version    *string        `json:"version"`
+	Outdated   *bool          `json:"outdated" doc:"it was injected by other settings than those of now"`
+	Message    string         `json:"message"`
+	Clusters   []AdapterReach `json:"clusters" doc:"null: there is no metrics source that says"`
+	ObservedAt time.Time      `json:"observedAt"`
+}
+
+// An AdapterReach is how an adapter reaches one cluster.
+type AdapterReach struct {
+	Cluster string `json:"cluster"`
+	Healthy bool   `json:"healthy"`
+}
+
+// Key returns the cluster's id.
+func (o Cluster) Key() string { return o.ID }
+
+// Org returns "": clusters are the whole installation's.
+func (o Cluster) Org() string { return "" }
+
+// Observed implements [Object].
+func (o Cluster) Observed() time.Time { return o.ObservedAt }
+
+// At implements [Object].
+func (o Cluster) At(t time.Time) Object { o.ObservedAt = t; return o }
+
+// Key returns "namespace/name".
+func (o Signin) Key() string { return o.ID }
+
+// Org returns "": sign-ins are the whole installation's, and their owners'.
+func (o Signin) Org() string { return "" }
+
+// OwnerLogin returns whose sign-in it is.
+func (o Signin) OwnerLogin() string { return o.Login }
+
+// Observed implements [Object].
+func (o Signin) Observed() time.Time { return o.ObservedAt }
+
+// At implements [Object].
+func (o Signin) At(t time.Time) Object { o.ObservedAt = t; return o }
+
+// Key returns the name.
+func (o Tailnet) Key() string { return o.ID }
+
+// Org returns "": tailnets are the whole installation's.
+func (o Tailnet) Org() string { return "" }
+
+// Observed implements [Object].
+func (o Tailnet) Observed() time.Time { return o.ObservedAt }
+
+// At implements [Object].
+func (o Tailnet) At(t time.Time) Object { o.ObservedAt = t; return o }
+
+// Key returns "namespace/name".
+func (o Gateway) Key() string { return o.ID }
+
+// Org returns "": gateways are the whole installation's.
+func (o Gateway) Org() string { return "" }
+
+// Observed implements [Object].
+func (o Gateway) Observed() time.Time { return o.ObservedAt }
+
+// At implements [Object].
+func (o Gateway) At(t time.Time) Object { o.ObservedAt = t; return o }
+
+// Key returns "resource/namespace/name".
+func (o Route) Key() string { return o.ID }
+
+// Org returns "": routes are the whole installation's.
+func (o Route) Org() string { return "" }
+
+// Observed implements [Object].
+func (o Route) Observed() time.Time { return o.ObservedAt }
+
+// At implements [Object].
+func (o Route) At(t time.Time) Object { o.ObservedAt = t; return o }
+
+// Key returns "namespace/name".
+func (o ProxyGroup) Key() string { return o.ID }
+
+// Org returns "": proxy groups are the whole installation's.
+func (o ProxyGroup) Org() string { return "" }
+
+// Observed implements [Object].
+func (o ProxyGroup) Observed() time.Time { return o.ObservedAt }
+
+// At implements [Object].
+func (o ProxyGroup) At(t time.Time) Object { o.ObservedAt = t; return o }
+
+// Key returns "namespace/pod".
+func (o Adapter) Key() string { return o.ID }
+
+// Org returns "": adapters are the whole installation's.
+func (o Adapter) Org() string { return "" }
+
+// Observed implements [Object].
+func (o Adapter) Observed() time.Time { return o.ObservedAt }
+
+// At implements [Object].
+func (o Adapter) At(t time.Time) Object { o.ObservedAt = t; return o }
