@@ -38,7 +38,9 @@ type vipMemory struct {
 	due           time.Time    // when to read it again, because it was written; zero: not
 	settled       bool         // of a deletion: it was read again after it was written
 	hosts         string       // the relays of which all are approved hosts
-	asked         int          // how often it was asked in vain whether they are
+	await         string       // what is awaited of which relays, while they are not
+	asked         int          // how often it was asked in vain since then, for that reason alone
+	ask           time.Time    // when to ask next
 }
 
 func (l *look) memory(tailnet, name string) *vipMemory {
@@ -264,7 +266,7 @@ func (l *look) read(ctx context.Context, api *tailnets.Client, m *vipMemory) (*v
 // write writes the service and reads what came of it. It will be read once more:
 // somebody may have written at the same time.
 func (l *look) write(ctx context.Context, api *tailnets.Client, m *vipMemory, s vip.Service) (*vip.Service, error) {
-	m.due, m.hosts, m.asked = l.Now().Add(jitter()), "", 0
+	m.due, m.hosts, m.await = l.Now().Add(jitter()), "", ""
 	err := api.PutService(ctx, tailnets.Service(s))
 	if failure, _ := errors.AsType[*tailnets.Error](err); failure != nil && failure.Class == tailnets.Invalid && len(s.Addrs) == 1 {
 		s.Addrs = nil // the old address is somebody else's by now
@@ -418,10 +420,16 @@ func (l *look) hosts(ctx context.Context, t *v1alpha1.TailscaleTailnet, carrying
 			l.degraded = &verdict{true, reason, short(err.Error())}
 			l.warn(reason, l.degraded.message)
 		} else if done {
-			m.hosts, m.asked = key, 0
+			m.hosts, m.await = key, ""
 		} else {
-			l.again(l.Now().Add(min(hostsNap<<min(m.asked, 8), refusedNap))) // it may wait for a person
-			m.asked++
+			if await := fmt.Sprint(key, carrying); m.await != await {
+				m.await, m.asked, m.ask = await, 0, time.Time{}
+			}
+			if now := l.Now(); !now.Before(m.ask) { // a look for another reason makes nobody wait longer
+				m.ask = now.Add(min(hostsNap<<min(m.asked, 8), refusedNap)) // it may wait for a person
+				m.asked++
+			}
+			l.again(m.ask)
 		}
 	}
 	if carrying > 0 && (st.Hosts == nil || st.Hosts.Approved == 0) {
