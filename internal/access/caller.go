@@ -60,6 +60,25 @@ const (
 	ViaFunnel  Via = "funnel"
 )
 
+// The ways in through somebody whom the server trusts to say who is calling, each
+// a mode of its listener that is off by default. The tailnet vouches for none.
+const (
+	ViaServe Via = "serve" // tailscaled serve
+	ViaProxy Via = "proxy" // a named reverse proxy
+	ViaOIDC  Via = "oidc"  // an id_token of the tailnet's identity provider
+	ViaDev   Via = "dev"   // a fixed login, on one's own machine
+)
+
+// known reports whether v is one of the ways in, which is to say: somebody decided
+// who is believed there.
+func (v Via) known() bool {
+	switch v {
+	case ViaTailnet, ViaServe, ViaProxy, ViaOIDC, ViaDev:
+		return true
+	}
+	return false
+}
+
 // A Caller is who is at the door, as the tailnet vouches for the connection.
 type Caller struct {
 	Login       Login // empty for a tagged node
@@ -96,12 +115,16 @@ func Admit(c Caller) error {
 	case c.Via == ViaFunnel:
 		return problem.New(problem.FunnelRefused, "Requests from the public internet through Funnel are refused.",
 			"Connect from a device of the tailnet.")
-	case c.Via != ViaTailnet, c.Device.ID == "", c.Login == "" && !c.Tagged(), c.Login != "" && c.Tagged():
-		return problem.New(problem.NoIdentity, "The tailnet does not say who you are.",
-			"Connect directly from a device of the tailnet, not through a router or a proxy.")
+	case !c.Via.known(), c.Via == ViaTailnet && c.Device.ID == "", c.Login == "" && !c.Tagged(), c.Login != "" && c.Tagged():
+		return nobody()
 	case c.Expired:
 		return problem.New(problem.NodeExpired, fmt.Sprintf("The key of the device %s has expired.", c.Device.Name),
 			"Run: tailscale up --force-reauth")
 	}
 	return nil
+}
+
+func nobody() error {
+	return problem.New(problem.NoIdentity, "The tailnet does not say who you are.",
+		"Connect directly from a device of the tailnet, not through a router or a proxy.")
 }

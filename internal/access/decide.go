@@ -43,6 +43,9 @@ func Decide(c Caller, v Verb, pol Policy, now time.Time) (Permit, error) {
 	if err := Admit(c); err != nil {
 		return Permit{}, err
 	}
+	if c.Via != ViaTailnet { // another's word is no credential's worth
+		return Permit{}, nobody()
+	}
 	if v == GossipExchange {
 		if err := pol.admitMember(c); err != nil {
 			return Permit{}, err

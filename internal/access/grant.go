@@ -80,37 +80,9 @@ const (
 // The error names the field.
 func ParseGrant(raw []byte) (Grant, error) {
 	var g Grant
-	if len(raw) > maxRuleSize {
-		return g, fmt.Errorf("the rule has %d bytes, more than %d", len(raw), maxRuleSize)
-	}
-	if !utf8.Valid(raw) {
-		return g, fmt.Errorf("the rule is not UTF-8")
-	}
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.UseNumber()
-	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return g, fmt.Errorf("the rule is not a JSON object")
-	}
-	seen := map[string]bool{}
-	for d.More() {
-		t, err := d.Token()
-		if err != nil {
-			return g, fmt.Errorf("the rule is not JSON: %w", err)
-		}
-		field := t.(string) // More and Token promise a name here
-		if seen[field] {
-			return g, fmt.Errorf("%.60q is given twice", field)
-		}
-		seen[field] = true
-		if err := g.set(field, d); err != nil {
-			return g, err
-		}
-	}
-	if _, err := d.Token(); err != nil {
-		return g, fmt.Errorf("the rule is not JSON: %w", err)
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return g, fmt.Errorf("something follows the rule")
+	seen, err := eachField(raw, g.set)
+	if err != nil {
+		return g, err
 	}
 	switch {
 	case !seen["role"]:
@@ -119,6 +91,63 @@ func ParseGrant(raw []byte) (Grant, error) {
 		return g, fmt.Errorf(`"period" is missing`)
 	}
 	return g, nil
+}
+
+// eachField gives set each field of one JSON object, and returns their names. It
+// is strict: no field is there twice, and nothing follows.
+func eachField(raw []byte, set func(field string, d *json.Decoder) error) (seen map[string]bool, err error) {
+	if len(raw) > maxRuleSize {
+		return nil, fmt.Errorf("the rule has %d bytes, more than %d", len(raw), maxRuleSize)
+	}
+	if !utf8.Valid(raw) {
+		return nil, fmt.Errorf("the rule is not UTF-8")
+	}
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return nil, fmt.Errorf("the rule is not a JSON object")
+	}
+	seen = map[string]bool{}
+	for d.More() {
+		t, err := d.Token()
+		if err != nil {
+			return nil, fmt.Errorf("the rule is not JSON: %w", err)
+		}
+		field := t.(string) // More and Token promise a name here
+		if seen[field] {
+			return nil, fmt.Errorf("%.60q is given twice", field)
+		}
+		seen[field] = true
+		if err := set(field, d); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := d.Token(); err != nil {
+		return nil, fmt.Errorf("the rule is not JSON: %w", err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, fmt.Errorf("something follows the rule")
+	}
+	return seen, nil
+}
+
+// list decodes a list of strings whose first token is value.
+func list(value json.Token, d *json.Decoder) (items []string, err error) {
+	if value != json.Delim('[') {
+		return nil, fmt.Errorf("not a list")
+	}
+	for d.More() {
+		t, err := d.Token()
+		s, ok := t.(string)
+		if err != nil || !ok {
+			return nil, fmt.Errorf("holds something that is not a string")
+		}
+		items = append(items, s)
+	}
+	if _, err := d.Token(); err != nil {
+		return nil, fmt.Errorf("not JSON: %w", err)
+	}
+	return items, nil
 }
 
 // set decodes the value of one field.
@@ -155,20 +184,9 @@ func (g *Grant) set(field string, d *json.Decoder) error {
 		}
 		g.Priority = int(p)
 	case "namespaces":
-		if value != json.Delim('[') {
-			return fmt.Errorf(`"namespaces" is not a list`)
-		}
-		var names []string
-		for d.More() {
-			t, err := d.Token()
-			s, ok := t.(string)
-			if err != nil || !ok {
-				return fmt.Errorf(`"namespaces" holds something that is not a string`)
-			}
-			names = append(names, s)
-		}
-		if _, err := d.Token(); err != nil {
-			return fmt.Errorf(`"namespaces": not JSON: %w`, err)
+		names, err := list(value, d)
+		if err != nil {
+			return fmt.Errorf(`"namespaces": %w`, err)
 		}
 		if g.Namespaces, err = ParseNamespaces(names); err != nil {
 			return fmt.Errorf(`"namespaces": %w`, err)

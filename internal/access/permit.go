@@ -55,6 +55,10 @@ type Permit struct {
 
 	owner error // why the caller may only end what is already theirs; nil: no such limit
 
+	duties []Duty // of the operator plane: what the caller may do there, sorted
+	faults []string
+	org    string // set by In
+
 	role       Role // set by Choose
 	namespaces []string
 	period     time.Duration

@@ -43,6 +43,16 @@ const (
 	Internal         Code = "internal"
 )
 
+// The codes of the operator plane, whose callers have one role for each
+// organisation instead of grants to choose between.
+const (
+	InvalidToken     Code = "invalid_token"
+	IdentityMismatch Code = "identity_mismatch"
+	NotAuthorized    Code = "not_authorized_user" // no role at all
+	Forbidden        Code = "forbidden"           // a role, but not for this
+	Validation       Code = "validation"
+)
+
 // Codes returns every code, in the order in which the docs list them.
 func Codes() []Code {
 	return []Code{
@@ -50,6 +60,7 @@ func Codes() []Code {
 		ForeignNode, TaggedNode, NoCapability, BadCapability, AmbiguousRole, RoleNotGranted, RoleNotAllowed, PeriodOutOfBounds,
 		BadRequest, NotFound, MethodNotAllowed, TooLarge, MediaType,
 		NotAMember, NotSignedIn, NotReady, GrantRemoved, CannotProvision, TooManySignins, Ending, Conflict, Unavailable, AuditUnavailable, Internal,
+		InvalidToken, IdentityMismatch, NotAuthorized, Forbidden, Validation,
 	}
 }
 
@@ -60,9 +71,9 @@ func (c Code) Status() int {
 		return http.StatusAccepted
 	case BadRequest, BadCapability, AmbiguousRole:
 		return http.StatusBadRequest
-	case NoIdentity, NodeExpired:
+	case NoIdentity, NodeExpired, InvalidToken, IdentityMismatch:
 		return http.StatusUnauthorized
-	case CrossOrigin, FunnelRefused, ForeignNode, TaggedNode, NoCapability, RoleNotGranted, RoleNotAllowed, GrantRemoved, NotAMember:
+	case CrossOrigin, FunnelRefused, ForeignNode, TaggedNode, NoCapability, RoleNotGranted, RoleNotAllowed, GrantRemoved, NotAMember, NotAuthorized, Forbidden:
 		return http.StatusForbidden
 	case NotFound, NotSignedIn:
 		return http.StatusNotFound
@@ -76,7 +87,7 @@ func (c Code) Status() int {
 		return http.StatusUnsupportedMediaType
 	case WrongHost:
 		return http.StatusMisdirectedRequest
-	case PeriodOutOfBounds:
+	case PeriodOutOfBounds, Validation:
 		return http.StatusUnprocessableEntity
 	case RateLimited, TooManySignins:
 		return http.StatusTooManyRequests

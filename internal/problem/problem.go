@@ -22,6 +22,14 @@ type Error struct {
 	AuditID string `json:"auditId,omitempty"`
 	// Choices is what the caller could have asked for by name, when there was more than one.
 	Choices []Choice `json:"choices,omitempty"`
+	// Field is the field or parameter that is wrong.
+	Field string `json:"field,omitempty"`
+	// Needed is what a role would have to allow, and Have the roles that there are,
+	// such as "operator@acme".
+	Needed *Need    `json:"needed,omitempty"`
+	Have   []string `json:"have,omitempty"`
+	// Seen is as whom a caller came who has no role.
+	Seen *Seen `json:"seen,omitempty"`
 	// State is the state of the sign-in asked about, when the answer is "not yet".
 	State string `json:"state,omitempty"`
 	// RetryAfter asks the caller to come back no sooner than this; it is sent
@@ -36,6 +44,19 @@ type Choice struct {
 	Role       string   `json:"role"`
 	Namespaces []string `json:"namespaces,omitempty"` // none: the whole cluster
 	Period     string   `json:"period"`               // Go duration
+}
+
+// A Need is a verb, and the organisation it was asked for.
+type Need struct {
+	Verb string `json:"verb"`
+	Org  string `json:"org,omitempty"` // "": it is asked for all of them
+}
+
+// A Seen is a caller as the tailnet names him.
+type Seen struct {
+	Login string `json:"login"` // "": a node that is nobody's
+	Node  string `json:"node"`
+	Via   string `json:"via"`
 }
 
 // New returns an Error. The message and the advice are shown to the caller.

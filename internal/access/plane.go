@@ -1,0 +1,235 @@
+package access
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// A PlanePolicy is from where the operator plane takes people's duties: the union
+// of the tailnet's grants, the owners and members of organisations, and what
+// stands in the settings.
+type PlanePolicy struct {
+	Capability string // name of the capability
+	Contact    string // whom to ask, for the sentence to who has no duty
+	Orgs       []Org
+	Settings   []Holder
+	// EmailDomains are those whose "*@domain" may stand among owners and members.
+	EmailDomains []string
+}
+
+// An Org is an organisation, and whose it is: exact logins, or "*@domain".
+type Org struct {
+	Name            string
+	Owners, Members []string
+}
+
+// A Holder is somebody who has a duty by the settings.
+type Holder struct {
+	Login Login
+	Duty  Duty
+}
+
+// ParseEmailDomain checks a domain that may admit everybody in it. It refuses what
+// anybody can have a login of.
+func ParseEmailDomain(s string) (string, error) {
+	public := []string{"gmail.com", "googlemail.com", "outlook.com", "hotmail.com", "live.com", "yahoo.com", "icloud.com", "me.com", "proton.me", "protonmail.com",
+		"gmx.net", "gmx.de", "web.de", "aol.com", "mail.ru", "qq.com", "163.com", "github", "passkey", "gitlab", "google", "apple", "microsoft"}
+	d := lowerASCII(s)
+	switch {
+	case !strings.Contains(d, ".") && !slices.Contains(public, d), len(d) > 253, strings.ContainsAny(d, "@*/ "), !isASCII(d):
+		return "", fmt.Errorf("%.60q is not a domain", s)
+	case slices.Contains(public, d):
+		return "", fmt.Errorf("anybody can have a login at %s", d)
+	}
+	return d, nil
+}
+
+// DecidePlane says whether c may ask for v on the operator plane. Which organisation
+// is asked about, and whose things, the permit is asked then: see In and OwnOnly.
+func DecidePlane(c Caller, v Verb, pol PlanePolicy, now time.Time) (Permit, error) {
+	if err := Admit(c); err != nil {
+		return Permit{}, err
+	}
+	duties, faults := pol.duties(c)
+	p := Permit{caller: c, verb: v, duties: duties, faults: faults, at: now, until: now.Add(visitLife)}
+	switch {
+	case c.Tagged() && (v == PlaneApp || len(duties) == 0):
+		return Permit{}, problem.New(problem.TaggedNode, fmt.Sprintf("%s is a tagged node (%s), and nobody's.", c.Device.Name, joinTags(c.Tags)),
+			"Use a device that belongs to a person.", fmt.Sprintf("For automation, ask for a rule of %s with \"tags\": [%q]; it admits to /api and /mcp.", pol.Capability, c.Tags[0]))
+	case len(duties) == 0 && len(faults) > 0:
+		return Permit{}, problem.New(problem.BadCapability, fmt.Sprintf("No rule of %s that matches %s is valid. %s", pol.Capability, c.Identity(), faults[0]),
+			"Ask whoever keeps the tailnet policy to mend that rule.")
+	case len(duties) == 0:
+		refused := problem.New(problem.NotAuthorized, fmt.Sprintf("You are on the tailnet as %s, but have no role here.", c.Identity()), pol.advice()...)
+		refused.Seen = &problem.Seen{Login: string(c.Login), Node: c.Device.Name, Via: string(c.Via)}
+		return Permit{}, refused
+	case reaches[v] == nil:
+		return Permit{}, problem.New(problem.Internal, "internal error").Because(fmt.Errorf("nobody decided about the verb %q", v))
+	case p.widest() == never:
+		return Permit{}, p.forbidden("")
+	}
+	return p, nil
+}
+
+// advice is what somebody without a duty can do about it.
+func (pol PlanePolicy) advice() []string {
+	rule := fmt.Sprintf("A grant that would let you look: {\"src\": [\"YOU\"], \"dst\": [\"THIS SERVER'S TAG\"], \"ip\": [\"tcp:443\"], \"app\": {%q: [{\"role\": \"viewer\", \"orgs\": [\"*\"]}]}}", pol.Capability)
+	if pol.Contact == "" {
+		return []string{"Ask whoever keeps the tailnet policy for a role.", rule}
+	}
+	return []string{"Ask for a role: " + pol.Contact, rule}
+}
+
+// duties are what c may do, widest first, and what is wrong with rules that match.
+func (pol PlanePolicy) duties(c Caller) (duties []Duty, faults []string) {
+	if len(c.Rules) > maxRules {
+		faults = append(faults, fmt.Sprintf("%d rules of %s match, more than %d: none counts.", len(c.Rules), pol.Capability, maxRules))
+	} else {
+		for i, raw := range c.Rules {
+			d, err := ParseDuty(raw)
+			switch {
+			case err != nil:
+				faults = append(faults, fmt.Sprintf("Rule %d of %s gives nothing: %v.", i+1, pol.Capability, err))
+			case !c.Tagged() || slices.ContainsFunc(c.Tags, func(t Tag) bool { return slices.Contains(d.tags, t) }):
+				duties = append(duties, d)
+			}
+		}
+	}
+	if pol.plainMail(c) {
+		for _, o := range pol.Orgs {
+			if pol.among(c.Login, o.Owners) {
+				duties = append(duties, Duty{Name: OrgAdmin, Orgs: []string{o.Name}, Source: "owner of " + o.Name})
+			}
+			if pol.among(c.Login, o.Members) {
+				duties = append(duties, Duty{Name: Operator, Orgs: []string{o.Name}, Source: "member of " + o.Name})
+			}
+		}
+		for _, h := range pol.Settings {
+			if lowerASCII(string(h.Login)) == lowerASCII(string(c.Login)) {
+				h.Duty.Source = "settings"
+				duties = append(duties, h.Duty)
+			}
+		}
+	}
+	slices.SortFunc(duties, compareDuties)
+	return slices.CompactFunc(duties, func(a, b Duty) bool { return compareDuties(a, b) == 0 }), faults
+}
+
+// plainMail reports whether a caller's login can be held against lists of mail
+// addresses: look-alikes and people of other tailnets cannot.
+func (pol PlanePolicy) plainMail(c Caller) bool {
+	return !c.Tagged() && !c.Shared && strings.Count(string(c.Login), "@") == 1 && isASCII(string(c.Login))
+}
+
+func (pol PlanePolicy) among(l Login, entries []string) bool {
+	login := lowerASCII(string(l))
+	_, domain, _ := strings.Cut(login, "@")
+	return slices.ContainsFunc(entries, func(e string) bool {
+		e = lowerASCII(e)
+		if d, ok := strings.CutPrefix(e, "*@"); ok {
+			return d == domain && slices.Contains(pol.EmailDomains, d)
+		}
+		return e == login
+	})
+}
+
+func isASCII(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return r > 0x7e || r < 0x21 })
+}
+
+// lowerASCII folds A to Z only: no other letter becomes one of these.
+func lowerASCII(s string) string {
+	return strings.Map(func(r rune) rune {
+		if 'A' <= r && r <= 'Z' {
+			return r + 'a' - 'A'
+		}
+		return r
+	}, s)
+}
+
+// widest is how far the permit's verb reaches by any of the duties.
+func (p Permit) widest() (w reach) {
+	for _, d := range p.duties {
+		w = max(w, d.carries(p.verb))
+	}
+	return w
+}
+
+// Duties are what the caller may do on the operator plane, widest first.
+func (p Permit) Duties() []Duty { return slices.Clone(p.duties) }
+
+// Faults are sentences about rules that match the caller and give nothing.
+func (p Permit) Faults() []string { return slices.Clone(p.faults) }
+
+// Everywhere reports whether the permit is for everything, of whichever organisation
+// and whosever it is.
+func (p Permit) Everywhere() bool { return p.verb != "" && p.widest() == always }
+
+// OwnOnly reports whether the permit is for what is the caller's own, and no more.
+func (p Permit) OwnOnly() bool { return p.widest() <= own }
+
+// Sees reports whether the permit's verb is for what belongs to org. What belongs
+// to the whole installation is org "": for that it must be for all of them.
+func (p Permit) Sees(org string) bool {
+	return p.verb != "" && slices.ContainsFunc(p.duties, func(d Duty) bool { return d.carriesTo(p.verb, org) })
+}
+
+func (d Duty) carriesTo(v Verb, org string) bool {
+	r := d.carries(v)
+	return r == always || r == orgs && org != "" && slices.Contains(d.Orgs, org)
+}
+
+// In narrows the permit to what belongs to org. Of what the caller may not even see
+// there is nothing; of what he sees but may not touch he is told what he lacks.
+func (p Permit) In(org string) (Permit, error) {
+	if p.Sees(org) {
+		p.org = org
+		return p, nil
+	}
+	if !slices.ContainsFunc(p.duties, func(d Duty) bool { return d.carriesTo(FleetRead, org) }) {
+		return Permit{}, problem.New(problem.NotFound, "There is no such thing, or you may not see it.")
+	}
+	return Permit{}, p.forbidden(org)
+}
+
+// Org is the organisation that In narrowed the permit to, "" before.
+func (p Permit) Org() string { return p.org }
+
+func (p Permit) forbidden(org string) error {
+	refused := problem.New(problem.Forbidden, "Your role does not allow that.", "Ask for a role that does.")
+	refused.Needed = &problem.Need{Verb: string(p.verb), Org: org}
+	for _, d := range p.duties {
+		refused.Have = append(refused.Have, d.String())
+	}
+	return refused
+}
+
+// Verbs are what the caller may do where, by organisation, each list sorted: under
+// AllOrgs what is his everywhere, under "own" what he may do to what is his own.
+func (p Permit) Verbs() map[string][]Verb {
+	out := map[string][]Verb{}
+	add := func(where string, v Verb) {
+		if !slices.Contains(out[where], v) {
+			out[where] = append(out[where], v)
+		}
+	}
+	for _, v := range DutyVerbs() {
+		for _, d := range p.duties {
+			switch d.carries(v) {
+			case always:
+				add(AllOrgs, v)
+			case orgs:
+				for _, o := range d.Orgs {
+					add(o, v)
+				}
+			case own:
+				add("own", v)
+			}
+		}
+	}
+	return out
+}
