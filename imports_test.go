@@ -93,8 +93,9 @@ var plan = map[string]string{
 	"internal/relay/relaykube": "",
 
 	// surfaces
-	"internal/plane":  "",
-	"internal/health": "internal/access internal/audit internal/door internal/door/framing internal/gossip internal/gossip/gossiphttp internal/problem internal/signin",
+	"internal/plane":           "",
+	"internal/plane/planekube": "api/gateway/v1alpha1 api/v1alpha1 internal/gossip internal/gossip/gossipkube internal/inject internal/kube internal/plane internal/signin",
+	"internal/health":          "internal/access internal/audit internal/door internal/door/framing internal/gossip internal/gossip/gossiphttp internal/problem internal/signin",
 	"internal/cli": "internal/cli/checkup internal/cli/directory internal/cli/fault internal/cli/kubeapi internal/cli/kubectl internal/cli/kubefile internal/cli/link " +
 		"internal/cli/memory internal/cli/ownfile internal/cli/reach internal/cli/screen internal/cli/shellscript internal/cli/spelling " +
 		"internal/cli/subshell internal/cli/tokencache internal/audit internal/door internal/gossip internal/gossip/memberlist internal/problem internal/signin",
@@ -143,10 +144,10 @@ var benches = []string{"internal/audit/audittest", "internal/buildcache", "inter
 var worlds = map[string]string{
 	"tailscale.com/": "internal/tailnet internal/tailnet/tailnets internal/tailnet/tailnettest internal/tailnet/tailnettest/tailapi " +
 		"internal/tailnet/tailnettest/tailpolicy test/rig",
-	"sigs.k8s.io/controller-runtime": "internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gossip/gossipkube internal/kube internal/signin/signinkube cmd/tailplaned",
-	"k8s.io/client-go/":              "internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned test/rig",
-	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gateway/workload internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned test/rig",
-	"sigs.k8s.io/gateway-api/":       "internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/gather",
+	"sigs.k8s.io/controller-runtime": "internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gossip/gossipkube internal/kube internal/plane/planekube internal/signin/signinkube cmd/tailplaned",
+	"k8s.io/client-go/":              "internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/plane/planekube internal/relay/relaykube internal/signin/signinkube cmd/tailplaned test/rig",
+	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gateway/workload internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/plane/planekube internal/relay/relaykube internal/signin/signinkube cmd/tailplaned test/rig",
+	"sigs.k8s.io/gateway-api/":       "internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/gather internal/plane/planekube",
 	"github.com/envoyproxy/":         "internal/gateway/gatewayxds",
 	"google.golang.org/grpc":         "internal/gateway/gatewayxds",
 	"github.com/prometheus/":         "internal/apiproxy/observe internal/apiproxy/observe/adminport internal/health cmd/tailplaned",

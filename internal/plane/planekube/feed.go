@@ -1,10 +1,11 @@
 package planekube
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	gatewayapi "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/tailplane/tailplane/internal/plane"
 )
@@ -32,8 +34,13 @@ type feed struct {
 	namespace string // "": all
 	labels    string
 	name      string // "": all
-	// convert returns what an object is on the Board; none: it is not shown.
-	convert func(o client.Object, now time.Time) ([]plane.Object, error)
+	// convert returns what an object is on the Board; none: it is not shown. Or it
+	// says, in a sentence, why the object cannot be read.
+	convert func(o any, now time.Time) (all []plane.Object, wrong string)
+	// join, optional, is what this kind is shown together with; beside: it is not
+	// shown in any other way.
+	join   *gateways
+	beside bool
 	// stale, optional, says what is wrong with what the feed last had, by its age.
 	stale func(now time.Time) string
 
@@ -45,7 +52,7 @@ type feed struct {
 	listed bool                // the store has been filled
 	shown  map[string][]string // keys on the Board, by object
 	failed error               // of the last list or watch; nil: it went well
-	wrong  error               // what could not be read of an object
+	wrong  string              // why an object could not be read, a sentence
 	away   error               // of the last probe
 	said   plane.Source        // what was reported last
 }
@@ -117,8 +124,8 @@ func (f *feed) report() {
 		r.Message = fmt.Sprintf("%s cannot be read: %v.", f.resource, f.failed)
 	case !f.listed:
 		r.Message = fmt.Sprintf("%s have not been read yet.", f.resource)
-	case f.wrong != nil:
-		r.Status, r.Message = plane.Degraded, fmt.Sprintf("%v.", f.wrong)
+	case f.wrong != "":
+		r.Status, r.Message = plane.Degraded, f.wrong
 	default:
 		r.Status = plane.OK
 		if f.stale != nil {
@@ -151,30 +158,29 @@ func (f *feed) put(o any) error {
 	if !ok {
 		return fmt.Errorf("%T is no object", o)
 	}
-	key := client.ObjectKeyFromObject(object).String()
-	now := f.now()
-	all, err := f.convert(object, now)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.wrong = err; err != nil { // what was read before stays
-		f.report()
+	defer f.joined()()
+	if g, ok := o.(*gatewayapi.Gateway); ok && f.beside {
+		f.join.put(g)
 		return nil
 	}
-	was := f.shown[key]
-	f.shown[key] = keys(all)
+	all, wrong := f.convert(o, f.now())
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	defer f.report()
+	if f.wrong = wrong; wrong != "" { // what was read before stays
+		return nil
+	}
+	was := f.shown[id(object)]
+	now := keys(all)
+	f.shown[id(object)] = now
 	for _, o := range all {
 		f.board.Put(f.kind, f.source(), o)
 	}
-	has := map[string]bool{}
-	for _, k := range f.shown[key] {
-		has[k] = true
-	}
 	for _, k := range was {
-		if !has[k] {
+		if !slices.Contains(now, k) {
 			f.board.Remove(f.kind, k)
 		}
 	}
-	f.report()
 	return nil
 }
 
@@ -184,50 +190,77 @@ func (f *feed) Delete(o any) error {
 	if !ok {
 		return fmt.Errorf("%T is no object", o)
 	}
-	key := client.ObjectKeyFromObject(object).String()
+	defer f.joined()()
+	if f.beside {
+		f.join.remove(object)
+		return nil
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, k := range f.shown[key] {
+	defer f.report()
+	if f.name != "" { // what it said last is still the last that is known
+		f.wrong = f.absent
+		return nil
+	}
+	for _, k := range f.shown[id(object)] {
 		f.board.Remove(f.kind, k)
 	}
-	delete(f.shown, key)
-	f.report()
+	delete(f.shown, id(object))
 	return nil
 }
 
-// Replace implements [toolscache.ReflectorStore]: it is everything that there is.
+// Replace implements [toolscache.ReflectorStore]: list is everything that there is.
 func (f *feed) Replace(list []any, _ string) error {
-	now := f.now()
-	shown := map[string][]string{}
-	everything := []plane.Object{}
-	var errs []error
+	defer f.joined()()
+	if f.beside {
+		var all []*gatewayapi.Gateway
+		for _, o := range list {
+			if g, ok := o.(*gatewayapi.Gateway); ok {
+				all = append(all, g)
+			}
+		}
+		f.join.replace(all)
+	}
+	shown, everything, wrong := map[string][]string{}, []plane.Object{}, ""
 	for _, o := range list {
 		object, ok := o.(client.Object)
 		if !ok {
 			return fmt.Errorf("%T is no object", o)
 		}
-		all, err := f.convert(object, now)
-		errs = append(errs, err)
-		shown[client.ObjectKeyFromObject(object).String()] = keys(all)
+		if f.beside {
+			continue
+		}
+		all, why := f.convert(o, f.now())
+		wrong = cmp.Or(wrong, why)
+		shown[id(object)] = keys(all)
 		everything = append(everything, all...)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.wrong = errors.Join(errs...)
-	if f.name != "" && len(list) == 0 {
-		f.wrong = errors.New(f.absent)
-	}
-	if f.wrong == nil || f.name == "" { // else what was read before is the last that is known
-		f.shown = shown
-		f.board.Replace(f.kind, f.source(), everything)
-	}
+	defer f.report()
 	f.listed = true
-	f.report()
+	if f.wrong = wrong; f.name != "" && len(list) == 0 {
+		f.wrong = f.absent
+	}
+	if f.beside || f.wrong != "" && f.name != "" { // then what was read before is the last that is known
+		return nil
+	}
+	f.shown = shown
+	f.board.Replace(f.kind, f.source(), everything)
 	return nil
 }
 
 // Resync implements [toolscache.ReflectorStore].
 func (f *feed) Resync() error { return nil }
+
+// joined locks what this kind is shown together with, and returns what unlocks it.
+func (f *feed) joined() func() {
+	if f.join == nil {
+		return func() {}
+	}
+	f.join.mu.Lock()
+	return f.join.mu.Unlock
+}
 
 func keys(all []plane.Object) (keys []string) {
 	for _, o := range all {

@@ -37,6 +37,8 @@ type Watch struct {
 	SigninNamespace string // of the sign-ins
 	SystemNamespace string // of the list of members
 
+	Version string // of this program, to compare other clusters with; "": it is not known
+
 	Log *slog.Logger
 	Now func() time.Time
 

@@ -1,0 +1,182 @@
+package planekube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/internal/kube"
+)
+
+// LeaseName is the Lease that says which replica is the plane's node.
+const LeaseName = "tailplane-plane"
+
+// Of the election. Who cannot renew stops before another one may begin: two nodes
+// with one key would take the tailnet from each other.
+const (
+	leaseDuration = 15 * time.Second
+	renewDeadline = 8 * time.Second
+	retryPeriod   = 2 * time.Second
+
+	// overdue is how long after the loss of the Lease a term may still end: the last
+	// renewal was a pause and a deadline ago, and a second is left for the clocks.
+	overdue = leaseDuration - renewDeadline - retryPeriod - time.Second
+	// releaseLimit bounds giving the Lease up.
+	releaseLimit = 1500 * time.Millisecond
+)
+
+// ErrLost is the end of a term that was not asked for: the Lease could not be
+// renewed, or somebody has taken it.
+var ErrLost = errors.New("this replica has lost the Lease " + LeaseName + ", by which it is the plane's node")
+
+// An Election lets one of several replicas at a time do something. All fields are
+// required.
+type Election struct {
+	Config    *rest.Config
+	Namespace string // of the Lease, which must exist: a right to create cannot be limited to a name
+	Log       *slog.Logger
+
+	// Overdue is called when a term has not ended soon enough after the Lease was
+	// lost. It must end the process: another replica begins now.
+	Overdue func()
+}
+
+// Run waits until this replica holds the Lease, and then runs term, once. The ctx
+// of term ends when ctx does and when the Lease is lost, which is ErrLost; the
+// Lease is given up when term has returned, and not before.
+func (e *Election) Run(ctx context.Context, term func(context.Context) error) error {
+	if e.Config == nil || e.Namespace == "" || e.Log == nil || e.Overdue == nil {
+		return errors.New("the plane's election lacks a setting: configuration, namespace, log and what to do when a term is overdue are required")
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("name of this replica in the election: %w", err)
+	}
+	c, err := coordinationclient.NewForConfig(kube.Unthrottled(e.Config))
+	if err != nil {
+		return err
+	}
+	lock := &resourcelock.LeaseLock{
+		LeaseMeta:  metav1.ObjectMeta{Namespace: e.Namespace, Name: LeaseName},
+		Client:     c,
+		LockConfig: resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())},
+	}
+	began := make(chan context.Context, 1)
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: given{lock, e}, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod, Name: LeaseName,
+		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(lead context.Context) { began <- lead }, OnStoppedLeading: func() {}},
+	})
+	if err != nil {
+		return fmt.Errorf("election of the plane's node: %w", err)
+	}
+	// The election goes on until the term has ended, however that comes.
+	elect, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var election sync.WaitGroup
+	lost := make(chan struct{})
+	election.Go(func() {
+		defer close(lost)
+		elector.Run(klog.NewContext(elect, logr.Discard()))
+	})
+	e.Log.Info("waiting to be the plane's node", "lease", e.Namespace+"/"+LeaseName)
+	select {
+	case <-began:
+	case <-lost: // it was won and lost at once, or ctx has ended
+	case <-ctx.Done():
+	}
+	if ctx.Err() != nil {
+		stop()
+		election.Wait()
+		e.release(context.WithoutCancel(ctx), lock)
+		return nil
+	}
+	e.Log.Info("this replica is the plane's node")
+	running, end := context.WithCancel(ctx)
+	defer end()
+	ended := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		select {
+		case <-ended:
+			return
+		case <-lost:
+		}
+		end()
+		late := time.NewTimer(overdue)
+		defer late.Stop()
+		select {
+		case <-ended:
+		case <-late.C:
+			e.Overdue()
+		}
+	})
+	err = term(running)
+	close(ended)
+	watching.Wait()
+	select {
+	case <-lost:
+		return errors.Join(ErrLost, err)
+	default:
+	}
+	stop()
+	election.Wait()
+	e.release(context.WithoutCancel(ctx), lock)
+	return err
+}
+
+// given is a Lease that the manifests give. What is wrong with it is said in words.
+type given struct {
+	resourcelock.Interface
+	of *Election
+}
+
+// Create never makes one.
+func (g given) Create(context.Context, resourcelock.LeaderElectionRecord) error {
+	err := kube.ExplainGiven("read", "Lease", client.ObjectKey{Namespace: g.of.Namespace, Name: LeaseName},
+		apierrors.NewNotFound(schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}, LeaseName))
+	g.of.Log.Warn("the election cannot go on", "err", err)
+	return err
+}
+
+// Get says what account it is that may not.
+func (g given) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	r, b, err := g.Interface.Get(ctx)
+	if apierrors.IsForbidden(err) {
+		g.of.Log.Warn("the election cannot go on", "err", kube.ExplainGiven("read", "Lease", client.ObjectKey{Namespace: g.of.Namespace, Name: LeaseName}, err))
+	}
+	return r, b, err
+}
+
+// release gives the Lease up, if it is ours, so that another replica need not wait
+// until it runs out. That it does not work has no other harm.
+func (e *Election) release(ctx context.Context, lock *resourcelock.LeaseLock) {
+	ctx, cancel := context.WithTimeout(ctx, releaseLimit)
+	defer cancel()
+	for {
+		r, _, err := lock.Get(ctx)
+		if err != nil || r.HolderIdentity != lock.Identity() {
+			return
+		}
+		now := metav1.Now()
+		err = lock.Update(ctx, resourcelock.LeaderElectionRecord{LeaseDurationSeconds: 1, AcquireTime: now, RenewTime: now, LeaderTransitions: r.LeaderTransitions})
+		if !apierrors.IsConflict(err) { // a last renewal of ours, which was still under way
+			return
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package planekube
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	gatewayapi "sigs.k8s.io/gateway-api/apis/v1"
+
+	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gossip/gossipkube"
+	"github.com/tailplane/tailplane/internal/inject"
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/plane"
+)
+
+// newClient returns a client that knows the kinds that are shown, and asks the
+// API server about none: one that is not installed is an error of the request.
+func newClient(config *rest.Config) (client.WithWatch, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, gatewayv1alpha1.AddToScheme, corev1.AddToScheme, gatewayapi.Install} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	routes := schema.GroupVersion{Group: gatewayapi.GroupVersion.Group, Version: gatewayapi.GroupVersion.Version}
+	ours := gatewayv1alpha1.GroupVersion.WithKind
+	return client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: kube.Mapper([]schema.GroupVersionKind{
+		v1alpha1.GroupVersion.WithKind("TkaSignin"), ours("TailscaleGateway"), ours("TailscaleRoutePolicy"), ours("TailscaleService"), ours("TailscaleProxyGroup"),
+		routes.WithKind("HTTPRoute"), routes.WithKind("Gateway"), corev1.SchemeGroupVersion.WithKind("ConfigMap"), corev1.SchemeGroupVersion.WithKind("Pod"),
+	}, []schema.GroupVersionKind{ours("TailscaleTailnet")})})
+}
+
+// feeds are all that is read.
+func (w *Watch) feeds(c client.WithWatch) []*feed {
+	const noGateway = "The cluster does not have this kind: Tailplane's gateway is not installed."
+	const noRoutes = "The cluster does not have this kind: the Gateway API is not installed."
+	gateways := newGateways(w.Board)
+	all := []*feed{
+		{resource: "tkasignins", kind: plane.KindSignin, namespace: w.SigninNamespace, of: new(v1alpha1.TkaSignin), list: func() client.ObjectList { return new(v1alpha1.TkaSigninList) },
+			absent: "The cluster does not have this kind: Tailplane's sign-in is not installed.", convert: one(signinOf)},
+		{resource: "tailscaletailnets", kind: plane.KindTailnet, of: new(gatewayv1alpha1.TailscaleTailnet), list: func() client.ObjectList { return new(gatewayv1alpha1.TailscaleTailnetList) },
+			absent: noGateway, convert: one(tailnetOf)},
+		{resource: attachedResource, kind: plane.KindGateway, of: new(gatewayv1alpha1.TailscaleGateway), list: func() client.ObjectList { return new(gatewayv1alpha1.TailscaleGatewayList) },
+			absent: noGateway, convert: one(gateways.attached), join: gateways},
+		{resource: "gateways", kind: plane.KindGateway, of: new(gatewayapi.Gateway), list: func() client.ObjectList { return new(gatewayapi.GatewayList) },
+			absent: noRoutes, join: gateways, beside: true},
+		{resource: "tailscaleroutepolicies", kind: plane.KindRoute, of: new(gatewayv1alpha1.TailscaleRoutePolicy), list: func() client.ObjectList { return new(gatewayv1alpha1.TailscaleRoutePolicyList) },
+			absent: noGateway, convert: one(policyOf)},
+		{resource: "tailscaleservices", kind: plane.KindRoute, of: new(gatewayv1alpha1.TailscaleService), list: func() client.ObjectList { return new(gatewayv1alpha1.TailscaleServiceList) },
+			absent: noGateway, convert: one(serviceOf)},
+		{resource: "httproutes", kind: plane.KindRoute, of: new(gatewayapi.HTTPRoute), list: func() client.ObjectList { return new(gatewayapi.HTTPRouteList) },
+			absent: noRoutes, convert: some(routesOf)},
+		{resource: "tailscaleproxygroups", kind: plane.KindProxyGroup, of: new(gatewayv1alpha1.TailscaleProxyGroup), list: func() client.ObjectList { return new(gatewayv1alpha1.TailscaleProxyGroupList) },
+			absent: noGateway, convert: one(proxyGroupOf)},
+		{resource: "pods", kind: plane.KindAdapter, labels: inject.Label + "=true", of: new(corev1.Pod), list: func() client.ObjectList { return new(corev1.PodList) },
+			convert: one(adapterOf)},
+	}
+	published := &members{version: w.Version}
+	all = append(all, &feed{resource: "members", kind: plane.KindCluster, namespace: w.SystemNamespace, name: gossipkube.MembersConfigMap, of: new(corev1.ConfigMap),
+		list:    func() client.ObjectList { return new(corev1.ConfigMapList) },
+		absent:  fmt.Sprintf("The ConfigMap %s/%s is not there: no access server with discovery runs here.", w.SystemNamespace, gossipkube.MembersConfigMap),
+		convert: some(published.clusters), stale: published.stale})
+	for _, f := range all {
+		f.client, f.board, f.log, f.now, f.shown = c, w.Board, w.Log, w.Now, map[string][]string{}
+	}
+	return all
+}
+
+// one is the conversion of a kind whose every object is one object of the Board.
+func one[T any](convert func(o *T, now time.Time) plane.Object) func(any, time.Time) ([]plane.Object, string) {
+	return some(func(o *T, now time.Time) ([]plane.Object, string) { return []plane.Object{convert(o, now)}, "" })
+}
+
+// some is the conversion of a kind whose objects are any number of them.
+func some[T any](convert func(o *T, now time.Time) ([]plane.Object, string)) func(any, time.Time) ([]plane.Object, string) {
+	return func(o any, now time.Time) ([]plane.Object, string) {
+		is, ok := o.(*T)
+		if !ok {
+			return nil, fmt.Sprintf("The API server has sent a %T.", o)
+		}
+		return convert(is, now.UTC())
+	}
+}

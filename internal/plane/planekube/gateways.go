@@ -1,0 +1,90 @@
+package planekube
+
+import (
+	"sync"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	gatewayapi "sigs.k8s.io/gateway-api/apis/v1"
+
+	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/plane"
+)
+
+// attachedResource is what is attached, and attachedSource where that comes from.
+const (
+	attachedResource = "tailscalegateways"
+	attachedSource   = "kubernetes:" + attachedResource
+)
+
+// gateways joins TailscaleGateways with the Gateways that they are attached to:
+// two kinds, each of which may be read without the other.
+type gateways struct {
+	board *plane.Board
+
+	mu    sync.Mutex // held while either kind gets onto the Board, so that none overtakes the other
+	known map[string]gateway
+}
+
+// gateway is what is shown of a Gateway.
+type gateway struct {
+	class     string
+	listeners []plane.Listener
+}
+
+func newGateways(b *plane.Board) *gateways {
+	return &gateways{board: b, known: map[string]gateway{}}
+}
+
+// attached is a TailscaleGateway, with what is known of its Gateway. The lock is held.
+func (g *gateways) attached(o *gatewayv1alpha1.TailscaleGateway, now time.Time) plane.Object {
+	return g.join(gatewayOf(o, now))
+}
+
+func (g *gateways) join(o plane.Gateway) plane.Gateway {
+	o.Class, o.Listeners = nil, nil
+	if is, ok := g.known[o.Target]; ok {
+		o.Class, o.Listeners = &is.class, is.listeners
+	}
+	return o
+}
+
+// put, remove and replace hear of Gateways. The lock is held.
+func (g *gateways) put(o *gatewayapi.Gateway) {
+	g.known[id(o)] = shown(o)
+	g.again(func(target string) bool { return target == id(o) })
+}
+
+func (g *gateways) remove(o client.Object) {
+	delete(g.known, id(o))
+	g.again(func(target string) bool { return target == id(o) })
+}
+
+func (g *gateways) replace(all []*gatewayapi.Gateway) {
+	g.known = map[string]gateway{}
+	for _, o := range all {
+		g.known[id(o)] = shown(o)
+	}
+	g.again(func(string) bool { return true })
+}
+
+// again puts what is attached to a Gateway on the Board anew.
+func (g *gateways) again(which func(target string) bool) {
+	for _, o := range g.board.List(plane.KindGateway).Objects {
+		if is, ok := o.(plane.Gateway); ok && which(is.Target) {
+			g.board.Put(plane.KindGateway, attachedSource, g.join(is))
+		}
+	}
+}
+
+func shown(o *gatewayapi.Gateway) gateway {
+	is := gateway{class: string(o.Spec.GatewayClassName), listeners: []plane.Listener{}}
+	for _, l := range o.Spec.Listeners {
+		x := plane.Listener{Name: string(l.Name), Protocol: string(l.Protocol), Port: int(l.Port)}
+		if l.Hostname != nil {
+			x.Hostname = string(*l.Hostname)
+		}
+		is.listeners = append(is.listeners, x)
+	}
+	return is
+}

@@ -1,0 +1,91 @@
+package planekube
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/internal/gossip/gossipkube"
+	"github.com/tailplane/tailplane/internal/plane"
+)
+
+// silence is how long the list of members may stay as it is before something is
+// wrong: its writer has seen itself at least, and writes that once a minute.
+const silence = 3 * time.Minute
+
+// members is the list that an access server publishes.
+type members struct {
+	version string // of this program; "": it is not known
+
+	mu      sync.Mutex
+	at      time.Time // of the list
+	omitted int
+}
+
+// clusters are the clusters of the list.
+func (m *members) clusters(o *corev1.ConfigMap, _ time.Time) ([]plane.Object, string) {
+	var list gossipkube.Members
+	text, there := o.Data[gossipkube.MembersData]
+	if !there {
+		return nil, fmt.Sprintf("The ConfigMap %s/%s has no list yet: no access server has published one.", o.Namespace, o.Name)
+	}
+	if err := json.Unmarshal([]byte(text), &list); err != nil {
+		return nil, fmt.Sprintf("The list of members in the ConfigMap %s/%s cannot be read.", o.Namespace, o.Name)
+	}
+	m.mu.Lock()
+	m.at, m.omitted = list.ObservedAt, list.Omitted
+	m.mu.Unlock()
+	all := []plane.Object{}
+	for _, c := range list.Clusters {
+		all = append(all, m.cluster(c, list.ObservedAt.UTC()))
+	}
+	return all, ""
+}
+
+func (m *members) cluster(c gossip.Cluster, at time.Time) plane.Cluster {
+	out := plane.Cluster{ID: c.ID, Name: c.Name, Endpoint: c.APIEndpoint, Port: int(c.APIPort), URL: c.URL, Labels: c.Labels, Health: health(c.State), LastSeen: seen(c.LastSeen),
+		Verified: c.Verified, Conflict: c.Conflict, Self: c.Self, Version: c.Software, Members: []plane.ClusterMember{}, ObservedAt: at}
+	if c.Conflict { // whoever contests a cluster says that it has its id
+		out.ID = c.ID + " contested by " + c.Key.String()
+	}
+	if m.version != "" && c.Software != "" {
+		out.Skew = new(m.version != c.Software)
+	}
+	for _, x := range c.Members {
+		out.Members = append(out.Members, plane.ClusterMember{Node: x.Node, Host: x.Host, Health: health(x.State), LastSeen: seen(x.LastSeen)})
+	}
+	return out
+}
+
+// stale says what is wrong with the list as a whole.
+func (m *members) stale(now time.Time) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case now.Sub(m.at) > silence:
+		return fmt.Sprintf("No access server has published who is there since %s.", m.at.UTC().Format(time.RFC3339))
+	case m.omitted > 0:
+		return fmt.Sprintf("There was no room for %d clusters in what the access server publishes.", m.omitted)
+	}
+	return ""
+}
+
+// health is a state in the plane's spelling: "Alive" for "alive".
+func health(s gossip.State) string {
+	if s == "" {
+		s = gossip.Unknown
+	}
+	return strings.ToUpper(string(s[:1])) + string(s[1:])
+}
+
+func seen(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return new(t.UTC())
+}
