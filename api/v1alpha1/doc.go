@@ -2,9 +2,9 @@
 // tailplane.dev, version v1alpha1. It keeps law 5: who and what an object
 // speaks of cannot be changed by anybody once it is written.
 //
-// It is data only, and imports nothing but apimachinery. The deepcopy functions
-// and the CRDs in deploy/crds are generated from it; go generate makes them and
-// a test compares.
+// It is data only, and imports nothing but apimachinery and the core types. The
+// deepcopy functions and the CRDs in deploy/crds are generated from it; go
+// generate makes them and a test compares.
 //
 // +kubebuilder:object:generate=true
 // +groupName=tailplane.dev
