@@ -32,6 +32,7 @@ var plan = map[string]string{
 	"internal/audit/auditotlp": "internal/audit",
 	"internal/door":            "internal/access internal/audit internal/door/framing internal/problem",
 	"internal/door/framing":    "",
+	"internal/identity":        "internal/access internal/problem",
 	"internal/settings":        "internal/access",
 	"internal/door/openapi":    "internal/door internal/problem", // for the test that writes the reference
 
@@ -150,6 +151,7 @@ var worlds = map[string]string{
 	"sigs.k8s.io/gateway-api/":       "internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/gather internal/plane/planekube",
 	"github.com/envoyproxy/":         "internal/gateway/gatewayxds",
 	"google.golang.org/grpc":         "internal/gateway/gatewayxds",
+	"github.com/go-jose/":            "internal/identity",
 	"github.com/prometheus/":         "internal/apiproxy/observe internal/apiproxy/observe/adminport internal/health cmd/tailplaned",
 	"go.opentelemetry.io/":           "internal/apiproxy/observe internal/apiproxy/observe/otlpjson internal/audit/auditotlp",
 	"github.com/spf13/cobra":         "internal/cli cmd/mca cmd/tka cmd/tailplaned",

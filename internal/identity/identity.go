@@ -1,0 +1,102 @@
+// Package identity says who is calling where the connection alone cannot: behind
+// a proxy that is named and proves itself, by a token of the tailnet's identity
+// provider, or in development. It keeps law 1: a header names somebody only in a
+// mode that was chosen, from the one peer that the mode trusts, and is gone
+// before anything else reads the request.
+//
+//	Whois   the tailnet says it of the connection; a token may only agree
+//	Serve   tailscaled's own proxy in front, over a Unix socket or loopback
+//	Proxy   a named reverse proxy, such as Caddy with tailscale_auth
+//	OIDC    an id_token that tsidp signed for us
+//	Dev     always the same login, on a developer's machine
+//
+// Each mode is a struct that is filled in and then checked once, by Check or on
+// the way to its Identifier.
+package identity
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// An Identifier says who a request comes from. It takes out of the request every
+// header that names somebody, so it is called once, before any handler; it is
+// what the Identify of a Door asks for.
+type Identifier = func(*http.Request) (access.Caller, error)
+
+// taggedDevices is the login of the one profile that all tagged nodes share. It
+// is nobody's.
+const taggedDevices = "tagged-devices"
+
+// parseLogin reads a login that a header or a token names.
+func parseLogin(s string) (access.Login, error) {
+	if s == taggedDevices {
+		return "", errors.New("the profile that all tagged nodes share is nobody's")
+	}
+	return access.ParseLogin(s)
+}
+
+// local is the address at which the request's connection was taken. net/http
+// sets it; a request without one came from no listener.
+func local(r *http.Request) (net.Addr, bool) {
+	at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	return at, ok && at != nil
+}
+
+// overSocket reports whether r came in by a Unix socket.
+func overSocket(r *http.Request) bool {
+	at, ok := local(r)
+	return ok && at.Network() == "unix"
+}
+
+// ends returns both ends of the TCP connection that r came by.
+func ends(r *http.Request) (here, there netip.AddrPort, ok bool) {
+	at, known := local(r)
+	if !known || at.Network() != "tcp" {
+		return here, there, false
+	}
+	here, err := netip.ParseAddrPort(at.String())
+	if err != nil {
+		return here, there, false
+	}
+	there, err = netip.ParseAddrPort(r.RemoteAddr)
+	return plainEnd(here), plainEnd(there), err == nil
+}
+
+// plainEnd writes an IPv4 address that came as an IPv6 one as what it is.
+func plainEnd(a netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
+// loopback reports whether a listener at the address hears this machine only.
+func loopback(at net.Addr) bool {
+	if at == nil || at.Network() != "tcp" {
+		return false
+	}
+	a, err := netip.ParseAddrPort(at.String())
+	return err == nil && a.Addr().Unmap().IsLoopback()
+}
+
+// stranger is the refusal of a peer that the mode does not trust: what it says of
+// anybody was not read.
+func stranger(cause string, args ...any) error {
+	return problem.New(problem.NoIdentity, "This connection does not come from the proxy that may say who you are.",
+		"Use the address at which the proxy serves this page.").Because(fmt.Errorf(cause, args...))
+}
+
+// nobody is the refusal of a request in which the trusted peer names no person.
+func nobody(cause error) error {
+	return problem.New(problem.NoIdentity, "The proxy in front of this server does not say who you are.",
+		"Connect from a device of the tailnet that belongs to a person.").Because(cause)
+}
+
+// ambiguous is the refusal of a header that two readers could read in two ways.
+func ambiguous(name, how string) error {
+	return problem.New(problem.BadRequest, fmt.Sprintf("The header %s %s.", name, how), "Send the request without it.")
+}

@@ -1,0 +1,406 @@
+package identity
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// long bounds what a test waits for on a busy machine.
+const long = 60 * time.Second
+
+// seen is what a server made of a request.
+type seen struct {
+	Login  access.Login
+	Name   string
+	Via    access.Via
+	Shared bool
+	Rules  []json.RawMessage
+	Code   problem.Code
+	Left   http.Header // that a handler would see
+}
+
+// serve serves identify on ln; every answer is a seen.
+func serve(t testing.TB, ln net.Listener, identify Identifier) {
+	t.Helper()
+	srv := &http.Server{ReadHeaderTimeout: long, ConnContext: ConnContext, Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c, err := identify(r)
+		io.Copy(io.Discard, r.Body) // trailers are there after it
+		for name, values := range r.Trailer {
+			r.Header[name] = append(r.Header[name], values...)
+		}
+		json.NewEncoder(w).Encode(seen{c.Login, c.DisplayName, c.Via, c.Shared, c.Rules, problem.CodeOf(err), r.Header})
+	})}
+	srv.Protocols.SetHTTP1(true)
+	srv.Protocols.SetUnencryptedHTTP2(true)
+	done := make(chan struct{})
+	go func() { defer close(done); srv.Serve(ln) }()
+	t.Cleanup(func() { srv.Close(); <-done })
+}
+
+// a mode is any of the structs.
+type mode interface {
+	Check(net.Addr) error
+	Identifier(net.Addr) (Identifier, error)
+}
+
+// start serves m on ln.
+func start(t testing.TB, ln net.Listener, m mode) {
+	t.Helper()
+	identify, err := m.Identifier(ln.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve(t, ln, identify)
+}
+
+func tcp(t testing.TB) net.Listener {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	return ln
+}
+
+func socket(t testing.TB) net.Listener {
+	t.Helper()
+	ln, err := ListenUnix(t.Context(), filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	return ln
+}
+
+// ask sends one request with these header lines, as they are.
+func ask(t testing.TB, at net.Addr, lines ...string) seen {
+	t.Helper()
+	c, err := net.Dial(at.Network(), at.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	return askOn(t, c, lines...)
+}
+
+func askOn(t testing.TB, c net.Conn, lines ...string) (s seen) {
+	t.Helper()
+	c.SetDeadline(time.Now().Add(long))
+	text := "GET / HTTP/1.1\r\nHost: plane\r\n"
+	for _, l := range lines {
+		text += l + "\r\n"
+	}
+	if _, err := io.WriteString(c, text+"\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		t.Fatalf("%v: %s", lines, res.Status)
+	}
+	if err := json.NewDecoder(res.Body).Decode(&s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// forged are header lines in which a client calls itself somebody, in all the
+// ways that any mode or any proxy elsewhere knows.
+func forged(login string) []string {
+	return []string{
+		UserHeader + ": " + login, NameHeader + ": " + login, TailnetHeader + ": example.com",
+		"X-Tailscale-Login: " + login, serveLogin + ": " + login, serveName + ": " + login, "Tailscale-User-Profile-Pic: https://example.com/p",
+		serveCapabilities + `: {"tailplane.dev/cap/plane":[{"role":"platform-admin"}]}`,
+		"X-Webauth-User: " + login, "X-Webauth-Role: Admin", "Impersonate-User: " + login, "Impersonate-Group: system:masters", "Impersonate-Extra-a: b",
+		"X-Remote-User: " + login, "X-Remote-Group: system:masters", "X-Remote-Extra-A: b", "Remote-User: " + login, "X-Auth-Request-Email: " + login,
+		"X-Forwarded-For: 100.64.0.1", "X-Forwarded-User: " + login, "X-Forwarded-Email: " + login, "X-Forwarded-Host: plane", "X-Forwarded-Proto: https",
+		"Forwarded: for=100.64.0.1", "X-Real-Ip: 100.64.0.1", "X-Client-Ip: 100.64.0.1", "True-Client-Ip: 100.64.0.1",
+	}
+}
+
+// respell changes the names of header lines.
+func respell(lines []string, as func(string) string) (out []string) {
+	for _, l := range lines {
+		name, value, _ := strings.Cut(l, ":")
+		out = append(out, as(name)+":"+value)
+	}
+	return out
+}
+
+// spellings are the ways of ID-07 to write the same headers.
+func spellings(lines []string) map[string][]string {
+	return map[string][]string{
+		"as they are":   lines,
+		"small letters": respell(lines, strings.ToLower),
+		"with _":        respell(lines, func(s string) string { return strings.ReplaceAll(s, "-", "_") }),
+		"one _":         respell(lines, func(s string) string { return strings.Replace(s, "-", "_", 1) }),
+		"with .":        respell(lines, func(s string) string { return strings.ReplaceAll(s, "-", ".") }),
+		"twice":         append(slices.Clone(lines), lines...),
+		"empty second":  append(slices.Clone(lines), respell(lines, func(s string) string { return s + ": " })...),
+	}
+}
+
+const capability = "tailplane.dev/cap/plane"
+
+// secret is what the proxy of the tests knows.
+const secretText = "0123456789abcdef0123456789abcdef"
+
+func secret(t testing.TB) Secret {
+	t.Helper()
+	s, err := ParseSecret(secretText + "\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// asBob is a tailnet on which everybody is bob.
+func asBob(*http.Request) (access.Caller, error) {
+	return access.Caller{Login: "bob@example.com", Device: access.Device{ID: "n1", Name: "bob-laptop.example.ts.net"}, Via: access.ViaTailnet}, nil
+}
+
+func noEnv(string) (string, bool) { return "", false }
+
+// proxied is a mode behind a proxy on this machine.
+func proxied(t testing.TB) Proxy {
+	return Proxy{Trusted: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Secret: secret(t), Tailnet: "example.com"}
+}
+
+// ID-07: in no mode does a header that a client makes name anybody, and none
+// reaches a handler, in any spelling. The control is the same request of a peer
+// that the mode trusts.
+func TestID07_ForgedHeadersNameNobody(t *testing.T) {
+	t.Parallel()
+	issuer := newIssuer(t)
+	for _, m := range []struct {
+		name  string
+		mode  mode
+		login access.Login // that a request has without its headers counting
+		code  problem.Code
+	}{
+		{"whois", Whois{Ask: asBob}, "bob@example.com", ""},
+		{"whois with tokens", Whois{Ask: asBob, Bearer: new(issuer.mode())}, "bob@example.com", ""},
+		{"serve for another user", Serve{Capability: capability, Users: []uint32{4_000_000_000}}, "", problem.NoIdentity},
+		{"proxy", proxied(t), "", problem.NoIdentity},
+		{"oidc", issuer.mode(), "", problem.NoIdentity},
+		{"dev", Dev{Login: "bob@example.com", LookupEnv: noEnv}, "bob@example.com", ""},
+	} {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			ln := tcp(t)
+			if _, serving := m.mode.(Serve); serving && canTellUsers() != nil {
+				t.Skip("SKIP serve on a port: this system does not tell users of connections")
+			}
+			start(t, ln, m.mode)
+			for how, lines := range spellings(forged("alice@example.com")) {
+				got := ask(t, ln.Addr(), append(lines, "X-Kept: yes", "Cookie: a=b")...)
+				if got.Login != m.login || got.Code != m.code {
+					t.Errorf("%s: %+v", how, got)
+				}
+				checkLeft(t, how, got.Left)
+			}
+			checkLeft(t, "HTTP/2", askHTTP2(t, ln.Addr(), m.login).Left)
+		})
+	}
+}
+
+// checkLeft holds what a handler sees against what was sent.
+func checkLeft(t testing.TB, how string, left http.Header) {
+	t.Helper()
+	for name, values := range left {
+		if s := strings.ToLower(fmt.Sprint(name, values)); strings.Contains(s, "alice") || strings.Contains(s, "100.64") || strings.Contains(s, "masters") || strings.Contains(s, "admin") || NamesSomebody(name) {
+			t.Errorf("%s: a handler sees %s: %q", how, name, values)
+		}
+	}
+	if left.Get("X-Kept") != "yes" {
+		t.Errorf("%s: what names nobody is gone: %v", how, left)
+	}
+}
+
+// askHTTP2 sends the forged headers, and a trailer, over HTTP/2.
+func askHTTP2(t testing.TB, at net.Addr, login access.Login) (s seen) {
+	t.Helper()
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	tr := &http.Transport{Protocols: protocols}
+	defer tr.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+at.String(), io.MultiReader(strings.NewReader("body")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range append(forged("alice@example.com"), "X-Kept: yes") {
+		name, value, _ := strings.Cut(l, ":")
+		req.Header.Add(name, strings.TrimSpace(value))
+	}
+	req.Trailer = http.Header{UserHeader: {"alice@example.com"}, "X_Webauth_User": {"alice@example.com"}}
+	res, err := (&http.Client{Transport: tr, Timeout: long}).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if err := json.NewDecoder(res.Body).Decode(&s); err != nil || res.ProtoMajor != 2 || s.Login != login {
+		t.Errorf("over HTTP/2: %+v, %s, %v", s, res.Proto, err)
+	}
+	return s
+}
+
+// ID-01 in the modes of this package: who says that he comes through Funnel is
+// asked nothing more, whatever the spelling.
+func TestFunnelIsToldInEveryMode(t *testing.T) {
+	t.Parallel()
+	issuer := newIssuer(t)
+	for name, m := range map[string]mode{
+		"whois": Whois{Ask: func(*http.Request) (access.Caller, error) { return access.Caller{}, errors.New("WhoIs was asked") }},
+		"serve": Serve{Capability: capability}, "proxy": proxied(t), "oidc": issuer.mode(),
+	} {
+		ln := socket(t)
+		start(t, ln, m)
+		for _, line := range []string{funnelHeader + ": ?1", strings.ToLower(funnelHeader) + ":", "Tailscale_Funnel_Request: 0"} {
+			got := ask(t, ln.Addr(), append(forged("alice@example.com"), line)...)
+			if got.Via != access.ViaFunnel || got.Login != "" || got.Code != "" {
+				t.Errorf("%s, %q: %+v", name, line, got)
+			}
+		}
+	}
+}
+
+func TestWhoisKeepsWhatTheTailnetSays(t *testing.T) {
+	t.Parallel()
+	away := problem.New(problem.IdentityUnavailable, "away")
+	ln := tcp(t)
+	start(t, ln, Whois{Ask: func(*http.Request) (access.Caller, error) { return access.Caller{}, away }})
+	if got := ask(t, ln.Addr(), forged("alice@example.com")...); got.Code != problem.IdentityUnavailable || got.Login != "" {
+		t.Errorf("without the tailnet: %+v", got)
+	}
+	// A token that nobody is configured to verify is not read, and not taken away:
+	// it is meant for what stands behind us.
+	other := tcp(t)
+	start(t, other, Whois{Ask: asBob})
+	if got := ask(t, other.Addr(), "Authorization: Bearer of.an.upstream"); got.Login != "bob@example.com" || got.Left.Get("Authorization") != "Bearer of.an.upstream" {
+		t.Errorf("a token for others: %+v", got)
+	}
+}
+
+// What makes no sense is found before anything listens (ID-08).
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	issuer := newIssuer(t)
+	inside, outside := tcp(t).Addr(), &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 443}
+	all := &net.TCPAddr{IP: net.IPv4zero, Port: 443}
+	unix := &net.UnixAddr{Name: "/run/s", Net: "unix"}
+	good := proxied(t)
+	change := func(f func(*Proxy)) Proxy { p := good; f(&p); return p }
+	oidc := func(f func(*OIDC)) OIDC { m := issuer.mode(); f(&m); return m }
+	prefixes := func(s ...string) (out []netip.Prefix) {
+		for _, p := range s {
+			out = append(out, netip.MustParsePrefix(p))
+		}
+		return out
+	}
+	for _, tt := range []struct {
+		why  string
+		mode mode
+		at   net.Addr
+		ok   bool
+	}{
+		{"whois", Whois{Ask: asBob}, all, true},
+		{"whois without a tailnet", Whois{}, all, false},
+		{"whois with a bad issuer", Whois{Ask: asBob, Bearer: &OIDC{}}, all, false},
+
+		{"serve on a socket", Serve{Capability: capability}, unix, true},
+		{"serve on loopback, of whom", Serve{Capability: capability}, inside, false},
+		{"serve on loopback", Serve{Capability: capability, Users: []uint32{0}}, inside, canTellUsers() == nil},
+		{"serve for the network", Serve{Capability: capability, Users: []uint32{0}}, outside, false},
+		{"serve for all", Serve{Capability: capability, Users: []uint32{0}}, all, false},
+		{"serve nowhere", Serve{Capability: capability}, nil, false},
+		{"serve without a capability", Serve{}, unix, false},
+
+		{"proxy", good, outside, true},
+		{"proxy on a socket needs no more", Proxy{Tailnet: "example.com"}, unix, true},
+		{"proxy without a tailnet", change(func(p *Proxy) { p.Tailnet = "" }), unix, false},
+		{"proxy of no address", change(func(p *Proxy) { p.Trusted = nil }), outside, false},
+		{"proxy without a proof", change(func(p *Proxy) { p.Secret = Secret{} }), outside, false},
+		{"proxy without a proof on loopback", change(func(p *Proxy) { p.Secret = Secret{} }), inside, false},
+		{"proxy with a certificate", change(func(p *Proxy) { p.Secret, p.Certificates = Secret{}, []string{"caddy"} }), outside, true},
+		{"proxy with a nameless certificate", change(func(p *Proxy) { p.Certificates = []string{""} }), outside, false},
+		{"proxy at any address", change(func(p *Proxy) { p.Trusted = prefixes("0.0.0.0/0") }), outside, false},
+		{"proxy at any address of IPv6", change(func(p *Proxy) { p.Trusted = prefixes("10.0.0.0/24", "::/0") }), outside, false},
+		{"proxy at no range", change(func(p *Proxy) { p.Trusted = prefixes("10.0.0.7/24") }), outside, false},
+		{"proxy at nothing", change(func(p *Proxy) { p.Trusted = []netip.Prefix{{}} }), outside, false},
+		{"proxy nowhere", good, nil, false},
+
+		{"oidc", issuer.mode(), all, true},
+		{"oidc over plain HTTP", oidc(func(m *OIDC) { m.Issuer = "http://idp.example.ts.net" }), all, false},
+		{"oidc over TLS", oidc(func(m *OIDC) { m.Issuer = "https://idp.example.ts.net" }), all, true},
+		{"oidc of nobody", oidc(func(m *OIDC) { m.Issuer = "" }), all, false},
+		{"oidc with a query", oidc(func(m *OIDC) { m.Issuer += "?a=b" }), all, false},
+		{"oidc with a password", oidc(func(m *OIDC) { m.Issuer = "https://a:b@idp" }), all, false},
+		{"oidc for anybody", oidc(func(m *OIDC) { m.Audience = "" }), all, false},
+		{"oidc of any tailnet", oidc(func(m *OIDC) { m.Tailnet = "" }), all, false},
+		{"oidc without a client", oidc(func(m *OIDC) { m.Client = nil }), all, false},
+		{"oidc without a clock", oidc(func(m *OIDC) { m.Now = nil }), all, false},
+
+		{"dev", Dev{"bob@example.com", noEnv}, inside, true},
+		{"dev for all", Dev{"bob@example.com", noEnv}, all, false},
+		{"dev for the network", Dev{"bob@example.com", noEnv}, outside, false},
+		{"dev nowhere", Dev{"bob@example.com", noEnv}, nil, false},
+		{"dev in a cluster", Dev{"bob@example.com", func(string) (string, bool) { return "10.96.0.1", true }}, inside, false},
+		{"dev in a cluster of an empty name", Dev{"bob@example.com", func(string) (string, bool) { return "", true }}, inside, false},
+		{"dev of nobody", Dev{"", noEnv}, inside, false},
+		{"dev of all tagged nodes", Dev{taggedDevices, noEnv}, inside, false},
+		{"dev without an environment", Dev{Login: "bob@example.com"}, inside, false},
+	} {
+		if err := tt.mode.Check(tt.at); (err == nil) != tt.ok {
+			t.Errorf("%s: %v", tt.why, err)
+		} else if _, ierr := tt.mode.Identifier(tt.at); err != nil && ierr == nil {
+			t.Errorf("%s: it is refused, and serves", tt.why)
+		}
+	}
+}
+
+// Dev lets in only this machine, even where its listener hears more.
+func TestDevOfAnotherMachine(t *testing.T) {
+	t.Parallel()
+	ln := tcp(t)
+	identify, err := Dev{"bob@example.com", noEnv}.Identifier(ln.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve(t, elsewhere{ln}, identify)
+	if got := ask(t, ln.Addr()); got.Code != problem.NoIdentity || got.Login != "" {
+		t.Errorf("from 10.0.0.1: %+v", got)
+	}
+}
+
+// elsewhere is a listener whose connections seem to come from another machine.
+type elsewhere struct{ net.Listener }
+
+func (e elsewhere) Accept() (net.Conn, error) {
+	c, err := e.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return farConn{c}, nil
+}
+
+type farConn struct{ net.Conn }
+
+func (farConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 4242} }

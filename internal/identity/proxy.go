@@ -1,0 +1,173 @@
+package identity
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/tailplane/tailplane/internal/access"
+)
+
+// The headers of the contract, which the proxy must be told to set:
+// docs/tasks/behind-caddy.md has the lines for Caddy.
+const (
+	UserHeader    = "X-Tailscale-User"    // the whole login
+	NameHeader    = "X-Tailscale-Name"    // optional, for people to read
+	TailnetHeader = "X-Tailscale-Tailnet" // empty for a device that is shared in
+	SecretHeader  = "X-Tailplane-Proxy-Secret"
+)
+
+// Proxy is the mode behind a reverse proxy that asks the tailnet itself who is
+// calling. It must reach us over a Unix socket, or from one of the addresses in
+// Trusted and with a proof: the secret, or a certificate.
+type Proxy struct {
+	Trusted []netip.Prefix
+	Secret  Secret
+	// Certificates are the DNS names of which the proxy's client certificate must
+	// have one. The listener asks for that certificate and verifies its chain, and
+	// its server has our ConnContext.
+	Certificates []string
+	// Tailnet is ours, as the proxy names it. A caller whom the proxy does not say
+	// to be of it counts as shared in.
+	Tailnet string
+}
+
+// Check returns what is missing or makes no sense for a listener at the address.
+func (m Proxy) Check(at net.Addr) error {
+	if m.Tailnet == "" {
+		return errors.New("identity proxy: the tailnet is not named, so shared-in devices could not be told from its own")
+	}
+	if slices.Contains(m.Certificates, "") {
+		return errors.New("identity proxy: a certificate without a name is anybody's")
+	}
+	for _, p := range m.Trusted {
+		switch {
+		case !p.IsValid() || p != p.Masked():
+			return fmt.Errorf("identity proxy: %s is not an address range", p)
+		case p.Addr().Is4() && p.Bits() < 8, p.Addr().Is6() && p.Bits() < 32:
+			return fmt.Errorf("identity proxy: %s is no range of a proxy's own", p)
+		}
+	}
+	switch {
+	case at == nil:
+		return errors.New("identity proxy: there is no listener")
+	case at.Network() == "unix":
+		return nil
+	case len(m.Trusted) == 0:
+		return errors.New("identity proxy: without a Unix socket, trusted addresses must be named")
+	case m.Secret.IsZero() && len(m.Certificates) == 0:
+		return errors.New("identity proxy: an address alone is no proof: name a secret or a certificate as well")
+	}
+	return nil
+}
+
+// Identifier returns who the proxy says is calling.
+func (m Proxy) Identifier(at net.Addr) (Identifier, error) {
+	if err := errors.Join(m.Check(at), checkSocket(at)); err != nil {
+		return nil, err
+	}
+	return func(r *http.Request) (access.Caller, error) {
+		defer strip(r)
+		if fromFunnel(r) {
+			return access.Caller{Via: access.ViaFunnel}, nil
+		}
+		if err := m.trust(r); err != nil {
+			return access.Caller{}, err
+		}
+		return m.read(r.Header)
+	}, nil
+}
+
+// trust refuses everybody but the proxy: each proof that is asked for must be there.
+func (m Proxy) trust(r *http.Request) error {
+	if !overSocket(r) {
+		_, there, ok := ends(r)
+		if !ok || !slices.ContainsFunc(m.Trusted, func(p netip.Prefix) bool { return p.Contains(there.Addr()) }) {
+			return stranger("%s is not a trusted address", r.RemoteAddr)
+		}
+		if m.Secret.IsZero() && len(m.Certificates) == 0 {
+			return stranger("nothing but an address speaks for %s", r.RemoteAddr)
+		}
+	}
+	if !m.Secret.IsZero() {
+		// As with what names somebody: one value, in one spelling.
+		v, there, err := one(r.Header, SecretHeader)
+		if err != nil || !there || !m.Secret.is(v) {
+			return stranger("%s does not know the secret", r.RemoteAddr)
+		}
+	}
+	if len(m.Certificates) > 0 && !m.certified(connectionState(r)) {
+		return stranger("%s has no certificate of the proxy's", r.RemoteAddr)
+	}
+	return nil
+}
+
+// certified reports whether the other end proved to have a certificate of one of
+// the names.
+func (m Proxy) certified(state *tls.ConnectionState) bool {
+	if state == nil || len(state.VerifiedChains) == 0 || len(state.VerifiedChains[0]) == 0 {
+		return false
+	}
+	leaf := state.VerifiedChains[0][0]
+	return slices.ContainsFunc(m.Certificates, func(name string) bool { return slices.Contains(leaf.DNSNames, name) })
+}
+
+// read returns the caller that the proxy's headers name.
+func (m Proxy) read(h http.Header) (access.Caller, error) {
+	user, _, err := one(h, UserHeader)
+	if err != nil {
+		return access.Caller{}, err
+	}
+	name, _, err := one(h, NameHeader)
+	if err != nil {
+		return access.Caller{}, err
+	}
+	tailnet, _, err := one(h, TailnetHeader)
+	if err != nil {
+		return access.Caller{}, err
+	}
+	if strings.Contains(user, ",") { // two headers that a hop made one
+		return access.Caller{}, ambiguous(UserHeader, "has more than one value")
+	}
+	c := access.Caller{DisplayName: name, Tailnet: m.Tailnet, Via: access.ViaProxy, Shared: tailnet != m.Tailnet}
+	if c.Login, err = parseLogin(user); err != nil {
+		return access.Caller{}, nobody(fmt.Errorf("%s: %w", UserHeader, err))
+	}
+	return c, nil
+}
+
+// connKey is the context key of a connection. net/http offers no other way from
+// a connection to its requests.
+type connKey struct{}
+
+// ConnContext is the hook of that name of [http.Server]. Proxy needs it to see a
+// certificate on a listener that wraps its connections.
+func ConnContext(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, c)
+}
+
+// connectionState is the TLS state of the connection that r came by, nil when it
+// is not known.
+func connectionState(r *http.Request) *tls.ConnectionState {
+	if r.TLS != nil {
+		return r.TLS
+	}
+	c, _ := r.Context().Value(connKey{}).(net.Conn)
+	for c != nil {
+		if t, ok := c.(*tls.Conn); ok {
+			return new(t.ConnectionState())
+		}
+		wrapped, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			return nil
+		}
+		c = wrapped.NetConn()
+	}
+	return nil
+}

@@ -1,0 +1,53 @@
+package identity
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+)
+
+// A Secret is what a proxy proves itself with. It keeps only a sum of the text,
+// which it cannot print either.
+type Secret struct{ sum *[sha256.Size]byte }
+
+const (
+	redacted  = "[redacted]"
+	minSecret = 32 // characters
+)
+
+// ParseSecret reads a secret, such as the content of a file, without the white
+// space around it. It must have 32 characters, all of which a header can carry.
+func ParseSecret(s string) (Secret, error) {
+	s = strings.TrimSpace(s)
+	if len(s) < minSecret {
+		return Secret{}, fmt.Errorf("a proxy's secret has at least %d characters; this one has %d", minSecret, len(s))
+	}
+	if strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return Secret{}, errors.New("a proxy's secret has printable ASCII characters only, and no space")
+	}
+	return Secret{new(sha256.Sum256([]byte(s)))}, nil
+}
+
+// is reports whether s is the secret, in a time that does not depend on it.
+func (k Secret) is(s string) bool {
+	sum := sha256.Sum256([]byte(s))
+	return k.sum != nil && subtle.ConstantTimeCompare(sum[:], k.sum[:]) == 1
+}
+
+// IsZero reports whether there is no secret in k.
+func (k Secret) IsZero() bool { return k.sum == nil }
+
+// String returns "[redacted]".
+func (k Secret) String() string { return redacted }
+
+// Format implements [fmt.Formatter], for the verbs that would pass String by.
+func (k Secret) Format(f fmt.State, _ rune) { fmt.Fprint(f, redacted) }
+
+// LogValue implements [slog.LogValuer]: "[redacted]".
+func (k Secret) LogValue() slog.Value { return slog.StringValue(redacted) }
+
+// MarshalText implements [encoding.TextMarshaler]: "[redacted]".
+func (k Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
