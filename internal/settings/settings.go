@@ -37,6 +37,7 @@ type File struct {
 	Gossip  Gossip  `yaml:"gossip"`
 	Names   Names   `yaml:"names"`
 	Audit   Audit   `yaml:"audit"`
+	Plane   Plane   `yaml:"plane"`
 	Health  string  `yaml:"health"` // address of probes and metrics, never on the tailnet; port 0: any free one
 }
 
@@ -155,7 +156,7 @@ func Default() File {
 			Login: Rate{10, 5}, Kubeconfig: Rate{60, 20}, Others: Rate{120, 20}, All: Rate{300 * 60, 300},
 			Connections: 256,
 		}},
-		Gossip: defaultGossip(), Names: Names{Prefix: "tka-"},
+		Gossip: defaultGossip(), Names: Names{Prefix: "tka-"}, Plane: defaultPlane(),
 		Audit: Audit{File: "-"}, Health: ":8080",
 	}
 }
@@ -199,7 +200,9 @@ var plain = strings.NewReplacer("yaml: ", "", "not found in type settings.File",
 	"not found in type settings.Signin", "is not a setting of signin", "not found in type settings.API", "is not a setting of api",
 	"not found in type settings.Bounds", "is not a setting of signin.period", "not found in type settings.Limits", "is not a setting of api.limits",
 	"not found in type settings.Rate", "is not a setting of a limit", "not found in type settings.Names", "is not a setting of names",
-	"not found in type settings.Audit", "is not a setting of audit", "not found in type settings.Gossip", "is not a setting of gossip",
+	"not found in type settings.Audit", "is not a setting of audit", "not found in type settings.PlaneIdentity", "is not a setting of plane.identity",
+	"not found in type settings.PlaneHolder", "is not a setting of an entry of plane.roles", "not found in type settings.Plane", "is not a setting of plane",
+	"not found in type settings.Gossip", "is not a setting of gossip",
 	"not found in type settings.Pin", "is not a setting of a pin", "not found in type settings.ClusterProfiles", "is not a setting of gossip.clusterProfiles",
 	"into uint16", "as a port", "into bool", "as true or false", "into int", "as a number")
 
@@ -233,6 +236,26 @@ func (f File) Validate(role Role) error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 
+	if host, port, err := net.SplitHostPort(f.Health); err != nil || strings.ContainsAny(host, "/ ") {
+		bad("health: %q is not an address such as :8080 or 127.0.0.1:8080", f.Health)
+	} else if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		bad("health: %q is not a port", port)
+	}
+	if s := f.Audit.KeySecret; s != "" && (len(s) > 253 || !subdomain.MatchString(s)) {
+		bad("audit.keySecret: %q is not the name of a Secret", s)
+	}
+	if role == PlaneRole {
+		return errors.Join(append(errs, f.validatePlane()...)...)
+	}
+	errs = append(errs, f.validateSignin()...)
+	if role != OperatorRole {
+		errs = append(errs, f.validateAccess()...)
+	}
+	return errors.Join(errs...)
+}
+
+func (f File) validateSignin() (errs []error) {
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	s := f.Signin
 	if len(s.Roles) == 0 {
 		bad("signin.roles is missing: list the ClusterRoles that may be given out, such as [view, edit]")
@@ -266,18 +289,7 @@ func (f File) Validate(role Role) error {
 	if !strings.Contains(s.Capability, "/") || strings.ContainsAny(s.Capability, " \t\n") {
 		bad("signin.capability: %q is not the name of a capability such as tailplane.dev/cap/access", s.Capability)
 	}
-	if host, port, err := net.SplitHostPort(f.Health); err != nil || strings.ContainsAny(host, "/ ") {
-		bad("health: %q is not an address such as :8080 or 127.0.0.1:8080", f.Health)
-	} else if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		bad("health: %q is not a port", port)
-	}
-	if s := f.Audit.KeySecret; s != "" && (len(s) > 253 || !subdomain.MatchString(s)) {
-		bad("audit.keySecret: %q is not the name of a Secret", s)
-	}
-	if role != OperatorRole {
-		errs = append(errs, f.validateAccess()...)
-	}
-	return errors.Join(errs...)
+	return errs
 }
 
 func (f File) validateAccess() (errs []error) {
@@ -302,25 +314,7 @@ func (f File) validateAccess() (errs []error) {
 	if !label.MatchString(t.Hostname) {
 		bad("tailnet.hostname: %q is not a DNS label", t.Hostname)
 	}
-	for _, tag := range t.Tags {
-		if !strings.HasPrefix(tag, "tag:") {
-			bad("tailnet.tags: %q does not begin with tag:", tag)
-		}
-	}
-	if t.ControlURL != "" {
-		if u, err := url.Parse(t.ControlURL); err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
-			bad("tailnet.controlURL: %q is not a URL", t.ControlURL)
-		}
-	}
-	if !filepath.IsAbs(t.StateDir) {
-		bad("tailnet.stateDir: %q is not an absolute path", t.StateDir)
-	}
-	if t.StateSecret != "" && (len(t.StateSecret) > 253 || !subdomain.MatchString(t.StateSecret)) {
-		bad("tailnet.stateSecret: %q is not the name of a Secret", t.StateSecret)
-	}
-	if t.Port == 0 {
-		bad("tailnet.port is 0")
-	}
+	errs = append(errs, t.validate()...)
 	if i := time.Duration(f.Signin.GrantCheckInterval); i < time.Second || i > time.Hour {
 		bad("signin.grantCheckInterval: %v; between 1s and 1h", i)
 	}
@@ -342,6 +336,31 @@ func (f File) validateAccess() (errs []error) {
 		bad("audit.file is empty; - is standard output")
 	}
 	return append(errs, f.Gossip.validate(t.Port)...)
+}
+
+// validate says what is wrong for any node.
+func (t Tailnet) validate() (errs []error) {
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	for _, tag := range t.Tags {
+		if !strings.HasPrefix(tag, "tag:") {
+			bad("tailnet.tags: %q does not begin with tag:", tag)
+		}
+	}
+	if t.ControlURL != "" {
+		if u, err := url.Parse(t.ControlURL); err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
+			bad("tailnet.controlURL: %q is not a URL", t.ControlURL)
+		}
+	}
+	if !filepath.IsAbs(t.StateDir) {
+		bad("tailnet.stateDir: %q is not an absolute path", t.StateDir)
+	}
+	if t.StateSecret != "" && (len(t.StateSecret) > 253 || !subdomain.MatchString(t.StateSecret)) {
+		bad("tailnet.stateSecret: %q is not the name of a Secret", t.StateSecret)
+	}
+	if t.Port == 0 {
+		bad("tailnet.port is 0")
+	}
+	return errs
 }
 
 // CA returns the certificates by which people's kubectl knows the API server, as PEM.

@@ -1,0 +1,127 @@
+package settings
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tailplane/tailplane/internal/access"
+)
+
+// PlaneRole plays the operator plane.
+const PlaneRole Role = "plane"
+
+// Plane is how the operator plane knows its callers. Its node has the settings of
+// Tailnet, but for the name and for what Identity says.
+type Plane struct {
+	Identity   PlaneIdentity `yaml:"identity"`
+	Capability string        `yaml:"capability"` // whose grants give roles
+	Contact    string        `yaml:"contact"`    // whom to ask for a role, told to who has none
+	// EmailDomains are those of which "*@domain" may stand among the members of an
+	// organisation; none: no such entry counts.
+	EmailDomains []string      `yaml:"emailDomains"`
+	Roles        []PlaneHolder `yaml:"roles"` // beside those of grants and organisations
+}
+
+// PlaneIdentity is how a caller is known.
+type PlaneIdentity struct {
+	Mode         IdentityMode `yaml:"mode"`
+	Hostname     string       `yaml:"hostname"`     // of the plane's own node
+	InsecureHTTP bool         `yaml:"insecureHTTP"` // as of tailnet, for the plane's node
+}
+
+// An IdentityMode says what is trusted about who is calling.
+type IdentityMode string
+
+// Whois trusts the connection alone: the tailnet is asked at each request, and no
+// header is read.
+const Whois IdentityMode = "whois"
+
+// A PlaneHolder is somebody with a role by these settings.
+type PlaneHolder struct {
+	Login string   `yaml:"login"`
+	Role  string   `yaml:"role"`           // viewer, operator, org-admin or platform-admin
+	Orgs  []string `yaml:"orgs,omitempty"` // "*": all; a platform-admin has all of them anyway
+}
+
+func defaultPlane() Plane {
+	return Plane{Identity: PlaneIdentity{Mode: Whois, Hostname: "dashboard"}, Capability: "tailplane.dev/cap/plane"}
+}
+
+// validatePlane says what is wrong of all that the plane reads.
+func (f File) validatePlane() (errs []error) {
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	p, s := f.Plane, f.Signin
+	if p.Identity.Mode != Whois {
+		bad("plane.identity.mode: %q; whois", p.Identity.Mode)
+	}
+	if !label.MatchString(p.Identity.Hostname) {
+		bad("plane.identity.hostname: %q is not a DNS label", p.Identity.Hostname)
+	}
+	if domain, path, ok := strings.Cut(p.Capability, "/"); !ok || !strings.Contains(domain, ".") || path == "" || strings.ContainsAny(p.Capability, " \t\n") {
+		bad("plane.capability: %q is not the name of a capability such as tailplane.dev/cap/plane", p.Capability)
+	}
+	if p.Capability == s.Capability {
+		bad("plane.capability and signin.capability are both %q: a rule of one is none of the other", p.Capability)
+	}
+	if len(p.Contact) > 200 || strings.ContainsFunc(p.Contact, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		bad("plane.contact: at most 200 characters, on one line")
+	}
+	for _, d := range p.EmailDomains {
+		if _, err := access.ParseEmailDomain(d); err != nil {
+			bad("plane.emailDomains: %w", err)
+		}
+	}
+	for i, h := range p.Roles {
+		if _, err := h.holder(); err != nil {
+			bad("plane.roles: entry %d: %w", i+1, err)
+		}
+	}
+	if s.Namespace == s.SystemNamespace || !label.MatchString(s.Namespace) || !label.MatchString(s.SystemNamespace) {
+		bad("signin.namespace (%q) and signin.systemNamespace (%q) are not the names of two namespaces", s.Namespace, s.SystemNamespace)
+	}
+	errs = append(errs, f.Tailnet.validate()...)
+	if f.Audit.File == "" {
+		bad("audit.file is empty; - is standard output")
+	}
+	return errs
+}
+
+func (h PlaneHolder) holder() (access.Holder, error) {
+	login, err := access.ParseLogin(h.Login)
+	if err != nil {
+		return access.Holder{}, err
+	}
+	if strings.HasPrefix(h.Login, "*") {
+		return access.Holder{}, fmt.Errorf("%q: name each login", h.Login)
+	}
+	name, err := access.ParseDutyName(h.Role)
+	if err != nil {
+		return access.Holder{}, err
+	}
+	orgs := h.Orgs
+	if name == access.PlatformAdmin && len(orgs) == 0 {
+		orgs = []string{access.AllOrgs}
+	}
+	if orgs, err = access.ParseOrgs(orgs); err != nil {
+		return access.Holder{}, err
+	}
+	return access.Holder{Login: login, Duty: access.Duty{Name: name, Orgs: orgs}}, nil
+}
+
+// PlanePolicy returns what access.DecidePlane needs to know of the file. Whose
+// organisations are is known elsewhere.
+func (f File) PlanePolicy() access.PlanePolicy {
+	p := access.PlanePolicy{Capability: f.Plane.Capability, Contact: f.Plane.Contact}
+	for _, d := range f.Plane.EmailDomains {
+		if d, err := access.ParseEmailDomain(d); err == nil && !slices.Contains(p.EmailDomains, d) {
+			p.EmailDomains = append(p.EmailDomains, d)
+		}
+	}
+	for _, h := range f.Plane.Roles {
+		if holder, err := h.holder(); err == nil { // Validate has told
+			p.Settings = append(p.Settings, holder)
+		}
+	}
+	return p
+}
