@@ -98,7 +98,7 @@ func ask(t testing.TB, at net.Addr, lines ...string) seen {
 	return askOn(t, c, lines...)
 }
 
-func askOn(t testing.TB, c net.Conn, lines ...string) (s seen) {
+func askOn(t testing.TB, c net.Conn, lines ...string) seen {
 	t.Helper()
 	c.SetDeadline(time.Now().Add(long))
 	text := "GET / HTTP/1.1\r\nHost: plane\r\n"
@@ -108,18 +108,24 @@ func askOn(t testing.TB, c net.Conn, lines ...string) (s seen) {
 	if _, err := io.WriteString(c, text+"\r\n"); err != nil {
 		t.Fatal(err)
 	}
+	s, err := readSeen(c)
+	if err != nil {
+		t.Fatalf("%q: %v", lines, err)
+	}
+	return s
+}
+
+// readSeen reads one answer of a server.
+func readSeen(c net.Conn) (s seen, err error) {
 	res, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
-		t.Fatal(err)
+		return s, err
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		t.Fatalf("%v: %s", lines, res.Status)
+		return s, errors.New(res.Status)
 	}
-	if err := json.NewDecoder(res.Body).Decode(&s); err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return s, json.NewDecoder(res.Body).Decode(&s)
 }
 
 // forged are header lines in which a client calls itself somebody, in all the
