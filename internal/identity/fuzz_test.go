@@ -59,6 +59,9 @@ func FuzzHeaders(f *testing.F) {
 		{"proxy, a stranger", identifier(far, inside), inside, "10.0.1.0:4242", nil, ""},
 	}
 	f.Fuzz(func(t *testing.T, head string) {
+		if len(head) > 16<<10 { // net/http reads no more
+			return
+		}
 		for _, tt := range tries {
 			r, err := http.ReadRequest(bufio.NewReader(strings.NewReader("GET / HTTP/1.1\r\nHost: plane\r\n" + head + "\r\n\r\n")))
 			if err != nil {

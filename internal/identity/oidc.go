@@ -47,7 +47,7 @@ func (m OIDC) Check(net.Addr) error {
 		return fmt.Errorf("identity oidc: keys of the issuer %q could be replaced on their way; use https", m.Issuer)
 	case m.Audience == "":
 		return errors.New("identity oidc: without an audience, a token that was made for another client would do")
-	case m.Tailnet == "":
+	case withoutDot(m.Tailnet) == "":
 		return errors.New("identity oidc: the tailnet is not named")
 	case m.Client == nil, m.Now == nil:
 		return errors.New("identity oidc: a required field is missing")

@@ -15,7 +15,7 @@ import (
 )
 
 // The headers of the contract, which the proxy must be told to set:
-// docs/tasks/behind-caddy.md has the lines for Caddy.
+// deploy/caddy/Caddyfile has the lines for Caddy.
 const (
 	UserHeader    = "X-Tailscale-User"    // the whole login
 	NameHeader    = "X-Tailscale-Name"    // optional, for people to read
@@ -33,14 +33,15 @@ type Proxy struct {
 	// have one. The listener asks for that certificate and verifies its chain, and
 	// its server has our ConnContext.
 	Certificates []string
-	// Tailnet is ours, as the proxy names it. A caller whom the proxy does not say
-	// to be of it counts as shared in.
+	// Tailnet is ours, as the proxy names it: to Caddy it is what devices' names
+	// end in, such as "tail12345.ts.net". A caller whom the proxy does not say to
+	// be of it counts as shared in.
 	Tailnet string
 }
 
 // Check returns what is missing or makes no sense for a listener at the address.
 func (m Proxy) Check(at net.Addr) error {
-	if m.Tailnet == "" {
+	if withoutDot(m.Tailnet) == "" {
 		return errors.New("identity proxy: the tailnet is not named, so shared-in devices could not be told from its own")
 	}
 	if slices.Contains(m.Certificates, "") {
@@ -135,7 +136,7 @@ func (m Proxy) read(h http.Header) (access.Caller, error) {
 	if strings.Contains(user, ",") { // two headers that a hop made one
 		return access.Caller{}, ambiguous(UserHeader, "has more than one value")
 	}
-	c := access.Caller{DisplayName: name, Tailnet: m.Tailnet, Via: access.ViaProxy, Shared: tailnet != m.Tailnet}
+	c := access.Caller{DisplayName: name, Tailnet: m.Tailnet, Via: access.ViaProxy, Shared: withoutDot(tailnet) != withoutDot(m.Tailnet)}
 	if c.Login, err = parseLogin(user); err != nil {
 		return access.Caller{}, nobody(fmt.Errorf("%s: %w", UserHeader, err))
 	}
