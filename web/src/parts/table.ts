@@ -1,0 +1,14 @@
+import type { Value } from '../text/rows.ts'
+
+/** A column of a table. */
+export type Column<R> = {
+  key: string
+  label: string
+  /** What the column is sorted and filtered by. */
+  value: (r: R) => Value
+  /** A share of the width, in rem on a wide page; the first column takes what is left. */
+  width?: number
+  /** 1 is always shown; 2 and 3 go first where there is little room. */
+  rank?: 1 | 2 | 3
+  end?: boolean
+}

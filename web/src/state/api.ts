@@ -1,0 +1,72 @@
+// How the page asks the server. Being on the tailnet is the identity, so nothing
+// is stored or sent that says who is asking.
+import type { Envelope, Fault } from '../wire.ts'
+
+/** A refusal or failure: what the server said, or that it said nothing. */
+export class ApiError extends Error {
+  readonly status: number
+  readonly fault: Fault
+  readonly requestId: string
+
+  constructor(status: number, fault: Fault, requestId: string) {
+    super(fault.message)
+    this.status = status
+    this.fault = fault
+    this.requestId = requestId
+  }
+
+  get advice(): string {
+    return this.fault.advice?.join(' ') ?? ''
+  }
+
+  get denied(): boolean {
+    return this.status === 401 || this.status === 403
+  }
+}
+
+const base = '/api/v1'
+
+export async function get<T>(path: string, signal?: AbortSignal): Promise<Envelope<T>> {
+  return read<T>(await ask(path, signal ? { signal } : {}))
+}
+
+export async function send<T>(method: 'POST' | 'DELETE' | 'PATCH', path: string, body: unknown): Promise<Envelope<T>> {
+  return read<T>(
+    await ask(path, {
+      method,
+      body: JSON.stringify(body),
+      headers: { 'Content-Type': 'application/json', 'Idempotency-Key': crypto.randomUUID() },
+    }),
+  )
+}
+
+/** One page of an answer as it is, for what is saved to a file, and the next page's cursor. */
+export async function lines(path: string): Promise<{ text: Blob; next: string }> {
+  const r = await ask(path, { headers: { Accept: 'application/jsonl' } })
+  if (!r.ok) await read(r)
+  return { text: await r.blob(), next: r.headers.get('Tailplane-Next-Cursor') ?? '' }
+}
+
+async function ask(path: string, init: RequestInit): Promise<Response> {
+  try {
+    return await fetch(base + path, { credentials: 'omit', redirect: 'error', cache: 'no-store', ...init })
+  } catch (cause) {
+    if (cause instanceof DOMException && cause.name === 'AbortError') throw cause
+    throw new ApiError(0, { code: 'unreachable', message: 'The server did not answer.', advice: ['Check that this device is connected to the tailnet.'] }, '')
+  }
+}
+
+async function read<T>(r: Response): Promise<Envelope<T>> {
+  const requestId = r.headers.get('X-Request-Id') ?? ''
+  let body: (Envelope<T> & Partial<Fault>) | null = null
+  try {
+    body = (await r.json()) as Envelope<T> & Partial<Fault>
+  } catch {
+    // Not JSON: not from the API.
+  }
+  if (body?.error) throw new ApiError(r.status, body.error, body.meta?.requestId ?? requestId)
+  if (!r.ok && body?.code && body.message) throw new ApiError(r.status, body as Fault, requestId) // refused before there was an envelope
+  if (!r.ok || !body || !body.meta)
+    throw new ApiError(r.status, { code: 'malformed_answer', message: `The server answered ${r.status} in a form that is not the API's.`, advice: ['Reload the page.'] }, requestId)
+  return body
+}

@@ -1,0 +1,181 @@
+// What is known now: one stream of events keeps all lists current.
+import { count } from '../text/names.ts'
+import type { Kind, Kinds, Me, Source } from '../wire.ts'
+import { ApiError, get } from './api.ts'
+import { List } from './list.svelte.ts'
+import { say } from './say.svelte.ts'
+
+export const lists: { [K in Kind]: List<K> } = {
+  cluster: new List('cluster', '/clusters'),
+  signin: new List('signin', '/signins'),
+  tailnet: new List('tailnet', '/tailnets'),
+  gateway: new List('gateway', '/gateways'),
+  route: new List('route', '/routes'),
+  proxygroup: new List('proxygroup', '/proxygroups'),
+  adapter: new List('adapter', '/adapters'),
+}
+
+const words: Record<Kind, string> = {
+  cluster: 'clusters',
+  signin: 'sign-ins',
+  tailnet: 'tailnets',
+  gateway: 'gateways',
+  route: 'routes',
+  proxygroup: 'proxy groups',
+  adapter: 'adapters',
+}
+
+export const live = $state({
+  link: 'connecting' as 'connecting' | 'live' | 'reconnecting' | 'ended',
+  /** When the server was last heard. */
+  heard: null as number | null,
+  /** Why the server ended the stream. */
+  why: '',
+  me: null as Me | null,
+  fault: null as ApiError | null,
+  sources: null as Source[] | null,
+  /** Rises with each change of an object or a source. */
+  changes: 0,
+})
+
+/** Whether the caller may do something, be it to their own things only. */
+export function may(verb: string): boolean {
+  return Object.values(live.me?.verbs ?? {}).some((v) => v.includes(verb))
+}
+
+/** The revision that was heard last: from there the stream goes on. */
+let revision = ''
+
+export async function readMe(): Promise<void> {
+  try {
+    const e = await get<Me>('/me')
+    live.me = e.data
+    live.fault = null
+    revision ||= e.meta.revision
+  } catch (e) {
+    if (!(e instanceof ApiError)) throw e
+    live.fault = e
+    if (e.denied) live.me = null
+  }
+}
+
+export async function readSources(): Promise<void> {
+  try {
+    live.sources = (await get<Source[]>('/sources')).data
+  } catch (e) {
+    if (!(e instanceof ApiError)) throw e
+  }
+}
+
+/**
+ * Opens the stream and keeps it open. Lists are read when a page wants them, so the
+ * stream begins where that reading can: at a revision, without a snapshot of all.
+ */
+export function connect(): () => void {
+  let es: EventSource | undefined
+  let retry: ReturnType<typeof setTimeout> | undefined
+  let tries = 0
+  let hiddenAt = 0
+
+  const open = () => {
+    clearTimeout(retry)
+    es?.close()
+    const s = new EventSource('/api/v1/events?topics=infra,signins,sources' + (revision ? '&after=' + revision : ''))
+    es = s
+    const on = (name: string, f: (data: unknown, revision: number) => void) =>
+      s.addEventListener(name, (e: MessageEvent<string>) => {
+        live.heard = Date.now()
+        if (e.lastEventId) revision = e.lastEventId
+        let data: unknown
+        try {
+          data = JSON.parse(e.data)
+        } catch {
+          return resync()
+        }
+        f(data, Number(e.lastEventId) || 0)
+      })
+
+    on('hello', () => {
+      live.link = 'live'
+      live.why = ''
+      tries = 0
+    })
+    on('snapshot', resync) // nobody could say from where to go on
+    on('resync', resync)
+    on('bye', (d) => {
+      live.why = reason(d)
+      s.close()
+      again()
+    })
+    on('source.status', (d) => {
+      live.changes++
+      const src = d as Source
+      for (const l of Object.values(lists)) if (l.rows === null) l.refresh() // it may know now
+      live.sources = [...(live.sources ?? []).filter((x) => x.name !== src.name), src].sort((a, b) => (a.name < b.name ? -1 : 1))
+    })
+    for (const kind of Object.keys(lists) as Kind[]) {
+      on(`${kind}.upsert`, (d, rev) => hear(kind, rev, (d as Kinds[Kind]).id, d as Kinds[Kind]))
+      on(`${kind}.delete`, (d, rev) => hear(kind, rev, (d as { id: string }).id, null))
+    }
+    s.onerror = () => {
+      live.link = live.link === 'ended' ? 'ended' : 'reconnecting'
+      if (s.readyState === EventSource.CLOSED) again() // it was refused; a broken one is reopened by the browser
+    }
+  }
+
+  const again = () => {
+    live.link = 'reconnecting'
+    clearTimeout(retry)
+    retry = setTimeout(
+      async () => {
+        await readMe() // the role may be gone, and then nothing is to be read
+        if (live.fault?.denied) live.link = 'ended'
+        open()
+      },
+      Math.min(60_000, 1000 * 2 ** tries++) * (0.75 + Math.random() / 2),
+    )
+  }
+
+  // A device that slept may hold a connection that ended long ago and not know it.
+  const seen = () => {
+    if (document.hidden) hiddenAt = Date.now()
+    else if (hiddenAt && Date.now() - hiddenAt > 300_000) open()
+  }
+  const online = () => live.link !== 'live' && open()
+
+  void readMe().then(open)
+  document.addEventListener('visibilitychange', seen)
+  addEventListener('online', online)
+  return () => {
+    clearTimeout(retry)
+    es?.close()
+    document.removeEventListener('visibilitychange', seen)
+    removeEventListener('online', online)
+  }
+}
+
+/** Reads everything anew that was ever read. */
+function resync(): void {
+  live.changes++
+  for (const l of Object.values(lists)) l.refresh()
+  void readSources()
+}
+
+let changes = 0
+let about: Kind | 'mixed' | '' = ''
+
+function hear(kind: Kind, at: number, id: string, object: Kinds[Kind] | null): void {
+  live.changes++
+  const list = lists[kind] as List<Kind>
+  list.tell(at, id, object)
+  if (list.rows === null) return
+  changes++
+  about = about === '' || about === kind ? kind : 'mixed'
+  say(`${count(changes, 'update')} to ${about === 'mixed' ? 'several lists' : words[kind]}`)
+  setTimeout(() => ((changes = 0), (about = '')), 5000)
+}
+
+function reason(d: unknown): string {
+  const r = (d as { reason?: unknown } | null)?.reason
+  return typeof r === 'string' ? r : ''
+}

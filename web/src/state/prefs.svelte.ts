@@ -1,0 +1,38 @@
+// What somebody prefers, kept by their browser. Nothing in it says who they are.
+import type { Zone } from '../text/time.ts'
+
+export type Theme = 'system' | 'light' | 'dark'
+export type Density = 'compact' | 'comfortable'
+
+const key = 'tailplane.preferences'
+
+type Stored = { theme: Theme; density: Density; zone: Zone; keys: boolean }
+
+function stored(): Stored {
+  const p: Stored = { theme: 'system', density: 'compact', zone: 'local', keys: true }
+  try {
+    const s = JSON.parse(localStorage.getItem(key) ?? '{}') as Partial<Record<keyof Stored, unknown>>
+    if (s.theme === 'light' || s.theme === 'dark') p.theme = s.theme
+    if (s.density === 'comfortable') p.density = s.density
+    if (s.zone === 'utc') p.zone = s.zone
+    if (s.keys === false) p.keys = false
+  } catch {
+    // Storage may be switched off, or hold what another version wrote: then defaults.
+  }
+  return p
+}
+
+export const prefs: Stored = $state(stored())
+
+/** Shows the preferences on the page, and keeps them when they change. */
+export function applyPrefs(): void {
+  $effect(() => {
+    document.documentElement.dataset.theme = prefs.theme
+    document.documentElement.dataset.density = prefs.density
+    try {
+      localStorage.setItem(key, JSON.stringify(prefs))
+    } catch {
+      // Then they last as long as the page.
+    }
+  })
+}

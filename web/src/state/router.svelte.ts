@@ -1,0 +1,49 @@
+// Where somebody is. All of a view stands in the address: page, tab, filter, sort,
+// and what is open; so a link shows what its sender saw.
+
+export const place = $state({ path: location.pathname, query: new URLSearchParams(location.search), moves: 0 })
+
+function read(): void {
+  if (place.path !== location.pathname) place.moves++
+  place.path = location.pathname
+  place.query = new URLSearchParams(location.search)
+}
+
+/** Goes to an address of this page. */
+export function go(to: string, how: 'push' | 'replace' = 'push'): void {
+  if (to === location.pathname + location.search) return
+  history[how === 'push' ? 'pushState' : 'replaceState'](null, '', to)
+  read()
+  if (how === 'push' && !to.startsWith('?')) scrollTo(0, 0)
+}
+
+/** Changes parameters of the address; null or "" takes one away. */
+export function set(changes: Record<string, string | null>, how: 'push' | 'replace' = 'replace'): void {
+  go(place.path + withQuery(changes), how)
+}
+
+/** The address's query with changes, for links. */
+export function withQuery(changes: Record<string, string | null>): string {
+  const q = new URLSearchParams(place.query)
+  for (const [k, v] of Object.entries(changes)) v ? q.set(k, v) : q.delete(k)
+  const s = q.toString()
+  return s ? '?' + s : ''
+}
+
+/** Follows links within the page, and the browser's own back and forward. */
+export function listen(): () => void {
+  const click = (e: MouseEvent) => {
+    const a = (e.target as Element | null)?.closest?.('a')
+    if (!a || e.defaultPrevented || e.button !== 0 || e.metaKey || e.ctrlKey || e.shiftKey || e.altKey) return
+    if (a.origin !== location.origin || a.target || a.hasAttribute('download') || a.dataset.leave !== undefined) return
+    if (a.hash && a.pathname === location.pathname) return
+    e.preventDefault()
+    go(a.pathname + a.search)
+  }
+  addEventListener('click', click)
+  addEventListener('popstate', read)
+  return () => {
+    removeEventListener('click', click)
+    removeEventListener('popstate', read)
+  }
+}

@@ -1,0 +1,172 @@
+// The objects of the API as internal/plane writes them. null is "not known".
+
+export type Condition = { type: string; status: 'True' | 'False' | 'Unknown'; reason: string; message: string; since?: string }
+export type Action = { allowed: boolean; why: string }
+type Observed = { id: string; observedAt: string }
+
+export type Cluster = Observed & {
+  name: string
+  endpoint: string
+  port: number
+  url: string
+  labels: Record<string, string> | null
+  health: 'Alive' | 'Suspect' | 'Unknown' | 'Dead' | 'Left'
+  lastSeen: string | null
+  verified: boolean
+  conflict: boolean
+  self: boolean
+  version: string
+  skew: boolean | null
+  members: { node: string; host: string; health: string; lastSeen: string | null }[] | null
+}
+
+export type Signin = Observed & {
+  tailnet?: string
+  namespace: string
+  name: string
+  login: string
+  device: string
+  role: string
+  namespaces: string[] | null
+  created: string
+  validUntil: string | null
+  phase: 'Pending' | 'Ready' | 'Refused' | 'Ending' | 'Expired'
+  conditions: Condition[] | null
+  actions?: { revoke: Action }
+}
+
+export type Tailnet = Observed & {
+  name: string
+  domain: string | null
+  organisation: string | null
+  credential: { valid: boolean | null; reason: string; checkedAt: string | null }
+  devices: number | null
+  services: number | null
+  lastSync: string | null
+  conditions: Condition[] | null
+}
+
+export type Gateway = Observed & {
+  namespace: string
+  name: string
+  target: string
+  class: string | null
+  listeners: { name: string; protocol: string; port: number; hostname: string }[] | null
+  tailnets: { name: string; services: number; lastSync: string | null; stale: boolean; message: string }[] | null
+  services: { name: string; tailnet: string; route: string; path: string; cluster: string; state: string }[] | null
+  extension: { desired: string | null; translated: string | null; at: string | null; fresh: boolean | null }
+  conditions: Condition[] | null
+}
+
+export type Route = Observed & {
+  resource: string
+  namespace: string
+  name: string
+  target: string
+  tailnet: string | null
+  hostnames: string[] | null
+  rules: { path: string; backend: string; state: string }[] | null
+  refused: { ref: string; reason: string; message: string }[] | null
+  conditions: Condition[] | null
+}
+
+export type ProxyGroup = Observed & {
+  namespace: string
+  name: string
+  type: string
+  tailnet: string | null
+  wanted: number
+  ready: number | null
+  devices: { ordinal: number; hostname: string; fqdn: string; addresses: string[] | null; ready: boolean; reason: string }[] | null
+  conditions: Condition[] | null
+}
+
+export type Adapter = Observed & {
+  namespace: string
+  pod: string
+  node: string
+  ready: boolean | null
+  restarts: number | null
+  version: string | null
+  outdated: boolean | null
+  message: string
+  clusters: { cluster: string; healthy: boolean }[] | null
+}
+
+export type Kinds = {
+  cluster: Cluster
+  signin: Signin
+  tailnet: Tailnet
+  gateway: Gateway
+  route: Route
+  proxygroup: ProxyGroup
+  adapter: Adapter
+}
+export type Kind = keyof Kinds
+
+export type Revocation = { id: string; dryRun: boolean; deleted: boolean; refusedBy: string | null }
+
+export type Source = { name: string; status: 'ok' | 'degraded' | 'down'; observedAt?: string | null; since?: string; message: string }
+
+export type Tally = { total: number; states: Record<string, number> }
+export type Overview = {
+  clusters: Tally | null
+  signins: Tally | null
+  tailnets: Tally | null
+  gateways: Tally | null
+  routes: Tally | null
+  proxygroups: Tally | null
+  adapters: Tally | null
+  attention: { severity: 'error' | 'warning'; kind: Kind; id: string; reason: string; message: string }[]
+  more: number
+  hidden: Kind[]
+}
+
+export type Me = {
+  login: string
+  displayName: string
+  node: string
+  tags: string[]
+  tailnet: string
+  via: string
+  roles: { role: string; orgs: string[] | null; source: string }[] | null
+  verbs: Record<string, string[]> | null
+  warnings: string[] | null
+}
+
+export type AuditEntry = {
+  ts: string
+  requestId: string
+  actor?: { login?: string; node?: string; nodeId?: string; tags?: string[]; via?: string }
+  surface?: string
+  tool?: string
+  verb: string
+  org?: string
+  object?: string
+  args?: Record<string, string>
+  reason?: string
+  result: string
+  code?: string
+  error?: string
+}
+
+export type Meta = {
+  requestId: string
+  generatedAt: string
+  revision: string
+  page?: { next: string; limit: number; total: number | null } | null
+  sources?: Source[] | null
+}
+
+export type Fault = {
+  code: string
+  message: string
+  advice?: string[]
+  field?: string
+  needed?: { verb: string; org: string } | null
+  have?: string[] | null
+  seen?: { login: string; node: string; via: string } | null
+  retryAfterSeconds?: number
+}
+
+export type Envelope<T> = { apiVersion: string; kind: string; data: T | null; meta: Meta; error: Fault | null }
