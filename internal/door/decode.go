@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"mime"
 	"net/http"
 	"reflect"
@@ -19,7 +20,7 @@ import (
 // decode reads the body and the query of r into req, strictly: what the request
 // type does not declare is refused, so that a misspelt "role" cannot mean "any".
 func decode(w http.ResponseWriter, r *http.Request, req any) error {
-	if err := decodeQuery(r, req); err != nil {
+	if err := decodeURL(r, req); err != nil {
 		return err
 	}
 	if r.Method == http.MethodGet {
@@ -94,7 +95,7 @@ func strict(body []byte, req any) error {
 
 func jsonNames(req any) map[string]bool {
 	names := map[string]bool{}
-	for f := range reflect.TypeOf(req).Elem().Fields() {
+	for f := range Fields(reflect.TypeOf(req).Elem()) {
 		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
 			names[name] = true
 		}
@@ -102,32 +103,62 @@ func jsonNames(req any) map[string]bool {
 	return names
 }
 
-// textField is a field of a request that stands in the URL.
+// Fields are the fields of a request's type, those of embedded structs in the place
+// of these.
+func Fields(t reflect.Type) iter.Seq[reflect.StructField] {
+	return func(yield func(reflect.StructField) bool) {
+		for _, f := range reflect.VisibleFields(t) {
+			if (!f.Anonymous || f.Type.Kind() != reflect.Struct) && !yield(f) {
+				return
+			}
+		}
+	}
+}
+
+// textField is a field of a request that stands outside its body.
 type textField interface {
 	encoding.TextMarshaler
 	encoding.TextUnmarshaler
 }
 
-// eachQuery calls f for each field of req, a struct or a pointer to one, that
-// stands in the URL.
-func eachQuery(req any, f func(name string, field textField) error) error {
+// text is a textField of a string.
+type text struct{ s *string }
+
+func (t text) MarshalText() ([]byte, error)     { return []byte(*t.s), nil }
+func (t text) UnmarshalText(given []byte) error { *t.s = string(given); return nil }
+
+// each calls f for each field of req, a struct or a pointer to one, that has a name
+// under tag.
+func each(req any, tag string, f func(name string, field textField) error) error {
 	v := reflect.ValueOf(req)
 	if v.Kind() != reflect.Pointer {
 		addressable := reflect.New(v.Type())
 		addressable.Elem().Set(v)
 		v = addressable
 	}
-	for sf, fv := range v.Elem().Fields() {
-		if name := sf.Tag.Get("query"); name != "" {
-			if err := f(name, fv.Addr().Interface().(textField)); err != nil {
-				return err
-			}
+	for sf := range Fields(v.Elem().Type()) {
+		name := sf.Tag.Get(tag)
+		if name == "" {
+			continue
+		}
+		at := v.Elem().FieldByIndex(sf.Index).Addr().Interface()
+		field, ok := at.(textField)
+		if !ok {
+			field = text{at.(*string)} // which is all there may be
+		}
+		if err := f(name, field); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func decodeQuery(r *http.Request, req any) error {
+// maxText is the most bytes that a part of a path or a header may have.
+const maxText = 512
+
+// decodeURL reads what stands outside the body: parameters, parts of the path,
+// headers.
+func decodeURL(r *http.Request, req any) error {
 	bad := func(format string, args ...any) error {
 		return problem.New(problem.BadRequest, fmt.Sprintf(format, args...), "The parameters are listed in the API reference.")
 	}
@@ -135,7 +166,7 @@ func decodeQuery(r *http.Request, req any) error {
 		return bad("The parameters of the request are malformed.")
 	}
 	q := r.URL.Query()
-	err := eachQuery(req, func(name string, field textField) error {
+	err := each(req, "query", func(name string, field textField) error {
 		values, given := q[name]
 		delete(q, name)
 		if !given {
@@ -155,7 +186,29 @@ func decodeQuery(r *http.Request, req any) error {
 	for name := range q {
 		return bad("%.60q is not a parameter of this operation.", name)
 	}
-	return nil
+	err = each(req, "path", func(name string, field textField) error {
+		value := r.PathValue(name)
+		if len(value) > maxText || field.UnmarshalText([]byte(value)) != nil {
+			return problem.New(problem.NotFound, "There is nothing at this path.", "The operations are listed in the API reference.")
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return each(req, "header", func(name string, field textField) error {
+		values := r.Header.Values(name)
+		if len(values) == 0 {
+			return nil
+		}
+		if len(values) > 1 || len(values[0]) > maxText {
+			return bad("The header %s is given %d times, or is too long.", name, len(values))
+		}
+		if err := field.UnmarshalText([]byte(values[0])); err != nil {
+			return bad("The header %s is invalid: %v.", name, err)
+		}
+		return nil
+	})
 }
 
 // A Duration is a time span on the wire: a Go duration such as "25s", never

@@ -58,9 +58,28 @@ type Door struct {
 	// HTTP2, optional, also takes HTTP/2 without TLS, by prior knowledge: for a
 	// listener inside the tailnet, where WireGuard encrypts.
 	HTTP2 bool
+	// Form, optional, is how answers and refusals look on the wire. Without it they
+	// are JSON as they are.
+	Form *Form
 	// Measure, optional, hears of each visit when it begins; the function that it
 	// returns, of its end.
 	Measure func() func(Outcome)
+}
+
+// A Form is how answers look on the wire. Both functions are required. What a
+// response Shapes itself goes out as it is.
+type Form struct {
+	Answer func(About, any) Shape
+	Refuse func(About, *problem.Error) Shape
+}
+
+// About is what a form may say of a visit.
+type About struct {
+	RequestID string
+	Caller    access.Caller
+	Accept    string // the request's
+	Path      string
+	Now       time.Time
 }
 
 // An Outcome is how one visit ended, in words of closed sets: it says nothing
@@ -94,7 +113,7 @@ func (d *Door) Handler(routes ...Route) http.Handler {
 // hall returns the handler of routes. Who waits is answered when stopping ends.
 func (d *Door) hall(stopping context.Context, routes []Route) *hall {
 	switch {
-	case d.Names == nil, d.Identify == nil, d.Decide == nil, d.Record == nil, d.Log == nil, d.Now == nil:
+	case d.Names == nil, d.Identify == nil, d.Decide == nil, d.Record == nil, d.Log == nil, d.Now == nil, d.Form != nil && (d.Form.Answer == nil || d.Form.Refuse == nil):
 		panic("door: a required field is missing")
 	}
 	h := &hall{door: d, stopping: stopping, mux: http.NewServeMux(), routes: map[string]Route{}, limits: newLimiter(d.Limits), tally: tally{said: map[problem.Code]*sum{}},
@@ -188,11 +207,13 @@ type visit struct {
 	*hall
 	w      http.ResponseWriter
 	r      *http.Request
+	came   http.Header // of the request as it came
 	route  Route
 	caller access.Caller
 	entry  audit.Entry
 	nonce  string        // to be answered with a proof; "": none is wanted, or not by somebody like this
 	waited time.Duration // by choice
+	stream *Stream       // what the visit became; nil: nothing that lasts
 }
 
 func (h *hall) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -201,7 +222,7 @@ func (h *hall) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h.door.Measure != nil {
 		ended = h.door.Measure()
 	}
-	v := &visit{hall: h, w: w, r: r, entry: audit.Entry{Time: now, RequestID: audit.NewID(now), Surface: "http"}}
+	v := &visit{hall: h, w: w, r: r, came: r.Header.Clone(), entry: audit.Entry{Time: now, RequestID: audit.NewID(now), Surface: "http"}}
 	resp, err := v.survive()
 	v.entry.Actor = audit.ActorOf(v.caller)
 	v.entry.Conclude(err)
@@ -221,7 +242,12 @@ func (h *hall) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if p := problem.From(err); p != nil && p.Cause() != nil {
 		h.tally.say(h.door.Log, v, p, now)
 	}
-	status, code := v.reply(resp, err)
+	status, code := 0, problem.CodeOf(err)
+	if v.stream != nil && v.stream.began.Load() {
+		status = http.StatusOK
+	} else {
+		status, code = v.reply(resp, err)
+	}
 	verb := v.route.Verb
 	if v.route.run == nil {
 		verb = ""
@@ -236,6 +262,15 @@ func (h *hall) record(e audit.Entry) error {
 		h.door.Log.Error("audit entry lost", "audit", e.RequestID, "err", err)
 	}
 	return err
+}
+
+// openEntry records that a visit has become a stream.
+func (v *visit) openEntry(e audit.Entry) error {
+	e.Actor = audit.ActorOf(v.caller)
+	if err := v.record(e); err != nil && v.mustRecord() {
+		return auditUnavailable()
+	}
+	return nil
 }
 
 // recordSums writes the sums whose time is over, or all.
@@ -268,7 +303,7 @@ func (v *visit) pass() (any, error) {
 	if err := v.checkHost(); err != nil {
 		return nil, err
 	}
-	if err := checkSite(v.r); err != nil {
+	if err := checkSite(v.r); err != nil && !v.linked() {
 		return nil, err
 	}
 	if err := v.identify(); err != nil {
@@ -314,10 +349,16 @@ func (v *visit) prepareProof() error {
 	return nil
 }
 
-// identify asks who is calling, and refuses who may not even ask.
+// identify asks who is calling, and refuses who may not even ask. Who answers may
+// read headers and take them away: nobody after it sees them.
 func (v *visit) identify() error {
-	c, err := v.door.Identify(v.r)
+	asked := v.r.WithContext(v.r.Context())
+	asked.Header = v.came.Clone()
+	c, err := v.door.Identify(asked)
 	v.caller = c
+	if v.route.run == nil { // the first time; later somebody may be reading it
+		v.r = asked
+	}
 	if err != nil {
 		return err
 	}
@@ -328,6 +369,14 @@ func (v *visit) identify() error {
 // belong to somebody whose grant is gone.
 func (v *visit) decide() (access.Permit, error) {
 	return v.door.Decide(v.caller, v.route.Verb, v.door.Now())
+}
+
+// renewed identifies and decides once more.
+func (v *visit) renewed() (access.Permit, error) {
+	if err := v.identify(); err != nil {
+		return access.Permit{}, err
+	}
+	return v.decide()
 }
 
 // checkHost refuses names that are not the listener's own, on every method: a
@@ -378,6 +427,17 @@ func checkSite(r *http.Request) error {
 	return nil
 }
 
+// linked reports whether a browser opens a page of ours by a link on another
+// site's: that shows it to who clicked, and nothing to the other site.
+func (v *visit) linked() bool {
+	h := v.r.Header
+	if v.r.Method != http.MethodGet || h.Get("Sec-Fetch-Mode") != "navigate" || h.Get("Sec-Fetch-Dest") != "document" || h.Get("Origin") != "" {
+		return false
+	}
+	_, pattern := v.mux.Handler(v.r)
+	return v.routes[pattern].Page
+}
+
 // nowhere is the route of what is not there, for the record.
 func nowhere() Route { return Route{Declaration: Declaration{Verb: "http.unknown"}} }
 
@@ -385,11 +445,12 @@ func nowhere() Route { return Route{Declaration: Declaration{Verb: "http.unknown
 // that is not there. A path that would first have to be cleaned is not there.
 func (v *visit) find() (Route, error) {
 	notFound := problem.New(problem.NotFound, "There is nothing at this path.", "The operations are listed in the API reference.")
-	if v.r.URL.Path == "" || path.Clean(v.r.URL.Path) != v.r.URL.Path {
+	if v.r.URL.Path == "" || path.Clean(v.r.URL.Path) != v.r.URL.Path || v.r.URL.RawPath != "" { // or is spelt in a way of its own
 		return nowhere(), notFound
 	}
 	_, pattern := v.mux.Handler(v.r)
 	if rt, ok := v.routes[pattern]; ok && v.r.Method != http.MethodHead {
+		v.mux.ServeHTTP(v.w, v.r) // fills in the parts of the path, and nothing else: see hall
 		return rt, nil
 	}
 	var allowed []string
@@ -432,9 +493,11 @@ func (v *visit) reply(resp any, err error) (int, problem.Code) {
 	if r, ok := resp.(Identifiable); ok && err == nil {
 		resp = r.WithAuditID(v.entry.RequestID)
 	}
-	shape := Shape{Status: http.StatusOK, Body: resp}
+	shape, about := Shape{Status: http.StatusOK, Body: resp}, v.about()
 	if s, ok := resp.(Shaped); ok && err == nil {
-		shape, err = s.Shape(strings.Join(v.r.Header.Values("Accept"), ","))
+		shape, err = s.Shape(about.Accept)
+	} else if v.door.Form != nil && err == nil {
+		shape = v.door.Form.Answer(about, resp)
 	}
 	body, encodeErr := shape.encode()
 	if err == nil && encodeErr != nil {
@@ -442,7 +505,7 @@ func (v *visit) reply(resp any, err error) (int, problem.Code) {
 		err = encodeErr
 	}
 	if err != nil {
-		shape = refusal(err, v.entry.RequestID)
+		shape = v.refusal(err)
 		body, _ = shape.encode() // strings only
 	}
 	for name, values := range shape.Header {
@@ -465,10 +528,14 @@ func (v *visit) reply(resp any, err error) (int, problem.Code) {
 	return shape.Status, problem.CodeOf(err)
 }
 
+func (v *visit) about() About {
+	return About{RequestID: v.entry.RequestID, Caller: v.caller, Accept: strings.Join(v.r.Header.Values("Accept"), ","), Path: clip(v.r.URL.Path), Now: v.door.Now()}
+}
+
 // refusal is the form of an error on the wire.
-func refusal(err error, auditID string) Shape {
+func (v *visit) refusal(err error) Shape {
 	p := *problem.From(err)
-	p.AuditID = auditID
+	p.AuditID = v.entry.RequestID
 	if p.Advice == nil {
 		p.Advice = []string{}
 	}
@@ -476,7 +543,12 @@ func refusal(err error, auditID string) Shape {
 	case http.StatusAccepted, http.StatusTooManyRequests, http.StatusServiceUnavailable: // always say when
 		p.RetryAfter = max(p.RetryAfter, time.Second)
 	}
-	return Shape{Status: p.Code.Status(), RetryAfter: p.RetryAfter, Body: &p}
+	shape := Shape{Status: p.Code.Status(), Body: &p}
+	if v.door.Form != nil {
+		shape = v.door.Form.Refuse(v.about(), &p)
+	}
+	shape.RetryAfter = p.RetryAfter
+	return shape
 }
 
 // encode returns the body as bytes.

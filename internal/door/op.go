@@ -23,9 +23,12 @@ import (
 // An Op is one thing a caller may ask for: a declaration that types both ends.
 // The server's route, the client's call and the API reference are read from it.
 //
-// Req is a struct. Fields with a json name are the body of a POST, fields with
-// a query name (`query:"wait"`) are parameters of the URL. A field's doc says in
-// the API reference what it is for.
+// Req is a struct. Fields with a json name are the body of whatever is no GET,
+// fields with a query name (`query:"wait"`) are parameters of the URL, those with a
+// path name stand for the pattern's {name}, those with a header name are headers:
+// strings, or what reads itself from text, and
+// no part of the body (`json:"-"`). A field's doc says in the API reference
+// what it is for. Fields of an embedded struct are the request's own.
 type Op[Req, Resp any] struct {
 	Pattern string      // as in net/http: "POST /api/v1alpha1/login"
 	Verb    access.Verb // what access decides about, and audit records
@@ -34,6 +37,10 @@ type Op[Req, Resp any] struct {
 	// Routine is an operation of servers among themselves: a visit that was
 	// served leaves no entry in the record, only one that was refused does.
 	Routine bool
+
+	// Page is something that people come to by links from elsewhere: a browser may
+	// then open it, as a document of its own, from another site.
+	Page bool
 
 	// MaxAnswer bounds what a client reads of an answer, in bytes; 0: a MiB.
 	MaxAnswer int64
@@ -51,7 +58,7 @@ type Declaration struct {
 	Pattern           string
 	Verb              access.Verb
 	Doc               string
-	Routine           bool
+	Routine, Page     bool
 	Request, Response reflect.Type
 	Example           any
 	Answers           []any
@@ -60,7 +67,7 @@ type Declaration struct {
 
 // Declare describes o.
 func (o Op[Req, Resp]) Declare() Declaration {
-	d := Declaration{Pattern: o.Pattern, Verb: o.Verb, Doc: o.Doc, Routine: o.Routine, Request: reflect.TypeFor[Req](), Response: reflect.TypeFor[Resp](),
+	d := Declaration{Pattern: o.Pattern, Verb: o.Verb, Doc: o.Doc, Routine: o.Routine, Page: o.Page, Request: reflect.TypeFor[Req](), Response: reflect.TypeFor[Resp](),
 		Example: o.Example, Refusals: o.Refusals}
 	for _, a := range o.Answers {
 		d.Answers = append(d.Answers, a)
@@ -143,10 +150,7 @@ func (o Op[Req, Resp]) ServeAfter(wait func(context.Context, access.Permit, Req)
 				return nil, err
 			}
 			var err error
-			if err = v.identify(); err != nil {
-				return nil, err
-			}
-			if p, err = v.decide(); err != nil {
+			if p, err = v.renewed(); err != nil {
 				return nil, err
 			}
 		}
@@ -192,6 +196,10 @@ func stopped(ctx context.Context, err error) error {
 type Client struct {
 	HTTP *http.Client
 	Base string // scheme and host, such as "https://tka.example.ts.net"
+
+	// Open, optional, returns what is in an answer's envelope: the response's JSON,
+	// or the refusal. Without it there is none.
+	Open func(status int, answer []byte) (data []byte, refused *problem.Error, err error)
 }
 
 // maxAnswer bounds what a client reads of an answer.
@@ -201,9 +209,21 @@ const maxAnswer = 1 << 20
 // server of ours would give is an error that says so.
 func (o Op[Req, Resp]) Call(ctx context.Context, c Client, req Req) (resp Resp, err error) {
 	method, path, _ := strings.Cut(o.Pattern, " ")
-	query, err := encodeQuery(req)
-	if err != nil {
-		return resp, fmt.Errorf("%s: %w", o.Pattern, err)
+	query, header := url.Values{}, http.Header{}
+	for tag, set := range map[string]func(name, text string){
+		"query": func(name, text string) { query.Set(name, text) }, "header": header.Set,
+		"path": func(name, text string) { path = strings.ReplaceAll(path, "{"+name+"}", url.PathEscape(text)) },
+	} {
+		err := each(req, tag, func(name string, field textField) error {
+			text, err := field.MarshalText()
+			if err == nil && len(text) > 0 {
+				set(name, string(text))
+			}
+			return err
+		})
+		if err != nil {
+			return resp, fmt.Errorf("%s: %w", o.Pattern, err)
+		}
 	}
 	var body io.Reader
 	if method != http.MethodGet {
@@ -221,6 +241,7 @@ func (o Op[Req, Resp]) Call(ctx context.Context, c Client, req Req) (resp Resp, 
 	if err != nil {
 		return resp, fmt.Errorf("%s: %w", o.Pattern, err)
 	}
+	hr.Header = header
 	hr.Header.Set("Accept", "application/json")
 	if body != nil {
 		hr.Header.Set("Content-Type", "application/json")
@@ -238,12 +259,24 @@ func (o Op[Req, Resp]) Call(ctx context.Context, c Client, req Req) (resp Resp, 
 	if int64(len(answer)) > limit {
 		return resp, fmt.Errorf("%s: the answer is larger than %d bytes", o.Pattern, limit)
 	}
+	if c.Open != nil {
+		data, refused, err := c.Open(res.StatusCode, answer)
+		switch {
+		case err != nil:
+			return resp, fmt.Errorf("%s: the server answered %q: %w", o.Pattern, res.Status, err)
+		case refused != nil:
+			refused.RetryAfter = retryAfter(res)
+			return resp, refused
+		}
+		if err := json.Unmarshal(data, &resp); err != nil {
+			return resp, fmt.Errorf("%s: the answer is not what was asked for: %w", o.Pattern, err)
+		}
+		return resp, nil
+	}
 	var refused problem.Error
 	if res.StatusCode/100 != 2 || res.StatusCode == http.StatusAccepted {
 		_ = json.Unmarshal(answer, &refused) // not a problem: its code stays empty
-		if s, err := strconv.Atoi(res.Header.Get("Retry-After")); err == nil && s > 0 {
-			refused.RetryAfter = time.Duration(min(s, 3600)) * time.Second
-		}
+		refused.RetryAfter = retryAfter(res)
 	}
 	switch {
 	case refused.Code != "":
@@ -257,14 +290,11 @@ func (o Op[Req, Resp]) Call(ctx context.Context, c Client, req Req) (resp Resp, 
 	return resp, nil
 }
 
-func encodeQuery(req any) (url.Values, error) {
-	q := url.Values{}
-	err := eachQuery(req, func(name string, field textField) error {
-		text, err := field.MarshalText()
-		if err == nil && len(text) > 0 {
-			q.Set(name, string(text))
-		}
-		return err
-	})
-	return q, err
+// retryAfter is how long an answer asks to wait, at most an hour.
+func retryAfter(res *http.Response) time.Duration {
+	s, err := strconv.Atoi(res.Header.Get("Retry-After"))
+	if err != nil || s < 0 {
+		return 0
+	}
+	return time.Duration(min(s, 3600)) * time.Second
 }
