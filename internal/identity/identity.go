@@ -26,8 +26,9 @@ import (
 )
 
 // An Identifier says who a request comes from. It takes out of the request every
-// header that names somebody, so it is called once, before any handler; it is
-// what the Identify of a Door asks for.
+// header that names somebody, so it comes before any handler; whoever asks once
+// more, as a stream does, gives it the headers as they came. It is what the
+// Identify of a Door asks for.
 type Identifier = func(*http.Request) (access.Caller, error)
 
 // taggedDevices is the login of the one profile that all tagged nodes share. It

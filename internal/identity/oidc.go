@@ -179,7 +179,7 @@ func (v *verifier) judge(c claims) (access.Caller, error) {
 		return access.Caller{}, fmt.Errorf("over since %v", c.Expiry.Time().UTC())
 	case now.Add(skew).Before(c.NotBefore.Time()), now.Add(skew).Before(c.IssuedAt.Time()):
 		return access.Caller{}, fmt.Errorf("not valid before %v, made at %v", c.NotBefore.Time().UTC(), c.IssuedAt.Time().UTC())
-	case withoutDot(c.Tailnet) == "" || withoutDot(c.Tailnet) != withoutDot(v.Tailnet):
+	case withoutDot(c.Tailnet) != withoutDot(v.Tailnet):
 		return access.Caller{}, fmt.Errorf("of another tailnet: %.100q", c.Tailnet)
 	case c.EmailVerified != nil && string(c.EmailVerified) != "true":
 		return access.Caller{}, fmt.Errorf("email_verified is %.40s", c.EmailVerified)

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/sha256"
+	_ "crypto/sha512" // RS512 in a row
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
@@ -46,7 +47,7 @@ type issuer struct {
 	keys  map[string]*rsa.PrivateKey
 	asked int // for keys
 	about func(map[string]any)
-	wrap  http.HandlerFunc // answers instead, when there is one
+	wrap  func(http.ResponseWriter, *http.Request) bool // first; whether it has answered
 }
 
 const audience = "plane"
@@ -70,22 +71,28 @@ func (i *issuer) clock() time.Time { i.mu.Lock(); defer i.mu.Unlock(); return i.
 // change changes the issuer.
 func (i *issuer) change(f func()) { i.mu.Lock(); defer i.mu.Unlock(); f() }
 
+func badGateway(w http.ResponseWriter, _ *http.Request) bool {
+	w.WriteHeader(http.StatusBadGateway)
+	return true
+}
+
+const jwksPath = "/.well-known/jwks.json"
+
 func (i *issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.wrap != nil {
+	if i.wrap != nil && i.wrap(w, r) {
 		i.asked++
-		i.wrap(w, r)
 		return
 	}
 	switch r.URL.Path {
 	case discoveryPath:
-		about := map[string]any{"issuer": i.url, "jwks_uri": i.url + "/.well-known/jwks.json", "id_token_signing_alg_values_supported": []string{"RS256"}}
+		about := map[string]any{"issuer": i.url, "jwks_uri": i.url + jwksPath, "id_token_signing_alg_values_supported": []string{"RS256"}}
 		if i.about != nil {
 			i.about(about)
 		}
 		json.NewEncoder(w).Encode(about)
-	case "/.well-known/jwks.json":
+	case jwksPath:
 		i.asked++
 		set := []any{map[string]string{"kty": "EC", "crv": "nobody", "kid": "other"}, map[string]string{"kty": "oct", "k": "c2VjcmV0", "kid": "hmac"}}
 		for id, key := range i.keys {
@@ -113,8 +120,16 @@ func (i *issuer) claims(changes map[string]any) map[string]any {
 func sign(t testing.TB, key *rsa.PrivateKey, head map[string]any, body []byte) string {
 	t.Helper()
 	text := part(t, head) + "." + base64.RawURLEncoding.EncodeToString(body)
-	sum := sha256.Sum256([]byte(text))
-	sig, err := rsa.SignPKCS1v15(nil, key, crypto.SHA256, sum[:])
+	hash := crypto.SHA256
+	if head["alg"] == "RS512" {
+		hash = crypto.SHA512
+	}
+	sum := hash.New()
+	sum.Write([]byte(text))
+	sig, err := rsa.SignPKCS1v15(nil, key, hash, sum.Sum(nil))
+	if head["alg"] == "PS256" {
+		sig, err = rsa.SignPSS(rand.Reader, key, hash, sum.Sum(nil), nil)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,8 +220,8 @@ func TestPL02_BearerTokens(t *testing.T) {
 		{"HS256 with the public key", []string{bearer(hs256(public, "1"))}, problem.InvalidToken},
 		{"HS256 with the modulus", []string{bearer(hs256(key.N.Bytes(), "1"))}, problem.InvalidToken},
 		{"HS256 with a key of the set", []string{bearer(hs256([]byte("secret"), "hmac"))}, problem.InvalidToken},
-		{"RS512 in name", []string{bearer(sign(t, key, map[string]any{"alg": "RS512", "kid": "1"}, good))}, problem.InvalidToken},
-		{"PS256 in name", []string{bearer(sign(t, key, map[string]any{"alg": "PS256", "kid": "1"}, good))}, problem.InvalidToken},
+		{"RS512", []string{bearer(sign(t, key, map[string]any{"alg": "RS512", "kid": "1"}, good))}, problem.InvalidToken},
+		{"PS256", []string{bearer(sign(t, key, map[string]any{"alg": "PS256", "kid": "1"}, good))}, problem.InvalidToken},
 		{"of another key", []string{bearer(sign(t, other, head("1"), good))}, problem.InvalidToken},
 		{"of a key it brings along", []string{bearer(sign(t, other, map[string]any{"alg": "RS256", "kid": "1", "jwk": map[string]string{
 			"kty": "RSA", "n": base64.RawURLEncoding.EncodeToString(other.N.Bytes()), "e": "AQAB"}}, good))}, problem.InvalidToken},
@@ -396,7 +411,7 @@ func TestKeys(t *testing.T) {
 		t.Parallel()
 		i := newIssuer(t)
 		check := verify(t, i.mode())
-		i.change(func() { i.wrap = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) } })
+		i.change(func() { i.wrap = badGateway })
 		want(t, "from the start", check(i.token(t, nil)), problem.IdentityUnavailable)
 		want(t, "again", check(i.token(t, nil)), problem.IdentityUnavailable)
 		i.change(func() {
@@ -407,7 +422,7 @@ func TestKeys(t *testing.T) {
 		})
 		want(t, "back", check(i.token(t, nil)), "")
 		i.change(func() {
-			i.wrap = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }
+			i.wrap = badGateway
 			i.now = i.now.Add(keysGood - time.Second)
 		})
 		want(t, "last known good", check(i.token(t, nil)), "")
@@ -443,28 +458,34 @@ func TestKeys(t *testing.T) {
 			}
 		})
 	})
+	elsewhere := newIssuer(t) // with the same keys
 	for why, change := range map[string]func(*issuer){
 		"of another name": func(i *issuer) { i.about = func(m map[string]any) { m["issuer"] = "https://idp.evil.example" } },
 		"with a slash":    func(i *issuer) { i.about = func(m map[string]any) { m["issuer"] = i.url + "/" } },
-		"keys elsewhere":  func(i *issuer) { i.about = func(m map[string]any) { m["jwks_uri"] = "http://127.0.0.1:1/jwks.json" } },
-		"keys of a prefix": func(i *issuer) {
-			i.about = func(m map[string]any) { m["jwks_uri"] = i.url + ".evil.example/jwks.json" }
+		"keys elsewhere":  func(i *issuer) { i.about = func(m map[string]any) { m["jwks_uri"] = elsewhere.url + jwksPath } },
+		"keys of another scheme": func(i *issuer) {
+			i.about = func(m map[string]any) { m["jwks_uri"] = strings.Replace(i.url, "http:", "HTTP+x:", 1) + jwksPath }
 		},
 		"keys with a login": func(i *issuer) {
-			i.about = func(m map[string]any) { m["jwks_uri"] = strings.Replace(i.url, "//", "//a@", 1) + "/jwks.json" }
+			i.about = func(m map[string]any) { m["jwks_uri"] = strings.Replace(i.url, "//", "//a@", 1) + jwksPath }
 		},
 		"no keys named":      func(i *issuer) { i.about = func(m map[string]any) { delete(m, "jwks_uri") } },
 		"no keys":            func(i *issuer) { i.keys = nil },
 		"keys without names": func(i *issuer) { i.keys = map[string]*rsa.PrivateKey{"": rsaKeys()[0]} },
 		"a redirect": func(i *issuer) {
-			i.wrap = func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }
-		},
-		"no JSON": func(i *issuer) { i.wrap = func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") } },
-		"a flood": func(i *issuer) {
-			i.wrap = func(w http.ResponseWriter, _ *http.Request) {
-				fmt.Fprint(w, `{"issuer":"`, strings.Repeat("a", maxAnswer), `"}`)
+			i.wrap = func(w http.ResponseWriter, r *http.Request) bool {
+				if r.URL.Path == discoveryPath {
+					http.Redirect(w, r, "/moved", http.StatusFound)
+					return true
+				}
+				r.URL.Path = strings.Replace(r.URL.Path, "/moved", discoveryPath, 1)
+				return false
 			}
 		},
+		"no JSON": func(i *issuer) {
+			i.wrap = func(w http.ResponseWriter, _ *http.Request) bool { fmt.Fprint(w, "<html>"); return true }
+		},
+		"a flood": func(i *issuer) { i.about = func(m map[string]any) { m["more"] = strings.Repeat("a", maxAnswer) } },
 		"many keys": func(i *issuer) {
 			for n := range maxKeys {
 				i.keys[fmt.Sprint("k", n)] = rsaKeys()[0]

@@ -186,7 +186,8 @@ func TestID08_ProxyAtAnotherAddress(t *testing.T) {
 func TestNoConnection(t *testing.T) {
 	t.Parallel()
 	unix := socket(t).Addr()
-	for name, m := range map[string]mode{"serve": Serve{Capability: capability}, "proxy": Proxy{Tailnet: "example.com"}} {
+	for name, m := range map[string]mode{"serve": Serve{Capability: capability}, "proxy": Proxy{Tailnet: "example.com"},
+		"proxy with addresses": Proxy{Tailnet: "example.com", Trusted: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}} {
 		identify, err := m.Identifier(unix)
 		if err != nil {
 			t.Fatal(err)

@@ -54,7 +54,7 @@ func (m Whois) Identifier(at net.Addr) (Identifier, error) {
 		if err != nil {
 			return c, err
 		}
-		if c.Login == "" || named.Login != c.Login {
+		if named.Login != c.Login {
 			return c, problem.New(problem.IdentityMismatch, "The token is of somebody else than the device that sends it.",
 				"Send your own token, or none: on the tailnet the connection says who you are.")
 		}
