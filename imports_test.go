@@ -70,6 +70,7 @@ var plan = map[string]string{
 	"internal/gossip/table":                     "",
 	"internal/gossip/memberlist":                "internal/access internal/door internal/gossip internal/problem",
 	"internal/gossip/gossipkube":                "internal/door internal/gossip internal/kube",
+	"internal/fleet":                            "api/v1alpha1",
 	"internal/gateway":                          "api/gateway/v1alpha1 internal/gateway/portmap",
 	"internal/gateway/discovery":                "api/gateway/v1alpha1 internal/gateway",
 	"internal/gateway/gatewaykube":              "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gateway/discovery internal/gateway/standing internal/gateway/workload internal/kube internal/tailnet/tailnets",
@@ -95,7 +96,7 @@ var plan = map[string]string{
 
 	// surfaces
 	"internal/plane":           "",
-	"internal/plane/planekube": "api/gateway/v1alpha1 api/v1alpha1 internal/gossip internal/gossip/gossipkube internal/inject internal/kube internal/plane internal/signin",
+	"internal/plane/planekube": "api/gateway/v1alpha1 api/v1alpha1 internal/access internal/gossip internal/gossip/gossipkube internal/inject internal/kube internal/plane internal/problem internal/signin",
 	"internal/health":          "internal/access internal/audit internal/door internal/door/framing internal/gossip internal/gossip/gossiphttp internal/problem internal/signin",
 	"internal/cli": "internal/cli/checkup internal/cli/directory internal/cli/fault internal/cli/kubeapi internal/cli/kubectl internal/cli/kubefile internal/cli/link " +
 		"internal/cli/memory internal/cli/ownfile internal/cli/reach internal/cli/screen internal/cli/shellscript internal/cli/spelling " +
@@ -132,7 +133,7 @@ var plan = map[string]string{
 
 	"cmd/mca": "internal/apiproxy internal/apiproxy/document internal/apiproxy/fanout internal/apiproxy/observe internal/apiproxy/observe/adminport internal/apiproxy/observe/record internal/apiproxy/podface internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/upstream internal/inject",
 	"cmd/tka": "internal/cli",
-	"cmd/tailplaned": "internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewayxds internal/gateway/workload internal/health internal/inject internal/inject/injectkube internal/kube internal/problem internal/profile internal/relay internal/relay/document internal/relay/relaykube internal/settings " +
+	"cmd/tailplaned": "internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewayxds internal/gateway/workload internal/health internal/identity internal/inject internal/inject/injectkube internal/kube internal/plane internal/plane/planekube internal/problem internal/profile internal/relay internal/relay/document internal/relay/relaykube internal/settings " +
 		"internal/signin internal/signin/signinkube internal/tailnet internal/tailnet/tailnets",
 }
 
@@ -147,7 +148,7 @@ var worlds = map[string]string{
 		"internal/tailnet/tailnettest/tailpolicy test/rig",
 	"sigs.k8s.io/controller-runtime": "internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gossip/gossipkube internal/kube internal/plane/planekube internal/signin/signinkube cmd/tailplaned",
 	"k8s.io/client-go/":              "internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/plane/planekube internal/relay/relaykube internal/signin/signinkube cmd/tailplaned test/rig",
-	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gateway/workload internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/plane/planekube internal/relay/relaykube internal/signin/signinkube cmd/tailplaned test/rig",
+	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/fleet internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gateway/workload internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/plane/planekube internal/relay/relaykube internal/signin/signinkube cmd/tailplaned test/rig",
 	"sigs.k8s.io/gateway-api/":       "internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/gather internal/plane/planekube",
 	"github.com/envoyproxy/":         "internal/gateway/gatewayxds",
 	"google.golang.org/grpc":         "internal/gateway/gatewayxds",

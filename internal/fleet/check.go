@@ -1,0 +1,345 @@
+package fleet
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+)
+
+// Reasons of the condition PolicyViolation. The set is closed: docs list it.
+const (
+	ReasonForgeNotFound         = "ForgeNotFound"
+	ReasonPoolNotFound          = "PoolNotFound"
+	ReasonForgeMismatch         = "ForgeMismatch"        // pool and enrollment are of different forges
+	ReasonConfigURL             = "ConfigURLInvalid"     // it is not of the forge, or not one of its places
+	ReasonConfigURLTaken        = "ConfigURLTaken"       // an older enrollment has it
+	ReasonGroupTaken            = "GroupTaken"           // an older enrollment has the GitLab group
+	ReasonPoolDedicated         = "PoolDedicated"        // to another one, or not used as Dedicated
+	ReasonPoolNotDedicated      = "PoolNotDedicated"     // used as Dedicated, and everybody may use it
+	ReasonPoolAdopted           = "PoolAdopted"          // somebody else keeps it
+	ReasonPoolInvalid           = "PoolInvalid"          // what its template or settings say cannot be
+	ReasonContainerMode         = "ContainerModeRefused" // others would be within reach of its jobs
+	ReasonGuarantees            = "GuaranteesOverBudget" // the older ones have them already
+	ReasonOrgPlusUserGitLab     = "OrgPlusUserOnGitLab"  // group runners have no such scope
+	ReasonOrgPlusUserPlace      = "OrgPlusUserNeedsOrg"  // only an organisation has runner groups of repositories
+	ReasonRepositoryOfAnother   = "RepositoryOfAnother"  // it is not the organisation's
+	ReasonSecretOfAnother       = "SecretOfAnother"      // it does not carry the organisation's label
+	ReasonCacheNamespace        = "CacheNamespace"       // the settings do not allow it
+	ReasonPlacementOfAnother    = "PlacementOfAnother"   // nodes of another organisation
+	ReasonNameTaken             = "NameTaken"            // an older workload has that name
+	ReasonSharedApp             = "SharedApp"            // another organisation has the same App
+	ReasonRunnerGroupUnsuitable = "RunnerGroupOnGitLab"  // GitLab has none
+	ReasonTypeUnknown           = "TypeUnknown"          // of a later version
+)
+
+// An Effect is what a violation does.
+type Effect int
+
+// The effects, the mildest first.
+const (
+	Warns Effect = iota // it is only said
+	Bars                // nothing is made or changed
+	Stops               // and what there is takes no job
+)
+
+// A Violation is a rule between objects that an enrollment breaks.
+type Violation struct {
+	Pool    string // the pool that it is about; empty: the whole enrollment
+	Reason  string
+	Message string
+	Effect  Effect
+}
+
+// A Credential is what is known about the Secret that an enrollment names.
+type Credential struct {
+	Org   string // the value of its label tailplane.dev/org
+	AppID int64  // of the GitHub App; 0: it is none
+}
+
+// Rules are the fleet's settings, as far as rules between objects go.
+type Rules struct {
+	CacheNamespaces []string // that network.caches may name
+	RequireOwnApp   bool     // with isolation Namespace and Node
+}
+
+// A View is everything that Check looks at, at one moment.
+type View struct {
+	Forges      []v1alpha1.RunnerForge
+	Pools       []v1alpha1.RunnerPool
+	Enrollments []v1alpha1.RunnerEnrollment
+	// Credentials are what is known of their Secrets, by enrollment. One that is
+	// not in it is not known, or there is no such Secret.
+	Credentials map[string]Credential
+	// PoolFaults say what of a pool's own template or settings cannot be, by pool.
+	PoolFaults map[string]string
+	// GroupIDs are GitLab's numbers of the groups, by enrollment, where they are
+	// known.
+	GroupIDs map[string]int64
+	Rules    Rules
+}
+
+// Check says for each enrollment which rules between objects it breaks. Where two
+// want what only one can have, the older one has it, so that nobody loses anything
+// because another one comes. Enrollments that are being deleted count until they have
+// gone.
+func Check(v View) map[string][]Violation {
+	c := &checker{View: v, forges: map[string]*v1alpha1.RunnerForge{}, pools: map[string]*v1alpha1.RunnerPool{},
+		places: map[string]string{}, groups: map[string]string{}, names: map[string]string{}, guaranteed: map[string]int{}, docker: map[string]string{},
+		found: map[string][]Violation{}}
+	for i := range v.Forges {
+		c.forges[v.Forges[i].Name] = &v.Forges[i]
+	}
+	for i := range v.Pools {
+		c.pools[v.Pools[i].Name] = &v.Pools[i]
+	}
+	byAge := make([]*v1alpha1.RunnerEnrollment, len(v.Enrollments))
+	for i := range v.Enrollments {
+		byAge[i] = &v.Enrollments[i]
+	}
+	slices.SortFunc(byAge, func(a, b *v1alpha1.RunnerEnrollment) int {
+		if older(a.CreationTimestamp.Time, a.Name, b.CreationTimestamp.Time, b.Name) {
+			return -1
+		}
+		return 1
+	})
+	for _, e := range byAge {
+		c.enrollment(e)
+	}
+	c.apps(byAge)
+	return c.found
+}
+
+// checker goes through the enrollments, the oldest first, and remembers who has what.
+type checker struct {
+	View
+	forges     map[string]*v1alpha1.RunnerForge
+	pools      map[string]*v1alpha1.RunnerPool
+	places     map[string]string // who has a place
+	groups     map[string]string // who has a group of a forge
+	names      map[string]string // who has the name of a workload
+	guaranteed map[string]int    // of each pool's budget
+	docker     map[string]string // who has a pool with Docker, in the shared namespace
+	shared     string            // who is in the shared namespace
+	reader     string            // whose jobs can read its Secrets
+	found      map[string][]Violation
+}
+
+func (c *checker) say(e *v1alpha1.RunnerEnrollment, pool string, effect Effect, reason, format string, args ...any) {
+	c.found[e.Name] = append(c.found[e.Name], Violation{pool, reason, fmt.Sprintf(format, args...), effect})
+}
+
+// claim gives what to e if nobody has it, and says who has it otherwise.
+func claim(m map[string]string, what string, e *v1alpha1.RunnerEnrollment) (other string, ok bool) {
+	if have, is := m[what]; is && have != e.Name {
+		return have, false
+	}
+	m[what] = e.Name
+	return "", true
+}
+
+func (c *checker) enrollment(e *v1alpha1.RunnerEnrollment) {
+	forge := c.forges[e.Spec.Forge]
+	if forge == nil {
+		c.say(e, "", Bars, ReasonForgeNotFound, "There is no RunnerForge %q.", e.Spec.Forge)
+		return
+	}
+	parts := c.place(e, forge)
+	if cred, known := c.Credentials[e.Name]; known && cred.Org != e.Name {
+		c.say(e, "", Stops, ReasonSecretOfAnother, "The Secret %q does not carry the label %s: %s.", e.Spec.Credentials.SecretName, v1alpha1.OrgLabel, e.Name)
+	}
+	if n := e.Spec.Network; n != nil {
+		for _, cache := range n.Caches {
+			if !slices.Contains(c.Rules.CacheNamespaces, cache.Namespace) {
+				c.say(e, "", Stops, ReasonCacheNamespace, "The settings allow no caches in namespace %q.", cache.Namespace)
+			}
+		}
+	}
+	c.placement(e)
+	for _, use := range e.Spec.Pools {
+		c.use(e, forge, parts, use)
+	}
+}
+
+// place checks where the organisation is, and returns its path below the forge.
+func (c *checker) place(e *v1alpha1.RunnerEnrollment, forge *v1alpha1.RunnerForge) []string {
+	at, ok := ParsePlace(forge.Spec.URL)
+	place, fine := ParsePlace(e.Spec.ConfigURL)
+	parts, within := place.Within(at)
+	switch {
+	case !ok || !fine || !within:
+		c.say(e, "", Stops, ReasonConfigURL, "%q is not a place of the forge %q, which is at %q.", e.Spec.ConfigURL, forge.Name, forge.Spec.URL)
+		return nil
+	case forge.Spec.Type == v1alpha1.GitHub && len(parts) > 2:
+		c.say(e, "", Stops, ReasonConfigURL, "%q is no organisation, enterprise or repository.", e.Spec.ConfigURL)
+		return nil
+	}
+	if other, ok := claim(c.places, place.String(), e); !ok {
+		c.say(e, "", Stops, ReasonConfigURLTaken, "The older enrollment %q has %q.", other, e.Spec.ConfigURL)
+	}
+	group := e.Spec.GroupID
+	if group == 0 {
+		group = c.GroupIDs[e.Name]
+	}
+	if forge.Spec.Type == v1alpha1.GitLab && group != 0 {
+		if other, ok := claim(c.groups, fmt.Sprint(forge.Name, " ", group), e); !ok {
+			c.say(e, "", Stops, ReasonGroupTaken, "The older enrollment %q has the group %d.", other, group)
+		}
+	}
+	return parts
+}
+
+// placement keeps organisations off each other's nodes.
+func (c *checker) placement(e *v1alpha1.RunnerEnrollment) {
+	p := e.Spec.Placement
+	if p == nil {
+		return
+	}
+	if org, named := p.NodeSelector[v1alpha1.OrgLabel]; named && org != e.Name {
+		c.say(e, "", Stops, ReasonPlacementOfAnother, "The nodes labelled %s: %s are another organisation's.", v1alpha1.OrgLabel, org)
+	}
+	for _, t := range p.Tolerations {
+		own := t.Key == v1alpha1.OrgLabel && t.Operator != corev1.TolerationOpExists && t.Value == e.Name
+		if (t.Key == "" || t.Key == v1alpha1.OrgLabel) && !own {
+			c.say(e, "", Stops, ReasonPlacementOfAnother, "A toleration of the key %q would let it onto another organisation's nodes.", t.Key)
+		}
+	}
+}
+
+// use checks one pool of an enrollment.
+func (c *checker) use(e *v1alpha1.RunnerEnrollment, forge *v1alpha1.RunnerForge, parts []string, use v1alpha1.EnrolledPool) {
+	say := func(effect Effect, reason, format string, args ...any) {
+		c.say(e, use.Name, effect, reason, format, args...)
+	}
+	pool := c.pools[use.Name]
+	if pool == nil {
+		say(Bars, ReasonPoolNotFound, "There is no RunnerPool %q.", use.Name)
+		return
+	}
+	if pool.Spec.Forge != e.Spec.Forge {
+		say(Stops, ReasonForgeMismatch, "The pool %q is of the forge %q.", pool.Name, pool.Spec.Forge)
+		return
+	}
+	gitlab := forge.Spec.Type == v1alpha1.GitLab
+	if to := pool.Spec.DedicatedTo; to != "" && to != e.Name {
+		say(Stops, ReasonPoolDedicated, "The pool %q is dedicated to another organisation.", pool.Name)
+	} else if to != "" && use.Type == v1alpha1.UseShared {
+		say(Bars, ReasonPoolDedicated, "The pool %q is dedicated: use it with type Dedicated.", pool.Name)
+	} else if to == "" && use.Type == v1alpha1.UseDedicated {
+		say(Bars, ReasonPoolNotDedicated, "The pool %q is not dedicated to %s.", pool.Name, e.Name)
+	}
+	switch use.Type {
+	case v1alpha1.UseShared, v1alpha1.UseDedicated:
+	case v1alpha1.UseOrgPlusUser:
+		c.repositories(e, gitlab, parts, use)
+	default:
+		say(Bars, ReasonTypeUnknown, "The type %q is not known here.", use.Type)
+	}
+	if gitlab && use.RunnerGroup != "" {
+		say(Bars, ReasonRunnerGroupUnsuitable, "GitLab has no runner groups.")
+	}
+	if pool.Spec.Adopt != nil {
+		say(Bars, ReasonPoolAdopted, "The pool %q shows a scale set that somebody else keeps.", pool.Name)
+	}
+	if fault := c.PoolFaults[pool.Name]; fault != "" {
+		say(Bars, ReasonPoolInvalid, "The pool %q cannot be used: %s.", pool.Name, fault)
+	}
+	c.containers(e, gitlab, pool)
+
+	if other, ok := claim(c.names, WorkloadName(e.Name, pool.Name, 1), e); !ok {
+		say(Bars, ReasonNameTaken, "The older enrollment %q has a workload of the name %q.", other, WorkloadName(e.Name, pool.Name, 1))
+	}
+	guarantee := int(min(pool.Spec.Scaling.Guarantee, MaxOf(pool, use)))
+	if sum := c.guaranteed[pool.Name] + guarantee; sum > int(pool.Spec.Scaling.Budget) {
+		say(Bars, ReasonGuarantees, "The pool %q guarantees %d to older enrollments and would %d to this one; its budget is %d.", pool.Name, c.guaranteed[pool.Name], guarantee, pool.Spec.Scaling.Budget)
+	} else {
+		c.guaranteed[pool.Name] = sum
+	}
+}
+
+// MaxOf is how many runners of a pool an organisation can have.
+func MaxOf(pool *v1alpha1.RunnerPool, use v1alpha1.EnrolledPool) int32 {
+	if use.Max != nil {
+		return min(*use.Max, pool.Spec.Scaling.Max)
+	}
+	return pool.Spec.Scaling.Max
+}
+
+// repositories checks the scope of type OrgPlusUser: repositories of that organisation.
+func (c *checker) repositories(e *v1alpha1.RunnerEnrollment, gitlab bool, parts []string, use v1alpha1.EnrolledPool) {
+	switch {
+	case gitlab:
+		c.say(e, use.Name, Bars, ReasonOrgPlusUserGitLab, "A group runner of GitLab cannot be for some projects: use a project runner or a dedicated pool.")
+	case parts == nil: // said already
+	case len(parts) != 1:
+		c.say(e, use.Name, Stops, ReasonOrgPlusUserPlace, "Type OrgPlusUser needs the URL of an organisation, which %q is not.", e.Spec.ConfigURL)
+	default:
+		for _, r := range use.Repositories {
+			if owner, _, _ := strings.Cut(r, "/"); !strings.EqualFold(owner, parts[0]) {
+				c.say(e, use.Name, Stops, ReasonRepositoryOfAnother, "The repository %q is not of %q.", r, parts[0])
+			}
+		}
+	}
+}
+
+// containers keeps organisations that share a namespace from each other's jobs and
+// Secrets: a job with Docker of its own is master of its node, and one in a kubernetes
+// mode can read every Secret of its namespace, the keys of all organisations among
+// them.
+func (c *checker) containers(e *v1alpha1.RunnerEnrollment, gitlab bool, pool *v1alpha1.RunnerPool) {
+	mode := pool.Spec.ContainerMode
+	reads := mode == v1alpha1.ModeKubernetes || mode == v1alpha1.ModeKubernetesNoVolume
+	if gitlab && reads {
+		c.say(e, pool.Name, Bars, ReasonContainerMode, "Container mode %s is of GitHub's runners.", mode)
+		return
+	}
+	if e.Spec.Isolation == v1alpha1.IsolationNamespace || e.Spec.Isolation == v1alpha1.IsolationNode {
+		return
+	}
+	refuse := func(format, other string) {
+		c.say(e, pool.Name, Stops, ReasonContainerMode, "With isolation None, "+format+".", mode, other)
+	}
+	if c.reader != "" && c.reader != e.Name {
+		c.say(e, pool.Name, Stops, ReasonContainerMode, "With isolation None, jobs of %q could read the credential of %s.", c.reader, e.Name)
+		return
+	}
+	if c.shared == "" {
+		c.shared = e.Name
+	}
+	if reads && c.shared != e.Name {
+		refuse("jobs in container mode %s could read the credential of %q", c.shared)
+		return
+	}
+	if reads {
+		c.reader = e.Name
+	}
+	if mode == v1alpha1.ModeDind {
+		if other, ok := claim(c.docker, pool.Name, e); !ok {
+			refuse("container mode %s is for one organisation, and the older enrollment %q uses the pool", other)
+		}
+	}
+}
+
+// apps finds organisations that are kept apart and have one App: whoever has its key
+// can act for all of them.
+func (c *checker) apps(byAge []*v1alpha1.RunnerEnrollment) {
+	first := map[string]string{}
+	for _, e := range byAge {
+		app := c.Credentials[e.Name].AppID
+		if app == 0 {
+			continue
+		}
+		other, ok := claim(first, fmt.Sprint(e.Spec.Forge, " ", app), e)
+		if ok || e.Spec.Isolation != v1alpha1.IsolationNamespace && e.Spec.Isolation != v1alpha1.IsolationNode {
+			continue
+		}
+		effect := Warns
+		if c.Rules.RequireOwnApp {
+			effect = Bars
+		}
+		c.say(e, "", effect, ReasonSharedApp, "Its GitHub App %d is also that of %q: its key opens both.", app, other)
+	}
+}

@@ -1,0 +1,402 @@
+package fleet
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+)
+
+// Shape says what of a workload cannot be changed in place. GitHub learns the labels
+// of a scale set when it is made and never again; GitLab's runners can be changed.
+func Shape(e *v1alpha1.RunnerEnrollment, forge v1alpha1.ForgeType, pool *v1alpha1.RunnerPool, use v1alpha1.EnrolledPool) string {
+	if forge == v1alpha1.GitLab {
+		return "gitlab"
+	}
+	labels := slices.Sorted(slices.Values(RunsOn(pool, e.Name)))
+	sum := sha256.Sum256([]byte(strings.Join(append(labels, e.Spec.ConfigURL, RunnerGroup(e, use)), "\n")))
+	return hex.EncodeToString(sum[:8])
+}
+
+// RunnerGroup is the runner group of a pool, empty for GitHub's default one.
+func RunnerGroup(e *v1alpha1.RunnerEnrollment, use v1alpha1.EnrolledPool) string {
+	if use.RunnerGroup == "" && use.Type == v1alpha1.UseOrgPlusUser {
+		return "tailplane-" + WorkloadName(e.Name, use.Name, 1)
+	}
+	return use.RunnerGroup
+}
+
+// Next decides what to do with an enrollment. It changes nothing that it is given.
+func Next(f Facts, now time.Time) Step {
+	d := &decision{Facts: f, now: now}
+	if !f.Enrollment.DeletionTimestamp.IsZero() {
+		d.end()
+	} else {
+		d.live()
+	}
+	slices.SortFunc(d.Open, func(a, b Key) int { return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name)) })
+	return d.Step
+}
+
+type decision struct {
+	Facts
+	now time.Time
+	Step
+	progress string // what is being done, for people
+	trouble  Trouble
+}
+
+// do takes a deed for the workloads that it is to be done for, and says whether there
+// are any.
+func (d *decision) do(deed Deed, of []Workload, is func(Workload) bool) bool {
+	before := len(d.Acts)
+	for _, w := range of {
+		if is(w) {
+			d.Acts = append(d.Acts, Act{Deed: deed, Workload: w.Key})
+		}
+	}
+	return len(d.Acts) > before
+}
+
+func (d *decision) set(deed Deed) { d.Acts = append(d.Acts, Act{Deed: deed}) }
+
+// live is for an enrollment that is to be.
+func (d *decision) live() {
+	has := len(d.Facts.Workloads) > 0
+	barred := d.violation("", Bars)
+	stopped := d.violation("", Stops)
+	switch {
+	case !d.Listed:
+		d.openAsIs()
+		d.progress = "Not everything could be listed."
+		d.report(cmp.Or(d.Enrollment.Status.Phase, v1alpha1.PhaseRequested), Condition{"Ready", Unknown, ReasonListIncomplete, d.progress})
+	case d.Approved.Status != Yes && !has:
+		d.report(v1alpha1.PhaseRequested, Condition{"Ready", No, d.Approved.Reason, d.Approved.Message})
+	case d.Approved.Status == No:
+		d.suspend(d.Approved.Reason, d.Approved.Message)
+	case d.Approved.Status == Unknown:
+		d.openAsIs()
+		d.report(cmp.Or(d.Enrollment.Status.Phase, v1alpha1.PhaseApproved), Condition{"Ready", Unknown, d.Approved.Reason, d.Approved.Message})
+	case stopped != nil && has:
+		d.suspend(stopped.Reason, stopped.Message)
+	case barred != nil:
+		d.openAsIs()
+		d.report(v1alpha1.PhaseFailed, Condition{"Ready", No, barred.Reason, barred.Message})
+	case !d.Held:
+		d.set(Hold) // before anything is made that would have to be taken down
+		d.report(v1alpha1.PhaseApproved, Condition{"Ready", No, ReasonProvisioning, "It is approved."})
+	case d.Credential.Valid == No && d.Credential.InUse != Yes:
+		d.suspend(cmp.Or(d.Credential.Reason, ReasonInvalid), d.Credential.Message)
+	default:
+		d.provision()
+	}
+}
+
+// suspend stops intake and deletes nothing: what makes it so may be over in a moment.
+func (d *decision) suspend(reason, message string) {
+	d.do(StopIntake, d.Facts.Workloads, func(w Workload) bool { return w.Stopped != Yes && w.Object != No })
+	d.report(v1alpha1.PhaseSuspended, Condition{"Ready", No, reason, message})
+}
+
+// violation is the first violation about a pool, or about all of it, with that effect
+// or a stronger one.
+func (d *decision) violation(pool string, least Effect) *Violation {
+	for i, v := range d.Violations {
+		if v.Pool == pool && v.Effect >= least {
+			return &d.Violations[i]
+		}
+	}
+	return nil
+}
+
+// openAsIs leaves those workloads open that no rule stops: the newest of each pool
+// that was ready, so that want of an answer changes nothing.
+func (d *decision) openAsIs() {
+	for pool, of := range d.byPool() {
+		if d.violation(pool, Stops) != nil || d.violation("", Stops) != nil {
+			continue
+		}
+		if w := leader(of); w != nil {
+			d.Open = append(d.Open, w.Key)
+		}
+	}
+}
+
+// byPool are the workloads of each pool, the newest first.
+func (d *decision) byPool() map[string][]Workload {
+	m := map[string][]Workload{}
+	for _, w := range d.Facts.Workloads {
+		m[w.Pool] = append(m[w.Pool], w)
+	}
+	for _, of := range m {
+		slices.SortFunc(of, func(a, b Workload) int {
+			return cmp.Or(cmp.Compare(b.Revision, a.Revision), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+		})
+	}
+	return m
+}
+
+// leader is the workload that takes the jobs while another one is not ready yet: the
+// newest that is ready, or else the oldest.
+func leader(of []Workload) (leader *Workload) {
+	for i := range of {
+		if of[i].Ending {
+			continue
+		}
+		if leader = &of[i]; leader.Ready == Yes {
+			break
+		}
+	}
+	return leader
+}
+
+// provision brings everything to what is wanted, in order: what a workload needs
+// before the workload, another workload before the one that it replaces ends.
+func (d *decision) provision() {
+	unbounded := d.Policies == No && d.Unbounded.Reason != ""
+	if d.Namespace != Yes || d.Policies != Yes && !unbounded {
+		if d.Namespace == No || d.Policies == No && !unbounded {
+			d.set(MakeNamespace)
+		}
+		d.progress = "Its namespace is being made."
+	}
+	ground := d.Namespace == Yes && d.Policies == Yes
+	if ground && d.Credential.Valid == Yes && d.Forge == v1alpha1.GitHub && !d.copied() {
+		d.set(CopyCredential)
+		d.progress = "Its credential is being copied."
+	}
+	if ground && d.Access != Yes {
+		if d.Access == No {
+			d.set(MakeAccess)
+		}
+		d.progress = "Rights in its namespace are being given."
+	}
+	ready := ground && d.Access == Yes && d.Credential.Valid == Yes
+	pools := d.byPool()
+	for _, w := range d.Facts.Wanted {
+		d.pool(w, pools[w.Pool], ready)
+		delete(pools, w.Pool)
+	}
+	for pool, of := range pools { // of no pool that it is enrolled in
+		if d.violation(pool, Bars) == nil {
+			d.retire(of)
+		}
+	}
+	d.dropCopies()
+	d.summary(unbounded)
+}
+
+// copied says whether the credential, as it is now, lies wherever it is wanted.
+func (d *decision) copied() bool {
+	name := CredentialName(d.Enrollment.Name, d.Credential.Fingerprint)
+	return !slices.ContainsFunc(d.Facts.Wanted, func(w Wanted) bool { return !slices.Contains(d.Facts.Copies, Copy{w.Namespace, name}) })
+}
+
+// pool sees to one pool: of, its workloads, the newest first.
+func (d *decision) pool(want Wanted, of []Workload, ready bool) {
+	if d.violation(want.Pool, Stops) != nil {
+		d.do(StopIntake, of, func(w Workload) bool { return w.Stopped != Yes && w.Object != No })
+		return
+	}
+	if d.violation(want.Pool, Bars) != nil {
+		if w := leader(of); w != nil {
+			d.Open = append(d.Open, w.Key)
+		}
+		return
+	}
+	i := slices.IndexFunc(of, func(w Workload) bool {
+		return w.Namespace == want.Namespace && w.Shape == want.Shape && !w.Ending
+	})
+	if i >= 0 && d.Forge == v1alpha1.GitLab && d.aged(of[i]) && ready && !of[i].Lost {
+		i = -1 // another one beside it, with a token of its own
+	}
+	if i < 0 {
+		if w := leader(of); w != nil {
+			d.Open = append(d.Open, w.Key)
+		}
+		if ready {
+			d.begin(want)
+		}
+		d.progress = cmp.Or(d.progress, "Runners of the pool "+want.Pool+" are being made.")
+		return
+	}
+	w := of[i]
+	older := slices.Concat(of[:i], of[i+1:])
+	switch {
+	case w.Trouble.Reason != "":
+		d.trouble = w.Trouble
+	case w.Lost && w.Contacted == No:
+		if ready {
+			d.do(DropRunner, []Workload{w}, func(Workload) bool { return true })
+		}
+	case w.Lost && w.Contacted == Yes:
+		if ready {
+			d.do(ResetToken, []Workload{w}, func(Workload) bool { return true })
+		}
+	case (w.Object == No || !w.Current) && ready:
+		d.do(Apply, []Workload{w}, func(Workload) bool { return true })
+	}
+	if w.Ready != Yes {
+		d.progress = cmp.Or(d.progress, "Runners of the pool "+want.Pool+" are not registered yet.")
+		if before := leader(older); before != nil { // it goes on until this one can
+			d.Open = append(d.Open, before.Key)
+			return
+		}
+	}
+	if !slices.ContainsFunc(older, func(o Workload) bool { return o.Stopped != Yes && (o.Object != No || o.Remote != No) }) {
+		d.Open = append(d.Open, w.Key) // together they would be more than there may be
+	}
+	d.retire(older)
+}
+
+// aged says whether a runner of GitLab is to be replaced by one with another token.
+func (d *decision) aged(w Workload) bool {
+	every := d.Enrollment.Spec.Credentials.RotateEvery
+	if every == nil || every.Duration <= 0 || w.Since.IsZero() {
+		return false
+	}
+	due := w.Since.Add(every.Duration)
+	d.Wake = soonest(d.Wake, due)
+	return !d.now.Before(due)
+}
+
+// begin makes what there is no workload for yet.
+func (d *decision) begin(want Wanted) {
+	deed := Apply
+	if d.Forge == v1alpha1.GitLab {
+		deed = MakeRunner
+	}
+	d.Acts = append(d.Acts, Act{Deed: deed, Make: want})
+}
+
+// retire takes workloads down that something else has taken the place of, or nothing
+// is to: as at the end of an enrollment, but for the credential.
+func (d *decision) retire(of []Workload) {
+	if len(of) == 0 {
+		return
+	}
+	d.progress = cmp.Or(d.progress, "Runners that are not wanted any more end.")
+	switch {
+	case d.do(StopIntake, of, func(w Workload) bool { return w.Stopped != Yes && (w.Object != No || w.Remote != No) }):
+	case d.do(Deregister, of, func(w Workload) bool { return drained(w) && w.Remote != No && w.Denied < MaxDenied }):
+	case d.do(DeleteWorkloads, of, func(w Workload) bool { return w.Remote == No && w.Object != No }):
+	}
+	for _, w := range of {
+		if w.Denied >= MaxDenied {
+			d.trouble = Trouble{ReasonCleanupSkipped, fmt.Sprintf("The forge refuses to have %q (%d) removed.", w.Name, w.RemoteID)}
+		}
+	}
+}
+
+func drained(w Workload) bool { return w.Jobs != nil && *w.Jobs == 0 }
+
+// dropCopies deletes copies of older credentials once nothing names them and the
+// newest is at work everywhere.
+func (d *decision) dropCopies() {
+	if len(d.Acts) > 0 || d.Credential.Valid != Yes || !d.copied() {
+		return
+	}
+	current := CredentialName(d.Enrollment.Name, d.Credential.Fingerprint)
+	var named []string
+	for _, w := range d.Facts.Workloads {
+		if w.Object != No && w.Ready != Yes {
+			return
+		}
+		named = append(named, w.Copies...)
+	}
+	for _, c := range d.Facts.Copies {
+		if c.Name != current && !slices.Contains(named, c.Name) {
+			d.Acts = append(d.Acts, Act{Deed: DropCopy, Copy: c})
+		}
+	}
+}
+
+// summary says how an enrollment stands that is being made or is made.
+func (d *decision) summary(unbounded bool) {
+	wanted, registered := 0, 0
+	for _, w := range d.Facts.Wanted {
+		wanted++
+		if slices.ContainsFunc(d.Facts.Workloads, func(x Workload) bool { return x.Pool == w.Pool && x.Ready == Yes }) {
+			registered++
+		}
+	}
+	phase, ready := v1alpha1.PhaseActive, Condition{"Ready", Yes, ReasonActive, "All of its pools take jobs."}
+	bad := d.anyPool()
+	switch {
+	case unbounded:
+		phase, ready = v1alpha1.PhaseFailed, Condition{"Ready", No, d.Unbounded.Reason, d.Unbounded.Message}
+	case d.trouble.Reason != "":
+		phase, ready = v1alpha1.PhaseFailed, Condition{"Ready", No, d.trouble.Reason, d.trouble.Message}
+	case bad != nil:
+		phase, ready = v1alpha1.PhaseFailed, Condition{"Ready", No, bad.Reason, bad.Message}
+	case registered < wanted:
+		phase, ready = v1alpha1.PhaseProvisioning, Condition{"Ready", No, ReasonProvisioning, cmp.Or(d.progress, "Not every pool is registered.")}
+	}
+	d.report(phase, ready, Condition{"Registered", Is(registered == wanted), map[bool]string{true: ReasonRegistered, false: ReasonNotRegistered}[registered == wanted],
+		fmt.Sprintf("%d of %d pools are registered.", registered, wanted)})
+}
+
+// anyPool is the first violation that keeps a pool from being made.
+func (d *decision) anyPool() *Violation {
+	for i, v := range d.Violations {
+		if v.Effect >= Bars {
+			return &d.Violations[i]
+		}
+	}
+	return nil
+}
+
+// report writes down the phase and every condition: those that are given, and the
+// rest by the facts.
+func (d *decision) report(phase v1alpha1.EnrollmentPhase, given ...Condition) {
+	c := append(given, d.Approved)
+	say := func(kind string, a Answer, yes, no, unknown string, message string) {
+		if !slices.ContainsFunc(c, func(x Condition) bool { return x.Type == kind }) {
+			c = append(c, Condition{kind, a, map[Answer]string{Yes: yes, No: no, Unknown: unknown}[a], message})
+		}
+	}
+	say("CredentialsValid", d.Credential.Valid, cmp.Or(d.Credential.Reason, ReasonValid), cmp.Or(d.Credential.Reason, ReasonInvalid), cmp.Or(d.Credential.Reason, ReasonNotChecked), d.Credential.Message)
+	say("NamespaceReady", d.Namespace, ReasonReady, ReasonNotReady, ReasonNotChecked, "")
+	say("PolicyReady", d.Policies, ReasonReady, cmp.Or(d.Unbounded.Reason, ReasonNotReady), ReasonNotChecked, d.Unbounded.Message)
+	say("Registered", Unknown, ReasonRegistered, ReasonNotRegistered, ReasonNotChecked, "")
+	say("Progressing", Is(len(d.Acts) > 0 || d.progress != ""), ReasonProvisioning, ReasonNone, "", d.progress)
+	degraded := d.trouble
+	switch {
+	case degraded.Reason != "":
+	case d.Credential.Valid == No && d.Credential.InUse == Yes:
+		degraded = Trouble{ReasonRotationFailed, "The new credential is not valid, and the one before is still used: " + d.Credential.Message}
+	case d.Forge == v1alpha1.GitHub && d.oldKey():
+		degraded = Trouble{ReasonRotationDue, "Its credential is older than rotateEvery: make another key in the App's settings and put it into the Secret."}
+	}
+	say("Degraded", Is(degraded.Reason != ""), degraded.Reason, ReasonNone, "", degraded.Message)
+	if len(d.Violations) > 0 {
+		var texts []string
+		for _, v := range d.Violations {
+			texts = append(texts, v.Message)
+		}
+		worst := slices.MaxFunc(d.Violations, func(a, b Violation) int { return cmp.Compare(a.Effect, b.Effect) })
+		say("PolicyViolation", Is(worst.Effect >= Bars), worst.Reason, worst.Reason, "", strings.Join(texts, " "))
+	}
+	say("PolicyViolation", No, "", ReasonNone, "", "")
+	say("DecisionNeeded", No, "", ReasonNone, "", "")
+	d.Report = Report{Phase: phase, Conditions: c, Offboard: d.Report.Offboard}
+}
+
+// oldKey says whether a person is to make another key of the GitHub App.
+func (d *decision) oldKey() bool {
+	c, every := d.Enrollment.Status.Credential, d.Enrollment.Spec.Credentials.RotateEvery
+	if every == nil || every.Duration <= 0 || c == nil || c.CreatedAt.IsZero() {
+		return false
+	}
+	due := c.CreatedAt.Add(every.Duration)
+	if d.now.Before(due) {
+		d.Wake = soonest(d.Wake, due)
+		return false
+	}
+	return true
+}
