@@ -6,7 +6,7 @@ export type Column<R> = {
   label: string
   /** What the column is sorted and filtered by. */
   value: (r: R) => Value
-  /** A share of the width, in rem on a wide page; the first column takes what is left. */
+  /** The width on a wide page, in the size of the text; the first column takes what is left. */
   width?: number
   /** 1 is always shown; 2 and 3 go first where there is little room. */
   rank?: 1 | 2 | 3

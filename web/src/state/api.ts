@@ -35,7 +35,7 @@ export async function send<T>(method: 'POST' | 'DELETE' | 'PATCH', path: string,
     await ask(path, {
       method,
       body: JSON.stringify(body),
-      headers: { 'Content-Type': 'application/json', 'Idempotency-Key': crypto.randomUUID() },
+      headers: { 'Content-Type': 'application/json', 'Idempotency-Key': fresh() },
     }),
   )
 }
@@ -69,4 +69,9 @@ async function read<T>(r: Response): Promise<Envelope<T>> {
   if (!r.ok || !body || !body.meta)
     throw new ApiError(r.status, { code: 'malformed_answer', message: `The server answered ${r.status} in a form that is not the API's.`, advice: ['Reload the page.'] }, requestId)
   return body
+}
+
+/** A key that nobody else has. randomUUID is not there without TLS. */
+function fresh(): string {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (b) => b.toString(16).padStart(2, '0')).join('')
 }
