@@ -39,8 +39,11 @@ type Object interface {
 	At(t time.Time) Object
 }
 
-// Owned is an object that a person may see as their own.
-type Owned interface{ OwnerLogin() string }
+// Owned is an object that is somebody's own.
+type Owned interface{ Owner() Owner }
+
+// An Owner is a person, or a node that is nobody's, as its tailnet knows it.
+type Owner struct{ Login, Tailnet string }
 
 // A Status is how a source answers.
 type Status string
@@ -407,11 +410,11 @@ func same(a, b Object) bool {
 	return reflect.DeepEqual(a, b) || bytes.Equal(encode(a), encode(b))
 }
 
-func ownerOf(o Object) string {
+func ownerOf(o Object) Owner {
 	if owned, ok := o.(Owned); ok {
-		return owned.OwnerLogin()
+		return owned.Owner()
 	}
-	return ""
+	return Owner{}
 }
 
 // encode is JSON as the door writes it, without the newline.

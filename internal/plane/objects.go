@@ -49,6 +49,7 @@ type Signin struct {
 	Namespace  string      `json:"namespace"`
 	Name       string      `json:"name"`
 	Login      string      `json:"login"`
+	Tailnet    string      `json:"tailnet" doc:"that vouches for the login"`
 	Device     string      `json:"device"`
 	Role       string      `json:"role" doc:"what is bound; until something is, what was asked for"`
 	Namespaces []string    `json:"namespaces" doc:"where the role holds; none: in the whole cluster"`
@@ -241,8 +242,8 @@ func (o Signin) Key() string { return o.ID }
 // Org returns "": sign-ins are the whole installation's, and their owners'.
 func (o Signin) Org() string { return "" }
 
-// OwnerLogin returns whose sign-in it is.
-func (o Signin) OwnerLogin() string { return o.Login }
+// Owner returns whose sign-in it is.
+func (o Signin) Owner() Owner { return Owner{o.Login, o.Tailnet} }
 
 // Observed implements [Object].
 func (o Signin) Observed() time.Time { return o.ObservedAt }

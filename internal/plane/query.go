@@ -105,7 +105,7 @@ type table[T Object] struct {
 type Page struct {
 	Next  string `json:"next" doc:"the cursor of the next page; empty: there is none"`
 	Limit int    `json:"limit"`
-	Total int    `json:"total" doc:"how many the caller may see that fit the parameters"`
+	Total *int   `json:"total" doc:"how many the caller may see that fit the parameters; null: nobody has counted"`
 }
 
 // A cursor is where a page has ended. It holds what was asked for, so that it is
@@ -141,7 +141,7 @@ func (t table[T]) page(visible []T, req ListRequest) ([]T, Page, error) {
 		}
 	}
 	slices.SortFunc(fit, func(a, b place) int { return order.compare(a.value, a.object.Key(), b.value, b.object.Key()) })
-	page := Page{Limit: limit, Total: len(fit)}
+	page := Page{Limit: limit, Total: new(len(fit))}
 	asked := cursor{Kind: t.kind, Q: string(req.Q), State: string(req.State), Sort: string(req.Sort)}
 	if req.Cursor != "" {
 		at, err := parseCursor(string(req.Cursor), asked)

@@ -38,14 +38,14 @@ func TestPagesAreTheList(t *testing.T) {
 	for _, sort := range []Text{"", "id", "-id", "login", "-login", "validUntil", "-validUntil", "device", "-device", "phase"} {
 		for _, limit := range []Count{1, 7, 119, 120, 500} {
 			whole, page, err := signins().page(all, ListRequest{Sort: sort, Limit: 500})
-			if err != nil || page.Total != 120 || page.Next != "" || len(whole) != 120 {
+			if err != nil || *page.Total != 120 || page.Next != "" || len(whole) != 120 {
 				t.Fatalf("%q: %d, %+v, %v", sort, len(whole), page, err)
 			}
 			var got []string
 			req := ListRequest{Sort: sort, Limit: limit}
 			for {
 				some, page, err := signins().page(all, req)
-				if err != nil || page.Total != 120 || page.Limit != int(limit) || len(some) == 0 || len(page.Next) > maxMark {
+				if err != nil || *page.Total != 120 || page.Limit != int(limit) || len(some) == 0 || len(page.Next) > maxMark {
 					t.Fatalf("%q after %q: %+v, %v", sort, req.Cursor, page, err)
 				}
 				got = append(got, ids(some)...)
@@ -78,7 +78,7 @@ func TestCursorIsStable(t *testing.T) {
 	fewer := slices.DeleteFunc(slices.Clone(all), func(s Signin) bool { return gone[s.ID] })
 	fewer = append(fewer, Signin{ID: "t/a", Login: "a@example.com"})
 	after, page, err := signins().page(fewer, ListRequest{Sort: "login", Limit: 500, Cursor: Mark(page.Next)})
-	if err != nil || !slices.Equal(ids(after), ids(rest)) || page.Total != 99 {
+	if err != nil || !slices.Equal(ids(after), ids(rest)) || *page.Total != 99 {
 		t.Errorf("%d after, %d before, %+v, %v", len(after), len(rest), page, err)
 	}
 }
@@ -114,7 +114,11 @@ func TestListParameters(t *testing.T) {
 		if err != nil {
 			field = problem.From(err).Field
 		}
-		if problem.CodeOf(err) != c.code || page.Total != c.total || field != c.field {
+		total := 0
+		if page.Total != nil {
+			total = *page.Total
+		}
+		if problem.CodeOf(err) != c.code || total != c.total || field != c.field {
 			t.Errorf("%s: %+v, %v of %q", why, page, err, field)
 		}
 	}

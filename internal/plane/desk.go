@@ -1,0 +1,109 @@
+package plane
+
+import (
+	"context"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/door"
+)
+
+// A Desk answers what callers ask. All fields but those marked are required.
+type Desk struct {
+	Board *Board
+	Now   func() time.Time
+	// Version and Commit are the program's.
+	Version, Commit string
+	// Ready reports whether the process does its work.
+	Ready func() bool
+	// Revoke ends a sign-in that the permit is for. A dry run asks the API server
+	// whether it would, and changes nothing.
+	Revoke func(ctx context.Context, p access.Permit, namespace, name, reason string, dryRun bool) (Revocation, error)
+	// Entries calls yield for each entry of the audit record, the newest first,
+	// until it returns false; damaged lines are counted. See Record.
+	Entries func(ctx context.Context, yield func(Recorded) bool) (damaged int, err error)
+
+	replays replays
+	streams streams
+}
+
+// list answers one page of a kind.
+func list[T Object](d *Desk, of table[T], p access.Permit, req ListRequest) (Envelope[[]T], error) {
+	known := d.Board.List(of.kind)
+	var none []T
+	visible := seen[T](viewerOf(p), of.kind, known.Objects)
+	objects, page, err := of.page(visible, req)
+	if err != nil {
+		return Envelope[[]T]{}, err
+	}
+	if !known.Known { // nobody has said what there is: an empty list would be a lie
+		return answer(d, of.name, none, known.Revision, known.Sources), nil
+	}
+	e := answer(d, of.name, objects, known.Revision, known.Sources)
+	e.Meta.Page = &page
+	return e, nil
+}
+
+// pages puts the pages of a kind behind their operation.
+func pages[T Object](d *Desk, op door.Op[ListRequest, Envelope[[]T]], of table[T]) door.Route {
+	return op.Serve(func(_ context.Context, p access.Permit, req ListRequest) (Envelope[[]T], error) {
+		if err := p.Require(op.Verb, d.Now()); err != nil {
+			return Envelope[[]T]{}, err
+		}
+		return list(d, of, p, req)
+	})
+}
+
+// An Empty request asks for nothing more than the operation says.
+type Empty struct{}
+
+// A Me is a caller as the plane sees it.
+type Me struct {
+	Login       string                   `json:"login" doc:"empty for a tagged node"`
+	DisplayName string                   `json:"displayName"`
+	Node        string                   `json:"node"`
+	Tags        []string                 `json:"tags"`
+	Tailnet     string                   `json:"tailnet"`
+	Via         access.Via               `json:"via" enum:"tailnet,serve,proxy,oidc,dev"`
+	Roles       []Role                   `json:"roles"`
+	Verbs       map[string][]access.Verb `json:"verbs" doc:"what may be done, by organisation; * everywhere, own to what is one's own"`
+	Warnings    []string                 `json:"warnings" doc:"rules of the policy that match and give nothing"`
+}
+
+// A Role is what somebody may do, and why.
+type Role struct {
+	Role   string   `json:"role" enum:"viewer,operator,org-admin,platform-admin"`
+	Orgs   []string `json:"orgs"`
+	Source string   `json:"source" doc:"grant, owner of ORG, member of ORG, settings"`
+}
+
+func (d *Desk) me(_ context.Context, p access.Permit, _ Empty) (Envelope[Me], error) {
+	c := p.Caller()
+	me := Me{Login: string(c.Login), DisplayName: c.DisplayName, Node: c.Device.Name, Tags: []string{}, Tailnet: c.Tailnet, Via: c.Via,
+		Roles: []Role{}, Verbs: p.Verbs(), Warnings: append([]string{}, p.Faults()...)}
+	for _, t := range c.Tags {
+		me.Tags = append(me.Tags, string(t))
+	}
+	for _, duty := range p.Duties() {
+		me.Roles = append(me.Roles, Role{string(duty.Name), append([]string{}, duty.Orgs...), duty.Source})
+	}
+	return answer(d, "Me", me, d.Board.Revision(), nil), nil
+}
+
+func (d *Desk) sources(context.Context, access.Permit, Empty) (Envelope[[]Source], error) {
+	all := d.Board.Sources()
+	return answer(d, "SourceList", all, d.Board.Revision(), all), nil
+}
+
+// A Health is how the process is.
+type Health struct {
+	Version string   `json:"version"`
+	Commit  string   `json:"commit"`
+	Ready   bool     `json:"ready"`
+	Sources []Source `json:"sources"`
+}
+
+func (d *Desk) health(context.Context, access.Permit, Empty) (Envelope[Health], error) {
+	all := d.Board.Sources()
+	return answer(d, "Health", Health{d.Version, d.Commit, d.Ready(), all}, d.Board.Revision(), all), nil
+}

@@ -1,0 +1,168 @@
+package plane
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// maxRead is how many entries of the record one request looks at: a page that ends
+// there goes on with the next one.
+const maxRead = 100_000
+
+// A HistoryRequest asks for entries of the audit record, the newest first.
+type HistoryRequest struct {
+	Since  Moment `json:"-" query:"since" doc:"only entries from then on, RFC 3339"`
+	Actor  Text   `json:"-" query:"actor" doc:"only of this login, or this node's name or id"`
+	Org    Text   `json:"-" query:"org" doc:"only about this organisation"`
+	Verb   Text   `json:"-" query:"verb" doc:"only of this verb"`
+	Result Text   `json:"-" query:"result" doc:"only with this result: done, notYet, refused or failed"`
+	Limit  Count  `json:"-" query:"limit" doc:"how many at most, 1 to 500; 100 without it"`
+	Cursor Mark   `json:"-" query:"cursor" doc:"meta.page.next of the page before, with the same other parameters"`
+}
+
+// A Moment is a time in a parameter.
+type Moment time.Time
+
+// MarshalText implements [encoding.TextMarshaler].
+func (m Moment) MarshalText() ([]byte, error) {
+	if time.Time(m).IsZero() {
+		return nil, nil
+	}
+	return []byte(time.Time(m).UTC().Format(time.RFC3339Nano)), nil
+}
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (m *Moment) UnmarshalText(b []byte) error {
+	t, err := time.Parse(time.RFC3339, string(b))
+	if err != nil {
+		return fmt.Errorf("%.40q is not a time such as 2026-01-02T15:04:05Z", b)
+	}
+	*m = Moment(t)
+	return nil
+}
+
+// History is a page of the audit record. To whoever accepts application/jsonl it
+// is lines, one for each entry.
+type History struct{ Envelope[[]audit.Entry] }
+
+// NextHeader has the next page's cursor where an answer is lines.
+const NextHeader = "Tailplane-Next-Cursor"
+
+// WithAuditID implements [door.Identifiable].
+func (h History) WithAuditID(id string) any {
+	h.Meta.RequestID = id
+	return h
+}
+
+// Shape implements [door.Shaped].
+func (h History) Shape(accept string) (door.Shape, error) {
+	lines := slices.ContainsFunc(strings.Split(accept, ","), func(s string) bool {
+		media, _, _ := strings.Cut(strings.TrimSpace(s), ";")
+		return media == "application/jsonl" || media == "application/x-ndjson"
+	})
+	if !lines {
+		return door.Shape{Status: http.StatusOK, Body: h.Envelope}, nil
+	}
+	var text bytes.Buffer
+	for _, e := range h.Data {
+		text.Write(encode(e))
+		text.WriteByte('\n')
+	}
+	shape := door.Shape{Status: http.StatusOK, ContentType: "application/jsonl", Body: text.Bytes(), Header: http.Header{}}
+	if h.Meta.Page != nil && h.Meta.Page.Next != "" {
+		shape.Header.Set(NextHeader, h.Meta.Page.Next)
+	}
+	return shape, nil
+}
+
+// history reads the record for a caller: their own entries, or all. How many there
+// are nobody counts.
+func (d *Desk) history(ctx context.Context, p access.Permit, req HistoryRequest) (History, error) {
+	if err := p.Require(access.AuditRead, d.Now()); err != nil {
+		return History{}, err
+	}
+	results := []audit.Result{audit.Done, audit.NotYet, audit.Refused, audit.Failed}
+	if req.Result != "" && !slices.Contains(results, audit.Result(req.Result)) {
+		return History{}, invalid("result", fmt.Sprintf("%.40q is not a result.", string(req.Result)), "Results are done, notYet, refused and failed.")
+	}
+	limit := cmp.Or(int(req.Limit), defaultLimit)
+	asked := cursor{Kind: "audit", Q: string(encode([]any{req.Since, req.Actor, req.Org, req.Verb, req.Result}))}
+	before := ""
+	if req.Cursor != "" {
+		at, err := parseCursor(string(req.Cursor), asked)
+		if err != nil {
+			return History{}, problem.New(problem.BadRequest, "The cursor is not one of this list: "+err.Error()+".", "Ask for the first page, without a cursor.")
+		}
+		before = at.ID
+	}
+	v := viewerOf(p)
+	page := Page{Limit: limit}
+	entries, read, last := []audit.Entry{}, 0, ""
+	skipping := before != ""
+	damaged, err := d.Entries(ctx, func(e Recorded) bool {
+		at := strconv.FormatUint(e.Seq, 10) + " " + e.RequestID
+		if skipping {
+			skipping = at != before
+			return true
+		}
+		if time.Time(req.Since).After(e.Time) && e.Time.Before(time.Time(req.Since).Add(-time.Hour)) {
+			return false // entries stand in the order in which visits end, which is nearly that of time
+		}
+		if len(entries) == limit || read == maxRead {
+			asked.ID = last
+			page.Next = asked.String()
+			return false
+		}
+		read++
+		last = at
+		if v.recorded(e.Entry) && req.fits(e.Entry) {
+			entries = append(entries, e.Entry)
+		}
+		return true
+	})
+	if err != nil {
+		return History{}, problem.New(problem.Unavailable, "The audit record cannot be read.", "Try again; if it stays, tell whoever runs this server.").After(time.Second).Because(err)
+	}
+	if skipping {
+		return History{}, problem.New(problem.BadRequest, "The record no longer goes back to where the cursor is.", "Ask for the first page, without a cursor.")
+	}
+	source := Source{Name: "audit", Status: OK, ObservedAt: d.Now().UTC(), Since: d.Now().UTC()}
+	if damaged > 0 {
+		source.Status, source.Message = Degraded, fmt.Sprintf("%s of the record cannot be believed and are left out. Run: tka audit verify", problem.Plural(damaged, "line"))
+	}
+	h := History{answer(d, "AuditEntryList", entries, d.Board.Revision(), []Source{source})}
+	h.Meta.Page = &page
+	return h, nil
+}
+
+// recorded reports whether the caller may read e.
+func (v viewer) recorded(e audit.Entry) bool {
+	switch {
+	case v.everywhere(access.AuditRead), e.Org != "" && slices.Contains(v.verbs[e.Org], access.AuditRead):
+		return true
+	case !slices.Contains(v.verbs["own"], access.AuditRead):
+		return false
+	case v.caller.Tagged() || v.caller.Shared: // whose login others could have
+		return e.Actor.NodeID != "" && e.Actor.NodeID == v.caller.Device.ID
+	}
+	return e.Actor.Login != "" && e.Actor.Login == string(v.caller.Login)
+}
+
+func (r HistoryRequest) fits(e audit.Entry) bool {
+	actor := string(r.Actor)
+	return (time.Time(r.Since).IsZero() || !e.Time.Before(time.Time(r.Since))) &&
+		(actor == "" || e.Actor.Login == actor || e.Actor.Node == actor || e.Actor.NodeID == actor) &&
+		(r.Org == "" || e.Org == string(r.Org)) && (r.Verb == "" || string(e.Verb) == string(r.Verb)) && (r.Result == "" || string(e.Result) == string(r.Result))
+}

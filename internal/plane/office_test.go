@@ -1,0 +1,208 @@
+package plane_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// An office is a desk behind a real door. Who comes in, and what was done, a test
+// holds.
+type office struct {
+	desk  plane.Desk
+	board *plane.Board
+	door  door.Door
+	http.Handler
+
+	mu      sync.Mutex
+	caller  access.Caller
+	refused error
+	entries []audit.Entry
+	revoked []string
+	fail    error // of Revoke
+}
+
+var policy = access.PlanePolicy{Capability: "tailplane.dev/cap/plane", Contact: "#platform",
+	Orgs:     []access.Org{{Name: "acme", Owners: []string{"amy@acme.dev"}, Members: []string{"mel@acme.dev"}}, {Name: "globex", Owners: []string{"gus@globex.dev"}}},
+	Settings: []access.Holder{{Login: "pat@platform.dev", Duty: access.Duty{Name: access.PlatformAdmin}}}}
+
+func newOffice(now func() time.Time) *office {
+	o := &office{board: plane.NewBoard(now)}
+	o.desk = plane.Desk{Board: o.board, Now: now, Version: "v1", Commit: "c0ffee", Ready: func() bool { return true },
+		Revoke: func(_ context.Context, p access.Permit, namespace, name, reason string, dryRun bool) (plane.Revocation, error) {
+			if err := p.Require(access.SigninsRevoke, now()); err != nil {
+				return plane.Revocation{}, err
+			}
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			if o.fail != nil {
+				return plane.Revocation{}, o.fail
+			}
+			if dryRun {
+				return plane.Revocation{}, nil
+			}
+			o.revoked = append(o.revoked, namespace+"/"+name+": "+reason)
+			return plane.Revocation{Deleted: true, RefusedBy: new(now().Add(10 * time.Second))}, nil
+		},
+		Entries: func(ctx context.Context, yield func(plane.Recorded) bool) (int, error) {
+			o.mu.Lock()
+			entries := slices.Clone(o.entries)
+			o.mu.Unlock()
+			for i, e := range slices.Backward(entries) {
+				if !yield(plane.Recorded{Entry: e, Seq: uint64(i + 1)}) {
+					break
+				}
+			}
+			return 0, nil
+		}}
+	o.door = door.Door{Names: func() []string { return []string{"dashboard"} },
+		Identify: func(*http.Request) (access.Caller, error) {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			return o.caller, o.refused
+		},
+		Decide: func(c access.Caller, v access.Verb, at time.Time) (access.Permit, error) {
+			return access.DecidePlane(c, v, policy, at)
+		},
+		Record: func(e audit.Entry) error {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			o.entries = append(o.entries, e)
+			return nil
+		},
+		Form: plane.Form(), Log: slog.New(slog.DiscardHandler), Now: now}
+	o.Handler = o.door.Handler(o.desk.Routes()...)
+	return o
+}
+
+// as lets somebody else come in from now on.
+func (o *office) as(c access.Caller) *office {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.caller, o.refused = c, nil
+	return o
+}
+
+func (o *office) record() []audit.Entry {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.entries)
+}
+
+func (o *office) done() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.revoked)
+}
+
+// person is somebody on a device of their own.
+func person(login string, rules ...string) access.Caller {
+	c := access.Caller{Login: access.Login(login), DisplayName: "D. " + login, UserID: "1", Device: access.Device{ID: "n-" + login, Name: strings.ReplaceAll(login, "@", "-") + ".ts.net"},
+		Tailnet: "example.com", Via: access.ViaTailnet}
+	for _, r := range rules {
+		c.Rules = append(c.Rules, json.RawMessage(r))
+	}
+	return c
+}
+
+func alice() access.Caller { return person("alice@example.com", `{"role":"operator","orgs":["*"]}`) }
+func vic() access.Caller   { return person("vic@example.com", `{"role":"viewer","orgs":["acme"]}`) }
+func pat() access.Caller   { return person("pat@platform.dev") }
+
+// filled puts one of each kind on the board: two sign-ins, of alice and of bob.
+func (o *office) filled() *office {
+	b := o.board
+	for k, objects := range map[plane.Kind][]plane.Object{
+		plane.KindCluster:    {cluster("c1"), cluster("c2", func(c *plane.Cluster) { c.Health = "Dead" })},
+		plane.KindSignin:     {signinOf("alice@example.com", "alice"), signinOf("bob@example.com", "bob")},
+		plane.KindTailnet:    {plane.Tailnet{ID: "t", Name: "t"}},
+		plane.KindGateway:    {plane.Gateway{ID: "ns/g", Name: "g"}},
+		plane.KindRoute:      {plane.Route{ID: "HTTPRoute/ns/r", Name: "r"}},
+		plane.KindProxyGroup: {plane.ProxyGroup{ID: "ns/p", Name: "p", Wanted: 2, Ready: new(0)}},
+		plane.KindAdapter:    {plane.Adapter{ID: "ns/a", Pod: "a"}},
+	} {
+		b.Replace(k, "kubernetes", objects)
+	}
+	b.Report(plane.Source{Name: "kubernetes", Status: plane.OK})
+	return o
+}
+
+// ask sends one request and returns the answer with its envelope.
+func (o *office) ask(method, path, body string, header ...string) (*httptest.ResponseRecorder, envelope) {
+	r := httptest.NewRequest(method, path, nil)
+	if method != http.MethodGet {
+		r = httptest.NewRequest(method, path, strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	r.Host = "dashboard"
+	w := httptest.NewRecorder()
+	o.ServeHTTP(w, r)
+	var e envelope
+	if err := json.Unmarshal(w.Body.Bytes(), &e); err != nil {
+		e.broken = fmt.Sprintf("%v: %s", err, w.Body)
+	}
+	return w, e
+}
+
+// An envelope as others read it.
+type envelope struct {
+	APIVersion string
+	Kind       string
+	Data       json.RawMessage
+	Meta       struct {
+		RequestID, GeneratedAt, Revision string
+		Page                             *struct {
+			Next  string
+			Limit int
+			Total *int
+		}
+		Sources []plane.Source
+	}
+	Error *struct {
+		Code              problem.Code
+		Message           string
+		Advice            []string
+		Field             string
+		Needed            *problem.Need
+		Have              []string
+		Seen              *problem.Seen
+		RetryAfterSeconds int
+	}
+	broken string
+}
+
+func (e envelope) code() problem.Code {
+	if e.Error == nil {
+		return ""
+	}
+	return e.Error.Code
+}
+
+// data decodes what is in an envelope.
+func data[T any](t *testing.T, e envelope) (v T) {
+	t.Helper()
+	if e.broken != "" || e.Error != nil {
+		t.Fatalf("%s %+v", e.broken, e.Error)
+	}
+	if err := json.Unmarshal(e.Data, &v); err != nil {
+		t.Fatalf("%v: %s", err, e.Data)
+	}
+	return v
+}

@@ -1,0 +1,174 @@
+package plane
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/tailplane/tailplane/internal/access"
+)
+
+// An Overview is the installation at a glance.
+type Overview struct {
+	Clusters    *Tally      `json:"clusters" doc:"null: not known, or not for the caller: see hidden"`
+	Signins     *Tally      `json:"signins"`
+	Tailnets    *Tally      `json:"tailnets"`
+	Gateways    *Tally      `json:"gateways"`
+	Routes      *Tally      `json:"routes"`
+	ProxyGroups *Tally      `json:"proxygroups"`
+	Adapters    *Tally      `json:"adapters"`
+	Attention   []Attention `json:"attention" doc:"what somebody should look at, the worst first; at most 100"`
+	More        int         `json:"more" doc:"how many such things are not listed"`
+	Hidden      []Kind      `json:"hidden" doc:"kinds that the caller may not see"`
+}
+
+// A Tally is how many there are that the caller may see.
+type Tally struct {
+	Total  int            `json:"total"`
+	States map[string]int `json:"states"`
+}
+
+// An Attention is something that is not as it should be.
+type Attention struct {
+	Severity Severity `json:"severity" enum:"error,warning"`
+	Kind     Kind     `json:"kind"`
+	ID       string   `json:"id"`
+	Reason   string   `json:"reason" doc:"a word"`
+	Message  string   `json:"message" doc:"a sentence"`
+}
+
+// A Severity is how bad something is.
+type Severity string
+
+// The severities.
+const (
+	Error   Severity = "error"
+	Warning Severity = "warning"
+)
+
+const maxAttention = 100
+
+// Overview is the installation at a glance, as far as the caller sees it.
+func (d *Desk) Overview(_ context.Context, p access.Permit, _ Empty) (Envelope[Overview], error) {
+	v := viewerOf(p)
+	lists, revision := d.Board.Lists(KindCluster, KindSignin, KindTailnet, KindGateway, KindRoute, KindProxyGroup, KindAdapter)
+	o := Overview{Attention: []Attention{}, Hidden: []Kind{}}
+	o.Clusters = tally(&o, v, lists[0], clusters(), clusterTrouble)
+	o.Signins = tally(&o, v, lists[1], signins(), signinTrouble)
+	o.Tailnets = tally(&o, v, lists[2], tailnets(), func(t Tailnet) (Severity, string, string) { return conditionTrouble(t.Conditions) })
+	o.Gateways = tally(&o, v, lists[3], gateways(), gatewayTrouble)
+	o.Routes = tally(&o, v, lists[4], routes(), routeTrouble)
+	o.ProxyGroups = tally(&o, v, lists[5], proxyGroups(), proxyGroupTrouble)
+	o.Adapters = tally(&o, v, lists[6], adapters(), adapterTrouble)
+	slices.SortStableFunc(o.Attention, func(a, b Attention) int { return cmp.Compare(a.Severity, b.Severity) }) // error before warning
+	if len(o.Attention) > maxAttention {
+		o.More = len(o.Attention) - maxAttention
+		o.Attention = o.Attention[:maxAttention]
+	}
+	return answer(d, "Overview", o, revision, d.Board.Sources()), nil
+}
+
+// tally counts what the caller sees of one kind, and notes what is wrong with it.
+func tally[T Object](o *Overview, v viewer, l Listing, of table[T], trouble func(T) (Severity, string, string)) *Tally {
+	if !v.any(l.Kind) {
+		o.Hidden = append(o.Hidden, l.Kind)
+		return nil
+	}
+	if !l.Known {
+		return nil
+	}
+	t := &Tally{States: map[string]int{}}
+	for _, object := range seen[T](v, l.Kind, l.Objects) {
+		t.Total++
+		t.States[of.state(object)]++
+		if severity, reason, message := trouble(object); severity != "" {
+			o.Attention = append(o.Attention, Attention{severity, l.Kind, object.Key(), reason, message})
+		}
+	}
+	return t
+}
+
+func clusterTrouble(c Cluster) (Severity, string, string) {
+	switch {
+	case c.Conflict:
+		return Error, "Conflict", "Somebody else is known as this cluster."
+	case c.Health == "Dead":
+		return Error, "Dead", "None of its access servers answers."
+	case c.Health == "Suspect":
+		return Warning, "Suspect", "Its access servers have not answered lately."
+	case c.Skew != nil && *c.Skew:
+		return Warning, "VersionSkew", "It runs " + c.Version + ", which is not the version of this server."
+	}
+	return "", "", ""
+}
+
+func signinTrouble(s Signin) (Severity, string, string) {
+	if s.Phase != "Refused" {
+		return "", "", ""
+	}
+	severity, reason, message := conditionTrouble(s.Conditions)
+	if severity == "" {
+		reason, message = "Refused", "The operator does not provision it."
+	}
+	return Warning, reason, message
+}
+
+func gatewayTrouble(g Gateway) (Severity, string, string) {
+	if severity, reason, message := conditionTrouble(g.Conditions); severity != "" {
+		return severity, reason, message
+	}
+	for _, t := range g.Tailnets {
+		if t.Stale {
+			return Warning, "Stale", fmt.Sprintf("The tailnet %s could not be read lately; what was known is used.", t.Name)
+		}
+	}
+	if g.Extension.Fresh != nil && !*g.Extension.Fresh {
+		return Warning, "NotTranslated", "Envoy Gateway has not rendered the latest routes yet."
+	}
+	return "", "", ""
+}
+
+func routeTrouble(r Route) (Severity, string, string) {
+	if len(r.Refused) > 0 {
+		return Error, r.Refused[0].Reason, r.Refused[0].Message
+	}
+	return conditionTrouble(r.Conditions)
+}
+
+func proxyGroupTrouble(g ProxyGroup) (Severity, string, string) {
+	if g.Ready != nil && *g.Ready < g.Wanted {
+		severity := Warning
+		if *g.Ready == 0 {
+			severity = Error
+		}
+		return severity, "PodsNotReady", fmt.Sprintf("%d of %d relays are ready.", *g.Ready, g.Wanted)
+	}
+	return conditionTrouble(g.Conditions)
+}
+
+func adapterTrouble(a Adapter) (Severity, string, string) {
+	switch {
+	case a.Ready != nil && !*a.Ready:
+		return Error, "NotReady", "The adapter in this pod is not ready."
+	case a.Outdated != nil && *a.Outdated:
+		return Warning, "Outdated", "It was injected by other settings than those of now; a new pod gets them."
+	}
+	return "", "", ""
+}
+
+// conditionTrouble is what a Ready condition says that is not true, or Degraded
+// one that is.
+func conditionTrouble(conditions []Condition) (Severity, string, string) {
+	for _, c := range conditions {
+		if c.Type == "Ready" && c.Status == "False" {
+			return Error, c.Reason, c.Message
+		}
+	}
+	for _, c := range conditions {
+		if c.Type == "Degraded" && c.Status == "True" {
+			return Warning, c.Reason, c.Message
+		}
+	}
+	return "", "", ""
+}

@@ -1,0 +1,205 @@
+package plane
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// A Reason is why something is done, in the caller's words: it stands in the record.
+type Reason string
+
+// check refuses what says nothing, or more than one would read.
+func (r Reason) check() error {
+	n := utf8.RuneCountInString(string(r))
+	switch {
+	case strings.TrimSpace(string(r)) == "":
+		return invalid("reason", "A reason is required.", "Say in a sentence why: it stands in the audit record.")
+	case n > 500:
+		return invalid("reason", fmt.Sprintf("The reason has %d characters, more than 500.", n))
+	case strings.ContainsFunc(string(r), unicode.IsControl):
+		return invalid("reason", "The reason has a control character.", "Write it in one line.")
+	}
+	return nil
+}
+
+// A Flag is a parameter that is "true" or "false".
+type Flag bool
+
+// MarshalText implements [encoding.TextMarshaler].
+func (f Flag) MarshalText() ([]byte, error) {
+	if !f {
+		return nil, nil
+	}
+	return []byte("true"), nil
+}
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (f *Flag) UnmarshalText(b []byte) error {
+	switch string(b) {
+	case "true":
+		*f = true
+	case "false":
+		*f = false
+	default:
+		return fmt.Errorf("%.20q is neither true nor false", b)
+	}
+	return nil
+}
+
+// An IdempotencyKey makes a write that is sent again be done once: 1 to 128
+// printable ASCII characters of the client's choice.
+type IdempotencyKey string
+
+// MarshalText implements [encoding.TextMarshaler].
+func (k IdempotencyKey) MarshalText() ([]byte, error) { return []byte(k), nil }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (k *IdempotencyKey) UnmarshalText(b []byte) error {
+	if len(b) == 0 || len(b) > 128 || strings.ContainsFunc(string(b), func(r rune) bool { return r < 0x21 || r > 0x7e }) {
+		return fmt.Errorf("it is not 1 to 128 printable ASCII characters")
+	}
+	*k = IdempotencyKey(b)
+	return nil
+}
+
+// A RevokeRequest ends one sign-in.
+type RevokeRequest struct {
+	Namespace string         `json:"-" path:"namespace"`
+	Name      string         `json:"-" path:"name"`
+	Reason    Reason         `json:"reason" doc:"why, 1 to 500 characters"`
+	DryRun    Flag           `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
+	Key       IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"a write with the key of an earlier one is not done again: it has the earlier answer for ten minutes"`
+}
+
+// AuditArgs tells the record what was asked for.
+func (r RevokeRequest) AuditArgs() map[string]string {
+	args := map[string]string{"signin": r.Namespace + "/" + r.Name, "reason": string(r.Reason)}
+	if r.DryRun {
+		args["dryRun"] = "true"
+	}
+	return args
+}
+
+// A Revocation is what has become of a sign-in that was revoked.
+type Revocation struct {
+	ID        string     `json:"id"`
+	DryRun    bool       `json:"dryRun" doc:"nothing was changed"`
+	Deleted   bool       `json:"deleted" doc:"the TkaSignin is deleted: what it bound goes at once"`
+	RefusedBy *time.Time `json:"refusedBy" doc:"until then the API server may take its token, without rights; null: it has not been deleted"`
+}
+
+// revoke ends a sign-in. Whose sign-ins the caller cannot see are not there; whose
+// the caller sees and may not end, that is said of.
+func (d *Desk) revoke(ctx context.Context, p access.Permit, req RevokeRequest) (Envelope[Revocation], error) {
+	if err := p.Require(access.SigninsRevoke, d.Now()); err != nil {
+		return Envelope[Revocation]{}, err
+	}
+	if err := req.Reason.check(); err != nil {
+		return Envelope[Revocation]{}, err
+	}
+	return d.replays.once(d.Now(), p.Caller(), req.Key, req, func() (Envelope[Revocation], error) {
+		id := req.Namespace + "/" + req.Name
+		v := viewerOf(p)
+		known := d.Board.List(KindSignin)
+		o, there := d.Board.Get(KindSignin, id)
+		switch {
+		case there && v.sees(KindSignin, o) && !v.may(access.SigninsRevoke, o):
+			_, err := p.In("") // which tells what is lacking
+			return Envelope[Revocation]{}, err
+		case there && v.sees(KindSignin, o):
+		case !known.Known: // it may be there
+			return Envelope[Revocation]{}, problem.New(problem.Unavailable, "The sign-ins of this cluster are not known yet.", "Try again in a moment.").After(time.Second)
+		default:
+			return Envelope[Revocation]{}, problem.New(problem.NotFound, "There is no such sign-in, or you may not see it.", "List the sign-ins that you may see.")
+		}
+		done, err := d.Revoke(ctx, p, req.Namespace, req.Name, string(req.Reason), bool(req.DryRun))
+		if err != nil {
+			return Envelope[Revocation]{}, err
+		}
+		done.ID, done.DryRun = id, bool(req.DryRun)
+		return answer(d, "Revocation", done, d.Board.Revision(), known.Sources), nil
+	})
+}
+
+// AuditObject names the sign-in for the record.
+func (r Revocation) AuditObject() string { return r.ID }
+
+// replays remembers what writes with a key have come to, so that one that is sent
+// again is not done again. It is bounded, and gone with the process: then a key
+// says no more than that what it was for is done.
+type replays struct {
+	mu   sync.Mutex
+	done map[replayKey]*replay
+}
+
+type replayKey struct {
+	who string
+	key IdempotencyKey
+}
+
+type replay struct {
+	of     [sha256.Size]byte // the request
+	at     time.Time
+	ended  bool
+	answer Envelope[Revocation]
+}
+
+const (
+	replayLife = 10 * time.Minute
+	maxReplays = 1000
+)
+
+// once does what was not done under key before.
+func (r *replays) once(now time.Time, c access.Caller, key IdempotencyKey, req RevokeRequest, do func() (Envelope[Revocation], error)) (Envelope[Revocation], error) {
+	if key == "" {
+		return do()
+	}
+	at := replayKey{string(c.Via) + " " + c.Identity() + " " + c.Tailnet + " " + c.Device.ID, key}
+	of := sha256.Sum256(encode([]any{req.Namespace, req.Name, req.Reason, req.DryRun}))
+	r.mu.Lock()
+	for k, was := range r.done {
+		if now.Sub(was.at) >= replayLife {
+			delete(r.done, k)
+		}
+	}
+	was, again := r.done[at]
+	switch {
+	case again && was.of != of:
+		r.mu.Unlock()
+		return Envelope[Revocation]{}, problem.New(problem.Conflict, "This Idempotency-Key was used for another request.", "Use a new key for each thing that you ask for.")
+	case again && !was.ended:
+		r.mu.Unlock()
+		return Envelope[Revocation]{}, problem.New(problem.Conflict, "The request with this Idempotency-Key is not answered yet.", "Wait for its answer, or ask again in a moment.")
+	case again:
+		defer r.mu.Unlock()
+		return was.answer, nil
+	case len(r.done) >= maxReplays:
+		r.mu.Unlock()
+		return Envelope[Revocation]{}, problem.New(problem.RateLimited, "Too many writes with an Idempotency-Key were made lately.", "Wait, or send it without one.").After(time.Minute)
+	}
+	if r.done == nil {
+		r.done = map[replayKey]*replay{}
+	}
+	mine := &replay{of: of, at: now}
+	r.done[at] = mine
+	r.mu.Unlock()
+
+	answer, err := do()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil {
+		delete(r.done, at) // nothing was done: it may be tried again
+		return answer, err
+	}
+	mine.answer, mine.ended = answer, true
+	return answer, nil
+}
