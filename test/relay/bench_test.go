@@ -51,6 +51,10 @@ func BenchmarkRelay(b *testing.B) {
 	through := func() (net.Conn, error) {
 		return new(net.Dialer).DialContext(within(b), "tcp", "127.77.0.60:10000")
 	}
+	bare := bareProxy(b, "127.77.0.61:0", straight)
+	plainly := func() (net.Conn, error) {
+		return new(net.Dialer).DialContext(within(b), "tcp", bare)
+	}
 	const idle = 1000
 	was, conns := heap(b), []net.Conn{}
 	for range idle {
@@ -77,18 +81,19 @@ func BenchmarkRelay(b *testing.B) {
 		return nil
 	})
 
-	var shares []float64
-	var direct, relayed []time.Duration
+	var shares, bares []float64
+	var direct, relayed, copied []time.Duration
 	for range 5 {
-		d, v := stream(b, straight), stream(b, through)
-		shares = append(shares, d.Seconds()/v.Seconds())
-		direct, relayed = append(direct, trips(b, straight)...), append(relayed, trips(b, through)...)
+		d, v, p := stream(b, straight), stream(b, through), stream(b, plainly)
+		shares, bares = append(shares, d.Seconds()/v.Seconds()), append(bares, d.Seconds()/p.Seconds())
+		direct, relayed, copied = append(direct, trips(b, straight)...), append(relayed, trips(b, through)...), append(copied, trips(b, plainly)...)
 	}
 	slices.Sort(shares)
+	slices.Sort(bares)
 	row("relay: one stream, of a node's", shares[len(shares)/2], 0.85, false, "")
 	added := median(relayed) - median(direct)
 	row("relay: added to a round trip, p50", float64(added.Microseconds())/1000, 0.2, true, "ms")
-	fmt.Printf("    a round trip: %v straight, %v through; shares %.2f\n", median(direct), median(relayed), shares)
+	fmt.Printf("    a round trip: %v straight, %v through, %v by a bare copy; shares %.2f, a bare copy's %.2f\n", median(direct), median(relayed), median(copied), shares, bares)
 
 	began = time.Now()
 	g.configure(b, services("TCP", 10000, 80, "TCP", 10001, 80), nil)
@@ -100,6 +105,36 @@ func BenchmarkRelay(b *testing.B) {
 		return err
 	})
 	row("relay: a change to bound", time.Since(began).Seconds(), 1, true, "s")
+}
+
+// bareProxy is what any relay costs at least: it dials as the measuring side does,
+// in the same process, and copies.
+func bareProxy(b *testing.B, at string, dial func() (net.Conn, error)) string {
+	b.Helper()
+	ln, err := net.Listen("tcp", at)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { ln.Close() })
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				far, err := dial()
+				if err != nil {
+					return
+				}
+				defer far.Close()
+				go func() { _, _ = io.Copy(c, far) }()
+				_, _ = io.Copy(far, c)
+			}()
+		}
+	}()
+	return ln.Addr().String()
 }
 
 // row prints a row of `make budgets`. It reports; it fails nothing.
