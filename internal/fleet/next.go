@@ -261,8 +261,11 @@ func (d *decision) aged(w Workload) bool {
 		return false
 	}
 	due := w.Since.Add(every.Duration)
-	d.Wake = soonest(d.Wake, due)
-	return !d.now.Before(due)
+	if d.now.Before(due) {
+		d.Wake = soonest(d.Wake, due)
+		return false
+	}
+	return true
 }
 
 // begin makes what there is no workload for yet.

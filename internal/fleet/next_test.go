@@ -1,0 +1,420 @@
+package fleet_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+)
+
+var forges = []v1alpha1.ForgeType{v1alpha1.GitHub, v1alpha1.GitLab}
+
+// An enrollment comes to be in order, and to rest.
+func TestEnroll(t *testing.T) {
+	for _, forge := range forges {
+		w := newWorld(t, forge)
+		w.active()
+		want := []string{"hold", "namespace", "copy 11111111", "access", "apply acme-docker", "apply acme-nix"}
+		if forge == v1alpha1.GitLab {
+			want = []string{"hold", "namespace", "access", "create runner acme-docker", "secret of acme-docker", "create runner acme-nix", "secret of acme-nix", "apply acme-docker", "apply acme-nix"}
+		}
+		if !slices.Equal(w.log, want) {
+			t.Errorf("%s: %q, want %q", forge, w.log, want)
+		}
+		if c := w.condition("Registered"); c.Status != metav1.ConditionTrue {
+			t.Errorf("%s: %+v", forge, w.e.Status)
+		}
+	}
+}
+
+// killed runs a life once to its end, and then once for each write, killed right
+// after it; every time the end is the same.
+func killed(t *testing.T, forge v1alpha1.ForgeType, life func(*world)) {
+	t.Helper()
+	whole := newWorld(t, forge)
+	life(whole)
+	end := func(w *world) string {
+		var kept []string
+		for _, r := range w.runners {
+			kept = append(kept, fmt.Sprint(r.Pool, r.Shape, r.copy))
+		}
+		slices.Sort(kept)
+		return fmt.Sprint(w.gone, w.held, w.namespace, w.source, w.group, len(w.copies), kept)
+	}
+	for n := range len(whole.log) {
+		w := newWorld(t, forge)
+		w.crashIn = n + 1
+		life(w)
+		if end(w) != end(whole) {
+			t.Errorf("%s, killed after %q: %s, want %s; did %q", forge, whole.log[n], end(w), end(whole), w.log)
+		}
+	}
+}
+
+// FLEET-07, its decision (FL-02): an enrollment that ends, killed after every write:
+// the same end, in the order that does no harm, which the world checks at each step.
+func TestFLEET07_KilledOffboarding(t *testing.T) {
+	for _, forge := range forges {
+		killed(t, forge, func(w *world) {
+			w.group = forge == v1alpha1.GitHub
+			w.active()
+			w.jobsEnd = w.now.Add(10 * time.Minute)
+			w.delete()
+			w.until("gone", func() bool { return w.gone })
+			if w.crashIn < 0 && !w.did("stop", "deregister", "secrets", "delete namespace", "release") || len(w.runners)+len(w.copies) > 0 || w.source || w.namespace || w.leaks > 0 {
+				t.Errorf("%s: %q leaves %d runners, %v", forge, w.log, len(w.runners), w.copies)
+			}
+		})
+	}
+}
+
+// FL-04: while nobody answers nothing is deleted, and nothing that worked stops.
+func TestFL04_Silence(t *testing.T) {
+	for _, forge := range forges {
+		w := newWorld(t, forge)
+		w.active()
+		open := slices.Clone(w.last.Open)
+		w.silent = true
+		for range 30 {
+			w.look()
+			w.pass()
+		}
+		if !slices.Equal(w.last.Open, open) {
+			t.Errorf("%s: %v are open, %v were", forge, w.last.Open, open)
+		}
+		w.silent, w.listed = false, false
+		for range 30 {
+			w.look()
+			w.pass()
+		}
+		if !slices.Equal(w.last.Open, open) || len(w.last.Acts) > 0 {
+			t.Errorf("%s: without whole lists %+v", forge, w.last)
+		}
+		w.silent, w.listed = true, true
+		w.delete()
+		for range 30 {
+			w.look()
+			w.pass()
+		}
+		if w.gone || len(w.runners) != 2 || w.last.Report.Phase != v1alpha1.PhaseDraining {
+			t.Errorf("%s: %d runners are left, %+v", forge, len(w.runners), w.last)
+		}
+		w.silent = false
+		w.until("gone", func() bool { return w.gone })
+	}
+}
+
+// Drain past its time asks a person, and goes on by itself when the jobs have ended.
+func TestDrainTimeout(t *testing.T) {
+	w := newWorld(t, v1alpha1.GitHub)
+	w.active()
+	w.jobsEnd = w.now.Add(30 * time.Hour)
+	w.delete()
+	deadline := w.now.Add(24 * time.Hour)
+	w.until("draining", func() bool { return w.e.Status.Offboard != nil && w.e.Status.Offboard.Step == v1alpha1.StepDrain })
+	if !w.last.Wake.Equal(deadline) {
+		t.Errorf("wakes at %v, want %v", w.last.Wake, deadline)
+	}
+	w.until("asking", func() bool { return w.condition("DecisionNeeded").Status == metav1.ConditionTrue })
+	if c := w.condition("DecisionNeeded"); c.Reason != fleet.ReasonDrainTimeout || w.now.Before(deadline) || w.e.Status.Phase != v1alpha1.PhaseDraining {
+		t.Errorf("at %v: %+v", w.now, w.e.Status)
+	}
+	w.until("gone", func() bool { return w.gone })
+}
+
+// FL-02: a forge that refuses to forget. GitHub's scale sets wait for a person, and
+// are given up when one says so; GitLab's runners are written down.
+func TestFL02_Denied(t *testing.T) {
+	for _, forge := range forges {
+		w := newWorld(t, forge)
+		w.active()
+		w.denies = true
+		w.delete()
+		if forge == v1alpha1.GitHub {
+			w.until("failed", func() bool { return w.e.Status.Phase == v1alpha1.PhaseFailed })
+			for range 30 {
+				w.look()
+				w.pass()
+			}
+			if c := w.condition("DecisionNeeded"); c.Reason != fleet.ReasonCleanupSkipped || !w.source || len(w.copies) != 1 || len(w.runners) != 2 {
+				t.Fatalf("%+v, %d runners", c, len(w.runners))
+			}
+			w.e.Annotations = map[string]string{v1alpha1.ForceCleanupAnnotation: "the App is gone"}
+		}
+		w.until("gone", func() bool { return w.gone })
+		if o := w.e.Status.Offboard; w.leaks != 2 || !slices.Equal(o.Leaked, []int64{101, 102}) || w.condition("Degraded").Reason != fleet.ReasonCleanupSkipped {
+			t.Errorf("%s: %d leak, %+v is written down", forge, w.leaks, o)
+		}
+	}
+}
+
+// FLEET-19: many deleted at once: intake stops, and nothing else happens until
+// somebody confirms; keep leaves the runners to an enrollment of the same name.
+func TestFLEET19_Guard(t *testing.T) {
+	for _, forge := range forges {
+		w := newWorld(t, forge)
+		w.active()
+		w.pruned = true
+		w.delete()
+		w.until("asking", func() bool { return w.condition("DecisionNeeded").Status == metav1.ConditionTrue })
+		if w.last.Report.Phase != v1alpha1.PhaseDraining || len(w.last.Open) > 0 || w.condition("DecisionNeeded").Reason != fleet.ReasonMassDeletion {
+			t.Errorf("%+v", w.last)
+		}
+		w.pruned = false // as when other enrollments have come
+		for range 30 {
+			w.look()
+			w.pass()
+		}
+		if w.gone || len(w.runners) != 2 {
+			t.Errorf("it went on by itself: %q", w.log)
+		}
+		kept := *w
+		w.e.Annotations = map[string]string{v1alpha1.OffboardAnnotation: v1alpha1.OffboardConfirm}
+		ids := []int64{w.runners[0].RemoteID, w.runners[1].RemoteID}
+		before := len(w.log)
+		kept.e.Annotations = map[string]string{v1alpha1.OffboardAnnotation: v1alpha1.OffboardKeep}
+		kept.until("released", func() bool { return kept.gone })
+		if did := kept.log[before:]; !slices.Equal(did, []string{"release"}) {
+			t.Errorf("to keep: %q", did)
+		}
+		// An enrollment of the same name takes over what is there.
+		kept.e = newWorld(t, forge).e
+		kept.gone = false
+		kept.active()
+		if len(kept.runners) != 2 || kept.runners[0].RemoteID != ids[0] || kept.runners[1].RemoteID != ids[1] {
+			t.Errorf("taken over: %+v", kept.runners)
+		}
+		if did := kept.log[before+1:]; !slices.Equal(did, []string{"hold"}) {
+			t.Errorf("to take over: %q", did)
+		}
+		kept.delete()
+		kept.until("gone", func() bool { return kept.gone })
+	}
+}
+
+// FLEET-19: what counts as many at once.
+func TestFLEET19_Pruned(t *testing.T) {
+	for _, c := range []struct {
+		why     string
+		all     int
+		deleted []int // minutes
+		want    int
+	}{
+		{"five of eight", 8, []int{0, 0, 0, 0, 0}, 5},
+		{"two of two", 2, []int{0, 0}, 0},
+		{"three of twelve is a quarter", 12, []int{0, 1, 2}, 0},
+		{"three of eleven", 11, []int{0, 1, 2}, 3},
+		{"within ten minutes", 4, []int{0, 5, 10}, 3},
+		{"one after another", 4, []int{0, 6, 12}, 0},
+		{"the first was meant", 8, []int{0, 60, 60, 60}, 3},
+		{"nothing is deleted", 8, nil, 0},
+	} {
+		var all []v1alpha1.RunnerEnrollment
+		for i := range c.all {
+			e := v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("org-", i)}}
+			if i < len(c.deleted) {
+				e.DeletionTimestamp = new(metav1.NewTime(start.Add(time.Duration(c.deleted[i]) * time.Minute)))
+			}
+			all = append(all, e)
+		}
+		if got := fleet.Pruned(all); len(got) != c.want {
+			t.Errorf("%s: %v, want %d", c.why, got, c.want)
+		}
+	}
+}
+
+// FLEET-08, its decision: another credential, killed after every write: at each
+// moment the workloads name one that is there, and the old one goes last.
+func TestFLEET08_Rotation(t *testing.T) {
+	killed(t, v1alpha1.GitHub, func(w *world) {
+		w.active()
+		w.fingerprint = "22222222"
+		w.until("rotated", func() bool { return len(w.copies) == 1 && w.copies[0].Name == "acme-22222222" })
+		w.active()
+		if w.crashIn < 0 && !w.did("copy 22222222", "apply acme-docker", "drop copy acme-11111111") {
+			t.Errorf("%q", w.log)
+		}
+	})
+	// GitLab: another runner beside the old one, which goes when the new one works.
+	killed(t, v1alpha1.GitLab, func(w *world) {
+		w.e.Spec.Credentials.RotateEvery = &metav1.Duration{Duration: 24 * time.Hour}
+		w.active()
+		old := w.runners[0].RemoteID
+		w.now = w.now.Add(24 * time.Hour)
+		w.until("rotated", func() bool {
+			return len(w.runners) == 2 && !slices.ContainsFunc(w.runners, func(r *runner) bool { return r.RemoteID <= old || r.Revision == 1 })
+		})
+		w.active()
+	})
+}
+
+// FLEET-08: a new credential that is not valid leaves the old one at work and says so;
+// without one that works, intake stops and nothing is deleted.
+func TestFLEET08_Invalid(t *testing.T) {
+	w := newWorld(t, v1alpha1.GitHub)
+	w.active()
+	before := len(w.log)
+	w.fingerprint, w.valid, w.inUse = "22222222", fleet.No, fleet.Yes
+	for range 10 {
+		w.look()
+		w.pass()
+	}
+	if w.e.Status.Phase != v1alpha1.PhaseActive || w.condition("Degraded").Reason != fleet.ReasonRotationFailed || len(w.last.Open) != 2 || len(w.log) != before {
+		t.Errorf("%+v, %q", w.last, w.log[before:])
+	}
+	w.inUse = fleet.No
+	w.until("suspended", func() bool { return w.e.Status.Phase == v1alpha1.PhaseSuspended && len(w.last.Acts) == 0 })
+	if len(w.last.Open) != 0 || len(w.runners) != 2 {
+		t.Errorf("%+v", w.last)
+	}
+	w.valid = fleet.Yes
+	w.active()
+
+	// A person is told when another key is due.
+	w.e.Spec.Credentials.RotateEvery = &metav1.Duration{Duration: 24 * time.Hour}
+	w.e.Status.Credential = &v1alpha1.CredentialStatus{Kind: v1alpha1.CredentialGitHubApp, CreatedAt: new(metav1.NewTime(w.now))}
+	w.look()
+	if want := w.now.Add(24 * time.Hour); !w.last.Wake.Equal(want) || w.condition("Degraded").Status != metav1.ConditionFalse {
+		t.Errorf("wakes at %v, want %v; %+v", w.last.Wake, want, w.condition("Degraded"))
+	}
+	w.now = w.last.Wake
+	w.look()
+	if w.condition("Degraded").Reason != fleet.ReasonRotationDue || w.e.Status.Phase != v1alpha1.PhaseActive {
+		t.Errorf("%+v", w.e.Status)
+	}
+}
+
+// FL-03: a runner of GitLab whose token nobody has is deleted if nobody ever spoke
+// for it, and gets another token otherwise.
+func TestFL03_LostToken(t *testing.T) {
+	w := newWorld(t, v1alpha1.GitLab)
+	w.crashIn = 4 // right after the first runner was created
+	w.active()
+	if !w.did("create runner acme-docker", "drop acme-docker", "create runner acme-docker") || len(w.runners) != 2 {
+		t.Errorf("%q", w.log)
+	}
+	w.runners[0].Lost = true // somebody deleted its Secret
+	w.until("reset", func() bool { return w.did("reset " + w.runners[0].Name) })
+	if len(w.runners) != 2 {
+		t.Errorf("%q", w.log)
+	}
+}
+
+// FLEET-13, its decision: other labels make another scale set, which takes the jobs
+// when it is ready and the old one has stopped; the old one drains and goes. Killed
+// after every write.
+func TestFLEET13_AnotherShape(t *testing.T) {
+	for _, forge := range forges {
+		killed(t, forge, func(w *world) {
+			w.active()
+			w.shapes["nix"] = "two"
+			w.jobsEnd = w.now.Add(10 * time.Minute)
+			w.until("another is made", func() bool { return len(w.runners) == 3 })
+			w.until("it is alone", func() bool { return len(w.runners) == 2 })
+			w.active()
+			if !slices.Contains(w.last.Open, fleet.Key{Namespace: "tailplane-org-acme", Name: "acme-nix-r2"}) {
+				t.Errorf("%s: open %v", forge, w.last.Open)
+			}
+			// And back, and forth again before the first is ready.
+			w.shapes["nix"] = "one"
+			w.until("another is made", func() bool { return len(w.runners) == 3 })
+			w.shapes["nix"] = "two"
+			w.until("it is alone", func() bool { return len(w.runners) == 2 })
+			w.active()
+			// A pool that is not wanted any more goes, and nothing else.
+			delete(w.shapes, "nix")
+			w.until("it has gone", func() bool { return len(w.runners) == 1 })
+			w.active()
+			if len(w.copies) == 0 == (forge == v1alpha1.GitHub) || !w.source {
+				t.Errorf("%s: the credential went with a pool: %q", forge, w.log)
+			}
+		})
+	}
+}
+
+// What suspends, and what only bars: without approval or against a rule nothing is
+// made; what there is stops taking jobs only if the rule is about trust.
+func TestSuspension(t *testing.T) {
+	for _, c := range []struct {
+		why    string
+		do     func(*world)
+		phase  v1alpha1.EnrollmentPhase
+		reason string
+		open   int
+	}{
+		{"approval voided", func(w *world) { w.approved = fleet.No }, v1alpha1.PhaseSuspended, "Said", 0},
+		{"approval not known", func(w *world) { w.approved = fleet.Unknown }, v1alpha1.PhaseActive, "Said", 2},
+		{"a rule about trust", func(w *world) {
+			w.violations = []fleet.Violation{{Reason: fleet.ReasonSecretOfAnother, Message: "m", Effect: fleet.Stops}}
+		}, v1alpha1.PhaseSuspended, fleet.ReasonSecretOfAnother, 0},
+		{"a rule about trust, of a pool", func(w *world) {
+			w.violations = []fleet.Violation{{Pool: "nix", Reason: fleet.ReasonPoolDedicated, Message: "m", Effect: fleet.Stops}}
+		}, v1alpha1.PhaseFailed, fleet.ReasonPoolDedicated, 1},
+		{"a rule", func(w *world) {
+			w.violations = []fleet.Violation{{Reason: fleet.ReasonForgeNotFound, Message: "m", Effect: fleet.Bars}}
+		}, v1alpha1.PhaseFailed, fleet.ReasonForgeNotFound, 2},
+		{"a rule of a pool", func(w *world) {
+			w.violations = []fleet.Violation{{Pool: "nix", Reason: fleet.ReasonGuarantees, Message: "m", Effect: fleet.Bars}}
+		}, v1alpha1.PhaseFailed, fleet.ReasonGuarantees, 2},
+		{"a warning", func(w *world) {
+			w.violations = []fleet.Violation{{Reason: fleet.ReasonSharedApp, Message: "m", Effect: fleet.Warns}}
+		}, v1alpha1.PhaseActive, fleet.ReasonActive, 2},
+		{"trouble", func(w *world) { w.runners[0].Trouble = fleet.Trouble{Reason: "ScaleSetConflict", Message: "m"} }, v1alpha1.PhaseFailed, "ScaleSetConflict", 2},
+	} {
+		t.Run(c.why, func(t *testing.T) {
+			for _, forge := range forges {
+				w := newWorld(t, forge)
+				w.active()
+				c.do(w)
+				for range 10 {
+					w.look()
+					w.pass()
+				}
+				if w.e.Status.Phase != c.phase || w.condition("Ready").Reason != c.reason || len(w.last.Open) != c.open || len(w.runners) != 2 || len(w.last.Acts) > 0 {
+					t.Errorf("%s: %+v, %q", forge, w.last, w.log)
+				}
+				if broken := len(w.violations) > 0 && w.violations[0].Effect >= fleet.Bars; (w.condition("PolicyViolation").Status == metav1.ConditionTrue) != broken {
+					t.Errorf("%+v", w.condition("PolicyViolation"))
+				}
+				// From the start: nothing is made.
+				if c.why == "trouble" || c.why == "a warning" {
+					continue
+				}
+				w = newWorld(t, forge)
+				c.do(w)
+				for range 10 {
+					w.look()
+					w.pass()
+				}
+				for _, r := range w.runners {
+					if len(w.violations) == 0 || w.violations[0].Pool != "nix" || r.Pool == "nix" {
+						t.Errorf("%s: from the start: %q", forge, w.log)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Bounds that cannot be made keep workloads from being made.
+func TestUnbounded(t *testing.T) {
+	w := newWorld(t, v1alpha1.GitHub)
+	w.held, w.namespace, w.access = true, true, true
+	f := w.facts()
+	f.Policies, f.Unbounded = fleet.No, fleet.Trouble{Reason: fleet.ReasonUnbounded, Message: "fleet.clusterCIDRs is not set"}
+	s := fleet.Next(f, w.now)
+	if len(s.Acts) > 0 || s.Report.Phase != v1alpha1.PhaseFailed {
+		t.Errorf("%+v", s)
+	}
+	for _, c := range s.Report.Conditions {
+		if c.Type == "PolicyReady" && (c.Status != fleet.No || c.Reason != fleet.ReasonUnbounded || !strings.Contains(c.Message, "clusterCIDRs")) {
+			t.Errorf("%+v", c)
+		}
+	}
+}

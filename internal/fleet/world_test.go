@@ -1,0 +1,389 @@
+package fleet_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+)
+
+// A world is a cluster and a forge, as far as an enrollment can tell: what is asked
+// for happens a look later, and jobs end when they end. It refuses what would do harm.
+type world struct {
+	t     *testing.T
+	e     v1alpha1.RunnerEnrollment
+	forge v1alpha1.ForgeType
+	now   time.Time
+
+	held, gone        bool
+	namespace, access bool
+	copies            []fleet.Copy
+	source            bool // the credential's own Secret
+	fingerprint       string
+	approved          fleet.Answer
+	valid, inUse      fleet.Answer
+	violations        []fleet.Violation
+	pruned, group     bool
+	listed            bool
+	shapes            map[string]string // by pool: what is wanted
+	runners           []*runner
+	jobsEnd           time.Time // of those that run
+	denies            bool      // the forge removes nothing
+	silent            bool      // it does not answer either
+	ids               int64
+	log               []string // what was done, in order
+	crashIn           int      // so many writes from now; negative: never
+	last              fleet.Step
+	leaks             int
+}
+
+type runner struct {
+	fleet.Workload
+	openNow, openBefore bool
+	age                 int // looks since its object was made
+	wantEnd             bool
+	copy                string
+}
+
+type crash struct{}
+
+func newWorld(t *testing.T, forge v1alpha1.ForgeType) *world {
+	w := &world{t: t, forge: forge, now: start, source: true, fingerprint: "11111111", approved: fleet.Yes, valid: fleet.Yes, listed: true,
+		shapes: map[string]string{"nix": "one", "docker": "one"}, crashIn: -1, ids: 100}
+	w.e = v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: "acme", CreationTimestamp: metav1.NewTime(start)},
+		Spec: v1alpha1.RunnerEnrollmentSpec{Isolation: v1alpha1.IsolationNamespace, OffboardTimeout: metav1.Duration{Duration: 24 * time.Hour}}}
+	return w
+}
+
+// wrote counts a write, and crashes after it if it is the one.
+func (w *world) wrote(format string, args ...any) {
+	w.log = append(w.log, fmt.Sprintf(format, args...))
+	if w.crashIn--; w.crashIn == 0 {
+		panic(crash{})
+	}
+}
+
+func (w *world) facts() fleet.Facts {
+	f := fleet.Facts{Enrollment: w.e.DeepCopy(), Forge: w.forge, Approved: fleet.Condition{Type: "Approved", Status: w.approved, Reason: "Said", Message: "said"},
+		Violations: w.violations, Held: w.held, Pruned: w.pruned, Listed: w.listed, Copies: slices.Clone(w.copies),
+		Namespace: fleet.Is(w.namespace), Policies: fleet.Is(w.namespace), Access: fleet.Is(w.access),
+		Credential: fleet.CredentialState{Valid: w.valid, InUse: w.inUse, Fingerprint: w.fingerprint, Reason: "Told", Message: "told"},
+		Secrets:    fleet.Is(w.source || len(w.copies) > 0), OwnNamespace: fleet.Is(w.namespace), AnythingElse: fleet.No, RunnerGroups: fleet.Is(w.group)}
+	if w.silent {
+		f.Secrets, f.OwnNamespace, f.AnythingElse, f.RunnerGroups, f.Credential.Valid = 0, 0, 0, 0, 0
+	}
+	for _, pool := range []string{"docker", "nix"} {
+		if shape := w.shapes[pool]; shape != "" {
+			f.Wanted = append(f.Wanted, fleet.Wanted{Pool: pool, Namespace: "tailplane-org-acme", Shape: shape})
+		}
+	}
+	for _, r := range w.runners {
+		x := r.Workload
+		x.Stopped = fleet.Is(!r.openNow && !r.openBefore || x.Object != fleet.Yes)
+		x.Jobs = new(0)
+		if w.now.Before(w.jobsEnd) && x.Object == fleet.Yes {
+			x.Jobs = new(1)
+		}
+		x.Ready = fleet.Is(x.Object == fleet.Yes && r.age >= 2 && !x.Ending)
+		x.Contacted = fleet.Is(x.Contacted == fleet.Yes)
+		x.Current = r.Current && (w.forge == v1alpha1.GitLab || r.copy == fleet.CredentialName("acme", w.fingerprint))
+		if w.forge == v1alpha1.GitHub && x.Object == fleet.Yes {
+			x.Copies = []string{r.copy}
+		}
+		if w.silent {
+			x.Stopped, x.Jobs, x.Ready, x.Remote = 0, nil, 0, 0
+		}
+		f.Workloads = append(f.Workloads, x)
+	}
+	return f
+}
+
+// pass lets what was asked for happen.
+func (w *world) pass() {
+	w.now = w.now.Add(time.Minute)
+	w.runners = slices.DeleteFunc(w.runners, func(r *runner) bool {
+		r.age++
+		r.openBefore = r.openNow
+		if r.Object == fleet.Yes && r.age >= 2 {
+			r.Contacted = fleet.Yes
+		}
+		if r.Ending && w.forge == v1alpha1.GitHub && !w.denies {
+			if !slices.Contains(w.copies, fleet.Copy{Namespace: r.Namespace, Name: r.copy}) {
+				w.t.Errorf("%v: the credential of %s has gone before it: %q", w.now, r.Name, w.log)
+			}
+			return true
+		}
+		return r.Object == fleet.No && r.Remote == fleet.No
+	})
+	if w.denies {
+		for _, r := range w.runners {
+			if r.wantEnd {
+				r.Denied++
+			}
+		}
+	}
+}
+
+// look is one look at everything, and what follows from it. It is false when the
+// enrollment has gone, and panics with crash when it is killed.
+func (w *world) look() bool {
+	f := w.facts()
+	before, err := json.Marshal(f)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	s := fleet.Next(f, w.now)
+	if after, err := json.Marshal(f); err != nil || string(after) != string(before) {
+		w.t.Fatalf("Next changed what it was given")
+	}
+	w.laws(f, s)
+	w.last = s
+	w.e.Status.Phase, w.e.Status.Offboard = s.Report.Phase, s.Report.Offboard
+	w.e.Status.Conditions = nil
+	for _, c := range s.Report.Conditions {
+		w.e.Status.Conditions = append(w.e.Status.Conditions, metav1.Condition{Type: c.Type, Status: metav1.ConditionStatus(c.Status.String()), Reason: c.Reason, Message: c.Message})
+	}
+	for _, r := range w.runners {
+		r.openNow = slices.Contains(s.Open, r.Key)
+	}
+	for _, a := range s.Acts {
+		w.act(a)
+	}
+	return !w.gone
+}
+
+// laws are true of every step.
+func (w *world) laws(f fleet.Facts, s fleet.Step) {
+	w.t.Helper()
+	seen := map[string]bool{}
+	for _, c := range s.Report.Conditions {
+		if seen[c.Type] || c.Reason == "" {
+			w.t.Errorf("condition %+v, in %+v", c, s.Report)
+		}
+		seen[c.Type] = true
+	}
+	for _, kind := range []string{"Ready", "Approved", "CredentialsValid", "NamespaceReady", "PolicyReady", "Registered", "Progressing", "Degraded", "PolicyViolation", "DecisionNeeded"} {
+		if !seen[kind] {
+			w.t.Errorf("nothing is said of %s: %+v", kind, s.Report)
+		}
+	}
+	if s.Report.Phase == "" || !s.Wake.IsZero() && !s.Wake.After(w.now) {
+		w.t.Errorf("phase %q, wakes at %v, now %v", s.Report.Phase, s.Wake, w.now)
+	}
+	pools := map[string]int{}
+	for _, x := range f.Workloads {
+		if slices.Contains(s.Open, x.Key) {
+			pools[x.Pool]++
+		}
+	}
+	for pool, n := range pools {
+		if n > 1 {
+			w.t.Errorf("%d workloads of the pool %s are open: together they could have too much", n, pool)
+		}
+	}
+	for _, a := range s.Acts {
+		if a.Deed.Irreversible() && (!w.listed || w.silent && a.Deed != fleet.Release) {
+			w.t.Errorf("FL-04: %v without an answer", a)
+		}
+		if a.Deed.Irreversible() && w.pruned && w.e.Annotations[v1alpha1.OffboardAnnotation] == "" {
+			w.t.Errorf("FLEET-19: %v while many were deleted at once", a)
+		}
+	}
+}
+
+func (w *world) find(k fleet.Key) *runner {
+	for _, r := range w.runners {
+		if r.Key == k {
+			return r
+		}
+	}
+	w.t.Fatalf("there is no %v", k)
+	return nil
+}
+
+func (w *world) add(want fleet.Wanted) *runner {
+	var taken []string
+	last := 0
+	for _, r := range w.runners {
+		taken = append(taken, r.Name)
+		if r.Pool == want.Pool {
+			last = max(last, r.Revision)
+		}
+	}
+	name, revision := fleet.NextWorkload("acme", want.Pool, last, taken)
+	w.ids++
+	r := &runner{Workload: fleet.Workload{Key: fleet.Key{Namespace: want.Namespace, Name: name}, Pool: want.Pool, Revision: revision, Shape: want.Shape, Since: w.now,
+		Object: fleet.No, Remote: fleet.Yes, RemoteID: w.ids}}
+	w.runners = append(w.runners, r)
+	return r
+}
+
+// act does one deed, write by write.
+func (w *world) act(a fleet.Act) {
+	if !w.held && a.Deed != fleet.Hold {
+		w.t.Errorf("%s without the finalizer", a.Deed)
+	}
+	switch a.Deed {
+	case fleet.Hold:
+		w.held = true
+		w.wrote("hold")
+	case fleet.MakeNamespace:
+		w.namespace = true
+		w.wrote("namespace")
+	case fleet.CopyCredential:
+		if c := (fleet.Copy{Namespace: "tailplane-org-acme", Name: fleet.CredentialName("acme", w.fingerprint)}); !slices.Contains(w.copies, c) {
+			w.copies = append(w.copies, c)
+		}
+		w.wrote("copy %s", w.fingerprint)
+	case fleet.MakeAccess:
+		w.access = true
+		w.wrote("access")
+	case fleet.MakeRunner:
+		r := w.add(a.Make)
+		r.Lost = true
+		w.wrote("create runner %s", r.Name)
+		r.Lost = false
+		w.wrote("secret of %s", r.Name)
+	case fleet.ResetToken:
+		w.find(a.Workload).Lost = false
+		w.wrote("reset %s", a.Workload.Name)
+	case fleet.DropRunner:
+		w.find(a.Workload).Remote = fleet.No
+		w.wrote("drop %s", a.Workload.Name)
+	case fleet.Apply:
+		var r *runner
+		if a.Make.Pool != "" {
+			r = w.add(a.Make)
+		} else {
+			r = w.find(a.Workload)
+		}
+		if r.Lost {
+			w.t.Errorf("%s is deployed without a token", r.Name)
+		}
+		if w.forge == v1alpha1.GitHub && r.copy != "" {
+			r.age = 0 // another listener
+		}
+		r.Object, r.Current, r.copy = fleet.Yes, true, fleet.CredentialName("acme", w.fingerprint)
+		w.wrote("apply %s", r.Name)
+	case fleet.StopIntake:
+		w.find(a.Workload).openNow = false
+		w.wrote("stop %s", a.Workload.Name)
+	case fleet.Deregister:
+		r := w.find(a.Workload)
+		if r.openNow || r.openBefore || w.now.Before(w.jobsEnd) {
+			w.t.Errorf("%s is deregistered while it works: %q", r.Name, w.log)
+		}
+		r.wantEnd = true
+		if w.forge == v1alpha1.GitHub {
+			r.Ending = true
+		} else if !w.denies {
+			r.Remote = fleet.No
+		}
+		w.wrote("deregister %s", r.Name)
+	case fleet.ForceRelease:
+		r := w.find(a.Workload)
+		w.leaks++
+		r.Object, r.Remote = fleet.No, fleet.No
+		w.wrote("force %s", r.Name)
+	case fleet.DropRunnerGroups:
+		if slices.ContainsFunc(w.runners, func(r *runner) bool { return r.Remote != fleet.No }) {
+			w.t.Errorf("the runner group goes before the runners")
+		}
+		w.group = false
+		w.wrote("group")
+	case fleet.DeleteWorkloads:
+		r := w.find(a.Workload)
+		if r.Remote == fleet.Yes {
+			if r.Denied < fleet.MaxDenied {
+				w.t.Errorf("%s is deleted before it is deregistered", r.Name)
+			}
+			w.leaks++
+			r.Remote = fleet.No
+		}
+		r.Object = fleet.No
+		w.wrote("delete %s", r.Name)
+	case fleet.DropCopy:
+		for _, r := range w.runners {
+			if r.copy == a.Copy.Name && r.Object == fleet.Yes {
+				w.t.Errorf("FLEET-08: the credential of %s is dropped while it is used", r.Name)
+			}
+		}
+		w.copies = slices.DeleteFunc(w.copies, func(c fleet.Copy) bool { return c == a.Copy })
+		w.wrote("drop copy %s", a.Copy.Name)
+	case fleet.DeleteSecrets:
+		if slices.ContainsFunc(w.runners, func(r *runner) bool { return r.Remote == fleet.Yes }) {
+			w.t.Errorf("FL-02: the Secret goes before the runners: %q", w.log)
+		}
+		w.copies, w.source = nil, false
+		w.wrote("secrets")
+	case fleet.DeleteNamespace:
+		if w.source || len(w.runners) > 0 {
+			w.t.Errorf("the namespace goes first: %q", w.log)
+		}
+		w.namespace, w.access = false, false
+		w.wrote("delete namespace")
+	case fleet.Release:
+		w.held, w.gone = false, true
+		w.wrote("release")
+	default:
+		w.t.Fatalf("the deed %q", a.Deed)
+	}
+}
+
+// until looks again and again, restarting after each crash, until done says so.
+func (w *world) until(why string, done func() bool) {
+	w.t.Helper()
+	for range 4000 {
+		if done() {
+			return
+		}
+		func() {
+			defer func() {
+				if r := recover(); r != nil {
+					if _, killed := r.(crash); !killed {
+						panic(r)
+					}
+				}
+			}()
+			w.look()
+		}()
+		w.pass()
+	}
+	w.t.Fatalf("never %s; last %+v; did %q", why, w.last, w.log)
+}
+
+func (w *world) active() {
+	w.t.Helper()
+	w.until("active", func() bool {
+		return w.e.Status.Phase == v1alpha1.PhaseActive && len(w.last.Acts) == 0 && len(w.last.Open) == len(w.shapes)
+	})
+}
+
+func (w *world) delete() { w.e.DeletionTimestamp = new(metav1.NewTime(w.now)) }
+
+func (w *world) condition(kind string) metav1.Condition {
+	for _, c := range w.e.Status.Conditions {
+		if c.Type == kind {
+			return c
+		}
+	}
+	return metav1.Condition{}
+}
+
+// did says whether what was done contains these, in that order.
+func (w *world) did(in ...string) bool {
+	i := 0
+	for _, l := range w.log {
+		if i < len(in) && strings.HasPrefix(l, in[i]) {
+			i++
+		}
+	}
+	return i == len(in)
+}
