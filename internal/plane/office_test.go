@@ -70,7 +70,10 @@ func newOffice(now func() time.Time) *office {
 			return 0, nil
 		}}
 	o.door = door.Door{Names: func() []string { return []string{"dashboard"} },
-		Identify: func(*http.Request) (access.Caller, error) {
+		Identify: func(r *http.Request) (access.Caller, error) {
+			if login := r.Header.Get("Test-Login"); login != "" { // for tests with many people at once
+				return person(login, `{"role":"operator","orgs":["*"]}`), nil
+			}
 			o.mu.Lock()
 			defer o.mu.Unlock()
 			return o.caller, o.refused

@@ -1,6 +1,25 @@
 package plane_test
 
-import "strings"
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/problem"
+)
 
 type sse struct{ id, name, data string }
 
@@ -24,4 +43,373 @@ func parseEvents(text string) (events []sse) {
 		}
 	}
 	return events
+}
+
+// A tab is somebody who has an event stream open.
+type tab struct {
+	header http.Header
+	close  context.CancelFunc
+	ended  chan struct{}
+
+	mu     sync.Mutex
+	status int
+	text   bytes.Buffer
+	read   int
+	stuck  chan struct{} // closed: it reads
+}
+
+func (t *tab) Header() http.Header { return t.header }
+func (t *tab) WriteHeader(status int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.status = status
+}
+func (t *tab) Flush() {}
+func (t *tab) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	stuck := t.stuck
+	t.mu.Unlock()
+	if stuck != nil {
+		<-stuck
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.text.Write(p)
+}
+
+// next are the events that came since it was asked last.
+func (t *tab) next() []sse {
+	synctest.Wait()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	text := t.text.String()[t.read:]
+	t.read = t.text.Len()
+	return parseEvents(text)
+}
+
+func (t *tab) stop() {
+	t.close()
+	<-t.ended
+}
+
+func (t *tab) stick() (release func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stuck = make(chan struct{})
+	return func() { close(t.stuck) }
+}
+
+// open opens an event stream.
+func (o *office) open(ctx context.Context, query string, header ...string) *tab {
+	t := &tab{header: http.Header{}, ended: make(chan struct{})}
+	ctx, t.close = context.WithCancel(ctx)
+	r := httptest.NewRequestWithContext(ctx, "GET", "/api/v1/events"+query, nil)
+	r.Host = "dashboard"
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	go func() {
+		defer close(t.ended)
+		o.ServeHTTP(t, r)
+	}()
+	return t
+}
+
+func names(events []sse) (names []string) {
+	for _, e := range events {
+		if e.name != "" {
+			names = append(names, e.name)
+		}
+	}
+	return names
+}
+
+func TestEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffice(time.Now).filled().as(alice())
+		a := o.open(t.Context(), "")
+		first := a.next()
+		if got := names(first); !slices.Equal(got, []string{"hello", "snapshot"}) || a.header.Get("Content-Type") != "text/event-stream" || a.header.Get("X-Accel-Buffering") != "no" || a.header.Get("Cache-Control") != "no-store" {
+			t.Fatalf("%q, %v", got, a.header)
+		}
+		var hello plane.Hello
+		var snap struct {
+			Revision string
+			Objects  map[plane.Kind][]map[string]any
+			Sources  []plane.Source
+		}
+		if json.Unmarshal([]byte(first[0].data), &hello) != nil || json.Unmarshal([]byte(first[1].data), &snap) != nil || hello.HeartbeatSeconds != 15 || hello.Revision != snap.Revision ||
+			first[1].id != snap.Revision || len(snap.Objects) != 7 || len(snap.Sources) != 1 || snap.Objects["signin"][0]["actions"] == nil {
+			t.Errorf("%s %s", first[0].data, first[1].data)
+		}
+		want := func(what string, want ...string) []sse {
+			t.Helper()
+			time.Sleep(time.Second)
+			events := a.next()
+			if got := names(events); !slices.Equal(got, want) {
+				t.Errorf("%s: %q, want %q", what, got, want)
+			}
+			return events
+		}
+		for i := range 100 {
+			o.board.Put(plane.KindCluster, "kubernetes", cluster("c1", func(c *plane.Cluster) { c.Port = i }))
+		}
+		e := want("of a hundred changes the last", "cluster.upsert")
+		if len(e) == 1 && (!strings.Contains(e[0].data, `"port":99`) || e[0].id != strconv.FormatUint(o.board.Revision(), 10)) {
+			t.Errorf("%+v", e)
+		}
+		o.board.Put(plane.KindCluster, "kubernetes", cluster("c1", func(c *plane.Cluster) { c.Port = 99 }))
+		want("nothing but read again")
+		o.board.Remove(plane.KindCluster, "c2")
+		if e := want("gone", "cluster.delete"); len(e) == 1 && e[0].data != `{"id":"c2"}` {
+			t.Errorf("%s", e[0].data)
+		}
+		o.board.Report(plane.Source{Name: "kubernetes", Status: plane.Down, Message: "x\n\nevent: bye"})
+		if e := want("a source", "source.status"); len(e) == 1 && !strings.Contains(e[0].data, `"status":"down"`) {
+			t.Errorf("%s", e[0].data)
+		}
+		o.board.Put(plane.KindSignin, "kubernetes", signinOf("carol@example.com", "carol"))
+		if e := want("somebody else's", "signin.upsert"); len(e) == 1 && !strings.Contains(e[0].data, `"revoke":{"allowed":true`) {
+			t.Errorf("%s", e[0].data)
+		}
+		time.Sleep(16 * time.Second)
+		if beat := a.next(); len(beat) != 1 || beat[0].name != "" || beat[0].id != strconv.FormatUint(o.board.Revision(), 10) {
+			t.Errorf("the heartbeat is %+v", beat)
+		}
+		a.stop()
+		want("it ends", "bye")
+		if entries := o.record(); len(entries) != 2 || entries[0].Args["stream"] != "opened" || entries[1].Args["stream"] != "closed" || entries[0].RequestID != entries[1].RequestID || entries[1].Result != audit.Done {
+			t.Errorf("recorded %+v", entries)
+		}
+	})
+}
+
+// PL-05, PLANE-09: a stream tells of nothing that a list would not; and a delete of
+// what one could not see is not told.
+func TestPL05_EventsAreFiltered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffice(time.Now).filled()
+		o.board.Put(plane.KindSignin, "kubernetes", signinOf("vic@example.com", "vic"))
+		v := o.as(vic()).open(t.Context(), "")
+		first := v.next()
+		if s := first[1].data; strings.Contains(s, "alice") || strings.Contains(s, "cluster") || !strings.Contains(s, `"name":"vic"`) {
+			t.Errorf("the snapshot is %s", s)
+		}
+		o.board.Put(plane.KindCluster, "kubernetes", cluster("secret"))
+		o.board.Put(plane.KindSignin, "kubernetes", signinOf("alice@example.com", "alice2"))
+		o.board.Remove(plane.KindSignin, "tailplane/bob")
+		o.board.Put(plane.KindSignin, "kubernetes", signinOf("vic@example.com", "vic2"))
+		o.board.Put(plane.KindSignin, "kubernetes", signinOf("alice@example.com", "vic")) // hers from now on
+		time.Sleep(time.Second)
+		got := v.next()
+		if n := names(got); !slices.Equal(n, []string{"signin.upsert", "signin.delete"}) || !strings.Contains(got[0].data, "vic2") || got[1].data != `{"id":"tailplane/vic"}` {
+			t.Errorf("%+v", got)
+		}
+		v.stop()
+		// Nor by coming back with a revision of before.
+		v = o.open(t.Context(), "", "Last-Event-ID", first[1].id)
+		if n := names(v.next()); !slices.Equal(n, []string{"hello", "signin.upsert", "signin.delete"}) {
+			t.Errorf("%q", n)
+		}
+		v.stop()
+		for query, want := range map[string]string{"?topics=sources": "hello snapshot", "?topics=pools": "", "?topics=": "", "?topics=signins,infra": "hello snapshot", "?after=" + first[1].id: "hello signin.upsert signin.delete",
+			"?after=x": "hello resync", "?after=99999999999999999999": "hello resync", "?after=0": "hello resync"} {
+			v := o.open(t.Context(), query)
+			if got := strings.Join(names(v.next()), " "); got != want {
+				t.Errorf("%s: %q, want %q", query, got, want)
+			}
+			v.stop()
+		}
+	})
+}
+
+// PL-03, PLANE-07: who loses the role is told so and cut within ten seconds; who
+// sees less from now on has to forget.
+func TestPL03_RoleLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffice(time.Now).filled().as(alice())
+		a := o.open(t.Context(), "")
+		a.next()
+		o.as(person("alice@example.com", `{"role":"viewer","orgs":["acme"]}`))
+		time.Sleep(10 * time.Second)
+		if got := a.next(); !slices.Equal(names(got), []string{"resync"}) || got[0].data != `{"reason":"role_changed"}` {
+			t.Errorf("%+v", got)
+		}
+		o.board.Put(plane.KindCluster, "kubernetes", cluster("secret"))
+		o.as(person("alice@example.com"))
+		time.Sleep(10 * time.Second)
+		select {
+		case <-a.ended:
+		default:
+			t.Error("the stream goes on")
+			a.close()
+		}
+		if got := a.next(); len(got) != 1 || got[0].name != "bye" || got[0].data != `{"reason":"not_authorized_user"}` {
+			t.Errorf("%+v", got)
+		}
+		entries := o.record()
+		if last := entries[len(entries)-1]; last.Args["stream"] != "closed" || last.Code != problem.NotAuthorized {
+			t.Errorf("%+v", last)
+		}
+	})
+}
+
+// PLANE-12: who stops reading delays nobody, and reads anew when it is too late.
+func TestPL03_SlowReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffice(time.Now).filled().as(alice())
+		slow, quick, late := o.open(t.Context(), ""), o.open(t.Context(), ""), o.open(t.Context(), "")
+		for _, x := range []*tab{slow, quick, late} {
+			x.next()
+		}
+		releaseSlow, releaseLate := slow.stick(), late.stick()
+		for i := range 300 {
+			o.board.Put(plane.KindCluster, "kubernetes", cluster("c1", func(c *plane.Cluster) { c.Port = 100 + i }))
+			time.Sleep(time.Millisecond * 10) // 3 s in all, less than a stuck write may take
+		}
+		time.Sleep(time.Second)
+		if got := quick.next(); len(got) < 2 || !strings.Contains(got[len(got)-1].data, `"port":399`) {
+			t.Errorf("who reads has %+v", got)
+		}
+		releaseSlow()
+		time.Sleep(time.Second)
+		if got := slow.next(); len(got) > 3 || !strings.Contains(got[len(got)-1].data, `"port":399`) {
+			t.Errorf("who was slow has %d events", len(got)) // the one in the way, and the last
+		}
+		for i := range 5000 {
+			o.board.Put(plane.KindCluster, "kubernetes", cluster("c1", func(c *plane.Cluster) { c.Port = 1000 + i }))
+		}
+		time.Sleep(time.Second)
+		if got := quick.next(); len(got) != 1 { // it was not asleep for so long that the ring went past it, or it is told so
+			t.Errorf("who reads has %+v", got)
+		}
+		releaseLate()
+		time.Sleep(time.Second)
+		if got := names(late.next()); len(got) > 2 || got[len(got)-1] != "resync" {
+			t.Errorf("who came too late has %q", got)
+		}
+		for _, x := range []*tab{slow, quick, late} {
+			x.stop()
+		}
+	})
+}
+
+// PLANE-12: whoever comes back with the last id that they have, as often as they
+// like, knows in the end what the Board knows.
+func TestReplayLosesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffice(time.Now).as(alice())
+		random := rand.New(rand.NewPCG(1, 2))
+		known, last, resyncs := map[string]string{}, "", 0
+		take := func(events []sse) {
+			for _, e := range events {
+				if e.id != "" {
+					last = e.id
+				}
+				var o struct {
+					ID      string
+					Port    int
+					Objects map[string][]struct {
+						ID   string
+						Port int
+					}
+				}
+				if e.data != "" && json.Unmarshal([]byte(e.data), &o) != nil {
+					t.Fatalf("%+v", e)
+				}
+				switch e.name {
+				case "snapshot":
+					for _, c := range o.Objects["cluster"] {
+						known[c.ID] = fmt.Sprint(c.Port)
+					}
+				case "cluster.upsert":
+					known[o.ID] = fmt.Sprint(o.Port)
+				case "cluster.delete":
+					delete(known, o.ID)
+				case "resync":
+					resyncs++
+				}
+			}
+		}
+		change := func() {
+			id := fmt.Sprint("c", random.IntN(30))
+			if random.IntN(4) == 0 {
+				o.board.Remove(plane.KindCluster, id)
+			} else {
+				o.board.Put(plane.KindCluster, "kubernetes", cluster(id, func(c *plane.Cluster) { c.Port = random.IntN(1000) }))
+			}
+		}
+		o.board.Replace(plane.KindCluster, "kubernetes", nil)
+		for range 60 {
+			var x *tab
+			if last == "" {
+				x = o.open(t.Context(), "?topics=infra")
+			} else {
+				x = o.open(t.Context(), "?topics=infra", "Last-Event-ID", last)
+			}
+			for range random.IntN(20) {
+				change()
+				time.Sleep(time.Duration(random.IntN(40)) * time.Millisecond)
+			}
+			take(x.next()) // what has arrived so far
+			x.stop()       // what is on its way is lost
+			for range random.IntN(20) {
+				change()
+			}
+		}
+		x := o.open(t.Context(), "?topics=infra", "Last-Event-ID", last)
+		take(x.next())
+		x.stop()
+		want := map[string]string{}
+		for _, c := range o.board.List(plane.KindCluster).Objects {
+			want[c.Key()] = fmt.Sprint(c.(plane.Cluster).Port)
+		}
+		if fmt.Sprint(known) != fmt.Sprint(want) || resyncs > 0 {
+			t.Errorf("known %v\nthere is %v, after %d resyncs", known, want, resyncs)
+		}
+	})
+}
+
+// PLANE-12: a thousand readers are told, and nothing of them stays: synctest
+// waits until all that they started has ended.
+func TestAThousandReaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffice(time.Now).filled()
+		var tabs []*tab
+		for i := range 125 {
+			login := fmt.Sprintf("u%d@example.com", i)
+			for range 8 {
+				tabs = append(tabs, o.open(t.Context(), "?topics=infra", "Test-Login", login))
+			}
+		}
+		synctest.Wait()
+		ninth := o.open(t.Context(), "", "Test-Login", "u0@example.com")
+		<-ninth.ended
+		if ninth.status != http.StatusTooManyRequests || ninth.header.Get("Retry-After") == "" {
+			t.Errorf("the ninth stream: %d", ninth.status)
+		}
+		for _, x := range tabs {
+			if n := names(x.next()); !slices.Equal(n, []string{"hello", "snapshot"}) {
+				t.Fatalf("%q", n)
+			}
+		}
+		o.board.Put(plane.KindCluster, "kubernetes", cluster("c3"))
+		time.Sleep(time.Second)
+		for i, x := range tabs {
+			if n := names(x.next()); !slices.Equal(n, []string{"cluster.upsert"}) {
+				t.Fatalf("reader %d has %q", i, n)
+			}
+		}
+		for _, x := range tabs {
+			x.stop()
+		}
+		again := o.open(t.Context(), "", "Test-Login", "u0@example.com")
+		if n := names(again.next()); !slices.Equal(n, []string{"hello", "snapshot"}) {
+			t.Errorf("after the others have gone: %q", n)
+		}
+		again.stop()
+		if n := len(o.record()); n != 2*1001+1 {
+			t.Errorf("%d entries", n)
+		}
+	})
 }
