@@ -301,7 +301,7 @@ func drained(w Workload) bool { return w.Jobs != nil && *w.Jobs == 0 }
 // dropCopies deletes copies of older credentials once nothing names them and the
 // newest is at work everywhere.
 func (d *decision) dropCopies() {
-	if len(d.Acts) > 0 || d.Credential.Valid != Yes || !d.copied() {
+	if d.Credential.Valid != Yes || !d.copied() {
 		return
 	}
 	current := CredentialName(d.Enrollment.Name, d.Credential.Fingerprint)

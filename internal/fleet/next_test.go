@@ -338,6 +338,31 @@ func TestFLEET13_AnotherShape(t *testing.T) {
 	}
 }
 
+// What is being deleted is not taken for what is wanted, and a credential that
+// something still names is not dropped, whatever else is ready (trap 12: old runner
+// sets need it to the last).
+func TestFLEET08_WhatStillGoesOn(t *testing.T) {
+	w := newWorld(t, v1alpha1.GitHub)
+	w.active()
+	f := w.facts()
+	f.Workloads[0].Ending, f.Workloads[0].Ready = true, fleet.No
+	s := fleet.Next(f, w.now)
+	if want := (fleet.Act{Deed: fleet.Apply, Make: f.Wanted[0]}); !slices.Contains(s.Acts, want) || slices.Contains(s.Open, f.Workloads[0].Key) {
+		t.Errorf("while %s is being deleted: %+v, want %+v", f.Workloads[0].Name, s, want)
+	}
+	f = w.facts()
+	old := fleet.Copy{Namespace: "tailplane-org-acme", Name: "acme-00000000"}
+	f.Copies = append(f.Copies, old)
+	f.Workloads[1].Copies = append(f.Workloads[1].Copies, old.Name)
+	if s = fleet.Next(f, w.now); len(s.Acts) > 0 {
+		t.Errorf("while a runner set names it: %+v", s.Acts)
+	}
+	f.Workloads[1].Copies = f.Workloads[1].Copies[:1]
+	if s = fleet.Next(f, w.now); !slices.Equal(s.Acts, []fleet.Act{{Deed: fleet.DropCopy, Copy: old}}) {
+		t.Errorf("when nothing names it: %+v", s.Acts)
+	}
+}
+
 // What suspends, and what only bars: without approval or against a rule nothing is
 // made; what there is stops taking jobs only if the rule is about trust.
 func TestSuspension(t *testing.T) {

@@ -188,6 +188,13 @@ func (w *world) laws(f fleet.Facts, s fleet.Step) {
 			w.t.Errorf("%d workloads of the pool %s are open: together they could have too much", n, pool)
 		}
 	}
+	for _, x := range f.Workloads {
+		for _, y := range f.Workloads {
+			if x.Key != y.Key && x.Pool == y.Pool && slices.Contains(s.Open, x.Key) && y.Stopped == fleet.No {
+				w.t.Errorf("%s is open while %s may still take jobs", x.Name, y.Name)
+			}
+		}
+	}
 	for _, a := range s.Acts {
 		if a.Deed.Irreversible() && (!w.listed || w.silent && a.Deed != fleet.Release) {
 			w.t.Errorf("FL-04: %v without an answer", a)
