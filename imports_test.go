@@ -96,6 +96,7 @@ var plan = map[string]string{
 
 	// surfaces
 	"internal/plane":           "internal/access internal/audit internal/door internal/problem",
+	"internal/plane/expose":    "internal/access internal/door internal/identity internal/problem",
 	"internal/plane/planekube": "api/gateway/v1alpha1 api/v1alpha1 internal/access internal/gossip internal/gossip/gossipkube internal/inject internal/kube internal/plane internal/problem internal/signin",
 	"internal/health":          "internal/access internal/audit internal/door internal/door/framing internal/gossip internal/gossip/gossiphttp internal/problem internal/signin",
 	"internal/cli": "internal/cli/checkup internal/cli/directory internal/cli/fault internal/cli/kubeapi internal/cli/kubectl internal/cli/kubefile internal/cli/link " +

@@ -21,6 +21,10 @@ func spelling(name string) string {
 	}, name)
 }
 
+// SameHeader reports whether two names are spellings of one header, to the most
+// forgiving reader.
+func SameHeader(a, b string) bool { return spelling(a) == spelling(b) }
+
 // NamesSomebody reports whether a header of that name, in any spelling, is one
 // by which proxies say who is calling or where from.
 func NamesSomebody(name string) bool {

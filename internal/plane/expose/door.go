@@ -1,0 +1,91 @@
+package expose
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// Use is the verb of an upstream that is open to whoever is identified. No role
+// gives it, and it gives nothing but that upstream.
+const Use access.Verb = "upstream.use"
+
+// administration is what changes Prometheus or ends it. It may lie below a path of
+// the upstream's own.
+func administration() (patterns []string) {
+	for _, below := range []string{"", "/{a}", "/{a}/{b}"} {
+		for _, p := range []string{"/-/reload", "/-/quit", "/api/v1/admin", "/api/v1/admin/{rest...}"} {
+			patterns = append(patterns, below+p)
+		}
+	}
+	return patterns
+}
+
+// Routes are what the upstream's door serves: every path, for the verb that it
+// takes. They panic when Check would return an error.
+func (u Upstream) Routes() []door.Route {
+	p := newProxy(u)
+	if u.Access == Identified {
+		return []door.Route{u.route("/{path...}", Use, p)}
+	}
+	routes := []door.Route{u.route("/{path...}", access.ObserveRead, p)}
+	for _, pattern := range administration() {
+		routes = append(routes, u.route(pattern, access.ObserveAdmin, p))
+	}
+	return routes
+}
+
+func (u Upstream) route(pattern string, v access.Verb, p *proxy) door.Route {
+	op := door.Op[struct{}, struct{}]{Pattern: pattern, Verb: v, Doc: "Use " + u.Name + ".", Page: true}
+	return op.ServeHandler(func(w http.ResponseWriter, r *http.Request, permit access.Permit) { p.serve(w, r, permit, v) })
+}
+
+// Decide returns the Decide of the upstream's door; plane is that of the operator
+// plane. Nobody but people is let in, whatever a grant says of tags: what is
+// exposed are pages for them.
+func (u Upstream) Decide(plane func(access.Caller, access.Verb, time.Time) (access.Permit, error)) func(access.Caller, access.Verb, time.Time) (access.Permit, error) {
+	return func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
+		if err := access.Admit(c); err != nil {
+			return access.Permit{}, err
+		}
+		if c.Tagged() {
+			return access.Permit{}, problem.New(problem.TaggedNode, fmt.Sprintf("%s is a tagged node, and nobody's.", c.Device.Name),
+				"Use a device that belongs to a person.")
+		}
+		if u.Access == Observe {
+			return plane(c, v, now)
+		}
+		switch {
+		case v != Use:
+			return access.Permit{}, problem.New(problem.Internal, "internal error").Because(fmt.Errorf("nobody decided about the verb %q", v))
+		case c.Shared:
+			return access.Permit{}, problem.New(problem.ForeignNode, fmt.Sprintf("%s is shared in from another tailnet.", c.Device.Name),
+				"Use a device of this tailnet.")
+		}
+		// Of all permits this one permits nothing: the upstream decides.
+		return access.Permit{}, nil
+	}
+}
+
+// role is what the upstream is told of a permit's duties, in Grafana's words. Only
+// a duty for all organisations counts, as for looking at all.
+func role(p access.Permit) string {
+	best := ""
+	for _, d := range p.Duties() { // the widest first
+		switch everywhere := slices.Contains(d.Orgs, access.AllOrgs); {
+		case d.Name == access.PlatformAdmin:
+			return "Admin"
+		case !everywhere:
+		case d.Name == access.OrgAdmin, d.Name == access.Operator:
+			return "Editor"
+		case d.Name == access.Viewer:
+			best = "Viewer"
+		}
+	}
+	return best
+}
