@@ -75,6 +75,7 @@ func command() *cobra.Command {
 			RunE: func(c *cobra.Command, _ []string) error { return printConfig(f, c.OutOrStdout(), c.ErrOrStderr()) }},
 		injectCommand(&f),
 		gatewayCommand(&f),
+		planeCommand(&f),
 		relayCommand(&f),
 		ready(),
 	)

@@ -54,10 +54,10 @@ func runOperator(ctx context.Context, p *process, working func()) error {
 	return errors.Join(operator.Run(ctx), closeRecord())
 }
 
-// operatorInfo is by what the operator's record knows the cluster. Its settings
-// need not name it: then it is called by its id.
+// operatorInfo is by what the operator's record, and the plane's, know the cluster.
+// Their settings need not name it: then it is called by its id.
 func operatorInfo(ctx context.Context, config *rest.Config, p *process) (signin.ClusterInfo, error) {
-	if p.role != settings.OperatorRole {
+	if p.role != settings.OperatorRole && p.role != settings.PlaneRole {
 		return clusterInfo(ctx, config, p)
 	}
 	id := p.set.Cluster.ID

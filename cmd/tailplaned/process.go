@@ -54,7 +54,11 @@ func run(ctx context.Context, f flags, role settings.Role, parts ...part) error 
 	}
 	quieten()
 
-	metrics := health.NewMetrics(version(), commit(), append(door.Verbs(new(signin.Desk).Routes()...), access.ClusterMembers, access.GossipExchange)...)
+	operations := append(door.Verbs(new(signin.Desk).Routes()...), access.ClusterMembers, access.GossipExchange)
+	if role == settings.PlaneRole {
+		operations = access.DutyVerbs()
+	}
+	metrics := health.NewMetrics(version(), commit(), operations...)
 	p := &process{flags: f, set: set, role: role, log: log, metrics: metrics, health: &health.Listener{
 		// controller-runtime's registry also has the collectors of Go and the process.
 		Address: set.Health, Gatherer: prometheus.Gatherers{metrics, ctrlmetrics.Registry}, Log: log,

@@ -88,8 +88,8 @@ func signingKey(ctx context.Context, config *rest.Config, p *process, role setti
 // OTEL_* variables say whether a collector gets a copy.
 func openRecord(ctx context.Context, config *rest.Config, p *process, info signin.ClusterInfo) (record *audit.Log, closeRecord func() error, err error) {
 	role := settings.AccessRole
-	if p.role == settings.OperatorRole {
-		role = settings.OperatorRole
+	if p.role == settings.OperatorRole || p.role == settings.PlaneRole {
+		role = p.role
 	}
 	key, err := signingKey(ctx, config, p, role)
 	if err != nil {

@@ -13,17 +13,26 @@ import (
 	"github.com/tailplane/tailplane/internal/tailnet"
 )
 
+// authKey is what lets a node join without a person; a node that has joined needs none.
+func authKey(set settings.File, log *slog.Logger) (tailnet.Secret, error) {
+	path := set.Tailnet.AuthKeyFile
+	if path == "" {
+		return tailnet.Secret{}, nil
+	}
+	b, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return tailnet.Secret{}, fmt.Errorf("tailnet.authKeyFile: %w", err)
+	}
+	if err != nil {
+		log.Warn("the file of the auth key is not there; going on without a key", "path", path)
+	}
+	return tailnet.NewSecret(strings.TrimSpace(string(b))), nil
+}
+
 func newNode(set settings.File, log *slog.Logger) (*tailnet.Node, error) {
-	var key tailnet.Secret
-	if path := set.Tailnet.AuthKeyFile; path != "" {
-		b, err := os.ReadFile(path)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, fmt.Errorf("tailnet.authKeyFile: %w", err)
-		}
-		if err != nil {
-			log.Warn("the file of the auth key is not there; going on without a key", "path", path)
-		}
-		key = tailnet.NewSecret(strings.TrimSpace(string(b)))
+	key, err := authKey(set, log)
+	if err != nil {
+		return nil, err
 	}
 	t := set.Tailnet
 	return tailnet.New(tailnet.Config{Hostname: t.Hostname, Tags: t.Tags, ControlURL: t.ControlURL, AuthKey: key, StateDir: t.StateDir, StateSecret: t.StateSecret,

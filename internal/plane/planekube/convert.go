@@ -51,7 +51,7 @@ func conditionsOf(all []metav1.Condition) []plane.Condition {
 }
 
 func signinOf(o *v1alpha1.TkaSignin, now time.Time) plane.Object {
-	s := plane.Signin{ID: id(o), Namespace: o.Namespace, Name: o.Name, Login: o.Spec.User.Login, Device: o.Spec.Device.Name, Role: o.Status.Role,
+	s := plane.Signin{ID: id(o), Namespace: o.Namespace, Name: o.Name, Login: o.Spec.User.Login, Tailnet: o.Spec.Device.Tailnet, Device: o.Spec.Device.Name, Role: o.Status.Role,
 		Namespaces: listed(o.Status.Namespaces), Created: o.CreationTimestamp.UTC(), ValidUntil: moment(o.Status.ValidUntil), Phase: string(o.Status.Phase),
 		Conditions: conditionsOf(o.Status.Conditions), ObservedAt: now}
 	if s.Role == "" {

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	gatewayapi "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/tailplane/tailplane/internal/plane"
 )
@@ -37,10 +36,10 @@ type feed struct {
 	// convert returns what an object is on the Board; none: it is not shown. Or it
 	// says, in a sentence, why the object cannot be read.
 	convert func(o any, now time.Time) (all []plane.Object, wrong string)
-	// join, optional, is what this kind is shown together with; beside: it is not
-	// shown in any other way.
-	join   *gateways
-	beside bool
+	// join, optional, is held while this kind gets onto the Board.
+	join sync.Locker
+	// beside, optional, is told of the objects instead of the Board.
+	beside companion
 	// stale, optional, says what is wrong with what the feed last had, by its age.
 	stale func(now time.Time) string
 
@@ -159,8 +158,8 @@ func (f *feed) put(o any) error {
 		return fmt.Errorf("%T is no object", o)
 	}
 	defer f.joined()()
-	if g, ok := o.(*gatewayapi.Gateway); ok && f.beside {
-		f.join.put(g)
+	if f.beside != nil {
+		f.beside.put(object)
 		return nil
 	}
 	all, wrong := f.convert(o, f.now())
@@ -191,8 +190,8 @@ func (f *feed) Delete(o any) error {
 		return fmt.Errorf("%T is no object", o)
 	}
 	defer f.joined()()
-	if f.beside {
-		f.join.remove(object)
+	if f.beside != nil {
+		f.beside.remove(object)
 		return nil
 	}
 	f.mu.Lock()
@@ -212,28 +211,23 @@ func (f *feed) Delete(o any) error {
 // Replace implements [toolscache.ReflectorStore]: list is everything that there is.
 func (f *feed) Replace(list []any, _ string) error {
 	defer f.joined()()
-	if f.beside {
-		var all []*gatewayapi.Gateway
-		for _, o := range list {
-			if g, ok := o.(*gatewayapi.Gateway); ok {
-				all = append(all, g)
-			}
-		}
-		f.join.replace(all)
-	}
 	shown, everything, wrong := map[string][]string{}, []plane.Object{}, ""
+	var objects []client.Object
 	for _, o := range list {
 		object, ok := o.(client.Object)
 		if !ok {
 			return fmt.Errorf("%T is no object", o)
 		}
-		if f.beside {
+		if objects = append(objects, object); f.beside != nil {
 			continue
 		}
 		all, why := f.convert(o, f.now())
 		wrong = cmp.Or(wrong, why)
 		shown[id(object)] = keys(all)
 		everything = append(everything, all...)
+	}
+	if f.beside != nil {
+		f.beside.replace(objects)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -242,7 +236,7 @@ func (f *feed) Replace(list []any, _ string) error {
 	if f.wrong = wrong; f.name != "" && len(list) == 0 {
 		f.wrong = f.absent
 	}
-	if f.beside || f.wrong != "" && f.name != "" { // then what was read before is the last that is known
+	if f.beside != nil || f.wrong != "" && f.name != "" { // then what was read before is the last that is known
 		return nil
 	}
 	f.shown = shown
@@ -258,8 +252,15 @@ func (f *feed) joined() func() {
 	if f.join == nil {
 		return func() {}
 	}
-	f.join.mu.Lock()
-	return f.join.mu.Unlock
+	f.join.Lock()
+	return f.join.Unlock
+}
+
+// A companion is told of objects that are not on the Board as themselves.
+type companion interface {
+	put(client.Object)
+	remove(client.Object)
+	replace(all []client.Object)
 }
 
 func keys(all []plane.Object) (keys []string) {

@@ -33,7 +33,7 @@ func newClient(config *rest.Config) (client.WithWatch, error) {
 	return client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: kube.Mapper([]schema.GroupVersionKind{
 		v1alpha1.GroupVersion.WithKind("TkaSignin"), ours("TailscaleGateway"), ours("TailscaleRoutePolicy"), ours("TailscaleService"), ours("TailscaleProxyGroup"),
 		routes.WithKind("HTTPRoute"), routes.WithKind("Gateway"), corev1.SchemeGroupVersion.WithKind("ConfigMap"), corev1.SchemeGroupVersion.WithKind("Pod"),
-	}, []schema.GroupVersionKind{ours("TailscaleTailnet")})})
+	}, []schema.GroupVersionKind{ours("TailscaleTailnet"), v1alpha1.GroupVersion.WithKind("RunnerEnrollment")})})
 }
 
 // feeds are all that is read.
@@ -47,9 +47,9 @@ func (w *Watch) feeds(c client.WithWatch) []*feed {
 		{resource: "tailscaletailnets", kind: plane.KindTailnet, of: new(gatewayv1alpha1.TailscaleTailnet), list: func() client.ObjectList { return new(gatewayv1alpha1.TailscaleTailnetList) },
 			absent: noGateway, convert: one(tailnetOf)},
 		{resource: attachedResource, kind: plane.KindGateway, of: new(gatewayv1alpha1.TailscaleGateway), list: func() client.ObjectList { return new(gatewayv1alpha1.TailscaleGatewayList) },
-			absent: noGateway, convert: one(gateways.attached), join: gateways},
+			absent: noGateway, convert: one(gateways.attached), join: &gateways.mu},
 		{resource: "gateways", kind: plane.KindGateway, of: new(gatewayapi.Gateway), list: func() client.ObjectList { return new(gatewayapi.GatewayList) },
-			absent: noRoutes, join: gateways, beside: true},
+			absent: noRoutes, join: &gateways.mu, beside: gateways},
 		{resource: "tailscaleroutepolicies", kind: plane.KindRoute, of: new(gatewayv1alpha1.TailscaleRoutePolicy), list: func() client.ObjectList { return new(gatewayv1alpha1.TailscaleRoutePolicyList) },
 			absent: noGateway, convert: one(policyOf)},
 		{resource: "tailscaleservices", kind: plane.KindRoute, of: new(gatewayv1alpha1.TailscaleService), list: func() client.ObjectList { return new(gatewayv1alpha1.TailscaleServiceList) },
@@ -58,6 +58,8 @@ func (w *Watch) feeds(c client.WithWatch) []*feed {
 			absent: noRoutes, convert: some(routesOf)},
 		{resource: "tailscaleproxygroups", kind: plane.KindProxyGroup, of: new(gatewayv1alpha1.TailscaleProxyGroup), list: func() client.ObjectList { return new(gatewayv1alpha1.TailscaleProxyGroupList) },
 			absent: noGateway, convert: one(proxyGroupOf)},
+		{resource: "runnerenrollments", of: new(v1alpha1.RunnerEnrollment), list: func() client.ObjectList { return new(v1alpha1.RunnerEnrollmentList) },
+			absent: "The cluster does not have this kind: nobody has a role as owner or member of an organisation.", beside: &w.orgs},
 		{resource: "pods", kind: plane.KindAdapter, labels: inject.Label + "=true", of: new(corev1.Pod), list: func() client.ObjectList { return new(corev1.PodList) },
 			convert: one(adapterOf)},
 	}

@@ -49,10 +49,12 @@ func (g *gateways) join(o plane.Gateway) plane.Gateway {
 	return o
 }
 
-// put, remove and replace hear of Gateways. The lock is held.
-func (g *gateways) put(o *gatewayapi.Gateway) {
-	g.known[id(o)] = shown(o)
-	g.again(func(target string) bool { return target == id(o) })
+// put, remove and replace implement [companion], for Gateways. The lock is held.
+func (g *gateways) put(o client.Object) {
+	if is, ok := o.(*gatewayapi.Gateway); ok {
+		g.known[id(o)] = shown(is)
+		g.again(func(target string) bool { return target == id(o) })
+	}
 }
 
 func (g *gateways) remove(o client.Object) {
@@ -60,10 +62,12 @@ func (g *gateways) remove(o client.Object) {
 	g.again(func(target string) bool { return target == id(o) })
 }
 
-func (g *gateways) replace(all []*gatewayapi.Gateway) {
+func (g *gateways) replace(all []client.Object) {
 	g.known = map[string]gateway{}
 	for _, o := range all {
-		g.known[id(o)] = shown(o)
+		if is, ok := o.(*gatewayapi.Gateway); ok {
+			g.known[id(o)] = shown(is)
+		}
 	}
 	g.again(func(string) bool { return true })
 }

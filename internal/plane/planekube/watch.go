@@ -44,6 +44,8 @@ type Watch struct {
 
 	// ProbeEvery, optional, is how often the API server is asked whether it is there.
 	ProbeEvery time.Duration
+
+	orgs orgs
 }
 
 // Run keeps the Board until ctx ends. Its error is a missing setting: what fails
@@ -64,9 +66,14 @@ func (w *Watch) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("client of the plane's watch: %w", err)
 	}
+	w.orgs.replace(nil)
 	feeds := w.feeds(c)
 	for _, f := range feeds {
-		w.Board.Expect(f.source(), f.kind)
+		if f.kind == "" {
+			w.Board.Expect(f.source())
+		} else {
+			w.Board.Expect(f.source(), f.kind)
+		}
 	}
 	// What a reflector logs is said on the Board and, once, in our own log.
 	ctx = klog.NewContext(ctx, logr.Discard())
@@ -81,9 +88,8 @@ func (w *Watch) Run(ctx context.Context) error {
 // would go on to say nothing.
 func (w *Watch) life(ctx context.Context, feeds []*feed, probe func(context.Context) error) {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	var wg sync.WaitGroup
-	defer wg.Wait()
+	defer func() { cancel(); wg.Wait() }()
 	for _, f := range feeds {
 		wg.Go(func() { f.run(ctx) })
 	}

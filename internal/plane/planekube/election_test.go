@@ -1,0 +1,113 @@
+//go:build unix
+
+package planekube
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// A replica runs an election until its ctx ends.
+type replica struct {
+	stop    context.CancelFunc
+	leads   atomic.Bool
+	overdue atomic.Bool
+	done    chan error
+}
+
+func (p *place) replica(config *rest.Config, busy *atomic.Int32) *replica {
+	ctx, cancel := context.WithCancel(p.Context())
+	r := &replica{stop: cancel, done: make(chan error, 1)}
+	e := &Election{Config: config, Namespace: p.ns, Log: p.logger(), Overdue: func() { r.overdue.Store(true) }}
+	go func() {
+		r.done <- e.Run(ctx, func(ctx context.Context) error {
+			if busy.Add(1) > 1 {
+				return errors.New("two at a time")
+			}
+			defer busy.Add(-1)
+			r.leads.Store(true)
+			defer r.leads.Store(false)
+			<-ctx.Done()
+			return nil
+		})
+	}()
+	return r
+}
+
+// PLANE-18, in part: of several replicas one is the node. When it goes, the next
+// one begins, at once if it went in order; when it loses the Lease it ends before
+// another one may begin; and never are there two.
+func TestPLANE18_Election(t *testing.T) {
+	p := newPlace(t, nil)
+	var busy atomic.Int32
+	gate, through := newGate(t, p.config)
+	first := p.replica(through, &busy)
+	p.until("the first one leads", first.leads.Load)
+	second := p.replica(p.config, &busy)
+
+	gate.set(true, false) // it can no longer renew
+	p.until("the second one leads", second.leads.Load)
+	if first.leads.Load() {
+		t.Error("the first one goes on")
+	}
+	if err := <-first.done; !errors.Is(err, ErrLost) {
+		t.Errorf("the first one ended with %v, want ErrLost", err)
+	}
+	if first.overdue.Load() {
+		t.Error("its term was overdue, although it ended at once")
+	}
+
+	third := p.replica(p.config, &busy)
+	began := time.Now()
+	second.stop()
+	if err := <-second.done; err != nil {
+		t.Errorf("the second one ended with %v", err)
+	}
+	p.until("the third one leads", third.leads.Load)
+	t.Logf("after an end in order the next one began in %v", time.Since(began))
+	third.stop()
+	if err := <-third.done; err != nil {
+		t.Errorf("the third one ended with %v", err)
+	}
+	lease := new(coordinationv1.Lease)
+	p.must(p.admin.Get(t.Context(), client.ObjectKey{Namespace: p.ns, Name: LeaseName}, lease))
+	if lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != "" {
+		t.Errorf("nobody leads, and the Lease is %s's", *lease.Spec.HolderIdentity)
+	}
+}
+
+// A term that does not end when the Lease is lost is told of, while no other
+// replica may begin yet.
+func TestElectionOverdue(t *testing.T) {
+	p := newPlace(t, nil)
+	gate, through := newGate(t, p.config)
+	release := make(chan struct{})
+	var told atomic.Bool
+	e := &Election{Config: through, Namespace: p.ns, Log: p.logger(), Overdue: func() { told.Store(true) }}
+	leads, done := make(chan struct{}), make(chan error, 1)
+	ctx := t.Context()
+	go func() {
+		done <- e.Run(ctx, func(context.Context) error {
+			close(leads)
+			<-release
+			return nil
+		})
+	}()
+	<-leads
+	gate.set(true, false)
+	p.until("it is told of", told.Load)
+	if late := renewDeadline + retryPeriod + overdue; late >= leaseDuration {
+		t.Errorf("it may be told of %v after the last renewal, when another replica may lead", late)
+	}
+	close(release)
+	if err := <-done; !errors.Is(err, ErrLost) {
+		t.Errorf("it ended with %v, want ErrLost", err)
+	}
+}
