@@ -323,7 +323,9 @@ func (b *Board) feed(k Kind, source string) *shelf {
 		s = &shelf{feeds: map[string]bool{}, items: map[string]item{}}
 		b.shelves[k] = s
 	}
-	s.feeds[source] = s.feeds[source]
+	if _, expected := s.feeds[source]; !expected {
+		s.feeds[source] = false
+	}
 	return s
 }
 

@@ -66,7 +66,7 @@ func Form() *door.Form {
 	return &door.Form{
 		Answer: func(_ door.About, resp any) door.Shape { return door.Shape{Status: http.StatusOK, Body: resp} },
 		Refuse: func(about door.About, p *problem.Error) door.Shape {
-			e := Envelope[*struct{}]{APIVersion: APIVersion, Kind: "Error", Meta: Meta{RequestID: about.RequestID, GeneratedAt: about.Now.UTC(), Sources: []Source{}}, Error: &Refused{Error: p}}
+			e := Envelope[*Empty]{APIVersion: APIVersion, Kind: "Error", Meta: Meta{RequestID: about.RequestID, GeneratedAt: about.Now.UTC(), Sources: []Source{}}, Error: &Refused{Error: p}}
 			if p.RetryAfter > 0 {
 				e.Error.RetryAfterSeconds = int((p.RetryAfter + time.Second - 1) / time.Second)
 			}

@@ -87,6 +87,11 @@ func (h History) Shape(accept string) (door.Shape, error) {
 	return shape, nil
 }
 
+// Forms are those of the answer by media type, for the reference.
+func (h History) Forms() map[string]any {
+	return map[string]any{"application/json": h, "application/jsonl": audit.Entry{}}
+}
+
 // history reads the record for a caller: their own entries, or all. How many there
 // are nobody counts.
 func (d *Desk) history(ctx context.Context, p access.Permit, req HistoryRequest) (History, error) {

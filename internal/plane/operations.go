@@ -68,6 +68,8 @@ var (
 		Answers:  []Envelope[Health]{example("Health", Health{"v0.1.0", "0123abc", true, exampleSources})},
 		Refusals: roleless,
 	}
+	GetDocument = door.Op[Empty, Document]{Pattern: "GET " + Base + "/openapi.json", Verb: access.PlaneSelf, Doc: "This reference, for machines: OpenAPI 3.1, without an envelope.",
+		Answers: []Document{{}}, Refusals: roleless}
 	WatchEvents = watching("GET " + Base + "/events")
 	// WatchSeed is WatchEvents under the path that the existing dashboard uses.
 	WatchSeed = watching("GET /api/events/stream")
@@ -86,9 +88,10 @@ func listing[T Object](path string, verb access.Verb, of table[T], doc string, s
 		Answers: []Envelope[[]T]{e}, Refusals: slices.Concat(limited, []problem.Code{problem.Validation})}
 }
 
-func watching(pattern string) door.Op[EventsRequest, Notice] {
-	return door.Op[EventsRequest, Notice]{Pattern: pattern, Verb: access.FleetRead,
-		Doc: "Tell what changes, as an event stream: hello, snapshot, KIND.upsert, KIND.delete, source.status, resync, bye.", Refusals: limited}
+func watching(pattern string) door.Op[EventsRequest, EventStream] {
+	return door.Op[EventsRequest, EventStream]{Pattern: pattern, Verb: access.FleetRead,
+		Doc:     "Tell what changes, as an event stream: hello, snapshot, KIND.upsert (the whole object), KIND.delete, source.status, resync (read everything anew), bye.",
+		Answers: []EventStream{{}}, Refusals: limited}
 }
 
 // Routes are the operations, with the desk behind them.
@@ -97,7 +100,7 @@ func (d *Desk) Routes() []door.Route {
 		GetMe.Serve(d.me), GetOverview.Serve(d.Overview), ListSources.Serve(d.sources),
 		pages(d, ListClusters, clusters()), pages(d, ListTailnets, tailnets()), pages(d, ListGateways, gateways()), pages(d, ListRoutes, routes()),
 		pages(d, ListProxyGroups, proxyGroups()), pages(d, ListAdapters, adapters()), pages(d, ListSignins, signins()),
-		RevokeSignin.Serve(d.revoke), ListAudit.Serve(d.history), GetHealth.Serve(d.health), WatchEvents.ServeStream(d.events), WatchSeed.ServeStream(d.events),
+		RevokeSignin.Serve(d.revoke), ListAudit.Serve(d.history), GetHealth.Serve(d.health), GetDocument.Serve(describe), WatchEvents.ServeStream(d.events), WatchSeed.ServeStream(d.events),
 	}
 }
 

@@ -20,19 +20,47 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A Reference describes the operations of one API. All fields are required.
+// A Reference describes the operations of one API. All fields are required but
+// those of the second group.
 type Reference struct {
 	Title, Version string
 	About          string // some sentences, Markdown
 	Server         string // an example of its URL
 	Operations     []door.Declaration
+
+	// Refusal is a refusal as it is sent; nil: a problem.Error.
+	Refusal any
+	// Unproved is an API whose server has no key to prove itself by.
+	Unproved bool
+}
+
+func (r Reference) refusal() reflect.Type {
+	if r.Refusal == nil {
+		return reflect.TypeFor[problem.Error]()
+	}
+	return reflect.TypeOf(r.Refusal)
+}
+
+// id names an operation: by its verb, where no other has that.
+func (r Reference) id(op door.Declaration) string {
+	same := 0
+	for _, o := range r.Operations {
+		if o.Verb == op.Verb {
+			same++
+		}
+	}
+	if same == 1 {
+		return string(op.Verb)
+	}
+	_, path, _ := strings.Cut(op.Pattern, " ")
+	return string(op.Verb) + "." + strings.Trim(strings.NewReplacer("/", "-", "{", "", "}", "", ".", "-").Replace(path), "-")
 }
 
 type object = map[string]any
 
 // JSON returns the OpenAPI document.
 func (r Reference) JSON() ([]byte, error) {
-	w := writer{schemas: object{}}
+	w := writer{Reference: r, schemas: object{}}
 	paths := object{}
 	for _, op := range r.Operations {
 		method, path, ok := strings.Cut(op.Pattern, " ")
@@ -50,7 +78,7 @@ func (r Reference) JSON() ([]byte, error) {
 		}
 		item[strings.ToLower(method)] = described
 	}
-	w.schema(reflect.TypeFor[problem.Error]())
+	w.schema(r.refusal())
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetEscapeHTML(false)
@@ -65,29 +93,31 @@ func (r Reference) JSON() ([]byte, error) {
 	return out.Bytes(), err
 }
 
-type writer struct{ schemas object }
+type writer struct {
+	Reference
+	schemas object
+}
 
 func (w writer) operation(op door.Declaration, method string) (object, error) {
-	described := object{"operationId": string(op.Verb), "summary": op.Doc}
-	parameters := []object{{"name": door.NonceHeader, "in": "header", "required": false,
-		"description": "16 to 64 bytes, base64url without padding; the answer then carries " + door.ProofHeader + ".", "schema": object{"type": "string"}}}
-	for f := range op.Request.Fields() {
-		if name := f.Tag.Get("query"); name != "" {
-			p := object{"name": name, "in": "query", "required": false, "schema": w.schema(f.Type)}
-			if doc := f.Tag.Get("doc"); doc != "" {
-				p["description"] = doc
-			}
-			if text, ok := reflect.ValueOf(op.Example).FieldByIndex(f.Index).Interface().(encoding.TextMarshaler); ok {
-				example, err := text.MarshalText()
-				if err != nil {
-					return nil, err
-				}
-				if len(example) > 0 {
-					p["example"] = string(example)
-				}
-			}
-			parameters = append(parameters, p)
+	described := object{"operationId": w.id(op), "summary": op.Doc}
+	parameters := []object{}
+	if !w.Unproved {
+		parameters = append(parameters, object{"name": door.NonceHeader, "in": "header", "required": false,
+			"description": "16 to 64 bytes, base64url without padding; the answer then carries " + door.ProofHeader + ".", "schema": object{"type": "string"}})
+	}
+	outside, err := Outside(op)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range outside {
+		p := object{"name": o.Name, "in": o.In, "required": o.In == "path", "schema": w.parameter(o.Type)}
+		if o.Doc != "" {
+			p["description"] = o.Doc
 		}
+		if o.Example != "" {
+			p["example"] = o.Example
+		}
+		parameters = append(parameters, p)
 	}
 	described["parameters"] = parameters
 	if method != http.MethodGet {
@@ -104,9 +134,9 @@ func (w writer) operation(op door.Declaration, method string) (object, error) {
 
 func (w writer) responses(op door.Declaration) (object, error) {
 	headers := func(retry bool) object {
-		h := object{
-			"X-Request-Id":   object{"description": "The audit id of the request.", "schema": object{"type": "string"}},
-			door.ProofHeader: object{"description": "Ed25519 signature by the cluster's key, when a nonce was sent.", "schema": object{"type": "string"}},
+		h := object{"X-Request-Id": object{"description": "The audit id of the request.", "schema": object{"type": "string"}}}
+		if !w.Unproved {
+			h[door.ProofHeader] = object{"description": "Ed25519 signature by the cluster's key, when a nonce was sent.", "schema": object{"type": "string"}}
 		}
 		if retry {
 			h["Retry-After"] = object{"description": "Seconds.", "schema": object{"type": "integer"}}
@@ -122,7 +152,7 @@ func (w writer) responses(op door.Declaration) (object, error) {
 		content := object{}
 		for media, form := range forms(a) {
 			c := object{"schema": w.schema(reflect.TypeOf(form))}
-			if media == "application/json" {
+			if _, raw := shape.Body.([]byte); media == "application/json" && !raw {
 				c["example"] = shape.Body
 			}
 			content[media] = c
@@ -140,16 +170,61 @@ func (w writer) responses(op door.Declaration) (object, error) {
 		}
 		key := strconv.Itoa(status)
 		refused := object{"description": strings.Join(names, ", "), "headers": headers(status == http.StatusAccepted || status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable),
-			"content": object{"application/json": object{"schema": w.schema(reflect.TypeFor[problem.Error]())}}}
+			"content": object{"application/json": object{"schema": w.schema(w.refusal())}}}
 		if have, ok := responses[key].(object); ok { // one status, two forms
 			media := have["content"].(object)["application/json"].(object)
-			media["schema"] = object{"oneOf": []any{media["schema"], w.schema(reflect.TypeFor[problem.Error]())}}
+			media["schema"] = object{"oneOf": []any{media["schema"], w.schema(w.refusal())}}
 			have["description"] = have["description"].(string) + ", or " + refused["description"].(string)
 			continue
 		}
 		responses[key] = refused
 	}
 	return responses, nil
+}
+
+// A Parameter is part of a request that stands outside its body.
+type Parameter struct {
+	In, Name, Doc string // In: query, path or header
+	Type          reflect.Type
+	Example       string
+}
+
+// Outside are the parameters of an operation, in the order of their declaration.
+func Outside(op door.Declaration) (all []Parameter, err error) {
+	for f := range door.Fields(op.Request) {
+		for _, in := range []string{"path", "query", "header"} {
+			name := f.Tag.Get(in)
+			if name == "" {
+				continue
+			}
+			p := Parameter{In: in, Name: name, Doc: f.Tag.Get("doc"), Type: f.Type}
+			value := reflect.ValueOf(op.Example).FieldByIndex(f.Index).Interface()
+			if text, ok := value.(encoding.TextMarshaler); ok {
+				example, err := text.MarshalText()
+				if err != nil {
+					return nil, err
+				}
+				p.Example = string(example)
+			} else {
+				p.Example = fmt.Sprint(value) // a string
+			}
+			all = append(all, p)
+		}
+	}
+	return all, nil
+}
+
+// parameter describes a type that is read from text.
+func (w writer) parameter(t reflect.Type) object {
+	if t != reflect.TypeFor[door.Duration]() {
+		switch t.Kind() {
+		case reflect.Int:
+			return object{"type": "integer"}
+		case reflect.Bool:
+			return object{"type": "boolean"}
+		}
+	}
+	return w.schema(t)
 }
 
 // forms are the forms of an answer by media type.
@@ -175,7 +250,7 @@ func shapeOf(answer any) (door.Shape, error) {
 }
 
 func hasBody(t reflect.Type) bool {
-	for f := range t.Fields() {
+	for f := range door.Fields(t) {
 		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
 			return true
 		}
@@ -211,7 +286,7 @@ func (w writer) schema(t reflect.Type) object {
 	case reflect.Pointer:
 		return object{"oneOf": []any{w.schema(t.Elem()), object{"type": "null"}}}
 	case reflect.Struct:
-		name := t.Name()
+		name := Name(t)
 		ref := object{"$ref": "#/components/schemas/" + name}
 		if _, done := w.schemas[name]; done {
 			return ref
@@ -249,6 +324,21 @@ func (w writer) properties(t reflect.Type) object {
 	return described
 }
 
+// Name is the name of a type, in which that of a generic one has its argument:
+// EnvelopeOfClusterList for Envelope[[]Cluster].
+func Name(t reflect.Type) string {
+	name, arg, generic := strings.Cut(t.Name(), "[")
+	if !generic {
+		return name
+	}
+	arg, list := strings.CutPrefix(strings.TrimSuffix(arg, "]"), "[]")
+	name += "Of" + arg[strings.LastIndexAny(arg, "./*")+1:]
+	if list {
+		name += "List"
+	}
+	return name
+}
+
 // A Field is one member of a JSON object.
 type Field struct {
 	Name, Doc string
@@ -263,7 +353,11 @@ func Fields(t reflect.Type) (fields []Field) {
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
 		case f.Anonymous && name == "":
-			fields = append(fields, Fields(f.Type)...)
+			of := f.Type
+			if of.Kind() == reflect.Pointer {
+				of = of.Elem()
+			}
+			fields = append(fields, Fields(of)...)
 			continue
 		case name == "" || name == "-":
 			continue

@@ -22,7 +22,7 @@ func (r Reference) Markdown() ([]byte, error) {
 	fmt.Fprintf(&b, "# %s\n\n<!-- Generated from the declared operations; do not edit. -->\n\n%s\n\n", r.Title, r.About)
 	b.WriteString("| operation | |\n|---|---|\n")
 	for _, op := range r.Operations {
-		fmt.Fprintf(&b, "| [`%s`](#%s) | %s |\n", op.Pattern, anchor(op), op.Doc)
+		fmt.Fprintf(&b, "| [`%s`](#%s) | %s |\n", op.Pattern, r.anchor(op), op.Doc)
 	}
 	for _, op := range r.Operations {
 		if err := r.page(&b, op); err != nil {
@@ -33,13 +33,13 @@ func (r Reference) Markdown() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// anchor is the name of an operation's section, from its verb.
-func anchor(op door.Declaration) string { return strings.ReplaceAll(string(op.Verb), ".", "-") }
+// anchor is the name of an operation's section.
+func (r Reference) anchor(op door.Declaration) string { return strings.ReplaceAll(r.id(op), ".", "-") }
 
 func (r Reference) page(b *bytes.Buffer, op door.Declaration) error {
-	method, path, _ := strings.Cut(op.Pattern, " ")
-	fmt.Fprintf(b, "\n<a id=%q></a>\n## %s\n\n%s\n", anchor(op), op.Pattern, op.Doc)
-	query, err := r.parameters(b, op)
+	method, _, _ := strings.Cut(op.Pattern, " ")
+	fmt.Fprintf(b, "\n<a id=%q></a>\n## %s\n\n%s\n", r.anchor(op), op.Pattern, op.Doc)
+	address, err := r.parameters(b, op)
 	if err != nil {
 		return err
 	}
@@ -48,9 +48,9 @@ func (r Reference) page(b *bytes.Buffer, op door.Declaration) error {
 		table(b, fields)
 	}
 
-	curl := "curl " + r.Server + path + query
+	curl := "curl " + address
 	if method != http.MethodGet {
-		curl = "curl -X " + method + " " + r.Server + path + query
+		curl = "curl -X " + method + " " + address
 	}
 	if hasBody(op.Request) {
 		body, err := json.Marshal(op.Example)
@@ -65,6 +65,14 @@ func (r Reference) page(b *bytes.Buffer, op door.Declaration) error {
 		if err != nil {
 			return err
 		}
+		if text, ok := shape.Body.(string); ok {
+			fmt.Fprintf(b, "\nAnswer %d, %s:\n\n```\n%s```\n", shape.Status, shape.ContentType, text)
+			continue
+		}
+		if _, bytes := shape.Body.([]byte); bytes {
+			fmt.Fprintf(b, "\nAnswer %d, %s.\n", shape.Status, shape.ContentType)
+			continue
+		}
 		var body bytes.Buffer
 		e := json.NewEncoder(&body)
 		e.SetEscapeHTML(false)
@@ -74,7 +82,7 @@ func (r Reference) page(b *bytes.Buffer, op door.Declaration) error {
 		}
 		fmt.Fprintf(b, "\nAnswer %d:\n\n```json\n%s```\n", shape.Status, body.String())
 	}
-	if _, ownForm := reflect.Zero(op.Response).Interface().(json.Marshaler); !ownForm {
+	if _, ownForm := reflect.Zero(op.Response).Interface().(json.Marshaler); !ownForm && len(Fields(op.Response)) > 0 {
 		b.WriteString("\n| in the answer | type | |\n|---|---|---|\n")
 		table(b, Fields(op.Response))
 		for _, t := range inside(op.Response) {
@@ -90,24 +98,31 @@ func (r Reference) page(b *bytes.Buffer, op door.Declaration) error {
 	return nil
 }
 
-// parameters lists what stands in the URL, and returns the example's query.
-func (r Reference) parameters(b *bytes.Buffer, op door.Declaration) (query string, err error) {
-	for f := range op.Request.Fields() {
-		name := f.Tag.Get("query")
-		if name == "" {
-			continue
-		}
-		if query == "" {
+// parameters lists what stands in the URL and in headers, and returns the example's
+// address, with the headers that belong to it.
+func (r Reference) parameters(b *bytes.Buffer, op door.Declaration) (address string, err error) {
+	_, path, _ := strings.Cut(op.Pattern, " ")
+	outside, err := Outside(op)
+	if err != nil {
+		return "", err
+	}
+	query, headers := "", ""
+	for i, p := range outside {
+		if i == 0 {
 			b.WriteString("\n| in the URL | type | |\n|---|---|---|\n")
 		}
-		fmt.Fprintf(b, "| `%s` | %s | %s |\n", name, kind(f.Type), f.Tag.Get("doc"))
-		text, err := reflect.ValueOf(op.Example).FieldByIndex(f.Index).Interface().(encoding.TextMarshaler).MarshalText()
-		if err != nil {
-			return "", err
+		where := map[string]string{"header": "a header; "}[p.In]
+		fmt.Fprintf(b, "| `%s` | %s | %s |\n", p.Name, kind(p.Type), strings.TrimSuffix(where+p.Doc, "; "))
+		switch {
+		case p.In == "path":
+			path = strings.ReplaceAll(path, "{"+p.Name+"}", p.Example)
+		case p.In == "query" && p.Example != "":
+			query += map[bool]string{true: "?", false: "&"}[query == ""] + p.Name + "=" + p.Example
+		case p.In == "header" && p.Example != "":
+			headers += " -H '" + p.Name + ": " + p.Example + "'"
 		}
-		query += map[bool]string{true: "?", false: "&"}[query == ""] + name + "=" + string(text)
 	}
-	return query, nil
+	return r.Server + path + query + headers, nil
 }
 
 func table(b *bytes.Buffer, fields []Field) {
@@ -129,7 +144,7 @@ func inside(t reflect.Type) (types []reflect.Type) {
 	visit = func(t reflect.Type) {
 		for _, f := range Fields(t) {
 			ft := f.Type
-			for ft.Kind() == reflect.Slice || ft.Kind() == reflect.Pointer {
+			for ft.Kind() == reflect.Slice || ft.Kind() == reflect.Pointer || ft.Kind() == reflect.Map {
 				ft = ft.Elem()
 			}
 			if ft.Kind() == reflect.Struct && ft != reflect.TypeFor[time.Time]() && !slices.Contains(types, ft) {
@@ -166,7 +181,7 @@ func kind(t reflect.Type) string {
 	case reflect.Pointer:
 		return kind(t.Elem()) + " or null"
 	case reflect.Struct:
-		return "`" + t.Name() + "`"
+		return "`" + Name(t) + "`"
 	}
 	return "string"
 }
@@ -174,13 +189,17 @@ func kind(t reflect.Type) string {
 // codes lists every code, with an anchor that other pages and messages point to.
 func (r Reference) codes(b *bytes.Buffer) {
 	b.WriteString("\n## Refusals\n\nEvery refusal is an object of this form. `message` and `advice` are for people; branch on `code`.\n\n| in a refusal | type | |\n|---|---|---|\n")
-	table(b, Fields(reflect.TypeFor[problem.Error]()))
+	table(b, Fields(r.refusal()))
+	for _, t := range inside(r.refusal()) {
+		fmt.Fprintf(b, "\n| in %s | type | |\n|---|---|---|\n", kind(t))
+		table(b, Fields(t))
+	}
 	b.WriteString("\n| code | status | operations |\n|---|---|---|\n")
 	for _, c := range problem.Codes() {
 		var by []string
 		for _, op := range r.Operations {
 			if slices.Contains(Codes(op), c) {
-				by = append(by, fmt.Sprintf("[`%s`](#%s)", op.Verb, anchor(op)))
+				by = append(by, fmt.Sprintf("[`%s`](#%s)", r.id(op), r.anchor(op)))
 			}
 		}
 		operations := strings.Join(by, ", ")

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/tailplane/tailplane/internal/door/openapi"
+	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 )
@@ -29,21 +30,47 @@ func signinAPI() openapi.Reference {
 	}
 }
 
-// The reference in docs is what the operations declare.
+func planeAPI() openapi.Reference {
+	return openapi.Reference{
+		Title: "Operator plane", Version: "v1", Server: "https://dashboard.tail1234.ts.net",
+		About: "Served by `tailplaned plane` on the tailnet, and nowhere else. Who is calling is a property of the connection. " +
+			"Every answer of JSON is one envelope; in it `data` is null where something is not known, and `meta.sources` says why. " +
+			"Whatever changes something takes a `reason`. [openapi.json](openapi.json) is the same for machines.",
+		Operations: plane.Operations(), Refusal: plane.Envelope[*plane.Empty]{}, Unproved: true,
+	}
+}
+
+// The references in docs, and the one that the plane serves, are what the
+// operations declare.
 func TestReference(t *testing.T) {
-	dir := filepath.Join("..", "..", "..", "docs", "reference", "api")
-	document, err := signinAPI().JSON()
+	docs := filepath.Join("..", "..", "..", "docs", "reference")
+	same(t, signinAPI(), filepath.Join(docs, "api", "openapi.json"), filepath.Join(docs, "api", "README.md"))
+	same(t, planeAPI(), filepath.Join(docs, "plane", "openapi.json"), filepath.Join(docs, "plane", "README.md"), filepath.Join("..", "..", "plane", "openapi.json"))
+}
+
+// same compares what r gives with its files: the document, the page, and where a
+// server has the document, without spaces, too.
+func same(t *testing.T, r openapi.Reference, documentAt, pageAt string, served ...string) {
+	t.Helper()
+	document, err := r.JSON()
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := signinAPI().Markdown()
+	page, err := r.Markdown()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string][]byte{"openapi.json": document, "README.md": page} {
-		path := filepath.Join(dir, name)
+	files := map[string][]byte{documentAt: document, pageAt: page}
+	for _, at := range served {
+		var short bytes.Buffer
+		if err := json.Compact(&short, document); err != nil {
+			t.Fatal(err)
+		}
+		files[at] = short.Bytes()
+	}
+	for path, want := range files {
 		if *update {
-			if err := os.MkdirAll(dir, 0o755); err != nil {
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 				t.Fatal(err)
 			}
 			if err := os.WriteFile(path, want, 0o644); err != nil {
@@ -60,7 +87,12 @@ func TestReference(t *testing.T) {
 // has an id of its own, an answer and its refusals, and nothing is described
 // that no operation uses.
 func TestDocumentHoldsTogether(t *testing.T) {
-	b, err := signinAPI().JSON()
+	t.Run("signin", func(t *testing.T) { holds(t, signinAPI()) })
+	t.Run("plane", func(t *testing.T) { holds(t, planeAPI()) })
+}
+
+func holds(t *testing.T, r openapi.Reference) {
+	b, err := r.JSON()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,8 +130,8 @@ func TestDocumentHoldsTogether(t *testing.T) {
 			}
 		}
 	}
-	if n != len(signin.Operations()) {
-		t.Errorf("%d operations are described, %d declared", n, len(signin.Operations()))
+	if n != len(r.Operations) {
+		t.Errorf("%d operations are described, %d declared", n, len(r.Operations))
 	}
 	referred := map[string]bool{}
 	for rest := string(b); ; {
@@ -126,6 +158,11 @@ func TestEveryCodeHasItsAnchor(t *testing.T) {
 	page, err := signinAPI().Markdown()
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, op := range planeAPI().Operations {
+		if strings.ContainsAny(openapi.Name(op.Response), "[]/*.,") {
+			t.Errorf("%s is called %s", op.Response, openapi.Name(op.Response))
+		}
 	}
 	for _, c := range problem.Codes() {
 		if n := strings.Count(string(page), `<a id="`+string(c)+`">`); n != 1 {
