@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -112,9 +111,6 @@ func (u Upstream) target() (*url.URL, error) {
 		return nil, errors.New("the upstream is more than a scheme, a host and a path")
 	}
 	host := strings.TrimSuffix(t.Hostname(), ".cluster.local")
-	if _, err := netip.ParseAddr(host); err == nil {
-		return nil, fmt.Errorf("the upstream %s is an address: it may be of any pod", t.Host)
-	}
 	part := strings.Split(host, ".")
 	if len(part) != 3 || part[2] != "svc" || !labelForm.MatchString(part[0]) || !labelForm.MatchString(part[1]) {
 		return nil, fmt.Errorf("the upstream %.100s is not a Service: name.namespace.svc", t.Host)
