@@ -97,6 +97,7 @@ var plan = map[string]string{
 	// surfaces
 	"internal/plane":           "internal/access internal/audit internal/door internal/problem",
 	"internal/plane/expose":    "internal/access internal/door internal/identity internal/problem",
+	"internal/plane/planemcp":  "internal/access internal/audit internal/door internal/plane internal/problem",
 	"internal/plane/planekube": "api/gateway/v1alpha1 api/v1alpha1 internal/access internal/gossip internal/gossip/gossipkube internal/inject internal/kube internal/plane internal/problem internal/signin",
 	"internal/health":          "internal/access internal/audit internal/door internal/door/framing internal/gossip internal/gossip/gossiphttp internal/problem internal/signin",
 	"internal/cli": "internal/cli/checkup internal/cli/directory internal/cli/fault internal/cli/kubeapi internal/cli/kubectl internal/cli/kubefile internal/cli/link " +
@@ -157,6 +158,9 @@ var worlds = map[string]string{
 	"github.com/prometheus/":         "internal/apiproxy/observe internal/apiproxy/observe/adminport internal/health cmd/tailplaned",
 	"go.opentelemetry.io/":           "internal/apiproxy/observe internal/apiproxy/observe/otlpjson internal/audit/auditotlp",
 	"github.com/spf13/cobra":         "internal/cli cmd/mca cmd/tka cmd/tailplaned",
+
+	"github.com/google/jsonschema-go/": "internal/plane/planemcp",
+	"github.com/modelcontextprotocol/": "internal/plane/planemcp",
 }
 
 // pure rooms import the standard library and the rooms of their plan, nothing else.

@@ -1,0 +1,118 @@
+package planemcp
+
+import (
+	"encoding"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/plane"
+)
+
+// An argument is one parameter of an operation, as a tool takes it.
+type argument struct {
+	name, doc string
+	index     []int
+	schema    *jsonschema.Schema
+}
+
+// spoken are the names of parameters that are called otherwise in a tool.
+var spoken = map[string]string{"q": "query"}
+
+// arguments are the parameters of an operation whose request is Req.
+func arguments[Req any]() (args []argument) {
+	for f := range door.Fields(reflect.TypeFor[Req]()) {
+		name := f.Tag.Get("query")
+		if name == "" {
+			continue
+		}
+		if other, ok := spoken[name]; ok {
+			name = other
+		}
+		a := argument{name: name, doc: f.Tag.Get("doc"), index: f.Index, schema: &jsonschema.Schema{Type: "string", MaxLength: new(512)}}
+		switch f.Type {
+		case reflect.TypeFor[plane.Count]():
+			a.schema = &jsonschema.Schema{Type: "integer", Minimum: new(1.0), Maximum: new(500.0)}
+		case reflect.TypeFor[plane.Mark]():
+			a.schema.MaxLength = new(8 << 10)
+		case reflect.TypeFor[plane.Moment]():
+			a.schema.Format = "date-time"
+		}
+		a.schema.Description = strings.ReplaceAll(a.doc, "meta.page.next of the page before", "meta.page.next of the answer before")
+		args = append(args, a)
+	}
+	return args
+}
+
+// inputSchema describes a tool's arguments. There are no others.
+func inputSchema(args []argument) *jsonschema.Schema {
+	s := &jsonschema.Schema{Type: "object", Properties: map[string]*jsonschema.Schema{}, AdditionalProperties: &jsonschema.Schema{Not: &jsonschema.Schema{}}}
+	for _, a := range args {
+		s.Properties[a.name] = a.schema
+		s.PropertyOrder = append(s.PropertyOrder, a.name)
+	}
+	return s
+}
+
+// parse reads the arguments of a call into a request, as strictly as the door reads
+// a query. That no name is given twice, read has seen to.
+func parse[Req any](args []argument, given json.RawMessage) (req Req, err error) {
+	var values map[string]json.RawMessage
+	if len(given) > 0 && string(given) != "null" {
+		if given[0] != '{' {
+			return req, fmt.Errorf("the arguments are not an object")
+		}
+		if err := json.Unmarshal(given, &values); err != nil {
+			return req, fmt.Errorf("the arguments are not an object")
+		}
+	}
+	for name, value := range values {
+		i := slices.IndexFunc(args, func(a argument) bool { return a.name == name })
+		if i < 0 {
+			return req, fmt.Errorf("%.40q is not an argument; %s", name, named(args))
+		}
+		text, err := textOf(value, args[i].schema.Type)
+		if err != nil {
+			return req, fmt.Errorf("%q %w", name, err)
+		}
+		field := reflect.ValueOf(&req).Elem().FieldByIndex(args[i].index).Addr().Interface().(encoding.TextUnmarshaler)
+		if err := field.UnmarshalText([]byte(text)); err != nil {
+			return req, fmt.Errorf("%q: %w", name, err)
+		}
+	}
+	return req, nil
+}
+
+func named(args []argument) string {
+	if len(args) == 0 {
+		return "there are none"
+	}
+	var names []string
+	for _, a := range args {
+		names = append(names, a.name)
+	}
+	return "there are " + strings.Join(names, ", ")
+}
+
+// textOf is a value as it would stand in a query. Text is not taken for a number,
+// nor a number for text.
+func textOf(value json.RawMessage, kind string) (string, error) {
+	switch kind {
+	case "integer":
+		if !integer.Match(value) {
+			return "", fmt.Errorf("is not a whole number")
+		}
+		return string(value), nil
+	default:
+		var s *string
+		if json.Unmarshal(value, &s) != nil || s == nil {
+			return "", fmt.Errorf("is not text")
+		}
+		return *s, nil
+	}
+}

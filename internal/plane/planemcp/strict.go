@@ -1,0 +1,180 @@
+package planemcp
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// Bounds of one message.
+const (
+	maxMessage = 1 << 20
+	maxDepth   = 64
+)
+
+// The codes of JSON-RPC for what is no message, and for one that must not be.
+const (
+	codeParse   = -32700
+	codeInvalid = -32600
+)
+
+// A fault is why a message is refused before anything reads it.
+type fault struct {
+	code int
+	text string
+	id   json.RawMessage // of the message, where it can be told for certain
+}
+
+func (f *fault) Error() string { return f.text }
+
+// response is the answer to a message that is refused.
+func (f *fault) response() []byte {
+	id := f.id
+	if id == nil {
+		id = json.RawMessage("null")
+	}
+	type refusal struct {
+		Code    int    `json:"code"`
+		Message string `json:"message"`
+	}
+	b, _ := json.Marshal(struct {
+		JSONRPC string          `json:"jsonrpc"`
+		ID      json.RawMessage `json:"id"`
+		Error   refusal         `json:"error"`
+	}{"2.0", id, refusal{f.code, f.text}}) // which cannot fail: id was read as JSON
+	return b
+}
+
+// A message is one of JSON-RPC, read strictly.
+type message struct {
+	method string // "": an answer
+	id     json.RawMessage
+}
+
+var members = []string{"jsonrpc", "id", "method", "params", "result", "error"}
+
+// reserved are the members of params that the protocol reads: in another spelling
+// one reader would see them and another would not.
+var reserved = []string{"_meta", "arguments", "capabilities", "clientInfo", "cursor", "level", "name", "protocolVersion", "requestId", "uri"}
+
+var integer = regexp.MustCompile(`^-?(0|[1-9][0-9]{0,17})$`)
+
+// read refuses what two readers could understand in two ways (MC-04): what is not
+// exactly one object of JSON-RPC, a name given twice in one object or in two letter
+// cases, members that there are none of.
+func read(b []byte) (message, *fault) {
+	var m message
+	refuse := func(code int, format string, args ...any) (message, *fault) {
+		return m, &fault{code, fmt.Sprintf(format, args...), m.id}
+	}
+	switch {
+	case len(b) > maxMessage:
+		return refuse(codeInvalid, "the message has more than %d bytes", maxMessage)
+	case !utf8.Valid(b):
+		return refuse(codeParse, "the message is not UTF-8")
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	first, err := d.Token()
+	switch {
+	case err != nil:
+		return refuse(codeParse, "the message is not JSON")
+	case first == json.Delim('['):
+		return refuse(codeInvalid, "a batch is not taken: send one message at a time")
+	case first != json.Delim('{'):
+		return refuse(codeInvalid, "the message is not an object")
+	}
+	if err := walk(d, first, 1); err != nil {
+		code := codeInvalid
+		if errors.Is(err, errNotJSON) {
+			code = codeParse
+		}
+		return refuse(code, "%v", err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return refuse(codeParse, "something follows the message")
+	}
+	var parts map[string]json.RawMessage // each name is in it once, as it is spelt
+	if err := json.Unmarshal(b, &parts); err != nil {
+		return refuse(codeParse, "the message is not JSON")
+	}
+	if id, ok := parts["id"]; ok {
+		if (len(id) == 0 || id[0] != '"') && !integer.Match(id) {
+			return refuse(codeInvalid, `"id" is neither text nor a whole number`)
+		}
+		m.id = id
+	}
+	for name := range parts {
+		if !slices.Contains(members, name) {
+			return refuse(codeInvalid, "%.40q is not a member of a message", name)
+		}
+	}
+	if string(parts["jsonrpc"]) != `"2.0"` {
+		return refuse(codeInvalid, `"jsonrpc" is not "2.0"`)
+	}
+	_, result := parts["result"]
+	_, failure := parts["error"]
+	method, call := parts["method"]
+	switch {
+	case call && (result || failure), !call && result == failure, !call && m.id == nil, !call && parts["params"] != nil:
+		return refuse(codeInvalid, "the message is neither a request nor an answer")
+	case call && (json.Unmarshal(method, &m.method) != nil || m.method == ""):
+		return refuse(codeInvalid, `"method" is not a name`)
+	}
+	if params, ok := parts["params"]; ok {
+		var of map[string]json.RawMessage
+		if len(params) == 0 || params[0] != '{' || json.Unmarshal(params, &of) != nil {
+			return refuse(codeInvalid, `"params" is not an object`)
+		}
+		for name := range of {
+			if i := slices.IndexFunc(reserved, func(r string) bool { return strings.EqualFold(r, name) }); i >= 0 && reserved[i] != name {
+				return refuse(codeInvalid, "%.40q is not a parameter; it is spelt %q", name, reserved[i])
+			}
+		}
+	}
+	return m, nil
+}
+
+var errNotJSON = errors.New("the message is not JSON")
+
+// walk reads the rest of a value that has begun with t.
+func walk(d *json.Decoder, t json.Token, depth int) error {
+	open, ok := t.(json.Delim)
+	if !ok {
+		return nil
+	}
+	if depth > maxDepth {
+		return fmt.Errorf("the message is more than %d deep", maxDepth)
+	}
+	seen := map[string]bool{}
+	for d.More() {
+		t, err := d.Token()
+		if err != nil {
+			return errNotJSON
+		}
+		if open == '{' {
+			name, _ := t.(string)
+			folded := strings.ToLower(strings.ToUpper(name))
+			if seen[folded] {
+				return fmt.Errorf("%.40q is given twice in one object, or in two letter cases", name)
+			}
+			seen[folded] = true
+			if t, err = d.Token(); err != nil {
+				return errNotJSON
+			}
+		}
+		if err := walk(d, t, depth+1); err != nil {
+			return err
+		}
+	}
+	if _, err := d.Token(); err != nil {
+		return errNotJSON
+	}
+	return nil
+}

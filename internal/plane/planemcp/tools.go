@@ -1,0 +1,213 @@
+package planemcp
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/plane"
+)
+
+// tools are all that there are, in the order in which clients get them told. To
+// revoke the sign-in of somebody else is no tool on purpose, and neither is
+// anything that returns a credential, a file or what is at an address.
+func tools() []tool {
+	return []tool{
+		one("whoami", "Who am I", "", plane.GetMe, whoami, nil, nil),
+		one("get_overview", "Overview", Fleet, plane.GetOverview, overview, attention, fewerAttentions),
+		one("list_sources", "Sources", Fleet, plane.ListSources, func(all []plane.Source, _ plane.Meta) string { return counted(len(all), "source") + "." },
+			func(all []plane.Source) table {
+				return grid([]string{"SOURCE", "STATUS", "SINCE", "MESSAGE"}, all, func(s plane.Source) []string { return []string{s.Name, string(s.Status), moment(s.Since), s.Message} })
+			}, nil),
+		list("list_clusters", "Clusters", plane.ListClusters, "cluster", []string{"NAME", "HEALTH", "ENDPOINT", "VERSION", "LAST SEEN", "ID"}, func(c plane.Cluster) []string {
+			return []string{c.Name, word(c.Health, "", c.Conflict, "conflict"), c.Endpoint, c.Version, maybeMoment(c.LastSeen), c.ID}
+		}),
+		list("list_signins", "Sign-ins", plane.ListSignins, "sign-in", []string{"LOGIN", "DEVICE", "ROLE", "PHASE", "UNTIL", "ID"}, func(s plane.Signin) []string {
+			return []string{s.Login, s.Device, s.Role, s.Phase, maybeMoment(s.ValidUntil), s.ID}
+		}),
+		list("list_tailnets", "Tailnets", plane.ListTailnets, "tailnet", []string{"NAME", "DOMAIN", "CREDENTIAL", "DEVICES", "SERVICES", "READY"}, func(t plane.Tailnet) []string {
+			return []string{t.Name, maybe(t.Domain), word(maybe(t.Credential.Valid), t.Credential.Reason, false, ""), maybe(t.Devices), maybe(t.Services), readiness(t.Conditions)}
+		}),
+		list("list_gateways", "Gateways", plane.ListGateways, "gateway", []string{"NAMESPACE", "NAME", "TARGET", "CLASS", "TAILNETS", "SERVICES", "READY"}, func(g plane.Gateway) []string {
+			return []string{g.Namespace, g.Name, g.Target, maybe(g.Class), strconv.Itoa(len(g.Tailnets)), strconv.Itoa(len(g.Services)), readiness(g.Conditions)}
+		}),
+		list("list_routes", "Routes", plane.ListRoutes, "route", []string{"RESOURCE", "NAMESPACE", "NAME", "TARGET", "TAILNET", "REFUSED", "READY"}, func(r plane.Route) []string {
+			return []string{r.Resource, r.Namespace, r.Name, r.Target, maybe(r.Tailnet), strconv.Itoa(len(r.Refused)), readiness(r.Conditions)}
+		}),
+		list("list_proxy_groups", "Proxy groups", plane.ListProxyGroups, "proxy group", []string{"NAMESPACE", "NAME", "TYPE", "TAILNET", "READY", "WANTED"}, func(g plane.ProxyGroup) []string {
+			return []string{g.Namespace, g.Name, g.Type, maybe(g.Tailnet), maybe(g.Ready), strconv.Itoa(g.Wanted)}
+		}),
+		list("list_adapters", "Adapters", plane.ListAdapters, "adapter", []string{"NAMESPACE", "POD", "NODE", "READY", "RESTARTS", "VERSION", "OUTDATED"}, func(a plane.Adapter) []string {
+			return []string{a.Namespace, a.Pod, a.Node, maybe(a.Ready), maybe(a.Restarts), maybe(a.Version), maybe(a.Outdated)}
+		}),
+		reading(view[plane.HistoryRequest, plane.History, []audit.Entry]{
+			tool: tool{name: "list_audit", title: "Audit record", set: Audit, verb: plane.ListAudit.Verb}, op: plane.ListAudit,
+			open:    func(h plane.History) plane.Envelope[[]audit.Entry] { return h.Envelope },
+			summary: func(all []audit.Entry, m plane.Meta) string { return pageOf(len(all), "entry", m) },
+			rows: func(all []audit.Entry) table {
+				return grid([]string{"TIME", "WHO", "VERB", "OBJECT", "RESULT", "CODE"}, all, func(e audit.Entry) []string {
+					return []string{moment(e.Time), cmp.Or(e.Actor.Login, e.Actor.Node), string(e.Verb), e.Object, string(e.Result), string(e.Code)}
+				})
+			},
+			fewer: func(r *plane.HistoryRequest, n int) { r.Limit = plane.Count(n) }, length: func(all []audit.Entry) int { return len(all) },
+		}),
+	}
+}
+
+// one is a tool for an operation that answers with one thing.
+func one[T any](name, title string, set Toolset, op door.Op[plane.Empty, plane.Envelope[T]], summary func(T, plane.Meta) string, rows func(T) table, shrink func(*T) bool) tool {
+	return reading(view[plane.Empty, plane.Envelope[T], T]{tool: tool{name: name, title: title, set: set, verb: op.Verb}, op: op,
+		open: func(e plane.Envelope[T]) plane.Envelope[T] { return e }, summary: summary, rows: rows, shrink: shrink})
+}
+
+// list is a tool for the pages of a list.
+func list[T any](name, title string, op door.Op[plane.ListRequest, plane.Envelope[[]T]], noun string, head []string, row func(T) []string) tool {
+	return reading(view[plane.ListRequest, plane.Envelope[[]T], []T]{tool: tool{name: name, title: title, set: Infra, verb: op.Verb}, op: op,
+		open:    func(e plane.Envelope[[]T]) plane.Envelope[[]T] { return e },
+		summary: func(all []T, m plane.Meta) string { return pageOf(len(all), noun, m) },
+		rows:    func(all []T) table { return grid(head, all, row) },
+		fewer:   func(r *plane.ListRequest, n int) { r.Limit = plane.Count(n) }, length: func(all []T) int { return len(all) }})
+}
+
+func whoami(me plane.Me, _ plane.Meta) string {
+	var roles []string
+	for _, r := range me.Roles {
+		roles = append(roles, fmt.Sprintf("%s@%s (%s)", r.Role, strings.Join(r.Orgs, ","), r.Source))
+	}
+	s := fmt.Sprintf("You are %s on %s, via %s: %s.", cmp.Or(me.Login, strings.Join(me.Tags, ",")), me.Node, me.Via, cmp.Or(strings.Join(roles, ", "), "no role"))
+	for _, w := range me.Warnings {
+		s += " Warning: " + w + "."
+	}
+	return s
+}
+
+func overview(o plane.Overview, _ plane.Meta) string {
+	var parts []string
+	for _, of := range []struct {
+		kind  plane.Kind
+		noun  string
+		tally *plane.Tally
+	}{{plane.KindCluster, "cluster", o.Clusters}, {plane.KindSignin, "sign-in", o.Signins}, {plane.KindTailnet, "tailnet", o.Tailnets}, {plane.KindGateway, "gateway", o.Gateways},
+		{plane.KindRoute, "route", o.Routes}, {plane.KindProxyGroup, "proxy group", o.ProxyGroups}, {plane.KindAdapter, "adapter", o.Adapters}} {
+		switch {
+		case slices.Contains(o.Hidden, of.kind):
+		case of.tally == nil:
+			parts = append(parts, of.noun+"s not known")
+		default:
+			var states []string
+			for _, state := range slices.Sorted(maps.Keys(of.tally.States)) {
+				states = append(states, fmt.Sprintf("%d %s", of.tally.States[state], state))
+			}
+			part := counted(of.tally.Total, of.noun)
+			if len(states) > 0 {
+				part += " (" + strings.Join(states, ", ") + ")"
+			}
+			parts = append(parts, part)
+		}
+	}
+	if len(o.Hidden) > 0 {
+		parts = append(parts, counted(len(o.Hidden), "kind")+" not for you to see")
+	}
+	needs := "Nothing needs attention."
+	if n := len(o.Attention) + o.More; n == 1 {
+		needs = "1 thing needs attention."
+	} else if n > 1 {
+		needs = fmt.Sprintf("%d things need attention.", n)
+	}
+	return strings.Join(parts, "; ") + ". " + needs
+}
+
+func attention(o plane.Overview) table {
+	return grid([]string{"SEVERITY", "KIND", "ID", "REASON", "MESSAGE"}, o.Attention, func(a plane.Attention) []string {
+		return []string{string(a.Severity), string(a.Kind), a.ID, a.Reason, a.Message}
+	})
+}
+
+// fewerAttentions leaves out half of what needs attention, the less bad, and says how
+// many that are.
+func fewerAttentions(o *plane.Overview) bool {
+	half := len(o.Attention) / 2
+	o.More += len(o.Attention) - half
+	o.Attention = o.Attention[:half]
+	return true
+}
+
+// pageOf is how much of a list a page is.
+func pageOf(n int, noun string, m plane.Meta) string {
+	if m.Page == nil {
+		return "It is not known which " + plural(noun) + " there are."
+	}
+	s := counted(n, noun)
+	if m.Page.Total != nil && *m.Page.Total != n {
+		s = fmt.Sprintf("%d of %s", n, counted(*m.Page.Total, noun))
+	}
+	if m.Page.Next != "" {
+		return s + "; more with the cursor in meta.page.next."
+	}
+	return s + "."
+}
+
+func plural(noun string) string {
+	if stem, ok := strings.CutSuffix(noun, "y"); ok && !strings.HasSuffix(noun, "ay") {
+		return stem + "ies"
+	}
+	return noun + "s"
+}
+
+func counted(n int, noun string) string {
+	if n != 1 {
+		noun = plural(noun)
+	}
+	return fmt.Sprintf("%d %s", n, noun)
+}
+
+// unknown stands in a table for what is not known: a zero would be a lie.
+const unknown = "?"
+
+func maybe[T any](v *T) string {
+	if v == nil {
+		return unknown
+	}
+	return fmt.Sprint(*v)
+}
+
+func moment(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+func maybeMoment(t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return moment(*t)
+}
+
+// word is a state with what is to be said of it.
+func word(state, reason string, also bool, what string) string {
+	if reason != "" {
+		state += " (" + reason + ")"
+	}
+	if also {
+		state += ", " + what
+	}
+	return state
+}
+
+func readiness(conditions []plane.Condition) string {
+	for _, c := range conditions {
+		if c.Type == "Ready" {
+			return word(c.Status, c.Reason, false, "")
+		}
+	}
+	return unknown
+}
+
