@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -23,6 +24,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/identity"
+	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
 	"tailscale.com/tsnet"
 )
@@ -146,6 +150,26 @@ func TestTsidp(t *testing.T) {
 		}
 	}
 	t.Logf("from tsidp's start to alice's verified token: %v", time.Since(start).Round(time.Millisecond))
+
+	// PL-02: the same token, as the identity mode oidc reads it; and not that of
+	// another client.
+	for audience, login := range map[string]access.Login{"app": "alice@example.com", "plane": ""} {
+		identify, err := identity.OIDC{Issuer: meta.Issuer, Audience: audience, Tailnet: "tiny.ts.net", Client: as(app), Now: time.Now}.Identifier(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://app.tiny.ts.net/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+tok.ID)
+		c, err := identify(r)
+		if c.Login != login || (err == nil) != (login != "") || err != nil && problem.CodeOf(err) != problem.InvalidToken {
+			t.Errorf("for the client %s: %+v, %v", audience, c, errors.Unwrap(err))
+		} else if login != "" && (c.Device.Name != "alice.tiny.ts.net" || c.Tailnet != "tiny.ts.net" || c.Device.ID == "") {
+			t.Errorf("alice is %+v", c)
+		}
+	}
 }
 
 func getJSON(ctx context.Context, c *http.Client, url string, v any) error {
