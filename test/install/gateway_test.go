@@ -264,9 +264,15 @@ func TestGatewayModes(t *testing.T) {
 // ofGateway leaves of a rendered chart what the gateway is.
 func ofGateway(t *testing.T, out string) string {
 	t.Helper()
+	return ofPart(t, out, "gateway")
+}
+
+// ofPart leaves of a rendered chart what a part is.
+func ofPart(t *testing.T, out, part string) string {
+	t.Helper()
 	var b strings.Builder
 	for _, u := range objects(t, out) {
-		if u.GetLabels()["app.kubernetes.io/component"] != "gateway" {
+		if u.GetLabels()["app.kubernetes.io/component"] != part {
 			continue
 		}
 		text, err := yaml.Marshal(u.Object)

@@ -215,7 +215,7 @@ func outOfReach(t *testing.T, who string, k *kubernetes.Clientset, signins strin
 	// What the accounts are for is allowed, or the refusals below say nothing. A
 	// policy is at work a moment after it was made.
 	mallory := rbacv1.Subject{Kind: "User", APIGroup: rbacv1.GroupName, Name: "mallory"}
-	if strings.HasSuffix(who, "tailplane-access") || strings.HasSuffix(who, "tailplane-inject") || strings.HasSuffix(who, "tailplane-gateway") { // none binds anything here
+	if strings.HasSuffix(who, "tailplane-access") || strings.HasSuffix(who, "tailplane-inject") || strings.HasSuffix(who, "tailplane-gateway") || strings.HasSuffix(who, "tailplane-plane") { // none binds anything here
 		if err := binding("view", ours); !byRBAC(err) {
 			t.Errorf("%s binds view to a sign-in: %v", who, err)
 		}

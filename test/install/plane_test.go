@@ -1,0 +1,164 @@
+//go:build unix
+
+package install
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planekube"
+	"github.com/tailplane/tailplane/internal/settings"
+)
+
+// PLANE-01: nothing that the chart renders leads to the plane from outside the
+// tailnet, whatever is switched on; and by default there is no plane.
+func TestPLANE01_NoWayInButTheTailnet(t *testing.T) {
+	for _, p := range profiles(t) {
+		out := render(t, p.values)
+		found := false
+		for _, u := range objects(t, out) {
+			found = found || u.GetLabels()["app.kubernetes.io/component"] == "plane"
+			if slices.Contains([]string{"Ingress", "Gateway", "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute"}, u.GetKind()) {
+				t.Errorf("%s: %s %s", p.name, u.GetKind(), u.GetName())
+			}
+			if u.GetKind() != "Service" {
+				continue
+			}
+			svc := as[corev1.Service](t, u)
+			if svc.Spec.Type != "" && svc.Spec.Type != corev1.ServiceTypeClusterIP || len(svc.Spec.ExternalIPs) > 0 {
+				t.Errorf("%s: the Service %s is %s", p.name, u.GetName(), svc.Spec.Type)
+			}
+			if u.GetLabels()["app.kubernetes.io/component"] == "plane" && (len(svc.Spec.Ports) != 1 || svc.Spec.Ports[0].Port != 9091) {
+				t.Errorf("%s: the Service %s leads to %v", p.name, u.GetName(), svc.Spec.Ports)
+			}
+		}
+		if found != (p.name == "plane") {
+			t.Errorf("%s: there is a plane: %v", p.name, found)
+		}
+		for _, word := range []string{"funnel", "LoadBalancer", "NodePort", "hostPort", "hostNetwork"} {
+			if strings.Contains(strings.ToLower(out), strings.ToLower(word)) {
+				t.Errorf("%s: it says %s", p.name, word)
+			}
+		}
+	}
+}
+
+// What does not belong together is refused.
+func TestPlaneValuesRefused(t *testing.T) {
+	values := profileValues(t, "plane")
+	for _, tt := range []struct{ why, set, want string }{
+		{"a mode that there is not", "plane.identity.mode=proxy", "/plane/identity/mode"},
+		{"no domain", "plane.emailDomains={*}", "/plane/emailDomains/0"},
+		{"a role for everybody of a domain", "plane.roles[0].login=*@acme.dev", "/plane/roles/0/login"},
+		{"no such role", "plane.roles[0].role=admin", "/plane/roles/0/role"},
+		{"misspelt", "plane.identity.insecureHttp=true", "'insecureHttp' not allowed"},
+		{"a way in", "plane.service.type=LoadBalancer", "'service' not allowed"},
+	} {
+		if _, err := try(t, values, "--set", tt.set); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: --set %s: %v\nwant it to say %s", tt.why, tt.set, err, tt.want)
+		}
+	}
+}
+
+// The plane's file is what the program reads, with the program's defaults; the
+// program takes the arguments of its pod.
+func TestPlaneSettingsInStep(t *testing.T) {
+	const bare = "image: {repository: registry.invalid/x}\ncluster: {name: prod-eu, server: \"https://prod.invalid\", caFromPod: true}\nsignin: {roles: [view]}\nplane: {enabled: true}\n"
+	for name, values := range map[string]string{"defaults": bare, "everything": profileValues(t, "plane")} {
+		out := render(t, values)
+		text, _, _ := unstructured.NestedString(rendered(t, out, "ConfigMap", "tailplane-plane").Object, "data", "plane.yaml")
+		f, err := settings.Parse([]byte(text))
+		if err == nil {
+			err = f.Validate(settings.PlaneRole)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", name, err, text)
+		}
+		want := settings.Default()
+		if name == "defaults" && (f.Plane.Identity != want.Plane.Identity || f.Plane.Capability != want.Plane.Capability || len(f.Plane.Roles)+len(f.Plane.EmailDomains) > 0 || f.Tailnet.Port != want.Tailnet.Port) {
+			t.Errorf("the chart's defaults are\n%+v\nthe program's\n%+v", f.Plane, want.Plane)
+		}
+		if name == "everything" && (f.Plane.Identity.Hostname != "board" || len(f.PlanePolicy().Settings) != 2 || f.Plane.Contact != "#platform") {
+			t.Errorf("%+v", f.Plane)
+		}
+		if f.Health != ":9091" || f.Tailnet.StateSecret != "tailplane-plane" || f.Audit.KeySecret != "tailplane-plane-audit-key" {
+			t.Errorf("%s: %+v", name, f)
+		}
+		containers, _, _ := unstructured.NestedSlice(rendered(t, out, "StatefulSet", "tailplane-plane").Object, "spec", "template", "spec", "containers")
+		args, _, _ := unstructured.NestedStringSlice(containers[0].(map[string]any), "args")
+		understood(t, args, text)
+	}
+	one := render(t, bare, "--set", "plane.replicas=1")
+	if !strings.Contains(one, "--leader-elect=false") || rendered(t, one, "PodDisruptionBudget", "tailplane-plane") != nil {
+		t.Error("one replica is elected, or may not be evicted")
+	}
+	if out := render(t, bare); !strings.Contains(out, "--leader-elect=true") {
+		t.Error("two replicas are not elected")
+	}
+}
+
+// As the account that the chart makes, the plane reads all that it shows, is elected,
+// and ends sign-ins; what it shows is all that it may read. TestSGN13_Rights has
+// what it may not.
+func TestPlaneReads(t *testing.T) {
+	c := place(t)
+	out := ofPart(t, render(t, profileValues(t, "plane"), "--no-hooks"), "plane")
+	if err := c.Apply(t.Context(), []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: "+signins+"}"), stubs("HTTPRoute.gateway.networking.k8s.io", "Gateway.gateway.networking.k8s.io"), []byte(out),
+		[]byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: tailplane-members, namespace: "+systems+"}")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unbind(t, c, out) })
+	config := configOf(t, c, systems, "tailplane-plane")
+	board := plane.NewBoard(time.Now)
+	var log kubetest.Log
+	w := &planekube.Watch{Config: config, Board: board, SigninNamespace: signins, SystemNamespace: systems, Log: slog.New(slog.NewTextHandler(&log, nil)), Now: time.Now}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 2)
+	go func() { done <- w.Run(ctx) }()
+	elected := make(chan struct{})
+	go func() {
+		e := &planekube.Election{Config: config, Namespace: systems, Log: w.Log, Overdue: func() {}}
+		done <- e.Run(ctx, func(ctx context.Context) error { close(elected); <-ctx.Done(); return nil })
+	}()
+	defer func() {
+		cancel()
+		for range 2 {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	until(t, "every source answers", func() bool {
+		for _, s := range board.Sources() {
+			if s.Status != plane.OK && !(s.Name == "kubernetes:members" && s.Status == plane.Degraded) {
+				return false
+			}
+		}
+		return len(board.Sources()) > 8
+	})
+	until(t, "it is elected", func() bool {
+		select {
+		case <-elected:
+			return true
+		default:
+			return false
+		}
+	})
+	k := clientsOf(t, config)
+	if _, err := k.CoreV1().ConfigMaps(systems).Get(t.Context(), "tailplane-plane", metav1.GetOptions{}); !byRBAC(err) {
+		t.Errorf("a ConfigMap that it does not show: %v", err)
+	}
+	if _, err := k.CoreV1().Secrets(systems).Get(t.Context(), "tailplane-cluster-key", metav1.GetOptions{}); !byRBAC(err) {
+		t.Errorf("the cluster's key: %v", err)
+	}
+}
