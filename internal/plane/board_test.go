@@ -154,6 +154,9 @@ func TestResync(t *testing.T) {
 	}
 	for i := range 10_000 {
 		b.Put(plane.KindCluster, "gossip", cluster("a", func(c *plane.Cluster) { c.Port = -i - 1 }))
+		if i%89 != 0 {
+			continue
+		}
 		if events, _, ok := b.Since(b.Revision()-1000, all); !ok || len(events) != 1 {
 			t.Fatalf("after %d: the last 1,000 are not there: %v", i, ok)
 		}
