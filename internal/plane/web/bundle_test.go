@@ -1,0 +1,153 @@
+package web
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// sourceSum is what seal.mjs writes beside the bundle: the sum of the sums of all
+// that it is built from.
+func sourceSum(root fs.FS) (string, error) {
+	var names []string
+	for _, part := range []string{"index.html", "package-lock.json", "package.json", "seal.mjs", "src", "svelte.config.js", "tsconfig.json", "vite.config.ts"} {
+		err := fs.WalkDir(root, part, func(name string, d fs.DirEntry, err error) error {
+			if err == nil && !d.IsDir() {
+				names = append(names, name)
+			}
+			return err
+		})
+		if err != nil {
+			return "", err
+		}
+	}
+	slices.Sort(names)
+	sum := sha256.New()
+	for _, name := range names {
+		b, err := fs.ReadFile(root, name)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(sum, "%x  %s\n", sha256.Sum256(b), name)
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// PLANE-17: a bundle that is older than its sources is found without Node.
+func TestBundleIsFresh(t *testing.T) {
+	const sources = "../../../web"
+	got, err := sourceSum(os.DirFS(sources))
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skip("SKIP bundle: the sources of the dashboard are not here")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealed, err := os.ReadFile("dist/source.sha256")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := strings.TrimSpace(string(sealed)); got != want {
+		t.Errorf("the bundle was built from other sources than those in web/. Run: make web")
+	}
+
+	// The check itself: any change of a source changes the sum.
+	other := t.TempDir()
+	if err := os.CopyFS(other, onlySources(t, sources)); err != nil {
+		t.Fatal(err)
+	}
+	if same, err := sourceSum(os.DirFS(other)); err != nil || same != got {
+		t.Fatalf("a copy has another sum: %v", err)
+	}
+	if err := os.WriteFile(path.Join(other, "src/main.ts"), []byte("// changed\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if changed, err := sourceSum(os.DirFS(other)); err != nil || changed == got {
+		t.Errorf("a changed source is not seen: %v", err)
+	}
+}
+
+// onlySources are the sources without what npm has put beside them.
+func onlySources(t *testing.T, dir string) fs.FS {
+	t.Helper()
+	root := t.TempDir()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.Name() == "node_modules" {
+			continue
+		}
+		if e.IsDir() {
+			err = os.CopyFS(path.Join(root, e.Name()), os.DirFS(path.Join(dir, e.Name())))
+		} else {
+			var b []byte
+			if b, err = os.ReadFile(path.Join(dir, e.Name())); err == nil {
+				err = os.WriteFile(path.Join(root, e.Name()), b, 0o644)
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return os.DirFS(root)
+}
+
+// The page refers to files that are there, by names that change with what is in
+// them, and has no script or style of its own, which the policy would forbid.
+func TestPageRefersToTheBundle(t *testing.T) {
+	files := bundle()
+	page := string(files["index.html"].plain)
+	refs := regexp.MustCompile(`(?:src|href)="([^"]*)"`).FindAllStringSubmatch(page, -1)
+	if len(refs) < 3 {
+		t.Fatalf("the page refers to %d files", len(refs))
+	}
+	hashed := regexp.MustCompile(`^/assets/[a-z]+-[A-Za-z0-9_-]{8}\.(js|css)$`)
+	seen := 0
+	for _, ref := range refs {
+		switch {
+		case strings.HasPrefix(ref[1], "data:image/svg+xml,"), ref[1] == "/text":
+		case !hashed.MatchString(ref[1]):
+			t.Errorf("the page refers to %q", ref[1])
+		default:
+			seen++
+			if _, ok := files[ref[1][1:]]; !ok {
+				t.Errorf("%s is not there", ref[1])
+			}
+		}
+	}
+	if seen != len(files)-1 {
+		t.Errorf("the page refers to %d of %d files", seen, len(files)-1)
+	}
+	for _, forbidden := range []string{"<style", " style=", " onload=", "http://", "https://"} {
+		if strings.Contains(strings.ReplaceAll(page, "http://www.w3.org/2000/svg", ""), forbidden) {
+			t.Errorf("the page has %q", forbidden)
+		}
+	}
+	if inline := regexp.MustCompile(`<script[^>]*>[^<]`).FindString(page); inline != "" {
+		t.Errorf("the page has a script of its own: %s", inline)
+	}
+}
+
+// PLANE-15: the script is small enough.
+func TestBundleIsSmall(t *testing.T) {
+	script := 0
+	for name, f := range bundle() {
+		if strings.HasSuffix(name, ".js") {
+			script += len(f.small)
+		}
+	}
+	if script == 0 || script > 150_000 {
+		t.Errorf("%d bytes of JavaScript, compressed", script)
+	}
+	t.Logf("%d bytes of JavaScript, compressed", script)
+}

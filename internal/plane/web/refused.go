@@ -1,0 +1,100 @@
+package web
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"html"
+	"strings"
+
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// Form is api, but that people who open a page are refused in a page: one without
+// the application and without anything of the installation.
+func (s Site) Form(api *door.Form) *door.Form {
+	return &door.Form{
+		Answer: api.Answer,
+		Refuse: func(about door.About, p *problem.Error) door.Shape {
+			if !wantsPage(about) {
+				return api.Refuse(about, p)
+			}
+			h := guarded(refusalPolicy())
+			h.Set("Vary", "Accept")
+			return door.Shape{Status: p.Code.Status(), Header: h, ContentType: "text/html; charset=utf-8", Body: s.refusal(about, p)}
+		},
+	}
+}
+
+// wantsPage reports whether a visit is that of a browser to a page.
+func wantsPage(about door.About) bool {
+	for _, machines := range []string{"/api", "/mcp", "/assets"} {
+		if about.Path == machines || strings.HasPrefix(about.Path, machines+"/") {
+			return false
+		}
+	}
+	for part := range strings.SplitSeq(about.Accept, ",") {
+		if media, _, _ := strings.Cut(strings.TrimSpace(part), ";"); media == "text/html" {
+			return true
+		}
+	}
+	return false
+}
+
+// style is the whole of what a refusal's page may look like: it stands in the
+// page, since who is refused gets no file of ours, and the policy names its hash.
+const style = `:root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif;background:light-dark(#f6f7f9,#0d1015);color:light-dark(#151a21,#e8ebf0)}` +
+	`body{margin:0;padding:10vh 1.25rem 3rem}main{max-width:40rem;margin:auto;padding:2rem;background:light-dark(#fff,#14181f);border:1px solid light-dark(#e3e6eb,#252c36);border-radius:12px;overflow-wrap:anywhere}` +
+	`h1{font-size:1.375rem;line-height:1.3;letter-spacing:-.01em;margin:0 0 .75rem}h2{font-size:1rem;margin:1.75rem 0 .5rem}p{margin:.5rem 0}` +
+	`dl{display:grid;grid-template-columns:max-content 1fr;gap:.25rem 1.25rem;margin:1.25rem 0}dt,.small{color:light-dark(#545e6d,#9da8b7)}dd{margin:0}.small{font-size:.875rem;margin-top:1.75rem}` +
+	`pre{margin:.5rem 0;padding:.875rem 1rem;background:light-dark(#f0f2f5,#10141a);border:1px solid light-dark(#e3e6eb,#252c36);border-radius:8px;white-space:pre-wrap;font:.875rem/1.5 ui-monospace,monospace}`
+
+func refusalPolicy() string {
+	sum := sha256.Sum256([]byte(style))
+	return fmt.Sprintf("default-src 'none'; style-src 'sha256-%s'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'", base64.StdEncoding.EncodeToString(sum[:]))
+}
+
+// refusal is the page. Whatever in it comes from elsewhere goes through esc.
+func (s Site) refusal(about door.About, p *problem.Error) []byte {
+	esc := func(text string) string { return html.EscapeString(line(text)) }
+	title := map[problem.Code]string{problem.NotAuthorized: "You have no role here", problem.NotFound: "There is nothing at this address", problem.TaggedNode: "This device is nobody’s"}[p.Code]
+	var b strings.Builder
+	fmt.Fprintf(&b, "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>%s · Tailplane</title>\n<style>%s</style>\n<main>\n<h1>%s</h1>\n<p>%s</p>\n",
+		cmp.Or(title, "Refused"), style, cmp.Or(title, "You may not come in"), esc(p.Message))
+	c := about.Caller
+	if c.Device.Name != "" || c.Login != "" {
+		fmt.Fprintf(&b, "<dl>\n<dt>Login</dt><dd>%s</dd>\n<dt>Device</dt><dd>%s</dd>\n<dt>Known by</dt><dd>%s</dd>\n</dl>\n", cmp.Or(esc(string(c.Login)), "none"), esc(c.Device.Name), esc(string(c.Via)))
+	}
+	if p.Code == problem.NotAuthorized {
+		ask := "Ask whoever keeps the policy of this tailnet."
+		if s.Contact != "" {
+			ask = "Ask " + esc(s.Contact) + "."
+		}
+		fmt.Fprintf(&b, "<h2>How to come in</h2>\n<p>%s This grant in the tailnet policy would let you look:</p>\n<pre>%s</pre>\n", ask, esc(s.grant(string(c.Login))))
+	} else {
+		for _, advice := range p.Advice {
+			fmt.Fprintf(&b, "<p>%s</p>\n", esc(advice))
+		}
+	}
+	if p.Code == problem.NotFound {
+		b.WriteString("<p><a href=\"/\">To the overview</a></p>\n")
+	}
+	fmt.Fprintf(&b, "<p class=\"small\">Refused with %d %s. Request %s, of which the record of this server has an entry.</p>\n</main>\n</html>\n", p.Code.Status(), esc(string(p.Code)), esc(about.RequestID))
+	return []byte(b.String())
+}
+
+// grant is what somebody would have to add to the tailnet policy. Where the plane
+// stands in it, its tag, whoever keeps the policy knows.
+func (s Site) grant(login string) string {
+	quoted := func(text string) string {
+		b, err := json.Marshal(text)
+		if err != nil {
+			return `""` // text is always written
+		}
+		return string(b)
+	}
+	return fmt.Sprintf(`{"src": [%s], "dst": ["THE TAG OF THIS SERVER"], "ip": ["tcp:443"], "app": {%s: [{"role": "viewer", "orgs": ["*"]}]}}`, quoted(login), quoted(s.Capability))
+}

@@ -1,0 +1,367 @@
+// Looks at the dashboard in a real Chromium. Each check is one line of JSON on the
+// standard output, which the Go test makes a test of. Waits are for conditions; no
+// check measures time, but two report it.
+import { readFileSync } from 'node:fs'
+import { createRequire } from 'node:module'
+
+const require = createRequire(new URL('../../web/package.json', import.meta.url))
+const { chromium } = require('playwright-core')
+const axe = readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8')
+const base = process.env.DASHBOARD
+
+const say = (name, ok, detail = '') => console.log(JSON.stringify({ name, ok, detail: String(detail) }))
+const act = async (name) => {
+  const r = await fetch(`${process.env.ACTS}/${name}`, { method: 'POST' })
+  if (!r.ok) throw new Error(`act ${name}: ${r.status}`)
+}
+async function check(name, f) {
+  try {
+    say(name, true, (await f()) ?? '')
+  } catch (e) {
+    say(name, false, e.stack ?? e)
+  }
+}
+function must(ok, what) {
+  if (!ok) throw new Error(what)
+}
+
+// Roots without user namespaces have no sandbox; the pages are our own.
+const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: ['--no-sandbox', '--disable-dev-shm-usage'] })
+
+/** A page on which everything that must not happen is noted. */
+async function open(path, { theme = 'light', width = 1280, height = 860, bypass = false } = {}) {
+  const context = await browser.newContext({ viewport: { width, height }, colorScheme: theme, bypassCSP: bypass, reducedMotion: 'reduce', acceptDownloads: true })
+  context.setDefaultTimeout(60_000)
+  const page = await context.newPage()
+  page.wrong = []
+  page.on('console', (m) => m.type() === 'error' && !/status of 40[134]/.test(m.text()) && page.wrong.push(m.text()))
+  page.on('pageerror', (e) => page.wrong.push(e.stack))
+  page.on('dialog', (d) => (page.wrong.push(`dialog ${d.message()}`), d.dismiss()))
+  page.on('request', (r) => new URL(r.url()).origin !== base && !r.url().startsWith('data:') && !r.url().startsWith('blob:') && page.wrong.push(`asked ${r.url()}`))
+  await page.addInitScript(() => {
+    addEventListener('securitypolicyviolation', (e) => console.error(`policy: ${e.violatedDirective} ${e.blockedURI} ${e.sample}`))
+  })
+  await page.goto(base + path)
+  return page
+}
+const well = (page) => must(page.wrong.length === 0, page.wrong.join('\n'))
+const go = async (page, path) => {
+  await page.goto(base + path)
+  await settled(page)
+}
+/** When what a page reads has been read. */
+async function settled(page) {
+  await page.locator('h1').waitFor()
+  await page.locator('.link.live').waitFor()
+  await page.locator('main div.wait, main .blank, main :text("Reading")').first().waitFor({ state: 'detached' })
+}
+
+const pages = ['/', '/clusters', '/clusters?open=prod-eu', '/signins', '/signins?open=tailplane%2Fs-0000', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes&open=TailscaleService%2Fshop%2Fregistry', '/network?tab=groups', '/adapters', '/audit', '/settings']
+
+await check('PLANE-15_first_paint', async () => {
+  const page = await open('/')
+  await page.locator('.attention').waitFor()
+  const [paint, bytes] = await page.evaluate(() => [
+    performance.getEntriesByName('first-contentful-paint')[0]?.startTime,
+    performance.getEntriesByType('resource').filter((r) => r.name.endsWith('.js')).reduce((n, r) => n + r.encodedBodySize, 0),
+  ])
+  must(bytes > 0 && bytes <= 150_000, `${bytes} bytes of JavaScript`)
+  well(page)
+  await page.context().close()
+  return `first contentful paint after ${Math.round(paint)} ms; JavaScript ${bytes} bytes compressed`
+})
+
+for (const theme of ['light', 'dark']) {
+  await check(`PLANE-14_axe_${theme}`, async () => {
+    const page = await open('/', { theme, bypass: true }) // axe writes into the page, which the policy would forbid
+    await page.addInitScript(axe)
+    const found = []
+    for (const path of pages) {
+      await go(page, path)
+      const r = await page.evaluate(() => window.axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] }))
+      for (const v of r.violations) if (v.impact === 'serious' || v.impact === 'critical') found.push(`${path}: ${v.id}: ${v.help}: ${v.nodes.slice(0, 3).map((n) => n.html + ' ' + n.any.map((a) => a.message).join(';')).join(' | ')}`)
+    }
+    await page.context().close()
+    must(found.length === 0, found.join('\n'))
+    return `${pages.length} views`
+  })
+}
+
+// 360 px is a small telephone; 320 px is 1,280 at 400 %.
+await check('PLANE-14_small', async () => {
+  const page = await open('/', { width: 360, height: 740 })
+  const wide = []
+  for (const width of [360, 320]) {
+    await page.setViewportSize({ width, height: 740 })
+    for (const path of pages) {
+      await go(page, path)
+      const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)
+      if (over > 0) wide.push(`${path} is ${over} px wider than ${width}`)
+    }
+  }
+  await page.getByRole('button', { name: 'Pages' }).click()
+  await page.getByRole('navigation', { name: 'Pages' }).getByRole('link', { name: 'Adapters' }).click()
+  await page.getByRole('heading', { level: 1, name: 'Adapters' }).waitFor()
+  well(page)
+  await page.context().close()
+  must(wide.length === 0, wide.join('\n'))
+})
+
+await check('PLANE-14_landmarks_and_targets', async () => {
+  const page = await open('/signins')
+  await settled(page)
+  const bad = await page.evaluate(() => {
+    const bad = []
+    if (document.querySelectorAll('h1').length !== 1) bad.push('there is not one h1')
+    for (const el of ['header', 'nav', 'main']) if (!document.querySelector(el)) bad.push(`no ${el}`)
+    for (const b of document.querySelectorAll('button, a[href], input')) {
+      const r = b.getBoundingClientRect()
+      if (r.width && !b.closest('p, td .clip > a') && !b.classList.contains('unseen') && !b.classList.contains('skip') && (r.width < 24 || r.height < 24)) bad.push(`${b.outerHTML.slice(0, 90)} is ${Math.round(r.width)}x${Math.round(r.height)}`)
+    }
+    if (!document.querySelector('th[scope=col][aria-sort]')) bad.push('no aria-sort')
+    return bad
+  })
+  must(bad.length === 0, bad.join('\n'))
+  await page.keyboard.press('Tab')
+  must(await page.evaluate(() => document.activeElement.textContent === 'Skip to the content'), 'the first stop is not the skip link')
+  await page.keyboard.press('Enter')
+  must(await page.evaluate(() => document.activeElement.id === 'content'), 'the skip link does not skip')
+  well(page)
+  await page.context().close()
+})
+
+await check('live_and_under_the_pointer', async () => {
+  const page = await open('/clusters')
+  await settled(page)
+  const row = page.locator('tr.row', { hasText: 'prod-us' })
+  await row.getByText('Alive').waitFor()
+  await act('dead')
+  await row.getByText('Dead').waitFor() // told, not asked for
+  await page.locator('tbody tr.row').first().hover()
+  const before = await page.locator('tbody tr.row th').allInnerTexts()
+  await act('new')
+  await page.getByRole('button', { name: /^1 update/ }).waitFor()
+  must((await page.locator('tbody tr.row th').allInnerTexts()).join() === before.join(), 'rows moved under the pointer')
+  await page.getByRole('button', { name: /^1 update/ }).click()
+  await page.locator('tr.row', { hasText: 'aaa-new' }).waitFor()
+  await page.locator('h1').hover()
+  await act('gone')
+  await page.locator('tr.row', { hasText: 'aaa-new' }).waitFor({ state: 'detached' })
+  await act('back')
+  await row.getByText('Alive').waitFor()
+  well(page)
+  await page.context().close()
+})
+
+await check('keys', async () => {
+  const page = await open('/')
+  await settled(page)
+  await page.keyboard.press('g')
+  await page.keyboard.press('c')
+  await page.waitForURL(base + '/clusters')
+  await page.locator('h1:focus', { hasText: 'Clusters' }).waitFor()
+  must((await page.title()) === 'Clusters · Tailplane', await page.title())
+  await page.locator('tr.row').first().waitFor()
+  await page.keyboard.press('j')
+  await page.keyboard.press('j')
+  await page.keyboard.press('k')
+  await page.keyboard.press('j')
+  await page.keyboard.press('Enter')
+  const sheet = page.getByRole('dialog')
+  await sheet.getByRole('heading', { name: 'edge-sg' }).waitFor()
+  must(page.url().endsWith('?open=edge-sg'), page.url())
+  await page.keyboard.press('Escape')
+  await sheet.waitFor({ state: 'detached' })
+  must(await page.evaluate(() => document.activeElement?.textContent?.includes('edge-sg')), 'the focus did not come back to the row')
+  await page.keyboard.press('/')
+  await page.keyboard.type('health:alive g c')
+  must(page.url() === `${base}/clusters?q=health%3Aalive+g+c`, page.url())
+  await page.getByText(/^None of \d clusters matches/).waitFor()
+  await page.getByRole('searchbox').fill('staging')
+  await page.getByText('1 of 6 clusters').waitFor()
+  await page.goBack()
+  await page.waitForURL(base + '/')
+  await page.locator('h1').focus()
+  await page.keyboard.press('?')
+  await page.getByRole('dialog', { name: 'Keys' }).waitFor()
+  await page.keyboard.press('Escape')
+  await page.keyboard.press('Control+k')
+  await page.getByRole('combobox').fill('web-7')
+  await page.getByRole('option', { name: /web-7/ }).waitFor()
+  await page.keyboard.press('Enter')
+  await page.getByRole('dialog').getByRole('heading', { name: 'web-7' }).waitFor()
+  await page.keyboard.press('Escape')
+  await page.goto(base + '/settings')
+  await page.getByRole('checkbox', { name: 'Single keys act' }).uncheck()
+  await page.locator('h1').focus()
+  await page.keyboard.press('g')
+  await page.keyboard.press('c')
+  must(page.url() === base + '/settings', 'keys act though they are off')
+  well(page)
+  await page.context().close()
+})
+
+await check('revoke_by_keyboard', async () => {
+  const page = await open('/signins?q=frank')
+  await settled(page)
+  await page.getByRole('button', { name: 'Revoke the sign-in of frank@acme.dev on frank-nuc' }).focus()
+  await page.keyboard.press('Enter')
+  const dialog = page.getByRole('dialog')
+  await dialog.getByRole('heading', { name: 'Revoke this sign-in?' }).waitFor()
+  await dialog.getByRole('button', { name: 'Revoke' }).focus()
+  await page.keyboard.press('Enter')
+  await dialog.getByText('Say why').waitFor()
+  must(await page.evaluate(() => document.activeElement.getAttribute('aria-invalid') === 'true'), 'the field is not marked')
+  await page.keyboard.type('the laptop was lost')
+  await page.keyboard.press('Tab')
+  await page.keyboard.press('Tab')
+  await page.keyboard.press('Enter')
+  await dialog.getByRole('heading', { name: 'Revoked' }).waitFor()
+  const revoked = await (await fetch(process.env.ACTS + '/revoked')).json()
+  must(revoked.join() === 'tailplane/s-0009: the laptop was lost', revoked.join())
+  await page.keyboard.press('Escape')
+  await page.getByText(/^None of 7 sign-ins/).waitFor()
+  well(page)
+  await page.context().close()
+})
+
+await check('PLANE-06_a_source_that_is_down', async () => {
+  const page = await open('/signins')
+  await settled(page)
+  await act('down')
+  await page.getByText('kubernetes is down.').waitFor()
+  must((await page.locator('tr.row').count()) === 7, 'what was known is gone')
+  await go(page, '/settings')
+  await page.getByText('The API server does not answer.').waitFor()
+  await act('up')
+  await page.getByText('The API server does not answer.').waitFor({ state: 'detached' })
+  well(page)
+  await page.context().close()
+})
+
+await check('preferences_last', async () => {
+  const page = await open('/settings', { theme: 'light' })
+  await page.getByText('Dark', { exact: true }).click()
+  const dark = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor)
+  const colour = await dark()
+  await page.reload()
+  await settled(page)
+  must((await dark()) === colour && colour !== 'rgb(246, 247, 249)', colour)
+  await page.getByText('UTC', { exact: true }).click()
+  await go(page, '/signins?open=tailplane%2Fs-0000')
+  await page.getByRole('dialog').getByText(/UTC/).first().waitFor()
+  well(page)
+  await page.context().close()
+})
+
+await check('audit_filter_and_export', async () => {
+  const page = await open('/audit?verb=signins.revoke')
+  await settled(page)
+  await page.locator('tr.row', { hasText: 'signins.revoke' }).first().waitFor()
+  must((await page.locator('tr.row').count()) === 1, 'the filter does not filter')
+  const [download] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'Export JSONL' }).click()])
+  const lines = readFileSync(await download.path(), 'utf8').trim().split('\n').map((l) => JSON.parse(l))
+  must(lines.length === 1 && lines[0].verb === 'signins.revoke' && lines[0].args.reason === 'the laptop was lost', JSON.stringify(lines))
+  await page.locator('tr.row .open').click()
+  await page.getByRole('dialog').getByText('the laptop was lost').waitFor()
+  well(page)
+  await page.context().close()
+})
+
+await check('PL-04_hostile_names', async () => {
+  await act('hostile')
+  const page = await open('/')
+  const views = ['/', '/clusters', '/clusters?open=hostile', '/signins', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes', '/network?tab=groups', '/adapters', '/settings']
+  for (const path of views) {
+    await go(page, path)
+    const row = page.locator('tr.row .open', { hasText: 'onerror' }).first()
+    if (path !== '/' && path !== '/settings' && !path.includes('open')) {
+      await row.click()
+      await page.getByRole('dialog').getByRole('heading').filter({ hasText: 'onerror' }).waitFor()
+    }
+    const bad = await page.evaluate(() => {
+      const bad = [...document.querySelectorAll('img, #app script, iframe, object, embed')].map((e) => e.outerHTML)
+      for (const a of document.querySelectorAll('a[href]')) if (!['http:', 'https:'].includes(a.protocol)) bad.push(a.outerHTML)
+      if (window.hurt) bad.push('a script of a name ran')
+      if (/[\u202a-\u202e\u2066-\u2069\u0000-\u0008\u001b]/.test(document.body.innerText)) bad.push('text turns around')
+      return bad
+    })
+    must(bad.length === 0, `${path}: ${bad.join('\n')}`)
+  }
+  await page.keyboard.press('Control+k')
+  await page.getByRole('combobox').fill('onerror')
+  await page.getByRole('option').first().waitFor()
+  must(!(await page.evaluate(() => window.hurt)), 'a script of a name ran')
+  well(page)
+  await page.context().close()
+})
+
+await check('PLANE-15_2000_rows', async () => {
+  await act('many')
+  const page = await open('/signins?sort=login')
+  await settled(page)
+  await page.getByText('2,000 sign-ins').waitFor()
+  const made = () => page.locator('tbody tr.row').count()
+  must((await made()) < 80, `${await made()} rows were made`)
+  await page.evaluate(() => {
+    window.long = []
+    new PerformanceObserver((l) => window.long.push(...l.getEntries().map((e) => Math.round(e.duration)))).observe({ type: 'longtask' })
+  })
+  const height = await page.evaluate(() => document.documentElement.scrollHeight)
+  must(height > 2000 * 30, `the page is ${height} px high`)
+  for (let i = 1; i <= 20; i++) {
+    await page.evaluate((y) => scrollTo(0, y), (height / 20) * i)
+    await page.evaluate(() => new Promise((f) => requestAnimationFrame(() => requestAnimationFrame(f))))
+  }
+  await page.getByText('person-1999@acme.dev').waitFor()
+  must((await made()) < 80, `${await made()} rows were made`)
+  must((await page.locator('tbody tr.row').last().getAttribute('aria-rowindex')) === '2001', 'the last row does not say which it is')
+  const long = await page.evaluate(() => window.long)
+  await page.evaluate(() => scrollTo(0, 0))
+  await page.getByRole('searchbox').fill('person-17')
+  await page.getByText('100 of 2,000 sign-ins').waitFor()
+  well(page)
+  await page.context().close()
+  return `long tasks while scrolling: ${long.length ? long.join(', ') + ' ms' : 'none'}`
+})
+
+await check('PL-03_a_role_that_is_lost', async () => {
+  const page = await open('/clusters')
+  await settled(page)
+  await act('mallory')
+  await page.getByRole('heading', { name: /You may not see this any more/ }).waitFor()
+  must((await page.locator('tr.row').count()) === 0 && !(await page.innerText('main')).includes('prod-eu'), 'what was known is still shown')
+  await act('vic')
+  await page.goto(base + '/clusters')
+  await page.getByRole('heading', { name: 'You may not see clusters' }).waitFor()
+  await page.goto(base + '/')
+  await page.getByText('You may not see these.').first().waitFor()
+  await page.context().close()
+})
+
+await check('PL-01_the_denied_page', async () => {
+  await act('mallory')
+  const page = await open('/')
+  await page.getByRole('heading', { name: 'You have no role here' }).waitFor()
+  const text = await page.innerText('main')
+  for (const want of ['mallory<b>@acme.dev', 'laptop.tail1234.ts.net', '#platform', 'tailplane.dev/cap/plane', '"src": ["mallory']) must(text.includes(want), `${want} is not in ${text}`)
+  must((await page.locator('script, link[rel=stylesheet], #app').count()) === 0, 'the application is there')
+  must(!/prod-eu|alice|kubernetes/.test(await page.content()), 'something of the installation is there')
+  well(page)
+  const small = await open('/clusters', { theme: 'dark', width: 320, bypass: true })
+  await small.addScriptTag({ content: axe })
+  const r = await small.evaluate(() => window.axe.run(document))
+  const found = r.violations.filter((v) => v.impact === 'serious' || v.impact === 'critical').map((v) => v.id + ' ' + v.nodes[0].html)
+  must(found.length === 0, found.join('\n'))
+  must((await small.evaluate(() => document.documentElement.scrollWidth - innerWidth)) <= 0, 'it is wider than the screen')
+  await small.context().close()
+  await act('alice')
+  await page.goto(base + '/nowhere')
+  await page.getByRole('heading', { name: 'There is nothing at this address' }).waitFor()
+  await page.goto(base + '/text')
+  must(/Sign-ins\s+2000/.test(await page.innerText('body')), await page.innerText('body'))
+  await page.context().close()
+})
+
+await browser.close()
+say('end', true)

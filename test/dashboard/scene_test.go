@@ -1,0 +1,91 @@
+package dashboard_test
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/plane"
+)
+
+// fill puts an installation on the board as it may be on a weekday: most of it is
+// well, and of each kind something is not.
+func (h *house) fill() {
+	b, now := h.board, time.Now()
+	b.Report(plane.Source{Name: "kubernetes", Status: plane.OK})
+	b.Report(plane.Source{Name: "gossip", Status: plane.OK})
+	b.Replace(plane.KindCluster, "gossip", []plane.Object{cluster("prod-eu", "Alive", true), cluster("prod-us", "Alive", false), cluster("staging", "Alive", false),
+		cluster("build", "Suspect", false), cluster("lab", "Alive", false), cluster("edge-sg", "Dead", false)})
+	b.Replace(plane.KindSignin, "kubernetes", []plane.Object{
+		signin(0, "alice@acme.dev", "alice-macbook", "edit", "Ready", "shop", "billing"), signin(1, "bob@acme.dev", "bob-thinkpad", "view", "Ready"),
+		signin(2, "carol.jones@acme.dev", "carol-desk", "view", "Pending"), signin(3, "dave@acme.dev", "dave-laptop", "cluster-admin", "Refused"),
+		signin(5, "erin@contractor.example", "erin-mbp", "view", "Ready", "shop"), signin(9, "frank@acme.dev", "frank-nuc", "edit", "Ready"),
+		signin(14, "grace@acme.dev", "grace-x1", "admin", "Ending"), signin(40, "heidi@acme.dev", "heidi-mini", "view", "Expired")})
+	b.Replace(plane.KindTailnet, "kubernetes", []plane.Object{
+		plane.Tailnet{ID: "acme", Name: "acme", Domain: new("tail1234.ts.net"), Organisation: new("Organization"), Credential: plane.Credential{Valid: new(true), Reason: "TokenIssued", CheckedAt: &now},
+			Devices: new(148), Services: new(23), LastSync: &now, Conditions: isReady(true, "Synced", "Devices and services were read."), ObservedAt: now},
+		plane.Tailnet{ID: "partner", Name: "partner", Domain: new("tail9f31.ts.net"), Credential: plane.Credential{Valid: new(false), Reason: "Unauthorized", CheckedAt: &now},
+			Conditions: isReady(false, "CredentialRefused", "The API of the tailnet refuses the credential."), ObservedAt: now},
+		plane.Tailnet{ID: "lab", Name: "lab", Credential: plane.Credential{}, Conditions: []plane.Condition{}, ObservedAt: now}})
+	b.Replace(plane.KindGateway, "kubernetes", []plane.Object{
+		plane.Gateway{ID: "infra/public", Namespace: "infra", Name: "public", Target: "infra/eg", Class: new("envoy"), Listeners: []plane.Listener{{Name: "https", Protocol: "HTTPS", Port: 443, Hostname: "*.acme.dev"}},
+			Tailnets: []plane.GatewayTailnet{{Name: "acme", Services: 23, LastSync: &now}}, Services: []plane.GatewayService{{Name: "db", Tailnet: "acme", Route: "tailscale-svc-db", Path: "/svc/db", Cluster: "tailscale-cluster-db", State: "Programmed"}},
+			Extension: plane.ExtensionRevision{Desired: new("42"), Translated: new("42"), At: &now, Fresh: new(true)}, Conditions: isReady(true, "Programmed", ""), ObservedAt: now},
+		plane.Gateway{ID: "infra/internal", Namespace: "infra", Name: "internal", Target: "infra/internal", Tailnets: []plane.GatewayTailnet{{Name: "partner", Stale: true, Message: "The credential is refused."}},
+			Extension: plane.ExtensionRevision{Desired: new("43"), Translated: new("41"), At: &now, Fresh: new(false)}, Conditions: isReady(true, "Programmed", ""), ObservedAt: now}})
+	b.Replace(plane.KindRoute, "kubernetes", h.routes(now))
+	b.Replace(plane.KindProxyGroup, "kubernetes", []plane.Object{
+		plane.ProxyGroup{ID: "infra/egress", Namespace: "infra", Name: "egress", Type: "egress", Tailnet: new("acme"), Wanted: 3, Ready: new(3), Devices: []plane.RelayDevice{
+			{Ordinal: 0, Hostname: "egress-0", FQDN: "egress-0.tail1234.ts.net", Addresses: []string{"100.64.0.7"}, Ready: true}, {Ordinal: 1, Hostname: "egress-1", FQDN: "egress-1.tail1234.ts.net", Addresses: []string{"100.64.0.8"}, Ready: true},
+			{Ordinal: 2, Hostname: "egress-2", FQDN: "egress-2.tail1234.ts.net", Addresses: []string{"100.64.0.9"}, Ready: true}}, Conditions: isReady(true, "Ready", ""), ObservedAt: now},
+		plane.ProxyGroup{ID: "infra/partner-in", Namespace: "infra", Name: "partner-in", Type: "ingress", Tailnet: new("partner"), Wanted: 2, Ready: new(1), Devices: []plane.RelayDevice{
+			{Ordinal: 0, Hostname: "partner-in-0", FQDN: "partner-in-0.tail9f31.ts.net", Addresses: []string{"100.90.1.2"}, Ready: true}, {Ordinal: 1, Hostname: "partner-in-1", Reason: "NotJoined"}},
+			Conditions: isReady(false, "PodsNotReady", "1 of 2 relays is ready."), ObservedAt: now}})
+	var adapters []plane.Object
+	for i := range 18 {
+		a := plane.Adapter{ID: fmt.Sprintf("shop/web-%d", i), Namespace: "shop", Pod: fmt.Sprintf("web-%d", i), Node: fmt.Sprintf("node-%d", i%4), Ready: new(true), Restarts: new(i % 3), Version: new("v0.9.2"),
+			Outdated: new(i == 4 || i == 11), ObservedAt: now}
+		if i%2 == 0 {
+			a.Clusters = []plane.AdapterReach{{Cluster: "prod-eu", Healthy: true}, {Cluster: "edge-sg", Healthy: false}}
+		}
+		if i == 7 {
+			a.Ready, a.Message = new(false), "The container is waiting: CrashLoopBackOff."
+		}
+		adapters = append(adapters, a)
+	}
+	b.Replace(plane.KindAdapter, "kubernetes", adapters)
+}
+
+func (h *house) routes(now time.Time) (routes []plane.Object) {
+	for i, name := range []string{"db", "cache", "grafana", "registry", "mail", "search", "billing", "auth", "queue"} {
+		r := plane.Route{ID: "TailscaleService/shop/" + name, Resource: "TailscaleService", Namespace: "shop", Name: name, Target: "infra/public", Tailnet: new("acme"), Hostnames: []string{name + ".acme.dev"},
+			Rules: []plane.RouteRule{{Path: "/svc/" + name, Backend: "tailscale-cluster-" + name, State: "Programmed"}}, Refused: []plane.Refusal{}, Conditions: isReady(true, "Accepted", ""), ObservedAt: now}
+		if i == 3 {
+			r.Refused = []plane.Refusal{{Ref: "Secret/vault/registry", Reason: "RefNotPermitted", Message: "No ReferenceGrant in the namespace vault lets shop refer to it."}}
+			r.Conditions = isReady(false, "RefNotPermitted", "A reference is not permitted.")
+		}
+		routes = append(routes, r)
+	}
+	return routes
+}
+
+// hostile gives every field that others name a name that would like to be more.
+func (h *house) hostile() {
+	const bad = `<img src=x onerror="window.hurt=1"><script>window.hurt=1</script>"'` + "`${window.hurt=1}{{window.hurt=1}}\u202Egnp.exe\x1b[31m"
+	b, now := h.board, time.Now()
+	s := signin(1, bad, bad, bad, "Ready", bad)
+	s.Name, s.ID = "hostile", bad
+	s.Conditions = []plane.Condition{{Type: bad, Status: "False", Reason: bad, Message: bad}}
+	c := cluster("hostile", "Alive", false)
+	c.Name, c.Endpoint, c.URL, c.Version, c.Labels = bad, "javascript:window.hurt=1", "javascript:window.hurt=1", bad, map[string]string{bad: bad}
+	c.Members = []plane.ClusterMember{{Node: bad, Host: bad, Health: bad}}
+	b.Put(plane.KindSignin, "kubernetes", s)
+	b.Put(plane.KindCluster, "gossip", c)
+	b.Put(plane.KindTailnet, "kubernetes", plane.Tailnet{ID: bad, Name: bad, Domain: new(bad), Organisation: new(bad), Credential: plane.Credential{Valid: new(false), Reason: bad}, Conditions: s.Conditions, ObservedAt: now})
+	b.Put(plane.KindGateway, "kubernetes", plane.Gateway{ID: bad, Namespace: bad, Name: bad, Target: bad, Class: new(bad), Tailnets: []plane.GatewayTailnet{{Name: bad, Message: bad, Stale: true}}, Conditions: s.Conditions, ObservedAt: now})
+	b.Put(plane.KindRoute, "kubernetes", plane.Route{ID: bad, Resource: bad, Namespace: bad, Name: bad, Target: bad, Tailnet: new(bad), Rules: []plane.RouteRule{{Path: bad, Backend: bad, State: bad}},
+		Refused: []plane.Refusal{{Ref: bad, Reason: bad, Message: bad}}, Conditions: s.Conditions, ObservedAt: now})
+	b.Put(plane.KindProxyGroup, "kubernetes", plane.ProxyGroup{ID: bad, Namespace: bad, Name: bad, Type: bad, Tailnet: new(bad), Wanted: 1, Ready: new(0),
+		Devices: []plane.RelayDevice{{Hostname: bad, FQDN: bad, Addresses: []string{bad}, Reason: bad}}, Conditions: s.Conditions, ObservedAt: now})
+	b.Put(plane.KindAdapter, "kubernetes", plane.Adapter{ID: bad, Namespace: bad, Pod: bad, Node: bad, Version: new(bad), Message: bad, Clusters: []plane.AdapterReach{{Cluster: bad}}, ObservedAt: now})
+	b.Report(plane.Source{Name: bad, Status: plane.Degraded, Message: bad})
+}

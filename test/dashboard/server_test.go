@@ -1,0 +1,206 @@
+package dashboard_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/web"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// A house is the plane on loopback: the real desk, board and pages behind a real
+// door. Who comes in is the test's to say, since there is no tailnet here.
+type house struct {
+	board *plane.Board
+	url   string // of the dashboard
+	acts  string // of what the browser's script asks the test to do
+
+	mu      sync.Mutex
+	caller  access.Caller
+	entries []audit.Entry
+	revoked []string
+}
+
+const capability = "tailplane.dev/cap/plane"
+
+func open(t *testing.T) *house {
+	t.Helper()
+	h := &house{board: plane.NewBoard(time.Now), caller: person("alice@acme.dev", `{"role":"operator","orgs":["*"]}`)}
+	desk := plane.Desk{Board: h.board, Now: time.Now, Version: "v0", Commit: "0", Ready: func() bool { return true }, Revoke: h.revoke, Entries: h.newest}
+	site := web.Site{Overview: desk.Overview, Now: time.Now, Capability: capability, Contact: "#platform"}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &door.Door{
+		Names:    func() []string { return []string{"127.0.0.1"} },
+		Identify: func(*http.Request) (access.Caller, error) { return h.who(), nil },
+		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
+			return access.DecidePlane(c, v, access.PlanePolicy{Capability: capability, Contact: "#platform"}, now)
+		},
+		Record: h.record, Form: site.Form(plane.Form()), Log: slog.New(slog.DiscardHandler), Now: time.Now,
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- d.Run(ctx, ln, nil, slices.Concat(desk.Routes(), site.Routes())...) }()
+	acts := httptest.NewServer(h.acting())
+	t.Cleanup(func() {
+		acts.Close()
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	h.url, h.acts = "http://"+ln.Addr().String(), acts.URL
+	h.fill()
+	return h
+}
+
+// acting is what the browser's script can have done on the other side.
+func (h *house) acting() http.Handler {
+	acts := map[string]func(){
+		"dead": func() { h.board.Put(plane.KindCluster, "gossip", cluster("prod-us", "Dead", false)) },
+		"back": func() { h.board.Put(plane.KindCluster, "gossip", cluster("prod-us", "Alive", false)) },
+		"new":  func() { h.board.Put(plane.KindCluster, "gossip", cluster("aaa-new", "Alive", false)) },
+		"gone": func() { h.board.Remove(plane.KindCluster, "aaa-new") },
+		"down": func() {
+			h.board.Report(plane.Source{Name: "kubernetes", Status: plane.Down, Message: "The API server does not answer."})
+		},
+		"up":      func() { h.board.Report(plane.Source{Name: "kubernetes", Status: plane.OK}) },
+		"hostile": h.hostile,
+		"many":    func() { h.board.Replace(plane.KindSignin, "kubernetes", manySignins(2000)) },
+		"alice":   func() { h.as(person("alice@acme.dev", `{"role":"operator","orgs":["*"]}`)) },
+		"vic":     func() { h.as(person("vic@acme.dev", `{"role":"viewer","orgs":["acme"]}`)) },
+		"mallory": func() { h.as(person("mallory<b>@acme.dev")) },
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /{act}", func(w http.ResponseWriter, r *http.Request) {
+		act := acts[r.PathValue("act")]
+		if act == nil {
+			http.Error(w, "no such act", http.StatusNotFound)
+			return
+		}
+		act()
+	})
+	mux.HandleFunc("GET /revoked", func(w http.ResponseWriter, _ *http.Request) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		_ = json.NewEncoder(w).Encode(slices.Concat([]string{}, h.revoked))
+	})
+	return mux
+}
+
+func (h *house) who() access.Caller {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.caller
+}
+
+func (h *house) as(c access.Caller) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.caller = c
+}
+
+func (h *house) record(e audit.Entry) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.entries = append(h.entries, e)
+	return nil
+}
+
+func (h *house) newest(_ context.Context, yield func(plane.Recorded) bool) (int, error) {
+	h.mu.Lock()
+	entries := slices.Clone(h.entries)
+	h.mu.Unlock()
+	for i, e := range slices.Backward(entries) {
+		if !yield(plane.Recorded{Entry: e, Seq: uint64(i + 1)}) {
+			break
+		}
+	}
+	return 0, nil
+}
+
+// revoke does what planekube does, to the board alone: there is no cluster here.
+func (h *house) revoke(_ context.Context, p access.Permit, namespace, name, reason string, dryRun bool) (plane.Revocation, error) {
+	if err := p.Require(access.SigninsRevoke, time.Now()); err != nil {
+		return plane.Revocation{}, err
+	}
+	id := namespace + "/" + name
+	if _, ok := h.board.Get(plane.KindSignin, id); !ok {
+		return plane.Revocation{}, problem.New(problem.NotFound, "There is no such sign-in.")
+	}
+	if !dryRun {
+		h.board.Remove(plane.KindSignin, id)
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.revoked = append(h.revoked, id+": "+reason)
+	}
+	return plane.Revocation{Deleted: !dryRun, RefusedBy: new(time.Now().Add(10 * time.Second))}, nil
+}
+
+func person(login string, rules ...string) access.Caller {
+	c := access.Caller{Login: access.Login(login), DisplayName: "A. Person", UserID: "1", Device: access.Device{ID: "n-" + login, Name: "laptop.tail1234.ts.net"}, Tailnet: "acme.dev", Via: access.ViaTailnet}
+	for _, r := range rules {
+		c.Rules = append(c.Rules, json.RawMessage(r))
+	}
+	return c
+}
+
+func is(what string, ok bool, reason, message string) plane.Condition {
+	status := "False"
+	if ok {
+		status = "True"
+	}
+	return plane.Condition{Type: what, Status: status, Reason: reason, Message: message, Since: time.Now().Add(-3 * time.Hour)}
+}
+
+func isReady(ok bool, reason, message string) []plane.Condition {
+	return []plane.Condition{is("Ready", ok, reason, message)}
+}
+
+func cluster(name, health string, self bool) plane.Cluster {
+	seen := time.Now().Add(-2 * time.Second)
+	if health == "Dead" {
+		seen = time.Now().Add(-19 * time.Minute)
+	}
+	version := "v0.9.2"
+	if name == "lab" {
+		version = "v0.8.0"
+	}
+	return plane.Cluster{ID: name, Name: name, Endpoint: "https://" + name + ".k8s.acme.dev:6443", Port: 6443, URL: "https://tka-" + name + ".tail1234.ts.net",
+		Labels: map[string]string{"env": "prod", "region": name}, Health: health, LastSeen: &seen, Verified: true, Self: self, Version: version, Skew: new(name == "lab"),
+		Members: []plane.ClusterMember{{Node: "n1", Host: "tka-" + name + ".tail1234.ts.net", Health: health, LastSeen: &seen}}, ObservedAt: time.Now()}
+}
+
+func signin(i int, login, device, role, phase string, namespaces ...string) plane.Signin {
+	created := time.Now().Add(-time.Duration(i*13+2) * time.Minute)
+	s := plane.Signin{Namespace: "tailplane", Name: fmt.Sprintf("s-%04d", i), Login: login, Device: device, Role: role, Namespaces: slices.Concat([]string{}, namespaces), Created: created,
+		ValidUntil: new(created.Add(8 * time.Hour)), Phase: phase, Conditions: isReady(phase == "Ready", "Provisioned", "The sign-in is provisioned."), ObservedAt: time.Now()}
+	if phase == "Refused" {
+		s.ValidUntil, s.Conditions = nil, isReady(false, "RoleNotAllowed", "The role cluster-admin may not be given out.")
+	}
+	s.ID = s.Namespace + "/" + s.Name
+	return s
+}
+
+func manySignins(n int) (all []plane.Object) {
+	roles, phases := []string{"view", "edit", "admin"}, []string{"Ready", "Ready", "Ready", "Pending", "Expired"}
+	for i := range n {
+		all = append(all, signin(i, fmt.Sprintf("person-%04d@acme.dev", i), fmt.Sprintf("laptop-%04d", i), roles[i%3], phases[i%5]))
+	}
+	return all
+}
