@@ -18,6 +18,7 @@ var deployed = map[string][]string{
 		"policy-signins", "policy-bindings", "policy-tokens"},
 	"deploy/server": {"access", "operator", "networkpolicies"},
 	"deploy/inject": {"inject", "rbac-inject", "webhook", "policy-adapter"},
+	"deploy/plane":  {"plane", "rbac-plane"},
 }
 
 const deployValues = `
@@ -32,16 +33,20 @@ const injectValues = `
 inject: {enabled: true, sidecar: {image: {repository: registry.invalid/mca, tag: unset}}}
 `
 
+// planeValues, beside those: as the webhook.
+const planeValues = "\nplane: {enabled: true}\n"
+
 // helmLabels belong to a release; manifests are nobody's release.
 var helmLabels = regexp.MustCompile(`(?m)^ *app\.kubernetes\.io/(instance|version|managed-by): .*\n`)
 
 // One source: the manifests in deploy/ are the chart's, and kustomize can read them.
 func TestDeployIsTheChart(t *testing.T) {
-	server, webhook := sources(render(t, deployValues)), sources(render(t, deployValues+injectValues))
+	server, beside := sources(render(t, deployValues)), map[string]map[string]string{
+		"deploy/inject": sources(render(t, deployValues+injectValues)), "deploy/plane": sources(render(t, deployValues+planeValues))}
 	for dir, templates := range deployed {
-		by := server
-		if dir == "deploy/inject" {
-			by = webhook
+		by, ok := beside[dir]
+		if !ok {
+			by = server
 		}
 		want := map[string]string{}
 		for _, name := range templates {

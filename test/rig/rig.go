@@ -60,6 +60,7 @@ type Rig struct {
 	Cluster  *kubetest.Cluster
 	Access   *Process
 	Operator *Process
+	Plane    *Process      // nil until StartPlane
 	Admin    *tsnet.Server // a person without any grant, to look at the tailnet from
 	RootsPEM []byte        // what clients must trust
 	Roots    *x509.CertPool
@@ -335,11 +336,14 @@ func (r *Rig) Settings(role string) ([]byte, error) {
 	}
 	fmt.Fprintf(&b, "health: 127.0.0.1:0\n")
 	record := r.AuditFile()
-	if role == "operator" {
+	switch role {
+	case "operator":
 		record = r.OperatorAuditFile()
+	case "plane":
+		record = r.PlaneAuditFile()
 	}
 	fmt.Fprintf(&b, "audit:\n  file: %s\n", record)
-	for _, section := range []string{"api", "gossip"} {
+	for _, section := range []string{"api", "gossip", "plane"} {
 		var lines []string
 		for path, value := range r.settings {
 			if key, ok := strings.CutPrefix(path, section+"."); ok {
@@ -359,7 +363,7 @@ func (r *Rig) Settings(role string) ([]byte, error) {
 // Close ends everything that Start and the methods started.
 func (r *Rig) Close() error {
 	var errs []error
-	for _, p := range []*Process{r.Access, r.Operator} {
+	for _, p := range []*Process{r.Plane, r.Access, r.Operator} {
 		if p != nil {
 			errs = append(errs, p.Stop(time.Minute))
 		}
