@@ -103,8 +103,9 @@ var plan = map[string]string{
 	"internal/health":          "internal/access internal/audit internal/door internal/door/framing internal/gossip internal/gossip/gossiphttp internal/problem internal/signin",
 	"internal/cli": "internal/cli/checkup internal/cli/directory internal/cli/fault internal/cli/kubeapi internal/cli/kubectl internal/cli/kubefile internal/cli/link " +
 		"internal/cli/memory internal/cli/ownfile internal/cli/reach internal/cli/screen internal/cli/shellscript internal/cli/spelling " +
-		"internal/cli/subshell internal/cli/tokencache internal/audit internal/door internal/gossip internal/gossip/memberlist internal/problem internal/signin",
+		"internal/cli/bearer internal/cli/subshell internal/cli/tokencache internal/audit internal/door internal/gossip internal/gossip/memberlist internal/plane internal/plane/planemcp internal/problem internal/signin",
 	// below tka's commands: the way to a server, files, shells, the screen
+	"internal/cli/bearer":      "",
 	"internal/cli/checkup":     "internal/signin",
 	"internal/cli/directory":   "internal/cli/fault internal/cli/reach internal/cli/screen internal/cli/spelling internal/gossip",
 	"internal/cli/fault":       "internal/cli/screen internal/problem",
@@ -136,7 +137,7 @@ var plan = map[string]string{
 
 	"cmd/mca": "internal/apiproxy internal/apiproxy/document internal/apiproxy/fanout internal/apiproxy/observe internal/apiproxy/observe/adminport internal/apiproxy/observe/record internal/apiproxy/podface internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/upstream internal/inject",
 	"cmd/tka": "internal/cli",
-	"cmd/tailplaned": "internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewayxds internal/gateway/workload internal/health internal/identity internal/inject internal/inject/injectkube internal/kube internal/plane internal/plane/planekube internal/problem internal/profile internal/relay internal/relay/document internal/relay/relaykube internal/settings " +
+	"cmd/tailplaned": "internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewayxds internal/gateway/workload internal/health internal/identity internal/inject internal/inject/injectkube internal/kube internal/plane internal/plane/planekube internal/plane/planemcp internal/plane/web internal/problem internal/profile internal/relay internal/relay/document internal/relay/relaykube internal/settings " +
 		"internal/signin internal/signin/signinkube internal/tailnet internal/tailnet/tailnets",
 }
 

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,6 +22,8 @@ import (
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planekube"
+	"github.com/tailplane/tailplane/internal/plane/planemcp"
+	"github.com/tailplane/tailplane/internal/plane/web"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/relay/relaykube"
 	"github.com/tailplane/tailplane/internal/settings"
@@ -116,8 +119,9 @@ func (s *planeServer) serve(ctx context.Context, working func()) error {
 		return err
 	}
 	policy := s.set.PlanePolicy()
+	site := web.Site{Overview: s.desk.Overview, Now: time.Now, Capability: policy.Capability, Contact: policy.Contact}
 	way := &door.Door{
-		Names: node.Names, Record: s.record.Write, Limits: planeLimits(), Log: s.log, Now: time.Now, Form: plane.Form(), Measure: s.metrics.Door("plane"),
+		Names: node.Names, Record: s.record.Write, Limits: planeLimits(), Log: s.log, Now: time.Now, Form: site.Form(plane.Form()), Measure: s.metrics.Door("plane"),
 		Identify: func(r *http.Request) (access.Caller, error) {
 			defer func(began time.Time) { s.metrics.Identified(time.Since(began)) }(time.Now())
 			return identify(r)
@@ -143,7 +147,9 @@ func (s *planeServer) serve(ctx context.Context, working func()) error {
 	case err == nil:
 		s.log.Info("the plane is serving", "names", node.Names(), "version", version())
 		working()
-		err = way.Run(ctx, ln, node.ConnContext, s.desk.Routes()...)
+		api := s.desk.Routes()
+		routes := append(slices.Concat(api, site.Routes()), planemcp.Route(way, api, planemcp.Options{Version: version()}))
+		err = way.Run(ctx, ln, node.ConnContext, routes...)
 	case ctx.Err() != nil:
 		err = nil // asked to stop, or whoever ended it says why
 	case node.Status().Running() && node.Status().CertDomain == "":
