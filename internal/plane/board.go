@@ -83,6 +83,7 @@ const (
 	Upsert       Change = "upsert"
 	Delete       Change = "delete"
 	SourceStatus Change = "status"
+	Known        Change = "known" // of a kind: from now on there are its objects, or none, where nobody could tell
 )
 
 // An Event is one change of the Board.
@@ -175,6 +176,7 @@ func (b *Board) Replace(k Kind, source string, all []Object) {
 	defer b.mu.Unlock()
 	b.source(source)
 	s := b.feed(k, source)
+	known := s.known()
 	has := map[string]bool{}
 	for _, o := range all {
 		has[o.Key()] = true
@@ -186,6 +188,9 @@ func (b *Board) Replace(k Kind, source string, all []Object) {
 		}
 	}
 	s.feeds[source] = true
+	if !known {
+		b.tell(Event{Change: Known, Kind: k})
+	}
 }
 
 // Report says how a source answers. What it has put on the Board stays, with its
@@ -372,10 +377,18 @@ func (b *Board) list(k Kind) Listing {
 		slices.SortFunc(s.sorted, func(a, b Object) int { return strings.Compare(a.Key(), b.Key()) })
 	}
 	l.Objects, l.Sources = s.sorted, b.named(maps.Keys(s.feeds))
-	for _, listed := range s.feeds {
-		l.Known = l.Known || listed
-	}
+	l.Known = s.known()
 	return l
+}
+
+// known reports whether a source has said what there is.
+func (s *shelf) known() bool {
+	for _, listed := range s.feeds {
+		if listed {
+			return true
+		}
+	}
+	return false
 }
 
 func (b *Board) named(names func(func(string) bool)) []Source {

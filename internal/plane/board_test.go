@@ -33,8 +33,11 @@ func signinOf(login, name string) plane.Signin {
 func said(events []plane.Event) (out []string) {
 	for _, e := range events {
 		about := e.Source.Name
-		if e.Object != nil {
+		switch {
+		case e.Object != nil:
 			about = e.Object.Key()
+		case e.Change == plane.Known:
+			about = string(e.Kind)
 		}
 		out = append(out, fmt.Sprint(e.Change, " ", about))
 	}
@@ -103,7 +106,7 @@ func TestWhatIsAnEvent(t *testing.T) {
 	want("the same value, written in another way")
 	b.Put(plane.KindCluster, "prometheus", cluster("b"))
 	b.Replace(plane.KindCluster, "gossip", []plane.Object{cluster("c")})
-	want("re-listed: what is another source's stays", "upsert b", "upsert c", "delete a")
+	want("re-listed: what is another source's stays", "upsert b", "upsert c", "delete a", "known cluster")
 	b.Remove(plane.KindCluster, "c")
 	b.Remove(plane.KindCluster, "c")
 	b.Remove(plane.KindTailnet, "never")
@@ -229,9 +232,10 @@ func TestNothingIsLost(t *testing.T) {
 					if e.Revision <= at || e.Revision > revision {
 						problems <- fmt.Errorf("event %d is not between %d and %d", e.Revision, at, revision)
 					}
-					if e.Change == plane.Delete {
+					switch e.Change {
+					case plane.Delete:
 						delete(known, e.Object.Key())
-					} else {
+					case plane.Upsert:
 						known[e.Object.Key()] = e.Object
 					}
 				}

@@ -231,6 +231,8 @@ func (r *reader) catchUp() {
 		switch e.Change {
 		case SourceStatus:
 			r.event(e.Revision, "source.status", e.JSON())
+		case Known: // what was null is a list
+			r.event(e.Revision, "resync", encode(Notice{string(e.Kind) + "_known"}))
 		case Delete:
 			r.event(e.Revision, string(e.Kind)+".delete", encode(Gone{e.Object.Key()}))
 		default:
@@ -244,8 +246,11 @@ func (r *reader) catchUp() {
 }
 
 func (r *reader) sees(e Event) bool {
-	if e.Change == SourceStatus {
+	switch e.Change {
+	case SourceStatus:
 		return r.topics.has(TopicSources)
+	case Known:
+		return slices.Contains(r.kinds, e.Kind) && r.viewer.any(e.Kind)
 	}
 	return slices.Contains(r.kinds, e.Kind) && r.viewer.sees(e.Kind, e.Object)
 }

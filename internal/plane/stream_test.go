@@ -223,6 +223,37 @@ func TestPL05_EventsAreFiltered(t *testing.T) {
 	})
 }
 
+// PLANE-06: who was told that nobody knows is told when somebody does, even that
+// there are none.
+func TestPL07_KnownFromNowOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffice(time.Now).as(alice())
+		o.board.Expect("kubernetes", plane.KindCluster, plane.KindSignin)
+		a, v := o.open(t.Context(), ""), (*tab)(nil)
+		if first := a.next(); !strings.Contains(first[1].data, `"cluster":null`) {
+			t.Errorf("%s", first[1].data)
+		}
+		v = o.as(vic()).open(t.Context(), "")
+		v.next()
+		o.as(alice()) // both, from the next renewal on; there is none in this second
+		o.board.Replace(plane.KindCluster, "kubernetes", nil)
+		time.Sleep(time.Second)
+		if got := a.next(); len(got) != 1 || got[0].name != "resync" || got[0].data != `{"reason":"cluster_known"}` {
+			t.Errorf("%+v", got)
+		}
+		if got := v.next(); len(got) != 0 {
+			t.Errorf("who may not see clusters is told %+v", got)
+		}
+		o.board.Replace(plane.KindCluster, "kubernetes", nil)
+		time.Sleep(time.Second)
+		if got := a.next(); len(got) != 0 {
+			t.Errorf("listed again: %+v", got)
+		}
+		a.stop()
+		v.stop()
+	})
+}
+
 // PL-03, PLANE-07: who loses the role is told so and cut within ten seconds; who
 // sees less from now on has to forget.
 func TestPL03_RoleLost(t *testing.T) {
@@ -411,6 +442,23 @@ func TestAThousandReaders(t *testing.T) {
 		again.stop()
 		if n := len(o.record()); n != 2*1001+1 {
 			t.Errorf("%d entries", n)
+		}
+	})
+}
+
+// PL-03: ten thousand opens leave nothing behind: synctest waits until all that
+// they started has ended.
+func TestPL03_TenThousandOpens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffice(time.Now).filled().as(alice())
+		for i := range 10_000 {
+			x := o.open(t.Context(), "?topics=sources")
+			if i%1000 == 0 {
+				if n := names(x.next()); !slices.Equal(n, []string{"hello", "snapshot"}) {
+					t.Fatalf("open %d: %q", i, n)
+				}
+			}
+			x.stop()
 		}
 	})
 }

@@ -20,12 +20,16 @@ func (v viewer) everywhere(verb access.Verb) bool {
 	return slices.Contains(v.verbs[access.AllOrgs], verb)
 }
 
-// reads is the verb that shows objects of a kind.
+// reads is the verb that shows objects of a kind. One that nobody decided about
+// nobody sees.
 func (k Kind) reads() access.Verb {
-	if k == KindSignin {
+	switch k {
+	case KindSignin:
 		return access.SigninsRead
+	case KindCluster, KindTailnet, KindGateway, KindRoute, KindProxyGroup, KindAdapter:
+		return access.InfraRead
 	}
-	return access.InfraRead
+	return ""
 }
 
 // sees reports whether the caller may know of o.
