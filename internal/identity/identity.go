@@ -43,38 +43,6 @@ func parseLogin(s string) (access.Login, error) {
 	return access.ParseLogin(s)
 }
 
-// local is the address at which the request's connection was taken. net/http
-// sets it; a request without one came from no listener.
-func local(r *http.Request) (net.Addr, bool) {
-	at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	return at, ok && at != nil
-}
-
-// overSocket reports whether r came in by a Unix socket.
-func overSocket(r *http.Request) bool {
-	at, ok := local(r)
-	return ok && at.Network() == "unix"
-}
-
-// ends returns both ends of the TCP connection that r came by.
-func ends(r *http.Request) (here, there netip.AddrPort, ok bool) {
-	at, known := local(r)
-	if !known || at.Network() != "tcp" {
-		return here, there, false
-	}
-	here, err := netip.ParseAddrPort(at.String())
-	if err != nil {
-		return here, there, false
-	}
-	there, err = netip.ParseAddrPort(r.RemoteAddr)
-	return plainEnd(here), plainEnd(there), err == nil
-}
-
-// plainEnd writes an IPv4 address that came as an IPv6 one as what it is.
-func plainEnd(a netip.AddrPort) netip.AddrPort {
-	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
-}
-
 // loopback reports whether a listener at the address hears this machine only.
 func loopback(at net.Addr) bool {
 	if at == nil || at.Network() != "tcp" {

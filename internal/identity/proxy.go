@@ -1,7 +1,6 @@
 package identity
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -141,34 +140,4 @@ func (m Proxy) read(h http.Header) (access.Caller, error) {
 		return access.Caller{}, nobody(fmt.Errorf("%s: %w", UserHeader, err))
 	}
 	return c, nil
-}
-
-// connKey is the context key of a connection. net/http offers no other way from
-// a connection to its requests.
-type connKey struct{}
-
-// ConnContext is the hook of that name of [http.Server]. Proxy needs it to see a
-// certificate on a listener that wraps its connections.
-func ConnContext(ctx context.Context, c net.Conn) context.Context {
-	return context.WithValue(ctx, connKey{}, c)
-}
-
-// connectionState is the TLS state of the connection that r came by, nil when it
-// is not known.
-func connectionState(r *http.Request) *tls.ConnectionState {
-	if r.TLS != nil {
-		return r.TLS
-	}
-	c, _ := r.Context().Value(connKey{}).(net.Conn)
-	for c != nil {
-		if t, ok := c.(*tls.Conn); ok {
-			return new(t.ConnectionState())
-		}
-		wrapped, ok := c.(interface{ NetConn() net.Conn })
-		if !ok {
-			return nil
-		}
-		c = wrapped.NetConn()
-	}
-	return nil
 }

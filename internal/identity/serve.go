@@ -77,7 +77,7 @@ func (m Serve) trust(r *http.Request) error {
 	if !ok || !here.Addr().IsLoopback() || !there.Addr().IsLoopback() {
 		return stranger("%s is not of this machine", r.RemoteAddr)
 	}
-	user, err := userOf(there, here)
+	user, err := userAt(r, here, there)
 	if err != nil {
 		return stranger("whose process %s is: %w", r.RemoteAddr, err)
 	}

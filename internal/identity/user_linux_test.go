@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"runtime"
@@ -70,6 +72,38 @@ func TestID08_AnotherProcessOnLoopback(t *testing.T) {
 				t.Errorf("another user: %+v", got)
 			}
 		})
+	}
+}
+
+// A server without our hook asks the kernel for each request.
+func TestServeWithoutConnContext(t *testing.T) {
+	t.Parallel()
+	for user, want := range map[uint32]string{uint32(os.Geteuid()): "alice@example.com", 4_000_000_000: "no_identity"} {
+		var identify Identifier
+		srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			c, err := identify(r)
+			fmt.Fprint(w, c.Login, problem.CodeOf(err))
+		}))
+		var err error
+		if identify, err = (Serve{Capability: capability, Users: []uint32{user}}).Identifier(srv.Listener.Addr()); err != nil {
+			t.Fatal(err)
+		}
+		srv.Start()
+		t.Cleanup(srv.Close)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set(serveLogin, "alice@example.com")
+		res, err := srv.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if err != nil || string(b) != want {
+			t.Errorf("tailscaled as user %d: %q, %v", user, b, err)
+		}
 	}
 }
 
