@@ -208,7 +208,14 @@ const maxAnswer = 1 << 20
 // Call asks the server for o. A refusal is a *problem.Error; an answer that no
 // server of ours would give is an error that says so.
 func (o Op[Req, Resp]) Call(ctx context.Context, c Client, req Req) (resp Resp, err error) {
-	method, path, _ := strings.Cut(o.Pattern, " ")
+	err = c.call(ctx, o.Pattern, cmp.Or(o.MaxAnswer, maxAnswer), req, &resp)
+	return resp, err
+}
+
+// call is Call for any types: it is compiled once, and not for each operation, which
+// programs that are to stay small would feel.
+func (c Client) call(ctx context.Context, pattern string, limit int64, req, resp any) error {
+	method, path, _ := strings.Cut(pattern, " ")
 	query, header := url.Values{}, http.Header{}
 	for tag, set := range map[string]func(name, text string){
 		"query": func(name, text string) { query.Set(name, text) }, "header": header.Set,
@@ -222,14 +229,14 @@ func (o Op[Req, Resp]) Call(ctx context.Context, c Client, req Req) (resp Resp, 
 			return err
 		})
 		if err != nil {
-			return resp, fmt.Errorf("%s: %w", o.Pattern, err)
+			return fmt.Errorf("%s: %w", pattern, err)
 		}
 	}
 	var body io.Reader
 	if method != http.MethodGet {
 		b, err := json.Marshal(req)
 		if err != nil {
-			return resp, fmt.Errorf("%s: %w", o.Pattern, err)
+			return fmt.Errorf("%s: %w", pattern, err)
 		}
 		body = bytes.NewReader(b)
 	}
@@ -239,7 +246,7 @@ func (o Op[Req, Resp]) Call(ctx context.Context, c Client, req Req) (resp Resp, 
 	}
 	hr, err := http.NewRequestWithContext(ctx, method, u, body)
 	if err != nil {
-		return resp, fmt.Errorf("%s: %w", o.Pattern, err)
+		return fmt.Errorf("%s: %w", pattern, err)
 	}
 	hr.Header = header
 	hr.Header.Set("Accept", "application/json")
@@ -248,30 +255,29 @@ func (o Op[Req, Resp]) Call(ctx context.Context, c Client, req Req) (resp Resp, 
 	}
 	res, err := c.HTTP.Do(hr)
 	if err != nil {
-		return resp, err // *url.Error says what was asked of whom
+		return err // *url.Error says what was asked of whom
 	}
 	defer res.Body.Close()
-	limit := cmp.Or(o.MaxAnswer, maxAnswer)
 	answer, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
 	if err != nil {
-		return resp, fmt.Errorf("%s: the answer broke off: %w", o.Pattern, err)
+		return fmt.Errorf("%s: the answer broke off: %w", pattern, err)
 	}
 	if int64(len(answer)) > limit {
-		return resp, fmt.Errorf("%s: the answer is larger than %d bytes", o.Pattern, limit)
+		return fmt.Errorf("%s: the answer is larger than %d bytes", pattern, limit)
 	}
 	if c.Open != nil {
 		data, refused, err := c.Open(res.StatusCode, answer)
 		switch {
 		case err != nil:
-			return resp, fmt.Errorf("%s: the server answered %q: %w", o.Pattern, res.Status, err)
+			return fmt.Errorf("%s: the server answered %q: %w", pattern, res.Status, err)
 		case refused != nil:
 			refused.RetryAfter = retryAfter(res)
-			return resp, refused
+			return refused
 		}
-		if err := json.Unmarshal(data, &resp); err != nil {
-			return resp, fmt.Errorf("%s: the answer is not what was asked for: %w", o.Pattern, err)
+		if err := json.Unmarshal(data, resp); err != nil {
+			return fmt.Errorf("%s: the answer is not what was asked for: %w", pattern, err)
 		}
-		return resp, nil
+		return nil
 	}
 	var refused problem.Error
 	if res.StatusCode/100 != 2 || res.StatusCode == http.StatusAccepted {
@@ -280,14 +286,14 @@ func (o Op[Req, Resp]) Call(ctx context.Context, c Client, req Req) (resp Resp, 
 	}
 	switch {
 	case refused.Code != "":
-		return resp, &refused
+		return &refused
 	case res.StatusCode/100 != 2:
-		return resp, fmt.Errorf("%s: the server answered %q and gave no reason: is it a Tailplane server?", o.Pattern, res.Status)
+		return fmt.Errorf("%s: the server answered %q and gave no reason: is it a Tailplane server?", pattern, res.Status)
 	}
-	if err := json.Unmarshal(answer, &resp); err != nil {
-		return resp, fmt.Errorf("%s: the answer is not what was asked for: %w", o.Pattern, err)
+	if err := json.Unmarshal(answer, resp); err != nil {
+		return fmt.Errorf("%s: the answer is not what was asked for: %w", pattern, err)
 	}
-	return resp, nil
+	return nil
 }
 
 // retryAfter is how long an answer asks to wait, at most an hour.
