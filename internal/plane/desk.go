@@ -46,11 +46,19 @@ func list[T Object](d *Desk, of table[T], p access.Permit, req ListRequest) (Env
 
 // pages puts the pages of a kind behind their operation.
 func pages[T Object](d *Desk, op door.Op[ListRequest, Envelope[[]T]], of table[T]) door.Route {
-	return op.Serve(func(_ context.Context, p access.Permit, req ListRequest) (Envelope[[]T], error) {
-		if err := p.Require(op.Verb, d.Now()); err != nil {
-			return Envelope[[]T]{}, err
-		}
+	return behind(d, op, func(_ context.Context, p access.Permit, req ListRequest) (Envelope[[]T], error) {
 		return list(d, of, p, req)
+	})
+}
+
+// behind puts fn behind op. It acts on a permit for this operation only, whoever
+// asks it to (PL-08).
+func behind[Req, Resp any](d *Desk, op door.Op[Req, Resp], fn func(context.Context, access.Permit, Req) (Resp, error)) door.Route {
+	return op.Serve(func(ctx context.Context, p access.Permit, req Req) (resp Resp, err error) {
+		if err := p.Require(op.Verb, d.Now()); err != nil {
+			return resp, err
+		}
+		return fn(ctx, p, req)
 	})
 }
 

@@ -367,6 +367,28 @@ func TestID11_Paths(t *testing.T) {
 	}
 }
 
+// PL-08: a door that decides about something else than what is done lets nobody do
+// anything.
+func TestPL08_AnotherPermit(t *testing.T) {
+	for _, decided := range []access.Verb{access.ObserveRead, ""} {
+		o := newOffice(clock).filled().as(pat())
+		o.door.Decide = func(c access.Caller, _ access.Verb, at time.Time) (access.Permit, error) {
+			if decided == "" {
+				return access.Permit{}, nil
+			}
+			return access.DecidePlane(c, decided, policy, at)
+		}
+		o.Handler = o.door.Handler(o.desk.Routes()...)
+		for _, op := range plane.Operations() {
+			method, path, _ := strings.Cut(op.Pattern, " ")
+			path = strings.NewReplacer("{namespace}", "tailplane", "{name}", "bob").Replace(path)
+			if w, e := o.ask(method, path, `{"reason":"x"}`); w.Code != http.StatusInternalServerError || e.code() != problem.Internal || len(o.done()) > 0 {
+				t.Errorf("%s, by a permit for %q: %d %s", op.Pattern, decided, w.Code, w.Body)
+			}
+		}
+	}
+}
+
 // The client of the same declarations reads what the server sends.
 func TestClient(t *testing.T) {
 	o := newOffice(clock).filled().as(alice())

@@ -97,10 +97,11 @@ func watching(pattern string) door.Op[EventsRequest, EventStream] {
 // Routes are the operations, with the desk behind them.
 func (d *Desk) Routes() []door.Route {
 	return []door.Route{
-		GetMe.Serve(d.me), GetOverview.Serve(d.Overview), ListSources.Serve(d.sources),
+		behind(d, GetMe, d.me), behind(d, GetOverview, d.Overview), behind(d, ListSources, d.sources),
 		pages(d, ListClusters, clusters()), pages(d, ListTailnets, tailnets()), pages(d, ListGateways, gateways()), pages(d, ListRoutes, routes()),
 		pages(d, ListProxyGroups, proxyGroups()), pages(d, ListAdapters, adapters()), pages(d, ListSignins, signins()),
-		RevokeSignin.Serve(d.revoke), ListAudit.Serve(d.history), GetHealth.Serve(d.health), GetDocument.Serve(describe), WatchEvents.ServeStream(d.events), WatchSeed.ServeStream(d.events),
+		behind(d, RevokeSignin, d.revoke), behind(d, ListAudit, d.history), behind(d, GetHealth, d.health), behind(d, GetDocument, describe),
+		WatchEvents.ServeStream(d.events), WatchSeed.ServeStream(d.events),
 	}
 }
 

@@ -127,6 +127,9 @@ type reader struct {
 
 // events serves one stream until its permit or its client is gone.
 func (d *Desk) events(ctx context.Context, p access.Permit, req EventsRequest, s *door.Stream) error {
+	if err := p.Require(WatchEvents.Verb, d.Now()); err != nil {
+		return err
+	}
 	leave, err := d.streams.enter(p.Caller())
 	if err != nil {
 		return err
