@@ -31,6 +31,7 @@ type Settings struct {
 	Prefix          string // of context names
 	Output          string // form of answers
 	CredentialCache string // where tokens are kept: CacheAuto or CacheNone
+	PlaneURL        string // of the operator plane; "": none
 	Servers         []Server
 }
 
@@ -118,6 +119,15 @@ func Keys() []Key {
 					return fmt.Errorf("is %q; it can be %s or %s", v, CacheAuto, CacheNone)
 				}
 				s.CredentialCache = v
+				return nil
+			}},
+		{"plane.url", "URL of the operator plane, for tka mcp",
+			func(s *Settings) string { return s.PlaneURL },
+			func(s *Settings, v string) error {
+				if _, err := reach.ParseURL(v, true); v != "" && err != nil {
+					return fmt.Errorf("is %q: %w", reach.Redacted(v), err)
+				}
+				s.PlaneURL = v
 				return nil
 			}},
 	}

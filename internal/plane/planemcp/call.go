@@ -62,7 +62,7 @@ func reading[Req, Resp, Data any](v view[Req, Resp, Data]) tool {
 	if err != nil {
 		panic(fmt.Sprintf("planemcp: %s: %v", t.name, err)) // a type of ours that has no JSON
 	}
-	t.doc, t.input, t.output, t.readOnly, t.idempotent = v.op.Doc, inputSchema(args), schema, true, true
+	t.doc, t.input, t.output, t.readOnly, t.idempotent = cmp.Or(t.doc, v.op.Doc), inputSchema(args), schema, true, true
 	t.call = func(ctx context.Context, c door.Client, given json.RawMessage, maxBytes int) (*mcp.CallToolResult, error) {
 		req, err := parse[Req](args, given)
 		if err != nil {

@@ -8,6 +8,7 @@ package planemcp
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -85,7 +86,8 @@ type backend func(tool string) door.Client
 // use to the caller.
 func newServer(o Options, all []tool, allowed func(access.Verb) bool, to backend, log *slog.Logger) *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "tailplane", Title: "Tailplane operator plane", Version: cmp.Or(o.Version, "devel")},
-		&mcp.ServerOptions{Instructions: instructions, Logger: log, Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}})
+		&mcp.ServerOptions{Instructions: instructions, Logger: log, Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
+			SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.CacheScope = "private" }}) // other callers have other tools
 	for _, t := range all {
 		if o.has(t) && allowed(t.verb) {
 			s.AddTool(t.describe(), t.handler(o, to, log))

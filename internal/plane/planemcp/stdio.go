@@ -3,11 +3,14 @@ package planemcp
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -26,34 +29,80 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, c door.Client, o Op
 func serveTools(ctx context.Context, in io.Reader, out io.Writer, c door.Client, o Options, all []tool, log *slog.Logger) error {
 	w := &lines{out: out}
 	s := newServer(o, all, func(access.Verb) bool { return true }, func(string) door.Client { return c }, log)
-	err := s.Run(ctx, &mcp.IOTransport{Reader: &strictLines{in: bufio.NewReaderSize(in, 64<<10), out: w}, Writer: w})
+	err := s.Run(ctx, &mcp.IOTransport{Writer: w, Reader: &strictLines{ctx: ctx, in: bufio.NewReaderSize(in, 64<<10), out: w,
+		patience: cmp.Or(o.Timeout, DefaultTimeout) + time.Second}})
 	if errors.Is(err, io.EOF) || ctx.Err() != nil {
 		return nil
 	}
 	return err
 }
 
-// lines takes whole lines from several at once.
+// lines takes whole lines from several at once, and knows how many requests have no
+// answer yet.
 type lines struct {
-	mu  sync.Mutex
-	out io.Writer
+	mu      sync.Mutex
+	out     io.Writer
+	open    int
+	settled chan struct{} // closed when none is open
 }
 
+// Write takes one message of the SDK.
 func (w *lines) Write(b []byte) (int, error) {
+	var m struct {
+		ID     json.RawMessage `json:"id"`
+		Method string          `json:"method"`
+	}
+	answer := json.Unmarshal(b, &m) == nil && m.ID != nil && m.Method == ""
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if answer && w.open > 0 {
+		if w.open--; w.open == 0 {
+			defer close(w.settled) // once it is written
+		}
+	}
 	return w.out.Write(b)
+}
+
+// say writes a message of our own.
+func (w *lines) say(b []byte) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, err := w.out.Write(append(b, '\n'))
+	return err
+}
+
+// asked notes that there is one request more.
+func (w *lines) asked() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.open++; w.open == 1 {
+		w.settled = make(chan struct{})
+	}
+}
+
+// quiet is closed when all requests have been answered.
+func (w *lines) quiet() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.open == 0 {
+		done := make(chan struct{})
+		close(done)
+		return done
+	}
+	return w.settled
 }
 
 // Close does nothing: the output is the program's.
 func (w *lines) Close() error { return nil }
 
 // strictLines are those lines of in that are messages. The others are answered at
-// once, and nobody sees them.
+// once, and nobody sees them. The end is told when what came before it is answered.
 type strictLines struct {
-	in   *bufio.Reader
-	out  io.Writer
-	rest []byte
+	ctx      context.Context // of the server: Read knows no other
+	in       *bufio.Reader
+	out      *lines
+	patience time.Duration // more than any call takes
+	rest     []byte
 }
 
 // Close does nothing: the input is the program's.
@@ -63,22 +112,37 @@ func (r *strictLines) Read(p []byte) (int, error) {
 	for len(r.rest) == 0 {
 		line, err := r.next()
 		if err != nil {
+			r.settle()
 			return 0, err
 		}
-		if len(bytes.TrimSpace(line)) == 0 {
+		if line = bytes.TrimSpace(line); len(line) == 0 {
 			continue
 		}
-		if _, refused := read(bytes.TrimSpace(line)); refused != nil {
-			if _, err := r.out.Write(append(refused.response(), '\n')); err != nil {
+		m, refused := read(line)
+		if refused != nil {
+			if err := r.out.say(refused.response()); err != nil {
 				return 0, err
 			}
 			continue
 		}
-		r.rest = append(bytes.TrimSpace(line), '\n')
+		if m.method != "" && m.id != nil {
+			r.out.asked()
+		}
+		r.rest = append(line, '\n')
 	}
 	n := copy(p, r.rest)
 	r.rest = r.rest[n:]
 	return n, nil
+}
+
+func (r *strictLines) settle() {
+	late := time.NewTimer(r.patience) // a request that was taken back is never answered
+	defer late.Stop()
+	select {
+	case <-r.out.quiet():
+	case <-r.ctx.Done():
+	case <-late.C:
+	}
 }
 
 // next is the next line. Of one that is too long there is a byte more than a message

@@ -47,7 +47,7 @@ func tools() []tool {
 			return []string{a.Namespace, a.Pod, a.Node, maybe(a.Ready), maybe(a.Restarts), maybe(a.Version), maybe(a.Outdated)}
 		}),
 		reading(view[plane.HistoryRequest, plane.History, []audit.Entry]{
-			tool: tool{name: "list_audit", title: "Audit record", set: Audit, verb: plane.ListAudit.Verb}, op: plane.ListAudit,
+			tool: tool{name: "list_audit", title: "Audit record", doc: "List entries of the audit record, the newest first: the caller's own, or all.", set: Audit, verb: plane.ListAudit.Verb}, op: plane.ListAudit,
 			open:    func(h plane.History) plane.Envelope[[]audit.Entry] { return h.Envelope },
 			summary: func(all []audit.Entry, m plane.Meta) string { return pageOf(len(all), "entry", m) },
 			rows: func(all []audit.Entry) table {
@@ -210,4 +210,3 @@ func readiness(conditions []plane.Condition) string {
 	}
 	return unknown
 }
-

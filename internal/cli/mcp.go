@@ -1,0 +1,142 @@
+package cli
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/cli/bearer"
+	"github.com/tailplane/tailplane/internal/cli/fault"
+	"github.com/tailplane/tailplane/internal/cli/reach"
+	"github.com/tailplane/tailplane/internal/cli/screen"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planemcp"
+)
+
+// unending marks a command that --timeout does not end: it bounds something else.
+const unending = "unending"
+
+// mcpFlags are what the tools are to be like.
+type mcpFlags struct {
+	url          string
+	tokenFile    string
+	tokenCommand string
+	toolsets     string
+	options      planemcp.Options
+}
+
+func (t *tka) mcp() *cobra.Command {
+	var mf mcpFlags
+	cmd := &cobra.Command{
+		Use:   "mcp",
+		Short: "Give an assistant the operator plane's tools, by the Model Context Protocol",
+		Long: `Serve the operator plane's tools on standard input and output, for an assistant that speaks
+the Model Context Protocol (MCP) and starts this command. Standard output carries messages of
+the protocol only; what is to be said to people goes to standard error.
+
+The plane decides about each call by who you are on the tailnet, so the tools show what you
+may see and no more. No tool returns a credential, and none changes anything yet. Where the
+connection does not say who you are, a token of the tailnet's identity provider does: from
+--token-file or --token-command, which are read again when it ends, or from DASHBOARD_TOKEN.
+It is sent to the plane by https and to nobody else.`,
+		Example:     "  tka mcp --url https://dashboard.tail1234.ts.net\n  tka config plane.url https://dashboard.tail1234.ts.net\n  claude mcp add tailplane -- tka mcp",
+		Args:        arguments(0, 0, ""),
+		Annotations: map[string]string{unending: ""},
+		RunE:        func(cmd *cobra.Command, _ []string) error { return t.doMCP(cmd.Context(), mf) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&mf.url, "url", "", "URL of the operator plane, https:// unless it is on this machine (default plane.url of the settings)")
+	f.StringVar(&mf.tokenFile, "token-file", "", "file with a token, where the connection does not say who you are")
+	f.StringVar(&mf.tokenCommand, "token-command", "", "program that prints a token, with its arguments; it is not given to a shell")
+	f.BoolVar(&mf.options.ReadOnly, "read-only", false, "only tools that change nothing")
+	f.BoolVar(&mf.options.NoDestructive, "no-destructive", false, "no tools that take something away")
+	f.StringVar(&mf.toolsets, "toolsets", "", "only these, with commas between: fleet, infra, audit (default all)")
+	f.DurationVar(&t.timeout, "timeout", planemcp.DefaultTimeout, "time limit of one call")
+	f.IntVar(&mf.options.MaxBytes, "max-bytes", planemcp.DefaultBytes, "most bytes of one answer, 4096 to 1048576")
+	t.complete(cmd, "toolsets", fixed(string(planemcp.Fleet), string(planemcp.Infra), string(planemcp.Audit)))
+	return cmd
+}
+
+func (t *tka) doMCP(ctx context.Context, mf mcpFlags) error {
+	var err error
+	if mf.options.Toolsets, err = planemcp.ParseToolsets(mf.toolsets); err != nil {
+		return fault.Usage("--toolsets: %v", err)
+	}
+	if n := mf.options.MaxBytes; n < planemcp.LeastBytes || n > planemcp.MostBytes {
+		return fault.Usage("--max-bytes is %d; it can be %d to %d", n, planemcp.LeastBytes, planemcp.MostBytes)
+	}
+	base, err := t.planeURL(mf.url)
+	if err != nil {
+		return err
+	}
+	token, err := t.planeToken(mf)
+	if err != nil {
+		return err
+	}
+	if base.Scheme != "https" && !token.None() {
+		return fault.Usage("a token goes by https only, and the operator plane is at %s", base).Try("Without a token the plane may know you by the connection.")
+	}
+	mf.options.Version, mf.options.Timeout = t.Build.Version, t.timeout
+	level := slog.LevelWarn
+	if t.quiet {
+		level = slog.LevelError
+	}
+	if isTerminal(t.In) {
+		t.hint("This speaks with programs: an assistant starts it. See: tka mcp --help")
+	}
+	way := &bearer.Way{Base: base, Source: token, Agent: t.agent(), Next: reach.Transport(base.String())}
+	client := door.Client{HTTP: way.Client(), Base: base.String(), Open: plane.Open}
+	log := slog.New(slog.NewTextHandler(t.Err, &slog.HandlerOptions{Level: level}))
+	if err := planemcp.Serve(ctx, t.In, t.Out, client, mf.options, log); err != nil {
+		return fault.New(fault.Failed, "the assistant's connection broke: %v", err).Because(err)
+	}
+	return nil
+}
+
+// planeURL is where the operator plane is: as given, else as the settings say. It is
+// never guessed: whoever answers there gets the token.
+func (t *tka) planeURL(given string) (*url.URL, error) {
+	from := "--url"
+	if given == "" {
+		set, err := t.settings()
+		if err != nil {
+			return nil, err
+		}
+		from, given = "plane.url", set.PlaneURL
+	}
+	if given == "" {
+		return nil, fault.Usage("it is not known where the operator plane is").
+			Try("tka mcp --url https://dashboard.YOUR-TAILNET.ts.net").Try("tka config plane.url https://dashboard.YOUR-TAILNET.ts.net")
+	}
+	base, err := reach.ParseURL(given, true)
+	if err != nil {
+		return nil, fault.Usage("%s is %q: %v", from, reach.Redacted(given), err)
+	}
+	u, err := url.Parse(base)
+	if err != nil {
+		return nil, fault.Usage("%s is %q: %v", from, reach.Redacted(given), err)
+	}
+	addr, err := netip.ParseAddr(u.Hostname())
+	if u.Scheme != "https" && (err != nil || !addr.IsLoopback()) {
+		return nil, fault.Usage("%s is %s; it needs https:// unless it is an address of this machine such as http://%s", from, screen.Word(base), net.JoinHostPort("127.0.0.1", "8080"))
+	}
+	return u, nil
+}
+
+// planeToken is where a token comes from, if from anywhere.
+func (t *tka) planeToken(mf mcpFlags) (*bearer.Source, error) {
+	if mf.tokenFile != "" && mf.tokenCommand != "" {
+		return nil, fault.Usage("--token-file and --token-command cannot both be given")
+	}
+	s := &bearer.Source{File: mf.tokenFile, Command: strings.Fields(mf.tokenCommand), Now: t.Now, Told: func(m string) { t.hint("%s", m) }, Errors: t.Err}
+	if s.None() {
+		s.Value = t.Getenv("DASHBOARD_TOKEN")
+	}
+	return s, nil
+}
