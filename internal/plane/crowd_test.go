@@ -45,8 +45,9 @@ func TestACrowdOverTheNetwork(t *testing.T) {
 	// What the runtime keeps for so many goroutines it keeps; another crowd adds nothing.
 	o.crowd(t, ln.Addr().String(), 300)
 	settle(t, func(now int) bool { return now <= idle })
-	if grown := o.heap() - heap; grown > 300<<10 {
-		t.Errorf("300 more clients left %d KiB", grown>>10)
+	grown := o.heap() - heap
+	if t.Logf("300 more clients left %d KiB", grown>>10); grown > 300<<10 {
+		t.Error("memory grows with clients")
 	}
 }
 
