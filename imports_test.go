@@ -71,6 +71,7 @@ var plan = map[string]string{
 	"internal/gossip/memberlist":                "internal/access internal/door internal/gossip internal/problem",
 	"internal/gossip/gossipkube":                "internal/door internal/gossip internal/kube",
 	"internal/fleet":                            "api/v1alpha1",
+	"internal/fleet/isolation":                  "api/v1alpha1 internal/fleet", // below it: what keeps runners apart, and runs them
 	"internal/gateway":                          "api/gateway/v1alpha1 internal/gateway/portmap",
 	"internal/gateway/discovery":                "api/gateway/v1alpha1 internal/gateway",
 	"internal/gateway/gatewaykube":              "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gateway/discovery internal/gateway/standing internal/gateway/workload internal/kube internal/tailnet/tailnets",
@@ -152,7 +153,7 @@ var worlds = map[string]string{
 		"internal/tailnet/tailnettest/tailpolicy test/rig",
 	"sigs.k8s.io/controller-runtime": "internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gossip/gossipkube internal/kube internal/plane/planekube internal/signin/signinkube cmd/tailplaned",
 	"k8s.io/client-go/":              "internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/plane/planekube internal/relay/relaykube internal/signin/signinkube cmd/tailplaned test/rig",
-	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/fleet internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gateway/workload internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/plane/planekube internal/relay/relaykube internal/signin/signinkube cmd/tailplaned test/rig",
+	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/fleet internal/fleet/isolation internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gateway/workload internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/plane/planekube internal/relay/relaykube internal/signin/signinkube cmd/tailplaned test/rig",
 	"sigs.k8s.io/gateway-api/":       "internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/gather internal/plane/planekube",
 	"github.com/envoyproxy/":         "internal/gateway/gatewayxds",
 	"google.golang.org/grpc":         "internal/gateway/gatewayxds",

@@ -1,0 +1,237 @@
+package isolation
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+)
+
+// A Tenant is one enrollment and what it uses.
+type Tenant struct {
+	Enrollment *v1alpha1.RunnerEnrollment
+	Forge      *v1alpha1.RunnerForge
+	Pools      []*v1alpha1.RunnerPool // those that it is enrolled in and that break no rule
+}
+
+// Ground is everything that a namespace of runners has before there are any: its
+// bounds, its policies, its accounts. Of isolation None give all tenants, and else
+// the one.
+func Ground(s Settings, tenants ...Tenant) ([]Object, error) {
+	if len(tenants) == 0 || s.Namespace == "" || s.Account == "" || s.Shared == "" {
+		return nil, fmt.Errorf("ground of %d tenants: namespace, account and shared namespace must be set", len(tenants))
+	}
+	g := &ground{Settings: s, tenants: slices.SortedFunc(slices.Values(tenants), func(a, b Tenant) int { return strings.Compare(a.Enrollment.Name, b.Enrollment.Name) })}
+	for _, t := range g.tenants {
+		apart, err := level(t.Enrollment)
+		switch {
+		case err != nil:
+		case apart && len(tenants) > 1:
+			err = fmt.Errorf("with isolation %s nobody else is there", t.Enrollment.Spec.Isolation)
+		case apart && len(s.ClusterCIDRs) == 0:
+			err = ErrUnbounded
+		}
+		if err != nil {
+			return nil, fmt.Errorf("ground of %s: %w", t.Enrollment.Name, err)
+		}
+		if apart {
+			g.org = t.Enrollment.Name
+		}
+		g.namespace = fleet.NamespaceOf(t.Enrollment, s.Shared)
+		if err := g.look(t); err != nil {
+			return nil, fmt.Errorf("ground of %s: %w", t.Enrollment.Name, err)
+		}
+	}
+	out := []Object{g.ns(), g.quota(), g.limits(), account(g.namespace, RunnerAccount, g.org), bind(g.namespace, FleetRole, g.org, s.Namespace, s.Account)}
+	if g.github {
+		if s.ARC.Namespace == "" || s.ARC.ServiceAccount == "" {
+			return nil, fmt.Errorf("ground of %s: ARC was not found", g.namespace)
+		}
+		out = append(out, bind(g.namespace, ARCRole, g.org, s.ARC.Namespace, s.ARC.ServiceAccount))
+	}
+	if g.pods {
+		out = append(out, account(g.namespace, PodRunnerAccount, g.org), bind(g.namespace, PodRunnerRole, g.org, g.namespace, PodRunnerAccount))
+	}
+	if g.gitlab {
+		out = append(out, account(g.namespace, ManagerAccount, g.org), bind(g.namespace, ManagerRole, g.org, g.namespace, ManagerAccount))
+	}
+	policies, err := g.policies()
+	if err != nil {
+		return nil, fmt.Errorf("ground of %s: %w", g.namespace, err)
+	}
+	for _, p := range policies {
+		out = append(out, p)
+	}
+	return append(out, g.authorities()...), nil
+}
+
+// ground is a namespace while it is rendered.
+type ground struct {
+	Settings
+	tenants        []Tenant
+	namespace, org string // org is "" for the shared one
+
+	github, gitlab bool
+	pods           bool // jobs start pods
+	privileged     bool // some pod has all rights on its node
+	loose          bool // some pod does not meet PSA's restricted
+	budget         int64
+	budgets        map[string]bool
+	cpu, memory    resource.Quantity // the most that one container may use
+}
+
+// look finds out what the pools of a tenant need of the namespace.
+func (g *ground) look(t Tenant) error {
+	if g.budgets == nil {
+		g.budgets, g.cpu, g.memory = map[string]bool{}, resource.MustParse("4"), resource.MustParse("8Gi")
+	}
+	for _, p := range t.Pools {
+		mode := p.Spec.ContainerMode
+		perJob := int64(1)
+		if mode == v1alpha1.ModeKubernetes || mode == v1alpha1.ModeKubernetesNoVolume {
+			g.pods, perJob = true, 2
+		}
+		g.privileged = g.privileged || mode == v1alpha1.ModeDind
+		if !g.budgets[p.Name] { // the pool's budget is for all of them together
+			g.budgets[p.Name] = true
+			g.budget += int64(p.Spec.Scaling.Budget) * perJob
+		}
+		if t.Forge.Spec.Type == v1alpha1.GitLab {
+			g.gitlab, g.loose = true, true // what image a job has is its own choice
+			g.budget += int64(replicas(p)) + 1
+			if p.Spec.Resources != nil {
+				g.most(p.Spec.Resources.Limits)
+			}
+			continue
+		}
+		g.github = true
+		template, err := Template(p, v1alpha1.GitHub, g.Images)
+		if err != nil {
+			return fmt.Errorf("pool %s: %w", p.Name, err)
+		}
+		g.loose = g.loose || !restricted(&template.Spec)
+		for _, c := range slices.Concat(template.Spec.InitContainers, template.Spec.Containers) {
+			g.most(c.Resources.Limits)
+		}
+	}
+	return nil
+}
+
+func (g *ground) most(limits corev1.ResourceList) {
+	if q, ok := limits[corev1.ResourceCPU]; ok && q.Cmp(g.cpu) > 0 {
+		g.cpu = q
+	}
+	if q, ok := limits[corev1.ResourceMemory]; ok && q.Cmp(g.memory) > 0 {
+		g.memory = q
+	}
+}
+
+func (g *ground) ns() *corev1.Namespace {
+	enforce := "restricted"
+	switch {
+	case g.privileged:
+		enforce = "privileged"
+	case g.loose:
+		enforce = "baseline"
+	}
+	isolation := v1alpha1.IsolationNone
+	if g.org != "" {
+		isolation = g.tenants[0].Enrollment.Spec.Isolation
+	}
+	return &corev1.Namespace{TypeMeta: kind(corev1.SchemeGroupVersion, "Namespace"), ObjectMeta: meta("", g.namespace, g.org, map[string]string{
+		v1alpha1.IsolationLabel: string(isolation), "pod-security.kubernetes.io/enforce": enforce})}
+}
+
+// quota bounds an organisation's own namespace by its quota, and the shared one by the
+// budgets of the pools: it holds also while the fleet is down.
+func (g *ground) quota() *corev1.ResourceQuota {
+	hard := corev1.ResourceList{corev1.ResourcePods: *resource.NewQuantity(g.budget, resource.DecimalSI)}
+	if g.org != "" {
+		q := g.tenants[0].Enrollment.Spec.Quota
+		hard = corev1.ResourceList{corev1.ResourceRequestsCPU: orDefault(q.CPU, "16"), corev1.ResourceRequestsMemory: orDefault(q.Memory, "32Gi"),
+			corev1.ResourcePods: *resource.NewQuantity(int64(q.Pods), resource.DecimalSI)}
+		if q.Pods == 0 {
+			hard[corev1.ResourcePods] = resource.MustParse("50")
+		}
+	}
+	return &corev1.ResourceQuota{TypeMeta: kind(corev1.SchemeGroupVersion, "ResourceQuota"), ObjectMeta: meta(g.namespace, boundsName, g.org, nil),
+		Spec: corev1.ResourceQuotaSpec{Hard: hard}}
+}
+
+func orDefault(q resource.Quantity, d string) resource.Quantity {
+	if q.IsZero() {
+		return resource.MustParse(d)
+	}
+	return q
+}
+
+// limits are for containers that say nothing. The most is 4 CPUs and 8 GiB, or what a
+// pool gives its own runners.
+func (g *ground) limits() *corev1.LimitRange {
+	return &corev1.LimitRange{TypeMeta: kind(corev1.SchemeGroupVersion, "LimitRange"), ObjectMeta: meta(g.namespace, boundsName, g.org, nil), Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
+		Type:           corev1.LimitTypeContainer,
+		Default:        corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi")},
+		DefaultRequest: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("128Mi")},
+		Max:            corev1.ResourceList{corev1.ResourceCPU: g.cpu, corev1.ResourceMemory: g.memory},
+	}}}}
+}
+
+// authorities are what forges are checked with that have no certificate of the
+// public's.
+func (g *ground) authorities() (out []Object) {
+	seen := map[string]bool{}
+	for _, t := range g.tenants {
+		if f := t.Forge; f.Spec.CABundle != "" && !seen[f.Name] {
+			seen[f.Name] = true
+			out = append(out, &corev1.ConfigMap{TypeMeta: kind(corev1.SchemeGroupVersion, "ConfigMap"), ObjectMeta: meta(g.namespace, authorityName(f), g.org, nil),
+				Data: map[string]string{caKey: f.Spec.CABundle}})
+		}
+	}
+	return out
+}
+
+func authorityName(f *v1alpha1.RunnerForge) string { return "tailplane-forge-" + f.Name }
+
+// restricted says whether PSA's restricted would admit a pod.
+func restricted(p *corev1.PodSpec) bool {
+	pod := p.SecurityContext
+	if pod == nil {
+		pod = &corev1.PodSecurityContext{}
+	}
+	confined := func(s *corev1.SeccompProfile) bool {
+		return s != nil && (s.Type == corev1.SeccompProfileTypeRuntimeDefault || s.Type == corev1.SeccompProfileTypeLocalhost)
+	}
+	is := func(b *bool, want bool) bool { return b != nil && *b == want }
+	for _, c := range slices.Concat(p.InitContainers, p.Containers) {
+		s := c.SecurityContext
+		if s == nil {
+			return false
+		}
+		asRoot := s.RunAsUser != nil && *s.RunAsUser == 0 || s.RunAsUser == nil && pod.RunAsUser != nil && *pod.RunAsUser == 0
+		switch {
+		case asRoot, !is(s.AllowPrivilegeEscalation, false), is(s.Privileged, true):
+			return false
+		case s.RunAsNonRoot == nil && !is(pod.RunAsNonRoot, true), is(s.RunAsNonRoot, false):
+			return false
+		case s.SeccompProfile == nil && !confined(pod.SeccompProfile), s.SeccompProfile != nil && !confined(s.SeccompProfile):
+			return false
+		case s.Capabilities == nil || !slices.Contains(s.Capabilities.Drop, "ALL"),
+			slices.ContainsFunc(s.Capabilities.Add, func(c corev1.Capability) bool { return c != "NET_BIND_SERVICE" }):
+			return false
+		}
+	}
+	return !slices.ContainsFunc(p.Volumes, func(v corev1.Volume) bool {
+		return v.ConfigMap == nil && v.CSI == nil && v.DownwardAPI == nil && v.EmptyDir == nil && v.Ephemeral == nil && v.PersistentVolumeClaim == nil && v.Projected == nil && v.Secret == nil
+	})
+}
+
+// matching is a selector of labels.
+func matching(labels map[string]string) metav1.LabelSelector {
+	return metav1.LabelSelector{MatchLabels: labels}
+}

@@ -1,0 +1,113 @@
+package isolation
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+)
+
+// Private are the addresses that no job may connect to, whatever its enrollment says:
+// those of private networks, of the tailnet, and link-local ones, where clouds keep
+// the node's own credentials.
+func Private() []netip.Prefix {
+	return []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
+		netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("fc00::/7"), netip.MustParsePrefix("fe80::/10")}
+}
+
+// policies deny everything in both directions, and then allow each organisation what
+// it is allowed. In the shared namespace what one may is not what another may: pods
+// carry their organisation's label, which a job cannot change.
+func (g *ground) policies() ([]*networkingv1.NetworkPolicy, error) {
+	all := matching(nil)
+	base := g.policy(egressName, g.org, nil)
+	base.Spec.PolicyTypes = append(base.Spec.PolicyTypes, networkingv1.PolicyTypeIngress)
+	base.Spec.PodSelector = all
+	base.Spec.Egress = []networkingv1.NetworkPolicyEgressRule{{
+		To:    []networkingv1.NetworkPolicyPeer{{NamespaceSelector: new(matching(map[string]string{corev1.LabelMetadataName: "kube-system"})), PodSelector: new(matching(map[string]string{"k8s-app": "kube-dns"}))}},
+		Ports: []networkingv1.NetworkPolicyPort{port(corev1.ProtocolUDP, 53), port(corev1.ProtocolTCP, 53)}}}
+	out := []*networkingv1.NetworkPolicy{base}
+	for _, t := range g.tenants {
+		rules, err := g.egress(t.Enrollment)
+		if err != nil {
+			return nil, fmt.Errorf("network of %s: %w", t.Enrollment.Name, err)
+		}
+		if g.org != "" {
+			base.Spec.Egress = append(base.Spec.Egress, rules...)
+			continue
+		}
+		p := g.policy(egressName+"-"+t.Enrollment.Name, t.Enrollment.Name, map[string]string{v1alpha1.OrgLabel: t.Enrollment.Name})
+		p.Spec.Egress = rules
+		out = append(out, p)
+	}
+	if g.gitlab || g.pods {
+		if len(g.APIServers) == 0 {
+			return nil, fmt.Errorf("the addresses of the API server are not known")
+		}
+		p := g.policy(apiServerName, g.org, map[string]string{apiLabel: "true"})
+		for _, a := range slices.Compact(slices.SortedFunc(slices.Values(g.APIServers), netip.AddrPort.Compare)) {
+			p.Spec.Egress = append(p.Spec.Egress, networkingv1.NetworkPolicyEgressRule{
+				To:    []networkingv1.NetworkPolicyPeer{{IPBlock: &networkingv1.IPBlock{CIDR: netip.PrefixFrom(a.Addr(), a.Addr().BitLen()).String()}}},
+				Ports: []networkingv1.NetworkPolicyPort{port(corev1.ProtocolTCP, int32(a.Port()))}})
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+func (g *ground) policy(name, org string, pods map[string]string) *networkingv1.NetworkPolicy {
+	return &networkingv1.NetworkPolicy{TypeMeta: kind(networkingv1.SchemeGroupVersion, "NetworkPolicy"), ObjectMeta: meta(g.namespace, name, org, nil),
+		Spec: networkingv1.NetworkPolicySpec{PodSelector: matching(pods), PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeEgress}}}
+}
+
+func port(p corev1.Protocol, n int32) networkingv1.NetworkPolicyPort {
+	return networkingv1.NetworkPolicyPort{Protocol: &p, Port: new(intstr.FromInt32(n))}
+}
+
+// egress is what one organisation may connect to, beside the cluster's DNS.
+func (g *ground) egress(e *v1alpha1.RunnerEnrollment) (rules []networkingv1.NetworkPolicyEgressRule, err error) {
+	network := e.Spec.Network
+	if network == nil {
+		network = &v1alpha1.EnrollmentNetwork{}
+	}
+	outside := network.Egress
+	if len(outside) == 0 {
+		outside = []v1alpha1.NetworkEgress{{CIDR: "0.0.0.0/0", Ports: []int32{443}}, {CIDR: "::/0", Ports: []int32{443}}}
+	}
+	for _, o := range outside {
+		cidr, err := netip.ParsePrefix(o.CIDR)
+		if err != nil || cidr != cidr.Masked() || len(o.Ports) == 0 {
+			return nil, fmt.Errorf("egress %q with %d ports is no range", o.CIDR, len(o.Ports))
+		}
+		block := &networkingv1.IPBlock{CIDR: cidr.String()}
+		for _, private := range slices.Concat(Private(), g.ClusterCIDRs) {
+			private = private.Masked()
+			switch {
+			case !private.Overlaps(cidr):
+			case private.Bits() <= cidr.Bits():
+				return nil, fmt.Errorf("egress %s is within %s, which jobs may not connect to", cidr, private)
+			case !slices.Contains(block.Except, private.String()):
+				block.Except = append(block.Except, private.String())
+			}
+		}
+		r := networkingv1.NetworkPolicyEgressRule{To: []networkingv1.NetworkPolicyPeer{{IPBlock: block}}}
+		for _, n := range o.Ports {
+			r.Ports = append(r.Ports, port(corev1.ProtocolTCP, n))
+		}
+		rules = append(rules, r)
+	}
+	for _, c := range network.Caches {
+		if c.Namespace == "" || len(c.PodSelector) == 0 || c.Port == 0 {
+			return nil, fmt.Errorf("a cache in %q names no pods or no port", c.Namespace)
+		}
+		rules = append(rules, networkingv1.NetworkPolicyEgressRule{
+			To:    []networkingv1.NetworkPolicyPeer{{NamespaceSelector: new(matching(map[string]string{corev1.LabelMetadataName: c.Namespace})), PodSelector: new(matching(c.PodSelector))}},
+			Ports: []networkingv1.NetworkPolicyPort{port(corev1.ProtocolTCP, c.Port)}})
+	}
+	return rules, nil
+}

@@ -1,0 +1,65 @@
+package isolation
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// tomlText is a document in TOML, as far as a runner's configuration needs it:
+// strings, numbers and truths, then tables. Values are quoted, never pasted: a name
+// cannot become another line.
+type tomlText struct{ strings.Builder }
+
+// table begins a table, or with array an element of one.
+func (t *tomlText) table(path string, array bool) {
+	if array {
+		path = "[" + path + "]"
+	}
+	fmt.Fprintf(t, "\n[%s]\n", path)
+}
+
+func (t *tomlText) text(key, value string) {
+	fmt.Fprintf(t, "%s = %s\n", tomlKey(key), tomlQuote(value))
+}
+func (t *tomlText) number(key string, n int) { fmt.Fprintf(t, "%s = %d\n", tomlKey(key), n) }
+func (t *tomlText) truth(key string, b bool) { fmt.Fprintf(t, "%s = %t\n", tomlKey(key), b) }
+
+// strings writes a table of strings, sorted, if there are any.
+func (t *tomlText) strings(path string, m map[string]string) {
+	if len(m) == 0 {
+		return
+	}
+	t.table(path, false)
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		t.text(k, m[k])
+	}
+}
+
+func tomlKey(key string) string {
+	if key != "" && strings.Trim(key, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == "" {
+		return key
+	}
+	return tomlQuote(key)
+}
+
+// tomlQuote is a basic string. What is not UTF-8 becomes the replacement character.
+func tomlQuote(s string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case r < 0x20 || r == 0x7f:
+			b.WriteString(`\u00` + strconv.FormatInt(int64(r)+0x100, 16)[1:])
+		default:
+			b.WriteRune(r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
