@@ -3,242 +3,19 @@ package expose
 import (
 	"bufio"
 	"context"
-	"crypto/sha1"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
-	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/problem"
 )
-
-const long = 60 * time.Second
-
-// An upstream is a service of the cluster that keeps what it was asked.
-type upstream struct {
-	srv *httptest.Server
-
-	mu    sync.Mutex
-	asked []request
-	do    http.HandlerFunc // answers, when there is one
-}
-
-// A request is one as the upstream got it.
-type request struct {
-	Method, Host, URI string
-	Header            http.Header
-	Body              int64
-}
-
-func newUpstream(t testing.TB) *upstream {
-	t.Helper()
-	u := &upstream{}
-	u.srv = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		u.mu.Lock()
-		do := u.do
-		u.mu.Unlock()
-		n := int64(0)
-		if r.Header.Get("Upgrade") == "" {
-			n, _ = io.Copy(io.Discard, r.Body) // cut off, in one test
-		}
-		u.mu.Lock()
-		u.asked = append(u.asked, request{r.Method, r.Host, r.RequestURI, r.Header.Clone(), n})
-		u.mu.Unlock()
-		if do != nil {
-			do(w, r)
-			return
-		}
-		fmt.Fprint(w, "shown")
-	}))
-	t.Cleanup(u.srv.Close)
-	return u
-}
-
-// took returns what the upstream was asked, and forgets it.
-func (u *upstream) took() []request {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	asked := u.asked
-	u.asked = nil
-	return asked
-}
-
-func (u *upstream) answer(do http.HandlerFunc) { u.mu.Lock(); defer u.mu.Unlock(); u.do = do }
-
-// transport reaches u under any name: the test has no cluster that knows them.
-func (u *upstream) transport(t testing.TB) *http.Transport {
-	tr := NewTransport()
-	tr.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "tcp", u.srv.Listener.Addr().String())
-	}
-	t.Cleanup(tr.CloseIdleConnections)
-	return tr
-}
-
-// A house is an exposure behind its door, as one person comes to it.
-type house struct {
-	addr   string
-	caller atomic.Pointer[access.Caller] // who is at the other end of every connection
-
-	mu      sync.Mutex
-	entries []audit.Entry
-}
-
-func (h *house) as(c access.Caller) { h.caller.Store(&c) }
-
-// recorded returns the entries there are, at least one: what lasts is recorded
-// when it is over, and the answer may be here before.
-func (h *house) recorded(t testing.TB) []audit.Entry {
-	t.Helper()
-	for end := time.Now().Add(long); ; time.Sleep(time.Millisecond) {
-		h.mu.Lock()
-		entries := slices.Clone(h.entries)
-		h.mu.Unlock()
-		if len(entries) > 0 {
-			return entries
-		}
-		if time.Now().After(end) {
-			t.Fatal("the visit was not recorded")
-		}
-	}
-}
-
-var policy = access.PlanePolicy{Capability: "tailplane.dev/cap/plane"}
-
-// person is a caller with rules of the plane's capability.
-func person(login string, rules ...string) access.Caller {
-	c := access.Caller{Login: access.Login(login), Device: access.Device{ID: "n-" + login, Name: "laptop.example.ts.net"}, Via: access.ViaTailnet}
-	for _, r := range rules {
-		c.Rules = append(c.Rules, json.RawMessage(r))
-	}
-	return c
-}
-
-var (
-	viewer   = person("vic@example.com", `{"role":"viewer","orgs":["*"]}`)
-	operator = person("alice@example.com", `{"role":"operator","orgs":["*"]}`)
-	scoped   = person("mel@example.com", `{"role":"operator","orgs":["acme"]}`)
-	admin    = person("pat@example.com", `{"role":"platform-admin","orgs":["*"]}`)
-	unknown  = person("mallory@example.com")
-)
-
-// open serves u behind a real door on loopback.
-func open(t testing.TB, u Upstream) *house {
-	t.Helper()
-	if err := u.Check(); err != nil {
-		t.Fatal(err)
-	}
-	h := &house{}
-	h.as(viewer)
-	// It reads no header, and takes none away.
-	identify := func(*http.Request) (access.Caller, error) { return *h.caller.Load(), nil }
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.addr = ln.Addr().String()
-	d := &door.Door{
-		Names: func() []string { return []string{u.Name} }, Identify: identify, Now: time.Now, Log: slog.New(slog.DiscardHandler),
-		Decide: u.Decide(func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
-			return access.DecidePlane(c, v, policy, now)
-		}),
-		Record: func(e audit.Entry) error {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			h.entries = append(h.entries, e)
-			return nil
-		},
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- d.Run(ctx, ln, nil, u.Routes()...) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	return h
-}
-
-func grafana(t testing.TB, u *upstream) Upstream {
-	return Upstream{Name: "grafana", URL: "http://grafana.monitoring.svc:3000", Access: Observe, UserHeader: "X-WEBAUTH-USER", RoleHeader: "X-WEBAUTH-ROLE",
-		Transport: u.transport(t), Log: slog.New(slog.DiscardHandler)}
-}
-
-func prometheus(t testing.TB, u *upstream) Upstream {
-	return Upstream{Name: "prometheus", URL: "http://prometheus.monitoring.svc:9090", Access: Observe, Transport: u.transport(t), Log: slog.New(slog.DiscardHandler)}
-}
-
-func attic(t testing.TB, u *upstream) Upstream {
-	return Upstream{Name: "attic", URL: "http://attic.cache.svc:8080", Access: Identified, Transport: u.transport(t), Log: slog.New(slog.DiscardHandler)}
-}
-
-// An answer is one of the door, or of the upstream behind it.
-type answer struct {
-	Status int
-	Code   problem.Code // of a refusal
-	Header http.Header
-	Body   string
-}
-
-// ask sends one request, with header lines as they are.
-func (h *house) ask(t testing.TB, method, uri, host string, body io.Reader, lines ...string) answer {
-	t.Helper()
-	c, err := net.Dial("tcp", h.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	c.SetDeadline(time.Now().Add(long))
-	text := method + " " + uri + " HTTP/1.1\r\nHost: " + host + "\r\n"
-	for _, l := range lines {
-		text += l + "\r\n"
-	}
-	if _, err := io.WriteString(c, text+"\r\n"); err != nil {
-		t.Fatal(err)
-	}
-	var sending sync.WaitGroup
-	defer sending.Wait()
-	defer c.Close()
-	if body != nil {
-		sending.Go(func() { io.Copy(c, body) }) // the answer may come before its end
-	}
-	return read(t, bufio.NewReader(c))
-}
-
-func read(t testing.TB, r *bufio.Reader) answer {
-	t.Helper()
-	res, err := http.ReadResponse(r, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	b, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := answer{Status: res.StatusCode, Header: res.Header, Body: string(b)}
-	var refused problem.Error
-	if res.Header.Get("Content-Type") == "application/json" && json.Unmarshal(b, &refused) == nil {
-		a.Code = refused.Code
-	}
-	return a
-}
 
 // PLANE-03, without the real tailnet: who sees what, who is told to the upstream,
 // and that whoever is refused reaches nothing.
@@ -558,19 +335,6 @@ func TestPL10_WebSocketIsCutWithTheRole(t *testing.T) {
 	if e := h.recorded(t); e[0].Actor.Login != "vic@example.com" || e[0].Verb != access.ObserveRead {
 		t.Errorf("recorded %+v", e)
 	}
-}
-
-// echo is a WebSocket, to the eye of a proxy: what comes goes back.
-func echo(w http.ResponseWriter, r *http.Request) {
-	sum := sha1.Sum([]byte(r.Header.Get("Sec-WebSocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
-	c, rw, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		return
-	}
-	defer c.Close()
-	fmt.Fprintf(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: %s\r\n\r\n", base64.StdEncoding.EncodeToString(sum[:]))
-	rw.Flush()
-	io.Copy(c, rw)
 }
 
 // PLANE-01, PL-10: what is never exposed is refused at the start.

@@ -1,0 +1,152 @@
+package expose
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/identity"
+	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/tailnet"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+)
+
+func TestMain(m *testing.M) {
+	tailnettest.Quiet()
+	os.Exit(m.Run())
+}
+
+// planeGrants is a tailnet's policy in which vic has the rule, and others theirs.
+const planeGrants = `{
+	"tagOwners": {"tag:tailplane": [], "tag:ci": []},
+	"grants": [
+		{"src": ["*"], "dst": ["tag:tailplane"], "ip": ["tcp:80"]},
+		{"src": ["vic@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [VIC]}},
+		{"src": ["mel@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [{"role": "operator", "orgs": ["acme"]}]}},
+		{"src": ["pat@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [{"role": "platform-admin", "orgs": ["*"]}]}},
+		{"src": ["tag:ci"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [{"role": "viewer", "orgs": ["*"], "tags": ["tag:ci"]}]}},
+	],
+}`
+
+// PLANE-03: on a real tailnet, whose WhoIs says who it is, a viewer of everything
+// sees the upstream, which hears his login whatever he sends; others do not; and
+// his WebSocket ends when the policy takes his role away.
+func TestPLANE03_OnATailnet(t *testing.T) {
+	t.Parallel()
+	tn := tailnettest.Start(t, strings.Replace(planeGrants, "VIC", `{"role": "viewer", "orgs": ["*"]}`, 1))
+	ctx, cancel := context.WithTimeout(t.Context(), 2*long)
+	defer cancel()
+	node, err := tailnet.New(tailnet.Config{Hostname: "grafana", Tags: []string{"tag:tailplane"}, ControlURL: tn.ControlURL(), StateDir: t.TempDir(), Port: 80, InsecureHTTP: true,
+		AuthKey: tailnet.NewSecret(tn.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane"}})), Capability: policy.Capability, JoinTimeout: 2 * long, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodeCtx, leave := context.WithCancel(context.WithoutCancel(t.Context()))
+	left := make(chan error, 1)
+	go func() { left <- node.Run(nodeCtx) }()
+	t.Cleanup(func() {
+		leave()
+		if err := <-left; err != nil {
+			t.Errorf("the node: %v", err)
+		}
+	})
+	ln, err := node.Listen(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	identify, err := identity.Whois{Ask: node.Identify}.Identifier(ln.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	up, h := newUpstream(t), &house{}
+	h.serve(t, ln, grafana(t, up), door.Door{Names: node.Names, Identify: identify}, node.ConnContext)
+
+	dials := map[string]func(ctx context.Context, network, address string) (net.Conn, error){}
+	for _, who := range []string{"vic", "mel", "pat", "mallory", "ci"} {
+		login, tags := who+"@example.com", []string(nil)
+		if who == "ci" {
+			login, tags = "", []string{"tag:ci"}
+		}
+		s := tn.Node(who+"-laptop", login, tags...)
+		if err := errors.Join(tn.Ready(ctx, s), tn.WaitPeer(ctx, s, "grafana")); err != nil {
+			t.Fatal(err)
+		}
+		dials[who] = s.Dial
+	}
+	connect := func(who string) net.Conn {
+		t.Helper()
+		c, err := dials[who](ctx, "tcp", "grafana:80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		c.SetDeadline(time.Now().Add(long))
+		return c
+	}
+	for _, tt := range []struct {
+		who, request string
+		want         problem.Code
+		role         string
+	}{
+		{"vic", "GET /", "", "Viewer"},
+		{"pat", "GET /", "", "Admin"},
+		{"pat", "PUT /-/reload", "", "Admin"},
+		{"vic", "PUT /-/reload", problem.Forbidden, ""},
+		{"vic", "POST /api/v1/admin/tsdb/snapshot", problem.Forbidden, ""},
+		{"mel", "GET /", problem.Forbidden, ""},
+		{"mallory", "GET /", problem.NotAuthorized, ""},
+		{"ci", "GET /", problem.TaggedNode, ""},
+	} {
+		c := connect(tt.who)
+		fmt.Fprintf(c, "%s HTTP/1.1\r\nHost: grafana\r\nX-WEBAUTH-USER: pat@example.com\r\nx_webauth_user: pat@example.com\r\nX-WEBAUTH-ROLE: Admin\r\nTailscale-User-Login: pat@example.com\r\n"+
+			"X-Forwarded-For: 100.64.0.1\r\nConnection: close, X-WEBAUTH-USER\r\n\r\n", tt.request)
+		a := read(t, bufio.NewReader(c))
+		asked := up.took()
+		switch {
+		case a.Code != tt.want || (tt.want == "") != (len(asked) == 1 && a.Status == http.StatusOK):
+			t.Errorf("%s, %s: %+v, the upstream was asked %+v", tt.who, tt.request, a, asked)
+		case tt.want == "":
+			if got := asked[0].Header; got.Get("X-Webauth-User") != tt.who+"@example.com" || got.Get("X-Webauth-Role") != tt.role || len(got["X-Webauth-User"]) != 1 ||
+				got.Get("X-Forwarded-For") != "" || got.Get("Tailscale-User-Login") != "" {
+				t.Errorf("%s, %s: the upstream heard %v", tt.who, tt.request, got)
+			}
+		}
+	}
+
+	up.answer(echo)
+	c := connect("vic")
+	fmt.Fprint(c, "GET /api/live/ws HTTP/1.1\r\nHost: grafana\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
+	r := bufio.NewReader(c)
+	if res, err := http.ReadResponse(r, nil); err != nil || res.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	fmt.Fprint(c, "hello")
+	got := make([]byte, 5)
+	if _, err := io.ReadFull(r, got); err != nil || string(got) != "hello" {
+		t.Fatalf("%q, %v", got, err)
+	}
+	if err := tn.SetPolicy(strings.Replace(planeGrants, "VIC", `{"role": "viewer", "orgs": ["acme"]}`, 1)); err != nil {
+		t.Fatal(err)
+	}
+	gone := time.Now()
+	if _, err := io.ReadAll(r); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the WebSocket went on: %v", err)
+	}
+	t.Logf("cut %v after the policy changed", time.Since(gone).Round(100*time.Millisecond))
+	for _, e := range h.recorded(t) {
+		if e.Actor.Via != access.ViaTailnet {
+			t.Errorf("recorded %+v", e)
+		}
+	}
+}
