@@ -74,6 +74,7 @@ func run(ctx context.Context, stay bool) (err error) {
 		{"A shell that signs in, and out again", s.shell},
 		{"Two more clusters, which nobody told about each other", s.clusters},
 		{"One Kubernetes API for two clusters, to a program that knows of one", s.adapter},
+		{"What operators see, and what others do not", s.plane},
 	} {
 		s.title(i+1, chapter.title)
 		at := time.Now()
@@ -121,6 +122,8 @@ const policy = `// The tailnet policy of the demo. Edit it while the demo runs: 
       {"role": "view", "period": "8h", "priority": 1},
       {"role": "edit", "period": "1h", "namespaces": ["shop"]},
     ]}},
+    // alice may look at everything on the operator plane, and end sign-ins.
+    {"src": ["alice@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [{"role": "operator", "orgs": ["*"]}]}},
   ],
 }
 `
@@ -341,7 +344,7 @@ func (s *show) clusters(ctx context.Context) error {
 	if err := s.grant(alice); err != nil {
 		return err
 	}
-	if err := s.shows(ctx, "alice", "tka clusters", 20*time.Second, func(out string) bool { return strings.Count(out, "alive") == 3 },
+	if err := s.shows(ctx, "alice", "tka clusters", 40*time.Second, met,
 		"the server that alice knows tells her of all three"); err != nil {
 		return err
 	}
@@ -362,11 +365,16 @@ func (s *show) clusters(ctx context.Context) error {
 	if err := north.StartAccess(limit); err != nil {
 		return err
 	}
-	if err := s.shows(ctx, "alice", "tka clusters", 40*time.Second, func(out string) bool { return strings.Count(out, "alive") == 3 },
+	if err := s.shows(ctx, "alice", "tka clusters", 40*time.Second, met,
 		"it is back as soon as it serves again"); err != nil {
 		return err
 	}
 	return s.steps(ctx, "alice", step{says: "she is signed out everywhere", run: "tka logout --all"})
+}
+
+// met reports whether a server lists three clusters, and has met each itself.
+func met(out string) bool {
+	return strings.Count(out, "alive") == 3 && !strings.Contains(out, "unverified")
 }
 
 // shows runs a command until what it prints is ok, and shows it then.
@@ -423,6 +431,10 @@ func (s *show) stay(ctx context.Context) error {
 	}
 	if err := table.Flush(); err != nil {
 		return err
+	}
+	fmt.Print("\nThe dashboard, in a browser that is alice, or bob:\n\n")
+	for _, who := range []string{"alice", "bob"} {
+		fmt.Printf("  chromium --proxy-server=%s --user-data-dir=%s --no-first-run --ignore-certificate-errors %s/\n", s.people[who].Proxy, filepath.Join(s.dir, "browser-"+who), s.rig.Dashboard())
 	}
 	fmt.Printf("\n  curl --cacert %s/roots.pem --proxy %s %s/api/v1alpha1/cluster-info\n", s.dir, s.people["alice"].Proxy, s.rig.Server())
 	fmt.Println("\nWhile this runs, every program on this machine can use these proxies, and so be alice or bob.")
