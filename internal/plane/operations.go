@@ -90,7 +90,7 @@ func listing[T Object](path string, verb access.Verb, of table[T], doc string, s
 
 func watching(pattern string) door.Op[EventsRequest, EventStream] {
 	return door.Op[EventsRequest, EventStream]{Pattern: pattern, Verb: access.FleetRead,
-		Doc:     "Tell what changes, as an event stream: hello, snapshot, KIND.upsert (the whole object), KIND.delete, source.status, resync (read everything anew), bye.",
+		Doc:     "Tell what changes, as an event stream: hello, snapshot, KIND.upsert (the whole object), KIND.delete, source.status, heartbeat, resync (read everything anew), bye.",
 		Answers: []EventStream{{}}, Refusals: limited}
 }
 

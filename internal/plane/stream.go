@@ -97,6 +97,11 @@ type Hello struct {
 	HeartbeatSeconds int       `json:"heartbeatSeconds"`
 }
 
+// A Beat says that the stream is alive.
+type Beat struct {
+	ServerTime time.Time `json:"serverTime"`
+}
+
 // A Snapshot is what the caller may see at one revision. A kind that is null is not
 // known; one that is not there is not for the caller.
 type Snapshot struct {
@@ -167,7 +172,7 @@ func (d *Desk) events(ctx context.Context, p access.Permit, req EventsRequest, s
 			}
 			r.look(viewerOf(p))
 		case <-beat.C:
-			r.mark(": still here\n")
+			r.beat(d.Now().UTC())
 		case <-r.board.Changed(r.at):
 			pause := time.NewTimer(gathering)
 			select {
@@ -273,10 +278,12 @@ func (r *reader) resync(reason string) {
 	r.event(r.at, "resync", encode(Notice{reason}))
 }
 
-// mark sends a comment, and the revision that the client may come back with: what
-// it does not see moves on, too.
-func (r *reader) mark(comment string) {
-	fmt.Fprintf(&r.out, "%sid: %d\n\n", comment, r.at)
+// beat says that the stream is alive: by a comment, for what stands between, and by
+// an event, as pages hear no comments. With it goes the revision that the client may
+// come back with: what it does not see moves on, too.
+func (r *reader) beat(now time.Time) {
+	r.out.WriteString(": still here\n")
+	r.event(r.at, "heartbeat", encode(Beat{now}))
 }
 
 // event sends one event. JSON has no line feed.
