@@ -10,7 +10,8 @@ import (
 // a pool: each change makes ARC start another listener, which takes no job meanwhile.
 const ChangePause = time.Minute
 
-// An Org is one organisation in a pool. The numbers are runners.
+// An Org is one organisation in a pool. The numbers are runners, of all its workloads
+// together while one of them takes the place of another.
 type Org struct {
 	Name      string
 	Guarantee int

@@ -289,3 +289,26 @@ func TestApproved(t *testing.T) {
 	}
 	is("and back", true, fleet.Yes, fleet.ReasonApproved)
 }
+
+// FLEET-20, its decision: everything is checked for 500 pools and 20 organisations
+// that use them all.
+func BenchmarkCheck(b *testing.B) {
+	v := sound()
+	one, pool := v.Enrollments[1], v.Pools[0]
+	v.Pools, v.Enrollments = nil, nil
+	one.Spec.Pools = nil
+	for i := range 500 {
+		pool.Name = fmt.Sprintf("pool-%03d", i)
+		v.Pools = append(v.Pools, *pool.DeepCopy())
+		one.Spec.Pools = append(one.Spec.Pools, v1alpha1.EnrolledPool{Name: pool.Name, Type: v1alpha1.UseShared})
+	}
+	for i := range 20 {
+		one.Name, one.Spec.ConfigURL = fmt.Sprintf("org-%02d", i), fmt.Sprintf("https://github.com/org-%02d", i)
+		v.Enrollments = append(v.Enrollments, *one.DeepCopy())
+	}
+	for b.Loop() {
+		if got := fleet.Check(v); len(got) > 0 {
+			b.Fatal(got)
+		}
+	}
+}

@@ -21,10 +21,12 @@ type Workload struct {
 
 	Object  Answer // its object is in the cluster
 	Current bool   // and says what it is to say, capacity aside
-	Ready   Answer // it was seen at the forge, and what takes its jobs runs
+	// Ready says that it was seen at the forge, and that what takes its jobs runs: it
+	// need not be open for that.
+	Ready Answer
 
-	Stopped Answer // proved to take no new job, see [StoppedGitHub]
-	Jobs    *int   // that run; nil: not known
+	Stopped Answer // proved to take no new job, see [StoppedGitHub]; GitLab's: paused, or no manager is left
+	Jobs    *int   // that run, none if neither manager nor pod is left; nil: not known
 	Ending  bool   // its object is being deleted
 
 	// Remote says that the forge has it. A scale set has gone from GitHub only when
@@ -62,7 +64,7 @@ type CredentialState struct {
 	InUse       Answer
 	Reason      string // of the condition CredentialsValid
 	Message     string
-	Fingerprint string // see [Fingerprint]
+	Fingerprint string // see [Fingerprint]; of what is copied
 }
 
 // Facts are everything that Next looks at.

@@ -12,6 +12,18 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 )
 
+// Want are the workloads that an enrollment is to have, one for each of its pools that
+// is there. Whether it may have them is for [Check] to say.
+func Want(e *v1alpha1.RunnerEnrollment, forge v1alpha1.ForgeType, pools map[string]*v1alpha1.RunnerPool, shared string) []Wanted {
+	var all []Wanted
+	for _, use := range e.Spec.Pools {
+		if pool := pools[use.Name]; pool != nil {
+			all = append(all, Wanted{use.Name, NamespaceOf(e, shared), Shape(e, forge, pool, use)})
+		}
+	}
+	return all
+}
+
 // Shape says what of a workload cannot be changed in place. GitHub learns the labels
 // of a scale set when it is made and never again; GitLab's runners can be changed.
 func Shape(e *v1alpha1.RunnerEnrollment, forge v1alpha1.ForgeType, pool *v1alpha1.RunnerPool, use v1alpha1.EnrolledPool) string {
@@ -304,16 +316,20 @@ func (d *decision) dropCopies() {
 	if d.Credential.Valid != Yes || !d.copied() {
 		return
 	}
-	current := CredentialName(d.Enrollment.Name, d.Credential.Fingerprint)
-	var named []string
+	var kept []Copy
+	for _, w := range d.Facts.Wanted {
+		kept = append(kept, Copy{w.Namespace, CredentialName(d.Enrollment.Name, d.Credential.Fingerprint)})
+	}
 	for _, w := range d.Facts.Workloads {
 		if w.Object != No && w.Ready != Yes {
 			return
 		}
-		named = append(named, w.Copies...)
+		for _, name := range w.Copies {
+			kept = append(kept, Copy{w.Namespace, name})
+		}
 	}
 	for _, c := range d.Facts.Copies {
-		if c.Name != current && !slices.Contains(named, c.Name) {
+		if !slices.Contains(kept, c) {
 			d.Acts = append(d.Acts, Act{Deed: DropCopy, Copy: c})
 		}
 	}

@@ -338,6 +338,68 @@ func TestFLEET13_AnotherShape(t *testing.T) {
 	}
 }
 
+// Another isolation makes workloads in the other namespace; the old ones go, and with
+// them the copy of the credential that is there.
+func TestAnotherNamespace(t *testing.T) {
+	for _, forge := range forges {
+		killed(t, forge, func(w *world) {
+			w.active()
+			w.at = fleet.SharedNamespace
+			w.until("it has moved", func() bool {
+				return len(w.runners) == 2 && w.runners[0].Namespace == w.at && w.runners[1].Namespace == w.at && (forge == v1alpha1.GitLab || len(w.copies) == 1)
+			})
+			w.active()
+			if forge == v1alpha1.GitHub && w.copies[0].Namespace != w.at || w.runners[0].Revision != 2 {
+				t.Errorf("%s: %v, %+v", forge, w.copies, w.runners[0].Workload)
+			}
+		})
+	}
+}
+
+// What makes another workload necessary, and what does not.
+func TestWant(t *testing.T) {
+	v := sound()
+	e := &v.Enrollments[0]
+	pools := map[string]*v1alpha1.RunnerPool{}
+	for i := range v.Pools {
+		pools[v.Pools[i].Name] = &v.Pools[i]
+	}
+	before := fleet.Want(e, v1alpha1.GitHub, pools, "shared")
+	if len(before) != 3 || before[0].Pool != "gh-nix" || before[0].Namespace != "shared" || before[2].Shape == before[0].Shape {
+		t.Fatalf("%+v", before)
+	}
+	changed := func() int {
+		n := 0
+		for i, w := range fleet.Want(e, v1alpha1.GitHub, pools, "shared") {
+			if w != before[i] {
+				n++
+			}
+		}
+		return n
+	}
+	pools["gh-nix"].Spec.RunsOn = []string{"nix", "nix-{org}"}
+	if n := changed(); n != 1 {
+		t.Errorf("%d change with the labels of one", n)
+	}
+	pools["gh-nix"].Spec.RunsOn = []string{"nix"}
+	pools["gh-nix"].Spec.Scaling.Max, pools["gh-nix"].Spec.Image, e.Spec.Pools[2].Repositories = 3, "another", []string{"acme/other"}
+	if n := changed(); n != 0 {
+		t.Errorf("%d change with what can be changed in place", n)
+	}
+	e.Spec.Pools[1].RunnerGroup = "gold"
+	if n := changed(); n != 1 {
+		t.Errorf("%d change with a runner group", n)
+	}
+	e.Spec.Isolation = v1alpha1.IsolationNode
+	if n := changed(); n != 3 {
+		t.Errorf("%d change with the isolation", n)
+	}
+	delete(pools, "gpu")
+	if w := fleet.Want(e, v1alpha1.GitHub, pools, "shared"); len(w) != 2 {
+		t.Errorf("without a pool: %+v", w)
+	}
+}
+
 // What is being deleted is not taken for what is wanted, and a credential that
 // something still names is not dropped, whatever else is ready (trap 12: old runner
 // sets need it to the last).

@@ -21,6 +21,7 @@ type world struct {
 	e     v1alpha1.RunnerEnrollment
 	forge v1alpha1.ForgeType
 	now   time.Time
+	at    string // the namespace that is wanted
 
 	held, gone        bool
 	namespace, access bool
@@ -55,7 +56,7 @@ type runner struct {
 type crash struct{}
 
 func newWorld(t *testing.T, forge v1alpha1.ForgeType) *world {
-	w := &world{t: t, forge: forge, now: start, source: true, fingerprint: "11111111", approved: fleet.Yes, valid: fleet.Yes, listed: true,
+	w := &world{t: t, forge: forge, now: start, at: "tailplane-org-acme", source: true, fingerprint: "11111111", approved: fleet.Yes, valid: fleet.Yes, listed: true,
 		shapes: map[string]string{"nix": "one", "docker": "one"}, crashIn: -1, ids: 100}
 	w.e = v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: "acme", CreationTimestamp: metav1.NewTime(start)},
 		Spec: v1alpha1.RunnerEnrollmentSpec{Isolation: v1alpha1.IsolationNamespace, OffboardTimeout: metav1.Duration{Duration: 24 * time.Hour}}}
@@ -81,7 +82,7 @@ func (w *world) facts() fleet.Facts {
 	}
 	for _, pool := range []string{"docker", "nix"} {
 		if shape := w.shapes[pool]; shape != "" {
-			f.Wanted = append(f.Wanted, fleet.Wanted{Pool: pool, Namespace: "tailplane-org-acme", Shape: shape})
+			f.Wanted = append(f.Wanted, fleet.Wanted{Pool: pool, Namespace: w.at, Shape: shape})
 		}
 	}
 	for _, r := range w.runners {
@@ -245,7 +246,7 @@ func (w *world) act(a fleet.Act) {
 		w.namespace = true
 		w.wrote("namespace")
 	case fleet.CopyCredential:
-		if c := (fleet.Copy{Namespace: "tailplane-org-acme", Name: fleet.CredentialName("acme", w.fingerprint)}); !slices.Contains(w.copies, c) {
+		if c := (fleet.Copy{Namespace: w.at, Name: fleet.CredentialName("acme", w.fingerprint)}); !slices.Contains(w.copies, c) {
 			w.copies = append(w.copies, c)
 		}
 		w.wrote("copy %s", w.fingerprint)
@@ -318,7 +319,7 @@ func (w *world) act(a fleet.Act) {
 		w.wrote("delete %s", r.Name)
 	case fleet.DropCopy:
 		for _, r := range w.runners {
-			if r.copy == a.Copy.Name && r.Object == fleet.Yes {
+			if r.copy == a.Copy.Name && r.Namespace == a.Copy.Namespace && r.Object == fleet.Yes {
 				w.t.Errorf("FLEET-08: the credential of %s is dropped while it is used", r.Name)
 			}
 		}
