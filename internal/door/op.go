@@ -208,13 +208,14 @@ const maxAnswer = 1 << 20
 // Call asks the server for o. A refusal is a *problem.Error; an answer that no
 // server of ours would give is an error that says so.
 func (o Op[Req, Resp]) Call(ctx context.Context, c Client, req Req) (resp Resp, err error) {
-	err = c.call(ctx, o.Pattern, cmp.Or(o.MaxAnswer, maxAnswer), req, &resp)
+	err = c.Ask(ctx, o.Pattern, o.MaxAnswer, req, &resp)
 	return resp, err
 }
 
-// call is Call for any types: it is compiled once, and not for each operation, which
-// programs that are to stay small would feel.
-func (c Client) call(ctx context.Context, pattern string, limit int64, req, resp any) error {
+// Ask is [Op.Call] by what an operation says of itself, for any types: resp is a
+// pointer to its response. It is compiled once, and who names no Op in generic code
+// does not link what serves it, which programs that are to stay small would feel.
+func (c Client) Ask(ctx context.Context, pattern string, maxBytes int64, req, resp any) error {
 	method, path, _ := strings.Cut(pattern, " ")
 	query, header := url.Values{}, http.Header{}
 	for tag, set := range map[string]func(name, text string){
@@ -258,6 +259,7 @@ func (c Client) call(ctx context.Context, pattern string, limit int64, req, resp
 		return err // *url.Error says what was asked of whom
 	}
 	defer res.Body.Close()
+	limit := cmp.Or(maxBytes, maxAnswer)
 	answer, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
 	if err != nil {
 		return fmt.Errorf("%s: the answer broke off: %w", pattern, err)

@@ -24,9 +24,9 @@ type argument struct {
 // spoken are the names of parameters that are called otherwise in a tool.
 var spoken = map[string]string{"q": "query"}
 
-// arguments are the parameters of an operation whose request is Req.
-func arguments[Req any]() (args []argument) {
-	for f := range door.Fields(reflect.TypeFor[Req]()) {
+// arguments are the parameters of an operation with that request.
+func arguments(request reflect.Type) (args []argument) {
+	for f := range door.Fields(request) {
 		name := f.Tag.Get("query")
 		if name == "" {
 			continue
@@ -59,33 +59,33 @@ func inputSchema(args []argument) *jsonschema.Schema {
 	return s
 }
 
-// parse reads the arguments of a call into a request, as strictly as the door reads
-// a query. That no name is given twice, read has seen to.
-func parse[Req any](args []argument, given json.RawMessage) (req Req, err error) {
+// parse reads the arguments of a call into a request, to which req points, as strictly
+// as the door reads a query. That no name is given twice, read has seen to.
+func parse(args []argument, given json.RawMessage, req any) error {
 	var values map[string]json.RawMessage
 	if len(given) > 0 && string(given) != "null" {
 		if given[0] != '{' {
-			return req, fmt.Errorf("the arguments are not an object")
+			return fmt.Errorf("the arguments are not an object")
 		}
 		if err := json.Unmarshal(given, &values); err != nil {
-			return req, fmt.Errorf("the arguments are not an object")
+			return fmt.Errorf("the arguments are not an object")
 		}
 	}
 	for name, value := range values {
 		i := slices.IndexFunc(args, func(a argument) bool { return a.name == name })
 		if i < 0 {
-			return req, fmt.Errorf("%.40q is not an argument; %s", name, named(args))
+			return fmt.Errorf("%.40q is not an argument; %s", name, named(args))
 		}
 		text, err := textOf(value, args[i].schema.Type)
 		if err != nil {
-			return req, fmt.Errorf("%q %w", name, err)
+			return fmt.Errorf("%q %w", name, err)
 		}
-		field := reflect.ValueOf(&req).Elem().FieldByIndex(args[i].index).Addr().Interface().(encoding.TextUnmarshaler)
+		field := reflect.ValueOf(req).Elem().FieldByIndex(args[i].index).Addr().Interface().(encoding.TextUnmarshaler)
 		if err := field.UnmarshalText([]byte(text)); err != nil {
-			return req, fmt.Errorf("%q: %w", name, err)
+			return fmt.Errorf("%q: %w", name, err)
 		}
 	}
-	return req, nil
+	return nil
 }
 
 func named(args []argument) string {

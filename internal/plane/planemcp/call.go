@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -26,25 +27,33 @@ type tool struct {
 	name, title, doc string
 	set              Toolset     // "": of all
 	verb             access.Verb // of the operation behind it
+	pattern          string      // its
+	most             int64       // bytes of its answer
+	args             []argument
 	input, output    *jsonschema.Schema
 	readOnly         bool
 	destructive      bool
 	idempotent       bool
-	call             func(ctx context.Context, c door.Client, arguments json.RawMessage, maxBytes int) (*mcp.CallToolResult, error)
+	view             view
 }
 
-// A view is a tool that shows what an operation answers.
-type view[Req, Resp, Data any] struct {
-	tool
-	op      door.Op[Req, Resp]
-	open    func(Resp) plane.Envelope[Data]
-	summary func(Data, plane.Meta) string
-	rows    func(Data) table // nil: there is no more than the summary
+// A view is how a tool shows what its operation answers. It knows no types, so that
+// it is compiled once for all tools, and has what an operation says of itself and not
+// the operation: what generic code names, the linker keeps whole, and a client needs
+// no server (see door.Client.Ask).
+type view struct {
+	request  func() any                         // a new request
+	response func() any                         // a new response
+	output   func() any                         // a new output, of which a pointer to the data and the rest
+	open     func(response any) any             // the output with what was answered
+	parts    func(output any) (any, plane.Meta) // a pointer to the data, and the rest
+	summary  func(data any, m plane.Meta) string
+	rows     func(data any) table // nil: there is no more than the summary
 	// What is too large is asked for again with fewer on a page, if there are pages;
 	// else something is left out, which the data says.
-	fewer  func(*Req, int)
-	length func(Data) int
-	shrink func(*Data) bool
+	fewer  func(request any, n int)
+	length func(data any) int
+	shrink func(data any) bool
 }
 
 // An output is the structure of an answer.
@@ -54,36 +63,63 @@ type output[Data any] struct {
 	Meta plane.Meta `json:"meta"`
 }
 
-// reading is v as a tool that changes nothing.
-func reading[Req, Resp, Data any](v view[Req, Resp, Data]) tool {
-	t := v.tool
-	args := arguments[Req]()
-	schema, err := jsonschema.For[output[Data]](nil)
-	if err != nil {
-		panic(fmt.Sprintf("planemcp: %s: %v", t.name, err)) // a type of ours that has no JSON
+// reading is t as a tool that changes nothing: Req and Resp are its operation's, and
+// Data is what is in the envelope.
+func reading[Req, Resp, Data any](t tool, open func(*Resp) plane.Envelope[Data], summary func(Data, plane.Meta) string, rows func(Data) table) tool {
+	t.args, t.output = arguments(reflect.TypeFor[Req]()), schemaOf(reflect.TypeFor[output[Data]]())
+	t.input, t.readOnly, t.idempotent = inputSchema(t.args), true, true
+	v := &t.view
+	v.request = func() any { return new(Req) }
+	v.response = func() any { return new(Resp) }
+	v.output = func() any { return new(output[Data]) }
+	v.open = func(resp any) any {
+		e := open(resp.(*Resp))
+		return &output[Data]{e.Kind, e.Data, e.Meta}
 	}
-	t.doc, t.input, t.output, t.readOnly, t.idempotent = cmp.Or(t.doc, v.op.Doc), inputSchema(args), schema, true, true
-	t.call = func(ctx context.Context, c door.Client, given json.RawMessage, maxBytes int) (*mcp.CallToolResult, error) {
-		req, err := parse[Req](args, given)
-		if err != nil {
-			return nil, problem.New(problem.BadRequest, fmt.Sprintf("The arguments of %s are wrong: %v.", t.name, err))
-		}
-		for {
-			resp, err := again(ctx, func() (Resp, error) { return v.op.Call(ctx, c, req) })
-			if err != nil {
-				return nil, err
-			}
-			res, n, err := v.result(v.open(resp), maxBytes)
-			if err != nil || res != nil {
-				return res, err
-			}
-			if v.fewer == nil || n <= 1 {
-				return nil, tooLarge(maxBytes)
-			}
-			v.fewer(&req, n/2)
-		}
+	v.parts = func(out any) (any, plane.Meta) {
+		o := out.(*output[Data])
+		return &o.Data, o.Meta
+	}
+	v.summary = func(data any, m plane.Meta) string { return summary(*data.(*Data), m) }
+	if rows != nil {
+		v.rows = func(data any) table { return rows(*data.(*Data)) }
 	}
 	return t
+}
+
+// schemaOf is the schema of a type of ours.
+func schemaOf(t reflect.Type) *jsonschema.Schema {
+	s, err := jsonschema.ForType(t, &jsonschema.ForOptions{})
+	if err != nil {
+		panic(fmt.Sprintf("planemcp: %v: %v", t, err)) // it has no JSON: a mistake of the program
+	}
+	return s
+}
+
+// call asks the operation, in smaller and smaller pages until the answer fits.
+func (t tool) call(ctx context.Context, c door.Client, given json.RawMessage, maxBytes int) (*mcp.CallToolResult, error) {
+	req := t.view.request()
+	if err := parse(t.args, given, req); err != nil {
+		return nil, problem.New(problem.BadRequest, fmt.Sprintf("The arguments of %s are wrong: %v.", t.name, err))
+	}
+	for {
+		var resp any
+		err := again(ctx, func() error {
+			resp = t.view.response() // nothing is left of a try that failed
+			return c.Ask(ctx, t.pattern, t.most, req, resp)
+		})
+		if err != nil {
+			return nil, err
+		}
+		res, n, err := t.view.result(t.view.open(resp), maxBytes)
+		if err != nil || res != nil {
+			return res, err
+		}
+		if n <= 1 {
+			return nil, tooLarge(maxBytes)
+		}
+		t.view.fewer(req, n/2)
+	}
 }
 
 func tooLarge(maxBytes int) error {
@@ -92,50 +128,53 @@ func tooLarge(maxBytes int) error {
 
 // result makes the answer of a tool. It is nil if that would be too large and there
 // are pages, of which this one has n.
-func (v view[Req, Resp, Data]) result(e plane.Envelope[Data], maxBytes int) (res *mcp.CallToolResult, n int, err error) {
+func (v view) result(answered any, maxBytes int) (res *mcp.CallToolResult, n int, err error) {
 	for {
-		out, structure, err := cleaned(output[Data]{e.Kind, e.Data, e.Meta})
+		data, meta := v.parts(answered)
+		out := v.output()
+		structure, err := cleaned(answered, meta.Page, out)
 		if err != nil {
 			return nil, 0, err
 		}
+		shown, meta := v.parts(out)
 		var rows table
 		if v.rows != nil {
-			rows = v.rows(out.Data)
+			rows = v.rows(shown)
 		}
-		text := compose(v.summary(out.Data, out.Meta), rows, out.Meta.Sources)
+		text := compose(v.summary(shown, meta), rows, meta.Sources)
 		switch {
 		case len(text)+len(structure) <= maxBytes:
 			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}, StructuredContent: json.RawMessage(structure)}, 0, nil
 		case v.fewer != nil:
-			return nil, v.length(out.Data), nil
-		case v.shrink == nil || len(rows.cells) == 0 || !v.shrink(&e.Data):
+			return nil, v.length(shown), nil
+		case v.shrink == nil || len(rows.cells) == 0 || !v.shrink(data):
 			return nil, 0, tooLarge(maxBytes)
 		}
 	}
 }
 
-// cleaned is an answer with all that others have written made plain, as values and
-// as JSON.
-func cleaned[Data any](from output[Data]) (out output[Data], structure []byte, err error) {
+// cleaned is an answer with all that others have written made plain, as JSON and
+// in out.
+func cleaned(from any, page *plane.Page, out any) (structure []byte, err error) {
 	b, err := json.Marshal(from)
 	if err != nil {
-		return out, nil, err
+		return nil, err
 	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()
 	var tree any
 	if err := d.Decode(&tree); err != nil {
-		return out, nil, err
+		return nil, err
 	}
 	tree = clean(tree)
-	if p := from.Meta.Page; p != nil && p.Next != "" { // it is ours, and must come back as it is
-		page, _ := tree.(map[string]any)["meta"].(map[string]any)["page"].(map[string]any)
-		page["next"] = p.Next
+	if page != nil && page.Next != "" { // it is ours, and must come back as it is
+		at, _ := tree.(map[string]any)["meta"].(map[string]any)["page"].(map[string]any)
+		at["next"] = page.Next
 	}
 	if structure, err = json.Marshal(tree); err != nil {
-		return out, nil, err
+		return nil, err
 	}
-	return out, structure, json.Unmarshal(structure, &out)
+	return structure, json.Unmarshal(structure, out)
 }
 
 // Of what may be asked again: how often more, and how long at most is waited before.
@@ -145,25 +184,25 @@ const (
 )
 
 // again reads once more what a failure of the moment prevented: it is for reading only.
-func again[T any](ctx context.Context, ask func() (T, error)) (T, error) {
+func again(ctx context.Context, ask func() error) error {
 	for tries := 0; ; tries++ {
-		v, err := ask()
+		err := ask()
 		wait := 200 * time.Millisecond << tries
 		if p, ok := errors.AsType[*problem.Error](err); ok {
 			switch p.Code {
 			case problem.Unavailable, problem.IdentityUnavailable, problem.RateLimited:
 			default:
-				return v, err
+				return err
 			}
 			wait = max(wait, p.RetryAfter)
 		}
 		if err == nil || tries == retries || wait > retryWait || ctx.Err() != nil {
-			return v, err
+			return err
 		}
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return v, err
+			return err
 		}
 	}
 }

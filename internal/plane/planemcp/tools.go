@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
@@ -19,60 +18,66 @@ import (
 // anything that returns a credential, a file or what is at an address.
 func tools() []tool {
 	return []tool{
-		one("whoami", "Who am I", "", plane.GetMe, whoami, nil, nil),
-		one("get_overview", "Overview", Fleet, plane.GetOverview, overview, attention, fewerAttentions),
-		one("list_sources", "Sources", Fleet, plane.ListSources, func(all []plane.Source, _ plane.Meta) string { return counted(len(all), "source") + "." },
+		one(tool{name: "whoami", title: "Who am I", set: "", verb: plane.GetMe.Verb, doc: plane.GetMe.Doc, pattern: plane.GetMe.Pattern, most: plane.GetMe.MaxAnswer}, whoami, nil),
+		shrinking(one(tool{name: "get_overview", title: "Overview", set: Fleet, verb: plane.GetOverview.Verb, doc: plane.GetOverview.Doc, pattern: plane.GetOverview.Pattern, most: plane.GetOverview.MaxAnswer}, overview, attention)),
+		one(tool{name: "list_sources", title: "Sources", set: Fleet, verb: plane.ListSources.Verb, doc: plane.ListSources.Doc, pattern: plane.ListSources.Pattern, most: plane.ListSources.MaxAnswer}, func(all []plane.Source, _ plane.Meta) string { return counted(len(all), "source") + "." },
 			func(all []plane.Source) table {
 				return grid([]string{"SOURCE", "STATUS", "SINCE", "MESSAGE"}, all, func(s plane.Source) []string { return []string{s.Name, string(s.Status), moment(s.Since), s.Message} })
-			}, nil),
-		list("list_clusters", "Clusters", plane.ListClusters, "cluster", []string{"NAME", "HEALTH", "ENDPOINT", "VERSION", "LAST SEEN", "ID"}, func(c plane.Cluster) []string {
+			}),
+		list(tool{name: "list_clusters", title: "Clusters", set: Infra, verb: plane.ListClusters.Verb, doc: plane.ListClusters.Doc, pattern: plane.ListClusters.Pattern, most: plane.ListClusters.MaxAnswer}, "cluster", []string{"NAME", "HEALTH", "ENDPOINT", "VERSION", "LAST SEEN", "ID"}, func(c plane.Cluster) []string {
 			return []string{c.Name, word(c.Health, "", c.Conflict, "conflict"), c.Endpoint, c.Version, maybeMoment(c.LastSeen), c.ID}
 		}),
-		list("list_signins", "Sign-ins", plane.ListSignins, "sign-in", []string{"LOGIN", "DEVICE", "ROLE", "PHASE", "UNTIL", "ID"}, func(s plane.Signin) []string {
+		list(tool{name: "list_signins", title: "Sign-ins", set: Infra, verb: plane.ListSignins.Verb, doc: plane.ListSignins.Doc, pattern: plane.ListSignins.Pattern, most: plane.ListSignins.MaxAnswer}, "sign-in", []string{"LOGIN", "DEVICE", "ROLE", "PHASE", "UNTIL", "ID"}, func(s plane.Signin) []string {
 			return []string{s.Login, s.Device, s.Role, s.Phase, maybeMoment(s.ValidUntil), s.ID}
 		}),
-		list("list_tailnets", "Tailnets", plane.ListTailnets, "tailnet", []string{"NAME", "DOMAIN", "CREDENTIAL", "DEVICES", "SERVICES", "READY"}, func(t plane.Tailnet) []string {
+		list(tool{name: "list_tailnets", title: "Tailnets", set: Infra, verb: plane.ListTailnets.Verb, doc: plane.ListTailnets.Doc, pattern: plane.ListTailnets.Pattern, most: plane.ListTailnets.MaxAnswer}, "tailnet", []string{"NAME", "DOMAIN", "CREDENTIAL", "DEVICES", "SERVICES", "READY"}, func(t plane.Tailnet) []string {
 			return []string{t.Name, maybe(t.Domain), word(maybe(t.Credential.Valid), t.Credential.Reason, false, ""), maybe(t.Devices), maybe(t.Services), readiness(t.Conditions)}
 		}),
-		list("list_gateways", "Gateways", plane.ListGateways, "gateway", []string{"NAMESPACE", "NAME", "TARGET", "CLASS", "TAILNETS", "SERVICES", "READY"}, func(g plane.Gateway) []string {
+		list(tool{name: "list_gateways", title: "Gateways", set: Infra, verb: plane.ListGateways.Verb, doc: plane.ListGateways.Doc, pattern: plane.ListGateways.Pattern, most: plane.ListGateways.MaxAnswer}, "gateway", []string{"NAMESPACE", "NAME", "TARGET", "CLASS", "TAILNETS", "SERVICES", "READY"}, func(g plane.Gateway) []string {
 			return []string{g.Namespace, g.Name, g.Target, maybe(g.Class), strconv.Itoa(len(g.Tailnets)), strconv.Itoa(len(g.Services)), readiness(g.Conditions)}
 		}),
-		list("list_routes", "Routes", plane.ListRoutes, "route", []string{"RESOURCE", "NAMESPACE", "NAME", "TARGET", "TAILNET", "REFUSED", "READY"}, func(r plane.Route) []string {
+		list(tool{name: "list_routes", title: "Routes", set: Infra, verb: plane.ListRoutes.Verb, doc: plane.ListRoutes.Doc, pattern: plane.ListRoutes.Pattern, most: plane.ListRoutes.MaxAnswer}, "route", []string{"RESOURCE", "NAMESPACE", "NAME", "TARGET", "TAILNET", "REFUSED", "READY"}, func(r plane.Route) []string {
 			return []string{r.Resource, r.Namespace, r.Name, r.Target, maybe(r.Tailnet), strconv.Itoa(len(r.Refused)), readiness(r.Conditions)}
 		}),
-		list("list_proxy_groups", "Proxy groups", plane.ListProxyGroups, "proxy group", []string{"NAMESPACE", "NAME", "TYPE", "TAILNET", "READY", "WANTED"}, func(g plane.ProxyGroup) []string {
+		list(tool{name: "list_proxy_groups", title: "Proxy groups", set: Infra, verb: plane.ListProxyGroups.Verb, doc: plane.ListProxyGroups.Doc, pattern: plane.ListProxyGroups.Pattern, most: plane.ListProxyGroups.MaxAnswer}, "proxy group", []string{"NAMESPACE", "NAME", "TYPE", "TAILNET", "READY", "WANTED"}, func(g plane.ProxyGroup) []string {
 			return []string{g.Namespace, g.Name, g.Type, maybe(g.Tailnet), maybe(g.Ready), strconv.Itoa(g.Wanted)}
 		}),
-		list("list_adapters", "Adapters", plane.ListAdapters, "adapter", []string{"NAMESPACE", "POD", "NODE", "READY", "RESTARTS", "VERSION", "OUTDATED"}, func(a plane.Adapter) []string {
+		list(tool{name: "list_adapters", title: "Adapters", set: Infra, verb: plane.ListAdapters.Verb, doc: plane.ListAdapters.Doc, pattern: plane.ListAdapters.Pattern, most: plane.ListAdapters.MaxAnswer}, "adapter", []string{"NAMESPACE", "POD", "NODE", "READY", "RESTARTS", "VERSION", "OUTDATED"}, func(a plane.Adapter) []string {
 			return []string{a.Namespace, a.Pod, a.Node, maybe(a.Ready), maybe(a.Restarts), maybe(a.Version), maybe(a.Outdated)}
 		}),
-		reading(view[plane.HistoryRequest, plane.History, []audit.Entry]{
-			tool: tool{name: "list_audit", title: "Audit record", doc: "List entries of the audit record, the newest first: the caller's own, or all.", set: Audit, verb: plane.ListAudit.Verb}, op: plane.ListAudit,
-			open:    func(h plane.History) plane.Envelope[[]audit.Entry] { return h.Envelope },
-			summary: func(all []audit.Entry, m plane.Meta) string { return pageOf(len(all), "entry", m) },
-			rows: func(all []audit.Entry) table {
-				return grid([]string{"TIME", "WHO", "VERB", "OBJECT", "RESULT", "CODE"}, all, func(e audit.Entry) []string {
-					return []string{moment(e.Time), cmp.Or(e.Actor.Login, e.Actor.Node), string(e.Verb), e.Object, string(e.Result), string(e.Code)}
-				})
-			},
-			fewer: func(r *plane.HistoryRequest, n int) { r.Limit = plane.Count(n) }, length: func(all []audit.Entry) int { return len(all) },
-		}),
+		history(),
 	}
 }
 
+// history is the tool for the record.
+func history() tool {
+	t := reading[plane.HistoryRequest](tool{name: "list_audit", title: "Audit record", doc: "List entries of the audit record, the newest first: the caller's own, or all.", set: Audit,
+		verb: plane.ListAudit.Verb, pattern: plane.ListAudit.Pattern, most: plane.ListAudit.MaxAnswer},
+		func(h *plane.History) plane.Envelope[[]audit.Entry] { return h.Envelope },
+		func(all []audit.Entry, m plane.Meta) string { return pageOf(len(all), "entry", m) },
+		func(all []audit.Entry) table {
+			return grid([]string{"TIME", "WHO", "VERB", "OBJECT", "RESULT", "CODE"}, all, func(e audit.Entry) []string {
+				return []string{moment(e.Time), cmp.Or(e.Actor.Login, e.Actor.Node), string(e.Verb), e.Object, string(e.Result), string(e.Code)}
+			})
+		})
+	t.view.fewer = func(r any, n int) { r.(*plane.HistoryRequest).Limit = plane.Count(n) }
+	t.view.length = func(all any) int { return len(*all.(*[]audit.Entry)) }
+	return t
+}
+
 // one is a tool for an operation that answers with one thing.
-func one[T any](name, title string, set Toolset, op door.Op[plane.Empty, plane.Envelope[T]], summary func(T, plane.Meta) string, rows func(T) table, shrink func(*T) bool) tool {
-	return reading(view[plane.Empty, plane.Envelope[T], T]{tool: tool{name: name, title: title, set: set, verb: op.Verb}, op: op,
-		open: func(e plane.Envelope[T]) plane.Envelope[T] { return e }, summary: summary, rows: rows, shrink: shrink})
+func one[T any](t tool, summary func(T, plane.Meta) string, rows func(T) table) tool {
+	return reading[plane.Empty](t, func(e *plane.Envelope[T]) plane.Envelope[T] { return *e }, summary, rows)
 }
 
 // list is a tool for the pages of a list.
-func list[T any](name, title string, op door.Op[plane.ListRequest, plane.Envelope[[]T]], noun string, head []string, row func(T) []string) tool {
-	return reading(view[plane.ListRequest, plane.Envelope[[]T], []T]{tool: tool{name: name, title: title, set: Infra, verb: op.Verb}, op: op,
-		open:    func(e plane.Envelope[[]T]) plane.Envelope[[]T] { return e },
-		summary: func(all []T, m plane.Meta) string { return pageOf(len(all), noun, m) },
-		rows:    func(all []T) table { return grid(head, all, row) },
-		fewer:   func(r *plane.ListRequest, n int) { r.Limit = plane.Count(n) }, length: func(all []T) int { return len(all) }})
+func list[T any](t tool, noun string, head []string, row func(T) []string) tool {
+	t = reading[plane.ListRequest](t, func(e *plane.Envelope[[]T]) plane.Envelope[[]T] { return *e },
+		func(all []T, m plane.Meta) string { return pageOf(len(all), noun, m) },
+		func(all []T) table { return grid(head, all, row) })
+	t.view.fewer = func(r any, n int) { r.(*plane.ListRequest).Limit = plane.Count(n) }
+	t.view.length = func(all any) int { return len(*all.(*[]T)) }
+	return t
 }
 
 func whoami(me plane.Me, _ plane.Meta) string {
@@ -129,13 +134,17 @@ func attention(o plane.Overview) table {
 	})
 }
 
-// fewerAttentions leaves out half of what needs attention, the less bad, and says how
-// many that are.
-func fewerAttentions(o *plane.Overview) bool {
-	half := len(o.Attention) / 2
-	o.More += len(o.Attention) - half
-	o.Attention = o.Attention[:half]
-	return true
+// shrinking is the overview's tool, which leaves out half of what needs attention,
+// the less bad, and says how many that are, until it fits.
+func shrinking(t tool) tool {
+	t.view.shrink = func(data any) bool {
+		o := data.(*plane.Overview)
+		half := len(o.Attention) / 2
+		o.More += len(o.Attention) - half
+		o.Attention = o.Attention[:half]
+		return true
+	}
+	return t
 }
 
 // pageOf is how much of a list a page is.
