@@ -12,6 +12,7 @@ test('PL-04: names are plain text, and only https is a link', () => {
   assert.equal(link('https://a.example/x'), 'https://a.example/x')
   assert.equal(shell("a'; rm -rf /"), "'a'\\''; rm -rf /'")
   assert.equal(shell('alice@acme.dev'), 'alice@acme.dev')
+  assert.equal(shell("a\u202E'\n"), "$'a\\U0000202e\\'\\U0000000a'")
 })
 
 test('initials', () => {

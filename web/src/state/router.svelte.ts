@@ -10,16 +10,27 @@ function read(): void {
 }
 
 /** Goes to an address of this page. */
-export function go(to: string, how: 'push' | 'replace' = 'push'): void {
+export function go(to: string, how: 'push' | 'replace' = 'push', state: unknown = null): void {
   if (to === location.pathname + location.search) return
-  history[how === 'push' ? 'pushState' : 'replaceState'](null, '', to)
+  history[how === 'push' ? 'pushState' : 'replaceState'](state, '', to)
   read()
-  if (how === 'push' && !to.startsWith('?')) scrollTo(0, 0)
+  if (how === 'push' && state === null) scrollTo(0, 0)
 }
 
 /** Changes parameters of the address; null or "" takes one away. */
-export function set(changes: Record<string, string | null>, how: 'push' | 'replace' = 'replace'): void {
-  go(place.path + withQuery(changes), how)
+export function set(changes: Record<string, string | null>): void {
+  go(place.path + withQuery(changes), 'replace', history.state)
+}
+
+/** Opens the sheet of an object over the list that is shown. */
+export function openSheet(id: string): void {
+  go(place.path + withQuery({ open: id }), 'push', 'sheet')
+}
+
+/** Closes it: by going back to the list, when that is where it was opened. */
+export function closeSheet(): void {
+  if (history.state === 'sheet') history.back()
+  else set({ open: null })
 }
 
 /** The address's query with changes, for links. */

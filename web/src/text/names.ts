@@ -39,7 +39,14 @@ export function count(n: number, one: string, many = one + 's'): string {
   return `${n.toLocaleString('en')} ${n === 1 ? one : many}`
 }
 
-/** An argument of a command line of a shell, in quotes when it needs them. */
+/**
+ * An argument of a command line of a shell, in quotes when it needs them. What
+ * cannot be seen is spelt out, so that nothing is pasted that was not read.
+ */
 export function shell(s: string): string {
+  if (plain(s) !== s) {
+    const spelt = (c: string) => (c === "'" || c === '\\' ? '\\' + c : plain(c) === c ? c : '\\U' + c.codePointAt(0)!.toString(16).padStart(8, '0'))
+    return `$'${[...s].map(spelt).join('')}'`
+  }
   return /^[\w@%+=:,./-]+$/.test(s) ? s : `'${s.replaceAll("'", "'\\''")}'`
 }
