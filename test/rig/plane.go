@@ -2,7 +2,9 @@ package rig
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -29,6 +31,10 @@ func (r *Rig) StartPlane(ctx context.Context) error {
 	}
 	if err := r.Cluster.Apply(ctx, manifests...); err != nil {
 		return fmt.Errorf("the plane's manifests: %w", err)
+	}
+	// A key lets one node in: the access server's may be used by now.
+	if err := os.Remove(r.AuthKeyFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
 	if err := r.writeAuthKey(); err != nil {
 		return err

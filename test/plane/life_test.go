@@ -1,0 +1,405 @@
+package plane
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/test/rig"
+)
+
+// A sign-in that is revoked is gone, its token is refused, and the record says who
+// did it and why.
+func TestRevoke(t *testing.T) {
+	r := start(t)
+	alice, bob := person(t, r, "alice-desk", "alice@example.com"), person(t, r, "bob-desk", "bob@example.com")
+	name := signIn(t, r, bob, alice)
+	path := "/api/v1/signins/" + rig.SigninNamespace + "/" + name
+	for _, x := range []struct {
+		why, body, code string
+		status          int
+	}{{"no reason", `{}`, "validation", 422}, {"a reason of blanks", `{"reason":"  "}`, "validation", 422}, {"twice the reason", `{"reason":"a","reason":"b"}`, "bad_request", 400}} {
+		a, err := ask(t, r, alice, "DELETE", path, x.body)
+		if a = must(t, a, err); a.status != x.status || a.code() != x.code {
+			t.Errorf("%s: %d %s, want %d %s", x.why, a.status, a.code(), x.status, x.code)
+		}
+	}
+	a, err := ask(t, r, alice, "DELETE", path, `{"reason":"lost laptop"}`)
+	if a = must(t, a, err); a.status != http.StatusOK || !strings.Contains(a.body, `"deleted":true`) {
+		t.Fatalf("revoke: %d %s", a.status, a.body)
+	}
+	until(t, "the plane no longer shows it", func() bool {
+		a, err := ask(t, r, alice, "GET", "/api/v1/signins", "")
+		return err == nil && !strings.Contains(a.body, `"`+name+`"`)
+	})
+	k, err := kubernetes.NewForConfig(r.Cluster.AdminConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the account of the sign-in is gone", func() bool {
+		_, err := k.CoreV1().ServiceAccounts(rig.SigninNamespace).Get(t.Context(), name, metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	})
+	found := false
+	damaged, err := plane.Record{Path: r.PlaneAuditFile()}.Newest(t.Context(), func(e plane.Recorded) bool {
+		found = e.Object == rig.SigninNamespace+"/"+name && e.Actor.Login == "alice@example.com" && e.Args["reason"] == "lost laptop" && e.Result == audit.Done
+		return !found
+	})
+	if err != nil || damaged > 0 || !found {
+		t.Errorf("the record has no entry of it: %v, %d damaged", err, damaged)
+	}
+}
+
+// PLANE-07, PL-03: a role that is taken away in the tailnet's policy is gone at the
+// next request, and an event stream that stands open ends.
+func TestPLANE07_RoleTakenAway(t *testing.T) {
+	r := start(t)
+	eve := person(t, r, "eve-desk", "eve@example.com")
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, "GET", r.Dashboard()+"/api/v1/events", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hc := eve.HTTP()
+	hc.Timeout = 0
+	res, err := hc.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	lines := make(chan string, 1000)
+	go func() { // it ends with the body
+		defer close(lines)
+		for s := bufio.NewScanner(res.Body); s.Scan(); {
+			lines <- s.Text()
+		}
+	}()
+	said := func(word string) bool {
+		for {
+			select {
+			case line, open := <-lines:
+				if !open {
+					return false
+				}
+				if strings.Contains(line, word) {
+					return true
+				}
+			case <-ctx.Done():
+				return false
+			}
+		}
+	}
+	if !said("event: hello") || !said("event: snapshot") {
+		t.Fatalf("no stream: %s", res.Status)
+	}
+	without := slices.DeleteFunc(slices.Clone(grants), func(g string) bool { return strings.Contains(g, "eve@") })
+	if err := r.Net.SetPolicy(policyOf(without)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Net.SetPolicy(policyOf(grants)); err != nil {
+			t.Error(err)
+		}
+	})
+	began := time.Now()
+	until(t, "the next request is refused", func() bool {
+		a, err := ask(t, r, eve, "GET", "/api/v1/clusters", "")
+		return err == nil && a.status == http.StatusForbidden && a.code() == "not_authorized_user"
+	})
+	t.Logf("refused after %v", time.Since(began).Round(time.Millisecond))
+	if !said("event: bye") {
+		t.Error("the stream has not said bye")
+	}
+	for range lines { // until it is closed
+	}
+	if ctx.Err() != nil {
+		t.Error("the stream goes on")
+	}
+	t.Logf("the stream ended after %v", time.Since(began).Round(time.Millisecond))
+}
+
+// PLANE-05, PLANE-08, ID-09, ID-10: no header names anybody, and no other site's page
+// and no other name is served.
+func TestPLANE08_Browsers(t *testing.T) {
+	r := start(t)
+	mallory, alice := person(t, r, "mallory-desk", "mallory@example.com"), person(t, r, "alice-tab", "alice@example.com")
+	with := func(name, value string) func(*http.Request) {
+		return func(q *http.Request) {
+			if name == "Host" {
+				q.Host = value
+			}
+			q.Header.Set(name, value)
+		}
+	}
+	for _, h := range []string{"X-Tailscale-User", "Tailscale-User-Login", "X-Webauth-User", "Impersonate-User", "X-Forwarded-User", "X_Tailscale_User"} {
+		a, err := ask(t, r, mallory, "GET", "/api/v1/me", "", with(h, "pat@platform.dev"))
+		if a = must(t, a, err); a.status != http.StatusForbidden || a.code() != "not_authorized_user" {
+			t.Errorf("%s: %d %s", h, a.status, a.code())
+		}
+	}
+	name := "/api/v1/signins/" + rig.SigninNamespace + "/nobodys"
+	for _, x := range []struct {
+		why, method, path, body string
+		edit                    func(*http.Request)
+		status                  int
+	}{
+		{"another site's page", "GET", "/api/v1/signins", "", with("Origin", "https://evil.example"), 403},
+		{"a page of no site", "DELETE", name, `{"reason":"x"}`, with("Origin", "null"), 403},
+		{"another site's request", "DELETE", name, `{"reason":"x"}`, with("Sec-Fetch-Site", "cross-site"), 403},
+		{"another site's event stream", "GET", "/api/v1/events", "", with("Origin", "https://evil.example"), 403},
+		{"a form's content type", "DELETE", name, `{"reason":"x"}`, with("Content-Type", "text/plain"), 415},
+		{"another name", "GET", "/api/v1/me", "", with("Host", "dashboard.evil.example"), 421},
+		{"a path that would be cleaned", "GET", "//api/v1/me", "", func(*http.Request) {}, 404},
+		{"a path below", "GET", "/api/v1/me/", "", func(*http.Request) {}, 404},
+		{"another method", "POST", "/api/v1/clusters", `{}`, func(*http.Request) {}, 405},
+	} {
+		a, err := ask(t, r, alice, x.method, x.path, x.body, x.edit)
+		if a = must(t, a, err); a.status != x.status {
+			t.Errorf("%s: %d %s, want %d", x.why, a.status, a.body, x.status)
+		}
+	}
+	// From the public internet there is no way in.
+	edge := r.Net.Node("edge", "alice@example.com")
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	if err := r.Net.Ready(ctx, edge); err != nil {
+		t.Fatal(err)
+	}
+	id, err := r.Net.ID(edge)
+	if err != nil || !r.Net.SetIngress(id) {
+		t.Fatal("ingress", err)
+	}
+	host := "dashboard." + r.Net.Suffix()
+	short, stop := context.WithTimeout(ctx, 5*time.Second)
+	defer stop()
+	if c, err := r.Net.FunnelDial(short, edge, host+":443", "203.0.113.9:4444"); err == nil {
+		conn := tls.Client(c, &tls.Config{RootCAs: r.Roots, ServerName: host})
+		if err := conn.HandshakeContext(short); err == nil {
+			t.Error("a Funnel connection reaches the plane's TLS")
+		}
+		c.Close()
+	}
+}
+
+// PLANE-02: on the machine nothing of the plane is served, whatever a request says of
+// itself. What listens there is Tailscale's own peer API, which answers to nobody
+// that is no peer, and probes, which know nobody and tell nothing of the installation.
+func TestPLANE02_Listeners(t *testing.T) {
+	r := start(t)
+	fds, err := filepath.Glob("/proc/" + strconv.Itoa(r.Plane.PID()) + "/fd/*")
+	if err != nil || len(fds) == 0 {
+		t.Skip("SKIP sockets of a process: /proc does not tell them here")
+	}
+	sockets := map[string]bool{}
+	for _, fd := range fds {
+		if to, err := os.Readlink(fd); err == nil { // it may be closed by now
+			if inode, ok := strings.CutPrefix(to, "socket:["); ok {
+				sockets[strings.TrimSuffix(inode, "]")] = true
+			}
+		}
+	}
+	var ports []int64
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		b, err := os.ReadFile(table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(b)) {
+			// sl local_address rem_address st … inode; 0A is LISTEN
+			field := strings.Fields(line)
+			if len(field) < 10 || field[3] != "0A" || !sockets[field[9]] {
+				continue
+			}
+			_, hex, _ := strings.Cut(field[1], ":")
+			port, err := strconv.ParseInt(hex, 16, 32)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ports = append(ports, port)
+		}
+	}
+	get := func(url string) (int, string, error) {
+		req, err := http.NewRequestWithContext(t.Context(), "GET", url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range []string{"X-Tailscale-User", "Tailscale-User-Login", "X-Webauth-User"} {
+			req.Header.Set(h, "pat@platform.dev")
+		}
+		hc := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+		res, err := hc.Do(req)
+		if err != nil {
+			return 0, "", err
+		}
+		defer res.Body.Close()
+		b, err := io.ReadAll(res.Body)
+		return res.StatusCode, string(b), err
+	}
+	probes := ""
+	for _, port := range ports {
+		at := fmt.Sprintf("127.0.0.1:%d", port)
+		if status, body, err := get("http://" + at + "/metrics"); err == nil && status == http.StatusOK {
+			probes = at
+			for _, word := range []string{"@", "dashboard", "acme", "example.com"} {
+				if strings.Contains(body, word) {
+					t.Errorf("metrics tell of %s", word)
+				}
+			}
+		}
+		for _, path := range []string{"/", "/api/v1/me", "/api/v1/signins", "/api/v1/events", "/api/health", "/mcp", "/text"} {
+			for _, scheme := range []string{"http", "https"} {
+				if scheme == "https" && path != "/" {
+					break // what does not speak it may take its time to say so
+				}
+				if status, body, err := get(scheme + "://" + at + path); err == nil && status/100 != 4 {
+					t.Errorf("%s://%s%s: %d %s", scheme, at, path, status, body)
+				}
+			}
+		}
+	}
+	if probes == "" || len(ports) > 2 {
+		t.Errorf("it listens on %v, with probes at %q", ports, probes)
+	}
+}
+
+// PLANE-16, in part: when its name is taken, the plane serves under the one that it
+// was given, and says so. PLANE-18, in part: of two replicas one is the node, and
+// when it is killed the other one is the same node.
+func TestPLANE18_Replicas(t *testing.T) {
+	r := start(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*deadline)
+	defer cancel()
+	taken := r.Net.Node("board", "alice@example.com") // who has the name
+	if err := r.Net.Ready(ctx, taken); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Plane.Stop(time.Minute); err != nil { // it holds the Lease
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), deadline)
+		defer cancel()
+		if err := r.StartPlane(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	own, err := r.Settings("plane")
+	if err != nil {
+		t.Fatal(err)
+	}
+	replica := func(name string) *rig.Process {
+		dir := filepath.Join(r.Dir, name)
+		if err := os.MkdirAll(filepath.Join(dir, "state"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		kubeconfig, err := r.Cluster.ServiceAccountKubeconfig(ctx, rig.SystemNamespace, "tailplane-plane", dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := filepath.Join(dir, "authkey")
+		if err := os.WriteFile(key, []byte(r.Net.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane"}})), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		text := strings.NewReplacer(filepath.Join(r.Dir, "plane")+"/", dir+"/", r.AuthKeyFile(), key, "\ntailnet:\n", "\ntailnet:\n  stateSecret: tailplane-plane\n",
+			"\nplane:\n", "\nplane:\n  identity: {hostname: board}\n").Replace(string(own))
+		p, err := r.Try(name, "plane", nil, text, "--kubeconfig", kubeconfig)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := p.Stop(time.Minute); err != nil {
+				t.Error(err)
+			}
+		})
+		if err := p.WaitLog(ctx, `"waiting to be the plane's node"`); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	first := replica("replica-0")
+	if err := first.WaitLog(ctx, `"the plane is serving"`); err != nil {
+		t.Fatal(err)
+	}
+	second := replica("replica-1")
+	alice := person18(t, r, ctx)
+	at := "https://board-1." + r.Net.Suffix()
+	get := func(path string) (string, error) {
+		req, err := http.NewRequestWithContext(ctx, "GET", at+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hc := alice.HTTP()
+		hc.Timeout = 5 * time.Second
+		defer hc.CloseIdleConnections()
+		res, err := hc.Do(req)
+		if err != nil {
+			return "", err
+		}
+		defer res.Body.Close()
+		var b strings.Builder
+		_, err = bufio.NewReader(res.Body).WriteTo(&b)
+		return b.String(), err
+	}
+	until(t, "it says that its name is taken", func() bool {
+		body, err := get("/api/v1/sources")
+		return err == nil && strings.Contains(body, "NameTaken: another node of the tailnet is board; this server is board-1.")
+	})
+	node := func() (ids []string) {
+		for _, n := range r.Net.Nodes() {
+			if strings.HasPrefix(n.Name, "board-") {
+				ids = append(ids, string(n.StableID)+" "+n.Name)
+			}
+		}
+		return ids
+	}
+	before := node()
+	if len(before) != 1 {
+		t.Fatalf("nodes %v, want one", before)
+	}
+	if strings.Contains(second.Output(), `"the plane is serving"`) {
+		t.Fatal("both replicas serve")
+	}
+	began := time.Now()
+	first.Kill()
+	if err := second.WaitLog(ctx, `"the plane is serving"`); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the other one answers under the same name", func() bool {
+		body, err := get("/api/v1/me")
+		return err == nil && strings.Contains(body, "alice@example.com")
+	})
+	t.Logf("%v after the active one was killed, the other one answers", time.Since(began).Round(100*time.Millisecond))
+	if after := node(); !slices.Equal(before, after) {
+		t.Errorf("the node was %v and is %v", before, after)
+	}
+}
+
+func person18(t *testing.T, r *rig.Rig, ctx context.Context) *rig.Person {
+	t.Helper()
+	p, err := r.Person(ctx, "alice-watch", "alice@example.com")
+	if err == nil {
+		err = r.Net.WaitPeer(ctx, p.Node, "board-1")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}

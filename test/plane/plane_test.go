@@ -1,0 +1,334 @@
+// Package plane drives the operator plane's own program on a real tailnet and a
+// real API server.
+package plane
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/test/rig"
+)
+
+var update = flag.Bool("update", false, "write testdata/personas.golden anew")
+
+// deadline is for conditions that come at once on an idle machine.
+const deadline = 2 * time.Minute
+
+// basePolicy is the tailnet's, with the plane's grants to be filled in.
+const basePolicy = `{
+  "tagOwners": {"tag:tailplane": ["autogroup:admin"], "tag:ci": ["autogroup:admin"], "tag:robot": ["autogroup:admin"]},
+  "grants": [
+    {"src": ["*"], "dst": ["tag:tailplane"], "ip": ["tcp:443"]},
+    {"src": ["alice@example.com", "bob@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [{"role": "view", "period": "1h"}]}},
+    %s
+  ],
+}`
+
+// grants are the plane's own.
+var grants = []string{
+	`{"src": ["alice@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [{"role": "operator", "orgs": ["*"]}]}}`,
+	`{"src": ["bob@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [{"role": "viewer", "orgs": ["globex"]}]}}`,
+	`{"src": ["vic@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [{"role": "viewer", "orgs": ["acme"]}]}}`,
+	`{"src": ["eve@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [{"role": "viewer", "orgs": ["*"]}]}}`,
+	`{"src": ["typo@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [{"role": "viewer", "org": ["*"]}]}}`,
+	`{"src": ["tag:robot"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [{"role": "viewer", "orgs": ["*"], "tags": ["tag:robot"]}]}}`,
+	`{"src": ["tag:ci"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [{"role": "viewer", "orgs": ["*"]}]}}`,
+}
+
+func policyOf(grants []string) string {
+	return fmt.Sprintf(basePolicy, strings.Join(grants, ",\n    "))
+}
+
+// system is the one that all tests of this binary share.
+var system struct {
+	once sync.Once
+	rig  *rig.Rig
+	err  error
+}
+
+func TestMain(m *testing.M) {
+	tailnettest.Quiet()
+	code := m.Run()
+	if system.rig != nil {
+		if err := system.rig.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+		os.RemoveAll(system.rig.Dir)
+	}
+	os.Exit(code)
+}
+
+// enrollment makes amy an owner and everybody of acme.dev a member of acme.
+const enrollment = `
+apiVersion: tailplane.dev/v1alpha1
+kind: RunnerEnrollment
+metadata: {name: acme}
+spec:
+  forge: github
+  configURL: https://github.com/acme
+  groupID: 1
+  pools: [{name: linux, allowPublic: false}]
+  credentials: {secretName: acme}
+  owners: [amy@acme.dev]
+  members: ["*@acme.dev"]
+`
+
+// start returns the shared system: access server, operator and plane, each as its account.
+func start(t *testing.T) *rig.Rig {
+	t.Helper()
+	system.once.Do(func() {
+		dir, err := os.MkdirTemp("", "plane")
+		if err != nil {
+			system.err = err
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+		defer cancel()
+		system.rig, system.err = rig.Start(ctx, dir, rig.Options{Policy: policyOf(grants), Settings: map[string]string{
+			"plane.roles": `[{login: pat@platform.dev, role: platform-admin}]`, "plane.emailDomains": `[acme.dev]`, "plane.contact": `"#platform"`}})
+		if system.err == nil {
+			system.err = system.rig.Cluster.Apply(ctx, []byte(enrollment))
+		}
+		if system.err == nil {
+			system.err = system.rig.StartPlane(ctx)
+		}
+	})
+	if system.err != nil {
+		t.Fatal(system.err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			out := system.rig.Plane.Output()
+			t.Logf("the end of the plane's log:\n%s", out[max(0, len(out)-4000):])
+		}
+	})
+	return system.rig
+}
+
+// person is somebody whose device reaches the plane.
+func person(t *testing.T, r *rig.Rig, host, login string, tags ...string) *rig.Person {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	p, err := r.Person(ctx, host, login, tags...)
+	if err == nil {
+		err = r.Net.WaitPeer(ctx, p.Node, "dashboard")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// until waits for a condition.
+func until(t *testing.T, what string, true func() bool) {
+	t.Helper()
+	for end := time.Now().Add(deadline); !true(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it never came that", what)
+		}
+	}
+}
+
+// An answer is an envelope, as it came.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+
+	Data json.RawMessage
+	Meta struct {
+		Sources []struct{ Name, Status, Message string }
+	}
+	Error *struct{ Code, Message string }
+}
+
+func (a answer) code() string {
+	if a.Error == nil {
+		return ""
+	}
+	return a.Error.Code
+}
+
+// count is how many objects the data lists, "" when it is no list.
+func (a answer) count() string {
+	var list []json.RawMessage
+	if json.Unmarshal(a.Data, &list) != nil || list == nil {
+		return ""
+	}
+	return fmt.Sprint(len(list))
+}
+
+// ask sends one request to the plane as a person's device.
+func ask(t *testing.T, r *rig.Rig, p *rig.Person, method, path, body string, edit ...func(*http.Request)) (answer, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, r.Dashboard()+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for _, e := range edit {
+		e(req)
+	}
+	hc := p.HTTP()
+	defer hc.CloseIdleConnections()
+	res, err := hc.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	a := answer{status: res.StatusCode, header: res.Header, body: string(b)}
+	_ = json.Unmarshal(b, &a) // a page is none
+	return a, err
+}
+
+func must(t *testing.T, a answer, err error) answer {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// signIn signs a person in, and waits until the plane shows it.
+func signIn(t *testing.T, r *rig.Rig, p, watcher *rig.Person) (name string) {
+	t.Helper()
+	st, err := signin.Login.Call(t.Context(), p.Client(), signin.LoginRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the plane shows it", func() bool {
+		a, err := ask(t, r, watcher, "GET", "/api/v1/signins?limit=500", "")
+		return err == nil && strings.Contains(a.body, `"`+st.Name+`"`)
+	})
+	return st.Name
+}
+
+// PLANE-04: who may do what, over the real tailnet, through the real program.
+func TestPLANE04_Personas(t *testing.T) {
+	r := start(t)
+	alice := person(t, r, "alice-laptop", "alice@example.com")
+	bob := person(t, r, "bob-laptop", "bob@example.com")
+	until(t, "the organisations are read", func() bool {
+		a, err := ask(t, r, alice, "GET", "/api/v1/sources", "")
+		return err == nil && strings.Contains(a.body, `"kubernetes:runnerenrollments","status":"ok"`) && strings.Contains(a.body, `"kubernetes:members","status":"ok"`)
+	})
+	own, his := signIn(t, r, alice, alice), signIn(t, r, bob, alice)
+	personas := []struct {
+		name  string
+		who   *rig.Person
+		after func(*rig.Person) // before it asks
+	}{
+		{"alice, operator of all", alice, nil},
+		{"bob, viewer of globex", bob, nil},
+		{"vic, viewer of acme", person(t, r, "vic-laptop", "vic@example.com"), nil},
+		{"eve, viewer of all", person(t, r, "eve-laptop", "eve@example.com"), nil},
+		{"pat, platform-admin by settings", person(t, r, "pat-laptop", "pat@platform.dev"), nil},
+		{"amy, owner of acme", person(t, r, "amy-laptop", "amy@acme.dev"), nil},
+		{"mel, of acme's domain", person(t, r, "mel-laptop", "mel@acme.dev"), nil},
+		{"nel, of a domain that ends alike", person(t, r, "nel-laptop", "nel@notacme.dev"), nil},
+		{"mallory, nobody here", person(t, r, "mallory-laptop", "mallory@example.com"), nil},
+		{"typo, whose rule is misspelt", person(t, r, "typo-laptop", "typo@example.com"), nil},
+		{"a guest with the owner's login", person(t, r, "guest-laptop", "amy@acme.dev"), func(p *rig.Person) {
+			id, err := r.Net.ID(p.Node)
+			if err != nil || !r.Net.Share(id) {
+				t.Fatal("share", err)
+			}
+		}},
+		{"tag:robot, whose rule names it", person(t, r, "robot", "", "tag:robot"), nil},
+		{"tag:ci, whose rule does not", person(t, r, "ci", "", "tag:ci"), nil},
+	}
+	requests := []struct{ name, method, path, body string }{
+		{"me", "GET", "/api/v1/me", ""},
+		{"overview", "GET", "/api/v1/overview", ""},
+		{"clusters", "GET", "/api/v1/clusters", ""},
+		{"signins", "GET", "/api/v1/signins", ""},
+		{"revoke alice's, dry", "DELETE", "/api/v1/signins/" + rig.SigninNamespace + "/" + own + "?dryRun=true", `{"reason":"test"}`},
+		{"revoke bob's, dry", "DELETE", "/api/v1/signins/" + rig.SigninNamespace + "/" + his + "?dryRun=true", `{"reason":"test"}`},
+		{"audit", "GET", "/api/v1/audit?limit=1", ""},
+		{"the dashboard", "GET", "/", ""},
+	}
+	var got strings.Builder
+	for _, p := range personas {
+		if p.after != nil {
+			p.after(p.who)
+			until(t, p.name+" is seen so", func() bool {
+				a, err := ask(t, r, p.who, "GET", "/api/v1/me", "")
+				return err == nil && a.status != http.StatusOK
+			})
+		}
+		for _, q := range requests {
+			a, err := ask(t, r, p.who, q.method, q.path, q.body)
+			a = must(t, a, err)
+			count := a.count()
+			if q.name == "audit" && count != "" { // of what others asked before, there may be any number
+				count = "some"
+			}
+			fmt.Fprintf(&got, "%s\n", strings.TrimRight(fmt.Sprintf("%-36s %-22s %d %s %s", p.name, q.name, a.status, a.code(), count), " "))
+			if a.status >= 400 && (strings.Contains(a.body, own) || strings.Contains(a.body, his)) {
+				t.Errorf("%s: %s: a refusal that tells: %s", p.name, q.name, a.body)
+			}
+			if a.header.Get("Cache-Control") != "no-store" && q.name != "the dashboard" {
+				t.Errorf("%s: %s: Cache-Control %q", p.name, q.name, a.header.Get("Cache-Control"))
+			}
+		}
+	}
+	const golden = "testdata/personas.golden"
+	want, err := os.ReadFile(golden)
+	if *update {
+		err = os.WriteFile(golden, []byte(got.String()), 0o644)
+	} else if got.String() != string(want) {
+		t.Errorf("%s: got\n%s", golden, got.String())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// Whoever has no role is told whom to ask, and nothing else.
+	a, err := ask(t, r, personas[8].who, "GET", "/", "", func(q *http.Request) { q.Header.Set("Accept", "text/html") })
+	if a = must(t, a, err); a.status != http.StatusForbidden || !strings.Contains(a.body, "mallory@example.com") || !strings.Contains(a.body, "#platform") || strings.Contains(a.body, "/assets/") {
+		t.Errorf("the page for who has no role: %d %s", a.status, a.body)
+	}
+
+	// An expired device is refused by name; nothing of what it held open goes on.
+	late := person(t, r, "late-laptop", "alice@example.com")
+	id, err := r.Net.ID(late.Node)
+	if err != nil || !r.Net.Expire(id) {
+		t.Fatal("expire", err)
+	}
+	until(t, "an expired device is refused", func() bool {
+		short, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		req, err := http.NewRequestWithContext(short, "GET", r.Dashboard()+"/api/v1/me", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hc := late.HTTP()
+		defer hc.CloseIdleConnections()
+		res, err := hc.Do(req)
+		if err != nil {
+			return true // the tailnet itself no longer carries it
+		}
+		defer res.Body.Close()
+		b, _ := io.ReadAll(res.Body)
+		return res.StatusCode == http.StatusUnauthorized && bytes.Contains(b, []byte("node_expired"))
+	})
+}
