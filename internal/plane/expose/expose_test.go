@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -383,6 +384,7 @@ func TestPL10_NeverExposed(t *testing.T) {
 		"a role without a user":    func(u *Upstream) { u.UserHeader = "" },
 		"no way to reach it":       func(u *Upstream) { u.Transport = nil },
 		"nowhere to say something": func(u *Upstream) { u.Log = nil },
+		"no clock":                 func(u *Upstream) { u.Now = nil },
 	} {
 		u := good
 		change(&u)
@@ -412,6 +414,18 @@ func TestRoutes(t *testing.T) {
 	p, err := attic(t, up).Decide(nil)(unknown, Use, time.Now())
 	if err != nil || p.Require(access.ObserveRead, time.Now()) == nil || p.Require(Use, time.Now()) == nil {
 		t.Errorf("who is identified got a permit for something: %v", err)
+	}
+	// A permit for another thing, or none, does nothing.
+	read, err := access.DecidePlane(admin, access.ObserveRead, policy, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for v, permit := range map[access.Verb]access.Permit{access.ObserveAdmin: read, access.ObserveRead: {}} {
+		w := httptest.NewRecorder()
+		newProxy(prometheus(t, up)).serve(w, httptest.NewRequest("PUT", "/-/reload", nil), permit, v)
+		if asked := up.took(); w.Code != http.StatusInternalServerError || len(asked) != 0 {
+			t.Errorf("%s with the wrong permit: %d, asked %v", v, w.Code, asked)
+		}
 	}
 	if NewTransport().Proxy != nil {
 		t.Error("upstreams are reached by a proxy of the environment")

@@ -38,7 +38,7 @@ func FuzzRequest(f *testing.F) {
 	}
 	up := &kept{}
 	u := Upstream{Name: "grafana", URL: "http://grafana.monitoring.svc:3000/below", Access: Observe, UserHeader: "X-WEBAUTH-USER", RoleHeader: "X-WEBAUTH-ROLE",
-		Transport: up, Log: slog.New(slog.DiscardHandler)}
+		Transport: up, Log: slog.New(slog.DiscardHandler), Now: time.Now}
 	p := newProxy(u)
 	permit, err := access.DecidePlane(viewer, access.ObserveRead, policy, time.Now())
 	if err != nil {

@@ -183,15 +183,15 @@ func (h *house) serve(t testing.TB, ln net.Listener, u Upstream, way door.Door, 
 
 func grafana(t testing.TB, u *upstream) Upstream {
 	return Upstream{Name: "grafana", URL: "http://grafana.monitoring.svc:3000", Access: Observe, UserHeader: "X-WEBAUTH-USER", RoleHeader: "X-WEBAUTH-ROLE",
-		Transport: u.transport(t), Log: slog.New(slog.DiscardHandler)}
+		Transport: u.transport(t), Log: slog.New(slog.DiscardHandler), Now: time.Now}
 }
 
 func prometheus(t testing.TB, u *upstream) Upstream {
-	return Upstream{Name: "prometheus", URL: "http://prometheus.monitoring.svc:9090", Access: Observe, Transport: u.transport(t), Log: slog.New(slog.DiscardHandler)}
+	return Upstream{Name: "prometheus", URL: "http://prometheus.monitoring.svc:9090", Access: Observe, Transport: u.transport(t), Log: slog.New(slog.DiscardHandler), Now: time.Now}
 }
 
 func attic(t testing.TB, u *upstream) Upstream {
-	return Upstream{Name: "attic", URL: "http://attic.cache.svc:8080", Access: Identified, Transport: u.transport(t), Log: slog.New(slog.DiscardHandler)}
+	return Upstream{Name: "attic", URL: "http://attic.cache.svc:8080", Access: Identified, Transport: u.transport(t), Log: slog.New(slog.DiscardHandler), Now: time.Now}
 }
 
 // An answer is one of the door, or of the upstream behind it.

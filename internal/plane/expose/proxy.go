@@ -2,9 +2,9 @@ package expose
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
+	"log"
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
@@ -35,27 +35,26 @@ func NewTransport() *http.Transport {
 // proxy carries requests to one upstream.
 type proxy struct {
 	Upstream
-	target  *url.URL
-	reverse httputil.ReverseProxy
+	target *url.URL
+	log    *log.Logger
 }
 
 func newProxy(u Upstream) *proxy {
 	if err := u.Check(); err != nil {
 		panic(err)
 	}
-	target, _ := u.target() // which Check has seen
-	p := &proxy{Upstream: u, target: target}
-	p.reverse = httputil.ReverseProxy{Rewrite: p.rewrite, ModifyResponse: p.answer, ErrorHandler: p.failed, Transport: u.Transport,
-		ErrorLog: slog.NewLogLogger(u.Log.Handler(), slog.LevelDebug)} // clients that leave, mostly
-	return p
+	target, _ := u.target()                                                       // which Check has seen
+	return &proxy{u, target, slog.NewLogLogger(u.Log.Handler(), slog.LevelDebug)} // of clients that leave, mostly
 }
-
-// permitKey is under what a request on its way out has its permit: ReverseProxy
-// offers no other way to the function that rewrites it. Nothing but that reads it.
-type permitKey struct{}
 
 // serve carries one request that the door has let in for the verb v.
 func (p *proxy) serve(w http.ResponseWriter, r *http.Request, permit access.Permit, v access.Verb) {
+	if p.Access == Observe {
+		if err := permit.Require(v, p.Now()); err != nil {
+			refuse(w, problem.From(err))
+			return
+		}
+	}
 	switch {
 	case !slices.Contains([]string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete}, r.Method):
 		refuse(w, problem.New(problem.MethodNotAllowed, "This address does not take that method.", "Use GET, POST, PUT, PATCH or DELETE."))
@@ -81,7 +80,9 @@ func (p *proxy) serve(w http.ResponseWriter, r *http.Request, permit access.Perm
 			panic(broken)
 		}
 	}()
-	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), permitKey{}, permit)))
+	reverse := httputil.ReverseProxy{Rewrite: func(pr *httputil.ProxyRequest) { p.rewrite(pr, permit) }, ModifyResponse: p.answer, ErrorHandler: p.failed,
+		Transport: p.Transport, ErrorLog: p.log}
+	reverse.ServeHTTP(w, r)
 }
 
 // administers reports whether a path has the form of what changes Prometheus, at
@@ -98,7 +99,7 @@ func administers(name string) bool {
 
 // rewrite makes the request that the upstream gets. Headers that the client's
 // Connection lists are gone by now, so that it cannot take away what is set here.
-func (p *proxy) rewrite(pr *httputil.ProxyRequest) {
+func (p *proxy) rewrite(pr *httputil.ProxyRequest, permit access.Permit) {
 	out := pr.Out
 	identity.Strip(out.Header)
 	for name := range out.Header {
@@ -116,7 +117,6 @@ func (p *proxy) rewrite(pr *httputil.ProxyRequest) {
 		return
 	}
 	out.Header.Del("Authorization") // the upstream would believe it rather than us
-	permit, _ := out.Context().Value(permitKey{}).(access.Permit)
 	if p.UserHeader != "" {
 		out.Header.Set(p.UserHeader, string(permit.Caller().Login))
 	}

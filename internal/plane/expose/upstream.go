@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tailplane/tailplane/internal/identity"
 )
@@ -45,6 +46,7 @@ type Upstream struct {
 
 	Transport http.RoundTripper // how the upstream is reached
 	Log       *slog.Logger
+	Now       func() time.Time
 }
 
 var (
@@ -82,7 +84,7 @@ func (u Upstream) check() error {
 	if u.RoleHeader != "" && u.UserHeader == "" {
 		return errors.New("a role without a user is nobody's")
 	}
-	if u.Transport == nil || u.Log == nil {
+	if u.Transport == nil || u.Log == nil || u.Now == nil {
 		return errors.New("a required field is missing")
 	}
 	_, err := u.target()
