@@ -11,3 +11,4 @@
 package v1alpha1
 
 //go:generate go tool -modfile=../../tools.mod controller-gen object crd paths=. output:crd:artifacts:config=../../deploy/crds
+//go:generate go test . -run TestReference -update

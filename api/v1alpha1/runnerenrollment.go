@@ -179,7 +179,7 @@ type RunnerEnrollmentSpec struct {
 	// +optional
 	Placement *EnrollmentPlacement `json:"placement,omitempty"`
 
-	// network is what its jobs may connect to, with isolation Namespace and Node: unset is port 443 of the Internet.
+	// network is what its jobs may connect to, beside the cluster's DNS: unset is port 443 of the Internet.
 	// +optional
 	Network *EnrollmentNetwork `json:"network,omitempty"`
 
@@ -320,7 +320,7 @@ type EnrollmentPlacement struct {
 
 // EnrollmentNetwork is what the jobs of an organisation may connect to.
 type EnrollmentNetwork struct {
-	// egress are addresses outside the cluster: private ones, the tailnet's and the cluster's own are always left out.
+	// egress are addresses outside the cluster; unset is port 443 of all. Private ones, the tailnet's and the cluster's own are always left out.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32

@@ -12,8 +12,8 @@ import (
 
 // Reasons of the condition PolicyViolation. The set is closed: docs list it.
 const (
-	ReasonForgeNotFound         = "ForgeNotFound"
-	ReasonPoolNotFound          = "PoolNotFound"
+	ReasonForgeNotFound         = "ForgeNotFound"        // there is no such RunnerForge
+	ReasonPoolNotFound          = "PoolNotFound"         // there is no such RunnerPool
 	ReasonForgeMismatch         = "ForgeMismatch"        // pool and enrollment are of different forges
 	ReasonConfigURL             = "ConfigURLInvalid"     // it is not of the forge, or not one of its places
 	ReasonConfigURLTaken        = "ConfigURLTaken"       // an older enrollment has it

@@ -147,13 +147,13 @@ type Held struct {
 
 // Reasons of a hold's conditions.
 const (
-	ReasonApplied     = "Applied"  // every workload is proved to take no new job
-	ReasonApplying    = "Applying" // not every one yet
-	ReasonUnreachable = "ForgeUnreachable"
-	ReasonDrained     = "Drained"  // no job is left
-	ReasonDraining    = "Draining" // jobs are left
-	ReasonExpired     = "Expired"
-	ReasonInForce     = "InForce"
+	ReasonApplied     = "Applied"          // every workload is proved to take no new job
+	ReasonApplying    = "Applying"         // not every one yet
+	ReasonUnreachable = "ForgeUnreachable" // the forge, or what works for it in the cluster, does not answer
+	ReasonDrained     = "Drained"          // no job is left
+	ReasonDraining    = "Draining"         // jobs are left
+	ReasonExpired     = "Expired"          // its time is over
+	ReasonInForce     = "InForce"          // it holds
 )
 
 // A HoldReport is what is to be said of a hold.

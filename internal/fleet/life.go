@@ -165,21 +165,21 @@ type Report struct {
 
 // Reasons of an enrollment's conditions, beside those of violations and approval.
 const (
-	ReasonActive         = "Active"
-	ReasonProvisioning   = "Provisioning"
-	ReasonValid          = "Valid"
-	ReasonNotChecked     = "NotChecked"
-	ReasonInvalid        = "Invalid"
-	ReasonReady          = "Ready"
-	ReasonNotReady       = "NotReady"
-	ReasonUnbounded      = "ClusterCIDRsMissing"
-	ReasonRegistered     = "Registered"
-	ReasonNotRegistered  = "NotRegistered"
-	ReasonNone           = "None"
-	ReasonRotationFailed = "RotationFailed" // the new credential is invalid, the old one still works
-	ReasonRotationDue    = "RotationDue"    // a person must make another key
-	ReasonListIncomplete = "ListIncomplete" // nothing is done until everything can be listed
-	ReasonOffboarding    = "Offboarding"
+	ReasonActive         = "Active"              // all of its pools take jobs
+	ReasonProvisioning   = "Provisioning"        // something is being made
+	ReasonValid          = "Valid"               // the forge accepts it
+	ReasonNotChecked     = "NotChecked"          // nobody knows yet, or cannot be asked
+	ReasonInvalid        = "Invalid"             // the forge does not accept it
+	ReasonReady          = "Ready"               // it is as it should be
+	ReasonNotReady       = "NotReady"            // it is not as it should be yet
+	ReasonUnbounded      = "ClusterCIDRsMissing" // fleet.clusterCIDRs is not set, so what jobs connect to cannot be bounded
+	ReasonRegistered     = "Registered"          // every pool was seen at the forge
+	ReasonNotRegistered  = "NotRegistered"       // not every pool was
+	ReasonNone           = "None"                // nothing is to be said
+	ReasonRotationFailed = "RotationFailed"      // the new credential is invalid, the old one still works
+	ReasonRotationDue    = "RotationDue"         // a person must make another key
+	ReasonListIncomplete = "ListIncomplete"      // nothing is done until everything can be listed
+	ReasonOffboarding    = "Offboarding"         // it ends
 	ReasonDrainTimeout   = "DrainTimeout"        // jobs run longer than offboardTimeout
 	ReasonMassDeletion   = "MassDeletion"        // many enrollments were deleted at once
 	ReasonCleanupSkipped = "ForgeCleanupSkipped" // something stays at the forge
