@@ -3,12 +3,12 @@ export GOFLAGS = -trimpath -buildvcs=false
 export CGO_ENABLED = 0
 TOOL = go tool -modfile=tools.mod
 
-.PHONY: demo test build cluster testbed envoy lint test-adapter test-gateway demo-gateway generate acceptance bench budgets sim fuzz clean-cache machine
+.PHONY: demo test build cluster testbed envoy lint test-adapter test-gateway web browser demo-gateway generate acceptance bench budgets sim fuzz clean-cache machine
 
 demo: build ## show Tailplane at work: a tailnet, a cluster, people who are let in and refused
 	@exec "$$(cd testbed && go run ./cmd/build demo | cut -f2)"
 
-test: machine build testbed lint ## everything, on real parts
+test: machine build testbed browser lint ## everything, on real parts
 	@CGO_ENABLED=1 testbed/test.sh
 
 build: cluster ## the programs tka, tailplaned, mca and demo, into the cache
@@ -33,6 +33,16 @@ test-adapter: machine build ## the adapter mca on a real API server, with the re
 
 test-gateway: machine build envoy ## the gateway under a real Envoy Gateway and, where there is one, a real Envoy
 	@out=$$(mktemp); TAILPLANE_TEST_VERDICT=$$out CGO_ENABLED=1 go test -race -timeout 20m ./internal/gateway/... ./test/gateway; code=$$?; cat $$out; rm -f $$out; exit $$code
+
+web: ## the dashboard's bundle, from its sources in web/; needs Node 20.19
+	@cd web && npm ci --ignore-scripts --no-fund --no-audit --silent && npm run --silent check && npm test --silent && npm run --silent build
+
+browser: ## what only the dashboard's tests need: Chromium, and web/node_modules
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && echo "installing chromium (for the dashboard's tests)" && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
+		|| echo "SKIP dashboard: there is no Chromium, and it could not be installed"
+	@command -v npm >/dev/null || { echo "SKIP dashboard: there is no Node"; exit 0; }; \
+		test web/node_modules/.package-lock.json -nt web/package-lock.json || { echo "installing web/node_modules (for the dashboard's tests)"; cd web && npm ci --ignore-scripts --no-fund --no-audit --silent; } \
+		|| echo "SKIP dashboard: what npm has could not be had"
 
 demo-gateway: build testbed ## a client through a real Envoy and a relay to a tailnet, and back: about 10 minutes the first time, then one
 	@bash -o pipefail -c "go test -count=1 -v ./test/gateway -run TestGTW35_Whole | sed -un 's/^ *| //p; /^ *--- /p; /SKIP/p; /_test.go:/p'"
