@@ -392,6 +392,74 @@ func TestPLANE18_Replicas(t *testing.T) {
 	}
 }
 
+// PLANE-16, in part: where the tailnet gives no certificates the plane does not start,
+// and says what to do; told to do without, it serves, still inside the tailnet only.
+func TestPLANE16_NoCertificates(t *testing.T) {
+	r := start(t)
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	plain := tailnettest.Start(t, policyOf(grants))
+	own, err := r.Settings("plane")
+	if err != nil {
+		t.Fatal(err)
+	}
+	try := func(name, identity string) *rig.Process {
+		dir := filepath.Join(r.Dir, name)
+		if err := os.MkdirAll(filepath.Join(dir, "state"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		kubeconfig, err := r.Cluster.ServiceAccountKubeconfig(ctx, rig.SystemNamespace, "tailplane-plane", dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := filepath.Join(dir, "authkey")
+		if err := os.WriteFile(key, []byte(plain.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane"}})), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		text := strings.NewReplacer(filepath.Join(r.Dir, "plane")+"/", dir+"/", r.AuthKeyFile(), key, r.Net.ControlURL(), plain.ControlURL(),
+			"\nplane:\n", "\nplane:\n  identity: {"+identity+"}\n").Replace(string(own))
+		p, err := r.Try(name, "plane", nil, text, "--kubeconfig", kubeconfig, "--leader-elect=false")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := p.Stop(time.Minute); err != nil {
+				t.Error(err)
+			}
+		})
+		return p
+	}
+	refused := try("without", "hostname: dashboard")
+	select {
+	case <-refused.Done():
+	case <-ctx.Done():
+		t.Fatal("it has not ended")
+	}
+	if out := refused.Output(); refused.ExitCode() != 1 || !strings.Contains(out, "plane.identity.insecureHTTP: true") || strings.Contains(out, `"the plane is serving"`) {
+		t.Errorf("exit %d: %s", refused.ExitCode(), out)
+	}
+	serves := try("insecure", "hostname: insecure, insecureHTTP: true")
+	if err := serves.WaitLog(ctx, `"the plane is serving"`); err != nil {
+		t.Fatal(err)
+	}
+	alice := plain.Node("alice", "alice@example.com")
+	if err := plain.Ready(ctx, alice); err != nil {
+		t.Fatal(err)
+	}
+	if err := plain.WaitPeer(ctx, alice, "insecure"); err != nil {
+		t.Fatal(err)
+	}
+	hc := &http.Client{Transport: &http.Transport{DialContext: alice.Dial, DisableKeepAlives: true}, Timeout: 30 * time.Second}
+	res, err := hc.Get("http://insecure." + plain.Suffix() + ":443/api/v1/me")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		t.Errorf("%s", res.Status)
+	}
+}
+
 func person18(t *testing.T, r *rig.Rig, ctx context.Context) *rig.Person {
 	t.Helper()
 	p, err := r.Person(ctx, "alice-watch", "alice@example.com")
