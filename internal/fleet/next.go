@@ -178,7 +178,8 @@ func (d *decision) provision() {
 		d.progress = "Its namespace is being made."
 	}
 	ground := d.Namespace == Yes && d.Policies == Yes
-	if ground && d.Credential.Valid == Yes && d.Forge == v1alpha1.GitHub && !d.copied() {
+	copied := d.Forge != v1alpha1.GitHub || d.copied() // before that nothing may name the copy
+	if ground && d.Credential.Valid == Yes && !copied {
 		d.set(CopyCredential)
 		d.progress = "Its credential is being copied."
 	}
@@ -188,7 +189,7 @@ func (d *decision) provision() {
 		}
 		d.progress = "Rights in its namespace are being given."
 	}
-	ready := ground && d.Access == Yes && d.Credential.Valid == Yes
+	ready := ground && copied && d.Access == Yes && d.Credential.Valid == Yes
 	pools := d.byPool()
 	for _, w := range d.Facts.Wanted {
 		d.pool(w, pools[w.Pool], ready)

@@ -338,6 +338,38 @@ func TestFLEET13_AnotherShape(t *testing.T) {
 	}
 }
 
+// A deed that fails, again and again, does no harm: what rests on it waits, and it goes
+// on when the deed can be done.
+func TestFailures(t *testing.T) {
+	deeds := []fleet.Deed{fleet.Hold, fleet.MakeNamespace, fleet.CopyCredential, fleet.MakeAccess, fleet.MakeRunner, fleet.Apply, fleet.StopIntake, fleet.Deregister,
+		fleet.DropRunnerGroups, fleet.DeleteWorkloads, fleet.DropCopy, fleet.DeleteSecrets, fleet.DeleteNamespace, fleet.Release}
+	for _, forge := range forges {
+		for _, deed := range deeds {
+			w := newWorld(t, forge)
+			w.group = forge == v1alpha1.GitHub
+			stuck := func() {
+				w.fails = deed
+				for range 20 {
+					w.look()
+					w.pass()
+				}
+				w.fails = ""
+			}
+			stuck()
+			w.active()
+			w.fingerprint, w.shapes["nix"] = "22222222", "two"
+			stuck()
+			w.active()
+			w.delete()
+			stuck()
+			w.until("gone", func() bool { return w.gone })
+			if len(w.runners)+len(w.copies) > 0 || w.source || w.namespace || w.group {
+				t.Errorf("%s, %s failing: %q leaves %d runners", forge, deed, w.log, len(w.runners))
+			}
+		}
+	}
+}
+
 // Another isolation makes workloads in the other namespace; the old ones go, and with
 // them the copy of the credential that is there.
 func TestAnotherNamespace(t *testing.T) {

@@ -43,6 +43,7 @@ type world struct {
 	crashIn           int      // so many writes from now; negative: never
 	last              fleet.Step
 	leaks             int
+	fails             fleet.Deed // cannot be done
 }
 
 type runner struct {
@@ -155,7 +156,9 @@ func (w *world) look() bool {
 		r.openNow = slices.Contains(s.Open, r.Key)
 	}
 	for _, a := range s.Acts {
-		w.act(a)
+		if a.Deed != w.fails { // and whatever else is to be done is done
+			w.act(a)
+		}
 	}
 	return !w.gone
 }
@@ -279,6 +282,9 @@ func (w *world) act(a fleet.Act) {
 			r.age = 0 // another listener
 		}
 		r.Object, r.Current, r.copy = fleet.Yes, true, fleet.CredentialName("acme", w.fingerprint)
+		if w.forge == v1alpha1.GitHub && !slices.Contains(w.copies, fleet.Copy{Namespace: r.Namespace, Name: r.copy}) {
+			w.t.Errorf("FLEET-08: %s names the credential %s, which is not there: %q", r.Name, r.copy, w.log)
+		}
 		w.wrote("apply %s", r.Name)
 	case fleet.StopIntake:
 		w.find(a.Workload).openNow = false
