@@ -222,7 +222,7 @@ func (t tool) handler(o Options, to backend, log *slog.Logger) mcp.ToolHandler {
 		defer cancel()
 		defer func() {
 			if p := recover(); p != nil {
-				log.Error("a tool panicked", "tool", t.name, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+				log.Error("a tool panicked", "tool", t.name, "panic", redact(fmt.Sprint(p)), "stack", string(debug.Stack()))
 				res = failed(errors.New("internal error"))
 			}
 		}()

@@ -377,3 +377,25 @@ func structure(t *testing.T, from, to any) int {
 	}
 	return len(b)
 }
+
+// speaksOnlyMessages sends in to a server over lines whose plane is away.
+func speaksOnlyMessages(t *testing.T, in []byte) {
+	t.Helper()
+	var out lockedBuffer
+	client := door.Client{HTTP: &http.Client{Transport: away{}}, Base: "http://127.0.0.1:1", Open: plane.Open}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	_ = planemcp.Serve(ctx, bytes.NewReader(in), &out, client, planemcp.Options{Timeout: time.Millisecond}, slog.New(slog.DiscardHandler)) // how it ends is the SDK's
+	for line := range strings.Lines(out.String()) {
+		var r reply
+		if err := json.Unmarshal([]byte(line), &r); err != nil || r.JSONRPC != "2.0" || !strings.HasSuffix(line, "\n") {
+			t.Fatalf("%q is no message", line)
+		}
+	}
+}
+
+type away struct{}
+
+func (away) RoundTrip(*http.Request) (*http.Response, error) {
+	return nil, fmt.Errorf("there is nobody")
+}

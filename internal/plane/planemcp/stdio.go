@@ -37,13 +37,22 @@ func serveTools(ctx context.Context, in io.Reader, out io.Writer, c door.Client,
 	return err
 }
 
-// lines takes whole lines from several at once, and knows how many requests have no
+// lines takes whole lines from several at once, and knows which requests have no
 // answer yet.
 type lines struct {
 	mu      sync.Mutex
 	out     io.Writer
-	open    int
+	open    map[string]bool
 	settled chan struct{} // closed when none is open
+}
+
+// key is an id however it is spelt.
+func key(id json.RawMessage) string {
+	var text string
+	if json.Unmarshal(id, &text) == nil {
+		return "text " + text
+	}
+	return string(id)
 }
 
 // Write takes one message of the SDK.
@@ -55,8 +64,8 @@ func (w *lines) Write(b []byte) (int, error) {
 	answer := json.Unmarshal(b, &m) == nil && m.ID != nil && m.Method == ""
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if answer && w.open > 0 {
-		if w.open--; w.open == 0 {
+	if k := key(m.ID); answer && w.open[k] {
+		if delete(w.open, k); len(w.open) == 0 {
 			defer close(w.settled) // once it is written
 		}
 	}
@@ -71,20 +80,26 @@ func (w *lines) say(b []byte) error {
 	return err
 }
 
-// asked notes that there is one request more.
-func (w *lines) asked() {
+// asked notes that there is one request more; false: there is one with its id.
+func (w *lines) asked(id json.RawMessage) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.open++; w.open == 1 {
-		w.settled = make(chan struct{})
+	k := key(id)
+	switch {
+	case w.open[k]:
+		return false
+	case len(w.open) == 0:
+		w.open, w.settled = map[string]bool{}, make(chan struct{})
 	}
+	w.open[k] = true
+	return true
 }
 
 // quiet is closed when all requests have been answered.
 func (w *lines) quiet() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.open == 0 {
+	if len(w.open) == 0 {
 		done := make(chan struct{})
 		close(done)
 		return done
@@ -119,14 +134,16 @@ func (r *strictLines) Read(p []byte) (int, error) {
 			continue
 		}
 		m, refused := read(line)
+		if refused == nil && m.method != "" && m.id != nil && !r.out.asked(m.id) {
+			// The SDK would drop it without a word. An answer with its id would be
+			// taken for the other's.
+			refused = &fault{code: codeInvalid, text: "the id is that of a request which has no answer yet"}
+		}
 		if refused != nil {
 			if err := r.out.say(refused.response()); err != nil {
 				return 0, err
 			}
 			continue
-		}
-		if m.method != "" && m.id != nil {
-			r.out.asked()
 		}
 		r.rest = append(line, '\n')
 	}

@@ -1,0 +1,201 @@
+package planemcp
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"reflect"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/plane"
+)
+
+// What read takes, encoding/json reads alike, whichever case it folds.
+func FuzzRead(f *testing.F) {
+	for _, s := range []string{`{"jsonrpc":"2.0","id":1,"method":"ping"}`, `{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"whoami","arguments":{}}}`,
+		`{"jsonrpc":"2.0","method":"a","method":"b"}`, `{"jsonrpc":"2.0","Method":"a"}`, `[]`, `{"jsonrpc":"2.0","id":1,"result":{}}`, `{"jsonrpc":"2.0","id":1,"error":{"code":1}}`, "{} {}"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, refused := read(b)
+		if refused != nil {
+			var r struct {
+				JSONRPC string
+				Error   struct{ Code int }
+			}
+			if err := json.Unmarshal(refused.response(), &r); err != nil || r.JSONRPC != "2.0" || r.Error.Code == 0 {
+				t.Fatalf("the refusal is %s: %v", refused.response(), err)
+			}
+			return
+		}
+		var folded struct {
+			JSONRPC string
+			ID      json.RawMessage
+			Method  string
+		}
+		if err := json.Unmarshal(b, &folded); err != nil {
+			t.Fatalf("taken, and not JSON: %v: %q", err, b)
+		}
+		if folded.JSONRPC != "2.0" || folded.Method != m.method || string(folded.ID) != string(m.id) {
+			t.Errorf("two meanings: %+v and %+v of %q", folded, m, b)
+		}
+	})
+}
+
+// A call's arguments come to a request that says the same, or to none.
+func FuzzArguments(f *testing.F) {
+	for _, s := range []string{`{}`, `{"query":"x","limit":5}`, `{"limit":501}`, `{"since":"2026-01-02T03:04:05Z"}`, `{"cursor":"x"}`, `null`, `[]`, `{"limit":1e2}`} {
+		f.Add([]byte(s))
+	}
+	args := arguments(reflect.TypeFor[plane.HistoryRequest]())
+	schema, err := inputSchema(args).Resolve(nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var req plane.HistoryRequest
+		if _, refused := read([]byte(`{"jsonrpc":"2.0","method":"x","params":{"arguments":` + string(b) + `}}`)); refused != nil {
+			return
+		}
+		b = bytes.TrimSpace(b)
+		if parse(args, b, &req) != nil || string(b) == "null" {
+			return
+		}
+		var given any
+		if err := json.Unmarshal(b, &given); err != nil {
+			t.Fatalf("taken, and not JSON: %q", b)
+		}
+		if err := schema.Validate(given); err != nil {
+			t.Errorf("taken against the schema: %v: %q", err, b)
+		}
+		if n := int(req.Limit); n < 0 || n > 500 {
+			t.Errorf("the limit is %d of %q", n, b)
+		}
+	})
+}
+
+// Law 10: what is plain prints, is one line, and stays as it is when it is made plain
+// once more.
+func FuzzPlain(f *testing.F) {
+	for _, s := range []string{"", "name", "a\x1b[31mb", "\x1b]0;t\x07x", "\u009b1m", "ghp_0123456789abcdef0123", "token=abcdefgh", "\u202e", "line\r\nline", "\xff", "\x1b\x1b[[mm"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		out := plain(s)
+		for _, r := range out {
+			if !unicode.IsPrint(r) && !unicode.Is(unicode.Zs, r) {
+				t.Errorf("%q holds %U", out, r)
+			}
+		}
+		if len([]rune(out)) > maxText {
+			t.Errorf("%d characters", len([]rune(out)))
+		}
+		if strings.Contains(cell(out), "`") {
+			t.Errorf("%q ends a fence", cell(out))
+		}
+	})
+}
+
+// MC-05: a server that may only read does not know a tool that writes, and one without
+// what takes away does not know that; whoever names them.
+func TestMC05_HiddenMeansRefused(t *testing.T) {
+	called := map[string]bool{}
+	tools := []tool{{name: "reads", readOnly: true}, {name: "writes"}, {name: "ends", destructive: true}}
+	for i, one := range tools {
+		tools[i].input, tools[i].output = inputSchema(nil), schemaOf(reflect.TypeFor[output[plane.Me]]())
+		tools[i].view = view{request: func() any { called[one.name] = true; return new(plane.Empty) }, response: func() any { return new(plane.Envelope[plane.Me]) }}
+	}
+	for _, c := range []struct {
+		o    Options
+		want string
+	}{{Options{}, "ends reads writes"}, {Options{ReadOnly: true}, "reads"}, {Options{NoDestructive: true}, "reads writes"}} {
+		clear(called)
+		in := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}` + "\n"
+		for _, name := range []string{"reads", "writes", "ends"} {
+			in += `{"jsonrpc":"2.0","id":"` + name + `","method":"tools/call","params":{"name":"` + name + `"}}` + "\n"
+		}
+		down := door.Client{HTTP: &http.Client{Transport: failing{}}, Base: "http://127.0.0.1:1", Open: plane.Open}
+		var out bytes.Buffer
+		if err := serveTools(t.Context(), strings.NewReader(in), &out, down, c.o, tools, slog.New(slog.DiscardHandler)); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, name := range []string{"ends", "reads", "writes"} {
+			if called[name] {
+				got = append(got, name)
+			}
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%+v: %v were called, want %s", c.o, got, c.want)
+		}
+		if n := strings.Count(out.String(), "\n"); n != 4 {
+			t.Errorf("%+v: %d answers:\n%s", c.o, n, &out)
+		}
+	}
+}
+
+type failing struct{}
+
+func (failing) RoundTrip(*http.Request) (*http.Response, error) {
+	return nil, errors.New("there is nobody")
+}
+
+// MC-06: a tool that panics ends its call: the output stays messages, the rest goes to
+// the log.
+func TestMC06_Panic(t *testing.T) {
+	bad := tool{name: "bad", readOnly: true, input: inputSchema(nil), output: schemaOf(reflect.TypeFor[output[plane.Me]]()), view: view{request: func() any { panic("token=hunter2hunter2") }}}
+	var out, log bytes.Buffer
+	in := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}` + "\n" +
+		`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"bad"}}` + "\n"
+	if err := serveTools(t.Context(), strings.NewReader(in), &out, door.Client{}, Options{}, []tool{bad}, slog.New(slog.NewTextHandler(&log, nil))); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), `"isError":true`) || strings.Contains(out.String()+log.String(), "hunter2") || !strings.Contains(log.String(), "panicked") {
+		t.Errorf("out: %s\nlog: %s", &out, &log)
+	}
+}
+
+// What fails for a moment is asked again, twice; what was refused is not.
+func TestAgain(t *testing.T) {
+	tries := 0
+	if err := again(t.Context(), func() error { tries++; return io.ErrUnexpectedEOF }); !errors.Is(err, io.ErrUnexpectedEOF) || tries != 3 {
+		t.Errorf("%d tries: %v", tries, err)
+	}
+	tries = 0
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := again(ctx, func() error { tries++; return io.ErrUnexpectedEOF }); err == nil || tries != 1 {
+		t.Errorf("%d tries without time", tries)
+	}
+}
+
+// A seal names one caller: whoever differs in anything has not opened it.
+func TestConversationSeal(t *testing.T) {
+	h := &hall{seal: []byte("0123456789abcdef")}
+	who := access.Caller{Login: "a@example.com", Tailnet: "example.com", Device: access.Device{ID: "n1"}, Via: access.ViaTailnet}
+	id := h.conversation(who)
+	if !h.opened(id, who) {
+		t.Error("not one's own")
+	}
+	for _, change := range []func(*access.Caller){
+		func(c *access.Caller) { c.Login = "b@example.com" }, func(c *access.Caller) { c.Tailnet = "other.com" },
+		func(c *access.Caller) { c.Device.ID = "n2" }, func(c *access.Caller) { c.Via = "proxy" },
+	} {
+		other := who
+		change(&other)
+		if h.opened(id, other) {
+			t.Errorf("%+v has opened it", other)
+		}
+	}
+	if (&hall{seal: []byte("another process.")}).opened(id, who) {
+		t.Error("another process takes it")
+	}
+}
