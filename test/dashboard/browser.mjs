@@ -128,6 +128,9 @@ await check('PLANE-14_small', async () => {
       if (over > 0) wide.push(`${path} is ${over} px wider than ${width}`)
     }
   }
+  await go(page, '/audit')
+  const [table, head] = await page.evaluate(() => [document.querySelector('table'), document.querySelector('thead tr')].map((e) => [...(e.rows ?? [e])].map((r) => Math.round([...r.cells].reduce((n, c) => n + c.offsetWidth, 0)))))
+  must(new Set(table.filter((n) => n > head[0] * 0.6)).size === 1 && head[0] > 280, `rows are ${[...new Set(table)]} px wide, the head ${head}`)
   await page.getByRole('button', { name: 'Pages' }).click()
   await page.getByRole('navigation', { name: 'Pages' }).getByRole('link', { name: 'Adapters' }).click()
   await page.getByRole('heading', { level: 1, name: 'Adapters' }).waitFor()

@@ -8,7 +8,7 @@ export type Column<R> = {
   value: (r: R) => Value
   /** The width on a wide page, in the size of the text; the first column takes what is left. */
   width?: number
-  /** 1 is always shown; 2 and 3 go first where there is little room. */
-  rank?: 1 | 2 | 3
+  /** 1 is always shown; the others go where there is little room, 4 first. */
+  rank?: 1 | 2 | 3 | 4
   end?: boolean
 }
