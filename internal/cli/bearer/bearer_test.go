@@ -1,0 +1,165 @@
+package bearer_test
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/cli/bearer"
+)
+
+// jwt is a token that says until when it is valid.
+func jwt(name string, until time.Time) string {
+	part := func(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }
+	return part(`{"alg":"RS256"}`) + "." + part(fmt.Sprintf(`{"sub":%q,"exp":%d}`, name, until.Unix())) + "." + part("signed")
+}
+
+var now = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+
+// A server notes which tokens came, and takes those that good says.
+type server struct {
+	*httptest.Server
+	mu   sync.Mutex
+	came []string
+	good func(token string) bool
+}
+
+func newServer(t *testing.T, good func(string) bool) *server {
+	s := &server{good: good}
+	s.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+		s.mu.Lock()
+		s.came = append(s.came, token)
+		s.mu.Unlock()
+		if !s.good(token) {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *server) tokens() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string{}, s.came...)
+}
+
+func (s *server) way(t *testing.T, source *bearer.Source) *bearer.Way {
+	t.Helper()
+	base, err := url.Parse(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &bearer.Way{Base: base, Source: source, Agent: "tka/test", Next: s.Client().Transport}
+}
+
+func source(s *bearer.Source, told *[]string) *bearer.Source {
+	s.Now = func() time.Time { return now }
+	s.Told = func(m string) { *told = append(*told, m) }
+	s.Errors = os.Stderr
+	return s
+}
+
+// MC-06: the token goes to the https host that was named, and to nobody else: in no
+// redirect, to no other host, and not by http.
+func TestMC06_TokenGoesNowhereElse(t *testing.T) {
+	var told []string
+	other := newServer(t, func(string) bool { return true })
+	redirecting := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
+	}))
+	defer redirecting.Close()
+	base, _ := url.Parse(redirecting.URL)
+	w := &bearer.Way{Base: base, Source: source(&bearer.Source{Value: "secret-token"}, &told), Next: redirecting.Client().Transport}
+	_, err := w.Client().Get(redirecting.URL)
+	if err == nil || !strings.Contains(err.Error(), "redirect") || strings.Contains(err.Error(), "secret-token") {
+		t.Errorf("a redirect: %v", err)
+	}
+	if _, err := w.Client().Get(other.URL); err == nil || !strings.Contains(err.Error(), "is not the operator plane") {
+		t.Errorf("another host: %v", err)
+	}
+	if came := other.tokens(); len(came) != 0 {
+		t.Errorf("somebody else was asked, with %q", came)
+	}
+	var seen []string
+	plain := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen = append(seen, r.Header.Get("Authorization")) }))
+	base, _ = url.Parse(plain.URL)
+	w = &bearer.Way{Base: base, Source: source(&bearer.Source{Value: "secret-token"}, &told), Next: http.DefaultTransport}
+	res, err := w.Client().Get(plain.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	plain.Close() // now its handler has ended
+	if len(seen) != 1 || seen[0] != "" {
+		t.Errorf("by http came %q", seen)
+	}
+}
+
+// A token is read again near its end, and once when it is refused.
+func TestTokenIsReadAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "token")
+	write := func(token string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(token+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	get := func(w *bearer.Way) int {
+		t.Helper()
+		res, err := w.Client().Get(w.Base.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		return res.StatusCode
+	}
+	first, second, third := jwt("first", now.Add(5*time.Minute)), jwt("second", now.Add(10*time.Minute)), jwt("third", now.Add(20*time.Second))
+	s := newServer(t, func(token string) bool { return token != first })
+	var told []string
+	w := s.way(t, source(&bearer.Source{File: path}, &told))
+	write(first)
+	if code := get(w); code != http.StatusUnauthorized { // and there is no other
+		t.Errorf("a refused token: %d", code)
+	}
+	write(second)
+	if code := get(w); code != http.StatusOK {
+		t.Errorf("after another was written: %d", code)
+	}
+	if got, want := s.tokens(), []string{first, first, second}; strings.Join(got, " ") != strings.Join(want, " ") {
+		t.Errorf("tokens were %q", got)
+	}
+	w = s.way(t, source(&bearer.Source{File: path}, &told))
+	write(third)
+	get(w)
+	write(second)
+	get(w)
+	if got := s.tokens(); got[len(got)-1] != second || got[len(got)-2] != third {
+		t.Errorf("near its end a token is not read again")
+	}
+	if len(told) < 2 || !strings.Contains(told[0], "valid until 2026-11-22T12:05:00Z, for 5m0s") || strings.Contains(strings.Join(told, ""), first) {
+		t.Errorf("told: %q", told)
+	}
+}
+
+func TestTokenCommand(t *testing.T) {
+	var told []string
+	s := source(&bearer.Source{Command: []string{"echo", "of-a-command"}}, &told)
+	if token, err := s.Token(t.Context(), ""); err != nil || token != "of-a-command" {
+		t.Errorf("%q %v", token, err)
+	}
+	for why, command := range map[string][]string{"it fails": {"false"}, "it says nothing": {"true"}, "it says two words": {"echo", "a b"}, "there is none": {"/nonexistent/program"}} {
+		if _, err := source(&bearer.Source{Command: command}, &told).Token(t.Context(), ""); err == nil {
+			t.Errorf("%s: no error", why)
+		}
+	}
+}
