@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -29,6 +30,7 @@ const (
 	ReasonRepositoryOfAnother   = "RepositoryOfAnother"  // it is not the organisation's
 	ReasonSecretOfAnother       = "SecretOfAnother"      // it does not carry the organisation's label
 	ReasonCacheNamespace        = "CacheNamespace"       // the settings do not allow it
+	ReasonEgressPrivate         = "EgressPrivate"        // addresses that jobs may not connect to
 	ReasonPlacementOfAnother    = "PlacementOfAnother"   // nodes of another organisation
 	ReasonNameTaken             = "NameTaken"            // an older workload has that name
 	ReasonSharedApp             = "SharedApp"            // another organisation has the same App
@@ -63,7 +65,8 @@ type Credential struct {
 // Rules are the fleet's settings, as far as rules between objects go.
 type Rules struct {
 	CacheNamespaces []string // that network.caches may name
-	RequireOwnApp   bool     // with isolation Namespace and Node
+	ClusterCIDRs    []netip.Prefix
+	RequireOwnApp   bool // with isolation Namespace and Node
 }
 
 // A View is everything that Check looks at, at one moment.
@@ -151,13 +154,7 @@ func (c *checker) enrollment(e *v1alpha1.RunnerEnrollment) {
 	if cred, known := c.Credentials[e.Name]; known && cred.Org != e.Name {
 		c.say(e, "", Stops, ReasonSecretOfAnother, "The Secret %q does not carry the label %s: %s.", e.Spec.Credentials.SecretName, v1alpha1.OrgLabel, e.Name)
 	}
-	if n := e.Spec.Network; n != nil {
-		for _, cache := range n.Caches {
-			if !slices.Contains(c.Rules.CacheNamespaces, cache.Namespace) {
-				c.say(e, "", Stops, ReasonCacheNamespace, "The settings allow no caches in namespace %q.", cache.Namespace)
-			}
-		}
-	}
+	c.network(e)
 	c.placement(e)
 	for _, use := range e.Spec.Pools {
 		c.use(e, forge, parts, use)
@@ -190,6 +187,34 @@ func (c *checker) place(e *v1alpha1.RunnerEnrollment, forge *v1alpha1.RunnerForg
 		}
 	}
 	return parts
+}
+
+// network keeps jobs out of the cluster and of the networks around it.
+func (c *checker) network(e *v1alpha1.RunnerEnrollment) {
+	n := e.Spec.Network
+	if n == nil {
+		return
+	}
+	for _, cache := range n.Caches {
+		if !slices.Contains(c.Rules.CacheNamespaces, cache.Namespace) {
+			c.say(e, "", Stops, ReasonCacheNamespace, "The settings allow no caches in namespace %q.", cache.Namespace)
+		}
+	}
+	for _, egress := range n.Egress {
+		cidr, err := netip.ParsePrefix(egress.CIDR)
+		within := func(p netip.Prefix) bool { return p.Bits() <= cidr.Bits() && p.Overlaps(cidr) }
+		if err != nil || slices.ContainsFunc(slices.Concat(Private(), c.Rules.ClusterCIDRs), within) {
+			c.say(e, "", Bars, ReasonEgressPrivate, "Jobs may not connect to %q: it is private, or the cluster's own.", egress.CIDR)
+		}
+	}
+}
+
+// Private are the addresses that no job may connect to, whatever its enrollment says:
+// those of private networks, of the tailnet, and link-local ones, where clouds keep
+// the node's own credentials.
+func Private() []netip.Prefix {
+	return []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
+		netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("fc00::/7"), netip.MustParsePrefix("fe80::/10")}
 }
 
 // placement keeps organisations off each other's nodes.

@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -127,6 +128,16 @@ func TestFLEET01_Check(t *testing.T) {
 		{"another namespace as cache", func(v view) {
 			beta(v).Network = &v1alpha1.EnrollmentNetwork{Caches: []v1alpha1.NetworkCache{{Namespace: "cache"}, {Namespace: "tailplane-org-acme"}}}
 		}, "beta CacheNamespace 2"},
+		{"addresses of the tailnet", func(v view) {
+			beta(v).Network = &v1alpha1.EnrollmentNetwork{Egress: []v1alpha1.NetworkEgress{{CIDR: "0.0.0.0/0"}, {CIDR: "100.100.0.0/16"}, {CIDR: "198.51.100.0/24"}}}
+		}, "beta EgressPrivate 1"},
+		{"addresses of the cluster", func(v view) {
+			v.Rules.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
+			beta(v).Network = &v1alpha1.EnrollmentNetwork{Egress: []v1alpha1.NetworkEgress{{CIDR: "198.51.0.0/16"}, {CIDR: "198.51.100.7/32"}}}
+		}, "beta EgressPrivate 1"},
+		{"no addresses", func(v view) {
+			beta(v).Network = &v1alpha1.EnrollmentNetwork{Egress: []v1alpha1.NetworkEgress{{CIDR: "somewhere"}}}
+		}, "beta EgressPrivate 1"},
 		{"another's nodes", func(v view) {
 			beta(v).Placement = &v1alpha1.EnrollmentPlacement{NodeSelector: map[string]string{v1alpha1.OrgLabel: "acme"}}
 		}, "beta PlacementOfAnother 2"},
@@ -202,7 +213,7 @@ func TestFLEET01_Check(t *testing.T) {
 			}
 		})
 	}
-	if len(tried) < 21 {
+	if len(tried) < 22 {
 		t.Errorf("%d reasons were met: %v", len(tried), tried)
 	}
 }

@@ -324,7 +324,7 @@ func lawOfEgress(t *testing.T, s isolation.Settings, p *networkingv1.NetworkPoli
 			allowed := func(a netip.Addr) bool {
 				return netip.MustParsePrefix(peer.IPBlock.CIDR).Contains(a) && !slices.ContainsFunc(peer.IPBlock.Except, func(x string) bool { return netip.MustParsePrefix(x).Contains(a) })
 			}
-			for _, forbidden := range slices.Concat(isolation.Private(), s.ClusterCIDRs) {
+			for _, forbidden := range slices.Concat(fleet.Private(), s.ClusterCIDRs) {
 				if a := forbidden.Masked().Addr().Next(); allowed(a) || allowed(forbidden.Addr()) {
 					t.Errorf("%s lets jobs reach %s", p.Name, a)
 				}

@@ -10,15 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
 )
-
-// Private are the addresses that no job may connect to, whatever its enrollment says:
-// those of private networks, of the tailnet, and link-local ones, where clouds keep
-// the node's own credentials.
-func Private() []netip.Prefix {
-	return []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
-		netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("fc00::/7"), netip.MustParsePrefix("fe80::/10")}
-}
 
 // policies deny everything in both directions, and then allow each organisation what
 // it is allowed. In the shared namespace what one may is not what another may: pods
@@ -85,7 +78,7 @@ func (g *ground) egress(e *v1alpha1.RunnerEnrollment) (rules []networkingv1.Netw
 			return nil, fmt.Errorf("egress %q with %d ports is no range", o.CIDR, len(o.Ports))
 		}
 		block := &networkingv1.IPBlock{CIDR: cidr.String()}
-		for _, private := range slices.Concat(Private(), g.ClusterCIDRs) {
+		for _, private := range slices.Concat(fleet.Private(), g.ClusterCIDRs) {
 			private = private.Masked()
 			switch {
 			case !private.Overlaps(cidr):

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
+	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 	"github.com/tailplane/tailplane/internal/kube/kubetest"
 )
@@ -31,6 +32,9 @@ func TestFLEET01_Admitted(t *testing.T) {
 	}
 	org := 0
 	each(t, func(t *testing.T, s isolation.Settings, u isolation.Unit, _ []isolation.Object) {
+		if u.Use.Type != v1alpha1.UseShared {
+			return // what differs is a label of the scale set's, and nothing that is applied here
+		}
 		// A namespace of its own for each case, which all are for one organisation.
 		org++
 		s.Shared = fmt.Sprintf("tailplane-runners-%d", org)
