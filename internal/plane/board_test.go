@@ -172,8 +172,13 @@ func TestResync(t *testing.T) {
 			t.Errorf("revision %d was never here", foreign)
 		}
 	}
+	earlier := plane.NewBoard(clock)
+	earlier.Put(plane.KindCluster, "gossip", cluster("a"))
 	later := plane.NewBoard(func() time.Time { return noon.Add(time.Second) })
-	if _, _, ok := later.Since(b.Revision(), all); ok {
+	for i := range 10 {
+		later.Put(plane.KindCluster, "gossip", cluster("a", func(c *plane.Cluster) { c.Port = i }))
+	}
+	if _, _, ok := later.Since(earlier.Revision(), all); ok {
 		t.Error("a revision of an earlier process is taken for one's own")
 	}
 }

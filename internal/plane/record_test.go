@@ -71,11 +71,23 @@ func TestRecordIsReadFromItsEnd(t *testing.T) {
 		t.Errorf("the last ten are %v", ids)
 	}
 
-	// Somebody edits one, and another one is being written.
+	// A file that is put away while it is read is read twice.
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
+	twice := path + ".9999999999999999"
+	if err := os.WriteFile(twice, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if ids, damaged = readAll(t, Record{path}, 1<<20); !slices.Equal(ids, want) || damaged != 0 {
+		t.Errorf("%d entries, %d damaged lines", len(ids), damaged)
+	}
+	if err := os.Remove(twice); err != nil {
+		t.Fatal(err)
+	}
+
+	// Somebody edits one, and another one is being written.
 	edited := bytes.Replace(text, []byte(want[3]), []byte("id99999"), 1)
 	if bytes.Equal(edited, text) {
 		t.Fatalf("%s is not in the last file", want[3])
