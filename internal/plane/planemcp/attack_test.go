@@ -302,9 +302,31 @@ func TestMC05_TwoCallersInterleaved(t *testing.T) {
 	for err := range failures {
 		t.Error(err)
 	}
-	_, text := call(t, turns[1].s, "list_signins", nil)
-	if strings.Contains(text, "bob@") || !strings.Contains(text, "vic@") {
-		t.Errorf("vic sees:\n%s", text)
+}
+
+// PLANE-09, for tools: other people's things are not there, by whatever name they are
+// asked for.
+func TestToolsShowOwnThings(t *testing.T) {
+	of := newOffice(t, planemcp.Options{})
+	call(t, of.overHTTP(t, "alice"), "list_clusters", nil) // stands in the record
+	for way, s := range map[string]*mcp.ClientSession{"HTTP": of.overHTTP(t, "vic"), "lines": of.overLines(t, "vic", planemcp.Options{})} {
+		res, text := call(t, s, "list_signins", nil)
+		if strings.Contains(text, "bob@") || strings.Contains(text, "alice@") || !strings.Contains(text, "vic@") || !strings.HasPrefix(text, "1 sign-in.") {
+			t.Errorf("%s: vic sees %s", way, text)
+		}
+		var out struct {
+			Data []plane.Signin
+			Meta plane.Meta
+		}
+		structure(t, res.StructuredContent, &out)
+		if len(out.Data) != 1 || *out.Meta.Page.Total != 1 {
+			t.Errorf("%s: vic gets %+v", way, out)
+		}
+		for name, args := range map[string]map[string]any{"list_signins": {"query": "bob"}, "list_audit": {"actor": "alice@example.com"}} {
+			if _, text := call(t, s, name, args); !strings.HasPrefix(text, "0 ") {
+				t.Errorf("%s: vic searches %s: %s", way, name, text)
+			}
+		}
 	}
 }
 
