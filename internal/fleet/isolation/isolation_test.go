@@ -594,3 +594,72 @@ func TestCredential(t *testing.T) {
 		}
 	}
 }
+
+// FLEET-11 (FL-01): whatever an enrollment says in any of its fields, what is rendered
+// is in the same places under the same names, and names the same Secrets and accounts.
+func TestFLEET11_HostileFields(t *testing.T) {
+	names := func(objects []isolation.Object) (all []string) {
+		for _, o := range objects {
+			all = append(all, fmt.Sprint(o.GetObjectKind().GroupVersionKind(), o.GetNamespace(), "/", o.GetName(), o.GetLabels()))
+			switch o := o.(type) {
+			case *rbacv1.RoleBinding:
+				all = append(all, fmt.Sprint(o.RoleRef, o.Subjects))
+			case *unstructured.Unstructured:
+				spec := o.Object["spec"].(map[string]any)
+				all = append(all, fmt.Sprint(spec["githubConfigSecret"], spec["runnerScaleSetName"], spec["runnerScaleSetLabels"]))
+			}
+			if p := podOf(t, o); p != nil {
+				all = append(all, fmt.Sprint(p.Labels, p.Spec.ServiceAccountName, p.Spec.Volumes, p.Spec.NodeSelector[v1alpha1.OrgLabel], p.Spec.HostNetwork, p.Spec.Containers))
+			}
+		}
+		return all
+	}
+	for _, forge := range forges {
+		for _, level := range levels {
+			u := unit(forge, v1alpha1.UseShared, level)
+			s := &u.Enrollment.Spec
+			s.Credentials.SecretName, s.Owners, s.Members = "a", []string{"a"}, []string{"a"}
+			s.Placement = &v1alpha1.EnrollmentPlacement{NodeSelector: map[string]string{"a": "a"}, RuntimeClassName: "a", Tolerations: []corev1.Toleration{{Key: "a", Value: "a"}, {Key: v1alpha1.OrgLabel, Value: "a"}}}
+			s.Network = &v1alpha1.EnrollmentNetwork{Caches: []v1alpha1.NetworkCache{{Namespace: "a", PodSelector: map[string]string{"a": "a"}, Port: 80}}}
+			s.Pools = []v1alpha1.EnrolledPool{{Name: "a", RunnerGroup: "a", Repositories: []string{"a"}}}
+			good, err := render(settings(), u)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := names(good)
+			text, err := json.Marshal(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tried, rendered := 0, 0
+			for _, hostile := range []string{"tailplane-org-beta", "beta-app", "../beta", "beta\n---\nkind: Secret", "tailplane-system"} {
+				quoted, err := json.Marshal(hostile)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range strings.Count(string(text), `"a"`) {
+					parts := strings.Split(string(text), `"a"`)
+					changed := strings.Join(parts[:i+1], `"a"`) + string(quoted) + strings.Join(parts[i+1:], `"a"`)
+					v := u
+					v.Enrollment = u.Enrollment.DeepCopy()
+					v.Enrollment.Spec = v1alpha1.RunnerEnrollmentSpec{}
+					if err := json.Unmarshal([]byte(changed), &v.Enrollment.Spec); err != nil {
+						t.Fatal(err)
+					}
+					tried++
+					objects, err := render(settings(), v)
+					if err != nil {
+						continue // refused
+					}
+					rendered++
+					if got := names(objects); !slices.Equal(got, want) {
+						t.Errorf("%s %s: with %s:\n%q\nwant\n%q", forge, level, changed, got, want)
+					}
+				}
+			}
+			if tried < 50 || rendered < tried/2 {
+				t.Errorf("%d fields were tried, %d rendered", tried, rendered)
+			}
+		}
+	}
+}
