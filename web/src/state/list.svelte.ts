@@ -72,10 +72,7 @@ export class List<K extends Kind> {
     } catch (e) {
       if (!(e instanceof ApiError)) throw e
       this.fault = e // the rows stay: last known, with their age
-      if (e.denied) {
-        this.rows = null
-        this.#byId.clear()
-      }
+      if (e.denied) this.forget()
     } finally {
       this.loading = false
       this.#meanwhile = []
@@ -84,6 +81,13 @@ export class List<K extends Kind> {
         void this.read()
       }
     }
+  }
+
+  /** Forgets what was read: it is not for who is here now. */
+  forget(): void {
+    this.rows = null
+    this.#byId.clear()
+    this.#revision = 0
   }
 
   /** Takes one event of the stream: what an object is now, or null when it is gone. */

@@ -55,7 +55,10 @@ export async function readMe(): Promise<void> {
   } catch (e) {
     if (!(e instanceof ApiError)) throw e
     live.fault = e
-    if (e.denied) live.me = null
+    if (!e.denied) return
+    live.me = null
+    live.sources = null
+    for (const l of Object.values(lists)) l.forget()
   }
 }
 
