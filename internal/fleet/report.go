@@ -1,0 +1,95 @@
+package fleet
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+)
+
+// summary says how an enrollment stands that is being made or is made.
+func (d *decision) summary(unbounded bool) {
+	wanted, registered := 0, 0
+	for _, w := range d.Facts.Wanted {
+		wanted++
+		if slices.ContainsFunc(d.Facts.Workloads, func(x Workload) bool { return x.Pool == w.Pool && x.Ready == Yes }) {
+			registered++
+		}
+	}
+	phase, ready := v1alpha1.PhaseActive, Condition{"Ready", Yes, ReasonActive, "All of its pools take jobs."}
+	bad := d.anyPool()
+	switch {
+	case unbounded:
+		phase, ready = v1alpha1.PhaseFailed, Condition{"Ready", No, d.Unbounded.Reason, d.Unbounded.Message}
+	case d.trouble.Reason != "":
+		phase, ready = v1alpha1.PhaseFailed, Condition{"Ready", No, d.trouble.Reason, d.trouble.Message}
+	case bad != nil:
+		phase, ready = v1alpha1.PhaseFailed, Condition{"Ready", No, bad.Reason, bad.Message}
+	case registered < wanted:
+		phase, ready = v1alpha1.PhaseProvisioning, Condition{"Ready", No, ReasonProvisioning, cmp.Or(d.progress, "Not every pool is registered.")}
+	}
+	d.report(phase, ready, Condition{"Registered", Is(registered == wanted), map[bool]string{true: ReasonRegistered, false: ReasonNotRegistered}[registered == wanted],
+		fmt.Sprintf("%d of %d pools are registered.", registered, wanted)})
+}
+
+// anyPool is the first violation that keeps a pool from being made.
+func (d *decision) anyPool() *Violation {
+	for i, v := range d.Violations {
+		if v.Effect >= Bars {
+			return &d.Violations[i]
+		}
+	}
+	return nil
+}
+
+// report writes down the phase and every condition: those that are given, and the
+// rest by the facts.
+func (d *decision) report(phase v1alpha1.EnrollmentPhase, given ...Condition) {
+	c := append(given, d.Approved)
+	say := func(kind string, a Answer, yes, no, unknown string, message string) {
+		if !slices.ContainsFunc(c, func(x Condition) bool { return x.Type == kind }) {
+			c = append(c, Condition{kind, a, map[Answer]string{Yes: yes, No: no, Unknown: unknown}[a], message})
+		}
+	}
+	say("CredentialsValid", d.Credential.Valid, cmp.Or(d.Credential.Reason, ReasonValid), cmp.Or(d.Credential.Reason, ReasonInvalid), cmp.Or(d.Credential.Reason, ReasonNotChecked), d.Credential.Message)
+	say("NamespaceReady", d.Namespace, ReasonReady, ReasonNotReady, ReasonNotChecked, "")
+	say("PolicyReady", d.Policies, ReasonReady, cmp.Or(d.Unbounded.Reason, ReasonNotReady), ReasonNotChecked, d.Unbounded.Message)
+	say("Registered", Unknown, ReasonRegistered, ReasonNotRegistered, ReasonNotChecked, "")
+	say("Progressing", Is(len(d.Acts) > 0 || d.progress != ""), ReasonProvisioning, ReasonNone, "", d.progress)
+	degraded := d.trouble
+	switch {
+	case degraded.Reason != "":
+	case d.Credential.Valid == No && d.Credential.InUse == Yes:
+		degraded = Trouble{ReasonRotationFailed, "The new credential is not valid, and the one before is still used: " + d.Credential.Message}
+	case d.Forge == v1alpha1.GitHub && d.oldKey():
+		degraded = Trouble{ReasonRotationDue, "Its credential is older than rotateEvery: make another key in the App's settings and put it into the Secret."}
+	}
+	say("Degraded", Is(degraded.Reason != ""), degraded.Reason, ReasonNone, "", degraded.Message)
+	if len(d.Violations) > 0 {
+		var texts []string
+		for _, v := range d.Violations {
+			texts = append(texts, v.Message)
+		}
+		worst := slices.MaxFunc(d.Violations, func(a, b Violation) int { return cmp.Compare(a.Effect, b.Effect) })
+		say("PolicyViolation", Is(worst.Effect >= Bars), worst.Reason, worst.Reason, "", strings.Join(texts, " "))
+	}
+	say("PolicyViolation", No, "", ReasonNone, "", "")
+	say("DecisionNeeded", No, "", ReasonNone, "", "")
+	d.Report = Report{Phase: phase, Conditions: c, Offboard: d.Report.Offboard}
+}
+
+// oldKey says whether a person is to make another key of the GitHub App.
+func (d *decision) oldKey() bool {
+	c, every := d.Enrollment.Status.Credential, d.Enrollment.Spec.Credentials.RotateEvery
+	if every == nil || every.Duration <= 0 || c == nil || c.CreatedAt.IsZero() {
+		return false
+	}
+	due := c.CreatedAt.Add(every.Duration)
+	if d.now.Before(due) {
+		d.Wake = soonest(d.Wake, due)
+		return false
+	}
+	return true
+}
