@@ -185,6 +185,23 @@ await check('live_and_under_the_pointer', async () => {
   await page.context().close()
 })
 
+await check('PLANE-12_away_and_back', async () => {
+  const page = await open('/clusters')
+  await settled(page)
+  await act('leave')
+  await page.locator('.link.reconnecting, .link.stale').waitFor()
+  must((await page.locator('tr.row').count()) === 6, 'what was known is gone')
+  await act('dead') // while nobody listens
+  await act('serve')
+  await page.locator('tr.row', { hasText: 'prod-us' }).getByText('Dead').waitFor()
+  await page.locator('.link.live').waitFor()
+  await act('back')
+  await page.locator('tr.row', { hasText: 'prod-us' }).getByText('Alive').waitFor()
+  page.wrong = page.wrong.filter((w) => !/ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET/.test(w))
+  well(page)
+  await page.context().close()
+})
+
 await check('keys', async () => {
   const page = await open('/')
   await settled(page)

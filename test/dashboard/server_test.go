@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -28,7 +29,10 @@ type house struct {
 	url   string // of the dashboard
 	acts  string // of what the browser's script asks the test to do
 
+	serve func(net.Listener) (stop func() error)
+
 	mu      sync.Mutex
+	stop    func() error // of the dashboard; nil while it is away
 	caller  access.Caller
 	entries []audit.Entry
 	revoked []string
@@ -53,14 +57,17 @@ func open(t *testing.T) *house {
 		},
 		Record: h.record, Form: site.Form(plane.Form()), Log: slog.New(slog.DiscardHandler), Now: time.Now,
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- d.Run(ctx, ln, nil, slices.Concat(desk.Routes(), site.Routes())...) }()
+	h.serve = func(ln net.Listener) (stop func() error) {
+		ctx, cancel := context.WithCancel(context.Background())
+		served := make(chan error, 1)
+		go func() { served <- d.Run(ctx, ln, nil, slices.Concat(desk.Routes(), site.Routes())...) }()
+		return func() error { cancel(); return <-served }
+	}
+	h.stop = h.serve(ln)
 	acts := httptest.NewServer(h.acting())
 	t.Cleanup(func() {
 		acts.Close()
-		stop()
-		if err := <-served; err != nil {
+		if err := h.leave(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -69,22 +76,49 @@ func open(t *testing.T) *house {
 	return h
 }
 
+// leave stops the dashboard.
+func (h *house) leave() error {
+	h.mu.Lock()
+	stop := h.stop
+	h.stop = nil
+	h.mu.Unlock()
+	if stop == nil {
+		return nil
+	}
+	return stop()
+}
+
+// back serves it again where it was.
+func (h *house) back() error {
+	ln, err := net.Listen("tcp", strings.TrimPrefix(h.url, "http://"))
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stop = h.serve(ln)
+	return nil
+}
+
 // acting is what the browser's script can have done on the other side.
 func (h *house) acting() http.Handler {
-	acts := map[string]func(){
-		"dead": func() { h.board.Put(plane.KindCluster, "gossip", cluster("prod-us", "Dead", false)) },
-		"back": func() { h.board.Put(plane.KindCluster, "gossip", cluster("prod-us", "Alive", false)) },
-		"new":  func() { h.board.Put(plane.KindCluster, "gossip", cluster("aaa-new", "Alive", false)) },
-		"gone": func() { h.board.Remove(plane.KindCluster, "aaa-new") },
-		"down": func() {
+	change := func(f func()) func() error { return func() error { f(); return nil } }
+	acts := map[string]func() error{
+		"leave": h.leave,
+		"serve": h.back,
+		"dead":  change(func() { h.board.Put(plane.KindCluster, "gossip", cluster("prod-us", "Dead", false)) }),
+		"back":  change(func() { h.board.Put(plane.KindCluster, "gossip", cluster("prod-us", "Alive", false)) }),
+		"new":   change(func() { h.board.Put(plane.KindCluster, "gossip", cluster("aaa-new", "Alive", false)) }),
+		"gone":  change(func() { h.board.Remove(plane.KindCluster, "aaa-new") }),
+		"down": change(func() {
 			h.board.Report(plane.Source{Name: "kubernetes", Status: plane.Down, Message: "The API server does not answer."})
-		},
-		"up":      func() { h.board.Report(plane.Source{Name: "kubernetes", Status: plane.OK}) },
-		"hostile": h.hostile,
-		"many":    func() { h.board.Replace(plane.KindSignin, "kubernetes", manySignins(2000)) },
-		"alice":   func() { h.as(person("alice@acme.dev", `{"role":"operator","orgs":["*"]}`)) },
-		"vic":     func() { h.as(person("vic@acme.dev", `{"role":"viewer","orgs":["acme"]}`)) },
-		"mallory": func() { h.as(person("mallory<b>@acme.dev")) },
+		}),
+		"up":      change(func() { h.board.Report(plane.Source{Name: "kubernetes", Status: plane.OK}) }),
+		"hostile": change(h.hostile),
+		"many":    change(func() { h.board.Replace(plane.KindSignin, "kubernetes", manySignins(2000)) }),
+		"alice":   change(func() { h.as(person("alice@acme.dev", `{"role":"operator","orgs":["*"]}`)) }),
+		"vic":     change(func() { h.as(person("vic@acme.dev", `{"role":"viewer","orgs":["acme"]}`)) }),
+		"mallory": change(func() { h.as(person("mallory<b>@acme.dev")) }),
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /{act}", func(w http.ResponseWriter, r *http.Request) {
@@ -93,7 +127,9 @@ func (h *house) acting() http.Handler {
 			http.Error(w, "no such act", http.StatusNotFound)
 			return
 		}
-		act()
+		if err := act(); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+		}
 	})
 	mux.HandleFunc("GET /revoked", func(w http.ResponseWriter, _ *http.Request) {
 		h.mu.Lock()
