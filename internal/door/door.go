@@ -371,10 +371,15 @@ func (v *visit) decide() (access.Permit, error) {
 	return v.door.Decide(v.caller, v.route.Verb, v.door.Now())
 }
 
-// renewed identifies and decides once more.
+// renewed identifies and decides once more. Nobody goes on with what another one
+// began.
 func (v *visit) renewed() (access.Permit, error) {
+	began := v.caller
 	if err := v.identify(); err != nil {
 		return access.Permit{}, err
+	}
+	if began.Identity() != v.caller.Identity() || began.Device.ID != v.caller.Device.ID {
+		return access.Permit{}, problem.New(problem.NoIdentity, "The connection has become somebody else's.", "Connect again.")
 	}
 	return v.decide()
 }

@@ -1,7 +1,9 @@
 package door
 
 import (
+	"cmp"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -73,7 +75,7 @@ func (l *limiter) admit(c access.Caller, v access.Verb, now time.Time) error {
 	}
 	var wait time.Duration
 	for _, who := range []string{"node:" + c.Device.ID, "login:" + string(c.Login)} {
-		if who == "login:" {
+		if strings.HasSuffix(who, ":") { // nobody's login, or not known by a device
 			continue
 		}
 		wait = max(wait, take(l.bucket(bucketKey{who, v}, each), now))
@@ -118,7 +120,7 @@ func (l *limiter) bucket(k bucketKey, r Rate) *rate.Limiter {
 func (l *limiter) hold(c access.Caller) (release func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	who := c.Device.ID
+	who := cmp.Or(c.Device.ID, c.Identity())
 	if p, a := l.limits.WaitersPerCaller, l.limits.Waiters; p > 0 && l.waiting[who] >= p || a > 0 && l.waiters >= a {
 		return nil, problem.New(problem.RateLimited, "Too many requests are waiting.", "Wait for the others to be answered.").After(time.Second)
 	}

@@ -26,19 +26,20 @@ type desk struct {
 	door.Door
 	mu      sync.Mutex
 	rules   string
+	login   access.Login
 	entries []audit.Entry
 }
 
 func newDesk(t *testing.T) *desk {
 	t.Helper()
-	d := &desk{rules: `{"role":"viewer","orgs":["*"]}`}
+	d := &desk{login: "alice@example.com", rules: `{"role":"viewer","orgs":["*"]}`}
 	d.Door = door.Door{
 		Names: func() []string { return []string{"plane.example.ts.net"} },
 		Identify: func(r *http.Request) (access.Caller, error) {
 			d.mu.Lock()
 			defer d.mu.Unlock()
 			r.Header.Del("X-Forwarded-For")
-			return access.Caller{Login: "alice@example.com", Device: access.Device{ID: "n1", Name: "laptop"}, Via: access.ViaTailnet, Rules: []json.RawMessage{json.RawMessage(d.rules)}}, nil
+			return access.Caller{Login: d.login, Device: access.Device{ID: "n1", Name: "laptop"}, Via: access.ViaTailnet, Rules: []json.RawMessage{json.RawMessage(d.rules)}}, nil
 		},
 		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
 			return access.DecidePlane(c, v, access.PlanePolicy{Capability: "c"}, now)
@@ -187,6 +188,20 @@ func TestPL03_Renewed(t *testing.T) {
 		}
 		if e := d.record(); len(e) != 2 || e[0].RequestID != e[1].RequestID || e[0].Args["stream"] != "opened" || e[1].Args["stream"] != "closed" || e[0].Result != audit.Done || e[1].Code != problem.BadCapability {
 			t.Errorf("recorded %+v", e)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) { // it becomes somebody else's
+		d := newDesk(t)
+		var last error
+		get(d, streaming.ServeStream(func(ctx context.Context, _ access.Permit, _ struct{}, s *door.Stream) error {
+			d.mu.Lock()
+			d.login = "bob@example.com"
+			d.mu.Unlock()
+			_, last = s.Renew()
+			return last
+		}), nil)
+		if problem.CodeOf(last) != problem.NoIdentity {
+			t.Errorf("renewed by another: %v", last)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) { // nobody renews it
