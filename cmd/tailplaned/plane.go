@@ -99,6 +99,7 @@ func runPlane(ctx context.Context, p *process, elect bool, working func()) (err 
 			p.log.Error("the node did not stop in time, and another replica begins now: this process ends")
 			os.Exit(1)
 		}}
+		p.health.Check("lease", func(context.Context) error { return election.Trouble() })
 		err = election.Run(ctx, func(ctx context.Context) error { return s.serve(ctx, func() {}) })
 	} else {
 		err = s.serve(ctx, working)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -45,8 +46,8 @@ const (
 // renewed, or somebody has taken it.
 var ErrLost = errors.New("this replica has lost the Lease " + LeaseName + ", by which it is the plane's node")
 
-// An Election lets one of several replicas at a time do something. All fields are
-// required.
+// An Election lets one of several replicas at a time do something. All exported
+// fields are required.
 type Election struct {
 	Config    *rest.Config
 	Namespace string // of the Lease, which must exist: a right to create cannot be limited to a name
@@ -55,6 +56,8 @@ type Election struct {
 	// Overdue is called when a term has not ended soon enough after the Lease was
 	// lost. It must end the process: another replica begins now.
 	Overdue func()
+
+	trouble atomic.Pointer[error]
 }
 
 // Run waits until this replica holds the Lease, and then runs term, once. The ctx
@@ -140,27 +143,53 @@ func (e *Election) Run(ctx context.Context, term func(context.Context) error) er
 	return err
 }
 
+// Trouble is why the election cannot go on, nil while it can: the Lease is missing,
+// or may not be read.
+func (e *Election) Trouble() error {
+	if err := e.trouble.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// tell keeps how the Lease was read, and logs what is new.
+func (e *Election) tell(err error) {
+	switch was := e.trouble.Load(); {
+	case err == nil:
+		e.trouble.Store(nil)
+	case was == nil || (*was).Error() != err.Error():
+		e.trouble.Store(&err)
+		e.Log.Warn("the election of the plane's node cannot go on; it is tried again", "err", err)
+	}
+}
+
 // given is a Lease that the manifests give. What is wrong with it is said in words.
 type given struct {
 	resourcelock.Interface
 	of *Election
 }
 
-// Create never makes one.
+// Get reads the Lease.
+func (g given) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	r, b, err := g.Interface.Get(ctx)
+	switch {
+	case apierrors.IsForbidden(err):
+		g.of.tell(kube.ExplainGiven("read", "Lease", g.of.lease(), err))
+	case err == nil:
+		g.of.tell(nil)
+	}
+	return r, b, err
+}
+
+// Create is what the election does when there is none. It never makes one.
 func (g given) Create(context.Context, resourcelock.LeaderElectionRecord) error {
-	err := kube.ExplainGiven("read", "Lease", client.ObjectKey{Namespace: g.of.Namespace, Name: LeaseName},
-		apierrors.NewNotFound(schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}, LeaseName))
-	g.of.Log.Warn("the election cannot go on", "err", err)
+	err := kube.ExplainGiven("read", "Lease", g.of.lease(), apierrors.NewNotFound(schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}, LeaseName))
+	g.of.tell(err)
 	return err
 }
 
-// Get says what account it is that may not.
-func (g given) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
-	r, b, err := g.Interface.Get(ctx)
-	if apierrors.IsForbidden(err) {
-		g.of.Log.Warn("the election cannot go on", "err", kube.ExplainGiven("read", "Lease", client.ObjectKey{Namespace: g.of.Namespace, Name: LeaseName}, err))
-	}
-	return r, b, err
+func (e *Election) lease() client.ObjectKey {
+	return client.ObjectKey{Namespace: e.Namespace, Name: LeaseName}
 }
 
 // release gives the Lease up, if it is ours, so that another replica need not wait

@@ -5,11 +5,13 @@ package planekube
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -80,6 +82,38 @@ func TestPLANE18_Election(t *testing.T) {
 	p.must(p.admin.Get(t.Context(), client.ObjectKey{Namespace: p.ns, Name: LeaseName}, lease))
 	if lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != "" {
 		t.Errorf("nobody leads, and the Lease is %s's", *lease.Spec.HolderIdentity)
+	}
+}
+
+// Without its Lease nobody is elected, and the reason is said; with it the election
+// goes on by itself.
+func TestElectionTrouble(t *testing.T) {
+	p := newPlace(t, nil)
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: LeaseName}}
+	p.must(p.admin.Delete(t.Context(), lease))
+	e := &Election{Config: p.config, Namespace: p.ns, Log: p.logger(), Overdue: func() {}}
+	var leads atomic.Bool
+	done := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		done <- e.Run(ctx, func(ctx context.Context) error { leads.Store(true); <-ctx.Done(); return nil })
+	}()
+	p.until("it says that the Lease is missing", func() bool {
+		err := e.Trouble()
+		return err != nil && strings.Contains(err.Error(), "is not there")
+	})
+	if leads.Load() {
+		t.Error("it leads without a Lease")
+	}
+	lease.ResourceVersion = ""
+	p.must(p.admin.Create(t.Context(), lease))
+	p.until("it leads", leads.Load)
+	if err := e.Trouble(); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 
