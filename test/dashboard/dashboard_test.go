@@ -28,7 +28,7 @@ type check struct {
 func TestDashboard(t *testing.T) {
 	node, chromium := needs(t)
 	h := open(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, node, "browser.mjs")
 	cmd.Env = append(os.Environ(), "DASHBOARD="+h.url, "ACTS="+h.acts, "CHROMIUM="+chromium)

@@ -60,10 +60,10 @@ func refusalPolicy() string {
 // refusal is the page. Whatever in it comes from elsewhere goes through esc.
 func (s Site) refusal(about door.About, p *problem.Error) []byte {
 	esc := func(text string) string { return html.EscapeString(line(text)) }
-	title := map[problem.Code]string{problem.NotAuthorized: "You have no role here", problem.NotFound: "There is nothing at this address", problem.TaggedNode: "This device is nobody’s"}[p.Code]
+	title := refusalTitle(p.Code)
 	var b strings.Builder
 	fmt.Fprintf(&b, "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>%s · Tailplane</title>\n<style>%s</style>\n<main>\n<h1>%s</h1>\n<p>%s</p>\n",
-		cmp.Or(title, "Refused"), style, cmp.Or(title, "You may not come in"), esc(p.Message))
+		title, style, title, esc(p.Message))
 	c := about.Caller
 	if c.Device.Name != "" || c.Login != "" {
 		fmt.Fprintf(&b, "<dl>\n<dt>Login</dt><dd>%s</dd>\n<dt>Device</dt><dd>%s</dd>\n<dt>Known by</dt><dd>%s</dd>\n</dl>\n", cmp.Or(esc(string(c.Login)), "none"), esc(c.Device.Name), esc(string(c.Via)))
@@ -84,6 +84,26 @@ func (s Site) refusal(about door.About, p *problem.Error) []byte {
 	}
 	fmt.Fprintf(&b, "<p class=\"small\">Refused with %d %s. Request %s, of which the record of this server has an entry.</p>\n</main>\n</html>\n", p.Code.Status(), esc(string(p.Code)), esc(about.RequestID))
 	return []byte(b.String())
+}
+
+// refusalTitle is what a page says in a few words.
+func refusalTitle(c problem.Code) string {
+	switch c {
+	case problem.NotAuthorized:
+		return "You have no role here"
+	case problem.TaggedNode:
+		return "This device is nobody’s"
+	case problem.NotFound:
+		return "There is nothing at this address"
+	case problem.BadRequest:
+		return "This address cannot be read"
+	case problem.RateLimited:
+		return "Too many requests"
+	}
+	if c.Status() >= 500 {
+		return "This server cannot answer now"
+	}
+	return "You may not come in"
 }
 
 // grant is what somebody would have to add to the tailnet policy. Where the plane

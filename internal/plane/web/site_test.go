@@ -23,6 +23,11 @@ import (
 
 // site is the pages behind a real door, for one caller.
 func site(c access.Caller) http.Handler {
+	return siteFor(func() access.Caller { return c })
+}
+
+// siteFor is the pages for whoever comes.
+func siteFor(who func() access.Caller) http.Handler {
 	now := func() time.Time { return time.Date(2026, 11, 22, 9, 0, 0, 0, time.UTC) }
 	s := web.Site{Now: now, Capability: "tailplane.dev/cap/plane", Contact: `<b>us</b> & "them"`,
 		Overview: func(_ context.Context, p access.Permit, _ plane.Empty) (plane.Envelope[plane.Overview], error) {
@@ -35,7 +40,7 @@ func site(c access.Caller) http.Handler {
 				Meta: plane.Meta{Sources: []plane.Source{{Name: "gossip", Status: plane.Down, Message: "no\nanswer"}}},
 			}, nil
 		}}
-	d := door.Door{Names: func() []string { return []string{"dashboard"} }, Identify: func(*http.Request) (access.Caller, error) { return c, nil },
+	d := door.Door{Names: func() []string { return []string{"dashboard"} }, Identify: func(*http.Request) (access.Caller, error) { return who(), nil },
 		Decide: func(c access.Caller, v access.Verb, at time.Time) (access.Permit, error) {
 			return access.DecidePlane(c, v, access.PlanePolicy{Capability: "tailplane.dev/cap/plane"}, at)
 		},
@@ -170,6 +175,14 @@ func TestDeniedPage(t *testing.T) {
 	}
 }
 
+// An address that the pages do not know is refused in a page, too.
+func TestUnreadableAddress(t *testing.T) {
+	r := get(site(viewer()), "/clusters?utm_source=x", "Accept", "text/html")
+	if page := body(t, r); r.StatusCode != http.StatusBadRequest || !strings.Contains(page, "This address cannot be read") || !strings.Contains(page, "utm_source") {
+		t.Errorf("%d: %s", r.StatusCode, page)
+	}
+}
+
 // A tagged node never gets the pages, whatever a grant says of the API.
 func TestTaggedNodesGetNoPage(t *testing.T) {
 	c := caller("", `{"role":"viewer","orgs":["*"],"tags":["tag:ci"]}`)
@@ -213,9 +226,12 @@ func FuzzRefusal(f *testing.F) {
 		f.Add(s, s)
 	}
 	elements := regexp.MustCompile(`<(/?[a-zA-Z!][^ >]*)`)
+	var now access.Caller
+	h := siteFor(func() access.Caller { return now })
 	names := func(t *testing.T, c access.Caller) []string {
+		now = c
 		var all []string
-		for _, m := range elements.FindAllStringSubmatch(body(t, get(site(c), "/", "Accept", "text/html")), -1) {
+		for _, m := range elements.FindAllStringSubmatch(body(t, get(h, "/", "Accept", "text/html")), -1) {
 			all = append(all, m[1])
 		}
 		return all
