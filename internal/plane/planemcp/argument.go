@@ -74,7 +74,7 @@ func parse(args []argument, given json.RawMessage, req any) error {
 	for name, value := range values {
 		i := slices.IndexFunc(args, func(a argument) bool { return a.name == name })
 		if i < 0 {
-			return fmt.Errorf("%.40q is not an argument; %s", name, named(args))
+			return fmt.Errorf("%q is not an argument; %s", clip(plain(name), 40), named(args))
 		}
 		text, err := textOf(value, args[i].schema.Type)
 		if err != nil {

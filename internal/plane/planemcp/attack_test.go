@@ -3,6 +3,7 @@ package planemcp_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -45,10 +46,12 @@ var leaks = []string{"sdWIiOiJjYW5hcnkifQ", "kCanary", "canary01", "11CANARY0", 
 // messages and errors are taken out of every answer.
 func TestMC01_NoSecretInAnyOutput(t *testing.T) {
 	of := newOffice(t, planemcp.Options{})
-	all := ""
-	for _, c := range canaries {
+	all, arguments := "", []map[string]any{nil}
+	for _, c := range slices.Sorted(maps.Values(canaries)) {
 		all += " " + c
+		arguments = append(arguments, map[string]any{"x " + c: 1})
 	}
+	arguments = append(arguments, map[string]any{"sort": all}, map[string]any{"state": canaries["in quotes"]}, map[string]any{"cursor": all})
 	plant := plane.Condition{Type: "Ready", Status: "False", Reason: canaries["GitHub's"], Message: all}
 	labels := map[string]string{"kubectl.kubernetes.io/last-applied-configuration": `{"data":"plain-canary01"}`, "password": "plain-hunter2", canaries["GitLab's"]: all}
 	for k, o := range map[plane.Kind]plane.Object{
@@ -77,7 +80,7 @@ func TestMC01_NoSecretInAnyOutput(t *testing.T) {
 					t.Errorf("there is a tool %s", name)
 				}
 			}
-			for _, args := range []map[string]any{nil, {"sort": all}, {"no" + all: 1}} {
+			for _, args := range arguments {
 				res, text := call(t, s, name, args)
 				var any any
 				structure(t, res, &any)

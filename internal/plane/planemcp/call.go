@@ -7,14 +7,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"reflect"
 	"runtime/debug"
 	"strings"
 	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/door"
@@ -97,7 +95,7 @@ func schemaOf(t reflect.Type) *jsonschema.Schema {
 }
 
 // call asks the operation, in smaller and smaller pages until the answer fits.
-func (t tool) call(ctx context.Context, c door.Client, given json.RawMessage, maxBytes int) (*mcp.CallToolResult, error) {
+func (t tool) call(ctx context.Context, c door.Client, given json.RawMessage, maxBytes int) (*result, error) {
 	req := t.view.request()
 	if err := parse(t.args, given, req); err != nil {
 		return nil, problem.New(problem.BadRequest, fmt.Sprintf("The arguments of %s are wrong: %v.", t.name, err))
@@ -128,7 +126,7 @@ func tooLarge(maxBytes int) error {
 
 // result makes the answer of a tool. It is nil if that would be too large and there
 // are pages, of which this one has n.
-func (v view) result(answered any, maxBytes int) (res *mcp.CallToolResult, n int, err error) {
+func (v view) result(answered any, maxBytes int) (res *result, n int, err error) {
 	for {
 		data, meta := v.parts(answered)
 		out := v.output()
@@ -144,7 +142,7 @@ func (v view) result(answered any, maxBytes int) (res *mcp.CallToolResult, n int
 		text := compose(v.summary(shown, meta), rows, meta.Sources)
 		switch {
 		case len(text)+len(structure) <= maxBytes:
-			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}, StructuredContent: json.RawMessage(structure)}, 0, nil
+			return &result{Content: []content{{"text", text}}, Structure: structure}, 0, nil
 		case v.fewer != nil:
 			return nil, v.length(shown), nil
 		case v.shrink == nil || len(rows.cells) == 0 || !v.shrink(data):
@@ -207,39 +205,29 @@ func again(ctx context.Context, ask func() error) error {
 	}
 }
 
-// describe is the tool for clients.
-func (t tool) describe() *mcp.Tool {
-	return &mcp.Tool{Name: t.name, Title: t.title, Description: t.doc, InputSchema: t.input, OutputSchema: t.output, Annotations: &mcp.ToolAnnotations{
-		Title: t.title, ReadOnlyHint: t.readOnly, DestructiveHint: &t.destructive, IdempotentHint: t.idempotent, OpenWorldHint: new(false)}}
-}
-
-// handler is the tool for the SDK. An error of it is an answer to the assistant: a
-// refusal in our words, cleaned like all else. A panic is one too: it ends a call
-// and no conversation.
-func (t tool) handler(o Options, to backend, log *slog.Logger) mcp.ToolHandler {
-	return func(ctx context.Context, r *mcp.CallToolRequest) (res *mcp.CallToolResult, _ error) {
-		ctx, cancel := context.WithTimeout(ctx, cmp.Or(o.Timeout, DefaultTimeout))
-		defer cancel()
-		defer func() {
-			if p := recover(); p != nil {
-				log.Error("a tool panicked", "tool", t.name, "panic", redact(fmt.Sprint(p)), "stack", string(debug.Stack()))
-				res = failed(errors.New("internal error"))
-			}
-		}()
-		c := to(t.name)
-		res, err := t.call(ctx, c, r.Params.Arguments, cmp.Or(o.MaxBytes, DefaultBytes))
-		if err != nil {
-			if _, refused := errors.AsType[*problem.Error](err); !refused {
-				log.Warn("a tool failed", "tool", t.name, "err", redact(err.Error()))
-			}
-			return failed(err), nil
+// call calls a tool. A refusal is an answer to the assistant too, in our words and
+// cleaned like all else; so is a panic, which ends a call and no conversation.
+func (s *server) call(ctx context.Context, t tool, arguments json.RawMessage) (res *result) {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.o.Timeout, DefaultTimeout))
+	defer cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			s.log.Error("a tool panicked", "tool", t.name, "panic", redact(fmt.Sprint(p)), "stack", string(debug.Stack()))
+			res = failed(problem.From(errors.New("panic")))
 		}
-		return res, nil
+	}()
+	res, err := t.call(ctx, s.to(t.name), arguments, cmp.Or(s.o.MaxBytes, DefaultBytes))
+	if err != nil {
+		if _, refused := errors.AsType[*problem.Error](err); !refused {
+			s.log.Warn("a tool failed", "tool", t.name, "err", redact(err.Error()))
+		}
+		return failed(err)
 	}
+	return res
 }
 
 // failed is the answer when a tool has none.
-func failed(err error) *mcp.CallToolResult {
+func failed(err error) *result {
 	var text strings.Builder
 	p, refused := errors.AsType[*problem.Error](err)
 	switch {
@@ -260,5 +248,5 @@ func failed(err error) *mcp.CallToolResult {
 	default:
 		fmt.Fprintf(&text, "The operator plane did not answer: %s\nTry: tailscale status\n", plain(err.Error()))
 	}
-	return &mcp.CallToolResult{IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: strings.TrimSpace(text.String())}}}
+	return &result{IsError: true, Content: []content{{"text", strings.TrimSpace(text.String())}}}
 }

@@ -9,12 +9,10 @@ import (
 	"encoding/base64"
 	"errors"
 	"io"
-	"log/slog"
+	"mime"
 	"net/http"
 	"slices"
 	"strings"
-
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
@@ -30,7 +28,8 @@ var Speak = door.Op[plane.Empty, plane.Empty]{Pattern: "POST /mcp", Verb: access
 // conversationHeader names the conversation that a message belongs to.
 const conversationHeader = "Mcp-Session-Id"
 
-// sessionless is the first version of the protocol that has no conversations.
+// sessionless is the first version of the protocol that has no conversations. It is
+// not spoken yet.
 const sessionless = "2026-07-28"
 
 // hall is the tools behind a door.
@@ -56,6 +55,10 @@ func (h *hall) serve(w http.ResponseWriter, r *http.Request, p access.Permit) {
 	header := w.Header()
 	header.Set("Cache-Control", "no-store")
 	header.Set("X-Content-Type-Options", "nosniff")
+	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
+		refuse(w, http.StatusUnsupportedMediaType, &fault{code: codeInvalid, text: "Content-Type is not application/json"})
+		return
+	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxMessage))
 	if err != nil {
 		status := http.StatusBadRequest
@@ -73,22 +76,22 @@ func (h *hall) serve(w http.ResponseWriter, r *http.Request, p access.Permit) {
 	ids := r.Header.Values(conversationHeader)
 	switch {
 	case len(ids) > 1 || len(ids) == 1 && !h.opened(ids[0], p.Caller()):
-		refuse(w, http.StatusNotFound, &fault{codeInvalid, "there is no such conversation of yours: begin a new one", m.id})
+		refuse(w, http.StatusNotFound, &fault{code: codeInvalid, text: "there is no such conversation of yours: begin a new one", id: m.id})
 		return
 	case m.method == "initialize":
 		header.Set(conversationHeader, h.conversation(p.Caller()))
-	case len(ids) == 0 && r.Header.Get("Mcp-Protocol-Version") < sessionless:
-		refuse(w, http.StatusBadRequest, &fault{codeInvalid, conversationHeader + " is missing", m.id})
+	case len(ids) == 0 && m.method != "server/discover": // by which clients of later versions ask whether we speak them
+		refuse(w, http.StatusBadRequest, &fault{code: codeInvalid, text: conversationHeader + " is missing", id: m.id})
 		return
 	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
-	r.ContentLength = int64(len(body))
-	log := slog.New(slog.DiscardHandler) // the SDK would write what strangers send
-	s := newServer(h.o, h.tools, holds(p), func(tool string) door.Client { return h.client(r.Context(), p, tool) }, log)
-	mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, &mcp.StreamableHTTPOptions{
-		Stateless: true, JSONResponse: true, MaxRequestBodyBytes: maxMessage, PropagateRequestCancellation: true, Logger: log,
-		DisableLocalhostProtection: true, // the door has compared Host with the listener's own names
-	}).ServeHTTP(w, r)
+	s := newServer(h.o, h.tools, holds(p), func(tool string) door.Client { return h.client(r.Context(), p, tool) }, h.way.Log)
+	answer := s.answer(r.Context(), m)
+	if answer == nil {
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	header.Set("Content-Type", "application/json")
+	_, _ = w.Write(answer) // the client may be gone
 }
 
 func refuse(w http.ResponseWriter, status int, f *fault) {

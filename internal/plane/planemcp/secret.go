@@ -26,7 +26,7 @@ var secrets = sync.OnceValue(func() []*regexp.Regexp {
 		regexp.MustCompile(`()\bsk-[A-Za-z0-9_-]{20,}`),                                         // makers of models
 		regexp.MustCompile(`((?i)\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}`),                 // a header's value
 		regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://[^\s/:@]*:)[^\s/@]+@`),                   // a URL with a password
-		regexp.MustCompile(`((?i)(?:token|secret|passw(?:or)?d|api[-_]?key|access[-_]?key|private[-_]?key|client[-_]?key(?:-data)?|credentials?)["']?\s*[=:]\s*["']?)[^\s"',;&)}\]]{6,}`), // name=value
+		regexp.MustCompile(`((?i)(?:token|secret|passw(?:or)?d|api[-_]?key|access[-_]?key|private[-_]?key|client[-_]?key(?:-data)?|credentials?)\\?["']?\s*[=:]\s*\\?["']?)[^\s"',;&)}\]\\]{6,}`), // name=value
 	}
 })
 

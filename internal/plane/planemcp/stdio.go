@@ -3,16 +3,12 @@ package planemcp
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
 	"sync"
-	"time"
-
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/door"
@@ -27,23 +23,42 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, c door.Client, o Op
 }
 
 func serveTools(ctx context.Context, in io.Reader, out io.Writer, c door.Client, o Options, all []tool, log *slog.Logger) error {
-	w := &lines{out: out}
-	s := newServer(o, all, func(access.Verb) bool { return true }, func(string) door.Client { return c }, log)
-	err := s.Run(ctx, &mcp.IOTransport{Writer: w, Reader: &strictLines{ctx: ctx, in: bufio.NewReaderSize(in, 64<<10), out: w,
-		patience: cmp.Or(o.Timeout, DefaultTimeout) + time.Second}})
-	if errors.Is(err, io.EOF) || ctx.Err() != nil {
+	ctx, cancel := context.WithCancel(ctx)
+	t := &talk{out: out, open: map[string]context.CancelFunc{},
+		server: newServer(o, all, func(access.Verb) bool { return true }, func(string) door.Client { return c }, log)}
+	ended := make(chan error, 1)
+	go func() { ended <- t.listen(ctx, &lineReader{bufio.NewReaderSize(in, 64<<10)}) }() // reading cannot be stopped: who is asked to stop does not wait for it
+	defer t.close()
+	defer cancel()
+	select {
+	case err := <-ended:
+		t.calls.Wait()
+		return err
+	case <-ctx.Done():
 		return nil
 	}
-	return err
 }
 
-// lines takes whole lines from several at once, and knows which requests have no
-// answer yet.
-type lines struct {
-	mu      sync.Mutex
-	out     io.Writer
-	open    map[string]bool
-	settled chan struct{} // closed when none is open
+// maxCalls is how many calls of one client are answered at a time.
+const maxCalls = 16
+
+// A talk is one client over lines.
+type talk struct {
+	server *server
+	calls  sync.WaitGroup
+
+	mu   sync.Mutex
+	out  io.Writer
+	open map[string]context.CancelFunc // requests without an answer
+	over bool                          // no request is taken any more
+}
+
+// close waits for the calls that have begun, and lets no other begin.
+func (t *talk) close() {
+	t.mu.Lock()
+	t.over = true
+	t.mu.Unlock()
+	t.calls.Wait()
 }
 
 // key is an id however it is spelt.
@@ -55,116 +70,119 @@ func key(id json.RawMessage) string {
 	return string(id)
 }
 
-// Write takes one message of the SDK.
-func (w *lines) Write(b []byte) (int, error) {
-	var m struct {
-		ID     json.RawMessage `json:"id"`
-		Method string          `json:"method"`
-	}
-	answer := json.Unmarshal(b, &m) == nil && m.ID != nil && m.Method == ""
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if k := key(m.ID); answer && w.open[k] {
-		if delete(w.open, k); len(w.open) == 0 {
-			defer close(w.settled) // once it is written
-		}
-	}
-	return w.out.Write(b)
-}
-
-// say writes a message of our own.
-func (w *lines) say(b []byte) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	_, err := w.out.Write(append(b, '\n'))
+// say writes one message.
+func (t *talk) say(b []byte) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, err := t.out.Write(append(b, '\n'))
 	return err
 }
 
-// asked notes that there is one request more; false: there is one with its id.
-func (w *lines) asked(id json.RawMessage) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	k := key(id)
-	switch {
-	case w.open[k]:
-		return false
-	case len(w.open) == 0:
-		w.open, w.settled = map[string]bool{}, make(chan struct{})
-	}
-	w.open[k] = true
-	return true
-}
-
-// quiet is closed when all requests have been answered.
-func (w *lines) quiet() <-chan struct{} {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.open) == 0 {
-		done := make(chan struct{})
-		close(done)
-		return done
-	}
-	return w.settled
-}
-
-// Close does nothing: the output is the program's.
-func (w *lines) Close() error { return nil }
-
-// strictLines are those lines of in that are messages. The others are answered at
-// once, and nobody sees them. The end is told when what came before it is answered.
-type strictLines struct {
-	ctx      context.Context // of the server: Read knows no other
-	in       *bufio.Reader
-	out      *lines
-	patience time.Duration // more than any call takes
-	rest     []byte
-}
-
-// Close does nothing: the input is the program's.
-func (r *strictLines) Close() error { return nil }
-
-func (r *strictLines) Read(p []byte) (int, error) {
-	for len(r.rest) == 0 {
-		line, err := r.next()
-		if err != nil {
-			r.settle()
-			return 0, err
+// listen takes messages until there are no more. Each is answered on its own.
+func (t *talk) listen(ctx context.Context, in *lineReader) error {
+	turns := make(chan struct{}, maxCalls)
+	for {
+		line, err := in.next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
 		}
 		if line = bytes.TrimSpace(line); len(line) == 0 {
 			continue
 		}
 		m, refused := read(line)
-		if refused == nil && m.method != "" && m.id != nil && !r.out.asked(m.id) {
-			// The SDK would drop it without a word. An answer with its id would be
-			// taken for the other's.
-			refused = &fault{code: codeInvalid, text: "the id is that of a request which has no answer yet"}
-		}
 		if refused != nil {
-			if err := r.out.say(refused.response()); err != nil {
-				return 0, err
+			if err := t.say(refused.response()); err != nil {
+				return err
 			}
 			continue
 		}
-		r.rest = append(line, '\n')
+		if m.method == "notifications/cancelled" {
+			t.takeBack(m.params)
+		}
+		if m.id == nil || m.method == "" {
+			continue
+		}
+		mine, end, ok := t.begin(ctx, m.id)
+		if !ok { // an answer with its id would be taken for the other's
+			if err := t.say((&fault{code: codeInvalid, text: "the id is that of a request which has no answer yet"}).response()); err != nil {
+				return err
+			}
+			continue
+		}
+		select {
+		case turns <- struct{}{}:
+		case <-ctx.Done():
+			end()
+			return nil
+		}
+		began := t.start(func() {
+			defer func() { <-turns }()
+			answer := t.server.answer(mine, m)
+			taken := mine.Err() != nil
+			end()
+			if !taken {
+				_ = t.say(answer) // who does not listen is gone, which reading tells
+			}
+		})
+		if !began {
+			end()
+			return nil
+		}
 	}
-	n := copy(p, r.rest)
-	r.rest = r.rest[n:]
-	return n, nil
 }
 
-func (r *strictLines) settle() {
-	late := time.NewTimer(r.patience) // a request that was taken back is never answered
-	defer late.Stop()
-	select {
-	case <-r.out.quiet():
-	case <-r.ctx.Done():
-	case <-late.C:
+// start calls f beside what goes on; false: it is over.
+func (t *talk) start(f func()) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.over {
+		t.calls.Go(f)
+	}
+	return !t.over
+}
+
+// begin notes a request. Its id may be used again when it has ended.
+func (t *talk) begin(ctx context.Context, id json.RawMessage) (mine context.Context, end func(), ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	k := key(id)
+	if _, used := t.open[k]; used {
+		return nil, nil, false
+	}
+	mine, cancel := context.WithCancel(ctx)
+	t.open[k] = cancel
+	return mine, func() {
+		cancel()
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.open, k)
+	}, true
+}
+
+// takeBack ends a request that the client no longer wants an answer to.
+func (t *talk) takeBack(params json.RawMessage) {
+	var p struct {
+		ID json.RawMessage `json:"requestId"`
+	}
+	if json.Unmarshal(params, &p) != nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if cancel, ok := t.open[key(p.ID)]; ok {
+		cancel()
 	}
 }
+
+// A lineReader reads lines that are no longer than a message.
+type lineReader struct{ in *bufio.Reader }
 
 // next is the next line. Of one that is too long there is a byte more than a message
 // may have, so that it is refused; the rest of it is read and forgotten.
-func (r *strictLines) next() ([]byte, error) {
+func (r *lineReader) next() ([]byte, error) {
 	var line []byte
 	for {
 		part, err := r.in.ReadSlice('\n')

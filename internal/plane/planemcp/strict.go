@@ -29,6 +29,7 @@ type fault struct {
 	code int
 	text string
 	id   json.RawMessage // of the message, where it can be told for certain
+	data any             // for programs; nil: nothing
 }
 
 func (f *fault) Error() string { return f.text }
@@ -42,19 +43,21 @@ func (f *fault) response() []byte {
 	type refusal struct {
 		Code    int    `json:"code"`
 		Message string `json:"message"`
+		Data    any    `json:"data,omitempty"`
 	}
 	b, _ := json.Marshal(struct {
 		JSONRPC string          `json:"jsonrpc"`
 		ID      json.RawMessage `json:"id"`
 		Error   refusal         `json:"error"`
-	}{"2.0", id, refusal{f.code, f.text}}) // which cannot fail: id was read as JSON
+	}{"2.0", id, refusal{f.code, f.text, f.data}}) // which cannot fail: id was read as JSON, data is ours
 	return b
 }
 
 // A message is one of JSON-RPC, read strictly.
 type message struct {
-	method string // "": an answer
-	id     json.RawMessage
+	method string          // "": an answer
+	id     json.RawMessage // nil: none
+	params json.RawMessage // nil: none; else an object
 }
 
 var members = []string{"jsonrpc", "id", "method", "params", "result", "error"}
@@ -71,7 +74,7 @@ var integer = regexp.MustCompile(`^-?(0|[1-9][0-9]{0,17})$`)
 func read(b []byte) (message, *fault) {
 	var m message
 	refuse := func(code int, format string, args ...any) (message, *fault) {
-		return m, &fault{code, fmt.Sprintf(format, args...), m.id}
+		return m, &fault{code: code, text: fmt.Sprintf(format, args...), id: m.id}
 	}
 	switch {
 	case len(b) > maxMessage:
@@ -138,6 +141,7 @@ func read(b []byte) (message, *fault) {
 			}
 		}
 	}
+	m.params = parts["params"]
 	return m, nil
 }
 

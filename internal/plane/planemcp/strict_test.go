@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"unicode"
 
@@ -107,17 +108,22 @@ func FuzzPlain(f *testing.F) {
 // MC-05: a server that may only read does not know a tool that writes, and one without
 // what takes away does not know that; whoever names them.
 func TestMC05_HiddenMeansRefused(t *testing.T) {
+	var mu sync.Mutex
 	called := map[string]bool{}
 	tools := []tool{{name: "reads", readOnly: true}, {name: "writes"}, {name: "ends", destructive: true}}
 	for i, one := range tools {
 		tools[i].input, tools[i].output = inputSchema(nil), schemaOf(reflect.TypeFor[output[plane.Me]]())
-		tools[i].view = view{request: func() any { called[one.name] = true; return new(plane.Empty) }, response: func() any { return new(plane.Envelope[plane.Me]) }}
+		tools[i].view = view{request: func() any {
+			mu.Lock()
+			defer mu.Unlock()
+			called[one.name] = true
+			return new(plane.Empty)
+		}, response: func() any { return new(plane.Envelope[plane.Me]) }}
 	}
 	for _, c := range []struct {
 		o    Options
 		want string
 	}{{Options{}, "ends reads writes"}, {Options{ReadOnly: true}, "reads"}, {Options{NoDestructive: true}, "reads writes"}} {
-		clear(called)
 		in := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}` + "\n"
 		for _, name := range []string{"reads", "writes", "ends"} {
 			in += `{"jsonrpc":"2.0","id":"` + name + `","method":"tools/call","params":{"name":"` + name + `"}}` + "\n"
@@ -127,12 +133,15 @@ func TestMC05_HiddenMeansRefused(t *testing.T) {
 		if err := serveTools(t.Context(), strings.NewReader(in), &out, down, c.o, tools, slog.New(slog.DiscardHandler)); err != nil {
 			t.Fatal(err)
 		}
+		mu.Lock()
 		var got []string
 		for _, name := range []string{"ends", "reads", "writes"} {
 			if called[name] {
 				got = append(got, name)
 			}
 		}
+		clear(called)
+		mu.Unlock()
 		if strings.Join(got, " ") != c.want {
 			t.Errorf("%+v: %v were called, want %s", c.o, got, c.want)
 		}
