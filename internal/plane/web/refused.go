@@ -110,11 +110,13 @@ func refusalTitle(c problem.Code) string {
 // stands in it, its tag, whoever keeps the policy knows.
 func (s Site) grant(login string) string {
 	quoted := func(text string) string {
-		b, err := json.Marshal(text)
-		if err != nil {
+		var b strings.Builder
+		e := json.NewEncoder(&b)
+		e.SetEscapeHTML(false) // which the page does
+		if err := e.Encode(text); err != nil {
 			return `""` // text is always written
 		}
-		return string(b)
+		return strings.TrimSuffix(b.String(), "\n")
 	}
 	return fmt.Sprintf(`{"src": [%s], "dst": ["THE TAG OF THIS SERVER"], "ip": ["tcp:443"], "app": {%s: [{"role": "viewer", "orgs": ["*"]}]}}`, quoted(login), quoted(s.Capability))
 }

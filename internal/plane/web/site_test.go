@@ -149,7 +149,7 @@ func TestDeniedPage(t *testing.T) {
 			t.Fatalf("%s: %d, %s", path, r.StatusCode, r.Header.Get("Content-Type"))
 		}
 		for _, want := range []string{"You have no role here", "mallory&lt;script&gt;alert(1)&lt;/script&gt;@x.dev", "lap&lt;i&gt;top", "tailnet", "&lt;b&gt;us&lt;/b&gt; &amp; &#34;them&#34;", "tailplane.dev/cap/plane",
-			"&#34;ip&#34;: [&#34;tcp:443&#34;]", r.Header.Get("X-Request-Id"), "not_authorized_user"} {
+			"&#34;ip&#34;: [&#34;tcp:443&#34;]", "{&#34;src&#34;: [&#34;mallory&lt;script&gt;", r.Header.Get("X-Request-Id"), "not_authorized_user"} {
 			if want == "" || !strings.Contains(page, want) {
 				t.Errorf("%s: %q is not in the page", path, want)
 			}
