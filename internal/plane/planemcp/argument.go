@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/jsonschema-go/jsonschema"
-
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/plane"
 )
@@ -18,7 +16,7 @@ import (
 type argument struct {
 	name, doc string
 	index     []int
-	schema    *jsonschema.Schema
+	schema    *schema
 }
 
 // spoken are the names of parameters that are called otherwise in a tool.
@@ -34,12 +32,12 @@ func arguments(request reflect.Type) (args []argument) {
 		if other, ok := spoken[name]; ok {
 			name = other
 		}
-		a := argument{name: name, doc: f.Tag.Get("doc"), index: f.Index, schema: &jsonschema.Schema{Type: "string", MaxLength: new(512)}}
+		a := argument{name: name, doc: f.Tag.Get("doc"), index: f.Index, schema: &schema{Type: "string", MaxLength: 512}}
 		switch f.Type {
 		case reflect.TypeFor[plane.Count]():
-			a.schema = &jsonschema.Schema{Type: "integer", Minimum: new(1.0), Maximum: new(500.0)}
+			a.schema = &schema{Type: "integer", Minimum: 1, Maximum: 500}
 		case reflect.TypeFor[plane.Mark]():
-			a.schema.MaxLength = new(8 << 10)
+			a.schema.MaxLength = 8 << 10
 		case reflect.TypeFor[plane.Moment]():
 			a.schema.Format = "date-time"
 		}
@@ -50,11 +48,10 @@ func arguments(request reflect.Type) (args []argument) {
 }
 
 // inputSchema describes a tool's arguments. There are no others.
-func inputSchema(args []argument) *jsonschema.Schema {
-	s := &jsonschema.Schema{Type: "object", Properties: map[string]*jsonschema.Schema{}, AdditionalProperties: &jsonschema.Schema{Not: &jsonschema.Schema{}}}
+func inputSchema(args []argument) *schema {
+	s := &schema{Type: "object", Properties: map[string]*schema{}, Additional: false}
 	for _, a := range args {
 		s.Properties[a.name] = a.schema
-		s.PropertyOrder = append(s.PropertyOrder, a.name)
 	}
 	return s
 }
@@ -76,7 +73,7 @@ func parse(args []argument, given json.RawMessage, req any) error {
 		if i < 0 {
 			return fmt.Errorf("%q is not an argument; %s", clip(plain(name), 40), named(args))
 		}
-		text, err := textOf(value, args[i].schema.Type)
+		text, err := textOf(value, args[i].schema.Type == "integer")
 		if err != nil {
 			return fmt.Errorf("%q %w", name, err)
 		}
@@ -101,18 +98,16 @@ func named(args []argument) string {
 
 // textOf is a value as it would stand in a query. Text is not taken for a number,
 // nor a number for text.
-func textOf(value json.RawMessage, kind string) (string, error) {
-	switch kind {
-	case "integer":
+func textOf(value json.RawMessage, whole bool) (string, error) {
+	if whole {
 		if !integer.Match(value) {
 			return "", fmt.Errorf("is not a whole number")
 		}
 		return string(value), nil
-	default:
-		var s *string
-		if json.Unmarshal(value, &s) != nil || s == nil {
-			return "", fmt.Errorf("is not text")
-		}
-		return *s, nil
 	}
+	var s *string
+	if json.Unmarshal(value, &s) != nil || s == nil {
+		return "", fmt.Errorf("is not text")
+	}
+	return *s, nil
 }

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/jsonschema-go/jsonschema"
-
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/plane"
@@ -28,7 +26,7 @@ type tool struct {
 	pattern          string      // its
 	most             int64       // bytes of its answer
 	args             []argument
-	input, output    *jsonschema.Schema
+	input, output    *schema
 	readOnly         bool
 	destructive      bool
 	idempotent       bool
@@ -83,15 +81,6 @@ func reading[Req, Resp, Data any](t tool, open func(*Resp) plane.Envelope[Data],
 		v.rows = func(data any) table { return rows(*data.(*Data)) }
 	}
 	return t
-}
-
-// schemaOf is the schema of a type of ours.
-func schemaOf(t reflect.Type) *jsonschema.Schema {
-	s, err := jsonschema.ForType(t, &jsonschema.ForOptions{})
-	if err != nil {
-		panic(fmt.Sprintf("planemcp: %v: %v", t, err)) // it has no JSON: a mistake of the program
-	}
-	return s
 }
 
 // call asks the operation, in smaller and smaller pages until the answer fits.

@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"slices"
 
-	"github.com/google/jsonschema-go/jsonschema"
-
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/door"
 )
@@ -63,12 +61,12 @@ type result struct {
 
 // described is a tool for clients.
 type described struct {
-	Name         string             `json:"name"`
-	Title        string             `json:"title"`
-	Description  string             `json:"description"`
-	InputSchema  *jsonschema.Schema `json:"inputSchema"`
-	OutputSchema *jsonschema.Schema `json:"outputSchema"`
-	Annotations  annotations        `json:"annotations"`
+	Name         string      `json:"name"`
+	Title        string      `json:"title"`
+	Description  string      `json:"description"`
+	InputSchema  *schema     `json:"inputSchema"`
+	OutputSchema *schema     `json:"outputSchema"`
+	Annotations  annotations `json:"annotations"`
 }
 
 // annotations are hints for clients. No tool reaches beyond the plane.

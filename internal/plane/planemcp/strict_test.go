@@ -14,6 +14,8 @@ import (
 	"testing"
 	"unicode"
 
+	"github.com/google/jsonschema-go/jsonschema"
+
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/plane"
@@ -57,7 +59,15 @@ func FuzzArguments(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	args := arguments(reflect.TypeFor[plane.HistoryRequest]())
-	schema, err := inputSchema(args).Resolve(nil)
+	b, err := json.Marshal(inputSchema(args))
+	if err != nil {
+		f.Fatal(err)
+	}
+	var described jsonschema.Schema
+	if err := json.Unmarshal(b, &described); err != nil {
+		f.Fatal(err)
+	}
+	schema, err := described.Resolve(nil)
 	if err != nil {
 		f.Fatal(err)
 	}
