@@ -16,8 +16,10 @@ const act = async (name) => {
 }
 async function check(name, f) {
   if (!only.test(name)) return
+  const began = performance.now()
   try {
-    say(name, true, (await f()) ?? '')
+    const said = await f()
+    say(name, true, `${said ? said + '; ' : ''}took ${Math.round(performance.now() - began)} ms`)
   } catch (e) {
     say(name, false, e.stack ?? e)
   }
