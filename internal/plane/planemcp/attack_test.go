@@ -80,7 +80,11 @@ func TestMC01_NoSecretInAnyOutput(t *testing.T) {
 					t.Errorf("there is a tool %s", name)
 				}
 			}
-			for _, args := range arguments {
+			given := arguments
+			if name != "list_clusters" { // the others read them by the same code
+				given = []map[string]any{nil, {"sort": all}}
+			}
+			for _, args := range given {
 				res, text := call(t, s, name, args)
 				var any any
 				structure(t, res, &any)

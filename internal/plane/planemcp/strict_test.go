@@ -93,8 +93,7 @@ func FuzzArguments(f *testing.F) {
 	})
 }
 
-// Law 10: what is plain prints, is one line, and stays as it is when it is made plain
-// once more.
+// Law 10: what is plain prints, is one line, has a bound and cannot end a fence.
 func FuzzPlain(f *testing.F) {
 	for _, s := range []string{"", "name", "a\x1b[31mb", "\x1b]0;t\x07x", "\u009b1m", "ghp_0123456789abcdef0123", "token=abcdefgh", "\u202e", "line\r\nline", "\xff", "\x1b\x1b[[mm"} {
 		f.Add(s)
