@@ -1,0 +1,90 @@
+package plane
+
+import (
+	"context"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/tailplane/tailplane/internal/buildcache"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/test/rig"
+)
+
+// PLANE-04, MC-03, for tools: the programs themselves, tka mcp as an assistant starts
+// it and the plane's own address, know each person by the tailnet alone.
+func TestTools(t *testing.T) {
+	r := start(t)
+	for _, x := range []struct {
+		name, login string
+		sees        bool // what is no organisation's
+	}{{"alice-desk", "alice@example.com", true}, {"vic-desk", "vic@example.com", false}} {
+		p := person(t, r, x.name, x.login)
+		http := session(t, &mcp.StreamableClientTransport{Endpoint: r.Dashboard() + "/mcp", HTTPClient: p.HTTP(), MaxRetries: -1})
+		lines := session(t, &mcp.CommandTransport{Command: command(t, r, p)})
+		for way, s := range map[string]*mcp.ClientSession{"HTTP": http, "tka": lines} {
+			if text, failed := tool(t, s, "whoami"); failed || !strings.HasPrefix(text, "You are "+x.login+" on ") || !strings.Contains(text, "via tailnet") {
+				t.Errorf("%s by %s is told: %s", x.login, way, text)
+			}
+		}
+		if text, failed := tool(t, lines, "list_clusters"); failed == x.sees || !x.sees && !strings.Contains(text, "Needed: infra.read on all organisations. Held: viewer@acme.") {
+			t.Errorf("%s by tka, list_clusters: %s", x.login, text)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), deadline)
+		defer cancel()
+		all, err := http.ListTools(ctx, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if told := slices.ContainsFunc(all.Tools, func(tool *mcp.Tool) bool { return tool.Name == "list_clusters" }); told != x.sees {
+			t.Errorf("%s by HTTP is told of list_clusters: %v", x.login, told)
+		}
+	}
+	recorded := false
+	_, err := plane.Record{Path: r.PlaneAuditFile()}.Newest(t.Context(), func(e plane.Recorded) bool {
+		recorded = e.Surface == "mcp" && e.Tool == "whoami" && e.Actor.Login == "vic@example.com"
+		return !recorded
+	})
+	if err != nil || !recorded {
+		t.Errorf("the record does not tell of the tool: %v", err)
+	}
+}
+
+// command is tka mcp as this person's assistant starts it.
+func command(t *testing.T, r *rig.Rig, p *rig.Person) *exec.Cmd {
+	t.Helper()
+	path, err := buildcache.Lookup("tka")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path, "mcp", "--url", r.Dashboard())
+	cmd.Env, cmd.Dir = p.Env(), p.Home
+	return cmd
+}
+
+func session(t *testing.T, way mcp.Transport) *mcp.ClientSession {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	s, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(ctx, way, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// tool calls a tool; failed: its answer is an error.
+func tool(t *testing.T, s *mcp.ClientSession, name string) (text string, failed bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	res, err := s.CallTool(ctx, &mcp.CallToolParams{Name: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.Content[0].(*mcp.TextContent).Text, res.IsError
+}
