@@ -19,8 +19,8 @@ type argument struct {
 	schema    *schema
 }
 
-// spoken are the names of parameters that are called otherwise in a tool.
-var spoken = map[string]string{"q": "query"}
+// renamed are the parameters that are called otherwise in a tool.
+var renamed = map[string]string{"q": "query"}
 
 // arguments are the parameters of an operation with that request.
 func arguments(request reflect.Type) (args []argument) {
@@ -29,7 +29,7 @@ func arguments(request reflect.Type) (args []argument) {
 		if name == "" {
 			continue
 		}
-		if other, ok := spoken[name]; ok {
+		if other, ok := renamed[name]; ok {
 			name = other
 		}
 		a := argument{name: name, doc: f.Tag.Get("doc"), index: f.Index, schema: &schema{Type: "string", MaxLength: 512}}

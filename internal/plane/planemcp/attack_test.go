@@ -168,6 +168,8 @@ func TestMC03_Refusals(t *testing.T) {
 		{"her id from another node", "alice-elsewhere", ping, []string{"Mcp-Session-Id", mine}, 404},
 		{"her id on another's initialize", "val", hello, []string{"Mcp-Session-Id", mine}, 404},
 		{"no id", "alice", ping, nil, 400},
+		{"a version that is not spoken", "alice", ping, []string{"Mcp-Session-Id", mine, "Mcp-Protocol-Version", "1999-01-01"}, 400},
+		{"a version that is", "alice", ping, []string{"Mcp-Session-Id", mine, "Mcp-Protocol-Version", "2025-06-18"}, 200},
 		{"another form of content", "alice", ping, []string{"Mcp-Session-Id", mine, "Content-Type", "text/plain"}, 415},
 	} {
 		res, _ := of.post(t, c.who, c.body, c.header...)

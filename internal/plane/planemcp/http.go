@@ -83,6 +83,9 @@ func (h *hall) serve(w http.ResponseWriter, r *http.Request, p access.Permit) {
 	case len(ids) == 0 && m.method != "server/discover": // by which clients of later versions ask whether we speak them
 		refuse(w, http.StatusBadRequest, &fault{code: codeInvalid, text: conversationHeader + " is missing", id: m.id})
 		return
+	case m.method != "server/discover" && !spoken(r.Header.Get("Mcp-Protocol-Version")):
+		refuse(w, http.StatusBadRequest, &fault{code: codeInvalid, text: "this version of the protocol is not spoken: begin with initialize", id: m.id})
+		return
 	}
 	s := newServer(h.o, h.tools, holds(p), func(tool string) door.Client { return h.client(r.Context(), p, tool) }, h.way.Log)
 	answer := s.answer(r.Context(), m)
@@ -93,6 +96,9 @@ func (h *hall) serve(w http.ResponseWriter, r *http.Request, p access.Permit) {
 	header.Set("Content-Type", "application/json")
 	_, _ = w.Write(answer) // the client may be gone
 }
+
+// spoken reports whether a version that a message names is spoken. It need not name one.
+func spoken(version string) bool { return version == "" || slices.Contains(versions, version) }
 
 func refuse(w http.ResponseWriter, status int, f *fault) {
 	w.Header().Set("Content-Type", "application/json")
