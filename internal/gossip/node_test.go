@@ -283,6 +283,7 @@ func TestFactsChange(t *testing.T) {
 		cfg := m.config(0, Settings{})
 		var mu sync.Mutex
 		facts := m.sim.nodes[0].facts
+		facts.Labels = map[string]string{}
 		cfg.Facts = func() (Facts, bool) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -307,7 +308,7 @@ func TestFactsChange(t *testing.T) {
 			return nil
 		}
 		mu.Lock()
-		facts.Labels = map[string]string{}
+		facts.Labels = map[string]string{} // another one that says the same
 		mu.Unlock()
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
