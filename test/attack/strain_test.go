@@ -910,7 +910,10 @@ func installed(t *testing.T) map[string]corev1.PodSpec {
 			var o struct {
 				Kind     string
 				Metadata metav1.ObjectMeta
-				Spec     struct{ Template corev1.PodTemplateSpec }
+				Spec     struct {
+					Template             corev1.PodTemplateSpec
+					VolumeClaimTemplates []corev1.PersistentVolumeClaim
+				}
 			}
 			var kind struct{ Kind string }
 			if err := yaml.Unmarshal([]byte(doc), &kind); err != nil {
@@ -929,7 +932,12 @@ func installed(t *testing.T) map[string]corev1.PodSpec {
 			if err := yaml.Unmarshal([]byte(doc), &o); err != nil {
 				t.Fatalf("%s: %v", from, err)
 			}
-			pods[from+": "+o.Kind+" "+o.Metadata.Name] = alone(o.Spec.Template.Spec)
+			pod := alone(o.Spec.Template.Spec)
+			for _, claim := range o.Spec.VolumeClaimTemplates { // as its controller gives each pod its own
+				pod.Volumes = append(pod.Volumes, corev1.Volume{Name: claim.Name, VolumeSource: corev1.VolumeSource{
+					PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name + "-" + o.Metadata.Name + "-0"}}})
+			}
+			pods[from+": "+o.Kind+" "+o.Metadata.Name] = pod
 		}
 	}
 	profiles, err := filepath.Glob("../install/testdata/profiles/*.txtar")

@@ -23,7 +23,12 @@ func podOf(t *testing.T, u *unstructured.Unstructured) (corev1.PodSpec, bool) {
 	t.Helper()
 	switch u.GetKind() {
 	case "StatefulSet":
-		return as[appsv1.StatefulSet](t, u).Spec.Template.Spec, true
+		set := as[appsv1.StatefulSet](t, u).Spec
+		for _, claim := range set.VolumeClaimTemplates { // as its controller gives each pod its own
+			set.Template.Spec.Volumes = append(set.Template.Spec.Volumes, corev1.Volume{Name: claim.Name, VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name + "-" + u.GetName() + "-0"}}})
+		}
+		return set.Template.Spec, true
 	case "Deployment":
 		return as[appsv1.Deployment](t, u).Spec.Template.Spec, true
 	}
@@ -129,7 +134,7 @@ func TestDS05_PodsAreAdmitted(t *testing.T) {
 	c := place(t)
 	k := clientsOf(t, c.AdminConfig())
 	accounts := "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: %s, namespace: " + systems + "}\n"
-	for _, a := range []string{"tailplane", "tailplane-access", "tailplane-operator", "tailplane-inject", "tailplane-gateway"} {
+	for _, a := range []string{"tailplane", "tailplane-access", "tailplane-operator", "tailplane-inject", "tailplane-gateway", "tailplane-plane"} {
 		if err := c.Apply(t.Context(), fmt.Appendf(nil, accounts, a)); err != nil {
 			t.Fatal(err)
 		}
