@@ -24,6 +24,12 @@ async function check(name, f) {
     say(name, false, e.stack ?? e)
   }
 }
+// soon waits for what a page shows a moment after a key.
+async function soon(ok, what) {
+  for (const end = Date.now() + 60_000; !(await ok()); await new Promise((r) => setTimeout(r, 50))) {
+    if (Date.now() > end) throw new Error(await what())
+  }
+}
 function must(ok, what) {
   if (!ok) throw new Error(what)
 }
@@ -164,9 +170,9 @@ await check('PLANE-14_landmarks_and_targets', async () => {
   })
   must(bad.length === 0, bad.join('\n'))
   await page.keyboard.press('Tab')
-  must(await page.evaluate(() => document.activeElement.textContent === 'Skip to the content'), 'the first stop is not the skip link')
+  await soon(async () => await page.evaluate(() => document.activeElement.textContent === 'Skip to the content'), async () => 'the first stop is not the skip link')
   await page.keyboard.press('Enter')
-  must(await page.evaluate(() => document.activeElement.id === 'content'), 'the skip link does not skip')
+  await soon(async () => await page.evaluate(() => document.activeElement.id === 'content'), async () => 'the skip link does not skip')
   well(page)
   await page.context().close()
 })
@@ -218,7 +224,7 @@ await check('keys', async () => {
   await page.keyboard.press('c')
   await page.waitForURL(base + '/clusters')
   await page.locator('h1:focus', { hasText: 'Clusters' }).waitFor()
-  must((await page.title()) === 'Clusters · Tailplane', await page.title())
+  await soon(async () => (await page.title()) === 'Clusters · Tailplane', async () => await page.title())
   await page.locator('tr.row').first().waitFor()
   await page.keyboard.press('j')
   await page.keyboard.press('j')
@@ -227,13 +233,13 @@ await check('keys', async () => {
   await page.keyboard.press('Enter')
   const sheet = page.getByRole('dialog')
   await sheet.getByRole('heading', { name: 'edge-sg' }).waitFor()
-  must(page.url().endsWith('?open=edge-sg'), page.url())
+  await soon(async () => page.url().endsWith('?open=edge-sg'), async () => page.url())
   await page.keyboard.press('Escape')
   await sheet.waitFor({ state: 'detached' })
-  must(await page.evaluate(() => document.activeElement?.textContent?.includes('edge-sg')), 'the focus did not come back to the row')
+  await soon(async () => await page.evaluate(() => document.activeElement?.textContent?.includes('edge-sg')), async () => 'the focus did not come back to the row')
   await page.keyboard.press('/')
   await page.keyboard.type('health:alive zz g c')
-  must(page.url() === `${base}/clusters?q=health%3Aalive+zz+g+c`, page.url())
+  await soon(async () => page.url() === `${base}/clusters?q=health%3Aalive+zz+g+c`, async () => page.url())
   await page.getByText(/^None of \d clusters matches/).waitFor()
   await page.getByRole('searchbox').fill('staging')
   await page.getByText('1 of 6 clusters').waitFor()
@@ -270,7 +276,7 @@ await check('revoke_by_keyboard', async () => {
   await dialog.getByRole('button', { name: 'Revoke' }).focus()
   await page.keyboard.press('Enter')
   await dialog.getByText('Say why').waitFor()
-  must(await page.evaluate(() => document.activeElement.getAttribute('aria-invalid') === 'true'), 'the field is not marked')
+  await soon(async () => await page.evaluate(() => document.activeElement.getAttribute('aria-invalid') === 'true'), async () => 'the field is not marked')
   await page.keyboard.type('the laptop was lost')
   await page.keyboard.press('Tab')
   await page.keyboard.press('Tab')
@@ -305,7 +311,7 @@ await check('preferences_last', async () => {
   const colour = await dark()
   await page.reload()
   await settled(page)
-  must((await dark()) === colour && colour !== 'rgb(246, 247, 249)', colour)
+  await soon(async () => (await dark()) === colour && colour !== 'rgb(246, 247, 249)', async () => colour)
   await page.getByRole('radio', { name: 'UTC' }).check()
   await go(page, '/signins?open=tailplane%2Fs-0000')
   await page.getByRole('dialog').getByText(/UTC/).first().waitFor()
@@ -317,7 +323,7 @@ await check('audit_filter_and_export', async () => {
   const page = await open('/audit?verb=signins.revoke')
   await settled(page)
   await page.locator('tr.row', { hasText: 'signins.revoke' }).first().waitFor()
-  must((await page.locator('tr.row').count()) === 1, 'the filter does not filter')
+  await soon(async () => (await page.locator('tr.row').count()) === 1, async () => 'the filter does not filter')
   const [download] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'Export JSONL' }).click()])
   const lines = readFileSync(await download.path(), 'utf8').trim().split('\n').map((l) => JSON.parse(l))
   must(lines.length === 1 && lines[0].verb === 'signins.revoke' && lines[0].args.reason === 'the laptop was lost', JSON.stringify(lines))
@@ -361,7 +367,7 @@ await check('PLANE-15_2000_rows', async () => {
   await settled(page)
   await page.getByText('2,000 sign-ins').waitFor()
   const made = () => page.locator('tbody tr.row').count()
-  must((await made()) < 80, `${await made()} rows were made`)
+  await soon(async () => (await made()) < 80, async () => `${await made()} rows were made`)
   await page.evaluate(() => {
     window.long = []
     new PerformanceObserver((l) => window.long.push(...l.getEntries().map((e) => Math.round(e.duration)))).observe({ type: 'longtask' })
@@ -373,8 +379,8 @@ await check('PLANE-15_2000_rows', async () => {
   const long = await page.evaluate(() => window.long)
   await page.evaluate((y) => scrollTo(0, y), height)
   await page.getByText('person-1999@acme.dev').waitFor()
-  must((await made()) < 80, `${await made()} rows were made`)
-  must((await page.locator('tbody tr.row').last().getAttribute('aria-rowindex')) === '2001', 'the last row does not say which it is')
+  await soon(async () => (await made()) < 80, async () => `${await made()} rows were made`)
+  await soon(async () => (await page.locator('tbody tr.row').last().getAttribute('aria-rowindex')) === '2001', async () => 'the last row does not say which it is')
   await page.evaluate(() => scrollTo(0, 0))
   await page.getByRole('searchbox').fill('person-17')
   await page.getByText('100 of 2,000 sign-ins').waitFor()
@@ -388,7 +394,7 @@ await check('PL-03_a_role_that_is_lost', async () => {
   await settled(page)
   await act('mallory')
   await page.getByRole('heading', { name: /You may not see this any more/ }).waitFor()
-  must((await page.locator('tr.row').count()) === 0 && !(await page.innerText('main')).includes('prod-eu'), 'what was known is still shown')
+  await soon(async () => (await page.locator('tr.row').count()) === 0 && !(await page.innerText('main')).includes('prod-eu'), async () => 'what was known is still shown')
   await page.keyboard.press('Control+k')
   await page.getByRole('combobox').fill('prod')
   await page.getByText('Nothing that is known has these words.').waitFor()
@@ -420,7 +426,7 @@ await check('PL-01_the_denied_page', async () => {
   await page.goto(base + '/nowhere')
   await page.getByRole('heading', { name: 'There is nothing at this address' }).waitFor()
   await page.goto(base + '/text')
-  must(/Sign-ins\s+2000/.test(await page.innerText('body')), await page.innerText('body'))
+  await soon(async () => /Sign-ins\s+2000/.test(await page.innerText('body')), async () => await page.innerText('body'))
   await page.context().close()
 })
 
