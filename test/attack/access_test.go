@@ -3,6 +3,7 @@ package attack
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -14,7 +15,9 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/test/rig"
@@ -85,7 +88,8 @@ func resident(t *testing.T, pid int) int {
 // ID-05. A rule that is not exactly a rule refuses the request with its number and
 // field, at bounded cost. It never widens, hides or stands for a good one.
 //
-// Guard: access.ParseGrant and access.(Policy).parse.
+// Guard: access.ParseGrant and access.(Policy).parse; access.ParseDuty and
+// access.(PlanePolicy).duties in the plane.
 func TestID05_MalformedRules(t *testing.T) {
 	s := start(t)
 	p := s.person(t, "mallory-laptop", "mallory@example.com")
@@ -196,7 +200,55 @@ func TestID05_MalformedRules(t *testing.T) {
 			t.Errorf("a good rule: %+v %v", got, err)
 		}
 	})
-	t.Run("in the plane", func(t *testing.T) { missing(t, "in the plane") })
+	// There what rules allow adds up, so that a bad one gives nothing, takes nothing, and is told.
+	t.Run("in the plane", func(t *testing.T) {
+		var rules []json.RawMessage
+		way := &door.Door{Names: func() []string { return []string{"127.0.0.1"} }, Form: plane.Form(), Log: slog.New(slog.DiscardHandler), Now: time.Now,
+			Identify: func(*http.Request) (access.Caller, error) {
+				return access.Caller{Login: "mallory@example.com", Device: access.Device{ID: "n1", Name: "laptop"}, Via: access.ViaTailnet, Rules: rules}, nil
+			},
+			Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
+				return access.DecidePlane(c, v, access.PlanePolicy{Capability: "tailplane.dev/cap/plane"}, now)
+			},
+			Record: func(audit.Entry) error { return nil }}
+		desk := &plane.Desk{Board: plane.NewBoard(time.Now), Now: time.Now, Ready: func() bool { return true }}
+		srv := httptest.NewServer(way.Handler(desk.Routes()...))
+		defer srv.Close()
+		const good = `{"role": "viewer", "orgs": ["acme"]}`
+		for what, rule := range map[string]string{
+			"no role that there is":  `{"role": "root", "orgs": ["*"]}`,
+			"another letter case":    `{"Role": "platform-admin", "orgs": ["*"]}`,
+			"no organisation":        `{"role": "platform-admin"}`,
+			"null for organisations": `{"role": "platform-admin", "orgs": null}`,
+			"a string for a list":    `{"role": "platform-admin", "orgs": "*"}`,
+			"all, and one":           `{"role": "platform-admin", "orgs": ["*", "acme"]}`,
+			"an unknown field":       `{"role": "platform-admin", "orgs": ["*"], "until": "never"}`,
+			"a field twice":          `{"role": "viewer", "role": "platform-admin", "orgs": ["*"]}`,
+			"something after it":     `{"role": "viewer", "orgs": ["*"]} {"role": "platform-admin", "orgs": ["*"]}`,
+			"10,000 deep":            strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000),
+			"a megabyte":             `{"role": "` + strings.Repeat("a", 1<<20) + `", "orgs": ["*"]}`,
+			"10,000 organisations":   `{"role": "platform-admin", "orgs": [` + many(`"a"`, 10_000) + `]}`,
+		} {
+			for _, list := range [][]string{{good, rule}, {rule, good}, {rule}, slices.Repeat([]string{rule}, 5_000)} {
+				rules = nil
+				for _, r := range list {
+					rules = append(rules, json.RawMessage(r))
+				}
+				began := time.Now()
+				me, err := plane.GetMe.Call(t.Context(), door.Client{HTTP: srv.Client(), Base: srv.URL, Open: plane.Open}, plane.Empty{})
+				if took := time.Since(began); took > soon {
+					t.Errorf("%s, %d rules: took %v", what, len(list), took)
+				}
+				if !slices.Contains(list, good) {
+					if problem.CodeOf(err) != problem.BadCapability {
+						t.Errorf("%s, %d rules: %+v, %v", what, len(list), me.Data, err)
+					}
+				} else if err != nil || len(me.Data.Warnings) != 1 || len(me.Data.Roles) != 1 || me.Data.Roles[0].Role != "viewer" || !slices.Equal(me.Data.Roles[0].Orgs, []string{"acme"}) {
+					t.Errorf("%s beside a good one: %+v, %v", what, me.Data, err)
+				}
+			}
+		}
+	})
 }
 
 // ID-06. Of several rules one is used, and only if it is clear which; what was not

@@ -20,7 +20,7 @@ var index = map[string][]string{
 	"ID-01": nil, "ID-02": nil,
 	"ID-03": {"verbs for people only: there are none before elevation"},
 	"ID-04": nil,
-	"ID-05": {"in the plane: there is no operator plane yet"},
+	"ID-05": nil,
 	"ID-06": nil, "ID-07": nil, "ID-08": nil, "ID-09": nil, "ID-10": nil, "ID-11": nil, "ID-12": nil, "ID-13": nil, "ID-14": nil, "ID-15": nil,
 
 	"SI-01": nil, "SI-02": nil, "SI-03": nil, "SI-04": nil, "SI-05": nil, "SI-06": nil, "SI-07": nil,
@@ -48,7 +48,7 @@ var index = map[string][]string{
 }
 
 // mostMissing is how many parts may be missing. It may fall, never rise.
-const mostMissing = 5
+const mostMissing = 4
 
 // missing skips a part that the index says is not there yet.
 func missing(t *testing.T, part string) {
