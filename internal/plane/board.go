@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
 )
 
 // A Kind is a kind of objects on the Board, as it stands in events and in the
@@ -43,6 +45,18 @@ type Owned interface{ Owner() Owner }
 
 // An Owner is a person, or a node that is nobody's, as its tailnet knows it.
 type Owner struct{ Login, Tailnet string }
+
+// Is reports whether c is o: the whole login counts, and where somebody comes from
+// another tailnet, whose login may be spelt like one of ours, that too.
+func (o Owner) Is(c access.Caller) bool {
+	if o.Login == "" || o.Login != c.Identity() {
+		return false
+	}
+	if c.Shared || o.Tailnet != "" && c.Tailnet != "" {
+		return o.Tailnet != "" && o.Tailnet == c.Tailnet
+	}
+	return true
+}
 
 // A Status is how a source answers.
 type Status string

@@ -42,19 +42,7 @@ func (v viewer) may(verb access.Verb, o Object) bool {
 		return true
 	}
 	owned, ok := o.(Owned)
-	return ok && slices.Contains(v.verbs["own"], verb) && v.is(owned.Owner())
-}
-
-// is reports whether the caller is o: the whole login counts, and where somebody
-// comes from another tailnet, whose login may be spelt like one of ours, that too.
-func (v viewer) is(o Owner) bool {
-	if o.Login == "" || o.Login != v.caller.Identity() {
-		return false
-	}
-	if v.caller.Shared || o.Tailnet != "" && v.caller.Tailnet != "" {
-		return o.Tailnet != "" && o.Tailnet == v.caller.Tailnet
-	}
-	return true
+	return ok && slices.Contains(v.verbs["own"], verb) && owned.Owner().Is(v.caller)
 }
 
 // any reports whether there are objects of a kind that the caller may know of.

@@ -61,7 +61,7 @@ func (s *Signins) Revoke(ctx context.Context, p access.Permit, namespace, name, 
 		return plane.Revocation{}, none
 	case err != nil:
 		return plane.Revocation{}, away(fmt.Errorf("read the sign-in %s: %w", name, err))
-	case !p.Everywhere() && !owns(p.Caller(), o.Spec):
+	case !p.Everywhere() && !(plane.Owner{Login: o.Spec.User.Login, Tailnet: o.Spec.Device.Tailnet}).Is(p.Caller()):
 		return plane.Revocation{}, none
 	}
 	exactly := []client.DeleteOption{client.Preconditions{UID: new(o.UID)}}
@@ -78,18 +78,6 @@ func (s *Signins) Revoke(ctx context.Context, p access.Permit, namespace, name, 
 		return plane.Revocation{}, nil
 	}
 	return plane.Revocation{Deleted: true, RefusedBy: new(s.now().Add(tokenMemory).UTC())}, nil
-}
-
-// owns says whether a sign-in is the caller's: the whole login counts, and the
-// tailnet that vouches for it where one of the two may come from another one.
-func owns(c access.Caller, of v1alpha1.TkaSigninSpec) bool {
-	if of.User.Login == "" || of.User.Login != c.Identity() {
-		return false
-	}
-	if c.Shared || of.Device.Tailnet != "" && c.Tailnet != "" {
-		return of.Device.Tailnet != "" && of.Device.Tailnet == c.Tailnet
-	}
-	return true
 }
 
 func away(err error) error {
