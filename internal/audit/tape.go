@@ -265,7 +265,7 @@ func (t *tape) shelve() error {
 		return err
 	}
 	err = t.close()
-	if old, lerr := t.shelf(); lerr != nil {
+	if old, lerr := Shelf(t.path); lerr != nil {
 		err = errors.Join(err, lerr)
 	} else if t.keep > 0 && len(old) > t.keep {
 		for _, path := range old[:len(old)-t.keep] {
@@ -278,9 +278,9 @@ func (t *tape) shelve() error {
 	return nil
 }
 
-// shelf lists the files that were put away, the oldest first.
-func (t *tape) shelf() (paths []string, err error) {
-	dir, base := filepath.Split(t.path)
+// Shelf lists the files of the record at path that were put away, the oldest first.
+func Shelf(path string) (paths []string, err error) {
+	dir, base := filepath.Split(path)
 	entries, err := os.ReadDir(filepath.Clean(dir + "."))
 	if err != nil {
 		return nil, err
@@ -298,7 +298,7 @@ func (t *tape) shelf() (paths []string, err error) {
 // shelved reads the newest file that was put away: a process that ended between
 // two files goes on from there.
 func (t *tape) shelved(rest *junk) (found trail, err error) {
-	paths, err := t.shelf()
+	paths, err := Shelf(t.path)
 	if err != nil || len(paths) == 0 {
 		return found, err
 	}

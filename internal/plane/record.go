@@ -8,10 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/tailplane/tailplane/internal/audit"
 )
@@ -41,7 +38,7 @@ func (r Record) Newest(ctx context.Context, yield func(Recorded) bool) (damaged 
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0, err
 	}
-	older, err := r.shelf()
+	older, err := audit.Shelf(r.Path)
 	if err != nil {
 		return 0, errors.Join(err, closeAll(current))
 	}
@@ -102,23 +99,6 @@ func (r Record) Newest(ctx context.Context, yield func(Recorded) bool) (damaged 
 		err = nil
 	}
 	return damaged, err
-}
-
-// shelf lists the files that were put away, the oldest first.
-func (r Record) shelf() (paths []string, err error) {
-	dir, base := filepath.Split(r.Path)
-	entries, err := os.ReadDir(filepath.Clean(dir + "."))
-	if err != nil {
-		return nil, err
-	}
-	for _, e := range entries {
-		number, ok := strings.CutPrefix(e.Name(), base+".")
-		if _, err := strconv.ParseUint(number, 10, 64); ok && err == nil && len(number) == 16 {
-			paths = append(paths, dir+e.Name())
-		}
-	}
-	slices.Sort(paths)
-	return paths, nil
 }
 
 func closeAll(f *os.File) error {
