@@ -31,6 +31,20 @@ import (
 // Identify of a Door asks for.
 type Identifier = func(*http.Request) (access.Caller, error)
 
+// behind is who a peer that is trusted names in its headers.
+func behind(trust func(*http.Request) error, read func(http.Header) (access.Caller, error)) Identifier {
+	return func(r *http.Request) (access.Caller, error) {
+		defer strip(r)
+		if fromFunnel(r) {
+			return access.Caller{Via: access.ViaFunnel}, nil
+		}
+		if err := trust(r); err != nil {
+			return access.Caller{}, err
+		}
+		return read(r.Header)
+	}
+}
+
 // taggedDevices is the login of the one profile that all tagged nodes share. It
 // is nobody's.
 const taggedDevices = "tagged-devices"

@@ -72,16 +72,7 @@ func (m Proxy) Identifier(at net.Addr) (Identifier, error) {
 	if err := errors.Join(m.Check(at), checkSocket(at)); err != nil {
 		return nil, err
 	}
-	return func(r *http.Request) (access.Caller, error) {
-		defer strip(r)
-		if fromFunnel(r) {
-			return access.Caller{Via: access.ViaFunnel}, nil
-		}
-		if err := m.trust(r); err != nil {
-			return access.Caller{}, err
-		}
-		return m.read(r.Header)
-	}, nil
+	return behind(m.trust, m.read), nil
 }
 
 // trust refuses everybody but the proxy: each proof that is asked for must be there.
