@@ -207,7 +207,7 @@ type visit struct {
 	*hall
 	w      http.ResponseWriter
 	r      *http.Request
-	came   http.Header // of the request as it came
+	came   http.Header // of the request as it came: only copies of it are given away
 	route  Route
 	caller access.Caller
 	entry  audit.Entry
@@ -222,7 +222,7 @@ func (h *hall) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h.door.Measure != nil {
 		ended = h.door.Measure()
 	}
-	v := &visit{hall: h, w: w, r: r, came: r.Header.Clone(), entry: audit.Entry{Time: now, RequestID: audit.NewID(now), Surface: "http"}}
+	v := &visit{hall: h, w: w, r: r, came: r.Header, entry: audit.Entry{Time: now, RequestID: audit.NewID(now), Surface: "http"}}
 	resp, err := v.survive()
 	v.entry.Actor = audit.ActorOf(v.caller)
 	v.entry.Conclude(err)

@@ -136,12 +136,9 @@ func (o Op[Req, Resp]) Serve(fn func(context.Context, access.Permit, Req) (Resp,
 // authority of now. A wait that ends in an error ends the visit.
 func (o Op[Req, Resp]) ServeAfter(wait func(context.Context, access.Permit, Req) error, fn func(context.Context, access.Permit, Req) (Resp, error)) Route {
 	return Route{o.Declare(), func(v *visit, p access.Permit) (any, error) {
-		var req Req
-		if err := decode(v.w, v.r, &req); err != nil {
+		req, err := asked[Req](v)
+		if err != nil {
 			return nil, err
-		}
-		if a, ok := any(req).(Argued); ok {
-			v.entry.Args = a.AuditArgs()
 		}
 		ctx, cancel := context.WithDeadline(v.r.Context(), p.Until())
 		defer cancel()
@@ -160,6 +157,17 @@ func (o Op[Req, Resp]) ServeAfter(wait func(context.Context, access.Permit, Req)
 		}
 		return resp, stopped(v.r.Context(), err)
 	}}
+}
+
+// asked reads what the visit asks for, and takes it down for the record.
+func asked[Req any](v *visit) (req Req, err error) {
+	if err := decode(v.w, v.r, &req); err != nil {
+		return req, err
+	}
+	if a, ok := any(req).(Argued); ok {
+		v.entry.Args = a.AuditArgs()
+	}
+	return req, nil
 }
 
 // await lets the visit wait, as long as the client stays and the server runs.

@@ -40,12 +40,9 @@ var errNotRenewed = errors.New("the stream's permit was not renewed in time")
 // any other; after it, it only stands in the record.
 func (o Op[Req, Resp]) ServeStream(fn func(context.Context, access.Permit, Req, *Stream) error) Route {
 	return Route{o.Declare(), func(v *visit, p access.Permit) (any, error) {
-		var req Req
-		if err := decode(v.w, v.r, &req); err != nil {
+		req, err := asked[Req](v)
+		if err != nil {
 			return nil, err
-		}
-		if a, ok := any(req).(Argued); ok {
-			v.entry.Args = a.AuditArgs()
 		}
 		return nil, v.last(func(ctx context.Context, s *Stream) error { return fn(ctx, p, req, s) })
 	}}
@@ -171,6 +168,3 @@ func (s *Stream) Renew() (access.Permit, error) {
 	}
 	return p, nil
 }
-
-// About is what may be said of the visit, as a Form is told.
-func (s *Stream) About() About { return s.v.about() }
