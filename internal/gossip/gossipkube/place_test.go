@@ -111,25 +111,12 @@ func (p *place) configMap() *corev1.ConfigMap {
 }
 
 // A logbook keeps what was logged.
-type logbook struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *logbook) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
+type logbook struct{ kubetest.Log }
 
 func (l *logbook) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
 // count says how many lines have the text.
-func (l *logbook) count(text string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.text.String(), text)
-}
+func (l *logbook) count(text string) int { return strings.Count(l.String(), text) }
 
 func (l *logbook) reports() *reports { return &reports{log: l.logger(), texts: map[string]string{}} }
 

@@ -210,13 +210,13 @@ func (h *hall) off() {
 		h.pass(f, noon.Add(time.Duration(i)*lookEvery), clusterNamed("east"))
 	}
 	if h.log.count("ClusterProfiles are off") != 1 || h.log.count("\n") != 1 || h.writes.Load() != 0 {
-		t.Errorf("%d writes, %s", h.writes.Load(), h.log.text.String())
+		t.Errorf("%d writes, %s", h.writes.Load(), h.log.String())
 	}
 	h.install("v1alpha1-first.yaml", served{"v1alpha1", false})
 	defer h.clear("v1alpha1")
 	h.pass(f, noon.Add(5*lookEvery), clusterNamed("east"))
 	if len(h.all("v1alpha1")) != 1 || h.log.count("ClusterProfiles are written") != 1 {
-		t.Error(h.log.text.String())
+		t.Error(h.log.String())
 	}
 }
 
@@ -337,7 +337,7 @@ func (h *hall) schema(s served, pruned bool) {
 		t.Errorf("unverified: %s because %s, %v", status, reason, provider(name))
 	}
 	if h.log.count("level=WARN") > 0 {
-		t.Error(h.log.text.String())
+		t.Error(h.log.String())
 	}
 }
 
@@ -480,7 +480,7 @@ func (h *hall) authority() {
 		now = now.Add(authorityRetry)
 	}
 	if h.log.count("its record says "+hash) < 1 || h.log.count(wrongHash) < 1 {
-		t.Error(h.log.text.String())
+		t.Error(h.log.String())
 	}
 	n := questions()
 	set(append([]byte("a word beside it\n"), good...))
@@ -621,7 +621,7 @@ func (h *hall) edited() {
 		t.Errorf("after a second edit: %v", o.Object)
 	}
 	if h.log.count("level=WARN") > 0 {
-		t.Error(h.log.text.String())
+		t.Error(h.log.String())
 	}
 }
 
@@ -673,6 +673,6 @@ func (h *hall) away() {
 	_ = f.pass(t.Context(), noon.Add(listEvery), ordered([]Cluster{clusterNamed("east")})) // it may fail once
 	h.pass(f, noon.Add(listEvery+publishEvery), clusterNamed("east"))
 	if h.log.count("ClusterProfiles are off") != 1 {
-		t.Error(h.log.text.String())
+		t.Error(h.log.String())
 	}
 }

@@ -68,7 +68,7 @@ func TestPublishers(t *testing.T) {
 		t.Errorf("after the takeover: %v, %+v", two.Leads(), l.Spec)
 	}
 	if n := log.count("level=WARN"); n != 0 {
-		t.Errorf("%d warnings: %s", n, log.text.String())
+		t.Errorf("%d warnings: %s", n, log.String())
 	}
 }
 
@@ -91,7 +91,7 @@ func TestNoLease(t *testing.T) {
 	}
 	p.until("it leads", s.Leads)
 	if log.count("belongs to the manifests") != 1 || log.count("works again") != 1 {
-		t.Error(log.text.String())
+		t.Error(log.String())
 	}
 }
 
@@ -210,7 +210,7 @@ func TestPace(t *testing.T) {
 		}
 		stop()
 		if log.count("level=WARN") > 0 {
-			t.Error(log.text.String())
+			t.Error(log.String())
 		}
 	})
 }
@@ -273,7 +273,7 @@ func TestEnd(t *testing.T) {
 				}
 			}
 			if log.count("cancel") > 0 {
-				t.Errorf("the end is reported as a failure: %s", log.text.String())
+				t.Errorf("the end is reported as a failure: %s", log.String())
 			}
 		})
 	}
