@@ -4,10 +4,8 @@ import (
 	"bufio"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -17,41 +15,14 @@ import (
 )
 
 // listening returns the TCP ports on which a process listens on this machine.
-func listening(t *testing.T, pid int) (ports []int) {
+func listening(t *testing.T, pid int) []int {
 	t.Helper()
-	fds, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/fd/*")
-	if err != nil || len(fds) == 0 {
+	ports, told, err := rig.Listening(pid)
+	switch {
+	case !told:
 		t.Skip("SKIP sockets of a process: /proc does not tell them here")
-	}
-	sockets := map[string]bool{}
-	for _, fd := range fds {
-		if to, err := os.Readlink(fd); err == nil { // it may be closed by now
-			if inode, ok := strings.CutPrefix(to, "socket:["); ok {
-				sockets[strings.TrimSuffix(inode, "]")] = true
-			}
-		}
-	}
-	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		f, err := os.Open(table)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		for lines := bufio.NewScanner(f); lines.Scan(); {
-			// sl local_address rem_address st … inode; 0A is LISTEN
-			field := strings.Fields(lines.Text())
-			if len(field) < 10 || field[3] != "0A" || !sockets[field[9]] {
-				continue
-			}
-			_, hex, _ := strings.Cut(field[1], ":")
-			port, err := strconv.ParseInt(hex, 16, 32)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !slices.Contains(ports, int(port)) {
-				ports = append(ports, int(port))
-			}
-		}
+	case err != nil:
+		t.Fatal(err)
 	}
 	return ports
 }

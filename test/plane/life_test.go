@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -204,37 +203,12 @@ func TestPLANE08_Browsers(t *testing.T) {
 // that is no peer, and probes, which know nobody and tell nothing of the installation.
 func TestPLANE02_Listeners(t *testing.T) {
 	r := start(t)
-	fds, err := filepath.Glob("/proc/" + strconv.Itoa(r.Plane.PID()) + "/fd/*")
-	if err != nil || len(fds) == 0 {
+	ports, told, err := rig.Listening(r.Plane.PID())
+	switch {
+	case !told:
 		t.Skip("SKIP sockets of a process: /proc does not tell them here")
-	}
-	sockets := map[string]bool{}
-	for _, fd := range fds {
-		if to, err := os.Readlink(fd); err == nil { // it may be closed by now
-			if inode, ok := strings.CutPrefix(to, "socket:["); ok {
-				sockets[strings.TrimSuffix(inode, "]")] = true
-			}
-		}
-	}
-	var ports []int64
-	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		b, err := os.ReadFile(table)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for line := range strings.Lines(string(b)) {
-			// sl local_address rem_address st … inode; 0A is LISTEN
-			field := strings.Fields(line)
-			if len(field) < 10 || field[3] != "0A" || !sockets[field[9]] {
-				continue
-			}
-			_, hex, _ := strings.Cut(field[1], ":")
-			port, err := strconv.ParseInt(hex, 16, 32)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ports = append(ports, port)
-		}
+	case err != nil:
+		t.Fatal(err)
 	}
 	get := func(url string) (int, string, error) {
 		req, err := http.NewRequestWithContext(t.Context(), "GET", url, nil)
