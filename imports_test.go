@@ -36,6 +36,9 @@ var plan = map[string]string{
 	"internal/settings":        "internal/access",
 	"internal/door/openapi":    "internal/door internal/problem", // for the test that writes the reference
 
+	"internal/manifest":          "", // objects as people write them
+	"internal/manifest/linediff": "",
+
 	// worlds
 	"internal/tailnet":          "internal/access internal/problem",
 	"internal/tailnet/tailnets": "",
@@ -71,7 +74,20 @@ var plan = map[string]string{
 	"internal/gossip/memberlist":                "internal/access internal/door internal/gossip internal/problem",
 	"internal/gossip/gossipkube":                "internal/door internal/gossip internal/kube",
 	"internal/fleet":                            "api/v1alpha1",
-	"internal/fleet/isolation":                  "api/v1alpha1 internal/fleet", // below it: what keeps runners apart, and runs them
+	"internal/fleet/fleetkube":                  "api/v1alpha1 internal/fleet internal/fleet/arc internal/fleet/fleetkube/furnish internal/fleet/fleetkube/ledger internal/fleet/forge internal/fleet/isolation internal/kube",
+	"internal/fleet/fleetkube/furnish":          "api/v1alpha1 internal/fleet internal/fleet/isolation", // below it: objects that are to be, and those that are
+	"internal/fleet/fleetkube/ledger":           "api/v1alpha1 internal/fleet",                          // below it: what is given to whom
+	"internal/fleet/forge":                      "internal/fleet/forge/appkey internal/fleet/forge/exchange internal/fleet/forge/gitname internal/fleet/forge/place internal/fleet/forge/rate internal/fleet/forge/secret",
+	"internal/fleet/forge/appkey":               "", // below it: an App's key, one host, names in paths, what is not told
+	"internal/fleet/forge/exchange":             "internal/fleet/forge/secret",
+	"internal/fleet/forge/gitname":              "",
+	"internal/fleet/forge/place":                "",
+	"internal/fleet/forge/rate":                 "",
+	"internal/fleet/forge/secret":               "",
+	"internal/fleet/change":                     "internal/manifest",                                    // below it: changes by pull request
+	"internal/fleet/isolation":                  "api/v1alpha1 internal/fleet",                          // below it: what keeps runners apart, and runs them
+	"internal/fleet/truth":                      "api/v1alpha1 internal/fleet",                          // below it: what the forges have, against what there should be
+	"internal/fleet/arc":                        "api/v1alpha1 internal/fleet internal/fleet/isolation", // below it: what the controller of GitHub's runners says
 	"internal/gateway":                          "api/gateway/v1alpha1 internal/gateway/portmap",
 	"internal/gateway/discovery":                "api/gateway/v1alpha1 internal/gateway",
 	"internal/gateway/gatewaykube":              "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gateway/discovery internal/gateway/standing internal/gateway/workload internal/kube internal/tailnet/tailnets",
@@ -86,8 +102,7 @@ var plan = map[string]string{
 	"internal/gateway/vip":                      "", // below it: whose a service of a tailnet is
 	"internal/gateway/gatewayxds":               "internal/gateway",
 	"internal/gateway/workload":                 "api/gateway/v1alpha1", // below it: the objects of one group of relays
-	"internal/inject":                           "internal/door/framing internal/inject/linediff",
-	"internal/inject/linediff":                  "",
+	"internal/inject":                           "internal/door/framing internal/manifest internal/manifest/linediff",
 	"internal/inject/injectkube":                "internal/authority internal/inject internal/kube",
 	"internal/signin/signinkube":                "api/v1alpha1 internal/access internal/door internal/kube internal/signin",
 
@@ -96,15 +111,18 @@ var plan = map[string]string{
 	"internal/relay/relaykube": "",
 
 	// surfaces
-	"internal/plane":           "internal/access internal/audit internal/door internal/problem",
-	"internal/plane/expose":    "internal/access internal/door internal/identity internal/problem",
-	"internal/plane/planemcp":  "internal/access internal/audit internal/door internal/plane internal/problem",
-	"internal/plane/planekube": "api/gateway/v1alpha1 api/v1alpha1 internal/access internal/gossip internal/gossip/gossipkube internal/inject internal/kube internal/plane internal/problem internal/signin",
-	"internal/plane/web":       "internal/access internal/door internal/plane internal/problem",
-	"internal/health":          "internal/access internal/audit internal/door internal/door/framing internal/gossip internal/gossip/gossiphttp internal/problem internal/signin",
+	"internal/plane":             "internal/access internal/audit internal/door internal/problem",
+	"internal/plane/planegit":    "internal/fleet/change internal/fleet/forge internal/plane/planechange internal/problem",
+	"internal/plane/planechange": "internal/access internal/door internal/fleet/change internal/manifest/linediff internal/plane internal/problem",
+	"internal/plane/expose":      "internal/access internal/door internal/identity internal/problem",
+	"internal/plane/planefleet":  "internal/access internal/door internal/plane internal/problem", // below it: runners and holds
+	"internal/plane/planemcp":    "internal/access internal/audit internal/door internal/plane internal/plane/planechange internal/plane/planefleet internal/problem",
+	"internal/plane/planekube":   "api/gateway/v1alpha1 api/v1alpha1 internal/access internal/gossip internal/gossip/gossipkube internal/fleet internal/fleet/change internal/inject internal/kube internal/plane internal/plane/planechange internal/plane/planefleet internal/problem internal/signin",
+	"internal/plane/web":         "internal/access internal/door internal/plane internal/problem",
+	"internal/health":            "internal/access internal/audit internal/door internal/door/framing internal/gossip internal/gossip/gossiphttp internal/problem internal/signin",
 	"internal/cli": "internal/cli/checkup internal/cli/directory internal/cli/fault internal/cli/kubeapi internal/cli/kubectl internal/cli/kubefile internal/cli/link " +
 		"internal/cli/memory internal/cli/ownfile internal/cli/reach internal/cli/screen internal/cli/shellscript internal/cli/spelling " +
-		"internal/cli/bearer internal/cli/subshell internal/cli/tokencache internal/audit internal/door internal/gossip internal/gossip/memberlist internal/plane internal/plane/planemcp internal/problem internal/signin",
+		"internal/cli/bearer internal/cli/subshell internal/cli/tokencache internal/audit internal/door internal/gossip internal/gossip/memberlist internal/plane internal/plane/planefleet internal/plane/planemcp internal/problem internal/signin",
 	// below tka's commands: the way to a server, files, shells, the screen
 	"internal/cli/bearer":      "",
 	"internal/cli/checkup":     "internal/signin",
@@ -125,10 +143,15 @@ var plan = map[string]string{
 	"internal/cli/yamltree":    "",
 
 	// tests and the testbed only
-	"internal/audit/audittest":   "internal/audit",
-	"internal/buildcache":        "",
-	"internal/gossip/gossiptest": "",
-	"internal/kube/kubetest":     "internal/buildcache",
+	"api/apitest":                            "",
+	"internal/audit/audittest":               "internal/audit",
+	"internal/buildcache":                    "",
+	"internal/fleet/arctest":                 "internal/kube/kubetest",
+	"internal/fleet/forge/forgetest":         "internal/fleet/forge/forgetest/appjwt internal/fleet/forge/forgetest/history",
+	"internal/fleet/forge/forgetest/appjwt":  "", // what an App says of itself
+	"internal/fleet/forge/forgetest/history": "", // what git keeps
+	"internal/gossip/gossiptest":             "",
+	"internal/kube/kubetest":                 "internal/buildcache",
 	"internal/tailnet/tailnettest": "internal/tailnet/tailnettest/acmetest internal/tailnet/tailnettest/tailapi " +
 		"internal/tailnet/tailnettest/tailpolicy",
 	"internal/tailnet/tailnettest/acmetest":   "",
@@ -138,12 +161,12 @@ var plan = map[string]string{
 
 	"cmd/mca": "internal/apiproxy internal/apiproxy/document internal/apiproxy/fanout internal/apiproxy/observe internal/apiproxy/observe/adminport internal/apiproxy/observe/record internal/apiproxy/podface internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/upstream internal/inject",
 	"cmd/tka": "internal/cli",
-	"cmd/tailplaned": "internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewayxds internal/gateway/workload internal/health internal/identity internal/inject internal/inject/injectkube internal/kube internal/plane internal/plane/planekube internal/plane/planemcp internal/plane/web internal/problem internal/profile internal/relay internal/relay/document internal/relay/relaykube internal/settings " +
+	"cmd/tailplaned": "api/v1alpha1 internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/fleet internal/fleet/fleetkube internal/fleet/isolation internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewayxds internal/gateway/workload internal/health internal/identity internal/inject internal/inject/injectkube internal/kube internal/plane internal/plane/expose internal/plane/planechange internal/plane/planegit internal/plane/planefleet internal/plane/planekube internal/fleet/change internal/plane/planemcp internal/plane/web internal/problem internal/profile internal/relay internal/relay/document internal/relay/relaykube internal/settings " +
 		"internal/signin internal/signin/signinkube internal/tailnet internal/tailnet/tailnets",
 }
 
 // benches are the rooms that only tests and the testbed may import.
-var benches = []string{"internal/audit/audittest", "internal/buildcache", "internal/door/openapi", "internal/gossip/gossiptest", "internal/kube/kubetest", "internal/tailnet/tailnettest",
+var benches = []string{"api/apitest", "internal/audit/audittest", "internal/buildcache", "internal/door/openapi", "internal/fleet/arctest", "internal/fleet/forge/forgetest", "internal/fleet/forge/forgetest/appjwt", "internal/fleet/forge/forgetest/history", "internal/gossip/gossiptest", "internal/kube/kubetest", "internal/tailnet/tailnettest",
 	"internal/tailnet/tailnettest/acmetest", "internal/tailnet/tailnettest/tailapi", "internal/tailnet/tailnettest/tailpolicy",
 	"test/rig"}
 
@@ -151,9 +174,9 @@ var benches = []string{"internal/audit/audittest", "internal/buildcache", "inter
 var worlds = map[string]string{
 	"tailscale.com/": "internal/tailnet internal/tailnet/tailnets internal/tailnet/tailnettest internal/tailnet/tailnettest/tailapi " +
 		"internal/tailnet/tailnettest/tailpolicy test/rig",
-	"sigs.k8s.io/controller-runtime": "internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gossip/gossipkube internal/kube internal/plane/planekube internal/signin/signinkube cmd/tailplaned",
-	"k8s.io/client-go/":              "internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/plane/planekube internal/relay/relaykube internal/signin/signinkube cmd/tailplaned test/rig",
-	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/fleet internal/fleet/isolation internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gateway/workload internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/plane/planekube internal/relay/relaykube internal/signin/signinkube cmd/tailplaned test/rig",
+	"sigs.k8s.io/controller-runtime": "internal/fleet/fleetkube internal/fleet/fleetkube/furnish internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gossip/gossipkube internal/kube internal/plane/planekube internal/signin/signinkube cmd/tailplaned",
+	"k8s.io/client-go/":              "internal/fleet/arctest internal/fleet/fleetkube internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/plane/planekube internal/relay/relaykube internal/signin/signinkube cmd/tailplaned test/rig",
+	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/fleet internal/fleet/fleetkube internal/fleet/fleetkube/furnish internal/fleet/fleetkube/ledger internal/fleet/arc internal/fleet/arctest internal/fleet/isolation internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gateway/workload internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/plane/planekube internal/relay/relaykube internal/signin/signinkube cmd/tailplaned test/rig",
 	"sigs.k8s.io/gateway-api/":       "internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/gather internal/plane/planekube",
 	"github.com/envoyproxy/":         "internal/gateway/gatewayxds",
 	"google.golang.org/grpc":         "internal/gateway/gatewayxds",
@@ -162,12 +185,14 @@ var worlds = map[string]string{
 	"go.opentelemetry.io/":           "internal/apiproxy/observe internal/apiproxy/observe/otlpjson internal/audit/auditotlp",
 	"github.com/spf13/cobra":         "internal/cli cmd/mca cmd/tka cmd/tailplaned",
 
+	"github.com/google/go-github/":     "internal/fleet/forge",
 	"github.com/google/jsonschema-go/": "internal/plane/planemcp",
 	"github.com/modelcontextprotocol/": "internal/plane/planemcp",
+	"gitlab.com/gitlab-org/":           "internal/fleet/forge",
 }
 
 // pure rooms import the standard library and the rooms of their plan, nothing else.
-var pure = []string{"internal/authority", "internal/printable", "internal/profile", "internal/problem", "internal/access", "internal/audit", "internal/buildcache", "internal/gateway/portmap", "internal/gateway/standing", "internal/gateway/upkeep", "internal/door/framing", "internal/apiproxy/podface", "internal/apiproxy/observe/record", "internal/apiproxy/socket", "internal/apiproxy/observe/text"}
+var pure = []string{"internal/fleet/forge/appkey", "internal/fleet/forge/exchange", "internal/fleet/forge/gitname", "internal/fleet/forge/place", "internal/fleet/forge/rate", "internal/fleet/forge/secret", "internal/authority", "internal/printable", "internal/profile", "internal/problem", "internal/access", "internal/audit", "internal/buildcache", "internal/gateway/portmap", "internal/gateway/standing", "internal/gateway/upkeep", "internal/door/framing", "internal/apiproxy/podface", "internal/apiproxy/observe/record", "internal/apiproxy/socket", "internal/apiproxy/observe/text"}
 
 func TestPlan(t *testing.T) {
 	seen := map[string]bool{}

@@ -119,8 +119,16 @@ func software(version string) string {
 // a mistake is told at the start, and not when the node has joined its tailnet.
 func load(file string, role settings.Role) (settings.File, error) {
 	set, err := settings.Load(file, role)
-	if err != nil || !set.Gossip.Enabled {
+	if err != nil {
 		return set, err
+	}
+	if role == settings.PlaneRole || role == settings.AllRoles && set.Plane.Enabled {
+		if err := checkPlane(set); err != nil {
+			return set, fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	if !set.Gossip.Enabled {
+		return set, nil
 	}
 	if _, err := gossipSettings(set.Gossip); err != nil {
 		return set, fmt.Errorf("%s: %w", file, err)

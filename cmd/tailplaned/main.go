@@ -63,19 +63,23 @@ func command() *cobra.Command {
 		return &cobra.Command{Use: string(role), Short: short, Long: long, Args: noArguments,
 			RunE: func(c *cobra.Command, _ []string) error { return run(c.Context(), f, role, parts...) }}
 	}
-	accessPart, operatorPart := part{"access", runAccess}, part{"operator", runOperator}
+	accessPart, operatorPart := part{name: "access", run: runAccess}, part{name: "operator", run: runOperator}
+	planePart := part{name: "plane", when: func(f settings.File) bool { return f.Plane.Enabled },
+		run: func(ctx context.Context, p *process, working func()) error { return runPlane(ctx, p, false, working) }}
 	root.AddCommand(
 		role(settings.AccessRole, "Serve the sign-in API on the tailnet",
 			"Serves the sign-in API on the tailnet: says who is calling, decides on their grants, writes TkaSignin objects and hands out kubeconfigs.", accessPart),
 		role(settings.OperatorRole, "Carry out sign-ins in the cluster",
 			"Watches TkaSignin objects, makes and removes their ServiceAccounts and bindings, and ends what has expired.", operatorPart),
-		role(settings.AllRoles, "Both, in one process",
-			"Plays every role in one process, for a small cluster. The parts still meet only in the TkaSignin object.", accessPart, operatorPart),
+		role(settings.AllRoles, "Both, and the plane if it is enabled, in one process",
+			"Plays the roles access and operator in one process, for a small cluster, and the role plane where plane.enabled is set.\n"+
+				"The parts still meet only in the objects of the cluster.", accessPart, operatorPart, planePart),
 		&cobra.Command{Use: "config", Short: "Print the settings in force", Long: "Prints the settings file with its defaults filled in, and warnings on standard error.", Args: noArguments,
 			RunE: func(c *cobra.Command, _ []string) error { return printConfig(f, c.OutOrStdout(), c.ErrOrStderr()) }},
 		injectCommand(&f),
 		gatewayCommand(&f),
 		planeCommand(&f),
+		fleetCommand(&f),
 		relayCommand(&f),
 		ready(),
 	)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +22,9 @@ import (
 	"github.com/tailplane/tailplane/internal/identity"
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/expose"
+	"github.com/tailplane/tailplane/internal/plane/planechange"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
 	"github.com/tailplane/tailplane/internal/plane/planekube"
 	"github.com/tailplane/tailplane/internal/plane/planemcp"
 	"github.com/tailplane/tailplane/internal/plane/web"
@@ -34,11 +38,12 @@ func planeCommand(f *flags) *cobra.Command {
 	elect := true
 	c := &cobra.Command{
 		Use: "plane", Short: "Show the installation to operators, on the tailnet",
-		Long: "Serves the operator plane on the tailnet: what is known of clusters, sign-ins, tailnets, gateways and adapters, and the ending of sign-ins.\n" +
+		Long: "Serves the operator plane on the tailnet: what is known of clusters, sign-ins, tailnets, gateways, adapters and CI runners, the ending of sign-ins and the" +
+			" pausing of runners.\n" +
 			"Of several replicas one is the node; the others wait for the Lease " + planekube.LeaseName + ".",
 		Args: noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return run(c.Context(), *f, settings.PlaneRole, part{"plane", func(ctx context.Context, p *process, working func()) error {
+			return run(c.Context(), *f, settings.PlaneRole, part{name: "plane", run: func(ctx context.Context, p *process, working func()) error {
 				return runPlane(ctx, p, elect, working)
 			}})
 		},
@@ -53,12 +58,20 @@ type planeServer struct {
 	config *rest.Config
 	board  *plane.Board
 	desk   *plane.Desk
+	fleet  *planefleet.Desk
+
+	changes   *planechange.Desk
+	lookAfter *planechange.Watch
+
 	record *audit.Log
 	orgs   func() []access.Org
 }
 
 // tailnetSource is where the plane's own node is shown.
 const tailnetSource = "tailnet"
+
+// noNode is what a replica says that waits.
+const noNode = "This replica is not the plane's node."
 
 // runPlane wires the operator plane: what is watched is on the board from the
 // start on, and whoever is elected serves it.
@@ -75,18 +88,33 @@ func runPlane(ctx context.Context, p *process, elect bool, working func()) (err 
 	if err != nil {
 		return err
 	}
+	holds, err := planekube.NewHolds(s.config, time.Now)
+	if err != nil {
+		return err
+	}
 	record, closeRecord, err := p.book.open(ctx, s.config, p, info)
 	if err != nil {
 		return err
 	}
 	s.record = record
-	s.board.Expect(tailnetSource)
+	if p.set.Plane.Identity.Mode == settings.Whois {
+		s.board.Expect(tailnetSource)
+	}
+	for _, e := range p.set.Plane.Exposures {
+		s.board.Expect(exposureSource(e.Name))
+	}
 	s.desk = &plane.Desk{Board: s.board, Now: time.Now, Version: version(), Commit: commit(), Revoke: signins.Revoke, Entries: s.entries,
 		Ready: func() bool { return p.health.Ready(context.Background()) }}
-	watch := &planekube.Watch{Config: s.config, Board: s.board, SigninNamespace: p.set.Signin.Namespace, SystemNamespace: p.set.Signin.SystemNamespace,
+	s.fleet = &planefleet.Desk{Plane: s.desk, Create: holds.Create, Lift: holds.Lift}
+	watch := &planekube.Watch{Config: s.config, Board: s.board, SigninNamespace: p.set.Signin.Namespace, SystemNamespace: p.set.Signin.SystemNamespace, Changes: p.set.Plane.GitOps.Set(),
 		Version: version(), Log: p.log, Now: time.Now}
 	s.orgs = watch.Orgs
-	p.health.Check("kubernetes", reachable(s.config))
+	if err := s.newChanges(); err != nil {
+		return errors.Join(err, closeRecord())
+	}
+	if p.role == settings.PlaneRole { // else others say so
+		p.health.Check("kubernetes", reachable(s.config))
+	}
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -109,20 +137,30 @@ func runPlane(ctx context.Context, p *process, elect bool, working func()) (err 
 	return errors.Join(err, watchErr, closeRecord())
 }
 
-// serve is one term as the plane's node.
+// serve is one term as the plane: as its node, or as a listener of this machine.
 func (s *planeServer) serve(ctx context.Context, working func()) error {
-	node, err := s.node(ctx)
-	if err != nil {
-		return err
+	ctx, cancel := context.WithCancel(ctx)
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer cancel()
+	for _, u := range planeUpstreams(s.set, s.log) {
+		beside.Go(func() {
+			s.exposure(u).Run(ctx)
+			s.board.Report(plane.Source{Name: exposureSource(u.Name), Status: plane.Down, Message: noNode})
+		})
 	}
-	identify, err := identity.Whois{Ask: node.Identify}.Identifier(nil)
-	if err != nil {
-		return err
+	beside.Go(func() { s.lookAfter.Run(ctx) })
+	if s.set.Plane.Identity.Mode != settings.Whois {
+		return s.serveHere(ctx, working)
 	}
+	return s.serveNode(ctx, working)
+}
+
+// door is the plane's, for whoever identify knows.
+func (s *planeServer) door(names func() []string, identify identity.Identifier) *door.Door {
 	policy := s.set.PlanePolicy()
-	site := web.Site{Overview: s.desk.Overview, Now: time.Now, Capability: policy.Capability, Contact: policy.Contact}
-	way := &door.Door{
-		Names: node.Names, Record: s.record.Write, Limits: planeLimits(), Log: s.log, Now: time.Now, Form: site.Form(plane.Form()), Measure: s.metrics.Door("plane"),
+	return &door.Door{
+		Names: names, Record: s.record.Write, Limits: planeLimits(), Log: s.log, Now: time.Now, Form: s.site().Form(plane.Form()), Measure: s.metrics.Door("plane"),
 		Identify: func(r *http.Request) (access.Caller, error) {
 			defer func(began time.Time) { s.metrics.Identified(time.Since(began)) }(time.Now())
 			return identify(r)
@@ -132,8 +170,60 @@ func (s *planeServer) serve(ctx context.Context, working func()) error {
 			policy.Orgs = s.orgs()
 			return access.DecidePlane(c, v, policy, now)
 		},
-		MustRecord: []access.Verb{access.SigninsRevoke},
+		MustRecord: []access.Verb{access.SigninsRevoke, access.HoldsLift, access.ConfigPropose, access.ConfigApprove}, // to pause is never refused for want of a record: the hold is one
 	}
+}
+
+func (s *planeServer) site() web.Site {
+	p := s.set.PlanePolicy()
+	return web.Site{Overview: s.desk.Overview, Now: time.Now, Capability: p.Capability, Contact: p.Contact, Tag: p.Tag}
+}
+
+// routes are all that the plane serves, behind way.
+func (s *planeServer) routes(way *door.Door) []door.Route {
+	api := slices.Concat(s.desk.Routes(), s.fleet.Routes(), s.changes.Routes())
+	return append(slices.Concat(api, s.site().Routes()), planemcp.Route(way, api, planemcp.Options{Version: version()}))
+}
+
+// serveHere serves on a listener of this machine, where a named peer says who is calling.
+func (s *planeServer) serveHere(ctx context.Context, working func()) error {
+	i := s.set.Plane.Identity
+	mode, err := planeMode(s.set)
+	if err != nil {
+		return err
+	}
+	ln, err := listenHere(ctx, i)
+	if err != nil {
+		return err
+	}
+	identify, err := mode.Identifier(ln.Addr())
+	if err != nil {
+		return errors.Join(err, ln.Close())
+	}
+	way := s.door(hostNames(i), identify)
+	way.Limits.Connections = 0 // all come by one address
+	s.log.Info("the plane is serving", "mode", string(i.Mode), "at", i.Listen, "names", i.Names, "version", version())
+	working()
+	return way.Run(ctx, ln, identity.ConnContext, s.routes(way)...)
+}
+
+// serveNode serves as a node of the tailnet, which says who is calling.
+func (s *planeServer) serveNode(ctx context.Context, working func()) error {
+	node, err := s.node(ctx, s.set.Plane.Identity.Hostname, s.place())
+	if err != nil {
+		return err
+	}
+	who := identity.Whois{Ask: node.Identify}
+	if o := s.set.Plane.Identity.OIDC; o != (settings.PlaneOIDC{}) {
+		who.Bearer = new(issuer(o, node))
+	}
+	identify, err := who.Identifier(nil)
+	if err != nil {
+		return err
+	}
+	way := s.door(node.Names, identify)
+	s.changes.May = s.stillMay(node)
+	s.changes.Link = func(id string) string { return "https://" + node.Names()[0] + "/changes/" + id }
 	// Who waits on whom at the end is as for the access server.
 	nodeCtx, leave := context.WithCancel(context.WithoutCancel(ctx))
 	defer leave()
@@ -148,9 +238,7 @@ func (s *planeServer) serve(ctx context.Context, working func()) error {
 	case err == nil:
 		s.log.Info("the plane is serving", "names", node.Names(), "version", version())
 		working()
-		api := s.desk.Routes()
-		routes := append(slices.Concat(api, site.Routes()), planemcp.Route(way, api, planemcp.Options{Version: version()}))
-		err = way.Run(ctx, ln, node.ConnContext, routes...)
+		err = way.Run(ctx, ln, node.ConnContext, s.routes(way)...)
 	case ctx.Err() != nil:
 		err = nil // asked to stop, or whoever ended it says why
 	case node.Status().Running() && node.Status().CertDomain == "":
@@ -161,27 +249,49 @@ func (s *planeServer) serve(ctx context.Context, working func()) error {
 	wg.Wait()
 	leave()
 	atNode.Wait()
-	s.board.Report(plane.Source{Name: tailnetSource, Status: plane.Down, Message: "This replica is not the plane's node."})
+	s.board.Report(plane.Source{Name: tailnetSource, Status: plane.Down, Message: noNode})
 	return errors.Join(nodeErr, err)
 }
 
-// node is the plane's own, whose keys are in its Secret if one is named. Only who
+// A place is where a node keeps its keys.
+type place struct{ dir, secret string }
+
+// place is where the plane's own node keeps them. In the role all, tailnet is that
+// of the access server.
+func (s *planeServer) place() place {
+	own := place{s.set.Tailnet.StateDir, s.set.Tailnet.StateSecret}
+	if s.role == settings.AllRoles {
+		return own.of("plane")
+	}
+	return own
+}
+
+// of is the place of another node beside it.
+func (p place) of(name string) place {
+	p.dir = filepath.Join(p.dir, name)
+	if p.secret != "" {
+		p.secret += "-" + name
+	}
+	return p
+}
+
+// node is one of the plane's, whose keys are in its Secret if one is named. Only who
 // holds the Lease may open that.
-func (s *planeServer) node(ctx context.Context) (*tailnet.Node, error) {
+func (s *planeServer) node(ctx context.Context, hostname string, at place) (*tailnet.Node, error) {
 	set, t := s.set, &s.set.Tailnet
 	key, err := authKey(set, s.log)
 	if err != nil {
 		return nil, err
 	}
-	c := tailnet.Config{Hostname: set.Plane.Identity.Hostname, Tags: t.Tags, ControlURL: t.ControlURL, AuthKey: key, StateDir: t.StateDir,
-		Port: t.Port, InsecureHTTP: set.Plane.Identity.InsecureHTTP, Capability: set.Plane.Capability, Log: s.log}
-	if t.StateSecret != "" {
+	c := tailnet.Config{Hostname: hostname, Tags: t.Tags, ControlURL: t.ControlURL, AuthKey: key, StateDir: at.dir,
+		Port: t.Port, InsecureHTTP: set.Plane.Identity.InsecureHTTP, Capability: set.Plane.Capability, Log: s.log.With("node", hostname)}
+	if at.secret != "" {
 		namespace := set.Signin.SystemNamespace
 		client, err := relaykube.New(kube.Unthrottled(s.config), namespace)
 		if err != nil {
 			return nil, err
 		}
-		state, err := client.Open(ctx, t.StateSecret)
+		state, err := client.Open(ctx, at.secret)
 		if err != nil {
 			return nil, err
 		}
@@ -190,9 +300,48 @@ func (s *planeServer) node(ctx context.Context) (*tailnet.Node, error) {
 	return tailnet.New(c)
 }
 
+// exposure keeps one service of the cluster on the tailnet, by a node of its own.
+func (s *planeServer) exposure(u expose.Upstream) expose.Keeper {
+	source := exposureSource(u.Name)
+	way := s.door(nil, nil)
+	way.Measure, way.MustRecord = s.metrics.Door("exposure"), nil
+	return expose.Keeper{Upstream: u, Door: *way, Pause: exposurePause,
+		Open: func(ctx context.Context) (expose.Node, func(*http.Request) (access.Caller, error), error) {
+			node, err := s.node(ctx, u.Name, s.place().of("exposure-"+u.Name))
+			if err != nil {
+				return nil, nil, err
+			}
+			identify, err := identity.Whois{Ask: node.Identify}.Identifier(nil)
+			return node, identify, err
+		},
+		Tell: func(names []string, err error) {
+			out := plane.Source{Name: source, Status: plane.OK}
+			switch {
+			case err != nil:
+				out.Status, out.Message = plane.Down, "It is not on the tailnet: "+err.Error()
+			case len(names) > 1 && net.ParseIP(names[1]) == nil && names[1] != u.Name:
+				out.Status, out.Message = plane.Degraded, fmt.Sprintf("NameTaken: another node of the tailnet is %s; this one is %s.", u.Name, names[0])
+			}
+			s.board.Report(out)
+			if err == nil {
+				s.log.Info("an exposed service is on the tailnet", "exposure", u.Name, "names", names)
+			}
+		},
+	}
+}
+
+// exposurePause is how long an exposure waits whose node could not join.
+const exposurePause = 15 * time.Second
+
+func exposureSource(name string) string { return "exposure:" + name }
+
 // follow shows how the node is, until ctx ends.
 func (s *planeServer) follow(ctx context.Context, node *tailnet.Node) {
-	s.health.Check("tailnet", func(context.Context) error {
+	check := "tailnet"
+	if s.role == settings.AllRoles { // which is the access server's there
+		check = "plane-tailnet"
+	}
+	s.health.Check(check, func(context.Context) error {
 		if st := node.Status(); !st.Running() {
 			return fmt.Errorf("the node is %s", st.State)
 		}
@@ -232,8 +381,9 @@ func (s *planeServer) entries(ctx context.Context, yield func(plane.Recorded) bo
 
 // Limits of one login and device, which stand in the contract, and of everybody.
 func planeLimits() door.Limits {
+	writes := door.Rate{PerMinute: 5 * 60, Burst: 20}
 	return door.Limits{
-		Verbs: map[access.Verb]door.Rate{access.SigninsRevoke: {PerMinute: 5 * 60, Burst: 20}},
+		Verbs: map[access.Verb]door.Rate{access.SigninsRevoke: writes, access.HoldsCreate: writes, access.HoldsLift: writes, access.ConfigPropose: writes, access.ConfigApprove: writes},
 		Other: door.Rate{PerMinute: 50 * 60, Burst: 100}, All: door.Rate{PerMinute: 1000 * 60, Burst: 2000},
 		WaitersPerCaller: 16, Waiters: 4000, Connections: 256, AllConnections: 8192,
 	}

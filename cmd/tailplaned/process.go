@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/health"
+	"github.com/tailplane/tailplane/internal/plane/expose"
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/signin"
 )
@@ -22,6 +24,7 @@ import (
 type part struct {
 	name string
 	run  func(ctx context.Context, p *process, working func()) error
+	when func(settings.File) bool // nil: always
 }
 
 // A process is what its parts share.
@@ -54,9 +57,13 @@ func run(ctx context.Context, f flags, role settings.Role, parts ...part) error 
 	}
 	quieten()
 
-	operations := append(door.Verbs(new(signin.Desk).Routes()...), access.ClusterMembers, access.GossipExchange)
-	if role == settings.PlaneRole {
-		operations = access.DutyVerbs()
+	parts = slices.DeleteFunc(slices.Clone(parts), func(pt part) bool { return pt.when != nil && !pt.when(set) })
+	var operations []access.Verb
+	if role != settings.PlaneRole {
+		operations = append(door.Verbs(new(signin.Desk).Routes()...), access.ClusterMembers, access.GossipExchange)
+	}
+	if role == settings.PlaneRole || role == settings.AllRoles && set.Plane.Enabled {
+		operations = append(append(operations, access.DutyVerbs()...), expose.Use)
 	}
 	metrics := health.NewMetrics(version(), commit(), operations...)
 	p := &process{flags: f, set: set, role: role, log: log, metrics: metrics, health: &health.Listener{

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 type PlanePolicy struct {
 	Capability string // name of the capability
 	Contact    string // whom to ask, for the sentence to who has no duty
+	Tag        string // of the plane's node, for the grant that he is shown; "": it is not known
 	Orgs       []Org
 	Settings   []Holder
 	// EmailDomains are those whose "*@domain" may stand among owners and members.
@@ -77,7 +79,8 @@ func DecidePlane(c Caller, v Verb, pol PlanePolicy, now time.Time) (Permit, erro
 
 // advice is what somebody without a duty can do about it.
 func (pol PlanePolicy) advice() []string {
-	rule := fmt.Sprintf("A grant that would let you look: {\"src\": [\"YOU\"], \"dst\": [\"THIS SERVER'S TAG\"], \"ip\": [\"tcp:443\"], \"app\": {%q: [{\"role\": \"viewer\", \"orgs\": [\"*\"]}]}}", pol.Capability)
+	rule := fmt.Sprintf("A grant that would let you look: {\"src\": [\"YOU\"], \"dst\": [%q], \"ip\": [\"tcp:443\"], \"app\": {%q: [{\"role\": \"viewer\", \"orgs\": [\"*\"]}]}}",
+		cmp.Or(pol.Tag, "THIS SERVER'S TAG"), pol.Capability)
 	if pol.Contact == "" {
 		return []string{"Ask whoever keeps the tailnet policy for a role.", rule}
 	}
@@ -194,6 +197,15 @@ func (p Permit) In(org string) (Permit, error) {
 		return Permit{}, problem.New(problem.NotFound, "There is no such thing, or you may not see it.")
 	}
 	return Permit{}, p.forbidden(org)
+}
+
+// InAll is the permit if it is for what belongs to any organisation, else a refusal
+// that says what is lacking.
+func (p Permit) InAll() (Permit, error) {
+	if !p.Everywhere() {
+		return Permit{}, p.forbidden("")
+	}
+	return p, nil
 }
 
 // Org is the organisation that In narrowed the permit to, "" before.

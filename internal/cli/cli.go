@@ -116,7 +116,7 @@ policy says which role you get and for how long, and kubectl works until then.`,
 
 	root.AddCommand(t.login(), t.shell(), t.refresh(), t.logout(), t.status("status"), t.get(), t.set(), t.kubeconfigCommand("kubeconfig"), t.clusters(), t.clusterInfo(),
 		t.credential(), t.configCommand("config"), t.version(), t.completion(),
-		t.doctor(), t.why(), t.sessions(), t.revoke(), t.audit(), t.mcp(), t.integration(), t.generate(), t.exitCodes())
+		t.doctor(), t.why(), t.sessions(), t.revoke(), t.audit(), t.fleet(), t.mcp(), t.integration(), t.generate(), t.exitCodes())
 	root.SetHelpCommand(t.help(root))
 	return root
 }

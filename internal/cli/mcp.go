@@ -14,8 +14,6 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/fault"
 	"github.com/tailplane/tailplane/internal/cli/reach"
 	"github.com/tailplane/tailplane/internal/cli/screen"
-	"github.com/tailplane/tailplane/internal/door"
-	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planemcp"
 )
 
@@ -41,7 +39,9 @@ the Model Context Protocol (MCP) and starts this command. Standard output carrie
 the protocol only; what is to be said to people goes to standard error.
 
 The plane decides about each call by who you are on the tailnet, so the tools show what you
-may see and no more. No tool returns a credential, and none changes anything yet. Where the
+may see and no more. No tool returns a credential. Two change something: one pauses CI
+runners, one lets them go on, and what goes further than one pool is asked for twice; see
+--read-only and --no-destructive. Where the
 connection does not say who you are, a token of the tailnet's identity provider does: from
 --token-file or --token-command, which are read again when it ends, or from DASHBOARD_TOKEN.
 It is sent to the plane by https and to nobody else.`,
@@ -56,10 +56,10 @@ It is sent to the plane by https and to nobody else.`,
 	f.StringVar(&mf.tokenCommand, "token-command", "", "program that prints a token, with its arguments; it is not given to a shell")
 	f.BoolVar(&mf.options.ReadOnly, "read-only", false, "only tools that change nothing")
 	f.BoolVar(&mf.options.NoDestructive, "no-destructive", false, "no tools that take something away")
-	f.StringVar(&mf.toolsets, "toolsets", "", "only these, with commas between: fleet, infra, audit (default all)")
+	f.StringVar(&mf.toolsets, "toolsets", "", "only these, with commas between: fleet, config, infra, audit (default all)")
 	f.DurationVar(&t.timeout, "timeout", planemcp.DefaultTimeout, "time limit of one call")
 	f.IntVar(&mf.options.MaxBytes, "max-bytes", planemcp.DefaultBytes, "most bytes of one answer, 4096 to 1048576")
-	t.complete(cmd, "toolsets", fixed(string(planemcp.Fleet), string(planemcp.Infra), string(planemcp.Audit)))
+	t.complete(cmd, "toolsets", fixed(string(planemcp.Fleet), string(planemcp.Config), string(planemcp.Infra), string(planemcp.Audit)))
 	return cmd
 }
 
@@ -71,16 +71,9 @@ func (t *tka) doMCP(ctx context.Context, mf mcpFlags) error {
 	if n := mf.options.MaxBytes; n < planemcp.LeastBytes || n > planemcp.MostBytes {
 		return fault.Usage("--max-bytes is %d; it can be %d to %d", n, planemcp.LeastBytes, planemcp.MostBytes)
 	}
-	base, err := t.planeURL(mf.url)
+	client, err := t.plane(mf)
 	if err != nil {
 		return err
-	}
-	token, err := t.planeToken(mf)
-	if err != nil {
-		return err
-	}
-	if base.Scheme != "https" && !token.None() {
-		return fault.Usage("a token goes by https only, and the operator plane is at %s", base).Try("Without a token the plane may know you by the connection.")
 	}
 	mf.options.Version, mf.options.Timeout = t.Build.Version, t.timeout
 	level := slog.LevelWarn
@@ -90,8 +83,6 @@ func (t *tka) doMCP(ctx context.Context, mf mcpFlags) error {
 	if isTerminal(t.In) {
 		t.hint("This speaks with programs: an assistant starts it. See: tka mcp --help")
 	}
-	way := &bearer.Way{Base: base, Source: token, Agent: t.agent(), Next: reach.Transport(base.String())}
-	client := door.Client{HTTP: way.Client(), Base: base.String(), Open: plane.Open}
 	log := slog.New(slog.NewTextHandler(t.Err, &slog.HandlerOptions{Level: level}))
 	if err := planemcp.Serve(ctx, t.In, t.Out, client, mf.options, log); err != nil {
 		return fault.New(fault.Failed, "the assistant's connection broke: %v", err).Because(err)

@@ -143,7 +143,7 @@ func TestMC06_WhereThePlaneIs(t *testing.T) {
 		"a password in the URL":     {args: []string{"--url", "https://u:canary@dashboard"}, want: "--url is"},
 		"two tokens":                {args: []string{"--url", "https://d", "--token-file", "x", "--token-command", "y"}, want: "cannot both"},
 		"too few bytes":             {args: []string{"--url", "https://d", "--max-bytes", "10"}, want: "--max-bytes is 10"},
-		"a toolset that is not":     {args: []string{"--url", "https://d", "--toolsets", "config"}, want: `"config" is not a toolset`},
+		"a toolset that is not":     {args: []string{"--url", "https://d", "--toolsets", "secrets"}, want: `"secrets" is not a toolset`},
 		"no time":                   {args: []string{"--url", "https://d", "--timeout", "0s"}, want: "--timeout is 0s"},
 		"settings without a scheme": {config: "plane.url: ftp://x", want: "plane.url is"},
 	} {

@@ -23,7 +23,7 @@ func decode(w http.ResponseWriter, r *http.Request, req any) error {
 	if err := decodeURL(r, req); err != nil {
 		return err
 	}
-	if r.Method == http.MethodGet {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return nil
 	}
 	limit := maxBody

@@ -454,7 +454,7 @@ func (v *visit) find() (Route, error) {
 		return nowhere(), notFound
 	}
 	_, pattern := v.mux.Handler(v.r)
-	if rt, ok := v.routes[pattern]; ok && v.r.Method != http.MethodHead {
+	if rt, ok := v.routes[pattern]; ok && (rt.Page || v.r.Method != http.MethodHead) { // GET of what is no page may make something, or go on
 		v.mux.ServeHTTP(v.w, v.r) // fills in the parts of the path, and nothing else: see hall
 		return rt, nil
 	}

@@ -39,7 +39,8 @@ type Op[Req, Resp any] struct {
 	Routine bool
 
 	// Page is something that people come to by links from elsewhere: a browser may
-	// then open it, as a document of its own, from another site.
+	// then open it, as a document of its own, from another site. What asks for its
+	// head only, as link checkers do, gets that; of nothing else there is a head.
 	Page bool
 
 	// MaxAnswer bounds what a client reads of an answer, in bytes; 0: a MiB.

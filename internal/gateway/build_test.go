@@ -20,6 +20,8 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/gateway/portmap"
@@ -265,5 +267,33 @@ func TestGolden(t *testing.T) {
 				t.Errorf("Build makes of it:\n%s", got)
 			}
 		})
+	}
+}
+
+// GW-02: a service that leaves its tailnet to the group that it names says the same
+// of a group that is not for its namespace, in a tailnet that is not either, and of
+// one that is not there.
+func TestGroupsOfOthersReadAsMissing(t *testing.T) {
+	tailnet := &gatewayv1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: "corp"}}
+	group := &gatewayv1alpha1.TailscaleProxyGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "private"}}
+	group.Spec.Type, group.Spec.TailnetRef, group.Spec.Consumers.From = gatewayv1alpha1.Egress, &gatewayv1alpha1.TailnetReference{Name: "corp"}, gatewayv1alpha1.NamespacesSame
+	o := gateway.Objects{Namespace: "ops", ClusterDomain: "cluster.local", Tailnets: []*gatewayv1alpha1.TailscaleTailnet{tailnet}, Groups: []*gatewayv1alpha1.TailscaleProxyGroup{group}}
+	for _, name := range []string{"private", "nobody"} {
+		s := &gatewayv1alpha1.TailscaleService{ObjectMeta: metav1.ObjectMeta{Namespace: "thief", Name: "of-" + name}}
+		s.Spec.Type, s.Spec.ProxyGroupRef = gatewayv1alpha1.Egress, &gatewayv1alpha1.ObjectReference{Namespace: "ops", Name: name}
+		s.Spec.Target, s.Spec.Ports = &gatewayv1alpha1.ServiceTarget{ServiceName: "svc:web"}, []gatewayv1alpha1.ServicePort{{Port: 80}}
+		o.Services = append(o.Services, s)
+	}
+	r := gateway.Build(o)
+	if !r.Groups[gateway.Name{Namespace: "ops", Name: "private"}].Accepted.OK {
+		t.Fatal("the group itself is refused")
+	}
+	theirs, missing := r.Services[gateway.Name{Namespace: "thief", Name: "of-private"}], r.Services[gateway.Name{Namespace: "thief", Name: "of-nobody"}]
+	if theirs != missing || theirs.Accepted.OK {
+		t.Errorf("%+v of a group that is there, %+v of one that is not", theirs, missing)
+	}
+	o.Groups[0].Spec.Consumers.From, o.Tailnets[0].Spec.AllowedNamespaces.From = gatewayv1alpha1.NamespacesAll, gatewayv1alpha1.NamespacesAll
+	if got := gateway.Build(o).Services[gateway.Name{Namespace: "thief", Name: "of-private"}]; !got.Accepted.OK || got.Tailnet != "corp" {
+		t.Errorf("of a group that it may use: %+v", got)
 	}
 }

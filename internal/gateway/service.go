@@ -79,8 +79,10 @@ func (b *builder) implicit(g *gatewayv1alpha1.TailscaleProxyGroup, t *gatewayv1a
 func (b *builder) service(s *gatewayv1alpha1.TailscaleService) (ServiceReport, bool) {
 	tailnet := b.byDefault
 	if ref := s.Spec.ProxyGroupRef; ref != nil {
-		if g, ok := b.result.Groups[Name{cmp.Or(ref.Namespace, s.Namespace), ref.Name}]; ok && g.Accepted.OK {
-			tailnet = g.Tailnet
+		name := Name{cmp.Or(ref.Namespace, s.Namespace), ref.Name}
+		// One that is not for this namespace must read like one that is not there.
+		if g := b.groupOf[name]; g != nil && b.result.Groups[name].Accepted.OK && b.selects(g.Spec.Consumers, g.Namespace, s.Namespace) {
+			tailnet = b.result.Groups[name].Tailnet
 		}
 	}
 	if s.Spec.TailnetRef != nil {

@@ -1,17 +1,15 @@
 package inject
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
-
-	"github.com/tailplane/tailplane/internal/inject/linediff"
+	"github.com/tailplane/tailplane/internal/manifest"
+	"github.com/tailplane/tailplane/internal/manifest/linediff"
 )
 
 // A Source is a file or a stream of manifests, in YAML or JSON, with any number
@@ -68,14 +66,14 @@ func Diff(name string, old, updated []byte) string { return linediff.Unified(nam
 
 // file is Files for one source.
 func file(s Source, o Options, annotations map[string]string) (text []byte, found []Finding, err error) {
-	for _, d := range documents(s.Text) {
-		changed, findings, err := document(d.text, o, annotations)
+	for _, d := range manifest.Split(s.Text) {
+		changed, findings, err := document(d.Text, o, annotations)
 		if err != nil {
-			return nil, nil, fmt.Errorf("%s: %s", s.Name, inFile(err, d.line))
+			return nil, nil, fmt.Errorf("%s: %s", s.Name, inFile(err, d.Line))
 		}
 		for i := range findings {
 			findings[i].File = s.Name
-			findings[i].Line += d.line - 1
+			findings[i].Line += d.Line - 1
 		}
 		found = append(found, findings...)
 		text = append(text, changed...)
@@ -96,37 +94,6 @@ func inFile(err error, began int) string {
 	})
 }
 
-// A part is one document of a stream, with the marker that begins it.
-type part struct {
-	text []byte
-	line int
-}
-
-// documents splits a stream before each line that begins a document. Together
-// they are the stream.
-func documents(text []byte) (all []part) {
-	line, began, at := 1, 1, 0
-	for i := 0; i < len(text); {
-		end := len(text)
-		if n := bytes.IndexByte(text[i:], '\n'); n >= 0 {
-			end = i + n + 1
-		}
-		l := text[i:end]
-		rest, marker := bytes.CutPrefix(l, []byte("---"))
-		if marker && i > at && (len(bytes.TrimSpace(rest)) == 0 || rest[0] == ' ' || rest[0] == '\t') {
-			all = append(all, part{text[at:i], began})
-			at, began = i, line
-		}
-		i = end
-		line++
-		if string(bytes.TrimRight(l, "\r\n")) == "..." && i < len(text) {
-			all = append(all, part{text[at:i], began})
-			at, began = i, line
-		}
-	}
-	return append(all, part{text[at:], began})
-}
-
 // templates says where the pod template of each kind that we know is.
 var templates = map[string][]string{
 	"v1 Pod": {}, "v1 PodTemplate": {"template"}, "v1 ReplicationController": {"spec", "template"},
@@ -136,25 +103,20 @@ var templates = map[string][]string{
 
 // document injects one document; it is text itself if nothing changes.
 func document(text []byte, o Options, annotations map[string]string) ([]byte, []Finding, error) {
-	root, asJSON, err := parse(text)
-	if err != nil || root == nil {
-		return text, nil, err
-	}
-	v, err := treeOf(root)
+	d, err := manifest.Parse(text)
 	if err != nil {
 		// Of a kind that is none of ours, or of none: not ours to say what is wrong.
-		if !mentions(root) {
+		if d.Readable() && !mentions(d.Kind()) {
 			return text, nil, nil
 		}
 		return nil, nil, err
 	}
-	was, ok := v.(map[string]any)
-	if !ok {
+	if d.Value == nil {
 		return text, nil, nil
 	}
-	want := copyOf(was).(map[string]any)
+	want := manifest.Copy(d.Value).(map[string]any)
 	var found []Finding
-	visit(root, want, "", func(line int, kind string, object, template map[string]any) {
+	visit(d, nil, want, "", func(line int, kind string, object, template map[string]any) {
 		for k, v := range annotations {
 			annotate(template, k, v)
 		}
@@ -166,48 +128,56 @@ func document(text []byte, o Options, annotations map[string]string) ([]byte, []
 			return text, found, nil
 		}
 	}
-	if reflect.DeepEqual(was, want) {
-		return text, found, nil
-	}
-	changed, err := rewrite(text, root, asJSON, was, want)
+	changed, err := d.Rewrite(want, fields...)
 	return changed, found, err
 }
 
-// visit calls do for each pod template of an object, which is at node, and of
+// mentions reports whether an object of a kind looks like one that we would change.
+func mentions(kind string) bool {
+	for k := range templates {
+		if _, name, _ := strings.Cut(k, " "); strings.TrimSuffix(kind, "List") == name {
+			return true
+		}
+	}
+	return kind == "List"
+}
+
+// fields are in the order in which people write those of our parts.
+var fields = strings.Fields("name image imagePullPolicy restartPolicy command args exec env value startupProbe periodSeconds failureThreshold resources requests limits cpu memory " +
+	"securityContext runAsNonRoot runAsUser allowPrivilegeEscalation readOnlyRootFilesystem capabilities drop seccompProfile volumeMounts mountPath readOnly " +
+	"emptyDir projected configMap secret sources serviceAccountToken audience expirationSeconds downwardAPI items key path fieldRef")
+
+// visit calls do for each pod template of an object, which is at path, and of
 // the objects of a list.
-func visit(node *yaml.Node, object map[string]any, kind string, do func(line int, kind string, object, template map[string]any)) {
+func visit(d manifest.Document, path []any, object map[string]any, kind string, do func(line int, kind string, object, template map[string]any)) {
 	version, _ := object["apiVersion"].(string)
 	if k, _ := object["kind"].(string); k != "" {
 		kind = k
 	}
 	if items, ok := object["items"].([]any); ok && strings.HasSuffix(kind, "List") {
-		nodes := child(node, "items")
 		for i, item := range items {
 			m, ok := item.(map[string]any)
 			if !ok {
 				continue
 			}
-			at := node
-			if nodes != nil && nodes.Kind == yaml.SequenceNode && i < len(nodes.Content) {
-				at = nodes.Content[i]
-			}
+			at := append(slices.Clone(path), "items", i)
 			if _, said := m["apiVersion"]; !said && kind != "List" { // the items of a DeploymentList need not say what they are
 				m = withVersion(m, version)
-				visitNamed(at, m, item.(map[string]any), strings.TrimSuffix(kind, "List"), do)
+				visitNamed(d.Line(at...), m, item.(map[string]any), strings.TrimSuffix(kind, "List"), do)
 				continue
 			}
-			visit(at, m, strings.TrimSuffix(kind, "List"), do)
+			visit(d, at, m, strings.TrimSuffix(kind, "List"), do)
 		}
 		return
 	}
-	visitNamed(node, object, object, kind, do)
+	visitNamed(d.Line(path...), object, object, kind, do)
 }
 
 func withVersion(m map[string]any, version string) map[string]any {
 	return map[string]any{"apiVersion": version, "kind": m["kind"]}
 }
 
-func visitNamed(node *yaml.Node, named, object map[string]any, kind string, do func(line int, kind string, object, template map[string]any)) {
+func visitNamed(line int, named, object map[string]any, kind string, do func(line int, kind string, object, template map[string]any)) {
 	version, _ := named["apiVersion"].(string)
 	group, _, grouped := strings.Cut(version, "/")
 	if group == "extensions" { // where they were at first
@@ -229,7 +199,7 @@ func visitNamed(node *yaml.Node, named, object map[string]any, kind string, do f
 		}
 		template = next
 	}
-	do(node.Line, kind, object, template)
+	do(line, kind, object, template)
 }
 
 func nameOf(object map[string]any) string {
@@ -256,23 +226,4 @@ func annotate(template map[string]any, key, value string) {
 		meta["annotations"] = all
 	}
 	all[key] = value
-}
-
-// copyOf is a deep copy of a decoded value.
-func copyOf(v any) any {
-	switch v := v.(type) {
-	case map[string]any:
-		c := make(map[string]any, len(v))
-		for k, x := range v {
-			c[k] = copyOf(x)
-		}
-		return c
-	case []any:
-		c := make([]any, len(v))
-		for i, x := range v {
-			c[i] = copyOf(x)
-		}
-		return c
-	}
-	return v
 }

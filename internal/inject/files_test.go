@@ -13,6 +13,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 	k8syaml "sigs.k8s.io/yaml"
+
+	"github.com/tailplane/tailplane/internal/manifest"
 )
 
 // Acceptance 26, IN-05: manifests as people write them.
@@ -79,7 +81,7 @@ func fileLaws(t testing.TB, text []byte) {
 		t.Errorf("patched %v:\n%s", changed, out[0].Text)
 	}
 	// Every line of the source that says nothing of what changes is there still, in its order.
-	if was, is := documents(text), documents(out[0].Text); len(was) != len(is) {
+	if was, is := manifest.Split(text), manifest.Split(out[0].Text); len(was) != len(is) {
 		t.Errorf("%d documents have become %d", len(was), len(is))
 	}
 }

@@ -25,6 +25,11 @@ const (
 	KindRoute      Kind = "route"
 	KindProxyGroup Kind = "proxygroup"
 	KindAdapter    Kind = "adapter"
+	KindPool       Kind = "pool"       // the runners of one organisation in one pool
+	KindEnrollment Kind = "enrollment" // an organisation that has runners
+	KindHold       Kind = "hold"       // a pause of runners
+	KindForge      Kind = "forge"      // where their jobs come from
+	KindChange     Kind = "change"     // of the configuration, by pull request
 )
 
 // An Object is something that is known. It is a value that nobody changes: who
@@ -42,6 +47,16 @@ type Object interface {
 
 // Owned is an object that is somebody's own.
 type Owned interface{ Owner() Owner }
+
+// Shared is an object that several organisations have a part in: who may see one of
+// them may know of it.
+type Shared interface{ Orgs() []string }
+
+// Personal is an object that is not the same for all who may know of it.
+type Personal interface {
+	// For is the object as it is for one caller.
+	For(v Viewer) Object
+}
 
 // An Owner is a person, or a node that is nobody's, as its tailnet knows it.
 type Owner struct{ Login, Tailnet string }
@@ -277,10 +292,11 @@ func (b *Board) put(k Kind, source string, o Object) {
 	was, had := s.items[o.Key()]
 	s.items[o.Key()] = item{o, source}
 	s.sorted = nil
-	if had && same(was.Object, o) {
+	moved := had && (was.Org() != o.Org() || ownerOf(was.Object) != ownerOf(o) || !slices.Equal(orgsOf(was.Object), orgsOf(o)))
+	if had && !moved && same(was.Object, o) {
 		return
 	}
-	if had && (was.Org() != o.Org() || ownerOf(was.Object) != ownerOf(o)) {
+	if moved {
 		b.tell(Event{Change: Delete, Kind: k, Object: was.Object}) // for those who may see only what it was
 	}
 	b.tell(Event{Change: Upsert, Kind: k, Object: o})
@@ -339,6 +355,13 @@ func (b *Board) named(names func(func(string) bool)) []Source {
 func same(a, b Object) bool {
 	a, b = a.At(time.Time{}), b.At(time.Time{})
 	return reflect.DeepEqual(a, b) || bytes.Equal(encode(a), encode(b))
+}
+
+func orgsOf(o Object) []string {
+	if shared, ok := o.(Shared); ok {
+		return shared.Orgs()
+	}
+	return nil
 }
 
 func ownerOf(o Object) Owner {

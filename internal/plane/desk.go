@@ -2,10 +2,12 @@ package plane
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/problem"
 )
 
 // A Desk answers what callers ask. All fields but those marked are required.
@@ -27,33 +29,54 @@ type Desk struct {
 	streams streams
 }
 
-// list answers one page of a kind.
-func list[T Object](d *Desk, of table[T], p access.Permit, req ListRequest) (Envelope[[]T], error) {
-	known := d.Board.List(of.kind)
+// Pages puts the pages of a kind behind their operation.
+func Pages[T Object](d *Desk, op door.Op[ListRequest, Envelope[[]T]], of Table[T]) door.Route {
+	return Behind(d, op, func(_ context.Context, p access.Permit, req ListRequest) (Envelope[[]T], error) {
+		return PageOf(d, of, p, req, "", nil)
+	})
+}
+
+// PageOf answers one page of a kind: of those that the caller may know of, and that
+// choose, if there is one, admits. Only says in words what it chooses, so that a
+// cursor is not taken for that of another choice.
+func PageOf[T Object](d *Desk, of Table[T], p access.Permit, req ListRequest, only string, choose func(T) bool) (Envelope[[]T], error) {
+	known := d.Board.List(of.Kind)
 	var none []T
-	visible := seen[T](viewerOf(p), of.kind, known.Objects)
-	objects, page, err := of.page(visible, req)
+	visible := Seen[T](p, known)
+	if choose != nil {
+		visible = slices.DeleteFunc(visible, func(o T) bool { return !choose(o) })
+	}
+	objects, page, err := of.page(visible, only, req)
 	if err != nil {
 		return Envelope[[]T]{}, err
 	}
 	if !known.Known { // nobody has said what there is: an empty list would be a lie
-		return answer(d, of.name, none, known.Revision, known.Sources), nil
+		return Answer(d, of.Name, none, known.Revision, known.Sources), nil
 	}
-	e := answer(d, of.name, objects, known.Revision, known.Sources)
+	e := Answer(d, of.Name, objects, known.Revision, known.Sources)
 	e.Meta.Page = &page
 	return e, nil
 }
 
-// pages puts the pages of a kind behind their operation.
-func pages[T Object](d *Desk, op door.Op[ListRequest, Envelope[[]T]], of table[T]) door.Route {
-	return behind(d, op, func(_ context.Context, p access.Permit, req ListRequest) (Envelope[[]T], error) {
-		return list(d, of, p, req)
-	})
+// One is the object of a kind that has the key, as it is for the caller. What the
+// caller may not know of is not there. Noun is what such a thing is called.
+func One[T Object](d *Desk, k Kind, p access.Permit, key, noun string) (T, Listing, error) {
+	var none T
+	known := d.Board.List(k)
+	v := ViewerOf(p)
+	o, there := d.Board.Get(k, key)
+	switch {
+	case there && v.sees(k, o):
+		return v.show(o).(T), known, nil
+	case !known.Known: // it may be there
+		return none, known, problem.New(problem.Unavailable, "It is not known yet which there are.", "Try again in a moment; the sources of the plane say what is wrong.").After(time.Second)
+	}
+	return none, known, problem.New(problem.NotFound, "There is no such "+noun+", or you may not see it.", "List those that you may see.")
 }
 
-// behind puts fn behind op. It acts on a permit for this operation only, whoever
+// Behind puts fn behind op. It acts on a permit for this operation only, whoever
 // asks it to (PL-08).
-func behind[Req, Resp any](d *Desk, op door.Op[Req, Resp], fn func(context.Context, access.Permit, Req) (Resp, error)) door.Route {
+func Behind[Req, Resp any](d *Desk, op door.Op[Req, Resp], fn func(context.Context, access.Permit, Req) (Resp, error)) door.Route {
 	return op.Serve(func(ctx context.Context, p access.Permit, req Req) (resp Resp, err error) {
 		if err := p.Require(op.Verb, d.Now()); err != nil {
 			return resp, err
@@ -95,12 +118,12 @@ func (d *Desk) me(_ context.Context, p access.Permit, _ Empty) (Envelope[Me], er
 	for _, duty := range p.Duties() {
 		me.Roles = append(me.Roles, Role{string(duty.Name), append([]string{}, duty.Orgs...), duty.Source})
 	}
-	return answer(d, "Me", me, d.Board.Revision(), nil), nil
+	return Answer(d, "Me", me, d.Board.Revision(), nil), nil
 }
 
 func (d *Desk) sources(context.Context, access.Permit, Empty) (Envelope[[]Source], error) {
 	all := d.Board.Sources()
-	return answer(d, "SourceList", all, d.Board.Revision(), all), nil
+	return Answer(d, "SourceList", all, d.Board.Revision(), all), nil
 }
 
 // A Health is how the process is.
@@ -113,5 +136,5 @@ type Health struct {
 
 func (d *Desk) health(context.Context, access.Permit, Empty) (Envelope[Health], error) {
 	all := d.Board.Sources()
-	return answer(d, "Health", Health{d.Version, d.Commit, d.Ready(), all}, d.Board.Revision(), all), nil
+	return Answer(d, "Health", Health{d.Version, d.Commit, d.Ready(), all}, d.Board.Revision(), all), nil
 }

@@ -52,8 +52,8 @@ func (e Envelope[T]) AuditObject() string {
 	return ""
 }
 
-// answer puts data into an envelope.
-func answer[T any](d *Desk, kind string, data T, revision uint64, sources []Source) Envelope[T] {
+// Answer puts data into an envelope.
+func Answer[T any](d *Desk, kind string, data T, revision uint64, sources []Source) Envelope[T] {
 	if sources == nil {
 		sources = []Source{}
 	}

@@ -97,7 +97,7 @@ func (h History) Forms() map[string]any {
 func (d *Desk) history(ctx context.Context, p access.Permit, req HistoryRequest) (History, error) {
 	results := []audit.Result{audit.Done, audit.NotYet, audit.Refused, audit.Failed}
 	if req.Result != "" && !slices.Contains(results, audit.Result(req.Result)) {
-		return History{}, invalid("result", fmt.Sprintf("%.40q is not a result.", string(req.Result)), "Results are done, notYet, refused and failed.")
+		return History{}, Invalid("result", fmt.Sprintf("%.40q is not a result.", string(req.Result)), "Results are done, notYet, refused and failed.")
 	}
 	limit := cmp.Or(int(req.Limit), defaultLimit)
 	asked := cursor{Kind: "audit", Q: string(encode([]any{req.Since, req.Actor, req.Org, req.Verb, req.Result}))}
@@ -109,7 +109,7 @@ func (d *Desk) history(ctx context.Context, p access.Permit, req HistoryRequest)
 		}
 		before = at.ID
 	}
-	v := viewerOf(p)
+	v := ViewerOf(p)
 	page := Page{Limit: limit}
 	entries, read, last := []audit.Entry{}, 0, ""
 	skipping := before != ""
@@ -144,15 +144,15 @@ func (d *Desk) history(ctx context.Context, p access.Permit, req HistoryRequest)
 	if damaged > 0 {
 		source.Status, source.Message = Degraded, fmt.Sprintf("%s of the record cannot be believed and are left out. Run: tka audit verify", problem.Plural(damaged, "line"))
 	}
-	h := History{answer(d, "AuditEntryList", entries, d.Board.Revision(), []Source{source})}
+	h := History{Answer(d, "AuditEntryList", entries, d.Board.Revision(), []Source{source})}
 	h.Meta.Page = &page
 	return h, nil
 }
 
 // recorded reports whether the caller may read e.
-func (v viewer) recorded(e audit.Entry) bool {
+func (v Viewer) recorded(e audit.Entry) bool {
 	switch {
-	case v.everywhere(access.AuditRead), e.Org != "" && slices.Contains(v.verbs[e.Org], access.AuditRead):
+	case v.Everywhere(access.AuditRead), e.Org != "" && slices.Contains(v.verbs[e.Org], access.AuditRead):
 		return true
 	case !slices.Contains(v.verbs["own"], access.AuditRead):
 		return false

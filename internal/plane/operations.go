@@ -18,54 +18,53 @@ const Base = "/api/v1"
 var (
 	GetMe = door.Op[Empty, Envelope[Me]]{
 		Pattern: "GET " + Base + "/me", Verb: access.PlaneSelf, Doc: "Show as whom the caller is seen, and what that allows, and why.",
-		Answers: []Envelope[Me]{example("Me", Me{Login: "alice@example.com", DisplayName: "Alice", Node: "alice-laptop.tail1234.ts.net", Tags: []string{}, Tailnet: "example.com",
+		Answers: []Envelope[Me]{Example("Me", Me{Login: "alice@example.com", DisplayName: "Alice", Node: "alice-laptop.tail1234.ts.net", Tags: []string{}, Tailnet: "example.com",
 			Via: access.ViaTailnet, Roles: []Role{{"operator", []string{"*"}, "grant"}}, Verbs: map[string][]access.Verb{"*": {access.FleetRead, access.InfraRead}, "own": {access.AuditRead}},
 			Warnings: []string{}})},
 		Refusals: roleless,
 	}
 	GetOverview = door.Op[Empty, Envelope[Overview]]{
 		Pattern: "GET " + Base + "/overview", Verb: access.FleetRead, Doc: "Show the installation at a glance: how many of each there are, in which state, and what needs attention.",
-		Answers: []Envelope[Overview]{example("Overview", Overview{Clusters: &Tally{2, map[string]int{"Alive": 1, "Dead": 1}}, Signins: &Tally{1, map[string]int{"Ready": 1}},
+		Answers: []Envelope[Overview]{Example("Overview", Overview{Clusters: &Tally{2, map[string]int{"Alive": 1, "Dead": 1}}, Signins: &Tally{1, map[string]int{"Ready": 1}},
 			Attention: []Attention{{Error, KindCluster, "5e0c3f5a", "Dead", "None of its access servers answers."}}, Hidden: []Kind{}})},
-		Refusals: limited,
+		Refusals: Limited,
 	}
 	ListSources = door.Op[Empty, Envelope[[]Source]]{
 		Pattern: "GET " + Base + "/sources", Verb: access.FleetRead, Doc: "List where the plane's knowledge comes from, and how each source answers.",
-		Answers:  []Envelope[[]Source]{example("SourceList", exampleSources)},
-		Refusals: limited,
+		Answers:  []Envelope[[]Source]{Example("SourceList", exampleSources)},
+		Refusals: Limited,
 	}
-	ListClusters = listing("clusters", access.InfraRead, clusters(), "List the clusters that the access servers have found.", Cluster{ID: "5e0c3f5a-6f0e-4f0c-9a63-1f4f6f6f2b11", Name: "prod-eu",
-		Endpoint: "https://k8s.prod-eu.example:6443", Port: 6443, URL: "https://tka.tail1234.ts.net", Labels: map[string]string{"env": "prod"}, Health: "Alive", LastSeen: &exampleTime,
-		Verified: true, Version: "v0.1.0", Skew: new(bool), Members: []ClusterMember{}, ObservedAt: exampleTime})
-	ListTailnets = listing("tailnets", access.InfraRead, tailnets(), "List the tailnets that the gateway speaks to.", Tailnet{ID: "acme", Name: "acme", Domain: new("tail1234.ts.net"),
-		Credential: Credential{Valid: new(true), Reason: "TokenIssued", CheckedAt: &exampleTime}, Devices: new(12), Conditions: []Condition{}, ObservedAt: exampleTime})
-	ListGateways = listing("gateways", access.InfraRead, gateways(), "List the tailnets' attachments to Gateways.", Gateway{ID: "shop/public", Namespace: "shop", Name: "public", Target: "shop/eg",
-		Class: new("envoy"), Listeners: []Listener{{"http", "HTTP", 80, ""}}, Tailnets: []GatewayTailnet{}, Services: []GatewayService{}, Conditions: []Condition{}, ObservedAt: exampleTime})
-	ListRoutes = listing("routes", access.InfraRead, routes(), "List what routes to services of tailnets.", Route{ID: "TailscaleService/shop/db", Resource: "TailscaleService", Namespace: "shop",
-		Name: "db", Target: "shop/public", Tailnet: new("acme"), Hostnames: []string{}, Rules: []RouteRule{}, Refused: []Refusal{}, Conditions: []Condition{}, ObservedAt: exampleTime})
-	ListProxyGroups = listing("proxygroups", access.InfraRead, proxyGroups(), "List the groups of relays.", ProxyGroup{ID: "shop/egress", Namespace: "shop", Name: "egress", Type: "egress",
-		Tailnet: new("acme"), Wanted: 2, Ready: new(2), Devices: []RelayDevice{}, Conditions: []Condition{}, ObservedAt: exampleTime})
-	ListAdapters = listing("adapters", access.InfraRead, adapters(), "List the pods that have an adapter.", Adapter{ID: "shop/web-0", Namespace: "shop", Pod: "web-0", Node: "node-1", Ready: new(true),
-		Restarts: new(0), ObservedAt: exampleTime})
-	ListSignins  = listing("signins", access.SigninsRead, signins(), "List sign-ins: the caller's own, or all.", exampleSignin())
+	ListClusters = ListOf("clusters", access.InfraRead, clusters(), "List the clusters that the access servers have found.", Cluster{ID: "5e0c3f5a-6f0e-4f0c-9a63-1f4f6f6f2b11", Name: "prod-eu",
+		Endpoint: "https://k8s.prod-eu.example:6443", Port: 6443, URL: "https://tka.tail1234.ts.net", Labels: map[string]string{"env": "prod"}, Health: "Alive", LastSeen: &ExampleTime,
+		Verified: true, Version: "v0.1.0", Skew: new(bool), Members: []ClusterMember{}, ObservedAt: ExampleTime})
+	ListTailnets = ListOf("tailnets", access.InfraRead, tailnets(), "List the tailnets that the gateway speaks to.", Tailnet{ID: "acme", Name: "acme", Domain: new("tail1234.ts.net"),
+		Credential: Credential{Valid: new(true), Reason: "TokenIssued", CheckedAt: &ExampleTime}, Devices: new(12), Conditions: []Condition{}, ObservedAt: ExampleTime})
+	ListGateways = ListOf("gateways", access.InfraRead, gateways(), "List the tailnets' attachments to Gateways.", Gateway{ID: "shop/public", Namespace: "shop", Name: "public", Target: "shop/eg",
+		Class: new("envoy"), Listeners: []Listener{{"http", "HTTP", 80, ""}}, Tailnets: []GatewayTailnet{}, Services: []GatewayService{}, Conditions: []Condition{}, ObservedAt: ExampleTime})
+	ListRoutes = ListOf("routes", access.InfraRead, routes(), "List what routes to services of tailnets.", Route{ID: "TailscaleService/shop/db", Resource: "TailscaleService", Namespace: "shop",
+		Name: "db", Target: "shop/public", Tailnet: new("acme"), Hostnames: []string{}, Rules: []RouteRule{}, Refused: []Refusal{}, Conditions: []Condition{}, ObservedAt: ExampleTime})
+	ListProxyGroups = ListOf("proxygroups", access.InfraRead, proxyGroups(), "List the groups of relays.", ProxyGroup{ID: "shop/egress", Namespace: "shop", Name: "egress", Type: "egress",
+		Tailnet: new("acme"), Wanted: 2, Ready: new(2), Devices: []RelayDevice{}, Conditions: []Condition{}, ObservedAt: ExampleTime})
+	ListAdapters = ListOf("adapters", access.InfraRead, adapters(), "List the pods that have an adapter.", Adapter{ID: "shop/web-0", Namespace: "shop", Pod: "web-0", Node: "node-1", Ready: new(true),
+		Restarts: new(0), ObservedAt: ExampleTime})
+	ListSignins  = ListOf("signins", access.SigninsRead, signins(), "List sign-ins: the caller's own, or all.", exampleSignin())
 	RevokeSignin = door.Op[RevokeRequest, Envelope[Revocation]]{
 		Pattern: "DELETE " + Base + "/signins/{namespace}/{name}", Verb: access.SigninsRevoke, Doc: "End a sign-in: the caller's own, or anybody's.",
-		Example: RevokeRequest{Namespace: "tailplane", Name: "alice-example-com-0f3c9a1b2d4e5f607182", Reason: "the laptop was lost", Key: "1f0c6c1e"},
-		Answers: []Envelope[Revocation]{example("Revocation", Revocation{ID: "tailplane/alice-example-com-0f3c9a1b2d4e5f607182", Deleted: true, RefusedBy: new(exampleTime.Add(10 * time.Second))})},
-		Refusals: slices.Concat(limited, []problem.Code{problem.NotFound, problem.Validation, problem.Conflict, problem.MediaType, problem.TooLarge,
-			problem.AuditUnavailable}),
+		Example:  RevokeRequest{Namespace: "tailplane", Name: "alice-example-com-0f3c9a1b2d4e5f607182", Reason: "the laptop was lost", Key: "1f0c6c1e"},
+		Answers:  []Envelope[Revocation]{Example("Revocation", Revocation{ID: "tailplane/alice-example-com-0f3c9a1b2d4e5f607182", Deleted: true, RefusedBy: new(ExampleTime.Add(10 * time.Second))})},
+		Refusals: slices.Concat(Writing, []problem.Code{problem.AuditUnavailable}),
 	}
 	ListAudit = door.Op[HistoryRequest, History]{
 		Pattern: "GET " + Base + "/audit", Verb: access.AuditRead, Doc: "List entries of the audit record, the newest first: the caller's own, or all. Accept: application/jsonl gives lines.",
 		Example: HistoryRequest{Actor: "alice@example.com", Limit: 50}, MaxAnswer: 16 << 20,
-		Answers: []History{{example("AuditEntryList", []audit.Entry{{Time: exampleTime, RequestID: "01KAJ3D1VXB6E2N4Q8R0S5T7WY", Actor: audit.Actor{Login: "alice@example.com", Node: "alice-laptop.tail1234.ts.net",
+		Answers: []History{{Example("AuditEntryList", []audit.Entry{{Time: ExampleTime, RequestID: "01KAJ3D1VXB6E2N4Q8R0S5T7WY", Actor: audit.Actor{Login: "alice@example.com", Node: "alice-laptop.tail1234.ts.net",
 			NodeID: "nVQ1kLDx7R11CNTRL", Via: access.ViaTailnet}, Surface: "http", Verb: access.SigninsRevoke, Object: "tailplane/alice-example-com-0f3c9a1b2d4e5f607182", Result: audit.Done}})}},
-		Refusals: slices.Concat(limited, []problem.Code{problem.Validation}),
+		Refusals: Reading,
 	}
 	// GetHealth is not liveness, which the probe port tells without a role.
 	GetHealth = door.Op[Empty, Envelope[Health]]{
 		Pattern: "GET /api/health", Verb: access.PlaneSelf, Doc: "Show the version, and whether the process does its work.",
-		Answers:  []Envelope[Health]{example("Health", Health{"v0.1.0", "0123abc", true, exampleSources})},
+		Answers:  []Envelope[Health]{Example("Health", Health{"v0.1.0", "0123abc", true, exampleSources})},
 		Refusals: roleless,
 	}
 	GetDocument = door.Op[Empty, Document]{Pattern: "GET " + Base + "/openapi.json", Verb: access.PlaneSelf, Doc: "This reference, for machines: OpenAPI 3.1, without an envelope.",
@@ -78,29 +77,34 @@ var (
 // roleless are the refusals of who has no role.
 var roleless = []problem.Code{problem.TaggedNode, problem.NotAuthorized, problem.BadCapability}
 
-// limited are those, and that of a role that does not do.
-var limited = slices.Concat(roleless, []problem.Code{problem.Forbidden})
+// Refusals that operations declare: of who has no role that does, and beside that of a
+// question, of one about a thing, of a change.
+var (
+	Limited = slices.Concat(roleless, []problem.Code{problem.Forbidden})
+	Reading = slices.Concat(Limited, []problem.Code{problem.Validation})
+	Finding = slices.Concat(Limited, []problem.Code{problem.NotFound})
+	Writing = slices.Concat(Limited, []problem.Code{problem.NotFound, problem.Validation, problem.Conflict, problem.MediaType, problem.TooLarge})
+)
 
-func listing[T Object](path string, verb access.Verb, of table[T], doc string, some T) door.Op[ListRequest, Envelope[[]T]] {
-	e := example(of.name, []T{some})
-	e.Meta.Page = &Page{Limit: defaultLimit, Total: new(1)}
+// ListOf is the operation that lists a kind of objects.
+func ListOf[T Object](path string, verb access.Verb, of Table[T], doc string, some T) door.Op[ListRequest, Envelope[[]T]] {
 	return door.Op[ListRequest, Envelope[[]T]]{Pattern: "GET " + Base + "/" + path, Verb: verb, Doc: doc, MaxAnswer: 16 << 20,
-		Answers: []Envelope[[]T]{e}, Refusals: slices.Concat(limited, []problem.Code{problem.Validation})}
+		Answers: []Envelope[[]T]{ExamplePage(of.Name, some)}, Refusals: Reading}
 }
 
 func watching(pattern string) door.Op[EventsRequest, EventStream] {
 	return door.Op[EventsRequest, EventStream]{Pattern: pattern, Verb: access.FleetRead,
 		Doc:     "Tell what changes, as an event stream: hello, snapshot, KIND.upsert (the whole object), KIND.delete, source.status, heartbeat, resync (read everything anew), bye.",
-		Answers: []EventStream{{}}, Refusals: limited}
+		Answers: []EventStream{{}}, Refusals: Limited}
 }
 
 // Routes are the operations, with the desk behind them.
 func (d *Desk) Routes() []door.Route {
 	return []door.Route{
-		behind(d, GetMe, d.me), behind(d, GetOverview, d.Overview), behind(d, ListSources, d.sources),
-		pages(d, ListClusters, clusters()), pages(d, ListTailnets, tailnets()), pages(d, ListGateways, gateways()), pages(d, ListRoutes, routes()),
-		pages(d, ListProxyGroups, proxyGroups()), pages(d, ListAdapters, adapters()), pages(d, ListSignins, signins()),
-		behind(d, RevokeSignin, d.revoke), behind(d, ListAudit, d.history), behind(d, GetHealth, d.health), behind(d, GetDocument, describe),
+		Behind(d, GetMe, d.me), Behind(d, GetOverview, d.Overview), Behind(d, ListSources, d.sources),
+		Pages(d, ListClusters, clusters()), Pages(d, ListTailnets, tailnets()), Pages(d, ListGateways, gateways()), Pages(d, ListRoutes, routes()),
+		Pages(d, ListProxyGroups, proxyGroups()), Pages(d, ListAdapters, adapters()), Pages(d, ListSignins, signins()),
+		Behind(d, RevokeSignin, d.revoke), Behind(d, ListAudit, d.history), Behind(d, GetHealth, d.health), Behind(d, GetDocument, describe),
 		WatchEvents.ServeStream(d.events), WatchSeed.ServeStream(d.events),
 	}
 }
@@ -114,17 +118,26 @@ func Operations() []door.Declaration {
 	return all
 }
 
-var exampleTime = time.Date(2026, 11, 22, 11, 41, 8, 0, time.UTC)
+// ExampleTime is when the reference was written, by its examples.
+var ExampleTime = time.Date(2026, 11, 22, 11, 41, 8, 0, time.UTC)
 
-var exampleSources = []Source{{Name: "kubernetes", Status: OK, ObservedAt: exampleTime, Since: exampleTime}}
+var exampleSources = []Source{{Name: "kubernetes", Status: OK, ObservedAt: ExampleTime, Since: ExampleTime}}
 
-func example[T any](kind string, data T) Envelope[T] {
+// Example is an answer with data, for the reference.
+func Example[T any](kind string, data T) Envelope[T] {
 	return Envelope[T]{APIVersion: APIVersion, Kind: kind, Data: data,
-		Meta: Meta{RequestID: "01KAJ3D1VXB6E2N4Q8R0S5T7WY", GeneratedAt: exampleTime, Revision: "1795347668000000", Sources: exampleSources}}
+		Meta: Meta{RequestID: "01KAJ3D1VXB6E2N4Q8R0S5T7WY", GeneratedAt: ExampleTime, Revision: "1795347668000000", Sources: exampleSources}}
+}
+
+// ExamplePage is an answer with a page of a list, for the reference.
+func ExamplePage[T any](kind string, some T) Envelope[[]T] {
+	e := Example(kind, []T{some})
+	e.Meta.Page = &Page{Limit: defaultLimit, Total: new(1)}
+	return e
 }
 
 func exampleSignin() Signin {
 	return Signin{ID: "tailplane/alice-example-com-0f3c9a1b2d4e5f607182", Namespace: "tailplane", Name: "alice-example-com-0f3c9a1b2d4e5f607182", Login: "alice@example.com",
-		Tailnet: "example.com", Device: "alice-laptop.tail1234.ts.net", Role: "view", Namespaces: []string{}, Created: exampleTime, ValidUntil: new(exampleTime.Add(8 * time.Hour)),
-		Phase: "Ready", Conditions: []Condition{}, Actions: &SigninActions{Revoke: Action{Allowed: true}}, ObservedAt: exampleTime}
+		Tailnet: "example.com", Device: "alice-laptop.tail1234.ts.net", Role: "view", Namespaces: []string{}, Created: ExampleTime, ValidUntil: new(ExampleTime.Add(8 * time.Hour)),
+		Phase: "Ready", Conditions: []Condition{}, Actions: &SigninActions{Revoke: Action{Allowed: true}}, ObservedAt: ExampleTime}
 }

@@ -18,6 +18,10 @@ type Overview struct {
 	Routes      *Tally      `json:"routes"`
 	ProxyGroups *Tally      `json:"proxygroups"`
 	Adapters    *Tally      `json:"adapters"`
+	Pools       *Tally      `json:"pools"`
+	Enrollments *Tally      `json:"enrollments"`
+	Holds       *Tally      `json:"holds"`
+	Forges      *Tally      `json:"forges"`
 	Attention   []Attention `json:"attention" doc:"what somebody should look at, the worst first; at most 100"`
 	More        int         `json:"more" doc:"how many such things are not listed"`
 	Hidden      []Kind      `json:"hidden" doc:"kinds that the caller may not see"`
@@ -51,8 +55,8 @@ const maxAttention = 100
 
 // Overview is the installation at a glance, as far as the caller sees it.
 func (d *Desk) Overview(_ context.Context, p access.Permit, _ Empty) (Envelope[Overview], error) {
-	v := viewerOf(p)
-	lists, revision := d.Board.Lists(KindCluster, KindSignin, KindTailnet, KindGateway, KindRoute, KindProxyGroup, KindAdapter)
+	v := ViewerOf(p)
+	lists, revision := d.Board.Lists(KindCluster, KindSignin, KindTailnet, KindGateway, KindRoute, KindProxyGroup, KindAdapter, KindPool, KindEnrollment, KindHold, KindForge)
 	o := Overview{Attention: []Attention{}, Hidden: []Kind{}}
 	o.Clusters = tally(&o, v, lists[0], clusters(), clusterTrouble)
 	o.Signins = tally(&o, v, lists[1], signins(), signinTrouble)
@@ -61,16 +65,35 @@ func (d *Desk) Overview(_ context.Context, p access.Permit, _ Empty) (Envelope[O
 	o.Routes = tally(&o, v, lists[4], routes(), routeTrouble)
 	o.ProxyGroups = tally(&o, v, lists[5], proxyGroups(), proxyGroupTrouble)
 	o.Adapters = tally(&o, v, lists[6], adapters(), adapterTrouble)
+	o.Pools, o.Enrollments = standings(&o, v, lists[7]), standings(&o, v, lists[8])
+	o.Holds, o.Forges = standings(&o, v, lists[9]), standings(&o, v, lists[10])
 	slices.SortStableFunc(o.Attention, func(a, b Attention) int { return cmp.Compare(a.Severity, b.Severity) }) // error before warning
 	if len(o.Attention) > maxAttention {
 		o.More = len(o.Attention) - maxAttention
 		o.Attention = o.Attention[:maxAttention]
 	}
-	return answer(d, "Overview", o, revision, d.Board.Sources()), nil
+	return Answer(d, "Overview", o, revision, d.Board.Sources()), nil
 }
 
 // tally counts what the caller sees of one kind, and notes what is wrong with it.
-func tally[T Object](o *Overview, v viewer, l Listing, of table[T], trouble func(T) (Severity, string, string)) *Tally {
+func tally[T Object](o *Overview, v Viewer, l Listing, of Table[T], trouble func(T) (Severity, string, string)) *Tally {
+	return count(o, v, l, of.State, trouble)
+}
+
+// Standing is an object that says itself how it stands: its state, and what is wrong
+// with it, if anything is.
+type Standing interface {
+	Object
+	Stands() string
+	Trouble() (severity Severity, reason, message string)
+}
+
+// standings is tally, of objects that say how they stand.
+func standings(o *Overview, v Viewer, l Listing) *Tally {
+	return count(o, v, l, Standing.Stands, Standing.Trouble)
+}
+
+func count[T Object](o *Overview, v Viewer, l Listing, state func(T) string, trouble func(T) (Severity, string, string)) *Tally {
 	if !v.any(l.Kind) {
 		o.Hidden = append(o.Hidden, l.Kind)
 		return nil
@@ -81,7 +104,7 @@ func tally[T Object](o *Overview, v viewer, l Listing, of table[T], trouble func
 	t := &Tally{States: map[string]int{}}
 	for _, object := range seen[T](v, l.Kind, l.Objects) {
 		t.Total++
-		t.States[of.state(object)]++
+		t.States[state(object)]++
 		if severity, reason, message := trouble(object); severity != "" {
 			o.Attention = append(o.Attention, Attention{severity, l.Kind, object.Key(), reason, message})
 		}

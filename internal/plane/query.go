@@ -92,13 +92,14 @@ func (c *Count) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// A table says how a kind of objects is searched and sorted.
-type table[T Object] struct {
-	kind    Kind
-	name    string // of a list of them
-	columns map[string]func(T) string
-	state   func(T) string
-	states  []string
+// A Table says how a kind of objects is searched and sorted. A column without a
+// value is not known, and no state is one that is not among States.
+type Table[T Object] struct {
+	Kind    Kind
+	Name    string // of a list of them
+	Columns map[string]func(T) string
+	State   func(T) string
+	States  []string
 }
 
 // A Page is where a list goes on.
@@ -113,6 +114,7 @@ type Page struct {
 // goes before it moves nothing.
 type cursor struct {
 	Kind  Kind   `json:"k"`
+	Only  string `json:"f,omitempty"`
 	Q     string `json:"q,omitempty"`
 	State string `json:"s,omitempty"`
 	Sort  string `json:"o,omitempty"`
@@ -121,14 +123,15 @@ type cursor struct {
 }
 
 // page selects one page of those that the caller may see.
-func (t table[T]) page(visible []T, req ListRequest) ([]T, Page, error) {
+// Only says in words which of them the caller has chosen beforehand.
+func (t Table[T]) page(visible []T, only string, req ListRequest) ([]T, Page, error) {
 	limit := cmp.Or(int(req.Limit), defaultLimit)
 	order, err := t.order(string(req.Sort))
 	if err != nil {
 		return nil, Page{}, err
 	}
-	if req.State != "" && !slices.Contains(t.states, string(req.State)) {
-		return nil, Page{}, invalid("state", fmt.Sprintf("%.40q is not a state of this list.", req.State), "It has: "+strings.Join(t.states, ", ")+".")
+	if req.State != "" && !slices.Contains(t.States, string(req.State)) {
+		return nil, Page{}, Invalid("state", fmt.Sprintf("%.40q is not a state of this list.", req.State), "It has: "+strings.Join(t.States, ", ")+".")
 	}
 	type place struct {
 		value  string
@@ -136,13 +139,13 @@ func (t table[T]) page(visible []T, req ListRequest) ([]T, Page, error) {
 	}
 	fit := make([]place, 0, len(visible))
 	for _, o := range visible {
-		if (req.State == "" || t.state(o) == string(req.State)) && t.holds(o, string(req.Q)) {
+		if (req.State == "" || t.State(o) == string(req.State)) && t.holds(o, string(req.Q)) {
 			fit = append(fit, place{order.value(o), o})
 		}
 	}
 	slices.SortFunc(fit, func(a, b place) int { return order.compare(a.value, a.object.Key(), b.value, b.object.Key()) })
 	page := Page{Limit: limit, Total: new(len(fit))}
-	asked := cursor{Kind: t.kind, Q: string(req.Q), State: string(req.State), Sort: string(req.Sort)}
+	asked := cursor{Kind: t.Kind, Only: only, Q: string(req.Q), State: string(req.State), Sort: string(req.Sort)}
 	if req.Cursor != "" {
 		at, err := parseCursor(string(req.Cursor), asked)
 		if err != nil {
@@ -169,7 +172,7 @@ func (t table[T]) page(visible []T, req ListRequest) ([]T, Page, error) {
 }
 
 // holds reports whether one of o's columns has q in it.
-func (t table[T]) holds(o T, q string) bool {
+func (t Table[T]) holds(o T, q string) bool {
 	if q == "" {
 		return true
 	}
@@ -177,7 +180,7 @@ func (t table[T]) holds(o T, q string) bool {
 	if strings.Contains(strings.ToLower(o.Key()), q) {
 		return true
 	}
-	for _, column := range t.columns {
+	for _, column := range t.Columns {
 		if strings.Contains(strings.ToLower(column(o)), q) {
 			return true
 		}
@@ -192,15 +195,15 @@ type order[T Object] struct {
 	descending bool
 }
 
-func (t table[T]) order(sort string) (order[T], error) {
+func (t Table[T]) order(sort string) (order[T], error) {
 	name, descending := strings.CutPrefix(sort, "-")
 	if sort == "" || name == "id" {
 		return order[T]{func(T) string { return "" }, descending}, nil
 	}
-	value, ok := t.columns[name]
+	value, ok := t.Columns[name]
 	if !ok {
-		names := slices.Sorted(maps.Keys(t.columns))
-		return order[T]{}, invalid("sort", fmt.Sprintf("This list has no column %.40q.", name), "It has: id, "+strings.Join(names, ", ")+".")
+		names := slices.Sorted(maps.Keys(t.Columns))
+		return order[T]{}, Invalid("sort", fmt.Sprintf("This list has no column %.40q.", name), "It has: id, "+strings.Join(names, ", ")+".")
 	}
 	return order[T]{func(o T) string {
 		v := value(o)
@@ -242,23 +245,23 @@ func parseCursor(s string, asked cursor) (cursor, error) {
 	return at, nil
 }
 
-// invalid refuses a parameter or a field of the body.
-func invalid(field, message string, advice ...string) error {
+// Invalid refuses a parameter or a field of the body.
+func Invalid(field, message string, advice ...string) error {
 	p := problem.New(problem.Validation, message, advice...)
 	p.Field = field
 	return p
 }
 
-// sortable writes a time so that text sorts as time does; "" for none.
-func sortable(t *time.Time) string {
+// Sortable writes a time so that text sorts as time does; "" for none.
+func Sortable(t *time.Time) string {
 	if t == nil || t.IsZero() {
 		return ""
 	}
 	return t.UTC().Format("2006-01-02T15:04:05.000000000Z")
 }
 
-// number writes a number that is not negative so that text sorts as numbers do.
-func number(n *int) string {
+// Number writes a number that is not negative so that text sorts as numbers do.
+func Number(n *int) string {
 	if n == nil {
 		return ""
 	}

@@ -37,14 +37,14 @@ func TestPagesAreTheList(t *testing.T) {
 	all := people(120)
 	for _, sort := range []Text{"", "id", "-id", "login", "-login", "validUntil", "-validUntil", "device", "-device", "phase"} {
 		for _, limit := range []Count{1, 7, 119, 120, 500} {
-			whole, page, err := signins().page(all, ListRequest{Sort: sort, Limit: 500})
+			whole, page, err := signins().page(all, "", ListRequest{Sort: sort, Limit: 500})
 			if err != nil || *page.Total != 120 || page.Next != "" || len(whole) != 120 {
 				t.Fatalf("%q: %d, %+v, %v", sort, len(whole), page, err)
 			}
 			var got []string
 			req := ListRequest{Sort: sort, Limit: limit}
 			for {
-				some, page, err := signins().page(all, req)
+				some, page, err := signins().page(all, "", req)
 				if err != nil || *page.Total != 120 || page.Limit != int(limit) || len(some) == 0 || len(page.Next) > maxMark {
 					t.Fatalf("%q after %q: %+v, %v", sort, req.Cursor, page, err)
 				}
@@ -59,7 +59,7 @@ func TestPagesAreTheList(t *testing.T) {
 		}
 	}
 	for _, sort := range []Text{"validUntil", "-validUntil"} {
-		whole, _, _ := signins().page(all, ListRequest{Sort: sort, Limit: 500})
+		whole, _, _ := signins().page(all, "", ListRequest{Sort: sort, Limit: 500})
 		if whole[119].ValidUntil != nil || whole[0].ValidUntil == nil {
 			t.Errorf("%q: what is not known is not last", sort)
 		}
@@ -69,15 +69,15 @@ func TestPagesAreTheList(t *testing.T) {
 // What comes and goes on pages before moves nothing on those after.
 func TestCursorIsStable(t *testing.T) {
 	all := people(100)
-	first, page, err := signins().page(all, ListRequest{Sort: "login", Limit: 40})
+	first, page, err := signins().page(all, "", ListRequest{Sort: "login", Limit: 40})
 	if err != nil {
 		t.Fatal(err)
 	}
-	rest, _, _ := signins().page(all, ListRequest{Sort: "login", Limit: 500, Cursor: Mark(page.Next)})
+	rest, _, _ := signins().page(all, "", ListRequest{Sort: "login", Limit: 500, Cursor: Mark(page.Next)})
 	gone := map[string]bool{first[0].ID: true, first[39].ID: true} // the one that the cursor names, too
 	fewer := slices.DeleteFunc(slices.Clone(all), func(s Signin) bool { return gone[s.ID] })
 	fewer = append(fewer, Signin{ID: "t/a", Login: "a@example.com"})
-	after, page, err := signins().page(fewer, ListRequest{Sort: "login", Limit: 500, Cursor: Mark(page.Next)})
+	after, page, err := signins().page(fewer, "", ListRequest{Sort: "login", Limit: 500, Cursor: Mark(page.Next)})
 	if err != nil || !slices.Equal(ids(after), ids(rest)) || *page.Total != 99 {
 		t.Errorf("%d after, %d before, %+v, %v", len(after), len(rest), page, err)
 	}
@@ -85,7 +85,7 @@ func TestCursorIsStable(t *testing.T) {
 
 func TestListParameters(t *testing.T) {
 	all := people(100)
-	_, page, _ := signins().page(all, ListRequest{Limit: 10})
+	_, page, _ := signins().page(all, "", ListRequest{Limit: 10})
 	next := Mark(page.Next)
 	for why, c := range map[string]struct {
 		req   ListRequest
@@ -109,7 +109,7 @@ func TestListParameters(t *testing.T) {
 		"written another way": {ListRequest{Cursor: Mark(base64.RawURLEncoding.EncodeToString([]byte(`{"i":"t/s0009","k":"signin"}`)))}, problem.BadRequest, "", 0},
 		"its own":             {ListRequest{Cursor: next}, "", "", 100},
 	} {
-		_, page, err := signins().page(all, c.req)
+		_, page, err := signins().page(all, "", c.req)
 		field := ""
 		if err != nil {
 			field = problem.From(err).Field
@@ -143,16 +143,16 @@ func TestColumns(t *testing.T) {
 	columns(t, adapters())
 }
 
-func columns[T Object](t *testing.T, of table[T]) {
+func columns[T Object](t *testing.T, of Table[T]) {
 	var nothing T
-	for name := range of.columns {
-		if _, _, err := of.page([]T{nothing, nothing}, ListRequest{Sort: Text("-" + name), Q: "q"}); err != nil {
-			t.Errorf("%s by %s: %v", of.name, name, err)
+	for name := range of.Columns {
+		if _, _, err := of.page([]T{nothing, nothing}, "", ListRequest{Sort: Text("-" + name), Q: "q"}); err != nil {
+			t.Errorf("%s by %s: %v", of.Name, name, err)
 		}
 	}
-	for _, s := range of.states {
-		if _, _, err := of.page([]T{nothing}, ListRequest{State: Text(s)}); err != nil {
-			t.Errorf("%s in %s: %v", of.name, s, err)
+	for _, s := range of.States {
+		if _, _, err := of.page([]T{nothing}, "", ListRequest{State: Text(s)}); err != nil {
+			t.Errorf("%s in %s: %v", of.Name, s, err)
 		}
 	}
 }

@@ -17,16 +17,16 @@ import (
 // A Reason is why something is done, in the caller's words: it stands in the record.
 type Reason string
 
-// check refuses what says nothing, or more than one would read.
-func (r Reason) check() error {
+// Check refuses what says nothing, or more than one would read.
+func (r Reason) Check() error {
 	n := utf8.RuneCountInString(string(r))
 	switch {
 	case strings.TrimSpace(string(r)) == "":
-		return invalid("reason", "A reason is required.", "Say in a sentence why: it stands in the audit record.")
+		return Invalid("reason", "A reason is required.", "Say in a sentence why: it stands in the audit record.")
 	case n > 500:
-		return invalid("reason", fmt.Sprintf("The reason has %d characters, more than 500.", n))
+		return Invalid("reason", fmt.Sprintf("The reason has %d characters, more than 500.", n))
 	case strings.ContainsFunc(string(r), unicode.IsControl):
-		return invalid("reason", "The reason has a control character.", "Write it in one line.")
+		return Invalid("reason", "The reason has a control character.", "Write it in one line.")
 	}
 	return nil
 }
@@ -100,12 +100,12 @@ type Revocation struct {
 // revoke ends a sign-in. Whose sign-ins the caller cannot see are not there; whose
 // the caller sees and may not end, that is said of.
 func (d *Desk) revoke(ctx context.Context, p access.Permit, req RevokeRequest) (Envelope[Revocation], error) {
-	if err := req.Reason.check(); err != nil {
+	if err := req.Reason.Check(); err != nil {
 		return Envelope[Revocation]{}, err
 	}
 	return d.replays.once(d.Now(), p.Caller(), req.Key, req, func() (Envelope[Revocation], error) {
 		id := req.Namespace + "/" + req.Name
-		v := viewerOf(p)
+		v := ViewerOf(p)
 		known := d.Board.List(KindSignin)
 		o, there := d.Board.Get(KindSignin, id)
 		switch {
@@ -123,7 +123,7 @@ func (d *Desk) revoke(ctx context.Context, p access.Permit, req RevokeRequest) (
 			return Envelope[Revocation]{}, err
 		}
 		done.ID, done.DryRun = id, bool(req.DryRun)
-		return answer(d, "Revocation", done, d.Board.Revision(), known.Sources), nil
+		return Answer(d, "Revocation", done, d.Board.Revision(), known.Sources), nil
 	})
 }
 

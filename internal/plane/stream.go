@@ -30,14 +30,26 @@ type Topic string
 
 // The topics.
 const (
-	TopicInfra   Topic = "infra"   // clusters, tailnets, gateways, routes, proxy groups, adapters
-	TopicSignins Topic = "signins" // sign-ins
-	TopicSources Topic = "sources" // how sources answer
+	TopicPools       Topic = "pools"       // runners of an organisation, and forges
+	TopicHolds       Topic = "holds"       // pauses of runners
+	TopicEnrollments Topic = "enrollments" // organisations
+	TopicChanges     Topic = "changes"     // of the configuration
+	TopicInfra       Topic = "infra"       // clusters, tailnets, gateways, routes, proxy groups, adapters
+	TopicSignins     Topic = "signins"     // sign-ins
+	TopicSources     Topic = "sources"     // how sources answer
 )
 
 // kinds are those that the topic has; false: there is no such topic.
 func (t Topic) kinds() ([]Kind, bool) {
 	switch t {
+	case TopicPools:
+		return []Kind{KindPool, KindForge}, true
+	case TopicHolds:
+		return []Kind{KindHold}, true
+	case TopicEnrollments:
+		return []Kind{KindEnrollment}, true
+	case TopicChanges:
+		return []Kind{KindChange}, true
 	case TopicInfra:
 		return []Kind{KindCluster, KindTailnet, KindGateway, KindRoute, KindProxyGroup, KindAdapter}, true
 	case TopicSignins:
@@ -64,7 +76,7 @@ func (t Topics) MarshalText() ([]byte, error) {
 func (t *Topics) UnmarshalText(b []byte) error {
 	for name := range strings.SplitSeq(string(b), ",") {
 		if _, ok := Topic(name).kinds(); !ok {
-			return fmt.Errorf("%.40q is not a topic: there are infra, signins and sources", name)
+			return fmt.Errorf("%.40q is not a topic: there are pools, holds, enrollments, infra, signins and sources", name)
 		}
 		*t = append(*t, Topic(name))
 	}
@@ -75,7 +87,7 @@ func (t Topics) has(topic Topic) bool { return len(t) == 0 || slices.Contains(t,
 
 // kinds are those that the topics have.
 func (t Topics) kinds() (kinds []Kind) {
-	for _, topic := range []Topic{TopicInfra, TopicSignins} {
+	for _, topic := range []Topic{TopicPools, TopicHolds, TopicEnrollments, TopicInfra, TopicSignins} {
 		if of, _ := topic.kinds(); t.has(topic) {
 			kinds = append(kinds, of...)
 		}
@@ -85,7 +97,7 @@ func (t Topics) kinds() (kinds []Kind) {
 
 // An EventsRequest asks for what changes from now on, or from a revision on.
 type EventsRequest struct {
-	Topics Topics `json:"-" query:"topics" doc:"infra, signins, sources, with commas between them; all without it"`
+	Topics Topics `json:"-" query:"topics" doc:"pools, holds, enrollments, infra, signins, sources, with commas between them; all without it"`
 	After  Text   `json:"-" query:"after" doc:"the revision to go on from; without it the stream begins with a snapshot"`
 	LastID Text   `json:"-" header:"Last-Event-ID" doc:"as after; browsers send it when they come back"`
 }
@@ -125,7 +137,7 @@ type reader struct {
 	board  *Board
 	topics Topics
 	kinds  []Kind // of the topics
-	viewer viewer
+	viewer Viewer
 	at     uint64
 	out    bytes.Buffer // what is to be sent next
 }
@@ -143,7 +155,7 @@ func (d *Desk) events(ctx context.Context, p access.Permit, req EventsRequest, s
 	if err := s.Begin("text/event-stream", http.Header{"X-Accel-Buffering": {"no"}}); err != nil {
 		return err
 	}
-	r := &reader{board: d.Board, topics: req.Topics, kinds: req.Topics.kinds(), viewer: viewerOf(p)}
+	r := &reader{board: d.Board, topics: req.Topics, kinds: req.Topics.kinds(), viewer: ViewerOf(p)}
 	r.begin(d.Now().UTC(), string(req.LastID), string(req.After))
 	renew, beat := time.NewTicker(renewEvery), time.NewTicker(heartbeat)
 	defer renew.Stop()
@@ -170,7 +182,7 @@ func (d *Desk) events(ctx context.Context, p access.Permit, req EventsRequest, s
 				_, _ = s.Write(r.out.Bytes())
 				return err
 			}
-			r.look(viewerOf(p))
+			r.look(ViewerOf(p))
 		case <-beat.C:
 			r.beat(d.Now().UTC())
 		case <-r.board.Changed(r.at):
@@ -245,7 +257,7 @@ func (r *reader) catchUp() {
 			r.event(e.Revision, string(e.Kind)+".delete", encode(Gone{e.Object.Key()}))
 		default:
 			data := e.JSON()
-			if _, own := e.Object.(Owned); own {
+			if _, personal := e.Object.(Personal); personal {
 				data = encode(r.viewer.show(e.Object))
 			}
 			r.event(e.Revision, string(e.Kind)+".upsert", data)
@@ -264,7 +276,7 @@ func (r *reader) sees(e Event) bool {
 }
 
 // look goes on with another view. Who sees less than before has to forget.
-func (r *reader) look(v viewer) {
+func (r *reader) look(v Viewer) {
 	changed := !maps.EqualFunc(r.viewer.verbs, v.verbs, slices.Equal)
 	r.viewer = v
 	if changed {

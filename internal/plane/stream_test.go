@@ -139,7 +139,7 @@ func TestEvents(t *testing.T) {
 			Sources  []plane.Source
 		}
 		if json.Unmarshal([]byte(first[0].data), &hello) != nil || json.Unmarshal([]byte(first[1].data), &snap) != nil || hello.HeartbeatSeconds != 15 || hello.Revision != snap.Revision ||
-			first[1].id != snap.Revision || len(snap.Objects) != 7 || len(snap.Sources) != 1 || snap.Objects["signin"][0]["actions"] == nil {
+			first[1].id != snap.Revision || len(snap.Objects) != 11 || len(snap.Sources) != 1 || snap.Objects["signin"][0]["actions"] == nil {
 			t.Errorf("%s %s", first[0].data, first[1].data)
 		}
 		want := func(what string, want ...string) []sse {
@@ -212,7 +212,7 @@ func TestPL05_EventsAreFiltered(t *testing.T) {
 			t.Errorf("%q", n)
 		}
 		v.stop()
-		for query, want := range map[string]string{"?topics=sources": "hello snapshot", "?topics=pools": "", "?topics=": "", "?topics=signins,infra": "hello snapshot", "?after=" + first[1].id: "hello signin.upsert signin.delete",
+		for query, want := range map[string]string{"?topics=sources": "hello snapshot", "?topics=nothing": "", "?topics=pools,holds,enrollments": "hello snapshot", "?topics=": "", "?topics=signins,infra": "hello snapshot", "?after=" + first[1].id: "hello signin.upsert signin.delete",
 			"?after=x": "hello resync", "?after=99999999999999999999": "hello resync", "?after=0": "hello resync"} {
 			v := o.open(t.Context(), query)
 			if got := strings.Join(names(v.next()), " "); got != want {

@@ -27,39 +27,39 @@ func readyOf(conditions []Condition) string {
 	return unknown
 }
 
-func clusters() table[Cluster] {
-	return table[Cluster]{KindCluster, "ClusterList", map[string]func(Cluster) string{
+func clusters() Table[Cluster] {
+	return Table[Cluster]{KindCluster, "ClusterList", map[string]func(Cluster) string{
 		"name":     func(o Cluster) string { return o.Name },
 		"endpoint": func(o Cluster) string { return o.Endpoint },
 		"health":   func(o Cluster) string { return o.Health },
-		"lastSeen": func(o Cluster) string { return sortable(o.LastSeen) },
+		"lastSeen": func(o Cluster) string { return Sortable(o.LastSeen) },
 		"version":  func(o Cluster) string { return o.Version },
 	}, func(o Cluster) string { return o.Health }, []string{"Alive", "Suspect", "Unknown", "Dead", "Left"}}
 }
 
-func signins() table[Signin] {
-	return table[Signin]{KindSignin, "SigninList", map[string]func(Signin) string{
+func signins() Table[Signin] {
+	return Table[Signin]{KindSignin, "SigninList", map[string]func(Signin) string{
 		"login":      func(o Signin) string { return o.Login },
 		"device":     func(o Signin) string { return o.Device },
 		"role":       func(o Signin) string { return o.Role },
 		"phase":      func(o Signin) string { return o.Phase },
-		"created":    func(o Signin) string { return sortable(&o.Created) },
-		"validUntil": func(o Signin) string { return sortable(o.ValidUntil) },
+		"created":    func(o Signin) string { return Sortable(&o.Created) },
+		"validUntil": func(o Signin) string { return Sortable(o.ValidUntil) },
 	}, func(o Signin) string { return o.Phase }, []string{"Pending", "Ready", "Refused", "Ending", "Expired"}}
 }
 
-func tailnets() table[Tailnet] {
-	return table[Tailnet]{KindTailnet, "TailnetList", map[string]func(Tailnet) string{
+func tailnets() Table[Tailnet] {
+	return Table[Tailnet]{KindTailnet, "TailnetList", map[string]func(Tailnet) string{
 		"name":         func(o Tailnet) string { return o.Name },
 		"domain":       func(o Tailnet) string { return may(o.Domain) },
 		"organisation": func(o Tailnet) string { return may(o.Organisation) },
-		"devices":      func(o Tailnet) string { return number(o.Devices) },
-		"lastSync":     func(o Tailnet) string { return sortable(o.LastSync) },
+		"devices":      func(o Tailnet) string { return Number(o.Devices) },
+		"lastSync":     func(o Tailnet) string { return Sortable(o.LastSync) },
 	}, func(o Tailnet) string { return readyOf(o.Conditions) }, readiness}
 }
 
-func gateways() table[Gateway] {
-	return table[Gateway]{KindGateway, "GatewayList", map[string]func(Gateway) string{
+func gateways() Table[Gateway] {
+	return Table[Gateway]{KindGateway, "GatewayList", map[string]func(Gateway) string{
 		"name":      func(o Gateway) string { return o.Name },
 		"namespace": func(o Gateway) string { return o.Namespace },
 		"target":    func(o Gateway) string { return o.Target },
@@ -67,8 +67,8 @@ func gateways() table[Gateway] {
 	}, func(o Gateway) string { return readyOf(o.Conditions) }, readiness}
 }
 
-func routes() table[Route] {
-	return table[Route]{KindRoute, "RouteList", map[string]func(Route) string{
+func routes() Table[Route] {
+	return Table[Route]{KindRoute, "RouteList", map[string]func(Route) string{
 		"name":      func(o Route) string { return o.Name },
 		"namespace": func(o Route) string { return o.Namespace },
 		"resource":  func(o Route) string { return o.Resource },
@@ -77,23 +77,23 @@ func routes() table[Route] {
 	}, func(o Route) string { return readyOf(o.Conditions) }, readiness}
 }
 
-func proxyGroups() table[ProxyGroup] {
-	return table[ProxyGroup]{KindProxyGroup, "ProxyGroupList", map[string]func(ProxyGroup) string{
+func proxyGroups() Table[ProxyGroup] {
+	return Table[ProxyGroup]{KindProxyGroup, "ProxyGroupList", map[string]func(ProxyGroup) string{
 		"name":      func(o ProxyGroup) string { return o.Name },
 		"namespace": func(o ProxyGroup) string { return o.Namespace },
 		"type":      func(o ProxyGroup) string { return o.Type },
 		"tailnet":   func(o ProxyGroup) string { return may(o.Tailnet) },
-		"ready":     func(o ProxyGroup) string { return number(o.Ready) },
-		"wanted":    func(o ProxyGroup) string { return number(&o.Wanted) },
+		"ready":     func(o ProxyGroup) string { return Number(o.Ready) },
+		"wanted":    func(o ProxyGroup) string { return Number(&o.Wanted) },
 	}, func(o ProxyGroup) string { return readyOf(o.Conditions) }, readiness}
 }
 
-func adapters() table[Adapter] {
-	return table[Adapter]{KindAdapter, "AdapterList", map[string]func(Adapter) string{
+func adapters() Table[Adapter] {
+	return Table[Adapter]{KindAdapter, "AdapterList", map[string]func(Adapter) string{
 		"pod":       func(o Adapter) string { return o.Pod },
 		"namespace": func(o Adapter) string { return o.Namespace },
 		"node":      func(o Adapter) string { return o.Node },
-		"restarts":  func(o Adapter) string { return number(o.Restarts) },
+		"restarts":  func(o Adapter) string { return Number(o.Restarts) },
 		"version":   func(o Adapter) string { return may(o.Version) },
 	}, adapterState, readiness}
 }

@@ -17,7 +17,7 @@ func (o thing) Owner() Owner        { return Owner{o.login, o.tailnet} }
 func (o thing) Observed() time.Time { return time.Time{} }
 func (o thing) At(time.Time) Object { return o }
 
-func view(t *testing.T, c access.Caller, rules ...string) viewer {
+func view(t *testing.T, c access.Caller, rules ...string) Viewer {
 	t.Helper()
 	c.Via = access.ViaTailnet
 	for _, r := range rules {
@@ -27,7 +27,7 @@ func view(t *testing.T, c access.Caller, rules ...string) viewer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return viewerOf(p)
+	return ViewerOf(p)
 }
 
 // PL-05, ID-13: what belongs to an organisation is for those who have a role there,
@@ -42,7 +42,7 @@ func TestPL05_Viewer(t *testing.T) {
 	const acme, everything = `{"role":"viewer","orgs":["acme"],"tags":["tag:ci"]}`, `{"role":"viewer","orgs":["*"],"tags":["tag:ci"]}`
 	for _, c := range []struct {
 		why  string
-		who  viewer
+		who  Viewer
 		verb access.Verb
 		of   thing
 		want bool
@@ -89,7 +89,7 @@ func FuzzListRequest(f *testing.F) {
 		limit = 1 + max(limit, -limit, 0)%maxLimit
 		req := ListRequest{Q: Text(q), State: Text(state), Sort: Text(sort), Limit: Count(limit), Cursor: Mark(mark)}
 		for turns := 0; ; turns++ {
-			page, about, err := signins().page(all, req)
+			page, about, err := signins().page(all, "", req)
 			if err != nil {
 				if turns > 0 {
 					t.Errorf("the cursor %q that was given out is refused: %v", req.Cursor, err)

@@ -51,6 +51,9 @@ const (
 	NotAuthorized    Code = "not_authorized_user" // no role at all
 	Forbidden        Code = "forbidden"           // a role, but not for this
 	Validation       Code = "validation"
+	Held             Code = "held"                  // another hold is in force
+	Confirmation     Code = "confirmation_required" // it goes far: it is asked for a second time
+	SelfApproval     Code = "self_approval"         // nobody approves what they wrote
 )
 
 // Codes returns every code, in the order in which the docs list them.
@@ -60,7 +63,7 @@ func Codes() []Code {
 		ForeignNode, TaggedNode, NoCapability, BadCapability, AmbiguousRole, RoleNotGranted, RoleNotAllowed, PeriodOutOfBounds,
 		BadRequest, NotFound, MethodNotAllowed, TooLarge, MediaType,
 		NotAMember, NotSignedIn, NotReady, GrantRemoved, CannotProvision, TooManySignins, Ending, Conflict, Unavailable, AuditUnavailable, Internal,
-		InvalidToken, IdentityMismatch, NotAuthorized, Forbidden, Validation,
+		InvalidToken, IdentityMismatch, NotAuthorized, Forbidden, Validation, Held, Confirmation, SelfApproval,
 	}
 }
 
@@ -73,7 +76,7 @@ func (c Code) Status() int {
 		return http.StatusBadRequest
 	case NoIdentity, NodeExpired, InvalidToken, IdentityMismatch:
 		return http.StatusUnauthorized
-	case CrossOrigin, FunnelRefused, ForeignNode, TaggedNode, NoCapability, RoleNotGranted, RoleNotAllowed, GrantRemoved, NotAMember, NotAuthorized, Forbidden:
+	case CrossOrigin, FunnelRefused, ForeignNode, TaggedNode, NoCapability, RoleNotGranted, RoleNotAllowed, GrantRemoved, NotAMember, NotAuthorized, Forbidden, SelfApproval:
 		return http.StatusForbidden
 	case NotFound, NotSignedIn:
 		return http.StatusNotFound
@@ -81,6 +84,10 @@ func (c Code) Status() int {
 		return http.StatusMethodNotAllowed
 	case Conflict, CannotProvision:
 		return http.StatusConflict
+	case Held:
+		return http.StatusLocked
+	case Confirmation:
+		return http.StatusPreconditionRequired
 	case TooLarge:
 		return http.StatusRequestEntityTooLarge
 	case MediaType:

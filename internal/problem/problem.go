@@ -30,6 +30,8 @@ type Error struct {
 	Have   []string `json:"have,omitempty"`
 	// Seen is as whom a caller came who has no role.
 	Seen *Seen `json:"seen,omitempty"`
+	// Confirm is how what was asked for is confirmed, when it goes that far.
+	Confirm *Confirm `json:"confirm,omitempty"`
 	// State is the state of the sign-in asked about, when the answer is "not yet".
 	State string `json:"state,omitempty"`
 	// RetryAfter asks the caller to come back no sooner than this; it is sent
@@ -57,6 +59,16 @@ type Seen struct {
 	Login string `json:"login"` // "": a node that is nobody's
 	Node  string `json:"node"`
 	Via   string `json:"via"`
+}
+
+// A Confirm is how something that goes far is confirmed: by asking once more with
+// the phrase, or with the code that a person gets at a page.
+type Confirm struct {
+	Phrase  string    `json:"phrase,omitempty"`  // to send as "confirm"
+	ID      string    `json:"id,omitempty"`      // of what a person is to confirm
+	Path    string    `json:"path,omitempty"`    // of the page where, on the dashboard
+	Targets *int      `json:"targets,omitempty"` // how many it is about; nil: not known
+	Until   time.Time `json:"until"`
 }
 
 // New returns an Error. The message and the advice are shown to the caller.

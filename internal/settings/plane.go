@@ -14,6 +14,7 @@ const PlaneRole Role = "plane"
 // Plane is how the operator plane knows its callers. Its node has the settings of
 // Tailnet, but for the name and for what Identity says.
 type Plane struct {
+	Enabled    bool          `yaml:"enabled"` // as a part of the role all; the role plane is nothing else
 	Identity   PlaneIdentity `yaml:"identity"`
 	Capability string        `yaml:"capability"` // whose grants give roles
 	Contact    string        `yaml:"contact"`    // whom to ask for a role, told to who has none
@@ -21,21 +22,9 @@ type Plane struct {
 	// organisation; none: no such entry counts.
 	EmailDomains []string      `yaml:"emailDomains"`
 	Roles        []PlaneHolder `yaml:"roles"` // beside those of grants and organisations
+	Exposures    []Exposure    `yaml:"exposures,omitempty"`
+	GitOps       GitOps        `yaml:"gitops"`
 }
-
-// PlaneIdentity is how a caller is known.
-type PlaneIdentity struct {
-	Mode         IdentityMode `yaml:"mode"`
-	Hostname     string       `yaml:"hostname"`     // of the plane's own node
-	InsecureHTTP bool         `yaml:"insecureHTTP"` // as of tailnet, for the plane's node
-}
-
-// An IdentityMode says what is trusted about who is calling.
-type IdentityMode string
-
-// Whois trusts the connection alone: the tailnet is asked at each request, and no
-// header is read.
-const Whois IdentityMode = "whois"
 
 // A PlaneHolder is somebody with a role by these settings.
 type PlaneHolder struct {
@@ -52,12 +41,9 @@ func defaultPlane() Plane {
 func (f File) validatePlane() (errs []error) {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	p, s := f.Plane, f.Signin
-	if p.Identity.Mode != Whois {
-		bad("plane.identity.mode: %q; whois", p.Identity.Mode)
-	}
-	if !label.MatchString(p.Identity.Hostname) {
-		bad("plane.identity.hostname: %q is not a DNS label", p.Identity.Hostname)
-	}
+	errs = append(errs, p.Identity.validate()...)
+	errs = append(errs, p.validateExposures()...)
+	errs = append(errs, p.GitOps.validate()...)
 	if domain, path, ok := strings.Cut(p.Capability, "/"); !ok || !strings.Contains(domain, ".") || path == "" || strings.ContainsAny(p.Capability, " \t\n") {
 		bad("plane.capability: %q is not the name of a capability such as tailplane.dev/cap/plane", p.Capability)
 	}
@@ -113,6 +99,9 @@ func (h PlaneHolder) holder() (access.Holder, error) {
 // organisations are is known elsewhere.
 func (f File) PlanePolicy() access.PlanePolicy {
 	p := access.PlanePolicy{Capability: f.Plane.Capability, Contact: f.Plane.Contact}
+	if f.Plane.Identity.Mode == Whois && len(f.Tailnet.Tags) > 0 { // grants lead to any of them
+		p.Tag = f.Tailnet.Tags[0]
+	}
 	for _, d := range f.Plane.EmailDomains {
 		if d, err := access.ParseEmailDomain(d); err == nil && !slices.Contains(p.EmailDomains, d) {
 			p.EmailDomains = append(p.EmailDomains, d)

@@ -13,10 +13,10 @@ func TestPlane(t *testing.T) {
 		{"all defaults", "", ""},
 		{"everything", "plane: {identity: {mode: whois, hostname: board, insecureHTTP: true}, capability: example.com/cap/plane, contact: \"#platform\", emailDomains: [Acme.dev], " +
 			"roles: [{login: pat@platform.dev, role: platform-admin}, {login: vic@example.com, role: viewer, orgs: [acme]}]}", ""},
-		{"unknown", "plane: {exposures: []}", "field exposures is not a setting of plane"},
-		{"unknown in identity", "plane: {identity: {trustedProxies: []}}", "field trustedProxies is not a setting of plane.identity"},
+		{"unknown", "plane: {prometheus: {}}", "field prometheus is not a setting of plane"},
+		{"unknown in identity", "plane: {identity: {proxies: []}}", "field proxies is not a setting of plane.identity"},
 		{"unknown in a role", "plane: {roles: [{login: a@b.example, role: viewer, org: acme}]}", "field org is not a setting of an entry of plane.roles"},
-		{"a mode that there is not", "plane: {identity: {mode: proxy}}", "plane.identity.mode"},
+		{"a mode that there is not", "plane: {identity: {mode: header}}", "plane.identity.mode"},
 		{"host name", "plane: {identity: {hostname: a.b}}", "plane.identity.hostname"},
 		{"capability", "plane: {capability: plane}", "plane.capability"},
 		{"sign-in's capability", "plane: {capability: tailplane.dev/cap/access}", "both"},
@@ -45,6 +45,70 @@ func TestPlane(t *testing.T) {
 				p.Settings[0].Duty.Name != access.PlatformAdmin || p.Settings[1].Duty.Orgs[0] != "acme" {
 				t.Errorf("%+v", p)
 			}
+		}
+	}
+}
+
+// Every mode is taken as it is meant, and no mode takes what another one is proved by.
+func TestPlaneIdentity(t *testing.T) {
+	const oidc = "oidc: {issuer: \"https://idp.example.ts.net\", audience: tailplane, tailnet: example.ts.net}"
+	for _, x := range []struct{ why, identity, says string }{
+		{"whois with tokens", "mode: whois, hostname: board, " + oidc, ""},
+		{"serve, by a socket", "mode: serve, listen: \"unix:/run/plane.sock\", names: [dashboard.example.ts.net]", ""},
+		{"serve, by a port", "mode: serve, listen: \"127.0.0.1:8443\", names: [dashboard.example.ts.net], users: [0]", ""},
+		{"proxy, by a socket", "mode: proxy, listen: \"unix:/run/plane.sock\", names: [dashboard.example.ts.net], tailnet: example.ts.net", ""},
+		{"proxy, by the network", "mode: proxy, listen: \"0.0.0.0:8443\", names: [dashboard.example.ts.net, 10.0.0.9], tailnet: example.ts.net, trustedProxies: [10.0.0.7/32], secretFile: /run/secret", ""},
+		{"proxy, by its certificate", "mode: proxy, listen: \"[::]:8443\", names: [a.example], tailnet: example.ts.net, trustedProxies: [10.0.0.7/32], certificates: [caddy], tls: {certFile: /a, keyFile: /b, clientCAFile: /c}", ""},
+		{"oidc", "mode: oidc, listen: \"127.0.0.1:8443\", names: [localhost], " + oidc, ""},
+		{"oidc, by the network", "mode: oidc, listen: \"0.0.0.0:8443\", names: [a.example], tls: {certFile: /a, keyFile: /b}, " + oidc, ""},
+		{"dev", "mode: dev, listen: \"127.0.0.1:8080\", names: [localhost, 127.0.0.1], login: alice@example.com", ""},
+
+		{"whois that listens", "mode: whois, listen: \"127.0.0.1:8443\"", "listen is set, and the mode whois does not read it"},
+		{"whois that trusts a proxy", "mode: whois, trustedProxies: [10.0.0.7/32]", "trustedProxies is set, and the mode whois"},
+		{"serve with a secret", "mode: serve, listen: \"unix:/a\", names: [a], secretFile: /a", "secretFile is set, and the mode serve"},
+		{"serve with a login", "mode: serve, listen: \"unix:/a\", names: [a], login: a@b.example", "login is set, and the mode serve"},
+		{"no listener", "mode: serve, names: [a]", "listen: \"\" is neither"},
+		{"any port", "mode: serve, listen: \":8443\", names: [a]", "is neither"},
+		{"a name to listen on", "mode: serve, listen: \"localhost:8443\", names: [a]", "is neither"},
+		{"a socket somewhere", "mode: serve, listen: \"unix:plane.sock\", names: [a]", "an absolute path"},
+		{"no name", "mode: serve, listen: \"unix:/a\"", "names is missing"},
+		{"a wildcard for a name", "mode: serve, listen: \"unix:/a\", names: [\"*\"]", "neither a host name"},
+		{"half a certificate", "mode: proxy, listen: \"0.0.0.0:1\", names: [a], tls: {certFile: /a}", "belong together"},
+		{"names of certificates that are not asked for", "mode: proxy, listen: \"0.0.0.0:1\", names: [a], certificates: [a]", "without tls.clientCAFile"},
+		{"no range", "mode: proxy, listen: \"0.0.0.0:1\", names: [a], trustedProxies: [caddy]", "not an address range"},
+		{"tokens of nobody", "mode: oidc, listen: \"127.0.0.1:1\", names: [a]", "whose tokens count"},
+		{"half an issuer", "mode: whois, oidc: {issuer: \"https://idp.example\"}", "belong together"},
+		{"tokens in the clear", "mode: oidc, listen: \"10.0.0.9:80\", names: [a], " + oidc, "in the clear"},
+		{"dev as nobody", "mode: dev, listen: \"127.0.0.1:1\", names: [a]", "plane.identity.login"},
+		{"a setting of tls", "mode: proxy, listen: \"0.0.0.0:1\", names: [a], tls: {cert: /a}", "is not a setting of plane.identity.tls"},
+	} {
+		f, err := settings.Parse([]byte("plane: {identity: {" + x.identity + "}}"))
+		if err == nil {
+			err = f.Validate(settings.PlaneRole)
+		}
+		if x.says == "" && err != nil || x.says != "" && (err == nil || !strings.Contains(err.Error(), x.says)) {
+			t.Errorf("%s: %v, want %q", x.why, err, x.says)
+		}
+	}
+}
+
+func TestExposures(t *testing.T) {
+	for _, x := range []struct{ why, entries, says string }{
+		{"three", "{name: prometheus, upstream: \"http://prometheus.monitoring.svc:9090\", access: observe.read}, " +
+			"{name: grafana, upstream: \"http://grafana.monitoring.svc:3000\", access: observe.read, userHeader: X-WEBAUTH-USER, roleHeader: X-WEBAUTH-ROLE}, " +
+			"{name: attic, upstream: \"http://attic.cache.svc:8080\", access: identified}", ""},
+		{"no name", "{upstream: \"http://a.b.svc\", access: identified}", "entry 1: name \"\""},
+		{"one name twice", "{name: a, upstream: \"http://a.b.svc\"}, {name: a, upstream: \"http://b.b.svc\"}", "entry 2: \"a\" is the name of two nodes"},
+		{"the plane's own name", "{name: dashboard, upstream: \"http://a.b.svc\"}", "two nodes"},
+		{"no upstream", "{name: a, access: identified}", "upstream is not a URL"},
+		{"unknown", "{name: a, url: \"http://a.b.svc\"}", "url is not a setting of an entry of plane.exposures"},
+	} {
+		f, err := settings.Parse([]byte("plane: {exposures: [" + x.entries + "]}"))
+		if err == nil {
+			err = f.Validate(settings.PlaneRole)
+		}
+		if x.says == "" && err != nil || x.says != "" && (err == nil || !strings.Contains(err.Error(), x.says)) {
+			t.Errorf("%s: %v, want %q", x.why, err, x.says)
 		}
 	}
 }

@@ -38,6 +38,7 @@ type File struct {
 	Names   Names   `yaml:"names"`
 	Audit   Audit   `yaml:"audit"`
 	Plane   Plane   `yaml:"plane"`
+	Fleet   Fleet   `yaml:"fleet"`
 	Health  string  `yaml:"health"` // address of probes and metrics, never on the tailnet; port 0: any free one
 }
 
@@ -156,7 +157,7 @@ func Default() File {
 			Login: Rate{10, 5}, Kubeconfig: Rate{60, 20}, Others: Rate{120, 20}, All: Rate{300 * 60, 300},
 			Connections: 256,
 		}},
-		Gossip: defaultGossip(), Names: Names{Prefix: "tka-"}, Plane: defaultPlane(),
+		Gossip: defaultGossip(), Names: Names{Prefix: "tka-"}, Plane: defaultPlane(), Fleet: defaultFleet(),
 		Audit: Audit{File: "-"}, Health: ":8080",
 	}
 }
@@ -201,7 +202,10 @@ var plain = strings.NewReplacer("yaml: ", "", "not found in type settings.File",
 	"not found in type settings.Bounds", "is not a setting of signin.period", "not found in type settings.Limits", "is not a setting of api.limits",
 	"not found in type settings.Rate", "is not a setting of a limit", "not found in type settings.Names", "is not a setting of names",
 	"not found in type settings.Audit", "is not a setting of audit", "not found in type settings.PlaneIdentity", "is not a setting of plane.identity",
+	"not found in type settings.PlaneTLS", "is not a setting of plane.identity.tls", "not found in type settings.PlaneOIDC", "is not a setting of plane.identity.oidc",
+	"not found in type settings.Exposure", "is not a setting of an entry of plane.exposures",
 	"not found in type settings.PlaneHolder", "is not a setting of an entry of plane.roles", "not found in type settings.Plane", "is not a setting of plane",
+	"not found in type settings.FleetImages", "is not a setting of fleet.images", "not found in type settings.Fleet", "is not a setting of fleet",
 	"not found in type settings.Gossip", "is not a setting of gossip",
 	"not found in type settings.Pin", "is not a setting of a pin", "not found in type settings.ClusterProfiles", "is not a setting of gossip.clusterProfiles",
 	"into uint16", "as a port", "into bool", "as true or false", "into int", "as a number")
@@ -244,12 +248,18 @@ func (f File) Validate(role Role) error {
 	if s := f.Audit.KeySecret; s != "" && (len(s) > 253 || !subdomain.MatchString(s)) {
 		bad("audit.keySecret: %q is not the name of a Secret", s)
 	}
+	if role == FleetRole {
+		return errors.Join(append(errs, f.Fleet.validate()...)...)
+	}
 	if role == PlaneRole {
 		return errors.Join(append(errs, f.validatePlane()...)...)
 	}
 	errs = append(errs, f.validateSignin()...)
 	if role != OperatorRole {
 		errs = append(errs, f.validateAccess()...)
+	}
+	if role == AllRoles && f.Plane.Enabled {
+		errs = append(errs, f.validatePlane()...)
 	}
 	return errors.Join(errs...)
 }

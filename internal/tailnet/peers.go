@@ -99,6 +99,16 @@ func (n *Node) Dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 	return n.backend.Load().server.Dial(ctx, "tcp", to.String())
 }
 
+// DialHost connects by TCP to a host and port: to names and addresses of the tailnet
+// through it, to others by the network of the machine. It is for peers that prove by
+// TLS who they are, as an issuer of tokens does, which may be in either.
+func (n *Node) DialHost(ctx context.Context, network, address string) (net.Conn, error) {
+	if st := n.Status(); !st.Running() {
+		return nil, unavailable(fmt.Errorf("the node is %s", st.State))
+	}
+	return n.backend.Load().server.Dial(ctx, network, address)
+}
+
 // WhoIs says whose an address of the tailnet is at this moment, as Identify does
 // of a caller.
 func (n *Node) WhoIs(ctx context.Context, at netip.AddrPort) (access.Caller, error) {

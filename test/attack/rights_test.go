@@ -35,15 +35,28 @@ func relayed(kind, name, namespace string) bool {
 	return kind == "Role" && strings.HasPrefix(name, "tailplane-gateway") && !slices.Contains([]string{"", rig.SystemNamespace, rig.SigninNamespace, "kube-system", "default"}, namespace)
 }
 
+// ofRunners are ClusterRoles that hold in namespaces of runners only: the chart binds
+// them nowhere, and admission policies keep the fleet to binding them there (FLEET-14).
+var ofRunners = []string{"tailplane-fleet-namespace", "tailplane-arc-manager", "tailplane-gitlab-manager", "tailplane-runner-kubernetes"}
+
+// fleeting says whether a role is the fleet's: one of those, its own in its namespace and
+// in ARC's, or the one by which it binds them.
+func fleeting(kind, name, namespace string) bool {
+	if kind == "ClusterRole" {
+		return name == "tailplane-fleet" || slices.Contains(ofRunners, name)
+	}
+	return strings.HasPrefix(name, "tailplane-fleet") && !slices.Contains([]string{"", rig.SystemNamespace, rig.SigninNamespace, "kube-system"}, namespace)
+}
+
 // unlawful says what is wrong with rules that hold in a namespace or, without one,
 // everywhere.
 func unlawful(rules []rbacv1.PolicyRule, namespace string) []string {
-	return unlawfulBut(rules, namespace, false, false)
+	return unlawfulBut(rules, namespace, false, false, false)
 }
 
-// unlawfulBut is unlawful, but for what relays need where they are made, and for
-// what the plane's watcher may look at.
-func unlawfulBut(rules []rbacv1.PolicyRule, namespace string, relays, watcher bool) (wrong []string) {
+// unlawfulBut is unlawful, but for what relays and runners need where they are made, and
+// for what the plane's watcher may look at.
+func unlawfulBut(rules []rbacv1.PolicyRule, namespace string, relays, runners, watcher bool) (wrong []string) {
 	for _, r := range rules {
 		bad := func(format string, args ...any) {
 			wrong = append(wrong, fmt.Sprintf(format, args...)+fmt.Sprintf(" (%+v)", r))
@@ -62,7 +75,7 @@ func unlawfulBut(rules []rbacv1.PolicyRule, namespace string, relays, watcher bo
 		if has("bind", "approve", "sign", "attest") && len(r.ResourceNames) == 0 {
 			bad("%v of anything", r.Verbs)
 		}
-		if !relays && slices.Contains(r.Resources, "secrets") && (namespace == "" || namespace == rig.SigninNamespace || len(r.ResourceNames) == 0 || has("list", "watch", "deletecollection", "create")) {
+		if !relays && !runners && slices.Contains(r.Resources, "secrets") && (namespace == "" || namespace == rig.SigninNamespace || len(r.ResourceNames) == 0 || has("list", "watch", "deletecollection", "create")) {
 			bad("Secrets beyond named ones in our own namespace")
 		}
 		itself := relays && slices.Equal(r.ResourceNames, []string{"tailplane-gateway"}) && slices.Equal(r.Verbs, []string{"create"})
@@ -71,6 +84,9 @@ func unlawfulBut(rules []rbacv1.PolicyRule, namespace string, relays, watcher bo
 		}
 		for _, resource := range r.Resources {
 			if relays && slices.Contains([]string{"pods", "roles", "rolebindings"}, resource) {
+				continue
+			}
+			if runners && slices.Contains([]string{"pods", "pods/exec", "pods/attach", "deployments", "roles", "rolebindings"}, resource) {
 				continue
 			}
 			if resource == "pods" && slices.Equal(r.Verbs, []string{"get", "list", "watch"}) && slices.Equal(r.Resources, []string{"pods"}) && watcher {
@@ -119,7 +135,7 @@ func checkManifests(t *testing.T, what string, text []byte) (roles int) {
 			if o.Kind == "Role" && o.Metadata.Namespace == "" {
 				t.Errorf("%s: the Role %s has no namespace", what, o.Metadata.Name)
 			}
-			for _, w := range unlawfulBut(o.Rules, o.Metadata.Namespace, relayed(o.Kind, o.Metadata.Name, o.Metadata.Namespace), o.Metadata.Name == "tailplane-plane") {
+			for _, w := range unlawfulBut(o.Rules, o.Metadata.Namespace, relayed(o.Kind, o.Metadata.Name, o.Metadata.Namespace), fleeting(o.Kind, o.Metadata.Name, o.Metadata.Namespace), o.Metadata.Name == "tailplane-plane") {
 				t.Errorf("%s: %s %s: %s", what, o.Kind, o.Metadata.Name, w)
 			}
 			for label := range o.Metadata.Labels {
@@ -132,6 +148,9 @@ func checkManifests(t *testing.T, what string, text []byte) (roles int) {
 				}
 			}
 		case "RoleBinding", "ClusterRoleBinding":
+			if slices.Contains(ofRunners, o.RoleRef.Name) {
+				t.Errorf("%s: %s %s gives what only namespaces of runners have", what, o.Kind, o.Metadata.Name)
+			}
 			for _, x := range o.Subjects {
 				// Envoy Gateway may look at our kinds and say what became of policies; the roles are looked at above.
 				if x.Name == "envoy-gateway" && o.Kind == "ClusterRoleBinding" && slices.Contains([]string{"envoy-gateway-tailscale-extension", "tailplane-extension-reader"}, o.RoleRef.Name) {

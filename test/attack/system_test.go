@@ -75,7 +75,7 @@ const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 rules:
 - level: Request
-  users: [` + accessAccount + `, ` + operatorAccount + `]
+  users: [` + accessAccount + `, ` + operatorAccount + `, ` + planeAccount + `]
 - level: None
 `
 
@@ -104,6 +104,7 @@ type system struct {
 
 	mu       sync.Mutex
 	people   map[string]*rig.Person // by host
+	uses     map[string]int         // of their devices, by tests that have not ended
 	speak    map[*rig.Person]*http.Client
 	policies int // how many setPolicy has put in force
 }
@@ -136,6 +137,12 @@ func TestMain(m *testing.M) {
 	tailnettest.Quiet()
 	ctrllog.SetLogger(logr.Discard()) // of clients, which say nothing that a test does not
 	code := m.Run()
+	if w := sharedCrossing.crossing; w != nil {
+		if err := w.close(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
 	if s := shared.system; s != nil {
 		if code != 0 { // what the programs said, for whoever looks for the reason
 			for _, p := range []*rig.Process{s.Access, s.Operator} {
@@ -224,7 +231,7 @@ func run(ctx context.Context, o rig.Options) (_ *system, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &system{asked: filepath.Join(dir, "kube-audit.jsonl"), people: map[string]*rig.Person{}, speak: map[*rig.Person]*http.Client{}}
+	s := &system{asked: filepath.Join(dir, "kube-audit.jsonl"), people: map[string]*rig.Person{}, uses: map[string]int{}, speak: map[*rig.Person]*http.Client{}}
 	auditFile := filepath.Join(dir, "kube-audit.yaml")
 	if err := os.WriteFile(auditFile, []byte(auditPolicy), 0o600); err != nil {
 		return nil, err
@@ -312,11 +319,19 @@ func (s *system) waitPolicy(t *testing.T) {
 	})
 }
 
-// person is somebody on a device; the same one for the same host name.
+// stayers are devices that many tests use.
+var stayers = []string{"alice-laptop", "bob-laptop", "watchman-laptop"}
+
+// person is somebody on a device; the same one for the same host name. When no test
+// uses it any more the device leaves: each takes a hundred megabytes here.
 func (s *system) person(t *testing.T, host, login string, tags ...string) *rig.Person {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !slices.Contains(stayers, host) {
+		s.uses[host]++
+		t.Cleanup(func() { s.leave(host) })
+	}
 	if p := s.people[host]; p != nil {
 		return p
 	}
@@ -328,6 +343,22 @@ func (s *system) person(t *testing.T, host, login string, tags ...string) *rig.P
 	}
 	s.people[host] = p
 	return p
+}
+
+func (s *system) leave(host string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.uses[host]--; s.uses[host] > 0 {
+		return
+	}
+	if p := s.people[host]; p != nil {
+		if hc := s.speak[p]; hc != nil {
+			hc.CloseIdleConnections()
+		}
+		delete(s.speak, p)
+		delete(s.people, host)
+		s.Leave(p)
+	}
 }
 
 func (s *system) alice(t *testing.T) *rig.Person {
@@ -782,7 +813,7 @@ func (s *system) inconsistent(t *testing.T) (wrong []string) {
 		}
 	}
 	for i := range wide.Items {
-		if b := &wide.Items[i]; b.Labels[v1alpha1.SigninUIDLabel] != "" || strings.HasPrefix(b.Name, "tailplane-") && b.Name != "tailplane-operator" && b.Name != "tailplane-access" {
+		if b := &wide.Items[i]; b.Labels[v1alpha1.SigninUIDLabel] != "" || strings.HasPrefix(b.Name, "tailplane-") && !slices.Contains([]string{"tailplane-operator", "tailplane-access", "tailplane-plane"}, b.Name) {
 			check("ClusterRoleBinding", b, b.Labels[v1alpha1.SigninUIDLabel], strings.TrimPrefix(b.Name, "tailplane-"))
 		}
 	}

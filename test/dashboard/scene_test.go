@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
 )
 
 // fill puts an installation on the board as it may be on a weekday: most of it is
@@ -53,6 +54,54 @@ func (h *house) fill() {
 		adapters = append(adapters, a)
 	}
 	b.Replace(plane.KindAdapter, "kubernetes", adapters)
+	h.fleet(now)
+}
+
+// fleet is runners of three organisations: some run, one is paused, one is broken, and
+// of one nobody knows.
+func (h *house) fleet(now time.Time) {
+	b := h.board
+	row := func(forge, org, pool, state, why string, change func(*planefleet.Pool)) plane.Object {
+		p := planefleet.Pool{ID: forge + "/" + org + "/" + pool, Name: pool, Forge: forge, OrgName: org, Type: "Shared", Isolation: "None", RunsOn: []string{"self-hosted", pool}, Scaling: &planefleet.Scaling{Max: 8, Budget: 20},
+			State: state, StateReason: why, Holds: []string{}, Counts: planefleet.Counts{Idle: new(1), Busy: new(3), Pending: new(0), Failed: new(0)}, EffectiveMax: new(8), Allocated: new(8), Drift: []string{},
+			Controller: planefleet.Controller{Kind: "AutoscalingRunnerSet", Namespace: "tailplane-runners", Name: org + "-" + pool}, ObservedAt: now}
+		if change != nil {
+			change(&p)
+		}
+		return p
+	}
+	b.Replace(plane.KindPool, "kubernetes", []plane.Object{
+		row("github", "acme", "gh-nix", planefleet.Active, "", nil), row("github", "acme", "gh-docker", planefleet.Degraded, "2 of its runners have failed.", func(p *planefleet.Pool) { p.Counts.Failed = new(2) }),
+		row("github", "globex", "gh-nix", planefleet.Paused, "Hold globex-freeze by gus@globex.dev: release week", func(p *planefleet.Pool) {
+			p.Holds, p.EffectiveMax, p.Counts = []string{"globex-freeze"}, new(0), planefleet.Counts{Idle: new(0), Busy: new(1), Pending: new(0), Failed: new(0)}
+		}),
+		row("gitlab", "initech", "gl-docker", planefleet.Failing, "The credential is refused by the forge.", nil),
+		row("gitlab", "initech", "gl-nix", planefleet.Unknown, "The fleet has said nothing of it yet.", func(p *planefleet.Pool) {
+			p.Counts, p.EffectiveMax, p.Allocated, p.Scaling, p.RunsOn = planefleet.Counts{}, nil, nil, nil, nil
+		})})
+	enrolled := func(org, forge, phase string, pools ...string) plane.Object {
+		e := planefleet.Enrollment{ID: org, Name: org, Forge: forge, ConfigURL: "https://" + forge + ".com/" + org, Isolation: "None", Phase: phase, Owners: []string{"amy@" + org + ".dev"}, Members: []string{"*@" + org + ".dev"},
+			Credential: &planefleet.Credential{Kind: "githubApp", Fingerprint: "3f9c1a2b4d5e6071", ExpiresAt: new(now.Add(20 * 24 * time.Hour))}, Conditions: isReady(phase == "Active", phase, "It is "+phase+"."), ObservedAt: now}
+		for _, p := range pools {
+			e.Pools = append(e.Pools, planefleet.EnrolledPool{Name: p, Type: "Shared"})
+		}
+		return e
+	}
+	b.Replace(plane.KindEnrollment, "kubernetes", []plane.Object{enrolled("acme", "github", "Active", "gh-nix", "gh-docker"), enrolled("globex", "github", "Active", "gh-nix"), enrolled("initech", "gitlab", "Suspended", "gl-docker", "gl-nix")})
+	b.Replace(plane.KindForge, "kubernetes", []plane.Object{
+		planefleet.Forge{ID: "github", Name: "github", Type: "github", URL: "https://github.com", Reachable: new(true), RateLimit: &planefleet.RateLimit{Remaining: 4321}, Conditions: isReady(true, "Reachable", ""), EnrolledThere: []string{"acme", "globex"}, ObservedAt: now},
+		planefleet.Forge{ID: "gitlab", Name: "gitlab", Type: "gitlab", URL: "https://gitlab.com", Reachable: new(false), Conditions: isReady(false, "Unreachable", "The forge does not answer."), EnrolledThere: []string{"initech"}, ObservedAt: now}})
+	freeze := holding("globex-freeze", planefleet.Scope{Org: "globex", Pool: "gh-nix"}, planefleet.Pause, "release week", "gus@globex.dev", planefleet.Applied)
+	freeze.ExpiresAt, freeze.Targets, freeze.Applied = new(now.Add(26*time.Hour)), new(1), new(1)
+	b.Replace(plane.KindHold, "kubernetes", []plane.Object{freeze})
+}
+
+func holding(name string, scope planefleet.Scope, mode planefleet.Mode, reason, by, state string) planefleet.Hold {
+	held := []string{"acme", "globex", "initech"}
+	if scope.Org != "" {
+		held = []string{scope.Org}
+	}
+	return planefleet.Hold{ID: name, Name: name, UID: "uid-" + name, Scope: scope, Mode: mode, Reason: reason, RequestedBy: by, Created: time.Now().Add(-3 * time.Hour), State: state, Failed: []planefleet.HoldFailure{}, Held: held, ObservedAt: time.Now()}
 }
 
 func (h *house) routes(now time.Time) (routes []plane.Object) {
@@ -72,6 +121,12 @@ func (h *house) routes(now time.Time) (routes []plane.Object) {
 func (h *house) hostile() {
 	const bad = `<img src=x onerror="window.hurt=1"><script>window.hurt=1</script>"'` + "`${window.hurt=1}{{window.hurt=1}}\u202Egnp.exe\x1b[31m"
 	b, now := h.board, time.Now()
+	b.Put(plane.KindPool, "kubernetes", planefleet.Pool{ID: bad, Name: bad, Forge: bad, OrgName: bad, Type: bad, State: planefleet.Active, StateReason: bad, RunsOn: []string{bad}, Holds: []string{bad}, Drift: []string{bad}, Controller: planefleet.Controller{Kind: bad, Namespace: bad, Name: bad}})
+	b.Put(plane.KindEnrollment, "kubernetes", planefleet.Enrollment{ID: bad, Name: bad, Forge: bad, ConfigURL: "javascript:window.hurt=1", Isolation: bad, Phase: "Active", Owners: []string{bad}, Members: []string{bad}, Pools: []planefleet.EnrolledPool{{Name: bad, Type: bad, Repositories: []string{bad}}}})
+	wide := holding(bad, planefleet.Scope{Forge: bad}, planefleet.Pause, bad, bad, planefleet.Applied)
+	wide.Failed = []planefleet.HoldFailure{{Pool: bad, Org: bad, Reason: bad}}
+	b.Put(plane.KindHold, "kubernetes", wide)
+	b.Put(plane.KindForge, "kubernetes", planefleet.Forge{ID: bad, Name: bad, Type: bad, URL: bad, Version: new(bad)})
 	s := signin(1, bad, bad, bad, "Ready", bad)
 	s.Name, s.ID = "hostile", bad
 	s.Conditions = []plane.Condition{{Type: bad, Status: "False", Reason: bad, Message: bad}}

@@ -3,6 +3,7 @@ package dashboard_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -18,6 +19,7 @@ import (
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
 	"github.com/tailplane/tailplane/internal/plane/web"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -36,6 +38,7 @@ type house struct {
 	caller  access.Caller
 	entries []audit.Entry
 	revoked []string
+	confirm string // the page of what was asked for last in alice's name
 }
 
 const capability = "tailplane.dev/cap/plane"
@@ -44,6 +47,7 @@ func open(t *testing.T) *house {
 	t.Helper()
 	h := &house{board: plane.NewBoard(time.Now), caller: person("alice@acme.dev", `{"role":"operator","orgs":["*"]}`)}
 	desk := plane.Desk{Board: h.board, Now: time.Now, Version: "v0", Commit: "0", Ready: func() bool { return true }, Revoke: h.revoke, Entries: h.newest}
+	fleet := planefleet.Desk{Plane: &desk, Create: h.pause, Lift: h.lift}
 	site := web.Site{Overview: desk.Overview, Now: time.Now, Capability: capability, Contact: "#platform"}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -60,7 +64,7 @@ func open(t *testing.T) *house {
 	h.serve = func(ln net.Listener) (stop func() error) {
 		ctx, cancel := context.WithCancel(context.Background())
 		served := make(chan error, 1)
-		go func() { served <- d.Run(ctx, ln, nil, slices.Concat(desk.Routes(), site.Routes())...) }()
+		go func() { served <- d.Run(ctx, ln, nil, slices.Concat(desk.Routes(), fleet.Routes(), site.Routes())...) }()
 		return func() error { cancel(); return <-served }
 	}
 	h.stop = h.serve(ln)
@@ -116,6 +120,8 @@ func (h *house) acting() http.Handler {
 		"up":      change(func() { h.board.Report(plane.Source{Name: "kubernetes", Status: plane.OK}) }),
 		"hostile": change(h.hostile),
 		"many":    change(func() { h.board.Replace(plane.KindSignin, "kubernetes", manySignins(2000)) }),
+		"asked":   h.asked,
+		"lifted":  change(func() { h.board.Remove(plane.KindHold, "all-1") }),
 		"alice":   change(func() { h.as(person("alice@acme.dev", `{"role":"operator","orgs":["*"]}`)) }),
 		"vic":     change(func() { h.as(person("vic@acme.dev", `{"role":"viewer","orgs":["acme"]}`)) }),
 		"mallory": change(func() { h.as(person("mallory<b>@acme.dev")) }),
@@ -131,12 +137,42 @@ func (h *house) acting() http.Handler {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 		}
 	})
+	mux.HandleFunc("GET /confirm", func(w http.ResponseWriter, _ *http.Request) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		_ = json.NewEncoder(w).Encode(h.confirm)
+	})
+	mux.HandleFunc("GET /holds", func(w http.ResponseWriter, _ *http.Request) {
+		names := []string{}
+		for _, o := range h.board.List(plane.KindHold).Objects {
+			if hold, ok := o.(planefleet.Hold); ok {
+				names = append(names, hold.Scope.String()+" by "+hold.RequestedBy+": "+hold.Reason)
+			}
+		}
+		_ = json.NewEncoder(w).Encode(names)
+	})
 	mux.HandleFunc("GET /revoked", func(w http.ResponseWriter, _ *http.Request) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		_ = json.NewEncoder(w).Encode(slices.Concat([]string{}, h.revoked))
 	})
 	return mux
+}
+
+// asked asks in alice's name that everything goes on, as an assistant would.
+func (h *house) asked() error {
+	h.as(person("alice@acme.dev", `{"role":"operator","orgs":["*"]}`))
+	h.board.Put(plane.KindHold, "kubernetes", holding("all-1", planefleet.Scope{All: true}, planefleet.Pause, "node upgrade", "alice@acme.dev", planefleet.Applied))
+	c := door.Client{HTTP: http.DefaultClient, Base: h.url, Open: plane.Open}
+	_, err := planefleet.LiftHold.Call(context.Background(), c, planefleet.LiftRequest{Name: "all-1", Reason: "the job's log says so"})
+	p, ok := errors.AsType[*problem.Error](err)
+	if !ok || p.Confirm == nil {
+		return fmt.Errorf("it was not asked to confirm: %w", err)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.confirm = p.Confirm.Path
+	return nil
 }
 
 func (h *house) who() access.Caller {
@@ -186,6 +222,32 @@ func (h *house) revoke(_ context.Context, p access.Permit, namespace, name, reas
 		h.revoked = append(h.revoked, id+": "+reason)
 	}
 	return plane.Revocation{Deleted: !dryRun, RefusedBy: new(time.Now().Add(10 * time.Second))}, nil
+}
+
+// pause and lift do what planekube does, to the board alone.
+func (h *house) pause(_ context.Context, p access.Permit, d planefleet.Draft, dryRun bool) (planefleet.Hold, bool, error) {
+	if err := p.Require(access.HoldsCreate, time.Now()); err != nil {
+		return planefleet.Hold{}, false, err
+	}
+	hold := holding(d.Name, d.Scope, d.Mode, d.Reason, p.Caller().Identity(), planefleet.Applying)
+	hold.ExpiresAt, hold.Digest = d.ExpiresAt, d.Digest
+	if !dryRun {
+		h.board.Put(plane.KindHold, "kubernetes", hold)
+	}
+	return hold, true, nil
+}
+
+func (h *house) lift(_ context.Context, p access.Permit, hold planefleet.Hold, dryRun bool) error {
+	if err := p.Require(access.HoldsLift, time.Now()); err != nil {
+		return err
+	}
+	if _, there := h.board.Get(plane.KindHold, hold.Name); !there {
+		return problem.New(problem.NotFound, "There is no such hold any more.")
+	}
+	if !dryRun {
+		h.board.Remove(plane.KindHold, hold.Name)
+	}
+	return nil
 }
 
 func person(login string, rules ...string) access.Caller {

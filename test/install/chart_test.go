@@ -422,7 +422,7 @@ func TestSI12_RulesAsWritten(t *testing.T) {
 				if slices.Contains(r.Verbs, "bind") && len(r.ResourceNames) == 0 {
 					t.Errorf("binds what it likes: %s", where)
 				}
-				if slices.Contains(r.Resources, "secrets") && (cluster || len(r.ResourceNames) == 0) && (cluster || !secretsOfGateway(u, r)) {
+				if slices.Contains(r.Resources, "secrets") && (cluster || len(r.ResourceNames) == 0) && (cluster || !secretsOfGateway(u, r) && !secretsOfFleet(u, r)) && !boundByFleet(u) {
 					t.Errorf("Secrets of others: %s", where)
 				}
 				if cluster && slices.ContainsFunc(r.Resources, func(s string) bool {
@@ -430,6 +430,9 @@ func TestSI12_RulesAsWritten(t *testing.T) {
 				}) {
 					if name == "tailplane-plane" && slices.Equal(r.Resources, []string{"pods"}) && slices.Equal(r.Verbs, []string{"get", "list", "watch"}) {
 						continue // it shows which pods have an adapter
+					}
+					if boundByFleet(u) {
+						continue // in no namespace but those of runners
 					}
 					t.Errorf("in every namespace: %s", where)
 				}
@@ -444,7 +447,7 @@ func TestSI12_RulesAsWritten(t *testing.T) {
 			case "RoleBinding", "ClusterRoleBinding":
 				bindings++
 				b := as[rbacv1.ClusterRoleBinding](t, u)
-				if gatewayBinding(b) {
+				if gatewayBinding(b) || fleetBinding(b) {
 					continue
 				}
 				if !strings.HasPrefix(b.RoleRef.Name, "tailplane-") {
@@ -475,7 +478,25 @@ func TestSI12_RulesAsWritten(t *testing.T) {
 // Settings that the chart leaves alone, and why.
 var leftAlone = map[string]string{
 	"audit.file": "the default, standard output, is where a cluster collects logs",
+
+	"plane.enabled":                   elsewhere, // the role all of the chart is without it: the plane has an account of its own there
+	"plane.identity.listen":           elsewhere,
+	"plane.identity.names":            elsewhere,
+	"plane.identity.tls.certFile":     elsewhere,
+	"plane.identity.tls.keyFile":      elsewhere,
+	"plane.identity.tls.clientCAFile": elsewhere,
+	"plane.identity.users":            elsewhere,
+	"plane.identity.trustedProxies":   elsewhere,
+	"plane.identity.secretFile":       elsewhere,
+	"plane.identity.certificates":     elsewhere,
+	"plane.identity.tailnet":          elsewhere,
+	"plane.identity.login":            elsewhere,
+
+	"plane.gitops.caFile":    "the image has the public authorities; another forge's is for who runs the plane himself",
+	"plane.gitops.lookEvery": "the default is as often as a forge may be asked for it",
 }
+
+const elsewhere = "for a plane that is no node of its own, or part of another process: in a cluster it is a node, and nothing leads to it but the tailnet"
 
 // The settings files are what the programs read: every value is a setting, every
 // setting a value, and the chart's defaults are the programs'.
@@ -545,10 +566,15 @@ func TestSettingsInStep(t *testing.T) {
 	full["cluster"].(map[string]any)["caFile"] = "" // instead of caData
 	full["tailnet"].(map[string]any)["authKeyFile"] = ""
 	var plane map[string]any // of which the access server's file has nothing
-	if err := yaml.Unmarshal([]byte(file(profileValues(t, "plane"), "tailplane-plane", "plane.yaml")), &plane); err != nil {
+	if err := yaml.Unmarshal([]byte(file(strings.Replace(profileValues(t, "plane"), "plane:\n  enabled: true\n", "plane:\n  enabled: true\n  gitops: {repository: acme/fleet, credentialSecret: fleet-repository}\n", 1), "tailplane-plane", "plane.yaml")), &plane); err != nil {
 		t.Fatal(err)
 	}
 	full["plane"] = plane["plane"]
+	var fleet map[string]any
+	if err := yaml.Unmarshal([]byte(file(profileValues(t, "fleet"), "tailplane-fleet", "fleet.yaml")), &fleet); err != nil {
+		t.Fatal(err)
+	}
+	full["fleet"] = fleet["fleet"]
 	for _, path := range settingPaths(reflect.TypeFor[settings.File](), "") {
 		_, there, err := unstructured.NestedFieldNoCopy(full, strings.Split(path, ".")...)
 		if err != nil {

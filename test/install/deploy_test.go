@@ -19,6 +19,7 @@ var deployed = map[string][]string{
 	"deploy/server": {"access", "operator", "networkpolicies"},
 	"deploy/inject": {"inject", "rbac-inject", "webhook", "policy-adapter"},
 	"deploy/plane":  {"plane", "rbac-plane"},
+	"deploy/fleet":  {"fleet", "rbac-fleet", "policy-fleet", "policy-fleet-writers", "policy-fleet-pods"},
 }
 
 const deployValues = `
@@ -36,13 +37,17 @@ inject: {enabled: true, sidecar: {image: {repository: registry.invalid/mca, tag:
 // planeValues, beside those: as the webhook.
 const planeValues = "\nplane: {enabled: true}\n"
 
+// fleetValues, beside those. Who applies what was reviewed is whoever installs.
+const fleetValues = "\nfleet: {enabled: true, writerGroups: [\"system:masters\"]}\n"
+
 // helmLabels belong to a release; manifests are nobody's release.
 var helmLabels = regexp.MustCompile(`(?m)^ *app\.kubernetes\.io/(instance|version|managed-by): .*\n`)
 
 // One source: the manifests in deploy/ are the chart's, and kustomize can read them.
 func TestDeployIsTheChart(t *testing.T) {
 	server, beside := sources(render(t, deployValues)), map[string]map[string]string{
-		"deploy/inject": sources(render(t, deployValues+injectValues)), "deploy/plane": sources(render(t, deployValues+planeValues))}
+		"deploy/inject": sources(render(t, deployValues+injectValues)), "deploy/plane": sources(render(t, deployValues+planeValues)),
+		"deploy/fleet": sources(render(t, deployValues+fleetValues))}
 	for dir, templates := range deployed {
 		by, ok := beside[dir]
 		if !ok {

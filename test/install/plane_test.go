@@ -5,12 +5,14 @@ package install
 import (
 	"context"
 	"log/slog"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -63,6 +65,14 @@ func TestPlaneValuesRefused(t *testing.T) {
 		{"no such role", "plane.roles[0].role=admin", "/plane/roles/0/role"},
 		{"misspelt", "plane.identity.insecureHttp=true", "'insecureHttp' not allowed"},
 		{"a way in", "plane.service.type=LoadBalancer", "'service' not allowed"},
+		{"an upstream outside", "plane.exposures[0].upstream=https://example.com", "/plane/exposures/0/upstream"},
+		{"runners", "plane.exposures[0].upstream=http://acme-runner.build.svc", "/plane/exposures/0/upstream"},
+		{"where runners are", "plane.exposures[0].upstream=http://metrics.arc-systems.svc", "/plane/exposures/0/upstream"},
+		{"PostgreSQL", "plane.exposures[0].upstream=http://acme-rw.db.svc:5432", "/plane/exposures/0/upstream"},
+		{"RustFS", "plane.exposures[0].upstream=http://rustfs.cache.svc:9000", "/plane/exposures/0/upstream"},
+		{"the API server", "plane.exposures[0].upstream=https://kubernetes.default.svc", "/plane/exposures/0/upstream"},
+		{"for everybody", "plane.exposures[0].access=public", "/plane/exposures/0/access"},
+		{"keys that could be replaced", "plane.identity.oidc.issuer=http://idp.example", "/plane/identity/oidc/issuer"},
 	} {
 		if _, err := try(t, values, "--set", tt.set); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: --set %s: %v\nwant it to say %s", tt.why, tt.set, err, tt.want)
@@ -85,8 +95,12 @@ func TestPlaneSettingsInStep(t *testing.T) {
 			t.Fatalf("%s: %v\n%s", name, err, text)
 		}
 		want := settings.Default()
-		if name == "defaults" && (f.Plane.Identity != want.Plane.Identity || f.Plane.Capability != want.Plane.Capability || len(f.Plane.Roles)+len(f.Plane.EmailDomains) > 0 || f.Tailnet.Port != want.Tailnet.Port) {
+		if name == "defaults" && (!reflect.DeepEqual(f.Plane.Identity, want.Plane.Identity) || f.Plane.Capability != want.Plane.Capability || len(f.Plane.Roles)+len(f.Plane.EmailDomains) > 0 || f.Tailnet.Port != want.Tailnet.Port) {
 			t.Errorf("the chart's defaults are\n%+v\nthe program's\n%+v", f.Plane, want.Plane)
+		}
+		if secrets := exposureSecrets(t, out); name == "everything" && (len(f.Plane.Exposures) != 2 || f.Plane.Identity.OIDC.Audience != "tailplane" ||
+			!slices.Equal(secrets, []string{"tailplane-plane-exposure-attic", "tailplane-plane-exposure-grafana"})) {
+			t.Errorf("exposed are %+v, with the Secrets %v", f.Plane.Exposures, secrets)
 		}
 		if name == "everything" && (f.Plane.Identity.Hostname != "board" || len(f.PlanePolicy().Settings) != 2 || f.Plane.Contact != "#platform") {
 			t.Errorf("%+v", f.Plane)
@@ -105,6 +119,32 @@ func TestPlaneSettingsInStep(t *testing.T) {
 	if out := render(t, bare); !strings.Contains(out, "--leader-elect=true") {
 		t.Error("two replicas are not elected")
 	}
+}
+
+// exposureSecrets are the Secrets for nodes of exposures that the chart makes and the
+// plane's account may use.
+func exposureSecrets(t *testing.T, out string) (names []string) {
+	t.Helper()
+	var rule []string
+	for _, u := range objects(t, out) {
+		if u.GetKind() == "Secret" && strings.HasPrefix(u.GetName(), "tailplane-plane-exposure-") {
+			names = append(names, u.GetName())
+		}
+		if u.GetKind() == "Role" && u.GetName() == "tailplane-plane" && u.GetNamespace() == systems {
+			for _, r := range as[rbacv1.Role](t, u).Rules {
+				if slices.Contains(r.Resources, "secrets") {
+					rule = append(rule, r.ResourceNames...)
+				}
+			}
+		}
+	}
+	slices.Sort(names)
+	for _, n := range names {
+		if !slices.Contains(rule, n) {
+			t.Errorf("the Secret %s is made, and not for the plane's account", n)
+		}
+	}
+	return names
 }
 
 // As the account that the chart makes, the plane reads all that it shows, is elected,

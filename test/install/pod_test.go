@@ -58,8 +58,8 @@ func TestPodsFindTheirOwn(t *testing.T) {
 			}
 			seen++
 			find("ServiceAccount", u.GetNamespace(), spec.ServiceAccountName)
-			if u.GetName() == "tailplane-gateway" {
-				continue // its settings are another role's, in a namespace of its own: TestGatewaySettingsInStep reads them
+			if u.GetName() == "tailplane-gateway" || u.GetName() == "tailplane-fleet" {
+				continue // its settings are another role's, in a namespace of its own: TestGatewaySettingsInStep and TestFleetSettingsInStep read them
 			}
 			replicas, _, _ := unstructured.NestedInt64(u.Object, "spec", "replicas")
 			config := spec.Containers[0].Args[1]
@@ -134,7 +134,7 @@ func TestDS05_PodsAreAdmitted(t *testing.T) {
 	c := place(t)
 	k := clientsOf(t, c.AdminConfig())
 	accounts := "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: %s, namespace: " + systems + "}\n"
-	for _, a := range []string{"tailplane", "tailplane-access", "tailplane-operator", "tailplane-inject", "tailplane-gateway", "tailplane-plane"} {
+	for _, a := range []string{"tailplane", "tailplane-access", "tailplane-operator", "tailplane-inject", "tailplane-gateway", "tailplane-plane", "tailplane-fleet"} {
 		if err := c.Apply(t.Context(), fmt.Appendf(nil, accounts, a)); err != nil {
 			t.Fatal(err)
 		}

@@ -39,7 +39,7 @@ func place(t *testing.T) *kubetest.Cluster {
 	priority := "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: platform}\nvalue: 1000\n"
 	people := "apiVersion: v1\nkind: Namespace\nmetadata: {name: people}\n"
 	var others strings.Builder // that a profile of the gateway names
-	for _, ns := range gatewayNamespaces {
+	for _, ns := range slices.Concat(gatewayNamespaces, fleetNamespaces[1:3]) {
 		fmt.Fprintf(&others, "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", ns)
 	}
 	if err := c.Apply(t.Context(), []byte(others.String()), []byte(definitions), []byte(namespace), []byte(monitors), []byte(priority), []byte(people)); err != nil {
@@ -143,11 +143,14 @@ func TestSGN13_Rights(t *testing.T) {
 			if account == "tailplane-gateway" {
 				namespaces = append(namespaces, gatewayNamespaces...)
 			}
+			if account == "tailplane-fleet" {
+				namespaces = append(namespaces, fleetNamespaces...)
+			}
 			more := func(ns string, than []string) (lines []string) {
 				than = append(than, rights(t, nobody, ns)...)
 				return slices.DeleteFunc(rights(t, k, ns), func(line string) bool { return slices.Contains(than, line) })
 			}
-			everywhere := more("default", nil)
+			everywhere := more("kube-public", nil)
 			if more := more("kube-system", slices.Clone(everywhere)); len(more) > 0 {
 				t.Errorf("%s: %s may in kube-system %v", p.name, account, more)
 			}
@@ -215,7 +218,7 @@ func outOfReach(t *testing.T, who string, k *kubernetes.Clientset, signins strin
 	// What the accounts are for is allowed, or the refusals below say nothing. A
 	// policy is at work a moment after it was made.
 	mallory := rbacv1.Subject{Kind: "User", APIGroup: rbacv1.GroupName, Name: "mallory"}
-	if strings.HasSuffix(who, "tailplane-access") || strings.HasSuffix(who, "tailplane-inject") || strings.HasSuffix(who, "tailplane-gateway") || strings.HasSuffix(who, "tailplane-plane") { // none binds anything here
+	if strings.HasSuffix(who, "tailplane-access") || strings.HasSuffix(who, "tailplane-inject") || strings.HasSuffix(who, "tailplane-gateway") || strings.HasSuffix(who, "tailplane-plane") || strings.HasSuffix(who, "tailplane-fleet") { // none binds anything here
 		if err := binding("view", ours); !byRBAC(err) {
 			t.Errorf("%s binds view to a sign-in: %v", who, err)
 		}

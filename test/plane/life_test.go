@@ -249,7 +249,11 @@ func TestPLANE02_Listeners(t *testing.T) {
 			}
 		}
 	}
-	if probes == "" || len(ports) > 2 {
+	nodes := 1 // each with its peer API
+	if system.unnamed == nil {
+		nodes += 2 // those of exposures
+	}
+	if probes == "" || len(ports) > 1+nodes {
 		t.Errorf("it listens on %v, with probes at %q", ports, probes)
 	}
 }
@@ -293,7 +297,7 @@ func TestPLANE18_Replicas(t *testing.T) {
 			t.Fatal(err)
 		}
 		text := strings.NewReplacer(filepath.Join(r.Dir, "plane")+"/", dir+"/", r.AuthKeyFile(), key, "\ntailnet:\n", "\ntailnet:\n  stateSecret: tailplane-plane\n",
-			"\nplane:\n", "\nplane:\n  identity: {hostname: board}\n").Replace(string(own))
+			"  identity: {", "  identity: {hostname: board, ").Replace(without(own, "exposures"))
 		p, err := r.Try(name, "plane", nil, text, "--kubeconfig", kubeconfig)
 		if err != nil {
 			t.Fatal(err)
@@ -391,7 +395,7 @@ func TestPLANE16_NoCertificates(t *testing.T) {
 			t.Fatal(err)
 		}
 		text := strings.NewReplacer(filepath.Join(r.Dir, "plane")+"/", dir+"/", r.AuthKeyFile(), key, r.Net.ControlURL(), plain.ControlURL(),
-			"\nplane:\n", "\nplane:\n  identity: {"+identity+"}\n").Replace(string(own))
+			"  identity: {", "  identity: {"+identity+", ").Replace(without(own, "exposures"))
 		p, err := r.Try(name, "plane", nil, text, "--kubeconfig", kubeconfig, "--leader-elect=false")
 		if err != nil {
 			t.Fatal(err)
@@ -444,4 +448,67 @@ func person18(t *testing.T, r *rig.Rig, ctx context.Context) *rig.Person {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// without is a settings file without one of the plane's settings.
+func without(file []byte, setting string) string {
+	var b strings.Builder
+	for line := range strings.Lines(string(file)) {
+		if !strings.HasPrefix(line, "  "+setting+": ") {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+// PLANE-16: while the control server is out of reach the plane says so, is not ready,
+// and listens for nobody: there is no other way in that it falls back to.
+func TestPLANE16_ControlAway(t *testing.T) {
+	r := start(t)
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	own, err := r.Settings("plane")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(r.Dir, "away")
+	if err := os.MkdirAll(filepath.Join(dir, "state"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig, err := r.Cluster.ServiceAccountKubeconfig(ctx, rig.SystemNamespace, "tailplane-plane", dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.NewReplacer(filepath.Join(r.Dir, "plane")+"/", dir+"/", r.Net.ControlURL(), "http://127.0.0.1:1").Replace(string(own)) // nobody listens there
+	p, err := r.Try("away", "plane", nil, text, "--kubeconfig", kubeconfig, "--leader-elect=false")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Stop(time.Minute); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := p.WaitLog(ctx, "the control server cannot be reached yet"); err != nil {
+		t.Fatal(err)
+	}
+	ports, told, err := rig.Listening(p.PID())
+	switch {
+	case !told:
+		t.Skip("SKIP sockets of a process: /proc does not tell them here")
+	case err != nil || len(ports) != 1:
+		t.Fatalf("it listens on %v: %v", ports, err)
+	}
+	res, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/readyz", ports[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(b), "tailnet") {
+		t.Errorf("ready: %s %s %v", res.Status, b, err)
+	}
+	if strings.Contains(p.Output(), `"the plane is serving"`) {
+		t.Error("it serves")
+	}
 }

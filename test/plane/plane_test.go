@@ -53,14 +53,21 @@ func policyOf(grants []string) string {
 
 // system is the one that all tests of this binary share.
 var system struct {
-	once sync.Once
-	rig  *rig.Rig
-	err  error
+	once     sync.Once
+	rig      *rig.Rig
+	err      error
+	issuer   *rig.Issuer
+	upstream *upstream
+	unnamed  error // why nothing is exposed here
 }
 
 func TestMain(m *testing.M) {
 	tailnettest.Quiet()
 	code := m.Run()
+	if system.issuer != nil {
+		system.issuer.Close()
+		system.upstream.srv.Close()
+	}
 	if system.rig != nil {
 		if err := system.rig.Close(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -97,8 +104,18 @@ func start(t *testing.T) *rig.Rig {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 		defer cancel()
-		system.rig, system.err = rig.Start(ctx, dir, rig.Options{Policy: policyOf(grants), Settings: map[string]string{
-			"plane.roles": `[{login: pat@platform.dev, role: platform-admin}]`, "plane.emailDomains": `[acme.dev]`, "plane.contact": `"#platform"`}})
+		if system.issuer, system.err = rig.NewIssuer(); system.err != nil {
+			return
+		}
+		system.upstream = newUpstream()
+		o := rig.Options{Policy: policyOf(grants), Settings: map[string]string{
+			"plane.roles": `[{login: pat@platform.dev, role: platform-admin}]`, "plane.emailDomains": `[acme.dev]`, "plane.contact": `"#platform"`,
+			"plane.identity": "{oidc: " + system.issuer.Settings() + "}"}}
+		if system.unnamed = rig.CanName(ctx); system.unnamed == nil {
+			o.Settings["plane.exposures"] = system.upstream.exposures()
+			o.Hosts = map[string]string{"prometheus.monitoring.svc": "127.0.0.1", "attic.cache.svc": "127.0.0.1"}
+		}
+		system.rig, system.err = rig.Start(ctx, dir, o)
 		if system.err == nil {
 			system.err = system.rig.Cluster.Apply(ctx, []byte(enrollment))
 		}
@@ -304,7 +321,7 @@ func TestPLANE04_Personas(t *testing.T) {
 
 	// Whoever has no role is told whom to ask, and nothing else.
 	a, err := ask(t, r, personas[8].who, "GET", "/", "", func(q *http.Request) { q.Header.Set("Accept", "text/html") })
-	if a = must(t, a, err); a.status != http.StatusForbidden || !strings.Contains(a.body, "mallory@example.com") || !strings.Contains(a.body, "#platform") || strings.Contains(a.body, "/assets/") {
+	if a = must(t, a, err); a.status != http.StatusForbidden || !strings.Contains(a.body, "mallory@example.com") || !strings.Contains(a.body, "#platform") || !strings.Contains(a.body, "tag:tailplane") || strings.Contains(a.body, "/assets/") {
 		t.Errorf("the page for who has no role: %d %s", a.status, a.body)
 	}
 

@@ -19,7 +19,8 @@ import (
 )
 
 // PL-08: whatever the program is made to ask, as by a mistake in a handler, its
-// account has no more right than what it shows, and to end sign-ins.
+// account has no more right than what it shows, to end sign-ins, and to
+// make and lift holds.
 func TestPL08_Rights(t *testing.T) {
 	r := start(t)
 	ctx := t.Context()
@@ -43,6 +44,10 @@ func TestPL08_Rights(t *testing.T) {
 	signins := objects.Resource(schema.GroupVersionResource{Group: "tailplane.dev", Version: "v1alpha1", Resource: "tkasignins"})
 	tailnets := objects.Resource(schema.GroupVersionResource{Group: "gateway.tailscale.com", Version: "v1alpha1", Resource: "tailscaletailnets"})
 	enrollments := objects.Resource(schema.GroupVersionResource{Group: "tailplane.dev", Version: "v1alpha1", Resource: "runnerenrollments"})
+	kind := func(resource string) dynamic.ResourceInterface {
+		return objects.Resource(schema.GroupVersionResource{Group: "tailplane.dev", Version: "v1alpha1", Resource: resource})
+	}
+	holds, pools, forges := kind("runnerholds"), kind("runnerpools"), kind("runnerforges")
 	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 	patch := metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}
 	remove := metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}
@@ -87,6 +92,12 @@ func TestPL08_Rights(t *testing.T) {
 		"removes all sign-ins at once":      signins.Namespace(rig.SigninNamespace).DeleteCollection(ctx, remove, list),
 		"removes a tailnet":                 tailnets.Delete(ctx, "x", remove),
 		"makes itself an owner":             second(enrollments.Patch(ctx, "acme", types.MergePatchType, []byte(`{"spec":{"owners":["eve@example.com"]}}`), patch)),
+		"changes a hold":                    second(holds.Patch(ctx, "x", types.MergePatchType, []byte(`{"spec":{"expiresAt":null}}`), patch)),
+		"says that a hold is applied":       second(holds.Patch(ctx, "x", types.MergePatchType, []byte(`{}`), patch, "status")),
+		"lifts all holds at once":           holds.DeleteCollection(ctx, remove, list),
+		"changes a pool":                    second(pools.Patch(ctx, "x", types.MergePatchType, []byte(`{}`), patch)),
+		"makes a forge":                     second(forges.Create(ctx, object("RunnerForge", "x"), dry)),
+		"removes an organisation":           enrollments.Delete(ctx, "x", remove),
 		"makes a pod":                       second(k.CoreV1().Pods("default").Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, dry)),
 		"removes a pod":                     k.CoreV1().Pods("default").Delete(ctx, "x", remove),
 		"runs a command in a pod":           exec("exec"),
@@ -115,6 +126,9 @@ func TestPL08_Rights(t *testing.T) {
 		"reads sign-ins":       second(signins.Namespace(rig.SigninNamespace).List(ctx, list)),
 		"reads tailnets":       second(tailnets.List(ctx, list)),
 		"reads organisations":  second(enrollments.List(ctx, list)),
+		"reads pools":          second(pools.List(ctx, list)),
+		"reads forges":         second(forges.List(ctx, list)),
+		"reads holds":          second(holds.List(ctx, list)),
 		"reads pods":           second(k.CoreV1().Pods("").List(ctx, list)),
 		"reads the members":    second(k.CoreV1().ConfigMaps(rig.SystemNamespace).Get(ctx, "tailplane-members", metav1.GetOptions{})),
 		"reads its own Secret": secret("tailplane-plane"),
@@ -122,6 +136,12 @@ func TestPL08_Rights(t *testing.T) {
 		if err != nil {
 			t.Errorf("it %s: %v", what, err)
 		}
+	}
+	if err := holds.Delete(ctx, "x", remove); !apierrors.IsNotFound(err) {
+		t.Errorf("it lifts a hold: %v, want NotFound", err)
+	}
+	if _, err := holds.Create(ctx, object("RunnerHold", "x"), dry); !apierrors.IsInvalid(err) {
+		t.Errorf("it makes a hold of nothing: %v, want Invalid", err)
 	}
 	if err := signins.Namespace(rig.SigninNamespace).Delete(ctx, "x", remove); !apierrors.IsNotFound(err) {
 		t.Errorf("it ends a sign-in: %v, want NotFound", err)

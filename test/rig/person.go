@@ -54,11 +54,11 @@ func (r *Rig) Person(ctx context.Context, host, login string, tags ...string) (*
 	if p.Proxy, err = r.Net.Persona(p.Node); err != nil {
 		return nil, err
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.people = append(r.people, p)
 	return p, nil
 }
+
+// Leave takes somebody's device off the tailnet before the rig ends.
+func (r *Rig) Leave(p *Person) { r.Net.Retire(p.Node) }
 
 // Kubeconfig is the person's kubeconfig file.
 func (p *Person) Kubeconfig() string { return filepath.Join(p.Home, ".kube", "config") }

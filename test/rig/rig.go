@@ -46,6 +46,8 @@ type Options struct {
 	NoAccess    bool              // the caller starts the access server
 	NoOperator  bool              // the caller starts the operator
 
+	Hosts map[string]string // names that the plane knows beside those of the machine, and their addresses; see CanName
+
 	Manifests [][]byte // to apply instead of deploy/crds and deploy/base
 	All       bool     // one process plays every role, as the ServiceAccount tailplane
 	// File returns the settings file of a role, instead of the rig's own; Settings
@@ -71,15 +73,15 @@ type Rig struct {
 	ownsNet     bool
 	programs    map[string]string
 	settings    map[string]string
+	hosts       map[string]string
 	file        func(r *Rig, role string) ([]byte, error)
 	mu          sync.Mutex
-	people      []*Person
 }
 
 // Start starts the system and returns when its access server answers. What it
 // started is ended by Close, and by the end of this process.
 func Start(ctx context.Context, dir string, o Options) (_ *Rig, err error) {
-	r := &Rig{Dir: dir, Cluster: o.Cluster, name: cmp.Or(o.ClusterName, "east"), hostname: cmp.Or(o.Hostname, "tka"), file: o.File, programs: map[string]string{}}
+	r := &Rig{Dir: dir, Cluster: o.Cluster, name: cmp.Or(o.ClusterName, "east"), hostname: cmp.Or(o.Hostname, "tka"), file: o.File, hosts: o.Hosts, programs: map[string]string{}}
 	if r.settings = maps.Clone(o.Settings); r.settings == nil {
 		r.settings = map[string]string{}
 	}
@@ -264,7 +266,8 @@ func (r *Rig) writeAuthKey() error {
 	if _, err := os.Stat(r.AuthKeyFile()); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	key := r.Net.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane"}})
+	// The plane brings a node for each exposure.
+	key := r.Net.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane"}, Reusable: r.settings["plane.exposures"] != ""})
 	return os.WriteFile(r.AuthKeyFile(), []byte(key+"\n"), 0o600)
 }
 
@@ -286,7 +289,13 @@ func (r *Rig) tailplaned(ctx context.Context, role, account string, env []string
 	if err := os.WriteFile(config, text, 0o600); err != nil {
 		return nil, err
 	}
-	return startProcess(dir, append(os.Environ(), env...), r.programs["tailplaned"], role, "--config", config, "--kubeconfig", kubeconfig)
+	args := []string{r.programs["tailplaned"], role, "--config", config, "--kubeconfig", kubeconfig}
+	if role == "plane" && len(r.hosts) > 0 {
+		if args, err = named(dir, r.hosts, args); err != nil {
+			return nil, err
+		}
+	}
+	return startProcess(dir, append(os.Environ(), env...), args...)
 }
 
 // Try starts `tailplaned ROLE` beside the system, in the folder name, with

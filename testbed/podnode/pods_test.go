@@ -250,9 +250,11 @@ func TestStreams(t *testing.T) {
 	c.Stdin, c.StdinOnce = true, true
 	b.create(t, pod("streams", c))
 	b.allow(t)
-	b.create(t, pod("web", corev1.Container{Name: "app", Image: clientImage, Args: []string{"-namespace", b.namespace}}))
+	web := application(b.namespace)
+	web.Name = "web"
+	b.create(t, web)
 	b.wait(t, "streams", "ready", ready)
-	b.wait(t, "web", "running", ready)
+	b.wait(t, "web", "ready", ready)
 	for _, protocol := range []string{"true", "false"} { // WebSocket, SPDY
 		env := []string{"KUBECTL_REMOTE_COMMAND_WEBSOCKETS=" + protocol, "KUBECTL_PORT_FORWARD_WEBSOCKETS=" + protocol}
 		out, code := b.run(t, env, "", "exec", "streams", "--", "sh", "-c", "echo out; echo err >&2; exit 7")

@@ -29,6 +29,7 @@ type run struct {
 	box     *sandbox.Container
 	main    *sandbox.Running
 	log     *podlog.Log
+	silent  chan struct{}   // closed when all that it said was heard
 	process sandbox.Process // what else is started in the container starts like it
 	stdin   io.WriteCloser  // nil: it has none
 	tty     *os.File        // the near end of its terminal, or nil
@@ -86,7 +87,7 @@ func (c *container) once(ctx context.Context) (int, error) {
 		return waiting("CreateContainerError", err)
 	}
 	defer log.End()
-	r := &run{box: box, log: log, process: process}
+	r := &run{box: box, log: log, process: process, silent: make(chan struct{})}
 	streams, err := r.open(c.spec.Stdin)
 	if err != nil {
 		return waiting("CreateContainerError", err)
@@ -120,6 +121,7 @@ func (c *container) once(ctx context.Context) (int, error) {
 	exit := r.main.Exit()
 	box.Kill() // whatever it has left behind goes with it, and with that the last who could speak
 	spoken.Wait()
+	close(r.silent)
 	streams.closeNear()
 	if reason == "" {
 		switch {

@@ -184,7 +184,7 @@ func (n *Node) AttachContainer(ctx context.Context, key, _, name string, in io.R
 		}()
 	}
 	select {
-	case <-r.main.Done():
+	case <-r.silent:
 	case <-ctx.Done():
 	}
 	return nil

@@ -93,7 +93,81 @@ export type Adapter = Observed & {
   clusters: { cluster: string; healthy: boolean }[] | null
 }
 
+export type Pool = Observed & {
+  name: string
+  forge: string
+  org: string
+  type: string
+  isolation: string
+  runsOn: string[] | null
+  scaling: { min: number; max: number; budget: number } | null
+  state: 'Error' | 'Unknown' | 'Degraded' | 'Pausing' | 'Draining' | 'Resuming' | 'Provisioning' | 'Drained' | 'Paused' | 'Active'
+  stateReason: string
+  holds: string[] | null
+  counts: { idle: number | null; busy: number | null; pending: number | null; failed: number | null }
+  effectiveMax: number | null
+  allocated: number | null
+  controller: { kind: string; namespace: string; name: string }
+  scaleSetId: number | null
+  runnerId: number | null
+  drift: string[] | null
+  actions?: { pause: Action; resume: Action }
+}
+
+export type Enrollment = Observed & {
+  name: string
+  forge: string
+  configURL: string
+  isolation: string
+  phase: 'Unknown' | 'Requested' | 'Approved' | 'Provisioning' | 'Active' | 'Suspended' | 'Draining' | 'Offboarded' | 'Failed'
+  pools: { name: string; type: string; max: number | null; repositories: string[] | null }[] | null
+  owners: string[] | null
+  members: string[] | null
+  quota: { cpu: string; memory: string; pods: number } | null
+  credential: { kind: string; fingerprint: string; appId: number | null; installationId: number | null; createdAt: string | null; expiresAt: string | null } | null
+  offboard: { step: string; since: string; message: string } | null
+  conditions: Condition[] | null
+}
+
+export type Scope = { all?: boolean; forge?: string; org?: string; pool?: string }
+
+export type Hold = Observed & {
+  name: string
+  uid: string
+  scope: Scope
+  mode: 'Pause' | 'Drain' | 'Stop'
+  reason: string
+  requestedBy: string
+  created: string
+  expiresAt: string | null
+  state: 'Applying' | 'Applied' | 'Drained' | 'Lifting' | 'Expired'
+  targets: number | null
+  applied: number | null
+  drained: number | null
+  remainingJobs: number | null
+  failed: { pool: string; org: string; reason: string }[] | null
+  actions?: { lift: Action }
+}
+
+export type Forge = Observed & {
+  name: string
+  type: string
+  url: string
+  version: string | null
+  reachable: boolean | null
+  rateLimit: { remaining: number; resetAt: string | null } | null
+  conditions: Condition[] | null
+}
+
+export type HoldCreated = { hold: Hold; created: boolean; dryRun: boolean; targets: number | null }
+export type HoldLifted = { lifted: string[] | null; remaining: string[] | null; dryRun: boolean }
+export type Asked = { id: string; verb: string; object: string; args: Record<string, string> | null; phrase: string; targets: number | null; until: string }
+
 export type Kinds = {
+  pool: Pool
+  enrollment: Enrollment
+  hold: Hold
+  forge: Forge
   cluster: Cluster
   signin: Signin
   tailnet: Tailnet
@@ -117,6 +191,10 @@ export type Overview = {
   routes: Tally | null
   proxygroups: Tally | null
   adapters: Tally | null
+  pools: Tally | null
+  enrollments: Tally | null
+  holds: Tally | null
+  forges: Tally | null
   attention: { severity: 'error' | 'warning'; kind: Kind; id: string; reason: string; message: string }[]
   more: number
   hidden: Kind[]
@@ -166,6 +244,7 @@ export type Fault = {
   needed?: { verb: string; org: string } | null
   have?: string[] | null
   seen?: { login: string; node: string; via: string } | null
+  confirm?: { phrase?: string; id?: string; path?: string; targets?: number; until: string } | null
   retryAfterSeconds?: number
 }
 

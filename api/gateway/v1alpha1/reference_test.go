@@ -1,173 +1,37 @@
 package v1alpha1_test
 
 import (
-	"bytes"
-	"encoding/json"
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"maps"
-	"os"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
-	"sigs.k8s.io/yaml"
+	"github.com/tailplane/tailplane/api/apitest"
 )
-
-var update = flag.Bool("update", false, "write docs/reference/gateway-kinds.md")
 
 const page = "../../../docs/reference/gateway-kinds.md"
 
 // The page of the reference is what the definitions and the constants say today.
 func TestReference(t *testing.T) {
-	var b bytes.Buffer
+	var b strings.Builder
 	b.WriteString("# The gateway's kinds\n\nGroup `gateway.tailscale.com`, version `v1alpha1`. This page is made from the definitions; do not edit it (go generate ./api/gateway/...).\n" +
 		"`kubectl explain` says the same. What a field holds that is Kubernetes' own type, such as an affinity, is in Kubernetes' reference.\n")
-	files, err := filepath.Glob("../../../deploy/crds/gateway.tailscale.com_*.yaml")
-	if err != nil || len(files) != 5 {
-		t.Fatalf("%v, %v", files, err)
+	files := apitest.Definitions(t, "../../..", "gateway.tailscale.com")
+	if len(files) != 5 {
+		t.Fatal(files)
 	}
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var crd struct {
-			Spec struct {
-				Scope string
-				Names struct {
-					Kind, Plural string
-					ShortNames   []string
-				}
-				Versions []struct {
-					Schema struct{ OpenAPIV3Schema schema }
-				}
-			}
-		}
-		if err := yaml.Unmarshal(text, &crd); err != nil {
-			t.Fatal(err)
-		}
-		n, root := crd.Spec.Names, crd.Spec.Versions[0].Schema.OpenAPIV3Schema
-		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n%s; `%s`, short `%s`.\n", n.Kind, oneLine(root.Description), crd.Spec.Scope, n.Plural, strings.Join(n.ShortNames, "`, `"))
-		if rules := root.rules(); rules != "" {
-			fmt.Fprintf(&b, "Refused: %s.\n", rules)
-		}
-		for _, part := range []string{"spec", "status"} {
-			s := root.Properties[part]
-			fmt.Fprintf(&b, "\n| %s | type | meaning |\n|---|---|---|\n", part)
-			if rules := s.rules(); rules != "" {
-				fmt.Fprintf(&b, "| | | %s |\n", rules)
-			}
-			s.write(&b, "")
-		}
+		apitest.ReadKind(t, file).Write(&b, "resources", "tolerations", "affinity", "topologySpreadConstraints", "selector", "conditions")
 	}
 	writeReasons(t, &b)
-	if *update {
-		if err := os.WriteFile(page, b.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if have, err := os.ReadFile(page); err != nil || !bytes.Equal(have, b.Bytes()) {
-		t.Errorf("%s is not what the definitions say (%v); run: go generate ./api/gateway/...", page, err)
-	}
+	apitest.Page(t, page, b.String())
 }
-
-// A schema is what we read of a part of a definition.
-type schema struct {
-	Type, Description, Format string
-	Default                   any
-	Enum                      []any
-	Required                  []string
-	Minimum, Maximum          *int64
-	MaxItems                  *int64
-	Properties                map[string]schema
-	Items                     *schema
-	AdditionalProperties      *schema
-	IntOrString               bool                       `json:"x-kubernetes-int-or-string"`
-	Validations               []struct{ Message string } `json:"x-kubernetes-validations"`
-}
-
-func (s schema) rules() string {
-	var all []string
-	for _, v := range s.Validations {
-		all = append(all, cell(v.Message))
-	}
-	return strings.Join(all, "; ")
-}
-
-// foreign are the fields of Kubernetes' own types, which are named only.
-var foreign = []string{"resources", "tolerations", "affinity", "topologySpreadConstraints", "selector", "conditions"}
-
-func (s schema) write(b *bytes.Buffer, path string) {
-	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
-		p := s.Properties[name]
-		meaning := cell(oneLine(p.Description))
-		if slices.Contains(s.Required, name) {
-			meaning += " Required."
-		}
-		if p.Default != nil {
-			text, is := p.Default.(string)
-			if !is {
-				inline, err := json.Marshal(p.Default)
-				if err != nil {
-					panic(err) // it was read from YAML
-				}
-				text = string(inline)
-			}
-			if text != "{}" {
-				meaning += " Default `" + text + "`."
-			}
-		}
-		if rules := p.rules(); rules != "" {
-			meaning += " Checked: " + rules + "."
-		}
-		fmt.Fprintf(b, "| `%s%s` | %s | %s |\n", path, name, p.kind(), meaning)
-		if slices.Contains(foreign, name) && p.Type != "string" {
-			continue
-		}
-		p.write(b, path+name+".")
-		if p.Items != nil {
-			p.Items.write(b, path+name+"[].")
-		}
-	}
-}
-
-func (s schema) kind() string {
-	switch {
-	case len(s.Enum) > 0:
-		var words []string
-		for _, e := range s.Enum {
-			words = append(words, fmt.Sprintf("`%v`", e))
-		}
-		return strings.Join(words, ", ")
-	case s.Items != nil:
-		text := "list of " + s.Items.kind()
-		if s.MaxItems != nil {
-			text += fmt.Sprintf(", at most %d", *s.MaxItems)
-		}
-		return text
-	case s.AdditionalProperties != nil:
-		return "map"
-	case s.Type == "integer" && s.Minimum != nil && s.Maximum != nil:
-		return fmt.Sprintf("%d to %d", *s.Minimum, *s.Maximum)
-	case s.Format == "date-time":
-		return "time"
-	}
-	return s.Type
-}
-
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
-
-func cell(s string) string { return strings.ReplaceAll(s, "|", "\\|") }
 
 // writeReasons lists the types and reasons of conditions, as names.go has them.
-func writeReasons(t *testing.T, b *bytes.Buffer) {
+func writeReasons(t *testing.T, b *strings.Builder) {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), "names.go", nil, parser.ParseComments)
 	if err != nil {

@@ -89,6 +89,11 @@ app.kubernetes.io/component: {{ .part }}
 {{- with trimPrefix "- " (trim $line) }}{{- $bad = append $bad . }}{{- end }}
 {{- end }}
 {{- end }}
+{{- if $v.fleet.enabled }}
+{{- range $line := include "tailplane.checkFleet" . | splitList "\n" }}
+{{- with trimPrefix "- " (trim $line) }}{{- $bad = append $bad . }}{{- end }}
+{{- end }}
+{{- end }}
 {{- if $bad }}
 {{- fail (printf "\n\n- %s\n" (join "\n- " $bad)) }}
 {{- end }}

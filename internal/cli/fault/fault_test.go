@@ -17,7 +17,7 @@ func TestEveryRefusalHasItsCode(t *testing.T) {
 		fault.Refused: {problem.WrongHost, problem.CrossOrigin, problem.FunnelRefused, problem.NoIdentity, problem.NodeExpired, problem.ForeignNode, problem.TaggedNode,
 			problem.NoCapability, problem.BadCapability, problem.AmbiguousRole, problem.RoleNotGranted, problem.RoleNotAllowed, problem.PeriodOutOfBounds,
 			problem.NotAMember, problem.NotSignedIn, problem.GrantRemoved, problem.CannotProvision, problem.TooManySignins,
-			problem.InvalidToken, problem.IdentityMismatch, problem.NotAuthorized, problem.Forbidden, problem.Validation},
+			problem.InvalidToken, problem.IdentityMismatch, problem.NotAuthorized, problem.Forbidden, problem.Validation, problem.Held, problem.Confirmation, problem.SelfApproval},
 		fault.NotReady:    {problem.RateLimited, problem.NotReady, problem.Ending, problem.Conflict},
 		fault.Unreachable: {problem.IdentityUnavailable, problem.Unavailable},
 	}

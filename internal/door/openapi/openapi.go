@@ -267,6 +267,8 @@ func (w writer) schema(t reflect.Type) object {
 		return object{"type": "string", "format": "date-time"}
 	case t == reflect.TypeFor[problem.Code]():
 		return object{"type": "string"} // open: codes are added
+	case t == reflect.TypeFor[json.RawMessage]():
+		return object{"type": "object"}
 	case t == reflect.TypeFor[[]byte]():
 		return object{"type": "string", "contentEncoding": "base64"}
 	case t.Implements(reflect.TypeFor[encoding.TextMarshaler]()):

@@ -164,6 +164,8 @@ func kind(t reflect.Type) string {
 		return "duration"
 	case t == reflect.TypeFor[time.Time]():
 		return "time"
+	case t == reflect.TypeFor[json.RawMessage]():
+		return "object"
 	case t == reflect.TypeFor[[]byte]():
 		return "base64"
 	case t.Implements(reflect.TypeFor[encoding.TextMarshaler]()):

@@ -56,8 +56,8 @@ func (p *proxy) serve(w http.ResponseWriter, r *http.Request, permit access.Perm
 		}
 	}
 	switch {
-	case !slices.Contains([]string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete}, r.Method):
-		refuse(w, problem.New(problem.MethodNotAllowed, "This address does not take that method.", "Use GET, POST, PUT, PATCH or DELETE."))
+	case !slices.Contains([]string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete}, r.Method):
+		refuse(w, problem.New(problem.MethodNotAllowed, "This address does not take that method.", "Use GET, HEAD, POST, PUT, PATCH or DELETE."))
 		return
 	case v == access.ObserveRead && administers(r.URL.Path):
 		refuse(w, problem.New(problem.NotFound, "There is nothing at this path.", "Use the upstream's own paths."))

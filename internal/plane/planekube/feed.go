@@ -25,7 +25,8 @@ import (
 type feed struct {
 	resource string // such as "tkasignins"
 	kind     plane.Kind
-	absent   string // what it means when the cluster does not have the kind or the object
+	also     []plane.Kind // that cannot be told without it
+	absent   string       // what it means when the cluster does not have the kind or the object
 
 	client    client.WithWatch
 	list      func() client.ObjectList
@@ -262,6 +263,13 @@ type companion interface {
 	remove(client.Object)
 	replace(all []client.Object)
 }
+
+// both are two companions, told one after the other.
+type both [2]companion
+
+func (b both) put(o client.Object)         { b[0].put(o); b[1].put(o) }
+func (b both) remove(o client.Object)      { b[0].remove(o); b[1].remove(o) }
+func (b both) replace(all []client.Object) { b[0].replace(all); b[1].replace(all) }
 
 func keys(all []plane.Object) (keys []string) {
 	for _, o := range all {

@@ -33,14 +33,18 @@ func newClient(config *rest.Config) (client.WithWatch, error) {
 	return client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: kube.Mapper([]schema.GroupVersionKind{
 		v1alpha1.GroupVersion.WithKind("TkaSignin"), ours("TailscaleGateway"), ours("TailscaleRoutePolicy"), ours("TailscaleService"), ours("TailscaleProxyGroup"),
 		routes.WithKind("HTTPRoute"), routes.WithKind("Gateway"), corev1.SchemeGroupVersion.WithKind("ConfigMap"), corev1.SchemeGroupVersion.WithKind("Pod"),
-	}, []schema.GroupVersionKind{ours("TailscaleTailnet"), v1alpha1.GroupVersion.WithKind("RunnerEnrollment")})})
+	}, []schema.GroupVersionKind{ours("TailscaleTailnet"), v1alpha1.GroupVersion.WithKind("RunnerEnrollment"), v1alpha1.GroupVersion.WithKind("RunnerPool"),
+		v1alpha1.GroupVersion.WithKind("RunnerForge"), v1alpha1.GroupVersion.WithKind("RunnerHold")})})
 }
 
 // feeds are all that is read.
 func (w *Watch) feeds(c client.WithWatch) []*feed {
 	const noGateway = "The cluster does not have this kind: Tailplane's gateway is not installed."
 	const noRoutes = "The cluster does not have this kind: the Gateway API is not installed."
+	const noFleet = "The cluster does not have this kind: Tailplane's fleet is not installed."
 	gateways := newGateways(w.Board)
+	runners := newRunners(w.Board, w.Now)
+	w.runners = runners
 	all := []*feed{
 		{resource: "tkasignins", kind: plane.KindSignin, namespace: w.SigninNamespace, of: new(v1alpha1.TkaSignin), list: func() client.ObjectList { return new(v1alpha1.TkaSigninList) },
 			absent: "The cluster does not have this kind: Tailplane's sign-in is not installed.", convert: one(signinOf)},
@@ -59,9 +63,20 @@ func (w *Watch) feeds(c client.WithWatch) []*feed {
 		{resource: "tailscaleproxygroups", kind: plane.KindProxyGroup, of: new(gatewayv1alpha1.TailscaleProxyGroup), list: func() client.ObjectList { return new(gatewayv1alpha1.TailscaleProxyGroupList) },
 			absent: noGateway, convert: one(proxyGroupOf)},
 		{resource: "runnerenrollments", of: new(v1alpha1.RunnerEnrollment), list: func() client.ObjectList { return new(v1alpha1.RunnerEnrollmentList) },
-			absent: "The cluster does not have this kind: nobody has a role as owner or member of an organisation.", beside: &w.orgs},
+			absent: "The cluster does not have this kind: nobody has a role as owner or member of an organisation.",
+			kind:   plane.KindEnrollment, also: []plane.Kind{plane.KindPool}, join: &runners.mu, beside: both{&w.orgs, runners.enrollmentsKind()}},
+		{resource: "runnerpools", kind: plane.KindPool, of: new(v1alpha1.RunnerPool), list: func() client.ObjectList { return new(v1alpha1.RunnerPoolList) },
+			absent: noFleet, join: &runners.mu, beside: runners.poolsKind()},
+		{resource: "runnerforges", kind: plane.KindForge, of: new(v1alpha1.RunnerForge), list: func() client.ObjectList { return new(v1alpha1.RunnerForgeList) },
+			absent: noFleet, join: &runners.mu, beside: runners.forgesKind()},
+		{resource: "runnerholds", kind: plane.KindHold, also: []plane.Kind{plane.KindPool}, of: new(v1alpha1.RunnerHold), list: func() client.ObjectList { return new(v1alpha1.RunnerHoldList) },
+			absent: noFleet, join: &runners.mu, beside: runners.holdsKind()},
 		{resource: "pods", kind: plane.KindAdapter, labels: inject.Label + "=true", of: new(corev1.Pod), list: func() client.ObjectList { return new(corev1.PodList) },
 			convert: one(adapterOf)},
+	}
+	if w.Changes {
+		all = append(all, &feed{resource: "changes", kind: plane.KindChange, namespace: w.SystemNamespace, labels: changeLabel + "=true", of: new(corev1.ConfigMap),
+			list: func() client.ObjectList { return new(corev1.ConfigMapList) }, convert: some(changeOf)})
 	}
 	published := &members{version: w.Version}
 	all = append(all, &feed{resource: "members", kind: plane.KindCluster, namespace: w.SystemNamespace, name: gossipkube.MembersConfigMap, of: new(corev1.ConfigMap),

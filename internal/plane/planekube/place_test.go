@@ -47,7 +47,7 @@ var definitions = sync.OnceValues(func() (docs [][]byte, err error) {
 		return nil, err
 	}
 	api := filepath.Join(strings.TrimSpace(string(out)), "config", "crd", "standard")
-	for _, pattern := range []string{"../../../deploy/crds/gateway.tailscale.com_*.yaml", "../../../deploy/crds/tailplane.dev_tkasignins.yaml", "../../../deploy/crds/tailplane.dev_runnerenrollments.yaml",
+	for _, pattern := range []string{"../../../deploy/crds/gateway.tailscale.com_*.yaml", "../../../deploy/crds/tailplane.dev_*.yaml",
 		filepath.Join(api, "gateway.networking.k8s.io_gateways.yaml"), filepath.Join(api, "gateway.networking.k8s.io_httproutes.yaml")} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
@@ -127,7 +127,8 @@ func newPlace(t *testing.T, c *kubetest.Cluster) *place {
 		&rbacv1.RoleBinding{ObjectMeta: meta("plane"), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "plane"}, Subjects: subject},
 		&rbacv1.ClusterRole{ObjectMeta: everywhere, Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{gatewayv1alpha1.Group}, Resources: []string{"tailscaletailnets", "tailscalegateways", "tailscaleroutepolicies", "tailscaleservices", "tailscaleproxygroups"}, Verbs: read},
-			{APIGroups: []string{"tailplane.dev"}, Resources: []string{"runnerenrollments"}, Verbs: read},
+			{APIGroups: []string{"tailplane.dev"}, Resources: []string{"runnerenrollments", "runnerpools", "runnerforges"}, Verbs: read},
+			{APIGroups: []string{"tailplane.dev"}, Resources: []string{"runnerholds"}, Verbs: append([]string{"create", "delete"}, read...)},
 			{APIGroups: []string{gatewayapi.GroupName}, Resources: []string{"gateways", "httproutes"}, Verbs: read},
 			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: read},
 		}},

@@ -1,5 +1,5 @@
-// Package planekube reads out of Kubernetes what the plane shows, ends sign-ins
-// for it, and elects which replica is its node. It keeps law 7: a source that
+// Package planekube reads out of Kubernetes what the plane shows, ends sign-ins and
+// makes holds for it, and elects which replica is its node. It keeps law 7: a source that
 // cannot be read is shown as down, with what is wrong and since when, and what was
 // read last stays, with its age.
 package planekube
@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,6 +37,7 @@ type Watch struct {
 
 	SigninNamespace string // of the sign-ins
 	SystemNamespace string // of the list of members
+	Changes         bool   // there are changes, in SystemNamespace
 
 	Version string // of this program, to compare other clusters with; "": it is not known
 
@@ -45,7 +47,8 @@ type Watch struct {
 	// ProbeEvery, optional, is how often the API server is asked whether it is there.
 	ProbeEvery time.Duration
 
-	orgs orgs
+	orgs    orgs
+	runners *runners
 }
 
 // Run keeps the Board until ctx ends. Its error is a missing setting: what fails
@@ -69,11 +72,11 @@ func (w *Watch) Run(ctx context.Context) error {
 	w.orgs.replace(nil)
 	feeds := w.feeds(c)
 	for _, f := range feeds {
-		if f.kind == "" {
-			w.Board.Expect(f.source())
-		} else {
-			w.Board.Expect(f.source(), f.kind)
+		kinds := f.also
+		if f.kind != "" {
+			kinds = append(slices.Clone(kinds), f.kind)
 		}
+		w.Board.Expect(f.source(), kinds...)
 	}
 	// What a reflector logs is said on the Board and, once, in our own log.
 	ctx = klog.NewContext(ctx, logr.Discard())
@@ -110,6 +113,7 @@ func (w *Watch) life(ctx context.Context, feeds []*feed, probe func(context.Cont
 		for _, f := range feeds {
 			f.probed(err)
 		}
+		w.runners.tick()
 		if err == nil && away {
 			return
 		}

@@ -42,7 +42,7 @@ func TestWatch(t *testing.T) {
 	board, w := p.watching(p.config)
 
 	// Nothing is installed but Kubernetes.
-	missing := []string{"tkasignins", "tailscaletailnets", "tailscalegateways", "gateways", "tailscaleroutepolicies", "tailscaleservices", "httproutes", "tailscaleproxygroups"} // and runnerenrollments
+	missing := []string{"tkasignins", "tailscaletailnets", "tailscalegateways", "gateways", "tailscaleroutepolicies", "tailscaleservices", "httproutes", "tailscaleproxygroups", "runnerpools", "runnerforges", "runnerholds"} // and runnerenrollments
 	for _, r := range missing {
 		p.until(r+" are said not to be there", func() bool {
 			s := source(board, r)
@@ -54,7 +54,7 @@ func TestWatch(t *testing.T) {
 		s := source(board, "members")
 		return s.Status == plane.Degraded && strings.Contains(s.Message, "is not there")
 	})
-	for _, k := range []plane.Kind{plane.KindSignin, plane.KindTailnet, plane.KindGateway, plane.KindRoute, plane.KindProxyGroup, plane.KindCluster} {
+	for _, k := range []plane.Kind{plane.KindSignin, plane.KindTailnet, plane.KindGateway, plane.KindRoute, plane.KindProxyGroup, plane.KindCluster, plane.KindPool, plane.KindEnrollment, plane.KindHold, plane.KindForge} {
 		if board.List(k).Known {
 			t.Errorf("%s: an empty list that looks true", k)
 		}
@@ -69,7 +69,7 @@ func TestWatch(t *testing.T) {
 	for _, r := range missing {
 		p.until(r+" are read", func() bool { return source(board, r).Status == plane.OK })
 	}
-	for _, k := range []plane.Kind{plane.KindSignin, plane.KindTailnet, plane.KindGateway, plane.KindRoute, plane.KindProxyGroup} {
+	for _, k := range []plane.Kind{plane.KindSignin, plane.KindTailnet, plane.KindGateway, plane.KindRoute, plane.KindProxyGroup, plane.KindHold, plane.KindForge} {
 		if l := board.List(k); !l.Known || len(l.Objects) != 0 {
 			t.Errorf("%s: %+v, want none, and known", k, l)
 		}

@@ -17,6 +17,7 @@ type argument struct {
 	name, doc string
 	index     []int
 	schema    *schema
+	required  bool
 }
 
 // renamed are the parameters that are called otherwise in a tool.
@@ -32,12 +33,16 @@ func arguments(request reflect.Type) (args []argument) {
 		if other, ok := renamed[name]; ok {
 			name = other
 		}
-		a := argument{name: name, doc: f.Tag.Get("doc"), index: f.Index, schema: &schema{Type: "string", MaxLength: 512}}
+		a := argument{name: name, doc: f.Tag.Get("doc"), index: f.Index, schema: &schema{Type: "string", MaxLength: 512}, required: f.Tag.Get("required") == "true"}
 		switch f.Type {
+		case reflect.TypeFor[plane.Flag]():
+			a.schema = &schema{Type: "boolean"}
 		case reflect.TypeFor[plane.Count]():
 			a.schema = &schema{Type: "integer", Minimum: 1, Maximum: 500}
 		case reflect.TypeFor[plane.Mark]():
 			a.schema.MaxLength = 8 << 10
+		case reflect.TypeFor[object]():
+			a.schema = &schema{Type: "object"}
 		case reflect.TypeFor[plane.Moment]():
 			a.schema.Format = "date-time"
 		}
@@ -52,6 +57,9 @@ func inputSchema(args []argument) *schema {
 	s := &schema{Type: "object", Properties: map[string]*schema{}, Additional: false}
 	for _, a := range args {
 		s.Properties[a.name] = a.schema
+		if a.required {
+			s.Required = append(s.Required, a.name)
+		}
 	}
 	return s
 }
@@ -73,13 +81,18 @@ func parse(args []argument, given json.RawMessage, req any) error {
 		if i < 0 {
 			return fmt.Errorf("%q is not an argument; %s", clip(plain(name), 40), named(args))
 		}
-		text, err := textOf(value, args[i].schema.Type == "integer")
+		text, err := textOf(value, args[i].schema.Type)
 		if err != nil {
 			return fmt.Errorf("%q %w", name, err)
 		}
 		field := reflect.ValueOf(req).Elem().FieldByIndex(args[i].index).Addr().Interface().(encoding.TextUnmarshaler)
 		if err := field.UnmarshalText([]byte(text)); err != nil {
 			return fmt.Errorf("%q: %w", name, err)
+		}
+	}
+	for _, a := range args {
+		if _, given := values[a.name]; a.required && !given {
+			return fmt.Errorf("%q is required", a.name)
 		}
 	}
 	return nil
@@ -96,12 +109,23 @@ func named(args []argument) string {
 	return "there are " + strings.Join(names, ", ")
 }
 
-// textOf is a value as it would stand in a query. Text is not taken for a number,
-// nor a number for text.
-func textOf(value json.RawMessage, whole bool) (string, error) {
-	if whole {
+// textOf is a value as it would stand in a query. Text is not taken for a number or
+// for yes and no, nor these for text.
+func textOf(value json.RawMessage, kind any) (string, error) {
+	switch kind {
+	case "integer":
 		if !integer.Match(value) {
 			return "", fmt.Errorf("is not a whole number")
+		}
+		return string(value), nil
+	case "boolean":
+		if s := string(value); s == "true" || s == "false" {
+			return s, nil
+		}
+		return "", fmt.Errorf("is neither true nor false")
+	case "object":
+		if value[0] != '{' {
+			return "", fmt.Errorf("is not an object")
 		}
 		return string(value), nil
 	}

@@ -38,11 +38,12 @@ type tool struct {
 // the operation: what generic code names, the linker keeps whole, and a client needs
 // no server (see door.Client.Ask).
 type view struct {
-	request  func() any                         // a new request
-	response func() any                         // a new response
-	output   func() any                         // a new output, of which a pointer to the data and the rest
-	open     func(response any) any             // the output with what was answered
-	parts    func(output any) (any, plane.Meta) // a pointer to the data, and the rest
+	request  func() any                                              // a new request, or new arguments
+	ask      func(args any) (pattern string, request any, err error) // optional: the request that arguments make, and of which operation
+	response func() any                                              // a new response
+	output   func() any                                              // a new output, of which a pointer to the data and the rest
+	open     func(response any) any                                  // the output with what was answered
+	parts    func(output any) (any, plane.Meta)                      // a pointer to the data, and the rest
 	summary  func(data any, m plane.Meta) string
 	rows     func(data any) table // nil: there is no more than the summary
 	// What is too large is asked for again with fewer on a page, if there are pages;
@@ -89,11 +90,22 @@ func (t tool) call(ctx context.Context, c door.Client, given json.RawMessage, ma
 	if err := parse(t.args, given, req); err != nil {
 		return nil, problem.New(problem.BadRequest, fmt.Sprintf("The arguments of %s are wrong: %v.", t.name, err))
 	}
+	pattern := t.pattern
+	if t.view.ask != nil {
+		var err error
+		if pattern, req, err = t.view.ask(req); err != nil {
+			return nil, err
+		}
+	}
+	tries := retries
+	if !t.readOnly {
+		tries = 0
+	}
 	for {
 		var resp any
-		err := again(ctx, func() error {
+		err := again(ctx, tries, func() error {
 			resp = t.view.response() // nothing is left of a try that failed
-			return c.Ask(ctx, t.pattern, t.most, req, resp)
+			return c.Ask(ctx, pattern, t.most, req, resp)
 		})
 		if err != nil {
 			return nil, err
@@ -170,8 +182,9 @@ const (
 	retryWait = 2 * time.Second
 )
 
-// again reads once more what a failure of the moment prevented: it is for reading only.
-func again(ctx context.Context, ask func() error) error {
+// again reads up to more times what a failure of the moment prevented: it is for
+// reading only.
+func again(ctx context.Context, more int, ask func() error) error {
 	for tries := 0; ; tries++ {
 		err := ask()
 		wait := 200 * time.Millisecond << tries
@@ -183,7 +196,7 @@ func again(ctx context.Context, ask func() error) error {
 			}
 			wait = max(wait, p.RetryAfter)
 		}
-		if err == nil || tries == retries || wait > retryWait || ctx.Err() != nil {
+		if err == nil || tries == more || wait > retryWait || ctx.Err() != nil {
 			return err
 		}
 		select {
@@ -224,6 +237,13 @@ func failed(err error) *result {
 		fmt.Fprintf(&text, "%d %s: %s\n", p.Code.Status(), p.Code, plain(p.Message))
 		if p.Needed != nil {
 			fmt.Fprintf(&text, "Needed: %s on %s. Held: %s.\n", plain(p.Needed.Verb), plain(cmp.Or(p.Needed.Org, "all organisations")), plain(cmp.Or(strings.Join(p.Have, ", "), "no role")))
+		}
+		if c := p.Confirm; c != nil {
+			about := "a number that is not known"
+			if c.Targets != nil {
+				about = fmt.Sprint(*c.Targets)
+			}
+			fmt.Fprintf(&text, "Workloads that it is about: %s. It can be confirmed until %s.\n", about, moment(c.Until))
 		}
 		if p.Seen != nil {
 			fmt.Fprintf(&text, "Seen as %s on %s, via %s.\n", plain(cmp.Or(p.Seen.Login, "nobody")), plain(p.Seen.Node), plain(p.Seen.Via))

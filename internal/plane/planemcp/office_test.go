@@ -22,7 +22,10 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/fleet/change"
 	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planechange"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
 	"github.com/tailplane/tailplane/internal/plane/planemcp"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -39,6 +42,7 @@ type office struct {
 	mu      sync.Mutex
 	callers map[string]access.Caller
 	entries []audit.Entry
+	done    []string        // what was paused and lifted
 	seen    []*http.Request // of the server, before the door
 	before  func(http.ResponseWriter, *http.Request) bool
 }
@@ -76,7 +80,9 @@ func newOffice(t *testing.T, o planemcp.Options) *office {
 			of.entries = append(of.entries, e)
 			return nil
 		}}
-	handler := way.Handler(append(desk.Routes(), planemcp.Route(way, desk.Routes(), o))...)
+	fleet := &planefleet.Desk{Plane: desk, Create: of.create, Lift: of.lift}
+	api := slices.Concat(desk.Routes(), fleet.Routes(), changesDesk(desk).Routes())
+	handler := way.Handler(append(slices.Clone(api), planemcp.Route(way, api, o))...)
 	of.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		of.mu.Lock()
 		of.seen = append(of.seen, r.Clone(context.Background()))
@@ -89,6 +95,60 @@ func newOffice(t *testing.T, o planemcp.Options) *office {
 	t.Cleanup(of.Close)
 	of.fill()
 	return of
+}
+
+// create and lift keep no hold: they say that they were asked.
+func (of *office) create(_ context.Context, p access.Permit, d planefleet.Draft, dryRun bool) (planefleet.Hold, bool, error) {
+	if err := p.Require(access.HoldsCreate, time.Now()); err != nil {
+		return planefleet.Hold{}, false, err
+	}
+	of.did("pause "+d.Scope.String()+" by "+p.Caller().Identity(), dryRun)
+	return planefleet.Hold{ID: d.Name, Name: d.Name, Scope: d.Scope, Mode: d.Mode, Reason: d.Reason, RequestedBy: p.Caller().Identity(), State: planefleet.Applying}, true, nil
+}
+
+func (of *office) lift(_ context.Context, p access.Permit, h planefleet.Hold, dryRun bool) error {
+	if err := p.Require(access.HoldsLift, time.Now()); err != nil {
+		return err
+	}
+	of.did("lift "+h.Name+" by "+p.Caller().Identity(), dryRun)
+	return nil
+}
+
+func (of *office) did(what string, dryRun bool) {
+	of.mu.Lock()
+	defer of.mu.Unlock()
+	if !dryRun {
+		of.done = append(of.done, what)
+	}
+}
+
+func (of *office) all() []string {
+	of.mu.Lock()
+	defer of.mu.Unlock()
+	return slices.Clone(of.done)
+}
+
+// given are arguments with which each tool answers.
+func given(tool string) map[string]any {
+	switch tool {
+	case "get_runner":
+		return map[string]any{"pool": "github/acme/nix"}
+	case "get_change":
+		return map[string]any{"id": "c1"}
+	case "preview_change", "propose_change":
+		args := map[string]any{"kind": "RunnerEnrollment", "name": "acme", "patch": map[string]any{"owners": []string{"amy@acme.dev"}}}
+		if tool == "propose_change" {
+			args["reason"] = "test"
+		}
+		return args
+	case "get_enrollment":
+		return map[string]any{"org": "acme"}
+	case "pause_runner":
+		return map[string]any{"reason": "test", "pool": "github/acme/nix"}
+	case "resume_runner":
+		return map[string]any{"reason": "test", "hold": "h-acme"}
+	}
+	return nil
 }
 
 func (of *office) identify(r *http.Request) (access.Caller, error) {
@@ -155,6 +215,13 @@ func (of *office) fill() {
 		plane.KindRoute:      {plane.Route{ID: "HTTPRoute/ns/r", Resource: "HTTPRoute", Namespace: "ns", Name: "r"}},
 		plane.KindProxyGroup: {plane.ProxyGroup{ID: "ns/p", Namespace: "ns", Name: "p", Type: "egress", Wanted: 2, Ready: new(0)}},
 		plane.KindAdapter:    {plane.Adapter{ID: "ns/a", Namespace: "ns", Pod: "a"}},
+		plane.KindPool: {planefleet.Pool{ID: "github/acme/nix", Forge: "github", OrgName: "acme", Name: "nix", State: planefleet.Active},
+			planefleet.Pool{ID: "github/globex/nix", Forge: "github", OrgName: "globex", Name: "nix", State: planefleet.Active}},
+		plane.KindEnrollment: {planefleet.Enrollment{ID: "acme", Name: "acme", Forge: "github", Phase: "Active"}, planefleet.Enrollment{ID: "globex", Name: "globex", Forge: "github", Phase: "Active"}},
+		plane.KindChange: {planechange.Of(planechange.Kept{Change: change.Change{ID: "c1", Ref: change.Ref{Kind: "RunnerEnrollment", Name: "acme"}, Org: "acme", Version: "v1", Head: "0", Number: 7, State: change.Open, Proposer: "amy@acme.dev"}}, time.Now()),
+			planechange.Of(planechange.Kept{Change: change.Change{ID: "c2", Ref: change.Ref{Kind: "RunnerPool", Name: "nix"}, State: change.Open, Platform: true, Proposer: "olga@example.com"}}, time.Now())},
+		plane.KindForge: {planefleet.Forge{ID: "github", Name: "github", Type: "github", EnrolledThere: []string{"acme", "globex"}}},
+		plane.KindHold:  {planefleet.Hold{ID: "h-acme", Name: "h-acme", UID: "u", Scope: planefleet.Scope{Org: "acme", Pool: "nix"}, RequestedBy: "amy@acme.dev", Held: []string{"acme"}}},
 	} {
 		of.board.Replace(k, "kubernetes", objects)
 	}

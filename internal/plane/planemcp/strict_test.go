@@ -184,13 +184,13 @@ func TestMC06_Panic(t *testing.T) {
 // What fails for a moment is asked again, twice; what was refused is not.
 func TestAgain(t *testing.T) {
 	tries := 0
-	if err := again(t.Context(), func() error { tries++; return io.ErrUnexpectedEOF }); !errors.Is(err, io.ErrUnexpectedEOF) || tries != 3 {
+	if err := again(t.Context(), retries, func() error { tries++; return io.ErrUnexpectedEOF }); !errors.Is(err, io.ErrUnexpectedEOF) || tries != 3 {
 		t.Errorf("%d tries: %v", tries, err)
 	}
 	tries = 0
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := again(ctx, func() error { tries++; return io.ErrUnexpectedEOF }); err == nil || tries != 1 {
+	if err := again(ctx, retries, func() error { tries++; return io.ErrUnexpectedEOF }); err == nil || tries != 1 {
 		t.Errorf("%d tries without time", tries)
 	}
 }

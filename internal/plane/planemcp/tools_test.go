@@ -32,7 +32,7 @@ func TestToolsOfRoles(t *testing.T) {
 			t.Errorf("%s over lines: %v", who, all)
 		}
 		for _, name := range everything {
-			res, text := call(t, lines, name, nil)
+			res, text := call(t, lines, name, given(name))
 			outcome := "answered"
 			if res.IsError {
 				outcome, _, _ = strings.Cut(text, ":")
@@ -44,7 +44,7 @@ func TestToolsOfRoles(t *testing.T) {
 				fmt.Fprintf(&b, "%s %s: hidden over HTTP, %s over lines\n", who, name, outcome)
 				continue
 			}
-			over, _ := call(t, http, name, nil)
+			over, _ := call(t, http, name, given(name))
 			if over.IsError != res.IsError {
 				t.Errorf("%s calls %s: HTTP and lines differ", who, name)
 			}
@@ -71,7 +71,7 @@ func TestToolsDescribeThemselves(t *testing.T) {
 		for which, schema := range map[string]any{"input": tool.InputSchema, "output": tool.OutputSchema} {
 			closed(t, name+" "+which, schema)
 		}
-		res, text := call(t, s, name, nil)
+		res, text := call(t, s, name, given(name))
 		if res.IsError {
 			t.Fatalf("%s: %s", name, text)
 		}
@@ -187,7 +187,7 @@ func TestToolsetsAndHints(t *testing.T) {
 	if want := []string{"list_audit", "whoami"}; !slices.Equal(got, want) {
 		t.Errorf("tools are %v, want %v", got, want)
 	}
-	if _, err := planemcp.ParseToolsets("infra,config"); err == nil || !strings.Contains(err.Error(), "config") {
+	if _, err := planemcp.ParseToolsets("infra,observe"); err == nil || !strings.Contains(err.Error(), "observe") {
 		t.Errorf("a toolset that there is none of: %v", err)
 	}
 	if sets, err := planemcp.ParseToolsets("infra, audit"); err != nil || len(sets) != 2 {

@@ -106,8 +106,7 @@ func refusalTitle(c problem.Code) string {
 	return "You may not come in"
 }
 
-// grant is what somebody would have to add to the tailnet policy. Where the plane
-// stands in it, its tag, whoever keeps the policy knows.
+// grant is what somebody would have to add to the tailnet policy.
 func (s Site) grant(login string) string {
 	quoted := func(text string) string {
 		var b strings.Builder
@@ -118,5 +117,5 @@ func (s Site) grant(login string) string {
 		}
 		return strings.TrimSuffix(b.String(), "\n")
 	}
-	return fmt.Sprintf(`{"src": [%s], "dst": ["THE TAG OF THIS SERVER"], "ip": ["tcp:443"], "app": {%s: [{"role": "viewer", "orgs": ["*"]}]}}`, quoted(login), quoted(s.Capability))
+	return fmt.Sprintf(`{"src": [%s], "dst": [%s], "ip": ["tcp:443"], "app": {%s: [{"role": "viewer", "orgs": ["*"]}]}}`, quoted(login), quoted(cmp.Or(s.Tag, "THE TAG OF THIS SERVER")), quoted(s.Capability))
 }

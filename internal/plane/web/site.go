@@ -38,12 +38,14 @@ type Site struct {
 	// Capability and Contact are what the page for people without a role tells: the
 	// name of the plane's capability in the tailnet policy, and whom to ask.
 	Capability, Contact string
+	// Tag, optional, is by what the plane's node stands in that policy.
+	Tag string
 }
 
 // Paths are where the dashboard's pages lie. All are the one page: its script
 // shows what the address says.
 func Paths() []string {
-	return []string{"/{$}", "/clusters", "/signins", "/network", "/adapters", "/audit", "/settings"}
+	return []string{"/{$}", "/clusters", "/signins", "/network", "/fleet", "/confirm/{id}", "/adapters", "/audit", "/settings"}
 }
 
 // policy is what the browser may do with our pages: run and load what is ours,

@@ -92,7 +92,7 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 func TestPages(t *testing.T) {
 	h := site(viewer())
 	for _, path := range web.Paths() {
-		path = strings.TrimSuffix(path, "{$}")
+		path = strings.Replace(strings.TrimSuffix(path, "{$}"), "{id}", "0b1c", 1)
 		r := get(h, path+"?q=a&state=b&sort=-c&open=d&tab=e&since=f&actor=g&verb=h&org=i", "Accept", "text/html")
 		for name, want := range map[string]string{"Content-Security-Policy": policy, "Cache-Control": "no-store", "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin",
 			"Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff", "Content-Type": "text/html; charset=utf-8", "Vary": "Accept-Encoding"} {
@@ -102,6 +102,20 @@ func TestPages(t *testing.T) {
 		}
 		if r.StatusCode != http.StatusOK || !strings.Contains(body(t, r), `<div id="app">`) {
 			t.Errorf("%s: %d", path, r.StatusCode)
+		}
+	}
+}
+
+// Of a page there is a head; of what is no page there is none.
+func TestHeads(t *testing.T) {
+	h := site(viewer())
+	for path, want := range map[string]int{"/": http.StatusOK, "/text": http.StatusOK, "/assets/none.js": http.StatusMethodNotAllowed, "/none": http.StatusNotFound} {
+		r := httptest.NewRequest(http.MethodHead, path, nil)
+		r.Host = "dashboard"
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != want || want == http.StatusOK && (w.Header().Get("Content-Security-Policy") == "" || w.Header().Get("Content-Length") == "0") {
+			t.Errorf("HEAD %s: %d %v, want %d", path, w.Code, w.Header(), want)
 		}
 	}
 }

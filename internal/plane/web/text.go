@@ -40,6 +40,7 @@ func render(e plane.Envelope[plane.Overview], c access.Caller, now time.Time) []
 	}{
 		{plane.KindCluster, "Clusters", o.Clusters}, {plane.KindSignin, "Sign-ins", o.Signins}, {plane.KindTailnet, "Tailnets", o.Tailnets}, {plane.KindGateway, "Gateways", o.Gateways},
 		{plane.KindRoute, "Routes", o.Routes}, {plane.KindProxyGroup, "Proxy groups", o.ProxyGroups}, {plane.KindAdapter, "Adapters", o.Adapters},
+		{plane.KindPool, "Runners", o.Pools}, {plane.KindEnrollment, "Organisations", o.Enrollments}, {plane.KindHold, "Holds", o.Holds}, {plane.KindForge, "Forges", o.Forges},
 	} {
 		switch {
 		case slices.Contains(o.Hidden, of.kind):

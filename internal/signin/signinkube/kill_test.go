@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -489,4 +490,38 @@ func (c *counter) wrap(config *rest.Config) *rest.Config {
 		})
 	})
 	return config
+}
+
+// unanswered are the writes that an API server, or we, gave up after a time limit:
+// they may be stored at any time later, whoever has decided otherwise meanwhile.
+type unanswered struct {
+	mu    sync.Mutex
+	paths map[string]bool
+}
+
+func (u *unanswered) wrap(config *rest.Config) *rest.Config {
+	config = rest.CopyConfig(config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			res, err := next.RoundTrip(req)
+			if req.Method != http.MethodGet && (os.IsTimeout(err) || err == nil && res.StatusCode == http.StatusGatewayTimeout) {
+				u.mu.Lock()
+				u.paths[req.URL.Path] = true
+				u.mu.Unlock()
+			}
+			return res, err
+		})
+	})
+	return config
+}
+
+// binding reports whether the creation of a binding in a namespace was given up.
+func (u *unanswered) binding(namespace string) bool {
+	path := "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+	if namespace != "" {
+		path = "/apis/rbac.authorization.k8s.io/v1/namespaces/" + namespace + "/rolebindings"
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.paths[path]
 }

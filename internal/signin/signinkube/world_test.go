@@ -99,7 +99,7 @@ func (w *world) latest() time.Time {
 func (w *world) config(p *program) *rest.Config {
 	p.killer = newKiller(0)
 	p.killer.arm()
-	c := w.requests.wrap(w.operatorConfig)
+	c := w.history.late.wrap(w.requests.wrap(w.operatorConfig))
 	c.Wrap(p.storm.Wrap)
 	return p.killer.wrap(c)
 }

@@ -103,7 +103,10 @@ type Net struct {
 	nodes  []*tsnet.Server
 	hosts  map[string]int // node folders handed out, by host name
 	stops  []func()
+	of     map[*tsnet.Server][]func() // what ends with a node, or with the tailnet
 	closed bool
+
+	retired sync.WaitGroup
 }
 
 // Start runs a tailnet with a policy (HuJSON text) for one test, which it fails
@@ -272,7 +275,11 @@ func (n *Net) Close() error {
 	}
 	n.closed = true
 	nodes, stops := n.nodes, n.stops
+	for _, all := range n.of {
+		stops = append(stops, all...)
+	}
 	n.mu.Unlock()
+	n.retired.Wait()
 	known := map[string]bool{}
 	for _, nd := range n.Nodes() {
 		known[nd.Hostinfo.Hostname()] = true
@@ -285,14 +292,8 @@ func (n *Net) Close() error {
 			continue // never started: there is nothing to close, and tsnet would panic
 		}
 		wg.Go(func() {
-			done := make(chan struct{})
-			go func() { s.Close(); close(done) }()
-			select {
-			case <-done:
-			case <-time.After(closeDeadline):
-				if known[s.Hostname] {
-					errs[i] = fmt.Errorf("node %s did not stop in %v", s.Hostname, closeDeadline)
-				}
+			if !closed(s) && known[s.Hostname] {
+				errs[i] = fmt.Errorf("node %s did not stop in %v", s.Hostname, closeDeadline)
 			}
 		})
 	}
@@ -301,6 +302,49 @@ func (n *Net) Close() error {
 		stop()
 	}
 	return errors.Join(errs...)
+}
+
+// closed closes a node, and reports whether that came to an end in time.
+func closed(s *tsnet.Server) bool {
+	done := make(chan struct{})
+	go func() { s.Close(); close(done) }()
+	select {
+	case <-done:
+		return true
+	case <-time.After(closeDeadline):
+		return false
+	}
+}
+
+// Retire ends a node made by Node before the tailnet ends, with what was made for it:
+// a node takes tens of megabytes. It does not wait for that.
+func (n *Net) Retire(s *tsnet.Server) {
+	n.mu.Lock()
+	i := slices.Index(n.nodes, s)
+	if n.closed || i < 0 {
+		n.mu.Unlock()
+		return
+	}
+	n.nodes = slices.Delete(slices.Clone(n.nodes), i, i+1)
+	stops := n.of[s]
+	delete(n.of, s)
+	n.mu.Unlock()
+	for _, stop := range slices.Backward(stops) {
+		stop()
+	}
+	if s.Sys() != nil { // else it never started
+		n.retired.Go(func() { closed(s) })
+	}
+}
+
+// endsWith runs f when a node ends.
+func (n *Net) endsWith(s *tsnet.Server, f func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.of == nil {
+		n.of = map[*tsnet.Server][]func(){}
+	}
+	n.of[s] = append(n.of[s], f)
 }
 
 // onClose runs f when the tailnet closes, or now if it has closed.

@@ -43,7 +43,7 @@ func (n *Net) Persona(s *tsnet.Server) (proxyURL string, err error) {
 		}
 	})}
 	go srv.Serve(ln)
-	n.onClose(func() { srv.Close(); transport.CloseIdleConnections() })
+	n.endsWith(s, func() { srv.Close(); transport.CloseIdleConnections() })
 	return "http://" + ln.Addr().String(), nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -51,6 +52,11 @@ func run(ctx context.Context, stay bool) (err error) {
 	defer os.RemoveAll(dir)
 	s := &show{dir: dir, began: time.Now(), color: stay && os.Getenv("NO_COLOR") == ""}
 	defer func() {
+		for _, end := range slices.Backward(s.ends) {
+			if eerr := end(); eerr != nil {
+				err = errors.Join(err, fmt.Errorf("cleaning up: %w", eerr))
+			}
+		}
 		for _, site := range s.sites {
 			if cerr := site.Close(); cerr != nil {
 				err = errors.Join(err, fmt.Errorf("cleaning up: %w", cerr))
@@ -75,6 +81,7 @@ func run(ctx context.Context, stay bool) (err error) {
 		{"Two more clusters, which nobody told about each other", s.clusters},
 		{"One Kubernetes API for two clusters, to a program that knows of one", s.adapter},
 		{"What operators see, and what others do not", s.plane},
+		{"CI runners for two organisations", s.fleet},
 	} {
 		s.title(i+1, chapter.title)
 		at := time.Now()
@@ -99,6 +106,7 @@ type show struct {
 	dir     string
 	rig     *rig.Rig
 	sites   []*rig.Rig // west and north, once they are up
+	ends    []func() error
 	people  map[string]*rig.Person
 	began   time.Time
 	times   []string

@@ -61,6 +61,7 @@ export const pages = [
   { path: '/clusters', key: 'c', name: 'Clusters', icon: 'clusters' },
   { path: '/signins', key: 's', name: 'Sign-ins', icon: 'signins' },
   { path: '/network', key: 'n', name: 'Network', icon: 'network' },
+  { path: '/fleet', key: 'f', name: 'Fleet', icon: 'fleet' },
   { path: '/adapters', key: 'a', name: 'Adapters', icon: 'adapters' },
   { path: '/audit', key: 'l', name: 'Audit log', icon: 'audit' },
   { path: '/settings', key: ',', name: 'Settings', icon: 'settings' },

@@ -13,6 +13,10 @@ export const lists: { [K in Kind]: List<K> } = {
   route: new List('route', '/routes'),
   proxygroup: new List('proxygroup', '/proxygroups'),
   adapter: new List('adapter', '/adapters'),
+  pool: new List('pool', '/pools'),
+  enrollment: new List('enrollment', '/enrollments'),
+  hold: new List('hold', '/holds'),
+  forge: new List('forge', '/forges'),
 }
 
 const words: Record<Kind, string> = {
@@ -23,6 +27,10 @@ const words: Record<Kind, string> = {
   route: 'routes',
   proxygroup: 'proxy groups',
   adapter: 'adapters',
+  pool: 'runners',
+  enrollment: 'organisations',
+  hold: 'holds',
+  forge: 'forges',
 }
 
 export const live = $state({
@@ -83,7 +91,7 @@ export function connect(): () => void {
   const open = () => {
     clearTimeout(retry)
     es?.close()
-    const s = new EventSource('/api/v1/events?topics=infra,signins,sources' + (revision ? '&after=' + revision : ''))
+    const s = new EventSource('/api/v1/events?topics=infra,signins,pools,holds,enrollments,sources' + (revision ? '&after=' + revision : ''))
     es = s
     const on = (name: string, f: (data: unknown, revision: number) => void) =>
       s.addEventListener(name, (e: MessageEvent<string>) => {

@@ -11,6 +11,7 @@ export const keys: [keys: string, what: string][] = [
   ['g c', 'Clusters'],
   ['g s', 'Sign-ins'],
   ['g n', 'Network'],
+  ['g f', 'Fleet'],
   ['g a', 'Adapters'],
   ['g l', 'Audit log'],
   ['g ,', 'Settings'],

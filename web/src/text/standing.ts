@@ -1,5 +1,5 @@
 // How objects stand, in one of few tones. The words are the API's own states.
-import type { Adapter, Cluster, Condition, Gateway, Kind, ProxyGroup, Signin, Tailnet } from '../wire.ts'
+import type { Adapter, Cluster, Condition, Enrollment, Forge, Gateway, Hold, Kind, Pool, ProxyGroup, Scope, Signin, Tailnet } from '../wire.ts'
 
 export type Tone = 'ok' | 'warn' | 'bad' | 'idle' | 'wait' | 'unknown'
 export type Standing = { tone: Tone; text: string }
@@ -49,10 +49,52 @@ export function adapter(a: Adapter): Standing {
   return a.ready ? { tone: 'ok', text: 'Ready' } : { tone: 'bad', text: 'NotReady' }
 }
 
+export function pool(p: Pool): Standing {
+  const tone: Record<string, Tone> = { Active: 'ok', Paused: 'idle', Drained: 'idle', Pausing: 'wait', Draining: 'wait', Resuming: 'wait', Provisioning: 'wait', Degraded: 'warn', Error: 'bad' }
+  return { tone: tone[p.state] ?? 'unknown', text: p.state }
+}
+
+export function enrollment(e: Enrollment): Standing {
+  const tone: Record<string, Tone> = { Active: 'ok', Requested: 'wait', Approved: 'wait', Provisioning: 'wait', Draining: 'wait', Offboarded: 'idle', Suspended: 'bad', Failed: 'bad' }
+  return { tone: tone[e.phase] ?? 'unknown', text: e.phase }
+}
+
+export function hold(h: Hold): Standing {
+  const tone: Record<string, Tone> = { Applying: 'wait', Applied: 'warn', Drained: 'warn', Lifting: 'wait', Expired: 'idle' }
+  return { tone: tone[h.state] ?? 'unknown', text: h.state }
+}
+
+export function forge(f: Forge): Standing {
+  if (f.reachable === null) return { tone: 'unknown', text: 'Unknown' }
+  return f.reachable ? { tone: 'ok', text: 'Reachable' } : { tone: 'bad', text: 'Unreachable' }
+}
+
+/** What a hold holds, as people say it. */
+export function scope(s: Scope): string {
+  if (s.all) return 'everything'
+  if (s.forge) return `forge ${s.forge}`
+  if (!s.pool) return `organisation ${s.org}`
+  return s.org ? `${s.pool} of ${s.org}` : `pool ${s.pool}`
+}
+
+/** Whether it is more than one pool of one organisation. */
+export function wide(s: Scope): boolean {
+  return !s.org || !s.pool
+}
+
+/** Whether a hold is in force. */
+export function inForce(h: Hold): boolean {
+  return h.state !== 'Lifting' && h.state !== 'Expired'
+}
+
 /** The tone of a state, for a kind of which only the numbers are known. */
 export function toneOf(kind: Kind, state: string): Tone {
   if (kind === 'cluster') return cluster({ health: state } as Cluster).tone
   if (kind === 'signin') return signin({ phase: state } as Signin).tone
+  if (kind === 'pool') return pool({ state } as Pool).tone
+  if (kind === 'enrollment') return enrollment({ phase: state } as Enrollment).tone
+  if (kind === 'hold') return hold({ state } as Hold).tone
+  if (kind === 'forge') return state === 'Reachable' ? 'ok' : state === 'Unreachable' ? 'bad' : 'unknown'
   return state === 'Ready' ? 'ok' : state === 'NotReady' ? 'bad' : 'unknown'
 }
 
@@ -66,6 +108,10 @@ export function pageOf(kind: Kind): string {
     route: '/network?tab=routes&',
     proxygroup: '/network?tab=groups&',
     adapter: '/adapters?',
+    pool: '/fleet?tab=runners&',
+    enrollment: '/fleet?tab=orgs&',
+    hold: '/fleet?tab=holds&',
+    forge: '/fleet?tab=forges&',
   }
   return pages[kind] ?? '/?'
 }

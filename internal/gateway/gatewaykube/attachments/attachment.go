@@ -52,11 +52,14 @@ func (c *Controller) attachment(ctx context.Context, req reconcile.Request) (rec
 	var failed error
 	g := result.Snapshot.Gateways[gateway.Name{Namespace: a.Namespace, Name: a.Spec.TargetRef.Name}]
 	if report.Accepted.OK && g != nil && g.Attachment == name(req.NamespacedName) {
-		p, taken, err := c.request(ctx, g, *metav1.NewControllerRef(&a, v1alpha1.GroupVersion.WithKind("TailscaleGateway")))
+		p, taken, later, err := c.request(ctx, g, *metav1.NewControllerRef(&a, v1alpha1.GroupVersion.WithKind("TailscaleGateway")))
 		failed = err
 		if p != nil {
 			var verdict gateway.Verdict
 			verdict, wake = c.called(p, g, now)
+			if later > 0 {
+				wake = later
+			}
 			if programmed.OK {
 				programmed = verdict
 			}
@@ -100,8 +103,8 @@ func sameStatus(is, want *v1alpha1.TailscaleGatewayStatus) bool {
 func (c *Controller) called(p *v1alpha1.TailscaleRoutePolicy, g *gateway.Gateway, now time.Time) (gateway.Verdict, time.Duration) {
 	if p.Annotations[v1alpha1.TranslatedAnnotation] != g.Revision {
 		limit := cmp.Or(c.Called, Called)
-		requested, err := time.Parse(time.RFC3339, p.Annotations[v1alpha1.RequestedAnnotation])
-		if left := requested.Add(limit).Sub(now); err == nil && left > 0 {
+		last, ok := requested(p)
+		if left := last.Add(limit).Sub(now); ok && left > 0 {
 			return gateway.Verdict{Reason: v1alpha1.ReasonPending, Message: "Envoy Gateway has not asked for the newest revision yet"}, min(left, limit)
 		}
 		return gateway.Verdict{Reason: v1alpha1.ReasonExtensionNotCalled, Message: fmt.Sprintf("Envoy Gateway has not asked for the newest revision within %v: is its extension manager configured, and does it reach the extension server?", limit)}, 0

@@ -5,6 +5,7 @@ package attachments
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
@@ -323,6 +324,33 @@ func TestGTW03_Gateway(t *testing.T) {
 		return client.IgnoreNotFound(err) == nil
 	})
 	p.says("Ready", v1alpha1.ReasonGatewayNotFound)
+}
+
+// GTW-32: Envoy Gateway is asked at once, and of many changes in a row about some,
+// of which the last is always one.
+func TestGTW32_Requests(t *testing.T) {
+	p := newPlace(t)
+	p.service("billing")
+	p.route("shop")
+	g := p.attach(v1alpha1.RouteGeneration{Egress: &v1alpha1.EgressRoutes{}})
+	first := p.requested("eg-tailnets-revision")
+	const changes = 10
+	began := time.Now()
+	for i := range changes {
+		before := p.revision()
+		p.until("another path", func() bool {
+			p.get("eg-tailnets", g)
+			g.Spec.Tailnets[0].RouteGeneration.Egress.PathPrefix = fmt.Sprintf("/%d/{service}", i)
+			err := p.admin.Update(t.Context(), g)
+			return err == nil || !apierrors.IsConflict(err)
+		})
+		p.until("another revision", func() bool { return p.revision() != before })
+	}
+	last := p.requested("eg-tailnets-revision")
+	// The times are written to the millisecond.
+	if n, most := last.Generation-first.Generation, int64(time.Since(began)/(apart-time.Millisecond))+1; n < 1 || n > most {
+		t.Errorf("%d changes were asked for %d times, %d fit into the time", changes, n, most)
+	}
 }
 
 // GTW-32: Envoy Gateway replaces the whole status of a policy. Ours is back, with

@@ -62,36 +62,56 @@ func isRevision(p *v1alpha1.TailscaleRoutePolicy) bool {
 
 // request makes Envoy Gateway ask for a revision of a Gateway, and returns the
 // object by which it does. taken says that somebody else has an object of its name.
-func (c *Controller) request(ctx context.Context, g *gateway.Gateway, owner metav1.OwnerReference) (p *v1alpha1.TailscaleRoutePolicy, taken bool, err error) {
+// wake is not 0 if Envoy Gateway has been asked a moment ago: it translates everything
+// anew each time, so what changes meanwhile is asked for together, then.
+func (c *Controller) request(ctx context.Context, g *gateway.Gateway, owner metav1.OwnerReference) (p *v1alpha1.TailscaleRoutePolicy, taken bool, wake time.Duration, err error) {
 	p = &v1alpha1.TailscaleRoutePolicy{}
+	now := c.Now()
 	at := types.NamespacedName{Namespace: g.Name.Namespace, Name: RevisionName(g)}
 	err = c.client.Get(ctx, at, p)
 	switch {
 	case apierrors.IsNotFound(err):
 	case err != nil:
-		return nil, false, fmt.Errorf("look at the revision %s: %w", at, err)
+		return nil, false, 0, fmt.Errorf("look at the revision %s: %w", at, err)
 	case !isRevision(p):
-		return nil, true, nil
+		return nil, true, 0, nil
 	case p.DeletionTimestamp != nil:
-		return p, false, nil
+		return p, false, 0, nil
 	case revisionOf(p) == g.Revision && p.Spec.TargetRef.Name == g.Name.Name && len(p.OwnerReferences) == 1 && p.OwnerReferences[0].UID == owner.UID:
-		return p, false, nil
+		return p, false, 0, nil
+	default:
+		// One that lies in the future was written by another clock, and holds nobody up.
+		if last, ok := requested(p); ok && !last.After(now) && now.Sub(last) < apart {
+			return p, false, last.Add(apart).Sub(now), nil
+		}
 	}
 	u := object("TailscaleRoutePolicy", at)
 	u.SetLabels(map[string]string{v1alpha1.ManagedLabel: "true"})
-	u.SetAnnotations(map[string]string{v1alpha1.RequestedAnnotation: c.Now().UTC().Format(time.RFC3339)})
+	u.SetAnnotations(map[string]string{v1alpha1.RequestedAnnotation: now.UTC().Format(requestedFormat)})
 	u.SetOwnerReferences([]metav1.OwnerReference{owner})
 	u.Object["spec"] = map[string]any{
 		"targetRef": map[string]any{"group": gatewayapi.GroupName, "kind": v1alpha1.KindGateway, "name": g.Name.Name},
 		"revision":  g.Revision,
 	}
 	if err := c.apply(ctx, u); err != nil {
-		return nil, false, fmt.Errorf("ask Envoy Gateway for the revision %s of %s: %w", g.Revision, g.Name, err)
+		return nil, false, 0, fmt.Errorf("ask Envoy Gateway for the revision %s of %s: %w", g.Revision, g.Name, err)
 	}
 	if err := c.client.Get(ctx, at, p); err != nil {
-		return nil, false, fmt.Errorf("look at the revision %s: %w", at, err)
+		return nil, false, 0, fmt.Errorf("look at the revision %s: %w", at, err)
 	}
-	return p, false, nil
+	return p, false, 0, nil
+}
+
+// apart is how far two requests of one Gateway are from one another at least.
+const apart = time.Second
+
+// requestedFormat is RFC 3339 with milliseconds.
+const requestedFormat = "2006-01-02T15:04:05.000Z07:00"
+
+// requested is when the revision was asked for.
+func requested(p *v1alpha1.TailscaleRoutePolicy) (time.Time, bool) {
+	at, err := time.Parse(time.RFC3339, p.Annotations[v1alpha1.RequestedAnnotation])
+	return at, err == nil
 }
 
 // object is one of our own kinds, to be applied.
@@ -129,9 +149,12 @@ func (c *Controller) bare(ctx context.Context, req reconcile.Request) (reconcile
 		if err := c.client.Get(ctx, req.NamespacedName, &owner); err != nil || owner.DeletionTimestamp != nil {
 			return reconcile.Result{}, client.IgnoreNotFound(err) // it goes with the Gateway
 		}
-		_, taken, err := c.request(ctx, g, *metav1.NewControllerRef(&owner, gather.GatewayAPI().WithKind("Gateway")))
+		_, taken, wake, err := c.request(ctx, g, *metav1.NewControllerRef(&owner, gather.GatewayAPI().WithKind("Gateway")))
 		if taken {
 			c.Log.Warn("somebody else has the object by which Envoy Gateway would be asked to translate anew", "gateway", g.Name.String(), "object", RevisionName(g))
+		}
+		if wake > 0 {
+			return reconcile.Result{RequeueAfter: wake}, nil
 		}
 		return again(err)
 	}

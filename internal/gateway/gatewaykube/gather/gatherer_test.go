@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -196,4 +197,45 @@ func TestGathererLacks(t *testing.T) {
 	if err := (&Gatherer{Namespace: "x"}).Add(nil); err == nil {
 		t.Error("a gatherer without settings is added")
 	}
+}
+
+// GTW-32: a change is decided upon soon, changes that follow one another are decided
+// upon together, and after a decision that was long there is a rest.
+func TestGathererWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &Gatherer{changed: make(chan struct{}, 1)}
+		waited := func() time.Duration {
+			began := time.Now()
+			g.wait(t.Context())
+			return time.Since(began)
+		}
+		g.touch()
+		if d := waited(); d != Quiet {
+			t.Errorf("one change is decided upon after %v", d)
+		}
+		storm, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			for storm.Err() == nil {
+				g.touch()
+				time.Sleep(Quiet / 2)
+			}
+		}()
+		if d := waited(); d != Latest {
+			t.Errorf("changes without end are decided upon after %v", d)
+		}
+		stop()
+		<-ended
+		const rest = 3 * Latest
+		g.rested = time.Now().Add(rest)
+		g.touch()
+		if d := waited(); d != rest {
+			t.Errorf("a change during the rest is decided upon after %v", d)
+		}
+		g.wake = time.Hour
+		if d := waited(); d != time.Hour {
+			t.Errorf("without a change it is looked again after %v", d)
+		}
+	})
 }

@@ -8,6 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -20,8 +21,34 @@ import (
 
 // gather reads what there is of the group.
 func (l *look) gather(ctx context.Context) error {
-	g := l.group
+	err := l.read(ctx)
+	if apierrors.IsForbidden(err) && l.group.DeletionTimestamp != nil && l.namespaceEnds(ctx) {
+		// Our rights went with the namespace, as all will that is in it. Which devices
+		// are at Tailscale stands in the status; keys are looked for by what they say.
+		l.nothing()
+		l.lost, err = true, nil
+	}
+	if err != nil {
+		return err
+	}
+	l.facts = l.factsOf()
+	return nil
+}
+
+// namespaceEnds says whether the group's namespace is being deleted.
+func (l *look) namespaceEnds(ctx context.Context) bool {
+	ns := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}}
+	return l.cache.Get(ctx, client.ObjectKey{Name: l.group.Namespace}, ns) == nil && ns.DeletionTimestamp != nil
+}
+
+// nothing forgets what was read of the group.
+func (l *look) nothing() {
 	l.set, l.pods, l.state, l.config = nil, map[int]*corev1.Pod{}, map[int]*corev1.Secret{}, map[int]*corev1.Secret{}
+}
+
+func (l *look) read(ctx context.Context) error {
+	g := l.group
+	l.nothing()
 	set := &appsv1.StatefulSet{}
 	switch err := l.direct.Get(ctx, client.ObjectKeyFromObject(g), set); {
 	case err == nil && metav1.IsControlledBy(set, g):
@@ -53,7 +80,6 @@ func (l *look) gather(ctx context.Context) error {
 			l.config[n] = s
 		}
 	}
-	l.facts = l.factsOf()
 	return nil
 }
 
@@ -81,6 +107,9 @@ func (l *look) factsOf() upkeep.Facts {
 	}
 	for i := range f.Replicas {
 		f.Ordinals[i] = upkeep.Replica{}
+		if l.lost && !l.tidied && f.Deleting {
+			f.Ordinals[i] = upkeep.Replica{Key: upkeep.Key{Begun: true, Until: g.DeletionTimestamp.Add(upkeep.KeyLife)}}
+		}
 	}
 	change := func(i int, do func(*upkeep.Replica)) {
 		r := f.Ordinals[i]

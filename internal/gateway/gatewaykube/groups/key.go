@@ -56,6 +56,10 @@ func keyOf(s *corev1.Secret) upkeep.Key {
 // writeKey writes what the config Secret of an ordinal says of its key, if the Secret
 // is still what was read.
 func (l *look) writeKey(ctx context.Context, ordinal int, k upkeep.Key, secret string) error {
+	if l.lost && secret == "" {
+		l.tidied = true // and there is nowhere to write it
+		return nil
+	}
 	l.mu.Lock()
 	s := l.config[ordinal]
 	l.mu.Unlock()

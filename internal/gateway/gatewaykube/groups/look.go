@@ -47,6 +47,7 @@ type look struct {
 	// What was found out and done in this look.
 	gone, doubted map[string]bool // devices, as the API said
 	dropped       map[string]bool // devices that are gone from the tailnet
+	lost, tidied  bool            // what was in the namespace cannot be read any more; no key is left
 	failure       *tailnets.Error
 	blocked       bool
 	inTheWay      []string       // objects of others with our names

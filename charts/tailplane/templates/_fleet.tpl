@@ -1,0 +1,46 @@
+{{/* fleet.yaml, in the words of internal/settings; a test keeps the two in step. Who
+     may write what stands in the admission policies, and nowhere else. */}}
+{{- define "tailplane.fleetSettings" -}}
+{{- $f := omit .Values.fleet "enabled" "replicas" "createNamespace" "writers" "writerGroups" "nodeExemptNamespaces" "adoptNamespaces" "holdAdmission" "forgePorts"
+  "resources" "nodeSelector" "tolerations" "podAnnotations" }}
+{{- dict "fleet" $f "health" ":9091" | toYaml }}
+{{- end }}
+
+{{/* The ClusterRoles that the fleet binds, in namespaces of runners. */}}
+{{- define "tailplane.fleetBinds" -}}
+["tailplane-fleet-namespace", "tailplane-arc-manager", "tailplane-gitlab-manager", "tailplane-runner-kubernetes"]
+{{- end }}
+
+{{/* What the admission policies know the fleet by. */}}
+{{- define "tailplane.fleetUsername" -}}
+system:serviceaccount:{{ .Values.fleet.namespace }}:tailplane-fleet
+{{- end }}
+
+{{/* The plane's account where it may write for good: all of it in CEL. */}}
+{{- define "tailplane.fleetPlane" -}}
+request.userInfo.username == '{{ include "tailplane.username" (dict "root" . "part" "plane") }}'
+{{- end }}
+
+{{/* What is wrong with the fleet's values. */}}
+{{- define "tailplane.checkFleet" -}}
+{{- $v := .Values }}
+{{- $f := $v.fleet }}
+{{- $kept := list .Release.Namespace $v.signin.namespace "kube-system" "kube-public" "kube-node-lease" "default" }}
+{{- if $v.gateway.enabled }}
+{{- $kept = concat $kept (list $v.gateway.namespace) $v.gateway.proxyNamespaces }}
+{{- end }}
+{{- range $name, $ns := dict "fleet.namespace" $f.namespace "fleet.sharedNamespace" $f.sharedNamespace }}
+{{- if or (has $ns (append $kept $f.arcNamespace)) (hasPrefix "tailplane-org-" $ns) }}
+- {{ $name }} is {{ $ns }}: the fleet reads every Secret there; give it a namespace of its own
+{{- end }}
+{{- end }}
+{{- if eq $f.namespace $f.sharedNamespace }}
+- fleet.namespace and fleet.sharedNamespace are both {{ $f.namespace }}: jobs would run beside the credentials of all organisations
+{{- end }}
+{{- if and (eq $f.approval "git") (not $f.writers) (not $f.writerGroups) }}
+- fleet.writers is missing: the account that applies what was merged, such as system:serviceaccount:argocd:argocd-application-controller; or fleet.writerGroups
+{{- end }}
+{{- if and (eq $f.approval "plane") (not $v.plane.enabled) }}
+- fleet.approval is plane, and plane.enabled is false: nobody could approve anything
+{{- end }}
+{{- end }}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/plane/planechange"
+	"github.com/tailplane/tailplane/internal/plane/planegit"
+	"github.com/tailplane/tailplane/internal/plane/planekube"
+	"github.com/tailplane/tailplane/internal/settings"
+	"github.com/tailplane/tailplane/internal/tailnet"
+)
+
+// lookEvery is how often the plane looks at open changes, where the settings do not say.
+const lookEvery = time.Minute
+
+// openRepository reads the credential; nil without a repository.
+func openRepository(g settings.GitOps) (planechange.Repository, error) {
+	if !g.Set() {
+		return nil, nil
+	}
+	credential, err := readCredential(g.CredentialDir)
+	if err != nil {
+		return nil, fmt.Errorf("plane.gitops.credentialDir: %w", err)
+	}
+	var bundle []byte
+	if g.CAFile != "" {
+		if bundle, err = os.ReadFile(g.CAFile); err != nil {
+			return nil, fmt.Errorf("plane.gitops.caFile: %w", err)
+		}
+	}
+	repo, err := planegit.Open(planegit.Config{Forge: g.Forge, URL: g.URL, APIURL: g.APIURL, CABundle: bundle, Repository: g.Repository, Branch: g.Branch, Credential: credential})
+	if err != nil {
+		return nil, fmt.Errorf("plane.gitops: %w", err)
+	}
+	return repo, nil
+}
+
+// readCredential reads the keys of a mounted Secret.
+func readCredential(dir string) (map[string][]byte, error) {
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	data := map[string][]byte{}
+	for _, f := range files {
+		if strings.HasPrefix(f.Name(), ".") { // how a kubelet changes all of them at once
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(dir, f.Name()))
+		if err != nil {
+			return nil, err
+		}
+		data[f.Name()] = b
+	}
+	if len(data) == 0 {
+		return nil, fmt.Errorf("there is nothing in %s", dir)
+	}
+	return data, nil
+}
+
+// newChanges wires the changes of the configuration.
+func (s *planeServer) newChanges() error {
+	g := s.set.Plane.GitOps
+	repo, err := openRepository(g)
+	if err != nil {
+		return err
+	}
+	kept, err := planekube.NewChanges(s.config, s.set.Signin.SystemNamespace)
+	if err != nil {
+		return err
+	}
+	s.changes = &planechange.Desk{Plane: s.desk, Repository: repo, Store: kept, Pattern: g.Path, Try: kept.Try, May: s.stillMay(nil), Link: func(string) string { return "" }}
+	every := time.Duration(g.LookEvery)
+	if every == 0 {
+		every = lookEvery
+	}
+	s.lookAfter = &planechange.Watch{Desk: s.changes, Live: kept.Live, Every: every, Log: s.log}
+	return nil
+}
+
+// stillMay says whether who gave an approval still may: as the tailnet says of the
+// device that it was given from, or, where nobody was known by one, as the settings
+// and the lists of organisations say.
+func (s *planeServer) stillMay(node *tailnet.Node) func(context.Context, change.Approval, string, access.Verb) bool {
+	policy := s.set.PlanePolicy()
+	return func(ctx context.Context, a change.Approval, org string, v access.Verb) bool {
+		c := access.Caller{Login: access.Login(a.By), Via: access.ViaProxy} // as who has no rules of the tailnet
+		if node != nil && a.Node != "" {
+			seen, err := node.Devices(ctx, a.Node)
+			if err != nil {
+				return false // nobody knows: it has to be approved anew
+			}
+			var there bool
+			if c, there = seen[a.Node]; !there || c.Identity() != a.By {
+				return false
+			}
+		}
+		policy := policy
+		policy.Orgs = s.orgs()
+		p, err := access.DecidePlane(c, v, policy, time.Now())
+		if err != nil {
+			return false
+		}
+		_, err = p.In(org)
+		return err == nil
+	}
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/identity"
+	"github.com/tailplane/tailplane/internal/plane/expose"
+	"github.com/tailplane/tailplane/internal/settings"
+	"github.com/tailplane/tailplane/internal/tailnet"
+)
+
+// A mode says who is believed on a listener.
+type mode interface {
+	Check(net.Addr) error
+	Identifier(net.Addr) (identity.Identifier, error)
+}
+
+// planeMode is the mode of a plane that listens on this machine.
+func planeMode(set settings.File) (mode, error) {
+	i := set.Plane.Identity
+	switch i.Mode {
+	case settings.Serve:
+		return identity.Serve{Capability: set.Plane.Capability, Users: i.Users}, nil
+	case settings.OIDC:
+		return issuer(i.OIDC, nil), nil
+	case settings.Dev:
+		login, err := access.ParseLogin(i.Login)
+		return identity.Dev{Login: login, LookupEnv: os.LookupEnv}, err
+	case settings.Proxy:
+		m := identity.Proxy{Certificates: i.Certificates, Tailnet: i.Tailnet}
+		var err error
+		if m.Trusted, err = i.Proxies(); err != nil {
+			return nil, err
+		}
+		if i.SecretFile != "" {
+			b, err := os.ReadFile(i.SecretFile)
+			if err != nil {
+				return nil, fmt.Errorf("plane.identity.secretFile: %w", err)
+			}
+			if m.Secret, err = identity.ParseSecret(string(b)); err != nil {
+				return nil, fmt.Errorf("plane.identity.secretFile: %w", err)
+			}
+		}
+		return m, nil
+	}
+	return nil, fmt.Errorf("plane.identity.mode: %q does not listen on this machine", i.Mode)
+}
+
+// issuer is whose tokens count. By a node it may be a service of the tailnet, as tsidp is.
+func issuer(o settings.PlaneOIDC, by *tailnet.Node) identity.OIDC {
+	tr := &http.Transport{TLSHandshakeTimeout: 5 * time.Second, IdleConnTimeout: time.Minute}
+	if by != nil {
+		tr.DialContext = by.DialHost
+	}
+	return identity.OIDC{Issuer: o.Issuer, Audience: o.Audience, Tailnet: o.Tailnet, Client: &http.Client{Transport: tr}, Now: time.Now}
+}
+
+// checkPlane refuses settings that would believe anybody, or expose what must stay
+// inside the cluster, before anything listens.
+func checkPlane(set settings.File) error {
+	var errs []error
+	i := set.Plane.Identity
+	if i.Mode == settings.Whois {
+		if i.OIDC != (settings.PlaneOIDC{}) {
+			errs = append(errs, issuer(i.OIDC, nil).Check(nil))
+		}
+	} else if m, err := planeMode(set); err != nil {
+		errs = append(errs, err)
+	} else if at, err := i.Address(); err != nil {
+		errs = append(errs, err)
+	} else {
+		errs = append(errs, m.Check(at))
+	}
+	for n, u := range planeUpstreams(set, slog.New(slog.DiscardHandler)) {
+		if err := u.Check(); err != nil {
+			errs = append(errs, fmt.Errorf("plane.exposures: entry %d: %w", n+1, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// planeUpstreams are the exposures as the room has them. Of our own namespaces
+// nothing is exposed.
+func planeUpstreams(set settings.File, log *slog.Logger) (out []expose.Upstream) {
+	for _, e := range set.Plane.Exposures {
+		out = append(out, expose.Upstream{Name: e.Name, URL: e.Upstream, Access: expose.Access(e.Access), UserHeader: e.UserHeader, RoleHeader: e.RoleHeader,
+			Never: []string{set.Signin.Namespace, set.Signin.SystemNamespace}, Transport: expose.NewTransport(), Log: log, Now: time.Now})
+	}
+	return out
+}
+
+// listenHere opens the listener of a plane that is no node of its own.
+func listenHere(ctx context.Context, i settings.PlaneIdentity) (net.Listener, error) {
+	at, err := i.Address()
+	if err != nil {
+		return nil, err
+	}
+	var ln net.Listener
+	if at.Network() == "unix" {
+		ln, err = identity.ListenUnix(ctx, at.String())
+	} else {
+		ln, err = new(net.ListenConfig).Listen(ctx, at.Network(), at.String())
+	}
+	if err != nil || i.TLS.CertFile == "" {
+		return ln, err
+	}
+	conf, err := serverTLS(i)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("plane.identity.tls: %w", err), ln.Close())
+	}
+	return tls.NewListener(ln, conf), nil
+}
+
+// serverTLS shows our certificate and, where proxies have some, asks for theirs.
+func serverTLS(i settings.PlaneIdentity) (*tls.Config, error) {
+	own, err := tls.LoadX509KeyPair(i.TLS.CertFile, i.TLS.KeyFile)
+	if err != nil {
+		return nil, err
+	}
+	conf := &tls.Config{Certificates: []tls.Certificate{own}, MinVersion: tls.VersionTLS12}
+	if i.TLS.ClientCAFile == "" {
+		return conf, nil
+	}
+	pem, err := os.ReadFile(i.TLS.ClientCAFile)
+	if err != nil {
+		return nil, err
+	}
+	conf.ClientCAs, conf.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
+	if !conf.ClientCAs.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s holds no certificate", i.TLS.ClientCAFile)
+	}
+	return conf, nil
+}
+
+// hostNames are the names of a plane that is no node, as the door compares them.
+func hostNames(i settings.PlaneIdentity) func() []string {
+	var names []string
+	for _, n := range i.Names {
+		if a, err := netip.ParseAddr(n); err == nil {
+			n = a.String()
+		}
+		names = append(names, n)
+	}
+	return func() []string { return names }
+}

@@ -1,0 +1,145 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/cli/bearer"
+	"github.com/tailplane/tailplane/internal/cli/fault"
+	"github.com/tailplane/tailplane/internal/cli/reach"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// fleetFlags are where the operator plane is, and what is listed.
+type fleetFlags struct {
+	plane             mcpFlags
+	org, forge, state string
+}
+
+// fleet is about CI runners, as the operator plane shows them.
+func (t *tka) fleet() *cobra.Command {
+	var ff fleetFlags
+	cmd := &cobra.Command{
+		Use:   "fleet",
+		Short: "Show and pause CI runners, by the operator plane",
+		Long: `Show the CI runners of your organisations, pause them and let them go on. The operator
+plane decides by who you are on the tailnet; it is where --url or plane.url of the settings
+says. Nobody needs to be signed in to a cluster.`,
+		Example: "  tka fleet runners --org acme\n  tka fleet pause github/acme/gh-nix --reason flaky-image",
+		Args:    t.noCommand,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	f := cmd.PersistentFlags()
+	f.StringVar(&ff.plane.url, "url", "", "URL of the operator plane, https:// unless it is on this machine (default plane.url of the settings)")
+	f.StringVar(&ff.plane.tokenFile, "token-file", "", "file with a token, where the connection does not say who you are")
+	f.StringVar(&ff.plane.tokenCommand, "token-command", "", "program that prints a token, with its arguments; it is not given to a shell")
+	cmd.AddCommand(t.fleetRunners(&ff), t.fleetEnrollments(&ff), t.fleetHolds(&ff), t.fleetPause(&ff), t.fleetLift(&ff))
+	return cmd
+}
+
+// plane is the way to the operator plane.
+func (t *tka) plane(mf mcpFlags) (door.Client, error) {
+	base, err := t.planeURL(mf.url)
+	if err != nil {
+		return door.Client{}, err
+	}
+	token, err := t.planeToken(mf)
+	if err != nil {
+		return door.Client{}, err
+	}
+	if base.Scheme != "https" && !token.None() {
+		return door.Client{}, fault.Usage("a token goes by https only, and the operator plane is at %s", base).Try("Without a token the plane may know you by the connection.")
+	}
+	way := &bearer.Way{Base: base, Source: token, Agent: t.agent(), Next: reach.Transport(base.String())}
+	return door.Client{HTTP: way.Client(), Base: base.String(), Open: plane.Open}, nil
+}
+
+// ofPlane is a failure to ask the plane, as a fault.
+func ofPlane(err error) error {
+	if err == nil {
+		return nil
+	}
+	if p, ok := errors.AsType[*problem.Error](err); ok {
+		f := fault.Of(p)
+		if p.Needed != nil {
+			f.Try("Needed is %s on %s; you have %s.", p.Needed.Verb, cmp.Or(p.Needed.Org, "all organisations"), cmp.Or(strings.Join(p.Have, ", "), "no role for it"))
+		}
+		return f
+	}
+	if f, ok := errors.AsType[*fault.Fault](err); ok {
+		return f
+	}
+	return fault.New(fault.Unreachable, "the operator plane did not answer: %v", err).Because(err).Try("tailscale status")
+}
+
+// sick tells which of the sources do not answer as they should, for what is shown may
+// be old or not all.
+func (t *tka) sick(m plane.Meta) {
+	for _, s := range m.Sources {
+		if s.Status != plane.OK {
+			t.warn("source %s is %s since %s: %s", s.Name, s.Status, s.Since.UTC().Format(time.RFC3339), s.Message)
+		}
+	}
+}
+
+// fleetList is a list of the fleet. Items that are null are not known.
+type fleetList[T any] struct {
+	meta
+	Items   []T            `json:"items"`
+	Sources []plane.Source `json:"sources"`
+}
+
+// all are the objects of all pages of a list; nil: it is not known which there are.
+func all[T any](ctx context.Context, t *tka, ff *fleetFlags, as, pattern string) (l fleetList[T], err error) {
+	c, err := t.plane(ff.plane)
+	if err != nil {
+		return l, err
+	}
+	l.meta = kind(as)
+	req := planefleet.ListRequest{ListRequest: plane.ListRequest{State: plane.Text(ff.state), Limit: 500}, Org: plane.Text(ff.org), Forge: plane.Text(ff.forge)}
+	for {
+		var page plane.Envelope[[]T]
+		if err := c.Ask(ctx, pattern, planefleet.ListPools.MaxAnswer, req, &page); err != nil {
+			return l, ofPlane(err)
+		}
+		l.Sources = page.Meta.Sources
+		if page.Meta.Page == nil {
+			return l, nil
+		}
+		l.Items = append(l.Items, page.Data...)
+		if page.Meta.Page.Next == "" {
+			if l.Items == nil {
+				l.Items = []T{}
+			}
+			return l, nil
+		}
+		req.Cursor = plane.Mark(page.Meta.Page.Next)
+	}
+}
+
+// listFlags choose among what is listed.
+func (t *tka) listFlags(cmd *cobra.Command, ff *fleetFlags, states ...string) *cobra.Command {
+	f := cmd.Flags()
+	f.StringVar(&ff.org, "org", "", "only of this organisation")
+	f.StringVar(&ff.forge, "forge", "", "only of this forge")
+	f.StringVar(&ff.state, "state", "", "only what is in this state: "+strings.Join(states, ", "))
+	t.complete(cmd, "state", fixed(states...))
+	return cmd
+}
+
+// nothing says why a table is empty.
+func (t *tka) nothing(known bool, what string) {
+	if known {
+		t.hint("There are no %s that you may see.", what)
+		return
+	}
+	t.warn("it is not known which %s there are", what)
+}

@@ -1,0 +1,166 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/cli"
+	"github.com/tailplane/tailplane/internal/cli/fault"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+)
+
+// A yard is the operator plane's API for runners on loopback, where everybody is
+// alice, with holds kept where the API server would keep them.
+type yard struct {
+	*httptest.Server
+	board *plane.Board
+
+	mu    sync.Mutex
+	holds map[string]planefleet.Hold
+}
+
+func newYard(t *testing.T) *yard {
+	y := &yard{board: plane.NewBoard(time.Now), holds: map[string]planefleet.Hold{}}
+	row := func(org, pool string) planefleet.Pool {
+		return planefleet.Pool{ID: "github/" + org + "/" + pool, Forge: "github", OrgName: org, Name: pool, State: planefleet.Active, Counts: planefleet.Counts{Busy: new(2)}, Holds: []string{}}
+	}
+	y.board.Replace(plane.KindPool, "kubernetes", []plane.Object{row("acme", "nix"), row("globex", "nix\x1b[31m")})
+	y.board.Replace(plane.KindEnrollment, "kubernetes", []plane.Object{planefleet.Enrollment{ID: "acme", Name: "acme", Forge: "github", Phase: "Active", Pools: []planefleet.EnrolledPool{{Name: "nix"}}}})
+	y.board.Replace(plane.KindHold, "kubernetes", nil)
+	y.board.Report(plane.Source{Name: "kubernetes", Status: plane.OK})
+	desk := &planefleet.Desk{Plane: &plane.Desk{Board: y.board, Now: time.Now},
+		Create: func(_ context.Context, p access.Permit, d planefleet.Draft, dryRun bool) (planefleet.Hold, bool, error) {
+			h := planefleet.Hold{ID: d.Name, Name: d.Name, UID: d.Name, Scope: d.Scope, Mode: d.Mode, Reason: d.Reason, RequestedBy: p.Caller().Identity(), ExpiresAt: d.ExpiresAt, State: planefleet.Applying, Digest: d.Digest}
+			y.change(func() { y.holds[d.Name] = h }, dryRun)
+			return h, true, nil
+		},
+		Lift: func(_ context.Context, _ access.Permit, h planefleet.Hold, dryRun bool) error {
+			y.change(func() { delete(y.holds, h.Name) }, dryRun)
+			return nil
+		}}
+	way := &door.Door{Names: func() []string { return []string{"127.0.0.1"} }, Form: plane.Form(), Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		Identify: func(*http.Request) (access.Caller, error) {
+			return access.Caller{Login: "alice@example.com", UserID: "1", Device: access.Device{ID: "n1", Name: "laptop"}, Via: access.ViaTailnet,
+				Rules: []json.RawMessage{json.RawMessage(`{"role":"operator","orgs":["*"]}`)}}, nil
+		},
+		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
+			return access.DecidePlane(c, v, access.PlanePolicy{Capability: "tailplane.dev/cap/plane"}, now)
+		},
+		Record: func(audit.Entry) error { return nil }}
+	y.Server = httptest.NewServer(way.Handler(desk.Routes()...))
+	t.Cleanup(y.Close)
+	return y
+}
+
+func (y *yard) change(f func(), dryRun bool) {
+	if dryRun {
+		return
+	}
+	y.mu.Lock()
+	f()
+	var all []plane.Object
+	for _, h := range y.holds {
+		all = append(all, h)
+	}
+	y.mu.Unlock()
+	y.board.Replace(plane.KindHold, "kubernetes", all)
+}
+
+func (y *yard) names() (names []string) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	for n, h := range y.holds {
+		names = append(names, n+" "+h.Scope.String()+" "+h.Reason)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (y *yard) tka(t *testing.T, args ...string) (code int, out, errs string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	var stdout, stderr bytes.Buffer
+	code = cli.Program{Args: append([]string{"tka", "fleet", "--config", settingsFile(t, "plane.url: "+y.URL)}, args...), In: strings.NewReader(""), Out: &stdout, Err: &stderr,
+		Getenv: func(string) string { return "" }, Now: time.Now, Build: cli.Build{Version: "v0.0.0-test"}}.Run(ctx)
+	return code, stdout.String(), stderr.String()
+}
+
+// PLANE-10: runners are shown, paused and let go on from the command line; what goes
+// far takes its phrase, and nothing that is not known is a number.
+func TestFleet(t *testing.T) {
+	y := newYard(t)
+	ok := func(want string, args ...string) string {
+		t.Helper()
+		code, out, errs := y.tka(t, args...)
+		if code != fault.Done || !strings.Contains(out+errs, want) {
+			t.Errorf("%q: exit %d, %s%s, want %q", args, code, out, errs, want)
+		}
+		return out
+	}
+	no := func(exit int, want string, args ...string) {
+		t.Helper()
+		if code, out, errs := y.tka(t, args...); code != exit || !strings.Contains(errs, want) || out != "" {
+			t.Errorf("%q: exit %d, %s%s, want %d %q", args, code, out, errs, exit, want)
+		}
+	}
+	if out := ok("github/acme/nix", "runners"); !strings.Contains(out, "?      2      ?") || strings.Contains(out, "\x1b") {
+		t.Errorf("%q", out)
+	}
+	var l struct {
+		APIVersion, Kind string
+		Items            []planefleet.Pool
+	}
+	if out := ok("", "runners", "--org", "acme", "-o", "json"); json.Unmarshal([]byte(out), &l) != nil || l.APIVersion != "cli.tailplane.dev/v1alpha1" || l.Kind != "PoolList" || len(l.Items) != 1 || *l.Items[0].Counts.Busy != 2 || l.Items[0].Counts.Idle != nil {
+		t.Errorf("%s", out)
+	}
+	ok("github/acme/nix\n", "runners", "--org", "acme", "-o", "name")
+	ok("ISOLATION", "runners", "-o", "wide")
+	ok("Active", "enrollments")
+	ok("There are no holds", "holds")
+	no(fault.Refused, "is not a state of this list", "holds", "--state", "Gone")
+
+	no(fault.Misused, "needs --reason", "pause", "github/acme/nix")
+	no(fault.Misused, "say what to pause", "pause", "--reason", "x")
+	no(fault.Misused, "say what to pause", "pause", "github/acme/nix", "--all", "--reason", "x")
+	no(fault.Misused, "is not forge/org/pool", "pause", "nix", "--reason", "x")
+	no(fault.Refused, "is not the name of a org", "pause", "--org", "*", "--reason", "x")
+	no(fault.Failed, "There is no such pool", "pause", "gitlab/acme/nix", "--reason", "x")
+	ok("Nothing was changed", "pause", "github/acme/nix", "--reason", "x", "--dry-run")
+	ok("is made: it pauses pool nix of acme, 1 workload.", "pause", "github/acme/nix", "--reason", "a flaky image", "--expires-in", "2h")
+	ok("is there already", "pause", "--org", "acme", "--pool", "nix", "--reason", "a flaky image", "--expires-in", "2h")
+	ok("a flaky image", "holds")
+	ok("lifted.", "lift", "github/acme/nix", "--reason", "mended")
+	no(fault.NotReady, "Nothing holds it", "resume", "github/acme/nix", "--reason", "mended")
+	if len(y.names()) > 0 {
+		t.Errorf("%q", y.names())
+	}
+
+	no(fault.Misused, `--confirm "PAUSE ALL"`, "pause", "--all", "--reason", "node upgrade")
+	no(fault.Misused, `--confirm "PAUSE ALL"`, "pause", "--all", "--reason", "node upgrade", "--confirm", "pause all")
+	name := strings.TrimSpace(ok("all-", "pause", "--all", "--reason", "node upgrade", "--confirm", "PAUSE ALL", "-o", "name"))
+	no(fault.Misused, `--confirm "LIFT ALL"`, "lift", name, "--reason", "done")
+	no(fault.Refused, "A person confirms this first", "lift", name, "--reason", "done", "--code", "AAAA-AAAA-AA")
+	ok(name+": would be lifted", "lift", name, "--reason", "done", "--dry-run")
+	ok(name+": lifted.", "lift", name, "--reason", "done", "--confirm", "LIFT ALL")
+	if len(y.names()) > 0 {
+		t.Errorf("%q", y.names())
+	}
+	y.board.Report(plane.Source{Name: "kubernetes", Status: plane.Down, Message: "It does not answer."})
+	ok("warning: source kubernetes is down", "runners")
+	y.Close()
+	no(fault.Unreachable, "the operator plane did not answer", "runners")
+}

@@ -1,0 +1,143 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/cli/screen"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+func (t *tka) fleetRunners(ff *fleetFlags) *cobra.Command {
+	return t.listFlags(&cobra.Command{
+		Use:     "runners",
+		Aliases: []string{"pools"},
+		Short:   "List the runners of each organisation in each pool",
+		Long: `List the runners of each organisation in each pool, with how many there are and how they
+stand. Paused and Drained are said when the forge has confirmed it, and not before. What is
+not known is "?".`,
+		Example: "  tka fleet runners\n  tka fleet runners --org acme --state Paused -o json",
+		Args:    arguments(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			l, err := all[planefleet.Pool](cmd.Context(), t, ff, "PoolList", planefleet.ListPools.Pattern)
+			if err != nil {
+				return err
+			}
+			t.sick(plane.Meta{Sources: l.Sources})
+			var names []string
+			var rows [][]screen.Cell
+			for _, p := range l.Items {
+				names = append(names, p.ID)
+				rows = append(rows, screen.Row(p.ID, p.State, counted(p.Counts.Idle), counted(p.Counts.Busy), counted(p.Counts.Pending), counted(p.Counts.Failed), counted(p.EffectiveMax), strings.Join(p.Holds, ",")))
+			}
+			return t.show(answer{object: l, names: names, table: func(wide bool) {
+				if len(rows) == 0 {
+					t.nothing(l.Items != nil, "runners")
+					return
+				}
+				header := []string{"POOL", "STATE", "IDLE", "BUSY", "PENDING", "FAILED", "MAX", "HOLDS"}
+				if wide {
+					header = append(header, "TYPE", "ISOLATION", "WHY")
+					for i, p := range l.Items {
+						rows[i] = append(rows[i], screen.Row(p.Type, p.Isolation, p.StateReason)...)
+					}
+				}
+				t.writeTable(t.Out, header, rows)
+			}})
+		},
+	}, ff, planefleet.Failing, planefleet.Unknown, planefleet.Degraded, planefleet.Pausing, planefleet.Draining, planefleet.Resuming, planefleet.Provisioning, planefleet.Drained, planefleet.Paused, planefleet.Active)
+}
+
+// counted is a number in a table, "?" where nobody knows.
+func counted(n *int) string {
+	if n == nil {
+		return "?"
+	}
+	return fmt.Sprint(*n)
+}
+
+// workloads is how many something is about.
+func workloads(n *int) string {
+	if n == nil {
+		return "nobody knows how many workloads"
+	}
+	return problem.Plural(*n, "workload")
+}
+
+func (t *tka) fleetEnrollments(ff *fleetFlags) *cobra.Command {
+	return t.listFlags(&cobra.Command{
+		Use:     "enrollments",
+		Aliases: []string{"orgs"},
+		Short:   "List the organisations that have runners",
+		Long:    `List the organisations that have runners, and how far each enrollment has come.`,
+		Example: "  tka fleet enrollments\n  tka fleet enrollments --state Suspended",
+		Args:    arguments(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			l, err := all[planefleet.Enrollment](cmd.Context(), t, ff, "EnrollmentList", planefleet.ListEnrollments.Pattern)
+			if err != nil {
+				return err
+			}
+			t.sick(plane.Meta{Sources: l.Sources})
+			var names []string
+			var rows [][]screen.Cell
+			for _, e := range l.Items {
+				var pools []string
+				for _, p := range e.Pools {
+					pools = append(pools, p.Name)
+				}
+				until := ""
+				if e.Credential != nil && e.Credential.ExpiresAt != nil {
+					until = e.Credential.ExpiresAt.UTC().Format(time.RFC3339)
+				}
+				names = append(names, e.Name)
+				rows = append(rows, screen.Row(e.Name, e.Forge, e.Phase, e.Isolation, strings.Join(pools, ","), until))
+			}
+			return t.show(answer{object: l, names: names, table: func(bool) {
+				if len(rows) == 0 {
+					t.nothing(l.Items != nil, "organisations")
+					return
+				}
+				t.writeTable(t.Out, []string{"ORG", "FORGE", "PHASE", "ISOLATION", "POOLS", "CREDENTIAL UNTIL"}, rows)
+			}})
+		},
+	}, ff, "Requested", "Approved", "Provisioning", "Active", "Suspended", "Draining", "Offboarded", "Failed")
+}
+
+func (t *tka) fleetHolds(ff *fleetFlags) *cobra.Command {
+	return t.listFlags(&cobra.Command{
+		Use:     "holds",
+		Short:   "List the holds, which pause runners",
+		Long:    `List the holds: what each holds, who set it, why and until when, and how far it has come.`,
+		Example: "  tka fleet holds\n  tka fleet holds -o name",
+		Args:    arguments(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			l, err := all[planefleet.Hold](cmd.Context(), t, ff, "HoldList", planefleet.ListHolds.Pattern)
+			if err != nil {
+				return err
+			}
+			t.sick(plane.Meta{Sources: l.Sources})
+			var names []string
+			var rows [][]screen.Cell
+			for _, h := range l.Items {
+				left := ""
+				if h.ExpiresAt != nil {
+					left = screen.Short(max(0, h.ExpiresAt.Sub(t.Now())))
+				}
+				names = append(names, h.Name)
+				rows = append(rows, screen.Row(h.Name, h.Scope.String(), string(h.Mode), h.State, counted(h.Applied)+"/"+counted(h.Targets), h.RequestedBy, left, h.Reason))
+			}
+			return t.show(answer{object: l, names: names, table: func(bool) {
+				if len(rows) == 0 {
+					t.nothing(l.Items != nil, "holds")
+					return
+				}
+				t.writeTable(t.Out, []string{"NAME", "HOLDS", "MODE", "STATE", "APPLIED", "BY", "LEFT", "REASON"}, rows)
+			}})
+		},
+	}, ff, planefleet.Applying, planefleet.Applied, planefleet.Drained, planefleet.Lifting, planefleet.Expired)
+}

@@ -1,0 +1,237 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/cli/fault"
+	"github.com/tailplane/tailplane/internal/cli/screen"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// writeFlags are those of what changes something.
+type writeFlags struct {
+	reason, confirm string
+	dryRun          bool
+}
+
+func (wf *writeFlags) add(cmd *cobra.Command, what string) {
+	f := cmd.Flags()
+	f.StringVar(&wf.reason, "reason", "", "why, in a sentence: it stands in the record (required)")
+	f.StringVar(&wf.confirm, "confirm", "", "the phrase that "+what+" of more than one pool is asked for, such as \"PAUSE ALL\"")
+	f.BoolVar(&wf.dryRun, "dry-run", false, "ask whether it would be done, and change nothing")
+}
+
+func (t *tka) fleetPause(ff *fleetFlags) *cobra.Command {
+	var wf writeFlags
+	var org, forge, pool, key string
+	var everything, drain bool
+	var expiresIn time.Duration
+	cmd := &cobra.Command{
+		Use:   "pause [FORGE/ORG/POOL]",
+		Short: "Pause runners: they take no new job, and running jobs finish",
+		Long: `Pause the runners of one organisation in one pool, or with a flag of an organisation, a
+pool, a forge, or all of them. They take no new job, and running jobs finish. What goes
+further than one pool is asked for twice: type the phrase, or give it with --confirm.
+
+It is paused when "tka fleet runners" says Paused, and not before.`,
+		Example: "  tka fleet pause github/acme/gh-nix --reason flaky-image --expires-in 2h\n  tka fleet pause --all --reason node-upgrade",
+		Args:    arguments(0, 1, "the runners, as forge/org/pool"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := wf.check(cmd); err != nil {
+				return err
+			}
+			mode := planefleet.Pause
+			if drain {
+				mode = planefleet.Drain
+			}
+			req := planefleet.CreateRequest{Scope: planefleet.Scope{All: everything, Forge: forge, Org: org, Pool: pool}, Mode: mode, Reason: plane.Reason(wf.reason),
+				ExpiresIn: door.Duration(expiresIn), DryRun: plane.Flag(wf.dryRun), Key: plane.IdempotencyKey(key)}
+			if len(args)+len(given(everything, forge != "", org != "" || pool != "")) != 1 {
+				return fault.Usage("say what to pause: one FORGE/ORG/POOL, or one of --org, --pool, --forge and --all").Try("%s --help", cmd.CommandPath())
+			}
+			if len(args) > 0 {
+				id := strings.Split(args[0], "/")
+				if len(id) != 3 {
+					return fault.Usage("%q is not forge/org/pool", args[0]).Try("tka fleet runners -o name")
+				}
+				req.Scope = planefleet.Scope{Org: id[1], Pool: id[2]}
+			}
+			return t.doPause(cmd.Context(), ff, wf, req, args)
+		},
+	}
+	wf.add(cmd, "a pause")
+	f := cmd.Flags()
+	f.StringVar(&org, "org", "", "all of one organisation, or with --pool that pool of it")
+	f.StringVar(&pool, "pool", "", "a pool; without --org: of all organisations")
+	f.StringVar(&forge, "forge", "", "all of one forge")
+	f.BoolVar(&everything, "all", false, "every runner of the fleet: the emergency pause")
+	f.BoolVar(&drain, "drain", false, "when the last job has ended, what ran it goes")
+	f.DurationVar(&expiresIn, "expires-in", 0, "when it ends by itself, 1m to 2160h; without it, it does not")
+	f.StringVar(&key, "idempotency-key", "", "a write with the key of an earlier one finds what that one made")
+	return cmd
+}
+
+// given are those that are true.
+func given(all ...bool) (some []bool) {
+	for _, is := range all {
+		if is {
+			some = append(some, is)
+		}
+	}
+	return some
+}
+
+func (wf writeFlags) check(cmd *cobra.Command) error {
+	if strings.TrimSpace(wf.reason) == "" {
+		return fault.Usage("%s needs --reason", cmd.CommandPath()).Try("%s --reason \"why\"", cmd.CommandPath())
+	}
+	return nil
+}
+
+// fleetChange is what has become of a hold.
+type fleetChange[T any] struct {
+	meta
+	Result T `json:"result"`
+}
+
+func (t *tka) doPause(ctx context.Context, ff *fleetFlags, wf writeFlags, req planefleet.CreateRequest, args []string) error {
+	c, err := t.plane(ff.plane)
+	if err != nil {
+		return err
+	}
+	pattern, body := planefleet.CreateHold.Pattern, any(req)
+	if len(args) > 0 { // by its whole id, of which the forge is a part
+		id := strings.Split(args[0], "/")
+		pattern, body = planefleet.PausePool.Pattern, planefleet.PauseRequest{Forge: id[0], Org: id[1], Pool: id[2], Reason: req.Reason, ExpiresIn: req.ExpiresIn, Drain: req.Mode == planefleet.Drain, DryRun: req.DryRun, Key: req.Key}
+	}
+	var e plane.Envelope[planefleet.Created]
+	err = c.Ask(ctx, pattern, planefleet.CreateHold.MaxAnswer, body, &e)
+	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.Confirmation && p.Confirm != nil {
+		if err := t.typed(ctx, fmt.Sprintf("This pauses %s: %s.", req.Scope, workloads(p.Confirm.Targets)), p.Confirm.Phrase, wf.confirm); err != nil {
+			return err
+		}
+		req.Confirm = plane.Text(p.Confirm.Phrase)
+		err = c.Ask(ctx, pattern, planefleet.CreateHold.MaxAnswer, req, &e)
+	}
+	if err != nil {
+		return ofPlane(err)
+	}
+	r := e.Data
+	return t.show(answer{object: fleetChange[planefleet.Created]{kind("HoldCreated"), r}, names: []string{r.Hold.Name}, table: func(bool) {
+		switch {
+		case r.DryRun:
+			fmt.Fprintf(t.Out, "%s would be made: it pauses %s, %s. Nothing was changed.\n", screen.Safe(r.Hold.Name), screen.Safe(r.Hold.Scope.String()), workloads(r.Targets))
+		case !r.Created:
+			fmt.Fprintf(t.Out, "%s is there already: you hold %s by it.\n", screen.Safe(r.Hold.Name), screen.Safe(r.Hold.Scope.String()))
+		default:
+			fmt.Fprintf(t.Out, "%s is made: it pauses %s, %s.\n", screen.Safe(r.Hold.Name), screen.Safe(r.Hold.Scope.String()), workloads(r.Targets))
+			t.hint("How far it has come: tka fleet holds")
+		}
+	}})
+}
+
+// typed makes sure that a person means it: who types the phrase, or has given it.
+func (t *tka) typed(ctx context.Context, what, phrase, given string) error {
+	if given == phrase {
+		return nil
+	}
+	if given != "" || t.noInput || !isTerminal(t.In) {
+		return fault.Usage("%s It is asked for twice.", what).Try("Give it with --confirm %q", phrase)
+	}
+	fmt.Fprintf(t.Err, "%s\nType %s to go on: ", screen.Safe(what), screen.Safe(phrase))
+	answer := make(chan string, 1)
+	go func() { // reading cannot be stopped; a signal ends the program without it
+		line, _ := bufio.NewReader(t.In).ReadString('\n')
+		answer <- strings.TrimSpace(line)
+	}()
+	select {
+	case a := <-answer:
+		if a == phrase {
+			return nil
+		}
+	case <-ctx.Done():
+	}
+	return fault.New(fault.Failed, "not done: that was not the phrase")
+}
+
+func (t *tka) fleetLift(ff *fleetFlags) *cobra.Command {
+	var wf writeFlags
+	var code string
+	cmd := &cobra.Command{
+		Use:     "lift HOLD|FORGE/ORG/POOL",
+		Aliases: []string{"resume"},
+		Short:   "Lift a hold, so that runners take jobs again",
+		Long: `Lift a hold by its name, or what holds exactly the runners of one organisation in one pool.
+Of several holds only that one goes. A hold of more than that is asked for twice: type the
+phrase, or give it with --confirm, or the code of the dashboard with --code.`,
+		Example: "  tka fleet lift github/acme/gh-nix --reason mended\n  tka fleet lift all-3f9c1a2b4d5e --reason done",
+		Args:    arguments(1, 1, "the name of a hold, or runners as forge/org/pool"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := wf.check(cmd); err != nil {
+				return err
+			}
+			return t.doLift(cmd.Context(), ff, wf, args[0], code)
+		},
+	}
+	wf.add(cmd, "a lift")
+	cmd.Flags().StringVar(&code, "code", "", "the code that the dashboard has shown for it")
+	return cmd
+}
+
+func (t *tka) doLift(ctx context.Context, ff *fleetFlags, wf writeFlags, what, code string) error {
+	c, err := t.plane(ff.plane)
+	if err != nil {
+		return err
+	}
+	var e plane.Envelope[planefleet.Lifted]
+	if id := strings.Split(what, "/"); len(id) == 3 {
+		err = c.Ask(ctx, planefleet.ResumePool.Pattern, 0, planefleet.ResumeRequest{Forge: id[0], Org: id[1], Pool: id[2], Reason: plane.Reason(wf.reason), DryRun: plane.Flag(wf.dryRun)}, &e)
+	} else {
+		req := planefleet.LiftRequest{Name: what, Reason: plane.Reason(wf.reason), Confirm: plane.Text(code), DryRun: plane.Flag(wf.dryRun)}
+		err = c.Ask(ctx, planefleet.LiftHold.Pattern, 0, req, &e)
+		if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.Confirmation && p.Confirm != nil && code == "" {
+			if req.Confirm, err = t.confirmed(ctx, c, p.Confirm.ID, wf.confirm); err == nil {
+				err = c.Ask(ctx, planefleet.LiftHold.Pattern, 0, req, &e)
+			}
+		}
+	}
+	if err != nil {
+		return ofPlane(err)
+	}
+	r := e.Data
+	return t.show(answer{object: fleetChange[planefleet.Lifted]{kind("HoldLifted"), r}, names: r.Lifted, table: func(bool) {
+		done := "lifted"
+		if r.DryRun {
+			done = "would be lifted; nothing was changed"
+		}
+		fmt.Fprintf(t.Out, "%s: %s.\n", screen.Safe(strings.Join(r.Lifted, ", ")), done)
+		if len(r.Remaining) > 0 {
+			t.warn("the same runners are held still by %s", strings.Join(r.Remaining, ", "))
+		}
+	}})
+}
+
+// confirmed gets the code for what is to be confirmed, from who types its phrase.
+func (t *tka) confirmed(ctx context.Context, c door.Client, id, given string) (plane.Text, error) {
+	var asked plane.Envelope[planefleet.Asked]
+	if err := c.Ask(ctx, planefleet.GetConfirmation.Pattern, 0, planefleet.ConfirmationRequest{ID: id}, &asked); err != nil {
+		return "", err
+	}
+	what := fmt.Sprintf("This lifts %s, for the reason: %s", asked.Data.Object, asked.Data.Args["reason"])
+	if err := t.typed(ctx, what, asked.Data.Phrase, given); err != nil {
+		return "", err
+	}
+	var code plane.Envelope[planefleet.Code]
+	err := c.Ask(ctx, planefleet.Confirm.Pattern, 0, planefleet.ConfirmRequest{ID: id, Phrase: plane.Text(asked.Data.Phrase)}, &code)
+	return plane.Text(code.Data.Code), err
+}

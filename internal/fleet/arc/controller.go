@@ -1,0 +1,157 @@
+package arc
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/isolation"
+)
+
+// A Controller is an installed actions-runner-controller.
+type Controller struct {
+	Deployment fleet.Key // its listeners are in the same namespace
+	// Version is that of its program, such as 0.14.2; empty: it does not say, or its
+	// pods' label and its image say different ones.
+	Version        string
+	ServiceAccount string // of its pods, in its namespace
+	Watches        string // the only namespace that it looks at; empty: all
+	Eventual       bool   // with other numbers or another template it waits until no runner is left
+
+	// Works says that a pod of this version is ready. Old are the versions of pods that
+	// still run and have another one: each version deletes the scale sets of the other.
+	Works bool
+	Old   []string
+}
+
+// ARC is the controller as renderers want it.
+func (c Controller) ARC() isolation.ARC {
+	return isolation.ARC{Version: c.Version, Namespace: c.Deployment.Namespace, ServiceAccount: c.ServiceAccount}
+}
+
+// managerContainer is the container of ARC's program.
+const managerContainer = "manager"
+
+// Discover finds the controllers among the Deployments of ARC's namespace, in the order
+// of their names. Pods are all that are there; those of others are passed over.
+func Discover(deployments []appsv1.Deployment, pods []corev1.Pod) []Controller {
+	var all []Controller
+	for i := range deployments {
+		d := &deployments[i]
+		pod := &d.Spec.Template
+		if pod.Labels["app.kubernetes.io/part-of"] != "gha-rs-controller" || d.DeletionTimestamp != nil {
+			continue
+		}
+		c := Controller{Deployment: fleet.Key{Namespace: d.Namespace, Name: d.Name}, Version: pod.Labels[versionLabel], ServiceAccount: pod.Spec.ServiceAccountName,
+			Watches: d.Labels["actions.github.com/controller-watch-single-namespace"]}
+		if c.ServiceAccount == "" {
+			c.ServiceAccount = cmp.Or(d.Labels["actions.github.com/controller-service-account-name"], "default")
+		}
+		for _, container := range pod.Spec.Containers {
+			if container.Name != managerContainer && len(pod.Spec.Containers) > 1 {
+				continue
+			}
+			if contradicts(c.Version, container) {
+				c.Version = ""
+			}
+			for _, arg := range container.Args {
+				c.Eventual = c.Eventual || arg == "--update-strategy=eventual"
+				if ns, ok := strings.CutPrefix(arg, "--watch-single-namespace="); ok {
+					c.Watches = ns // what it does, whatever its label says
+				}
+			}
+		}
+		c.see(d, pods)
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(a, b Controller) int {
+		return cmp.Or(cmp.Compare(a.Deployment.Namespace, b.Deployment.Namespace), cmp.Compare(a.Deployment.Name, b.Deployment.Name))
+	})
+	return all
+}
+
+// see looks at the pods of a controller.
+func (c *Controller) see(d *appsv1.Deployment, pods []corev1.Pod) {
+	selector, err := metav1.LabelSelectorAsSelector(d.Spec.Selector)
+	if err != nil || selector.Empty() {
+		return
+	}
+	want, _ := parse(c.Version)
+	for i := range pods {
+		p := &pods[i]
+		if p.Namespace != d.Namespace || !selector.Matches(labels.Set(p.Labels)) || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		switch has, ok := parse(p.Labels[versionLabel]); {
+		case !ok:
+		case has != want:
+			c.Old = append(c.Old, said(p.Labels[versionLabel]))
+		case slices.ContainsFunc(p.Status.Conditions, func(x corev1.PodCondition) bool { return x.Type == corev1.PodReady && x.Status == corev1.ConditionTrue }):
+			c.Works = true
+		}
+	}
+	slices.Sort(c.Old)
+	c.Old = slices.Compact(c.Old)
+}
+
+// contradicts says whether an image is of another release than the label says. The
+// program knows its own, and deletes what is made for another.
+func contradicts(label string, c corev1.Container) bool {
+	image, _, _ := strings.Cut(c.Image, "@")
+	_, tag, tagged := strings.Cut(image[strings.LastIndex(image, "/")+1:], ":")
+	ofImage, ok := parse(strings.TrimPrefix(tag, "v"))
+	ofLabel, said := parse(label)
+	return tagged && ok && said && ofImage != ofLabel
+}
+
+// A release is what ARC compares of two versions.
+type release struct{ major, minor int }
+
+var version = regexp.MustCompile(`^(\d{1,4})\.(\d{1,4})(\.\d+)?([-+].*)?$`)
+
+func parse(s string) (release, bool) {
+	m := version.FindStringSubmatch(s)
+	if m == nil {
+		return release{}, false
+	}
+	major, _ := strconv.Atoi(m[1])
+	minor, _ := strconv.Atoi(m[2])
+	return release{major, minor}, true
+}
+
+// Choose is the controller that works for a namespace of runners. With trouble none is
+// to be worked with: nothing may be made for it, and nothing changed.
+func Choose(controllers []Controller, namespace string) (Controller, fleet.Trouble) {
+	watching := slices.DeleteFunc(slices.Clone(controllers), func(c Controller) bool { return c.Watches != "" && c.Watches != namespace })
+	trouble := func(reason, format string, args ...any) (Controller, fleet.Trouble) {
+		return Controller{}, fleet.Trouble{Reason: reason, Message: fmt.Sprintf(format, args...)}
+	}
+	switch {
+	case len(controllers) == 0:
+		return trouble(ReasonMissing, "There is no actions-runner-controller in the namespace that the settings name.")
+	case len(watching) == 0:
+		return trouble(ReasonWatchesOther, "The actions-runner-controller %s only looks at the namespace %q, and %q is another one.", controllers[0].Deployment.Name, controllers[0].Watches, namespace)
+	case len(watching) > 1:
+		return trouble(ReasonAmbiguous, "Several actions-runner-controllers look at namespace %q: %s and %s.", namespace, watching[0].Deployment.Name, watching[1].Deployment.Name)
+	}
+	c := watching[0]
+	if c.Version == "" {
+		return trouble(ReasonVersionUnknown, "The actions-runner-controller %s does not say its version, or its image is of another one than its label %s.", c.Deployment.Name, versionLabel)
+	}
+	if _, err := isolation.Labels(c.Version); err != nil {
+		return trouble(ReasonVersionUnsupported, "The actions-runner-controller %s has version %s: 0.13.1 to 0.14 are supported.", c.Deployment.Name, said(c.Version))
+	}
+	if len(c.Old) > 0 {
+		return trouble(ReasonUpgrading, "The actions-runner-controller %s becomes version %s, and its pod of version %s still works: it would delete what is made for the new one.", c.Deployment.Name, c.Version, c.Old[0])
+	}
+	return c, fleet.Trouble{}
+}

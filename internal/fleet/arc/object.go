@@ -1,0 +1,114 @@
+package arc
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"unicode"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/tailplane/tailplane/internal/fleet"
+)
+
+// Unlimited is ARC's word for no maximum.
+const Unlimited = math.MaxInt32
+
+func key(u *unstructured.Unstructured) fleet.Key {
+	return fleet.Key{Namespace: u.GetNamespace(), Name: u.GetName()}
+}
+
+func text(u *unstructured.Unstructured, path ...string) string {
+	s, _, _ := unstructured.NestedString(u.Object, path...)
+	return s
+}
+
+func flag(u *unstructured.Unstructured, path ...string) bool {
+	b, _, _ := unstructured.NestedBool(u.Object, path...)
+	return b
+}
+
+// number is a count of runners, or another whole number that is not negative. It is
+// there and not readable where the answer is (0, true, false).
+func number(u *unstructured.Unstructured, path ...string) (n int64, there, readable bool) {
+	v, there, err := unstructured.NestedFieldNoCopy(u.Object, path...)
+	if err != nil {
+		return 0, true, false
+	}
+	if !there || v == nil {
+		return 0, false, false
+	}
+	switch v := v.(type) {
+	case int64:
+		n = v
+	case int:
+		n = int64(v)
+	case float64:
+		if v != math.Trunc(v) || math.Abs(v) > 1<<53 {
+			return 0, true, false
+		}
+		n = int64(v)
+	default:
+		return 0, true, false
+	}
+	if n < 0 {
+		return 0, true, false
+	}
+	return n, true, true
+}
+
+// count is a number that is 0 if it is not there or not readable.
+func count(u *unstructured.Unstructured, path ...string) int64 {
+	n, _, _ := number(u, path...)
+	return n
+}
+
+// id is a number that GitHub gave, of which none is 0 or less.
+func id(s string) int64 {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n <= 0 {
+		return 0
+	}
+	return n
+}
+
+// owner is the object that controls u, if it is one of ARC's of that kind.
+func owner(refs []metav1.OwnerReference, kind string) (metav1.OwnerReference, bool) {
+	for _, r := range refs {
+		if r.Kind == kind && strings.HasPrefix(r.APIVersion, apiGroup+"/") {
+			return r, true
+		}
+	}
+	return metav1.OwnerReference{}, false
+}
+
+// labelled is the scale set that labels name; empty if they name none.
+func labelled(labels map[string]string) fleet.Key {
+	k := fleet.Key{Namespace: labels[setNamespaceLabel], Name: labels[setNameLabel]}
+	if k.Namespace == "" || k.Name == "" {
+		return fleet.Key{}
+	}
+	return k
+}
+
+// maxSaid bounds what others say in a message of ours.
+const maxSaid = 300
+
+// said is somebody else's text as part of a sentence: one line, and not a long one.
+func said(s string) string {
+	clean := strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsSpace(r):
+			return ' '
+		case !unicode.IsPrint(r):
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(s, ""))
+	clean = strings.Join(strings.Fields(clean), " ")
+	if len(clean) > maxSaid {
+		clean = strings.ToValidUTF8(clean[:maxSaid], "") + "…"
+	}
+	return clean
+}

@@ -1,0 +1,138 @@
+package arc
+
+import (
+	"bytes"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/tailplane/tailplane/internal/fleet"
+)
+
+// A RunnerSet is an EphemeralRunnerSet: runners of one scale set that were made from
+// one template. While one replaces another there are two.
+type RunnerSet struct {
+	fleet.Key
+	UID     types.UID
+	Set     fleet.Key
+	Created time.Time
+	Ending  bool
+	Secret  string
+	Desired int // how many runners its listener asked for
+	Phase   Phase
+}
+
+// ReadRunnerSet reads an EphemeralRunnerSet.
+func ReadRunnerSet(u *unstructured.Unstructured) RunnerSet {
+	r := RunnerSet{Key: key(u), UID: u.GetUID(), Created: u.GetCreationTimestamp().Time, Ending: u.GetDeletionTimestamp() != nil,
+		Secret: text(u, "spec", "ephemeralRunnerSpec", "githubConfigSecret"), Desired: int(min(count(u, "spec", "replicas"), Unlimited)),
+		Phase: Phase(text(u, "status", "phase")), Set: labelled(u.GetLabels())}
+	if o, ok := owner(u.GetOwnerReferences(), SetKind); ok {
+		r.Set = fleet.Key{Namespace: u.GetNamespace(), Name: o.Name}
+	}
+	return r
+}
+
+// A Runner is an EphemeralRunner: one runner for one job, with one pod of its name.
+type Runner struct {
+	fleet.Key
+	UID       types.UID
+	Set       fleet.Key // by its labels; empty if they do not say
+	RunnerSet string    // the EphemeralRunnerSet's name
+	Created   time.Time
+	Ending    bool // it is being deleted; one that runs a job stays until that has ended
+	Secret    string
+
+	Phase           Phase
+	Ready           bool
+	Reason, Message string // why it is as it is: somebody else's text
+	Failures        int    // how often its pod failed
+	LastFailure     time.Time
+
+	ID         int64  // GitHub's number of it; 0: none yet
+	Registered string // its name at GitHub
+	Job        *Job   // nil: none
+}
+
+// A Job is what a runner runs. What is in it is other people's text.
+type Job struct {
+	Runner     fleet.Key
+	ID         string
+	Request    int64
+	Repository string // owner/name
+	Workflow   string // the file and the ref
+	Name       string
+	Run        int64 // the workflow run's number; 0: not known
+	// Started is when the listener said that it runs; zero: not known. It is read from
+	// the managed fields, so an object that was stripped of them does not tell.
+	Started time.Time
+}
+
+// Done says that it takes no more jobs and runs none.
+func (r Runner) Done() bool { return r.Phase == Succeeded || r.Phase == Failed || r.Phase == Outdated }
+
+// Busy says that it runs a job.
+func (r Runner) Busy() bool { return r.Job != nil && !r.Done() }
+
+// ReadRunner reads an EphemeralRunner.
+func ReadRunner(u *unstructured.Unstructured) Runner {
+	r := Runner{Key: key(u), UID: u.GetUID(), Set: labelled(u.GetLabels()), Created: u.GetCreationTimestamp().Time, Ending: u.GetDeletionTimestamp() != nil,
+		Secret: text(u, "spec", "githubConfigSecret"), Phase: Phase(text(u, "status", "phase")), Ready: flag(u, "status", "ready"),
+		Reason: text(u, "status", "reason"), Message: text(u, "status", "message"), ID: count(u, "status", "runnerId"), Registered: text(u, "status", "runnerName")}
+	if o, ok := owner(u.GetOwnerReferences(), RunnerSetKind); ok {
+		r.RunnerSet = o.Name
+	}
+	failures, _, _ := unstructured.NestedFieldNoCopy(u.Object, "status", "failures")
+	if failures, ok := failures.(map[string]any); ok {
+		r.Failures = len(failures)
+		for _, v := range failures {
+			s, _ := v.(string)
+			if at, err := time.Parse(time.RFC3339, s); err == nil && at.After(r.LastFailure) {
+				r.LastFailure = at
+			}
+		}
+	}
+	if job := text(u, "status", "jobId"); job != "" {
+		r.Job = &Job{Runner: r.Key, ID: job, Request: count(u, "status", "jobRequestId"), Repository: text(u, "status", "jobRepositoryName"),
+			Workflow: text(u, "status", "jobWorkflowRef"), Name: text(u, "status", "jobDisplayName"), Run: count(u, "status", "workflowRunId"), Started: written(u.GetManagedFields())}
+	}
+	return r
+}
+
+// written is when whoever said which job runs wrote last, which it does once a job.
+func written(fields []metav1.ManagedFieldsEntry) (at time.Time) {
+	for _, f := range fields {
+		if f.FieldsV1 != nil && f.Time != nil && bytes.Contains(f.FieldsV1.GetRawBytes(), []byte(`"f:jobId"`)) && f.Time.After(at) {
+			at = f.Time.Time
+		}
+	}
+	return at
+}
+
+// A Pod is the pod of a listener.
+type Pod struct {
+	fleet.Key
+	Set      fleet.Key
+	Listener types.UID // its AutoscalingListener, which may have gone; empty: it does not say
+	Ready    bool
+	Ended    bool // it runs nothing any more
+}
+
+// ReadPod reads a pod of ARC's namespace. It is false for those that are of no listener.
+func ReadPod(p *corev1.Pod) (Pod, bool) {
+	l := Pod{Key: fleet.Key{Namespace: p.Namespace, Name: p.Name}, Set: labelled(p.Labels), Ended: p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed}
+	o, owned := owner(p.OwnerReferences, ListenerKind)
+	if !owned && p.Labels["app.kubernetes.io/component"] != "runner-scale-set-listener" {
+		return Pod{}, false
+	}
+	l.Listener = o.UID
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			l.Ready = c.Status == corev1.ConditionTrue && p.DeletionTimestamp == nil && !l.Ended
+		}
+	}
+	return l, true
+}

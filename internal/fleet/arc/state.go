@@ -1,0 +1,204 @@
+package arc
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/tailplane/tailplane/internal/fleet"
+)
+
+// Parts are everything of one scale set.
+type Parts struct {
+	Key        fleet.Key
+	Set        *Set // nil: it has gone, though something of it may be left
+	Listeners  []Listener
+	Pods       []Pod // of listeners
+	RunnerSets []RunnerSet
+	Runners    []Runner
+
+	// KnowsListeners and KnowsRunners say that the lists of these (listeners with
+	// their pods, runner sets with their runners) are whole.
+	KnowsListeners, KnowsRunners bool
+}
+
+// Group puts lists together, by scale set. There are parts for each set, and for each
+// that is named by something that is left of it. What it is not told is for the caller
+// to fill in: KnowsListeners and KnowsRunners are false.
+func Group(sets []Set, listeners []Listener, pods []Pod, runnerSets []RunnerSet, runners []Runner) map[fleet.Key]*Parts {
+	all := map[fleet.Key]*Parts{}
+	of := func(k fleet.Key) *Parts {
+		if all[k] == nil {
+			all[k] = &Parts{Key: k}
+		}
+		return all[k]
+	}
+	for i := range sets {
+		of(sets[i].Key).Set = &sets[i]
+	}
+	for _, l := range listeners {
+		p := of(l.Set)
+		p.Listeners = append(p.Listeners, l)
+	}
+	for _, l := range pods {
+		p := of(l.Set)
+		p.Pods = append(p.Pods, l)
+	}
+	owner := map[fleet.Key]fleet.Key{}
+	for _, r := range runnerSets {
+		p := of(r.Set)
+		p.RunnerSets = append(p.RunnerSets, r)
+		owner[r.Key] = r.Set
+	}
+	for _, r := range runners {
+		set, ok := owner[fleet.Key{Namespace: r.Namespace, Name: r.RunnerSet}]
+		if !ok {
+			set = r.Set
+		}
+		p := of(set)
+		p.Runners = append(p.Runners, r)
+	}
+	delete(all, fleet.Key{}) // what says of nothing that it is of it
+	return all
+}
+
+// Counts are of runners that are not being deleted.
+type Counts struct {
+	Desired int // what its listener asked for last
+	Pending int // that start
+	Busy    int
+	Idle    int // that wait for a job
+	Failed  int
+}
+
+// A State is how a scale set stands.
+type State struct {
+	// Stopped says whether it is proved to take no new job; see [fleet.StoppedGitHub].
+	// A set that says that it may have runners is not, though it has no listener yet.
+	Stopped fleet.Answer
+	// Registered says that GitHub has it, and that what asks for its jobs runs.
+	Registered fleet.Answer
+
+	Counts *Counts // nil: not known
+	Jobs   []Job   // that run, also on runners that are being deleted; by runner
+	// Running is how many jobs run, and Live how many runners run one or may still
+	// take one. Nil: not known.
+	Running, Live *int
+
+	// Secrets are the names of all that anything of it still needs, in its namespace:
+	// one that goes earlier leaves the deletion hanging, and the scale set at GitHub.
+	Secrets []string
+
+	// WaitsForJobs says that its listener is not started before the runners that are
+	// there have ended, if the controller is [Controller.Eventual].
+	WaitsForJobs bool
+
+	Trouble fleet.Trouble // what shows in it alone
+}
+
+// State puts the parts together.
+func (p Parts) State() State {
+	s := State{Stopped: p.stopped(), Registered: p.registered(), Secrets: p.secrets()}
+	if p.KnowsRunners {
+		p.count(&s)
+		if set := p.Set; set != nil && p.KnowsListeners {
+			s.WaitsForJobs = !set.Ending && set.ID > 0 && set.Max > 0 && set.Phase != Outdated && len(p.Listeners) == 0 && *s.Live > 0
+		}
+	}
+	s.Trouble = p.trouble()
+	return s
+}
+
+// stopped keeps to the safe side twice: a set that may have runners will have a
+// listener in a moment, and a pod whose listener is not known is of an older one.
+func (p Parts) stopped() fleet.Answer {
+	var listeners []fleet.Listener
+	for _, l := range p.Listeners {
+		listeners = append(listeners, fleet.Listener{Max: &l.Max})
+	}
+	older := 0
+	for _, pod := range p.Pods {
+		if !pod.Ended && !slices.ContainsFunc(p.Listeners, func(l Listener) bool { return l.UID == pod.Listener && l.UID != "" }) {
+			older++
+		}
+	}
+	answer := fleet.StoppedGitHub(p.KnowsListeners, listeners, older)
+	if set := p.Set; answer == fleet.Yes && set != nil && !set.Ending && set.Phase != Outdated && set.Max > 0 {
+		return fleet.No
+	}
+	return answer
+}
+
+func (p Parts) registered() fleet.Answer {
+	set := p.Set
+	switch {
+	case set == nil || set.ID == 0 || set.Ending || set.Phase != Running && !set.unspoken():
+		return fleet.No
+	case !p.KnowsListeners:
+		return fleet.Unknown
+	}
+	return fleet.Is(slices.ContainsFunc(p.Pods, func(pod Pod) bool {
+		return pod.Ready && slices.ContainsFunc(p.Listeners, func(l Listener) bool { return l.UID == pod.Listener && l.UID != "" && !l.Ending })
+	}))
+}
+
+func (p Parts) count(s *State) {
+	s.Counts, s.Running, s.Live = &Counts{}, new(int), new(int)
+	if newest := p.newest(); newest != nil {
+		s.Counts.Desired = newest.Desired
+	}
+	for _, r := range p.Runners {
+		if r.Busy() {
+			s.Jobs = append(s.Jobs, *r.Job)
+			*s.Running++
+		}
+		if !r.Done() {
+			*s.Live++
+		}
+		switch {
+		case r.Ending:
+		case r.Busy():
+			s.Counts.Busy++
+		case r.Phase == Failed:
+			s.Counts.Failed++
+		case r.Done():
+		case r.Ready:
+			s.Counts.Idle++
+		default:
+			s.Counts.Pending++
+		}
+	}
+	slices.SortFunc(s.Jobs, func(a, b Job) int {
+		return cmp.Or(cmp.Compare(a.Runner.Namespace, b.Runner.Namespace), cmp.Compare(a.Runner.Name, b.Runner.Name))
+	})
+}
+
+// newest is the runner set that the listener scales.
+func (p Parts) newest() *RunnerSet {
+	var newest *RunnerSet
+	for i := range p.RunnerSets {
+		r := &p.RunnerSets[i]
+		if newest == nil || r.Created.After(newest.Created) || r.Created.Equal(newest.Created) && (newest.Ending && !r.Ending || newest.Ending == r.Ending && r.Name > newest.Name) {
+			newest = r
+		}
+	}
+	return newest
+}
+
+func (p Parts) secrets() []string {
+	var names []string
+	if p.Set != nil {
+		names = append(names, p.Set.Secret)
+	}
+	for _, l := range p.Listeners {
+		names = append(names, l.Secret)
+	}
+	for _, r := range p.RunnerSets {
+		names = append(names, r.Secret)
+	}
+	for _, r := range p.Runners {
+		names = append(names, r.Secret)
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	return slices.DeleteFunc(names, func(n string) bool { return n == "" })
+}

@@ -1,0 +1,130 @@
+//go:build unix
+
+package arctest
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Places is a [GitHub] of scale sets and nothing else. Its zero value is empty.
+type Places struct {
+	mu   sync.Mutex
+	sets []ScaleSet
+	last int64
+	deny error
+}
+
+// A ScaleSet is one at GitHub.
+type ScaleSet struct {
+	ID                 int64
+	Place, Group, Name string
+	Labels             []string // as they were when it was made
+}
+
+// EnsureScaleSet makes a scale set or finds it. GitHub's names have no case.
+func (p *Places) EnsureScaleSet(place, group, name string, labels []string, secret map[string][]byte) (int64, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.refused(secret); err != nil {
+		return 0, err
+	}
+	for _, s := range p.sets {
+		if strings.EqualFold(s.Place, place) && strings.EqualFold(s.Group, group) && strings.EqualFold(s.Name, name) {
+			return s.ID, nil
+		}
+	}
+	p.last++
+	p.sets = append(p.sets, ScaleSet{ID: p.last, Place: place, Group: group, Name: name, Labels: slices.Clone(labels)})
+	return p.last, nil
+}
+
+// DeleteScaleSet deletes one.
+func (p *Places) DeleteScaleSet(_ string, id int64, secret map[string][]byte) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.refused(secret); err != nil {
+		return err
+	}
+	p.sets = slices.DeleteFunc(p.sets, func(s ScaleSet) bool { return s.ID == id })
+	return nil
+}
+
+// Deny lets every request fail with err until it is called with nil: the App was taken
+// away, or GitHub is down.
+func (p *Places) Deny(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.deny = err
+}
+
+// ScaleSets are those that there are.
+func (p *Places) ScaleSets() []ScaleSet {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.sets)
+}
+
+func (p *Places) refused(secret map[string][]byte) error {
+	if p.deny != nil {
+		return p.deny
+	}
+	return malformed(secret)
+}
+
+// malformed says what is wrong with a credential: both forms at once are none.
+func malformed(secret map[string][]byte) error {
+	app := len(secret["github_app_id"]) > 0 && len(secret["github_app_installation_id"]) > 0 && len(secret["github_app_private_key"]) > 0
+	switch token := len(secret["github_token"]) > 0; {
+	case app && token:
+		return errors.New("the credential has a token and an App")
+	case !app && !token:
+		return errors.New("the credential has neither a token nor an App")
+	}
+	return nil
+}
+
+// Named is a fake GitHub that knows an organisation by its name, and asks for no
+// credential.
+type Named interface {
+	EnsureScaleSet(org, group, name string) (id int64)
+	DeleteScaleSet(id int64) (ok bool)
+}
+
+// At makes a [GitHub] of one that is named. Refuses, optional, says what such a place
+// answers to such a credential, before anything is done; nil: it is let in.
+func At(g Named, refuses func(place string, secret map[string][]byte) error) GitHub {
+	return byName{g, refuses}
+}
+
+type byName struct {
+	g       Named
+	refuses func(place string, secret map[string][]byte) error
+}
+
+func (b byName) enter(place string, secret map[string][]byte) error {
+	if err := malformed(secret); err != nil {
+		return err
+	}
+	if b.refuses != nil {
+		return b.refuses(place, secret)
+	}
+	return nil
+}
+
+func (b byName) EnsureScaleSet(place, group, name string, _ []string, secret map[string][]byte) (int64, error) {
+	if err := b.enter(place, secret); err != nil {
+		return 0, err
+	}
+	return b.g.EnsureScaleSet(place[strings.LastIndex(place, "/")+1:], group, name), nil
+}
+
+func (b byName) DeleteScaleSet(place string, id int64, secret map[string][]byte) error {
+	if err := b.enter(place, secret); err != nil {
+		return err
+	}
+	b.g.DeleteScaleSet(id)
+	return nil
+}

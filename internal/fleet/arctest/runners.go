@@ -1,0 +1,308 @@
+//go:build unix
+
+package arctest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// A runner has two finalizers: one for what it has in the cluster, one for what it is
+// at GitHub.
+var runnerFinalizers = []any{"ephemeralrunner.actions.github.com/finalizer", "ephemeralrunner.actions.github.com/runner-registration-finalizer"}
+
+// tries is how often ARC makes the pod of a runner again.
+const tries = 5
+
+func busy(r *unstructured.Unstructured) bool {
+	return text(r, "status", "jobId") != "" && !done(r)
+}
+
+func done(r *unstructured.Unstructured) bool {
+	switch text(r, "status", "phase") {
+	case "Succeeded", "Failed", "Outdated":
+		return true
+	}
+	return false
+}
+
+func (v *view) of(runnerSet *unstructured.Unstructured) (mine []*unstructured.Unstructured) {
+	for i := range v.runners {
+		if slices.ContainsFunc(v.runners[i].GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.UID == runnerSet.GetUID() }) {
+			mine = append(mine, &v.runners[i])
+		}
+	}
+	return mine
+}
+
+// counts are what a runner set says of its runners.
+func (v *view) counts(runnerSet *unstructured.Unstructured) map[string]any {
+	var pending, running, failed, outdated int64
+	for _, r := range v.of(runnerSet) {
+		switch text(r, "status", "phase") {
+		case "Running":
+			running++
+		case "Failed":
+			failed++
+		case "Outdated":
+			outdated++
+		case "Succeeded":
+		default:
+			pending++
+		}
+	}
+	c := map[string]any{"currentReplicas": pending + running, "pendingEphemeralRunners": pending, "runningEphemeralRunners": running, "failedEphemeralRunners": failed}
+	return c
+}
+
+// scale brings the runners of all runner sets to what is asked for. It says whether
+// something is left to be done that nothing tells of.
+func (v *view) scale(ctx context.Context) (left bool, err error) {
+	for i := range v.runnerSets {
+		s := &v.runnerSets[i]
+		if s.GetDeletionTimestamp() != nil {
+			continue
+		}
+		again, err := v.scaleOne(ctx, s)
+		if err != nil {
+			return false, err
+		}
+		left = left || again
+		status := v.counts(s)
+		if v.phases() {
+			status["phase"] = "Running"
+			if slices.ContainsFunc(v.of(s), func(r *unstructured.Unstructured) bool { return text(r, "status", "phase") == "Outdated" }) {
+				status["phase"] = "Outdated"
+			}
+		}
+		if err := v.status(ctx, runnerSetResource, s, status); err != nil {
+			return false, err
+		}
+	}
+	return left, nil
+}
+
+func (v *view) scaleOne(ctx context.Context, s *unstructured.Unstructured) (left bool, err error) {
+	var alive []*unstructured.Unstructured
+	for _, r := range v.of(s) {
+		if r.GetDeletionTimestamp() == nil && !done(r) {
+			alive = append(alive, r)
+		}
+	}
+	// Numbers are acted upon once: when the listener has written since the last runner
+	// was made. So nobody replaces a runner that ends while there is no listener, and the
+	// object of one that has had its job stays until there is.
+	if patch := number(s, "spec", "patchID"); patch == 0 || patch != v.latest(s) {
+		if err := v.adjust(ctx, s, alive); err != nil {
+			return false, err
+		}
+	}
+	for _, r := range v.of(s) {
+		again, err := v.runner(ctx, r)
+		if err != nil {
+			return false, err
+		}
+		left = left || again
+	}
+	return left, nil
+}
+
+// latest is the number of the listener's write that the newest runner was made for.
+func (v *view) latest(s *unstructured.Unstructured) (n int64) {
+	for _, r := range v.of(s) {
+		n = max(n, number(r, "metadata", "annotations", "actions.github.com/patch-id"))
+	}
+	return n
+}
+
+// adjust makes and deletes runners.
+func (v *view) adjust(ctx context.Context, s *unstructured.Unstructured, alive []*unstructured.Unstructured) error {
+	for _, r := range v.of(s) {
+		if text(r, "status", "phase") == "Succeeded" && r.GetDeletionTimestamp() == nil {
+			if err := v.drop(ctx, r); err != nil {
+				return err
+			}
+		}
+	}
+	want := int(number(s, "spec", "replicas"))
+	// Idle runners go first come, and those that run a job stay.
+	for i := len(alive) - 1; i >= 0 && len(alive) > want; i-- {
+		if !busy(alive[i]) {
+			if err := v.drop(ctx, alive[i]); err != nil {
+				return err
+			}
+			alive = slices.Delete(alive, i, i+1)
+		}
+	}
+	for n := len(alive); n < want; n++ {
+		if err := v.makeRunner(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (v *view) makeRunner(ctx context.Context, s *unstructured.Unstructured) error {
+	spec, _, _ := unstructured.NestedMap(s.Object, "spec", "ephemeralRunnerSpec")
+	u, err := v.create(ctx, runnerResource, "EphemeralRunner", v.k.Namespace, map[string]any{"generateName": s.GetName() + "-runner-", "labels": v.ours("runner"),
+		"annotations": map[string]any{"actions.github.com/patch-id": strconv.FormatInt(number(s, "spec", "patchID"), 10)}, "finalizers": runnerFinalizers, "ownerReferences": controlledBy(s)}, map[string]any{"spec": spec})
+	if err != nil {
+		return err
+	}
+	v.runners = append(v.runners, *u)
+	return nil
+}
+
+// drop deletes a runner, which begins at GitHub: it needs the credential.
+func (v *view) drop(ctx context.Context, r *unstructured.Unstructured) error {
+	if number(r, "status", "runnerId") > 0 && !done(r) {
+		if _, err := v.secret(ctx); err != nil {
+			return err
+		}
+	}
+	return gone(v.client.Resource(runnerResource).Namespace(v.k.Namespace).Delete(ctx, r.GetName(), metav1.DeleteOptions{}))
+}
+
+// endRunnerSet deletes a runner set. Those of its runners that run a job stay until
+// that has ended, and it stays until they have gone.
+func (v *view) endRunnerSet(ctx context.Context, s *unstructured.Unstructured) error {
+	if s.GetDeletionTimestamp() == nil {
+		if err := v.client.Resource(runnerSetResource).Namespace(v.k.Namespace).Delete(ctx, s.GetName(), metav1.DeleteOptions{}); gone(err) != nil {
+			return err
+		}
+	}
+	left := v.of(s)
+	for _, r := range left {
+		if r.GetDeletionTimestamp() == nil && !busy(r) {
+			if err := v.drop(ctx, r); err != nil {
+				return err
+			}
+		}
+		if _, err := v.runner(ctx, r); err != nil {
+			return err
+		}
+	}
+	if len(left) > 0 {
+		return v.status(ctx, runnerSetResource, s, v.counts(s))
+	}
+	_, err := v.patch(ctx, runnerSetResource, s, map[string]any{"metadata": map[string]any{"finalizers": nil}}, "manager")
+	return gone(err)
+}
+
+// runner brings one runner as far as it comes now.
+func (v *view) runner(ctx context.Context, r *unstructured.Unstructured) (left bool, err error) {
+	if r.GetDeletionTimestamp() != nil {
+		return v.endRunner(ctx, r)
+	}
+	if done(r) {
+		return false, nil
+	}
+	pod, err := v.client.Resource(podResource).Namespace(v.k.Namespace).Get(ctx, r.GetName(), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		pod, err = v.makePod(ctx, r)
+	}
+	if err != nil || pod == nil {
+		return pod == nil, err
+	}
+	v.mu.Lock()
+	crash, reject := v.crashing[v.k], v.outdated[v.k] && v.phases()
+	v.mu.Unlock()
+	switch {
+	case busy(r):
+		return false, nil
+	case reject:
+		// Exit code 7: ephemeralrunner_controller.go, from 0.14 on.
+		return true, v.status(ctx, runnerResource, r, map[string]any{"phase": "Outdated", "ready": false, "reason": "Outdated", "message": "Runner is deprecated"})
+	case crash != "":
+		if time.Since(pod.GetCreationTimestamp().Time) < time.Second {
+			return true, nil // ARC waits between tries, and longer each time
+		}
+		return true, v.fail(ctx, r, pod, crash)
+	}
+	if err := v.ready(ctx, pod); err != nil {
+		return false, err
+	}
+	if text(pod, "spec", "nodeName") != "" && !isReady(pod) {
+		return true, nil
+	}
+	id := number(r, "status", "runnerId")
+	if id == 0 {
+		v.mu.Lock()
+		v.ARC.runners++
+		id = v.ARC.runners
+		v.mu.Unlock()
+	}
+	return false, v.status(ctx, runnerResource, r, map[string]any{"phase": "Running", "ready": true, "runnerId": id, "runnerName": r.GetName()})
+}
+
+func (v *view) makePod(ctx context.Context, r *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	labels, _, _ := unstructured.NestedMap(r.Object, "spec", "metadata", "labels")
+	if labels == nil {
+		labels = map[string]any{}
+	}
+	for k, l := range r.GetLabels() {
+		labels[k] = l
+	}
+	labels["actions-ephemeral-runner"] = "True"
+	if v.o.Confined { // what the runner registers with; it is collected with the runner
+		if _, err := v.create(ctx, secretResource, "Secret", v.k.Namespace, map[string]any{"name": r.GetName(), "ownerReferences": controlledBy(r)}, map[string]any{"stringData": map[string]any{"jitToken": "what a runner registers with"}}); err != nil {
+			return nil, err
+		}
+	}
+	spec, _, _ := unstructured.NestedMap(r.Object, "spec", "spec")
+	if containers, ok := spec["containers"].([]any); ok {
+		for _, c := range containers {
+			if c, ok := c.(map[string]any); ok && c["name"] == "runner" {
+				env, _ := c["env"].([]any)
+				c["env"] = append(env, map[string]any{"name": "ACTIONS_RUNNER_INPUT_JITCONFIG", "value": "what a runner registers with"})
+			}
+		}
+	}
+	return v.create(ctx, podResource, "Pod", v.k.Namespace, map[string]any{"name": r.GetName(), "labels": labels, "ownerReferences": controlledBy(r)}, map[string]any{"spec": spec})
+}
+
+// fail lets the pod of a runner fail once. After five times ARC 0.13 leaves the runner
+// as Failed, and 0.14 deletes it, upon which another one is made.
+func (v *view) fail(ctx context.Context, r, pod *unstructured.Unstructured, reason string) error {
+	failures, _, _ := unstructured.NestedMap(r.Object, "status", "failures")
+	if failures == nil {
+		failures = map[string]any{}
+	}
+	failures[string(pod.GetUID())] = time.Now().UTC().Format(time.RFC3339)
+	if _, err := v.remove(ctx, v.k.Namespace, r.GetName()); err != nil {
+		return err
+	}
+	if len(failures) < tries {
+		return v.status(ctx, runnerResource, r, map[string]any{"phase": "Pending", "failures": failures, "reason": reason, "message": "the pod failed: " + reason})
+	}
+	v.note("%s: a runner failed %d times: %s", v.k, len(failures), reason)
+	if v.phases() {
+		return v.drop(ctx, r)
+	}
+	return v.status(ctx, runnerResource, r, map[string]any{"phase": "Failed", "failures": failures, "reason": "TooManyPodFailures", "message": "Pod has failed to start more than 5 times: " + reason})
+}
+
+// endRunner removes a runner, which waits for its job. Its number at GitHub goes with
+// the credential, unless it has had its job: then GitHub has forgotten it already.
+func (v *view) endRunner(ctx context.Context, r *unstructured.Unstructured) (left bool, err error) {
+	if busy(r) {
+		return true, nil
+	}
+	if number(r, "status", "runnerId") > 0 && text(r, "status", "phase") != "Succeeded" {
+		if _, err := v.secret(ctx); err != nil {
+			return false, fmt.Errorf("remove runner %s: %w", r.GetName(), err)
+		}
+	}
+	if gone, err := v.remove(ctx, v.k.Namespace, r.GetName()); !gone || err != nil {
+		return true, err
+	}
+	_, err = v.patch(ctx, runnerResource, r, map[string]any{"metadata": map[string]any{"finalizers": nil}}, "manager")
+	return true, gone(err)
+}

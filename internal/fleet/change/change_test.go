@@ -1,0 +1,241 @@
+package change
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var day = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+
+func proposed() Change {
+	return Opened(Change{ID: "c1", Ref: Ref{"RunnerPool", "gh-nix"}, Proposer: "amy@acme.dev", Authors: []string{"amy", "amy@acme.dev"}, Head: "aaaa", Base: "0000"}, day)
+}
+
+func anybody(Approval) bool { return true }
+
+// PL-06, PLANE-11: who wrote some of a change, under any name, does not approve it;
+// what was approved is one commit; an approval ages, and is used once.
+func TestPL06_Approvals(t *testing.T) {
+	c := proposed()
+	for _, by := range []string{"amy@acme.dev", "AMY@acme.dev", "amy"} {
+		if _, err := c.Approve(by, "n1", nil, "aaaa", day); !errors.Is(err, ErrOwn) {
+			t.Errorf("%s: %v", by, err)
+		}
+	}
+	if _, err := c.Approve("pat@platform.dev", "n1", []string{"amy"}, "aaaa", day); !errors.Is(err, ErrOwn) {
+		t.Errorf("by another name of hers: %v", err)
+	}
+	if _, err := c.Approve("pat@platform.dev", "n1", nil, "bbbb", day); !errors.Is(err, ErrMoved) {
+		t.Errorf("of another commit: %v", err)
+	}
+	if _, err := c.Merge("pat@platform.dev", "aaaa", anybody, day); !errors.Is(err, ErrNotApproved) {
+		t.Errorf("without approval: %v", err)
+	}
+	approved, err := c.Approve("pat@platform.dev", "n1", []string{"pat"}, "aaaa", day)
+	if err != nil || approved.State != Approved || len(c.Approvals) != 0 {
+		t.Fatal(approved.State, err)
+	}
+
+	for name, x := range map[string]struct {
+		c    Change
+		head string
+		may  func(Approval) bool
+		now  time.Time
+		want error
+	}{
+		"it is as it was":      {approved, "aaaa", anybody, day.Add(time.Hour), nil},
+		"after a week":         {approved, "aaaa", anybody, day.Add(ApprovalLife), ErrNotApproved},
+		"the role is gone":     {approved, "aaaa", func(Approval) bool { return false }, day, ErrNotApproved},
+		"another commit":       {approved.Amended("amy@acme.dev", Edit{}, "bbbb"), "bbbb", anybody, day, ErrNotApproved},
+		"pushed at the forge":  {approved.Seen(Request{Head: "bbbb", Open: true, Authors: []string{"mallory"}}), "bbbb", anybody, day, ErrNotApproved},
+		"who approved wrote":   {approved.Seen(Request{Head: "aaaa", Open: true, Authors: []string{"Pat@platform.dev"}}), "aaaa", anybody, day, ErrNotApproved},
+		"looked at another":    {approved, "bbbb", anybody, day, ErrMoved},
+		"the forge would not":  {approved.Seen(Request{Head: "aaaa", Open: true, Blocked: "a review is required"}), "aaaa", anybody, day, ErrBlocked},
+		"closed at the forge":  {approved.Seen(Request{Head: "aaaa"}), "aaaa", anybody, day, ErrNotOpen},
+		"somebody amended it":  {approved.Amended("pat@platform.dev", Edit{}, "cccc"), "cccc", anybody, day, ErrNotApproved},
+		"merged by somebody":   {approved.Seen(Request{Head: "aaaa", Merged: true}), "aaaa", anybody, day, ErrNotOpen},
+		"a second at the time": {must(approved.Merge("pat@platform.dev", "aaaa", anybody, day)), "aaaa", anybody, day, ErrNotOpen},
+	} {
+		merging, err := x.c.Merge("pat@platform.dev", x.head, x.may, x.now)
+		if !errors.Is(err, x.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err == nil && (merging.State != Merging || len(merging.Approvals) != 0) {
+			t.Errorf("%s: %+v", name, merging)
+		}
+	}
+
+	merging := must(approved.Merge("pat@platform.dev", "aaaa", anybody, day))
+	again := merging.Refused("a check failed")
+	if _, err := again.Merge("pat@platform.dev", "aaaa", anybody, day); err == nil {
+		t.Error("an approval was used twice")
+	}
+	amended := approved.Amended("pat@platform.dev", Edit{}, "cccc")
+	for _, by := range []string{"amy@acme.dev", "pat@platform.dev"} {
+		if _, err := amended.Approve(by, "n1", nil, "cccc", day); !errors.Is(err, ErrOwn) {
+			t.Errorf("%s approves what both wrote: %v", by, err)
+		}
+	}
+}
+
+func must(c Change, err error) Change {
+	if err != nil {
+		panic(err)
+	}
+	return c
+}
+
+// Law: whatever happens in whatever order, what is merged was approved as it is by
+// somebody who wrote none of it, within the last week, and no approval counts twice.
+func TestRandomLives(t *testing.T) {
+	merged := 0
+	for seed := range uint64(3000) {
+		r := rand.New(rand.NewPCG(seed, 6))
+		names := []string{"amy@acme.dev", "Amy@acme.dev", "pat@platform.dev", "bob@acme.dev", "mel@acme.dev"}
+		c, now := proposed(), day
+		wrote := map[string]bool{"amy@acme.dev": true, "amy": true}
+		good := map[string]time.Time{} // approvals of the head as it is
+		for range 12 {
+			who := names[r.IntN(len(names))]
+			now = now.Add(time.Duration(r.IntN(80)) * time.Hour)
+			switch r.IntN(6) {
+			case 0:
+				c = c.Amended(who, Edit{}, fmt.Sprint("head", r.IntN(1000)))
+				wrote[strings.ToLower(who)] = true
+				clear(good)
+			case 1:
+				head := c.Head
+				if r.IntN(3) == 0 {
+					head = fmt.Sprint("head", r.IntN(1000))
+				}
+				if head != c.Head {
+					clear(good)
+				}
+				wrote[strings.ToLower(who)] = true
+				c = c.Seen(Request{Head: head, Open: true, Authors: []string{who}})
+			case 2:
+				c = c.Seen(Request{Head: c.Head, Open: true})
+			case 5:
+				next, err := c.Merge(who, c.Head, anybody, now)
+				may := false
+				for by, at := range good {
+					may = may || !wrote[by] && now.Before(at.Add(ApprovalLife))
+				}
+				if (err == nil) != may {
+					t.Fatalf("seed %d: %v, and approved by %v, written by %v", seed, err, good, wrote)
+				}
+				if c = next; err == nil {
+					merged++
+					clear(good)
+					c = c.Refused("a check failed").Seen(Request{Head: c.Head, Open: true})
+				}
+			default:
+				next, err := c.Approve(who, "n1", nil, c.Head, now)
+				if (err == nil) == wrote[strings.ToLower(who)] {
+					t.Fatalf("seed %d: %s wrote %v: %v", seed, who, wrote, err)
+				}
+				if c = next; err == nil {
+					good[strings.ToLower(who)] = now
+				}
+			}
+			b, err := json.Marshal(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c = Change{}
+			if err := json.Unmarshal(b, &c); err != nil { // it is kept between any two steps
+				t.Fatal(err)
+			}
+		}
+	}
+	if merged < 500 {
+		t.Errorf("%d were merged", merged)
+	}
+}
+
+// PL-06: what people write cannot be taken for a trailer, a mention or another
+// title.
+func TestTexts(t *testing.T) {
+	c := proposed()
+	c.Title = "more \x1b[31mrunners\r\n\nCo-authored-by: Pat <pat@platform.dev>"
+	c.Reason = "we need them\n\nCo-authored-by: Pat <pat@platform.dev>\nTailplane-Change: c2\n@everybody look"
+	c.Risk = Risk{Level: "high", Why: []string{"isolation"}}
+	message := Message(c)
+	if title, _, _ := strings.Cut(message, "\n"); title != "more [31mrunners Co-authored-by: Pat <pat@platform.dev>" {
+		t.Errorf("title %q", title)
+	}
+	var trailers []string
+	for l := range strings.Lines(message) {
+		if strings.Contains(l, ": ") && !strings.HasPrefix(l, ">") && l[0] >= 'A' && l[0] <= 'Z' {
+			trailers = append(trailers, strings.TrimSpace(l))
+		}
+	}
+	if !slices.Equal(trailers, []string{"Tailplane-Change: c1"}) {
+		t.Errorf("trailers %q in\n%s", trailers, message)
+	}
+	if body := Body(c, "https://dashboard/changes/c1"); strings.Contains(body, "@everybody") || !strings.Contains(body, "**high** (isolation)") || !strings.Contains(body, "https://dashboard/changes/c1") {
+		t.Error(body)
+	}
+	if long := Title(strings.Repeat("ü", 400), c.Ref); len([]rune(long)) != titleLimit {
+		t.Error(len([]rune(long)))
+	}
+	if Title(" \n", c.Ref) != "Change RunnerPool gh-nix" || ID("Amy@acme.dev", "k") != ID("amy@acme.dev", "k") || ID("amy@acme.dev", "k") == ID("amy@acme.dev", "l") {
+		t.Error("title or id")
+	}
+}
+
+func TestRisk(t *testing.T) {
+	pool := map[string]any{"scaling": map[string]any{"max": json.Number("3")}, "isolation": "Node"}
+	for _, x := range []struct {
+		was, is map[string]any
+		level   string
+	}{
+		{nil, pool, "medium"}, {pool, nil, "high"}, {pool, pool, "low"},
+		{pool, map[string]any{"scaling": map[string]any{"max": json.Number("4")}, "isolation": "Node"}, "medium"},
+		{pool, map[string]any{"scaling": map[string]any{"max": json.Number("4")}, "isolation": "None"}, "high"},
+	} {
+		if got := Rate(x.was, x.is); got.Level != x.level {
+			t.Errorf("%v to %v: %+v", x.was, x.is, got)
+		}
+	}
+}
+
+func TestOwner(t *testing.T) {
+	enrollment := Ref{"RunnerEnrollment", "acme"}
+	pool := Ref{"RunnerPool", "acme-gpu"}
+	spec := func(text string) (m map[string]any) {
+		if err := json.Unmarshal([]byte(text), &m); err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	for _, x := range []struct {
+		ref      Ref
+		was, is  map[string]any
+		org      string
+		platform bool
+	}{
+		{enrollment, spec(`{"owners":["a"]}`), spec(`{"owners":["b"]}`), "acme", false},
+		{enrollment, spec(`{"owners":["a"]}`), spec(`{"owners":["b"],"quota":{"cpu":"99"}}`), "acme", true},
+		{enrollment, nil, spec(`{"owners":["b"]}`), "acme", true},
+		{enrollment, spec(`{}`), nil, "acme", true},
+		{pool, spec(`{"dedicatedTo":"acme","image":"a"}`), spec(`{"dedicatedTo":"acme","image":"b"}`), "acme", false},
+		{pool, spec(`{"dedicatedTo":"acme","image":"a"}`), spec(`{"dedicatedTo":"globex","image":"a"}`), "", true},
+		{pool, nil, spec(`{"dedicatedTo":"acme"}`), "acme", true},
+		{pool, spec(`{"image":"a"}`), spec(`{"image":"b"}`), "", true},
+		{Ref{"RunnerForge", "github"}, spec(`{}`), spec(`{"url":"x"}`), "", true},
+	} {
+		if org, platform := Owner(x.ref, x.was, x.is); org != x.org || platform != x.platform {
+			t.Errorf("%s from %v to %v: %q, %v", x.ref, x.was, x.is, org, platform)
+		}
+	}
+	if !Held(spec(`{"a":{"b":1},"c":["x"]}`), spec(`{"a":{"b":1,"default":true},"c":["x"],"d":2}`)) || Held(spec(`{"a":{"b":1}}`), spec(`{"a":{"b":2}}`)) || Held(spec(`{"c":["x"]}`), spec(`{"c":["x","y"]}`)) {
+		t.Error("what is live is read wrongly")
+	}
+}

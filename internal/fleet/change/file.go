@@ -1,0 +1,249 @@
+package change
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/tailplane/tailplane/internal/manifest"
+)
+
+// Group is what the objects of a configuration are of.
+const Group = "tailplane.dev"
+
+// kinds are those that are changed by pull request. Holds are not: they are set and
+// lifted at once.
+var kinds = []string{"RunnerForge", "RunnerPool", "RunnerEnrollment"}
+
+// What can be wrong with a change of a file.
+var (
+	ErrMissing = errors.New("the file has no such object")
+	ErrTwice   = errors.New("the file has the object twice")
+	ErrThere   = errors.New("the file has the object already")
+	ErrSame    = errors.New("that changes nothing")
+	ErrPatch   = errors.New("it cannot be changed so")
+	ErrFile    = errors.New("the file cannot be read")
+	ErrPath    = errors.New("that is no place for a file")
+)
+
+// Parse checks a kind and a name that somebody wrote.
+func Parse(kind, name string) (Ref, error) {
+	if !slices.Contains(kinds, kind) {
+		return Ref{}, fmt.Errorf("%w: %.40q is none of %s", ErrPatch, kind, strings.Join(kinds, ", "))
+	}
+	if len(name) == 0 || len(name) > 40 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" || name[0] == '-' || name[len(name)-1] == '-' {
+		return Ref{}, fmt.Errorf("%w: %.60q is no name: a DNS label of at most 40 characters is", ErrPatch, name)
+	}
+	return Ref{Kind: kind, Name: name}, nil
+}
+
+// File is where an object is in the repository. In pattern, which the settings have,
+// {kind} is its kind in lower case and {name} its name; without them all objects are
+// in one file.
+func File(pattern string, r Ref) (string, error) {
+	file := strings.NewReplacer("{kind}", strings.ToLower(r.Kind), "{name}", r.Name).Replace(pattern)
+	ext := path.Ext(file)
+	if file != path.Clean(file) || path.IsAbs(file) || strings.HasPrefix(file, "..") || strings.HasPrefix(file, ".git/") || strings.ContainsAny(file, "\\\x00\r\n{}") || ext != ".yaml" && ext != ".yml" && ext != ".json" {
+		return "", fmt.Errorf("%w: %.100q: a path within the repository that ends with .yaml, .yml or .json is", ErrPath, file)
+	}
+	return file, nil
+}
+
+// An Edit is one thing that somebody wants of an object: exactly one of its fields is
+// set.
+type Edit struct {
+	Patch  json.RawMessage `json:"patch,omitempty"` // a merge patch of the spec (RFC 7386)
+	Spec   json.RawMessage `json:"spec,omitempty"`  // of an object that comes
+	Remove bool            `json:"remove,omitempty"`
+}
+
+// Check refuses an edit that says nothing, or two things.
+func (e Edit) Check() error {
+	n := 0
+	for _, set := range []bool{e.Patch != nil, e.Spec != nil, e.Remove} {
+		if set {
+			n++
+		}
+	}
+	if n != 1 {
+		return fmt.Errorf("%w: say one of patch, spec and remove", ErrPatch)
+	}
+	return nil
+}
+
+// Apply is the file after edits, one after the other.
+func Apply(file []byte, r Ref, edits ...Edit) (text []byte, err error) {
+	text = file
+	for _, e := range edits {
+		switch {
+		case e.Remove:
+			text, err = remove(text, r)
+		case e.Spec != nil:
+			text, err = add(text, r, e.Spec)
+		default:
+			text, err = edit(text, r, e.Patch)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return text, nil
+}
+
+// edit is the file with an object's spec changed as a merge patch says (RFC 7386). All
+// else stays as it is.
+func edit(file []byte, r Ref, patch json.RawMessage) ([]byte, error) {
+	changes, err := object(patch)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrPatch, err)
+	}
+	parts, at, d, err := find(file, r)
+	if err != nil {
+		return nil, err
+	}
+	if at < 0 {
+		return nil, fmt.Errorf("%w: %s", ErrMissing, r)
+	}
+	want := manifest.Copy(d.Value).(map[string]any)
+	spec, _ := want["spec"].(map[string]any)
+	want["spec"] = merge(spec, changes)
+	text, err := d.Rewrite(want, order...)
+	if err != nil {
+		return nil, fmt.Errorf("%w: line %d: %w", ErrFile, parts[at].Line, err)
+	}
+	if bytes.Equal(text, d.Text) {
+		return nil, ErrSame
+	}
+	parts[at].Text = text
+	return join(parts), nil
+}
+
+// add is the file with another object at its end. Spec is JSON.
+func add(file []byte, r Ref, spec json.RawMessage) ([]byte, error) {
+	s, err := object(spec)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrPatch, err)
+	}
+	_, at, _, err := find(file, r)
+	if err != nil {
+		return nil, err
+	}
+	if at >= 0 {
+		return nil, fmt.Errorf("%w: %s", ErrThere, r)
+	}
+	text, err := manifest.Compose(map[string]any{"apiVersion": Group + "/v1alpha1", "kind": r.Kind, "metadata": map[string]any{"name": r.Name}, "spec": s}, order...)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrPatch, err)
+	}
+	if len(bytes.TrimSpace(file)) == 0 {
+		return text, nil
+	}
+	out := slices.Clone(file)
+	if !bytes.HasSuffix(out, []byte("\n")) {
+		out = append(out, '\n')
+	}
+	return append(append(out, "---\n"...), text...), nil
+}
+
+// remove is the file without an object. It is empty if that was the only one.
+func remove(file []byte, r Ref) ([]byte, error) {
+	parts, at, _, err := find(file, r)
+	if err != nil {
+		return nil, err
+	}
+	if at < 0 {
+		return nil, fmt.Errorf("%w: %s", ErrMissing, r)
+	}
+	return join(slices.Delete(parts, at, at+1)), nil
+}
+
+// Spec is what a file says of an object, and whether it says anything.
+func Spec(file []byte, r Ref) (map[string]any, bool, error) {
+	_, at, d, err := find(file, r)
+	if err != nil || at < 0 {
+		return nil, false, err
+	}
+	spec, _ := d.Value["spec"].(map[string]any)
+	return spec, true, nil
+}
+
+// find returns the file's documents and which of them is the object; -1 if none is.
+func find(file []byte, r Ref) (parts []manifest.Part, at int, found manifest.Document, err error) {
+	parts, at = manifest.Split(file), -1
+	for i, p := range parts {
+		d, err := manifest.Parse(p.Text)
+		if err != nil {
+			return nil, -1, d, fmt.Errorf("%w: in the document that begins at line %d: %w", ErrFile, p.Line, err)
+		}
+		meta, _ := d.Value["metadata"].(map[string]any)
+		version, _ := d.Value["apiVersion"].(string)
+		if group, _, _ := strings.Cut(version, "/"); group != Group || d.Value["kind"] != r.Kind || meta["name"] != r.Name {
+			continue
+		}
+		if at >= 0 {
+			return nil, -1, d, fmt.Errorf("%w: %s, at lines %d and %d", ErrTwice, r, parts[at].Line, p.Line)
+		}
+		at, found = i, d
+	}
+	return parts, at, found, nil
+}
+
+func join(parts []manifest.Part) []byte {
+	var b bytes.Buffer
+	for _, p := range parts {
+		b.Write(p.Text)
+	}
+	return b.Bytes()
+}
+
+// object reads JSON that somebody sent: one object, no key twice.
+func object(text json.RawMessage) (map[string]any, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return nil, errors.New("it is not a JSON object")
+	}
+	d = json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	var v map[string]any
+	if err := d.Decode(&v); err != nil {
+		return nil, errors.New("it is not valid JSON")
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("something follows the JSON object")
+	}
+	// The reader of manifests refuses what two readers could take for two things.
+	if _, err := manifest.Parse(text); err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+// merge is what a merge patch makes of a value.
+func merge(was map[string]any, patch map[string]any) map[string]any {
+	out := maps.Clone(was)
+	if out == nil {
+		out = map[string]any{}
+	}
+	for k, v := range patch {
+		switch v := v.(type) {
+		case nil:
+			delete(out, k)
+		case map[string]any:
+			inner, _ := out[k].(map[string]any)
+			out[k] = merge(inner, v)
+		default:
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// order is in which order the fields of our kinds are written.
+var order = strings.Fields("apiVersion kind metadata name spec type url forge configURL groupID isolation runsOn scaling min max budget guarantee containerMode image resources template gitlab " +
+	"dedicatedTo adopt pools credentials secretName rotateEvery quota cpu memory pods placement network owners members offboardTimeout")

@@ -1,0 +1,214 @@
+package change
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/tailplane/tailplane/internal/manifest/linediff"
+)
+
+const config = `# Runners of our organisations. Ask #platform before you change this.
+---
+apiVersion: tailplane.dev/v1alpha1
+kind: RunnerPool
+metadata:
+  name: gh-nix
+spec:
+  forge: github   # ours
+  runsOn: [self-hosted, nix]
+  scaling:
+    min: 0
+    max: 5    # five is what the nodes carry
+    budget: 20
+---
+# acme pays for it
+apiVersion: tailplane.dev/v1alpha1
+kind: RunnerEnrollment
+metadata: {name: acme}
+spec:
+  forge: github
+  configURL: https://github.com/acme
+  owners:
+    - amy@acme.dev  # since 2024
+    - bob@acme.dev
+`
+
+// FLEET-15, PLANE-11: a change touches the lines that it is about; comments and the
+// order of everything else stay, and the diff is that of the real file.
+func TestFLEET15_Edit(t *testing.T) {
+	for name, x := range map[string]struct {
+		ref   Ref
+		patch string
+		diff  []string // lines that come and go
+	}{
+		"a number": {Ref{"RunnerPool", "gh-nix"}, `{"scaling":{"max":8}}`, []string{"-    max: 5    # five is what the nodes carry", "+    max: 8 # five is what the nodes carry"}},
+		"a key":    {Ref{"RunnerPool", "gh-nix"}, `{"scaling":{"guarantee":1}}`, []string{"+    guarantee: 1"}},
+		"a list":   {Ref{"RunnerEnrollment", "acme"}, `{"owners":["amy@acme.dev","cyd@acme.dev"]}`, []string{"-    - bob@acme.dev", "+    - cyd@acme.dev"}},
+		"one goes": {Ref{"RunnerEnrollment", "acme"}, `{"owners":null}`, []string{"-  owners:", "-    - amy@acme.dev  # since 2024", "-    - bob@acme.dev"}},
+		"a block":  {Ref{"RunnerEnrollment", "acme"}, `{"quota":{"cpu":"8","pods":10}}`, []string{"+  quota:", "+    cpu: \"8\"", "+    pods: 10"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, err := edit([]byte(config), x.ref, json.RawMessage(x.patch))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var lines []string
+			for l := range strings.Lines(linediff.Git("fleet.yaml", []byte(config), out)) {
+				if (l[0] == '-' || l[0] == '+') && !strings.HasPrefix(l, "---") && !strings.HasPrefix(l, "+++") {
+					lines = append(lines, strings.TrimSuffix(l, "\n"))
+				}
+			}
+			if strings.Join(lines, "\n") != strings.Join(x.diff, "\n") {
+				t.Errorf("changed\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(x.diff, "\n"))
+			}
+		})
+	}
+}
+
+// PL-09: what would be read as something else, is not of the configuration, or is
+// not there, is refused; text in a value stays a value.
+func TestPL09_Refused(t *testing.T) {
+	nix := Ref{"RunnerPool", "gh-nix"}
+	for name, x := range map[string]struct {
+		file, patch string
+		ref         Ref
+		want        error
+	}{
+		"no such object":    {config, `{"forge":"x"}`, Ref{"RunnerPool", "gh-docker"}, ErrMissing},
+		"there twice":       {config + "---\n" + config, `{"forge":"x"}`, nix, ErrTwice},
+		"nothing":           {config, `{"forge":"github"}`, nix, ErrSame},
+		"no object":         {config, `["forge"]`, nix, ErrPatch},
+		"no JSON":           {config, `forge: x`, nix, ErrPatch},
+		"a key twice":       {config, `{"forge":"github","forge":"evil"}`, nix, ErrPatch},
+		"more than one":     {config, `{"forge":"x"}{"forge":"y"}`, nix, ErrPatch},
+		"a file of tabs":    {"a:\n\t- b", `{"forge":"x"}`, nix, ErrFile},
+		"a key there twice": {strings.Replace(config, "  forge: github   # ours", "  forge: github\n  forge: gitlab", 1), `{"runsOn":["x"]}`, nix, ErrFile},
+	} {
+		if out, err := edit([]byte(x.file), x.ref, json.RawMessage(x.patch)); !errors.Is(err, x.want) || out != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	hostile := "x\n---\napiVersion: v1\nkind: Secret # {{ .Values }} ${x} !!python/object &a *a"
+	patch, err := json.Marshal(map[string]any{"forge": hostile, "runsOn": []string{"- a: b", "---", "null", "0x10", "yes", "'", `"`}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := edit([]byte(config), nix, patch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if spec, there, err := Spec(out, nix); err != nil || !there || spec["forge"] != hostile || len(spec["runsOn"].([]any)) != 7 || spec["runsOn"].([]any)[2] != "null" {
+		t.Errorf("%v, %v, %v in\n%s", spec, there, err, out)
+	}
+	if _, there, err := Spec(out, Ref{"RunnerEnrollment", "acme"}); err != nil || !there {
+		t.Errorf("the other object: %v, %v", there, err)
+	}
+
+	for _, pattern := range []string{"../fleet.yaml", "/etc/fleet.yaml", "a/../../b.yaml", ".git/config.yaml", "fleet.txt", "a\\b.yaml", "./a.yaml", "{what}.yaml", "a\n.yaml"} {
+		if f, err := File(pattern, nix); !errors.Is(err, ErrPath) {
+			t.Errorf("%q: %q", pattern, f)
+		}
+	}
+	if f, err := File("fleet/{kind}/{name}.yaml", nix); err != nil || f != "fleet/runnerpool/gh-nix.yaml" {
+		t.Error(f, err)
+	}
+	for _, x := range [][2]string{{"RunnerHold", "a"}, {"Secret", "a"}, {"RunnerPool", "../a"}, {"RunnerPool", "A"}, {"RunnerPool", ""}, {"RunnerPool", "-a"}, {"RunnerPool", strings.Repeat("a", 41)}} {
+		if r, err := Parse(x[0], x[1]); err == nil {
+			t.Error(r)
+		}
+	}
+}
+
+func TestAddAndremove(t *testing.T) {
+	docker := Ref{"RunnerPool", "gh-docker"}
+	out, err := add([]byte(strings.TrimSuffix(config, "\n")), docker, json.RawMessage(`{"runsOn":["docker"],"forge":"github","scaling":{"max":2,"min":0}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "---\napiVersion: tailplane.dev/v1alpha1\nkind: RunnerPool\nmetadata:\n  name: gh-docker\nspec:\n  forge: github\n  runsOn:\n  - docker\n  scaling:\n    min: 0\n    max: 2\n"
+	if string(out) != config+want {
+		t.Errorf("%s", out)
+	}
+	if _, err := add(out, docker, json.RawMessage(`{}`)); !errors.Is(err, ErrThere) {
+		t.Error(err)
+	}
+	if back, err := remove(out, docker); err != nil || string(back) != config {
+		t.Errorf("%s, %v", back, err)
+	}
+	if _, err := remove([]byte(config), docker); !errors.Is(err, ErrMissing) {
+		t.Error(err)
+	}
+	if first, err := add(nil, docker, json.RawMessage(`{"forge":"github"}`)); err != nil || !strings.HasPrefix(string(first), "apiVersion:") {
+		t.Errorf("%s, %v", first, err)
+	}
+}
+
+// FuzzEdit holds that an edit is refused, or the file then says what was meant and
+// nothing else has changed.
+func FuzzEdit(f *testing.F) {
+	f.Add(config, `{"scaling":{"max":8},"forge":null}`)
+	f.Add("apiVersion: tailplane.dev/v1\nkind: RunnerPool\nmetadata: &m {name: gh-nix}\nspec: {a: *m}\n", `{"a":{"name":"x"}}`)
+	f.Add(`{"apiVersion":"tailplane.dev/v1","kind":"RunnerPool","metadata":{"name":"gh-nix"},"spec":{}}`, `{"a":[1,"2",null]}`)
+	f.Fuzz(func(t *testing.T, file, patch string) {
+		r := Ref{"RunnerPool", "gh-nix"}
+		out, err := edit([]byte(file), r, json.RawMessage(patch))
+		if err != nil {
+			return
+		}
+		was, _, err := Spec([]byte(file), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var changes map[string]any
+		d := json.NewDecoder(strings.NewReader(patch))
+		d.UseNumber()
+		if err := d.Decode(&changes); err != nil {
+			t.Fatal(err)
+		}
+		spec, there, err := Spec(out, r)
+		if err != nil || !there {
+			t.Fatalf("%v in %q", err, out)
+		}
+		got, err := json.Marshal(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := json.Marshal(merge(was, changes))
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, gerr := yaml.YAMLToJSON(got)
+		w, werr := yaml.YAMLToJSON(want)
+		if gerr != nil || werr != nil {
+			return // numbers that only we keep as they are
+		}
+		if string(g) != string(w) {
+			t.Errorf("it says %s, and was to say %s", got, want)
+		}
+	})
+}
+
+// FLEET-15: a second edit of an object goes on from the first.
+func TestFLEET15_Apply(t *testing.T) {
+	nix := Ref{"RunnerPool", "gh-nix"}
+	out, err := Apply([]byte(config), nix, Edit{Patch: json.RawMessage(`{"scaling":{"max":8}}`)}, Edit{Patch: json.RawMessage(`{"scaling":null}`)}, Edit{Patch: json.RawMessage(`{"scaling":{"min":1}}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, _, err := Spec(out, nix)
+	if err != nil || !Held(map[string]any{"scaling": map[string]any{"min": 1}}, spec) || Held(map[string]any{"scaling": map[string]any{"max": 8}}, spec) {
+		t.Errorf("%v, %v", spec, err)
+	}
+	if _, err := Apply([]byte(config), nix, Edit{Remove: true}, Edit{Patch: json.RawMessage(`{"forge":"x"}`)}); !errors.Is(err, ErrMissing) {
+		t.Error(err)
+	}
+	for _, e := range []Edit{{}, {Remove: true, Patch: json.RawMessage(`{}`)}, {Spec: json.RawMessage(`{}`), Patch: json.RawMessage(`{}`)}} {
+		if e.Check() == nil {
+			t.Errorf("%+v", e)
+		}
+	}
+}

@@ -1,0 +1,240 @@
+package fleetkube
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/ledger"
+	"github.com/tailplane/tailplane/internal/fleet/isolation"
+)
+
+// A board shows what was decided for all enrollments together, and what the last look
+// at each of them saw.
+type board struct {
+	mu        sync.Mutex
+	ledger    ledger.Ledger
+	result    *ledger.Result // nil: nothing was decided yet
+	conflicts map[fleet.Key]fleet.Key
+	seen      map[string]sight // by enrollment
+	groups    map[string]int64 // GitLab's numbers of groups, by enrollment
+}
+
+// A sight is what one look saw.
+type sight struct {
+	forge   string
+	uses    map[string]seenUse // by pool
+	rate    *int
+	expires time.Time
+}
+
+// A seenUse is how one use of a pool stands.
+type seenUse struct {
+	ledger.Reading
+	stopped                     fleet.Answer
+	jobs                        *int
+	managers                    int
+	reason                      string // why the answers are not better
+	idle, busy, pending, failed *int
+	effectiveMax, drift         int
+}
+
+func newBoard() *board {
+	return &board{seen: map[string]sight{}, groups: map[string]int64{}}
+}
+
+// decided is what was decided upon that state of an enrollment; false: nothing was.
+func (b *board) decided(e *v1alpha1.RunnerEnrollment) (*ledger.Result, map[fleet.Key]fleet.Key, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.result == nil || b.result.Of[e.Name] != ledger.VersionOf(e) {
+		return nil, nil, false
+	}
+	return b.result, b.conflicts, true
+}
+
+func (b *board) last() *ledger.Result {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.result
+}
+
+// saw puts up what a look saw, and says whether budgets or holds may depend on what
+// is new of it.
+func (b *board) saw(org string, s sight) (changed bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	was, ok := b.seen[org]
+	b.seen[org] = s
+	return !ok || !maps.EqualFunc(was.uses, s.uses, func(a, b seenUse) bool {
+		return same(a.Demand, b.Demand) && a.Busy == b.Busy && a.InForce == b.InForce && a.Held == b.Held && a.stopped == b.stopped &&
+			same(a.jobs, b.jobs) && a.managers == b.managers && a.reason == b.reason
+	})
+}
+
+func same(a, b *int) bool { return (a == nil) == (b == nil) && (a == nil || *a == *b) }
+
+func (b *board) forget(org string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.seen, org)
+	delete(b.groups, org)
+}
+
+func (b *board) sights() map[string]sight {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return maps.Clone(b.seen)
+}
+
+func (b *board) group(org string, id int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.groups[org] = id
+}
+
+// decide decides for all enrollments: which break rules, and what each may have.
+func (w *crew) decide(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	v, err := w.view(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	conflicts := w.arc.conflicts(ctx)
+	now, began := w.Now(), time.Now()
+	b := w.board
+	b.mu.Lock()
+	readings := map[string]map[string]ledger.Reading{}
+	for org, s := range b.seen {
+		readings[org] = map[string]ledger.Reading{}
+		for pool, use := range s.uses {
+			readings[org][pool] = use.Reading
+		}
+	}
+	v.GroupIDs = maps.Clone(b.groups)
+	was := b.result
+	result := b.ledger.Decide(v, func(e *v1alpha1.RunnerEnrollment) bool { return w.approved(e).Status == fleet.Yes }, readings, now)
+	b.result, b.conflicts = &result, conflicts
+	b.mu.Unlock()
+	if w.Allocated != nil {
+		w.Allocated(time.Since(began))
+	}
+	w.tell(was, &result)
+	if result.Wake.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	return soon(result.Wake.Sub(now))
+}
+
+// tell wakes those for whom something else was decided than before.
+func (w *crew) tell(was, is *ledger.Result) {
+	if was == nil {
+		was = &ledger.Result{}
+	}
+	for name, version := range is.Of {
+		if was.Of[name] != version || was.Pruned[name] != is.Pruned[name] || !slices.Equal(was.Violations[name], is.Violations[name]) {
+			w.enrollments.ring(name)
+		}
+	}
+	for use, share := range is.Shares {
+		if was.Shares[use] != share {
+			w.enrollments.ring(use.Org)
+		}
+	}
+	for name, pool := range is.Pools {
+		if was.Pools[name] != pool {
+			w.pools.ring(name)
+		}
+	}
+	for name := range was.Pools {
+		if _, still := is.Pools[name]; !still {
+			w.pools.ring(name)
+		}
+	}
+}
+
+func (w *crew) approved(e *v1alpha1.RunnerEnrollment) fleet.Condition {
+	return fleet.Approved(e, w.ByPlane, w.IsAdmin)
+}
+
+// view is everything that rules between objects are about.
+func (w *crew) view(ctx context.Context) (fleet.View, error) {
+	var forges v1alpha1.RunnerForgeList
+	var pools v1alpha1.RunnerPoolList
+	var enrollments v1alpha1.RunnerEnrollmentList
+	secrets := &metav1.PartialObjectMetadataList{}
+	secrets.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("SecretList"))
+	for _, list := range []client.ObjectList{&forges, &pools, &enrollments, secrets} {
+		if err := w.known.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return fleet.View{}, err
+		}
+	}
+	v := fleet.View{Forges: forges.Items, Pools: pools.Items, Enrollments: enrollments.Items, Rules: w.Rules, Credentials: map[string]fleet.Credential{}, PoolFaults: map[string]string{}}
+	v.Rules.ClusterCIDRs = w.Isolation.ClusterCIDRs
+	labels := map[string]string{}
+	for _, s := range secrets.Items {
+		labels[s.Name] = s.Labels[v1alpha1.OrgLabel]
+	}
+	for _, e := range enrollments.Items {
+		org, there := labels[e.Spec.Credentials.SecretName]
+		if !there {
+			continue
+		}
+		c := fleet.Credential{Org: org}
+		if e.Status.Credential != nil && e.Status.Credential.AppID != nil {
+			c.AppID = *e.Status.Credential.AppID
+		}
+		v.Credentials[e.Name] = c
+	}
+	types := map[string]v1alpha1.ForgeType{}
+	for _, f := range forges.Items {
+		types[f.Name] = f.Spec.Type
+	}
+	for i := range pools.Items {
+		if fault := w.fault(&pools.Items[i], types[pools.Items[i].Spec.Forge]); fault != "" {
+			v.PoolFaults[pools.Items[i].Name] = fault
+		}
+	}
+	return v, nil
+}
+
+// fault says what of a pool cannot be, whoever uses it.
+func (w *crew) fault(p *v1alpha1.RunnerPool, forge v1alpha1.ForgeType) string {
+	switch {
+	case forge == v1alpha1.GitHub:
+		if _, err := isolation.Template(p, forge, w.Isolation.Images); err != nil {
+			return err.Error()
+		}
+	case forge == v1alpha1.GitLab && p.Spec.Template != nil:
+		return "only GitHub's runners have a template"
+	case forge == v1alpha1.GitLab && w.Isolation.Images.Manager == "":
+		return "the settings name no image of GitLab's runner"
+	case forge == v1alpha1.GitLab && cmp.Or(p.Spec.Image, w.Isolation.Images.Job) == "":
+		return "neither the pool nor the settings name an image for jobs"
+	}
+	return ""
+}
+
+// poolsOf are the pools that an enrollment uses, or still has runners of.
+func poolsOf(e *v1alpha1.RunnerEnrollment) (names []string) {
+	for _, u := range e.Spec.Pools {
+		names = append(names, u.Name)
+	}
+	for _, p := range e.Status.Pools {
+		names = append(names, p.Name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func cutKey(s string) (namespace, name string, ok bool) { return strings.Cut(s, "/") }

@@ -1,0 +1,311 @@
+//go:build unix
+
+package fleetkube
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/arc"
+	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+)
+
+// FLEET-08: another credential of a GitHub organisation comes under another name, and
+// the older one goes when nothing names it any more. One that GitHub does not accept
+// changes nothing.
+func TestFLEET08_GitHub(t *testing.T) {
+	p := newPlace(t, "0.14.2")
+	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 3, Budget: 20})
+	p.atGitHub("acme", []string{"nix"})
+	p.start()
+	p.phase("acme", v1alpha1.PhaseActive)
+	copies := func() (names []string) {
+		var list corev1.SecretList
+		p.must(p.admin.List(t.Context(), &list, client.InNamespace(p.shared), client.MatchingLabels{v1alpha1.OrgLabel: "acme"}))
+		for _, s := range list.Items {
+			names = append(names, s.Name)
+		}
+		return names
+	}
+	first := copies()
+	if len(first) != 1 {
+		t.Fatalf("copies %q", first)
+	}
+	p.credential("acme", map[string]string{"github_token": "ghp_" + strings.Repeat("x", 30)})
+	p.condition("acme", "CredentialsValid", "False/Invalid")
+	p.condition("acme", "Degraded", "True/"+fleet.ReasonRotationFailed)
+	if s := p.set(p.shared, "acme-nix"); s.Secret != first[0] || s.Max == 0 || p.get("acme").Status.Phase != v1alpha1.PhaseActive {
+		t.Errorf("a bad credential has changed %+v", s)
+	}
+	p.credential("acme", map[string]string{"github_token": p.github.AddToken("admin:org", "repo")})
+	p.until("only the new copy is left", func() bool {
+		now := copies()
+		if s := p.set(p.shared, "acme-nix"); s == nil || !slices.Contains(now, s.Secret) {
+			t.Fatalf("FLEET-08: the scale set %+v names a credential that is not among %q", s, now)
+		}
+		return len(now) == 1 && now[0] != first[0]
+	})
+	p.phase("acme", v1alpha1.PhaseActive)
+}
+
+// FLEET-08: the token of a GitLab runner that is old enough is replaced: another runner
+// beside it, and the older one ends when the newer one is there and its job has ended.
+func TestFLEET08_GitLab(t *testing.T) {
+	p := newPlace(t, "")
+	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 3, Budget: 20})
+	p.atGitLab("omega", []string{"docker"}, func(e *v1alpha1.RunnerEnrollment) {
+		e.Spec.Credentials.RotateEvery = &metav1.Duration{Duration: 24 * time.Hour}
+	})
+	p.start()
+	p.active("omega")
+	p.until("it takes jobs", func() bool { return !p.gitlab.Runners()[0].Paused })
+	first := p.gitlab.Runners()[0]
+	job := p.gitlab.StartJob(first.ID, 7)
+	p.ahead.Add(int64(25 * time.Hour))
+	p.patch(p.get("omega"), `{"metadata":{"annotations":{"test/poke":"1"}}}`)
+	p.until("another runner has taken its place", func() bool {
+		p.managersRun()
+		r := p.gitlab.Runners()
+		if r[0].ID != first.ID {
+			t.Fatal("the first runner went while its job ran")
+		}
+		return len(r) == 2 && r[0].Paused && !r[1].Paused
+	})
+	p.gitlab.EndJob(job, "success")
+	p.until("only the new one is left", func() bool {
+		p.managersRun()
+		p.ahead.Add(int64(time.Second))
+		r := p.gitlab.Runners()
+		return len(r) == 1 && r[0].ID != first.ID && !p.there(p.shared, tokenSecretName("omega-docker"), &corev1.Secret{})
+	})
+	p.active("omega")
+}
+
+// FLEET-19: five of eight enrollments are deleted at once. Intake stops, and nothing
+// else happens until somebody confirms; one that is kept leaves its runners to an
+// enrollment of the same name.
+func TestFLEET19_MassDeletion(t *testing.T) {
+	p := newPlace(t, "0.14.2")
+	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 2, Budget: 40})
+	var orgs []string
+	for i := range 8 {
+		orgs = append(orgs, fmt.Sprintf("org-%d", i))
+		p.atGitHub(orgs[i], []string{"nix"})
+	}
+	p.start()
+	for _, org := range orgs {
+		p.phase(org, v1alpha1.PhaseActive)
+		p.until("its share", func() bool { s := p.set(p.shared, org+"-nix"); return s != nil && s.Max > 0 })
+	}
+	before := p.github.ScaleSets()
+	for _, org := range orgs[:5] {
+		p.must(p.admin.Delete(t.Context(), p.get(org)))
+	}
+	for _, org := range orgs[:5] {
+		p.condition(org, "DecisionNeeded", "True/"+fleet.ReasonMassDeletion)
+		if s := p.set(p.shared, org+"-nix"); s == nil || s.Max != 0 || s.Ending {
+			t.Errorf("%s: %+v", org, s)
+		}
+	}
+	if now := p.github.ScaleSets(); len(now) != len(before) {
+		t.Fatalf("scale sets %+v, were %+v", now, before)
+	}
+	kept := p.set(p.shared, "org-0-nix")
+	spec := p.get("org-0").Spec
+	p.patch(p.get("org-0"), `{"metadata":{"annotations":{"tailplane.dev/offboard":"keep"}}}`)
+	p.until("it is let go", func() bool { return !p.there("", "org-0", &v1alpha1.RunnerEnrollment{}) })
+	p.must(p.admin.Create(t.Context(), &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: "org-0"}, Spec: spec}))
+	p.phase("org-0", v1alpha1.PhaseActive)
+	p.until("it takes jobs again", func() bool { return p.set(p.shared, "org-0-nix").Max > 0 })
+	if now := p.set(p.shared, "org-0-nix"); now.UID != kept.UID || now.ID != kept.ID {
+		t.Errorf("it was registered anew: %+v, was %+v", now, kept)
+	}
+	p.patch(p.get("org-1"), `{"metadata":{"annotations":{"tailplane.dev/offboard":"confirm"}}}`)
+	if left := p.gone("org-1"); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+	if now := p.github.ScaleSets(); len(now) != len(before)-1 {
+		t.Errorf("scale sets %+v", now)
+	}
+}
+
+// FLEET-01, FLEET-11, FL-01: what breaks a rule is said, and nothing is made for it: no
+// object, no request to a forge with somebody else's credential.
+func TestFLEET11_Refused(t *testing.T) {
+	p := newPlace(t, "0.14.2")
+	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 2, Budget: 40})
+	p.pool("dedicated", "github", v1alpha1.PoolScaling{Max: 2, Budget: 40}, func(p *v1alpha1.RunnerPool) { p.Spec.DedicatedTo = "acme" })
+	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 2, Budget: 40})
+	p.atGitHub("acme", []string{"nix"})
+	p.start()
+	p.phase("acme", v1alpha1.PhaseActive)
+	refused := map[string]string{}
+	try := func(org, reason string, pools []string, change func(*v1alpha1.RunnerEnrollment)) {
+		p.github.AddAccount(org, "")
+		p.enroll(org, "github", p.github.URL+"/"+org, pools, change)
+		refused[org] = reason
+	}
+	try("thief", fleet.ReasonSecretOfAnother, []string{"nix"}, func(e *v1alpha1.RunnerEnrollment) { e.Spec.Credentials.SecretName = "acme-credential" })
+	try("squatter", fleet.ReasonConfigURLTaken, []string{"nix"}, func(e *v1alpha1.RunnerEnrollment) { e.Spec.ConfigURL = p.github.URL + "/ACME" })
+	try("guest", fleet.ReasonPoolDedicated, []string{"dedicated"}, func(*v1alpha1.RunnerEnrollment) {})
+	try("lost", fleet.ReasonForgeMismatch, []string{"docker"}, func(*v1alpha1.RunnerEnrollment) {})
+	try("nosy", fleet.ReasonCacheNamespace, []string{"nix"}, func(e *v1alpha1.RunnerEnrollment) {
+		e.Spec.Network = &v1alpha1.EnrollmentNetwork{Caches: []v1alpha1.NetworkCache{{Namespace: "tailplane-org-acme", PodSelector: map[string]string{"a": "b"}, Port: 80}}}
+	})
+	calls := len(p.github.Calls())
+	for org, reason := range refused {
+		p.condition(org, "PolicyViolation", "True/"+reason)
+		p.status(org, "not made", func(e *v1alpha1.RunnerEnrollment) bool {
+			return e.Status.Phase == v1alpha1.PhaseFailed || e.Status.Phase == v1alpha1.PhaseSuspended
+		})
+	}
+	for org := range refused {
+		for _, kind := range []schemaKind{arc.Kind(arc.SetKind + "List"), corev1.SchemeGroupVersion.WithKind("SecretList"), corev1.SchemeGroupVersion.WithKind("NamespaceList")} {
+			if made := p.labelled(kind, org); len(made) > 0 {
+				t.Errorf("for %s were made %q", org, made)
+			}
+		}
+	}
+	for _, c := range p.github.Calls()[calls:] {
+		for org := range refused {
+			if strings.Contains(c.Path, "/"+org) {
+				t.Errorf("GitHub was asked about %s: %+v", org, c)
+			}
+		}
+	}
+	if s := p.set(p.shared, "acme-nix"); s == nil || s.Ending {
+		t.Errorf("acme has %+v", s)
+	}
+}
+
+// FLEET-10: without ARC an organisation of GitHub waits and says why, and goes on by
+// itself when ARC is installed.
+func TestFLEET10_InstalledLater(t *testing.T) {
+	p := newPlace(t, "")
+	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 2, Budget: 40})
+	p.atGitHub("acme", []string{"nix"})
+	p.start()
+	p.condition("acme", "Ready", "False/"+arc.ReasonMissing)
+	p.installARC("0.13.1", false)
+	e := p.phase("acme", v1alpha1.PhaseActive)
+	if !slices.Contains(e.Status.Pools[0].Drift, reasonNoLabels) {
+		t.Errorf("ARC 0.13 knows no labels, and nobody says so: %+v", e.Status.Pools)
+	}
+	// And an upgrade keeps the scale set: its label is of the new version in time.
+	set := p.set(p.shared, "acme-nix")
+	start, err := p.arc.Upgrade(t.Context(), "0.14.2")
+	p.must(err)
+	p.until("its label follows", func() bool { return p.set(p.shared, "acme-nix").Version == "0.14.2" })
+	p.must(start(t.Context()))
+	p.phase("acme", v1alpha1.PhaseActive)
+	if now := p.set(p.shared, "acme-nix"); now.UID != set.UID || now.ID != set.ID {
+		t.Errorf("the upgrade has lost %+v: %+v", set, now)
+	}
+}
+
+// FLEET-17, FL-04: a forge that fails, in whatever way, loses nobody a runner: nothing
+// is deleted, and an end waits.
+func TestFLEET17_NoAnswer(t *testing.T) {
+	p := newPlace(t, "")
+	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 3, Budget: 20})
+	p.atGitLab("omega", []string{"docker"})
+	p.start()
+	p.active("omega")
+	p.until("it takes jobs", func() bool { return !p.gitlab.Runners()[0].Paused })
+	var writes []string
+	count := func() (n int) {
+		for _, c := range p.gitlab.Calls() {
+			if c.Method == http.MethodDelete {
+				n++
+			}
+		}
+		return n
+	}
+	for _, f := range []forgetest.Fault{{Status: 503}, {Status: 429}, {Drop: true}, {Status: 404, Body: "<html>"}, {Cut: 10}} {
+		p.gitlab.Fault(func(*http.Request) *forgetest.Fault { return &f })
+		asked := len(p.gitlab.Calls())
+		p.until("it is asked, and does not answer", func() bool {
+			p.ahead.Add(int64(10 * time.Second))
+			p.patch(p.get("omega"), fmt.Sprintf(`{"metadata":{"annotations":{"test/poke":"%d"}}}`, p.ahead.Load()))
+			time.Sleep(100 * time.Millisecond)
+			return len(p.gitlab.Calls()) > asked+1
+		})
+		writes = p.wire.writes()
+	}
+	for _, w := range writes {
+		if strings.HasPrefix(w, "DELETE") {
+			t.Errorf("deleted for want of an answer: %s", w)
+		}
+	}
+	p.gitlab.Fault(func(*http.Request) *forgetest.Fault { return &forgetest.Fault{Status: 503} })
+	p.must(p.admin.Delete(t.Context(), p.get("omega")))
+	p.phase("omega", v1alpha1.PhaseDraining)
+	if n := count(); n != 0 || !p.there(p.ns, "omega-credential", &corev1.Secret{}) || !p.there(p.shared, tokenSecretName("omega-docker"), &corev1.Secret{}) {
+		t.Errorf("%d deletions while nobody answers", n)
+	}
+	f := &v1alpha1.RunnerForge{}
+	p.until("the forge is said to be away", func() bool {
+		p.must(p.admin.Get(t.Context(), client.ObjectKey{Name: "gitlab"}, f))
+		return meta.IsStatusConditionFalse(f.Status.Conditions, "Reachable")
+	})
+	p.gitlab.Fault(nil)
+	p.until("it has gone", func() bool {
+		p.ahead.Add(int64(5 * time.Second))
+		return !p.there("", "omega", &v1alpha1.RunnerEnrollment{})
+	})
+	if r := p.gitlab.Runners(); len(r) != 0 {
+		t.Errorf("runners %+v", r)
+	}
+}
+
+// FLEET-12, FL-03: no token and no key is in what the fleet logs, says and publishes.
+func TestFLEET12_Canary(t *testing.T) {
+	p := newPlace(t, "0.14.2")
+	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 2, Budget: 40})
+	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 3, Budget: 20})
+	p.atGitHub("acme", []string{"nix"})
+	p.atGitLab("omega", []string{"docker"})
+	p.start()
+	p.phase("acme", v1alpha1.PhaseActive)
+	e := p.active("omega")
+	figures, ok := p.fleet.Figures()
+	if !ok || len(figures.Workloads) != 2 {
+		t.Errorf("figures %+v, %v", figures, ok)
+	}
+	var events corev1.EventList
+	p.must(p.admin.List(context.WithoutCancel(t.Context()), &events))
+	said := fmt.Sprintf("%s %+v %+v %+v %+v", p.log.String(), p.get("acme").Status, e.Status, figures, events)
+	var secrets corev1.SecretList
+	p.must(p.admin.List(t.Context(), &secrets, client.HasLabels{v1alpha1.OrgLabel}))
+	found := 0
+	for _, s := range secrets.Items {
+		for key, value := range s.Data {
+			if key != "config.toml" {
+				found++
+				if strings.Contains(said, string(value)) {
+					t.Errorf("the %s of %s is told", key, s.Name)
+				}
+			}
+		}
+	}
+	for _, r := range p.gitlab.Runners() {
+		if strings.Contains(said, r.Token) {
+			t.Error("the token of a runner is told")
+		}
+	}
+	if found < 4 {
+		t.Errorf("%d secrets were looked for", found)
+	}
+}

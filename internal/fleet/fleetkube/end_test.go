@@ -1,0 +1,187 @@
+//go:build unix
+
+package fleetkube
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet/arctest"
+	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+)
+
+// lives runs the fleet again and again, and kills it after its first write each time,
+// until done says that it is enough.
+func (p *place) lives(done func() bool) (n int) {
+	p.t.Helper()
+	p.stop()
+	for end := time.Now().Add(deadline); !done(); n++ {
+		if time.Now().After(end) {
+			p.t.Fatalf("not done after %d lives, the last one wrote %q", n, p.wire.writes())
+		}
+		p.start()
+		w := p.wire
+		w.mu.Lock()
+		w.cut = func(_ int, write string) cut {
+			if strings.Contains(write, "/runnerforges/") || strings.Contains(write, "/runnerpools/") {
+				return notHere // of no enrollment, and repeated in each life
+			}
+			return after
+		}
+		w.mu.Unlock()
+		for !w.dead.Load() && !done() && time.Now().Before(end) {
+			p.managersRun()
+			time.Sleep(10 * time.Millisecond)
+		}
+		p.stop()
+	}
+	return n
+}
+
+// FLEET-07, FL-02: the fleet is killed after each of its writes while an organisation
+// of GitHub ends. In the end nothing of it is left, and its credential was there until
+// its scale set had gone.
+func TestFLEET07_KilledAtGitHub(t *testing.T) {
+	p := newPlace(t, "0.14.2")
+	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 3, Budget: 20})
+	e := p.atGitHub("acme", []string{"nix"}, apart)
+	p.start()
+	p.phase("acme", v1alpha1.PhaseActive)
+	p.until("it has its share", func() bool { s := p.set("tailplane-org-acme", "acme-nix"); return s != nil && s.Max == 3 })
+	p.arc.Assign("tailplane-org-acme", "acme-nix", arctest.Job{ID: "j1", Repository: "acme/app", Run: 11})
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	p.must(p.arc.Start(ctx, "j1"))
+	p.must(p.admin.Delete(t.Context(), e))
+	ended := false
+	n := p.lives(func() bool {
+		if s := p.set("tailplane-org-acme", "acme-nix"); !ended && s != nil && s.Max == 0 {
+			if s.Ending {
+				t.Fatal("it was deregistered while a job ran")
+			}
+			p.must(p.arc.Finish(t.Context(), "j1"))
+			ended = true
+		}
+		secret := p.there(p.ns, "acme-credential", &corev1.Secret{})
+		if !secret && len(p.github.ScaleSets()) > 0 {
+			t.Fatal("FL-02: the credential went before the scale set")
+		}
+		return !p.there("", "acme", &v1alpha1.RunnerEnrollment{})
+	})
+	t.Logf("%d lives", n)
+	if left := p.gone("acme"); len(left) > 0 || !ended || n < 5 {
+		t.Errorf("left: %q after %d lives, job ended %v", left, n, ended)
+	}
+	p.until("its namespace goes", func() bool {
+		ns := &corev1.Namespace{}
+		return !p.there("", "tailplane-org-acme", ns) || ns.DeletionTimestamp != nil
+	})
+}
+
+// apart gives an organisation a namespace of its own.
+func apart(e *v1alpha1.RunnerEnrollment) { e.Spec.Isolation = v1alpha1.IsolationNamespace }
+
+// FLEET-07, FL-03: the fleet is killed after each of its writes while a group of GitLab
+// comes, and while it goes. It has one runner all the time, and in the end none.
+func TestFLEET07_KilledAtGitLab(t *testing.T) {
+	p := newPlace(t, "")
+	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 3, Budget: 20})
+	e := p.atGitLab("omega", []string{"docker"})
+	n := p.lives(func() bool { return p.get("omega").Status.Phase == v1alpha1.PhaseActive })
+	if r := p.gitlab.Runners(); len(r) != 1 {
+		t.Fatalf("runners after %d lives: %+v", n, r)
+	}
+	p.must(p.admin.Delete(t.Context(), e))
+	more := p.lives(func() bool {
+		if len(p.gitlab.Runners()) > 0 && !p.there(p.ns, "omega-credential", &corev1.Secret{}) {
+			t.Fatal("FL-02: the credential went before the runner")
+		}
+		return !p.there("", "omega", &v1alpha1.RunnerEnrollment{})
+	})
+	t.Logf("%d lives, and %d", n, more)
+	if left := p.gone("omega"); len(left) > 0 || len(p.gitlab.Runners()) > 0 || n < 5 || more < 4 {
+		t.Errorf("left: %q, %+v after %d and %d lives", left, p.gitlab.Runners(), n, more)
+	}
+}
+
+// FL-03, FLEET-08: a runner is made at GitLab and its token lost, because the fleet died
+// before it was kept, or because the answer was. It is found by its mark, and either
+// reset or removed: there is never another one beside it.
+func TestFL03_LostToken(t *testing.T) {
+	p := newPlace(t, "")
+	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 3, Budget: 20})
+	lost := false
+	p.gitlab.Fault(func(r *http.Request) *forgetest.Fault {
+		if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/user/runners") && !lost {
+			lost = true
+			return &forgetest.Fault{Drop: true, After: true}
+		}
+		return nil
+	})
+	p.atGitLab("omega", []string{"docker"})
+	p.start()
+	p.wire.mu.Lock()
+	p.wire.cut = func(_ int, write string) cut {
+		if strings.Contains(write, "POST") && strings.Contains(write, "omega-docker-token") {
+			return before
+		}
+		return notHere
+	}
+	p.wire.mu.Unlock()
+	p.until("the fleet is dead", func() bool { p.ahead.Add(int64(time.Second)); return p.wire.dead.Load() })
+	p.stop()
+	p.start()
+	p.until("it is active", func() bool {
+		p.managersRun()
+		if n := len(p.gitlab.Runners()); n > 1 {
+			t.Fatalf("%d runners", n)
+		}
+		p.ahead.Add(int64(time.Second))
+		return p.get("omega").Status.Phase == v1alpha1.PhaseActive
+	})
+	if r := p.gitlab.Runners(); len(r) != 1 || !strings.Contains(r[0].Note, "omega-docker") {
+		t.Errorf("runners %+v", r)
+	}
+}
+
+// FL-02, FLEET-07: the App is uninstalled before the end. After some refusals a person
+// is asked, the credential stays, and only on their word the scale set is given up,
+// with its number written down.
+func TestFL02_AppUninstalled(t *testing.T) {
+	p := newPlace(t, "")
+	app, key := p.github.AddApp(t)
+	p.github.AddAccount("acme", "")
+	installation := p.github.Install(app, "acme", forgetest.Enough())
+	p.arc = arctest.Start(t, arctest.Options{Cluster: p.cluster, Namespace: p.arcNS, Version: "0.14.2", GitHub: arctest.At(p.github, p.installed(installation))})
+	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 3, Budget: 20})
+	p.credential("acme", map[string]string{"github_app_id": decimal(app), "github_app_private_key": string(key)})
+	p.enroll("acme", "github", p.github.URL+"/acme", []string{"nix"})
+	p.start()
+	e := p.phase("acme", v1alpha1.PhaseActive)
+	if c := e.Status.Credential; c == nil || *c.AppID != app || *c.InstallationID != installation {
+		t.Errorf("credential %+v", c)
+	}
+	set := p.set(p.shared, "acme-nix")
+	p.github.Uninstall(installation)
+	p.must(p.admin.Delete(t.Context(), e))
+	p.status("acme", "a person is asked", func(e *v1alpha1.RunnerEnrollment) bool {
+		p.ahead.Add(int64(5 * time.Second))
+		return e.Status.Phase == v1alpha1.PhaseFailed && e.Status.Offboard != nil && e.Status.Offboard.Step == v1alpha1.StepDeregister
+	})
+	if !p.there(p.ns, "acme-credential", &corev1.Secret{}) || p.set(p.shared, "acme-nix") == nil {
+		t.Fatal("something went without a word of GitHub's")
+	}
+	p.patch(p.get("acme"), `{"metadata":{"annotations":{"tailplane.dev/force-cleanup":"the organisation has gone"}}}`)
+	if left := p.gone("acme"); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+	if sets := p.github.ScaleSets(); len(sets) != 1 || sets[0].ID != set.ID {
+		t.Errorf("GitHub has %+v, and %d was given up", sets, set.ID)
+	}
+}

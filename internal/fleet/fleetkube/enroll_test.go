@@ -1,0 +1,67 @@
+//go:build unix
+
+package fleetkube
+
+import (
+	"testing"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+)
+
+// FLEET-02: an organisation of GitHub is served from its enrollment on, and goes again.
+func TestFLEET02_GitHub(t *testing.T) {
+	p := newPlace(t, "0.14.2")
+	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 5, Budget: 20})
+	p.atGitHub("acme", []string{"nix"})
+	p.start()
+	e := p.phase("acme", v1alpha1.PhaseActive)
+	p.until("it has its share", func() bool {
+		s := p.set(p.shared, "acme-nix")
+		return s != nil && s.Max > 0 && s.ID > 0
+	})
+	if len(e.Status.Pools) != 1 || e.Status.Pools[0].ScaleSetID == nil || e.Status.Credential == nil || e.Status.Credential.Kind != v1alpha1.CredentialGitHubToken {
+		t.Errorf("status %+v", e.Status)
+	}
+	p.must(p.admin.Delete(t.Context(), e))
+	if left := p.gone("acme"); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+	if sets := p.github.ScaleSets(); len(sets) != 0 {
+		t.Errorf("scale sets at GitHub: %+v", sets)
+	}
+}
+
+// FLEET-02: a group of GitLab is served by managers whose token nobody else has, and
+// goes again, with its runner.
+func TestFLEET02_GitLab(t *testing.T) {
+	p := newPlace(t, "") // and it needs no ARC
+	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 5, Budget: 20})
+	p.atGitLab("omega", []string{"docker"})
+	p.start()
+	p.active("omega")
+	p.until("it takes jobs", func() bool {
+		r := p.gitlab.Runners()
+		return len(r) == 1 && !r[0].Paused && len(r[0].Tags) == 2
+	})
+	e := p.status("omega", "a share", func(e *v1alpha1.RunnerEnrollment) bool {
+		return len(e.Status.Pools) == 1 && e.Status.Pools[0].EffectiveMax != nil && *e.Status.Pools[0].EffectiveMax > 0
+	})
+	runner := p.gitlab.Runners()[0]
+	if s := e.Status.Pools[0]; s.RunnerID == nil || *s.RunnerID != runner.ID || s.Workload != "omega-docker" {
+		t.Errorf("status %+v", s)
+	}
+	job := p.gitlab.StartJob(runner.ID, 7)
+	p.must(p.admin.Delete(t.Context(), e))
+	p.until("it takes no more jobs", func() bool { return p.gitlab.Runners()[0].Paused })
+	p.phase("omega", v1alpha1.PhaseDraining)
+	if len(p.gitlab.Runners()) != 1 {
+		t.Fatal("its runner went while a job ran")
+	}
+	p.gitlab.EndJob(job, "success")
+	if left := p.gone("omega"); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+	if r := p.gitlab.Runners(); len(r) != 0 {
+		t.Errorf("runners at GitLab: %+v", r)
+	}
+}

@@ -1,0 +1,83 @@
+//go:build unix
+
+package fleetkube
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+)
+
+// FLEET-05, FL-06: one write freezes 50 pools of one organisation at GitHub, and those
+// of groups at a GitLab that answers and of one at a GitLab that does not: all of the
+// first are held, and the failures of the last one are listed. One delete lifts it.
+func TestFLEET05_FreezeAll(t *testing.T) {
+	p := newPlace(t, "0.14.2")
+	const n = 50
+	var names []string
+	for i := range n {
+		names = append(names, fmt.Sprintf("nix-%02d", i))
+		p.pool(names[i], "github", v1alpha1.PoolScaling{Max: 2, Budget: 10})
+	}
+	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 3, Budget: 20})
+	down := forgetest.NewGitLab(t)
+	down.Clock(p.now)
+	p.must(p.admin.Create(t.Context(), &v1alpha1.RunnerForge{ObjectMeta: metav1.ObjectMeta{Name: "down"}, Spec: v1alpha1.RunnerForgeSpec{Type: v1alpha1.GitLab, URL: down.URL}}))
+	p.pool("other", "down", v1alpha1.PoolScaling{Max: 3, Budget: 20})
+	p.atGitHub("acme", names)
+	p.atGitLab("omega", []string{"docker"})
+	group := down.AddGroup("zeta")
+	p.credential("zeta", map[string]string{"access_token": down.AddToken(forgetest.GitLabToken{Scopes: []string{"api"}, Owns: []int64{group}})})
+	p.enroll("zeta", "down", down.URL+"/zeta", []string{"other"})
+	p.start()
+	p.phase("acme", v1alpha1.PhaseActive)
+	speak := func() {
+		p.managersRun()
+		for _, r := range down.Runners() {
+			down.Contact(r.Token, "s_zeta")
+		}
+	}
+	for _, org := range []string{"omega", "zeta"} {
+		p.status(org, "Active", func(e *v1alpha1.RunnerEnrollment) bool { speak(); return e.Status.Phase == v1alpha1.PhaseActive })
+	}
+	open := func() (open int) {
+		for _, name := range names {
+			if s := p.set(p.shared, "acme-"+name); s != nil && s.Max == 2 {
+				open++
+			}
+		}
+		return open
+	}
+	p.until("all have their share", func() bool {
+		return open() == n && !p.gitlab.Runners()[0].Paused && !down.Runners()[0].Paused
+	})
+	down.Fault(func(*http.Request) *forgetest.Fault { return &forgetest.Fault{Drop: true} })
+
+	began := time.Now()
+	h := p.hold("freeze", v1alpha1.HoldScope{All: true}, v1alpha1.HoldPause)
+	p.until("all but one are held", func() bool {
+		p.must(p.admin.Get(t.Context(), keyOf(h), h))
+		return h.Status.Applied == n+1 && h.Status.Targets == n+2
+	})
+	t.Logf("%d of %d workloads held %v after the write", h.Status.Applied, h.Status.Targets, time.Since(began))
+	p.until("the failure is listed", func() bool {
+		p.must(p.admin.Get(t.Context(), keyOf(h), h))
+		return slices.Equal(h.Status.Failed, []v1alpha1.HoldFailure{{Pool: "other", Org: "zeta", Reason: "ForgeUnreachable"}})
+	})
+	p.held("freeze", "Applied", metav1.ConditionFalse)
+	down.Fault(nil)
+	p.until("the last one is held", func() bool {
+		p.ahead.Add(int64(time.Second))
+		p.must(p.admin.Get(t.Context(), keyOf(h), h))
+		return h.Status.Applied == n+2
+	})
+	p.must(p.admin.Delete(t.Context(), h))
+	p.until("all go on", func() bool { return open() == n && !p.gitlab.Runners()[0].Paused && !down.Runners()[0].Paused })
+}

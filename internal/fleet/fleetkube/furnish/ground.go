@@ -1,0 +1,137 @@
+package furnish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/isolation"
+)
+
+// ErrForeign is the error for a namespace that somebody else made.
+var ErrForeign = errors.New("somebody else made it, or made it for somebody else")
+
+// A Ground is how a namespace of runners stands.
+type Ground struct {
+	Namespace fleet.Answer // it and what is in it, but for the next two
+	Policies  fleet.Answer // its NetworkPolicies
+	Access    fleet.Answer // who starts the pods may do so there
+	base      []*unstructured.Unstructured
+	access    []*unstructured.Unstructured
+}
+
+// LookAt compares a namespace with what is wanted there, as [isolation.Ground] renders
+// it; the namespace itself is the first of it. An organisation's own namespace must
+// be the fleet's, and that organisation's.
+func LookAt(ctx context.Context, c client.Client, wanted []isolation.Object, org string) (g Ground, err error) {
+	var namespace string
+	bound := true
+	present := map[schema.GroupVersionKind]map[string]*unstructured.Unstructured{}
+	for _, o := range wanted {
+		u, err := Wanted(o)
+		if err != nil {
+			return g, err
+		}
+		kind := u.GroupVersionKind()
+		var is *unstructured.Unstructured
+		if kind.Kind == "Namespace" {
+			namespace = u.GetName()
+			if is, err = Get(ctx, c, kind, client.ObjectKeyFromObject(u)); err != nil {
+				return g, err
+			}
+			if bound = is != nil; bound && org != "" && !Ours(is, org) {
+				return g, fmt.Errorf("namespace %s: %w", namespace, ErrForeign)
+			}
+			if bound && is.GetDeletionTimestamp() != nil {
+				return g, fmt.Errorf("namespace %s is being deleted", namespace)
+			}
+		} else if bound {
+			if present[kind] == nil {
+				if present[kind], err = Present(ctx, c, kind, namespace, nil); apierrors.IsForbidden(err) {
+					bound = false // before the fleet has bound itself there, it may not look
+				} else if err != nil {
+					return g, err
+				}
+			}
+			is = present[kind][u.GetName()]
+		}
+		if Settled(u, is) {
+			continue
+		}
+		switch {
+		case kind.Kind == "NetworkPolicy":
+			g.Policies = fleet.No
+			g.base = append(g.base, u)
+		case grants(o):
+			g.Access = fleet.No
+			g.access = append(g.access, u)
+		default:
+			g.Namespace = fleet.No
+			g.base = append(g.base, u)
+		}
+	}
+	for _, answer := range []*fleet.Answer{&g.Namespace, &g.Policies, &g.Access} {
+		if *answer == fleet.Unknown {
+			*answer = fleet.Yes
+		}
+	}
+	return g, nil
+}
+
+// grants says whether an object gives somebody else than the fleet a right.
+func grants(o isolation.Object) bool {
+	b, ok := o.(*rbacv1.RoleBinding)
+	return ok && b.Name != isolation.FleetRole
+}
+
+// Make makes what bounds the namespace, the fleet's own rights first.
+func (g Ground) Make(ctx context.Context, c client.Client) error { return inOrder(ctx, c, g.base) }
+
+// Admit gives those rights that others need there.
+func (g Ground) Admit(ctx context.Context, c client.Client) error { return inOrder(ctx, c, g.access) }
+
+func inOrder(ctx context.Context, c client.Client, all []*unstructured.Unstructured) error {
+	// The namespace first, then the right to do the rest.
+	for _, first := range []bool{true, false} {
+		for _, u := range all {
+			own := u.GetKind() == "Namespace" || u.GetKind() == "RoleBinding" && u.GetName() == isolation.FleetRole
+			if own != first {
+				continue
+			}
+			if err := place(ctx, c, u); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// place makes one object. Before the fleet has bound itself in a namespace it may
+// create a RoleBinding there, and not yet apply one.
+func place(ctx context.Context, c client.Client, u *unstructured.Unstructured) error {
+	if u.GetKind() == "RoleBinding" && u.GetName() == isolation.FleetRole {
+		err := c.Create(ctx, u.DeepCopy())
+		if err == nil || !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+	}
+	return Apply(ctx, c, u)
+}
+
+// Kinds are those of what [isolation.Ground] and [isolation.Objects] render, but for
+// ARC's.
+func Kinds() (namespaced, clusterWide []schema.GroupVersionKind) {
+	core, rbac := corev1.SchemeGroupVersion, rbacv1.SchemeGroupVersion
+	return []schema.GroupVersionKind{core.WithKind("Secret"), core.WithKind("ServiceAccount"), core.WithKind("ConfigMap"), core.WithKind("ResourceQuota"), core.WithKind("LimitRange"),
+		core.WithKind("Pod"), rbac.WithKind("RoleBinding"), networkingv1.SchemeGroupVersion.WithKind("NetworkPolicy"),
+		{Group: "apps", Version: "v1", Kind: "Deployment"}, {Group: "policy", Version: "v1", Kind: "PodDisruptionBudget"}}, []schema.GroupVersionKind{core.WithKind("Namespace")}
+}

@@ -1,0 +1,367 @@
+package fleetkube
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/arc"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/furnish"
+	"github.com/tailplane/tailplane/internal/fleet/forge"
+	"github.com/tailplane/tailplane/internal/fleet/isolation"
+)
+
+// Annotations of the fleet's.
+const (
+	shapeAnnotation    = "tailplane.dev/shape"         // of a workload: see fleet.Shape
+	revisionAnnotation = "tailplane.dev/revision"      // of a workload
+	gateAnnotation     = "tailplane.dev/gate-"         // of an enrollment, and the workload's name: see arc.Gate
+	deniedAnnotation   = "tailplane.dev/denied-"       // of an enrollment, and the workload's name: how often the forge refused to have it removed, and when last
+	groupsAnnotation   = "tailplane.dev/runner-groups" // of an enrollment: the names of those runner groups that were made for it
+)
+
+// Reasons that the controllers find, beside those of arc.
+const (
+	reasonUnreachable  = fleet.ReasonUnreachable
+	reasonNoGroups     = "RunnerGroupsUnavailable" // GitHub has no runner groups for this organisation
+	reasonNoLabels     = "LabelsUnsupported"       // ARC before 0.14 knows the name of a scale set only
+	reasonUnrendered   = "CannotBeRendered"        // the settings and the pool do not go together
+	reasonPausedByHand = "PausedOutside"           // somebody paused a runner at the forge
+)
+
+// scaleSets gathers the workloads at GitHub.
+func (l *look) scaleSets(ctx context.Context) (err error) {
+	if l.arc, err = l.crew.arc.look(ctx, l.e.Name, l.live); err != nil {
+		return err
+	}
+	namespace := fleet.NamespaceOf(l.e, l.Isolation.Shared)
+	if !l.arc.known {
+		l.lacksARC = fleet.Trouble{Reason: arc.ReasonMissing, Message: "The actions-runner-controller is not installed, or cannot be read."}
+		l.facts.Listed = l.e.Annotations[v1alpha1.ForceCleanupAnnotation] != "" && !l.e.DeletionTimestamp.IsZero() && l.crew.arc.absent(ctx)
+		return nil
+	}
+	controller, trouble := arc.Choose(l.arc.controllers, namespace)
+	l.lacksARC, l.settings.ARC = trouble, controller.ARC()
+	for key, parts := range l.arc.parts {
+		if parts.Set == nil || !parts.Set.Ours || parts.Set.Org != l.e.Name {
+			continue
+		}
+		u := l.arc.sets[key]
+		revision, _ := strconv.Atoi(u.GetAnnotations()[revisionAnnotation])
+		s := parts.State()
+		w := &work{set: parts.Set, state: s, Workload: fleet.Workload{Key: key, Pool: parts.Set.Pool, Revision: max(revision, 1), Shape: u.GetAnnotations()[shapeAnnotation],
+			Object: fleet.Yes, Ready: s.Registered, Stopped: s.Stopped, Jobs: s.Running, Ending: parts.Set.Ending, Remote: fleet.Yes, RemoteID: parts.Set.ID,
+			Denied: l.denied(key.Name), Copies: s.Secrets, Trouble: s.Trouble}}
+		l.of(w)
+		w.inForce = l.inForce(w, parts)
+		if c := s.Counts; c != nil {
+			w.idle, w.busy, w.pending, w.failed, w.demand = &c.Idle, &c.Busy, &c.Pending, &c.Failed, new(c.Busy+c.Pending)
+		}
+		if s.WaitsForJobs && slices.ContainsFunc(l.arc.controllers, func(c arc.Controller) bool { return c.Eventual }) {
+			w.drift = append(w.drift, arc.ReasonResumeWaits)
+		}
+		if other, conflict := l.conflicts[key]; conflict {
+			w.Trouble = arc.Conflict(other)
+		}
+		if l.lacksARC.Reason != "" {
+			w.reason = reasonUnreachable
+		}
+		l.works = append(l.works, w)
+	}
+	l.order()
+	return nil
+}
+
+// inForce is the largest maximum that somebody may work by.
+func (l *look) inForce(w *work, parts *arc.Parts) int {
+	most := w.most()
+	n := min(parts.Set.Max, most)
+	if parts.Set.Phase == arc.Outdated || parts.Set.Ending {
+		n = 0
+	}
+	for _, listener := range parts.Listeners {
+		n = max(n, min(listener.Max, most))
+	}
+	for _, pod := range parts.Pods {
+		if !pod.Ended && !slices.ContainsFunc(parts.Listeners, func(l arc.Listener) bool { return l.UID == pod.Listener }) {
+			return most // nobody knows by which one it works
+		}
+	}
+	return n
+}
+
+// renderSet is the AutoscalingRunnerSet of a workload as it is to be, without what it
+// may have.
+func (l *look) renderSet(name, shape string, revision int, pool *v1alpha1.RunnerPool, use *v1alpha1.EnrolledPool, credential string) (*unstructured.Unstructured, error) {
+	unit := l.unit(pool, use, name, fleet.Capacity{})
+	unit.Credential = credential
+	set, err := isolation.ScaleSet(l.settings, unit)
+	if err != nil {
+		return nil, err
+	}
+	set.SetAnnotations(map[string]string{shapeAnnotation: shape, revisionAnnotation: strconv.Itoa(revision)})
+	unstructured.RemoveNestedField(set.Object, "spec", "minRunners")
+	unstructured.RemoveNestedField(set.Object, "spec", "maxRunners")
+	return furnish.Wanted(set)
+}
+
+// currentSet compares a workload with what it is to be.
+func (l *look) currentSet(w *work) {
+	if w.use == nil || w.Shape == "" {
+		return
+	}
+	credential := w.set.Secret
+	if l.facts.Credential.Valid == fleet.Yes {
+		credential = fleet.CredentialName(l.e.Name, l.facts.Credential.Fingerprint)
+	}
+	want, err := l.renderSet(w.Name, w.Shape, w.Revision, w.pool, w.use, credential)
+	switch {
+	case err != nil && l.lacksARC.Reason != "":
+		w.Current = true // nothing can be made of it anyway
+	case err != nil:
+		w.Trouble = fleet.Trouble{Reason: reasonUnrendered, Message: err.Error()}
+	default:
+		w.Current = furnish.Settled(want, l.arc.sets[w.Key])
+	}
+	if !w.Current && w.Trouble.Reason == arc.ReasonOutdated {
+		w.Trouble = fleet.Trouble{} // it is being mended
+	}
+	if w.Trouble.Reason == arc.ReasonCrashLoop {
+		l.troubles = append(l.troubles, w.Trouble)
+		w.drift, w.Trouble = append(w.drift, arc.ReasonCrashLoop), fleet.Trouble{}
+	}
+	if labels, err := isolation.Labels(l.settings.ARC.Version); err == nil && !labels {
+		w.drift = append(w.drift, reasonNoLabels)
+		l.troubles = append(l.troubles, fleet.Trouble{Reason: reasonNoLabels, Message: fmt.Sprintf("This actions-runner-controller knows no labels: jobs find the runners by runs-on: %s.", w.Name)})
+	}
+}
+
+// applySet makes a scale set what it is to be, or makes one that there is none of yet.
+func (l *look) applySet(ctx context.Context, w *work, to fleet.Wanted) error {
+	if l.lacksARC.Reason != "" {
+		return nil // and that is said
+	}
+	credential := fleet.CredentialName(l.e.Name, l.facts.Credential.Fingerprint)
+	name, revision, shape, pool := "", 0, to.Shape, l.pools[to.Pool]
+	var capacity fleet.Capacity
+	var use *v1alpha1.EnrolledPool
+	if w != nil {
+		name, revision, shape, pool, use = w.Name, w.Revision, w.Shape, w.pool, w.use
+		capacity = fleet.Capacity{Min: w.set.Min, Max: w.set.Max} // that is changed below
+	} else {
+		var taken []string
+		for _, x := range l.works {
+			taken = append(taken, x.Name)
+			if x.Pool == to.Pool {
+				revision = max(revision, x.Revision)
+			}
+		}
+		name, revision = fleet.NextWorkload(l.e.Name, to.Pool, revision, taken)
+		i := slices.IndexFunc(l.e.Spec.Pools, func(u v1alpha1.EnrolledPool) bool { return u.Name == to.Pool })
+		if i < 0 || pool == nil {
+			return nil
+		}
+		use = &l.e.Spec.Pools[i]
+		if revision == 1 { // nothing takes its place; else it waits until the other one takes no more
+			capacity = l.capacityOf(pool, use)
+		}
+	}
+	set, err := l.renderSet(name, shape, revision, pool, use, credential)
+	if err != nil {
+		l.troubles = append(l.troubles, fleet.Trouble{Reason: reasonUnrendered, Message: err.Error()})
+		return nil
+	}
+	if ok, err := l.runnerGroup(ctx, use); err != nil || !ok {
+		return err
+	}
+	if w == nil {
+		if ok, err := l.gate(ctx, set); err != nil || !ok {
+			return err
+		}
+	}
+	spec := set.Object["spec"].(map[string]any)
+	spec["minRunners"], spec["maxRunners"] = int64(capacity.Min), int64(capacity.Max)
+	return furnish.Apply(ctx, l.direct, set)
+}
+
+// gate keeps what ARC deletes at once from being made again and again.
+func (l *look) gate(ctx context.Context, set *unstructured.Unstructured) (bool, error) {
+	is, err := furnish.Get(ctx, l.direct, arc.Kind(arc.SetKind), client.ObjectKeyFromObject(set))
+	if err != nil || is != nil && is.GetDeletionTimestamp() != nil {
+		return false, err
+	}
+	if is != nil {
+		if !furnish.Ours(is, l.e.Name) { // NameTaken by somebody who does not know of us
+			l.troubles = append(l.troubles, fleet.Trouble{Reason: arc.ReasonConflict, Message: fmt.Sprintf("Somebody else made %s/%s.", is.GetNamespace(), is.GetName())})
+			return false, nil
+		}
+		return true, nil
+	}
+	note := gateAnnotation + set.GetName()
+	g, version := arc.ReadGate(l.e.Annotations[note]), l.settings.ARC.Version
+	refuse := func(t fleet.Trouble, until time.Time) bool {
+		if t.Reason != "" {
+			l.troubles = append(l.troubles, t)
+			l.wake = earliest(l.wake, until)
+		}
+		return t.Reason != ""
+	}
+	if refuse(g.May(version, l.now)) {
+		return false, nil
+	}
+	if !g.Made.IsZero() {
+		g = g.Gone(l.now)
+		if refuse(g.May(version, l.now)) {
+			return false, l.annotate(ctx, note, g.String())
+		}
+	}
+	return true, l.annotate(ctx, note, g.Making(version, l.now).String())
+}
+
+// runnerGroup makes the runner group that a pool is for some repositories by. Without
+// it nothing may be registered: the default group is open to all of them.
+func (l *look) runnerGroup(ctx context.Context, use *v1alpha1.EnrolledPool) (bool, error) {
+	if use.Type != v1alpha1.UseOrgPlusUser {
+		return true, nil
+	}
+	name := fleet.RunnerGroup(l.e, *use)
+	no := func(err error) (bool, error) {
+		switch forge.ClassOf(err) {
+		case forge.NotFound, forge.Forbidden, forge.Invalid, forge.Refused:
+			l.troubles = append(l.troubles, fleet.Trouble{Reason: reasonNoGroups, Message: fmt.Sprintf("The runner group %q cannot be had, so nothing is registered: %v", name, err)})
+			return false, nil
+		}
+		return false, err
+	}
+	groups, err := l.account.github.RunnerGroups(ctx)
+	if err != nil {
+		return no(err)
+	}
+	made := madeGroups(l.e)
+	there := slices.ContainsFunc(groups, func(g forge.RunnerGroup) bool { return strings.EqualFold(g.Name, name) })
+	if !there && !slices.Contains(made, name) { // it is written down before it is made
+		if err := l.annotate(ctx, groupsAnnotation, strings.Join(append(made, name), ",")); err != nil {
+			return false, err
+		}
+	}
+	if _, _, err := l.account.github.EnsureRunnerGroup(ctx, name, use.Repositories, use.AllowPublic); err != nil {
+		return no(err)
+	}
+	return true, nil
+}
+
+// madeGroups are the names of the runner groups that were made for an enrollment.
+func madeGroups(e *v1alpha1.RunnerEnrollment) []string {
+	if e.Annotations[groupsAnnotation] == "" {
+		return nil
+	}
+	return strings.Split(e.Annotations[groupsAnnotation], ",")
+}
+
+// groupsLeft says whether a runner group that was made for it is left.
+func (l *look) groupsLeft(ctx context.Context) (left []forge.RunnerGroup, answer fleet.Answer) {
+	made := madeGroups(l.e)
+	if len(made) == 0 {
+		return nil, fleet.No
+	}
+	if l.account == nil || l.account.github == nil {
+		return nil, fleet.Unknown
+	}
+	groups, err := l.account.github.RunnerGroups(ctx)
+	if err != nil {
+		return nil, fleet.Unknown
+	}
+	for _, g := range groups {
+		if slices.Contains(made, g.Name) && !g.Default {
+			left = append(left, g)
+		}
+	}
+	return left, fleet.Is(len(left) > 0)
+}
+
+// scale writes what a scale set may have.
+func (l *look) scale(ctx context.Context, w *work) error {
+	if w.set.Ending || w.set.Phase == arc.Outdated || w.Trouble.Reason == arc.ReasonConflict || w.set.Min == w.now.Min && w.set.Max == w.now.Max {
+		return nil
+	}
+	u := ofKind(arc.SetKind)
+	u.SetNamespace(w.Namespace)
+	u.SetName(w.Name)
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": w.set.UID}, "spec": map[string]any{"minRunners": w.now.Min, "maxRunners": w.now.Max}})
+	if err != nil {
+		return err
+	}
+	if err := l.direct.Patch(ctx, u, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		w.reason = reasonUnreachable
+		return fmt.Errorf("scale %s: %w", w.Name, client.IgnoreNotFound(err))
+	}
+	w.inForce, w.Stopped = max(w.inForce, w.now.Max), fleet.Unknown // until ARC has followed
+	return nil
+}
+
+// forceAfter is how long after it asked for the end of a run mode Stop insists.
+const forceAfter = 5 * time.Minute
+
+// cancelRuns asks for the end of what still runs.
+func (l *look) cancelRuns(ctx context.Context, w *work) error {
+	var errs []error
+	force := !l.now.Before(w.now.CancelAt.Add(forceAfter))
+	for _, job := range w.state.Jobs {
+		if job.Run == 0 || job.Repository == "" || l.account == nil || l.account.github == nil || l.askedLately(job.Run) {
+			continue
+		}
+		if err := l.account.github.CancelRun(ctx, job.Repository, job.Run, force); err != nil && forge.ClassOf(err) != forge.NotFound && forge.ClassOf(err) != forge.Conflict {
+			w.reason = cmp.Or(w.reason, reasonUnreachable)
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// askedLately says whether a run or a job was asked to end a moment ago, and notes that
+// it is being asked.
+func (l *look) askedLately(id int64) bool {
+	if at, ok := l.account.cancelled[id]; ok && l.now.Sub(at) < 30*time.Second {
+		return true
+	}
+	l.account.cancelled[id] = l.now
+	return false
+}
+
+// freeSet takes ARC's finalizers off a scale set and what is of it: the scale set stays
+// at GitHub.
+func (l *look) freeSet(ctx context.Context, w *work) error {
+	var errs []error
+	free := func(o *unstructured.Unstructured) {
+		if len(o.GetFinalizers()) > 0 {
+			errs = append(errs, client.IgnoreNotFound(l.direct.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))))
+		}
+	}
+	for _, kind := range []string{arc.ListenerKind, arc.RunnerSetKind, arc.RunnerKind} {
+		list := listOf(kind)
+		if err := l.direct.List(ctx, list); err != nil {
+			return err
+		}
+		for i := range list.Items {
+			if slices.Contains(setsOf(&list.Items[i]), w.Namespace+"/"+w.Name) {
+				free(&list.Items[i])
+			}
+		}
+	}
+	set := l.arc.sets[w.Key].DeepCopy()
+	errs = append(errs, client.IgnoreNotFound(l.direct.Delete(ctx, set, client.Preconditions{UID: new(set.GetUID())})))
+	free(set)
+	return errors.Join(errs...)
+}

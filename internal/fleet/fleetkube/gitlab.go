@@ -1,0 +1,625 @@
+package fleetkube
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/furnish"
+	"github.com/tailplane/tailplane/internal/fleet/forge"
+	"github.com/tailplane/tailplane/internal/fleet/isolation"
+	"github.com/tailplane/tailplane/internal/kube"
+)
+
+// Of the Secret that a runner's token is kept in. It is what there is of a workload at
+// GitLab: it is made right after the runner, and deleted after everything else.
+const (
+	tokenKey         = "token"
+	runnerAnnotation = "tailplane.dev/runner-id"
+	madeAnnotation   = "tailplane.dev/made" // when the token was
+	// givenAnnotation is how many jobs its managers may run, and beforeAnnotation how
+	// many they might before and until when some may work by that: a manager reads its
+	// configuration some time after it was changed.
+	givenAnnotation  = "tailplane.dev/given"
+	beforeAnnotation = "tailplane.dev/given-before"
+
+	readsAnew = 3 * time.Minute // in which a manager has surely read its configuration
+)
+
+func tokenSecretName(workload string) string { return workload + "-token" }
+
+// A managed is what there is of one runner of GitLab's.
+type managed struct {
+	token      *corev1.Secret // nil: it is lost
+	deployment *appsv1.Deployment
+	present    map[string]*unstructured.Unstructured // its objects, by kind
+	runner     runnerRead                            // zero: it was not asked for
+	jobPods    int
+	rendered   bool
+	wanted     []*unstructured.Unstructured // of its objects those that are not as they are to be
+	budget     bool                         // it is to have a PodDisruptionBudget
+	given      int
+}
+
+// mark is what tells a runner of ours, in its maintenance note. The enrollment's UID
+// tells those of another cluster.
+func mark(e *v1alpha1.RunnerEnrollment, pool, name string, revision int) string {
+	return fmt.Sprintf("tailplane %s %s %s %d", e.UID, pool, name, revision)
+}
+
+// pausedBy is the line after the mark while a runner is paused by us.
+const pausedBy = "paused by tailplane"
+
+// readMark reads a mark of that enrollment's.
+func readMark(e *v1alpha1.RunnerEnrollment, note string) (pool, name string, revision int, ok bool) {
+	line, _, _ := strings.Cut(note, "\n")
+	f := strings.Fields(line)
+	if len(f) != 5 || f[0] != "tailplane" || f[1] != string(e.UID) {
+		return "", "", 0, false
+	}
+	revision, err := strconv.Atoi(f[4])
+	return f[2], f[3], revision, err == nil
+}
+
+// managers gathers the workloads at GitLab.
+func (l *look) managers(ctx context.Context) error {
+	of := map[string]*work{}
+	for i := range l.secrets {
+		s := &l.secrets[i]
+		name, isToken := strings.CutSuffix(s.Name, "-token")
+		if !isToken || s.Labels[v1alpha1.PoolLabel] == "" || !furnish.Ours(s, l.e.Name) {
+			continue
+		}
+		id, _ := strconv.ParseInt(s.Annotations[runnerAnnotation], 10, 64)
+		revision, _ := strconv.Atoi(s.Annotations[revisionAnnotation])
+		made, _ := time.Parse(time.RFC3339, s.Annotations[madeAnnotation])
+		given, _ := strconv.Atoi(s.Annotations[givenAnnotation])
+		w := &work{gitlab: &managed{token: s, present: map[string]*unstructured.Unstructured{}, given: given}, Workload: fleet.Workload{Key: fleet.Key{Namespace: s.Namespace, Name: name},
+			Pool: s.Labels[v1alpha1.PoolLabel], Revision: max(revision, 1), Shape: s.Annotations[shapeAnnotation], Since: made, RemoteID: id, Denied: l.denied(name)}}
+		of[s.Namespace+"/"+name] = w
+		l.works = append(l.works, w)
+	}
+	pods := map[string]int{} // of managers, by instance
+	jobs := map[string]int{} // of jobs, by pool
+	for _, ns := range l.namespaces {
+		where := []client.ListOption{client.InNamespace(ns), client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name}}
+		var deployments appsv1.DeploymentList
+		var list corev1.PodList
+		if err := errors.Join(l.direct.List(ctx, &deployments, where...), l.direct.List(ctx, &list, where...)); err != nil {
+			return fmt.Errorf("look at managers in %s: %w", ns, err)
+		}
+		for i := range deployments.Items {
+			if w := of[ns+"/"+deployments.Items[i].Name]; w != nil {
+				w.gitlab.deployment = &deployments.Items[i]
+			}
+		}
+		for _, p := range list.Items {
+			if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+				continue
+			}
+			if instance := p.Labels["app.kubernetes.io/instance"]; instance != "" {
+				pods[ns+"/"+instance]++
+			} else {
+				jobs[ns+"/"+p.Labels[v1alpha1.PoolLabel]]++
+			}
+		}
+		for _, kind := range []string{"PodDisruptionBudget"} {
+			present, err := furnish.Present(ctx, l.direct, kindOf(kind), ns, client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name})
+			if err != nil {
+				return err
+			}
+			for name, u := range present {
+				if w := of[ns+"/"+name]; w != nil {
+					w.gitlab.present[kind] = u
+				}
+			}
+		}
+	}
+	if err := l.lost(ctx); err != nil {
+		l.facts.Listed, l.unscanned = false, true
+		l.troubles = append(l.troubles, fleet.Trouble{Reason: reasonUnreachable, Message: err.Error()})
+	}
+	l.order()
+	alone := map[string]int{} // workloads with a token, by pool
+	for _, w := range l.works {
+		alone[w.Namespace+"/"+w.Pool]++
+	}
+	for _, w := range l.works {
+		l.of(w)
+		at := w.Namespace + "/" + w.Pool
+		w.managers, w.gitlab.jobPods = pods[w.Namespace+"/"+w.Name], jobs[at]
+		l.askRunner(ctx, w)
+		if alone[at] == 1 {
+			w.busy = new(jobs[at])
+			w.demand = w.busy
+			if w.gitlab.deployment != nil {
+				w.idle = new(max(w.gitlab.given-jobs[at], 0))
+			}
+		} else if w.Jobs != nil {
+			w.busy, w.demand = w.Jobs, w.Jobs
+		}
+		w.inForce = l.inForceOf(w)
+	}
+	return nil
+}
+
+func kindOf(kind string) (gvk schemaKind) {
+	namespaced, _ := furnish.Kinds()
+	for _, k := range namespaced {
+		if k.Kind == kind {
+			return k
+		}
+	}
+	return gvk
+}
+
+// lost finds runners of ours whose token nobody has: an answer to their making that
+// was not heard, or heard and not written down.
+func (l *look) lost(ctx context.Context) error {
+	a := l.account
+	ends := !l.e.DeletionTimestamp.IsZero()
+	if a == nil || a.gitlab == nil || !holds(l.e) || a.id.Kind == "" || len(a.id.Missing) > 0 {
+		return nil
+	}
+	if a.group == 0 {
+		if a.group = l.e.Spec.GroupID; a.group == 0 {
+			place, _ := fleet.ParsePlace(l.e.Spec.ConfigURL)
+			at, _ := fleet.ParsePlace(l.forge.Spec.URL)
+			parts, ok := place.Within(at)
+			if !ok {
+				return nil // a violation says so
+			}
+			group, err := a.gitlab.Group(ctx, strings.Join(parts, "/"))
+			if err != nil {
+				return err
+			}
+			a.group = group
+			l.board.group(l.e.Name, group)
+			l.decisions.ring("all")
+		}
+	}
+	if !a.scanned.IsZero() && (!ends || a.scanned.After(l.e.DeletionTimestamp.Time)) && !l.live {
+		return l.stillLost(ctx)
+	}
+	ids, err := a.gitlab.GroupRunners(ctx, a.group)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		known := slices.ContainsFunc(l.works, func(w *work) bool { return w.RemoteID == id })
+		if known || a.strangers[id] {
+			continue
+		}
+		if err := l.readLost(ctx, id); err != nil {
+			return err
+		}
+	}
+	a.scanned = l.now
+	return nil
+}
+
+// stillLost reads again those that were found lost.
+func (l *look) stillLost(ctx context.Context) error {
+	for id, read := range l.account.runners {
+		known := slices.ContainsFunc(l.works, func(w *work) bool { return w.RemoteID == id })
+		if known || forge.ClassOf(read.err) == forge.NotFound {
+			continue
+		}
+		if err := l.readLost(ctx, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *look) readLost(ctx context.Context, id int64) error {
+	r, err := l.account.gitlab.Runner(ctx, id)
+	if forge.ClassOf(err) == forge.NotFound {
+		delete(l.account.runners, id)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	pool, name, revision, ok := readMark(l.e, r.Note)
+	if !ok {
+		l.account.strangers[id] = true
+		return nil
+	}
+	l.account.runners[id] = runnerRead{GitLabRunner: r, at: l.now}
+	l.works = append(l.works, &work{gitlab: &managed{present: map[string]*unstructured.Unstructured{}}, Workload: fleet.Workload{Key: fleet.Key{Namespace: fleet.NamespaceOf(l.e, l.Isolation.Shared), Name: name},
+		Pool: pool, Revision: revision, Shape: "gitlab", RemoteID: id, Lost: true, Object: fleet.No, Denied: l.denied(name)}})
+	return nil
+}
+
+// holds says whether the finalizer is on: before that nothing was made.
+func holds(e *v1alpha1.RunnerEnrollment) bool {
+	return slices.Contains(e.Finalizers, v1alpha1.FleetFinalizer)
+}
+
+// askRunner asks GitLab how a runner stands: seldom if it takes jobs, and often while
+// something is expected of it.
+func (l *look) askRunner(ctx context.Context, w *work) {
+	m, a := w.gitlab, l.account
+	left := m.token != nil || m.deployment != nil
+	if w.RemoteID == 0 || a == nil || a.gitlab == nil {
+		w.Remote, w.reason = fleet.Unknown, reasonUnreachable
+		w.Object = fleet.Is(m.deployment != nil)
+		if l.noneRun(w) {
+			w.Stopped, w.Jobs = fleet.Yes, new(0)
+		}
+		return
+	}
+	// Of a runner that may be ending, GitLab is asked what it runs: pods do not tell
+	// which of two runners of a pool they are of.
+	expected := l.live || w.capacity.Mode != "" || !l.wanted(w) || w.capacity.Max == 0 ||
+		slices.ContainsFunc(l.works, func(x *work) bool { return x != w && x.Pool == w.Pool })
+	age := time.Duration(max(len(l.works), 1)) * time.Minute
+	read, asked := a.runners[w.RemoteID]
+	unsettled := read.err != nil || read.Status != "online" || read.Paused != (w.capacity.Max == 0) || m.deployment == nil
+	if expected || unsettled {
+		age = l.pace
+		if read.err != nil {
+			age = max(age, unknownFor)
+			if e, ok := errors.AsType[*forge.Error](read.err); ok {
+				age = max(age, e.RetryAfter)
+			}
+		} else if !unsettled && read.Paused {
+			age = 30 * time.Second // it is as it should be
+		}
+	}
+	if !asked || l.live || l.now.Sub(read.at) >= age {
+		r, err := a.gitlab.Runner(ctx, w.RemoteID)
+		read = runnerRead{GitLabRunner: r, at: l.now, err: err}
+		a.runners[w.RemoteID] = read
+	}
+	m.runner = read
+	switch class := forge.ClassOf(read.err); {
+	case read.err == nil:
+		w.Remote, w.Stopped = fleet.Yes, fleet.Is(read.Paused)
+		w.Contacted = fleet.Is(!read.ContactedAt.IsZero())
+		ready := m.deployment != nil && (m.deployment.Status.ReadyReplicas > 0 || l.emptied(w))
+		w.Ready = fleet.Is(read.Status == "online" && ready)
+	case class == forge.NotFound:
+		w.Remote, w.Stopped, w.Ending = fleet.No, fleet.Yes, true // it has gone, and what ran for it can go
+		w.Object = fleet.Is(left)
+	default:
+		w.reason = reasonUnreachable
+	}
+	if w.Remote != fleet.No {
+		w.Object = fleet.Is(m.deployment != nil)
+	}
+	if l.noneRun(w) {
+		w.Jobs = new(0)
+		if w.Stopped == fleet.Unknown {
+			w.Stopped = fleet.Yes
+		}
+		return
+	}
+	switch {
+	case w.Remote == fleet.No:
+		w.Jobs = new(m.jobPods)
+	case expected || w.Stopped != fleet.No:
+		w.Jobs = l.askJobs(ctx, w)
+	default:
+		w.Jobs = new(m.jobPods)
+	}
+}
+
+// emptied says whether a hold has ended the managers.
+func (l *look) emptied(w *work) bool {
+	return (w.capacity.Mode == v1alpha1.HoldDrain || w.capacity.Mode == v1alpha1.HoldStop) && unmanned(w.gitlab.deployment)
+}
+
+// unmanned says whether a Deployment asks for no manager and has none.
+func unmanned(d *appsv1.Deployment) bool {
+	return d == nil || d.Spec.Replicas != nil && *d.Spec.Replicas == 0 && d.Status.Replicas == 0 && d.Status.ObservedGeneration == d.Generation
+}
+
+// noneRun says whether neither a manager nor a job of a workload is left in the cluster.
+func (l *look) noneRun(w *work) bool {
+	return unmanned(w.gitlab.deployment) && w.managers == 0 && w.gitlab.jobPods == 0
+}
+
+// dismiss ends the managers of a runner that GitLab does not let us pause: they finish
+// the jobs that they have.
+func (l *look) dismiss(ctx context.Context, w *work) error {
+	d := w.gitlab.deployment
+	if d == nil || d.Spec.Replicas != nil && *d.Spec.Replicas == 0 {
+		return nil
+	}
+	return l.direct.Patch(ctx, d, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":0}}`)))
+}
+
+// askJobs asks how many jobs a runner runs; nil: nobody knows.
+func (l *look) askJobs(ctx context.Context, w *work) *int {
+	read, asked := l.account.jobs[w.RemoteID]
+	age := l.pace
+	if read.err != nil {
+		age = max(age, unknownFor)
+	} else if len(read.jobs) == 0 && w.Stopped == fleet.Yes {
+		age = time.Minute
+	}
+	// What was read before it was paused may be less than what runs now.
+	if !asked || l.live || l.now.Sub(read.at) >= age || w.Stopped != fleet.Yes {
+		jobs, err := l.account.gitlab.RunningJobs(ctx, w.RemoteID)
+		read = jobsRead{jobs, l.now, err}
+		if w.Stopped != fleet.Yes {
+			read.at = time.Time{}
+		}
+		l.account.jobs[w.RemoteID] = read
+	}
+	if read.err != nil {
+		w.reason = cmp.Or(w.reason, reasonUnreachable)
+		return nil
+	}
+	return new(len(read.jobs))
+}
+
+// inForceOf is the most jobs that managers may work by.
+func (l *look) inForceOf(w *work) int {
+	if w.Stopped == fleet.Yes || w.gitlab.deployment == nil {
+		return 0
+	}
+	n := w.gitlab.given
+	if w.gitlab.token != nil {
+		before, until, _ := strings.Cut(w.gitlab.token.Annotations[beforeAnnotation], " ")
+		at, err := time.Parse(time.RFC3339, until)
+		if had, err2 := strconv.Atoi(before); err == nil && err2 == nil && l.now.Before(at) {
+			n = max(n, had)
+			l.wake = earliest(l.wake, at)
+		}
+	}
+	return n
+}
+
+// currentManager compares a workload with what it is to be.
+func (l *look) currentManager(_ context.Context, w *work) {
+	m := w.gitlab
+	if w.use == nil || m.token == nil || w.Lost {
+		return
+	}
+	unit := l.unit(w.pool, w.use, w.Name, w.capacity)
+	unit.Token = isolation.Token(m.token.Data[tokenKey])
+	unit.Drained = w.Stopped == fleet.Yes && w.Jobs != nil && *w.Jobs == 0
+	objects, err := isolation.Objects(l.settings, unit)
+	if err != nil {
+		w.Trouble = fleet.Trouble{Reason: reasonUnrendered, Message: err.Error()}
+		return
+	}
+	managers, concurrent := isolation.Managers(unit)
+	w.Current, m.rendered = m.runner.err != nil || l.sameSettings(w), true
+	for _, o := range objects {
+		u, err := furnish.Wanted(o)
+		if err != nil {
+			w.Trouble = fleet.Trouble{Reason: reasonUnrendered, Message: err.Error()}
+			return
+		}
+		var is *unstructured.Unstructured
+		switch o := o.(type) {
+		case *corev1.Secret:
+			is = toUnstructured(l.secret(w.Namespace, o.Name))
+		case *appsv1.Deployment:
+			is = toUnstructured(m.deployment)
+		default:
+			is, m.budget = m.present[u.GetKind()], true
+		}
+		if !furnish.Settled(u, is) {
+			m.wanted = append(m.wanted, u)
+		}
+	}
+	w.Current = w.Current && len(m.wanted) == 0 && (m.budget || m.present["PodDisruptionBudget"] == nil) && m.given == managers*concurrent
+}
+
+func (l *look) secret(namespace, name string) *corev1.Secret {
+	for i := range l.secrets {
+		if l.secrets[i].Namespace == namespace && l.secrets[i].Name == name {
+			return &l.secrets[i]
+		}
+	}
+	return nil
+}
+
+// spec is a runner as GitLab is to have it.
+func (l *look) spec(pool *v1alpha1.RunnerPool) forge.RunnerSpec {
+	s := forge.RunnerSpec{GroupID: l.account.group, Tags: fleet.RunsOn(pool, l.e.Name), Locked: true, MaximumTimeout: time.Hour}
+	if g := pool.Spec.GitLab; g != nil {
+		s.RunUntagged, s.Locked, s.Protected, s.MaximumTimeout = g.RunUntagged, g.Locked, g.Protected, cmp.Or(g.MaximumTimeout.Duration, time.Hour)
+	}
+	return s
+}
+
+// sameSettings says whether GitLab has a runner as it is to be.
+func (l *look) sameSettings(w *work) bool {
+	want, is := l.spec(w.pool), w.gitlab.runner
+	return slices.Equal(slices.Sorted(slices.Values(want.Tags)), slices.Sorted(slices.Values(is.Tags))) && want.RunUntagged == is.RunUntagged && want.Locked == is.Locked &&
+		want.Protected == is.Protected && want.MaximumTimeout == is.MaximumTimeout
+}
+
+// makeRunner makes a runner, with our mark and paused; its token into the Secret, with
+// its number: what dies between the two is found by the mark.
+func (l *look) makeRunner(ctx context.Context, to fleet.Wanted) error {
+	pool := l.pools[to.Pool]
+	if pool == nil || l.account == nil || l.account.gitlab == nil || l.account.group == 0 {
+		return nil
+	}
+	var taken []string
+	last := 0
+	for _, w := range l.works {
+		taken = append(taken, w.Name)
+		if w.Pool == to.Pool {
+			last = max(last, w.Revision)
+		}
+	}
+	name, revision := fleet.NextWorkload(l.e.Name, to.Pool, last, taken)
+	s := l.spec(pool)
+	s.Paused, s.Description, s.Note = true, name, mark(l.e, to.Pool, name, revision)+"\n"+pausedBy+" until its manager is there"
+	id, token, err := l.account.gitlab.CreateRunner(ctx, s)
+	if err != nil {
+		l.account.scanned = time.Time{} // it may have been made all the same
+		return err
+	}
+	l.account.runners[id] = runnerRead{at: time.Time{}}
+	return l.keepToken(ctx, fleet.Key{Namespace: to.Namespace, Name: name}, to.Pool, to.Shape, revision, id, token)
+}
+
+// resetToken gives a runner another token, since nobody has the one that it has.
+func (l *look) resetToken(ctx context.Context, w *work) error {
+	token, err := l.account.gitlab.ResetToken(ctx, w.RemoteID)
+	if err != nil {
+		return err
+	}
+	return l.keepToken(ctx, w.Key, w.Pool, w.Shape, w.Revision, w.RemoteID, token)
+}
+
+func (l *look) keepToken(ctx context.Context, k fleet.Key, pool, shape string, revision int, id int64, token forge.Secret) error {
+	s := &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: tokenSecretName(k.Name),
+		Labels: map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy, v1alpha1.OrgLabel: l.e.Name, v1alpha1.PoolLabel: pool},
+		Annotations: map[string]string{runnerAnnotation: strconv.FormatInt(id, 10), shapeAnnotation: shape, revisionAnnotation: strconv.Itoa(revision),
+			madeAnnotation: l.now.UTC().Format(time.RFC3339)}},
+		Type: corev1.SecretTypeOpaque, Data: map[string][]byte{tokenKey: []byte(token.Reveal())}}
+	if err := l.direct.Create(ctx, s); err != nil {
+		l.account.scanned = time.Time{} // and the runner is found again by its mark
+		return fmt.Errorf("keep the token of runner %d: %w", id, err)
+	}
+	return nil
+}
+
+// applyManager makes the objects of a workload what they are to be.
+func (l *look) applyManager(ctx context.Context, w *work) error {
+	m := w.gitlab
+	if m.token == nil || !m.rendered {
+		return nil
+	}
+	if m.runner.err == nil && w.Remote == fleet.Yes && !l.sameSettings(w) {
+		s := l.spec(w.pool)
+		s.Description, s.Note, s.Paused = m.runner.Description, m.runner.Note, m.runner.Paused
+		if err := l.account.gitlab.UpdateRunner(ctx, w.RemoteID, s); err != nil {
+			return err
+		}
+		delete(l.account.runners, w.RemoteID)
+	}
+	unit := l.unit(w.pool, w.use, w.Name, w.capacity)
+	unit.Drained = w.Stopped == fleet.Yes && w.Jobs != nil && *w.Jobs == 0
+	managers, concurrent := isolation.Managers(unit)
+	if given := managers * concurrent; given != m.given {
+		notes := map[string]any{givenAnnotation: strconv.Itoa(given)}
+		if before := l.inForceOf(w); before > given {
+			notes[beforeAnnotation] = fmt.Sprintf("%d %s", before, l.now.Add(readsAnew).UTC().Format(time.RFC3339))
+		}
+		if err := l.note(ctx, m.token, notes); err != nil {
+			return err
+		}
+	}
+	for _, u := range m.wanted {
+		if err := furnish.Apply(ctx, l.direct, u); err != nil {
+			return err
+		}
+	}
+	if old := m.present["PodDisruptionBudget"]; old != nil && !m.budget {
+		return kube.Delete(ctx, l.direct, old)
+	}
+	return nil
+}
+
+// pause writes whether a runner takes jobs. One that somebody paused by hand stays so.
+func (l *look) pause(ctx context.Context, w *work) error {
+	m := w.gitlab
+	pause := w.now.Max == 0
+	if pause && w.Stopped != fleet.Yes && (l.account == nil || denies(m.runner.err)) {
+		return l.dismiss(ctx, w)
+	}
+	if w.Remote != fleet.Yes || m.runner.err != nil || m.runner.Paused == pause {
+		return nil
+	}
+	line, _, _ := strings.Cut(m.runner.Note, "\n")
+	if _, _, _, ours := readMark(l.e, m.runner.Note); !ours {
+		line = mark(l.e, w.Pool, w.Name, w.Revision)
+	}
+	if !pause && !strings.Contains(m.runner.Note, pausedBy) {
+		w.drift = append(w.drift, reasonPausedByHand)
+		return nil
+	}
+	note := line
+	if pause {
+		note += "\n" + pausedBy
+		if w.now.Hold != "" {
+			note += ": hold " + w.now.Hold
+		}
+	}
+	r, err := l.account.gitlab.SetPaused(ctx, w.RemoteID, pause, note)
+	if err != nil {
+		delete(l.account.runners, w.RemoteID)
+		w.reason, w.Stopped = reasonUnreachable, fleet.Unknown
+		if pause && denies(err) {
+			return l.dismiss(ctx, w)
+		}
+		return err
+	}
+	m.runner = runnerRead{GitLabRunner: r, at: l.now}
+	l.account.runners[w.RemoteID] = m.runner
+	w.Stopped = fleet.Is(r.Paused)
+	if pause {
+		delete(l.account.jobs, w.RemoteID)
+		w.Jobs = nil // what runs now is asked for next
+	}
+	return nil
+}
+
+// denies says whether a forge refuses the credential, rather than being away.
+func denies(err error) bool {
+	class := forge.ClassOf(err)
+	return class == forge.Refused || class == forge.Forbidden
+}
+
+// cancelJobs asks for the end of what still runs.
+func (l *look) cancelJobs(ctx context.Context, w *work) error {
+	var errs []error
+	for _, job := range l.account.jobs[w.RemoteID].jobs {
+		if l.askedLately(job.ID) {
+			continue
+		}
+		if err := l.account.gitlab.CancelJob(ctx, job.Project, job.ID); err != nil && forge.ClassOf(err) != forge.NotFound {
+			w.reason = cmp.Or(w.reason, reasonUnreachable)
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// deleteManager deletes everything of a workload, its token last.
+func (l *look) deleteManager(ctx context.Context, w *work) error {
+	var all []client.Object
+	if d := w.gitlab.deployment; d != nil {
+		all = append(all, d)
+	}
+	for _, u := range w.gitlab.present {
+		all = append(all, u)
+	}
+	if s := l.secret(w.Namespace, isolation.ConfigName(w.Name)); s != nil {
+		all = append(all, s)
+	}
+	if w.gitlab.token != nil && w.Remote == fleet.No {
+		all = append(all, w.gitlab.token)
+	}
+	for _, o := range all {
+		if err := kube.Delete(ctx, l.direct, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,95 @@
+//go:build unix
+
+package fleetkube
+
+import (
+	"context"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet/arctest"
+)
+
+// FLEET-03, FL-06: a pause lets the job that runs finish, and says that it is in force
+// only when nobody takes another one; lifting it restores what there was, also after
+// the fleet was started anew. Of two holds, lifting one leaves the other.
+func TestFLEET03_PauseAndResume(t *testing.T) {
+	p := newPlace(t, "0.14.2")
+	p.pool("nix", "github", v1alpha1.PoolScaling{Min: 1, Max: 3, Budget: 20})
+	p.atGitHub("acme", []string{"nix"})
+	p.start()
+	p.phase("acme", v1alpha1.PhaseActive)
+	full := func() bool { s := p.set(p.shared, "acme-nix"); return s != nil && s.Max == 3 && s.Min == 1 }
+	p.until("it has its share", full)
+	p.arc.Assign(p.shared, "acme-nix", arctest.Job{ID: "j1", Repository: "acme/app", Run: 11})
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	p.must(p.arc.Start(ctx, "j1"))
+
+	first := p.hold("freeze", v1alpha1.HoldScope{All: true}, v1alpha1.HoldPause)
+	second := p.hold("drain", v1alpha1.HoldScope{Org: "acme"}, v1alpha1.HoldDrain)
+	h := p.held("freeze", "Applied", metav1.ConditionTrue)
+	if h.Status.Targets != 1 || h.Status.Applied != 1 {
+		t.Errorf("status %+v", h.Status)
+	}
+	e := p.status("acme", "held", func(e *v1alpha1.RunnerEnrollment) bool {
+		return len(e.Status.Pools) == 1 && e.Status.Pools[0].Hold == "drain" && *e.Status.Pools[0].EffectiveMax == 0
+	})
+	if *e.Status.Pools[0].Allocated != 3 {
+		t.Errorf("a hold has changed the allocation: %+v", e.Status.Pools[0])
+	}
+	if _, _, running := p.arc.Jobs(p.shared, "acme-nix"); running != 1 {
+		t.Errorf("%d jobs run: the pause killed one", running)
+	}
+	h = p.held("drain", "Drained", metav1.ConditionFalse)
+	if h.Status.RemainingJobs == nil || *h.Status.RemainingJobs != 1 {
+		t.Errorf("remaining jobs of %+v", h.Status)
+	}
+	p.must(p.arc.Finish(t.Context(), "j1"))
+	p.held("drain", "Drained", metav1.ConditionTrue)
+
+	p.stop()
+	p.start()
+	p.must(p.admin.Delete(t.Context(), first))
+	p.status("acme", "held by the other one", func(e *v1alpha1.RunnerEnrollment) bool { return e.Status.Pools[0].Hold == "drain" })
+	if s := p.set(p.shared, "acme-nix"); s.Max != 0 {
+		t.Errorf("lifting one of two holds let runners go on: %+v", s)
+	}
+	p.must(p.admin.Delete(t.Context(), second))
+	p.until("all is as it was", full)
+	p.arc.Assign(p.shared, "acme-nix", arctest.Job{ID: "j2", Repository: "acme/app", Run: 12})
+	p.must(p.arc.Start(ctx, "j2"))
+}
+
+// FLEET-03: a runner of GitLab is paused when a fresh read says so, finishes its job,
+// and with mode Drain its managers go then.
+func TestFLEET03_GitLab(t *testing.T) {
+	p := newPlace(t, "")
+	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 5, Budget: 20})
+	p.atGitLab("omega", []string{"docker"})
+	p.start()
+	p.active("omega")
+	p.until("it takes jobs", func() bool { return !p.gitlab.Runners()[0].Paused })
+	runner := p.gitlab.Runners()[0].ID
+	job := p.gitlab.StartJob(runner, 7)
+	h := p.hold("drain", v1alpha1.HoldScope{Pool: "docker"}, v1alpha1.HoldDrain)
+	p.held("drain", "Applied", metav1.ConditionTrue)
+	if r := p.gitlab.Runners()[0]; !r.Paused {
+		t.Errorf("applied, and the runner is not paused: %+v", r)
+	}
+	replicas := func() int32 {
+		var d = deploymentOf(p, "omega-docker")
+		return *d.Spec.Replicas
+	}
+	if n := replicas(); n != 1 {
+		t.Errorf("%d managers while a job runs", n)
+	}
+	p.gitlab.EndJob(job, "success")
+	p.until("the managers go", func() bool { return replicas() == 0 })
+	p.managersRun()
+	p.held("drain", "Drained", metav1.ConditionTrue)
+	p.must(p.admin.Delete(t.Context(), h))
+	p.until("it takes jobs again", func() bool { p.managersRun(); return !p.gitlab.Runners()[0].Paused && replicas() == 1 })
+}

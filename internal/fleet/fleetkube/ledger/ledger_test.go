@@ -1,0 +1,98 @@
+package ledger
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+)
+
+var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func view(orgs ...string) fleet.View {
+	v := fleet.View{
+		Forges: []v1alpha1.RunnerForge{{ObjectMeta: metav1.ObjectMeta{Name: "github"}, Spec: v1alpha1.RunnerForgeSpec{Type: v1alpha1.GitHub, URL: "https://github.com"}}},
+		Pools: []v1alpha1.RunnerPool{{ObjectMeta: metav1.ObjectMeta{Name: "nix"}, Spec: v1alpha1.RunnerPoolSpec{Forge: "github", RunsOn: []string{"nix"},
+			Scaling: v1alpha1.PoolScaling{Max: 8, Budget: 10}}}},
+	}
+	for i, org := range orgs {
+		v.Enrollments = append(v.Enrollments, v1alpha1.RunnerEnrollment{
+			ObjectMeta: metav1.ObjectMeta{Name: org, UID: types.UID("uid-" + org), CreationTimestamp: metav1.NewTime(now.Add(time.Duration(i) * time.Second))},
+			Spec: v1alpha1.RunnerEnrollmentSpec{Forge: "github", ConfigURL: "https://github.com/" + org, Isolation: v1alpha1.IsolationNone,
+				Pools: []v1alpha1.EnrolledPool{{Name: "nix", Type: v1alpha1.UseShared}}}})
+	}
+	return v
+}
+
+func everybody(*v1alpha1.RunnerEnrollment) bool { return true }
+
+// FLEET-09: what was decided and does not stand in any object yet is not given twice.
+func TestGivenOnce(t *testing.T) {
+	var l Ledger
+	v := view("acme", "zeta")
+	idle := Reading{Demand: new(0)}
+	readings := map[string]map[string]Reading{"acme": {"nix": {Demand: new(8)}}, "zeta": {"nix": idle}}
+	first := l.Decide(v, everybody, readings, now)
+	a, z := first.Shares[Use{"acme", "nix"}], first.Shares[Use{"zeta", "nix"}]
+	if a.Allocated < 8 || a.Allocated+z.Allocated > 10 || !a.ChangedAt.Equal(now) {
+		t.Fatalf("acme %+v, zeta %+v", a, z)
+	}
+	// Another wants as much now, and neither status says what was given.
+	readings["zeta"]["nix"] = Reading{Demand: new(8)}
+	readings["acme"]["nix"] = Reading{Demand: new(8), Busy: 8, InForce: 8}
+	second := l.Decide(v, everybody, readings, now.Add(2*fleet.ChangePause))
+	if sum := max(second.Shares[Use{"acme", "nix"}].Allocated, 8) + second.Shares[Use{"zeta", "nix"}].Allocated; sum > 10 {
+		t.Errorf("%d runners of a budget of 10: %+v", sum, second.Shares)
+	}
+	if p := second.Pools["nix"]; p.Orgs != 2 {
+		t.Errorf("pool %+v", p)
+	}
+}
+
+// After a start nobody gets more while somebody has not been looked at.
+func TestNotLookedAt(t *testing.T) {
+	var l Ledger
+	v := view("acme", "zeta")
+	v.Enrollments[0].Status.Pools = []v1alpha1.EnrolledPoolStatus{{Name: "nix", Allocated: new(int32(2)), AllocatedAt: new(metav1.NewTime(now.Add(-time.Hour)))}}
+	readings := map[string]map[string]Reading{"zeta": {"nix": {Demand: new(8)}}}
+	r := l.Decide(v, everybody, readings, now)
+	if z := r.Shares[Use{"zeta", "nix"}].Allocated; z > 2 {
+		t.Errorf("zeta has %d while acme may still have 8 of 10", z)
+	}
+	readings["acme"] = map[string]Reading{"nix": {Demand: new(0), InForce: 2}}
+	if z := l.Decide(v, everybody, readings, now.Add(2*fleet.ChangePause)).Shares[Use{"zeta", "nix"}].Allocated; z != 8 {
+		t.Errorf("zeta has %d now, want 8", z)
+	}
+}
+
+func TestWhoGetsNothing(t *testing.T) {
+	for _, c := range []struct {
+		why    string
+		change func(*v1alpha1.RunnerEnrollment, *fleet.View)
+		admit  func(*v1alpha1.RunnerEnrollment) bool
+		want   int
+	}{
+		{"it ends", func(e *v1alpha1.RunnerEnrollment, _ *fleet.View) { e.DeletionTimestamp = new(metav1.NewTime(now)) }, everybody, 0},
+		{"nobody approved it", func(*v1alpha1.RunnerEnrollment, *fleet.View) {}, func(*v1alpha1.RunnerEnrollment) bool { return false }, 0},
+		{"it breaks a rule about trust", func(e *v1alpha1.RunnerEnrollment, v *fleet.View) {
+			v.Credentials = map[string]fleet.Credential{"acme": {Org: "other"}}
+		}, everybody, 0},
+		{"it breaks another rule, and keeps what it has", func(e *v1alpha1.RunnerEnrollment, v *fleet.View) {
+			v.PoolFaults = map[string]string{"nix": "no image"}
+		}, everybody, 3},
+		{"nothing is wrong", func(*v1alpha1.RunnerEnrollment, *fleet.View) {}, everybody, 8},
+	} {
+		v := view("acme")
+		v.Enrollments[0].Status.Pools = []v1alpha1.EnrolledPoolStatus{{Name: "nix", Allocated: new(int32(3))}}
+		c.change(&v.Enrollments[0], &v)
+		var l Ledger
+		r := l.Decide(v, c.admit, map[string]map[string]Reading{"acme": {"nix": {Demand: new(8), InForce: 3}}}, now)
+		if got := r.Shares[Use{"acme", "nix"}].Allocated; got != c.want {
+			t.Errorf("%s: %d, want %d", c.why, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,335 @@
+package fleetkube
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/arc"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/furnish"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/ledger"
+	"github.com/tailplane/tailplane/internal/fleet/isolation"
+	"github.com/tailplane/tailplane/internal/kube"
+)
+
+// A look is one look at one enrollment: what was gathered, and what came of it.
+type look struct {
+	*crew
+	e     *v1alpha1.RunnerEnrollment
+	forge *v1alpha1.RunnerForge // nil: there is none of that name
+	pools map[string]*v1alpha1.RunnerPool
+	holds []v1alpha1.RunnerHold
+	now   time.Time
+	live  bool // nothing was taken from a cache
+
+	decided   *ledger.Result
+	conflicts map[fleet.Key]fleet.Key
+	settings  isolation.Settings
+	arc       arcView
+	lacksARC  fleet.Trouble // why nothing can be made at GitHub
+
+	namespaces []string // of runners, those that are there
+	secrets    []corev1.Secret
+	account    *account          // nil: no credential can be used
+	source     map[string][]byte // what the credential has; nil: it cannot be used
+	ground     furnish.Ground
+	works      []*work
+	facts      fleet.Facts
+	unscanned  bool            // it is not known whether runners at GitLab are lost: those have no manager
+	troubles   []fleet.Trouble // that are said beside what was decided
+	wake       time.Time
+}
+
+// A work is one workload, and what is known of it beside.
+type work struct {
+	fleet.Workload
+	use      *v1alpha1.EnrolledPool // nil: the enrollment does not use the pool any more
+	pool     *v1alpha1.RunnerPool
+	capacity fleet.Capacity // that it may have if it is open
+	now      fleet.Capacity // that it is to have
+	inForce  int
+	managers int
+	demand   *int
+
+	idle, busy, pending, failed *int
+	drift                       []string
+	reason                      string // why what is asked of it cannot be confirmed
+
+	set    *arc.Set // GitHub's
+	state  arc.State
+	gitlab *managed // GitLab's
+}
+
+// enrollment brings one enrollment to where it should be: gather, decide, act, report.
+func (w *crew) enrollment(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	e := &v1alpha1.RunnerEnrollment{}
+	err := w.direct.Get(ctx, req.NamespacedName, e)
+	if apierrors.IsNotFound(err) {
+		w.board.forget(req.Name)
+		w.accounts.drop(req.Name)
+		w.decisions.ring("all")
+		w.ringHolds(ctx)
+		return reconcile.Result{}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("look at the enrollment %s: %w", req.Name, err)
+	}
+	decided, conflicts, ok := w.board.decided(e)
+	if !ok {
+		w.decisions.ring("all")
+		return soon(2 * quiet) // what the cache will show in a moment
+	}
+	var l *look
+	var step fleet.Step
+	for _, live := range []bool{false, true} {
+		l = &look{crew: w, e: e, now: w.Now(), live: live, decided: decided, conflicts: conflicts}
+		if err := l.gather(ctx); errors.Is(err, errBusy) {
+			return soon(w.pace)
+		} else if err != nil {
+			return reconcile.Result{}, fmt.Errorf("look at the enrollment %s: %w", e.Name, err)
+		}
+		step = fleet.Next(l.facts, l.now)
+		// Law 7: nothing is taken away on the word of a cache.
+		if !slices.ContainsFunc(step.Acts, func(a fleet.Act) bool { return a.Deed.Irreversible() }) {
+			break
+		}
+	}
+	err = errors.Join(l.act(ctx, step), l.apply(ctx, step.Open))
+	released := slices.ContainsFunc(step.Acts, func(a fleet.Act) bool { return a.Deed == fleet.Release })
+	if !released || err != nil {
+		err = errors.Join(err, l.report(context.WithoutCancel(ctx), step))
+	}
+	switch {
+	case kube.Stale(err):
+		return soon(quiet)
+	case err != nil:
+		return reconcile.Result{}, fmt.Errorf("enrollment %s: %w", e.Name, err)
+	}
+	return soon(l.nap(step))
+}
+
+// nap is how long nothing need be looked at.
+func (l *look) nap(step fleet.Step) time.Duration {
+	nap := longestNap
+	for _, wake := range []time.Time{step.Wake, l.wake} {
+		if !wake.IsZero() {
+			nap = min(nap, max(wake.Sub(l.now), 0)+time.Millisecond)
+		}
+	}
+	moves := len(step.Acts) > 0 || slices.Contains([]v1alpha1.EnrollmentPhase{v1alpha1.PhaseApproved, v1alpha1.PhaseProvisioning, v1alpha1.PhaseDraining}, step.Report.Phase) ||
+		slices.ContainsFunc(step.Report.Conditions, func(c fleet.Condition) bool { return c.Type == "Progressing" && c.Status == fleet.Yes })
+	for _, w := range l.works {
+		moves = moves || w.now.Max == 0 && (w.Stopped != fleet.Yes || w.now.Mode != v1alpha1.HoldPause && (w.Jobs == nil || *w.Jobs > 0))
+	}
+	if moves {
+		nap = min(nap, l.pace)
+	}
+	for _, a := range step.Acts { // what is done at once and asks for more
+		switch a.Deed {
+		case fleet.Hold, fleet.MakeNamespace, fleet.CopyCredential, fleet.MakeAccess, fleet.MakeRunner, fleet.DropCopy, fleet.DeleteSecrets, fleet.DropRunnerGroups:
+			nap = quiet
+		}
+	}
+	return nap
+}
+
+// gather finds out everything that is to be decided upon.
+func (l *look) gather(ctx context.Context) error {
+	l.facts = fleet.Facts{Enrollment: l.e, Approved: l.approved(l.e), Violations: slices.Clone(l.decided.Violations[l.e.Name]), Pruned: l.decided.Pruned[l.e.Name],
+		Held: controllerutil.ContainsFinalizer(l.e, v1alpha1.FleetFinalizer), Listed: true}
+	if err := l.objects(ctx); err != nil {
+		return err
+	}
+	if l.forge == nil { // a violation says so
+		l.facts.Listed = !holds(l.e) || l.e.DeletionTimestamp.IsZero()
+		l.troubles = append(l.troubles, fleet.Trouble{Reason: fleet.ReasonForgeNotFound, Message: fmt.Sprintf("There is no RunnerForge %q.", l.e.Spec.Forge)})
+		return nil
+	}
+	l.facts.Forge = l.forge.Spec.Type
+	l.facts.Wanted = fleet.Want(l.e, l.forge.Spec.Type, l.pools, l.Isolation.Shared)
+	leave, err := l.accounts.enter(ctx, l.forge.Name)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if err := l.places(ctx); err != nil {
+		return err
+	}
+	github := l.forge.Spec.Type == v1alpha1.GitHub
+	if github {
+		if err := l.scaleSets(ctx); err != nil {
+			return err
+		}
+	}
+	if err := l.credential(ctx); err != nil {
+		return err
+	}
+	if !github {
+		if err := l.managers(ctx); err != nil {
+			return err
+		}
+	}
+	for _, w := range l.works {
+		if github {
+			l.currentSet(w)
+		} else {
+			l.currentManager(ctx, w)
+		}
+		l.facts.Workloads = append(l.facts.Workloads, w.Workload)
+	}
+	if err := l.lookAtGround(ctx); err != nil {
+		return err
+	}
+	return l.ends(ctx)
+}
+
+// objects reads what is of the fleet's own kinds.
+func (l *look) objects(ctx context.Context) error {
+	var forges v1alpha1.RunnerForgeList
+	var pools v1alpha1.RunnerPoolList
+	var holds v1alpha1.RunnerHoldList
+	for _, list := range []client.ObjectList{&forges, &pools, &holds} {
+		if err := l.known.List(ctx, list); err != nil {
+			return err
+		}
+	}
+	for i := range forges.Items {
+		if forges.Items[i].Name == l.e.Spec.Forge {
+			l.forge = &forges.Items[i]
+		}
+	}
+	l.pools, l.holds, l.settings = map[string]*v1alpha1.RunnerPool{}, holds.Items, l.Isolation
+	for i := range pools.Items {
+		l.pools[pools.Items[i].Name] = &pools.Items[i]
+	}
+	return nil
+}
+
+// places finds the namespaces where something of the enrollment may be, and the
+// Secrets there.
+func (l *look) places(ctx context.Context) error {
+	own := fleet.OrgNamespace(l.e.Name)
+	for _, name := range []string{l.Isolation.Shared, own} {
+		ns := &corev1.Namespace{}
+		err := l.direct.Get(ctx, client.ObjectKey{Name: name}, ns)
+		if apierrors.IsNotFound(err) || err == nil && name == own && !furnish.Ours(ns, l.e.Name) {
+			continue // and somebody else's is none of ours
+		}
+		if err != nil {
+			return fmt.Errorf("look at namespace %s: %w", name, err)
+		}
+		var secrets corev1.SecretList
+		err = l.direct.List(ctx, &secrets, client.InNamespace(name), client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name})
+		switch {
+		case apierrors.IsForbidden(err) && ns.DeletionTimestamp != nil:
+			// The fleet's right there went with it; what is left of it is the namespace.
+			if o := l.e.Status.Offboard; l.e.DeletionTimestamp.IsZero() || o == nil || o.Step != v1alpha1.StepDeleteNamespace {
+				l.facts.Listed = false
+			}
+			continue
+		case apierrors.IsForbidden(err):
+			if err := l.bind(ctx, name); err != nil {
+				return err
+			}
+			l.facts.Listed = false
+			l.wake = earliest(l.wake, l.now.Add(l.pace))
+			continue
+		case err != nil:
+			return fmt.Errorf("list Secrets in %s: %w", name, err)
+		}
+		l.namespaces = append(l.namespaces, name)
+		l.secrets = append(l.secrets, secrets.Items...)
+	}
+	for i := range l.secrets {
+		if s := &l.secrets[i]; isCopy(s) {
+			l.facts.Copies = append(l.facts.Copies, fleet.Copy{Namespace: s.Namespace, Name: s.Name})
+		}
+	}
+	return nil
+}
+
+// capacityOf is what a workload may have if it is open: what was given, and what holds
+// leave of it.
+func (l *look) capacityOf(pool *v1alpha1.RunnerPool, use *v1alpha1.EnrolledPool) fleet.Capacity {
+	s := pool.Spec.Scaling
+	s.Max = fleet.MaxOf(pool, *use)
+	c := fleet.Effective(fleet.Target{Forge: l.e.Spec.Forge, Org: l.e.Name, Pool: pool.Name}, s, l.share(pool.Name).Allocated, l.holds, l.now)
+	l.wake = earliest(l.wake, c.Wake)
+	return c
+}
+
+// share is what was given of a pool.
+func (l *look) share(pool string) ledger.Share {
+	return l.decided.Shares[ledger.Use{Org: l.e.Name, Pool: pool}]
+}
+
+// of fills in what a workload is of.
+func (l *look) of(w *work) {
+	w.pool = l.pools[w.Pool]
+	for i := range l.e.Spec.Pools {
+		if l.e.Spec.Pools[i].Name == w.Pool && w.pool != nil {
+			w.use = &l.e.Spec.Pools[i]
+			w.capacity = l.capacityOf(w.pool, w.use)
+		}
+	}
+}
+
+// wanted says whether a workload is one that is to be, and not one that ends.
+func (l *look) wanted(w *work) bool {
+	return w.use != nil && l.e.DeletionTimestamp.IsZero() && slices.ContainsFunc(l.facts.Wanted, func(x fleet.Wanted) bool {
+		return x.Pool == w.Pool && x.Namespace == w.Namespace && x.Shape == w.Shape
+	})
+}
+
+// unit is a workload as it is rendered.
+func (l *look) unit(pool *v1alpha1.RunnerPool, use *v1alpha1.EnrolledPool, name string, capacity fleet.Capacity) isolation.Unit {
+	return isolation.Unit{Enrollment: l.e, Forge: l.forge, Pool: pool, Use: *use, Name: name, Capacity: capacity}
+}
+
+// most is the most that anybody may have of a pool.
+func (w *work) most() int {
+	if w.pool == nil {
+		return 0
+	}
+	return int(w.pool.Spec.Scaling.Max)
+}
+
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// broken says whether a rule keeps a pool from being made or changed.
+func (l *look) broken(org, pool string) bool {
+	return slices.ContainsFunc(l.decided.Violations[org], func(v fleet.Violation) bool {
+		return v.Effect >= fleet.Bars && (v.Pool == "" || v.Pool == pool)
+	})
+}
+
+// newest puts the workloads of a look in order.
+func (l *look) order() {
+	slices.SortFunc(l.works, func(a, b *work) int {
+		return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+func (l *look) find(k fleet.Key) *work {
+	i := slices.IndexFunc(l.works, func(w *work) bool { return w.Key == k })
+	if i < 0 {
+		return nil
+	}
+	return l.works[i]
+}

@@ -1,0 +1,225 @@
+package fleetkube
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/arc"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/ledger"
+)
+
+const (
+	mostMessage = 1024 // characters of a message in a status
+	mostDrift   = 16
+)
+
+// report says how an enrollment stands: in its status, by an event when its phase
+// changes, and on the board, for budgets and holds.
+func (l *look) report(ctx context.Context, step fleet.Step) error {
+	was := l.e.DeepCopy()
+	s := &l.e.Status
+	phase := s.Phase
+	r := step.Report
+	s.ObservedGeneration, s.Phase, s.Offboard = l.e.Generation, r.Phase, r.Offboard
+	for _, c := range l.amended(r.Conditions) {
+		say(&s.Conditions, c, l.e.Generation, l.now)
+	}
+	s.Pools = nil
+	sight := sight{forge: l.e.Spec.Forge, uses: map[string]seenUse{}}
+	for _, w := range l.works {
+		s.Pools = append(s.Pools, l.statusOf(w))
+		sight.uses[w.Pool] = add(sight.uses[w.Pool], w)
+	}
+	for _, use := range l.e.Spec.Pools { // what was given stands there before there is anything to have it
+		if _, has := sight.uses[use.Name]; !has && l.pools[use.Name] != nil {
+			s.Pools = append(s.Pools, l.shareOf(v1alpha1.EnrolledPoolStatus{Name: use.Name, Type: use.Type}))
+			sight.uses[use.Name] = seenUse{Reading: ledger.Reading{Demand: new(0)}, stopped: fleet.Yes, jobs: new(0)}
+		}
+	}
+	s.Pools = s.Pools[:min(len(s.Pools), 200)]
+	l.credentialStatus(s)
+	if s.Credential != nil && s.Credential.ExpiresAt != nil {
+		sight.expires = s.Credential.ExpiresAt.Time
+	}
+	if l.account != nil {
+		if rate := l.account.rate(); rate.Limit > 0 {
+			sight.rate = &rate.Remaining
+		}
+	}
+	if (l.facts.Listed || l.unscanned) && l.forge != nil && l.board.saw(l.e.Name, sight) {
+		l.decisions.ring("all")
+		l.ringHolds(ctx)
+	}
+	l.forges.ring(l.e.Spec.Forge)
+	if apiequality.Semantic.DeepEqual(was.Status, *s) {
+		return nil
+	}
+	if err := l.direct.Status().Patch(ctx, l.e, client.MergeFrom(was)); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("write its status: %w", err))
+	}
+	if phase != r.Phase {
+		kind := corev1.EventTypeNormal
+		if r.Phase == v1alpha1.PhaseFailed || r.Phase == v1alpha1.PhaseSuspended {
+			kind = corev1.EventTypeWarning
+		}
+		l.events.Eventf(l.e, nil, kind, string(r.Phase), "Reconcile", "%s", message(meta.FindStatusCondition(s.Conditions, "Ready")))
+		l.Log.Info("an enrollment is in another phase", "enrollment", l.e.Name, "was", phase, "is", r.Phase)
+	}
+	return nil
+}
+
+func message(c *metav1.Condition) string {
+	if c == nil {
+		return ""
+	}
+	return c.Message
+}
+
+// say writes one condition.
+func say(all *[]metav1.Condition, c fleet.Condition, generation int64, now time.Time) {
+	text := strings.ToValidUTF8(c.Message, "")
+	if len(text) > mostMessage {
+		text = strings.ToValidUTF8(text[:mostMessage], "") + "…"
+	}
+	meta.SetStatusCondition(all, metav1.Condition{Type: c.Type, Status: metav1.ConditionStatus(c.Status.String()), Reason: cmp.Or(c.Reason, fleet.ReasonNone), Message: text,
+		ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(now)})
+}
+
+// amended are the conditions that were decided, with what keeps the controllers from
+// what was decided.
+func (l *look) amended(conditions []fleet.Condition) []fleet.Condition {
+	out := slices.Clone(conditions)
+	troubles := l.troubles
+	if l.lacksARC.Reason != "" {
+		troubles = append([]fleet.Trouble{l.lacksARC}, troubles...)
+	}
+	if len(troubles) == 0 {
+		return out
+	}
+	first := troubles[0]
+	var texts []string
+	for _, t := range troubles {
+		if !slices.Contains(texts, t.Message) {
+			texts = append(texts, t.Message)
+		}
+	}
+	for i := range out {
+		c := &out[i]
+		switch {
+		case c.Type == "Ready" && c.Status != fleet.Yes && slices.Contains([]string{fleet.ReasonProvisioning, fleet.ReasonListIncomplete}, c.Reason):
+			c.Reason, c.Message = first.Reason, first.Message
+		case c.Type == "Degraded" && c.Status != fleet.Yes:
+			c.Status, c.Reason, c.Message = fleet.Yes, first.Reason, strings.Join(texts, " ")
+		}
+	}
+	return out
+}
+
+// statusOf is what is said of one workload.
+func (l *look) statusOf(w *work) v1alpha1.EnrolledPoolStatus {
+	p := v1alpha1.EnrolledPoolStatus{Name: w.Pool, Namespace: w.Namespace, Workload: w.Name, Idle: number(w.idle), Busy: number(w.busy), Pending: number(w.pending), Failed: number(w.failed),
+		EffectiveMax: new(int32(w.now.Max)), Hold: w.now.Hold}
+	if w.use != nil {
+		p.Type = w.use.Type
+		p = l.shareOf(p)
+	}
+	p.Kind = arc.SetKind
+	if w.gitlab != nil {
+		p.Kind = "Deployment"
+	}
+	if w.RemoteID != 0 && w.set != nil {
+		p.ScaleSetID = &w.RemoteID
+	} else if w.RemoteID != 0 {
+		p.RunnerID = &w.RemoteID
+	}
+	slices.Sort(w.drift)
+	for _, d := range slices.Compact(w.drift) {
+		if len(p.Drift) < mostDrift {
+			p.Drift = append(p.Drift, d)
+		}
+	}
+	return p
+}
+
+// shareOf adds what was given of a pool.
+func (l *look) shareOf(p v1alpha1.EnrolledPoolStatus) v1alpha1.EnrolledPoolStatus {
+	share := l.share(p.Name)
+	p.Allocated = new(int32(share.Allocated))
+	if !share.ChangedAt.IsZero() {
+		p.AllocatedAt = new(metav1.NewTime(share.ChangedAt.Truncate(time.Second)))
+	}
+	return p
+}
+
+func number(n *int) *int32 {
+	if n == nil {
+		return nil
+	}
+	return new(int32(*n))
+}
+
+// add adds a workload to what is seen of its use.
+func add(s seenUse, w *work) seenUse {
+	first := s == seenUse{}
+	plus := func(a, b *int) *int {
+		if first {
+			return b
+		}
+		if a == nil || b == nil {
+			return nil
+		}
+		return new(*a + *b)
+	}
+	s.idle, s.busy, s.pending, s.failed = plus(s.idle, w.idle), plus(s.busy, w.busy), plus(s.pending, w.pending), plus(s.failed, w.failed)
+	s.jobs, s.Demand = plus(s.jobs, w.Jobs), plus(s.Demand, w.demand)
+	if w.busy != nil {
+		s.Busy += *w.busy
+	}
+	s.InForce += w.inForce
+	s.effectiveMax += w.now.Max
+	s.managers += w.managers
+	s.drift += len(w.drift)
+	s.Held = s.Held || w.now.Mode != "" || w.capacity.Mode != ""
+	s.reason = cmp.Or(s.reason, w.reason)
+	switch {
+	case first || w.Stopped == fleet.No:
+		s.stopped = w.Stopped
+	case w.Stopped == fleet.Unknown && s.stopped == fleet.Yes:
+		s.stopped = fleet.Unknown
+	}
+	return s
+}
+
+// credentialStatus says which credential is in use, and never what is in it.
+func (l *look) credentialStatus(s *v1alpha1.RunnerEnrollmentStatus) {
+	if l.account == nil || l.account.id.Kind == "" || l.facts.Credential.Valid != fleet.Yes {
+		return // what was in use still is
+	}
+	id := l.account.id
+	c := &v1alpha1.CredentialStatus{Kind: v1alpha1.CredentialKind(id.Kind), Fingerprint: l.facts.Credential.Fingerprint, CreatedAt: new(metav1.NewTime(l.now.Truncate(time.Second)))}
+	if was := s.Credential; was != nil && was.Fingerprint == c.Fingerprint && was.CreatedAt != nil {
+		c.CreatedAt = was.CreatedAt
+	}
+	if id.AppID != 0 {
+		c.AppID = &id.AppID
+	}
+	if id.InstallationID != 0 {
+		c.InstallationID = &id.InstallationID
+	}
+	if !id.ExpiresAt.IsZero() {
+		c.ExpiresAt = new(metav1.NewTime(id.ExpiresAt.Truncate(time.Second)))
+	}
+	s.Credential = c
+}

@@ -1,0 +1,109 @@
+//go:build unix
+
+package fleetkube
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet/arctest"
+	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+	"github.com/tailplane/tailplane/internal/kube"
+)
+
+// FLEET-14: the rights of the manifests are enough for the whole life of organisations
+// of both forges, in the shared namespace and in one of their own.
+func TestFLEET14_Rights(t *testing.T) {
+	p := newPlace(t, "0.14.2")
+	manifests, err := os.ReadFile("../../../deploy/fleet/rbac-fleet.yaml")
+	p.must(err)
+	text := strings.NewReplacer("namespace: tailplane-fleet", "namespace: "+p.ns, "namespace: arc-systems", "namespace: "+p.arcNS).Replace(string(manifests))
+	p.must(p.cluster.Apply(t.Context(), []byte(text)))
+	p.must(p.admin.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: "tailplane-fleet"}}))
+	path, err := p.cluster.ServiceAccountKubeconfig(t.Context(), p.ns, "tailplane-fleet", t.TempDir())
+	p.must(err)
+	p.config, err = kube.Config(path)
+	p.must(err)
+	p.change = func(c *Controllers) { c.Isolation.Account = "tailplane-fleet" }
+	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 3, Budget: 20})
+	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 3, Budget: 20})
+	p.atGitHub("acme", []string{"nix"}, apart)
+	p.atGitLab("omega", []string{"docker"})
+	p.start()
+	p.phase("acme", v1alpha1.PhaseActive)
+	p.active("omega")
+	p.hold("freeze", v1alpha1.HoldScope{All: true}, v1alpha1.HoldPause)
+	p.held("freeze", "Applied", metav1.ConditionTrue)
+	for _, org := range []string{"acme", "omega"} {
+		p.must(p.admin.Delete(t.Context(), p.get(org)))
+		if left := p.gone(org); len(left) > 0 {
+			t.Errorf("left of %s: %q", org, left)
+		}
+	}
+}
+
+// Mode Stop lets jobs run for its grace and then has GitHub end them.
+func TestStopCancels(t *testing.T) {
+	p := newPlace(t, "0.14.2")
+	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 3, Budget: 20})
+	p.atGitHub("acme", []string{"nix"})
+	p.github.AddRepository("acme/app", false)
+	run := p.github.AddRun(forgetest.GitHubRun{Repository: "acme/app"})
+	p.start()
+	p.phase("acme", v1alpha1.PhaseActive)
+	p.until("it has its share", func() bool { s := p.set(p.shared, "acme-nix"); return s != nil && s.Max == 3 })
+	p.arc.Assign(p.shared, "acme-nix", arctest.Job{ID: "j1", Repository: "acme/app", Run: run})
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	p.must(p.arc.Start(ctx, "j1"))
+	p.hold("stop", v1alpha1.HoldScope{Org: "acme"}, v1alpha1.HoldStop)
+	p.held("stop", "Applied", metav1.ConditionTrue)
+	if s := p.github.Run(run).Status; s != "in_progress" {
+		t.Fatalf("the run is %s before the grace is over", s)
+	}
+	p.ahead.Add(int64(11 * time.Minute))
+	p.patch(p.get("acme"), `{"metadata":{"annotations":{"test/poke":"1"}}}`)
+	p.until("the run is cancelled", func() bool { return p.github.Run(run).Status != "in_progress" })
+	p.must(p.arc.Cancel(t.Context(), "acme/app", run))
+	p.held("stop", "Drained", metav1.ConditionTrue)
+}
+
+// FLEET-02, FLEET-11: a pool for some repositories has a runner group of its own, which
+// goes with the organisation; without runner groups nothing is registered.
+func TestRunnerGroups(t *testing.T) {
+	p := newPlace(t, "0.14.2")
+	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 3, Budget: 20})
+	p.github.AddRepository("acme/app", false)
+	p.github.AddRepository("acme/site", true)
+	some := func(repository string) func(*v1alpha1.RunnerEnrollment) {
+		return func(e *v1alpha1.RunnerEnrollment) {
+			e.Spec.Pools[0].Type, e.Spec.Pools[0].Repositories = v1alpha1.UseOrgPlusUser, []string{repository}
+		}
+	}
+	p.atGitHub("acme", []string{"nix"}, some("acme/app"))
+	p.start()
+	p.phase("acme", v1alpha1.PhaseActive)
+	if s := p.set(p.shared, "acme-nix"); s.RunnerGroup != "tailplane-acme-nix" || len(p.github.Groups("acme")) != 2 {
+		t.Errorf("scale set %+v, groups %+v", s, p.github.Groups("acme"))
+	}
+	p.github.AddGroup(forgetest.GitHubGroup{Account: "acme", Name: "somebody's", Visibility: "all"})
+	p.must(p.admin.Delete(t.Context(), p.get("acme")))
+	if left := p.gone("acme"); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+	if groups := p.github.Groups("acme"); len(groups) != 2 || groups[1].Name != "somebody's" {
+		t.Errorf("groups %+v", groups)
+	}
+	p.atGitHub("acme", []string{"nix"}, some("acme/site"))
+	p.condition("acme", "Degraded", "True/"+reasonNoGroups)
+	if s := p.set(p.shared, "acme-nix"); s != nil {
+		t.Errorf("registered for a public repository: %+v", s)
+	}
+}

@@ -1,0 +1,240 @@
+package fleetkube
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/furnish"
+	"github.com/tailplane/tailplane/internal/kube"
+)
+
+const (
+	lookLimit  = 2 * time.Minute // for one look at one enrollment, with all its requests
+	longestNap = time.Minute     // between two looks: what nobody tells us of is found then
+	workers    = 32              // enrollments at a time: one whose forge hangs holds up no other
+	atOnce     = 8               // requests for one enrollment, and enrollments of one forge that ask it
+	quiet      = 50 * time.Millisecond
+	retryFirst = 100 * time.Millisecond // after a failure, doubled each time
+	retryLast  = 30 * time.Second
+)
+
+// A crew is the controllers at work.
+type crew struct {
+	*Controllers
+	pace   time.Duration
+	known  client.Reader // the cache, of our own kinds and the labels of credentials
+	direct client.Client // reads what is so now, and writes
+	events events.EventRecorder
+
+	arc      *arcWorld
+	board    *board
+	accounts *accounts
+
+	enrollments, decisions, holds, forges, pools bell
+}
+
+func (c *Controllers) run(ctx context.Context) error {
+	config := kube.Unthrottled(c.Config)
+	if c.UserAgent != "" {
+		config.UserAgent = c.UserAgent
+	}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(v1alpha1.AddToScheme(scheme), clientgoscheme.AddToScheme(scheme)); err != nil {
+		return err
+	}
+	mapper := mapper()
+	options := manager.Options{
+		Scheme:         scheme,
+		Logger:         logr.FromSlogHandler(c.Log.Handler()),
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mapper, nil },
+		Metrics:        metricsserver.Options{BindAddress: "0"}, // main serves metrics
+		Cache: cache.Options{DefaultTransform: cache.TransformStripManagedFields(), ByObject: map[client.Object]cache.ByObject{
+			&corev1.Secret{}: {Namespaces: map[string]cache.Config{c.Isolation.Namespace: {}}},
+		}},
+		Client: client.Options{FieldOwner: FieldManager},
+	}
+	if c.LeaseNamespace != "" {
+		options.LeaderElection, options.LeaderElectionID, options.LeaderElectionReleaseOnCancel = true, FieldManager, true
+		options.LeaderElectionNamespace = c.LeaseNamespace
+	}
+	mgr, err := manager.New(config, options)
+	if err != nil {
+		return err
+	}
+	// Not the manager's client: it would follow whole every kind that is read.
+	direct, err := client.New(config, client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: scheme, Mapper: mapper, FieldOwner: FieldManager})
+	if err != nil {
+		return err
+	}
+	w := &crew{Controllers: c, pace: cmp.Or(c.Pace, 2*time.Second), known: mgr.GetCache(), direct: direct, events: mgr.GetEventRecorder(FieldManager),
+		board: newBoard(), accounts: newAccounts()}
+	w.arc = &arcWorld{crew: w, config: config}
+	if err := w.add(mgr); err != nil {
+		return err
+	}
+	c.crew.Store(w)
+	defer c.crew.Store(nil)
+	return mgr.Start(ctx)
+}
+
+// mapper knows the kinds that are spoken of, ARC's too, which need not be there.
+func mapper() meta.RESTMapper {
+	namespaced, clusterWide := furnish.Kinds()
+	for _, kind := range []string{"RunnerForge", "RunnerPool", "RunnerEnrollment", "RunnerHold"} {
+		clusterWide = append(clusterWide, v1alpha1.GroupVersion.WithKind(kind))
+	}
+	return kube.Mapper(append(namespaced, arcKinds()...), clusterWide)
+}
+
+// add adds everything that only the leader does.
+func (w *crew) add(mgr manager.Manager) error {
+	changed := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
+	fixed := func(name string) handler.EventHandler {
+		return handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+			return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: name}}}
+		})
+	}
+	every := func(n int, limit time.Duration) controller.Options {
+		return controller.Options{MaxConcurrentReconciles: n, ReconciliationTimeout: limit, SkipNameValidation: new(true),
+			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryFirst, retryLast)}
+	}
+	one := fixed("all")
+	return errors.Join(
+		builder.ControllerManagedBy(mgr).Named("fleetledger").
+			Watches(&v1alpha1.RunnerEnrollment{}, one, changed).
+			Watches(&v1alpha1.RunnerPool{}, one, changed).
+			Watches(&v1alpha1.RunnerForge{}, one, changed).
+			Watches(&corev1.Secret{}, one, builder.OnlyMetadata).
+			WatchesRawSource(w.decisions.source()).
+			WithOptions(every(1, lookLimit)).
+			Complete(reconcile.Func(w.decide)),
+		builder.ControllerManagedBy(mgr).Named("runnerenrollment").
+			For(&v1alpha1.RunnerEnrollment{}, changed).
+			Watches(&v1alpha1.RunnerHold{}, handler.EnqueueRequestsFromMapFunc(w.heldBy), changed).
+			Watches(&v1alpha1.RunnerPool{}, handler.EnqueueRequestsFromMapFunc(w.using), changed).
+			Watches(&v1alpha1.RunnerForge{}, handler.EnqueueRequestsFromMapFunc(w.using), changed).
+			Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(w.using), builder.OnlyMetadata).
+			WatchesRawSource(w.enrollments.source()).
+			WithOptions(every(workers, lookLimit)).
+			Complete(reconcile.Func(w.enrollment)),
+		builder.ControllerManagedBy(mgr).Named("runnerhold").
+			For(&v1alpha1.RunnerHold{}, changed).
+			WatchesRawSource(w.holds.source()).
+			WithOptions(every(4, lookLimit)).
+			Complete(reconcile.Func(w.hold)),
+		builder.ControllerManagedBy(mgr).Named("runnerforge").
+			For(&v1alpha1.RunnerForge{}, changed).
+			WatchesRawSource(w.forges.source()).
+			WithOptions(every(4, lookLimit)).
+			Complete(reconcile.Func(w.forge)),
+		builder.ControllerManagedBy(mgr).Named("runnerpool").
+			For(&v1alpha1.RunnerPool{}, changed).
+			WatchesRawSource(w.pools.source()).
+			WithOptions(every(4, lookLimit)).
+			Complete(reconcile.Func(w.pool)),
+		mgr.Add(manager.RunnableFunc(w.arc.run)),
+		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+			if mgr.GetCache().WaitForCacheSync(ctx) {
+				w.synced.Store(true)
+				defer w.synced.Store(false)
+			}
+			<-ctx.Done()
+			return nil
+		})),
+	)
+}
+
+// A bell wakes a controller for something, once it runs.
+type bell struct{ queue queue }
+
+func (b *bell) source() source.Source {
+	return source.Func(func(_ context.Context, q workqueueOf) error {
+		b.queue.set(q)
+		return nil
+	})
+}
+
+// ring wakes it soon: what rings often in a moment is heard once.
+func (b *bell) ring(names ...string) {
+	for _, name := range names {
+		b.queue.add(reconcile.Request{NamespacedName: types.NamespacedName{Name: name}})
+	}
+}
+
+// requests are those for enrollments.
+func requests(names []string) (out []reconcile.Request) {
+	for _, name := range names {
+		out = append(out, reconcile.Request{NamespacedName: types.NamespacedName{Name: name}})
+	}
+	return out
+}
+
+// all are the enrollments that are known, those of them that f picks.
+func (w *crew) all(ctx context.Context, f func(*v1alpha1.RunnerEnrollment) bool) (names []string) {
+	var list v1alpha1.RunnerEnrollmentList
+	if err := w.known.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		w.Log.Error("look up enrollments in the cache", "err", err)
+	}
+	for i := range list.Items {
+		if f(&list.Items[i]) {
+			names = append(names, list.Items[i].Name)
+		}
+	}
+	return names
+}
+
+// heldBy are the enrollments of which a hold holds something.
+func (w *crew) heldBy(ctx context.Context, o client.Object) []reconcile.Request {
+	h, ok := o.(*v1alpha1.RunnerHold)
+	if !ok {
+		return nil
+	}
+	return requests(w.all(ctx, func(e *v1alpha1.RunnerEnrollment) bool {
+		for _, pool := range poolsOf(e) {
+			if fleet.Holds(h.Spec.Scope, fleet.Target{Forge: e.Spec.Forge, Org: e.Name, Pool: pool}) {
+				return true
+			}
+		}
+		return false
+	}))
+}
+
+// using are the enrollments that use a pool, a forge or a Secret of credentials.
+func (w *crew) using(ctx context.Context, o client.Object) []reconcile.Request {
+	name := o.GetName()
+	return requests(w.all(ctx, func(e *v1alpha1.RunnerEnrollment) bool {
+		switch o.(type) {
+		case *v1alpha1.RunnerForge:
+			return e.Spec.Forge == name
+		case *v1alpha1.RunnerPool:
+			return strings.Contains(" "+strings.Join(poolsOf(e), " ")+" ", " "+name+" ")
+		}
+		return e.Spec.Credentials.SecretName == name
+	}))
+}

@@ -1,0 +1,32 @@
+package history
+
+import (
+	"maps"
+	"testing"
+)
+
+// What a merge makes of two branches, and which commit a file is of.
+func TestHistory(t *testing.T) {
+	r := New()
+	base := r.Add("main", Commit{Files: map[string]string{"a": "1", "b": "1"}})
+	mine := r.Add("mine", Commit{Parent: base, Files: map[string]string{"a": "2", "b": "1", "c": "1"}})
+	theirs := r.Add("main", Commit{Parent: base, Files: map[string]string{"a": "1"}})
+	if own, at := r.Own(mine, "main"); len(own) != 1 || own[0].ID != mine || at != base {
+		t.Errorf("own %v since %s", own, at)
+	}
+	if got, ok := r.Merged(mine, "main"); !ok || !maps.Equal(got, map[string]string{"a": "2", "c": "1"}) {
+		t.Errorf("merged %v, %v", got, ok)
+	}
+	for path, want := range map[string]string{"a": mine, "b": base, "c": mine} {
+		if got := r.LastFor(mine, path); got != want {
+			t.Errorf("%s is of %s, want %s", path, got, want)
+		}
+	}
+	r.Add("main", Commit{Parent: theirs, Files: map[string]string{"a": "3"}})
+	if got, ok := r.Merged(mine, "main"); ok {
+		t.Errorf("both changed a, and it is merged: %v", got)
+	}
+	if r.Delete("nowhere") || !r.Delete("mine") || r.Head("mine") != "" || len(r.Log(mine)) != 2 {
+		t.Error("a branch that went takes its commits with it, or did not go")
+	}
+}

@@ -1,0 +1,454 @@
+package forge_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tailplane/tailplane/internal/fleet/forge"
+	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+)
+
+const poolFile = "fleet/pools.yaml"
+
+// configured is a repository with a configuration, and a client that may change it.
+type configured struct {
+	*acme
+	repository int64
+	g          *forge.GitHub
+}
+
+func newConfigured(t *testing.T) *configured {
+	c := &configured{acme: newAcme(t)}
+	c.ChangeInstallation(c.installation, func(in *forgetest.GitHubInstallation) {
+		in.Permissions = map[string]string{"contents": "write", "pull_requests": "write", "metadata": "read", "checks": "read", "statuses": "read"}
+	})
+	c.repository = c.AddRepository("acme/config", false)
+	c.Push(c.repository, "main", forgetest.GitHubCommit{Message: "begin"}, map[string]*string{poolFile: new("max: 5 # five\n"), "README.md": new("# hello\n")})
+	c.g = c.client(t, func(x *forge.GitHubConfig) { x.Place = c.URL + "/acme/config" })
+	return c
+}
+
+func (c *configured) proposal(t *testing.T, branch, content string) forge.Proposal {
+	t.Helper()
+	f, err := c.g.ReadFile(within(t), branch, poolFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return forge.Proposal{Base: "main", Branch: "tailplane/c1", Path: poolFile, Was: f.Version, Content: []byte(content), Message: "More\n\nTailplane-Change: c1\n",
+		Author: forge.Person{Name: "amy@acme.dev", Email: "amy@acme.dev"}, Title: "More", Body: "for the release", Labels: []string{"tailplane/risk-medium"}}
+}
+
+func writes(calls []forgetest.Call) (n int) {
+	for _, c := range calls {
+		if c.Method != http.MethodGet && !strings.HasSuffix(c.Path, "/access_tokens") {
+			n++
+		}
+	}
+	return n
+}
+
+// FLEET-15: a change is one commit by its person, committed by the bot, on a branch of
+// its own, in one request; the same again changes nothing; another one is added to it.
+func TestFLEET15_GitHubPropose(t *testing.T) {
+	c := newConfigured(t)
+	ctx := within(t)
+	p := c.proposal(t, "main", "max: 8 # five\n")
+	r, err := c.g.Propose(ctx, p)
+	if err != nil || !r.Open || r.Merged || r.Number != 1 || r.Blocked != "" || !r.ChecksKnown {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	commit := c.Commit(c.repository, "tailplane/c1")
+	if commit.SHA != r.Head || commit.Files[poolFile] != "max: 8 # five\n" || commit.Files["README.md"] == "" || commit.AuthorEmail != "amy@acme.dev" ||
+		commit.CommitterName != forgetest.Bot || !strings.HasSuffix(commit.Message, "\nTailplane-Change: c1\n") {
+		t.Errorf("%+v", commit)
+	}
+	if !slices.Contains(r.Authors, "amy@acme.dev") || !slices.Contains(r.Authors, forgetest.Bot) {
+		t.Errorf("authors %v", r.Authors)
+	}
+	if c.Commit(c.repository, "main").Files[poolFile] != "max: 5 # five\n" {
+		t.Error("main was changed")
+	}
+	pull := c.Pulls(c.repository)[0]
+	if pull.Title != "More" || pull.Body != "for the release" || pull.Base != "main" || !slices.Equal(pull.Labels, []string{"tailplane/risk-medium"}) {
+		t.Errorf("%+v", pull)
+	}
+	c.Forget()
+	if again, err := c.g.Propose(ctx, p); err != nil || again.Head != r.Head || writes(c.Calls()) != 0 {
+		t.Errorf("the same again: %v, %d writes", err, writes(c.Calls()))
+	}
+	c.ChangePull(c.repository, 1, func(p *forgetest.GitHubPull) { p.Labels = append(p.Labels, "theirs") })
+	second := c.proposal(t, "tailplane/c1", "max: 9 # five\n")
+	second.Labels, second.Title = []string{"tailplane/risk-high"}, "Even more"
+	again, err := c.g.Propose(ctx, second)
+	pulls := c.Pulls(c.repository)
+	if err != nil || again.Head == r.Head || len(pulls) != 1 || pulls[0].Title != "Even more" || !slices.Equal(pulls[0].Labels, []string{"theirs", "tailplane/risk-high"}) {
+		t.Errorf("%+v, %+v, %v", again, pulls, err)
+	}
+	// The first one's author comes too late: the branch has moved.
+	if _, err := c.g.Propose(ctx, p); forge.ClassOf(err) != forge.Conflict {
+		t.Errorf("from what was: %v", err)
+	}
+	// A new file, and one that goes.
+	made := p
+	made.Branch, made.Path, made.Was = "tailplane/c2", "fleet/new file.yaml", ""
+	if r, err := c.g.Propose(ctx, made); err != nil || c.Commit(c.repository, "tailplane/c2").Files["fleet/new file.yaml"] == "" || r.Number != 2 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	gone := c.proposal(t, "main", "")
+	gone.Branch, gone.Content = "tailplane/c3", nil
+	if _, err := c.g.Propose(ctx, gone); err != nil {
+		t.Error(err)
+	} else if _, there := c.Commit(c.repository, "tailplane/c3").Files[poolFile]; there {
+		t.Error("the file is still there")
+	}
+}
+
+// FLEET-15, PL-09: a base that moved is a conflict, and nothing is written.
+func TestFLEET15_GitHubMoved(t *testing.T) {
+	c := newConfigured(t)
+	ctx := within(t)
+	p := c.proposal(t, "main", "max: 8\n")
+	c.Push(c.repository, "main", forgetest.GitHubCommit{Message: "theirs"}, map[string]*string{poolFile: new("max: 6\n")})
+	c.Forget()
+	if _, err := c.g.Propose(ctx, p); forge.ClassOf(err) != forge.Conflict || writes(c.Calls()) != 0 {
+		t.Errorf("%v, %d writes", err, writes(c.Calls()))
+	}
+	same := c.proposal(t, "main", "max: 6\n")
+	if _, err := c.g.Propose(ctx, same); forge.ClassOf(err) != forge.Conflict || writes(c.Calls()) != 0 {
+		t.Errorf("what is so already: %v", err)
+	}
+	// Another file that moves is nobody's business.
+	p = c.proposal(t, "main", "max: 8\n")
+	c.Push(c.repository, "main", forgetest.GitHubCommit{Message: "other"}, map[string]*string{"README.md": new("x")})
+	if _, err := c.g.Propose(ctx, p); err != nil {
+		t.Error(err)
+	}
+	// Two at once on one branch: one wins.
+	a, b := c.proposal(t, "tailplane/c1", "max: 10\n"), c.proposal(t, "tailplane/c1", "max: 11\n")
+	errs := make([]error, 2)
+	var wg sync.WaitGroup
+	for i, p := range []forge.Proposal{a, b} {
+		wg.Go(func() { _, errs[i] = c.g.Propose(ctx, p) })
+	}
+	wg.Wait()
+	won := 0
+	for _, err := range errs {
+		if err == nil {
+			won++
+		} else if forge.ClassOf(err) != forge.Conflict && forge.ClassOf(err) != forge.Unavailable {
+			t.Error(err)
+		}
+	}
+	content := c.Commit(c.repository, "tailplane/c1").Files[poolFile]
+	if won > 1 || content != "max: 10\n" && content != "max: 11\n" {
+		t.Errorf("%d won, %q: %v", won, content, errs)
+	}
+}
+
+// Whichever answer is lost, before or after it took effect, proposing the same again
+// ends in the same: one commit, one request.
+func TestFLEET15_GitHubLostAnswers(t *testing.T) {
+	c := newConfigured(t)
+	ctx := within(t)
+	for _, after := range []bool{false, true} {
+		for lost := 1; ; lost++ {
+			branch := fmt.Sprintf("tailplane/%v-%d", after, lost)
+			p := c.proposal(t, "main", "max: 8\n")
+			p.Branch = branch
+			var mu sync.Mutex
+			n, struck := 0, false
+			c.Fault(func(r *http.Request) *forgetest.Fault {
+				mu.Lock()
+				defer mu.Unlock()
+				if r.Method == http.MethodGet || strings.HasSuffix(r.URL.Path, "/access_tokens") {
+					return nil
+				}
+				if n++; n != lost {
+					return nil
+				}
+				struck = true
+				return &forgetest.Fault{Drop: true, After: after}
+			})
+			before := len(c.Pulls(c.repository))
+			_, err := c.g.Propose(ctx, p)
+			c.Fault(nil)
+			mu.Lock()
+			done := !struck
+			mu.Unlock()
+			if done {
+				if err != nil || lost < 4 {
+					t.Fatalf("%d writes: %v", lost-1, err)
+				}
+				break
+			}
+			if forge.ClassOf(err) != forge.Unavailable {
+				t.Fatalf("write %d: %v", lost, err)
+			}
+			r, err := c.g.Propose(ctx, p)
+			pulls := c.Pulls(c.repository)
+			if err != nil || len(pulls) != before+1 || r.Head != c.Commit(c.repository, branch).SHA || !slices.Equal(pulls[before].Labels, p.Labels) ||
+				c.Commit(c.repository, branch).Parent != c.Commit(c.repository, "main").SHA {
+				t.Errorf("write %d lost (after: %v): %+v, %v", lost, after, r, err)
+			}
+		}
+	}
+}
+
+// PL-06, PL-09: exactly the commit that was looked at is merged, when the branch's
+// rules let it be, and who pushed to it is known.
+func TestPL06_GitHubMerge(t *testing.T) {
+	c := newConfigured(t)
+	ctx := within(t)
+	r, err := c.g.Propose(ctx, c.proposal(t, "main", "max: 8\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pushed := c.Push(c.repository, "tailplane/c1", forgetest.GitHubCommit{AuthorName: "Mallory", AuthorEmail: "m@example.com", AuthorLogin: "mallory",
+		Message: "more\n\nco-authored-by: Eve E <eve@example.com>\nTailplane-Change: c1\n"}, map[string]*string{poolFile: new("max: 99\n")})
+	failure(t, c.g.Merge(ctx, 1, r.Head), forge.Conflict)
+	if c.Commit(c.repository, "main").Files[poolFile] != "max: 5 # five\n" {
+		t.Fatal("something else than what was looked at was merged")
+	}
+	failure(t, c.g.Merge(ctx, 1, ""), forge.Invalid)
+	c.Protect(c.repository, "main", 1)
+	now, err := c.g.Request(ctx, 1)
+	if err != nil || now.Head != pushed || now.Blocked == "" {
+		t.Errorf("%+v, %v", now, err)
+	}
+	for _, name := range []string{"amy@acme.dev", "mallory", "m@example.com", "Mallory", "eve@example.com", "Eve E"} {
+		if !slices.Contains(now.Authors, name) {
+			t.Errorf("%s wrote some of it: %v", name, now.Authors)
+		}
+	}
+	failure(t, c.g.Merge(ctx, 1, pushed), forge.Invalid)
+	c.Review(c.repository, 1, "pat", "CHANGES_REQUESTED")
+	c.Review(c.repository, 1, "pat", "APPROVED")
+	c.ChangePull(c.repository, 1, func(p *forgetest.GitHubPull) {
+		p.Checks = []forgetest.GitHubCheck{{Name: "plan", State: "success"}, {Name: "lint", State: "failure", Status: true}}
+	})
+	now, err = c.g.Request(ctx, 1)
+	if err != nil || now.Blocked != "" || len(now.Reviews) != 2 || now.Reviews[0].Approved || !now.Reviews[1].Approved || now.Reviews[1].By != "pat" || now.Reviews[1].Head != pushed ||
+		!slices.Equal(now.Checks, []forge.Check{{Name: "lint", State: "failure"}, {Name: "plan", State: "success"}}) {
+		t.Errorf("%+v, %v", now, err)
+	}
+	c.ChangeInstallation(c.installation, func(in *forgetest.GitHubInstallation) { delete(in.Permissions, "checks") })
+	if now, err := c.g.Request(ctx, 1); err != nil || now.ChecksKnown || now.Checks != nil {
+		t.Errorf("checks that may not be read: %+v, %v", now, err)
+	}
+	// The repository permits one way of merging. Its answer is lost: it was merged.
+	c.ChangeRepository(c.repository, func(r *forgetest.GitHubRepository) { r.Squash = true })
+	c.Fault(func(r *http.Request) *forgetest.Fault {
+		if strings.HasSuffix(r.URL.Path, "/merge") {
+			return &forgetest.Fault{Drop: true, After: true}
+		}
+		return nil
+	})
+	if err := c.g.Merge(ctx, 1, pushed); err != nil {
+		t.Error(err)
+	}
+	c.Fault(nil)
+	if err := c.g.Merge(ctx, 1, pushed); err != nil || c.Commit(c.repository, "main").Files[poolFile] != "max: 99\n" {
+		t.Errorf("again: %v", err)
+	}
+	if now, err := c.g.Request(ctx, 1); err != nil || now.Open || !now.Merged {
+		t.Errorf("%+v, %v", now, err)
+	}
+	p := c.proposal(t, "main", "max: 7\n")
+	if _, err := c.g.Propose(ctx, p); forge.ClassOf(err) != forge.Conflict {
+		t.Errorf("to what is over: %v", err)
+	}
+	// What conflicts with what was merged meanwhile says so.
+	p.Branch = "tailplane/c2"
+	r, err = c.g.Propose(ctx, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Push(c.repository, "main", forgetest.GitHubCommit{}, map[string]*string{poolFile: new("max: 1\n")})
+	if now, err := c.g.Request(ctx, r.Number); err != nil || !strings.Contains(now.Blocked, "conflict") {
+		t.Errorf("%+v, %v", now, err)
+	}
+	// A review of GitHub's is never written: the bot approves nothing.
+	for _, call := range c.Calls() {
+		if call.Method != http.MethodGet && strings.HasSuffix(call.Path, "/reviews") {
+			t.Errorf("%+v", call)
+		}
+	}
+	for range 2 {
+		if err := c.g.Withdraw(ctx, r.Number); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := c.Pulls(c.repository)[r.Number-1]; got.State != "closed" || c.Commit(c.repository, "tailplane/c2").SHA != "" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// PL-09: no file outside of the repository or that runs, no branch but its own, and
+// nothing of somebody else's.
+func TestPL09_GitHubProposals(t *testing.T) {
+	c := newConfigured(t)
+	ctx := within(t)
+	good := c.proposal(t, "main", "x")
+	c.Forget()
+	for why, change := range map[string]func(*forge.Proposal){
+		"out of it":          func(p *forge.Proposal) { p.Path = "../other/fleet.yaml" },
+		"out of it, later":   func(p *forge.Proposal) { p.Path = "fleet/../../x.yaml" },
+		"absolute":           func(p *forge.Proposal) { p.Path = "/etc/x.yaml" },
+		"git's own":          func(p *forge.Proposal) { p.Path = "a/.GIT/config" },
+		"what runs":          func(p *forge.Proposal) { p.Path = ".github/workflows/x.yaml" },
+		"two lines":          func(p *forge.Proposal) { p.Path = "a\nb" },
+		"no path":            func(p *forge.Proposal) { p.Path = "" },
+		"the base itself":    func(p *forge.Proposal) { p.Branch = "main" },
+		"another's branch":   func(p *forge.Proposal) { p.Branch = "feature/x" },
+		"a branch that ends": func(p *forge.Proposal) { p.Branch = "tailplane/../main" },
+		"a base of ours":     func(p *forge.Proposal) { p.Base = "tailplane/c0" },
+		"a base with a ?":    func(p *forge.Proposal) { p.Base = "main?x=" },
+		"no author":          func(p *forge.Proposal) { p.Author = forge.Person{} },
+		"no message":         func(p *forge.Proposal) { p.Message = "" },
+		"another's label":    func(p *forge.Proposal) { p.Labels = []string{"approved"} },
+		"nothing goes":       func(p *forge.Proposal) { p.Content, p.Was = nil, "" },
+	} {
+		p := good
+		change(&p)
+		if _, err := c.g.Propose(ctx, p); forge.ClassOf(err) != forge.Invalid {
+			t.Errorf("%s: %v", why, err)
+		}
+	}
+	if len(c.Calls()) != 0 {
+		t.Errorf("GitHub was asked %d times", len(c.Calls()))
+	}
+	org := c.client(t)
+	if _, err := org.Propose(ctx, good); forge.ClassOf(err) != forge.Invalid {
+		t.Errorf("at an organisation: %v", err)
+	}
+	// A pull request of somebody's own branch is not withdrawn.
+	c.Push(c.repository, "feature", forgetest.GitHubCommit{}, map[string]*string{"x": new("y")})
+	r, err := c.g.Propose(ctx, good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.ChangePull(c.repository, r.Number, func(p *forgetest.GitHubPull) { p.Head = "feature" })
+	failure(t, c.g.Withdraw(ctx, r.Number), forge.Invalid)
+	failure(t, c.g.Withdraw(ctx, 77), forge.NotFound)
+}
+
+func TestGitHubReadFile(t *testing.T) {
+	c := newConfigured(t)
+	ctx := within(t)
+	f, err := c.g.ReadFile(ctx, "main", poolFile)
+	if err != nil || string(f.Content) != "max: 5 # five\n" || f.Commit != c.Commit(c.repository, "main").SHA {
+		t.Errorf("%q, %+v, %v", f.Content, f, err)
+	}
+	long := strings.Repeat("# a line of many\n", 500)
+	c.Push(c.repository, "main", forgetest.GitHubCommit{}, map[string]*string{poolFile: &long, "empty.yaml": new("")})
+	if f, err := c.g.ReadFile(ctx, "main", poolFile); err != nil || string(f.Content) != long {
+		t.Error(len(f.Content), err)
+	}
+	if f, err := c.g.ReadFile(ctx, "main", "empty.yaml"); err != nil || len(f.Content) != 0 || f.Version == "" {
+		t.Errorf("an empty one: %+v, %v", f, err)
+	}
+	if f, err := c.g.ReadFile(ctx, "main", "none.yaml"); err != nil || f.Version != "" || f.Commit == "" {
+		t.Errorf("none: %+v, %v", f, err)
+	}
+	if _, err := c.g.ReadFile(ctx, "none", poolFile); forge.ClassOf(err) != forge.NotFound {
+		t.Errorf("no branch: %v", err)
+	}
+	for why, x := range map[string]struct {
+		body  map[string]any
+		class forge.Class
+	}{
+		"half of it":  {map[string]any{"type": "file", "encoding": "base64", "sha": strings.Repeat("a", 40), "content": "bWF4"}, forge.Unavailable},
+		"too large":   {map[string]any{"type": "file", "encoding": "none", "sha": strings.Repeat("a", 40), "content": ""}, forge.Invalid},
+		"a symlink":   {map[string]any{"type": "symlink", "target": "/etc/passwd"}, forge.Invalid},
+		"no base64":   {map[string]any{"type": "file", "encoding": "base64", "sha": "x", "content": "%"}, forge.Unavailable},
+		"a directory": {nil, forge.Unavailable},
+	} {
+		text, _ := json.Marshal(x.body)
+		if x.body == nil {
+			text = []byte("[]")
+		}
+		c.Fault(func(r *http.Request) *forgetest.Fault {
+			if strings.Contains(r.URL.Path, "/contents/") {
+				return &forgetest.Fault{Status: 200, Body: string(text), Header: http.Header{"Content-Type": {"application/json"}}}
+			}
+			return nil
+		})
+		if f, err := c.g.ReadFile(ctx, "main", poolFile); forge.ClassOf(err) != x.class || f.Content != nil {
+			t.Errorf("%s: %+v, %v", why, f, err)
+		}
+	}
+	// A repository that cannot be seen any more has no missing files.
+	c.Fault(func(r *http.Request) *forgetest.Fault {
+		if strings.Contains(r.URL.Path, "/contents/") || strings.Contains(r.URL.Path, "/git/commits/") {
+			return &forgetest.Fault{Status: 404, Body: `{"message":"Not Found"}`}
+		}
+		return nil
+	})
+	if _, err := c.g.ReadFile(ctx, "main", poolFile); forge.ClassOf(err) != forge.NotFound {
+		t.Errorf("hidden: %v", err)
+	}
+}
+
+// Who wrote all of a change is known, or it is not said.
+func TestGitHubManyCommits(t *testing.T) {
+	c := newConfigured(t)
+	ctx := within(t)
+	if _, err := c.g.Propose(ctx, c.proposal(t, "main", "max: 8\n")); err != nil {
+		t.Fatal(err)
+	}
+	push := func(n int) {
+		for i := range n {
+			c.Push(c.repository, "tailplane/c1", forgetest.GitHubCommit{AuthorEmail: fmt.Sprintf("p%d@example.com", i)}, map[string]*string{"x": new(fmt.Sprint(i))})
+		}
+	}
+	push(149)
+	if r, err := c.g.Request(ctx, 1); err != nil || !slices.Contains(r.Authors, "p148@example.com") {
+		t.Error(err)
+	}
+	push(120)
+	if _, err := c.g.Request(ctx, 1); forge.ClassOf(err) != forge.Unavailable {
+		t.Errorf("more than GitHub tells: %v", err)
+	}
+}
+
+func TestGitHubCheckChanges(t *testing.T) {
+	c := newConfigured(t)
+	ctx := within(t)
+	if id, err := c.g.CheckChanges(ctx); err != nil || id.InstallationID != c.installation {
+		t.Errorf("%+v, %v", id, err)
+	}
+	c.ChangeInstallation(c.installation, func(in *forgetest.GitHubInstallation) {
+		in.Permissions = map[string]string{"contents": "read", "metadata": "read"}
+	})
+	id, err := c.g.CheckChanges(ctx)
+	if e := failure(t, err, forge.Forbidden); !slices.Equal(id.Missing, []string{"contents: write", "pull_requests: write"}) || !strings.Contains(e.Message, "contents: write") {
+		t.Errorf("%+v, %v", id, err)
+	}
+	if _, err := c.g.Propose(ctx, c.proposal(t, "main", "max: 8\n")); forge.ClassOf(err) != forge.Forbidden {
+		t.Error(err)
+	}
+	if _, err := c.client(t).CheckChanges(ctx); forge.ClassOf(err) != forge.Invalid {
+		t.Error(err)
+	}
+	byToken := func(x *forge.GitHubConfig) {
+		x.Place, x.Credential = c.URL+"/acme/config", map[string][]byte{"github_token": []byte(c.AddToken("repo"))}
+	}
+	if id, err := c.client(t, byToken).CheckChanges(ctx); err != nil || id.Kind != forge.GitHubTokenKind {
+		t.Errorf("%+v, %v", id, err)
+	}
+	c.RenameRepository(c.repository, "acme/renamed")
+	if _, err := c.client(t, byToken).CheckChanges(ctx); forge.ClassOf(err) != forge.Conflict {
+		t.Error(err)
+	}
+	done, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := c.g.CheckChanges(done); err == nil {
+		t.Error("asked for nobody")
+	}
+}

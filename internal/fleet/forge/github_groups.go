@@ -1,0 +1,225 @@
+package forge
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/go-github/v84/github"
+
+	"github.com/tailplane/tailplane/internal/fleet/forge/place"
+)
+
+// A RunnerGroup says which repositories may use the runners in it.
+type RunnerGroup struct {
+	ID                    int64
+	Name, Visibility      string // Visibility is all, private or selected
+	Default, AllowsPublic bool
+	Repositories          []string // owner/name, sorted; with Visibility selected only
+}
+
+// groups is where the runner groups of the place are.
+func (g *GitHub) groups() string { return g.place.Root() + "/actions/runner-groups" }
+
+func (g *GitHub) groupPath(id int64) string {
+	return g.groups() + "/" + strconv.FormatInt(id, 10)
+}
+
+// RunnerGroups lists the runner groups of the place: all of them, or an error. A
+// plan without extra groups answers Forbidden or NotFound.
+func (g *GitHub) RunnerGroups(ctx context.Context) ([]RunnerGroup, error) {
+	const op = "list runner groups"
+	if err := g.hasGroups(op); err != nil {
+		return nil, err
+	}
+	forms, err := g.groupForms(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]RunnerGroup, 0, len(forms))
+	for _, f := range forms {
+		group := groupOf(f)
+		if group.Visibility == "selected" && g.place.Kind == place.Org {
+			if group.Repositories, err = g.repositoriesOf(ctx, op, group.ID); err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, group)
+	}
+	return out, nil
+}
+
+// hasGroups says no for a repository, whose runners are in no group.
+func (g *GitHub) hasGroups(op string) error {
+	if g.place.Kind == place.Repository {
+		return &Error{Op: op, Class: Invalid, Message: "a repository has no runner groups"}
+	}
+	return nil
+}
+
+func (g *GitHub) groupForms(ctx context.Context, op string) ([]*github.RunnerGroup, error) {
+	return list(ctx, g, op, g.groups(), "runner_groups", func(f *github.RunnerGroup) int64 { return f.GetID() })
+}
+
+func groupOf(f *github.RunnerGroup) RunnerGroup {
+	return RunnerGroup{ID: f.GetID(), Name: f.GetName(), Visibility: f.GetVisibility(), Default: f.GetDefault(), AllowsPublic: f.GetAllowsPublicRepositories()}
+}
+
+func (g *GitHub) repositoriesOf(ctx context.Context, op string, group int64) ([]string, error) {
+	forms, err := list(ctx, g, op, g.groupPath(group)+"/repositories", "repositories", func(r *github.Repository) int64 { return r.GetID() })
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, 0, len(forms))
+	for _, r := range forms {
+		names = append(names, r.GetFullName())
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// EnsureRunnerGroup sees to it that the organisation has a runner group of that
+// name, for these repositories (owner/name) and no other. A repository of somebody
+// else's, or a public one unless allowPublic, is Invalid, and then nothing is
+// written. made is true if the group was made here: only such a one may be deleted
+// at the end.
+func (g *GitHub) EnsureRunnerGroup(ctx context.Context, name string, repositories []string, allowPublic bool) (group RunnerGroup, made bool, err error) {
+	const op = "ensure a runner group"
+	if g.place.Kind != place.Org {
+		return RunnerGroup{}, false, &Error{Op: op, Class: Invalid, Message: "only an organisation has groups for repositories"}
+	}
+	if name == "" || len(repositories) == 0 {
+		return RunnerGroup{}, false, &Error{Op: op, Class: Invalid, Message: "a group needs a name and repositories"}
+	}
+	var ids []int64
+	var names []string
+	for _, r := range repositories {
+		id, full, err := g.repository(ctx, op, r, allowPublic)
+		if err != nil {
+			return RunnerGroup{}, false, err
+		}
+		if !slices.Contains(ids, id) {
+			ids, names = append(ids, id), append(names, full)
+		}
+	}
+	slices.Sort(names)
+	group, there, err := g.groupNamed(ctx, op, name)
+	if err != nil {
+		return RunnerGroup{}, false, err
+	}
+	if !there {
+		group, err = g.makeGroup(ctx, op, name, ids, allowPublic)
+		if err != nil {
+			return RunnerGroup{}, false, err
+		}
+		made = true
+	}
+	if group.Visibility != "selected" || group.AllowsPublic != allowPublic {
+		// First whom it is for at all: narrowing comes before naming.
+		q := question{op: op, method: http.MethodPatch, path: g.groupPath(group.ID),
+			body: map[string]any{"name": name, "visibility": "selected", "allows_public_repositories": allowPublic}}
+		if _, err := g.ask(ctx, q); err != nil {
+			return group, made, err
+		}
+		group.Visibility, group.AllowsPublic = "selected", allowPublic
+	}
+	if group.Repositories, err = g.repositoriesOf(ctx, op, group.ID); err != nil {
+		return group, made, err
+	}
+	if !slices.Equal(group.Repositories, names) {
+		q := question{op: op, method: http.MethodPut, path: g.groupPath(group.ID) + "/repositories", body: map[string]any{"selected_repository_ids": ids}}
+		if _, err := g.ask(ctx, q); err != nil {
+			return group, made, err
+		}
+		group.Repositories = names
+	}
+	return group, made, nil
+}
+
+// repository finds a repository of the organisation by its name, as it is called now.
+func (g *GitHub) repository(ctx context.Context, op, name string, public bool) (id int64, full string, err error) {
+	if !g.place.Owns(name) {
+		return 0, "", &Error{Op: op, Class: Invalid, Message: clean(fmt.Sprintf("%q is no repository of %s", name, g.place.Owner))}
+	}
+	q := question{op: op, path: "/repos/" + name}
+	r, err := get[github.Repository](ctx, g, q)
+	switch {
+	case err != nil:
+		return 0, "", err
+	case r.GetID() <= 0 || r.GetFullName() == "" || r.GetVisibility() == "" && r.Private == nil:
+		return 0, "", &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the answer is no repository"}
+	case !strings.EqualFold(r.GetFullName(), name):
+		// It was renamed, or moved to somebody else.
+		return 0, "", &Error{Op: op, Class: Conflict, Message: clean(fmt.Sprintf("%q is called %q now", name, r.GetFullName()))}
+	case !public && (r.GetVisibility() == "public" || r.Private != nil && !r.GetPrivate()):
+		return 0, "", &Error{Op: op, Class: Invalid, Message: clean(fmt.Sprintf("%q is public: anybody's pull request would run there", name))}
+	}
+	return r.GetID(), r.GetFullName(), nil
+}
+
+// groupNamed finds a group of the organisation's own. One that an enterprise shares
+// with it is not its to change.
+func (g *GitHub) groupNamed(ctx context.Context, op, name string) (group RunnerGroup, there bool, err error) {
+	forms, err := g.groupForms(ctx, op)
+	if err != nil {
+		return RunnerGroup{}, false, err
+	}
+	for _, f := range forms {
+		if !strings.EqualFold(f.GetName(), name) {
+			continue
+		}
+		if f.GetDefault() || f.GetInherited() {
+			return RunnerGroup{}, false, &Error{Op: op, Class: Conflict, Message: clean(fmt.Sprintf("the group %q is the default one, or the enterprise's", name))}
+		}
+		return groupOf(f), true, nil
+	}
+	return RunnerGroup{}, false, nil
+}
+
+// makeGroup makes a group. If the answer is lost it looks for the group: there was
+// none a moment ago, so it is the one that was made.
+func (g *GitHub) makeGroup(ctx context.Context, op, name string, ids []int64, allowPublic bool) (RunnerGroup, error) {
+	q := question{op: op, method: http.MethodPost, path: g.groups(), body: github.CreateRunnerGroupRequest{
+		Name: new(name), Visibility: new("selected"), SelectedRepositoryIDs: ids, AllowsPublicRepositories: new(allowPublic)}}
+	f, err := get[github.RunnerGroup](ctx, g, q)
+	if err == nil && f.GetID() > 0 {
+		return groupOf(&f), nil
+	}
+	if err == nil {
+		err = &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the answer is no group"}
+	}
+	if ClassOf(err) == Unavailable && ctx.Err() == nil {
+		if group, there, found := g.groupNamed(ctx, op, name); found == nil && there {
+			return group, nil
+		}
+	}
+	return RunnerGroup{}, err
+}
+
+// DeleteRunnerGroup deletes a runner group, and looks whether it is gone. That it
+// was gone already is success. While runners are in it that is a Conflict: GitHub
+// would put them into the default group, which is for every repository.
+func (g *GitHub) DeleteRunnerGroup(ctx context.Context, id int64) error {
+	const op = "delete a runner group"
+	if err := g.hasGroups(op); err != nil {
+		return err
+	}
+	f, err := get[github.RunnerGroup](ctx, g, question{op: op, path: g.groupPath(id)})
+	if err != nil {
+		return g.gone(ctx, err, op, g.groups())
+	}
+	if f.GetID() != id || f.GetDefault() || f.GetInherited() {
+		return &Error{Op: op, Class: Conflict, Message: "it is the default group, or the enterprise's"}
+	}
+	inside, err := g.runners(ctx, op, g.groupPath(id)+"/runners")
+	if err != nil {
+		return g.gone(ctx, err, op, g.groups())
+	}
+	if len(inside) > 0 {
+		return &Error{Op: op, Class: Conflict, Message: fmt.Sprintf("%d runners are in it", len(inside))}
+	}
+	return g.remove(ctx, op, g.groups(), id)
+}

@@ -1,0 +1,355 @@
+package forge_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tailplane/tailplane/internal/fleet/forge"
+	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+)
+
+func TestGitHubRunnerGroup(t *testing.T) {
+	a := newAcme(t)
+	ctx := within(t)
+	app, web := a.AddRepository("acme/app", false), a.AddRepository("acme/web", false)
+	a.AddRepository("acme/site", true)
+	a.AddRepository("other/app", false)
+	moved := a.AddRepository("acme/old", false)
+	a.RenameRepository(moved, "other/new")
+	renamed := a.AddRepository("acme/before", false)
+	a.RenameRepository(renamed, "acme/after")
+	g := a.client(t)
+
+	// FLEET-11: what is not the organisation's, or is public, is refused, and nothing is written.
+	for name, class := range map[string]forge.Class{"other/app": forge.Invalid, "acme/../other/app": forge.Invalid, "acme": forge.Invalid, "acme/": forge.Invalid, "acme/..": forge.Invalid,
+		"acme/a?b": forge.Invalid, "acme/site": forge.Invalid, "acme/none": forge.NotFound, "acme/old": forge.NotFound, "acme/before": forge.Conflict} {
+		_, made, err := g.EnsureRunnerGroup(ctx, "tailplane-acme", []string{"acme/app", name}, false)
+		if forge.ClassOf(err) != class || made {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if n := count(a.Calls(), "POST", api+"/orgs/") + count(a.Calls(), "PUT", api) + count(a.Calls(), "PATCH", api); n != 0 {
+		t.Errorf("%d writes for what was refused", n)
+	}
+
+	group, made, err := g.EnsureRunnerGroup(ctx, "tailplane-acme", []string{"acme/web", "Acme/App", "acme/web"}, false)
+	if err != nil || !made || group.Visibility != "selected" || group.AllowsPublic || !slices.Equal(group.Repositories, []string{"acme/app", "acme/web"}) {
+		t.Fatalf("%+v, %v, %v", group, made, err)
+	}
+	ours := func() forgetest.GitHubGroup {
+		all := a.Groups("acme")
+		return all[len(all)-1]
+	}
+	if got := ours(); got.ID != group.ID || got.Visibility != "selected" || !slices.Equal(slices.Sorted(slices.Values(got.Repositories)), []int64{app, web}) {
+		t.Errorf("at GitHub: %+v", got)
+	}
+	a.Forget()
+	if _, made, err := g.EnsureRunnerGroup(ctx, "tailplane-acme", []string{"acme/app", "acme/web"}, false); made || err != nil {
+		t.Error(made, err)
+	}
+	for _, c := range a.Calls() {
+		if c.Method != http.MethodGet {
+			t.Errorf("nothing was to be done, but %+v", c)
+		}
+	}
+	// Somebody opened it to all; it is closed again, and then has its repositories.
+	all := a.AddGroup(forgetest.GitHubGroup{Account: "acme", Name: "wide", Visibility: "all", AllowsPublic: true})
+	group, made, err = g.EnsureRunnerGroup(ctx, "wide", []string{"acme/app"}, false)
+	if got := ours(); err != nil || made || group.ID != all || got.Visibility != "selected" || got.AllowsPublic || !slices.Equal(got.Repositories, []int64{app}) {
+		t.Errorf("%+v, %+v, %v, %v", group, got, made, err)
+	}
+	if _, _, err := g.EnsureRunnerGroup(ctx, "wide", []string{"acme/site"}, true); err != nil || !ours().AllowsPublic {
+		t.Errorf("a public one that is allowed: %v", err)
+	}
+	// What is not the organisation's to change.
+	a.AddGroup(forgetest.GitHubGroup{Account: "acme", Name: "shared", Visibility: "all", Inherited: true})
+	for _, name := range []string{"Default", "shared"} {
+		if _, _, err := g.EnsureRunnerGroup(ctx, name, []string{"acme/app"}, false); forge.ClassOf(err) != forge.Conflict {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	groups, err := g.RunnerGroups(ctx)
+	if err != nil || len(groups) != 4 || !groups[0].Default || groups[0].Visibility != "all" || !slices.Equal(groups[2].Repositories, []string{"acme/site"}) {
+		t.Errorf("%+v, %v", groups, err)
+	}
+
+	// The answer to the making is lost: it is found, and known to be ours.
+	var once sync.Once
+	a.Fault(func(r *http.Request) (f *forgetest.Fault) {
+		if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/runner-groups") {
+			once.Do(func() { f = &forgetest.Fault{Drop: true, After: true} })
+		}
+		return f
+	})
+	if group, made, err = g.EnsureRunnerGroup(ctx, "lost", []string{"acme/app"}, false); err != nil || !made || group.Name != "lost" {
+		t.Errorf("%+v, %v, %v", group, made, err)
+	}
+
+	// A plan without groups: nothing is made, and it is said.
+	a.ChangeAccount("acme", func(x *forgetest.GitHubAccount) { x.NoGroups = true })
+	if _, _, err := g.EnsureRunnerGroup(ctx, "tailplane-acme", []string{"acme/app"}, false); forge.ClassOf(err) != forge.Forbidden {
+		t.Error(err)
+	}
+	repository := a.client(t, func(c *forge.GitHubConfig) { c.Place = a.URL + "/acme/app" })
+	if _, err := repository.RunnerGroups(ctx); forge.ClassOf(err) != forge.Invalid {
+		t.Error(err)
+	}
+}
+
+// Deletions are done when they are seen to be; only then.
+func TestGitHubDelete(t *testing.T) {
+	a := newAcme(t)
+	ctx := within(t)
+	g := a.client(t)
+	ghost := a.AddRunner(forgetest.GitHubRunner{Place: "acme", Name: "ghost", Status: "offline"})
+	busy := a.AddRunner(forgetest.GitHubRunner{Place: "acme", Name: "busy", Busy: true})
+	theirs := a.AddRunner(forgetest.GitHubRunner{Place: "other", Name: "theirs"})
+	for range 2 { // the second finds it gone
+		if err := g.DeleteRunner(ctx, ghost); err != nil {
+			t.Error(err)
+		}
+	}
+	failure(t, g.DeleteRunner(ctx, busy), forge.Invalid)
+	if err := g.DeleteRunner(ctx, theirs); err != nil || len(a.Runners()) != 2 {
+		t.Errorf("another's number is not there for us: %v, %v", err, a.Runners())
+	}
+
+	app := a.AddRepository("acme/app", false)
+	id := a.AddGroup(forgetest.GitHubGroup{Account: "acme", Name: "tailplane-acme", Visibility: "selected", Repositories: []int64{app}})
+	last := a.AddRunner(forgetest.GitHubRunner{Place: "acme", Name: "last", Group: id})
+	// A group with runners stays: they would be everybody's.
+	failure(t, g.DeleteRunnerGroup(ctx, id), forge.Conflict)
+	failure(t, g.DeleteRunnerGroup(ctx, a.Groups("acme")[0].ID), forge.Conflict) // the default one
+	if err := g.DeleteRunner(ctx, last); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := g.DeleteRunnerGroup(ctx, id); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(a.Groups("acme")) != 1 {
+		t.Errorf("%+v", a.Groups("acme"))
+	}
+}
+
+// FL-02, FL-04: nothing is taken for gone because it was not answered, or because
+// the App was taken away.
+func TestGitHubNeverGoneForWantOfAnAnswer(t *testing.T) {
+	a := newAcme(t)
+	ctx := within(t)
+	for why, c := range map[string]struct {
+		fault forgetest.Fault
+		class forge.Class
+	}{
+		"401":                    {forgetest.Fault{Status: 401, Body: `{"message":"Bad credentials"}`}, forge.Refused},
+		"403":                    {forgetest.Fault{Status: 403, Body: `{"message":"no"}`}, forge.Forbidden},
+		"409":                    {forgetest.Fault{Status: 409, Body: `{"message":"no"}`}, forge.Conflict},
+		"429":                    {forgetest.Fault{Status: 429}, forge.RateLimited},
+		"429 with a wait":        {forgetest.Fault{Status: 429, Header: http.Header{"Retry-After": {"5"}}}, forge.RateLimited},
+		"500":                    {forgetest.Fault{Status: 500}, forge.Unavailable},
+		"a proxy's 404":          {forgetest.Fault{Status: 404, Body: "<html>", Header: http.Header{"Content-Type": {"text/html"}}}, forge.Unavailable},
+		"a portal's 200":         {forgetest.Fault{Status: 200, Body: "<html>", Header: http.Header{"Content-Type": {"text/html"}}}, forge.Unavailable},
+		"lost before":            {forgetest.Fault{Drop: true}, forge.Unavailable},
+		"lost after":             {forgetest.Fault{Drop: true, After: true}, forge.Unavailable},
+		"a 204 that did nothing": {forgetest.Fault{Status: 204}, forge.Unavailable},
+		"a 404 that did nothing": {forgetest.Fault{Status: 404, Body: `{"message":"Not Found"}`}, forge.Unavailable},
+	} {
+		g := a.client(t) // a pause is a client's own
+		id := a.AddRunner(forgetest.GitHubRunner{Place: "acme", Name: why})
+		a.Fault(func(r *http.Request) *forgetest.Fault {
+			if r.Method == http.MethodDelete {
+				return new(c.fault)
+			}
+			return nil
+		})
+		if err := g.DeleteRunner(ctx, id); forge.ClassOf(err) != c.class {
+			t.Errorf("%s: %v", why, err)
+		}
+		a.Fault(nil)
+		if err := a.client(t).DeleteRunner(ctx, id); err != nil { // and later it is deleted, or found to be
+			t.Errorf("%s, again: %v", why, err)
+		}
+		if a.ChangeRunner(id, func(*forgetest.GitHubRunner) {}) {
+			t.Errorf("%s: it is still there", why)
+		}
+	}
+	g := a.client(t)
+	id := a.AddRunner(forgetest.GitHubRunner{Place: "acme", Name: "left"})
+	group := a.AddGroup(forgetest.GitHubGroup{Account: "acme", Name: "left", Visibility: "selected"})
+	// The organisation is hidden from a token that may not see it any more.
+	a.Fault(func(r *http.Request) *forgetest.Fault {
+		if strings.Contains(r.URL.Path, "/orgs/acme/actions") {
+			return &forgetest.Fault{Status: 404, Body: `{"message":"Not Found"}`}
+		}
+		return nil
+	})
+	failure(t, g.DeleteRunner(ctx, id), forge.Forbidden)
+	failure(t, g.DeleteRunnerGroup(ctx, group), forge.Forbidden)
+	a.Fault(nil)
+	a.Uninstall(a.installation)
+	failure(t, g.DeleteRunner(ctx, id), forge.Refused)
+	failure(t, g.DeleteRunnerGroup(ctx, group), forge.Refused)
+	failure(t, g.DeleteRunner(ctx, 4711), forge.Refused)
+	// A hang ends with the caller, and says nothing.
+	a.Install(a.app, "acme", forgetest.Enough())
+	short, cancel := context.WithCancelCause(ctx)
+	a.Fault(func(r *http.Request) *forgetest.Fault {
+		if r.Method == http.MethodDelete {
+			cancel(errors.New("had enough"))
+			return &forgetest.Fault{Hang: true}
+		}
+		return nil
+	})
+	if err := g.DeleteRunner(short, id); err == nil || forge.ClassOf(err) != forge.Unavailable {
+		t.Errorf("a hang: %v", err)
+	}
+	if _, ok := errors.AsType[*forge.Error](g.DeleteRunner(short, id)); ok {
+		t.Error("that the caller left is no failure of GitHub's")
+	}
+}
+
+func TestGitHubCancelRun(t *testing.T) {
+	a := newAcme(t)
+	ctx := within(t)
+	g := a.client(t)
+	run, stubborn := a.AddRun(forgetest.GitHubRun{Repository: "acme/app"}), a.AddRun(forgetest.GitHubRun{Repository: "acme/app", Stubborn: true})
+	theirs := a.AddRun(forgetest.GitHubRun{Repository: "other/app"})
+	for range 2 { // the second finds it ended
+		if err := g.CancelRun(ctx, "acme/app", run, false); err != nil || a.Run(run).Conclusion != "cancelled" {
+			t.Errorf("%v, %+v", err, a.Run(run))
+		}
+	}
+	if err := g.CancelRun(ctx, "acme/app", stubborn, false); err != nil || a.Run(stubborn).Status == "completed" {
+		t.Errorf("%v, %+v", err, a.Run(stubborn))
+	}
+	if err := g.CancelRun(ctx, "acme/app", stubborn, true); err != nil || a.Run(stubborn).Status != "completed" {
+		t.Errorf("%v, %+v", err, a.Run(stubborn))
+	}
+	// FLEET-11: a run of somebody else's.
+	for _, c := range []struct {
+		repository string
+		run        int64
+		class      forge.Class
+	}{{"other/app", theirs, forge.Invalid}, {"acme/../../orgs/x", run, forge.Invalid}, {"acme/app", 0, forge.Invalid}, {"acme/app", theirs, forge.NotFound}} {
+		if err := g.CancelRun(ctx, c.repository, c.run, true); forge.ClassOf(err) != c.class {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	if a.Run(theirs).Status == "completed" {
+		t.Error("another's run was ended")
+	}
+	a.ChangeInstallation(a.installation, func(in *forgetest.GitHubInstallation) { in.Permissions["actions"] = "read" })
+	failure(t, g.CancelRun(ctx, "acme/app", a.AddRun(forgetest.GitHubRun{Repository: "acme/app"}), false), forge.Forbidden)
+}
+
+// FL-03, FLEET-12: whatever GitHub repeats, nothing that is printed holds a key, a
+// JWT or a token; not whole, and not in part.
+func TestGitHubCanary(t *testing.T) {
+	a := newAcme(t)
+	ctx := within(t)
+	var mu sync.Mutex
+	var shown []string
+	var turn atomic.Int64
+	a.Fault(func(r *http.Request) *forgetest.Fault {
+		secret := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+		mode := turn.Load()
+		mu.Lock()
+		defer mu.Unlock()
+		if secret != "" && !slices.Contains(shown, secret) {
+			shown = append(shown, secret)
+		}
+		echo, _ := json.Marshal(map[string]any{"message": "not " + secret + " nor " + string(a.key) + " nor https://x:" + secret + "@github.com/", "token": secret})
+		switch {
+		case mode%2 == 0 && !strings.HasSuffix(r.URL.Path, "/access_tokens"), mode%2 == 1 && strings.Contains(r.URL.Path, "installation"):
+			return nil
+		case mode < 2:
+			return &forgetest.Fault{Status: 422, Body: string(echo)}
+		case mode < 4:
+			return &forgetest.Fault{Status: 200, Body: "{" + string(echo)}
+		case mode < 6:
+			return &forgetest.Fault{Status: 302, Header: http.Header{"Location": {"https://x/" + secret}}, Body: string(echo)}
+		}
+		return &forgetest.Fault{Status: 403, Body: string(echo), Header: http.Header{"Retry-After": {secret}}}
+	})
+	var out bytes.Buffer
+	log := slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	plain := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	tell := func(x any) {
+		fmt.Fprintf(&out, "%v %+v %#v %s %q\n", x, x, x, x, x)
+		log.Info("x", "x", x)
+		plain.Info("x", "x", x)
+		b, _ := json.Marshal(x)
+		out.Write(b)
+	}
+	own := a.AddToken("admin:org")
+	a.AddRepository("acme/config", false)
+	for ; turn.Load() < 8; turn.Add(1) {
+		byToken := func(c *forge.GitHubConfig) { c.Credential = map[string][]byte{"github_token": []byte(own)} }
+		for _, change := range []func(*forge.GitHubConfig){func(*forge.GitHubConfig) {}, byToken} {
+			config := a.config("acme")
+			change(&config)
+			g, err := forge.NewGitHub(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			id, err := g.Check(ctx)
+			_, _, groupErr := g.EnsureRunnerGroup(ctx, "x", []string{"acme/app"}, false)
+			_, listErr := g.Runners(ctx)
+			for _, x := range []any{config, &config, g, *g, id, err, groupErr, listErr, g.DeleteRunner(ctx, 1), g.CancelRun(ctx, "acme/app", 1, false), g.Rate()} {
+				tell(x)
+			}
+			if e, ok := errors.AsType[*forge.Error](err); ok {
+				tell(*e)
+			}
+			config.Place = a.URL + "/acme/config"
+			if g, err = forge.NewGitHub(config); err != nil {
+				t.Fatal(err)
+			}
+			_, checked := g.CheckChanges(ctx)
+			_, read := g.ReadFile(ctx, "main", "x.yaml")
+			_, proposed := g.Propose(ctx, forge.Proposal{Base: "main", Branch: "tailplane/x", Path: "x.yaml", Content: []byte("x"), Message: "m", Title: "t", Author: forge.Person{Name: "amy", Email: "amy@acme.dev"}})
+			_, requested := g.Request(ctx, 1)
+			for _, err := range []error{checked, read, proposed, requested, g.Merge(ctx, 1, strings.Repeat("a", 40)), g.Withdraw(ctx, 1)} {
+				if err == nil {
+					t.Errorf("mode %d: something was done", turn.Load())
+				}
+				tell(err)
+			}
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(shown) < 4 {
+		t.Fatalf("%d secrets were shown to GitHub", len(shown))
+	}
+	for _, line := range strings.Split(string(a.key), "\n") {
+		if len(line) > 20 && !strings.HasPrefix(line, "-----") {
+			shown = append(shown, line)
+		}
+	}
+	text := out.String()
+	for _, s := range append(shown, own) {
+		for part := s; len(part) >= 12; part = part[min(12, len(part)):] {
+			if strings.Contains(text, part[:12]) && part[:12] != "eyJhbGciOiJS" {
+				t.Errorf("%q of a secret is printed", part[:12])
+				break
+			}
+		}
+	}
+	for _, s := range []string{"ghs_", "ghp_", "eyJhbGci"} {
+		if i := strings.Index(text, s); i >= 0 {
+			t.Errorf("%q is printed: %s", s, text[max(0, i-80):min(len(text), i+40)])
+		}
+	}
+}

@@ -1,0 +1,718 @@
+package forge_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/fleet/forge"
+	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+)
+
+// acme is a GitHub with an organisation where an App is installed.
+type acme struct {
+	*forgetest.GitHubFake
+	app, installation int64
+	key               []byte
+}
+
+func newAcme(t *testing.T) *acme {
+	a := &acme{GitHubFake: forgetest.NewGitHub(t)}
+	a.AddAccount("acme", "")
+	a.AddAccount("other", "")
+	a.app, a.key = a.AddApp(t)
+	a.installation = a.Install(a.app, "Acme", forgetest.Enough())
+	return a
+}
+
+func (a *acme) secret() map[string][]byte {
+	return map[string][]byte{"github_app_id": []byte(strconv.FormatInt(a.app, 10) + "\n"), "github_app_private_key": a.key}
+}
+
+func (a *acme) config(place string) forge.GitHubConfig {
+	return forge.GitHubConfig{URL: a.URL, Place: a.URL + "/" + place, Credential: a.secret()}
+}
+
+// client is one of acme, changed as a test wants.
+func (a *acme) client(t *testing.T, change ...func(*forge.GitHubConfig)) *forge.GitHub {
+	t.Helper()
+	c := a.config("acme")
+	for _, f := range change {
+		f(&c)
+	}
+	g, err := forge.NewGitHub(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func within(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// failure is the error as ours; it fails the test if it has another class.
+func failure(t *testing.T, err error, want forge.Class) *forge.Error {
+	t.Helper()
+	e, ok := errors.AsType[*forge.Error](err)
+	if !ok || e.Class != want || forge.ClassOf(err) != want {
+		t.Fatalf("%v, want an error of class %s", err, want)
+	}
+	return e
+}
+
+// count is how many calls begin with method and path.
+func count(calls []forgetest.Call, method, path string) (n int) {
+	for _, c := range calls {
+		if c.Method == method && strings.HasPrefix(c.Path, path) {
+			n++
+		}
+	}
+	return n
+}
+
+const api = "/api/v3"
+
+func TestGitHubCheck(t *testing.T) {
+	a := newAcme(t)
+	a.AddAccount("big", "Enterprise")
+	a.AddRepository("acme/app", false)
+	ctx := within(t)
+	foreign := a.Install(a.app, "other", forgetest.Enough())
+	numbered := func(id int64) func(*forge.GitHubConfig) {
+		return func(c *forge.GitHubConfig) {
+			c.Credential["github_app_installation_id"] = []byte(strconv.FormatInt(id, 10))
+		}
+	}
+	with := func(at int64, permissions map[string]string) func() {
+		return func() {
+			a.ChangeInstallation(at, func(in *forgetest.GitHubInstallation) { in.Permissions = permissions })
+		}
+	}
+	for _, c := range []struct {
+		why     string
+		before  func()
+		change  func(*forge.GitHubConfig)
+		class   forge.Class
+		missing []string
+	}{
+		{why: "found by its organisation"},
+		{why: "found by its number", change: numbered(a.installation)},
+		{why: "another organisation's number", change: numbered(foreign), class: forge.Forbidden},
+		{why: "a number that is no installation's", change: numbered(7), class: forge.Refused},
+		{why: "an organisation where it is not installed", change: func(c *forge.GitHubConfig) { c.Place = a.URL + "/nowhere" }, class: forge.Refused},
+		{why: "another App's key", change: func(c *forge.GitHubConfig) { _, c.Credential["github_app_private_key"] = a.AddApp(t) }, class: forge.Refused},
+		{why: "it may read only", before: with(a.installation, map[string]string{"organization_self_hosted_runners": "read", "metadata": "read"}), class: forge.Forbidden,
+			missing: []string{"organization_self_hosted_runners: write", "actions: read"}},
+		{why: "for a repository, which needs another", before: with(a.installation, forgetest.Enough()), change: func(c *forge.GitHubConfig) { c.Place = a.URL + "/acme/app" },
+			class: forge.Forbidden, missing: []string{"administration: write"}},
+		{why: "suspended", before: func() {
+			a.ChangeInstallation(a.installation, func(in *forgetest.GitHubInstallation) { in.Suspended = true })
+		}, class: forge.Forbidden},
+	} {
+		if c.before != nil {
+			c.before()
+		}
+		change := c.change
+		if change == nil {
+			change = func(*forge.GitHubConfig) {}
+		}
+		id, err := a.client(t, change).Check(ctx)
+		if forge.ClassOf(err) != c.class || !slices.Equal(id.Missing, c.missing) {
+			t.Errorf("%s: %+v, %v", c.why, id, err)
+		}
+		if c.class == "" && (id.Kind != forge.GitHubAppKind || id.AppID != a.app || id.InstallationID != a.installation) {
+			t.Errorf("%s: %+v", c.why, id)
+		}
+	}
+	big := a.Install(a.app, "big", map[string]string{"enterprise_self_hosted_runners": "write"})
+	enterprise := func(c *forge.GitHubConfig) { c.Place = a.URL + "/enterprises/big" }
+	if id, err := a.client(t, enterprise).Check(ctx); err != nil || id.InstallationID != big {
+		t.Errorf("an enterprise: %+v, %v", id, err)
+	}
+	// An older GitHub does not find an App at an enterprise; by its number it does.
+	a.Fault(func(r *http.Request) *forgetest.Fault {
+		if strings.HasSuffix(r.URL.Path, "/enterprises/big/installation") {
+			return &forgetest.Fault{Status: 404, Body: `{"message":"Not Found"}`}
+		}
+		return nil
+	})
+	_, err := a.client(t, enterprise).Check(ctx)
+	if e := failure(t, err, forge.Refused); !strings.Contains(e.Message, "github_app_installation_id") {
+		t.Error(err)
+	}
+	if _, err := a.client(t, enterprise, numbered(big)).Check(ctx); err != nil {
+		t.Errorf("an enterprise by its number: %v", err)
+	}
+}
+
+func TestGitHubToken(t *testing.T) {
+	a := newAcme(t)
+	ctx := within(t)
+	for _, c := range []struct {
+		why   string
+		token string
+		class forge.Class
+	}{
+		{"may manage an organisation", a.AddToken("repo", "admin:org"), ""},
+		{"fine-grained", a.AddToken(), ""},
+		{"may not", a.AddToken("repo"), forge.Forbidden},
+		{"is none", "ghp_nobodysnobodysnobodysnobodys", forge.Refused},
+	} {
+		g := a.client(t, func(x *forge.GitHubConfig) { x.Credential = map[string][]byte{"github_token": []byte(c.token)} })
+		id, err := g.Check(ctx)
+		if forge.ClassOf(err) != c.class || id.Kind != forge.GitHubTokenKind || (c.class == forge.Forbidden) != (len(id.Missing) > 0) {
+			t.Errorf("%s: %+v, %v", c.why, id, err)
+		}
+		if c.class == "" && id.ExpiresAt.Before(time.Now().Add(80*24*time.Hour)) {
+			t.Errorf("%s: it expires at %v", c.why, id.ExpiresAt)
+		}
+		if c.why == "may manage an organisation" && !slices.Equal(id.Scopes, []string{"repo", "admin:org"}) {
+			t.Errorf("scopes %v", id.Scopes)
+		}
+	}
+}
+
+// FLEET-11: what an org's administrator writes leads nowhere else.
+func TestGitHubConfig(t *testing.T) {
+	a := newAcme(t)
+	for _, place := range []string{"", "/", "/acme/app/x", "/../orgs/other", "/acme/..", "/acme%2Fother", "/enterprises", "/enterprises/", "/acme?x=y", "/acme#x", "/a b", "/acme/a\nb", "/-x", "//acme"} {
+		if _, err := forge.NewGitHub(forge.GitHubConfig{URL: a.URL, Place: a.URL + place, Credential: a.secret()}); err == nil {
+			t.Errorf("place %q is taken", place)
+		}
+	}
+	for _, place := range []string{"https://github.com/acme", "http://127.0.0.1/acme", "https://user:pw@github.com/acme", "acme"} {
+		if _, err := forge.NewGitHub(forge.GitHubConfig{URL: a.URL, Place: place, Credential: a.secret()}); err == nil || strings.Contains(err.Error(), "pw") {
+			t.Errorf("place %q: %v", place, err)
+		}
+	}
+	for _, u := range []string{"http://github.example.com", "ftp://github.com", "github.com", "https://u:p@github.com", "https://github.com?x"} {
+		if _, err := forge.NewGitHub(forge.GitHubConfig{URL: u, Place: u + "/acme", Credential: a.secret()}); err == nil {
+			t.Errorf("URL %q is taken", u)
+		}
+	}
+	good := func() map[string][]byte { return a.secret() }
+	for why, change := range map[string]func(map[string][]byte){
+		"nothing":         func(m map[string][]byte) { clear(m) },
+		"no key":          func(m map[string][]byte) { delete(m, "github_app_private_key") },
+		"both forms":      func(m map[string][]byte) { m["github_token"] = []byte("ghp_x") },
+		"a key of no use": func(m map[string][]byte) { m["github_app_private_key"] = []byte("canary") },
+		"half a key":      func(m map[string][]byte) { m["github_app_private_key"] = a.key[:len(a.key)/2] },
+		"an id of no App": func(m map[string][]byte) { m["github_app_id"] = []byte("a/b") },
+		"no installation": func(m map[string][]byte) { m["github_app_installation_id"] = []byte("-1") },
+		"a key that is read": func(m map[string][]byte) {
+			m["github_app_pem"] = m["github_app_private_key"]
+			delete(m, "github_app_private_key")
+		},
+	} {
+		m := good()
+		change(m)
+		if _, err := forge.NewGitHub(forge.GitHubConfig{URL: a.URL, Place: a.URL + "/acme", Credential: m}); err == nil || strings.Contains(err.Error(), "canary") {
+			t.Errorf("%s: %v", why, err)
+		}
+	}
+	for web, place := range map[string]string{"https://github.com": "https://github.com/acme", "https://tenant.ghe.com/": "https://tenant.ghe.com/enterprises/big", "https://ghes.example.com": "https://ghes.example.com/acme/app.x"} {
+		if _, err := forge.NewGitHub(forge.GitHubConfig{URL: web, Place: place, Credential: a.secret()}); err != nil {
+			t.Errorf("%s: %v", place, err)
+		}
+	}
+	if len(a.Calls()) > 0 {
+		t.Error("making a client asked something")
+	}
+}
+
+// One token serves an hour; a revoked one is replaced; it is never used to its end.
+func TestGitHubTokenLife(t *testing.T) {
+	a := newAcme(t)
+	ctx := within(t)
+	var ahead atomic.Int64
+	clock := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	a.Clock(clock)
+	g := a.client(t, func(c *forge.GitHubConfig) { c.Now = clock })
+	minted := func() int { return count(a.Calls(), "POST", api+"/app/installations/") }
+	step := func(want int) {
+		t.Helper()
+		if _, err := g.Runners(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if got := minted(); got != want {
+			t.Errorf("%d tokens were asked for, want %d", got, want)
+		}
+	}
+	step(1)
+	ahead.Store(int64(54 * time.Minute))
+	step(1)
+	ahead.Store(int64(56 * time.Minute))
+	step(2)
+	a.EndTokens()
+	step(3)
+	// The App is taken away and installed anew: another number, and no restart.
+	a.Uninstall(a.installation)
+	if _, err := g.Runners(ctx); err == nil {
+		t.Error("without an installation")
+	} else {
+		failure(t, err, forge.Refused)
+	}
+	a.Install(a.app, "acme", forgetest.Enough())
+	if _, err := g.Runners(ctx); err != nil {
+		t.Error(err)
+	}
+	// All who come at once want one token.
+	fresh := a.client(t, func(c *forge.GitHubConfig) { c.Now = clock })
+	before := minted()
+	errs := make([]error, 12)
+	var wg sync.WaitGroup
+	for i := range errs {
+		wg.Go(func() { _, errs[i] = fresh.Runners(ctx) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil || minted() != before+1 {
+		t.Errorf("%v, %d tokens for one", err, minted()-before)
+	}
+}
+
+// Clocks that differ by five minutes, either way, keep nobody out.
+func TestGitHubClockSkew(t *testing.T) {
+	a := newAcme(t)
+	for _, skew := range []time.Duration{-5 * time.Minute, 5 * time.Minute, -time.Hour, 26 * time.Hour} {
+		ours := func() time.Time { return time.Now().Add(skew) }
+		g := a.client(t, func(c *forge.GitHubConfig) { c.Now = ours })
+		ctx := within(t)
+		if _, err := g.Check(ctx); err != nil {
+			t.Errorf("%v: %v", skew, err)
+		}
+		a.Forget()
+		for range 3 { // and the token is good for its hour, by GitHub's clock
+			if _, err := g.Runners(ctx); err != nil {
+				t.Errorf("%v: %v", skew, err)
+			}
+		}
+		if n := count(a.Calls(), "POST", api+"/app/"); n != 0 {
+			t.Errorf("%v: %d more tokens", skew, n)
+		}
+	}
+}
+
+// FLEET-17: half a list is never a list, and neither is an empty answer.
+func TestGitHubPartialList(t *testing.T) {
+	a := newAcme(t)
+	ctx := within(t)
+	for i := range 250 {
+		a.AddRunner(forgetest.GitHubRunner{Place: "acme", Name: fmt.Sprintf("r%03d", i), Labels: []string{"self-hosted", "nix"}, Busy: i == 7})
+	}
+	a.AddRunner(forgetest.GitHubRunner{Place: "other", Name: "theirs"})
+	g := a.client(t)
+	all, err := g.Runners(ctx)
+	if err != nil || len(all) != 250 || all[7].Name != "r007" || !all[7].Busy || all[249].Status != "online" || !slices.Equal(all[0].Labels, []string{"self-hosted", "nix"}) || all[0].Group == 0 {
+		t.Fatalf("%d runners, %v", len(all), err)
+	}
+	page := func(n int) func(*http.Request) bool {
+		return func(r *http.Request) bool {
+			return strings.HasSuffix(r.URL.Path, "/actions/runners") && r.URL.Query().Get("page") == strconv.Itoa(n)
+		}
+	}
+	answer := func(status int, body string, header ...string) *forgetest.Fault {
+		h := http.Header{"Content-Type": {"application/json"}}
+		for i := 0; i+1 < len(header); i += 2 {
+			h.Set(header[i], header[i+1])
+		}
+		return &forgetest.Fault{Status: status, Body: body, Header: h}
+	}
+	for why, c := range map[string]struct {
+		which func(*http.Request) bool
+		fault *forgetest.Fault
+		class forge.Class
+	}{
+		"the second page fails":        {page(2), answer(502, "bad gateway"), forge.Unavailable},
+		"the last page is cut":         {page(3), &forgetest.Fault{Cut: 40}, forge.Unavailable},
+		"the first page is cut":        {page(1), &forgetest.Fault{Cut: 1}, forge.Unavailable},
+		"no body at all":               {page(1), answer(200, ""), forge.Unavailable},
+		"another thing":                {page(1), answer(200, "{}"), forge.Unavailable},
+		"no list in it":                {page(1), answer(200, `{"total_count":0,"runners":null}`), forge.Unavailable},
+		"no number":                    {page(1), answer(200, `{"runners":[]}`), forge.Unavailable},
+		"things without a number":      {page(1), answer(200, `{"total_count":1,"runners":[{"name":"x"}]}`), forge.Unavailable},
+		"a list instead":               {page(1), answer(200, `[]`), forge.Unavailable},
+		"a portal":                     {page(1), answer(200, "<html>", "Content-Type", "text/html"), forge.Unavailable},
+		"the end comes early":          {page(2), answer(200, `{"total_count":250,"runners":[]}`), forge.Unavailable},
+		"fewer than it says":           {page(1), answer(200, `{"total_count":3,"runners":[{"id":1}]}`), forge.Unavailable},
+		"not found, by a proxy":        {page(2), answer(404, "no such page"), forge.Unavailable},
+		"not found":                    {page(2), answer(404, `{"message":"Not Found"}`), forge.NotFound},
+		"forbidden":                    {page(2), answer(403, `{"message":"no"}`), forge.Forbidden},
+		"gone":                         {page(2), answer(410, `{"message":"Gone"}`), forge.NotFound},
+		"conflict":                     {page(2), answer(409, `{"message":"no"}`), forge.Conflict},
+		"unprocessable":                {page(2), answer(422, `{"message":"no"}`), forge.Invalid},
+		"a bad request":                {page(2), answer(400, `{"message":"no"}`), forge.Invalid},
+		"the connection is lost":       {page(2), &forgetest.Fault{Drop: true}, forge.Unavailable},
+		"not modified, though unasked": {page(2), answer(304, ""), forge.Unavailable},
+		"a redirect to nowhere":        {page(2), answer(302, ""), forge.Unavailable},
+		"a redirect elsewhere":         {page(2), answer(302, "", "Location", "http://localhost:1/x"), forge.Unavailable},
+	} {
+		a.Fault(func(r *http.Request) *forgetest.Fault {
+			if c.which(r) {
+				return c.fault
+			}
+			return nil
+		})
+		got, err := a.client(t).Runners(ctx)
+		if forge.ClassOf(err) != c.class || got != nil {
+			t.Errorf("%s: %d runners, %v", why, len(got), err)
+		}
+	}
+	a.Fault(nil)
+	empty := a.client(t, func(c *forge.GitHubConfig) { c.Place = a.URL + "/other" })
+	a.Install(a.app, "other", forgetest.Enough())
+	if got, err := empty.Runners(ctx); err != nil || len(got) != 1 || got[0].Name != "theirs" {
+		t.Errorf("another organisation: %v, %v", got, err)
+	}
+}
+
+// A list that changes while it is read is read again.
+func TestGitHubListThatMoves(t *testing.T) {
+	a := newAcme(t)
+	ctx := within(t)
+	var first int64
+	for i := range 150 {
+		id := a.AddRunner(forgetest.GitHubRunner{Place: "acme", Name: fmt.Sprint(i)})
+		if i == 0 {
+			first = id
+		}
+	}
+	var once sync.Once
+	a.Fault(func(r *http.Request) *forgetest.Fault {
+		if r.URL.Query().Get("page") == "2" {
+			once.Do(func() { a.RemoveRunner(first) }) // the 101st is on the first page now, which was read
+		}
+		return nil
+	})
+	got, err := a.client(t).Runners(ctx)
+	if err != nil || len(got) != 149 {
+		t.Errorf("%d runners, %v", len(got), err)
+	}
+}
+
+// A page that has not changed is not sent again, and costs nothing.
+func TestGitHubETag(t *testing.T) {
+	a := newAcme(t)
+	ctx := within(t)
+	for i := range 120 {
+		a.AddRunner(forgetest.GitHubRunner{Place: "acme", Name: fmt.Sprint(i)})
+	}
+	g := a.client(t)
+	if _, err := g.Runners(ctx); err != nil {
+		t.Fatal(err)
+	}
+	rate := g.Rate()
+	if rate.Limit != 5000 || rate.Remaining <= 0 || rate.Remaining > 4998 || time.Until(rate.Reset) > 61*time.Minute {
+		t.Fatalf("rate %+v", rate)
+	}
+	a.Forget()
+	for range 5 {
+		if got, err := g.Runners(ctx); err != nil || len(got) != 120 {
+			t.Fatalf("%d, %v", len(got), err)
+		}
+	}
+	for _, c := range a.Calls() {
+		if c.Status != http.StatusNotModified {
+			t.Errorf("%+v", c)
+		}
+	}
+	if got := g.Rate(); got.Remaining != rate.Remaining {
+		t.Errorf("they cost %d", rate.Remaining-got.Remaining)
+	}
+	a.AddRunner(forgetest.GitHubRunner{Place: "acme", Name: "new"})
+	if got, err := g.Runners(ctx); err != nil || len(got) != 121 {
+		t.Errorf("after a change: %d, %v", len(got), err)
+	}
+}
+
+// FL-04: a limit is a limit, not a refusal, in each of its forms; then nothing is
+// asked until it is over.
+func TestGitHubLimits(t *testing.T) {
+	a := newAcme(t)
+	ctx := within(t)
+	var ahead atomic.Int64
+	clock := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	a.Clock(clock)
+	g := a.client(t, func(c *forge.GitHubConfig) { c.Now = clock })
+	if _, err := g.Runners(ctx); err != nil {
+		t.Fatal(err)
+	}
+	limited := func(why string, least, most time.Duration) {
+		t.Helper()
+		_, err := g.Runners(ctx)
+		e := failure(t, err, forge.RateLimited)
+		if e.RetryAfter < least || e.RetryAfter > most {
+			t.Errorf("%s: wait %v", why, e.RetryAfter)
+		}
+		asked := len(a.Calls())
+		err = g.DeleteRunner(ctx, 1)
+		if e := failure(t, err, forge.RateLimited); e.Status != 0 || e.RetryAfter > most || len(a.Calls()) != asked {
+			t.Errorf("%s: then %v, after %d calls", why, err, len(a.Calls())-asked)
+		}
+		ahead.Add(int64(e.RetryAfter + time.Second))
+	}
+	a.Slow(40*time.Second, true)
+	limited("the secondary limit", 39*time.Second, 40*time.Second)
+	a.Slow(30*time.Second, false)
+	limited("the secondary limit, which says nothing", time.Minute, time.Minute)
+	fault := func(f forgetest.Fault) {
+		var once sync.Once
+		a.Fault(func(*http.Request) (out *forgetest.Fault) {
+			once.Do(func() { out = &f })
+			return out
+		})
+	}
+	fault(forgetest.Fault{Status: 429, Header: http.Header{"Retry-After": {"70"}}, Body: `{"message":"slow down"}`})
+	limited("429", 70*time.Second, 70*time.Second)
+	fault(forgetest.Fault{Status: 429})
+	limited("429 that says nothing", time.Minute, time.Minute)
+	fault(forgetest.Fault{Status: 429, Header: http.Header{"Retry-After": {"99999999"}}})
+	limited("429 that says too much", time.Hour, time.Hour)
+	a.Fault(nil)
+
+	// The primary limit: what is left is 0, and the reset says when.
+	a.Limit(2)
+	fresh := a.client(t, func(c *forge.GitHubConfig) { c.Now = clock })
+	var err error
+	for range 4 {
+		a.AddRunner(forgetest.GitHubRunner{Place: "acme", Name: "x"}) // so that it is no 304
+		if _, err = fresh.Runners(ctx); err != nil {
+			break
+		}
+	}
+	if e := failure(t, err, forge.RateLimited); e.Status != http.StatusForbidden || e.RetryAfter < 58*time.Minute || e.RetryAfter > time.Hour || fresh.Rate().Remaining != 0 {
+		t.Errorf("%v, wait %v, %+v", err, e.RetryAfter, fresh.Rate())
+	}
+	ahead.Add(int64(time.Hour + 2*time.Second))
+	if _, err := fresh.Runners(ctx); err != nil {
+		t.Errorf("an hour later: %v", err)
+	}
+}
+
+// The credential goes to one host. What is renamed is found on it.
+func TestGitHubRedirects(t *testing.T) {
+	a := newAcme(t)
+	ctx := within(t)
+	stranger := forgetest.NewGitHub(t)
+	g := a.client(t)
+	for _, status := range []int{301, 302, 303, 307, 308} {
+		for _, to := range []string{stranger.URL + api + "/orgs/acme/actions/runners", strings.Replace(a.URL, "127.0.0.1", "localhost", 1) + "/x", "//" + strings.TrimPrefix(stranger.URL, "http://") + "/x", "http://u:p@" + strings.TrimPrefix(a.URL, "http://") + "/x", "::"} {
+			a.Fault(func(r *http.Request) *forgetest.Fault {
+				if strings.Contains(r.URL.Path, "/actions/") || strings.Contains(r.URL.Path, "access_tokens") {
+					return &forgetest.Fault{Status: status, Header: http.Header{"Location": {to}}}
+				}
+				return nil
+			})
+			if _, err := g.Runners(ctx); forge.ClassOf(err) != forge.Unavailable {
+				t.Errorf("%d to %s: %v", status, to, err)
+			}
+			if err := g.DeleteRunner(ctx, 5); forge.ClassOf(err) != forge.Unavailable {
+				t.Errorf("a deletion, %d to %s: %v", status, to, err)
+			}
+		}
+	}
+	// A loop on the same host ends.
+	a.Fault(func(r *http.Request) *forgetest.Fault {
+		if strings.Contains(r.URL.Path, "/actions/") {
+			return &forgetest.Fault{Status: 302, Header: http.Header{"Location": {r.URL.String()}}}
+		}
+		return nil
+	})
+	if _, err := g.Runners(ctx); forge.ClassOf(err) != forge.Unavailable {
+		t.Errorf("a loop: %v", err)
+	}
+	if n := len(stranger.Calls()); n > 0 {
+		t.Errorf("the other host was asked %d times", n)
+	}
+}
+
+func TestGitHubVersion(t *testing.T) {
+	a := newAcme(t)
+	ctx := within(t)
+	g := a.client(t)
+	if v, err := g.Version(ctx); v != "3.17.2" || err != nil {
+		t.Errorf("%q, %v", v, err)
+	}
+	for _, c := range a.Calls() {
+		if c.Path != api+"/meta" {
+			t.Errorf("the version needs %+v", c)
+		}
+	}
+	a.Version("")
+	if v, err := g.Version(ctx); v != "" || err != nil {
+		t.Errorf("%q, %v", v, err)
+	}
+	a.Fault(func(*http.Request) *forgetest.Fault { return &forgetest.Fault{Status: 503} })
+	if _, err := g.Version(ctx); forge.ClassOf(err) != forge.Unavailable {
+		t.Error(err)
+	}
+	// Private mode: only who may is told.
+	a.Fault(func(r *http.Request) *forgetest.Fault {
+		if r.Header.Get("Authorization") == "" {
+			return &forgetest.Fault{Status: 401, Body: `{"message":"Must authenticate to access this API."}`}
+		}
+		return nil
+	})
+	if _, err := g.Version(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// At most four requests of a client run at the same time; who waits may leave.
+func TestGitHubAtOnce(t *testing.T) {
+	a := newAcme(t)
+	ctx := within(t)
+	g := a.client(t)
+	if _, err := g.Runners(ctx); err != nil {
+		t.Fatal(err)
+	}
+	var now, most atomic.Int64
+	entered, release := make(chan struct{}, 20), make(chan struct{})
+	a.Fault(func(r *http.Request) *forgetest.Fault {
+		n := now.Add(1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		entered <- struct{}{}
+		<-release
+		now.Add(-1)
+		return nil
+	})
+	errs := make([]error, 10)
+	var wg sync.WaitGroup
+	for i := range errs {
+		wg.Go(func() { _, errs[i] = g.Runners(ctx) })
+	}
+	for range 4 {
+		<-entered
+	}
+	gone, cancel := context.WithCancelCause(ctx)
+	cancel(errors.New("had enough"))
+	if _, err := g.Runners(gone); err == nil || !strings.Contains(err.Error(), "had enough") || forge.ClassOf(err) != forge.Unavailable {
+		t.Errorf("who left: %v", err)
+	}
+	close(release)
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil || most.Load() != 4 {
+		t.Errorf("%v, %d at once", err, most.Load())
+	}
+}
+
+// Each request is counted by what it was for and what came of it, by names that are
+// few; and so is one that nobody answered.
+func TestGitHubObserve(t *testing.T) {
+	a := newAcme(t)
+	ctx := within(t)
+	var mu sync.Mutex
+	seen := map[string]int{}
+	g := a.client(t, func(c *forge.GitHubConfig) {
+		c.Observe = func(op string, status int) {
+			mu.Lock()
+			defer mu.Unlock()
+			seen[fmt.Sprint(op, " ", status)]++
+		}
+	})
+	for range 2 {
+		if _, err := g.Runners(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.Fault(func(*http.Request) *forgetest.Fault { return &forgetest.Fault{Drop: true} })
+	if _, err := g.Runners(ctx); forge.ClassOf(err) != forge.Unavailable {
+		t.Error(err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	want := map[string]int{"find the App's installation 200": 1, "get an installation's token 201": 1, "list runners 200": 1, "list runners 304": 1, "list runners 0": 1}
+	if len(seen) != len(want) {
+		t.Errorf("%v", seen)
+	}
+	for k, n := range want {
+		if seen[k] != n {
+			t.Errorf("%s: %d, want %d", k, seen[k], n)
+		}
+	}
+	if _, err := forge.NewGitHub(forge.GitHubConfig{URL: a.URL, Place: a.URL + "/acme", Credential: a.secret(), CABundle: []byte("none")}); err == nil {
+		t.Error("a CA bundle without a certificate is taken")
+	}
+}
+
+// A token may do what the client is for, and nothing else that the App may.
+func TestGitHubNarrowTokens(t *testing.T) {
+	a := newAcme(t)
+	ctx := within(t)
+	wide := forgetest.Enough()
+	for _, p := range []string{"contents", "pull_requests", "administration", "secrets"} {
+		wide[p] = "write"
+	}
+	a.ChangeInstallation(a.installation, func(in *forgetest.GitHubInstallation) { in.Permissions = wide })
+	for _, name := range []string{"acme/config", "acme/other"} {
+		a.Push(a.AddRepository(name, false), "main", forgetest.GitHubCommit{}, map[string]*string{"x": new("y")})
+	}
+	var mu sync.Mutex
+	shown := ""
+	a.Fault(func(r *http.Request) *forgetest.Fault {
+		mu.Lock()
+		defer mu.Unlock()
+		if h := r.Header.Get("Authorization"); strings.HasPrefix(h, "Bearer ghs_") {
+			shown = h
+		}
+		return nil
+	})
+	status := func(path string) int {
+		t.Helper()
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.URL+api+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mu.Lock()
+		req.Header.Set("Authorization", shown)
+		mu.Unlock()
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		return res.StatusCode
+	}
+	org := a.client(t)
+	if _, err := org.Runners(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if got := [2]int{status("/orgs/acme/actions/runners"), status("/repos/acme/config/contents/x")}; got != [2]int{200, 403} {
+		t.Errorf("a token for runners: %v", got)
+	}
+	config := a.client(t, func(c *forge.GitHubConfig) { c.Place = a.URL + "/acme/config" })
+	if _, err := config.ReadFile(ctx, "main", "x"); err != nil {
+		t.Fatal(err)
+	}
+	if got := [3]int{status("/repos/acme/config/contents/x"), status("/repos/acme/other/contents/x"), status("/orgs/acme/actions/runners")}; got != [3]int{200, 404, 403} {
+		t.Errorf("a token for a repository: %v", got)
+	}
+	// The App may less by now: the next token is for that.
+	a.ChangeInstallation(a.installation, func(in *forgetest.GitHubInstallation) {
+		in.Permissions = map[string]string{"organization_self_hosted_runners": "read", "metadata": "read"}
+	})
+	a.EndTokens()
+	if _, err := org.Runners(ctx); err != nil {
+		t.Errorf("it may still read: %v", err)
+	}
+	failure(t, org.DeleteRunner(ctx, 1), forge.Forbidden)
+	// And more again, once somebody looked.
+	a.ChangeInstallation(a.installation, func(in *forgetest.GitHubInstallation) { in.Permissions = wide })
+	if _, err := org.Check(ctx); err != nil {
+		t.Error(err)
+	}
+	if err := org.DeleteRunner(ctx, 1); err != nil {
+		t.Error(err)
+	}
+}

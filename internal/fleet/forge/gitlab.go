@@ -1,0 +1,283 @@
+package forge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	gitlab "gitlab.com/gitlab-org/api/client-go"
+
+	"github.com/tailplane/tailplane/internal/fleet/forge/exchange"
+)
+
+// GitLabConfig is what a client of GitLab needs.
+type GitLabConfig struct {
+	URL      string // where people find it, such as https://gitlab.com
+	APIURL   string // empty: found from URL
+	CABundle []byte // PEM, besides the system's; may be empty
+	Place    string // the URL of a project, for changes; empty: there are none
+	// Credential is the Secret's data: access_token, or a runner_token, which was made
+	// by hand, or both. A runner_token alone cannot be asked anything with.
+	Credential map[string][]byte
+	Now        func() time.Time            // nil: the machine's clock
+	Observe    func(op string, status int) // optional; of each request, 0 where no answer came
+}
+
+// The scopes that an access token needs, or api. With manage_runner one may do
+// everything to a runner whose number is known; groups, and the runners of a group,
+// are read with read_api; jobs are cancelled with api only.
+const (
+	scopeAPI    = "api"
+	scopeRead   = "read_api"
+	scopeCreate = "create_runner"
+	scopeManage = "manage_runner"
+)
+
+// GitLab is a client for the runners of one group, or for changes of one project, at
+// one GitLab. Its methods may be
+// called at the same time. None of them asks twice for what is no read.
+type GitLab struct {
+	wire    *wire
+	token   Secret // zero: there is only a runner's own
+	project string // path; empty: it is for no changes
+}
+
+// NewGitLab returns a client, or what of the configuration cannot be. It asks nothing.
+func NewGitLab(c GitLabConfig) (*GitLab, error) {
+	web, err := exchange.ParseURL(c.URL)
+	if err != nil {
+		return nil, fmt.Errorf("GitLab: %w", err)
+	}
+	base := web.JoinPath("api", "v4")
+	if c.APIURL != "" {
+		if base, err = exchange.ParseURL(c.APIURL); err != nil {
+			return nil, fmt.Errorf("API of GitLab: %w", err)
+		}
+	}
+	g := &GitLab{}
+	if c.Place != "" {
+		if g.project, err = projectIn(web, c.Place); err != nil {
+			return nil, err
+		}
+	}
+	if g.token, err = tokenIn(c.Credential, "access_token"); err != nil {
+		return nil, err
+	}
+	own, err := tokenIn(c.Credential, "runner_token")
+	switch {
+	case err != nil:
+		return nil, err
+	case g.token.IsZero() && own.IsZero():
+		return nil, errors.New("the credential for GitLab has neither access_token nor runner_token")
+	}
+	if g.wire, err = newWire(base, c.CABundle, c.Now, c.Observe); err != nil {
+		return nil, fmt.Errorf("GitLab: %w", err)
+	}
+	g.wire.prefix, g.wire.refusal = "RateLimit-", gitLabRefusal
+	return g, nil
+}
+
+// tokenIn reads a token of a Secret, where a line often ends with what does not
+// belong to it. What cannot be in a header cannot be a token.
+func tokenIn(data map[string][]byte, key string) (Secret, error) {
+	text := strings.TrimSpace(string(data[key]))
+	if strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return Secret{}, fmt.Errorf("the credential's %s is no token of GitLab's", key)
+	}
+	return NewSecret(text), nil
+}
+
+// gitLabRefusal finds out what a refusal means. That something is gone is believed of
+// GitLab itself only: what stands before it answers 404 as well, while it is away.
+// GitLab says with each limit when it ends.
+func gitLabRefusal(a *answer, now time.Time) (Class, time.Duration, bool) {
+	switch a.status {
+	case http.StatusNotFound, http.StatusGone:
+		if said(a.body) == "" {
+			return Unavailable, 0, true
+		}
+	case http.StatusTooManyRequests:
+		if at, err := strconv.ParseInt(a.header.Get("RateLimit-Reset"), 10, 64); err == nil && a.header.Get("Retry-After") == "" {
+			return RateLimited, min(max(time.Unix(at, 0).Sub(now), 0), longestWait), true
+		}
+	}
+	return "", 0, false
+}
+
+// Rate is GitLab's limit, as it said last.
+func (g *GitLab) Rate() Rate { return g.wire.lastRate() }
+
+// ask asks for something, as the credential.
+func (g *GitLab) ask(ctx context.Context, q question) (*answer, error) {
+	if g.token.IsZero() {
+		return nil, &Error{Op: q.op, Class: Forbidden, Message: "the credential has no access_token"}
+	}
+	q.show = g.token
+	return g.wire.ask(ctx, q)
+}
+
+// Check finds out what the credential is. A runner_token alone is not asked about:
+// it would count as a manager's first contact.
+func (g *GitLab) Check(ctx context.Context) (Identity, error) {
+	id := Identity{Kind: "gitlabToken"}
+	if g.token.IsZero() {
+		id.Missing = []string{scopeCreate, scopeManage, scopeRead}
+		return id, nil
+	}
+	q := question{op: "check the access token", path: "/personal_access_tokens/self"}
+	a, err := g.ask(ctx, q)
+	if err != nil {
+		return Identity{}, err
+	}
+	token, err := read[*struct {
+		gitlab.PersonalAccessToken
+		Active *bool `json:"active"`
+	}](q, a)
+	switch {
+	case err != nil:
+		return Identity{}, err
+	case token == nil || token.Scopes == nil || token.Active == nil:
+		return Identity{}, unreadable(q, a, "the answer has no scopes")
+	case token.Revoked || !*token.Active:
+		return Identity{}, &Error{Op: q.op, Class: Refused, Status: a.status, Message: "GitLab says that it is not active"}
+	}
+	id.Scopes = token.Scopes
+	if token.ExpiresAt != nil {
+		id.ExpiresAt = time.Time(*token.ExpiresAt).UTC() // a date: it ends as that day begins
+	}
+	if !slices.Contains(id.Scopes, scopeAPI) {
+		for _, scope := range []string{scopeCreate, scopeManage, scopeRead} {
+			if !slices.Contains(id.Scopes, scope) {
+				id.Missing = append(id.Missing, scope)
+			}
+		}
+	}
+	return id, nil
+}
+
+// Group returns the number of the group of that path, such as "acme/ci".
+func (g *GitLab) Group(ctx context.Context, path string) (int64, error) {
+	q := question{op: "find a group", path: "/groups/" + url.PathEscape(path) + "?with_projects=false"}
+	if strings.Trim(path, "/") != path || path == "" {
+		return 0, &Error{Op: q.op, Class: Invalid, Message: "it has no path"}
+	}
+	a, err := g.ask(ctx, q)
+	if err != nil {
+		return 0, err
+	}
+	group, err := read[*gitlab.Group](q, a)
+	switch {
+	case err != nil:
+		return 0, err
+	case group == nil || group.ID <= 0 || group.FullPath == "":
+		return 0, unreadable(q, a, "the answer has no group")
+	case !strings.EqualFold(group.FullPath, path): // a path of digits is taken for a number
+		return 0, &Error{Op: q.op, Class: NotFound, Message: "there is another one by that path: " + clean(group.FullPath)}
+	}
+	return group.ID, nil
+}
+
+// Version is GitLab's; empty if it answers and does not tell us.
+func (g *GitLab) Version(ctx context.Context) (string, error) {
+	q := question{op: "ask for the version", path: "/metadata", show: g.token}
+	a, err := g.wire.ask(ctx, q)
+	if class := ClassOf(err); class == Forbidden || class == Refused && g.token.IsZero() {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	meta, err := read[*gitlab.Metadata](q, a)
+	switch {
+	case err != nil:
+		return "", err
+	case meta == nil || meta.Version == "":
+		return "", unreadable(q, a, "the answer has no version")
+	}
+	return clean(meta.Version), nil
+}
+
+// unreadable is the error of an answer that says yes and not what was asked.
+func unreadable(q question, a *answer, why string) *Error {
+	return &Error{Op: q.op, Class: Unavailable, Status: a.status, Message: why}
+}
+
+const (
+	perPage  = 100 // GitLab's most
+	mostRead = 3   // times that a list is begun, if it changes while it is read
+)
+
+// gitLabList reads a list to its end. A page that goes, or comes, while it is read moves
+// what is behind it, so that something would be missed: then it is begun anew. key
+// tells one from another: what moved to a later page is there twice.
+func gitLabList[T any](ctx context.Context, g *GitLab, op, path string, key func(T) int64) ([]T, error) {
+	var last error
+	for range mostRead {
+		all, err := gitLabListOnce(ctx, g, op, path, key)
+		if err == nil {
+			return all, nil
+		}
+		last = err
+		if !errors.Is(err, errMoved) {
+			return nil, err
+		}
+	}
+	return nil, &Error{Op: op, Class: Unavailable, Message: last.Error()}
+}
+
+var errMoved = errors.New("the list changed while it was read")
+
+func gitLabListOnce[T any](ctx context.Context, g *GitLab, op, path string, key func(T) int64) ([]T, error) {
+	all, seen := []T{}, map[int64]bool{}
+	join := "?"
+	if strings.Contains(path, "?") {
+		join = "&"
+	}
+	total := ""
+	for page := 1; ; page++ {
+		q := question{op: op, path: path + join + "per_page=" + strconv.Itoa(perPage) + "&page=" + strconv.Itoa(page)}
+		a, err := g.ask(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		items, err := read[[]T](q, a)
+		if err != nil {
+			return nil, err
+		}
+		next, paged := a.header["X-Next-Page"]
+		switch {
+		case items == nil:
+			return nil, unreadable(q, a, "the answer is no list")
+		case !paged && len(items) >= perPage:
+			return nil, unreadable(q, a, "the answer does not say whether it is the last page")
+		case page > 1 && a.header.Get("X-Total") != total:
+			return nil, errMoved
+		}
+		total = a.header.Get("X-Total") // not there above 10,000
+		for _, item := range items {
+			k := key(item)
+			if k <= 0 {
+				return nil, unreadable(q, a, "the list has something without a number in it")
+			}
+			if !seen[k] {
+				seen[k] = true
+				all = append(all, item)
+			}
+		}
+		switch {
+		case !paged || next[0] == "":
+			if total != "" && total != strconv.Itoa(len(all)) {
+				return nil, errMoved
+			}
+			return all, nil
+		case next[0] != strconv.Itoa(page+1) || len(items) == 0:
+			return nil, unreadable(q, a, "the pages are not in order")
+		}
+	}
+}

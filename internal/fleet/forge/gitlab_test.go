@@ -1,0 +1,436 @@
+package forge
+
+import (
+	"context"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+)
+
+// managing are the scopes that the fleet asks for.
+var managing = []string{scopeCreate, scopeManage, scopeRead}
+
+// gitLabWorld is a GitLab with one group, and a client of a token for it.
+type gitLabWorld struct {
+	*forgetest.GitLabFake
+	client *GitLab
+	token  string
+	group  int64
+}
+
+func startGitLab(t *testing.T, scopes ...string) gitLabWorld {
+	t.Helper()
+	w := gitLabWorld{GitLabFake: forgetest.NewGitLab(t)}
+	w.group = w.AddGroup("acme")
+	if scopes == nil {
+		scopes = managing
+	}
+	w.token = w.AddToken(forgetest.GitLabToken{Scopes: scopes, Owns: []int64{w.group}})
+	w.client = w.clientOf(t, w.token, nil)
+	return w
+}
+
+func (w gitLabWorld) clientOf(t *testing.T, token string, now func() time.Time) *GitLab {
+	t.Helper()
+	c, err := NewGitLab(GitLabConfig{URL: w.URL, Credential: map[string][]byte{"access_token": []byte(token + "\n")}, Now: now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func soon(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// asked counts what was asked by one method, as "POST /user/runners".
+func (w gitLabWorld) asked(what string) (n int) {
+	for _, c := range w.Calls() {
+		if c.Method+" "+strings.TrimPrefix(c.Path, "/api/v4") == what {
+			n++
+		}
+	}
+	return n
+}
+
+// The life of a runner, each step by what GitLab says of it afterwards.
+func TestGitLabRunner(t *testing.T) {
+	w, ctx := startGitLab(t), soon(t)
+	if id, err := w.client.Group(ctx, "Acme"); err != nil || id != w.group {
+		t.Fatalf("group %d, %v; want %d", id, err, w.group)
+	}
+	spec := RunnerSpec{GroupID: w.group, Tags: []string{"docker", "nix"}, Locked: true, Protected: true, Paused: true, MaximumTimeout: time.Hour, Description: "acme-gl-nix", Note: "mark-1"}
+	id, token, err := w.client.CreateRunner(ctx, spec)
+	if err != nil || !strings.HasPrefix(token.Reveal(), "glrt-") {
+		t.Fatalf("runner %d with token %q, %v", id, token.Reveal(), err)
+	}
+	r, err := w.client.Runner(ctx, id)
+	want := GitLabRunner{ID: id, Paused: true, Locked: true, Protected: true, Status: "never_contacted", Description: "acme-gl-nix", Note: "mark-1", Tags: spec.Tags, MaximumTimeout: time.Hour, Groups: []int64{w.group}}
+	if err != nil || fmt.Sprint(r) != fmt.Sprint(want) {
+		t.Fatalf("got  %+v, %v\nwant %+v", r, err, want)
+	}
+
+	if w.Contact(token.Reveal(), "s_1") != id {
+		t.Fatal("the token opens nothing")
+	}
+	if r, err := w.client.Runner(ctx, id); err != nil || r.Status != "online" || r.ContactedAt.IsZero() || r.Version == "" {
+		t.Errorf("a paused runner whose manager spoke: %+v, %v", r, err)
+	}
+	if r, err := w.client.SetPaused(ctx, id, false, ""); err != nil || r.Paused || r.Note != "mark-1" {
+		t.Errorf("let go on: %+v, %v", r, err)
+	}
+	job := w.StartJob(id, 77)
+	if jobs, err := w.client.RunningJobs(ctx, id); err != nil || !slices.Equal(jobs, []Job{{job, 77}}) {
+		t.Errorf("jobs %v, %v", jobs, err)
+	}
+	if r, err := w.client.SetPaused(ctx, id, true, "mark-1; paused by alice"); err != nil || !r.Paused || r.Note != "mark-1; paused by alice" {
+		t.Errorf("paused: %+v, %v", r, err)
+	}
+	if w.StartJob(id, 77) != 0 {
+		t.Error("a paused runner takes a job")
+	}
+	if j, _ := w.Job(job); j.Status != "running" {
+		t.Errorf("a pause ends a job: %+v", j)
+	}
+
+	w.Contact(token.Reveal(), "s_2")
+	if ms, err := w.client.Managers(ctx, id); err != nil || len(ms) != 2 || ms[0].SystemID != "s_1" || ms[1].ContactedAt.IsZero() || ms[0].Status != "online" {
+		t.Errorf("managers %+v, %v", ms, err)
+	}
+
+	if err := w.client.UpdateRunner(ctx, id, RunnerSpec{Tags: []string{"docker"}, RunUntagged: true, Description: "other"}); err != nil {
+		t.Error(err)
+	}
+	if r, err := w.client.Runner(ctx, id); err != nil || !slices.Equal(r.Tags, []string{"docker"}) || !r.RunUntagged || r.Locked || r.Protected || r.MaximumTimeout != 0 || !r.Paused || r.Note == "" {
+		t.Errorf("changed: %+v, %v", r, err)
+	}
+
+	next, err := w.client.ResetToken(ctx, id)
+	if err != nil || w.Contact(token.Reveal(), "s_1") != 0 || w.Contact(next.Reveal(), "s_1") != id {
+		t.Errorf("after a reset the old token opens %d and the new one %d, %v", w.Contact(token.Reveal(), "s_1"), w.Contact(next.Reveal(), "s_1"), err)
+	}
+
+	for range 2 { // the second finds it gone
+		if err := w.client.DeleteRunner(ctx, id); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := w.client.Runner(ctx, id); ClassOf(err) != NotFound {
+		t.Errorf("the deleted runner: %v", err)
+	}
+	if j, _ := w.Job(job); j.Status != "failed" {
+		t.Errorf("the job of a deleted runner: %+v", j)
+	}
+}
+
+// What GitLab says of a runner's state that nobody has heard of stays as it is.
+func TestGitLabStatus(t *testing.T) {
+	w, ctx := startGitLab(t), soon(t)
+	for status, want := range map[string]string{"": "never_contacted", "online": "online", "offline": "offline", "stale": "stale", "paused": "offline", "hibernating": "hibernating"} {
+		r := w.AddRunner(forgetest.GitLabRunner{Group: w.group, Status: status, RunUntagged: true})
+		if got, err := w.client.Runner(ctx, r.ID); err != nil || got.Status != want {
+			t.Errorf("%q is read as %q, %v; want %q", status, got.Status, err, want)
+		}
+	}
+}
+
+func TestGitLabCheck(t *testing.T) {
+	w, ctx := startGitLab(t), soon(t)
+	end := time.Date(2100, 3, 1, 0, 0, 0, 0, time.UTC)
+	for _, test := range []struct {
+		why     string
+		scopes  []string
+		missing []string
+	}{
+		{"what the fleet asks for", managing, nil},
+		{"api is everything", []string{"api"}, nil},
+		{"a group's runners cannot be listed with manage_runner", []string{scopeCreate, scopeManage}, []string{scopeRead}},
+		{"nothing can be written", []string{scopeRead, "read_user"}, []string{scopeCreate, scopeManage}},
+	} {
+		token := w.AddToken(forgetest.GitLabToken{Scopes: test.scopes, ExpiresAt: end})
+		id, err := w.clientOf(t, token, nil).Check(ctx)
+		if err != nil || id.Kind != "gitlabToken" || !slices.Equal(id.Scopes, test.scopes) || !slices.Equal(id.Missing, test.missing) || !id.ExpiresAt.Equal(end) {
+			t.Errorf("%s: %+v, %v", test.why, id, err)
+		}
+		// The scopes are those that matter: without one of them something is refused.
+		client := w.clientOf(t, token, nil)
+		_, listed := client.GroupRunners(ctx, w.group)
+		_, _, made := client.CreateRunner(ctx, RunnerSpec{GroupID: w.group, RunUntagged: true})
+		refused := ClassOf(listed) == Forbidden || ClassOf(made) == Forbidden
+		if refused != (len(test.missing) > 0) {
+			t.Errorf("%s: list %v, create %v", test.why, listed, made)
+		}
+	}
+	if id, err := w.client.Check(ctx); err != nil || !id.ExpiresAt.IsZero() {
+		t.Errorf("a token without an end: %+v, %v", id, err)
+	}
+	for why, change := range map[string]func(*forgetest.GitLabToken){
+		"revoked": func(t *forgetest.GitLabToken) { t.Revoked = true },
+		"expired": func(t *forgetest.GitLabToken) { t.ExpiresAt = time.Now().Add(-time.Hour) },
+	} {
+		token := w.AddToken(forgetest.GitLabToken{Scopes: managing})
+		w.ChangeToken(token, change)
+		if _, err := w.clientOf(t, token, nil).Check(ctx); ClassOf(err) != Refused || !strings.Contains(err.Error(), "oken") {
+			t.Errorf("%s: %v", why, err)
+		}
+	}
+}
+
+// A runner's own token, made by hand, opens its queue only. It is not even asked about.
+func TestGitLabRunnerTokenOnly(t *testing.T) {
+	w, ctx := startGitLab(t), soon(t)
+	c, err := NewGitLab(GitLabConfig{URL: w.URL, Credential: map[string][]byte{"runner_token": []byte("glrt-byhand")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if id, err := c.Check(ctx); err != nil || !slices.Equal(id.Missing, managing) {
+		t.Errorf("%+v, %v", id, err)
+	}
+	if _, err := c.SetPaused(ctx, 1, true, ""); ClassOf(err) != Forbidden {
+		t.Errorf("paused: %v", err)
+	}
+	if len(w.Calls()) != 0 {
+		t.Errorf("asked %v", w.Calls())
+	}
+	if v, err := c.Version(ctx); err != nil || v != "" {
+		t.Errorf("version %q, %v: it answers, which is enough", v, err)
+	}
+}
+
+func TestGitLabVersion(t *testing.T) {
+	w, ctx := startGitLab(t), soon(t)
+	if v, err := w.client.Version(ctx); err != nil || !strings.HasPrefix(v, "18.") {
+		t.Errorf("version %q, %v", v, err)
+	}
+	narrow := w.clientOf(t, w.AddToken(forgetest.GitLabToken{Scopes: []string{scopeManage}}), nil)
+	if v, err := narrow.Version(ctx); err != nil || v != "" {
+		t.Errorf("with a scope that may not ask: %q, %v", v, err)
+	}
+	if _, err := w.clientOf(t, "glpat-nobodys", nil).Version(ctx); ClassOf(err) != Refused {
+		t.Errorf("with a token that is none: %v", err)
+	}
+}
+
+func TestGitLabGroup(t *testing.T) {
+	w, ctx := startGitLab(t), soon(t)
+	below := w.AddGroup("acme/ci.d")
+	w.AddGroup("other")
+	digits := w.AddGroup(fmt.Sprint(w.group))
+	if id, err := w.client.Group(ctx, "acme/ci.d"); err != nil || id != below {
+		t.Errorf("%d, %v; want %d", id, err, below)
+	}
+	for path, want := range map[string]Class{"nobody": NotFound, "other": NotFound, fmt.Sprint(w.group): NotFound, "": Invalid, "acme/": Invalid} {
+		if id, err := w.client.Group(ctx, path); ClassOf(err) != want || id != 0 {
+			t.Errorf("%q: %d, %v; want %s (there is %d)", path, id, err, want, digits)
+		}
+	}
+}
+
+// Lists are read to the end, and those of groups above are in them.
+func TestGitLabLists(t *testing.T) {
+	w, ctx := startGitLab(t), soon(t)
+	child, other := w.AddGroup("acme/child"), w.AddGroup("acmeother")
+	var mine, below []int64
+	for i := range 250 {
+		switch {
+		case i%10 == 0:
+			w.AddRunner(forgetest.GitLabRunner{Group: other, RunUntagged: true})
+		case i%50 == 1:
+			below = append(below, w.AddRunner(forgetest.GitLabRunner{Group: child, RunUntagged: true}).ID)
+		default:
+			mine = append(mine, w.AddRunner(forgetest.GitLabRunner{Group: w.group, RunUntagged: true}).ID)
+		}
+	}
+	if got, err := w.client.GroupRunners(ctx, w.group); err != nil || !slices.Equal(got, mine) {
+		t.Errorf("%d runners, %v; want %d", len(got), err, len(mine))
+	}
+	if got, err := w.client.GroupRunners(ctx, child); err != nil || len(got) != len(mine)+len(below) {
+		t.Errorf("%d runners of the group below, %v; want %d", len(got), err, len(mine)+len(below))
+	}
+	empty := w.AddGroup("acme/empty/not")
+	for _, id := range mine {
+		w.RemoveRunner(id)
+	}
+	if got, err := w.client.GroupRunners(ctx, empty); err != nil || got == nil || len(got) != 0 {
+		t.Errorf("%v, %v; want a list of none", got, err)
+	}
+	job := int64(0)
+	r := w.AddRunner(forgetest.GitLabRunner{Group: w.group, RunUntagged: true})
+	for range 130 {
+		job = w.StartJob(r.ID, 5)
+	}
+	if jobs, err := w.client.RunningJobs(ctx, r.ID); err != nil || len(jobs) != 130 || !slices.Contains(jobs, Job{job, 5}) {
+		t.Errorf("%d jobs, %v", len(jobs), err)
+	}
+}
+
+// A runner that goes while a list is read would hide another one from us, behind it.
+func TestGitLabListChangesWhileRead(t *testing.T) {
+	w, ctx := startGitLab(t), soon(t)
+	var ids []int64
+	for range 201 {
+		ids = append(ids, w.AddRunner(forgetest.GitLabRunner{Group: w.group, RunUntagged: true}).ID)
+	}
+	gone := 0
+	var mu sync.Mutex
+	disturb := func(times int) {
+		gone = 0
+		w.Fault(func(r *http.Request) *forgetest.Fault {
+			mu.Lock()
+			defer mu.Unlock()
+			if r.FormValue("page") == "2" && gone < times {
+				w.RemoveRunner(ids[0])
+				ids = ids[1:]
+				gone++
+			}
+			return nil
+		})
+	}
+	disturb(1)
+	if got, err := w.client.GroupRunners(ctx, w.group); err != nil || !slices.Equal(got, ids) {
+		t.Errorf("%d runners, %v; want %d", len(got), err, len(ids))
+	}
+	disturb(100)
+	if got, err := w.client.GroupRunners(ctx, w.group); ClassOf(err) != Unavailable || got != nil {
+		t.Errorf("%d runners, %v: of a list that never rests", len(got), err)
+	}
+}
+
+// A page whose content has not changed is answered 304, and may not be the last any more.
+func TestGitLabNextPageOfAnUnchangedOne(t *testing.T) {
+	w, ctx := startGitLab(t), soon(t)
+	at := time.Now()
+	w.Clock(func() time.Time { return at })
+	for range 100 {
+		w.AddRunner(forgetest.GitLabRunner{Group: w.group, RunUntagged: true})
+	}
+	for want := 100; want <= 101; want++ {
+		if got, err := w.client.GroupRunners(ctx, w.group); err != nil || len(got) != want {
+			t.Errorf("%d runners, %v; want %d", len(got), err, want)
+		}
+		w.AddRunner(forgetest.GitLabRunner{Group: w.group, RunUntagged: true})
+	}
+	if !slices.ContainsFunc(w.Calls(), func(c forgetest.Call) bool { return c.Status == http.StatusNotModified }) {
+		t.Error("no page was answered 304")
+	}
+}
+
+func TestGitLabCancelJob(t *testing.T) {
+	w, ctx := startGitLab(t, "api"), soon(t)
+	r := w.AddRunner(forgetest.GitLabRunner{Group: w.group, RunUntagged: true})
+	job := w.StartJob(r.ID, 9)
+	for range 2 {
+		if err := w.client.CancelJob(ctx, 9, job); err != nil {
+			t.Error(err)
+		}
+	}
+	if j, _ := w.Job(job); j.Status != "canceled" {
+		t.Errorf("%+v", j)
+	}
+	if err := w.client.CancelJob(ctx, 9, 4711); err != nil {
+		t.Errorf("a job that is not there: %v", err)
+	}
+	// Newer ones refuse to cancel what has ended.
+	w.Fault(func(r *http.Request) *forgetest.Fault {
+		if r.Method == http.MethodPost {
+			return &forgetest.Fault{Status: http.StatusUnprocessableEntity, Body: `{"message":"Job is not cancelable"}`}
+		}
+		return nil
+	})
+	if err := w.client.CancelJob(ctx, 9, job); err != nil {
+		t.Errorf("a job that has ended: %v", err)
+	}
+	running := w.StartJob(r.ID, 9)
+	if err := w.client.CancelJob(ctx, 9, running); ClassOf(err) != Invalid {
+		t.Errorf("a job that runs and is not cancelled: %v", err)
+	}
+	w.Fault(nil)
+	narrow := w.clientOf(t, w.AddToken(forgetest.GitLabToken{Scopes: managing}), nil)
+	if err := narrow.CancelJob(ctx, 9, running); ClassOf(err) != Forbidden || !strings.Contains(err.Error(), "403") {
+		t.Errorf("without the scope api: %v", err)
+	}
+}
+
+// What is refused without being asked.
+func TestNewGitLab(t *testing.T) {
+	token := map[string][]byte{"access_token": []byte("glpat-canary-x")}
+	for why, c := range map[string]GitLabConfig{
+		"no URL":                {Credential: token},
+		"in the clear":          {URL: "http://gitlab.example.com", Credential: token},
+		"a password in the URL": {URL: "https://u:canary@gitlab.example.com", Credential: token},
+		"API in the clear":      {URL: "https://gitlab.example.com", APIURL: "http://gitlab.example.com/api/v4", Credential: token},
+		"no credential":         {URL: "https://gitlab.example.com"},
+		"an empty one":          {URL: "https://gitlab.example.com", Credential: map[string][]byte{"access_token": []byte(" \n")}},
+		"two lines":             {URL: "https://gitlab.example.com", Credential: map[string][]byte{"access_token": []byte("glpat-canary\nX-Evil: y")}},
+		"another forge's":       {URL: "https://gitlab.example.com", Credential: map[string][]byte{"github_token": []byte("ghp_canary")}},
+		"a bundle of nothing":   {URL: "https://gitlab.example.com", CABundle: []byte("nothing"), Credential: token},
+	} {
+		if g, err := NewGitLab(c); err == nil || g != nil || strings.Contains(err.Error(), "canary") {
+			t.Errorf("%s: %v", why, err)
+		}
+	}
+	g, err := NewGitLab(GitLabConfig{URL: "https://example.com/gitlab/", Credential: token})
+	if err != nil || g.wire.base.String() != "https://example.com/gitlab/api/v4" {
+		t.Errorf("below a path: %v", err)
+	}
+}
+
+func TestGitLabCABundle(t *testing.T) {
+	w, ctx := startGitLab(t), soon(t)
+	to, err := url.Parse(w.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	front := httptest.NewUnstartedServer(httputil.NewSingleHostReverseProxy(to))
+	front.Config.ErrorLog = log.New(io.Discard, "", 0) // that a client does not trust it
+	front.StartTLS()
+	t.Cleanup(front.Close)
+	bundle := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: front.Certificate().Raw})
+	for _, b := range [][]byte{nil, bundle} {
+		c, err := NewGitLab(GitLabConfig{URL: front.URL, CABundle: b, Credential: map[string][]byte{"access_token": []byte(w.token)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.Check(ctx)
+		if (err == nil) != (b != nil) || b == nil && ClassOf(err) != Unavailable {
+			t.Errorf("with %d bytes of a bundle: %v", len(b), err)
+		}
+	}
+}
+
+// Tags that GitLab would read as other ones are not sent.
+func TestGitLabTags(t *testing.T) {
+	w, ctx := startGitLab(t), soon(t)
+	for _, tag := range []string{"", "a,b", " a"} {
+		spec := RunnerSpec{GroupID: w.group, Tags: []string{"ok", tag}}
+		if _, _, err := w.client.CreateRunner(ctx, spec); ClassOf(err) != Invalid {
+			t.Errorf("made with %q: %v", tag, err)
+		}
+		if err := w.client.UpdateRunner(ctx, 1, spec); ClassOf(err) != Invalid {
+			t.Errorf("changed to %q: %v", tag, err)
+		}
+	}
+	if len(w.Calls()) != 0 {
+		t.Errorf("asked %v", w.Calls())
+	}
+	if _, _, err := w.client.CreateRunner(ctx, RunnerSpec{GroupID: w.group}); ClassOf(err) != Invalid || !strings.Contains(err.Error(), "tags_list") {
+		t.Errorf("no tags and nothing untagged: %v", err)
+	}
+	if _, _, err := w.client.CreateRunner(ctx, RunnerSpec{GroupID: w.group + 1000, RunUntagged: true}); ClassOf(err) != Forbidden {
+		t.Errorf("in a group that is not there: %v", err)
+	}
+}

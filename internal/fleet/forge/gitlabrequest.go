@@ -1,0 +1,212 @@
+package forge
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	gitlab "gitlab.com/gitlab-org/api/client-go"
+
+	"github.com/tailplane/tailplane/internal/fleet/forge/gitname"
+)
+
+// mergeRequest reads one.
+func (g *GitLab) mergeRequest(ctx context.Context, op string, iid int) (*gitlab.MergeRequest, error) {
+	if err := g.isProject(op); err != nil {
+		return nil, err
+	}
+	q := question{op: op, path: g.requestPath(iid)}
+	a, err := g.ask(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	mr, err := read[*gitlab.MergeRequest](q, a)
+	if err == nil && (mr == nil || mr.IID != int64(iid) || !gitname.IsCommit(mr.SHA) || mr.State == "") {
+		err = unreadable(q, a, "the answer is no merge request")
+	}
+	return mr, err
+}
+
+// Request reads a merge request with all who wrote some of it and what was said of it.
+func (g *GitLab) Request(ctx context.Context, iid int) (Request, error) {
+	const op = "read a merge request"
+	mr, err := g.mergeRequest(ctx, op, iid)
+	if err != nil {
+		return Request{}, err
+	}
+	r := Request{Number: iid, URL: mr.WebURL, Head: mr.SHA, Open: mr.State == "opened", Merged: mr.State == "merged", Blocked: blocked(mr)}
+	if r.Authors, err = g.authors(ctx, op, mr); err != nil {
+		return Request{}, err
+	}
+	if r.Reviews, err = g.reviews(ctx, op, mr); err != nil {
+		return Request{}, err
+	}
+	err = g.checks(ctx, op, &r)
+	return r, err
+}
+
+// authors are all names of all who wrote some of a merge request.
+func (g *GitLab) authors(ctx context.Context, op string, mr *gitlab.MergeRequest) ([]string, error) {
+	names := map[string]bool{}
+	if mr.Author != nil {
+		names[mr.Author.Username] = true
+	}
+	n, head := int64(0), false
+	commits, err := gitLabList(ctx, g, op, g.requestPath(int(mr.IID), "commits"), func(gitlab.Commit) int64 { n++; return n })
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range commits {
+		head = head || c.ID == mr.SHA
+		for _, name := range append(gitname.CoAuthors(c.Message), c.AuthorName, c.AuthorEmail, c.CommitterName, c.CommitterEmail) {
+			names[name] = true
+		}
+	}
+	if !head { // there came one meanwhile: who wrote all of it is not known, so it is not said
+		return nil, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "not all of its commits are told"}
+	}
+	delete(names, "")
+	return slices.Sorted(maps.Keys(names)), nil
+}
+
+// reviews are the approvals. GitLab does not say which commit one is of, only when it
+// was given: it is of the head if that was there before.
+func (g *GitLab) reviews(ctx context.Context, op string, mr *gitlab.MergeRequest) ([]Review, error) {
+	q := question{op: op, path: g.requestPath(int(mr.IID), "approvals")}
+	a, err := g.ask(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	said, err := read[*struct {
+		By *[]struct {
+			User *gitlab.BasicUser `json:"user"`
+			At   *time.Time        `json:"approved_at"` // not in the library
+		} `json:"approved_by"`
+	}](q, a)
+	switch {
+	case err != nil:
+		return nil, err
+	case said == nil || said.By == nil:
+		return nil, unreadable(q, a, "the answer has no approvals")
+	case len(*said.By) == 0:
+		return nil, nil
+	}
+	versions, err := gitLabList(ctx, g, op, g.requestPath(int(mr.IID), "versions"), func(v gitlab.MergeRequestDiffVersion) int64 { return v.ID })
+	if err != nil {
+		return nil, err
+	}
+	var since time.Time // the head is the head
+	if len(versions) > 0 {
+		last := slices.MaxFunc(versions, func(a, b gitlab.MergeRequestDiffVersion) int { return cmp.Compare(a.ID, b.ID) })
+		if last.HeadCommitSHA == mr.SHA && last.CreatedAt != nil {
+			since = *last.CreatedAt
+		}
+	}
+	var out []Review
+	for _, x := range *said.By {
+		if x.User == nil || x.User.Username == "" {
+			continue
+		}
+		r := Review{By: x.User.Username, Approved: true}
+		if x.At != nil {
+			r.At = *x.At
+			if !since.IsZero() && r.At.After(since) {
+				r.Head = mr.SHA
+			}
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// checks reads what programs say of the head. Who may not read them is not told that
+// there are none.
+func (g *GitLab) checks(ctx context.Context, op string, r *Request) error {
+	all, err := gitLabList(ctx, g, op, g.at("repository", "commits", r.Head, "statuses"), func(s gitlab.CommitStatus) int64 { return s.ID })
+	if ClassOf(err) == Forbidden {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, s := range all {
+		r.Checks = append(r.Checks, Check{Name: clean(s.Name), State: clean(s.Status), URL: s.TargetURL})
+	}
+	r.ChecksKnown = true
+	return nil
+}
+
+// blocked says why a merge request cannot be merged as it is. While GitLab finds that
+// out, it does not know.
+func blocked(mr *gitlab.MergeRequest) string {
+	switch s := mr.DetailedMergeStatus; s {
+	case "mergeable", "", "unchecked", "checking", "preparing", "approvals_syncing", "not_open":
+		return ""
+	case "conflict":
+		return "it conflicts with what was merged meanwhile"
+	case "need_rebase":
+		return "it is behind its base, and the project's rules do not let that be"
+	case "draft_status":
+		return "it is a draft"
+	case "not_approved", "requested_changes", "discussions_not_resolved", "security_policy_violations", "policies_denied", "merge_request_blocked", "blocked_status":
+		return "the project's rules ask for more, such as a review at GitLab"
+	case "ci_must_pass", "ci_still_running", "status_checks_must_pass", "external_status_checks":
+		return "its pipeline has not passed"
+	default:
+		return "GitLab says " + clean(s)
+	}
+}
+
+// Merge merges a merge request if its last commit is head; else that is a Conflict.
+// That exactly that was merged already is success. What the project's rules do not let
+// be is Invalid, and left to people at GitLab.
+func (g *GitLab) Merge(ctx context.Context, iid int, head string) error {
+	const op = "merge a merge request"
+	if err := g.isProject(op); err != nil {
+		return err
+	}
+	if !gitname.IsCommit(head) {
+		return &Error{Op: op, Class: Invalid, Message: "only a commit that was looked at is merged"}
+	}
+	_, err := g.ask(ctx, question{op: op, method: http.MethodPut, path: g.requestPath(iid, "merge"), body: map[string]any{"sha": head, "should_remove_source_branch": true}})
+	switch c := ClassOf(err); c {
+	case "", Invalid, Conflict, Unavailable, Refused:
+		mr, again := g.mergeRequest(ctx, op, iid)
+		switch {
+		case again != nil && err == nil:
+			return again
+		case again != nil:
+		case mr.State == "merged" && mr.SHA == head:
+			return nil // also if the answer was lost, or somebody was quicker
+		case err == nil:
+			return &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "it is not merged yet: GitLab says " + clean(mr.State)}
+		case c == Refused: // GitLab's word for who may not merge; the credential is good
+			return &Error{Op: op, Class: Forbidden, Status: http.StatusUnauthorized, Message: "the token's user may not merge it"}
+		}
+	}
+	return err
+}
+
+// Withdraw closes a merge request and deletes its branch, if that is one of ours. That
+// it is closed or gone already is success.
+func (g *GitLab) Withdraw(ctx context.Context, iid int) error {
+	const op = "close a merge request"
+	mr, err := g.mergeRequest(ctx, op, iid)
+	if err != nil {
+		return err
+	}
+	if !strings.HasPrefix(mr.SourceBranch, ownPrefix) || !gitname.IsBranch(mr.SourceBranch) || mr.SourceProjectID != mr.TargetProjectID {
+		return &Error{Op: op, Class: Invalid, Message: "it is none of ours"}
+	}
+	if mr.State == "opened" {
+		if _, err := g.ask(ctx, question{op: op, method: http.MethodPut, path: g.requestPath(iid), body: map[string]string{"state_event": "close"}}); err != nil {
+			return err
+		}
+	}
+	_, err = g.ask(ctx, question{op: op, method: http.MethodDelete, path: g.at("repository", "branches", mr.SourceBranch)})
+	return gone(err)
+}

@@ -1,0 +1,66 @@
+package place_test
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/tailplane/tailplane/internal/fleet/forge/place"
+)
+
+func parse(t testing.TB, text string) *url.URL {
+	u, err := url.Parse(text)
+	if err != nil {
+		t.Skip("no URL")
+	}
+	return u
+}
+
+func TestPlace(t *testing.T) {
+	for _, c := range []struct{ web, place, root, api string }{
+		{"https://github.com", "https://github.com/acme", "/orgs/acme", "https://api.github.com"},
+		{"https://github.com", "https://GitHub.com/Acme-1/app.x_y", "/repos/Acme-1/app.x_y", "https://api.github.com"},
+		{"https://t.ghe.com", "https://t.ghe.com/enterprises/big", "/enterprises/big", "https://api.t.ghe.com"},
+		{"https://ghes.example.com/git", "https://ghes.example.com/git/acme", "/orgs/acme", "https://ghes.example.com/git/api/v3"},
+		{"https://github.com", "https://github.com/enterprises", "", ""},
+		{"https://github.com", "https://github.com/acme/..", "", ""},
+		{"https://github.com", "https://github.com/acme/app/x", "", ""},
+		{"https://github.com", "https://github.com.evil.example/acme", "", ""},
+		{"https://github.com", "http://github.com/acme", "", ""},
+		{"https://ghes.example.com/git", "https://ghes.example.com/github/acme", "", ""},
+	} {
+		p, err := place.Parse(parse(t, c.web), parse(t, c.place))
+		if (err != nil) != (c.root == "") || err == nil && (p.Root() != c.root || place.API(parse(t, c.web)) != c.api) {
+			t.Errorf("%s: %+v, %q, %v", c.place, p, p.Root(), err)
+		}
+	}
+	org := place.Place{Kind: place.Org, Owner: "acme"}
+	repository := place.Place{Kind: place.Repository, Owner: "acme", Name: "app"}
+	enterprise := place.Place{Kind: place.Enterprise, Owner: "big"}
+	for name, want := range map[string][3]bool{"acme/app": {true, true, true}, "ACME/App": {true, true, true}, "acme/web": {true, false, true}, "other/app": {false, false, true},
+		"acme": {}, "acme/": {}, "/app": {}, "acme/..": {}, "acme/a/b": {}, "../acme/app": {}, "acme/a%2fb": {}} {
+		if got := [3]bool{org.Owns(name), repository.Owns(name), enterprise.Owns(name)}; got != want {
+			t.Errorf("%q: %v, want %v", name, got, want)
+		}
+	}
+}
+
+// FuzzParse: whatever an organisation's administrator writes, the path stays below
+// one of three collections, with as many parts as it has there.
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{"acme", "acme/app", "enterprises/x", "a/../b", "a%2fb", "a/b?c", ".", "a b"} {
+		f.Add(s)
+	}
+	web := parse(f, "https://github.com")
+	f.Fuzz(func(t *testing.T, s string) {
+		p, err := place.Parse(web, parse(t, "https://github.com/"+s))
+		if err != nil {
+			return
+		}
+		parts := strings.Split(p.Root(), "/")
+		want := map[string]int{"orgs": 3, "enterprises": 3, "repos": 4}[parts[1]]
+		if len(parts) != want || strings.ContainsAny(p.Root(), "?#%\\ \n") || strings.Contains(p.Root(), "..") && strings.Trim(parts[len(parts)-1], ".") == "" {
+			t.Errorf("%q leads to %q", s, p.Root())
+		}
+	})
+}

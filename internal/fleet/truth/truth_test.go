@@ -1,0 +1,481 @@
+package truth
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+)
+
+var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
+
+// healthyGitHub and healthyGitLab have nothing to be found.
+func healthyGitHub() Org {
+	options := Options{Labels: []string{"self-hosted", "nix"}}
+	group := Group{Name: "tailplane-acme", Selected: true, Repositories: []string{"acme/app", "acme/web"}}
+	return Org{Name: "acme", Forge: v1alpha1.GitHub, Whole: fleet.Yes, Listed: fleet.Yes,
+		Registered: []Registered{{7, "acme-gh-nix-abc12-runner-x1y2z", true}, {8, "laptop", false}, {9, "acme-gh-nix-abc12-runner-too-long", false}},
+		Workloads: []Workload{{Pool: "gh-nix", Name: "acme-gh-nix", Allocated: 3, Capacity: fleet.Capacity{Min: 0, Max: 3}, Options: options, Group: &group,
+			Cluster: Cluster{Object: fleet.Yes, Intake: fleet.Yes, Min: new(0), Max: new(3), Pods: new(1), Runners: []string{"acme-gh-nix-abc12-runner-x1y2z"}, Counted: fleet.Yes,
+				Assigned: new(1), Running: new(1), Version: "0.14.2", Controller: "0.14.2"},
+			Remote: Remote{Exists: fleet.Yes, Registered: fleet.Yes, Online: fleet.Yes, Options: &Options{Labels: []string{"NIX", "self-hosted"}},
+				Group: &Group{Name: "tailplane-acme", Selected: true, Repositories: []string{"Acme/Web", "acme/app"}}}}}}
+}
+
+func healthyGitLab() Org {
+	options := Options{Labels: []string{"docker", "nix"}, Locked: true, Protected: true, MaximumTimeout: time.Hour}
+	return Org{Name: "group-c", Forge: v1alpha1.GitLab, ForgeVersion: "18.9.1-ee", Whole: fleet.Yes, Listed: fleet.Yes,
+		Registered: []Registered{{101, "group-c-gl-nix", false}},
+		Workloads: []Workload{{Pool: "gl-nix", Name: "group-c-gl-nix", Allocated: 4, Capacity: fleet.Capacity{Max: 4}, Options: options,
+			Cluster: Cluster{Object: fleet.Yes, Intake: fleet.Yes, Pods: new(2)},
+			Remote: Remote{Exists: fleet.Yes, ID: 101, Contacted: fleet.Yes, Online: fleet.Yes, Paused: fleet.No, Versions: []string{"18.9.0", "18.8.2"},
+				Options: &Options{Labels: []string{"nix", "docker"}, Locked: true, Protected: true, MaximumTimeout: time.Hour}}}}}
+}
+
+func paused(w *Workload, mode v1alpha1.HoldMode) {
+	w.Capacity = fleet.Capacity{Mode: mode, Hold: "node-upgrade"}
+	w.Cluster.Min, w.Cluster.Max = new(0), new(0)
+	w.Remote.Paused = fleet.Yes
+}
+
+// A want is what of a finding is checked: its kind, how bad it is, and what explains it.
+type want struct {
+	kind     Kind
+	severity Severity
+	subject  string
+	hold     string
+}
+
+// FLEET-06, FLEET-17: each thing that can be found, one at a time.
+func TestFindings(t *testing.T) {
+	hub, lab := healthyGitHub, healthyGitLab
+	covered := map[Kind]bool{}
+	for _, test := range []struct {
+		why   string
+		org   func() Org
+		spoil func(*Org, *Workload)
+		want  []want
+	}{
+		{"all is well at GitHub", hub, func(*Org, *Workload) {}, nil},
+		{"all is well at GitLab", lab, func(*Org, *Workload) {}, nil},
+
+		{"the scale set has gone", hub, func(_ *Org, w *Workload) { w.Remote.Exists = fleet.No }, []want{{Missing, Error, "", ""}}},
+		{"the runner has gone", lab, func(_ *Org, w *Workload) { w.Remote.Exists = fleet.No }, []want{{Missing, Error, "", ""}}},
+		{"its object is not made yet", lab, func(_ *Org, w *Workload) { w.Remote.Exists, w.Cluster.Object = fleet.No, fleet.No }, nil},
+		{"it is taken down", lab, func(_ *Org, w *Workload) { w.Remote.Exists, w.Ending = fleet.No, true }, nil},
+
+		{"jobs wait and no runner ever came", hub, func(_ *Org, w *Workload) { w.Remote.Registered, w.Cluster.Pods = fleet.No, new(0) }, []want{{NeverRegistered, Error, "", ""}}},
+		{"a runner is to wait for jobs and never came", hub, func(_ *Org, w *Workload) {
+			w.Remote.Registered, w.Cluster.Pods, w.Cluster.Assigned, w.Cluster.Running = fleet.No, new(0), new(0), new(0)
+			w.Capacity.Min, w.Cluster.Min = 1, new(1)
+		}, []want{{NeverRegistered, Error, "", ""}}},
+		{"no job ever came", hub, func(_ *Org, w *Workload) {
+			w.Remote.Registered, w.Cluster.Pods, w.Cluster.Assigned, w.Cluster.Running = fleet.No, new(0), new(0), new(0)
+		}, nil},
+
+		{"no manager ever spoke", lab, func(_ *Org, w *Workload) { w.Remote.Contacted, w.Remote.Online = fleet.No, fleet.No }, []want{{NeverContacted, Error, "", ""}}},
+		{"no manager runs, and none ever spoke", lab, func(_ *Org, w *Workload) {
+			w.Remote.Contacted, w.Remote.Online, w.Cluster.Pods, w.Cluster.Intake = fleet.No, fleet.No, new(0), fleet.No
+		}, []want{{IntakeMissing, Error, "", ""}}},
+
+		{"managers lost their way", lab, func(_ *Org, w *Workload) { w.Remote.Online = fleet.No }, []want{{Offline, Error, "", ""}}},
+		{"runners lost their way", hub, func(_ *Org, w *Workload) { w.Remote.Online = fleet.No }, []want{{Offline, Error, "", ""}}},
+
+		{"paused there by somebody", lab, func(_ *Org, w *Workload) { w.Remote.Paused = fleet.Yes }, []want{{PausedOutside, Warning, "", ""}}},
+		{"paused by a hold", lab, func(_ *Org, w *Workload) { paused(w, v1alpha1.HoldPause) }, []want{{PausedOutside, Info, "", "node-upgrade"}}},
+		{"paused for want of a share", lab, func(_ *Org, w *Workload) { w.Capacity, w.Allocated, w.Remote.Paused = fleet.Capacity{}, 0, fleet.Yes }, nil},
+		{"let go on there under a hold", lab, func(_ *Org, w *Workload) { paused(w, v1alpha1.HoldPause); w.Remote.Paused = fleet.No }, []want{{OpenOutside, Error, "", ""}}},
+		{"let go on there without a share", lab, func(_ *Org, w *Workload) { w.Capacity, w.Allocated = fleet.Capacity{}, 0 }, []want{{OpenOutside, Error, "", ""}}},
+
+		{"other labels", hub, func(_ *Org, w *Workload) { w.Remote.Options.Labels = []string{"self-hosted", "docker"} }, []want{{LabelsDiffer, Warning, "", ""}}},
+		{"fewer tags", lab, func(_ *Org, w *Workload) { w.Remote.Options.Labels = []string{"nix"} }, []want{{LabelsDiffer, Warning, "", ""}}},
+		{"tags in another case", lab, func(_ *Org, w *Workload) { w.Remote.Options.Labels = []string{"nix", "Docker"} }, []want{{LabelsDiffer, Warning, "", ""}}},
+		{"no tags", lab, func(_ *Org, w *Workload) { w.Remote.Options.Labels = []string{} }, []want{{LabelsDiffer, Warning, "", ""}}},
+
+		{"unprotected", lab, func(_ *Org, w *Workload) { w.Remote.Options.Protected = false }, []want{{OptionsDiffer, Error, "protected", ""}}},
+		{"protected", lab, func(_ *Org, w *Workload) { w.Options.Protected = false }, []want{{OptionsDiffer, Warning, "protected", ""}}},
+		{"open to what has no tag", lab, func(_ *Org, w *Workload) { w.Remote.Options.RunUntagged = true }, []want{{OptionsDiffer, Error, "runUntagged", ""}}},
+		{"unlocked", lab, func(_ *Org, w *Workload) { w.Remote.Options.Locked = false }, []want{{OptionsDiffer, Error, "locked", ""}}},
+		{"another timeout", lab, func(_ *Org, w *Workload) { w.Remote.Options.MaximumTimeout = 0 }, []want{{OptionsDiffer, Warning, "maximumTimeout", ""}}},
+
+		{"a group for all", hub, func(_ *Org, w *Workload) { w.Remote.Group.Selected = false }, []want{{GroupDiffers, Error, "visibility", ""}}},
+		{"a repository more", hub, func(_ *Org, w *Workload) {
+			w.Remote.Group.Repositories = append(w.Remote.Group.Repositories, "acme/secret")
+		}, []want{{GroupDiffers, Error, "repositories", ""}}},
+		{"a repository fewer", hub, func(_ *Org, w *Workload) { w.Remote.Group.Repositories = []string{"acme/app"} }, []want{{GroupDiffers, Warning, "repositories", ""}}},
+		{"public ones too", hub, func(_ *Org, w *Workload) { w.Remote.Group.AllowsPublic = true }, []want{{GroupDiffers, Error, "public repositories", ""}}},
+		{"public ones too, as was said", hub, func(_ *Org, w *Workload) { w.Remote.Group.AllowsPublic, w.Group.AllowsPublic = true, true }, nil},
+		{"a group that is not ours to keep", hub, func(_ *Org, w *Workload) { w.Group, w.Remote.Group.AllowsPublic = nil, true }, nil},
+
+		{"a ghost", hub, func(_ *Org, w *Workload) { w.Cluster.Runners = nil }, []want{{Ghost, Info, "7", ""}}},
+		{"two ghosts", hub, func(o *Org, w *Workload) {
+			w.Cluster.Runners = nil
+			o.Registered = append(o.Registered, Registered{12, "acme-gh-nix-zzzzz-runner-99999", false})
+		}, []want{{Ghost, Info, "12", ""}, {Ghost, Info, "7", ""}}},
+		{"a runner that carries our mark and that nobody knows", lab, func(o *Org, _ *Workload) {
+			o.Registered = append(o.Registered, Registered{102, "group-c-gl-nix", false})
+		}, []want{{Ghost, Info, "102", ""}}},
+		{"what is left of a workload that has gone", lab, func(o *Org, _ *Workload) {
+			o.Registered = append(o.Registered, Registered{90, "group-c-gl-old", true})
+		}, []want{{Ghost, Info, "90", ""}}},
+		{"a runner whose number is not written down yet", lab, func(_ *Org, w *Workload) { w.Remote.ID = 0 }, nil},
+
+		{"jobs wait for runners that there may not be", hub, func(_ *Org, w *Workload) { paused(w, v1alpha1.HoldPause); w.Cluster.Assigned = new(4) },
+			[]want{{Stranded, Warning, "", "node-upgrade"}, {CapacityDiffers, Info, "", "node-upgrade"}}},
+		{"jobs wait for a share", hub, func(_ *Org, w *Workload) {
+			w.Capacity, w.Allocated, w.Cluster.Max, w.Cluster.Assigned = fleet.Capacity{}, 0, new(0), new(2)
+		}, []want{{Stranded, Warning, "", ""}}},
+		{"jobs are about to start", hub, func(_ *Org, w *Workload) { w.Cluster.Assigned = new(3) }, nil},
+
+		{"no listener", hub, func(_ *Org, w *Workload) { w.Cluster.Intake = fleet.No }, []want{{IntakeMissing, Error, "", ""}}},
+		{"no listener under a hold", hub, func(_ *Org, w *Workload) { paused(w, v1alpha1.HoldStop); w.Cluster.Intake = fleet.No },
+			[]want{{IntakeMissing, Error, "", ""}, {CapacityDiffers, Info, "", "node-upgrade"}}},
+		{"drained managers", lab, func(_ *Org, w *Workload) {
+			paused(w, v1alpha1.HoldDrain)
+			w.Cluster.Intake, w.Cluster.Pods, w.Remote.Online = fleet.No, new(0), fleet.No
+		}, []want{{IntakeMissing, Info, "", "node-upgrade"}, {PausedOutside, Info, "", "node-upgrade"}}},
+		{"no managers under a pause", lab, func(_ *Org, w *Workload) {
+			paused(w, v1alpha1.HoldPause)
+			w.Cluster.Intake, w.Cluster.Pods = fleet.No, new(0)
+		},
+			[]want{{IntakeMissing, Error, "", ""}, {PausedOutside, Info, "", "node-upgrade"}}},
+
+		{"held", hub, func(_ *Org, w *Workload) { paused(w, v1alpha1.HoldPause); w.Cluster.Assigned = new(1) }, []want{{CapacityDiffers, Info, "", "node-upgrade"}}},
+		{"written over", hub, func(_ *Org, w *Workload) { w.Cluster.Max = new(9) }, []want{{CapacityDiffers, Warning, "", ""}}},
+		{"written over under a hold", hub, func(_ *Org, w *Workload) { paused(w, v1alpha1.HoldPause); w.Cluster.Max = new(3) }, []want{{CapacityDiffers, Error, "", ""}}},
+
+		{"another ARC", hub, func(_ *Org, w *Workload) { w.Cluster.Controller = "0.13.1" }, []want{{VersionSkew, Error, "", ""}}},
+		{"another patch of ARC", hub, func(_ *Org, w *Workload) { w.Cluster.Controller = "0.14.0" }, nil},
+		{"an ARC whose version says nothing", hub, func(_ *Org, w *Workload) { w.Cluster.Controller = "canary-abc" }, nil},
+		{"an old manager", lab, func(_ *Org, w *Workload) { w.Remote.Versions = []string{"17.11.0", "18.9.0"} }, []want{{VersionSkew, Warning, "", ""}}},
+	} {
+		o := test.org()
+		test.spoil(&o, &o.Workloads[0])
+		shadow := test.org()
+		test.spoil(&shadow, &shadow.Workloads[0])
+		found := Check(o, nil, noon)
+		if !reflect.DeepEqual(o, shadow) {
+			t.Errorf("%s: what was handed in is changed", test.why)
+		}
+		var got []want
+		for _, f := range found {
+			got = append(got, want{f.Kind, f.Severity, f.Subject, f.ExplainedBy})
+			if f.Org != o.Name || f.Evidence == "" || f.Next == "" || !f.FirstSeen.Equal(noon) || f.Unconfirmed || f.Severity.weight() < 0 {
+				t.Errorf("%s: %+v", test.why, f)
+			}
+			covered[f.Kind] = true
+		}
+		order := func(a, b want) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) }
+		slices.SortFunc(got, order)
+		slices.SortFunc(test.want, order)
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s:\n got %v\nwant %v", test.why, got, test.want)
+		}
+	}
+	// The list is closed: each kind can be found, has a patience, and is one of them.
+	if got := slices.Sorted(maps.Keys(covered)); !slices.Equal(got, Kinds()) {
+		t.Errorf("found %v of %v", got, Kinds())
+	}
+}
+
+// A finding stays what it is while it stands, is told after a while, and goes when it
+// is known to have gone: not for want of an answer. FLEET-17.
+func TestFindingsOverTime(t *testing.T) {
+	o := healthyGitLab()
+	w := &o.Workloads[0]
+	w.Remote.Paused = fleet.Yes
+	first := Check(o, nil, noon)
+	if len(first) != 1 || first[0].Shown(noon) || len(Drift(first, nil, noon)) != 0 {
+		t.Fatalf("at once: %+v", first)
+	}
+	later := noon.Add(5 * time.Minute)
+	second := Check(o, first, later)
+	if len(second) != 1 || second[0].ID() != first[0].ID() || !second[0].FirstSeen.Equal(noon) || len(Drift(second, nil, later)) != 1 {
+		t.Fatalf("later: %+v", second)
+	}
+
+	w.Remote = Remote{} // the forge does not answer
+	o.Listed, o.ForgeVersion = fleet.Unknown, ""
+	third := Check(o, second, later.Add(time.Hour))
+	if len(third) != 1 || !third[0].Unconfirmed || !third[0].FirstSeen.Equal(noon) {
+		t.Fatalf("without an answer: %+v", third)
+	}
+	workloads := o.Workloads
+	o.Workloads, o.Whole = nil, fleet.Unknown // nor does the cluster
+	fourth := Check(o, third, later.Add(2*time.Hour))
+	if len(fourth) != 1 || !fourth[0].Unconfirmed {
+		t.Fatalf("without a list of workloads: %+v", fourth)
+	}
+	if got := Check(Org{Name: "other", Forge: v1alpha1.GitLab, Whole: fleet.Yes, Listed: fleet.Yes}, fourth, noon); len(got) != 0 {
+		t.Errorf("another organisation's: %+v", got)
+	}
+	o.Workloads, o.Whole = workloads, fleet.Yes
+	o.Workloads[0].Remote = healthyGitLab().Workloads[0].Remote
+	if got := Check(o, fourth, later); len(got) != 0 {
+		t.Errorf("afterwards: %+v", got)
+	}
+	o.Workloads = nil
+	if got := Check(o, fourth, later); len(got) != 0 {
+		t.Errorf("of a workload that has gone: %+v", got)
+	}
+}
+
+// What is ignored is ignored for a reason, for a while, and as it was.
+func TestIgnore(t *testing.T) {
+	o := healthyGitLab()
+	o.Workloads[0].Options.Protected = false // so that it is stricter at GitLab: a warning
+	found := Check(o, nil, noon)
+	now := noon.Add(time.Hour)
+	i, err := Ignored(found[0], "alice@example.com", " until Monday ", now.Add(time.Hour), now)
+	if err != nil || i.Reason != "until Monday" {
+		t.Fatalf("%+v, %v", i, err)
+	}
+	for why, test := range map[string]struct {
+		ignores []Ignore
+		at      time.Time
+		told    int
+	}{
+		"nobody ignores it": {nil, now, 1},
+		"ignored":           {[]Ignore{{}, i}, now, 0},
+		"not any more":      {[]Ignore{i}, i.Until, 1},
+		"another one is":    {[]Ignore{{ID: "x", Severity: Error, Until: i.Until}}, now, 1},
+	} {
+		if got := Drift(found, test.ignores, test.at); len(got) != test.told {
+			t.Errorf("%s: %+v", why, got)
+		}
+	}
+	o.Workloads[0].Options.Protected, o.Workloads[0].Remote.Options.Protected = true, false // the same, and worse
+	if worse := Check(o, found, now); len(worse) != 1 || worse[0].ID() != i.ID || len(Drift(worse, []Ignore{i}, now)) != 1 {
+		t.Errorf("it got worse: %+v", worse)
+	}
+	for why, x := range map[string]struct {
+		by, reason string
+		until      time.Time
+	}{
+		"by nobody":     {"", "r", now.Add(time.Hour)},
+		"for no reason": {"a", "  ", now.Add(time.Hour)},
+		"until now":     {"a", "r", now},
+		"for ever":      {"a", "r", now.Add(365 * 24 * time.Hour)},
+	} {
+		if _, err := Ignored(found[0], x.by, x.reason, x.until, now); err == nil {
+			t.Errorf("%s: it is ignored", why)
+		}
+	}
+}
+
+// Ghosts that were listed stay listed while the list cannot be had, and a hold explains
+// a wait until it gets dangerous.
+func TestGhostsAndStrandedOverTime(t *testing.T) {
+	o := healthyGitHub()
+	w := &o.Workloads[0]
+	w.Cluster.Runners = nil
+	ghosts := Check(o, nil, noon)
+	o.Listed, o.Registered = fleet.Unknown, nil
+	if got := Check(o, ghosts, noon.Add(time.Hour)); len(got) != 1 || got[0].Kind != Ghost || !got[0].Unconfirmed {
+		t.Errorf("%+v", got)
+	}
+	o.Listed = fleet.Yes
+	if got := Check(o, ghosts, noon.Add(time.Hour)); len(got) != 0 {
+		t.Errorf("ghosts that have gone: %+v", got)
+	}
+
+	paused(w, v1alpha1.HoldPause)
+	w.Cluster.Assigned = new(5)
+	waiting := Check(o, nil, noon)
+	for hours, severity := range map[time.Duration]Severity{0: Warning, 19: Warning, 20: Error, 30: Error} {
+		got := Check(o, waiting, noon.Add(hours*time.Hour))
+		i := slices.IndexFunc(got, func(f Finding) bool { return f.Kind == Stranded })
+		if i < 0 || got[i].Severity != severity || got[i].ExplainedBy != "node-upgrade" {
+			t.Errorf("after %d hours: %+v", hours, got)
+		}
+	}
+}
+
+// random makes an organisation of which nothing need go together.
+func random(r *rand.Rand) Org {
+	answer := func() fleet.Answer { return fleet.Answer(1 + r.IntN(2)) }
+	number := func() *int { return new(r.IntN(4)) }
+	flip := func() bool { return r.IntN(2) == 0 }
+	words := func(of ...string) []string {
+		return slices.DeleteFunc(of, func(string) bool { return flip() })
+	}
+	options := func() Options {
+		return Options{Labels: words("a", "b", "c"), RunUntagged: flip(), Locked: flip(), Protected: flip(), MaximumTimeout: time.Duration(r.IntN(2)) * time.Hour}
+	}
+	group := func() *Group {
+		return &Group{Selected: flip(), AllowsPublic: flip(), Repositories: words("x/a", "x/b")}
+	}
+	o := Org{Name: "acme", Forge: []v1alpha1.ForgeType{v1alpha1.GitHub, v1alpha1.GitLab}[r.IntN(2)], ForgeVersion: "18.1", Whole: fleet.Yes, Listed: fleet.Yes}
+	for i := range r.IntN(5) {
+		name := "acme-" + strconv.Itoa(i)
+		w := Workload{Pool: strconv.Itoa(r.IntN(2)), Name: name, Ending: r.IntN(5) == 0, Allocated: r.IntN(3), Capacity: fleet.Capacity{Min: r.IntN(2), Max: r.IntN(3)}, Options: options(), Group: group(),
+			Cluster: Cluster{Object: answer(), Intake: answer(), Min: number(), Max: number(), Pods: number(), Runners: words(name + "-aaaaa-runner-bbbbb"), Counted: fleet.Yes,
+				Assigned: number(), Running: number(), Version: "0.14." + strconv.Itoa(r.IntN(2)), Controller: "0." + strconv.Itoa(13+r.IntN(2)) + ".1"},
+			Remote: Remote{Exists: answer(), ID: int64(i + 1), Registered: answer(), Contacted: answer(), Online: answer(), Paused: answer(), Options: new(options()), Group: group(), Versions: words("17.1", "18.2")}}
+		if flip() {
+			w.Capacity = fleet.Capacity{Hold: "h", Mode: []v1alpha1.HoldMode{v1alpha1.HoldPause, v1alpha1.HoldDrain, v1alpha1.HoldStop}[r.IntN(3)]}
+		}
+		o.Workloads = append(o.Workloads, w)
+		if flip() {
+			o.Registered = append(o.Registered, Registered{int64(i + r.IntN(3)), []string{name, name + "-aaaaa-runner-bbbbb"}[r.IntN(2)], flip()})
+		}
+	}
+	return o
+}
+
+// forget makes some of what is known unknown.
+func forget(r *rand.Rand, o Org) Org {
+	o.Workloads = slices.Clone(o.Workloads)
+	coin := func() bool { return r.IntN(3) == 0 }
+	if coin() {
+		o.Listed = fleet.Unknown
+		o.Registered = nil
+	}
+	if coin() {
+		o.ForgeVersion = ""
+	}
+	for i := range o.Workloads {
+		w := &o.Workloads[i]
+		for _, a := range []*fleet.Answer{&w.Cluster.Object, &w.Cluster.Intake, &w.Cluster.Counted, &w.Remote.Exists, &w.Remote.Registered, &w.Remote.Contacted, &w.Remote.Online, &w.Remote.Paused} {
+			if coin() {
+				*a = fleet.Unknown
+			}
+		}
+		for _, n := range []**int{&w.Cluster.Min, &w.Cluster.Max, &w.Cluster.Pods, &w.Cluster.Assigned, &w.Cluster.Running} {
+			if coin() {
+				*n = nil
+			}
+		}
+		if coin() {
+			w.Remote.Options, w.Remote.Versions = nil, nil
+		}
+		if coin() {
+			w.Remote.Group, w.Cluster.Version = nil, ""
+		}
+	}
+	return o
+}
+
+// Laws over random organisations. FLEET-17: what is not known is no finding, and does
+// not end one.
+func TestLaws(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 500 {
+		o := random(r)
+		known := Check(o, nil, noon)
+		ids := map[string]bool{}
+		for i, f := range known {
+			if ids[f.ID()] {
+				t.Fatalf("two findings of one name: %+v", f)
+			}
+			ids[f.ID()] = true
+			if i > 0 && known[i-1].Severity.weight() < f.Severity.weight() {
+				t.Fatal("the worst do not come first")
+			}
+			if patience[f.Kind] == 0 && f.Kind != GroupDiffers {
+				t.Fatalf("%s is not on the list", f.Kind)
+			}
+		}
+
+		shuffled := o
+		shuffled.Workloads, shuffled.Registered = slices.Clone(o.Workloads), slices.Clone(o.Registered)
+		r.Shuffle(len(shuffled.Workloads), func(i, j int) {
+			shuffled.Workloads[i], shuffled.Workloads[j] = shuffled.Workloads[j], shuffled.Workloads[i]
+		})
+		r.Shuffle(len(shuffled.Registered), func(i, j int) {
+			shuffled.Registered[i], shuffled.Registered[j] = shuffled.Registered[j], shuffled.Registered[i]
+		})
+		if got := Check(shuffled, nil, noon); !reflect.DeepEqual(got, known) {
+			t.Fatalf("in another order:\n%+v\n%+v", got, known)
+		}
+
+		dim := forget(r, o)
+		for _, f := range Check(dim, nil, noon) {
+			if !ids[f.ID()] {
+				t.Fatalf("found for want of an answer: %+v", f)
+			}
+		}
+		kept := Check(dim, known, noon.Add(time.Hour))
+		if len(kept) != len(known) {
+			t.Fatalf("%d of %d findings stand for want of an answer", len(kept), len(known))
+		}
+		for _, f := range kept {
+			if !f.FirstSeen.Equal(noon) {
+				t.Fatalf("it was seen before: %+v", f)
+			}
+		}
+		if again := Check(o, kept, noon.Add(2*time.Hour)); len(again) != len(known) {
+			t.Fatalf("%d findings, and %d when everything is known again", len(known), len(again))
+		}
+	}
+}
+
+// Names that others chose cannot be taken for ours.
+func TestHostileNames(t *testing.T) {
+	evil := "a\x1b[31m\n\u202e"
+	o := healthyGitLab()
+	o.Workloads[0].Remote.Options.Labels = []string{evil}
+	o.Workloads[0].Remote.Versions = []string{"17.1-" + evil}
+	o.Registered = append(o.Registered, Registered{5, evil, false})
+	h := healthyGitHub()
+	h.Workloads[0].Remote.Group.Repositories = []string{evil}
+	n := 0
+	for _, f := range append(Check(o, nil, noon), Check(h, nil, noon)...) {
+		n++
+		for _, text := range []string{f.Want, f.Have, f.Evidence, f.Next} {
+			if strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) }) {
+				t.Errorf("%q", text)
+			}
+		}
+	}
+	if n < 3 {
+		t.Errorf("%d findings", n)
+	}
+}
+
+// Organisations are looked at one after another, and never two of them in step.
+func TestSchedule(t *testing.T) {
+	const every = 5 * time.Minute
+	minutes := map[int]int{}
+	for i := range 200 {
+		org := "org-" + strconv.Itoa(i)
+		at := First(org, noon, every)
+		if at != First(org, noon, every) {
+			t.Fatal("another time for the same")
+		}
+		if at.Before(noon) || !at.Before(noon.Add(every)) {
+			t.Errorf("the first look at %v", at)
+		}
+		minutes[int(at.Sub(noon)/time.Minute)]++
+		for range 20 {
+			next := Next(org, at, every)
+			if d := next.Sub(at); d < every*9/10 || d > every*11/10 {
+				t.Errorf("the next look after %v", d)
+			}
+			at = next
+		}
+	}
+	for m := range 5 {
+		if minutes[m] < 20 { // of 40
+			t.Errorf("%d of 200 are looked at in minute %d", minutes[m], m)
+		}
+	}
+	a, b := noon, noon
+	for range 20 {
+		a, b = Next("a", a, every), Next("b", b, every)
+	}
+	if a.Equal(b) {
+		t.Error("two organisations stay in step")
+	}
+	if First("a", noon, 0) != noon || Next("a", noon, 0) != noon {
+		t.Error("without a period")
+	}
+}

@@ -1,0 +1,102 @@
+package health
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Fleet are what the runner fleet counts. Labels are names of forges, organisations and
+// pools, which are objects of the cluster, and never anything of a job's.
+type Fleet struct {
+	*prometheus.Registry
+
+	requests *prometheus.CounterVec // forge, org, code
+	allocate prometheus.Histogram
+}
+
+// NewFleet returns the metrics of a fleet of that version.
+func NewFleet(version, commit string) *Fleet {
+	m := &Fleet{
+		Registry: newProcessRegistry(version, commit),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tailplane_fleet_forge_requests_total", Help: "Requests to forges, by the status of the answer; none: there was no answer."}, []string{"forge", "org", "code"}),
+		allocate: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "tailplane_fleet_allocate_seconds", Help: "Time to share the budgets of all pools.", Buckets: hookBuckets, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100}),
+	}
+	m.MustRegister(m.requests, m.allocate)
+	return m
+}
+
+// Asked counts a request to a forge for an organisation; the status is 0 if there was no
+// answer. What it asked is not counted.
+func (m *Fleet) Asked(forge, org, _ string, status int) {
+	code := "none"
+	if status != 0 {
+		code = strconv.Itoa(status)
+	}
+	m.requests.WithLabelValues(forge, org, code).Inc()
+}
+
+// Allocated counts how long the sharing of budgets took.
+func (m *Fleet) Allocated(took time.Duration) { m.allocate.Observe(took.Seconds()) }
+
+// Readiness shows whether l is ready, at each scrape.
+func (m *Fleet) Readiness(l *Listener) { m.MustRegister(readiness(l)) }
+
+// A FleetValue is one number of the fleet: what it is of, in the order of the metric's
+// labels, and how much.
+type FleetValue struct {
+	Labels []string
+	Value  float64
+}
+
+// FleetValues are the numbers of the fleet as they are now.
+type FleetValues struct {
+	Runners      []FleetValue // forge, org, pool, state; a state that is not known is not there
+	EffectiveMax []FleetValue // forge, org, pool
+	Drift        []FleetValue // forge, org, pool
+	Rates        []FleetValue // forge, org
+	Expiries     []FleetValue // forge, org; in seconds from now
+	Holds        int
+}
+
+// Values shows what count says, at each scrape; while it says false, nothing.
+func (m *Fleet) Values(count func() (FleetValues, bool)) {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, labels, nil)
+	}
+	m.MustRegister(fleetValues{count,
+		desc("tailplane_fleet_runners", "Runners of a pool for an organisation, by state: idle, busy, pending or failed.", "forge", "org", "pool", "state"),
+		desc("tailplane_fleet_effective_max", "How many runners there may be now: the allocation, and 0 under a hold.", "forge", "org", "pool"),
+		desc("tailplane_fleet_drift_findings", "What of a pool for an organisation is not as it should be.", "forge", "org", "pool"),
+		desc("tailplane_fleet_rate_limit_remaining", "How often the forge may still be asked until its limit begins anew.", "forge", "org"),
+		desc("tailplane_fleet_credential_expiry_seconds", "How long until the credential of an organisation ends.", "forge", "org"),
+		desc("tailplane_fleet_holds", "Holds that hold something."),
+	})
+}
+
+type fleetValues struct {
+	count                                               func() (FleetValues, bool)
+	runners, effectiveMax, drift, rates, expiries, hold *prometheus.Desc
+}
+
+func (f fleetValues) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{f.runners, f.effectiveMax, f.drift, f.rates, f.expiries, f.hold} {
+		ch <- d
+	}
+}
+
+func (f fleetValues) Collect(ch chan<- prometheus.Metric) {
+	now, known := f.count()
+	if !known {
+		return
+	}
+	for _, x := range []struct {
+		desc   *prometheus.Desc
+		values []FleetValue
+	}{{f.runners, now.Runners}, {f.effectiveMax, now.EffectiveMax}, {f.drift, now.Drift}, {f.rates, now.Rates}, {f.expiries, now.Expiries}, {f.hold, []FleetValue{{Value: float64(now.Holds)}}}} {
+		for _, v := range x.values {
+			ch <- prometheus.MustNewConstMetric(x.desc, prometheus.GaugeValue, v.Value, v.Labels...)
+		}
+	}
+}

@@ -1,0 +1,396 @@
+package planechange
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/manifest/linediff"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// An Edit is what is wanted of an object: exactly one of a patch of its spec, a spec
+// for one that is new, and its removal.
+type Edit struct {
+	Kind   plane.Text      `json:"kind" doc:"RunnerPool, RunnerEnrollment or RunnerForge"`
+	Name   plane.Text      `json:"name"`
+	Patch  json.RawMessage `json:"patch,omitempty" doc:"a merge patch of its spec (RFC 7386)"`
+	Spec   json.RawMessage `json:"spec,omitempty" doc:"of an object that is not there yet"`
+	Remove bool            `json:"remove,omitempty" doc:"the object goes"`
+}
+
+// A PreviewRequest asks what a change would do.
+type PreviewRequest struct{ Edit }
+
+// A Preview is what a change would do.
+type Preview struct {
+	File     string `json:"file"`
+	Base     string `json:"base" doc:"the commit that it is made from"`
+	Version  string `json:"version" doc:"of the file, for the proposal"`
+	Diff     string `json:"diff" doc:"of the real file, as git writes it"`
+	Risk     Risk   `json:"risk"`
+	OrgName  string `json:"org" doc:"whose it is; empty: the platform's"`
+	Platform bool   `json:"platform" doc:"those who run the platform have to approve it"`
+	Refused  string `json:"refused" doc:"why the API server would not take the object; empty: it would"`
+	Open     string `json:"open" doc:"the open change of this object, which this one would be added to; empty: there is none"`
+}
+
+// A ProposeRequest proposes a change.
+type ProposeRequest struct {
+	Edit
+	Title   string               `json:"title,omitempty" doc:"of the pull request; without it, what is changed"`
+	Reason  plane.Reason         `json:"reason" doc:"why, 1 to 500 characters"`
+	Version string               `json:"version,omitempty" doc:"of the file, from the preview: if it is another one by now it is a conflict"`
+	Key     plane.IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"the change's id comes from it and the caller, so that one that is sent again is made once; without it from the caller and what is wanted"`
+}
+
+// AuditArgs tells the record what was asked for.
+func (r ProposeRequest) AuditArgs() map[string]string {
+	return map[string]string{"object": string(r.Kind) + "/" + string(r.Name), "reason": string(r.Reason)}
+}
+
+// A DecideRequest is about a change as somebody looked at it.
+type DecideRequest struct {
+	ID     string       `json:"-" path:"id"`
+	Head   string       `json:"head" doc:"the commit that was looked at"`
+	Reason plane.Reason `json:"reason" doc:"why, 1 to 500 characters"`
+}
+
+// AuditArgs tells the record what was asked for.
+func (r DecideRequest) AuditArgs() map[string]string {
+	return map[string]string{"change": r.ID, "head": r.Head, "reason": string(r.Reason)}
+}
+
+// A CloseRequest gives a change up.
+type CloseRequest struct {
+	ID     string       `json:"-" path:"id"`
+	Reason plane.Reason `json:"reason" doc:"why, 1 to 500 characters"`
+}
+
+// AuditArgs tells the record what was asked for.
+func (r CloseRequest) AuditArgs() map[string]string {
+	return map[string]string{"change": r.ID, "reason": string(r.Reason)}
+}
+
+// AuditObject names the change for the record.
+func (o Change) AuditObject() string { return o.ID }
+
+// A GetRequest names a change.
+type GetRequest struct {
+	ID string `json:"-" path:"id"`
+}
+
+func (d *Desk) get(_ context.Context, p access.Permit, req GetRequest) (plane.Envelope[Change], error) {
+	o, l, err := plane.One[Change](d.Plane, plane.KindChange, p, req.ID, "change")
+	return plane.Answer(d.Plane, "Change", o, l.Revision, l.Sources), err
+}
+
+// What is read and kept of a file, in bytes: a change is an object of the cluster, which
+// takes no more than 1 MiB.
+const (
+	maxFile = 512 << 10
+	maxKept = 256 << 10
+)
+
+// drawn is a change as it would be, before it is proposed.
+type drawn struct {
+	ref  change.Ref
+	edit change.Edit
+	file File
+	path string
+	is   map[string]any
+	text []byte
+	Preview
+}
+
+// draw makes a change of what is wanted. It tells nothing to who may not propose it.
+func (d *Desk) draw(ctx context.Context, p access.Permit, e Edit, before []change.Edit) (out drawn, _ access.Permit, err error) {
+	if err := d.ready(); err != nil {
+		return out, p, err
+	}
+	out.edit = change.Edit{Patch: e.Patch, Spec: e.Spec, Remove: e.Remove}
+	if err := out.edit.Check(); err != nil {
+		return out, p, refused(err)
+	}
+	if out.ref, err = change.Parse(string(e.Kind), string(e.Name)); err != nil {
+		return out, p, refused(err)
+	}
+	if out.path, err = change.File(d.Pattern, out.ref); err != nil {
+		return out, p, problem.New(problem.Internal, "internal error").Because(err)
+	}
+	if out.file, err = d.Repository.ReadFile(ctx, "", out.path); err != nil {
+		return out, p, err
+	}
+	if len(out.file.Text) > maxFile {
+		return out, p, problem.New(problem.Conflict, "The file has more than 512 KiB: it is not changed from here.", "Keep the objects in a file each (plane.gitops.path).")
+	}
+	was, there, err := change.Spec(out.file.Text, out.ref)
+	if err != nil {
+		return out, p, refused(err)
+	}
+	if !there {
+		was = nil
+	}
+	text, aerr := change.Apply(out.file.Text, out.ref, append(slices.Clone(before), out.edit)...)
+	if aerr == nil {
+		if out.is, there, err = change.Spec(text, out.ref); err != nil {
+			return out, p, refused(err)
+		} else if !there {
+			out.is = nil
+		}
+	}
+	out.OrgName, out.Platform = change.Owner(out.ref, was, out.is)
+	if p, err = p.In(out.OrgName); err != nil {
+		return out, p, err
+	}
+	if aerr != nil {
+		return out, p, refused(aerr)
+	}
+	if out.text = text; len(bytes.TrimSpace(text)) == 0 {
+		out.text = nil
+	}
+	r := change.Rate(was, out.is)
+	old := out.file.Text
+	if out.file.Version == "" {
+		old = nil
+	}
+	out.File, out.Base, out.Version, out.Risk = out.path, out.file.Commit, out.file.Version, Risk{r.Level, append([]string{}, r.Why...)}
+	if out.Diff = linediff.Git(out.path, old, out.text); len(out.Diff) > maxKept {
+		out.Diff = strings.ToValidUTF8(out.Diff[:maxKept], "") + "\n(the diff is longer: the pull request has all of it)\n"
+	}
+	if err := d.Try(ctx, out.ref, out.is); err != nil {
+		if pr, ok := errors.AsType[*problem.Error](err); !ok || pr.Code != problem.Validation {
+			return out, p, err
+		}
+		out.Refused = err.Error()
+	}
+	return out, p, nil
+}
+
+// openOf is the open change of an object, if there is one.
+func (d *Desk) openOf(ref string, name string) (Change, bool) {
+	for _, o := range d.Plane.Board.List(plane.KindChange).Objects {
+		if c, ok := o.(Change); ok && c.Kind == ref && c.Name == name && (c.State == string(change.Open) || c.State == string(change.Approved)) {
+			return c, true
+		}
+	}
+	return Change{}, false
+}
+
+func (d *Desk) preview(ctx context.Context, p access.Permit, req PreviewRequest) (plane.Envelope[Preview], error) {
+	open, there := d.openOf(string(req.Kind), string(req.Name))
+	out, _, err := d.draw(ctx, p, req.Edit, open.kept.Edits)
+	if err != nil {
+		return plane.Envelope[Preview]{}, err
+	}
+	if there {
+		out.Open = open.ID
+	}
+	return plane.Answer(d.Plane, "ChangePreview", out.Preview, d.Plane.Board.Revision(), nil), nil
+}
+
+// propose makes a change, or adds to the one that is open for the object.
+func (d *Desk) propose(ctx context.Context, p access.Permit, req ProposeRequest) (e plane.Envelope[Change], err error) {
+	if err := req.Reason.Check(); err != nil {
+		return e, err
+	}
+	who := p.Caller().Identity()
+	id := change.ID(who, cmp.Or(string(req.Key), string(req.Kind)+"/"+string(req.Name)+string(req.Patch)+string(req.Spec)+d.Plane.Now().UTC().Format(time.DateOnly)))
+	if d.ready() == nil {
+		if k, err := d.Store.Get(ctx, id); err == nil && k.Proposer == who { // it was made, and the answer was lost
+			return d.answer(p, k)
+		}
+	}
+	open, there := d.openOf(string(req.Kind), string(req.Name))
+	out, p, err := d.draw(ctx, p, req.Edit, open.kept.Edits)
+	switch {
+	case err != nil:
+		return e, err
+	case out.Refused != "":
+		return e, problem.New(problem.Validation, "The API server would not take it: "+out.Refused, "Preview it until it would.")
+	case req.Version != "" && req.Version != out.Version, there && open.kept.Version != out.Version:
+		return e, problem.New(problem.Conflict, "The file is another one than the change was made from.", "Preview it anew; an open change of the object has to be merged or closed first.")
+	}
+	c := change.Change{ID: id, Ref: out.ref, Org: out.OrgName, Platform: out.Platform, File: out.path, Branch: change.Branch(id), Base: out.Base, Version: out.Version,
+		Edits: []change.Edit{out.edit}, Title: change.Title(req.Title, out.ref), Reason: string(req.Reason), Proposer: who}
+	if there {
+		c = open.kept.Change
+	}
+	c.Risk, c.Diff, c.Platform = change.Risk{Level: out.Risk.Level, Why: out.Risk.Why}, out.Diff, out.Platform
+	was := out.Version
+	if there {
+		on, err := d.Repository.ReadFile(ctx, c.Branch, out.path)
+		if err != nil {
+			return e, err
+		}
+		if on.Commit != c.Head {
+			return e, problem.New(problem.Conflict, "Somebody has pushed to the open change of this object.", "Look at "+c.URL+", and go on there.")
+		}
+		was = on.Version
+	}
+	r, err := d.Repository.Propose(ctx, Proposal{Branch: c.Branch, Path: out.path, Was: was, Text: out.text, Message: change.Message(c), Name: cmp.Or(p.Caller().DisplayName, who), Email: who,
+		Title: c.Title, Body: change.Body(c, d.Link(c.ID)), Risk: c.Risk.Level})
+	if err != nil {
+		return e, err
+	}
+	k := Kept{c.Amended(who, out.edit, r.Head), open.kept.At}
+	if there {
+		k, err = d.Store.Save(ctx, k)
+	} else {
+		c.Head, c.Number, c.URL = r.Head, r.Number, r.URL
+		k, err = d.Store.Create(ctx, change.Opened(c, d.Plane.Now()))
+	}
+	if err != nil {
+		return e, err
+	}
+	return d.answer(p, k)
+}
+
+func (d *Desk) answer(p access.Permit, k Kept) (plane.Envelope[Change], error) {
+	o := Of(k, d.Plane.Now().UTC())
+	d.Plane.Board.Put(plane.KindChange, Source, o)
+	return plane.Answer(d.Plane, "Change", o.For(plane.ViewerOf(p)).(Change), d.Plane.Board.Revision(), nil), nil
+}
+
+// Source is what feeds the Board with changes.
+const Source = "kubernetes:changes"
+
+// fresh is a change as the forge has it now, for who may decide about it.
+func (d *Desk) fresh(ctx context.Context, p access.Permit, id string) (Kept, error) {
+	if err := d.ready(); err != nil {
+		return Kept{}, err
+	}
+	k, err := d.Store.Get(ctx, id)
+	if err != nil {
+		return k, err
+	}
+	if _, err := p.In(k.Org); err != nil {
+		return Kept{}, err
+	}
+	r, err := d.Repository.Request(ctx, k.Number)
+	if err != nil {
+		return k, err
+	}
+	k.Change = k.Seen(r.Request)
+	return k, nil
+}
+
+func (d *Desk) approve(ctx context.Context, p access.Permit, req DecideRequest) (e plane.Envelope[Change], err error) {
+	if err := req.Reason.Check(); err != nil {
+		return e, err
+	}
+	k, err := d.fresh(ctx, p, req.ID)
+	if err != nil {
+		return e, err
+	}
+	if verb := approves(k.Platform); !plane.ViewerOf(p).In(k.Org, verb) {
+		refused := problem.New(problem.Forbidden, "This change touches more than one organisation's own: those who run the platform approve it.", "Ask a platform-admin.")
+		refused.Needed = &problem.Need{Verb: string(verb), Org: k.Org}
+		return e, refused
+	}
+	c := p.Caller()
+	if k.Change, err = k.Approve(c.Identity(), string(c.Device.ID), nil, req.Head, d.Plane.Now()); err != nil {
+		return e, refused(err)
+	}
+	if k, err = d.Store.Save(ctx, k); err != nil {
+		return e, err
+	}
+	return d.answer(p, k)
+}
+
+// merge uses an approval up, and only then tells the forge. What has become of it is
+// found out again if no answer comes: see [Desk.Watch].
+func (d *Desk) merge(ctx context.Context, p access.Permit, req DecideRequest) (e plane.Envelope[Change], err error) {
+	if err := req.Reason.Check(); err != nil {
+		return e, err
+	}
+	k, err := d.fresh(ctx, p, req.ID)
+	if err != nil {
+		return e, err
+	}
+	may := func(a change.Approval) bool { return d.May(ctx, a, k.Org, approves(k.Platform)) }
+	if k.Change, err = k.Merge(p.Caller().Identity(), req.Head, may, d.Plane.Now()); err != nil {
+		return e, refused(err)
+	}
+	if k, err = d.Store.Save(ctx, k); err != nil {
+		return e, err
+	}
+	return d.finish(ctx, p, k)
+}
+
+// finish tells the forge to merge what is to be merged.
+func (d *Desk) finish(ctx context.Context, p access.Permit, k Kept) (e plane.Envelope[Change], err error) {
+	merr := d.Repository.Merge(ctx, k.Number, k.Head)
+	switch pr, _ := errors.AsType[*problem.Error](merr); {
+	case merr == nil:
+		k.Change = k.Seen(change.Request{Head: k.Head, Merged: true})
+	case pr != nil && pr.Code != problem.Unavailable && pr.Code != problem.RateLimited:
+		k.Change = k.Refused(pr.Message)
+	default: // nobody knows: it stays as it is until somebody has looked
+		return e, merr
+	}
+	if k, err = d.Store.Save(ctx, k); err != nil {
+		return e, err
+	}
+	if merr != nil {
+		return e, merr
+	}
+	return d.answer(p, k)
+}
+
+func (d *Desk) close(ctx context.Context, p access.Permit, req CloseRequest) (e plane.Envelope[Change], err error) {
+	if err := req.Reason.Check(); err != nil {
+		return e, err
+	}
+	k, err := d.fresh(ctx, p, req.ID)
+	if err != nil {
+		return e, err
+	}
+	switch {
+	case k.State != change.Open && k.State != change.Approved:
+		return e, refused(change.ErrNotOpen)
+	case k.Proposer != p.Caller().Identity() && !plane.ViewerOf(p).In(k.Org, access.ConfigApprove):
+		return e, problem.New(problem.Forbidden, "Only who proposed a change, or may approve it, closes it.")
+	}
+	if err := d.Repository.Withdraw(ctx, k.Number); err != nil {
+		return e, err
+	}
+	k.State, k.Approvals = change.Closed, nil
+	if k, err = d.Store.Save(ctx, k); err != nil {
+		return e, err
+	}
+	return d.answer(p, k)
+}
+
+// refused is a rule's error as a problem.
+func refused(err error) error {
+	switch {
+	case errors.Is(err, change.ErrOwn):
+		return problem.New(problem.SelfApproval, "You wrote some of this change.", "Ask somebody else to approve it.")
+	case errors.Is(err, change.ErrMoved), errors.Is(err, change.ErrNotOpen), errors.Is(err, change.ErrNotApproved), errors.Is(err, change.ErrBlocked):
+		return problem.New(problem.Conflict, sentence(err), "Look at the change as it is now.")
+	case errors.Is(err, change.ErrMissing):
+		return problem.New(problem.NotFound, sentence(err), "Give its whole spec to make one.")
+	case errors.Is(err, change.ErrThere):
+		return problem.New(problem.Conflict, sentence(err), "Patch it instead.")
+	case errors.Is(err, change.ErrFile), errors.Is(err, change.ErrTwice):
+		return problem.New(problem.Conflict, sentence(err), "Mend the file in the repository first.")
+	}
+	return problem.New(problem.Validation, sentence(err), "A patch is a JSON object of fields of the spec.")
+}
+
+func sentence(err error) string {
+	s := []rune(err.Error())
+	if len(s) > 0 && 'a' <= s[0] && s[0] <= 'z' {
+		s[0] -= 'a' - 'A'
+	}
+	return string(s) + "."
+}

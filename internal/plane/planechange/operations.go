@@ -1,0 +1,102 @@
+package planechange
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// The operations: both ends are made from these, and so are the reference, the tools
+// and tka's commands.
+var (
+	PreviewChange = door.Op[PreviewRequest, plane.Envelope[Preview]]{Pattern: "POST " + plane.Base + "/changes/preview", Verb: access.ConfigPropose, MaxAnswer: maxDiff,
+		Doc:     "Show what a change of the configuration would do: the diff of the real file, and whether the API server would take it. Nothing is changed.",
+		Example: PreviewRequest{exampleEdit}, Answers: []plane.Envelope[Preview]{plane.Example("ChangePreview", Preview{File: "fleet/gh-nix.yaml", Base: exampleCommit, Version: exampleBlob,
+			Diff: exampleDiff, Risk: Risk{"medium", []string{"capacity"}}, Platform: true})}, Refusals: plane.Writing}
+	ProposeChange = door.Op[ProposeRequest, plane.Envelope[Change]]{Pattern: "POST " + plane.Base + "/changes", Verb: access.ConfigPropose, MaxAnswer: maxDiff,
+		Doc:     "Propose a change by pull request. If one is open for the object it is added to.",
+		Example: ProposeRequest{Edit: exampleEdit, Title: "More nix runners", Reason: "the queue is long in the morning", Version: exampleBlob, Key: "1f0c6c1e"},
+		Answers: []plane.Envelope[Change]{plane.Example("Change", exampleChange())}, Refusals: plane.Writing}
+	ListChanges = door.Op[ListRequest, plane.Envelope[[]Change]]{Pattern: "GET " + plane.Base + "/changes", Verb: access.FleetRead, MaxAnswer: 16 << 20,
+		Doc: "List changes of the configuration.", Answers: []plane.Envelope[[]Change]{plane.ExamplePage("ChangeList", exampleChange())}, Refusals: plane.Reading}
+	GetChange = door.Op[GetRequest, plane.Envelope[Change]]{Pattern: "GET " + plane.Base + "/changes/{id}", Verb: access.FleetRead, MaxAnswer: maxDiff,
+		Doc: "Show one change.", Example: GetRequest{exampleID}, Answers: []plane.Envelope[Change]{plane.Example("Change", exampleChange())}, Refusals: plane.Finding}
+	ApproveChange = door.Op[DecideRequest, plane.Envelope[Change]]{Pattern: "POST " + plane.Base + "/changes/{id}/approve", Verb: access.ConfigApprove, MaxAnswer: maxDiff,
+		Doc: "Approve a change as it was looked at. Who wrote some of it cannot.", Example: DecideRequest{exampleID, exampleCommit, "the nodes carry it"},
+		Answers: []plane.Envelope[Change]{plane.Example("Change", exampleChange())}, Refusals: slices.Concat(plane.Writing, []problem.Code{problem.SelfApproval})}
+	MergeChange = door.Op[DecideRequest, plane.Envelope[Change]]{Pattern: "POST " + plane.Base + "/changes/{id}/merge", Verb: access.ConfigApprove, MaxAnswer: maxDiff,
+		Doc: "Merge a change that is approved, as it was looked at. That uses the approval up.", Example: DecideRequest{exampleID, exampleCommit, "now is a quiet moment"},
+		Answers: []plane.Envelope[Change]{plane.Example("Change", exampleChange())}, Refusals: plane.Writing}
+	CloseChange = door.Op[CloseRequest, plane.Envelope[Change]]{Pattern: "POST " + plane.Base + "/changes/{id}/close", Verb: access.ConfigPropose, MaxAnswer: maxDiff,
+		Doc: "Give a change up.", Example: CloseRequest{exampleID, "the queue is short again"}, Answers: []plane.Envelope[Change]{plane.Example("Change", exampleChange())}, Refusals: plane.Writing}
+)
+
+// maxDiff bounds an answer with a diff, in bytes.
+const maxDiff = 4 << 20
+
+// Routes are the operations, with the desk behind them.
+func (d *Desk) Routes() []door.Route {
+	return []door.Route{
+		plane.Behind(d.Plane, PreviewChange, d.preview), plane.Behind(d.Plane, ProposeChange, d.propose), plane.Behind(d.Plane, ListChanges, d.list), plane.Behind(d.Plane, GetChange, d.get),
+		plane.Behind(d.Plane, ApproveChange, d.approve), plane.Behind(d.Plane, MergeChange, d.merge), plane.Behind(d.Plane, CloseChange, d.close),
+	}
+}
+
+// Operations describes the API.
+func Operations() []door.Declaration {
+	var all []door.Declaration
+	for _, rt := range (&Desk{Plane: new(plane.Desk)}).Routes() {
+		all = append(all, rt.Declaration)
+	}
+	return all
+}
+
+// A ListRequest asks for one page of the changes.
+type ListRequest struct {
+	plane.ListRequest
+	Org plane.Text `json:"-" query:"org" doc:"only of this organisation"`
+}
+
+func (d *Desk) list(_ context.Context, p access.Permit, req ListRequest) (plane.Envelope[[]Change], error) {
+	return plane.PageOf(d.Plane, changes(), p, req.ListRequest, string(req.Org), func(o Change) bool { return req.Org == "" || string(req.Org) == o.OrgName })
+}
+
+func changes() plane.Table[Change] {
+	return plane.Table[Change]{Kind: plane.KindChange, Name: "ChangeList", Columns: map[string]func(Change) string{
+		"opened":   func(o Change) string { return o.OpenedAt.UTC().Format(time.RFC3339) },
+		"name":     func(o Change) string { return o.Name },
+		"kind":     func(o Change) string { return o.Kind },
+		"org":      func(o Change) string { return o.OrgName },
+		"proposer": func(o Change) string { return o.Proposer },
+		"title":    func(o Change) string { return o.Title },
+		"risk":     func(o Change) string { return o.Risk.Level },
+		"number":   func(o Change) string { return cmp.Or(strconv.Itoa(o.Number), "0") },
+		"state":    func(o Change) string { return o.State },
+	}, State: Change.Stands, States: []string{string(change.Open), string(change.Approved), string(change.Merging), string(change.Merged), string(change.Applied), string(change.Closed)}}
+}
+
+const (
+	exampleID     = "c3f9c1a2b4d5e6f70"
+	exampleCommit = "0f3c9a1b2d4e5f6071820f3c9a1b2d4e5f607182"
+	exampleBlob   = "9a1b2d4e5f6071820f3c9a1b2d4e5f6071820f3c"
+	exampleDiff   = "diff --git a/fleet/gh-nix.yaml b/fleet/gh-nix.yaml\nindex 9a1b2d4..0f3c9a1 100644\n--- a/fleet/gh-nix.yaml\n+++ b/fleet/gh-nix.yaml\n@@ -8,4 +8,4 @@ spec:\n   runsOn: [self-hosted, nix]\n" +
+		"   scaling:\n     min: 0\n-    max: 5\n+    max: 8\n"
+)
+
+var exampleEdit = Edit{Kind: "RunnerPool", Name: "gh-nix", Patch: json.RawMessage(`{"scaling":{"max":8}}`)}
+
+func exampleChange() Change {
+	return Change{ID: exampleID, Kind: "RunnerPool", Name: "gh-nix", File: "fleet/gh-nix.yaml", Number: 42, URL: "https://github.com/acme/fleet/pull/42", Branch: "tailplane/" + exampleID,
+		Base: exampleCommit, Head: exampleCommit, State: string(change.Approved), Proposer: "amy@acme.dev", Title: "More nix runners", Reason: "the queue is long in the morning",
+		Risk: Risk{"medium", []string{"capacity"}}, Platform: true, Diff: exampleDiff, Checks: []Check{{"yamllint", "success", ""}},
+		Approvals: []Approval{{"pat@platform.dev", plane.ExampleTime, exampleCommit}}, OpenedAt: plane.ExampleTime, ObservedAt: plane.ExampleTime}
+}

@@ -1,0 +1,115 @@
+package planechange
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"reflect"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// A Watch looks after changes whose end has not come: what has become of them at the
+// forge, and whether the cluster has what was merged. One replica does.
+type Watch struct {
+	Desk *Desk
+	// Live is the spec of an object in the cluster; nil: there is none. Known is false
+	// while nobody can say.
+	Live  func(ctx context.Context, r change.Ref) (spec map[string]any, known bool)
+	Every time.Duration // between two looks
+	Log   *slog.Logger
+}
+
+// Source of what the repository says, on the Board.
+const gitops = "gitops"
+
+// Run looks until ctx ends.
+func (w *Watch) Run(ctx context.Context) {
+	if w.Desk.Repository == nil {
+		return
+	}
+	tick := time.NewTicker(w.Every)
+	defer tick.Stop()
+	for {
+		w.look(ctx)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// look looks once at every change that is not over. Where the forge does not answer
+// nothing changes, and the source says so.
+func (w *Watch) look(ctx context.Context) {
+	d := w.Desk
+	l := d.Plane.Board.List(plane.KindChange)
+	var failed error
+	for _, o := range l.Objects {
+		c, ok := o.(Change)
+		if !ok || c.kept.State.Over() {
+			continue
+		}
+		if err := w.one(ctx, c.ID); err != nil && ctx.Err() == nil {
+			failed = err
+		}
+	}
+	report := plane.Source{Name: gitops, Status: plane.OK, ObservedAt: d.Plane.Now().UTC()}
+	if failed != nil {
+		report = plane.Source{Name: gitops, Status: plane.Degraded, Message: "The repository of the configuration does not answer: " + failed.Error()}
+		w.Log.Warn("a look at changes failed", "error", failed)
+	}
+	if ctx.Err() == nil {
+		d.Plane.Board.Report(report)
+	}
+}
+
+func (w *Watch) one(ctx context.Context, id string) error {
+	d := w.Desk
+	k, err := d.Store.Get(ctx, id)
+	if pr, ok := errors.AsType[*problem.Error](err); ok && pr.Code == problem.NotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	was := k.Change
+	if k.State != change.Merged {
+		r, err := d.Repository.Request(ctx, k.Number)
+		if err != nil {
+			return err
+		}
+		if k.Change = k.Seen(r.Request); k.State == change.Merging && r.Open { // the answer to a merge was lost, and it was not merged
+			k.Change = k.Refused("")
+		}
+	}
+	if k.State == change.Merged {
+		f, err := d.Repository.ReadFile(ctx, "", k.File)
+		if err != nil {
+			return err
+		}
+		want, there, err := change.Spec(f.Text, k.Ref)
+		if err != nil {
+			return nil // somebody has to mend the file: it is not applied as it is
+		}
+		live, known := w.Live(ctx, k.Ref)
+		if known && (there && live != nil && change.Held(want, live) || !there && live == nil) {
+			k.State = change.Applied
+		}
+	}
+	if reflect.DeepEqual(was, k.Change) {
+		return nil
+	}
+	if k, err = d.Store.Save(ctx, k); err != nil {
+		if pr, ok := errors.AsType[*problem.Error](err); ok && pr.Code == problem.Conflict {
+			return nil // somebody decided about it meanwhile: at the next look
+		}
+		return err
+	}
+	d.Plane.Board.Put(plane.KindChange, Source, Of(k, d.Plane.Now().UTC()))
+	return nil
+}

@@ -1,0 +1,192 @@
+package planefleet
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// A Desk answers what callers ask about runners. All fields are required.
+type Desk struct {
+	Plane *plane.Desk
+	// Create makes a hold, in the name of the permit's caller. What is there already
+	// under its name is returned as it is: created says which of the two.
+	Create func(ctx context.Context, p access.Permit, d Draft, dryRun bool) (h Hold, created bool, err error)
+	// Lift deletes exactly the hold that is meant.
+	Lift func(ctx context.Context, p access.Permit, h Hold, dryRun bool) error
+
+	confirmations confirmations
+}
+
+// A ListRequest asks for one page of a list.
+type ListRequest struct {
+	plane.ListRequest
+	Org   plane.Text `json:"-" query:"org" doc:"only of this organisation"`
+	Forge plane.Text `json:"-" query:"forge" doc:"only of this forge"`
+}
+
+// only says in words what is chosen.
+func (r ListRequest) only() string { return string(r.Org) + "/" + string(r.Forge) }
+
+func (r ListRequest) has(org, forge string) bool {
+	return (r.Org == "" || string(r.Org) == org) && (r.Forge == "" || string(r.Forge) == forge)
+}
+
+// A PoolRequest names the runners of an organisation in a pool.
+type PoolRequest struct {
+	Forge string `json:"-" path:"forge"`
+	Org   string `json:"-" path:"org"`
+	Pool  string `json:"-" path:"pool"`
+}
+
+// An EnrollmentRequest names an organisation.
+type EnrollmentRequest struct {
+	Org string `json:"-" path:"org"`
+}
+
+// A HoldRequest names a hold.
+type HoldRequest struct {
+	Name string `json:"-" path:"name"`
+}
+
+func (d *Desk) pools(_ context.Context, p access.Permit, req ListRequest) (plane.Envelope[[]Pool], error) {
+	return plane.PageOf(d.Plane, pools(), p, req.ListRequest, req.only(), func(o Pool) bool { return req.has(o.OrgName, o.Forge) })
+}
+
+func (d *Desk) enrollments(_ context.Context, p access.Permit, req ListRequest) (plane.Envelope[[]Enrollment], error) {
+	return plane.PageOf(d.Plane, enrollments(), p, req.ListRequest, req.only(), func(o Enrollment) bool { return req.has(o.Name, o.Forge) })
+}
+
+// holds lists those about an organisation's, or a forge's, that name it.
+func (d *Desk) holds(_ context.Context, p access.Permit, req ListRequest) (plane.Envelope[[]Hold], error) {
+	return plane.PageOf(d.Plane, holds(), p, req.ListRequest, req.only(), func(o Hold) bool { return req.has(o.Scope.Org, o.Scope.Forge) })
+}
+
+func (d *Desk) pool(_ context.Context, p access.Permit, req PoolRequest) (plane.Envelope[Pool], error) {
+	o, l, err := plane.One[Pool](d.Plane, plane.KindPool, p, req.Forge+"/"+req.Org+"/"+req.Pool, "pool")
+	return plane.Answer(d.Plane, "Pool", o, l.Revision, l.Sources), err
+}
+
+func (d *Desk) enrollment(_ context.Context, p access.Permit, req EnrollmentRequest) (plane.Envelope[Enrollment], error) {
+	o, l, err := plane.One[Enrollment](d.Plane, plane.KindEnrollment, p, req.Org, "organisation")
+	return plane.Answer(d.Plane, "Enrollment", o, l.Revision, l.Sources), err
+}
+
+func (d *Desk) hold(_ context.Context, p access.Permit, req HoldRequest) (plane.Envelope[Hold], error) {
+	o, l, err := plane.One[Hold](d.Plane, plane.KindHold, p, req.Name, "hold")
+	return plane.Answer(d.Plane, "Hold", o, l.Revision, l.Sources), err
+}
+
+// A RunnersRequest asks for runners by forge. All of it may be left out.
+type RunnersRequest struct {
+	Org   plane.Text `json:"-" query:"org" doc:"only of this organisation"`
+	Forge plane.Text `json:"-" query:"forge" doc:"only of this forge"`
+}
+
+// Runners are the runners, grouped by forge.
+type Runners struct {
+	Forges []ForgeRunners `json:"forges" doc:"null: it is not known which there are"`
+}
+
+// ForgeRunners are the runners for the jobs of one forge.
+type ForgeRunners struct {
+	Forge   string   `json:"forge"`
+	Type    string   `json:"type" enum:"github,gitlab,unknown"`
+	Source  string   `json:"source" enum:"ok,down,unknown" doc:"whether the forge answers"`
+	Counts  Counts   `json:"counts" doc:"of all below; null where one of them is not known"`
+	Orgs    []string `json:"orgs"`
+	Runners []Pool   `json:"runners"`
+}
+
+func (d *Desk) runners(_ context.Context, p access.Permit, req RunnersRequest) (plane.Envelope[Runners], error) {
+	lists, revision := d.Plane.Board.Lists(plane.KindPool, plane.KindForge)
+	var sources []plane.Source
+	for _, l := range lists {
+		for _, s := range l.Sources {
+			if !slices.ContainsFunc(sources, func(o plane.Source) bool { return o.Name == s.Name }) {
+				sources = append(sources, s)
+			}
+		}
+	}
+	slices.SortFunc(sources, func(a, b plane.Source) int { return cmp.Compare(a.Name, b.Name) })
+	if !lists[0].Known {
+		return plane.Answer(d.Plane, "Runners", Runners{}, revision, sources), nil
+	}
+	groups := map[string]*ForgeRunners{}
+	group := func(forge string) *ForgeRunners {
+		if groups[forge] == nil {
+			zero := Counts{new(0), new(0), new(0), new(0)}
+			groups[forge] = &ForgeRunners{Forge: forge, Type: "unknown", Source: "unknown", Counts: zero, Orgs: []string{}, Runners: []Pool{}}
+		}
+		return groups[forge]
+	}
+	chosen := ListRequest{Org: req.Org, Forge: req.Forge}
+	for _, f := range plane.Seen[Forge](p, lists[1]) {
+		if !chosen.has(string(req.Org), f.Name) {
+			continue
+		}
+		g := group(f.Name)
+		g.Type = f.Type
+		switch {
+		case f.Reachable == nil:
+		case *f.Reachable:
+			g.Source = "ok"
+		default:
+			g.Source = "down"
+		}
+	}
+	for _, o := range plane.Seen[Pool](p, lists[0]) {
+		if !chosen.has(o.OrgName, o.Forge) {
+			continue
+		}
+		g := group(o.Forge)
+		g.Counts, g.Runners = g.Counts.add(o.Counts), append(g.Runners, o)
+		if !slices.Contains(g.Orgs, o.OrgName) {
+			g.Orgs = append(g.Orgs, o.OrgName)
+		}
+	}
+	out := Runners{Forges: []ForgeRunners{}}
+	for _, forge := range slices.Sorted(maps.Keys(groups)) {
+		out.Forges = append(out.Forges, *groups[forge])
+	}
+	return plane.Answer(d.Plane, "Runners", out, revision, sources), nil
+}
+
+// matching are the runners on the Board that a scope is about; false: it is not known
+// which there are.
+func (d *Desk) matching(s Scope) (some []Pool, known bool) {
+	l := d.Plane.Board.List(plane.KindPool)
+	for _, o := range l.Objects {
+		if p, ok := o.(Pool); ok && s.holds(p) {
+			some = append(some, p)
+		}
+	}
+	return some, l.Known
+}
+
+// exists refuses a scope that names what is not there. Where that is not known it is
+// let pass: to stop is never to fail for want of an answer.
+func (d *Desk) exists(s Scope) error {
+	if s.All {
+		return nil
+	}
+	if some, known := d.matching(s); len(some) > 0 || !known {
+		return nil
+	}
+	if s.Forge != "" {
+		if l := d.Plane.Board.List(plane.KindForge); !l.Known || slices.ContainsFunc(l.Objects, func(o plane.Object) bool { return o.Key() == s.Forge }) {
+			return nil
+		}
+	}
+	if s.Org != "" && s.Pool == "" {
+		if l := d.Plane.Board.List(plane.KindEnrollment); !l.Known || slices.ContainsFunc(l.Objects, func(o plane.Object) bool { return o.Key() == s.Org }) {
+			return nil
+		}
+	}
+	return problem.New(problem.NotFound, "There is no "+s.String()+", or you may not see it.", "List the runners that you may see.")
+}

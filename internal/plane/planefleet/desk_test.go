@@ -1,0 +1,371 @@
+package planefleet
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// PLANE-09, PL-05: to who is of one organisation another one's things are not there:
+// by id, in lists, totals, searches and cursors, and in what is shown of shared ones.
+func TestPL05_Organisations(t *testing.T) {
+	for _, who := range []access.Caller{amy(), mel(), person("vic@example.com", `{"role":"viewer","orgs":["acme"]}`)} {
+		o := newOffice().as(who)
+		for _, path := range []string{"/api/v1/pools/github/globex/gh-nix", "/api/v1/pools/gitlab/globex/gl-docker", "/api/v1/enrollments/globex", "/api/v1/holds/others", "/api/v1/holds/nothing"} {
+			if a := o.ask(t, "GET", path, ""); a.Status != http.StatusNotFound || strings.Contains(a.Text, "secret") {
+				t.Errorf("%s: %s", path, a.Text)
+			}
+		}
+		for path, want := range map[string]int{"/api/v1/pools": 2, "/api/v1/pools?org=globex": 0, "/api/v1/pools?forge=github": 2, "/api/v1/pools?forge=gitlab": 0, "/api/v1/pools?q=globex": 0, "/api/v1/pools?q=secret": 0,
+			"/api/v1/pools?state=Degraded": 0, "/api/v1/enrollments": 1, "/api/v1/enrollments?state=Failed": 0, "/api/v1/enrollments?q=gus": 0, "/api/v1/forges": 1, "/api/v1/holds": 1, "/api/v1/holds?q=secret": 0} {
+			a := o.ask(t, "GET", path, "")
+			if all := data[[]json.RawMessage](t, a); len(all) != want || *a.Meta.Page.Total != want || strings.Contains(a.Text, "secret") || strings.Contains(a.Text, "globex") {
+				t.Errorf("%s: %s, want %d", path, a.Text, want)
+			}
+		}
+		a := o.ask(t, "GET", "/api/runners", "")
+		if r := data[Runners](t, a); len(r.Forges) != 1 || len(r.Forges[0].Runners) != 2 || r.Forges[0].Counts.Busy == nil || *r.Forges[0].Counts.Busy != 4 || strings.Contains(a.Text, "globex") {
+			t.Errorf("%s", a.Text)
+		}
+		// What several have a part in says no number of all.
+		if h := data[Hold](t, o.ask(t, "GET", "/api/v1/holds/shared", "")); h.Targets != nil || h.Applied != nil || len(h.Failed) != 0 || h.RequestedBy == "" || h.Actions.Lift.Allowed {
+			t.Errorf("%+v", h)
+		}
+		if f := data[[]Forge](t, o.ask(t, "GET", "/api/v1/forges", "")); f[0].RateLimit != nil {
+			t.Errorf("%+v", f)
+		}
+	}
+	o := newOffice().as(alice())
+	first := o.ask(t, "GET", "/api/v1/pools?limit=1", "")
+	var page struct {
+		Meta struct{ Page struct{ Next string } }
+	}
+	if err := json.Unmarshal([]byte(first.Text), &page); err != nil || page.Meta.Page.Next == "" {
+		t.Fatalf("%v %s", err, first.Text)
+	}
+	cursor := url.QueryEscape(page.Meta.Page.Next)
+	if a := o.ask(t, "GET", "/api/v1/pools?org=acme&cursor="+cursor, ""); a.code() != problem.BadRequest {
+		t.Errorf("a cursor of another choice: %s", a.Text)
+	}
+	if a := o.as(amy()).ask(t, "GET", "/api/v1/pools?cursor="+cursor, ""); strings.Contains(a.Text, "globex") {
+		t.Errorf("somebody else's cursor: %s", a.Text)
+	}
+}
+
+// FLEET-02: runners by forge; a number of which a part is not known, is not known; and
+// what no source has told is null.
+func TestFLEET02_Runners(t *testing.T) {
+	o := newOffice().as(alice())
+	r := data[Runners](t, o.ask(t, "GET", "/api/runners", ""))
+	if len(r.Forges) != 2 || r.Forges[0].Forge != "github" || r.Forges[0].Source != "ok" || len(r.Forges[0].Runners) != 3 || !slices.Equal(r.Forges[0].Orgs, []string{"acme", "globex"}) ||
+		r.Forges[0].Counts.Busy != nil || *r.Forges[0].Counts.Idle != 3 || r.Forges[1].Source != "unknown" {
+		t.Errorf("%+v", r)
+	}
+	o.board = plane.NewBoard(o.desk.Plane.Now)
+	o.desk.Plane.Board = o.board
+	o.board.Expect("kubernetes", plane.KindPool)
+	for _, path := range []string{"/api/runners", "/api/v1/pools"} {
+		a := o.ask(t, "GET", path, "")
+		if strings.Contains(string(a.Data), "[") || len(a.Meta.Sources) != 1 || a.Meta.Sources[0].Status != plane.Down {
+			t.Errorf("%s: %s", path, a.Text)
+		}
+	}
+	if a := o.ask(t, "GET", "/api/v1/pools/github/acme/gh-nix", ""); a.code() != problem.Unavailable {
+		t.Errorf("%s", a.Text)
+	}
+	// To stop is never to fail for want of an answer.
+	if a := o.ask(t, "POST", "/api/v1/holds", `{"scope":{"org":"acme","pool":"gh-nix"},"reason":"x"}`); !data[Created](t, a).Created {
+		t.Errorf("%s", a.Text)
+	}
+}
+
+const narrow = `{"scope":{"org":"acme","pool":"gh-nix"},"reason":"a flaky image"}`
+
+// PLANE-10, FL-06: a hold is made once, in the caller's name, whoever asks again; with
+// a key it is found by it, and something else by the same key is a conflict.
+func TestCreate(t *testing.T) {
+	o := newOffice().as(mel())
+	first := data[Created](t, o.ask(t, "POST", "/api/v1/holds", narrow))
+	if !first.Created || first.Hold.RequestedBy != "mel@acme.dev" || *first.Targets != 1 || !strings.HasPrefix(first.Hold.Name, "acme-gh-nix-") || len(first.Hold.Name) > 40 {
+		t.Errorf("%+v", first)
+	}
+	o.seen()
+	if again := data[Created](t, o.ask(t, "POST", "/api/v1/holds", narrow)); again.Created || again.Hold.Name != first.Hold.Name {
+		t.Errorf("%+v", again)
+	}
+	if a := o.ask(t, "POST", "/api/v1/pools/github/acme/gh-nix/pause", `{"reason":"a flaky image"}`); data[Created](t, a).Hold.Name != first.Hold.Name {
+		t.Errorf("%s", a.Text)
+	}
+	if a := o.ask(t, "POST", "/api/v1/holds", strings.Replace(narrow, "flaky", "bad", 1)); a.code() != problem.Conflict {
+		t.Errorf("another reason: %s", a.Text)
+	}
+	if other := data[Created](t, o.as(amy()).ask(t, "POST", "/api/v1/holds", narrow)); !other.Created || other.Hold.Name == first.Hold.Name {
+		t.Errorf("somebody else's: %+v", other)
+	}
+	o.as(mel())
+	one := data[Created](t, o.ask(t, "POST", "/api/v1/holds", narrow, "Idempotency-Key", "k1"))
+	o.seen()
+	if !one.Created || one.Hold.Name == first.Hold.Name {
+		t.Errorf("%+v", one)
+	}
+	if two := data[Created](t, o.ask(t, "POST", "/api/v1/holds", narrow, "Idempotency-Key", "k1")); two.Created || two.Hold.Name != one.Hold.Name {
+		t.Errorf("%+v", two)
+	}
+	if a := o.ask(t, "POST", "/api/v1/holds", strings.Replace(narrow, "gh-nix", "gh-docker", 1), "Idempotency-Key", "k1"); !data[Created](t, a).Created {
+		t.Errorf("another scope has another name: %s", a.Text)
+	}
+	o.seen()
+	if a := o.ask(t, "POST", "/api/v1/holds", strings.Replace(narrow, "flaky", "bad", 1), "Idempotency-Key", "k1"); a.code() != problem.Conflict {
+		t.Errorf("the same key: %s", a.Text)
+	}
+	// A hold that has expired keeps its name, and the next has another.
+	o.mu.Lock()
+	h := o.stored[first.Hold.Name]
+	h.State = Expired
+	o.stored[h.Name] = h
+	o.mu.Unlock()
+	o.seen()
+	if next := data[Created](t, o.ask(t, "POST", "/api/v1/holds", narrow)); !next.Created || next.Hold.Name == first.Hold.Name {
+		t.Errorf("%+v", next)
+	}
+	before := len(o.names())
+	if dry := data[Created](t, o.ask(t, "POST", "/api/v1/holds?dryRun=true", `{"scope":{"org":"acme"},"reason":"x","expiresIn":"2h"}`)); dry.Created || !dry.DryRun || *dry.Targets != 2 || len(o.names()) != before ||
+		dry.Hold.ExpiresAt == nil || !dry.Hold.ExpiresAt.Equal(noon.Add(2*time.Hour)) {
+		t.Errorf("%+v", dry)
+	}
+	for body, want := range map[string]problem.Code{
+		`{"scope":{"org":"acme","pool":"gh-nix"}}`: problem.Validation, `{"scope":{},"reason":"x"}`: problem.Validation, `{"scope":{"all":true,"org":"acme"},"reason":"x"}`: problem.Validation,
+		`{"scope":{"org":"*"},"reason":"x"}`: problem.Validation, `{"scope":{"pool":"*"},"reason":"x"}`: problem.Validation, `{"scope":{"forge":"*"},"reason":"x"}`: problem.Validation,
+		`{"scope":{"org":"acme","pool":"gh-nix"},"reason":"x","mode":"Kill"}`: problem.Validation, `{"scope":{"org":"acme","pool":"gh-nix"},"reason":"x","expiresIn":"1s"}`: problem.Validation,
+		`{"scope":{"org":"acme","pool":"gh-nix"},"reason":"x","requestedBy":"eve@example.com"}`: problem.BadRequest, `{"scope":{"org":"acme","pool":"nothing"},"reason":"x"}`: problem.NotFound,
+		`{"scope":{"org":"globex"},"reason":"x"}`: problem.NotFound, `{"scope":{"all":true},"reason":"x"}`: problem.Forbidden, `{"scope":{"forge":"github"},"reason":"x"}`: problem.Forbidden,
+		`{"scope":{"forge":"nothing"},"reason":"x"}`: problem.Forbidden, `{"scope":{"pool":"gh-nix"},"reason":"x"}`: problem.Forbidden,
+		`{"scope":{"org":"acme","pool":"gh-nix"},"reason":"x","mode":"Stop"}`: problem.Forbidden,
+	} {
+		if a := o.ask(t, "POST", "/api/v1/holds", body); a.code() != want {
+			t.Errorf("%s: %s, want %s", body, a.Text, want)
+		}
+	}
+	if a := o.as(amy()).ask(t, "POST", "/api/v1/holds", `{"scope":{"org":"acme","pool":"gh-nix"},"reason":"x","mode":"Stop"}`); !data[Created](t, a).Created {
+		t.Errorf("an org-admin stops: %s", a.Text)
+	}
+}
+
+// MC-02, PL-06: what goes further than one pool is asked for twice, by the same caller
+// and with the same arguments, and passes once.
+func TestMC02_PauseWide(t *testing.T) {
+	const all = `{"scope":{"all":true},"reason":"node upgrade"}`
+	const said = `{"scope":{"all":true},"reason":"node upgrade","confirm":"PAUSE ALL"}`
+	ask := func(o *office, body string) answer {
+		return o.ask(t, "POST", "/api/v1/holds", body, "Idempotency-Key", fmt.Sprint(len(o.names())))
+	}
+	o := newOffice().as(alice())
+	have := len(o.names())
+	if a := ask(o, said); a.code() != problem.Confirmation || a.Status != http.StatusPreconditionRequired {
+		t.Errorf("by the phrase alone: %s", a.Text)
+	}
+	o = newOffice().as(alice())
+	a := ask(o, all)
+	if a.code() != problem.Confirmation || a.Error.Confirm == nil || a.Error.Confirm.Phrase != "PAUSE ALL" || *a.Error.Confirm.Targets != 4 {
+		t.Fatalf("%s", a.Text)
+	}
+	for why, body := range map[string]string{"another phrase": strings.Replace(said, "ALL", "all", 1), "another reason": strings.Replace(said, "node", "no", 1), "another mode": strings.Replace(said, `"reason"`, `"mode":"Drain","reason"`, 1),
+		"another scope": strings.Replace(said, `"all":true`, `"forge":"github"`, 1)} {
+		if a := ask(o, body); a.code() != problem.Confirmation {
+			t.Errorf("%s: %s", why, a.Text)
+		}
+	}
+	if a := ask(o.as(pat()), said); a.code() != problem.Confirmation {
+		t.Errorf("somebody else: %s", a.Text)
+	}
+	// Of two at once one passes.
+	o.as(alice())
+	var mu sync.Mutex
+	var passed, refused int
+	var wg sync.WaitGroup
+	key := []string{"Idempotency-Key", "k"}
+	for range 8 {
+		wg.Go(func() {
+			a := o.ask(t, "POST", "/api/v1/holds", said, key...)
+			mu.Lock()
+			defer mu.Unlock()
+			if a.Error == nil {
+				passed++
+			} else {
+				refused++
+			}
+		})
+	}
+	wg.Wait()
+	if passed < 1 || len(o.names()) != have+1 { // whoever asks again after a refusal has asked
+		t.Errorf("%d passed, %d refused, %v", passed, refused, o.names())
+	}
+	o.seen()
+	if again := data[Created](t, o.ask(t, "POST", "/api/v1/holds", all, key...)); again.Created {
+		t.Errorf("what is there takes no confirmation: %+v", again)
+	}
+	// Five minutes, and no longer.
+	o = newOffice().as(alice())
+	ask(o, all)
+	o.later(confirmLife)
+	if a := ask(o, said); a.code() != problem.Confirmation {
+		t.Errorf("too late: %s", a.Text)
+	}
+	if a := ask(o, said); !data[Created](t, a).Created {
+		t.Errorf("asked anew: %s", a.Text)
+	}
+	// A failover forgets, and does nothing without.
+	o = newOffice().as(alice())
+	ask(o, all)
+	o.desk.confirmations.all = nil
+	if a := ask(o, said); a.code() != problem.Confirmation || len(o.names()) != have {
+		t.Errorf("another process: %s", a.Text)
+	}
+}
+
+// MC-02, PL-06: to lift what goes far takes a code that a person got for exactly that,
+// and it is good for the same caller and once. Who paused everything may lift that,
+// and nobody else but a platform-admin.
+func TestMC02_LiftWide(t *testing.T) {
+	setting := func(by access.Caller) (*office, string) {
+		o := newOffice().as(by)
+		o.ask(t, "POST", "/api/v1/holds", `{"scope":{"all":true},"reason":"x"}`)
+		name := data[Created](t, o.ask(t, "POST", "/api/v1/holds", `{"scope":{"all":true},"reason":"x","confirm":"PAUSE ALL"}`)).Hold.Name
+		o.seen()
+		return o, name
+	}
+	lift := func(o *office, name, reason, code string) answer {
+		return o.ask(t, "DELETE", "/api/v1/holds/"+name, fmt.Sprintf(`{"reason":%q,"confirm":%q}`, reason, code))
+	}
+	o, name := setting(alice())
+	for _, other := range []access.Caller{person("otto@example.com", `{"role":"operator","orgs":["*"]}`), person("olga@example.com", `{"role":"org-admin","orgs":["*"]}`), mel(), amy()} {
+		if a := lift(o.as(other), name, "done", ""); a.code() != problem.Forbidden {
+			t.Errorf("%s: %s", other.Login, a.Text)
+		}
+	}
+	guest := alice()
+	guest.Shared, guest.Tailnet = true, "other.example"
+	if a := lift(o.as(guest), name, "done", ""); a.code() != problem.Forbidden {
+		t.Errorf("a namesake of another tailnet: %s", a.Text)
+	}
+	if a := lift(o.as(person("vic@example.com", `{"role":"viewer","orgs":["*"]}`)), name, "done", ""); a.code() != problem.Forbidden {
+		t.Errorf("a viewer: %s", a.Text)
+	}
+	for _, who := range []access.Caller{alice(), pat()} {
+		o, name := setting(alice())
+		o.as(who)
+		a := lift(o, name, "done", "")
+		if a.code() != problem.Confirmation || a.Error.Confirm.ID == "" || a.Error.Confirm.Phrase != "" || a.Error.Confirm.Path != "/confirm/"+a.Error.Confirm.ID {
+			t.Fatalf("%s", a.Text)
+		}
+		id := a.Error.Confirm.ID
+		if a := lift(o, name, "done", "LIFT ALL"); a.code() != problem.Confirmation {
+			t.Errorf("by the phrase: %s", a.Text)
+		}
+		asked := data[Asked](t, o.ask(t, "GET", "/api/v1/confirmations/"+id, ""))
+		if asked.Phrase != "LIFT ALL" || asked.Args["reason"] != "done" || asked.Object != name {
+			t.Errorf("%+v", asked)
+		}
+		confirm := func(phrase string) answer {
+			return o.ask(t, "POST", "/api/v1/confirmations", fmt.Sprintf(`{"id":%q,"phrase":%q}`, id, phrase))
+		}
+		if a := confirm("lift all"); a.code() != problem.Validation {
+			t.Errorf("%s", a.Text)
+		}
+		o.as(person("otto@example.com", `{"role":"platform-admin","orgs":["*"]}`))
+		for _, a := range []answer{confirm("LIFT ALL"), o.ask(t, "GET", "/api/v1/confirmations/"+id, "")} {
+			if a.code() != problem.NotFound {
+				t.Errorf("somebody else's: %s", a.Text)
+			}
+		}
+		code := data[Code](t, o.as(who).ask(t, "POST", "/api/v1/confirmations", fmt.Sprintf(`{"id":%q,"phrase":"LIFT ALL"}`, id))).Code
+		if a := lift(o.as(person("otto@example.com", `{"role":"platform-admin","orgs":["*"]}`)), name, "done", code); a.code() != problem.Confirmation {
+			t.Errorf("somebody else's code: %s", a.Text)
+		}
+		o.as(who)
+		done := data[Lifted](t, lift(o, name, "done", code))
+		if !slices.Equal(done.Lifted, []string{name}) || !slices.Equal(done.Remaining, []string{"others", "shared"}) {
+			t.Errorf("%+v", done)
+		}
+		o.mu.Lock()
+		o.stored[name] = Hold{ID: name, Name: name, UID: "u-" + name, Scope: Scope{All: true}, RequestedBy: "alice@example.com"}
+		o.mu.Unlock()
+		o.seen()
+		if a := lift(o, name, "done", code); a.code() != problem.Confirmation {
+			t.Errorf("the code once more: %s", a.Text)
+		}
+		// A code for something else is void from then on.
+		id = lift(o, name, "done", "").Error.Confirm.ID
+		code = data[Code](t, confirm("LIFT ALL")).Code
+		if a := lift(o, name, "something else", code); a.code() != problem.Confirmation {
+			t.Errorf("another reason: %s", a.Text)
+		}
+		if a := lift(o, name, "done", code); a.code() != problem.Confirmation {
+			t.Errorf("a code that is void: %s", a.Text)
+		}
+	}
+	// One of one pool takes none, and is lifted by the organisation's own people.
+	o = newOffice().as(amy())
+	name = data[Created](t, o.ask(t, "POST", "/api/v1/holds", narrow)).Hold.Name
+	o.seen()
+	if dry := data[Lifted](t, o.as(mel()).ask(t, "POST", "/api/v1/pools/github/acme/gh-nix/resume?dryRun=true", `{"reason":"x"}`)); !slices.Equal(dry.Lifted, []string{name}) || !slices.Contains(o.names(), name) {
+		t.Errorf("%+v", dry)
+	}
+	if done := data[Lifted](t, o.ask(t, "POST", "/api/v1/pools/github/acme/gh-nix/resume", `{"reason":"x"}`)); !slices.Equal(done.Lifted, []string{name}) || !slices.Equal(done.Remaining, []string{"shared"}) || slices.Contains(o.names(), name) {
+		t.Errorf("%+v", done)
+	}
+	o.seen()
+	if a := o.ask(t, "POST", "/api/v1/pools/github/acme/gh-nix/resume", `{"reason":"x"}`); a.code() != problem.Held || !strings.Contains(a.Text, "shared by alice@example.com") {
+		t.Errorf("%s", a.Text)
+	}
+	if a := o.ask(t, "POST", "/api/v1/pools/github/acme/gh-docker/resume", `{"reason":"x"}`); a.code() != problem.Conflict {
+		t.Errorf("%s", a.Text)
+	}
+	if a := o.ask(t, "DELETE", "/api/v1/holds/others", `{"reason":"x"}`); a.code() != problem.NotFound {
+		t.Errorf("%s", a.Text)
+	}
+}
+
+// Nothing that waits for a confirmation fills the process.
+func TestWaitingIsBounded(t *testing.T) {
+	o := newOffice().as(alice())
+	var last answer
+	for i := range maxOfOne + 1 {
+		last = o.ask(t, "POST", "/api/v1/holds", fmt.Sprintf(`{"scope":{"all":true},"reason":"%d"}`, i))
+	}
+	if last.code() != problem.RateLimited || len(o.desk.confirmations.all) != maxOfOne {
+		t.Errorf("%s, and %d wait", last.Text, len(o.desk.confirmations.all))
+	}
+	if a := o.as(pat()).ask(t, "POST", "/api/v1/holds", `{"scope":{"all":true},"reason":"x"}`); a.code() != problem.Confirmation {
+		t.Errorf("somebody else: %s", a.Text)
+	}
+}
+
+// Columns, states and examples hold together.
+func TestTables(t *testing.T) {
+	o := newOffice().as(alice())
+	for path, columns := range map[string][]string{"pools": keys(pools().Columns), "enrollments": keys(enrollments().Columns), "holds": keys(holds().Columns), "forges": keys(forges().Columns)} {
+		for _, c := range columns {
+			if a := o.ask(t, "GET", "/api/v1/"+path+"?sort=-"+c, ""); a.Error != nil {
+				t.Errorf("%s by %s: %s", path, c, a.Text)
+			}
+		}
+	}
+}
+
+func keys[V any](m map[string]V) (all []string) {
+	for k := range m {
+		all = append(all, k)
+	}
+	return all
+}

@@ -1,0 +1,155 @@
+package planefleet
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// A LiftRequest lifts a hold.
+type LiftRequest struct {
+	Name    string       `json:"-" path:"name"`
+	Reason  plane.Reason `json:"reason" doc:"why, 1 to 500 characters"`
+	Confirm plane.Text   `json:"confirm,omitempty" doc:"the code that a person got for it"`
+	DryRun  plane.Flag   `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
+}
+
+// AuditArgs tells the record what was asked for.
+func (r LiftRequest) AuditArgs() map[string]string {
+	args := map[string]string{"hold": r.Name, "reason": string(r.Reason)}
+	if r.DryRun {
+		args["dryRun"] = "true"
+	}
+	return args
+}
+
+// Lifted is what has become of holds that were to be lifted.
+type Lifted struct {
+	Lifted    []string `json:"lifted" doc:"names of those that are deleted; that jobs are taken again, pools say"`
+	Remaining []string `json:"remaining" doc:"names of others that hold some of the same runners still"`
+	DryRun    bool     `json:"dryRun" doc:"nothing was changed"`
+}
+
+// AuditObject names the holds for the record.
+func (l Lifted) AuditObject() string { return strings.Join(l.Lifted, ",") }
+
+// lift lifts one hold. That somebody may pause does not say that he may lift.
+func (d *Desk) lift(ctx context.Context, p access.Permit, req LiftRequest) (e plane.Envelope[Lifted], err error) {
+	if err := req.Reason.Check(); err != nil {
+		return e, err
+	}
+	h, _, err := plane.One[Hold](d.Plane, plane.KindHold, p, req.Name, "hold")
+	if err != nil {
+		return e, err
+	}
+	if p, err = d.mayLift(p, h); err != nil {
+		return e, err
+	}
+	if h.Scope.wide() && !bool(req.DryRun) {
+		ask := request{who: who(p.Caller()), verb: access.HoldsLift, digest: digest(h.Name, h.UID, string(req.Reason)), phrase: h.Scope.phrase("LIFT"), object: h.Name, args: req.AuditArgs(), targets: h.Targets}
+		if err := d.confirmations.coded(ask, string(req.Confirm), d.Plane.Now()); err != nil {
+			return e, err
+		}
+	}
+	if err := d.Lift(ctx, p, h, bool(req.DryRun)); err != nil {
+		return e, err
+	}
+	return d.lifted(p, []Hold{h}, bool(req.DryRun)), nil
+}
+
+// mayLift is the permit for one hold.
+func (d *Desk) mayLift(p access.Permit, h Hold) (access.Permit, error) {
+	narrow, err := h.Scope.permitted(p)
+	switch why := h.liftable(plane.ViewerOf(p)); {
+	case err != nil:
+		return access.Permit{}, err
+	case why != "":
+		refused := problem.New(problem.Forbidden, why, "Ask whoever set it, "+h.RequestedBy+".")
+		refused.Needed = &problem.Need{Verb: string(access.HoldsLiftWide)}
+		for _, duty := range p.Duties() {
+			refused.Have = append(refused.Have, duty.String())
+		}
+		return access.Permit{}, refused
+	}
+	return narrow, nil
+}
+
+// lifted says what has become of holds, and what holds the same runners still.
+func (d *Desk) lifted(p access.Permit, holds []Hold, dryRun bool) plane.Envelope[Lifted] {
+	out := Lifted{Lifted: []string{}, Remaining: []string{}, DryRun: dryRun}
+	var some []Pool
+	for _, h := range holds {
+		out.Lifted = append(out.Lifted, h.Name)
+		more, _ := d.matching(h.Scope)
+		some = append(some, more...)
+	}
+	l := d.Plane.Board.List(plane.KindHold)
+	for _, h := range plane.Seen[Hold](p, l) {
+		if h.over() == "" && !slices.Contains(out.Lifted, h.Name) && slices.ContainsFunc(some, h.Scope.holds) {
+			out.Remaining = append(out.Remaining, h.Name)
+		}
+	}
+	return plane.Answer(d.Plane, "HoldLifted", out, l.Revision, l.Sources)
+}
+
+// A ResumeRequest lifts what holds exactly one organisation's runners in one pool.
+type ResumeRequest struct {
+	Forge  string       `json:"-" path:"forge"`
+	Org    string       `json:"-" path:"org"`
+	Pool   string       `json:"-" path:"pool"`
+	Reason plane.Reason `json:"reason" doc:"why, 1 to 500 characters"`
+	DryRun plane.Flag   `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
+}
+
+// AuditArgs tells the record what was asked for.
+func (r ResumeRequest) AuditArgs() map[string]string {
+	args := map[string]string{"scope": Scope{Org: r.Org, Pool: r.Pool}.String(), "reason": string(r.Reason)}
+	if r.DryRun {
+		args["dryRun"] = "true"
+	}
+	return args
+}
+
+// resume lifts the holds of exactly a pool. Those that hold more are lifted by name.
+func (d *Desk) resume(ctx context.Context, p access.Permit, req ResumeRequest) (e plane.Envelope[Lifted], err error) {
+	if err := req.Reason.Check(); err != nil {
+		return e, err
+	}
+	o, _, err := plane.One[Pool](d.Plane, plane.KindPool, p, req.Forge+"/"+req.Org+"/"+req.Pool, "pool")
+	if err != nil {
+		return e, err
+	}
+	if p, err = o.scope().permitted(p); err != nil {
+		return e, err
+	}
+	var mine []Hold
+	var other *Hold
+	for _, h := range plane.Seen[Hold](p, d.Plane.Board.List(plane.KindHold)) {
+		switch {
+		case h.over() != "" || !h.Scope.holds(o):
+		case h.Scope == o.scope():
+			mine = append(mine, h)
+		case other == nil:
+			other = &h
+		}
+	}
+	switch {
+	case len(mine) == 0 && other != nil:
+		return e, problem.New(problem.Held, fmt.Sprintf("It is held with more: %s by %s, since %s: %s", other.Name, other.RequestedBy, other.Created.Format(time.RFC3339), other.Reason),
+			"Lift that hold by its name.")
+	case len(mine) == 0:
+		return e, problem.New(problem.Conflict, "Nothing holds it.", "Look at its state: it may be resuming.")
+	}
+	for i, h := range mine {
+		if err := d.Lift(ctx, p, h, bool(req.DryRun)); err != nil && (i == 0 || problem.CodeOf(err) != problem.NotFound) {
+			return e, err
+		}
+	}
+	return d.lifted(p, mine, bool(req.DryRun)), nil
+}

@@ -1,0 +1,211 @@
+package planefleet
+
+import (
+	"time"
+
+	"github.com/tailplane/tailplane/internal/plane"
+)
+
+// The objects as they stand on the wire. What is not known is null.
+
+// The states of a pool of one organisation, the worst first.
+const (
+	Failing      = "Error"    // it needs a person
+	Unknown      = "Unknown"  // nobody has said
+	Degraded     = "Degraded" // it works, and something is wrong
+	Pausing      = "Pausing"  // a hold is there; that it takes no new job is not confirmed
+	Draining     = "Draining" // it takes none, and the last ones run
+	Resuming     = "Resuming" // no hold is there any more; that it takes jobs is not confirmed
+	Provisioning = "Provisioning"
+	Drained      = "Drained" // confirmed: it takes none, and none is left
+	Paused       = "Paused"  // confirmed: it takes none
+	Active       = "Active"
+)
+
+// A Pool is the runners of one organisation in one pool.
+type Pool struct {
+	ID        string   `json:"id" doc:"forge/org/pool"`
+	Name      string   `json:"name"`
+	Forge     string   `json:"forge"`
+	OrgName   string   `json:"org"`
+	Type      string   `json:"type" enum:"Shared,Dedicated,OrgPlusUser,"`
+	Isolation string   `json:"isolation" enum:"None,Namespace,Node"`
+	RunsOn    []string `json:"runsOn" doc:"labels or tags; null: the pool is not known"`
+	Scaling   *Scaling `json:"scaling" doc:"null: the pool is not known"`
+
+	State       string   `json:"state" enum:"Error,Unknown,Degraded,Pausing,Draining,Resuming,Provisioning,Drained,Paused,Active"`
+	StateReason string   `json:"stateReason" doc:"why, a sentence; empty while it is active"`
+	Holds       []string `json:"holds" doc:"names of those in force"`
+	Counts      Counts   `json:"counts"`
+	// EffectiveMax and Allocated are as the fleet has written them last.
+	EffectiveMax *int       `json:"effectiveMax" doc:"how many there may be now; 0 under a hold"`
+	Allocated    *int       `json:"allocated" doc:"how many there may be without holds"`
+	Controller   Controller `json:"controller"`
+	ScaleSetID   *int64     `json:"scaleSetId" doc:"at GitHub"`
+	RunnerID     *int64     `json:"runnerId" doc:"at GitLab"`
+	Drift        []string   `json:"drift" doc:"what is not as it should be, in a word each"`
+
+	Actions *PoolActions `json:"actions,omitempty" doc:"what the caller may do with it"`
+
+	ObservedAt time.Time `json:"observedAt"`
+}
+
+// Scaling is how many runners there may be.
+type Scaling struct {
+	Min    int `json:"min" doc:"that wait for jobs"`
+	Max    int `json:"max" doc:"of this organisation"`
+	Budget int `json:"budget" doc:"of all organisations together"`
+}
+
+// Counts are how many runners there are.
+type Counts struct {
+	Idle    *int `json:"idle"`
+	Busy    *int `json:"busy"`
+	Pending *int `json:"pending"`
+	Failed  *int `json:"failed"`
+}
+
+// add is the sum: not known, if one of the two is not.
+func (c Counts) add(o Counts) Counts {
+	sum := func(a, b *int) *int {
+		if a == nil || b == nil {
+			return nil
+		}
+		return new(*a + *b)
+	}
+	return Counts{sum(c.Idle, o.Idle), sum(c.Busy, o.Busy), sum(c.Pending, o.Pending), sum(c.Failed, o.Failed)}
+}
+
+// A Controller is the workload that runs the jobs.
+type Controller struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
+
+// PoolActions are what a caller may do with a pool.
+type PoolActions struct {
+	Pause  plane.Action `json:"pause"`
+	Resume plane.Action `json:"resume"`
+}
+
+// An Enrollment is an organisation that has runners.
+type Enrollment struct {
+	ID         string            `json:"id" doc:"the org's name"`
+	Name       string            `json:"name"`
+	Forge      string            `json:"forge"`
+	ConfigURL  string            `json:"configURL" doc:"of the organisation or group, as people see it"`
+	Isolation  string            `json:"isolation" enum:"None,Namespace,Node"`
+	Phase      string            `json:"phase" enum:"Unknown,Requested,Approved,Provisioning,Active,Suspended,Draining,Offboarded,Failed"`
+	Pools      []EnrolledPool    `json:"pools"`
+	Owners     []string          `json:"owners"`
+	Members    []string          `json:"members"`
+	Quota      *Quota            `json:"quota" doc:"of its namespace; null: it has none of its own"`
+	Credential *Credential       `json:"credential" doc:"null: none is in use"`
+	Offboard   *Offboard         `json:"offboard" doc:"null: it does not end"`
+	Conditions []plane.Condition `json:"conditions"`
+
+	ObservedAt time.Time `json:"observedAt"`
+}
+
+// An EnrolledPool is a pool that an organisation uses.
+type EnrolledPool struct {
+	Name         string   `json:"name"`
+	Type         string   `json:"type"`
+	Max          *int     `json:"max" doc:"null: the pool's own"`
+	Repositories []string `json:"repositories"`
+}
+
+// A Quota is what an organisation's namespace may use.
+type Quota struct {
+	CPU    string `json:"cpu"`
+	Memory string `json:"memory"`
+	Pods   int    `json:"pods"`
+}
+
+// A Credential is what the fleet shows to the forge, without its value.
+type Credential struct {
+	Kind           string     `json:"kind"`
+	Fingerprint    string     `json:"fingerprint"`
+	AppID          *int64     `json:"appId"`
+	InstallationID *int64     `json:"installationId"`
+	CreatedAt      *time.Time `json:"createdAt"`
+	ExpiresAt      *time.Time `json:"expiresAt"`
+}
+
+// An Offboard is how far an enrollment's end has come.
+type Offboard struct {
+	Step    string    `json:"step"`
+	Since   time.Time `json:"since"`
+	Message string    `json:"message"`
+}
+
+// A Forge is where jobs come from.
+type Forge struct {
+	ID         string            `json:"id"`
+	Name       string            `json:"name"`
+	Type       string            `json:"type" enum:"github,gitlab"`
+	URL        string            `json:"url"`
+	Version    *string           `json:"version"`
+	Reachable  *bool             `json:"reachable"`
+	RateLimit  *RateLimit        `json:"rateLimit" doc:"null: not known, or not for the caller"`
+	Conditions []plane.Condition `json:"conditions"`
+
+	ObservedAt time.Time `json:"observedAt"`
+
+	EnrolledThere []string `json:"-"` // organisations
+}
+
+// A RateLimit is how often a forge may still be asked, for the organisation for which
+// that is least.
+type RateLimit struct {
+	Remaining int64      `json:"remaining"`
+	ResetAt   *time.Time `json:"resetAt"`
+}
+
+// The states of a hold.
+const (
+	Applying = "Applying" // that no new job is taken is not confirmed everywhere
+	Applied  = "Applied"  // it is
+	// Drained is that no job is left, too.
+	Lifting = "Lifting"
+	Expired = "Expired"
+)
+
+// A Hold is a pause of runners.
+type Hold struct {
+	ID            string        `json:"id" doc:"its name"`
+	Name          string        `json:"name"`
+	UID           string        `json:"uid" doc:"another hold of this name has another one"`
+	Scope         Scope         `json:"scope"`
+	Mode          Mode          `json:"mode" enum:"Pause,Drain,Stop"`
+	Reason        string        `json:"reason"`
+	RequestedBy   string        `json:"requestedBy"`
+	Created       time.Time     `json:"created"`
+	ExpiresAt     *time.Time    `json:"expiresAt" doc:"null: it does not end by itself"`
+	State         string        `json:"state" enum:"Applying,Applied,Drained,Lifting,Expired"`
+	Targets       *int          `json:"targets" doc:"how many workloads it holds; null: not known, or not for the caller"`
+	Applied       *int          `json:"applied" doc:"how many of them are confirmed to take no new job"`
+	Drained       *int          `json:"drained" doc:"how many of them have no job left"`
+	RemainingJobs *int          `json:"remainingJobs"`
+	Failed        []HoldFailure `json:"failed" doc:"those of the caller's that could not be held"`
+
+	Actions *HoldActions `json:"actions,omitempty" doc:"what the caller may do with it"`
+
+	ObservedAt time.Time `json:"observedAt"`
+
+	Held   []string `json:"-"` // organisations that have a part in it
+	Digest string   `json:"-"` // of the request that it was made by; "": it was made otherwise
+}
+
+// A HoldFailure is one workload that could not be held.
+type HoldFailure struct {
+	Pool   string `json:"pool"`
+	Org    string `json:"org"`
+	Reason string `json:"reason"`
+}
+
+// HoldActions are what a caller may do with a hold.
+type HoldActions struct {
+	Lift plane.Action `json:"lift"`
+}

@@ -1,0 +1,222 @@
+package planefleet
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/plane"
+)
+
+// What the Board asks of objects, and what of them is for whom.
+
+// Key returns "forge/org/pool".
+func (o Pool) Key() string { return o.ID }
+
+// Org returns whose runners they are.
+func (o Pool) Org() string { return o.OrgName }
+
+// Observed implements [plane.Object].
+func (o Pool) Observed() time.Time { return o.ObservedAt }
+
+// At implements [plane.Object].
+func (o Pool) At(t time.Time) plane.Object { o.ObservedAt = t; return o }
+
+// Stands implements [plane.Standing].
+func (o Pool) Stands() string { return o.State }
+
+// Trouble implements [plane.Standing].
+func (o Pool) Trouble() (plane.Severity, string, string) {
+	switch o.State {
+	case Failing:
+		return plane.Error, o.State, o.StateReason
+	case Degraded, Unknown:
+		return plane.Warning, o.State, o.StateReason
+	}
+	return "", "", ""
+}
+
+// scope is what a hold of exactly these runners holds.
+func (o Pool) scope() Scope { return Scope{Org: o.OrgName, Pool: o.Name} }
+
+// For implements [plane.Personal]: it says what the caller may do.
+func (o Pool) For(v plane.Viewer) plane.Object {
+	var a PoolActions
+	switch {
+	case !v.In(o.OrgName, access.HoldsCreate):
+		a.Pause.Why = "Your role does not allow holds of " + o.OrgName + "."
+	case len(o.Holds) > 0:
+		a.Pause.Why = "It is held already."
+	default:
+		a.Pause.Allowed = true
+	}
+	switch {
+	case !v.In(o.OrgName, access.HoldsLift):
+		a.Resume.Why = "Your role does not allow to lift holds of " + o.OrgName + "."
+	case len(o.Holds) == 0:
+		a.Resume.Why = "Nothing holds it."
+	default:
+		a.Resume.Allowed = true
+	}
+	o.Actions = &a
+	return o
+}
+
+// Key returns the org's name.
+func (o Enrollment) Key() string { return o.ID }
+
+// Org returns the org's name.
+func (o Enrollment) Org() string { return o.Name }
+
+// Observed implements [plane.Object].
+func (o Enrollment) Observed() time.Time { return o.ObservedAt }
+
+// At implements [plane.Object].
+func (o Enrollment) At(t time.Time) plane.Object { o.ObservedAt = t; return o }
+
+// Stands implements [plane.Standing].
+func (o Enrollment) Stands() string { return o.Phase }
+
+// Trouble implements [plane.Standing].
+func (o Enrollment) Trouble() (plane.Severity, string, string) {
+	for _, kind := range []string{"PolicyViolation", "DecisionNeeded"} {
+		for _, c := range o.Conditions {
+			if c.Type == kind && c.Status == "True" {
+				return plane.Error, c.Reason, c.Message
+			}
+		}
+	}
+	switch o.Phase {
+	case "Failed", "Suspended":
+		for _, c := range o.Conditions {
+			if c.Type == "Ready" && c.Status == "False" {
+				return plane.Error, c.Reason, c.Message
+			}
+		}
+		return plane.Error, o.Phase, "Its runners take no job."
+	}
+	return "", "", ""
+}
+
+// Key returns the name.
+func (o Forge) Key() string { return o.ID }
+
+// Org returns "": a forge is of all that are enrolled there.
+func (o Forge) Org() string { return "" }
+
+// Orgs implements [plane.Shared].
+func (o Forge) Orgs() []string { return o.EnrolledThere }
+
+// Observed implements [plane.Object].
+func (o Forge) Observed() time.Time { return o.ObservedAt }
+
+// At implements [plane.Object].
+func (o Forge) At(t time.Time) plane.Object { o.ObservedAt = t; return o }
+
+// Stands implements [plane.Standing].
+func (o Forge) Stands() string {
+	switch {
+	case o.Reachable == nil:
+		return Unknown
+	case *o.Reachable:
+		return "Reachable"
+	}
+	return "Unreachable"
+}
+
+// Trouble implements [plane.Standing].
+func (o Forge) Trouble() (plane.Severity, string, string) {
+	if o.Reachable == nil || *o.Reachable {
+		return "", "", ""
+	}
+	return plane.Error, "Unreachable", "The forge does not answer: nothing at it can be confirmed."
+}
+
+// For implements [plane.Personal]: how often it may be asked, and what its conditions
+// say, is about all organisations.
+func (o Forge) For(v plane.Viewer) plane.Object {
+	if !v.Everywhere(access.FleetRead) {
+		o.RateLimit = nil
+		o.Conditions = slices.Clone(o.Conditions)
+		for i := range o.Conditions {
+			o.Conditions[i].Message = ""
+		}
+	}
+	return o
+}
+
+// Key returns the name.
+func (o Hold) Key() string { return o.ID }
+
+// Org returns whose runners it holds, "" for those of several.
+func (o Hold) Org() string { return o.Scope.Org }
+
+// Orgs implements [plane.Shared]: whoever's runners it holds.
+func (o Hold) Orgs() []string { return o.Held }
+
+// Observed implements [plane.Object].
+func (o Hold) Observed() time.Time { return o.ObservedAt }
+
+// At implements [plane.Object].
+func (o Hold) At(t time.Time) plane.Object { o.ObservedAt = t; return o }
+
+// Stands implements [plane.Standing].
+func (o Hold) Stands() string { return o.State }
+
+// Trouble implements [plane.Standing]: that a hold is there, is something to know.
+func (o Hold) Trouble() (plane.Severity, string, string) {
+	switch {
+	case len(o.Failed) > 0:
+		return plane.Error, o.Failed[0].Reason, fmt.Sprintf("%s of %s takes new jobs, or cannot be asked.", o.Failed[0].Pool, o.Failed[0].Org)
+	case o.Scope.wide() && o.over() == "":
+		return plane.Warning, "Held", "Runners are held: " + o.Scope.String() + "."
+	}
+	return "", "", ""
+}
+
+// over says why it holds nothing any more; "": it does.
+func (o Hold) over() string {
+	switch o.State {
+	case Lifting:
+		return "It is being lifted."
+	case Expired:
+		return "It has expired."
+	}
+	return ""
+}
+
+// For implements [plane.Personal]: the numbers of a hold are about all that it holds.
+func (o Hold) For(v plane.Viewer) plane.Object {
+	if !v.In(o.Scope.Org, access.FleetRead) {
+		o.Targets, o.Applied, o.Drained, o.RemainingJobs = nil, nil, nil, nil
+		mine := []HoldFailure{}
+		for _, f := range o.Failed {
+			if v.In(f.Org, access.FleetRead) {
+				mine = append(mine, f)
+			}
+		}
+		o.Failed = mine
+	}
+	lift := plane.Action{Why: o.over()}
+	if lift.Why == "" {
+		lift.Why = o.liftable(v)
+	}
+	lift.Allowed = lift.Why == ""
+	o.Actions = &HoldActions{Lift: lift}
+	return o
+}
+
+// liftable says why the caller may not lift it; "": he may.
+func (o Hold) liftable(v plane.Viewer) string {
+	c := v.Caller()
+	switch {
+	case !v.In(o.Scope.Org, access.HoldsLift):
+		return "Your role does not allow to lift it."
+	case !o.Scope.All && o.Scope.Forge == "", v.Everywhere(access.HoldsLiftWide):
+		return ""
+	case v.Own(access.HoldsLiftWide) && !c.Shared && o.RequestedBy == c.Identity():
+		return ""
+	}
+	return "A hold of a forge or of everything is lifted by who set it, or by a platform-admin."
+}

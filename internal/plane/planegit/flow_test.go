@@ -1,0 +1,612 @@
+//go:build unix
+
+package planegit_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planechange"
+	"github.com/tailplane/tailplane/internal/plane/planegit"
+	"github.com/tailplane/tailplane/internal/plane/planekube"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+const (
+	file = "fleet/fleet.yaml"
+	text = `# Runners of our organisations.
+apiVersion: tailplane.dev/v1alpha1
+kind: RunnerPool
+metadata:
+  name: gh-nix
+spec:
+  forge: github   # ours
+  runsOn: [self-hosted, nix]
+  scaling:
+    min: 0
+    max: 5    # what the nodes carry
+    budget: 20
+---
+apiVersion: tailplane.dev/v1alpha1
+kind: RunnerEnrollment
+metadata: {name: acme}
+spec:
+  forge: github
+  configURL: https://github.com/acme
+  isolation: None
+  credentials: {secretName: acme-app}
+  pools: [{name: gh-nix, type: Shared}]
+  owners:
+  - amy@acme.dev # since 2024
+  - ann@acme.dev
+`
+)
+
+var installed = sync.OnceValues(func() (*kubetest.Cluster, error) {
+	c, err := kubetest.Run(context.Background(), kubetest.Options{Name: "shared"})
+	if err != nil {
+		return nil, err
+	}
+	files, err := filepath.Glob("../../../deploy/crds/tailplane.dev_runner*.yaml")
+	if err != nil || len(files) != 4 {
+		return nil, errors.Join(err, fmt.Errorf("definitions: %v", files))
+	}
+	var docs [][]byte
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return nil, err
+		}
+		docs = append(docs, b)
+	}
+	return c, c.Apply(context.Background(), docs...)
+})
+
+func TestMain(m *testing.M) {
+	ctrllog.SetLogger(logr.Discard())
+	os.Exit(m.Run()) // with which the shared cluster ends
+}
+
+// A flow is the plane's desk for changes, behind a real door, over a real API server and
+// a forge.
+type flow struct {
+	*testing.T
+	desk  *planechange.Desk
+	watch *planechange.Watch
+	admin client.Client
+	door  http.Handler
+	ns    string
+
+	github     *forgetest.GitHubFake
+	repository int64
+	gitlab     *forgetest.GitLabFake
+
+	mu      sync.Mutex
+	now     time.Time
+	caller  access.Login
+	pat     bool // has a role
+	entries []audit.Entry
+}
+
+func (f *flow) policy() access.PlanePolicy {
+	p := access.PlanePolicy{Capability: "tailplane.dev/cap/plane", EmailDomains: []string{"acme.dev"},
+		Orgs:     []access.Org{{Name: "acme", Owners: []string{"amy@acme.dev", "ann@acme.dev"}, Members: []string{"mel@acme.dev"}}, {Name: "globex", Owners: []string{"gus@globex.dev"}}},
+		Settings: []access.Holder{{Login: "olga@platform.dev", Duty: access.Duty{Name: access.Operator, Orgs: []string{"*"}}}}}
+	if f.pat {
+		p.Settings = append(p.Settings, access.Holder{Login: "pat@platform.dev", Duty: access.Duty{Name: access.PlatformAdmin, Orgs: []string{"*"}}})
+	}
+	return p
+}
+
+func newFlow(t *testing.T, at string) *flow {
+	t.Helper()
+	t.Parallel()
+	c, err := installed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &flow{T: t, ns: c.Namespace(t), now: time.Now(), pat: true}
+	f.admin, err = client.New(c.AdminConfig(), client.Options{})
+	f.must(err)
+	conf := planegit.Config{Forge: at, Branch: "main"}
+	switch at {
+	case "github":
+		g := forgetest.NewGitHub(t)
+		g.AddAccount("platform", "")
+		app, key := g.AddApp(t)
+		g.Install(app, "platform", map[string]string{"contents": "write", "pull_requests": "write", "metadata": "read", "checks": "read", "statuses": "read"})
+		f.github, f.repository = g, g.AddRepository("platform/fleet", false)
+		g.Push(f.repository, "main", forgetest.GitHubCommit{Message: "begin"}, map[string]*string{file: new(text)})
+		conf.URL, conf.Credential = g.URL, map[string][]byte{"github_app_id": []byte(strconv.FormatInt(app, 10)), "github_app_private_key": key}
+	case "gitlab":
+		g := forgetest.NewGitLab(t)
+		g.AddProject("platform/fleet", map[string]string{file: text})
+		f.gitlab = g
+		conf.URL, conf.Credential = g.URL, map[string][]byte{"access_token": []byte(g.AddToken(forgetest.GitLabToken{User: "tailplane-bot", Level: 40, Scopes: []string{"api"}}))}
+	}
+	conf.Repository = "platform/fleet"
+	repo, err := planegit.Open(conf)
+	f.must(err)
+	kept, err := planekube.NewChanges(c.AdminConfig(), f.ns)
+	f.must(err)
+	now := func() time.Time { f.mu.Lock(); defer f.mu.Unlock(); return f.now }
+	board := plane.NewBoard(now)
+	watching := &planekube.Watch{Config: c.AdminConfig(), Board: board, SigninNamespace: f.ns, SystemNamespace: f.ns, Changes: true, Log: slog.New(slog.DiscardHandler), Now: now}
+	var wg sync.WaitGroup
+	t.Cleanup(wg.Wait)
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	wg.Go(func() { _ = watching.Run(ctx) })
+	f.desk = &planechange.Desk{Plane: &plane.Desk{Board: board, Now: now}, Repository: repo, Store: kept, Pattern: file, Try: kept.Try, Link: func(id string) string { return "https://dashboard/changes/" + id },
+		May: func(_ context.Context, a change.Approval, org string, v access.Verb) bool {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			p, err := access.DecidePlane(access.Caller{Login: access.Login(a.By), Via: access.ViaTailnet, Device: access.Device{ID: a.Node}}, v, f.policy(), f.now)
+			if err == nil {
+				_, err = p.In(org)
+			}
+			return err == nil
+		}}
+	f.watch = &planechange.Watch{Desk: f.desk, Live: kept.Live, Every: 100 * time.Millisecond, Log: slog.New(slog.DiscardHandler)}
+	d := door.Door{Names: func() []string { return []string{"dashboard"} },
+		Identify: func(*http.Request) (access.Caller, error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return access.Caller{Login: f.caller, Via: access.ViaTailnet, Tailnet: "example.com", Device: access.Device{ID: "n1", Name: "laptop"}}, nil
+		},
+		Decide: func(c access.Caller, v access.Verb, at time.Time) (access.Permit, error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return access.DecidePlane(c, v, f.policy(), at)
+		},
+		Record: func(e audit.Entry) error {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.entries = append(f.entries, e)
+			return nil
+		},
+		Form: plane.Form(), Log: slog.New(slog.DiscardHandler), Now: now}
+	f.door = d.Handler(f.desk.Routes()...)
+	return f
+}
+
+func (f *flow) must(err error) {
+	f.Helper()
+	if err != nil {
+		f.Fatal(err)
+	}
+}
+
+// ask is a request of somebody's; the answer's data is read into out.
+func (f *flow) ask(who, method, path string, body, out any) problem.Code {
+	f.Helper()
+	f.mu.Lock()
+	f.caller = access.Login(who)
+	f.mu.Unlock()
+	var b bytes.Buffer
+	if body != nil {
+		f.must(json.NewEncoder(&b).Encode(body))
+	}
+	r := httptest.NewRequestWithContext(f.Context(), method, plane.Base+path, &b)
+	r.Host = "dashboard"
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	w := httptest.NewRecorder()
+	f.door.ServeHTTP(w, r)
+	var e struct {
+		Data  json.RawMessage
+		Error *problem.Error
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &e); err != nil {
+		f.Fatalf("%s %s: %d %s: %v", method, path, w.Code, w.Body, err)
+	}
+	if e.Error != nil {
+		f.Logf("%s: %s %s: %s %s", who, method, path, e.Error.Code, e.Error.Message)
+		return e.Error.Code
+	}
+	if out != nil {
+		f.must(json.Unmarshal(e.Data, out))
+	}
+	return ""
+}
+
+func wanted(kind, name, patch string) map[string]any {
+	return map[string]any{"kind": kind, "name": name, "patch": json.RawMessage(patch), "reason": "the queue is long"}
+}
+
+// onMain is the file as it would be applied.
+func (f *flow) onMain() string {
+	if f.github != nil {
+		return f.github.Commit(f.repository, "main").Files[file]
+	}
+	s, _ := f.gitlab.File("platform/fleet", "main", file)
+	return s
+}
+
+// push adds a commit of somebody's to a branch, as people do at the forge.
+func (f *flow) push(branch, login, content string) {
+	if f.github != nil {
+		f.github.Push(f.repository, branch, forgetest.GitHubCommit{Message: "mine", AuthorName: login, AuthorEmail: login, AuthorLogin: login}, map[string]*string{file: &content})
+		return
+	}
+	f.gitlab.Push("platform/fleet", branch, login, "mine", map[string]*string{file: &content})
+}
+
+// apply does what whoever applies the repository does.
+func (f *flow) apply(kind, name string) {
+	f.Helper()
+	spec, there, err := change.Spec([]byte(f.onMain()), change.Ref{Kind: kind, Name: name})
+	if err != nil || !there {
+		f.Fatal(there, err)
+	}
+	b, err := json.Marshal(map[string]any{"apiVersion": "tailplane.dev/v1alpha1", "kind": kind, "metadata": map[string]any{"name": name}, "spec": spec})
+	f.must(err)
+	o := new(unstructured.Unstructured)
+	f.must(json.Unmarshal(b, o))
+	f.must(f.admin.Patch(f.Context(), o, client.RawPatch("application/apply-patch+yaml", b), client.FieldOwner("argo"), client.ForceOwnership))
+}
+
+// state waits until a change is in a state.
+func (f *flow) state(id, want string) planechange.Change {
+	f.Helper()
+	var c planechange.Change
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if f.ask("pat@platform.dev", "GET", "/changes/"+id, nil, &c) == "" && c.State == want {
+			return c
+		}
+	}
+	f.Fatalf("the change is %s, not %s", c.State, want)
+	return c
+}
+
+// PLANE-11, FLEET-15: from a preview to what is live, at both forges; the diff is that of
+// git for the real file.
+func TestPLANE11_Flow(t *testing.T) {
+	for _, at := range []string{"github", "gitlab"} {
+		t.Run(at, func(t *testing.T) {
+			f := newFlow(t, at)
+			var seen planechange.Preview
+			if code := f.ask("olga@platform.dev", "POST", "/changes/preview", map[string]any{"kind": "RunnerPool", "name": "gh-nix", "patch": json.RawMessage(`{"scaling":{"max":8}}`)}, &seen); code != "" {
+				t.Fatal(code)
+			}
+			if seen.Refused != "" || !seen.Platform || seen.Risk.Level != "medium" || !strings.Contains(seen.Diff, "-    max: 5    # what the nodes carry\n+    max: 8 # what the nodes carry\n") {
+				t.Fatalf("%+v", seen)
+			}
+			if f.onMain() != text {
+				t.Error("a preview changed the file")
+			}
+			body := wanted("RunnerPool", "gh-nix", `{"scaling":{"max":8}}`)
+			body["version"], body["title"] = seen.Version, "More nix runners"
+			var c planechange.Change
+			if code := f.ask("olga@platform.dev", "POST", "/changes", body, &c); code != "" {
+				t.Fatal(code)
+			}
+			if c.State != "open" || c.Number == 0 || c.Proposer != "olga@platform.dev" || c.Diff != seen.Diff {
+				t.Fatalf("%+v", c)
+			}
+			var again planechange.Change
+			if code := f.ask("olga@platform.dev", "POST", "/changes", body, &again); code != "" || again.ID != c.ID || again.Head != c.Head {
+				t.Errorf("the same again: %s, %+v", code, again)
+			}
+			decide := map[string]any{"head": c.Head, "reason": "the nodes carry it"}
+			if code := f.ask("pat@platform.dev", "POST", "/changes/"+c.ID+"/merge", decide, nil); code != problem.Conflict {
+				t.Errorf("merged without approval: %s", code)
+			}
+			if code := f.ask("pat@platform.dev", "POST", "/changes/"+c.ID+"/approve", decide, &c); code != "" || c.State != "approved" {
+				t.Fatal(code, c.State)
+			}
+			// Of many at once one merges.
+			f.mu.Lock()
+			f.caller = "pat@platform.dev"
+			f.mu.Unlock()
+			var wg sync.WaitGroup
+			merged := make([]int, 5)
+			for i := range merged {
+				wg.Go(func() {
+					r := httptest.NewRequestWithContext(t.Context(), "POST", plane.Base+"/changes/"+c.ID+"/merge", strings.NewReader(`{"head":"`+c.Head+`","reason":"now"}`))
+					r.Host = "dashboard"
+					r.Header.Set("Content-Type", "application/json")
+					w := httptest.NewRecorder()
+					f.door.ServeHTTP(w, r)
+					merged[i] = w.Code
+				})
+			}
+			wg.Wait()
+			good := 0
+			for _, code := range merged {
+				if code == http.StatusOK {
+					good++
+				} else if code != http.StatusConflict {
+					t.Errorf("a merge was answered %d", code)
+				}
+			}
+			if good != 1 || !strings.Contains(f.onMain(), "max: 8 # what the nodes carry") || strings.Count(f.onMain(), "#") != strings.Count(text, "#") {
+				t.Errorf("%v, and the file is\n%s", merged, f.onMain())
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var watching sync.WaitGroup
+			watching.Go(func() { f.watch.Run(ctx) })
+			defer watching.Wait()
+			defer cancel()
+			f.state(c.ID, "merged")
+			f.apply("RunnerPool", "gh-nix")
+			f.state(c.ID, "applied")
+			for who, want := range map[string]problem.Code{"pat@platform.dev": "", "amy@acme.dev": problem.NotFound, "nobody@example.com": problem.NotAuthorized} {
+				if code := f.ask(who, "GET", "/changes/"+c.ID, nil, nil); code != want {
+					t.Errorf("%s may look: %s", who, code)
+				}
+			}
+		})
+	}
+}
+
+// PL-06: by the proposer, by a co-author, by who lost the role, of another commit, a
+// second time: none of it is an approval.
+func TestPL06_Flow(t *testing.T) {
+	for _, at := range []string{"github", "gitlab"} {
+		t.Run(at, func(t *testing.T) {
+			f := newFlow(t, at)
+			var c planechange.Change
+			if code := f.ask("amy@acme.dev", "POST", "/changes", wanted("RunnerEnrollment", "acme", `{"owners":["amy@acme.dev","ann@acme.dev","bob@acme.dev"]}`), &c); code != "" || c.Platform {
+				t.Fatal(code, c)
+			}
+			approve := func(who, head string) problem.Code {
+				return f.ask(who, "POST", "/changes/"+c.ID+"/approve", map[string]any{"head": head, "reason": "good"}, &c)
+			}
+			merge := func(who, head string) problem.Code {
+				return f.ask(who, "POST", "/changes/"+c.ID+"/merge", map[string]any{"head": head, "reason": "now"}, &c)
+			}
+			for who, want := range map[string]problem.Code{"amy@acme.dev": problem.SelfApproval, "mel@acme.dev": problem.Forbidden, "gus@globex.dev": problem.NotFound} {
+				if code := approve(who, c.Head); code != want {
+					t.Errorf("%s: %s", who, code)
+				}
+			}
+			if code := approve("ann@acme.dev", c.Head); code != "" {
+				t.Fatal(code)
+			}
+			f.push(c.Branch, "mallory@acme.dev", strings.Replace(text, "isolation: None", "isolation: Node", 1))
+			if code := merge("ann@acme.dev", c.Head); code != problem.Conflict {
+				t.Errorf("what was pushed since was merged: %s", code)
+			}
+			if code := approve("ann@acme.dev", c.Head); code != problem.Conflict {
+				t.Errorf("what was looked at is not the head: %s", code)
+			}
+			if f.onMain() != text {
+				t.Fatal("it is on main")
+			}
+			// A quota takes more than another administrator of the organisation.
+			var quota planechange.Change
+			if code := f.ask("amy@acme.dev", "POST", "/changes", wanted("RunnerEnrollment", "acme", `{"quota":{"cpu":"64"}}`), nil); code != problem.Conflict {
+				t.Errorf("what somebody pushed to was written over: %s", code)
+			}
+			if code := f.ask("amy@acme.dev", "POST", "/changes/"+c.ID+"/close", map[string]any{"reason": "somebody else writes into it"}, &c); code != "" || c.State != "closed" {
+				t.Fatal(code, c.State)
+			}
+			if code := f.ask("amy@acme.dev", "POST", "/changes", wanted("RunnerEnrollment", "acme", `{"quota":{"cpu":"64"}}`), &quota); code != "" || !quota.Platform {
+				t.Fatal(code, quota)
+			}
+			c = quota
+			if code := approve("ann@acme.dev", c.Head); code != problem.Forbidden {
+				t.Errorf("an administrator of the organisation: %s", code)
+			}
+			if code := approve("pat@platform.dev", c.Head); code != "" {
+				t.Fatal(code)
+			}
+			f.mu.Lock()
+			f.pat = false
+			f.mu.Unlock()
+			if code := merge("ann@acme.dev", c.Head); code != problem.Conflict {
+				t.Errorf("who approved has no role any more: %s", code)
+			}
+			f.mu.Lock()
+			f.pat, f.now = true, f.now.Add(change.ApprovalLife+time.Hour)
+			f.mu.Unlock()
+			if code := merge("ann@acme.dev", c.Head); code != problem.Conflict {
+				t.Errorf("an approval of last week: %s", code)
+			}
+			// A second edit goes on from the first, and voids what was approved.
+			if code := approve("pat@platform.dev", c.Head); code != "" {
+				t.Fatal(code)
+			}
+			old := c.Head
+			if code := f.ask("ann@acme.dev", "POST", "/changes", wanted("RunnerEnrollment", "acme", `{"quota":{"pods":20}}`), &c); code != "" || c.ID != quota.ID || c.Head == old || c.State != "open" {
+				t.Fatal(code, c)
+			}
+			if code := merge("pat@platform.dev", old); code != problem.Conflict {
+				t.Errorf("the commit before: %s", code)
+			}
+			if code := approve("pat@platform.dev", c.Head); code != "" {
+				t.Fatal(code)
+			}
+			if code := merge("ann@acme.dev", c.Head); code != "" || !strings.Contains(f.onMain(), "cpu: \"64\"") || !strings.Contains(f.onMain(), "pods: 20") {
+				t.Errorf("%s, %s", code, f.onMain())
+			}
+		})
+	}
+}
+
+// PL-09: what the API server would not take, what is not there, a file that has moved.
+func TestPL09_Flow(t *testing.T) {
+	f := newFlow(t, "github")
+	var seen planechange.Preview
+	ask := func(patch string) problem.Code {
+		return f.ask("pat@platform.dev", "POST", "/changes/preview", map[string]any{"kind": "RunnerPool", "name": "gh-nix", "patch": json.RawMessage(patch)}, &seen)
+	}
+	if code := ask(`{"scaling":{"min":9}}`); code != "" || seen.Refused == "" {
+		t.Errorf("min above max: %s, %+v", code, seen)
+	}
+	if code := ask(`{"scalling":{"min":1}}`); code != "" || !strings.Contains(seen.Refused, "scalling") {
+		t.Errorf("a key that is none: %s, %q", code, seen.Refused)
+	}
+	if code := f.ask("pat@platform.dev", "POST", "/changes", wanted("RunnerPool", "gh-nix", `{"scalling":{"min":1}}`), nil); code != problem.Validation {
+		t.Errorf("it was proposed: %s", code)
+	}
+	for _, x := range []struct {
+		kind, name, patch string
+		want              problem.Code
+	}{{"RunnerPool", "../gh-nix", `{}`, problem.Validation}, {"RunnerHold", "a", `{}`, problem.Validation}, {"RunnerPool", "gh-docker", `{"forge":"x"}`, problem.NotFound}, {"RunnerPool", "gh-nix", `{"forge":"a","forge":"b"}`, problem.Validation},
+		{"RunnerPool", "gh-nix", `[]`, problem.Validation}} {
+		if code := f.ask("pat@platform.dev", "POST", "/changes", wanted(x.kind, x.name, x.patch), nil); code != x.want {
+			t.Errorf("%+v: %s", x, code)
+		}
+	}
+	if code := ask(`{"scaling":{"max":7}}`); code != "" {
+		t.Fatal(code)
+	}
+	f.push("main", "eve", strings.Replace(text, "max: 5", "max: 6", 1))
+	body := wanted("RunnerPool", "gh-nix", `{"scaling":{"max":7}}`)
+	body["version"] = seen.Version
+	if code := f.ask("pat@platform.dev", "POST", "/changes", body, nil); code != problem.Conflict {
+		t.Errorf("the base has moved: %s", code)
+	}
+	if n := len(f.github.Pulls(f.repository)); n != 0 {
+		t.Errorf("%d pull requests", n)
+	}
+	// A file that would not fit is left alone; a long diff is cut where it is kept.
+	f.push("main", "eve", text+"# "+strings.Repeat("x", 520<<10)+"\n")
+	if code := ask(`{"scaling":{"max":9}}`); code != problem.Conflict {
+		t.Errorf("a huge file: %s", code)
+	}
+	f.push("main", "eve", strings.Replace(text, "spec:\n", "spec:\n  image: "+strings.Repeat("y", 300<<10)+"\n", 1))
+	if code := f.ask("pat@platform.dev", "POST", "/changes/preview", map[string]any{"kind": "RunnerPool", "name": "gh-nix", "remove": true}, &seen); code != "" || len(seen.Diff) > 257<<10 || !strings.Contains(seen.Diff, "the diff is longer") {
+		t.Errorf("a long diff: %s, %d bytes", code, len(seen.Diff))
+	}
+	// The forge is away: nothing is made, and the caller knows.
+	f.github.Fault(func(*http.Request) *forgetest.Fault { return &forgetest.Fault{Status: http.StatusBadGateway} })
+	if code := ask(`{"scaling":{"max":9}}`); code != problem.Unavailable {
+		t.Errorf("without the forge: %s", code)
+	}
+}
+
+// The preview's diff is what git says of the file and what it would be.
+func TestFLEET15_PreviewIsGitDiff(t *testing.T) {
+	git, err := exec.LookPath("git")
+	if err != nil {
+		t.Skip("SKIP git: it is not here")
+	}
+	f := newFlow(t, "gitlab")
+	var seen planechange.Preview
+	if code := f.ask("pat@platform.dev", "POST", "/changes/preview", map[string]any{"kind": "RunnerEnrollment", "name": "acme", "patch": json.RawMessage(`{"quota":{"pods":9},"owners":["amy@acme.dev"]}`)}, &seen); code != "" {
+		t.Fatal(code)
+	}
+	dir := t.TempDir()
+	run := func(stdin string, args ...string) string {
+		cmd := exec.CommandContext(t.Context(), git, args...)
+		cmd.Dir, cmd.Stdin = dir, strings.NewReader(stdin)
+		cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("git %v: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	run("", "init", "-q")
+	f.must(os.MkdirAll(filepath.Join(dir, "fleet"), 0o755))
+	f.must(os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644))
+	run("", "add", ".")
+	run("", "commit", "-qm", "begin")
+	run(seen.Diff, "apply")
+	if got := run("", "-c", "core.abbrev=7", "diff"); got != seen.Diff {
+		t.Errorf("git says\n%s\nthe preview\n%s", got, seen.Diff)
+	}
+}
+
+// PLANE-04, PLANE-09, ID-12: every operation for every kind of caller, on a change of the
+// platform's and on one of acme's. Nothing is decided by any of it: what is asked to be
+// approved or merged is not the head.
+func TestPLANE04_Changes(t *testing.T) {
+	f := newFlow(t, "github")
+	var shared, acme planechange.Change
+	if code := f.ask("olga@platform.dev", "POST", "/changes", wanted("RunnerPool", "gh-nix", `{"scaling":{"max":8}}`), &shared); code != "" {
+		t.Fatal(code)
+	}
+	if code := f.ask("amy@acme.dev", "POST", "/changes", wanted("RunnerEnrollment", "acme", `{"owners":["amy@acme.dev"]}`), &acme); code != "" {
+		t.Fatal(code)
+	}
+	f.state(acme.ID, "open") // the plane has heard of both
+	patch := func(kind, name string) map[string]any {
+		return map[string]any{"kind": kind, "name": name, "patch": json.RawMessage(`{"forge":"gitlab"}`)}
+	}
+	head := map[string]any{"head": "0", "reason": "matrix"}
+	var got strings.Builder
+	for _, who := range []string{"pat@platform.dev", "olga@platform.dev", "amy@acme.dev", "ann@acme.dev", "mel@acme.dev", "gus@globex.dev", "mallory@evil.example"} {
+		var list []planechange.Change
+		code := f.ask(who, "GET", "/changes", nil, &list)
+		fmt.Fprintf(&got, "%s lists %d%s\n", strings.SplitN(who, "@", 2)[0], len(list), code)
+		for _, c := range []struct {
+			of         string
+			id         string
+			kind, name string
+		}{{"shared", shared.ID, "RunnerPool", "gh-nix"}, {"acme", acme.ID, "RunnerEnrollment", "acme"}} {
+			fmt.Fprintf(&got, "  %-6s preview %s, get %s, approve %s, merge %s", c.of, f.ask(who, "POST", "/changes/preview", patch(c.kind, c.name), nil), f.ask(who, "GET", "/changes/"+c.id, nil, nil),
+				f.ask(who, "POST", "/changes/"+c.id+"/approve", head, nil), f.ask(who, "POST", "/changes/"+c.id+"/merge", head, nil))
+			if who != "pat@platform.dev" && who != "ann@acme.dev" && (who != "olga@platform.dev" || c.of != "shared") && (who != "amy@acme.dev" || c.of != "acme") {
+				fmt.Fprintf(&got, ", close %s", f.ask(who, "POST", "/changes/"+c.id+"/close", map[string]any{"reason": "matrix"}, nil))
+			}
+			got.WriteString("\n")
+		}
+	}
+	const want = `pat lists 2
+  shared preview , get , approve conflict, merge conflict
+  acme   preview , get , approve conflict, merge conflict
+olga lists 2
+  shared preview , get , approve forbidden, merge forbidden
+  acme   preview , get , approve forbidden, merge forbidden, close forbidden
+amy lists 1
+  shared preview not_found, get not_found, approve not_found, merge not_found, close not_found
+  acme   preview , get , approve self_approval, merge conflict
+ann lists 1
+  shared preview not_found, get not_found, approve not_found, merge not_found
+  acme   preview , get , approve conflict, merge conflict
+mel lists 1
+  shared preview not_found, get not_found, approve forbidden, merge forbidden, close not_found
+  acme   preview , get , approve forbidden, merge forbidden, close forbidden
+gus lists 0
+  shared preview not_found, get not_found, approve not_found, merge not_found, close not_found
+  acme   preview not_found, get not_found, approve not_found, merge not_found, close not_found
+mallory lists 0not_authorized_user
+  shared preview not_authorized_user, get not_authorized_user, approve not_authorized_user, merge not_authorized_user, close not_authorized_user
+  acme   preview not_authorized_user, get not_authorized_user, approve not_authorized_user, merge not_authorized_user, close not_authorized_user
+`
+	if got.String() != want {
+		t.Errorf("%s\nwant\n%s", got.String(), want)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, e := range f.entries {
+		if e.Verb == "" || e.Actor.Login == "" {
+			t.Errorf("an entry says neither who nor what: %+v", e)
+		}
+	}
+	if len(f.entries) < 60 {
+		t.Errorf("%d entries", len(f.entries))
+	}
+}

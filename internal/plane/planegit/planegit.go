@@ -1,0 +1,125 @@
+// Package planegit is the repository of the fleet's configuration, at GitHub or GitLab,
+// as the operator plane sees it. It keeps law 7: what a forge did not answer is never
+// taken for an answer.
+package planegit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/fleet/forge"
+	"github.com/tailplane/tailplane/internal/plane/planechange"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// Config is where the repository is.
+type Config struct {
+	Forge       string // github or gitlab
+	URL, APIURL string
+	CABundle    []byte            // PEM, beside the system's
+	Repository  string            // owner/name, or GitLab's path of the project
+	Branch      string            // that is applied
+	Credential  map[string][]byte `json:"-"` // the Secret's data
+}
+
+// Open returns the repository. It asks nothing yet; an error says what of the
+// configuration cannot be.
+func Open(c Config) (planechange.Repository, error) {
+	place := strings.TrimSuffix(c.URL, "/") + "/" + c.Repository
+	var f client
+	var err error
+	switch c.Forge {
+	case "github":
+		f, err = forge.NewGitHub(forge.GitHubConfig{URL: c.URL, APIURL: c.APIURL, CABundle: c.CABundle, Place: place, Credential: c.Credential})
+	case "gitlab":
+		f, err = forge.NewGitLab(forge.GitLabConfig{URL: c.URL, APIURL: c.APIURL, CABundle: c.CABundle, Place: place, Credential: c.Credential})
+	default:
+		err = fmt.Errorf("%q is neither github nor gitlab", c.Forge)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return repository{f, c.Branch}, nil
+}
+
+// client is what GitHub and GitLab do alike.
+type client interface {
+	ReadFile(ctx context.Context, branch, path string) (forge.File, error)
+	Propose(ctx context.Context, p forge.Proposal) (forge.Request, error)
+	Request(ctx context.Context, number int) (forge.Request, error)
+	Merge(ctx context.Context, number int, head string) error
+	Withdraw(ctx context.Context, number int) error
+}
+
+// repository is where the configuration is kept, as the plane sees it.
+type repository struct {
+	forge  client
+	branch string // that is applied
+}
+
+var _ planechange.Repository = repository{}
+
+// ReadFile implements [planechange.Repository].
+func (r repository) ReadFile(ctx context.Context, branch, path string) (planechange.File, error) {
+	if branch == "" {
+		branch = r.branch
+	}
+	f, err := r.forge.ReadFile(ctx, branch, path)
+	return planechange.File{Text: f.Content, Version: f.Version, Commit: f.Commit}, told(err)
+}
+
+// Propose implements [planechange.Repository].
+func (r repository) Propose(ctx context.Context, p planechange.Proposal) (planechange.Request, error) {
+	made, err := r.forge.Propose(ctx, forge.Proposal{Base: r.branch, Branch: p.Branch, Path: p.Path, Was: p.Was, Content: p.Text, Message: p.Message,
+		Author: forge.Person{Name: p.Name, Email: p.Email}, Title: p.Title, Body: p.Body, Labels: []string{"tailplane/risk-" + p.Risk}})
+	return requestOf(made), told(err)
+}
+
+// Request implements [planechange.Repository].
+func (r repository) Request(ctx context.Context, number int) (planechange.Request, error) {
+	is, err := r.forge.Request(ctx, number)
+	return requestOf(is), told(err)
+}
+
+// Merge implements [planechange.Repository].
+func (r repository) Merge(ctx context.Context, number int, head string) error {
+	return told(r.forge.Merge(ctx, number, head))
+}
+
+// Withdraw implements [planechange.Repository].
+func (r repository) Withdraw(ctx context.Context, number int) error {
+	return told(r.forge.Withdraw(ctx, number))
+}
+
+func requestOf(r forge.Request) planechange.Request {
+	out := planechange.Request{Number: r.Number, URL: r.URL, Request: change.Request{Head: r.Head, Open: r.Open, Merged: r.Merged, Authors: r.Authors, Blocked: r.Blocked}}
+	for _, c := range r.Checks {
+		out.Checks = append(out.Checks, change.Check{Name: c.Name, State: c.State, URL: c.URL})
+	}
+	return out
+}
+
+// told is a forge's error as callers of the plane are told it.
+func told(err error) error {
+	if err == nil {
+		return nil
+	}
+	message := "The repository of the configuration: " + err.Error() + "."
+	switch forge.ClassOf(err) {
+	case forge.Conflict:
+		return problem.New(problem.Conflict, message, "Look at the change, or preview it, as it is now.")
+	case forge.NotFound, forge.Invalid:
+		return problem.New(problem.Conflict, message, "Look at the pull request at the forge.")
+	case forge.Refused, forge.Forbidden:
+		return problem.New(problem.Unavailable, message, "Whoever runs the plane has to renew its credential for the repository (plane.gitops).").After(time.Minute)
+	}
+	wait := 10 * time.Second
+	if e, ok := errors.AsType[*forge.Error](err); ok && e.RetryAfter > 0 {
+		wait = e.RetryAfter
+	}
+	return problem.New(problem.Unavailable, message, "Try again in a while.").After(wait)
+}

@@ -1,0 +1,120 @@
+package planekube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// Holds makes and lifts holds. It needs get, create and delete on runnerholds.
+type Holds struct {
+	client client.Client
+	now    func() time.Time
+}
+
+// NewHolds returns what makes and lifts holds. It asks nothing yet.
+func NewHolds(config *rest.Config, now func() time.Time) (*Holds, error) {
+	if config == nil || now == nil {
+		return nil, errors.New("making holds takes a client configuration and a clock")
+	}
+	c, err := newClient(kube.Unthrottled(config))
+	if err != nil {
+		return nil, err
+	}
+	return &Holds{c, now}, nil
+}
+
+// scoped returns an error unless p permits v to what the scope holds, whoever calls:
+// it was narrowed to the organisation, or is for all.
+func (s *Holds) scoped(p access.Permit, v access.Verb, scope planefleet.Scope) error {
+	if err := p.Require(v, s.now()); err != nil {
+		return err
+	}
+	if scope.Org != "" && p.Org() == scope.Org || p.Everywhere() {
+		return nil
+	}
+	return problem.New(problem.Internal, "internal error").Because(fmt.Errorf("a permit of %q was used for a hold of %v", p.Org(), scope))
+}
+
+// Create makes a hold in the name of the permit's caller. One that is there under its
+// name is returned as it is, if the same was asked for by the same caller.
+func (s *Holds) Create(ctx context.Context, p access.Permit, d planefleet.Draft, dryRun bool) (planefleet.Hold, bool, error) {
+	if err := s.scoped(p, access.HoldsCreate, d.Scope); err != nil {
+		return planefleet.Hold{}, false, err
+	}
+	h := &v1alpha1.RunnerHold{ObjectMeta: metav1.ObjectMeta{Name: d.Name, Annotations: map[string]string{requestAnnotation: d.Digest}},
+		Spec: v1alpha1.RunnerHoldSpec{Scope: v1alpha1.HoldScope{All: d.Scope.All, Forge: d.Scope.Forge, Org: d.Scope.Org, Pool: d.Scope.Pool}, Mode: v1alpha1.HoldMode(d.Mode),
+			Reason: d.Reason, RequestedBy: p.Caller().Identity()}}
+	if d.ExpiresAt != nil {
+		h.Spec.ExpiresAt = new(metav1.NewTime(*d.ExpiresAt))
+	}
+	var options []client.CreateOption
+	if dryRun {
+		options = append(options, client.DryRunAll)
+	}
+	switch err := s.client.Create(ctx, h, options...); {
+	case apierrors.IsAlreadyExists(err):
+		return s.found(ctx, d, p.Caller().Identity())
+	case apierrors.IsInvalid(err):
+		return planefleet.Hold{}, false, problem.New(problem.Validation, "The API server does not take this hold.", "Look at the names in its scope, and at the reason.").Because(err)
+	case err != nil:
+		return planefleet.Hold{}, false, unsaid("The API server has not said that the hold was made.", fmt.Errorf("make the hold %s: %w", d.Name, err))
+	}
+	o := holdOf(h, s.now().UTC())
+	if d.Scope.Org != "" {
+		o.Held = []string{d.Scope.Org}
+	}
+	return o, true, nil
+}
+
+// found is the hold that has the name already.
+func (s *Holds) found(ctx context.Context, d planefleet.Draft, by string) (planefleet.Hold, bool, error) {
+	is := new(v1alpha1.RunnerHold)
+	if err := s.client.Get(ctx, client.ObjectKey{Name: d.Name}, is); err != nil {
+		return planefleet.Hold{}, false, unsaid("The API server has not said which hold has this name.", fmt.Errorf("read the hold %s: %w", d.Name, err))
+	}
+	o := holdOf(is, s.now().UTC())
+	if o.Digest != d.Digest || o.RequestedBy != by || o.Scope != d.Scope || o.Mode != d.Mode {
+		return planefleet.Hold{}, false, problem.New(problem.Conflict, "A hold of this name is there, for something else.", "Look at "+d.Name+", and ask again in a moment.")
+	}
+	if d.Scope.Org != "" {
+		o.Held = []string{d.Scope.Org}
+	}
+	return o, false, nil
+}
+
+// Lift deletes exactly the hold that was looked at: another one of its name stays.
+func (s *Holds) Lift(ctx context.Context, p access.Permit, h planefleet.Hold, dryRun bool) error {
+	if err := s.scoped(p, access.HoldsLift, h.Scope); err != nil {
+		return err
+	}
+	options := []client.DeleteOption{client.Preconditions{UID: new(types.UID(h.UID))}}
+	if dryRun {
+		options = append(options, client.DryRunAll)
+	}
+	switch err := s.client.Delete(ctx, &v1alpha1.RunnerHold{ObjectMeta: metav1.ObjectMeta{Name: h.Name}}, options...); {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // gone, or another one has its name by now
+		return problem.New(problem.NotFound, "There is no such hold any more.", "List the holds that you may see.")
+	case err != nil:
+		return unsaid("The API server has not said that the hold was lifted.", fmt.Errorf("lift the hold %s: %w", h.Name, err))
+	}
+	return nil
+}
+
+// unsaid is a problem about a write of which it is not known what has become.
+func unsaid(message string, err error) error {
+	return problem.New(problem.Unavailable, message, "Look at the holds, and try again in a moment: what was done is found again.").After(time.Second).Because(err)
+}

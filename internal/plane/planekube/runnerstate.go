@@ -1,0 +1,152 @@
+package planekube
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+)
+
+// stateOf is how the runners of an enrollment in a pool stand, and why. What the
+// fleet has not confirmed has not happened: Paused and Drained are its word, never
+// ours. In is what holds them, sorted.
+func stateOf(e *v1alpha1.RunnerEnrollment, pool string, s *v1alpha1.EnrolledPoolStatus, in []*v1alpha1.RunnerHold) (state, why string) {
+	if c := meta.FindStatusCondition(e.Status.Conditions, "PolicyViolation"); c != nil && c.Status == metav1.ConditionTrue {
+		return planefleet.Failing, c.Message
+	}
+	ready := meta.FindStatusCondition(e.Status.Conditions, "Ready")
+	switch e.Status.Phase {
+	case v1alpha1.PhaseFailed, v1alpha1.PhaseSuspended:
+		if ready != nil && ready.Status == metav1.ConditionFalse {
+			return planefleet.Failing, ready.Message
+		}
+		return planefleet.Failing, "The organisation's enrollment is " + string(e.Status.Phase) + "."
+	}
+	switch {
+	case e.Status.Phase == "":
+		return planefleet.Unknown, "The fleet has said nothing of this organisation yet."
+	case e.Status.Phase == v1alpha1.PhaseDraining || !e.DeletionTimestamp.IsZero():
+		return planefleet.Draining, "The organisation's enrollment ends."
+	case e.Status.Phase == v1alpha1.PhaseOffboarded:
+		return planefleet.Drained, "The organisation's enrollment has ended."
+	case len(in) > 0:
+		return heldState(e.Name, pool, s, in)
+	case e.Status.Phase == v1alpha1.PhaseActive && s == nil:
+		return planefleet.Unknown, "The fleet has said nothing of it yet."
+	case s == nil, e.Status.Phase != v1alpha1.PhaseActive:
+		return planefleet.Provisioning, "The organisation's enrollment is " + string(e.Status.Phase) + "."
+	case !slices.ContainsFunc(e.Spec.Pools, func(p v1alpha1.EnrolledPool) bool { return p.Name == pool }):
+		return planefleet.Draining, "The organisation does not use this pool any more."
+	case s.Hold != "":
+		return planefleet.Resuming, "The hold " + s.Hold + " is gone, and the fleet has not said that jobs are taken again."
+	case s.EffectiveMax == nil:
+		return planefleet.Unknown, "It is not known how many runners there may be."
+	case len(s.Drift) > 0:
+		return planefleet.Degraded, "Not as it should be: " + s.Drift[0] + "."
+	case s.Failed != nil && *s.Failed > 0:
+		return planefleet.Degraded, fmt.Sprintf("%d of its runners have failed.", *s.Failed)
+	}
+	if c := meta.FindStatusCondition(e.Status.Conditions, "Degraded"); c != nil && c.Status == metav1.ConditionTrue {
+		return planefleet.Degraded, c.Message
+	}
+	return planefleet.Active, ""
+}
+
+// heldState is how runners stand that are held. The fleet says by which hold, of
+// several the strongest, and that hold says how far it has come.
+func heldState(org, pool string, s *v1alpha1.EnrolledPoolStatus, in []*v1alpha1.RunnerHold) (state, why string) {
+	h := in[0]
+	if s != nil {
+		if i := slices.IndexFunc(in, func(h *v1alpha1.RunnerHold) bool { return h.Name == s.Hold }); i >= 0 {
+			h = in[i]
+		}
+	}
+	why = fmt.Sprintf("Hold %s by %s: %s", h.Name, h.Spec.RequestedBy, h.Spec.Reason)
+	ends := h.Spec.Mode != v1alpha1.HoldPause
+	switch {
+	case s == nil || s.Hold != h.Name || !confirmed(h, org, pool):
+		return planefleet.Pausing, why
+	case !ends:
+		return planefleet.Paused, why
+	case current(h.Status.Conditions, "Drained") == "True" && h.Status.ObservedGeneration == h.Generation:
+		return planefleet.Drained, why
+	}
+	return planefleet.Draining, why
+}
+
+// confirmed is whether the hold says that these runners take no new job: all that it
+// holds do not, or all but those that it names.
+func confirmed(h *v1alpha1.RunnerHold, org, pool string) bool {
+	st := h.Status
+	switch {
+	case st.ObservedGeneration != h.Generation:
+		return false
+	case current(st.Conditions, "Applied") == "True":
+		return true
+	}
+	return st.Targets > 0 && int(st.Targets-st.Applied) == len(st.Failed) && st.Applied > 0 &&
+		!slices.ContainsFunc(st.Failed, func(f v1alpha1.HoldFailure) bool { return f.Org == org && f.Pool == pool })
+}
+
+// current is the status of a condition, "" without it.
+func current(all []metav1.Condition, kind string) string {
+	if c := meta.FindStatusCondition(all, kind); c != nil {
+		return string(c.Status)
+	}
+	return ""
+}
+
+// requestAnnotation is on a hold that the plane has made: what was asked for.
+const requestAnnotation = "tailplane.dev/request"
+
+// holdOf is a hold, without whose runners it holds.
+func holdOf(h *v1alpha1.RunnerHold, now time.Time) planefleet.Hold {
+	o := planefleet.Hold{ID: h.Name, Name: h.Name, UID: string(h.UID), Scope: planefleet.Scope{All: h.Spec.Scope.All, Forge: h.Spec.Scope.Forge, Org: h.Spec.Scope.Org, Pool: h.Spec.Scope.Pool},
+		Mode: planefleet.Mode(h.Spec.Mode), Reason: h.Spec.Reason, RequestedBy: h.Spec.RequestedBy, Created: h.CreationTimestamp.UTC(), ExpiresAt: moment(h.Spec.ExpiresAt),
+		State: planefleet.Applying, Failed: []planefleet.HoldFailure{}, ObservedAt: now, Digest: h.Annotations[requestAnnotation]}
+	if st := h.Status; st.ObservedGeneration > 0 { // before, 0 says only that nobody has counted
+		o.Targets, o.Applied, o.Drained, o.RemainingJobs = new(int(st.Targets)), new(int(st.Applied)), new(int(st.Drained)), whole(st.RemainingJobs)
+		for _, f := range st.Failed {
+			o.Failed = append(o.Failed, planefleet.HoldFailure{Pool: f.Pool, Org: f.Org, Reason: f.Reason})
+		}
+	}
+	switch is := h.Status.ObservedGeneration == h.Generation; {
+	case !h.DeletionTimestamp.IsZero():
+		o.State = planefleet.Lifting
+	case fleet.Lifted(h, now):
+		o.State = planefleet.Expired
+	case is && current(h.Status.Conditions, "Applied") == "True" && current(h.Status.Conditions, "Drained") == "True":
+		o.State = planefleet.Drained
+	case is && current(h.Status.Conditions, "Applied") == "True":
+		o.State = planefleet.Applied
+	}
+	return o
+}
+
+func enrollmentOf(e *v1alpha1.RunnerEnrollment, now time.Time) plane.Object {
+	o := planefleet.Enrollment{ID: e.Name, Name: e.Name, Forge: e.Spec.Forge, ConfigURL: e.Spec.ConfigURL, Isolation: string(e.Spec.Isolation), Phase: string(e.Status.Phase),
+		Pools: []planefleet.EnrolledPool{}, Owners: listed(e.Spec.Owners), Members: listed(e.Spec.Members), Conditions: conditionsOf(e.Status.Conditions), ObservedAt: now}
+	if o.Phase == "" {
+		o.Phase = planefleet.Unknown
+	}
+	for _, p := range e.Spec.Pools {
+		o.Pools = append(o.Pools, planefleet.EnrolledPool{Name: p.Name, Type: string(p.Type), Max: whole(p.Max), Repositories: listed(p.Repositories)})
+	}
+	if e.Spec.Isolation != v1alpha1.IsolationNone {
+		o.Quota = &planefleet.Quota{CPU: e.Spec.Quota.CPU.String(), Memory: e.Spec.Quota.Memory.String(), Pods: int(e.Spec.Quota.Pods)}
+	}
+	if c := e.Status.Credential; c != nil {
+		o.Credential = &planefleet.Credential{Kind: string(c.Kind), Fingerprint: c.Fingerprint, AppID: c.AppID, InstallationID: c.InstallationID, CreatedAt: moment(c.CreatedAt), ExpiresAt: moment(c.ExpiresAt)}
+	}
+	if f := e.Status.Offboard; f != nil {
+		o.Offboard = &planefleet.Offboard{Step: string(f.Step), Since: f.Since.UTC(), Message: f.Message}
+	}
+	return o
+}

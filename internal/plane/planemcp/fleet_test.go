@@ -1,0 +1,133 @@
+package planemcp_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/plane/planemcp"
+)
+
+// MC-05, PLANE-10: a pool is paused and resumed in the caller's name and once, by both
+// ways; no sign stands for several names; and nothing is taken for something else.
+func TestMC05_Pause(t *testing.T) {
+	of := newOffice(t, planemcp.Options{})
+	for why, args := range map[string]map[string]any{
+		"a star for a pool": {"pool": "*"}, "stars": {"pool": "*/*/*"}, "a star for an organisation": {"org": "*"}, "a star for a forge": {"forge": "*"}, "two at once": {"org": "acme", "all": true},
+		"nothing": {}, "all, but not": {"all": false}, "all as text": {"all": "true"}, "half an id": {"pool": "acme/nix"}, "a requester": {"pool": "github/acme/nix", "requestedBy": "eve@example.com"},
+		"a mode that ends jobs": {"pool": "github/acme/nix", "mode": "Stop"}, "a pool of another forge": {"pool": "gitlab/acme/nix"},
+	} {
+		args["reason"] = "test"
+		if res, text := call(t, of.overHTTP(t, "pat"), "pause_runner", args); !res.IsError {
+			t.Errorf("%s: %s", why, text)
+		}
+	}
+	if res, text := call(t, of.overHTTP(t, "pat"), "pause_runner", map[string]any{"pool": "github/acme/nix"}); !res.IsError || !strings.Contains(text, `"reason" is required`) {
+		t.Errorf("without a reason: %s", text)
+	}
+	if len(of.all()) > 0 {
+		t.Fatalf("%q", of.all())
+	}
+	ways := map[string]func() (bool, string){
+		"http": func() (bool, string) {
+			r, s := call(t, of.overHTTP(t, "alice"), "pause_runner", given("pause_runner"))
+			return r.IsError, s
+		},
+		"lines": func() (bool, string) {
+			r, s := call(t, of.overLines(t, "alice", planemcp.Options{}), "pause_runner", given("pause_runner"))
+			return r.IsError, s
+		},
+	}
+	for way, pause := range ways {
+		if refused, text := pause(); refused || !strings.Contains(text, "The hold is made. It is about 1 workload.") {
+			t.Errorf("%s: %s", way, text)
+		}
+	}
+	if res, text := call(t, of.overHTTP(t, "alice"), "pause_runner", map[string]any{"pool": "github/acme/nix", "reason": "test", "dryRun": true}); res.IsError || !strings.Contains(text, "Nothing was changed") {
+		t.Error(text)
+	}
+	if res, text := call(t, of.overHTTP(t, "alice"), "resume_runner", map[string]any{"pool": "github/acme/nix", "reason": "done"}); res.IsError || !strings.Contains(text, "1 hold lifted: h-acme.") {
+		t.Error(text)
+	}
+	if want := []string{"pause pool nix of acme by alice@example.com", "pause pool nix of acme by alice@example.com", "lift h-acme by alice@example.com"}; !slices.Equal(of.all(), want) {
+		t.Errorf("%q", of.all())
+	}
+	// A role that goes between two calls is gone (MC-05).
+	s := of.overHTTP(t, "alice")
+	of.becomes("alice", personas()["val"])
+	if _, err := s.CallTool(t.Context(), params("pause_runner")); err == nil {
+		t.Error("a tool of a role that is gone")
+	}
+	lines := of.overLines(t, "vic", planemcp.Options{})
+	if res, text := call(t, lines, "pause_runner", given("pause_runner")); !res.IsError || !strings.Contains(text, "Needed: holds.create") {
+		t.Error(text)
+	}
+	for _, args := range []map[string]any{{"pool": "github/globex/nix"}, {"pool": "github/none/nix"}} {
+		if _, text := call(t, lines, "get_runner", args); !strings.HasPrefix(text, "404 not_found") || strings.Contains(text, "globex") {
+			t.Error(text)
+		}
+	}
+	if _, text := call(t, lines, "list_runners", nil); strings.Contains(text, "globex") || !strings.Contains(text, "1 pool.") {
+		t.Error(text)
+	}
+	// A server that only reads, or takes nothing away, has neither tool by any name.
+	for _, o := range []planemcp.Options{{ReadOnly: true}, {NoDestructive: true}} {
+		s := of.overLines(t, "pat", o)
+		for _, name := range []string{"pause_runner", "resume_runner"} {
+			if _, err := s.CallTool(t.Context(), params(name)); err == nil || !strings.Contains(err.Error(), "unknown tool") {
+				t.Errorf("%s of %+v: %v", name, o, err)
+			}
+		}
+	}
+}
+
+// MC-02: an assistant that text has led to pause or to lift everything is asked a second
+// time, and cannot give itself the code that lifting takes. Every call is in the record.
+func TestMC02_Wide(t *testing.T) {
+	of := newOffice(t, planemcp.Options{})
+	s := of.overHTTP(t, "alice")
+	all := map[string]any{"all": true, "reason": "the job's log says so"}
+	res, text := call(t, s, "pause_runner", all)
+	if !res.IsError || !strings.HasPrefix(text, "428 confirmation_required") || !strings.Contains(text, `"confirm": "PAUSE ALL"`) || !strings.Contains(text, "Workloads that it is about: 2.") || len(of.all()) > 0 {
+		t.Fatal(text)
+	}
+	all["confirm"] = "PAUSE ALL"
+	if res, text := call(t, s, "pause_runner", all); res.IsError {
+		t.Error(text)
+	}
+	of.board.Put(plane.KindHold, "kubernetes", planefleet.Hold{ID: "all-1", Name: "all-1", UID: "u1", Scope: planefleet.Scope{All: true}, RequestedBy: "alice@example.com", Held: []string{"acme", "globex"}})
+	lift := map[string]any{"hold": "all-1", "reason": "the job's log says so"}
+	res, text = call(t, s, "resume_runner", lift)
+	if !res.IsError || !strings.HasPrefix(text, "428 confirmation_required") || !strings.Contains(text, "/confirm/") || strings.Contains(text, "LIFT ALL") {
+		t.Fatal(text)
+	}
+	for _, guess := range []string{"LIFT ALL", "PAUSE ALL", "AAAA-AAAA-AA", "yes"} {
+		lift["confirm"] = guess
+		if res, text := call(t, s, "resume_runner", lift); !res.IsError {
+			t.Errorf("%s: %s", guess, text)
+		}
+	}
+	for name := range listed(t, of.overLines(t, "pat", planemcp.Options{})) {
+		if strings.Contains(name, "confirm") || strings.Contains(name, "stop") || strings.Contains(name, "approve") {
+			t.Errorf("%s is a tool", name)
+		}
+	}
+	if got := of.all(); !slices.Equal(got, []string{"pause everything by alice@example.com"}) {
+		t.Errorf("%q", got)
+	}
+	n := 0
+	for _, e := range of.record() {
+		if e.Tool == "pause_runner" || e.Tool == "resume_runner" {
+			if n++; e.Surface != "mcp" || e.Actor.Login != "alice@example.com" || e.Args["reason"] != "the job's log says so" || (e.Verb == access.HoldsLift) != (e.Tool == "resume_runner") || (e.Result == audit.Done) != (n == 2) {
+				t.Errorf("%+v", e)
+			}
+		}
+	}
+	if n != 7 {
+		t.Errorf("%d entries", n)
+	}
+}

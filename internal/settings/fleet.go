@@ -1,0 +1,134 @@
+package settings
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/tailplane/tailplane/internal/access"
+)
+
+// FleetRole plays the runner fleet.
+const FleetRole Role = "fleet"
+
+// Fleet is how runners are shared among organisations. Who may write enrollments is
+// not here: the API server's admission policies know it, and nobody else asks.
+type Fleet struct {
+	Namespace       string        `yaml:"namespace"`       // its own, and of the credentials, which holds no other Secret
+	SharedNamespace string        `yaml:"sharedNamespace"` // for runners with isolation None
+	ARCNamespace    string        `yaml:"arcNamespace"`
+	Approval        FleetApproval `yaml:"approval"`
+	// Approvers are those whose approval counts where the plane approves; none:
+	// whoever the plane says, which alone can write an approval.
+	Approvers []string `yaml:"approvers"`
+	// ClusterCIDRs are the addresses of pods, services and nodes: no job may connect
+	// to them. Without them there is no isolation Namespace or Node.
+	ClusterCIDRs    []string    `yaml:"clusterCIDRs"`
+	APIServers      []string    `yaml:"apiServers"` // address and port; none: as the cluster says
+	CacheNamespaces []string    `yaml:"cacheNamespaces"`
+	RequireOwnApp   bool        `yaml:"requireOwnApp"`
+	Images          FleetImages `yaml:"images"`
+}
+
+// A FleetApproval says what makes an enrollment approved.
+type FleetApproval string
+
+// Where approval comes from: that it is stored, which only those can do who apply what
+// was reviewed; or what the operator plane wrote into it.
+const (
+	ApprovalGit   FleetApproval = "git"
+	ApprovalPlane FleetApproval = "plane"
+)
+
+// FleetImages are what pods run where a pool does not say. Without one, pools that
+// need it are refused.
+type FleetImages struct {
+	Runner  string `yaml:"runner"`  // GitHub's
+	Docker  string `yaml:"docker"`  // beside it in container mode dind
+	Manager string `yaml:"manager"` // GitLab's
+	Helper  string `yaml:"helper"`  // of GitLab's jobs; "": as the manager has it
+	Job     string `yaml:"job"`     // of GitLab's jobs that name none
+}
+
+func defaultFleet() Fleet {
+	return Fleet{Namespace: "tailplane-fleet", SharedNamespace: "tailplane-runners", ARCNamespace: "arc-systems", Approval: ApprovalGit}
+}
+
+// validate says what is wrong of all that the fleet reads.
+func (f Fleet) validate() (errs []error) {
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	for _, x := range []struct{ name, namespace string }{{"namespace", f.Namespace}, {"sharedNamespace", f.SharedNamespace}, {"arcNamespace", f.ARCNamespace}} {
+		if !label.MatchString(x.namespace) {
+			bad("fleet.%s: %q is not the name of a namespace", x.name, x.namespace)
+		}
+	}
+	if f.Namespace == f.SharedNamespace || f.Namespace == f.ARCNamespace || f.SharedNamespace == f.ARCNamespace {
+		bad("fleet.namespace (%q), fleet.sharedNamespace (%q) and fleet.arcNamespace (%q) are not three namespaces: jobs, credentials and ARC are kept apart", f.Namespace, f.SharedNamespace, f.ARCNamespace)
+	}
+	if strings.HasPrefix(f.SharedNamespace, "tailplane-org-") {
+		bad("fleet.sharedNamespace: %q is what the namespace of one organisation is called", f.SharedNamespace)
+	}
+	if f.Approval != ApprovalGit && f.Approval != ApprovalPlane {
+		bad("fleet.approval: %q; git or plane", f.Approval)
+	}
+	for _, a := range f.Approvers {
+		if _, err := access.ParseLogin(a); err != nil {
+			bad("fleet.approvers: %w", err)
+		} else if strings.HasPrefix(a, "*") {
+			bad("fleet.approvers: %q: name each login", a)
+		}
+	}
+	for _, text := range f.ClusterCIDRs {
+		if p, err := netip.ParsePrefix(text); err != nil || p != p.Masked() {
+			bad("fleet.clusterCIDRs: %q is not a range of addresses such as 10.0.0.0/14", text)
+		} else if p.Bits() == 0 {
+			bad("fleet.clusterCIDRs: %q is every address: jobs could connect to nothing", text)
+		}
+	}
+	for _, text := range f.APIServers {
+		if a, err := netip.ParseAddrPort(text); err != nil || a.Port() == 0 {
+			bad("fleet.apiServers: %q is not an address with a port such as 10.0.0.1:443", text)
+		}
+	}
+	for _, ns := range f.CacheNamespaces {
+		switch {
+		case !label.MatchString(ns):
+			bad("fleet.cacheNamespaces: %q is not the name of a namespace", ns)
+		case ns == f.Namespace || ns == f.ARCNamespace:
+			bad("fleet.cacheNamespaces: %q: jobs have no business there", ns)
+		}
+	}
+	for _, x := range []struct{ name, image string }{{"runner", f.Images.Runner}, {"docker", f.Images.Docker}, {"manager", f.Images.Manager}, {"helper", f.Images.Helper}, {"job", f.Images.Job}} {
+		if strings.ContainsFunc(x.image, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			bad("fleet.images.%s: %q is not the name of an image", x.name, x.image)
+		}
+	}
+	return errs
+}
+
+// Prefixes are ClusterCIDRs.
+func (f Fleet) Prefixes() (all []netip.Prefix) {
+	for _, text := range f.ClusterCIDRs {
+		if p, err := netip.ParsePrefix(text); err == nil { // Validate has told
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// Servers are APIServers.
+func (f Fleet) Servers() (all []netip.AddrPort) {
+	for _, text := range f.APIServers {
+		if a, err := netip.ParseAddrPort(text); err == nil { // Validate has told
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// Approver says whether somebody's approval counts. It is asked only of an approval
+// that the operator plane wrote.
+func (f Fleet) Approver(login string) bool {
+	return len(f.Approvers) == 0 || slices.Contains(f.Approvers, login)
+}

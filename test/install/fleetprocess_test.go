@@ -1,0 +1,189 @@
+//go:build unix
+
+package install
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/tailplane/tailplane/test/rig"
+)
+
+// FLEET-14: the program, with the account, the arguments and the file of its pod, begins
+// when the API server keeps it to namespaces of runners, and not before: it finds that
+// out by trying. Then it is ready, and shows what alerts ask for.
+func TestFleetProcess(t *testing.T) {
+	c := installFleet(t)
+	out := render(t, profileValues(t, "fleet"))
+	k := clientsOf(t, c.AdminConfig())
+	policies := k.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings()
+	binding, err := policies.Get(t.Context(), "tailplane-fleet", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := policies.Delete(t.Context(), binding.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	binding.ResourceVersion, binding.UID = "", ""
+	us, back := fleetAccount(t, c), false
+	restore := func() error {
+		if back {
+			return nil
+		}
+		back = true
+		_, err := policies.Create(context.WithoutCancel(t.Context()), binding, metav1.CreateOptions{})
+		return err
+	}
+	t.Cleanup(func() {
+		if err := restore(); err != nil { // whoever installed it takes it away
+			t.Error(err)
+		}
+	})
+	until(t, "the policy is away", func() bool {
+		return us.create("{apiVersion: v1, kind: Namespace, metadata: {name: tailplane-outside}}") == nil
+	})
+
+	text, _, _ := unstructured.NestedString(rendered(t, out, "ConfigMap", "tailplane-fleet").Object, "data", "fleet.yaml")
+	text = strings.Replace(text, "health: :9091", "health: 127.0.0.1:0", 1)
+	p, err := rig.StartFleet(t.Context(), filepath.Join(t.TempDir(), "fleet"), c, "tailplane-fleet", "tailplane-fleet", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the fleet:\n%s", p.Output())
+		}
+		p.Kill()
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	if err := p.WaitLog(ctx, "not confined to namespaces of runners yet"); err != nil {
+		t.Fatal(err)
+	}
+	address := regexp.MustCompile(`"health is served","address":"([^"]+)"`).FindStringSubmatch(p.Output())
+	if address == nil {
+		t.Fatal("its probes are nowhere")
+	}
+	get := func(path string) (int, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address[1]+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		b, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.StatusCode, string(b)
+	}
+	if status, says := get("/readyz?verbose"); status == http.StatusOK {
+		t.Errorf("it is ready though it could bind itself anywhere: %s", says)
+	}
+	if err := restore(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "it is confined and ready", func() bool {
+		select {
+		case <-p.Done():
+			t.Fatal("it ended")
+		default:
+		}
+		status, _ := get("/readyz")
+		return status == http.StatusOK
+	})
+	// Nothing was made by trying.
+	if _, err := k.CoreV1().Namespaces().Get(t.Context(), "tailplane-outside", metav1.GetOptions{}); err == nil {
+		t.Error("it made a namespace")
+	}
+	if status, says := get("/metrics"); status != http.StatusOK || !strings.Contains(says, "tailplane_fleet_allocate_seconds_count") || !strings.Contains(says, "tailplane_ready 1") {
+		t.Errorf("its metrics: %d, %.2000s", status, says)
+	}
+	if err := p.Stop(time.Minute); err != nil {
+		t.Error(err)
+	}
+}
+
+// The fleet's alerts are those of the page, ask for metrics that there are, and say where
+// to read on.
+func TestFleetAlerts(t *testing.T) {
+	b, err := os.ReadFile(chart + "/files/fleet-alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var f struct {
+		Groups []struct {
+			Name  string
+			Rules []rule
+		}
+	}
+	if err := yaml.UnmarshalStrict(b, &f); err != nil || len(f.Groups) != 1 || len(f.Groups[0].Rules) < 8 {
+		t.Fatalf("%v: %+v", err, f)
+	}
+	text, _ := page(t, "fleet.md")
+	_, table, found := strings.Cut(text, "## Alerts\n")
+	if !found {
+		t.Fatal("the page has no alerts")
+	}
+	ours := ""
+	for _, name := range []string{"fleet.go", "metrics.go"} {
+		b, err := os.ReadFile(filepath.Join(root, "internal/health", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ours += string(b)
+	}
+	for _, r := range f.Groups[0].Rules {
+		row := ""
+		for line := range strings.Lines(table) {
+			if strings.Contains(line, "`"+r.Alert+"`") {
+				row = line
+			}
+		}
+		if columns := strings.Split(row, "|"); len(columns) < 4 || strings.TrimSpace(columns[2]) != r.For {
+			t.Errorf("%s, for %q, is not an alert of the page: %s", r.Alert, r.For, row)
+		}
+		names := metricName.FindAllString(r.Expr, -1)
+		if len(names) == 0 && !strings.Contains(r.Expr, "kube_resourcequota{") {
+			t.Errorf("%s asks for no metric of ours", r.Expr)
+		}
+		for _, n := range names {
+			if !strings.Contains(ours, `"`+n+`"`) {
+				t.Errorf("%s: there is no metric %s", r.Alert, n)
+			}
+		}
+		if r.Annotations["summary"] == "" || r.Annotations["description"] == "" || !strings.HasSuffix(r.Annotations["runbook_url"], "/docs/tasks/fleet.md#alerts") || r.Labels["severity"] == "" {
+			t.Errorf("%s: %v %v", r.Alert, r.Labels, r.Annotations)
+		}
+	}
+	for _, line := range strings.Split(table, "\n") {
+		if m := regexp.MustCompile("^\\| `(Tailplane\\w+)` ").FindStringSubmatch(line); m != nil && !strings.Contains(string(b), "alert: "+m[1]+"\n") {
+			t.Errorf("the page names the alert %s, which is not among the rules", m[1])
+		}
+	}
+	// Off by default; on, they are what the file holds.
+	const values = "image: {repository: registry.invalid/x}\ncluster: {name: prod-eu, server: \"https://prod.invalid\", caFromPod: true}\nsignin: {roles: [view]}\nfleet: {enabled: true, writers: [argo]}\n"
+	if u := rendered(t, render(t, values), "PrometheusRule", "tailplane-fleet"); u != nil {
+		t.Error("rules that nobody asked for")
+	}
+	on := render(t, values, "--set", "metrics.rules.enabled=true,metrics.serviceMonitor.enabled=true")
+	groups, _, err := unstructured.NestedSlice(rendered(t, on, "PrometheusRule", "tailplane-fleet").Object, "spec", "groups")
+	if err != nil || len(groups) != 1 || len(groups[0].(map[string]any)["rules"].([]any)) != len(f.Groups[0].Rules) || rendered(t, on, "PodMonitor", "tailplane-fleet") == nil {
+		t.Errorf("%v, %v", groups, err)
+	}
+}

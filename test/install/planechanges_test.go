@@ -1,0 +1,90 @@
+package install
+
+import (
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/plane/planekube"
+	"github.com/tailplane/tailplane/internal/settings"
+)
+
+// PL-08, FLEET-15: with a repository the plane's account keeps changes and asks what would
+// become of the configuration; it writes none of it, whoever asks.
+func TestPL08_PlaneChangesNothing(t *testing.T) {
+	c := place(t)
+	values := profileValues(t, "plane")
+	if _, err := try(t, values, "--set", "plane.gitops.repository=acme/fleet"); err == nil || !strings.Contains(err.Error(), "credentialSecret") {
+		t.Errorf("without a credential: %v", err)
+	}
+	all := render(t, values, "--no-hooks", "--set", "plane.gitops.repository=acme/fleet,plane.gitops.credentialSecret=fleet-repository")
+	text, _, _ := unstructured.NestedString(rendered(t, all, "ConfigMap", "tailplane-plane").Object, "data", "plane.yaml")
+	f, err := settings.Parse([]byte(text))
+	if err == nil {
+		err = f.Validate(settings.PlaneRole)
+	}
+	if err != nil || !f.Plane.GitOps.Set() || f.Plane.GitOps.CredentialDir != "/run/secrets/tailplane-gitops" {
+		t.Fatalf("%+v, %v", f.Plane.GitOps, err)
+	}
+	if none := render(t, values); strings.Contains(none, "tailplane-gitops") || strings.Contains(none, "tailplane-plane-changes") {
+		t.Error("without a repository there are rights for one")
+	}
+	out := ofPart(t, all, "plane")
+	if err := c.Apply(t.Context(), []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: "+signins+"}"), []byte(out)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unbind(t, c, out) })
+	config := configOf(t, c, systems, "tailplane-plane")
+	kept, err := planekube.NewChanges(config, systems)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := kept.Create(t.Context(), change.Change{ID: "c1", Ref: change.Ref{Kind: "RunnerPool", Name: "try"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.Title = "more"
+	again, err := kept.Save(t.Context(), k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kept.Save(t.Context(), k); err == nil || again.At == k.At {
+		t.Error("what somebody else has kept meanwhile was written over")
+	}
+	spec := map[string]any{"forge": "github", "runsOn": []any{"nix"}, "scaling": map[string]any{"min": 0, "max": 1, "budget": 1}}
+	until(t, "the policy is in force", func() bool { // until then the account could write
+		account, err := client.New(config, client.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "tailplane.dev/v1alpha1", "kind": "RunnerPool", "metadata": map[string]any{"name": "try"}, "spec": spec}}
+		err = account.Create(t.Context(), o)
+		if err == nil {
+			_ = account.Delete(t.Context(), o)
+		}
+		return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "the plane asks what would become of a change")
+	})
+	if err := kept.Try(t.Context(), change.Ref{Kind: "RunnerPool", Name: "try"}, spec); err != nil {
+		t.Errorf("a dry run: %v", err)
+	}
+	spec["scalling"] = 1
+	if err := kept.Try(t.Context(), change.Ref{Kind: "RunnerPool", Name: "try"}, spec); err == nil {
+		t.Error("a key that is none was taken")
+	}
+	if _, known := kept.Live(t.Context(), change.Ref{Kind: "RunnerPool", Name: "try"}); !known {
+		t.Error("it cannot look")
+	}
+	account, err := client.New(config, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "tailplane.dev/v1alpha1", "kind": "RunnerPool", "metadata": map[string]any{"name": "try"}}}
+	if err := account.Patch(t.Context(), o, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"forge":"evil"}}`))); err == nil {
+		t.Error("it writes")
+	}
+}

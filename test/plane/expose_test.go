@@ -1,0 +1,173 @@
+package plane
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tailplane/tailplane/test/rig"
+)
+
+// An upstream is a service of the cluster that keeps what it was asked.
+type upstream struct {
+	srv *httptest.Server
+
+	mu    sync.Mutex
+	asked []*http.Request
+}
+
+func newUpstream() *upstream {
+	u := &upstream{}
+	u.srv = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		u.mu.Lock()
+		u.asked = append(u.asked, r.Clone(context.Background()))
+		u.mu.Unlock()
+		if r.URL.Path == "/elsewhere" {
+			http.Redirect(w, r, "http://169.254.169.254/", http.StatusFound)
+			return
+		}
+		w.Header().Set("Access-Control-Allow-Origin", "*")
+		fmt.Fprint(w, "shown")
+	}))
+	return u
+}
+
+// took returns what it was asked, and forgets it.
+func (u *upstream) took() []*http.Request {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	asked := u.asked
+	u.asked = nil
+	return asked
+}
+
+// exposures are the settings that put it on the tailnet, as two services.
+func (u *upstream) exposures() string {
+	at, err := url.Parse(u.srv.URL)
+	if err != nil {
+		panic(err) // which no server's own is
+	}
+	return fmt.Sprintf(`[{name: prometheus, upstream: "http://prometheus.monitoring.svc:%[1]s", access: observe.read, userHeader: X-WEBAUTH-USER, roleHeader: X-WEBAUTH-ROLE}, `+
+		`{name: attic, upstream: "http://attic.cache.svc:%[1]s", access: identified}]`, at.Port())
+}
+
+// at asks an exposed service as a person's device.
+func at(t *testing.T, r *rig.Rig, p *rig.Person, host, method, path string, edit ...func(*http.Request)) (status int, header http.Header, body string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	if err := r.Net.WaitPeer(ctx, p.Node, host); err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "https://"+host+"."+r.Net.Suffix()+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range edit {
+		e(req)
+	}
+	hc := p.HTTP()
+	defer hc.CloseIdleConnections()
+	res, err := hc.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, res.Header, string(b)
+}
+
+// PLANE-03, PL-10: services of the cluster on the tailnet, by the program itself: who
+// sees what, and as whom the service is told that he comes. What is refused never
+// reaches it.
+func TestPLANE03_Exposures(t *testing.T) {
+	r := start(t)
+	if system.unnamed != nil {
+		t.Skip("SKIP names of Services: ", system.unnamed)
+	}
+	eve, vic := person(t, r, "eve-look", "eve@example.com"), person(t, r, "vic-look", "vic@example.com")
+	alice, pat := person(t, r, "alice-look", "alice@example.com"), person(t, r, "pat-look", "pat@platform.dev")
+	mallory, ci := person(t, r, "mallory-look", "mallory@example.com"), person(t, r, "robot-look", "", "tag:robot")
+	until(t, "both are on the tailnet", func() bool {
+		a, err := ask(t, r, alice, "GET", "/api/v1/sources", "")
+		return err == nil && strings.Contains(a.body, `"exposure:prometheus","status":"ok"`) && strings.Contains(a.body, `"exposure:attic","status":"ok"`)
+	})
+	forged := func(q *http.Request) {
+		q.Header["X-WEBAUTH-USER"] = []string{"pat@platform.dev", "root"}
+		for name, value := range map[string]string{"X_WEBAUTH_USER": "root", "X-Webauth-Role": "Admin", "X-Tailscale-User": "root", "X-Forwarded-User": "root", "Authorization": "Basic cm9vdDpyb290",
+			"Connection": "X-WEBAUTH-USER, X-Webauth-Role"} {
+			q.Header[name] = []string{value}
+		}
+	}
+	origin := func(q *http.Request) { q.Header.Set("Origin", "https://evil.example") }
+	system.upstream.took()
+	for _, x := range []struct {
+		why          string
+		who          *rig.Person
+		host         string
+		method, path string
+		edit         func(*http.Request)
+		status       int
+		user, role   string // as the service is told
+	}{
+		{"a viewer of all", eve, "prometheus", "GET", "/graph", nil, 200, "eve@example.com", "Viewer"},
+		{"who says he is another", eve, "prometheus", "GET", "/graph", forged, 200, "eve@example.com", "Viewer"},
+		{"an operator of all", alice, "prometheus", "GET", "/graph", forged, 200, "alice@example.com", "Editor"},
+		{"a viewer of one organisation", vic, "prometheus", "GET", "/graph", nil, 403, "", ""},
+		{"who has no role", mallory, "prometheus", "GET", "/graph", forged, 403, "", ""},
+		{"a tagged node, whatever its rule", ci, "prometheus", "GET", "/graph", nil, 403, "", ""},
+		{"another site's page", eve, "prometheus", "GET", "/graph", origin, 403, "", ""},
+		{"administration", alice, "prometheus", "POST", "/api/v1/admin/tsdb/delete_series", nil, 403, "", ""},
+		{"administration, spelt otherwise", alice, "prometheus", "POST", "/api/v1/Admin/tsdb/delete_series", nil, 404, "", ""},
+		{"the end", alice, "prometheus", "POST", "/-/quit", nil, 403, "", ""},
+		{"administration by an administrator", pat, "prometheus", "POST", "/-/reload", nil, 200, "pat@platform.dev", "Admin"},
+		{"elsewhere", eve, "prometheus", "GET", "/elsewhere", nil, 302, "eve@example.com", "Viewer"},
+		{"who is identified", mallory, "attic", "GET", "/cache", nil, 200, "", ""},
+		{"a tagged node", ci, "attic", "GET", "/cache", nil, 403, "", ""},
+	} {
+		var edit []func(*http.Request)
+		if x.edit != nil {
+			edit = append(edit, x.edit)
+		}
+		status, header, body := at(t, r, x.who, x.host, x.method, x.path, edit...)
+		asked := system.upstream.took()
+		if status != x.status {
+			t.Errorf("%s: %d %s, want %d", x.why, status, body, x.status)
+		}
+		if reached := status < 400; reached != (len(asked) == 1) || len(asked) > 1 {
+			t.Errorf("%s: %d, and the service was asked %d times", x.why, status, len(asked))
+			continue
+		} else if !reached {
+			continue
+		}
+		got := asked[0].Header
+		if !slices.Equal(got.Values("X-Webauth-User"), list(x.user)) || !slices.Equal(got.Values("X-Webauth-Role"), list(x.role)) {
+			t.Errorf("%s: the service is told %v %v, want %q %q", x.why, got.Values("X-Webauth-User"), got.Values("X-Webauth-Role"), x.user, x.role)
+		}
+		for name := range got {
+			if strings.Contains(name, "_") || strings.HasPrefix(name, "X-Tailscale") || strings.HasPrefix(name, "X-Forwarded") || x.user != "" && name == "Authorization" {
+				t.Errorf("%s: the service is told %s: %s", x.why, name, got.Get(name))
+			}
+		}
+		if header.Get("Access-Control-Allow-Origin") != "" {
+			t.Errorf("%s: every page may read the answer", x.why)
+		}
+	}
+}
+
+func list(one string) []string {
+	if one == "" {
+		return nil
+	}
+	return []string{one}
+}

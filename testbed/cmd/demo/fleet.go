@@ -1,0 +1,250 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/fleet/arctest"
+	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/test/rig"
+)
+
+// What a team keeps in its repository: two forges, a class of runners for each, and an
+// organisation at each. URLs and credentials are those of the demo's forges.
+const fleetObjects = `apiVersion: tailplane.dev/v1alpha1
+kind: RunnerForge
+metadata: {name: github}
+spec: {type: github, url: "GITHUB"}
+---
+apiVersion: tailplane.dev/v1alpha1
+kind: RunnerForge
+metadata: {name: gitlab}
+spec: {type: gitlab, url: "GITLAB"}
+---
+apiVersion: tailplane.dev/v1alpha1
+kind: RunnerPool
+metadata: {name: gh-nix}
+spec: {forge: github, runsOn: [self-hosted, nix], scaling: {max: 3, budget: 10, guarantee: 1}}
+---
+apiVersion: tailplane.dev/v1alpha1
+kind: RunnerPool
+metadata: {name: gl-docker}
+spec: {forge: gitlab, runsOn: [docker], scaling: {max: 4, budget: 10}}
+---
+apiVersion: tailplane.dev/v1alpha1
+kind: RunnerEnrollment
+metadata: {name: acme}
+spec: {forge: github, configURL: "GITHUB/acme", isolation: None, credentials: {secretName: acme-github}, pools: [{name: gh-nix, type: Shared}]}
+---
+apiVersion: tailplane.dev/v1alpha1
+kind: RunnerEnrollment
+metadata: {name: omega}
+spec: {forge: gitlab, configURL: "GITLAB/omega", isolation: None, credentials: {secretName: omega-gitlab}, pools: [{name: gl-docker, type: Shared}]}
+`
+
+const credentialObject = `apiVersion: v1
+kind: Secret
+metadata: {name: %s-%s, namespace: tailplane-fleet, labels: {tailplane.dev/org: %s}}
+stringData: {%s: %q}
+`
+
+const fleetSettings = `fleet:
+  clusterCIDRs: [10.96.0.0/12]
+  apiServers: ["10.96.0.1:443"]
+  images: {runner: registry.invalid/runner:1, manager: registry.invalid/manager:1, job: registry.invalid/job:1}
+health: 127.0.0.1:0
+`
+
+// fleet enrolls two organisations, runs their jobs, freezes everything, lets it go on,
+// and lets one organisation go.
+func (s *show) fleet(ctx context.Context) error {
+	limit, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	s.note("a fake of GitHub, one of GitLab, and one of GitHub's runner controller (ARC) stand in for what is not to be had here;")
+	s.note("the fleet, the API server and the plane are the real ones")
+	github, stopGitHub := forgetest.OpenGitHub()
+	s.ends = append(s.ends, func() error { stopGitHub(); return nil })
+	gitlab, stopGitLab := forgetest.OpenGitLab()
+	s.ends = append(s.ends, func() error { stopGitLab(); return nil })
+	arc, err := s.arc(limit, github)
+	if err != nil {
+		return err
+	}
+	if err := s.startFleet(limit); err != nil {
+		return err
+	}
+
+	s.note("A Secret for each organisation, and the objects that its repository has:")
+	github.AddAccount("acme", "")
+	group := gitlab.AddGroup("omega")
+	objects := strings.NewReplacer("GITHUB", github.URL, "GITLAB", gitlab.URL).Replace(fleetObjects)
+	if err := s.rig.Cluster.Apply(limit, fmt.Appendf(nil, credentialObject, "acme", "github", "acme", "github_token", github.AddToken("admin:org", "repo")),
+		fmt.Appendf(nil, credentialObject, "omega", "gitlab", "omega", "access_token", gitlab.AddToken(forgetest.GitLabToken{Scopes: []string{"api"}, Owns: []int64{group}})), []byte(objects)); err != nil {
+		return err
+	}
+	desk := door.Client{HTTP: s.people["alice"].HTTP(), Base: s.rig.Dashboard(), Open: plane.Open}
+	pools := func(want func(planefleet.Pool) bool) (all []planefleet.Pool, err error) {
+		err = s.sees(limit, func() (bool, error) {
+			l, err := planefleet.ListPools.Call(limit, desk, planefleet.ListRequest{})
+			all = l.Data
+			return len(all) == 2 && !slices.ContainsFunc(all, func(p planefleet.Pool) bool { return !want(p) }), err
+		})
+		return all, err
+	}
+	s.note("no node runs pods here, so the demo says for omega's manager that it runs, and speaks to GitLab as it would")
+	if err := s.manager(limit, gitlab); err != nil {
+		return err
+	}
+	all, err := pools(func(p planefleet.Pool) bool { return p.State == planefleet.Active })
+	if err != nil {
+		return err
+	}
+	url := "--url=" + s.rig.Dashboard()
+	if err := s.steps(ctx, "alice",
+		step{says: "both organisations have runners", admin: true, run: "kubectl get runnerenrollments", wants: []string{"acme", "omega", "Active"}, lacks: []string{"Provisioning"}},
+		step{says: "and alice sees them", run: "tka fleet runners " + url, wants: []string{"gh-nix", "gl-docker", "Active"}, lacks: []string{"Provisioning"}}); err != nil {
+		return err
+	}
+	sets, runners := github.ScaleSets(), gitlab.Runners()
+	s.claim(len(all) == 2 && len(sets) == 1 && sets[0].Name == "acme-gh-nix" && len(runners) == 1, "GitHub has the scale set acme-gh-nix, and GitLab a runner")
+	if len(sets) != 1 || len(runners) != 1 {
+		return nil
+	}
+
+	const runs = "tailplane-runners"
+	arc.Assign(runs, "acme-gh-nix", arctest.Job{ID: "build", Repository: "acme/app", Workflow: "ci.yaml", Name: "build", Run: 11})
+	if err := arc.Start(limit, "build"); err != nil {
+		return err
+	}
+	job := gitlab.StartJob(runners[0].ID, 7)
+	s.note("a job of acme runs, and one of omega; now the nodes are to be upgraded")
+	if err := s.freeze(ctx, url); err != nil {
+		return err
+	}
+	paused, err := pools(func(p planefleet.Pool) bool { return p.State == planefleet.Paused })
+	if err != nil {
+		return err
+	}
+	arc.Assign(runs, "acme-gh-nix", arctest.Job{ID: "test", Repository: "acme/app", Workflow: "ci.yaml", Name: "test", Run: 12})
+	if err := pause(limit, time.Second); err != nil { // in which a listener would have taken it
+		return err
+	}
+	waiting, taken, running := arc.Jobs(runs, "acme-gh-nix")
+	s.claim(!slices.ContainsFunc(paused, func(p planefleet.Pool) bool { return p.State != planefleet.Paused }) && gitlab.Runners()[0].Paused, "one write has paused both forges, and each has confirmed it")
+	s.claim(running == 1 && taken == 0 && waiting == 1, "the job that ran runs on, and another one waits")
+	hold, _, _ := kubetest.Kubectl(limit, s.rig.Cluster.Kubeconfig, "get", "runnerholds", "-o", "name")
+	name := strings.TrimPrefix(strings.TrimSpace(hold), "runnerhold.tailplane.dev/")
+	if err := s.steps(ctx, "alice", step{says: "the pause is an object that says by whom and why", admin: true, run: "kubectl get runnerholds", wants: []string{"Pause", alice}}); err != nil {
+		return err
+	}
+
+	if err := s.typed(ctx, "alice", "tka", "fleet", "lift", name, url, "--reason", "the nodes are upgraded", "--confirm", "LIFT ALL"); err != nil {
+		return err
+	}
+	s.claim(s.lastOut.Exit == 0, "alice, who has set it, lifts it")
+	if _, err := pools(func(p planefleet.Pool) bool { return p.State == planefleet.Active }); err != nil {
+		return err
+	}
+	err = arc.Start(limit, "test")
+	s.claim(err == nil, "the job that has waited gets a runner%s", because(err))
+	for _, id := range []string{"build", "test"} {
+		if err := arc.Finish(limit, id); err != nil {
+			return err
+		}
+	}
+	gitlab.EndJob(job, "success")
+
+	if err := s.steps(ctx, "alice", step{says: "acme leaves", admin: true, run: "kubectl delete runnerenrollment acme --timeout=2m", wants: []string{"deleted"}}); err != nil {
+		return err
+	}
+	left, _, _ := kubetest.Kubectl(limit, s.rig.Cluster.Kubeconfig, "get", "secrets,autoscalingrunnersets,serviceaccounts", "-A", "-l", "tailplane.dev/org=acme", "-o", "name")
+	s.claim(len(github.ScaleSets()) == 0 && strings.TrimSpace(left) == "", "nothing of it is left, at GitHub or here; its credential went last")
+	s.claim(len(gitlab.Runners()) == 1, "and omega has its runner still")
+	return nil
+}
+
+// manager is omega's: its pod is said to run, and GitLab hears from it.
+func (s *show) manager(ctx context.Context, gitlab *forgetest.GitLabFake) error {
+	const running = `{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`
+	return s.sees(ctx, func() (bool, error) {
+		out, _, _ := kubetest.Kubectl(ctx, s.rig.Cluster.Kubeconfig, "get", "pods", "-n", "tailplane-runners", "-l", "app.kubernetes.io/component=runner-manager", "-o", "name")
+		pods, runners := strings.Fields(out), gitlab.Runners()
+		if len(pods) == 0 || len(runners) == 0 {
+			return false, nil
+		}
+		if _, errs, exit := kubetest.Kubectl(ctx, s.rig.Cluster.Kubeconfig, "patch", "-n", "tailplane-runners", pods[0], "--subresource=status", "--type=merge", "-p", running); exit != 0 {
+			return false, fmt.Errorf("kubectl patch: %s", errs)
+		}
+		gitlab.Contact(runners[0].Token, "s_demo")
+		return true, nil
+	})
+}
+
+// arc installs the fake of ARC and lets it work.
+func (s *show) arc(ctx context.Context, github *forgetest.GitHubFake) (*arctest.ARC, error) {
+	arc, err := arctest.New(arctest.Options{Cluster: s.rig.Cluster, Namespace: "arc-systems", Version: "0.14.2", GitHub: arctest.At(github, nil)})
+	if err != nil {
+		return nil, err
+	}
+	if err := arc.Install(ctx); err != nil {
+		return nil, err
+	}
+	working, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- arc.Run(working) }()
+	s.ends = append(s.ends, func() error { cancel(); return <-ended })
+	return arc, nil
+}
+
+// startFleet installs the fleet's objects and starts its program with its account's
+// rights.
+func (s *show) startFleet(ctx context.Context) error {
+	s.note("starting tailplaned fleet, as the ServiceAccount tailplane-fleet, which admission policies keep to namespaces of runners")
+	if err := s.rig.FleetManifests(ctx); err != nil {
+		return err
+	}
+	p, err := rig.StartFleet(ctx, filepath.Join(s.dir, "fleet"), s.rig.Cluster, "tailplane-fleet", "tailplane-fleet", fleetSettings)
+	if err != nil {
+		return err
+	}
+	s.ends = append(s.ends, func() error { return p.Stop(time.Minute) })
+	return nil
+}
+
+// freeze pauses everything, as somebody does who has read the refusal.
+func (s *show) freeze(ctx context.Context, url string) error {
+	args := []string{"fleet", "pause", "--all", url, "--reason", "node upgrade"}
+	if err := s.typed(ctx, "alice", "tka", args...); err != nil {
+		return err
+	}
+	s.claim(s.lastOut.Exit != 0 && strings.Contains(s.lastOut.Both, "PAUSE ALL"), "what goes that far is asked for twice")
+	if err := s.typed(ctx, "alice", "tka", append(args, "--confirm", "PAUSE ALL")...); err != nil {
+		return err
+	}
+	s.claim(s.lastOut.Exit == 0, "and then it is done")
+	return nil
+}
+
+// typed runs a command whose words may have spaces.
+func (s *show) typed(ctx context.Context, who, program string, args ...string) (err error) {
+	var words []string
+	for _, a := range append([]string{program}, args...) {
+		if strings.Contains(a, " ") {
+			a = fmt.Sprintf("%q", a)
+		}
+		words = append(words, a)
+	}
+	s.command(who, "%s", strings.Join(words, " "))
+	if s.lastOut, err = s.people[who].Run(ctx, program, args...); err == nil {
+		s.output(s.lastOut.Both)
+	}
+	return err
+}
