@@ -1058,7 +1058,7 @@ func TestDS05_WhatIsInstalled(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		for _, name := range []string{"tailplane", "tailplane-access", "tailplane-operator", "tailplane-inject", "tailplane-gateway", "tailplane-plane"} {
+		for _, name := range []string{"tailplane", "tailplane-access", "tailplane-operator", "tailplane-inject", "tailplane-gateway", "tailplane-plane", "tailplane-fleet"} {
 			if err := s.admin.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: ns}}); err != nil {
 				t.Fatal(err)
 			}

@@ -20,7 +20,7 @@ import (
 
 // mostAgain is how many tests may be tried again. More failures than that are not
 // a machine that was busy.
-const mostAgain = 4
+const mostAgain = 6
 
 func main() {
 	demo := flag.String("demo", "", "pass or fail: how the demo ended")
@@ -52,11 +52,17 @@ func (n name) String() string {
 	return strings.TrimPrefix(n.Package, "github.com/tailplane/tailplane/") + " " + n.Test
 }
 
+// A skip is a reason, and the tests that gave it.
+type skip struct {
+	reason string
+	tests  []string
+}
+
 // A tally is how the tests of some runs did.
 type tally struct {
 	passed []name
 	failed []name
-	skips  []string
+	skips  []skip
 	said   map[name]string // what those that failed printed
 	final  bool            // something that no second try can mend: a data race, or a package that failed by itself
 }
@@ -102,10 +108,19 @@ func (t *tally) read(file string) error {
 			t.final = t.final || e.Test == ""
 		case "skip":
 			if e.Test != "" {
-				t.skips = append(t.skips, id.String()+": "+reason(t.said[id]))
+				t.skip(id)
 			}
 		}
 	}
+}
+
+func (t *tally) skip(id name) {
+	why := reason(t.said[id])
+	i := slices.IndexFunc(t.skips, func(s skip) bool { return s.reason == why })
+	if i < 0 {
+		i, t.skips = len(t.skips), append(t.skips, skip{reason: why})
+	}
+	t.skips[i].tests = append(t.skips[i].tests, id.String())
 }
 
 // roots are the tests that failed, each once.
@@ -153,8 +168,10 @@ func run(out io.Writer, demo string, list bool, again string, files []string) (b
 	case "fail":
 		failed = append(failed, "demo")
 	}
-	for _, s := range t.skips {
-		fmt.Fprintln(out, "SKIP", s)
+	skipped := 0
+	for _, s := range t.skips { // reasons begin with SKIP and the part that is missing
+		skipped += len(s.tests)
+		fmt.Fprintf(out, "%s (%s)\n", s.reason, strings.Join(s.tests, ", "))
 	}
 	for _, n := range t.failed {
 		fmt.Fprintf(out, "---- %s\n%s", n, tail(t.said[n]))
@@ -166,7 +183,7 @@ func run(out io.Writer, demo string, list bool, again string, files []string) (b
 	for _, s := range failed {
 		fmt.Fprintln(out, "FAIL", s)
 	}
-	fmt.Fprintf(out, "%d passed, %d failed, %d skipped\n", passed, len(failed), len(t.skips))
+	fmt.Fprintf(out, "%d passed, %d failed, %d skipped\n", passed, len(failed), skipped)
 	return len(failed) > 0 || passed == 0, nil
 }
 
@@ -182,8 +199,8 @@ func reason(output string) string {
 	for line := range strings.Lines(output) {
 		line = strings.TrimSpace(line)
 		if place, text, ok := strings.Cut(line, ": "); ok && strings.Contains(place, ".go:") {
-			return text
+			return "SKIP " + strings.TrimPrefix(text, "SKIP ")
 		}
 	}
-	return "no reason given"
+	return "SKIP: no reason given"
 }
