@@ -149,7 +149,8 @@ func TestDiscovery(t *testing.T) {
 	}
 
 	// Quiet looks write nothing, and ask nothing.
-	asked, writes := len(api.Requests()), p.wire.writes.Load()
+	p.rest()
+	asked, writes := len(api.Requests()), len(p.wire.written())
 	for range 3 {
 		p.later(0)
 	}
@@ -158,8 +159,8 @@ func TestDiscovery(t *testing.T) {
 	if n := len(api.Requests()) - asked; n != 0 {
 		t.Errorf("%d requests to Tailscale", n)
 	}
-	if n := p.wire.writes.Load() - writes; n != 1 {
-		t.Errorf("%d writes, of which one makes the object anew", n)
+	if w := p.wire.written()[writes:]; len(w) != 1 {
+		t.Errorf("writes, of which one makes the object anew: %q", w)
 	}
 
 	// The API is away.

@@ -301,7 +301,8 @@ func validKeys(t *testing.T, api *tailapi.API) []string {
 // A wire is an operator's way to the API server: it counts, and it can be cut.
 type wire struct {
 	dead    atomic.Bool
-	writes  atomic.Int64 // that are no events
+	mu      sync.Mutex
+	writes  []string     // that are no events: method and path
 	secrets atomic.Int64 // reads of a Secret
 	cut     atomic.Pointer[cut]
 }
@@ -310,6 +311,26 @@ type wire struct {
 type cut struct {
 	text  string
 	after bool
+}
+
+// rest waits until the operator has said all it has to say: for a second it writes
+// nothing.
+func (p *place) rest() {
+	p.t.Helper()
+	last, since := -1, time.Now()
+	p.until("the operator rests", func() bool {
+		if n := len(p.wire.written()); n != last {
+			last, since = n, time.Now()
+		}
+		return time.Since(since) > time.Second
+	})
+}
+
+// written are the writes so far.
+func (w *wire) written() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.writes)
 }
 
 func (w *wire) wrap(next http.RoundTripper) http.RoundTripper { return &wireTrip{w, next} }
@@ -328,7 +349,9 @@ func (w *wireTrip) RoundTrip(r *http.Request) (*http.Response, error) {
 	case r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/secrets/"):
 		defer w.secrets.Add(1)
 	case r.Method != http.MethodGet && !event && !strings.Contains(r.URL.Path, "/selfsubjectreviews") && !strings.HasSuffix(r.URL.Path, "/token"):
-		w.writes.Add(1)
+		w.mu.Lock()
+		w.writes = append(w.writes, r.Method+" "+r.URL.Path)
+		w.mu.Unlock()
 		if cut := w.cut.Load(); cut != nil && r.Body != nil {
 			b, err := io.ReadAll(r.Body)
 			if err != nil {

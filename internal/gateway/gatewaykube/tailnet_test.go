@@ -60,15 +60,15 @@ func TestValid(t *testing.T) {
 		t.Errorf("kubectl: %q %s", out, errs)
 	}
 
-	asked, writes := len(api.Requests()), p.wire.writes.Load()
+	asked, writes := len(api.Requests()), len(p.wire.written())
 	for range 10 {
 		p.poke("test-tailnet")
 	}
 	if n := len(api.Requests()) - asked; n != 0 {
 		t.Errorf("%d requests to Tailscale in ten quiet looks", n)
 	}
-	if n := p.wire.writes.Load() - writes; n != 0 {
-		t.Errorf("%d writes to Kubernetes in ten quiet looks", n)
+	if w := p.wire.written()[writes:]; len(w) != 0 {
+		t.Errorf("writes to Kubernetes in ten quiet looks: %q", w)
 	}
 	for i := range 3 {
 		last := p.get("test-tailnet").Status.LastSyncTime
