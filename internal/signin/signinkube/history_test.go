@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -172,7 +173,7 @@ func (h *history) laws(tampered map[string]bool) (broken []string) {
 	slices.SortStableFunc(all, func(a, b moment) int { return cmp.Compare(a.version, b.version) })
 	now := map[string]client.Object{} // by UID
 	fail := func(m moment, format string, args ...any) {
-		broken = append(broken, fmt.Sprintf("at %d: ", m.version)+fmt.Sprintf(format, args...))
+		broken = append(broken, fmt.Sprintf("at %d: ", m.version)+fmt.Sprintf(format, args...)+before(all, m))
 	}
 	for _, m := range all {
 		uid := string(m.object.GetUID())
@@ -254,6 +255,32 @@ func (h *history) laws(tampered map[string]bool) (broken []string) {
 		}
 	}
 	return broken
+}
+
+// before are the last writes for a sign-in up to a moment of it.
+func before(all []moment, m moment) string {
+	var lines []string
+	for _, x := range all {
+		if x.version > m.version || x.object.GetName() != m.object.GetName() && x.object.GetLabels()[v1alpha1.SigninUIDLabel] != string(m.object.GetUID()) {
+			continue
+		}
+		line := fmt.Sprintf("\n\t%d %T %s, gone %v", x.version, x.object, x.object.GetName(), x.gone)
+		if o, ok := x.object.(*v1alpha1.TkaSignin); ok {
+			line += fmt.Sprintf(", generation %d, annotations %v, by %s: %+v", o.Generation, o.Annotations, lastWriter(o), signinOf(o))
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(lines[max(0, len(lines)-8):], "")
+}
+
+func lastWriter(o client.Object) (who string) {
+	var last time.Time
+	for _, f := range o.GetManagedFields() {
+		if f.Time != nil && !f.Time.Time.Before(last) {
+			who, last = f.Manager+" "+f.Subresource, f.Time.Time
+		}
+	}
+	return who
 }
 
 // holders use tokens all the time, as somebody does who has copied one.
