@@ -988,8 +988,8 @@ func vulnerable(t *testing.T, db, program string) (found bool, out string, err e
 		args = slices.Insert(args, 3, "-db", db)
 	}
 	b, err := exec.CommandContext(t.Context(), "go", args...).CombinedOutput()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok && strings.Contains(string(b), "Vulnerability #") {
-		return exit.ExitCode() != 0, string(b), nil
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 3 && strings.Contains(string(b), "Vulnerability #") {
+		return true, string(b), nil
 	}
 	return false, string(b), err
 }
@@ -1173,7 +1173,7 @@ func TestDS05_WhatIsInstalled(t *testing.T) {
 		for name, text := range map[string]string{
 			"index/db.json":        `{"modified": "2026-01-01T00:00:00Z"}`,
 			"index/modules.json":   `[{"path": "github.com/spf13/cobra", "vulns": [{"id": "GO-9999-0001", "modified": "2026-01-01T00:00:00Z"}]}]`,
-			"ID/GO-9999-0001.json": `{"schema_version": "1.3.1", "id": "GO-9999-0001", "modified": "2026-01-01T00:00:00Z", "published": "2026-01-01T00:00:00Z", "summary": "made up", "details": "made up", "affected": [{"package": {"name": "github.com/spf13/cobra", "ecosystem": "Go"}, "ranges": [{"type": "SEMVER", "events": [{"introduced": "0"}]}], "ecosystem_specific": {"imports": [{"path": "github.com/spf13/cobra", "symbols": ["Command.ExecuteContext"]}]}}]}`,
+			"ID/GO-9999-0001.json": `{"schema_version": "1.3.1", "id": "GO-9999-0001", "modified": "2026-01-01T00:00:00Z", "published": "2026-01-01T00:00:00Z", "summary": "made up", "details": "made up", "affected": [{"package": {"name": "github.com/spf13/cobra", "ecosystem": "Go"}, "ranges": [{"type": "SEMVER", "events": [{"introduced": "0"}]}], "ecosystem_specific": {"imports": [{"path": "github.com/spf13/cobra", "symbols": ["Command.ExecuteContext"]}]}}], "database_specific": {"url": "https://pkg.go.dev/vuln/GO-9999-0001"}}`,
 		} {
 			path := filepath.Join(db, name)
 			if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
