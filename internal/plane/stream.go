@@ -39,6 +39,11 @@ const (
 	TopicSources     Topic = "sources"     // how sources answer
 )
 
+// topics are all that there are.
+func topics() []Topic {
+	return []Topic{TopicPools, TopicHolds, TopicEnrollments, TopicChanges, TopicInfra, TopicSignins, TopicSources}
+}
+
 // kinds are those that the topic has; false: there is no such topic.
 func (t Topic) kinds() ([]Kind, bool) {
 	switch t {
@@ -76,7 +81,7 @@ func (t Topics) MarshalText() ([]byte, error) {
 func (t *Topics) UnmarshalText(b []byte) error {
 	for name := range strings.SplitSeq(string(b), ",") {
 		if _, ok := Topic(name).kinds(); !ok {
-			return fmt.Errorf("%.40q is not a topic: there are pools, holds, enrollments, infra, signins and sources", name)
+			return fmt.Errorf("%.40q is not a topic: there are pools, holds, enrollments, changes, infra, signins and sources", name)
 		}
 		*t = append(*t, Topic(name))
 	}
@@ -87,7 +92,7 @@ func (t Topics) has(topic Topic) bool { return len(t) == 0 || slices.Contains(t,
 
 // kinds are those that the topics have.
 func (t Topics) kinds() (kinds []Kind) {
-	for _, topic := range []Topic{TopicPools, TopicHolds, TopicEnrollments, TopicInfra, TopicSignins} {
+	for _, topic := range topics() {
 		if of, _ := topic.kinds(); t.has(topic) {
 			kinds = append(kinds, of...)
 		}
@@ -97,7 +102,7 @@ func (t Topics) kinds() (kinds []Kind) {
 
 // An EventsRequest asks for what changes from now on, or from a revision on.
 type EventsRequest struct {
-	Topics Topics `json:"-" query:"topics" doc:"pools, holds, enrollments, infra, signins, sources, with commas between them; all without it"`
+	Topics Topics `json:"-" query:"topics" doc:"pools, holds, enrollments, changes, infra, signins, sources, with commas between them; all without it"`
 	After  Text   `json:"-" query:"after" doc:"the revision to go on from; without it the stream begins with a snapshot"`
 	LastID Text   `json:"-" header:"Last-Event-ID" doc:"as after; browsers send it when they come back"`
 }
