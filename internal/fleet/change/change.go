@@ -61,8 +61,10 @@ type Change struct {
 	Reason   string `json:"reason"`
 	Risk     Risk   `json:"risk"`
 	Diff     string `json:"diff"`
-	Platform bool   `json:"platform"` // it takes an approval of those who run the platform
-	Proposer string `json:"proposer"` // login
+	DiffOf   string `json:"diffOf,omitempty"` // the commit that Diff is of: the last one that was made from here
+	Stale    bool   `json:"stale,omitempty"`  // the file is another one by now than it was made from
+	Platform bool   `json:"platform"`         // it takes an approval of those who run the platform
+	Proposer string `json:"proposer"`         // login
 	// Authors are all who wrote some of it, by any name that they have: logins here and
 	// at the forge, e-mail addresses of commits.
 	Authors []string `json:"authors"`
@@ -102,6 +104,7 @@ var (
 // Opened is a change that was just proposed.
 func Opened(c Change, now time.Time) Change {
 	c.State, c.OpenedAt, c.Approvals, c.MergedBy = Open, now.UTC(), nil, ""
+	c.DiffOf = c.Head
 	c.Authors = people(append(slices.Clone(c.Authors), c.Proposer)...)
 	return c
 }
@@ -109,7 +112,7 @@ func Opened(c Change, now time.Time) Change {
 // Amended is the change with another commit of somebody's, who may be another one
 // than proposed it: both wrote it, and what was approved is void.
 func (c Change) Amended(by string, with Edit, head string) Change {
-	c.Edits, c.Head = append(slices.Clone(c.Edits), with), head
+	c.Edits, c.Head, c.DiffOf = append(slices.Clone(c.Edits), with), head, head
 	c.State, c.Approvals = Open, nil
 	c.Authors = people(append(slices.Clone(c.Authors), by)...)
 	return c

@@ -239,3 +239,17 @@ func TestOwner(t *testing.T) {
 		t.Error("what is live is read wrongly")
 	}
 }
+
+// PL-06: a commit that did not come from here has another diff than the one that is shown.
+func TestPL06_TheDiffIsOfOneCommit(t *testing.T) {
+	c := Opened(Change{Head: "a1", Proposer: "amy@acme.dev"}, time.Unix(0, 0))
+	if c.DiffOf != "a1" {
+		t.Errorf("the diff is of %q", c.DiffOf)
+	}
+	if c = c.Amended("amy@acme.dev", Edit{Remove: true}, "b2"); c.DiffOf != "b2" || c.Head != "b2" {
+		t.Errorf("%q, %q", c.DiffOf, c.Head)
+	}
+	if c = c.Seen(Request{Head: "c3", Open: true, Authors: []string{"eve"}}); c.DiffOf != "b2" || c.Head != "c3" {
+		t.Errorf("somebody's commit is taken for ours: %q, %q", c.DiffOf, c.Head)
+	}
+}

@@ -97,6 +97,6 @@ var exampleEdit = Edit{Kind: "RunnerPool", Name: "gh-nix", Patch: json.RawMessag
 func exampleChange() Change {
 	return Change{ID: exampleID, Kind: "RunnerPool", Name: "gh-nix", File: "fleet/gh-nix.yaml", Number: 42, URL: "https://github.com/acme/fleet/pull/42", Branch: "tailplane/" + exampleID,
 		Base: exampleCommit, Head: exampleCommit, State: string(change.Approved), Proposer: "amy@acme.dev", Title: "More nix runners", Reason: "the queue is long in the morning",
-		Risk: Risk{"medium", []string{"capacity"}}, Platform: true, Diff: exampleDiff, Checks: []Check{{"yamllint", "success", ""}},
+		Risk: Risk{"medium", []string{"capacity"}}, Platform: true, Diff: exampleDiff, DiffOf: exampleCommit, Checks: []Check{{"yamllint", "success", ""}},
 		Approvals: []Approval{{"pat@platform.dev", plane.ExampleTime, exampleCommit}}, OpenedAt: plane.ExampleTime, ObservedAt: plane.ExampleTime}
 }

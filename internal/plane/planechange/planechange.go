@@ -121,9 +121,12 @@ type Change struct {
 	Risk      Risk       `json:"risk"`
 	Platform  bool       `json:"platform" doc:"those who run the platform have to approve it"`
 	Diff      string     `json:"diff" doc:"of the real file, as git writes it"`
+	DiffOf    string     `json:"diffOf" doc:"the commit that the diff is of; if it is not head, somebody has pushed at the forge, and only the pull request shows what is there now"`
+	Stale     bool       `json:"stale" doc:"the file is another one by now than the change was made from"`
 	Checks    []Check    `json:"checks"`
 	Approvals []Approval `json:"approvals"`
 	Blocked   string     `json:"mergeBlocked" doc:"why the forge would not merge it; empty: nothing is known against it"`
+	MergedBy  string     `json:"mergedBy" doc:"who had it merged; empty: nobody from here"`
 	OpenedAt  time.Time  `json:"openedAt"`
 
 	Actions    *Actions  `json:"actions,omitempty"`
@@ -163,7 +166,7 @@ type Actions struct {
 func Of(k Kept, now time.Time) Change {
 	c := k.Change
 	o := Change{ID: c.ID, OrgName: c.Org, Kind: c.Ref.Kind, Name: c.Ref.Name, File: c.File, Number: c.Number, URL: c.URL, Branch: c.Branch, Base: c.Base, Head: c.Head,
-		State: string(c.State), Proposer: c.Proposer, Title: c.Title, Reason: c.Reason, Risk: Risk{c.Risk.Level, append([]string{}, c.Risk.Why...)}, Platform: c.Platform, Diff: c.Diff,
+		State: string(c.State), Proposer: c.Proposer, Title: c.Title, Reason: c.Reason, Risk: Risk{c.Risk.Level, append([]string{}, c.Risk.Why...)}, Platform: c.Platform, Diff: c.Diff, DiffOf: c.DiffOf, Stale: c.Stale, MergedBy: c.MergedBy,
 		Checks: []Check{}, Approvals: []Approval{}, Blocked: c.Blocked, OpenedAt: c.OpenedAt, ObservedAt: now, kept: k}
 	for _, x := range c.Checks {
 		o.Checks = append(o.Checks, Check{x.Name, x.State, x.URL})

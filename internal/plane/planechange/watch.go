@@ -87,24 +87,35 @@ func (w *Watch) one(ctx context.Context, id string) error {
 			k.Change = k.Refused("")
 		}
 	}
+	if k.State.Over() {
+		return w.keep(ctx, was, k)
+	}
+	f, err := d.Repository.ReadFile(ctx, "", k.File)
+	if err != nil {
+		return err
+	}
+	k.Stale = k.State != change.Merged && f.Version != k.Version
 	if k.State == change.Merged {
-		f, err := d.Repository.ReadFile(ctx, "", k.File)
-		if err != nil {
-			return err
-		}
 		want, there, err := change.Spec(f.Text, k.Ref)
 		if err != nil {
-			return nil // somebody has to mend the file: it is not applied as it is
+			return w.keep(ctx, was, k) // somebody has to mend the file: it is not applied as it is
 		}
 		live, known := w.Live(ctx, k.Ref)
 		if known && (there && live != nil && change.Held(want, live) || !there && live == nil) {
 			k.State = change.Applied
 		}
 	}
+	return w.keep(ctx, was, k)
+}
+
+// keep keeps a change that is not what it was.
+func (w *Watch) keep(ctx context.Context, was change.Change, k Kept) error {
 	if reflect.DeepEqual(was, k.Change) {
 		return nil
 	}
-	if k, err = d.Store.Save(ctx, k); err != nil {
+	d := w.Desk
+	k, err := d.Store.Save(ctx, k)
+	if err != nil {
 		if pr, ok := errors.AsType[*problem.Error](err); ok && pr.Code == problem.Conflict {
 			return nil // somebody decided about it meanwhile: at the next look
 		}
