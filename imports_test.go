@@ -122,7 +122,7 @@ var plan = map[string]string{
 	"internal/health":            "internal/access internal/audit internal/door internal/door/framing internal/gossip internal/gossip/gossiphttp internal/problem internal/signin",
 	"internal/cli": "internal/cli/checkup internal/cli/directory internal/cli/fault internal/cli/kubeapi internal/cli/kubectl internal/cli/kubefile internal/cli/link " +
 		"internal/cli/memory internal/cli/ownfile internal/cli/reach internal/cli/screen internal/cli/shellscript internal/cli/spelling " +
-		"internal/cli/bearer internal/cli/subshell internal/cli/tokencache internal/audit internal/door internal/gossip internal/gossip/memberlist internal/plane internal/plane/planefleet internal/plane/planemcp internal/problem internal/signin",
+		"internal/cli/bearer internal/cli/subshell internal/cli/tokencache internal/audit internal/door internal/gossip internal/gossip/memberlist internal/plane internal/plane/planechange internal/plane/planefleet internal/plane/planemcp internal/problem internal/signin",
 	// below tka's commands: the way to a server, files, shells, the screen
 	"internal/cli/bearer":      "",
 	"internal/cli/checkup":     "internal/signin",

@@ -41,7 +41,7 @@ says. Nobody needs to be signed in to a cluster.`,
 	f.StringVar(&ff.plane.url, "url", "", "URL of the operator plane, https:// unless it is on this machine (default plane.url of the settings)")
 	f.StringVar(&ff.plane.tokenFile, "token-file", "", "file with a token, where the connection does not say who you are")
 	f.StringVar(&ff.plane.tokenCommand, "token-command", "", "program that prints a token, with its arguments; it is not given to a shell")
-	cmd.AddCommand(t.fleetRunners(&ff), t.fleetEnrollments(&ff), t.fleetHolds(&ff), t.fleetPause(&ff), t.fleetLift(&ff))
+	cmd.AddCommand(t.fleetRunners(&ff), t.fleetEnrollments(&ff), t.fleetHolds(&ff), t.fleetForges(&ff), t.fleetChanges(&ff), t.fleetPause(&ff), t.fleetLift(&ff))
 	return cmd
 }
 
@@ -97,39 +97,54 @@ type fleetList[T any] struct {
 	Sources []plane.Source `json:"sources"`
 }
 
+// many is how many objects the page of a list has, and few how many if one may be
+// large: an answer has a bound.
+const (
+	many = 500
+	few  = 50
+)
+
 // all are the objects of all pages of a list; nil: it is not known which there are.
-func all[T any](ctx context.Context, t *tka, ff *fleetFlags, as, pattern string) (l fleetList[T], err error) {
+func all[T any](ctx context.Context, t *tka, ff *fleetFlags, as, pattern string, page plane.Count) (l fleetList[T], err error) {
 	c, err := t.plane(ff.plane)
 	if err != nil {
 		return l, err
 	}
 	l.meta = kind(as)
-	req := planefleet.ListRequest{ListRequest: plane.ListRequest{State: plane.Text(ff.state), Limit: 500}, Org: plane.Text(ff.org), Forge: plane.Text(ff.forge)}
+	req := planefleet.ListRequest{ListRequest: plane.ListRequest{State: plane.Text(ff.state), Limit: page}, Org: plane.Text(ff.org), Forge: plane.Text(ff.forge)}
 	for {
-		var page plane.Envelope[[]T]
-		if err := c.Ask(ctx, pattern, planefleet.ListPools.MaxAnswer, req, &page); err != nil {
+		var answer plane.Envelope[[]T]
+		if err := c.Ask(ctx, pattern, planefleet.ListPools.MaxAnswer, req, &answer); err != nil {
 			return l, ofPlane(err)
 		}
-		l.Sources = page.Meta.Sources
-		if page.Meta.Page == nil {
+		l.Sources = answer.Meta.Sources
+		if answer.Meta.Page == nil {
 			return l, nil
 		}
-		l.Items = append(l.Items, page.Data...)
-		if page.Meta.Page.Next == "" {
+		l.Items = append(l.Items, answer.Data...)
+		if answer.Meta.Page.Next == "" {
 			if l.Items == nil {
 				l.Items = []T{}
 			}
 			return l, nil
 		}
-		req.Cursor = plane.Mark(page.Meta.Page.Next)
+		req.Cursor = plane.Mark(answer.Meta.Page.Next)
 	}
 }
 
 // listFlags choose among what is listed.
 func (t *tka) listFlags(cmd *cobra.Command, ff *fleetFlags, states ...string) *cobra.Command {
+	cmd.Flags().StringVar(&ff.forge, "forge", "", "only of this forge")
+	return t.orgFlag(t.stateFlag(cmd, ff, states...), ff)
+}
+
+func (t *tka) orgFlag(cmd *cobra.Command, ff *fleetFlags) *cobra.Command {
+	cmd.Flags().StringVar(&ff.org, "org", "", "only of this organisation")
+	return cmd
+}
+
+func (t *tka) stateFlag(cmd *cobra.Command, ff *fleetFlags, states ...string) *cobra.Command {
 	f := cmd.Flags()
-	f.StringVar(&ff.org, "org", "", "only of this organisation")
-	f.StringVar(&ff.forge, "forge", "", "only of this forge")
 	f.StringVar(&ff.state, "state", "", "only what is in this state: "+strings.Join(states, ", "))
 	t.complete(cmd, "state", fixed(states...))
 	return cmd

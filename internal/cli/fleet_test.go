@@ -18,7 +18,9 @@ import (
 	"github.com/tailplane/tailplane/internal/cli"
 	"github.com/tailplane/tailplane/internal/cli/fault"
 	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/fleet/change"
 	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
 )
 
@@ -40,6 +42,15 @@ func newYard(t *testing.T) *yard {
 	y.board.Replace(plane.KindPool, "kubernetes", []plane.Object{row("acme", "nix"), row("globex", "nix\x1b[31m")})
 	y.board.Replace(plane.KindEnrollment, "kubernetes", []plane.Object{planefleet.Enrollment{ID: "acme", Name: "acme", Forge: "github", Phase: "Active", Pools: []planefleet.EnrolledPool{{Name: "nix"}}}})
 	y.board.Replace(plane.KindHold, "kubernetes", nil)
+	y.board.Replace(plane.KindForge, "kubernetes", []plane.Object{planefleet.Forge{ID: "github", Name: "github", Type: "github", URL: "https://github.com", Reachable: new(true), RateLimit: &planefleet.RateLimit{Remaining: 4321}, EnrolledThere: []string{"acme"}},
+		planefleet.Forge{ID: "gitlab", Name: "gitlab", Type: "gitlab", URL: "https://gitlab.com", EnrolledThere: []string{"globex"}}})
+	proposed := func(id, org, title string, c change.Change) plane.Object {
+		c.ID, c.Org, c.Title, c.Ref, c.State, c.Proposer, c.OpenedAt, c.DiffOf, c.Risk.Level = id, org, title, change.Ref{Kind: "RunnerEnrollment", Name: org}, change.Open, "amy@acme.dev", time.Now().Add(-2*time.Hour), "0f3c", "low"
+		return planechange.Of(planechange.Kept{Change: c}, time.Now())
+	}
+	y.board.Replace(plane.KindChange, planechange.Source, []plane.Object{proposed("c1", "acme", "Ann too\x1b[31m", change.Change{Head: "0f3c", Diff: "-a\n+b\n", Approvals: []change.Approval{{By: "pat@acme.dev", Head: "0f3c"}}}),
+		proposed("c2", "globex", "More", change.Change{Head: "ffff", Approvals: []change.Approval{{By: "pat@acme.dev", Head: "0f3c"}}}), proposed("c3", "globex", "Less", change.Change{Head: "0f3c", Stale: true})})
+	y.board.Report(plane.Source{Name: planechange.Source, Status: plane.OK})
 	y.board.Report(plane.Source{Name: "kubernetes", Status: plane.OK})
 	desk := &planefleet.Desk{Plane: &plane.Desk{Board: y.board, Now: time.Now},
 		Create: func(_ context.Context, p access.Permit, d planefleet.Draft, dryRun bool) (planefleet.Hold, bool, error) {
@@ -60,7 +71,7 @@ func newYard(t *testing.T) *yard {
 			return access.DecidePlane(c, v, access.PlanePolicy{Capability: "tailplane.dev/cap/plane"}, now)
 		},
 		Record: func(audit.Entry) error { return nil }}
-	y.Server = httptest.NewServer(way.Handler(desk.Routes()...))
+	y.Server = httptest.NewServer(way.Handler(slices.Concat(desk.Routes(), (&planechange.Desk{Plane: desk.Plane}).Routes())...))
 	t.Cleanup(y.Close)
 	return y
 }
@@ -132,6 +143,31 @@ func TestFleet(t *testing.T) {
 	ok("Active", "enrollments")
 	ok("There are no holds", "holds")
 	no(fault.Refused, "is not a state of this list", "holds", "--state", "Gone")
+	for _, want := range []string{"github   github   Reachable   https://github.com   ?         4321", "gitlab   gitlab   Unknown     https://gitlab.com   ?         ?"} {
+		ok(want, "forges")
+	}
+	ok("github\n", "forges", "--state", "Reachable", "-o", "name")
+	no(fault.Misused, "has no flag --org", "forges", "--org", "acme")
+
+	// FLEET-15: changes, with nothing in them that a terminal would obey.
+	if out := ok("c1   RunnerEnrollment/acme     acme     open    low    amy@acme.dev   2h", "changes"); strings.Contains(out, "\x1b") || !strings.Contains(out, "2h") {
+		t.Errorf("%q", out)
+	}
+	ok("c2\nc3\n", "changes", "--org", "globex", "-o", "name")
+	var c struct{ Items []planechange.Change }
+	if out := ok("", "changes", "--org", "acme", "-o", "json"); json.Unmarshal([]byte(out), &c) != nil || len(c.Items) != 1 || c.Items[0].Diff != "-a\n+b\n" || c.Items[0].Actions == nil || c.Items[0].Actions.Approve.Allowed {
+		t.Errorf("%s", out)
+	}
+	wide := ok("somebody has pushed at the forge", "changes", "-o", "wide")
+	if !strings.Contains(wide, "the file has changed since") || strings.Count(wide, "pat@acme.dev") != 1 {
+		t.Errorf("an approval of another commit is shown as one of this: %s", wide)
+	}
+	no(fault.Refused, "is not a state of this list", "changes", "--state", "Open")
+	var offered bytes.Buffer
+	cli.Program{Args: []string{"tka", "__complete", "fleet", "changes", "--state", ""}, In: strings.NewReader(""), Out: &offered, Err: new(bytes.Buffer), Getenv: func(string) string { return "" }, Now: time.Now}.Run(t.Context())
+	if !strings.HasPrefix(offered.String(), "open\napproved\nmerging\n") {
+		t.Errorf("offered is %q", offered.String())
+	}
 
 	no(fault.Misused, "needs --reason", "pause", "github/acme/nix")
 	no(fault.Misused, "say what to pause", "pause", "--reason", "x")

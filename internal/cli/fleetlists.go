@@ -9,6 +9,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/cli/screen"
 	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -24,7 +25,7 @@ not known is "?".`,
 		Example: "  tka fleet runners\n  tka fleet runners --org acme --state Paused -o json",
 		Args:    arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			l, err := all[planefleet.Pool](cmd.Context(), t, ff, "PoolList", planefleet.ListPools.Pattern)
+			l, err := all[planefleet.Pool](cmd.Context(), t, ff, "PoolList", planefleet.ListPools.Pattern, many)
 			if err != nil {
 				return err
 			}
@@ -78,7 +79,7 @@ func (t *tka) fleetEnrollments(ff *fleetFlags) *cobra.Command {
 		Example: "  tka fleet enrollments\n  tka fleet enrollments --state Suspended",
 		Args:    arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			l, err := all[planefleet.Enrollment](cmd.Context(), t, ff, "EnrollmentList", planefleet.ListEnrollments.Pattern)
+			l, err := all[planefleet.Enrollment](cmd.Context(), t, ff, "EnrollmentList", planefleet.ListEnrollments.Pattern, many)
 			if err != nil {
 				return err
 			}
@@ -116,7 +117,7 @@ func (t *tka) fleetHolds(ff *fleetFlags) *cobra.Command {
 		Example: "  tka fleet holds\n  tka fleet holds -o name",
 		Args:    arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			l, err := all[planefleet.Hold](cmd.Context(), t, ff, "HoldList", planefleet.ListHolds.Pattern)
+			l, err := all[planefleet.Hold](cmd.Context(), t, ff, "HoldList", planefleet.ListHolds.Pattern, many)
 			if err != nil {
 				return err
 			}
@@ -140,4 +141,109 @@ func (t *tka) fleetHolds(ff *fleetFlags) *cobra.Command {
 			}})
 		},
 	}, ff, planefleet.Applying, planefleet.Applied, planefleet.Drained, planefleet.Lifting, planefleet.Expired)
+}
+
+func (t *tka) fleetForges(ff *fleetFlags) *cobra.Command {
+	return t.stateFlag(&cobra.Command{
+		Use:   "forges",
+		Short: "List the forges, where the runners' jobs come from",
+		Long: `List the forges, which are the GitHub and GitLab servers where the runners' jobs come from:
+whether each answers, and how often it may still be asked.`,
+		Example: "  tka fleet forges\n  tka fleet forges --state Unreachable -o json",
+		Args:    arguments(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			l, err := all[planefleet.Forge](cmd.Context(), t, ff, "ForgeList", planefleet.ListForges.Pattern, many)
+			if err != nil {
+				return err
+			}
+			t.sick(plane.Meta{Sources: l.Sources})
+			var names []string
+			var rows [][]screen.Cell
+			for _, f := range l.Items {
+				left := "?"
+				if f.RateLimit != nil {
+					left = fmt.Sprint(f.RateLimit.Remaining)
+				}
+				version := "?"
+				if f.Version != nil {
+					version = *f.Version
+				}
+				names = append(names, f.Name)
+				rows = append(rows, screen.Row(f.Name, f.Type, f.Stands(), f.URL, version, left))
+			}
+			return t.show(answer{object: l, names: names, table: func(bool) {
+				if len(rows) == 0 {
+					t.nothing(l.Items != nil, "forges")
+					return
+				}
+				t.writeTable(t.Out, []string{"NAME", "TYPE", "STATE", "URL", "VERSION", "REQUESTS LEFT"}, rows)
+			}})
+		},
+	}, ff, "Reachable", "Unreachable", planefleet.Unknown)
+}
+
+func (t *tka) fleetChanges(ff *fleetFlags) *cobra.Command {
+	return t.orgFlag(t.stateFlag(&cobra.Command{
+		Use:   "changes",
+		Short: "List the changes of the configuration, which are made by pull request",
+		Long: `List the changes of the configuration, which are made by pull request: what each is about,
+who asked for it, and how far it has come. A change is applied when the cluster has what it
+says, and not before. With -o json each has its diff. To approve one, look at it on the
+dashboard.`,
+		Example: "  tka fleet changes --state open\n  tka fleet changes --org acme -o wide",
+		Args:    arguments(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			l, err := all[planechange.Change](cmd.Context(), t, ff, "ChangeList", planechange.ListChanges.Pattern, few)
+			if err != nil {
+				return err
+			}
+			t.sick(plane.Meta{Sources: l.Sources})
+			var names []string
+			var rows [][]screen.Cell
+			for _, c := range l.Items {
+				names = append(names, c.ID)
+				rows = append(rows, screen.Row(c.ID, c.Kind+"/"+c.Name, c.OrgName, c.State, c.Risk.Level, c.Proposer, screen.Short(max(0, t.Now().Sub(c.OpenedAt))), c.Title))
+			}
+			return t.show(answer{object: l, names: names, table: func(wide bool) {
+				if len(rows) == 0 {
+					t.nothing(l.Items != nil, "changes")
+					return
+				}
+				header := []string{"ID", "OBJECT", "ORG", "STATE", "RISK", "BY", "AGE", "TITLE"}
+				if wide {
+					header = append(header, "APPROVED BY", "FILE", "URL", "WHY")
+					for i, c := range l.Items {
+						rows[i] = append(rows[i], screen.Row(approvers(c), c.File, c.URL, hindrance(c))...)
+					}
+				}
+				t.writeTable(t.Out, header, rows)
+			}})
+		},
+	}, ff, "open", "approved", "merging", "merged", "applied", "closed"), ff)
+}
+
+// approvers are who has approved a change as it is now.
+func approvers(c planechange.Change) string {
+	var who []string
+	for _, a := range c.Approvals {
+		if a.Head == c.Head {
+			who = append(who, a.By)
+		}
+	}
+	return strings.Join(who, ",")
+}
+
+// hindrance is why a change cannot go on, as far as that is known.
+func hindrance(c planechange.Change) string {
+	switch {
+	case c.State != "open" && c.State != "approved":
+		return ""
+	case c.Blocked != "":
+		return c.Blocked
+	case c.Stale:
+		return "the file has changed since"
+	case c.Head != c.DiffOf:
+		return "somebody has pushed at the forge"
+	}
+	return ""
 }
