@@ -67,7 +67,12 @@ async function settled(page) {
   await page.locator('main div.wait, main .blank, main :text("Reading")').first().waitFor({ state: 'detached' })
 }
 
-const pages = ['/', '/clusters', '/clusters?open=prod-eu', '/signins', '/signins?open=tailplane%2Fs-0000', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes&open=TailscaleService%2Fshop%2Fregistry', '/network?tab=groups', '/fleet', '/fleet?open=github%2Fglobex%2Fgh-nix', '/fleet?tab=orgs', '/fleet?tab=orgs&open=acme', '/fleet?tab=holds', '/fleet?tab=holds&open=globex-freeze', '/fleet?tab=forges', '/adapters', '/audit', '/settings']
+/** The changes that whoever is here may see. */
+async function changes() {
+  return (await (await fetch(base + '/api/v1/changes?sort=opened')).json()).data
+}
+
+const pages = ['/', '/clusters', '/clusters?open=prod-eu', '/signins', '/signins?open=tailplane%2Fs-0000', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes&open=TailscaleService%2Fshop%2Fregistry', '/network?tab=groups', '/fleet', '/fleet?open=github%2Fglobex%2Fgh-nix', '/fleet?tab=orgs', '/fleet?tab=orgs&open=acme', '/fleet?tab=holds', '/fleet?tab=holds&open=globex-freeze', '/fleet?tab=forges', '/changes', ...(await changes()).map((c) => `/changes?open=${c.id}`), '/adapters', '/audit', '/settings']
 
 // SHOTS=folder: pictures of every view, for people to look at.
 for (const theme of process.env.SHOTS ? ['light', 'dark'] : [])
@@ -76,7 +81,7 @@ for (const theme of process.env.SHOTS ? ['light', 'dark'] : [])
     const shoot = (name) => page.screenshot({ path: `${process.env.SHOTS}/${name}-${theme}-${width}.png` })
     for (const path of pages) {
       await go(page, path)
-      await shoot(path.replace(/\W+/g, '_').replace(/^_|_$/g, '') || 'overview')
+      await shoot(path.replace(/open=c[0-9a-f]{16}/, (id) => `open_${pages.indexOf(path)}`).replace(/\W+/g, '_').replace(/^_|_$/g, '') || 'overview')
     }
     await go(page, '/signins?q=erin&open=tailplane%2Fs-0005')
     await page.getByRole('button', { name: 'Revoke' }).last().click()
@@ -97,6 +102,27 @@ for (const theme of process.env.SHOTS ? ['light', 'dark'] : [])
     await page.getByRole('textbox').waitFor()
     await shoot('confirm')
     await act('lifted')
+    await go(page, '/changes')
+    await page.getByRole('button', { name: 'Propose…' }).click()
+    const propose = page.getByRole('dialog', { name: /^Propose|^What it would do/ })
+    await propose.getByRole('combobox').selectOption('RunnerEnrollment acme')
+    await shoot('propose_org')
+    await propose.getByRole('combobox').selectOption('RunnerPool gh-nix')
+    await propose.getByRole('textbox', { name: /^Largest/ }).fill('12')
+    await shoot('propose')
+    await propose.getByRole('button', { name: 'Preview' }).click()
+    await propose.getByRole('textbox', { name: 'Reason' }).fill('the queue is long in the morning')
+    await shoot('preview')
+    await propose.getByRole('button', { name: 'Back' }).click()
+    await propose.getByRole('textbox', { name: /^Smallest/ }).fill('99')
+    await propose.getByRole('button', { name: 'Preview' }).click()
+    await propose.getByText('would not take it').waitFor()
+    await shoot('preview_refused')
+    await act('pat')
+    await go(page, `/changes?open=${(await changes()).find((c) => c.state === 'approved').id}`)
+    await page.getByRole('button', { name: 'Merge' }).click()
+    await shoot('merge')
+    await act('alice')
     await go(page, '/')
     await page.keyboard.press('Control+k')
     await page.getByRole('combobox').waitFor()
@@ -392,6 +418,198 @@ await check('MC-02_confirm_in_the_browser', async () => {
   await page.context().close()
 })
 
+const file = async () => await (await fetch(process.env.ACTS + '/file')).json()
+const proposing = (page) => page.getByRole('dialog', { name: /^Propose a change|^What it would do|^It is proposed/ })
+
+await check('PLANE-11_propose_by_keyboard', async () => {
+  const page = await open('/')
+  await settled(page)
+  await page.keyboard.press('g')
+  await page.keyboard.press('h')
+  await page.locator('h1:focus', { hasText: 'Changes' }).waitFor()
+  await page.getByText('2 changes').waitFor()
+  const before = await file()
+  const dialog = proposing(page)
+  await page.getByRole('button', { name: 'Propose…' }).focus()
+  await page.keyboard.press('Enter')
+  await dialog.getByRole('button', { name: 'Preview' }).focus()
+  await page.keyboard.press('Enter')
+  await dialog.getByText('Choose what is changed.').waitFor()
+  await soon(async () => await page.evaluate(() => document.activeElement.id === 'propose-what'), async () => 'the focus is not on the choice')
+  await dialog.getByRole('combobox').selectOption('RunnerPool gh-nix')
+  await dialog.getByRole('textbox', { name: /^Largest/ }).focus()
+  await page.keyboard.press('Enter')
+  await dialog.getByText('Change something first.').waitFor()
+  // What the API server would not take cannot be proposed.
+  await dialog.getByRole('textbox', { name: /^Smallest/ }).fill('99')
+  await page.keyboard.press('Enter')
+  await dialog.getByText('Dry run: the API server would not take it.').waitFor()
+  must((await dialog.getByRole('button', { name: 'Propose' }).count()) === 0, 'it can be proposed')
+  await dialog.getByRole('button', { name: 'Back' }).focus()
+  await page.keyboard.press('Enter')
+  // A field that the kind does not have, in a patch.
+  await dialog.getByRole('radio', { name: 'A patch' }).check()
+  await dialog.getByRole('textbox', { name: /^Merge patch/ }).fill('{"scalling": 1')
+  await dialog.getByRole('button', { name: 'Preview' }).click()
+  await dialog.getByText('It is not JSON').waitFor()
+  await dialog.getByRole('textbox', { name: /^Merge patch/ }).fill('{"scalling": {"max": 12}}')
+  await dialog.getByRole('button', { name: 'Preview' }).click()
+  await dialog.getByText('scalling').first().waitFor()
+  await dialog.getByText('would not take it').waitFor()
+  await dialog.getByRole('button', { name: 'Back' }).click()
+  // What it would: the real file, with its comment, and the sign in the text.
+  await dialog.getByRole('radio', { name: 'Fields' }).check()
+  await dialog.getByRole('textbox', { name: /^Smallest/ }).fill('0')
+  await dialog.getByRole('textbox', { name: /^Largest/ }).fill('12')
+  await page.keyboard.press('Enter')
+  await dialog.getByText('Dry run: the API server would take it.').waitFor()
+  await soon(async () => await page.evaluate(() => document.activeElement.id === 'propose-title'), async () => 'the focus is not on what it would do')
+  const [added, removed] = await Promise.all(['ins', 'del'].map((e) => dialog.locator(e).allInnerTexts()))
+  must(added.join().trim() === '+    max: 12 # of each organisation' && removed.join().trim() === '-    max: 8    # of each organisation', `${added} ${removed}`)
+  await dialog.getByText('1 line added, 1 removed').waitFor()
+  await dialog.getByRole('button', { name: 'Propose' }).focus()
+  await page.keyboard.press('Enter')
+  await dialog.getByText('Say why').waitFor()
+  await soon(async () => await page.evaluate(() => document.activeElement.getAttribute('aria-invalid') === 'true'), async () => 'the field is not marked')
+  // The file moves meanwhile: nothing is proposed of what it was.
+  await act('edit')
+  await page.keyboard.type('the queue is long')
+  await dialog.getByRole('button', { name: 'Propose' }).focus()
+  await page.keyboard.press('Enter')
+  await dialog.getByRole('alert').getByText('The file is another one').waitFor()
+  await dialog.getByRole('button', { name: 'Preview anew' }).focus()
+  await page.keyboard.press('Enter')
+  await dialog.getByText('the queue is long').waitFor({ state: 'attached' }).catch(() => {})
+  await dialog.getByRole('alert').waitFor({ state: 'detached' })
+  await dialog.getByRole('textbox', { name: 'Title' }).fill('More nix runners')
+  await dialog.getByRole('button', { name: 'Propose' }).focus()
+  await page.keyboard.press('Enter')
+  await dialog.getByRole('heading', { name: 'It is proposed' }).waitFor()
+  must((await file()) === before + '# edited\n', 'the file was changed')
+  await dialog.getByRole('link', { name: 'Look at it' }).focus()
+  await page.keyboard.press('Enter')
+  const sheet = page.getByRole('dialog', { name: 'More nix runners' })
+  await sheet.getByText('Somebody who runs the platform has to approve it').waitFor()
+  for (const name of ['Approve', 'Merge']) must(await sheet.getByRole('button', { name }).isDisabled(), `an operator may ${name}`)
+  await sheet.getByText('Your role does not allow to approve it.').waitFor()
+  await page.keyboard.press('Escape')
+  await page.getByText('3 changes').waitFor()
+  // The file moves again: who looks is told.
+  await act('edit')
+  await page.locator('tr.row', { hasText: 'More nix runners' }).getByText('its file has changed').waitFor({ state: 'attached' })
+  page.wrong = page.wrong.filter((w) => !/status of 409/.test(w))
+  well(page)
+  await page.context().close()
+})
+
+await check('PLANE-11_approve_merge_applied', async () => {
+  await act('pat')
+  const page = await open('/changes')
+  const sheet = page.getByRole('dialog', { name: 'More nix runners' })
+  const dialog = page.getByRole('dialog', { name: /this change\?$|^Approved$|^Merged$|^Given up$/ })
+  const show = async (id) => {
+    await page.goto(`${base}/changes/${id}`) // as pull requests refer to it
+    await page.waitForURL(`${base}/changes?open=${id}`)
+    await settled(page)
+  }
+  const decide = async (word, why, done) => {
+    await soon(async () => await sheet.getByRole('button', { name: word }).isEnabled(), async () => `nobody may ${word}: ${await sheet.innerText()}`)
+    await sheet.getByRole('button', { name: word }).focus()
+    await page.keyboard.press('Enter')
+    await dialog.getByRole('heading', { name: `${word} this change?` }).waitFor()
+    await dialog.getByRole('button', { name: word }).focus()
+    await page.keyboard.press('Enter')
+    await dialog.getByText('Say why').waitFor()
+    await page.keyboard.type(why)
+    await dialog.getByRole('button', { name: word }).focus()
+    await page.keyboard.press('Enter')
+    await dialog.getByRole('heading', { name: done, exact: true }).waitFor()
+    await page.keyboard.press('Escape')
+    await dialog.waitFor({ state: 'detached' })
+  }
+  // One whose file has moved is given up, and proposed anew.
+  await show((await changes()).find((c) => c.title === 'More nix runners').id)
+  await sheet.getByText('The file has changed since.').waitFor()
+  await decide('Give up', 'the file has changed', 'Given up')
+  await sheet.getByText('Not merged: it was given up.').waitFor()
+  await act('alice')
+  const asked = await fetch(base + '/api/v1/changes', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify({ kind: 'RunnerPool', name: 'gh-nix', patch: { scaling: { max: 16 } }, title: 'More nix runners', reason: 'the queue is long' }) })
+  must(asked.ok, await asked.clone().text())
+  await act('pat')
+  await show((await asked.json()).data.id)
+  must(await sheet.getByRole('button', { name: 'Merge' }).isDisabled(), 'it may be merged without an approval')
+  await decide('Approve', 'the nodes carry it', 'Approved')
+  await sheet.getByText('Approved by pat@platform.dev').waitFor()
+  // Another commit: the approval is void, and nobody decides about what they have not seen.
+  await act('push')
+  await sheet.getByText('There is another commit now.').waitFor()
+  for (const name of ['Approve', 'Merge']) must(await sheet.getByRole('button', { name }).isDisabled(), `${name} of a commit that was not shown`)
+  await sheet.getByText('Somebody who runs the platform has to approve it').waitFor()
+  await sheet.getByRole('button', { name: 'Show it as it is now' }).focus()
+  await page.keyboard.press('Enter')
+  await sheet.getByText('Somebody has pushed at the forge.').waitFor()
+  must(await sheet.getByRole('button', { name: 'Merge' }).isDisabled(), 'it may be merged with an approval of another commit')
+  await decide('Approve', 'read at the forge', 'Approved')
+  await decide('Merge', 'a quiet moment', 'Merged')
+  await sheet.getByText('Not applied yet').waitFor()
+  must((await file()).includes('budget: 400'), await file())
+  await act('apply')
+  await sheet.getByText('Applied: the cluster has it').waitFor()
+  await soon(async () => (await sheet.getByRole('button', { name: 'Merge' }).count()) === 0, async () => 'it may be merged again')
+  page.wrong = page.wrong.filter((w) => !/status of 409/.test(w))
+  well(page)
+  await page.context().close()
+  await act('alice')
+})
+
+await check('PLANE-04_changes_for_everybody', async () => {
+  const seen = {}
+  for (const who of ['alice', 'amy', 'gus', 'vic', 'pat']) {
+    await act(who)
+    const page = await open('/changes')
+    await settled(page)
+    await page.locator('.panel .state, .panel tr.row').first().waitFor()
+    const propose = (await page.getByRole('button', { name: 'Propose…' }).count()) > 0
+    const rows = await page.locator('tbody tr.row th').allInnerTexts()
+    let may = ''
+    if (rows.some((r) => r.includes('Ann administers'))) {
+      await page.locator('tr.row .open', { hasText: 'Ann administers' }).click()
+      const sheet = page.getByRole('dialog', { name: /^Ann administers/ })
+      await sheet.getByRole('button', { name: 'Approve' }).waitFor()
+      for (const name of ['Approve', 'Merge', 'Give up']) if (await sheet.getByRole('button', { name }).isEnabled()) may += ` ${name}`
+      if (who === 'amy') await sheet.getByText('You wrote some of it.').waitFor()
+    }
+    seen[who] = `${rows.length}${propose ? ' Propose' : ''}:${may}`
+    well(page)
+    await page.context().close()
+  }
+  await act('alice')
+  const want = { alice: '4 Propose:', amy: '1 Propose: Merge Give up', gus: '0 Propose:', vic: '1:', pat: '4 Propose: Approve Merge Give up' }
+  must(JSON.stringify(seen) === JSON.stringify(want), JSON.stringify(seen))
+})
+
+await check('PLANE-06_the_forge_is_away', async () => {
+  await act('amy')
+  const page = await open('/fleet?tab=orgs&open=acme')
+  await settled(page)
+  const sheet = page.getByRole('dialog', { name: 'acme' })
+  await sheet.getByRole('link', { name: 'Ann administers acme too' }).waitFor()
+  await sheet.getByRole('button', { name: 'Propose a change…' }).click()
+  const dialog = proposing(page)
+  await dialog.getByRole('textbox', { name: 'Quota: CPU' }).fill('64')
+  await act('away')
+  await dialog.getByRole('button', { name: 'Preview' }).click()
+  await dialog.getByRole('alert').getByText('The repository of the configuration').waitFor()
+  await act('there')
+  await dialog.getByRole('button', { name: 'Preview' }).click()
+  await dialog.getByText('A change of this object is open already').waitFor()
+  await dialog.locator('ins', { hasText: 'cpu' }).waitFor()
+  page.wrong = page.wrong.filter((w) => !/status of 50/.test(w))
+  well(page)
+  await page.context().close()
+  await act('alice')
+})
+
 await check('PLANE-09_one_organisation', async () => {
   await act('vic')
   const page = await open('/fleet')
@@ -455,7 +673,7 @@ await check('audit_filter_and_export', async () => {
 await check('PL-04_hostile_names', async () => {
   await act('hostile')
   const page = await open('/')
-  const views = ['/', '/clusters', '/clusters?open=hostile', '/signins', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes', '/network?tab=groups', '/fleet', '/fleet?tab=orgs', '/fleet?tab=holds', '/fleet?tab=forges', '/adapters', '/settings']
+  const views = ['/', '/clusters', '/clusters?open=hostile', '/signins', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes', '/network?tab=groups', '/fleet', '/fleet?tab=orgs', '/fleet?tab=holds', '/fleet?tab=forges', '/changes', '/adapters', '/settings']
   for (const path of views) {
     await go(page, path)
     const row = page.locator('tr.row .open', { hasText: 'onerror' }).first()

@@ -1,3 +1,5 @@
+//go:build unix
+
 // Package dashboard_test opens the dashboard in a real Chromium against the real
 // door, desk and board, and looks at it as people do: with eyes, a keyboard, a
 // screen reader's rules and bad intentions. Nothing of the API is imitated.

@@ -1,3 +1,5 @@
+//go:build unix
+
 package dashboard_test
 
 import (
@@ -39,15 +41,18 @@ type house struct {
 	entries []audit.Entry
 	revoked []string
 	confirm string // the page of what was asked for last in alice's name
+
+	config *configuration
 }
 
 const capability = "tailplane.dev/cap/plane"
 
 func open(t *testing.T) *house {
 	t.Helper()
-	h := &house{board: plane.NewBoard(time.Now), caller: person("alice@acme.dev", `{"role":"operator","orgs":["*"]}`)}
+	h := &house{board: plane.NewBoard(time.Now), caller: somebody("alice")}
 	desk := plane.Desk{Board: h.board, Now: time.Now, Version: "v0", Commit: "0", Ready: func() bool { return true }, Revoke: h.revoke, Entries: h.newest}
 	fleet := planefleet.Desk{Plane: &desk, Create: h.pause, Lift: h.lift}
+	h.config = h.configured(t, &desk)
 	site := web.Site{Overview: desk.Overview, Now: time.Now, Capability: capability, Contact: "#platform"}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -64,7 +69,9 @@ func open(t *testing.T) *house {
 	h.serve = func(ln net.Listener) (stop func() error) {
 		ctx, cancel := context.WithCancel(context.Background())
 		served := make(chan error, 1)
-		go func() { served <- d.Run(ctx, ln, nil, slices.Concat(desk.Routes(), fleet.Routes(), site.Routes())...) }()
+		go func() {
+			served <- d.Run(ctx, ln, nil, slices.Concat(desk.Routes(), fleet.Routes(), h.config.desk.Routes(), site.Routes())...)
+		}()
 		return func() error { cancel(); return <-served }
 	}
 	h.stop = h.serve(ln)
@@ -77,6 +84,7 @@ func open(t *testing.T) *house {
 	})
 	h.url, h.acts = "http://"+ln.Addr().String(), acts.URL
 	h.fill()
+	h.proposeSome(t)
 	return h
 }
 
@@ -122,9 +130,17 @@ func (h *house) acting() http.Handler {
 		"many":    change(func() { h.board.Replace(plane.KindSignin, "kubernetes", manySignins(2000)) }),
 		"asked":   h.asked,
 		"lifted":  change(func() { h.board.Remove(plane.KindHold, "all-1") }),
-		"alice":   change(func() { h.as(person("alice@acme.dev", `{"role":"operator","orgs":["*"]}`)) }),
-		"vic":     change(func() { h.as(person("vic@acme.dev", `{"role":"viewer","orgs":["acme"]}`)) }),
+		"alice":   change(func() { h.as(somebody("alice")) }),
+		"amy":     change(func() { h.as(somebody("amy")) }),
+		"gus":     change(func() { h.as(somebody("gus")) }),
+		"pat":     change(func() { h.as(somebody("pat")) }),
+		"vic":     change(func() { h.as(somebody("vic")) }),
 		"mallory": change(func() { h.as(person("mallory<b>@acme.dev")) }),
+		"push":    h.config.push,
+		"edit":    h.config.edit,
+		"apply":   h.config.apply,
+		"away":    change(h.config.away),
+		"there":   change(h.config.there),
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /{act}", func(w http.ResponseWriter, r *http.Request) {
@@ -151,6 +167,9 @@ func (h *house) acting() http.Handler {
 		}
 		_ = json.NewEncoder(w).Encode(names)
 	})
+	mux.HandleFunc("GET /file", func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(h.config.onMain())
+	})
 	mux.HandleFunc("GET /revoked", func(w http.ResponseWriter, _ *http.Request) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -161,7 +180,7 @@ func (h *house) acting() http.Handler {
 
 // asked asks in alice's name that everything goes on, as an assistant would.
 func (h *house) asked() error {
-	h.as(person("alice@acme.dev", `{"role":"operator","orgs":["*"]}`))
+	h.as(somebody("alice"))
 	h.board.Put(plane.KindHold, "kubernetes", holding("all-1", planefleet.Scope{All: true}, planefleet.Pause, "node upgrade", "alice@acme.dev", planefleet.Applied))
 	c := door.Client{HTTP: http.DefaultClient, Base: h.url, Open: plane.Open}
 	_, err := planefleet.LiftHold.Call(context.Background(), c, planefleet.LiftRequest{Name: "all-1", Reason: "the job's log says so"})
@@ -248,6 +267,21 @@ func (h *house) lift(_ context.Context, p access.Permit, hold planefleet.Hold, d
 		h.board.Remove(plane.KindHold, hold.Name)
 	}
 	return nil
+}
+
+// somebody is one of those who have a role.
+func somebody(name string) access.Caller {
+	switch name {
+	case "pat":
+		return person("pat@platform.dev", `{"role":"platform-admin","orgs":["*"]}`)
+	case "amy":
+		return person("amy@acme.dev", `{"role":"org-admin","orgs":["acme"]}`)
+	case "gus":
+		return person("gus@globex.dev", `{"role":"org-admin","orgs":["globex"]}`)
+	case "vic":
+		return person("vic@acme.dev", `{"role":"viewer","orgs":["acme"]}`)
+	}
+	return person("alice@acme.dev", `{"role":"operator","orgs":["*"]}`)
 }
 
 func person(login string, rules ...string) access.Caller {

@@ -159,6 +159,35 @@ export type Forge = Observed & {
   conditions: Condition[] | null
 }
 
+export type Change = Observed & {
+  org: string
+  kind: string
+  name: string
+  file: string
+  number: number
+  url: string
+  branch: string
+  base: string
+  head: string
+  state: 'open' | 'approved' | 'merging' | 'merged' | 'applied' | 'closed'
+  proposer: string
+  title: string
+  reason: string
+  risk: Risk
+  platform: boolean
+  diff: string
+  diffOf: string
+  stale: boolean
+  checks: { name: string; state: string; url: string }[] | null
+  approvals: { by: string; at: string; head: string }[] | null
+  mergeBlocked: string
+  mergedBy: string
+  openedAt: string
+  actions?: { approve: Action; merge: Action; close: Action }
+}
+export type Risk = { level: 'low' | 'medium' | 'high'; why: string[] | null }
+export type Preview = { file: string; base: string; version: string; diff: string; risk: Risk; org: string; platform: boolean; refused: string; open: string }
+
 export type HoldCreated = { hold: Hold; created: boolean; dryRun: boolean; targets: number | null }
 export type HoldLifted = { lifted: string[] | null; remaining: string[] | null; dryRun: boolean }
 export type Asked = { id: string; verb: string; object: string; args: Record<string, string> | null; phrase: string; targets: number | null; until: string }
@@ -168,6 +197,7 @@ export type Kinds = {
   enrollment: Enrollment
   hold: Hold
   forge: Forge
+  change: Change
   cluster: Cluster
   signin: Signin
   tailnet: Tailnet

@@ -1,5 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { lines, summary } from '../src/text/diff.ts'
+import { fromFields, fromText, words, type Field } from '../src/text/edit.ts'
 import { initials, link, plain, shell, tint } from '../src/text/names.ts'
 import { matcher, order, part, readSort, sorted, updates, writeSort } from '../src/text/rows.ts'
 import { absolute, coarse, relative, span } from '../src/text/time.ts'
@@ -65,4 +67,31 @@ test('times', () => {
   assert.equal(absolute('2026-01-02T03:04:05Z', 'utc'), '2026-01-02 03:04:05 UTC')
   assert.equal(span(3 * 86400e3 + 3600e3), '3d 1h')
   assert.equal(coarse(49 * 3600e3), '2d')
+})
+
+test('PLANE-11: a line of a diff is what git says it is', () => {
+  const diff = 'diff --git a/f b/f\nindex 1..2 100644\n--- a/f\n+++ b/f\n@@ -1,3 +1,3 @@ spec:\n same\n--- a rule\n+++ a rule\n\tkept\n\\ No newline at end of file\n@@ -9 +9,2 @@\n-x\u202E\n+y\n+\nindex\n'
+  const all = lines(diff)
+  assert.deepEqual(all.map((l) => l.is), ['file', 'file', 'file', 'file', 'part', 'same', 'del', 'add', 'same', 'same', 'part', 'del', 'add', 'add', 'file'])
+  assert.equal(all[8]!.text, '\tkept')
+  assert.equal(all[11]!.text, '-x\uFFFD')
+  assert.equal(summary(all), '3 lines added, 2 removed')
+  assert.deepEqual(lines(''), [])
+})
+
+test('PLANE-11: only what was changed is proposed', () => {
+  const fields: Field[] = [
+    { key: 'scaling.min', label: 'Smallest', type: 'number', now: '0' },
+    { key: 'scaling.max', label: 'Largest', type: 'number', now: '8' },
+    { key: 'owners', label: 'Owners', type: 'list', now: 'a@x\nb@x' },
+    { key: 'quota.cpu', label: 'CPU', type: 'text', now: '4' },
+  ]
+  const same = { 'scaling.min': '0', 'scaling.max': '8', owners: 'a@x b@x', 'quota.cpu': '4' }
+  assert.equal(fromFields(fields, same).patch, null)
+  assert.deepEqual(fromFields(fields, { ...same, 'scaling.max': ' 12 ' }).patch, { scaling: { max: 12 } })
+  assert.deepEqual(fromFields(fields, { ...same, owners: 'b@x, c@x\nb@x', 'quota.cpu': '' }).patch, { owners: ['b@x', 'c@x'], quota: { cpu: null } })
+  for (const bad of ['-1', '1.5', '', '1e3', '12 34']) assert.equal(fromFields(fields, { ...same, 'scaling.min': bad }).patch, null, bad)
+  for (const bad of ['', ' ', '[]', 'null', '1', '{"a":', '{}']) assert.equal(fromText(bad).patch, null, bad)
+  assert.deepEqual(fromText('{"a": null}').patch, { a: null })
+  assert.deepEqual(words(' a,b\n\na '), ['a', 'b'])
 })

@@ -30,12 +30,12 @@ export async function get<T>(path: string, signal?: AbortSignal): Promise<Envelo
   return read<T>(await ask(path, signal ? { signal } : {}))
 }
 
-export async function send<T>(method: 'POST' | 'DELETE' | 'PATCH', path: string, body: unknown): Promise<Envelope<T>> {
+export async function send<T>(method: 'POST' | 'DELETE' | 'PATCH', path: string, body: unknown, key = fresh()): Promise<Envelope<T>> {
   return read<T>(
     await ask(path, {
       method,
       body: JSON.stringify(body),
-      headers: { 'Content-Type': 'application/json', 'Idempotency-Key': fresh() },
+      headers: { 'Content-Type': 'application/json', 'Idempotency-Key': key },
     }),
   )
 }
@@ -71,7 +71,7 @@ async function read<T>(r: Response): Promise<Envelope<T>> {
   return body
 }
 
-/** A key that nobody else has. randomUUID is not there without TLS. */
-function fresh(): string {
+/** A key that nobody else has: who sends the same again with the same key gets what was made. randomUUID is not there without TLS. */
+export function fresh(): string {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (b) => b.toString(16).padStart(2, '0')).join('')
 }

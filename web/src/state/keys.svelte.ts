@@ -62,6 +62,7 @@ export const pages = [
   { path: '/signins', key: 's', name: 'Sign-ins', icon: 'signins' },
   { path: '/network', key: 'n', name: 'Network', icon: 'network' },
   { path: '/fleet', key: 'f', name: 'Fleet', icon: 'fleet' },
+  { path: '/changes', key: 'h', name: 'Changes', icon: 'changes' },
   { path: '/adapters', key: 'a', name: 'Adapters', icon: 'adapters' },
   { path: '/audit', key: 'l', name: 'Audit log', icon: 'audit' },
   { path: '/settings', key: ',', name: 'Settings', icon: 'settings' },

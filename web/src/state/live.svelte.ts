@@ -17,6 +17,7 @@ export const lists: { [K in Kind]: List<K> } = {
   enrollment: new List('enrollment', '/enrollments'),
   hold: new List('hold', '/holds'),
   forge: new List('forge', '/forges'),
+  change: new List('change', '/changes'),
 }
 
 const words: Record<Kind, string> = {
@@ -31,6 +32,7 @@ const words: Record<Kind, string> = {
   enrollment: 'organisations',
   hold: 'holds',
   forge: 'forges',
+  change: 'changes',
 }
 
 export const live = $state({
@@ -49,6 +51,11 @@ export const live = $state({
 /** Whether the caller may do something, be it to their own things only. */
 export function may(verb: string): boolean {
   return Object.values(live.me?.verbs ?? {}).some((v) => v.includes(verb))
+}
+
+/** Whether the caller may do something to what is of one organisation; "": to what is the platform's. */
+export function mayIn(verb: string, org: string): boolean {
+  return ['*', org].some((o) => live.me?.verbs?.[o]?.includes(verb))
 }
 
 /** The revision that was heard last: from there the stream goes on. */
@@ -91,7 +98,7 @@ export function connect(): () => void {
   const open = () => {
     clearTimeout(retry)
     es?.close()
-    const s = new EventSource('/api/v1/events?topics=infra,signins,pools,holds,enrollments,sources' + (revision ? '&after=' + revision : ''))
+    const s = new EventSource('/api/v1/events?topics=infra,signins,pools,holds,enrollments,changes,sources' + (revision ? '&after=' + revision : ''))
     es = s
     const on = (name: string, f: (data: unknown, revision: number) => void) =>
       s.addEventListener(name, (e: MessageEvent<string>) => {

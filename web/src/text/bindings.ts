@@ -12,6 +12,7 @@ export const keys: [keys: string, what: string][] = [
   ['g s', 'Sign-ins'],
   ['g n', 'Network'],
   ['g f', 'Fleet'],
+  ['g h', 'Changes'],
   ['g a', 'Adapters'],
   ['g l', 'Audit log'],
   ['g ,', 'Settings'],

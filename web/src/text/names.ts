@@ -50,3 +50,8 @@ export function shell(s: string): string {
   }
   return /^[\w@%+=:,./-]+$/.test(s) ? s : `'${s.replaceAll("'", "'\\''")}'`
 }
+
+/** A commit, as short as people say it; "" for none. */
+export function commit(id: string): string {
+  return plain(id).slice(0, 10)
+}

@@ -1,5 +1,6 @@
 // How objects stand, in one of few tones. The words are the API's own states.
-import type { Adapter, Cluster, Condition, Enrollment, Forge, Gateway, Hold, Kind, Pool, ProxyGroup, Scope, Signin, Tailnet } from '../wire.ts'
+import type { Adapter, Change, Cluster, Condition, Enrollment, Forge, Gateway, Hold, Kind, Pool, ProxyGroup, Risk, Scope, Signin, Tailnet } from '../wire.ts'
+import { plain } from './names.ts'
 
 export type Tone = 'ok' | 'warn' | 'bad' | 'idle' | 'wait' | 'unknown'
 export type Standing = { tone: Tone; text: string }
@@ -69,6 +70,26 @@ export function forge(f: Forge): Standing {
   return f.reachable ? { tone: 'ok', text: 'Reachable' } : { tone: 'bad', text: 'Unreachable' }
 }
 
+function capital(word: string): string {
+  return plain(word.charAt(0).toUpperCase() + word.slice(1))
+}
+
+export function change(c: Pick<Change, 'state'>): Standing {
+  const tone: Record<string, Tone> = { open: 'wait', approved: 'ok', merging: 'wait', merged: 'wait', applied: 'ok', closed: 'idle' }
+  return { tone: tone[c.state] ?? 'unknown', text: capital(c.state) }
+}
+
+/** How much a change deserves a second look. */
+export function risk(r: Pick<Risk, 'level'>): Standing {
+  const tone: Record<string, Tone> = { low: 'idle', medium: 'warn', high: 'bad' }
+  return { tone: tone[r.level] ?? 'unknown', text: `${capital(r.level)} risk` }
+}
+
+/** Whether something may still become of a change. */
+export function pending(c: Change): boolean {
+  return c.state !== 'applied' && c.state !== 'closed'
+}
+
 /** What a hold holds, as people say it. */
 export function scope(s: Scope): string {
   if (s.all) return 'everything'
@@ -94,6 +115,7 @@ export function toneOf(kind: Kind, state: string): Tone {
   if (kind === 'pool') return pool({ state } as Pool).tone
   if (kind === 'enrollment') return enrollment({ phase: state } as Enrollment).tone
   if (kind === 'hold') return hold({ state } as Hold).tone
+  if (kind === 'change') return change({ state } as Change).tone
   if (kind === 'forge') return state === 'Reachable' ? 'ok' : state === 'Unreachable' ? 'bad' : 'unknown'
   return state === 'Ready' ? 'ok' : state === 'NotReady' ? 'bad' : 'unknown'
 }
@@ -112,6 +134,7 @@ export function pageOf(kind: Kind): string {
     enrollment: '/fleet?tab=orgs&',
     hold: '/fleet?tab=holds&',
     forge: '/fleet?tab=forges&',
+    change: '/changes?',
   }
   return pages[kind] ?? '/?'
 }

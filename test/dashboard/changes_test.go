@@ -1,0 +1,211 @@
+//go:build unix
+
+package dashboard_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planechange"
+	"github.com/tailplane/tailplane/internal/plane/planegit"
+	"github.com/tailplane/tailplane/internal/plane/planekube"
+)
+
+// A configuration is the fleet's, in a repository at a forge: the real client of the
+// forge, dry runs and changes on a real API server.
+type configuration struct {
+	desk   *planechange.Desk
+	github *forgetest.GitHubFake
+	id     int64 // of the repository
+	admin  client.Client
+}
+
+const (
+	poolFile = `# What the nodes carry; ask the platform team before you raise it.
+apiVersion: tailplane.dev/v1alpha1
+kind: RunnerPool
+metadata:
+  name: gh-nix
+spec:
+  forge: github
+  runsOn: [self-hosted, gh-nix]
+  scaling:
+    min: 0
+    max: 8    # of each organisation
+    budget: 20
+`
+	orgFile = `apiVersion: tailplane.dev/v1alpha1
+kind: RunnerEnrollment
+metadata: {name: acme}
+spec:
+  forge: github
+  configURL: https://github.com/acme
+  isolation: None
+  credentials: {secretName: acme-app}
+  pools:
+  - {name: gh-nix, type: Shared}
+  - {name: gh-docker, type: Shared}
+  owners:
+  - amy@acme.dev # since 2024
+  members:
+  - "*@acme.dev"
+`
+)
+
+// configured gives the house a repository, and somebody who looks after its changes.
+func (h *house) configured(t *testing.T, desk *plane.Desk) *configuration {
+	t.Helper()
+	cluster := kubetest.Start(t)
+	files, err := filepath.Glob("../../deploy/crds/tailplane.dev_runner*.yaml")
+	if err != nil || len(files) != 4 {
+		t.Fatal(files, err)
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err == nil {
+			err = cluster.Apply(t.Context(), b)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := &configuration{github: forgetest.NewGitHub(t)}
+	c.github.AddAccount("acme", "")
+	app, key := c.github.AddApp(t)
+	c.github.Install(app, "acme", map[string]string{"contents": "write", "pull_requests": "write", "metadata": "read", "checks": "read", "statuses": "read"})
+	c.id = c.github.AddRepository("acme/fleet", false)
+	c.github.Push(c.id, "main", forgetest.GitHubCommit{Message: "begin"}, map[string]*string{"fleet/gh-nix.yaml": new(poolFile), "fleet/acme.yaml": new(orgFile)})
+	repository, err := planegit.Open(planegit.Config{Forge: "github", URL: c.github.URL, Repository: "acme/fleet", Branch: "main",
+		Credential: map[string][]byte{"github_app_id": []byte(strconv.FormatInt(app, 10)), "github_app_private_key": key}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept, err := planekube.NewChanges(cluster.AdminConfig(), cluster.Namespace(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.admin, err = client.New(cluster.AdminConfig(), client.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	c.desk = &planechange.Desk{Plane: desk, Repository: repository, Store: kept, Pattern: "fleet/{name}.yaml", Try: kept.Try, Link: func(id string) string { return "https://dashboard/changes/" + id },
+		May: func(_ context.Context, a change.Approval, org string, v access.Verb) bool {
+			name, _, _ := strings.Cut(a.By, "@")
+			p, err := access.DecidePlane(somebody(name), v, access.PlanePolicy{Capability: capability}, time.Now())
+			if err == nil {
+				_, err = p.In(org)
+			}
+			return err == nil
+		}}
+	h.board.Replace(plane.KindChange, planechange.Source, nil)
+	h.board.Report(plane.Source{Name: planechange.Source, Status: plane.OK})
+	ctx, cancel := context.WithCancel(context.Background())
+	watch := &planechange.Watch{Desk: c.desk, Live: kept.Live, Every: 500 * time.Millisecond, Log: slog.New(slog.DiscardHandler)}
+	var wg sync.WaitGroup
+	wg.Go(func() { watch.Run(ctx) })
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	return c
+}
+
+// proposeSome has people propose what the pages show: one change that waits, one that
+// was approved, and one that was given up.
+func (h *house) proposeSome(t *testing.T) {
+	t.Helper()
+	ask := door.Client{HTTP: http.DefaultClient, Base: h.url, Open: plane.Open}
+	as := func(name string) { h.as(somebody(name)) }
+	propose := func(who, kind, name, title, reason, patch string) planechange.Change {
+		as(who)
+		e, err := planechange.ProposeChange.Call(t.Context(), ask, planechange.ProposeRequest{Edit: planechange.Edit{Kind: plane.Text(kind), Name: plane.Text(name), Patch: json.RawMessage(patch)}, Title: title, Reason: plane.Reason(reason)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.Data
+	}
+	given := propose("pat", "RunnerPool", "gh-nix", "Keep runners warm", "people wait for the first one", `{"scaling":{"min":2}}`)
+	_, err := planechange.CloseChange.Call(t.Context(), ask, planechange.CloseRequest{ID: given.ID, Reason: "they would cost more than they save"})
+	waits := propose("amy", "RunnerEnrollment", "acme", "Ann administers acme too", "Amy is away in August", `{"owners":["amy@acme.dev","ann@acme.dev"]}`)
+	as("pat")
+	_, aerr := planechange.ApproveChange.Call(t.Context(), ask, planechange.DecideRequest{ID: waits.ID, Head: waits.Head, Reason: "she works there"})
+	if err := errors.Join(err, aerr); err != nil {
+		t.Fatal(err)
+	}
+	as("alice")
+}
+
+// open is the change of an object that is open.
+func (c *configuration) open(name string) (planechange.Change, error) {
+	for _, o := range c.desk.Plane.Board.List(plane.KindChange).Objects {
+		if x, ok := o.(planechange.Change); ok && x.Name == name && (x.State == string(change.Open) || x.State == string(change.Approved)) {
+			return x, nil
+		}
+	}
+	return planechange.Change{}, fmt.Errorf("no change of %s is open", name)
+}
+
+// push is a commit of somebody's on the branch of the open change of gh-nix.
+func (c *configuration) push() error {
+	x, err := c.open("gh-nix")
+	if err != nil {
+		return err
+	}
+	text := strings.Replace(c.onMain(), "budget: 20", "budget: 400", 1)
+	c.github.Push(c.id, x.Branch, forgetest.GitHubCommit{Message: "mine", AuthorName: "eve", AuthorEmail: "eve@acme.dev", AuthorLogin: "eve"}, map[string]*string{"fleet/gh-nix.yaml": &text})
+	return nil
+}
+
+// edit is a commit of somebody's on the branch that is applied.
+func (c *configuration) edit() error {
+	text := c.onMain() + "# edited\n"
+	c.github.Push(c.id, "main", forgetest.GitHubCommit{Message: "mine", AuthorName: "eve", AuthorEmail: "eve@acme.dev", AuthorLogin: "eve"}, map[string]*string{"fleet/gh-nix.yaml": &text})
+	return nil
+}
+
+// apply does what whoever applies the repository does.
+func (c *configuration) apply() error {
+	spec, _, err := change.Spec([]byte(c.onMain()), change.Ref{Kind: "RunnerPool", Name: "gh-nix"})
+	if err != nil {
+		return err
+	}
+	b, err := json.Marshal(map[string]any{"apiVersion": "tailplane.dev/v1alpha1", "kind": "RunnerPool", "metadata": map[string]any{"name": "gh-nix"}, "spec": spec})
+	if err != nil {
+		return err
+	}
+	o := new(unstructured.Unstructured)
+	if err := json.Unmarshal(b, o); err != nil {
+		return err
+	}
+	return c.admin.Patch(context.Background(), o, client.RawPatch("application/apply-patch+yaml", b), client.FieldOwner("argo"), client.ForceOwnership)
+}
+
+// away takes the forge away, and there brings it back.
+func (c *configuration) away() {
+	c.github.Fault(func(*http.Request) *forgetest.Fault { return &forgetest.Fault{Status: http.StatusBadGateway} })
+}
+
+func (c *configuration) there() {
+	c.github.Fault(func(*http.Request) *forgetest.Fault { return nil })
+}
+
+// onMain is the pool's file as it would be applied.
+func (c *configuration) onMain() string {
+	return c.github.Commit(c.id, "main").Files["fleet/gh-nix.yaml"]
+}
