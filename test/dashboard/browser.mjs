@@ -21,7 +21,16 @@ async function check(name, f) {
     const said = await f()
     say(name, true, `${said ? said + '; ' : ''}took ${Math.round(performance.now() - began)} ms`)
   } catch (e) {
-    say(name, false, e.stack ?? e)
+    say(name, false, `${e.stack ?? e}\nThe page shows ${await shown()}`)
+  }
+}
+// shown is what stands on the page that was opened last.
+let last
+async function shown() {
+  try {
+    return `${last.url()}:\n${(await last.innerText('body')).slice(0, 3000)}\n${last.wrong.join('\n')}`
+  } catch (e) {
+    return `nothing: ${e}`
   }
 }
 // soon waits for what a page shows a moment after a key.
@@ -43,7 +52,7 @@ const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, ar
 async function open(path, { theme = 'light', width = 1280, height = 860, bypass = false } = {}) {
   const context = await browser.newContext({ viewport: { width, height }, colorScheme: theme, bypassCSP: bypass, reducedMotion: 'reduce', acceptDownloads: true })
   context.setDefaultTimeout(60_000)
-  const page = await context.newPage()
+  const page = (last = await context.newPage())
   page.wrong = []
   page.on('console', (m) => m.type() === 'error' && !/status of 40[134]/.test(m.text()) && page.wrong.push(m.text()))
   page.on('pageerror', (e) => page.wrong.push(e.stack))

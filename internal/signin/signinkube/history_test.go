@@ -16,6 +16,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -38,6 +39,7 @@ type history struct {
 	known   map[string]bool      // UIDs
 	died    map[string]time.Time // accounts by UID, and when we heard of their end; no earlier than it was
 	forged  map[string]bool      // UIDs of bindings that a test made
+	marks   map[string]int       // see abreast
 }
 
 // A moment is one write.
@@ -49,7 +51,7 @@ type moment struct {
 
 // follow begins a history.
 func follow(p *place) *history {
-	h := &history{p: p, begun: time.Now(), late: &unanswered{paths: map[string]bool{}}, known: map[string]bool{}, died: map[string]time.Time{}, forged: map[string]bool{}}
+	h := &history{p: p, begun: time.Now(), late: &unanswered{paths: map[string]bool{}}, known: map[string]bool{}, died: map[string]time.Time{}, forged: map[string]bool{}, marks: map[string]int{}}
 	for list, opts := range map[client.ObjectList][]client.ListOption{
 		&corev1.ServiceAccountList{}: {client.InNamespace(p.ns)}, &v1alpha1.TkaSigninList{}: {client.InNamespace(p.ns)},
 		&rbacv1.ClusterRoleBindingList{}: nil, &rbacv1.RoleBindingList{}: nil,
@@ -80,6 +82,12 @@ func (h *history) hear(e watch.Event) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if strings.HasPrefix(o.GetName(), mark) {
+		if e.Type == watch.Deleted {
+			h.marks[o.GetName()]++
+		}
+		return
+	}
 	if !h.ours(o) && !h.known[string(o.GetUID())] {
 		return
 	}
@@ -159,10 +167,38 @@ func (h *history) caughtUp() bool {
 	return maps.Equal(known, stored)
 }
 
+const mark = "mark-" // begins the name of what abreast makes
+
+// abreast waits until the history has heard of all that was stored until now: also of
+// what came and went, which no list tells. Of each kind that is made for a sign-in
+// something is made and deleted, and heard of.
+func (h *history) abreast() {
+	h.p.t.Helper()
+	h.mu.Lock()
+	name := fmt.Sprintf("%s%s-%d", mark, h.p.ns, len(h.marks))
+	h.mu.Unlock()
+	m, role := metav1.ObjectMeta{Namespace: h.p.ns, Name: name}, rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"}
+	marks := []client.Object{&corev1.ServiceAccount{ObjectMeta: m}, &rbacv1.RoleBinding{ObjectMeta: m, RoleRef: role}, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, RoleRef: role}}
+	for _, o := range marks {
+		if err := h.p.admin.Create(h.p.t.Context(), o); err != nil {
+			h.p.t.Fatal(err)
+		}
+		if err := h.p.admin.Delete(h.p.t.Context(), o); client.IgnoreNotFound(err) != nil { // a model's rest takes accounts away too
+			h.p.t.Fatal(err)
+		}
+	}
+	h.p.until("all that was stored is heard of", func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.marks[name] == len(marks)
+	})
+}
+
 // laws returns what was broken at some instant since it was called last. Tampered are the names of
 // sign-ins that somebody changed by hand: for them, what is shown may be wrong
 // for a moment.
 func (h *history) laws(tampered map[string]bool) (broken []string) {
+	h.abreast()
 	h.mu.Lock()
 	all := slices.Clone(h.moment)
 	forged, checked := maps.Clone(h.forged), h.checked

@@ -586,9 +586,9 @@ func (l *life) compare(x *person) {
 		l.broken("%s on %s ends at %v; in the model between %v and %v", x.owner.Login, x.owner.DeviceName, s.ValidUntil, x.from, x.by)
 	}
 	x.only(actual)
-	clear(x.was)
 	x.from, x.by, x.shaken, x.tampered = s.ValidUntil, s.ValidUntil, false, false
 	r := l.kubeconfig(x, "")
+	clear(x.was) // until then what is not ready may be on its way out
 	if got := r.status == http.StatusOK; got != (actual != what{}) && l.clock(l.access).Before(s.ValidUntil.Add(-time.Minute)) {
 		l.broken("%s on %s has %v and hears %v", x.owner.Login, x.owner.DeviceName, actual, r)
 	}
