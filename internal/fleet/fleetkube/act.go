@@ -22,6 +22,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/account"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/furnish"
 	"github.com/tailplane/tailplane/internal/fleet/forge"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
@@ -48,7 +49,7 @@ func (l *look) act(ctx context.Context, step fleet.Step) error {
 		default: // a forge's answer is a fact, and what is to be said of it is said
 			l.Log.Warn("a forge refused, or did not answer", "enrollment", l.e.Name, "err", err)
 			l.troubles = append(l.troubles, fleet.Trouble{Reason: reasonUnreachable, Message: err.Error()})
-			l.wake = earliest(l.wake, l.now.Add(max(unknownFor, retryAfter(err))))
+			l.wake = earliest(l.wake, l.now.Add(max(account.UnknownFor, retryAfter(err))))
 		}
 	}
 	return errors.Join(errs...)
@@ -109,7 +110,7 @@ func (l *look) deed(ctx context.Context, a fleet.Act) error {
 	case fleet.DropRunnerGroups:
 		left, _ := l.groupsLeft(ctx)
 		for _, g := range left {
-			if err := l.account.github.DeleteRunnerGroup(ctx, g.ID); err != nil {
+			if err := l.account.GitHub.DeleteRunnerGroup(ctx, g.ID); err != nil {
 				return err
 			}
 		}
@@ -132,7 +133,7 @@ func (l *look) deed(ctx context.Context, a fleet.Act) error {
 	case fleet.ResetToken:
 		return l.resetToken(ctx, w)
 	case fleet.DropRunner:
-		return l.account.gitlab.DeleteRunner(ctx, w.RemoteID)
+		return l.account.GitLab.DeleteRunner(ctx, w.RemoteID)
 	case fleet.Deregister:
 		if github {
 			return l.deregisterSet(ctx, w)
@@ -269,7 +270,7 @@ func (l *look) deregisterSet(ctx context.Context, w *work) error {
 		if err := l.annotate(ctx, gateAnnotation+w.Name, ""); err != nil {
 			return err
 		}
-		return kube.Delete(ctx, l.direct, l.arc.sets[w.Key])
+		return kube.Delete(ctx, l.direct, l.arc.Sets[w.Key])
 	}
 	if l.facts.Credential.Valid == fleet.No && l.facts.Credential.InUse != fleet.Yes { // then GitHub refuses ARC too
 		return l.refused(ctx, w)
@@ -278,11 +279,11 @@ func (l *look) deregisterSet(ctx context.Context, w *work) error {
 }
 
 func (l *look) deregisterRunner(ctx context.Context, w *work) error {
-	if l.account == nil || l.account.gitlab == nil {
+	if l.account == nil || l.account.GitLab == nil {
 		return l.refused(ctx, w)
 	}
-	err := l.account.gitlab.DeleteRunner(ctx, w.RemoteID)
-	delete(l.account.runners, w.RemoteID)
+	err := l.account.GitLab.DeleteRunner(ctx, w.RemoteID)
+	delete(l.account.Runners, w.RemoteID)
 	switch forge.ClassOf(err) {
 	case forge.Refused, forge.Forbidden:
 		return errors.Join(err, l.refused(ctx, w))

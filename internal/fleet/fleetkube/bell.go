@@ -2,10 +2,11 @@ package fleetkube
 
 import (
 	"sync"
-	"time"
 
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/board"
 )
 
 type workqueueOf = workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -27,11 +28,6 @@ func (q *queue) add(r reconcile.Request) {
 	of := q.of
 	q.mu.Unlock()
 	if of != nil {
-		of.AddAfter(r, quiet)
+		of.AddAfter(r, board.Quiet)
 	}
-}
-
-// soon is a request to be asked again after a moment.
-func soon(d time.Duration) (reconcile.Result, error) {
-	return reconcile.Result{RequeueAfter: max(d, time.Millisecond)}, nil
 }

@@ -27,19 +27,19 @@ func (c *Controllers) Figures() (Figures, bool) {
 			out.Holds++
 		}
 	}
-	sights := w.board.sights()
+	sights := w.board.Sights()
 	for _, org := range slices.Sorted(maps.Keys(sights)) {
 		s := sights[org]
-		for _, pool := range slices.Sorted(maps.Keys(s.uses)) {
-			use := s.uses[pool]
-			out.Workloads = append(out.Workloads, WorkloadFigures{Forge: s.forge, Org: org, Pool: pool, Idle: use.idle, Busy: use.busy, Pending: use.pending, Failed: use.failed,
-				EffectiveMax: use.effectiveMax, Drift: use.drift})
+		for _, pool := range slices.Sorted(maps.Keys(s.Uses)) {
+			use := s.Uses[pool]
+			out.Workloads = append(out.Workloads, WorkloadFigures{Forge: s.Forge, Org: org, Pool: pool, Idle: use.Counts.Idle, Busy: use.Counts.Busy, Pending: use.Counts.Pending, Failed: use.Counts.Failed,
+				EffectiveMax: use.EffectiveMax, Drift: use.Drift})
 		}
-		if s.rate != nil {
-			out.Rates = append(out.Rates, RateFigures{s.forge, org, *s.rate})
+		if s.Rate != nil {
+			out.Rates = append(out.Rates, RateFigures{s.Forge, org, *s.Rate})
 		}
-		if !s.expires.IsZero() {
-			out.Expiries = append(out.Expiries, ExpiryFigures{s.forge, org, s.expires})
+		if !s.Expires.IsZero() {
+			out.Expiries = append(out.Expiries, ExpiryFigures{s.Forge, org, s.Expires})
 		}
 	}
 	return out, true

@@ -18,6 +18,7 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/arc"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/arcworld"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/furnish"
 	"github.com/tailplane/tailplane/internal/fleet/forge"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
@@ -43,22 +44,22 @@ const (
 
 // scaleSets gathers the workloads at GitHub.
 func (l *look) scaleSets(ctx context.Context) (err error) {
-	if l.arc, err = l.crew.arc.look(ctx, l.e.Name, l.live); err != nil {
+	if l.arc, err = l.crew.arc.Look(ctx, l.e.Name, l.live); err != nil {
 		return err
 	}
 	namespace := fleet.NamespaceOf(l.e, l.Isolation.Shared)
-	if !l.arc.known {
+	if !l.arc.Known {
 		l.lacksARC = fleet.Trouble{Reason: arc.ReasonMissing, Message: "The actions-runner-controller is not installed, or cannot be read."}
-		l.facts.Listed = l.e.Annotations[v1alpha1.ForceCleanupAnnotation] != "" && !l.e.DeletionTimestamp.IsZero() && l.crew.arc.absent(ctx)
+		l.facts.Listed = l.e.Annotations[v1alpha1.ForceCleanupAnnotation] != "" && !l.e.DeletionTimestamp.IsZero() && l.crew.arc.Absent(ctx)
 		return nil
 	}
-	controller, trouble := arc.Choose(l.arc.controllers, namespace)
+	controller, trouble := arc.Choose(l.arc.Controllers, namespace)
 	l.lacksARC, l.settings.ARC = trouble, controller.ARC()
-	for key, parts := range l.arc.parts {
+	for key, parts := range l.arc.Parts {
 		if parts.Set == nil || !parts.Set.Ours || parts.Set.Org != l.e.Name {
 			continue
 		}
-		u := l.arc.sets[key]
+		u := l.arc.Sets[key]
 		revision, _ := strconv.Atoi(u.GetAnnotations()[revisionAnnotation])
 		s := parts.State()
 		w := &work{set: parts.Set, state: s, Workload: fleet.Workload{Key: key, Pool: parts.Set.Pool, Revision: max(revision, 1), Shape: u.GetAnnotations()[shapeAnnotation],
@@ -69,7 +70,7 @@ func (l *look) scaleSets(ctx context.Context) (err error) {
 		if c := s.Counts; c != nil {
 			w.idle, w.busy, w.pending, w.failed, w.demand = &c.Idle, &c.Busy, &c.Pending, &c.Failed, new(c.Busy+c.Pending)
 		}
-		if s.WaitsForJobs && slices.ContainsFunc(l.arc.controllers, func(c arc.Controller) bool { return c.Eventual }) {
+		if s.WaitsForJobs && slices.ContainsFunc(l.arc.Controllers, func(c arc.Controller) bool { return c.Eventual }) {
 			w.drift = append(w.drift, arc.ReasonResumeWaits)
 		}
 		if other, conflict := l.conflicts[key]; conflict {
@@ -133,7 +134,7 @@ func (l *look) currentSet(w *work) {
 	case err != nil:
 		w.Trouble = fleet.Trouble{Reason: reasonUnrendered, Message: err.Error()}
 	default:
-		w.Current = furnish.Settled(want, l.arc.sets[w.Key])
+		w.Current = furnish.Settled(want, l.arc.Sets[w.Key])
 	}
 	if !w.Current && w.Trouble.Reason == arc.ReasonOutdated {
 		w.Trouble = fleet.Trouble{} // it is being mended
@@ -245,7 +246,7 @@ func (l *look) runnerGroup(ctx context.Context, use *v1alpha1.EnrolledPool) (boo
 		}
 		return false, err
 	}
-	groups, err := l.account.github.RunnerGroups(ctx)
+	groups, err := l.account.GitHub.RunnerGroups(ctx)
 	if err != nil {
 		return no(err)
 	}
@@ -256,7 +257,7 @@ func (l *look) runnerGroup(ctx context.Context, use *v1alpha1.EnrolledPool) (boo
 			return false, err
 		}
 	}
-	if _, _, err := l.account.github.EnsureRunnerGroup(ctx, name, use.Repositories, use.AllowPublic); err != nil {
+	if _, _, err := l.account.GitHub.EnsureRunnerGroup(ctx, name, use.Repositories, use.AllowPublic); err != nil {
 		return no(err)
 	}
 	return true, nil
@@ -276,10 +277,10 @@ func (l *look) groupsLeft(ctx context.Context) (left []forge.RunnerGroup, answer
 	if len(made) == 0 {
 		return nil, fleet.No
 	}
-	if l.account == nil || l.account.github == nil {
+	if l.account == nil || l.account.GitHub == nil {
 		return nil, fleet.Unknown
 	}
-	groups, err := l.account.github.RunnerGroups(ctx)
+	groups, err := l.account.GitHub.RunnerGroups(ctx)
 	if err != nil {
 		return nil, fleet.Unknown
 	}
@@ -296,7 +297,7 @@ func (l *look) scale(ctx context.Context, w *work) error {
 	if w.set.Ending || w.set.Phase == arc.Outdated || w.Trouble.Reason == arc.ReasonConflict || w.set.Min == w.now.Min && w.set.Max == w.now.Max {
 		return nil
 	}
-	u := ofKind(arc.SetKind)
+	u := arcworld.Of(arc.SetKind)
 	u.SetNamespace(w.Namespace)
 	u.SetName(w.Name)
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": w.set.UID}, "spec": map[string]any{"minRunners": w.now.Min, "maxRunners": w.now.Max}})
@@ -319,10 +320,10 @@ func (l *look) cancelRuns(ctx context.Context, w *work) error {
 	var errs []error
 	force := !l.now.Before(w.now.CancelAt.Add(forceAfter))
 	for _, job := range w.state.Jobs {
-		if job.Run == 0 || job.Repository == "" || l.account == nil || l.account.github == nil || l.askedLately(job.Run) {
+		if job.Run == 0 || job.Repository == "" || l.account == nil || l.account.GitHub == nil || l.askedLately(job.Run) {
 			continue
 		}
-		if err := l.account.github.CancelRun(ctx, job.Repository, job.Run, force); err != nil && forge.ClassOf(err) != forge.NotFound && forge.ClassOf(err) != forge.Conflict {
+		if err := l.account.GitHub.CancelRun(ctx, job.Repository, job.Run, force); err != nil && forge.ClassOf(err) != forge.NotFound && forge.ClassOf(err) != forge.Conflict {
 			w.reason = cmp.Or(w.reason, reasonUnreachable)
 			errs = append(errs, err)
 		}
@@ -333,10 +334,10 @@ func (l *look) cancelRuns(ctx context.Context, w *work) error {
 // askedLately says whether a run or a job was asked to end a moment ago, and notes that
 // it is being asked.
 func (l *look) askedLately(id int64) bool {
-	if at, ok := l.account.cancelled[id]; ok && l.now.Sub(at) < 30*time.Second {
+	if at, ok := l.account.Cancelled[id]; ok && l.now.Sub(at) < 30*time.Second {
 		return true
 	}
-	l.account.cancelled[id] = l.now
+	l.account.Cancelled[id] = l.now
 	return false
 }
 
@@ -350,17 +351,17 @@ func (l *look) freeSet(ctx context.Context, w *work) error {
 		}
 	}
 	for _, kind := range []string{arc.ListenerKind, arc.RunnerSetKind, arc.RunnerKind} {
-		list := listOf(kind)
+		list := arcworld.ListOf(kind)
 		if err := l.direct.List(ctx, list); err != nil {
 			return err
 		}
 		for i := range list.Items {
-			if slices.Contains(setsOf(&list.Items[i]), w.Namespace+"/"+w.Name) {
+			if slices.Contains(arcworld.SetsOf(&list.Items[i]), w.Namespace+"/"+w.Name) {
 				free(&list.Items[i])
 			}
 		}
 	}
-	set := l.arc.sets[w.Key].DeepCopy()
+	set := l.arc.Sets[w.Key].DeepCopy()
 	errs = append(errs, client.IgnoreNotFound(l.direct.Delete(ctx, set, client.Preconditions{UID: new(set.GetUID())})))
 	free(set)
 	return errors.Join(errs...)

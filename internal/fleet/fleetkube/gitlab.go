@@ -19,6 +19,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/account"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/furnish"
 	"github.com/tailplane/tailplane/internal/fleet/forge"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
@@ -47,7 +48,7 @@ type managed struct {
 	token      *corev1.Secret // nil: it is lost
 	deployment *appsv1.Deployment
 	present    map[string]*unstructured.Unstructured // its objects, by kind
-	runner     runnerRead                            // zero: it was not asked for
+	runner     account.RunnerRead                    // zero: it was not asked for
 	jobPods    int
 	rendered   bool
 	wanted     []*unstructured.Unstructured // of its objects those that are not as they are to be
@@ -172,51 +173,51 @@ func kindOf(kind string) (gvk schemaKind) {
 func (l *look) lost(ctx context.Context) error {
 	a := l.account
 	ends := !l.e.DeletionTimestamp.IsZero()
-	if a == nil || a.gitlab == nil || !holds(l.e) || a.id.Kind == "" || len(a.id.Missing) > 0 {
+	if a == nil || a.GitLab == nil || !holds(l.e) || a.Identity.Kind == "" || len(a.Identity.Missing) > 0 {
 		return nil
 	}
-	if a.group == 0 {
-		if a.group = l.e.Spec.GroupID; a.group == 0 {
+	if a.Group == 0 {
+		if a.Group = l.e.Spec.GroupID; a.Group == 0 {
 			place, _ := fleet.ParsePlace(l.e.Spec.ConfigURL)
 			at, _ := fleet.ParsePlace(l.forge.Spec.URL)
 			parts, ok := place.Within(at)
 			if !ok {
 				return nil // a violation says so
 			}
-			group, err := a.gitlab.Group(ctx, strings.Join(parts, "/"))
+			group, err := a.GitLab.Group(ctx, strings.Join(parts, "/"))
 			if err != nil {
 				return err
 			}
-			a.group = group
-			l.board.group(l.e.Name, group)
+			a.Group = group
+			l.board.Group(l.e.Name, group)
 			l.decisions.ring("all")
 		}
 	}
-	if !a.scanned.IsZero() && (!ends || a.scanned.After(l.e.DeletionTimestamp.Time)) && !l.live {
+	if !a.Scanned.IsZero() && (!ends || a.Scanned.After(l.e.DeletionTimestamp.Time)) && !l.live {
 		return l.stillLost(ctx)
 	}
-	ids, err := a.gitlab.GroupRunners(ctx, a.group)
+	ids, err := a.GitLab.GroupRunners(ctx, a.Group)
 	if err != nil {
 		return err
 	}
 	for _, id := range ids {
 		known := slices.ContainsFunc(l.works, func(w *work) bool { return w.RemoteID == id })
-		if known || a.strangers[id] {
+		if known || a.Strangers[id] {
 			continue
 		}
 		if err := l.readLost(ctx, id); err != nil {
 			return err
 		}
 	}
-	a.scanned = l.now
+	a.Scanned = l.now
 	return nil
 }
 
 // stillLost reads again those that were found lost.
 func (l *look) stillLost(ctx context.Context) error {
-	for id, read := range l.account.runners {
+	for id, read := range l.account.Runners {
 		known := slices.ContainsFunc(l.works, func(w *work) bool { return w.RemoteID == id })
-		if known || forge.ClassOf(read.err) == forge.NotFound {
+		if known || forge.ClassOf(read.Err) == forge.NotFound {
 			continue
 		}
 		if err := l.readLost(ctx, id); err != nil {
@@ -227,9 +228,9 @@ func (l *look) stillLost(ctx context.Context) error {
 }
 
 func (l *look) readLost(ctx context.Context, id int64) error {
-	r, err := l.account.gitlab.Runner(ctx, id)
+	r, err := l.account.GitLab.Runner(ctx, id)
 	if forge.ClassOf(err) == forge.NotFound {
-		delete(l.account.runners, id)
+		delete(l.account.Runners, id)
 		return nil
 	}
 	if err != nil {
@@ -237,10 +238,10 @@ func (l *look) readLost(ctx context.Context, id int64) error {
 	}
 	pool, name, revision, ok := readMark(l.e, r.Note)
 	if !ok {
-		l.account.strangers[id] = true
+		l.account.Strangers[id] = true
 		return nil
 	}
-	l.account.runners[id] = runnerRead{GitLabRunner: r, at: l.now}
+	l.account.Runners[id] = account.RunnerRead{GitLabRunner: r, At: l.now}
 	l.works = append(l.works, &work{gitlab: &managed{present: map[string]*unstructured.Unstructured{}}, Workload: fleet.Workload{Key: fleet.Key{Namespace: fleet.NamespaceOf(l.e, l.Isolation.Shared), Name: name},
 		Pool: pool, Revision: revision, Shape: "gitlab", RemoteID: id, Lost: true, Object: fleet.No, Denied: l.denied(name)}})
 	return nil
@@ -256,7 +257,7 @@ func holds(e *v1alpha1.RunnerEnrollment) bool {
 func (l *look) askRunner(ctx context.Context, w *work) {
 	m, a := w.gitlab, l.account
 	left := m.token != nil || m.deployment != nil
-	if w.RemoteID == 0 || a == nil || a.gitlab == nil {
+	if w.RemoteID == 0 || a == nil || a.GitLab == nil {
 		w.Remote, w.reason = fleet.Unknown, reasonUnreachable
 		w.Object = fleet.Is(m.deployment != nil)
 		if l.noneRun(w) {
@@ -269,27 +270,27 @@ func (l *look) askRunner(ctx context.Context, w *work) {
 	expected := l.live || w.capacity.Mode != "" || !l.wanted(w) || w.capacity.Max == 0 ||
 		slices.ContainsFunc(l.works, func(x *work) bool { return x != w && x.Pool == w.Pool })
 	age := time.Duration(max(len(l.works), 1)) * time.Minute
-	read, asked := a.runners[w.RemoteID]
-	unsettled := read.err != nil || read.Status != "online" || read.Paused != (w.capacity.Max == 0) || m.deployment == nil
+	read, asked := a.Runners[w.RemoteID]
+	unsettled := read.Err != nil || read.Status != "online" || read.Paused != (w.capacity.Max == 0) || m.deployment == nil
 	if expected || unsettled {
 		age = l.pace
-		if read.err != nil {
-			age = max(age, unknownFor)
-			if e, ok := errors.AsType[*forge.Error](read.err); ok {
+		if read.Err != nil {
+			age = max(age, account.UnknownFor)
+			if e, ok := errors.AsType[*forge.Error](read.Err); ok {
 				age = max(age, e.RetryAfter)
 			}
 		} else if !unsettled && read.Paused {
 			age = 30 * time.Second // it is as it should be
 		}
 	}
-	if !asked || l.live || l.now.Sub(read.at) >= age {
-		r, err := a.gitlab.Runner(ctx, w.RemoteID)
-		read = runnerRead{GitLabRunner: r, at: l.now, err: err}
-		a.runners[w.RemoteID] = read
+	if !asked || l.live || l.now.Sub(read.At) >= age {
+		r, err := a.GitLab.Runner(ctx, w.RemoteID)
+		read = account.RunnerRead{GitLabRunner: r, At: l.now, Err: err}
+		a.Runners[w.RemoteID] = read
 	}
 	m.runner = read
-	switch class := forge.ClassOf(read.err); {
-	case read.err == nil:
+	switch class := forge.ClassOf(read.Err); {
+	case read.Err == nil:
 		w.Remote, w.Stopped = fleet.Yes, fleet.Is(read.Paused)
 		w.Contacted = fleet.Is(!read.ContactedAt.IsZero())
 		ready := m.deployment != nil && (m.deployment.Status.ReadyReplicas > 0 || l.emptied(w))
@@ -347,27 +348,27 @@ func (l *look) dismiss(ctx context.Context, w *work) error {
 
 // askJobs asks how many jobs a runner runs; nil: nobody knows.
 func (l *look) askJobs(ctx context.Context, w *work) *int {
-	read, asked := l.account.jobs[w.RemoteID]
+	read, asked := l.account.Jobs[w.RemoteID]
 	age := l.pace
-	if read.err != nil {
-		age = max(age, unknownFor)
-	} else if len(read.jobs) == 0 && w.Stopped == fleet.Yes {
+	if read.Err != nil {
+		age = max(age, account.UnknownFor)
+	} else if len(read.Jobs) == 0 && w.Stopped == fleet.Yes {
 		age = time.Minute
 	}
 	// What was read before it was paused may be less than what runs now.
-	if !asked || l.live || l.now.Sub(read.at) >= age || w.Stopped != fleet.Yes {
-		jobs, err := l.account.gitlab.RunningJobs(ctx, w.RemoteID)
-		read = jobsRead{jobs, l.now, err}
+	if !asked || l.live || l.now.Sub(read.At) >= age || w.Stopped != fleet.Yes {
+		jobs, err := l.account.GitLab.RunningJobs(ctx, w.RemoteID)
+		read = account.JobsRead{Jobs: jobs, At: l.now, Err: err}
 		if w.Stopped != fleet.Yes {
-			read.at = time.Time{}
+			read.At = time.Time{}
 		}
-		l.account.jobs[w.RemoteID] = read
+		l.account.Jobs[w.RemoteID] = read
 	}
-	if read.err != nil {
+	if read.Err != nil {
 		w.reason = cmp.Or(w.reason, reasonUnreachable)
 		return nil
 	}
-	return new(len(read.jobs))
+	return new(len(read.Jobs))
 }
 
 // inForceOf is the most jobs that managers may work by.
@@ -402,7 +403,7 @@ func (l *look) currentManager(_ context.Context, w *work) {
 		return
 	}
 	managers, concurrent := isolation.Managers(unit)
-	w.Current, m.rendered = m.runner.err != nil || l.sameSettings(w), true
+	w.Current, m.rendered = m.runner.Err != nil || l.sameSettings(w), true
 	for _, o := range objects {
 		u, err := furnish.Wanted(o)
 		if err != nil {
@@ -436,7 +437,7 @@ func (l *look) secret(namespace, name string) *corev1.Secret {
 
 // spec is a runner as GitLab is to have it.
 func (l *look) spec(pool *v1alpha1.RunnerPool) forge.RunnerSpec {
-	s := forge.RunnerSpec{GroupID: l.account.group, Tags: fleet.RunsOn(pool, l.e.Name), Locked: true, MaximumTimeout: time.Hour}
+	s := forge.RunnerSpec{GroupID: l.account.Group, Tags: fleet.RunsOn(pool, l.e.Name), Locked: true, MaximumTimeout: time.Hour}
 	if g := pool.Spec.GitLab; g != nil {
 		s.RunUntagged, s.Locked, s.Protected, s.MaximumTimeout = g.RunUntagged, g.Locked, g.Protected, cmp.Or(g.MaximumTimeout.Duration, time.Hour)
 	}
@@ -454,7 +455,7 @@ func (l *look) sameSettings(w *work) bool {
 // its number: what dies between the two is found by the mark.
 func (l *look) makeRunner(ctx context.Context, to fleet.Wanted) error {
 	pool := l.pools[to.Pool]
-	if pool == nil || l.account == nil || l.account.gitlab == nil || l.account.group == 0 {
+	if pool == nil || l.account == nil || l.account.GitLab == nil || l.account.Group == 0 {
 		return nil
 	}
 	var taken []string
@@ -468,18 +469,18 @@ func (l *look) makeRunner(ctx context.Context, to fleet.Wanted) error {
 	name, revision := fleet.NextWorkload(l.e.Name, to.Pool, last, taken)
 	s := l.spec(pool)
 	s.Paused, s.Description, s.Note = true, name, mark(l.e, to.Pool, name, revision)+"\n"+pausedBy+" until its manager is there"
-	id, token, err := l.account.gitlab.CreateRunner(ctx, s)
+	id, token, err := l.account.GitLab.CreateRunner(ctx, s)
 	if err != nil {
-		l.account.scanned = time.Time{} // it may have been made all the same
+		l.account.Scanned = time.Time{} // it may have been made all the same
 		return err
 	}
-	l.account.runners[id] = runnerRead{at: time.Time{}}
+	l.account.Runners[id] = account.RunnerRead{}
 	return l.keepToken(ctx, fleet.Key{Namespace: to.Namespace, Name: name}, to.Pool, to.Shape, revision, id, token)
 }
 
 // resetToken gives a runner another token, since nobody has the one that it has.
 func (l *look) resetToken(ctx context.Context, w *work) error {
-	token, err := l.account.gitlab.ResetToken(ctx, w.RemoteID)
+	token, err := l.account.GitLab.ResetToken(ctx, w.RemoteID)
 	if err != nil {
 		return err
 	}
@@ -493,7 +494,7 @@ func (l *look) keepToken(ctx context.Context, k fleet.Key, pool, shape string, r
 			madeAnnotation: l.now.UTC().Format(time.RFC3339)}},
 		Type: corev1.SecretTypeOpaque, Data: map[string][]byte{tokenKey: []byte(token.Reveal())}}
 	if err := l.direct.Create(ctx, s); err != nil {
-		l.account.scanned = time.Time{} // and the runner is found again by its mark
+		l.account.Scanned = time.Time{} // and the runner is found again by its mark
 		return fmt.Errorf("keep the token of runner %d: %w", id, err)
 	}
 	return nil
@@ -505,13 +506,13 @@ func (l *look) applyManager(ctx context.Context, w *work) error {
 	if m.token == nil || !m.rendered {
 		return nil
 	}
-	if m.runner.err == nil && w.Remote == fleet.Yes && !l.sameSettings(w) {
+	if m.runner.Err == nil && w.Remote == fleet.Yes && !l.sameSettings(w) {
 		s := l.spec(w.pool)
 		s.Description, s.Note, s.Paused = m.runner.Description, m.runner.Note, m.runner.Paused
-		if err := l.account.gitlab.UpdateRunner(ctx, w.RemoteID, s); err != nil {
+		if err := l.account.GitLab.UpdateRunner(ctx, w.RemoteID, s); err != nil {
 			return err
 		}
-		delete(l.account.runners, w.RemoteID)
+		delete(l.account.Runners, w.RemoteID)
 	}
 	unit := l.unit(w.pool, w.use, w.Name, w.capacity)
 	unit.Drained = w.Stopped == fleet.Yes && w.Jobs != nil && *w.Jobs == 0
@@ -540,10 +541,10 @@ func (l *look) applyManager(ctx context.Context, w *work) error {
 func (l *look) pause(ctx context.Context, w *work) error {
 	m := w.gitlab
 	pause := w.now.Max == 0
-	if pause && w.Stopped != fleet.Yes && (l.account == nil || denies(m.runner.err)) {
+	if pause && w.Stopped != fleet.Yes && (l.account == nil || denies(m.runner.Err)) {
 		return l.dismiss(ctx, w)
 	}
-	if w.Remote != fleet.Yes || m.runner.err != nil || m.runner.Paused == pause {
+	if w.Remote != fleet.Yes || m.runner.Err != nil || m.runner.Paused == pause {
 		return nil
 	}
 	line, _, _ := strings.Cut(m.runner.Note, "\n")
@@ -561,20 +562,20 @@ func (l *look) pause(ctx context.Context, w *work) error {
 			note += ": hold " + w.now.Hold
 		}
 	}
-	r, err := l.account.gitlab.SetPaused(ctx, w.RemoteID, pause, note)
+	r, err := l.account.GitLab.SetPaused(ctx, w.RemoteID, pause, note)
 	if err != nil {
-		delete(l.account.runners, w.RemoteID)
+		delete(l.account.Runners, w.RemoteID)
 		w.reason, w.Stopped = reasonUnreachable, fleet.Unknown
 		if pause && denies(err) {
 			return l.dismiss(ctx, w)
 		}
 		return err
 	}
-	m.runner = runnerRead{GitLabRunner: r, at: l.now}
-	l.account.runners[w.RemoteID] = m.runner
+	m.runner = account.RunnerRead{GitLabRunner: r, At: l.now}
+	l.account.Runners[w.RemoteID] = m.runner
 	w.Stopped = fleet.Is(r.Paused)
 	if pause {
-		delete(l.account.jobs, w.RemoteID)
+		delete(l.account.Jobs, w.RemoteID)
 		w.Jobs = nil // what runs now is asked for next
 	}
 	return nil
@@ -589,11 +590,11 @@ func denies(err error) bool {
 // cancelJobs asks for the end of what still runs.
 func (l *look) cancelJobs(ctx context.Context, w *work) error {
 	var errs []error
-	for _, job := range l.account.jobs[w.RemoteID].jobs {
+	for _, job := range l.account.Jobs[w.RemoteID].Jobs {
 		if l.askedLately(job.ID) {
 			continue
 		}
-		if err := l.account.gitlab.CancelJob(ctx, job.Project, job.ID); err != nil && forge.ClassOf(err) != forge.NotFound {
+		if err := l.account.GitLab.CancelJob(ctx, job.Project, job.ID); err != nil && forge.ClassOf(err) != forge.NotFound {
 			w.reason = cmp.Or(w.reason, reasonUnreachable)
 			errs = append(errs, err)
 		}

@@ -17,6 +17,9 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/arc"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/account"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/arcworld"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/board"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/furnish"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/ledger"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
@@ -36,12 +39,12 @@ type look struct {
 	decided   *ledger.Result
 	conflicts map[fleet.Key]fleet.Key
 	settings  isolation.Settings
-	arc       arcView
+	arc       arcworld.View
 	lacksARC  fleet.Trouble // why nothing can be made at GitHub
 
 	namespaces []string // of runners, those that are there
 	secrets    []corev1.Secret
-	account    *account          // nil: no credential can be used
+	account    *account.Account  // nil: no credential can be used
 	source     map[string][]byte // what the credential has; nil: it cannot be used
 	ground     furnish.Ground
 	works      []*work
@@ -76,8 +79,8 @@ func (w *crew) enrollment(ctx context.Context, req reconcile.Request) (reconcile
 	e := &v1alpha1.RunnerEnrollment{}
 	err := w.direct.Get(ctx, req.NamespacedName, e)
 	if apierrors.IsNotFound(err) {
-		w.board.forget(req.Name)
-		w.accounts.drop(req.Name)
+		w.board.Forget(req.Name)
+		w.accounts.Drop(req.Name)
 		w.decisions.ring("all")
 		w.ringHolds(ctx)
 		return reconcile.Result{}, nil
@@ -85,17 +88,17 @@ func (w *crew) enrollment(ctx context.Context, req reconcile.Request) (reconcile
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("look at the enrollment %s: %w", req.Name, err)
 	}
-	decided, conflicts, ok := w.board.decided(e)
+	decided, conflicts, ok := w.board.Decided(e)
 	if !ok {
 		w.decisions.ring("all")
-		return soon(2 * quiet) // what the cache will show in a moment
+		return board.Soon(2 * board.Quiet) // what the cache will show in a moment
 	}
 	var l *look
 	var step fleet.Step
 	for _, live := range []bool{false, true} {
 		l = &look{crew: w, e: e, now: w.Now(), live: live, decided: decided, conflicts: conflicts}
-		if err := l.gather(ctx); errors.Is(err, errBusy) {
-			return soon(w.pace)
+		if err := l.gather(ctx); errors.Is(err, account.ErrBusy) {
+			return board.Soon(w.pace)
 		} else if err != nil {
 			return reconcile.Result{}, fmt.Errorf("look at the enrollment %s: %w", e.Name, err)
 		}
@@ -112,16 +115,16 @@ func (w *crew) enrollment(ctx context.Context, req reconcile.Request) (reconcile
 	}
 	switch {
 	case kube.Stale(err):
-		return soon(quiet)
+		return board.Soon(board.Quiet)
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("enrollment %s: %w", e.Name, err)
 	}
-	return soon(l.nap(step))
+	return board.Soon(l.nap(step))
 }
 
 // nap is how long nothing need be looked at.
 func (l *look) nap(step fleet.Step) time.Duration {
-	nap := longestNap
+	nap := board.LongestNap
 	for _, wake := range []time.Time{step.Wake, l.wake} {
 		if !wake.IsZero() {
 			nap = min(nap, max(wake.Sub(l.now), 0)+time.Millisecond)
@@ -138,7 +141,7 @@ func (l *look) nap(step fleet.Step) time.Duration {
 	for _, a := range step.Acts { // what is done at once and asks for more
 		switch a.Deed {
 		case fleet.Hold, fleet.MakeNamespace, fleet.CopyCredential, fleet.MakeAccess, fleet.MakeRunner, fleet.DropCopy, fleet.DeleteSecrets, fleet.DropRunnerGroups:
-			nap = quiet
+			nap = board.Quiet
 		}
 	}
 	return nap
@@ -158,7 +161,7 @@ func (l *look) gather(ctx context.Context) error {
 	}
 	l.facts.Forge = l.forge.Spec.Type
 	l.facts.Wanted = fleet.Want(l.e, l.forge.Spec.Type, l.pools, l.Isolation.Shared)
-	leave, err := l.accounts.enter(ctx, l.forge.Name)
+	leave, err := l.accounts.Enter(ctx, l.forge.Name)
 	if err != nil {
 		return err
 	}

@@ -96,8 +96,8 @@ func (l *look) lookAtGround(ctx context.Context) error {
 		return nil
 	}
 	if l.forge.Spec.Type == v1alpha1.GitLab { // others there may be at GitHub
-		if v, err := l.crew.arc.look(ctx, l.e.Name, false); err == nil && v.known {
-			c, _ := arc.Choose(v.controllers, fleet.NamespaceOf(l.e, l.Isolation.Shared))
+		if v, err := l.crew.arc.Look(ctx, l.e.Name, false); err == nil && v.Known {
+			c, _ := arc.Choose(v.Controllers, fleet.NamespaceOf(l.e, l.Isolation.Shared))
 			l.settings.ARC = c.ARC()
 		}
 	}

@@ -37,6 +37,7 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/arc"
 	"github.com/tailplane/tailplane/internal/fleet/arctest"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/arcworld"
 	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 	"github.com/tailplane/tailplane/internal/kube"
@@ -161,7 +162,7 @@ func (p *place) clear() {
 	}
 	if p.arc != nil {
 		for _, kind := range []string{arc.SetKind, arc.ListenerKind, arc.RunnerSetKind, arc.RunnerKind} {
-			drop(listOf(kind))
+			drop(arcworld.ListOf(kind))
 		}
 	}
 	var namespaces corev1.NamespaceList
@@ -360,7 +361,7 @@ func (p *place) labelled(kind schemaKind, org string) (names []string) {
 // set reads a scale set; nil if there is none.
 func (p *place) set(namespace, name string) *arc.Set {
 	p.t.Helper()
-	u := ofKind(arc.SetKind)
+	u := arcworld.Of(arc.SetKind)
 	if !p.there(namespace, name, u) {
 		return nil
 	}

@@ -17,12 +17,12 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/arc"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/board"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/ledger"
 )
 
 const (
-	mostMessage = 1024 // characters of a message in a status
-	mostDrift   = 16
+	mostDrift = 16
 )
 
 // report says how an enrollment stands: in its status, by an event when its phase
@@ -34,31 +34,31 @@ func (l *look) report(ctx context.Context, step fleet.Step) error {
 	r := step.Report
 	s.ObservedGeneration, s.Phase, s.Offboard = l.e.Generation, r.Phase, r.Offboard
 	for _, c := range l.amended(r.Conditions) {
-		say(&s.Conditions, c, l.e.Generation, l.now)
+		board.Say(&s.Conditions, c, l.e.Generation, l.now)
 	}
 	s.Pools = nil
-	sight := sight{forge: l.e.Spec.Forge, uses: map[string]seenUse{}}
+	sight := board.Sight{Forge: l.e.Spec.Forge, Uses: map[string]board.Use{}}
 	for _, w := range l.works {
 		s.Pools = append(s.Pools, l.statusOf(w))
-		sight.uses[w.Pool] = add(sight.uses[w.Pool], w)
+		sight.Uses[w.Pool] = add(sight.Uses[w.Pool], w)
 	}
 	for _, use := range l.e.Spec.Pools { // what was given stands there before there is anything to have it
-		if _, has := sight.uses[use.Name]; !has && l.pools[use.Name] != nil {
+		if _, has := sight.Uses[use.Name]; !has && l.pools[use.Name] != nil {
 			s.Pools = append(s.Pools, l.shareOf(v1alpha1.EnrolledPoolStatus{Name: use.Name, Type: use.Type}))
-			sight.uses[use.Name] = seenUse{Reading: ledger.Reading{Demand: new(0)}, stopped: fleet.Yes, jobs: new(0)}
+			sight.Uses[use.Name] = board.Use{Reading: ledger.Reading{Demand: new(0)}, Stopped: fleet.Yes, Jobs: new(0)}
 		}
 	}
 	s.Pools = s.Pools[:min(len(s.Pools), 200)]
 	l.credentialStatus(s)
 	if s.Credential != nil && s.Credential.ExpiresAt != nil {
-		sight.expires = s.Credential.ExpiresAt.Time
+		sight.Expires = s.Credential.ExpiresAt.Time
 	}
 	if l.account != nil {
-		if rate := l.account.rate(); rate.Limit > 0 {
-			sight.rate = &rate.Remaining
+		if rate := l.account.Rate(); rate.Limit > 0 {
+			sight.Rate = &rate.Remaining
 		}
 	}
-	if (l.facts.Listed || l.unscanned) && l.forge != nil && l.board.saw(l.e.Name, sight) {
+	if (l.facts.Listed || l.unscanned) && l.forge != nil && l.board.Saw(l.e.Name, sight) {
 		l.decisions.ring("all")
 		l.ringHolds(ctx)
 	}
@@ -85,16 +85,6 @@ func message(c *metav1.Condition) string {
 		return ""
 	}
 	return c.Message
-}
-
-// say writes one condition.
-func say(all *[]metav1.Condition, c fleet.Condition, generation int64, now time.Time) {
-	text := strings.ToValidUTF8(c.Message, "")
-	if len(text) > mostMessage {
-		text = strings.ToValidUTF8(text[:mostMessage], "") + "…"
-	}
-	meta.SetStatusCondition(all, metav1.Condition{Type: c.Type, Status: metav1.ConditionStatus(c.Status.String()), Reason: cmp.Or(c.Reason, fleet.ReasonNone), Message: text,
-		ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(now)})
 }
 
 // amended are the conditions that were decided, with what keeps the controllers from
@@ -129,7 +119,7 @@ func (l *look) amended(conditions []fleet.Condition) []fleet.Condition {
 
 // statusOf is what is said of one workload.
 func (l *look) statusOf(w *work) v1alpha1.EnrolledPoolStatus {
-	p := v1alpha1.EnrolledPoolStatus{Name: w.Pool, Namespace: w.Namespace, Workload: w.Name, Idle: number(w.idle), Busy: number(w.busy), Pending: number(w.pending), Failed: number(w.failed),
+	p := v1alpha1.EnrolledPoolStatus{Name: w.Pool, Namespace: w.Namespace, Workload: w.Name, Idle: board.Number(w.idle), Busy: board.Number(w.busy), Pending: board.Number(w.pending), Failed: board.Number(w.failed),
 		EffectiveMax: new(int32(w.now.Max)), Hold: w.now.Hold}
 	if w.use != nil {
 		p.Type = w.use.Type
@@ -163,16 +153,9 @@ func (l *look) shareOf(p v1alpha1.EnrolledPoolStatus) v1alpha1.EnrolledPoolStatu
 	return p
 }
 
-func number(n *int) *int32 {
-	if n == nil {
-		return nil
-	}
-	return new(int32(*n))
-}
-
 // add adds a workload to what is seen of its use.
-func add(s seenUse, w *work) seenUse {
-	first := s == seenUse{}
+func add(s board.Use, w *work) board.Use {
+	first := s == board.Use{}
 	plus := func(a, b *int) *int {
 		if first {
 			return b
@@ -182,32 +165,32 @@ func add(s seenUse, w *work) seenUse {
 		}
 		return new(*a + *b)
 	}
-	s.idle, s.busy, s.pending, s.failed = plus(s.idle, w.idle), plus(s.busy, w.busy), plus(s.pending, w.pending), plus(s.failed, w.failed)
-	s.jobs, s.Demand = plus(s.jobs, w.Jobs), plus(s.Demand, w.demand)
+	s.Counts = board.Counts{Idle: plus(s.Counts.Idle, w.idle), Busy: plus(s.Counts.Busy, w.busy), Pending: plus(s.Counts.Pending, w.pending), Failed: plus(s.Counts.Failed, w.failed)}
+	s.Jobs, s.Demand = plus(s.Jobs, w.Jobs), plus(s.Demand, w.demand)
 	if w.busy != nil {
 		s.Busy += *w.busy
 	}
 	s.InForce += w.inForce
-	s.effectiveMax += w.now.Max
-	s.managers += w.managers
-	s.drift += len(w.drift)
+	s.EffectiveMax += w.now.Max
+	s.Managers += w.managers
+	s.Drift += len(w.drift)
 	s.Held = s.Held || w.now.Mode != "" || w.capacity.Mode != ""
-	s.reason = cmp.Or(s.reason, w.reason)
+	s.Reason = cmp.Or(s.Reason, w.reason)
 	switch {
 	case first || w.Stopped == fleet.No:
-		s.stopped = w.Stopped
-	case w.Stopped == fleet.Unknown && s.stopped == fleet.Yes:
-		s.stopped = fleet.Unknown
+		s.Stopped = w.Stopped
+	case w.Stopped == fleet.Unknown && s.Stopped == fleet.Yes:
+		s.Stopped = fleet.Unknown
 	}
 	return s
 }
 
 // credentialStatus says which credential is in use, and never what is in it.
 func (l *look) credentialStatus(s *v1alpha1.RunnerEnrollmentStatus) {
-	if l.account == nil || l.account.id.Kind == "" || l.facts.Credential.Valid != fleet.Yes {
+	if l.account == nil || l.account.Identity.Kind == "" || l.facts.Credential.Valid != fleet.Yes {
 		return // what was in use still is
 	}
-	id := l.account.id
+	id := l.account.Identity
 	c := &v1alpha1.CredentialStatus{Kind: v1alpha1.CredentialKind(id.Kind), Fingerprint: l.facts.Credential.Fingerprint, CreatedAt: new(metav1.NewTime(l.now.Truncate(time.Second)))}
 	if was := s.Credential; was != nil && was.Fingerprint == c.Fingerprint && was.CreatedAt != nil {
 		c.CreatedAt = was.CreatedAt

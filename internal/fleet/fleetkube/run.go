@@ -30,16 +30,17 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/account"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/arcworld"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/board"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/furnish"
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
 const (
-	lookLimit  = 2 * time.Minute // for one look at one enrollment, with all its requests
-	longestNap = time.Minute     // between two looks: what nobody tells us of is found then
-	workers    = 32              // enrollments at a time: one whose forge hangs holds up no other
-	atOnce     = 8               // requests for one enrollment, and enrollments of one forge that ask it
-	quiet      = 50 * time.Millisecond
+	lookLimit  = 2 * time.Minute        // for one look at one enrollment, with all its requests
+	workers    = 32                     // enrollments at a time: one whose forge hangs holds up no other
+	atOnce     = 8                      // requests for one enrollment
 	retryFirst = 100 * time.Millisecond // after a failure, doubled each time
 	retryLast  = 30 * time.Second
 )
@@ -52,9 +53,10 @@ type crew struct {
 	direct client.Client // reads what is so now, and writes
 	events events.EventRecorder
 
-	arc      *arcWorld
-	board    *board
-	accounts *accounts
+	arc      *arcworld.World
+	board    *board.Board
+	accounts *account.Accounts
+	standing *board.Standing
 
 	enrollments, decisions, holds, forges, pools bell
 }
@@ -93,8 +95,16 @@ func (c *Controllers) run(ctx context.Context) error {
 		return err
 	}
 	w := &crew{Controllers: c, pace: cmp.Or(c.Pace, 2*time.Second), known: mgr.GetCache(), direct: direct, events: mgr.GetEventRecorder(FieldManager),
-		board: newBoard(), accounts: newAccounts()}
-	w.arc = &arcWorld{crew: w, config: config}
+		board: board.New(), accounts: account.New(c.Now, c.Asked)}
+	w.arc = &arcworld.World{Config: config, Direct: direct, Namespace: c.ARCNamespace, Pace: w.pace, Log: c.Log, Everyone: func(ctx context.Context) {
+		w.enrollments.ring(w.all(ctx, func(*v1alpha1.RunnerEnrollment) bool { return true })...)
+	}, Changed: func(org string, set bool) {
+		w.enrollments.ring(org)
+		if set {
+			w.decisions.ring("all")
+		}
+	}}
+	w.standing = &board.Standing{Board: w.board, Known: w.known, Direct: direct, Events: w.events, Accounts: w.accounts, Fault: w.fault, Log: c.Log, Now: c.Now}
 	if err := w.add(mgr); err != nil {
 		return err
 	}
@@ -109,7 +119,7 @@ func mapper() meta.RESTMapper {
 	for _, kind := range []string{"RunnerForge", "RunnerPool", "RunnerEnrollment", "RunnerHold"} {
 		clusterWide = append(clusterWide, v1alpha1.GroupVersion.WithKind(kind))
 	}
-	return kube.Mapper(append(namespaced, arcKinds()...), clusterWide)
+	return kube.Mapper(append(namespaced, arcworld.Kinds()...), clusterWide)
 }
 
 // add adds everything that only the leader does.
@@ -147,18 +157,18 @@ func (w *crew) add(mgr manager.Manager) error {
 			For(&v1alpha1.RunnerHold{}, changed).
 			WatchesRawSource(w.holds.source()).
 			WithOptions(every(4, lookLimit)).
-			Complete(reconcile.Func(w.hold)),
+			Complete(reconcile.Func(w.standing.Hold)),
 		builder.ControllerManagedBy(mgr).Named("runnerforge").
 			For(&v1alpha1.RunnerForge{}, changed).
 			WatchesRawSource(w.forges.source()).
 			WithOptions(every(4, lookLimit)).
-			Complete(reconcile.Func(w.forge)),
+			Complete(reconcile.Func(w.standing.Forge)),
 		builder.ControllerManagedBy(mgr).Named("runnerpool").
 			For(&v1alpha1.RunnerPool{}, changed).
 			WatchesRawSource(w.pools.source()).
 			WithOptions(every(4, lookLimit)).
-			Complete(reconcile.Func(w.pool)),
-		mgr.Add(manager.RunnableFunc(w.arc.run)),
+			Complete(reconcile.Func(w.standing.Pool)),
+		mgr.Add(manager.RunnableFunc(w.arc.Run)),
 		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
 			if mgr.GetCache().WaitForCacheSync(ctx) {
 				w.synced.Store(true)
@@ -216,7 +226,7 @@ func (w *crew) heldBy(ctx context.Context, o client.Object) []reconcile.Request 
 		return nil
 	}
 	return requests(w.all(ctx, func(e *v1alpha1.RunnerEnrollment) bool {
-		for _, pool := range poolsOf(e) {
+		for _, pool := range board.PoolsOf(e) {
 			if fleet.Holds(h.Spec.Scope, fleet.Target{Forge: e.Spec.Forge, Org: e.Name, Pool: pool}) {
 				return true
 			}
@@ -233,8 +243,19 @@ func (w *crew) using(ctx context.Context, o client.Object) []reconcile.Request {
 		case *v1alpha1.RunnerForge:
 			return e.Spec.Forge == name
 		case *v1alpha1.RunnerPool:
-			return strings.Contains(" "+strings.Join(poolsOf(e), " ")+" ", " "+name+" ")
+			return strings.Contains(" "+strings.Join(board.PoolsOf(e), " ")+" ", " "+name+" ")
 		}
 		return e.Spec.Credentials.SecretName == name
 	}))
+}
+
+// ringHolds wakes all holds: what they hold may stand otherwise now.
+func (w *crew) ringHolds(ctx context.Context) {
+	var list v1alpha1.RunnerHoldList
+	if err := w.known.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		w.Log.Error("look up holds in the cache", "err", err)
+	}
+	for i := range list.Items {
+		w.holds.ring(list.Items[i].Name)
+	}
 }

@@ -3,10 +3,7 @@ package fleetkube
 import (
 	"cmp"
 	"context"
-	"maps"
 	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,93 +13,10 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/board"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/ledger"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 )
-
-// A board shows what was decided for all enrollments together, and what the last look
-// at each of them saw.
-type board struct {
-	mu        sync.Mutex
-	ledger    ledger.Ledger
-	result    *ledger.Result // nil: nothing was decided yet
-	conflicts map[fleet.Key]fleet.Key
-	seen      map[string]sight // by enrollment
-	groups    map[string]int64 // GitLab's numbers of groups, by enrollment
-}
-
-// A sight is what one look saw.
-type sight struct {
-	forge   string
-	uses    map[string]seenUse // by pool
-	rate    *int
-	expires time.Time
-}
-
-// A seenUse is how one use of a pool stands.
-type seenUse struct {
-	ledger.Reading
-	stopped                     fleet.Answer
-	jobs                        *int
-	managers                    int
-	reason                      string // why the answers are not better
-	idle, busy, pending, failed *int
-	effectiveMax, drift         int
-}
-
-func newBoard() *board {
-	return &board{seen: map[string]sight{}, groups: map[string]int64{}}
-}
-
-// decided is what was decided upon that state of an enrollment; false: nothing was.
-func (b *board) decided(e *v1alpha1.RunnerEnrollment) (*ledger.Result, map[fleet.Key]fleet.Key, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.result == nil || b.result.Of[e.Name] != ledger.VersionOf(e) {
-		return nil, nil, false
-	}
-	return b.result, b.conflicts, true
-}
-
-func (b *board) last() *ledger.Result {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.result
-}
-
-// saw puts up what a look saw, and says whether budgets or holds may depend on what
-// is new of it.
-func (b *board) saw(org string, s sight) (changed bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	was, ok := b.seen[org]
-	b.seen[org] = s
-	return !ok || !maps.EqualFunc(was.uses, s.uses, func(a, b seenUse) bool {
-		return same(a.Demand, b.Demand) && a.Busy == b.Busy && a.InForce == b.InForce && a.Held == b.Held && a.stopped == b.stopped &&
-			same(a.jobs, b.jobs) && a.managers == b.managers && a.reason == b.reason
-	})
-}
-
-func same(a, b *int) bool { return (a == nil) == (b == nil) && (a == nil || *a == *b) }
-
-func (b *board) forget(org string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.seen, org)
-	delete(b.groups, org)
-}
-
-func (b *board) sights() map[string]sight {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return maps.Clone(b.seen)
-}
-
-func (b *board) group(org string, id int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.groups[org] = id
-}
 
 // decide decides for all enrollments: which break rules, and what each may have.
 func (w *crew) decide(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
@@ -110,30 +24,17 @@ func (w *crew) decide(ctx context.Context, _ reconcile.Request) (reconcile.Resul
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	conflicts := w.arc.conflicts(ctx)
+	conflicts := w.arc.Conflicts(ctx)
 	now, began := w.Now(), time.Now()
-	b := w.board
-	b.mu.Lock()
-	readings := map[string]map[string]ledger.Reading{}
-	for org, s := range b.seen {
-		readings[org] = map[string]ledger.Reading{}
-		for pool, use := range s.uses {
-			readings[org][pool] = use.Reading
-		}
-	}
-	v.GroupIDs = maps.Clone(b.groups)
-	was := b.result
-	result := b.ledger.Decide(v, func(e *v1alpha1.RunnerEnrollment) bool { return w.approved(e).Status == fleet.Yes }, readings, now)
-	b.result, b.conflicts = &result, conflicts
-	b.mu.Unlock()
+	was, is := w.board.Decide(v, func(e *v1alpha1.RunnerEnrollment) bool { return w.approved(e).Status == fleet.Yes }, conflicts, now)
 	if w.Allocated != nil {
 		w.Allocated(time.Since(began))
 	}
-	w.tell(was, &result)
-	if result.Wake.IsZero() {
+	w.tell(was, is)
+	if is.Wake.IsZero() {
 		return reconcile.Result{}, nil
 	}
-	return soon(result.Wake.Sub(now))
+	return board.Soon(is.Wake.Sub(now))
 }
 
 // tell wakes those for whom something else was decided than before.
@@ -224,17 +125,3 @@ func (w *crew) fault(p *v1alpha1.RunnerPool, forge v1alpha1.ForgeType) string {
 	}
 	return ""
 }
-
-// poolsOf are the pools that an enrollment uses, or still has runners of.
-func poolsOf(e *v1alpha1.RunnerEnrollment) (names []string) {
-	for _, u := range e.Spec.Pools {
-		names = append(names, u.Name)
-	}
-	for _, p := range e.Status.Pools {
-		names = append(names, p.Name)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
-func cutKey(s string) (namespace, name string, ok bool) { return strings.Cut(s, "/") }

@@ -1,9 +1,13 @@
-package fleetkube
+// Package arcworld follows the objects of ARC, GitHub's runner controller, from when
+// there are any. It keeps law 7: what ARC has is not known before it was listed whole.
+package arcworld
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -31,32 +35,45 @@ const (
 // arcEvery is how often it is looked whether ARC was installed.
 const arcEvery = 15 * time.Second
 
-func arcKinds() []schema.GroupVersionKind {
+// Kinds are those of ARC that are followed.
+func Kinds() []schema.GroupVersionKind {
 	return []schema.GroupVersionKind{arc.Kind(arc.SetKind), arc.Kind(arc.ListenerKind), arc.Kind(arc.RunnerSetKind), arc.Kind(arc.RunnerKind)}
 }
 
-func ofKind(kind string) *unstructured.Unstructured {
+// Of is an empty object of a kind of ARC's.
+func Of(kind string) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(arc.Kind(kind))
 	return u
 }
 
-func listOf(kind string) *unstructured.UnstructuredList {
+// ListOf is an empty list of a kind of ARC's.
+func ListOf(kind string) *unstructured.UnstructuredList {
 	u := &unstructured.UnstructuredList{}
 	u.SetGroupVersionKind(arc.Kind(kind + "List"))
 	return u
 }
 
-// An arcWorld follows ARC's objects from when there are any: ARC may be installed
-// later than the fleet, and GitLab does not need it.
-type arcWorld struct {
-	*crew
-	config *rest.Config
-	cache  atomic.Pointer[cache.Cache]
+// A World follows ARC's objects from when there are any: ARC may be installed later
+// than the fleet, and GitLab does not need it. All fields are required.
+type World struct {
+	Config    *rest.Config
+	Direct    client.Client // reads what is so now, and writes
+	Namespace string        // where ARC's controller and its listeners are
+	Pace      time.Duration // between two looks at what moves
+	Log       *slog.Logger
+
+	// Changed hears that something of an organisation's changed, and whether it was a
+	// scale set: then others may conflict with it.
+	Changed func(org string, set bool)
+	// Everyone hears that something changed that concerns all organisations.
+	Everyone func(context.Context)
+
+	cache atomic.Pointer[cache.Cache]
 }
 
-// run follows ARC's objects until ctx ends.
-func (w *arcWorld) run(ctx context.Context) error {
+// Run follows ARC's objects until ctx ends.
+func (w *World) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if w.served(ctx) {
 			if err := w.follow(ctx); err != nil {
@@ -65,7 +82,7 @@ func (w *arcWorld) run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(min(arcEvery, 5*w.pace)):
+		case <-time.After(min(arcEvery, 5*w.Pace)):
 		}
 	}
 	return nil
@@ -73,21 +90,21 @@ func (w *arcWorld) run(ctx context.Context) error {
 
 // served says whether the API server serves ARC's kinds, and the account may read
 // where the controller is.
-func (w *arcWorld) served(ctx context.Context) bool {
+func (w *World) served(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	for _, kind := range arcKinds() {
-		if w.direct.List(ctx, listOf(kind.Kind), client.Limit(1)) != nil {
+	for _, kind := range Kinds() {
+		if w.Direct.List(ctx, ListOf(kind.Kind), client.Limit(1)) != nil {
 			return false
 		}
 	}
-	in := client.InNamespace(w.ARCNamespace)
-	return w.direct.List(ctx, &appsv1.DeploymentList{}, in, client.Limit(1)) == nil && w.direct.List(ctx, &corev1.PodList{}, in, client.Limit(1)) == nil
+	in := client.InNamespace(w.Namespace)
+	return w.Direct.List(ctx, &appsv1.DeploymentList{}, in, client.Limit(1)) == nil && w.Direct.List(ctx, &corev1.PodList{}, in, client.Limit(1)) == nil
 }
 
-func (w *arcWorld) follow(ctx context.Context) error {
-	here := cache.ByObject{Namespaces: map[string]cache.Config{w.ARCNamespace: {}}}
-	known, err := cache.New(w.config, cache.Options{Scheme: w.direct.Scheme(), Mapper: w.direct.RESTMapper(), DefaultTransform: cache.TransformStripManagedFields(),
+func (w *World) follow(ctx context.Context) error {
+	here := cache.ByObject{Namespaces: map[string]cache.Config{w.Namespace: {}}}
+	known, err := cache.New(w.Config, cache.Options{Scheme: w.Direct.Scheme(), Mapper: w.Direct.RESTMapper(), DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{&appsv1.Deployment{}: here, &corev1.Pod{}: here}})
 	if err != nil {
 		return err
@@ -97,11 +114,11 @@ func (w *arcWorld) follow(ctx context.Context) error {
 			err = known.IndexField(ctx, o, field, f)
 		}
 	}
-	index(ofKind(arc.SetKind), byOrg, func(o client.Object) []string { return []string{o.GetLabels()[v1alpha1.OrgLabel]} })
+	index(Of(arc.SetKind), byOrg, func(o client.Object) []string { return []string{o.GetLabels()[v1alpha1.OrgLabel]} })
 	for _, kind := range []string{arc.ListenerKind, arc.RunnerSetKind, arc.RunnerKind} {
-		index(ofKind(kind), bySet, setsOf)
+		index(Of(kind), bySet, SetsOf)
 	}
-	index(&corev1.Pod{}, bySet, setsOf)
+	index(&corev1.Pod{}, bySet, SetsOf)
 	if err != nil {
 		return err
 	}
@@ -113,7 +130,7 @@ func (w *arcWorld) follow(ctx context.Context) error {
 			w.changed(ctx, known, o)
 		}
 	}
-	for _, o := range []client.Object{ofKind(arc.SetKind), ofKind(arc.ListenerKind), ofKind(arc.RunnerSetKind), ofKind(arc.RunnerKind), &corev1.Pod{}, &appsv1.Deployment{}} {
+	for _, o := range []client.Object{Of(arc.SetKind), Of(arc.ListenerKind), Of(arc.RunnerSetKind), Of(arc.RunnerKind), &corev1.Pod{}, &appsv1.Deployment{}} {
 		informer, err := known.GetInformer(ctx, o, cache.BlockUntilSynced(false))
 		if err != nil {
 			return err
@@ -125,14 +142,14 @@ func (w *arcWorld) follow(ctx context.Context) error {
 	go func() {
 		if known.WaitForCacheSync(ctx) {
 			w.cache.Store(&known)
-			w.enrollments.ring(w.all(ctx, func(*v1alpha1.RunnerEnrollment) bool { return true })...)
+			w.Everyone(ctx)
 		}
 	}()
 	return known.Start(ctx)
 }
 
-// setsOf are the scale sets that an object of ARC's says that it is of.
-func setsOf(o client.Object) (sets []string) {
+// SetsOf are the scale sets that an object of ARC's says that it is of.
+func SetsOf(o client.Object) (sets []string) {
 	var k fleet.Key
 	switch o := o.(type) {
 	case *corev1.Pod:
@@ -155,47 +172,46 @@ func setsOf(o client.Object) (sets []string) {
 	return []string{k.Namespace + "/" + k.Name}
 }
 
-// changed wakes whoever an object of ARC's concerns.
-func (w *arcWorld) changed(ctx context.Context, known client.Reader, o client.Object) {
+// changed tells of whoever an object of ARC's concerns.
+func (w *World) changed(ctx context.Context, known client.Reader, o client.Object) {
 	if _, ok := o.(*appsv1.Deployment); ok {
-		w.enrollments.ring(w.all(ctx, func(*v1alpha1.RunnerEnrollment) bool { return true })...)
+		w.Everyone(ctx)
 		return
 	}
 	if u, ok := o.(*unstructured.Unstructured); ok && u.GetKind() == arc.SetKind {
 		if org := u.GetLabels()[v1alpha1.OrgLabel]; org != "" {
-			w.enrollments.ring(org)
-			w.decisions.ring("all")
+			w.Changed(org, true)
 		}
 		return
 	}
-	for _, name := range setsOf(o) {
-		set := ofKind(arc.SetKind)
-		if namespace, name, ok := cutKey(name); ok && known.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, set) == nil {
+	for _, name := range SetsOf(o) {
+		set := Of(arc.SetKind)
+		if namespace, name, ok := strings.Cut(name, "/"); ok && known.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, set) == nil {
 			if org := set.GetLabels()[v1alpha1.OrgLabel]; org != "" {
-				w.enrollments.ring(org)
+				w.Changed(org, false)
 			}
 		}
 	}
 }
 
-// An arcView is what there is of ARC for one organisation.
-type arcView struct {
-	known       bool // false: ARC's kinds are not there, or not read yet
-	controllers []arc.Controller
-	sets        map[fleet.Key]*unstructured.Unstructured
-	parts       map[fleet.Key]*arc.Parts
+// A View is what there is of ARC for one organisation.
+type View struct {
+	Known       bool // false: ARC's kinds are not there, or not read yet
+	Controllers []arc.Controller
+	Sets        map[fleet.Key]*unstructured.Unstructured
+	Parts       map[fleet.Key]*arc.Parts
 }
 
-// look reads what there is for an organisation: as it was a moment ago, or live, as it
+// Look reads what there is for an organisation: as it was a moment ago, or live, as it
 // is now.
-func (w *arcWorld) look(ctx context.Context, org string, live bool) (v arcView, err error) {
+func (w *World) Look(ctx context.Context, org string, live bool) (v View, err error) {
 	known := w.cache.Load()
 	if known == nil {
 		return v, nil
 	}
 	reader := client.Reader(*known)
 	if live {
-		reader = w.direct
+		reader = w.Direct
 	}
 	// of lists what is of one set, or, live, everything that may be.
 	of := func(list client.ObjectList, set string, more ...client.ListOption) error {
@@ -204,7 +220,7 @@ func (w *arcWorld) look(ctx context.Context, org string, live bool) (v arcView, 
 		}
 		return reader.List(ctx, list, more...)
 	}
-	sets := listOf(arc.SetKind)
+	sets := ListOf(arc.SetKind)
 	if live {
 		err = reader.List(ctx, sets, client.MatchingLabels{v1alpha1.OrgLabel: org})
 	} else {
@@ -213,24 +229,24 @@ func (w *arcWorld) look(ctx context.Context, org string, live bool) (v arcView, 
 	var deployments appsv1.DeploymentList
 	var controllers corev1.PodList
 	if err == nil {
-		err = errors.Join((*known).List(ctx, &deployments, client.InNamespace(w.ARCNamespace)), (*known).List(ctx, &controllers, client.InNamespace(w.ARCNamespace), client.UnsafeDisableDeepCopy))
+		err = errors.Join((*known).List(ctx, &deployments, client.InNamespace(w.Namespace)), (*known).List(ctx, &controllers, client.InNamespace(w.Namespace), client.UnsafeDisableDeepCopy))
 	}
 	if err != nil {
 		return v, fmt.Errorf("look at ARC's scale sets: %w", err)
 	}
-	v = arcView{known: true, controllers: arc.Discover(deployments.Items, controllers.Items), sets: map[fleet.Key]*unstructured.Unstructured{}, parts: map[fleet.Key]*arc.Parts{}}
+	v = View{Known: true, Controllers: arc.Discover(deployments.Items, controllers.Items), Sets: map[fleet.Key]*unstructured.Unstructured{}, Parts: map[fleet.Key]*arc.Parts{}}
 	for i := range sets.Items {
 		set := arc.ReadSet(&sets.Items[i])
 		name := set.Namespace + "/" + set.Name
-		listeners, runnerSets, runners := listOf(arc.ListenerKind), listOf(arc.RunnerSetKind), listOf(arc.RunnerKind)
+		listeners, runnerSets, runners := ListOf(arc.ListenerKind), ListOf(arc.RunnerSetKind), ListOf(arc.RunnerKind)
 		var pods corev1.PodList
-		for list, where := range map[client.ObjectList][]client.ListOption{listeners: nil, &pods: {client.InNamespace(w.ARCNamespace)},
+		for list, where := range map[client.ObjectList][]client.ListOption{listeners: nil, &pods: {client.InNamespace(w.Namespace)},
 			runnerSets: {client.InNamespace(set.Namespace)}, runners: {client.InNamespace(set.Namespace)}} {
 			if err := of(list, name, where...); err != nil {
 				return v, fmt.Errorf("look at the scale set %s: %w", name, err)
 			}
 		}
-		v.sets[set.Key], v.parts[set.Key] = &sets.Items[i], together(set, listeners.Items, pods.Items, runnerSets.Items, runners.Items)
+		v.Sets[set.Key], v.Parts[set.Key] = &sets.Items[i], together(set, listeners.Items, pods.Items, runnerSets.Items, runners.Items)
 	}
 	return v, nil
 }
@@ -260,10 +276,10 @@ func together(set arc.Set, listeners []unstructured.Unstructured, pods []corev1.
 	return p
 }
 
-// conflicts are the scale sets that somebody else works with too.
-func (w *arcWorld) conflicts(ctx context.Context) map[fleet.Key]fleet.Key {
+// Conflicts are the scale sets that somebody else works with too.
+func (w *World) Conflicts(ctx context.Context) map[fleet.Key]fleet.Key {
 	known := w.cache.Load()
-	list := listOf(arc.SetKind)
+	list := ListOf(arc.SetKind)
 	if known == nil || (*known).List(ctx, list, client.UnsafeDisableDeepCopy) != nil {
 		return nil
 	}
@@ -274,7 +290,7 @@ func (w *arcWorld) conflicts(ctx context.Context) map[fleet.Key]fleet.Key {
 	return arc.Conflicts(sets)
 }
 
-// absent says whether the API server has no kinds of ARC's at all, and so no object.
-func (w *arcWorld) absent(ctx context.Context) bool {
-	return apierrors.IsNotFound(w.direct.List(ctx, listOf(arc.SetKind), client.Limit(1)))
+// Absent says whether the API server has no kinds of ARC's at all, and so no object.
+func (w *World) Absent(ctx context.Context) bool {
+	return apierrors.IsNotFound(w.Direct.List(ctx, ListOf(arc.SetKind), client.Limit(1)))
 }

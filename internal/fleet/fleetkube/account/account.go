@@ -1,0 +1,264 @@
+// Package account keeps the ways to forges, one for each credential in use, and what
+// the forges said lately. It keeps law 7: no answer says nothing against a credential
+// that was good a moment ago.
+package account
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/forge"
+)
+
+// How long an answer about a credential is believed.
+const (
+	validFor   = 10 * time.Minute
+	invalidFor = time.Minute
+	// UnknownFor is how long a forge that gave no answer is not asked again.
+	UnknownFor = 10 * time.Second
+)
+
+// AtOnce is how many looks at enrollments of one forge ask it at once.
+const AtOnce = 8
+
+// askEvery is how often a forge is asked for its version.
+const askEvery = 15 * time.Minute
+
+// reasonPermissions is one of the condition CredentialsValid, beside the fleet's own.
+const reasonPermissions = "PermissionsMissing"
+
+// Accounts are the ways to forges that are known, one for each credential in use.
+// What they remember only saves requests. Make them with [New].
+type Accounts struct {
+	now   func() time.Time
+	asked func(forge, org, op string, status int) // nil: nobody wants to hear
+
+	mu     sync.Mutex
+	of     map[string]*Account // by enrollment, or enrollment/copy
+	limits map[string]chan struct{}
+	asks   map[string]time.Time // for its version, by forge
+}
+
+// Due says whether it is time to ask a forge for its version, and notes that it is.
+func (a *Accounts) Due(name string, now time.Time, first bool) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at, ok := a.asks[name]
+	if ok && now.Sub(at) < askEvery && !(first && now.Sub(at) > UnknownFor) {
+		return false
+	}
+	a.asks[name] = now
+	return true
+}
+
+// New makes accounts. asked, optional, hears of each request to a forge.
+func New(now func() time.Time, asked func(forge, org, op string, status int)) *Accounts {
+	return &Accounts{now: now, asked: asked, of: map[string]*Account{}, limits: map[string]chan struct{}{}, asks: map[string]time.Time{}}
+}
+
+// patience is how long a look waits for its turn at a forge. Then it makes room for
+// another one: those at a forge that hangs would hold up all others.
+const patience = 250 * time.Millisecond
+
+// ErrBusy says that a forge has no room for another look now.
+var ErrBusy = errors.New("the forge is being asked for as many as may at once")
+
+// Enter waits until a forge may be asked for one enrollment more, so that each forge
+// is asked for so many at once; leave is to be called then.
+func (a *Accounts) Enter(ctx context.Context, name string) (leave func(), err error) {
+	a.mu.Lock()
+	limit := a.limits[name]
+	if limit == nil {
+		limit = make(chan struct{}, AtOnce)
+		a.limits[name] = limit
+	}
+	a.mu.Unlock()
+	wait := time.NewTimer(patience)
+	defer wait.Stop()
+	select {
+	case limit <- struct{}{}:
+		return func() { <-limit }, nil
+	case <-wait.C:
+		return nil, ErrBusy
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Drop forgets what is known for an enrollment that has gone.
+func (a *Accounts) Drop(org string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for name := range a.of {
+		if name == org || strings.HasPrefix(name, org+"/") {
+			delete(a.of, name)
+		}
+	}
+}
+
+// An Account is one credential at one forge. Only the looks at its enrollment use it,
+// one at a time, but for [Account.Reach] and [Account.Rate].
+type Account struct {
+	version string
+	forge   string
+	GitHub  *forge.GitHub // nil: it is not one of GitHub's
+	GitLab  *forge.GitLab
+	bad     error // what of the credential cannot be
+
+	checked  time.Time
+	wait     time.Duration // that the forge asked for
+	State    fleet.CredentialState
+	Identity forge.Identity
+
+	Group     int64
+	Scanned   time.Time // when all runners of the group were last looked through
+	Strangers map[int64]bool
+	Runners   map[int64]RunnerRead
+	Jobs      map[int64]JobsRead
+	Cancelled map[int64]time.Time // runs and jobs that were asked to end
+
+	mu     sync.Mutex
+	answer time.Time // when the forge last answered at all
+	silent time.Time // when it last did not
+	why    string
+}
+
+// A RunnerRead is how a runner of GitLab's stood, or why that could not be read.
+type RunnerRead struct {
+	forge.GitLabRunner
+	At  time.Time
+	Err error
+}
+
+// A JobsRead is what a runner of GitLab's ran, or why that could not be read.
+type JobsRead struct {
+	Jobs []forge.Job
+	At   time.Time
+	Err  error
+}
+
+// heard notes whether the forge answers.
+func (a *Account) heard(status int, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if status == 0 || status >= 500 {
+		a.silent, a.why = now, fmt.Sprintf("status %d", status)
+		if status == 0 {
+			a.why = "no answer"
+		}
+		return
+	}
+	a.answer = now
+}
+
+// Reach says when the forge last answered, and last did not, and why.
+func (a *Account) Reach() (answer, silent time.Time, why string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.answer, a.silent, a.why
+}
+
+// Rate is what the forge said of how often it may be asked.
+func (a *Account) Rate() forge.Rate {
+	switch {
+	case a.GitHub != nil:
+		return a.GitHub.Rate()
+	case a.GitLab != nil:
+		return a.GitLab.Rate()
+	}
+	return forge.Rate{}
+}
+
+// AskVersion asks a forge for its version.
+func (a *Account) AskVersion(ctx context.Context) (string, error) {
+	switch {
+	case a.GitHub != nil:
+		return a.GitHub.Version(ctx)
+	case a.GitLab != nil:
+		return a.GitLab.Version(ctx)
+	}
+	return "", errors.New("no credential")
+}
+
+// Of is the way to the forge of an enrollment with those data.
+func (a *Accounts) Of(name string, e *v1alpha1.RunnerEnrollment, f *v1alpha1.RunnerForge, data map[string][]byte) *Account {
+	version := fmt.Sprint(f.UID, " ", f.Generation, " ", e.UID, " ", fleet.Fingerprint(data))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if x := a.of[name]; x != nil && x.version == version {
+		return x
+	}
+	x := &Account{version: version, forge: f.Name, Strangers: map[int64]bool{}, Runners: map[int64]RunnerRead{}, Jobs: map[int64]JobsRead{}, Cancelled: map[int64]time.Time{}}
+	observe := func(op string, status int) {
+		x.heard(status, a.now())
+		if a.asked != nil {
+			a.asked(f.Name, e.Name, op, status)
+		}
+	}
+	switch f.Spec.Type {
+	case v1alpha1.GitHub:
+		x.GitHub, x.bad = forge.NewGitHub(forge.GitHubConfig{URL: f.Spec.URL, APIURL: f.Spec.APIURL, CABundle: []byte(f.Spec.CABundle), Place: e.Spec.ConfigURL, Credential: data, Now: a.now, Observe: observe})
+	case v1alpha1.GitLab:
+		x.GitLab, x.bad = forge.NewGitLab(forge.GitLabConfig{URL: f.Spec.URL, APIURL: f.Spec.APIURL, CABundle: []byte(f.Spec.CABundle), Credential: data, Now: a.now, Observe: observe})
+	default:
+		x.bad = fmt.Errorf("a forge of type %q is not known", f.Spec.Type)
+	}
+	a.of[name] = x
+	return x
+}
+
+// At are the accounts at a forge.
+func (a *Accounts) At(name string) (all []*Account) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, x := range a.of {
+		if x.forge == name && x.bad == nil {
+			all = append(all, x)
+		}
+	}
+	return all
+}
+
+// Check finds out whether the credential is good, unless that is known well enough.
+func (a *Account) Check(ctx context.Context, now time.Time, fresh bool) {
+	if a.bad != nil {
+		a.State = fleet.CredentialState{Valid: fleet.No, Reason: fleet.ReasonInvalid, Message: a.bad.Error()}
+		return
+	}
+	age := map[fleet.Answer]time.Duration{fleet.Yes: validFor, fleet.No: invalidFor, fleet.Unknown: max(UnknownFor, a.wait)}[a.State.Valid]
+	if fresh {
+		age = invalidFor / 2
+	}
+	if !a.checked.IsZero() && now.Sub(a.checked) < age && now.Sub(a.checked) >= 0 {
+		return
+	}
+	var id forge.Identity
+	var err error
+	if a.GitHub != nil {
+		id, err = a.GitHub.Check(ctx)
+	} else {
+		id, err = a.GitLab.Check(ctx)
+	}
+	a.checked, a.wait = now, 0
+	if e, ok := errors.AsType[*forge.Error](err); ok {
+		a.wait = e.RetryAfter
+	}
+	switch class := forge.ClassOf(err); {
+	case err == nil && len(id.Missing) > 0:
+		a.Identity, a.State = id, fleet.CredentialState{Valid: fleet.No, Reason: reasonPermissions, Message: "It lacks " + strings.Join(id.Missing, ", ") + "."}
+	case err == nil:
+		a.Identity, a.State = id, fleet.CredentialState{Valid: fleet.Yes, Reason: fleet.ReasonValid, Message: "The forge accepts it."}
+	case slices.Contains([]forge.Class{forge.Refused, forge.Forbidden, forge.NotFound, forge.Invalid}, class):
+		a.State = fleet.CredentialState{Valid: fleet.No, Reason: fleet.ReasonInvalid, Message: err.Error()}
+	case a.State.Valid == fleet.Yes: // it was a moment ago, and that it is not now nobody said
+	default:
+		a.State = fleet.CredentialState{Valid: fleet.Unknown, Reason: fleet.ReasonNotChecked, Message: err.Error()}
+	}
+}

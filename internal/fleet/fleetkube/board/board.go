@@ -1,0 +1,137 @@
+// Package board shows what was decided for all enrollments of runners together and what
+// the last look at each of them saw, and says by it how holds, pools and forges stand.
+// It keeps law 7: what no look has seen is not said.
+package board
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/ledger"
+)
+
+// A Board shows what was decided for all enrollments together, and what the last look
+// at each of them saw.
+type Board struct {
+	mu        sync.Mutex
+	ledger    ledger.Ledger
+	result    *ledger.Result // nil: nothing was decided yet
+	conflicts map[fleet.Key]fleet.Key
+	seen      map[string]Sight // by enrollment
+	groups    map[string]int64 // GitLab's numbers of groups, by enrollment
+}
+
+// A Sight is what one look saw.
+type Sight struct {
+	Forge   string
+	Uses    map[string]Use // by pool
+	Rate    *int           // how often the forge may still be asked; nil: it does not say
+	Expires time.Time      // of the credential; zero: never, or not known
+}
+
+// A Use is how one use of a pool stands.
+type Use struct {
+	ledger.Reading
+	Stopped             fleet.Answer
+	Jobs                *int
+	Managers            int
+	Reason              string // why the answers are not better
+	Counts              Counts
+	EffectiveMax, Drift int
+}
+
+// Counts are of runners. What is nil is not known.
+type Counts struct{ Idle, Busy, Pending, Failed *int }
+
+// New makes a board that shows nothing yet.
+func New() *Board {
+	return &Board{seen: map[string]Sight{}, groups: map[string]int64{}}
+}
+
+// Decided is what was decided upon that state of an enrollment; false: nothing was.
+func (b *Board) Decided(e *v1alpha1.RunnerEnrollment) (*ledger.Result, map[fleet.Key]fleet.Key, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.result == nil || b.result.Of[e.Name] != ledger.VersionOf(e) {
+		return nil, nil, false
+	}
+	return b.result, b.conflicts, true
+}
+
+// Last is what was decided last; nil: nothing was.
+func (b *Board) Last() *ledger.Result {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.result
+}
+
+// Saw puts up what a look saw, and says whether budgets or holds may depend on what
+// is new of it.
+func (b *Board) Saw(org string, s Sight) (changed bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	was, ok := b.seen[org]
+	b.seen[org] = s
+	return !ok || !maps.EqualFunc(was.Uses, s.Uses, func(a, b Use) bool {
+		return same(a.Demand, b.Demand) && a.Busy == b.Busy && a.InForce == b.InForce && a.Held == b.Held && a.Stopped == b.Stopped &&
+			same(a.Jobs, b.Jobs) && a.Managers == b.Managers && a.Reason == b.Reason
+	})
+}
+
+func same(a, b *int) bool { return (a == nil) == (b == nil) && (a == nil || *a == *b) }
+
+// Forget takes down what is of an enrollment that has gone.
+func (b *Board) Forget(org string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.seen, org)
+	delete(b.groups, org)
+}
+
+// Sights are what the last looks saw, by enrollment.
+func (b *Board) Sights() map[string]Sight {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return maps.Clone(b.seen)
+}
+
+// Group puts up which number of GitLab's the group of an enrollment has.
+func (b *Board) Group(org string, id int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.groups[org] = id
+}
+
+// Decide decides for all enrollments by what looks at them saw, and puts that up.
+func (b *Board) Decide(v fleet.View, approved func(*v1alpha1.RunnerEnrollment) bool, conflicts map[fleet.Key]fleet.Key, now time.Time) (was, is *ledger.Result) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	readings := map[string]map[string]ledger.Reading{}
+	for org, s := range b.seen {
+		readings[org] = map[string]ledger.Reading{}
+		for pool, use := range s.Uses {
+			readings[org][pool] = use.Reading
+		}
+	}
+	v.GroupIDs = maps.Clone(b.groups)
+	was = b.result
+	result := b.ledger.Decide(v, approved, readings, now)
+	b.result, b.conflicts = &result, conflicts
+	return was, b.result
+}
+
+// PoolsOf are the pools that an enrollment uses, or still has runners of.
+func PoolsOf(e *v1alpha1.RunnerEnrollment) (names []string) {
+	for _, u := range e.Spec.Pools {
+		names = append(names, u.Name)
+	}
+	for _, p := range e.Status.Pools {
+		names = append(names, p.Name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}

@@ -1,0 +1,251 @@
+package board
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/account"
+	"github.com/tailplane/tailplane/internal/kube"
+)
+
+const (
+	// LongestNap is the longest time between two looks: what nobody tells us of is
+	// found then.
+	LongestNap = time.Minute
+	// Quiet is in which what happens often is heard once.
+	Quiet = 50 * time.Millisecond
+
+	mostMessage = 1024 // characters of a message in a status
+)
+
+// A Standing writes how holds, pools and forges stand. All fields are required.
+type Standing struct {
+	Board    *Board
+	Known    client.Reader // the cache of the fleet's own kinds
+	Direct   client.Client // reads what is so now, and writes
+	Events   events.EventRecorder
+	Accounts *account.Accounts
+	// Fault says what of a pool cannot be, whoever uses it.
+	Fault func(*v1alpha1.RunnerPool, v1alpha1.ForgeType) string
+	Log   *slog.Logger
+	Now   func() time.Time
+}
+
+// Hold says how far a hold has come. What it does is done when enrollments are looked at.
+func (w *Standing) Hold(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	h := &v1alpha1.RunnerHold{}
+	var enrollments v1alpha1.RunnerEnrollmentList
+	if err := w.Direct.Get(ctx, req.NamespacedName, h); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if err := w.Known.List(ctx, &enrollments, client.UnsafeDisableDeepCopy); err != nil {
+		return reconcile.Result{}, err
+	}
+	if !h.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	now := w.Now()
+	sights := w.Board.Sights()
+	var held []fleet.Held
+	for i := range enrollments.Items {
+		e := &enrollments.Items[i]
+		sight, seen := sights[e.Name]
+		for _, pool := range PoolsOf(e) {
+			if !fleet.Holds(h.Spec.Scope, fleet.Target{Forge: e.Spec.Forge, Org: e.Name, Pool: pool}) {
+				continue
+			}
+			t := fleet.Held{Org: e.Name, Pool: pool}
+			use, has := sight.Uses[pool]
+			switch {
+			case !seen: // it was not looked at yet
+			case !has && !used(e, pool):
+				continue // it had some, and has no more
+			case !has:
+				t.Reason = fleet.ReasonUnreachable // its runners could not be listed
+			default:
+				t.Jobs, t.Managers, t.Reason = use.Jobs, use.Managers, use.Reason
+				// Before a look knew of a hold, that nothing takes jobs was a chance.
+				if use.Held || use.Stopped != fleet.Yes || use.EffectiveMax == 0 {
+					t.Stopped = use.Stopped
+				}
+			}
+			held = append(held, t)
+		}
+	}
+	r := fleet.ReportHold(h, held, now)
+	if r.Delete {
+		return reconcile.Result{}, kube.Delete(ctx, w.Direct, h)
+	}
+	if err := w.writeHold(ctx, h, r); err != nil {
+		return reconcile.Result{}, err
+	}
+	if r.Wake.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	return Soon(min(max(r.Wake.Sub(now), 0), LongestNap))
+}
+
+func used(e *v1alpha1.RunnerEnrollment, pool string) bool {
+	for _, u := range e.Spec.Pools {
+		if u.Name == pool {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *Standing) writeHold(ctx context.Context, h *v1alpha1.RunnerHold, r fleet.HoldReport) error {
+	was := h.DeepCopy()
+	s := &h.Status
+	s.ObservedGeneration, s.Targets, s.Applied, s.Drained, s.RemainingJobs, s.Failed = h.Generation, int32(r.Targets), int32(r.Applied), int32(r.Drained), Number(r.RemainingJobs), r.Failed
+	before := map[string]metav1.ConditionStatus{}
+	for _, c := range s.Conditions {
+		before[c.Type] = c.Status
+	}
+	for _, c := range r.Conditions {
+		Say(&s.Conditions, c, h.Generation, w.Now())
+	}
+	if apiequality.Semantic.DeepEqual(was.Status, *s) {
+		return nil
+	}
+	if err := w.Direct.Status().Patch(ctx, h, client.MergeFrom(was)); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("write the status of hold %s: %w", h.Name, err))
+	}
+	for _, kind := range []string{"Applied", "Drained", "Expired"} {
+		if c := meta.FindStatusCondition(s.Conditions, kind); c != nil && c.Status == metav1.ConditionTrue && before[kind] != metav1.ConditionTrue {
+			w.Events.Eventf(h, nil, corev1.EventTypeNormal, kind, "Hold", "%s", c.Message)
+		}
+	}
+	return nil
+}
+
+// Pool says how a pool stands.
+func (w *Standing) Pool(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	p := &v1alpha1.RunnerPool{}
+	forge := &v1alpha1.RunnerForge{}
+	if err := w.Direct.Get(ctx, req.NamespacedName, p); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	result := w.Board.Last()
+	if result == nil {
+		return Soon(4 * Quiet)
+	}
+	ready := fleet.Condition{Type: "Ready", Status: fleet.Yes, Reason: fleet.ReasonReady, Message: "It can be used."}
+	err := w.Known.Get(ctx, client.ObjectKey{Name: p.Spec.Forge}, forge)
+	switch fault := w.Fault(p, forge.Spec.Type); {
+	case apierrors.IsNotFound(err):
+		ready.Status, ready.Reason, ready.Message = fleet.No, fleet.ReasonForgeNotFound, fmt.Sprintf("There is no RunnerForge %q.", p.Spec.Forge)
+	case err != nil:
+		return reconcile.Result{}, err
+	case fault != "":
+		ready.Status, ready.Reason, ready.Message = fleet.No, fleet.ReasonPoolInvalid, fault
+	}
+	worst := fleet.Condition{Type: "Degraded", Status: fleet.No, Reason: fleet.ReasonNone}
+	for org, s := range w.Board.Sights() {
+		use, has := s.Uses[p.Name]
+		if has && (use.Counts.Failed != nil && *use.Counts.Failed > 0 || use.Drift > 0) {
+			worst.Status, worst.Reason, worst.Message = fleet.Yes, "WorkloadsFail", fmt.Sprintf("Runners of %s fail, or are not as they should be.", org)
+		}
+	}
+	was := p.DeepCopy()
+	use := result.Pools[p.Name]
+	p.Status.ObservedGeneration, p.Status.Orgs, p.Status.Allocated, p.Status.Budget = p.Generation, int32(use.Orgs), int32(use.Allocated), p.Spec.Scaling.Budget
+	Say(&p.Status.Conditions, ready, p.Generation, w.Now())
+	Say(&p.Status.Conditions, worst, p.Generation, w.Now())
+	if apiequality.Semantic.DeepEqual(was.Status, p.Status) {
+		return Soon(LongestNap)
+	}
+	return reconcile.Result{RequeueAfter: LongestNap}, client.IgnoreNotFound(w.Direct.Status().Patch(ctx, p, client.MergeFrom(was)))
+}
+
+// Forge says how a forge stands: as it answered those who asked it something.
+func (w *Standing) Forge(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	f := &v1alpha1.RunnerForge{}
+	if err := w.Direct.Get(ctx, req.NamespacedName, f); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	was := f.DeepCopy()
+	all := w.Accounts.At(f.Name)
+	reach := fleet.Condition{Type: "Reachable", Status: fleet.Unknown, Reason: fleet.ReasonNotChecked, Message: "Nobody who is enrolled there has a credential to ask it with."}
+	var errs []error
+	if len(all) > 0 && w.Accounts.Due(f.Name, w.Now(), f.Status.Version == "" && meta.FindStatusCondition(f.Status.Conditions, "Reachable") == nil) {
+		version, err := all[0].AskVersion(ctx)
+		if err == nil {
+			f.Status.Version = version[:min(len(version), 128)]
+		}
+		errs = append(errs, err)
+	}
+	f.Status.RateLimit = nil
+	var answered, silent int64
+	for _, a := range all {
+		yes, no, why := a.Reach()
+		if !yes.IsZero() && yes.UnixNano() > answered {
+			answered = yes.UnixNano()
+		}
+		if !no.IsZero() && no.UnixNano() > silent {
+			silent = no.UnixNano()
+			reach.Message = why
+		}
+		if r := a.Rate(); r.Limit > 0 && (f.Status.RateLimit == nil || int64(r.Remaining) < f.Status.RateLimit.Remaining) {
+			f.Status.RateLimit = &v1alpha1.ForgeRateLimit{Remaining: int64(max(r.Remaining, 0)), ResetAt: new(metav1.NewTime(r.Reset))}
+		}
+	}
+	switch {
+	case silent > answered:
+		reach.Status, reach.Reason = fleet.No, fleet.ReasonUnreachable
+		reach.Message = "It did not answer: " + reach.Message + "."
+	case answered > 0:
+		reach.Status, reach.Reason, reach.Message = fleet.Yes, fleet.ReasonReady, "It answers."
+	}
+	ready := reach
+	ready.Type = "Ready"
+	f.Status.ObservedGeneration = f.Generation
+	Say(&f.Status.Conditions, reach, f.Generation, w.Now())
+	Say(&f.Status.Conditions, ready, f.Generation, w.Now())
+	if err := errors.Join(errs...); err != nil {
+		w.Log.Debug("ask a forge for its version", "forge", f.Name, "err", err)
+	}
+	if apiequality.Semantic.DeepEqual(was.Status, f.Status) {
+		return Soon(LongestNap)
+	}
+	return reconcile.Result{RequeueAfter: LongestNap}, client.IgnoreNotFound(w.Direct.Status().Patch(ctx, f, client.MergeFrom(was)))
+}
+
+// Say writes one condition.
+func Say(all *[]metav1.Condition, c fleet.Condition, generation int64, now time.Time) {
+	text := strings.ToValidUTF8(c.Message, "")
+	if len(text) > mostMessage {
+		text = strings.ToValidUTF8(text[:mostMessage], "") + "…"
+	}
+	meta.SetStatusCondition(all, metav1.Condition{Type: c.Type, Status: metav1.ConditionStatus(c.Status.String()), Reason: cmp.Or(c.Reason, fleet.ReasonNone), Message: text,
+		ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(now)})
+}
+
+// Number is a number as a status has it; nil: it is not known.
+func Number(n *int) *int32 {
+	if n == nil {
+		return nil
+	}
+	return new(int32(*n))
+}
+
+// Soon is a request to be asked again after a moment.
+func Soon(d time.Duration) (reconcile.Result, error) {
+	return reconcile.Result{RequeueAfter: max(d, time.Millisecond)}, nil
+}

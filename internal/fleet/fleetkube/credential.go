@@ -1,0 +1,98 @@
+package fleetkube
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/isolation"
+)
+
+// reasonNoSecret is one of the condition CredentialsValid, beside the fleet's own and
+// account's.
+const reasonNoSecret = "SecretNotFound"
+
+// credential finds out how the credential of an enrollment stands: what the Secret
+// that it names has, and what the forge says of it.
+func (l *look) credential(ctx context.Context) error {
+	s := &corev1.Secret{}
+	name := l.e.Spec.Credentials.SecretName
+	err := l.direct.Get(ctx, client.ObjectKey{Namespace: l.Isolation.Namespace, Name: name}, s)
+	l.facts.Credential = fleet.CredentialState{Valid: fleet.No, Reason: reasonNoSecret, Message: fmt.Sprintf("There is no Secret %q in the fleet's namespace.", name)}
+	switch {
+	case apierrors.IsNotFound(err):
+		return l.inUse(ctx)
+	case err != nil:
+		return fmt.Errorf("look at the credential: %w", err)
+	case s.Labels[v1alpha1.OrgLabel] != l.e.Name: // nothing of it is read
+		l.facts.Credential.Reason, l.facts.Credential.Message = fleet.ReasonSecretOfAnother, fmt.Sprintf("The Secret %q does not carry the label %s: %s.", name, v1alpha1.OrgLabel, l.e.Name)
+		return nil
+	}
+	l.account = l.accounts.Of(l.e.Name, l.e, l.forge, s.Data)
+	l.account.Check(ctx, l.now, l.live)
+	c := l.account.State
+	l.source = s.Data
+	if c.Valid == fleet.Yes && l.account.GitHub != nil {
+		l.source = withInstallation(s.Data, l.account.Identity.InstallationID)
+		copied, err := isolation.Credential(l.e.Name, l.Isolation.Namespace, l.source)
+		if err != nil {
+			c = fleet.CredentialState{Valid: fleet.No, Reason: fleet.ReasonInvalid, Message: err.Error()}
+		} else {
+			c.Fingerprint = fleet.Fingerprint(copied.Data)
+		}
+	} else if l.account.GitHub == nil {
+		c.Fingerprint = fleet.Fingerprint(s.Data)
+	}
+	l.facts.Credential = c
+	return l.inUse(ctx)
+}
+
+// withInstallation is a credential with the installation that was found for it: ARC
+// needs its number.
+func withInstallation(data map[string][]byte, installation int64) map[string][]byte {
+	if len(data["github_app_id"]) == 0 || len(data["github_app_installation_id"]) > 0 || installation == 0 {
+		return data
+	}
+	out := map[string][]byte{"github_app_installation_id": fmt.Append(nil, installation)}
+	for k, v := range data {
+		if k != "github_app_installation_id" {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// inUse finds out whether the older credential that runners use is still good, where
+// the one that was to take its place is not.
+func (l *look) inUse(ctx context.Context) error {
+	if l.facts.Credential.Valid != fleet.No || l.forge.Spec.Type != v1alpha1.GitHub {
+		return nil
+	}
+	for _, s := range l.secrets {
+		if !isCopy(&s) || !slices.ContainsFunc(l.works, func(w *work) bool { return w.Namespace == s.Namespace && slices.Contains(w.Copies, s.Name) }) {
+			continue
+		}
+		a := l.accounts.Of(l.e.Name+"/"+s.Name, l.e, l.forge, s.Data)
+		a.Check(ctx, l.now, l.live)
+		l.facts.Credential.InUse = a.State.Valid
+		if a.State.Valid == fleet.Yes {
+			if l.account == nil || l.account.State.Valid == fleet.No {
+				l.account = a
+			}
+			return nil
+		}
+	}
+	return nil
+}
+
+// isCopy says whether a Secret is the copy of a credential, for GitHub.
+func isCopy(s *corev1.Secret) bool {
+	return s.Labels[v1alpha1.ManagedByLabel] == v1alpha1.ManagedBy && s.Labels[v1alpha1.PoolLabel] == "" &&
+		(len(s.Data["github_app_id"]) > 0 || len(s.Data["github_token"]) > 0)
+}
