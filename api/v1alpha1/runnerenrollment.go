@@ -402,7 +402,7 @@ type RunnerEnrollmentStatus struct {
 	// +optional
 	Phase EnrollmentPhase `json:"phase,omitempty"`
 
-	// conditions are Ready, Approved, CredentialsValid, NamespaceReady, PolicyReady, PolicyEnforced, Registered, Progressing, Degraded, PolicyViolation and DecisionNeeded.
+	// conditions are Ready, Approved, CredentialsValid, NamespaceReady, PolicyReady, PolicyEnforced, Registered, Progressing, Degraded, Drifted, PolicyViolation and DecisionNeeded.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -414,6 +414,14 @@ type RunnerEnrollmentStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=200
 	Pools []EnrolledPoolStatus `json:"pools,omitempty"`
+
+	// findings are what the forge, the cluster and what was decided do not agree about,
+	// the worst first; at most 64 of them.
+	// +optional
+	// +listType=map
+	// +listMapKey=id
+	// +kubebuilder:validation:MaxItems=64
+	Findings []EnrollmentFinding `json:"findings,omitempty"`
 
 	// credential is the credential that is in use, without its value.
 	// +optional
@@ -483,6 +491,10 @@ type EnrolledPoolStatus struct {
 	// +optional
 	Allocated *int32 `json:"allocated,omitempty"`
 
+	// seenAt is when the forge was first seen to have a runner of it, for GitHub.
+	// +optional
+	SeenAt *metav1.Time `json:"seenAt,omitempty"`
+
 	// allocatedAt is when allocated last changed.
 	// +optional
 	AllocatedAt *metav1.Time `json:"allocatedAt,omitempty"`
@@ -498,6 +510,76 @@ type EnrolledPoolStatus struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=64
 	Drift []string `json:"drift,omitempty"`
+}
+
+// EnrollmentFinding is one thing that forge, cluster and what was decided do not agree about.
+type EnrollmentFinding struct {
+	// id names the finding; it is the same for as long as it stands.
+	// +required
+	// +kubebuilder:validation:MaxLength=32
+	ID string `json:"id"`
+
+	// kind is what it says, in a word.
+	// +required
+	// +kubebuilder:validation:MaxLength=64
+	Kind string `json:"kind"`
+
+	// severity says how bad it is: an error is that jobs do not run, or that somebody may run them who should not.
+	// +required
+	// +kubebuilder:validation:Enum=info;warning;error
+	Severity string `json:"severity"`
+
+	// pool is the pool that it is about.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Pool string `json:"pool,omitempty"`
+
+	// workload is the workload that it is about.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Workload string `json:"workload,omitempty"`
+
+	// subject is what of the workload it is about, such as the number of a runner.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Subject string `json:"subject,omitempty"`
+
+	// want is what there should be.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Want string `json:"want,omitempty"`
+
+	// have is what there is.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Have string `json:"have,omitempty"`
+
+	// evidence says in a sentence what was seen.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Evidence string `json:"evidence,omitempty"`
+
+	// next says in a sentence what to do.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Next string `json:"next,omitempty"`
+
+	// firstSeen is since when it stands.
+	// +required
+	FirstSeen metav1.Time `json:"firstSeen"`
+
+	// settled says that it has stood long enough to be no trace of something that goes on. What is not settled is not told otherwise.
+	// +optional
+	Settled bool `json:"settled,omitempty"`
+
+	// explainedBy is the name of the RunnerHold by which it is as it is; then it is no drift.
+	// +optional
+	// +kubebuilder:validation:MaxLength=40
+	ExplainedBy string `json:"explainedBy,omitempty"`
+
+	// unconfirmed says that the last look could not tell, so that it stands as it was.
+	// +optional
+	Unconfirmed bool `json:"unconfirmed,omitempty"`
 }
 
 // CredentialKind is what a credential is.

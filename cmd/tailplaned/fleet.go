@@ -50,7 +50,7 @@ func runFleet(ctx context.Context, f flags, elect bool) error {
 		Isolation: isolation.Settings{Namespace: s.Namespace, Account: fleetAccount, Shared: s.SharedNamespace, ClusterCIDRs: s.Prefixes(), APIServers: s.Servers(), Images: isolation.Images(s.Images)},
 		Rules:     fleet.Rules{CacheNamespaces: s.CacheNamespaces, ClusterCIDRs: s.Prefixes(), RequireOwnApp: s.RequireOwnApp}, ARCNamespace: s.ARCNamespace,
 		ByPlane: s.Approval == settings.ApprovalPlane, IsAdmin: s.Approver,
-		Log: log, Now: time.Now, UserAgent: "tailplane-fleet/" + version(), Asked: metrics.Asked, Allocated: metrics.Allocated,
+		Log: log, Now: time.Now, TruthCheckEvery: time.Duration(s.TruthCheckEvery), UserAgent: "tailplane-fleet/" + version(), Asked: metrics.Asked, Allocated: metrics.Allocated,
 	}
 	if elect {
 		controllers.LeaseNamespace = s.Namespace

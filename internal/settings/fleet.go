@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
 )
@@ -28,6 +29,7 @@ type Fleet struct {
 	APIServers      []string    `yaml:"apiServers"` // address and port; none: as the cluster says
 	CacheNamespaces []string    `yaml:"cacheNamespaces"`
 	RequireOwnApp   bool        `yaml:"requireOwnApp"`
+	TruthCheckEvery Duration    `yaml:"truthCheckEvery"` // how often what a forge has is compared with the cluster, for each organisation
 	Images          FleetImages `yaml:"images"`
 }
 
@@ -52,7 +54,7 @@ type FleetImages struct {
 }
 
 func defaultFleet() Fleet {
-	return Fleet{Namespace: "tailplane-fleet", SharedNamespace: "tailplane-runners", ARCNamespace: "arc-systems", Approval: ApprovalGit}
+	return Fleet{Namespace: "tailplane-fleet", SharedNamespace: "tailplane-runners", ARCNamespace: "arc-systems", Approval: ApprovalGit, TruthCheckEvery: Duration(5 * time.Minute)}
 }
 
 // validate says what is wrong of all that the fleet reads.
@@ -98,6 +100,9 @@ func (f Fleet) validate() (errs []error) {
 		case ns == f.Namespace || ns == f.ARCNamespace:
 			bad("fleet.cacheNamespaces: %q: jobs have no business there", ns)
 		}
+	}
+	if every := time.Duration(f.TruthCheckEvery); every < time.Minute || every > 24*time.Hour {
+		bad("fleet.truthCheckEvery: %v; from 1m to 24h", every)
 	}
 	for _, x := range []struct{ name, image string }{{"runner", f.Images.Runner}, {"docker", f.Images.Docker}, {"manager", f.Images.Manager}, {"helper", f.Images.Helper}, {"job", f.Images.Job}} {
 		if strings.ContainsFunc(x.image, func(r rune) bool { return r <= ' ' || r > '~' }) {

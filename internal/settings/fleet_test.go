@@ -11,7 +11,7 @@ func TestFleet(t *testing.T) {
 	for _, x := range []struct{ why, file, says string }{
 		{"all defaults", "", ""},
 		{"everything", "fleet: {namespace: ci, sharedNamespace: runners, arcNamespace: arc, approval: plane, approvers: [pat@platform.dev], clusterCIDRs: [10.0.0.0/14, \"fd00::/48\"], " +
-			"apiServers: [\"10.0.0.1:443\", \"[fd00::1]:6443\"], cacheNamespaces: [cache], requireOwnApp: true, images: {runner: \"a@sha256:0\", docker: b, manager: c, helper: d, job: e}}", ""},
+			"apiServers: [\"10.0.0.1:443\", \"[fd00::1]:6443\"], cacheNamespaces: [cache], requireOwnApp: true, truthCheckEvery: 10m, images: {runner: \"a@sha256:0\", docker: b, manager: c, helper: d, job: e}}", ""},
 		{"unknown", "fleet: {writers: [x]}", "field writers is not a setting of fleet"},
 		{"unknown image", "fleet: {images: {runners: x}}", "field runners is not a setting of fleet.images"},
 		{"namespace", "fleet: {namespace: \"a/b\"}", "fleet.namespace"},
@@ -32,6 +32,8 @@ func TestFleet(t *testing.T) {
 		{"a cache among the credentials", "fleet: {cacheNamespaces: [tailplane-fleet]}", "no business"},
 		{"an image", "fleet: {images: {job: \"a b\"}}", "fleet.images.job"},
 		{"truth", "fleet: {requireOwnApp: maybe}", "as true or false"},
+		{"too often", "fleet: {truthCheckEvery: 10s}", "fleet.truthCheckEvery"},
+		{"never", "fleet: {truthCheckEvery: 0s}", "fleet.truthCheckEvery"},
 		{"probes", "health: nowhere", "health"},
 	} {
 		f, err := settings.Parse([]byte(x.file))

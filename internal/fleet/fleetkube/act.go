@@ -11,10 +11,7 @@ import (
 	"sync"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -338,7 +335,7 @@ func (l *look) deleteSecrets(ctx context.Context) error {
 // deleteNamespace deletes the organisation's own namespace, and what the shared one had
 // for it.
 func (l *look) deleteNamespace(ctx context.Context) error {
-	left, err := l.leftInShared(ctx, true)
+	left, err := furnish.Left(ctx, l.direct, l.Isolation.Shared, l.e.Name, true)
 	if err != nil {
 		return err
 	}
@@ -353,26 +350,4 @@ func (l *look) deleteNamespace(ctx context.Context) error {
 		return client.IgnoreNotFound(err)
 	}
 	return kube.Delete(ctx, l.direct, ns)
-}
-
-// toUnstructured is an object as the API server has it; nil for none.
-func toUnstructured[T interface {
-	*corev1.Secret | *appsv1.Deployment
-	client.Object
-}](o T) *unstructured.Unstructured {
-	if o == nil {
-		return nil
-	}
-	out, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
-	if err != nil {
-		return nil
-	}
-	u := &unstructured.Unstructured{Object: out}
-	switch any(o).(type) {
-	case *corev1.Secret:
-		u.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
-	case *appsv1.Deployment:
-		u.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("Deployment"))
-	}
-	return u
 }

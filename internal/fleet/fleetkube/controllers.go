@@ -69,6 +69,10 @@ type Controllers struct {
 	// Everything else is looked at when it changes, and every minute.
 	Pace time.Duration
 
+	// TruthCheckEvery, optional, is the time between two comparisons of what the forge,
+	// the cluster and the decisions for an organisation say: 5 minutes.
+	TruthCheckEvery time.Duration
+
 	// UserAgent, optional, is what forges are told of who asks.
 	UserAgent string
 

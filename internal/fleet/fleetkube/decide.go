@@ -1,7 +1,6 @@
 package fleetkube
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -102,26 +101,9 @@ func (w *crew) view(ctx context.Context) (fleet.View, error) {
 		types[f.Name] = f.Spec.Type
 	}
 	for i := range pools.Items {
-		if fault := w.fault(&pools.Items[i], types[pools.Items[i].Spec.Forge]); fault != "" {
+		if fault := isolation.Fault(&pools.Items[i], types[pools.Items[i].Spec.Forge], w.Isolation.Images); fault != "" {
 			v.PoolFaults[pools.Items[i].Name] = fault
 		}
 	}
 	return v, nil
-}
-
-// fault says what of a pool cannot be, whoever uses it.
-func (w *crew) fault(p *v1alpha1.RunnerPool, forge v1alpha1.ForgeType) string {
-	switch {
-	case forge == v1alpha1.GitHub:
-		if _, err := isolation.Template(p, forge, w.Isolation.Images); err != nil {
-			return err.Error()
-		}
-	case forge == v1alpha1.GitLab && p.Spec.Template != nil:
-		return "only GitHub's runners have a template"
-	case forge == v1alpha1.GitLab && w.Isolation.Images.Manager == "":
-		return "the settings name no image of GitLab's runner"
-	case forge == v1alpha1.GitLab && cmp.Or(p.Spec.Image, w.Isolation.Images.Job) == "":
-		return "neither the pool nor the settings name an image for jobs"
-	}
-	return ""
 }

@@ -67,6 +67,11 @@ func (l *look) scaleSets(ctx context.Context) (err error) {
 			Denied: l.denied(key.Name), Copies: s.Secrets, Trouble: s.Trouble}}
 		l.of(w)
 		w.inForce = l.inForce(w, parts)
+		for _, was := range l.e.Status.Pools {
+			if was.Workload == w.Name && was.ScaleSetID != nil && *was.ScaleSetID == w.RemoteID {
+				w.seenAt = was.SeenAt
+			}
+		}
 		if c := s.Counts; c != nil {
 			w.idle, w.busy, w.pending, w.failed, w.demand = &c.Idle, &c.Busy, &c.Pending, &c.Failed, new(c.Busy+c.Pending)
 		}

@@ -269,7 +269,7 @@ func (l *look) askRunner(ctx context.Context, w *work) {
 	// which of two runners of a pool they are of.
 	expected := l.live || w.capacity.Mode != "" || !l.wanted(w) || w.capacity.Max == 0 ||
 		slices.ContainsFunc(l.works, func(x *work) bool { return x != w && x.Pool == w.Pool })
-	age := time.Duration(max(len(l.works), 1)) * time.Minute
+	age := time.Duration(max(len(l.works), 1)) * 90 * time.Second // beside which the group is listed now and then
 	read, asked := a.Runners[w.RemoteID]
 	unsettled := read.Err != nil || read.Status != "online" || read.Paused != (w.capacity.Max == 0) || m.deployment == nil
 	if expected || unsettled {
@@ -413,9 +413,9 @@ func (l *look) currentManager(_ context.Context, w *work) {
 		var is *unstructured.Unstructured
 		switch o := o.(type) {
 		case *corev1.Secret:
-			is = toUnstructured(l.secret(w.Namespace, o.Name))
+			is = furnish.Read(l.secret(w.Namespace, o.Name))
 		case *appsv1.Deployment:
-			is = toUnstructured(m.deployment)
+			is = furnish.Read(m.deployment)
 		default:
 			is, m.budget = m.present[u.GetKind()], true
 		}

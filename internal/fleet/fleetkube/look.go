@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -23,6 +25,7 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/furnish"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/ledger"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
+	"github.com/tailplane/tailplane/internal/fleet/truth"
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
@@ -52,6 +55,9 @@ type look struct {
 	unscanned  bool            // it is not known whether runners at GitLab are lost: those have no manager
 	troubles   []fleet.Trouble // that are said beside what was decided
 	wake       time.Time
+
+	stands   []truth.Finding // what forge, cluster and decisions do not agree about
+	compared bool            // just now
 }
 
 // A work is one workload, and what is known of it beside.
@@ -71,7 +77,8 @@ type work struct {
 
 	set    *arc.Set // GitHub's
 	state  arc.State
-	gitlab *managed // GitLab's
+	seenAt *metav1.Time // when GitHub was first seen to have a runner of it; nil: never
+	gitlab *managed     // GitLab's
 }
 
 // enrollment brings one enrollment to where it should be: gather, decide, act, report.
@@ -81,6 +88,7 @@ func (w *crew) enrollment(ctx context.Context, req reconcile.Request) (reconcile
 	if apierrors.IsNotFound(err) {
 		w.board.Forget(req.Name)
 		w.accounts.Drop(req.Name)
+		w.rounds.Drop(req.Name)
 		w.decisions.ring("all")
 		w.ringHolds(ctx)
 		return reconcile.Result{}, nil
@@ -109,6 +117,7 @@ func (w *crew) enrollment(ctx context.Context, req reconcile.Request) (reconcile
 		}
 	}
 	err = errors.Join(l.act(ctx, step), l.apply(ctx, step.Open))
+	l.compare(ctx)
 	released := slices.ContainsFunc(step.Acts, func(a fleet.Act) bool { return a.Deed == fleet.Release })
 	if !released || err != nil {
 		err = errors.Join(err, l.report(context.WithoutCancel(ctx), step))
@@ -242,7 +251,11 @@ func (l *look) places(ctx context.Context) error {
 			}
 			continue
 		case apierrors.IsForbidden(err):
-			if err := l.bind(ctx, name); err != nil {
+			org := ""
+			if name == own {
+				org = l.e.Name
+			}
+			if err := furnish.Bind(ctx, l.direct, types.NamespacedName{Namespace: l.Isolation.Namespace, Name: l.Isolation.Account}, name, org); err != nil {
 				return err
 			}
 			l.facts.Listed = false

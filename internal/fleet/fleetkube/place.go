@@ -3,13 +3,9 @@ package fleetkube
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
@@ -18,21 +14,6 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/furnish"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 )
-
-// bind gives the fleet its rights in a namespace that it made, should they have been
-// lost: without them it cannot even look there.
-func (l *look) bind(ctx context.Context, namespace string) error {
-	b := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: isolation.FleetRole, Labels: map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy}},
-		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: isolation.FleetRole},
-		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: l.Isolation.Account, Namespace: l.Isolation.Namespace}}}
-	if namespace == fleet.OrgNamespace(l.e.Name) {
-		b.Labels[v1alpha1.OrgLabel] = l.e.Name
-	}
-	if err := l.direct.Create(ctx, b); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("bind the fleet in %s: %w", namespace, err)
-	}
-	return nil
-}
 
 // tenants are those for whom the namespace of this enrollment is.
 func (l *look) tenants(ctx context.Context) ([]isolation.Tenant, error) {
@@ -158,41 +139,12 @@ func (l *look) ends(ctx context.Context) error {
 	if client.IgnoreNotFound(err) != nil {
 		return err
 	}
-	left, err2 := l.leftInShared(ctx, true)
-	rest, err3 := l.leftInShared(ctx, false)
+	left, err2 := furnish.Left(ctx, l.direct, l.Isolation.Shared, l.e.Name, true)
+	rest, err3 := furnish.Left(ctx, l.direct, l.Isolation.Shared, l.e.Name, false)
 	if err := errors.Join(err2, err3); err != nil {
 		return err
 	}
 	l.facts.OwnNamespace = fleet.Is(err == nil && furnish.Ours(ns, l.e.Name) || len(left) > 0)
 	l.facts.AnythingElse = fleet.Is(len(rest) > 0)
 	return nil
-}
-
-// leftInShared are the objects of the organisation in the shared namespace: those that
-// the fleet keeps there for it, or else all others but Secrets.
-func (l *look) leftInShared(ctx context.Context, kept bool) (left []*unstructured.Unstructured, err error) {
-	shared := &corev1.Namespace{}
-	err = l.direct.Get(ctx, client.ObjectKey{Name: l.Isolation.Shared}, shared)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	namespaced, _ := furnish.Kinds()
-	for _, kind := range namespaced {
-		keeps := kind.Kind != "Pod" && kind.Kind != "Deployment" && kind.Kind != "Secret"
-		if kind.Kind == "Secret" || keeps != kept {
-			continue
-		}
-		list := &unstructured.UnstructuredList{}
-		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
-		if err := l.direct.List(ctx, list, client.InNamespace(l.Isolation.Shared), client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name}); err != nil {
-			return nil, fmt.Errorf("look for what is left: %w", err)
-		}
-		for i := range list.Items {
-			left = append(left, &list.Items[i])
-		}
-	}
-	return left, nil
 }

@@ -18,7 +18,9 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/arc"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/board"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/findings"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/ledger"
+	"github.com/tailplane/tailplane/internal/fleet/truth"
 )
 
 const (
@@ -32,6 +34,11 @@ func (l *look) report(ctx context.Context, step fleet.Step) error {
 	s := &l.e.Status
 	phase := s.Phase
 	r := step.Report
+	told := l.drifts()
+	s.Findings = findings.Status(l.stands, l.now)
+	if l.compared || meta.FindStatusCondition(s.Conditions, findings.Drifted) != nil {
+		r.Conditions = append(slices.Clone(r.Conditions), findings.Condition(l.stands, l.now))
+	}
 	s.ObservedGeneration, s.Phase, s.Offboard = l.e.Generation, r.Phase, r.Offboard
 	for _, c := range l.amended(r.Conditions) {
 		board.Say(&s.Conditions, c, l.e.Generation, l.now)
@@ -77,7 +84,19 @@ func (l *look) report(ctx context.Context, step fleet.Step) error {
 		l.events.Eventf(l.e, nil, kind, string(r.Phase), "Reconcile", "%s", message(meta.FindStatusCondition(s.Conditions, "Ready")))
 		l.Log.Info("an enrollment is in another phase", "enrollment", l.e.Name, "was", phase, "is", r.Phase)
 	}
+	l.tellDrift(findings.New(told, was.Status.Findings))
 	return nil
+}
+
+// tellDrift tells of what is new: once for each kind and workload.
+func (l *look) tellDrift(fresh []truth.Finding) {
+	told := map[[2]string]bool{}
+	for _, f := range fresh {
+		if about := [2]string{string(f.Kind), f.Workload}; !told[about] && len(told) < mostDrift {
+			told[about] = true
+			l.events.Eventf(l.e, nil, corev1.EventTypeWarning, string(f.Kind), "Compare", "%s", findings.Sentence(f))
+		}
+	}
 }
 
 func message(c *metav1.Condition) string {
@@ -134,12 +153,7 @@ func (l *look) statusOf(w *work) v1alpha1.EnrolledPoolStatus {
 	} else if w.RemoteID != 0 {
 		p.RunnerID = &w.RemoteID
 	}
-	slices.Sort(w.drift)
-	for _, d := range slices.Compact(w.drift) {
-		if len(p.Drift) < mostDrift {
-			p.Drift = append(p.Drift, d)
-		}
-	}
+	p.SeenAt, p.Drift = w.seenAt, append(p.Drift, w.drift[:min(len(w.drift), mostDrift)]...)
 	return p
 }
 

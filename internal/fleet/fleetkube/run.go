@@ -33,6 +33,7 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/account"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/arcworld"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/board"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/findings"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/furnish"
 	"github.com/tailplane/tailplane/internal/kube"
 )
@@ -57,6 +58,7 @@ type crew struct {
 	board    *board.Board
 	accounts *account.Accounts
 	standing *board.Standing
+	rounds   *findings.Rounds
 
 	enrollments, decisions, holds, forges, pools bell
 }
@@ -95,7 +97,7 @@ func (c *Controllers) run(ctx context.Context) error {
 		return err
 	}
 	w := &crew{Controllers: c, pace: cmp.Or(c.Pace, 2*time.Second), known: mgr.GetCache(), direct: direct, events: mgr.GetEventRecorder(FieldManager),
-		board: board.New(), accounts: account.New(c.Now, c.Asked)}
+		board: board.New(), accounts: account.New(c.Now, c.Asked), rounds: findings.NewRounds(c.Now(), cmp.Or(c.TruthCheckEvery, 5*time.Minute))}
 	w.arc = &arcworld.World{Config: config, Direct: direct, Namespace: c.ARCNamespace, Pace: w.pace, Log: c.Log, Everyone: func(ctx context.Context) {
 		w.enrollments.ring(w.all(ctx, func(*v1alpha1.RunnerEnrollment) bool { return true })...)
 	}, Changed: func(org string, set bool) {
@@ -104,7 +106,7 @@ func (c *Controllers) run(ctx context.Context) error {
 			w.decisions.ring("all")
 		}
 	}}
-	w.standing = &board.Standing{Board: w.board, Known: w.known, Direct: direct, Events: w.events, Accounts: w.accounts, Fault: w.fault, Log: c.Log, Now: c.Now}
+	w.standing = &board.Standing{Board: w.board, Known: w.known, Direct: direct, Events: w.events, Accounts: w.accounts, Images: c.Isolation.Images, Log: c.Log, Now: c.Now}
 	if err := w.add(mgr); err != nil {
 		return err
 	}

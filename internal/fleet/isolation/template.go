@@ -1,6 +1,7 @@
 package isolation
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -221,4 +222,21 @@ func placement(e *v1alpha1.RunnerEnrollment) (selector map[string]string, tolera
 		tolerations = append(tolerations, corev1.Toleration{Key: v1alpha1.OrgLabel, Operator: corev1.TolerationOpEqual, Value: e.Name, Effect: corev1.TaintEffectNoSchedule})
 	}
 	return selector, tolerations, runtimeClass
+}
+
+// Fault says what of a pool cannot be, whoever uses it; empty: nothing.
+func Fault(p *v1alpha1.RunnerPool, forge v1alpha1.ForgeType, images Images) string {
+	switch {
+	case forge == v1alpha1.GitHub:
+		if _, err := Template(p, forge, images); err != nil {
+			return err.Error()
+		}
+	case forge == v1alpha1.GitLab && p.Spec.Template != nil:
+		return "only GitHub's runners have a template"
+	case forge == v1alpha1.GitLab && images.Manager == "":
+		return "the settings name no image of GitLab's runner"
+	case forge == v1alpha1.GitLab && cmp.Or(p.Spec.Image, images.Job) == "":
+		return "neither the pool nor the settings name an image for jobs"
+	}
+	return ""
 }

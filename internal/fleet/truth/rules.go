@@ -242,9 +242,9 @@ func groupDiffers(o Org, w Workload) []verdict {
 	return slices.Concat(scope, list, public)
 }
 
-// ofSet says whether a runner at GitHub is of a scale set, by the name that ARC gives
+// OfSet says whether a runner at GitHub is of a scale set, by the name that ARC gives
 // its runners.
-func ofSet(set, runner string) bool {
+func OfSet(set, runner string) bool {
 	rest, ok := strings.CutPrefix(runner, set+"-")
 	return ok && arcSuffix.MatchString(rest)
 }
@@ -293,7 +293,7 @@ func ghosts(o Org) []verdict {
 			continue
 		}
 		for _, r := range o.Registered {
-			if !w.Ending && ofSet(w.Name, r.Name) && !slices.Contains(w.Cluster.Runners, r.Name) {
+			if !w.Ending && OfSet(w.Name, r.Name) && !slices.Contains(w.Cluster.Runners, r.Name) {
 				found(w, r)
 			}
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/account"
+	"github.com/tailplane/tailplane/internal/fleet/isolation"
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
@@ -41,10 +42,9 @@ type Standing struct {
 	Direct   client.Client // reads what is so now, and writes
 	Events   events.EventRecorder
 	Accounts *account.Accounts
-	// Fault says what of a pool cannot be, whoever uses it.
-	Fault func(*v1alpha1.RunnerPool, v1alpha1.ForgeType) string
-	Log   *slog.Logger
-	Now   func() time.Time
+	Images   isolation.Images // what pods run where a pool does not say
+	Log      *slog.Logger
+	Now      func() time.Time
 }
 
 // Hold says how far a hold has come. What it does is done when enrollments are looked at.
@@ -148,7 +148,7 @@ func (w *Standing) Pool(ctx context.Context, req reconcile.Request) (reconcile.R
 	}
 	ready := fleet.Condition{Type: "Ready", Status: fleet.Yes, Reason: fleet.ReasonReady, Message: "It can be used."}
 	err := w.Known.Get(ctx, client.ObjectKey{Name: p.Spec.Forge}, forge)
-	switch fault := w.Fault(p, forge.Spec.Type); {
+	switch fault := isolation.Fault(p, forge.Spec.Type, w.Images); {
 	case apierrors.IsNotFound(err):
 		ready.Status, ready.Reason, ready.Message = fleet.No, fleet.ReasonForgeNotFound, fmt.Sprintf("There is no RunnerForge %q.", p.Spec.Forge)
 	case err != nil:

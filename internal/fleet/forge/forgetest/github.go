@@ -256,6 +256,19 @@ func (g *GitHubFake) AddGroup(group GitHubGroup) int64 {
 	return group.ID
 }
 
+// ChangeGroup changes a runner group, as somebody in the settings would; false: there is none.
+func (g *GitHubFake) ChangeGroup(account, name string, change func(*GitHubGroup)) (ok bool) {
+	g.change(func() {
+		for _, group := range g.groups {
+			if strings.EqualFold(group.Account, account) && group.Name == name {
+				ok = true
+				change(group)
+			}
+		}
+	})
+	return ok
+}
+
 // Groups returns the runner groups of an account, by number.
 func (g *GitHubFake) Groups(account string) (out []GitHubGroup) {
 	g.change(func() {

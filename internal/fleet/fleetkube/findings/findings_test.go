@@ -1,0 +1,169 @@
+package findings
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	appsv1 "k8s.io/api/apps/v1"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/account"
+	"github.com/tailplane/tailplane/internal/fleet/forge"
+	"github.com/tailplane/tailplane/internal/fleet/truth"
+)
+
+var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
+
+// A status is where findings outlast a restart: what is read from it is the same
+// finding, and writing it again changes nothing, however long its texts are.
+func TestStatusIsKept(t *testing.T) {
+	list := []truth.Finding{
+		{Kind: truth.Ghost, Severity: truth.Info, Org: "acme", Pool: "nix", Workload: "acme-nix", Subject: "17", Evidence: strings.Repeat("ä", 2000), Next: "Nothing.", FirstSeen: noon},
+		{Kind: truth.LabelsDiffer, Severity: truth.Warning, Org: "acme", Pool: "nix", Workload: "acme-nix", Want: strings.Repeat("w", 600), Have: "[\"\xff\"]", FirstSeen: noon, Unconfirmed: true},
+		{Kind: truth.CapacityDiffers, Severity: truth.Info, Org: "acme", Pool: "nix", Workload: "acme-nix", ExplainedBy: "freeze", FirstSeen: noon},
+	}
+	now := noon.Add(5 * time.Minute)
+	once := Status(list, now)
+	back := Read("acme", once)
+	if again := Status(back, now); !reflect.DeepEqual(again, once) {
+		t.Errorf("written again it is\n%+v\nwas\n%+v", again, once)
+	}
+	for i, f := range once {
+		if back[i].ID() != list[i].ID() || f.ID != list[i].ID() || !back[i].FirstSeen.Equal(noon) {
+			t.Errorf("%+v is another finding than %+v", back[i], list[i])
+		}
+		for _, x := range []struct {
+			text string
+			most int
+		}{{f.Want, 512}, {f.Have, 512}, {f.Evidence, 1024}, {f.Next, 512}} {
+			if len(x.text) > x.most || !utf8.ValidString(x.text) {
+				t.Errorf("%s: %d bytes, %q", f.Kind, len(x.text), x.text)
+			}
+		}
+	}
+	if once[0].Settled || !once[1].Settled || !once[2].Settled {
+		t.Errorf("settled: %+v", once)
+	}
+	for i := range 100 {
+		list = append(list, truth.Finding{Kind: truth.Ghost, Severity: truth.Info, Org: "acme", Subject: fmt.Sprint(i), FirstSeen: noon})
+	}
+	if n := len(Status(list, now)); n != most {
+		t.Errorf("%d findings in a status", n)
+	}
+}
+
+// Drift is what stood long enough, is more than worth knowing and is explained by no
+// hold. It is told once for as long as it stands.
+func TestTold(t *testing.T) {
+	of := func(kind truth.Kind, s truth.Severity, since time.Duration, hold string) truth.Finding {
+		return truth.Finding{Kind: kind, Severity: s, Org: "acme", Workload: "acme-nix", FirstSeen: noon.Add(-since), ExplainedBy: hold, Evidence: "It is so.", Next: "See to it."}
+	}
+	for _, x := range []struct {
+		why   string
+		f     truth.Finding
+		drift bool
+	}{
+		{"it stood for a while", of(truth.PausedOutside, truth.Warning, 5*time.Minute, ""), true},
+		{"it is new", of(truth.PausedOutside, truth.Warning, time.Minute, ""), false},
+		{"a hold explains it", of(truth.PausedOutside, truth.Warning, 5*time.Minute, "freeze"), false},
+		{"a ghost", of(truth.Ghost, truth.Info, time.Hour, ""), false},
+		{"who may run jobs is told at once", of(truth.GroupDiffers, truth.Error, 0, ""), true},
+	} {
+		list := []truth.Finding{x.f}
+		told, c := Told(list, noon), Condition(list, noon)
+		if (len(told) == 1) != x.drift || (c.Status == fleet.Yes) != x.drift || c.Status == fleet.Unknown || x.drift && (c.Reason != string(x.f.Kind) || !strings.Contains(c.Message, "acme-nix: It is so. See to it.")) {
+			t.Errorf("%s: told %+v, condition %+v", x.why, told, c)
+		}
+		if fresh := New(told, nil); len(fresh) != len(told) {
+			t.Errorf("%s: not new: %+v", x.why, fresh)
+		}
+		if fresh := New(told, Status(list, noon)); len(fresh) != 0 {
+			t.Errorf("%s: told twice: %+v", x.why, fresh)
+		}
+		if fresh := New(told, Status(list, x.f.FirstSeen)); x.drift && x.f.Kind != truth.GroupDiffers && len(fresh) != 1 {
+			t.Errorf("%s: what was not settled counts as told", x.why)
+		}
+	}
+	var many []truth.Finding
+	for i := range 9 {
+		f := of(truth.Offline, truth.Error, time.Hour, "")
+		f.Subject = fmt.Sprint(i)
+		many = append(many, f)
+	}
+	if c := Condition(many, noon); !strings.Contains(c.Message, "And 6 more") {
+		t.Errorf("message %q", c.Message)
+	}
+}
+
+// Law 7: what nobody answered is not known, whatever it was before.
+func TestUnknown(t *testing.T) {
+	if r := AtGitHub("acme-nix", nil, nil, fleet.Unknown, false); r.Registered != fleet.Unknown || r.Online != fleet.Unknown || r.Exists != fleet.Unknown {
+		t.Errorf("no list: %+v", r)
+	}
+	if r := AtGitHub("acme-nix", nil, nil, fleet.Unknown, true); r.Registered != fleet.Yes || r.Online != fleet.Unknown {
+		t.Errorf("no list, and it had one once: %+v", r)
+	}
+	list := []truth.Registered{{ID: 1, Name: "acme-nix-abc12-runner-x1y2z"}, {ID: 2, Name: "acme-nix-2-abc12-runner-x1y2z"}}
+	if r := AtGitHub("acme-nix", list, map[int64]bool{2: true}, fleet.Yes, false); r.Registered != fleet.Yes || r.Online != fleet.No {
+		t.Errorf("another scale set's is online: %+v", r)
+	}
+	down := &forge.Error{Class: forge.Unavailable}
+	for why, read := range map[string]account.RunnerRead{"never read": {}, "not answered": {GitLabRunner: forge.GitLabRunner{ID: 7, Paused: true}, Err: down}, "of another": {GitLabRunner: forge.GitLabRunner{ID: 8, Paused: true}}} {
+		if r := AtGitLab(read, fleet.Yes, 7); r.Paused != fleet.Unknown || r.Online != fleet.Unknown || r.Contacted != fleet.Unknown || r.Options != nil || r.Versions != nil {
+			t.Errorf("%s: %+v", why, r)
+		}
+	}
+	if r := AtGitLab(account.RunnerRead{GitLabRunner: forge.GitLabRunner{ID: 7, Status: "new word"}}, fleet.Yes, 7); r.Online != fleet.Unknown || r.Paused != fleet.No || r.Contacted != fleet.No {
+		t.Errorf("a status that is not known: %+v", r)
+	}
+	if g := Group("tailplane-acme", nil); g != nil {
+		t.Errorf("a group that is not listed: %+v", g)
+	}
+}
+
+// What may run nothing needs no manager, but where a hold of mode Drain or Stop ended
+// them that is listed, and explained.
+func TestManager(t *testing.T) {
+	for _, x := range []struct {
+		why  string
+		now  fleet.Capacity
+		want fleet.Answer
+	}{
+		{"it may run jobs", fleet.Capacity{Max: 2}, fleet.No},
+		{"it has no share", fleet.Capacity{}, fleet.Unknown},
+		{"it is paused", fleet.Capacity{Mode: v1alpha1.HoldPause, Hold: "h"}, fleet.Unknown},
+		{"it is drained", fleet.Capacity{Mode: v1alpha1.HoldDrain, Hold: "h"}, fleet.No},
+	} {
+		if c := Manager(&appsv1.Deployment{}, 0, x.now); c.Intake != x.want || c.Object != fleet.Yes {
+			t.Errorf("%s: %+v", x.why, c)
+		}
+	}
+	if c := Manager(nil, 0, fleet.Capacity{Max: 1}); c.Object != fleet.No {
+		t.Errorf("no object: %+v", c)
+	}
+}
+
+// After a start all are compared within one period, and then once a period each.
+func TestRounds(t *testing.T) {
+	r := NewRounds(noon, 5*time.Minute)
+	for i := range 50 {
+		org := fmt.Sprint("org-", i)
+		first := r.Next(org)
+		if first.Before(noon) || !first.Before(noon.Add(5*time.Minute)) {
+			t.Errorf("%s first at %v", org, first)
+		}
+		next := r.Done(org, first)
+		if d := next.Sub(first); d < 4*time.Minute || d > 6*time.Minute || !r.Next(org).Equal(next) {
+			t.Errorf("%s next after %v, %v", org, d, r.Next(org))
+		}
+		r.Drop(org)
+		if !r.Next(org).Equal(first) {
+			t.Errorf("%s is not forgotten", org)
+		}
+	}
+}
