@@ -176,7 +176,7 @@ type HoldFailure struct {
 	// +kubebuilder:validation:MaxLength=40
 	Pool string `json:"pool"`
 
-	// org is its organisation.
+	// org is its organisation; empty for a scale set of somebody else's.
 	// +required
 	// +kubebuilder:validation:MaxLength=40
 	Org string `json:"org"`

@@ -251,4 +251,44 @@ type RunnerPoolStatus struct {
 	// budget is the budget that allocated was decided by.
 	// +optional
 	Budget int32 `json:"budget"`
+
+	// adopted is how the scale set stands that the pool adopts.
+	// +optional
+	Adopted *AdoptedStatus `json:"adopted,omitempty"`
+}
+
+// AdoptedStatus is how a scale set stands that somebody else keeps. What is not given is not known.
+type AdoptedStatus struct {
+	// scaleSetId is GitHub's number of it.
+	// +optional
+	ScaleSetID *int64 `json:"scaleSetId,omitempty"`
+
+	// min is its minimum of runners, as it stands there.
+	// +optional
+	Min *int32 `json:"min,omitempty"`
+
+	// max is its maximum of runners, as it stands there; 2147483647 is none.
+	// +optional
+	Max *int32 `json:"max,omitempty"`
+
+	// idle is how many runners wait for a job.
+	// +optional
+	Idle *int32 `json:"idle,omitempty"`
+
+	// busy is how many runners run one.
+	// +optional
+	Busy *int32 `json:"busy,omitempty"`
+
+	// pending is how many runners start.
+	// +optional
+	Pending *int32 `json:"pending,omitempty"`
+
+	// failed is how many runners failed.
+	// +optional
+	Failed *int32 `json:"failed,omitempty"`
+
+	// hold is the name of the RunnerHold that is in force.
+	// +optional
+	// +kubebuilder:validation:MaxLength=40
+	Hold string `json:"hold,omitempty"`
 }

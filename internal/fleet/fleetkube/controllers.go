@@ -111,8 +111,8 @@ type Figures struct {
 	Expiries  []ExpiryFigures // of credentials that end by themselves
 }
 
-// WorkloadFigures are those of one organisation's use of one pool. What is nil is not
-// known.
+// WorkloadFigures are those of one organisation's use of one pool, or, of no
+// organisation, of the scale set that a pool adopts. What is nil is not known.
 type WorkloadFigures struct {
 	Forge, Org, Pool            string
 	Idle, Busy, Pending, Failed *int

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/arc"
 )
 
 // Figures returns what is counted now; false while the controllers are not at work.
@@ -41,6 +42,24 @@ func (c *Controllers) Figures() (Figures, bool) {
 		if !s.Expires.IsZero() {
 			out.Expiries = append(out.Expiries, ExpiryFigures{s.Forge, org, s.Expires})
 		}
+	}
+	var pools v1alpha1.RunnerPoolList
+	if err := w.known.List(context.Background(), &pools, client.UnsafeDisableDeepCopy); err != nil {
+		return Figures{}, false
+	}
+	for _, p := range pools.Items {
+		a, seen := w.board.AdoptedBy(p.Name)
+		if !seen || a.Set == nil {
+			continue
+		}
+		figures := WorkloadFigures{Forge: p.Spec.Forge, Pool: p.Name, EffectiveMax: a.Set.Max}
+		if c := a.State.Counts; c != nil {
+			figures.Idle, figures.Busy, figures.Pending, figures.Failed = &c.Idle, &c.Busy, &c.Pending, &c.Failed
+		}
+		if a.Trouble.Reason == arc.ReasonHoldOverwritten {
+			figures.Drift = 1
+		}
+		out.Workloads = append(out.Workloads, figures)
 	}
 	return out, true
 }

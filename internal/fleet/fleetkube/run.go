@@ -31,6 +31,7 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/account"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/adopt"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/arcworld"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/board"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/findings"
@@ -59,8 +60,9 @@ type crew struct {
 	accounts *account.Accounts
 	standing *board.Standing
 	rounds   *findings.Rounds
+	keeper   *adopt.Keeper
 
-	enrollments, decisions, holds, forges, pools bell
+	enrollments, decisions, holds, forges, pools, adopted bell
 }
 
 func (c *Controllers) run(ctx context.Context) error {
@@ -105,6 +107,10 @@ func (c *Controllers) run(ctx context.Context) error {
 		if set {
 			w.decisions.ring("all")
 		}
+	}, Adoptable: func(namespace, name string) { w.adopted.ring(adopt.Name(namespace, name)) }}
+	w.keeper = &adopt.Keeper{World: w.arc, Known: w.known, Direct: direct, Board: w.board, Log: c.Log, Now: c.Now, Seen: func(ctx context.Context, pool string) {
+		w.pools.ring(pool)
+		w.ringHolds(ctx)
 	}}
 	w.standing = &board.Standing{Board: w.board, Known: w.known, Direct: direct, Events: w.events, Accounts: w.accounts, Images: c.Isolation.Images, Log: c.Log, Now: c.Now}
 	if err := w.add(mgr); err != nil {
@@ -170,6 +176,12 @@ func (w *crew) add(mgr manager.Manager) error {
 			WatchesRawSource(w.pools.source()).
 			WithOptions(every(4, lookLimit)).
 			Complete(reconcile.Func(w.standing.Pool)),
+		builder.ControllerManagedBy(mgr).Named("fleetadopt").
+			Watches(&v1alpha1.RunnerPool{}, handler.EnqueueRequestsFromMapFunc(w.adopting), changed).
+			Watches(&v1alpha1.RunnerHold{}, handler.EnqueueRequestsFromMapFunc(w.adopting), changed).
+			WatchesRawSource(w.adopted.source()).
+			WithOptions(every(4, lookLimit)).
+			Complete(reconcile.Func(w.keeper.Look)),
 		mgr.Add(manager.RunnableFunc(w.arc.Run)),
 		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
 			if mgr.GetCache().WaitForCacheSync(ctx) {
@@ -235,6 +247,17 @@ func (w *crew) heldBy(ctx context.Context, o client.Object) []reconcile.Request 
 		}
 		return false
 	}))
+}
+
+// adopting are the scale sets of others that a pool adopts, or that a hold may be about.
+func (w *crew) adopting(ctx context.Context, o client.Object) []reconcile.Request {
+	if p, ok := o.(*v1alpha1.RunnerPool); ok {
+		if p.Spec.Adopt == nil {
+			return nil
+		}
+		return requests([]string{adopt.Name(p.Spec.Adopt.Namespace, p.Spec.Adopt.Name)})
+	}
+	return requests(w.keeper.All(ctx))
 }
 
 // using are the enrollments that use a pool, a forge or a Secret of credentials.

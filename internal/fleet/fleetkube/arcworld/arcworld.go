@@ -66,6 +66,8 @@ type World struct {
 	// Changed hears that something of an organisation's changed, and whether it was a
 	// scale set: then others may conflict with it.
 	Changed func(org string, set bool)
+	// Adoptable hears of each scale set, and of what is of those that are not the fleet's.
+	Adoptable func(namespace, name string)
 	// Everyone hears that something changed that concerns all organisations.
 	Everyone func(context.Context)
 
@@ -179,18 +181,25 @@ func (w *World) changed(ctx context.Context, known client.Reader, o client.Objec
 		return
 	}
 	if u, ok := o.(*unstructured.Unstructured); ok && u.GetKind() == arc.SetKind {
-		if org := u.GetLabels()[v1alpha1.OrgLabel]; org != "" {
-			w.Changed(org, true)
-		}
+		w.tell(u, true)
 		return
 	}
 	for _, name := range SetsOf(o) {
 		set := Of(arc.SetKind)
 		if namespace, name, ok := strings.Cut(name, "/"); ok && known.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, set) == nil {
-			if org := set.GetLabels()[v1alpha1.OrgLabel]; org != "" {
-				w.Changed(org, false)
-			}
+			w.tell(set, false)
 		}
+	}
+}
+
+// tell tells whose scale set changed, or something of it.
+func (w *World) tell(set *unstructured.Unstructured, itself bool) {
+	labels := set.GetLabels()
+	if org := labels[v1alpha1.OrgLabel]; org != "" {
+		w.Changed(org, itself)
+	}
+	if itself || labels[v1alpha1.ManagedByLabel] != v1alpha1.ManagedBy {
+		w.Adoptable(set.GetNamespace(), set.GetName())
 	}
 }
 
@@ -213,13 +222,6 @@ func (w *World) Look(ctx context.Context, org string, live bool) (v View, err er
 	if live {
 		reader = w.Direct
 	}
-	// of lists what is of one set, or, live, everything that may be.
-	of := func(list client.ObjectList, set string, more ...client.ListOption) error {
-		if !live {
-			more = append(more, client.MatchingFields{bySet: set}, client.UnsafeDisableDeepCopy)
-		}
-		return reader.List(ctx, list, more...)
-	}
 	sets := ListOf(arc.SetKind)
 	if live {
 		err = reader.List(ctx, sets, client.MatchingLabels{v1alpha1.OrgLabel: org})
@@ -237,18 +239,52 @@ func (w *World) Look(ctx context.Context, org string, live bool) (v View, err er
 	v = View{Known: true, Controllers: arc.Discover(deployments.Items, controllers.Items), Sets: map[fleet.Key]*unstructured.Unstructured{}, Parts: map[fleet.Key]*arc.Parts{}}
 	for i := range sets.Items {
 		set := arc.ReadSet(&sets.Items[i])
-		name := set.Namespace + "/" + set.Name
-		listeners, runnerSets, runners := ListOf(arc.ListenerKind), ListOf(arc.RunnerSetKind), ListOf(arc.RunnerKind)
-		var pods corev1.PodList
-		for list, where := range map[client.ObjectList][]client.ListOption{listeners: nil, &pods: {client.InNamespace(w.Namespace)},
-			runnerSets: {client.InNamespace(set.Namespace)}, runners: {client.InNamespace(set.Namespace)}} {
-			if err := of(list, name, where...); err != nil {
-				return v, fmt.Errorf("look at the scale set %s: %w", name, err)
-			}
+		parts, err := w.parts(ctx, reader, set, live)
+		if err != nil {
+			return v, err
 		}
-		v.Sets[set.Key], v.Parts[set.Key] = &sets.Items[i], together(set, listeners.Items, pods.Items, runnerSets.Items, runners.Items)
+		v.Sets[set.Key], v.Parts[set.Key] = &sets.Items[i], parts
 	}
 	return v, nil
+}
+
+// parts reads what is of one set, or, live, finds it among everything that there is.
+func (w *World) parts(ctx context.Context, reader client.Reader, set arc.Set, live bool) (*arc.Parts, error) {
+	name := set.Namespace + "/" + set.Name
+	listeners, runnerSets, runners := ListOf(arc.ListenerKind), ListOf(arc.RunnerSetKind), ListOf(arc.RunnerKind)
+	var pods corev1.PodList
+	for list, where := range map[client.ObjectList][]client.ListOption{listeners: nil, &pods: {client.InNamespace(w.Namespace)},
+		runnerSets: {client.InNamespace(set.Namespace)}, runners: {client.InNamespace(set.Namespace)}} {
+		if !live {
+			where = append(where, client.MatchingFields{bySet: name}, client.UnsafeDisableDeepCopy)
+		}
+		if err := reader.List(ctx, list, where...); err != nil {
+			return nil, fmt.Errorf("look at the scale set %s: %w", name, err)
+		}
+	}
+	return together(set, listeners.Items, pods.Items, runnerSets.Items, runners.Items), nil
+}
+
+// Parts are a scale set that was read, and what there is of it, as it was a moment ago.
+// Before anything of ARC's was listed they are not known.
+func (w *World) Parts(ctx context.Context, u *unstructured.Unstructured) (*arc.Parts, error) {
+	set := arc.ReadSet(u)
+	known := w.cache.Load()
+	if known == nil {
+		return &arc.Parts{Key: set.Key, Set: &set}, nil
+	}
+	return w.parts(ctx, *known, set, false)
+}
+
+// Noted says whether a scale set carried an annotation a moment ago.
+func (w *World) Noted(ctx context.Context, namespace, name, annotation string) bool {
+	u := Of(arc.SetKind)
+	known := w.cache.Load()
+	if known == nil || (*known).Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, u) != nil {
+		return false
+	}
+	_, noted := u.GetAnnotations()[annotation]
+	return noted
 }
 
 // together puts what was listed for one set together.

@@ -5,12 +5,14 @@ package board
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/arc"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/ledger"
 )
 
@@ -23,6 +25,41 @@ type Board struct {
 	conflicts map[fleet.Key]fleet.Key
 	seen      map[string]Sight // by enrollment
 	groups    map[string]int64 // GitLab's numbers of groups, by enrollment
+	adopted   map[string]Adopted
+}
+
+// An Adopted is how a scale set stands that a pool adopts.
+type Adopted struct {
+	Set     *arc.Set // nil: there is none that could be adopted
+	State   arc.State
+	Hold    string // that is in force
+	Held    bool   // the look knew of a hold
+	Trouble fleet.Trouble
+}
+
+// SawAdopted puts up how the scale set stands that a pool adopts, and says whether that
+// is new.
+func (b *Board) SawAdopted(pool string, a Adopted) (changed bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	was, ok := b.adopted[pool]
+	b.adopted[pool] = a
+	return !ok || !reflect.DeepEqual(was, a)
+}
+
+// AdoptedBy is how the scale set stood that a pool adopts; false: nobody has looked.
+func (b *Board) AdoptedBy(pool string) (Adopted, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	a, ok := b.adopted[pool]
+	return a, ok
+}
+
+// ForgetPool takes down what is of a pool that has gone.
+func (b *Board) ForgetPool(pool string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.adopted, pool)
 }
 
 // A Sight is what one look saw.
@@ -49,7 +86,7 @@ type Counts struct{ Idle, Busy, Pending, Failed *int }
 
 // New makes a board that shows nothing yet.
 func New() *Board {
-	return &Board{seen: map[string]Sight{}, groups: map[string]int64{}}
+	return &Board{seen: map[string]Sight{}, groups: map[string]int64{}, adopted: map[string]Adopted{}}
 }
 
 // Decided is what was decided upon that state of an enrollment; false: nothing was.

@@ -88,7 +88,11 @@ func (w *Standing) Hold(ctx context.Context, req reconcile.Request) (reconcile.R
 			held = append(held, t)
 		}
 	}
-	r := fleet.ReportHold(h, held, now)
+	adopted, err := w.adopted(ctx, h)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	r := fleet.ReportHold(h, append(held, adopted...), now)
 	if r.Delete {
 		return reconcile.Result{}, kube.Delete(ctx, w.Direct, h)
 	}
@@ -99,6 +103,36 @@ func (w *Standing) Hold(ctx context.Context, req reconcile.Request) (reconcile.R
 		return reconcile.Result{}, nil
 	}
 	return Soon(min(max(r.Wake.Sub(now), 0), LongestNap))
+}
+
+// adopted are the scale sets of others that a hold is about.
+func (w *Standing) adopted(ctx context.Context, h *v1alpha1.RunnerHold) (held []fleet.Held, err error) {
+	var pools v1alpha1.RunnerPoolList
+	if err := w.Known.List(ctx, &pools, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, err
+	}
+	for i := range pools.Items {
+		p := &pools.Items[i]
+		if p.Spec.Adopt == nil || !fleet.Holds(h.Spec.Scope, fleet.Target{Forge: p.Spec.Forge, Pool: p.Name}) {
+			continue
+		}
+		t := fleet.Held{Pool: p.Name}
+		switch a, seen := w.Board.AdoptedBy(p.Name); {
+		case !seen:
+		case a.Set == nil:
+			continue // there is none that takes jobs, or it is counted already
+		default:
+			t.Jobs = a.State.Running
+			if a.Held {
+				t.Stopped = a.State.Stopped
+			}
+			if t.Stopped != fleet.Yes {
+				t.Reason = a.Trouble.Reason
+			}
+		}
+		held = append(held, t)
+	}
+	return held, nil
 }
 
 func used(e *v1alpha1.RunnerEnrollment, pool string) bool {
@@ -140,6 +174,9 @@ func (w *Standing) Pool(ctx context.Context, req reconcile.Request) (reconcile.R
 	p := &v1alpha1.RunnerPool{}
 	forge := &v1alpha1.RunnerForge{}
 	if err := w.Direct.Get(ctx, req.NamespacedName, p); err != nil {
+		if apierrors.IsNotFound(err) {
+			w.Board.ForgetPool(req.Name)
+		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	result := w.Board.Last()
@@ -148,7 +185,11 @@ func (w *Standing) Pool(ctx context.Context, req reconcile.Request) (reconcile.R
 	}
 	ready := fleet.Condition{Type: "Ready", Status: fleet.Yes, Reason: fleet.ReasonReady, Message: "It can be used."}
 	err := w.Known.Get(ctx, client.ObjectKey{Name: p.Spec.Forge}, forge)
-	switch fault := isolation.Fault(p, forge.Spec.Type, w.Images); {
+	fault := ""
+	if p.Spec.Adopt == nil { // what it adopts has a template of its own
+		fault = isolation.Fault(p, forge.Spec.Type, w.Images)
+	}
+	switch {
 	case apierrors.IsNotFound(err):
 		ready.Status, ready.Reason, ready.Message = fleet.No, fleet.ReasonForgeNotFound, fmt.Sprintf("There is no RunnerForge %q.", p.Spec.Forge)
 	case err != nil:
@@ -164,6 +205,10 @@ func (w *Standing) Pool(ctx context.Context, req reconcile.Request) (reconcile.R
 		}
 	}
 	was := p.DeepCopy()
+	p.Status.Adopted = nil
+	if p.Spec.Adopt != nil && ready.Reason != fleet.ReasonForgeNotFound {
+		w.sayAdopted(p, forge, &ready, &worst)
+	}
 	use := result.Pools[p.Name]
 	p.Status.ObservedGeneration, p.Status.Orgs, p.Status.Allocated, p.Status.Budget = p.Generation, int32(use.Orgs), int32(use.Allocated), p.Spec.Scaling.Budget
 	Say(&p.Status.Conditions, ready, p.Generation, w.Now())
@@ -172,6 +217,41 @@ func (w *Standing) Pool(ctx context.Context, req reconcile.Request) (reconcile.R
 		return Soon(LongestNap)
 	}
 	return reconcile.Result{RequeueAfter: LongestNap}, client.IgnoreNotFound(w.Direct.Status().Patch(ctx, p, client.MergeFrom(was)))
+}
+
+// sayAdopted says how the scale set stands that a pool adopts.
+func (w *Standing) sayAdopted(p *v1alpha1.RunnerPool, forge *v1alpha1.RunnerForge, ready, worst *fleet.Condition) {
+	no := func(c *fleet.Condition, is fleet.Answer, reason, message string) {
+		c.Status, c.Reason, c.Message = is, reason, message
+	}
+	a, seen := w.Board.AdoptedBy(p.Name)
+	switch {
+	case forge.Spec.Type != v1alpha1.GitHub:
+		no(ready, fleet.No, fleet.ReasonPoolInvalid, "Only scale sets of GitHub's can be adopted.")
+		return
+	case !seen:
+		no(ready, fleet.Unknown, fleet.ReasonNotChecked, "Nobody has looked at the scale set yet.")
+		return
+	case a.Trouble.Reason != "":
+		no(worst, fleet.Yes, a.Trouble.Reason, a.Trouble.Message)
+	}
+	switch {
+	case a.Set == nil:
+		no(ready, fleet.No, a.Trouble.Reason, a.Trouble.Message)
+		return
+	case a.State.Registered != fleet.Yes:
+		no(ready, a.State.Registered, cmp.Or(a.Trouble.Reason, fleet.ReasonNotChecked), a.Trouble.Message)
+	default:
+		no(ready, fleet.Yes, fleet.ReasonReady, "Somebody else keeps it, and it works.")
+	}
+	s := &v1alpha1.AdoptedStatus{Min: Number(&a.Set.Min), Max: Number(&a.Set.Max), Hold: a.Hold}
+	if a.Set.ID != 0 {
+		s.ScaleSetID = new(a.Set.ID)
+	}
+	if c := a.State.Counts; c != nil {
+		s.Idle, s.Busy, s.Pending, s.Failed = Number(&c.Idle), Number(&c.Busy), Number(&c.Pending), Number(&c.Failed)
+	}
+	p.Status.Adopted = s
 }
 
 // Forge says how a forge stands: as it answered those who asked it something.

@@ -1,0 +1,189 @@
+//go:build unix
+
+package fleetkube
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet/arc"
+	"github.com/tailplane/tailplane/internal/fleet/arctest"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/arcworld"
+)
+
+// others makes a scale set as a Helm chart does, which says no minimum.
+func (p *place) others(name string) (namespace string) {
+	p.t.Helper()
+	namespace = p.cluster.Namespace(p.t)
+	p.must(p.admin.Create(p.t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "one"}, StringData: map[string]string{"github_token": "a token"}}))
+	u := arcworld.Of(arc.SetKind)
+	u.SetNamespace(namespace)
+	u.SetName(name)
+	u.SetLabels(map[string]string{"app.kubernetes.io/version": "0.14.2"})
+	u.Object["spec"] = map[string]any{"githubConfigUrl": p.github.URL + "/old-org", "githubConfigSecret": "one", "runnerScaleSetName": name, "maxRunners": int64(5),
+		"template": map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "runner", "image": "runner:1"}}}}}
+	p.must(p.admin.Create(p.t.Context(), u, client.FieldOwner("helm")))
+	return namespace
+}
+
+// adopted waits for a pool that adopts to stand as it should.
+func (p *place) adopted(name, what string, ok func(*v1alpha1.RunnerPool) bool) *v1alpha1.RunnerPool {
+	p.t.Helper()
+	o := &v1alpha1.RunnerPool{}
+	p.until(what, func() bool { return p.there("", name, o) && ok(o) })
+	return o
+}
+
+func because(o *v1alpha1.RunnerPool, kind string) string {
+	c := meta.FindStatusCondition(o.Status.Conditions, kind)
+	if c == nil {
+		return ""
+	}
+	return string(c.Status) + "/" + c.Reason
+}
+
+// FLEET-16: a scale set that a Helm chart made is shown, and nothing is written to it
+// until a hold is about it. It is held by its numbers alone, so its job goes on; who
+// undoes that is named; and it is given back exactly, also if the pool went while the
+// fleet was down. Nothing is made anew, and nothing is deleted.
+func TestFLEET16_Adopted(t *testing.T) {
+	p := newPlace(t, "0.14.2")
+	ns := p.others("old")
+	adopts := func(o *v1alpha1.RunnerPool) { o.Spec.Adopt = &v1alpha1.PoolAdopt{Namespace: ns, Name: "old"} }
+	p.pool("old", "github", v1alpha1.PoolScaling{Max: 5, Budget: 5}, adopts)
+	p.pool("older", "github", v1alpha1.PoolScaling{Max: 5, Budget: 5}, func(o *v1alpha1.RunnerPool) { o.Spec.Adopt = &v1alpha1.PoolAdopt{Namespace: ns, Name: "nobody"} })
+	p.start()
+	o := p.adopted("old", "it is shown", func(o *v1alpha1.RunnerPool) bool { return because(o, "Ready") == "True/Ready" })
+	before := p.set(ns, "old")
+	if a := o.Status.Adopted; a == nil || *a.Max != 5 || a.ScaleSetID == nil || *a.ScaleSetID != before.ID || a.Hold != "" {
+		t.Errorf("status %+v", o.Status)
+	}
+	p.adopted("older", "there is none", func(o *v1alpha1.RunnerPool) bool { return because(o, "Ready") == "False/ScaleSetNotFound" })
+	spec := func() string {
+		u := arcworld.Of(arc.SetKind)
+		if !p.there(ns, "old", u) {
+			t.Fatal("it was deleted")
+		}
+		b, err := json.Marshal(u.Object["spec"])
+		p.must(err)
+		return string(b)
+	}
+	was := spec()
+	p.arc.Assign(ns, "old", arctest.Job{ID: "j1", Repository: "old-org/app", Run: 11})
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	p.must(p.arc.Start(ctx, "j1"))
+	p.adopted("old", "its job is counted", func(o *v1alpha1.RunnerPool) bool {
+		a := o.Status.Adopted
+		return a != nil && a.Busy != nil && *a.Busy == 1
+	})
+	var written []string
+	wrote := func() []string {
+		for _, w := range p.wire.writes() {
+			if strings.Contains(w, "/autoscalingrunnersets/") {
+				written = append(written, w)
+			}
+		}
+		return written
+	}
+	if w := wrote(); len(w) > 0 {
+		t.Errorf("without a hold were written %q", w)
+	}
+
+	p.hold("of-acme", v1alpha1.HoldScope{Org: "acme"}, v1alpha1.HoldPause) // it is of no organisation
+	h := p.hold("freeze", v1alpha1.HoldScope{All: true}, v1alpha1.HoldDrain)
+	if s := p.held("freeze", "Applied", metav1.ConditionTrue).Status; s.Targets != 1 || s.Applied != 1 || s.RemainingJobs == nil || *s.RemainingJobs != 1 {
+		t.Errorf("hold %+v", s)
+	}
+	o = p.adopted("old", "the hold is named", func(o *v1alpha1.RunnerPool) bool { return o.Status.Adopted != nil && o.Status.Adopted.Hold == "freeze" })
+	if s := p.set(ns, "old"); s.Min != 0 || s.Max != 0 || s.Before == nil || s.UID != before.UID || *o.Status.Adopted.Busy != 1 {
+		t.Errorf("held as %+v, pool %+v", s, o.Status.Adopted)
+	}
+
+	// A GitOps engine that was not told to leave the numbers alone.
+	git := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"maxRunners": int64(7)}}}
+	git.SetGroupVersionKind(arc.Kind(arc.SetKind))
+	git.SetNamespace(ns)
+	git.SetName("old")
+	p.must(p.admin.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(git), client.ForceOwnership, client.FieldOwner("argocd-controller")))
+	p.adopted("old", "who undoes the hold is told", func(o *v1alpha1.RunnerPool) bool {
+		return because(o, "Degraded") == "True/"+arc.ReasonHoldOverwritten && o.Status.Adopted != nil && *o.Status.Adopted.Max == 0
+	})
+	p.must(p.arc.Finish(ctx, "j1"))
+	p.held("freeze", "Drained", metav1.ConditionTrue)
+	wrote()
+	p.stop()
+	p.start() // and it knows what to give back
+	p.must(p.admin.Delete(t.Context(), h))
+	back := func() bool {
+		s := p.set(ns, "old")
+		return s.Max == 7 && s.Before == nil
+	}
+	p.until("it is given back", back)
+	if now, want := spec(), strings.Replace(was, `"maxRunners":5`, `"maxRunners":7`, 1); now != want {
+		t.Errorf("given back as %s, not %s", now, want)
+	}
+
+	p.hold("again", v1alpha1.HoldScope{Pool: "old"}, v1alpha1.HoldPause)
+	p.held("again", "Applied", metav1.ConditionTrue)
+	wrote()
+	p.stop()
+	p.must(p.admin.Delete(t.Context(), o))
+	p.start()
+	p.until("it is let go", back)
+	u := arcworld.Of(arc.SetKind)
+	p.there(ns, "old", u)
+	for _, f := range u.GetManagedFields() {
+		if f.Manager == arc.HoldManager || f.Manager == FieldManager {
+			t.Errorf("the fleet still owns something: %v", f)
+		}
+	}
+	if s := arc.ReadSet(u); s.UID != before.UID || s.ID != before.ID {
+		t.Errorf("it is another one: %+v, was %+v", s, before)
+	}
+	for _, w := range wrote() {
+		if strings.HasPrefix(w, "DELETE") {
+			t.Errorf("deleted: %s", w)
+		}
+	}
+}
+
+// Two pools adopt one scale set: the older one does. What the fleet made itself is
+// nobody's to adopt.
+func TestAdoptedTwice(t *testing.T) {
+	p := newPlace(t, "0.14.2")
+	ns := p.others("old")
+	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 2, Budget: 40})
+	p.atGitHub("acme", []string{"nix"})
+	of := func(namespace, name string) func(*v1alpha1.RunnerPool) {
+		return func(o *v1alpha1.RunnerPool) { o.Spec.Adopt = &v1alpha1.PoolAdopt{Namespace: namespace, Name: name} }
+	}
+	one := v1alpha1.PoolScaling{Max: 1, Budget: 1}
+	p.pool("a-first", "github", one, of(ns, "old"))
+	p.pool("b-second", "github", one, of(ns, "old"))
+	p.pool("ours", "github", one, of(p.shared, "acme-nix"))
+	p.pool("lab", "gitlab", one, of(ns, "old"))
+	p.start()
+	p.phase("acme", v1alpha1.PhaseActive)
+	p.adopted("a-first", "the older one has it", func(o *v1alpha1.RunnerPool) bool { return because(o, "Ready") == "True/Ready" })
+	p.adopted("b-second", "the younger one has not", func(o *v1alpha1.RunnerPool) bool {
+		return because(o, "Ready") == "False/AdoptedTwice" && o.Status.Adopted == nil
+	})
+	p.adopted("ours", "it is the fleet's", func(o *v1alpha1.RunnerPool) bool { return because(o, "Ready") == "False/ScaleSetOurs" })
+	p.adopted("lab", "it is GitHub's", func(o *v1alpha1.RunnerPool) bool { return strings.HasPrefix(because(o, "Ready"), "False/") })
+	h := p.hold("freeze", v1alpha1.HoldScope{All: true}, v1alpha1.HoldPause)
+	if s := p.held("freeze", "Applied", metav1.ConditionTrue).Status; s.Targets != 2 {
+		t.Errorf("one set of others and one of the fleet's are %d targets", s.Targets)
+	}
+	p.must(p.admin.Delete(t.Context(), h))
+	p.until("both go on", func() bool { return p.set(ns, "old").Max == 5 && p.set(p.shared, "acme-nix").Max == 2 })
+}
