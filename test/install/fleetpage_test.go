@@ -70,7 +70,7 @@ func TestFleetPage(t *testing.T) {
 		}
 	}
 	var sources strings.Builder
-	for _, pattern := range []string{"api/v1alpha1/*.go", "internal/fleet/*.go", "internal/fleet/*/*.go", "charts/tailplane/files/fleet-alerts.yaml"} {
+	for _, pattern := range []string{"api/v1alpha1/*.go", "internal/fleet/*.go", "internal/fleet/*/*.go", "internal/fleet/*/*/*.go", "charts/tailplane/files/fleet-alerts.yaml"} {
 		files, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %v", pattern, err)
