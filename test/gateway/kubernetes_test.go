@@ -78,8 +78,9 @@ func secret(t testing.TB, c *kubetest.Cluster, name, folder string) {
 	}
 }
 
-// certificates are those by which the extension server and Envoy Gateway know each other, as the files of three Secrets.
-type certificates struct{ server, authority, client map[string][]byte }
+// certificates are those by which the extension server and Envoy Gateway know each other, as the files of three Secrets; and
+// one of the same authority for somebody else.
+type certificates struct{ server, authority, client, stranger map[string][]byte }
 
 // certify makes them, of an authority of their own.
 func certify(t testing.TB) certificates {
@@ -113,7 +114,7 @@ func certify(t testing.TB) certificates {
 		return map[string][]byte{"tls.crt": block("CERTIFICATE", der), "tls.key": block("PRIVATE KEY", private)}
 	}
 	c := certificates{server: issue(&x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}), client: issue(&x509.Certificate{DNSNames: []string{gatewayxds.ClientName}}),
-		authority: map[string][]byte{"tls.crt": authority}}
+		stranger: issue(&x509.Certificate{DNSNames: []string{"mallory"}}), authority: map[string][]byte{"tls.crt": authority}}
 	c.server["ca.crt"] = authority
 	return c
 }
@@ -173,14 +174,24 @@ func provide(t testing.TB, name string) *provided {
 // startEnvoyGateway starts it with the configuration that we print for a server at this address.
 func (p *provided) startEnvoyGateway(t testing.TB, at gatewayxds.Address) *process {
 	t.Helper()
-	config, err := gatewayxds.Config(gatewayxds.ConfigOptions{Provider: gatewayxds.Kubernetes, Server: at, MaxMessage: 64 << 20, Namespace: ourNamespace})
+	return p.startConfigured(t, p.configured(t, at, false))
+}
+
+// configured is the configuration that we print for a server at this address, and what a single process on a machine is told
+// besides: nobody to elect, and no webhook to serve.
+func (p *provided) configured(t testing.TB, at gatewayxds.Address, lean bool) string {
+	t.Helper()
+	config, err := gatewayxds.Config(gatewayxds.ConfigOptions{Provider: gatewayxds.Kubernetes, Server: at, MaxMessage: 64 << 20, Namespace: ourNamespace, Lean: lean})
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What a single process on a machine is told besides: nobody to elect, and no webhook to serve.
-	text := strings.Replace(string(config), "provider: {type: Kubernetes}", "provider: {type: Kubernetes, kubernetes: {leaderElection: {disable: true}, proxyTopologyInjector: {disabled: true}}}", 1)
+	return strings.Replace(string(config), "provider: {type: Kubernetes}", "provider: {type: Kubernetes, kubernetes: {leaderElection: {disable: true}, proxyTopologyInjector: {disabled: true}}}", 1)
+}
+
+func (p *provided) startConfigured(t testing.TB, config string) *process {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "envoy-gateway.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return start(t, p.env, "envoy-gateway", "server", "-c", file)
@@ -196,6 +207,36 @@ func apply(t testing.TB, c *kubetest.Cluster, documents ...string) {
 		}
 	}
 }
+
+// plainGateway is a Gateway infra/eg, and a Service for its routes.
+const plainGateway = `apiVersion: v1
+kind: Namespace
+metadata: {name: infra}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: eg}
+spec: {controllerName: gateway.envoyproxy.io/gatewayclass-controller}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: eg, namespace: infra}
+spec:
+  gatewayClassName: eg
+  listeners: [{name: http, protocol: HTTP, port: 80, allowedRoutes: {namespaces: {from: Same}}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: plain, namespace: infra}
+spec: {ports: [{name: http, port: 80, targetPort: 8080}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: plain, namespace: infra, labels: {kubernetes.io/service-name: plain}}
+addressType: IPv4
+ports: [{name: http, port: 8080, protocol: TCP}]
+endpoints: [{addresses: [10.244.0.80], conditions: {ready: true}}]
+`
 
 // GTW-31, GTW-32, TB-09: Envoy Gateway with the Kubernetes provider, on a real API server and with the configuration that we
 // print, asks our server over mutual TLS on every hook; what it serves holds our routes, clusters, weights and rules; a change

@@ -108,11 +108,16 @@ spec: {oauthSecretName: tailscale-oauth, apiBaseURL: %q, allowedNamespaces: {fro
 // again starts the gateway anew, when it was stopped.
 func (w *whole) again(t testing.TB) { w.process = start(t, nil, "tailplaned", w.args...) }
 
-var sample = regexp.MustCompile(`(?m)^([a-z_]+)(\{[^}]*\})? ([0-9.e+]+)$`)
+var sample = regexp.MustCompile(`(?m)^([a-z_]+)(\{[^}]*\})? ([0-9.e+-]+)$`)
 
 // metric is the sum of a metric over those of its labels that have all of these words; -1 if nobody answers.
 func (w *whole) metric(name string, words ...string) float64 {
-	r, err := (&http.Client{Timeout: 10 * time.Second}).Get("http://" + wholeMetrics + "/metrics")
+	return metric(wholeMetrics, name, words...)
+}
+
+// metric is the same of any process, by where it serves its metrics.
+func metric(address, name string, words ...string) float64 {
+	r, err := (&http.Client{Timeout: 10 * time.Second}).Get("http://" + address + "/metrics")
 	if err != nil {
 		return -1
 	}
@@ -123,8 +128,12 @@ func (w *whole) metric(name string, words ...string) float64 {
 	}
 	sum := 0.0
 next:
-	for _, m := range sample.FindAllStringSubmatch(string(b), -1) {
-		if m[1] != name {
+	for line := range strings.Lines(string(b)) {
+		if !strings.HasPrefix(line, name) {
+			continue // most lines are others'
+		}
+		m := sample.FindStringSubmatch(line)
+		if m == nil || m[1] != name {
 			continue
 		}
 		for _, word := range words {
@@ -230,9 +239,15 @@ func (w *whole) changes(t *testing.T) {
 // calls waits until Envoy Gateway has been quiet for a while, and returns how often it has asked.
 func (w *whole) calls(t testing.TB) float64 {
 	t.Helper()
+	return quiet(t, "Envoy Gateway is quiet", func() float64 { return w.metric("tailplane_gateway_hook_calls_total") })
+}
+
+// quiet waits until a number, which is negative while nobody knows it, has been the same for a while, and returns it.
+func quiet(t testing.TB, what string, number func() float64) float64 {
+	t.Helper()
 	last, since := -1.0, time.Now()
-	await(t, "Envoy Gateway is quiet", func() bool {
-		if n := w.metric("tailplane_gateway_hook_calls_total"); n != last {
+	await(t, what, func() bool {
+		if n := number(); n != last {
 			last, since = n, time.Now()
 		}
 		return last >= 0 && time.Since(since) > 3*time.Second

@@ -99,6 +99,7 @@ func TestGatewayValuesRefused(t *testing.T) {
 		{"a credential in the clear", "gateway.tailnet.apiBaseURLs={http://api.example}", "/gateway/tailnet/apiBaseURLs/0"},
 		{"a mode that there is not", "gateway.extensionServer.mode=daemon", "/gateway/extensionServer/mode"},
 		{"every namespace", "gateway.proxyNamespaces={*}", "/gateway/proxyNamespaces/0"},
+		{"a Gateway of no namespace", "gateway.envoyGateway.tailnetOnly={eg}", "/gateway/envoyGateway/tailnetOnly/0"},
 		{"misspelt", "gateway.proxy.allowContainerBoot=true", "'allowContainerBoot' not allowed"},
 	} {
 		if _, err := try(t, values, "--set", tt.set); err == nil || !strings.Contains(err.Error(), tt.want) {

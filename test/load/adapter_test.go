@@ -150,26 +150,6 @@ func (p *proxied) get(path string) (int64, error) {
 	return io.Copy(io.Discard, res.Body)
 }
 
-// cpu is the time that a process has used so far.
-func cpu(b *testing.B, pid int) time.Duration {
-	b.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		b.Skip("SKIP cpu: this machine does not tell what a process has used")
-	}
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	f := strings.Fields(rest)
-	var ticks int
-	for _, i := range []int{11, 12} { // utime, stime, in hundredths of a second
-		n, err := strconv.Atoi(f[i])
-		if err != nil {
-			b.Fatal(err)
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * 10 * time.Millisecond
-}
-
 // anonymous is the memory that only this process has, in bytes.
 func anonymous(b *testing.B, pid int) float64 {
 	b.Helper()
@@ -286,7 +266,7 @@ func BenchmarkAdapterHop(b *testing.B) {
 	rate := map[string]float64{} // requests per second of the process's own time
 	for _, p := range []*proxied{bare, mca} {
 		const workers, each = 16, 1000
-		before := cpu(b, p.pid)
+		before := processorTime(b, p.pid)
 		var wg sync.WaitGroup
 		failed := make(chan error, workers)
 		for range workers {
@@ -305,7 +285,7 @@ func BenchmarkAdapterHop(b *testing.B) {
 			b.Fatalf("%s: %v", p.name, err)
 		default:
 		}
-		rate[p.name] = workers * each / (cpu(b, p.pid) - before).Seconds()
+		rate[p.name] = workers * each / (processorTime(b, p.pid) - before).Seconds()
 	}
 	bulk := map[string]float64{}
 	for range 3 { // in turns; the best of each

@@ -168,20 +168,11 @@ func cpuOf(b *testing.B, r *rig.Rig) cpuTimes {
 }
 
 // processorTime is what a process has used of it.
-func processorTime(b *testing.B, pid int) (used time.Duration) {
+func processorTime(b *testing.B, pid int) time.Duration {
 	b.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	used, err := rig.ProcessorTime(pid)
 	if err != nil {
-		b.Skip("SKIP processor time: this system has no /proc: ", err)
-	}
-	// After the name in brackets, the 12th and 13th field, in hundredths of a second.
-	f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	for _, field := range f[11:13] {
-		ticks, err := strconv.ParseInt(field, 10, 64)
-		if err != nil {
-			b.Fatal(err)
-		}
-		used += time.Duration(ticks) * time.Second / 100
+		b.Skip("SKIP processor time: ", err)
 	}
 	return used
 }

@@ -210,7 +210,7 @@ rules:
 	}
 	ctx, cancel := context.WithTimeout(b.Context(), 5*time.Minute)
 	defer cancel()
-	before := cpu(b, mca.pid)
+	before := processorTime(b, mca.pid)
 	res, err := open(ctx, mca, "flood", rv)
 	if err != nil {
 		b.Fatal(err)
@@ -218,7 +218,7 @@ rules:
 	if err := events(res, len(members)*floodEvents, nil); err != nil {
 		b.Fatal(err)
 	}
-	budgetFloor("adapter-watch-events-per-core-second", float64(len(members)*floodEvents)/(cpu(b, mca.pid)-before).Seconds(), 50_000)
+	budgetFloor("adapter-watch-events-per-core-second", float64(len(members)*floodEvents)/(processorTime(b, mca.pid)-before).Seconds(), 50_000)
 
 	late := make([][]time.Duration, 2) // directly, and through the adapter
 	if err := together(2, func(i int) error {
@@ -282,9 +282,9 @@ func median(d []time.Duration) time.Duration {
 func runtimeRest(b *testing.B, pid int) {
 	b.Helper()
 	for range 60 {
-		before := cpu(b, pid)
+		before := processorTime(b, pid)
 		time.Sleep(time.Second)
-		if cpu(b, pid)-before <= 20*time.Millisecond {
+		if processorTime(b, pid)-before <= 20*time.Millisecond {
 			return
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/test/rig"
 )
 
 // BenchmarkRelay measures what GTW-38 says of a relay: one stream and one round
@@ -43,7 +44,7 @@ func BenchmarkRelay(b *testing.B) {
 	if err := r.AwaitReady(within(b), "/readyz/shop.web"); err != nil {
 		b.Fatal(err)
 	}
-	row("relay: start to ready", time.Since(began).Seconds(), 2, true, "s")
+	rig.Budget("relay: start to ready", time.Since(began).Seconds(), 2, true, "s")
 
 	straight := func() (net.Conn, error) {
 		return near.Dial(within(b), "tcp", netip.AddrPortFrom(at, 80).String())
@@ -70,7 +71,7 @@ func BenchmarkRelay(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	row("relay: heap of an idle connection", float64(heap(b)-was)/idle/1024, 64, true, "KiB")
+	rig.Budget("relay: heap of an idle connection", float64(heap(b)-was)/idle/1024, 64, true, "KiB")
 	for _, conn := range conns {
 		conn.Close()
 	}
@@ -90,9 +91,9 @@ func BenchmarkRelay(b *testing.B) {
 	}
 	slices.Sort(shares)
 	slices.Sort(bares)
-	row("relay: one stream, of a node's", shares[len(shares)/2], 0.85, false, "")
+	rig.Budget("relay: one stream, of a node's", shares[len(shares)/2], 0.85, false, "")
 	added := median(relayed) - median(direct)
-	row("relay: added to a round trip, p50", float64(added.Microseconds())/1000, 0.2, true, "ms")
+	rig.Budget("relay: added to a round trip, p50", float64(added.Microseconds())/1000, 0.2, true, "ms")
 	fmt.Printf("    a round trip: %v straight, %v through, %v by a bare copy; shares %.2f, a bare copy's %.2f\n", median(direct), median(relayed), median(copied), shares, bares)
 
 	began = time.Now()
@@ -104,7 +105,7 @@ func BenchmarkRelay(b *testing.B) {
 		}
 		return err
 	})
-	row("relay: a change to bound", time.Since(began).Seconds(), 1, true, "s")
+	rig.Budget("relay: a change to bound", time.Since(began).Seconds(), 1, true, "s")
 }
 
 // bareProxy is what any relay costs at least: it dials as the measuring side does,
@@ -135,15 +136,6 @@ func bareProxy(b *testing.B, at string, dial func() (net.Conn, error)) string {
 		}
 	}()
 	return ln.Addr().String()
-}
-
-// row prints a row of `make budgets`. It reports; it fails nothing.
-func row(name string, measured, bound float64, most bool, unit string) {
-	verdict := "ok"
-	if measured > bound == most {
-		verdict = "OVER"
-	}
-	fmt.Printf("BUDGET %s %.3f%s %.3f%s %s\n", name, measured, unit, bound, unit, verdict)
 }
 
 const streamSize = 64 << 20
