@@ -155,13 +155,20 @@ type provided struct {
 	certificates
 }
 
-func provide(t testing.TB, name string) *provided {
+// defined is a cluster that knows the kinds of the Gateway API, of Envoy Gateway, and ours.
+func defined(t testing.TB, name string) *kubetest.Cluster {
 	t.Helper()
 	c := kubetest.New(t, kubetest.Options{Name: name})
 	for _, f := range definitions(t) {
 		kubectl(t, c, "apply", "--server-side", "-f", f)
 	}
 	kubectl(t, c, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+	return c
+}
+
+func provide(t testing.TB, name string) *provided {
+	t.Helper()
+	c := defined(t, name)
 	kubectl(t, c, "create", "namespace", egNamespace)
 	p := &provided{Cluster: c, env: []string{"KUBECONFIG=" + c.Kubeconfig, "ENVOY_GATEWAY_NAMESPACE=" + egNamespace}, proxy: t.TempDir(), certificates: certify(t)}
 	run(t, p.env, "envoy-gateway", "certgen", "--disable-topology-injector")

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailapi"
@@ -76,18 +77,36 @@ func startWhole(t *testing.T, first certificates, p *provided) *whole {
 	w := &whole{provided: p, tls: t.TempDir(), tailnet: startTailnet(t)}
 	w.offer(t, "svc:web")
 	first.serve(t, w.tls)
-	settings := filepath.Join(t.TempDir(), "gateway.yaml")
-	text := fmt.Sprintf("tailnet: {apiBaseURLs: [%q], requestsPerSecond: 1000, burst: 1000}\nproxy: {image: \"image.invalid/tailplaned:test\"}\nclusterDomain: cluster.local\n", w.api.URL())
-	if err := os.WriteFile(settings, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	settings := settingsFor(t, w.api.URL())
 	own := w.api.Client([]string{"devices:core", "auth_keys", "services"}, "tag:k8s-operator")
 	objects, err := os.ReadFile("testdata/role.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
+	apply(t, w.Cluster, string(objects), corp(own.ID, own.Secret, w.api.URL()))
+	w.args = []string{"gateway", "--config", settings, "--kubeconfig", w.Kubeconfig, "--namespace", ourNamespace, "--metrics-addr", wholeMetrics,
+		"--extension-addr", wholeExtension, "--extension-tls-dir", w.tls, "--log-level", "warn"}
+	w.process = start(t, nil, "tailplaned", w.args...)
+	w.startEnvoyGateway(t, gatewayxds.Address{Network: "tcp", At: wholeExtension})
+	w.served = readADS(t, w.proxy, kubernetesXDS)
+	return w
+}
+
+// settingsFor is the path of a gateway.yaml for this API of Tailscale's.
+func settingsFor(t testing.TB, api string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "gateway.yaml")
+	text := fmt.Sprintf("tailnet: {apiBaseURLs: [%q], requestsPerSecond: 1000, burst: 1000}\nproxy: {image: \"image.invalid/tailplaned:test\"}\nclusterDomain: cluster.local\n", api)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// corp is the tailnet that every namespace may use, and its credential.
+func corp(id, secret, api string) string {
 	encoded := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
-	apply(t, w.Cluster, string(objects), fmt.Sprintf(`apiVersion: v1
+	return fmt.Sprintf(`apiVersion: v1
 kind: Secret
 metadata: {name: tailscale-oauth, namespace: %s}
 data: {client_id: %s, client_secret: %s}
@@ -96,13 +115,7 @@ apiVersion: gateway.tailscale.com/v1alpha1
 kind: TailscaleTailnet
 metadata: {name: corp, annotations: {gateway.tailscale.com/default: "true"}}
 spec: {oauthSecretName: tailscale-oauth, apiBaseURL: %q, allowedNamespaces: {from: All}}
-`, ourNamespace, encoded(own.ID), encoded(own.Secret), w.api.URL()))
-	w.args = []string{"gateway", "--config", settings, "--kubeconfig", w.Kubeconfig, "--namespace", ourNamespace, "--metrics-addr", wholeMetrics,
-		"--extension-addr", wholeExtension, "--extension-tls-dir", w.tls, "--log-level", "warn"}
-	w.process = start(t, nil, "tailplaned", w.args...)
-	w.startEnvoyGateway(t, gatewayxds.Address{Network: "tcp", At: wholeExtension})
-	w.served = readADS(t, w.proxy, kubernetesXDS)
-	return w
+`, ourNamespace, encoded(id), encoded(secret), api)
 }
 
 // again starts the gateway anew, when it was stopped.
@@ -153,7 +166,13 @@ next:
 // reason is why a condition of an object is as it is.
 func (w *whole) reason(t testing.TB, object, condition string) string {
 	t.Helper()
-	return kubectl(t, w.Cluster, "-n", "infra", "get", object, "-o", `jsonpath={.status.conditions[?(@.type=="`+condition+`")].reason}`)
+	return reason(t, w.Cluster, object, condition)
+}
+
+// reason is the same in any cluster.
+func reason(t testing.TB, c *kubetest.Cluster, object, condition string) string {
+	t.Helper()
+	return kubectl(t, c, "-n", "infra", "get", object, "-o", `jsonpath={.status.conditions[?(@.type=="`+condition+`")].reason}`)
 }
 
 // accepted waits until Envoy Gateway has looked at a route as it is now: what follows is translation.

@@ -286,8 +286,10 @@ func askAPI(ctx context.Context, t testing.TB, url, id, secret, path string, int
 }
 
 type vipService struct {
-	Name  string
-	Addrs []string
+	Name        string
+	Addrs       []string
+	Ports       []string
+	Annotations map[string]string
 }
 
 // vips are the services of the tailnet.

@@ -773,7 +773,7 @@ func TestGatewayPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	text, blocks := page(t, "gateway.md")
-	for _, name := range []string{"tailnet.yaml", "egress.yaml", "attach.yaml", "ingress.yaml"} {
+	for _, name := range []string{"tailnet.yaml", "egress.yaml", "attach.yaml", "ingress.yaml", "only.yaml"} {
 		block, ok := blocks[name]
 		if !ok {
 			t.Errorf("no block %s", name)
