@@ -26,6 +26,7 @@ const (
 	defaultInterval = 5 * time.Minute // between two readings of a tailnet that says no other
 	hostsNap        = 5 * time.Second // while relays are still to become hosts; doubled each time
 	refusedNap      = 5 * time.Minute // after a refusal: whoever changes something wakes us
+	noClientNap     = 2 * time.Second // in a program that has just begun, the client comes with no change of any object
 )
 
 // A vipMemory is what is known of a service of a tailnet beyond what stands in the
@@ -375,6 +376,9 @@ func (l *look) failing(err error, what string) {
 func trouble(err error) (reason string, wait time.Duration) {
 	if _, ok := errors.AsType[*duplicate](err); ok {
 		return v1alpha1.ReasonDuplicateOperatorID, refusedNap
+	}
+	if errors.Is(err, errNoClient) {
+		return v1alpha1.ReasonTailnetNotReady, noClientNap
 	}
 	e, ok := errors.AsType[*tailnets.Error](err)
 	if !ok {
