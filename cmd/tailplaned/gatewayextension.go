@@ -35,6 +35,7 @@ func gatewayMetrics(clients *tailnets.Clients) *health.Gateway {
 // countTime bounds the reading of caches for one scrape.
 const countTime = 5 * time.Second
 
+// countTailnets counts, at each scrape, what the controllers know.
 func countTailnets(metrics *health.Gateway, controllers *gatewaykube.Controllers) {
 	metrics.Tailnets(func() (health.Tailnets, bool) {
 		ctx, cancel := context.WithTimeout(context.Background(), countTime)
@@ -42,6 +43,7 @@ func countTailnets(metrics *health.Gateway, controllers *gatewaykube.Controllers
 		ready, degraded, services, ok := controllers.Count(ctx)
 		return health.Tailnets{Ready: ready, Degraded: degraded, Services: services}, ok
 	})
+	metrics.LeftOut(controllers.LeftOut)
 }
 
 // extensionServer answers Envoy Gateway; what it answered is measured, and noted for the leader.

@@ -119,5 +119,12 @@ func (m *Gateway) Tailnets(count func() (Tailnets, bool)) {
 	show("tailplane_tailnet_discovery_services", "Services that discovery knows, of all tailnets.", func(t Tailnets) int { return t.Services })
 }
 
+// LeftOut shows of how many namespaces the account may not read what it should, as
+// count says at each scrape.
+func (m *Gateway) LeftOut(count func() int) {
+	m.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tailplane_gateway_namespaces_left_out", Help: "Namespaces where this account may not read what it should; the others go on."},
+		func() float64 { return float64(count()) }))
+}
+
 // Readiness shows whether l is ready, at each scrape.
 func (m *Gateway) Readiness(l *Listener) { m.MustRegister(readiness(l)) }

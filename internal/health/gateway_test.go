@@ -17,6 +17,7 @@ func TestGatewayMetrics(t *testing.T) {
 	m.Restored()
 	m.Key("minted")
 	m.Tailnets(func() (health.Tailnets, bool) { return health.Tailnets{Ready: 5, Degraded: 6, Services: 7}, true })
+	m.LeftOut(func() int { return 8 })
 	m.Asked("list devices", "OK", time.Second)
 	m.Asked("list devices", "CircuitOpen", 0) // was not made, so it took no time
 	families, err := m.Gather()
@@ -35,7 +36,7 @@ func TestGatewayMetrics(t *testing.T) {
 	for name, want := range map[string]float64{"tailplane_tailnet_api_requests_total": 2, "tailplane_tailnet_api_seconds": 1, "tailplane_tailnet_circuit_open": 2, "tailplane_build_info": 1,
 		"tailplane_gateway_hook_calls_total": 1, "tailplane_gateway_hook_seconds": 1, "tailplane_gateway_hook_bytes": 2, "tailplane_gateway_build_seconds": 1, "tailplane_gateway_build_faults_total": 1,
 		"tailplane_gateway_snapshot_routes": 3, "tailplane_gateway_snapshot_clusters": 4, "tailplane_gateway_status_restores_total": 1, "tailplane_gateway_auth_keys_total": 1,
-		"tailplane_tailnet_ready": 5, "tailplane_tailnet_degraded": 6, "tailplane_tailnet_discovery_services": 7} {
+		"tailplane_tailnet_ready": 5, "tailplane_tailnet_degraded": 6, "tailplane_tailnet_discovery_services": 7, "tailplane_gateway_namespaces_left_out": 8} {
 		if got[name] != want {
 			t.Errorf("%s is %v, want %v", name, got[name], want)
 		}

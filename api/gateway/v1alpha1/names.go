@@ -130,6 +130,7 @@ const (
 	ReasonAuthKeyFailed       = "AuthKeyFailed"
 	ReasonTailnetNotReady     = "TailnetNotReady"
 	ReasonPodsNotReady        = "PodsNotReady"
+	ReasonNamespaceForbidden  = "NamespaceForbidden" // the operator's account may not read there
 
 	// of a service
 	ReasonRefNotPermitted     = "RefNotPermitted"

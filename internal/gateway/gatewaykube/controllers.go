@@ -112,8 +112,17 @@ type Controllers struct {
 	// Observe, optional, hears of each request to Tailscale's API.
 	Observe func(tailnets.Op, tailnets.Class, time.Duration)
 
-	synced atomic.Bool
-	cache  atomic.Pointer[cache.Cache]
+	synced   atomic.Bool
+	cache    atomic.Pointer[cache.Cache]
+	refusals atomic.Pointer[gather.Refusals]
+}
+
+// LeftOut is in how many namespaces this account may not read what it should.
+func (c *Controllers) LeftOut() int {
+	if r := c.refusals.Load(); r != nil {
+		return r.Namespaces()
+	}
+	return 0
 }
 
 // Synced reports whether the controllers have filled their caches and are at work.
@@ -146,6 +155,11 @@ func (c *Controllers) run(ctx context.Context) error {
 		Metrics:        metricsserver.Options{BindAddress: "0"}, // main serves metrics
 		Cache:          cache.Options{DefaultTransform: cache.TransformStripManagedFields(), ByObject: byObject},
 		Client:         client.Options{FieldOwner: v1alpha1.FieldManager, Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.Namespace{}}, EnableReadYourWritesConsistency: new(true)}},
+	}
+	refusals := &gather.Refusals{Optional: c.ProxyNamespaces, Log: c.Log}
+	c.refusals.Store(refusals)
+	if err := refusals.Options(config, &options.Cache); err != nil {
+		return err
 	}
 	for _, add := range []func(*runtime.Scheme) error{gather.AddToScheme, groups.AddToScheme, services.AddToScheme, authenticationv1.AddToScheme} {
 		if err := add(options.Scheme); err != nil {
@@ -283,7 +297,7 @@ func (c *Controllers) addRelays(ctx context.Context, mgr manager.Manager) error 
 	relays := &groups.Controller{Namespace: c.Namespace, ProxyNamespaces: c.ProxyNamespaces, ClusterDomain: c.ClusterDomain, Workload: c.Relays,
 		Clients: c.Clients, Log: c.Log, Now: c.Now, Keys: c.Keys}
 	ways := &services.Controller{Namespace: c.Namespace, ConsumerNamespaces: c.ConsumerNamespaces, ClusterDomain: c.ClusterDomain, OperatorID: id, Instance: instance,
-		Clients: c.Clients, Log: c.Log, Now: c.Now}
+		Clients: c.Clients, Log: c.Log, Now: c.Now, Refused: c.refusals.Load().Refused}
 	return errors.Join(relays.Add(mgr, c.Board), ways.Add(mgr, c.Board))
 }
 

@@ -126,3 +126,34 @@ func TestCrashes(t *testing.T) {
 		p.onlyGarbage(g)
 	}
 }
+
+// GTW-16, GW-10: the Secrets that told of keys are gone when the group ends, as they
+// are when its namespace goes first. The keys, which nobody has used, end with it.
+func TestKeysWithoutSecrets(t *testing.T) {
+	p := newPlace(t)
+	g := p.group("web", 3)
+	p.until("three keys", func() bool {
+		n := 0
+		for i := range 3 {
+			if len(p.secret(fmt.Sprintf("web-%d-config", i)).Data["authkey"]) > 0 {
+				n++
+			}
+		}
+		return n == 3
+	})
+	if keys := p.keys(); len(keys) != 3 {
+		t.Fatalf("keys %v", keys)
+	}
+	p.stop()
+	for i := range 3 {
+		p.must(p.admin.Delete(t.Context(), p.secret(fmt.Sprintf("web-%d-config", i))))
+	}
+	p.patch(p.get("web"), `{"spec":{"replicas":1}}`) // nobody knows of the others any more
+	p.must(p.admin.Delete(t.Context(), g))
+	p.start()
+	p.until("it is gone", func() bool { return !p.there("web", &v1alpha1.TailscaleProxyGroup{}) })
+	p.nothingLeft(g)
+	if n := p.counted.get("deleted"); n != 3 {
+		t.Errorf("%d keys were deleted", n)
+	}
+}

@@ -22,13 +22,17 @@ import (
 // gather reads what there is of the group.
 func (l *look) gather(ctx context.Context) error {
 	err := l.read(ctx)
-	if apierrors.IsForbidden(err) && l.group.DeletionTimestamp != nil && l.namespaceEnds(ctx) {
+	switch forbidden := apierrors.IsForbidden(err); {
+	case forbidden && l.group.DeletionTimestamp != nil && l.namespaceEnds(ctx):
 		// Our rights went with the namespace, as all will that is in it. Which devices
 		// are at Tailscale stands in the status; keys are looked for by what they say.
 		l.nothing()
-		l.lost, err = true, nil
-	}
-	if err != nil {
+	case forbidden: // others go on, and this one when the rights are back
+		l.nothing()
+		l.facts, l.forbidden = upkeep.Facts{}, true
+		l.again(l.Now().Add(forbiddenNap))
+		return nil
+	case err != nil:
 		return err
 	}
 	l.facts = l.factsOf()
@@ -107,9 +111,6 @@ func (l *look) factsOf() upkeep.Facts {
 	}
 	for i := range f.Replicas {
 		f.Ordinals[i] = upkeep.Replica{}
-		if l.lost && !l.tidied && f.Deleting {
-			f.Ordinals[i] = upkeep.Replica{Key: upkeep.Key{Begun: true, Until: g.DeletionTimestamp.Add(upkeep.KeyLife)}}
-		}
 	}
 	change := func(i int, do func(*upkeep.Replica)) {
 		r := f.Ordinals[i]
@@ -141,6 +142,17 @@ func (l *look) factsOf() upkeep.Facts {
 	}
 	for i, s := range l.config {
 		change(i, func(r *upkeep.Replica) { r.Config, r.Key = true, keyOf(s) })
+	}
+	if f.Deleting && f.Held && !l.tidied {
+		// The Secret that told of a key may have gone before us, with the namespace or by
+		// hand. No key was made since the deletion began.
+		for i := range max(f.Replicas, 1) {
+			if l.config[i] == nil {
+				change(i, func(r *upkeep.Replica) {
+					r.Key = upkeep.Key{Begun: true, Until: g.DeletionTimestamp.Add(upkeep.KeyLife)}
+				})
+			}
+		}
 	}
 	return f
 }

@@ -50,6 +50,8 @@ const (
 	longestNap = 10 * time.Minute // between two looks: what nobody tells us of is found then
 	soon       = 2 * time.Second  // for what comes of itself, and tells nobody
 	workers    = 4
+
+	forbiddenNap = 10 * time.Second // while the operator may not read in the group's namespace
 )
 
 // A Controller keeps groups. Fields without a remark are required.

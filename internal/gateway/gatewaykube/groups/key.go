@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -56,13 +58,12 @@ func keyOf(s *corev1.Secret) upkeep.Key {
 // writeKey writes what the config Secret of an ordinal says of its key, if the Secret
 // is still what was read.
 func (l *look) writeKey(ctx context.Context, ordinal int, k upkeep.Key, secret string) error {
-	if l.lost && secret == "" {
-		l.tidied = true // and there is nowhere to write it
-		return nil
-	}
 	l.mu.Lock()
 	s := l.config[ordinal]
 	l.mu.Unlock()
+	if s == nil && secret == "" && l.group.DeletionTimestamp != nil {
+		return nil // nor is there to be one
+	}
 	if s == nil {
 		return fmt.Errorf("the config Secret of %d is gone", ordinal)
 	}
@@ -127,8 +128,11 @@ func (l *look) tags() []string {
 
 // description finds a key again. It may have 50 letters, digits, hyphens and spaces.
 func (l *look) description(ordinal int) string {
-	return fmt.Sprintf("tailplane-relay-%.8s-%d", l.group.UID, ordinal)
+	return l.descriptions() + strconv.Itoa(ordinal)
 }
+
+// descriptions are how those of all ordinals begin.
+func (l *look) descriptions() string { return fmt.Sprintf("tailplane-relay-%.8s-", l.group.UID) }
 
 // each does something for several ordinals, some at once, and returns what Kubernetes
 // said. An error of the API ends nothing but what it is about, and is noted.
@@ -244,8 +248,8 @@ func (l *look) deleteKey(ctx context.Context, id string) error {
 	return nil
 }
 
-// tidy deletes keys that were begun and never written down. The pause until the next
-// one holds for those that were there.
+// tidy deletes keys that were begun and never written down; of a group that ends, all
+// that it has. The pause until the next one holds for those that were there.
 func (l *look) tidy(ctx context.Context, ordinals []int) error {
 	ids, err := l.api.Keys(ctx)
 	if l.noted(err) {
@@ -266,6 +270,7 @@ func (l *look) tidy(ctx context.Context, ordinals []int) error {
 		l.mu.Lock()
 		_, mine := found[k.Description]
 		l.mu.Unlock()
+		mine = mine || l.group.DeletionTimestamp != nil && strings.HasPrefix(k.Description, l.descriptions())
 		if err != nil || !mine {
 			return err
 		}
@@ -289,6 +294,7 @@ func (l *look) tidy(ctx context.Context, ordinals []int) error {
 			return err
 		}
 	}
+	l.tidied = true
 	return nil
 }
 

@@ -47,7 +47,8 @@ type look struct {
 	// What was found out and done in this look.
 	gone, doubted map[string]bool // devices, as the API said
 	dropped       map[string]bool // devices that are gone from the tailnet
-	lost, tidied  bool            // what was in the namespace cannot be read any more; no key is left
+	tidied        bool            // of a group that ends: no key is left that nothing tells of
+	forbidden     bool            // what is in the namespace may not be read now
 	failure       *tailnets.Error
 	blocked       bool
 	inTheWay      []string       // objects of others with our names
@@ -113,6 +114,9 @@ func (l *look) run(ctx context.Context) error {
 	if err := l.gather(ctx); err != nil {
 		return err
 	}
+	if l.forbidden {
+		return l.leave(ctx)
+	}
 	if l.group.DeletionTimestamp == nil && !alive && len(l.facts.Ordinals) > 0 {
 		return l.withdraw(ctx)
 	}
@@ -129,7 +133,7 @@ func (l *look) run(ctx context.Context) error {
 	if err := l.decide(ctx); err != nil {
 		return err
 	}
-	if alive {
+	if alive && !l.forbidden {
 		return l.furnishPods(ctx)
 	}
 	return nil
@@ -138,7 +142,7 @@ func (l *look) run(ctx context.Context) error {
 // decide lets the decision be carried out, step by step.
 func (l *look) decide(ctx context.Context) error {
 	for range mostDeeds {
-		if err := l.gather(ctx); err != nil {
+		if err := l.gather(ctx); err != nil || l.forbidden {
 			return err
 		}
 		step := upkeep.Next(l.facts, l.Now())
@@ -234,6 +238,7 @@ func (l *look) act(ctx context.Context, step upkeep.Step) error {
 				}
 			}
 		}
+		l.tidied = true // keys came first, and what told of them is gone by our own hand
 		return nil
 	case upkeep.DropDevices:
 		return l.dropDevices(ctx, step.Devices)
@@ -273,7 +278,8 @@ func (l *look) patch(ctx context.Context, doing string, change func()) error {
 	return nil
 }
 
-// leave is for a group in a namespace that is not ours, or no longer.
+// leave is for a group in a namespace that is not ours, or no longer, or that we may
+// not read.
 func (l *look) leave(ctx context.Context) error {
 	l.facts = upkeep.Facts{}
 	if l.group.DeletionTimestamp == nil || !controllerutil.ContainsFinalizer(l.group, v1alpha1.Finalizer) {

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
 	"github.com/tailplane/tailplane/internal/gateway/portmap"
 	"github.com/tailplane/tailplane/internal/gateway/workload"
 	"github.com/tailplane/tailplane/internal/relay/relaykube"
@@ -146,6 +147,13 @@ func (l *look) tell(ctx context.Context, trouble error) error {
 }
 
 func (l *look) verdicts(trouble error) map[string]verdict {
+	if l.forbidden {
+		out := map[string]verdict{v1alpha1.ConditionDegraded: l.degraded(trouble)}
+		if meta.FindStatusCondition(l.before.Status.Conditions, v1alpha1.ConditionReady) == nil {
+			out[v1alpha1.ConditionReady] = no(v1alpha1.ReasonNamespaceForbidden, gather.Forbidden(l.group.Namespace))
+		}
+		return out
+	}
 	if trouble != nil && l.facts.Ordinals == nil { // what is said of it may still be so
 		return map[string]verdict{v1alpha1.ConditionDegraded: l.degraded(trouble)}
 	}
@@ -216,12 +224,16 @@ func (l *look) degraded(trouble error) verdict {
 		why := "the tailnet's API cannot be asked now"
 		if l.failure != nil {
 			why = l.failure.Error()
+		} else if l.forbidden {
+			why = gather.Forbidden(l.group.Namespace)
 		} else if c := meta.FindStatusCondition(l.before.Status.Conditions, v1alpha1.ConditionDegraded); c != nil && c.Reason == cleanupBlocked {
 			return yes(c.Reason, c.Message) // it is not asked again yet
 		} else if !l.manages(l.group.Namespace) {
 			why = "the operator runs no relays in this namespace any more"
 		}
 		return yes(cleanupBlocked, fmt.Sprintf("Not deleted yet: %s: %s. The annotation %s=true lets it go without.", l.leftBehind(), why, v1alpha1.SkipRemoteCleanupAnnotation))
+	case l.forbidden:
+		return yes(v1alpha1.ReasonNamespaceForbidden, gather.Forbidden(l.group.Namespace))
 	case l.failure != nil:
 		return yes(v1alpha1.ReasonAPIUnavailable, l.failure.Error())
 	case trouble != nil:

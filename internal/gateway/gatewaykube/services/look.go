@@ -17,6 +17,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
 )
 
 // A look is one look at one service. What it does to the status it does to object,
@@ -66,6 +67,9 @@ func (l *look) run(ctx context.Context) error {
 		return nil // another decision is on its way, and wakes us
 	}
 	l.said = said
+	if at := said.Group.Namespace; at != "" && l.Refused != nil && l.Refused(at) {
+		return l.unseen(ctx, at)
+	}
 	l.ready = verdict{ok: true, reason: v1alpha1.ReasonReady}
 	var err error
 	if l.object.Spec.Type == v1alpha1.Ingress {
@@ -77,6 +81,17 @@ func (l *look) run(ctx context.Context) error {
 		return err // what is to be said is not known; what was said stays until it is
 	}
 	l.conclude()
+	return l.report(ctx)
+}
+
+// unseen is for a service whose relays cannot be seen: what was said of it stays, and
+// where it leads.
+func (l *look) unseen(ctx context.Context, namespace string) error {
+	l.again(l.Now().Add(unseenNap))
+	l.set(v1alpha1.ConditionDegraded, verdict{true, v1alpha1.ReasonNamespaceForbidden, gather.Forbidden(namespace)})
+	if meta.FindStatusCondition(l.object.Status.Conditions, v1alpha1.ConditionReady) == nil {
+		l.set(v1alpha1.ConditionReady, verdict{reason: v1alpha1.ReasonNamespaceForbidden, message: gather.Forbidden(namespace)})
+	}
 	return l.report(ctx)
 }
 
@@ -104,6 +119,10 @@ func (l *look) conclude() {
 	l.set(v1alpha1.ConditionResolvedRefs, resolved)
 	l.set(v1alpha1.ConditionProgrammed, l.programmed)
 	l.set(v1alpha1.ConditionReady, ready)
+	was := meta.FindStatusCondition(l.object.Status.Conditions, v1alpha1.ConditionDegraded)
+	if l.degraded == nil && was != nil && was.Reason == v1alpha1.ReasonNamespaceForbidden {
+		l.degraded = &verdict{reason: v1alpha1.ReasonAsExpected} // its relays are seen again
+	}
 	if l.degraded != nil {
 		l.set(v1alpha1.ConditionDegraded, *l.degraded)
 	}

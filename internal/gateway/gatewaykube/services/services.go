@@ -41,6 +41,7 @@ import (
 const (
 	lookLimit  = 2 * time.Minute // for one look at one service, with all its requests
 	longestNap = 10 * time.Minute
+	unseenNap  = 10 * time.Second // while the relays of a service cannot be seen
 	workers    = 8
 )
 
@@ -56,6 +57,9 @@ type Controller struct {
 	Clients *tailnets.Clients // filled by whoever looks after tailnets
 	Log     *slog.Logger
 	Now     func() time.Time
+
+	// Refused, optional, says of which namespaces the caches may lack what is there.
+	Refused func(namespace string) bool
 
 	client client.Client // reads from the caches, but not everything: Secrets it may not
 	cached client.Reader // reads from the caches

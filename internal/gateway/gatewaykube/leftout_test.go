@@ -1,0 +1,132 @@
+//go:build unix
+
+package gatewaykube
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway/workload"
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+)
+
+// leftOutRights are those of the gateway's account: of the whole cluster, and, by a
+// RoleBinding, of a namespace.
+const leftOutRights = `apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: left-out-wide}
+rules:
+- {apiGroups: [gateway.tailscale.com], resources: ["*"], verbs: ["*"]}
+- {apiGroups: [gateway.networking.k8s.io], resources: ["*"], verbs: [get, list, watch]}
+- {apiGroups: [""], resources: [namespaces, services], verbs: [get, list, watch]}
+- {apiGroups: [events.k8s.io], resources: [events], verbs: [create, patch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: left-out-there}
+rules:
+- {apiGroups: ["", apps, rbac.authorization.k8s.io, policy, networking.k8s.io, discovery.k8s.io, events.k8s.io], resources: ["*"], verbs: ["*"]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: left-out-wide}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: left-out-wide}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: left-out}]
+`
+
+const leftOutBinding = `apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: left-out, namespace: %s}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: left-out-there}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: left-out}]
+`
+
+// GW-03, law 7: a namespace of groups without a RoleBinding keeps nobody else from
+// beginning. It is said once, on its groups too, and taken in when the rights come;
+// when they go, the others go on.
+func TestLeftOut(t *testing.T) {
+	cluster := kubetest.Start(t)
+	barred := cluster.Namespace(t)
+	bind := func(namespace string) error {
+		return cluster.Apply(t.Context(), fmt.Appendf(nil, leftOutBinding, namespace))
+	}
+	var c *Controllers
+	p := newPlace(t, func(now *Controllers) {
+		c = now
+		for _, err := range []error{cluster.Apply(t.Context(), []byte(leftOutRights)), bind(c.Namespace)} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.Config = rest.CopyConfig(c.Config)
+		c.Config.Impersonate = rest.ImpersonationConfig{UserName: "left-out"}
+		c.ProxyNamespaces, c.OperatorID, c.Release = []string{barred}, "tp-left-out", "test"
+		c.Relays = workload.Settings{Image: "image.invalid/tailplaned:test"}
+	})
+	group := func(namespace string) *v1alpha1.TailscaleProxyGroup {
+		g := &v1alpha1.TailscaleProxyGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"},
+			Spec: v1alpha1.TailscaleProxyGroupSpec{Type: v1alpha1.Egress, Replicas: new(int32(0)), TailnetRef: &v1alpha1.TailnetReference{Name: "nobody"}}}
+		p.must(p.admin.Create(t.Context(), g))
+		return g
+	}
+	says := func(namespace, kind, want string) {
+		t.Helper()
+		g := &v1alpha1.TailscaleProxyGroup{}
+		p.until("the group in "+namespace+" says "+kind+" "+want, func() bool {
+			p.must(p.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "web"}, g))
+			now := meta.FindStatusCondition(g.Status.Conditions, kind)
+			return now != nil && string(now.Status)+"/"+now.Reason == want && now.ObservedGeneration == g.Generation
+		})
+	}
+	own := group(p.ns)
+	group(barred)
+	says(p.ns, v1alpha1.ConditionAccepted, "False/TailnetNotPermitted")
+	says(barred, v1alpha1.ConditionDegraded, "True/NamespaceForbidden")
+	says(barred, v1alpha1.ConditionReady, "False/NamespaceForbidden")
+	if n := c.LeftOut(); n != 1 {
+		t.Errorf("%d namespaces are left out", n)
+	}
+
+	p.must(bind(barred))
+	p.until("it is taken in", func() bool { return c.LeftOut() == 0 })
+	says(barred, v1alpha1.ConditionDegraded, "False/AsExpected")
+	says(barred, v1alpha1.ConditionAccepted, "False/TailnetNotPermitted")
+	for line, want := range map[string]int{"a namespace is left out": 1, "may read again": 1} {
+		if n := strings.Count(p.log.String(), line); n != want {
+			t.Errorf("the log says %q %d times, want %d:\n%s", line, n, want, p.log.Tail())
+		}
+	}
+
+	// The rights go while the operator runs.
+	p.must(p.admin.DeleteAllOf(t.Context(), binding(), client.InNamespace(barred)))
+	p.until("the rights are gone", func() bool {
+		r := rest.CopyConfig(c.Config)
+		as, err := client.New(r, client.Options{Scheme: p.admin.Scheme()})
+		p.must(err)
+		return as.List(t.Context(), &corev1.PodList{}, client.InNamespace(barred)) != nil
+	})
+	for _, namespace := range []string{barred, p.ns} {
+		g := &v1alpha1.TailscaleProxyGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
+		p.must(p.admin.Patch(t.Context(), g, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":1}}`))))
+	}
+	says(barred, v1alpha1.ConditionDegraded, "True/NamespaceForbidden")
+	says(p.ns, v1alpha1.ConditionAccepted, "False/TailnetNotPermitted")
+	if n := strings.Count(p.log.String(), "Reconciler error"); n != 0 {
+		t.Errorf("%d looks failed:\n%s", n, p.log.Tail())
+	}
+	p.must(p.admin.Delete(t.Context(), own))
+	p.must(bind(barred))
+	says(barred, v1alpha1.ConditionDegraded, "False/AsExpected")
+}
+
+func binding() client.Object {
+	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "RoleBinding"}}
+}
