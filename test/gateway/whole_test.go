@@ -164,6 +164,7 @@ func TestGTW35_Whole(t *testing.T) {
 		tell(t, "alice-laptop$ curl http://%s\n    %s", name, last)
 	}
 	envoyVerdict = "real " + version
+	t.Run("GW13", func(t *testing.T) { guarded(t, c) })
 
 	// Everything goes, and leaves nothing behind at Tailscale.
 	kubectl(t, c, "-n", "infra", "delete", "tsgw,tsrp,tssvc", "--all", "--timeout=200s")
@@ -207,7 +208,7 @@ func serveOn(t testing.TB, node *tsnet.Server, name string) {
 		t.Fatal(err)
 	}
 	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintf(w, "%s %s %s %s from %s", name, r.Method, r.Host, r.URL.RequestURI(), r.RemoteAddr)
+		fmt.Fprintf(w, "%s %s %s %s from %s%s", name, r.Method, r.Host, r.URL.RequestURI(), r.RemoteAddr, claimed(r.Header))
 	})}
 	go func() { _ = s.Serve(ln) }()
 	t.Cleanup(func() { s.Close() })
@@ -221,7 +222,7 @@ func serveCluster(t testing.TB, at string) {
 		t.Fatal(err)
 	}
 	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintf(w, "plain %s %s %s", r.Method, r.Host, r.URL.RequestURI())
+		fmt.Fprintf(w, "plain %s %s %s%s", r.Method, r.Host, r.URL.RequestURI(), claimed(r.Header))
 	})}
 	go func() { _ = s.Serve(ln) }()
 	t.Cleanup(func() { s.Close() })

@@ -73,31 +73,37 @@ func (r *Refusals) Namespaces() (n int) {
 
 // note takes note of an answer, and says once what changed by it.
 func (r *Refusals) note(namespace, what string, refused bool) {
+	was, is := r.noted(namespace, what, refused)
+	switch {
+	case was && !is:
+		r.Log.Info("this account may read again", "namespace", namespace)
+	case was == is:
+	case namespace == "":
+		r.Log.Error("forbidden: this account may not read what it needs of the whole cluster; it asks again", "first", what)
+	case slices.Contains(r.Optional, namespace):
+		r.Log.Warn("forbidden: a namespace is left out, because this account may not read there; it asks again", "namespace", namespace, "first", what)
+	default:
+		r.Log.Error("forbidden: this account may not read in a namespace that it needs; it asks again", "namespace", namespace, "first", what)
+	}
+}
+
+// noted says whether anything of a namespace was refused before the answer, and is now.
+func (r *Refusals) noted(namespace, what string, refused bool) (was, is bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	of := r.now[namespace]
-	was := len(of) > 0
+	was = len(r.now[namespace]) > 0
 	switch {
-	case refused && of == nil:
+	case !refused:
+		delete(r.now[namespace], what)
+	case was:
+		r.now[namespace][what] = true
+	default:
 		if r.now == nil {
 			r.now = map[string]map[string]bool{}
 		}
 		r.now[namespace] = map[string]bool{what: true}
-	case refused:
-		of[what] = true
-	case was:
-		delete(of, what)
 	}
-	switch is := len(r.now[namespace]) > 0; {
-	case is && !was && namespace == "":
-		r.Log.Error("forbidden: this account may not read what it needs of the whole cluster; it asks again", "first", what)
-	case is && !was && slices.Contains(r.Optional, namespace):
-		r.Log.Warn("forbidden: a namespace is left out, because this account may not read there; it asks again", "namespace", namespace, "first", what)
-	case is && !was:
-		r.Log.Error("forbidden: this account may not read in a namespace that it needs; it asks again", "namespace", namespace, "first", what)
-	case was && !is:
-		r.Log.Info("this account may read again", "namespace", namespace)
-	}
+	return was, len(r.now[namespace]) > 0
 }
 
 // A refusal is an answer 403, with where it was.

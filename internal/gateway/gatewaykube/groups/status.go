@@ -147,9 +147,12 @@ func (l *look) tell(ctx context.Context, trouble error) error {
 }
 
 func (l *look) verdicts(trouble error) map[string]verdict {
-	if l.forbidden {
+	if l.forbidden { // what else is said of it may still be so
 		out := map[string]verdict{v1alpha1.ConditionDegraded: l.degraded(trouble)}
-		if meta.FindStatusCondition(l.before.Status.Conditions, v1alpha1.ConditionReady) == nil {
+		switch {
+		case l.group.DeletionTimestamp != nil:
+			out[v1alpha1.ConditionReady] = no(v1alpha1.ReasonDeleting, "It is being deleted.")
+		case meta.FindStatusCondition(l.before.Status.Conditions, v1alpha1.ConditionReady) == nil:
 			out[v1alpha1.ConditionReady] = no(v1alpha1.ReasonNamespaceForbidden, gather.Forbidden(l.group.Namespace))
 		}
 		return out
