@@ -29,7 +29,7 @@ import (
 // else's, or another operator's too. Everything ends, nothing of others is touched, and
 // nothing of ours is left: no device, no key, no service.
 //
-// Guard: upkeep.Next and groups.look.tidy; vip.Decide and services.look.leaveVIP;
+// Guard: upkeep.Next and groups.look.tidy; vip.Keep, vip.Leave and services.look.leaveVIP;
 // gather.Refusals, by which a gateway begins although a namespace of relays is gone.
 func TestGW10_EndsByHand(t *testing.T) {
 	w := cross(t)
