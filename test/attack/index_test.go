@@ -45,7 +45,7 @@ var index = map[string][]string{
 
 	"MC-01": nil, "MC-02": nil, "MC-03": nil, "MC-04": nil, "MC-05": nil, "MC-06": nil,
 
-	"GW-01": nil, "GW-02": nil, "GW-03": nil, "GW-04": nil, "GW-05": nil, "GW-06": nil, "GW-07": nil, "GW-08": nil, "GW-09": nil, "GW-10": nil, "GW-11": nil, "GW-12": nil, "GW-13": nil,
+	"GW-01": nil, "GW-02": nil, "GW-03": nil, "GW-04": nil, "GW-05": nil, "GW-06": nil, "GW-07": nil, "GW-08": nil, "GW-09": nil, "GW-10": nil, "GW-11": nil, "GW-12": nil,
 
 	"AU-01": nil, "AU-02": nil, "AU-03": nil, "AU-04": nil, "AU-05": nil, "AU-06": nil,
 

@@ -21,7 +21,7 @@ import (
 // guardKey is the key of the tokens that the Gateway asks for.
 const guardKey = "secretsecretsecretsecretsecretsecret"
 
-// guarded is the row GW-13 of test/attack, which runs it: policies of the whole Gateway guard what is injected, however its path
+// guarded is row GW-13: policies of the whole Gateway guard what is injected, however its path
 // is spelled; a service's path ends at a separator; and headers that only we may set reach nobody.
 func guarded(t *testing.T, c *kubetest.Cluster) {
 	encode := base64.RawURLEncoding.EncodeToString

@@ -164,7 +164,7 @@ func TestGTW35_Whole(t *testing.T) {
 		tell(t, "alice-laptop$ curl http://%s\n    %s", name, last)
 	}
 	envoyVerdict = "real " + version
-	t.Run("GW13", func(t *testing.T) { guarded(t, c) })
+	t.Run("GW-13 policies of the whole Gateway", func(t *testing.T) { guarded(t, c) })
 
 	// Everything goes, and leaves nothing behind at Tailscale.
 	kubectl(t, c, "-n", "infra", "delete", "tsgw,tsrp,tssvc", "--all", "--timeout=200s")
