@@ -41,11 +41,13 @@ var index = map[string][]string{
 
 	"IN-01": nil, "IN-02": nil, "IN-03": nil, "IN-04": nil, "IN-05": nil, "IN-06": nil, "IN-07": nil, "IN-08": nil,
 
-	"PL-01": nil, "PL-02": nil, "PL-03": nil, "PL-04": nil, "PL-05": nil, "PL-08": nil, "PL-10": nil,
+	"PL-01": nil, "PL-02": nil, "PL-03": nil, "PL-04": nil, "PL-05": nil, "PL-07": nil, "PL-08": nil, "PL-10": nil,
 
 	"MC-01": nil, "MC-02": nil, "MC-03": nil, "MC-04": nil, "MC-05": nil, "MC-06": nil,
 
 	"GW-01": nil, "GW-02": nil, "GW-03": nil, "GW-04": nil, "GW-05": nil, "GW-06": nil, "GW-07": nil, "GW-08": nil, "GW-09": nil, "GW-10": nil, "GW-11": nil, "GW-12": nil,
+
+	"FL-01": nil, "FL-02": nil, "FL-03": nil, "FL-04": nil, "FL-05": nil, "FL-06": nil,
 
 	"AU-01": nil, "AU-02": nil, "AU-03": nil, "AU-04": nil, "AU-05": nil, "AU-06": nil,
 

@@ -75,7 +75,7 @@ const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 rules:
 - level: Request
-  users: [` + accessAccount + `, ` + operatorAccount + `, ` + planeAccount + `]
+  users: [` + accessAccount + `, ` + operatorAccount + `, ` + planeAccount + `, ` + fleetAccount + `]
 - level: None
 `
 
@@ -139,6 +139,12 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	if w := sharedCrossing.crossing; w != nil {
 		if err := w.close(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	if y := sharedYard.yard; y != nil {
+		if err := y.close(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}

@@ -1,0 +1,212 @@
+package attack
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/test/rig"
+)
+
+// forgeShown is how the plane shows a forge.
+func (y *yard) forgeShown(t *testing.T, p *rig.Person, name string) (f planefleet.Forge) {
+	t.Helper()
+	var all []planefleet.Forge
+	if a := y.knock(t, p, http.MethodGet, "/api/v1/forges", ""); a.Status != http.StatusOK || json.Unmarshal(a.Data, &all) != nil {
+		t.Fatalf("forges: %d %s", a.Status, a.Body)
+	}
+	if i := slices.IndexFunc(all, func(f planefleet.Forge) bool { return f.Name == name }); i >= 0 {
+		return all[i]
+	}
+	t.Fatalf("there is no forge %s: %+v", name, all)
+	return f
+}
+
+// alone has the plane as its only replica until the test's end: one of several ends when
+// it cannot know any more that it is the one.
+func (y *yard) alone(t *testing.T) {
+	t.Helper()
+	y.must(t, y.Plane.Stop(long))
+	path, err := y.Cluster.ServiceAccountKubeconfig(t.Context(), rig.SystemNamespace, "tailplane-plane", t.TempDir())
+	y.must(t, err)
+	settings, err := y.Settings("plane")
+	y.must(t, err)
+	p, err := y.Try("plane-alone", "plane", nil, string(settings), "--kubeconfig", path, "--leader-elect=false")
+	y.must(t, err)
+	t.Cleanup(func() {
+		err := p.Stop(long)
+		if err == nil {
+			err = y.StartPlane(context.WithoutCancel(t.Context()))
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), long)
+	defer cancel()
+	y.must(t, p.WaitLog(ctx, `"the plane is serving"`))
+}
+
+// PL-07. The fleet, GitHub's ARC, a GitLab and the API server die in turn. Nothing is
+// invented meanwhile: what nobody has said is null or unknown, what was known is what was
+// said last, a hold is not shown in force before the forge has it, and what is away is
+// named, with since when.
+//
+// Guard: planekube.stateOf, plane.(*Board).Report, fleetkube.(*crew).forge.
+func TestPL07_SourcesDie(t *testing.T) {
+	y := enter(t)
+	alice := y.visitor(t, "alice-yard", "alice@example.com")
+	y.pool(t, "pl7-nix", "github", 3)
+	y.pool(t, "pl7-docker", "gitlab", 3)
+	y.atGitHub(t, "pl7-hub", []string{"pl7-nix"})
+	y.atGitLab(t, "pl7-lab", []string{"pl7-docker"})
+	y.active(t, "pl7-hub")
+	y.active(t, "pl7-lab")
+	state := func(forge, org, pool string) string {
+		shown, a := y.shown(t, alice, forge, org, pool)
+		if a.Status != http.StatusOK {
+			t.Fatalf("%d %s", a.Status, a.Body)
+		}
+		return shown.State
+	}
+	both := func(want string) func() bool {
+		return func() bool {
+			y.managersRun(t)
+			return state("github", "pl7-hub", "pl7-nix") == want && state("gitlab", "pl7-lab", "pl7-docker") == want
+		}
+	}
+	eventually(t, long, "both are shown active", both(planefleet.Active))
+	var sources []plane.Source
+	read := func() []plane.Source {
+		sources = nil
+		a := y.knock(t, alice, http.MethodGet, "/api/v1/sources", "")
+		for ; a.Status == http.StatusTooManyRequests; a = y.knock(t, alice, http.MethodGet, "/api/v1/sources", "") {
+			<-time.After(50 * time.Millisecond)
+		}
+		if a.Status != http.StatusOK || json.Unmarshal(a.Data, &sources) != nil {
+			t.Fatalf("sources: %d %s", a.Status, a.Body)
+		}
+		return sources
+	}
+
+	t.Run("the fleet", func(t *testing.T) {
+		shown, _ := y.shown(t, alice, "github", "pl7-hub", "pl7-nix")
+		y.without(t, func() {
+			// Who comes meanwhile is not known, in any number.
+			y.enroll(t, "pl7-new", "github", y.github.URL+"/pl7-new", []string{"pl7-nix"})
+			var fresh planefleet.Pool
+			eventually(t, long, "the new one is shown", func() bool {
+				var a reply
+				fresh, a = y.shown(t, alice, "github", "pl7-new", "pl7-nix")
+				return a.Status == http.StatusOK
+			})
+			if fresh.State != planefleet.Unknown || fresh.Counts != (planefleet.Counts{}) || fresh.EffectiveMax != nil || fresh.Allocated != nil || fresh.ScaleSetID != nil {
+				t.Errorf("of who is new is said: %+v", fresh)
+			}
+			y.hold(t, "pl7", "alice@example.com", v1alpha1.RunnerHoldSpec{Scope: v1alpha1.HoldScope{Org: "pl7-hub"}, Mode: v1alpha1.HoldPause})
+			eventually(t, long, "the hold is shown", func() bool { return state("github", "pl7-hub", "pl7-nix") == planefleet.Pausing })
+			always(t, 3*time.Second, "it is not shown in force", func() bool { return state("github", "pl7-hub", "pl7-nix") == planefleet.Pausing })
+			now, _ := y.shown(t, alice, "github", "pl7-hub", "pl7-nix")
+			if now.Allocated == nil || *now.Allocated != *shown.Allocated || now.ScaleSetID == nil || *now.ScaleSetID != *shown.ScaleSetID {
+				t.Errorf("what was known is %+v, was %+v", now, shown)
+			}
+		})
+		eventually(t, long, "the fleet is back", func() bool {
+			if state("github", "pl7-hub", "pl7-nix") == planefleet.Paused {
+				if n := y.maxOf(t, sharedRunners, "pl7-hub-pl7-nix"); n != 0 {
+					t.Fatalf("it is shown paused, and may have %d", n)
+				}
+				return true
+			}
+			return false
+		})
+	})
+	eventually(t, long, "all is as it was", both(planefleet.Active))
+
+	t.Run("a forge", func(t *testing.T) {
+		t.Cleanup(func() { y.gitlab.Fault(nil) })
+		began := time.Now()
+		y.gitlab.Fault(func(*http.Request) *forgetest.Fault { return &forgetest.Fault{Status: http.StatusBadGateway} })
+		y.hold(t, "pl7-lab", "alice@example.com", v1alpha1.RunnerHoldSpec{Scope: v1alpha1.HoldScope{Org: "pl7-lab"}, Mode: v1alpha1.HoldPause})
+		var f planefleet.Forge
+		eventually(t, long, "it is named", func() bool {
+			y.look(t, "pl7-lab")
+			if s := state("gitlab", "pl7-lab", "pl7-docker"); s == planefleet.Paused || s == planefleet.Drained {
+				t.Fatalf("it is shown %s, and GitLab was not reached", s)
+			}
+			f = y.forgeShown(t, alice, "gitlab")
+			return f.Reachable != nil && !*f.Reachable
+		})
+		b, err := json.Marshal(f)
+		y.must(t, err)
+		if f.ObservedAt.Before(began.Add(-time.Minute)) || !strings.Contains(string(b), "nswer") {
+			t.Errorf("why, and since when: %s", b)
+		}
+		if hub := y.forgeShown(t, alice, "github"); hub.Reachable == nil || !*hub.Reachable || state("github", "pl7-hub", "pl7-nix") != planefleet.Active {
+			t.Errorf("the other one is shown as %+v", hub)
+		}
+		y.gitlab.Fault(nil)
+		eventually(t, long, "it is confirmed", func() bool { return state("gitlab", "pl7-lab", "pl7-docker") == planefleet.Paused })
+		eventually(t, long, "it answers again", func() bool {
+			y.look(t, "pl7-lab")
+			f = y.forgeShown(t, alice, "gitlab")
+			return f.Reachable != nil && *f.Reachable
+		})
+	})
+	eventually(t, long, "all is as it was", both(planefleet.Active))
+
+	t.Run("the API server", func(t *testing.T) {
+		y.alone(t)
+		y.waitPeer(t, alice, "dashboard")
+		eventually(t, long, "all is shown", both(planefleet.Active))
+		before, _ := y.shown(t, alice, "github", "pl7-hub", "pl7-nix")
+		began := time.Now()
+		y.must(t, y.Cluster.Pause())
+		resumed := false
+		resume := func() {
+			if !resumed {
+				resumed = true
+				y.must(t, y.Cluster.Resume())
+			}
+		}
+		t.Cleanup(resume)
+		eventually(t, long, "every source of it is down", func() bool {
+			for _, s := range read() {
+				if strings.HasPrefix(s.Name, "kubernetes") && (s.Status != plane.Down || s.Message == "" || s.Since.Before(began) || s.ObservedAt.IsZero()) {
+					return false
+				}
+			}
+			return len(sources) > 0
+		})
+		now, a := y.shown(t, alice, "github", "pl7-hub", "pl7-nix")
+		if a.Status != http.StatusOK || now.State != before.State || *now.Allocated != *before.Allocated || !strings.Contains(a.Body, `"down"`) {
+			t.Errorf("shown is %d %s", a.Status, a.Body)
+		}
+		a = y.knock(t, alice, "POST", "/api/v1/pools/github/pl7-hub/pl7-nix/pause", `{"reason":"x"}`)
+		if a.Status < 500 || a.Err.Code == "" {
+			t.Errorf("a hold that nobody can store: %d %s", a.Status, a.Body)
+		}
+		resume()
+		eventually(t, long, "all are well again", func() bool {
+			return !slices.ContainsFunc(read(), func(s plane.Source) bool { return s.Status != plane.OK })
+		})
+		eventually(t, long, "and what is true is shown", func() bool {
+			shown, a := y.shown(t, alice, "github", "pl7-hub", "pl7-nix")
+			return a.Status == http.StatusOK && (shown.State == planefleet.Active || len(shown.Holds) > 0)
+		})
+		var holds v1alpha1.RunnerHoldList
+		y.must(t, y.admin.List(t.Context(), &holds))
+		for i := range holds.Items { // it may have been stored after all, when the API server went on
+			y.drop(t, &holds.Items[i])
+		}
+		eventually(t, long, "all is as it was", both(planefleet.Active))
+	})
+}
