@@ -347,15 +347,13 @@ func TestFL06_Holds(t *testing.T) {
 			t.Errorf("in her own name: %v", err)
 		}
 		e := y.get(t, "fl6")
-		e.Spec.Approval = &v1alpha1.EnrollmentApproval{By: "pat@platform.example", At: metav1.Now(), Digest: "sha256:" + strings.Repeat("0", 64)}
+		approved := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"approval":{"by":"pat@platform.example","at":"2026-01-01T00:00:00Z","digest":"sha256:`+strings.Repeat("0", 64)+`"}}}`))
 		for who, c := range map[string]client.Client{"mallory": mallory, "amy, who owns it": y.somebody(t, "amy@acme.dev"), "who applies what was reviewed": masters, "the fleet": y.clientOf(t, y.fleetConfig(t))} {
-			if err := c.Update(t.Context(), e.DeepCopy(), client.DryRunAll); err == nil || !apierrors.IsForbidden(err) {
+			if err := c.Patch(t.Context(), e.DeepCopy(), approved, client.DryRunAll); err == nil || !apierrors.IsForbidden(err) {
 				t.Errorf("%s approves: %v", who, err)
 			}
 		}
-		same := y.get(t, "fl6")
-		same.Spec.Members = []string{"*@acme.dev"}
-		if err := masters.Update(t.Context(), same, client.DryRunAll); err != nil {
+		if err := masters.Patch(t.Context(), e.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"members":["*@acme.dev"]}}`)), client.DryRunAll); err != nil {
 			t.Errorf("the control: %v", err)
 		}
 	})
