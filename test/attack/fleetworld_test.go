@@ -187,8 +187,6 @@ func (y *yard) writer(t *testing.T, name string) client.Client {
 	return y.somebody(t, name, "system:masters")
 }
 
-func clientKey(name string) client.ObjectKey { return client.ObjectKey{Name: name} }
-
 func inNamespace(ns string) client.ListOption { return client.InNamespace(ns) }
 
 func (y *yard) must(t *testing.T, err error) {
