@@ -1,7 +1,6 @@
 package attack
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"slices"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
-	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
 	"github.com/tailplane/tailplane/test/rig"
 )
@@ -30,37 +28,12 @@ func (y *yard) forgeShown(t *testing.T, p *rig.Person, name string) (f planeflee
 	return f
 }
 
-// alone has the plane as its only replica until the test's end: one of several ends when
-// it cannot know any more that it is the one.
-func (y *yard) alone(t *testing.T) {
-	t.Helper()
-	y.must(t, y.Plane.Stop(long))
-	path, err := y.Cluster.ServiceAccountKubeconfig(t.Context(), rig.SystemNamespace, "tailplane-plane", t.TempDir())
-	y.must(t, err)
-	settings, err := y.Settings("plane")
-	y.must(t, err)
-	p, err := y.Try("plane-alone", "plane", nil, string(settings), "--kubeconfig", path, "--leader-elect=false")
-	y.must(t, err)
-	t.Cleanup(func() {
-		err := p.Stop(long)
-		if err == nil {
-			err = y.StartPlane(context.WithoutCancel(t.Context()))
-		}
-		if err != nil {
-			t.Error(err)
-		}
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), long)
-	defer cancel()
-	y.must(t, p.WaitLog(ctx, `"the plane is serving"`))
-}
-
-// PL-07. The fleet, GitHub's ARC, a GitLab and the API server die in turn. Nothing is
-// invented meanwhile: what nobody has said is null or unknown, what was known is what was
-// said last, a hold is not shown in force before the forge has it, and what is away is
-// named, with since when.
+// PL-07. The fleet and a forge die in turn. Nothing is invented meanwhile: what nobody has
+// said is null or unknown, what was known is what was said last, a hold is not shown in
+// force before the forge has it, and a forge that is away is named. The API server:
+// TestPL07_TheAPIServerGoesAway of internal/plane/planekube.
 //
-// Guard: planekube.stateOf, plane.(*Board).Report, fleetkube.(*crew).forge.
+// Guard: planekube.stateOf, fleetkube.(*crew).forge.
 func TestPL07_SourcesDie(t *testing.T) {
 	y := enter(t)
 	alice := y.visitor(t, "alice-yard", "alice@example.com")
@@ -84,18 +57,6 @@ func TestPL07_SourcesDie(t *testing.T) {
 		}
 	}
 	eventually(t, long, "both are shown active", both(planefleet.Active))
-	var sources []plane.Source
-	read := func() []plane.Source {
-		sources = nil
-		a := y.knock(t, alice, http.MethodGet, "/api/v1/sources", "")
-		for ; a.Status == http.StatusTooManyRequests; a = y.knock(t, alice, http.MethodGet, "/api/v1/sources", "") {
-			<-time.After(50 * time.Millisecond)
-		}
-		if a.Status != http.StatusOK || json.Unmarshal(a.Data, &sources) != nil {
-			t.Fatalf("sources: %d %s", a.Status, a.Body)
-		}
-		return sources
-	}
 
 	t.Run("the fleet", func(t *testing.T) {
 		shown, _ := y.shown(t, alice, "github", "pl7-hub", "pl7-nix")
@@ -160,53 +121,5 @@ func TestPL07_SourcesDie(t *testing.T) {
 			f = y.forgeShown(t, alice, "gitlab")
 			return f.Reachable != nil && *f.Reachable
 		})
-	})
-	eventually(t, long, "all is as it was", both(planefleet.Active))
-
-	t.Run("the API server", func(t *testing.T) {
-		y.alone(t)
-		y.waitPeer(t, alice, "dashboard")
-		eventually(t, long, "all is shown", both(planefleet.Active))
-		before, _ := y.shown(t, alice, "github", "pl7-hub", "pl7-nix")
-		began := time.Now()
-		y.must(t, y.Cluster.Pause())
-		resumed := false
-		resume := func() {
-			if !resumed {
-				resumed = true
-				y.must(t, y.Cluster.Resume())
-			}
-		}
-		t.Cleanup(resume)
-		eventually(t, long, "every source of it is down", func() bool {
-			for _, s := range read() {
-				if strings.HasPrefix(s.Name, "kubernetes") && (s.Status != plane.Down || s.Message == "" || s.Since.Before(began) || s.ObservedAt.IsZero()) {
-					return false
-				}
-			}
-			return len(sources) > 0
-		})
-		now, a := y.shown(t, alice, "github", "pl7-hub", "pl7-nix")
-		if a.Status != http.StatusOK || now.State != before.State || *now.Allocated != *before.Allocated || !strings.Contains(a.Body, `"down"`) {
-			t.Errorf("shown is %d %s", a.Status, a.Body)
-		}
-		a = y.knock(t, alice, "POST", "/api/v1/pools/github/pl7-hub/pl7-nix/pause", `{"reason":"x"}`)
-		if a.Status < 500 || a.Err.Code == "" {
-			t.Errorf("a hold that nobody can store: %d %s", a.Status, a.Body)
-		}
-		resume()
-		eventually(t, long, "all are well again", func() bool {
-			return !slices.ContainsFunc(read(), func(s plane.Source) bool { return s.Status != plane.OK })
-		})
-		eventually(t, long, "and what is true is shown", func() bool {
-			shown, a := y.shown(t, alice, "github", "pl7-hub", "pl7-nix")
-			return a.Status == http.StatusOK && (shown.State == planefleet.Active || len(shown.Holds) > 0)
-		})
-		var holds v1alpha1.RunnerHoldList
-		y.must(t, y.admin.List(t.Context(), &holds))
-		for i := range holds.Items { // it may have been stored after all, when the API server went on
-			y.drop(t, &holds.Items[i])
-		}
-		eventually(t, long, "all is as it was", both(planefleet.Active))
 	})
 }

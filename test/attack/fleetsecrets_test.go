@@ -145,7 +145,7 @@ func TestFL03_Tokens(t *testing.T) {
 	y.gitlab.Fault(nil)
 	y.leave(t, "fl3-bad")
 
-	c.put("the fleet's log", y.output(t), `"level":"DEBUG"`)
+	c.put("the fleet's log", y.output(t), `"level":"DEBUG`)
 	c.put("the plane's log", y.Plane.Output(), "the plane is serving")
 	c.put("the metrics", rawProbe(t, y.probes(t, y.fleet), "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").Body, "tailplane_fleet_")
 	for _, of := range []string{"cmdline", "environ"} {
