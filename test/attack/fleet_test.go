@@ -113,6 +113,9 @@ func TestFL01_AnotherOrganisationsThings(t *testing.T) {
 				}
 			}
 		}
+		if connects(y.policies(t, sharedRunners), map[string]string{v1alpha1.OrgLabel: "fl1-cache"}, "tailplane-org-fl1-b", map[string]string{"a": "b"}, 80) {
+			t.Error("jobs of fl1-cache may connect to the namespace of fl1-b")
+		}
 		for _, c := range y.github.Calls()[asked:] {
 			for _, org := range []string{"fl1-secret", "fl1-place", "fl1-slash", "fl1-forge"} { // of which it is not even known who they are
 				if strings.HasSuffix(c.Path, "/"+org) || strings.Contains(c.Path, "/"+org+"/") {

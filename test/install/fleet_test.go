@@ -250,7 +250,7 @@ func (h hand) apply(o isolation.Object) error {
 // units are workloads that together need everything that the fleet may make.
 func units() (s isolation.Settings, all []isolation.Unit) {
 	s = isolation.Settings{Namespace: "tailplane-fleet", Account: "tailplane-fleet", Shared: "tailplane-runners",
-		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/14")}, APIServers: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:443")},
+		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/14")}, APIServers: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:443")}, CacheNamespaces: []string{"cache"},
 		ARC:    isolation.ARC{Version: "0.14.2", Namespace: "arc-systems", ServiceAccount: "arc-gha-rs-controller"},
 		Images: isolation.Images{Runner: "registry.invalid/r:1", Manager: "registry.invalid/m:1", Job: "registry.invalid/j:1"}}
 	add := func(org string, forge v1alpha1.ForgeType, level v1alpha1.Isolation, mode v1alpha1.ContainerMode) {

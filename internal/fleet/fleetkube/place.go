@@ -65,6 +65,7 @@ func stays(e *v1alpha1.RunnerEnrollment) bool {
 // rendered for nobody, and not made.
 func (l *look) groundSettings() isolation.Settings {
 	s := l.settings
+	s.CacheNamespaces = l.Rules.CacheNamespaces
 	if s.ARC.ServiceAccount == "" {
 		s.ARC.Namespace, s.ARC.ServiceAccount = l.ARCNamespace, "none"
 	}

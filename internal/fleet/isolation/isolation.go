@@ -52,6 +52,7 @@ type Settings struct {
 	Shared             string           // the namespace for isolation None; required
 	ClusterCIDRs       []netip.Prefix   // pods, services and nodes; required for isolation Namespace and Node
 	APIServers         []netip.AddrPort // of the cluster, its service and its endpoints; required for whoever starts pods from inside
+	CacheNamespaces    []string         // with pods that enrollments may let their jobs connect to; others are left out
 	ARC                ARC              // required for GitHub
 	Images             Images
 }

@@ -35,9 +35,10 @@ var update = flag.Bool("update", false, "write what is rendered into testdata")
 func settings() isolation.Settings {
 	return isolation.Settings{
 		Namespace: "tailplane-system", Account: "tailplane-fleet", Shared: fleet.SharedNamespace,
-		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/14"), netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8:1::/48")},
-		APIServers:   []netip.AddrPort{netip.MustParseAddrPort("10.4.0.1:443"), netip.MustParseAddrPort("192.0.2.10:6443")},
-		ARC:          isolation.ARC{Version: "0.14.2", Namespace: "arc-systems", ServiceAccount: "arc-gha-rs-controller"},
+		ClusterCIDRs:    []netip.Prefix{netip.MustParsePrefix("10.0.0.0/14"), netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8:1::/48")},
+		APIServers:      []netip.AddrPort{netip.MustParseAddrPort("10.4.0.1:443"), netip.MustParseAddrPort("192.0.2.10:6443")},
+		CacheNamespaces: []string{"cache", "a"},
+		ARC:             isolation.ARC{Version: "0.14.2", Namespace: "arc-systems", ServiceAccount: "arc-gha-rs-controller"},
 		Images: isolation.Images{Runner: "registry.example/actions-runner:1", Docker: "registry.example/docker:dind", Manager: "registry.example/gitlab-runner:1",
 			Helper: "registry.example/gitlab-helper:1", Job: "registry.example/alpine:1"},
 	}
@@ -171,6 +172,28 @@ var variations = []struct {
 		u.Enrollment.Spec.Network = &v1alpha1.EnrollmentNetwork{Egress: []v1alpha1.NetworkEgress{{CIDR: "198.51.100.0/24", Ports: []int32{443, 8443}}},
 			Caches: []v1alpha1.NetworkCache{{Namespace: "cache", PodSelector: map[string]string{"app": "attic"}, Port: 8080}}}
 	}},
+}
+
+// FL-01: a way to a namespace that the settings do not name is left out, whoever let it in.
+func TestCachesElsewhere(t *testing.T) {
+	for _, forge := range forges {
+		for _, level := range levels {
+			u, s := unit(forge, v1alpha1.UseShared, level), settings()
+			u.Enrollment.Spec.Network = &v1alpha1.EnrollmentNetwork{Caches: []v1alpha1.NetworkCache{{Namespace: "cache", PodSelector: map[string]string{"app": "attic"}, Port: 8080},
+				{Namespace: "tailplane-org-beta", PodSelector: map[string]string{"app": "attic"}, Port: 8080}}}
+			objects, err := render(s, u)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := json.Marshal(objects)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(string(b), "tailplane-org-beta") || !strings.Contains(string(b), `"kubernetes.io/metadata.name":"cache"`) {
+				t.Errorf("%s %s: %s", forge, level, b)
+			}
+		}
+	}
 }
 
 const restrictedTemplate = `{"metadata": {"labels": {"team": "shop", "tailplane.dev/org": "mallory", "tailplane.dev/api-server": "true"}}, "spec": {"securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},

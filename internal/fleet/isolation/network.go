@@ -98,6 +98,9 @@ func (g *ground) egress(e *v1alpha1.RunnerEnrollment) (rules []networkingv1.Netw
 		if c.Namespace == "" || len(c.PodSelector) == 0 || c.Port == 0 {
 			return nil, fmt.Errorf("a cache in %q names no pods or no port", c.Namespace)
 		}
+		if !slices.Contains(g.CacheNamespaces, c.Namespace) {
+			continue // the enrollment is refused for it; what runs of it gets no way there either
+		}
 		rules = append(rules, networkingv1.NetworkPolicyEgressRule{
 			To:    []networkingv1.NetworkPolicyPeer{{NamespaceSelector: new(matching(map[string]string{corev1.LabelMetadataName: c.Namespace})), PodSelector: new(matching(c.PodSelector))}},
 			Ports: []networkingv1.NetworkPolicyPort{port(corev1.ProtocolTCP, c.Port)}})
