@@ -22,6 +22,7 @@ async function check(name, f) {
     say(name, true, `${said ? said + '; ' : ''}took ${Math.round(performance.now() - began)} ms`)
   } catch (e) {
     say(name, false, `${e.stack ?? e}\nThe page shows ${await shown()}`)
+    await act('alice') // who the checks after it are of
   }
 }
 // shown is what stands on the page that was opened last.
@@ -401,10 +402,14 @@ await check('PLANE-10_pause_by_keyboard', async () => {
   await dialog.getByRole('heading', { name: 'Lifted' }).waitFor()
   must(!(await holds()).includes('everything'), await holds())
   await page.keyboard.press('Escape')
+  await dialog.waitFor({ state: 'detached' })
+  await page.getByText('2 holds', { exact: true }).waitFor() // rows move up
   await page.getByRole('button', { name: 'Lift the hold of gh-nix of acme' }).click()
+  await dialog.getByRole('heading', { name: 'Lift the hold of gh-nix of acme?' }).waitFor()
   await dialog.getByRole('textbox', { name: 'Reason' }).fill('mended')
   await dialog.getByRole('button', { name: 'Lift' }).click()
   await dialog.getByRole('heading', { name: 'Lifted' }).waitFor()
+  must((await holds()) === 'pool gh-nix of globex by gus@globex.dev: release week', await holds())
   await page.keyboard.press('Escape')
   page.wrong = page.wrong.filter((w) => !/status of 428/.test(w)) // the browser says of each refusal that it was one
   well(page)

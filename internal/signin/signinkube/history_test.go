@@ -98,6 +98,13 @@ func (h *history) hear(e watch.Event) {
 	}
 }
 
+// length is how many writes were heard of.
+func (h *history) length() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.moment)
+}
+
 // forge notes a binding that a test made: what it gives is none of the operator's doing.
 func (h *history) forge(uid string) {
 	h.mu.Lock()

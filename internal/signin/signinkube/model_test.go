@@ -627,5 +627,5 @@ func (l *life) leave() {
 	}) < 0 {
 		l.broken("the programs are never idle")
 	}
-	l.t.Logf("%d versions seen, %d tokens used to their end; faults: access %v, operator %v", len(l.history.moment), tokens, l.access.storm.Struck(), l.operator.storm.Struck())
+	l.t.Logf("%d versions seen, %d tokens used to their end; faults: access %v, operator %v", l.history.length(), tokens, l.access.storm.Struck(), l.operator.storm.Struck())
 }
