@@ -45,6 +45,11 @@ func (d *decision) end() {
 			v1alpha1.OffboardAnnotation+" to "+v1alpha1.OffboardConfirm+"; to have its runners stay, to "+v1alpha1.OffboardKeep+".")
 	case d.do(Deregister, of, func(w Workload) bool { return w.Remote != No && w.Denied < MaxDenied }):
 		d.at(v1alpha1.StepDeregister, v1alpha1.PhaseDraining, "The forge is asked to forget its runners.")
+	case slices.ContainsFunc(of, func(w Workload) bool {
+		return d.leaks(w) && (d.Enrollment.Status.Offboard == nil || !slices.Contains(d.Enrollment.Status.Offboard.Leaked, w.RemoteID))
+	}):
+		// Before anything goes that tells of them.
+		d.at(v1alpha1.StepDeregister, v1alpha1.PhaseDraining, "What stays at the forge is written down.")
 	case d.stuck():
 	case d.RunnerGroups == Yes:
 		d.set(DropRunnerGroups)
@@ -81,7 +86,7 @@ func (d *decision) at(step v1alpha1.OffboardStep, phase v1alpha1.EnrollmentPhase
 		o.Leaked = slices.Clone(was.Leaked)
 	}
 	for _, w := range d.Facts.Workloads {
-		if d.givenUp(w) && w.RemoteID != 0 && !slices.Contains(o.Leaked, w.RemoteID) {
+		if d.leaks(w) && !slices.Contains(o.Leaked, w.RemoteID) {
 			o.Leaked = append(o.Leaked, w.RemoteID)
 		}
 	}
@@ -119,6 +124,9 @@ func (d *decision) givenUp(w Workload) bool {
 	}
 	return d.Forge == v1alpha1.GitLab || d.Enrollment.Annotations[v1alpha1.ForceCleanupAnnotation] != ""
 }
+
+// leaks says whether something of a workload stays at the forge that has an id there.
+func (d *decision) leaks(w Workload) bool { return d.givenUp(w) && w.RemoteID != 0 }
 
 // stuck sees to scale sets that GitHub does not let us remove.
 func (d *decision) stuck() bool {

@@ -181,6 +181,19 @@ func (w *world) laws(f fleet.Facts, s fleet.Step) {
 	if s.Report.Phase == "" || !s.Wake.IsZero() && !s.Wake.After(w.now) {
 		w.t.Errorf("phase %q, wakes at %v, now %v", s.Report.Phase, s.Wake, w.now)
 	}
+	// What tells of a runner that stays at the forge goes when it is written down that it does.
+	var leaked []int64
+	if o := f.Enrollment.Status.Offboard; o != nil {
+		leaked = o.Leaked
+	}
+	for _, a := range s.Acts {
+		for _, x := range f.Workloads {
+			if x.Denied >= fleet.MaxDenied && x.Remote != fleet.No && x.RemoteID != 0 && slices.Contains([]fleet.Deed{fleet.ForceRelease, fleet.DeleteWorkloads, fleet.DeleteSecrets, fleet.Release}, a.Deed) &&
+				!f.Enrollment.DeletionTimestamp.IsZero() && f.Enrollment.Annotations[v1alpha1.OffboardAnnotation] != v1alpha1.OffboardKeep && !slices.Contains(leaked, x.RemoteID) {
+				w.t.Errorf("%s, and that %d stays at the forge is written down nowhere", a.Deed, x.RemoteID)
+			}
+		}
+	}
 	pools := map[string]int{}
 	for _, x := range f.Workloads {
 		if slices.Contains(s.Open, x.Key) {
