@@ -19,6 +19,7 @@ import (
 type operator struct {
 	*kubetest.Cluster
 	*process
+	command []string
 }
 
 // startOperator starts one whose credential is of this API, and serves its metrics at an address.
@@ -30,14 +31,21 @@ func startOperator(t *testing.T, name, metrics string, api *tailapi.API) *operat
 	}
 	own := api.Client([]string{"devices:core", "auth_keys", "services"}, "tag:k8s-operator")
 	apply(t, c, corp(own.ID, own.Secret, api.URL()), "apiVersion: v1\nkind: Service\nmetadata: {name: backend, namespace: infra}\nspec: {ports: [{port: 3000}]}\n")
-	p := start(t, nil, "tailplaned", "gateway", "--config", settingsFor(t, api.URL()), "--kubeconfig", c.Kubeconfig, "--namespace", ourNamespace, "--metrics-addr", metrics,
-		"--extension-addr", "unix://"+filepath.Join(t.TempDir(), "x.sock"), "--log-level", "info")
+	o := &operator{Cluster: c, command: []string{"gateway", "--config", settingsFor(t, api.URL()), "--kubeconfig", c.Kubeconfig, "--namespace", ourNamespace, "--metrics-addr", metrics,
+		"--extension-addr", "unix://" + filepath.Join(t.TempDir(), "x.sock"), "--log-level", "info"}}
+	o.begin(t)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("in %s: %s", name, kubectl(t, c, "get", "tssvc,tstn,leases", "-A", "-o", "yaml"))
 		}
 	})
-	return &operator{c, p}
+	return o
+}
+
+// begin starts the program, also anew.
+func (o *operator) begin(t *testing.T) {
+	t.Helper()
+	o.process = start(t, nil, "tailplaned", o.command...)
 }
 
 // publish asks for a service of the tailnet.
@@ -130,4 +138,10 @@ func TestGTW25_TwoClusters(t *testing.T) {
 		t.Errorf("svc:west is %+v, and svc:both %+v", service("west"), service("both"))
 	}
 	unchanged("while its operator is away", "east", "by-hand")
+
+	// What it has goes when it is back: a service that was deleted meanwhile is looked at before there is a client for its tailnet.
+	kubectl(t, east.Cluster, "-n", "infra", "delete", "tssvc", "east", "both", "--wait=false")
+	east.begin(t)
+	await(t, "east's services are gone", func() bool { return service("east") == nil && service("both") == nil })
+	unchanged("at the end", "by-hand")
 }
