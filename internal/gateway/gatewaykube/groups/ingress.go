@@ -109,29 +109,12 @@ func (l *look) expose(ctx context.Context, s *v1alpha1.TailscaleService, out *in
 	if host == "" || host == corev1.ClusterIPNone {
 		host = backend.Name + "." + backend.Namespace + ".svc." + l.ClusterDomain
 	}
-	file := document.IngressFile{ProxyProtocol: s.Spec.ProxyProtocol == v1alpha1.ProxyProtocolV2}
-	if s.Spec.VIPService != nil {
-		if !mayHost(s) {
-			return nil
-		}
-		file.VIP = s.Spec.VIPService.Name
+	file, serve, left := carried(s, host)
+	if left {
+		l.troubles = append(l.troubles, nameOf(s).String()+" has UDP beside TCP, or with a PROXY header, which relays do not carry")
 	}
-	serve := serveService{map[string]serveTCP{}}
-	for _, p := range s.Spec.Ports {
-		to := net.JoinHostPort(host, strconv.Itoa(int(cmp.Or(p.TargetPort, p.Port))))
-		protocol := document.Protocol(strings.ToLower(string(cmp.Or(p.Protocol, v1alpha1.TCP))))
-		if protocol == document.UDP && (file.VIP != "" || file.ProxyProtocol) {
-			l.troubles = append(l.troubles, nameOf(s).String()+" has UDP, which a service of a tailnet does not carry")
-			continue
-		}
-		file.Ports = append(file.Ports, document.IngressPort{Protocol: protocol, Port: uint16(p.Port), Backend: to})
-		if protocol == document.TCP {
-			one := serveTCP{TCPForward: to}
-			if file.ProxyProtocol {
-				one.ProxyProtocol = 2
-			}
-			serve.TCP[strconv.Itoa(int(p.Port))] = one
-		}
+	if file.VIP != "" && !mayHost(s) {
+		return nil
 	}
 	if len(file.Ports) == 0 {
 		return nil
@@ -145,6 +128,33 @@ func (l *look) expose(ctx context.Context, s *v1alpha1.TailscaleService, out *in
 		out.mappings[file.VIP] = mappingOf(s, backend)
 	}
 	return nil
+}
+
+// carried is what relays carry of a service to a host: in the form of ours, and in that
+// of Tailscale's own image. A service of a tailnet has TCP alone, so one of UDP is on the
+// relays' own addresses; left says that ports were left out.
+func carried(s *v1alpha1.TailscaleService, host string) (file document.IngressFile, serve serveService, left bool) {
+	file.ProxyProtocol, serve.TCP = s.Spec.ProxyProtocol == v1alpha1.ProxyProtocolV2, map[string]serveTCP{}
+	if s.Spec.VIPService != nil && slices.ContainsFunc(s.Spec.Ports, func(p v1alpha1.ServicePort) bool { return p.Protocol != v1alpha1.UDP }) {
+		file.VIP = s.Spec.VIPService.Name
+	}
+	for _, p := range s.Spec.Ports {
+		to := net.JoinHostPort(host, strconv.Itoa(int(cmp.Or(p.TargetPort, p.Port))))
+		protocol := document.Protocol(strings.ToLower(string(cmp.Or(p.Protocol, v1alpha1.TCP))))
+		if protocol == document.UDP && (file.VIP != "" || file.ProxyProtocol) {
+			left = true
+			continue
+		}
+		file.Ports = append(file.Ports, document.IngressPort{Protocol: protocol, Port: uint16(p.Port), Backend: to})
+		if protocol == document.TCP {
+			one := serveTCP{TCPForward: to}
+			if file.ProxyProtocol {
+				one.ProxyProtocol = 2
+			}
+			serve.TCP[strconv.Itoa(int(p.Port))] = one
+		}
+	}
+	return file, serve, left
 }
 
 // mayHost says whether our relays may offer to be hosts of the service: it is ours

@@ -1,12 +1,45 @@
 package groups
 
 import (
+	"fmt"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/relay/document"
 )
+
+// GTW-25: TCP is carried as a service of the tailnet; UDP alone, on the relays' own addresses.
+func TestCarried(t *testing.T) {
+	tcp, udp := v1alpha1.ServicePort{Port: 80, TargetPort: 8080}, v1alpha1.ServicePort{Port: 53, Protocol: v1alpha1.UDP}
+	web, dns := document.IngressPort{Protocol: document.TCP, Port: 80, Backend: "10.0.0.7:8080"}, document.IngressPort{Protocol: document.UDP, Port: 53, Backend: "10.0.0.7:53"}
+	for _, tt := range []struct {
+		name   string
+		vip    bool
+		header v1alpha1.ProxyProtocol
+		ports  []v1alpha1.ServicePort
+		want   document.IngressFile
+		served int
+		left   bool
+	}{
+		{"TCP", true, "", []v1alpha1.ServicePort{tcp}, document.IngressFile{VIP: "svc:web", Ports: []document.IngressPort{web}}, 1, false},
+		{"UDP", true, "", []v1alpha1.ServicePort{udp}, document.IngressFile{Ports: []document.IngressPort{dns}}, 0, false},
+		{"both", true, "", []v1alpha1.ServicePort{udp, tcp}, document.IngressFile{VIP: "svc:web", Ports: []document.IngressPort{web}}, 1, true},
+		{"both, on the relays' own addresses", false, "", []v1alpha1.ServicePort{tcp, udp}, document.IngressFile{Ports: []document.IngressPort{web, dns}}, 1, false},
+		{"UDP with a header", false, v1alpha1.ProxyProtocolV2, []v1alpha1.ServicePort{udp}, document.IngressFile{ProxyProtocol: true}, 0, true},
+	} {
+		s := &v1alpha1.TailscaleService{}
+		s.Spec.Ports, s.Spec.ProxyProtocol = tt.ports, tt.header
+		if tt.vip {
+			s.Spec.VIPService = &v1alpha1.VIPService{Name: "svc:web"}
+		}
+		file, serve, left := carried(s, "10.0.0.7")
+		if fmt.Sprint(file) != fmt.Sprint(tt.want) || len(serve.TCP) != tt.served || left != tt.left {
+			t.Errorf("%s: %+v, %+v, left %v", tt.name, file, serve, left)
+		}
+	}
+}
 
 // GW-10: relays offer to be hosts of a service only once it is ours, and no longer
 // when it turns out to be somebody else's; a call that fails meanwhile changes nothing.
