@@ -202,50 +202,25 @@ func (g *GitHub) pullOf(ctx context.Context, op string, p Proposal) (*github.Pul
 	if err != nil {
 		return nil, err
 	}
-	over := false
+	var candidates []candidate
 	for _, pull := range all {
-		if pull.GetHead().GetRef() != p.Branch || !strings.EqualFold(pull.GetHead().GetRepo().GetFullName(), g.place.String()) {
-			continue // a fork's branch of the same name
-		}
-		if pull.GetState() == "open" {
-			if pull.GetBase().GetRef() != p.Base {
-				return nil, &Error{Op: op, Class: Conflict, Message: "the change is open for another branch"}
-			}
-			return pull, nil
-		}
-		over = true
+		candidates = append(candidates, candidate{pull.GetHead().GetRef(), pull.GetBase().GetRef(), strings.EqualFold(pull.GetHead().GetRepo().GetFullName(), g.place.String()), pull.GetState() == "open"})
 	}
-	if over {
-		return nil, &Error{Op: op, Class: Conflict, Message: "the change was merged or closed"}
+	i, err := p.which(op, candidates)
+	if err != nil || i < 0 {
+		return nil, err
 	}
-	return nil, nil
+	return all[i], nil
 }
 
 // commit sees to it that the branch has the change.
 func (g *GitHub) commit(ctx context.Context, op string, p Proposal) error {
-	at, err := g.head(ctx, op, p.Branch)
-	fresh := ClassOf(err) == NotFound
-	if fresh {
-		at, err = g.head(ctx, op, p.Base)
-	}
-	if err != nil {
+	s, err := p.begin(ctx, op, g)
+	if err != nil || s.done {
 		return err
 	}
-	now, err := g.fileAt(ctx, op, at, p.Path)
-	if err != nil {
-		return err
-	}
-	done := p.Content == nil && now.Version == "" || p.Content != nil && now.Version == blob(p.Content)
-	switch {
-	case done && fresh:
-		return &Error{Op: op, Class: Conflict, Message: clean(fmt.Sprintf("%s is so already on %s", p.Path, p.Base))}
-	case done:
-		return nil
-	case now.Version != p.Was:
-		return &Error{Op: op, Class: Conflict, Message: clean(p.Path + " has changed since")}
-	}
-	if fresh {
-		q := question{op: op, method: http.MethodPost, path: g.place.Root() + "/git/refs", body: map[string]string{"ref": "refs/heads/" + p.Branch, "sha": at}}
+	if s.fresh {
+		q := question{op: op, method: http.MethodPost, path: g.place.Root() + "/git/refs", body: map[string]string{"ref": "refs/heads/" + p.Branch, "sha": s.at}}
 		if _, err := g.ask(ctx, q); err != nil {
 			return err
 		}
@@ -253,8 +228,8 @@ func (g *GitHub) commit(ctx context.Context, op string, p Proposal) error {
 	// GitHub compares the blob with the branch's once more: of two at once one commits.
 	body := map[string]any{"message": p.Message, "branch": p.Branch, "author": map[string]string{"name": p.Author.Name, "email": p.Author.Email}}
 	method := http.MethodPut
-	if now.Version != "" {
-		body["sha"] = now.Version
+	if s.now.Version != "" {
+		body["sha"] = s.now.Version
 	}
 	if p.Content == nil {
 		method = http.MethodDelete

@@ -266,65 +266,40 @@ func (g *GitLab) mergeRequestOf(ctx context.Context, op string, p Proposal) (*gi
 	if err != nil {
 		return nil, err
 	}
-	over := false
+	var candidates []candidate
 	for _, mr := range all {
-		if mr.SourceBranch != p.Branch || mr.SourceProjectID != mr.TargetProjectID {
-			continue // a fork's branch of the same name
-		}
-		if mr.State == "opened" {
-			if mr.TargetBranch != p.Base {
-				return nil, &Error{Op: op, Class: Conflict, Message: "the change is open for another branch"}
-			}
-			return &mr, nil
-		}
-		over = true
+		candidates = append(candidates, candidate{mr.SourceBranch, mr.TargetBranch, mr.SourceProjectID == mr.TargetProjectID, mr.State == "opened"})
 	}
-	if over {
-		return nil, &Error{Op: op, Class: Conflict, Message: "the change was merged or closed"}
+	i, err := p.which(op, candidates)
+	if err != nil || i < 0 {
+		return nil, err
 	}
-	return nil, nil
+	return &all[i], nil
 }
 
 // commit sees to it that the branch has the change. A new branch comes with its first
 // commit, or not at all.
 func (g *GitLab) commit(ctx context.Context, op string, p Proposal) error {
-	at, err := g.head(ctx, op, p.Branch)
-	fresh := ClassOf(err) == NotFound
-	if fresh {
-		at, err = g.head(ctx, op, p.Base)
-	}
-	if err != nil {
+	s, err := p.begin(ctx, op, g)
+	if err != nil || s.done {
 		return err
-	}
-	now, err := g.fileAt(ctx, op, at, p.Path)
-	if err != nil {
-		return err
-	}
-	changed := &Error{Op: op, Class: Conflict, Message: clean(p.Path + " has changed since")}
-	switch done := is(p, now); {
-	case done && fresh:
-		return &Error{Op: op, Class: Conflict, Message: clean(fmt.Sprintf("%s is so already on %s", p.Path, p.Base))}
-	case done:
-		return nil
-	case now.Version != p.Was:
-		return changed
 	}
 	action := map[string]string{"action": "update", "file_path": p.Path}
 	switch {
 	case p.Content == nil:
 		action["action"] = "delete"
-	case now.Version == "":
+	case s.now.Version == "":
 		action["action"] = "create"
 	}
-	if now.Version != "" {
-		action["last_commit_id"] = now.Version // GitLab compares it once more: of two at once one commits
+	if s.now.Version != "" {
+		action["last_commit_id"] = s.now.Version // GitLab compares it once more: of two at once one commits
 	}
 	if p.Content != nil {
 		action["encoding"], action["content"] = "base64", base64.StdEncoding.EncodeToString(p.Content)
 	}
 	body := map[string]any{"branch": p.Branch, "commit_message": p.Message, "author_name": p.Author.Name, "author_email": p.Author.Email, "actions": []any{action}}
-	if fresh {
-		body["start_sha"] = at
+	if s.fresh {
+		body["start_sha"] = s.at
 	}
 	_, err = g.ask(ctx, question{op: op, method: http.MethodPost, path: g.at("repository", "commits"), body: body})
 	if ClassOf(err) != Invalid {
@@ -335,22 +310,14 @@ func (g *GitLab) commit(ctx context.Context, op string, p Proposal) error {
 	if again != nil {
 		return err
 	}
-	now, again = g.fileAt(ctx, op, head, p.Path)
+	now, again := g.fileAt(ctx, op, head, p.Path)
 	switch {
 	case again != nil:
 		return err
-	case is(p, now):
+	case p.is(now):
 		return nil // somebody was quicker with the same
 	case now.Version != p.Was:
-		return changed
+		return p.changed(op)
 	}
 	return err
-}
-
-// is says whether a file is what a proposal makes of it.
-func is(p Proposal, f File) bool {
-	if p.Content == nil {
-		return f.Version == ""
-	}
-	return f.Version != "" && string(f.Content) == string(p.Content)
 }

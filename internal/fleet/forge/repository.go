@@ -1,6 +1,8 @@
 package forge
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -87,4 +89,80 @@ func checkProposal(p Proposal) string {
 		}
 	}
 	return ""
+}
+
+// A candidate is what decides whether a request is a proposal's.
+type candidate struct {
+	branch, base string
+	own, open    bool // own: the branch is of the repository itself, and not of a fork
+}
+
+// which of all requests is the proposal's; -1: there was none yet. One that is over is
+// not opened again.
+func (p Proposal) which(op string, all []candidate) (int, error) {
+	over := false
+	for i, c := range all {
+		switch {
+		case c.branch != p.Branch || !c.own:
+		case !c.open:
+			over = true
+		case c.base != p.Base:
+			return -1, &Error{Op: op, Class: Conflict, Message: "the change is open for another branch"}
+		default:
+			return i, nil
+		}
+	}
+	if over {
+		return -1, &Error{Op: op, Class: Conflict, Message: "the change was merged or closed"}
+	}
+	return -1, nil
+}
+
+// A repository is read in the same way at each forge.
+type repository interface {
+	head(ctx context.Context, op, branch string) (commit string, err error)
+	fileAt(ctx context.Context, op, commit, path string) (File, error)
+}
+
+// A start is what the commit of a proposal begins from.
+type start struct {
+	at    string // a commit: the head of the proposal's branch or, while fresh, of its base
+	fresh bool   // there is no such branch yet
+	done  bool   // the branch has the change already
+	now   File
+}
+
+// begin finds out from what the commit of a proposal begins. That the file is not what
+// the change was made from is a Conflict.
+func (p Proposal) begin(ctx context.Context, op string, r repository) (s start, err error) {
+	s.at, err = r.head(ctx, op, p.Branch)
+	if s.fresh = ClassOf(err) == NotFound; s.fresh {
+		s.at, err = r.head(ctx, op, p.Base)
+	}
+	if err != nil {
+		return s, err
+	}
+	if s.now, err = r.fileAt(ctx, op, s.at, p.Path); err != nil {
+		return s, err
+	}
+	s.done = p.is(s.now)
+	switch {
+	case s.done && s.fresh:
+		return s, &Error{Op: op, Class: Conflict, Message: clean(fmt.Sprintf("%s is so already on %s", p.Path, p.Base))}
+	case !s.done && s.now.Version != p.Was:
+		return s, p.changed(op)
+	}
+	return s, nil
+}
+
+// is says whether a file is what the proposal makes of it.
+func (p Proposal) is(f File) bool {
+	if p.Content == nil {
+		return f.Version == ""
+	}
+	return f.Version != "" && string(f.Content) == string(p.Content)
+}
+
+func (p Proposal) changed(op string) error {
+	return &Error{Op: op, Class: Conflict, Message: clean(p.Path + " has changed since")}
 }
