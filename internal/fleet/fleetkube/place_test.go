@@ -194,21 +194,7 @@ func (p *place) start() {
 		p.change(c)
 	}
 	p.fleet = c
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- c.Run(ctx) }()
-	wire := p.wire
-	p.stop = sync.OnceFunc(func() {
-		cancel()
-		select {
-		case err := <-ended:
-			if err != nil && !wire.dead.Load() {
-				p.t.Errorf("the fleet: %v", err)
-			}
-		case <-time.After(deadline):
-			p.t.Error("the fleet does not end")
-		}
-	})
+	p.stop = kubetest.Background(p.t, "the fleet", deadline, p.wire.dead.Load, c.Run)
 }
 
 func (p *place) must(err error) {

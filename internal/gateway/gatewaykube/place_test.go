@@ -117,20 +117,7 @@ func (p *place) start() {
 	p.change(c)
 	c.Config = rest.CopyConfig(c.Config)
 	c.Config.Wrap(p.wire.wrap)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- c.Run(ctx) }()
-	p.stop = sync.OnceFunc(func() {
-		cancel()
-		select {
-		case err := <-ended:
-			if err != nil && !p.wire.dead.Load() {
-				p.t.Errorf("the operator: %v", err)
-			}
-		case <-time.After(deadline):
-			p.t.Error("the operator does not end")
-		}
-	})
+	p.stop = kubetest.Background(p.t, "the operator", deadline, func() bool { return p.wire.dead.Load() }, c.Run)
 	p.until("the operator is at work", c.Synced)
 }
 

@@ -172,21 +172,7 @@ func (p *place) start() {
 	c := &Controller{Namespace: p.ns, ClusterDomain: "cluster.local", Workload: workload.Settings{Image: "image.invalid/tailplaned:test", EnvoyNamespaces: []string{p.ns}},
 		Clients: p.clients, Log: log, Keys: p.counted.add, Now: func() time.Time { return time.Now().Add(time.Duration(p.ahead.Load())) }}
 	p.must(c.Add(mgr, p.board))
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- mgr.Start(ctx) }()
-	wire := p.wire
-	p.stop = sync.OnceFunc(func() {
-		cancel()
-		select {
-		case err := <-ended:
-			if err != nil && !wire.dead.Load() {
-				p.t.Errorf("the operator: %v", err)
-			}
-		case <-time.After(deadline):
-			p.t.Error("the operator does not end")
-		}
-	})
+	p.stop = kubetest.Background(p.t, "the operator", deadline, p.wire.dead.Load, mgr.Start)
 	p.until("a first decision", func() bool { return p.board.Result() != nil })
 }
 

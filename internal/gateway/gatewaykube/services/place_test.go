@@ -159,20 +159,7 @@ func (p *place) start(consumer bool) {
 	c.OperatorID, c.Instance, err = Identify(p.t.Context(), p.admin, p.ns, "release", p.id)
 	p.must(err)
 	p.must(c.Add(mgr, p.board))
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- mgr.Start(ctx) }()
-	p.stop = sync.OnceFunc(func() {
-		cancel()
-		select {
-		case err := <-ended:
-			if err != nil {
-				p.t.Errorf("the operator: %v", err)
-			}
-		case <-time.After(deadline):
-			p.t.Error("the operator does not end")
-		}
-	})
+	p.stop = kubetest.Background(p.t, "the operator", deadline, func() bool { return false }, mgr.Start)
 }
 
 // now is the operator's time.
