@@ -105,7 +105,7 @@ func runPlane(ctx context.Context, p *process, elect bool, working func()) (err 
 	}
 	s.desk = &plane.Desk{Board: s.board, Now: time.Now, Version: version(), Commit: commit(), Revoke: signins.Revoke, Entries: s.entries,
 		Ready: func() bool { return p.health.Ready(context.Background()) }}
-	s.fleet = &planefleet.Desk{Plane: s.desk, Create: holds.Create, Lift: holds.Lift}
+	s.fleet = &planefleet.Desk{Plane: s.desk, Create: holds.Create, Lift: holds.Lift, Reschedule: holds.Reschedule}
 	watch := &planekube.Watch{Config: s.config, Board: s.board, SigninNamespace: p.set.Signin.Namespace, SystemNamespace: p.set.Signin.SystemNamespace, Changes: p.set.Plane.GitOps.Set(),
 		Version: version(), Log: p.log, Now: time.Now}
 	s.orgs = watch.Orgs

@@ -50,19 +50,21 @@ const (
 	EnrollmentApprove Verb = "enrollment.approve" // what touches more than one organisation's own
 	ObserveRead       Verb = "observe.read"       // Prometheus and Grafana
 	ObserveAdmin      Verb = "observe.admin"      // what changes them
-	AuditRead         Verb = "audit.read"         // the record: one's own entries, or all
+	AuditRead         Verb = "audit.read"         // entries of the record: one's own, and those about one's organisations
+	AuditReadAll      Verb = "audit.read-all"     // the whole record, sign-ins too
 )
 
 // A reach is how far a duty carries a verb.
 type reach int
 
 const (
-	never    reach = iota
-	own            // to what is the caller's own
-	orgs           // to the organisations that the duty was given for
-	all            // no further than to all organisations: a duty for some does not carry it
-	ownOrAll       // to what is the caller's own; a duty for all organisations, to everything
-	always         // to everything
+	never      reach = iota
+	own              // to what is the caller's own
+	orgs             // to the organisations that the duty was given for
+	ownAndOrgs       // to what is the caller's own, and to the organisations that the duty was given for
+	all              // no further than to all organisations: a duty for some does not carry it
+	ownOrAll         // to what is the caller's own; a duty for all organisations, to everything
+	always           // to everything
 )
 
 // reaches is who may do what on the operator plane (section 3.2 of its contract).
@@ -83,17 +85,18 @@ var reaches = map[Verb]map[DutyName]reach{
 	EnrollmentApprove: {PlatformAdmin: always},
 	ObserveRead:       {Viewer: all, Operator: all, OrgAdmin: all, PlatformAdmin: always},
 	ObserveAdmin:      {PlatformAdmin: always},
-	AuditRead:         {Viewer: own, Operator: own, OrgAdmin: own, PlatformAdmin: always},
+	AuditRead:         {Viewer: own, Operator: own, OrgAdmin: ownAndOrgs, PlatformAdmin: always},
+	AuditReadAll:      {PlatformAdmin: always},
 }
 
 // DutyVerbs are the verbs of the operator plane, sorted.
 func DutyVerbs() []Verb { return slices.Sorted(maps.Keys(reaches)) }
 
-// carries returns how far d carries v: never, own, orgs or always.
+// carries returns how far d carries v: never, own, orgs, ownAndOrgs or always.
 func (d Duty) carries(v Verb) reach {
 	r := reaches[v][d.Name]
 	switch {
-	case r == all && d.everywhere(), r == ownOrAll && d.everywhere(), r == orgs && d.everywhere():
+	case r > own && d.everywhere():
 		return always
 	case r == all:
 		return never

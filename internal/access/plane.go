@@ -183,7 +183,7 @@ func (p Permit) Sees(org string) bool {
 
 func (d Duty) carriesTo(v Verb, org string) bool {
 	r := d.carries(v)
-	return r == always || r == orgs && org != "" && slices.Contains(d.Orgs, org)
+	return r == always || (r == orgs || r == ownAndOrgs) && org != "" && slices.Contains(d.Orgs, org)
 }
 
 // In narrows the permit to what belongs to org. Of what the caller may not even see
@@ -231,14 +231,16 @@ func (p Permit) Verbs() map[string][]Verb {
 	}
 	for _, v := range DutyVerbs() {
 		for _, d := range p.duties {
-			switch d.carries(v) {
-			case always:
+			r := d.carries(v)
+			if r == always {
 				add(AllOrgs, v)
-			case orgs:
+			}
+			if r == orgs || r == ownAndOrgs {
 				for _, o := range d.Orgs {
 					add(o, v)
 				}
-			case own:
+			}
+			if r == own || r == ownAndOrgs {
 				add("own", v)
 			}
 		}

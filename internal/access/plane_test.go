@@ -159,6 +159,13 @@ func TestReach(t *testing.T) {
 			t.Errorf("%s by %s: own only %v, everywhere %v, %v", tt.verb, tt.rule, p.OwnOnly(), p.Everywhere(), err)
 		}
 	}
+	const admin = `{"role":"org-admin","orgs":["acme"]}`
+	if p, err := decide(AuditRead, admin); err != nil || !p.Sees("acme") || p.Sees("globex") || p.Everywhere() || !slices.Contains(p.Verbs()["own"], AuditRead) || !slices.Contains(p.Verbs()["acme"], AuditRead) {
+		t.Errorf("the record, for an admin of acme: %+v, %v", p, err)
+	}
+	if _, err := decide(AuditReadAll, admin, `{"role":"org-admin","orgs":["*"]}`); problem.CodeOf(err) != problem.Forbidden {
+		t.Errorf("the whole record, for an admin of all organisations: %v", err)
+	}
 	p, _ = decide(PlaneSelf, viewer)
 	if v := p.Verbs(); !slices.Contains(v["acme"], FleetRead) || slices.Contains(v[AllOrgs], FleetRead) || !slices.Contains(v["own"], SigninsRevoke) || slices.Contains(v["acme"], InfraRead) {
 		t.Errorf("verbs %v", v)

@@ -61,6 +61,11 @@ func newYard(t *testing.T) *yard {
 		Lift: func(_ context.Context, _ access.Permit, h planefleet.Hold, dryRun bool) error {
 			y.change(func() { delete(y.holds, h.Name) }, dryRun)
 			return nil
+		},
+		Reschedule: func(_ context.Context, _ access.Permit, h planefleet.Hold, end *time.Time, dryRun bool) (planefleet.Hold, error) {
+			h.ExpiresAt = end
+			y.change(func() { y.holds[h.Name] = h }, dryRun)
+			return h, nil
 		}}
 	way := &door.Door{Names: func() []string { return []string{"127.0.0.1"} }, Form: plane.Form(), Log: slog.New(slog.DiscardHandler), Now: time.Now,
 		Identify: func(*http.Request) (access.Caller, error) {
@@ -188,6 +193,12 @@ func TestFleet(t *testing.T) {
 	no(fault.Misused, `--confirm "PAUSE ALL"`, "pause", "--all", "--reason", "node upgrade")
 	no(fault.Misused, `--confirm "PAUSE ALL"`, "pause", "--all", "--reason", "node upgrade", "--confirm", "pause all")
 	name := strings.TrimSpace(ok("all-", "pause", "--all", "--reason", "node upgrade", "--confirm", "PAUSE ALL", "-o", "name"))
+	no(fault.Misused, "say when it is to end", "reschedule", name, "--reason", "longer")
+	no(fault.Misused, "say when it is to end", "reschedule", name, "--reason", "longer", "--never", "--expires-in", "2h")
+	ok("does not end by itself", "reschedule", name, "--reason", "longer", "--never")
+	no(fault.Misused, `This brings forward the end of all-`, "reschedule", name, "--reason", "done soon", "--expires-in", "2h")
+	ok("nothing was changed", "reschedule", name, "--reason", "done soon", "--expires-in", "2h", "--dry-run")
+	ok(name+" ends at 2", "reschedule", name, "--reason", "done soon", "--expires-in", "2h", "--confirm", "END ALL")
 	no(fault.Misused, `--confirm "LIFT ALL"`, "lift", name, "--reason", "done")
 	no(fault.Refused, "A person confirms this first", "lift", name, "--reason", "done", "--code", "AAAA-AAAA-AA")
 	ok(name+": would be lifted", "lift", name, "--reason", "done", "--dry-run")

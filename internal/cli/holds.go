@@ -200,7 +200,7 @@ func (t *tka) doLift(ctx context.Context, ff *fleetFlags, wf writeFlags, what, c
 		req := planefleet.LiftRequest{Name: what, Reason: plane.Reason(wf.reason), Confirm: plane.Text(code), DryRun: plane.Flag(wf.dryRun)}
 		err = c.Ask(ctx, planefleet.LiftHold.Pattern, 0, req, &e)
 		if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.Confirmation && p.Confirm != nil && code == "" {
-			if req.Confirm, err = t.confirmed(ctx, c, p.Confirm.ID, wf.confirm); err == nil {
+			if req.Confirm, err = t.confirmed(ctx, c, "lifts", p.Confirm.ID, wf.confirm); err == nil {
 				err = c.Ask(ctx, planefleet.LiftHold.Pattern, 0, req, &e)
 			}
 		}
@@ -221,13 +221,75 @@ func (t *tka) doLift(ctx context.Context, ff *fleetFlags, wf writeFlags, what, c
 	}})
 }
 
-// confirmed gets the code for what is to be confirmed, from who types its phrase.
-func (t *tka) confirmed(ctx context.Context, c door.Client, id, given string) (plane.Text, error) {
+func (t *tka) fleetReschedule(ff *fleetFlags) *cobra.Command {
+	var wf writeFlags
+	var code, version string
+	var expiresIn time.Duration
+	var never bool
+	cmd := &cobra.Command{
+		Use:   "reschedule HOLD (--expires-in DURATION | --never)",
+		Short: "Change when a hold ends by itself",
+		Long: `Change when a hold ends by itself: that long from now on, or never. Nothing else of a hold
+can be changed. To end one of more than a pool of an organisation earlier is asked for
+twice, as a lift is.`,
+		Example: "  tka fleet reschedule all-3f9c1a2b4d5e --expires-in 4h --reason \"the upgrade takes longer\"",
+		Args:    arguments(1, 1, "the name of a hold"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := wf.check(cmd); err != nil {
+				return err
+			}
+			if never == (expiresIn != 0) {
+				return fault.Usage("say when it is to end: --expires-in or --never").Try("%s %s --expires-in 2h --reason \"why\"", cmd.CommandPath(), args[0])
+			}
+			return t.doReschedule(cmd.Context(), ff, wf, planefleet.RescheduleRequest{Name: args[0], ExpiresIn: door.Duration(expiresIn), Reason: plane.Reason(wf.reason), Confirm: plane.Text(code),
+				DryRun: plane.Flag(wf.dryRun), Match: plane.Text(version)})
+		},
+	}
+	wf.add(cmd, "an earlier end")
+	f := cmd.Flags()
+	f.DurationVar(&expiresIn, "expires-in", 0, "when it ends by itself, from now on, 1m to 2160h")
+	f.BoolVar(&never, "never", false, "it does not end by itself")
+	f.StringVar(&code, "code", "", "the code that the dashboard has shown for it")
+	f.StringVar(&version, "if-version", "", "only if it is of this version still: see \"tka fleet holds -o json\"")
+	return cmd
+}
+
+func (t *tka) doReschedule(ctx context.Context, ff *fleetFlags, wf writeFlags, req planefleet.RescheduleRequest) error {
+	c, err := t.plane(ff.plane)
+	if err != nil {
+		return err
+	}
+	var e plane.Envelope[planefleet.Rescheduled]
+	err = c.Ask(ctx, planefleet.RescheduleHold.Pattern, 0, req, &e)
+	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.Confirmation && p.Confirm != nil && req.Confirm == "" {
+		if req.Confirm, err = t.confirmed(ctx, c, "brings forward the end of", p.Confirm.ID, wf.confirm); err == nil {
+			err = c.Ask(ctx, planefleet.RescheduleHold.Pattern, 0, req, &e)
+		}
+	}
+	if err != nil {
+		return ofPlane(err)
+	}
+	h := e.Data.Hold
+	return t.show(answer{object: fleetChange[planefleet.Rescheduled]{kind("HoldRescheduled"), e.Data}, names: []string{h.Name}, table: func(bool) {
+		end, note := "does not end by itself", ""
+		if h.ExpiresAt != nil {
+			end = "ends at " + h.ExpiresAt.Local().Format("2006-01-02 15:04")
+		}
+		if e.Data.DryRun {
+			note = " That would be; nothing was changed."
+		}
+		fmt.Fprintf(t.Out, "%s %s.%s\n", screen.Safe(h.Name), end, note)
+	}})
+}
+
+// confirmed gets the code for what is to be confirmed, from who types its phrase. Does
+// says what is done.
+func (t *tka) confirmed(ctx context.Context, c door.Client, does, id, given string) (plane.Text, error) {
 	var asked plane.Envelope[planefleet.Asked]
 	if err := c.Ask(ctx, planefleet.GetConfirmation.Pattern, 0, planefleet.ConfirmationRequest{ID: id}, &asked); err != nil {
 		return "", err
 	}
-	what := fmt.Sprintf("This lifts %s, for the reason: %s", asked.Data.Object, asked.Data.Args["reason"])
+	what := fmt.Sprintf("This %s %s, for the reason: %s", does, asked.Data.Object, asked.Data.Args["reason"])
 	if err := t.typed(ctx, what, asked.Data.Phrase, given); err != nil {
 		return "", err
 	}

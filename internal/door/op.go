@@ -99,11 +99,17 @@ func Verbs(routes ...Route) []access.Verb {
 	return slices.Compact(verbs)
 }
 
-// Argued is a request that tells the record what was asked for. Never a secret.
+// Argued is a request that tells the record what was asked for. Never a secret. Of
+// these, "reason" is the entry's reason, and "org" the organisation that it is about:
+// where the path has an {org}, that needs no word.
 type Argued interface{ AuditArgs() map[string]string }
 
 // Named is a response that tells the record what it was about.
 type Named interface{ AuditObject() string }
+
+// Belonging is a response that tells the record which organisation it was about, where
+// the request does not say so.
+type Belonging interface{ AuditOrg() string }
 
 // Wire is a pointer to a request that reads its own body, in a form that newer
 // versions may have added to. Any other request is decoded strictly.
@@ -156,17 +162,25 @@ func (o Op[Req, Resp]) ServeAfter(wait func(context.Context, access.Permit, Req)
 		if n, ok := any(resp).(Named); ok {
 			v.entry.Object = n.AuditObject()
 		}
+		if b, ok := any(resp).(Belonging); ok {
+			v.entry.Org = cmp.Or(v.entry.Org, b.AuditOrg())
+		}
 		return resp, stopped(v.r.Context(), err)
 	}}
 }
 
 // asked reads what the visit asks for, and takes it down for the record.
 func asked[Req any](v *visit) (req Req, err error) {
+	v.entry.Org = v.r.PathValue("org")
 	if err := decode(v.w, v.r, &req); err != nil {
 		return req, err
 	}
 	if a, ok := any(req).(Argued); ok {
-		v.entry.Args = a.AuditArgs()
+		args := a.AuditArgs()
+		v.entry.Reason, v.entry.Org = args["reason"], cmp.Or(v.entry.Org, args["org"])
+		delete(args, "reason")
+		delete(args, "org")
+		v.entry.Args = args
 	}
 	return req, nil
 }

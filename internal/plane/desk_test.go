@@ -198,7 +198,7 @@ func TestRevoke(t *testing.T) {
 		t.Errorf("%s, revoked %q", e.Data, o.done())
 	}
 	last := o.record()[len(o.record())-1]
-	if last.Verb != access.SigninsRevoke || last.Args["signin"] != "tailplane/bob" || last.Args["reason"] == "" || last.Object != "tailplane/bob" || last.Result != audit.Done {
+	if last.Verb != access.SigninsRevoke || last.Args["signin"] != "tailplane/bob" || last.Reason == "" || last.Object != "tailplane/bob" || last.Result != audit.Done {
 		t.Errorf("recorded %+v", last)
 	}
 

@@ -52,6 +52,14 @@ func (e Envelope[T]) AuditObject() string {
 	return ""
 }
 
+// AuditOrg tells the record which organisation the data is about, when the data says so.
+func (e Envelope[T]) AuditOrg() string {
+	if belonging, ok := any(e.Data).(door.Belonging); ok {
+		return belonging.AuditOrg()
+	}
+	return ""
+}
+
 // Answer puts data into an envelope.
 func Answer[T any](d *Desk, kind string, data T, revision uint64, sources []Source) Envelope[T] {
 	if sources == nil {

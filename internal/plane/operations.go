@@ -55,7 +55,7 @@ var (
 		Refusals: slices.Concat(Writing, []problem.Code{problem.AuditUnavailable}),
 	}
 	ListAudit = door.Op[HistoryRequest, History]{
-		Pattern: "GET " + Base + "/audit", Verb: access.AuditRead, Doc: "List entries of the audit record, the newest first: the caller's own, or all. Accept: application/jsonl gives lines.",
+		Pattern: "GET " + Base + "/audit", Verb: access.AuditRead, Doc: "List entries of the audit record, the newest first: the caller's own, those about organisations the caller administers, or all. Accept: application/jsonl gives lines.",
 		Example: HistoryRequest{Actor: "alice@example.com", Limit: 50}, MaxAnswer: 16 << 20,
 		Answers: []History{{Example("AuditEntryList", []audit.Entry{{Time: ExampleTime, RequestID: "01KAJ3D1VXB6E2N4Q8R0S5T7WY", Actor: audit.Actor{Login: "alice@example.com", Node: "alice-laptop.tail1234.ts.net",
 			NodeID: "nVQ1kLDx7R11CNTRL", Via: access.ViaTailnet}, Surface: "http", Verb: access.SigninsRevoke, Object: "tailplane/alice-example-com-0f3c9a1b2d4e5f607182", Result: audit.Done}})}},

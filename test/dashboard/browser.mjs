@@ -677,7 +677,7 @@ await check('audit_filter_and_export', async () => {
   await soon(async () => (await page.locator('tr.row').count()) === 1, async () => 'the filter does not filter')
   const [download] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'Export JSONL' }).click()])
   const lines = readFileSync(await download.path(), 'utf8').trim().split('\n').map((l) => JSON.parse(l))
-  must(lines.length === 1 && lines[0].verb === 'signins.revoke' && lines[0].args.reason === 'the laptop was lost', JSON.stringify(lines))
+  must(lines.length === 1 && lines[0].verb === 'signins.revoke' && lines[0].reason === 'the laptop was lost', JSON.stringify(lines))
   await page.locator('tr.row .open').click()
   await page.getByRole('dialog').getByText('the laptop was lost').waitFor()
   well(page)

@@ -58,7 +58,7 @@ func TestRevoke(t *testing.T) {
 	})
 	found := false
 	damaged, err := plane.Record{Path: r.PlaneAuditFile()}.Newest(t.Context(), func(e plane.Recorded) bool {
-		found = e.Object == rig.SigninNamespace+"/"+name && e.Actor.Login == "alice@example.com" && e.Args["reason"] == "lost laptop" && e.Result == audit.Done
+		found = e.Object == rig.SigninNamespace+"/"+name && e.Actor.Login == "alice@example.com" && e.Reason == "lost laptop" && e.Result == audit.Done
 		return !found
 	})
 	if err != nil || damaged > 0 || !found {

@@ -83,6 +83,9 @@ func (r CloseRequest) AuditArgs() map[string]string {
 // AuditObject names the change for the record.
 func (o Change) AuditObject() string { return o.ID }
 
+// AuditOrg names the organisation for the record.
+func (o Change) AuditOrg() string { return o.Org() }
+
 // A GetRequest names a change.
 type GetRequest struct {
 	ID string `json:"-" path:"id"`

@@ -5,6 +5,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/plane"
@@ -19,6 +20,9 @@ type Desk struct {
 	Create func(ctx context.Context, p access.Permit, d Draft, dryRun bool) (h Hold, created bool, err error)
 	// Lift deletes exactly the hold that is meant.
 	Lift func(ctx context.Context, p access.Permit, h Hold, dryRun bool) error
+	// Reschedule changes when exactly the hold that is meant ends by itself, if it has
+	// not changed since it was looked at; nil: it does not.
+	Reschedule func(ctx context.Context, p access.Permit, h Hold, end *time.Time, dryRun bool) (Hold, error)
 
 	confirmations confirmations
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -368,4 +369,108 @@ func keys[V any](m map[string]V) (all []string) {
 		all = append(all, k)
 	}
 	return all
+}
+
+// When a hold ends changes for who may lift it, and for nobody else; to let runners of
+// more than a pool go on earlier is confirmed by a person.
+func TestReschedule(t *testing.T) {
+	o := newOffice().as(mel())
+	made := data[Created](t, o.ask(t, "POST", "/api/v1/pools/github/acme/gh-docker/pause", `{"reason":"flaky"}`)).Hold
+	o.seen()
+	path := "/api/v1/holds/" + made.Name
+	for body, code := range map[string]problem.Code{`{"reason":"x","expiresIn":"1s"}`: problem.Validation, `{"reason":"x","expiresIn":"9000h"}`: problem.Validation, `{"expiresIn":"2h"}`: problem.Validation,
+		`{"reason":"x","expiresAt":"2026-12-01T00:00:00Z"}`: problem.BadRequest} {
+		if a := o.ask(t, "PATCH", path, body); a.code() != code {
+			t.Errorf("%s: %s", body, a.Text)
+		}
+	}
+	if a := o.ask(t, "PATCH", path, `{"reason":"x","expiresIn":"2h"}`, "If-Match", "7"); a.code() != problem.Conflict {
+		t.Errorf("of another version: %s", a.Text)
+	}
+	if a := o.as(person("vic@example.com", `{"role":"viewer","orgs":["acme"]}`)).ask(t, "PATCH", path, `{"reason":"x"}`); a.code() != problem.Forbidden {
+		t.Errorf("who may look only: %s", a.Text)
+	}
+	if a := o.as(person("gus@globex.dev")).ask(t, "PATCH", path, `{"reason":"x"}`); a.code() != problem.NotFound {
+		t.Errorf("who is of another organisation: %s", a.Text)
+	}
+	o.as(mel())
+	if r := data[Rescheduled](t, o.ask(t, "PATCH", path+"?dryRun=true", `{"reason":"x","expiresIn":"2h"}`)); !r.DryRun || !r.Hold.ExpiresAt.Equal(noon.Add(2*time.Hour)) || o.stored[made.Name].ExpiresAt != nil {
+		t.Errorf("asked whether: %+v", r)
+	}
+	if r := data[Rescheduled](t, o.ask(t, "PATCH", path, `{"reason":"it takes longer","expiresIn":"2h"}`, "If-Match", made.Version)); r.DryRun || !r.Hold.ExpiresAt.Equal(noon.Add(2*time.Hour)) || r.Hold.Actions == nil {
+		t.Errorf("%+v", r)
+	}
+	last := o.entries[len(o.entries)-1]
+	if last.Org != "acme" || last.Reason != "it takes longer" || last.Object != made.Name || last.Args["expiresIn"] != "2h" || last.Args["reason"] != "" {
+		t.Errorf("recorded %+v", last)
+	}
+	o.seen()
+
+	// Of an organisation, a pool or everything: later at once, earlier with a code.
+	o.as(alice())
+	o.ask(t, "POST", "/api/v1/holds", `{"scope":{"all":true},"reason":"upgrade","expiresIn":"2h"}`)
+	all := data[Created](t, o.ask(t, "POST", "/api/v1/holds", `{"scope":{"all":true},"reason":"upgrade","expiresIn":"2h","confirm":"PAUSE ALL"}`)).Hold
+	o.seen()
+	path = "/api/v1/holds/" + all.Name
+	if a := o.as(mel()).ask(t, "PATCH", path, `{"reason":"x","expiresIn":"4h"}`); a.code() != problem.Forbidden {
+		t.Errorf("one of everything, by somebody of one organisation: %s", a.Text)
+	}
+	o.as(alice())
+	if r := data[Rescheduled](t, o.ask(t, "PATCH", path, `{"reason":"longer","expiresIn":"4h"}`)); !r.Hold.ExpiresAt.Equal(noon.Add(4 * time.Hour)) {
+		t.Errorf("%+v", r)
+	}
+	o.seen()
+	const sooner = `{"reason":"done early","expiresIn":"1m"%s}`
+	a := o.ask(t, "PATCH", path, fmt.Sprintf(sooner, ""))
+	if a.code() != problem.Confirmation || a.Error.Confirm.ID == "" {
+		t.Fatalf("earlier: %s", a.Text)
+	}
+	asked := data[Asked](t, o.ask(t, "GET", "/api/v1/confirmations/"+a.Error.Confirm.ID, ""))
+	if asked.Phrase != "END ALL" || asked.Args["expiresIn"] != "1m" {
+		t.Errorf("%+v", asked)
+	}
+	code := data[Code](t, o.ask(t, "POST", "/api/v1/confirmations", `{"id":"`+asked.ID+`","phrase":"END ALL"}`)).Code
+	if a := o.ask(t, "DELETE", path, `{"reason":"done early","confirm":"`+code+`"}`); a.code() != problem.Confirmation {
+		t.Errorf("lifted with the code for an end: %s", a.Text)
+	}
+	asked = data[Asked](t, o.ask(t, "GET", "/api/v1/confirmations/"+o.ask(t, "PATCH", path, fmt.Sprintf(sooner, "")).Error.Confirm.ID, ""))
+	code = data[Code](t, o.ask(t, "POST", "/api/v1/confirmations", `{"id":"`+asked.ID+`","phrase":"END ALL"}`)).Code
+	if r := data[Rescheduled](t, o.ask(t, "PATCH", path, fmt.Sprintf(sooner, `,"confirm":"`+code+`"`))); !r.Hold.ExpiresAt.Equal(noon.Add(time.Minute)) {
+		t.Errorf("%+v", r)
+	}
+}
+
+// PLANE-09: whoever administers an organisation reads in the record what was done about
+// it, by whomever; what is about others, about several, or about sign-ins, is not theirs.
+func TestRecordOfAnOrganisation(t *testing.T) {
+	o := newOffice().as(alice())
+	for _, path := range []string{"/api/v1/pools/github/acme/gh-nix/pause", "/api/v1/pools/github/globex/gh-nix/pause"} {
+		o.ask(t, "POST", path, `{"reason":"a flaky image"}`)
+	}
+	o.ask(t, "GET", "/api/v1/pools/github/acme/gh-nix", "")
+	o.seen()
+	for _, name := range o.names() {
+		if name != "others" && name != "shared" {
+			o.ask(t, "DELETE", "/api/v1/holds/"+name, `{"reason":"mended"}`)
+		}
+	}
+	o.as(person("gus@globex.dev")).ask(t, "POST", "/api/v1/pools/github/acme/gh-nix/pause", `{"reason":"not mine"}`)
+	for who, want := range map[string][]string{
+		"amy@acme.dev":   {"refused gus@globex.dev not mine", "done alice@example.com mended", "done alice@example.com ", "done alice@example.com a flaky image"},
+		"mel@acme.dev":   {},
+		"gus@globex.dev": {"refused gus@globex.dev not mine", "done alice@example.com mended", "done alice@example.com a flaky image"},
+	} {
+		got := []string{}
+		for _, e := range data[[]audit.Entry](t, o.as(person(who)).ask(t, "GET", "/api/v1/audit", "")) {
+			if e.Verb != access.AuditRead {
+				got = append(got, string(e.Result)+" "+e.Actor.Login+" "+e.Reason)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s reads %q, want %q", who, got, want)
+		}
+	}
+	if all := data[[]audit.Entry](t, o.as(person("otto@example.com", `{"role":"org-admin","orgs":["*"]}`)).ask(t, "GET", "/api/v1/audit", "")); len(all) < 6 || slices.ContainsFunc(all, func(e audit.Entry) bool { return e.Org == "" && e.Actor.Login != "otto@example.com" }) {
+		t.Errorf("who administers all organisations reads %+v", all)
+	}
 }

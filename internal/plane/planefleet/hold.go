@@ -57,7 +57,7 @@ type CreateRequest struct {
 
 // AuditArgs tells the record what was asked for.
 func (r CreateRequest) AuditArgs() map[string]string {
-	args := map[string]string{"scope": r.Scope.String(), "mode": string(cmp.Or(r.Mode, Pause)), "reason": string(r.Reason)}
+	args := map[string]string{"scope": r.Scope.String(), "mode": string(cmp.Or(r.Mode, Pause)), "reason": string(r.Reason), "org": r.Scope.Org}
 	if r.ExpiresIn != 0 {
 		args["expiresIn"] = r.ExpiresIn.String()
 	}
@@ -135,8 +135,8 @@ func (r CreateRequest) check() error {
 	if r.Mode != Pause && r.Mode != Drain && r.Mode != Stop {
 		return plane.Invalid("mode", fmt.Sprintf("%.40q is no mode.", r.Mode), "There are Pause, Drain and Stop.")
 	}
-	if in := time.Duration(r.ExpiresIn); in != 0 && (in < leastHold || in > mostHold) {
-		return plane.Invalid("expiresIn", fmt.Sprintf("%v is not 1m to 2160h.", r.ExpiresIn), "Leave it out for a hold that does not end by itself.")
+	if err := checkEnd(r.ExpiresIn); err != nil {
+		return err
 	}
 	return r.Reason.Check()
 }
@@ -153,10 +153,7 @@ const maxNames = 32
 // who asks and for what, so that it is found again by any replica. A hold that holds
 // nothing any more keeps its name for a while, and the next one has another.
 func (d *Desk) draft(c access.Caller, r CreateRequest, now time.Time) (Draft, *Hold, error) {
-	draft := Draft{Scope: r.Scope, Mode: r.Mode, Reason: string(r.Reason), Digest: r.digest()}
-	if r.ExpiresIn != 0 {
-		draft.ExpiresAt = new(now.Add(time.Duration(r.ExpiresIn)).UTC().Truncate(time.Second))
-	}
+	draft := Draft{Scope: r.Scope, Mode: r.Mode, Reason: string(r.Reason), ExpiresAt: ending(r.ExpiresIn, now), Digest: r.digest()}
 	of := []string{who(c), "scope", r.Scope.String(), string(r.Mode)}
 	if r.Key != "" {
 		of = []string{who(c), "key", string(r.Key)}

@@ -34,10 +34,15 @@ type Lifted struct {
 	Lifted    []string `json:"lifted" doc:"names of those that are deleted; that jobs are taken again, pools say"`
 	Remaining []string `json:"remaining" doc:"names of others that hold some of the same runners still"`
 	DryRun    bool     `json:"dryRun" doc:"nothing was changed"`
+
+	org string // that all of them are of
 }
 
 // AuditObject names the holds for the record.
 func (l Lifted) AuditObject() string { return strings.Join(l.Lifted, ",") }
+
+// AuditOrg names the organisation for the record.
+func (l Lifted) AuditOrg() string { return l.org }
 
 // lift lifts one hold. That somebody may pause does not say that he may lift.
 func (d *Desk) lift(ctx context.Context, p access.Permit, req LiftRequest) (e plane.Envelope[Lifted], err error) {
@@ -82,7 +87,7 @@ func (d *Desk) mayLift(p access.Permit, h Hold) (access.Permit, error) {
 
 // lifted says what has become of holds, and what holds the same runners still.
 func (d *Desk) lifted(p access.Permit, holds []Hold, dryRun bool) plane.Envelope[Lifted] {
-	out := Lifted{Lifted: []string{}, Remaining: []string{}, DryRun: dryRun}
+	out := Lifted{Lifted: []string{}, Remaining: []string{}, DryRun: dryRun, org: holds[0].Scope.Org}
 	var some []Pool
 	for _, h := range holds {
 		out.Lifted = append(out.Lifted, h.Name)

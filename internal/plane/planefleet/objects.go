@@ -177,6 +177,7 @@ type Hold struct {
 	ID            string        `json:"id" doc:"its name"`
 	Name          string        `json:"name"`
 	UID           string        `json:"uid" doc:"another hold of this name has another one"`
+	Version       string        `json:"version" doc:"of what it says, for If-Match: how far it has come does not change it"`
 	Scope         Scope         `json:"scope"`
 	Mode          Mode          `json:"mode" enum:"Pause,Drain,Stop"`
 	Reason        string        `json:"reason"`

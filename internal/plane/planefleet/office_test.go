@@ -46,7 +46,7 @@ func newOffice() *office {
 	o := &office{now: noon, stored: map[string]Hold{}}
 	now := func() time.Time { o.mu.Lock(); defer o.mu.Unlock(); return o.now }
 	o.board = plane.NewBoard(now)
-	o.desk = &Desk{Plane: &plane.Desk{Board: o.board, Now: now}, Create: o.create, Lift: o.lift}
+	o.desk = &Desk{Plane: &plane.Desk{Board: o.board, Now: now, Entries: o.newest}, Create: o.create, Lift: o.lift, Reschedule: o.reschedule}
 	d := door.Door{Names: func() []string { return []string{"dashboard"} },
 		Identify: func(*http.Request) (access.Caller, error) {
 			o.mu.Lock()
@@ -63,7 +63,7 @@ func newOffice() *office {
 			return nil
 		},
 		Form: plane.Form(), Log: slog.New(slog.DiscardHandler), Now: now}
-	o.Handler = d.Handler(o.desk.Routes()...)
+	o.Handler = d.Handler(slices.Concat(o.desk.Routes(), o.desk.Plane.Routes())...)
 	o.fill()
 	return o
 }
@@ -77,7 +77,7 @@ func (o *office) create(_ context.Context, p access.Permit, d Draft, dryRun bool
 	if o.fail != nil {
 		return Hold{}, false, o.fail
 	}
-	h := Hold{ID: d.Name, Name: d.Name, UID: "u-" + d.Name, Scope: d.Scope, Mode: d.Mode, Reason: d.Reason, RequestedBy: p.Caller().Identity(), Created: o.now, ExpiresAt: d.ExpiresAt, State: Applying,
+	h := Hold{ID: d.Name, Name: d.Name, UID: "u-" + d.Name, Version: "1", Scope: d.Scope, Mode: d.Mode, Reason: d.Reason, RequestedBy: p.Caller().Identity(), Created: o.now, ExpiresAt: d.ExpiresAt, State: Applying,
 		Failed: []HoldFailure{}, Digest: d.Digest, Held: []string{"acme", "globex"}}
 	if d.Scope.Org != "" {
 		h.Held = []string{d.Scope.Org}
@@ -103,6 +103,37 @@ func (o *office) lift(_ context.Context, p access.Permit, h Hold, dryRun bool) e
 		delete(o.stored, h.Name)
 	}
 	return nil
+}
+
+func (o *office) reschedule(_ context.Context, p access.Permit, h Hold, end *time.Time, dryRun bool) (Hold, error) {
+	if err := p.Require(access.HoldsLift, o.desk.Plane.Now()); err != nil {
+		return Hold{}, err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	is := o.stored[h.Name]
+	if is.UID != h.UID || is.Version != h.Version {
+		return Hold{}, problem.New(problem.Conflict, "The hold has changed meanwhile.", "Look at it again.")
+	}
+	is.ExpiresAt = end
+	if !dryRun {
+		is.Version += "+"
+		o.stored[h.Name] = is
+	}
+	return is, nil
+}
+
+// newest reads the record, the newest entry first.
+func (o *office) newest(_ context.Context, yield func(plane.Recorded) bool) (damaged int, err error) {
+	o.mu.Lock()
+	all := slices.Clone(o.entries)
+	o.mu.Unlock()
+	for i, e := range slices.Backward(all) {
+		if !yield(plane.Recorded{Entry: e, Seq: uint64(i)}) {
+			break
+		}
+	}
+	return 0, nil
 }
 
 // seen puts the holds that are stored onto the Board, as the watch does.

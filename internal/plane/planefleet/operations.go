@@ -52,6 +52,10 @@ var (
 		Example:  LiftRequest{Name: "all-3f9c1a2b4d5e", Reason: "the upgrade is done", Confirm: "K7QM-2XPA-9D"},
 		Answers:  []plane.Envelope[Lifted]{plane.Example("HoldLifted", Lifted{Lifted: []string{"all-3f9c1a2b4d5e"}, Remaining: []string{}})},
 		Refusals: slices.Concat(plane.Writing, []problem.Code{problem.Confirmation, problem.AuditUnavailable})}
+	RescheduleHold = door.Op[RescheduleRequest, plane.Envelope[Rescheduled]]{Pattern: "PATCH " + plane.Base + "/holds/{name}", Verb: access.HoldsLift,
+		Doc:     "Change when a hold ends by itself. An earlier end of one of more than a pool of an organisation takes a code that a person gets from the dashboard.",
+		Example: RescheduleRequest{Name: "acme-gh-nix-3f9c1a2b4d5e", ExpiresIn: door.Duration(4 * time.Hour), Reason: "the upgrade takes longer", Match: "1"},
+		Answers: []plane.Envelope[Rescheduled]{plane.Example("HoldRescheduled", Rescheduled{Hold: exampleHold()})}, Refusals: slices.Concat(plane.Writing, []problem.Code{problem.Confirmation, problem.AuditUnavailable})}
 
 	GetConfirmation = door.Op[ConfirmationRequest, plane.Envelope[Asked]]{Pattern: "GET " + plane.Base + "/confirmations/{id}", Verb: access.HoldsLift,
 		Doc: "Show what is to be confirmed: exactly what was asked for in the caller's name.", Example: ConfirmationRequest{"0b1c2d3e4f5a6b7c"},
@@ -69,6 +73,7 @@ func (d *Desk) Routes() []door.Route {
 		plane.Behind(d.Plane, ListEnrollments, d.enrollments), plane.Behind(d.Plane, GetEnrollment, d.enrollment), plane.Pages(d.Plane, ListForges, forges()),
 		plane.Behind(d.Plane, ListHolds, d.holds), plane.Behind(d.Plane, GetHold, d.hold), plane.Behind(d.Plane, CreateHold, d.create),
 		plane.Behind(d.Plane, PausePool, d.pause), plane.Behind(d.Plane, ResumePool, d.resume), plane.Behind(d.Plane, LiftHold, d.lift),
+		plane.Behind(d.Plane, RescheduleHold, d.reschedule),
 		plane.Behind(d.Plane, GetConfirmation, d.asked), plane.Behind(d.Plane, Confirm, d.confirm),
 	}
 }
@@ -97,7 +102,7 @@ func exampleEnrollment() Enrollment {
 }
 
 func exampleHold() Hold {
-	return Hold{ID: "acme-gh-nix-3f9c1a2b4d5e", Name: "acme-gh-nix-3f9c1a2b4d5e", UID: "6f1f3f0e-6f0e-4f0c-9a63-1f4f6f6f2b11", Scope: Scope{Org: "acme", Pool: "gh-nix"}, Mode: Pause,
+	return Hold{ID: "acme-gh-nix-3f9c1a2b4d5e", Name: "acme-gh-nix-3f9c1a2b4d5e", UID: "6f1f3f0e-6f0e-4f0c-9a63-1f4f6f6f2b11", Version: "1", Scope: Scope{Org: "acme", Pool: "gh-nix"}, Mode: Pause,
 		Reason: "a flaky image", RequestedBy: "alice@example.com", Created: plane.ExampleTime, State: Applying, Failed: []HoldFailure{}, ObservedAt: plane.ExampleTime}
 }
 

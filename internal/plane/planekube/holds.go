@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,7 +20,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// Holds makes and lifts holds. It needs get, create and delete on runnerholds.
+// Holds makes, changes and lifts holds. It needs get, create, patch and delete on runnerholds.
 type Holds struct {
 	client client.Client
 	now    func() time.Time
@@ -107,11 +108,55 @@ func (s *Holds) Lift(ctx context.Context, p access.Permit, h planefleet.Hold, dr
 	}
 	switch err := s.client.Delete(ctx, &v1alpha1.RunnerHold{ObjectMeta: metav1.ObjectMeta{Name: h.Name}}, options...); {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // gone, or another one has its name by now
-		return problem.New(problem.NotFound, "There is no such hold any more.", "List the holds that you may see.")
+		return gone()
 	case err != nil:
 		return unsaid("The API server has not said that the hold was lifted.", fmt.Errorf("lift the hold %s: %w", h.Name, err))
 	}
 	return nil
+}
+
+// Reschedule changes when exactly the hold that was looked at ends by itself, if it says
+// still what it said then.
+func (s *Holds) Reschedule(ctx context.Context, p access.Permit, h planefleet.Hold, end *time.Time, dryRun bool) (planefleet.Hold, error) {
+	if err := s.scoped(p, access.HoldsLift, h.Scope); err != nil {
+		return planefleet.Hold{}, err
+	}
+	is := new(v1alpha1.RunnerHold)
+	switch err := s.client.Get(ctx, client.ObjectKey{Name: h.Name}, is); {
+	case apierrors.IsNotFound(err):
+		return planefleet.Hold{}, gone()
+	case err != nil:
+		return planefleet.Hold{}, unsaid("The API server has not said how the hold is.", fmt.Errorf("read the hold %s: %w", h.Name, err))
+	case string(is.UID) != h.UID || is.DeletionTimestamp != nil:
+		return planefleet.Hold{}, gone()
+	case version(is) != h.Version:
+		return planefleet.Hold{}, problem.New(problem.Conflict, "The hold has changed meanwhile.", "Look at it again.")
+	}
+	was := is.DeepCopy()
+	is.Spec.ExpiresAt = nil
+	if end != nil {
+		is.Spec.ExpiresAt = new(metav1.NewTime(*end))
+	}
+	var options []client.PatchOption
+	if dryRun {
+		options = append(options, client.DryRunAll)
+	}
+	switch err := s.client.Patch(ctx, is, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}), options...); {
+	case apierrors.IsNotFound(err):
+		return planefleet.Hold{}, gone()
+	case apierrors.IsConflict(err):
+		return planefleet.Hold{}, problem.New(problem.Conflict, "The hold has changed meanwhile.", "Look at it again.").Because(err)
+	case err != nil:
+		return planefleet.Hold{}, unsaid("The API server has not said that the hold was changed.", fmt.Errorf("change the end of the hold %s: %w", h.Name, err))
+	}
+	return holdOf(is, s.now().UTC()), nil
+}
+
+// version is of what a hold says.
+func version(h *v1alpha1.RunnerHold) string { return strconv.FormatInt(h.Generation, 10) }
+
+func gone() error {
+	return problem.New(problem.NotFound, "There is no such hold any more.", "List the holds that you may see.")
 }
 
 // unsaid is a problem about a write of which it is not known what has become.

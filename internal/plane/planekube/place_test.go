@@ -128,7 +128,7 @@ func newPlace(t *testing.T, c *kubetest.Cluster) *place {
 		&rbacv1.ClusterRole{ObjectMeta: everywhere, Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{gatewayv1alpha1.Group}, Resources: []string{"tailscaletailnets", "tailscalegateways", "tailscaleroutepolicies", "tailscaleservices", "tailscaleproxygroups"}, Verbs: read},
 			{APIGroups: []string{"tailplane.dev"}, Resources: []string{"runnerenrollments", "runnerpools", "runnerforges"}, Verbs: read},
-			{APIGroups: []string{"tailplane.dev"}, Resources: []string{"runnerholds"}, Verbs: append([]string{"create", "delete"}, read...)},
+			{APIGroups: []string{"tailplane.dev"}, Resources: []string{"runnerholds"}, Verbs: append([]string{"create", "patch", "delete"}, read...)},
 			{APIGroups: []string{gatewayapi.GroupName}, Resources: []string{"gateways", "httproutes"}, Verbs: read},
 			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: read},
 		}},

@@ -181,6 +181,26 @@ func TestRunners(t *testing.T) {
 	if err := holds.Lift(t.Context(), in(access.HoldsLift), stale, false); problem.CodeOf(err) != problem.NotFound {
 		t.Errorf("another one of its name: %v", err)
 	}
+	later := time.Now().Add(time.Hour).Truncate(time.Second)
+	if _, err := holds.Reschedule(t.Context(), in(access.HoldsLift), stale, &later, false); problem.CodeOf(err) != problem.NotFound {
+		t.Errorf("the end of another one of its name: %v", err)
+	}
+	if _, err := holds.Reschedule(t.Context(), in(access.HoldsCreate), h, &later, false); problem.CodeOf(err) != problem.Internal {
+		t.Errorf("the end, by a permit for something else: %v", err)
+	}
+	if _, err := holds.Reschedule(t.Context(), in(access.HoldsLift), h, &later, true); err != nil {
+		t.Errorf("asked whether it would end later: %v", err)
+	}
+	moved, err := holds.Reschedule(t.Context(), in(access.HoldsLift), h, &later, false)
+	if err != nil || moved.ExpiresAt == nil || !moved.ExpiresAt.Equal(later) || moved.Version == h.Version {
+		t.Errorf("%+v, %v", moved, err)
+	}
+	if _, err := holds.Reschedule(t.Context(), in(access.HoldsLift), h, nil, false); problem.CodeOf(err) != problem.Conflict {
+		t.Errorf("the end of what has changed meanwhile: %v", err)
+	}
+	if moved, err = holds.Reschedule(t.Context(), in(access.HoldsLift), moved, nil, false); err != nil || moved.ExpiresAt != nil {
+		t.Errorf("%+v, %v", moved, err)
+	}
 	if err := errors.Join(holds.Lift(t.Context(), in(access.HoldsLift), h, true), holds.Lift(t.Context(), in(access.HoldsLift), h, false)); err != nil {
 		t.Error(err)
 	}

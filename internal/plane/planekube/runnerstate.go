@@ -108,7 +108,7 @@ const requestAnnotation = "tailplane.dev/request"
 
 // holdOf is a hold, without whose runners it holds.
 func holdOf(h *v1alpha1.RunnerHold, now time.Time) planefleet.Hold {
-	o := planefleet.Hold{ID: h.Name, Name: h.Name, UID: string(h.UID), Scope: planefleet.Scope{All: h.Spec.Scope.All, Forge: h.Spec.Scope.Forge, Org: h.Spec.Scope.Org, Pool: h.Spec.Scope.Pool},
+	o := planefleet.Hold{ID: h.Name, Name: h.Name, UID: string(h.UID), Version: version(h), Scope: planefleet.Scope{All: h.Spec.Scope.All, Forge: h.Spec.Scope.Forge, Org: h.Spec.Scope.Org, Pool: h.Spec.Scope.Pool},
 		Mode: planefleet.Mode(h.Spec.Mode), Reason: h.Spec.Reason, RequestedBy: h.Spec.RequestedBy, Created: h.CreationTimestamp.UTC(), ExpiresAt: moment(h.Spec.ExpiresAt),
 		State: planefleet.Applying, Failed: []planefleet.HoldFailure{}, ObservedAt: now, Digest: h.Annotations[requestAnnotation]}
 	if st := h.Status; st.ObservedGeneration > 0 { // before, 0 says only that nobody has counted

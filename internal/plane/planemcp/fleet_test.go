@@ -122,7 +122,7 @@ func TestMC02_Wide(t *testing.T) {
 	n := 0
 	for _, e := range of.record() {
 		if e.Tool == "pause_runner" || e.Tool == "resume_runner" {
-			if n++; e.Surface != "mcp" || e.Actor.Login != "alice@example.com" || e.Args["reason"] != "the job's log says so" || (e.Verb == access.HoldsLift) != (e.Tool == "resume_runner") || (e.Result == audit.Done) != (n == 2) {
+			if n++; e.Surface != "mcp" || e.Actor.Login != "alice@example.com" || e.Reason != "the job's log says so" || (e.Verb == access.HoldsLift) != (e.Tool == "resume_runner") || (e.Result == audit.Done) != (n == 2) {
 				t.Errorf("%+v", e)
 			}
 		}
