@@ -52,6 +52,8 @@ func newYard(t *testing.T) *yard {
 		proposed("c2", "globex", "More", change.Change{Head: "ffff", Approvals: []change.Approval{{By: "pat@acme.dev", Head: "0f3c"}}}), proposed("c3", "globex", "Less", change.Change{Head: "0f3c", Stale: true})})
 	y.board.Report(plane.Source{Name: planechange.Source, Status: plane.OK})
 	y.board.Report(plane.Source{Name: "kubernetes", Status: plane.OK})
+	y.board.Replace(plane.KindDrift, "kubernetes", []plane.Object{planefleet.Drift{ID: "d1", OrgName: "acme", Forge: "github", Pool: "nix", Field: "LabelsDiffer", Severity: "warning", Want: new("nix"), Have: new("\x1b[31mx"),
+		Evidence: "other labels", Next: "put them back", FirstSeen: time.Now().Add(-time.Hour)}})
 	desk := &planefleet.Desk{Plane: &plane.Desk{Board: y.board, Now: time.Now},
 		Create: func(_ context.Context, p access.Permit, d planefleet.Draft, dryRun bool) (planefleet.Hold, bool, error) {
 			h := planefleet.Hold{ID: d.Name, Name: d.Name, UID: d.Name, Scope: d.Scope, Mode: d.Mode, Reason: d.Reason, RequestedBy: p.Caller().Identity(), ExpiresAt: d.ExpiresAt, State: planefleet.Applying, Digest: d.Digest}
@@ -174,6 +176,9 @@ func TestFleet(t *testing.T) {
 		t.Errorf("offered is %q", offered.String())
 	}
 
+	ok("LabelsDiffer", "drift")
+	ok("put them back", "drift", "-o", "wide")
+	ok("There are no findings", "drift", "--state", "error")
 	no(fault.Misused, "needs --reason", "pause", "github/acme/nix")
 	no(fault.Misused, "say what to pause", "pause", "--reason", "x")
 	no(fault.Misused, "say what to pause", "pause", "github/acme/nix", "--all", "--reason", "x")

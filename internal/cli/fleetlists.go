@@ -143,6 +143,53 @@ func (t *tka) fleetHolds(ff *fleetFlags) *cobra.Command {
 	}, ff, planefleet.Applying, planefleet.Applied, planefleet.Drained, planefleet.Lifting, planefleet.Expired)
 }
 
+func (t *tka) fleetDrift(ff *fleetFlags) *cobra.Command {
+	return t.listFlags(&cobra.Command{
+		Use:   "drift",
+		Short: "List what of the runners is not as it should be",
+		Long: `List what of the runners is not as it should be: between the cluster and the forge, and
+between what there should be and what there is. What a hold explains is listed too, and is
+no drift. Nothing is mended by itself: NEXT, of "-o wide", says what to do.`,
+		Example: "  tka fleet drift\n  tka fleet drift --org acme --state error -o wide",
+		Args:    arguments(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			l, err := all[planefleet.Drift](cmd.Context(), t, ff, "DriftList", planefleet.ListDrift.Pattern, many)
+			if err != nil {
+				return err
+			}
+			t.sick(plane.Meta{Sources: l.Sources})
+			var names []string
+			var rows [][]screen.Cell
+			for _, d := range l.Items {
+				names = append(names, d.ID)
+				rows = append(rows, screen.Row(d.OrgName, d.Pool, d.Field, d.Stands(), screen.Short(max(0, t.Now().Sub(d.FirstSeen))), d.Evidence))
+			}
+			return t.show(answer{object: l, names: names, table: func(wide bool) {
+				if len(rows) == 0 {
+					t.nothing(l.Items != nil, "findings")
+					return
+				}
+				header := []string{"ORG", "POOL", "WHAT", "STATE", "FOR", "EVIDENCE"}
+				if wide {
+					header = append(header, "WANT", "HAVE", "EXPLAINED BY", "NEXT")
+					for i, d := range l.Items {
+						rows[i] = append(rows[i], screen.Row(text(d.Want), text(d.Have), d.ExplainedBy, d.Next)...)
+					}
+				}
+				t.writeTable(t.Out, header, rows)
+			}})
+		},
+	}, ff, "error", "warning", "info", planefleet.Explained)
+}
+
+// text is what is known, in a table.
+func text(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
 func (t *tka) fleetForges(ff *fleetFlags) *cobra.Command {
 	return t.stateFlag(&cobra.Command{
 		Use:   "forges",

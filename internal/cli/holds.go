@@ -232,7 +232,7 @@ func (t *tka) fleetReschedule(ff *fleetFlags) *cobra.Command {
 		Long: `Change when a hold ends by itself: that long from now on, or never. Nothing else of a hold
 can be changed. To end one of more than a pool of an organisation earlier is asked for
 twice, as a lift is.`,
-		Example: "  tka fleet reschedule all-3f9c1a2b4d5e --expires-in 4h --reason \"the upgrade takes longer\"",
+		Example: "  tka fleet reschedule all-3f9c1a2b4d5e --expires-in 4h --reason longer",
 		Args:    arguments(1, 1, "the name of a hold"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := wf.check(cmd); err != nil {

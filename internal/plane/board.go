@@ -30,6 +30,7 @@ const (
 	KindHold       Kind = "hold"       // a pause of runners
 	KindForge      Kind = "forge"      // where their jobs come from
 	KindChange     Kind = "change"     // of the configuration, by pull request
+	KindDrift      Kind = "drift"      // what of the fleet is not as it should be
 )
 
 // An Object is something that is known. It is a value that nobody changes: who

@@ -34,6 +34,7 @@ const (
 	TopicHolds       Topic = "holds"       // pauses of runners
 	TopicEnrollments Topic = "enrollments" // organisations
 	TopicChanges     Topic = "changes"     // of the configuration
+	TopicDrift       Topic = "drift"       // what is not as it should be
 	TopicInfra       Topic = "infra"       // clusters, tailnets, gateways, routes, proxy groups, adapters
 	TopicSignins     Topic = "signins"     // sign-ins
 	TopicSources     Topic = "sources"     // how sources answer
@@ -41,7 +42,7 @@ const (
 
 // topics are all that there are.
 func topics() []Topic {
-	return []Topic{TopicPools, TopicHolds, TopicEnrollments, TopicChanges, TopicInfra, TopicSignins, TopicSources}
+	return []Topic{TopicPools, TopicHolds, TopicEnrollments, TopicChanges, TopicDrift, TopicInfra, TopicSignins, TopicSources}
 }
 
 // kinds are those that the topic has; false: there is no such topic.
@@ -55,6 +56,8 @@ func (t Topic) kinds() ([]Kind, bool) {
 		return []Kind{KindEnrollment}, true
 	case TopicChanges:
 		return []Kind{KindChange}, true
+	case TopicDrift:
+		return []Kind{KindDrift}, true
 	case TopicInfra:
 		return []Kind{KindCluster, KindTailnet, KindGateway, KindRoute, KindProxyGroup, KindAdapter}, true
 	case TopicSignins:

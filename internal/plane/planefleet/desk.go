@@ -66,6 +66,10 @@ func (d *Desk) enrollments(_ context.Context, p access.Permit, req ListRequest) 
 	return plane.PageOf(d.Plane, enrollments(), p, req.ListRequest, req.only(), func(o Enrollment) bool { return req.has(o.Name, o.Forge) })
 }
 
+func (d *Desk) drifts(_ context.Context, p access.Permit, req ListRequest) (plane.Envelope[[]Drift], error) {
+	return plane.PageOf(d.Plane, drifts(), p, req.ListRequest, req.only(), func(o Drift) bool { return req.has(o.OrgName, o.Forge) })
+}
+
 // holds lists those about an organisation's, or a forge's, that name it.
 func (d *Desk) holds(_ context.Context, p access.Permit, req ListRequest) (plane.Envelope[[]Hold], error) {
 	return plane.PageOf(d.Plane, holds(), p, req.ListRequest, req.only(), func(o Hold) bool { return req.has(o.Scope.Org, o.Scope.Forge) })

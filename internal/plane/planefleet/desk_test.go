@@ -28,7 +28,7 @@ func TestPL05_Organisations(t *testing.T) {
 			}
 		}
 		for path, want := range map[string]int{"/api/v1/pools": 2, "/api/v1/pools?org=globex": 0, "/api/v1/pools?forge=github": 2, "/api/v1/pools?forge=gitlab": 0, "/api/v1/pools?q=globex": 0, "/api/v1/pools?q=secret": 0,
-			"/api/v1/pools?state=Degraded": 0, "/api/v1/enrollments": 1, "/api/v1/enrollments?state=Failed": 0, "/api/v1/enrollments?q=gus": 0, "/api/v1/forges": 1, "/api/v1/holds": 1, "/api/v1/holds?q=secret": 0} {
+			"/api/v1/pools?state=Degraded": 0, "/api/v1/enrollments": 1, "/api/v1/enrollments?state=Failed": 0, "/api/v1/enrollments?q=gus": 0, "/api/v1/forges": 1, "/api/v1/drift": 2, "/api/v1/drift?state=error": 0, "/api/v1/drift?state=explained": 1, "/api/v1/drift?org=globex": 0, "/api/v1/drift?q=labels": 1, "/api/v1/holds": 1, "/api/v1/holds?q=secret": 0} {
 			a := o.ask(t, "GET", path, "")
 			if all := data[[]json.RawMessage](t, a); len(all) != want || *a.Meta.Page.Total != want || strings.Contains(a.Text, "secret") || strings.Contains(a.Text, "globex") {
 				t.Errorf("%s: %s, want %d", path, a.Text, want)

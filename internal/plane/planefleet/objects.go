@@ -163,6 +163,37 @@ type RateLimit struct {
 	ResetAt   *time.Time `json:"resetAt"`
 }
 
+// The kinds of drift.
+const (
+	DriftForge  = "forge"  // the cluster and the forge do not agree
+	DriftActual = "actual" // there is not what should be
+)
+
+// Explained is the state of a drift that is by a hold; the others are its severities.
+const Explained = "explained"
+
+// A Drift is one thing about an organisation's runners that is not as it should be.
+type Drift struct {
+	ID          string    `json:"id" doc:"the same for as long as it stands"`
+	OrgName     string    `json:"org"`
+	Forge       string    `json:"forge"`
+	Pool        string    `json:"pool"`
+	Workload    string    `json:"object" doc:"what runs the jobs"`
+	Subject     string    `json:"subject" doc:"what of it, such as the number of a runner"`
+	Field       string    `json:"field" doc:"what is not as it should be, in a word: one of docs/tasks/fleet.md"`
+	Kind        string    `json:"kind" enum:"forge,actual" doc:"between the cluster and the forge, or between what there should be and what there is"`
+	Severity    string    `json:"severity" enum:"info,warning,error"`
+	Want        *string   `json:"want" doc:"null: nothing is compared"`
+	Have        *string   `json:"have"`
+	Evidence    string    `json:"evidence" doc:"what was seen, in a sentence"`
+	Next        string    `json:"next" doc:"what to do, in a sentence"`
+	FirstSeen   time.Time `json:"firstSeen"`
+	ExplainedBy string    `json:"explainedBy" doc:"the hold by which it is as it is: then it is no drift"`
+	Unconfirmed bool      `json:"unconfirmed" doc:"the last look could not tell, so that it stands as it was"`
+
+	ObservedAt time.Time `json:"observedAt"`
+}
+
 // The states of a hold.
 const (
 	Applying = "Applying" // that no new job is taken is not confirmed everywhere

@@ -178,6 +178,9 @@ func (o *office) fill() {
 			Conditions: []plane.Condition{{Type: "Ready", Status: "False", Message: "globex secret"}}},
 			Forge{ID: "gitlab", Name: "gitlab", Type: "gitlab", EnrolledThere: []string{"globex"}}},
 		plane.KindHold: {},
+		plane.KindDrift: {Drift{ID: "d1", OrgName: "acme", Forge: "github", Pool: "gh-nix", Field: "LabelsDiffer", Kind: DriftForge, Severity: "warning", Evidence: "other labels"},
+			Drift{ID: "d2", OrgName: "globex", Forge: "github", Pool: "gh-nix", Field: "Offline", Kind: DriftForge, Severity: "error", Evidence: "globex secret"},
+			Drift{ID: "d3", OrgName: "acme", Forge: "github", Pool: "gh-docker", Field: "CapacityDiffers", Kind: DriftActual, Severity: "info", ExplainedBy: "shared"}},
 	} {
 		o.board.Replace(k, "kubernetes", all)
 	}

@@ -30,6 +30,8 @@ var (
 		Doc: "Show one organisation.", Example: EnrollmentRequest{"acme"}, Answers: []plane.Envelope[Enrollment]{plane.Example("Enrollment", exampleEnrollment())}, Refusals: plane.Finding}
 	ListForges = plane.ListOf("forges", access.FleetRead, forges(), "List where jobs come from.", Forge{ID: "github", Name: "github", Type: "github", URL: "https://github.com",
 		Reachable: new(true), RateLimit: &RateLimit{Remaining: 4800}, Conditions: []plane.Condition{}, ObservedAt: plane.ExampleTime})
+	ListDrift = door.Op[ListRequest, plane.Envelope[[]Drift]]{Pattern: "GET " + plane.Base + "/drift", Verb: access.FleetRead, MaxAnswer: maxList,
+		Doc: "List what of the runners is not as it should be, at the forge or here.", Answers: []plane.Envelope[[]Drift]{plane.ExamplePage("DriftList", exampleDrift())}, Refusals: plane.Reading}
 	ListHolds = door.Op[ListRequest, plane.Envelope[[]Hold]]{Pattern: "GET " + plane.Base + "/holds", Verb: access.FleetRead, MaxAnswer: maxList,
 		Doc: "List the holds, which pause runners.", Answers: []plane.Envelope[[]Hold]{plane.ExamplePage("HoldList", exampleHold())}, Refusals: plane.Reading}
 	GetHold = door.Op[HoldRequest, plane.Envelope[Hold]]{Pattern: "GET " + plane.Base + "/holds/{name}", Verb: access.FleetRead,
@@ -71,7 +73,7 @@ func (d *Desk) Routes() []door.Route {
 	return []door.Route{
 		plane.Behind(d.Plane, ListPools, d.pools), plane.Behind(d.Plane, GetPool, d.pool), plane.Behind(d.Plane, ListRunners, d.runners),
 		plane.Behind(d.Plane, ListEnrollments, d.enrollments), plane.Behind(d.Plane, GetEnrollment, d.enrollment), plane.Pages(d.Plane, ListForges, forges()),
-		plane.Behind(d.Plane, ListHolds, d.holds), plane.Behind(d.Plane, GetHold, d.hold), plane.Behind(d.Plane, CreateHold, d.create),
+		plane.Behind(d.Plane, ListDrift, d.drifts), plane.Behind(d.Plane, ListHolds, d.holds), plane.Behind(d.Plane, GetHold, d.hold), plane.Behind(d.Plane, CreateHold, d.create),
 		plane.Behind(d.Plane, PausePool, d.pause), plane.Behind(d.Plane, ResumePool, d.resume), plane.Behind(d.Plane, LiftHold, d.lift),
 		plane.Behind(d.Plane, RescheduleHold, d.reschedule),
 		plane.Behind(d.Plane, GetConfirmation, d.asked), plane.Behind(d.Plane, Confirm, d.confirm),
@@ -104,6 +106,11 @@ func exampleEnrollment() Enrollment {
 func exampleHold() Hold {
 	return Hold{ID: "acme-gh-nix-3f9c1a2b4d5e", Name: "acme-gh-nix-3f9c1a2b4d5e", UID: "6f1f3f0e-6f0e-4f0c-9a63-1f4f6f6f2b11", Version: "1", Scope: Scope{Org: "acme", Pool: "gh-nix"}, Mode: Pause,
 		Reason: "a flaky image", RequestedBy: "alice@example.com", Created: plane.ExampleTime, State: Applying, Failed: []HoldFailure{}, ObservedAt: plane.ExampleTime}
+}
+
+func exampleDrift() Drift {
+	return Drift{ID: "5f0c2b1a9d3e4f60", OrgName: "acme", Forge: "github", Pool: "gh-nix", Workload: "acme-gh-nix", Field: "LabelsDiffer", Kind: DriftForge, Severity: "warning",
+		Want: new("self-hosted, nix"), Have: new("self-hosted"), Evidence: "Its labels at the forge are not those of the pool.", Next: "Put the labels back, or change the pool.", FirstSeen: plane.ExampleTime, ObservedAt: plane.ExampleTime}
 }
 
 func exampleAsked() Asked {

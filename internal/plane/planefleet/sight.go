@@ -63,6 +63,29 @@ func (o Pool) For(v plane.Viewer) plane.Object {
 	return o
 }
 
+// Key returns the id of the finding.
+func (o Drift) Key() string { return o.ID }
+
+// Org returns whose runners it is about.
+func (o Drift) Org() string { return o.OrgName }
+
+// Observed implements [plane.Object].
+func (o Drift) Observed() time.Time { return o.ObservedAt }
+
+// At implements [plane.Object].
+func (o Drift) At(t time.Time) plane.Object { o.ObservedAt = t; return o }
+
+// Stands implements [plane.Standing]: how bad it is, or that a hold explains it.
+func (o Drift) Stands() string {
+	if o.ExplainedBy != "" {
+		return Explained
+	}
+	return o.Severity
+}
+
+// Trouble implements [plane.Standing]: the runners say themselves that they are degraded.
+func (o Drift) Trouble() (plane.Severity, string, string) { return "", "", "" }
+
 // Key returns the org's name.
 func (o Enrollment) Key() string { return o.ID }
 

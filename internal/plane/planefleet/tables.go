@@ -39,6 +39,17 @@ func holds() plane.Table[Hold] {
 	}, State: Hold.Stands, States: []string{Applying, Applied, Drained, Lifting, Expired}}
 }
 
+func drifts() plane.Table[Drift] {
+	return plane.Table[Drift]{Kind: plane.KindDrift, Name: "DriftList", Columns: map[string]func(Drift) string{
+		"org":       func(o Drift) string { return o.OrgName },
+		"pool":      func(o Drift) string { return o.Pool },
+		"field":     func(o Drift) string { return o.Field },
+		"severity":  func(o Drift) string { return o.Severity },
+		"evidence":  func(o Drift) string { return o.Evidence },
+		"firstSeen": func(o Drift) string { return plane.Sortable(&o.FirstSeen) },
+	}, State: Drift.Stands, States: []string{"error", "warning", "info", Explained}}
+}
+
 func forges() plane.Table[Forge] {
 	return plane.Table[Forge]{Kind: plane.KindForge, Name: "ForgeList", Columns: map[string]func(Forge) string{
 		"name": func(o Forge) string { return o.Name },

@@ -64,7 +64,7 @@ func (w *Watch) feeds(c client.WithWatch) []*feed {
 			absent: noGateway, convert: one(proxyGroupOf)},
 		{resource: "runnerenrollments", of: new(v1alpha1.RunnerEnrollment), list: func() client.ObjectList { return new(v1alpha1.RunnerEnrollmentList) },
 			absent: "The cluster does not have this kind: nobody has a role as owner or member of an organisation.",
-			kind:   plane.KindEnrollment, also: []plane.Kind{plane.KindPool}, join: &runners.mu, beside: both{&w.orgs, runners.enrollmentsKind()}},
+			kind:   plane.KindEnrollment, also: []plane.Kind{plane.KindPool, plane.KindDrift}, join: &runners.mu, beside: both{&w.orgs, runners.enrollmentsKind()}},
 		{resource: "runnerpools", kind: plane.KindPool, of: new(v1alpha1.RunnerPool), list: func() client.ObjectList { return new(v1alpha1.RunnerPoolList) },
 			absent: noFleet, join: &runners.mu, beside: runners.poolsKind()},
 		{resource: "runnerforges", kind: plane.KindForge, of: new(v1alpha1.RunnerForge), list: func() client.ObjectList { return new(v1alpha1.RunnerForgeList) },

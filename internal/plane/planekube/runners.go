@@ -34,13 +34,19 @@ type runners struct {
 	pools       map[string]*v1alpha1.RunnerPool
 	forges      map[string]*v1alpha1.RunnerForge
 	holds       map[string]*v1alpha1.RunnerHold
-	rows        map[string][]string // keys of pools on the Board, by enrollment
-	wake        time.Time           // when a hold expires next; zero: never
+	rows        map[string][]row // what is on the Board of an enrollment, beside itself
+	wake        time.Time        // when a hold expires next; zero: never
 }
 
 func newRunners(b *plane.Board, now func() time.Time) *runners {
 	return &runners{board: b, now: now, enrollments: map[string]*v1alpha1.RunnerEnrollment{}, pools: map[string]*v1alpha1.RunnerPool{},
-		forges: map[string]*v1alpha1.RunnerForge{}, holds: map[string]*v1alpha1.RunnerHold{}, rows: map[string][]string{}}
+		forges: map[string]*v1alpha1.RunnerForge{}, holds: map[string]*v1alpha1.RunnerHold{}, rows: map[string][]row{}}
+}
+
+// A row is an object that is on the Board.
+type row struct {
+	kind plane.Kind
+	key  string
 }
 
 // kind is one of the four, as its feed hears of it. The lock is held then.
@@ -85,16 +91,20 @@ func (r *runners) enrollmentsKind() companion {
 		r.shared(now)
 	}, func() {
 		now := r.now().UTC()
-		var all, rows []plane.Object
+		all := map[plane.Kind][]plane.Object{plane.KindEnrollment: nil, plane.KindPool: nil, plane.KindDrift: nil}
 		clear(r.rows)
 		for name, e := range r.enrollments {
-			all = append(all, enrollmentOf(e, now))
-			for _, p := range r.of(e, now) {
-				rows, r.rows[name] = append(rows, p), append(r.rows[name], p.ID)
+			all[plane.KindEnrollment] = append(all[plane.KindEnrollment], enrollmentOf(e, now))
+			for kind, objects := range r.parts(e, now) {
+				all[kind] = append(all[kind], objects...)
+				for _, o := range objects {
+					r.rows[name] = append(r.rows[name], row{kind, o.Key()})
+				}
 			}
 		}
-		r.board.Replace(plane.KindEnrollment, enrollmentsSource, all)
-		r.board.Replace(plane.KindPool, enrollmentsSource, rows)
+		for _, kind := range []plane.Kind{plane.KindEnrollment, plane.KindPool, plane.KindDrift} {
+			r.board.Replace(kind, enrollmentsSource, all[kind])
+		}
 		r.shared(now)
 	}}
 }
@@ -171,23 +181,40 @@ func (r *runners) rework(some func(*v1alpha1.RunnerEnrollment) bool) {
 	}
 }
 
-// again puts the runners of an enrollment onto the Board; nil: it has gone.
+// again puts what an enrollment has onto the Board; nil: it has gone.
 func (r *runners) again(e *v1alpha1.RunnerEnrollment, name string, now time.Time) {
-	var keys []string
+	var rows []row
 	if e != nil {
-		for _, p := range r.of(e, now) {
-			r.board.Put(plane.KindPool, enrollmentsSource, p)
-			keys = append(keys, p.ID)
+		for kind, objects := range r.parts(e, now) {
+			for _, o := range objects {
+				r.board.Put(kind, enrollmentsSource, o)
+				rows = append(rows, row{kind, o.Key()})
+			}
 		}
 	}
-	for _, k := range r.rows[name] {
-		if !slices.Contains(keys, k) {
-			r.board.Remove(plane.KindPool, k)
+	for _, old := range r.rows[name] {
+		if !slices.Contains(rows, old) {
+			r.board.Remove(old.kind, old.key)
 		}
 	}
-	if r.rows[name] = keys; keys == nil {
+	if r.rows[name] = rows; rows == nil {
 		delete(r.rows, name)
 	}
+}
+
+// parts are what an enrollment has beside itself: its runners, and what of them is not
+// as it should be.
+func (r *runners) parts(e *v1alpha1.RunnerEnrollment, now time.Time) map[plane.Kind][]plane.Object {
+	parts := map[plane.Kind][]plane.Object{}
+	for _, p := range r.of(e, now) {
+		parts[plane.KindPool] = append(parts[plane.KindPool], p)
+	}
+	for _, f := range e.Status.Findings {
+		if f.Settled {
+			parts[plane.KindDrift] = append(parts[plane.KindDrift], driftOf(e, f, now))
+		}
+	}
+	return parts
 }
 
 // shared puts what several organisations have a part in onto the Board again: who has

@@ -126,6 +126,22 @@ func TestRunners(t *testing.T) {
 		return f.Reachable != nil && *f.Reachable && slices.Equal(f.EnrolledThere, []string{org})
 	})
 
+	found := v1alpha1.EnrollmentFinding{ID: p.ns, Kind: "LabelsDiffer", Severity: "warning", Pool: pool, Want: "nix", Have: "docker", Evidence: "other labels", Next: "put them back", FirstSeen: metav1.Now(), Settled: true}
+	passing := found
+	passing.ID, passing.Settled = p.ns+"-passing", false
+	e.Status.Findings = []v1alpha1.EnrollmentFinding{found, passing}
+	p.must(p.admin.Status().Update(t.Context(), e))
+	p.until("what is not as it should be is shown", func() bool {
+		d, there := objectOf[planefleet.Drift](board, plane.KindDrift, p.ns)
+		return there && d.Org() == org && d.Kind == planefleet.DriftForge && *d.Have == "docker" && d.Forge == forge
+	})
+	if _, there := board.Get(plane.KindDrift, passing.ID); there {
+		t.Error("what may pass is shown")
+	}
+	e.Status.Findings = nil
+	p.must(p.admin.Status().Update(t.Context(), e))
+	p.until("it is as it should be", func() bool { _, there := board.Get(plane.KindDrift, p.ns); return !there })
+
 	holds, err := NewHolds(p.config, time.Now)
 	p.must(err)
 	mine := `{"role":"operator","orgs":["` + org + `"]}`

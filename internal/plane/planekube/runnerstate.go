@@ -10,6 +10,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/truth"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
 )
@@ -107,6 +108,16 @@ func current(all []metav1.Condition, kind string) string {
 const requestAnnotation = "tailplane.dev/request"
 
 // holdOf is a hold, without whose runners it holds.
+func driftOf(e *v1alpha1.RunnerEnrollment, f v1alpha1.EnrollmentFinding, now time.Time) planefleet.Drift {
+	d := planefleet.Drift{ID: f.ID, OrgName: e.Name, Forge: e.Spec.Forge, Pool: f.Pool, Workload: f.Workload, Subject: f.Subject, Field: f.Kind, Kind: planefleet.DriftForge, Severity: f.Severity,
+		Want: orNil(f.Want), Have: orNil(f.Have), Evidence: f.Evidence, Next: f.Next, FirstSeen: f.FirstSeen.UTC(), ExplainedBy: f.ExplainedBy, Unconfirmed: f.Unconfirmed, ObservedAt: now}
+	switch truth.Kind(f.Kind) {
+	case truth.IntakeMissing, truth.CapacityDiffers, truth.VersionSkew:
+		d.Kind = planefleet.DriftActual
+	}
+	return d
+}
+
 func holdOf(h *v1alpha1.RunnerHold, now time.Time) planefleet.Hold {
 	o := planefleet.Hold{ID: h.Name, Name: h.Name, UID: string(h.UID), Version: version(h), Scope: planefleet.Scope{All: h.Spec.Scope.All, Forge: h.Spec.Scope.Forge, Org: h.Spec.Scope.Org, Pool: h.Spec.Scope.Pool},
 		Mode: planefleet.Mode(h.Spec.Mode), Reason: h.Spec.Reason, RequestedBy: h.Spec.RequestedBy, Created: h.CreationTimestamp.UTC(), ExpiresAt: moment(h.Spec.ExpiresAt),

@@ -26,6 +26,11 @@ func fleetTools() []tool {
 			return []string{o.Name, o.Scope.String(), string(o.Mode), o.State, o.RequestedBy, moment(o.Created), maybeMoment(o.ExpiresAt), o.Reason}
 		})
 	}
+	drifts := func(all []planefleet.Drift) table {
+		return grid([]string{"ORG", "POOL", "WHAT", "STATE", "SINCE", "EVIDENCE", "NEXT"}, all, func(o planefleet.Drift) []string {
+			return []string{o.OrgName, o.Pool, o.Field, o.Stands(), moment(o.FirstSeen), o.Evidence, o.Next}
+		})
+	}
 	return []tool{
 		paged(tool{name: "list_runners", title: "Runners", set: Fleet, verb: planefleet.ListPools.Verb, doc: planefleet.ListPools.Doc, pattern: planefleet.ListPools.Pattern, most: planefleet.ListPools.MaxAnswer}, "pool", pools),
 		asking(tool{name: "get_runner", title: "Runners of a pool", set: Fleet, verb: planefleet.GetPool.Verb, doc: planefleet.GetPool.Doc, pattern: planefleet.GetPool.Pattern, most: planefleet.GetPool.MaxAnswer},
@@ -43,6 +48,7 @@ func fleetTools() []tool {
 				return planefleet.GetEnrollment.Pattern, &planefleet.EnrollmentRequest{Org: string(a.Org)}, nil
 			}, func(o planefleet.Enrollment, _ plane.Meta) string { return o.Name + " is " + o.Phase + "." }, func(o planefleet.Enrollment) table { return enrollments(o) }),
 		paged(tool{name: "list_holds", title: "Holds", set: Fleet, verb: planefleet.ListHolds.Verb, doc: planefleet.ListHolds.Doc, pattern: planefleet.ListHolds.Pattern, most: planefleet.ListHolds.MaxAnswer}, "hold", holds),
+		paged(tool{name: "list_drift", title: "Drift", set: Fleet, verb: planefleet.ListDrift.Verb, doc: planefleet.ListDrift.Doc, pattern: planefleet.ListDrift.Pattern, most: planefleet.ListDrift.MaxAnswer}, "drift", drifts),
 		writing(asking(tool{name: "pause_runner", title: "Pause runners", set: Fleet, verb: planefleet.CreateHold.Verb, pattern: planefleet.CreateHold.Pattern, most: planefleet.CreateHold.MaxAnswer,
 			doc: "Pause runners: they take no new job, and running jobs finish. Give exactly one of pool, org, forge, and all: true, the emergency pause. What goes further than one pool is refused first, with a phrase to call again with."},
 			pause, created, func(c planefleet.Created) table { return holds([]planefleet.Hold{c.Hold}) }), true),
