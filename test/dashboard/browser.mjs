@@ -82,7 +82,7 @@ async function changes() {
   return (await (await fetch(base + '/api/v1/changes?sort=opened')).json()).data
 }
 
-const pages = ['/', '/clusters', '/clusters?open=prod-eu', '/signins', '/signins?open=tailplane%2Fs-0000', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes&open=TailscaleService%2Fshop%2Fregistry', '/network?tab=groups', '/fleet', '/fleet?open=github%2Fglobex%2Fgh-nix', '/fleet?tab=orgs', '/fleet?tab=orgs&open=acme', '/fleet?tab=holds', '/fleet?tab=holds&open=globex-freeze', '/fleet?tab=forges', '/changes', ...(await changes()).map((c) => `/changes?open=${c.id}`), '/adapters', '/audit', '/settings']
+const pages = ['/', '/clusters', '/clusters?open=prod-eu', '/signins', '/signins?open=tailplane%2Fs-0000', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes&open=TailscaleService%2Fshop%2Fregistry', '/network?tab=groups', '/fleet', '/fleet?open=github%2Fglobex%2Fgh-nix', '/fleet?tab=orgs', '/fleet?tab=orgs&open=acme', '/fleet?tab=holds', '/fleet?tab=holds&open=globex-freeze', '/fleet?tab=drift', '/fleet?tab=drift&open=d-labels', '/fleet?tab=forges', '/changes', ...(await changes()).map((c) => `/changes?open=${c.id}`), '/adapters', '/audit', '/settings']
 
 // SHOTS=folder: pictures of every view, for people to look at.
 for (const theme of process.env.SHOTS ? ['light', 'dark'] : [])
@@ -416,6 +416,30 @@ await check('PLANE-10_pause_by_keyboard', async () => {
   await page.context().close()
 })
 
+await check('a_hold_ends_at_another_time', async () => {
+  const page = await open('/fleet?tab=holds&open=globex-freeze')
+  await settled(page)
+  const dialog = page.getByRole('dialog', { name: /end/ })
+  await page.getByRole('button', { name: 'Change the end' }).click()
+  await dialog.getByRole('heading', { name: 'When does the hold of gh-nix of globex end?' }).waitFor()
+  await dialog.getByRole('button', { name: 'Change the end' }).click()
+  await dialog.getByText('Say why').waitFor()
+  await dialog.getByRole('combobox').selectOption('In a week')
+  await dialog.getByRole('textbox', { name: 'Reason' }).fill('the release slipped')
+  await dialog.getByRole('button', { name: 'Change the end' }).click()
+  await dialog.getByRole('heading', { name: 'The end is changed' }).waitFor()
+  await dialog.getByText('It ends by itself:').waitFor()
+  await page.keyboard.press('Escape')
+  await dialog.waitFor({ state: 'detached' })
+  await page.getByText('in 6d').or(page.getByText('in 7d')).first().waitFor()
+  well(page)
+  await page.goto(base + '/fleet?tab=drift&open=d-held')
+  await page.getByRole('link', { name: 'globex-freeze' }).click()
+  await page.getByRole('heading', { name: 'gh-nix of globex' }).waitFor()
+  well(page)
+  await page.context().close()
+})
+
 await check('MC-02_confirm_in_the_browser', async () => {
   await act('asked')
   const page = await open(await (await fetch(process.env.ACTS + '/confirm')).json())
@@ -630,7 +654,7 @@ await check('PLANE-09_one_organisation', async () => {
   await settled(page)
   await page.getByText('2 pools').waitFor()
   must((await page.locator('tbody').getByRole('button', { name: /^(Pause|Resume|Lift)/ }).count()) + (await page.getByRole('button', { name: 'Pause…' }).count()) === 0, 'a viewer may pause')
-  for (const tab of ['runners', 'orgs', 'holds', 'forges']) {
+  for (const tab of ['runners', 'orgs', 'drift', 'holds', 'forges']) {
     await go(page, `/fleet?tab=${tab}`)
     must(!/globex|initech|release week|gitlab/.test(await page.innerText('main')), `${tab}: ${await page.innerText('main')}`)
   }
@@ -687,7 +711,7 @@ await check('audit_filter_and_export', async () => {
 await check('PL-04_hostile_names', async () => {
   await act('hostile')
   const page = await open('/')
-  const views = ['/', '/clusters', '/clusters?open=hostile', '/signins', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes', '/network?tab=groups', '/fleet', '/fleet?tab=orgs', '/fleet?tab=holds', '/fleet?tab=forges', '/changes', '/adapters', '/settings']
+  const views = ['/', '/clusters', '/clusters?open=hostile', '/signins', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes', '/network?tab=groups', '/fleet', '/fleet?tab=orgs', '/fleet?tab=holds', '/fleet?tab=drift', '/fleet?tab=forges', '/changes', '/adapters', '/settings']
   for (const path of views) {
     await go(page, path)
     const row = page.locator('tr.row .open', { hasText: 'onerror' }).first()

@@ -95,6 +95,10 @@ func (h *house) fleet(now time.Time) {
 	b.Replace(plane.KindForge, "kubernetes", []plane.Object{
 		planefleet.Forge{ID: "github", Name: "github", Type: "github", URL: "https://github.com", Reachable: new(true), RateLimit: &planefleet.RateLimit{Remaining: 4321}, Conditions: isReady(true, "Reachable", ""), EnrolledThere: []string{"acme", "globex"}, ObservedAt: now},
 		planefleet.Forge{ID: "gitlab", Name: "gitlab", Type: "gitlab", URL: "https://gitlab.com", Reachable: new(false), Conditions: isReady(false, "Unreachable", "The forge does not answer."), EnrolledThere: []string{"initech"}, ObservedAt: now}})
+	b.Replace(plane.KindDrift, "kubernetes", []plane.Object{
+		planefleet.Drift{ID: "d-labels", OrgName: "acme", Forge: "github", Pool: "gh-nix", Workload: "acme-gh-nix", Field: "LabelsDiffer", Kind: planefleet.DriftForge, Severity: "warning", Want: new("self-hosted, nix"), Have: new("self-hosted"),
+			Evidence: "Its labels at the forge are not those of the pool.", Next: "Put the labels back, or change the pool.", FirstSeen: now.Add(-2 * time.Hour), ObservedAt: now},
+		planefleet.Drift{ID: "d-held", OrgName: "globex", Forge: "github", Pool: "gh-nix", Workload: "globex-gh-nix", Field: "CapacityDiffers", Kind: planefleet.DriftActual, Severity: "info", Evidence: "It may have no runners.", ExplainedBy: "globex-freeze", FirstSeen: now.Add(-3 * time.Hour), ObservedAt: now}})
 	freeze := holding("globex-freeze", planefleet.Scope{Org: "globex", Pool: "gh-nix"}, planefleet.Pause, "release week", "gus@globex.dev", planefleet.Applied)
 	freeze.ExpiresAt, freeze.Targets, freeze.Applied = new(now.Add(26*time.Hour)), new(1), new(1)
 	b.Replace(plane.KindHold, "kubernetes", []plane.Object{freeze})
@@ -130,6 +134,7 @@ func (h *house) hostile() {
 	wide := holding(bad, planefleet.Scope{Forge: bad}, planefleet.Pause, bad, bad, planefleet.Applied)
 	wide.Failed = []planefleet.HoldFailure{{Pool: bad, Org: bad, Reason: bad}}
 	b.Put(plane.KindHold, "kubernetes", wide)
+	b.Put(plane.KindDrift, "kubernetes", planefleet.Drift{ID: bad, OrgName: bad, Forge: bad, Pool: bad, Workload: bad, Subject: bad, Field: bad, Kind: bad, Severity: bad, Want: new(bad), Have: new(bad), Evidence: bad, Next: bad})
 	b.Put(plane.KindForge, "kubernetes", planefleet.Forge{ID: bad, Name: bad, Type: bad, URL: bad, Version: new(bad)})
 	b.Put(plane.KindChange, planechange.Source, planechange.Of(planechange.Kept{Change: change.Change{ID: bad, Ref: change.Ref{Kind: bad, Name: bad}, Org: bad, File: bad, Branch: bad, URL: "javascript:window.hurt=1", Base: bad, Head: bad, Title: bad, Reason: bad,
 		Risk: change.Risk{Level: bad, Why: []string{bad}}, Diff: "--- a\n+++ b\n@@ -1 +1 @@\n-" + bad + "\n+" + bad + "\n", Proposer: bad, State: change.Closed, Checks: []change.Check{{Name: bad, State: bad, URL: "javascript:window.hurt=1"}}, Blocked: bad}}, now))

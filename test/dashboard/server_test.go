@@ -51,7 +51,7 @@ func open(t *testing.T) *house {
 	t.Helper()
 	h := &house{board: plane.NewBoard(time.Now), caller: somebody("alice")}
 	desk := plane.Desk{Board: h.board, Now: time.Now, Version: "v0", Commit: "0", Ready: func() bool { return true }, Revoke: h.revoke, Entries: h.newest}
-	fleet := planefleet.Desk{Plane: &desk, Create: h.pause, Lift: h.lift}
+	fleet := planefleet.Desk{Plane: &desk, Create: h.pause, Lift: h.lift, Reschedule: h.reschedule}
 	h.config = h.configured(t, &desk)
 	site := web.Site{Overview: desk.Overview, Now: time.Now, Capability: capability, Contact: "#platform"}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -267,6 +267,17 @@ func (h *house) lift(_ context.Context, p access.Permit, hold planefleet.Hold, d
 		h.board.Remove(plane.KindHold, hold.Name)
 	}
 	return nil
+}
+
+func (h *house) reschedule(_ context.Context, p access.Permit, hold planefleet.Hold, end *time.Time, dryRun bool) (planefleet.Hold, error) {
+	if err := p.Require(access.HoldsLift, time.Now()); err != nil {
+		return planefleet.Hold{}, err
+	}
+	hold.ExpiresAt = end
+	if !dryRun {
+		h.board.Put(plane.KindHold, "kubernetes", hold)
+	}
+	return hold, nil
 }
 
 // somebody is one of those who have a role.

@@ -134,6 +134,7 @@ export type Scope = { all?: boolean; forge?: string; org?: string; pool?: string
 export type Hold = Observed & {
   name: string
   uid: string
+  version: string
   scope: Scope
   mode: 'Pause' | 'Drain' | 'Stop'
   reason: string
@@ -157,6 +158,24 @@ export type Forge = Observed & {
   reachable: boolean | null
   rateLimit: { remaining: number; resetAt: string | null } | null
   conditions: Condition[] | null
+}
+
+export type Drift = Observed & {
+  org: string
+  forge: string
+  pool: string
+  object: string
+  subject: string
+  field: string
+  kind: 'forge' | 'actual'
+  severity: 'info' | 'warning' | 'error'
+  want: string | null
+  have: string | null
+  evidence: string
+  next: string
+  firstSeen: string
+  explainedBy: string
+  unconfirmed: boolean
 }
 
 export type Change = Observed & {
@@ -190,6 +209,7 @@ export type Preview = { file: string; base: string; version: string; diff: strin
 
 export type HoldCreated = { hold: Hold; created: boolean; dryRun: boolean; targets: number | null }
 export type HoldLifted = { lifted: string[] | null; remaining: string[] | null; dryRun: boolean }
+export type HoldRescheduled = { hold: Hold; dryRun: boolean }
 export type Asked = { id: string; verb: string; object: string; args: Record<string, string> | null; phrase: string; targets: number | null; until: string }
 
 export type Kinds = {
@@ -198,6 +218,7 @@ export type Kinds = {
   hold: Hold
   forge: Forge
   change: Change
+  drift: Drift
   cluster: Cluster
   signin: Signin
   tailnet: Tailnet

@@ -18,6 +18,7 @@ export const lists: { [K in Kind]: List<K> } = {
   hold: new List('hold', '/holds'),
   forge: new List('forge', '/forges'),
   change: new List('change', '/changes'),
+  drift: new List('drift', '/drift'),
 }
 
 const words: Record<Kind, string> = {
@@ -33,6 +34,7 @@ const words: Record<Kind, string> = {
   hold: 'holds',
   forge: 'forges',
   change: 'changes',
+  drift: 'findings',
 }
 
 export const live = $state({
@@ -98,7 +100,7 @@ export function connect(): () => void {
   const open = () => {
     clearTimeout(retry)
     es?.close()
-    const s = new EventSource('/api/v1/events?topics=infra,signins,pools,holds,enrollments,changes,sources' + (revision ? '&after=' + revision : ''))
+    const s = new EventSource('/api/v1/events?topics=infra,signins,pools,holds,enrollments,changes,drift,sources' + (revision ? '&after=' + revision : ''))
     es = s
     const on = (name: string, f: (data: unknown, revision: number) => void) =>
       s.addEventListener(name, (e: MessageEvent<string>) => {

@@ -1,5 +1,5 @@
 // How objects stand, in one of few tones. The words are the API's own states.
-import type { Adapter, Change, Cluster, Condition, Enrollment, Forge, Gateway, Hold, Kind, Pool, ProxyGroup, Risk, Scope, Signin, Tailnet } from '../wire.ts'
+import type { Adapter, Change, Cluster, Condition, Drift, Enrollment, Forge, Gateway, Hold, Kind, Pool, ProxyGroup, Risk, Scope, Signin, Tailnet } from '../wire.ts'
 import { plain } from './names.ts'
 
 export type Tone = 'ok' | 'warn' | 'bad' | 'idle' | 'wait' | 'unknown'
@@ -70,6 +70,12 @@ export function forge(f: Forge): Standing {
   return f.reachable ? { tone: 'ok', text: 'Reachable' } : { tone: 'bad', text: 'Unreachable' }
 }
 
+export function drift(d: Pick<Drift, 'severity' | 'explainedBy'>): Standing {
+  if (d.explainedBy) return { tone: 'idle', text: 'Explained' }
+  const tone: Record<string, Tone> = { info: 'idle', warning: 'warn', error: 'bad' }
+  return { tone: tone[d.severity] ?? 'unknown', text: capital(d.severity) }
+}
+
 function capital(word: string): string {
   return plain(word.charAt(0).toUpperCase() + word.slice(1))
 }
@@ -116,6 +122,7 @@ export function toneOf(kind: Kind, state: string): Tone {
   if (kind === 'enrollment') return enrollment({ phase: state } as Enrollment).tone
   if (kind === 'hold') return hold({ state } as Hold).tone
   if (kind === 'change') return change({ state } as Change).tone
+  if (kind === 'drift') return drift({ severity: state, explainedBy: state === 'explained' ? state : '' } as Drift).tone
   if (kind === 'forge') return state === 'Reachable' ? 'ok' : state === 'Unreachable' ? 'bad' : 'unknown'
   return state === 'Ready' ? 'ok' : state === 'NotReady' ? 'bad' : 'unknown'
 }
@@ -135,6 +142,7 @@ export function pageOf(kind: Kind): string {
     hold: '/fleet?tab=holds&',
     forge: '/fleet?tab=forges&',
     change: '/changes?',
+    drift: '/fleet?tab=drift&',
   }
   return pages[kind] ?? '/?'
 }
