@@ -122,7 +122,7 @@ var plan = map[string]string{
 	"internal/plane/expose":      "internal/access internal/door internal/identity internal/problem",
 	"internal/plane/planefleet":  "internal/access internal/door internal/plane internal/problem", // below it: runners and holds
 	"internal/plane/planemcp":    "internal/access internal/audit internal/door internal/plane internal/plane/planechange internal/plane/planefleet internal/problem",
-	"internal/plane/planekube":   "api/gateway/v1alpha1 api/v1alpha1 internal/access internal/gossip internal/gossip/gossipkube internal/fleet internal/fleet/change internal/inject internal/kube internal/plane internal/plane/planechange internal/plane/planefleet internal/problem internal/signin",
+	"internal/plane/planekube":   "api/gateway/v1alpha1 api/v1alpha1 internal/access internal/gossip internal/gossip/gossipkube internal/fleet internal/fleet/change internal/fleet/truth internal/inject internal/kube internal/plane internal/plane/planechange internal/plane/planefleet internal/problem internal/signin",
 	"internal/plane/web":         "internal/access internal/door internal/plane internal/problem",
 	"internal/health":            "internal/access internal/audit internal/door internal/door/framing internal/gossip internal/gossip/gossiphttp internal/problem internal/signin",
 	"internal/cli": "internal/cli/checkup internal/cli/directory internal/cli/fault internal/cli/kubeapi internal/cli/kubectl internal/cli/kubefile internal/cli/link " +
