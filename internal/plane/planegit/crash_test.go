@@ -1,0 +1,106 @@
+//go:build unix
+
+package planegit_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planechange"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// mortal is a repository at whose merge the process ends, before the forge has heard of
+// it or after.
+type mortal struct {
+	planechange.Repository
+	after bool
+}
+
+func (m mortal) Merge(ctx context.Context, number int, head string) error {
+	if m.after {
+		if err := m.Repository.Merge(ctx, number, head); err != nil {
+			return err
+		}
+	}
+	runtime.Goexit() // nothing that comes after it is done
+	return nil
+}
+
+// PLANE-18: the replica that merges is killed in the middle of it. The one that takes
+// over says what is true: merged, if the forge has done it, and else open again. The
+// approval is used up either way, so nothing is merged twice, and nothing by an approval
+// that was already taken.
+func TestPLANE18_Merge(t *testing.T) {
+	for _, at := range []string{"github", "gitlab"} {
+		for _, after := range []bool{false, true} {
+			name := at + "/before the forge"
+			if after {
+				name = at + "/after the forge"
+			}
+			t.Run(name, func(t *testing.T) {
+				f := newFlow(t, at)
+				var c planechange.Change
+				if code := f.ask("olga@platform.dev", "POST", "/changes", wanted("RunnerPool", "gh-nix", `{"scaling":{"max":8}}`), &c); code != "" {
+					t.Fatal(code)
+				}
+				decide := map[string]any{"head": c.Head, "reason": "the nodes carry it"}
+				if code := f.ask("pat@platform.dev", "POST", "/changes/"+c.ID+"/approve", decide, nil); code != "" {
+					t.Fatal(code)
+				}
+				repository := f.desk.Repository
+				f.desk.Repository = mortal{repository, after}
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					f.mu.Lock()
+					f.caller = access.Login("pat@platform.dev")
+					f.mu.Unlock()
+					r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, plane.Base+"/changes/"+c.ID+"/merge", strings.NewReader(`{"head":"`+c.Head+`","reason":"now"}`))
+					r.Host = "dashboard"
+					r.Header.Set("Content-Type", "application/json")
+					f.door.ServeHTTP(httptest.NewRecorder(), r)
+					t.Error("the merge was answered")
+				}()
+				<-ended
+				f.desk.Repository = repository
+				if c = f.state(c.ID, "merging"); len(c.Approvals) != 0 {
+					t.Errorf("what was approved is approved still: %+v", c.Approvals)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan struct{})
+				go func() { defer close(done); f.watch.Run(ctx) }() // as the next one does
+				defer func() { cancel(); <-done }()
+				if after {
+					f.state(c.ID, "merged")
+				} else {
+					f.state(c.ID, "open")
+					if f.onMain() != text {
+						t.Error("it is on main, and nobody says so")
+					}
+				}
+				if code := f.ask("pat@platform.dev", "POST", "/changes/"+c.ID+"/merge", decide, nil); code != problem.Conflict {
+					t.Errorf("once more with the same approval: %q", code)
+				}
+				if after != strings.Contains(f.onMain(), "max: 8 # what the nodes carry") {
+					t.Errorf("the file is\n%s", f.onMain())
+				}
+				if after {
+					return
+				}
+				for _, what := range []string{"approve", "merge"} {
+					if code := f.ask("pat@platform.dev", "POST", "/changes/"+c.ID+"/"+what, decide, nil); code != "" {
+						t.Fatalf("%s anew: %s", what, code)
+					}
+				}
+				f.state(c.ID, "merged")
+			})
+		}
+	}
+}
