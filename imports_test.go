@@ -119,6 +119,7 @@ var plan = map[string]string{
 	"internal/plane":             "internal/access internal/audit internal/door internal/problem",
 	"internal/plane/planegit":    "internal/fleet/change internal/fleet/forge internal/plane/planechange internal/problem",
 	"internal/plane/planechange": "internal/access internal/door internal/fleet/change internal/manifest/linediff internal/plane internal/problem",
+	"internal/plane/planedrift":  "internal/fleet/change internal/plane internal/plane/planechange internal/plane/planefleet internal/problem",
 	"internal/plane/expose":      "internal/access internal/door internal/identity internal/problem",
 	"internal/plane/planefleet":  "internal/access internal/door internal/plane internal/problem", // below it: runners and holds
 	"internal/plane/planemcp":    "internal/access internal/audit internal/door internal/plane internal/plane/planechange internal/plane/planefleet internal/problem",

@@ -24,6 +24,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/expose"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
+	"github.com/tailplane/tailplane/internal/plane/planedrift"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
 	"github.com/tailplane/tailplane/internal/plane/planekube"
 	"github.com/tailplane/tailplane/internal/plane/planemcp"
@@ -62,6 +63,7 @@ type planeServer struct {
 
 	changes   *planechange.Desk
 	lookAfter *planechange.Watch
+	drift     *planedrift.Check // nil: there is no repository
 
 	record *audit.Log
 	orgs   func() []access.Org
@@ -150,6 +152,9 @@ func (s *planeServer) serve(ctx context.Context, working func()) error {
 		})
 	}
 	beside.Go(func() { s.lookAfter.Run(ctx) })
+	if s.drift != nil {
+		beside.Go(func() { s.drift.Run(ctx) })
+	}
 	if s.set.Plane.Identity.Mode != settings.Whois {
 		return s.serveHere(ctx, working)
 	}

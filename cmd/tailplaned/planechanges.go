@@ -11,6 +11,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/fleet/change"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
+	"github.com/tailplane/tailplane/internal/plane/planedrift"
 	"github.com/tailplane/tailplane/internal/plane/planegit"
 	"github.com/tailplane/tailplane/internal/plane/planekube"
 	"github.com/tailplane/tailplane/internal/settings"
@@ -19,6 +20,9 @@ import (
 
 // lookEvery is how often the plane looks at open changes, where the settings do not say.
 const lookEvery = time.Minute
+
+// driftEvery is how often the plane compares the repository with the cluster.
+const driftEvery = 5 * time.Minute
 
 // openRepository reads the credential; nil without a repository.
 func openRepository(g settings.GitOps) (planechange.Repository, error) {
@@ -80,6 +84,10 @@ func (s *planeServer) newChanges() error {
 	every := time.Duration(g.LookEvery)
 	if every == 0 {
 		every = lookEvery
+	}
+	if repo != nil {
+		s.drift = &planedrift.Check{Board: s.desk.Board, Now: s.desk.Now, Pattern: g.Path, Live: kept.All, Would: kept.Would, Every: driftEvery, Log: s.log,
+			Read: func(ctx context.Context, path string) (planechange.File, error) { return repo.ReadFile(ctx, "", path) }}
 	}
 	s.lookAfter = &planechange.Watch{Desk: s.changes, Live: kept.Live, Every: every, Log: s.log}
 	return nil

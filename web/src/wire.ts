@@ -167,7 +167,7 @@ export type Drift = Observed & {
   object: string
   subject: string
   field: string
-  kind: 'forge' | 'actual'
+  kind: 'git' | 'forge' | 'actual'
   severity: 'info' | 'warning' | 'error'
   want: string | null
   have: string | null

@@ -21,6 +21,9 @@ const Group = "tailplane.dev"
 // lifted at once.
 var kinds = []string{"RunnerForge", "RunnerPool", "RunnerEnrollment"}
 
+// Kinds are the kinds that are changed by pull request.
+func Kinds() []string { return slices.Clone(kinds) }
+
 // What can be wrong with a change of a file.
 var (
 	ErrMissing = errors.New("the file has no such object")
@@ -171,6 +174,27 @@ func Spec(file []byte, r Ref) (map[string]any, bool, error) {
 	}
 	spec, _ := d.Value["spec"].(map[string]any)
 	return spec, true, nil
+}
+
+// Refs are the fleet's objects that a file has, in its order.
+func Refs(file []byte) (all []Ref, err error) {
+	for _, p := range manifest.Split(file) {
+		d, err := manifest.Parse(p.Text)
+		if err != nil {
+			return nil, fmt.Errorf("%w: in the document that begins at line %d: %w", ErrFile, p.Line, err)
+		}
+		meta, _ := d.Value["metadata"].(map[string]any)
+		version, _ := d.Value["apiVersion"].(string)
+		kind, _ := d.Value["kind"].(string)
+		name, _ := meta["name"].(string)
+		if group, _, _ := strings.Cut(version, "/"); group != Group {
+			continue
+		}
+		if r, err := Parse(kind, name); err == nil { // else it is none that is changed here
+			all = append(all, r)
+		}
+	}
+	return all, nil
 }
 
 // find returns the file's documents and which of them is the object; -1 if none is.

@@ -165,6 +165,7 @@ type RateLimit struct {
 
 // The kinds of drift.
 const (
+	DriftGit    = "git"    // the repository of the configuration and the cluster do not agree
 	DriftForge  = "forge"  // the cluster and the forge do not agree
 	DriftActual = "actual" // there is not what should be
 )
@@ -172,16 +173,17 @@ const (
 // Explained is the state of a drift that is by a hold; the others are its severities.
 const Explained = "explained"
 
-// A Drift is one thing about an organisation's runners that is not as it should be.
+// A Drift is one thing that is not as it should be: about an organisation's runners, or
+// about what the repository of the configuration says.
 type Drift struct {
 	ID          string    `json:"id" doc:"the same for as long as it stands"`
 	OrgName     string    `json:"org"`
 	Forge       string    `json:"forge"`
 	Pool        string    `json:"pool"`
-	Workload    string    `json:"object" doc:"what runs the jobs"`
+	Workload    string    `json:"object" doc:"what runs the jobs, or the object of the configuration"`
 	Subject     string    `json:"subject" doc:"what of it, such as the number of a runner"`
-	Field       string    `json:"field" doc:"what is not as it should be, in a word: one of docs/tasks/fleet.md"`
-	Kind        string    `json:"kind" enum:"forge,actual" doc:"between the cluster and the forge, or between what there should be and what there is"`
+	Field       string    `json:"field" doc:"what is not as it should be, in a word, or the field"`
+	Kind        string    `json:"kind" enum:"git,forge,actual" doc:"between the repository of the configuration and the cluster, the cluster and the forge, or between what there should be and what there is"`
 	Severity    string    `json:"severity" enum:"info,warning,error"`
 	Want        *string   `json:"want" doc:"null: nothing is compared"`
 	Have        *string   `json:"have"`

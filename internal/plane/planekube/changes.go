@@ -98,6 +98,14 @@ func (s *Changes) Save(ctx context.Context, k planechange.Kept) (planechange.Kep
 
 // Try asks the API server whether it would take an object of the fleet's, or its end.
 func (s *Changes) Try(ctx context.Context, r change.Ref, spec map[string]any) error {
+	_, err := s.Would(ctx, r, spec)
+	return err
+}
+
+// Would asks the API server in a dry run what a spec would make of an object of the
+// fleet's; nil: its end, of which nothing is left. A problem.Validation says that it would
+// not take it.
+func (s *Changes) Would(ctx context.Context, r change.Ref, spec map[string]any) (map[string]any, error) {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": r.Kind, "metadata": map[string]any{"name": r.Name}}}
 	var err error
 	if spec == nil {
@@ -105,23 +113,44 @@ func (s *Changes) Try(ctx context.Context, r change.Ref, spec map[string]any) er
 	} else {
 		text, merr := json.Marshal(map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": r.Kind, "metadata": map[string]any{"name": r.Name}, "spec": spec})
 		if merr != nil {
-			return merr
+			return nil, merr
 		}
 		err = s.client.Patch(ctx, o, client.RawPatch("application/apply-patch+yaml", text), client.DryRunAll, client.ForceOwnership, client.FieldOwner("tailplane-plane-try"))
 	}
 	switch {
+	case err == nil && spec == nil:
+		return nil, nil
 	case err == nil:
-		return nil
+		would, _, err := unstructured.NestedMap(o.Object, "spec")
+		return would, err
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err), undeclared(err):
-		return problem.New(problem.Validation, err.Error())
+		return nil, problem.New(problem.Validation, err.Error())
 	}
-	return problem.New(problem.Unavailable, "The API server has not said whether it would take the object.", "Try again in a moment.").After(time.Second).Because(fmt.Errorf("dry run of %s: %w", r, err))
+	return nil, problem.New(problem.Unavailable, "The API server has not said whether it would take the object.", "Try again in a moment.").After(time.Second).Because(fmt.Errorf("dry run of %s: %w", r, err))
 }
 
 // undeclared reports whether an apply was refused for a field that the kind does not
 // have, which API servers up to 1.37 call an internal error.
 func undeclared(err error) bool {
 	return apierrors.IsInternalError(err) && strings.Contains(err.Error(), "field not declared in schema")
+}
+
+// All lists the fleet's objects in the cluster, with their specs. What ends is not among
+// them.
+func (s *Changes) All(ctx context.Context) (map[change.Ref]map[string]any, error) {
+	all := map[change.Ref]map[string]any{}
+	for _, kind := range change.Kinds() {
+		l := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": kind + "List"}}
+		if err := s.client.List(ctx, l); err != nil {
+			return nil, fmt.Errorf("list the fleet's objects: %w", err)
+		}
+		for _, o := range l.Items {
+			if spec, there, err := unstructured.NestedMap(o.Object, "spec"); there && err == nil && o.GetDeletionTimestamp() == nil {
+				all[change.Ref{Kind: kind, Name: o.GetName()}] = spec
+			}
+		}
+	}
+	return all, nil
 }
 
 // Live is the spec of an object in the cluster; nil: there is none. Known is false

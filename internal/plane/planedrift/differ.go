@@ -1,0 +1,56 @@
+package planedrift
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// maxValue bounds a value that is shown, in bytes.
+const maxValue = 200
+
+// A difference is one field that is not what it should be.
+type difference struct{ path, want, have string }
+
+// differences are those of what is at path, in the order of their paths. What only one
+// side has is shown as null at the other; lists are compared as a whole.
+func differences(path string, want, have any, all []difference) []difference {
+	w, isMap := want.(map[string]any)
+	h, both := have.(map[string]any)
+	if isMap && both {
+		keys := maps.Clone(w)
+		maps.Copy(keys, h)
+		for _, k := range slices.Sorted(maps.Keys(keys)) {
+			all = differences(path+"."+k, w[k], h[k], all)
+		}
+		return all
+	}
+	if reflect.DeepEqual(want, have) {
+		return all
+	}
+	return append(all, difference{path, shown(want), shown(have)})
+}
+
+func shown(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return "?"
+	}
+	if len(text) > maxValue {
+		return string(text[:maxValue]) + "…"
+	}
+	return string(text)
+}
+
+// refusal reports whether an error says that the API server would not take something,
+// and why. Another one says that it has not answered.
+func refusal(err error) (bool, string) {
+	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.Validation {
+		return true, p.Message
+	}
+	return false, ""
+}
