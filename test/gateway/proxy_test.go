@@ -28,12 +28,20 @@ type serviceProxy struct {
 	mu   sync.Mutex
 	to   map[string][]string // by address and port of a Service: those of its endpoints
 	open map[string]net.Listener
+	met  map[string]int // how many connections came, by address and port of a Service
+}
+
+// reached is how many connections have come to a port of a Service.
+func (p *serviceProxy) reached(at string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.met[at]
 }
 
 // startServiceProxy starts one, which ends with the test.
 func startServiceProxy(t testing.TB, c *kubetest.Cluster) *serviceProxy {
 	t.Helper()
-	p := &serviceProxy{c: c, to: map[string][]string{}, open: map[string]net.Listener{}}
+	p := &serviceProxy{c: c, to: map[string][]string{}, open: map[string]net.Listener{}, met: map[string]int{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -136,6 +144,7 @@ func (p *serviceProxy) serve(ln net.Listener, at string) {
 		}
 		p.mu.Lock()
 		to := p.to[at]
+		p.met[at]++
 		p.mu.Unlock()
 		if len(to) == 0 {
 			_ = a.(*net.TCPConn).SetLinger(0) // as a refusal

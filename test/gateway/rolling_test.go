@@ -1,0 +1,277 @@
+//go:build linux
+
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"tailscale.com/tsnet"
+
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/test/rig"
+)
+
+// rolled is a group of two relays, and what a pod reaches by it.
+const rolled = `apiVersion: v1
+kind: Secret
+metadata: {name: tailscale-oauth, namespace: tailscale-gateway-system}
+stringData: {client_id: "CLIENT_ID", client_secret: "CLIENT_SECRET"}
+---
+apiVersion: gateway.tailscale.com/v1alpha1
+kind: TailscaleTailnet
+metadata: {name: corp}
+spec: {oauthSecretName: tailscale-oauth, apiBaseURL: "API_URL", controlURL: "CONTROL_URL", tags: ["tag:relay"], allowedNamespaces: {from: All}}
+---
+apiVersion: gateway.tailscale.com/v1alpha1
+kind: TailscaleProxyGroup
+metadata: {name: web, namespace: tailscale-gateway-system}
+spec: {type: egress, replicas: 2, tailnetRef: {name: corp}, consumers: {from: All}, drainTimeout: 60s}
+---
+apiVersion: gateway.tailscale.com/v1alpha1
+kind: TailscaleService
+metadata: {name: web, namespace: infra}
+spec: {tailnetRef: {name: corp}, proxyGroupRef: {name: web, namespace: tailscale-gateway-system}, target: {fqdn: web-1.SUFFIX}, ports: [{name: tcp, port: 80}]}
+`
+
+// longTransfer is more than a relay takes for everything else when it drains, and less than drainTimeout.
+const longTransfer = 15 * time.Second
+
+// A rolling is that group while it is rolled.
+type rolling struct {
+	*kubetest.Cluster
+	services *serviceProxy
+	address  string // of the Service that leads to the relays
+}
+
+// GTW-20: a group is rolled by its controller, its StatefulSet's and what runs its pods, under constant load by way of its
+// Service: no connection is refused or cut, no matter how long it is open within drainTimeout. Each relay that goes asks where
+// its Service leads to, replicas*3 times at once. The nodes stay the same, without a new key.
+func TestGTW20_RollingRestart(t *testing.T) {
+	needsNamespaces(t)
+	r := startRolling(t)
+	nodes, pods := r.devices(t), r.pods(t)
+	health := net.JoinHostPort(r.address, "9002")
+	l := r.load(t)
+	await(t, "constant load", func() bool { return l.carried.Load() > 50 && l.open.Load() == 3 })
+
+	before, pinged := l.carried.Load(), r.services.reached(health)
+	began := time.Now()
+	kubectl(t, r.Cluster, "-n", ourNamespace, "patch", "tspg", "web", "--type=merge", "-p", `{"spec":{"podAnnotations":{"test/rolled":"once"}}}`)
+	await(t, "both pods are others", func() bool {
+		now := r.pods(t)
+		return len(now) == 2 && !slices.ContainsFunc(now, func(uid string) bool { return slices.Contains(pods, uid) })
+	})
+	kubectl(t, r.Cluster, "-n", ourNamespace, "wait", "--for=condition=Ready", "tspg/web", "--timeout=200s")
+	kubectl(t, r.Cluster, "-n", "infra", "wait", "--for=condition=Ready", "tssvc/web", "--timeout=200s")
+	t.Logf("two relays were rolled in %v: %d connections were carried meanwhile", time.Since(began).Round(time.Second), l.carried.Load()-before)
+	if long := l.long.Load(); long == 0 {
+		t.Error("no long transfer has ended: this shows nothing")
+	}
+	for _, err := range l.stop() {
+		t.Error(err)
+	}
+	if n := r.services.reached(health) - pinged; n < 12 || n%6 != 0 {
+		t.Errorf("%d pings of two relays of two", n)
+	}
+	if n := kubectl(t, r.Cluster, "-n", ourNamespace, "get", "configmap", "web-egress-config", "-o", "jsonpath={.data.hep-pings}"); n != "6" {
+		t.Errorf("the relays are told to send %s pings", n)
+	}
+	if now := r.devices(t); !slices.Equal(now, nodes) {
+		t.Errorf("the devices were %v, and are %v", nodes, now)
+	}
+}
+
+// startRolling starts all of it, and returns when the Service leads to both relays.
+func startRolling(t *testing.T) *rolling {
+	t.Helper()
+	c := defined(t, "rolling")
+	for _, ns := range []string{"infra", ourNamespace, egNamespace} {
+		kubectl(t, c, "create", "namespace", ns)
+	}
+	r := &rolling{Cluster: c, services: startServiceProxy(t, c)}
+	tn := tailnettest.Start(t, wholePolicy)
+	api, err := tn.API()
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := tn.Node("web-1", "", "tag:web")
+	if err := tn.Ready(within(t), web); err != nil {
+		t.Fatal(err)
+	}
+	echoOn(t, web)
+	settings := filepath.Join(t.TempDir(), "gateway.yaml")
+	text := fmt.Sprintf("tailnet: {apiBaseURLs: [%q], requestsPerSecond: 100, burst: 100}\nproxy: {image: \"tailplaned:test\"}\nclusterDomain: cluster.local\nconsumerNamespaces: [infra]\n", api.URL())
+	if err := os.WriteFile(settings, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	start(t, tailnettest.ChildEnv(), "tailplaned", "gateway", "--config", settings, "--kubeconfig", c.Kubeconfig, "--namespace", ourNamespace, "--metrics-addr", wholeMetrics,
+		"--extension-addr", "unix://"+filepath.Join(t.TempDir(), "x.sock"), "--leader-elect=false")
+	pods, err := rig.RunPods(c, t.TempDir(), rig.PodsOptions{Namespace: ourNamespace, First: netip.MustParseAddr("10.244.2.1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			for name, p := range pods.Running() {
+				t.Logf("%s: %s", name, p.Output()[max(0, len(p.Output())-3000):])
+			}
+			t.Log(kubectl(t, c, "get", "tspg,tssvc,pods,endpointslices", "-A", "-o", "wide"))
+		}
+		if err := pods.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	own := api.Client([]string{"devices:core", "auth_keys", "services"}, "tag:k8s-operator")
+	apply(t, c, strings.NewReplacer("CLIENT_ID", own.ID, "CLIENT_SECRET", own.Secret, "API_URL", api.URL(), "CONTROL_URL", tn.ControlURL(), "SUFFIX", tn.Suffix()).Replace(rolled))
+	await(t, "a Service that leads to relays", func() bool {
+		service := kubectl(t, c, "-n", "infra", "get", "tssvc", "web", "-o", "jsonpath={.status.egress.service}")
+		_, name, ok := strings.Cut(service, "/")
+		if !ok || kubectl(t, c, "-n", "infra", "get", "tssvc", "web", "-o", "jsonpath={.status.egress.endpoints.ready}") != "2" {
+			return false
+		}
+		r.address = kubectl(t, c, "-n", ourNamespace, "get", "service", name, "-o", "jsonpath={.spec.clusterIP}")
+		resolve(t, map[string][]string{service[len(ourNamespace)+1:] + "." + ourNamespace + ".svc.cluster.local.": {r.address}})
+		return true
+	})
+	await(t, "a connection by way of the Service", func() bool { return transfer(net.JoinHostPort(r.address, "80"), 0) == nil })
+	return r
+}
+
+// pods are the UIDs of those that there are.
+func (r *rolling) pods(t testing.TB) []string {
+	t.Helper()
+	return strings.Fields(kubectl(t, r.Cluster, "-n", ourNamespace, "get", "pods", "-o", `jsonpath={range .items[*]}{.metadata.uid}{" "}{end}`))
+}
+
+// devices are the group's, by ordinal.
+func (r *rolling) devices(t testing.TB) []string {
+	t.Helper()
+	return strings.Fields(kubectl(t, r.Cluster, "-n", ourNamespace, "get", "tspg", "web", "-o", `jsonpath={range .status.devices[*]}{.ordinal}={.nodeID}{" "}{end}`))
+}
+
+// echoOn greets who comes to a node's port 80, and sends back what it is sent.
+func echoOn(t testing.TB, node *tsnet.Server) {
+	t.Helper()
+	ln, err := node.Listen("tcp", ":80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				_, _ = io.WriteString(c, "hello ")
+				_, _ = io.Copy(c, c)
+			}()
+		}
+	}()
+}
+
+// A load is connections that somebody makes all the time.
+type load struct {
+	carried, long, open atomic.Int64
+	failed              chan error
+	end                 context.CancelFunc
+	wg                  sync.WaitGroup
+}
+
+// load makes short connections and long ones, each after the last, until it is stopped.
+func (r *rolling) load(t testing.TB) *load {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &load{failed: make(chan error, 1000), end: cancel}
+	t.Cleanup(func() { l.stop() })
+	at := net.JoinHostPort(r.address, "80")
+	worker := func(each time.Duration, done *atomic.Int64) {
+		l.wg.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				if each == longTransfer {
+					l.open.Add(1)
+				}
+				if err := transfer(at, each); err != nil {
+					select {
+					case l.failed <- fmt.Errorf("connection %d of %v: %w", n, each, err):
+					default:
+					}
+				}
+				if each == longTransfer {
+					l.open.Add(-1)
+				}
+				done.Add(1)
+			}
+		})
+	}
+	for range 4 {
+		worker(100*time.Millisecond, &l.carried)
+	}
+	for range 3 {
+		worker(longTransfer, &l.long)
+	}
+	return l
+}
+
+// stop ends it and returns what was lost. It may be called again.
+func (l *load) stop() (lost []error) {
+	l.end()
+	l.wg.Wait()
+	for {
+		select {
+		case err := <-l.failed:
+			lost = append(lost, err)
+		default:
+			return lost
+		}
+	}
+}
+
+// transfer is one connection that says something all the time for as long, and ends in order.
+func transfer(at string, during time.Duration) error {
+	began := time.Now()
+	c, err := net.DialTimeout("tcp", at, time.Minute)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	read := func(want string) error {
+		b := make([]byte, len(want))
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
+		if _, err := io.ReadFull(c, b); err != nil || string(b) != want {
+			return fmt.Errorf("after %v: %q, not %q: %w", time.Since(began).Round(time.Millisecond), b, want, err)
+		}
+		return nil
+	}
+	if err := read("hello "); err != nil {
+		return err
+	}
+	for n := 0; ; n++ {
+		text := fmt.Sprintf("%d ", n)
+		if _, err := io.WriteString(c, text); err != nil {
+			return err
+		}
+		if err := read(text); err != nil {
+			return err
+		}
+		if time.Since(began) >= during {
+			return nil
+		}
+		time.Sleep(50 * time.Millisecond) // the connection is open for a while
+	}
+}
