@@ -97,6 +97,11 @@ func runRelay(ctx context.Context, f flags, stateDir string, profiles bool) erro
 		Lookup:              p.life.lookup,
 		ListenTailnet:       p.life.listen,
 		ListenTailnetPacket: p.life.listenPacket,
+		ReadCertificate:     p.client.Certificate,
+		WriteCertificate:    p.client.SetCertificate,
+	}
+	if contract.Ordinal == "0" { // the authority's limits are for all replicas together
+		p.relay.IssueCertificate = p.life.issueCertificate
 	}
 	probes := &health.Listener{Address: contract.Health, Gatherer: metrics, Log: log, Also: p.relay.Handlers(p.life.alive)}
 	probes.Check("tailnet", func(context.Context) error { return p.life.alive() })

@@ -242,6 +242,19 @@ func (l *nodeLife) listenPacket(ctx context.Context, port uint16) (net.PacketCon
 	return n.ListenPacket(ctx, port)
 }
 
+// issueCertificate has one issued by the tailnet's authority.
+func (l *nodeLife) issueCertificate(ctx context.Context, name string) (chain, key []byte, err error) {
+	n, err := l.now()
+	if err != nil {
+		return nil, nil, errors.Join(relay.ErrNotYet, err)
+	}
+	chain, key, err = n.IssueCertificate(ctx, name)
+	if errors.Is(err, tailnet.ErrNoName) {
+		return nil, nil, relay.ErrNotYet
+	}
+	return chain, key, err
+}
+
 // netmap is made anew when the peers are others: Peers returns the same list
 // until something changes.
 func (l *nodeLife) netmap() (*relay.Netmap, error) {

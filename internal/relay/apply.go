@@ -41,6 +41,7 @@ type socket struct {
 	port  uint16 // of the target
 	back  string // of the backend
 	proxy bool   // the backend gets a PROXY header
+	tls   tlsPort
 
 	ctx  context.Context // of its connections
 	end  context.CancelFunc
@@ -83,15 +84,20 @@ func (a *applied) apply(ctx context.Context, c document.Config) document.Status 
 			}
 		}
 	}
+	names := map[string]bool{}
 	for _, e := range c.Exposed {
 		rt := at(e.Name, true)
 		rt.exposed.Store(&e)
+		if e.Terminates() {
+			names[e.Domain] = names[e.Domain] || e.Issue
+		}
 		for _, p := range e.Ports {
 			if e.Ready { // an address that leads nowhere would only hide that
-				a.fits(keep, ingressKey(e, p), &socket{route: rt, back: p.Backend, proxy: e.ProxyProtocol})
+				a.fits(keep, ingressKey(e, p), ingressSocket(rt, e, p))
 			}
 		}
 	}
+	r.certs.want(names)
 	// Before anything new is opened: a port may go from one service to another.
 	for _, name := range sortedNames(a.routes) {
 		if wanted[name] != a.routes[name] {
@@ -120,9 +126,18 @@ func ingressKey(e document.Exposed, p document.IngressPort) socketKey {
 	return socketKey{ingress: true, vip: e.VIP, at: netip.AddrPortFrom(netip.Addr{}, p.Port), protocol: p.Protocol}
 }
 
+// ingressSocket leads a port of the tailnet to the backend.
+func ingressSocket(rt *route, e document.Exposed, p document.IngressPort) *socket {
+	s := &socket{route: rt, back: p.Backend, proxy: e.ProxyProtocol}
+	if p.Terminate {
+		s.tls = tlsPort{e.Domain, p.H2}
+	}
+	return s
+}
+
 // fits keeps an open socket if it leads where is wanted.
 func (a *applied) fits(keep map[socketKey]bool, k socketKey, want *socket) {
-	if s := a.sockets[k]; s != nil && s.route == want.route && s.port == want.port && s.back == want.back && s.proxy == want.proxy {
+	if s := a.sockets[k]; s != nil && s.route == want.route && s.port == want.port && s.back == want.back && s.proxy == want.proxy && s.tls == want.tls {
 		keep[k] = true
 	}
 }
@@ -218,11 +233,16 @@ func (a *applied) bindIngress(ctx context.Context, rt *route, st *document.Statu
 		if !e.Ready {
 			break
 		}
-		if err := a.bind(ctx, ingressKey(e, p), &socket{route: rt, back: p.Backend, proxy: e.ProxyProtocol}); err != nil {
+		if err := a.bind(ctx, ingressKey(e, p), ingressSocket(rt, e, p)); err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		s.Ports = append(s.Ports, p)
+	}
+	if e.Terminates() {
+		if pair, why := a.r.certs.of(e.Domain); pair == nil {
+			s.Uncertified = why
+		}
 	}
 	st.Exposed[rt.name] = s
 	a.settle(rt, errs, st)

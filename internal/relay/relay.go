@@ -24,7 +24,7 @@ import (
 	"github.com/tailplane/tailplane/internal/relay/document"
 )
 
-// A Relay is one pod of a group. All fields are required.
+// A Relay is one pod of a group. All fields are required, if nothing else is said.
 //
 //	cluster --ListenPod--> Relay --DialTailnet--> tailnet      (egress)
 //	tailnet --ListenTailnet--> Relay --DialCluster--> cluster  (ingress)
@@ -44,6 +44,13 @@ type Relay struct {
 	ListenTailnet       func(ctx context.Context, vip string, port uint16) (net.Listener, error)
 	ListenTailnetPacket func(ctx context.Context, port uint16) (net.PacketConn, error)
 	DialCluster         func(ctx context.Context, network, address string) (net.Conn, error)
+
+	// A certificate and its key, in PEM, lie in the Secret of their name; none is empty.
+	ReadCertificate  func(ctx context.Context, name string) (chain, key []byte, err error)
+	WriteCertificate func(ctx context.Context, name string, chain, key []byte) error
+	// IssueCertificate has one issued for a name of the tailnet; nil: another relay of
+	// the group does. See [ErrNotYet].
+	IssueCertificate func(ctx context.Context, name string) (chain, key []byte, err error)
 
 	// Ping asks a health endpoint over a new connection and returns the pod
 	// addresses that the answer names.
@@ -66,6 +73,7 @@ type Relay struct {
 	flows    atomic.Int64                      // of UDP
 	limits   atomic.Pointer[document.Limits]
 	buffers  large
+	certs    certificates
 }
 
 // A Meter counts. The words of its labels are those of the constants here.
@@ -151,6 +159,10 @@ func (r *Relay) Run(ctx context.Context) error {
 	r.mu.Lock()
 	poke := r.pokedLocked()
 	r.mu.Unlock()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	r.certs.r = r
+	wg.Go(func() { r.certs.run(ctx) })
 	a := &applied{r: r, routes: map[string]*route{}, sockets: map[socketKey]*socket{}}
 	defer a.close()
 	tick := time.NewTicker(retryTime)

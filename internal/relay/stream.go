@@ -83,6 +83,15 @@ func (r *Relay) carryOut(c net.Conn, s *socket) {
 func (r *Relay) carryIn(c net.Conn, s *socket) {
 	ctx, cancel := context.WithTimeout(s.ctx, dialTime)
 	defer cancel()
+	if s.tls.name != "" { // before anything is dialled: who cannot be spoken to reaches nothing
+		plain, err := r.certs.server(ctx, c, s.tls)
+		if err != nil {
+			r.Meter.Connection(Ingress, string(document.TCP), result(err))
+			r.refused(s, err)
+			return
+		}
+		c = plain
+	}
 	began := r.Now()
 	far, err := r.DialCluster(ctx, "tcp", s.back)
 	r.Meter.Dialed(r.Now().Sub(began))

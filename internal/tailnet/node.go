@@ -504,6 +504,28 @@ func (n *Node) Listen(ctx context.Context) (net.Listener, error) {
 	return ln, nil
 }
 
+// ErrNoName is in the error of IssueCertificate for a name that is not this node's,
+// and is of no service that it is a host of, as far as it knows.
+var ErrNoName = errors.New("the tailnet gives this node no certificate of that name")
+
+// IssueCertificate returns a certificate for a name that the node answers for, and its
+// key, in PEM. The first one takes an authority some seconds; later ones are those that
+// the node keeps, until they are to be renewed.
+func (n *Node) IssueCertificate(ctx context.Context, name string) (chain, key []byte, err error) {
+	b, err := n.wait(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	names, err := b.client.CertDomains(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("names of certificates: %w", err)
+	}
+	if !slices.Contains(names, name) {
+		return nil, nil, fmt.Errorf("%s: %w", name, ErrNoName)
+	}
+	return b.client.CertPair(ctx, name)
+}
+
 // ListenPlain is Listen on another port and without TLS, for servers among
 // themselves: WireGuard encrypts, and Identify says who is there.
 func (n *Node) ListenPlain(ctx context.Context, port uint16) (net.Listener, error) {

@@ -8,8 +8,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -18,24 +16,10 @@ import (
 	"time"
 
 	"tailscale.com/tsnet"
-
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/test/rig"
 )
 
 // rolled is a group of two relays, and what a pod reaches by it.
-const rolled = `apiVersion: v1
-kind: Secret
-metadata: {name: tailscale-oauth, namespace: tailscale-gateway-system}
-stringData: {client_id: "CLIENT_ID", client_secret: "CLIENT_SECRET"}
----
-apiVersion: gateway.tailscale.com/v1alpha1
-kind: TailscaleTailnet
-metadata: {name: corp}
-spec: {oauthSecretName: tailscale-oauth, apiBaseURL: "API_URL", controlURL: "CONTROL_URL", tags: ["tag:relay"], allowedNamespaces: {from: All}}
----
-apiVersion: gateway.tailscale.com/v1alpha1
+const rolled = `apiVersion: gateway.tailscale.com/v1alpha1
 kind: TailscaleProxyGroup
 metadata: {name: web, namespace: tailscale-gateway-system}
 spec: {type: egress, replicas: 2, tailnetRef: {name: corp}, consumers: {from: All}, drainTimeout: 60s}
@@ -51,9 +35,8 @@ const longTransfer = 15 * time.Second
 
 // A rolling is that group while it is rolled.
 type rolling struct {
-	*kubetest.Cluster
-	services *serviceProxy
-	address  string // of the Service that leads to the relays
+	*installed
+	address string // of the Service that leads to the relays
 }
 
 // GTW-20: a group is rolled by its controller, its StatefulSet's and what runs its pods, under constant load by way of its
@@ -97,55 +80,22 @@ func TestGTW20_RollingRestart(t *testing.T) {
 // startRolling starts all of it, and returns when the Service leads to both relays.
 func startRolling(t *testing.T) *rolling {
 	t.Helper()
-	c := defined(t, "rolling")
-	for _, ns := range []string{"infra", ourNamespace, egNamespace} {
-		kubectl(t, c, "create", "namespace", ns)
-	}
-	r := &rolling{Cluster: c, services: startServiceProxy(t, c)}
-	tn := tailnettest.Start(t, wholePolicy)
-	api, err := tn.API()
-	if err != nil {
-		t.Fatal(err)
-	}
-	web := tn.Node("web-1", "", "tag:web")
-	if err := tn.Ready(within(t), web); err != nil {
+	i := install(t, "rolling", netip.MustParseAddr("10.244.2.1"))
+	r := &rolling{installed: i}
+	web := i.net.Node("web-1", "", "tag:web")
+	if err := i.net.Ready(within(t), web); err != nil {
 		t.Fatal(err)
 	}
 	echoOn(t, web)
-	settings := filepath.Join(t.TempDir(), "gateway.yaml")
-	text := fmt.Sprintf("tailnet: {apiBaseURLs: [%q], requestsPerSecond: 100, burst: 100}\nproxy: {image: \"tailplaned:test\"}\nclusterDomain: cluster.local\nconsumerNamespaces: [infra]\n", api.URL())
-	if err := os.WriteFile(settings, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	start(t, tailnettest.ChildEnv(), "tailplaned", "gateway", "--config", settings, "--kubeconfig", c.Kubeconfig, "--namespace", ourNamespace, "--metrics-addr", wholeMetrics,
-		"--extension-addr", "unix://"+filepath.Join(t.TempDir(), "x.sock"), "--leader-elect=false")
-	pods, err := rig.RunPods(c, t.TempDir(), rig.PodsOptions{Namespace: ourNamespace, First: netip.MustParseAddr("10.244.2.1")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			for name, p := range pods.Running() {
-				t.Logf("%s: %s", name, p.Output()[max(0, len(p.Output())-3000):])
-			}
-			t.Log(kubectl(t, c, "get", "tspg,tssvc,pods,endpointslices", "-A", "-o", "wide"))
-		}
-		if err := pods.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	own := api.Client([]string{"devices:core", "auth_keys", "services"}, "tag:k8s-operator")
-	apply(t, c, strings.NewReplacer("CLIENT_ID", own.ID, "CLIENT_SECRET", own.Secret, "API_URL", api.URL(), "CONTROL_URL", tn.ControlURL(), "SUFFIX", tn.Suffix()).Replace(rolled))
+	i.apply(t, rolled)
+	var service, name string
 	await(t, "a Service that leads to relays", func() bool {
-		service := kubectl(t, c, "-n", "infra", "get", "tssvc", "web", "-o", "jsonpath={.status.egress.service}")
-		_, name, ok := strings.Cut(service, "/")
-		if !ok || kubectl(t, c, "-n", "infra", "get", "tssvc", "web", "-o", "jsonpath={.status.egress.endpoints.ready}") != "2" {
-			return false
-		}
-		r.address = kubectl(t, c, "-n", ourNamespace, "get", "service", name, "-o", "jsonpath={.spec.clusterIP}")
-		resolve(t, map[string][]string{service[len(ourNamespace)+1:] + "." + ourNamespace + ".svc.cluster.local.": {r.address}})
-		return true
+		service = kubectl(t, r.Cluster, "-n", "infra", "get", "tssvc", "web", "-o", "jsonpath={.status.egress.service}")
+		_, name, _ = strings.Cut(service, "/")
+		return name != "" && kubectl(t, r.Cluster, "-n", "infra", "get", "tssvc", "web", "-o", "jsonpath={.status.egress.endpoints.ready}") == "2"
 	})
+	r.address = kubectl(t, r.Cluster, "-n", ourNamespace, "get", "service", name, "-o", "jsonpath={.spec.clusterIP}")
+	resolve(t, map[string][]string{name + "." + ourNamespace + ".svc.cluster.local.": {r.address}})
 	await(t, "a connection by way of the Service", func() bool { return transfer(net.JoinHostPort(r.address, "80"), 0) == nil })
 	return r
 }

@@ -141,6 +141,7 @@ const (
 	ReasonVIPConflict         = "VIPConflict"
 	ReasonServiceNameConflict = "ServiceNameConflict"
 	ReasonAwaitingApproval    = "AwaitingApproval"
+	ReasonNoCertificate       = "NoCertificate"
 	ReasonNoReadyEndpoints    = "NoReadyEndpoints"
 
 	// of a gateway

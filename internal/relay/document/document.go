@@ -114,13 +114,22 @@ type IngressFile struct {
 	Ports         []IngressPort `json:"ports"`
 	ProxyProtocol bool          `json:"proxyProtocol,omitempty"` // the backend gets a header of version 2
 	Ready         bool          `json:"ready"`                   // the backend has an endpoint
+	Domain        string        `json:"domain,omitempty"`        // the name of the certificate, where TLS is ended, and of its Secret
+	Issue         bool          `json:"issue,omitempty"`         // have one issued, if the Secret has none
+}
+
+// Terminates says whether relays end TLS at a port of it.
+func (f IngressFile) Terminates() bool {
+	return slices.ContainsFunc(f.Ports, func(p IngressPort) bool { return p.Terminate })
 }
 
 // An IngressPort leads a port of the tailnet to one in the cluster.
 type IngressPort struct {
-	Protocol Protocol `json:"protocol"`
-	Port     uint16   `json:"port"`
-	Backend  string   `json:"backend"` // host:port
+	Protocol  Protocol `json:"protocol"`
+	Port      uint16   `json:"port"`
+	Backend   string   `json:"backend"`             // host:port
+	Terminate bool     `json:"terminate,omitempty"` // the relay ends TLS
+	H2        bool     `json:"h2,omitempty"`        // where it does: the backend speaks HTTP/2
 }
 
 // A Config is a document that was read. It is not to be changed.
@@ -377,6 +386,11 @@ func exposed(name string, e IngressFile, taken map[string]string) error {
 			return fmt.Errorf("%.70q is not the name of a service such as svc:web", e.VIP)
 		}
 	}
+	if e.Terminates() {
+		if err := checkHost(e.Domain); err != nil {
+			return fmt.Errorf("TLS ends here, and its name is none: %w", err)
+		}
+	}
 	if len(e.Ports) == 0 || len(e.Ports) > 32 {
 		return fmt.Errorf("it maps %d ports; 1 to 32 can be", len(e.Ports))
 	}
@@ -388,6 +402,8 @@ func exposed(name string, e IngressFile, taken map[string]string) error {
 			return errors.New("a port needs a protocol and a number")
 		case p.Protocol == UDP && e.VIP != "":
 			return errors.New("a service of the tailnet takes TCP only; UDP works on the relay's own node")
+		case p.Protocol == UDP && p.Terminate:
+			return errors.New("TLS is ended of TCP only")
 		case p.Protocol == UDP && e.ProxyProtocol:
 			return errors.New("there is no PROXY header for UDP")
 		case !ok || port == 0 || host == "":
@@ -434,6 +450,8 @@ type ServiceStatus struct {
 type ExposedStatus struct {
 	VIP   string        `json:"vip,omitempty"`
 	Ports []IngressPort `json:"ports"`
+	// Uncertified is why TLS is refused where it is to be ended; empty: it is not.
+	Uncertified string `json:"uncertified,omitempty"`
 }
 
 // JSON is the status in one form only, so that equal ones are equal bytes.

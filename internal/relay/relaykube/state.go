@@ -35,6 +35,12 @@ const (
 	AuthKeyID = "gateway.tailscale.com/authkey-id"
 )
 
+// Fields of a Secret of the type kubernetes.io/tls.
+const (
+	tlsCertKey    = "tls.crt"
+	tlsPrivateKey = "tls.key"
+)
+
 const (
 	requestTime = 30 * time.Second // of one question to the API server
 	startTime   = 30 * time.Second
@@ -195,4 +201,28 @@ func (c *Client) AuthKey(ctx context.Context, name string) (id, key string, err 
 		return "", "", fmt.Errorf("the config Secret %s/%s: %w", c.namespace, name, err)
 	}
 	return s.Annotations[AuthKeyID], strings.TrimSpace(string(s.Data[authKeyData])), nil
+}
+
+// Certificate reads the Secret of a name: its certificate and key in PEM. Both are
+// empty if there is none yet.
+func (c *Client) Certificate(ctx context.Context, name string) (chain, key []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	s, err := c.core.Secrets(c.namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, nil, fmt.Errorf("the Secret %s/%s: %w", c.namespace, name, err)
+	}
+	return s.Data[tlsCertKey], s.Data[tlsPrivateKey], nil
+}
+
+// SetCertificate writes both into the Secret, which must exist.
+func (c *Client) SetCertificate(ctx context.Context, name string, chain, key []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	patch, err := json.Marshal(map[string]any{"data": map[string][]byte{tlsCertKey: chain, tlsPrivateKey: key}})
+	if err != nil {
+		return err
+	}
+	_, err = c.core.Secrets(c.namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
 }

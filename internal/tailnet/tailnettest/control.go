@@ -183,11 +183,16 @@ func (c *control) serveSetDNS(w http.ResponseWriter, r *http.Request, mk key.Mac
 	err := readJSON(r, &req)
 	c.mu.Lock()
 	n, acme := c.nodes[req.NodeKey], c.acme
+	name, challenge := strings.CutPrefix(req.Name, "_acme-challenge.")
+	var names []string
+	if n != nil {
+		names = c.certNamesLocked(n)
+	}
 	c.mu.Unlock()
 	switch {
 	case err != nil || req.Type != "TXT":
 		err = errors.New("bad set-dns request")
-	case n == nil || n.machine != mk || req.Name != "_acme-challenge."+c.fqdn(n):
+	case n == nil || n.machine != mk || !challenge || !slices.Contains(names, name):
 		err = errors.New("not your name")
 	case acme == nil:
 		err = errors.New("HTTPS is not enabled on this tailnet")

@@ -50,10 +50,16 @@ func (n *Net) HTTPSEnv() []string {
 	return []string{acmeVariable + "=" + n.control.acmeURL()}
 }
 
-func (c *control) acmeURL() string {
+// Issued is how many certificates for a name have come from the authority, which all
+// tailnets of this process share. HTTPS must be enabled.
+func (n *Net) Issued(name string) int { return n.control.authority().Issued(name) }
+
+func (c *control) acmeURL() string { return c.authority().DirectoryURL() }
+
+func (c *control) authority() *acmetest.Authority {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.acme.DirectoryURL()
+	return c.acme
 }
 
 func acquireACME() (*acmetest.Authority, error) {

@@ -140,7 +140,7 @@ func (c *control) mapLocked(n *node) *tailcfg.MapResponse {
 		Peers:           []*tailcfg.Node{},
 	}
 	if c.acme != nil {
-		res.DNSConfig.CertDomains = []string{c.fqdn(n)}
+		res.DNSConfig.CertDomains = c.certNamesLocked(n)
 	}
 	// A profile for every peer's user, or WhoIs says "no userprofile".
 	profiles := map[tailcfg.UserID]bool{}

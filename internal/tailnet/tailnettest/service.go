@@ -84,6 +84,16 @@ func (c *control) vipsLocked(n *node) tailcfg.ServiceIPMappings {
 	return out
 }
 
+// certNamesLocked are the names that the node may have certificates for: its own, and
+// those of the services that it answers for.
+func (c *control) certNamesLocked(n *node) []string {
+	names := []string{c.fqdn(n)}
+	for _, name := range slices.Sorted(maps.Keys(c.vipsLocked(n))) {
+		names = append(names, name.WithoutPrefix()+"."+c.suffix)
+	}
+	return names
+}
+
 // routesLocked returns the service addresses that the node answers for.
 func (c *control) routesLocked(n *node) []netip.Prefix {
 	var out []netip.Prefix

@@ -48,6 +48,7 @@ func (l *look) namespaceEnds(ctx context.Context) bool {
 // nothing forgets what was read of the group.
 func (l *look) nothing() {
 	l.set, l.pods, l.state, l.config = nil, map[int]*corev1.Pod{}, map[int]*corev1.Secret{}, map[int]*corev1.Secret{}
+	l.certs = map[string]*corev1.Secret{}
 }
 
 func (l *look) read(ctx context.Context) error {
@@ -82,6 +83,8 @@ func (l *look) read(ctx context.Context) error {
 			l.state[n] = s
 		} else if n, ok := ordinalOf(g.Name, strings.TrimSuffix(s.Name, "-config")); ok && s.Labels[v1alpha1.SecretTypeLabel] == v1alpha1.SecretTypeConfig {
 			l.config[n] = s
+		} else if s.Labels[v1alpha1.SecretTypeLabel] == v1alpha1.SecretTypeCert {
+			l.certs[s.Name] = s
 		}
 	}
 	return nil

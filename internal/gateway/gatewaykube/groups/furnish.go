@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,14 +40,19 @@ func (l *look) furnish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	data, err := l.document(ctx, table, current)
+	if err != nil {
+		return err
+	}
 	objects, err := l.render(table)
 	if err != nil {
 		return err
 	}
-	cm := objects.ConfigMap
-	if cm.Data, err = l.document(ctx, table, current); err != nil {
+	if err := l.furnishCertificates(ctx, objects); err != nil {
 		return err
 	}
+	cm := objects.ConfigMap
+	cm.Data = data
 	if current != nil {
 		cm.ResourceVersion = current.ResourceVersion // nobody has changed the table since
 	}
@@ -98,7 +104,7 @@ func (l *look) render(table portmap.Table) (*workload.Objects, error) {
 	for i := range l.facts.Ordinals {
 		standing = max(standing, min(int32(i)+1, workload.MaxReplicas))
 	}
-	return workload.Render(l.group, l.Workload, workload.Plan{Tailnet: l.report.Tailnet, Standing: standing, Ports: mappedPorts(table)})
+	return workload.Render(l.group, l.Workload, workload.Plan{Tailnet: l.report.Tailnet, Standing: standing, Ports: mappedPorts(table), CertDomains: slices.Collect(maps.Keys(l.issue))})
 }
 
 func mappedPorts(table portmap.Table) (out []v1alpha1.MappedPort) {

@@ -52,6 +52,7 @@ type serveService struct {
 
 type serveTCP struct {
 	TCPForward    string `json:"TCPForward"`
+	TerminateTLS  string `json:"TerminateTLS,omitempty"`
 	ProxyProtocol int    `json:"ProxyProtocol,omitempty"`
 }
 
@@ -78,11 +79,8 @@ func (l *look) ingress(ctx context.Context) (*ingress, error) {
 	for i := range all.Items {
 		s := &all.Items[i]
 		report := l.result.Services[nameOf(s)]
+		l.wishCertificate(s, report.Group)
 		if s.Spec.Type != v1alpha1.Ingress || s.DeletionTimestamp != nil || report.Group != nameOf(l.group) || !report.Accepted.OK || !report.ResolvedRefs.OK || s.Spec.BackendRef == nil {
-			continue
-		}
-		if slices.ContainsFunc(s.Spec.Ports, func(p v1alpha1.ServicePort) bool { return p.TLS == v1alpha1.TLSTerminate }) {
-			l.troubles = append(l.troubles, nameOf(s).String()+" is to end TLS, which relays do not do")
 			continue
 		}
 		if len(out.relay) == mostExposed {
@@ -109,7 +107,17 @@ func (l *look) expose(ctx context.Context, s *v1alpha1.TailscaleService, out *in
 	if host == "" || host == corev1.ClusterIPNone {
 		host = backend.Name + "." + backend.Namespace + ".svc." + l.ClusterDomain
 	}
-	file, serve, left := carried(s, host)
+	domain := ""
+	if terminates(s) {
+		if !mayHost(s) { // nor is its certificate ours to have
+			return nil
+		}
+		if domain, err = l.useCertificate(ctx, s); err != nil || domain == "" {
+			return err
+		}
+	}
+	file, serve, left := carried(s, host, domain)
+	file.Issue = l.issue[domain]
 	if left {
 		l.troubles = append(l.troubles, nameOf(s).String()+" has UDP beside TCP, or with a PROXY header, which relays do not carry")
 	}
@@ -131,9 +139,11 @@ func (l *look) expose(ctx context.Context, s *v1alpha1.TailscaleService, out *in
 }
 
 // carried is what relays carry of a service to a host: in the form of ours, and in that
-// of Tailscale's own image. A service of a tailnet has TCP alone, so one of UDP is on the
-// relays' own addresses; left says that ports were left out.
-func carried(s *v1alpha1.TailscaleService, host string) (file document.IngressFile, serve serveService, left bool) {
+// of Tailscale's own image. Where they end TLS, it is that of domain. A service of a
+// tailnet has TCP alone, so one of UDP is on the relays' own addresses; left says that
+// ports were left out.
+func carried(s *v1alpha1.TailscaleService, host, domain string) (file document.IngressFile, serve serveService, left bool) {
+	file.Domain = domain
 	file.ProxyProtocol, serve.TCP = s.Spec.ProxyProtocol == v1alpha1.ProxyProtocolV2, map[string]serveTCP{}
 	if s.Spec.VIPService != nil && slices.ContainsFunc(s.Spec.Ports, func(p v1alpha1.ServicePort) bool { return p.Protocol != v1alpha1.UDP }) {
 		file.VIP = s.Spec.VIPService.Name
@@ -145,9 +155,14 @@ func carried(s *v1alpha1.TailscaleService, host string) (file document.IngressFi
 			left = true
 			continue
 		}
-		file.Ports = append(file.Ports, document.IngressPort{Protocol: protocol, Port: uint16(p.Port), Backend: to})
+		ends := p.TLS == v1alpha1.TLSTerminate
+		file.Ports = append(file.Ports, document.IngressPort{Protocol: protocol, Port: uint16(p.Port), Backend: to,
+			Terminate: ends, H2: ends && (p.AppProtocol == v1alpha1.AppH2C || p.AppProtocol == v1alpha1.AppGRPC)})
 		if protocol == document.TCP {
 			one := serveTCP{TCPForward: to}
+			if ends {
+				one.TerminateTLS = domain
+			}
 			if file.ProxyProtocol {
 				one.ProxyProtocol = 2
 			}

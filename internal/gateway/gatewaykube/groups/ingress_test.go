@@ -13,6 +13,8 @@ import (
 // GTW-25: TCP is carried as a service of the tailnet; UDP alone, on the relays' own addresses.
 func TestCarried(t *testing.T) {
 	tcp, udp := v1alpha1.ServicePort{Port: 80, TargetPort: 8080}, v1alpha1.ServicePort{Port: 53, Protocol: v1alpha1.UDP}
+	tls := v1alpha1.ServicePort{Port: 443, TargetPort: 8080, AppProtocol: v1alpha1.AppGRPC, TLS: v1alpha1.TLSTerminate}
+	ended := document.IngressPort{Protocol: document.TCP, Port: 443, Backend: "10.0.0.7:8080", Terminate: true, H2: true}
 	web, dns := document.IngressPort{Protocol: document.TCP, Port: 80, Backend: "10.0.0.7:8080"}, document.IngressPort{Protocol: document.UDP, Port: 53, Backend: "10.0.0.7:53"}
 	for _, tt := range []struct {
 		name   string
@@ -24,6 +26,7 @@ func TestCarried(t *testing.T) {
 		left   bool
 	}{
 		{"TCP", true, "", []v1alpha1.ServicePort{tcp}, document.IngressFile{VIP: "svc:web", Ports: []document.IngressPort{web}}, 1, false},
+		{"TLS at one of two ports", true, "", []v1alpha1.ServicePort{tcp, tls}, document.IngressFile{VIP: "svc:web", Domain: "web.tail1.ts.net", Ports: []document.IngressPort{web, ended}}, 2, false},
 		{"UDP", true, "", []v1alpha1.ServicePort{udp}, document.IngressFile{Ports: []document.IngressPort{dns}}, 0, false},
 		{"both", true, "", []v1alpha1.ServicePort{udp, tcp}, document.IngressFile{VIP: "svc:web", Ports: []document.IngressPort{web}}, 1, true},
 		{"both, on the relays' own addresses", false, "", []v1alpha1.ServicePort{tcp, udp}, document.IngressFile{Ports: []document.IngressPort{web, dns}}, 1, false},
@@ -34,9 +37,12 @@ func TestCarried(t *testing.T) {
 		if tt.vip {
 			s.Spec.VIPService = &v1alpha1.VIPService{Name: "svc:web"}
 		}
-		file, serve, left := carried(s, "10.0.0.7")
+		file, serve, left := carried(s, "10.0.0.7", tt.want.Domain)
 		if fmt.Sprint(file) != fmt.Sprint(tt.want) || len(serve.TCP) != tt.served || left != tt.left {
 			t.Errorf("%s: %+v, %+v, left %v", tt.name, file, serve, left)
+		}
+		if serve.TCP["443"].TerminateTLS != tt.want.Domain || serve.TCP["80"].TerminateTLS != "" {
+			t.Errorf("%s, for Tailscale's own image: %+v", tt.name, serve)
 		}
 	}
 }

@@ -42,6 +42,7 @@ type look struct {
 	pods   map[int]*corev1.Pod
 	state  map[int]*corev1.Secret
 	config map[int]*corev1.Secret
+	certs  map[string]*corev1.Secret // ours, by name
 	facts  upkeep.Facts
 
 	// What was found out and done in this look.
@@ -56,6 +57,8 @@ type look struct {
 	allocated     int            // ports, anew
 	table         *portmap.Table // nil: it was not read
 	refused       []portmap.Key
+	issue         map[string]bool // names of certificates that the relays use: whether it is for them to have one issued
+	kept          map[string]bool // those that are not to be taken away
 	minted        []mint
 	deleted       []string // devices
 	wake          time.Time
@@ -78,7 +81,8 @@ func (c *Controller) look(ctx context.Context, key types.NamespacedName) (time.T
 	if !known && g.DeletionTimestamp == nil {
 		return time.Time{}, nil // it is new, and not decided upon
 	}
-	l := &look{Controller: c, result: result, report: report, group: g, before: g.DeepCopy(), gone: map[string]bool{}, doubted: map[string]bool{}, dropped: map[string]bool{}}
+	l := &look{Controller: c, result: result, report: report, group: g, before: g.DeepCopy(), gone: map[string]bool{}, doubted: map[string]bool{}, dropped: map[string]bool{},
+		issue: map[string]bool{}, kept: map[string]bool{}}
 	if unused, err := l.keepWanted(ctx); unused || err != nil {
 		return l.wake, err
 	}

@@ -304,3 +304,75 @@ func TestWanted(t *testing.T) {
 	p.until("they go", func() bool { return len(made()) == 0 })
 	p.onlyGarbage(g)
 }
+
+// GTW-23: relays end TLS with what lies in the Secret of a service's name: one that we
+// make for them to fill, or one that somebody else fills. A service that is not ours at the
+// tailnet gives no right to any Secret, and what is no certificate is left alone.
+func TestCertificateSecrets(t *testing.T) {
+	p := newPlace(t)
+	g := p.group("doors", 1, func(g *v1alpha1.TailscaleProxyGroup) {
+		g.Spec.Type, g.Spec.TailnetTarget = v1alpha1.Ingress, nil
+	})
+	p.must(p.admin.Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: "backend"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}))
+	name := func(label string) string { return label + "." + p.net.Suffix() }
+	for label, kind := range map[string]corev1.SecretType{"given": corev1.SecretTypeTLS, "wrong": corev1.SecretTypeOpaque, "stranger": corev1.SecretTypeTLS} {
+		p.must(p.admin.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: name(label)}, Type: kind, Data: map[string][]byte{"tls.crt": []byte("c"), "tls.key": []byte("k")}}))
+	}
+	for _, label := range []string{"vault", "given", "wrong", "stranger"} {
+		s := &v1alpha1.TailscaleService{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: label}, Spec: v1alpha1.TailscaleServiceSpec{
+			Type: v1alpha1.Ingress, TailnetRef: &v1alpha1.TailnetReference{Name: p.ns}, ProxyGroupRef: &v1alpha1.ObjectReference{Name: g.Name},
+			Ports: []v1alpha1.ServicePort{{Port: 443, TargetPort: 80, TLS: v1alpha1.TLSTerminate}}, BackendRef: &v1alpha1.BackendReference{Kind: "Service", Name: "backend"},
+			VIPService: &v1alpha1.VIPService{Name: "svc:" + label}}}
+		p.must(p.admin.Create(t.Context(), s))
+		if label == "stranger" {
+			continue // it is somebody else's at the tailnet
+		}
+		s.Status.VIP = &v1alpha1.VIPStatus{Name: "svc:" + label, Tailnet: p.ns, Addresses: []string{"100.100.1.2"}}
+		s.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionProgrammed, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonProgrammed, LastTransitionTime: metav1.Now()}}
+		p.must(p.admin.Status().Update(t.Context(), s))
+	}
+	told := func() map[string]document.IngressFile {
+		cm, file := &corev1.ConfigMap{}, document.File{}
+		if p.there("doors-ingress-config", cm) {
+			p.must(json.Unmarshal([]byte(cm.Data[document.RelayKey]), &file))
+		}
+		return file.Ingress
+	}
+	p.until("the relays are told of two", func() bool { return len(told()) == 2 })
+	for label, issue := range map[string]bool{"vault": true, "given": false} {
+		if is := told()[p.ns+"."+label]; is.Domain != name(label) || is.Issue != issue || !is.Terminates() {
+			t.Errorf("%s: %+v", label, is)
+		}
+	}
+	made := p.secret(name("vault"))
+	if made.Type != corev1.SecretTypeTLS || !metav1.IsControlledBy(made, g) {
+		t.Errorf("the Secret that we made: %s, of %+v", made.Type, made.OwnerReferences)
+	}
+	is := p.condition("doors", "Degraded", "True/"+leftOut)
+	if c := meta.FindStatusCondition(is.Status.Conditions, "Degraded"); !strings.Contains(c.Message, name("wrong")) || strings.Contains(c.Message, "stranger") {
+		t.Errorf("it says %q", c.Message)
+	}
+	p.until("rights on two certificates", func() bool {
+		_, may := p.may(t, "doors")
+		return may["secrets get,patch,update doors-0,doors-0-config,"+name("given")+","+name("vault")]
+	})
+
+	// What a relay wrote stays, also while the service is not carried; it goes with the wish.
+	p.patch(made, `{"stringData":{"tls.crt":"mine"}}`)
+	p.must(p.admin.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: "backend"}}))
+	p.until("nothing is carried", func() bool { return len(told()) == 0 })
+	if now := p.secret(name("vault")); now.UID != made.UID || string(now.Data["tls.crt"]) != "mine" {
+		t.Errorf("the certificate that a relay wrote: %v", now.Data)
+	}
+	for _, label := range []string{"vault", "given"} {
+		s := &v1alpha1.TailscaleService{}
+		p.there(label, s)
+		p.patch(s, `{"spec":{"ports":[{"port":443,"targetPort":80,"protocol":"TCP","tls":"Passthrough"}]}}`)
+	}
+	p.until("ours is gone", func() bool { return !p.there(name("vault"), &corev1.Secret{}) })
+	for _, label := range []string{"given", "wrong", "stranger"} {
+		if s := p.secret(name(label)); string(s.Data["tls.crt"]) != "c" || len(s.OwnerReferences) > 0 {
+			t.Errorf("somebody else's Secret %s: %v", name(label), s)
+		}
+	}
+}

@@ -110,6 +110,9 @@ func (l *look) ingress(ctx context.Context) error {
 	if err := l.hosts(ctx, &t, carrying, len(wish.Ports) > 0); err != nil {
 		return err
 	}
+	if why := uncertified(relays, gateway.ServiceKey(name(l.object))); why != "" && l.ready.ok {
+		l.ready = verdict{reason: v1alpha1.ReasonNoCertificate, message: fmt.Sprintf("relays refuse TLS, because no relay has a certificate: %q", why)}
+	}
 	return nil
 }
 

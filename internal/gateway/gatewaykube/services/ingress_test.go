@@ -157,8 +157,11 @@ func TestIngress(t *testing.T) {
 		return p.admin.Status().Update(t.Context(), g)
 	})
 	pod := p.pod(g, 0, "10.77.2.1")
-	p.says("in-0", string(pod.UID), document.Status{PodIPv4: "10.77.2.1", Services: map[string]document.ServiceStatus{}, Exposed: map[string]document.ExposedStatus{
-		p.shop + ".grafana": {VIP: "svc:grafana", Ports: []document.IngressPort{{Protocol: document.TCP, Port: 443, Backend: "b:1"}, {Protocol: document.TCP, Port: 80, Backend: "b:2"}}}}})
+	says := func(uncertified string) {
+		p.says("in-0", string(pod.UID), document.Status{PodIPv4: "10.77.2.1", Services: map[string]document.ServiceStatus{}, Exposed: map[string]document.ExposedStatus{
+			p.shop + ".grafana": {VIP: "svc:grafana", Uncertified: uncertified, Ports: []document.IngressPort{{Protocol: document.TCP, Port: 443, Backend: "b:1"}, {Protocol: document.TCP, Port: 80, Backend: "b:2"}}}}})
+	}
+	says("none was\x1b[31m issued yet")
 	p.condition(s, v1alpha1.ConditionReady, "False/AwaitingApproval")
 	// Looks for other reasons do not make the next one come later.
 	asked := func() (n int) {
@@ -189,6 +192,12 @@ func TestIngress(t *testing.T) {
 		}
 		return nil
 	})
+	// A relay that refuses TLS for want of a certificate makes nothing ready (GTW-23).
+	o = p.condition(s, v1alpha1.ConditionReady, "False/NoCertificate")
+	if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionReady); !strings.Contains(c.Message, "issued yet") || strings.Contains(c.Message, "\x1b") {
+		t.Errorf("it says %q", c.Message)
+	}
+	says("")
 	o = p.condition(s, v1alpha1.ConditionReady, "True/Ready")
 	if h := o.Status.VIP.Hosts; h == nil || *h != (v1alpha1.VIPHosts{Configured: 1, Approved: 1}) {
 		t.Errorf("hosts %+v", h)

@@ -138,3 +138,17 @@ func (r relay) reaches(service string) bool { return len(r.status.Services[servi
 func (r relay) exposes(service string, ports int) bool {
 	return len(r.status.Exposed[service].Ports) == ports
 }
+
+// uncertified is why no relay can end TLS of an ingress service, as one of them says;
+// "" if one can, or need not.
+func uncertified(relays []relay, service string) (why string) {
+	for _, r := range relays {
+		if e, is := r.status.Exposed[service]; is && len(e.Ports) > 0 {
+			if e.Uncertified == "" {
+				return ""
+			}
+			why = e.Uncertified
+		}
+	}
+	return why
+}

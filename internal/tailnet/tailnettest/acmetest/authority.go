@@ -124,6 +124,18 @@ func (a *Authority) SetTXT(name, value string) {
 	a.txt[name] = append(a.txt[name], value)
 }
 
+// Issued is how many certificates it has signed for a name.
+func (a *Authority) Issued(name string) (n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, o := range a.orders {
+		if o.domain == name && o.der != nil {
+			n++
+		}
+	}
+	return n
+}
+
 // signed is a request whose signature was checked.
 type signed struct {
 	payload []byte

@@ -1,0 +1,97 @@
+package groups
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/gateway/workload"
+)
+
+// A certificate lies in a Secret of its name, which the relays of a group share. We make
+// it empty, and the first relay has a certificate issued; or somebody else has made it,
+// fills it and renews it, and relays only read.
+
+// terminates says whether relays end TLS at a port of a service.
+func terminates(s *v1alpha1.TailscaleService) bool {
+	return s.Spec.VIPService != nil && slices.ContainsFunc(s.Spec.Ports, func(p v1alpha1.ServicePort) bool { return p.TLS == v1alpha1.TLSTerminate })
+}
+
+// domainOf is the name of a service in the group's tailnet, "" while that is not known.
+func (l *look) domainOf(s *v1alpha1.TailscaleService) string {
+	label, ok := gateway.ServiceLabel(s.Spec.VIPService.Name)
+	suffix := strings.ToLower(l.suffix())
+	if !ok || suffix == "" {
+		return ""
+	}
+	return label + "." + suffix
+}
+
+// wishCertificate keeps the certificate of a service that may be carried here, even
+// while it is not: an authority issues only so many of a name.
+func (l *look) wishCertificate(s *v1alpha1.TailscaleService, group gateway.Name) {
+	if s.Spec.Type == v1alpha1.Ingress && s.DeletionTimestamp == nil && terminates(s) && (group == nameOf(l.group) || group.Name == "") {
+		l.kept[l.domainOf(s)] = true
+	}
+}
+
+// useCertificate finds the Secret of a service's name, or notes that it is to be made.
+// The name is "" if there can be none.
+func (l *look) useCertificate(ctx context.Context, s *v1alpha1.TailscaleService) (domain string, err error) {
+	domain = l.domainOf(s)
+	if domain == "" {
+		l.troubles = append(l.troubles, nameOf(s).String()+" is to end TLS, and the domain of the tailnet is not known yet")
+		return "", nil
+	}
+	if l.certs[domain] != nil {
+		l.issue[domain] = true
+		return domain, nil
+	}
+	other := &corev1.Secret{}
+	switch err := l.direct.Get(ctx, client.ObjectKey{Namespace: l.group.Namespace, Name: domain}, other); {
+	case apierrors.IsNotFound(err):
+		l.issue[domain] = true
+	case err != nil:
+		return "", fmt.Errorf("look at the Secret %s: %w", domain, err)
+	case other.Type != corev1.SecretTypeTLS:
+		l.troubles = append(l.troubles, nameOf(s).String()+" is to end TLS, and the Secret "+domain+" is of another type than "+string(corev1.SecretTypeTLS))
+		return "", nil
+	default:
+		l.issue[domain] = false
+	}
+	return domain, nil
+}
+
+// furnishCertificates makes the Secrets that there are not, and takes away those that
+// no service wishes.
+func (l *look) furnishCertificates(ctx context.Context, objects *workload.Objects) error {
+	for _, s := range objects.Certs {
+		if l.certs[s.Name] != nil || !l.issue[s.Name] {
+			continue
+		}
+		if err := l.direct.Create(ctx, s, client.FieldOwner(v1alpha1.FieldManager)); apierrors.IsAlreadyExists(err) {
+			l.again(l.Now().Add(soon)) // somebody was faster: whose it is decides who fills it
+		} else if err != nil {
+			return fmt.Errorf("make the Secret %s: %w", s.Name, err)
+		}
+	}
+	if l.kept[""] {
+		return nil // of some service nobody knows the name
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.certs)) {
+		if !l.kept[name] {
+			if err := l.delete(ctx, l.certs[name]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

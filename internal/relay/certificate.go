@@ -1,0 +1,290 @@
+package relay
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Times of a certificate's life.
+const (
+	issueTime    = 5 * time.Minute // to have one issued: an authority may be slow
+	lookPause    = 2 * time.Second // while there is none: another relay has it issued
+	renewalPause = time.Hour       // while there is one
+	duePause     = time.Minute     // while there is one that is to be renewed
+	firstFailure = time.Minute     // after a failure at the authority; ten times as long after a second, and again after a third
+)
+
+// mostWhy bounds what is told of a failure.
+const mostWhy = 300
+
+// ErrNotYet is in the error of IssueCertificate when the tailnet lets the relay have
+// no certificate of that name at the moment. No authority was asked.
+var ErrNotYet = errors.New("the tailnet gives this node no certificate of that name yet")
+
+// certificates are those of the names that a relay ends TLS for. Each lies in a
+// Secret that all relays of a group read. One of them has it issued and renewed.
+//
+//	nobody's --issued--> in the Secret --a third of its life is left--> issued again
+type certificates struct {
+	r *Relay
+
+	mu     sync.Mutex
+	wanted map[string]bool // by name: whether it is to be issued, if there is none
+	known  map[string]*certificate
+	poke   chan struct{}
+}
+
+// A certificate is what is known of one name's.
+type certificate struct {
+	pair *keyPair // nil: none
+	why  string   // there is none, or it is not kept
+}
+
+// A keyPair is a certificate with its key, and both as they lie in a Secret.
+type keyPair struct {
+	tls.Certificate
+	chain, key []byte
+}
+
+// want says of which names certificates are needed.
+func (c *certificates) want(names map[string]bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wanted = names
+	select {
+	case c.pokedLocked() <- struct{}{}:
+	default:
+	}
+}
+
+func (c *certificates) pokedLocked() chan struct{} {
+	if c.poke == nil {
+		c.poke = make(chan struct{}, 1)
+	}
+	return c.poke
+}
+
+// of returns the certificate of a name, or why there is none.
+func (c *certificates) of(name string) (*keyPair, string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch k := c.known[name]; {
+	case k == nil:
+		return nil, "it was not looked for yet"
+	case k.pair != nil && !c.r.Now().Before(k.pair.Leaf.NotAfter):
+		return nil, "it has expired: " + k.why
+	default:
+		return k.pair, k.why
+	}
+}
+
+// set notes what is known of a name now, and wakes whoever tells it.
+func (c *certificates) set(name string, k certificate) {
+	k.why = k.why[:min(len(k.why), mostWhy)] // it stands in a Secret
+	c.mu.Lock()
+	was := c.known[name]
+	if c.known == nil {
+		c.known = map[string]*certificate{}
+	}
+	c.known[name] = &k
+	c.mu.Unlock()
+	if was == nil || was.why != k.why || (was.pair == nil) != (k.pair == nil) {
+		if k.why != "" {
+			c.r.Log.Warn("a certificate cannot be had", "name", name, "valid", k.pair != nil, "why", k.why)
+		}
+		c.r.Wake()
+	}
+}
+
+// run keeps the certificates of what is wanted, until ctx ends.
+func (c *certificates) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	type life struct {
+		issue bool
+		end   context.CancelFunc
+	}
+	lives := map[string]life{}
+	for {
+		c.mu.Lock()
+		wanted, poke := c.wanted, c.pokedLocked()
+		for name, l := range lives {
+			if issue, is := wanted[name]; !is || issue != l.issue {
+				l.end()
+				delete(lives, name)
+			}
+			if _, is := wanted[name]; !is {
+				delete(c.known, name)
+			}
+		}
+		c.mu.Unlock()
+		for name, issue := range wanted {
+			if _, is := lives[name]; is {
+				continue
+			}
+			living, end := context.WithCancel(ctx)
+			lives[name] = life{issue, end}
+			wg.Go(func() { defer end(); c.keep(living, name, issue) })
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-poke:
+		}
+	}
+}
+
+// keep keeps one name's certificate.
+func (c *certificates) keep(ctx context.Context, name string, issue bool) {
+	failures := 0
+	for {
+		k, nap := c.look(ctx, name, issue, &failures)
+		if ctx.Err() != nil {
+			return
+		}
+		c.set(name, k)
+		if pause(ctx, nap) != nil {
+			return
+		}
+	}
+}
+
+// look reads the Secret, and has a certificate issued if that is for this relay to do.
+// It returns the best that there is, and how long that holds.
+func (c *certificates) look(ctx context.Context, name string, issue bool, failures *int) (certificate, time.Duration) {
+	now := c.r.Now()
+	mine, _ := c.of(name)
+	chain, key, err := c.r.ReadCertificate(ctx, name)
+	if err != nil { // what is not known is not written over
+		return certificate{mine, "its Secret cannot be read: " + err.Error()}, lookPause
+	}
+	stored, why := certificateFor(name, chain, key, now)
+	best := later(stored, mine)
+	if best != nil && !due(best, now) {
+		if issue && best != stored { // the Secret was made anew
+			err = c.write(ctx, name, best)
+		}
+		if err != nil {
+			return certificate{best, err.Error()}, lookPause
+		}
+		return certificate{pair: best}, renewalPause
+	}
+	nap := lookPause
+	if best != nil {
+		nap, why = duePause, ""
+	}
+	if !issue || c.r.IssueCertificate == nil {
+		return certificate{best, why}, nap
+	}
+	fresh, err := c.issue(ctx, name, now)
+	switch {
+	case errors.Is(err, ErrNotYet):
+		return certificate{best, ErrNotYet.Error()}, nap
+	case err != nil:
+		nap = firstFailure
+		for range min(*failures, 2) {
+			nap *= 10
+		}
+		*failures++
+		return certificate{best, "none can be had: " + err.Error()}, nap
+	}
+	*failures = 0
+	if best = later(best, fresh); best == fresh {
+		if err := c.write(ctx, name, best); err != nil {
+			return certificate{best, err.Error()}, lookPause
+		}
+		c.r.Log.Info("a certificate was issued", "name", name, "until", best.Leaf.NotAfter)
+	}
+	return certificate{pair: best}, renewalPause
+}
+
+// issue has a certificate issued.
+func (c *certificates) issue(ctx context.Context, name string, now time.Time) (*keyPair, error) {
+	ctx, cancel := context.WithTimeout(ctx, issueTime)
+	defer cancel()
+	chain, key, err := c.r.IssueCertificate(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	fresh, why := certificateFor(name, chain, key, now)
+	if fresh == nil {
+		return nil, errors.New("what was issued is no good: " + why)
+	}
+	return fresh, nil
+}
+
+// write puts a certificate into the Secret, for the other relays.
+func (c *certificates) write(ctx context.Context, name string, pair *keyPair) error {
+	if err := c.r.WriteCertificate(ctx, name, pair.chain, pair.key); err != nil {
+		return fmt.Errorf("its Secret cannot be written: %w", err)
+	}
+	return nil
+}
+
+// certificateFor reads a certificate and its key; nil and why, if it is none of the
+// name's for now. Who signed it is for callers to judge.
+func certificateFor(name string, chain, key []byte, now time.Time) (*keyPair, string) {
+	if len(chain) == 0 || len(key) == 0 {
+		return nil, "none was issued yet"
+	}
+	pair, err := tls.X509KeyPair(chain, key)
+	if err != nil {
+		return nil, "its Secret holds no certificate with its key: " + err.Error()
+	}
+	switch err := pair.Leaf.VerifyHostname(name); {
+	case err != nil:
+		return nil, "its Secret holds one of another name: " + err.Error()
+	case now.Before(pair.Leaf.NotBefore):
+		return nil, "it is not valid before " + pair.Leaf.NotBefore.UTC().Format(time.RFC3339)
+	case !now.Before(pair.Leaf.NotAfter):
+		return nil, "it has expired on " + pair.Leaf.NotAfter.UTC().Format(time.RFC3339)
+	}
+	return &keyPair{pair, chain, key}, ""
+}
+
+// due says whether no more than a third of a certificate's life is left.
+func due(pair *keyPair, now time.Time) bool {
+	return pair.Leaf.NotAfter.Sub(now) <= pair.Leaf.NotAfter.Sub(pair.Leaf.NotBefore)/3
+}
+
+// later is the certificate that is valid for longer, the first of two that are equal.
+func later(a, b *keyPair) *keyPair {
+	if a == nil || b != nil && b.Leaf.NotAfter.After(a.Leaf.NotAfter) {
+		return b
+	}
+	return a
+}
+
+// tlsPort says how TLS is ended at a port; the zero value: it is not.
+type tlsPort struct {
+	name string // of the certificate
+	h2   bool   // the backend speaks HTTP/2
+}
+
+// server ends TLS of a connection. Callers of another name are refused.
+func (c *certificates) server(ctx context.Context, conn net.Conn, at tlsPort) (net.Conn, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		if n := strings.TrimSuffix(hello.ServerName, "."); n != "" && !strings.EqualFold(n, at.name) {
+			return nil, fmt.Errorf("the caller asks for %.80q, and this is %s", n, at.name)
+		}
+		pair, why := c.of(at.name)
+		if pair == nil {
+			return nil, fmt.Errorf("there is no certificate for %s: %s", at.name, why)
+		}
+		return &pair.Certificate, nil
+	}}
+	if at.h2 {
+		config.NextProtos = []string{"h2"}
+	}
+	s := tls.Server(conn, config)
+	if err := s.HandshakeContext(ctx); err != nil {
+		return nil, fmt.Errorf("TLS of %s: %w", at.name, err)
+	}
+	return s, nil
+}

@@ -1,0 +1,302 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A safe is the Secret of one name, and who signs what lies in it.
+type safe struct {
+	mu         sync.Mutex
+	chain, key []byte
+	asked      int   // how often the authority was
+	written    int   // how often the Secret was
+	refuse     error // what the authority says
+}
+
+func (s *safe) read(context.Context, string) (chain, key []byte, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.chain, s.key, nil
+}
+
+func (s *safe) write(_ context.Context, _ string, chain, key []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.chain, s.key = chain, key
+	s.written++
+	return nil
+}
+
+func (s *safe) issue(_ context.Context, name string) (chain, key []byte, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refuse == nil || !errors.Is(s.refuse, ErrNotYet) {
+		s.asked++
+	}
+	if s.refuse != nil {
+		return nil, nil, s.refuse
+	}
+	return sign(name, time.Now().Add(90*24*time.Hour))
+}
+
+// empty takes what lies in the Secret, and counts anew.
+func (s *safe) empty(refuse error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.chain, s.key, s.asked, s.written, s.refuse = nil, nil, 0, 0, refuse
+}
+
+func (s *safe) counts() [2]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return [2]int{s.asked, s.written}
+}
+
+// sign makes a certificate for a name, which signs itself, and its key.
+func sign(name string, until time.Time) (chain, key []byte, err error) {
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{name}, NotBefore: time.Now().Add(-time.Minute), NotAfter: until, IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, &k.PublicKey, k)
+	if err != nil {
+		return nil, nil, err
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(k)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), err
+}
+
+// keeping runs the certificates of a relay, which wants the one of a name.
+func keeping(t *testing.T, s *safe, name string, issues bool) *certificates {
+	r := &Relay{ReadCertificate: s.read, WriteCertificate: s.write, Now: time.Now, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	if issues {
+		r.IssueCertificate = s.issue
+	}
+	r.certs.r = r
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan struct{})
+	r.certs.want(map[string]bool{name: true})
+	go func() { defer close(done); r.certs.run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return &r.certs
+}
+
+// GTW-23: one issuance for all relays of a group, and one renewal while a third of the
+// certificate's life is left; a Secret that is emptied by hand is filled again without.
+func TestCertificatesAreShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const name = "grafana.tail1.ts.net"
+		s := new(safe)
+		first, second := keeping(t, s, name, true), keeping(t, s, name, false)
+		same := func(when string, counts [2]int) {
+			t.Helper()
+			synctest.Wait()
+			a, why := first.of(name)
+			b, _ := second.of(name)
+			if a == nil || b == nil || !bytes.Equal(a.Leaf.Raw, b.Leaf.Raw) || why != "" {
+				t.Fatalf("%s: the relays have %v and %v: %s", when, a, b, why)
+			}
+			if now := s.counts(); now != counts {
+				t.Errorf("%s: issued and written %v times", when, now)
+			}
+		}
+		time.Sleep(2 * lookPause)
+		same("at first", [2]int{1, 1})
+		was, _ := second.of(name)
+		time.Sleep(59 * 24 * time.Hour)
+		same("after 59 days", [2]int{1, 1})
+		time.Sleep(2 * 24 * time.Hour)
+		same("after 61 days", [2]int{2, 2})
+		if is, _ := second.of(name); !is.Leaf.NotAfter.After(was.Leaf.NotAfter) {
+			t.Error("the other relay has not seen the renewal")
+		}
+		s.empty(nil)
+		time.Sleep(2 * renewalPause)
+		same("after its Secret was emptied", [2]int{0, 1})
+		first.want(nil)
+		synctest.Wait()
+		if pair, _ := first.of(name); pair != nil {
+			t.Error("what nobody wants any more is kept")
+		}
+	})
+}
+
+// An authority that refuses is not asked more often than its limits allow; one that
+// the tailnet does not let us ask yet is not asked at all. What is valid stays, and
+// what has expired is not used.
+func TestCertificatesRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const name = "grafana.tail1.ts.net"
+		s := &safe{refuse: errors.New("too many certificates")}
+		c := keeping(t, s, name, true)
+		time.Sleep(24 * time.Hour)
+		synctest.Wait()
+		if pair, why := c.of(name); pair != nil || !strings.Contains(why, "too many certificates") || s.counts()[0] > 20 {
+			t.Errorf("in a day asked %d times: %q", s.counts()[0], why)
+		}
+		s.empty(ErrNotYet)
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		if _, why := c.of(name); why != ErrNotYet.Error() || s.counts()[0] != 0 {
+			t.Errorf("asked %d times: %q", s.counts()[0], why)
+		}
+		s.empty(nil)
+		time.Sleep(2 * lookPause)
+		synctest.Wait()
+		if pair, why := c.of(name); pair == nil {
+			t.Fatal("none, although the authority signs again: ", why)
+		}
+		s.empty(errors.New("away"))
+		time.Sleep(80 * 24 * time.Hour)
+		synctest.Wait()
+		if pair, _ := c.of(name); pair == nil {
+			t.Error("what is valid for ten more days is not used")
+		}
+		time.Sleep(11 * 24 * time.Hour)
+		if pair, why := c.of(name); pair != nil || !strings.Contains(why, "away") {
+			t.Errorf("what has expired is used: %q", why)
+		}
+	})
+}
+
+// Whatever lies in the Secret is judged before it is used.
+func TestCertificateFor(t *testing.T) {
+	t.Parallel()
+	const name = "grafana.tail1.ts.net"
+	now := time.Now()
+	chain, key, err := sign(name, now.Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, other, err := sign(name, now.Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name       string
+		chain, key []byte
+		at         time.Time
+		why        string
+	}{
+		{name, chain, key, now, ""},
+		{name, nil, nil, now, "none was issued yet"},
+		{name, chain, nil, now, "none was issued yet"},
+		{name, chain, other, now, "no certificate with its key"},
+		{name, []byte("x"), key, now, "no certificate with its key"},
+		{"other.tail1.ts.net", chain, key, now, "of another name"},
+		{name, chain, key, now.Add(2 * time.Hour), "has expired"},
+		{name, chain, key, now.Add(-2 * time.Hour), "not valid before"},
+	} {
+		pair, why := certificateFor(tt.name, tt.chain, tt.key, tt.at)
+		if (pair == nil) != (tt.why != "") || !strings.Contains(why, tt.why) || strings.Contains(why, string(tt.key)) && len(tt.key) > 0 {
+			t.Errorf("%v: %q, want %q", pair != nil, why, tt.why)
+		}
+	}
+}
+
+// GTW-23: TLS ends at the relay, which shows the certificate of the service's name and
+// no other; the backend gets what was said, after the header. Who cannot be spoken to
+// reaches no backend.
+func TestTerminate(t *testing.T) {
+	t.Parallel()
+	const name = "g.tail1.ts.net"
+	backend, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { backend.Close() })
+	got := make(chan string, 10)
+	go func() {
+		for {
+			c, err := backend.Accept()
+			if err != nil {
+				return
+			}
+			b, _ := io.ReadAll(c)
+			got <- string(b)
+			_, _ = io.WriteString(c, "answer")
+			c.Close()
+		}
+	}()
+	s := new(safe)
+	b := newBench(t)
+	b.ReadCertificate, b.WriteCertificate = s.read, s.write
+	b.run(t)
+	st := b.apply(t, "", fmt.Sprintf(`{"ingress":{"g":{"vip":"svc:g","domain":%q,"proxyProtocol":true,"ready":true,"ports":[{"protocol":"tcp","port":443,"backend":%q,"terminate":true},{"protocol":"tcp","port":444,"backend":%q,"terminate":true,"h2":true}]}}}`,
+		name, backend.Addr(), backend.Addr()))
+	if e := st.Exposed["g"]; e.Uncertified == "" || len(e.Ports) != 2 { // the tailnet gives certificates only to whom it approved
+		t.Errorf("without a certificate: %+v", e)
+	}
+	roots := x509.NewCertPool()
+	say := func(port uint16, to string, protocols ...string) (string, error) {
+		c, err := tls.Dial("tcp", b.port(port), &tls.Config{ServerName: to, RootCAs: roots, NextProtos: protocols})
+		if err != nil {
+			return "", err
+		}
+		defer c.Close()
+		_, err = io.WriteString(c, strings.Repeat("hello", 20_000))
+		if err := errors.Join(err, c.CloseWrite()); err != nil {
+			return "", err
+		}
+		answer, err := io.ReadAll(c)
+		return c.ConnectionState().NegotiatedProtocol + string(answer), err
+	}
+	if _, err := say(443, name); err == nil {
+		t.Error("TLS without a certificate")
+	}
+	chain, key, err := sign(name, time.Now().Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots.AppendCertsFromPEM(chain)
+	if err := s.write(t.Context(), name, chain, key); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.After(time.Minute); ; {
+		changed := b.Changed()
+		if st, _ := b.Status(); st.Exposed["g"].Uncertified == "" {
+			break
+		}
+		select {
+		case <-changed:
+		case <-end:
+			t.Fatal("the certificate is not seen")
+		}
+	}
+	for port, want := range map[uint16]string{443: "answer", 444: "h2answer"} {
+		if answer, err := say(port, name, "h2"); err != nil || answer != want {
+			t.Errorf("port %d: %q %v", port, answer, err)
+		}
+		if text := <-got; !strings.HasPrefix(text, signature) || !strings.HasSuffix(text, "hello") || len(text) != 28+100_000 {
+			t.Errorf("the backend got %d bytes: %.40q", len(text), text)
+		}
+	}
+	if _, err := say(443, "other.tail1.ts.net"); err == nil {
+		t.Error("a caller of another name is answered")
+	}
+	if text, err := exchange(b.port(443), "GET / HTTP/1.1\r\n\r\n"); strings.Contains(text, "answer") {
+		t.Errorf("a caller without TLS is answered: %q %v", text, err)
+	}
+	if len(got) != 0 {
+		t.Errorf("the backend was reached by whom nobody could speak to: %q", <-got)
+	}
+}
