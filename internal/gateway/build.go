@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway/portmap"
@@ -27,6 +28,7 @@ func Build(o Objects) Result {
 	b.applyPolicies()
 	b.backends()
 	b.finish()
+	b.leaveOut()
 	return b.result
 }
 
@@ -195,5 +197,34 @@ func (b *builder) finish() {
 	b.result.Snapshot.rules = b.result.Snapshot.agreements()
 	for group, keys := range b.demands {
 		b.result.Demands[group] = slices.SortedFunc(maps.Keys(keys), portmap.Key.Compare)
+	}
+}
+
+// leaveOut notes on whom a namespace bears in which the operator may not read now.
+func (b *builder) leaveOut() {
+	if len(b.o.LeftOut) == 0 {
+		return
+	}
+	for name, report := range b.result.Groups {
+		report.LeftOut = b.o.LeftOut[name.Namespace]
+		b.result.Groups[name] = report
+	}
+	of := map[types.UID]map[string]bool{} // namespaces, by who has the services
+	for _, s := range b.services {
+		report := b.result.Services[nameOf(s)]
+		report.LeftOut = b.o.LeftOut[report.Group.Namespace]
+		b.result.Services[nameOf(s)] = report
+		if owner := metav1.GetControllerOf(s); report.LeftOut && owner != nil {
+			if of[owner.UID] == nil {
+				of[owner.UID] = map[string]bool{}
+			}
+			of[owner.UID][report.Group.Namespace] = true
+		}
+	}
+	for _, a := range b.o.Attachments {
+		if report, ok := b.result.Attachments[nameOf(a)]; ok {
+			report.LeftOut = slices.Sorted(maps.Keys(of[a.UID]))
+			b.result.Attachments[nameOf(a)] = report
+		}
 	}
 }

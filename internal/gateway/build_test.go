@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -59,10 +60,14 @@ func read(t *testing.T, text []byte) gateway.Objects {
 			var s struct {
 				Kind                          string
 				Addresses, AllowContainerboot bool
-				ProxyNamespaces               []string
+				ProxyNamespaces, LeftOut      []string
 			}
 			strict(&s)
 			o.Addresses, o.AllowContainerboot, o.ProxyNamespaces = s.Addresses, s.AllowContainerboot, s.ProxyNamespaces
+			o.LeftOut = map[string]bool{}
+			for _, namespace := range s.LeftOut {
+				o.LeftOut[namespace] = true
+			}
 		case "TailscaleTailnet":
 			o.Tailnets = append(o.Tailnets, own(strict, &gatewayv1alpha1.TailscaleTailnet{}))
 		case "TailscaleProxyGroup":
@@ -171,9 +176,15 @@ func show(r gateway.Result) []byte {
 			fmt.Fprintf(&b, "  %s\n", name)
 		}
 	}
+	left := func(is bool, namespaces ...string) {
+		if is {
+			fmt.Fprintf(&b, "  left out: %s\n", strings.Join(namespaces, " "))
+		}
+	}
 	for _, n := range sorted(r.Groups) {
 		fmt.Fprintf(&b, "TailscaleProxyGroup %s\n", n)
 		verdict("Accepted", r.Groups[n].Accepted)
+		left(r.Groups[n].LeftOut, n.Namespace)
 	}
 	for _, n := range sorted(r.Services) {
 		s := r.Services[n]
@@ -183,6 +194,7 @@ func show(r gateway.Result) []byte {
 		if s.Group != (gateway.Name{}) {
 			fmt.Fprintf(&b, "  in %s by %s\n", s.Tailnet, s.Group)
 		}
+		left(s.LeftOut, s.Group.Namespace)
 	}
 	for _, n := range sorted(r.Attachments) {
 		a := r.Attachments[n]
@@ -190,6 +202,7 @@ func show(r gateway.Result) []byte {
 		verdict("Accepted", a.Accepted)
 		verdict("ResolvedRefs", a.ResolvedRefs)
 		verdict("Programmed", a.Programmed)
+		left(len(a.LeftOut) > 0, a.LeftOut...)
 		for _, s := range a.Routed {
 			fmt.Fprintf(&b, "  %s of %s: %s -> %s -> %s: %s\n", s.Name, s.Tailnet, s.Path, s.Route, s.Cluster, s.State)
 		}
@@ -295,5 +308,34 @@ func TestGroupsOfOthersReadAsMissing(t *testing.T) {
 	o.Groups[0].Spec.Consumers.From, o.Tailnets[0].Spec.AllowedNamespaces.From = gatewayv1alpha1.NamespacesAll, gatewayv1alpha1.NamespacesAll
 	if got := gateway.Build(o).Services[gateway.Name{Namespace: "thief", Name: "of-private"}]; !got.Accepted.OK || got.Tailnet != "corp" {
 		t.Errorf("of a group that it may use: %+v", got)
+	}
+}
+
+// GW-03, law 7: addresses that were known when the rights went stay; a name takes the place
+// of none only, and only where nobody may look.
+func TestLeftOutAddresses(t *testing.T) {
+	a, err := txtar.ParseFile("testdata/leftout.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, _ := settle(read(t, a.Files[0].Data))
+	endpoints := func() (there, here []netip.AddrPort) {
+		t.Helper()
+		rules := gateway.Build(o).Snapshot.Sorted()[0].Rules
+		if len(rules) != 2 || rules[0].Sole.HealthPath != "/readyz/infra.there" || rules[1].Sole.HealthPath != "/readyz/infra.here" {
+			t.Fatalf("%+v", rules)
+		}
+		return rules[0].Sole.Endpoints, rules[1].Sole.Endpoints
+	}
+	if there, here := endpoints(); there != nil || here == nil || len(here) != 0 {
+		t.Errorf("while nobody may look: %v where a name is meant, and %v where addresses are", there, here)
+	}
+	o.Relays = map[gateway.Name][]netip.Addr{{Namespace: "infra", Name: "there"}: {netip.MustParseAddr("10.0.0.7")}}
+	if there, _ := endpoints(); fmt.Sprint(there) != "[10.0.0.7:10000]" {
+		t.Errorf("what was known is %v", there)
+	}
+	o.Relays, o.LeftOut = nil, nil
+	if there, _ := endpoints(); there == nil || len(there) != 0 {
+		t.Errorf("when the rights are back there are %v", there)
 	}
 }

@@ -42,6 +42,10 @@ type Objects struct {
 	// it now. Used with Addresses only.
 	Relays map[Name][]netip.Addr
 
+	// LeftOut are the namespaces of groups in which the operator may not read now, so
+	// that relays there may not be known.
+	LeftOut map[string]bool
+
 	Gateways []GatewayObject
 	Routes   []RouteObject
 	Grants   []GrantObject
@@ -157,6 +161,7 @@ type Result struct {
 type GroupReport struct {
 	Accepted Verdict `json:"accepted"`
 	Tailnet  string  `json:"tailnet,omitempty"` // the TailscaleTailnet that it joins, if Accepted
+	LeftOut  bool    `json:"leftOut,omitempty"` // its namespace is
 }
 
 // A ServiceReport is what is said of a TailscaleService.
@@ -164,7 +169,8 @@ type ServiceReport struct {
 	Accepted     Verdict `json:"accepted"`
 	ResolvedRefs Verdict `json:"resolvedRefs"`
 	Tailnet      string  `json:"tailnet,omitempty"`
-	Group        Name    `json:"group,omitzero"` // the group that carries it; it may still have to be made
+	Group        Name    `json:"group,omitzero"`    // the group that carries it; it may still have to be made
+	LeftOut      bool    `json:"leftOut,omitempty"` // the namespace of the group is
 
 	// Generation is the generation of the spec that was decided upon.
 	Generation int64 `json:"-"`
@@ -180,6 +186,7 @@ type AttachmentReport struct {
 	TailnetCount int                             `json:"tailnetCount"`
 	Routed       []gatewayv1alpha1.RoutedService `json:"routed,omitempty"` // all of them, by name
 	Revision     string                          `json:"revision,omitempty"`
+	LeftOut      []string                        `json:"leftOut,omitempty"` // namespaces of groups that carry services of it
 }
 
 // A PolicyReport is what is said of a TailscaleRoutePolicy.

@@ -191,9 +191,10 @@ func (b *builder) cluster(s *service, name string, port uint16, speaks gatewayv1
 		Host:       b.headless(s.group),
 		HealthPort: gatewayv1alpha1.HealthPort, HealthPath: "/readyz/" + ServiceKey(s.name), Protocol: HTTP1,
 	}
-	if b.o.Addresses {
+	// Where nobody may look, a name is better than no address: it leads to whoever is there.
+	if relays := b.o.Relays[s.name]; b.o.Addresses && (len(relays) > 0 || !b.o.LeftOut[s.group.Namespace]) {
 		c.Endpoints = []netip.AddrPort{}
-		for _, a := range b.o.Relays[s.name] {
+		for _, a := range relays {
 			c.Endpoints = append(c.Endpoints, netip.AddrPortFrom(a, match))
 		}
 		slices.SortFunc(c.Endpoints, netip.AddrPort.Compare)

@@ -185,7 +185,7 @@ type Cluster struct {
 	// there instead (each with its port; sorted; it may be empty).
 	Host      string           `json:"host"`
 	Port      uint16           `json:"port"`
-	Endpoints []netip.AddrPort `json:"endpoints,omitempty"`
+	Endpoints []netip.AddrPort `json:"endpoints,omitzero"`
 
 	// HealthPort and HealthPath are where each relay says, by HTTP/1.1 and status
 	// 200, that it carries this service.

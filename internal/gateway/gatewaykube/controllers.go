@@ -18,6 +18,7 @@ import (
 	"github.com/go-logr/logr"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -120,7 +121,7 @@ type Controllers struct {
 // LeftOut is in how many namespaces this account may not read what it should.
 func (c *Controllers) LeftOut() int {
 	if r := c.refusals.Load(); r != nil {
-		return r.Namespaces()
+		return len(r.Namespaces())
 	}
 	return 0
 }
@@ -148,6 +149,7 @@ func (c *Controllers) run(ctx context.Context) error {
 	config := kube.Unthrottled(c.Config)
 	in := append([]string{c.Namespace}, c.ProxyNamespaces...)
 	byObject := caches(groups.CacheOptions(in), gather.CacheOptions(in, c.EnvoyNamespace))
+	var err error
 	options := manager.Options{
 		Scheme:         runtime.NewScheme(),
 		Logger:         logr.FromSlogHandler(c.Log.Handler()),
@@ -158,6 +160,15 @@ func (c *Controllers) run(ctx context.Context) error {
 	}
 	refusals := &gather.Refusals{Optional: c.ProxyNamespaces, Log: c.Log}
 	c.refusals.Store(refusals)
+	if c.Addresses || !c.GatherOnly && c.Relays.Image != "" {
+		refusals.Kinds = append(refusals.Kinds, discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"))
+	}
+	if !c.GatherOnly && c.Relays.Image != "" {
+		refusals.Kinds = append(refusals.Kinds, corev1.SchemeGroupVersion.WithKind("Pod"), corev1.SchemeGroupVersion.WithKind("Secret"))
+	}
+	if refusals.Direct, err = client.New(config, client.Options{Scheme: options.Scheme, Mapper: mapper()}); err != nil {
+		return err
+	}
 	if err := refusals.Options(config, &options.Cache); err != nil {
 		return err
 	}
@@ -275,7 +286,9 @@ func (c *Controllers) addEverywhere(mgr manager.Manager) error {
 		Namespace: c.Namespace, ClusterDomain: c.ClusterDomain, Controller: c.Controller, EnvoyNamespace: c.EnvoyNamespace, ProxyNamespaces: c.ProxyNamespaces,
 		AllowContainerboot: c.AllowContainerboot, Addresses: c.Addresses, Board: c.Board, Log: c.Log, Publish: c.Publish, Measure: c.Built,
 	}
-	if err := g.Add(mgr); err != nil {
+	refusals := c.refusals.Load()
+	g.LeftOut, refusals.Changed = refusals.Namespaces, g.Again
+	if err := errors.Join(g.Add(mgr), mgr.Add(refusals)); err != nil {
 		return err
 	}
 	if c.Answers == nil {

@@ -88,9 +88,20 @@ func TestLeftOut(t *testing.T) {
 	}
 	own := group(p.ns)
 	group(barred)
+	service := p.leftOutService(barred)
+	saysService := func(want string) {
+		t.Helper()
+		s := &v1alpha1.TailscaleService{}
+		p.until("the service says Degraded "+want, func() bool {
+			p.must(p.admin.Get(t.Context(), client.ObjectKeyFromObject(service), s))
+			now := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionDegraded)
+			return now != nil && string(now.Status)+"/"+now.Reason == want
+		})
+	}
 	says(p.ns, v1alpha1.ConditionAccepted, "False/TailnetNotPermitted")
 	says(barred, v1alpha1.ConditionDegraded, "True/NamespaceForbidden")
 	says(barred, v1alpha1.ConditionReady, "False/NamespaceForbidden")
+	saysService("True/NamespaceForbidden")
 	if n := c.LeftOut(); n != 1 {
 		t.Errorf("%d namespaces are left out", n)
 	}
@@ -99,13 +110,15 @@ func TestLeftOut(t *testing.T) {
 	p.until("it is taken in", func() bool { return c.LeftOut() == 0 })
 	says(barred, v1alpha1.ConditionDegraded, "False/AsExpected")
 	says(barred, v1alpha1.ConditionAccepted, "False/TailnetNotPermitted")
+	saysService("False/AsExpected")
 	for line, want := range map[string]int{"a namespace is left out": 1, "may read again": 1} {
 		if n := strings.Count(p.log.String(), line); n != want {
 			t.Errorf("the log says %q %d times, want %d:\n%s", line, n, want, p.log.Tail())
 		}
 	}
 
-	// The rights go while the operator runs.
+	// The rights go while the operator runs. It finds out by itself, although nothing
+	// changes and its watches go on, and all say so.
 	p.must(p.admin.DeleteAllOf(t.Context(), binding(), client.InNamespace(barred)))
 	p.until("the rights are gone", func() bool {
 		r := rest.CopyConfig(c.Config)
@@ -113,6 +126,11 @@ func TestLeftOut(t *testing.T) {
 		p.must(err)
 		return as.List(t.Context(), &corev1.PodList{}, client.InNamespace(barred)) != nil
 	})
+	says(barred, v1alpha1.ConditionDegraded, "True/NamespaceForbidden")
+	saysService("True/NamespaceForbidden")
+	if n := c.LeftOut(); n != 1 {
+		t.Errorf("%d namespaces are left out", n)
+	}
 	for _, namespace := range []string{barred, p.ns} {
 		g := &v1alpha1.TailscaleProxyGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
 		p.must(p.admin.Patch(t.Context(), g, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":1}}`))))
@@ -127,6 +145,25 @@ func TestLeftOut(t *testing.T) {
 	p.must(p.admin.Delete(t.Context(), own))
 	p.must(bind(barred))
 	says(barred, v1alpha1.ConditionDegraded, "False/AsExpected")
+	saysService("False/AsExpected")
+	p.until("it is taken in again", func() bool { return c.LeftOut() == 0 })
+}
+
+// leftOutService is a service in the operator's own namespace that a group elsewhere
+// carries, on a tailnet that nobody can reach.
+func (p *place) leftOutService(elsewhere string) *v1alpha1.TailscaleService {
+	p.t.Helper()
+	tailnet := &v1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: p.ns}, Spec: v1alpha1.TailscaleTailnetSpec{
+		Tags: []string{"tag:k8s-operator"}, OAuthSecretName: "none", SyncInterval: fiveMinutes, AllowedNamespaces: v1alpha1.NamespaceSelector{From: v1alpha1.NamespacesAll}}}
+	carrier := &v1alpha1.TailscaleProxyGroup{ObjectMeta: metav1.ObjectMeta{Namespace: elsewhere, Name: "carrier"}, Spec: v1alpha1.TailscaleProxyGroupSpec{
+		Type: v1alpha1.Egress, Replicas: new(int32(0)), TailnetRef: &v1alpha1.TailnetReference{Name: p.ns}, Consumers: v1alpha1.NamespaceSelector{From: v1alpha1.NamespacesAll}}}
+	s := &v1alpha1.TailscaleService{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: "billing"}, Spec: v1alpha1.TailscaleServiceSpec{
+		Type: v1alpha1.Egress, TailnetRef: &v1alpha1.TailnetReference{Name: p.ns}, ProxyGroupRef: &v1alpha1.ObjectReference{Name: "carrier", Namespace: elsewhere},
+		Target: &v1alpha1.ServiceTarget{IP: "100.100.1.2"}, Ports: []v1alpha1.ServicePort{{Port: 80}}}}
+	for _, o := range []client.Object{tailnet, carrier, s} {
+		p.must(p.admin.Create(p.t.Context(), o))
+	}
+	return s
 }
 
 func binding() client.Object {

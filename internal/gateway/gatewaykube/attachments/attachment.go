@@ -20,6 +20,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
@@ -78,7 +79,7 @@ func (c *Controller) attachment(ctx context.Context, req reconcile.Request) (rec
 		wake = cmp.Or(wake, conflictTime) // what is somebody else's does not wake us when it goes
 	}
 	all := verdicts(report.Accepted, report.ResolvedRefs, programmed)
-	all[v1alpha1.ConditionDegraded] = degraded(&a, c.board.Fault())
+	all[v1alpha1.ConditionDegraded] = degraded(&a, report, c.board.Fault())
 	status.Conditions = conditionsOf(a.Generation, now, a.Status.Conditions, all)
 	if !sameStatus(&a.Status, &status) {
 		err := c.applyStatus(ctx, "TailscaleGateway", req.NamespacedName, a.UID, &status)
@@ -147,9 +148,12 @@ func revisionStatus(was *v1alpha1.GatewayRevision, p *v1alpha1.TailscaleRoutePol
 }
 
 // degraded says whether a gateway works on what was known last.
-func degraded(a *v1alpha1.TailscaleGateway, fault error) gateway.Verdict {
+func degraded(a *v1alpha1.TailscaleGateway, report gateway.AttachmentReport, fault error) gateway.Verdict {
 	if fault != nil {
 		return gateway.Verdict{OK: true, Reason: v1alpha1.ReasonFailed, Message: "nothing newer can be decided; what was decided last stays"}
+	}
+	if len(report.LeftOut) > 0 {
+		return gateway.Verdict{OK: true, Reason: v1alpha1.ReasonNamespaceForbidden, Message: gather.Forbidden(shown(report.LeftOut))}
 	}
 	var stale []string
 	for _, t := range a.Status.Tailnets {

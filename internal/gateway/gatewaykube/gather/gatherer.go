@@ -53,6 +53,10 @@ type Gatherer struct {
 	Board *Board
 	Log   *slog.Logger
 
+	// LeftOut, optional, are the namespaces of groups in which may not be read now.
+	// Whoever knows of a change calls Again.
+	LeftOut func() []string
+
 	// Publish, optional, gets each new snapshot, after the Board.
 	Publish func(*gateway.Snapshot)
 
@@ -214,6 +218,10 @@ func (g *Gatherer) decide(objects gateway.Objects) (result *gateway.Result, err 
 	r := build(objects)
 	return &r, nil
 }
+
+// Again makes the gatherer decide anew, although none of the objects has changed. It was
+// added to a manager before.
+func (g *Gatherer) Again() { g.touch() }
 
 // touch says that something changed.
 func (g *Gatherer) touch() {

@@ -152,6 +152,12 @@ func (g *Gatherer) core(ctx context.Context, o *gateway.Objects) error {
 	for i := range services.Items {
 		o.KubeServices[gateway.Name{Namespace: services.Items[i].Namespace, Name: services.Items[i].Name}] = true
 	}
+	if g.LeftOut != nil {
+		o.LeftOut = map[string]bool{}
+		for _, namespace := range g.LeftOut() {
+			o.LeftOut[namespace] = true
+		}
+	}
 	if !g.Addresses {
 		return nil
 	}

@@ -11,12 +11,15 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // Refusals are what this account may not list or watch now, as the API server says
@@ -29,6 +32,14 @@ import (
 type Refusals struct {
 	Optional []string // namespaces without which the others go on; none is fine
 	Log      *slog.Logger
+
+	// Direct asks the API server for Kinds, those that this account needs in these
+	// namespaces. Caches learn that rights are gone only when a watch ends, which may be
+	// minutes later. No Kinds: nobody asks.
+	Direct client.Reader
+	Kinds  []schema.GroupVersionKind
+	// Changed, optional, hears of each change of what Namespaces returns.
+	Changed func()
 
 	mu  sync.Mutex
 	now map[string]map[string]bool // by namespace, "" for the whole cluster: what of it
@@ -59,21 +70,62 @@ func (r *Refusals) Refused(namespace string) bool {
 	return len(r.now[namespace]) > 0
 }
 
-// Namespaces are how many namespaces are left out now, in whole or in part.
-func (r *Refusals) Namespaces() (n int) {
+// Namespaces are those that are left out now, in whole or in part, by name.
+func (r *Refusals) Namespaces() (names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for namespace, of := range r.now {
 		if namespace != "" && len(of) > 0 {
-			n++
+			names = append(names, namespace)
 		}
 	}
-	return n
+	slices.Sort(names)
+	return names
+}
+
+// askPause is how often it is asked what this account may read.
+const askPause = 20 * time.Second
+
+// NeedLeaderElection implements [manager.LeaderElectionRunnable]: every replica has caches.
+func (r *Refusals) NeedLeaderElection() bool { return false }
+
+// Start asks until ctx ends, so that everybody knows soon what only whoever reads next
+// would find out.
+func (r *Refusals) Start(ctx context.Context) error {
+	tick := time.NewTicker(askPause)
+	defer tick.Stop()
+	for {
+		for _, namespace := range r.Optional {
+			for _, kind := range r.Kinds {
+				r.ask(ctx, namespace, kind)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// ask lists a kind in a namespace: not more of it than a name.
+func (r *Refusals) ask(ctx context.Context, namespace string, kind schema.GroupVersionKind) {
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	l := &metav1.PartialObjectMetadataList{}
+	l.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+	err := r.Direct.List(ctx, l, client.InNamespace(namespace), client.Limit(1))
+	if refused := apierrors.IsForbidden(err); err == nil || refused {
+		r.note(namespace, kind.Kind+" (asked)", refused)
+	}
 }
 
 // note takes note of an answer, and says once what changed by it.
 func (r *Refusals) note(namespace, what string, refused bool) {
 	was, is := r.noted(namespace, what, refused)
+	if was != is && r.Changed != nil {
+		r.Changed()
+	}
 	switch {
 	case was && !is:
 		r.Log.Info("this account may read again", "namespace", namespace)

@@ -67,7 +67,7 @@ func (l *look) run(ctx context.Context) error {
 		return nil // another decision is on its way, and wakes us
 	}
 	l.said = said
-	if at := said.Group.Namespace; at != "" && l.Refused != nil && l.Refused(at) {
+	if at := said.Group.Namespace; at != "" && (said.LeftOut || l.Refused != nil && l.Refused(at)) {
 		return l.unseen(ctx, at)
 	}
 	l.ready = verdict{ok: true, reason: v1alpha1.ReasonReady}
