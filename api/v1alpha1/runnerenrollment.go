@@ -27,6 +27,12 @@ const (
 
 	// ForceCleanupAnnotation, with a reason, gives up what cannot be deregistered: it stays at the forge.
 	ForceCleanupAnnotation = "tailplane.dev/force-cleanup"
+
+	// RequestedByAnnotation carries, as a JSON list, the logins of those who wrote some of an enrollment by the plane since it was last approved: none of them approves it.
+	RequestedByAnnotation = "tailplane.dev/requested-by"
+
+	// AskedAnnotation carries, as JSON, what somebody asked for by the plane whom it may not be done for: see the plane's Asked.
+	AskedAnnotation = "tailplane.dev/asked"
 )
 
 // Isolation is what separates the runners of an organisation from those of others.
@@ -275,6 +281,10 @@ type EnrollmentCredentials struct {
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('24h') && duration(self) <= duration('8760h')",message="rotateEvery must be 24h to 8760h"
 	RotateEvery *metav1.Duration `json:"rotateEvery,omitempty"`
+
+	// rotateAt is when it is to be replaced, whatever its age: what was made before that time is, once the time has come.
+	// +optional
+	RotateAt *metav1.Time `json:"rotateAt,omitempty"`
 }
 
 // EnrollmentQuota bounds what the namespace of an organisation uses.

@@ -25,6 +25,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/expose"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planedrift"
+	"github.com/tailplane/tailplane/internal/plane/planeenroll"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
 	"github.com/tailplane/tailplane/internal/plane/planekube"
 	"github.com/tailplane/tailplane/internal/plane/planemcp"
@@ -64,6 +65,7 @@ type planeServer struct {
 	changes   *planechange.Desk
 	lookAfter *planechange.Watch
 	drift     *planedrift.Check // nil: there is no repository
+	enroll    *planeenroll.Desk
 
 	record *audit.Log
 	orgs   func() []access.Org
@@ -175,7 +177,7 @@ func (s *planeServer) door(names func() []string, identify identity.Identifier) 
 			policy.Orgs = s.orgs()
 			return access.DecidePlane(c, v, policy, now)
 		},
-		MustRecord: []access.Verb{access.SigninsRevoke, access.HoldsLift, access.ConfigPropose, access.ConfigApprove}, // to pause is never refused for want of a record: the hold is one
+		MustRecord: slices.DeleteFunc(writes(), func(v access.Verb) bool { return v == access.HoldsCreate }), // to pause is never refused for want of a record: the hold is one
 	}
 }
 
@@ -186,7 +188,7 @@ func (s *planeServer) site() web.Site {
 
 // routes are all that the plane serves, behind way.
 func (s *planeServer) routes(way *door.Door) []door.Route {
-	api := slices.Concat(s.desk.Routes(), s.fleet.Routes(), s.changes.Routes())
+	api := slices.Concat(s.desk.Routes(), s.fleet.Routes(), s.changes.Routes(), s.enroll.Routes())
 	return append(slices.Concat(api, s.site().Routes()), planemcp.Route(way, api, planemcp.Options{Version: version()}))
 }
 
@@ -384,11 +386,20 @@ func (s *planeServer) entries(ctx context.Context, yield func(plane.Recorded) bo
 	return plane.Record{Path: s.set.Audit.File}.Newest(ctx, yield)
 }
 
+// writes are the verbs of what changes something.
+func writes() []access.Verb {
+	return []access.Verb{access.SigninsRevoke, access.HoldsCreate, access.HoldsLift, access.ConfigPropose, access.ConfigApprove,
+		access.EnrollmentRequest, access.EnrollmentApprove, access.OffboardRequest, access.RotateRequest}
+}
+
 // Limits of one login and device, which stand in the contract, and of everybody.
 func planeLimits() door.Limits {
-	writes := door.Rate{PerMinute: 5 * 60, Burst: 20}
+	verbs := map[access.Verb]door.Rate{}
+	for _, v := range writes() {
+		verbs[v] = door.Rate{PerMinute: 5 * 60, Burst: 20}
+	}
 	return door.Limits{
-		Verbs: map[access.Verb]door.Rate{access.SigninsRevoke: writes, access.HoldsCreate: writes, access.HoldsLift: writes, access.ConfigPropose: writes, access.ConfigApprove: writes},
+		Verbs: verbs,
 		Other: door.Rate{PerMinute: 50 * 60, Burst: 100}, All: door.Rate{PerMinute: 1000 * 60, Burst: 2000},
 		WaitersPerCaller: 16, Waiters: 4000, Connections: 256, AllConnections: 8192,
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/change"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planedrift"
+	"github.com/tailplane/tailplane/internal/plane/planeenroll"
 	"github.com/tailplane/tailplane/internal/plane/planegit"
 	"github.com/tailplane/tailplane/internal/plane/planekube"
 	"github.com/tailplane/tailplane/internal/settings"
@@ -69,7 +70,7 @@ func readCredential(dir string) (map[string][]byte, error) {
 	return data, nil
 }
 
-// newChanges wires the changes of the configuration.
+// newChanges wires the changes of the configuration, and enrollments.
 func (s *planeServer) newChanges() error {
 	g := s.set.Plane.GitOps
 	repo, err := openRepository(g)
@@ -90,6 +91,12 @@ func (s *planeServer) newChanges() error {
 			Read: func(ctx context.Context, path string) (planechange.File, error) { return repo.ReadFile(ctx, "", path) }}
 	}
 	s.lookAfter = &planechange.Watch{Desk: s.changes, Live: kept.Live, Every: every, Log: s.log}
+	s.enroll = &planeenroll.Desk{Plane: s.desk, Changes: s.changes}
+	if s.set.Fleet.Approval == settings.ApprovalPlane {
+		if s.enroll.Writer, err = planekube.NewEnrollments(s.config, s.set.Fleet.Approver, time.Now); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

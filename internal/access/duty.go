@@ -35,23 +35,28 @@ const AllOrgs = "*"
 
 // The verbs of the operator plane.
 const (
-	PlaneApp          Verb = "app.read"           // the dashboard's own files, for people only
-	PlaneSelf         Verb = "self.read"          // as whom one is seen
-	FleetRead         Verb = "fleet.read"         // what belongs to an organisation, and what is known of sources
-	InfraRead         Verb = "infra.read"         // clusters, tailnets, gateways, adapters
-	SigninsRead       Verb = "signins.read"       // of people, oneself or all
-	SigninsRevoke     Verb = "signins.revoke"     // as SigninsRead
-	HoldsCreate       Verb = "holds.create"       // pause runners: of an organisation, or all
-	HoldsLift         Verb = "holds.lift"         // as HoldsCreate
-	HoldsLiftWide     Verb = "holds.lift-wide"    // a hold of a forge or of everything: one's own, or anybody's
-	HoldsStop         Verb = "holds.stop"         // holds that end running jobs
-	ConfigPropose     Verb = "config.propose"     // changes of the fleet's configuration: of an organisation's own, or of everything
-	ConfigApprove     Verb = "config.approve"     // and of what others proposed
-	EnrollmentApprove Verb = "enrollment.approve" // what touches more than one organisation's own
-	ObserveRead       Verb = "observe.read"       // Prometheus and Grafana
-	ObserveAdmin      Verb = "observe.admin"      // what changes them
-	AuditRead         Verb = "audit.read"         // entries of the record: one's own, and those about one's organisations
-	AuditReadAll      Verb = "audit.read-all"     // the whole record, sign-ins too
+	PlaneApp           Verb = "app.read"                    // the dashboard's own files, for people only
+	PlaneSelf          Verb = "self.read"                   // as whom one is seen
+	FleetRead          Verb = "fleet.read"                  // what belongs to an organisation, and what is known of sources
+	InfraRead          Verb = "infra.read"                  // clusters, tailnets, gateways, adapters
+	SigninsRead        Verb = "signins.read"                // of people, oneself or all
+	SigninsRevoke      Verb = "signins.revoke"              // as SigninsRead
+	HoldsCreate        Verb = "holds.create"                // pause runners: of an organisation, or all
+	HoldsLift          Verb = "holds.lift"                  // as HoldsCreate
+	HoldsLiftWide      Verb = "holds.lift-wide"             // a hold of a forge or of everything: one's own, or anybody's
+	HoldsStop          Verb = "holds.stop"                  // holds that end running jobs
+	ConfigPropose      Verb = "config.propose"              // changes of the fleet's configuration: of an organisation's own, or of everything
+	ConfigApprove      Verb = "config.approve"              // and of what others proposed
+	EnrollmentApprove  Verb = "enrollment.approve"          // what touches more than one organisation's own
+	EnrollmentRequest  Verb = "enrollment.request"          // that an organisation gets runners, and others than it has
+	OffboardRequest    Verb = "enrollment.offboard-request" // that it has none any more
+	EnrollmentOffboard Verb = "enrollment.offboard"         // and to do it
+	RotateRequest      Verb = "credentials.rotate-request"  // that its credential is replaced
+	CredentialsRotate  Verb = "credentials.rotate"          // and to do it
+	ObserveRead        Verb = "observe.read"                // Prometheus and Grafana
+	ObserveAdmin       Verb = "observe.admin"               // what changes them
+	AuditRead          Verb = "audit.read"                  // entries of the record: one's own, and those about one's organisations
+	AuditReadAll       Verb = "audit.read-all"              // the whole record, sign-ins too
 )
 
 // A reach is how far a duty carries a verb.
@@ -70,23 +75,28 @@ const (
 // reaches is who may do what on the operator plane (section 3.2 of its contract).
 // What is not in it nobody may.
 var reaches = map[Verb]map[DutyName]reach{
-	PlaneApp:          {Viewer: always, Operator: always, OrgAdmin: always, PlatformAdmin: always},
-	PlaneSelf:         {Viewer: always, Operator: always, OrgAdmin: always, PlatformAdmin: always},
-	FleetRead:         {Viewer: orgs, Operator: orgs, OrgAdmin: orgs, PlatformAdmin: always},
-	InfraRead:         {Viewer: all, Operator: all, OrgAdmin: all, PlatformAdmin: always},
-	SigninsRead:       {Viewer: ownOrAll, Operator: ownOrAll, OrgAdmin: ownOrAll, PlatformAdmin: always},
-	SigninsRevoke:     {Viewer: own, Operator: ownOrAll, OrgAdmin: own, PlatformAdmin: always},
-	HoldsCreate:       {Operator: orgs, OrgAdmin: orgs, PlatformAdmin: always},
-	HoldsLift:         {Operator: orgs, OrgAdmin: orgs, PlatformAdmin: always},
-	HoldsLiftWide:     {Operator: own, OrgAdmin: own, PlatformAdmin: always}, // of those who have HoldsLift everywhere
-	HoldsStop:         {OrgAdmin: orgs, PlatformAdmin: always},
-	ConfigPropose:     {Operator: orgs, OrgAdmin: orgs, PlatformAdmin: always},
-	ConfigApprove:     {OrgAdmin: orgs, PlatformAdmin: always},
-	EnrollmentApprove: {PlatformAdmin: always},
-	ObserveRead:       {Viewer: all, Operator: all, OrgAdmin: all, PlatformAdmin: always},
-	ObserveAdmin:      {PlatformAdmin: always},
-	AuditRead:         {Viewer: own, Operator: own, OrgAdmin: ownAndOrgs, PlatformAdmin: always},
-	AuditReadAll:      {PlatformAdmin: always},
+	PlaneApp:           {Viewer: always, Operator: always, OrgAdmin: always, PlatformAdmin: always},
+	PlaneSelf:          {Viewer: always, Operator: always, OrgAdmin: always, PlatformAdmin: always},
+	FleetRead:          {Viewer: orgs, Operator: orgs, OrgAdmin: orgs, PlatformAdmin: always},
+	InfraRead:          {Viewer: all, Operator: all, OrgAdmin: all, PlatformAdmin: always},
+	SigninsRead:        {Viewer: ownOrAll, Operator: ownOrAll, OrgAdmin: ownOrAll, PlatformAdmin: always},
+	SigninsRevoke:      {Viewer: own, Operator: ownOrAll, OrgAdmin: own, PlatformAdmin: always},
+	HoldsCreate:        {Operator: orgs, OrgAdmin: orgs, PlatformAdmin: always},
+	HoldsLift:          {Operator: orgs, OrgAdmin: orgs, PlatformAdmin: always},
+	HoldsLiftWide:      {Operator: own, OrgAdmin: own, PlatformAdmin: always}, // of those who have HoldsLift everywhere
+	HoldsStop:          {OrgAdmin: orgs, PlatformAdmin: always},
+	ConfigPropose:      {Operator: orgs, OrgAdmin: orgs, PlatformAdmin: always},
+	ConfigApprove:      {OrgAdmin: orgs, PlatformAdmin: always},
+	EnrollmentApprove:  {PlatformAdmin: always},
+	EnrollmentRequest:  {OrgAdmin: orgs, PlatformAdmin: always},
+	OffboardRequest:    {OrgAdmin: orgs, PlatformAdmin: always},
+	EnrollmentOffboard: {PlatformAdmin: always},
+	RotateRequest:      {OrgAdmin: orgs, PlatformAdmin: always},
+	CredentialsRotate:  {PlatformAdmin: always},
+	ObserveRead:        {Viewer: all, Operator: all, OrgAdmin: all, PlatformAdmin: always},
+	ObserveAdmin:       {PlatformAdmin: always},
+	AuditRead:          {Viewer: own, Operator: own, OrgAdmin: ownAndOrgs, PlatformAdmin: always},
+	AuditReadAll:       {PlatformAdmin: always},
 }
 
 // DutyVerbs are the verbs of the operator plane, sorted.

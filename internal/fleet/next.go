@@ -268,12 +268,25 @@ func (d *decision) pool(want Wanted, of []Workload, ready bool) {
 }
 
 // aged says whether a runner of GitLab is to be replaced by one with another token.
-func (d *decision) aged(w Workload) bool {
-	every := d.Enrollment.Spec.Credentials.RotateEvery
-	if every == nil || every.Duration <= 0 || w.Since.IsZero() {
+func (d *decision) aged(w Workload) bool { return d.due(w.Since) }
+
+// due says whether what was made at a time is to be replaced by another one: it is
+// older than rotateEvery, or somebody wanted another one by rotateAt.
+func (d *decision) due(made time.Time) bool {
+	c := d.Enrollment.Spec.Credentials
+	if made.IsZero() {
 		return false
 	}
-	due := w.Since.Add(every.Duration)
+	var due time.Time
+	if c.RotateEvery != nil && c.RotateEvery.Duration > 0 {
+		due = made.Add(c.RotateEvery.Duration)
+	}
+	if at := c.RotateAt; at != nil && made.Before(at.Time) {
+		due = soonest(due, at.Time)
+	}
+	if due.IsZero() {
+		return false
+	}
 	if d.now.Before(due) {
 		d.Wake = soonest(d.Wake, due)
 		return false

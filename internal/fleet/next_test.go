@@ -252,6 +252,28 @@ func TestFLEET08_Rotation(t *testing.T) {
 		})
 		w.active()
 	})
+	// And once more when somebody wants it, which is done once.
+	killed(t, v1alpha1.GitLab, func(w *world) {
+		w.active()
+		old := w.runners[0].RemoteID
+		w.now = w.now.Add(time.Hour)
+		w.e.Spec.Credentials.RotateAt = new(metav1.NewTime(w.now.Add(time.Minute)))
+		w.look()
+		if !w.last.Wake.Equal(w.e.Spec.Credentials.RotateAt.Time) {
+			t.Fatalf("wakes at %v", w.last.Wake)
+		}
+		w.now = w.last.Wake
+		w.until("rotated", func() bool {
+			return len(w.runners) == 2 && !slices.ContainsFunc(w.runners, func(r *runner) bool { return r.RemoteID <= old || r.Revision == 1 })
+		})
+		w.active()
+		before := len(w.log)
+		w.now = w.now.Add(time.Hour)
+		w.active()
+		if len(w.log) != before {
+			t.Errorf("again: %q", w.log[before:])
+		}
+	})
 }
 
 // FLEET-08: a new credential that is not valid leaves the old one at work and says so;
@@ -286,6 +308,17 @@ func TestFLEET08_Invalid(t *testing.T) {
 	w.now = w.last.Wake
 	w.look()
 	if w.condition("Degraded").Reason != fleet.ReasonRotationDue || w.e.Status.Phase != v1alpha1.PhaseActive {
+		t.Errorf("%+v", w.e.Status)
+	}
+	// Or when somebody wants one, until it is there.
+	w.e.Spec.Credentials.RotateEvery, w.e.Spec.Credentials.RotateAt = nil, new(metav1.NewTime(w.now))
+	w.look()
+	if w.condition("Degraded").Reason != fleet.ReasonRotationDue {
+		t.Errorf("%+v", w.e.Status)
+	}
+	w.e.Status.Credential.CreatedAt = new(metav1.NewTime(w.now))
+	w.look()
+	if w.condition("Degraded").Status != metav1.ConditionFalse {
 		t.Errorf("%+v", w.e.Status)
 	}
 }

@@ -64,7 +64,7 @@ func (d *decision) report(phase v1alpha1.EnrollmentPhase, given ...Condition) {
 	case d.Credential.Valid == No && d.Credential.InUse == Yes:
 		degraded = Trouble{ReasonRotationFailed, "The new credential is not valid, and the one before is still used: " + d.Credential.Message}
 	case d.Forge == v1alpha1.GitHub && d.oldKey():
-		degraded = Trouble{ReasonRotationDue, "Its credential is older than rotateEvery: make another key in the App's settings and put it into the Secret."}
+		degraded = Trouble{ReasonRotationDue, "Its credential is older than rotateEvery, or another one was asked for: make another key in the App's settings and put it into the Secret."}
 	}
 	say("Degraded", Is(degraded.Reason != ""), degraded.Reason, ReasonNone, "", degraded.Message)
 	if len(d.Violations) > 0 {
@@ -82,14 +82,6 @@ func (d *decision) report(phase v1alpha1.EnrollmentPhase, given ...Condition) {
 
 // oldKey says whether a person is to make another key of the GitHub App.
 func (d *decision) oldKey() bool {
-	c, every := d.Enrollment.Status.Credential, d.Enrollment.Spec.Credentials.RotateEvery
-	if every == nil || every.Duration <= 0 || c == nil || c.CreatedAt.IsZero() {
-		return false
-	}
-	due := c.CreatedAt.Add(every.Duration)
-	if d.now.Before(due) {
-		d.Wake = soonest(d.Wake, due)
-		return false
-	}
-	return true
+	c := d.Enrollment.Status.Credential
+	return c != nil && c.CreatedAt != nil && d.due(c.CreatedAt.Time)
 }

@@ -57,6 +57,22 @@ func defaultFleet() Fleet {
 	return Fleet{Namespace: "tailplane-fleet", SharedNamespace: "tailplane-runners", ARCNamespace: "arc-systems", Approval: ApprovalGit, TruthCheckEvery: Duration(5 * time.Minute)}
 }
 
+// validateApproval says what is wrong of what the operator plane reads, too.
+func (f Fleet) validateApproval() (errs []error) {
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if f.Approval != ApprovalGit && f.Approval != ApprovalPlane {
+		bad("fleet.approval: %q; git or plane", f.Approval)
+	}
+	for _, a := range f.Approvers {
+		if _, err := access.ParseLogin(a); err != nil {
+			bad("fleet.approvers: %w", err)
+		} else if strings.HasPrefix(a, "*") {
+			bad("fleet.approvers: %q: name each login", a)
+		}
+	}
+	return errs
+}
+
 // validate says what is wrong of all that the fleet reads.
 func (f Fleet) validate() (errs []error) {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -71,16 +87,7 @@ func (f Fleet) validate() (errs []error) {
 	if strings.HasPrefix(f.SharedNamespace, "tailplane-org-") {
 		bad("fleet.sharedNamespace: %q is what the namespace of one organisation is called", f.SharedNamespace)
 	}
-	if f.Approval != ApprovalGit && f.Approval != ApprovalPlane {
-		bad("fleet.approval: %q; git or plane", f.Approval)
-	}
-	for _, a := range f.Approvers {
-		if _, err := access.ParseLogin(a); err != nil {
-			bad("fleet.approvers: %w", err)
-		} else if strings.HasPrefix(a, "*") {
-			bad("fleet.approvers: %q: name each login", a)
-		}
-	}
+	errs = append(errs, f.validateApproval()...)
 	for _, text := range f.ClusterCIDRs {
 		if p, err := netip.ParsePrefix(text); err != nil || p != p.Masked() {
 			bad("fleet.clusterCIDRs: %q is not a range of addresses such as 10.0.0.0/14", text)

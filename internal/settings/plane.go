@@ -44,6 +44,7 @@ func (f File) validatePlane() (errs []error) {
 	errs = append(errs, p.Identity.validate()...)
 	errs = append(errs, p.validateExposures()...)
 	errs = append(errs, p.GitOps.validate()...)
+	errs = append(errs, f.Fleet.validateApproval()...)
 	if domain, path, ok := strings.Cut(p.Capability, "/"); !ok || !strings.Contains(domain, ".") || path == "" || strings.ContainsAny(p.Capability, " \t\n") {
 		bad("plane.capability: %q is not the name of a capability such as tailplane.dev/cap/plane", p.Capability)
 	}

@@ -115,7 +115,7 @@ func edit(file []byte, r Ref, patch json.RawMessage) ([]byte, error) {
 	}
 	want := manifest.Copy(d.Value).(map[string]any)
 	spec, _ := want["spec"].(map[string]any)
-	want["spec"] = merge(spec, changes)
+	want["spec"] = Merge(spec, changes)
 	text, err := d.Rewrite(want, order...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: line %d: %w", ErrFile, parts[at].Line, err)
@@ -248,8 +248,8 @@ func object(text json.RawMessage) (map[string]any, error) {
 	return v, nil
 }
 
-// merge is what a merge patch makes of a value.
-func merge(was map[string]any, patch map[string]any) map[string]any {
+// Merge is what a merge patch (RFC 7386) makes of a value.
+func Merge(was map[string]any, patch map[string]any) map[string]any {
 	out := maps.Clone(was)
 	if out == nil {
 		out = map[string]any{}
@@ -260,7 +260,7 @@ func merge(was map[string]any, patch map[string]any) map[string]any {
 			delete(out, k)
 		case map[string]any:
 			inner, _ := out[k].(map[string]any)
-			out[k] = merge(inner, v)
+			out[k] = Merge(inner, v)
 		default:
 			out[k] = v
 		}
@@ -270,4 +270,4 @@ func merge(was map[string]any, patch map[string]any) map[string]any {
 
 // order is in which order the fields of our kinds are written.
 var order = strings.Fields("apiVersion kind metadata name spec type url forge configURL groupID isolation runsOn scaling min max budget guarantee containerMode image resources template gitlab " +
-	"dedicatedTo adopt pools credentials secretName rotateEvery quota cpu memory pods placement network owners members offboardTimeout")
+	"dedicatedTo adopt pools credentials secretName rotateEvery rotateAt quota cpu memory pods placement network owners members offboardTimeout")

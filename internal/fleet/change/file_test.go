@@ -177,7 +177,7 @@ func FuzzEdit(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want, err := json.Marshal(merge(was, changes))
+		want, err := json.Marshal(Merge(was, changes))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -152,7 +152,7 @@ func Owner(r Ref, was, is map[string]any) (org string, platform bool) {
 	if org == "" || was == nil || is == nil {
 		return org, true
 	}
-	for k := range maps.Keys(merge(was, is)) {
+	for k := range maps.Keys(Merge(was, is)) {
 		if !reflect.DeepEqual(was[k], is[k]) && !slices.Contains(own[r.Kind], k) {
 			return org, true
 		}

@@ -63,18 +63,31 @@ func TestFLEET08_GitHub(t *testing.T) {
 // FLEET-08: the token of a GitLab runner that is old enough is replaced: another runner
 // beside it, and the older one ends when the newer one is there and its job has ended.
 func TestFLEET08_GitLab(t *testing.T) {
+	t.Run("by age", func(t *testing.T) {
+		replaced(t, &metav1.Duration{Duration: 24 * time.Hour}, func(p *place) {
+			p.ahead.Add(int64(25 * time.Hour))
+			p.patch(p.get("omega"), `{"metadata":{"annotations":{"test/poke":"1"}}}`)
+		})
+	})
+	t.Run("asked for", func(t *testing.T) {
+		replaced(t, nil, func(p *place) {
+			p.ahead.Add(int64(time.Minute))
+			p.patch(p.get("omega"), `{"spec":{"credentials":{"rotateAt":"`+time.Now().Add(time.Minute).UTC().Format(time.RFC3339)+`"}}}`)
+		})
+	})
+}
+
+// replaced sees a GitLab runner replaced after due was called.
+func replaced(t *testing.T, every *metav1.Duration, due func(*place)) {
 	p := newPlace(t, "")
 	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 3, Budget: 20})
-	p.atGitLab("omega", []string{"docker"}, func(e *v1alpha1.RunnerEnrollment) {
-		e.Spec.Credentials.RotateEvery = &metav1.Duration{Duration: 24 * time.Hour}
-	})
+	p.atGitLab("omega", []string{"docker"}, func(e *v1alpha1.RunnerEnrollment) { e.Spec.Credentials.RotateEvery = every })
 	p.start()
 	p.active("omega")
 	p.until("it takes jobs", func() bool { return !p.gitlab.Runners()[0].Paused })
 	first := p.gitlab.Runners()[0]
 	job := p.gitlab.StartJob(first.ID, 7)
-	p.ahead.Add(int64(25 * time.Hour))
-	p.patch(p.get("omega"), `{"metadata":{"annotations":{"test/poke":"1"}}}`)
+	due(p)
 	p.until("another runner has taken its place", func() bool {
 		p.managersRun()
 		r := p.gitlab.Runners()

@@ -178,18 +178,19 @@ func (d *Desk) draw(ctx context.Context, p access.Permit, e Edit, before []chang
 	return out, p, nil
 }
 
-// openOf is the open change of an object, if there is one.
-func (d *Desk) openOf(ref string, name string) (Change, bool) {
+// OpenOf is the open change of an object, if there is one.
+func (d *Desk) OpenOf(kind, name string) (Change, bool) {
 	for _, o := range d.Plane.Board.List(plane.KindChange).Objects {
-		if c, ok := o.(Change); ok && c.Kind == ref && c.Name == name && (c.State == string(change.Open) || c.State == string(change.Approved)) {
+		if c, ok := o.(Change); ok && c.Kind == kind && c.Name == name && (c.State == string(change.Open) || c.State == string(change.Approved)) {
 			return c, true
 		}
 	}
 	return Change{}, false
 }
 
-func (d *Desk) preview(ctx context.Context, p access.Permit, req PreviewRequest) (plane.Envelope[Preview], error) {
-	open, there := d.openOf(string(req.Kind), string(req.Name))
+// Preview shows what a change would do, to who may do the permit's verb to whose it is.
+func (d *Desk) Preview(ctx context.Context, p access.Permit, req PreviewRequest) (plane.Envelope[Preview], error) {
+	open, there := d.OpenOf(string(req.Kind), string(req.Name))
 	out, _, err := d.draw(ctx, p, req.Edit, open.kept.Edits)
 	if err != nil {
 		return plane.Envelope[Preview]{}, err
@@ -200,19 +201,18 @@ func (d *Desk) preview(ctx context.Context, p access.Permit, req PreviewRequest)
 	return plane.Answer(d.Plane, "ChangePreview", out.Preview, d.Plane.Board.Revision(), nil), nil
 }
 
-// propose makes a change, or adds to the one that is open for the object.
-func (d *Desk) propose(ctx context.Context, p access.Permit, req ProposeRequest) (e plane.Envelope[Change], err error) {
+// Propose makes a change, or adds to the one that is open for the object, for who may do
+// the permit's verb to whose it is.
+func (d *Desk) Propose(ctx context.Context, p access.Permit, req ProposeRequest) (e plane.Envelope[Change], err error) {
 	if err := req.Reason.Check(); err != nil {
 		return e, err
 	}
 	who := p.Caller().Identity()
-	id := change.ID(who, cmp.Or(string(req.Key), string(req.Kind)+"/"+string(req.Name)+string(req.Patch)+string(req.Spec)+d.Plane.Now().UTC().Format(time.DateOnly)))
-	if d.ready() == nil {
-		if k, err := d.Store.Get(ctx, id); err == nil && k.Proposer == who { // it was made, and the answer was lost
-			return d.answer(p, k)
-		}
+	id, made := d.before(ctx, who, req)
+	if made != nil {
+		return d.answer(p, *made)
 	}
-	open, there := d.openOf(string(req.Kind), string(req.Name))
+	open, there := d.OpenOf(string(req.Kind), string(req.Name))
 	out, p, err := d.draw(ctx, p, req.Edit, open.kept.Edits)
 	switch {
 	case err != nil:
@@ -257,6 +257,29 @@ func (d *Desk) propose(ctx context.Context, p access.Permit, req ProposeRequest)
 	return d.answer(p, k)
 }
 
+// maxSame is how often somebody may want the same on one day, and give it up.
+const maxSame = 16
+
+// before is what the same request has made, of which the answer was lost; or the id of
+// what is to be made. What is over is meant by its key only.
+func (d *Desk) before(ctx context.Context, who string, req ProposeRequest) (id string, made *Kept) {
+	of := cmp.Or(string(req.Key), string(req.Kind)+"/"+string(req.Name)+string(req.Patch)+string(req.Spec)+d.Plane.Now().UTC().Format(time.DateOnly))
+	for n := range maxSame {
+		id = change.ID(who, of+strings.Repeat("/again", n))
+		if d.ready() != nil {
+			return id, nil
+		}
+		k, err := d.Store.Get(ctx, id)
+		if err != nil || k.Proposer != who {
+			return id, nil
+		}
+		if req.Key != "" || !k.State.Over() {
+			return id, &k
+		}
+	}
+	return id, nil
+}
+
 func (d *Desk) answer(p access.Permit, k Kept) (plane.Envelope[Change], error) {
 	o := Of(k, d.Plane.Now().UTC())
 	d.Plane.Board.Put(plane.KindChange, Source, o)
@@ -286,7 +309,8 @@ func (d *Desk) fresh(ctx context.Context, p access.Permit, id string) (Kept, err
 	return k, nil
 }
 
-func (d *Desk) approve(ctx context.Context, p access.Permit, req DecideRequest) (e plane.Envelope[Change], err error) {
+// Approve approves a change, for who may approve changes of whose it is.
+func (d *Desk) Approve(ctx context.Context, p access.Permit, req DecideRequest) (e plane.Envelope[Change], err error) {
 	if err := req.Reason.Check(); err != nil {
 		return e, err
 	}

@@ -46,8 +46,8 @@ const maxDiff = 4 << 20
 // Routes are the operations, with the desk behind them.
 func (d *Desk) Routes() []door.Route {
 	return []door.Route{
-		plane.Behind(d.Plane, PreviewChange, d.preview), plane.Behind(d.Plane, ProposeChange, d.propose), plane.Behind(d.Plane, ListChanges, d.list), plane.Behind(d.Plane, GetChange, d.get),
-		plane.Behind(d.Plane, ApproveChange, d.approve), plane.Behind(d.Plane, MergeChange, d.merge), plane.Behind(d.Plane, CloseChange, d.close),
+		plane.Behind(d.Plane, PreviewChange, d.Preview), plane.Behind(d.Plane, ProposeChange, d.Propose), plane.Behind(d.Plane, ListChanges, d.list), plane.Behind(d.Plane, GetChange, d.get),
+		plane.Behind(d.Plane, ApproveChange, d.Approve), plane.Behind(d.Plane, MergeChange, d.merge), plane.Behind(d.Plane, CloseChange, d.close),
 	}
 }
 
@@ -99,4 +99,12 @@ func exampleChange() Change {
 		Base: exampleCommit, Head: exampleCommit, State: string(change.Approved), Proposer: "amy@acme.dev", Title: "More nix runners", Reason: "the queue is long in the morning",
 		Risk: Risk{"medium", []string{"capacity"}}, Platform: true, Diff: exampleDiff, DiffOf: exampleCommit, Checks: []Check{{"yamllint", "success", ""}},
 		Approvals: []Approval{{"pat@platform.dev", plane.ExampleTime, exampleCommit}}, OpenedAt: plane.ExampleTime, ObservedAt: plane.ExampleTime}
+}
+
+// ExampleEnrollment is an open change of an organisation's, for the reference.
+func ExampleEnrollment() Change {
+	c := exampleChange()
+	c.OrgName, c.Kind, c.Name, c.File, c.Title, c.State, c.Approvals, c.Diff = "acme", "RunnerEnrollment", "acme", "fleet/acme.yaml", "Enroll acme", string(change.Open), []Approval{}, ""
+	c.Reason, c.Risk = "our builds wait for an hour", Risk{"medium", []string{"it is new"}}
+	return c
 }

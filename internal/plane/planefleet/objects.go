@@ -102,10 +102,50 @@ type Enrollment struct {
 	Members    []string          `json:"members"`
 	Quota      *Quota            `json:"quota" doc:"of its namespace; null: it has none of its own"`
 	Credential *Credential       `json:"credential" doc:"null: none is in use"`
+	Rotation   Rotation          `json:"rotation"`
 	Offboard   *Offboard         `json:"offboard" doc:"null: it does not end"`
 	Conditions []plane.Condition `json:"conditions"`
 
+	Digest      string              `json:"digest" doc:"of what an approval is about"`
+	RequestedBy []string            `json:"requestedBy" doc:"who wrote some of it here since it was last approved: none of them approves it"`
+	Approval    *EnrollmentApproval `json:"approval" doc:"by the plane; null: nobody has, or git approves"`
+	Asked       *EnrollmentAsked    `json:"asked" doc:"what somebody asks those for who run the platform; null: nothing"`
+
+	Actions *EnrollmentActions `json:"actions,omitempty" doc:"what the caller may do with it"`
+
 	ObservedAt time.Time `json:"observedAt"`
+}
+
+// An EnrollmentApproval is of exactly what has the digest.
+type EnrollmentApproval struct {
+	By     string    `json:"by"`
+	At     time.Time `json:"at"`
+	Digest string    `json:"digest" doc:"if it is not the enrollment's, the approval is void"`
+}
+
+// A Wish is what somebody may ask for whom it may not be done for.
+type Wish string
+
+// The wishes.
+const (
+	WishRotate   Wish = "rotate"   // another credential
+	WishOffboard Wish = "offboard" // an end
+)
+
+// EnrollmentAsked is what somebody asks for.
+type EnrollmentAsked struct {
+	What   Wish      `json:"what" enum:"rotate,offboard"`
+	By     string    `json:"by"`
+	At     time.Time `json:"at"`
+	Reason string    `json:"reason"`
+}
+
+// EnrollmentActions are what a caller may do with an enrollment, or ask for.
+type EnrollmentActions struct {
+	Edit     plane.Action `json:"edit"`
+	Approve  plane.Action `json:"approve"`
+	Rotate   plane.Action `json:"rotate"`
+	Offboard plane.Action `json:"offboard"`
 }
 
 // An EnrolledPool is a pool that an organisation uses.
@@ -131,6 +171,12 @@ type Credential struct {
 	InstallationID *int64     `json:"installationId"`
 	CreatedAt      *time.Time `json:"createdAt"`
 	ExpiresAt      *time.Time `json:"expiresAt"`
+}
+
+// A Rotation is when a credential is to be replaced.
+type Rotation struct {
+	Every string     `json:"every" doc:"how old it may become; empty: any age"`
+	At    *time.Time `json:"at" doc:"when somebody wanted another one; null: nobody has"`
 }
 
 // An Offboard is how far an enrollment's end has come.

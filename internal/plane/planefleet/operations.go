@@ -25,9 +25,9 @@ var (
 		Doc: "Show the runners, grouped by forge.", Answers: []plane.Envelope[Runners]{plane.Example("Runners", Runners{[]ForgeRunners{{Forge: "github", Type: "github", Source: "ok",
 			Counts: Counts{new(1), new(2), new(0), new(0)}, Orgs: []string{"acme"}, Runners: []Pool{examplePool()}}}})}, Refusals: plane.Reading}
 	ListEnrollments = door.Op[ListRequest, plane.Envelope[[]Enrollment]]{Pattern: "GET " + plane.Base + "/enrollments", Verb: access.FleetRead, MaxAnswer: maxList,
-		Doc: "List the organisations that have runners.", Answers: []plane.Envelope[[]Enrollment]{plane.ExamplePage("EnrollmentList", exampleEnrollment())}, Refusals: plane.Reading}
+		Doc: "List the organisations that have runners.", Answers: []plane.Envelope[[]Enrollment]{plane.ExamplePage("EnrollmentList", ExampleEnrollment())}, Refusals: plane.Reading}
 	GetEnrollment = door.Op[EnrollmentRequest, plane.Envelope[Enrollment]]{Pattern: "GET " + plane.Base + "/enrollments/{org}", Verb: access.FleetRead,
-		Doc: "Show one organisation.", Example: EnrollmentRequest{"acme"}, Answers: []plane.Envelope[Enrollment]{plane.Example("Enrollment", exampleEnrollment())}, Refusals: plane.Finding}
+		Doc: "Show one organisation.", Example: EnrollmentRequest{"acme"}, Answers: []plane.Envelope[Enrollment]{plane.Example("Enrollment", ExampleEnrollment())}, Refusals: plane.Finding}
 	ListForges = plane.ListOf("forges", access.FleetRead, forges(), "List where jobs come from.", Forge{ID: "github", Name: "github", Type: "github", URL: "https://github.com",
 		Reachable: new(true), RateLimit: &RateLimit{Remaining: 4800}, Conditions: []plane.Condition{}, ObservedAt: plane.ExampleTime})
 	ListDrift = door.Op[ListRequest, plane.Envelope[[]Drift]]{Pattern: "GET " + plane.Base + "/drift", Verb: access.FleetRead, MaxAnswer: maxList,
@@ -98,9 +98,10 @@ func examplePool() Pool {
 		Actions: &PoolActions{Pause: plane.Action{Allowed: true}, Resume: plane.Action{Why: "Nothing holds it."}}, ObservedAt: plane.ExampleTime}
 }
 
-func exampleEnrollment() Enrollment {
+// ExampleEnrollment is an organisation, for the reference.
+func ExampleEnrollment() Enrollment {
 	return Enrollment{ID: "acme", Name: "acme", Forge: "github", ConfigURL: "https://github.com/acme", Isolation: "None", Phase: "Active",
-		Pools: []EnrolledPool{{Name: "gh-nix", Type: "Shared", Repositories: []string{}}}, Owners: []string{"amy@acme.dev"}, Members: []string{}, Conditions: []plane.Condition{}, ObservedAt: plane.ExampleTime}
+		Pools: []EnrolledPool{{Name: "gh-nix", Type: "Shared", Repositories: []string{}}}, Owners: []string{"amy@acme.dev"}, Members: []string{}, Conditions: []plane.Condition{}, RequestedBy: []string{}, ObservedAt: plane.ExampleTime}
 }
 
 func exampleHold() Hold {

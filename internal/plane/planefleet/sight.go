@@ -1,8 +1,10 @@
 package planefleet
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
@@ -110,7 +112,12 @@ func (o Enrollment) Trouble() (plane.Severity, string, string) {
 			}
 		}
 	}
+	if o.Asked != nil {
+		return plane.Warning, "Asked", o.Asked.By + " asks to " + string(o.Asked.What) + " it: " + o.Asked.Reason
+	}
 	switch o.Phase {
+	case "Requested":
+		return plane.Warning, "NotApproved", "Somebody has to approve it."
 	case "Failed", "Suspended":
 		for _, c := range o.Conditions {
 			if c.Type == "Ready" && c.Status == "False" {
@@ -120,6 +127,42 @@ func (o Enrollment) Trouble() (plane.Severity, string, string) {
 		return plane.Error, o.Phase, "Its runners take no job."
 	}
 	return "", "", ""
+}
+
+// For implements [plane.Personal]: it says what the caller may do.
+func (o Enrollment) For(v plane.Viewer) plane.Object {
+	ends := "It is ending already."
+	if o.Phase != "Draining" && o.Phase != "Offboarded" && o.Offboard == nil {
+		ends = ""
+	}
+	may := func(verb access.Verb, whys ...string) plane.Action {
+		if !v.In(o.Name, verb) {
+			whys = []string{"Your role does not allow that for " + o.Name + "."}
+		}
+		a := plane.Action{Why: cmp.Or(whys...)}
+		a.Allowed = a.Why == ""
+		return a
+	}
+	approved := ""
+	if o.condition("Approved") == "True" {
+		approved = "It is approved as it is."
+	}
+	own := ""
+	if slices.ContainsFunc(o.RequestedBy, func(by string) bool { return strings.EqualFold(by, v.Caller().Identity()) }) {
+		own = "You wrote some of it."
+	}
+	o.Actions = &EnrollmentActions{Edit: may(access.EnrollmentRequest, ends), Approve: may(access.EnrollmentApprove, ends, approved, own), Rotate: may(access.RotateRequest, ends), Offboard: may(access.OffboardRequest, ends)}
+	return o
+}
+
+// condition is the status of one of its conditions; "" if nobody has said.
+func (o Enrollment) condition(kind string) string {
+	for _, c := range o.Conditions {
+		if c.Type == kind {
+			return c.Status
+		}
+	}
+	return ""
 }
 
 // Key returns the name.

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -33,6 +34,7 @@ import (
 	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
+	"github.com/tailplane/tailplane/internal/plane/planeenroll"
 	"github.com/tailplane/tailplane/internal/plane/planegit"
 	"github.com/tailplane/tailplane/internal/plane/planekube"
 	"github.com/tailplane/tailplane/internal/problem"
@@ -97,11 +99,12 @@ func TestMain(m *testing.M) {
 // a forge.
 type flow struct {
 	*testing.T
-	desk  *planechange.Desk
-	watch *planechange.Watch
-	admin client.Client
-	door  http.Handler
-	ns    string
+	desk   *planechange.Desk
+	enroll *planeenroll.Desk
+	watch  *planechange.Watch
+	admin  client.Client
+	door   http.Handler
+	ns     string
 
 	github     *forgetest.GitHubFake
 	repository int64
@@ -110,13 +113,15 @@ type flow struct {
 	mu      sync.Mutex
 	now     time.Time
 	caller  access.Login
-	pat     bool // has a role
+	as      *access.Caller // instead of caller
+	refused error          // by who says who is calling
+	pat     bool           // has a role
 	entries []audit.Entry
 }
 
 func (f *flow) policy() access.PlanePolicy {
-	p := access.PlanePolicy{Capability: "tailplane.dev/cap/plane", EmailDomains: []string{"acme.dev"},
-		Orgs:     []access.Org{{Name: "acme", Owners: []string{"amy@acme.dev", "ann@acme.dev"}, Members: []string{"mel@acme.dev"}}, {Name: "globex", Owners: []string{"gus@globex.dev"}}},
+	p := access.PlanePolicy{Capability: "tailplane.dev/cap/plane", EmailDomains: []string{"acme.dev", "globex.dev", "initech.dev"},
+		Orgs:     []access.Org{{Name: "acme", Owners: []string{"amy@acme.dev", "ann@acme.dev"}, Members: []string{"mel@acme.dev"}}, {Name: "globex", Owners: []string{"gus@globex.dev"}}, {Name: "initech", Owners: []string{"ivy@initech.dev"}}},
 		Settings: []access.Holder{{Login: "olga@platform.dev", Duty: access.Duty{Name: access.Operator, Orgs: []string{"*"}}}}}
 	if f.pat {
 		p.Settings = append(p.Settings, access.Holder{Login: "pat@platform.dev", Duty: access.Duty{Name: access.PlatformAdmin, Orgs: []string{"*"}}})
@@ -178,6 +183,9 @@ func newFlow(t *testing.T, at string) *flow {
 		Identify: func(*http.Request) (access.Caller, error) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
+			if f.as != nil {
+				return *f.as, f.refused
+			}
 			return access.Caller{Login: f.caller, Via: access.ViaTailnet, Tailnet: "example.com", Device: access.Device{ID: "n1", Name: "laptop"}}, nil
 		},
 		Decide: func(c access.Caller, v access.Verb, at time.Time) (access.Permit, error) {
@@ -192,7 +200,8 @@ func newFlow(t *testing.T, at string) *flow {
 			return nil
 		},
 		Form: plane.Form(), Log: slog.New(slog.DiscardHandler), Now: now}
-	f.door = d.Handler(f.desk.Routes()...)
+	f.enroll = &planeenroll.Desk{Plane: f.desk.Plane, Changes: f.desk}
+	f.door = d.Handler(slices.Concat(f.desk.Routes(), f.enroll.Routes())...)
 	return f
 }
 

@@ -156,6 +156,13 @@ func enrollmentOf(e *v1alpha1.RunnerEnrollment, now time.Time) plane.Object {
 	if c := e.Status.Credential; c != nil {
 		o.Credential = &planefleet.Credential{Kind: string(c.Kind), Fingerprint: c.Fingerprint, AppID: c.AppID, InstallationID: c.InstallationID, CreatedAt: moment(c.CreatedAt), ExpiresAt: moment(c.ExpiresAt)}
 	}
+	o.Digest, o.RequestedBy, o.Asked, o.Rotation.At = fleet.Digest(e), listed(requestedBy(e)), asked(e), moment(e.Spec.Credentials.RotateAt)
+	if every := e.Spec.Credentials.RotateEvery; every != nil {
+		o.Rotation.Every = every.Duration.String()
+	}
+	if a := e.Spec.Approval; a != nil {
+		o.Approval = &planefleet.EnrollmentApproval{By: a.By, At: a.At.UTC(), Digest: a.Digest}
+	}
 	if f := e.Status.Offboard; f != nil {
 		o.Offboard = &planefleet.Offboard{Step: string(f.Step), Since: f.Since.UTC(), Message: f.Message}
 	}

@@ -1,0 +1,183 @@
+package planeenroll
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planechange"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// An EditRequest changes what an organisation has.
+type EditRequest struct {
+	Org    string               `json:"-" path:"org"`
+	Patch  json.RawMessage      `json:"patch" doc:"a merge patch of its spec (RFC 7386)"`
+	Reason plane.Reason         `json:"reason" doc:"why, 1 to 500 characters"`
+	DryRun plane.Flag           `json:"-" query:"dryRun" doc:"show what it would become, and change nothing"`
+	Key    plane.IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"a request with the key of an earlier one finds what that one made"`
+}
+
+// AuditArgs tells the record what was asked for.
+func (r EditRequest) AuditArgs() map[string]string {
+	return noted(map[string]string{"org": r.Org, "reason": string(r.Reason)}, r.DryRun)
+}
+
+func (d *Desk) edit(ctx context.Context, p access.Permit, req EditRequest) (Answer, error) {
+	p, err := begin(p, req.Org, req.Reason)
+	if err != nil {
+		return Answer{}, err
+	}
+	if fields, err := object("patch", req.Patch); err != nil {
+		return Answer{}, err
+	} else if len(fields) == 0 {
+		return Answer{}, plane.Invalid("patch", "That changes nothing.", "Give the fields of the spec that are to be others.")
+	}
+	if d.Writer == nil {
+		return d.propose(ctx, p, planechange.Edit{Patch: req.Patch}, "", req.Reason, req.Key, bool(req.DryRun))
+	}
+	e, err := d.Writer.Edit(ctx, p, req.Patch, bool(req.DryRun))
+	if err != nil {
+		return Answer{}, err
+	}
+	return d.written(p, e, Written, bool(req.DryRun)), nil
+}
+
+// An ApproveRequest approves an enrollment as somebody looked at it.
+type ApproveRequest struct {
+	Org    string       `json:"-" path:"org"`
+	Seen   plane.Text   `json:"seen,omitempty" doc:"what was looked at, as a dry run says it: the commit of the open change, or the enrollment's digest"`
+	Reason plane.Reason `json:"reason" doc:"why, 1 to 500 characters"`
+	DryRun plane.Flag   `json:"-" query:"dryRun" doc:"show what would be approved, and change nothing"`
+}
+
+// AuditArgs tells the record what was asked for.
+func (r ApproveRequest) AuditArgs() map[string]string {
+	return noted(map[string]string{"org": r.Org, "seen": string(r.Seen), "reason": string(r.Reason)}, r.DryRun)
+}
+
+// approve approves the enrollment, or where git does, the open change of it. Nobody
+// approves what they have not looked at.
+func (d *Desk) approve(ctx context.Context, p access.Permit, req ApproveRequest) (Answer, error) {
+	p, err := begin(p, req.Org, req.Reason)
+	switch {
+	case err != nil:
+		return Answer{}, err
+	case req.Seen == "" && !bool(req.DryRun):
+		return Answer{}, plane.Invalid("seen", "Say what was looked at.", "A dry run shows it, with what to name.")
+	case d.Writer == nil:
+		return d.approveChange(ctx, p, req)
+	}
+	if req.DryRun && req.Seen == "" {
+		e, err := d.Writer.Read(ctx, p)
+		if err != nil {
+			return Answer{}, err
+		}
+		req.Seen = plane.Text(e.Digest)
+	}
+	e, err := d.Writer.Approve(ctx, p, string(req.Seen), bool(req.DryRun))
+	if err != nil {
+		return Answer{}, err
+	}
+	return d.written(p, e, Approved, bool(req.DryRun)), nil
+}
+
+func (d *Desk) approveChange(ctx context.Context, p access.Permit, req ApproveRequest) (Answer, error) {
+	c, there := d.Changes.OpenOf(kind, req.Org)
+	if !there {
+		return Answer{}, problem.New(problem.NotFound, "No change of this organisation's enrollment is open.", "Here a pull request is approved; look at the changes.")
+	}
+	if req.DryRun {
+		c = c.For(plane.ViewerOf(p)).(planechange.Change)
+		return d.answer(Outcome{OrgName: req.Org, Done: Nothing, Would: Approved, Seen: c.Head, Change: &c}), nil
+	}
+	e, err := d.Changes.Approve(ctx, p, planechange.DecideRequest{ID: c.ID, Head: string(req.Seen), Reason: req.Reason})
+	if err != nil {
+		return Answer{}, err
+	}
+	return d.answer(Outcome{OrgName: req.Org, Done: Approved, Seen: e.Data.Head, Change: &e.Data}), nil
+}
+
+// An OffboardRequest ends an organisation's runners.
+type OffboardRequest struct {
+	Org     string               `json:"-" path:"org"`
+	Reason  plane.Reason         `json:"reason" doc:"why, 1 to 500 characters"`
+	Confirm plane.Text           `json:"confirm,omitempty" doc:"the phrase that the refusal confirmation_required names, where it is done at once"`
+	DryRun  plane.Flag           `json:"-" query:"dryRun" doc:"show what it would become, and change nothing"`
+	Key     plane.IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"a request with the key of an earlier one finds what that one made"`
+}
+
+// AuditArgs tells the record what was asked for.
+func (r OffboardRequest) AuditArgs() map[string]string {
+	return noted(map[string]string{"org": r.Org, "reason": string(r.Reason)}, r.DryRun)
+}
+
+// offboard ends an enrollment, or asks for it. The fleet lets the last jobs end first.
+func (d *Desk) offboard(ctx context.Context, p access.Permit, req OffboardRequest) (Answer, error) {
+	p, err := begin(p, req.Org, req.Reason)
+	switch {
+	case err != nil:
+		return Answer{}, err
+	case d.Writer == nil:
+		return d.propose(ctx, p, planechange.Edit{Remove: true}, "Offboard "+req.Org, req.Reason, req.Key, bool(req.DryRun))
+	case !may(p, access.EnrollmentOffboard):
+		return d.ask(ctx, p, planefleet.WishOffboard, req.Reason, bool(req.DryRun))
+	case !bool(req.DryRun):
+		if err := meant(req.Org, string(req.Confirm)); err != nil {
+			return Answer{}, err
+		}
+	}
+	e, err := d.Writer.Offboard(ctx, p, bool(req.DryRun))
+	if err != nil {
+		return Answer{}, err
+	}
+	return d.written(p, e, Written, bool(req.DryRun)), nil
+}
+
+// A RotateRequest has an organisation's credential replaced.
+type RotateRequest struct {
+	Org    string               `json:"-" path:"org"`
+	Reason plane.Reason         `json:"reason" doc:"why, 1 to 500 characters"`
+	DryRun plane.Flag           `json:"-" query:"dryRun" doc:"show what it would become, and change nothing"`
+	Key    plane.IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"a request with the key of an earlier one finds what that one made"`
+}
+
+// AuditArgs tells the record what was asked for.
+func (r RotateRequest) AuditArgs() map[string]string {
+	return noted(map[string]string{"org": r.Org, "reason": string(r.Reason)}, r.DryRun)
+}
+
+// rotate has a credential replaced, or asks for it: at GitLab by the fleet, and at
+// GitHub by who makes another key.
+func (d *Desk) rotate(ctx context.Context, p access.Permit, req RotateRequest) (Answer, error) {
+	p, err := begin(p, req.Org, req.Reason)
+	switch {
+	case err != nil:
+		return Answer{}, err
+	case d.Writer == nil:
+		patch, err := json.Marshal(map[string]any{"credentials": map[string]any{"rotateAt": d.Plane.Now().UTC().Format(time.RFC3339)}})
+		if err != nil {
+			return Answer{}, err
+		}
+		return d.propose(ctx, p, planechange.Edit{Patch: patch}, "Rotate the credential of "+req.Org, req.Reason, req.Key, bool(req.DryRun))
+	case !may(p, access.CredentialsRotate):
+		return d.ask(ctx, p, planefleet.WishRotate, req.Reason, bool(req.DryRun))
+	}
+	e, err := d.Writer.Rotate(ctx, p, bool(req.DryRun))
+	if err != nil {
+		return Answer{}, err
+	}
+	return d.written(p, e, Written, bool(req.DryRun)), nil
+}
+
+// ask writes down what the caller may not do.
+func (d *Desk) ask(ctx context.Context, p access.Permit, what planefleet.Wish, reason plane.Reason, dryRun bool) (Answer, error) {
+	e, err := d.Writer.Ask(ctx, p, what, string(reason), dryRun)
+	if err != nil {
+		return Answer{}, err
+	}
+	return d.written(p, e, Asked, dryRun), nil
+}

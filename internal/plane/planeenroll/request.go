@@ -1,0 +1,145 @@
+package planeenroll
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planechange"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// A RequestRequest asks for runners of an organisation.
+type RequestRequest struct {
+	Org       plane.Text           `json:"org" doc:"its name here, everywhere: a DNS label of at most 40 characters"`
+	Forge     plane.Text           `json:"forge" doc:"where it is"`
+	ConfigURL plane.Text           `json:"configURL,omitempty" doc:"of the organisation or group at the forge; without it, the forge's URL and the name"`
+	Isolation plane.Text           `json:"isolation,omitempty" enum:"None,Namespace,Node" doc:"what keeps its runners apart from those of others; None without it"`
+	Pools     []Use                `json:"pools" doc:"the pools that it is to use"`
+	Owners    []plane.Text         `json:"owners,omitempty" doc:"full logins of who administers it here"`
+	Members   []plane.Text         `json:"members,omitempty" doc:"full logins of who belongs to it; *@example.com is everybody there"`
+	Secret    plane.Text           `json:"secretName,omitempty" doc:"the Secret of its credential, in the fleet's namespace; ORG-credential without it"`
+	More      json.RawMessage      `json:"more,omitempty" doc:"further fields of a RunnerEnrollment's spec, such as quota, network and placement"`
+	Reason    plane.Reason         `json:"reason" doc:"why, 1 to 500 characters"`
+	DryRun    plane.Flag           `json:"-" query:"dryRun" doc:"show what it would become, and change nothing"`
+	Key       plane.IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"a request with the key of an earlier one finds what that one made"`
+}
+
+// A Use is one pool that an organisation is to use.
+type Use struct {
+	Name         plane.Text   `json:"name"`
+	Type         plane.Text   `json:"type,omitempty" enum:"Shared,Dedicated,OrgPlusUser" doc:"Shared without it"`
+	Max          *int         `json:"max,omitempty" doc:"how many runners it has at most, if that is less than the pool's own max"`
+	Repositories []plane.Text `json:"repositories,omitempty" doc:"with OrgPlusUser: whose jobs may use it, as owner/name"`
+}
+
+// AuditArgs tells the record what was asked for.
+func (r RequestRequest) AuditArgs() map[string]string {
+	var pools []string
+	for _, u := range r.Pools {
+		pools = append(pools, string(u.Name))
+	}
+	return noted(map[string]string{"org": string(r.Org), "forge": string(r.Forge), "pools": strings.Join(pools, ","), "reason": string(r.Reason)}, r.DryRun)
+}
+
+// noted is what the record is told, of a dry run too.
+func noted(args map[string]string, dryRun plane.Flag) map[string]string {
+	if dryRun {
+		args["dryRun"] = "true"
+	}
+	return args
+}
+
+// request asks for runners of an organisation that has none.
+func (d *Desk) request(ctx context.Context, p access.Permit, req RequestRequest) (Answer, error) {
+	p, err := begin(p, string(req.Org), req.Reason)
+	if err != nil {
+		return Answer{}, err
+	}
+	spec, err := d.spec(req)
+	if err != nil {
+		return Answer{}, err
+	}
+	if d.Writer == nil {
+		return d.propose(ctx, p, planechange.Edit{Spec: spec}, "Enroll "+p.Org(), req.Reason, req.Key, bool(req.DryRun))
+	}
+	sum := sha256.Sum256([]byte(strings.Join([]string{p.Caller().Identity(), string(req.Key), string(req.Reason), string(spec)}, "\x00")))
+	e, created, err := d.Writer.Create(ctx, p, spec, hex.EncodeToString(sum[:]), bool(req.DryRun))
+	switch {
+	case err != nil:
+		return Answer{}, err
+	case !created:
+		return d.written(p, e, Nothing, false), nil
+	}
+	return d.written(p, e, Written, bool(req.DryRun)), nil
+}
+
+// spec is what was asked for as a RunnerEnrollment has it. Whether it can be is for the
+// API server to say.
+func (d *Desk) spec(r RequestRequest) (json.RawMessage, error) {
+	if _, err := change.Parse(kind, string(r.Org)); err != nil {
+		return nil, plane.Invalid("org", fmt.Sprintf("%.60q is no name.", string(r.Org)), "A DNS label of at most 40 characters is one.")
+	}
+	if len(r.Pools) == 0 {
+		return nil, plane.Invalid("pools", "An organisation uses at least one pool.", "Name those that it is to use.")
+	}
+	spec, err := object("more", r.More)
+	if err != nil {
+		return nil, err
+	}
+	forge, err := d.forge(string(r.Forge))
+	if err != nil {
+		return nil, err
+	}
+	credentials, _ := spec["credentials"].(map[string]any)
+	if credentials == nil {
+		credentials = map[string]any{}
+	}
+	credentials["secretName"] = cmp.Or(string(r.Secret), string(r.Org)+"-credential")
+	spec["forge"], spec["credentials"], spec["pools"] = string(r.Forge), credentials, r.Pools
+	spec["configURL"] = cmp.Or(string(r.ConfigURL), strings.TrimSuffix(forge.URL, "/")+"/"+string(r.Org))
+	spec["isolation"] = cmp.Or(string(r.Isolation), "None")
+	if len(r.Owners) > 0 {
+		spec["owners"] = r.Owners
+	}
+	if len(r.Members) > 0 {
+		spec["members"] = r.Members
+	}
+	return json.Marshal(spec)
+}
+
+// forge is where the organisation is. Who has none enrolled there cannot see it, and
+// still says its name.
+func (d *Desk) forge(name string) (planefleet.Forge, error) {
+	o, there := d.Plane.Board.Get(plane.KindForge, name)
+	f, _ := o.(planefleet.Forge)
+	switch {
+	case there:
+		return f, nil
+	case !d.Plane.Board.List(plane.KindForge).Known:
+		return f, problem.New(problem.Unavailable, "It is not known yet which forges there are.", "Try again in a moment; the sources of the plane say what is wrong.")
+	}
+	return f, plane.Invalid("forge", fmt.Sprintf("There is no forge %.60q.", name), "Ask those who run the platform which there are.")
+}
+
+// object reads fields of a spec that somebody sent. That it was approved nobody says so.
+func object(field string, text json.RawMessage) (map[string]any, error) {
+	out := map[string]any{}
+	if len(text) > 0 {
+		if err := json.Unmarshal(text, &out); err != nil || out == nil {
+			return nil, plane.Invalid(field, "It is not a JSON object.", "Give fields of the spec of a RunnerEnrollment.")
+		}
+	}
+	if _, there := out["approval"]; there {
+		return nil, plane.Invalid(field, "The approval is no field that can be asked for.", "Approve it instead.")
+	}
+	return out, nil
+}

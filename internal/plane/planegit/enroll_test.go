@@ -1,0 +1,347 @@
+//go:build unix
+
+package planegit_test
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planeenroll"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/plane/planekube"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+var update = flag.Bool("update", false, "write the role matrix into testdata")
+
+// forged waits until the plane knows the forge.
+func (f *flow) forged() {
+	f.Helper()
+	o := f.named("github")
+	o.SetKind("RunnerForge")
+	o.Object["spec"] = map[string]any{"type": "github", "url": "https://github.com"}
+	if err := f.admin.Create(f.Context(), o); err != nil && !apierrors.IsAlreadyExists(err) {
+		f.Fatal(err)
+	}
+	board := f.desk.Plane.Board
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		if _, there := board.Get(plane.KindForge, "github"); there && board.List(plane.KindForge).Known {
+			return
+		} else if time.Now().After(end) {
+			f.Fatal("the plane never saw the forge")
+		}
+	}
+}
+
+// named is an enrollment by its name.
+func (f *flow) named(org string) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "tailplane.dev/v1alpha1", "kind": "RunnerEnrollment", "metadata": map[string]any{"name": org}}}
+}
+
+// live is an enrollment of the cluster; nil: there is none.
+func (f *flow) live(org string) *unstructured.Unstructured {
+	f.Helper()
+	o := f.named(org)
+	err := f.admin.Get(f.Context(), client.ObjectKey{Name: org}, o)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	f.must(err)
+	return o
+}
+
+// PLANE-11, FLEET-15: where git approves, an organisation is asked for, changed, rotated
+// and ended by pull requests, which make and delete its file; the plane writes nothing.
+func TestFLEET15_Enroll(t *testing.T) {
+	for _, at := range []string{"github", "gitlab"} {
+		t.Run(at, func(t *testing.T) {
+			f := newFlow(t, at)
+			f.forged()
+			f.desk.Pattern = "fleet/{kind}/{name}.yaml"
+			const path = "fleet/runnerenrollment/globex.yaml"
+			onMain := func() (string, bool) {
+				if f.github != nil {
+					text, there := f.github.Commit(f.repository, "main").Files[path]
+					return text, there
+				}
+				return f.gitlab.File("platform/fleet", "main", path)
+			}
+			var o planeenroll.Outcome
+			do := func(who, method, path string, body map[string]any, want string) planeenroll.Outcome {
+				t.Helper()
+				o = planeenroll.Outcome{}
+				if code := f.ask(who, method, path, body, &o); code != "" || o.Done != want || o.Approval != "git" || o.Enrollment != nil {
+					t.Fatalf("%s %s: %s, %+v", method, path, code, o)
+				}
+				return o
+			}
+			merge := func(what string) {
+				t.Helper()
+				open := o.Change
+				if o := do("pat@platform.dev", "POST", "/enrollments/globex/approve?dryRun=true", map[string]any{"reason": "x"}, "nothing"); o.Seen != open.Head || o.Change.ID != open.ID || o.Would != "approved" {
+					t.Fatalf("%s: %+v", what, o)
+				}
+				do("pat@platform.dev", "POST", "/enrollments/globex/approve", map[string]any{"reason": "they share our budget", "seen": open.Head}, "approved")
+				if code := f.ask("pat@platform.dev", "POST", "/changes/"+open.ID+"/merge", map[string]any{"head": open.Head, "reason": "now"}, nil); code != "" {
+					t.Fatalf("%s: %s", what, code)
+				}
+			}
+
+			request := map[string]any{"org": "globex", "forge": "github", "pools": []any{map[string]any{"name": "gh-nix"}}, "owners": []string{"gus@globex.dev"}, "reason": "our builds wait"}
+			if code := f.ask("gus@globex.dev", "POST", "/enrollments", map[string]any{"org": "globex", "forge": "nowhere", "pools": request["pools"], "reason": "x"}, nil); code != problem.Validation {
+				t.Errorf("at no forge: %s", code)
+			}
+			do("gus@globex.dev", "POST", "/enrollments?dryRun=true", request, "nothing")
+			if o.Would != "proposed" || o.Preview == nil || o.Preview.Refused != "" || !strings.Contains(o.Preview.Diff, "new file mode") || !strings.Contains(o.Preview.Diff, "+  configURL: https://github.com/globex\n") {
+				t.Fatalf("%+v", o.Preview)
+			}
+			first := do("gus@globex.dev", "POST", "/enrollments", request, "proposed").Change
+			if first.State != "open" || first.Number == 0 || !first.Platform || first.Title != "Enroll globex" || first.Proposer != "gus@globex.dev" {
+				t.Fatalf("%+v", first)
+			}
+			if again := do("gus@globex.dev", "POST", "/enrollments", request, "proposed").Change; again.ID != first.ID || again.Head != first.Head {
+				t.Errorf("the same again: %+v", again)
+			}
+			for who, want := range map[string]problem.Code{"gus@globex.dev": problem.Forbidden, "olga@platform.dev": problem.Forbidden, "amy@acme.dev": problem.Forbidden} {
+				if code := f.ask(who, "POST", "/enrollments/globex/approve", map[string]any{"reason": "x", "seen": first.Head}, nil); code != want {
+					t.Errorf("%s approves: %s", who, code)
+				}
+			}
+			if code := f.ask("pat@platform.dev", "POST", "/enrollments/globex/approve", map[string]any{"reason": "x"}, nil); code != problem.Validation {
+				t.Errorf("without a look: %s", code)
+			}
+			if code := f.ask("pat@platform.dev", "POST", "/enrollments/globex/approve", map[string]any{"reason": "x", "seen": "0123456"}, nil); code != problem.Conflict {
+				t.Errorf("of another commit: %s", code)
+			}
+			merge("a request")
+			text, there := onMain()
+			if !there || !strings.Contains(text, "secretName: globex-credential") || f.live("globex") != nil {
+				t.Fatalf("%v, %q", there, text)
+			}
+
+			// Its credential, by a patch of the same file; who runs the platform approves it, and not who asked.
+			do("pat@platform.dev", "POST", "/enrollments/globex/rotate", map[string]any{"reason": "a laptop was lost"}, "proposed")
+			if code := f.ask("pat@platform.dev", "POST", "/enrollments/globex/approve", map[string]any{"reason": "x", "seen": o.Seen}, nil); code != problem.SelfApproval {
+				t.Errorf("one's own: %s", code)
+			}
+			if code := f.ask("pat@platform.dev", "POST", "/changes/"+o.Change.ID+"/close", map[string]any{"reason": "somebody else asks"}, nil); code != "" {
+				t.Fatal(code)
+			}
+			do("gus@globex.dev", "POST", "/enrollments/globex/rotate", map[string]any{"reason": "a laptop was lost"}, "proposed")
+			merge("a rotation")
+			if text, _ := onMain(); !strings.Contains(text, "rotateAt: ") {
+				t.Errorf("%q", text)
+			}
+
+			// Its end deletes the file. What was given up is asked for again.
+			end := do("gus@globex.dev", "POST", "/enrollments/globex/offboard", map[string]any{"reason": "they move"}, "proposed").Change
+			if code := f.ask("gus@globex.dev", "POST", "/changes/"+end.ID+"/close", map[string]any{"reason": "they stay"}, nil); code != "" {
+				t.Fatal(code)
+			}
+			if again := do("gus@globex.dev", "DELETE", "/enrollments/globex", map[string]any{"reason": "they move"}, "proposed").Change; again.ID == end.ID || again.State != "open" {
+				t.Fatalf("%+v", again)
+			}
+			if code := f.ask("gus@globex.dev", "PATCH", "/enrollments/globex", map[string]any{"reason": "x", "patch": map[string]any{"approval": map[string]any{"by": "gus@globex.dev"}}}, nil); code != problem.Validation {
+				t.Errorf("an approval of one's own: %s", code)
+			}
+			merge("an end")
+			if text, there := onMain(); there {
+				t.Errorf("%q", text)
+			}
+			// Each visit left its entry, with who asked for what.
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if !slices.ContainsFunc(f.entries, func(e audit.Entry) bool {
+				return e.Verb == access.OffboardRequest && e.Actor.Login == "gus@globex.dev" && e.Args["org"] == "globex" && e.Args["reason"] == "they move" && e.Object == end.ID
+			}) {
+				t.Errorf("%+v", f.entries)
+			}
+		})
+	}
+}
+
+// PL-06: where the plane approves, what was asked for is written, by the same API, and
+// what goes far is asked for twice.
+func TestPL06_EnrollByPlane(t *testing.T) {
+	f := newFlow(t, "github")
+	f.forged()
+	f.byPlane()
+	const org = "initech"
+	t.Cleanup(func() { _ = f.admin.Delete(context.Background(), f.named(org)) })
+	var o planeenroll.Outcome
+	do := func(who, method, path string, body map[string]any, want string) problem.Code {
+		t.Helper()
+		o = planeenroll.Outcome{}
+		code := f.ask(who, method, path, body, &o)
+		if code == "" && (o.Done != want || o.Approval != "plane" || o.Change != nil) {
+			t.Fatalf("%s %s: %+v", method, path, o)
+		}
+		return code
+	}
+	request := map[string]any{"org": org, "forge": "github", "pools": []any{map[string]any{"name": "gh-nix", "max": 3}}, "more": map[string]any{"quota": map[string]any{"pods": 9}}, "reason": "our builds wait"}
+	if code := do("ivy@initech.dev", "POST", "/enrollments?dryRun=true", request, "nothing"); code != "" || o.Would != "written" || f.live(org) != nil {
+		t.Fatal(code, o)
+	}
+	if code := do("ivy@initech.dev", "POST", "/enrollments", request, "written"); code != "" || o.Enrollment.RequestedBy[0] != "ivy@initech.dev" || f.live(org) == nil {
+		t.Fatal(code, o)
+	}
+	if code := do("ivy@initech.dev", "POST", "/enrollments", request, "nothing"); code != "" {
+		t.Fatal("the same again", code)
+	}
+	request["reason"] = "others"
+	if code := do("ivy@initech.dev", "POST", "/enrollments", request, ""); code != problem.Conflict {
+		t.Error("there already", code)
+	}
+	if code := do("pat@platform.dev", "POST", "/enrollments/initech/approve?dryRun=true", map[string]any{"reason": "x"}, "nothing"); code != "" || o.Would != "approved" {
+		t.Fatal(code, o)
+	}
+	if code := do("pat@platform.dev", "POST", "/enrollments/initech/approve", map[string]any{"reason": "x", "seen": o.Seen}, "approved"); code != "" {
+		t.Fatal(code)
+	}
+	if by, _, _ := unstructured.NestedString(f.live(org).Object, "spec", "approval", "by"); by != "pat@platform.dev" {
+		t.Errorf("%q", by)
+	}
+	if code := do("ivy@initech.dev", "POST", "/enrollments/initech/rotate", map[string]any{"reason": "lost"}, "asked"); code != "" || o.Enrollment.Asked.What != planefleet.WishRotate {
+		t.Fatal(code, o)
+	}
+	if code := do("pat@platform.dev", "POST", "/enrollments/initech/rotate", map[string]any{"reason": "lost"}, "written"); code != "" || o.Enrollment.Asked != nil || o.Enrollment.Rotation.At == nil {
+		t.Fatal(code, o)
+	}
+	if code := do("ivy@initech.dev", "POST", "/enrollments/initech/offboard", map[string]any{"reason": "they move"}, "asked"); code != "" {
+		t.Fatal(code)
+	}
+	if code := do("pat@platform.dev", "DELETE", "/enrollments/initech", map[string]any{"reason": "they move"}, ""); code != problem.Confirmation || f.live(org) == nil {
+		t.Fatal(code)
+	}
+	if code := do("pat@platform.dev", "DELETE", "/enrollments/initech", map[string]any{"reason": "they move", "confirm": "OFFBOARD initech"}, "written"); code != "" || f.live(org) != nil {
+		t.Fatal(code)
+	}
+}
+
+// byPlane has the plane approve.
+func (f *flow) byPlane() {
+	c, err := installed()
+	f.must(err)
+	f.enroll.Writer, err = planekube.NewEnrollments(c.AdminConfig(), func(string) bool { return true }, f.desk.Plane.Now)
+	f.must(err)
+}
+
+// ID-12, PLANE-04: every operation for every kind of caller, where git approves and where
+// the plane does. Each refusal is declared, each visit leaves one entry, and nothing is
+// changed.
+func TestRoles(t *testing.T) {
+	f := newFlow(t, "github")
+	f.forged()
+	const spec = `{"forge":"github","configURL":"https://github.com/acme","credentials":{"secretName":"acme-app"},"pools":[{"name":"gh-nix"}],"owners":["amy@acme.dev"]}`
+	f.must(f.admin.Patch(t.Context(), f.named("acme"), client.RawPatch("application/apply-patch+yaml", []byte(`{"apiVersion":"tailplane.dev/v1alpha1","kind":"RunnerEnrollment","metadata":{"name":"acme"},"spec":`+spec+`}`)), client.FieldOwner("test")))
+	t.Cleanup(func() { _ = f.admin.Delete(context.Background(), f.named("acme")) })
+	person := func(login string, rules ...string) access.Caller {
+		c := access.Caller{Login: access.Login(login), UserID: "1", Device: access.Device{ID: "n-" + login, Name: "laptop.ts.net"}, Tailnet: "example.com", Via: access.ViaTailnet}
+		for _, r := range rules {
+			c.Rules = append(c.Rules, json.RawMessage(r))
+		}
+		return c
+	}
+	with := func(c access.Caller, change func(*access.Caller)) access.Caller { change(&c); return c }
+	tagged := func(rule string) access.Caller {
+		return with(person("", rule), func(c *access.Caller) {
+			c.Device, c.Tags = access.Device{ID: "n-ci", Name: "ci.ts.net"}, []access.Tag{"tag:ci"}
+		})
+	}
+	declared := map[string][]problem.Code{}
+	for _, op := range planeenroll.Operations() {
+		declared[op.Pattern] = slices.Concat(door.Before(), op.Refusals)
+	}
+	var got strings.Builder
+	for _, mode := range []string{"git", "plane"} {
+		if mode == "plane" {
+			f.byPlane()
+		}
+		for _, p := range []struct {
+			name   string
+			caller access.Caller
+			err    error
+		}{
+			{"viewer acme", person("vic@example.com", `{"role":"viewer","orgs":["acme"]}`), nil}, {"operator acme (member)", person("mel@acme.dev"), nil}, {"operator *", person("olga@platform.dev"), nil},
+			{"org-admin acme (owner)", person("amy@acme.dev"), nil}, {"org-admin newco (grant)", person("nora@newco.dev", `{"role":"org-admin","orgs":["newco"]}`), nil},
+			{"org-admin *", person("omar@example.com", `{"role":"org-admin","orgs":["*"]}`), nil}, {"org-admin globex", person("gus@globex.dev"), nil}, {"platform-admin", person("pat@platform.dev"), nil},
+			{"nobody", person("mallory@evil.example"), nil}, {"shared in, owner's name", with(person("amy@acme.dev"), func(c *access.Caller) { c.Shared, c.Tailnet = true, "other.example" }), nil},
+			{"tagged", tagged(`{"role":"org-admin","orgs":["acme"]}`), nil}, {"tagged, let in", tagged(`{"role":"platform-admin","orgs":["*"],"tags":["tag:ci"]}`), nil},
+			{"key expired", with(person("pat@platform.dev"), func(c *access.Caller) { c.Expired = true }), nil}, {"Funnel", with(person("pat@platform.dev"), func(c *access.Caller) { c.Via = access.ViaFunnel }), nil},
+			{"unknown", access.Caller{}, problem.New(problem.NoIdentity, "Nobody.", "Connect directly.")}, {"WhoIs down", access.Caller{}, problem.New(problem.IdentityUnavailable, "Cannot ask.", "Try again.").After(time.Second)},
+		} {
+			for _, op := range planeenroll.Operations() {
+				method, path, _ := strings.Cut(op.Pattern, " ")
+				body := `{"reason":"matrix"}`
+				switch op.Pattern {
+				case planeenroll.Request.Pattern:
+					body = `{"reason":"matrix","org":"newco","forge":"github","pools":[{"name":"gh-nix"}]}`
+				case planeenroll.Edit.Pattern:
+					body = `{"reason":"matrix","patch":{"quota":{"pods":9}}}`
+				}
+				f.mu.Lock()
+				f.as, f.refused, f.entries = &p.caller, p.err, nil
+				f.mu.Unlock()
+				r := httptest.NewRequestWithContext(t.Context(), method, strings.ReplaceAll(path, "{org}", "acme")+"?dryRun=true", strings.NewReader(body))
+				r.Host = "dashboard"
+				r.Header.Set("Content-Type", "application/json")
+				w := httptest.NewRecorder()
+				f.door.ServeHTTP(w, r)
+				var a struct {
+					Data  planeenroll.Outcome
+					Error *problem.Error
+				}
+				f.must(json.Unmarshal(w.Body.Bytes(), &a))
+				what := fmt.Sprint(w.Code, " ", a.Data.Would)
+				if a.Error != nil {
+					what = strings.TrimSpace(fmt.Sprint(w.Code, " ", a.Error.Code, " ", strings.Join(a.Error.Have, " ")))
+					if !slices.Contains(declared[op.Pattern], a.Error.Code) {
+						t.Errorf("%s %s: refused with %s, which it does not declare", p.name, op.Pattern, a.Error.Code)
+					}
+				} else if w.Code == http.StatusOK && a.Data.Done != planeenroll.Nothing {
+					t.Errorf("%s %s: a dry run: %s", p.name, op.Pattern, w.Body)
+				}
+				fmt.Fprintf(&got, "%-6s %-24s %-45s %s\n", mode, p.name, op.Pattern, what)
+				f.mu.Lock()
+				if len(f.entries) != 1 || f.entries[0].Verb != "" && f.entries[0].Verb != op.Verb { // "": refused before it was decided
+					t.Errorf("%s %s: %+v", p.name, op.Pattern, f.entries)
+				}
+				f.mu.Unlock()
+			}
+		}
+	}
+	if o := f.live("acme"); o == nil || f.live("newco") != nil || o.GetGeneration() != 1 || len(o.GetAnnotations()) > 0 {
+		t.Errorf("something was changed: %+v", o)
+	}
+	golden := filepath.Join("testdata", "roles.golden")
+	if *update {
+		f.must(os.MkdirAll("testdata", 0o755))
+		f.must(os.WriteFile(golden, []byte(got.String()), 0o644))
+	}
+	want, err := os.ReadFile(golden)
+	f.must(err)
+	wants := strings.Split(string(want), "\n")
+	for i, line := range strings.Split(got.String(), "\n") {
+		if i >= len(wants) || wants[i] != line {
+			t.Errorf("line %d is\n%s\nnot as in %s; look, and write it with -update", i+1, line, golden)
+		}
+	}
+}

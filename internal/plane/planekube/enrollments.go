@@ -1,0 +1,360 @@
+package planekube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planeenroll"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// Enrollments writes enrollments, where the plane approves them. It needs get, create,
+// patch and delete on runnerenrollments, and that the admission policies let its account
+// write them.
+type Enrollments struct {
+	client   client.Client
+	approver func(login string) bool
+	now      func() time.Time
+}
+
+var _ planeenroll.Writer = (*Enrollments)(nil)
+
+// NewEnrollments returns what writes enrollments. Approver says whose approval counts
+// with the fleet. It asks nothing yet.
+func NewEnrollments(config *rest.Config, approver func(login string) bool, now func() time.Time) (*Enrollments, error) {
+	if config == nil || approver == nil || now == nil {
+		return nil, errors.New("writing enrollments takes a client configuration, approvers and a clock")
+	}
+	c, err := newClient(kube.Unthrottled(config))
+	if err != nil {
+		return nil, err
+	}
+	return &Enrollments{client.WithFieldValidation(c, metav1.FieldValidationStrict), approver, now}, nil
+}
+
+// permitted returns an error unless p permits one of the verbs to one organisation,
+// whoever calls.
+func (s *Enrollments) permitted(p access.Permit, verbs ...access.Verb) error {
+	if p.Org() == "" {
+		return problem.New(problem.Internal, "internal error").Because(errors.New("a permit for no organisation was used for an enrollment"))
+	}
+	var err error
+	for _, v := range verbs {
+		if err = p.Require(v, s.now()); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// does is permitted, for what only some of those may do who may ask for it.
+func (s *Enrollments) does(p access.Permit, asks, does access.Verb) error {
+	if err := s.permitted(p, asks); err != nil {
+		return err
+	}
+	if !plane.ViewerOf(p).In(p.Org(), does) {
+		refused := problem.New(problem.Forbidden, "Your role allows to ask for it, not to do it.")
+		refused.Needed = &problem.Need{Verb: string(does), Org: p.Org()}
+		return refused
+	}
+	return nil
+}
+
+func (s *Enrollments) get(ctx context.Context, org string) (*v1alpha1.RunnerEnrollment, error) {
+	e := new(v1alpha1.RunnerEnrollment)
+	switch err := s.client.Get(ctx, client.ObjectKey{Name: org}, e); {
+	case apierrors.IsNotFound(err):
+		return nil, problem.New(problem.NotFound, "There is no such organisation, or you may not see it.", "List those that you may see.")
+	case err != nil:
+		return nil, enrollmentUnsaid(fmt.Errorf("read the enrollment %s: %w", org, err))
+	}
+	return e, nil
+}
+
+// Read implements [planeenroll.Writer].
+func (s *Enrollments) Read(ctx context.Context, p access.Permit) (planefleet.Enrollment, error) {
+	if err := s.permitted(p, access.EnrollmentRequest, access.EnrollmentApprove, access.OffboardRequest, access.RotateRequest); err != nil {
+		return planefleet.Enrollment{}, err
+	}
+	e, err := s.get(ctx, p.Org())
+	if err != nil {
+		return planefleet.Enrollment{}, err
+	}
+	return s.shown(e), nil
+}
+
+func (s *Enrollments) shown(e *v1alpha1.RunnerEnrollment) planefleet.Enrollment {
+	return enrollmentOf(e, s.now().UTC()).(planefleet.Enrollment)
+}
+
+// Create implements [planeenroll.Writer].
+func (s *Enrollments) Create(ctx context.Context, p access.Permit, spec json.RawMessage, request string, dryRun bool) (out planefleet.Enrollment, created bool, err error) {
+	if err := s.permitted(p, access.EnrollmentRequest); err != nil {
+		return out, false, err
+	}
+	e := &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: p.Org(), Annotations: map[string]string{requestAnnotation: request}}}
+	if e.Spec, err = specOf(spec); err != nil {
+		return out, false, err
+	}
+	e.Spec.Approval = nil
+	setRequestedBy(e, p.Caller().Identity())
+	var options []client.CreateOption
+	if dryRun {
+		options = append(options, client.DryRunAll)
+	}
+	switch err := s.client.Create(ctx, e, options...); {
+	case apierrors.IsAlreadyExists(err):
+		is, err := s.get(ctx, p.Org())
+		switch {
+		case err != nil:
+			return out, false, err
+		case is.Annotations[requestAnnotation] != request:
+			return out, false, problem.New(problem.Conflict, "The organisation is enrolled, or asked for, already.", "Look at it, and change what is there.")
+		}
+		return s.shown(is), false, nil
+	case err != nil:
+		return out, false, s.refused(p.Org(), err)
+	}
+	return s.shown(e), true, nil
+}
+
+// change patches an enrollment from what it was when it was read: nothing is written
+// over that somebody else has changed meanwhile.
+func (s *Enrollments) change(ctx context.Context, org string, dryRun bool, as func(e *v1alpha1.RunnerEnrollment) error) (planefleet.Enrollment, error) {
+	was, err := s.get(ctx, org)
+	if err != nil {
+		return planefleet.Enrollment{}, err
+	}
+	if !was.DeletionTimestamp.IsZero() {
+		return planefleet.Enrollment{}, problem.New(problem.Conflict, "It is ending already.", "Look at how far it has come.")
+	}
+	is := was.DeepCopy()
+	if err := as(is); err != nil {
+		return planefleet.Enrollment{}, err
+	}
+	var options []client.PatchOption
+	if dryRun {
+		options = append(options, client.DryRunAll)
+	}
+	if err := s.client.Patch(ctx, is, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}), options...); err != nil {
+		return planefleet.Enrollment{}, s.refused(org, err)
+	}
+	return s.shown(is), nil
+}
+
+// Edit implements [planeenroll.Writer].
+func (s *Enrollments) Edit(ctx context.Context, p access.Permit, patch json.RawMessage, dryRun bool) (planefleet.Enrollment, error) {
+	if err := s.permitted(p, access.EnrollmentRequest); err != nil {
+		return planefleet.Enrollment{}, err
+	}
+	return s.change(ctx, p.Org(), dryRun, func(e *v1alpha1.RunnerEnrollment) error {
+		stood, digest := approved(e), fleet.Digest(e)
+		spec, err := merged(e.Spec, patch)
+		if err != nil {
+			return err
+		}
+		spec.Approval = e.Spec.Approval // whoever edits approves nothing
+		e.Spec = spec
+		switch by := p.Caller().Identity(); {
+		case fleet.Digest(e) == digest: // owners and members, which nobody approves
+		case stood:
+			setRequestedBy(e, by)
+		default:
+			setRequestedBy(e, append(requestedBy(e), by)...)
+		}
+		return nil
+	})
+}
+
+// Approve implements [planeenroll.Writer].
+func (s *Enrollments) Approve(ctx context.Context, p access.Permit, digest string, dryRun bool) (planefleet.Enrollment, error) {
+	if err := s.permitted(p, access.EnrollmentApprove); err != nil {
+		return planefleet.Enrollment{}, err
+	}
+	return s.change(ctx, p.Org(), dryRun, func(e *v1alpha1.RunnerEnrollment) error {
+		if digest != fleet.Digest(e) {
+			return problem.New(problem.Conflict, "It is not what was looked at: somebody has changed it since.", "Look at it as it is now.")
+		}
+		return s.approve(e, p.Caller())
+	})
+}
+
+// approve is somebody's approval of what an enrollment says.
+func (s *Enrollments) approve(e *v1alpha1.RunnerEnrollment, c access.Caller) error {
+	by := c.Identity()
+	own := func(message string) error {
+		return problem.New(problem.SelfApproval, message, "Ask another platform-admin.")
+	}
+	switch {
+	case c.Tagged() || c.Shared:
+		return problem.New(problem.Forbidden, "Only a person of this tailnet approves an enrollment.")
+	case slices.ContainsFunc(requestedBy(e), func(l string) bool { return strings.EqualFold(l, by) }):
+		return own("You asked for some of this.")
+	case fleet.Belongs(e, by):
+		return own("You belong to this organisation.")
+	case !s.approver(by):
+		return problem.New(problem.Forbidden, "Your approval does not count with the fleet.", "Ask somebody who is listed in fleet.approvers.")
+	}
+	e.Spec.Approval = &v1alpha1.EnrollmentApproval{By: by, At: metav1.NewTime(s.now().UTC().Truncate(time.Second)), Digest: fleet.Digest(e)}
+	return nil
+}
+
+// approved says whether the plane's approval is of what the enrollment says.
+func approved(e *v1alpha1.RunnerEnrollment) bool {
+	return e.Spec.Approval != nil && e.Spec.Approval.Digest == fleet.Digest(e)
+}
+
+// Rotate implements [planeenroll.Writer]. What was approved stays so, by who rotates.
+func (s *Enrollments) Rotate(ctx context.Context, p access.Permit, dryRun bool) (planefleet.Enrollment, error) {
+	if err := s.does(p, access.RotateRequest, access.CredentialsRotate); err != nil {
+		return planefleet.Enrollment{}, err
+	}
+	return s.change(ctx, p.Org(), dryRun, func(e *v1alpha1.RunnerEnrollment) error {
+		stood := approved(e)
+		e.Spec.Credentials.RotateAt = new(metav1.NewTime(s.now().UTC().Truncate(time.Second)))
+		if w := asked(e); w != nil && w.What == planefleet.WishRotate {
+			delete(e.Annotations, v1alpha1.AskedAnnotation)
+		}
+		if !stood {
+			return nil
+		}
+		return s.approve(e, p.Caller())
+	})
+}
+
+// Ask implements [planeenroll.Writer].
+func (s *Enrollments) Ask(ctx context.Context, p access.Permit, what planefleet.Wish, reason string, dryRun bool) (planefleet.Enrollment, error) {
+	verb := access.OffboardRequest
+	if what == planefleet.WishRotate {
+		verb = access.RotateRequest
+	}
+	if err := s.permitted(p, verb); err != nil {
+		return planefleet.Enrollment{}, err
+	}
+	return s.change(ctx, p.Org(), dryRun, func(e *v1alpha1.RunnerEnrollment) error {
+		by := p.Caller().Identity()
+		if w := asked(e); w != nil && w.What == what && w.By == by && w.Reason == reason {
+			return nil // it stands there
+		}
+		text, err := json.Marshal(planefleet.EnrollmentAsked{What: what, By: by, At: s.now().UTC().Truncate(time.Second), Reason: reason})
+		if err != nil {
+			return err
+		}
+		note(e, v1alpha1.AskedAnnotation, string(text))
+		return nil
+	})
+}
+
+// Offboard implements [planeenroll.Writer]. One that is ending already is left to end.
+func (s *Enrollments) Offboard(ctx context.Context, p access.Permit, dryRun bool) (planefleet.Enrollment, error) {
+	if err := s.does(p, access.OffboardRequest, access.EnrollmentOffboard); err != nil {
+		return planefleet.Enrollment{}, err
+	}
+	e, err := s.get(ctx, p.Org())
+	if err != nil {
+		return planefleet.Enrollment{}, err
+	}
+	options := []client.DeleteOption{client.Preconditions{UID: new(types.UID(e.UID))}}
+	if dryRun {
+		options = append(options, client.DryRunAll)
+	}
+	if err := client.IgnoreNotFound(s.client.Delete(ctx, e, options...)); err != nil {
+		return planefleet.Enrollment{}, s.refused(p.Org(), err)
+	}
+	return s.shown(e), nil
+}
+
+// refused is why a write did not come to pass.
+func (s *Enrollments) refused(org string, err error) error {
+	switch {
+	case apierrors.IsConflict(err):
+		return problem.New(problem.Conflict, "Somebody has changed it meanwhile.", "Look at it as it is now, and ask again.")
+	case apierrors.IsNotFound(err):
+		return problem.New(problem.NotFound, "There is no such organisation any more.", "List those that you may see.")
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+		return problem.New(problem.Validation, "The API server does not take it: "+err.Error()).Because(err)
+	case apierrors.IsForbidden(err):
+		return problem.New(problem.Unavailable, "The API server does not let the plane write enrollments.", "Whoever runs the plane looks at fleet.approval and at its rights.").After(time.Minute).Because(err)
+	}
+	return enrollmentUnsaid(fmt.Errorf("write the enrollment %s: %w", org, err))
+}
+
+// specOf reads a spec that somebody sent, as strictly as the API server does.
+func specOf(text json.RawMessage) (spec v1alpha1.RunnerEnrollmentSpec, err error) {
+	d := json.NewDecoder(strings.NewReader(string(text)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&spec); err != nil {
+		return spec, problem.New(problem.Validation, "That is no spec of a RunnerEnrollment: "+err.Error()+".")
+	}
+	return spec, nil
+}
+
+// merged is a spec with a merge patch (RFC 7386).
+func merged(spec v1alpha1.RunnerEnrollmentSpec, patch json.RawMessage) (v1alpha1.RunnerEnrollmentSpec, error) {
+	var was, changes map[string]any
+	text, err := json.Marshal(spec)
+	if err == nil {
+		err = json.Unmarshal(text, &was)
+	}
+	if err != nil {
+		return spec, err
+	}
+	if err := json.Unmarshal(patch, &changes); err != nil {
+		return spec, problem.New(problem.Validation, "That is no merge patch of a spec.")
+	}
+	if text, err = json.Marshal(change.Merge(was, changes)); err != nil {
+		return spec, err
+	}
+	return specOf(text)
+}
+
+// requestedBy are who wrote some of it since it was last approved. What cannot be read
+// says nothing of anybody: the admission policies let only those write it who write specs.
+func requestedBy(e *v1alpha1.RunnerEnrollment) (logins []string) {
+	_ = json.Unmarshal([]byte(e.Annotations[v1alpha1.RequestedByAnnotation]), &logins)
+	return logins
+}
+
+func setRequestedBy(e *v1alpha1.RunnerEnrollment, logins ...string) {
+	slices.Sort(logins)
+	text, _ := json.Marshal(slices.Compact(logins)) // strings: nothing in them cannot be written
+	note(e, v1alpha1.RequestedByAnnotation, string(text))
+}
+
+func note(e *v1alpha1.RunnerEnrollment, key, value string) {
+	if e.Annotations == nil {
+		e.Annotations = map[string]string{}
+	}
+	e.Annotations[key] = value
+}
+
+// asked is what somebody asks for; nil: nothing, or what cannot be read.
+func asked(e *v1alpha1.RunnerEnrollment) *planefleet.EnrollmentAsked {
+	var a planefleet.EnrollmentAsked
+	if err := json.Unmarshal([]byte(e.Annotations[v1alpha1.AskedAnnotation]), &a); err != nil || a.What != planefleet.WishRotate && a.What != planefleet.WishOffboard {
+		return nil
+	}
+	return &a
+}
+
+func enrollmentUnsaid(err error) error {
+	return problem.New(problem.Unavailable, "The API server has not said what has become of the enrollment.", "Look at it, and try again in a moment: what was done is found again.").After(time.Second).Because(err)
+}

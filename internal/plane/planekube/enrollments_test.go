@@ -1,0 +1,167 @@
+//go:build unix
+
+package planekube
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// PL-06, PL-08: where the plane approves, an enrollment is written as it was asked for; who
+// wrote some of it, or belongs to the organisation, approves none of it; an approval is
+// of what was looked at, and void as soon as anything of it is another; and no permit
+// does for another organisation or another thing.
+func TestPL06_Enrollments(t *testing.T) {
+	p := newPlace(t, nil)
+	p.must(p.admin.Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: p.ns + "-writes"},
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{"tailplane.dev"}, Resources: []string{"runnerenrollments"}, Verbs: []string{"create", "patch", "delete"}}}}))
+	p.must(p.admin.Create(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: p.ns + "-writes"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: p.ns + "-writes"},
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: p.ns, Name: "plane"}}}))
+	org := "newco-" + p.ns[len(p.ns)-6:]
+	s, err := NewEnrollments(p.config, func(login string) bool { return login != "quinn@platform.dev" }, time.Now)
+	p.must(err)
+	permit := func(who string, verb access.Verb) access.Permit {
+		t.Helper()
+		admin := func(login string) access.Holder {
+			return access.Holder{Login: access.Login(login), Duty: access.Duty{Name: access.PlatformAdmin}}
+		}
+		policy := access.PlanePolicy{Capability: "tailplane.dev/cap/plane", Settings: []access.Holder{admin("pat@platform.dev"), admin("paula@platform.dev"), admin("quinn@platform.dev"),
+			{Login: "nora@newco.dev", Duty: access.Duty{Name: access.OrgAdmin, Orgs: []string{org}}}}}
+		out, err := access.DecidePlane(access.Caller{Login: access.Login(who), Via: access.ViaTailnet, Device: access.Device{ID: "n1", Name: "laptop"}}, verb, policy, time.Now())
+		p.must(err)
+		out, err = out.In(org)
+		p.must(err)
+		return out
+	}
+	refused := func(err error, want problem.Code) {
+		t.Helper()
+		if problem.CodeOf(err) != want {
+			t.Fatalf("%v, want %s", err, want)
+		}
+	}
+	stored := func() *v1alpha1.RunnerEnrollment {
+		t.Helper()
+		e := new(v1alpha1.RunnerEnrollment)
+		p.must(p.admin.Get(t.Context(), client.ObjectKey{Name: org}, e))
+		return e
+	}
+	stands := func() fleet.Condition {
+		return fleet.Approved(stored(), true, func(string) bool { return true })
+	}
+	spec := json.RawMessage(`{"forge":"github","configURL":"https://github.com/` + org + `","pools":[{"name":"gh-nix"}],"credentials":{"secretName":"x"},"owners":["nora@newco.dev"]}`)
+	nora := permit("nora@newco.dev", access.EnrollmentRequest)
+
+	// It is asked for.
+	_, _, err = s.Create(t.Context(), permit("nora@newco.dev", access.OffboardRequest), spec, "r1", false)
+	refused(err, problem.Internal)
+	if _, _, err := s.Create(t.Context(), nora, json.RawMessage(`{"forge":"github","colour":"red"}`), "r1", false); problem.CodeOf(err) != problem.Validation || !strings.Contains(err.Error(), "colour") {
+		t.Fatal(err)
+	}
+	_, _, err = s.Create(t.Context(), nora, json.RawMessage(`{"forge":"github","configURL":"https://github.com/x","pools":[],"credentials":{"secretName":"x"}}`), "r1", false)
+	refused(err, problem.Validation)
+	if e, created, err := s.Create(t.Context(), nora, spec, "r1", true); err != nil || !created || e.Name != org {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	if err := p.admin.Get(t.Context(), client.ObjectKey{Name: org}, new(v1alpha1.RunnerEnrollment)); !apierrors.IsNotFound(err) {
+		t.Fatalf("a dry run: %v", err)
+	}
+	asked, created, err := s.Create(t.Context(), nora, spec, "r1", false)
+	if err != nil || !created || asked.Approval != nil || asked.RequestedBy[0] != "nora@newco.dev" || asked.Digest != fleet.Digest(stored()) {
+		t.Fatalf("%+v, %v", asked, err)
+	}
+	if e, created, err := s.Create(t.Context(), nora, spec, "r1", false); err != nil || created || e.Digest != asked.Digest {
+		t.Fatalf("the same again: %+v, %v", e, err)
+	}
+	_, _, err = s.Create(t.Context(), permit("pat@platform.dev", access.EnrollmentRequest), spec, "r2", false)
+	refused(err, problem.Conflict)
+	if c := stands(); c.Status != fleet.No {
+		t.Fatalf("%+v", c)
+	}
+
+	// It is approved, by another one than asked for it, and as it was looked at.
+	approves := func(who string) access.Permit { return permit(who, access.EnrollmentApprove) }
+	if e, err := s.Edit(t.Context(), permit("pat@platform.dev", access.EnrollmentRequest), json.RawMessage(`{"quota":{"pods":7}}`), false); err != nil || len(e.RequestedBy) != 2 {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	_, err = s.Approve(t.Context(), approves("paula@platform.dev"), asked.Digest, false)
+	refused(err, problem.Conflict)
+	digest := fleet.Digest(stored())
+	_, err = s.Approve(t.Context(), approves("pat@platform.dev"), digest, false)
+	refused(err, problem.SelfApproval)
+	_, err = s.Approve(t.Context(), approves("quinn@platform.dev"), digest, false)
+	refused(err, problem.Forbidden)
+	_, err = s.Edit(t.Context(), nora, json.RawMessage(`{"members":["paula@platform.dev"]}`), false)
+	p.must(err)
+	_, err = s.Approve(t.Context(), approves("paula@platform.dev"), digest, false)
+	refused(err, problem.SelfApproval)
+	_, err = s.Edit(t.Context(), nora, json.RawMessage(`{"members":null}`), false)
+	p.must(err)
+	if _, err := s.Approve(t.Context(), approves("paula@platform.dev"), digest, true); err != nil || stored().Spec.Approval != nil {
+		t.Fatalf("a dry run: %v", err)
+	}
+	if e, err := s.Approve(t.Context(), approves("paula@platform.dev"), digest, false); err != nil || e.Approval == nil || e.Approval.By != "paula@platform.dev" || e.Approval.Digest != digest {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	if c := stands(); c.Status != fleet.Yes {
+		t.Fatalf("%+v", c)
+	}
+
+	// Its credential is rotated, which leaves it approved; who may only ask, asks.
+	_, err = s.Rotate(t.Context(), permit("nora@newco.dev", access.RotateRequest), false)
+	refused(err, problem.Forbidden)
+	if e, err := s.Ask(t.Context(), permit("nora@newco.dev", access.RotateRequest), planefleet.WishRotate, "a laptop was lost", false); err != nil || e.Asked == nil || e.Asked.By != "nora@newco.dev" {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	if c := stands(); c.Status != fleet.Yes {
+		t.Fatalf("to ask voids the approval: %+v", c)
+	}
+	_, err = s.Rotate(t.Context(), permit("pat@platform.dev", access.RotateRequest), false)
+	refused(err, problem.SelfApproval)
+	if e, err := s.Rotate(t.Context(), permit("paula@platform.dev", access.RotateRequest), false); err != nil || e.Asked != nil || e.Rotation.At == nil {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	if c := stands(); c.Status != fleet.Yes || stored().Spec.Credentials.RotateAt == nil {
+		t.Fatalf("%+v", c)
+	}
+
+	// Any other edit voids it, and who made it does not approve it.
+	if e, err := s.Edit(t.Context(), permit("paula@platform.dev", access.EnrollmentRequest), json.RawMessage(`{"isolation":"Namespace"}`), false); err != nil || len(e.RequestedBy) != 1 || e.RequestedBy[0] != "paula@platform.dev" {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	if c := stands(); c.Reason != fleet.ReasonApprovalVoid {
+		t.Fatalf("%+v", c)
+	}
+	_, err = s.Edit(t.Context(), nora, json.RawMessage(`{"approval":{"by":"pat@platform.dev","at":"2026-01-01T00:00:00Z","digest":"`+fleet.Digest(stored())+`"}}`), false)
+	p.must(err)
+	if c := stands(); c.Reason != fleet.ReasonApprovalVoid {
+		t.Fatalf("who edits approves: %+v", c)
+	}
+
+	// It ends.
+	if e, err := s.Ask(t.Context(), permit("nora@newco.dev", access.OffboardRequest), planefleet.WishOffboard, "we move", false); err != nil || e.Asked.What != planefleet.WishOffboard {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	_, err = s.Offboard(t.Context(), permit("nora@newco.dev", access.OffboardRequest), false)
+	refused(err, problem.Forbidden)
+	if _, err := s.Offboard(t.Context(), permit("pat@platform.dev", access.OffboardRequest), true); err != nil {
+		t.Fatal(err)
+	}
+	stored()
+	_, err = s.Offboard(t.Context(), permit("pat@platform.dev", access.OffboardRequest), false)
+	p.must(err)
+	_, err = s.Read(t.Context(), nora)
+	refused(err, problem.NotFound)
+}
