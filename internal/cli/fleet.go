@@ -29,8 +29,8 @@ func (t *tka) fleet() *cobra.Command {
 	var ff fleetFlags
 	cmd := &cobra.Command{
 		Use:   "fleet",
-		Short: "Show and pause CI runners, by the operator plane",
-		Long: `Show the CI runners of your organisations, pause them and let them go on. The operator
+		Short: "Show, pause and ask for CI runners, by the operator plane",
+		Long: `Show the CI runners of your organisations, pause them, let them go on, and ask for more. The operator
 plane decides by who you are on the tailnet; it is where --url or plane.url of the settings
 says. Nobody needs to be signed in to a cluster.`,
 		Example: "  tka fleet runners --org acme\n  tka fleet pause github/acme/gh-nix --reason flaky-image",
@@ -41,7 +41,8 @@ says. Nobody needs to be signed in to a cluster.`,
 	f.StringVar(&ff.plane.url, "url", "", "URL of the operator plane, https:// unless it is on this machine (default plane.url of the settings)")
 	f.StringVar(&ff.plane.tokenFile, "token-file", "", "file with a token, where the connection does not say who you are")
 	f.StringVar(&ff.plane.tokenCommand, "token-command", "", "program that prints a token, with its arguments; it is not given to a shell")
-	cmd.AddCommand(t.fleetRunners(&ff), t.fleetEnrollments(&ff), t.fleetHolds(&ff), t.fleetDrift(&ff), t.fleetForges(&ff), t.fleetChanges(&ff), t.fleetPause(&ff), t.fleetLift(&ff), t.fleetReschedule(&ff))
+	cmd.AddCommand(t.fleetRunners(&ff), t.fleetEnrollments(&ff), t.fleetHolds(&ff), t.fleetDrift(&ff), t.fleetForges(&ff), t.fleetChanges(&ff), t.fleetPause(&ff), t.fleetLift(&ff), t.fleetReschedule(&ff),
+		t.fleetRequest(&ff), t.fleetApprove(&ff), t.fleetRotate(&ff), t.fleetOffboard(&ff))
 	return cmd
 }
 

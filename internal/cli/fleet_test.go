@@ -21,6 +21,7 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/change"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
+	"github.com/tailplane/tailplane/internal/plane/planeenroll"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
 )
 
@@ -28,14 +29,16 @@ import (
 // alice, with holds kept where the API server would keep them.
 type yard struct {
 	*httptest.Server
-	board *plane.Board
+	board  *plane.Board
+	enroll *planeenroll.Desk
+	role   string // of alice, everywhere
 
 	mu    sync.Mutex
 	holds map[string]planefleet.Hold
 }
 
 func newYard(t *testing.T) *yard {
-	y := &yard{board: plane.NewBoard(time.Now), holds: map[string]planefleet.Hold{}}
+	y := &yard{role: "operator", board: plane.NewBoard(time.Now), holds: map[string]planefleet.Hold{}}
 	row := func(org, pool string) planefleet.Pool {
 		return planefleet.Pool{ID: "github/" + org + "/" + pool, Forge: "github", OrgName: org, Name: pool, State: planefleet.Active, Counts: planefleet.Counts{Busy: new(2)}, Holds: []string{}}
 	}
@@ -72,13 +75,15 @@ func newYard(t *testing.T) *yard {
 	way := &door.Door{Names: func() []string { return []string{"127.0.0.1"} }, Form: plane.Form(), Log: slog.New(slog.DiscardHandler), Now: time.Now,
 		Identify: func(*http.Request) (access.Caller, error) {
 			return access.Caller{Login: "alice@example.com", UserID: "1", Device: access.Device{ID: "n1", Name: "laptop"}, Via: access.ViaTailnet,
-				Rules: []json.RawMessage{json.RawMessage(`{"role":"operator","orgs":["*"]}`)}}, nil
+				Rules: []json.RawMessage{json.RawMessage(`{"role":"` + y.role + `","orgs":["*"]}`)}}, nil
 		},
 		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
 			return access.DecidePlane(c, v, access.PlanePolicy{Capability: "tailplane.dev/cap/plane"}, now)
 		},
 		Record: func(audit.Entry) error { return nil }}
-	y.Server = httptest.NewServer(way.Handler(slices.Concat(desk.Routes(), (&planechange.Desk{Plane: desk.Plane}).Routes())...))
+	changes := &planechange.Desk{Plane: desk.Plane}
+	y.enroll = &planeenroll.Desk{Plane: desk.Plane, Changes: changes}
+	y.Server = httptest.NewServer(way.Handler(slices.Concat(desk.Routes(), changes.Routes(), y.enroll.Routes())...))
 	t.Cleanup(y.Close)
 	return y
 }

@@ -56,10 +56,10 @@ It is sent to the plane by https and to nobody else.`,
 	f.StringVar(&mf.tokenCommand, "token-command", "", "program that prints a token, with its arguments; it is not given to a shell")
 	f.BoolVar(&mf.options.ReadOnly, "read-only", false, "only tools that change nothing")
 	f.BoolVar(&mf.options.NoDestructive, "no-destructive", false, "no tools that take something away")
-	f.StringVar(&mf.toolsets, "toolsets", "", "only these, with commas between: fleet, config, infra, audit (default all)")
+	f.StringVar(&mf.toolsets, "toolsets", "", "only these, with commas between: fleet, config, enrollment, infra, audit (default all)")
 	f.DurationVar(&t.timeout, "timeout", planemcp.DefaultTimeout, "time limit of one call")
 	f.IntVar(&mf.options.MaxBytes, "max-bytes", planemcp.DefaultBytes, "most bytes of one answer, 4096 to 1048576")
-	t.complete(cmd, "toolsets", fixed(string(planemcp.Fleet), string(planemcp.Config), string(planemcp.Infra), string(planemcp.Audit)))
+	t.complete(cmd, "toolsets", fixed(string(planemcp.Fleet), string(planemcp.Config), string(planemcp.Enrollment), string(planemcp.Infra), string(planemcp.Audit)))
 	return cmd
 }
 

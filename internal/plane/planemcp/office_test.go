@@ -25,6 +25,7 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/change"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
+	"github.com/tailplane/tailplane/internal/plane/planeenroll"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
 	"github.com/tailplane/tailplane/internal/plane/planemcp"
 	"github.com/tailplane/tailplane/internal/problem"
@@ -37,7 +38,8 @@ const patience = 60 * time.Second
 // Who comes, the test says: a message that names a persona comes from it.
 type office struct {
 	*httptest.Server
-	board *plane.Board
+	board  *plane.Board
+	enroll *planeenroll.Desk
 
 	mu      sync.Mutex
 	callers map[string]access.Caller
@@ -81,7 +83,9 @@ func newOffice(t *testing.T, o planemcp.Options) *office {
 			return nil
 		}}
 	fleet := &planefleet.Desk{Plane: desk, Create: of.create, Lift: of.lift}
-	api := slices.Concat(desk.Routes(), fleet.Routes(), changesDesk(desk).Routes())
+	changes := changesDesk(desk)
+	of.enroll = &planeenroll.Desk{Plane: desk, Changes: changes}
+	api := slices.Concat(desk.Routes(), fleet.Routes(), changes.Routes(), of.enroll.Routes())
 	handler := way.Handler(append(slices.Clone(api), planemcp.Route(way, api, o))...)
 	of.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		of.mu.Lock()
@@ -141,6 +145,8 @@ func given(tool string) map[string]any {
 			args["reason"] = "test"
 		}
 		return args
+	case "request_enrollment":
+		return map[string]any{"org": "newco", "forge": "github", "pools": "nix", "reason": "test", "dryRun": true} // what is made has another time each time
 	case "get_enrollment":
 		return map[string]any{"org": "acme"}
 	case "pause_runner":
@@ -220,7 +226,7 @@ func (of *office) fill() {
 		plane.KindEnrollment: {planefleet.Enrollment{ID: "acme", Name: "acme", Forge: "github", Phase: "Active"}, planefleet.Enrollment{ID: "globex", Name: "globex", Forge: "github", Phase: "Active"}},
 		plane.KindChange: {planechange.Of(planechange.Kept{Change: change.Change{ID: "c1", Ref: change.Ref{Kind: "RunnerEnrollment", Name: "acme"}, Org: "acme", Version: "v1", Head: "0", Number: 7, State: change.Open, Proposer: "amy@acme.dev"}}, time.Now()),
 			planechange.Of(planechange.Kept{Change: change.Change{ID: "c2", Ref: change.Ref{Kind: "RunnerPool", Name: "nix"}, State: change.Open, Platform: true, Proposer: "olga@example.com"}}, time.Now())},
-		plane.KindForge: {planefleet.Forge{ID: "github", Name: "github", Type: "github", EnrolledThere: []string{"acme", "globex"}}},
+		plane.KindForge: {planefleet.Forge{ID: "github", Name: "github", Type: "github", URL: "https://github.com", EnrolledThere: []string{"acme", "globex"}}},
 		plane.KindHold:  {planefleet.Hold{ID: "h-acme", Name: "h-acme", UID: "u", Scope: planefleet.Scope{Org: "acme", Pool: "nix"}, RequestedBy: "amy@acme.dev", Held: []string{"acme"}}},
 	} {
 		of.board.Replace(k, "kubernetes", objects)

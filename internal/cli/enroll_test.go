@@ -1,0 +1,154 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/cli"
+	"github.com/tailplane/tailplane/internal/cli/fault"
+	"github.com/tailplane/tailplane/internal/plane/planeenroll"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// A register has enrollments in memory, for what the command line says of them. The real
+// one, and all of its rules, is in planekube.
+type register map[string]planefleet.Enrollment
+
+func (r register) Read(_ context.Context, p access.Permit) (planefleet.Enrollment, error) {
+	e, there := r[p.Org()]
+	if !there {
+		return e, problem.New(problem.NotFound, "There is no such organisation.")
+	}
+	return e, nil
+}
+
+// put keeps one that is there, changed.
+func (r register) put(p access.Permit, dryRun bool, change func(*planefleet.Enrollment)) (planefleet.Enrollment, error) {
+	e, err := r.Read(context.Background(), p)
+	if err == nil {
+		if change(&e); !dryRun {
+			r[p.Org()] = e
+		}
+	}
+	return e, err
+}
+
+func (r register) Create(_ context.Context, p access.Permit, spec json.RawMessage, _ string, dryRun bool) (planefleet.Enrollment, bool, error) {
+	var is struct {
+		ConfigURL, Isolation string
+		Pools                []planefleet.EnrolledPool
+	}
+	if err := json.Unmarshal(spec, &is); err != nil {
+		return planefleet.Enrollment{}, false, err
+	}
+	if e, there := r[p.Org()]; there {
+		return e, false, nil
+	}
+	e := planefleet.Enrollment{ID: p.Org(), Name: p.Org(), ConfigURL: is.ConfigURL, Isolation: is.Isolation, Pools: is.Pools, Phase: "Requested", RequestedBy: []string{p.Caller().Identity()}, Digest: "sha256:1"}
+	if !dryRun {
+		r[p.Org()] = e
+	}
+	return e, true, nil
+}
+
+func (r register) Edit(_ context.Context, p access.Permit, _ json.RawMessage, dryRun bool) (planefleet.Enrollment, error) {
+	return r.put(p, dryRun, func(*planefleet.Enrollment) {})
+}
+
+func (r register) Approve(_ context.Context, p access.Permit, digest string, dryRun bool) (planefleet.Enrollment, error) {
+	if digest != r[p.Org()].Digest {
+		return planefleet.Enrollment{}, problem.New(problem.Conflict, "It is not what was looked at.")
+	}
+	return r.put(p, dryRun, func(e *planefleet.Enrollment) {
+		e.Approval = &planefleet.EnrollmentApproval{By: p.Caller().Identity(), Digest: digest}
+	})
+}
+
+func (r register) Rotate(_ context.Context, p access.Permit, dryRun bool) (planefleet.Enrollment, error) {
+	return r.put(p, dryRun, func(e *planefleet.Enrollment) { e.Rotation.At = new(time.Now()) })
+}
+
+func (r register) Offboard(_ context.Context, p access.Permit, dryRun bool) (planefleet.Enrollment, error) {
+	e, err := r.Read(context.Background(), p)
+	if !dryRun {
+		delete(r, p.Org())
+	}
+	return e, err
+}
+
+func (r register) Ask(_ context.Context, p access.Permit, what planefleet.Wish, reason string, dryRun bool) (planefleet.Enrollment, error) {
+	return r.put(p, dryRun, func(e *planefleet.Enrollment) {
+		e.Asked = &planefleet.EnrollmentAsked{What: what, By: p.Caller().Identity(), Reason: reason}
+	})
+}
+
+// An organisation is asked for, approved as it was shown, rotated and ended from the
+// command line; what is done at once and goes far takes its phrase.
+func TestEnroll(t *testing.T) {
+	y := newYard(t)
+	kept := register{}
+	tka := func(exit int, want string, args ...string) string {
+		t.Helper()
+		code, out, errs := y.tka(t, args...)
+		if code != exit || !strings.Contains(out+errs, want) {
+			t.Errorf("%q: exit %d, %s%s, want %d %q", args, code, out, errs, exit, want)
+		}
+		return out
+	}
+	request := []string{"request", "newco", "--forge", "github", "--pool", "nix,dind", "--reason", "our builds wait"}
+	tka(fault.Refused, "Needed is enrollment.request on all organisations; you have operator@*", request...)
+	y.role = "platform-admin"
+	tka(fault.Unreachable, "No repository is set for changes of the configuration.", request...)
+	y.enroll.Writer = kept
+	tka(fault.Misused, "needs --reason", "request", "newco", "--forge", "github", "--pool", "nix")
+	tka(fault.Misused, "needs --forge and --pool", "request", "newco", "--reason", "x")
+	tka(fault.Refused, "There is no forge", "request", "newco", "--forge", "nowhere", "--pool", "nix", "--reason", "x")
+	tka(fault.Done, "newco would be written. Nothing was changed.", append(request, "--dry-run")...)
+	tka(fault.Done, "newco is written.", request...)
+	tka(fault.Done, "newco was asked for already.", request...)
+	if e := kept["newco"]; len(e.Pools) != 2 || e.ConfigURL != "https://github.com/newco" || e.Isolation != "None" {
+		t.Errorf("%+v", e)
+	}
+
+	tka(fault.Misused, `--confirm "APPROVE newco"`, "approve", "newco", "--reason", "x")
+	tka(fault.NotReady, "not what was looked at", "approve", "newco", "--reason", "x", "--seen", "sha256:0")
+	tka(fault.Done, "newco at https://github.com/newco, isolation None, pools nix, dind", "approve", "newco", "--reason", "x", "--dry-run")
+	if kept["newco"].Approval != nil {
+		t.Error("it is approved")
+	}
+	tka(fault.Done, "newco is approved", "approve", "newco", "--reason", "x", "--confirm", "APPROVE newco")
+	var l struct {
+		APIVersion, Kind string
+		Result           planeenroll.Outcome
+	}
+	if out := tka(fault.Done, "", "rotate", "newco", "--reason", "lost", "-o", "json"); json.Unmarshal([]byte(out), &l) != nil || l.Kind != "EnrollmentOutcome" || l.Result.Done != "written" || l.Result.Enrollment.Rotation.At == nil {
+		t.Errorf("%s", out)
+	}
+	y.role = "org-admin"
+	tka(fault.Done, "newco: those who run the platform are asked.", "offboard", "newco", "--reason", "we move")
+	if a := kept["newco"].Asked; a == nil || a.What != planefleet.WishOffboard {
+		t.Errorf("%+v", a)
+	}
+	y.role = "platform-admin"
+	tka(fault.Done, "newco would be written", "offboard", "newco", "--reason", "they move", "--dry-run")
+	tka(fault.Misused, `--confirm "OFFBOARD newco"`, "offboard", "newco", "--reason", "they move")
+	if len(kept) != 1 {
+		t.Error("it has gone")
+	}
+	if out := tka(fault.Done, "", "offboard", "newco", "--reason", "they move", "--confirm", "OFFBOARD newco", "-o", "name"); out != "newco\n" || len(kept) != 0 {
+		t.Errorf("%q, %v", out, kept)
+	}
+	tka(fault.Failed, "There is no such organisation", "rotate", "newco", "--reason", "x")
+
+	var offered bytes.Buffer
+	cli.Program{Args: []string{"tka", "__complete", "fleet", "request", "x", "--isolation", ""}, In: strings.NewReader(""), Out: &offered, Err: new(bytes.Buffer), Getenv: func(string) string { return "" }, Now: time.Now}.Run(t.Context())
+	if !strings.HasPrefix(offered.String(), "None\nNamespace\nNode\n") {
+		t.Errorf("offered is %q", offered.String())
+	}
+}

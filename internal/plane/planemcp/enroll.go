@@ -1,0 +1,67 @@
+package planemcp
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planeenroll"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// The tool for enrollments. To approve one, to rotate a credential and to end one are no
+// tools on purpose: people do that.
+
+func enrollTools() []tool {
+	request := asking(tool{name: "request_enrollment", title: "Ask for runners", set: Enrollment, verb: planeenroll.Request.Verb, pattern: planeenroll.Request.Pattern, most: planeenroll.Request.MaxAnswer,
+		doc: "Ask for runners of an organisation that has none. Nothing is made before people have approved it: the answer is the pull request that was opened, or the enrollment that waits for approval."},
+		requestEnrollment, requested, nil)
+	request.readOnly, request.destructive, request.idempotent = false, false, true
+	return []tool{request}
+}
+
+type enrollArgs struct {
+	Org       plane.Text `query:"org" required:"true" doc:"the organisation's name here: a DNS label of at most 40 characters"`
+	Forge     plane.Text `query:"forge" required:"true" doc:"where it is; list_forges names them"`
+	Pools     plane.Text `query:"pools" required:"true" doc:"names of the pools that it is to use, with commas between"`
+	Isolation plane.Text `query:"isolation" doc:"what keeps its runners apart from others: None, Namespace or Node; None without it"`
+	Owners    plane.Text `query:"owners" doc:"full logins of who administers it here, with commas between"`
+	Reason    plane.Text `query:"reason" required:"true" doc:"why, 1 to 500 characters: it stands in the record"`
+	DryRun    plane.Flag `query:"dryRun" doc:"true: show what it would become, and change nothing"`
+}
+
+func requestEnrollment(a *enrollArgs) (string, any, error) {
+	r := &planeenroll.RequestRequest{Org: a.Org, Forge: a.Forge, Isolation: a.Isolation, Reason: plane.Reason(a.Reason), DryRun: a.DryRun}
+	for _, name := range split(a.Pools) {
+		r.Pools = append(r.Pools, planeenroll.Use{Name: name})
+	}
+	r.Owners = split(a.Owners)
+	if strings.Contains(string(a.Pools+a.Org+a.Forge), "*") { // no sign stands for several names (MC-05)
+		return "", nil, problem.New(problem.Validation, "\"*\" is no name.", "Name each pool.")
+	}
+	return planeenroll.Request.Pattern, r, nil
+}
+
+// split are names with commas between.
+func split(list plane.Text) (names []plane.Text) {
+	for name := range strings.SplitSeq(string(list), ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			names = append(names, plane.Text(name))
+		}
+	}
+	return names
+}
+
+func requested(o planeenroll.Outcome, _ plane.Meta) string {
+	switch {
+	case o.Would != "" && o.Preview != nil && o.Preview.Refused != "":
+		return "Nothing was changed. The API server would not take it: " + o.Preview.Refused
+	case o.Would != "":
+		return "Nothing was changed. It would be " + o.Would + "."
+	case o.Change != nil:
+		return "It is proposed, as " + o.Change.ID + ", number " + strconv.Itoa(o.Change.Number) + ", at " + o.Change.URL + ". People have to approve it."
+	case o.Done == planeenroll.Nothing:
+		return o.OrgName + " was asked for already, by the same request."
+	}
+	return o.OrgName + " is asked for. Somebody who runs the platform has to approve it."
+}

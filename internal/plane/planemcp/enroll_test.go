@@ -1,0 +1,68 @@
+package planemcp_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/plane/planeenroll"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/plane/planemcp"
+)
+
+// A clerk keeps nothing, and says what was asked for. The real one is in planekube.
+type clerk struct {
+	planeenroll.Writer
+	spec string
+}
+
+func (c *clerk) Create(_ context.Context, p access.Permit, spec json.RawMessage, _ string, dryRun bool) (planefleet.Enrollment, bool, error) {
+	if !dryRun {
+		c.spec = p.Caller().Identity() + " " + string(spec)
+	}
+	return planefleet.Enrollment{ID: p.Org(), Name: p.Org(), Phase: "Requested", RequestedBy: []string{p.Caller().Identity()}}, true, nil
+}
+
+// MC-02: an assistant asks for runners in its person's name, by a pull request or by an
+// enrollment that nobody has approved; to approve, to rotate and to end has no tool.
+func TestEnroll(t *testing.T) {
+	of := newOffice(t, planemcp.Options{})
+	s := of.overHTTP(t, "pat")
+	for name := range listed(t, s) {
+		for _, word := range []string{"approve", "rotate", "offboard", "delete_enrollment"} {
+			if strings.Contains(name, word) {
+				t.Errorf("there is the tool %s", name)
+			}
+		}
+	}
+	want := map[string]any{"org": "newco", "forge": "github", "pools": "gh-nix, gh-docker", "owners": "nora@newco.dev", "reason": "their builds wait", "dryRun": true}
+	if res, text := call(t, s, "request_enrollment", want); res.IsError || !strings.Contains(text, "Nothing was changed. It would be proposed.") {
+		t.Errorf("%s", text)
+	}
+	want["dryRun"] = false
+	if res, text := call(t, s, "request_enrollment", want); res.IsError || !strings.Contains(text, "number 7, at https://forge.example/7. People have to approve it.") {
+		t.Errorf("%s", text)
+	}
+	for _, bad := range []map[string]any{{"pools": "*"}, {"pools": ""}, {"forge": "nowhere"}, {"org": "Newco Inc"}, {"reason": ""}} {
+		args := map[string]any{}
+		for k, v := range want {
+			args[k] = v
+		}
+		for k, v := range bad {
+			args[k] = v
+		}
+		if res, text := call(t, s, "request_enrollment", args); !res.IsError {
+			t.Errorf("%v: %s", bad, text)
+		}
+	}
+	desk := &clerk{}
+	of.enroll.Writer = desk
+	if res, text := call(t, s, "request_enrollment", want); res.IsError || !strings.Contains(text, "newco is asked for. Somebody who runs the platform has to approve it.") {
+		t.Errorf("%s", text)
+	}
+	if !strings.HasPrefix(desk.spec, "pat@") || !strings.Contains(desk.spec, `"pools":[{"name":"gh-nix"},{"name":"gh-docker"}]`) || !strings.Contains(desk.spec, `"owners":["nora@newco.dev"]`) {
+		t.Errorf("%s", desk.spec)
+	}
+}
