@@ -1,0 +1,120 @@
+package install
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/plane/planekube"
+	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/settings"
+)
+
+// PL-06, PL-08: where the plane approves, its account writes enrollments and nothing else
+// of the fleet's configuration, with a repository and without; nobody else says that one
+// was approved; and what the chart tells the plane is what it tells the fleet.
+func TestPL08_PlaneApproves(t *testing.T) {
+	for name, more := range map[string][]string{"without a repository": nil, "with a repository": {"--set", "plane.gitops.repository=acme/fleet,plane.gitops.credentialSecret=fleet-repository"}} {
+		t.Run(name, func(t *testing.T) {
+			set := append([]string{"--set", "plane.enabled=true,fleet.approval=plane,fleet.approvers={pat@platform.dev}"}, more...)
+			all := render(t, profileValues(t, "fleet"), append([]string{"--no-hooks"}, set...)...)
+			text := rendered(t, all, "ConfigMap", "tailplane-plane").Object["data"].(map[string]any)["plane.yaml"].(string)
+			f, err := settings.Parse([]byte(text))
+			if err == nil {
+				err = f.Validate(settings.PlaneRole)
+			}
+			if err != nil || f.Fleet.Approval != settings.ApprovalPlane || f.Fleet.Approver("alice@example.com") || !f.Fleet.Approver("pat@platform.dev") {
+				t.Fatalf("%+v, %v", f.Fleet, err)
+			}
+			c := installFleet(t, set...)
+			var rights strings.Builder // and not what runs with them
+			for _, u := range objects(t, ofPart(t, all, "plane")) {
+				if u.GetKind() != "StatefulSet" {
+					text, err := yaml.Marshal(u.Object)
+					if err != nil {
+						t.Fatal(err)
+					}
+					fmt.Fprintf(&rights, "---\n%s", text)
+				}
+			}
+			out := rights.String()
+			if err := c.Apply(t.Context(), []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: "+signins+"}"), []byte(out)); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { unbind(t, c, out) })
+			us, mallory := handOf(t, configOf(t, c, systems, "tailplane-plane")), somebody(t, c, "mallory@acme.dev")
+			until(t, "the plane makes neither pool nor forge", func() bool {
+				for _, doc := range []string{"{apiVersion: tailplane.dev/v1alpha1, kind: RunnerPool, metadata: {name: try}, spec: {forge: github, runsOn: [nix], scaling: {min: 0, max: 1, budget: 1}}}",
+					"{apiVersion: tailplane.dev/v1alpha1, kind: RunnerForge, metadata: {name: try}, spec: {type: github, url: \"https://github.com\"}}"} {
+					switch err := us.store(doc); {
+					case err == nil: // the policy is at work a moment after it was made
+						admin := handOf(t, c.AdminConfig())
+						if err := admin.of(admin.read(doc)).Delete(t.Context(), "try", metav1.DeleteOptions{}); err != nil {
+							t.Fatal(err)
+						}
+						return false
+					case !byPolicy(err) && !byRBAC(err):
+						t.Fatal(err)
+					}
+				}
+				return true
+			})
+
+			// By the program itself, with exactly the account's rights.
+			writer, err := planekube.NewEnrollments(configOf(t, c, systems, "tailplane-plane"), f.Fleet.Approver, time.Now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			permit := func(who string, v access.Verb) access.Permit {
+				t.Helper()
+				admin := access.Duty{Name: access.PlatformAdmin}
+				p, err := access.DecidePlane(access.Caller{Login: access.Login(who), Via: access.ViaTailnet, Device: access.Device{ID: "n", Name: "n"}}, v,
+					access.PlanePolicy{Capability: "c", Settings: []access.Holder{{Login: "pat@platform.dev", Duty: admin}, {Login: "paula@platform.dev", Duty: admin}}}, time.Now())
+				if err == nil {
+					p, err = p.In("newco")
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				return p
+			}
+			var e planefleet.Enrollment
+			until(t, "it is asked for", func() bool { // once the policies of another test are not at work any more
+				e, _, err = writer.Create(t.Context(), permit("paula@platform.dev", access.EnrollmentRequest), []byte(`{"forge":"github","configURL":"https://github.com/newco","pools":[{"name":"nix"}],"credentials":{"secretName":"x"}}`), "r", false)
+				if err != nil && problem.CodeOf(err) != problem.Unavailable {
+					t.Fatal(err)
+				}
+				return err == nil
+			})
+			const enrollment = "{apiVersion: tailplane.dev/v1alpha1, kind: RunnerEnrollment, metadata: {name: newco}}"
+			approval := `{"spec":{"approval":{"by":"pat@platform.dev","at":"2026-01-01T00:00:00Z","digest":"` + e.Digest + `"}}}`
+			if err := mallory.change(enrollment, approval); !byPolicy(err) {
+				t.Errorf("somebody else approves: %v", err)
+			}
+			if err := mallory.change(enrollment, `{"metadata":{"annotations":{"tailplane.dev/requested-by":"[]"}}}`); !byPolicy(err) {
+				t.Errorf("somebody else says who asked: %v", err)
+			}
+			if _, err := writer.Approve(t.Context(), permit("pat@platform.dev", access.EnrollmentApprove), e.Digest, false); err != nil {
+				t.Error(err)
+			}
+			if _, err := writer.Rotate(t.Context(), permit("pat@platform.dev", access.RotateRequest), false); err != nil {
+				t.Error(err)
+			}
+			if err := us.change(enrollment, `{"status":{"phase":"Active"}}`, "status"); !byPolicy(err) && !byRBAC(err) {
+				t.Errorf("it writes a status: %v", err)
+			}
+			if _, err := writer.Offboard(t.Context(), permit("pat@platform.dev", access.OffboardRequest), false); err != nil {
+				t.Error(err)
+			}
+			if none := render(t, profileValues(t, "fleet"), "--set", "plane.enabled=true"); strings.Contains(ofPart(t, none, "plane"), "tailplane-plane-changes") {
+				t.Error("where git approves and there is no repository, the plane has rights")
+			}
+		})
+	}
+}
