@@ -82,7 +82,7 @@ async function changes() {
   return (await (await fetch(base + '/api/v1/changes?sort=opened')).json()).data
 }
 
-const pages = ['/', '/clusters', '/clusters?open=prod-eu', '/signins', '/signins?open=tailplane%2Fs-0000', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes&open=TailscaleService%2Fshop%2Fregistry', '/network?tab=groups', '/fleet', '/fleet?open=github%2Fglobex%2Fgh-nix', '/fleet?tab=orgs', '/fleet?tab=orgs&open=acme', '/fleet?tab=holds', '/fleet?tab=holds&open=globex-freeze', '/fleet?tab=drift', '/fleet?tab=drift&open=d-labels', '/fleet?tab=forges', '/changes', ...(await changes()).map((c) => `/changes?open=${c.id}`), '/adapters', '/audit', '/settings']
+const pages = ['/', '/clusters', '/clusters?open=prod-eu', '/signins', '/signins?open=tailplane%2Fs-0000', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes&open=TailscaleService%2Fshop%2Fregistry', '/network?tab=groups', '/fleet', '/fleet?open=github%2Fglobex%2Fgh-nix', '/fleet?tab=orgs', '/fleet?tab=orgs&open=acme', '/orgs/acme', '/orgs/initech', '/orgs/nobody', '/fleet?tab=holds', '/fleet?tab=holds&open=globex-freeze', '/fleet?tab=drift', '/fleet?tab=drift&open=d-labels', '/fleet?tab=forges', '/changes', ...(await changes()).map((c) => `/changes?open=${c.id}`), '/adapters', '/audit', '/settings']
 
 // SHOTS=folder: pictures of every view, for people to look at.
 for (const theme of process.env.SHOTS ? ['light', 'dark'] : [])
@@ -132,6 +132,23 @@ for (const theme of process.env.SHOTS ? ['light', 'dark'] : [])
     await go(page, `/changes?open=${(await changes()).find((c) => c.state === 'approved').id}`)
     await page.getByRole('button', { name: 'Merge' }).click()
     await shoot('merge')
+    await go(page, '/fleet?tab=orgs')
+    await page.getByRole('button', { name: 'Ask for runners…' }).click()
+    const enroll = page.getByRole('dialog', { name: /Ask for runners|What comes of it|Offboard/ })
+    await shoot('enroll')
+    await enroll.getByRole('textbox', { name: 'Name here' }).fill('newco')
+    await enroll.getByRole('combobox', { name: 'Forge' }).fill('github')
+    await enroll.getByRole('textbox', { name: 'Pools' }).fill('gh-nix')
+    await enroll.getByRole('textbox', { name: 'Reason' }).fill('their builds wait')
+    await enroll.getByRole('button', { name: 'Preview' }).click()
+    await enroll.getByRole('heading', { name: 'What comes of it' }).waitFor()
+    await shoot('enroll_preview')
+    await go(page, '/orgs/acme')
+    await page.getByRole('button', { name: 'Offboard…' }).click()
+    await enroll.getByRole('textbox', { name: 'Reason' }).fill('they have moved')
+    await enroll.getByRole('button', { name: 'Preview' }).click()
+    await enroll.getByRole('textbox', { name: /Type/ }).waitFor()
+    await shoot('offboard')
     await act('alice')
     await go(page, '/')
     await page.keyboard.press('Control+k')
@@ -706,6 +723,109 @@ await check('audit_filter_and_export', async () => {
   await page.getByRole('dialog').getByText('the laptop was lost').waitFor()
   well(page)
   await page.context().close()
+})
+
+/** A dialog about an organisation, by keyboard only: fill says what is written where, then Preview. */
+async function matter(page, button, fill) {
+  const dialog = page.locator('dialog[open]')
+  await page.getByRole('button', { name: button }).focus()
+  await page.keyboard.press('Enter')
+  await dialog.getByRole('button', { name: 'Preview' }).focus()
+  await page.keyboard.press('Enter')
+  await dialog.locator('[aria-invalid="true"]').first().waitFor() // nothing is asked of the server
+  for (const [name, text] of Object.entries(fill)) {
+    await dialog.getByLabel(name).focus()
+    await page.keyboard.press('Control+a')
+    await page.keyboard.type(text)
+  }
+  await dialog.getByRole('button', { name: 'Preview' }).focus()
+  await page.keyboard.press('Enter')
+  await dialog.getByRole('heading', { name: 'What comes of it' }).waitFor()
+  await soon(async () => await page.evaluate(() => document.activeElement.tagName === 'H2'), async () => 'the focus is not on the heading')
+  return dialog
+}
+const press = async (page, dialog, name) => {
+  await dialog.getByRole('button', { name, exact: true }).focus()
+  await page.keyboard.press('Enter')
+}
+
+await check('PLANE-11_enroll_by_pull_request', async () => {
+  const page = await open('/orgs/newco')
+  await settled(page)
+  await page.getByRole('heading', { name: 'There is no newco, or you may not see it' }).waitFor()
+  must((await page.getByRole('button', { name: 'Ask for runners…' }).count()) === 0, 'an operator may ask')
+  await page.context().close()
+  await act('pat')
+  const mine = await open('/orgs/newco')
+  await settled(mine)
+  const dialog = await matter(mine, 'Ask for runners…', { 'Name here': 'newco', Forge: 'github', Pools: 'gh-nix', Owners: 'nora@newco.dev', Reason: 'their builds wait' })
+  await dialog.locator('ins', { hasText: 'configURL: https://github.com/newco' }).waitFor()
+  await dialog.getByText('It becomes a pull request').waitFor()
+  must(!(await changes()).some((c) => c.name === 'newco'), 'a preview proposes')
+  await press(mine, dialog, 'Ask')
+  await dialog.getByRole('heading', { name: 'It is proposed' }).waitFor()
+  const made = (await changes()).find((c) => c.name === 'newco')
+  must(made.proposer === 'pat@platform.dev' && made.state === 'open' && made.reason === 'their builds wait', JSON.stringify(made))
+  await mine.keyboard.press('Escape')
+  await mine.getByText('A change of it is open').waitFor()
+  well(mine)
+  await mine.context().close()
+  await act('alice')
+})
+
+await check('PL-06_enroll_by_plane', async () => {
+  await act('byplane')
+  await act('amy')
+  const page = await open('/orgs/acme')
+  await settled(page)
+  let dialog = await matter(page, 'Rotate the credential…', { Reason: 'a laptop was lost' })
+  await dialog.getByText('for those who run the platform: your role allows to ask for it').waitFor()
+  await press(page, dialog, 'Rotate')
+  await dialog.getByRole('heading', { name: 'Those who run the platform are asked' }).waitFor()
+  await page.keyboard.press('Escape')
+  await page.getByText('amy@acme.dev asks to rotate its credential').waitFor()
+  await act('pat')
+  await go(page, '/orgs/acme')
+  dialog = await matter(page, 'Rotate the credential…', { Reason: 'amy has lost a laptop' })
+  await dialog.getByText('It is done at once').waitFor()
+  await press(page, dialog, 'Rotate')
+  await dialog.getByRole('heading', { name: 'It is done' }).waitFor()
+  await page.keyboard.press('Escape')
+  await page.getByText('Another one was asked for').waitFor()
+  must((await page.getByText('amy@acme.dev asks').count()) === 0, 'it is still asked for')
+
+  // Who asked for an organisation does not approve it, and somebody else does.
+  await go(page, '/orgs/hooli')
+  dialog = await matter(page, 'Ask for runners…', { 'Name here': 'hooli', Forge: 'github', Pools: 'gh-nix', Owners: 'hal@hooli.dev', Reason: 'their builds wait' })
+  await dialog.getByText('https://github.com/hooli').waitFor()
+  await press(page, dialog, 'Ask')
+  await dialog.getByRole('heading', { name: 'It is done' }).waitFor()
+  await page.keyboard.press('Escape')
+  await page.getByText('Approve: You wrote some of it.').waitFor()
+  must(await page.getByRole('button', { name: 'Approve…' }).isDisabled(), 'one approves what one asked for')
+  await act('paula')
+  await go(page, '/orgs/hooli')
+  dialog = await matter(page, 'Approve…', { Reason: 'they share our budget' })
+  await dialog.getByText('pat@platform.dev').waitFor()
+  await press(page, dialog, 'Approve')
+  await dialog.getByRole('heading', { name: 'It is approved' }).waitFor()
+  await page.keyboard.press('Escape')
+  await page.getByText('Approved by paula@platform.dev').waitFor()
+
+  // An end takes its phrase.
+  dialog = await matter(page, 'Offboard…', { Reason: 'they have moved' })
+  for (const [typed, what] of [['OFFBOARD acme', 'That is not the phrase.'], ['OFFBOARD hooli', 'It is done']]) {
+    await dialog.getByLabel('Type OFFBOARD hooli to go on').fill(typed)
+    await press(page, dialog, 'Offboard')
+    await dialog.getByText(what, { exact: true }).waitFor()
+  }
+  await page.keyboard.press('Escape')
+  await page.getByText('The last jobs run.').waitFor()
+  must(await page.getByRole('button', { name: 'Offboard…' }).isDisabled(), 'it ends twice')
+  await page.getByRole('listitem').filter({ hasText: 'Drain' }).filter({ hasText: 'now' }).waitFor()
+  well(page)
+  await page.context().close()
+  await act('alice')
 })
 
 await check('PL-04_hostile_names', async () => {

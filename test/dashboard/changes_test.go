@@ -34,10 +34,11 @@ import (
 // A configuration is the fleet's, in a repository at a forge: the real client of the
 // forge, dry runs and changes on a real API server.
 type configuration struct {
-	desk   *planechange.Desk
-	github *forgetest.GitHubFake
-	id     int64 // of the repository
-	admin  client.Client
+	desk    *planechange.Desk
+	github  *forgetest.GitHubFake
+	id      int64 // of the repository
+	admin   client.Client
+	cluster *kubetest.Cluster
 }
 
 const (
@@ -89,7 +90,7 @@ func (h *house) configured(t *testing.T, desk *plane.Desk) *configuration {
 			t.Fatal(err)
 		}
 	}
-	c := &configuration{github: forgetest.NewGitHub(t)}
+	c := &configuration{cluster: cluster, github: forgetest.NewGitHub(t)}
 	c.github.AddAccount("acme", "")
 	app, key := c.github.AddApp(t)
 	c.github.Install(app, "acme", map[string]string{"contents": "write", "pull_requests": "write", "metadata": "read", "checks": "read", "statuses": "read"})

@@ -21,6 +21,7 @@ import (
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planeenroll"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
 	"github.com/tailplane/tailplane/internal/plane/web"
 	"github.com/tailplane/tailplane/internal/problem"
@@ -43,6 +44,7 @@ type house struct {
 	confirm string // the page of what was asked for last in alice's name
 
 	config *configuration
+	enroll *planeenroll.Desk
 }
 
 const capability = "tailplane.dev/cap/plane"
@@ -53,6 +55,7 @@ func open(t *testing.T) *house {
 	desk := plane.Desk{Board: h.board, Now: time.Now, Version: "v0", Commit: "0", Ready: func() bool { return true }, Revoke: h.revoke, Entries: h.newest}
 	fleet := planefleet.Desk{Plane: &desk, Create: h.pause, Lift: h.lift, Reschedule: h.reschedule}
 	h.config = h.configured(t, &desk)
+	h.enroll = &planeenroll.Desk{Plane: &desk, Changes: h.config.desk}
 	site := web.Site{Overview: desk.Overview, Now: time.Now, Capability: capability, Contact: "#platform"}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -70,7 +73,7 @@ func open(t *testing.T) *house {
 		ctx, cancel := context.WithCancel(context.Background())
 		served := make(chan error, 1)
 		go func() {
-			served <- d.Run(ctx, ln, nil, slices.Concat(desk.Routes(), fleet.Routes(), h.config.desk.Routes(), site.Routes())...)
+			served <- d.Run(ctx, ln, nil, slices.Concat(desk.Routes(), fleet.Routes(), h.config.desk.Routes(), h.enroll.Routes(), site.Routes())...)
 		}()
 		return func() error { cancel(); return <-served }
 	}
@@ -135,6 +138,8 @@ func (h *house) acting() http.Handler {
 		"gus":     change(func() { h.as(somebody("gus")) }),
 		"pat":     change(func() { h.as(somebody("pat")) }),
 		"vic":     change(func() { h.as(somebody("vic")) }),
+		"paula":   change(func() { h.as(somebody("paula")) }),
+		"byplane": h.byPlane,
 		"mallory": change(func() { h.as(person("mallory<b>@acme.dev")) }),
 		"push":    h.config.push,
 		"edit":    h.config.edit,
@@ -285,6 +290,8 @@ func somebody(name string) access.Caller {
 	switch name {
 	case "pat":
 		return person("pat@platform.dev", `{"role":"platform-admin","orgs":["*"]}`)
+	case "paula":
+		return person("paula@platform.dev", `{"role":"platform-admin","orgs":["*"]}`)
 	case "amy":
 		return person("amy@acme.dev", `{"role":"org-admin","orgs":["acme"]}`)
 	case "gus":

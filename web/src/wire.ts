@@ -125,8 +125,26 @@ export type Enrollment = Observed & {
   members: string[] | null
   quota: { cpu: string; memory: string; pods: number } | null
   credential: { kind: string; fingerprint: string; appId: number | null; installationId: number | null; createdAt: string | null; expiresAt: string | null } | null
+  rotation: { every: string; at: string | null }
   offboard: { step: string; since: string; message: string } | null
   conditions: Condition[] | null
+  digest: string
+  requestedBy: string[] | null
+  approval: { by: string; at: string; digest: string } | null
+  asked: { what: 'rotate' | 'offboard'; by: string; at: string; reason: string } | null
+  actions?: { edit: Action; approve: Action; rotate: Action; offboard: Action }
+}
+
+/** What has become of something that was asked about an organisation, or would. */
+export type EnrollmentOutcome = {
+  org: string
+  approval: 'git' | 'plane'
+  done: 'proposed' | 'approved' | 'written' | 'asked' | 'nothing'
+  would?: 'proposed' | 'approved' | 'written' | 'asked'
+  seen?: string
+  change: Change | null
+  preview?: Preview
+  enrollment: Enrollment | null
 }
 
 export type Scope = { all?: boolean; forge?: string; org?: string; pool?: string }

@@ -55,3 +55,13 @@ export function shell(s: string): string {
 export function commit(id: string): string {
   return plain(id).slice(0, 10)
 }
+
+/** Whose page an address is; "" for that of nobody's. */
+export function orgOf(path: string): string {
+  const name = /^\/orgs\/([^/]+)$/.exec(path)?.[1]
+  try {
+    return name ? decodeURIComponent(name) : ''
+  } catch {
+    return '' // no address that we make
+  }
+}

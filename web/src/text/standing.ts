@@ -146,3 +146,21 @@ export function pageOf(kind: Kind): string {
   }
   return pages[kind] ?? '/?'
 }
+
+export type Step = { name: string; is: 'done' | 'now' | 'bad' | 'later' }
+
+/** How far an enrollment is: until it is active, or until it has gone. */
+export function steps(e: Pick<Enrollment, 'phase' | 'offboard' | 'conditions'>): Step[] {
+  const at = (names: readonly string[], i: number, now: Step['is']): Step[] => names.map((name, n) => ({ name: plain(name), is: n < i ? 'done' : n === i ? now : 'later' }))
+  if (e.offboard || e.phase === 'Draining' || e.phase === 'Offboarded') {
+    const names = ['Stop intake', 'Drain', 'Deregister', 'Delete workloads', 'Delete secrets', 'Delete namespace', 'Done']
+    const keys = ['StopIntake', 'Drain', 'Deregister', 'DeleteWorkloads', 'DeleteSecrets', 'DeleteNamespace', 'Done']
+    const i = e.phase === 'Offboarded' ? names.length : keys.indexOf(e.offboard?.step ?? 'StopIntake')
+    return at(names, i, find(e.conditions, 'DecisionNeeded')?.status === 'True' ? 'bad' : 'now')
+  }
+  const names = ['Requested', 'Approved', 'Credential', 'Namespace', 'Registered', 'Active']
+  if (e.phase === 'Active') return at(names, names.length, 'done')
+  // As far as its conditions say, in the order in which the fleet makes things.
+  const met = ['', 'Approved', 'CredentialsValid', 'NamespaceReady', 'Registered', 'Ready'].findIndex((c) => c !== '' && find(e.conditions, c)?.status !== 'True')
+  return at(names, met < 0 ? names.length - 1 : met, e.phase === 'Failed' || e.phase === 'Suspended' ? 'bad' : 'now')
+}

@@ -1,0 +1,78 @@
+//go:build unix
+
+package dashboard_test
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planeenroll"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/plane/planekube"
+)
+
+// byPlane has the plane approve from now on, on the real API server, which has acme.
+func (h *house) byPlane() error {
+	writer, err := planekube.NewEnrollments(h.config.cluster.AdminConfig(), func(string) bool { return true }, time.Now)
+	if err != nil {
+		return err
+	}
+	spec, _, err := change.Spec([]byte(orgFile), change.Ref{Kind: "RunnerEnrollment", Name: "acme"})
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(map[string]any{"apiVersion": "tailplane.dev/v1alpha1", "kind": "RunnerEnrollment", "metadata": map[string]any{"name": "acme"}, "spec": spec})
+	if err != nil {
+		return err
+	}
+	h.enroll.Writer = told{writer, h}
+	return h.config.cluster.Apply(context.Background(), text)
+}
+
+// told is a Writer of which the board hears at once, as it would from the API server.
+type told struct {
+	planeenroll.Writer
+	h *house
+}
+
+func (w told) tell(e planefleet.Enrollment, err error, dryRun bool) (planefleet.Enrollment, error) {
+	if err == nil && !dryRun {
+		if e.Phase == planefleet.Unknown {
+			e.Phase = "Requested" // as the fleet says at first
+		}
+		w.h.board.Put(plane.KindEnrollment, "kubernetes", e)
+	}
+	return e, err
+}
+
+func (w told) Create(ctx context.Context, p access.Permit, spec json.RawMessage, request string, dryRun bool) (planefleet.Enrollment, bool, error) {
+	e, created, err := w.Writer.Create(ctx, p, spec, request, dryRun)
+	e, err = w.tell(e, err, dryRun)
+	return e, created, err
+}
+
+func (w told) Approve(ctx context.Context, p access.Permit, digest string, dryRun bool) (planefleet.Enrollment, error) {
+	e, err := w.Writer.Approve(ctx, p, digest, dryRun)
+	e.Conditions = []plane.Condition{is("Approved", true, "Approved", "")}
+	return w.tell(e, err, dryRun)
+}
+
+func (w told) Rotate(ctx context.Context, p access.Permit, dryRun bool) (planefleet.Enrollment, error) {
+	e, err := w.Writer.Rotate(ctx, p, dryRun)
+	return w.tell(e, err, dryRun)
+}
+
+func (w told) Ask(ctx context.Context, p access.Permit, what planefleet.Wish, reason string, dryRun bool) (planefleet.Enrollment, error) {
+	e, err := w.Writer.Ask(ctx, p, what, reason, dryRun)
+	return w.tell(e, err, dryRun)
+}
+
+func (w told) Offboard(ctx context.Context, p access.Permit, dryRun bool) (planefleet.Enrollment, error) {
+	e, err := w.Writer.Offboard(ctx, p, dryRun)
+	e.Phase, e.Offboard = "Draining", &planefleet.Offboard{Step: "Drain", Since: time.Now(), Message: "The last jobs run."}
+	return w.tell(e, err, dryRun)
+}
