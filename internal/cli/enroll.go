@@ -50,7 +50,7 @@ func (t *tka) fleetRequest(ff *fleetFlags) *cobra.Command {
 		Long: `Ask for runners of an organisation that has none, under the name ORG. What comes of it is a
 pull request, or where the operator plane approves enrollments, one that somebody has to
 approve. Nothing is made before that.`,
-		Example: "  tka fleet request acme --forge github --pool gh-nix --owner amy@acme.dev --reason \"our builds wait\"",
+		Example: "  tka fleet request acme --forge github --pool gh-nix --owner amy@acme.dev --reason builds-wait",
 		Args:    arguments(1, 1, "the organisation's name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := ef.write().check(cmd); err != nil {
@@ -95,7 +95,7 @@ func (t *tka) fleetApprove(ff *fleetFlags) *cobra.Command {
 		Long: `Approve the open pull request of an organisation's enrollment, or where the operator plane
 approves, the enrollment. It is shown first, and approved as it was shown: type the phrase,
 or name what you have looked at with --seen. Who asked for it cannot.`,
-		Example: "  tka fleet approve acme --reason \"they share our budget\"",
+		Example: "  tka fleet approve acme --reason shared-budget",
 		Args:    arguments(1, 1, "the organisation's name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := ef.write().check(cmd); err != nil {
@@ -156,7 +156,7 @@ func (t *tka) fleetOffboard(ff *fleetFlags) *cobra.Command {
 enrollments, at once, if you may, and else by asking those who run the platform. The last
 jobs end first; then the runners go from the forge, and at last the credential. What is
 done at once is asked for twice: type the phrase, or give it with --confirm.`,
-		Example: "  tka fleet offboard acme --reason \"they have moved\"",
+		Example: "  tka fleet offboard acme --reason moved-away",
 		Args:    arguments(1, 1, "the organisation's name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := ef.write().check(cmd); err != nil {
@@ -178,7 +178,7 @@ func (t *tka) fleetRotate(ff *fleetFlags) *cobra.Command {
 approves enrollments, at once, if you may, and else by asking those who run the platform.
 At GitLab the fleet makes other runners beside those that are there. At GitHub a person
 makes another key of the App and puts it into the Secret; the enrollment says so until then.`,
-		Example: "  tka fleet rotate acme --reason \"a laptop was lost\"",
+		Example: "  tka fleet rotate acme --reason lost-laptop",
 		Args:    arguments(1, 1, "the organisation's name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := ef.write().check(cmd); err != nil {

@@ -3,6 +3,7 @@ import { test } from 'node:test'
 import { lines, summary } from '../src/text/diff.ts'
 import { fromFields, fromText, words, type Field } from '../src/text/edit.ts'
 import { initials, link, plain, shell, tint } from '../src/text/names.ts'
+import { steps } from '../src/text/standing.ts'
 import { matcher, order, part, readSort, sorted, updates, writeSort } from '../src/text/rows.ts'
 import { absolute, coarse, relative, span } from '../src/text/time.ts'
 
@@ -94,4 +95,19 @@ test('PLANE-11: only what was changed is proposed', () => {
   for (const bad of ['', ' ', '[]', 'null', '1', '{"a":', '{}']) assert.equal(fromText(bad).patch, null, bad)
   assert.deepEqual(fromText('{"a": null}').patch, { a: null })
   assert.deepEqual(words(' a,b\n\na '), ['a', 'b'])
+})
+
+test('how far an enrollment is, of which nothing is made up', () => {
+  const says = (of: Record<string, string>) => Object.entries(of).map(([type, status]) => ({ type, status, reason: '', message: '' }) as never)
+  const told = (e: Partial<Parameters<typeof steps>[0]>) => steps({ phase: 'Unknown', offboard: null, conditions: [], ...e }).map((s) => `${s.name} ${s.is}`).join(', ')
+  assert.equal(told({}), 'Requested done, Approved later, Credential later, Namespace later, Registered later, Active later')
+  assert.equal(told({ phase: 'Requested' }), 'Requested done, Approved now, Credential later, Namespace later, Registered later, Active later')
+  assert.equal(told({ phase: 'Provisioning', conditions: says({ Approved: 'True', CredentialsValid: 'True', NamespaceReady: 'Unknown' }) }), 'Requested done, Approved done, Credential done, Namespace now, Registered later, Active later')
+  assert.equal(told({ phase: 'Suspended', conditions: says({ Approved: 'True', CredentialsValid: 'False', NamespaceReady: 'True', Ready: 'False' }) }), 'Requested done, Approved done, Credential bad, Namespace done, Registered later, Active later')
+  assert.equal(told({ phase: 'Suspended', conditions: null }), 'Requested done, Approved later, Credential later, Namespace later, Registered later, Active later')
+  assert.ok(!/now|later/.test(told({ phase: 'Active' })))
+  const end = { step: 'Drain', since: '', message: '' }
+  assert.match(told({ phase: 'Draining', offboard: end }), /^Stop intake done, Drain now, Deregister later/)
+  assert.match(told({ phase: 'Draining', offboard: end, conditions: says({ DecisionNeeded: 'True' }) }), /Drain bad/)
+  assert.ok(!/now|later/.test(told({ phase: 'Offboarded', offboard: { ...end, step: 'Done' } })))
 })

@@ -170,7 +170,7 @@ func TestFLEET15_Enroll(t *testing.T) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			if !slices.ContainsFunc(f.entries, func(e audit.Entry) bool {
-				return e.Verb == access.OffboardRequest && e.Actor.Login == "gus@globex.dev" && e.Args["org"] == "globex" && e.Args["reason"] == "they move" && e.Object == end.ID
+				return e.Verb == access.OffboardRequest && e.Actor.Login == "gus@globex.dev" && e.Org == "globex" && e.Reason == "they move" && e.Object == end.ID
 			}) {
 				t.Errorf("%+v", f.entries)
 			}

@@ -149,18 +149,17 @@ export function pageOf(kind: Kind): string {
 
 export type Step = { name: string; is: 'done' | 'now' | 'bad' | 'later' }
 
-/** How far an enrollment is: until it is active, or until it has gone. */
+/** How far an enrollment is: until it is active, or until it has gone. Of what nobody has said anything nothing is said to be done. */
 export function steps(e: Pick<Enrollment, 'phase' | 'offboard' | 'conditions'>): Step[] {
-  const at = (names: readonly string[], i: number, now: Step['is']): Step[] => names.map((name, n) => ({ name: plain(name), is: n < i ? 'done' : n === i ? now : 'later' }))
   if (e.offboard || e.phase === 'Draining' || e.phase === 'Offboarded') {
-    const names = ['Stop intake', 'Drain', 'Deregister', 'Delete workloads', 'Delete secrets', 'Delete namespace', 'Done']
-    const keys = ['StopIntake', 'Drain', 'Deregister', 'DeleteWorkloads', 'DeleteSecrets', 'DeleteNamespace', 'Done']
-    const i = e.phase === 'Offboarded' ? names.length : keys.indexOf(e.offboard?.step ?? 'StopIntake')
-    return at(names, i, find(e.conditions, 'DecisionNeeded')?.status === 'True' ? 'bad' : 'now')
+    const ends = [['StopIntake', 'Stop intake'], ['Drain', 'Drain'], ['Deregister', 'Deregister'], ['DeleteWorkloads', 'Delete workloads'], ['DeleteSecrets', 'Delete secrets'], ['DeleteNamespace', 'Delete namespace'], ['Done', 'Done']] as const
+    const i = e.phase === 'Offboarded' ? ends.length : ends.findIndex(([step]) => step === (e.offboard?.step ?? 'StopIntake'))
+    const now = find(e.conditions, 'DecisionNeeded')?.status === 'True' ? 'bad' : 'now'
+    return ends.map(([, name], n) => ({ name, is: n < i ? 'done' : n === i ? now : 'later' }))
   }
-  const names = ['Requested', 'Approved', 'Credential', 'Namespace', 'Registered', 'Active']
-  if (e.phase === 'Active') return at(names, names.length, 'done')
-  // As far as its conditions say, in the order in which the fleet makes things.
-  const met = ['', 'Approved', 'CredentialsValid', 'NamespaceReady', 'Registered', 'Ready'].findIndex((c) => c !== '' && find(e.conditions, c)?.status !== 'True')
-  return at(names, met < 0 ? names.length - 1 : met, e.phase === 'Failed' || e.phase === 'Suspended' ? 'bad' : 'now')
+  const all = [['Approved', 'Approved'], ['CredentialsValid', 'Credential'], ['NamespaceReady', 'Namespace'], ['Registered', 'Registered'], ['Ready', 'Active']] as const
+  const says = (type: string) => (e.phase === 'Active' ? 'True' : find(e.conditions, type)?.status)
+  const stuck = e.phase === 'Failed' || e.phase === 'Suspended'
+  const at = e.phase === 'Unknown' ? -1 : all.findIndex(([type]) => (stuck ? says(type) === 'False' : says(type) !== 'True'))
+  return [{ name: 'Requested', is: 'done' }, ...all.map(([type, name], n): Step => ({ name, is: says(type) === 'True' ? 'done' : n === at ? (stuck ? 'bad' : 'now') : 'later' }))]
 }
