@@ -110,7 +110,7 @@ func start(t *testing.T) *rig.Rig {
 		system.upstream = newUpstream()
 		o := rig.Options{Policy: policyOf(grants), Settings: map[string]string{
 			"plane.roles": `[{login: pat@platform.dev, role: platform-admin}]`, "plane.emailDomains": `[acme.dev]`, "plane.contact": `"#platform"`,
-			"plane.identity": "{oidc: " + system.issuer.Settings() + "}"}}
+			"plane.identity": "{oidc: " + system.issuer.Settings() + "}", "fleet.approval": "plane"}}
 		if system.unnamed = rig.CanName(ctx); system.unnamed == nil {
 			o.Settings["plane.exposures"] = system.upstream.exposures()
 			o.Hosts = map[string]string{"prometheus.monitoring.svc": "127.0.0.1", "attic.cache.svc": "127.0.0.1"}

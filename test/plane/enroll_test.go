@@ -1,0 +1,126 @@
+package plane
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/tailplane/tailplane/internal/plane/planeenroll"
+)
+
+// enrolling is what the chart gives the plane's account where the plane approves, and a
+// forge to be enrolled at.
+const enrolling = `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: test-plane-enrolls}
+rules:
+- {apiGroups: [tailplane.dev], resources: [runnerenrollments], verbs: [create, patch, delete]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: test-plane-enrolls}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: test-plane-enrolls}
+subjects: [{kind: ServiceAccount, namespace: tailplane-system, name: tailplane-plane}]
+---
+apiVersion: tailplane.dev/v1alpha1
+kind: RunnerForge
+metadata: {name: github}
+spec: {type: github, url: "https://github.com"}
+`
+
+// PL-06, PL-05: on the real tailnet, where the plane approves: an organisation is asked for,
+// approved and ended by the command line and by HTTP, in the name of who the tailnet says
+// it was, and by nobody who asked for it; who may only ask, asks.
+func TestPL06_Enroll(t *testing.T) {
+	r := start(t)
+	if err := r.Cluster.Apply(t.Context(), []byte(enrolling)); err != nil {
+		t.Fatal(err)
+	}
+	objects, err := dynamic.NewForConfig(r.Cluster.AdminConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored := func(org string) *unstructured.Unstructured {
+		t.Helper()
+		o, err := objects.Resource(schema.GroupVersionResource{Group: "tailplane.dev", Version: "v1alpha1", Resource: "runnerenrollments"}).Get(t.Context(), org, metav1.GetOptions{})
+		if err != nil {
+			return nil
+		}
+		return o
+	}
+	pat, amy, alice := person(t, r, "pat-enroll", "pat@platform.dev"), person(t, r, "amy-enroll", "amy@acme.dev"), person(t, r, "alice-enroll", "alice@example.com")
+	tka := func(args ...string) string {
+		t.Helper()
+		res, err := pat.Run(t.Context(), "tka", append([]string{"fleet", "--url", r.Dashboard()}, args...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.Stdout + res.Stderr
+	}
+	says := func(out, want string) {
+		t.Helper()
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in %s", want, out)
+		}
+	}
+	request := []string{"request", "newco", "--forge", "github", "--pool", "linux", "--owner", "nora@newco.dev", "--reason", "their builds wait"}
+	until(t, "the plane knows the forge", func() bool {
+		return strings.Contains(tka(append(request, "--dry-run")...), "newco would be written. Nothing was changed.")
+	})
+	if stored("newco") != nil {
+		t.Fatal("a dry run")
+	}
+	says(tka(request...), "newco is written.")
+	says(tka(request...), "newco was asked for already.")
+	if o := stored("newco"); o == nil || o.GetAnnotations()["tailplane.dev/requested-by"] != `["pat@platform.dev"]` {
+		t.Fatalf("%v", o)
+	}
+	says(tka("approve", "newco", "--reason", "x", "--confirm", "APPROVE newco"), "You asked for some of this.")
+
+	// amy of acme sees nothing of newco, and changes what is hers, which pat approves.
+	do := func(method, path, body string, status int) (o planeenroll.Outcome) {
+		t.Helper()
+		a, err := ask(t, r, amy, method, "/api/v1/enrollments"+path, body)
+		if must(t, a, err).status != status {
+			t.Errorf("%s %s: %d, %s", method, path, a.status, a.body)
+		}
+		_ = json.Unmarshal(a.Data, &o) // a refusal has none
+		return o
+	}
+	do("POST", "/newco/offboard", `{"reason":"mine"}`, http.StatusNotFound)
+	do("POST", "/acme/approve", `{"reason":"mine","seen":"sha256:0"}`, http.StatusForbidden)
+	if o := do("PATCH", "/acme", `{"reason":"the release","patch":{"quota":{"pods":9}}}`, http.StatusOK); o.Done != planeenroll.Written || o.Enrollment.RequestedBy[0] != "amy@acme.dev" {
+		t.Errorf("%+v", o)
+	}
+	says(tka("approve", "acme", "--reason", "x", "--dry-run"), "asked for by amy@acme.dev")
+	says(tka("approve", "acme", "--reason", "x", "--confirm", "APPROVE acme"), "acme is approved")
+	if by, _, _ := unstructured.NestedString(stored("acme").Object, "spec", "approval", "by"); by != "pat@platform.dev" {
+		t.Errorf("%q", by)
+	}
+	if o := do("POST", "/acme/rotate", `{"reason":"a laptop was lost"}`, http.StatusAccepted); o.Done != planeenroll.Asked || o.Enrollment.Asked.By != "amy@acme.dev" {
+		t.Errorf("%+v", o)
+	}
+	says(tka("rotate", "acme", "--reason", "amy has lost a laptop"), "acme is written.")
+	if at, _, _ := unstructured.NestedString(stored("acme").Object, "spec", "credentials", "rotateAt"); at == "" || stored("acme").GetAnnotations()["tailplane.dev/asked"] != "" {
+		t.Errorf("%v", stored("acme"))
+	}
+	if a, err := ask(t, r, alice, "POST", "/api/v1/enrollments/acme/offboard", `{"reason":"x"}`); must(t, a, err).status != http.StatusForbidden {
+		t.Errorf("an operator: %s", a.body)
+	}
+	says(tka("offboard", "newco", "--reason", "they move"), `--confirm "OFFBOARD newco"`)
+	says(tka("offboard", "newco", "--reason", "they move", "--confirm", "OFFBOARD newco"), "newco is written.")
+	if stored("newco") != nil {
+		t.Error("it is there")
+	}
+	a, err := ask(t, r, pat, "GET", "/api/v1/audit?limit=200", "")
+	for _, want := range []string{`"verb":"enrollment.request"`, `"verb":"enrollment.approve"`, `"verb":"credentials.rotate-request"`, `"code":"self_approval"`, `"code":"confirmation_required"`} {
+		says(must(t, a, err).body, want)
+	}
+}
