@@ -3,6 +3,8 @@
 package fleetkube
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
@@ -63,5 +65,49 @@ func TestFLEET02_GitLab(t *testing.T) {
 	}
 	if r := p.gitlab.Runners(); len(r) != 0 {
 		t.Errorf("runners at GitLab: %+v", r)
+	}
+}
+
+// FLEET-20: of those who come to the shared namespace at once each has its own policy
+// written once, however many others are looked at beside it; a fleet that is started
+// anew writes nothing there.
+func TestFLEET20_PoliciesAreWrittenOnce(t *testing.T) {
+	p := newPlace(t, "0.14.2")
+	const n = 12
+	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 1, Budget: n})
+	for i := range n {
+		p.atGitHub(fmt.Sprintf("org-%02d", i), []string{"nix"})
+	}
+	p.start()
+	for i := range n {
+		p.phase(fmt.Sprintf("org-%02d", i), v1alpha1.PhaseActive)
+	}
+	written := func() (of map[string]int) {
+		of = map[string]int{}
+		for _, w := range p.wire.writes() {
+			if path := strings.Fields(w)[1]; strings.Contains(path, "/networkpolicies/") {
+				of[path[strings.LastIndexByte(path, '/')+1:]]++
+			}
+		}
+		return of
+	}
+	of := written()
+	for i := range n {
+		if name := fmt.Sprintf("tailplane-runner-egress-org-%02d", i); of[name] != 1 {
+			t.Errorf("%s was written %d times", name, of[name])
+		}
+	}
+	if len(of) != n+1 { // and one that denies all
+		t.Errorf("written: %v", of)
+	}
+	p.stop()
+	p.start()
+	p.pool("other", "github", v1alpha1.PoolScaling{Max: 1, Budget: 1}) // by which the end of the first looks is seen
+	p.patch(p.get("org-00"), `{"spec":{"pools":[{"name":"nix","type":"Shared"},{"name":"other","type":"Shared"}]}}`)
+	p.status("org-00", "another pool", func(e *v1alpha1.RunnerEnrollment) bool {
+		return e.Status.Phase == v1alpha1.PhaseActive && len(e.Status.Pools) == 2
+	})
+	if again := written(); len(again) > 0 {
+		t.Errorf("a fleet that was started anew has written %v", again)
 	}
 }

@@ -15,41 +15,41 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 )
 
-// tenants are those for whom the namespace of this enrollment is.
-func (l *look) tenants(ctx context.Context) ([]isolation.Tenant, error) {
+// tenants are the enrollment as one for whom its namespace is, and those who are there
+// with it.
+func (l *look) tenants(ctx context.Context) (own isolation.Tenant, others []isolation.Tenant, err error) {
+	own = l.tenant(l.e, l.forge)
+	namespace := fleet.NamespaceOf(l.e, l.Isolation.Shared)
+	if namespace != l.Isolation.Shared {
+		return own, nil, nil
+	}
 	var enrollments v1alpha1.RunnerEnrollmentList
 	var forges v1alpha1.RunnerForgeList
-	if err := errors.Join(l.known.List(ctx, &enrollments), l.known.List(ctx, &forges)); err != nil {
-		return nil, err
+	if err := errors.Join(l.known.List(ctx, &enrollments, client.UnsafeDisableDeepCopy), l.known.List(ctx, &forges, client.UnsafeDisableDeepCopy)); err != nil {
+		return own, nil, err
 	}
 	byName := map[string]*v1alpha1.RunnerForge{}
 	for i := range forges.Items {
 		byName[forges.Items[i].Name] = &forges.Items[i]
 	}
-	namespace := fleet.NamespaceOf(l.e, l.Isolation.Shared)
-	var all []isolation.Tenant
 	for i := range enrollments.Items {
 		e := &enrollments.Items[i]
-		if e.Name == l.e.Name {
-			e = l.e
+		there := fleet.NamespaceOf(e, l.Isolation.Shared) == namespace && byName[e.Spec.Forge] != nil && stays(e)
+		if e.Name != l.e.Name && there && l.approved(e).Status == fleet.Yes {
+			others = append(others, l.tenant(e, byName[e.Spec.Forge]))
 		}
-		if fleet.NamespaceOf(e, l.Isolation.Shared) != namespace || byName[e.Spec.Forge] == nil || !stays(e) || l.approved(e).Status != fleet.Yes {
-			continue
-		}
-		t := isolation.Tenant{Enrollment: e, Forge: byName[e.Spec.Forge]}
-		for _, use := range e.Spec.Pools {
-			if pool := l.pools[use.Name]; pool != nil && !l.broken(e.Name, use.Name) {
-				t.Pools = append(t.Pools, pool)
-			}
-		}
-		if e != l.e { // what is wrong with another one does not keep this one from its own
-			if _, err := isolation.Ground(l.groundSettings(), t); err != nil {
-				continue
-			}
-		}
-		all = append(all, t)
 	}
-	return all, nil
+	return own, others, nil
+}
+
+func (l *look) tenant(e *v1alpha1.RunnerEnrollment, forge *v1alpha1.RunnerForge) isolation.Tenant {
+	t := isolation.Tenant{Enrollment: e, Forge: forge}
+	for _, use := range e.Spec.Pools {
+		if pool := l.pools[use.Name]; pool != nil && !l.broken(e.Name, use.Name) {
+			t.Pools = append(t.Pools, pool)
+		}
+	}
+	return t
 }
 
 // stays says whether something of an enrollment may still run.
@@ -83,11 +83,11 @@ func (l *look) lookAtGround(ctx context.Context) error {
 			l.settings.ARC = c.ARC()
 		}
 	}
-	tenants, err := l.tenants(ctx)
-	if err != nil || len(tenants) == 0 {
+	own, others, err := l.tenants(ctx)
+	if err != nil {
 		return err
 	}
-	objects, err := isolation.Ground(l.groundSettings(), tenants...)
+	objects, err := isolation.Ground(l.groundSettings(), own, others...)
 	switch {
 	case errors.Is(err, isolation.ErrUnbounded):
 		l.facts.Policies, l.facts.Unbounded = fleet.No, fleet.Trouble{Reason: fleet.ReasonUnbounded, Message: err.Error()}

@@ -1,9 +1,9 @@
 package isolation
 
 import (
+	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -20,33 +20,37 @@ type Tenant struct {
 	Pools      []*v1alpha1.RunnerPool // those that it is enrolled in and that break no rule
 }
 
-// Ground is everything that a namespace of runners has before there are any: its
-// bounds, its policies, its accounts. Of isolation None give all tenants, and else
-// the one.
-func Ground(s Settings, tenants ...Tenant) ([]Object, error) {
-	if len(tenants) == 0 || s.Namespace == "" || s.Account == "" || s.Shared == "" {
-		return nil, fmt.Errorf("ground of %d tenants: namespace, account and shared namespace must be set", len(tenants))
+// Ground is what a namespace of runners has before an enrollment has any there: its
+// bounds, its accounts, and the policies for the enrollment's own pods. Others are those
+// who share the namespace with it: what they use counts for the bounds, each sees to its
+// own policies, and what is wrong with one of them is left out.
+func Ground(s Settings, own Tenant, others ...Tenant) ([]Object, error) {
+	if s.Namespace == "" || s.Account == "" || s.Shared == "" {
+		return nil, errors.New("ground of a namespace: namespace, account and shared namespace must be set")
 	}
-	g := &ground{Settings: s, tenants: slices.SortedFunc(slices.Values(tenants), func(a, b Tenant) int { return strings.Compare(a.Enrollment.Name, b.Enrollment.Name) })}
-	for _, t := range g.tenants {
-		apart, err := level(t.Enrollment)
-		switch {
-		case err != nil:
-		case apart && len(tenants) > 1:
-			err = fmt.Errorf("with isolation %s nobody else is there", t.Enrollment.Spec.Isolation)
-		case apart && len(s.ClusterCIDRs) == 0:
-			err = ErrUnbounded
+	g := &ground{Settings: s, own: own, tenants: append([]Tenant{own}, others...), namespace: fleet.NamespaceOf(own.Enrollment, s.Shared),
+		pools: map[string]bool{}, cpu: resource.MustParse("4"), memory: resource.MustParse("8Gi")}
+	apart, err := level(own.Enrollment)
+	switch {
+	case err != nil:
+	case apart && len(others) > 0:
+		err = fmt.Errorf("with isolation %s nobody else is there", own.Enrollment.Spec.Isolation)
+	case apart && len(s.ClusterCIDRs) == 0:
+		err = ErrUnbounded
+	default:
+		err = g.look(own)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ground of %s: %w", own.Enrollment.Name, err)
+	}
+	if apart {
+		g.org = own.Enrollment.Name
+	}
+	for _, t := range others {
+		if apart, err := level(t.Enrollment); err != nil || apart {
+			return nil, fmt.Errorf("ground of %s: %s is not in the shared namespace", own.Enrollment.Name, t.Enrollment.Name)
 		}
-		if err != nil {
-			return nil, fmt.Errorf("ground of %s: %w", t.Enrollment.Name, err)
-		}
-		if apart {
-			g.org = t.Enrollment.Name
-		}
-		g.namespace = fleet.NamespaceOf(t.Enrollment, s.Shared)
-		if err := g.look(t); err != nil {
-			return nil, fmt.Errorf("ground of %s: %w", t.Enrollment.Name, err)
-		}
+		_ = g.look(t) // and it is told so itself
 	}
 	out := []Object{g.ns(), g.quota(), g.limits(), account(g.namespace, RunnerAccount, g.org), bind(g.namespace, FleetRole, g.org, s.Namespace, s.Account)}
 	if g.github {
@@ -74,51 +78,64 @@ func Ground(s Settings, tenants ...Tenant) ([]Object, error) {
 // ground is a namespace while it is rendered.
 type ground struct {
 	Settings
-	tenants        []Tenant
-	namespace, org string // org is "" for the shared one
+	own            Tenant
+	tenants        []Tenant // with own
+	namespace, org string   // org is "" for the shared one
 
 	github, gitlab bool
 	pods           bool // jobs start pods
 	privileged     bool // some pod has all rights on its node
 	loose          bool // some pod does not meet PSA's restricted
 	budget         int64
-	budgets        map[string]bool
+	pools          map[string]bool   // that were looked at: they are the same for all
 	cpu, memory    resource.Quantity // the most that one container may use
 }
 
 // look finds out what the pools of a tenant need of the namespace.
 func (g *ground) look(t Tenant) error {
-	if g.budgets == nil {
-		g.budgets, g.cpu, g.memory = map[string]bool{}, resource.MustParse("4"), resource.MustParse("8Gi")
-	}
+	var errs []error
 	for _, p := range t.Pools {
-		mode := p.Spec.ContainerMode
-		perJob := int64(1)
-		if mode == v1alpha1.ModeKubernetes || mode == v1alpha1.ModeKubernetesNoVolume {
-			g.pods, perJob = true, 2
+		gitlab := t.Forge.Spec.Type == v1alpha1.GitLab
+		if gitlab {
+			g.budget += int64(replicas(p)) + 1 // its managers
 		}
-		g.privileged = g.privileged || mode == v1alpha1.ModeDind
-		if !g.budgets[p.Name] { // the pool's budget is for all of them together
-			g.budgets[p.Name] = true
-			g.budget += int64(p.Spec.Scaling.Budget) * perJob
-		}
-		if t.Forge.Spec.Type == v1alpha1.GitLab {
-			g.gitlab, g.loose = true, true // what image a job has is its own choice
-			g.budget += int64(replicas(p)) + 1
-			if p.Spec.Resources != nil {
-				g.most(p.Spec.Resources.Limits)
-			}
+		if g.pools[p.Name] {
 			continue
 		}
-		g.github = true
-		template, err := Template(p, v1alpha1.GitHub, g.Images)
-		if err != nil {
-			return fmt.Errorf("pool %s: %w", p.Name, err)
+		g.pools[p.Name] = true
+		if err := g.pool(p, gitlab); err != nil {
+			errs = append(errs, fmt.Errorf("pool %s: %w", p.Name, err))
 		}
-		g.loose = g.loose || !restricted(&template.Spec)
-		for _, c := range slices.Concat(template.Spec.InitContainers, template.Spec.Containers) {
-			g.most(c.Resources.Limits)
+	}
+	return errors.Join(errs...)
+}
+
+func (g *ground) pool(p *v1alpha1.RunnerPool, gitlab bool) error {
+	var template *corev1.PodTemplateSpec
+	if !gitlab {
+		var err error
+		if template, err = Template(p, v1alpha1.GitHub, g.Images); err != nil {
+			return err
 		}
+	}
+	mode := p.Spec.ContainerMode
+	perJob := int64(1)
+	if mode == v1alpha1.ModeKubernetes || mode == v1alpha1.ModeKubernetesNoVolume {
+		g.pods, perJob = true, 2
+	}
+	g.privileged = g.privileged || mode == v1alpha1.ModeDind
+	g.budget += int64(p.Spec.Scaling.Budget) * perJob // which is for all of them together
+	if gitlab {
+		g.gitlab, g.loose = true, true // what image a job has is its own choice
+		if p.Spec.Resources != nil {
+			g.most(p.Spec.Resources.Limits)
+		}
+		return nil
+	}
+	g.github = true
+	g.loose = g.loose || !restricted(&template.Spec)
+	for _, c := range slices.Concat(template.Spec.InitContainers, template.Spec.Containers) {
+		g.most(c.Resources.Limits)
 	}
 	return nil
 }
@@ -142,7 +159,7 @@ func (g *ground) ns() *corev1.Namespace {
 	}
 	isolation := v1alpha1.IsolationNone
 	if g.org != "" {
-		isolation = g.tenants[0].Enrollment.Spec.Isolation
+		isolation = g.own.Enrollment.Spec.Isolation
 	}
 	return &corev1.Namespace{TypeMeta: kind(corev1.SchemeGroupVersion, "Namespace"), ObjectMeta: meta("", g.namespace, g.org, map[string]string{
 		v1alpha1.IsolationLabel: string(isolation), "pod-security.kubernetes.io/enforce": enforce})}
@@ -153,7 +170,7 @@ func (g *ground) ns() *corev1.Namespace {
 func (g *ground) quota() *corev1.ResourceQuota {
 	hard := corev1.ResourceList{corev1.ResourcePods: *resource.NewQuantity(g.budget, resource.DecimalSI)}
 	if g.org != "" {
-		q := g.tenants[0].Enrollment.Spec.Quota
+		q := g.own.Enrollment.Spec.Quota
 		hard = corev1.ResourceList{corev1.ResourceRequestsCPU: orDefault(q.CPU, "16"), corev1.ResourceRequestsMemory: orDefault(q.Memory, "32Gi"),
 			corev1.ResourcePods: *resource.NewQuantity(int64(q.Pods), resource.DecimalSI)}
 		if q.Pods == 0 {

@@ -404,11 +404,38 @@ func TestSharedGround(t *testing.T) {
 	tenant := func(u isolation.Unit) isolation.Tenant {
 		return isolation.Tenant{Enrollment: u.Enrollment, Forge: u.Forge, Pools: []*v1alpha1.RunnerPool{u.Pool}}
 	}
-	objects, err := isolation.Ground(settings(), tenant(a), tenant(b), tenant(c))
-	golden(t, "shared", objects, err)
-	turned, err := isolation.Ground(settings(), tenant(c), tenant(b), tenant(a))
-	if err != nil || !bytes.Equal(show(t, turned), show(t, objects)) {
-		t.Errorf("the order matters (%v)", err)
+	// Each sees to the policies of its own pods, and all to the same for the rest.
+	var all []isolation.Object
+	for _, of := range [][]isolation.Unit{{a, b, c}, {b, c, a}, {c, b, a}} {
+		objects, err := isolation.Ground(settings(), tenant(of[0]), tenant(of[1]), tenant(of[2]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range objects {
+			i := slices.IndexFunc(all, func(x isolation.Object) bool {
+				return x.GetName() == o.GetName() && x.GetObjectKind().GroupVersionKind() == o.GetObjectKind().GroupVersionKind()
+			})
+			switch {
+			case i < 0:
+				all = append(all, o)
+			case !bytes.Equal(show(t, all[i:i+1]), show(t, []isolation.Object{o})):
+				t.Errorf("%s is not the same for %s", o.GetName(), of[0].Enrollment.Name)
+			}
+			if p, ok := o.(*networkingv1.NetworkPolicy); ok && p.Labels[v1alpha1.OrgLabel] != "" && p.Labels[v1alpha1.OrgLabel] != of[0].Enrollment.Name {
+				t.Errorf("%s sees to the policy %s", of[0].Enrollment.Name, p.Name)
+			}
+		}
+	}
+	golden(t, "shared", all, nil)
+	broken := unit(v1alpha1.GitHub, v1alpha1.UseShared, v1alpha1.IsolationNone)
+	broken.Enrollment.Name, broken.Pool.Name, broken.Pool.Spec.ContainerMode = "delta", "vm", "vm"
+	with, err := isolation.Ground(settings(), tenant(a), tenant(broken))
+	alone, err2 := isolation.Ground(settings(), tenant(a))
+	if err != nil || err2 != nil || !bytes.Equal(show(t, with), show(t, alone)) {
+		t.Errorf("what is wrong with another one changes what there is: %v, %v", err, err2)
+	}
+	if _, err := isolation.Ground(settings(), tenant(broken)); err == nil {
+		t.Error("what is wrong with its own pool is not said")
 	}
 	apart := unit(v1alpha1.GitHub, v1alpha1.UseShared, v1alpha1.IsolationNode)
 	if _, err := isolation.Ground(settings(), tenant(a), tenant(apart)); err == nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet"
 )
 
-// policies deny everything in both directions, and then allow each organisation what
-// it is allowed. In the shared namespace what one may is not what another may: pods
-// carry their organisation's label, which a job cannot change.
+// policies deny everything in both directions, and then allow the organisation what it
+// is allowed. In the shared namespace what one may is not what another may: pods carry
+// their organisation's label, which a job cannot change.
 func (g *ground) policies() ([]*networkingv1.NetworkPolicy, error) {
 	all := matching(nil)
 	base := g.policy(egressName, g.org, nil)
@@ -25,16 +25,15 @@ func (g *ground) policies() ([]*networkingv1.NetworkPolicy, error) {
 		To:    []networkingv1.NetworkPolicyPeer{{NamespaceSelector: new(matching(map[string]string{corev1.LabelMetadataName: "kube-system"})), PodSelector: new(matching(map[string]string{"k8s-app": "kube-dns"}))}},
 		Ports: []networkingv1.NetworkPolicyPort{port(corev1.ProtocolUDP, 53), port(corev1.ProtocolTCP, 53)}}}
 	out := []*networkingv1.NetworkPolicy{base}
-	for _, t := range g.tenants {
-		rules, err := g.egress(t.Enrollment)
-		if err != nil {
-			return nil, fmt.Errorf("network of %s: %w", t.Enrollment.Name, err)
-		}
-		if g.org != "" {
-			base.Spec.Egress = append(base.Spec.Egress, rules...)
-			continue
-		}
-		p := g.policy(egressName+"-"+t.Enrollment.Name, t.Enrollment.Name, map[string]string{v1alpha1.OrgLabel: t.Enrollment.Name})
+	rules, err := g.egress(g.own.Enrollment)
+	if err != nil {
+		return nil, fmt.Errorf("network of %s: %w", g.own.Enrollment.Name, err)
+	}
+	if g.org != "" {
+		base.Spec.Egress = append(base.Spec.Egress, rules...)
+	} else {
+		name := g.own.Enrollment.Name
+		p := g.policy(egressName+"-"+name, name, map[string]string{v1alpha1.OrgLabel: name})
 		p.Spec.Egress = rules
 		out = append(out, p)
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 )
@@ -55,14 +56,11 @@ func LookAt(ctx context.Context, c client.Client, wanted []isolation.Object, org
 				return g, fmt.Errorf("namespace %s is being deleted", namespace)
 			}
 		} else if bound {
-			if present[kind] == nil {
-				if present[kind], err = Present(ctx, c, kind, namespace, nil); apierrors.IsForbidden(err) {
-					bound = false // before the fleet has bound itself there, it may not look
-				} else if err != nil {
-					return g, err
-				}
+			if is, err = find(ctx, c, present, u); apierrors.IsForbidden(err) {
+				bound = false // before the fleet has bound itself there, it may not look
+			} else if err != nil {
+				return g, err
 			}
-			is = present[kind][u.GetName()]
 		}
 		if Settled(u, is) {
 			continue
@@ -85,6 +83,25 @@ func LookAt(ctx context.Context, c client.Client, wanted []isolation.Object, org
 		}
 	}
 	return g, nil
+}
+
+// find reads what there is in the place of an object, and of most kinds all at once. In
+// the shared namespace there are as many NetworkPolicies as organisations.
+func find(ctx context.Context, c client.Client, present map[schema.GroupVersionKind]map[string]*unstructured.Unstructured, u *unstructured.Unstructured) (is *unstructured.Unstructured, err error) {
+	kind := u.GroupVersionKind()
+	if kind.Kind == "NetworkPolicy" {
+		is, err = Get(ctx, c, kind, client.ObjectKeyFromObject(u))
+		if is != nil && is.GetLabels()[v1alpha1.ManagedByLabel] != v1alpha1.ManagedBy {
+			is = nil
+		}
+		return is, err
+	}
+	if present[kind] == nil {
+		if present[kind], err = Present(ctx, c, kind, u.GetNamespace(), nil); err != nil {
+			return nil, err
+		}
+	}
+	return present[kind][u.GetName()], nil
 }
 
 // grants says whether an object gives somebody else than the fleet a right.
@@ -123,6 +140,10 @@ func place(ctx context.Context, c client.Client, u *unstructured.Unstructured) e
 		if err == nil || !apierrors.IsAlreadyExists(err) {
 			return err
 		}
+	}
+	// Those who share a namespace are looked at beside one another, and find the same to do.
+	if is, err := Get(ctx, c, u.GroupVersionKind(), client.ObjectKeyFromObject(u)); err == nil && Settled(u, is) {
+		return nil
 	}
 	return Apply(ctx, c, u)
 }
