@@ -185,3 +185,30 @@ func TestFL02_AppUninstalled(t *testing.T) {
 		t.Errorf("GitHub has %+v, and %d was given up", sets, set.ID)
 	}
 }
+
+// FL-02: the Secret of a group of GitLab's goes although the group stays. Its managers
+// end, and nothing else; with another Secret it is served again, by the same runner.
+func TestFL02_GitLabWithoutItsSecret(t *testing.T) {
+	p := newPlace(t, "")
+	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 3, Budget: 20})
+	p.atGitLab("omega", []string{"docker"})
+	p.start()
+	p.active("omega")
+	p.until("it takes jobs", func() bool { return !p.gitlab.Runners()[0].Paused })
+	before := p.gitlab.Runners()[0]
+	secret := &corev1.Secret{}
+	if !p.there(p.ns, "omega-credential", secret) {
+		t.Fatal("there is no credential")
+	}
+	p.must(p.admin.Delete(t.Context(), secret))
+	p.phase("omega", v1alpha1.PhaseSuspended)
+	p.until("its managers end", func() bool { p.managersRun(); return *deploymentOf(p, "omega-docker").Spec.Replicas == 0 })
+	p.condition("omega", "CredentialsValid", "False/"+reasonNoSecret)
+	p.credential("omega", map[string]string{"access_token": string(secret.Data["access_token"])})
+	p.active("omega")
+	p.until("it takes jobs again", func() bool {
+		p.managersRun()
+		r := p.gitlab.Runners()
+		return len(r) == 1 && r[0].ID == before.ID && !r[0].Paused && *deploymentOf(p, "omega-docker").Spec.Replicas == 1
+	})
+}

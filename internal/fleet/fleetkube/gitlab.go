@@ -403,7 +403,7 @@ func (l *look) currentManager(_ context.Context, w *work) {
 		return
 	}
 	managers, concurrent := isolation.Managers(unit)
-	w.Current, m.rendered = m.runner.Err != nil || l.sameSettings(w), true
+	w.Current, m.rendered = w.Remote != fleet.Yes || l.sameSettings(w), true // what GitLab does not say is not changed
 	for _, o := range objects {
 		u, err := furnish.Wanted(o)
 		if err != nil {
@@ -506,7 +506,7 @@ func (l *look) applyManager(ctx context.Context, w *work) error {
 	if m.token == nil || !m.rendered {
 		return nil
 	}
-	if m.runner.Err == nil && w.Remote == fleet.Yes && !l.sameSettings(w) {
+	if w.Remote == fleet.Yes && !l.sameSettings(w) {
 		s := l.spec(w.pool)
 		s.Description, s.Note, s.Paused = m.runner.Description, m.runner.Note, m.runner.Paused
 		if err := l.account.GitLab.UpdateRunner(ctx, w.RemoteID, s); err != nil {
