@@ -34,7 +34,7 @@ const deniedEvery = 30 * time.Second
 // act carries out what was decided. One deed that fails keeps none of the others from
 // being done.
 func (l *look) act(ctx context.Context, step fleet.Step) error {
-	var errs []error
+	errs := []error{l.keepCopies(ctx)}
 	for _, a := range step.Acts {
 		err := l.deed(ctx, a)
 		if err != nil {
@@ -252,17 +252,29 @@ func (l *look) copyCredential(ctx context.Context, namespace string, data map[st
 	return furnish.Apply(ctx, l.direct, u)
 }
 
-// deregisterSet has ARC deregister a scale set, which needs the credential until it is
-// done: a copy that somebody deleted is made again.
-func (l *look) deregisterSet(ctx context.Context, w *work) error {
-	for _, name := range w.Copies {
-		there := slices.Contains(l.facts.Copies, fleet.Copy{Namespace: w.Namespace, Name: name})
-		if !there && l.facts.Credential.Valid == fleet.Yes && name == fleet.CredentialName(l.e.Name, l.facts.Credential.Fingerprint) {
+// keepCopies makes those copies of the credential again that somebody deleted too early:
+// ARC ends no listener, no runner and no scale set without.
+func (l *look) keepCopies(ctx context.Context) error {
+	if l.e.DeletionTimestamp.IsZero() || l.facts.Credential.Valid != fleet.Yes {
+		return nil
+	}
+	for _, w := range l.works {
+		for _, name := range w.Copies {
+			there := slices.Contains(l.facts.Copies, fleet.Copy{Namespace: w.Namespace, Name: name})
+			if w.set == nil || there || name != fleet.CredentialName(l.e.Name, l.facts.Credential.Fingerprint) {
+				continue
+			}
 			if err := l.copyCredential(ctx, w.Namespace, l.source); err != nil {
-				return err
+				return fmt.Errorf("copy the credential for %s: %w", w.Name, err)
 			}
 		}
 	}
+	return nil
+}
+
+// deregisterSet has ARC deregister a scale set, which needs the credential until it is
+// done.
+func (l *look) deregisterSet(ctx context.Context, w *work) error {
 	if !w.Ending {
 		if err := l.annotate(ctx, gateAnnotation+w.Name, ""); err != nil {
 			return err
