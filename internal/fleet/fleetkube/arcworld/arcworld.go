@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -314,6 +315,20 @@ func together(set arc.Set, listeners []unstructured.Unstructured, pods []corev1.
 
 // Conflicts are the scale sets that somebody else works with too.
 func (w *World) Conflicts(ctx context.Context) map[fleet.Key]fleet.Key {
+	return arc.Conflicts(w.sets(ctx))
+}
+
+// Rival is the object that works already with the scale set of GitHub's that u would be
+// given, if it were made.
+func (w *World) Rival(ctx context.Context, u *unstructured.Unstructured) (other fleet.Key, taken bool) {
+	mine := arc.ReadSet(u)
+	others := slices.DeleteFunc(w.sets(ctx), func(s arc.Set) bool { return s.Key == mine.Key })
+	other, taken = arc.Conflicts(append(others, mine))[mine.Key]
+	return other, taken
+}
+
+// sets are all scale sets, as they were a moment ago; none if that is not known.
+func (w *World) sets(ctx context.Context) []arc.Set {
 	known := w.cache.Load()
 	list := ListOf(arc.SetKind)
 	if known == nil || (*known).List(ctx, list, client.UnsafeDisableDeepCopy) != nil {
@@ -323,7 +338,7 @@ func (w *World) Conflicts(ctx context.Context) map[fleet.Key]fleet.Key {
 	for i := range list.Items {
 		sets = append(sets, arc.ReadSet(&list.Items[i]))
 	}
-	return arc.Conflicts(sets)
+	return sets
 }
 
 // Absent says whether the API server has no kinds of ARC's at all, and so no object.
