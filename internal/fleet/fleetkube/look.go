@@ -84,6 +84,17 @@ type work struct {
 // enrollment brings one enrollment to where it should be: gather, decide, act, report.
 func (w *crew) enrollment(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	e := &v1alpha1.RunnerEnrollment{}
+	// Its forge never changes, so the cache is right. Nothing is asked before it is its turn.
+	if w.known.Get(ctx, req.NamespacedName, e, client.UnsafeDisableDeepCopy) == nil {
+		leave, err := w.accounts.Enter(ctx, e.Spec.Forge)
+		if errors.Is(err, account.ErrBusy) {
+			return board.Soon(w.pace)
+		} else if err != nil {
+			return reconcile.Result{}, err
+		}
+		defer leave()
+	}
+	e = &v1alpha1.RunnerEnrollment{}
 	err := w.direct.Get(ctx, req.NamespacedName, e)
 	if apierrors.IsNotFound(err) {
 		w.board.Forget(req.Name)
@@ -105,9 +116,7 @@ func (w *crew) enrollment(ctx context.Context, req reconcile.Request) (reconcile
 	var step fleet.Step
 	for _, live := range []bool{false, true} {
 		l = &look{crew: w, e: e, now: w.Now(), live: live, decided: decided, conflicts: conflicts}
-		if err := l.gather(ctx); errors.Is(err, account.ErrBusy) {
-			return board.Soon(w.pace)
-		} else if err != nil {
+		if err := l.gather(ctx); err != nil {
 			return reconcile.Result{}, fmt.Errorf("look at the enrollment %s: %w", e.Name, err)
 		}
 		step = fleet.Next(l.facts, l.now)
@@ -170,11 +179,6 @@ func (l *look) gather(ctx context.Context) error {
 	}
 	l.facts.Forge = l.forge.Spec.Type
 	l.facts.Wanted = fleet.Want(l.e, l.forge.Spec.Type, l.pools, l.Isolation.Shared)
-	leave, err := l.accounts.Enter(ctx, l.forge.Name)
-	if err != nil {
-		return err
-	}
-	defer leave()
 	if err := l.places(ctx); err != nil {
 		return err
 	}
