@@ -10,8 +10,11 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet/arc"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/arcworld"
 	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
 )
 
@@ -62,11 +65,17 @@ func TestFLEET05_FreezeAll(t *testing.T) {
 
 	began := time.Now()
 	h := p.hold("freeze", v1alpha1.HoldScope{All: true}, v1alpha1.HoldPause)
+	var written, followed time.Duration
 	p.until("all but one are held", func() bool {
+		if written == 0 && p.none(arc.SetKind) {
+			written = time.Since(began)
+		} else if written != 0 && followed == 0 && p.none(arc.ListenerKind) {
+			followed = time.Since(began)
+		}
 		p.must(p.admin.Get(t.Context(), keyOf(h), h))
 		return h.Status.Applied == n+1 && h.Status.Targets == n+2
 	})
-	t.Logf("%d of %d workloads held %v after the write", h.Status.Applied, h.Status.Targets, time.Since(began))
+	t.Logf("after the write of the hold: all scale sets written by %v, followed by the fake ARC by %v, %d of %d workloads confirmed by %v", written, followed, h.Status.Applied, h.Status.Targets, time.Since(began))
 	p.until("the failure is listed", func() bool {
 		p.must(p.admin.Get(t.Context(), keyOf(h), h))
 		return slices.Equal(h.Status.Failed, []v1alpha1.HoldFailure{{Pool: "other", Org: "zeta", Reason: "ForgeUnreachable"}})
@@ -80,4 +89,17 @@ func TestFLEET05_FreezeAll(t *testing.T) {
 	})
 	p.must(p.admin.Delete(t.Context(), h))
 	p.until("all go on", func() bool { return open() == n && !p.gitlab.Runners()[0].Paused && !down.Runners()[0].Paused })
+}
+
+// none says whether nothing of a kind of ARC's may have any runners.
+func (p *place) none(kind string) bool {
+	p.t.Helper()
+	list := arcworld.ListOf(kind)
+	p.must(p.admin.List(p.t.Context(), list))
+	for _, u := range list.Items {
+		if n, _, _ := unstructured.NestedInt64(u.Object, "spec", "maxRunners"); n > 0 {
+			return false
+		}
+	}
+	return true
 }
