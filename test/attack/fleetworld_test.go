@@ -56,6 +56,8 @@ type yard struct {
 	arc    *arctest.ARC
 	fleet  *rig.Process
 
+	denied sync.Map // places of which GitHub tells ARC that its App is not installed
+
 	runs   int
 	logs   []string // of all its runs
 	finish []func() error
@@ -111,7 +113,7 @@ func newYard(ctx context.Context) (_ *yard, err error) {
 	var stopLab func()
 	y.gitlab, stopLab = forgetest.OpenGitLab()
 	y.finish = append(y.finish, func() error { stopLab(); return nil })
-	if y.arc, err = arctest.New(arctest.Options{Cluster: s.Cluster, Namespace: "arc-systems", Version: "0.14.2", GitHub: arctest.At(y.github, nil), Confined: true}); err != nil {
+	if y.arc, err = arctest.New(arctest.Options{Cluster: s.Cluster, Namespace: "arc-systems", Version: "0.14.2", GitHub: arctest.At(y.github, y.refuses), Confined: true}); err != nil {
 		return nil, err
 	}
 	if err := y.arc.Install(ctx); err != nil {
@@ -137,6 +139,14 @@ func newYard(ctx context.Context) (_ *yard, err error) {
 	return y, s.StartPlane(ctx)
 }
 
+// refuses is what GitHub answers ARC at a place.
+func (y *yard) refuses(place string, _ map[string][]byte) error {
+	if _, denied := y.denied.Load(place); denied {
+		return errors.New("401: the App is not installed")
+	}
+	return nil
+}
+
 func (y *yard) close() (err error) {
 	if y.fleet != nil {
 		err = y.fleet.Stop(long)
@@ -151,10 +161,10 @@ func (y *yard) close() (err error) {
 }
 
 // begin starts the fleet. Each run has a folder, and so a log, of its own.
-func (y *yard) begin(ctx context.Context, settings string) (err error) {
+func (y *yard) begin(ctx context.Context, settings string, args ...string) (err error) {
 	y.runs++
 	dir := filepath.Join(y.Dir, fmt.Sprint("fleet-", y.runs))
-	if y.fleet, err = rig.StartFleet(ctx, dir, y.Cluster, fleetNamespace, "tailplane-fleet", settings, "--leader-elect=false", "--log-level=debug"); err == nil {
+	if y.fleet, err = rig.StartFleet(ctx, dir, y.Cluster, fleetNamespace, "tailplane-fleet", settings, append([]string{"--leader-elect=false", "--log-level=debug"}, args...)...); err == nil {
 		y.logs = append(y.logs, y.fleet.Log)
 	}
 	return err

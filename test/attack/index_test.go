@@ -47,7 +47,7 @@ var index = map[string][]string{
 
 	"GW-01": nil, "GW-02": nil, "GW-03": nil, "GW-04": nil, "GW-05": nil, "GW-06": nil, "GW-07": nil, "GW-08": nil, "GW-09": nil, "GW-10": nil, "GW-11": nil, "GW-12": nil,
 
-	"FL-01": nil, "FL-03": nil, "FL-05": nil, "FL-06": nil,
+	"FL-01": nil, "FL-02": nil, "FL-03": nil, "FL-04": nil, "FL-05": nil, "FL-06": nil,
 
 	"AU-01": nil, "AU-02": nil, "AU-03": nil, "AU-04": nil, "AU-05": nil, "AU-06": nil,
 

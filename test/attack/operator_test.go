@@ -540,7 +540,8 @@ type gate struct {
 
 	mu     sync.Mutex
 	armed  bool
-	after  int // this write is the last; 0: never
+	after  int    // this write is the last; 0: never
+	only   string // those count whose path has it
 	wrote  []string
 	strike func()
 	struck chan struct{}
@@ -563,12 +564,12 @@ func (s *system) gate(t *testing.T) *gate {
 		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 		ModifyResponse: func(res *http.Response) error {
 			path := res.Request.URL.Path
-			if res.Request.Method == http.MethodGet || res.StatusCode >= 300 || strings.Contains(path, "/leases") || strings.Contains(path, "/configmaps/") || strings.Contains(path, "/events") || strings.HasSuffix(path, "reviews") {
+			if res.Request.Method == http.MethodGet || res.StatusCode >= 300 || res.Request.URL.Query().Has("dryRun") || strings.Contains(path, "/leases") || strings.Contains(path, "/configmaps/") || strings.Contains(path, "/events") || strings.HasSuffix(path, "reviews") {
 				return nil
 			}
 			g.mu.Lock()
 			defer g.mu.Unlock()
-			if !g.armed {
+			if !g.armed || !strings.Contains(path, g.only) {
 				return nil
 			}
 			g.wrote = append(g.wrote, res.Request.Method+" "+path[strings.LastIndex(path[:strings.LastIndexByte(path, '/')], "/")+1:])
@@ -598,6 +599,13 @@ func (g *gate) arm(after int, p *rig.Process) {
 	g.armed, g.after, g.wrote, g.strike, g.struck = true, after, nil, p.Kill, make(chan struct{})
 }
 
+// about has only those writes count whose path has a text.
+func (g *gate) about(text string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.only = text
+}
+
 // strikes waits for the blow. It reports false when what was begun is long over
 // and nothing was written that would have brought it.
 func (g *gate) strikes(begun <-chan struct{}) bool {
@@ -623,13 +631,10 @@ func (g *gate) disarm() []string {
 	return slices.Clone(g.wrote)
 }
 
-// behind starts a role of the server that reaches the API server through g only.
-// It plays the part of the rig's own, which must not run.
-func (s *system) behind(t *testing.T, g *gate, role string) *rig.Process {
+// through is a kubeconfig by which an account reaches the API server through g only.
+func (s *system) through(t *testing.T, g *gate, namespace, account string) (path string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), long)
-	defer cancel()
-	path, err := s.Cluster.ServiceAccountKubeconfig(ctx, rig.SystemNamespace, "tailplane-"+role, t.TempDir())
+	path, err := s.Cluster.ServiceAccountKubeconfig(context.WithoutCancel(t.Context()), namespace, account, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -643,6 +648,16 @@ func (s *system) behind(t *testing.T, g *gate, role string) *rig.Process {
 	if err := clientcmd.WriteToFile(*config, path); err != nil {
 		t.Fatal(err)
 	}
+	return path
+}
+
+// behind starts a role of the server that reaches the API server through g only.
+// It plays the part of the rig's own, which must not run.
+func (s *system) behind(t *testing.T, g *gate, role string) *rig.Process {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), long)
+	defer cancel()
+	path := s.through(t, g, rig.SystemNamespace, "tailplane-"+role)
 	settings, err := s.Settings(role)
 	if err != nil {
 		t.Fatal(err)
