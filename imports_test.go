@@ -116,20 +116,22 @@ var plan = map[string]string{
 	"internal/relay/relaykube": "",
 
 	// surfaces
-	"internal/plane":             "internal/access internal/audit internal/door internal/problem",
-	"internal/plane/planegit":    "internal/fleet/change internal/fleet/forge internal/plane/planechange internal/problem",
-	"internal/plane/planechange": "internal/access internal/door internal/fleet/change internal/manifest/linediff internal/plane internal/problem",
-	"internal/plane/planedrift":  "internal/fleet/change internal/plane internal/plane/planechange internal/plane/planefleet internal/problem",
-	"internal/plane/expose":      "internal/access internal/door internal/identity internal/problem",
-	"internal/plane/planefleet":  "internal/access internal/door internal/plane internal/problem", // below it: runners and holds
-	"internal/plane/planeenroll": "internal/access internal/door internal/fleet/change internal/plane internal/plane/planechange internal/plane/planefleet internal/problem",
-	"internal/plane/planemcp":    "internal/access internal/audit internal/door internal/plane internal/plane/planechange internal/plane/planeenroll internal/plane/planefleet internal/problem",
-	"internal/plane/planekube":   "api/gateway/v1alpha1 api/v1alpha1 internal/access internal/gossip internal/gossip/gossipkube internal/fleet internal/fleet/change internal/fleet/truth internal/inject internal/kube internal/plane internal/plane/planechange internal/plane/planeenroll internal/plane/planefleet internal/problem internal/signin",
-	"internal/plane/web":         "internal/access internal/door internal/plane internal/problem",
-	"internal/health":            "internal/access internal/audit internal/door internal/door/framing internal/gossip internal/gossip/gossiphttp internal/problem internal/signin",
+	"internal/plane":              "internal/access internal/audit internal/door internal/problem",
+	"internal/plane/planegit":     "internal/fleet/change internal/fleet/forge internal/plane/planechange internal/problem",
+	"internal/plane/planechange":  "internal/access internal/door internal/fleet/change internal/manifest/linediff internal/plane internal/problem",
+	"internal/plane/expose":       "internal/access internal/door internal/identity internal/problem",
+	"internal/plane/planefleet":   "internal/access internal/door internal/plane internal/problem", // below it: runners and holds
+	"internal/plane/planedrift":   "internal/fleet/change internal/plane internal/plane/planechange internal/plane/planefleet internal/problem",
+	"internal/plane/planeenroll":  "internal/access internal/door internal/fleet/change internal/plane internal/plane/planechange internal/plane/planefleet internal/problem",
+	"internal/plane/planejobs":    "internal/access internal/door internal/plane internal/plane/planefleet internal/problem", // below it: single runners
+	"internal/plane/planemcp":     "internal/access internal/audit internal/door internal/plane internal/plane/planechange internal/plane/planeenroll internal/plane/planefleet internal/plane/planejobs internal/plane/planemetrics internal/problem",
+	"internal/plane/planemetrics": "internal/access internal/door internal/plane internal/plane/planefleet", // below it: numbers over time
+	"internal/plane/planekube":    "api/gateway/v1alpha1 api/v1alpha1 internal/access internal/gossip internal/gossip/gossipkube internal/fleet internal/fleet/arc internal/fleet/change internal/fleet/truth internal/inject internal/kube internal/plane internal/plane/planechange internal/plane/planeenroll internal/plane/planefleet internal/plane/planejobs internal/problem internal/signin",
+	"internal/plane/web":          "internal/access internal/door internal/plane internal/problem",
+	"internal/health":             "internal/access internal/audit internal/door internal/door/framing internal/gossip internal/gossip/gossiphttp internal/problem internal/signin",
 	"internal/cli": "internal/cli/checkup internal/cli/directory internal/cli/fault internal/cli/kubeapi internal/cli/kubectl internal/cli/kubefile internal/cli/link " +
 		"internal/cli/memory internal/cli/ownfile internal/cli/reach internal/cli/screen internal/cli/shellscript internal/cli/spelling " +
-		"internal/cli/bearer internal/cli/subshell internal/cli/tokencache internal/audit internal/door internal/gossip internal/gossip/memberlist internal/plane internal/plane/planechange internal/plane/planeenroll internal/plane/planefleet internal/plane/planemcp internal/problem internal/signin",
+		"internal/cli/bearer internal/cli/subshell internal/cli/tokencache internal/audit internal/door internal/gossip internal/gossip/memberlist internal/plane internal/plane/planechange internal/plane/planeenroll internal/plane/planefleet internal/plane/planejobs internal/plane/planemcp internal/problem internal/signin",
 	// below tka's commands: the way to a server, files, shells, the screen
 	"internal/cli/bearer":      "",
 	"internal/cli/checkup":     "internal/signin",
@@ -168,7 +170,7 @@ var plan = map[string]string{
 
 	"cmd/mca": "internal/apiproxy internal/apiproxy/document internal/apiproxy/fanout internal/apiproxy/observe internal/apiproxy/observe/adminport internal/apiproxy/observe/record internal/apiproxy/podface internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/upstream internal/inject",
 	"cmd/tka": "internal/cli",
-	"cmd/tailplaned": "api/v1alpha1 internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/fleet internal/fleet/fleetkube internal/fleet/isolation internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewayxds internal/gateway/workload internal/health internal/identity internal/inject internal/inject/injectkube internal/kube internal/plane internal/plane/expose internal/plane/planechange internal/plane/planedrift internal/plane/planeenroll internal/plane/planegit internal/plane/planefleet internal/plane/planekube internal/fleet/change internal/plane/planemcp internal/plane/web internal/problem internal/profile internal/relay internal/relay/document internal/relay/relaykube internal/settings " +
+	"cmd/tailplaned": "api/v1alpha1 internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/fleet internal/fleet/fleetkube internal/fleet/isolation internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewayxds internal/gateway/workload internal/health internal/identity internal/inject internal/inject/injectkube internal/kube internal/plane internal/plane/expose internal/plane/planechange internal/plane/planedrift internal/plane/planeenroll internal/plane/planegit internal/plane/planefleet internal/plane/planejobs internal/plane/planekube internal/fleet/change internal/plane/planemcp internal/plane/planemetrics internal/plane/web internal/problem internal/profile internal/relay internal/relay/document internal/relay/relaykube internal/settings " +
 		"internal/signin internal/signin/signinkube internal/tailnet internal/tailnet/tailnets",
 }
 

@@ -27,8 +27,10 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planedrift"
 	"github.com/tailplane/tailplane/internal/plane/planeenroll"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/plane/planejobs"
 	"github.com/tailplane/tailplane/internal/plane/planekube"
 	"github.com/tailplane/tailplane/internal/plane/planemcp"
+	"github.com/tailplane/tailplane/internal/plane/planemetrics"
 	"github.com/tailplane/tailplane/internal/plane/web"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/relay/relaykube"
@@ -61,6 +63,8 @@ type planeServer struct {
 	board  *plane.Board
 	desk   *plane.Desk
 	fleet  *planefleet.Desk
+	jobs   *planejobs.Desk
+	meter  *planemetrics.Desk
 
 	changes   *planechange.Desk
 	lookAfter *planechange.Watch
@@ -96,6 +100,10 @@ func runPlane(ctx context.Context, p *process, elect bool, working func()) (err 
 	if err != nil {
 		return err
 	}
+	events, err := planekube.NewEvents(s.config, time.Now)
+	if err != nil {
+		return err
+	}
 	record, closeRecord, err := p.book.open(ctx, s.config, p, info)
 	if err != nil {
 		return err
@@ -110,6 +118,18 @@ func runPlane(ctx context.Context, p *process, elect bool, working func()) (err 
 	s.desk = &plane.Desk{Board: s.board, Now: time.Now, Version: version(), Commit: commit(), Revoke: signins.Revoke, Entries: s.entries,
 		Ready: func() bool { return p.health.Ready(context.Background()) }}
 	s.fleet = &planefleet.Desk{Plane: s.desk, Create: holds.Create, Lift: holds.Lift, Reschedule: holds.Reschedule}
+	s.jobs = &planejobs.Desk{Plane: s.desk, Events: events.In}
+	if p.set.Plane.Logs.Enabled {
+		logs, err := planekube.NewLogs(s.config, time.Now)
+		if err != nil {
+			return errors.Join(err, closeRecord())
+		}
+		s.jobs.Log = logs.Open
+	}
+	s.meter = &planemetrics.Desk{Plane: s.desk}
+	if url := p.set.Plane.Prometheus.URL; url != "" {
+		s.meter.Prometheus = &planemetrics.Prometheus{URL: url, HTTP: planemetrics.Client(), Now: time.Now}
+	}
 	watch := &planekube.Watch{Config: s.config, Board: s.board, SigninNamespace: p.set.Signin.Namespace, SystemNamespace: p.set.Signin.SystemNamespace, Changes: p.set.Plane.GitOps.Set(),
 		Version: version(), Log: p.log, Now: time.Now}
 	s.orgs = watch.Orgs
@@ -188,7 +208,7 @@ func (s *planeServer) site() web.Site {
 
 // routes are all that the plane serves, behind way.
 func (s *planeServer) routes(way *door.Door) []door.Route {
-	api := slices.Concat(s.desk.Routes(), s.fleet.Routes(), s.changes.Routes(), s.enroll.Routes())
+	api := slices.Concat(s.desk.Routes(), s.fleet.Routes(), s.jobs.Routes(), s.meter.Routes(), s.changes.Routes(), s.enroll.Routes())
 	return append(slices.Concat(api, s.site().Routes()), planemcp.Route(way, api, planemcp.Options{Version: version()}))
 }
 
@@ -398,6 +418,7 @@ func planeLimits() door.Limits {
 	for _, v := range writes() {
 		verbs[v] = door.Rate{PerMinute: 5 * 60, Burst: 20}
 	}
+	verbs[access.LogsRead] = door.Rate{PerMinute: 60, Burst: 20}
 	return door.Limits{
 		Verbs: verbs,
 		Other: door.Rate{PerMinute: 50 * 60, Burst: 100}, All: door.Rate{PerMinute: 1000 * 60, Burst: 2000},

@@ -38,6 +38,8 @@ const (
 	PlaneApp           Verb = "app.read"                    // the dashboard's own files, for people only
 	PlaneSelf          Verb = "self.read"                   // as whom one is seen
 	FleetRead          Verb = "fleet.read"                  // what belongs to an organisation, and what is known of sources
+	LogsRead           Verb = "logs.read"                   // of what runs jobs: they may hold secrets
+	MetricsRead        Verb = "metrics.read"                // numbers over time
 	InfraRead          Verb = "infra.read"                  // clusters, tailnets, gateways, adapters
 	SigninsRead        Verb = "signins.read"                // of people, oneself or all
 	SigninsRevoke      Verb = "signins.revoke"              // as SigninsRead
@@ -78,6 +80,8 @@ var reaches = map[Verb]map[DutyName]reach{
 	PlaneApp:           {Viewer: always, Operator: always, OrgAdmin: always, PlatformAdmin: always},
 	PlaneSelf:          {Viewer: always, Operator: always, OrgAdmin: always, PlatformAdmin: always},
 	FleetRead:          {Viewer: orgs, Operator: orgs, OrgAdmin: orgs, PlatformAdmin: always},
+	LogsRead:           {Operator: orgs, OrgAdmin: orgs, PlatformAdmin: always},
+	MetricsRead:        {Viewer: orgs, Operator: orgs, OrgAdmin: orgs, PlatformAdmin: always},
 	InfraRead:          {Viewer: all, Operator: all, OrgAdmin: all, PlatformAdmin: always},
 	SigninsRead:        {Viewer: ownOrAll, Operator: ownOrAll, OrgAdmin: ownOrAll, PlatformAdmin: always},
 	SigninsRevoke:      {Viewer: own, Operator: ownOrAll, OrgAdmin: own, PlatformAdmin: always},

@@ -41,7 +41,7 @@ says. Nobody needs to be signed in to a cluster.`,
 	f.StringVar(&ff.plane.url, "url", "", "URL of the operator plane, https:// unless it is on this machine (default plane.url of the settings)")
 	f.StringVar(&ff.plane.tokenFile, "token-file", "", "file with a token, where the connection does not say who you are")
 	f.StringVar(&ff.plane.tokenCommand, "token-command", "", "program that prints a token, with its arguments; it is not given to a shell")
-	cmd.AddCommand(t.fleetRunners(&ff), t.fleetEnrollments(&ff), t.fleetHolds(&ff), t.fleetDrift(&ff), t.fleetForges(&ff), t.fleetChanges(&ff), t.fleetPause(&ff), t.fleetLift(&ff), t.fleetReschedule(&ff),
+	cmd.AddCommand(t.fleetRunners(&ff), t.fleetJobs(&ff), t.fleetDiagnose(&ff), t.fleetLogs(&ff), t.fleetEnrollments(&ff), t.fleetHolds(&ff), t.fleetDrift(&ff), t.fleetForges(&ff), t.fleetChanges(&ff), t.fleetPause(&ff), t.fleetLift(&ff), t.fleetReschedule(&ff),
 		t.fleetRequest(&ff), t.fleetApprove(&ff), t.fleetRotate(&ff), t.fleetOffboard(&ff))
 	return cmd
 }
@@ -106,16 +106,24 @@ const (
 )
 
 // all are the objects of all pages of a list; nil: it is not known which there are.
-func all[T any](ctx context.Context, t *tka, ff *fleetFlags, as, pattern string, page plane.Count) (l fleetList[T], err error) {
+func all[T any](ctx context.Context, t *tka, ff *fleetFlags, as, pattern string, page plane.Count) (fleetList[T], error) {
+	return pages[T](ctx, t, ff, as, pattern, func(p plane.ListRequest) any {
+		p.State, p.Limit = plane.Text(ff.state), page
+		return planefleet.ListRequest{ListRequest: p, Org: plane.Text(ff.org), Forge: plane.Text(ff.forge)}
+	})
+}
+
+// pages are the objects of all pages of a list, each of which req asks for.
+func pages[T any](ctx context.Context, t *tka, ff *fleetFlags, as, pattern string, req func(plane.ListRequest) any) (l fleetList[T], err error) {
 	c, err := t.plane(ff.plane)
 	if err != nil {
 		return l, err
 	}
 	l.meta = kind(as)
-	req := planefleet.ListRequest{ListRequest: plane.ListRequest{State: plane.Text(ff.state), Limit: page}, Org: plane.Text(ff.org), Forge: plane.Text(ff.forge)}
+	var at plane.ListRequest
 	for {
 		var answer plane.Envelope[[]T]
-		if err := c.Ask(ctx, pattern, planefleet.ListPools.MaxAnswer, req, &answer); err != nil {
+		if err := c.Ask(ctx, pattern, planefleet.ListPools.MaxAnswer, req(at), &answer); err != nil {
 			return l, ofPlane(err)
 		}
 		l.Sources = answer.Meta.Sources
@@ -129,7 +137,7 @@ func all[T any](ctx context.Context, t *tka, ff *fleetFlags, as, pattern string,
 			}
 			return l, nil
 		}
-		req.Cursor = plane.Mark(answer.Meta.Page.Next)
+		at.Cursor = plane.Mark(answer.Meta.Page.Next)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -23,6 +24,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planeenroll"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/plane/planejobs"
 )
 
 // A yard is the operator plane's API for runners on loopback, where everybody is
@@ -45,6 +47,9 @@ func newYard(t *testing.T) *yard {
 	y.board.Replace(plane.KindPool, "kubernetes", []plane.Object{row("acme", "nix"), row("globex", "nix\x1b[31m")})
 	y.board.Replace(plane.KindEnrollment, "kubernetes", []plane.Object{planefleet.Enrollment{ID: "acme", Name: "acme", Forge: "github", Phase: "Active", Pools: []planefleet.EnrolledPool{{Name: "nix"}}}})
 	y.board.Replace(plane.KindHold, "kubernetes", nil)
+	y.board.Replace(plane.KindRunner, "kubernetes", []plane.Object{
+		planejobs.Runner{ID: "runners/acme-nix-a", Namespace: "runners", Name: "acme-nix-a", Pool: "github/acme/nix", OrgName: "acme", State: planejobs.Busy, Job: &planejobs.Job{Name: "build\x1b[31m", Repository: "acme/shop", Started: new(time.Now().Add(-2 * time.Hour))}},
+		planejobs.Runner{ID: "runners/acme-nix-b", Namespace: "runners", Name: "acme-nix-b", Pool: "github/acme/nix", OrgName: "acme", State: planejobs.Failed, Reason: "TooManyPodFailures"}})
 	y.board.Replace(plane.KindForge, "kubernetes", []plane.Object{planefleet.Forge{ID: "github", Name: "github", Type: "github", URL: "https://github.com", Reachable: new(true), RateLimit: &planefleet.RateLimit{Remaining: 4321}, EnrolledThere: []string{"acme"}},
 		planefleet.Forge{ID: "gitlab", Name: "gitlab", Type: "gitlab", URL: "https://gitlab.com", EnrolledThere: []string{"globex"}}})
 	proposed := func(id, org, title string, c change.Change) plane.Object {
@@ -72,6 +77,10 @@ func newYard(t *testing.T) *yard {
 			y.change(func() { y.holds[h.Name] = h }, dryRun)
 			return h, nil
 		}}
+	jobs := &planejobs.Desk{Plane: desk.Plane, Events: func(context.Context, string) ([]planejobs.Event, error) { return nil, nil },
+		Log: func(context.Context, access.Permit, planejobs.Opening) (io.ReadCloser, error) {
+			return io.NopCloser(strings.NewReader("first\n\x1b[2Jlast")), nil
+		}}
 	way := &door.Door{Names: func() []string { return []string{"127.0.0.1"} }, Form: plane.Form(), Log: slog.New(slog.DiscardHandler), Now: time.Now,
 		Identify: func(*http.Request) (access.Caller, error) {
 			return access.Caller{Login: "alice@example.com", UserID: "1", Device: access.Device{ID: "n1", Name: "laptop"}, Via: access.ViaTailnet,
@@ -83,7 +92,7 @@ func newYard(t *testing.T) *yard {
 		Record: func(audit.Entry) error { return nil }}
 	changes := &planechange.Desk{Plane: desk.Plane}
 	y.enroll = &planeenroll.Desk{Plane: desk.Plane, Changes: changes}
-	y.Server = httptest.NewServer(way.Handler(slices.Concat(desk.Routes(), changes.Routes(), y.enroll.Routes())...))
+	y.Server = httptest.NewServer(way.Handler(slices.Concat(desk.Routes(), jobs.Routes(), changes.Routes(), y.enroll.Routes())...))
 	t.Cleanup(y.Close)
 	return y
 }
@@ -152,6 +161,20 @@ func TestFleet(t *testing.T) {
 	}
 	ok("github/acme/nix\n", "runners", "--org", "acme", "-o", "name")
 	ok("ISOLATION", "runners", "-o", "wide")
+	if out := ok("acme/shop    2h", "jobs", "github/acme/nix"); strings.Contains(out, "\x1b") || !strings.Contains(out, "Failed") {
+		t.Errorf("%q", out)
+	}
+	ok("runners/acme-nix-b\n", "jobs", "github/acme/nix", "--state", "Failed", "-o", "name")
+	ok("There are no runners of this pool", "jobs", "github/globex/nix\x1b[31m")
+	no(fault.Failed, "There is no such pool", "jobs", "github/acme/docker")
+	no(fault.Misused, "is not forge/org/pool", "jobs", "nix")
+	ok("1 runner is Failed.", "diagnose", "github/acme/nix")
+	if out := ok("first\n", "logs", "runners/acme-nix-a", "--tail", "50", "--follow"); strings.Contains(out, "\x1b") || !strings.Contains(out, "last\n") {
+		t.Errorf("%q", out)
+	}
+	no(fault.Failed, "There is no such runner", "logs", "runners/nothing")
+	no(fault.Misused, "is not namespace/name", "logs", "acme-nix-a")
+	no(fault.Misused, "--tail is 1 to 5000", "logs", "runners/acme-nix-a", "--tail", "5001")
 	ok("Active", "enrollments")
 	ok("There are no holds", "holds")
 	no(fault.Refused, "is not a state of this list", "holds", "--state", "Gone")

@@ -60,11 +60,11 @@ It is paused when "tka fleet runners" says Paused, and not before.`,
 				return fault.Usage("say what to pause: one FORGE/ORG/POOL, or one of --org, --pool, --forge and --all").Try("%s --help", cmd.CommandPath())
 			}
 			if len(args) > 0 {
-				id := strings.Split(args[0], "/")
-				if len(id) != 3 {
-					return fault.Usage("%q is not forge/org/pool", args[0]).Try("tka fleet runners -o name")
+				of, err := poolNamed(args[0])
+				if err != nil {
+					return err
 				}
-				req.Scope = planefleet.Scope{Org: id[1], Pool: id[2]}
+				req.Scope = planefleet.Scope{Org: of.Org, Pool: of.Pool}
 			}
 			return t.doPause(cmd.Context(), ff, wf, req, args)
 		},

@@ -239,44 +239,11 @@ func (o Op[Req, Resp]) Call(ctx context.Context, c Client, req Req) (resp Resp, 
 // pointer to its response. It is compiled once, and who names no Op in generic code
 // does not link what serves it, which programs that are to stay small would feel.
 func (c Client) Ask(ctx context.Context, pattern string, maxBytes int64, req, resp any) error {
-	method, path, _ := strings.Cut(pattern, " ")
-	query, header := url.Values{}, http.Header{}
-	for tag, set := range map[string]func(name, text string){
-		"query": func(name, text string) { query.Set(name, text) }, "header": header.Set,
-		"path": func(name, text string) { path = strings.ReplaceAll(path, "{"+name+"}", url.PathEscape(text)) },
-	} {
-		err := each(req, tag, func(name string, field textField) error {
-			text, err := field.MarshalText()
-			if err == nil && len(text) > 0 {
-				set(name, string(text))
-			}
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("%s: %w", pattern, err)
-		}
-	}
-	var body io.Reader
-	if method != http.MethodGet {
-		b, err := json.Marshal(req)
-		if err != nil {
-			return fmt.Errorf("%s: %w", pattern, err)
-		}
-		body = bytes.NewReader(b)
-	}
-	u := strings.TrimSuffix(c.Base, "/") + path
-	if len(query) > 0 {
-		u += "?" + query.Encode()
-	}
-	hr, err := http.NewRequestWithContext(ctx, method, u, body)
+	hr, err := c.request(ctx, pattern, req)
 	if err != nil {
 		return fmt.Errorf("%s: %w", pattern, err)
 	}
-	hr.Header = header
 	hr.Header.Set("Accept", "application/json")
-	if body != nil {
-		hr.Header.Set("Content-Type", "application/json")
-	}
 	res, err := c.HTTP.Do(hr)
 	if err != nil {
 		return err // *url.Error says what was asked of whom
@@ -319,6 +286,74 @@ func (c Client) Ask(ctx context.Context, pattern string, maxBytes int64, req, re
 		return fmt.Errorf("%s: the answer is not what was asked for: %w", pattern, err)
 	}
 	return nil
+}
+
+// Follow asks for an answer that goes on, by what its operation says of itself, and
+// returns what is told until the server ends it or ctx does. Who has asked closes it.
+func (c Client) Follow(ctx context.Context, pattern string, req any) (io.ReadCloser, error) {
+	hr, err := c.request(ctx, pattern, req)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", pattern, err)
+	}
+	res, err := c.HTTP.Do(hr)
+	if err != nil {
+		return nil, err // *url.Error says what was asked of whom
+	}
+	if res.StatusCode == http.StatusOK {
+		return res.Body, nil
+	}
+	defer res.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err == nil && c.Open != nil {
+		var refused *problem.Error
+		if _, refused, err = c.Open(res.StatusCode, answer); refused != nil {
+			refused.RetryAfter = retryAfter(res)
+			return nil, refused
+		}
+	}
+	return nil, fmt.Errorf("%s: the server answered %q: %w", pattern, res.Status, cmp.Or(err, errors.New("it gave no reason")))
+}
+
+// request is the request that asks for an operation.
+func (c Client) request(ctx context.Context, pattern string, req any) (*http.Request, error) {
+	method, path, _ := strings.Cut(pattern, " ")
+	query, header := url.Values{}, http.Header{}
+	for tag, set := range map[string]func(name, text string){
+		"query": func(name, text string) { query.Set(name, text) }, "header": header.Set,
+		"path": func(name, text string) { path = strings.ReplaceAll(path, "{"+name+"}", url.PathEscape(text)) },
+	} {
+		err := each(req, tag, func(name string, field textField) error {
+			text, err := field.MarshalText()
+			if err == nil && len(text) > 0 {
+				set(name, string(text))
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	var body io.Reader
+	if method != http.MethodGet {
+		b, err := json.Marshal(req)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(b)
+	}
+	u := strings.TrimSuffix(c.Base, "/") + path
+	if len(query) > 0 {
+		u += "?" + query.Encode()
+	}
+	hr, err := http.NewRequestWithContext(ctx, method, u, body)
+	if err != nil {
+		return nil, err
+	}
+	hr.Header = header
+	if body != nil {
+		hr.Header.Set("Content-Type", "application/json")
+	}
+	return hr, nil
 }
 
 // retryAfter is how long an answer asks to wait, at most an hour.

@@ -31,6 +31,7 @@ const (
 	KindForge      Kind = "forge"      // where their jobs come from
 	KindChange     Kind = "change"     // of the configuration, by pull request
 	KindDrift      Kind = "drift"      // what of the fleet is not as it should be
+	KindRunner     Kind = "runner"     // one runner, of one organisation in one pool
 )
 
 // An Object is something that is known. It is a value that nobody changes: who

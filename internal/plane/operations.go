@@ -83,6 +83,7 @@ var (
 	Limited = slices.Concat(roleless, []problem.Code{problem.Forbidden})
 	Reading = slices.Concat(Limited, []problem.Code{problem.Validation})
 	Finding = slices.Concat(Limited, []problem.Code{problem.NotFound})
+	Seeking = slices.Concat(Finding, []problem.Code{problem.Validation}) // a list below a thing
 	Writing = slices.Concat(Limited, []problem.Code{problem.NotFound, problem.Validation, problem.Conflict, problem.MediaType, problem.TooLarge})
 )
 

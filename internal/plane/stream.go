@@ -31,6 +31,7 @@ type Topic string
 // The topics.
 const (
 	TopicPools       Topic = "pools"       // runners of an organisation, and forges
+	TopicRunners     Topic = "runners"     // each of them
 	TopicHolds       Topic = "holds"       // pauses of runners
 	TopicEnrollments Topic = "enrollments" // organisations
 	TopicChanges     Topic = "changes"     // of the configuration
@@ -42,7 +43,7 @@ const (
 
 // topics are all that there are.
 func topics() []Topic {
-	return []Topic{TopicPools, TopicHolds, TopicEnrollments, TopicChanges, TopicDrift, TopicInfra, TopicSignins, TopicSources}
+	return []Topic{TopicPools, TopicRunners, TopicHolds, TopicEnrollments, TopicChanges, TopicDrift, TopicInfra, TopicSignins, TopicSources}
 }
 
 // kinds are those that the topic has; false: there is no such topic.
@@ -50,6 +51,8 @@ func (t Topic) kinds() ([]Kind, bool) {
 	switch t {
 	case TopicPools:
 		return []Kind{KindPool, KindForge}, true
+	case TopicRunners:
+		return []Kind{KindRunner}, true
 	case TopicHolds:
 		return []Kind{KindHold}, true
 	case TopicEnrollments:
@@ -84,7 +87,7 @@ func (t Topics) MarshalText() ([]byte, error) {
 func (t *Topics) UnmarshalText(b []byte) error {
 	for name := range strings.SplitSeq(string(b), ",") {
 		if _, ok := Topic(name).kinds(); !ok {
-			return fmt.Errorf("%.40q is not a topic: there are pools, holds, enrollments, changes, infra, signins and sources", name)
+			return fmt.Errorf("%.40q is not a topic: there are pools, runners, holds, enrollments, changes, infra, signins and sources", name)
 		}
 		*t = append(*t, Topic(name))
 	}
@@ -105,7 +108,7 @@ func (t Topics) kinds() (kinds []Kind) {
 
 // An EventsRequest asks for what changes from now on, or from a revision on.
 type EventsRequest struct {
-	Topics Topics `json:"-" query:"topics" doc:"pools, holds, enrollments, changes, infra, signins, sources, with commas between them; all without it"`
+	Topics Topics `json:"-" query:"topics" doc:"pools, runners, holds, enrollments, changes, infra, signins, sources, with commas between them; all without it"`
 	After  Text   `json:"-" query:"after" doc:"the revision to go on from; without it the stream begins with a snapshot"`
 	LastID Text   `json:"-" header:"Last-Event-ID" doc:"as after; browsers send it when they come back"`
 }

@@ -139,7 +139,7 @@ func TestEvents(t *testing.T) {
 			Sources  []plane.Source
 		}
 		if json.Unmarshal([]byte(first[0].data), &hello) != nil || json.Unmarshal([]byte(first[1].data), &snap) != nil || hello.HeartbeatSeconds != 15 || hello.Revision != snap.Revision ||
-			first[1].id != snap.Revision || len(snap.Objects) != 12 || len(snap.Sources) != 1 || snap.Objects["signin"][0]["actions"] == nil {
+			first[1].id != snap.Revision || len(snap.Objects) != 14 || len(snap.Sources) != 1 || snap.Objects["signin"][0]["actions"] == nil {
 			t.Errorf("%s %s", first[0].data, first[1].data)
 		}
 		want := func(what string, want ...string) []sse {

@@ -38,7 +38,7 @@ func (k Kind) reads() access.Verb {
 	switch k {
 	case KindSignin:
 		return access.SigninsRead
-	case KindPool, KindEnrollment, KindHold, KindForge, KindChange, KindDrift:
+	case KindPool, KindEnrollment, KindHold, KindForge, KindChange, KindDrift, KindRunner:
 		return access.FleetRead
 	case KindCluster, KindTailnet, KindGateway, KindRoute, KindProxyGroup, KindAdapter:
 		return access.InfraRead

@@ -1,7 +1,9 @@
 package settings
 
 import (
+	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -24,6 +26,27 @@ type Plane struct {
 	Roles        []PlaneHolder `yaml:"roles"` // beside those of grants and organisations
 	Exposures    []Exposure    `yaml:"exposures,omitempty"`
 	GitOps       GitOps        `yaml:"gitops"`
+	Logs         PlaneLogs     `yaml:"logs"`
+	Prometheus   Prometheus    `yaml:"prometheus"`
+}
+
+// Prometheus is where numbers over time are asked for. Without a URL there are none.
+type Prometheus struct {
+	URL string `yaml:"url"` // http://prometheus.monitoring.svc:9090
+}
+
+func (p Prometheus) validate() error {
+	u, err := url.Parse(p.URL)
+	if p.URL == "" || err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil && u.RawQuery == "" && u.Fragment == "" {
+		return nil
+	}
+	return errors.New("plane.prometheus.url is not a URL such as http://prometheus.monitoring.svc:9090")
+}
+
+// PlaneLogs says whether what runs jobs write is shown. It takes the right to read the
+// logs of pods.
+type PlaneLogs struct {
+	Enabled bool `yaml:"enabled"`
 }
 
 // A PlaneHolder is somebody with a role by these settings.
@@ -45,6 +68,9 @@ func (f File) validatePlane() (errs []error) {
 	errs = append(errs, p.validateExposures()...)
 	errs = append(errs, p.GitOps.validate()...)
 	errs = append(errs, f.Fleet.validateApproval()...)
+	if err := p.Prometheus.validate(); err != nil {
+		errs = append(errs, err)
+	}
 	if domain, path, ok := strings.Cut(p.Capability, "/"); !ok || !strings.Contains(domain, ".") || path == "" || strings.ContainsAny(p.Capability, " \t\n") {
 		bad("plane.capability: %q is not the name of a capability such as tailplane.dev/cap/plane", p.Capability)
 	}

@@ -20,6 +20,12 @@ import (
 // somebody else says who is calling.
 func here(t *testing.T, r *rig.Rig, name, identity string, env ...string) *rig.Process {
 	t.Helper()
+	return hereAs(t, r, name, "tailplane-plane", "identity: {"+identity+"}", env...)
+}
+
+// hereAs is here, as an account and with more settings of the plane's.
+func hereAs(t *testing.T, r *rig.Rig, name, account, settings string, env ...string) *rig.Process {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
 	own, err := r.Settings("plane")
@@ -30,11 +36,11 @@ func here(t *testing.T, r *rig.Rig, name, identity string, env ...string) *rig.P
 	if err := os.MkdirAll(filepath.Join(dir, "state"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	kubeconfig, err := r.Cluster.ServiceAccountKubeconfig(ctx, rig.SystemNamespace, "tailplane-plane", dir)
+	kubeconfig, err := r.Cluster.ServiceAccountKubeconfig(ctx, rig.SystemNamespace, account, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := strings.NewReplacer(filepath.Join(r.Dir, "plane")+"/", dir+"/", "\nplane:\n", "\nplane:\n  identity: {"+identity+"}\n").
+	text := strings.NewReplacer(filepath.Join(r.Dir, "plane")+"/", dir+"/", "\nplane:\n", "\nplane:\n  "+settings+"\n").
 		Replace(without([]byte(without(own, "exposures")), "identity"))
 	p, err := r.Try(name, "plane", env, text, "--kubeconfig", kubeconfig, "--leader-elect=false")
 	if err != nil {

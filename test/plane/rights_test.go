@@ -110,6 +110,7 @@ func TestPL08_Rights(t *testing.T) {
 		"poses as the access server":        as("system:serviceaccount:" + rig.SystemNamespace + ":tailplane-access"),
 		"makes a role":                      second(k.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, dry)),
 		"takes the access server's Lease":   second(k.CoordinationV1().Leases(rig.SystemNamespace).Get(ctx, "tailplane-access", metav1.GetOptions{})),
+		"removes what happened":             k.CoreV1().Events("default").Delete(ctx, "x", remove),
 		"looks at namespaces":               second(k.CoreV1().Namespaces().List(ctx, list)),
 		"looks at the cluster's nodes":      second(k.CoreV1().Nodes().List(ctx, list)),
 		"looks at ServiceAccounts":          second(k.CoreV1().ServiceAccounts(rig.SigninNamespace).List(ctx, list)),
@@ -129,6 +130,7 @@ func TestPL08_Rights(t *testing.T) {
 		"reads forges":         second(forges.List(ctx, list)),
 		"reads holds":          second(holds.List(ctx, list)),
 		"reads pods":           second(k.CoreV1().Pods("").List(ctx, list)),
+		"reads what happened":  second(k.CoreV1().Events("").List(ctx, list)),
 		"reads the members":    second(k.CoreV1().ConfigMaps(rig.SystemNamespace).Get(ctx, "tailplane-members", metav1.GetOptions{})),
 		"reads its own Secret": secret("tailplane-plane"),
 	} {

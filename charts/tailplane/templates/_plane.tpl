@@ -7,7 +7,7 @@
 {{- end }}
 {{- $_ := set $tailnet "stateDir" "/var/lib/tailplane" }}
 {{- $_ := set $tailnet "stateSecret" "tailplane-plane" }}
-{{- $plane := pick $v.plane "identity" "capability" "contact" "emailDomains" "roles" "exposures" }}
+{{- $plane := pick $v.plane "identity" "capability" "contact" "emailDomains" "roles" "exposures" "logs" "prometheus" }}
 {{- if $v.plane.gitops.repository }}
 {{- $_ := set $plane "gitops" (set (omit $v.plane.gitops "credentialSecret") "credentialDir" "/run/secrets/tailplane-gitops") }}
 {{- end }}

@@ -281,6 +281,8 @@ func (w writer) schema(t reflect.Type) object {
 		return object{"type": "boolean"}
 	case reflect.Int, reflect.Int32, reflect.Int64:
 		return object{"type": "integer"}
+	case reflect.Float64:
+		return object{"type": "number"}
 	case reflect.Slice:
 		return object{"type": "array", "items": w.schema(t.Elem())}
 	case reflect.Map:

@@ -174,7 +174,7 @@ func kind(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Bool:
 		return "true or false"
-	case reflect.Int:
+	case reflect.Int, reflect.Float64:
 		return "number"
 	case reflect.Slice:
 		return "list of " + kind(t.Elem())

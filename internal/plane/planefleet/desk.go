@@ -170,7 +170,7 @@ func (d *Desk) runners(_ context.Context, p access.Permit, req RunnersRequest) (
 func (d *Desk) matching(s Scope) (some []Pool, known bool) {
 	l := d.Plane.Board.List(plane.KindPool)
 	for _, o := range l.Objects {
-		if p, ok := o.(Pool); ok && s.holds(p) {
+		if p, ok := o.(Pool); ok && s.Holds(p) {
 			some = append(some, p)
 		}
 	}

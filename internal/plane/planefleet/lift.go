@@ -96,7 +96,7 @@ func (d *Desk) lifted(p access.Permit, holds []Hold, dryRun bool) plane.Envelope
 	}
 	l := d.Plane.Board.List(plane.KindHold)
 	for _, h := range plane.Seen[Hold](p, l) {
-		if h.over() == "" && !slices.Contains(out.Lifted, h.Name) && slices.ContainsFunc(some, h.Scope.holds) {
+		if h.over() == "" && !slices.Contains(out.Lifted, h.Name) && slices.ContainsFunc(some, h.Scope.Holds) {
 			out.Remaining = append(out.Remaining, h.Name)
 		}
 	}
@@ -137,7 +137,7 @@ func (d *Desk) resume(ctx context.Context, p access.Permit, req ResumeRequest) (
 	var other *Hold
 	for _, h := range plane.Seen[Hold](p, d.Plane.Board.List(plane.KindHold)) {
 		switch {
-		case h.over() != "" || !h.Scope.holds(o):
+		case h.over() != "" || !h.Scope.Holds(o):
 		case h.Scope == o.scope():
 			mine = append(mine, h)
 		case other == nil:

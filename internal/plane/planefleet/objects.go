@@ -48,6 +48,22 @@ type Pool struct {
 	Actions *PoolActions `json:"actions,omitempty" doc:"what the caller may do with it"`
 
 	ObservedAt time.Time `json:"observedAt"`
+
+	Settings []Setting `json:"-"` // in force, with where each comes from; nil: the pool is not known
+}
+
+// A Setting is what is in force, and where it comes from.
+type Setting struct {
+	Name  string   `json:"name" doc:"such as scaling.max"`
+	Value string   `json:"value"`
+	From  string   `json:"from" doc:"the object that says so, such as RunnerPool gh-nix; fleet: what it has worked out; default: nobody says otherwise"`
+	Over  []Origin `json:"over" doc:"what others say, which it overrules, the nearest first"`
+}
+
+// An Origin is what somebody says of a setting.
+type Origin struct {
+	Value string `json:"value"`
+	From  string `json:"from"`
 }
 
 // Scaling is how many runners there may be.

@@ -70,14 +70,14 @@ var (
 
 // Routes are the operations, with the desk behind them.
 func (d *Desk) Routes() []door.Route {
-	return []door.Route{
+	return append(d.named(),
 		plane.Behind(d.Plane, ListPools, d.pools), plane.Behind(d.Plane, GetPool, d.pool), plane.Behind(d.Plane, ListRunners, d.runners),
 		plane.Behind(d.Plane, ListEnrollments, d.enrollments), plane.Behind(d.Plane, GetEnrollment, d.enrollment), plane.Pages(d.Plane, ListForges, forges()),
 		plane.Behind(d.Plane, ListDrift, d.drifts), plane.Behind(d.Plane, ListHolds, d.holds), plane.Behind(d.Plane, GetHold, d.hold), plane.Behind(d.Plane, CreateHold, d.create),
 		plane.Behind(d.Plane, PausePool, d.pause), plane.Behind(d.Plane, ResumePool, d.resume), plane.Behind(d.Plane, LiftHold, d.lift),
 		plane.Behind(d.Plane, RescheduleHold, d.reschedule),
 		plane.Behind(d.Plane, GetConfirmation, d.asked), plane.Behind(d.Plane, Confirm, d.confirm),
-	}
+	)
 }
 
 // Operations describes the API.

@@ -42,8 +42,8 @@ func (s Scope) check() error {
 // wide is whether it is more than one pool of one organisation.
 func (s Scope) wide() bool { return s.Org == "" || s.Pool == "" }
 
-// holds is whether it is about runners.
-func (s Scope) holds(p Pool) bool {
+// Holds is whether it is about runners.
+func (s Scope) Holds(p Pool) bool {
 	switch {
 	case s.All:
 		return true

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
@@ -13,6 +14,7 @@ import (
 
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet/arc"
 	"github.com/tailplane/tailplane/internal/gossip/gossipkube"
 	"github.com/tailplane/tailplane/internal/inject"
 	"github.com/tailplane/tailplane/internal/kube"
@@ -31,8 +33,8 @@ func newClient(config *rest.Config) (client.WithWatch, error) {
 	routes := schema.GroupVersion{Group: gatewayapi.GroupVersion.Group, Version: gatewayapi.GroupVersion.Version}
 	ours := gatewayv1alpha1.GroupVersion.WithKind
 	return client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: kube.Mapper([]schema.GroupVersionKind{
-		v1alpha1.GroupVersion.WithKind("TkaSignin"), ours("TailscaleGateway"), ours("TailscaleRoutePolicy"), ours("TailscaleService"), ours("TailscaleProxyGroup"),
-		routes.WithKind("HTTPRoute"), routes.WithKind("Gateway"), corev1.SchemeGroupVersion.WithKind("ConfigMap"), corev1.SchemeGroupVersion.WithKind("Pod"),
+		v1alpha1.GroupVersion.WithKind("TkaSignin"), arc.Kind(arc.RunnerKind), ours("TailscaleGateway"), ours("TailscaleRoutePolicy"), ours("TailscaleService"), ours("TailscaleProxyGroup"),
+		routes.WithKind("HTTPRoute"), routes.WithKind("Gateway"), corev1.SchemeGroupVersion.WithKind("ConfigMap"), corev1.SchemeGroupVersion.WithKind("Pod"), corev1.SchemeGroupVersion.WithKind("Event"),
 	}, []schema.GroupVersionKind{ours("TailscaleTailnet"), v1alpha1.GroupVersion.WithKind("RunnerEnrollment"), v1alpha1.GroupVersion.WithKind("RunnerPool"),
 		v1alpha1.GroupVersion.WithKind("RunnerForge"), v1alpha1.GroupVersion.WithKind("RunnerHold")})})
 }
@@ -64,13 +66,17 @@ func (w *Watch) feeds(c client.WithWatch) []*feed {
 			absent: noGateway, convert: one(proxyGroupOf)},
 		{resource: "runnerenrollments", of: new(v1alpha1.RunnerEnrollment), list: func() client.ObjectList { return new(v1alpha1.RunnerEnrollmentList) },
 			absent: "The cluster does not have this kind: nobody has a role as owner or member of an organisation.",
-			kind:   plane.KindEnrollment, also: []plane.Kind{plane.KindPool, plane.KindDrift}, join: &runners.mu, beside: both{&w.orgs, runners.enrollmentsKind()}},
+			kind:   plane.KindEnrollment, also: []plane.Kind{plane.KindPool, plane.KindDrift, plane.KindRunner}, join: &runners.mu, beside: both{&w.orgs, runners.enrollmentsKind()}},
 		{resource: "runnerpools", kind: plane.KindPool, of: new(v1alpha1.RunnerPool), list: func() client.ObjectList { return new(v1alpha1.RunnerPoolList) },
 			absent: noFleet, join: &runners.mu, beside: runners.poolsKind()},
 		{resource: "runnerforges", kind: plane.KindForge, of: new(v1alpha1.RunnerForge), list: func() client.ObjectList { return new(v1alpha1.RunnerForgeList) },
 			absent: noFleet, join: &runners.mu, beside: runners.forgesKind()},
 		{resource: "runnerholds", kind: plane.KindHold, also: []plane.Kind{plane.KindPool}, of: new(v1alpha1.RunnerHold), list: func() client.ObjectList { return new(v1alpha1.RunnerHoldList) },
 			absent: noFleet, join: &runners.mu, beside: runners.holdsKind()},
+		{resource: "ephemeralrunners", kind: plane.KindRunner, of: unstructuredOf(arc.RunnerKind), list: unstructuredList(arc.RunnerKind),
+			absent: "The cluster does not have this kind: GitHub's runner controller (ARC) is not installed.", join: &runners.mu, beside: runners.workers.runnersKind()},
+		{resource: "runnerpods", kind: plane.KindRunner, labels: jobPods, of: new(corev1.Pod), list: func() client.ObjectList { return new(corev1.PodList) },
+			join: &runners.mu, beside: runners.workers.podsKind()},
 		{resource: "pods", kind: plane.KindAdapter, labels: inject.Label + "=true", of: new(corev1.Pod), list: func() client.ObjectList { return new(corev1.PodList) },
 			convert: one(adapterOf)},
 	}
@@ -87,6 +93,21 @@ func (w *Watch) feeds(c client.WithWatch) []*feed {
 		f.client, f.board, f.log, f.now, f.shown = c, w.Board, w.Log, w.Now, map[string][]string{}
 	}
 	return all
+}
+
+// unstructuredOf is an object of a kind of ARC's, whose Go types cannot be imported.
+func unstructuredOf(kind string) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(arc.Kind(kind))
+	return u
+}
+
+func unstructuredList(kind string) func() client.ObjectList {
+	return func() client.ObjectList {
+		u := &unstructured.UnstructuredList{}
+		u.SetGroupVersionKind(arc.Kind(kind + "List"))
+		return u
+	}
 }
 
 // one is the conversion of a kind whose every object is one object of the Board.

@@ -131,6 +131,8 @@ func newPlace(t *testing.T, c *kubetest.Cluster) *place {
 			{APIGroups: []string{"tailplane.dev"}, Resources: []string{"runnerholds"}, Verbs: append([]string{"create", "patch", "delete"}, read...)},
 			{APIGroups: []string{gatewayapi.GroupName}, Resources: []string{"gateways", "httproutes"}, Verbs: read},
 			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: read},
+			{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"list"}},
+			{APIGroups: []string{"actions.github.com"}, Resources: []string{"ephemeralrunners"}, Verbs: read},
 		}},
 		&rbacv1.ClusterRoleBinding{ObjectMeta: everywhere, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: p.ns}, Subjects: subject},
 	} {

@@ -36,11 +36,12 @@ type runners struct {
 	holds       map[string]*v1alpha1.RunnerHold
 	rows        map[string][]row // what is on the Board of an enrollment, beside itself
 	wake        time.Time        // when a hold expires next; zero: never
+	workers     *workers         // each of them
 }
 
 func newRunners(b *plane.Board, now func() time.Time) *runners {
 	return &runners{board: b, now: now, enrollments: map[string]*v1alpha1.RunnerEnrollment{}, pools: map[string]*v1alpha1.RunnerPool{},
-		forges: map[string]*v1alpha1.RunnerForge{}, holds: map[string]*v1alpha1.RunnerHold{}, rows: map[string][]row{}}
+		forges: map[string]*v1alpha1.RunnerForge{}, holds: map[string]*v1alpha1.RunnerHold{}, rows: map[string][]row{}, workers: newWorkers(b, now)}
 }
 
 // A row is an object that is on the Board.
@@ -92,9 +93,15 @@ func (r *runners) enrollmentsKind() companion {
 	}, func() {
 		now := r.now().UTC()
 		all := map[plane.Kind][]plane.Object{plane.KindEnrollment: nil, plane.KindPool: nil, plane.KindDrift: nil}
+		for name := range r.rows {
+			if r.enrollments[name] == nil {
+				r.workers.enrolled(name, nil)
+			}
+		}
 		clear(r.rows)
 		for name, e := range r.enrollments {
 			all[plane.KindEnrollment] = append(all[plane.KindEnrollment], enrollmentOf(e, now))
+			r.workers.enrolled(name, e)
 			for kind, objects := range r.parts(e, now) {
 				all[kind] = append(all[kind], objects...)
 				for _, o := range objects {
@@ -184,6 +191,7 @@ func (r *runners) rework(some func(*v1alpha1.RunnerEnrollment) bool) {
 // again puts what an enrollment has onto the Board; nil: it has gone.
 func (r *runners) again(e *v1alpha1.RunnerEnrollment, name string, now time.Time) {
 	var rows []row
+	r.workers.enrolled(name, e)
 	if e != nil {
 		for kind, objects := range r.parts(e, now) {
 			for _, o := range objects {
@@ -271,6 +279,7 @@ func (r *runners) of(e *v1alpha1.RunnerEnrollment, now time.Time) (all []planefl
 			p.Holds = append(p.Holds, h.Name)
 		}
 		p.State, p.StateReason = stateOf(e, name, status, in)
+		p.Settings = settingsOf(e, r.pools[name], status, p.Holds)
 		all = append(all, p)
 	}
 	for _, p := range e.Spec.Pools {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planejobs"
 	"github.com/tailplane/tailplane/internal/plane/planemcp"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -62,6 +63,7 @@ func TestMC01_NoSecretInAnyOutput(t *testing.T) {
 		plane.KindRoute:      plane.Route{ID: "r", Name: all, Refused: []plane.Refusal{{Ref: all, Reason: all, Message: all}}, Conditions: []plane.Condition{plant}},
 		plane.KindProxyGroup: plane.ProxyGroup{ID: "p", Name: all, Conditions: []plane.Condition{plant}},
 		plane.KindAdapter:    plane.Adapter{ID: "a", Pod: all, Message: all},
+		plane.KindRunner:     planejobs.Runner{ID: "runners/a", Pool: "github/acme/nix", OrgName: "acme", State: planejobs.Failed, Message: all, Job: &planejobs.Job{Name: all, Repository: all, URL: all}},
 	} {
 		of.board.Replace(k, "kubernetes", []plane.Object{o})
 	}
@@ -82,7 +84,7 @@ func TestMC01_NoSecretInAnyOutput(t *testing.T) {
 			}
 			given := arguments
 			if name != "list_clusters" { // the others read them by the same code
-				given = []map[string]any{nil, {"sort": all}}
+				given = []map[string]any{nil, {"sort": all}, {"pool": "github/acme/nix"}}
 			}
 			for _, args := range given {
 				res, text := call(t, s, name, args)

@@ -35,8 +35,8 @@ func fleetTools() []tool {
 		paged(tool{name: "list_runners", title: "Runners", set: Fleet, verb: planefleet.ListPools.Verb, doc: planefleet.ListPools.Doc, pattern: planefleet.ListPools.Pattern, most: planefleet.ListPools.MaxAnswer}, "pool", pools),
 		asking(tool{name: "get_runner", title: "Runners of a pool", set: Fleet, verb: planefleet.GetPool.Verb, doc: planefleet.GetPool.Doc, pattern: planefleet.GetPool.Pattern, most: planefleet.GetPool.MaxAnswer},
 			func(a *poolArgs) (string, any, error) {
-				forge, org, pool, err := parts(string(a.Pool))
-				return planefleet.GetPool.Pattern, &planefleet.PoolRequest{Forge: forge, Org: org, Pool: pool}, err
+				of, err := poolOf(a.Pool)
+				return planefleet.GetPool.Pattern, &of, err
 			}, func(o planefleet.Pool, _ plane.Meta) string { return o.ID + " is " + o.State + "." }, func(o planefleet.Pool) table { return pools([]planefleet.Pool{o}) }),
 		list(tool{name: "list_forges", title: "Forges", set: Fleet, verb: planefleet.ListForges.Verb, doc: planefleet.ListForges.Doc, pattern: planefleet.ListForges.Pattern, most: planefleet.ListForges.MaxAnswer}, "forge", []string{"NAME", "TYPE", "URL", "REACHABLE"}, func(o planefleet.Forge) []string {
 			return []string{o.Name, o.Type, o.URL, maybe(o.Reachable)}

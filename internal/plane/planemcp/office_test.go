@@ -27,7 +27,9 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planeenroll"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/plane/planejobs"
 	"github.com/tailplane/tailplane/internal/plane/planemcp"
+	"github.com/tailplane/tailplane/internal/plane/planemetrics"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -47,6 +49,7 @@ type office struct {
 	done    []string        // what was paused and lifted
 	seen    []*http.Request // of the server, before the door
 	before  func(http.ResponseWriter, *http.Request) bool
+	log     string // of every runner
 }
 
 // personaHeader says in tests which persona is at the other end of the connection.
@@ -85,7 +88,13 @@ func newOffice(t *testing.T, o planemcp.Options) *office {
 	fleet := &planefleet.Desk{Plane: desk, Create: of.create, Lift: of.lift}
 	changes := changesDesk(desk)
 	of.enroll = &planeenroll.Desk{Plane: desk, Changes: changes}
-	api := slices.Concat(desk.Routes(), fleet.Routes(), changes.Routes(), of.enroll.Routes())
+	jobs := &planejobs.Desk{Plane: desk, Events: func(context.Context, string) ([]planejobs.Event, error) { return []planejobs.Event{}, nil },
+		Log: func(context.Context, access.Permit, planejobs.Opening) (io.ReadCloser, error) {
+			of.mu.Lock()
+			defer of.mu.Unlock()
+			return io.NopCloser(strings.NewReader(of.log)), nil
+		}}
+	api := slices.Concat(desk.Routes(), fleet.Routes(), jobs.Routes(), (&planemetrics.Desk{Plane: desk}).Routes(), changes.Routes(), of.enroll.Routes())
 	handler := way.Handler(append(slices.Clone(api), planemcp.Route(way, api, o))...)
 	of.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		of.mu.Lock()
@@ -135,8 +144,10 @@ func (of *office) all() []string {
 // given are arguments with which each tool answers.
 func given(tool string) map[string]any {
 	switch tool {
-	case "get_runner":
+	case "get_runner", "get_runner_jobs", "diagnose_runner", "get_config":
 		return map[string]any{"pool": "github/acme/nix"}
+	case "get_runner_logs":
+		return map[string]any{"runner": "runners/acme-nix-a"}
 	case "get_change":
 		return map[string]any{"id": "c1"}
 	case "preview_change", "propose_change":
@@ -226,6 +237,8 @@ func (of *office) fill() {
 		plane.KindEnrollment: {planefleet.Enrollment{ID: "acme", Name: "acme", Forge: "github", Phase: "Active"}, planefleet.Enrollment{ID: "globex", Name: "globex", Forge: "github", Phase: "Active"}},
 		plane.KindChange: {planechange.Of(planechange.Kept{Change: change.Change{ID: "c1", Ref: change.Ref{Kind: "RunnerEnrollment", Name: "acme"}, Org: "acme", Version: "v1", Head: "0", Number: 7, State: change.Open, Proposer: "amy@acme.dev"}}, time.Now()),
 			planechange.Of(planechange.Kept{Change: change.Change{ID: "c2", Ref: change.Ref{Kind: "RunnerPool", Name: "nix"}, State: change.Open, Platform: true, Proposer: "olga@example.com"}}, time.Now())},
+		plane.KindRunner: {planejobs.Runner{ID: "runners/acme-nix-a", Namespace: "runners", Name: "acme-nix-a", Pool: "github/acme/nix", OrgName: "acme", State: planejobs.Busy, Job: &planejobs.Job{Name: "build", Repository: "acme/shop"}},
+			planejobs.Runner{ID: "runners/globex-nix-a", Namespace: "runners", Name: "globex-nix-a", Pool: "github/globex/nix", OrgName: "globex", State: planejobs.Busy, Job: &planejobs.Job{Name: "globex secret"}}},
 		plane.KindForge: {planefleet.Forge{ID: "github", Name: "github", Type: "github", URL: "https://github.com", EnrolledThere: []string{"acme", "globex"}}},
 		plane.KindHold:  {planefleet.Hold{ID: "h-acme", Name: "h-acme", UID: "u", Scope: planefleet.Scope{Org: "acme", Pool: "nix"}, RequestedBy: "amy@acme.dev", Held: []string{"acme"}}},
 	} {

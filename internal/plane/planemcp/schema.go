@@ -34,6 +34,8 @@ func schemaOf(t reflect.Type) *schema {
 		return &schema{Type: "boolean"}
 	case reflect.Int, reflect.Int32, reflect.Int64, reflect.Uint64:
 		return &schema{Type: "integer"}
+	case reflect.Float64:
+		return &schema{Type: "number"}
 	case reflect.Pointer:
 		s := schemaOf(t.Elem())
 		if name, ok := s.Type.(string); ok {

@@ -50,8 +50,14 @@ const maxText = 1000
 // plain is a text of others in one line without anything that moves a cursor, turns
 // text around, cannot be seen, or is a secret (law 10).
 func plain(s string) string {
+	return clip(redact(visible(s)), maxText) // after what was hidden in it is gone: it could be between two halves of a secret
+}
+
+// visible is a text of others in one line without anything that moves a cursor, turns
+// text around or cannot be seen.
+func visible(s string) string {
 	s = escapes.ReplaceAllString(strings.ToValidUTF8(s, "\uFFFD"), "")
-	s = strings.Map(func(r rune) rune {
+	return strings.Map(func(r rune) rune {
 		switch {
 		case r == '\n', r == '\r', r == '\t', r == '\u2028', r == '\u2029':
 			return ' '
@@ -60,8 +66,19 @@ func plain(s string) string {
 		}
 		return r
 	}, s)
-	s = redact(s) // after what was hidden in it is gone: it could be between two halves
-	return clip(s, maxText)
+}
+
+// masked are lines of others without what looks like a credential, also one of several
+// lines.
+func masked(lines []string) []string {
+	plain := make([]string, len(lines))
+	for i, l := range lines {
+		plain[i] = visible(l)
+	}
+	if len(plain) == 0 {
+		return plain
+	}
+	return strings.Split(redact(strings.Join(plain, "\n")), "\n")
 }
 
 // clip cuts s after n characters, and shows that it did.

@@ -1,6 +1,7 @@
 package planemcp
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -12,6 +13,7 @@ import (
 type table struct {
 	head  []string
 	cells [][]string
+	most  int // characters of a cell; 0: maxCell
 }
 
 // grid is a table with a row for each of all.
@@ -63,12 +65,15 @@ func compose(summary string, rows table, sources []plane.Source) string {
 }
 
 // cell is a text in a table.
-func cell(s string) string {
+func cell(s string) string { return short(s, maxCell) }
+
+// short is a text in at most n characters, and in one line.
+func short(s string, n int) string {
 	s = strings.Join(strings.Fields(strings.ReplaceAll(s, "`", "'")), " ")
 	if s == "" {
 		return "-"
 	}
-	return clip(s, maxCell)
+	return clip(s, n)
 }
 
 func (t table) write(b *strings.Builder) {
@@ -77,7 +82,7 @@ func (t table) write(b *strings.Builder) {
 	for _, row := range t.cells {
 		line := make([]string, len(row))
 		for i, s := range row {
-			line[i] = cell(s)
+			line[i] = short(s, cmp.Or(t.most, maxCell))
 		}
 		lines = append(lines, line)
 	}

@@ -17,7 +17,7 @@ import (
 // revoke the sign-in of somebody else is no tool on purpose, and neither is
 // anything that returns a credential, a file or what is at an address.
 func tools() []tool {
-	return append(slices.Concat(fleetTools(), changeTools(), enrollTools()), []tool{
+	return slices.Concat(fleetTools(), jobTools(), changeTools(), enrollTools(), []tool{
 		one(tool{name: "whoami", title: "Who am I", set: "", verb: plane.GetMe.Verb, doc: plane.GetMe.Doc, pattern: plane.GetMe.Pattern, most: plane.GetMe.MaxAnswer}, whoami, nil),
 		shrinking(one(tool{name: "get_overview", title: "Overview", set: Fleet, verb: plane.GetOverview.Verb, doc: plane.GetOverview.Doc, pattern: plane.GetOverview.Pattern, most: plane.GetOverview.MaxAnswer}, overview, attention)),
 		one(tool{name: "list_sources", title: "Sources", set: Fleet, verb: plane.ListSources.Verb, doc: plane.ListSources.Doc, pattern: plane.ListSources.Pattern, most: plane.ListSources.MaxAnswer}, func(all []plane.Source, _ plane.Meta) string { return counted(len(all), "source") + "." },
@@ -46,7 +46,7 @@ func tools() []tool {
 			return []string{a.Namespace, a.Pod, a.Node, maybe(a.Ready), maybe(a.Restarts), maybe(a.Version), maybe(a.Outdated)}
 		}),
 		history(),
-	}...)
+	})
 }
 
 // history is the tool for the record.

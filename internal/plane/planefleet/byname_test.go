@@ -1,0 +1,59 @@
+package planefleet
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// PLANE-10, PL-05: under the paths of the existing dashboard a pool is found by its id,
+// and by its name where only one has it that the caller may see. Who sees two is told
+// both, and nothing is paused; who sees one learns nothing of the other.
+func TestPLANE10_ByName(t *testing.T) {
+	o := newOffice().as(alice())
+	a := o.ask(t, "GET", "/api/runners/gh-nix", "")
+	if a.Status != http.StatusConflict || !strings.Contains(a.Text, "github/acme/gh-nix, github/globex/gh-nix") {
+		t.Errorf("%s", a.Text)
+	}
+	have := o.names()
+	for _, verb := range []string{"pause", "resume"} {
+		if a := o.ask(t, "POST", "/api/runners/gh-nix/"+verb, `{"reason":"test"}`); a.code() != problem.Conflict || len(o.names()) != len(have) {
+			t.Errorf("%s: %s", verb, a.Text)
+		}
+	}
+	for _, path := range []string{"/api/runners/gh-docker", "/api/runners/github/acme/gh-docker"} {
+		if p := data[Pool](t, o.ask(t, "GET", path, "")); p.ID != "github/acme/gh-docker" {
+			t.Errorf("%s: %+v", path, p)
+		}
+	}
+	o.as(amy())
+	if a := o.ask(t, "GET", "/api/runners/gh-nix", ""); strings.Contains(a.Text, "globex") || data[Pool](t, a).OrgName != "acme" {
+		t.Errorf("%s", a.Text)
+	}
+	for _, name := range []string{"gl-docker", "nothing"} {
+		if a := o.ask(t, "GET", "/api/runners/"+name, ""); a.code() != problem.NotFound {
+			t.Errorf("%s: %s", name, a.Text)
+		}
+	}
+	// The same hold, by all three ways, and its end.
+	made := map[string]bool{}
+	for _, path := range []string{"/api/runners/gh-docker/pause", "/api/runners/github/acme/gh-docker/pause", "/api/v1/pools/github/acme/gh-docker/pause"} {
+		made[data[Created](t, o.ask(t, "POST", path, `{"reason":"test","expiresIn":"2h"}`, "Idempotency-Key", "k")).Hold.Name] = true
+	}
+	if len(made) != 1 {
+		t.Errorf("%v", made)
+	}
+	o.seen()
+	if l := data[Lifted](t, o.ask(t, "POST", "/api/runners/gh-docker/resume", `{"reason":"test"}`)); len(l.Lifted) != 1 || !made[l.Lifted[0]] {
+		t.Errorf("%+v", l)
+	}
+	o.board = plane.NewBoard(o.desk.Plane.Now)
+	o.desk.Plane.Board = o.board
+	o.board.Expect("kubernetes", plane.KindPool)
+	if a := o.ask(t, "GET", "/api/runners/gh-docker", ""); a.code() != problem.Unavailable {
+		t.Errorf("%s", a.Text)
+	}
+}

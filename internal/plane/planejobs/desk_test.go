@@ -1,0 +1,185 @@
+package planejobs
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+)
+
+var update = flag.Bool("update", false, "write the role matrix into testdata")
+
+var asName = strings.NewReplacer("{forge}", "github", "{org}", "acme", "{pool}", "nix", "{namespace}", "runners", "{name}", "acme-nix-7xk2p-runner-q9w4z")
+
+// ID-12, PLANE-04: every operation for every kind of caller. Each refusal is declared,
+// each visit leaves one entry, and nobody is told of another organisation (PL-05).
+func TestRoles(t *testing.T) {
+	var got strings.Builder
+	for _, p := range personas {
+		for _, op := range Operations() {
+			o := newOffice()
+			o.as(p.caller)
+			_, path, _ := strings.Cut(op.Pattern, " ")
+			a := o.ask(t, asName.Replace(path))
+			what := fmt.Sprint(a.Status)
+			var list []json.RawMessage
+			switch {
+			case a.Error != nil:
+				what = strings.TrimSpace(fmt.Sprint(a.Status, " ", a.Error.Code, " ", strings.Join(a.Error.Have, " ")))
+				if !slices.Contains(slices.Concat(door.Before(), op.Refusals), a.Error.Code) {
+					t.Errorf("%s %s: refused with %s, which it does not declare", p.name, op.Pattern, a.Error.Code)
+				}
+			case json.Unmarshal(a.Data, &list) == nil:
+				what = fmt.Sprint(a.Status, " ", len(list))
+			}
+			fmt.Fprintf(&got, "%-24s %-60s %s\n", p.name, op.Pattern, what)
+			if len(o.entries) != 1 || strings.Contains(strings.ToLower(a.Text), "secret") {
+				t.Errorf("%s %s: %d entries, %s", p.name, op.Pattern, len(o.entries), a.Text)
+			}
+		}
+	}
+	golden := filepath.Join("testdata", "roles.golden")
+	if *update {
+		if err := os.WriteFile(golden, []byte(got.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want, err := os.ReadFile(golden); err != nil || string(want) != got.String() {
+		t.Errorf("not as in %s (%v); look, and write it with -update:\n%s", golden, err, got.String())
+	}
+}
+
+// PLANE-09, PL-05: a runner of another organisation is not there, by any name; and of
+// pools that share a namespace each has only its own.
+func TestPL05_Runners(t *testing.T) {
+	o := newOffice()
+	for _, p := range personas[:1] {
+		o.caller = p.caller
+		for _, path := range []string{"/api/v1/runners/runners/globex-nix-7xk2p-runner-q9w4z", "/api/v1/runners/runners/nothing", "/api/v1/runners/other/acme-nix-7xk2p-runner-q9w4z", "/api/v1/pools/github/globex/nix/runners",
+			"/api/v1/pools/github/globex/nix/events", "/api/v1/pools/github/globex/nix/config", "/api/v1/pools/gitlab/acme/nix/runners"} {
+			if a := o.ask(t, path); a.Status != http.StatusNotFound || strings.Contains(a.Text, "secret") {
+				t.Errorf("%s: %s", path, a.Text)
+			}
+		}
+	}
+	for path, want := range map[string]int{"nix/runners": 2, "nix/jobs": 1, "docker/runners": 1, "docker/jobs": 0, "nix/runners?state=Idle": 1, "nix/runners?q=shop": 1} {
+		if a := o.ask(t, "/api/v1/pools/github/acme/"+path); len(data[[]Runner](t, a)) != want || *a.Meta.Page.Total != want {
+			t.Errorf("%s: %s", path, a.Text)
+		}
+	}
+	if a := data[Runner](t, o.ask(t, "/api/v1/runners/runners/acme-nix-7xk2p-runner-q9w4z")).Actions; a.Log.Allowed || a.Log.Why == "" { // a viewer's
+		t.Errorf("%+v", a)
+	}
+}
+
+// Law 7: what happened is told for exactly this pool, the newest first; when it cannot
+// be read there is null, and the source says why. What nobody has said is null, too.
+func TestUnknown(t *testing.T) {
+	o := newOffice()
+	var reasons []string
+	for _, e := range data[[]Event](t, o.ask(t, "/api/v1/pools/github/acme/nix/events")) {
+		reasons = append(reasons, e.Reason)
+	}
+	if !slices.Equal(reasons, []string{"FailedScheduling", "Degraded"}) {
+		t.Errorf("%q", reasons)
+	}
+	o.fail = errAway
+	a := o.ask(t, "/api/v1/pools/github/acme/nix/events")
+	if string(a.Data) != "null" || !slices.ContainsFunc(a.Meta.Sources, func(s plane.Source) bool {
+		return s.Name == EventsSource && s.Status == plane.Down && strings.Contains(s.Message, "refused")
+	}) {
+		t.Errorf("%s", a.Text)
+	}
+	d := data[Diagnosis](t, o.ask(t, "/api/v1/pools/github/acme/nix/diagnosis"))
+	if len(d.Findings) != 1 || !strings.Contains(d.Findings[0].Cause, EventsSource) {
+		t.Errorf("%+v", d)
+	}
+	if c := data[Config](t, o.ask(t, "/api/v1/pools/github/acme/nix/config")); len(c.Settings) != 1 || c.Settings[0].From != "RunnerPool nix" {
+		t.Errorf("%+v", c)
+	}
+	o.desk.Plane.Board = plane.NewBoard(o.desk.Plane.Now)
+	o.desk.Plane.Board.Expect("kubernetes", plane.KindPool, plane.KindRunner)
+	o.desk.Plane.Board.Replace(plane.KindPool, "kubernetes", []plane.Object{planefleet.Pool{ID: "github/acme/nix", Forge: "github", OrgName: "acme", Name: "nix", State: planefleet.Unknown}})
+	if a := o.ask(t, "/api/v1/pools/github/acme/docker/runners"); a.Status != http.StatusNotFound {
+		t.Errorf("%s", a.Text)
+	}
+	o.desk.Plane.Board = plane.NewBoard(o.desk.Plane.Now)
+	o.desk.Plane.Board.Expect("kubernetes", plane.KindPool)
+	if a := o.ask(t, "/api/v1/pools/github/acme/nix/runners"); a.Status != http.StatusServiceUnavailable {
+		t.Errorf("%s", a.Text)
+	}
+}
+
+// What is made of a workload is told by its name, also when its runner is gone; of
+// workloads whose names begin alike it is the right one.
+func TestWhose(t *testing.T) {
+	workloads := []string{"acme-gh", "acme-gh-nix", "acme-gl"}
+	for object, want := range map[string]string{
+		"acme-gh": "acme-gh", "acme-gh-nix": "acme-gh-nix", "acme-gh-7xk2p": "acme-gh", "acme-gh-7xk2p-runner-q9w4z": "acme-gh", "acme-gh-nix-7xk2p-runner-q9w4z": "acme-gh-nix",
+		"acme-gl-5d4f8b9c7-abcde": "acme-gl", "acme-gh-docker-7xk2p-runner-q9w4z": "", "acme-ghost": "", "acme": "", "": "", "other-acme-gh": "", "acme-gh-x/y": "",
+	} {
+		if got := whose(object, workloads); got != want {
+			t.Errorf("%q is of %q, want %q", object, got, want)
+		}
+	}
+}
+
+// A diagnosis says the worst first, each with what says so and what to do; of what is
+// well it says nothing.
+func TestDiagnose(t *testing.T) {
+	well := func(change func(*Facts)) Facts {
+		f := Facts{Pool: planefleet.Pool{ID: "github/acme/nix", State: planefleet.Active, EffectiveMax: new(3), Counts: planefleet.Counts{Busy: new(1)}}, RunnersKnown: true, Events: []Event{},
+			Enrollment: &planefleet.Enrollment{Name: "acme", Phase: "Active"}, Forge: &planefleet.Forge{Name: "github", Reachable: new(true)}}
+		if change != nil {
+			change(&f)
+		}
+		return f
+	}
+	for _, c := range []struct {
+		why  string
+		f    Facts
+		want []string // severity and a part of the cause
+	}{
+		{"all is well", well(nil), nil},
+		{"what is not known is no error", Facts{Pool: planefleet.Pool{State: planefleet.Active}, RunnersKnown: true}, nil},
+		{"held", well(func(f *Facts) {
+			f.Pool.Holds, f.Pool.EffectiveMax, f.Pool.State = []string{"h"}, new(0), planefleet.Paused
+		}), []string{"warning It is held"}},
+		{"no capacity", well(func(f *Facts) { f.Pool.EffectiveMax = new(0) }), []string{"error It may have no runner"}},
+		{"all busy", well(func(f *Facts) { f.Pool.Counts.Busy = new(3) }), []string{"warning All runners"}},
+		{"the organisation is suspended", well(func(f *Facts) { f.Enrollment.Phase = "Suspended" }), []string{"error The organisation's enrollment is Suspended"}},
+		{"not yet", well(func(f *Facts) { f.Enrollment.Phase = "Provisioning" }), []string{"warning The organisation's enrollment is Provisioning"}},
+		{"the forge is away, and held", well(func(f *Facts) { f.Pool.Holds, f.Forge.Reachable = []string{"h"}, new(false) }), []string{"error The forge github", "warning It is held"}},
+		{"runners that fail alike are one finding", well(func(f *Facts) {
+			r := Runner{ID: "r/1", State: Failed, Reason: "TooManyPodFailures"}
+			f.Runners = []Runner{r, r, {ID: "r/2", State: Pending}, {ID: "r/3", State: Pending, Pod: &Pod{Containers: []Container{{Name: "runner", State: "Waiting", Reason: "ImagePullBackOff"}}}}}
+		}), []string{"error 2 runners are Failed", "warning 1 runner is Pending"}},
+		{"one that only starts", well(func(f *Facts) {
+			f.Runners = []Runner{{State: Pending, Pod: &Pod{Containers: []Container{{Name: "runner", State: "Waiting", Reason: "ContainerCreating"}}}}}
+		}), nil},
+		{"the cluster warns, often", well(func(f *Facts) {
+			f.Events = []Event{{Type: "Warning", Reason: "FailedScheduling"}, {Type: "Warning", Reason: "FailedScheduling"}, {Type: "Normal", Reason: "Pulled"}}
+		}), []string{"warning The cluster warns: FailedScheduling"}},
+		{"nobody knows the runners", well(func(f *Facts) {
+			f.RunnersKnown, f.Sources = false, []plane.Source{{Name: "kubernetes", Status: plane.Down}}
+		}), []string{"warning The source kubernetes", "warning It is not known which runners"}},
+	} {
+		got := Diagnose(c.f)
+		ok := len(got) == len(c.want)
+		for i := range min(len(got), len(c.want)) {
+			ok = ok && strings.HasPrefix(string(got[i].Severity)+" "+got[i].Cause, c.want[i]) && got[i].Next != ""
+		}
+		if !ok {
+			t.Errorf("%s: %+v, want %q", c.why, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,249 @@
+package planejobs
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// How many lines of a log are read, from its end: without a word, where the answer is
+// one piece, and at most.
+const (
+	defaultTail  = 500
+	defaultPiece = 100
+	maxTail      = 5000
+	maxLineSize  = 4 << 10 // of a line in one piece, in bytes
+)
+
+// renewEvery is half of what the door gives a stream.
+const renewEvery = 5 * time.Second
+
+// Lines is how many lines of a log are asked for; 0: nothing was said.
+type Lines int
+
+// MarshalText implements [encoding.TextMarshaler].
+func (n Lines) MarshalText() ([]byte, error) {
+	if n == 0 {
+		return nil, nil
+	}
+	return strconv.AppendInt(nil, int64(n), 10), nil
+}
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (n *Lines) UnmarshalText(b []byte) error {
+	i, err := strconv.Atoi(string(b))
+	if err != nil || i < 1 || i > maxTail || b[0] == '+' {
+		return fmt.Errorf("%.20q is not a number from 1 to %d", b, maxTail)
+	}
+	*n = Lines(i)
+	return nil
+}
+
+// A LogRequest asks for what a runner has written.
+type LogRequest struct {
+	RunnerRequest
+	Container plane.Text `json:"-" query:"container" doc:"one of the pod's; the one that runs the job without it"`
+	Tail      Lines      `json:"-" query:"tail" doc:"how many lines at most, from the end, 1 to 5000; 500 without it"`
+	Follow    plane.Flag `json:"-" query:"follow" doc:"go on with what is written from now on, until the container ends"`
+}
+
+// A LinesRequest asks for the end of what a runner has written, in one piece.
+type LinesRequest struct {
+	RunnerRequest
+	Container plane.Text  `json:"-" query:"container" doc:"one of the pod's; the one that runs the job without it"`
+	Tail      plane.Count `json:"-" query:"tail" doc:"how many lines at most, from the end, 1 to 500; 100 without it"`
+}
+
+// AuditArgs tells the record what was asked for.
+func (r LogRequest) AuditArgs() map[string]string {
+	return map[string]string{"runner": r.Namespace + "/" + r.Name, "container": string(r.Container)}
+}
+
+// AuditArgs tells the record what was asked for.
+func (r LinesRequest) AuditArgs() map[string]string {
+	return LogRequest{RunnerRequest: r.RunnerRequest, Container: r.Container}.AuditArgs()
+}
+
+// A Log is the end of what a runner has written.
+type Log struct {
+	Runner    string   `json:"runner"`
+	Container string   `json:"container" doc:"empty: the only one"`
+	Lines     []string `json:"lines" doc:"the newest last; written by whatever runs there, and no word of ours"`
+	Cut       bool     `json:"cut" doc:"some lines were longer than is shown"`
+}
+
+// An Opening is which log is to be read.
+type Opening struct {
+	Runner    Runner
+	Container string // "": the only one
+	Tail      int
+	Follow    bool
+}
+
+// LogStream is what a log looks like: its bytes, as they were written.
+type LogStream struct{}
+
+// Shape implements [door.Shaped], for the reference: no visit is answered with it.
+func (LogStream) Shape(string) (door.Shape, error) {
+	return door.Shape{Status: http.StatusOK, ContentType: "text/plain; charset=utf-8", Body: "Listening for Jobs\nRunning job: build\n"}, nil
+}
+
+// Forms says what the log is, for the document.
+func (LogStream) Forms() map[string]any { return map[string]any{"text/plain": ""} }
+
+// open opens a log for a caller who may read those of its organisation.
+func (d *Desk) open(ctx context.Context, p access.Permit, req LogRequest) (io.ReadCloser, Opening, error) {
+	o := Opening{Tail: int(req.Tail), Follow: bool(req.Follow), Container: string(req.Container)}
+	if o.Tail == 0 {
+		o.Tail = defaultTail
+	}
+	if err := p.Require(access.LogsRead, d.Plane.Now()); err != nil {
+		return nil, o, err
+	}
+	var err error
+	if o.Runner, _, err = d.one(p, req.RunnerRequest); err != nil {
+		return nil, o, err
+	}
+	if p, err = p.In(o.Runner.OrgName); err != nil {
+		return nil, o, err
+	}
+	if d.Log == nil {
+		return nil, o, problem.New(problem.Unavailable, "Logs are not shown here.", "Set plane.logs.enabled: true, which gives this server the right to read them.")
+	}
+	if o.Container, err = o.container(); err != nil {
+		return nil, o, err
+	}
+	text, err := d.Log(ctx, p, o)
+	return text, o, err
+}
+
+// jobContainers are what the container that runs a job is called, at GitHub and at
+// GitLab.
+var jobContainers = []string{"runner", "build"}
+
+// container is the one that is meant.
+func (o Opening) container() (string, error) {
+	if o.Runner.Pod == nil || len(o.Runner.Pod.Containers) == 0 { // the API server knows it better
+		return o.Container, nil
+	}
+	var names []string
+	for _, c := range o.Runner.Pod.Containers {
+		names = append(names, c.Name)
+	}
+	switch {
+	case o.Container != "" && !slices.Contains(names, o.Container):
+		return "", plane.Invalid("container", fmt.Sprintf("The pod has no container %.60q.", o.Container), "It has: "+strings.Join(names, ", ")+".")
+	case o.Container != "":
+		return o.Container, nil
+	}
+	for _, name := range jobContainers {
+		if slices.Contains(names, name) {
+			return name, nil
+		}
+	}
+	return names[len(names)-1], nil // those that run before the others stand first
+}
+
+// log serves a log until it ends, its client leaves, or the permit does.
+func (d *Desk) log(ctx context.Context, p access.Permit, req LogRequest, s *door.Stream) error {
+	text, o, err := d.open(ctx, p, req)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	parts := make(chan []byte)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer close(parts)
+		carry(ctx, text, parts)
+	}()
+	defer func() { cancel(); _ = text.Close(); <-ended }() // nothing was written to it
+	if err := s.Begin("text/plain; charset=utf-8", http.Header{"X-Accel-Buffering": {"no"}}); err != nil {
+		return err
+	}
+	renew := time.NewTicker(renewEvery)
+	defer renew.Stop()
+	for {
+		select {
+		case part, more := <-parts:
+			if !more {
+				return nil
+			}
+			if _, err := s.Write(part); err != nil {
+				return nil // the client is gone, or does not read: no failure of ours
+			}
+		case <-renew.C:
+			p, err := s.Renew()
+			if err != nil {
+				return err
+			}
+			if _, err := p.In(o.Runner.OrgName); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// carry reads text in parts until it ends or ctx does.
+func carry(ctx context.Context, text io.Reader, to chan<- []byte) {
+	buffers := [2][]byte{make([]byte, 32<<10), make([]byte, 32<<10)} // one is being sent while the other is read into
+	for i := 0; ; i = 1 - i {
+		n, err := text.Read(buffers[i])
+		if n > 0 {
+			select {
+			case to <- buffers[i][:n]:
+			case <-ctx.Done():
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// lines is the end of a log in one piece.
+func (d *Desk) lines(ctx context.Context, p access.Permit, req LinesRequest) (e plane.Envelope[Log], err error) {
+	tail := Lines(req.Tail)
+	if tail == 0 {
+		tail = defaultPiece
+	}
+	text, o, err := d.open(ctx, p, LogRequest{RunnerRequest: req.RunnerRequest, Container: req.Container, Tail: tail})
+	if err != nil {
+		return e, err
+	}
+	defer text.Close()
+	log := Log{Runner: o.Runner.ID, Container: o.Container, Lines: []string{}}
+	in := bufio.NewReaderSize(text, maxLineSize)
+	for len(log.Lines) < int(tail) {
+		line, longer, err := in.ReadLine()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return e, problem.New(problem.Unavailable, "The log broke off.", "Try again in a moment.").After(time.Second).Because(err)
+		}
+		log.Lines = append(log.Lines, strings.ToValidUTF8(string(line), "\uFFFD"))
+		for longer && err == nil {
+			log.Cut = true
+			_, longer, err = in.ReadLine()
+		}
+	}
+	l := d.Plane.Board.List(plane.KindRunner)
+	return plane.Answer(d.Plane, "Log", log, l.Revision, l.Sources), nil
+}

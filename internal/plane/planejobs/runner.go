@@ -1,0 +1,148 @@
+package planejobs
+
+import (
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/plane"
+)
+
+// The objects as they stand on the wire. What is not known is null. What runs jobs is
+// not ours: names of jobs, repositories and reasons are other people's text.
+
+// The states of a runner, the worst first.
+const (
+	Failed   = "Failed"   // it runs no job, and will not
+	Outdated = "Outdated" // the forge takes it for too old
+	Pending  = "Pending"  // its pod does not run yet
+	Starting = "Starting" // its pod runs; the forge has not heard of it
+	Ending   = "Ending"
+	Busy     = "Busy" // it runs a job
+	Idle     = "Idle" // it waits for one
+	Finished = "Finished"
+)
+
+// A Runner is one runner of one organisation in one pool.
+type Runner struct {
+	ID        string `json:"id" doc:"namespace/name"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Kind      string `json:"kind" enum:"EphemeralRunner,Pod" doc:"what it is in the cluster: at GitHub a runner, at GitLab the pod of a job"`
+	Pool      string `json:"pool" doc:"the id of its pool: forge/org/pool"`
+	OrgName   string `json:"org"`
+
+	State   string `json:"state" enum:"Failed,Outdated,Pending,Starting,Ending,Busy,Idle,Finished"`
+	Reason  string `json:"reason" doc:"a word, from whoever runs it"`
+	Message string `json:"message" doc:"a sentence, from whoever runs it"`
+	// Failures is how often its pod failed.
+	Failures    *int       `json:"failures" doc:"how often its pod failed; null: nobody counts"`
+	LastFailure *time.Time `json:"lastFailure"`
+	ForgeID     *int64     `json:"forgeId" doc:"the forge's number of it; null: it has none yet"`
+	ForgeName   string     `json:"forgeName" doc:"its name at the forge"`
+	Job         *Job       `json:"job" doc:"null: it has none"`
+	Pod         *Pod       `json:"pod" doc:"null: there is none, or it is not known"`
+	Created     time.Time  `json:"created"`
+
+	Actions *RunnerActions `json:"actions,omitempty" doc:"what the caller may do with it"`
+
+	ObservedAt time.Time `json:"observedAt"`
+}
+
+// A Job is what a runner runs.
+type Job struct {
+	ID         string     `json:"id" doc:"the forge's"`
+	Name       string     `json:"name"`
+	Repository string     `json:"repository" doc:"owner/name; empty: not known"`
+	Workflow   string     `json:"workflow" doc:"the file and the ref; empty: not known"`
+	Run        *int64     `json:"run" doc:"the workflow run's number"`
+	URL        string     `json:"url" doc:"of the run or the job, at the forge of the organisation; empty: not known"`
+	Started    *time.Time `json:"started"`
+}
+
+// A Pod is what a runner runs in.
+type Pod struct {
+	Phase      string      `json:"phase"`
+	Node       string      `json:"node" doc:"empty: it has none yet"`
+	Reason     string      `json:"reason"`
+	Message    string      `json:"message"`
+	Started    *time.Time  `json:"started"`
+	Containers []Container `json:"containers"`
+}
+
+// A Container is one of a pod.
+type Container struct {
+	Name     string     `json:"name"`
+	Image    string     `json:"image"`
+	Init     bool       `json:"init" doc:"it runs before the others"`
+	State    string     `json:"state" enum:"Waiting,Running,Terminated,Unknown"`
+	Reason   string     `json:"reason"`
+	Message  string     `json:"message"`
+	Ready    bool       `json:"ready"`
+	Restarts int        `json:"restarts"`
+	ExitCode *int       `json:"exitCode" doc:"null: it has not ended"`
+	Started  *time.Time `json:"started"`
+}
+
+// RunnerActions are what a caller may do with a runner.
+type RunnerActions struct {
+	Log plane.Action `json:"log"`
+}
+
+// Key returns "namespace/name".
+func (o Runner) Key() string { return o.ID }
+
+// Org returns whose it is.
+func (o Runner) Org() string { return o.OrgName }
+
+// Observed implements [plane.Object].
+func (o Runner) Observed() time.Time { return o.ObservedAt }
+
+// At implements [plane.Object].
+func (o Runner) At(t time.Time) plane.Object { o.ObservedAt = t; return o }
+
+// Stands implements [plane.Standing].
+func (o Runner) Stands() string { return o.State }
+
+// Trouble implements [plane.Standing].
+func (o Runner) Trouble() (plane.Severity, string, string) {
+	switch o.State {
+	case Failed, Outdated:
+		return plane.Error, o.State, o.Message
+	}
+	return "", "", ""
+}
+
+// For implements [plane.Personal]: it says what the caller may do.
+func (o Runner) For(v plane.Viewer) plane.Object {
+	a := RunnerActions{Log: plane.Action{Allowed: true}}
+	switch {
+	case !v.In(o.OrgName, access.LogsRead):
+		a.Log = plane.Action{Why: "Your role does not allow to read logs of " + o.OrgName + "."}
+	case o.Kind == kindRunner && o.State == Pending && o.Pod == nil:
+		a.Log = plane.Action{Why: "It has no pod yet."}
+	}
+	o.Actions = &a
+	return o
+}
+
+// kindRunner is what a runner of GitHub's is in the cluster.
+const kindRunner = "EphemeralRunner"
+
+func runners() plane.Table[Runner] {
+	return plane.Table[Runner]{Kind: plane.KindRunner, Name: "RunnerList", Columns: map[string]func(Runner) string{
+		"name":       func(o Runner) string { return o.Name },
+		"org":        func(o Runner) string { return o.OrgName },
+		"state":      func(o Runner) string { return o.State },
+		"created":    func(o Runner) string { return plane.Sortable(&o.Created) },
+		"job":        func(o Runner) string { return o.job().Name },
+		"repository": func(o Runner) string { return o.job().Repository },
+		"started":    func(o Runner) string { return plane.Sortable(o.job().Started) },
+	}, State: Runner.Stands, States: []string{Failed, Outdated, Pending, Starting, Ending, Busy, Idle, Finished}}
+}
+
+func (o Runner) job() Job {
+	if o.Job == nil {
+		return Job{}
+	}
+	return *o.Job
+}

@@ -1,0 +1,234 @@
+package planemetrics
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+)
+
+// Source is what a Prometheus is called among the sources.
+const Source = "prometheus"
+
+// A Desk answers what callers ask about numbers over time.
+type Desk struct {
+	Plane      *plane.Desk
+	Prometheus *Prometheus // nil: there is none
+}
+
+// A WindowName chooses a window: 1h, 6h, 24h or 7d.
+type WindowName string
+
+// MarshalText implements [encoding.TextMarshaler].
+func (w WindowName) MarshalText() ([]byte, error) { return []byte(w), nil }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (w *WindowName) UnmarshalText(b []byte) error {
+	if !slices.ContainsFunc(windows, func(o Window) bool { return o.Name == string(b) }) {
+		return fmt.Errorf("%.20q is not 1h, 6h, 24h or 7d", b)
+	}
+	*w = WindowName(b)
+	return nil
+}
+
+func (w WindowName) window() Window {
+	for _, o := range windows {
+		if o.Name == string(w) {
+			return o
+		}
+	}
+	return windows[0]
+}
+
+// A PoolRequest asks about the runners of an organisation in a pool.
+type PoolRequest struct {
+	planefleet.PoolRequest
+	Window WindowName `json:"-" query:"window" doc:"how far back: 1h, 6h, 24h or 7d; 1h without it"`
+}
+
+// A FleetRequest asks about all runners that the caller may see.
+type FleetRequest struct {
+	Window WindowName `json:"-" query:"window" doc:"how far back: 1h, 6h, 24h or 7d; 1h without it"`
+	Org    plane.Text `json:"-" query:"org" doc:"only of this organisation"`
+	Forge  plane.Text `json:"-" query:"forge" doc:"only of this forge"`
+}
+
+// Metrics are numbers over time.
+type Metrics struct {
+	Of          string   `json:"of" doc:"the id of a pool, or what was chosen"`
+	Window      string   `json:"window" enum:"1h,6h,24h,7d"`
+	StepSeconds int      `json:"stepSeconds"`
+	Series      []Series `json:"series" doc:"null: there is no Prometheus, or it does not answer"`
+	Markers     []Marker `json:"markers" doc:"what happened meanwhile"`
+}
+
+// A Series is one number over time.
+type Series struct {
+	Name       string            `json:"name" enum:"running,waiting,idle,busy,max,completed,startup_p50,startup_p95,gitlab_running,gitlab_limit,gitlab_begun,gitlab_failed,gitlab_duration_p95"`
+	Unit       string            `json:"unit" enum:"jobs,runners,1/s,s"`
+	Labels     map[string]string `json:"labels"`
+	Timestamps []time.Time       `json:"timestamps"`
+	Values     []*float64        `json:"values" doc:"null where nothing was measured"`
+	Summary    Summary           `json:"summary"`
+}
+
+// A Summary is a series in three numbers; null where nothing was measured.
+type Summary struct {
+	Last *float64 `json:"last"`
+	Min  *float64 `json:"min"`
+	Max  *float64 `json:"max"`
+}
+
+// A Marker is something that happened.
+type Marker struct {
+	At   time.Time `json:"at"`
+	Kind string    `json:"kind" enum:"hold"`
+	Text string    `json:"text"`
+	Ref  string    `json:"ref"`
+}
+
+// pool are the numbers of an organisation's runners in a pool.
+func (d *Desk) pool(ctx context.Context, p access.Permit, req PoolRequest) (e plane.Envelope[Metrics], err error) {
+	o, l, err := plane.One[planefleet.Pool](d.Plane, plane.KindPool, p, req.Forge+"/"+req.Org+"/"+req.Pool, "pool")
+	if err != nil {
+		return e, err
+	}
+	if p, err = p.In(o.OrgName); err != nil {
+		return e, err
+	}
+	return d.answer(ctx, p, o.ID, []planefleet.Pool{o}, req.Window, l), nil
+}
+
+// fleet are the numbers of all runners that the caller may see, together.
+func (d *Desk) fleet(ctx context.Context, p access.Permit, req FleetRequest) (plane.Envelope[Metrics], error) {
+	l := d.Plane.Board.List(plane.KindPool)
+	v := plane.ViewerOf(p)
+	var some []planefleet.Pool
+	for _, o := range plane.Seen[planefleet.Pool](p, l) {
+		if v.In(o.OrgName, access.MetricsRead) && (req.Org == "" || string(req.Org) == o.OrgName) && (req.Forge == "" || string(req.Forge) == o.Forge) {
+			some = append(some, o)
+		}
+	}
+	of := strings.Trim(string(req.Forge)+"/"+string(req.Org), "/")
+	return d.answer(ctx, p, cmp.Or(of, "all"), some, req.Window, l), nil
+}
+
+// answer asks the Prometheus about pools.
+func (d *Desk) answer(ctx context.Context, p access.Permit, of string, pools []planefleet.Pool, name WindowName, l plane.Listing) plane.Envelope[Metrics] {
+	w := name.window()
+	g := gridOf(w, d.Plane.Now())
+	m := Metrics{Of: of, Window: w.Name, StepSeconds: int(w.Step / time.Second), Markers: d.markers(p, pools, g.from)}
+	series, err := d.series(ctx, questions(pools, w), g)
+	source := plane.Source{Name: Source, Status: plane.OK, ObservedAt: d.Plane.Now().UTC(), Since: d.Plane.Now().UTC()}
+	if err == nil {
+		m.Series = series
+	} else {
+		source.Status, source.ObservedAt, source.Message = plane.Down, time.Time{}, err.Error()
+	}
+	return plane.Answer(d.Plane, "Metrics", m, l.Revision, append(slices.Clone(l.Sources), source))
+}
+
+var errNone = errors.New("No Prometheus is set: see plane.prometheus.url.") //nolint:staticcheck // it is shown as a sentence
+
+// series asks all questions, some at a time. One that fails fails all: numbers of which
+// some are silently not there would be read as if nothing had been measured.
+func (d *Desk) series(ctx context.Context, all []Question, g grid) ([]Series, error) {
+	if d.Prometheus == nil {
+		return nil, errNone
+	}
+	answers, errs := make([][]found, len(all)), make([]error, len(all))
+	var wg sync.WaitGroup
+	turn := make(chan struct{}, atOnce)
+	for i, q := range all {
+		turn <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-turn }()
+			answers[i], errs[i] = d.Prometheus.ask(ctx, q.Expr, g)
+		})
+	}
+	wg.Wait()
+	for i, err := range errs {
+		if err != nil {
+			return nil, fmt.Errorf("Prometheus was asked for %s: %w.", all[i].Name, err) //nolint:staticcheck // it is shown as a sentence
+		}
+	}
+	out, times := []Series{}, g.times()
+	for i, q := range all {
+		if len(answers[i]) == 0 && q.By == "" { // nothing was measured, which is to be seen
+			answers[i] = []found{{nil, make([]*float64, g.n)}}
+		}
+		for _, f := range answers[i] {
+			s := Series{Name: q.Name, Unit: q.Unit, Labels: map[string]string{}, Timestamps: times, Values: f.values, Summary: summary(f.values)}
+			if q.By != "" {
+				s.Labels[q.By] = f.labels[q.By]
+			}
+			out = append(out, s)
+		}
+	}
+	return out, nil
+}
+
+func summary(values []*float64) (s Summary) {
+	for _, v := range values {
+		if v == nil {
+			continue
+		}
+		if s.Min == nil || *v < *s.Min {
+			s.Min = v
+		}
+		if s.Max == nil || *v > *s.Max {
+			s.Max = v
+		}
+	}
+	if len(values) > 0 {
+		s.Last = values[len(values)-1]
+	}
+	return s
+}
+
+// markers are the holds that were set since on some of the pools, and are still known.
+func (d *Desk) markers(p access.Permit, pools []planefleet.Pool, since time.Time) []Marker {
+	out := []Marker{}
+	for _, h := range plane.Seen[planefleet.Hold](p, d.Plane.Board.List(plane.KindHold)) {
+		if h.Created.Before(since) || !slices.ContainsFunc(pools, h.Scope.Holds) {
+			continue
+		}
+		out = append(out, Marker{h.Created, "hold", fmt.Sprintf("%s by %s: %s", h.Mode, h.RequestedBy, h.Reason), h.Name})
+	}
+	slices.SortFunc(out, func(a, b Marker) int { return cmp.Or(a.At.Compare(b.At), strings.Compare(a.Ref, b.Ref)) })
+	return out
+}
+
+// The operations: both ends are made from these, and so are the reference and the tools.
+var (
+	GetMetrics = door.Op[PoolRequest, plane.Envelope[Metrics]]{Pattern: "GET " + plane.Base + "/pools/{forge}/{org}/{pool}/metrics", Verb: access.MetricsRead, MaxAnswer: maxBytes,
+		Doc: "Show numbers of the runners of one organisation in one pool over time.", Example: PoolRequest{planefleet.PoolRequest{Forge: "github", Org: "acme", Pool: "gh-nix"}, "6h"}, Answers: []plane.Envelope[Metrics]{example}, Refusals: plane.Seeking}
+	GetFleet = door.Op[FleetRequest, plane.Envelope[Metrics]]{Pattern: "GET /api/metrics", Verb: access.MetricsRead, MaxAnswer: maxBytes,
+		Doc: "Show numbers of all runners that the caller may see, together, over time.", Example: FleetRequest{Window: "24h"}, Answers: []plane.Envelope[Metrics]{example}, Refusals: plane.Reading}
+)
+
+var example = plane.Example("Metrics", Metrics{Of: "github/acme/gh-nix", Window: "6h", StepSeconds: 120, Markers: []Marker{{plane.ExampleTime, "hold", "Pause by alice@example.com: node upgrade", "node-upgrade"}},
+	Series: []Series{{"running", "jobs", map[string]string{}, []time.Time{plane.ExampleTime.Add(-2 * time.Minute), plane.ExampleTime}, []*float64{nil, new(3.0)}, Summary{new(3.0), new(3.0), new(3.0)}}}})
+
+// Routes are the operations, with the desk behind them.
+func (d *Desk) Routes() []door.Route {
+	return []door.Route{plane.Behind(d.Plane, GetMetrics, d.pool), plane.Behind(d.Plane, GetFleet, d.fleet)}
+}
+
+// Operations describes the API.
+func Operations() []door.Declaration {
+	var all []door.Declaration
+	for _, rt := range (&Desk{Plane: new(plane.Desk)}).Routes() {
+		all = append(all, rt.Declaration)
+	}
+	return all
+}

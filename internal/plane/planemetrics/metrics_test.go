@@ -1,0 +1,321 @@
+package planemetrics
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+)
+
+var update = flag.Bool("update", false, "write the questions and the role matrix into testdata")
+
+// noon is now: what asks others has until the end of its permit.
+var noon = time.Now().UTC().Truncate(time.Second)
+
+func row(forge, org, pool, kind string) planefleet.Pool {
+	return planefleet.Pool{ID: forge + "/" + org + "/" + pool, Forge: forge, OrgName: org, Name: pool, State: planefleet.Active, Controller: planefleet.Controller{Kind: kind, Namespace: "runners", Name: org + "-" + pool}}
+}
+
+// An upstream answers as Prometheus' API does.
+type upstream struct {
+	*httptest.Server
+	mu     sync.Mutex
+	asked  []url.Values
+	answer func(q url.Values) (status int, body string)
+}
+
+func newUpstream(t *testing.T) *upstream {
+	u := &upstream{answer: func(url.Values) (int, string) {
+		return 200, `{"status":"success","data":{"resultType":"matrix","result":[]}}`
+	}}
+	u.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		if r.Method != http.MethodPost || r.URL.Path != "/api/v1/query_range" || r.ParseForm() != nil {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		u.asked = append(u.asked, r.PostForm)
+		status, body := u.answer(r.PostForm)
+		w.Header().Set("Location", "http://evil.example/")
+		w.WriteHeader(status)
+		fmt.Fprint(w, body)
+	}))
+	t.Cleanup(u.Close)
+	return u
+}
+
+func (u *upstream) answers(f func(q url.Values) (int, string)) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.answer, u.asked = f, nil
+}
+
+func (u *upstream) questions() (all []string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, q := range u.asked {
+		all = append(all, q.Get("query"))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// An office is a desk behind a real door.
+type office struct {
+	http.Handler
+	desk   *Desk
+	caller access.Caller
+	now    time.Time
+}
+
+func person(login, rule string) access.Caller {
+	c := access.Caller{Login: access.Login(login), UserID: "1", Device: access.Device{ID: "n", Name: "laptop.ts.net"}, Tailnet: "example.com", Via: access.ViaTailnet}
+	if rule != "" {
+		c.Rules = []json.RawMessage{json.RawMessage(rule)}
+	}
+	return c
+}
+
+func newOffice(url string) *office {
+	o := &office{caller: person("alice@example.com", `{"role":"viewer","orgs":["*"]}`), now: noon}
+	now := func() time.Time { return o.now }
+	board := plane.NewBoard(now)
+	o.desk = &Desk{Plane: &plane.Desk{Board: board, Now: now}}
+	if url != "" {
+		o.desk.Prometheus = &Prometheus{URL: url, HTTP: Client(), Now: now}
+	}
+	d := door.Door{Names: func() []string { return []string{"dashboard"} }, Identify: func(*http.Request) (access.Caller, error) { return o.caller, nil },
+		Decide: func(c access.Caller, v access.Verb, at time.Time) (access.Permit, error) {
+			return access.DecidePlane(c, v, access.PlanePolicy{Capability: "tailplane.dev/cap/plane"}, at)
+		},
+		Record: func(audit.Entry) error { return nil }, Form: plane.Form(), Log: slog.New(slog.DiscardHandler), Now: now}
+	o.Handler = d.Handler(o.desk.Routes()...)
+	board.Replace(plane.KindPool, "kubernetes", []plane.Object{row("github", "acme", "nix", "AutoscalingRunnerSet"), row("github", "globex", "nix", "AutoscalingRunnerSet"), row("gitlab", "globex", "docker", "Deployment")})
+	board.Replace(plane.KindHold, "kubernetes", []plane.Object{planefleet.Hold{ID: "h", Name: "h", Scope: planefleet.Scope{Org: "acme", Pool: "nix"}, Mode: planefleet.Pause, RequestedBy: "amy@acme.dev", Reason: "why", Created: noon.Add(-10 * time.Minute), Held: []string{"acme"}},
+		planefleet.Hold{ID: "old", Name: "old", Scope: planefleet.Scope{All: true}, Created: noon.Add(-2 * time.Hour), Held: []string{"acme"}}})
+	board.Report(plane.Source{Name: "kubernetes", Status: plane.OK})
+	return o
+}
+
+type answer struct {
+	Status int `json:"-"`
+	Data   Metrics
+	Meta   struct{ Sources []plane.Source }
+	Error  json.RawMessage
+}
+
+func (o *office) ask(t *testing.T, path string) (a answer) {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+	r.Host = "dashboard"
+	w := httptest.NewRecorder()
+	o.ServeHTTP(w, r)
+	a.Status = w.Code
+	if err := json.NewDecoder(bytes.NewReader(w.Body.Bytes())).Decode(&a); err != nil {
+		t.Fatalf("%s: %v: %s", path, err, w.Body)
+	}
+	return a
+}
+
+func (a answer) source() plane.Source {
+	for _, s := range a.Meta.Sources {
+		if s.Name == Source {
+			return s
+		}
+	}
+	return plane.Source{}
+}
+
+const nix = "/api/v1/pools/github/acme/nix/metrics"
+
+// PLANE-06: numbers stand where they were measured, null where they were not, and on one
+// grid of times; what is no number is none.
+func TestPLANE06_Gaps(t *testing.T) {
+	u := newUpstream(t)
+	from := noon.Truncate(30 * time.Second).Add(-time.Hour)
+	u.answers(func(q url.Values) (int, string) {
+		if q.Get("start") != fmt.Sprint(from.Unix()) || q.Get("end") != fmt.Sprint(from.Add(time.Hour).Unix()) || q.Get("step") != "30" {
+			t.Errorf("%v", q)
+		}
+		values := fmt.Sprintf(`[[%d,"2"],[%d,"NaN"],[%d.000,"+Inf"],[%d,"0.5"]]`, from.Unix(), from.Unix()+30, from.Unix()+60, from.Unix()+3600)
+		return 200, `{"status":"success","warnings":["x"],"data":{"resultType":"matrix","result":[{"metric":{"job_result":"succeeded"},"values":` + values + `}]}}`
+	})
+	a := newOffice(u.URL).ask(t, nix)
+	if a.Status != 200 || a.source().Status != plane.OK || a.Data.StepSeconds != 30 || len(a.Data.Series) != 8 || len(a.Data.Markers) != 1 || a.Data.Markers[0].Ref != "h" {
+		t.Fatalf("%d, %d series, %+v %+v", a.Status, len(a.Data.Series), a.Data.Markers, a.Meta)
+	}
+	for _, s := range a.Data.Series {
+		v := s.Values
+		if len(v) != 121 || len(s.Timestamps) != 121 || !s.Timestamps[0].Equal(from) || *v[0] != 2 || v[1] != nil || v[2] != nil || v[3] != nil || *v[120] != 0.5 || *s.Summary.Last != 0.5 || *s.Summary.Max != 2 || *s.Summary.Min != 0.5 {
+			t.Errorf("%s: %v %+v", s.Name, v[:4], s.Summary)
+		}
+		if (s.Name == "completed") != (s.Labels["job_result"] == "succeeded") {
+			t.Errorf("%s: %v", s.Name, s.Labels)
+		}
+	}
+	u.answers(func(url.Values) (int, string) {
+		return 200, `{"status":"success","data":{"resultType":"matrix","result":[]}}`
+	})
+	for _, s := range newOffice(u.URL).ask(t, nix).Data.Series { // nothing measured is seen as that
+		if s.Summary != (Summary{}) || slices.ContainsFunc(s.Values, func(v *float64) bool { return v != nil }) {
+			t.Errorf("%s: %+v", s.Name, s.Summary)
+		}
+	}
+}
+
+// PLANE-06: without a Prometheus, and with one that fails in any way, there are no
+// numbers, and it is said why; it is not asked again at once, and comes back by itself.
+func TestPLANE06_Away(t *testing.T) {
+	a := newOffice("").ask(t, nix)
+	if a.Status != 200 || a.Data.Series != nil || a.source().Status != plane.Down || !strings.Contains(a.source().Message, "No Prometheus is set") {
+		t.Errorf("%+v", a)
+	}
+	u := newUpstream(t)
+	fine := u.answer
+	for why, f := range map[string]func(url.Values) (int, string){
+		"another program": func(url.Values) (int, string) { return 200, "<html>" },
+		"an error":        func(url.Values) (int, string) { return 422, `{"status":"error","errorType":"execution","error":"x"}` },
+		"a redirect":      func(url.Values) (int, string) { return 302, "" },
+		"a vector": func(url.Values) (int, string) {
+			return 200, `{"status":"success","data":{"resultType":"vector","result":[]}}`
+		},
+		"too large": func(url.Values) (int, string) {
+			return 200, `{"status":"success` + strings.Repeat(" ", maxBytes) + `"}`
+		},
+		"too many": func(url.Values) (int, string) {
+			return 200, `{"status":"success","data":{"resultType":"matrix","result":[` + strings.Repeat(`{"values":[]},`, maxSeries) + `{}]}}`
+		},
+		"a value that is 1": func(url.Values) (int, string) {
+			return 200, `{"status":"success","data":{"resultType":"matrix","result":[{"values":[[1,1]]}]}}`
+		},
+	} {
+		o := newOffice(u.URL)
+		u.answers(f)
+		if a := o.ask(t, nix); a.Status != 200 || a.Data.Series != nil || a.source().Status != plane.Down || a.source().Message == "" || len(a.Data.Markers) != 1 {
+			t.Errorf("%s: %d, %+v", why, a.Status, a.Meta)
+		}
+		u.answers(fine)
+		if a := o.ask(t, nix); a.source().Status != plane.Down || len(u.questions()) != 0 {
+			t.Errorf("%s: asked at once: %q", why, u.questions())
+		}
+		o.now = o.now.Add(maxBelow)
+		if a := o.ask(t, nix); a.source().Status != plane.OK || a.Data.Series == nil {
+			t.Errorf("%s: it does not come back: %+v", why, a.source())
+		}
+	}
+}
+
+// PLANE-09, MC-05: questions are ours, for exactly the workloads that the caller may see,
+// whatever names are spelt like.
+func TestPLANE09_Questions(t *testing.T) {
+	u := newUpstream(t)
+	o := newOffice(u.URL)
+	for _, path := range []string{nix + "?window=2h", nix + "?query=up", "/api/metrics?window=1h&step=1"} {
+		if a := o.ask(t, path); a.Status != http.StatusBadRequest {
+			t.Errorf("%s: %+v", path, a)
+		}
+	}
+	if a := o.ask(t, "/api/metrics"); a.Status != 200 || len(a.Data.Series) != 11 || !strings.Contains(strings.Join(u.questions(), "\n"), "(acme-nix|globex-nix)") {
+		t.Errorf("%d, %d series, %+v %q", a.Status, len(a.Data.Series), a.source(), u.questions())
+	}
+	o.caller = person("vic@example.com", `{"role":"viewer","orgs":["acme"]}`)
+	u.answers(u.answer)
+	if a := o.ask(t, "/api/metrics?window=7d"); a.Status != 200 || a.Data.StepSeconds != 1800 || strings.Contains(strings.Join(u.questions(), "\n"), "globex") {
+		t.Errorf("%d, %d series, %+v %q", a.Status, len(a.Data.Series), a.source(), u.questions())
+	}
+	for _, path := range []string{"/api/v1/pools/github/globex/nix/metrics", "/api/v1/pools/gitlab/globex/docker/metrics"} {
+		if a := o.ask(t, path); a.Status != http.StatusNotFound {
+			t.Errorf("%s: %+v", path, a)
+		}
+	}
+	o.caller = person("mallory@evil.example", "")
+	if a := o.ask(t, nix); a.Status != http.StatusForbidden {
+		t.Errorf("%+v", a)
+	}
+	for in, want := range map[string]string{`a"} or up{x="`: `"a\"} or up{x=\""`, `\`: `"\\"`, "a\nb\x7f": `"a\x0ab\x7f"`, "ü": `"ü"`} {
+		if got := quote(in); got != want {
+			t.Errorf("%q is quoted %s, want %s", in, got, want)
+		}
+	}
+	if got := oneOf([]string{"a.b", "c|d"}, "-x"); got != `"(a\\.b|c\\|d)-x"` {
+		t.Error(got)
+	}
+	var all strings.Builder
+	for _, w := range windows {
+		for _, q := range questions([]planefleet.Pool{row("github", "acme", "nix", "AutoscalingRunnerSet"), row("gitlab", "globex", "docker", "Deployment"), {ID: "nothing yet"}}, w) {
+			fmt.Fprintf(&all, "%s %s (%s) %s\n", w.Name, q.Name, q.Unit, q.Expr)
+		}
+	}
+	golden := filepath.Join("testdata", "questions.golden")
+	if *update {
+		if err := os.WriteFile(golden, []byte(all.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want, err := os.ReadFile(golden); err != nil || string(want) != all.String() {
+		t.Errorf("not as in %s (%v); look, and write it with -update:\n%s", golden, err, all.String())
+	}
+}
+
+// Every question is one that Prometheus itself understands.
+func TestQuestionsAreUnderstood(t *testing.T) {
+	bin, err := exec.LookPath("prometheus")
+	if err != nil {
+		t.Skip("SKIP a real Prometheus: there is no program prometheus on this machine")
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, dir := ln.Addr().String(), t.TempDir()
+	ln.Close()
+	if err := os.WriteFile(filepath.Join(dir, "c.yml"), []byte("scrape_configs: []\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cmd := exec.CommandContext(ctx, bin, "--config.file="+filepath.Join(dir, "c.yml"), "--storage.tsdb.path="+dir, "--web.listen-address="+at)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cancel(); _ = cmd.Wait() }) // it was killed
+	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		if res, err := http.Get("http://" + at + "/-/ready"); err == nil {
+			res.Body.Close()
+			if res.StatusCode == http.StatusOK {
+				break
+			}
+		}
+		if time.Now().After(end) {
+			t.Fatal("it is not ready")
+		}
+	}
+	p := &Prometheus{URL: "http://" + at, HTTP: Client(), Now: time.Now}
+	for _, w := range windows {
+		for _, q := range questions([]planefleet.Pool{row("github", "acme", "nix", "AutoscalingRunnerSet"), row("gitlab", "globex", "docker", "Deployment")}, w) {
+			if _, err := p.query(t.Context(), q.Expr, gridOf(w, time.Now())); err != nil {
+				t.Errorf("%s: %v", q.Expr, err)
+			}
+		}
+	}
+}

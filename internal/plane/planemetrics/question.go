@@ -1,0 +1,107 @@
+package planemetrics
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+)
+
+// A Window is how far back one looks, and in which steps.
+type Window struct {
+	Name     string
+	For      time.Duration
+	Step     time.Duration
+	RateOver string // what a rate is taken over: some steps, and no less than four scrapes of a minute
+}
+
+// windows are all that there are.
+var windows = []Window{{"1h", time.Hour, 30 * time.Second, "5m"}, {"6h", 6 * time.Hour, 2 * time.Minute, "5m"}, {"24h", 24 * time.Hour, 5 * time.Minute, "10m"}, {"7d", 7 * 24 * time.Hour, 30 * time.Minute, "1h"}}
+
+// A Question is one series, or several that differ in one label.
+type Question struct {
+	Name string
+	Unit string // jobs, runners, 1/s, s
+	Expr string
+	By   string // the label by which it is several; "": it is one
+}
+
+// quote is a label's value in PromQL.
+func quote(s string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range strings.ToValidUTF8(s, "\uFFFD") {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case r < ' ' || r == 0x7f:
+			fmt.Fprintf(&b, `\x%02x`, r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+// oneOf is a pattern that matches exactly these.
+func oneOf(values []string, behind string) string {
+	quoted := make([]string, len(values))
+	for i, v := range values {
+		quoted[i] = regexp.QuoteMeta(v)
+	}
+	return quote("(" + strings.Join(quoted, "|") + ")" + behind)
+}
+
+// workloads are those of some pools, as one kind of controller has them.
+func workloads(pools []planefleet.Pool, kinds ...string) (names, namespaces []string) {
+	for _, p := range pools {
+		if c := p.Controller; c.Name == "" || c.Namespace == "" || !slices.Contains(kinds, c.Kind) {
+			continue
+		}
+		names, namespaces = append(names, p.Controller.Name), append(namespaces, p.Controller.Namespace)
+	}
+	slices.Sort(names)
+	slices.Sort(namespaces)
+	return slices.Compact(names), slices.Compact(namespaces)
+}
+
+// questions are what is asked about some pools in a window.
+func questions(pools []planefleet.Pool, w Window) (all []Question) {
+	if names, namespaces := workloads(pools, "AutoscalingRunnerSet"); len(names) > 0 {
+		// A scrape that does not honour labels calls the listener's own exported_.
+		name, namespace := oneOf(names, ""), oneOf(namespaces, "")
+		either := func(f func(prefix string) string) string { return f("") + " or " + f("exported_") }
+		at := func(metric, prefix string) string {
+			return fmt.Sprintf("%s{name=~%s,%snamespace=~%s}", metric, name, prefix, namespace)
+		}
+		sum := func(metric string) string {
+			return "sum(" + either(func(prefix string) string { return at(metric, prefix) }) + ")"
+		}
+		rate := func(by, metric string) string {
+			return "sum" + by + "(" + either(func(prefix string) string { return fmt.Sprintf("rate(%s[%s])", at(metric, prefix), w.RateOver) }) + ")"
+		}
+		slow := func(q, metric string) string {
+			return "histogram_quantile(" + q + ", " + rate(" by (le) ", metric+"_bucket") + ")"
+		}
+		all = append(all, Question{"running", "jobs", sum("gha_running_jobs"), ""}, Question{"waiting", "jobs", "clamp_min(" + sum("gha_assigned_jobs") + " - " + sum("gha_running_jobs") + ", 0)", ""},
+			Question{"idle", "runners", sum("gha_idle_runners"), ""}, Question{"busy", "runners", sum("gha_busy_runners"), ""}, Question{"max", "runners", sum("gha_max_runners"), ""},
+			Question{"completed", "1/s", rate(" by (job_result) ", "gha_completed_jobs_total"), "job_result"},
+			Question{"startup_p50", "s", slow("0.5", "gha_job_startup_duration_seconds"), ""}, Question{"startup_p95", "s", slow("0.95", "gha_job_startup_duration_seconds"), ""})
+	}
+	if names, namespaces := workloads(pools, "Deployment"); len(names) > 0 {
+		// A manager's metrics have the labels of its pod, which is named after the workload.
+		in := fmt.Sprintf("{pod=~%s,namespace=~%s}", oneOf(names, "-[a-z0-9]+-[a-z0-9]+"), oneOf(namespaces, ""))
+		rate := func(by, metric string) string {
+			return fmt.Sprintf("sum%s(rate(%s%s[%s]))", by, metric, in, w.RateOver)
+		}
+		all = append(all, Question{"gitlab_running", "jobs", "sum(gitlab_runner_jobs" + in + ")", ""}, Question{"gitlab_limit", "jobs", "sum(gitlab_runner_concurrent" + in + ")", ""},
+			Question{"gitlab_begun", "1/s", rate("", "gitlab_runner_jobs_total"), ""}, Question{"gitlab_failed", "1/s", rate(" by (failure_reason) ", "gitlab_runner_failed_jobs_total"), "failure_reason"},
+			Question{"gitlab_duration_p95", "s", "histogram_quantile(0.95, " + rate(" by (le) ", "gitlab_runner_job_duration_seconds_bucket") + ")", ""})
+	}
+	return all
+}
