@@ -15,6 +15,7 @@ import (
 // deregistration without it hangs, and one before the jobs have ended kills them.
 func (d *decision) end() {
 	if !d.Held {
+		d.Report.Offboard = d.Enrollment.Status.Offboard // what was said stays while somebody else keeps the object
 		d.report(v1alpha1.PhaseOffboarded, Condition{"Ready", No, ReasonOffboarding, "Nothing of it is ours."})
 		return
 	}

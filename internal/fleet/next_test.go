@@ -570,3 +570,13 @@ func TestUnbounded(t *testing.T) {
 		}
 	}
 }
+
+// FL-02: what stays at the forge is written down for as long as anybody keeps the object.
+func TestFL02_WhatLeaksStaysWrittenDown(t *testing.T) {
+	e := &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: "acme", DeletionTimestamp: new(metav1.NewTime(time.Unix(1_000, 0)))}}
+	e.Status.Offboard = &v1alpha1.OffboardStatus{Step: v1alpha1.StepDeleteNamespace, Leaked: []int64{112}}
+	step := fleet.Next(fleet.Facts{Enrollment: e, Forge: v1alpha1.GitLab, Listed: true}, time.Unix(2_000, 0))
+	if o := step.Report.Offboard; len(step.Acts) > 0 || o == nil || !slices.Equal(o.Leaked, []int64{112}) {
+		t.Errorf("%+v, %v", o, step.Acts)
+	}
+}
