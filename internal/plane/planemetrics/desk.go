@@ -132,12 +132,12 @@ func (d *Desk) answer(ctx context.Context, p access.Permit, of string, pools []p
 	if err == nil {
 		m.Series = series
 	} else {
-		source.Status, source.ObservedAt, source.Message = plane.Down, time.Time{}, err.Error()
+		source.Status, source.ObservedAt, source.Message = plane.Down, time.Time{}, "There are no numbers: "+err.Error()+"."
 	}
 	return plane.Answer(d.Plane, "Metrics", m, l.Revision, append(slices.Clone(l.Sources), source))
 }
 
-var errNone = errors.New("No Prometheus is set: see plane.prometheus.url.") //nolint:staticcheck // it is shown as a sentence
+var errNone = errors.New("no Prometheus is set: see plane.prometheus.url")
 
 // series asks all questions, some at a time. One that fails fails all: numbers of which
 // some are silently not there would be read as if nothing had been measured.
@@ -158,7 +158,7 @@ func (d *Desk) series(ctx context.Context, all []Question, g grid) ([]Series, er
 	wg.Wait()
 	for i, err := range errs {
 		if err != nil {
-			return nil, fmt.Errorf("Prometheus was asked for %s: %w.", all[i].Name, err) //nolint:staticcheck // it is shown as a sentence
+			return nil, fmt.Errorf("the Prometheus was asked for %s: %w", all[i].Name, err)
 		}
 	}
 	out, times := []Series{}, g.times()

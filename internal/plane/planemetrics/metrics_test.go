@@ -188,7 +188,7 @@ func TestPLANE06_Gaps(t *testing.T) {
 // numbers, and it is said why; it is not asked again at once, and comes back by itself.
 func TestPLANE06_Away(t *testing.T) {
 	a := newOffice("").ask(t, nix)
-	if a.Status != 200 || a.Data.Series != nil || a.source().Status != plane.Down || !strings.Contains(a.source().Message, "No Prometheus is set") {
+	if a.Status != 200 || a.Data.Series != nil || a.source().Status != plane.Down || !strings.Contains(a.source().Message, "no Prometheus is set") {
 		t.Errorf("%+v", a)
 	}
 	u := newUpstream(t)
