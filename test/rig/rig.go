@@ -352,7 +352,7 @@ func (r *Rig) Settings(role string) ([]byte, error) {
 		record = r.PlaneAuditFile()
 	}
 	fmt.Fprintf(&b, "audit:\n  file: %s\n", record)
-	for _, section := range []string{"api", "gossip", "plane"} {
+	for _, section := range []string{"api", "gossip", "plane", "fleet"} {
 		var lines []string
 		for path, value := range r.settings {
 			if key, ok := strings.CutPrefix(path, section+"."); ok {
