@@ -43,16 +43,22 @@ func (r Reference) refusal() reflect.Type {
 
 // id names an operation: by its verb, where no other has that.
 func (r Reference) id(op door.Declaration) string {
-	same := 0
+	method, path, _ := strings.Cut(op.Pattern, " ")
+	same, there := 0, 0
 	for _, o := range r.Operations {
 		if o.Verb == op.Verb {
 			same++
+			if _, at, _ := strings.Cut(o.Pattern, " "); at == path {
+				there++
+			}
 		}
 	}
 	if same == 1 {
 		return string(op.Verb)
 	}
-	_, path, _ := strings.Cut(op.Pattern, " ")
+	if there > 1 { // two methods of one path
+		path += "/" + strings.ToLower(method)
+	}
 	return string(op.Verb) + "." + strings.Trim(strings.NewReplacer("/", "-", "{", "", "}", "", ".", "-").Replace(path), "-")
 }
 
