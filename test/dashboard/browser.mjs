@@ -82,7 +82,7 @@ async function changes() {
   return (await (await fetch(base + '/api/v1/changes?sort=opened')).json()).data
 }
 
-const pages = ['/', '/clusters', '/clusters?open=prod-eu', '/signins', '/signins?open=tailplane%2Fs-0000', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes&open=TailscaleService%2Fshop%2Fregistry', '/network?tab=groups', '/fleet', '/fleet?open=github%2Fglobex%2Fgh-nix', '/fleet?tab=orgs', '/fleet?tab=orgs&open=acme', '/orgs/acme', '/orgs/initech', '/orgs/nobody', '/fleet?tab=holds', '/fleet?tab=holds&open=globex-freeze', '/fleet?tab=drift', '/fleet?tab=drift&open=d-labels', '/fleet?tab=forges', '/changes', ...(await changes()).map((c) => `/changes?open=${c.id}`), '/adapters', '/audit', '/settings']
+const pages = ['/', '/clusters', '/clusters?open=prod-eu', '/signins', '/signins?open=tailplane%2Fs-0000', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes&open=TailscaleService%2Fshop%2Fregistry', '/network?tab=groups', '/fleet', '/fleet?open=github%2Fglobex%2Fgh-nix', '/pools/github/acme/gh-nix', '/pools/github/acme/gh-nix?tab=config', '/pools/github/acme/gh-docker?tab=events', '/pools/github/acme/gh-nix?tab=metrics', '/runners/tailplane-runners/acme-gh-nix-a', '/fleet?tab=orgs', '/fleet?tab=orgs&open=acme', '/orgs/acme', '/orgs/initech', '/orgs/nobody', '/fleet?tab=holds', '/fleet?tab=holds&open=globex-freeze', '/fleet?tab=drift', '/fleet?tab=drift&open=d-labels', '/fleet?tab=forges', '/changes', ...(await changes()).map((c) => `/changes?open=${c.id}`), '/adapters', '/audit', '/settings']
 
 // SHOTS=folder: pictures of every view, for people to look at.
 for (const theme of process.env.SHOTS ? ['light', 'dark'] : [])
@@ -454,6 +454,48 @@ await check('a_hold_ends_at_another_time', async () => {
   await page.getByRole('link', { name: 'globex-freeze' }).click()
   await page.getByRole('heading', { name: 'gh-nix of globex' }).waitFor()
   well(page)
+  await page.context().close()
+})
+
+await check('a_pool_its_runners_and_their_logs', async () => {
+  const page = await open('/fleet?open=github%2Facme%2Fgh-nix')
+  await settled(page)
+  await page.getByRole('link', { name: /^All of it/ }).click()
+  await page.locator('h1:focus', { hasText: 'gh-nix of acme' }).waitFor()
+  await page.getByRole('cell', { name: 'build' }).waitFor()
+  must(!/globex/.test(await page.innerText('main')), 'runners of somebody else')
+  await page.getByRole('link', { name: 'Config' }).click()
+  await page.getByText('It is not known').waitFor() // nobody has told this board what the pool says
+  await page.getByRole('link', { name: 'Events' }).click()
+  await page.locator('.events').getByText('3 Insufficient cpu').waitFor()
+  await page.getByRole('link', { name: 'Metrics' }).click()
+  await page.locator('canvas').first().waitFor()
+  await page.getByText(/: now \d/).first().waitFor()
+  await page.getByRole('radio', { name: 'A day' }).check()
+  await page.getByText('As a table').first().click()
+  await page.getByRole('cell', { name: 'unknown' }).first().waitFor() // a gap is no zero
+  await page.getByRole('link', { name: 'Runners', exact: true }).click()
+  await page.getByRole('link', { name: 'acme-gh-nix-a' }).click()
+  await page.locator('h1:focus', { hasText: 'acme-gh-nix-a' }).waitFor()
+  await page.getByText('acme/shop').waitFor()
+  await page.getByRole('button', { name: 'Read', exact: true }).click()
+  const log = page.getByLabel('Log of acme-gh-nix-a')
+  await log.getByText('Running job: build').waitFor()
+  must(!(await log.innerText()).includes('\x1b') && (await log.locator('img').count()) === 0 && !(await page.evaluate(() => window.hurt)), await log.innerText())
+  await page.getByRole('button', { name: 'Follow' }).click()
+  await log.getByText('more').waitFor()
+  await page.getByRole('button', { name: 'Stop following' }).click()
+  await page.getByRole('button', { name: 'Follow' }).waitFor()
+  well(page)
+  await act('vic')
+  await page.goto(base + '/runners/tailplane-runners/acme-gh-nix-a')
+  await page.getByText('Your role does not allow to read logs of acme.').waitFor()
+  must(await page.getByRole('button', { name: 'Read', exact: true }).isDisabled(), 'a viewer may read logs')
+  await page.goto(base + '/runners/tailplane-runners/globex-gh-nix-d')
+  await page.getByText(/There is no such runner/).waitFor()
+  page.wrong = page.wrong.filter((w) => !/status of 404/.test(w))
+  well(page)
+  await act('alice')
   await page.context().close()
 })
 
@@ -831,7 +873,7 @@ await check('PL-06_enroll_by_plane', async () => {
 await check('PL-04_hostile_names', async () => {
   await act('hostile')
   const page = await open('/')
-  const views = ['/', '/clusters', '/clusters?open=hostile', '/signins', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes', '/network?tab=groups', '/fleet', '/fleet?tab=orgs', '/fleet?tab=holds', '/fleet?tab=drift', '/fleet?tab=forges', '/changes', '/adapters', '/settings']
+  const views = ['/', '/pools/github/acme/gh-nix', '/runners/tailplane-runners/hostile', '/clusters', '/clusters?open=hostile', '/signins', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes', '/network?tab=groups', '/fleet', '/fleet?tab=orgs', '/fleet?tab=holds', '/fleet?tab=drift', '/fleet?tab=forges', '/changes', '/adapters', '/settings']
   const clean = async (path) => {
     const bad = await page.evaluate(() => {
       const bad = [...document.querySelectorAll('img, #app script, iframe, object, embed')].map((e) => e.outerHTML)
@@ -845,7 +887,8 @@ await check('PL-04_hostile_names', async () => {
   for (const path of views) {
     await go(page, path)
     const row = page.locator('tr.row .open', { hasText: 'onerror' }).first()
-    if (path !== '/' && path !== '/settings' && !path.includes('open')) {
+    if (/^\/(pools|runners)\//.test(path)) await page.locator('main').getByText('onerror').first().waitFor()
+    else if (path !== '/' && path !== '/settings' && !path.includes('open')) {
       await row.click()
       await page.getByRole('dialog').getByRole('heading').filter({ hasText: 'onerror' }).waitFor()
     }

@@ -10,6 +10,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/plane/planejobs"
 )
 
 // fill puts an installation on the board as it may be on a weekday: most of it is
@@ -91,6 +92,9 @@ func (h *house) fleet(now time.Time) {
 		}
 		return e
 	}
+	b.Replace(plane.KindRunner, "kubernetes", []plane.Object{
+		job("acme", "gh-nix", "a", planejobs.Busy, &planejobs.Job{Name: "build", Repository: "acme/shop", Workflow: "ci.yaml", Run: new(int64(9001)), URL: "https://github.com/acme/shop/actions/runs/9001", Started: new(now.Add(-4 * time.Minute))}),
+		job("acme", "gh-nix", "b", planejobs.Idle, nil), job("acme", "gh-docker", "c", planejobs.Failed, nil), job("globex", "gh-nix", "d", planejobs.Busy, &planejobs.Job{Name: "globex secret"})})
 	b.Replace(plane.KindEnrollment, "kubernetes", []plane.Object{enrolled("acme", "github", "Active", "gh-nix", "gh-docker"), enrolled("globex", "github", "Active", "gh-nix"), enrolled("initech", "gitlab", "Suspended", "gl-docker", "gl-nix")})
 	b.Replace(plane.KindForge, "kubernetes", []plane.Object{
 		planefleet.Forge{ID: "github", Name: "github", Type: "github", URL: "https://github.com", Reachable: new(true), RateLimit: &planefleet.RateLimit{Remaining: 4321}, Conditions: isReady(true, "Reachable", ""), EnrolledThere: []string{"acme", "globex"}, ObservedAt: now},
@@ -135,6 +139,9 @@ func (h *house) hostile() {
 	wide.Failed = []planefleet.HoldFailure{{Pool: bad, Org: bad, Reason: bad}}
 	b.Put(plane.KindHold, "kubernetes", wide)
 	b.Put(plane.KindDrift, "kubernetes", planefleet.Drift{ID: bad, OrgName: bad, Forge: bad, Pool: bad, Workload: bad, Subject: bad, Field: bad, Kind: bad, Severity: bad, Want: new(bad), Have: new(bad), Evidence: bad, Next: bad})
+	b.Put(plane.KindRunner, "kubernetes", planejobs.Runner{ID: "tailplane-runners/hostile", Namespace: "tailplane-runners", Name: "hostile", Pool: "github/acme/gh-nix", OrgName: "acme", State: bad, Reason: bad, Message: bad, ForgeName: bad,
+		Job: &planejobs.Job{ID: bad, Name: bad, Repository: bad, Workflow: bad, URL: "javascript:window.hurt=1"},
+		Pod: &planejobs.Pod{Phase: bad, Node: bad, Reason: bad, Message: bad, Containers: []planejobs.Container{{Name: bad, Image: bad, State: bad, Reason: bad, Message: bad}, {Name: "runner", Image: bad, State: bad}}}})
 	b.Put(plane.KindForge, "kubernetes", planefleet.Forge{ID: bad, Name: bad, Type: bad, URL: bad, Version: new(bad)})
 	b.Put(plane.KindChange, planechange.Source, planechange.Of(planechange.Kept{Change: change.Change{ID: bad, Ref: change.Ref{Kind: bad, Name: bad}, Org: bad, File: bad, Branch: bad, URL: "javascript:window.hurt=1", Base: bad, Head: bad, Title: bad, Reason: bad,
 		Risk: change.Risk{Level: bad, Why: []string{bad}}, Diff: "--- a\n+++ b\n@@ -1 +1 @@\n-" + bad + "\n+" + bad + "\n", Proposer: bad, State: change.Closed, Checks: []change.Check{{Name: bad, State: bad, URL: "javascript:window.hurt=1"}}, Blocked: bad}}, now))

@@ -56,6 +56,7 @@ func open(t *testing.T) *house {
 	fleet := planefleet.Desk{Plane: &desk, Create: h.pause, Lift: h.lift, Reschedule: h.reschedule}
 	h.config = h.configured(t, &desk)
 	h.enroll = &planeenroll.Desk{Plane: &desk, Changes: h.config.desk}
+	jobs, meter := h.jobs(t, &desk)
 	site := web.Site{Overview: desk.Overview, Now: time.Now, Capability: capability, Contact: "#platform"}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -73,7 +74,7 @@ func open(t *testing.T) *house {
 		ctx, cancel := context.WithCancel(context.Background())
 		served := make(chan error, 1)
 		go func() {
-			served <- d.Run(ctx, ln, nil, slices.Concat(desk.Routes(), fleet.Routes(), h.config.desk.Routes(), h.enroll.Routes(), site.Routes())...)
+			served <- d.Run(ctx, ln, nil, slices.Concat(desk.Routes(), fleet.Routes(), jobs.Routes(), meter.Routes(), h.config.desk.Routes(), h.enroll.Routes(), site.Routes())...)
 		}()
 		return func() error { cancel(); return <-served }
 	}

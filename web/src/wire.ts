@@ -168,6 +168,32 @@ export type Hold = Observed & {
   actions?: { lift: Action }
 }
 
+export type Runner = Observed & {
+  namespace: string
+  name: string
+  kind: string
+  pool: string
+  org: string
+  state: 'Failed' | 'Outdated' | 'Pending' | 'Starting' | 'Ending' | 'Busy' | 'Idle' | 'Finished'
+  reason: string
+  message: string
+  failures: number | null
+  lastFailure: string | null
+  forgeId: number | null
+  forgeName: string
+  job: { id: string; name: string; repository: string; workflow: string; run: number | null; url: string; started: string | null } | null
+  pod: { phase: string; node: string; reason: string; message: string; started: string | null; containers: Container[] | null } | null
+  created: string
+  actions?: { log: Action }
+}
+export type Container = { name: string; image: string; init: boolean; state: string; reason: string; message: string; ready: boolean; restarts: number; exitCode: number | null; started: string | null }
+export type PoolEvent = { type: string; reason: string; message: string; kind: string; name: string; by: string; count: number; first: string; last: string }
+export type PoolConfig = { id: string; settings: { name: string; value: string; from: string; over: { value: string; from: string }[] | null }[] | null }
+export type Diagnosis = { id: string; state: string; findings: { severity: 'error' | 'warning'; cause: string; evidence: string; next: string }[] | null }
+export type Series = { name: string; unit: string; labels: Record<string, string> | null; timestamps: string[]; values: (number | null)[]; summary: { last: number | null; min: number | null; max: number | null } }
+export type Marker = { at: string; kind: string; text: string; ref: string }
+export type Metrics = { of: string; window: string; stepSeconds: number; series: Series[] | null; markers: Marker[] | null }
+
 export type Forge = Observed & {
   name: string
   type: string

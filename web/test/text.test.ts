@@ -2,8 +2,9 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { lines, summary } from '../src/text/diff.ts'
 import { fromFields, fromText, words, type Field } from '../src/text/edit.ts'
-import { initials, link, plain, shell, tint } from '../src/text/names.ts'
+import { address, initials, link, orgOf, plain, shell, tint, under } from '../src/text/names.ts'
 import { steps } from '../src/text/standing.ts'
+import { lacking, oneLine } from '../src/text/reason.ts'
 import { matcher, order, part, readSort, sorted, updates, writeSort } from '../src/text/rows.ts'
 import { absolute, coarse, relative, span } from '../src/text/time.ts'
 
@@ -110,4 +111,20 @@ test('how far an enrollment is, of which nothing is made up', () => {
   assert.match(told({ phase: 'Draining', offboard: end }), /^Stop intake done, Drain now, Deregister later/)
   assert.match(told({ phase: 'Draining', offboard: end, conditions: says({ DecisionNeeded: 'True' }) }), /Drain bad/)
   assert.ok(!/now|later/.test(told({ phase: 'Offboarded', offboard: { ...end, step: 'Done' } })))
+})
+
+test('names in addresses come back as they were, and nothing else is one', () => {
+  const names = ['github', 'a/b?c', '100% ‮']
+  assert.deepEqual(under('/pools', '/pools' + address(...names), 3), names)
+  for (const bad of ['/pools', '/pools/', '/pools/a/b', '/pools/a/b/c/d', '/pools/a//c', '/poolsx/a/b/c', '/pools/a/b/%zz']) assert.equal(under('/pools', bad, 3), null, bad)
+  assert.equal(orgOf('/orgs/acme'), 'acme')
+  assert.equal(orgOf('/orgs/acme/more'), '')
+})
+
+test('a reason says something, in one line', () => {
+  assert.equal(lacking('because'), '')
+  assert.match(lacking(' \n'), /Say why/)
+  assert.equal(lacking('\u{1F600}'.repeat(500)), '')
+  assert.match(lacking('x'.repeat(501)), /more than 500/)
+  assert.equal(oneLine(' a\n\tb '), 'a b')
 })

@@ -45,7 +45,7 @@ type Site struct {
 // Paths are where the dashboard's pages lie. All are the one page: its script
 // shows what the address says.
 func Paths() []string {
-	return []string{"/{$}", "/clusters", "/signins", "/network", "/fleet", "/orgs", "/orgs/{org}", "/changes", "/changes/{id}", "/confirm/{id}", "/adapters", "/audit", "/settings"}
+	return []string{"/{$}", "/clusters", "/signins", "/network", "/fleet", "/orgs", "/orgs/{org}", "/pools/{forge}/{org}/{pool}", "/runners/{namespace}/{name}", "/changes", "/changes/{id}", "/confirm/{id}", "/adapters", "/audit", "/settings"}
 }
 
 // policy is what the browser may do with our pages: run and load what is ours,

@@ -92,7 +92,7 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 func TestPages(t *testing.T) {
 	h := site(viewer())
 	for _, path := range web.Paths() {
-		path = strings.NewReplacer("{$}", "", "{id}", "0b1c", "{org}", "acme").Replace(path)
+		path = strings.NewReplacer("{$}", "", "{id}", "0b1c", "{org}", "acme", "{forge}", "github", "{pool}", "gh-nix", "{namespace}", "runners", "{name}", "acme-gh-nix-a").Replace(path)
 		r := get(h, path+"?q=a&state=b&sort=-c&open=d&tab=e&since=f&actor=g&verb=h&org=i", "Accept", "text/html")
 		for name, want := range map[string]string{"Content-Security-Policy": policy, "Cache-Control": "no-store", "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin",
 			"Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff", "Content-Type": "text/html; charset=utf-8", "Vary": "Accept-Encoding"} {

@@ -47,6 +47,21 @@ export async function lines(path: string): Promise<{ text: Blob; next: string }>
   return { text: await r.blob(), next: r.headers.get('Tailplane-Next-Cursor') ?? '' }
 }
 
+/** Gives the text of an answer as it comes, until it ends. */
+export async function text(path: string, signal: AbortSignal, got: (chunk: string) => void): Promise<void> {
+  const r = await ask(path, { signal, headers: { Accept: 'text/plain' } })
+  if (!r.ok || !r.body) {
+    await read(r)
+    return
+  }
+  const reader = r.body.pipeThrough(new TextDecoderStream()).getReader()
+  for (;;) {
+    const { done, value } = await reader.read()
+    if (done) return
+    got(value)
+  }
+}
+
 async function ask(path: string, init: RequestInit): Promise<Response> {
   try {
     return await fetch(base + path, { credentials: 'omit', redirect: 'error', cache: 'no-store', ...init })

@@ -48,6 +48,8 @@ export const live = $state({
   sources: null as Source[] | null,
   /** Rises with each change of an object or a source. */
   changes: 0,
+  /** Rises with each change of a single runner: of them there is no list of all. */
+  runners: 0,
 })
 
 /** Whether the caller may do something, be it to their own things only. */
@@ -100,7 +102,7 @@ export function connect(): () => void {
   const open = () => {
     clearTimeout(retry)
     es?.close()
-    const s = new EventSource('/api/v1/events?topics=infra,signins,pools,holds,enrollments,changes,drift,sources' + (revision ? '&after=' + revision : ''))
+    const s = new EventSource('/api/v1/events?topics=infra,signins,pools,holds,enrollments,changes,drift,runners,sources' + (revision ? '&after=' + revision : ''))
     es = s
     const on = (name: string, f: (data: unknown, revision: number) => void) =>
       s.addEventListener(name, (e: MessageEvent<string>) => {
@@ -137,6 +139,7 @@ export function connect(): () => void {
       on(`${kind}.upsert`, (d, rev) => hear(kind, rev, (d as Kinds[Kind]).id, d as Kinds[Kind]))
       on(`${kind}.delete`, (d, rev) => hear(kind, rev, (d as { id: string }).id, null))
     }
+    for (const change of ['upsert', 'delete']) on(`runner.${change}`, () => live.runners++)
     s.onerror = () => {
       live.link = live.link === 'ended' ? 'ended' : 'reconnecting'
       if (s.readyState === EventSource.CLOSED) again() // it was refused; a broken one is reopened by the browser

@@ -56,12 +56,23 @@ export function commit(id: string): string {
   return plain(id).slice(0, 10)
 }
 
+/** The names in an address below a page, such as /orgs/acme; null unless there are that many. */
+export function under(page: string, path: string, many: number): string[] | null {
+  const parts = path.startsWith(page + '/') ? path.slice(page.length + 1).split('/') : []
+  if (parts.length !== many || parts.includes('')) return null
+  try {
+    return parts.map(decodeURIComponent)
+  } catch {
+    return null // no address that we make
+  }
+}
+
 /** Whose page an address is; "" for that of nobody's. */
 export function orgOf(path: string): string {
-  const name = /^\/orgs\/([^/]+)$/.exec(path)?.[1]
-  try {
-    return name ? decodeURIComponent(name) : ''
-  } catch {
-    return '' // no address that we make
-  }
+  return under('/orgs', path, 1)?.[0] ?? ''
+}
+
+/** An address of which the names are parts. */
+export function address(...names: string[]): string {
+  return names.map((n) => '/' + encodeURIComponent(n)).join('')
 }

@@ -1,5 +1,5 @@
 // How objects stand, in one of few tones. The words are the API's own states.
-import type { Adapter, Change, Cluster, Condition, Drift, Enrollment, Forge, Gateway, Hold, Kind, Pool, ProxyGroup, Risk, Scope, Signin, Tailnet } from '../wire.ts'
+import type { Adapter, Change, Cluster, Condition, Drift, Enrollment, Forge, Gateway, Hold, Kind, Pool, ProxyGroup, Risk, Runner, Scope, Signin, Tailnet } from '../wire.ts'
 import { plain } from './names.ts'
 
 export type Tone = 'ok' | 'warn' | 'bad' | 'idle' | 'wait' | 'unknown'
@@ -53,6 +53,11 @@ export function adapter(a: Adapter): Standing {
 export function pool(p: Pool): Standing {
   const tone: Record<string, Tone> = { Active: 'ok', Paused: 'idle', Drained: 'idle', Pausing: 'wait', Draining: 'wait', Resuming: 'wait', Provisioning: 'wait', Degraded: 'warn', Error: 'bad' }
   return { tone: tone[p.state] ?? 'unknown', text: p.state }
+}
+
+export function runner(r: Pick<Runner, 'state'>): Standing {
+  const tone: Record<string, Tone> = { Busy: 'ok', Idle: 'idle', Pending: 'wait', Starting: 'wait', Ending: 'wait', Finished: 'idle', Outdated: 'warn', Failed: 'bad' }
+  return { tone: tone[r.state] ?? 'unknown', text: r.state }
 }
 
 export function enrollment(e: Enrollment): Standing {
