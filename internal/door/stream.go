@@ -121,6 +121,10 @@ func (v *visit) note(stream string) {
 	v.entry.Args["stream"] = stream
 }
 
+// About tells the record which organisation the stream is about, before it begins, where
+// the request does not say so.
+func (s *Stream) About(org string) { s.v.entry.Org = org }
+
 // Begin sends the head of the answer, and records that the stream is open. It
 // returns an error if the record takes no entry and must.
 func (s *Stream) Begin(contentType string, header http.Header) error {

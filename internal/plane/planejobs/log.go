@@ -82,7 +82,12 @@ type Log struct {
 	Container string   `json:"container" doc:"empty: the only one"`
 	Lines     []string `json:"lines" doc:"the newest last; written by whatever runs there, and no word of ours"`
 	Cut       bool     `json:"cut" doc:"some lines were longer than is shown"`
+
+	org string
 }
+
+// AuditOrg names the organisation for the record.
+func (l Log) AuditOrg() string { return l.org }
 
 // An Opening is which log is to be read.
 type Opening struct {
@@ -171,6 +176,7 @@ func (d *Desk) log(ctx context.Context, p access.Permit, req LogRequest, s *door
 		carry(ctx, text, parts)
 	}()
 	defer func() { cancel(); _ = text.Close(); <-ended }() // nothing was written to it
+	s.About(o.Runner.OrgName)
 	if err := s.Begin("text/plain; charset=utf-8", http.Header{"X-Accel-Buffering": {"no"}}); err != nil {
 		return err
 	}
@@ -228,7 +234,7 @@ func (d *Desk) lines(ctx context.Context, p access.Permit, req LinesRequest) (e 
 		return e, err
 	}
 	defer text.Close()
-	log := Log{Runner: o.Runner.ID, Container: o.Container, Lines: []string{}}
+	log := Log{Runner: o.Runner.ID, Container: o.Container, Lines: []string{}, org: o.Runner.OrgName}
 	in := bufio.NewReaderSize(text, maxLineSize)
 	for len(log.Lines) < int(tail) {
 		line, longer, err := in.ReadLine()
