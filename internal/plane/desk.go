@@ -3,6 +3,7 @@ package plane
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
@@ -83,6 +84,14 @@ func Behind[Req, Resp any](d *Desk, op door.Op[Req, Resp], fn func(context.Conte
 		}
 		return fn(ctx, p, req)
 	})
+}
+
+// Also is an operation under another path: one that the existing dashboard and its tools
+// use, such as "/api/gitops/drift". It does what op does.
+func Also[Req, Resp any](op door.Op[Req, Resp], path string) door.Op[Req, Resp] {
+	method, _, _ := strings.Cut(op.Pattern, " ")
+	op.Pattern = method + " " + path
+	return op
 }
 
 // An Empty request asks for nothing more than the operation says.

@@ -36,6 +36,7 @@ var (
 	MergeChange = door.Op[DecideRequest, plane.Envelope[Change]]{Pattern: "POST " + plane.Base + "/changes/{id}/merge", Verb: access.ConfigApprove, MaxAnswer: maxDiff,
 		Doc: "Merge a change that is approved, as it was looked at. That uses the approval up.", Example: DecideRequest{exampleID, exampleCommit, "now is a quiet moment"},
 		Answers: []plane.Envelope[Change]{plane.Example("Change", exampleChange())}, Refusals: plane.Writing}
+	submit      = plane.Also(ProposeChange, "/api/gitops/submit") // as the existing dashboard and its tools call it
 	CloseChange = door.Op[CloseRequest, plane.Envelope[Change]]{Pattern: "POST " + plane.Base + "/changes/{id}/close", Verb: access.ConfigPropose, MaxAnswer: maxDiff,
 		Doc: "Give a change up.", Example: CloseRequest{exampleID, "the queue is short again"}, Answers: []plane.Envelope[Change]{plane.Example("Change", exampleChange())}, Refusals: plane.Writing}
 )
@@ -48,6 +49,7 @@ func (d *Desk) Routes() []door.Route {
 	return []door.Route{
 		plane.Behind(d.Plane, PreviewChange, d.Preview), plane.Behind(d.Plane, ProposeChange, d.Propose), plane.Behind(d.Plane, ListChanges, d.list), plane.Behind(d.Plane, GetChange, d.get),
 		plane.Behind(d.Plane, ApproveChange, d.Approve), plane.Behind(d.Plane, MergeChange, d.merge), plane.Behind(d.Plane, CloseChange, d.close),
+		plane.Behind(d.Plane, submit, d.Propose),
 	}
 }
 

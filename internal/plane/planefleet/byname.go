@@ -24,23 +24,19 @@ var (
 		Doc: "Pause the runners of one organisation in one pool, by a name that no other pool has that the caller may see.", Answers: PausePool.Answers, Refusals: PausePool.Refusals}
 	ResumeNamed = door.Op[ResumeNameRequest, plane.Envelope[Lifted]]{Pattern: "POST " + seed + "/{name}/resume", Verb: access.HoldsLift, Example: ResumeNameRequest{Name: "gh-nix", Reason: "the image is mended"},
 		Doc: "Lift what holds the runners of exactly one organisation in one pool, by a name that no other pool has that the caller may see.", Answers: ResumePool.Answers, Refusals: ResumePool.Refusals}
-	getByID    = under(GetPool, "/{forge}/{org}/{pool}")
-	pauseByID  = under(PausePool, "/{forge}/{org}/{pool}/pause")
-	resumeByID = under(ResumePool, "/{forge}/{org}/{pool}/resume")
+	getByID    = plane.Also(GetPool, seed+"/{forge}/{org}/{pool}")
+	pauseByID  = plane.Also(PausePool, seed+"/{forge}/{org}/{pool}/pause")
+	resumeByID = plane.Also(ResumePool, seed+"/{forge}/{org}/{pool}/resume")
+	scalers    = plane.Also(ListPools, "/api/k8s/hpa")
+	drift      = plane.Also(ListDrift, "/api/gitops/drift")
 )
-
-// under is an operation under the paths of the existing dashboard.
-func under[Req, Resp any](op door.Op[Req, Resp], path string) door.Op[Req, Resp] {
-	method, _, _ := strings.Cut(op.Pattern, " ")
-	op.Pattern = method + " " + seed + path
-	return op
-}
 
 // named are the operations, with the desk behind them.
 func (d *Desk) named() []door.Route {
 	return []door.Route{
 		plane.Behind(d.Plane, GetNamed, d.poolNamed), plane.Behind(d.Plane, PauseNamed, d.pauseNamed), plane.Behind(d.Plane, ResumeNamed, d.resumeNamed),
 		plane.Behind(d.Plane, getByID, d.pool), plane.Behind(d.Plane, pauseByID, d.pause), plane.Behind(d.Plane, resumeByID, d.resume),
+		plane.Behind(d.Plane, scalers, d.pools), plane.Behind(d.Plane, drift, d.drifts),
 	}
 }
 
@@ -80,13 +76,14 @@ func (r ResumeNameRequest) AuditArgs() map[string]string {
 	return args
 }
 
-// unique is the one pool of a name that the caller may see.
-func (d *Desk) unique(p access.Permit, name string) (PoolRequest, error) {
-	l := d.Plane.Board.List(plane.KindPool)
+// Named is the pool that the caller means by a name that no other one has that he may
+// see, or by its id.
+func Named(d *plane.Desk, p access.Permit, name string) (PoolRequest, error) {
+	l := d.Board.List(plane.KindPool)
 	var found []PoolRequest
 	var ids []string
 	for _, o := range plane.Seen[Pool](p, l) {
-		if o.Name == name {
+		if o.Name == name || o.ID == name {
 			found, ids = append(found, PoolRequest{o.Forge, o.OrgName, o.Name}), append(ids, o.ID)
 		}
 	}
@@ -94,7 +91,7 @@ func (d *Desk) unique(p access.Permit, name string) (PoolRequest, error) {
 	case len(found) == 1:
 		return found[0], nil
 	case len(found) == 0: // it says whether that is because nobody knows
-		_, _, err := plane.One[Pool](d.Plane, plane.KindPool, p, name, "pool")
+		_, _, err := plane.One[Pool](d, plane.KindPool, p, name, "pool")
 		return PoolRequest{}, err
 	}
 	more := ""
@@ -108,7 +105,7 @@ func (d *Desk) unique(p access.Permit, name string) (PoolRequest, error) {
 const maxNamed = 20
 
 func (d *Desk) poolNamed(ctx context.Context, p access.Permit, req NameRequest) (e plane.Envelope[Pool], err error) {
-	of, err := d.unique(p, req.Name)
+	of, err := Named(d.Plane, p, req.Name)
 	if err != nil {
 		return e, err
 	}
@@ -116,7 +113,7 @@ func (d *Desk) poolNamed(ctx context.Context, p access.Permit, req NameRequest) 
 }
 
 func (d *Desk) pauseNamed(ctx context.Context, p access.Permit, req PauseNameRequest) (e plane.Envelope[Created], err error) {
-	of, err := d.unique(p, req.Name)
+	of, err := Named(d.Plane, p, req.Name)
 	if err != nil {
 		return e, err
 	}
@@ -124,7 +121,7 @@ func (d *Desk) pauseNamed(ctx context.Context, p access.Permit, req PauseNameReq
 }
 
 func (d *Desk) resumeNamed(ctx context.Context, p access.Permit, req ResumeNameRequest) (e plane.Envelope[Lifted], err error) {
-	of, err := d.unique(p, req.Name)
+	of, err := Named(d.Plane, p, req.Name)
 	if err != nil {
 		return e, err
 	}

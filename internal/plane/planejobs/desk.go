@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
@@ -60,6 +61,14 @@ func (d *Desk) page(p access.Permit, req ListRequest, only string, admits func(R
 	return plane.PageOf(d.Plane, runners(), p, req.ListRequest, of+only, func(o Runner) bool { return o.Pool == of && admits(o) })
 }
 
+// all is one page of all runners, whichever pool they are in.
+func (d *Desk) all(_ context.Context, p access.Permit, req planefleet.ListRequest) (plane.Envelope[[]Runner], error) {
+	return plane.PageOf(d.Plane, runners(), p, req.ListRequest, string(req.Org)+"/"+string(req.Forge), func(o Runner) bool {
+		forge, _, _ := strings.Cut(o.Pool, "/")
+		return (req.Org == "" || string(req.Org) == o.OrgName) && (req.Forge == "" || string(req.Forge) == forge)
+	})
+}
+
 func (d *Desk) runner(_ context.Context, p access.Permit, req RunnerRequest) (plane.Envelope[Runner], error) {
 	o, l, err := d.one(p, req)
 	return plane.Answer(d.Plane, "Runner", o, l.Revision, l.Sources), err
@@ -78,6 +87,22 @@ type Config struct {
 func (d *Desk) config(_ context.Context, p access.Permit, req planefleet.PoolRequest) (plane.Envelope[Config], error) {
 	o, l, err := d.pool(p, req)
 	return plane.Answer(d.Plane, "PoolConfig", Config{o.ID, o.Settings}, l.Revision, l.Sources), err
+}
+
+// A NameRequest names a pool without saying whose.
+type NameRequest struct {
+	Name plane.Text `json:"-" query:"name" doc:"of a pool, or its id: forge/org/pool"`
+}
+
+func (d *Desk) configNamed(ctx context.Context, p access.Permit, req NameRequest) (e plane.Envelope[Config], err error) {
+	if req.Name == "" {
+		return e, plane.Invalid("name", "Say which pool.", "List those that you may see.")
+	}
+	of, err := planefleet.Named(d.Plane, p, string(req.Name))
+	if err != nil {
+		return e, err
+	}
+	return d.config(ctx, p, of)
 }
 
 // A Diagnosis is what keeps a pool's runners from working.

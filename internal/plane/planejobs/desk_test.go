@@ -29,7 +29,13 @@ func TestRoles(t *testing.T) {
 			o := newOffice()
 			o.as(p.caller)
 			_, path, _ := strings.Cut(op.Pattern, " ")
-			a := o.ask(t, asName.Replace(path))
+			switch path = asName.Replace(path); op.Pattern {
+			case ListPods.Pattern:
+				path += "?org=acme"
+			case GetNamedConfig.Pattern:
+				path += "?name=github/acme/nix"
+			}
+			a := o.ask(t, path)
 			what := fmt.Sprint(a.Status)
 			var list []json.RawMessage
 			switch {
@@ -74,6 +80,16 @@ func TestPL05_Runners(t *testing.T) {
 	for path, want := range map[string]int{"nix/runners": 2, "nix/jobs": 1, "docker/runners": 1, "docker/jobs": 0, "nix/runners?state=Idle": 1, "nix/runners?q=shop": 1} {
 		if a := o.ask(t, "/api/v1/pools/github/acme/"+path); len(data[[]Runner](t, a)) != want || *a.Meta.Page.Total != want {
 			t.Errorf("%s: %s", path, a.Text)
+		}
+	}
+	for path, want := range map[string]int{"": 3, "?org=acme": 3, "?org=globex": 0, "?forge=gitlab": 0, "?q=secret": 0} {
+		if a := o.ask(t, "/api/k8s/pods"+path); len(data[[]Runner](t, a)) != want || strings.Contains(a.Text, "globex") {
+			t.Errorf("all of them, %q: %s", path, a.Text)
+		}
+	}
+	for name, status := range map[string]int{"nix": http.StatusOK, "github/acme/nix": http.StatusOK, "github/globex/nix": http.StatusNotFound, "none": http.StatusNotFound, "": http.StatusUnprocessableEntity} {
+		if a := o.ask(t, "/api/gitops/config?name="+name); a.Status != status {
+			t.Errorf("the configuration of %q: %s", name, a.Text)
 		}
 	}
 	if a := data[Runner](t, o.ask(t, "/api/v1/runners/runners/acme-nix-7xk2p-runner-q9w4z")).Actions; a.Log.Allowed || a.Log.Why == "" { // a viewer's

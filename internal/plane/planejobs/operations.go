@@ -23,6 +23,13 @@ var (
 		Doc: "List the runners of one organisation in one pool.", Example: exampleList, Answers: []plane.Envelope[[]Runner]{plane.ExamplePage("RunnerList", exampleRunner())}, Refusals: plane.Seeking}
 	ListJobs = door.Op[ListRequest, plane.Envelope[[]Runner]]{Pattern: ofPool + "/jobs", Verb: access.FleetRead, MaxAnswer: maxList,
 		Doc: "List the jobs of one organisation in one pool: the runners that have one.", Example: exampleList, Answers: []plane.Envelope[[]Runner]{plane.ExamplePage("RunnerList", exampleRunner())}, Refusals: plane.Seeking}
+	// Under the paths that the existing dashboard and its tools use:
+	ListPods = door.Op[planefleet.ListRequest, plane.Envelope[[]Runner]]{Pattern: "GET /api/k8s/pods", Verb: access.FleetRead, MaxAnswer: maxList,
+		Doc: "List all runners that the caller may see.", Answers: ListRunners.Answers, Refusals: plane.Reading}
+	GetNamedConfig = door.Op[NameRequest, plane.Envelope[Config]]{Pattern: "GET /api/gitops/config", Verb: access.FleetRead, Example: NameRequest{"gh-nix"},
+		Doc:     "Show what is in force for the runners of one organisation in one pool, by a name that no other pool has that the caller may see, or by its id.",
+		Answers: GetConfig.Answers, Refusals: slices.Concat(plane.Seeking, []problem.Code{problem.Conflict})}
+
 	ListEvents = door.Op[planefleet.PoolRequest, plane.Envelope[[]Event]]{Pattern: ofPool + "/events", Verb: access.FleetRead, MaxAnswer: 4 << 20,
 		Doc: "List what happened lately to the runners of one organisation in one pool, the newest first; at most 200.", Example: examplePool, Answers: []plane.Envelope[[]Event]{plane.Example("EventList", []Event{exampleEvent})}, Refusals: plane.Finding}
 	GetConfig = door.Op[planefleet.PoolRequest, plane.Envelope[Config]]{Pattern: ofPool + "/config", Verb: access.FleetRead,
@@ -51,6 +58,7 @@ func (d *Desk) Routes() []door.Route {
 		plane.Behind(d.Plane, ListRunners, d.list), plane.Behind(d.Plane, ListJobs, d.jobs), plane.Behind(d.Plane, ListEvents, d.events),
 		plane.Behind(d.Plane, GetConfig, d.config), plane.Behind(d.Plane, GetDiagnosis, d.diagnosis), plane.Behind(d.Plane, GetRunner, d.runner),
 		ReadLog.ServeStream(d.log), plane.Behind(d.Plane, ListLines, d.lines),
+		plane.Behind(d.Plane, ListPods, d.all), plane.Behind(d.Plane, GetNamedConfig, d.configNamed),
 	}
 }
 

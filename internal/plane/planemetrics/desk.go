@@ -14,6 +14,7 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/problem"
 )
 
 // Source is what a Prometheus is called among the sources.
@@ -52,6 +53,12 @@ func (w WindowName) window() Window {
 // A PoolRequest asks about the runners of an organisation in a pool.
 type PoolRequest struct {
 	planefleet.PoolRequest
+	Window WindowName `json:"-" query:"window" doc:"how far back: 1h, 6h, 24h or 7d; 1h without it"`
+}
+
+// A NameRequest is a [PoolRequest] that names a pool without saying whose.
+type NameRequest struct {
+	Name   string     `json:"-" path:"name"`
 	Window WindowName `json:"-" query:"window" doc:"how far back: 1h, 6h, 24h or 7d; 1h without it"`
 }
 
@@ -106,6 +113,14 @@ func (d *Desk) pool(ctx context.Context, p access.Permit, req PoolRequest) (e pl
 		return e, err
 	}
 	return d.answer(ctx, p, o.ID, []planefleet.Pool{o}, req.Window, l), nil
+}
+
+func (d *Desk) named(ctx context.Context, p access.Permit, req NameRequest) (e plane.Envelope[Metrics], err error) {
+	of, err := planefleet.Named(d.Plane, p, req.Name)
+	if err != nil {
+		return e, err
+	}
+	return d.pool(ctx, p, PoolRequest{of, req.Window})
 }
 
 // fleet are the numbers of all runners that the caller may see, together.
@@ -212,6 +227,8 @@ func (d *Desk) markers(p access.Permit, pools []planefleet.Pool, since time.Time
 var (
 	GetMetrics = door.Op[PoolRequest, plane.Envelope[Metrics]]{Pattern: "GET " + plane.Base + "/pools/{forge}/{org}/{pool}/metrics", Verb: access.MetricsRead, MaxAnswer: maxBytes,
 		Doc: "Show numbers of the runners of one organisation in one pool over time.", Example: PoolRequest{planefleet.PoolRequest{Forge: "github", Org: "acme", Pool: "gh-nix"}, "6h"}, Answers: []plane.Envelope[Metrics]{example}, Refusals: plane.Seeking}
+	GetNamed = door.Op[NameRequest, plane.Envelope[Metrics]]{Pattern: "GET /api/metrics/{name}", Verb: access.MetricsRead, MaxAnswer: maxBytes, Example: NameRequest{"gh-nix", "6h"},
+		Doc: "Show numbers of the runners of one organisation in one pool over time, by a name that no other pool has that the caller may see.", Answers: GetMetrics.Answers, Refusals: slices.Concat(plane.Seeking, []problem.Code{problem.Conflict})}
 	GetFleet = door.Op[FleetRequest, plane.Envelope[Metrics]]{Pattern: "GET /api/metrics", Verb: access.MetricsRead, MaxAnswer: maxBytes,
 		Doc: "Show numbers of all runners that the caller may see, together, over time.", Example: FleetRequest{Window: "24h"}, Answers: []plane.Envelope[Metrics]{example}, Refusals: plane.Reading}
 )
@@ -221,7 +238,7 @@ var example = plane.Example("Metrics", Metrics{Of: "github/acme/gh-nix", Window:
 
 // Routes are the operations, with the desk behind them.
 func (d *Desk) Routes() []door.Route {
-	return []door.Route{plane.Behind(d.Plane, GetMetrics, d.pool), plane.Behind(d.Plane, GetFleet, d.fleet)}
+	return []door.Route{plane.Behind(d.Plane, GetMetrics, d.pool), plane.Behind(d.Plane, GetFleet, d.fleet), plane.Behind(d.Plane, GetNamed, d.named)}
 }
 
 // Operations describes the API.

@@ -239,7 +239,17 @@ func TestPLANE09_Questions(t *testing.T) {
 	if a := o.ask(t, "/api/metrics"); a.Status != 200 || len(a.Data.Series) != 11 || !strings.Contains(strings.Join(u.questions(), "\n"), "(acme-nix|globex-nix)") {
 		t.Errorf("%d, %d series, %+v %q", a.Status, len(a.Data.Series), a.source(), u.questions())
 	}
+	named := func(want map[string]int) {
+		t.Helper()
+		for name, status := range want {
+			if a := o.ask(t, "/api/metrics/"+name); a.Status != status {
+				t.Errorf("by the name %s: %d", name, a.Status)
+			}
+		}
+	}
+	named(map[string]int{"docker": http.StatusOK, "nix": http.StatusConflict, "none": http.StatusNotFound})
 	o.caller = person("vic@example.com", `{"role":"viewer","orgs":["acme"]}`)
+	named(map[string]int{"docker": http.StatusNotFound, "nix": http.StatusOK})
 	u.answers(u.answer)
 	if a := o.ask(t, "/api/metrics?window=7d"); a.Status != 200 || a.Data.StepSeconds != 1800 || strings.Contains(strings.Join(u.questions(), "\n"), "globex") {
 		t.Errorf("%d, %d series, %+v %q", a.Status, len(a.Data.Series), a.source(), u.questions())
