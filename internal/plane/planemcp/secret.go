@@ -2,6 +2,7 @@ package planemcp
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"unicode"
@@ -10,33 +11,49 @@ import (
 
 const redacted = "[redacted]"
 
+// A form is one that credentials have. What must be kept of a match is its first group.
+type form struct {
+	is *regexp.Regexp
+	// hints are what one of stands in every match, in lower case: a log of a megabyte is
+	// looked through for words in a moment, and for all forms in a second.
+	hints []string
+}
+
 // secrets are forms that credentials have. The plane's API gives none out; they
-// stand here for what somebody wrote into a name, a label or a message. What must
-// be kept of a match is its first group. They are compiled when they are needed: tka
-// starts for every command of kubectl.
-var secrets = sync.OnceValue(func() []*regexp.Regexp {
-	return []*regexp.Regexp{
-		regexp.MustCompile(`(?s)()-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|$)`),
-		regexp.MustCompile(`()\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*`),       // a JWT, such as a ServiceAccount's token
-		regexp.MustCompile(`()\btskey-[A-Za-z0-9-]{6,}`),                                        // Tailscale
-		regexp.MustCompile(`()\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,})`),   // GitHub
-		regexp.MustCompile(`()\bgl(?:pat|rt|ptt|dt|cbt|oas|ft|soat|agent)-[A-Za-z0-9_.-]{12,}`), // GitLab
-		regexp.MustCompile(`()\b(?:AKIA|ASIA)[A-Z0-9]{16}\b`),                                   // AWS
-		regexp.MustCompile(`()\bxox[abeoprs]-[A-Za-z0-9-]{10,}`),                                // Slack
-		regexp.MustCompile(`()\bsk-[A-Za-z0-9_-]{20,}`),                                         // makers of models
-		regexp.MustCompile(`((?i)\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}`),                 // a header's value
-		regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://[^\s/:@]*:)[^\s/@]+@`),                   // a URL with a password
-		regexp.MustCompile(`((?i)(?:token|secret|passw(?:or)?d|api[-_]?key|access[-_]?key|private[-_]?key|client[-_]?key(?:-data)?|credentials?)\\?["']?\s*[=:]\s*\\?["']?)[^\s"',;&)}\]\\]{6,}`), // name=value
+// stand here for what somebody wrote into a name, a label or a message. They are compiled
+// when they are needed: tka starts for every command of kubectl.
+var secrets = sync.OnceValue(func() []form {
+	of := func(pattern string, hints ...string) form { return form{regexp.MustCompile(pattern), hints} }
+	return []form{
+		of(`(?s)()-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|$)`, "-----begin"),
+		of(`()\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*`, "eyj"),                                                                                          // a JWT, such as a ServiceAccount's token
+		of(`()\btskey-[A-Za-z0-9-]{6,}`, "tskey-"),                                                                                                                        // Tailscale
+		of(`()\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,})`, "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),                                      // GitHub
+		of(`()\bgl(?:pat|rt|ptt|dt|cbt|oas|ft|soat|agent)-[A-Za-z0-9_.-]{12,}`, "glpat-", "glrt-", "glptt-", "gldt-", "glcbt-", "gloas-", "glft-", "glsoat-", "glagent-"), // GitLab
+		of(`()\b(?:AKIA|ASIA)[A-Z0-9]{16}\b`, "akia", "asia"),                                                                                                             // AWS
+		of(`()\bxox[abeoprs]-[A-Za-z0-9-]{10,}`, "xox"),                                                                                                                   // Slack
+		of(`()\bsk-[A-Za-z0-9_-]{20,}`, "sk-"),                                                                                                                            // makers of models
+		of(`((?i)\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}`, "bearer", "basic"),                                                                                        // a header's value
+		of(`([a-zA-Z][a-zA-Z0-9+.-]*://[^\s/:@]*:)[^\s/@]+@`, "://"),                                                                                                      // a URL with a password
+		of(`((?i)(?:token|secret|passw(?:or)?d|api[-_]?key|access[-_]?key|private[-_]?key|client[-_]?key(?:-data)?|credentials?)\\?["']?\s*[=:]\s*\\?["']?)[^\s"',;&)}\]\\]{6,}`,
+			"token", "secret", "passw", "key", "credential"), // name=value
 	}
 })
+
+// folded makes letters of one kind of which patterns take several for one: those that
+// are no letters of ASCII, too.
+var folded = strings.NewReplacer("\u017f", "s", "\u212a", "k")
 
 // secretNames are of members whose value is not shown, whatever it looks like.
 var secretNames = regexp.MustCompile(`(?i)(?:^|[-_./])(?:token|secret|password|passwd|authorization|cookie|kubeconfig|api[-_]?key|private[-_]?key|client[-_]?secret)$|(?i:last-applied-configuration)$`)
 
 // redact takes out of s what looks like a credential.
 func redact(s string) string {
-	for _, form := range secrets() {
-		s = form.ReplaceAllString(s, "${1}"+redacted)
+	low := folded.Replace(strings.ToLower(s))
+	for _, f := range secrets() {
+		if slices.ContainsFunc(f.hints, func(hint string) bool { return strings.Contains(low, hint) }) {
+			s = f.is.ReplaceAllString(s, "${1}"+redacted)
+		}
 	}
 	return s
 }
