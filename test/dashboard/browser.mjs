@@ -317,7 +317,7 @@ await check('keys', async () => {
   await page.keyboard.press('?')
   await page.getByRole('dialog', { name: 'Keys' }).waitFor()
   await page.keyboard.press('Escape')
-  await page.getByRole('dialog', { name: 'Keys' }).waitFor({ state: 'hidden' })
+  await page.getByRole('dialog', { name: 'Keys' }).waitFor({ state: 'detached' })
   await page.keyboard.press('Control+k')
   await page.getByRole('combobox').fill('web-7')
   await page.getByRole('option', { name: /web-7/ }).waitFor()
