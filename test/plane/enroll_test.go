@@ -1,6 +1,7 @@
 package plane
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -48,6 +49,12 @@ func TestPL06_Enroll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { // other tests look at what the plane may do without
+		rights := schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"}
+		if err := objects.Resource(rights).Delete(context.WithoutCancel(t.Context()), "test-plane-enrolls", metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
 	stored := func(org string) *unstructured.Unstructured {
 		t.Helper()
 		o, err := objects.Resource(schema.GroupVersionResource{Group: "tailplane.dev", Version: "v1alpha1", Resource: "runnerenrollments"}).Get(t.Context(), org, metav1.GetOptions{})

@@ -85,7 +85,7 @@ func (s *show) plane(ctx context.Context) error {
 	}
 	told := false
 	for _, e := range record.Data {
-		told = told || e.Object == in.ID && e.Args["reason"] == "the demo is over"
+		told = told || e.Object == in.ID && e.Reason == "the demo is over"
 	}
 	s.claim(told, "and the record says by whom, and why")
 	return nil
