@@ -198,12 +198,7 @@ func (t *tka) doLift(ctx context.Context, ff *fleetFlags, wf writeFlags, what, c
 		err = c.Ask(ctx, planefleet.ResumePool.Pattern, 0, planefleet.ResumeRequest{Forge: id[0], Org: id[1], Pool: id[2], Reason: plane.Reason(wf.reason), DryRun: plane.Flag(wf.dryRun)}, &e)
 	} else {
 		req := planefleet.LiftRequest{Name: what, Reason: plane.Reason(wf.reason), Confirm: plane.Text(code), DryRun: plane.Flag(wf.dryRun)}
-		err = c.Ask(ctx, planefleet.LiftHold.Pattern, 0, req, &e)
-		if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.Confirmation && p.Confirm != nil && code == "" {
-			if req.Confirm, err = t.confirmed(ctx, c, "lifts", p.Confirm.ID, wf.confirm); err == nil {
-				err = c.Ask(ctx, planefleet.LiftHold.Pattern, 0, req, &e)
-			}
-		}
+		err = t.askTwice(ctx, c, "lifts", wf.confirm, &req.Confirm, func() error { return c.Ask(ctx, planefleet.LiftHold.Pattern, 0, req, &e) })
 	}
 	if err != nil {
 		return ofPlane(err)
@@ -260,13 +255,7 @@ func (t *tka) doReschedule(ctx context.Context, ff *fleetFlags, wf writeFlags, r
 		return err
 	}
 	var e plane.Envelope[planefleet.Rescheduled]
-	err = c.Ask(ctx, planefleet.RescheduleHold.Pattern, 0, req, &e)
-	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.Confirmation && p.Confirm != nil && req.Confirm == "" {
-		if req.Confirm, err = t.confirmed(ctx, c, "brings forward the end of", p.Confirm.ID, wf.confirm); err == nil {
-			err = c.Ask(ctx, planefleet.RescheduleHold.Pattern, 0, req, &e)
-		}
-	}
-	if err != nil {
+	if err := t.askTwice(ctx, c, "brings forward the end of", wf.confirm, &req.Confirm, func() error { return c.Ask(ctx, planefleet.RescheduleHold.Pattern, 0, req, &e) }); err != nil {
 		return ofPlane(err)
 	}
 	h := e.Data.Hold
@@ -280,6 +269,21 @@ func (t *tka) doReschedule(ctx context.Context, ff *fleetFlags, wf writeFlags, r
 		}
 		fmt.Fprintf(t.Out, "%s %s.%s\n", screen.Safe(h.Name), end, note)
 	}})
+}
+
+// askTwice asks, and when that takes a code which was not given, once more with the code
+// that a person gets for it. Does says what is done, and given is the phrase, if it was
+// given beforehand.
+func (t *tka) askTwice(ctx context.Context, c door.Client, does, given string, code *plane.Text, ask func() error) error {
+	err := ask()
+	p, ok := errors.AsType[*problem.Error](err)
+	if !ok || p.Code != problem.Confirmation || p.Confirm == nil || *code != "" {
+		return err
+	}
+	if *code, err = t.confirmed(ctx, c, does, p.Confirm.ID, given); err != nil {
+		return err
+	}
+	return ask()
 }
 
 // confirmed gets the code for what is to be confirmed, from who types its phrase. Does

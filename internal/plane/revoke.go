@@ -34,6 +34,15 @@ func (r Reason) Check() error {
 // A Flag is a parameter that is "true" or "false".
 type Flag bool
 
+// Noted is what was asked for, with the word that it was asked as a dry run, where the
+// flag says that.
+func (f Flag) Noted(args map[string]string) map[string]string {
+	if f {
+		args["dryRun"] = "true"
+	}
+	return args
+}
+
 // MarshalText implements [encoding.TextMarshaler].
 func (f Flag) MarshalText() ([]byte, error) {
 	if !f {
@@ -82,11 +91,7 @@ type RevokeRequest struct {
 
 // AuditArgs tells the record what was asked for.
 func (r RevokeRequest) AuditArgs() map[string]string {
-	args := map[string]string{"signin": r.Namespace + "/" + r.Name, "reason": string(r.Reason)}
-	if r.DryRun {
-		args["dryRun"] = "true"
-	}
-	return args
+	return r.DryRun.Noted(map[string]string{"signin": r.Namespace + "/" + r.Name, "reason": string(r.Reason)})
 }
 
 // A Revocation is what has become of a sign-in that was revoked.

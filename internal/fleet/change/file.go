@@ -172,42 +172,60 @@ func Spec(file []byte, r Ref) (map[string]any, bool, error) {
 	if err != nil || at < 0 {
 		return nil, false, err
 	}
-	spec, _ := d.Value["spec"].(map[string]any)
-	return spec, true, nil
+	return spec(d), true, nil
 }
 
-// Refs are the fleet's objects that a file has, in its order.
-func Refs(file []byte) (all []Ref, err error) {
+// Specs is what a file says of each of the fleet's objects that it has. It is read once
+// for all of them.
+func Specs(file []byte) (map[Ref]map[string]any, error) {
+	all, lines := map[Ref]map[string]any{}, map[Ref]int{}
 	for _, p := range manifest.Split(file) {
-		d, err := manifest.Parse(p.Text)
+		d, r, err := parse(p)
 		if err != nil {
-			return nil, fmt.Errorf("%w: in the document that begins at line %d: %w", ErrFile, p.Line, err)
+			return nil, err
 		}
-		meta, _ := d.Value["metadata"].(map[string]any)
-		version, _ := d.Value["apiVersion"].(string)
-		kind, _ := d.Value["kind"].(string)
-		name, _ := meta["name"].(string)
-		if group, _, _ := strings.Cut(version, "/"); group != Group {
-			continue
+		if _, err := Parse(r.Kind, r.Name); err != nil {
+			continue // it is none that is changed here
 		}
-		if r, err := Parse(kind, name); err == nil { // else it is none that is changed here
-			all = append(all, r)
+		if line, twice := lines[r]; twice {
+			return nil, fmt.Errorf("%w: %s, at lines %d and %d", ErrTwice, r, line, p.Line)
 		}
+		lines[r] = p.Line
+		all[r] = spec(d)
 	}
 	return all, nil
+}
+
+// parse reads a document, and which of the fleet's objects it is: none, for one of
+// another group.
+func parse(p manifest.Part) (d manifest.Document, r Ref, err error) {
+	if d, err = manifest.Parse(p.Text); err != nil {
+		return d, r, fmt.Errorf("%w: in the document that begins at line %d: %w", ErrFile, p.Line, err)
+	}
+	version, _ := d.Value["apiVersion"].(string)
+	if group, _, _ := strings.Cut(version, "/"); group != Group {
+		return d, r, nil
+	}
+	meta, _ := d.Value["metadata"].(map[string]any)
+	r.Kind, _ = d.Value["kind"].(string)
+	r.Name, _ = meta["name"].(string)
+	return d, r, nil
+}
+
+func spec(d manifest.Document) map[string]any {
+	spec, _ := d.Value["spec"].(map[string]any)
+	return spec
 }
 
 // find returns the file's documents and which of them is the object; -1 if none is.
 func find(file []byte, r Ref) (parts []manifest.Part, at int, found manifest.Document, err error) {
 	parts, at = manifest.Split(file), -1
 	for i, p := range parts {
-		d, err := manifest.Parse(p.Text)
+		d, is, err := parse(p)
 		if err != nil {
-			return nil, -1, d, fmt.Errorf("%w: in the document that begins at line %d: %w", ErrFile, p.Line, err)
+			return nil, -1, d, err
 		}
-		meta, _ := d.Value["metadata"].(map[string]any)
-		version, _ := d.Value["apiVersion"].(string)
-		if group, _, _ := strings.Cut(version, "/"); group != Group || d.Value["kind"] != r.Kind || meta["name"] != r.Name {
+		if is != r {
 			continue
 		}
 		if at >= 0 {

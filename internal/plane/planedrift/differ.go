@@ -2,12 +2,9 @@ package planedrift
 
 import (
 	"encoding/json"
-	"errors"
 	"maps"
 	"reflect"
 	"slices"
-
-	"github.com/tailplane/tailplane/internal/problem"
 )
 
 // maxValue bounds a value that is shown, in bytes.
@@ -44,13 +41,4 @@ func shown(v any) string {
 		return string(text[:maxValue]) + "…"
 	}
 	return string(text)
-}
-
-// refusal reports whether an error says that the API server would not take something,
-// and why. Another one says that it has not answered.
-func refusal(err error) (bool, string) {
-	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.Validation {
-		return true, p.Message
-	}
-	return false, ""
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/problem"
 )
 
 // Source is the name of what is compared, among the plane's sources.
@@ -46,7 +47,13 @@ type Check struct {
 	Log   *slog.Logger
 
 	since map[string]time.Time // when a finding was seen first, by id
-	files map[string]planechange.File
+	last  texts                // of the last look that came to an end
+}
+
+// texts are what files say of objects, as they were at one head of the branch.
+type texts struct {
+	head  string // a commit; empty: not known
+	files map[string]map[change.Ref]map[string]any
 }
 
 // Run looks until ctx ends.
@@ -102,21 +109,17 @@ func (c *Check) compare(ctx context.Context) (found []planefleet.Drift, err erro
 	if err != nil {
 		return nil, err
 	}
-	files := map[string]planechange.File{}
+	now := texts{files: map[string]map[change.Ref]map[string]any{}}
 	refs := map[change.Ref]bool{}
 	for r := range live {
 		refs[r] = true
 	}
 	if path := c.Pattern; !strings.Contains(path, "{") { // one file has all
-		f, err := c.file(ctx, files, path)
+		specs, err := c.file(ctx, &now, path)
 		if err != nil {
 			return nil, err
 		}
-		inFile, err := change.Refs(f.Text)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-		for _, r := range inFile {
+		for r := range specs {
 			refs[r] = true
 		}
 	}
@@ -125,43 +128,44 @@ func (c *Check) compare(ctx context.Context) (found []planefleet.Drift, err erro
 		if err != nil {
 			return nil, err
 		}
-		f, err := c.file(ctx, files, path)
+		specs, err := c.file(ctx, &now, path)
 		if err != nil {
 			return nil, err
 		}
-		want, there, err := change.Spec(f.Text, r)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
+		want, there := specs[r]
 		some, err := c.object(ctx, r, path, want, there, live[r])
 		if err != nil {
 			return nil, err
 		}
 		found = append(found, some...)
 	}
-	c.files = files
+	c.last = now
 	return found, nil
 }
 
-// file reads a file, once in a look. The last look's is the same, as long as nobody has
-// committed anything.
-func (c *Check) file(ctx context.Context, read map[string]planechange.File, path string) (planechange.File, error) {
-	if f, there := read[path]; there {
-		return f, nil
+// file is what a file says of objects. It is read once in a look, and not again as long
+// as nobody has committed anything since the last one.
+func (c *Check) file(ctx context.Context, now *texts, path string) (map[change.Ref]map[string]any, error) {
+	if specs, there := now.files[path]; there {
+		return specs, nil
 	}
-	for _, other := range read {
-		if f, there := c.files[path]; there && f.Commit != "" && f.Commit == other.Commit {
-			read[path] = f
-			return f, nil
-		}
-		break
+	if specs, there := c.last.files[path]; there && now.head != "" && now.head == c.last.head {
+		now.files[path] = specs
+		return specs, nil
 	}
 	f, err := c.Read(ctx, path)
 	if err != nil {
-		return f, err
+		return nil, err
 	}
-	read[path] = f
-	return f, nil
+	specs, err := change.Specs(f.Text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if len(now.files) == 0 {
+		now.head = f.Commit
+	}
+	now.files[path] = specs
+	return specs, nil
 }
 
 // object is what differs of one object; spec nil: it is not in the cluster.
@@ -173,8 +177,8 @@ func (c *Check) object(ctx context.Context, r change.Ref, path string, want map[
 		return []planefleet.Drift{finding(r, "Missing", nil, nil, fmt.Sprintf("%s has it, and the cluster has not.", path), "Have the repository applied.")}, nil
 	}
 	would, err := c.Would(ctx, r, want)
-	if refused, why := refusal(err); refused {
-		return []planefleet.Drift{finding(r, "Refused", nil, nil, fmt.Sprintf("The API server does not take what %s says: %s", path, why), "Mend the file.")}, nil
+	if problem.CodeOf(err) == problem.Validation {
+		return []planefleet.Drift{finding(r, "Refused", nil, nil, fmt.Sprintf("The API server does not take what %s says: %s", path, problem.From(err).Message), "Mend the file.")}, nil
 	}
 	if err != nil {
 		return nil, err

@@ -23,7 +23,7 @@ type EditRequest struct {
 
 // AuditArgs tells the record what was asked for.
 func (r EditRequest) AuditArgs() map[string]string {
-	return noted(map[string]string{"org": r.Org, "reason": string(r.Reason)}, r.DryRun)
+	return r.DryRun.Noted(map[string]string{"org": r.Org, "reason": string(r.Reason)})
 }
 
 func (d *Desk) edit(ctx context.Context, p access.Permit, req EditRequest) (Answer, error) {
@@ -56,7 +56,7 @@ type ApproveRequest struct {
 
 // AuditArgs tells the record what was asked for.
 func (r ApproveRequest) AuditArgs() map[string]string {
-	return noted(map[string]string{"org": r.Org, "seen": string(r.Seen), "reason": string(r.Reason)}, r.DryRun)
+	return r.DryRun.Noted(map[string]string{"org": r.Org, "seen": string(r.Seen), "reason": string(r.Reason)})
 }
 
 // approve approves the enrollment, or where git does, the open change of it. Nobody
@@ -112,7 +112,7 @@ type OffboardRequest struct {
 
 // AuditArgs tells the record what was asked for.
 func (r OffboardRequest) AuditArgs() map[string]string {
-	return noted(map[string]string{"org": r.Org, "reason": string(r.Reason)}, r.DryRun)
+	return r.DryRun.Noted(map[string]string{"org": r.Org, "reason": string(r.Reason)})
 }
 
 // offboard ends an enrollment, or asks for it. The fleet lets the last jobs end first.
@@ -147,7 +147,7 @@ type RotateRequest struct {
 
 // AuditArgs tells the record what was asked for.
 func (r RotateRequest) AuditArgs() map[string]string {
-	return noted(map[string]string{"org": r.Org, "reason": string(r.Reason)}, r.DryRun)
+	return r.DryRun.Noted(map[string]string{"org": r.Org, "reason": string(r.Reason)})
 }
 
 // rotate has a credential replaced, or asks for it: at GitLab by the fleet, and at

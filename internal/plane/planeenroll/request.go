@@ -47,15 +47,7 @@ func (r RequestRequest) AuditArgs() map[string]string {
 	for _, u := range r.Pools {
 		pools = append(pools, string(u.Name))
 	}
-	return noted(map[string]string{"org": string(r.Org), "forge": string(r.Forge), "pools": strings.Join(pools, ","), "reason": string(r.Reason)}, r.DryRun)
-}
-
-// noted is what the record is told, of a dry run too.
-func noted(args map[string]string, dryRun plane.Flag) map[string]string {
-	if dryRun {
-		args["dryRun"] = "true"
-	}
-	return args
+	return r.DryRun.Noted(map[string]string{"org": string(r.Org), "forge": string(r.Forge), "pools": strings.Join(pools, ","), "reason": string(r.Reason)})
 }
 
 // request asks for runners of an organisation that has none.

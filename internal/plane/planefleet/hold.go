@@ -61,10 +61,7 @@ func (r CreateRequest) AuditArgs() map[string]string {
 	if r.ExpiresIn != 0 {
 		args["expiresIn"] = r.ExpiresIn.String()
 	}
-	if r.DryRun {
-		args["dryRun"] = "true"
-	}
-	return args
+	return r.DryRun.Noted(args)
 }
 
 // Created is what has become of a hold that was asked for.

@@ -22,11 +22,7 @@ type LiftRequest struct {
 
 // AuditArgs tells the record what was asked for.
 func (r LiftRequest) AuditArgs() map[string]string {
-	args := map[string]string{"hold": r.Name, "reason": string(r.Reason)}
-	if r.DryRun {
-		args["dryRun"] = "true"
-	}
-	return args
+	return r.DryRun.Noted(map[string]string{"hold": r.Name, "reason": string(r.Reason)})
 }
 
 // Lifted is what has become of holds that were to be lifted.
@@ -114,11 +110,7 @@ type ResumeRequest struct {
 
 // AuditArgs tells the record what was asked for.
 func (r ResumeRequest) AuditArgs() map[string]string {
-	args := map[string]string{"scope": Scope{Org: r.Org, Pool: r.Pool}.String(), "reason": string(r.Reason)}
-	if r.DryRun {
-		args["dryRun"] = "true"
-	}
-	return args
+	return r.DryRun.Noted(map[string]string{"scope": Scope{Org: r.Org, Pool: r.Pool}.String(), "reason": string(r.Reason)})
 }
 
 // resume lifts the holds of exactly a pool. Those that hold more are lifted by name.

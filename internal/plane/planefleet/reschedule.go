@@ -28,10 +28,7 @@ func (r RescheduleRequest) AuditArgs() map[string]string {
 	if r.ExpiresIn != 0 {
 		args["expiresIn"] = r.ExpiresIn.String()
 	}
-	if r.DryRun {
-		args["dryRun"] = "true"
-	}
-	return args
+	return r.DryRun.Noted(args)
 }
 
 // Rescheduled is a hold with the end that it has now.

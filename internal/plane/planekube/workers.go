@@ -187,9 +187,6 @@ func (w *workers) runner(r arc.Runner, now time.Time) (planejobs.Runner, bool) {
 	}
 	o := planejobs.Runner{ID: r.Namespace + "/" + r.Name, Namespace: r.Namespace, Name: r.Name, Kind: arc.RunnerKind, Pool: at.id, OrgName: at.org, State: stateOfRunner(r), Reason: short(r.Reason), Message: short(r.Message),
 		Failures: new(r.Failures), LastFailure: orNil(r.LastFailure.UTC()), ForgeID: orNil(r.ID), ForgeName: short(r.Registered), Created: r.Created.UTC(), ObservedAt: now}
-	if r.LastFailure.IsZero() {
-		o.LastFailure = nil
-	}
 	if j := r.Job; j != nil {
 		o.Job = &planejobs.Job{ID: short(j.ID), Name: short(j.Name), Repository: short(j.Repository), Workflow: short(j.Workflow), Run: orNil(j.Run), URL: at.run(j.Repository, j.Run)}
 		if !j.Started.IsZero() {
