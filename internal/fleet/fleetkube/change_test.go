@@ -31,15 +31,7 @@ func TestFLEET08_GitHub(t *testing.T) {
 	p.atGitHub("acme", []string{"nix"})
 	p.start()
 	p.phase("acme", v1alpha1.PhaseActive)
-	copies := func() (names []string) {
-		var list corev1.SecretList
-		p.must(p.admin.List(t.Context(), &list, client.InNamespace(p.shared), client.MatchingLabels{v1alpha1.OrgLabel: "acme"}))
-		for _, s := range list.Items {
-			names = append(names, s.Name)
-		}
-		return names
-	}
-	first := copies()
+	first := p.copies("acme")
 	if len(first) != 1 {
 		t.Fatalf("copies %q", first)
 	}
@@ -51,7 +43,7 @@ func TestFLEET08_GitHub(t *testing.T) {
 	}
 	p.credential("acme", map[string]string{"github_token": p.github.AddToken("admin:org", "repo")})
 	p.until("only the new copy is left", func() bool {
-		now := copies()
+		now := p.copies("acme")
 		if s := p.set(p.shared, "acme-nix"); s == nil || !slices.Contains(now, s.Secret) {
 			t.Fatalf("FLEET-08: the scale set %+v names a credential that is not among %q", s, now)
 		}
@@ -70,10 +62,7 @@ func TestFLEET08_GitLab(t *testing.T) {
 		})
 	})
 	t.Run("asked for", func(t *testing.T) {
-		replaced(t, nil, func(p *place) {
-			p.ahead.Add(int64(time.Minute))
-			p.patch(p.get("omega"), `{"spec":{"credentials":{"rotateAt":"`+time.Now().Add(time.Minute).UTC().Format(time.RFC3339)+`"}}}`)
-		})
+		replaced(t, nil, func(p *place) { p.rotate("omega") })
 	})
 }
 
@@ -104,6 +93,83 @@ func replaced(t *testing.T, every *metav1.Duration, due func(*place)) {
 		return len(r) == 1 && r[0].ID != first.ID && !p.there(p.shared, tokenSecretName("omega-docker"), &corev1.Secret{})
 	})
 	p.active("omega")
+}
+
+// FLEET-08: the fleet is killed after each of its writes while another credential of a
+// GitHub organisation comes. At each moment the scale set names a copy that is there.
+func TestFLEET08_KilledAtGitHub(t *testing.T) {
+	p := newPlace(t, "0.14.2")
+	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 3, Budget: 20})
+	p.atGitHub("acme", []string{"nix"})
+	p.start()
+	p.phase("acme", v1alpha1.PhaseActive)
+	first := p.copies("acme")
+	p.stop()
+	p.credential("acme", map[string]string{"github_token": p.github.AddToken("admin:org", "repo")})
+	n := p.lives(func() bool {
+		now := p.copies("acme")
+		s := p.set(p.shared, "acme-nix")
+		if s == nil || !slices.Contains(now, s.Secret) {
+			t.Fatalf("the scale set %+v names a credential that is not among %q", s, now)
+		}
+		return len(now) == 1 && now[0] != first[0]
+	})
+	t.Logf("%d lives", n)
+	p.start()
+	p.phase("acme", v1alpha1.PhaseActive)
+	if s := p.set(p.shared, "acme-nix"); n < 3 || s.Max == 0 || len(p.github.ScaleSets()) != 1 {
+		t.Errorf("after %d lives: %+v, %+v", n, s, p.github.ScaleSets())
+	}
+}
+
+// FLEET-08: the fleet is killed after each of its writes while a runner of GitLab is
+// replaced. At each moment one of them has a manager with its token; there are never
+// three, and never two that take jobs: that would be more than there may be.
+func TestFLEET08_KilledAtGitLab(t *testing.T) {
+	p := newPlace(t, "")
+	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 3, Budget: 20})
+	p.atGitLab("omega", []string{"docker"})
+	p.start()
+	p.active("omega")
+	p.until("it takes jobs", func() bool { return !p.gitlab.Runners()[0].Paused })
+	first := p.gitlab.Runners()[0].ID
+	p.stop()
+	p.rotate("omega")
+	n := p.lives(func() bool {
+		p.ahead.Add(int64(time.Second))
+		r := p.gitlab.Runners()
+		works := slices.ContainsFunc(r, func(r forgetest.GitLabRunner) bool {
+			return len(r.Managers) > 0 && p.there(p.shared, tokenSecretName(r.Description), &corev1.Secret{})
+		})
+		if !works || len(r) > 2 || len(r) == 2 && !r[0].Paused && !r[1].Paused {
+			t.Fatalf("runners %+v", r)
+		}
+		return len(r) == 1 && r[0].ID != first && !p.there(p.shared, tokenSecretName("omega-docker"), &corev1.Secret{})
+	})
+	t.Logf("%d lives", n)
+	if n < 4 {
+		t.Errorf("only %d lives", n)
+	}
+	p.start()
+	p.active("omega")
+}
+
+// copies are the names of an organisation's credentials beside its runners.
+func (p *place) copies(org string) (names []string) {
+	p.t.Helper()
+	var list corev1.SecretList
+	p.must(p.admin.List(p.t.Context(), &list, client.InNamespace(p.shared), client.MatchingLabels{v1alpha1.OrgLabel: org}))
+	for _, s := range list.Items {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+// rotate asks for other tokens of an organisation, a minute from now, and lets it pass.
+func (p *place) rotate(org string) {
+	p.t.Helper()
+	p.ahead.Add(int64(time.Minute))
+	p.patch(p.get(org), `{"spec":{"credentials":{"rotateAt":"`+time.Now().Add(time.Minute).UTC().Format(time.RFC3339)+`"}}}`)
 }
 
 // FLEET-19: five of eight enrollments are deleted at once. Intake stops, and nothing
