@@ -26,6 +26,7 @@ var plan = map[string]string{
 	"internal/problem":         "",
 	"internal/printable":       "",
 	"internal/profile":         "",
+	"internal/redact":          "",
 	"internal/authority":       "",
 	"internal/access":          "internal/problem",
 	"internal/audit":           "internal/access internal/printable internal/problem",
@@ -118,13 +119,13 @@ var plan = map[string]string{
 	// surfaces
 	"internal/plane":              "internal/access internal/audit internal/door internal/problem",
 	"internal/plane/planegit":     "internal/fleet/change internal/fleet/forge internal/plane/planechange internal/problem",
-	"internal/plane/planechange":  "internal/access internal/door internal/fleet/change internal/manifest/linediff internal/plane internal/problem",
+	"internal/plane/planechange":  "internal/access internal/door internal/fleet/change internal/manifest/linediff internal/plane internal/problem internal/redact",
 	"internal/plane/expose":       "internal/access internal/door internal/identity internal/problem",
 	"internal/plane/planefleet":   "internal/access internal/door internal/plane internal/problem", // below it: runners and holds
 	"internal/plane/planedrift":   "internal/fleet/change internal/plane internal/plane/planechange internal/plane/planefleet internal/problem",
 	"internal/plane/planeenroll":  "internal/access internal/door internal/fleet/change internal/plane internal/plane/planechange internal/plane/planefleet internal/problem",
 	"internal/plane/planejobs":    "internal/access internal/door internal/plane internal/plane/planefleet internal/problem", // below it: single runners
-	"internal/plane/planemcp":     "internal/access internal/audit internal/door internal/plane internal/plane/planechange internal/plane/planeenroll internal/plane/planefleet internal/plane/planejobs internal/plane/planemetrics internal/problem",
+	"internal/plane/planemcp":     "internal/access internal/audit internal/door internal/plane internal/plane/planechange internal/plane/planeenroll internal/plane/planefleet internal/plane/planejobs internal/plane/planemetrics internal/problem internal/redact",
 	"internal/plane/planemetrics": "internal/access internal/door internal/plane internal/plane/planefleet internal/problem", // below it: numbers over time
 	"internal/plane/planekube":    "api/gateway/v1alpha1 api/v1alpha1 internal/access internal/gossip internal/gossip/gossipkube internal/fleet internal/fleet/arc internal/fleet/change internal/fleet/truth internal/inject internal/kube internal/plane internal/plane/planechange internal/plane/planeenroll internal/plane/planefleet internal/plane/planejobs internal/problem internal/signin",
 	"internal/plane/web":          "internal/access internal/door internal/plane internal/problem",
@@ -201,7 +202,7 @@ var worlds = map[string]string{
 }
 
 // pure rooms import the standard library and the rooms of their plan, nothing else.
-var pure = []string{"internal/fleet/forge/appkey", "internal/fleet/forge/exchange", "internal/fleet/forge/gitname", "internal/fleet/forge/place", "internal/fleet/forge/rate", "internal/fleet/forge/secret", "internal/authority", "internal/printable", "internal/profile", "internal/problem", "internal/access", "internal/audit", "internal/buildcache", "internal/gateway/portmap", "internal/gateway/standing", "internal/gateway/upkeep", "internal/door/framing", "internal/apiproxy/podface", "internal/apiproxy/observe/record", "internal/apiproxy/socket", "internal/apiproxy/observe/text"}
+var pure = []string{"internal/fleet/forge/appkey", "internal/fleet/forge/exchange", "internal/fleet/forge/gitname", "internal/fleet/forge/place", "internal/fleet/forge/rate", "internal/fleet/forge/secret", "internal/authority", "internal/printable", "internal/profile", "internal/redact", "internal/problem", "internal/access", "internal/audit", "internal/buildcache", "internal/gateway/portmap", "internal/gateway/standing", "internal/gateway/upkeep", "internal/door/framing", "internal/apiproxy/podface", "internal/apiproxy/observe/record", "internal/apiproxy/socket", "internal/apiproxy/observe/text"}
 
 func TestPlan(t *testing.T) {
 	seen := map[string]bool{}

@@ -15,6 +15,7 @@ import (
 	"github.com/tailplane/tailplane/internal/manifest/linediff"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/redact"
 )
 
 // An Edit is what is wanted of an object: exactly one of a patch of its spec, a spec
@@ -119,6 +120,9 @@ func (d *Desk) draw(ctx context.Context, p access.Permit, e Edit, before []chang
 	if err := d.ready(); err != nil {
 		return out, p, err
 	}
+	if known(e.Patch) || known(e.Spec) {
+		return out, p, credential("spec")
+	}
 	out.edit = change.Edit{Patch: e.Patch, Spec: e.Spec, Remove: e.Remove}
 	if err := out.edit.Check(); err != nil {
 		return out, p, refused(err)
@@ -206,6 +210,9 @@ func (d *Desk) Preview(ctx context.Context, p access.Permit, req PreviewRequest)
 func (d *Desk) Propose(ctx context.Context, p access.Permit, req ProposeRequest) (e plane.Envelope[Change], err error) {
 	if err := req.Reason.Check(); err != nil {
 		return e, err
+	}
+	if known(req.Title) || known(req.Reason) {
+		return e, credential("reason")
 	}
 	who := p.Caller().Identity()
 	id, made := d.before(ctx, who, req)
@@ -395,6 +402,17 @@ func (d *Desk) close(ctx context.Context, p access.Permit, req CloseRequest) (e 
 		return e, err
 	}
 	return d.answer(p, k)
+}
+
+// known says whether there is what can only be a credential in a text.
+func known[T ~string | ~[]byte](text T) bool { return redact.Known(string(text)) != string(text) }
+
+// credential refuses what would write a credential where everybody of the repository, and
+// of its history, reads it.
+func credential(field string) error {
+	e := problem.New(problem.Validation, "There is a credential in it, and what is proposed stays in the history of the repository for ever.", "Put it into a Secret of the cluster, name that Secret here, and make a new credential if this one was sent anywhere.")
+	e.Field = field
+	return e
 }
 
 // refused is a rule's error as a problem.

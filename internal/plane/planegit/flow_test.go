@@ -117,6 +117,8 @@ type flow struct {
 	refused error          // by who says who is calling
 	pat     bool           // has a role
 	entries []audit.Entry
+	said    strings.Builder // every answer
+	secrets []string        // of the plane's, at the forge
 }
 
 func (f *flow) policy() access.PlanePolicy {
@@ -149,11 +151,13 @@ func newFlow(t *testing.T, at string) *flow {
 		f.github, f.repository = g, g.AddRepository("platform/fleet", false)
 		g.Push(f.repository, "main", forgetest.GitHubCommit{Message: "begin"}, map[string]*string{file: new(text)})
 		conf.URL, conf.Credential = g.URL, map[string][]byte{"github_app_id": []byte(strconv.FormatInt(app, 10)), "github_app_private_key": key}
+		f.secrets = strings.Split(strings.TrimSpace(string(key)), "\n")[1:3]
 	case "gitlab":
 		g := forgetest.NewGitLab(t)
 		g.AddProject("platform/fleet", map[string]string{file: text})
 		f.gitlab = g
-		conf.URL, conf.Credential = g.URL, map[string][]byte{"access_token": []byte(g.AddToken(forgetest.GitLabToken{User: "tailplane-bot", Level: 40, Scopes: []string{"api"}}))}
+		f.secrets = []string{g.AddToken(forgetest.GitLabToken{User: "tailplane-bot", Level: 40, Scopes: []string{"api"}})}
+		conf.URL, conf.Credential = g.URL, map[string][]byte{"access_token": []byte(f.secrets[0])}
 	}
 	conf.Repository = "platform/fleet"
 	repo, err := planegit.Open(conf)
@@ -229,6 +233,7 @@ func (f *flow) ask(who, method, path string, body, out any) problem.Code {
 	}
 	w := httptest.NewRecorder()
 	f.door.ServeHTTP(w, r)
+	f.said.Write(w.Body.Bytes())
 	var e struct {
 		Data  json.RawMessage
 		Error *problem.Error

@@ -16,6 +16,7 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/redact"
 )
 
 // A tool is one thing that an assistant may ask for.
@@ -214,14 +215,14 @@ func (s *server) call(ctx context.Context, t tool, arguments json.RawMessage) (r
 	defer cancel()
 	defer func() {
 		if p := recover(); p != nil {
-			s.log.Error("a tool panicked", "tool", t.name, "panic", redact(fmt.Sprint(p)), "stack", string(debug.Stack()))
+			s.log.Error("a tool panicked", "tool", t.name, "panic", redact.Text(fmt.Sprint(p)), "stack", string(debug.Stack()))
 			res = failed(problem.From(errors.New("panic")))
 		}
 	}()
 	res, err := t.call(ctx, s.to(t.name), arguments, cmp.Or(s.o.MaxBytes, DefaultBytes))
 	if err != nil {
 		if _, refused := errors.AsType[*problem.Error](err); !refused {
-			s.log.Warn("a tool failed", "tool", t.name, "err", redact(err.Error()))
+			s.log.Warn("a tool failed", "tool", t.name, "err", redact.Text(err.Error()))
 		}
 		return failed(err)
 	}

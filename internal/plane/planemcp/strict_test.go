@@ -217,19 +217,3 @@ func TestConversationSeal(t *testing.T) {
 		t.Error("another process takes it")
 	}
 }
-
-// MC-01: what a text is looked through for first hides no credential.
-func TestHintsHideNothing(t *testing.T) {
-	long := strings.Repeat("a1", 20)
-	for _, s := range []string{"-----BEGIN EC PRIVATE KEY-----\nx", "eyJ" + long + "." + long + ".x", "tskey-auth-" + long, "ghp_" + long, "ghr_" + long, "github_pat_" + long, "glpat-" + long, "glagent-" + long, "glcbt-" + long,
-		"AKIA" + strings.Repeat("A", 16), "ASIA" + strings.Repeat("0", 16), "xoxb-" + long, "sk-" + long, "Bearer " + long, "BASIC\n" + long, "postgres://me:" + long + "@db", "Token: " + long, "PASSWD=" + long, "api_Key = '" + long + "'",
-		"\u017fecret=" + long, "api-\u212aey: " + long, "creden\u0054ial=" + long, "client-key-data: " + long} {
-		want := s
-		for _, f := range secrets() {
-			want = f.is.ReplaceAllString(want, "${1}"+redacted)
-		}
-		if got := redact("x " + s); got != "x "+want || want == s {
-			t.Errorf("%q is %q, want %q", s, got, want)
-		}
-	}
-}
