@@ -130,7 +130,7 @@ func runPlane(ctx context.Context, p *process, elect bool, working func()) (err 
 	if url := p.set.Plane.Prometheus.URL; url != "" {
 		s.meter.Prometheus = &planemetrics.Prometheus{URL: url, HTTP: planemetrics.Client(), Now: time.Now}
 	}
-	watch := &planekube.Watch{Config: s.config, Board: s.board, SigninNamespace: p.set.Signin.Namespace, SystemNamespace: p.set.Signin.SystemNamespace, Changes: p.set.Plane.GitOps.Set(),
+	watch := &planekube.Watch{Config: s.config, Board: s.board, SigninNamespace: p.set.Signin.Namespace, SystemNamespace: p.set.Signin.SystemNamespace, FleetNamespace: p.set.Fleet.Namespace, Changes: p.set.Plane.GitOps.Set(),
 		Version: version(), Log: p.log, Now: time.Now}
 	s.orgs = watch.Orgs
 	if err := s.newChanges(); err != nil {

@@ -14,8 +14,8 @@
 {{- $f := dict "cluster" (pick $v.cluster "name" "id") "tailnet" $tailnet "signin" (dict "namespace" $v.signin.namespace "systemNamespace" .Release.Namespace "capability" $v.signin.capability)
   "plane" $plane
   "audit" (dict "file" "/var/log/tailplane/audit.jsonl" "required" $v.audit.required "keySecret" "tailplane-plane-audit-key") "health" ":9091" }}
-{{- if and $v.fleet.enabled (eq $v.fleet.approval "plane") }}
-{{- $_ := set $f "fleet" (pick $v.fleet "approval" "approvers") }}
+{{- if $v.fleet.enabled }}
+{{- $_ := set $f "fleet" (pick $v.fleet "namespace" "approval" "approvers") }}
 {{- end }}
 {{- toYaml $f }}
 {{- end }}

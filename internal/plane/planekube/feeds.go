@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -25,7 +26,7 @@ import (
 // API server about none: one that is not installed is an error of the request.
 func newClient(config *rest.Config) (client.WithWatch, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, gatewayv1alpha1.AddToScheme, corev1.AddToScheme, gatewayapi.Install} {
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, gatewayv1alpha1.AddToScheme, corev1.AddToScheme, coordinationv1.AddToScheme, gatewayapi.Install} {
 		if err := add(scheme); err != nil {
 			return nil, err
 		}
@@ -34,7 +35,7 @@ func newClient(config *rest.Config) (client.WithWatch, error) {
 	ours := gatewayv1alpha1.GroupVersion.WithKind
 	return client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: kube.Mapper([]schema.GroupVersionKind{
 		v1alpha1.GroupVersion.WithKind("TkaSignin"), arc.Kind(arc.RunnerKind), ours("TailscaleGateway"), ours("TailscaleRoutePolicy"), ours("TailscaleService"), ours("TailscaleProxyGroup"),
-		routes.WithKind("HTTPRoute"), routes.WithKind("Gateway"), corev1.SchemeGroupVersion.WithKind("ConfigMap"), corev1.SchemeGroupVersion.WithKind("Pod"), corev1.SchemeGroupVersion.WithKind("Event"),
+		routes.WithKind("HTTPRoute"), routes.WithKind("Gateway"), corev1.SchemeGroupVersion.WithKind("ConfigMap"), corev1.SchemeGroupVersion.WithKind("Pod"), corev1.SchemeGroupVersion.WithKind("Event"), coordinationv1.SchemeGroupVersion.WithKind("Lease"),
 	}, []schema.GroupVersionKind{ours("TailscaleTailnet"), v1alpha1.GroupVersion.WithKind("RunnerEnrollment"), v1alpha1.GroupVersion.WithKind("RunnerPool"),
 		v1alpha1.GroupVersion.WithKind("RunnerForge"), v1alpha1.GroupVersion.WithKind("RunnerHold")})})
 }
@@ -84,6 +85,10 @@ func (w *Watch) feeds(c client.WithWatch) []*feed {
 		all = append(all, &feed{resource: "changes", kind: plane.KindChange, namespace: w.SystemNamespace, labels: changeLabel + "=true", of: new(corev1.ConfigMap),
 			list: func() client.ObjectList { return new(corev1.ConfigMapList) }, convert: some(changeOf)})
 	}
+	beat := &pulse{}
+	all = append(all, &feed{resource: "fleet", also: []plane.Kind{plane.KindPool, plane.KindEnrollment, plane.KindHold, plane.KindForge, plane.KindDrift}, namespace: w.FleetNamespace, name: fleetLease, of: new(coordinationv1.Lease),
+		list:   func() client.ObjectList { return new(coordinationv1.LeaseList) },
+		absent: fmt.Sprintf("The Lease %s/%s is not there: Tailplane's fleet is not installed.", w.FleetNamespace, fleetLease), beside: beat, stale: beat.stale})
 	published := &members{version: w.Version}
 	all = append(all, &feed{resource: "members", kind: plane.KindCluster, namespace: w.SystemNamespace, name: gossipkube.MembersConfigMap, of: new(corev1.ConfigMap),
 		list:    func() client.ObjectList { return new(corev1.ConfigMapList) },

@@ -132,6 +132,7 @@ func newPlace(t *testing.T, c *kubetest.Cluster) *place {
 			{APIGroups: []string{gatewayapi.GroupName}, Resources: []string{"gateways", "httproutes"}, Verbs: read},
 			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: read},
 			{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"list"}},
+			{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{fleetLease}, Verbs: read},
 			{APIGroups: []string{"actions.github.com"}, Resources: []string{"ephemeralrunners"}, Verbs: read},
 		}},
 		&rbacv1.ClusterRoleBinding{ObjectMeta: everywhere, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: p.ns}, Subjects: subject},
@@ -194,7 +195,7 @@ func (p *place) watch(config *rest.Config) *plane.Board {
 func (p *place) watching(config *rest.Config) (*plane.Board, *Watch) {
 	p.Helper()
 	board := plane.NewBoard(time.Now)
-	w := &Watch{Config: config, Board: board, SigninNamespace: p.ns, SystemNamespace: p.ns, Version: "v1", Log: p.logger(), Now: time.Now, ProbeEvery: 200 * time.Millisecond}
+	w := &Watch{Config: config, Board: board, SigninNamespace: p.ns, SystemNamespace: p.ns, FleetNamespace: p.ns, Version: "v1", Log: p.logger(), Now: time.Now, ProbeEvery: 200 * time.Millisecond}
 	done := make(chan error, 1)
 	ctx := p.Context()
 	go func() { done <- w.Run(ctx) }()

@@ -37,6 +37,7 @@ type Watch struct {
 
 	SigninNamespace string // of the sign-ins
 	SystemNamespace string // of the list of members
+	FleetNamespace  string // of the fleet's Lease
 	Changes         bool   // there are changes, in SystemNamespace
 
 	Version string // of this program, to compare other clusters with; "": it is not known
@@ -54,7 +55,7 @@ type Watch struct {
 // Run keeps the Board until ctx ends. Its error is a missing setting: what fails
 // later is shown on the Board, and tried again. It may be called once.
 func (w *Watch) Run(ctx context.Context) error {
-	if w.Config == nil || w.Board == nil || w.SigninNamespace == "" || w.SystemNamespace == "" || w.Log == nil || w.Now == nil {
+	if w.Config == nil || w.Board == nil || w.SigninNamespace == "" || w.SystemNamespace == "" || w.FleetNamespace == "" || w.Log == nil || w.Now == nil {
 		return errors.New("the plane's watch lacks a setting: configuration, board, namespaces, log and clock are required")
 	}
 	if w.ProbeEvery == 0 {

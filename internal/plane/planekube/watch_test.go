@@ -5,10 +5,12 @@ package planekube
 import (
 	"encoding/json"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -17,6 +19,7 @@ import (
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/fleet/arctest"
 	"github.com/tailplane/tailplane/internal/gossip/gossipkube"
 	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/plane"
@@ -53,6 +56,10 @@ func TestWatch(t *testing.T) {
 	p.until("the list of members is said not to be there", func() bool {
 		s := source(board, "members")
 		return s.Status == plane.Degraded && strings.Contains(s.Message, "is not there")
+	})
+	p.until("the fleet is said not to be there", func() bool {
+		s := source(board, "fleet")
+		return s.Status == plane.Degraded && strings.Contains(s.Message, "not installed")
 	})
 	for _, k := range []plane.Kind{plane.KindSignin, plane.KindTailnet, plane.KindGateway, plane.KindRoute, plane.KindProxyGroup, plane.KindCluster, plane.KindPool, plane.KindEnrollment, plane.KindHold, plane.KindForge} {
 		if board.List(k).Known {
@@ -256,16 +263,52 @@ func TestWatch(t *testing.T) {
 	})
 }
 
+// PLANE-06, PL-07: a fleet that has gone, or says nothing any more, is a source that says
+// so, since when, and what that means; one that comes back, or is never elected, is none.
+func TestPL07_TheFleetGoesAway(t *testing.T) {
+	p := newPlace(t, nil)
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: fleetLease}}
+	p.must(p.admin.Create(t.Context(), lease)) // as the chart makes it
+	board, _ := p.watching(p.config)
+	is := func(status plane.Status, words ...string) func() bool {
+		return func() bool {
+			s := source(board, "fleet")
+			return s.Status == status && !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(s.Message, w) })
+		}
+	}
+	says := func(holder string, at time.Time) {
+		lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: &holder, RenewTime: &metav1.MicroTime{Time: at}}
+		p.must(p.admin.Update(t.Context(), lease))
+	}
+	p.until("nothing is wrong with one that is not elected", is(plane.OK))
+	says("pod-1", time.Now())
+	p.until("it is at work", is(plane.OK))
+	last := time.Now().Add(-2 * quiet)
+	says("pod-1", last)
+	p.until("it has said nothing for long", is(plane.Degraded, "not at work since "+last.UTC().Format(time.RFC3339)))
+	if !slices.ContainsFunc(board.List(plane.KindPool).Sources, func(s plane.Source) bool { return s.Name == "kubernetes:fleet" && s.Status == plane.Degraded }) {
+		t.Error("a list of pools does not say so")
+	}
+	says("pod-2", time.Now())
+	p.until("another one is at work", is(plane.OK))
+	says("", time.Now())
+	p.until("it has stopped", is(plane.Degraded, "not at work since"))
+}
+
 // PLANE-06, PL-07: when the API server cannot be reached, or hangs, everything is
 // shown as it was read last, every source is down since then, and what has changed
 // meanwhile is shown as soon as it is back, without a restart.
 func TestPL07_TheAPIServerGoesAway(t *testing.T) {
 	p := newPlace(t, nil)
+	arc, err := arctest.New(arctest.Options{Cluster: p.cluster, Namespace: p.cluster.Namespace(t), Version: "0.14.2", GitHub: &arctest.Places{}})
+	p.must(err)
+	p.must(arc.Install(t.Context())) // for its kinds
 	gate, through := newGate(t, p.config)
 	stays, goes := p.signin("stays", "alice@example.com"), p.signin("goes", "bob@example.com")
 	p.create(stays)
 	p.create(goes)
 	p.must(p.admin.Create(t.Context(), p.members(time.Now(), gossipkube.Cluster{ID: "c1", Name: "east", State: "alive"})))
+	p.must(p.admin.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: fleetLease}}))
 	board := p.watch(through)
 	well := func() bool {
 		for _, s := range board.Sources() {
@@ -273,7 +316,7 @@ func TestPL07_TheAPIServerGoesAway(t *testing.T) {
 				return false
 			}
 		}
-		return true
+		return len(board.Sources()) > 0
 	}
 	truth := func() (all []any) {
 		for _, k := range []plane.Kind{plane.KindSignin, plane.KindCluster, plane.KindTailnet, plane.KindAdapter} {
