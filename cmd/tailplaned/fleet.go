@@ -48,7 +48,7 @@ func runFleet(ctx context.Context, f flags, elect bool) error {
 	metrics := health.NewFleet(version(), commit())
 	controllers := &fleetkube.Controllers{
 		Isolation: isolation.Settings{Namespace: s.Namespace, Account: fleetAccount, Shared: s.SharedNamespace, ClusterCIDRs: s.Prefixes(), APIServers: s.Servers(), Images: isolation.Images(s.Images)},
-		Rules:     fleet.Rules{CacheNamespaces: s.CacheNamespaces, ClusterCIDRs: s.Prefixes(), RequireOwnApp: s.RequireOwnApp}, ARCNamespace: s.ARCNamespace,
+		Rules:     fleetRules(s), ARCNamespace: s.ARCNamespace,
 		ByPlane: s.Approval == settings.ApprovalPlane, IsAdmin: s.Approver,
 		Log: log, Now: time.Now, TruthCheckEvery: time.Duration(s.TruthCheckEvery), UserAgent: "tailplane-fleet/" + version(), Asked: metrics.Asked, Allocated: metrics.Allocated,
 	}
@@ -119,4 +119,9 @@ func fleetValues(now fleetkube.Figures, at time.Time) (v health.FleetValues) {
 	}
 	v.Holds = now.Holds
 	return v
+}
+
+// fleetRules are the settings that rules between enrollments take.
+func fleetRules(s settings.Fleet) fleet.Rules {
+	return fleet.Rules{CacheNamespaces: s.CacheNamespaces, ClusterCIDRs: s.Prefixes(), RequireOwnApp: s.RequireOwnApp}
 }

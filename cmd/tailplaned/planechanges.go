@@ -82,6 +82,10 @@ func (s *planeServer) newChanges() error {
 		return err
 	}
 	s.changes = &planechange.Desk{Plane: s.desk, Repository: repo, Store: kept, Pattern: g.Path, Try: kept.Try, May: s.stillMay(nil), Link: func(string) string { return "" }}
+	rules := fleetRules(s.set.Fleet)
+	s.changes.Breaks = func(ctx context.Context, r change.Ref, spec map[string]any) ([]planechange.Rule, error) {
+		return kept.Breaks(ctx, rules, r, spec)
+	}
 	every := time.Duration(g.LookEvery)
 	if every == 0 {
 		every = lookEvery

@@ -15,7 +15,7 @@
   "plane" $plane
   "audit" (dict "file" "/var/log/tailplane/audit.jsonl" "required" $v.audit.required "keySecret" "tailplane-plane-audit-key") "health" ":9091" }}
 {{- if $v.fleet.enabled }}
-{{- $_ := set $f "fleet" (pick $v.fleet "namespace" "approval" "approvers") }}
+{{- $_ := set $f "fleet" (pick $v.fleet "namespace" "approval" "approvers" "cacheNamespaces" "clusterCIDRs" "requireOwnApp") }}
 {{- end }}
 {{- toYaml $f }}
 {{- end }}

@@ -41,7 +41,16 @@ type Preview struct {
 	OrgName  string `json:"org" doc:"whose it is; empty: the platform's"`
 	Platform bool   `json:"platform" doc:"those who run the platform have to approve it"`
 	Refused  string `json:"refused" doc:"why the API server would not take the object; empty: it would"`
+	Rules    []Rule `json:"rules" doc:"of those between objects, which it would break: nothing is made of what breaks one; null: nobody has looked"`
 	Open     string `json:"open" doc:"the open change of this object, which this one would be added to; empty: there is none"`
+}
+
+// A Rule is one of the fleet's, between objects, that would be broken.
+type Rule struct {
+	Org     string `json:"org" doc:"the enrollment of which nothing, or less, would be made"`
+	Pool    string `json:"pool" doc:"the pool that it is about; empty: the whole enrollment"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
 }
 
 // A ProposeRequest proposes a change.
@@ -178,6 +187,15 @@ func (d *Desk) draw(ctx context.Context, p access.Permit, e Edit, before []chang
 			return out, p, err
 		}
 		out.Refused = err.Error()
+		return out, p, nil
+	}
+	if d.Breaks != nil {
+		rules, err := d.Breaks(ctx, out.ref, out.is)
+		if err != nil {
+			return out, p, err
+		}
+		// Of others is told only to who is of none.
+		out.Rules = slices.DeleteFunc(rules, func(r Rule) bool { return out.OrgName != "" && r.Org != out.OrgName })
 	}
 	return out, p, nil
 }

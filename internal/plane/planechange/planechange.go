@@ -82,6 +82,8 @@ type Desk struct {
 	// Try asks the API server whether it would take an object, in the name of the plane
 	// and without a change; a spec that is nil goes. A problem says why not.
 	Try func(ctx context.Context, r change.Ref, spec map[string]any) error
+	// Breaks, optional, says which of the fleet's rules between objects would be broken.
+	Breaks func(ctx context.Context, r change.Ref, spec map[string]any) ([]Rule, error)
 	// May says whether who gave an approval still may, as the policy is now.
 	May func(ctx context.Context, a change.Approval, org string, v access.Verb) bool
 }

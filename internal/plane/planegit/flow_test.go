@@ -467,6 +467,22 @@ func TestPL06_Flow(t *testing.T) {
 	}
 }
 
+// FL-01, PL-05: which rules a change would break is told of one's own organisation, and of
+// all to who runs the platform.
+func TestFL01_Rules(t *testing.T) {
+	f := newFlow(t, "github")
+	f.desk.Breaks = func(context.Context, change.Ref, map[string]any) ([]planechange.Rule, error) {
+		return []planechange.Rule{{Org: "acme", Pool: "gh-nix", Reason: "PoolDedicated"}, {Org: "globex", Reason: "ConfigURLTaken"}}, nil
+	}
+	var seen planechange.Preview
+	if code := f.ask("amy@acme.dev", "POST", "/changes/preview", map[string]any{"kind": "RunnerEnrollment", "name": "acme", "patch": json.RawMessage(`{"owners":["amy@acme.dev"]}`)}, &seen); code != "" || len(seen.Rules) != 1 || seen.Rules[0].Org != "acme" {
+		t.Errorf("%s, %+v", code, seen.Rules)
+	}
+	if code := f.ask("pat@platform.dev", "POST", "/changes/preview", map[string]any{"kind": "RunnerPool", "name": "gh-nix", "patch": json.RawMessage(`{"scaling":{"max":7}}`)}, &seen); code != "" || len(seen.Rules) != 2 {
+		t.Errorf("%s, %+v", code, seen.Rules)
+	}
+}
+
 // PL-09: what the API server would not take, what is not there, a file that has moved.
 func TestPL09_Flow(t *testing.T) {
 	f := newFlow(t, "github")

@@ -3,6 +3,7 @@ package planemcp
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strconv"
 
 	"github.com/tailplane/tailplane/internal/plane"
@@ -46,7 +47,11 @@ func changeTools() []tool {
 				if o.Refused != "" {
 					return "The API server would not take it: " + o.Refused
 				}
-				return "The API server would take it. Risk: " + o.Risk.Level + "."
+				said := "The API server would take it. Risk: " + o.Risk.Level + "."
+				if len(o.Rules) > 0 {
+					said += fmt.Sprintf(" It would break %d rules of the fleet: nothing is made of what breaks one.", len(o.Rules))
+				}
+				return said
 			}, nil),
 		propose,
 	}

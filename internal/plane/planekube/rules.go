@@ -1,0 +1,84 @@
+package planekube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/plane/planechange"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// Breaks says which of the fleet's rules between objects would be broken, and are not
+// broken now, if an object had a spec; nil: if it went. It knows what stands in objects:
+// no Secret is looked at, no template tried, and no forge asked.
+func (s *Changes) Breaks(ctx context.Context, rules fleet.Rules, r change.Ref, spec map[string]any) ([]planechange.Rule, error) {
+	v := fleet.View{Rules: rules}
+	var forges v1alpha1.RunnerForgeList
+	var pools v1alpha1.RunnerPoolList
+	var enrollments v1alpha1.RunnerEnrollmentList
+	for _, l := range []client.ObjectList{&forges, &pools, &enrollments} {
+		if err := s.client.List(ctx, l); err != nil {
+			return nil, problem.New(problem.Unavailable, "The API server does not say what else there is.", "Try again in a moment.").After(time.Second).Because(fmt.Errorf("list for a preview: %w", err))
+		}
+	}
+	v.Forges, v.Pools, v.Enrollments = forges.Items, pools.Items, enrollments.Items
+	broken := fleet.Check(v)
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return nil, err
+	}
+	name := metav1.ObjectMeta{Name: r.Name, CreationTimestamp: metav1.Now()} // as old as what is there, or the youngest
+	switch r.Kind {
+	case "RunnerForge":
+		v.Forges, err = with(v.Forges, v1alpha1.RunnerForge{ObjectMeta: name}, spec != nil, func(o *v1alpha1.RunnerForge) (*metav1.ObjectMeta, any) { return &o.ObjectMeta, &o.Spec }, text)
+	case "RunnerPool":
+		v.Pools, err = with(v.Pools, v1alpha1.RunnerPool{ObjectMeta: name}, spec != nil, func(o *v1alpha1.RunnerPool) (*metav1.ObjectMeta, any) { return &o.ObjectMeta, &o.Spec }, text)
+	case "RunnerEnrollment":
+		v.Enrollments, err = with(v.Enrollments, v1alpha1.RunnerEnrollment{ObjectMeta: name}, spec != nil, func(o *v1alpha1.RunnerEnrollment) (*metav1.ObjectMeta, any) { return &o.ObjectMeta, &o.Spec }, text)
+	}
+	if err != nil {
+		return nil, err
+	}
+	would := fleet.Check(v)
+	all := []planechange.Rule{}
+	for _, org := range slices.Sorted(maps.Keys(would)) {
+		for _, x := range would[org] {
+			if !slices.Contains(broken[org], x) {
+				all = append(all, planechange.Rule{Org: org, Pool: x.Pool, Reason: x.Reason, Message: x.Message})
+			}
+		}
+	}
+	return all, nil
+}
+
+// with is all with one of them, or a new one, having the spec of text; or without it.
+func with[T any](all []T, fresh T, stays bool, of func(*T) (*metav1.ObjectMeta, any), text []byte) ([]T, error) {
+	is, _ := of(&fresh)
+	i := slices.IndexFunc(all, func(o T) bool { m, _ := of(&o); return m.Name == is.Name })
+	switch {
+	case !stays && i < 0:
+		return all, nil
+	case !stays:
+		return slices.Delete(all, i, i+1), nil
+	case i < 0:
+		all, i = append(all, fresh), len(all)
+	default:
+		m, _ := of(&all[i])
+		name := *m
+		all[i] = fresh
+		m, _ = of(&all[i])
+		*m = name
+	}
+	_, spec := of(&all[i])
+	return all, json.Unmarshal(text, spec)
+}
