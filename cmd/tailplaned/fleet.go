@@ -9,6 +9,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/board"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 	"github.com/tailplane/tailplane/internal/health"
 	"github.com/tailplane/tailplane/internal/settings"
@@ -97,7 +98,7 @@ func runFleet(ctx context.Context, f flags, elect bool) error {
 }
 
 // fleetValues are figures as metrics have them. What is not known is not among them.
-func fleetValues(now fleetkube.Figures, at time.Time) (v health.FleetValues) {
+func fleetValues(now board.Figures, at time.Time) (v health.FleetValues) {
 	for _, w := range now.Workloads {
 		labels := []string{w.Forge, w.Org, w.Pool}
 		for _, x := range []struct {

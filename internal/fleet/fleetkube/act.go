@@ -138,7 +138,7 @@ func (l *look) deed(ctx context.Context, a fleet.Act) error {
 		return l.deregisterRunner(ctx, w)
 	case fleet.ForceRelease:
 		l.Log.Warn("a scale set is given up, and stays at GitHub", "enrollment", l.e.Name, "scaleSet", w.Name, "id", w.RemoteID, "because", l.e.Annotations[v1alpha1.ForceCleanupAnnotation])
-		return l.freeSet(ctx, w)
+		return l.crew.arc.Free(ctx, l.arc.Sets[w.Key])
 	case fleet.DeleteWorkloads:
 		if github {
 			return nil // it goes with its object

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/board"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 )
 
@@ -103,31 +104,12 @@ func (c *Controllers) Run(ctx context.Context) error {
 	return nil
 }
 
-// Figures are what is counted of the fleet now, for metrics.
-type Figures struct {
-	Workloads []WorkloadFigures
-	Holds     int // that hold something
-	Rates     []RateFigures
-	Expiries  []ExpiryFigures // of credentials that end by themselves
-}
-
-// WorkloadFigures are those of one organisation's use of one pool, or, of no
-// organisation, of the scale set that a pool adopts. What is nil is not known.
-type WorkloadFigures struct {
-	Forge, Org, Pool            string
-	Idle, Busy, Pending, Failed *int
-	EffectiveMax                int
-	Drift                       int // findings
-}
-
-// RateFigures say how often a forge may still be asked for an organisation.
-type RateFigures struct {
-	Forge, Org string
-	Remaining  int
-}
-
-// ExpiryFigures say when a credential ends.
-type ExpiryFigures struct {
-	Forge, Org string
-	At         time.Time
+// Figures returns what is counted of the fleet now; false while the controllers are not
+// at work.
+func (c *Controllers) Figures() (board.Figures, bool) {
+	w := c.crew.Load()
+	if w == nil || !c.Synced() {
+		return board.Figures{}, false
+	}
+	return w.standing.Figures(context.Background())
 }

@@ -349,29 +349,3 @@ func (l *look) askedLately(id int64) bool {
 	l.account.Cancelled[id] = l.now
 	return false
 }
-
-// freeSet takes ARC's finalizers off a scale set and what is of it: the scale set stays
-// at GitHub.
-func (l *look) freeSet(ctx context.Context, w *work) error {
-	var errs []error
-	free := func(o *unstructured.Unstructured) {
-		if len(o.GetFinalizers()) > 0 {
-			errs = append(errs, client.IgnoreNotFound(l.direct.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))))
-		}
-	}
-	for _, kind := range []string{arc.ListenerKind, arc.RunnerSetKind, arc.RunnerKind} {
-		list := arcworld.ListOf(kind)
-		if err := l.direct.List(ctx, list); err != nil {
-			return err
-		}
-		for i := range list.Items {
-			if slices.Contains(arcworld.SetsOf(&list.Items[i]), w.Namespace+"/"+w.Name) {
-				free(&list.Items[i])
-			}
-		}
-	}
-	set := l.arc.Sets[w.Key].DeepCopy()
-	errs = append(errs, client.IgnoreNotFound(l.direct.Delete(ctx, set, client.Preconditions{UID: new(set.GetUID())})))
-	free(set)
-	return errors.Join(errs...)
-}

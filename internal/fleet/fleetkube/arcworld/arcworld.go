@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -344,4 +345,29 @@ func (w *World) sets(ctx context.Context) []arc.Set {
 // Absent says whether the API server has no kinds of ARC's at all, and so no object.
 func (w *World) Absent(ctx context.Context) bool {
 	return apierrors.IsNotFound(w.Direct.List(ctx, ListOf(arc.SetKind), client.Limit(1)))
+}
+
+// Free takes ARC's finalizers off a scale set and what is of it, and deletes it: the
+// scale set stays at GitHub.
+func (w *World) Free(ctx context.Context, set *unstructured.Unstructured) error {
+	var errs []error
+	free := func(o *unstructured.Unstructured) {
+		if len(o.GetFinalizers()) > 0 {
+			errs = append(errs, client.IgnoreNotFound(w.Direct.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))))
+		}
+	}
+	for _, kind := range []string{arc.ListenerKind, arc.RunnerSetKind, arc.RunnerKind} {
+		list := ListOf(kind)
+		if err := w.Direct.List(ctx, list); err != nil {
+			return err
+		}
+		for i := range list.Items {
+			if slices.Contains(SetsOf(&list.Items[i]), set.GetNamespace()+"/"+set.GetName()) {
+				free(&list.Items[i])
+			}
+		}
+	}
+	errs = append(errs, client.IgnoreNotFound(w.Direct.Delete(ctx, set.DeepCopy(), client.Preconditions{UID: new(set.GetUID())})))
+	free(set.DeepCopy())
+	return errors.Join(errs...)
 }
