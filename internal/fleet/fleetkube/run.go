@@ -94,13 +94,13 @@ func (c *Controllers) run(ctx context.Context) error {
 		return err
 	}
 	// Not the manager's client: it would follow whole every kind that is read.
-	direct, err := client.New(config, client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: scheme, Mapper: mapper, FieldOwner: FieldManager})
+	direct, err := client.NewWithWatch(config, client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: scheme, Mapper: mapper, FieldOwner: FieldManager})
 	if err != nil {
 		return err
 	}
 	w := &crew{Controllers: c, pace: cmp.Or(c.Pace, 2*time.Second), known: mgr.GetCache(), direct: direct, events: mgr.GetEventRecorder(FieldManager),
 		board: board.New(), accounts: account.New(c.Now, c.Asked), rounds: findings.NewRounds(c.Now(), cmp.Or(c.TruthCheckEvery, 5*time.Minute))}
-	w.arc = &arcworld.World{Config: config, Direct: direct, Namespace: c.ARCNamespace, Pace: w.pace, Log: c.Log, Everyone: func(ctx context.Context) {
+	w.arc = &arcworld.World{Direct: direct, Namespace: c.ARCNamespace, Pace: w.pace, Log: c.Log, Everyone: func(ctx context.Context) {
 		w.enrollments.ring(w.all(ctx, func(*v1alpha1.RunnerEnrollment) bool { return true })...)
 	}, Changed: func(org string, set bool) {
 		w.enrollments.ring(org)
