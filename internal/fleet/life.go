@@ -170,6 +170,7 @@ const (
 	ReasonValid          = "Valid"               // the forge accepts it
 	ReasonNotChecked     = "NotChecked"          // nobody knows yet, or cannot be asked
 	ReasonInvalid        = "Invalid"             // the forge does not accept it
+	ReasonRestarts       = "Restarts"            // what takes its jobs starts anew
 	ReasonReady          = "Ready"               // it is as it should be
 	ReasonNotReady       = "NotReady"            // it is not as it should be yet
 	ReasonUnbounded      = "ClusterCIDRsMissing" // fleet.clusterCIDRs is not set, so what jobs connect to cannot be bounded

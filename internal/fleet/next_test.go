@@ -33,6 +33,51 @@ func TestEnroll(t *testing.T) {
 	}
 }
 
+// An active enrollment stays so while what takes its jobs starts anew, for two minutes,
+// and says so: its phase does not go to and fro with every other number of runners.
+func TestRestarts(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	since := func(status metav1.ConditionStatus, ago time.Duration) []metav1.Condition {
+		return []metav1.Condition{{Type: "Ready", Status: status, LastTransitionTime: metav1.NewTime(now.Add(-ago))}}
+	}
+	for _, c := range []struct {
+		why    string
+		was    v1alpha1.EnrollmentPhase
+		ready  []metav1.Condition
+		change func(*fleet.Workload)
+		phase  v1alpha1.EnrollmentPhase
+		wake   time.Duration
+	}{
+		{"it was ready a moment ago", v1alpha1.PhaseActive, since("True", time.Hour), nil, v1alpha1.PhaseActive, 2 * time.Minute},
+		{"it starts for a minute", v1alpha1.PhaseActive, since("False", time.Minute), nil, v1alpha1.PhaseActive, time.Minute},
+		{"it should have started by now", v1alpha1.PhaseActive, since("False", 2*time.Minute), nil, v1alpha1.PhaseProvisioning, 0},
+		{"it never was", v1alpha1.PhaseProvisioning, since("False", time.Minute), nil, v1alpha1.PhaseProvisioning, 0},
+		{"the forge has it no more", v1alpha1.PhaseActive, since("True", time.Hour), func(w *fleet.Workload) { w.Remote = fleet.No }, v1alpha1.PhaseProvisioning, 0},
+		{"the forge never had it", v1alpha1.PhaseActive, since("True", time.Hour), func(w *fleet.Workload) { w.RemoteID = 0 }, v1alpha1.PhaseProvisioning, 0},
+		{"it ends", v1alpha1.PhaseActive, since("True", time.Hour), func(w *fleet.Workload) { w.Ending = true }, v1alpha1.PhaseProvisioning, 0},
+		{"a person must see to it", v1alpha1.PhaseActive, since("True", time.Hour), func(w *fleet.Workload) { w.Trouble = fleet.Trouble{Reason: "Outdated"} }, v1alpha1.PhaseFailed, 0},
+		{"it is ready", v1alpha1.PhaseActive, since("True", time.Hour), func(w *fleet.Workload) { w.Ready = fleet.Yes }, v1alpha1.PhaseActive, 0},
+	} {
+		w := fleet.Workload{Key: fleet.Key{Namespace: "runners", Name: "acme-nix"}, Pool: "nix", Shape: "s", Object: fleet.Yes, Current: true, Ready: fleet.No, Stopped: fleet.No, Remote: fleet.Yes, RemoteID: 7}
+		if c.change != nil {
+			c.change(&w)
+		}
+		e := &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: "acme"}, Status: v1alpha1.RunnerEnrollmentStatus{Phase: c.was, Conditions: c.ready}}
+		step := fleet.Next(fleet.Facts{Enrollment: e, Forge: v1alpha1.GitHub, Approved: fleet.Condition{Type: "Approved", Status: fleet.Yes}, Listed: true, Held: true,
+			Credential: fleet.CredentialState{Valid: fleet.Yes, Fingerprint: "11111111"}, Namespace: fleet.Yes, Policies: fleet.Yes, Access: fleet.Yes,
+			Copies: []fleet.Copy{{Namespace: "runners", Name: fleet.CredentialName("acme", "11111111")}},
+			Wanted: []fleet.Wanted{{Pool: "nix", Namespace: "runners", Shape: "s"}}, Workloads: []fleet.Workload{w}}, now)
+		if step.Report.Phase != c.phase || (c.wake != 0) != step.Wake.Equal(now.Add(c.wake)) {
+			t.Errorf("%s: it is %s, to be looked at %v: %+v", c.why, step.Report.Phase, step.Wake, step.Report)
+		}
+		for _, cond := range step.Report.Conditions {
+			if cond.Type == "Ready" && (cond.Status == fleet.Yes) != (w.Ready == fleet.Yes) {
+				t.Errorf("%s: %+v", c.why, cond)
+			}
+		}
+	}
+}
+
 // killed runs a life once to its end, and then once for each write, killed right
 // after it; every time the end is the same.
 func killed(t *testing.T, forge v1alpha1.ForgeType, life func(*world)) {

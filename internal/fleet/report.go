@@ -5,6 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 )
@@ -27,11 +31,39 @@ func (d *decision) summary(unbounded bool) {
 		phase, ready = v1alpha1.PhaseFailed, Condition{"Ready", No, d.trouble.Reason, d.trouble.Message}
 	case bad != nil:
 		phase, ready = v1alpha1.PhaseFailed, Condition{"Ready", No, bad.Reason, bad.Message}
+	case registered < wanted && d.restarts():
+		ready = Condition{"Ready", No, ReasonRestarts, fmt.Sprintf("What takes the jobs of %d of %d pools starts anew, as it does when it may have more or fewer runners.", wanted-registered, wanted)}
 	case registered < wanted:
 		phase, ready = v1alpha1.PhaseProvisioning, Condition{"Ready", No, ReasonProvisioning, cmp.Or(d.progress, "Not every pool is registered.")}
 	}
 	d.report(phase, ready, Condition{"Registered", Is(registered == wanted), map[bool]string{true: ReasonRegistered, false: ReasonNotRegistered}[registered == wanted],
 		fmt.Sprintf("%d of %d pools are registered.", registered, wanted)})
+}
+
+// restartsFor is how long what takes jobs may take to start anew.
+const restartsFor = 2 * time.Minute
+
+// restarts says whether an enrollment that was active lacks nothing but that what takes
+// its jobs starts anew: with every other number of runners ARC makes another listener,
+// and its phase is not to go to and fro with that.
+func (d *decision) restarts() bool {
+	since := d.now
+	if c := meta.FindStatusCondition(d.Enrollment.Status.Conditions, "Ready"); c != nil && c.Status != metav1.ConditionTrue {
+		since = c.LastTransitionTime.Time
+	}
+	until := since.Add(restartsFor)
+	if d.Enrollment.Status.Phase != v1alpha1.PhaseActive || !d.now.Before(until) {
+		return false
+	}
+	for _, w := range d.Facts.Wanted {
+		if !slices.ContainsFunc(d.Facts.Workloads, func(x Workload) bool {
+			return x.Pool == w.Pool && (x.Ready == Yes || x.Object == Yes && x.Remote == Yes && x.RemoteID != 0 && !x.Ending)
+		}) {
+			return false
+		}
+	}
+	d.Wake = soonest(d.Wake, until)
+	return true
 }
 
 // anyPool is the first violation that keeps a pool from being made.

@@ -18,21 +18,31 @@ import (
 // account's.
 const reasonNoSecret = "SecretNotFound"
 
-// credential finds out how the credential of an enrollment stands: what the Secret
-// that it names has, and what the forge says of it.
-func (l *look) credential(ctx context.Context) error {
+// sourceSecret reads the Secret that an enrollment names; nil: there is none.
+func (l *look) sourceSecret(ctx context.Context) (*corev1.Secret, error) {
 	s := &corev1.Secret{}
-	name := l.e.Spec.Credentials.SecretName
-	err := l.direct.Get(ctx, client.ObjectKey{Namespace: l.Isolation.Namespace, Name: name}, s)
-	l.facts.Credential = fleet.CredentialState{Valid: fleet.No, Reason: reasonNoSecret, Message: fmt.Sprintf("There is no Secret %q in the fleet's namespace.", name)}
+	err := l.direct.Get(ctx, client.ObjectKey{Namespace: l.Isolation.Namespace, Name: l.e.Spec.Credentials.SecretName}, s)
 	switch {
 	case apierrors.IsNotFound(err):
-		return l.inUse(ctx)
+		return nil, nil
 	case err != nil:
-		return fmt.Errorf("look at the credential: %w", err)
+		return nil, fmt.Errorf("look at the credential: %w", err)
+	}
+	return s, nil
+}
+
+// credential finds out how the credential of an enrollment stands: what the Secret
+// that it names has, and what the forge says of it.
+func (l *look) credential(ctx context.Context, s *corev1.Secret) {
+	name := l.e.Spec.Credentials.SecretName
+	l.facts.Credential = fleet.CredentialState{Valid: fleet.No, Reason: reasonNoSecret, Message: fmt.Sprintf("There is no Secret %q in the fleet's namespace.", name)}
+	switch {
+	case s == nil:
+		l.inUse(ctx)
+		return
 	case s.Labels[v1alpha1.OrgLabel] != l.e.Name: // nothing of it is read
 		l.facts.Credential.Reason, l.facts.Credential.Message = fleet.ReasonSecretOfAnother, fmt.Sprintf("The Secret %q does not carry the label %s: %s.", name, v1alpha1.OrgLabel, l.e.Name)
-		return nil
+		return
 	}
 	l.account = l.accounts.Of(l.e.Name, l.e, l.forge, s.Data)
 	l.account.Check(ctx, l.now, l.live)
@@ -50,7 +60,7 @@ func (l *look) credential(ctx context.Context) error {
 		c.Fingerprint = fleet.Fingerprint(s.Data)
 	}
 	l.facts.Credential = c
-	return l.inUse(ctx)
+	l.inUse(ctx)
 }
 
 // withInstallation is a credential with the installation that was found for it: ARC
@@ -70,9 +80,9 @@ func withInstallation(data map[string][]byte, installation int64) map[string][]b
 
 // inUse finds out whether the older credential that runners use is still good, where
 // the one that was to take its place is not.
-func (l *look) inUse(ctx context.Context) error {
+func (l *look) inUse(ctx context.Context) {
 	if l.facts.Credential.Valid != fleet.No || l.forge.Spec.Type != v1alpha1.GitHub {
-		return nil
+		return
 	}
 	for _, s := range l.secrets {
 		if !isCopy(&s) || !slices.ContainsFunc(l.works, func(w *work) bool { return w.Namespace == s.Namespace && slices.Contains(w.Copies, s.Name) }) {
@@ -85,10 +95,9 @@ func (l *look) inUse(ctx context.Context) error {
 			if l.account == nil || l.account.State.Valid == fleet.No {
 				l.account = a
 			}
-			return nil
+			return
 		}
 	}
-	return nil
 }
 
 // isCopy says whether a Secret is the copy of a credential, for GitHub.

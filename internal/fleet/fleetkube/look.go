@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -179,7 +180,14 @@ func (l *look) gather(ctx context.Context) error {
 	}
 	l.facts.Forge = l.forge.Spec.Type
 	l.facts.Wanted = fleet.Want(l.e, l.forge.Spec.Type, l.pools, l.Isolation.Shared)
-	if err := l.places(ctx); err != nil {
+	// What does not depend on one another is asked for at the same time.
+	var source *corev1.Secret
+	var asked error
+	var wg sync.WaitGroup
+	wg.Go(func() { source, asked = l.sourceSecret(ctx) })
+	err := l.places(ctx)
+	wg.Wait()
+	if err := errors.Join(err, asked); err != nil {
 		return err
 	}
 	github := l.forge.Spec.Type == v1alpha1.GitHub
@@ -188,9 +196,7 @@ func (l *look) gather(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := l.credential(ctx); err != nil {
-		return err
-	}
+	l.credential(ctx, source)
 	if !github {
 		if err := l.managers(ctx); err != nil {
 			return err
@@ -232,44 +238,50 @@ func (l *look) objects(ctx context.Context) error {
 	return nil
 }
 
+// A yard is what is found in one namespace.
+type yard struct {
+	name    string
+	secrets []corev1.Secret
+	looked  bool // and this is everything
+	bare    bool // there is such a namespace of ours, and the fleet may not look into it
+	ending  bool
+}
+
 // places finds the namespaces where something of the enrollment may be, and the
 // Secrets there.
 func (l *look) places(ctx context.Context) error {
 	own := fleet.OrgNamespace(l.e.Name)
-	for _, name := range []string{l.Isolation.Shared, own} {
-		ns := &corev1.Namespace{}
-		err := l.direct.Get(ctx, client.ObjectKey{Name: name}, ns)
-		if apierrors.IsNotFound(err) || err == nil && name == own && !furnish.Ours(ns, l.e.Name) {
-			continue // and somebody else's is none of ours
-		}
-		if err != nil {
-			return fmt.Errorf("look at namespace %s: %w", name, err)
-		}
-		var secrets corev1.SecretList
-		err = l.direct.List(ctx, &secrets, client.InNamespace(name), client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name})
+	names := []string{l.Isolation.Shared, own}
+	found, errs := make([]yard, len(names)), make([]error, len(names))
+	var wg sync.WaitGroup
+	for i, name := range names {
+		wg.Go(func() { found[i], errs[i] = l.yard(ctx, name) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for _, p := range found {
 		switch {
-		case apierrors.IsForbidden(err) && ns.DeletionTimestamp != nil:
+		case p.looked:
+			l.namespaces = append(l.namespaces, p.name)
+			l.secrets = append(l.secrets, p.secrets...)
+		case p.bare && p.ending:
 			// The fleet's right there went with it; what is left of it is the namespace.
 			if o := l.e.Status.Offboard; l.e.DeletionTimestamp.IsZero() || o == nil || o.Step != v1alpha1.StepDeleteNamespace {
 				l.facts.Listed = false
 			}
-			continue
-		case apierrors.IsForbidden(err):
+		case p.bare:
 			org := ""
-			if name == own {
+			if p.name == own {
 				org = l.e.Name
 			}
-			if err := furnish.Bind(ctx, l.direct, types.NamespacedName{Namespace: l.Isolation.Namespace, Name: l.Isolation.Account}, name, org); err != nil {
+			if err := furnish.Bind(ctx, l.direct, types.NamespacedName{Namespace: l.Isolation.Namespace, Name: l.Isolation.Account}, p.name, org); err != nil {
 				return err
 			}
 			l.facts.Listed = false
 			l.wake = earliest(l.wake, l.now.Add(l.pace))
-			continue
-		case err != nil:
-			return fmt.Errorf("list Secrets in %s: %w", name, err)
 		}
-		l.namespaces = append(l.namespaces, name)
-		l.secrets = append(l.secrets, secrets.Items...)
 	}
 	for i := range l.secrets {
 		if s := &l.secrets[i]; isCopy(s) {
@@ -277,6 +289,30 @@ func (l *look) places(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// yard looks into one namespace. Somebody else's is none of ours.
+func (l *look) yard(ctx context.Context, name string) (p yard, err error) {
+	p.name = name
+	ns := &corev1.Namespace{}
+	err = l.direct.Get(ctx, client.ObjectKey{Name: name}, ns)
+	if apierrors.IsNotFound(err) || err == nil && name != l.Isolation.Shared && !furnish.Ours(ns, l.e.Name) {
+		return p, nil
+	}
+	if err != nil {
+		return p, fmt.Errorf("look at namespace %s: %w", name, err)
+	}
+	var secrets corev1.SecretList
+	err = l.direct.List(ctx, &secrets, client.InNamespace(name), client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name})
+	switch {
+	case apierrors.IsForbidden(err):
+		p.bare, p.ending = true, ns.DeletionTimestamp != nil
+	case err != nil:
+		return p, fmt.Errorf("list Secrets in %s: %w", name, err)
+	default:
+		p.looked, p.secrets = true, secrets.Items
+	}
+	return p, nil
 }
 
 // capacityOf is what a workload may have if it is open: what was given, and what holds

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
 	"github.com/tailplane/tailplane/internal/problem"
@@ -71,6 +72,7 @@ func TestFLEET03_State(t *testing.T) {
 		{"nobody has said anything of the pool", enrolled(active), nil, nil, planefleet.Unknown},
 		{"nobody knows how many there may be", enrolled(active), runs(func(s *v1alpha1.EnrolledPoolStatus) { s.EffectiveMax = nil }), nil, planefleet.Unknown},
 		{"it is being made", enrolled(v1alpha1.PhaseProvisioning), runs(nil), nil, planefleet.Provisioning},
+		{"its listener starts anew", enrolled(active, metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse, Reason: fleet.ReasonRestarts, Message: "It starts."}), runs(nil), nil, planefleet.Provisioning},
 		{"it waits for approval", enrolled(v1alpha1.PhaseRequested), nil, nil, planefleet.Provisioning},
 		{"its credential is refused", enrolled(v1alpha1.PhaseSuspended), runs(nil), nil, planefleet.Failing},
 		{"a rule is broken, and it is held", enrolled(active, is("PolicyViolation", metav1.ConditionTrue, "no")), held("h"), []*v1alpha1.RunnerHold{hold("Pause", applied)}, planefleet.Failing},

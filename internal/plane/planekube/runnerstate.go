@@ -45,6 +45,8 @@ func stateOf(e *v1alpha1.RunnerEnrollment, pool string, s *v1alpha1.EnrolledPool
 		return planefleet.Provisioning, "The organisation's enrollment is " + string(e.Status.Phase) + "."
 	case !slices.ContainsFunc(e.Spec.Pools, func(p v1alpha1.EnrolledPool) bool { return p.Name == pool }):
 		return planefleet.Draining, "The organisation does not use this pool any more."
+	case ready != nil && ready.Status == metav1.ConditionFalse && ready.Reason == fleet.ReasonRestarts && s.Hold == "" && len(s.Drift) == 0:
+		return planefleet.Provisioning, ready.Message
 	case s.Hold != "":
 		return planefleet.Resuming, "The hold " + s.Hold + " is gone, and the fleet has not said that jobs are taken again."
 	case s.EffectiveMax == nil:

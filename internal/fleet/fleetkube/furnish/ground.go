@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -34,42 +36,25 @@ type Ground struct {
 // it; the namespace itself is the first of it. An organisation's own namespace must
 // be the fleet's, and that organisation's.
 func LookAt(ctx context.Context, c client.Client, wanted []isolation.Object, org string) (g Ground, err error) {
-	var namespace string
-	bound := true
-	present := map[schema.GroupVersionKind]map[string]*unstructured.Unstructured{}
-	for _, o := range wanted {
-		u, err := Wanted(o)
-		if err != nil {
+	all := make([]*unstructured.Unstructured, len(wanted))
+	for i, o := range wanted {
+		if all[i], err = Wanted(o); err != nil {
 			return g, err
 		}
-		kind := u.GroupVersionKind()
-		var is *unstructured.Unstructured
-		if kind.Kind == "Namespace" {
-			namespace = u.GetName()
-			if is, err = Get(ctx, c, kind, client.ObjectKeyFromObject(u)); err != nil {
-				return g, err
-			}
-			if bound = is != nil; bound && org != "" && !Ours(is, org) {
-				return g, fmt.Errorf("namespace %s: %w", namespace, ErrForeign)
-			}
-			if bound && is.GetDeletionTimestamp() != nil {
-				return g, fmt.Errorf("namespace %s is being deleted", namespace)
-			}
-		} else if bound {
-			if is, err = find(ctx, c, present, u); apierrors.IsForbidden(err) {
-				bound = false // before the fleet has bound itself there, it may not look
-			} else if err != nil {
-				return g, err
-			}
-		}
-		if Settled(u, is) {
+	}
+	there, err := read(ctx, c, all, org)
+	if err != nil {
+		return g, err
+	}
+	for i, u := range all {
+		if Settled(u, there(u)) {
 			continue
 		}
 		switch {
-		case kind.Kind == "NetworkPolicy":
+		case u.GetKind() == "NetworkPolicy":
 			g.Policies = fleet.No
 			g.base = append(g.base, u)
-		case grants(o):
+		case grants(wanted[i]):
 			g.Access = fleet.No
 			g.access = append(g.access, u)
 		default:
@@ -85,23 +70,74 @@ func LookAt(ctx context.Context, c client.Client, wanted []isolation.Object, org
 	return g, nil
 }
 
-// find reads what there is in the place of an object, and of most kinds all at once. In
-// the shared namespace there are as many NetworkPolicies as organisations.
-func find(ctx context.Context, c client.Client, present map[schema.GroupVersionKind]map[string]*unstructured.Unstructured, u *unstructured.Unstructured) (is *unstructured.Unstructured, err error) {
-	kind := u.GroupVersionKind()
-	if kind.Kind == "NetworkPolicy" {
-		is, err = Get(ctx, c, kind, client.ObjectKeyFromObject(u))
-		if is != nil && is.GetLabels()[v1alpha1.ManagedByLabel] != v1alpha1.ManagedBy {
-			is = nil
-		}
-		return is, err
+// read reads what there is in the place of objects that are wanted, all at the same time:
+// of most kinds everything at once, and policies one by one, of which there are as many
+// in the shared namespace as organisations.
+func read(ctx context.Context, c client.Reader, all []*unstructured.Unstructured, org string) (there func(*unstructured.Unstructured) *unstructured.Unstructured, err error) {
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var failed, forbidden error
+	var namespace *unstructured.Unstructured
+	found, asked := map[schema.GroupVersionKind]map[string]*unstructured.Unstructured{}, map[schema.GroupVersionKind]bool{}
+	ask := func(kind schema.GroupVersionKind, what func() (map[string]*unstructured.Unstructured, error)) {
+		wg.Go(func() {
+			present, err := what()
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case apierrors.IsForbidden(err) && kind.Kind != "Namespace":
+				forbidden = err
+			case err != nil:
+				failed = errors.Join(failed, err)
+			case found[kind] == nil:
+				found[kind] = present
+			default:
+				maps.Copy(found[kind], present)
+			}
+		})
 	}
-	if present[kind] == nil {
-		if present[kind], err = Present(ctx, c, kind, u.GetNamespace(), nil); err != nil {
-			return nil, err
+	for _, u := range all {
+		kind := u.GroupVersionKind()
+		switch {
+		case kind.Kind == "Namespace" || kind.Kind == "NetworkPolicy":
+			ask(kind, func() (map[string]*unstructured.Unstructured, error) {
+				is, err := Get(ctx, c, kind, client.ObjectKeyFromObject(u))
+				return map[string]*unstructured.Unstructured{u.GetName(): is}, err
+			})
+		case !asked[kind]:
+			asked[kind] = true
+			ask(kind, func() (map[string]*unstructured.Unstructured, error) {
+				return Present(ctx, c, kind, u.GetNamespace(), nil)
+			})
 		}
 	}
-	return present[kind][u.GetName()], nil
+	wg.Wait()
+	for _, u := range all {
+		if u.GetKind() == "Namespace" {
+			namespace = found[u.GroupVersionKind()][u.GetName()]
+			if namespace != nil && org != "" && !Ours(namespace, org) {
+				return nil, fmt.Errorf("namespace %s: %w", u.GetName(), ErrForeign)
+			}
+			if namespace != nil && namespace.GetDeletionTimestamp() != nil {
+				return nil, fmt.Errorf("namespace %s is being deleted", u.GetName())
+			}
+		}
+	}
+	if failed != nil {
+		return nil, failed
+	}
+	return func(u *unstructured.Unstructured) *unstructured.Unstructured {
+		is := found[u.GroupVersionKind()][u.GetName()]
+		switch {
+		case u.GetKind() == "Namespace":
+			return namespace
+		case namespace == nil || forbidden != nil: // before the fleet has bound itself there, it may not look
+			return nil
+		case is != nil && is.GetLabels()[v1alpha1.ManagedByLabel] != v1alpha1.ManagedBy:
+			return nil
+		}
+		return is
+	}, nil
 }
 
 // grants says whether an object gives somebody else than the fleet a right.
