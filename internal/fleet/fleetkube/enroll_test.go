@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 )
@@ -99,6 +100,16 @@ func TestFLEET20_PoliciesAreWrittenOnce(t *testing.T) {
 	}
 	if len(of) != n+1 { // and one that denies all
 		t.Errorf("written: %v", of)
+	}
+	// Looks that follow one another do not ask for everything in the namespace each time.
+	since, policies, looks := time.Now(), p.wire.reads("networkpolicies", "tailplane-runner-egress-org-00"), p.wire.reads("runnerenrollments", "org-00")
+	for i := range 4 {
+		p.patch(p.get("org-00"), fmt.Sprintf(`{"spec":{"owners":["amy-%d@acme.dev"]}}`, i))
+		p.status("org-00", "another owner", func(e *v1alpha1.RunnerEnrollment) bool { return e.Status.ObservedGeneration == e.Generation })
+	}
+	policies, looks = p.wire.reads("networkpolicies", "tailplane-runner-egress-org-00")-policies, p.wire.reads("runnerenrollments", "org-00")-looks
+	if looks < 4 || policies > 1+int(time.Since(since)/(20*time.Second)) {
+		t.Errorf("%d looks have read the policy %d times", looks, policies)
 	}
 	p.stop()
 	p.start()

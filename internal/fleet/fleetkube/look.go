@@ -101,6 +101,7 @@ func (w *crew) enrollment(ctx context.Context, req reconcile.Request) (reconcile
 		w.board.Forget(req.Name)
 		w.accounts.Drop(req.Name)
 		w.rounds.Drop(req.Name)
+		w.grounds.Drop(req.Name)
 		w.decisions.ring("all")
 		w.ringHolds(ctx)
 		return reconcile.Result{}, nil

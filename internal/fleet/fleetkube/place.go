@@ -109,7 +109,7 @@ func (l *look) lookAtGround(ctx context.Context) error {
 		}
 		kept = append(kept, o)
 	}
-	l.ground, err = furnish.LookAt(ctx, l.direct, kept, org)
+	l.ground, err = l.grounds.LookAt(ctx, l.direct, kept, l.e.Name, org, l.now, l.live)
 	if errors.Is(err, furnish.ErrForeign) {
 		l.troubles = append(l.troubles, fleet.Trouble{Reason: "NamespaceOfAnother", Message: err.Error()})
 		return nil

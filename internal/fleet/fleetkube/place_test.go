@@ -425,6 +425,7 @@ type wire struct {
 	dead  atomic.Bool
 	mu    sync.Mutex
 	wrote []string
+	read  map[string]int                // how often, by path
 	cut   func(n int, write string) cut // nil: it is whole
 }
 
@@ -445,6 +446,18 @@ func (w *wire) writes() []string {
 	return slices.Clone(w.wrote)
 }
 
+// reads is how often an object of that kind and name was read.
+func (w *wire) reads(kind, name string) (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for path, times := range w.read {
+		if strings.HasSuffix(path, "/"+kind+"/"+name) {
+			n += times
+		}
+	}
+	return n
+}
+
 type wireTrip struct {
 	*wire
 	next http.RoundTripper
@@ -455,6 +468,14 @@ var errDead = errors.New("the fleet is dead")
 func (w *wireTrip) RoundTrip(r *http.Request) (*http.Response, error) {
 	if w.dead.Load() {
 		return nil, errDead
+	}
+	if r.Method == http.MethodGet && !r.URL.Query().Has("watch") {
+		w.mu.Lock()
+		if w.read == nil {
+			w.read = map[string]int{}
+		}
+		w.read[r.URL.Path]++
+		w.mu.Unlock()
 	}
 	if r.Method == http.MethodGet || strings.Contains(r.URL.Path, "/events") {
 		return w.next.RoundTrip(r)

@@ -61,6 +61,7 @@ type crew struct {
 	standing *board.Standing
 	rounds   *findings.Rounds
 	keeper   *adopt.Keeper
+	grounds  furnish.Memory
 
 	enrollments, decisions, holds, forges, pools, adopted bell
 }

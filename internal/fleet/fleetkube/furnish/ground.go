@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -32,16 +34,63 @@ type Ground struct {
 	access    []*unstructured.Unstructured
 }
 
+// settledFor is how long it is believed that a namespace is as it is to be, while what is
+// to be there stays the same. What somebody took away is found after that.
+const settledFor = 20 * time.Second
+
+// A Memory remembers which namespaces were as they are to be a moment ago, so that looks
+// that follow one another do not ask for everything there each time. Its zero value
+// remembers nothing.
+type Memory struct {
+	mu sync.Mutex
+	of map[string]settled // by who looked
+}
+
+type settled struct {
+	wanted string
+	at     time.Time
+}
+
+// Drop forgets what was found for somebody.
+func (m *Memory) Drop(who string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.of, who)
+}
+
+func (m *Memory) still(who, wanted string, now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	was, ok := m.of[who]
+	return ok && was.wanted == wanted && now.Sub(was.at) < settledFor && !now.Before(was.at)
+}
+
+func (m *Memory) found(who, wanted string, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.of == nil {
+		m.of = map[string]settled{}
+	}
+	m.of[who] = settled{wanted, now}
+}
+
 // LookAt compares a namespace with what is wanted there, as [isolation.Ground] renders
 // it; the namespace itself is the first of it. An organisation's own namespace must
-// be the fleet's, and that organisation's.
-func LookAt(ctx context.Context, c client.Client, wanted []isolation.Object, org string) (g Ground, err error) {
+// be the fleet's, and that organisation's. Who is for whom it looks; fresh says that it is
+// to believe nothing that was found before.
+func (m *Memory) LookAt(ctx context.Context, c client.Client, wanted []isolation.Object, who, org string, now time.Time, fresh bool) (g Ground, err error) {
 	all := make([]*unstructured.Unstructured, len(wanted))
+	var sum strings.Builder
 	for i, o := range wanted {
 		if all[i], err = Wanted(o); err != nil {
 			return g, err
 		}
+		fmt.Fprintf(&sum, "%s %s %s %v\n", all[i].GetKind(), client.ObjectKeyFromObject(all[i]), all[i].GetAnnotations()[appliedAnnotation], all[i].Object["data"])
 	}
+	if !fresh && m.still(who, sum.String(), now) {
+		return Ground{Namespace: fleet.Yes, Policies: fleet.Yes, Access: fleet.Yes}, nil
+	}
+	m.Drop(who)
 	there, err := read(ctx, c, all, org)
 	if err != nil {
 		return g, err
@@ -66,6 +115,9 @@ func LookAt(ctx context.Context, c client.Client, wanted []isolation.Object, org
 		if *answer == fleet.Unknown {
 			*answer = fleet.Yes
 		}
+	}
+	if len(g.base)+len(g.access) == 0 {
+		m.found(who, sum.String(), now)
 	}
 	return g, nil
 }
