@@ -75,7 +75,7 @@ var plan = map[string]string{
 	"internal/gossip/memberlist":                "internal/access internal/door internal/gossip internal/problem",
 	"internal/gossip/gossipkube":                "internal/door internal/gossip internal/kube",
 	"internal/fleet":                            "api/v1alpha1",
-	"internal/fleet/fleetkube":                  "api/v1alpha1 internal/fleet internal/fleet/arc internal/fleet/fleetkube/account internal/fleet/fleetkube/adopt internal/fleet/fleetkube/arcworld internal/fleet/fleetkube/board internal/fleet/fleetkube/findings internal/fleet/fleetkube/furnish internal/fleet/fleetkube/ledger internal/fleet/forge internal/fleet/isolation internal/fleet/truth internal/kube",
+	"internal/fleet/fleetkube":                  "api/v1alpha1 internal/fleet internal/fleet/arc internal/fleet/fleetkube/account internal/fleet/fleetkube/adopt internal/fleet/fleetkube/arcworld internal/fleet/fleetkube/board internal/fleet/fleetkube/findings internal/fleet/fleetkube/furnish internal/fleet/fleetkube/ledger internal/fleet/fleetkube/listeners internal/fleet/forge internal/fleet/isolation internal/fleet/truth internal/kube",
 	"internal/fleet/fleetkube/account":          "api/v1alpha1 internal/fleet internal/fleet/forge",                                                                                                       // below it: the ways to forges
 	"internal/fleet/fleetkube/adopt":            "api/v1alpha1 internal/fleet internal/fleet/arc internal/fleet/fleetkube/arcworld internal/fleet/fleetkube/board",                                        // below it: scale sets of others
 	"internal/fleet/fleetkube/arcworld":         "api/v1alpha1 internal/fleet internal/fleet/arc",                                                                                                         // below it: ARC's objects, followed
@@ -83,6 +83,7 @@ var plan = map[string]string{
 	"internal/fleet/fleetkube/findings":         "api/v1alpha1 internal/fleet internal/fleet/arc internal/fleet/fleetkube/account internal/fleet/forge internal/fleet/truth",                              // below it: what does not agree
 	"internal/fleet/fleetkube/furnish":          "api/v1alpha1 internal/fleet internal/fleet/isolation",                                                                                                   // below it: objects that are to be, and those that are
 	"internal/fleet/fleetkube/ledger":           "api/v1alpha1 internal/fleet",                                                                                                                            // below it: what is given to whom
+	"internal/fleet/fleetkube/listeners":        "internal/fleet",                                                                                                                                         // below it: how many jobs GitHub gave a scale set
 	"internal/fleet/forge":                      "internal/fleet/forge/appkey internal/fleet/forge/exchange internal/fleet/forge/gitname internal/fleet/forge/place internal/fleet/forge/rate internal/fleet/forge/secret",
 	"internal/fleet/forge/appkey":               "", // below it: an App's key, one host, names in paths, what is not told
 	"internal/fleet/forge/exchange":             "internal/fleet/forge/secret",

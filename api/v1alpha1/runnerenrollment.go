@@ -493,6 +493,14 @@ type EnrolledPoolStatus struct {
 	// +optional
 	Failed *int32 `json:"failed,omitempty"`
 
+	// assigned is how many jobs GitHub gave it, those that run with them, where ARC's listeners serve metrics.
+	// +optional
+	Assigned *int32 `json:"assigned,omitempty"`
+
+	// stranded is how many of them cannot start, while there may be no runner.
+	// +optional
+	Stranded *int32 `json:"stranded,omitempty"`
+
 	// effectiveMax is how many runners there may be now.
 	// +optional
 	EffectiveMax *int32 `json:"effectiveMax,omitempty"`

@@ -151,6 +151,16 @@ func (in *EnrolledPoolStatus) DeepCopyInto(out *EnrolledPoolStatus) {
 		*out = new(int32)
 		**out = **in
 	}
+	if in.Assigned != nil {
+		in, out := &in.Assigned, &out.Assigned
+		*out = new(int32)
+		**out = **in
+	}
+	if in.Stranded != nil {
+		in, out := &in.Stranded, &out.Stranded
+		*out = new(int32)
+		**out = **in
+	}
 	if in.EffectiveMax != nil {
 		in, out := &in.EffectiveMax, &out.EffectiveMax
 		*out = new(int32)

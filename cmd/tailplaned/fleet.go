@@ -110,6 +110,9 @@ func fleetValues(now board.Figures, at time.Time) (v health.FleetValues) {
 			}
 		}
 		v.EffectiveMax = append(v.EffectiveMax, health.FleetValue{Labels: labels, Value: float64(w.EffectiveMax)})
+		if w.Stranded != nil {
+			v.Stranded = append(v.Stranded, health.FleetValue{Labels: labels, Value: float64(*w.Stranded)})
+		}
 		v.Drift = append(v.Drift, health.FleetValue{Labels: labels, Value: float64(w.Drift)})
 	}
 	for _, r := range now.Rates {

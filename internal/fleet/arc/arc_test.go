@@ -564,3 +564,56 @@ func FuzzRead(f *testing.F) {
 		arc.Conflicts([]arc.Set{s, s})
 	})
 }
+
+// The fleet asks a listener for its metrics at the address of its own pod, at a port that
+// it names so, and at none that leads to the node or to what a cloud hands out there.
+func TestListenerMetrics(t *testing.T) {
+	pod := func(change func(*corev1.Pod)) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "arc", Name: "nix-listener", OwnerReferences: []metav1.OwnerReference{{APIVersion: "actions.github.com/v1alpha1", Kind: arc.ListenerKind, UID: "l1", Controller: new(true)}}},
+			Spec:   corev1.PodSpec{Containers: []corev1.Container{{Name: "proxy", Ports: []corev1.ContainerPort{{Name: "metrics", ContainerPort: 1}}}, {Name: "listener", Ports: []corev1.ContainerPort{{Name: "metrics", ContainerPort: 8080, Protocol: corev1.ProtocolTCP}}}}},
+			Status: corev1.PodStatus{PodIP: "10.1.2.3"}}
+		if change != nil {
+			change(p)
+		}
+		return p
+	}
+	for _, c := range []struct {
+		why, want string // empty: nowhere
+		change    func(*corev1.Pod)
+	}{
+		{"as ARC makes it", "10.1.2.3:8080", nil},
+		{"IPv6", "[fd00::3]:8080", func(p *corev1.Pod) { p.Status.PodIP = "fd00::3" }},
+		{"no metrics", "", func(p *corev1.Pod) { p.Spec.Containers[1].Ports = nil }},
+		{"another port", "", func(p *corev1.Pod) { p.Spec.Containers[1].Ports[0].Name = "debug" }},
+		{"by UDP", "", func(p *corev1.Pod) { p.Spec.Containers[1].Ports[0].Protocol = corev1.ProtocolUDP }},
+		{"a port that is none", "", func(p *corev1.Pod) { p.Spec.Containers[1].Ports[0].ContainerPort = 70000 }},
+		{"on the node's network", "", func(p *corev1.Pod) { p.Spec.HostNetwork = true }},
+		{"no address yet", "", func(p *corev1.Pod) { p.Status.PodIP = "" }},
+		{"a name", "", func(p *corev1.Pod) { p.Status.PodIP = "metadata.google.internal" }},
+		{"metadata", "", func(p *corev1.Pod) { p.Status.PodIP = "169.254.169.254" }},
+		{"metadata, dressed up", "", func(p *corev1.Pod) { p.Status.PodIP = "::ffff:169.254.169.254" }},
+		{"link-local", "", func(p *corev1.Pod) { p.Status.PodIP = "fe80::1" }},
+		{"with a zone", "", func(p *corev1.Pod) { p.Status.PodIP = "fd00::1%eth0" }},
+		{"everywhere", "", func(p *corev1.Pod) { p.Status.PodIP = "0.0.0.0" }},
+		{"many", "", func(p *corev1.Pod) { p.Status.PodIP = "224.0.0.1" }},
+		{"only labelled as one", "", func(p *corev1.Pod) {
+			p.OwnerReferences, p.Labels = nil, map[string]string{"app.kubernetes.io/component": "runner-scale-set-listener"}
+		}},
+		{"somebody else's kind of that name", "", func(p *corev1.Pod) {
+			p.OwnerReferences[0].APIVersion, p.Labels = "evil.example/v1", map[string]string{"app.kubernetes.io/component": "runner-scale-set-listener"}
+		}},
+	} {
+		got, ok := arc.ReadPod(pod(c.change))
+		if !ok || got.Metrics.IsValid() != (c.want != "") || c.want != "" && got.Metrics.String() != c.want {
+			t.Errorf("%s: %v, %v", c.why, got.Metrics, ok)
+		}
+	}
+	for args, want := range map[string]string{"": "/metrics", "--listener-metrics-endpoint=": "/metrics", "--listener-metrics-endpoint=/jobs": "/jobs", "--listener-metrics-endpoint=@evil": "/metrics"} {
+		d := appsv1.Deployment{}
+		d.Spec.Template.Labels = map[string]string{"app.kubernetes.io/part-of": "gha-rs-controller"}
+		d.Spec.Template.Spec.Containers = []corev1.Container{{Name: "manager", Args: []string{args}}}
+		if c := arc.Discover([]appsv1.Deployment{d}, nil); len(c) != 1 || c[0].MetricsPath != want {
+			t.Errorf("%q: %+v, want %s", args, c, want)
+		}
+	}
+}

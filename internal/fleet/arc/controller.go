@@ -27,6 +27,9 @@ type Controller struct {
 	Watches        string // the only namespace that it looks at; empty: all
 	Eventual       bool   // with other numbers or another template it waits until no runner is left
 
+	// MetricsPath is where its listeners serve their metrics, if they do.
+	MetricsPath string
+
 	// Works says that a pod of this version is ready. Old are the versions of pods that
 	// still run and have another one: each version deletes the scale sets of the other.
 	Works bool
@@ -51,7 +54,7 @@ func Discover(deployments []appsv1.Deployment, pods []corev1.Pod) []Controller {
 		if pod.Labels["app.kubernetes.io/part-of"] != "gha-rs-controller" || d.DeletionTimestamp != nil {
 			continue
 		}
-		c := Controller{Deployment: fleet.Key{Namespace: d.Namespace, Name: d.Name}, Version: pod.Labels[versionLabel], ServiceAccount: pod.Spec.ServiceAccountName,
+		c := Controller{Deployment: fleet.Key{Namespace: d.Namespace, Name: d.Name}, MetricsPath: "/metrics", Version: pod.Labels[versionLabel], ServiceAccount: pod.Spec.ServiceAccountName,
 			Watches: d.Labels["actions.github.com/controller-watch-single-namespace"]}
 		if c.ServiceAccount == "" {
 			c.ServiceAccount = cmp.Or(d.Labels["actions.github.com/controller-service-account-name"], "default")
@@ -67,6 +70,9 @@ func Discover(deployments []appsv1.Deployment, pods []corev1.Pod) []Controller {
 				c.Eventual = c.Eventual || arg == "--update-strategy=eventual"
 				if ns, ok := strings.CutPrefix(arg, "--watch-single-namespace="); ok {
 					c.Watches = ns // what it does, whatever its label says
+				}
+				if path, ok := strings.CutPrefix(arg, "--listener-metrics-endpoint="); ok && strings.HasPrefix(path, "/") {
+					c.MetricsPath = path
 				}
 			}
 		}

@@ -2,6 +2,7 @@ package arc
 
 import (
 	"bytes"
+	"net/netip"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -119,6 +120,9 @@ type Pod struct {
 	Listener types.UID // its AutoscalingListener, which may have gone; empty: it does not say
 	Ready    bool
 	Ended    bool // it runs nothing any more
+	// Metrics is where it says how many jobs GitHub gave it; not valid where it does not,
+	// or has no address of its own.
+	Metrics netip.AddrPort
 }
 
 // ReadPod reads a pod of ARC's namespace. It is false for those that are of no listener.
@@ -134,5 +138,25 @@ func ReadPod(p *corev1.Pod) (Pod, bool) {
 			l.Ready = c.Status == corev1.ConditionTrue && p.DeletionTimestamp == nil && !l.Ended
 		}
 	}
+	if owned {
+		l.Metrics = metricsOf(p)
+	}
 	return l, true
+}
+
+// metricsOf is where a listener serves its metrics, if it was told to: at its pod's own
+// address, which is none of its node's.
+func metricsOf(p *corev1.Pod) (at netip.AddrPort) {
+	ip, err := netip.ParseAddr(p.Status.PodIP)
+	if err != nil || p.Spec.HostNetwork || ip.Zone() != "" || ip.IsUnspecified() || ip.IsMulticast() || ip.IsLinkLocalUnicast() || ip.Unmap().IsLinkLocalUnicast() {
+		return at
+	}
+	for _, c := range p.Spec.Containers {
+		for _, port := range c.Ports {
+			if c.Name == "listener" && port.Name == "metrics" && (port.Protocol == "" || port.Protocol == corev1.ProtocolTCP) && port.ContainerPort > 0 && port.ContainerPort < 1<<16 {
+				return netip.AddrPortFrom(ip, uint16(port.ContainerPort))
+			}
+		}
+	}
+	return at
 }

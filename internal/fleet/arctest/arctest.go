@@ -7,7 +7,7 @@
 // where ARC waits, deletes or hangs, so does it.
 //
 // What it knows of ARC was read in the source of ARC's releases and stands beside each
-// step. What it leaves out: proxies, vaults, metrics, the hooks of kubernetes mode, and
+// step. What it leaves out: proxies, vaults, all metrics but those of jobs, the hooks of kubernetes mode, and
 // a runner group that changes.
 //
 // It names things by itself and shares nothing with what reads them, so that a wrong name
@@ -18,6 +18,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -57,6 +58,7 @@ type Options struct {
 	Eventual  bool   // the update strategy; immediate if not
 	GitHub    GitHub
 	Auto      bool // jobs start by themselves as soon as a runner waits
+	Metrics   bool // its listeners serve metrics, on loopback
 
 	// Confined lets it act as the account of its Deployment, which may do what ARC's own
 	// chart lets it: in a namespace of runners it needs what the fleet gives it there. It
@@ -81,6 +83,8 @@ type ARC struct {
 	crashing map[types.NamespacedName]string
 	outdated map[types.NamespacedName]bool
 	linger   bool
+	metrics  map[types.NamespacedName]*http.Server
+	ports    map[types.NamespacedName]int64 // of those
 }
 
 var (
@@ -126,7 +130,7 @@ func New(o Options) (*ARC, error) {
 	if err != nil {
 		return nil, fmt.Errorf("fake ARC: %w", err)
 	}
-	return &ARC{o: o, admin: client, client: client, version: o.Version, crashing: map[types.NamespacedName]string{}, outdated: map[types.NamespacedName]bool{},
+	return &ARC{o: o, admin: client, client: client, version: o.Version, crashing: map[types.NamespacedName]string{}, outdated: map[types.NamespacedName]bool{}, metrics: map[types.NamespacedName]*http.Server{}, ports: map[types.NamespacedName]int64{},
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](50*time.Millisecond, 2*time.Second))}, nil
 }
 
@@ -147,6 +151,7 @@ func (a *ARC) Install(ctx context.Context) error {
 // Run works until ctx ends.
 func (a *ARC) Run(ctx context.Context) error {
 	defer a.queue.ShutDown()
+	defer a.closeMetrics()
 	informers := dynamicinformer.NewFilteredDynamicSharedInformerFactory(a.client, 0, a.o.Watch, nil)
 	own := dynamicinformer.NewFilteredDynamicSharedInformerFactory(a.client, 0, a.o.Namespace, nil)
 	var synced []cache.InformerSynced

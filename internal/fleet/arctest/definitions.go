@@ -17,6 +17,9 @@ func (a *ARC) deployment(version string) []byte {
 		watch = "\n    actions.github.com/controller-watch-single-namespace: " + a.o.Watch
 		args = ", --watch-single-namespace=" + a.o.Watch
 	}
+	if a.o.Metrics {
+		args += ", --listener-metrics-addr=:8080, --listener-metrics-endpoint=/metrics"
+	}
 	return fmt.Appendf(nil, `apiVersion: apps/v1
 kind: Deployment
 metadata:

@@ -128,7 +128,7 @@ func (a *ARC) ready(ctx context.Context, pod *unstructured.Unstructured) error {
 	for _, c := range []string{"PodScheduled", "Initialized", "ContainersReady", "Ready"} {
 		conditions = append(conditions, map[string]any{"type": c, "status": "True", "lastTransitionTime": now})
 	}
-	_, err := patchBy(ctx, a.admin, podResource, pod, map[string]any{"status": map[string]any{"phase": "Running", "conditions": conditions}}, "kubelet", "status")
+	_, err := patchBy(ctx, a.admin, podResource, pod, map[string]any{"status": map[string]any{"phase": "Running", "conditions": conditions, "podIP": "127.0.0.1", "podIPs": []any{map[string]any{"ip": "127.0.0.1"}}}}, "kubelet", "status")
 	return gone(err)
 }
 

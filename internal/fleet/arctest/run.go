@@ -194,8 +194,16 @@ func (v *view) listen(ctx context.Context, newest *unstructured.Unstructured) (u
 		for k, l := range v.listener.GetLabels() {
 			labels[k] = l
 		}
+		container := map[string]any{"name": "listener", "image": text(v.listener, "spec", "image"), "command": []any{"/ghalistener"}}
+		if v.o.Metrics {
+			port, err := v.serveMetrics(v.k)
+			if err != nil {
+				return false, err
+			}
+			container["ports"] = []any{map[string]any{"name": "metrics", "containerPort": port, "protocol": "TCP"}}
+		}
 		pod, err = v.create(ctx, podResource, "Pod", v.o.Namespace, map[string]any{"name": v.listener.GetName(), "labels": labels, "ownerReferences": controlledBy(v.listener)},
-			map[string]any{"spec": map[string]any{"restartPolicy": "Never", "containers": []any{map[string]any{"name": "listener", "image": text(v.listener, "spec", "image"), "command": []any{"/ghalistener"}}}}})
+			map[string]any{"spec": map[string]any{"restartPolicy": "Never", "containers": []any{container}}})
 	}
 	if err != nil || pod == nil {
 		return false, err

@@ -77,7 +77,7 @@ func (l *look) compareGitHub(ctx context.Context, o *truth.Org) {
 	eventual := slices.ContainsFunc(l.arc.Controllers, func(c arc.Controller) bool { return c.Eventual })
 	for _, w := range l.works {
 		x := l.workload(w)
-		x.Cluster = findings.ScaleSet(l.arc.Parts[w.Key], w.state, eventual, l.settings.ARC.Version)
+		x.Cluster = findings.ScaleSet(l.arc.Parts[w.Key], w.state, w.assigned, eventual, l.settings.ARC.Version)
 		x.Remote = findings.AtGitHub(w.Name, o.Registered, online, o.Listed, w.seenAt != nil)
 		if x.Remote.Registered == fleet.Yes && w.seenAt == nil {
 			w.seenAt = new(metav1.NewTime(l.now.Truncate(time.Second)))

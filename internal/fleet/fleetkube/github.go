@@ -74,6 +74,9 @@ func (l *look) scaleSets(ctx context.Context) (err error) {
 		}
 		if c := s.Counts; c != nil {
 			w.idle, w.busy, w.pending, w.failed, w.demand = &c.Idle, &c.Busy, &c.Pending, &c.Failed, new(c.Busy+c.Pending)
+			if w.assigned = l.assigned(parts, controller.MetricsPath); w.assigned != nil {
+				w.demand = new(max(*w.assigned, c.Busy))
+			}
 		}
 		if s.WaitsForJobs && slices.ContainsFunc(l.arc.Controllers, func(c arc.Controller) bool { return c.Eventual }) {
 			w.drift = append(w.drift, arc.ReasonResumeWaits)
@@ -88,6 +91,26 @@ func (l *look) scaleSets(ctx context.Context) (err error) {
 	}
 	l.order()
 	return nil
+}
+
+// assigned is how many jobs GitHub gave a scale set, by what its listener says of itself.
+func (l *look) assigned(parts *arc.Parts, path string) *int {
+	i := slices.IndexFunc(parts.Pods, func(pod arc.Pod) bool {
+		return pod.Ready && pod.Metrics.IsValid() && slices.ContainsFunc(parts.Listeners, func(l arc.Listener) bool { return l.UID == pod.Listener && !l.Ending })
+	})
+	if i < 0 || path == "" {
+		return nil
+	}
+	return l.ears.Assigned(parts.Key, parts.Pods[i].Metrics, path)
+}
+
+// stranded is how many jobs were given to a scale set and cannot start, as it may have no
+// runner; nil: not known, or it may have some.
+func (w *work) stranded() *int {
+	if w.assigned == nil || w.state.Running == nil || w.now.Max > 0 {
+		return nil
+	}
+	return new(max(*w.assigned-*w.state.Running, 0))
 }
 
 // inForce is the largest maximum that somebody may work by.

@@ -14,7 +14,8 @@ import (
 
 // FLEET-03, FL-06: a pause lets the job that runs finish, and says that it is in force
 // only when nobody takes another one; lifting it restores what there was, also after
-// the fleet was started anew. Of two holds, lifting one leaves the other.
+// the fleet was started anew. Of two holds, lifting one leaves the other. What was given
+// to it and cannot start is told, by what its listener says.
 func TestFLEET03_PauseAndResume(t *testing.T) {
 	p := newPlace(t, "0.14.2")
 	p.pool("nix", "github", v1alpha1.PoolScaling{Min: 1, Max: 3, Budget: 20})
@@ -27,6 +28,11 @@ func TestFLEET03_PauseAndResume(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
 	p.must(p.arc.Start(ctx, "j1"))
+	// Another one is given to it, and finds no runner before there may be none: it is stranded.
+	p.arc.Assign(p.shared, "acme-nix", arctest.Job{ID: "late", Repository: "acme/app", Run: 21})
+	p.status("acme", "jobs that GitHub gave it", func(e *v1alpha1.RunnerEnrollment) bool {
+		return len(e.Status.Pools) == 1 && is(e.Status.Pools[0].Assigned, 2) && e.Status.Pools[0].Stranded == nil
+	})
 
 	first := p.hold("freeze", v1alpha1.HoldScope{All: true}, v1alpha1.HoldPause)
 	second := p.hold("drain", v1alpha1.HoldScope{Org: "acme"}, v1alpha1.HoldDrain)
@@ -47,6 +53,12 @@ func TestFLEET03_PauseAndResume(t *testing.T) {
 	if h.Status.RemainingJobs == nil || *h.Status.RemainingJobs != 1 {
 		t.Errorf("remaining jobs of %+v", h.Status)
 	}
+	p.status("acme", "a job that is stranded", func(e *v1alpha1.RunnerEnrollment) bool {
+		return is(e.Status.Pools[0].Assigned, 2) && is(e.Status.Pools[0].Stranded, 1)
+	})
+	if f, known := p.fleet.Figures(); !known || len(f.Workloads) != 1 || f.Workloads[0].Stranded == nil || *f.Workloads[0].Stranded != 1 {
+		t.Errorf("figures %+v", f)
+	}
 	p.must(p.arc.Finish(t.Context(), "j1"))
 	p.held("drain", "Drained", metav1.ConditionTrue)
 
@@ -59,9 +71,15 @@ func TestFLEET03_PauseAndResume(t *testing.T) {
 	}
 	p.must(p.admin.Delete(t.Context(), second))
 	p.until("all is as it was", full)
+	p.must(p.arc.Start(ctx, "late"))
+	p.status("acme", "nothing stranded", func(e *v1alpha1.RunnerEnrollment) bool {
+		return is(e.Status.Pools[0].Assigned, 1) && e.Status.Pools[0].Stranded == nil
+	})
 	p.arc.Assign(p.shared, "acme-nix", arctest.Job{ID: "j2", Repository: "acme/app", Run: 12})
 	p.must(p.arc.Start(ctx, "j2"))
 }
+
+func is(n *int32, want int32) bool { return n != nil && *n == want }
 
 // FLEET-03: a runner of GitLab is paused when a fresh read says so, finishes its job,
 // and with mode Drain its managers go then.

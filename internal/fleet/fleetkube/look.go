@@ -71,6 +71,7 @@ type work struct {
 	inForce  int
 	managers int
 	demand   *int
+	assigned *int // jobs that GitHub gave it, those that run with them; nil: not known
 
 	idle, busy, pending, failed *int
 	drift                       []string

@@ -118,7 +118,7 @@ func newPlace(t *testing.T, version string) *place {
 
 func (p *place) installARC(version string, eventual bool) {
 	p.t.Helper()
-	p.arc = arctest.Start(p.t, arctest.Options{Cluster: p.cluster, Namespace: p.arcNS, Version: version, Eventual: eventual, GitHub: arctest.At(p.github, nil)})
+	p.arc = arctest.Start(p.t, arctest.Options{Cluster: p.cluster, Namespace: p.arcNS, Version: version, Eventual: eventual, Metrics: true, GitHub: arctest.At(p.github, nil)})
 }
 
 // show prints how everything stands.

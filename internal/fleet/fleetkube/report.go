@@ -139,7 +139,7 @@ func (l *look) amended(conditions []fleet.Condition) []fleet.Condition {
 // statusOf is what is said of one workload.
 func (l *look) statusOf(w *work) v1alpha1.EnrolledPoolStatus {
 	p := v1alpha1.EnrolledPoolStatus{Name: w.Pool, Namespace: w.Namespace, Workload: w.Name, Idle: board.Number(w.idle), Busy: board.Number(w.busy), Pending: board.Number(w.pending), Failed: board.Number(w.failed),
-		EffectiveMax: new(int32(w.now.Max)), Hold: w.now.Hold}
+		Assigned: board.Number(w.assigned), Stranded: board.Number(w.stranded()), EffectiveMax: new(int32(w.now.Max)), Hold: w.now.Hold}
 	if w.use != nil {
 		p.Type = w.use.Type
 		p = l.shareOf(p)
@@ -181,6 +181,12 @@ func add(s board.Use, w *work) board.Use {
 	}
 	s.Counts = board.Counts{Idle: plus(s.Counts.Idle, w.idle), Busy: plus(s.Counts.Busy, w.busy), Pending: plus(s.Counts.Pending, w.pending), Failed: plus(s.Counts.Failed, w.failed)}
 	s.Jobs, s.Demand = plus(s.Jobs, w.Jobs), plus(s.Demand, w.demand)
+	if n := w.stranded(); n != nil {
+		if s.Stranded == nil {
+			s.Stranded = new(int)
+		}
+		*s.Stranded += *n
+	}
 	if w.busy != nil {
 		s.Busy += *w.busy
 	}

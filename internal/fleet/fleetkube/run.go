@@ -36,6 +36,7 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/board"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/findings"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/furnish"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/listeners"
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
@@ -62,6 +63,7 @@ type crew struct {
 	rounds   *findings.Rounds
 	keeper   *adopt.Keeper
 	grounds  furnish.Memory
+	ears     *listeners.Asker
 
 	enrollments, decisions, holds, forges, pools, adopted bell
 }
@@ -109,6 +111,11 @@ func (c *Controllers) run(ctx context.Context) error {
 			w.decisions.ring("all")
 		}
 	}, Adoptable: func(namespace, name string) { w.adopted.ring(adopt.Name(namespace, name)) }}
+	w.ears = listeners.New(c.Now, func(set fleet.Key) {
+		if org := w.arc.OrgOf(set); org != "" {
+			w.enrollments.ring(org)
+		}
+	})
 	w.keeper = &adopt.Keeper{World: w.arc, Known: w.known, Direct: direct, Board: w.board, Log: c.Log, Now: c.Now, Seen: func(ctx context.Context, pool string) {
 		w.pools.ring(pool)
 		w.ringHolds(ctx)
@@ -184,6 +191,7 @@ func (w *crew) add(mgr manager.Manager) error {
 			WithOptions(every(4, lookLimit)).
 			Complete(reconcile.Func(w.keeper.Look)),
 		mgr.Add(manager.RunnableFunc(w.arc.Run)),
+		mgr.Add(manager.RunnableFunc(w.ears.Run)),
 		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
 			if mgr.GetCache().WaitForCacheSync(ctx) {
 				w.synced.Store(true)

@@ -261,6 +261,17 @@ func (w *World) Noted(_ context.Context, namespace, name, annotation string) boo
 	return noted
 }
 
+// OrgOf is the organisation that a scale set is labelled for; empty: for none, or there is
+// no such set.
+func (w *World) OrgOf(k fleet.Key) string {
+	if known := w.known.Load(); known != nil {
+		if set := known.set(k); set != nil {
+			return set.org
+		}
+	}
+	return ""
+}
+
 // Conflicts are the scale sets that somebody else works with too.
 func (w *World) Conflicts(context.Context) map[fleet.Key]fleet.Key {
 	return arc.Conflicts(w.sets())

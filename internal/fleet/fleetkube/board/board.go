@@ -78,6 +78,7 @@ type Use struct {
 	Managers            int
 	Reason              string // why the answers are not better
 	Counts              Counts
+	Stranded            *int // jobs that were given to it and cannot start; nil: not known, or it may have runners
 	EffectiveMax, Drift int
 }
 

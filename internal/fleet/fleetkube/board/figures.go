@@ -26,6 +26,7 @@ type Figures struct {
 type UseFigures struct {
 	Forge, Org, Pool string
 	Counts
+	Stranded     *int // jobs that were given to it and cannot start
 	EffectiveMax int
 	Drift        int // findings
 }
@@ -61,7 +62,7 @@ func (w *Standing) Figures(ctx context.Context) (out Figures, ok bool) {
 		s := sights[org]
 		for _, pool := range slices.Sorted(maps.Keys(s.Uses)) {
 			use := s.Uses[pool]
-			out.Workloads = append(out.Workloads, UseFigures{Forge: s.Forge, Org: org, Pool: pool, Counts: use.Counts, EffectiveMax: use.EffectiveMax, Drift: use.Drift})
+			out.Workloads = append(out.Workloads, UseFigures{Forge: s.Forge, Org: org, Pool: pool, Counts: use.Counts, Stranded: use.Stranded, EffectiveMax: use.EffectiveMax, Drift: use.Drift})
 		}
 		if s.Rate != nil {
 			out.Rates = append(out.Rates, RateFigures{s.Forge, org, *s.Rate})

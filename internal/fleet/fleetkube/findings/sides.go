@@ -14,10 +14,10 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/truth"
 )
 
-// ScaleSet is what the cluster has of a scale set. How many jobs GitHub gave it is not
-// known: only its listener is told.
-func ScaleSet(p *arc.Parts, s arc.State, eventual bool, controller string) truth.Cluster {
-	c := truth.Cluster{Object: fleet.Yes, Intake: fleet.Unknown, Min: &p.Set.Min, Max: &p.Set.Max, Running: s.Running, Version: p.Set.Version, Controller: controller}
+// ScaleSet is what the cluster has of a scale set. How many jobs GitHub assigned to it
+// only its listener is told; nil: it did not say.
+func ScaleSet(p *arc.Parts, s arc.State, assigned *int, eventual bool, controller string) truth.Cluster {
+	c := truth.Cluster{Object: fleet.Yes, Intake: fleet.Unknown, Min: &p.Set.Min, Max: &p.Set.Max, Assigned: assigned, Running: s.Running, Version: p.Set.Version, Controller: controller}
 	if p.KnowsListeners && !(s.WaitsForJobs && eventual) {
 		c.Intake = fleet.Is(slices.ContainsFunc(p.Pods, func(pod arc.Pod) bool {
 			return pod.Ready && slices.ContainsFunc(p.Listeners, func(l arc.Listener) bool { return l.UID == pod.Listener && l.UID != "" && !l.Ending })

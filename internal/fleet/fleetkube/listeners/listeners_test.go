@@ -1,0 +1,165 @@
+package listeners
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/fleet"
+)
+
+const labelled = `{name="acme-nix",namespace="runners",organization="acme",repository="",enterprise=""}`
+
+func TestRead(t *testing.T) {
+	for _, c := range []struct {
+		why, text string
+		want      int // -1: it cannot be read
+	}{
+		{"as ARC says it", "# HELP gha_assigned_jobs Number of jobs assigned to this scale set.\n# TYPE gha_assigned_jobs gauge\ngha_assigned_jobs" + labelled + " 3\ngha_running_jobs" + labelled + " 1\n", 3},
+		{"none", "gha_assigned_jobs" + labelled + " 0\n", 0},
+		{"without labels and an end", "gha_assigned_jobs 2", 2},
+		{"with a time", "gha_assigned_jobs" + labelled + " 2 1767323045000\r\n", 2},
+		{"as a float", "gha_assigned_jobs 2e+00\n", 2},
+		{"a label that looks like the end", `gha_assigned_jobs{name="a\"} 7",namespace="}"} 4` + "\n", 4},
+		{"a longer name", "gha_assigned_jobs_total 3\n", -1},
+		{"nothing", "", -1},
+		{"of another", "gha_running_jobs 1\n", -1},
+		{"two sets", "gha_assigned_jobs{name=\"a\"} 1\ngha_assigned_jobs{name=\"b\"} 2\n", -1},
+		{"less than none", "gha_assigned_jobs -1\n", -1},
+		{"a part", "gha_assigned_jobs 0.5\n", -1},
+		{"no number", "gha_assigned_jobs NaN\n", -1},
+		{"without end", "gha_assigned_jobs +Inf\n", -1},
+		{"too many", "gha_assigned_jobs 1e9\n", -1},
+		{"no value", "gha_assigned_jobs" + labelled + "\n", -1},
+		{"labels without end", "gha_assigned_jobs{name=\"a 3\n", -1},
+		{"two values and more", "gha_assigned_jobs 1 2 3\n", -1},
+	} {
+		if n, err := Read([]byte(c.text)); (err != nil) != (c.want < 0) || err == nil && n != c.want {
+			t.Errorf("%s: %d, %v", c.why, n, err)
+		}
+	}
+}
+
+// Whatever a listener serves, a number is what one line of it says, and no larger than
+// any set is given.
+func FuzzRead(f *testing.F) {
+	f.Add("gha_assigned_jobs" + labelled + " 3\n")
+	f.Add(`gha_assigned_jobs{name="a\"} 7"} 4` + "\n")
+	f.Add("gha_assigned_jobs 1 2\r\ngha_assigned_jobs")
+	f.Fuzz(func(t *testing.T, text string) {
+		n, err := Read([]byte(text))
+		if err != nil {
+			return
+		}
+		if n < 0 || n > mostJobs || !strings.Contains(text, metric) {
+			t.Errorf("%q says %d", text, n)
+		}
+		if again, err := Read([]byte(metric + fmt.Sprint(" ", n))); err != nil || again != n {
+			t.Errorf("%d is read as %d, %v", n, again, err)
+		}
+	})
+}
+
+// A listener is asked when somebody wants to know and it is due, and what it said is
+// believed for a while; what it serves elsewhere, or too large, is not.
+func TestAssigned(t *testing.T) {
+	var mu sync.Mutex
+	now, asked, answer := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), 0, ""
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { t.Errorf("%s was asked", r.URL) }))
+	defer elsewhere.Close()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		asked++
+		switch {
+		case r.URL.Path != "/metrics":
+			http.NotFound(w, r)
+		case answer == "elsewhere":
+			http.Redirect(w, r, elsewhere.URL, http.StatusFound)
+		case answer == "large":
+			fmt.Fprintf(w, "gha_assigned_jobs 9\n%s", strings.Repeat("# much\n", bodyMost))
+		default:
+			fmt.Fprintf(w, "gha_assigned_jobs%s %s\n", labelled, answer)
+		}
+	}))
+	defer server.Close()
+	at := netip.MustParseAddrPort(server.Listener.Addr().String())
+	set := fleet.Key{Namespace: "runners", Name: "acme-nix"}
+	changed := make(chan fleet.Key, 16)
+	a := New(func() time.Time { mu.Lock(); defer mu.Unlock(); return now }, func(k fleet.Key) { changed <- k })
+	a.tick = time.Hour // and it is said when
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	defer func() { cancel(); <-ended }()
+	later := func(by time.Duration, says string) {
+		mu.Lock()
+		defer mu.Unlock()
+		now, answer = now.Add(by), says
+	}
+	wait := func() {
+		t.Helper()
+		select {
+		case k := <-changed:
+			if k != set {
+				t.Fatalf("%v changed", k)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("nothing changed")
+		}
+	}
+	says := func(why string, at netip.AddrPort, path string, want int) {
+		t.Helper()
+		if n := a.Assigned(set, at, path); (n == nil) != (want < 0) || n != nil && *n != want {
+			t.Errorf("%s: %v, want %d", why, n, want)
+		}
+	}
+
+	says("no listener", netip.AddrPort{}, "/metrics", -1)
+	later(0, "3")
+	says("not asked yet", at, "/metrics", -1)
+	wait()
+	later(0, "4")
+	says("it said", at, "/metrics", 3)
+	later(askEvery, "4")
+	says("what it said", at, "/metrics", 3)
+	wait()
+	says("what it says now", at, "/metrics", 4)
+	for _, bad := range []string{"elsewhere", "large", "-1"} {
+		later(askEvery, bad)
+		says("before "+bad, at, "/metrics", 4)
+		wait()
+		says(bad, at, "/metrics", -1)
+		later(askEvery, "4")
+		says("before it says so again", at, "/metrics", -1)
+		wait()
+	}
+	says("again", at, "/metrics", 4)
+	later(askEvery-1, "5")
+	a.due()
+	says("before it is due", at, "/metrics", 4)
+	later(1, "5")
+	a.due() // though nobody wants to know just now
+	wait()
+	says("what somebody wanted to know", at, "/metrics", 5)
+	later(askEvery, "4")
+	a.due()
+	wait()
+	says("and it is asked no more than that", at, "/metrics", 4)
+	says("another path", at, "/other", -1)
+	says("another listener", at, "/metrics", -1)
+	wait()
+	later(believedFor+time.Second, "4")
+	cancel()
+	says("long ago", at, "/metrics", -1)
+	if mu.Lock(); asked > 12 {
+		t.Errorf("it was asked %d times", asked)
+	}
+	mu.Unlock()
+}
