@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -45,6 +46,7 @@ func runFleet(ctx context.Context, f flags, elect bool) error {
 		return nil
 	}
 	quieten()
+	debug.SetGCPercent(50) // what it remembers of many scale sets lies still, and a second time as much would be waiting to be collected
 	s := set.Fleet
 	metrics := health.NewFleet(version(), commit())
 	controllers := &fleetkube.Controllers{
@@ -110,6 +112,10 @@ func fleetValues(now board.Figures, at time.Time) (v health.FleetValues) {
 			}
 		}
 		v.EffectiveMax = append(v.EffectiveMax, health.FleetValue{Labels: labels, Value: float64(w.EffectiveMax)})
+		v.Failing = append(v.Failing, health.FleetValue{Labels: labels})
+		if w.Failing {
+			v.Failing[len(v.Failing)-1].Value = 1
+		}
 		if w.Stranded != nil {
 			v.Stranded = append(v.Stranded, health.FleetValue{Labels: labels, Value: float64(*w.Stranded)})
 		}

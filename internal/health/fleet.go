@@ -55,6 +55,7 @@ type FleetValues struct {
 	Runners      []FleetValue // forge, org, pool, state; a state that is not known is not there
 	EffectiveMax []FleetValue // forge, org, pool
 	Drift        []FleetValue // forge, org, pool
+	Failing      []FleetValue // forge, org, pool; 1 or 0
 	Stranded     []FleetValue // forge, org, pool; only while there may be no runner, and where it is known
 	Rates        []FleetValue // forge, org
 	Expiries     []FleetValue // forge, org; in seconds from now
@@ -70,6 +71,7 @@ func (m *Fleet) Values(count func() (FleetValues, bool)) {
 		desc("tailplane_fleet_runners", "Runners of a pool for an organisation, by state: idle, busy, pending or failed.", "forge", "org", "pool", "state"),
 		desc("tailplane_fleet_effective_max", "How many runners there may be now: the allocation, and 0 under a hold.", "forge", "org", "pool"),
 		desc("tailplane_fleet_drift_findings", "What of a pool for an organisation is not as it should be.", "forge", "org", "pool"),
+		desc("tailplane_fleet_pool_failing", "Whether a pool of an organisation is out of order: its enrollment has failed or is suspended, or a rule keeps it from the pool.", "forge", "org", "pool"),
 		desc("tailplane_fleet_stranded_jobs", "Jobs that GitHub gave a pool of an organisation and that cannot start, while it may have no runner.", "forge", "org", "pool"),
 		desc("tailplane_fleet_rate_limit_remaining", "How often the forge may still be asked until its limit begins anew.", "forge", "org"),
 		desc("tailplane_fleet_credential_expiry_seconds", "How long until the credential of an organisation ends.", "forge", "org"),
@@ -78,12 +80,12 @@ func (m *Fleet) Values(count func() (FleetValues, bool)) {
 }
 
 type fleetValues struct {
-	count                                                         func() (FleetValues, bool)
-	runners, effectiveMax, drift, stranded, rates, expiries, hold *prometheus.Desc
+	count                                                                  func() (FleetValues, bool)
+	runners, effectiveMax, drift, failing, stranded, rates, expiries, hold *prometheus.Desc
 }
 
 func (f fleetValues) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{f.runners, f.effectiveMax, f.drift, f.stranded, f.rates, f.expiries, f.hold} {
+	for _, d := range []*prometheus.Desc{f.runners, f.effectiveMax, f.drift, f.failing, f.stranded, f.rates, f.expiries, f.hold} {
 		ch <- d
 	}
 }
@@ -96,7 +98,7 @@ func (f fleetValues) Collect(ch chan<- prometheus.Metric) {
 	for _, x := range []struct {
 		desc   *prometheus.Desc
 		values []FleetValue
-	}{{f.runners, now.Runners}, {f.effectiveMax, now.EffectiveMax}, {f.drift, now.Drift}, {f.stranded, now.Stranded}, {f.rates, now.Rates}, {f.expiries, now.Expiries}, {f.hold, []FleetValue{{Value: float64(now.Holds)}}}} {
+	}{{f.runners, now.Runners}, {f.effectiveMax, now.EffectiveMax}, {f.drift, now.Drift}, {f.failing, now.Failing}, {f.stranded, now.Stranded}, {f.rates, now.Rates}, {f.expiries, now.Expiries}, {f.hold, []FleetValue{{Value: float64(now.Holds)}}}} {
 		for _, v := range x.values {
 			ch <- prometheus.MustNewConstMetric(x.desc, prometheus.GaugeValue, v.Value, v.Labels...)
 		}

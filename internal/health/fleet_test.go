@@ -17,6 +17,7 @@ func TestFleetMetrics(t *testing.T) {
 			Runners:      []health.FleetValue{{Labels: []string{"github", "acme", "nix", "busy"}, Value: 3}},
 			EffectiveMax: []health.FleetValue{{Labels: []string{"github", "acme", "nix"}, Value: 5}},
 			Drift:        []health.FleetValue{{Labels: []string{"github", "acme", "nix"}, Value: 1}},
+			Failing:      []health.FleetValue{{Labels: []string{"github", "acme", "nix"}, Value: 1}},
 			Stranded:     []health.FleetValue{{Labels: []string{"github", "acme", "nix"}, Value: 2}},
 			Rates:        []health.FleetValue{{Labels: []string{"github", "acme"}, Value: 4800}},
 			Expiries:     []health.FleetValue{{Labels: []string{"gitlab", "acme"}, Value: 60}},
@@ -51,7 +52,7 @@ func TestFleetMetrics(t *testing.T) {
 	}
 	known = true
 	got := gather()
-	for name, want := range map[string]float64{"runners github acme nix busy": 3, "effective_max github acme nix": 5, "drift_findings github acme nix": 1, "stranded_jobs github acme nix": 2, "rate_limit_remaining github acme": 4800, "credential_expiry_seconds gitlab acme": 60, "holds": 2} {
+	for name, want := range map[string]float64{"runners github acme nix busy": 3, "effective_max github acme nix": 5, "drift_findings github acme nix": 1, "stranded_jobs github acme nix": 2, "pool_failing github acme nix": 1, "rate_limit_remaining github acme": 4800, "credential_expiry_seconds gitlab acme": 60, "holds": 2} {
 		if v, there := got[name]; !there || v != want {
 			t.Errorf("%s is %v, want %v", name, v, want)
 		}

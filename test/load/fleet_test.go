@@ -185,8 +185,9 @@ func (d *depot) since(from int64) (t tally, end int64) {
 	}
 }
 
-// memory is what the process holds, and the most that it held, in MB.
-func (d *depot) memory() (now, most float64) {
+// memory is what the process holds, the most that it held, and how much of what it holds
+// is its program's file, which the kernel can drop, in MB.
+func (d *depot) memory() (now, most, file float64) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.fleet.PID()))
 	if err != nil {
 		d.b.Skip("SKIP memory: this system has no /proc: ", err)
@@ -199,8 +200,11 @@ func (d *depot) memory() (now, most float64) {
 		if n, _ := fmt.Sscanf(line, "VmHWM: %f kB", &kb); n == 1 {
 			most = kb / 1024
 		}
+		if n, _ := fmt.Sscanf(line, "RssFile: %f kB", &kb); n == 1 {
+			file = kb / 1024
+		}
 	}
-	return now, most
+	return now, most, file
 }
 
 func loadNow() string {
@@ -255,8 +259,8 @@ func BenchmarkFleetMany(b *testing.B) {
 	at = end
 	minutes := still.Minutes()
 	forge := float64(len(d.github.Calls())-asked) / minutes / float64(orgs)
-	now, most := d.memory()
-	b.Logf("nothing happens for %v: %d writes, %d reads %v, memory %.0f MB, at most %.0f MB (load %s)", still, quiet.writes, quiet.reads, quiet.of, now, most, loadNow())
+	now, most, file := d.memory()
+	b.Logf("nothing happens for %v: %d writes, %d reads %v, memory %.0f MB, of which %.0f MB are the program's file, at most %.0f MB (load %s)", still, quiet.writes, quiet.reads, quiet.of, now, file, most, loadNow())
 	budgetCount("fleet-steady-writes", quiet.writes, 0)
 	budgetMost("fleet-forge-requests-per-org-and-minute", forge, 1)
 	budgetMost("fleet-memory-MB", most, 200)

@@ -178,6 +178,11 @@ func (l *look) apply(ctx context.Context, open []fleet.Key) error {
 		}
 	}
 	wg.Wait()
+	for _, w := range l.works {
+		if w.denial.Reason != "" {
+			l.troubles = append(l.troubles, w.denial)
+		}
+	}
 	return errors.Join(errs...)
 }
 

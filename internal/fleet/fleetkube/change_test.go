@@ -19,6 +19,7 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/arc"
+	"github.com/tailplane/tailplane/internal/fleet/arctest"
 	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
 )
 
@@ -250,6 +251,12 @@ func TestFLEET11_Refused(t *testing.T) {
 			return e.Status.Phase == v1alpha1.PhaseFailed || e.Status.Phase == v1alpha1.PhaseSuspended
 		})
 	}
+	figures, _ := p.fleet.Figures()
+	for _, w := range figures.Workloads {
+		if _, is := refused[w.Org]; is && !w.Failing {
+			t.Errorf("%s is refused, and counts as in order: %+v", w.Org, w)
+		}
+	}
 	for org := range refused {
 		for _, kind := range []schemaKind{arc.Kind(arc.SetKind + "List"), corev1.SchemeGroupVersion.WithKind("SecretList"), corev1.SchemeGroupVersion.WithKind("NamespaceList")} {
 			if made := p.labelled(kind, org); len(made) > 0 {
@@ -276,7 +283,10 @@ func TestFLEET10_InstalledLater(t *testing.T) {
 	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 2, Budget: 40})
 	p.atGitHub("acme", []string{"nix"})
 	p.start()
-	p.condition("acme", "Ready", "False/"+arc.ReasonMissing)
+	p.status("acme", arc.ReasonMissing, func(e *v1alpha1.RunnerEnrollment) bool { // False, or Unknown where not even its kinds are there
+		c := meta.FindStatusCondition(e.Status.Conditions, "Ready")
+		return c != nil && c.Status != metav1.ConditionTrue && c.Reason == arc.ReasonMissing
+	})
 	p.installARC("0.13.1", false)
 	e := p.phase("acme", v1alpha1.PhaseActive)
 	if !slices.Contains(e.Status.Pools[0].Drift, reasonNoLabels) {
@@ -291,6 +301,57 @@ func TestFLEET10_InstalledLater(t *testing.T) {
 	p.phase("acme", v1alpha1.PhaseActive)
 	if now := p.set(p.shared, "acme-nix"); now.UID != set.UID || now.ID != set.ID {
 		t.Errorf("the upgrade has lost %+v: %+v", set, now)
+	}
+}
+
+// FLEET-10, FLEET-03: with the strategy eventual ARC takes no job after a hold until the one
+// that runs has ended, and that is said; runners that end again and again before they
+// take a job are told, though ARC 0.14 deletes each of them and makes another one.
+func TestFLEET10_Eventual(t *testing.T) {
+	p := newPlace(t, "")
+	p.installARC("0.14.2", true)
+	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 2, Budget: 4})
+	p.atGitHub("acme", []string{"nix"})
+	p.start()
+	p.phase("acme", v1alpha1.PhaseActive)
+	p.until("it has its share", func() bool { s := p.set(p.shared, "acme-nix"); return s != nil && s.Max == 2 })
+	p.arc.Assign(p.shared, "acme-nix", arctest.Job{ID: "j1", Repository: "acme/app", Run: 11})
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	p.must(p.arc.Start(ctx, "j1"))
+	h := p.hold("freeze", v1alpha1.HoldScope{All: true}, v1alpha1.HoldPause)
+	p.held("freeze", "Applied", metav1.ConditionTrue)
+	p.must(p.admin.Delete(ctx, h))
+	waits := func(e *v1alpha1.RunnerEnrollment) bool {
+		return len(e.Status.Pools) == 1 && slices.Contains(e.Status.Pools[0].Drift, arc.ReasonResumeWaits)
+	}
+	p.status("acme", arc.ReasonResumeWaits, waits)
+	p.must(p.arc.Finish(ctx, "j1"))
+	p.status("acme", "jobs are taken again", func(e *v1alpha1.RunnerEnrollment) bool {
+		return !waits(e) && e.Status.Phase == v1alpha1.PhaseActive && meta.IsStatusConditionTrue(e.Status.Conditions, "Ready")
+	})
+	p.arc.Crash(p.shared, "acme-nix", "ErrImagePull")
+	p.arc.Assign(p.shared, "acme-nix", arctest.Job{ID: "j2", Repository: "acme/app", Run: 12}, arctest.Job{ID: "j3", Repository: "acme/app", Run: 13})
+	p.status("acme", "runners that end without a job", func(e *v1alpha1.RunnerEnrollment) bool {
+		c := meta.FindStatusCondition(e.Status.Conditions, "Degraded")
+		return c != nil && c.Reason == arc.ReasonCrashLoop && strings.Contains(c.Message, "ended within") && strings.Contains(c.Message, "ErrImagePull")
+	})
+	p.arc.Crash(p.shared, "acme-nix", "")
+}
+
+// FLEET-10: nothing is made in a namespace that ARC does not look at, and the enrollment
+// says so; where it looks, it works.
+func TestFLEET10_WatchesOther(t *testing.T) {
+	p := newPlace(t, "")
+	p.arc = arctest.Start(t, arctest.Options{Cluster: p.cluster, Namespace: p.arcNS, Version: "0.14.2", Watch: p.shared, GitHub: arctest.At(p.github, nil)})
+	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 2, Budget: 4})
+	p.atGitHub("beta", []string{"nix"}, func(e *v1alpha1.RunnerEnrollment) { e.Spec.Isolation = v1alpha1.IsolationNamespace })
+	p.atGitHub("acme", []string{"nix"})
+	p.start()
+	p.phase("acme", v1alpha1.PhaseActive)
+	p.condition("beta", "Ready", "False/"+arc.ReasonWatchesOther)
+	if s := p.set("tailplane-org-beta", "beta-nix"); s != nil {
+		t.Errorf("it was made all the same: %+v", s)
 	}
 }
 

@@ -39,6 +39,7 @@ const (
 	reasonNoGroups     = "RunnerGroupsUnavailable" // GitHub has no runner groups for this organisation
 	reasonNoLabels     = "LabelsUnsupported"       // ARC before 0.14 knows the name of a scale set only
 	reasonUnrendered   = "CannotBeRendered"        // the settings and the pool do not go together
+	reasonMayNotCancel = "CancelForbidden"         // mode Stop, and the forge does not let jobs be ended
 	reasonPausedByHand = "PausedOutside"           // somebody paused a runner at the forge
 )
 
@@ -77,6 +78,9 @@ func (l *look) scaleSets(ctx context.Context) (err error) {
 			if w.assigned = l.assigned(parts, controller.MetricsPath); w.assigned != nil {
 				w.demand = new(max(*w.assigned, c.Busy))
 			}
+		}
+		if s.Counts != nil && w.Trouble.Reason == "" {
+			w.Trouble = l.crew.arc.Crashes(parts, s.Counts.Desired, l.now)
 		}
 		if s.WaitsForJobs && slices.ContainsFunc(l.arc.Controllers, func(c arc.Controller) bool { return c.Eventual }) {
 			w.drift = append(w.drift, arc.ReasonResumeWaits)
@@ -357,6 +361,9 @@ func (l *look) cancelRuns(ctx context.Context, w *work) error {
 		}
 		if err := l.account.GitHub.CancelRun(ctx, job.Repository, job.Run, force); err != nil && forge.ClassOf(err) != forge.NotFound && forge.ClassOf(err) != forge.Conflict {
 			w.reason = cmp.Or(w.reason, reasonUnreachable)
+			if forge.ClassOf(err) == forge.Forbidden {
+				w.denial = fleet.Trouble{Reason: reasonMayNotCancel, Message: fmt.Sprintf("The credential may not end the jobs of %s, so they run on. A GitHub App needs the permission Actions: write for that. %v", w.Name, err)}
+			}
 			errs = append(errs, err)
 		}
 	}

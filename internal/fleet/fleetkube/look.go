@@ -75,7 +75,8 @@ type work struct {
 
 	idle, busy, pending, failed *int
 	drift                       []string
-	reason                      string // why what is asked of it cannot be confirmed
+	reason                      string        // why what is asked of it cannot be confirmed
+	denial                      fleet.Trouble // what of it the forge does not let the credential do
 
 	set    *arc.Set // GitHub's
 	state  arc.State

@@ -55,6 +55,11 @@ func (l *look) report(ctx context.Context, step fleet.Step) error {
 			sight.Uses[use.Name] = board.Use{Reading: ledger.Reading{Demand: new(0)}, Stopped: fleet.Yes, Jobs: new(0)}
 		}
 	}
+	failing := r.Phase == v1alpha1.PhaseFailed || r.Phase == v1alpha1.PhaseSuspended
+	for pool, use := range sight.Uses {
+		use.Failing = failing || l.broken(l.e.Name, pool)
+		sight.Uses[pool] = use
+	}
 	s.Pools = s.Pools[:min(len(s.Pools), 200)]
 	l.credentialStatus(s)
 	if s.Credential != nil && s.Credential.ExpiresAt != nil {

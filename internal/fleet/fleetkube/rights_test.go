@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
@@ -49,30 +50,52 @@ func TestFLEET14_Rights(t *testing.T) {
 	}
 }
 
-// Mode Stop lets jobs run for its grace and then has GitHub end them.
+// Mode Stop lets jobs run for its grace and then has GitHub end them. Where the credential
+// may not do that they run on, and the enrollment says why.
 func TestStopCancels(t *testing.T) {
 	p := newPlace(t, "0.14.2")
 	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 3, Budget: 20})
 	p.atGitHub("acme", []string{"nix"})
 	p.github.AddRepository("acme/app", false)
 	run := p.github.AddRun(forgetest.GitHubRun{Repository: "acme/app"})
+	p.github.AddAccount("beta", "")
+	p.credential("beta", map[string]string{"github_token": p.github.AddToken("admin:org")})
+	p.enroll("beta", "github", p.github.URL+"/beta", []string{"nix"})
+	p.github.AddRepository("beta/app", false)
+	other := p.github.AddRun(forgetest.GitHubRun{Repository: "beta/app"})
 	p.start()
 	p.phase("acme", v1alpha1.PhaseActive)
-	p.until("it has its share", func() bool { s := p.set(p.shared, "acme-nix"); return s != nil && s.Max == 3 })
+	p.until("all have their share", func() bool {
+		s, b := p.set(p.shared, "acme-nix"), p.set(p.shared, "beta-nix")
+		return s != nil && s.Max == 3 && b != nil && b.Max == 3
+	})
+	p.arc.Assign(p.shared, "beta-nix", arctest.Job{ID: "b1", Repository: "beta/app", Run: other})
 	p.arc.Assign(p.shared, "acme-nix", arctest.Job{ID: "j1", Repository: "acme/app", Run: run})
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
 	p.must(p.arc.Start(ctx, "j1"))
+	p.must(p.arc.Start(ctx, "b1"))
 	p.hold("stop", v1alpha1.HoldScope{Org: "acme"}, v1alpha1.HoldStop)
+	p.hold("stop-beta", v1alpha1.HoldScope{Org: "beta"}, v1alpha1.HoldStop)
+	p.held("stop-beta", "Applied", metav1.ConditionTrue)
 	p.held("stop", "Applied", metav1.ConditionTrue)
 	if s := p.github.Run(run).Status; s != "in_progress" {
 		t.Fatalf("the run is %s before the grace is over", s)
 	}
 	p.ahead.Add(int64(11 * time.Minute))
-	p.patch(p.get("acme"), `{"metadata":{"annotations":{"test/poke":"1"}}}`)
+	for _, org := range []string{"acme", "beta"} {
+		p.patch(p.get(org), `{"metadata":{"annotations":{"test/poke":"1"}}}`)
+	}
 	p.until("the run is cancelled", func() bool { return p.github.Run(run).Status != "in_progress" })
 	p.must(p.arc.Cancel(t.Context(), "acme/app", run))
 	p.held("stop", "Drained", metav1.ConditionTrue)
+	e := p.condition("beta", "Degraded", "True/"+reasonMayNotCancel)
+	if c := meta.FindStatusCondition(e.Status.Conditions, "Degraded"); !strings.Contains(c.Message, "may not end the jobs of beta-nix") || p.github.Run(other).Status != "in_progress" {
+		t.Errorf("%s, and the run is %s", c.Message, p.github.Run(other).Status)
+	}
+	if f, known := p.fleet.Figures(); !known || len(f.Workloads) != 2 || f.Workloads[0].Failing {
+		t.Errorf("figures %+v", f)
+	}
 }
 
 // FLEET-02, FLEET-11: a pool for some repositories has a runner group of its own, which

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -63,6 +65,9 @@ type World struct {
 	Everyone func(context.Context)
 
 	known atomic.Pointer[memories] // nil: not everything was listed yet
+
+	mu     sync.Mutex
+	churns map[fleet.Key]*arc.Churn
 }
 
 // Run follows ARC's objects until ctx ends.
@@ -270,6 +275,24 @@ func (w *World) OrgOf(k fleet.Key) string {
 		}
 	}
 	return ""
+}
+
+// Crashes says whether the runners of a set end again and again before they take a job, by
+// these and those that it was asked about before.
+func (w *World) Crashes(p *arc.Parts, desired int, now time.Time) fleet.Trouble {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if known := w.known.Load(); known != nil && len(w.churns) > 2*len(known.sets.GetStore().ListKeys())+16 {
+		maps.DeleteFunc(w.churns, func(k fleet.Key, _ *arc.Churn) bool { return known.set(k) == nil })
+	}
+	if w.churns == nil {
+		w.churns = map[fleet.Key]*arc.Churn{}
+	}
+	if w.churns[p.Key] == nil {
+		w.churns[p.Key] = &arc.Churn{}
+	}
+	w.churns[p.Key].Look(p.Runners, desired, now)
+	return w.churns[p.Key].Trouble()
 }
 
 // Conflicts are the scale sets that somebody else works with too.

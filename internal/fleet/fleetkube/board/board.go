@@ -80,6 +80,7 @@ type Use struct {
 	Counts              Counts
 	Stranded            *int // jobs that were given to it and cannot start; nil: not known, or it may have runners
 	EffectiveMax, Drift int
+	Failing             bool // the enrollment has failed or is suspended, or a rule keeps it from the pool
 }
 
 // Counts are of runners. What is nil is not known.

@@ -29,6 +29,7 @@ type UseFigures struct {
 	Stranded     *int // jobs that were given to it and cannot start
 	EffectiveMax int
 	Drift        int // findings
+	Failing      bool
 }
 
 // RateFigures say how often a forge may still be asked for an organisation.
@@ -62,7 +63,7 @@ func (w *Standing) Figures(ctx context.Context) (out Figures, ok bool) {
 		s := sights[org]
 		for _, pool := range slices.Sorted(maps.Keys(s.Uses)) {
 			use := s.Uses[pool]
-			out.Workloads = append(out.Workloads, UseFigures{Forge: s.Forge, Org: org, Pool: pool, Counts: use.Counts, Stranded: use.Stranded, EffectiveMax: use.EffectiveMax, Drift: use.Drift})
+			out.Workloads = append(out.Workloads, UseFigures{Forge: s.Forge, Org: org, Pool: pool, Counts: use.Counts, Stranded: use.Stranded, EffectiveMax: use.EffectiveMax, Drift: use.Drift, Failing: use.Failing})
 		}
 		if s.Rate != nil {
 			out.Rates = append(out.Rates, RateFigures{s.Forge, org, *s.Rate})
