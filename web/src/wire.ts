@@ -107,6 +107,8 @@ export type Pool = Observed & {
   counts: { idle: number | null; busy: number | null; pending: number | null; failed: number | null }
   effectiveMax: number | null
   allocated: number | null
+  assigned: number | null
+  stranded: number | null
   controller: { kind: string; namespace: string; name: string }
   scaleSetId: number | null
   runnerId: number | null

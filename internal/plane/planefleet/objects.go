@@ -40,6 +40,8 @@ type Pool struct {
 	// EffectiveMax and Allocated are as the fleet has written them last.
 	EffectiveMax *int       `json:"effectiveMax" doc:"how many there may be now; 0 under a hold"`
 	Allocated    *int       `json:"allocated" doc:"how many there may be without holds"`
+	Assigned     *int       `json:"assigned" doc:"jobs that GitHub gave it, those that run with them; null: its listener does not say"`
+	Stranded     *int       `json:"stranded" doc:"of those, jobs that cannot start while there may be no runner; null: not known, or there may be some"`
 	Controller   Controller `json:"controller"`
 	ScaleSetID   *int64     `json:"scaleSetId" doc:"at GitHub"`
 	RunnerID     *int64     `json:"runnerId" doc:"at GitLab"`

@@ -93,7 +93,7 @@ var examplePoolRequest = PoolRequest{"github", "acme", "gh-nix"}
 
 func examplePool() Pool {
 	return Pool{ID: "github/acme/gh-nix", Name: "gh-nix", Forge: "github", OrgName: "acme", Type: "Shared", Isolation: "None", RunsOn: []string{"self-hosted", "nix"},
-		Scaling: &Scaling{0, 5, 20}, State: Active, Holds: []string{}, Counts: Counts{new(1), new(2), new(0), new(0)}, EffectiveMax: new(5), Allocated: new(5),
+		Scaling: &Scaling{0, 5, 20}, State: Active, Holds: []string{}, Counts: Counts{new(1), new(2), new(0), new(0)}, EffectiveMax: new(5), Allocated: new(5), Assigned: new(2),
 		Controller: Controller{"AutoscalingRunnerSet", "tailplane-runners", "acme-gh-nix"}, ScaleSetID: new(int64(17)), Drift: []string{},
 		Actions: &PoolActions{Pause: plane.Action{Allowed: true}, Resume: plane.Action{Why: "Nothing holds it."}}, ObservedAt: plane.ExampleTime}
 }

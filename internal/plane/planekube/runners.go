@@ -265,6 +265,7 @@ func (r *runners) of(e *v1alpha1.RunnerEnrollment, now time.Time) (all []planefl
 		if status != nil {
 			p.Counts = planefleet.Counts{Idle: whole(status.Idle), Busy: whole(status.Busy), Pending: whole(status.Pending), Failed: whole(status.Failed)}
 			p.EffectiveMax, p.Allocated = whole(status.EffectiveMax), whole(status.Allocated)
+			p.Assigned, p.Stranded = whole(status.Assigned), whole(status.Stranded)
 			p.Controller = planefleet.Controller{Kind: status.Kind, Namespace: status.Namespace, Name: status.Workload}
 			p.ScaleSetID, p.RunnerID, p.Drift = status.ScaleSetID, status.RunnerID, listed(status.Drift)
 		}

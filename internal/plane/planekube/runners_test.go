@@ -120,7 +120,7 @@ func TestRunners(t *testing.T) {
 	e.Status = v1alpha1.RunnerEnrollmentStatus{Phase: v1alpha1.PhaseActive, Pools: []v1alpha1.EnrolledPoolStatus{{Name: pool, Type: "Shared", EffectiveMax: new(int32(5)), Busy: new(int32(2)), Idle: new(int32(0))}}}
 	p.must(p.admin.Status().Update(t.Context(), e))
 	p.until("they are active", func() bool { o := row(); return o.State == planefleet.Active && o.Scaling != nil })
-	if o := row(); !slices.Equal(o.RunsOn, []string{"nix", org}) || o.Scaling.Max != 5 || *o.Counts.Busy != 2 || *o.Counts.Idle != 0 || o.Counts.Failed != nil || o.Org() != org {
+	if o := row(); !slices.Equal(o.RunsOn, []string{"nix", org}) || o.Scaling.Max != 5 || *o.Counts.Busy != 2 || *o.Counts.Idle != 0 || o.Counts.Failed != nil || o.Assigned != nil || o.Stranded != nil || o.Org() != org {
 		t.Errorf("%+v", o)
 	}
 	p.until("the forge knows who is there", func() bool {
@@ -191,8 +191,12 @@ func TestRunners(t *testing.T) {
 	stored.Status = v1alpha1.RunnerHoldStatus{ObservedGeneration: stored.Generation, Targets: 1, Applied: 1, Conditions: []metav1.Condition{is("Applied", metav1.ConditionTrue, "")}}
 	p.must(p.admin.Status().Update(t.Context(), stored))
 	e.Status.Pools[0].Hold, e.Status.Pools[0].EffectiveMax = h.Name, new(int32(0))
+	e.Status.Pools[0].Assigned, e.Status.Pools[0].Stranded = new(int32(3)), new(int32(1))
 	p.must(p.admin.Status().Update(t.Context(), e))
 	p.until("they are paused", func() bool { return row().State == planefleet.Paused })
+	if o := row(); o.Assigned == nil || *o.Assigned != 3 || o.Stranded == nil || *o.Stranded != 1 {
+		t.Errorf("jobs that GitHub gave it: %v, %v", o.Assigned, o.Stranded)
+	}
 
 	stale := h
 	stale.UID = "another"
