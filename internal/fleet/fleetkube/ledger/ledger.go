@@ -115,9 +115,12 @@ func (l *Ledger) Decide(v fleet.View, approved func(*v1alpha1.RunnerEnrollment) 
 			r.Wake = wake
 		}
 		p := r.Pools[name]
+		changed := make(map[string]time.Time, len(of))
+		for _, o := range of {
+			changed[o.Name] = o.ChangedAt
+		}
 		for _, s := range shares {
-			i := slices.IndexFunc(of, func(o fleet.Org) bool { return o.Name == s.Name })
-			share := Share{Allocated: s.Allocated, ChangedAt: of[i].ChangedAt}
+			share := Share{Allocated: s.Allocated, ChangedAt: changed[s.Name]}
 			if s.Changed {
 				share.ChangedAt = now
 			}
