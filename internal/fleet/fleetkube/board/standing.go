@@ -257,7 +257,8 @@ func (w *Standing) sayAdopted(p *v1alpha1.RunnerPool, forge *v1alpha1.RunnerForg
 // Forge says how a forge stands: as it answered those who asked it something.
 func (w *Standing) Forge(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	f := &v1alpha1.RunnerForge{}
-	if err := w.Direct.Get(ctx, req.NamespacedName, f); err != nil {
+	// By the cache: each look rings for this, and nearly none has anything to write.
+	if err := w.Known.Get(ctx, req.NamespacedName, f); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	was := f.DeepCopy()
