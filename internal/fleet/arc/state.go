@@ -202,3 +202,21 @@ func (p Parts) secrets() []string {
 	names = slices.Compact(names)
 	return slices.DeleteFunc(names, func(n string) bool { return n == "" })
 }
+
+// InForce is the largest maximum that somebody may work by; most is the most that anybody
+// may have.
+func (p Parts) InForce(most int) int {
+	n := min(p.Set.Max, most)
+	if p.Set.Phase == Outdated || p.Set.Ending {
+		n = 0
+	}
+	for _, l := range p.Listeners {
+		n = max(n, min(l.Max, most))
+	}
+	for _, pod := range p.Pods {
+		if !pod.Ended && !slices.ContainsFunc(p.Listeners, func(l Listener) bool { return l.UID == pod.Listener }) {
+			return most // nobody knows by which one it works
+		}
+	}
+	return n
+}

@@ -67,7 +67,7 @@ func (l *look) scaleSets(ctx context.Context) (err error) {
 			Object: fleet.Yes, Ready: s.Registered, Stopped: s.Stopped, Jobs: s.Running, Ending: parts.Set.Ending, Remote: fleet.Yes, RemoteID: parts.Set.ID,
 			Denied: l.denied(key.Name), Copies: s.Secrets, Trouble: s.Trouble}}
 		l.of(w)
-		w.inForce = l.inForce(w, parts)
+		w.inForce = parts.InForce(w.most())
 		for _, was := range l.e.Status.Pools {
 			if was.Workload == w.Name && was.ScaleSetID != nil && *was.ScaleSetID == w.RemoteID {
 				w.seenAt = was.SeenAt
@@ -115,24 +115,6 @@ func (w *work) stranded() *int {
 		return nil
 	}
 	return new(max(*w.assigned-*w.state.Running, 0))
-}
-
-// inForce is the largest maximum that somebody may work by.
-func (l *look) inForce(w *work, parts *arc.Parts) int {
-	most := w.most()
-	n := min(parts.Set.Max, most)
-	if parts.Set.Phase == arc.Outdated || parts.Set.Ending {
-		n = 0
-	}
-	for _, listener := range parts.Listeners {
-		n = max(n, min(listener.Max, most))
-	}
-	for _, pod := range parts.Pods {
-		if !pod.Ended && !slices.ContainsFunc(parts.Listeners, func(l arc.Listener) bool { return l.UID == pod.Listener }) {
-			return most // nobody knows by which one it works
-		}
-	}
-	return n
 }
 
 // renderSet is the AutoscalingRunnerSet of a workload as it is to be, without what it

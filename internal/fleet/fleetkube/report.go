@@ -1,11 +1,9 @@
 package fleetkube
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,14 +38,18 @@ func (l *look) report(ctx context.Context, step fleet.Step) error {
 		r.Conditions = append(slices.Clone(r.Conditions), findings.Condition(l.stands, l.now))
 	}
 	s.ObservedGeneration, s.Phase, s.Offboard = l.e.Generation, r.Phase, r.Offboard
-	for _, c := range l.amended(r.Conditions) {
+	for _, c := range board.Amend(r.Conditions, l.told()) {
 		board.Say(&s.Conditions, c, l.e.Generation, l.now)
 	}
 	s.Pools = nil
 	sight := board.Sight{Forge: l.e.Spec.Forge, Uses: map[string]board.Use{}}
 	for _, w := range l.works {
 		s.Pools = append(s.Pools, l.statusOf(w))
-		sight.Uses[w.Pool] = add(sight.Uses[w.Pool], w)
+		if before, has := sight.Uses[w.Pool]; has {
+			sight.Uses[w.Pool] = before.Plus(useOf(w))
+		} else {
+			sight.Uses[w.Pool] = useOf(w)
+		}
 	}
 	for _, use := range l.e.Spec.Pools { // what was given stands there before there is anything to have it
 		if _, has := sight.Uses[use.Name]; !has && l.pools[use.Name] != nil {
@@ -61,7 +63,9 @@ func (l *look) report(ctx context.Context, step fleet.Step) error {
 		sight.Uses[pool] = use
 	}
 	s.Pools = s.Pools[:min(len(s.Pools), 200)]
-	l.credentialStatus(s)
+	if l.account != nil && l.facts.Credential.Valid == fleet.Yes { // else what was in use still is
+		s.Credential = l.account.Status(s.Credential, l.facts.Credential.Fingerprint, l.now)
+	}
 	if s.Credential != nil && s.Credential.ExpiresAt != nil {
 		sight.Expires = s.Credential.ExpiresAt.Time
 	}
@@ -111,36 +115,6 @@ func message(c *metav1.Condition) string {
 	return c.Message
 }
 
-// amended are the conditions that were decided, with what keeps the controllers from
-// what was decided.
-func (l *look) amended(conditions []fleet.Condition) []fleet.Condition {
-	out := slices.Clone(conditions)
-	troubles := l.troubles
-	if l.lacksARC.Reason != "" {
-		troubles = append([]fleet.Trouble{l.lacksARC}, troubles...)
-	}
-	if len(troubles) == 0 {
-		return out
-	}
-	first := troubles[0]
-	var texts []string
-	for _, t := range troubles {
-		if !slices.Contains(texts, t.Message) {
-			texts = append(texts, t.Message)
-		}
-	}
-	for i := range out {
-		c := &out[i]
-		switch {
-		case c.Type == "Ready" && c.Status != fleet.Yes && slices.Contains([]string{fleet.ReasonProvisioning, fleet.ReasonListIncomplete}, c.Reason):
-			c.Reason, c.Message = first.Reason, first.Message
-		case c.Type == "Degraded" && c.Status != fleet.Yes:
-			c.Status, c.Reason, c.Message = fleet.Yes, first.Reason, strings.Join(texts, " ")
-		}
-	}
-	return out
-}
-
 // statusOf is what is said of one workload.
 func (l *look) statusOf(w *work) v1alpha1.EnrolledPoolStatus {
 	p := v1alpha1.EnrolledPoolStatus{Name: w.Pool, Namespace: w.Namespace, Workload: w.Name, Idle: board.Number(w.idle), Busy: board.Number(w.busy), Pending: board.Number(w.pending), Failed: board.Number(w.failed),
@@ -172,62 +146,20 @@ func (l *look) shareOf(p v1alpha1.EnrolledPoolStatus) v1alpha1.EnrolledPoolStatu
 	return p
 }
 
-// add adds a workload to what is seen of its use.
-func add(s board.Use, w *work) board.Use {
-	first := s == board.Use{}
-	plus := func(a, b *int) *int {
-		if first {
-			return b
-		}
-		if a == nil || b == nil {
-			return nil
-		}
-		return new(*a + *b)
-	}
-	s.Counts = board.Counts{Idle: plus(s.Counts.Idle, w.idle), Busy: plus(s.Counts.Busy, w.busy), Pending: plus(s.Counts.Pending, w.pending), Failed: plus(s.Counts.Failed, w.failed)}
-	s.Jobs, s.Demand = plus(s.Jobs, w.Jobs), plus(s.Demand, w.demand)
-	if n := w.stranded(); n != nil {
-		if s.Stranded == nil {
-			s.Stranded = new(int)
-		}
-		*s.Stranded += *n
-	}
+// useOf is how one workload stands, as a part of its use.
+func useOf(w *work) board.Use {
+	u := board.Use{Reading: ledger.Reading{Demand: w.demand, InForce: w.inForce, Held: w.now.Mode != "" || w.capacity.Mode != ""}, Stopped: w.Stopped, Jobs: w.Jobs, Managers: w.managers, Reason: w.reason,
+		Counts: board.Counts{Idle: w.idle, Busy: w.busy, Pending: w.pending, Failed: w.failed}, Stranded: w.stranded(), EffectiveMax: w.now.Max, Drift: len(w.drift)}
 	if w.busy != nil {
-		s.Busy += *w.busy
+		u.Busy = *w.busy
 	}
-	s.InForce += w.inForce
-	s.EffectiveMax += w.now.Max
-	s.Managers += w.managers
-	s.Drift += len(w.drift)
-	s.Held = s.Held || w.now.Mode != "" || w.capacity.Mode != ""
-	s.Reason = cmp.Or(s.Reason, w.reason)
-	switch {
-	case first || w.Stopped == fleet.No:
-		s.Stopped = w.Stopped
-	case w.Stopped == fleet.Unknown && s.Stopped == fleet.Yes:
-		s.Stopped = fleet.Unknown
-	}
-	return s
+	return u
 }
 
-// credentialStatus says which credential is in use, and never what is in it.
-func (l *look) credentialStatus(s *v1alpha1.RunnerEnrollmentStatus) {
-	if l.account == nil || l.account.Identity.Kind == "" || l.facts.Credential.Valid != fleet.Yes {
-		return // what was in use still is
+// told is what keeps the controllers from what was decided, the first what most depends on.
+func (l *look) told() []fleet.Trouble {
+	if l.lacksARC.Reason == "" {
+		return l.troubles
 	}
-	id := l.account.Identity
-	c := &v1alpha1.CredentialStatus{Kind: v1alpha1.CredentialKind(id.Kind), Fingerprint: l.facts.Credential.Fingerprint, CreatedAt: new(metav1.NewTime(l.now.Truncate(time.Second)))}
-	if was := s.Credential; was != nil && was.Fingerprint == c.Fingerprint && was.CreatedAt != nil {
-		c.CreatedAt = was.CreatedAt
-	}
-	if id.AppID != 0 {
-		c.AppID = &id.AppID
-	}
-	if id.InstallationID != 0 {
-		c.InstallationID = &id.InstallationID
-	}
-	if !id.ExpiresAt.IsZero() {
-		c.ExpiresAt = new(metav1.NewTime(id.ExpiresAt.Truncate(time.Second)))
-	}
-	s.Credential = c
+	return append([]fleet.Trouble{l.lacksARC}, l.troubles...)
 }

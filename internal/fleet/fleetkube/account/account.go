@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/forge"
@@ -261,4 +263,27 @@ func (a *Account) Check(ctx context.Context, now time.Time, fresh bool) {
 	default:
 		a.State = fleet.CredentialState{Valid: fleet.Unknown, Reason: fleet.ReasonNotChecked, Message: err.Error()}
 	}
+}
+
+// Status says which credential is in use, and never what is in it; was is what was said
+// before.
+func (a *Account) Status(was *v1alpha1.CredentialStatus, fingerprint string, now time.Time) *v1alpha1.CredentialStatus {
+	id := a.Identity
+	if id.Kind == "" {
+		return was
+	}
+	c := &v1alpha1.CredentialStatus{Kind: v1alpha1.CredentialKind(id.Kind), Fingerprint: fingerprint, CreatedAt: new(metav1.NewTime(now.Truncate(time.Second)))}
+	if was != nil && was.Fingerprint == c.Fingerprint && was.CreatedAt != nil {
+		c.CreatedAt = was.CreatedAt
+	}
+	if id.AppID != 0 {
+		c.AppID = &id.AppID
+	}
+	if id.InstallationID != 0 {
+		c.InstallationID = &id.InstallationID
+	}
+	if !id.ExpiresAt.IsZero() {
+		c.ExpiresAt = new(metav1.NewTime(id.ExpiresAt.Truncate(time.Second)))
+	}
+	return c
 }

@@ -4,6 +4,7 @@
 package board
 
 import (
+	"cmp"
 	"maps"
 	"reflect"
 	"slices"
@@ -81,6 +82,39 @@ type Use struct {
 	Stranded            *int // jobs that were given to it and cannot start; nil: not known, or it may have runners
 	EffectiveMax, Drift int
 	Failing             bool // the enrollment has failed or is suspended, or a rule keeps it from the pool
+}
+
+// Plus is how a use stands with another workload beside: what is not known of one is not
+// known of both, but for jobs that are stranded.
+func (s Use) Plus(o Use) Use {
+	plus := func(a, b *int) *int {
+		if a == nil || b == nil {
+			return nil
+		}
+		return new(*a + *b)
+	}
+	s.Counts = Counts{Idle: plus(s.Counts.Idle, o.Counts.Idle), Busy: plus(s.Counts.Busy, o.Counts.Busy), Pending: plus(s.Counts.Pending, o.Counts.Pending), Failed: plus(s.Counts.Failed, o.Counts.Failed)}
+	s.Jobs, s.Demand = plus(s.Jobs, o.Jobs), plus(s.Demand, o.Demand)
+	s.Busy += o.Busy
+	s.InForce += o.InForce
+	s.EffectiveMax += o.EffectiveMax
+	s.Managers += o.Managers
+	s.Drift += o.Drift
+	s.Held = s.Held || o.Held
+	s.Reason = cmp.Or(s.Reason, o.Reason)
+	switch {
+	case s.Stranded == nil:
+		s.Stranded = o.Stranded
+	case o.Stranded != nil:
+		s.Stranded = plus(s.Stranded, o.Stranded)
+	}
+	switch {
+	case o.Stopped == fleet.No:
+		s.Stopped = o.Stopped
+	case o.Stopped == fleet.Unknown && s.Stopped == fleet.Yes:
+		s.Stopped = fleet.Unknown
+	}
+	return s
 }
 
 // Counts are of runners. What is nil is not known.

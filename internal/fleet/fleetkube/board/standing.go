@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -306,6 +307,32 @@ func (w *Standing) Forge(ctx context.Context, req reconcile.Request) (reconcile.
 		return Soon(LongestNap)
 	}
 	return reconcile.Result{RequeueAfter: LongestNap}, client.IgnoreNotFound(w.Direct.Status().Patch(ctx, f, client.MergeFrom(was)))
+}
+
+// Amend are the conditions that were decided, with what keeps the controllers from what
+// was decided.
+func Amend(conditions []fleet.Condition, troubles []fleet.Trouble) []fleet.Condition {
+	out := slices.Clone(conditions)
+	if len(troubles) == 0 {
+		return out
+	}
+	first := troubles[0]
+	var texts []string
+	for _, t := range troubles {
+		if !slices.Contains(texts, t.Message) {
+			texts = append(texts, t.Message)
+		}
+	}
+	for i := range out {
+		c := &out[i]
+		switch {
+		case c.Type == "Ready" && c.Status != fleet.Yes && slices.Contains([]string{fleet.ReasonProvisioning, fleet.ReasonListIncomplete}, c.Reason):
+			c.Reason, c.Message = first.Reason, first.Message
+		case c.Type == "Degraded" && c.Status != fleet.Yes:
+			c.Status, c.Reason, c.Message = fleet.Yes, first.Reason, strings.Join(texts, " ")
+		}
+	}
+	return out
 }
 
 // Say writes one condition.
