@@ -39,6 +39,7 @@ var plan = map[string]string{
 
 	"internal/manifest":          "", // objects as people write them
 	"internal/manifest/linediff": "",
+	"internal/manifest/tfvars":   "internal/manifest",
 
 	// worlds
 	"internal/tailnet":          "internal/access internal/problem",
@@ -92,6 +93,7 @@ var plan = map[string]string{
 	"internal/fleet/forge/rate":                 "",
 	"internal/fleet/forge/secret":               "",
 	"internal/fleet/change":                     "internal/manifest",                                    // below it: changes by pull request
+	"internal/fleet/stack":                      "internal/fleet/change internal/manifest/tfvars",       // below it: variables of Tofu stacks
 	"internal/fleet/isolation":                  "api/v1alpha1 internal/fleet",                          // below it: what keeps runners apart, and runs them
 	"internal/fleet/truth":                      "api/v1alpha1 internal/fleet",                          // below it: what the forges have, against what there should be
 	"internal/fleet/arc":                        "api/v1alpha1 internal/fleet internal/fleet/isolation", // below it: what the controller of GitHub's runners says
@@ -172,7 +174,7 @@ var plan = map[string]string{
 
 	"cmd/mca": "internal/apiproxy internal/apiproxy/document internal/apiproxy/fanout internal/apiproxy/observe internal/apiproxy/observe/adminport internal/apiproxy/observe/record internal/apiproxy/podface internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/upstream internal/inject",
 	"cmd/tka": "internal/cli",
-	"cmd/tailplaned": "api/v1alpha1 internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/fleet internal/fleet/fleetkube internal/fleet/fleetkube/board internal/fleet/isolation internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewayxds internal/gateway/workload internal/health internal/identity internal/inject internal/inject/injectkube internal/kube internal/plane internal/plane/expose internal/plane/planechange internal/plane/planedrift internal/plane/planeenroll internal/plane/planegit internal/plane/planefleet internal/plane/planejobs internal/plane/planekube internal/fleet/change internal/plane/planemcp internal/plane/planemetrics internal/plane/web internal/problem internal/profile internal/relay internal/relay/document internal/relay/relaykube internal/settings " +
+	"cmd/tailplaned": "api/v1alpha1 internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/fleet internal/fleet/fleetkube internal/fleet/fleetkube/board internal/fleet/isolation internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewayxds internal/gateway/workload internal/health internal/identity internal/inject internal/inject/injectkube internal/kube internal/plane internal/plane/expose internal/plane/planechange internal/plane/planedrift internal/plane/planeenroll internal/plane/planegit internal/plane/planefleet internal/plane/planejobs internal/plane/planekube internal/fleet/change internal/fleet/stack internal/plane/planemcp internal/plane/planemetrics internal/plane/web internal/problem internal/profile internal/relay internal/relay/document internal/relay/relaykube internal/settings " +
 		"internal/signin internal/signin/signinkube internal/tailnet internal/tailnet/tailnets",
 }
 
@@ -197,6 +199,7 @@ var worlds = map[string]string{
 	"github.com/spf13/cobra":         "internal/cli cmd/mca cmd/tka cmd/tailplaned",
 
 	"github.com/google/go-github/":     "internal/fleet/forge",
+	"github.com/hashicorp/hcl/":        "internal/manifest/tfvars",
 	"github.com/google/jsonschema-go/": "internal/plane/planemcp",
 	"github.com/modelcontextprotocol/": "internal/plane/planemcp",
 	"gitlab.com/gitlab-org/":           "internal/fleet/forge",

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/fleet/stack"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planedrift"
 	"github.com/tailplane/tailplane/internal/plane/planeenroll"
@@ -70,6 +71,22 @@ func readCredential(dir string) (map[string][]byte, error) {
 	return data, nil
 }
 
+// openBook is how objects are kept in the repository.
+func openBook(g settings.GitOps) (planechange.Book, error) {
+	if g.Format != settings.FormatTfvars {
+		return change.Manifests{Pattern: g.Path}, nil
+	}
+	var stacks []stack.Stack
+	for _, s := range g.Stacks {
+		stacks = append(stacks, stack.Stack(s))
+	}
+	book, err := stack.New(stacks...)
+	if err != nil {
+		return nil, fmt.Errorf("plane.gitops.stacks: %w", err)
+	}
+	return book, nil
+}
+
 // newChanges wires the changes of the configuration, and enrollments.
 func (s *planeServer) newChanges() error {
 	g := s.set.Plane.GitOps
@@ -81,7 +98,11 @@ func (s *planeServer) newChanges() error {
 	if err != nil {
 		return err
 	}
-	s.changes = &planechange.Desk{Plane: s.desk, Repository: repo, Store: kept, Pattern: g.Path, Try: kept.Try, May: s.stillMay(nil), Link: func(string) string { return "" }}
+	book, err := openBook(g)
+	if err != nil {
+		return err
+	}
+	s.changes = &planechange.Desk{Plane: s.desk, Repository: repo, Store: kept, Book: book, Try: kept.Try, May: s.stillMay(nil), Link: func(string) string { return "" }}
 	rules := fleetRules(s.set.Fleet)
 	s.changes.Breaks = func(ctx context.Context, r change.Ref, spec map[string]any) ([]planechange.Rule, error) {
 		return kept.Breaks(ctx, rules, r, spec)
@@ -90,7 +111,7 @@ func (s *planeServer) newChanges() error {
 	if every == 0 {
 		every = lookEvery
 	}
-	if repo != nil {
+	if repo != nil && book.Note() == "" { // what cannot be tried cannot be compared
 		s.drift = &planedrift.Check{Board: s.desk.Board, Now: s.desk.Now, Pattern: g.Path, Live: kept.All, Would: kept.Would, Every: driftEvery, Log: s.log,
 			Read: func(ctx context.Context, path string) (planechange.File, error) { return repo.ReadFile(ctx, "", path) }}
 	}

@@ -232,6 +232,9 @@ func (t *tka) told(o planeenroll.Outcome) {
 		if o.Preview.Refused != "" {
 			t.warn("the API server would not take it: %s", o.Preview.Refused)
 		}
+		if o.Preview.Note != "" {
+			t.hint("%s", o.Preview.Note)
+		}
 	case o.Would == planeenroll.Approved:
 		say("%s\nIt would be approved. Nothing was changed.", screen.Safe(strings.TrimSpace(about(o))))
 		t.hint("Approve exactly this: tka fleet approve %s --seen %s --reason \"why\"", o.OrgName, o.Seen)

@@ -219,13 +219,13 @@ func (s *splicer) sequence(n *yaml.Node, was, want []any) {
 	for at > 0 && strings.HasPrefix(strings.TrimSpace(s.lines[at-1]), "#") {
 		at--
 	}
-	for _, p := range align(was, want) {
-		if p.was < 0 {
-			item := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq", Content: []*yaml.Node{s.nodeOf(want[p.want])}}
+	for _, p := range Align(was, want) {
+		if p.Was < 0 {
+			item := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq", Content: []*yaml.Node{s.nodeOf(want[p.Want])}}
 			s.edits = append(s.edits, splice{at, at, s.render(item, in)})
 			continue
 		}
-		c := n.Content[p.was]
+		c := n.Content[p.Was]
 		from := c.Line - 1
 		if !strings.HasPrefix(s.lines[from], in+"-") {
 			s.fail(c, "it does not begin with a dash")
@@ -234,13 +234,13 @@ func (s *splicer) sequence(n *yaml.Node, was, want []any) {
 		to := s.extent(from, n.Column-1, false)
 		at = to
 		switch {
-		case p.want < 0:
+		case p.Want < 0:
 			s.edits = append(s.edits, splice{from, to, nil})
-		case reflect.DeepEqual(was[p.was], want[p.want]):
-		case block(c, want[p.want]):
-			s.node(c, was[p.was], want[p.want])
+		case reflect.DeepEqual(was[p.Was], want[p.Want]):
+		case block(c, want[p.Want]):
+			s.node(c, was[p.Was], want[p.Want])
 		default:
-			plain := s.reshape(c, was[p.was], want[p.want])
+			plain := s.reshape(c, was[p.Was], want[p.Want])
 			plain.HeadComment, plain.FootComment = "", ""
 			item := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq", Content: []*yaml.Node{plain}}
 			s.replace(from, to, s.render(item, in))

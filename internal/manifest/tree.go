@@ -216,13 +216,13 @@ func (o order) reshape(n *yaml.Node, was, want any) *yaml.Node {
 			break
 		}
 		c.Content = nil
-		for _, p := range align(old, want) {
+		for _, p := range Align(old, want) {
 			switch {
-			case p.want < 0:
-			case p.was < 0:
-				c.Content = append(c.Content, o.nodeOf(want[p.want]))
+			case p.Want < 0:
+			case p.Was < 0:
+				c.Content = append(c.Content, o.nodeOf(want[p.Want]))
 			default:
-				c.Content = append(c.Content, o.reshape(n.Content[p.was], old[p.was], want[p.want]))
+				c.Content = append(c.Content, o.reshape(n.Content[p.Was], old[p.Was], want[p.Want]))
 			}
 		}
 		return &c
@@ -232,19 +232,19 @@ func (o order) reshape(n *yaml.Node, was, want any) *yaml.Node {
 	return next
 }
 
-// A pairing is an item of the old list, of the new one, or of both; -1 is none.
-type pairing struct{ was, want int }
+// A Pairing is an item of the old list, of the new one, or of both; -1 is none.
+type Pairing struct{ Was, Want int }
 
-// align says which items of two lists are the same ones, by name, in an order
-// that has both.
-func align(was, want []any) (all []pairing) {
+// Align says which items of two lists of JSON's values are the same ones, by name, in an
+// order that has both.
+func Align(was, want []any) (all []Pairing) {
 	nameless := func(v any) bool {
 		m, ok := v.(map[string]any)
 		return ok && m["name"] == nil
 	}
 	if len(was) == len(want) && slices.ContainsFunc(was, nameless) { // objects of a List: none comes, none goes
 		for i := range was {
-			all = append(all, pairing{i, i})
+			all = append(all, Pairing{i, i})
 		}
 		return all
 	}
@@ -279,13 +279,13 @@ func align(was, want []any) (all []pairing) {
 	for i, j := 0, 0; i < len(a) || j < len(b); {
 		switch {
 		case i < len(a) && j < len(b) && a[i] == b[j]:
-			all = append(all, pairing{i, j})
+			all = append(all, Pairing{i, j})
 			i, j = i+1, j+1
 		case j == len(b) || i < len(a) && length[i+1][j] > length[i][j+1]:
-			all = append(all, pairing{i, -1})
+			all = append(all, Pairing{i, -1})
 			i++
 		default:
-			all = append(all, pairing{-1, j})
+			all = append(all, Pairing{-1, j})
 			j++
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"path"
+	"reflect"
 	"strings"
 	"time"
 )
@@ -18,9 +19,14 @@ type GitOps struct {
 	CAFile     string `yaml:"caFile,omitempty"`     // PEM, beside the system's
 	Repository string `yaml:"repository,omitempty"` // owner/name, or GitLab's path of the project
 	Branch     string `yaml:"branch,omitempty"`     // that is applied to the cluster
-	// Path is where an object is in it: {kind} and {name} stand for the object's; without
-	// them all are in one file.
+	// Format is how objects are kept: yaml (or empty), as Kubernetes has them, JSON too;
+	// tfvars, as variables of Tofu stacks.
+	Format string `yaml:"format,omitempty"`
+	// Path is where an object is in it, in the format yaml: {kind} and {name} stand for the
+	// object's; without them all are in one file.
 	Path string `yaml:"path,omitempty"`
+	// Stacks are where objects are in the format tfvars, and by which keys.
+	Stacks []Stack `yaml:"stacks,omitempty"`
 	// CredentialDir has the keys of a credential as files, as a mounted Secret has:
 	// github_app_id and github_app_private_key, or github_token; access_token for GitLab.
 	// It needs contents and pull requests of this repository only.
@@ -28,11 +34,28 @@ type GitOps struct {
 	LookEvery     Duration `yaml:"lookEvery,omitempty"` // at open changes; 0: a minute
 }
 
+// A Stack is a file with variables of a Tofu stack, and which of them stand for what of
+// the fleet's objects.
+type Stack struct {
+	Path  string   `yaml:"path"`            // ends with .tfvars
+	Names []string `yaml:"names,omitempty"` // of objects that are in it, as patterns such as gh-*; none: all
+	// Keys say, by kind and by field of its spec (scaling.max), where in the file it is:
+	// an attribute, and after dots keys of objects in it. {name} is the object's name,
+	// {name_} the same with underscores.
+	Keys map[string]map[string]string `yaml:"keys"`
+}
+
+// What Format may be.
+const (
+	FormatYAML   = "yaml"
+	FormatTfvars = "tfvars"
+)
+
 // Set reports whether there is a repository.
 func (g GitOps) Set() bool { return g.Repository != "" }
 
 func (g GitOps) validate() (errs []error) {
-	if g == (GitOps{}) {
+	if reflect.ValueOf(g).IsZero() {
 		return nil
 	}
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("plane.gitops."+format, args...)) }
@@ -50,7 +73,15 @@ func (g GitOps) validate() (errs []error) {
 	if g.Branch == "" || strings.HasPrefix(g.Branch, "tailplane/") {
 		bad("branch: name the branch that is applied; those that begin with tailplane/ are the changes'")
 	}
-	if ext := path.Ext(g.Path); path.IsAbs(g.Path) || path.Clean(g.Path) != g.Path || strings.HasPrefix(g.Path, "..") || ext != ".yaml" && ext != ".yml" && ext != ".json" {
+	switch ext := path.Ext(g.Path); {
+	case g.Format != "" && g.Format != FormatYAML && g.Format != FormatTfvars:
+		bad("format: %q is neither yaml nor tfvars", g.Format)
+	case g.Format == FormatTfvars && (len(g.Stacks) == 0 || g.Path != ""):
+		bad("stacks: the format tfvars takes them, and no path")
+	case g.Format == FormatTfvars:
+	case len(g.Stacks) > 0:
+		bad("stacks: they are for the format tfvars")
+	case path.IsAbs(g.Path) || path.Clean(g.Path) != g.Path || strings.HasPrefix(g.Path, "..") || ext != ".yaml" && ext != ".yml" && ext != ".json":
 		bad("path: %q is not a path of a .yaml, .yml or .json file, such as fleet/{kind}/{name}.yaml", g.Path)
 	}
 	if g.CredentialDir == "" {

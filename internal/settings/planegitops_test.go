@@ -9,6 +9,7 @@ import (
 
 func TestGitOps(t *testing.T) {
 	const good = "forge: github, url: https://github.com, repository: acme/fleet, branch: main, path: \"fleet/{kind}/{name}.yaml\", credentialDir: /run/secrets/x"
+	const path, stacks = "path: \"fleet/{kind}/{name}.yaml\"", "stacks: [{path: a.tfvars, keys: {RunnerPool: {scaling.max: \"{name_}_max\"}}}]"
 	for _, x := range []struct{ text, want string }{
 		{good, ""},
 		{strings.Replace(good, "forge: github", "forge: gitea", 1), "plane.gitops.forge"},
@@ -21,6 +22,12 @@ func TestGitOps(t *testing.T) {
 		{strings.Replace(good, "fleet/{kind}", "../{kind}", 1), "plane.gitops.path"},
 		{strings.Replace(good, ".yaml", ".txt", 1), "plane.gitops.path"},
 		{strings.Replace(good, ", credentialDir: /run/secrets/x", "", 1), "plane.gitops.credentialDir"},
+		{good + ", format: yaml", ""},
+		{good + ", format: toml", "plane.gitops.format"},
+		{good + ", format: tfvars", "plane.gitops.stacks"},
+		{good + ", format: tfvars, " + stacks, "plane.gitops.stacks"},
+		{strings.Replace(good, path, stacks, 1), "plane.gitops.stacks"},
+		{strings.Replace(good, path, "format: tfvars, "+stacks, 1), ""},
 		{good + ", lookEvery: 1ms", "plane.gitops.lookEvery"},
 		{good + ", token: x", "token"},
 	} {

@@ -108,7 +108,7 @@ func (h *house) configured(t *testing.T, desk *plane.Desk) *configuration {
 	if c.admin, err = client.New(cluster.AdminConfig(), client.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	c.desk = &planechange.Desk{Plane: desk, Repository: repository, Store: kept, Pattern: "fleet/{name}.yaml", Try: kept.Try, Link: func(id string) string { return "https://dashboard/changes/" + id },
+	c.desk = &planechange.Desk{Plane: desk, Repository: repository, Store: kept, Book: change.Manifests{Pattern: "fleet/{name}.yaml"}, Try: kept.Try, Link: func(id string) string { return "https://dashboard/changes/" + id },
 		May: func(_ context.Context, a change.Approval, org string, v access.Verb) bool {
 			name, _, _ := strings.Cut(a.By, "@")
 			p, err := access.DecidePlane(somebody(name), v, access.PlanePolicy{Capability: capability}, time.Now())

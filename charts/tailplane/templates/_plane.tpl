@@ -9,7 +9,7 @@
 {{- $_ := set $tailnet "stateSecret" "tailplane-plane" }}
 {{- $plane := pick $v.plane "identity" "capability" "contact" "emailDomains" "roles" "exposures" "logs" "prometheus" }}
 {{- if $v.plane.gitops.repository }}
-{{- $_ := set $plane "gitops" (set (omit $v.plane.gitops "credentialSecret") "credentialDir" "/run/secrets/tailplane-gitops") }}
+{{- $_ := set $plane "gitops" (set (omit $v.plane.gitops "credentialSecret" (ternary "path" "" (eq $v.plane.gitops.format "tfvars"))) "credentialDir" "/run/secrets/tailplane-gitops") }}
 {{- end }}
 {{- $f := dict "cluster" (pick $v.cluster "name" "id") "tailnet" $tailnet "signin" (dict "namespace" $v.signin.namespace "systemNamespace" .Release.Namespace "capability" $v.signin.capability)
   "plane" $plane

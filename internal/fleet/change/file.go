@@ -46,17 +46,40 @@ func Parse(kind, name string) (Ref, error) {
 	return Ref{Kind: kind, Name: name}, nil
 }
 
-// File is where an object is in the repository. In pattern, which the settings have,
+// Place is where an object is in the repository. In pattern, which the settings have,
 // {kind} is its kind in lower case and {name} its name; without them all objects are
-// in one file.
-func File(pattern string, r Ref) (string, error) {
+// in one file. The file has one of the extensions.
+func Place(pattern string, r Ref, extensions ...string) (string, error) {
 	file := strings.NewReplacer("{kind}", strings.ToLower(r.Kind), "{name}", r.Name).Replace(pattern)
-	ext := path.Ext(file)
-	if file != path.Clean(file) || path.IsAbs(file) || strings.HasPrefix(file, "..") || strings.HasPrefix(file, ".git/") || strings.ContainsAny(file, "\\\x00\r\n{}") || ext != ".yaml" && ext != ".yml" && ext != ".json" {
-		return "", fmt.Errorf("%w: %.100q: a path within the repository that ends with .yaml, .yml or .json is", ErrPath, file)
+	if file != path.Clean(file) || path.IsAbs(file) || strings.HasPrefix(file, "..") || strings.HasPrefix(file, ".git/") || strings.ContainsAny(file, "\\\x00\r\n{}") || !slices.Contains(extensions, path.Ext(file)) {
+		return "", fmt.Errorf("%w: %.100q: a path within the repository that ends with %s is", ErrPath, file, strings.Join(extensions, ", "))
 	}
 	return file, nil
 }
+
+// File is where an object is in a repository of manifests, see [Place].
+func File(pattern string, r Ref) (string, error) {
+	return Place(pattern, r, ".yaml", ".yml", ".json")
+}
+
+// Manifests are files as Kubernetes has them, in YAML or JSON.
+type Manifests struct {
+	Pattern string // see [Place]
+}
+
+// File is where an object is.
+func (m Manifests) File(r Ref) (string, error) { return File(m.Pattern, r) }
+
+// Spec is [Spec].
+func (Manifests) Spec(file []byte, r Ref) (map[string]any, bool, error) { return Spec(file, r) }
+
+// Apply is [Apply].
+func (Manifests) Apply(file []byte, r Ref, edits ...Edit) ([]byte, error) {
+	return Apply(file, r, edits...)
+}
+
+// Note is empty: the API server says in a dry run what would become of a manifest.
+func (Manifests) Note() string { return "" }
 
 // An Edit is one thing that somebody wants of an object: exactly one of its fields is
 // set.
@@ -102,7 +125,7 @@ func Apply(file []byte, r Ref, edits ...Edit) (text []byte, err error) {
 // edit is the file with an object's spec changed as a merge patch says (RFC 7386). All
 // else stays as it is.
 func edit(file []byte, r Ref, patch json.RawMessage) ([]byte, error) {
-	changes, err := object(patch)
+	changes, err := Object(patch)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrPatch, err)
 	}
@@ -129,7 +152,7 @@ func edit(file []byte, r Ref, patch json.RawMessage) ([]byte, error) {
 
 // add is the file with another object at its end. Spec is JSON.
 func add(file []byte, r Ref, spec json.RawMessage) ([]byte, error) {
-	s, err := object(spec)
+	s, err := Object(spec)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrPatch, err)
 	}
@@ -244,8 +267,8 @@ func join(parts []manifest.Part) []byte {
 	return b.Bytes()
 }
 
-// object reads JSON that somebody sent: one object, no key twice.
-func object(text json.RawMessage) (map[string]any, error) {
+// Object reads JSON that somebody sent: one object, no key twice.
+func Object(text json.RawMessage) (map[string]any, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
 		return nil, errors.New("it is not a JSON object")

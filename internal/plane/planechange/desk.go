@@ -42,6 +42,7 @@ type Preview struct {
 	Platform bool   `json:"platform" doc:"those who run the platform have to approve it"`
 	Refused  string `json:"refused" doc:"why the API server would not take the object; empty: it would"`
 	Rules    []Rule `json:"rules" doc:"of those between objects, which it would break: nothing is made of what breaks one; null: nobody has looked"`
+	Note     string `json:"note,omitempty" doc:"why the API server was not asked, and where it is said what would become of it; empty: it was"`
 	Open     string `json:"open" doc:"the open change of this object, which this one would be added to; empty: there is none"`
 }
 
@@ -139,7 +140,9 @@ func (d *Desk) draw(ctx context.Context, p access.Permit, e Edit, before []chang
 	if out.ref, err = change.Parse(string(e.Kind), string(e.Name)); err != nil {
 		return out, p, refused(err)
 	}
-	if out.path, err = change.File(d.Pattern, out.ref); err != nil {
+	if out.path, err = d.Book.File(out.ref); errors.Is(err, change.ErrPatch) {
+		return out, p, refused(err)
+	} else if err != nil {
 		return out, p, problem.New(problem.Internal, "internal error").Because(err)
 	}
 	if out.file, err = d.Repository.ReadFile(ctx, "", out.path); err != nil {
@@ -148,16 +151,16 @@ func (d *Desk) draw(ctx context.Context, p access.Permit, e Edit, before []chang
 	if len(out.file.Text) > maxFile {
 		return out, p, problem.New(problem.Conflict, "The file has more than 512 KiB: it is not changed from here.", "Keep the objects in a file each (plane.gitops.path).")
 	}
-	was, there, err := change.Spec(out.file.Text, out.ref)
+	was, there, err := d.Book.Spec(out.file.Text, out.ref)
 	if err != nil {
 		return out, p, refused(err)
 	}
 	if !there {
 		was = nil
 	}
-	text, aerr := change.Apply(out.file.Text, out.ref, append(slices.Clone(before), out.edit)...)
+	text, aerr := d.Book.Apply(out.file.Text, out.ref, append(slices.Clone(before), out.edit)...)
 	if aerr == nil {
-		if out.is, there, err = change.Spec(text, out.ref); err != nil {
+		if out.is, there, err = d.Book.Spec(text, out.ref); err != nil {
 			return out, p, refused(err)
 		} else if !there {
 			out.is = nil
@@ -181,6 +184,9 @@ func (d *Desk) draw(ctx context.Context, p access.Permit, e Edit, before []chang
 	out.File, out.Base, out.Version, out.Risk = out.path, out.file.Commit, out.file.Version, Risk{r.Level, append([]string{}, r.Why...)}
 	if out.Diff = linediff.Git(out.path, old, out.text); len(out.Diff) > maxKept {
 		out.Diff = strings.ToValidUTF8(out.Diff[:maxKept], "") + "\n(the diff is longer: the pull request has all of it)\n"
+	}
+	if out.Note = d.Book.Note(); out.Note != "" {
+		return out, p, nil
 	}
 	if err := d.Try(ctx, out.ref, out.is); err != nil {
 		if pr, ok := errors.AsType[*problem.Error](err); !ok || pr.Code != problem.Validation {

@@ -55,6 +55,19 @@ type Request struct {
 	change.Request
 }
 
+// A Book says where objects are in the repository, and reads and edits its files. Its
+// errors are those of the package change.
+type Book interface {
+	File(r change.Ref) (string, error)
+	// Spec is what a file says of an object, and whether it says anything.
+	Spec(file []byte, r change.Ref) (spec map[string]any, there bool, err error)
+	// Apply is the file after edits, one after the other.
+	Apply(file []byte, r change.Ref, edits ...change.Edit) ([]byte, error)
+	// Note is why the API server cannot be asked what it would make of an object; empty:
+	// it can.
+	Note() string
+}
+
 // A Store keeps changes, for all replicas.
 type Store interface {
 	// Get returns a change; a problem.NotFound if there is none.
@@ -77,7 +90,7 @@ type Desk struct {
 	Plane      *plane.Desk
 	Repository Repository
 	Store      Store
-	Pattern    string                 // where objects are in the repository, see [change.File]
+	Book       Book                   // how objects are kept in the repository
 	Link       func(id string) string // of a change's page
 	// Try asks the API server whether it would take an object, in the name of the plane
 	// and without a change; a spec that is nil goes. A problem says why not.

@@ -96,7 +96,7 @@ func (w *Watch) one(ctx context.Context, id string) error {
 	}
 	k.Stale = k.State != change.Merged && f.Version != k.Version
 	if k.State == change.Merged {
-		want, there, err := change.Spec(f.Text, k.Ref)
+		want, there, err := d.Book.Spec(f.Text, k.Ref)
 		if err != nil {
 			return w.keep(ctx, was, k) // somebody has to mend the file: it is not applied as it is
 		}

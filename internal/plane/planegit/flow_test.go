@@ -31,6 +31,7 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/fleet/change"
 	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+	"github.com/tailplane/tailplane/internal/fleet/stack"
 	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
@@ -70,6 +71,55 @@ spec:
 `
 )
 
+// A format is one way of keeping the same objects, and what tests look for in it.
+type format struct {
+	name, file, text string
+	book             planechange.Book
+	raised           [2]string // lines that go and come with another max
+	kept             string    // of the comment in them
+	node             [2]string // isolation, and another
+}
+
+var manifests = format{name: "yaml", file: file, text: text, book: change.Manifests{Pattern: file},
+	raised: [2]string{"-    max: 5    # what the nodes carry", "+    max: 8 # what the nodes carry"}, kept: "max: 8 # what the nodes carry", node: [2]string{"isolation: None", "isolation: Node"}}
+
+// formats are all of them.
+func formats() []format {
+	const file = "tofu/stacks/arc-runners/terraform.tfvars"
+	book, err := stack.New(stack.Stack{Path: file, Keys: map[string]map[string]string{
+		"RunnerPool": {"forge": "sets.{name}.forge", "runsOn": "sets.{name}.runs_on", "scaling.min": "{name_}_min", "scaling.max": "{name_}_max", "scaling.budget": "{name_}_budget"},
+		"RunnerEnrollment": {"forge": "orgs.{name}.forge", "configURL": "orgs.{name}.config_url", "isolation": "orgs.{name}.isolation", "credentials.secretName": "orgs.{name}.secret",
+			"pools": "orgs.{name}.pools", "owners": "orgs.{name}.owners", "quota.cpu": "orgs.{name}.cpu", "quota.pods": "orgs.{name}.pods"}}})
+	if err != nil {
+		panic(err)
+	}
+	return []format{manifests, {name: "tfvars", file: file, book: book, text: `# Runners of our organisations.
+arc_version = "0.14.2" # of the whole stack
+
+gh_nix_min    = 0
+gh_nix_max    = 5 # what the nodes carry
+gh_nix_budget = 20
+
+sets = {
+  gh-nix = { forge = "github", runs_on = ["self-hosted", "nix"] }
+}
+
+orgs = {
+  acme = {
+    forge      = "github" # ours
+    config_url = "https://github.com/acme"
+    isolation  = "None"
+    secret     = "acme-app"
+    pools      = [{ name = "gh-nix", type = "Shared" }]
+    owners = [
+      "amy@acme.dev", # since 2024
+      "ann@acme.dev",
+    ]
+  }
+}
+`, raised: [2]string{"-gh_nix_max    = 5 # what the nodes carry", "+gh_nix_max    = 8 # what the nodes carry"}, kept: "gh_nix_max    = 8 # what the nodes carry", node: [2]string{`isolation  = "None"`, `isolation  = "Node"`}}}
+}
+
 var installed = sync.OnceValues(func() (*kubetest.Cluster, error) {
 	c, err := kubetest.Run(context.Background(), kubetest.Options{Name: "shared"})
 	if err != nil {
@@ -99,6 +149,7 @@ func TestMain(m *testing.M) {
 // a forge.
 type flow struct {
 	*testing.T
+	format
 	desk   *planechange.Desk
 	enroll *planeenroll.Desk
 	watch  *planechange.Watch
@@ -131,14 +182,16 @@ func (f *flow) policy() access.PlanePolicy {
 	return p
 }
 
-func newFlow(t *testing.T, at string) *flow {
+func newFlow(t *testing.T, at string) *flow { return newFlowOf(t, at, manifests) }
+
+func newFlowOf(t *testing.T, at string, x format) *flow {
 	t.Helper()
 	t.Parallel()
 	c, err := installed()
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &flow{T: t, ns: c.Namespace(t), now: time.Now(), pat: true}
+	f := &flow{T: t, format: x, ns: c.Namespace(t), now: time.Now(), pat: true}
 	f.admin, err = client.New(c.AdminConfig(), client.Options{})
 	f.must(err)
 	conf := planegit.Config{Forge: at, Branch: "main"}
@@ -149,12 +202,12 @@ func newFlow(t *testing.T, at string) *flow {
 		app, key := g.AddApp(t)
 		g.Install(app, "platform", map[string]string{"contents": "write", "pull_requests": "write", "metadata": "read", "checks": "read", "statuses": "read"})
 		f.github, f.repository = g, g.AddRepository("platform/fleet", false)
-		g.Push(f.repository, "main", forgetest.GitHubCommit{Message: "begin"}, map[string]*string{file: new(text)})
+		g.Push(f.repository, "main", forgetest.GitHubCommit{Message: "begin"}, map[string]*string{x.file: new(x.text)})
 		conf.URL, conf.Credential = g.URL, map[string][]byte{"github_app_id": []byte(strconv.FormatInt(app, 10)), "github_app_private_key": key}
 		f.secrets = strings.Split(strings.TrimSpace(string(key)), "\n")[1:3]
 	case "gitlab":
 		g := forgetest.NewGitLab(t)
-		g.AddProject("platform/fleet", map[string]string{file: text})
+		g.AddProject("platform/fleet", map[string]string{x.file: x.text})
 		f.gitlab = g
 		f.secrets = []string{g.AddToken(forgetest.GitLabToken{User: "tailplane-bot", Level: 40, Scopes: []string{"api"}})}
 		conf.URL, conf.Credential = g.URL, map[string][]byte{"access_token": []byte(f.secrets[0])}
@@ -172,7 +225,7 @@ func newFlow(t *testing.T, at string) *flow {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	wg.Go(func() { _ = watching.Run(ctx) })
-	f.desk = &planechange.Desk{Plane: &plane.Desk{Board: board, Now: now}, Repository: repo, Store: kept, Pattern: file, Try: kept.Try, Link: func(id string) string { return "https://dashboard/changes/" + id },
+	f.desk = &planechange.Desk{Plane: &plane.Desk{Board: board, Now: now}, Repository: repo, Store: kept, Book: x.book, Try: kept.Try, Link: func(id string) string { return "https://dashboard/changes/" + id },
 		May: func(_ context.Context, a change.Approval, org string, v access.Verb) bool {
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -258,25 +311,25 @@ func wanted(kind, name, patch string) map[string]any {
 // onMain is the file as it would be applied.
 func (f *flow) onMain() string {
 	if f.github != nil {
-		return f.github.Commit(f.repository, "main").Files[file]
+		return f.github.Commit(f.repository, "main").Files[f.file]
 	}
-	s, _ := f.gitlab.File("platform/fleet", "main", file)
+	s, _ := f.gitlab.File("platform/fleet", "main", f.file)
 	return s
 }
 
 // push adds a commit of somebody's to a branch, as people do at the forge.
 func (f *flow) push(branch, login, content string) {
 	if f.github != nil {
-		f.github.Push(f.repository, branch, forgetest.GitHubCommit{Message: "mine", AuthorName: login, AuthorEmail: login, AuthorLogin: login}, map[string]*string{file: &content})
+		f.github.Push(f.repository, branch, forgetest.GitHubCommit{Message: "mine", AuthorName: login, AuthorEmail: login, AuthorLogin: login}, map[string]*string{f.file: &content})
 		return
 	}
-	f.gitlab.Push("platform/fleet", branch, login, "mine", map[string]*string{file: &content})
+	f.gitlab.Push("platform/fleet", branch, login, "mine", map[string]*string{f.file: &content})
 }
 
 // apply does what whoever applies the repository does.
 func (f *flow) apply(kind, name string) {
 	f.Helper()
-	spec, there, err := change.Spec([]byte(f.onMain()), change.Ref{Kind: kind, Name: name})
+	spec, there, err := f.book.Spec([]byte(f.onMain()), change.Ref{Kind: kind, Name: name})
 	if err != nil || !there {
 		f.Fatal(there, err)
 	}
@@ -300,171 +353,178 @@ func (f *flow) state(id, want string) planechange.Change {
 	return c
 }
 
+// everywhere runs a test at both forges, and in each format.
+func everywhere(t *testing.T, do func(*testing.T, *flow)) {
+	for _, at := range []string{"github", "gitlab"} {
+		for _, x := range formats() {
+			t.Run(at+"/"+x.name, func(t *testing.T) { do(t, newFlowOf(t, at, x)) })
+		}
+	}
+}
+
 // PLANE-11, FLEET-15: from a preview to what is live, at both forges; the diff is that of
 // git for the real file.
 func TestPLANE11_Flow(t *testing.T) {
-	for _, at := range []string{"github", "gitlab"} {
-		t.Run(at, func(t *testing.T) {
-			f := newFlow(t, at)
-			var seen planechange.Preview
-			if code := f.ask("olga@platform.dev", "POST", "/changes/preview", map[string]any{"kind": "RunnerPool", "name": "gh-nix", "patch": json.RawMessage(`{"scaling":{"max":8}}`)}, &seen); code != "" {
-				t.Fatal(code)
+	everywhere(t, func(t *testing.T, f *flow) {
+		var seen planechange.Preview
+		if code := f.ask("olga@platform.dev", "POST", "/changes/preview", map[string]any{"kind": "RunnerPool", "name": "gh-nix", "patch": json.RawMessage(`{"scaling":{"max":8}}`)}, &seen); code != "" {
+			t.Fatal(code)
+		}
+		if seen.Refused != "" || !seen.Platform || seen.Risk.Level != "medium" || !strings.Contains(seen.Diff, f.raised[0]+"\n"+f.raised[1]+"\n") || seen.Note != f.book.Note() {
+			t.Fatalf("%+v", seen)
+		}
+		if f.onMain() != f.text {
+			t.Error("a preview changed the file")
+		}
+		body := wanted("RunnerPool", "gh-nix", `{"scaling":{"max":8}}`)
+		body["version"], body["title"] = seen.Version, "More nix runners"
+		var c planechange.Change
+		if code := f.ask("olga@platform.dev", "POST", "/changes", body, &c); code != "" {
+			t.Fatal(code)
+		}
+		if c.State != "open" || c.Number == 0 || c.Proposer != "olga@platform.dev" || c.Diff != seen.Diff {
+			t.Fatalf("%+v", c)
+		}
+		var again planechange.Change
+		if code := f.ask("olga@platform.dev", "POST", "/changes", body, &again); code != "" || again.ID != c.ID || again.Head != c.Head {
+			t.Errorf("the same again: %s, %+v", code, again)
+		}
+		decide := map[string]any{"head": c.Head, "reason": "the nodes carry it"}
+		if code := f.ask("pat@platform.dev", "POST", "/changes/"+c.ID+"/merge", decide, nil); code != problem.Conflict {
+			t.Errorf("merged without approval: %s", code)
+		}
+		if code := f.ask("pat@platform.dev", "POST", "/changes/"+c.ID+"/approve", decide, &c); code != "" || c.State != "approved" {
+			t.Fatal(code, c.State)
+		}
+		// Of many at once one merges.
+		f.mu.Lock()
+		f.caller = "pat@platform.dev"
+		f.mu.Unlock()
+		var wg sync.WaitGroup
+		merged := make([]int, 5)
+		for i := range merged {
+			wg.Go(func() {
+				r := httptest.NewRequestWithContext(t.Context(), "POST", plane.Base+"/changes/"+c.ID+"/merge", strings.NewReader(`{"head":"`+c.Head+`","reason":"now"}`))
+				r.Host = "dashboard"
+				r.Header.Set("Content-Type", "application/json")
+				w := httptest.NewRecorder()
+				f.door.ServeHTTP(w, r)
+				merged[i] = w.Code
+			})
+		}
+		wg.Wait()
+		good := 0
+		for _, code := range merged {
+			if code == http.StatusOK {
+				good++
+			} else if code != http.StatusConflict {
+				t.Errorf("a merge was answered %d", code)
 			}
-			if seen.Refused != "" || !seen.Platform || seen.Risk.Level != "medium" || !strings.Contains(seen.Diff, "-    max: 5    # what the nodes carry\n+    max: 8 # what the nodes carry\n") {
-				t.Fatalf("%+v", seen)
+		}
+		if good != 1 || !strings.Contains(f.onMain(), f.kept) || strings.Count(f.onMain(), "#") != strings.Count(f.text, "#") {
+			t.Errorf("%v, and the file is\n%s", merged, f.onMain())
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var watching sync.WaitGroup
+		watching.Go(func() { f.watch.Run(ctx) })
+		defer watching.Wait()
+		defer cancel()
+		f.state(c.ID, "merged")
+		f.apply("RunnerPool", "gh-nix")
+		f.state(c.ID, "applied")
+		for who, want := range map[string]problem.Code{"pat@platform.dev": "", "amy@acme.dev": problem.NotFound, "nobody@example.com": problem.NotAuthorized} {
+			if code := f.ask(who, "GET", "/changes/"+c.ID, nil, nil); code != want {
+				t.Errorf("%s may look: %s", who, code)
 			}
-			if f.onMain() != text {
-				t.Error("a preview changed the file")
-			}
-			body := wanted("RunnerPool", "gh-nix", `{"scaling":{"max":8}}`)
-			body["version"], body["title"] = seen.Version, "More nix runners"
-			var c planechange.Change
-			if code := f.ask("olga@platform.dev", "POST", "/changes", body, &c); code != "" {
-				t.Fatal(code)
-			}
-			if c.State != "open" || c.Number == 0 || c.Proposer != "olga@platform.dev" || c.Diff != seen.Diff {
-				t.Fatalf("%+v", c)
-			}
-			var again planechange.Change
-			if code := f.ask("olga@platform.dev", "POST", "/changes", body, &again); code != "" || again.ID != c.ID || again.Head != c.Head {
-				t.Errorf("the same again: %s, %+v", code, again)
-			}
-			decide := map[string]any{"head": c.Head, "reason": "the nodes carry it"}
-			if code := f.ask("pat@platform.dev", "POST", "/changes/"+c.ID+"/merge", decide, nil); code != problem.Conflict {
-				t.Errorf("merged without approval: %s", code)
-			}
-			if code := f.ask("pat@platform.dev", "POST", "/changes/"+c.ID+"/approve", decide, &c); code != "" || c.State != "approved" {
-				t.Fatal(code, c.State)
-			}
-			// Of many at once one merges.
-			f.mu.Lock()
-			f.caller = "pat@platform.dev"
-			f.mu.Unlock()
-			var wg sync.WaitGroup
-			merged := make([]int, 5)
-			for i := range merged {
-				wg.Go(func() {
-					r := httptest.NewRequestWithContext(t.Context(), "POST", plane.Base+"/changes/"+c.ID+"/merge", strings.NewReader(`{"head":"`+c.Head+`","reason":"now"}`))
-					r.Host = "dashboard"
-					r.Header.Set("Content-Type", "application/json")
-					w := httptest.NewRecorder()
-					f.door.ServeHTTP(w, r)
-					merged[i] = w.Code
-				})
-			}
-			wg.Wait()
-			good := 0
-			for _, code := range merged {
-				if code == http.StatusOK {
-					good++
-				} else if code != http.StatusConflict {
-					t.Errorf("a merge was answered %d", code)
-				}
-			}
-			if good != 1 || !strings.Contains(f.onMain(), "max: 8 # what the nodes carry") || strings.Count(f.onMain(), "#") != strings.Count(text, "#") {
-				t.Errorf("%v, and the file is\n%s", merged, f.onMain())
-			}
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			var watching sync.WaitGroup
-			watching.Go(func() { f.watch.Run(ctx) })
-			defer watching.Wait()
-			defer cancel()
-			f.state(c.ID, "merged")
-			f.apply("RunnerPool", "gh-nix")
-			f.state(c.ID, "applied")
-			for who, want := range map[string]problem.Code{"pat@platform.dev": "", "amy@acme.dev": problem.NotFound, "nobody@example.com": problem.NotAuthorized} {
-				if code := f.ask(who, "GET", "/changes/"+c.ID, nil, nil); code != want {
-					t.Errorf("%s may look: %s", who, code)
-				}
-			}
-		})
-	}
+		}
+	})
 }
 
 // PL-06: by the proposer, by a co-author, by who lost the role, of another commit, a
 // second time: none of it is an approval.
 func TestPL06_Flow(t *testing.T) {
-	for _, at := range []string{"github", "gitlab"} {
-		t.Run(at, func(t *testing.T) {
-			f := newFlow(t, at)
-			var c planechange.Change
-			if code := f.ask("amy@acme.dev", "POST", "/changes", wanted("RunnerEnrollment", "acme", `{"owners":["amy@acme.dev","ann@acme.dev","bob@acme.dev"]}`), &c); code != "" || c.Platform {
-				t.Fatal(code, c)
+	everywhere(t, func(t *testing.T, f *flow) {
+		var c planechange.Change
+		if code := f.ask("amy@acme.dev", "POST", "/changes", wanted("RunnerEnrollment", "acme", `{"owners":["amy@acme.dev","ann@acme.dev","bob@acme.dev"]}`), &c); code != "" || c.Platform {
+			t.Fatal(code, c)
+		}
+		approve := func(who, head string) problem.Code {
+			return f.ask(who, "POST", "/changes/"+c.ID+"/approve", map[string]any{"head": head, "reason": "good"}, &c)
+		}
+		merge := func(who, head string) problem.Code {
+			return f.ask(who, "POST", "/changes/"+c.ID+"/merge", map[string]any{"head": head, "reason": "now"}, &c)
+		}
+		for who, want := range map[string]problem.Code{"amy@acme.dev": problem.SelfApproval, "mel@acme.dev": problem.Forbidden, "gus@globex.dev": problem.NotFound} {
+			if code := approve(who, c.Head); code != want {
+				t.Errorf("%s: %s", who, code)
 			}
-			approve := func(who, head string) problem.Code {
-				return f.ask(who, "POST", "/changes/"+c.ID+"/approve", map[string]any{"head": head, "reason": "good"}, &c)
-			}
-			merge := func(who, head string) problem.Code {
-				return f.ask(who, "POST", "/changes/"+c.ID+"/merge", map[string]any{"head": head, "reason": "now"}, &c)
-			}
-			for who, want := range map[string]problem.Code{"amy@acme.dev": problem.SelfApproval, "mel@acme.dev": problem.Forbidden, "gus@globex.dev": problem.NotFound} {
-				if code := approve(who, c.Head); code != want {
-					t.Errorf("%s: %s", who, code)
-				}
-			}
-			if code := approve("ann@acme.dev", c.Head); code != "" {
-				t.Fatal(code)
-			}
-			f.push(c.Branch, "mallory@acme.dev", strings.Replace(text, "isolation: None", "isolation: Node", 1))
-			if code := merge("ann@acme.dev", c.Head); code != problem.Conflict {
-				t.Errorf("what was pushed since was merged: %s", code)
-			}
-			if code := approve("ann@acme.dev", c.Head); code != problem.Conflict {
-				t.Errorf("what was looked at is not the head: %s", code)
-			}
-			if f.onMain() != text {
-				t.Fatal("it is on main")
-			}
-			// A quota takes more than another administrator of the organisation.
-			var quota planechange.Change
-			if code := f.ask("amy@acme.dev", "POST", "/changes", wanted("RunnerEnrollment", "acme", `{"quota":{"cpu":"64"}}`), nil); code != problem.Conflict {
-				t.Errorf("what somebody pushed to was written over: %s", code)
-			}
-			if code := f.ask("amy@acme.dev", "POST", "/changes/"+c.ID+"/close", map[string]any{"reason": "somebody else writes into it"}, &c); code != "" || c.State != "closed" {
-				t.Fatal(code, c.State)
-			}
-			if code := f.ask("amy@acme.dev", "POST", "/changes", wanted("RunnerEnrollment", "acme", `{"quota":{"cpu":"64"}}`), &quota); code != "" || !quota.Platform {
-				t.Fatal(code, quota)
-			}
-			c = quota
-			if code := approve("ann@acme.dev", c.Head); code != problem.Forbidden {
-				t.Errorf("an administrator of the organisation: %s", code)
-			}
-			if code := approve("pat@platform.dev", c.Head); code != "" {
-				t.Fatal(code)
-			}
-			f.mu.Lock()
-			f.pat = false
-			f.mu.Unlock()
-			if code := merge("ann@acme.dev", c.Head); code != problem.Conflict {
-				t.Errorf("who approved has no role any more: %s", code)
-			}
-			f.mu.Lock()
-			f.pat, f.now = true, f.now.Add(change.ApprovalLife+time.Hour)
-			f.mu.Unlock()
-			if code := merge("ann@acme.dev", c.Head); code != problem.Conflict {
-				t.Errorf("an approval of last week: %s", code)
-			}
-			// A second edit goes on from the first, and voids what was approved.
-			if code := approve("pat@platform.dev", c.Head); code != "" {
-				t.Fatal(code)
-			}
-			old := c.Head
-			if code := f.ask("ann@acme.dev", "POST", "/changes", wanted("RunnerEnrollment", "acme", `{"quota":{"pods":20}}`), &c); code != "" || c.ID != quota.ID || c.Head == old || c.State != "open" {
-				t.Fatal(code, c)
-			}
-			if code := merge("pat@platform.dev", old); code != problem.Conflict {
-				t.Errorf("the commit before: %s", code)
-			}
-			if code := approve("pat@platform.dev", c.Head); code != "" {
-				t.Fatal(code)
-			}
-			if code := merge("ann@acme.dev", c.Head); code != "" || !strings.Contains(f.onMain(), "cpu: \"64\"") || !strings.Contains(f.onMain(), "pods: 20") {
-				t.Errorf("%s, %s", code, f.onMain())
-			}
-		})
-	}
+		}
+		if code := approve("ann@acme.dev", c.Head); code != "" {
+			t.Fatal(code)
+		}
+		f.push(c.Branch, "mallory@acme.dev", strings.Replace(f.text, f.node[0], f.node[1], 1))
+		if code := merge("ann@acme.dev", c.Head); code != problem.Conflict {
+			t.Errorf("what was pushed since was merged: %s", code)
+		}
+		if code := approve("ann@acme.dev", c.Head); code != problem.Conflict {
+			t.Errorf("what was looked at is not the head: %s", code)
+		}
+		if f.onMain() != f.text {
+			t.Fatal("it is on main")
+		}
+		// A quota takes more than another administrator of the organisation.
+		var quota planechange.Change
+		if code := f.ask("amy@acme.dev", "POST", "/changes", wanted("RunnerEnrollment", "acme", `{"quota":{"cpu":"64"}}`), nil); code != problem.Conflict {
+			t.Errorf("what somebody pushed to was written over: %s", code)
+		}
+		if code := f.ask("amy@acme.dev", "POST", "/changes/"+c.ID+"/close", map[string]any{"reason": "somebody else writes into it"}, &c); code != "" || c.State != "closed" {
+			t.Fatal(code, c.State)
+		}
+		if code := f.ask("amy@acme.dev", "POST", "/changes", wanted("RunnerEnrollment", "acme", `{"quota":{"cpu":"64"}}`), &quota); code != "" || !quota.Platform {
+			t.Fatal(code, quota)
+		}
+		c = quota
+		if code := approve("ann@acme.dev", c.Head); code != problem.Forbidden {
+			t.Errorf("an administrator of the organisation: %s", code)
+		}
+		if code := approve("pat@platform.dev", c.Head); code != "" {
+			t.Fatal(code)
+		}
+		f.mu.Lock()
+		f.pat = false
+		f.mu.Unlock()
+		if code := merge("ann@acme.dev", c.Head); code != problem.Conflict {
+			t.Errorf("who approved has no role any more: %s", code)
+		}
+		f.mu.Lock()
+		f.pat, f.now = true, f.now.Add(change.ApprovalLife+time.Hour)
+		f.mu.Unlock()
+		if code := merge("ann@acme.dev", c.Head); code != problem.Conflict {
+			t.Errorf("an approval of last week: %s", code)
+		}
+		// A second edit goes on from the first, and voids what was approved.
+		if code := approve("pat@platform.dev", c.Head); code != "" {
+			t.Fatal(code)
+		}
+		old := c.Head
+		if code := f.ask("ann@acme.dev", "POST", "/changes", wanted("RunnerEnrollment", "acme", `{"quota":{"pods":20}}`), &c); code != "" || c.ID != quota.ID || c.Head == old || c.State != "open" {
+			t.Fatal(code, c)
+		}
+		if code := merge("pat@platform.dev", old); code != problem.Conflict {
+			t.Errorf("the commit before: %s", code)
+		}
+		if code := approve("pat@platform.dev", c.Head); code != "" {
+			t.Fatal(code)
+		}
+		if code := merge("ann@acme.dev", c.Head); code != "" || f.onMain() == f.text {
+			t.Errorf("%s, %s", code, f.onMain())
+		}
+		spec, _, err := f.book.Spec([]byte(f.onMain()), change.Ref{Kind: "RunnerEnrollment", Name: "acme"})
+		if err != nil || !change.Held(map[string]any{"quota": map[string]any{"cpu": "64", "pods": 20}}, spec) {
+			t.Errorf("%v, %v", spec, err)
+		}
+	})
 }
 
 // FL-01, PL-05: which rules a change would break is told of one's own organisation, and of
@@ -536,13 +596,58 @@ func TestPL09_Flow(t *testing.T) {
 	}
 }
 
+// FLEET-15: a base that has moved is a conflict in every format, and nothing is proposed. A
+// field that no key stands for is not shown, and not written either; the API server is not
+// asked about what a Tofu stack makes.
+func TestFLEET15_MovedBase(t *testing.T) {
+	for _, x := range formats() {
+		t.Run(x.name, func(t *testing.T) {
+			f := newFlowOf(t, "github", x)
+			var seen planechange.Preview
+			body := wanted("RunnerPool", "gh-nix", `{"scaling":{"max":7}}`)
+			if code := f.ask("pat@platform.dev", "POST", "/changes/preview", map[string]any{"kind": "RunnerPool", "name": "gh-nix", "patch": body["patch"]}, &seen); code != "" {
+				t.Fatal(code)
+			}
+			f.push("main", "eve", strings.Replace(f.text, "# Runners", "# The runners", 1))
+			body["version"] = seen.Version
+			if code := f.ask("pat@platform.dev", "POST", "/changes", body, nil); code != problem.Conflict {
+				t.Errorf("the base has moved: %s", code)
+			}
+			preview := func(kind, patch string) problem.Code {
+				return f.ask("pat@platform.dev", "POST", "/changes/preview", map[string]any{"kind": kind, "name": "gh-nix", "patch": json.RawMessage(patch)}, &seen)
+			}
+			if f.book.Note() == "" {
+				return
+			}
+			if code := preview("RunnerPool", `{"scaling":{"max":7},"image":"x"}`); code != problem.Validation {
+				t.Errorf("a field without a key: %s", code)
+			}
+			if code := preview("RunnerForge", `{"url":"https://evil.example"}`); code != problem.Validation {
+				t.Errorf("a kind without a stack: %s", code)
+			}
+			if code := preview("RunnerPool", `{"scaling":{"min":9}}`); code != "" || seen.Refused != "" || seen.Note == "" {
+				t.Errorf("min above max is for the plan to say: %s, %+v", code, seen)
+			}
+			if n := len(f.github.Pulls(f.repository)); n != 0 {
+				t.Errorf("%d pull requests", n)
+			}
+		})
+	}
+}
+
 // The preview's diff is what git says of the file and what it would be.
 func TestFLEET15_PreviewIsGitDiff(t *testing.T) {
 	git, err := exec.LookPath("git")
 	if err != nil {
 		t.Skip("SKIP git: it is not here")
 	}
-	f := newFlow(t, "gitlab")
+	for _, x := range formats() {
+		t.Run(x.name, func(t *testing.T) { newFlowOf(t, "gitlab", x).gitDiff(git) })
+	}
+}
+
+func (f *flow) gitDiff(git string) {
+	t := f.T
 	var seen planechange.Preview
 	if code := f.ask("pat@platform.dev", "POST", "/changes/preview", map[string]any{"kind": "RunnerEnrollment", "name": "acme", "patch": json.RawMessage(`{"quota":{"pods":9},"owners":["amy@acme.dev"]}`)}, &seen); code != "" {
 		t.Fatal(code)
@@ -559,8 +664,8 @@ func TestFLEET15_PreviewIsGitDiff(t *testing.T) {
 		return string(out)
 	}
 	run("", "init", "-q")
-	f.must(os.MkdirAll(filepath.Join(dir, "fleet"), 0o755))
-	f.must(os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644))
+	f.must(os.MkdirAll(filepath.Join(dir, filepath.Dir(f.file)), 0o755))
+	f.must(os.WriteFile(filepath.Join(dir, f.file), []byte(f.text), 0o644))
 	run("", "add", ".")
 	run("", "commit", "-qm", "begin")
 	run(seen.Diff, "apply")

@@ -61,7 +61,7 @@ func (cabinet) Save(_ context.Context, k planechange.Kept) (planechange.Kept, er
 
 // changesDesk is over a cabinet.
 func changesDesk(desk *plane.Desk) *planechange.Desk {
-	return &planechange.Desk{Plane: desk, Repository: cabinet{}, Store: cabinet{}, Pattern: "fleet.yaml", Link: func(string) string { return "" },
+	return &planechange.Desk{Plane: desk, Repository: cabinet{}, Store: cabinet{}, Book: change.Manifests{Pattern: "fleet.yaml"}, Link: func(string) string { return "" },
 		Try: func(context.Context, change.Ref, map[string]any) error { return nil }, May: func(context.Context, change.Approval, string, access.Verb) bool { return false }}
 }
 

@@ -1,0 +1,238 @@
+package stack
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/tailplane/tailplane/internal/fleet/change"
+	"github.com/tailplane/tailplane/internal/manifest/tfvars"
+)
+
+// maxKeys is how many keys one edit changes.
+const maxKeys = 64
+
+// Spec is what a file says of an object, as far as the mapping has keys for it, and
+// whether it says anything. A key that is null says nothing.
+func (b Book) Spec(file []byte, r change.Ref) (map[string]any, bool, error) {
+	s, err := b.find(r)
+	if err != nil {
+		return nil, false, err
+	}
+	return s.spec(file, r)
+}
+
+func (m mapped) spec(file []byte, r change.Ref) (map[string]any, bool, error) {
+	values, err := tfvars.Read(file)
+	if err != nil {
+		return nil, false, fmt.Errorf("%w: %w", change.ErrFile, err)
+	}
+	spec := map[string]any{}
+	for _, f := range m.fields[r.Kind] {
+		v, there := at(values, f.of(r.Name))
+		if !there || v == nil {
+			continue
+		}
+		into := spec
+		for _, k := range f.path[:len(f.path)-1] {
+			inner, ok := into[k].(map[string]any)
+			if !ok {
+				inner = map[string]any{}
+				into[k] = inner
+			}
+			into = inner
+		}
+		into[f.path[len(f.path)-1]] = v
+	}
+	if len(spec) == 0 {
+		return nil, false, nil
+	}
+	return spec, true, nil
+}
+
+// at is what is under a key, and whether there is such a key.
+func at(values map[string]any, key []string) (any, bool) {
+	var v any = values
+	for _, k := range key {
+		object, ok := v.(map[string]any)
+		if !ok {
+			return nil, false
+		}
+		if v, ok = object[k]; !ok {
+			return nil, false
+		}
+	}
+	return v, true
+}
+
+// Apply is the file after edits, one after the other.
+func (b Book) Apply(file []byte, r change.Ref, edits ...change.Edit) ([]byte, error) {
+	s, err := b.find(r)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range edits {
+		if file, err = s.apply(file, r, e); err != nil {
+			return nil, err
+		}
+	}
+	return file, nil
+}
+
+func (m mapped) apply(file []byte, r change.Ref, e change.Edit) ([]byte, error) {
+	was, there, err := m.spec(file, r)
+	switch {
+	case err != nil:
+		return nil, err
+	case e.Spec != nil && there:
+		return nil, fmt.Errorf("%w: %s", change.ErrThere, r)
+	case e.Spec == nil && !there:
+		return nil, fmt.Errorf("%w: %s", change.ErrMissing, r)
+	case e.Remove:
+		return m.remove(file, r)
+	}
+	text := e.Patch
+	if e.Spec != nil {
+		text = e.Spec
+	}
+	changes, err := change.Object(text)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", change.ErrPatch, err)
+	}
+	c, err := tfvars.Canonical(change.Merge(was, changes))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", change.ErrPatch, err)
+	}
+	want, _ := pruned(c).(map[string]any)
+	w := writer{mapped: m, name: r.Name, kind: r.Kind, text: file}
+	if w.walk(nil, was, want); w.err != nil {
+		return nil, w.err
+	}
+	if w.written == 0 {
+		return nil, change.ErrSame
+	}
+	// What is shown is what is written.
+	is, _, err := m.spec(w.text, r)
+	if got, _ := pruned(is).(map[string]any); err != nil || !reflect.DeepEqual(got, want) {
+		return nil, fmt.Errorf("%w: the file would not say what was meant", change.ErrPatch)
+	}
+	return w.text, nil
+}
+
+// pruned is a value without objects that say nothing, and without nulls in objects, which
+// say nothing either; nil if nothing is left of it.
+func pruned(v any) any {
+	object, ok := v.(map[string]any)
+	if !ok {
+		return v
+	}
+	out := map[string]any{}
+	for k, x := range object {
+		if p := pruned(x); p != nil {
+			out[k] = p
+		}
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	return out
+}
+
+// A writer writes what differs between two specs of an object.
+type writer struct {
+	mapped
+	kind, name string
+	text       []byte
+	written    int
+	err        error
+}
+
+// walk goes down to fields that have a key. Old and updated are nil where there is nothing.
+func (w *writer) walk(path []string, old, updated any) {
+	was, _ := old.(map[string]any)
+	is, object := updated.(map[string]any)
+	if len(path) > 0 {
+		above := false
+		for _, f := range w.fields[w.kind] {
+			if slices.Equal(f.path, path) {
+				w.value(path, f.of(w.name), true, old, updated)
+				return
+			}
+			above = above || under(f.path, path)
+		}
+		if !above || updated != nil && !object {
+			w.err = fmt.Errorf("%w: no key of the stack stands for spec.%.200s, so it would not be written (plane.gitops.stacks)", change.ErrPatch, strings.Join(path, "."))
+			return
+		}
+	}
+	for _, k := range keys(was, is) {
+		if w.err == nil {
+			w.walk(append(slices.Clone(path), k), was[k], is[k])
+		}
+	}
+}
+
+// value writes what is under a key, and below it. What is not there is written only where
+// the mapping declares exactly that key: Tofu drops keys that its modules do not know.
+func (w *writer) value(path, key []string, declared bool, old, updated any) {
+	was, _ := old.(map[string]any)
+	is, object := updated.(map[string]any)
+	var err error
+	switch {
+	case w.err != nil || reflect.DeepEqual(old, updated):
+		return
+	case updated == nil:
+		w.text, err = tfvars.Delete(w.text, key)
+	case was != nil && object:
+		for _, k := range keys(was, is) {
+			w.value(append(slices.Clone(path), k), append(slices.Clone(key), k), false, was[k], is[k])
+		}
+		return
+	case object || old == nil && !declared:
+		w.err = fmt.Errorf("%w: the file has no %.200s, and no key is mapped to spec.%.200s: it might not be read there (plane.gitops.stacks)", change.ErrPatch, name(key), strings.Join(path, "."))
+		return
+	default:
+		w.text, err = tfvars.Set(w.text, key, updated)
+	}
+	if w.written++; err == nil && w.written > maxKeys {
+		err = errors.New("it changes too many keys at once")
+	}
+	if err != nil {
+		w.err = fmt.Errorf("%w: %w", change.ErrPatch, err)
+	}
+}
+
+func keys(a, b map[string]any) []string {
+	all := slices.Collect(maps.Keys(a))
+	for k := range b {
+		if _, both := a[k]; !both {
+			all = append(all, k)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// remove is the file without an object: without everything that its name stands for, or,
+// where the file is its own, without its keys.
+func (m mapped) remove(file []byte, r change.Ref) ([]byte, error) {
+	done := map[string]bool{}
+	for _, f := range m.fields[r.Kind] {
+		key := f.of(r.Name)[:len(f.root())]
+		values, err := tfvars.Read(file)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", change.ErrFile, err)
+		}
+		if _, there := at(values, key); !there || done[name(key)] {
+			continue
+		}
+		done[name(key)] = true
+		if file, err = tfvars.Delete(file, key); err != nil {
+			return nil, fmt.Errorf("%w: %w", change.ErrPatch, err)
+		}
+	}
+	return file, nil
+}

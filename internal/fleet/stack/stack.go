@@ -1,0 +1,241 @@
+// Package stack reads and edits the variables of Tofu stacks as objects of the fleet's
+// configuration, by a mapping that the settings have. It keeps the law that what is shown
+// is what is written: a field that no key stands for is refused, and not left out.
+package stack
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/tailplane/tailplane/internal/fleet/change"
+)
+
+// A Stack is one file of variables, and which keys of it stand for which fields.
+type Stack struct {
+	Path  string   // in the repository, ends with .tfvars; {kind} and {name} as [change.Place] has them
+	Names []string // of objects that are in it, as patterns such as gh-*; none: all
+	// Keys are, by kind and by field of its spec (scaling.max), where the field's value is:
+	// an attribute, and after dots keys of objects in it. {name} is the object's name,
+	// {name_} the same with underscores.
+	Keys map[string]map[string]string
+}
+
+// A Book is all stacks. Of those that may have an object it is in the first.
+type Book struct{ stacks []mapped }
+
+// mapped is a stack that was checked.
+type mapped struct {
+	Stack
+	fields map[string][]field // by kind, in the order of their keys
+}
+
+// A field of a spec, and its key.
+type field struct {
+	path []string
+	key  []segment
+}
+
+// A segment of a key: what stands before and behind the name, if that is in it.
+type segment struct {
+	before, behind string
+	named          bool
+	underscores    bool
+}
+
+// New returns what reads and edits stacks; an error says what of the mapping cannot be.
+func New(stacks ...Stack) (Book, error) {
+	var b Book
+	if len(stacks) == 0 {
+		return b, errors.New("there are no stacks")
+	}
+	for i, s := range stacks {
+		m, err := read(s)
+		if err != nil {
+			return Book{}, fmt.Errorf("stack %d: %w", i+1, err)
+		}
+		b.stacks = append(b.stacks, m)
+	}
+	for i, s := range b.stacks {
+		for _, other := range b.stacks[:i] {
+			if s.Path == other.Path {
+				return Book{}, fmt.Errorf("stack %d: %s has two mappings", i+1, s.Path)
+			}
+		}
+	}
+	return b, nil
+}
+
+func read(s Stack) (mapped, error) {
+	m := mapped{s, map[string][]field{}}
+	if _, err := change.Place(s.Path, change.Ref{Kind: change.Kinds()[0], Name: "a"}, ".tfvars"); err != nil {
+		return m, err
+	}
+	for _, p := range s.Names {
+		if _, err := path.Match(p, ""); err != nil {
+			return m, fmt.Errorf("names: %.60q is no pattern", p)
+		}
+	}
+	if len(s.Keys) == 0 {
+		return m, errors.New("keys: none are mapped")
+	}
+	all := map[string][]field{} // those before, by kind
+	for _, kind := range slices.Sorted(maps.Keys(s.Keys)) {
+		if !slices.Contains(change.Kinds(), kind) {
+			return m, fmt.Errorf("keys: %.60q is none of %s", kind, strings.Join(change.Kinds(), ", "))
+		}
+		for name, key := range s.Keys[kind] {
+			f, err := readField(name, key, strings.Contains(s.Path, "{name}"))
+			if err != nil {
+				return m, fmt.Errorf("keys.%s.%.100s: %w", kind, name, err)
+			}
+			m.fields[kind] = append(m.fields[kind], f)
+		}
+		slices.SortFunc(m.fields[kind], func(a, b field) int { return slices.Compare(a.path, b.path) })
+		for i, f := range m.fields[kind] {
+			for _, g := range m.fields[kind][:i] {
+				if under(f.path, g.path) {
+					return m, fmt.Errorf("keys.%s.%s: it is part of %s, which has a key of its own", kind, strings.Join(f.path, "."), strings.Join(g.path, "."))
+				}
+			}
+		}
+		for _, f := range m.fields[kind] {
+			for other, those := range all {
+				for _, g := range those {
+					if meet(f, g, kind == other) {
+						return m, fmt.Errorf("keys: those of %s %s and %s %s could be one, for objects of some names", other, strings.Join(g.path, "."), kind, strings.Join(f.path, "."))
+					}
+				}
+			}
+			all[kind] = append(all[kind], f)
+		}
+	}
+	return m, nil
+}
+
+func readField(name, key string, alone bool) (f field, err error) {
+	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+	f.path = strings.Split(name, ".")
+	for _, part := range f.path {
+		if part == "" || strings.Trim(part, letters) != "" {
+			return f, errors.New("it is no field of a spec, such as scaling.max")
+		}
+	}
+	named := 0
+	for i, part := range strings.Split(key, ".") {
+		s := segment{before: part}
+		for _, mark := range []string{"{name}", "{name_}"} {
+			if before, behind, ok := strings.Cut(part, mark); ok {
+				s = segment{before, behind, true, mark == "{name_}"}
+				named++
+			}
+		}
+		if s.before+s.behind == "" && !s.named || strings.Trim(s.before+s.behind, letters+"_-") != "" || i == 0 && s.before != "" && strings.ContainsRune("0123456789-", rune(s.before[0])) {
+			return f, fmt.Errorf("%.100q is no key, such as runners.{name}.max", key)
+		}
+		f.key = append(f.key, s)
+	}
+	switch {
+	case named > 1:
+		return f, errors.New("the name is in its key twice")
+	case named == 0 && !alone:
+		return f, errors.New("its key is the same for all objects: {name} or {name_} has to be in it, or {name} in the path")
+	}
+	return f, nil
+}
+
+// under reports whether a path is another one, or below it.
+func under(p, of []string) bool { return len(p) >= len(of) && slices.Equal(p[:len(of)], of) }
+
+// meet reports whether two fields could have one key, or whether one of an object could
+// lie in what goes with another one.
+func meet(f, g field, kind bool) bool {
+	own, others := f.root(), g.root()
+	if kind && slices.Equal(own, others) {
+		return overlap(f.key, g.key)
+	}
+	return overlap(own, others)
+}
+
+// root is the part of a key under which everything is the object's: up to its name.
+func (f field) root() []segment {
+	if i := slices.IndexFunc(f.key, func(s segment) bool { return s.named }); i >= 0 {
+		return f.key[:i+1]
+	}
+	return f.key
+}
+
+// overlap reports whether two keys could be one, or one of them within the other, for
+// some names of objects.
+func overlap(a, b []segment) bool {
+	for i := range min(len(a), len(b)) {
+		if !a[i].meets(b[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s segment) meets(o segment) bool {
+	either := func(a, b string, part func(string, string) bool) bool { return part(a, b) || part(b, a) }
+	switch {
+	case s.named && o.named:
+		return either(s.before, o.before, strings.HasPrefix) && either(s.behind, o.behind, strings.HasSuffix)
+	case o.named:
+		s, o = o, s
+		fallthrough
+	case s.named:
+		return strings.HasPrefix(o.before, s.before) && strings.HasSuffix(o.before, s.behind) && len(o.before) > len(s.before)+len(s.behind)
+	}
+	return s.before == o.before
+}
+
+// of is a key for an object of a name.
+func (f field) of(name string) []string {
+	var key []string
+	for _, s := range f.key {
+		key = append(key, s.of(name))
+	}
+	return key
+}
+
+func (s segment) of(name string) string {
+	switch {
+	case s.underscores:
+		name = strings.ReplaceAll(name, "-", "_")
+	case !s.named:
+		name = ""
+	}
+	return s.before + name + s.behind
+}
+
+// find returns the stack of an object.
+func (b Book) find(r change.Ref) (mapped, error) {
+	for _, s := range b.stacks {
+		if len(s.fields[r.Kind]) > 0 && (len(s.Names) == 0 || slices.ContainsFunc(s.Names, func(p string) bool { ok, _ := path.Match(p, r.Name); return ok })) {
+			return s, nil
+		}
+	}
+	return mapped{}, fmt.Errorf("%w: no Tofu stack has %s (plane.gitops.stacks)", change.ErrPatch, r)
+}
+
+// File is where an object is.
+func (b Book) File(r change.Ref) (string, error) {
+	s, err := b.find(r)
+	if err != nil {
+		return "", err
+	}
+	return change.Place(s.Path, r, ".tfvars")
+}
+
+// Note says why the API server cannot be asked what it would make of a change.
+func (Book) Note() string {
+	return "These are variables of a Tofu stack: what they make of the cluster is said by the plan that CI puts into the pull request, and by no dry run here."
+}
+
+// name is a key as people write it.
+func name(key []string) string { return cmp.Or(strings.Join(key, "."), "?") }

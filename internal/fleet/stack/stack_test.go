@@ -1,0 +1,178 @@
+package stack
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/tailplane/tailplane/internal/fleet/change"
+)
+
+const file = `# The runners of our organisations.
+gh_nix_min = 0
+gh_nix_max = 5 # what the nodes carry
+
+sets = {
+  gh-nix = { runs_on = ["self-hosted", "nix"], scaling = { budget = 20 } }
+  # for images
+  gh-docker = {
+    runs_on = ["docker"]
+    other   = "ours alone"
+  }
+}
+
+orgs = {
+  acme = {
+    owners = [
+      "amy@acme.dev", # since 2024
+      "ann@acme.dev",
+    ]
+    quota = { cpu = "16" }
+  }
+}
+`
+
+func book(t *testing.T) Book {
+	t.Helper()
+	b, err := New(
+		Stack{Path: "tofu/stacks/gitlab-runners/terraform.tfvars", Names: []string{"gl-*"}, Keys: map[string]map[string]string{"RunnerPool": {"scaling.max": "{name_}_max"}}},
+		Stack{Path: "tofu/stacks/arc-runners/terraform.tfvars", Keys: map[string]map[string]string{
+			"RunnerPool":       {"scaling.min": "{name_}_min", "scaling.max": "{name_}_max", "scaling.budget": "sets.{name}.scaling.budget", "runsOn": "sets.{name}.runs_on"},
+			"RunnerEnrollment": {"owners": "orgs.{name}.owners", "quota": "orgs.{name}.quota", "isolation": "orgs.{name}.isolation"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// FLEET-15: keys that the mapping declares, or that are there, are written; a field that no
+// key stands for is refused, and never shown without being written.
+func TestFLEET15_Stack(t *testing.T) {
+	nix, acme := change.Ref{Kind: "RunnerPool", Name: "gh-nix"}, change.Ref{Kind: "RunnerEnrollment", Name: "acme"}
+	b := book(t)
+	for at, want := range map[change.Ref]string{nix: "tofu/stacks/arc-runners/terraform.tfvars", {Kind: "RunnerPool", Name: "gl-nix"}: "tofu/stacks/gitlab-runners/terraform.tfvars"} {
+		if f, err := b.File(at); err != nil || f != want {
+			t.Errorf("%s: %s, %v", at, f, err)
+		}
+	}
+	if _, err := b.File(change.Ref{Kind: "RunnerForge", Name: "github"}); !errors.Is(err, change.ErrPatch) {
+		t.Errorf("a kind without a stack: %v", err)
+	}
+	if spec, there, err := b.Spec([]byte(file), nix); err != nil || !there || !reflect.DeepEqual(spec, map[string]any{"runsOn": []any{"self-hosted", "nix"}, "scaling": map[string]any{"min": json.Number("0"), "max": json.Number("5"), "budget": json.Number("20")}}) {
+		t.Errorf("%v, %v, %v", spec, there, err)
+	}
+	for name, x := range map[string]struct {
+		ref      change.Ref
+		edit     change.Edit
+		old, new string // what comes in whose place
+		err      error
+	}{
+		"a number":             {nix, change.Edit{Patch: json.RawMessage(`{"scaling":{"max":8}}`)}, "gh_nix_max = 5", "gh_nix_max = 8", nil},
+		"a list":               {nix, change.Edit{Patch: json.RawMessage(`{"runsOn":["nix"]}`)}, `runs_on = ["self-hosted", "nix"]`, `runs_on = ["nix"]`, nil},
+		"what is there":        {acme, change.Edit{Patch: json.RawMessage(`{"quota":{"cpu":"64"}}`)}, `cpu = "16"`, `cpu = "64"`, nil},
+		"what is declared":     {acme, change.Edit{Patch: json.RawMessage(`{"isolation":"Node"}`)}, "    quota = { cpu = \"16\" }\n", "    quota     = { cpu = \"16\" }\n    isolation = \"Node\"\n", nil},
+		"one goes":             {acme, change.Edit{Patch: json.RawMessage(`{"quota":null}`)}, "    quota = { cpu = \"16\" }\n", "", nil},
+		"several":              {nix, change.Edit{Patch: json.RawMessage(`{"scaling":null}`)}, "gh_nix_min = 0\ngh_nix_max = 5 # what the nodes carry\n\nsets = {\n  gh-nix = { runs_on = [\"self-hosted\", \"nix\"], scaling = { budget = 20 } }", "\nsets = {\n  gh-nix = { runs_on = [\"self-hosted\", \"nix\"], scaling = {} }", nil},
+		"not there, no key":    {acme, change.Edit{Patch: json.RawMessage(`{"quota":{"pods":9}}`)}, "", "", change.ErrPatch},
+		"no key":               {nix, change.Edit{Patch: json.RawMessage(`{"scaling":{"max":8},"image":"x"}`)}, "", "", change.ErrPatch},
+		"no key for part":      {nix, change.Edit{Patch: json.RawMessage(`{"scaling":{"max":8,"guarantee":1}}`)}, "", "", change.ErrPatch},
+		"part of a list":       {nix, change.Edit{Patch: json.RawMessage(`{"runsOn":{"a":1}}`)}, "", "", change.ErrPatch},
+		"no object any more":   {nix, change.Edit{Patch: json.RawMessage(`{"scaling":5}`)}, "", "", change.ErrPatch},
+		"nothing":              {nix, change.Edit{Patch: json.RawMessage(`{"scaling":{"max":5.0}}`)}, "", "", change.ErrSame},
+		"not there":            {change.Ref{Kind: "RunnerPool", Name: "gh-x"}, change.Edit{Patch: json.RawMessage(`{}`)}, "", "", change.ErrMissing},
+		"there":                {nix, change.Edit{Spec: json.RawMessage(`{"scaling":{"max":1}}`)}, "", "", change.ErrThere},
+		"a key twice":          {nix, change.Edit{Patch: json.RawMessage(`{"scaling":{"max":6,"max":7}}`)}, "", "", change.ErrPatch},
+		"an object goes":       {acme, change.Edit{Remove: true}, "  acme = {\n    owners = [\n      \"amy@acme.dev\", # since 2024\n      \"ann@acme.dev\",\n    ]\n    quota = { cpu = \"16\" }\n  }\n", "", nil},
+		"an object comes":      {change.Ref{Kind: "RunnerEnrollment", Name: "globex"}, change.Edit{Spec: json.RawMessage(`{"owners":["gus@globex.dev"],"isolation":"None"}`)}, "    quota = { cpu = \"16\" }\n  }\n", "    quota = { cpu = \"16\" }\n  }\n  globex = {\n    isolation = \"None\"\n    owners    = [\"gus@globex.dev\"]\n  }\n", nil},
+		"it comes with others": {change.Ref{Kind: "RunnerEnrollment", Name: "globex"}, change.Edit{Spec: json.RawMessage(`{"forge":"github","owners":["gus@globex.dev"]}`)}, "", "", change.ErrPatch},
+	} {
+		out, err := b.Apply([]byte(file), x.ref, x.edit)
+		if want := strings.Replace(file, x.old, x.new, 1); !errors.Is(err, x.err) || err == nil && string(out) != want || err != nil && out != nil {
+			t.Errorf("%s: %v\n%s", name, err, out)
+		}
+	}
+	twice, err := b.Apply([]byte(file), nix, change.Edit{Patch: json.RawMessage(`{"scaling":{"max":8}}`)}, change.Edit{Patch: json.RawMessage(`{"scaling":{"max":9}}`)})
+	if err != nil || string(twice) != strings.Replace(file, "gh_nix_max = 5", "gh_nix_max = 9", 1) {
+		t.Errorf("%s, %v", twice, err)
+	}
+	for _, bad := range []string{"a = b\n", "gh_nix_max = 5\ngh_nix_max = 6\n", "x {\n}\n"} {
+		if _, err := b.Apply([]byte(bad), nix, change.Edit{Remove: true}); !errors.Is(err, change.ErrFile) {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+// FL-01: no object can come to lie on another's keys, whatever they are called: such a
+// mapping is refused before anything is read by it.
+func TestFL01_Mapping(t *testing.T) {
+	pool := func(keys ...string) map[string]map[string]string {
+		m := map[string]string{}
+		for i, k := range keys {
+			m[[]string{"scaling.min", "scaling.max", "runsOn"}[i]] = k
+		}
+		return map[string]map[string]string{"RunnerPool": m}
+	}
+	for name, x := range map[string]struct {
+		stack Stack
+		ok    bool
+	}{
+		"of one object":           {Stack{Path: "a.tfvars", Keys: pool("sets.{name}.min", "sets.{name}.max")}, true},
+		"with names before":       {Stack{Path: "a.tfvars", Keys: pool("{name_}_min", "{name_}_max")}, true},
+		"a file for each":         {Stack{Path: "stacks/{name}/a.tfvars", Keys: pool("min", "max")}, true},
+		"a file for all":          {Stack{Path: "a.tfvars", Keys: pool("min")}, false},
+		"one key":                 {Stack{Path: "a.tfvars", Keys: pool("sets.{name}.min", "sets.{name}.min")}, false},
+		"one in the other":        {Stack{Path: "a.tfvars", Keys: pool("sets.{name}", "sets.{name}.min")}, false},
+		"for some names":          {Stack{Path: "a.tfvars", Keys: pool("{name_}_max", "{name_}_x_max")}, false}, // of x-a
+		"names and a word":        {Stack{Path: "a.tfvars", Keys: pool("sets.{name}.a", "sets.default-{name}.b")}, false},
+		"the name twice":          {Stack{Path: "a.tfvars", Keys: pool("{name}.{name}")}, false},
+		"two kinds in one object": {Stack{Path: "a.tfvars", Keys: map[string]map[string]string{"RunnerPool": {"runsOn": "all.{name}.a"}, "RunnerEnrollment": {"owners": "all.{name}.b"}}}, false},
+		"two kinds apart":         {Stack{Path: "a.tfvars", Keys: map[string]map[string]string{"RunnerPool": {"runsOn": "pools.{name}.a"}, "RunnerEnrollment": {"owners": "orgs.{name}.b"}}}, true},
+		"a field in another":      {Stack{Path: "a.tfvars", Keys: map[string]map[string]string{"RunnerPool": {"scaling": "a.{name}", "scaling.max": "b.{name}"}}}, false},
+		"no kind":                 {Stack{Path: "a.tfvars", Keys: map[string]map[string]string{"Secret": {"data": "a.{name}"}}}, false},
+		"no field":                {Stack{Path: "a.tfvars", Keys: map[string]map[string]string{"RunnerPool": {"a..b": "a.{name}"}}}, false},
+		"no key of HCL":           {Stack{Path: "a.tfvars", Keys: pool("a[0].{name}")}, false},
+		"a key that is a number":  {Stack{Path: "a.tfvars", Keys: pool("0{name}")}, false},
+		"nothing":                 {Stack{Path: "a.tfvars"}, false},
+		"a path elsewhere":        {Stack{Path: "../a.tfvars", Keys: pool("{name}")}, false},
+		"no such file":            {Stack{Path: "a.yaml", Keys: pool("{name}")}, false},
+		"no pattern":              {Stack{Path: "a.tfvars", Names: []string{"["}, Keys: pool("{name}")}, false},
+	} {
+		if _, err := New(x.stack); (err == nil) != x.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := New(); err == nil {
+		t.Error("no stack at all")
+	}
+	same := Stack{Path: "a.tfvars", Keys: pool("{name}")}
+	if _, err := New(same, same); err == nil {
+		t.Error("one path twice")
+	}
+}
+
+// FuzzApply holds that an edit is refused, or the file then says of the object what was
+// meant, and of every other one what it said.
+func FuzzApply(f *testing.F) {
+	f.Add(file, `{"scaling":{"max":8},"runsOn":["x","nix"]}`)
+	f.Add(file, `{"scaling":null}`)
+	f.Add("gh_nix_max=1\nsets={}\n", `{"scaling":{"min":0,"budget":3},"runsOn":[{"a":null}]}`)
+	f.Fuzz(func(t *testing.T, file, patch string) {
+		b, nix, docker := book(t), change.Ref{Kind: "RunnerPool", Name: "gh-nix"}, change.Ref{Kind: "RunnerPool", Name: "gh-docker"}
+		out, err := b.Apply([]byte(file), nix, change.Edit{Patch: json.RawMessage(patch)})
+		if err != nil {
+			return
+		}
+		was, _, err := b.Spec([]byte(file), docker)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if is, _, err := b.Spec(out, docker); err != nil || !reflect.DeepEqual(is, was) {
+			t.Errorf("%v, and was %v (%v)", is, was, err)
+		}
+		if again, err := b.Apply(out, nix, change.Edit{Patch: json.RawMessage(patch)}); !errors.Is(err, change.ErrSame) && !errors.Is(err, change.ErrMissing) {
+			t.Errorf("the same again: %q, %v", again, err)
+		}
+	})
+}

@@ -1,0 +1,224 @@
+// Package tfvars reads and edits files with values of Tofu's or Terraform's variables
+// (HCL). It keeps the law that a file is changed where it has to be: what an edit is not
+// about, comments and order above all, stays as it is.
+//
+// Only plain values are read: Tofu takes no functions and no references there either.
+package tfvars
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/big"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+)
+
+// What can be wrong.
+var (
+	ErrFile   = errors.New("the file cannot be read")
+	ErrLayout = errors.New("it cannot be written there")
+)
+
+// How deep values may lie in one another, how large the exponent of a number may be in
+// bits, and how many items a list may have that is changed.
+const (
+	maxDepth    = 32
+	maxExponent = 4096
+	maxItems    = 1000
+)
+
+// plain are the tokens of values that say what they are.
+var plain = []hclsyntax.TokenType{hclsyntax.TokenOBrace, hclsyntax.TokenCBrace, hclsyntax.TokenOBrack, hclsyntax.TokenCBrack, hclsyntax.TokenOQuote, hclsyntax.TokenCQuote,
+	hclsyntax.TokenOHeredoc, hclsyntax.TokenCHeredoc, hclsyntax.TokenMinus, hclsyntax.TokenEqual, hclsyntax.TokenComma, hclsyntax.TokenColon, hclsyntax.TokenQuotedLit,
+	hclsyntax.TokenStringLit, hclsyntax.TokenNumberLit, hclsyntax.TokenIdent, hclsyntax.TokenComment, hclsyntax.TokenNewline, hclsyntax.TokenEOF}
+
+// Read returns what a file says: strings, bools, nil, [json.Number], []any and
+// map[string]any.
+func Read(text []byte) (map[string]any, error) {
+	_, values, err := parse(text)
+	return values, err
+}
+
+// parse reads a file. The tokens are looked at first: the parser has no bound of its own
+// for how deep it goes.
+func parse(text []byte) (*hclsyntax.Body, map[string]any, error) {
+	if err := scan(text); err != nil {
+		return nil, nil, err
+	}
+	f, diags := hclsyntax.ParseConfig(text, "", hcl.InitialPos)
+	if diags.HasErrors() {
+		return nil, nil, unread(diags)
+	}
+	body, ok := f.Body.(*hclsyntax.Body)
+	if !ok || len(body.Blocks) > 0 {
+		return nil, nil, fmt.Errorf("%w: it has blocks, and not values only", ErrFile)
+	}
+	values := map[string]any{}
+	for name, a := range body.Attributes {
+		v, err := value(text, a.Expr)
+		if err != nil {
+			return nil, nil, err
+		}
+		values[name] = v
+	}
+	return body, values, nil
+}
+
+func scan(text []byte) error {
+	tokens, diags := hclsyntax.LexConfig(text, "", hcl.InitialPos)
+	if diags.HasErrors() {
+		return unread(diags)
+	}
+	depth := 0
+	for i, t := range tokens {
+		switch t.Type {
+		case hclsyntax.TokenOBrace, hclsyntax.TokenOBrack:
+			depth++
+		case hclsyntax.TokenCBrace, hclsyntax.TokenCBrack:
+			depth--
+		}
+		if depth > maxDepth {
+			return fmt.Errorf("%w: line %d: values lie in one another more than %d deep", ErrFile, t.Range.Start.Line, maxDepth)
+		}
+		if !slices.Contains(plain, t.Type) || t.Type == hclsyntax.TokenMinus && i+1 < len(tokens) && tokens[i+1].Type != hclsyntax.TokenNumberLit {
+			return notPlain(t.Range)
+		}
+	}
+	return nil
+}
+
+// value is what an expression says.
+func value(text []byte, e hclsyntax.Expression) (any, error) {
+	switch e := e.(type) {
+	case *hclsyntax.TupleConsExpr:
+		list := []any{}
+		for _, x := range e.Exprs {
+			v, err := value(text, x)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, v)
+		}
+		return list, nil
+	case *hclsyntax.ObjectConsExpr:
+		object := map[string]any{}
+		for _, item := range e.Items {
+			k, err := keyOf(item)
+			if err != nil {
+				return nil, err
+			}
+			if _, twice := object[k]; twice {
+				return nil, fmt.Errorf("%w: line %d: %.60q is there twice", ErrFile, item.KeyExpr.Range().Start.Line, k)
+			}
+			if object[k], err = value(text, item.ValueExpr); err != nil {
+				return nil, err
+			}
+		}
+		return object, nil
+	case *hclsyntax.LiteralValueExpr, *hclsyntax.UnaryOpExpr, *hclsyntax.TemplateExpr:
+		return leaf(e)
+	}
+	return nil, notPlain(e.Range())
+}
+
+// leaf is what an expression without others in it says.
+func leaf(e hclsyntax.Expression) (any, error) {
+	v, diags := e.Value(nil)
+	switch {
+	case diags.HasErrors() || !v.IsKnown():
+		return nil, notPlain(e.Range())
+	case v.IsNull():
+		return nil, nil
+	}
+	switch v.Type().FriendlyName() {
+	case "string":
+		return v.AsString(), nil
+	case "bool":
+		return v.True(), nil
+	case "number":
+		if n, ok := number(v.AsBigFloat()); ok {
+			return n, nil
+		}
+	}
+	return nil, notPlain(e.Range())
+}
+
+// number is a number in one way of writing it; not one whose digits would fill a page.
+func number(f *big.Float) (json.Number, bool) {
+	if e := f.MantExp(nil); f.IsInf() || e > maxExponent || e < -maxExponent {
+		return "", false
+	}
+	if f.IsInt() {
+		if f.Sign() == 0 {
+			return "0", true
+		}
+		return json.Number(f.Text('f', 0)), true
+	}
+	return json.Number(f.Text('g', -1)), true
+}
+
+func keyOf(item hclsyntax.ObjectConsItem) (string, error) {
+	k, diags := item.KeyExpr.Value(nil)
+	if diags.HasErrors() || k.IsNull() || !k.IsKnown() || k.Type().FriendlyName() != "string" {
+		return "", notPlain(item.KeyExpr.Range())
+	}
+	return k.AsString(), nil
+}
+
+func notPlain(r hcl.Range) error {
+	return fmt.Errorf("%w: line %d has more than plain values", ErrFile, r.Start.Line)
+}
+
+// unread is why a file cannot be read, without the text of the file.
+func unread(diags hcl.Diagnostics) error {
+	for _, d := range diags {
+		if d.Severity == hcl.DiagError && d.Subject != nil {
+			return fmt.Errorf("%w: line %d: %s", ErrFile, d.Subject.Start.Line, strings.ToLower(d.Summary))
+		}
+	}
+	return ErrFile
+}
+
+// Canonical is a value of JSON as [Read] would have it; an error if no file can say it.
+func Canonical(v any) (any, error) { return canonical(v, 0) }
+
+func canonical(v any, depth int) (any, error) {
+	if depth > maxDepth {
+		return nil, fmt.Errorf("%w: values lie in one another more than %d deep", ErrLayout, maxDepth)
+	}
+	switch v := v.(type) {
+	case map[string]any:
+		object := make(map[string]any, len(v))
+		for k, x := range v {
+			c, err := canonical(x, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			object[k] = c
+		}
+		return object, nil
+	case []any:
+		list := make([]any, 0, len(v))
+		for _, x := range v {
+			c, err := canonical(x, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, c)
+		}
+		return list, nil
+	case nil, bool, string:
+		return v, nil
+	}
+	f, _, err := big.ParseFloat(fmt.Sprint(v), 10, 512, big.ToNearestEven)
+	if err == nil {
+		if n, ok := number(f); ok {
+			return n, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: %.40q is no number", ErrLayout, fmt.Sprint(v))
+}
