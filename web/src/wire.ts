@@ -251,7 +251,7 @@ export type Change = Observed & {
   actions?: { approve: Action; merge: Action; close: Action }
 }
 export type Risk = { level: 'low' | 'medium' | 'high'; why: string[] | null }
-export type Preview = { file: string; base: string; version: string; diff: string; risk: Risk; org: string; platform: boolean; refused: string; rules: { org: string; pool: string; reason: string; message: string }[] | null; open: string }
+export type Preview = { file: string; base: string; version: string; diff: string; risk: Risk; org: string; platform: boolean; refused: string; rules: { org: string; pool: string; reason: string; message: string }[] | null; note?: string; open: string }
 
 export type HoldCreated = { hold: Hold; created: boolean; dryRun: boolean; targets: number | null }
 export type HoldLifted = { lifted: string[] | null; remaining: string[] | null; dryRun: boolean }
