@@ -30,6 +30,7 @@ func (d *decision) end() {
 		return
 	}
 	of := d.Facts.Workloads
+	made := func(w Workload) bool { return w.ByHand && w.Remote != No }
 	deadline := d.Enrollment.DeletionTimestamp.Add(d.Enrollment.Spec.OffboardTimeout.Duration)
 	switch {
 	case d.do(StopIntake, of, func(w Workload) bool { return w.Stopped != Yes && (w.Object != No || w.Remote != No) && !d.givenUp(w) }):
@@ -44,6 +45,8 @@ func (d *decision) end() {
 	case d.guarded():
 		d.decide(v1alpha1.StepDrain, v1alpha1.PhaseDraining, ReasonMassDeletion, "Many enrollments were deleted at once. To go on, set the annotation "+
 			v1alpha1.OffboardAnnotation+" to "+v1alpha1.OffboardConfirm+"; to have its runners stay, to "+v1alpha1.OffboardKeep+".")
+	case slices.ContainsFunc(of, made):
+		d.decide(v1alpha1.StepDeregister, v1alpha1.PhaseFailed, ReasonByHand, byHand(of[slices.IndexFunc(of, made)]))
 	case d.do(Deregister, of, func(w Workload) bool { return w.Remote != No && w.Denied < MaxDenied }):
 		d.at(v1alpha1.StepDeregister, v1alpha1.PhaseDraining, "The forge is asked to forget its runners.")
 	case slices.ContainsFunc(of, func(w Workload) bool {

@@ -40,6 +40,9 @@ type Workload struct {
 	// Lost says that GitLab has the runner, with our mark, and nobody its token.
 	Lost      bool
 	Contacted Answer // whether a manager ever spoke for it
+	// ByHand says that a person made the runner at GitLab, and that only a person can
+	// delete it there.
+	ByHand bool
 
 	Copies  []string // of the credential, that anything of it still names
 	Trouble Trouble  // what a person must see to
@@ -184,6 +187,7 @@ const (
 	ReasonDrainTimeout   = "DrainTimeout"        // jobs run longer than offboardTimeout
 	ReasonMassDeletion   = "MassDeletion"        // many enrollments were deleted at once
 	ReasonCleanupSkipped = "ForgeCleanupSkipped" // something stays at the forge
+	ReasonByHand         = "DeleteByHand"        // a person has to delete a runner at the forge
 	ReasonKept           = "Kept"                // runners stay for an enrollment of the same name
 )
 

@@ -312,14 +312,22 @@ func (d *decision) retire(of []Workload) {
 	d.progress = cmp.Or(d.progress, "Runners that are not wanted any more end.")
 	switch {
 	case d.do(StopIntake, of, func(w Workload) bool { return w.Stopped != Yes && (w.Object != No || w.Remote != No) }):
-	case d.do(Deregister, of, func(w Workload) bool { return drained(w) && w.Remote != No && w.Denied < MaxDenied }):
+	case d.do(Deregister, of, func(w Workload) bool { return drained(w) && w.Remote != No && !w.ByHand && w.Denied < MaxDenied }):
 	case d.do(DeleteWorkloads, of, func(w Workload) bool { return w.Remote == No && w.Object != No }):
 	}
 	for _, w := range of {
+		if w.ByHand && w.Remote != No && w.Stopped == Yes && drained(w) {
+			d.trouble = Trouble{ReasonByHand, byHand(w)}
+		}
 		if w.Denied >= MaxDenied {
 			d.trouble = Trouble{ReasonCleanupSkipped, fmt.Sprintf("The forge refuses to have %q (%d) removed.", w.Name, w.RemoteID)}
 		}
 	}
+}
+
+// byHand is what a person has to do about a runner that a person made.
+func byHand(w Workload) string {
+	return fmt.Sprintf("The runner of %q was made by hand, and takes no jobs any more. Delete it at GitLab (the group's Build, Runners), then say so with the annotation %s: a reason.", w.Name, v1alpha1.ForceCleanupAnnotation)
 }
 
 func drained(w Workload) bool { return w.Jobs != nil && *w.Jobs == 0 }

@@ -199,6 +199,32 @@ func TestFL02_Denied(t *testing.T) {
 	}
 }
 
+// FLEET-07: a runner that a person made waits, when it has stopped, for the word of a
+// person that it is deleted at the forge; then all of it goes in the usual order.
+func TestFLEET07_ByHand(t *testing.T) {
+	e := &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: "omega", DeletionTimestamp: new(metav1.NewTime(start))}, Spec: v1alpha1.RunnerEnrollmentSpec{OffboardTimeout: metav1.Duration{Duration: time.Hour}}}
+	w := fleet.Workload{Key: fleet.Key{Name: "omega-docker"}, Pool: "docker", Object: fleet.Yes, Remote: fleet.Yes, Stopped: fleet.Yes, Jobs: new(1), ByHand: true}
+	next := func() fleet.Step {
+		return fleet.Next(fleet.Facts{Enrollment: e, Forge: v1alpha1.GitLab, Held: true, Listed: true, Workloads: []fleet.Workload{w}, RunnerGroups: fleet.No, Secrets: fleet.Yes}, start)
+	}
+	asks := func(s fleet.Step) bool {
+		return slices.ContainsFunc(s.Report.Conditions, func(c fleet.Condition) bool {
+			return c.Type == "DecisionNeeded" && c.Status == fleet.Yes && c.Reason == fleet.ReasonByHand
+		})
+	}
+	if s := next(); asks(s) || s.Report.Offboard.Step != v1alpha1.StepDrain {
+		t.Errorf("its last job runs: %+v", s)
+	}
+	w.Jobs = new(0)
+	if s := next(); !asks(s) || len(s.Acts) > 0 || s.Report.Phase != v1alpha1.PhaseFailed {
+		t.Errorf("it has stopped: %+v", s)
+	}
+	w.Remote = fleet.No
+	if s := next(); asks(s) || len(s.Acts) != 1 || s.Acts[0].Deed != fleet.DeleteWorkloads {
+		t.Errorf("a person says that it is deleted: %+v", s)
+	}
+}
+
 // FLEET-19: many deleted at once: intake stops, and nothing else happens until
 // somebody confirms; keep leaves the runners to an enrollment of the same name.
 func TestFLEET19_Guard(t *testing.T) {

@@ -96,11 +96,13 @@ func grouped(w *work) bool { return w.use != nil && w.use.Type == v1alpha1.UseOr
 func (l *look) compareGitLab(ctx context.Context, o *truth.Org) {
 	for _, w := range l.works {
 		x := l.workload(w)
-		if w.use != nil && l.account != nil {
-			x.Options = *findings.Options(l.spec(w.pool))
-		}
 		x.Cluster = findings.Manager(w.gitlab.deployment, w.managers, w.now)
-		x.Remote = findings.AtGitLab(w.gitlab.runner, w.Remote, w.RemoteID)
+		if !w.byHand() { // of which nobody can be asked
+			if w.use != nil && l.account != nil {
+				x.Options = *findings.Options(l.spec(w.pool))
+			}
+			x.Remote = findings.AtGitLab(w.gitlab.runner, w.Remote, w.RemoteID)
+		}
 		o.Workloads = append(o.Workloads, x)
 	}
 	if l.account == nil || l.account.GitLab == nil || l.account.Group == 0 {

@@ -60,6 +60,7 @@ func (l *look) credential(ctx context.Context, s *corev1.Secret) {
 		c.Fingerprint = fleet.Fingerprint(s.Data)
 	}
 	l.facts.Credential = c
+	l.handMade()
 	l.inUse(ctx)
 }
 

@@ -88,6 +88,9 @@ func (l *look) managers(ctx context.Context) error {
 		id, _ := strconv.ParseInt(s.Annotations[runnerAnnotation], 10, 64)
 		revision, _ := strconv.Atoi(s.Annotations[revisionAnnotation])
 		made, _ := time.Parse(time.RFC3339, s.Annotations[madeAnnotation])
+		if s.Annotations[shapeAnnotation] == shapeByHand {
+			made = time.Time{} // it is for a person to make another one
+		}
 		given, _ := strconv.Atoi(s.Annotations[givenAnnotation])
 		w := &work{gitlab: &managed{token: s, present: map[string]*unstructured.Unstructured{}, given: given}, Workload: fleet.Workload{Key: fleet.Key{Namespace: s.Namespace, Name: name},
 			Pool: s.Labels[v1alpha1.PoolLabel], Revision: max(revision, 1), Shape: s.Annotations[shapeAnnotation], Since: made, RemoteID: id, Denied: l.denied(name)}}
@@ -141,6 +144,8 @@ func (l *look) managers(ctx context.Context) error {
 	}
 	for _, w := range l.works {
 		l.of(w)
+	}
+	for _, w := range l.works {
 		at := w.Namespace + "/" + w.Pool
 		w.managers, w.gitlab.jobPods = pods[w.Namespace+"/"+w.Name], jobs[at]
 		l.askRunner(ctx, w)
@@ -257,6 +262,10 @@ func holds(e *v1alpha1.RunnerEnrollment) bool {
 func (l *look) askRunner(ctx context.Context, w *work) {
 	m, a := w.gitlab, l.account
 	left := m.token != nil || m.deployment != nil
+	if w.byHand() {
+		l.askByHand(w)
+		return
+	}
 	if w.RemoteID == 0 || a == nil || a.GitLab == nil {
 		w.Remote, w.reason = fleet.Unknown, reasonUnreachable
 		w.Object = fleet.Is(m.deployment != nil)
@@ -394,16 +403,14 @@ func (l *look) currentManager(_ context.Context, w *work) {
 	if w.use == nil || m.token == nil || w.Lost {
 		return
 	}
-	unit := l.unit(w.pool, w.use, w.Name, w.capacity)
-	unit.Token = isolation.Token(m.token.Data[tokenKey])
-	unit.Drained = w.Stopped == fleet.Yes && w.Jobs != nil && *w.Jobs == 0
+	unit := l.manager(w)
 	objects, err := isolation.Objects(l.settings, unit)
 	if err != nil {
 		w.Trouble = fleet.Trouble{Reason: reasonUnrendered, Message: err.Error()}
 		return
 	}
 	managers, concurrent := isolation.Managers(unit)
-	w.Current, m.rendered = w.Remote != fleet.Yes || l.sameSettings(w), true // what GitLab does not say is not changed
+	w.Current, m.rendered = w.Remote != fleet.Yes || w.byHand() || l.sameSettings(w), true // what GitLab does not say is not changed
 	for _, o := range objects {
 		u, err := furnish.Wanted(o)
 		if err != nil {
@@ -423,7 +430,7 @@ func (l *look) currentManager(_ context.Context, w *work) {
 			m.wanted = append(m.wanted, u)
 		}
 	}
-	w.Current = w.Current && len(m.wanted) == 0 && (m.budget || m.present["PodDisruptionBudget"] == nil) && m.given == managers*concurrent
+	w.Current = w.Current && len(m.wanted) == 0 && (m.budget || m.present["PodDisruptionBudget"] == nil) && m.given == managers*concurrent && string(unit.Token) == string(m.token.Data[tokenKey])
 }
 
 func (l *look) secret(namespace, name string) *corev1.Secret {
@@ -455,7 +462,7 @@ func (l *look) sameSettings(w *work) bool {
 // its number: what dies between the two is found by the mark.
 func (l *look) makeRunner(ctx context.Context, to fleet.Wanted) error {
 	pool := l.pools[to.Pool]
-	if pool == nil || l.account == nil || l.account.GitLab == nil || l.account.Group == 0 {
+	if pool == nil || l.account == nil || l.account.GitLab == nil || l.account.Group == 0 && !l.byHand() {
 		return nil
 	}
 	var taken []string
@@ -467,6 +474,9 @@ func (l *look) makeRunner(ctx context.Context, to fleet.Wanted) error {
 		}
 	}
 	name, revision := fleet.NextWorkload(l.e.Name, to.Pool, last, taken)
+	if l.byHand() {
+		return l.keepToken(ctx, fleet.Key{Namespace: to.Namespace, Name: name}, to.Pool, to.Shape, revision, 0, l.account.GitLab.Own())
+	}
 	s := l.spec(pool)
 	s.Paused, s.Description, s.Note = true, name, mark(l.e, to.Pool, name, revision)+"\n"+pausedBy+" until its manager is there"
 	id, token, err := l.account.GitLab.CreateRunner(ctx, s)
@@ -506,7 +516,7 @@ func (l *look) applyManager(ctx context.Context, w *work) error {
 	if m.token == nil || !m.rendered {
 		return nil
 	}
-	if w.Remote == fleet.Yes && !l.sameSettings(w) {
+	if w.Remote == fleet.Yes && !w.byHand() && !l.sameSettings(w) {
 		s := l.spec(w.pool)
 		s.Description, s.Note, s.Paused = m.runner.Description, m.runner.Note, m.runner.Paused
 		if err := l.account.GitLab.UpdateRunner(ctx, w.RemoteID, s); err != nil {
@@ -514,8 +524,10 @@ func (l *look) applyManager(ctx context.Context, w *work) error {
 		}
 		delete(l.account.Runners, w.RemoteID)
 	}
-	unit := l.unit(w.pool, w.use, w.Name, w.capacity)
-	unit.Drained = w.Stopped == fleet.Yes && w.Jobs != nil && *w.Jobs == 0
+	unit := l.manager(w)
+	if err := l.keepOwn(ctx, w, unit.Token); err != nil {
+		return err
+	}
 	managers, concurrent := isolation.Managers(unit)
 	if given := managers * concurrent; given != m.given {
 		notes := map[string]any{givenAnnotation: strconv.Itoa(given)}
@@ -541,10 +553,10 @@ func (l *look) applyManager(ctx context.Context, w *work) error {
 func (l *look) pause(ctx context.Context, w *work) error {
 	m := w.gitlab
 	pause := w.now.Max == 0
-	if pause && w.Stopped != fleet.Yes && (l.account == nil || denies(m.runner.Err)) {
+	if pause && (w.byHand() || w.Stopped != fleet.Yes && (l.account == nil || denies(m.runner.Err))) {
 		return l.dismiss(ctx, w)
 	}
-	if w.Remote != fleet.Yes || m.runner.Err != nil || m.runner.Paused == pause {
+	if w.Remote != fleet.Yes || w.byHand() || m.runner.Err != nil || m.runner.Paused == pause {
 		return nil
 	}
 	line, _, _ := strings.Cut(m.runner.Note, "\n")

@@ -37,6 +37,7 @@ func (l *look) report(ctx context.Context, step fleet.Step) error {
 	if l.compared || meta.FindStatusCondition(s.Conditions, findings.Drifted) != nil {
 		r.Conditions = append(slices.Clone(r.Conditions), findings.Condition(l.stands, l.now))
 	}
+	r.Conditions = append(slices.Clone(r.Conditions), l.drainsToPause()...)
 	s.ObservedGeneration, s.Phase, s.Offboard = l.e.Generation, r.Phase, r.Offboard
 	for _, c := range board.Amend(r.Conditions, l.told()) {
 		board.Say(&s.Conditions, c, l.e.Generation, l.now)
@@ -133,6 +134,9 @@ func (l *look) statusOf(w *work) v1alpha1.EnrolledPoolStatus {
 		p.RunnerID = &w.RemoteID
 	}
 	p.SeenAt, p.Drift = w.seenAt, append(p.Drift, w.drift[:min(len(w.drift), mostDrift)]...)
+	if w.byHand() && w.now.Mode != "" {
+		p.Drift = append(p.Drift, reasonPauseByDrain)
+	}
 	return p
 }
 

@@ -45,6 +45,7 @@ const (
 type GitLab struct {
 	wire    *wire
 	token   Secret // zero: there is only a runner's own
+	own     Secret // of a runner that was made by hand
 	project string // path; empty: it is for no changes
 }
 
@@ -76,6 +77,7 @@ func NewGitLab(c GitLabConfig) (*GitLab, error) {
 	case g.token.IsZero() && own.IsZero():
 		return nil, errors.New("the credential for GitLab has neither access_token nor runner_token")
 	}
+	g.own = own
 	if g.wire, err = newWire(base, c.CABundle, c.Now, c.Observe); err != nil {
 		return nil, fmt.Errorf("GitLab: %w", err)
 	}
@@ -120,6 +122,15 @@ func (g *GitLab) ask(ctx context.Context, q question) (*answer, error) {
 	}
 	q.show = g.token
 	return g.wire.ask(ctx, q)
+}
+
+// Own is the token of a runner that was made by hand, where there is nothing else to ask
+// GitLab with; else it is zero.
+func (g *GitLab) Own() Secret {
+	if g.token.IsZero() {
+		return g.own
+	}
+	return Secret{}
 }
 
 // Check finds out what the credential is. A runner_token alone is not asked about:

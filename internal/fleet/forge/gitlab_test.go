@@ -197,6 +197,9 @@ func TestGitLabRunnerTokenOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if both, err := NewGitLab(GitLabConfig{URL: w.URL, Credential: map[string][]byte{"runner_token": []byte("glrt-byhand"), "access_token": []byte("x")}}); err != nil || !both.Own().IsZero() || c.Own().Reveal() != "glrt-byhand" {
+		t.Errorf("%v, %v", both, err)
+	}
 	if id, err := c.Check(ctx); err != nil || !slices.Equal(id.Missing, managing) {
 		t.Errorf("%+v, %v", id, err)
 	}

@@ -30,6 +30,9 @@ type Unit struct {
 	Token Token
 	// Drained says that a hold of mode Drain or Stop has outlasted every job.
 	Drained bool
+	// ByHand says that GitLab cannot be told to pause the runner: without a share it has
+	// no manager.
+	ByHand bool
 }
 
 func (u Unit) check(s Settings, forge v1alpha1.ForgeType) (namespace string, err error) {

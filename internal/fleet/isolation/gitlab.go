@@ -80,6 +80,8 @@ func Managers(u Unit) (managers, concurrent int) {
 	}
 	managers = replicas(u.Pool)
 	switch {
+	case u.ByHand && u.Capacity.Max <= 0:
+		return 0, 1
 	case u.Drained && (u.Capacity.Mode == v1alpha1.HoldDrain || u.Capacity.Mode == v1alpha1.HoldStop):
 		return 0, 1
 	case u.Capacity.Max <= 0:

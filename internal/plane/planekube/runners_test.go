@@ -5,6 +5,7 @@ package planekube
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -95,6 +96,15 @@ func TestFLEET03_State(t *testing.T) {
 		if got, why := stateOf(c.e, "nix", c.s, c.in); got != c.want || (why == "") != (got == planefleet.Active) {
 			t.Errorf("%s: %s (%q), want %s", c.why, got, why, c.want)
 		}
+	}
+}
+
+// A pool says so where it is paused by the end of its managers.
+func TestPausedByDrain(t *testing.T) {
+	e := &v1alpha1.RunnerEnrollment{Status: v1alpha1.RunnerEnrollmentStatus{Phase: v1alpha1.PhaseActive}}
+	h := &v1alpha1.RunnerHold{ObjectMeta: metav1.ObjectMeta{Name: "h"}, Spec: v1alpha1.RunnerHoldSpec{Mode: v1alpha1.HoldPause}}
+	if state, why := stateOf(e, "nix", &v1alpha1.EnrolledPoolStatus{Name: "nix", Hold: "h", Drift: []string{"PauseByDrain"}}, []*v1alpha1.RunnerHold{h}); state != planefleet.Pausing || !strings.Contains(why, "managers are ended") {
+		t.Errorf("%s: %s", state, why)
 	}
 }
 

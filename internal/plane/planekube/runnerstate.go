@@ -72,6 +72,9 @@ func heldState(org, pool string, s *v1alpha1.EnrolledPoolStatus, in []*v1alpha1.
 		}
 	}
 	why = fmt.Sprintf("Hold %s by %s: %s", h.Name, h.Spec.RequestedBy, h.Spec.Reason)
+	if s != nil && slices.Contains(s.Drift, "PauseByDrain") {
+		why += " (its managers are ended for that: GitLab cannot be told to pause it)"
+	}
 	ends := h.Spec.Mode != v1alpha1.HoldPause
 	switch {
 	case s == nil || s.Hold != h.Name || !confirmed(h, org, pool):

@@ -33,8 +33,11 @@ const AtOnce = 8
 // askEvery is how often a forge is asked for its version.
 const askEvery = 15 * time.Minute
 
-// reasonPermissions is one of the condition CredentialsValid, beside the fleet's own.
-const reasonPermissions = "PermissionsMissing"
+// Reasons of the condition CredentialsValid, beside the fleet's own.
+const (
+	reasonPermissions = "PermissionsMissing"
+	reasonByHand      = "RunnerTokenOnly" // a token of a runner, and nothing to ask with
+)
 
 // Accounts are the ways to forges that are known, one for each credential in use.
 // What they remember only saves requests. Make them with [New].
@@ -253,6 +256,9 @@ func (a *Account) Check(ctx context.Context, now time.Time, fresh bool) {
 		a.wait = e.RetryAfter
 	}
 	switch class := forge.ClassOf(err); {
+	case err == nil && a.GitLab != nil && !a.GitLab.Own().IsZero():
+		a.Identity, a.State = id, fleet.CredentialState{Valid: fleet.Yes, Reason: reasonByHand,
+			Message: "It is a runner_token: nothing can be asked of GitLab with it. To pause, managers are ended (PauseByDrain); rotation, tags, and the end of the runner at GitLab are for a person."}
 	case err == nil && len(id.Missing) > 0:
 		a.Identity, a.State = id, fleet.CredentialState{Valid: fleet.No, Reason: reasonPermissions, Message: "It lacks " + strings.Join(id.Missing, ", ") + "."}
 	case err == nil:

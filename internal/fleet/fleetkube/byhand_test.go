@@ -1,0 +1,128 @@
+//go:build unix
+
+package fleetkube
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+)
+
+// FLEET-03, FLEET-07, FLEET-08: of a runner that a person made there is only its token.
+// Managers run with it, and GitLab is never asked to change it: a hold ends the managers
+// and is applied when they have gone, another token takes its place in the same workload,
+// and the end waits for a person, who is told what to delete.
+func TestFLEET07_TokenByHand(t *testing.T) {
+	p := newPlace(t, "")
+	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 5, Budget: 20})
+	var asked atomic.Int64
+	p.gitlab.Fault(func(r *http.Request) *forgetest.Fault {
+		if strings.Contains(r.URL.Path, "runners") {
+			asked.Add(1)
+		}
+		return nil
+	})
+	group := p.gitlab.AddGroup("omega")
+	first, second := p.gitlab.AddRunner(forgetest.GitLabRunner{Group: group}), p.gitlab.AddRunner(forgetest.GitLabRunner{Group: group})
+	p.credential("omega", map[string]string{"runner_token": first.Token})
+	p.enroll("omega", "gitlab", p.gitlab.URL+"/omega", []string{"docker"})
+	p.start()
+	p.active("omega")
+	e := p.condition("omega", "CredentialsValid", "True/RunnerTokenOnly")
+	if e.Status.Credential == nil || e.Status.Pools[0].RunnerID != nil {
+		t.Errorf("status %+v", e.Status)
+	}
+	says := func(token string) bool {
+		s := &corev1.Secret{}
+		return p.there(p.shared, "omega-docker-config", s) && strings.Contains(string(s.Data["config.toml"]), token)
+	}
+	replicas := func() int32 { return *deploymentOf(p, "omega-docker").Spec.Replicas }
+	p.until("a manager runs with it", func() bool { p.managersRun(); return says(first.Token) && replicas() == 1 })
+
+	h := p.hold("freeze", v1alpha1.HoldScope{All: true}, v1alpha1.HoldPause)
+	p.until("its managers are ended", func() bool { p.managersRun(); return replicas() == 0 })
+	p.held("freeze", "Applied", metav1.ConditionTrue)
+	var pods corev1.PodList
+	p.must(p.admin.List(t.Context(), &pods))
+	if n := slices.IndexFunc(pods.Items, func(x corev1.Pod) bool { return x.Labels["app.kubernetes.io/instance"] == "omega-docker" }); n >= 0 {
+		t.Errorf("applied, and a manager is left: %s", pods.Items[n].Name)
+	}
+	e = p.condition("omega", reasonPauseByDrain, "True/"+reasonPauseByDrain)
+	if !slices.Contains(e.Status.Pools[0].Drift, reasonPauseByDrain) {
+		t.Errorf("the pool does not say how it is paused: %+v", e.Status.Pools[0])
+	}
+	p.stop()
+	p.start()
+	p.must(p.admin.Delete(t.Context(), h))
+	p.until("a manager runs again", func() bool { p.managersRun(); return replicas() == 1 })
+	p.condition("omega", reasonPauseByDrain, "False/"+fleet.ReasonNone)
+
+	p.credential("omega", map[string]string{"runner_token": second.Token})
+	p.until("it has the other token", func() bool { p.managersRun(); return says(second.Token) && !says(first.Token) })
+	if e = p.active("omega"); len(e.Status.Pools) != 1 {
+		t.Errorf("another token, and another workload: %+v", e.Status.Pools)
+	}
+
+	p.must(p.admin.Delete(t.Context(), e))
+	e = p.status("omega", "a person is asked", func(e *v1alpha1.RunnerEnrollment) bool {
+		p.managersRun()
+		return meta.IsStatusConditionTrue(e.Status.Conditions, "DecisionNeeded")
+	})
+	if c := meta.FindStatusCondition(e.Status.Conditions, "DecisionNeeded"); c.Reason != fleet.ReasonByHand || !strings.Contains(c.Message, v1alpha1.ForceCleanupAnnotation) || e.Status.Phase != v1alpha1.PhaseFailed || replicas() != 0 {
+		t.Errorf("%s: %+v", e.Status.Phase, c)
+	}
+	if !p.there(p.ns, "omega-credential", &corev1.Secret{}) || !p.there(p.shared, "omega-docker-token", &corev1.Secret{}) {
+		t.Error("something went before a person has said that the runner is deleted")
+	}
+	p.patch(e, `{"metadata":{"annotations":{"tailplane.dev/force-cleanup":"both runners are deleted at GitLab"}}}`)
+	if left := p.gone("omega"); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+	if n := asked.Load(); n > 0 || len(p.gitlab.Runners()) != 2 || p.gitlab.Runners()[0].Paused {
+		t.Errorf("GitLab was asked about runners %d times", n)
+	}
+}
+
+// A runner of a person's has its own tags: it serves one pool. With an access_token in its
+// place a runner is made, and the other one ends.
+func TestTokenByHandServesOnePool(t *testing.T) {
+	p := newPlace(t, "")
+	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 5, Budget: 20})
+	p.pool("nix", "gitlab", v1alpha1.PoolScaling{Max: 5, Budget: 20})
+	group := p.gitlab.AddGroup("omega")
+	own := p.gitlab.AddRunner(forgetest.GitLabRunner{Group: group})
+	p.credential("omega", map[string]string{"runner_token": own.Token})
+	p.enroll("omega", "gitlab", p.gitlab.URL+"/omega", []string{"docker", "nix"})
+	p.start()
+	e := p.condition("omega", "CredentialsValid", "False/"+fleet.ReasonInvalid)
+	if p.there(p.shared, "omega-docker-token", &corev1.Secret{}) {
+		t.Error("something was made")
+	}
+	p.patch(e, `{"spec":{"pools":[{"name":"docker","type":"Shared"}]}}`)
+	p.active("omega")
+	p.until("a manager runs with it", func() bool { p.managersRun(); return *deploymentOf(p, "omega-docker").Spec.Replicas == 1 })
+	p.credential("omega", map[string]string{"access_token": p.gitlab.AddToken(forgetest.GitLabToken{Scopes: []string{"api"}, Owns: []int64{group}})})
+	p.status("omega", "a person is told", func(e *v1alpha1.RunnerEnrollment) bool {
+		p.managersRun()
+		c := meta.FindStatusCondition(e.Status.Conditions, "Degraded")
+		return c != nil && c.Reason == fleet.ReasonByHand
+	})
+	if r := p.gitlab.Runners(); len(r) != 2 || r[1].Paused || *deploymentOf(p, "omega-docker").Spec.Replicas != 0 {
+		t.Errorf("%+v", r)
+	}
+	p.patch(p.get("omega"), `{"metadata":{"annotations":{"tailplane.dev/force-cleanup":"it is deleted at GitLab"}}}`)
+	p.until("the other one ends", func() bool {
+		p.managersRun()
+		return !p.there(p.shared, "omega-docker-token", &corev1.Secret{})
+	})
+}
