@@ -20,7 +20,8 @@ import (
 )
 
 // FLEET-14: the rights of the manifests are enough for the whole life of organisations
-// of both forges, in the shared namespace and in one of their own.
+// of both forges, in the shared namespace and in one of their own; and a scale set of
+// others (FLEET-16) is held with the right that the chart gives for its namespace alone.
 func TestFLEET14_Rights(t *testing.T) {
 	p := newPlace(t, "0.14.2")
 	manifests, err := os.ReadFile("../../../deploy/fleet/rbac-fleet.yaml")
@@ -33,6 +34,8 @@ func TestFLEET14_Rights(t *testing.T) {
 	p.config, err = kube.Config(path)
 	p.must(err)
 	p.change = func(c *Controllers) { c.Isolation.Account = "tailplane-fleet" }
+	old := p.others("old")
+	p.pool("old", "github", v1alpha1.PoolScaling{Max: 5, Budget: 5}, func(o *v1alpha1.RunnerPool) { o.Spec.Adopt = &v1alpha1.PoolAdopt{Namespace: old, Name: "old"} })
 	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 3, Budget: 20})
 	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 3, Budget: 20})
 	p.atGitHub("acme", []string{"nix"}, apart)
@@ -40,14 +43,53 @@ func TestFLEET14_Rights(t *testing.T) {
 	p.start()
 	p.phase("acme", v1alpha1.PhaseActive)
 	p.active("omega")
-	p.hold("freeze", v1alpha1.HoldScope{All: true}, v1alpha1.HoldPause)
-	p.held("freeze", "Applied", metav1.ConditionTrue)
+	p.heldByRights(old)
 	for _, org := range []string{"acme", "omega"} {
 		p.must(p.admin.Delete(t.Context(), p.get(org)))
 		if left := p.gone(org); len(left) > 0 {
 			t.Errorf("left of %s: %q", org, left)
 		}
 	}
+}
+
+// adoptRights are the rights of the chart where scale sets of others may be held, as it
+// renders them for one of fleet.adoptNamespaces.
+func (p *place) adoptRights(namespace string) []byte {
+	p.t.Helper()
+	template, err := os.ReadFile("../../../charts/tailplane/templates/rbac-fleet.yaml")
+	p.must(err)
+	_, text, begins := strings.Cut(string(template), "{{- range $ns := $f.adoptNamespaces }}\n")
+	text, _, ends := strings.Cut(text, "{{- end }}")
+	text = strings.NewReplacer("{{ $ns }}", namespace, "{{- $labels | nindent 4 }}", "of: test", "{{ toYaml $account }}", "- {kind: ServiceAccount, name: tailplane-fleet, namespace: "+p.ns+"}").Replace(text)
+	if !begins || !ends || strings.Contains(text, "{{") {
+		p.t.Fatalf("the chart says it otherwise:\n%s", text)
+	}
+	return []byte(text)
+}
+
+// heldByRights holds everything: a scale set of others is held only where the chart gives
+// rights to, and without them the pool and the hold say so.
+func (p *place) heldByRights(namespace string) {
+	p.t.Helper()
+	h := p.hold("freeze", v1alpha1.HoldScope{All: true}, v1alpha1.HoldPause)
+	p.adopted("old", "it may not be held", func(o *v1alpha1.RunnerPool) bool { return because(o, "Degraded") == "True/AdoptForbidden" })
+	if s := p.set(namespace, "old"); s.Max != 5 || s.Before != nil {
+		p.t.Errorf("held without a right: %+v", s)
+	}
+	p.until("the hold names it", func() bool {
+		o := &v1alpha1.RunnerHold{}
+		return p.there("", h.Name, o) && o.Status.Targets == 3 && o.Status.Applied == 2 && len(o.Status.Failed) == 1 && o.Status.Failed[0].Pool == "old"
+	})
+	p.must(p.cluster.Apply(p.t.Context(), p.adoptRights(namespace)))
+	p.until("it is held with the chart's rights", func() bool {
+		p.ahead.Add(int64(time.Second))
+		s := p.set(namespace, "old")
+		return s.Max == 0 && s.Before != nil
+	})
+	p.held("freeze", "Applied", metav1.ConditionTrue)
+	p.adopted("old", "that is over", func(o *v1alpha1.RunnerPool) bool { return because(o, "Degraded") != "True/AdoptForbidden" })
+	p.must(p.admin.Delete(p.t.Context(), h))
+	p.until("it is given back", func() bool { s := p.set(namespace, "old"); return s.Max == 5 && s.Before == nil })
 }
 
 // Mode Stop lets jobs run for its grace and then has GitHub end them. Where the credential

@@ -34,6 +34,10 @@ const (
 	reasonWaits     = "NotRegistered"    // GitHub has it not yet, or its listener does not run
 )
 
+// forbiddenEvery is how often it is tried again to hold what may not be written: nobody
+// tells when a right comes.
+const forbiddenEvery = 10 * time.Second
+
 // A Keeper looks at scale sets that somebody else keeps. All fields are required.
 type Keeper struct {
 	World  *arcworld.World
@@ -123,7 +127,9 @@ func (k *Keeper) Look(ctx context.Context, req reconcile.Request) (reconcile.Res
 	switch {
 	case wrote:
 		nap = board.Quiet
-	case s.Held && s.State.Stopped != fleet.Yes && s.Trouble.Reason != reasonForbidden:
+	case s.Held && s.Trouble.Reason == reasonForbidden:
+		nap = min(nap, forbiddenEvery)
+	case s.Held && s.State.Stopped != fleet.Yes:
 		nap = min(nap, k.World.Pace)
 	case len(pools) == 0:
 		return reconcile.Result{}, nil // it was given back, or cannot be: then the set says so
