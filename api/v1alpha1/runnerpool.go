@@ -99,7 +99,7 @@ type RunnerPoolSpec struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
-	// +kubebuilder:validation:Pattern=`^[^\s]+$`
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][!-~]*$`
 	Image string `json:"image,omitempty"`
 
 	// resources are what the runner's container requests and may use; for GitLab, what each job may.
@@ -224,6 +224,7 @@ type PoolAdopt struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Name string `json:"name"`
 }
 

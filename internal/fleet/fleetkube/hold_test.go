@@ -4,11 +4,15 @@ package fleetkube
 
 import (
 	"context"
+	"fmt"
 	"testing"
+	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/arctest"
 )
 
@@ -77,6 +81,35 @@ func TestFLEET03_PauseAndResume(t *testing.T) {
 	})
 	p.arc.Assign(p.shared, "acme-nix", arctest.Job{ID: "j2", Repository: "acme/app", Run: 12})
 	p.must(p.arc.Start(ctx, "j2"))
+	p.expiresMeanwhile(full)
+}
+
+// FLEET-04, FL-06: a hold whose time is over while the fleet is down is over when it is up
+// again, and says so; who looks for it finds it for a week, and then it goes.
+func (p *place) expiresMeanwhile(full func() bool) {
+	p.t.Helper()
+	h := p.hold("brief", v1alpha1.HoldScope{All: true}, v1alpha1.HoldPause)
+	until := metav1.NewTime(p.now().Add(time.Hour))
+	p.patch(h, fmt.Sprintf(`{"spec":{"expiresAt":%q}}`, until.UTC().Format(time.RFC3339)))
+	p.held("brief", "Applied", metav1.ConditionTrue)
+	p.stop()
+	p.start()
+	p.held("brief", "Applied", metav1.ConditionTrue)
+	if full() {
+		p.t.Error("it holds no more, and its time is not over")
+	}
+	p.stop()
+	p.ahead.Add(int64(2 * time.Hour))
+	p.start()
+	p.until("it is over", full)
+	o := p.held("brief", "Applied", metav1.ConditionFalse)
+	if c := meta.FindStatusCondition(o.Status.Conditions, "Applied"); c.Reason != fleet.ReasonExpired {
+		p.t.Errorf("it says %+v", c)
+	}
+	p.stop()
+	p.ahead.Add(int64(8 * 24 * time.Hour))
+	p.start()
+	p.until("it is forgotten", func() bool { return !p.there("", "brief", &v1alpha1.RunnerHold{}) })
 }
 
 func is(n *int32, want int32) bool { return n != nil && *n == want }
