@@ -425,6 +425,15 @@ type RunnerEnrollmentStatus struct {
 	// +kubebuilder:validation:MaxItems=200
 	Pools []EnrolledPoolStatus `json:"pools,omitempty"`
 
+	// adopted are scale sets of somebody else's that take jobs of the organisation, as pools
+	// adopt them. The fleet shows them and compares them with GitHub; holds of their pools
+	// hold them, and holds of the organisation do not.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=50
+	Adopted []EnrolledAdoption `json:"adopted,omitempty"`
+
 	// findings are what the forge, the cluster and what was decided do not agree about,
 	// the worst first; at most 64 of them.
 	// +optional
@@ -440,6 +449,30 @@ type RunnerEnrollmentStatus struct {
 	// offboard is how far its end has come.
 	// +optional
 	Offboard *OffboardStatus `json:"offboard,omitempty"`
+}
+
+// EnrolledAdoption is a scale set of somebody else's that takes jobs of an organisation.
+type EnrolledAdoption struct {
+	// name is that of the pool that adopts it.
+	// +required
+	// +kubebuilder:validation:MaxLength=40
+	Name string `json:"name"`
+
+	// namespace is where it is.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace,omitempty"`
+
+	// workload is its name.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Workload string `json:"workload,omitempty"`
+
+	// seenAt is when GitHub was first seen to have a runner of it.
+	// +optional
+	SeenAt *metav1.Time `json:"seenAt,omitempty"`
+
+	AdoptedStatus `json:",inline"`
 }
 
 // EnrolledPoolStatus is one workload of an organisation. A number that is not given

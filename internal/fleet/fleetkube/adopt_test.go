@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -18,6 +19,7 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/arc"
 	"github.com/tailplane/tailplane/internal/fleet/arctest"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/arcworld"
+	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
 )
 
 // others makes a scale set as a Helm chart does, which says no minimum.
@@ -172,8 +174,19 @@ func TestAdoptedTwice(t *testing.T) {
 	p.pool("b-second", "github", one, of(ns, "old"))
 	p.pool("ours", "github", one, of(p.shared, "acme-nix"))
 	p.pool("lab", "gitlab", one, of(ns, "old"))
+	// It takes jobs of an organisation, which is told so, and compared with GitHub for it.
+	p.atGitHub("old-org", []string{"nix"}, func(e *v1alpha1.RunnerEnrollment) { e.Spec.ConfigURL = p.github.URL + "/Old-Org" })
+	p.github.AddRunner(forgetest.GitHubRunner{Place: "old-org", Name: "old-x7k2p-runner-left1"})
+	p.change = func(c *Controllers) { c.TruthCheckEvery = time.Second }
 	p.start()
 	p.phase("acme", v1alpha1.PhaseActive)
+	p.status("old-org", "it is said to be adopted, and a runner of it that the cluster has not", func(e *v1alpha1.RunnerEnrollment) bool {
+		if len(e.Status.Adopted) != 1 || len(e.Status.Findings) != 1 {
+			return false
+		}
+		a, f := e.Status.Adopted[0], e.Status.Findings[0]
+		return a.Name == "a-first" && a.Namespace == ns && a.Workload == "old" && a.ScaleSetID != nil && *a.Max == 5 && f.Kind == "Ghost" && f.Pool == "a-first" && f.Workload == "old"
+	})
 	p.adopted("a-first", "the older one has it", func(o *v1alpha1.RunnerPool) bool { return because(o, "Ready") == "True/Ready" })
 	p.adopted("b-second", "the younger one has not", func(o *v1alpha1.RunnerPool) bool {
 		return because(o, "Ready") == "False/AdoptedTwice" && o.Status.Adopted == nil
@@ -181,8 +194,8 @@ func TestAdoptedTwice(t *testing.T) {
 	p.adopted("ours", "it is the fleet's", func(o *v1alpha1.RunnerPool) bool { return because(o, "Ready") == "False/ScaleSetOurs" })
 	p.adopted("lab", "it is GitHub's", func(o *v1alpha1.RunnerPool) bool { return strings.HasPrefix(because(o, "Ready"), "False/") })
 	h := p.hold("freeze", v1alpha1.HoldScope{All: true}, v1alpha1.HoldPause)
-	if s := p.held("freeze", "Applied", metav1.ConditionTrue).Status; s.Targets != 2 {
-		t.Errorf("one set of others and one of the fleet's are %d targets", s.Targets)
+	if s := p.held("freeze", "Applied", metav1.ConditionTrue).Status; s.Targets != 3 {
+		t.Errorf("one set of others and two of the fleet's are %d targets", s.Targets)
 	}
 	p.must(p.admin.Delete(t.Context(), h))
 	p.until("both go on", func() bool { return p.set(ns, "old").Max == 5 && p.set(p.shared, "acme-nix").Max == 2 })

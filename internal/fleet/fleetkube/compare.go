@@ -89,6 +89,7 @@ func (l *look) compareGitHub(ctx context.Context, o *truth.Org) {
 		}
 		o.Workloads = append(o.Workloads, x)
 	}
+	l.compareAdopted(o, online, eventual)
 }
 
 func grouped(w *work) bool { return w.use != nil && w.use.Type == v1alpha1.UseOrgPlusUser }

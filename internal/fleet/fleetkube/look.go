@@ -57,6 +57,7 @@ type look struct {
 	troubles   []fleet.Trouble // that are said beside what was decided
 	wake       time.Time
 
+	adopted  []adoptee
 	stands   []truth.Finding // what forge, cluster and decisions do not agree about
 	compared bool            // just now
 }
@@ -130,6 +131,7 @@ func (w *crew) enrollment(ctx context.Context, req reconcile.Request) (reconcile
 		}
 	}
 	err = errors.Join(l.act(ctx, step), l.apply(ctx, step.Open))
+	l.adopted = l.adoptees()
 	l.compare(ctx)
 	released := slices.ContainsFunc(step.Acts, func(a fleet.Act) bool { return a.Deed == fleet.Release })
 	if !released || err != nil {

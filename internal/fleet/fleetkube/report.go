@@ -63,6 +63,7 @@ func (l *look) report(ctx context.Context, step fleet.Step) error {
 		use.Failing = failing || l.broken(l.e.Name, pool)
 		sight.Uses[pool] = use
 	}
+	s.Adopted = l.adoptedStatus()
 	s.Pools = s.Pools[:min(len(s.Pools), 200)]
 	if l.account != nil && l.facts.Credential.Valid == fleet.Yes { // else what was in use still is
 		s.Credential = l.account.Status(s.Credential, l.facts.Credential.Fingerprint, l.now)

@@ -136,6 +136,7 @@ type Registered struct {
 type Workload struct {
 	Pool, Name string
 	Ending     bool // it is being taken down: nothing of it is compared any more
+	Foreign    bool // somebody else keeps it: what is to be done is theirs
 
 	Allocated int            // runners that it may have if nothing holds it
 	Capacity  fleet.Capacity // that is in force, holds and all
@@ -234,7 +235,9 @@ func Check(o Org, before []Finding, now time.Time) []Finding {
 		}
 		for _, r := range rules {
 			for _, v := range r.judge(o, w) {
-				v.Pool, v.Workload = w.Pool, w.Name
+				if v.Pool, v.Workload = w.Pool, w.Name; w.Foreign {
+					v.Next = "Somebody else keeps this scale set: tell them. The fleet changes nothing of it but what a hold asks for."
+				}
 				settle(r.kind, v)
 			}
 		}

@@ -186,6 +186,19 @@ func TestFindings(t *testing.T) {
 	}
 }
 
+// FLEET-16: what is to be done about a scale set of somebody else's is theirs to do.
+func TestFindingsOfOthers(t *testing.T) {
+	o := healthyGitHub()
+	w := &o.Workloads[0]
+	w.Cluster.Version = "0.13.1"
+	ours := Check(o, nil, noon)
+	w.Foreign = true
+	theirs := Check(o, nil, noon)
+	if len(ours) != 1 || len(theirs) != 1 || ours[0].ID() != theirs[0].ID() || !strings.Contains(ours[0].Next, "The fleet changes its label") || !strings.Contains(theirs[0].Next, "Somebody else keeps") {
+		t.Errorf("%+v\n%+v", ours, theirs)
+	}
+}
+
 // A finding stays what it is while it stands, is told after a while, and goes when it
 // is known to have gone: not for want of an answer. FLEET-17.
 func TestFindingsOverTime(t *testing.T) {

@@ -161,9 +161,9 @@ func (k *Keeper) settle(ctx context.Context, namespace, name string, s *board.Ad
 	if err != nil {
 		return false, wake, err
 	}
-	s.Set = parts.Set
+	s.Set, s.Parts = parts.Set, parts
 	if s.Set.Ours {
-		s.Set, s.Trouble = nil, fleet.Trouble{Reason: reasonOurs, Message: "The fleet made this scale set itself."}
+		s.Set, s.Parts, s.Trouble = nil, nil, fleet.Trouble{Reason: reasonOurs, Message: "The fleet made this scale set itself."}
 		return false, wake, nil
 	}
 	a := arc.Adopted(*s.Set, s.Held, now)

@@ -31,7 +31,8 @@ type Board struct {
 
 // An Adopted is how a scale set stands that a pool adopts.
 type Adopted struct {
-	Set     *arc.Set // nil: there is none that could be adopted
+	Set     *arc.Set   // nil: there is none that could be adopted
+	Parts   *arc.Parts // with Set
 	State   arc.State
 	Hold    string // that is in force
 	Held    bool   // the look knew of a hold

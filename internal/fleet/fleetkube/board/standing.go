@@ -245,6 +245,11 @@ func (w *Standing) sayAdopted(p *v1alpha1.RunnerPool, forge *v1alpha1.RunnerForg
 	default:
 		no(ready, fleet.Yes, fleet.ReasonReady, "Somebody else keeps it, and it works.")
 	}
+	p.Status.Adopted = AdoptedStatus(a)
+}
+
+// AdoptedStatus is what is said of a scale set that was looked at.
+func AdoptedStatus(a Adopted) *v1alpha1.AdoptedStatus {
 	s := &v1alpha1.AdoptedStatus{Min: Number(&a.Set.Min), Max: Number(&a.Set.Max), Hold: a.Hold}
 	if a.Set.ID != 0 {
 		s.ScaleSetID = new(a.Set.ID)
@@ -252,7 +257,7 @@ func (w *Standing) sayAdopted(p *v1alpha1.RunnerPool, forge *v1alpha1.RunnerForg
 	if c := a.State.Counts; c != nil {
 		s.Idle, s.Busy, s.Pending, s.Failed = Number(&c.Idle), Number(&c.Busy), Number(&c.Pending), Number(&c.Failed)
 	}
-	p.Status.Adopted = s
+	return s
 }
 
 // Forge says how a forge stands: as it answered those who asked it something.
