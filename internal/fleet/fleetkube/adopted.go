@@ -51,7 +51,7 @@ func (l *look) compareAdopted(o *truth.Org, online map[int64]bool, eventual bool
 	for i := range l.adopted {
 		a := &l.adopted[i]
 		x := truth.Workload{Pool: a.pool, Name: a.Set.Name, Foreign: true, Ending: a.Set.Ending, Allocated: a.Set.Max, Capacity: fleet.Capacity{Min: a.Set.Min, Max: a.Set.Max, Hold: a.Hold}}
-		x.Cluster = findings.ScaleSet(a.Parts, a.State, eventual, l.settings.ARC.Version)
+		x.Cluster = findings.ScaleSet(a.Parts, a.State, nil, eventual, l.settings.ARC.Version)
 		x.Remote = findings.AtGitHub(a.Set.Name, o.Registered, online, o.Listed, a.seenAt != nil)
 		if x.Remote.Registered == fleet.Yes {
 			a.seenAt = cmp.Or(a.seenAt, new(metav1.NewTime(l.now.Truncate(time.Second))))
