@@ -194,7 +194,7 @@ var worlds = map[string]string{
 	"github.com/envoyproxy/":         "internal/gateway/gatewayxds",
 	"google.golang.org/grpc":         "internal/gateway/gatewayxds",
 	"github.com/go-jose/":            "internal/identity",
-	"github.com/prometheus/":         "internal/apiproxy/observe internal/apiproxy/observe/adminport internal/health cmd/tailplaned",
+	"github.com/prometheus/":         "internal/fleet/fleetkube/listeners internal/apiproxy/observe internal/apiproxy/observe/adminport internal/health cmd/tailplaned",
 	"go.opentelemetry.io/":           "internal/apiproxy/observe internal/apiproxy/observe/otlpjson internal/audit/auditotlp",
 	"github.com/spf13/cobra":         "internal/cli cmd/mca cmd/tka cmd/tailplaned",
 

@@ -23,8 +23,9 @@ func TestRead(t *testing.T) {
 	}{
 		{"as ARC says it", "# HELP gha_assigned_jobs Number of jobs assigned to this scale set.\n# TYPE gha_assigned_jobs gauge\ngha_assigned_jobs" + labelled + " 3\ngha_running_jobs" + labelled + " 1\n", 3},
 		{"none", "gha_assigned_jobs" + labelled + " 0\n", 0},
-		{"without labels and an end", "gha_assigned_jobs 2", 2},
-		{"with a time", "gha_assigned_jobs" + labelled + " 2 1767323045000\r\n", 2},
+		{"without labels", "gha_assigned_jobs 2\n", 2},
+		{"cut", "gha_assigned_jobs 2", -1},
+		{"with a time", "gha_assigned_jobs" + labelled + " 2 1767323045000\n", 2},
 		{"as a float", "gha_assigned_jobs 2e+00\n", 2},
 		{"a label that looks like the end", `gha_assigned_jobs{name="a\"} 7",namespace="}"} 4` + "\n", 4},
 		{"a longer name", "gha_assigned_jobs_total 3\n", -1},
@@ -60,7 +61,7 @@ func FuzzRead(f *testing.F) {
 		if n < 0 || n > mostJobs || !strings.Contains(text, metric) {
 			t.Errorf("%q says %d", text, n)
 		}
-		if again, err := Read([]byte(metric + fmt.Sprint(" ", n))); err != nil || again != n {
+		if again, err := Read([]byte(metric + fmt.Sprintln(" ", n))); err != nil || again != n {
 			t.Errorf("%d is read as %d, %v", n, again, err)
 		}
 	})
