@@ -278,7 +278,9 @@ func (w *Standing) Forge(ctx context.Context, req reconcile.Request) (reconcile.
 		}
 		errs = append(errs, err)
 	}
+	before := f.Status.RateLimit
 	f.Status.RateLimit = nil
+	most := 0
 	var answered, silent int64
 	for _, a := range all {
 		yes, no, why := a.Reach()
@@ -290,8 +292,11 @@ func (w *Standing) Forge(ctx context.Context, req reconcile.Request) (reconcile.
 			reach.Message = why
 		}
 		if r := a.Rate(); r.Limit > 0 && (f.Status.RateLimit == nil || int64(r.Remaining) < f.Status.RateLimit.Remaining) {
-			f.Status.RateLimit = &v1alpha1.ForgeRateLimit{Remaining: int64(max(r.Remaining, 0)), ResetAt: new(metav1.NewTime(r.Reset))}
+			f.Status.RateLimit, most = &v1alpha1.ForgeRateLimit{Remaining: int64(max(r.Remaining, 0)), ResetAt: new(metav1.NewTime(r.Reset))}, r.Limit
 		}
+	}
+	if steady(before, f.Status.RateLimit, int64(most), w.Now()) {
+		f.Status.RateLimit = before
 	}
 	switch {
 	case silent > answered:
@@ -312,6 +317,15 @@ func (w *Standing) Forge(ctx context.Context, req reconcile.Request) (reconcile.
 		return Soon(LongestNap)
 	}
 	return reconcile.Result{RequeueAfter: LongestNap}, client.IgnoreNotFound(w.Direct.Status().Patch(ctx, f, client.MergeFrom(was)))
+}
+
+// steady says whether what stands of a rate limit is near enough to what is: each request
+// changes it a little, and nothing is to be written for each request.
+func steady(stands, is *v1alpha1.ForgeRateLimit, most int64, now time.Time) bool {
+	if stands == nil || is == nil || stands.ResetAt == nil || !now.Before(stands.ResetAt.Time) {
+		return stands == is
+	}
+	return max(stands.Remaining-is.Remaining, is.Remaining-stands.Remaining) <= most/10 && is.Remaining > most/5
 }
 
 // Amend are the conditions that were decided, with what keeps the controllers from what
