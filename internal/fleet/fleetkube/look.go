@@ -91,8 +91,8 @@ func (w *crew) enrollment(ctx context.Context, req reconcile.Request) (reconcile
 	// Its forge never changes, so the cache is right. Nothing is asked before it is its turn.
 	if w.known.Get(ctx, req.NamespacedName, e, client.UnsafeDisableDeepCopy) == nil {
 		leave, err := w.accounts.Enter(ctx, e.Spec.Forge)
-		if errors.Is(err, account.ErrBusy) {
-			return board.Soon(w.pace)
+		if errors.Is(err, account.ErrBusy) { // not a whole pace later: a change may wait behind looks at which nothing has changed
+			return board.Soon(w.pace / 4)
 		} else if err != nil {
 			return reconcile.Result{}, err
 		}
