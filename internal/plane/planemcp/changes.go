@@ -47,6 +47,9 @@ func changeTools() []tool {
 				if o.Refused != "" {
 					return "The API server would not take it: " + o.Refused
 				}
+				if o.Note != "" {
+					return o.Note + " Risk: " + o.Risk.Level + "."
+				}
 				said := "The API server would take it. Risk: " + o.Risk.Level + "."
 				if len(o.Rules) > 0 {
 					said += fmt.Sprintf(" It would break %d rules of the fleet: nothing is made of what breaks one.", len(o.Rules))
