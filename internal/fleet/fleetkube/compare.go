@@ -10,7 +10,9 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/arc"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/adopted"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/findings"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/mark"
 	"github.com/tailplane/tailplane/internal/fleet/forge"
 	"github.com/tailplane/tailplane/internal/fleet/truth"
 )
@@ -89,7 +91,7 @@ func (l *look) compareGitHub(ctx context.Context, o *truth.Org) {
 		}
 		o.Workloads = append(o.Workloads, x)
 	}
-	l.compareAdopted(o, online, eventual)
+	adopted.Compare(l.adopted, o, online, eventual, l.settings.ARC.Version, l.now)
 }
 
 func grouped(w *work) bool { return w.use != nil && w.use.Type == v1alpha1.UseOrgPlusUser }
@@ -138,7 +140,7 @@ func (l *look) marked(ctx context.Context) (all []truth.Registered, err error) {
 		if err != nil {
 			return nil, err
 		}
-		_, name, _, ours := readMark(l.e, r.Note)
+		_, name, _, ours := mark.Read(l.e, r.Note)
 		if !ours {
 			a.Strangers[id] = true
 			continue

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/account"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 )
 
@@ -49,7 +50,7 @@ func (l *look) credential(ctx context.Context, s *corev1.Secret) {
 	c := l.account.State
 	l.source = s.Data
 	if c.Valid == fleet.Yes && l.account.GitHub != nil {
-		l.source = withInstallation(s.Data, l.account.Identity.InstallationID)
+		l.source = account.WithInstallation(s.Data, l.account.Identity.InstallationID)
 		copied, err := isolation.Credential(l.e.Name, l.Isolation.Namespace, l.source)
 		if err != nil {
 			c = fleet.CredentialState{Valid: fleet.No, Reason: fleet.ReasonInvalid, Message: err.Error()}
@@ -62,21 +63,6 @@ func (l *look) credential(ctx context.Context, s *corev1.Secret) {
 	l.facts.Credential = c
 	l.handMade()
 	l.inUse(ctx)
-}
-
-// withInstallation is a credential with the installation that was found for it: ARC
-// needs its number.
-func withInstallation(data map[string][]byte, installation int64) map[string][]byte {
-	if len(data["github_app_id"]) == 0 || len(data["github_app_installation_id"]) > 0 || installation == 0 {
-		return data
-	}
-	out := map[string][]byte{"github_app_installation_id": fmt.Append(nil, installation)}
-	for k, v := range data {
-		if k != "github_app_installation_id" {
-			out[k] = v
-		}
-	}
-	return out
 }
 
 // inUse finds out whether the older credential that runners use is still good, where

@@ -12,6 +12,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,6 +22,7 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/account"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/furnish"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/mark"
 	"github.com/tailplane/tailplane/internal/fleet/forge"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 	"github.com/tailplane/tailplane/internal/kube"
@@ -54,26 +56,6 @@ type managed struct {
 	wanted     []*unstructured.Unstructured // of its objects those that are not as they are to be
 	budget     bool                         // it is to have a PodDisruptionBudget
 	given      int
-}
-
-// mark is what tells a runner of ours, in its maintenance note. The enrollment's UID
-// tells those of another cluster.
-func mark(e *v1alpha1.RunnerEnrollment, pool, name string, revision int) string {
-	return fmt.Sprintf("tailplane %s %s %s %d", e.UID, pool, name, revision)
-}
-
-// pausedBy is the line after the mark while a runner is paused by us.
-const pausedBy = "paused by tailplane"
-
-// readMark reads a mark of that enrollment's.
-func readMark(e *v1alpha1.RunnerEnrollment, note string) (pool, name string, revision int, ok bool) {
-	line, _, _ := strings.Cut(note, "\n")
-	f := strings.Fields(line)
-	if len(f) != 5 || f[0] != "tailplane" || f[1] != string(e.UID) {
-		return "", "", 0, false
-	}
-	revision, err := strconv.Atoi(f[4])
-	return f[2], f[3], revision, err == nil
 }
 
 // managers gathers the workloads at GitLab.
@@ -121,15 +103,13 @@ func (l *look) managers(ctx context.Context) error {
 				jobs[ns+"/"+p.Labels[v1alpha1.PoolLabel]]++
 			}
 		}
-		for _, kind := range []string{"PodDisruptionBudget"} {
-			present, err := furnish.Present(ctx, l.direct, kindOf(kind), ns, client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name})
-			if err != nil {
-				return err
-			}
-			for name, u := range present {
-				if w := of[ns+"/"+name]; w != nil {
-					w.gitlab.present[kind] = u
-				}
+		present, err := furnish.Present(ctx, l.direct, policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget"), ns, client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name})
+		if err != nil {
+			return err
+		}
+		for name, u := range present {
+			if w := of[ns+"/"+name]; w != nil {
+				w.gitlab.present["PodDisruptionBudget"] = u
 			}
 		}
 	}
@@ -161,16 +141,6 @@ func (l *look) managers(ctx context.Context) error {
 		w.inForce = l.inForceOf(w)
 	}
 	return nil
-}
-
-func kindOf(kind string) (gvk schemaKind) {
-	namespaced, _ := furnish.Kinds()
-	for _, k := range namespaced {
-		if k.Kind == kind {
-			return k
-		}
-	}
-	return gvk
 }
 
 // lost finds runners of ours whose token nobody has: an answer to their making that
@@ -241,7 +211,7 @@ func (l *look) readLost(ctx context.Context, id int64) error {
 	if err != nil {
 		return err
 	}
-	pool, name, revision, ok := readMark(l.e, r.Note)
+	pool, name, revision, ok := mark.Read(l.e, r.Note)
 	if !ok {
 		l.account.Strangers[id] = true
 		return nil
@@ -478,7 +448,7 @@ func (l *look) makeRunner(ctx context.Context, to fleet.Wanted) error {
 		return l.keepToken(ctx, fleet.Key{Namespace: to.Namespace, Name: name}, to.Pool, to.Shape, revision, 0, l.account.GitLab.Own())
 	}
 	s := l.spec(pool)
-	s.Paused, s.Description, s.Note = true, name, mark(l.e, to.Pool, name, revision)+"\n"+pausedBy+" until its manager is there"
+	s.Paused, s.Description, s.Note = true, name, mark.Of(l.e, to.Pool, name, revision)+"\n"+mark.PausedBy+" until its manager is there"
 	id, token, err := l.account.GitLab.CreateRunner(ctx, s)
 	if err != nil {
 		l.account.Scanned = time.Time{} // it may have been made all the same
@@ -553,23 +523,23 @@ func (l *look) applyManager(ctx context.Context, w *work) error {
 func (l *look) pause(ctx context.Context, w *work) error {
 	m := w.gitlab
 	pause := w.now.Max == 0
-	if pause && (w.byHand() || w.Stopped != fleet.Yes && (l.account == nil || denies(m.runner.Err))) {
+	if pause && (w.byHand() || w.Stopped != fleet.Yes && (l.account == nil || account.Denied(m.runner.Err))) {
 		return l.dismiss(ctx, w)
 	}
 	if w.Remote != fleet.Yes || w.byHand() || m.runner.Err != nil || m.runner.Paused == pause {
 		return nil
 	}
 	line, _, _ := strings.Cut(m.runner.Note, "\n")
-	if _, _, _, ours := readMark(l.e, m.runner.Note); !ours {
-		line = mark(l.e, w.Pool, w.Name, w.Revision)
+	if _, _, _, ours := mark.Read(l.e, m.runner.Note); !ours {
+		line = mark.Of(l.e, w.Pool, w.Name, w.Revision)
 	}
-	if !pause && !strings.Contains(m.runner.Note, pausedBy) {
+	if !pause && !strings.Contains(m.runner.Note, mark.PausedBy) {
 		w.drift = append(w.drift, reasonPausedByHand)
 		return nil
 	}
 	note := line
 	if pause {
-		note += "\n" + pausedBy
+		note += "\n" + mark.PausedBy
 		if w.now.Hold != "" {
 			note += ": hold " + w.now.Hold
 		}
@@ -578,7 +548,7 @@ func (l *look) pause(ctx context.Context, w *work) error {
 	if err != nil {
 		delete(l.account.Runners, w.RemoteID)
 		w.reason, w.Stopped = reasonUnreachable, fleet.Unknown
-		if pause && denies(err) {
+		if pause && account.Denied(err) {
 			return l.dismiss(ctx, w)
 		}
 		return err
@@ -591,12 +561,6 @@ func (l *look) pause(ctx context.Context, w *work) error {
 		w.Jobs = nil // what runs now is asked for next
 	}
 	return nil
-}
-
-// denies says whether a forge refuses the credential, rather than being away.
-func denies(err error) bool {
-	class := forge.ClassOf(err)
-	return class == forge.Refused || class == forge.Forbidden
 }
 
 // cancelJobs asks for the end of what still runs.

@@ -21,6 +21,7 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/arc"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/account"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/adopted"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/arcworld"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/board"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/furnish"
@@ -57,7 +58,7 @@ type look struct {
 	troubles   []fleet.Trouble // that are said beside what was decided
 	wake       time.Time
 
-	adopted  []adoptee
+	adopted  []adopted.Set
 	stands   []truth.Finding // what forge, cluster and decisions do not agree about
 	compared bool            // just now
 }
@@ -131,7 +132,9 @@ func (w *crew) enrollment(ctx context.Context, req reconcile.Request) (reconcile
 		}
 	}
 	err = errors.Join(l.act(ctx, step), l.apply(ctx, step.Open))
-	l.adopted = l.adoptees()
+	l.adopted = adopted.Of(e, l.pools, l.board, func(name string) bool {
+		return slices.ContainsFunc(l.works, func(x *work) bool { return x.Name == name })
+	})
 	l.compare(ctx)
 	released := slices.ContainsFunc(step.Acts, func(a fleet.Act) bool { return a.Deed == fleet.Release })
 	if !released || err != nil {

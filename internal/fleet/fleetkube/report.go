@@ -15,6 +15,7 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/arc"
+	"github.com/tailplane/tailplane/internal/fleet/fleetkube/adopted"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/board"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/findings"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/ledger"
@@ -63,7 +64,7 @@ func (l *look) report(ctx context.Context, step fleet.Step) error {
 		use.Failing = failing || l.broken(l.e.Name, pool)
 		sight.Uses[pool] = use
 	}
-	s.Adopted = l.adoptedStatus()
+	s.Adopted = adopted.Status(l.adopted)
 	s.Pools = s.Pools[:min(len(s.Pools), 200)]
 	if l.account != nil && l.facts.Credential.Valid == fleet.Yes { // else what was in use still is
 		s.Credential = l.account.Status(s.Credential, l.facts.Credential.Fingerprint, l.now)

@@ -293,3 +293,24 @@ func (a *Account) Status(was *v1alpha1.CredentialStatus, fingerprint string, now
 	}
 	return c
 }
+
+// Denied says whether a forge refuses the credential, rather than being away.
+func Denied(err error) bool {
+	class := forge.ClassOf(err)
+	return class == forge.Refused || class == forge.Forbidden
+}
+
+// WithInstallation is a credential with the installation that was found for it: ARC
+// needs its number.
+func WithInstallation(data map[string][]byte, installation int64) map[string][]byte {
+	if len(data["github_app_id"]) == 0 || len(data["github_app_installation_id"]) > 0 || installation == 0 {
+		return data
+	}
+	out := map[string][]byte{"github_app_installation_id": fmt.Append(nil, installation)}
+	for k, v := range data {
+		if k != "github_app_installation_id" {
+			out[k] = v
+		}
+	}
+	return out
+}
