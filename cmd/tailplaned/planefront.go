@@ -82,6 +82,10 @@ func checkPlane(set settings.File) error {
 	} else {
 		errs = append(errs, m.Check(at))
 	}
+	if set.Plane.GitOps.Set() {
+		_, err := openBook(set.Plane.GitOps)
+		errs = append(errs, err)
+	}
 	for n, u := range planeUpstreams(set, slog.New(slog.DiscardHandler)) {
 		if err := u.Check(); err != nil {
 			errs = append(errs, fmt.Errorf("plane.exposures: entry %d: %w", n+1, err))
