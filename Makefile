@@ -17,8 +17,8 @@ build: cluster ## the programs tka, tailplaned, mca and demo, into the cache
 cluster: ## the cluster's binaries, into the cache: about 10 minutes the first time
 	@cd testbed && go run ./cmd/build devcluster kubectl >/dev/null
 
-testbed: cluster envoy ## and what only tests need: another 3 minutes
-	@cd testbed && go run ./cmd/build helm podnode podclient >/dev/null
+testbed: cluster envoy ## and what only tests need: another 5 minutes
+	@cd testbed && go run ./cmd/build helm podnode podclient prometheus >/dev/null
 
 envoy: ## Envoy Gateway, built, and Envoy, installed, into the cache: about 6 minutes the first time
 	@cd testbed && go run ./cmd/build envoy envoy-gateway >/dev/null

