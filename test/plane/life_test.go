@@ -110,15 +110,7 @@ func TestPLANE07_RoleTakenAway(t *testing.T) {
 	if !said("event: hello") || !said("event: snapshot") {
 		t.Fatalf("no stream: %s", res.Status)
 	}
-	without := slices.DeleteFunc(slices.Clone(grants), func(g string) bool { return strings.Contains(g, "eve@") })
-	if err := r.Net.SetPolicy(policyOf(without)); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := r.Net.SetPolicy(policyOf(grants)); err != nil {
-			t.Error(err)
-		}
-	})
+	ungrant(t, r, "eve@")
 	began := time.Now()
 	until(t, "the next request is refused", func() bool {
 		a, err := ask(t, r, eve, "GET", "/api/v1/clusters", "")

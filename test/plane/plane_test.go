@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -43,6 +44,8 @@ var grants = []string{
 	`{"src": ["bob@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [{"role": "viewer", "orgs": ["globex"]}]}}`,
 	`{"src": ["vic@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [{"role": "viewer", "orgs": ["acme"]}]}}`,
 	`{"src": ["eve@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [{"role": "viewer", "orgs": ["*"]}]}}`,
+	`{"src": ["ola@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [{"role": "operator", "orgs": ["initech"]}]}}`,
+	`{"src": ["val@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [{"role": "viewer", "orgs": ["initech"]}]}}`,
 	`{"src": ["typo@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [{"role": "viewer", "org": ["*"]}]}}`,
 	`{"src": ["tag:robot"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [{"role": "viewer", "orgs": ["*"], "tags": ["tag:robot"]}]}}`,
 	`{"src": ["tag:ci"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [{"role": "viewer", "orgs": ["*"]}]}}`,
@@ -50,6 +53,20 @@ var grants = []string{
 
 func policyOf(grants []string) string {
 	return fmt.Sprintf(basePolicy, strings.Join(grants, ",\n    "))
+}
+
+// ungrant takes the plane's grants from whom they name, until the test ends.
+func ungrant(t *testing.T, r *rig.Rig, name string) {
+	t.Helper()
+	rest := slices.DeleteFunc(slices.Clone(grants), func(g string) bool { return strings.Contains(g, name) })
+	if err := r.Net.SetPolicy(policyOf(rest)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Net.SetPolicy(policyOf(grants)); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // system is the one that all tests of this binary share.
@@ -117,7 +134,7 @@ func start(t *testing.T) *rig.Rig {
 		o := rig.Options{Policy: policyOf(grants), Settings: map[string]string{
 			"plane.roles": `[{login: pat@platform.dev, role: platform-admin}]`, "plane.emailDomains": `[acme.dev]`, "plane.contact": `"#platform"`,
 			"plane.identity": "{oidc: " + system.issuer.Settings() + "}", "fleet.approval": "plane",
-			"plane.prometheus": fmt.Sprintf("{url: %q}", system.prometheus.URL)}}
+			"plane.logs": "{enabled: true}", "plane.prometheus": fmt.Sprintf("{url: %q}", system.prometheus.URL)}}
 		if system.unnamed = rig.CanName(ctx); system.unnamed == nil {
 			o.Settings["plane.exposures"] = "[" + system.prometheus.exposure() + ", " + system.upstream.exposures() + "]"
 			o.Hosts = map[string]string{"prometheus.monitoring.svc": "127.0.0.1", "grafana.monitoring.svc": "127.0.0.1", "attic.cache.svc": "127.0.0.1"}
