@@ -479,7 +479,7 @@ func TestSI12_RulesAsWritten(t *testing.T) {
 var leftAlone = map[string]string{
 	"audit.file": "the default, standard output, is where a cluster collects logs",
 
-	"plane.enabled":                   elsewhere, // the role all of the chart is without it: the plane has an account of its own there
+	"plane.enabled":                   "the chart sets it where the plane is part of the process of all",
 	"plane.identity.listen":           elsewhere,
 	"plane.identity.names":            elsewhere,
 	"plane.identity.tls.certFile":     elsewhere,

@@ -3,6 +3,7 @@
 package install
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"reflect"
@@ -44,12 +45,66 @@ func TestPLANE01_NoWayInButTheTailnet(t *testing.T) {
 				t.Errorf("%s: the Service %s leads to %v", p.name, u.GetName(), svc.Spec.Ports)
 			}
 		}
-		if found != (p.name == "plane") {
+		if found != strings.Contains(p.name, "plane") {
 			t.Errorf("%s: there is a plane: %v", p.name, found)
 		}
 		for _, word := range []string{"funnel", "LoadBalancer", "NodePort", "hostPort", "hostNetwork"} {
 			if strings.Contains(strings.ToLower(out), strings.ToLower(word)) {
 				t.Errorf("%s: it says %s", p.name, word)
+			}
+		}
+	}
+}
+
+// Where all is one process the plane is part of it: one pod plays everything, with
+// one account that everything which names the plane means, and settings that the
+// program takes.
+func TestPlaneInAll(t *testing.T) {
+	values := profileValues(t, "all-plane")
+	out := render(t, values)
+	for _, u := range objects(t, out) {
+		switch u.GetKind() {
+		case "StatefulSet", "Deployment", "NetworkPolicy", "ServiceAccount":
+			if u.GetName() != "tailplane" {
+				t.Errorf("there is a %s %s", u.GetKind(), u.GetName())
+			}
+		case "RoleBinding", "ClusterRoleBinding":
+			for _, s := range as[rbacv1.RoleBinding](t, u).Subjects {
+				if s.Name != "tailplane" {
+					t.Errorf("%s %s is for %s", u.GetKind(), u.GetName(), s.Name)
+				}
+			}
+		case "ConfigMap":
+			text, _, _ := unstructured.NestedString(u.Object, "data", "tailplane-0.yaml")
+			if text == "" {
+				continue
+			}
+			f, err := settings.Parse([]byte(text))
+			if err != nil {
+				t.Fatalf("%v\n%s", err, text)
+			}
+			f.Cluster.CAFile = "testdata/ca.crt" // there is no pod here
+			if err := f.Validate(settings.AllRoles); err != nil {
+				t.Error(err)
+			}
+			if !f.Plane.Enabled || f.Audit.File == "" || f.Audit.File == "-" || f.Tailnet.StateSecret != "tailplane-access-0" || len(f.Plane.Exposures) != 1 {
+				t.Errorf("%s", text)
+			}
+		}
+	}
+	if strings.Contains(out, "serviceaccount:"+systems+":tailplane-plane") {
+		t.Error("a policy means an account that there is not")
+	}
+	if out := render(t, values, "--set", "plane.record.persistent=true"); !strings.Contains(out, "volumeClaimTemplates:") || strings.Contains(out, "name: record\n        emptyDir") {
+		t.Error("the record does not outlive the pod")
+	}
+	// The plane asks whoever has the numbers, and a collector elsewhere by its port.
+	for url, want := range map[string]string{"http://prometheus.monitoring.svc:9090": "kubernetes.io/metadata.name: monitoring", "https://prometheus.monitoring.svc.cluster.local": "kubernetes.io/metadata.name: monitoring",
+		"https://metrics.example.com": "{protocol: TCP, port: 443}\n    to:", "http://10.1.2.3:9090": "{protocol: TCP, port: 9090}", "http://[2001:db8::1]:9091": "{protocol: TCP, port: 9091}"} {
+		for _, profile := range []string{"plane", "all-plane"} {
+			out, err := try(t, profileValues(t, profile), "--set", "plane.exposures=null", "--set", "plane.prometheus.url="+url)
+			if err != nil || !strings.Contains(out, want) {
+				t.Errorf("%s: %s: %v, and nothing says %s", profile, url, err, want)
 			}
 		}
 	}
@@ -153,7 +208,8 @@ func exposureSecrets(t *testing.T, out string) (names []string) {
 func TestPlaneReads(t *testing.T) {
 	c := place(t)
 	out := ofPart(t, render(t, profileValues(t, "plane"), "--no-hooks"), "plane")
-	if err := c.Apply(t.Context(), []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: "+signins+"}"), stubs("HTTPRoute.gateway.networking.k8s.io", "Gateway.gateway.networking.k8s.io"), []byte(out),
+	if err := c.Apply(t.Context(), []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: "+signins+"}"), stubs("HTTPRoute.gateway.networking.k8s.io", "Gateway.gateway.networking.k8s.io"),
+		bytes.Replace(stubs("EphemeralRunner.actions.github.com"), []byte("{name: v1,"), []byte("{name: v1alpha1,"), 1), []byte(out),
 		[]byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: tailplane-members, namespace: "+systems+"}")); err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +217,7 @@ func TestPlaneReads(t *testing.T) {
 	config := configOf(t, c, systems, "tailplane-plane")
 	board := plane.NewBoard(time.Now)
 	var log kubetest.Log
-	w := &planekube.Watch{Config: config, Board: board, SigninNamespace: signins, SystemNamespace: systems, Log: slog.New(slog.NewTextHandler(&log, nil)), Now: time.Now}
+	w := &planekube.Watch{Config: config, Board: board, SigninNamespace: signins, SystemNamespace: systems, FleetNamespace: "tailplane-fleet", Log: slog.New(slog.NewTextHandler(&log, nil)), Now: time.Now}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 2)
 	go func() { done <- w.Run(ctx) }()
@@ -180,7 +236,8 @@ func TestPlaneReads(t *testing.T) {
 	}()
 	until(t, "every source answers", func() bool {
 		for _, s := range board.Sources() {
-			if s.Status != plane.OK && !(s.Name == "kubernetes:members" && s.Status == plane.Degraded) {
+			// There is no access server here, and no fleet.
+			if s.Status != plane.OK && !(slices.Contains([]string{"kubernetes:members", "kubernetes:fleet"}, s.Name) && s.Status == plane.Degraded) {
 				return false
 			}
 		}

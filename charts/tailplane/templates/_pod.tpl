@@ -3,6 +3,7 @@
      token because it speaks to the API server. */}}
 {{- define "tailplane.pod" -}}
 {{- $v := .root.Values -}}
+{{- $plane := and (eq .part "all") (include "tailplane.planeInAll" .root) -}}
 metadata:
   labels:
     {{- include "tailplane.selector" . | nindent 4 }}
@@ -102,6 +103,9 @@ spec:
     - {name: authkey, mountPath: /run/secrets/tailplane, readOnly: true}
     {{- end }}
     {{- end }}
+    {{- if $plane }}
+    {{- include "tailplane.planeMounts" .root | nindent 4 }}
+    {{- end }}
   volumes:
   - name: settings
     configMap: {name: {{ if eq .part "all" }}tailplane{{ else }}tailplane-{{ .part }}{{ end }}}
@@ -119,6 +123,11 @@ spec:
       defaultMode: 0440
       optional: true
   {{- end }}
+  {{- end }}
+  {{- end }}
+  {{- if $plane }}
+  {{- with include "tailplane.planeVolumes" .root | trim }}
+  {{- . | nindent 2 }}
   {{- end }}
   {{- end }}
 {{- end }}

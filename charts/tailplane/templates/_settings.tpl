@@ -23,6 +23,11 @@
 {{- $_ := set $tailnet "stateDir" "/var/lib/tailplane" }}
 {{- $_ := set $tailnet "stateSecret" (printf "tailplane-access-%d" .ordinal) }}
 {{- $f := dict "cluster" $cluster "tailnet" $tailnet "signin" (include "tailplane.signinSettings" .root | fromYaml) "api" $v.api "gossip" $v.gossip "names" $v.names "audit" (set (omit $v.audit "otlp") "keySecret" "tailplane-audit-key") "health" ":8080" }}
+{{- if include "tailplane.planeInAll" .root }}
+{{- $f = include "tailplane.planeSection" .root | fromYaml | merge $f }}
+{{- $_ := set $f.plane "enabled" true }}
+{{- $_ := set $f.audit "file" (include "tailplane.planeRecord" .root) }}
+{{- end }}
 {{- toYaml $f }}
 {{- end }}
 
