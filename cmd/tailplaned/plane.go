@@ -100,6 +100,10 @@ func runPlane(ctx context.Context, p *process, elect bool, working func()) (err 
 	if err != nil {
 		return err
 	}
+	ignores, err := planekube.NewIgnores(s.config, p.set.Signin.SystemNamespace, s.board, time.Now)
+	if err != nil {
+		return err
+	}
 	events, err := planekube.NewEvents(s.config, time.Now)
 	if err != nil {
 		return err
@@ -117,7 +121,7 @@ func runPlane(ctx context.Context, p *process, elect bool, working func()) (err 
 	}
 	s.desk = &plane.Desk{Board: s.board, Now: time.Now, Version: version(), Commit: commit(), Revoke: signins.Revoke, Entries: s.entries,
 		Ready: func() bool { return p.health.Ready(context.Background()) }}
-	s.fleet = &planefleet.Desk{Plane: s.desk, Create: holds.Create, Lift: holds.Lift, Reschedule: holds.Reschedule}
+	s.fleet = &planefleet.Desk{Plane: s.desk, Create: holds.Create, Lift: holds.Lift, Reschedule: holds.Reschedule, Ignore: ignores.Keep, LookAgain: s.lookAgain}
 	s.jobs = &planejobs.Desk{Plane: s.desk, Events: events.In}
 	if p.set.Plane.Logs.Enabled {
 		logs, err := planekube.NewLogs(s.config, time.Now)
@@ -130,7 +134,7 @@ func runPlane(ctx context.Context, p *process, elect bool, working func()) (err 
 	if url := p.set.Plane.Prometheus.URL; url != "" {
 		s.meter.Prometheus = &planemetrics.Prometheus{URL: url, HTTP: planemetrics.Client(), Now: time.Now}
 	}
-	watch := &planekube.Watch{Config: s.config, Board: s.board, SigninNamespace: p.set.Signin.Namespace, SystemNamespace: p.set.Signin.SystemNamespace, FleetNamespace: p.set.Fleet.Namespace, Changes: p.set.Plane.GitOps.Set(),
+	watch := &planekube.Watch{Config: s.config, Board: s.board, SigninNamespace: p.set.Signin.Namespace, SystemNamespace: p.set.Signin.SystemNamespace, FleetNamespace: p.set.Fleet.Namespace, Changes: p.set.Plane.GitOps.Set(), Ignores: ignores,
 		Version: version(), Log: p.log, Now: time.Now}
 	s.orgs = watch.Orgs
 	if err := s.newChanges(); err != nil {

@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/fleet/change"
 	"github.com/tailplane/tailplane/internal/fleet/stack"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planedrift"
 	"github.com/tailplane/tailplane/internal/plane/planeenroll"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
 	"github.com/tailplane/tailplane/internal/plane/planegit"
 	"github.com/tailplane/tailplane/internal/plane/planekube"
 	"github.com/tailplane/tailplane/internal/settings"
@@ -112,7 +114,7 @@ func (s *planeServer) newChanges() error {
 		every = lookEvery
 	}
 	if repo != nil && book.Note() == "" { // what cannot be tried cannot be compared
-		s.drift = &planedrift.Check{Board: s.desk.Board, Now: s.desk.Now, Pattern: g.Path, Live: kept.All, Would: kept.Would, Every: driftEvery, Log: s.log,
+		s.drift = &planedrift.Check{Board: s.desk.Board, Now: s.desk.Now, Pattern: g.Path, Live: kept.All, Would: kept.Would, Every: driftEvery, Again: make(chan struct{}, 1), Log: s.log,
 			Read: func(ctx context.Context, path string) (planechange.File, error) { return repo.ReadFile(ctx, "", path) }}
 	}
 	s.lookAfter = &planechange.Watch{Desk: s.changes, Live: kept.Live, Every: every, Log: s.log}
@@ -123,6 +125,17 @@ func (s *planeServer) newChanges() error {
 		}
 	}
 	return nil
+}
+
+// lookAgain has the repository looked at anew. The fleet is not asked: the plane has no
+// right to write anything that it listens to.
+func (s *planeServer) lookAgain() []planefleet.Look {
+	looks := []planefleet.Look{{Source: "fleet", Message: "The fleet compares forge and cluster by itself, every " + door.Duration(s.set.Fleet.TruthCheckEvery).String() + " (fleet.truthCheckEvery): it is not asked."}}
+	if s.drift != nil {
+		s.drift.LookAgain()
+		looks = append(looks, planefleet.Look{Source: planedrift.Source, Asked: true, Message: "The repository is compared with the cluster anew. What differs is told once it has stood for five minutes."})
+	}
+	return looks
 }
 
 // stillMay says whether who gave an approval still may: as the tailnet says of the

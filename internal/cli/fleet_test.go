@@ -76,6 +76,15 @@ func newYard(t *testing.T) *yard {
 			h.ExpiresAt = end
 			y.change(func() { y.holds[h.Name] = h }, dryRun)
 			return h, nil
+		},
+		Ignore: func(_ context.Context, _ access.Permit, o planefleet.Drift, i planefleet.Ignored, dryRun bool) error {
+			if !dryRun {
+				y.board.Put(plane.KindDrift, "kubernetes", o.Ignoring(i))
+			}
+			return nil
+		},
+		LookAgain: func() []planefleet.Look {
+			return []planefleet.Look{{Source: "gitops:drift", Asked: true, Message: "soon\x1b[31m"}}
 		}}
 	jobs := &planejobs.Desk{Plane: desk.Plane, Events: func(context.Context, string) ([]planejobs.Event, error) { return nil, nil },
 		Log: func(context.Context, access.Permit, planejobs.Opening) (io.ReadCloser, error) {
@@ -207,6 +216,18 @@ func TestFleet(t *testing.T) {
 	ok("LabelsDiffer", "drift")
 	ok("put them back", "drift", "-o", "wide")
 	ok("There are no findings", "drift", "--state", "error")
+	no(fault.Misused, "needs --reason", "ignore", "d1", "--expires-in", "2h")
+	no(fault.Misused, "needs --expires-in", "ignore", "d1", "--reason", "trial")
+	no(fault.Failed, "There is no such drift", "ignore", "d9", "--expires-in", "2h", "--reason", "trial")
+	ok("nothing was changed", "ignore", "d1", "--expires-in", "2h", "--reason", "trial", "--dry-run")
+	ok("There are no findings", "drift", "--state", "ignored")
+	ok("d1 (LabelsDiffer) is ignored until 2", "ignore", "d1", "--expires-in", "2h", "--reason", "trial")
+	ok("alice@example.com", "drift", "--state", "ignored", "-o", "wide")
+	ok("d1 (LabelsDiffer) is told again.", "unignore", "d1", "--reason", "over")
+	no(fault.NotReady, "Nobody ignores it", "unignore", "d1", "--reason", "over")
+	if out := ok("gitops:drift", "refresh"); strings.Contains(out, "\x1b") {
+		t.Errorf("%q", out)
+	}
 	no(fault.Misused, "needs --reason", "pause", "github/acme/nix")
 	no(fault.Misused, "say what to pause", "pause", "--reason", "x")
 	no(fault.Misused, "say what to pause", "pause", "github/acme/nix", "--all", "--reason", "x")

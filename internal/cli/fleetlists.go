@@ -149,7 +149,8 @@ func (t *tka) fleetDrift(ff *fleetFlags) *cobra.Command {
 		Short: "List what of the runners is not as it should be",
 		Long: `List what of the runners is not as it should be: between the cluster and the forge, and
 between what there should be and what there is. What a hold explains is listed too, and is
-no drift. Nothing is mended by itself: NEXT, of "-o wide", says what to do.`,
+no drift; what somebody ignores for a while is listed as ignored. Nothing is mended by itself:
+NEXT, of "-o wide", says what to do.`,
 		Example: "  tka fleet drift\n  tka fleet drift --org acme --state error -o wide",
 		Args:    arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -162,24 +163,28 @@ no drift. Nothing is mended by itself: NEXT, of "-o wide", says what to do.`,
 			var rows [][]screen.Cell
 			for _, d := range l.Items {
 				names = append(names, d.ID)
-				rows = append(rows, screen.Row(d.OrgName, d.Pool, d.Field, d.Stands(), screen.Short(max(0, t.Now().Sub(d.FirstSeen))), d.Evidence))
+				rows = append(rows, screen.Row(d.ID, d.OrgName, d.Pool, d.Field, d.Stands(), screen.Short(max(0, t.Now().Sub(d.FirstSeen))), d.Evidence))
 			}
 			return t.show(answer{object: l, names: names, table: func(wide bool) {
 				if len(rows) == 0 {
 					t.nothing(l.Items != nil, "findings")
 					return
 				}
-				header := []string{"ORG", "POOL", "WHAT", "STATE", "FOR", "EVIDENCE"}
+				header := []string{"ID", "ORG", "POOL", "WHAT", "STATE", "FOR", "EVIDENCE"}
 				if wide {
-					header = append(header, "WANT", "HAVE", "EXPLAINED BY", "NEXT")
+					header = append(header, "WANT", "HAVE", "EXPLAINED BY", "IGNORED BY", "UNTIL", "NEXT")
 					for i, d := range l.Items {
-						rows[i] = append(rows[i], screen.Row(text(d.Want), text(d.Have), d.ExplainedBy, d.Next)...)
+						until := ""
+						if d.IgnoredUntil != nil {
+							until = d.IgnoredUntil.UTC().Format(time.RFC3339)
+						}
+						rows[i] = append(rows[i], screen.Row(text(d.Want), text(d.Have), d.ExplainedBy, d.IgnoredBy, until, d.Next)...)
 					}
 				}
 				t.writeTable(t.Out, header, rows)
 			}})
 		},
-	}, ff, "error", "warning", "info", planefleet.Explained)
+	}, ff, "error", "warning", "info", planefleet.Explained, planefleet.Ignore)
 }
 
 // text is what is known, in a table.

@@ -120,6 +120,7 @@ type Board struct {
 	revision uint64
 	shelves  map[Kind]*shelf
 	sources  map[string]*Source
+	overlays map[Kind]func(Object) Object
 	ring     []Event // by revision: the last ringSize, and up to as many before them
 	first    uint64  // the revision before ring[0]
 	changed  chan struct{}
@@ -141,7 +142,7 @@ type item struct {
 // time, so that those of an earlier process are never taken for its own.
 func NewBoard(now func() time.Time) *Board {
 	start := uint64(now().UnixMicro())
-	return &Board{now: now, revision: start, first: start, shelves: map[Kind]*shelf{}, sources: map[string]*Source{}, changed: make(chan struct{})}
+	return &Board{now: now, revision: start, first: start, shelves: map[Kind]*shelf{}, sources: map[string]*Source{}, overlays: map[Kind]func(Object) Object{}, changed: make(chan struct{})}
 }
 
 // Expect says that source is going to feed kinds. Until it reports, it is Down:
@@ -192,6 +193,21 @@ func (b *Board) Replace(k Kind, source string, all []Object) {
 	s.feeds[source] = true
 	if !known {
 		b.tell(Event{Change: Known, Kind: k})
+	}
+}
+
+// Overlay has each object of a kind shown as f makes it: what is there, and from now on
+// what any source puts there. It replaces the overlay of before. F says of an object
+// what does not come from its source, of what an earlier overlay has made too; it must
+// not call the Board.
+func (b *Board) Overlay(k Kind, f func(Object) Object) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.overlays[k] = f
+	if s := b.shelves[k]; s != nil {
+		for _, key := range slices.Sorted(maps.Keys(s.items)) {
+			b.put(k, s.items[key].source, s.items[key].Object)
+		}
 	}
 }
 
@@ -290,6 +306,9 @@ func (b *Board) put(k Kind, source string, o Object) {
 	s := b.feed(k, source)
 	if o.Observed().IsZero() {
 		o = o.At(b.now().UTC())
+	}
+	if f := b.overlays[k]; f != nil {
+		o = f(o)
 	}
 	was, had := s.items[o.Key()]
 	s.items[o.Key()] = item{o, source}

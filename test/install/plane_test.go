@@ -217,7 +217,11 @@ func TestPlaneReads(t *testing.T) {
 	config := configOf(t, c, systems, "tailplane-plane")
 	board := plane.NewBoard(time.Now)
 	var log kubetest.Log
-	w := &planekube.Watch{Config: config, Board: board, SigninNamespace: signins, SystemNamespace: systems, FleetNamespace: "tailplane-fleet", Log: slog.New(slog.NewTextHandler(&log, nil)), Now: time.Now}
+	ignores, err := planekube.NewIgnores(config, systems, board, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &planekube.Watch{Ignores: ignores, Config: config, Board: board, SigninNamespace: signins, SystemNamespace: systems, FleetNamespace: "tailplane-fleet", Log: slog.New(slog.NewTextHandler(&log, nil)), Now: time.Now}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 2)
 	go func() { done <- w.Run(ctx) }()

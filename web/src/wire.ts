@@ -222,7 +222,14 @@ export type Drift = Observed & {
   firstSeen: string
   explainedBy: string
   unconfirmed: boolean
+  ignoredUntil: string | null
+  ignoredBy: string
+  ignoredReason: string
+  actions?: { ignore: Action; unignore: Action }
 }
+
+export type DriftIgnored = { drift: Drift; dryRun: boolean }
+export type DriftRefreshed = { looks: { source: string; asked: boolean; message: string }[] }
 
 export type Change = Observed & {
   org: string

@@ -21,7 +21,7 @@ func ExampleCheck() {
 	var stands []truth.Finding
 	for range 2 {
 		stands = truth.Check(org, stands, now)
-		fmt.Println(now.Format(time.TimeOnly), len(truth.Drift(stands, nil, now)), "to be told")
+		fmt.Println(now.Format(time.TimeOnly), len(truth.Drift(stands, now)), "to be told")
 		now = now.Add(5 * time.Minute) // in life: truth.Next
 	}
 	for _, f := range stands {

@@ -9,17 +9,18 @@ import (
 // An Ignore is that somebody does not want to be told of a finding, why, and until
 // when. It is of the finding as it was: if that gets worse, it is told.
 type Ignore struct {
-	ID         string // of the finding
-	Severity   Severity
-	By, Reason string // By is a login
-	Until      time.Time
+	ID       string    `json:"id"` // of the finding
+	Severity Severity  `json:"severity"`
+	By       string    `json:"by"` // a login
+	Reason   string    `json:"reason"`
+	Until    time.Time `json:"until"`
 }
 
 // mostIgnored is how long a finding may be ignored: nobody remembers for longer.
 const mostIgnored = 90 * 24 * time.Hour
 
-// Ignored makes an Ignore of a finding, or says what it lacks.
-func Ignored(f Finding, by, reason string, until, now time.Time) (Ignore, error) {
+// Ignored makes an Ignore of the finding that has the id, or says what it lacks.
+func Ignored(id string, s Severity, by, reason string, until, now time.Time) (Ignore, error) {
 	reason = strings.TrimSpace(reason)
 	switch {
 	case by == "":
@@ -31,24 +32,21 @@ func Ignored(f Finding, by, reason string, until, now time.Time) (Ignore, error)
 	case until.After(now.Add(mostIgnored)):
 		return Ignore{}, errors.New("it can be ignored for 90 days at most")
 	}
-	return Ignore{ID: f.ID(), Severity: f.Severity, By: by, Reason: reason, Until: until}, nil
+	return Ignore{ID: id, Severity: s, By: by, Reason: reason, Until: until}, nil
 }
 
-// hides says whether a finding is not told for this.
-func (i Ignore) hides(f Finding, now time.Time) bool {
-	return i.ID == f.ID() && now.Before(i.Until) && f.Severity.weight() <= i.Severity.weight()
+// Hides says whether the finding that has the id is not told for this, with the
+// severity that it has now.
+func (i Ignore) Hides(id string, s Severity, now time.Time) bool {
+	return i.ID == id && now.Before(i.Until) && s.weight() <= i.Severity.weight()
 }
 
-// Drift are the findings that are to be told: those that stood long enough, that no
-// hold explains and that nobody ignores.
-func Drift(all []Finding, ignores []Ignore, now time.Time) []Finding {
+// Drift are the findings that are drift: those that stood long enough, and that no hold
+// explains. That somebody ignores one is kept by who shows it, and changes nothing here.
+func Drift(all []Finding, now time.Time) []Finding {
 	var out []Finding
 	for _, f := range all {
-		hidden := false
-		for _, i := range ignores {
-			hidden = hidden || i.hides(f, now)
-		}
-		if f.Shown(now) && f.ExplainedBy == "" && !hidden {
+		if f.Shown(now) && f.ExplainedBy == "" {
 			out = append(out, f)
 		}
 	}

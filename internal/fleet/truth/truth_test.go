@@ -206,12 +206,12 @@ func TestFindingsOverTime(t *testing.T) {
 	w := &o.Workloads[0]
 	w.Remote.Paused = fleet.Yes
 	first := Check(o, nil, noon)
-	if len(first) != 1 || first[0].Shown(noon) || len(Drift(first, nil, noon)) != 0 {
+	if len(first) != 1 || first[0].Shown(noon) || len(Drift(first, noon)) != 0 {
 		t.Fatalf("at once: %+v", first)
 	}
 	later := noon.Add(5 * time.Minute)
 	second := Check(o, first, later)
-	if len(second) != 1 || second[0].ID() != first[0].ID() || !second[0].FirstSeen.Equal(noon) || len(Drift(second, nil, later)) != 1 {
+	if len(second) != 1 || second[0].ID() != first[0].ID() || !second[0].FirstSeen.Equal(noon) || len(Drift(second, later)) != 1 {
 		t.Fatalf("later: %+v", second)
 	}
 
@@ -247,26 +247,26 @@ func TestIgnore(t *testing.T) {
 	o.Workloads[0].Options.Protected = false // so that it is stricter at GitLab: a warning
 	found := Check(o, nil, noon)
 	now := noon.Add(time.Hour)
-	i, err := Ignored(found[0], "alice@example.com", " until Monday ", now.Add(time.Hour), now)
+	i, err := Ignored(found[0].ID(), found[0].Severity, "alice@example.com", " until Monday ", now.Add(time.Hour), now)
 	if err != nil || i.Reason != "until Monday" {
 		t.Fatalf("%+v, %v", i, err)
 	}
 	for why, test := range map[string]struct {
-		ignores []Ignore
-		at      time.Time
-		told    int
+		ignore Ignore
+		at     time.Time
+		hidden bool
 	}{
-		"nobody ignores it": {nil, now, 1},
-		"ignored":           {[]Ignore{{}, i}, now, 0},
-		"not any more":      {[]Ignore{i}, i.Until, 1},
-		"another one is":    {[]Ignore{{ID: "x", Severity: Error, Until: i.Until}}, now, 1},
+		"nobody ignores it": {Ignore{}, now, false},
+		"ignored":           {i, now, true},
+		"not any more":      {i, i.Until, false},
+		"another one is":    {Ignore{ID: "x", Severity: Error, Until: i.Until}, now, false},
 	} {
-		if got := Drift(found, test.ignores, test.at); len(got) != test.told {
-			t.Errorf("%s: %+v", why, got)
+		if got := test.ignore.Hides(found[0].ID(), found[0].Severity, test.at); got != test.hidden {
+			t.Errorf("%s: hidden is %v", why, got)
 		}
 	}
 	o.Workloads[0].Options.Protected, o.Workloads[0].Remote.Options.Protected = true, false // the same, and worse
-	if worse := Check(o, found, now); len(worse) != 1 || worse[0].ID() != i.ID || len(Drift(worse, []Ignore{i}, now)) != 1 {
+	if worse := Check(o, found, now); len(worse) != 1 || worse[0].ID() != i.ID || i.Hides(worse[0].ID(), worse[0].Severity, now) {
 		t.Errorf("it got worse: %+v", worse)
 	}
 	for why, x := range map[string]struct {
@@ -278,7 +278,7 @@ func TestIgnore(t *testing.T) {
 		"until now":     {"a", "r", now},
 		"for ever":      {"a", "r", now.Add(365 * 24 * time.Hour)},
 	} {
-		if _, err := Ignored(found[0], x.by, x.reason, x.until, now); err == nil {
+		if _, err := Ignored(found[0].ID(), found[0].Severity, x.by, x.reason, x.until, now); err == nil {
 			t.Errorf("%s: it is ignored", why)
 		}
 	}

@@ -44,6 +44,8 @@ type Check struct {
 	// Would asks the API server in a dry run what a spec would make of an object.
 	Would func(ctx context.Context, r change.Ref, spec map[string]any) (map[string]any, error)
 	Every time.Duration // between two looks
+	// Again has what asks for a look before the next one; of several at once one is enough.
+	Again chan struct{}
 	Log   *slog.Logger
 
 	since map[string]time.Time // when a finding was seen first, by id
@@ -65,11 +67,39 @@ func (c *Check) Run(ctx context.Context) {
 		if err := c.Look(ctx); err != nil && ctx.Err() == nil {
 			c.Log.Warn("a look at the repository failed", "error", err)
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if !c.rest(ctx, tick.C) {
 			return
 		}
+	}
+}
+
+// leastRest is how long nobody can have the repository looked at again.
+const leastRest = 10 * time.Second
+
+// rest waits for the next look. It is false when ctx has ended.
+func (c *Check) rest(ctx context.Context, tick <-chan time.Time) bool {
+	awake := time.NewTimer(leastRest)
+	defer awake.Stop()
+	var again <-chan struct{}
+	for {
+		select {
+		case <-awake.C:
+			again = c.Again
+		case <-again:
+			return true
+		case <-tick:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// LookAgain asks for a look: at once, or shortly after the last one.
+func (c *Check) LookAgain() {
+	select {
+	case c.Again <- struct{}{}:
+	default: // somebody has asked already
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/fleet/change"
@@ -48,6 +49,34 @@ func TestFilesAreReadOnce(t *testing.T) {
 	if l := c.Board.List(plane.KindDrift); len(l.Objects) != 0 || l.Sources[0].Status != plane.Degraded {
 		t.Errorf("%+v", l)
 	}
+}
+
+// A look is asked for at any time, is had soon, and many who ask get one.
+func TestLookAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		looks := 0
+		c := &Check{Board: plane.NewBoard(time.Now), Now: time.Now, Pattern: "fleet/{name}.yaml", Every: time.Hour, Again: make(chan struct{}, 1), Log: slog.New(slog.DiscardHandler),
+			Live: func(context.Context) (map[change.Ref]map[string]any, error) { looks++; return nil, nil }}
+		go c.Run(t.Context())
+		at := func(want int, why string) {
+			t.Helper()
+			if synctest.Wait(); looks != want {
+				t.Errorf("%s: %d looks, want %d", why, looks, want)
+			}
+		}
+		at(1, "at the start")
+		c.LookAgain()
+		c.LookAgain()
+		at(1, "at once after a look")
+		time.Sleep(leastRest)
+		at(2, "a rest later")
+		time.Sleep(time.Minute)
+		at(2, "nobody asks")
+		c.LookAgain()
+		at(3, "after a rest")
+		time.Sleep(time.Hour)
+		at(4, "an hour later")
+	})
 }
 
 func TestDifferences(t *testing.T) {

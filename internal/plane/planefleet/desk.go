@@ -24,6 +24,13 @@ type Desk struct {
 	// not changed since it was looked at; nil: it does not.
 	Reschedule func(ctx context.Context, p access.Permit, h Hold, end *time.Time, dryRun bool) (Hold, error)
 
+	// Ignore keeps until when a drift is ignored, by whom and why; without an end it is
+	// ignored no more. A dry run keeps nothing, and says whether it would.
+	Ignore func(ctx context.Context, p access.Permit, o Drift, i Ignored, dryRun bool) error
+	// LookAgain has what can be asked look for drift anew, and says of each source
+	// whether that was asked.
+	LookAgain func() []Look
+
 	confirmations confirmations
 }
 

@@ -234,8 +234,11 @@ const (
 	DriftActual = "actual" // there is not what should be
 )
 
-// Explained is the state of a drift that is by a hold; the others are its severities.
-const Explained = "explained"
+// The states of a drift that nobody need see to; the others are its severities.
+const (
+	Explained = "explained" // it is by a hold
+	Ignore    = "ignored"   // somebody does not want to be told of it for a while
+)
 
 // A Drift is one thing that is not as it should be: about an organisation's runners, or
 // about what the repository of the configuration says.
@@ -257,7 +260,19 @@ type Drift struct {
 	ExplainedBy string    `json:"explainedBy" doc:"the hold by which it is as it is: then it is no drift"`
 	Unconfirmed bool      `json:"unconfirmed" doc:"the last look could not tell, so that it stands as it was"`
 
+	IgnoredUntil  *time.Time `json:"ignoredUntil" doc:"until then it is listed, and not counted: somebody does not want to be told of it; null: nobody ignores it"`
+	IgnoredBy     string     `json:"ignoredBy"`
+	IgnoredReason string     `json:"ignoredReason"`
+
+	Actions *DriftActions `json:"actions,omitempty" doc:"what the caller may do with it"`
+
 	ObservedAt time.Time `json:"observedAt"`
+}
+
+// DriftActions are what a caller may do with a drift.
+type DriftActions struct {
+	Ignore   plane.Action `json:"ignore"`
+	Unignore plane.Action `json:"unignore"`
 }
 
 // The states of a hold.

@@ -46,7 +46,7 @@ func newOffice() *office {
 	o := &office{now: noon, stored: map[string]Hold{}}
 	now := func() time.Time { o.mu.Lock(); defer o.mu.Unlock(); return o.now }
 	o.board = plane.NewBoard(now)
-	o.desk = &Desk{Plane: &plane.Desk{Board: o.board, Now: now, Entries: o.newest}, Create: o.create, Lift: o.lift, Reschedule: o.reschedule}
+	o.desk = &Desk{Plane: &plane.Desk{Board: o.board, Now: now, Entries: o.newest}, Create: o.create, Lift: o.lift, Reschedule: o.reschedule, Ignore: o.ignore, LookAgain: func() []Look { return []Look{{Source: "gitops:drift", Asked: true}} }}
 	d := door.Door{Names: func() []string { return []string{"dashboard"} },
 		Identify: func(*http.Request) (access.Caller, error) {
 			o.mu.Lock()
@@ -121,6 +121,17 @@ func (o *office) reschedule(_ context.Context, p access.Permit, h Hold, end *tim
 		o.stored[h.Name] = is
 	}
 	return is, nil
+}
+
+// ignore shows on the Board what was asked for.
+func (o *office) ignore(_ context.Context, p access.Permit, d Drift, i Ignored, dryRun bool) error {
+	if err := p.Require(access.ConfigPropose, o.desk.Plane.Now()); err != nil {
+		return err
+	}
+	if !dryRun {
+		o.board.Put(plane.KindDrift, "kubernetes", d.Ignoring(i))
+	}
+	return nil
 }
 
 // newest reads the record, the newest entry first.

@@ -59,6 +59,17 @@ var (
 		Example: RescheduleRequest{Name: "acme-gh-nix-3f9c1a2b4d5e", ExpiresIn: door.Duration(4 * time.Hour), Reason: "the upgrade takes longer", Match: "1"},
 		Answers: []plane.Envelope[Rescheduled]{plane.Example("HoldRescheduled", Rescheduled{Hold: exampleHold()})}, Refusals: slices.Concat(plane.Writing, []problem.Code{problem.Confirmation, problem.AuditUnavailable})}
 
+	IgnoreDrift = door.Op[IgnoreRequest, plane.Envelope[Ignoring]]{Pattern: "POST " + plane.Base + "/drift/{id}/ignore", Verb: access.ConfigPropose,
+		Doc:     "Ignore a drift for a while: it stays listed, and is not counted. One that gets worse is told again.",
+		Example: IgnoreRequest{ID: "5f0c2b1a9d3e4f60", Reason: "we try other labels", ExpiresIn: door.Duration(72 * time.Hour)},
+		Answers: []plane.Envelope[Ignoring]{plane.Example("DriftIgnored", Ignoring{Drift: exampleDrift().Ignoring(Ignored{"amy@acme.dev", "we try other labels", plane.ExampleTime.Add(72 * time.Hour)})})}, Refusals: slices.Concat(plane.Writing, []problem.Code{problem.AuditUnavailable})}
+	UnignoreDrift = door.Op[UnignoreRequest, plane.Envelope[Ignoring]]{Pattern: "DELETE " + plane.Base + "/drift/{id}/ignore", Verb: access.ConfigPropose,
+		Doc: "Ignore a drift no more.", Example: UnignoreRequest{ID: "5f0c2b1a9d3e4f60", Reason: "the trial is over"},
+		Answers: []plane.Envelope[Ignoring]{plane.Example("DriftIgnored", Ignoring{Drift: exampleDrift()})}, Refusals: slices.Concat(plane.Writing, []problem.Code{problem.AuditUnavailable})}
+	RefreshDrift = door.Op[RefreshRequest, plane.Envelope[Refreshed]]{Pattern: "POST " + plane.Base + "/drift/refresh", Verb: access.ConfigPropose,
+		Doc:     "Look for drift anew: at the repository of the configuration. What only the fleet can compare it compares by itself, and the answer says so.",
+		Answers: []plane.Envelope[Refreshed]{plane.Example("DriftRefreshed", Refreshed{[]Look{{"gitops:drift", true, "It is compared anew now."}}})}, Refusals: slices.Concat(plane.Limited, []problem.Code{problem.MediaType, problem.TooLarge, problem.AuditUnavailable})}
+
 	GetConfirmation = door.Op[ConfirmationRequest, plane.Envelope[Asked]]{Pattern: "GET " + plane.Base + "/confirmations/{id}", Verb: access.HoldsLift,
 		Doc: "Show what is to be confirmed: exactly what was asked for in the caller's name.", Example: ConfirmationRequest{"0b1c2d3e4f5a6b7c"},
 		Answers: []plane.Envelope[Asked]{plane.Example("Confirmation", exampleAsked())}, Refusals: plane.Finding}
@@ -76,6 +87,7 @@ func (d *Desk) Routes() []door.Route {
 		plane.Behind(d.Plane, ListDrift, d.drifts), plane.Behind(d.Plane, ListHolds, d.holds), plane.Behind(d.Plane, GetHold, d.hold), plane.Behind(d.Plane, CreateHold, d.create),
 		plane.Behind(d.Plane, PausePool, d.pause), plane.Behind(d.Plane, ResumePool, d.resume), plane.Behind(d.Plane, LiftHold, d.lift),
 		plane.Behind(d.Plane, RescheduleHold, d.reschedule),
+		plane.Behind(d.Plane, IgnoreDrift, d.ignore), plane.Behind(d.Plane, UnignoreDrift, d.unignore), plane.Behind(d.Plane, RefreshDrift, d.refresh),
 		plane.Behind(d.Plane, GetConfirmation, d.asked), plane.Behind(d.Plane, Confirm, d.confirm),
 	)
 }

@@ -33,9 +33,13 @@ func TestRoles(t *testing.T) {
 	var visits []visit
 	for _, op := range Operations() {
 		method, path, _ := strings.Cut(op.Pattern, " ")
-		path = strings.NewReplacer("{forge}", "github", "{org}", "acme", "{pool}", "gh-nix", "{name}", "shared", "{id}", "0").Replace(path)
+		path = strings.NewReplacer("{forge}", "github", "{org}", "acme", "{pool}", "gh-nix", "{name}", "shared", "/drift/{id}", "/drift/d1", "{id}", "0").Replace(path)
 		body := `{"reason":"matrix"}`
 		switch op.Pattern {
+		case IgnoreDrift.Pattern:
+			body = `{"reason":"matrix","expiresIn":"1h"}`
+		case RefreshDrift.Pattern:
+			body = `{}`
 		case Confirm.Pattern:
 			body = `{"id":"0","phrase":"x"}`
 		case CreateHold.Pattern:

@@ -77,12 +77,36 @@ func (o Drift) Observed() time.Time { return o.ObservedAt }
 // At implements [plane.Object].
 func (o Drift) At(t time.Time) plane.Object { o.ObservedAt = t; return o }
 
-// Stands implements [plane.Standing]: how bad it is, or that a hold explains it.
+// Stands implements [plane.Standing]: how bad it is, or why nobody need see to it.
 func (o Drift) Stands() string {
-	if o.ExplainedBy != "" {
+	switch {
+	case o.ExplainedBy != "":
 		return Explained
+	case o.IgnoredUntil != nil:
+		return Ignore
 	}
 	return o.Severity
+}
+
+// For implements [plane.Personal]: it says what the caller may do.
+func (o Drift) For(v plane.Viewer) plane.Object {
+	var a DriftActions
+	switch {
+	case !v.In(o.OrgName, access.ConfigPropose):
+		a.Ignore.Why = "Your role does not allow to ignore it."
+		a.Unignore.Why = a.Ignore.Why
+	case o.ExplainedBy != "":
+		a.Ignore.Why = "A hold explains it: it is no drift."
+	default:
+		a.Ignore.Allowed = true
+	}
+	if a.Unignore.Why == "" {
+		if a.Unignore.Allowed = o.IgnoredUntil != nil; !a.Unignore.Allowed {
+			a.Unignore.Why = "Nobody ignores it."
+		}
+	}
+	o.Actions = &a
+	return o
 }
 
 // Trouble implements [plane.Standing]: the runners say themselves that they are degraded.

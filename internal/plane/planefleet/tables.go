@@ -47,7 +47,7 @@ func drifts() plane.Table[Drift] {
 		"severity":  func(o Drift) string { return o.Severity },
 		"evidence":  func(o Drift) string { return o.Evidence },
 		"firstSeen": func(o Drift) string { return plane.Sortable(&o.FirstSeen) },
-	}, State: Drift.Stands, States: []string{"error", "warning", "info", Explained}}
+	}, State: Drift.Stands, States: []string{"error", "warning", "info", Explained, Ignore}}
 }
 
 func forges() plane.Table[Forge] {

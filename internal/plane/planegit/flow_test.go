@@ -219,7 +219,9 @@ func newFlowOf(t *testing.T, at string, x format) *flow {
 	f.must(err)
 	now := func() time.Time { f.mu.Lock(); defer f.mu.Unlock(); return f.now }
 	board := plane.NewBoard(now)
-	watching := &planekube.Watch{Config: c.AdminConfig(), Board: board, SigninNamespace: f.ns, SystemNamespace: f.ns, FleetNamespace: f.ns, Changes: true, Log: slog.New(slog.DiscardHandler), Now: now}
+	ignores, err := planekube.NewIgnores(c.AdminConfig(), f.ns, board, now)
+	f.must(err)
+	watching := &planekube.Watch{Ignores: ignores, Config: c.AdminConfig(), Board: board, SigninNamespace: f.ns, SystemNamespace: f.ns, FleetNamespace: f.ns, Changes: true, Log: slog.New(slog.DiscardHandler), Now: now}
 	var wg sync.WaitGroup
 	t.Cleanup(wg.Wait)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -89,6 +89,8 @@ func (w *Watch) feeds(c client.WithWatch) []*feed {
 	all = append(all, &feed{resource: "fleet", also: []plane.Kind{plane.KindPool, plane.KindEnrollment, plane.KindHold, plane.KindForge, plane.KindDrift}, namespace: w.FleetNamespace, name: fleetLease, of: new(coordinationv1.Lease),
 		list:   func() client.ObjectList { return new(coordinationv1.LeaseList) },
 		absent: fmt.Sprintf("The Lease %s/%s is not there: Tailplane's fleet is not installed.", w.FleetNamespace, fleetLease), beside: beat, stale: beat.stale})
+	all = append(all, &feed{resource: "ignoreddrift", kind: plane.KindDrift, namespace: w.SystemNamespace, name: IgnoredConfigMap, of: new(corev1.ConfigMap),
+		list: func() client.ObjectList { return new(corev1.ConfigMapList) }, beside: w.Ignores, stale: w.Ignores.stale}) // where there is none, nothing is ignored
 	published := &members{version: w.Version}
 	all = append(all, &feed{resource: "members", kind: plane.KindCluster, namespace: w.SystemNamespace, name: gossipkube.MembersConfigMap, of: new(corev1.ConfigMap),
 		list:    func() client.ObjectList { return new(corev1.ConfigMapList) },

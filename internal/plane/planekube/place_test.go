@@ -119,9 +119,11 @@ func newPlace(t *testing.T, c *kubetest.Cluster) *place {
 	for _, o := range []client.Object{
 		&corev1.ServiceAccount{ObjectMeta: meta("plane")},
 		&coordinationv1.Lease{ObjectMeta: meta(LeaseName)},
+		&corev1.ConfigMap{ObjectMeta: meta(IgnoredConfigMap)},
 		&rbacv1.Role{ObjectMeta: meta("plane"), Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{"tailplane.dev"}, Resources: []string{"tkasignins"}, Verbs: append([]string{"delete"}, read...)},
 			{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{gossipkube.MembersConfigMap}, Verbs: read},
+			{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{IgnoredConfigMap}, Verbs: append([]string{"update"}, read...)},
 			{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{LeaseName}, Verbs: []string{"get", "update"}},
 		}},
 		&rbacv1.RoleBinding{ObjectMeta: meta("plane"), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "plane"}, Subjects: subject},
@@ -195,7 +197,9 @@ func (p *place) watch(config *rest.Config) *plane.Board {
 func (p *place) watching(config *rest.Config) (*plane.Board, *Watch) {
 	p.Helper()
 	board := plane.NewBoard(time.Now)
-	w := &Watch{Config: config, Board: board, SigninNamespace: p.ns, SystemNamespace: p.ns, FleetNamespace: p.ns, Version: "v1", Log: p.logger(), Now: time.Now, ProbeEvery: 200 * time.Millisecond}
+	ignores, err := NewIgnores(config, p.ns, board, time.Now)
+	p.must(err)
+	w := &Watch{Config: config, Board: board, SigninNamespace: p.ns, SystemNamespace: p.ns, FleetNamespace: p.ns, Ignores: ignores, Version: "v1", Log: p.logger(), Now: time.Now, ProbeEvery: 200 * time.Millisecond}
 	done := make(chan error, 1)
 	ctx := p.Context()
 	go func() { done <- w.Run(ctx) }()

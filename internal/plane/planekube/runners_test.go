@@ -6,9 +6,11 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -150,6 +152,7 @@ func TestRunners(t *testing.T) {
 	if _, there := board.Get(plane.KindDrift, passing.ID); there {
 		t.Error("what may pass is shown")
 	}
+	p.ignored(board, e)
 	e.Status.Findings = nil
 	p.must(p.admin.Status().Update(t.Context(), e))
 	p.until("it is as it should be", func() bool { _, there := board.Get(plane.KindDrift, p.ns); return !there })
@@ -249,4 +252,70 @@ func TestRunners(t *testing.T) {
 	if s := source(board, "runnerholds"); s.Status != plane.OK {
 		t.Errorf("%+v", s)
 	}
+}
+
+// ignored: what somebody ignores is kept in the cluster, shown by every replica, told
+// again when its time is over or when it gets worse, and given up on demand.
+func (p *place) ignored(board *plane.Board, e *v1alpha1.RunnerEnrollment) {
+	p.Helper()
+	var mu sync.Mutex
+	now := time.Now().UTC().Truncate(time.Second)
+	clock := func() time.Time { mu.Lock(); defer mu.Unlock(); return now }
+	other := plane.NewBoard(clock)
+	s, err := NewIgnores(p.config, p.ns, other, clock)
+	p.must(err)
+	drift := func() planefleet.Drift { d, _ := objectOf[planefleet.Drift](board, plane.KindDrift, p.ns); return d }
+	other.Put(plane.KindDrift, "kubernetes", drift())
+	wide := p.permit("olga@example.com", `{"role":"operator","orgs":["*"]}`, access.ConfigPropose)
+	in, err := wide.In(e.Name)
+	p.must(err)
+	until := now.Add(time.Hour)
+	mine := planefleet.Ignored{By: "olga@example.com", Reason: "a trial", Until: until}
+	if err := s.Keep(p.Context(), wide, drift(), mine, false); problem.CodeOf(err) != problem.Internal {
+		p.Errorf("a permit that is for no organisation: %v", err)
+	}
+	if err := s.Keep(p.Context(), in, drift(), planefleet.Ignored{By: "olga@example.com", Reason: "for ever", Until: now.Add(9999 * time.Hour)}, false); problem.CodeOf(err) != problem.Validation {
+		p.Errorf("for ever: %v", err)
+	}
+	p.must(s.Keep(p.Context(), in, drift(), mine, true))
+	if d, _ := objectOf[planefleet.Drift](other, plane.KindDrift, p.ns); d.IgnoredUntil != nil {
+		p.Error("a dry run has kept it")
+	}
+	p.must(s.Keep(p.Context(), in, drift(), mine, false))
+	p.until("another replica shows that it is ignored", func() bool {
+		d := drift()
+		return d.Stands() == planefleet.Ignore && d.IgnoredUntil.Equal(until) && d.IgnoredBy == mine.By && d.IgnoredReason == mine.Reason
+	})
+
+	e.Status.Findings[0].Severity = "error"
+	p.must(p.admin.Status().Update(p.Context(), e))
+	p.until("what got worse is told", func() bool { return drift().Stands() == "error" })
+	e.Status.Findings[0].Severity = "warning"
+	p.must(p.admin.Status().Update(p.Context(), e))
+	p.until("as it was it is ignored", func() bool { return drift().Stands() == planefleet.Ignore })
+
+	here := func() planefleet.Drift { d, _ := objectOf[planefleet.Drift](other, plane.KindDrift, p.ns); return d }
+	if here().Stands() != planefleet.Ignore {
+		p.Errorf("where it was asked for: %+v", here())
+	}
+	mu.Lock()
+	now = until
+	mu.Unlock()
+	if s.tick(); here().IgnoredUntil != nil || here().Stands() != "warning" {
+		p.Errorf("its time is over: %+v", here())
+	}
+	mu.Lock()
+	now = until.Add(-time.Hour) // the permit's
+	mu.Unlock()
+	p.must(s.Keep(p.Context(), in, drift(), planefleet.Ignored{By: mine.By, Reason: "mended"}, false))
+	p.until("nobody ignores it any more", func() bool { return drift().IgnoredUntil == nil })
+
+	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: IgnoredConfigMap}, Data: map[string]string{ignoredKey: "{"}}
+	p.must(p.admin.Update(p.Context(), m))
+	p.until("what cannot be read is said", func() bool { return source(board, "ignoreddrift").Status == plane.Degraded })
+	if err := s.Keep(p.Context(), in, drift(), planefleet.Ignored{By: mine.By, Reason: "again", Until: until.Add(time.Hour)}, false); problem.CodeOf(err) != problem.Unavailable {
+		p.Errorf("what cannot be read is written over: %v", err)
+	}
+	p.must(p.admin.Delete(p.Context(), m)) // then nothing is ignored
+	p.until("where there is none all is well", func() bool { return source(board, "ignoreddrift").Status == plane.OK })
 }

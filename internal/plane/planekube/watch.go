@@ -40,6 +40,8 @@ type Watch struct {
 	FleetNamespace  string // of the fleet's Lease
 	Changes         bool   // there are changes, in SystemNamespace
 
+	Ignores *Ignores // which drift is ignored, in SystemNamespace
+
 	Version string // of this program, to compare other clusters with; "": it is not known
 
 	Log *slog.Logger
@@ -55,8 +57,8 @@ type Watch struct {
 // Run keeps the Board until ctx ends. Its error is a missing setting: what fails
 // later is shown on the Board, and tried again. It may be called once.
 func (w *Watch) Run(ctx context.Context) error {
-	if w.Config == nil || w.Board == nil || w.SigninNamespace == "" || w.SystemNamespace == "" || w.FleetNamespace == "" || w.Log == nil || w.Now == nil {
-		return errors.New("the plane's watch lacks a setting: configuration, board, namespaces, log and clock are required")
+	if w.Config == nil || w.Board == nil || w.SigninNamespace == "" || w.SystemNamespace == "" || w.FleetNamespace == "" || w.Ignores == nil || w.Log == nil || w.Now == nil {
+		return errors.New("the plane's watch lacks a setting: configuration, board, namespaces, ignored drift, log and clock are required")
 	}
 	if w.ProbeEvery == 0 {
 		w.ProbeEvery = probeEvery
@@ -115,6 +117,7 @@ func (w *Watch) life(ctx context.Context, feeds []*feed, probe func(context.Cont
 			f.probed(err)
 		}
 		w.runners.tick()
+		w.Ignores.tick()
 		if err == nil && away {
 			return
 		}

@@ -75,10 +75,16 @@ export function forge(f: Forge): Standing {
   return f.reachable ? { tone: 'ok', text: 'Reachable' } : { tone: 'bad', text: 'Unreachable' }
 }
 
-export function drift(d: Pick<Drift, 'severity' | 'explainedBy'>): Standing {
+export function drift(d: Pick<Drift, 'severity' | 'explainedBy' | 'ignoredUntil'>): Standing {
   if (d.explainedBy) return { tone: 'idle', text: 'Explained' }
+  if (d.ignoredUntil) return { tone: 'idle', text: 'Ignored' }
   const tone: Record<string, Tone> = { info: 'idle', warning: 'warn', error: 'bad' }
   return { tone: tone[d.severity] ?? 'unknown', text: capital(d.severity) }
+}
+
+/** Whether somebody should see to it: it is no hold's, and nobody ignores it. */
+export function counts(d: Pick<Drift, 'explainedBy' | 'ignoredUntil'>): boolean {
+  return !d.explainedBy && !d.ignoredUntil
 }
 
 function capital(word: string): string {
@@ -127,7 +133,7 @@ export function toneOf(kind: Kind, state: string): Tone {
   if (kind === 'enrollment') return enrollment({ phase: state } as Enrollment).tone
   if (kind === 'hold') return hold({ state } as Hold).tone
   if (kind === 'change') return change({ state } as Change).tone
-  if (kind === 'drift') return drift({ severity: state, explainedBy: state === 'explained' ? state : '' } as Drift).tone
+  if (kind === 'drift') return drift({ severity: state, explainedBy: state === 'explained' ? state : '', ignoredUntil: state === 'ignored' ? state : null } as Drift).tone
   if (kind === 'forge') return state === 'Reachable' ? 'ok' : state === 'Unreachable' ? 'bad' : 'unknown'
   return state === 'Ready' ? 'ok' : state === 'NotReady' ? 'bad' : 'unknown'
 }

@@ -53,7 +53,7 @@ func Cut(text string, n int) string {
 // Told are the findings that somebody is to see to. Ghosts and what a hold explains are
 // listed, and are no drift.
 func Told(list []truth.Finding, now time.Time) (out []truth.Finding) {
-	for _, f := range truth.Drift(list, nil, now) {
+	for _, f := range truth.Drift(list, now) {
 		if f.Severity != truth.Info {
 			out = append(out, f)
 		}

@@ -1,0 +1,89 @@
+package planefleet
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// Drift is ignored by who may propose changes of it, with a reason and an end, and for
+// nobody else's organisation (PL-05). It is listed as ignored, and recorded.
+func TestIgnoreDrift(t *testing.T) {
+	o := newOffice()
+	const path, body = "/api/v1/drift/d1/ignore", `{"reason":"a trial","expiresIn":"72h"}`
+	for why, x := range map[string]struct {
+		who                access.Caller
+		method, path, body string
+		want               problem.Code
+	}{
+		"without an end":      {mel(), http.MethodPost, path, `{"reason":"r"}`, problem.Validation},
+		"for ever":            {mel(), http.MethodPost, path, `{"reason":"r","expiresIn":"9999h"}`, problem.Validation},
+		"without a reason":    {mel(), http.MethodPost, path, `{"reason":" ","expiresIn":"1h"}`, problem.Validation},
+		"another's":           {mel(), http.MethodPost, "/api/v1/drift/d2/ignore", body, problem.NotFound},
+		"what is not there":   {mel(), http.MethodPost, "/api/v1/drift/nothing/ignore", body, problem.NotFound},
+		"what a hold does":    {mel(), http.MethodPost, "/api/v1/drift/d3/ignore", body, problem.Conflict},
+		"what nobody ignores": {mel(), http.MethodDelete, path, `{"reason":"r"}`, problem.Conflict},
+		"by a viewer":         {person("vic@example.com", `{"role":"viewer","orgs":["acme"]}`), http.MethodPost, path, body, problem.Forbidden},
+	} {
+		if a := o.as(x.who).ask(t, x.method, x.path, x.body); a.code() != x.want {
+			t.Errorf("%s: %d %s", why, a.Status, a.Text)
+		}
+	}
+	if dry := data[Ignoring](t, o.as(mel()).ask(t, http.MethodPost, path+"?dryRun=true", body)); !dry.DryRun || dry.Drift.IgnoredUntil == nil {
+		t.Errorf("%+v", dry)
+	}
+	list := func(state string) []Drift {
+		t.Helper()
+		return data[[]Drift](t, o.as(mel()).ask(t, http.MethodGet, "/api/v1/drift?state="+state, ""))
+	}
+	if got := list("warning"); len(got) != 1 || got[0].IgnoredUntil != nil || !got[0].Actions.Ignore.Allowed || got[0].Actions.Unignore.Allowed {
+		t.Errorf("after a dry run: %+v", got)
+	}
+	done := data[Ignoring](t, o.as(mel()).ask(t, http.MethodPost, path, body))
+	if d := done.Drift; d.IgnoredUntil == nil || !d.IgnoredUntil.Equal(noon.Add(72*time.Hour)) || d.IgnoredBy != "mel@acme.dev" || d.IgnoredReason != "a trial" || !d.Actions.Unignore.Allowed {
+		t.Errorf("%+v", d)
+	}
+	if got := list("ignored"); len(got) != 1 || got[0].ID != "d1" || len(list("warning")) != 0 {
+		t.Errorf("%+v", got)
+	}
+	e := o.entries[len(o.entries)-3] // before the two lists
+	if e.Verb != access.ConfigPropose || e.Object != "d1" || e.Org != "acme" || e.Reason != "a trial" || e.Args["expiresIn"] == "" {
+		t.Errorf("%+v", e)
+	}
+	if back := data[Ignoring](t, o.as(mel()).ask(t, http.MethodDelete, path, `{"reason":"it is over"}`)); back.Drift.IgnoredUntil != nil || len(list("warning")) != 1 {
+		t.Errorf("%+v", back)
+	}
+}
+
+// An overlay says what is ignored of what any source puts there, earlier or later.
+func TestOverlayOfDrift(t *testing.T) {
+	o := newOffice()
+	is := true
+	show := func(x plane.Object) plane.Object {
+		if is && x.Key() == "d1" {
+			return x.(Drift).Ignoring(Ignored{By: "mel@acme.dev", Reason: "r", Until: noon.Add(time.Hour)})
+		}
+		return x.(Drift).Ignoring(Ignored{})
+	}
+	at := o.board.Revision()
+	o.board.Overlay(plane.KindDrift, show)
+	told, _, _ := o.board.Since(at, func(plane.Event) bool { return true })
+	if len(told) != 1 || told[0].Object.(Drift).Stands() != Ignore {
+		t.Fatalf("told %+v", told)
+	}
+	d := told[0].Object.(Drift)
+	d.Evidence, d.IgnoredUntil = "still other labels", nil
+	o.board.Put(plane.KindDrift, "kubernetes", d)
+	if x, _ := o.board.Get(plane.KindDrift, "d1"); x.(Drift).Stands() != Ignore {
+		t.Errorf("put again: %+v", x)
+	}
+	is = false
+	o.board.Overlay(plane.KindDrift, show)
+	if x, _ := o.board.Get(plane.KindDrift, "d1"); x.(Drift).Stands() != "warning" {
+		t.Errorf("not any more: %+v", x)
+	}
+}

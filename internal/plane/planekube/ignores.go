@@ -1,0 +1,234 @@
+package planekube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/fleet/truth"
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// IgnoredConfigMap keeps which drift is ignored, in the plane's namespace, under
+// ignoredKey.
+const (
+	IgnoredConfigMap = "tailplane-ignored-drift"
+	ignoredKey       = "ignored.json"
+)
+
+// mostIgnored is how much drift is ignored at a time: all of it is one object of the
+// cluster, which takes no more than 1 MiB.
+const mostIgnored = 300
+
+// Ignores keeps which drift is ignored, and shows it on the Board. It needs get, update,
+// list and watch on the one ConfigMap, and create where that is not there yet.
+type Ignores struct {
+	client    client.Client
+	namespace string
+	board     *plane.Board
+	now       func() time.Time
+
+	mu    sync.Mutex
+	known []ignored // as read last
+	wrong string    // why it could not be read, a sentence
+	wake  time.Time // when one of them ends next; zero: never
+}
+
+// ignored is one that is kept. Of what the repository says and the cluster has not, it
+// is about exactly that: if something else is there, that is told.
+type ignored struct {
+	truth.Ignore
+	Have *string `json:"have,omitempty"`
+}
+
+// NewIgnores returns what keeps which drift is ignored. It asks nothing yet.
+func NewIgnores(config *rest.Config, namespace string, board *plane.Board, now func() time.Time) (*Ignores, error) {
+	if config == nil || namespace == "" || board == nil || now == nil {
+		return nil, errors.New("ignoring drift takes a client configuration, a namespace, a board and a clock")
+	}
+	c, err := newClient(kube.Unthrottled(config))
+	if err != nil {
+		return nil, err
+	}
+	return &Ignores{client: c, namespace: namespace, board: board, now: now}, nil
+}
+
+// Keep keeps that a drift is ignored, or is no more. What has ended goes with it.
+func (s *Ignores) Keep(ctx context.Context, p access.Permit, o planefleet.Drift, i planefleet.Ignored, dryRun bool) error {
+	now := s.now().UTC()
+	if err := p.Require(access.ConfigPropose, now); err != nil {
+		return err
+	}
+	if p.Org() != o.OrgName || !p.Sees(o.OrgName) {
+		return problem.New(problem.Internal, "internal error").Because(fmt.Errorf("a permit of %q was used for drift of %q", p.Org(), o.OrgName))
+	}
+	is := ignored{Ignore: truth.Ignore{ID: o.ID}}
+	if !i.Until.IsZero() {
+		var err error
+		if is.Ignore, err = truth.Ignored(o.ID, truth.Severity(o.Severity), i.By, i.Reason, i.Until.UTC(), now); err != nil {
+			return problem.New(problem.Validation, "It cannot be ignored: "+err.Error()+".", "Look at the reason, and at the time.")
+		}
+		if o.Kind == planefleet.DriftGit {
+			is.Have = o.Have
+		}
+	}
+	const tries = 4 // several people decide at once
+	for n := 1; ; n++ {
+		err := s.change(ctx, is, now, dryRun)
+		switch {
+		case apierrors.IsConflict(err) && n < tries, apierrors.IsAlreadyExists(err) && n < tries:
+			continue
+		case apierrors.IsForbidden(err):
+			return problem.New(problem.Unavailable, "This server's account may not keep which drift is ignored.", "Let it update the ConfigMap "+IgnoredConfigMap+".").After(time.Minute).Because(err)
+		case err == nil:
+			return nil
+		}
+		if _, ours := errors.AsType[*problem.Error](err); ours {
+			return err
+		}
+		return problem.New(problem.Unavailable, "The API server has not said whether that is kept.", "Try again in a moment.").After(time.Second).Because(err)
+	}
+}
+
+// change puts one in the place of what is kept of the same drift.
+func (s *Ignores) change(ctx context.Context, is ignored, now time.Time, dryRun bool) error {
+	m := &corev1.ConfigMap{}
+	err := s.client.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: IgnoredConfigMap}, m)
+	absent := apierrors.IsNotFound(err)
+	if err != nil && !absent {
+		return fmt.Errorf("read which drift is ignored: %w", err)
+	}
+	all, err := ignoredIn(m)
+	if err != nil {
+		return problem.New(problem.Unavailable, "What is kept of ignored drift cannot be read.", "Mend or empty the ConfigMap "+IgnoredConfigMap+".").After(time.Minute).Because(err)
+	}
+	all = slices.DeleteFunc(all, func(k ignored) bool { return k.ID == is.ID || !now.Before(k.Until) })
+	if !is.Until.IsZero() {
+		if len(all) >= mostIgnored {
+			return problem.New(problem.Conflict, fmt.Sprintf("%d drifts are ignored already.", mostIgnored), "Mend some, or ignore them no more.")
+		}
+		all = append(all, is)
+	}
+	text, err := json.Marshal(all)
+	if err != nil {
+		return err
+	}
+	m.Data = map[string]string{ignoredKey: string(text)}
+	if absent {
+		m.ObjectMeta = metav1.ObjectMeta{Namespace: s.namespace, Name: IgnoredConfigMap}
+		err = s.client.Create(ctx, m, creating(dryRun)...)
+	} else {
+		err = s.client.Update(ctx, m, updating(dryRun)...)
+	}
+	if err == nil && !dryRun {
+		s.put(m)
+	}
+	return err
+}
+
+func creating(dryRun bool) (options []client.CreateOption) {
+	if dryRun {
+		options = append(options, client.DryRunAll)
+	}
+	return options
+}
+
+func updating(dryRun bool) (options []client.UpdateOption) {
+	if dryRun {
+		options = append(options, client.DryRunAll)
+	}
+	return options
+}
+
+// ignoredIn is what a ConfigMap keeps.
+func ignoredIn(m *corev1.ConfigMap) (all []ignored, err error) {
+	text := m.Data[ignoredKey]
+	if text == "" {
+		return nil, nil
+	}
+	return all, json.Unmarshal([]byte(text), &all)
+}
+
+// put, remove and replace implement [companion].
+func (s *Ignores) put(o client.Object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, ok := o.(*corev1.ConfigMap)
+	if !ok {
+		return
+	}
+	s.wrong = ""
+	all, err := ignoredIn(m)
+	if err != nil { // then everything is told
+		all, s.wrong = nil, fmt.Sprintf("The ConfigMap %s cannot be read: all drift is told.", IgnoredConfigMap)
+	}
+	s.known = all
+	s.show()
+}
+
+func (s *Ignores) remove(client.Object) { s.replace(nil) }
+
+func (s *Ignores) replace(all []client.Object) {
+	if len(all) > 0 {
+		s.put(all[0])
+		return
+	}
+	s.put(&corev1.ConfigMap{})
+}
+
+// stale says why what is ignored is not known.
+func (s *Ignores) stale(time.Time) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.wrong
+}
+
+// tick shows what has ended meanwhile.
+func (s *Ignores) tick() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.wake.IsZero() && !s.now().Before(s.wake) {
+		s.show()
+	}
+}
+
+// show says on the Board which drift is ignored. The lock is held.
+func (s *Ignores) show() {
+	now := s.now().UTC()
+	by := map[string]ignored{}
+	s.wake = time.Time{}
+	for _, i := range s.known {
+		if !now.Before(i.Until) {
+			continue
+		}
+		by[i.ID] = i
+		if s.wake.IsZero() || i.Until.Before(s.wake) {
+			s.wake = i.Until
+		}
+	}
+	s.board.Overlay(plane.KindDrift, func(o plane.Object) plane.Object {
+		d, ok := o.(planefleet.Drift)
+		if !ok {
+			return o
+		}
+		i := by[d.ID]
+		if !i.Hides(d.ID, truth.Severity(d.Severity), s.now()) || i.Have != nil && (d.Have == nil || *d.Have != *i.Have) {
+			return d.Ignoring(planefleet.Ignored{})
+		}
+		return d.Ignoring(planefleet.Ignored{By: i.By, Reason: i.Reason, Until: i.Until.UTC()})
+	})
+}
