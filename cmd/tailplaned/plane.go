@@ -73,6 +73,9 @@ type planeServer struct {
 
 	record *audit.Log
 	orgs   func() []access.Org
+
+	mu      sync.Mutex
+	exposed map[string]string // the name that the tailnet has given to each exposure that is there
 }
 
 // tailnetSource is where the plane's own node is shown.
@@ -84,7 +87,7 @@ const noNode = "This replica is not the plane's node."
 // runPlane wires the operator plane: what is watched is on the board from the
 // start on, and whoever is elected serves it.
 func runPlane(ctx context.Context, p *process, elect bool, working func()) (err error) {
-	s := &planeServer{process: p, board: plane.NewBoard(time.Now)}
+	s := &planeServer{process: p, board: plane.NewBoard(time.Now), exposed: map[string]string{}}
 	if s.config, err = apiServer(ctx, p.kubeconfig); err != nil {
 		return err
 	}
@@ -119,7 +122,7 @@ func runPlane(ctx context.Context, p *process, elect bool, working func()) (err 
 	for _, e := range p.set.Plane.Exposures {
 		s.board.Expect(exposureSource(e.Name))
 	}
-	s.desk = &plane.Desk{Board: s.board, Now: time.Now, Version: version(), Commit: commit(), Revoke: signins.Revoke, Entries: s.entries,
+	s.desk = &plane.Desk{Board: s.board, Now: time.Now, Version: version(), Commit: commit(), Revoke: signins.Revoke, Entries: s.entries, Exposed: s.exposures,
 		Ready: func() bool { return p.health.Ready(context.Background()) }}
 	s.fleet = &planefleet.Desk{Plane: s.desk, Create: holds.Create, Lift: holds.Lift, Reschedule: holds.Reschedule, Ignore: ignores.Keep, LookAgain: s.lookAgain}
 	s.jobs = &planejobs.Desk{Plane: s.desk, Events: events.In}
@@ -174,6 +177,7 @@ func (s *planeServer) serve(ctx context.Context, working func()) error {
 	for _, u := range planeUpstreams(s.set, s.log) {
 		beside.Go(func() {
 			s.exposure(u).Run(ctx)
+			s.onTailnet(u.Name, nil)
 			s.board.Report(plane.Source{Name: exposureSource(u.Name), Status: plane.Down, Message: noNode})
 		})
 	}
@@ -346,6 +350,7 @@ func (s *planeServer) exposure(u expose.Upstream) expose.Keeper {
 			return node, identify, err
 		},
 		Tell: func(names []string, err error) {
+			s.onTailnet(u.Name, names)
 			out := plane.Source{Name: source, Status: plane.OK}
 			switch {
 			case err != nil:
@@ -359,6 +364,33 @@ func (s *planeServer) exposure(u expose.Upstream) expose.Keeper {
 			}
 		},
 	}
+}
+
+// onTailnet keeps by which name an exposure is on the tailnet; none: it is not.
+func (s *planeServer) onTailnet(exposure string, names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if delete(s.exposed, exposure); len(names) > 0 {
+		s.exposed[exposure] = names[0]
+	}
+}
+
+// exposures are those of the settings, with their addresses.
+func (s *planeServer) exposures() (all []plane.Exposure) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	scheme := "https://"
+	if s.set.Plane.Identity.InsecureHTTP {
+		scheme = "http://"
+	}
+	for _, e := range s.set.Plane.Exposures {
+		out := plane.Exposure{Name: e.Name, Access: e.Access, Source: exposureSource(e.Name)}
+		if name, there := s.exposed[e.Name]; there {
+			out.Address = new(scheme + name)
+		}
+		all = append(all, out)
+	}
+	return all
 }
 
 // exposurePause is how long an exposure waits whose node could not join.

@@ -26,6 +26,10 @@ type Desk struct {
 	// until it returns false; damaged lines are counted. See Record.
 	Entries func(ctx context.Context, yield func(Recorded) bool) (damaged int, err error)
 
+	// Exposed are the services that are put on the tailnet, as the settings have them,
+	// with their addresses as far as there are any. How each stands its source says.
+	Exposed func() []Exposure
+
 	replays replays
 	streams streams
 }

@@ -436,3 +436,28 @@ func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
 	w, _ := d.h.ask(r.Method, r.URL.RequestURI(), body.String(), header...)
 	return w.Result(), nil
 }
+
+// What is put on the tailnet is listed with the address that the tailnet gave it, and as
+// its source says that it stands. Nothing is made up of what nobody told of.
+func TestExposures(t *testing.T) {
+	o := newOffice(clock).filled().as(alice())
+	list := func() []plane.Exposure {
+		t.Helper()
+		all, err := plane.ListExposures.Call(t.Context(), door.Client{HTTP: &http.Client{Transport: direct{o}}, Base: "http://dashboard", Open: plane.Open}, plane.Empty{})
+		if err != nil || len(all.Data) != 2 || len(all.Meta.Sources) != 2 {
+			t.Fatalf("%+v, %v", all, err)
+		}
+		return all.Data
+	}
+	if e := list()[0]; e.State != plane.Down || e.Address != nil || e.Problem == "" {
+		t.Errorf("before anybody told of it: %+v", e)
+	}
+	o.board.Report(plane.Source{Name: "exposure:grafana", Status: plane.Degraded, Message: "NameTaken: another node is grafana."})
+	if e := list()[0]; e.State != plane.Degraded || e.Address == nil || *e.Address != "https://grafana-1.tail1234.ts.net" || !strings.HasPrefix(e.Problem, "NameTaken") || e.Access != "observe.read" {
+		t.Errorf("%+v", e)
+	}
+	o.board.Report(plane.Source{Name: "exposure:grafana", Status: plane.Down, Message: "It is not on the tailnet."})
+	if all := list(); all[0].Address != nil || all[0].State != plane.Down || all[1].Name != "attic" || all[1].Access != "identified" {
+		t.Errorf("%+v", all)
+	}
+}

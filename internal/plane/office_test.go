@@ -58,6 +58,10 @@ func newOffice(now func() time.Time) *office {
 			o.revoked = append(o.revoked, namespace+"/"+name+": "+reason)
 			return plane.Revocation{Deleted: true, RefusedBy: new(now().Add(10 * time.Second))}, nil
 		},
+		Exposed: func() []plane.Exposure {
+			return []plane.Exposure{{Name: "grafana", Address: new("https://grafana-1.tail1234.ts.net"), Access: "observe.read", Source: "exposure:grafana"},
+				{Name: "attic", Address: new("https://attic.tail1234.ts.net"), Access: "identified", Source: "exposure:attic"}}
+		},
 		Entries: func(ctx context.Context, yield func(plane.Recorded) bool) (int, error) {
 			o.mu.Lock()
 			entries := slices.Clone(o.entries)

@@ -34,6 +34,10 @@ var (
 		Answers:  []Envelope[[]Source]{Example("SourceList", exampleSources)},
 		Refusals: Limited,
 	}
+	ListExposures = door.Op[Empty, Envelope[[]Exposure]]{
+		Pattern: "GET " + Base + "/exposures", Verb: access.FleetRead, Doc: "List the services of the cluster that are put on the tailnet, and how each stands.",
+		Answers: []Envelope[[]Exposure]{Example("ExposureList", []Exposure{{"grafana", new("https://grafana.tail1234.ts.net"), "observe.read", "exposure:grafana", OK, ""}})}, Refusals: Limited,
+	}
 	ListClusters = ListOf("clusters", access.InfraRead, clusters(), "List the clusters that the access servers have found.", Cluster{ID: "5e0c3f5a-6f0e-4f0c-9a63-1f4f6f6f2b11", Name: "prod-eu",
 		Endpoint: "https://k8s.prod-eu.example:6443", Port: 6443, URL: "https://tka.tail1234.ts.net", Labels: map[string]string{"env": "prod"}, Health: "Alive", LastSeen: &ExampleTime,
 		Verified: true, Version: "v0.1.0", Skew: new(bool), Members: []ClusterMember{}, ObservedAt: ExampleTime})
@@ -102,7 +106,7 @@ func watching(pattern string) door.Op[EventsRequest, EventStream] {
 // Routes are the operations, with the desk behind them.
 func (d *Desk) Routes() []door.Route {
 	return []door.Route{
-		Behind(d, GetMe, d.me), Behind(d, GetOverview, d.Overview), Behind(d, ListSources, d.sources),
+		Behind(d, GetMe, d.me), Behind(d, GetOverview, d.Overview), Behind(d, ListSources, d.sources), Behind(d, ListExposures, d.exposures),
 		Pages(d, ListClusters, clusters()), Pages(d, ListTailnets, tailnets()), Pages(d, ListGateways, gateways()), Pages(d, ListRoutes, routes()),
 		Pages(d, ListProxyGroups, proxyGroups()), Pages(d, ListAdapters, adapters()), Pages(d, ListSignins, signins()),
 		Behind(d, RevokeSignin, d.revoke), Behind(d, ListAudit, d.history), Behind(d, GetHealth, d.health), Behind(d, GetDocument, describe),

@@ -286,6 +286,8 @@ export type Revocation = { id: string; dryRun: boolean; deleted: boolean; refuse
 
 export type Source = { name: string; status: 'ok' | 'degraded' | 'down'; observedAt?: string | null; since?: string; message: string }
 
+export type Exposure = { name: string; address: string | null; access: string; source: string; state: 'ok' | 'degraded' | 'down'; problem: string }
+
 export type Tally = { total: number; states: Record<string, number> }
 export type Overview = {
   clusters: Tally | null

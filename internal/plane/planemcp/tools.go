@@ -24,6 +24,12 @@ func tools() []tool {
 			func(all []plane.Source) table {
 				return grid([]string{"SOURCE", "STATUS", "SINCE", "MESSAGE"}, all, func(s plane.Source) []string { return []string{s.Name, string(s.Status), moment(s.Since), s.Message} })
 			}),
+		one(tool{name: "list_exposures", title: "Exposed services", set: Fleet, verb: plane.ListExposures.Verb, doc: plane.ListExposures.Doc, pattern: plane.ListExposures.Pattern, most: plane.ListExposures.MaxAnswer}, func(all []plane.Exposure, _ plane.Meta) string { return counted(len(all), "exposed service") + "." },
+			func(all []plane.Exposure) table {
+				return grid([]string{"NAME", "ADDRESS", "ACCESS", "STATE", "PROBLEM"}, all, func(e plane.Exposure) []string {
+					return []string{e.Name, maybe(e.Address), e.Access, string(e.State), e.Problem}
+				})
+			}),
 		list(tool{name: "list_clusters", title: "Clusters", set: Infra, verb: plane.ListClusters.Verb, doc: plane.ListClusters.Doc, pattern: plane.ListClusters.Pattern, most: plane.ListClusters.MaxAnswer}, "cluster", []string{"NAME", "HEALTH", "ENDPOINT", "VERSION", "LAST SEEN", "ID"}, func(c plane.Cluster) []string {
 			return []string{c.Name, word(c.Health, "", c.Conflict, "conflict"), c.Endpoint, c.Version, maybeMoment(c.LastSeen), c.ID}
 		}),

@@ -1,0 +1,37 @@
+package plane
+
+import (
+	"context"
+
+	"github.com/tailplane/tailplane/internal/access"
+)
+
+// An Exposure is a service of the cluster that is put on the tailnet.
+type Exposure struct {
+	Name    string  `json:"name" doc:"as the settings have it"`
+	Address *string `json:"address" doc:"by the name that the tailnet has given it; null: it has none now"`
+	Access  string  `json:"access" enum:"observe.read,identified" doc:"who may use it: whoever may look at everything, or every person of the tailnet, where the service asks for more itself"`
+	Source  string  `json:"source" doc:"among the sources, which tell of it over time"`
+	State   Status  `json:"state" enum:"ok,degraded,down"`
+	Problem string  `json:"problem" doc:"a sentence; empty: nothing is wrong"`
+}
+
+// exposures lists what is put on the tailnet, with how its source says that it stands.
+func (d *Desk) exposures(context.Context, access.Permit, Empty) (Envelope[[]Exposure], error) {
+	stands := map[string]Source{}
+	for _, s := range d.Board.Sources() {
+		stands[s.Name] = s
+	}
+	all, of := []Exposure{}, []Source{}
+	for _, e := range d.Exposed() {
+		s, there := stands[e.Source]
+		if !there {
+			s = Source{Name: e.Source, Status: Down, Since: d.Now().UTC(), Message: "Nobody has told of it yet."}
+		}
+		if e.State, e.Problem = s.Status, s.Message; s.Status == Down {
+			e.Address = nil
+		}
+		all, of = append(all, e), append(of, s)
+	}
+	return Answer(d, "ExposureList", all, d.Board.Revision(), of), nil
+}
