@@ -31,6 +31,7 @@ func newPlane(t *testing.T) *httptest.Server {
 		Revoke: func(context.Context, access.Permit, string, string, string, bool) (plane.Revocation, error) {
 			return plane.Revocation{}, io.EOF
 		},
+		Exposed: func() []plane.Exposure { return nil },
 		Entries: func(context.Context, func(plane.Recorded) bool) (int, error) { return 0, nil }}
 	way := &door.Door{Names: func() []string { return []string{"127.0.0.1"} }, Form: plane.Form(), Log: slog.New(slog.DiscardHandler), Now: time.Now,
 		Identify: func(*http.Request) (access.Caller, error) {

@@ -22,6 +22,8 @@ type Overview struct {
 	Enrollments *Tally      `json:"enrollments"`
 	Holds       *Tally      `json:"holds"`
 	Forges      *Tally      `json:"forges"`
+	Changes     *Tally      `json:"changes" doc:"those that are open"`
+	Drift       *Tally      `json:"drift" doc:"without what a hold explains and what somebody ignores"`
 	Attention   []Attention `json:"attention" doc:"what somebody should look at, the worst first; at most 100"`
 	More        int         `json:"more" doc:"how many such things are not listed"`
 	Hidden      []Kind      `json:"hidden" doc:"kinds that the caller may not see"`
@@ -56,7 +58,7 @@ const maxAttention = 100
 // Overview is the installation at a glance, as far as the caller sees it.
 func (d *Desk) Overview(_ context.Context, p access.Permit, _ Empty) (Envelope[Overview], error) {
 	v := ViewerOf(p)
-	lists, revision := d.Board.Lists(KindCluster, KindSignin, KindTailnet, KindGateway, KindRoute, KindProxyGroup, KindAdapter, KindPool, KindEnrollment, KindHold, KindForge)
+	lists, revision := d.Board.Lists(KindCluster, KindSignin, KindTailnet, KindGateway, KindRoute, KindProxyGroup, KindAdapter, KindPool, KindEnrollment, KindHold, KindForge, KindChange, KindDrift)
 	o := Overview{Attention: []Attention{}, Hidden: []Kind{}}
 	o.Clusters = tally(&o, v, lists[0], clusters(), clusterTrouble)
 	o.Signins = tally(&o, v, lists[1], signins(), signinTrouble)
@@ -67,6 +69,7 @@ func (d *Desk) Overview(_ context.Context, p access.Permit, _ Empty) (Envelope[O
 	o.Adapters = tally(&o, v, lists[6], adapters(), adapterTrouble)
 	o.Pools, o.Enrollments = standings(&o, v, lists[7]), standings(&o, v, lists[8])
 	o.Holds, o.Forges = standings(&o, v, lists[9]), standings(&o, v, lists[10])
+	o.Changes, o.Drift = standings(&o, v, lists[11]), standings(&o, v, lists[12])
 	slices.SortStableFunc(o.Attention, func(a, b Attention) int { return cmp.Compare(a.Severity, b.Severity) }) // error before warning
 	if len(o.Attention) > maxAttention {
 		o.More = len(o.Attention) - maxAttention
@@ -88,6 +91,10 @@ type Standing interface {
 	Trouble() (severity Severity, reason, message string)
 }
 
+// Settled is an object that may be one that nobody has anything to do with any more: it
+// is not counted then.
+type Settled interface{ Settled() bool }
+
 // standings is tally, of objects that say how they stand.
 func standings(o *Overview, v Viewer, l Listing) *Tally {
 	return count(o, v, l, Standing.Stands, Standing.Trouble)
@@ -103,6 +110,9 @@ func count[T Object](o *Overview, v Viewer, l Listing, state func(T) string, tro
 	}
 	t := &Tally{States: map[string]int{}}
 	for _, object := range seen[T](v, l.Kind, l.Objects) {
+		if s, ok := any(object).(Settled); ok && s.Settled() {
+			continue
+		}
 		t.Total++
 		t.States[state(object)]++
 		if severity, reason, message := trouble(object); severity != "" {

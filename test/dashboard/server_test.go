@@ -52,8 +52,13 @@ const capability = "tailplane.dev/cap/plane"
 func open(t *testing.T) *house {
 	t.Helper()
 	h := &house{board: plane.NewBoard(time.Now), caller: somebody("alice")}
-	desk := plane.Desk{Board: h.board, Now: time.Now, Version: "v0", Commit: "0", Ready: func() bool { return true }, Revoke: h.revoke, Entries: h.newest}
-	fleet := planefleet.Desk{Plane: &desk, Create: h.pause, Lift: h.lift, Reschedule: h.reschedule}
+	desk := plane.Desk{Board: h.board, Now: time.Now, Version: "v0", Commit: "0", Ready: func() bool { return true }, Revoke: h.revoke, Entries: h.newest, Exposed: func() []plane.Exposure {
+		return []plane.Exposure{{Name: "grafana", Address: new("https://grafana.tail1234.ts.net"), Access: "observe.read", Source: "exposure:grafana"}}
+	}}
+	h.board.Report(plane.Source{Name: "exposure:grafana", Status: plane.OK})
+	fleet := planefleet.Desk{Plane: &desk, Create: h.pause, Lift: h.lift, Reschedule: h.reschedule, Ignore: h.ignore, LookAgain: func() []planefleet.Look {
+		return []planefleet.Look{{Source: "gitops:drift", Asked: true, Message: "It is compared anew now."}}
+	}}
 	h.config = h.configured(t, &desk)
 	h.enroll = &planeenroll.Desk{Plane: &desk, Changes: h.config.desk}
 	jobs, meter := h.jobs(t, &desk)
@@ -271,6 +276,16 @@ func (h *house) lift(_ context.Context, p access.Permit, hold planefleet.Hold, d
 	}
 	if !dryRun {
 		h.board.Remove(plane.KindHold, hold.Name)
+	}
+	return nil
+}
+
+func (h *house) ignore(_ context.Context, p access.Permit, o planefleet.Drift, i planefleet.Ignored, dryRun bool) error {
+	if err := p.Require(access.ConfigPropose, time.Now()); err != nil {
+		return err
+	}
+	if !dryRun {
+		h.board.Put(plane.KindDrift, "kubernetes", o.Ignoring(i))
 	}
 	return nil
 }

@@ -301,6 +301,8 @@ export type Overview = {
   enrollments: Tally | null
   holds: Tally | null
   forges: Tally | null
+  changes: Tally | null
+  drift: Tally | null
   attention: { severity: 'error' | 'warning'; kind: Kind; id: string; reason: string; message: string }[]
   more: number
   hidden: Kind[]

@@ -204,6 +204,11 @@ func (o Change) Observed() time.Time { return o.ObservedAt }
 // At implements [plane.Object].
 func (o Change) At(t time.Time) plane.Object { o.ObservedAt = t; return o }
 
+// Settled implements [plane.Settled]: what was merged, or given up, is open no more.
+func (o Change) Settled() bool {
+	return o.State != string(change.Open) && o.State != string(change.Approved) && o.State != string(change.Merging)
+}
+
 // Stands implements [plane.Standing].
 func (o Change) Stands() string { return o.State }
 

@@ -43,14 +43,20 @@ func TestIgnoreDrift(t *testing.T) {
 	if got := list("warning"); len(got) != 1 || got[0].IgnoredUntil != nil || !got[0].Actions.Ignore.Allowed || got[0].Actions.Unignore.Allowed {
 		t.Errorf("after a dry run: %+v", got)
 	}
+	if d := data[plane.Overview](t, o.as(mel()).ask(t, http.MethodGet, "/api/v1/overview", "")).Drift; d == nil || d.Total != 1 || d.States["warning"] != 1 {
+		t.Errorf("the overview counts %+v", d)
+	}
 	done := data[Ignoring](t, o.as(mel()).ask(t, http.MethodPost, path, body))
 	if d := done.Drift; d.IgnoredUntil == nil || !d.IgnoredUntil.Equal(noon.Add(72*time.Hour)) || d.IgnoredBy != "mel@acme.dev" || d.IgnoredReason != "a trial" || !d.Actions.Unignore.Allowed {
 		t.Errorf("%+v", d)
 	}
+	if d := data[plane.Overview](t, o.as(mel()).ask(t, http.MethodGet, "/api/v1/overview", "")).Drift; d == nil || d.Total != 0 { // what a hold explains is none either
+		t.Errorf("the overview counts %+v", d)
+	}
 	if got := list("ignored"); len(got) != 1 || got[0].ID != "d1" || len(list("warning")) != 0 {
 		t.Errorf("%+v", got)
 	}
-	e := o.entries[len(o.entries)-3] // before the two lists
+	e := o.entries[len(o.entries)-4] // before the overview and the two lists
 	if e.Verb != access.ConfigPropose || e.Object != "d1" || e.Org != "acme" || e.Reason != "a trial" || e.Args["expiresIn"] == "" {
 		t.Errorf("%+v", e)
 	}

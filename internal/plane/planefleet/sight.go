@@ -109,6 +109,9 @@ func (o Drift) For(v plane.Viewer) plane.Object {
 	return o
 }
 
+// Settled implements [plane.Settled]: a hold explains it, or somebody ignores it.
+func (o Drift) Settled() bool { return o.ExplainedBy != "" || o.IgnoredUntil != nil }
+
 // Trouble implements [plane.Standing]: the runners say themselves that they are degraded.
 func (o Drift) Trouble() (plane.Severity, string, string) { return "", "", "" }
 

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/fleet/change"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
@@ -93,5 +95,22 @@ func TestChanges(t *testing.T) {
 	want["patch"], want["reason"] = map[string]any{"owners": []string{"amy@acme.dev"}}, "she asked for it"
 	if res, text := call(t, s, "propose_change", want); res.IsError || !strings.Contains(text, "number 7. People have to approve it.") {
 		t.Errorf("%s", text)
+	}
+}
+
+// The overview counts changes that are open, of those that the caller may see.
+func TestOverviewCountsOpenChanges(t *testing.T) {
+	of := newOffice(t, planemcp.Options{})
+	at := func(id string, s change.State) plane.Object {
+		return planechange.Of(planechange.Kept{Change: change.Change{ID: id, Ref: change.Ref{Kind: "RunnerEnrollment", Name: "acme"}, Org: "acme", State: s}}, time.Now())
+	}
+	of.board.Put(plane.KindChange, "kubernetes", at("merged", change.Merged))
+	of.board.Put(plane.KindChange, "kubernetes", at("closed", change.Closed))
+	of.board.Put(plane.KindChange, "kubernetes", at("approved", change.Approved))
+	for name, want := range map[string]int{"alice": 3, "vic": 2} { // c2 is the platform's
+		e, err := plane.GetOverview.Call(t.Context(), door.Client{HTTP: of.as(name), Base: of.URL, Open: plane.Open}, plane.Empty{})
+		if err != nil || e.Data.Changes == nil || e.Data.Changes.Total != want || e.Data.Changes.States["merged"] != 0 {
+			t.Errorf("%s: %+v, %v", name, e.Data.Changes, err)
+		}
 	}
 }

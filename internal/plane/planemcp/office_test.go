@@ -66,6 +66,9 @@ func newOffice(t *testing.T, o planemcp.Options) *office {
 		Revoke: func(context.Context, access.Permit, string, string, string, bool) (plane.Revocation, error) {
 			return plane.Revocation{}, fmt.Errorf("no tool revokes")
 		},
+		Exposed: func() []plane.Exposure {
+			return []plane.Exposure{{Name: "grafana", Access: "observe.read", Source: "exposure:grafana"}}
+		},
 		Entries: func(_ context.Context, yield func(plane.Recorded) bool) (int, error) {
 			for i, e := range slices.Backward(of.record()) {
 				if !yield(plane.Recorded{Entry: e, Seq: uint64(i + 1)}) {

@@ -106,9 +106,11 @@ func overview(o plane.Overview, _ plane.Meta) string {
 		tally *plane.Tally
 	}{{plane.KindCluster, "cluster", o.Clusters}, {plane.KindSignin, "sign-in", o.Signins}, {plane.KindTailnet, "tailnet", o.Tailnets}, {plane.KindGateway, "gateway", o.Gateways},
 		{plane.KindRoute, "route", o.Routes}, {plane.KindProxyGroup, "proxy group", o.ProxyGroups}, {plane.KindAdapter, "adapter", o.Adapters},
-		{plane.KindPool, "pool", o.Pools}, {plane.KindEnrollment, "organisation", o.Enrollments}, {plane.KindHold, "hold", o.Holds}, {plane.KindForge, "forge", o.Forges}} {
+		{plane.KindPool, "pool", o.Pools}, {plane.KindEnrollment, "organisation", o.Enrollments}, {plane.KindHold, "hold", o.Holds}, {plane.KindForge, "forge", o.Forges},
+		{plane.KindChange, "open change", o.Changes}, {plane.KindDrift, "drift", o.Drift}} {
 		switch {
 		case slices.Contains(o.Hidden, of.kind):
+		case of.tally == nil && of.kind == plane.KindChange: // most often there is no repository
 		case of.tally == nil:
 			parts = append(parts, of.noun+"s not known")
 		default:

@@ -40,11 +40,12 @@ func render(e plane.Envelope[plane.Overview], c access.Caller, now time.Time) []
 	}{
 		{plane.KindCluster, "Clusters", o.Clusters}, {plane.KindSignin, "Sign-ins", o.Signins}, {plane.KindTailnet, "Tailnets", o.Tailnets}, {plane.KindGateway, "Gateways", o.Gateways},
 		{plane.KindRoute, "Routes", o.Routes}, {plane.KindProxyGroup, "Proxy groups", o.ProxyGroups}, {plane.KindAdapter, "Adapters", o.Adapters},
-		{plane.KindPool, "Runners", o.Pools}, {plane.KindEnrollment, "Organisations", o.Enrollments}, {plane.KindHold, "Holds", o.Holds}, {plane.KindForge, "Forges", o.Forges},
+		{plane.KindPool, "Runners", o.Pools}, {plane.KindEnrollment, "Organisations", o.Enrollments}, {plane.KindHold, "Holds", o.Holds}, {plane.KindForge, "Forges", o.Forges}, {plane.KindChange, "Open changes", o.Changes}, {plane.KindDrift, "Drift", o.Drift},
 	} {
 		switch {
 		case slices.Contains(o.Hidden, of.kind):
 			fmt.Fprintf(w, "%s\t\tnot for you\n", of.name)
+		case of.tally == nil && of.kind == plane.KindChange: // most often there is no repository
 		case of.tally == nil:
 			fmt.Fprintf(w, "%s\t\tnot known\n", of.name)
 		default:
