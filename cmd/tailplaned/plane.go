@@ -122,7 +122,7 @@ func runPlane(ctx context.Context, p *process, elect bool, working func()) (err 
 	for _, e := range p.set.Plane.Exposures {
 		s.board.Expect(exposureSource(e.Name))
 	}
-	s.desk = &plane.Desk{Board: s.board, Now: time.Now, Version: version(), Commit: commit(), Revoke: signins.Revoke, Entries: s.entries, Exposed: s.exposures,
+	s.desk = &plane.Desk{Board: s.board, Now: time.Now, Version: version(), Commit: commit(), Revoke: signins.Revoke, Entries: s.entries, Trail: record.Trail(), Exposed: s.exposures,
 		Ready: func() bool { return p.health.Ready(context.Background()) }}
 	s.fleet = &planefleet.Desk{Plane: s.desk, Create: holds.Create, Lift: holds.Lift, Reschedule: holds.Reschedule, Ignore: ignores.Keep, LookAgain: s.lookAgain}
 	s.jobs = &planejobs.Desk{Plane: s.desk, Events: events.In}

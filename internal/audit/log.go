@@ -106,6 +106,7 @@ type Log struct {
 	last error         // of the writer; read it after done
 	wait time.Duration // of Close
 
+	trail   Trail
 	head    atomic.Pointer[Head]
 	results [4]atomic.Int64
 	dropped atomic.Int64
@@ -199,8 +200,12 @@ func (l *Log) Write(e Entry) error {
 	if down != nil && l.required {
 		return unavailable(fmt.Errorf("audit entry %s: %w", e.RequestID, down))
 	}
+	l.trail.Put(e)
 	return nil
 }
+
+// Trail has the latest entries that were written, for whoever follows the record.
+func (l *Log) Trail() *Trail { return &l.trail }
 
 func (l *Log) writePlain(e Entry, body []byte, err error) error {
 	if err == nil {
@@ -212,6 +217,7 @@ func (l *Log) writePlain(e Entry, body []byte, err error) error {
 		return l.lose(e, nil, err)
 	}
 	l.count(e.Result)
+	l.trail.Put(e)
 	return nil
 }
 

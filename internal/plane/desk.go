@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -26,6 +27,8 @@ type Desk struct {
 	// until it returns false; damaged lines are counted. See Record.
 	Entries func(ctx context.Context, yield func(Recorded) bool) (damaged int, err error)
 
+	// Trail has the latest entries of the record, for who follows it.
+	Trail *audit.Trail
 	// Exposed are the services that are put on the tailnet, as the settings have them,
 	// with their addresses as far as there are any. How each stands its source says.
 	Exposed func() []Exposure

@@ -32,6 +32,7 @@ type office struct {
 	caller  access.Caller
 	refused error
 	entries []audit.Entry
+	trail   audit.Trail
 	revoked []string
 	fail    error // of Revoke
 }
@@ -73,6 +74,7 @@ func newOffice(now func() time.Time) *office {
 			}
 			return 0, nil
 		}}
+	o.desk.Trail = &o.trail
 	o.door = door.Door{Names: func() []string { return []string{"dashboard"} },
 		Identify: func(r *http.Request) (access.Caller, error) {
 			if login := r.Header.Get("Test-Login"); login != "" { // for tests with many people at once
@@ -89,6 +91,7 @@ func newOffice(now func() time.Time) *office {
 			o.mu.Lock()
 			defer o.mu.Unlock()
 			o.entries = append(o.entries, e)
+			o.trail.Put(e)
 			return nil
 		},
 		Form: plane.Form(), Log: slog.New(slog.DiscardHandler), Now: now}

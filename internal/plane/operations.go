@@ -99,7 +99,7 @@ func ListOf[T Object](path string, verb access.Verb, of Table[T], doc string, so
 
 func watching(pattern string) door.Op[EventsRequest, EventStream] {
 	return door.Op[EventsRequest, EventStream]{Pattern: pattern, Verb: access.FleetRead,
-		Doc:     "Tell what changes, as an event stream: hello, snapshot, KIND.upsert (the whole object), KIND.delete, source.status, heartbeat, resync (read everything anew), bye.",
+		Doc:     "Tell what changes, as an event stream: hello, snapshot, KIND.upsert (the whole object), KIND.delete, source.status, audit.append (for topic audit: an entry of the record that the caller may read), heartbeat, resync (read everything anew), bye.",
 		Answers: []EventStream{{}}, Refusals: Limited}
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -39,11 +40,12 @@ const (
 	TopicInfra       Topic = "infra"       // clusters, tailnets, gateways, routes, proxy groups, adapters
 	TopicSignins     Topic = "signins"     // sign-ins
 	TopicSources     Topic = "sources"     // how sources answer
+	TopicAudit       Topic = "audit"       // entries of the record; only for who names it
 )
 
 // topics are all that there are.
 func topics() []Topic {
-	return []Topic{TopicPools, TopicRunners, TopicHolds, TopicEnrollments, TopicChanges, TopicDrift, TopicInfra, TopicSignins, TopicSources}
+	return []Topic{TopicPools, TopicRunners, TopicHolds, TopicEnrollments, TopicChanges, TopicDrift, TopicInfra, TopicSignins, TopicSources, TopicAudit}
 }
 
 // kinds are those that the topic has; false: there is no such topic.
@@ -65,7 +67,7 @@ func (t Topic) kinds() ([]Kind, bool) {
 		return []Kind{KindCluster, KindTailnet, KindGateway, KindRoute, KindProxyGroup, KindAdapter}, true
 	case TopicSignins:
 		return []Kind{KindSignin}, true
-	case TopicSources:
+	case TopicSources, TopicAudit:
 		return nil, true
 	}
 	return nil, false
@@ -87,7 +89,7 @@ func (t Topics) MarshalText() ([]byte, error) {
 func (t *Topics) UnmarshalText(b []byte) error {
 	for name := range strings.SplitSeq(string(b), ",") {
 		if _, ok := Topic(name).kinds(); !ok {
-			return fmt.Errorf("%.40q is not a topic: there are pools, runners, holds, enrollments, changes, infra, signins and sources", name)
+			return fmt.Errorf("%.40q is not a topic: there are pools, runners, holds, enrollments, changes, drift, infra, signins, sources and audit", name)
 		}
 		*t = append(*t, Topic(name))
 	}
@@ -108,7 +110,7 @@ func (t Topics) kinds() (kinds []Kind) {
 
 // An EventsRequest asks for what changes from now on, or from a revision on.
 type EventsRequest struct {
-	Topics Topics `json:"-" query:"topics" doc:"pools, runners, holds, enrollments, changes, infra, signins, sources, with commas between them; all without it"`
+	Topics Topics `json:"-" query:"topics" doc:"pools, runners, holds, enrollments, changes, drift, infra, signins, sources, audit, with commas between them; all but audit without it"`
 	After  Text   `json:"-" query:"after" doc:"the revision to go on from; without it the stream begins with a snapshot"`
 	LastID Text   `json:"-" header:"Last-Event-ID" doc:"as after; browsers send it when they come back"`
 }
@@ -150,6 +152,8 @@ type reader struct {
 	kinds  []Kind // of the topics
 	viewer Viewer
 	at     uint64
+	trail  *audit.Trail // nil: it does not follow the record
+	entry  uint64       // its place there
 	out    bytes.Buffer // what is to be sent next
 }
 
@@ -167,6 +171,9 @@ func (d *Desk) events(ctx context.Context, p access.Permit, req EventsRequest, s
 		return err
 	}
 	r := &reader{board: d.Board, topics: req.Topics, kinds: req.Topics.kinds(), viewer: ViewerOf(p)}
+	if slices.Contains(req.Topics, TopicAudit) {
+		r.trail, r.entry = d.Trail, d.Trail.End()
+	}
 	r.begin(d.Now().UTC(), string(req.LastID), string(req.After))
 	renew, beat := time.NewTicker(renewEvery), time.NewTicker(heartbeat)
 	defer renew.Stop()
@@ -197,14 +204,22 @@ func (d *Desk) events(ctx context.Context, p access.Permit, req EventsRequest, s
 		case <-beat.C:
 			r.beat(d.Now().UTC())
 		case <-r.board.Changed(r.at):
-			pause := time.NewTimer(gathering)
-			select {
-			case <-pause.C:
-			case <-ctx.Done():
-			}
-			pause.Stop()
+			gather(ctx)
 			r.catchUp()
+		case <-r.written():
+			gather(ctx)
+			r.follow()
 		}
+	}
+}
+
+// gather waits for changes that come together.
+func gather(ctx context.Context) {
+	pause := time.NewTimer(gathering)
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+	case <-ctx.Done():
 	}
 }
 
@@ -272,6 +287,31 @@ func (r *reader) catchUp() {
 				data = encode(r.viewer.show(e.Object))
 			}
 			r.event(e.Revision, string(e.Kind)+".upsert", data)
+		}
+	}
+}
+
+// written is closed when the record has entries that the reader was not told of.
+func (r *reader) written() <-chan struct{} {
+	if r.trail == nil {
+		return nil
+	}
+	return r.trail.Changed(r.entry)
+}
+
+// follow sends the entries that the caller may read. To be told leaves no entry, and an
+// entry is no place to come back to: who comes back reads the record.
+func (r *reader) follow() {
+	entries, end, ok := r.trail.Since(r.entry)
+	if r.entry = end; !ok {
+		r.tell("resync", Notice{"record_too_far_behind"})
+	}
+	for _, e := range entries {
+		if !r.viewer.recorded(e) {
+			continue
+		}
+		if e, ok := e.Written(); ok {
+			r.tell("audit.append", e)
 		}
 	}
 }
