@@ -131,7 +131,7 @@ var plan = map[string]string{
 	"internal/plane/planeenroll":  "internal/access internal/door internal/fleet/change internal/plane internal/plane/planechange internal/plane/planefleet internal/problem",
 	"internal/plane/planejobs":    "internal/access internal/door internal/plane internal/plane/planefleet internal/problem", // below it: single runners
 	"internal/plane/planemcp":     "internal/access internal/audit internal/door internal/plane internal/plane/planechange internal/plane/planeenroll internal/plane/planefleet internal/plane/planejobs internal/plane/planemetrics internal/problem internal/redact",
-	"internal/plane/planemetrics": "internal/access internal/door internal/plane internal/plane/planefleet internal/problem", // below it: numbers over time
+	"internal/plane/planemetrics": "internal/access internal/door internal/plane internal/plane/planechange internal/plane/planefleet internal/problem", // below it: numbers over time
 	"internal/plane/planekube":    "api/gateway/v1alpha1 api/v1alpha1 internal/access internal/gossip internal/gossip/gossipkube internal/fleet internal/fleet/arc internal/fleet/change internal/fleet/truth internal/inject internal/kube internal/plane internal/plane/planechange internal/plane/planeenroll internal/plane/planefleet internal/plane/planejobs internal/problem internal/signin",
 	"internal/plane/web":          "internal/access internal/door internal/plane internal/problem",
 	"internal/health":             "internal/access internal/audit internal/door internal/door/framing internal/gossip internal/gossip/gossiphttp internal/problem internal/signin",

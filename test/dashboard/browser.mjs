@@ -434,10 +434,11 @@ await check('PLANE-10_pause_by_keyboard', async () => {
 })
 
 await check('drift_is_ignored_for_a_while', async () => {
-  const page = await open('/fleet?tab=drift&open=d-labels')
+  const page = await open('/fleet?tab=drift')
   await settled(page)
   await page.getByRole('button', { name: 'Look again' }).click()
   await page.getByText('It is compared anew now.').waitFor()
+  await go(page, '/fleet?tab=drift&open=d-labels')
   const dialog = page.getByRole('dialog', { name: /gnore/ })
   await page.getByRole('button', { name: 'Ignore…' }).click()
   await dialog.getByRole('heading', { name: 'Ignore this drift for a while?' }).waitFor()

@@ -73,6 +73,8 @@ type Change struct {
 	OpenedAt  time.Time  `json:"openedAt"`
 	Approvals []Approval `json:"approvals,omitempty"` // of Head
 	MergedBy  string     `json:"mergedBy,omitempty"`
+	MergedAt  *time.Time `json:"mergedAt,omitempty"`  // when it was first seen merged
+	AppliedAt *time.Time `json:"appliedAt,omitempty"` // when the cluster was first seen to have it
 	Checks    []Check    `json:"checks,omitempty"`
 	Blocked   string     `json:"mergeBlocked,omitempty"` // why the forge would not merge it
 }

@@ -277,7 +277,7 @@ func (d *Desk) Propose(ctx context.Context, p access.Permit, req ProposeRequest)
 	}
 	k := Kept{c.Amended(who, out.edit, r.Head), open.kept.At}
 	if there {
-		k, err = d.Store.Save(ctx, k)
+		k, err = d.save(ctx, k)
 	} else {
 		c.Head, c.Number, c.URL = r.Head, r.Number, r.URL
 		k, err = d.Store.Create(ctx, change.Opened(c, d.Plane.Now()))
@@ -358,7 +358,7 @@ func (d *Desk) Approve(ctx context.Context, p access.Permit, req DecideRequest) 
 	if k.Change, err = k.Approve(c.Identity(), string(c.Device.ID), nil, req.Head, d.Plane.Now()); err != nil {
 		return e, refused(err)
 	}
-	if k, err = d.Store.Save(ctx, k); err != nil {
+	if k, err = d.save(ctx, k); err != nil {
 		return e, err
 	}
 	return d.answer(p, k)
@@ -378,7 +378,7 @@ func (d *Desk) merge(ctx context.Context, p access.Permit, req DecideRequest) (e
 	if k.Change, err = k.Merge(p.Caller().Identity(), req.Head, may, d.Plane.Now()); err != nil {
 		return e, refused(err)
 	}
-	if k, err = d.Store.Save(ctx, k); err != nil {
+	if k, err = d.save(ctx, k); err != nil {
 		return e, err
 	}
 	return d.finish(ctx, p, k)
@@ -395,7 +395,7 @@ func (d *Desk) finish(ctx context.Context, p access.Permit, k Kept) (e plane.Env
 	default: // nobody knows: it stays as it is until somebody has looked
 		return e, merr
 	}
-	if k, err = d.Store.Save(ctx, k); err != nil {
+	if k, err = d.save(ctx, k); err != nil {
 		return e, err
 	}
 	if merr != nil {
@@ -422,7 +422,7 @@ func (d *Desk) close(ctx context.Context, p access.Permit, req CloseRequest) (e 
 		return e, err
 	}
 	k.State, k.Approvals = change.Closed, nil
-	if k, err = d.Store.Save(ctx, k); err != nil {
+	if k, err = d.save(ctx, k); err != nil {
 		return e, err
 	}
 	return d.answer(p, k)

@@ -143,6 +143,8 @@ type Change struct {
 	Blocked   string     `json:"mergeBlocked" doc:"why the forge would not merge it; empty: nothing is known against it"`
 	MergedBy  string     `json:"mergedBy" doc:"who had it merged; empty: nobody from here"`
 	OpenedAt  time.Time  `json:"openedAt"`
+	MergedAt  *time.Time `json:"mergedAt" doc:"when it was first seen merged; null: it is not, or nobody kept when"`
+	AppliedAt *time.Time `json:"appliedAt" doc:"when the cluster was first seen to have it; null: it has not, or nobody kept when"`
 
 	Actions    *Actions  `json:"actions,omitempty"`
 	ObservedAt time.Time `json:"observedAt"`
@@ -182,7 +184,7 @@ func Of(k Kept, now time.Time) Change {
 	c := k.Change
 	o := Change{ID: c.ID, OrgName: c.Org, Kind: c.Ref.Kind, Name: c.Ref.Name, File: c.File, Number: c.Number, URL: c.URL, Branch: c.Branch, Base: c.Base, Head: c.Head,
 		State: string(c.State), Proposer: c.Proposer, Title: c.Title, Reason: c.Reason, Risk: Risk{c.Risk.Level, append([]string{}, c.Risk.Why...)}, Platform: c.Platform, Diff: c.Diff, DiffOf: c.DiffOf, Stale: c.Stale, MergedBy: c.MergedBy,
-		Checks: []Check{}, Approvals: []Approval{}, Blocked: c.Blocked, OpenedAt: c.OpenedAt, ObservedAt: now, kept: k}
+		Checks: []Check{}, Approvals: []Approval{}, Blocked: c.Blocked, OpenedAt: c.OpenedAt, MergedAt: c.MergedAt, AppliedAt: c.AppliedAt, ObservedAt: now, kept: k}
 	for _, x := range c.Checks {
 		o.Checks = append(o.Checks, Check{x.Name, x.State, x.URL})
 	}
@@ -253,4 +255,16 @@ func (o Change) For(v plane.Viewer) plane.Object {
 	}
 	o.Actions = &a
 	return o
+}
+
+// save keeps a change, with when it was first seen as far as it has come.
+func (d *Desk) save(ctx context.Context, k Kept) (Kept, error) {
+	now := d.Plane.Now().UTC().Truncate(time.Second)
+	if k.MergedAt == nil && (k.State == change.Merged || k.State == change.Applied) {
+		k.MergedAt = new(now)
+	}
+	if k.AppliedAt == nil && k.State == change.Applied {
+		k.AppliedAt = new(now)
+	}
+	return d.Store.Save(ctx, k)
 }

@@ -114,7 +114,7 @@ func (w *Watch) keep(ctx context.Context, was change.Change, k Kept) error {
 		return nil
 	}
 	d := w.Desk
-	k, err := d.Store.Save(ctx, k)
+	k, err := d.save(ctx, k)
 	if err != nil {
 		if pr, ok := errors.AsType[*problem.Error](err); ok && pr.Code == problem.Conflict {
 			return nil // somebody decided about it meanwhile: at the next look

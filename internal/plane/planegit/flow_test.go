@@ -435,6 +435,9 @@ func TestPLANE11_Flow(t *testing.T) {
 		f.state(c.ID, "merged")
 		f.apply("RunnerPool", "gh-nix")
 		f.state(c.ID, "applied")
+		if o, _ := f.desk.Plane.Board.Get(plane.KindChange, c.ID); o.(planechange.Change).MergedAt == nil || o.(planechange.Change).AppliedAt == nil {
+			t.Errorf("nobody knows since when it is applied: %+v", o)
+		}
 		for who, want := range map[string]problem.Code{"pat@platform.dev": "", "amy@acme.dev": problem.NotFound, "nobody@example.com": problem.NotAuthorized} {
 			if code := f.ask(who, "GET", "/changes/"+c.ID, nil, nil); code != want {
 				t.Errorf("%s may look: %s", who, code)

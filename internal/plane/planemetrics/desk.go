@@ -13,6 +13,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -24,6 +25,8 @@ const Source = "prometheus"
 type Desk struct {
 	Plane      *plane.Desk
 	Prometheus *Prometheus // nil: there is none
+
+	shared shared
 }
 
 // A WindowName chooses a window: 1h, 6h, 24h or 7d.
@@ -98,7 +101,7 @@ type Summary struct {
 // A Marker is something that happened.
 type Marker struct {
 	At   time.Time `json:"at"`
-	Kind string    `json:"kind" enum:"hold"`
+	Kind string    `json:"kind" enum:"hold,change"`
 	Text string    `json:"text"`
 	Ref  string    `json:"ref"`
 }
@@ -142,7 +145,7 @@ func (d *Desk) answer(ctx context.Context, p access.Permit, of string, pools []p
 	w := name.window()
 	g := gridOf(w, d.Plane.Now())
 	m := Metrics{Of: of, Window: w.Name, StepSeconds: int(w.Step / time.Second), Markers: d.markers(p, pools, g.from)}
-	series, err := d.series(ctx, questions(pools, w), g)
+	series, err := d.series(ctx, pools, questions(pools, w), g)
 	source := plane.Source{Name: Source, Status: plane.OK, ObservedAt: d.Plane.Now().UTC(), Since: d.Plane.Now().UTC()}
 	if err == nil {
 		m.Series = series
@@ -156,10 +159,11 @@ var errNone = errors.New("no Prometheus is set: see plane.prometheus.url")
 
 // series asks all questions, some at a time. One that fails fails all: numbers of which
 // some are silently not there would be read as if nothing had been measured.
-func (d *Desk) series(ctx context.Context, all []Question, g grid) ([]Series, error) {
+func (d *Desk) series(ctx context.Context, pools []planefleet.Pool, all []Question, g grid) ([]Series, error) {
 	if d.Prometheus == nil {
 		return nil, errNone
 	}
+	about := viewOf(pools)
 	answers, errs := make([][]found, len(all)), make([]error, len(all))
 	var wg sync.WaitGroup
 	turn := make(chan struct{}, atOnce)
@@ -167,7 +171,8 @@ func (d *Desk) series(ctx context.Context, all []Question, g grid) ([]Series, er
 		turn <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-turn }()
-			answers[i], errs[i] = d.Prometheus.ask(ctx, q.Expr, g)
+			answers[i], errs[i] = d.shared.ask(ctx, about+fmt.Sprint(g.from.Unix(), " ", g.n, " ", g.step, " ")+q.Expr, d.Plane.Now(), g.ends(),
+				func(ctx context.Context) ([]found, error) { return d.Prometheus.ask(ctx, q.Expr, g) })
 		})
 	}
 	wg.Wait()
@@ -192,6 +197,16 @@ func (d *Desk) series(ctx context.Context, all []Question, g grid) ([]Series, er
 	return out, nil
 }
 
+// viewOf names pools, in a line.
+func viewOf(pools []planefleet.Pool) string {
+	var ids []string
+	for _, o := range pools {
+		ids = append(ids, o.ID)
+	}
+	slices.Sort(ids)
+	return strings.Join(ids, " ") + "\n"
+}
+
 func summary(values []*float64) (s Summary) {
 	for _, v := range values {
 		if v == nil {
@@ -210,7 +225,9 @@ func summary(values []*float64) (s Summary) {
 	return s
 }
 
-// markers are the holds that were set since on some of the pools, and are still known.
+// markers are the holds that were set since on some of the pools, and are still known,
+// and the changes of them, or of their organisations, that came into force since: when
+// the cluster was seen to have what they say or, before that, when they were merged.
 func (d *Desk) markers(p access.Permit, pools []planefleet.Pool, since time.Time) []Marker {
 	out := []Marker{}
 	for _, h := range plane.Seen[planefleet.Hold](p, d.Plane.Board.List(plane.KindHold)) {
@@ -219,8 +236,23 @@ func (d *Desk) markers(p access.Permit, pools []planefleet.Pool, since time.Time
 		}
 		out = append(out, Marker{h.Created, "hold", fmt.Sprintf("%s by %s: %s", h.Mode, h.RequestedBy, h.Reason), h.Name})
 	}
+	for _, c := range plane.Seen[planechange.Change](p, d.Plane.Board.List(plane.KindChange)) {
+		at, word := c.AppliedAt, "Applied"
+		if at == nil {
+			at, word = c.MergedAt, "Merged"
+		}
+		if at == nil || at.Before(since) || !slices.ContainsFunc(pools, func(o planefleet.Pool) bool { return concerns(c, o) }) {
+			continue
+		}
+		out = append(out, Marker{*at, "change", fmt.Sprintf("%s: %s by %s", word, c.Title, c.Proposer), c.ID})
+	}
 	slices.SortFunc(out, func(a, b Marker) int { return cmp.Or(a.At.Compare(b.At), strings.Compare(a.Ref, b.Ref)) })
 	return out
+}
+
+// concerns reports whether a change is of a pool, or of whom the runners are.
+func concerns(c planechange.Change, o planefleet.Pool) bool {
+	return c.Kind == "RunnerPool" && c.Name == o.Name || c.Kind == "RunnerEnrollment" && c.Name == o.OrgName
 }
 
 // The operations: both ends are made from these, and so are the reference and the tools.

@@ -24,8 +24,11 @@ import (
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/buildcache"
 	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/fleet/change"
 	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/problem"
 )
 
 var update = flag.Bool("update", false, "write the questions and the role matrix into testdata")
@@ -88,6 +91,8 @@ type office struct {
 	desk   *Desk
 	caller access.Caller
 	now    time.Time
+
+	entries []audit.Entry
 }
 
 func person(login, rule string) access.Caller {
@@ -110,7 +115,7 @@ func newOffice(url string) *office {
 		Decide: func(c access.Caller, v access.Verb, at time.Time) (access.Permit, error) {
 			return access.DecidePlane(c, v, access.PlanePolicy{Capability: "tailplane.dev/cap/plane"}, at)
 		},
-		Record: func(audit.Entry) error { return nil }, Form: plane.Form(), Log: slog.New(slog.DiscardHandler), Now: now}
+		Record: func(e audit.Entry) error { o.entries = append(o.entries, e); return nil }, Form: plane.Form(), Log: slog.New(slog.DiscardHandler), Now: now}
 	o.Handler = d.Handler(o.desk.Routes()...)
 	board.Replace(plane.KindPool, "kubernetes", []plane.Object{row("github", "acme", "nix", "AutoscalingRunnerSet"), row("github", "globex", "nix", "AutoscalingRunnerSet"), row("gitlab", "globex", "docker", "Deployment")})
 	board.Replace(plane.KindHold, "kubernetes", []plane.Object{planefleet.Hold{ID: "h", Name: "h", Scope: planefleet.Scope{Org: "acme", Pool: "nix"}, Mode: planefleet.Pause, RequestedBy: "amy@acme.dev", Reason: "why", Created: noon.Add(-10 * time.Minute), Held: []string{"acme"}},
@@ -286,6 +291,116 @@ func TestPLANE09_Questions(t *testing.T) {
 	}
 	if want, err := os.ReadFile(golden); err != nil || string(want) != all.String() {
 		t.Errorf("not as in %s (%v); look, and write it with -update:\n%s", golden, err, all.String())
+	}
+}
+
+// Who asks the same within a step is answered what was answered; whose view is another is
+// asked for anew, and so is what failed.
+func TestAnswersAreShared(t *testing.T) {
+	u := newUpstream(t)
+	fine := u.answer
+	o := newOffice(u.URL)
+	asked := func(why, path string, want int) {
+		t.Helper()
+		u.answers(fine)
+		if a := o.ask(t, path); a.source().Status != plane.OK || a.Data.Series == nil {
+			t.Errorf("%s: %+v", why, a.source())
+		}
+		if n := len(u.questions()); n != want {
+			t.Errorf("%s: %d questions, want %d", why, n, want)
+		}
+	}
+	asked("the first", nix, 8)
+	o.caller = person("vic@example.com", `{"role":"viewer","orgs":["acme"]}`)
+	asked("another caller, of the same", nix, 0)
+	asked("all that he may see is the same", "/api/metrics", 0)
+	asked("another window", nix+"?window=6h", 8)
+	o.caller = person("gus@globex.dev", `{"role":"viewer","orgs":["globex"]}`)
+	asked("another organisation's", "/api/metrics", 13)
+	o.now = o.now.Add(30 * time.Second)
+	o.caller = person("vic@example.com", `{"role":"viewer","orgs":["acme"]}`)
+	asked("a step later", nix, 8)
+	if n := len(o.desk.shared.all); n > 8+8 {
+		t.Errorf("%d answers are kept that nobody will ask for", n)
+	}
+	o.now = o.now.Add(30 * time.Second)
+	u.answers(func(url.Values) (int, string) { return 500, "" })
+	if a := o.ask(t, nix); a.Data.Series != nil {
+		t.Errorf("%+v", a.Data)
+	}
+	o.now = o.now.Add(maxBelow)
+	asked("after a failure", nix, 8)
+}
+
+// Changes that came into force stand beside holds, for who may see them.
+func TestMarkersOfChanges(t *testing.T) {
+	o := newOffice("")
+	at := func(id, kind, name, org string, s change.State, merged, applied *time.Time) plane.Object {
+		return planechange.Of(planechange.Kept{Change: change.Change{ID: id, Ref: change.Ref{Kind: kind, Name: name}, Org: org, State: s, Title: id, Proposer: "amy@acme.dev", MergedAt: merged, AppliedAt: applied}}, noon)
+	}
+	ago := func(d time.Duration) *time.Time { return new(noon.Add(-d)) }
+	o.desk.Plane.Board.Replace(plane.KindChange, "kubernetes", []plane.Object{
+		at("applied", "RunnerPool", "nix", "", change.Applied, ago(40*time.Minute), ago(30*time.Minute)), at("merged", "RunnerEnrollment", "acme", "acme", change.Merged, ago(5*time.Minute), nil),
+		at("open", "RunnerPool", "nix", "", change.Open, nil, nil), at("long ago", "RunnerPool", "nix", "", change.Applied, ago(3*time.Hour), ago(2*time.Hour)),
+		at("another pool's", "RunnerPool", "docker", "", change.Applied, ago(time.Minute), ago(time.Minute)), at("another's", "RunnerEnrollment", "globex", "globex", change.Merged, ago(time.Minute), nil)})
+	refs := func() (all []string) {
+		for _, m := range o.ask(t, nix).Data.Markers {
+			all = append(all, m.Kind+" "+m.Ref)
+		}
+		return all
+	}
+	if got := refs(); !slices.Equal(got, []string{"change applied", "hold h", "change merged"}) {
+		t.Errorf("%q", got)
+	}
+	o.caller = person("vic@example.com", `{"role":"viewer","orgs":["acme"]}`)
+	if got := refs(); !slices.Equal(got, []string{"hold h", "change merged"}) { // the pool's is the platform's
+		t.Errorf("who sees acme alone is told %q", got)
+	}
+}
+
+// ID-12, PLANE-04: every operation for every kind of caller. Each refusal is declared,
+// each visit leaves one entry, and nobody is told of another organisation.
+func TestRoles(t *testing.T) {
+	u := newUpstream(t)
+	var got strings.Builder
+	tagged := person("", `{"role":"operator","orgs":["*"]}`)
+	tagged.Tags = []access.Tag{"tag:ci"}
+	for _, p := range []struct {
+		name   string
+		caller access.Caller
+	}{
+		{"viewer acme", person("vic@example.com", `{"role":"viewer","orgs":["acme"]}`)}, {"viewer *", person("vera@example.com", `{"role":"viewer","orgs":["*"]}`)},
+		{"operator acme", person("mel@acme.dev", `{"role":"operator","orgs":["acme"]}`)}, {"org-admin acme", person("amy@acme.dev", `{"role":"org-admin","orgs":["acme"]}`)},
+		{"operator globex", person("u@example.com", `{"role":"operator","orgs":["globex"]}`)}, {"platform-admin", person("pat@platform.dev", `{"role":"platform-admin","orgs":["*"]}`)},
+		{"nobody", person("mallory@evil.example", "")}, {"tagged", tagged},
+	} {
+		for _, op := range Operations() {
+			o := newOffice(u.URL)
+			o.caller = p.caller
+			_, path, _ := strings.Cut(op.Pattern, " ")
+			a := o.ask(t, strings.NewReplacer("{forge}", "github", "{org}", "acme", "{pool}", "nix", "{name}", "nix").Replace(path))
+			what := fmt.Sprintf("%d %d series, %d markers", a.Status, len(a.Data.Series), len(a.Data.Markers))
+			if a.Status != http.StatusOK {
+				var refused problem.Error
+				if err := json.Unmarshal(a.Error, &refused); err != nil || !slices.Contains(slices.Concat(door.Before(), op.Refusals), refused.Code) {
+					t.Errorf("%s %s: refused with %s, which it does not declare: %v", p.name, op.Pattern, refused.Code, err)
+				}
+				what = strings.TrimSpace(fmt.Sprint(a.Status, " ", refused.Code, " ", strings.Join(refused.Have, " ")))
+			}
+			fmt.Fprintf(&got, "%-18s %-60s %s\n", p.name, op.Pattern, what)
+			if len(o.entries) != 1 {
+				t.Errorf("%s %s: %d entries", p.name, op.Pattern, len(o.entries))
+			}
+		}
+	}
+	golden := filepath.Join("testdata", "roles.golden")
+	if *update {
+		if err := os.WriteFile(golden, []byte(got.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want, err := os.ReadFile(golden); err != nil || string(want) != got.String() {
+		t.Errorf("not as in %s (%v); look, and write it with -update:\n%s", golden, err, got.String())
 	}
 }
 

@@ -58,6 +58,9 @@ func gridOf(w Window, now time.Time) grid {
 	return grid{now.UTC().Truncate(w.Step).Add(-time.Duration(n-1) * w.Step), w.Step, n}
 }
 
+// ends is when a grid that is made anew is another one.
+func (g grid) ends() time.Time { return g.from.Add(time.Duration(g.n) * g.step) }
+
 func (g grid) times() []time.Time {
 	all := make([]time.Time, g.n)
 	for i := range all {

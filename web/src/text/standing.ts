@@ -138,6 +138,11 @@ export function toneOf(kind: Kind, state: string): Tone {
   return state === 'Ready' ? 'ok' : state === 'NotReady' ? 'bad' : 'unknown'
 }
 
+/** What a state is called on the page of its kind. */
+export function stateOf(kind: Kind, state: string): string {
+  return kind === 'drift' || kind === 'change' ? capital(state) : plain(state)
+}
+
 /** Where an object is shown. */
 export function pageOf(kind: Kind): string {
   const pages: Record<Kind, string> = {
