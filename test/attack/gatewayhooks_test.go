@@ -443,8 +443,14 @@ func TestGW09_Restarts(t *testing.T) {
 	waiting, stop := context.WithTimeout(t.Context(), long)
 	defer stop()
 	go func() {
-		out, err := w.eg.PostTranslateModify(waiting, in, grpc.WaitForReady(true))
-		answers <- answer{out, err}
+		for {
+			out, err := w.eg.PostTranslateModify(waiting, in, grpc.WaitForReady(true))
+			if grpcstatus.Code(err) == codes.Unavailable && waiting.Err() == nil {
+				continue // it was sent to the one that is gone
+			}
+			answers <- answer{out, err}
+			return
+		}
 	}()
 	began := time.Now()
 	again, err := rig.StartGateway(t.Context(), filepath.Join(w.dir, "gateway"), w.cluster, w.options)
@@ -453,8 +459,11 @@ func TestGW09_Restarts(t *testing.T) {
 	}
 	w.Gateway = again
 	a := <-answers
-	if a.err != nil || !slices.Contains(added(a.out), "tailscale-cluster-web") {
-		t.Errorf("the first answer after a restart: %v, %v", added(a.out), a.err)
+	if a.err != nil {
+		t.Fatalf("the first answer after a restart: %v", a.err)
+	}
+	if !slices.Contains(added(a.out), "tailscale-cluster-web") {
+		t.Errorf("the first answer after a restart: %v", added(a.out))
 	}
 	t.Logf("answered %v after the start", time.Since(began).Round(time.Millisecond))
 	w.says(t, "TailscaleTailnet corp", "Ready", "True/Ready")

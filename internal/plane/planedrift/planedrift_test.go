@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,14 +55,14 @@ func TestFilesAreReadOnce(t *testing.T) {
 // A look is asked for at any time, is had soon, and many who ask get one.
 func TestLookAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		looks := 0
+		var looks atomic.Int64
 		c := &Check{Board: plane.NewBoard(time.Now), Now: time.Now, Pattern: "fleet/{name}.yaml", Every: time.Hour, Again: make(chan struct{}, 1), Log: slog.New(slog.DiscardHandler),
-			Live: func(context.Context) (map[change.Ref]map[string]any, error) { looks++; return nil, nil }}
+			Live: func(context.Context) (map[change.Ref]map[string]any, error) { looks.Add(1); return nil, nil }}
 		go c.Run(t.Context())
-		at := func(want int, why string) {
+		at := func(want int64, why string) {
 			t.Helper()
-			if synctest.Wait(); looks != want {
-				t.Errorf("%s: %d looks, want %d", why, looks, want)
+			if synctest.Wait(); looks.Load() != want {
+				t.Errorf("%s: %d looks, want %d", why, looks.Load(), want)
 			}
 		}
 		at(1, "at the start")
