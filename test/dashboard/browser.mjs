@@ -82,7 +82,7 @@ async function changes() {
   return (await (await fetch(base + '/api/v1/changes?sort=opened')).json()).data
 }
 
-const pages = ['/', '/clusters', '/clusters?open=prod-eu', '/signins', '/signins?open=tailplane%2Fs-0000', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes&open=TailscaleService%2Fshop%2Fregistry', '/network?tab=groups', '/fleet', '/fleet?open=github%2Fglobex%2Fgh-nix', '/pools/github/acme/gh-nix', '/pools/github/acme/gh-nix?tab=config', '/pools/github/acme/gh-docker?tab=events', '/pools/github/acme/gh-nix?tab=metrics', '/runners/tailplane-runners/acme-gh-nix-a', '/fleet?tab=orgs', '/fleet?tab=orgs&open=acme', '/orgs/acme', '/orgs/initech', '/orgs/nobody', '/fleet?tab=holds', '/fleet?tab=holds&open=globex-freeze', '/fleet?tab=drift', '/fleet?tab=drift&open=d-labels', '/fleet?tab=forges', '/changes', ...(await changes()).map((c) => `/changes?open=${c.id}`), '/adapters', '/audit', '/settings']
+const pages = ['/', '/clusters', '/clusters?open=prod-eu', '/signins', '/signins?open=tailplane%2Fs-0000', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes&open=TailscaleService%2Fshop%2Fregistry', '/network?tab=groups', '/fleet', '/fleet?open=github%2Fglobex%2Fgh-nix', '/pools/github/acme/gh-nix', '/pools/github/globex/gh-nix', '/pools/github/acme/gh-nix?tab=config', '/pools/github/acme/gh-docker?tab=events', '/pools/github/acme/gh-nix?tab=metrics', '/runners/tailplane-runners/acme-gh-nix-a', '/fleet?tab=orgs', '/fleet?tab=orgs&open=acme', '/orgs/acme', '/orgs/initech', '/orgs/nobody', '/fleet?tab=holds', '/fleet?tab=holds&open=globex-freeze', '/fleet?tab=drift', '/fleet?tab=drift&open=d-labels', '/fleet?tab=forges', '/changes', ...(await changes()).map((c) => `/changes?open=${c.id}`), '/adapters', '/audit', '/settings']
 
 // SHOTS=folder: pictures of every view, for people to look at.
 for (const theme of process.env.SHOTS ? ['light', 'dark'] : [])
@@ -429,6 +429,28 @@ await check('PLANE-10_pause_by_keyboard', async () => {
   must((await holds()) === 'pool gh-nix of globex by gus@globex.dev: release week', await holds())
   await page.keyboard.press('Escape')
   page.wrong = page.wrong.filter((w) => !/status of 428/.test(w)) // the browser says of each refusal that it was one
+  well(page)
+  await page.context().close()
+})
+
+await check('jobs_that_were_given_and_cannot_start', async () => {
+  const page = await open('/fleet', { width: 1440 })
+  await settled(page)
+  const row = (name) => page.locator('tr.row', { hasText: name })
+  await row('gh-nix globex').getByText('2 stranded').waitFor()
+  await row('gl-docker').getByText('How many jobs were given to it is not known: only GitHub says so').waitFor({ state: 'attached' }) // and it is no 0
+  await row('gl-nix').getByText('nobody has said anything of it').waitFor({ state: 'attached' })
+  await row('gh-docker').locator('td', { hasText: /^3$/ }).waitFor()
+  await page.setViewportSize({ width: 360, height: 740 }) // no room for a column: the name says so
+  must((await row('gh-nix globex').getByText('2 jobs stranded').isVisible()) && !(await row('gh-docker').getByText('stranded').count()), 'a small page does not tell of stranded jobs')
+  await row('gh-nix globex').locator('.open').click()
+  await page.getByRole('dialog').getByText('2 jobs are stranded').waitFor()
+  await go(page, '/pools/github/globex/gh-nix')
+  await page.getByText('GitHub gave it 3 jobs').waitFor()
+  await page.locator('.notice', { hasText: 'Lift what holds it, and they start' }).getByRole('link', { name: 'globex-freeze' }).click()
+  await page.waitForURL(base + '/fleet?tab=holds&open=globex-freeze')
+  await go(page, '/pools/gitlab/initech/gl-nix')
+  await page.getByText('How many jobs were given to it is not known').waitFor()
   well(page)
   await page.context().close()
 })

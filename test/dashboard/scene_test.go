@@ -68,7 +68,7 @@ func (h *house) fleet(now time.Time) {
 	b := h.board
 	row := func(forge, org, pool, state, why string, change func(*planefleet.Pool)) plane.Object {
 		p := planefleet.Pool{ID: forge + "/" + org + "/" + pool, Name: pool, Forge: forge, OrgName: org, Type: "Shared", Isolation: "None", RunsOn: []string{"self-hosted", pool}, Scaling: &planefleet.Scaling{Max: 8, Budget: 20},
-			State: state, StateReason: why, Holds: []string{}, Counts: planefleet.Counts{Idle: new(1), Busy: new(3), Pending: new(0), Failed: new(0)}, EffectiveMax: new(8), Allocated: new(8), Drift: []string{},
+			State: state, StateReason: why, Holds: []string{}, Assigned: new(3), Counts: planefleet.Counts{Idle: new(1), Busy: new(3), Pending: new(0), Failed: new(0)}, EffectiveMax: new(8), Allocated: new(8), Drift: []string{},
 			Controller: planefleet.Controller{Kind: "AutoscalingRunnerSet", Namespace: "tailplane-runners", Name: org + "-" + pool}, ObservedAt: now}
 		if change != nil {
 			change(&p)
@@ -78,11 +78,11 @@ func (h *house) fleet(now time.Time) {
 	b.Replace(plane.KindPool, "kubernetes", []plane.Object{
 		row("github", "acme", "gh-nix", planefleet.Active, "", nil), row("github", "acme", "gh-docker", planefleet.Degraded, "2 of its runners have failed.", func(p *planefleet.Pool) { p.Counts.Failed = new(2) }),
 		row("github", "globex", "gh-nix", planefleet.Paused, "Hold globex-freeze by gus@globex.dev: release week", func(p *planefleet.Pool) {
-			p.Holds, p.EffectiveMax, p.Counts = []string{"globex-freeze"}, new(0), planefleet.Counts{Idle: new(0), Busy: new(1), Pending: new(0), Failed: new(0)}
+			p.Holds, p.EffectiveMax, p.Assigned, p.Stranded, p.Counts = []string{"globex-freeze"}, new(0), new(3), new(2), planefleet.Counts{Idle: new(0), Busy: new(1), Pending: new(0), Failed: new(0)}
 		}),
-		row("gitlab", "initech", "gl-docker", planefleet.Failing, "The credential is refused by the forge.", nil),
+		row("gitlab", "initech", "gl-docker", planefleet.Failing, "The credential is refused by the forge.", func(p *planefleet.Pool) { p.Assigned, p.Controller.Kind = nil, "Deployment" }),
 		row("gitlab", "initech", "gl-nix", planefleet.Unknown, "The fleet has said nothing of it yet.", func(p *planefleet.Pool) {
-			p.Counts, p.EffectiveMax, p.Allocated, p.Scaling, p.RunsOn = planefleet.Counts{}, nil, nil, nil, nil
+			p.Counts, p.EffectiveMax, p.Allocated, p.Assigned, p.Scaling, p.RunsOn, p.Controller = planefleet.Counts{}, nil, nil, nil, nil, nil, planefleet.Controller{}
 		})})
 	enrolled := func(org, forge, phase string, pools ...string) plane.Object {
 		e := planefleet.Enrollment{ID: org, Name: org, Forge: forge, ConfigURL: "https://" + forge + ".com/" + org, Isolation: "None", Phase: phase, Owners: []string{"amy@" + org + ".dev"}, Members: []string{"*@" + org + ".dev"},

@@ -3,7 +3,7 @@ import { test } from 'node:test'
 import { lines, summary } from '../src/text/diff.ts'
 import { fromFields, fromText, words, type Field } from '../src/text/edit.ts'
 import { address, initials, link, orgOf, plain, shell, tint, under } from '../src/text/names.ts'
-import { steps } from '../src/text/standing.ts'
+import { jobs, steps } from '../src/text/standing.ts'
 import { lacking, oneLine } from '../src/text/reason.ts'
 import { matcher, order, part, readSort, sorted, updates, writeSort } from '../src/text/rows.ts'
 import { absolute, coarse, relative, span } from '../src/text/time.ts'
@@ -111,6 +111,20 @@ test('how far an enrollment is, of which nothing is made up', () => {
   assert.match(told({ phase: 'Draining', offboard: end }), /^Stop intake done, Drain now, Deregister later/)
   assert.match(told({ phase: 'Draining', offboard: end, conditions: says({ DecisionNeeded: 'True' }) }), /Drain bad/)
   assert.ok(!/now|later/.test(told({ phase: 'Offboarded', offboard: { ...end, step: 'Done' } })))
+})
+
+test('jobs of which nobody knows are no zero, and those that cannot start are told with what to do', () => {
+  const of = (p: Partial<Parameters<typeof jobs>[0]>) => jobs({ assigned: 3, stranded: null, effectiveMax: 8, holds: [], controller: { kind: 'AutoscalingRunnerSet', namespace: '', name: '' }, ...p })
+  assert.deepEqual(of({}), { text: 'GitHub gave it 3 jobs, with those that run.', stuck: '', next: '' })
+  assert.match(of({ assigned: null }).text, /not known: the metrics/)
+  assert.match(of({ assigned: null, controller: { kind: 'Deployment', namespace: '', name: '' } }).text, /not known: only GitHub/)
+  assert.match(of({ assigned: null, controller: { kind: '', namespace: '', name: '' } }).text, /not known: nobody/)
+  assert.match(of({ effectiveMax: 0 }).text, /cannot start is not known/)
+  assert.equal(of({ effectiveMax: 0, stranded: 0 }).stuck, '')
+  const held = of({ effectiveMax: 0, stranded: 1, holds: ['freeze'] })
+  assert.match(held.stuck, /^1 job is stranded/)
+  assert.match(held.next, /^Lift what holds it/)
+  assert.match(of({ effectiveMax: 0, stranded: 2 }).next, /no share of the budget/)
 })
 
 test('names in addresses come back as they were, and nothing else is one', () => {

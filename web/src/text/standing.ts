@@ -1,6 +1,6 @@
 // How objects stand, in one of few tones. The words are the API's own states.
 import type { Adapter, Change, Cluster, Condition, Drift, Enrollment, Forge, Gateway, Hold, Kind, Pool, ProxyGroup, Risk, Runner, Scope, Signin, Tailnet } from '../wire.ts'
-import { plain } from './names.ts'
+import { count, plain } from './names.ts'
 
 export type Tone = 'ok' | 'warn' | 'bad' | 'idle' | 'wait' | 'unknown'
 export type Standing = { tone: Tone; text: string }
@@ -53,6 +53,21 @@ export function adapter(a: Adapter): Standing {
 export function pool(p: Pool): Standing {
   const tone: Record<string, Tone> = { Active: 'ok', Paused: 'idle', Drained: 'idle', Pausing: 'wait', Draining: 'wait', Resuming: 'wait', Provisioning: 'wait', Degraded: 'warn', Error: 'bad' }
   return { tone: tone[p.state] ?? 'unknown', text: p.state }
+}
+
+/**
+ * The jobs that were given to a pool, in a sentence; why nobody knows of them; and of
+ * those that cannot start, what they are and what to do. stuck is "" if none is known.
+ */
+export function jobs(p: Pick<Pool, 'assigned' | 'stranded' | 'effectiveMax' | 'holds' | 'controller'>): { text: string; stuck: string; next: string } {
+  if (p.assigned === null) {
+    const why = p.controller.kind === 'AutoscalingRunnerSet' ? 'the metrics of its listener say so, and are not there to be read' : p.controller.kind ? 'only GitHub says so, and this is not there' : 'nobody has said anything of it'
+    return { text: `How many jobs were given to it is not known: ${why}.`, stuck: '', next: '' }
+  }
+  const text = `GitHub gave it ${count(p.assigned, 'job')}, with those that run.${p.stranded === null && p.effectiveMax === 0 ? ' How many of them cannot start is not known.' : ''}`
+  if (!p.stranded) return { text, stuck: '', next: '' }
+  const next = p.holds?.length ? 'Lift what holds it, and they start; GitHub gives up on them 24 hours after they came.' : 'Nobody holds it: it has no share of the budget. Raise the budget, or let others have less; GitHub gives up on them 24 hours after they came.'
+  return { text, stuck: `${count(p.stranded, 'job is', 'jobs are')} stranded: given to it, while there may be no runner.`, next }
 }
 
 export function runner(r: Pick<Runner, 'state'>): Standing {
