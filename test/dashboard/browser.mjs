@@ -82,7 +82,7 @@ async function changes() {
   return (await (await fetch(base + '/api/v1/changes?sort=opened')).json()).data
 }
 
-const pages = ['/', '/clusters', '/clusters?open=prod-eu', '/signins', '/signins?open=tailplane%2Fs-0000', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes&open=TailscaleService%2Fshop%2Fregistry', '/network?tab=groups', '/fleet', '/fleet?open=github%2Fglobex%2Fgh-nix', '/pools/github/acme/gh-nix', '/pools/github/globex/gh-nix', '/pools/github/acme/gh-nix?tab=config', '/pools/github/acme/gh-docker?tab=events', '/pools/github/acme/gh-nix?tab=metrics', '/runners/tailplane-runners/acme-gh-nix-a', '/fleet?tab=orgs', '/fleet?tab=orgs&open=acme', '/orgs/acme', '/orgs/initech', '/orgs/nobody', '/fleet?tab=holds', '/fleet?tab=holds&open=globex-freeze', '/fleet?tab=drift', '/fleet?tab=drift&open=d-labels', '/fleet?tab=forges', '/changes', ...(await changes()).map((c) => `/changes?open=${c.id}`), '/adapters', '/audit', '/settings']
+const pages = ['/', '/clusters', '/clusters?open=prod-eu', '/signins', '/signins?open=tailplane%2Fs-0000', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes&open=TailscaleService%2Fshop%2Fregistry', '/network?tab=groups', '/fleet', '/fleet?open=github%2Fglobex%2Fgh-nix', '/pools/github/acme/gh-nix', '/pools/github/globex/gh-nix', '/pools/github/acme/gh-nix?tab=config', '/pools/github/acme/gh-docker?tab=events', '/pools/github/acme/gh-nix?tab=metrics', '/runners/tailplane-runners/acme-gh-nix-a', '/fleet?tab=orgs', '/fleet?tab=orgs&open=acme', '/orgs/acme', '/orgs/initech', '/orgs/nobody', '/fleet?tab=holds', '/fleet?tab=holds&open=globex-freeze', '/fleet?tab=drift', '/fleet?tab=drift&open=d-labels', '/fleet?tab=forges', '/changes', ...(await changes()).map((c) => `/changes?open=${c.id}`), '/adapters', '/audit', '/settings'].filter((p) => new RegExp(process.env.VIEWS ?? '').test(p)) // VIEWS='^/orgs': some by themselves
 
 // SHOTS=folder: pictures of every view, for people to look at.
 for (const theme of process.env.SHOTS ? ['light', 'dark'] : [])
@@ -92,6 +92,10 @@ for (const theme of process.env.SHOTS ? ['light', 'dark'] : [])
     for (const path of pages) {
       await go(page, path)
       await shoot(path.replace(/open=c[0-9a-f]{16}/, (id) => `open_${pages.indexOf(path)}`).replace(/\W+/g, '_').replace(/^_|_$/g, '') || 'overview')
+    }
+    if (process.env.VIEWS) {
+      await page.context().close()
+      continue
     }
     await go(page, '/signins?q=erin&open=tailplane%2Fs-0005')
     await page.getByRole('button', { name: 'Revoke' }).last().click()
@@ -451,6 +455,24 @@ await check('jobs_that_were_given_and_cannot_start', async () => {
   await page.waitForURL(base + '/fleet?tab=holds&open=globex-freeze')
   await go(page, '/pools/gitlab/initech/gl-nix')
   await page.getByText('How many jobs were given to it is not known').waitFor()
+  well(page)
+  await page.context().close()
+})
+
+await check('what_somebody_else_keeps', async () => {
+  const page = await open('/fleet')
+  await settled(page)
+  const kept = page.getByRole('listitem').filter({ hasText: 'old-runners/nix' })
+  await kept.getByText('4 busy, 2 idle, 0 to no bound').waitFor()
+  await page.getByRole('listitem').filter({ hasText: 'older' }).getByText('? busy, ? idle, ? to ?').waitFor() // and no 0
+  await kept.getByRole('link', { name: 'acme' }).click()
+  await page.locator('h1:focus', { hasText: 'acme' }).waitFor()
+  await page.getByRole('heading', { name: 'Kept by somebody else' }).waitFor()
+  await page.getByRole('listitem').filter({ hasText: 'older' }).getByText('Held').waitFor()
+  await go(page, '/pools/github/acme/old-nix')
+  await kept.waitFor()
+  await go(page, '/orgs/globex')
+  must((await page.getByText('Kept by somebody else').count()) === 0, 'globex has what acme has')
   well(page)
   await page.context().close()
 })

@@ -92,10 +92,13 @@ func (h *house) fleet(now time.Time) {
 		}
 		return e
 	}
+	acme := enrolled("acme", "github", "Active", "gh-nix", "gh-docker").(planefleet.Enrollment)
+	acme.Adopted = []planefleet.Adoption{{Pool: "old-nix", Namespace: "old-runners", Workload: "nix", Min: new(0), Max: new(2147483647), Counts: planefleet.Counts{Idle: new(2), Busy: new(4), Pending: new(0), Failed: new(0)}, SeenAt: new(now.Add(-50 * time.Hour))},
+		{Pool: "older", Namespace: "old-runners", Workload: "arm", Hold: "globex-freeze"}}
 	b.Replace(plane.KindRunner, "kubernetes", []plane.Object{
 		job("acme", "gh-nix", "a", planejobs.Busy, &planejobs.Job{Name: "build", Repository: "acme/shop", Workflow: "ci.yaml", Run: new(int64(9001)), URL: "https://github.com/acme/shop/actions/runs/9001", Started: new(now.Add(-4 * time.Minute))}),
 		job("acme", "gh-nix", "b", planejobs.Idle, nil), job("acme", "gh-docker", "c", planejobs.Failed, nil), job("globex", "gh-nix", "d", planejobs.Busy, &planejobs.Job{Name: "globex secret"})})
-	b.Replace(plane.KindEnrollment, "kubernetes", []plane.Object{enrolled("acme", "github", "Active", "gh-nix", "gh-docker"), enrolled("globex", "github", "Active", "gh-nix"), enrolled("initech", "gitlab", "Suspended", "gl-docker", "gl-nix")})
+	b.Replace(plane.KindEnrollment, "kubernetes", []plane.Object{acme, enrolled("globex", "github", "Active", "gh-nix"), enrolled("initech", "gitlab", "Suspended", "gl-docker", "gl-nix")})
 	b.Replace(plane.KindForge, "kubernetes", []plane.Object{
 		planefleet.Forge{ID: "github", Name: "github", Type: "github", URL: "https://github.com", Reachable: new(true), RateLimit: &planefleet.RateLimit{Remaining: 4321}, Conditions: isReady(true, "Reachable", ""), EnrolledThere: []string{"acme", "globex"}, ObservedAt: now},
 		planefleet.Forge{ID: "gitlab", Name: "gitlab", Type: "gitlab", URL: "https://gitlab.com", Reachable: new(false), Conditions: isReady(false, "Unreachable", "The forge does not answer."), EnrolledThere: []string{"initech"}, ObservedAt: now}})
@@ -134,7 +137,7 @@ func (h *house) hostile() {
 	const bad = `<img src=x onerror="window.hurt=1"><script>window.hurt=1</script>"'` + "`${window.hurt=1}{{window.hurt=1}}\u202Egnp.exe\x1b[31m"
 	b, now := h.board, time.Now()
 	b.Put(plane.KindPool, "kubernetes", planefleet.Pool{ID: bad, Name: bad, Forge: bad, OrgName: bad, Type: bad, State: planefleet.Active, StateReason: bad, RunsOn: []string{bad}, Holds: []string{bad}, Drift: []string{bad}, Controller: planefleet.Controller{Kind: bad, Namespace: bad, Name: bad}})
-	b.Put(plane.KindEnrollment, "kubernetes", planefleet.Enrollment{ID: bad, Name: bad, Forge: bad, ConfigURL: "javascript:window.hurt=1", Isolation: bad, Phase: "Active", Owners: []string{bad}, Members: []string{bad}, Pools: []planefleet.EnrolledPool{{Name: bad, Type: bad, Repositories: []string{bad}}}})
+	b.Put(plane.KindEnrollment, "kubernetes", planefleet.Enrollment{ID: bad, Name: bad, Forge: bad, ConfigURL: "javascript:window.hurt=1", Isolation: bad, Phase: "Active", Owners: []string{bad}, Members: []string{bad}, Adopted: []planefleet.Adoption{{Pool: bad, Namespace: bad, Workload: bad, Hold: bad}}, Pools: []planefleet.EnrolledPool{{Name: bad, Type: bad, Repositories: []string{bad}}}})
 	wide := holding(bad, planefleet.Scope{Forge: bad}, planefleet.Pause, bad, bad, planefleet.Applied)
 	wide.Failed = []planefleet.HoldFailure{{Pool: bad, Org: bad, Reason: bad}}
 	b.Put(plane.KindHold, "kubernetes", wide)

@@ -123,6 +123,7 @@ export type Enrollment = Observed & {
   isolation: string
   phase: 'Unknown' | 'Requested' | 'Approved' | 'Provisioning' | 'Active' | 'Suspended' | 'Draining' | 'Offboarded' | 'Failed'
   pools: { name: string; type: string; max: number | null; repositories: string[] | null }[] | null
+  adopted: Adoption[] | null
   owners: string[] | null
   members: string[] | null
   quota: { cpu: string; memory: string; pods: number } | null
@@ -136,6 +137,9 @@ export type Enrollment = Observed & {
   asked: { what: 'rotate' | 'offboard'; by: string; at: string; reason: string } | null
   actions?: { edit: Action; approve: Action; rotate: Action; offboard: Action }
 }
+
+/** A scale set that somebody else keeps, and that takes jobs of an organisation. */
+export type Adoption = { pool: string; namespace: string; workload: string; scaleSetId: number | null; min: number | null; max: number | null; counts: Pool['counts']; hold: string; seenAt: string | null }
 
 /** What has become of something that was asked about an organisation, or would. */
 export type EnrollmentOutcome = {

@@ -116,6 +116,7 @@ type Enrollment struct {
 	Isolation  string            `json:"isolation" enum:"None,Namespace,Node"`
 	Phase      string            `json:"phase" enum:"Unknown,Requested,Approved,Provisioning,Active,Suspended,Draining,Offboarded,Failed"`
 	Pools      []EnrolledPool    `json:"pools"`
+	Adopted    []Adoption        `json:"adopted" doc:"scale sets of somebody else's that take its jobs; what holds the organisation does not hold them"`
 	Owners     []string          `json:"owners"`
 	Members    []string          `json:"members"`
 	Quota      *Quota            `json:"quota" doc:"of its namespace; null: it has none of its own"`
@@ -172,6 +173,19 @@ type EnrolledPool struct {
 	Type         string   `json:"type"`
 	Max          *int     `json:"max" doc:"null: the pool's own"`
 	Repositories []string `json:"repositories"`
+}
+
+// An Adoption is a scale set that somebody else keeps, as the fleet has seen it last.
+type Adoption struct {
+	Pool       string     `json:"pool" doc:"that adopts it; nobody can be enrolled in it"`
+	Namespace  string     `json:"namespace"`
+	Workload   string     `json:"workload" doc:"its name"`
+	ScaleSetID *int64     `json:"scaleSetId" doc:"at GitHub"`
+	Min        *int       `json:"min" doc:"as it stands there"`
+	Max        *int       `json:"max" doc:"as it stands there; 2147483647: no bound"`
+	Counts     Counts     `json:"counts"`
+	Hold       string     `json:"hold" doc:"the hold of the pool that is in force; empty: none"`
+	SeenAt     *time.Time `json:"seenAt" doc:"when GitHub was first seen to have a runner of it; null: never"`
 }
 
 // A Quota is what an organisation's namespace may use.

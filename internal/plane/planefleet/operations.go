@@ -113,7 +113,7 @@ func examplePool() Pool {
 // ExampleEnrollment is an organisation, for the reference.
 func ExampleEnrollment() Enrollment {
 	return Enrollment{ID: "acme", Name: "acme", Forge: "github", ConfigURL: "https://github.com/acme", Isolation: "None", Phase: "Active",
-		Pools: []EnrolledPool{{Name: "gh-nix", Type: "Shared", Repositories: []string{}}}, Owners: []string{"amy@acme.dev"}, Members: []string{}, Conditions: []plane.Condition{}, RequestedBy: []string{}, ObservedAt: plane.ExampleTime}
+		Pools: []EnrolledPool{{Name: "gh-nix", Type: "Shared", Repositories: []string{}}}, Adopted: []Adoption{}, Owners: []string{"amy@acme.dev"}, Members: []string{}, Conditions: []plane.Condition{}, RequestedBy: []string{}, ObservedAt: plane.ExampleTime}
 }
 
 func exampleHold() Hold {

@@ -4,6 +4,7 @@ package planekube
 
 import (
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -129,11 +130,16 @@ func TestRunners(t *testing.T) {
 		return o.State == planefleet.Unknown && o.Counts.Busy == nil && o.Scaling == nil && o.RunsOn == nil
 	})
 	p.create(&v1alpha1.RunnerPool{ObjectMeta: named(pool), Spec: v1alpha1.RunnerPoolSpec{Forge: forge, RunsOn: []string{"nix", "{org}"}, Scaling: v1alpha1.PoolScaling{Max: 5, Budget: 20}}})
-	e.Status = v1alpha1.RunnerEnrollmentStatus{Phase: v1alpha1.PhaseActive, Pools: []v1alpha1.EnrolledPoolStatus{{Name: pool, Type: "Shared", EffectiveMax: new(int32(5)), Busy: new(int32(2)), Idle: new(int32(0))}}}
+	e.Status = v1alpha1.RunnerEnrollmentStatus{Phase: v1alpha1.PhaseActive, Pools: []v1alpha1.EnrolledPoolStatus{{Name: pool, Type: "Shared", EffectiveMax: new(int32(5)), Busy: new(int32(2)), Idle: new(int32(0))}},
+		Adopted: []v1alpha1.EnrolledAdoption{{Name: "old", Namespace: "old-runners", Workload: "nix", AdoptedStatus: v1alpha1.AdoptedStatus{Max: new(int32(9)), Busy: new(int32(1)), Hold: "freeze"}}}}
 	p.must(p.admin.Status().Update(t.Context(), e))
 	p.until("they are active", func() bool { o := row(); return o.State == planefleet.Active && o.Scaling != nil })
 	if o := row(); !slices.Equal(o.RunsOn, []string{"nix", org}) || o.Scaling.Max != 5 || *o.Counts.Busy != 2 || *o.Counts.Idle != 0 || o.Counts.Failed != nil || o.Assigned != nil || o.Stranded != nil || o.Org() != org {
 		t.Errorf("%+v", o)
+	}
+	kept, _ := objectOf[planefleet.Enrollment](board, plane.KindEnrollment, org)
+	if want := []planefleet.Adoption{{Pool: "old", Namespace: "old-runners", Workload: "nix", Max: new(9), Counts: planefleet.Counts{Busy: new(1)}, Hold: "freeze"}}; !reflect.DeepEqual(kept.Adopted, want) {
+		t.Errorf("of what somebody else keeps it tells %+v", kept.Adopted)
 	}
 	p.until("the forge knows who is there", func() bool {
 		f, _ := objectOf[planefleet.Forge](board, plane.KindForge, forge)

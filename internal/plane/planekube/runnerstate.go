@@ -148,12 +148,16 @@ func holdOf(h *v1alpha1.RunnerHold, now time.Time) planefleet.Hold {
 
 func enrollmentOf(e *v1alpha1.RunnerEnrollment, now time.Time) plane.Object {
 	o := planefleet.Enrollment{ID: e.Name, Name: e.Name, Forge: e.Spec.Forge, ConfigURL: e.Spec.ConfigURL, Isolation: string(e.Spec.Isolation), Phase: string(e.Status.Phase),
-		Pools: []planefleet.EnrolledPool{}, Owners: listed(e.Spec.Owners), Members: listed(e.Spec.Members), Conditions: conditionsOf(e.Status.Conditions), ObservedAt: now}
+		Pools: []planefleet.EnrolledPool{}, Adopted: []planefleet.Adoption{}, Owners: listed(e.Spec.Owners), Members: listed(e.Spec.Members), Conditions: conditionsOf(e.Status.Conditions), ObservedAt: now}
 	if o.Phase == "" {
 		o.Phase = planefleet.Unknown
 	}
 	for _, p := range e.Spec.Pools {
 		o.Pools = append(o.Pools, planefleet.EnrolledPool{Name: p.Name, Type: string(p.Type), Max: whole(p.Max), Repositories: listed(p.Repositories)})
+	}
+	for _, a := range e.Status.Adopted {
+		o.Adopted = append(o.Adopted, planefleet.Adoption{Pool: a.Name, Namespace: a.Namespace, Workload: a.Workload, ScaleSetID: a.ScaleSetID, Min: whole(a.Min), Max: whole(a.Max),
+			Counts: planefleet.Counts{Idle: whole(a.Idle), Busy: whole(a.Busy), Pending: whole(a.Pending), Failed: whole(a.Failed)}, Hold: a.Hold, SeenAt: moment(a.SeenAt)})
 	}
 	if e.Spec.Isolation != v1alpha1.IsolationNone {
 		o.Quota = &planefleet.Quota{CPU: e.Spec.Quota.CPU.String(), Memory: e.Spec.Quota.Memory.String(), Pods: int(e.Spec.Quota.Pods)}
