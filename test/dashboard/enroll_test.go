@@ -55,6 +55,11 @@ func (w told) Create(ctx context.Context, p access.Permit, spec json.RawMessage,
 	return e, created, err
 }
 
+func (w told) Edit(ctx context.Context, p access.Permit, patch json.RawMessage, dryRun bool) (planefleet.Enrollment, error) {
+	e, err := w.Writer.Edit(ctx, p, patch, dryRun)
+	return w.tell(e, err, dryRun)
+}
+
 func (w told) Approve(ctx context.Context, p access.Permit, digest string, dryRun bool) (planefleet.Enrollment, error) {
 	e, err := w.Writer.Approve(ctx, p, digest, dryRun)
 	e.Conditions = []plane.Condition{is("Approved", true, "Approved", "")}

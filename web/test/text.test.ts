@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { lines, summary } from '../src/text/diff.ts'
-import { fromFields, fromText, words, type Field } from '../src/text/edit.ts'
+import { differing, fromFields, fromText, ofEnrollment, ofPools, words, type Field } from '../src/text/edit.ts'
 import { address, initials, link, orgOf, plain, shell, tint, under } from '../src/text/names.ts'
 import { jobs, steps } from '../src/text/standing.ts'
 import { lacking, oneLine } from '../src/text/reason.ts'
@@ -96,6 +96,17 @@ test('PLANE-11: only what was changed is proposed', () => {
   for (const bad of ['', ' ', '[]', 'null', '1', '{"a":', '{}']) assert.equal(fromText(bad).patch, null, bad)
   assert.deepEqual(fromText('{"a": null}').patch, { a: null })
   assert.deepEqual(words(' a,b\n\na '), ['a', 'b'])
+})
+
+test('pools that stay keep what they had, and what is another is told', () => {
+  const pools = [{ name: 'nix', type: 'Dedicated', max: 4, repositories: ['a/b'] }, { name: 'arm', type: 'Shared', max: null, repositories: [] }]
+  const fields = ofPools(pools)
+  assert.deepEqual(fromFields(fields, { pools: 'nix\nbig' }).patch, { pools: [pools[0], { name: 'big' }] })
+  assert.deepEqual(fromFields(fields, { pools: 'nix arm' }), { patch: null, bad: 'Change something first.', field: 'pools' })
+  assert.deepEqual(ofPools(null), [])
+  const of = (owners: string[], pods: number) => ofEnrollment({ owners, members: null, quota: { cpu: '4', memory: '8Gi', pods } })
+  assert.deepEqual(differing(of(['a@x'], 20), of(['a@x', 'b@x'], 30)), [['Owners', 'a@x', 'a@x, b@x'], ['Quota: pods', '20', '30']])
+  assert.equal((fromFields(of([], 1), { owners: '', 'quota.cpu': '4', 'quota.memory': '8Gi', 'quota.pods': 'many' }) as { field?: string }).field, 'quota.pods')
 })
 
 test('how far an enrollment is, of which nothing is made up', () => {

@@ -1,12 +1,13 @@
 // What is to be changed of an object, from what somebody wrote into a form.
+import type { Enrollment } from '../wire.ts'
 
 /** A merge patch (RFC 7386) of a spec, or why there is none. */
-export type Patch = { patch: Record<string, unknown>; bad: '' } | { patch: null; bad: string }
+export type Patch = { patch: Record<string, unknown>; bad: '' } | { patch: null; bad: string; field?: string }
 
 const none = 'Change something first.'
 
-/** One field of a form: where it stands in the spec, and what is there now. */
-export type Field = { key: string; label: string; type: 'number' | 'list' | 'text'; now: string | null }
+/** One field of a form: where it stands in the spec, and what is there now. Make turns the words of a list into what the spec has of them. */
+export type Field = { key: string; label: string; type: 'number' | 'list' | 'text'; now: string | null; make?: (words: string[]) => unknown }
 
 /** The words of a list, one a line or with commas between them, each once. */
 export function words(text: string): string[] {
@@ -21,9 +22,9 @@ export function fromFields(fields: readonly Field[], typed: Record<string, strin
     const same = f.type === 'list' ? words(text).join() === words(f.now ?? '').join() : text === (f.now ?? '')
     if (same) continue
     let value: unknown = text
-    if (f.type === 'list') value = words(text)
+    if (f.type === 'list') value = f.make ? f.make(words(text)) : words(text)
     if (f.type === 'number') {
-      if (!/^\d{1,6}$/.test(text)) return { patch: null, bad: `${f.label} is a whole number.` }
+      if (!/^\d{1,6}$/.test(text)) return { patch: null, bad: `${f.label} is a whole number.`, field: f.key }
       value = Number(text)
     }
     if (f.type === 'text' && text === '') value = null // a merge patch takes away what is null
@@ -32,7 +33,34 @@ export function fromFields(fields: readonly Field[], typed: Record<string, strin
     for (const p of path.slice(0, -1)) at = (at[p] ??= {}) as Record<string, unknown>
     at[path.at(-1)!] = value
   }
-  return Object.keys(patch).length ? { patch, bad: '' } : { patch: null, bad: none }
+  return Object.keys(patch).length ? { patch, bad: '' } : { patch: null, bad: none, field: fields[0]?.key }
+}
+
+/** What people administer of an organisation. What is not known is no field. */
+export function ofEnrollment(e: Pick<Enrollment, 'owners' | 'members' | 'quota'>): Field[] {
+  return [
+    ...(e.owners ? [{ key: 'owners', label: 'Owners', type: 'list', now: e.owners.join('\n') } as const] : []),
+    ...(e.members ? [{ key: 'members', label: 'Members', type: 'list', now: e.members.join('\n') } as const] : []),
+    { key: 'quota.cpu', label: 'Quota: CPU', type: 'text', now: e.quota?.cpu ?? '' },
+    { key: 'quota.memory', label: 'Quota: memory', type: 'text', now: e.quota?.memory ?? '' },
+    { key: 'quota.pods', label: 'Quota: pods', type: 'number', now: e.quota ? String(e.quota.pods) : '' },
+  ]
+}
+
+/** The pools that an organisation uses, by name: one that stays keeps what it may of it. */
+export function ofPools(pools: Enrollment['pools']): Field[] {
+  if (!pools) return []
+  const use = (name: string) => {
+    const p = pools.find((x) => x.name === name)
+    return { name, ...(p && { type: p.type, ...(p.max !== null && { max: p.max }), ...(p.repositories?.length && { repositories: p.repositories }) }) }
+  }
+  return [{ key: 'pools', label: 'Pools', type: 'list', now: pools.map((p) => p.name).join('\n'), make: (names) => names.map(use) }]
+}
+
+/** What of some fields is another: its label, what it was, and what it is. */
+export function differing(was: readonly Field[], is: readonly Field[]): [label: string, was: string, is: string][] {
+  const shown = (f: Field | undefined) => words(f?.now ?? '').join(', ')
+  return was.map((f): [string, string, string] => [f.label, shown(f), shown(is.find((x) => x.key === f.key))]).filter(([, a, b]) => a !== b)
 }
 
 /** The patch that somebody wrote as JSON. */
