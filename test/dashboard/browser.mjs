@@ -833,6 +833,45 @@ await check('audit_filter_and_export', async () => {
   await page.context().close()
 })
 
+await check('audit_is_followed', async () => {
+  const page = await open('/audit?since=1h')
+  await settled(page)
+  const ask = async (path) => (await fetch(base + path)).headers.get('x-request-id')
+  const row = (verb) => page.locator('tbody tr.row', { hasText: verb })
+  await page.locator('h1').hover()
+  await ask('/api/v1/drift')
+  const some = await row('fleet.read').count()
+  must(some > 0, 'nothing was read')
+  // Who points at the rows is offered what came, and nothing moves.
+  await page.locator('tbody tr.row').first().hover()
+  await page.getByRole('button', { name: /updates?: show/ }).or(page.locator('tbody tr.row').first()).first().waitFor()
+  const texts = async () => (await page.locator('tbody tr.row').evaluateAll((rows) => rows.map((r) => `${r.querySelector('th').innerText} ${r.querySelector('time')?.dateTime}`))).join()
+  const before = await texts()
+  for (let i = 0; i < 3; i++) await ask('/api/v1/holds/nobody')
+  await page.getByRole('button', { name: /^\d+ updates/ }).waitFor()
+  must((await texts()) === before, 'rows moved under the pointer')
+  await page.getByRole('button', { name: /^\d+ updates/ }).click()
+  await row('fleet.read').filter({ hasText: 'refused' }).or(row('fleet.read').filter({ hasText: 'failed' })).first().waitFor()
+  // Where nobody points they come by themselves, and only what fits the filter.
+  await page.locator('h1').hover()
+  await page.getByLabel('What').fill('logs.read')
+  await page.getByText(/fits the filter/).waitFor()
+  await ask('/api/v1/drift')
+  await ask('/api/v1/runners/tailplane-runners/acme-gh-nix-a/log')
+  await row('logs.read').first().waitFor()
+  must((await row('fleet.read').count()) === 0, 'what does not fit the filter is shown')
+  // What was written while it was away is read.
+  await act('leave')
+  await page.locator('.link.reconnecting, .link.stale').waitFor()
+  await act('serve')
+  await page.locator('.link.live').waitFor()
+  await ask('/api/v1/runners/tailplane-runners/acme-gh-nix-a/log')
+  await soon(async () => (await row('logs.read').count()) >= 2, async () => 'after a break it is not followed')
+  page.wrong = page.wrong.filter((w) => !/ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET/.test(w))
+  well(page)
+  await page.context().close()
+})
+
 /** A dialog about an organisation, by keyboard only: fill says what is written where, then Preview. */
 async function matter(page, button, fill) {
   const dialog = page.locator('dialog[open]')

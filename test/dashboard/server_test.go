@@ -40,6 +40,7 @@ type house struct {
 	stop    func() error // of the dashboard; nil while it is away
 	caller  access.Caller
 	entries []audit.Entry
+	trail   audit.Trail // of them
 	revoked []string
 	confirm string // the page of what was asked for last in alice's name
 
@@ -52,7 +53,7 @@ const capability = "tailplane.dev/cap/plane"
 func open(t *testing.T) *house {
 	t.Helper()
 	h := &house{board: plane.NewBoard(time.Now), caller: somebody("alice")}
-	desk := plane.Desk{Board: h.board, Now: time.Now, Version: "v0", Commit: "0", Ready: func() bool { return true }, Revoke: h.revoke, Entries: h.newest, Exposed: func() []plane.Exposure {
+	desk := plane.Desk{Board: h.board, Now: time.Now, Version: "v0", Commit: "0", Ready: func() bool { return true }, Revoke: h.revoke, Entries: h.newest, Trail: &h.trail, Exposed: func() []plane.Exposure {
 		return []plane.Exposure{{Name: "grafana", Address: new("https://grafana.tail1234.ts.net"), Access: "observe.read", Source: "exposure:grafana"}}
 	}}
 	h.board.Report(plane.Source{Name: "exposure:grafana", Status: plane.OK})
@@ -221,6 +222,7 @@ func (h *house) record(e audit.Entry) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.entries = append(h.entries, e)
+	h.trail.Put(e)
 	return nil
 }
 

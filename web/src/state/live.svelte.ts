@@ -1,6 +1,6 @@
 // What is known now: one stream of events keeps all lists current.
 import { count } from '../text/names.ts'
-import type { Kind, Kinds, Me, Source } from '../wire.ts'
+import type { AuditEntry, Kind, Kinds, Me, Source } from '../wire.ts'
 import { ApiError, get } from './api.ts'
 import { List } from './list.svelte.ts'
 import { say } from './say.svelte.ts'
@@ -62,6 +62,20 @@ export function mayIn(verb: string, org: string): boolean {
   return ['*', org].some((o) => live.me?.verbs?.[o]?.includes(verb))
 }
 
+/** Who follows the record: told of each entry, and of null when it is to be read anew. */
+let follower: ((entry: AuditEntry | null) => void) | null = null
+let reopen = (): void => {}
+
+/** Follows the record until what it returns is called. The stream tells of it only who asks for that, so it is opened anew. */
+export function followRecord(tell: (entry: AuditEntry | null) => void): () => void {
+  follower = tell
+  reopen()
+  return () => {
+    follower = null
+    reopen()
+  }
+}
+
 /** The revision that was heard last: from there the stream goes on. */
 let revision = ''
 
@@ -102,7 +116,7 @@ export function connect(): () => void {
   const open = () => {
     clearTimeout(retry)
     es?.close()
-    const s = new EventSource('/api/v1/events?topics=infra,signins,pools,holds,enrollments,changes,drift,runners,sources' + (revision ? '&after=' + revision : ''))
+    const s = new EventSource('/api/v1/events?topics=infra,signins,pools,holds,enrollments,changes,drift,runners,sources' + (follower ? ',audit' : '') + (revision ? '&after=' + revision : ''))
     es = s
     const on = (name: string, f: (data: unknown, revision: number) => void) =>
       s.addEventListener(name, (e: MessageEvent<string>) => {
@@ -121,7 +135,9 @@ export function connect(): () => void {
       live.link = 'live'
       live.why = ''
       tries = 0
+      follower?.(null) // what was written before is not told
     })
+    on('audit.append', (d) => follower?.(d as AuditEntry))
     on('snapshot', resync) // nobody could say from where to go on
     on('resync', resync)
     on('bye', (d) => {
@@ -166,11 +182,15 @@ export function connect(): () => void {
   }
   const online = () => live.link !== 'live' && open()
 
-  void readMe().then(open)
+  void readMe().then(() => {
+    open()
+    reopen = open
+  })
   document.addEventListener('visibilitychange', seen)
   addEventListener('online', online)
   return () => {
     clearTimeout(retry)
+    reopen = () => {}
     es?.close()
     document.removeEventListener('visibilitychange', seen)
     removeEventListener('online', online)
@@ -181,6 +201,7 @@ export function connect(): () => void {
 function resync(): void {
   live.changes++
   for (const l of Object.values(lists)) l.refresh()
+  follower?.(null)
   void readSources()
 }
 
