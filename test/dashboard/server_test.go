@@ -135,7 +135,11 @@ func (h *house) acting() http.Handler {
 		"down": change(func() {
 			h.board.Report(plane.Source{Name: "kubernetes", Status: plane.Down, Message: "The API server does not answer."})
 		}),
-		"up":      change(func() { h.board.Report(plane.Source{Name: "kubernetes", Status: plane.OK}) }),
+		"up": change(func() { h.board.Report(plane.Source{Name: "kubernetes", Status: plane.OK}) }),
+		"unexposed": change(func() {
+			h.board.Report(plane.Source{Name: "exposure:grafana", Status: plane.Down, Message: "Nothing answers at its upstream."})
+		}),
+		"exposed": change(func() { h.board.Report(plane.Source{Name: "exposure:grafana", Status: plane.OK}) }),
 		"hostile": change(h.hostile),
 		"many":    change(func() { h.board.Replace(plane.KindSignin, "kubernetes", manySignins(2000)) }),
 		"asked":   h.asked,
