@@ -468,7 +468,7 @@ await check('what_somebody_else_keeps', async () => {
   await kept.getByRole('link', { name: 'acme' }).click()
   await page.locator('h1:focus', { hasText: 'acme' }).waitFor()
   await page.getByRole('heading', { name: 'Kept by somebody else' }).waitFor()
-  await page.getByRole('listitem').filter({ hasText: 'older' }).getByText('Held').waitFor()
+  await page.getByRole('listitem').filter({ hasText: 'older' }).getByText('Held', { exact: true }).waitFor()
   await go(page, '/pools/github/acme/old-nix')
   await kept.waitFor()
   await go(page, '/orgs/globex')
