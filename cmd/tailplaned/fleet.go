@@ -50,7 +50,7 @@ func runFleet(ctx context.Context, f flags, elect bool) error {
 	s := set.Fleet
 	metrics := health.NewFleet(version(), commit())
 	controllers := &fleetkube.Controllers{
-		Isolation: isolation.Settings{Namespace: s.Namespace, Account: fleetAccount, Shared: s.SharedNamespace, ClusterCIDRs: s.Prefixes(), APIServers: s.Servers(), Images: isolation.Images(s.Images)},
+		Isolation: isolation.Settings{Namespace: s.Namespace, Account: fleetAccount, Shared: s.SharedNamespace, ClusterCIDRs: s.Prefixes(), APIServers: s.Servers(), Images: isolation.Images(s.Images), Canary: isolation.Canary(s.Canary)},
 		Rules:     fleetRules(s), ARCNamespace: s.ARCNamespace,
 		ByPlane: s.Approval == settings.ApprovalPlane, IsAdmin: s.Approver,
 		Log: log, Now: time.Now, TruthCheckEvery: time.Duration(s.TruthCheckEvery), UserAgent: "tailplane-fleet/" + version(), Asked: metrics.Asked, Allocated: metrics.Allocated,

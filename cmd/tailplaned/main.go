@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -27,10 +26,7 @@ func main() {
 		return
 	}
 	fmt.Fprintln(os.Stderr, "tailplaned:", err)
-	if _, usage := errors.AsType[usageError](err); usage {
-		os.Exit(2)
-	}
-	os.Exit(1)
+	os.Exit(exitCode(err))
 }
 
 // usageError is a mistake in flags or settings: exit code 2.
@@ -74,6 +70,7 @@ func command() *cobra.Command {
 		role(settings.AllRoles, "Both, and the plane if it is enabled, in one process",
 			"Plays the roles access and operator in one process, for a small cluster, and the role plane where plane.enabled is set.\n"+
 				"The parts still meet only in the objects of the cluster.", accessPart, operatorPart, planePart),
+		canaryCommand(),
 		&cobra.Command{Use: "config", Short: "Print the settings in force", Long: "Prints the settings file with its defaults filled in, and warnings on standard error.", Args: noArguments,
 			RunE: func(c *cobra.Command, _ []string) error { return printConfig(f, c.OutOrStdout(), c.ErrOrStderr()) }},
 		injectCommand(&f),

@@ -2,8 +2,10 @@ package settings
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -31,6 +33,14 @@ type Fleet struct {
 	RequireOwnApp   bool        `yaml:"requireOwnApp"`
 	TruthCheckEvery Duration    `yaml:"truthCheckEvery"` // how often what a forge has is compared with the cluster, for each organisation
 	Images          FleetImages `yaml:"images"`
+	Canary          FleetCanary `yaml:"canary"`
+}
+
+// A FleetCanary is a pod beside the jobs of each organisation that tries whether the
+// network keeps the policies.
+type FleetCanary struct {
+	Image   string   `yaml:"image"`   // with tailplaned; "": there is no such pod
+	Targets []string `yaml:"targets"` // host:port that no job may reach, beside metadata, the tailnet and the API server
 }
 
 // A FleetApproval says what makes an enrollment approved.
@@ -111,12 +121,22 @@ func (f Fleet) validate() (errs []error) {
 	if every := time.Duration(f.TruthCheckEvery); every < time.Minute || every > 24*time.Hour {
 		bad("fleet.truthCheckEvery: %v; from 1m to 24h", every)
 	}
-	for _, x := range []struct{ name, image string }{{"runner", f.Images.Runner}, {"docker", f.Images.Docker}, {"manager", f.Images.Manager}, {"helper", f.Images.Helper}, {"job", f.Images.Job}} {
+	for _, x := range []struct{ name, image string }{{"images.runner", f.Images.Runner}, {"images.docker", f.Images.Docker}, {"images.manager", f.Images.Manager}, {"images.helper", f.Images.Helper}, {"images.job", f.Images.Job}, {"canary.image", f.Canary.Image}} {
 		if strings.ContainsFunc(x.image, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			bad("fleet.images.%s: %q is not the name of an image", x.name, x.image)
+			bad("fleet.%s: %q is not the name of an image", x.name, x.image)
+		}
+	}
+	for _, text := range f.Canary.Targets {
+		if host, port, err := net.SplitHostPort(text); err != nil || host == "" || !decimal(port) || strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			bad("fleet.canary.targets: %q is not a host with a port such as 10.0.0.1:9091", text)
 		}
 	}
 	return errs
+}
+
+func decimal(port string) bool {
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n > 0
 }
 
 // Prefixes are ClusterCIDRs.

@@ -205,7 +205,7 @@ var plain = strings.NewReplacer("yaml: ", "", "not found in type settings.File",
 	"not found in type settings.PlaneTLS", "is not a setting of plane.identity.tls", "not found in type settings.PlaneOIDC", "is not a setting of plane.identity.oidc",
 	"not found in type settings.Exposure", "is not a setting of an entry of plane.exposures",
 	"not found in type settings.PlaneHolder", "is not a setting of an entry of plane.roles", "not found in type settings.Plane", "is not a setting of plane",
-	"not found in type settings.FleetImages", "is not a setting of fleet.images", "not found in type settings.Fleet", "is not a setting of fleet",
+	"not found in type settings.FleetImages", "is not a setting of fleet.images", "not found in type settings.FleetCanary", "is not a setting of fleet.canary", "not found in type settings.Fleet", "is not a setting of fleet",
 	"not found in type settings.Gossip", "is not a setting of gossip",
 	"not found in type settings.Pin", "is not a setting of a pin", "not found in type settings.ClusterProfiles", "is not a setting of gossip.clusterProfiles",
 	"into uint16", "as a port", "into bool", "as true or false", "into int", "as a number")

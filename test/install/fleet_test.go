@@ -91,10 +91,10 @@ func TestFleetSettingsInStep(t *testing.T) {
 		}
 		got, want := f.Fleet, settings.Default().Fleet
 		if name == "defaults" && (got.Namespace != want.Namespace || got.SharedNamespace != want.SharedNamespace || got.ARCNamespace != want.ARCNamespace || got.Approval != want.Approval ||
-			got.Images != want.Images || got.TruthCheckEvery != want.TruthCheckEvery || got.RequireOwnApp || len(got.Approvers)+len(got.ClusterCIDRs)+len(got.APIServers)+len(got.CacheNamespaces) > 0) {
+			got.Images != want.Images || got.Canary.Image != "" || got.TruthCheckEvery != want.TruthCheckEvery || got.RequireOwnApp || len(got.Approvers)+len(got.ClusterCIDRs)+len(got.APIServers)+len(got.CacheNamespaces) > 0) {
 			t.Errorf("the chart's defaults are\n%+v\nthe program's\n%+v", got, want)
 		}
-		if name == "everything" && (len(got.Prefixes()) != 2 || len(got.Servers()) != 2 || !got.RequireOwnApp || got.Images.Job == "" || got.CacheNamespaces[0] != "cache") {
+		if name == "everything" && (len(got.Prefixes()) != 2 || len(got.Servers()) != 2 || !got.RequireOwnApp || got.Images.Job == "" || got.Canary.Image != "registry.invalid/team/tailplaned:v1.0.0" || len(got.Canary.Targets) != 1 || got.CacheNamespaces[0] != "cache") {
 			t.Errorf("%+v", got)
 		}
 		containers, _, _ := unstructured.NestedSlice(rendered(t, out, "Deployment", "tailplane-fleet").Object, "spec", "template", "spec", "containers")
@@ -113,7 +113,11 @@ func TestFleetSettingsInStep(t *testing.T) {
 // bring, and takes it away again: other tests share the cluster.
 func installFleet(t *testing.T, set ...string) *kubetest.Cluster {
 	t.Helper()
-	c := place(t)
+	return installFleetIn(t, place(t), set...)
+}
+
+func installFleetIn(t *testing.T, c *kubetest.Cluster, set ...string) *kubetest.Cluster {
+	t.Helper()
 	out := ofPart(t, render(t, profileValues(t, "fleet"), append([]string{"--no-hooks"}, set...)...), "fleet")
 	var arc strings.Builder
 	for _, kind := range []string{"AutoscalingRunnerSet", "AutoscalingListener", "EphemeralRunnerSet", "EphemeralRunner"} {

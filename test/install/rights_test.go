@@ -28,7 +28,12 @@ import (
 // resources and the namespace that the chart goes to.
 func place(t *testing.T) *kubetest.Cluster {
 	t.Helper()
-	c := kubetest.Start(t)
+	return prepared(t, kubetest.Start(t))
+}
+
+// prepared returns a cluster with what the chart does not bring.
+func prepared(t *testing.T, c *kubetest.Cluster) *kubetest.Cluster {
+	t.Helper()
 	definitions, err := runHelm(t, "template", crds)
 	if err != nil {
 		t.Fatal(err)

@@ -2,7 +2,10 @@
      may write what stands in the admission policies, and nowhere else. */}}
 {{- define "tailplane.fleetSettings" -}}
 {{- $f := omit .Values.fleet "enabled" "replicas" "createNamespace" "writers" "writerGroups" "nodeExemptNamespaces" "adoptNamespaces" "holdAdmission" "forgePorts"
-  "resources" "nodeSelector" "tolerations" "podAnnotations" }}
+  "resources" "nodeSelector" "tolerations" "podAnnotations" "canary" }}
+{{- if .Values.fleet.canary.enabled }}
+{{- $_ := set $f "canary" (dict "image" (include "tailplane.image" .) "targets" .Values.fleet.canary.targets) }}
+{{- end }}
 {{- dict "fleet" $f "health" ":9091" | toYaml }}
 {{- end }}
 

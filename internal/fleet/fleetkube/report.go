@@ -38,7 +38,7 @@ func (l *look) report(ctx context.Context, step fleet.Step) error {
 	if l.compared || meta.FindStatusCondition(s.Conditions, findings.Drifted) != nil {
 		r.Conditions = append(slices.Clone(r.Conditions), findings.Condition(l.stands, l.now))
 	}
-	r.Conditions = append(slices.Clone(r.Conditions), l.drainsToPause()...)
+	r.Conditions = append(slices.Clone(r.Conditions), append(l.drainsToPause(), l.enforced(ctx))...)
 	s.ObservedGeneration, s.Phase, s.Offboard = l.e.Generation, r.Phase, r.Offboard
 	for _, c := range board.Amend(r.Conditions, l.told()) {
 		board.Say(&s.Conditions, c, l.e.Generation, l.now)

@@ -72,6 +72,9 @@ func Ground(s Settings, own Tenant, others ...Tenant) ([]Object, error) {
 	for _, p := range policies {
 		out = append(out, p)
 	}
+	if g.Canary.Image != "" {
+		out = append(out, g.canary())
+	}
 	return append(out, g.authorities()...), nil
 }
 
@@ -94,6 +97,9 @@ type ground struct {
 // look finds out what the pools of a tenant need of the namespace.
 func (g *ground) look(t Tenant) error {
 	var errs []error
+	if g.Canary.Image != "" {
+		g.budget++
+	}
 	for _, p := range t.Pools {
 		gitlab := t.Forge.Spec.Type == v1alpha1.GitLab
 		if gitlab {

@@ -55,6 +55,7 @@ type Settings struct {
 	CacheNamespaces    []string         // with pods that enrollments may let their jobs connect to; others are left out
 	ARC                ARC              // required for GitHub
 	Images             Images
+	Canary             Canary
 }
 
 // ARC is the actions-runner-controller that was found.

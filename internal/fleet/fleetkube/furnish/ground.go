@@ -123,8 +123,8 @@ func (m *Memory) LookAt(ctx context.Context, c client.Client, wanted []isolation
 }
 
 // read reads what there is in the place of objects that are wanted, all at the same time:
-// of most kinds everything at once, and policies one by one, of which there are as many
-// in the shared namespace as organisations.
+// of most kinds everything at once, and policies and canaries one by one, of which there
+// are as many in the shared namespace as organisations.
 func read(ctx context.Context, c client.Reader, all []*unstructured.Unstructured, org string) (there func(*unstructured.Unstructured) *unstructured.Unstructured, err error) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -151,7 +151,7 @@ func read(ctx context.Context, c client.Reader, all []*unstructured.Unstructured
 	for _, u := range all {
 		kind := u.GroupVersionKind()
 		switch {
-		case kind.Kind == "Namespace" || kind.Kind == "NetworkPolicy":
+		case kind.Kind == "Namespace" || kind.Kind == "NetworkPolicy" || kind.Kind == "Deployment":
 			ask(kind, func() (map[string]*unstructured.Unstructured, error) {
 				is, err := Get(ctx, c, kind, client.ObjectKeyFromObject(u))
 				return map[string]*unstructured.Unstructured{u.GetName(): is}, err

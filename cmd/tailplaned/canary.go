@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/fleet/canary"
+)
+
+// said is where a container says why it ended.
+const said = "/dev/termination-log"
+
+// canaryCommand is what the fleet runs beside an organisation's jobs. It reads no settings
+// and has no rights.
+func canaryCommand() *cobra.Command {
+	var c canary.Canary
+	var listen string
+	cmd := &cobra.Command{Use: "canary", Short: "Try, from the place of a job, to reach what no job may reach", Args: cobra.NoArgs,
+		Long: "Try, from the place of a job, to reach what no job may reach. The fleet starts it (fleet.canary). It ends with code 3 and the addresses\n" +
+			"when one of them answers, and is ready while none does and its forge does.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			l, err := net.Listen("tcp", listen)
+			if err != nil {
+				return err
+			}
+			server := &http.Server{Handler: &c, ReadHeaderTimeout: 5 * time.Second}
+			var wg sync.WaitGroup
+			wg.Go(func() { _ = server.Serve(l) })
+			err = c.Run(cmd.Context())
+			stop, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), time.Second)
+			defer cancel()
+			_ = server.Shutdown(stop)
+			wg.Wait()
+			if err != nil {
+				_ = os.WriteFile(said, []byte(err.Error()), 0o600)
+			}
+			return err
+		}}
+	f := cmd.Flags()
+	f.StringArrayVar(&c.Never, "never", nil, "host:port that must not answer; may be given again")
+	f.StringArrayVar(&c.Always, "always", nil, "host:port of which one must answer; may be given again")
+	f.DurationVar(&c.Every, "every", time.Minute, "how often it tries")
+	f.StringVar(&listen, "listen", ":9094", "where it says whether it is ready")
+	return cmd
+}
+
+// exitCode is what the program ends with.
+func exitCode(err error) int {
+	if _, usage := errors.AsType[usageError](err); usage {
+		return 2
+	}
+	if _, reached := errors.AsType[*canary.ReachedError](err); reached {
+		return canary.Code
+	}
+	return 1
+}

@@ -1,0 +1,140 @@
+package canary
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// network is one in which some addresses answer, some refuse, and all others say nothing.
+type network struct {
+	mu      sync.Mutex
+	answers map[string]error // nil: it takes the connection
+}
+
+func (n *network) set(address string, err error, there bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if delete(n.answers, address); there {
+		n.answers[address] = err
+	}
+}
+
+func (n *network) dial(ctx context.Context, _, address string) (net.Conn, error) {
+	n.mu.Lock()
+	err, there := n.answers[address]
+	n.mu.Unlock()
+	switch {
+	case !there:
+		<-ctx.Done()
+		return nil, os.ErrDeadlineExceeded
+	case err != nil:
+		return nil, &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", err)}
+	}
+	a, b := net.Pipe()
+	b.Close()
+	return a, nil
+}
+
+func proved(c *Canary) bool {
+	w := httptest.NewRecorder()
+	c.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	return w.Code == http.StatusOK
+}
+
+// FL-05: what is reached is named, a refusal is an answer, and a pod that reaches nothing
+// at all proves nothing.
+func TestCanary(t *testing.T) {
+	const metadata, tailnet, forge = "169.254.169.254:80", "100.100.100.100:80", "forge.example:443"
+	run := func(t *testing.T, n *network, then func(c *Canary)) (err error) {
+		c := &Canary{Never: []string{metadata, tailnet}, Always: []string{forge}, Dial: n.dial}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var wg sync.WaitGroup
+		wg.Go(func() { err = c.Run(ctx) })
+		then(c)
+		cancel()
+		wg.Wait()
+		return err
+	}
+	for _, x := range []struct {
+		name    string
+		answers map[string]error
+		want    []string
+		proved  bool
+	}{
+		{"nothing but the forge", map[string]error{forge: nil}, nil, true},
+		{"nothing at all", map[string]error{}, nil, false},
+		{"the forge refuses, which is an answer", map[string]error{forge: syscall.ECONNREFUSED}, nil, true},
+		{"metadata answers", map[string]error{forge: nil, metadata: nil}, []string{metadata}, false},
+		{"both refuse", map[string]error{tailnet: syscall.ECONNREFUSED, metadata: syscall.ECONNRESET}, []string{metadata, tailnet}, false},
+		{"no way there", map[string]error{forge: nil, tailnet: syscall.ENETUNREACH, metadata: syscall.EHOSTUNREACH}, nil, true},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				err := run(t, &network{answers: x.answers}, func(c *Canary) {
+					time.Sleep(settle - time.Second)
+					if x.want != nil && proved(c) {
+						t.Error("proved although something was reached")
+					}
+					time.Sleep(time.Minute)
+					if proved(c) != x.proved {
+						t.Errorf("proved: %v", !x.proved)
+					}
+				})
+				var reached *ReachedError
+				if errors.As(err, &reached); (reached == nil) != (x.want == nil) || reached != nil && !slices.Equal(reached.Addresses, x.want) {
+					t.Errorf("%v, want %q", err, x.want)
+				}
+			})
+		})
+	}
+	t.Run("the policies come a moment later, and go", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := &network{answers: map[string]error{forge: nil, metadata: nil}}
+			err := run(t, n, func(c *Canary) {
+				time.Sleep(10 * time.Second)
+				n.set(metadata, nil, false)
+				time.Sleep(10 * time.Second)
+				if !proved(c) {
+					t.Error("not proved after the policies came")
+				}
+				n.set(metadata, nil, true)
+				time.Sleep(3 * time.Minute)
+			})
+			if reached := new(ReachedError); !errors.As(err, &reached) {
+				t.Errorf("it was not noticed that they went: %v", err)
+			}
+		})
+	})
+	if err := (&Canary{}).Run(t.Context()); err == nil {
+		t.Error("a canary without anything to try")
+	}
+}
+
+// On this machine: a listener is reached, and a closed port answers.
+func TestCanaryDials(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	all := []string{l.Addr().String(), closed.Addr().String()}
+	if got := new(Canary).answering(t.Context(), all); !slices.Equal(got, all) {
+		t.Errorf("%q of %q", got, all)
+	}
+}

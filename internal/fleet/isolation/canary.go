@@ -1,0 +1,117 @@
+package isolation
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/canary"
+)
+
+// A Canary is what tries whether the network enforces the policies.
+type Canary struct {
+	Image   string   // with tailplaned; "": there is none
+	Targets []string // host:port that no job may reach, beside those that are known
+}
+
+const (
+	componentCanary = "canary"
+	canaryPort      = 9094
+)
+
+// CanaryName is the name of an organisation's canary.
+func CanaryName(org string) string { return "tailplane-canary-" + org }
+
+// CanaryLabels are on the pods of an organisation's canary, and on no others.
+func CanaryLabels(org string) map[string]string {
+	return map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy, v1alpha1.OrgLabel: org, componentLabel: componentCanary, "app.kubernetes.io/instance": CanaryName(org)}
+}
+
+// canary is a pod in the place of the organisation's jobs, with the labels by which the
+// policies know them, that tries to reach what they may not: metadata, the tailnet, the API
+// server. Its forge has to answer, or it proves nothing.
+func (g *ground) canary() *appsv1.Deployment {
+	e := g.own.Enrollment
+	never := []string{"169.254.169.254:80", "100.100.100.100:80"}
+	for _, a := range g.APIServers {
+		never = append(never, a.String())
+	}
+	args := []string{"canary", fmt.Sprintf("--listen=:%d", canaryPort)}
+	for _, a := range slices.Concat(never, g.Canary.Targets) {
+		args = append(args, "--never="+a)
+	}
+	if a := forgeAddress(g.own.Forge); a != "" {
+		args = append(args, "--always="+a)
+	}
+	labels := CanaryLabels(e.Name)
+	small := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("32Mi")}
+	pod := corev1.PodSpec{ServiceAccountName: RunnerAccount, AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false),
+		SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: new(true), RunAsUser: new(int64(65532)), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+		Containers: []corev1.Container{{Name: "canary", Image: g.Canary.Image, Args: args,
+			Ports:           []corev1.ContainerPort{{Name: "ready", ContainerPort: canaryPort}},
+			ReadinessProbe:  &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(canaryPort)}}, PeriodSeconds: 5},
+			Resources:       corev1.ResourceRequirements{Requests: small, Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("64Mi")}},
+			SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}}}}}
+	place(&pod, e)
+	return &appsv1.Deployment{TypeMeta: kind(appsv1.SchemeGroupVersion, "Deployment"), ObjectMeta: meta(g.namespace, CanaryName(e.Name), e.Name, map[string]string{componentLabel: componentCanary}),
+		Spec: appsv1.DeploymentSpec{Replicas: new(int32(1)), Selector: new(matching(labels)), Strategy: appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
+			Template: corev1.PodTemplateSpec{ObjectMeta: meta("", "", e.Name, labels), Spec: pod}}}
+}
+
+// forgeAddress is where jobs reach their forge.
+func forgeAddress(f *v1alpha1.RunnerForge) string {
+	u, err := url.Parse(f.Spec.URL)
+	if err != nil || u.Hostname() == "" {
+		return ""
+	}
+	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), map[string]string{"http": "80"}[u.Scheme], "443"))
+}
+
+// Enforced is the name of the condition that says whether the network keeps the policies.
+const Enforced = "PolicyEnforced"
+
+// mostReached is how many characters of what a canary has reached are told.
+const mostReached = 200
+
+// Proof is what the pods of a canary prove of the policies. None is no proof.
+func Proof(pods []corev1.Pod) fleet.Condition {
+	for _, p := range pods {
+		for _, c := range p.Status.Conditions {
+			if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue && p.DeletionTimestamp == nil {
+				return fleet.Condition{Type: Enforced, Status: fleet.Yes, Reason: "Proved", Message: "A pod in the place of its jobs reaches its forge, and nothing that they may not reach."}
+			}
+		}
+	}
+	for _, p := range pods {
+		for _, c := range p.Status.ContainerStatuses {
+			for _, s := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
+				if s != nil && s.ExitCode == canary.Code {
+					said := strings.Map(func(r rune) rune {
+						if r < ' ' || r > '~' {
+							return -1
+						}
+						return r
+					}, s.Message)
+					return fleet.Condition{Type: Enforced, Status: fleet.No, Reason: "Reached",
+						Message: "The network does not keep the policies: from the place of its jobs could be " + said[:min(len(said), mostReached)] + ". Use a network plugin that enforces NetworkPolicies."}
+				}
+			}
+		}
+	}
+	return fleet.Condition{Type: Enforced, Status: fleet.Unknown, Reason: "NotProved", Message: "No pod has proved yet that the network keeps the policies."}
+}
+
+// Unproved is the condition where no canary is set.
+func Unproved() fleet.Condition {
+	return fleet.Condition{Type: Enforced, Status: fleet.Unknown, Reason: "NotProved", Message: "Nothing tries whether the network keeps the policies (fleet.canary)."}
+}

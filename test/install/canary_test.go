@@ -1,0 +1,90 @@
+package install
+
+import (
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/test/rig"
+)
+
+// FL-05: a pod in the place of an organisation's jobs tries whether the network keeps the
+// policies, with the chart's rights and image, and where nothing is admitted that PSA's
+// restricted would refuse. On a network on which it reaches its forge alone that is proved;
+// where it reaches more, what that was is said; without it nobody knows.
+//
+// The network is the testbed's, which carries what it is told to: it enforces no policy.
+func TestFL05_Canary(t *testing.T) {
+	forge := forgetest.NewGitLab(t)
+	at, err := url.Parse(forge.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := installFleetIn(t, prepared(t, kubetest.New(t, kubetest.Options{Name: "canary"})))
+	must(t, c, "kubectl -n tailplane-fleet scale deployment tailplane-fleet --replicas=0") // it is at work here, with one setting after the other
+	node, err := rig.StartNode(t.Context(), c, t.TempDir(), rig.NodeOptions{Images: map[string]string{"registry.invalid/team/tailplaned": "tailplaned"}, Carry: map[string]string{at.Host: at.Host}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := node.Close(); err != nil {
+			t.Error(err)
+		}
+		if b, err := os.ReadFile(node.Log); t.Failed() {
+			t.Logf("the node (%v):\n%s", err, b)
+		}
+	})
+	if !node.Isolated {
+		t.Skipf("SKIP pods of their own: %s", node.Reason)
+	}
+	settings, _, _ := unstructured.NestedString(rendered(t, render(t, profileValues(t, "fleet")), "ConfigMap", "tailplane-fleet").Object, "data", "fleet.yaml")
+	settings = strings.Replace(settings, "health: :9091", "health: 127.0.0.1:0", 1)
+	if !strings.Contains(settings, "10.0.7.7:9091") {
+		t.Fatalf("no canary is set:\n%s", settings)
+	}
+
+	writer := somebody(t, c, "system:serviceaccount:argocd:argocd-application-controller")
+	forge.AddGroup("omega")
+	token := forge.AddToken(forgetest.GitLabToken{User: "bot", Level: 50, Scopes: []string{"create_runner", "manage_runner", "read_api"}})
+	for _, doc := range []string{
+		fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {name: omega, namespace: tailplane-fleet, labels: {tailplane.dev/org: omega}}, stringData: {access_token: %q}}", token),
+		fmt.Sprintf("{apiVersion: tailplane.dev/v1alpha1, kind: RunnerForge, metadata: {name: lab}, spec: {type: gitlab, url: %q}}", forge.URL),
+		"{apiVersion: tailplane.dev/v1alpha1, kind: RunnerPool, metadata: {name: docker}, spec: {forge: lab, runsOn: [docker], scaling: {max: 2, budget: 4}}}",
+		fmt.Sprintf("{apiVersion: tailplane.dev/v1alpha1, kind: RunnerEnrollment, metadata: {name: omega}, spec: {forge: lab, configURL: %q, isolation: Namespace, pools: [{name: docker, type: Shared}], credentials: {secretName: omega}}}", forge.URL+"/omega"),
+	} {
+		if err := writer.store(doc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	says := func() string {
+		return must(t, c, `kubectl get runnerenrollment omega -o jsonpath={.status.conditions[?(@.type=="PolicyEnforced")].status}:{.status.conditions[?(@.type=="PolicyEnforced")].message}`)
+	}
+	for i, x := range []struct{ why, settings, status, message string }{
+		{"nothing but the forge answers", settings, "True", "reaches its forge"},
+		{"the API server answers", strings.Replace(settings, "10.0.7.7:9091", "10.96.0.1:443", 1), "False", "reached: 10.96.0.1:443"},
+		{"no canary", strings.Replace(settings, "registry.invalid/team/tailplaned:v1.0.0", "", 1), "Unknown", "fleet.canary"},
+	} {
+		p, err := rig.StartFleet(t.Context(), filepath.Join(t.TempDir(), fmt.Sprint("fleet-", i)), c, "tailplane-fleet", "tailplane-fleet", x.settings, "--leader-elect=false")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Logf("the fleet, %s:\n%s", x.why, p.Output())
+			}
+			p.Kill()
+		})
+		until(t, x.why, func() bool { s := says(); return strings.HasPrefix(s, x.status+":") && strings.Contains(s, x.message) })
+		p.Kill()
+	}
+	if left := must(t, c, "kubectl get deployments -A -o name -l app.kubernetes.io/component=canary"); left != "" {
+		t.Errorf("left: %s", left)
+	}
+}
