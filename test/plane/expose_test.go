@@ -102,7 +102,7 @@ func TestPLANE03_Exposures(t *testing.T) {
 		a, err := ask(t, r, alice, "GET", "/api/v1/sources", "")
 		return err == nil && strings.Contains(a.body, `"exposure:prometheus","status":"ok"`) && strings.Contains(a.body, `"exposure:grafana","status":"ok"`) && strings.Contains(a.body, `"exposure:attic","status":"ok"`)
 	})
-	if a, err := ask(t, r, alice, "GET", "/api/v1/exposures", ""); err != nil || strings.Count(a.body, `"state":"ok"`) != 2 || !strings.Contains(a.body, `"name":"attic","address":"http`) {
+	if a, err := ask(t, r, alice, "GET", "/api/v1/exposures", ""); err != nil || strings.Count(a.body, `"state":"ok"`) != 3 || !strings.Contains(a.body, `"name":"attic","address":"http`) {
 		t.Errorf("what is exposed: %s, %v", a.body, err)
 	}
 	forged := func(q *http.Request) {
