@@ -889,10 +889,11 @@ await check('audit_is_followed', async () => {
   // Where nobody points they come by themselves, and only what fits the filter.
   await page.locator('h1').hover()
   await page.getByLabel('What').fill('logs.read')
-  await page.getByText(/fits the filter/).waitFor()
+  await soon(async () => (await row('fleet.read').count()) === 0, async () => 'the filter is not applied')
+  const logs = await row('logs.read').count()
   await ask('/api/v1/drift')
   await ask('/api/v1/runners/tailplane-runners/acme-gh-nix-a/log')
-  await row('logs.read').first().waitFor()
+  await soon(async () => (await row('logs.read').count()) === logs + 1, async () => `${await row('logs.read').count()} entries of logs, were ${logs}`)
   must((await row('fleet.read').count()) === 0, 'what does not fit the filter is shown')
   // What was written while it was away is read.
   await act('leave')

@@ -94,7 +94,7 @@ func (h *house) fleet(now time.Time) {
 	}
 	acme := enrolled("acme", "github", "Active", "gh-nix", "gh-docker").(planefleet.Enrollment)
 	acme.Adopted = []planefleet.Adoption{{Pool: "old-nix", Namespace: "old-runners", Workload: "nix", Min: new(0), Max: new(2147483647), Counts: planefleet.Counts{Idle: new(2), Busy: new(4), Pending: new(0), Failed: new(0)}, SeenAt: new(now.Add(-50 * time.Hour))},
-		{Pool: "older", Namespace: "old-runners", Workload: "arm", Hold: "globex-freeze"}}
+		{Pool: "older", Namespace: "old-runners", Workload: "arm", Hold: "arm-upgrade"}}
 	b.Replace(plane.KindRunner, "kubernetes", []plane.Object{
 		job("acme", "gh-nix", "a", planejobs.Busy, &planejobs.Job{Name: "build", Repository: "acme/shop", Workflow: "ci.yaml", Run: new(int64(9001)), URL: "https://github.com/acme/shop/actions/runs/9001", Started: new(now.Add(-4 * time.Minute))}),
 		job("acme", "gh-nix", "b", planejobs.Idle, nil), job("acme", "gh-docker", "c", planejobs.Failed, nil), job("globex", "gh-nix", "d", planejobs.Busy, &planejobs.Job{Name: "globex secret"})})
