@@ -22,7 +22,7 @@ const said = "/dev/termination-log"
 func canaryCommand() *cobra.Command {
 	var c canary.Canary
 	var listen string
-	cmd := &cobra.Command{Use: "canary", Short: "Try, from the place of a job, to reach what no job may reach", Args: cobra.NoArgs,
+	cmd := &cobra.Command{Use: "canary", Short: "Try, from the place of a job, to reach what no job may reach", Args: noArguments,
 		Long: "Try, from the place of a job, to reach what no job may reach. The fleet starts it (fleet.canary). It ends with code 3 and the addresses\n" +
 			"when one of them answers, and is ready while none does and its forge does.",
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -67,14 +67,11 @@ func (t *tka) doIgnore(ctx context.Context, ff *fleetFlags, pattern string, req 
 	}
 	d := e.Data.Drift
 	return t.show(answer{object: fleetChange[planefleet.Ignoring]{kind("DriftIgnored"), e.Data}, names: []string{d.ID}, table: func(bool) {
-		stands, note := "is told again", ""
+		stands := "is told again"
 		if d.IgnoredUntil != nil {
-			stands = "is ignored until " + d.IgnoredUntil.Local().Format("2006-01-02 15:04")
+			stands = "is ignored until " + minute(*d.IgnoredUntil)
 		}
-		if e.Data.DryRun {
-			note = " That would be; nothing was changed."
-		}
-		fmt.Fprintf(t.Out, "%s (%s) %s.%s\n", screen.Safe(d.ID), screen.Safe(d.Field), stands, note)
+		fmt.Fprintf(t.Out, "%s (%s) %s.%s\n", screen.Safe(d.ID), screen.Safe(d.Field), stands, wouldBe(e.Data.DryRun))
 	}})
 }
 

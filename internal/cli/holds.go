@@ -260,15 +260,20 @@ func (t *tka) doReschedule(ctx context.Context, ff *fleetFlags, wf writeFlags, r
 	}
 	h := e.Data.Hold
 	return t.show(answer{object: fleetChange[planefleet.Rescheduled]{kind("HoldRescheduled"), e.Data}, names: []string{h.Name}, table: func(bool) {
-		end, note := "does not end by itself", ""
+		end := "does not end by itself"
 		if h.ExpiresAt != nil {
-			end = "ends at " + h.ExpiresAt.Local().Format("2006-01-02 15:04")
+			end = "ends at " + minute(*h.ExpiresAt)
 		}
-		if e.Data.DryRun {
-			note = " That would be; nothing was changed."
-		}
-		fmt.Fprintf(t.Out, "%s %s.%s\n", screen.Safe(h.Name), end, note)
+		fmt.Fprintf(t.Out, "%s %s.%s\n", screen.Safe(h.Name), end, wouldBe(e.Data.DryRun))
 	}})
+}
+
+// wouldBe follows what is said of a write that was only tried.
+func wouldBe(dryRun bool) string {
+	if dryRun {
+		return " That would be; nothing was changed."
+	}
+	return ""
 }
 
 // askTwice asks, and when that takes a code which was not given, once more with the code

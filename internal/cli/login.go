@@ -237,8 +237,11 @@ func (t *tka) moment(rfc3339 string) string {
 	if err != nil {
 		return rfc3339
 	}
-	return fmt.Sprintf("%s (%s)", at.Local().Format("2006-01-02 15:04"), screen.Short(at.Sub(t.Now())))
+	return fmt.Sprintf("%s (%s)", minute(at), screen.Short(at.Sub(t.Now())))
 }
+
+// minute is a time as people read it, in their own zone.
+func minute(at time.Time) string { return at.Local().Format("2006-01-02 15:04") }
 
 // mergeLogin writes the entries of a sign-in that a server gave.
 func (t *tka) mergeLogin(k kubefile.Files, entry kubefile.Entry, l *link.Link, use bool) error {

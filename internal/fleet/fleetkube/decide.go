@@ -23,7 +23,7 @@ func (w *crew) decide(ctx context.Context, _ reconcile.Request) (reconcile.Resul
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	conflicts := w.arc.Conflicts(ctx)
+	conflicts := w.arc.Conflicts()
 	now, began := w.Now(), time.Now()
 	was, is := w.board.Decide(v, func(e *v1alpha1.RunnerEnrollment) bool { return w.approved(e).Status == fleet.Yes }, conflicts, now)
 	if w.Allocated != nil {

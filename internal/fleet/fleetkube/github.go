@@ -202,7 +202,7 @@ func (l *look) applySet(ctx context.Context, w *work, to fleet.Wanted) error {
 		return err
 	}
 	if w == nil {
-		if other, taken := l.crew.arc.Rival(ctx, set); taken { // and nothing is given by GitHub, or taken
+		if other, taken := l.crew.arc.Rival(set); taken { // and nothing is given by GitHub, or taken
 			l.troubles = append(l.troubles, arc.Conflict(other))
 			return nil
 		}

@@ -116,11 +116,7 @@ func (s *Enrollments) Create(ctx context.Context, p access.Permit, spec json.Raw
 	}
 	e.Spec.Approval = nil
 	setRequestedBy(e, p.Caller().Identity())
-	var options []client.CreateOption
-	if dryRun {
-		options = append(options, client.DryRunAll)
-	}
-	switch err := s.client.Create(ctx, e, options...); {
+	switch err := trying(s.client, dryRun).Create(ctx, e); {
 	case apierrors.IsAlreadyExists(err):
 		is, err := s.get(ctx, p.Org())
 		switch {
@@ -150,11 +146,7 @@ func (s *Enrollments) change(ctx context.Context, org string, dryRun bool, as fu
 	if err := as(is); err != nil {
 		return planefleet.Enrollment{}, err
 	}
-	var options []client.PatchOption
-	if dryRun {
-		options = append(options, client.DryRunAll)
-	}
-	if err := s.client.Patch(ctx, is, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}), options...); err != nil {
+	if err := trying(s.client, dryRun).Patch(ctx, is, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})); err != nil {
 		return planefleet.Enrollment{}, s.refused(org, err)
 	}
 	return s.shown(is), nil
@@ -272,11 +264,7 @@ func (s *Enrollments) Offboard(ctx context.Context, p access.Permit, dryRun bool
 	if err != nil {
 		return planefleet.Enrollment{}, err
 	}
-	options := []client.DeleteOption{client.Preconditions{UID: new(types.UID(e.UID))}}
-	if dryRun {
-		options = append(options, client.DryRunAll)
-	}
-	if err := client.IgnoreNotFound(s.client.Delete(ctx, e, options...)); err != nil {
+	if err := client.IgnoreNotFound(trying(s.client, dryRun).Delete(ctx, e, client.Preconditions{UID: new(types.UID(e.UID))})); err != nil {
 		return planefleet.Enrollment{}, s.refused(p.Org(), err)
 	}
 	return s.shown(e), nil

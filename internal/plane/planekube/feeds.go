@@ -40,6 +40,14 @@ func newClient(config *rest.Config) (client.WithWatch, error) {
 		v1alpha1.GroupVersion.WithKind("RunnerForge"), v1alpha1.GroupVersion.WithKind("RunnerHold")})})
 }
 
+// trying is the client, or, in a dry run, one whose writes change nothing.
+func trying(c client.Client, dryRun bool) client.Client {
+	if dryRun {
+		return client.NewDryRunClient(c)
+	}
+	return c
+}
+
 // feeds are all that is read.
 func (w *Watch) feeds(c client.WithWatch) []*feed {
 	const noGateway = "The cluster does not have this kind: Tailplane's gateway is not installed."

@@ -62,11 +62,7 @@ func (s *Holds) Create(ctx context.Context, p access.Permit, d planefleet.Draft,
 	if d.ExpiresAt != nil {
 		h.Spec.ExpiresAt = new(metav1.NewTime(*d.ExpiresAt))
 	}
-	var options []client.CreateOption
-	if dryRun {
-		options = append(options, client.DryRunAll)
-	}
-	switch err := s.client.Create(ctx, h, options...); {
+	switch err := trying(s.client, dryRun).Create(ctx, h); {
 	case apierrors.IsAlreadyExists(err):
 		return s.found(ctx, d, p.Caller().Identity())
 	case apierrors.IsInvalid(err):
@@ -102,11 +98,7 @@ func (s *Holds) Lift(ctx context.Context, p access.Permit, h planefleet.Hold, dr
 	if err := s.scoped(p, access.HoldsLift, h.Scope); err != nil {
 		return err
 	}
-	options := []client.DeleteOption{client.Preconditions{UID: new(types.UID(h.UID))}}
-	if dryRun {
-		options = append(options, client.DryRunAll)
-	}
-	switch err := s.client.Delete(ctx, &v1alpha1.RunnerHold{ObjectMeta: metav1.ObjectMeta{Name: h.Name}}, options...); {
+	switch err := trying(s.client, dryRun).Delete(ctx, &v1alpha1.RunnerHold{ObjectMeta: metav1.ObjectMeta{Name: h.Name}}, client.Preconditions{UID: new(types.UID(h.UID))}); {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // gone, or another one has its name by now
 		return gone()
 	case err != nil:
@@ -137,11 +129,7 @@ func (s *Holds) Reschedule(ctx context.Context, p access.Permit, h planefleet.Ho
 	if end != nil {
 		is.Spec.ExpiresAt = new(metav1.NewTime(*end))
 	}
-	var options []client.PatchOption
-	if dryRun {
-		options = append(options, client.DryRunAll)
-	}
-	switch err := s.client.Patch(ctx, is, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}), options...); {
+	switch err := trying(s.client, dryRun).Patch(ctx, is, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})); {
 	case apierrors.IsNotFound(err):
 		return planefleet.Hold{}, gone()
 	case apierrors.IsConflict(err):

@@ -130,28 +130,14 @@ func (s *Ignores) change(ctx context.Context, is ignored, now time.Time, dryRun 
 	m.Data = map[string]string{ignoredKey: string(text)}
 	if absent {
 		m.ObjectMeta = metav1.ObjectMeta{Namespace: s.namespace, Name: IgnoredConfigMap}
-		err = s.client.Create(ctx, m, creating(dryRun)...)
+		err = trying(s.client, dryRun).Create(ctx, m)
 	} else {
-		err = s.client.Update(ctx, m, updating(dryRun)...)
+		err = trying(s.client, dryRun).Update(ctx, m)
 	}
 	if err == nil && !dryRun {
 		s.put(m)
 	}
 	return err
-}
-
-func creating(dryRun bool) (options []client.CreateOption) {
-	if dryRun {
-		options = append(options, client.DryRunAll)
-	}
-	return options
-}
-
-func updating(dryRun bool) (options []client.UpdateOption) {
-	if dryRun {
-		options = append(options, client.DryRunAll)
-	}
-	return options
 }
 
 // ignoredIn is what a ConfigMap keeps.

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -176,6 +177,9 @@ func run(out io.Writer, demo string, list bool, again string, files []string) (b
 	for _, n := range t.failed {
 		fmt.Fprintf(out, "---- %s\n%s", n, tail(t.said[n]))
 	}
+	for _, n := range second.failed {
+		fmt.Fprintf(out, "---- again: %s\n%s", n, tail(second.said[n]))
+	}
 	for _, n := range mended {
 		passed++
 		fmt.Fprintf(out, "AGAIN %s: failed beside others, passed alone\n", n)
@@ -187,11 +191,23 @@ func run(out io.Writer, demo string, list bool, again string, files []string) (b
 	return len(failed) > 0 || passed == 0, nil
 }
 
-// tail is the end of what a test printed: what it failed of is there.
+// A test's own words begin with their place, and so do those of the libraries that judge for it.
+var ownWords = regexp.MustCompile(`^\s+\w+\.go:\d+: |^panic: |^WARNING: DATA RACE`)
+
+// tail is what a test failed of: its first own words, and the end of what it printed,
+// which may be nothing but logs.
 func tail(output string) string {
-	const most = 30
+	const most, words, long = 20, 10, 400
 	lines := slices.Collect(strings.Lines(output))
-	return strings.Join(lines[max(0, len(lines)-most):], "")
+	end := max(0, len(lines)-most)
+	first := slices.DeleteFunc(slices.Clone(lines[:end]), func(line string) bool { return !ownWords.MatchString(line) })
+	list := append(first[:min(words, len(first))], lines[end:]...)
+	for i, line := range list {
+		if len(line) > long {
+			list[i] = line[:long] + " …\n"
+		}
+	}
+	return strings.Join(list, "")
 }
 
 // reason is what the test gave to t.Skip: the line that go test prefixes with its place.

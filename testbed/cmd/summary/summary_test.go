@@ -83,3 +83,12 @@ func TestAgain(t *testing.T) {
 		})
 	}
 }
+
+// What a test failed of is shown although a long log came after it, and the log shortly.
+func TestTail(t *testing.T) {
+	said := "=== RUN B\n    b_test.go:7: want 3\n" + strings.Repeat("        a log\n", 100) + "        " + strings.Repeat("x", 1000) + "\n    b_test.go:9: the log's end\n--- FAIL: B\n"
+	got := tail(said)
+	if !strings.Contains(got, "b_test.go:7: want 3\n") || strings.Count(got, "a log") != 17 || strings.Count(got, "b_test.go:9") != 1 || len(got) > 1000 || !strings.HasSuffix(got, "--- FAIL: B\n") {
+		t.Errorf("%s", got)
+	}
+}

@@ -95,7 +95,7 @@ func (k *Keeper) Look(ctx context.Context, req reconcile.Request) (reconcile.Res
 	pools = slices.DeleteFunc(pools, func(p v1alpha1.RunnerPool) bool {
 		return p.Spec.Adopt.Namespace != namespace || p.Spec.Adopt.Name != name
 	})
-	if len(pools) == 0 && !k.World.Noted(ctx, namespace, name, arc.HeldAnnotation) {
+	if len(pools) == 0 && !k.World.Noted(namespace, name, arc.HeldAnnotation) {
 		return reconcile.Result{}, nil // nobody's, and nothing of ours is in it
 	}
 	now := k.Now()
@@ -157,7 +157,7 @@ func (k *Keeper) settle(ctx context.Context, namespace, name string, s *board.Ad
 	case err != nil:
 		return false, wake, err
 	}
-	parts, err := k.World.Parts(ctx, u)
+	parts, err := k.World.Parts(u)
 	if err != nil {
 		return false, wake, err
 	}

@@ -242,7 +242,7 @@ func (m *memories) parts(set arc.Set) (*arc.Parts, error) {
 
 // Parts are a scale set that was read, and what there is of it, as it was a moment ago.
 // Before anything of ARC's was listed they are not known.
-func (w *World) Parts(_ context.Context, u *unstructured.Unstructured) (*arc.Parts, error) {
+func (w *World) Parts(u *unstructured.Unstructured) (*arc.Parts, error) {
 	set := arc.ReadSet(u)
 	known := w.known.Load()
 	if known == nil {
@@ -253,7 +253,7 @@ func (w *World) Parts(_ context.Context, u *unstructured.Unstructured) (*arc.Par
 
 // Noted says whether a scale set carried an annotation a moment ago: that of a hold, the
 // only one that is remembered.
-func (w *World) Noted(_ context.Context, namespace, name, annotation string) bool {
+func (w *World) Noted(namespace, name, annotation string) bool {
 	known := w.known.Load()
 	if known == nil {
 		return false
@@ -282,27 +282,29 @@ func (w *World) OrgOf(k fleet.Key) string {
 func (w *World) Crashes(p *arc.Parts, desired int, now time.Time) fleet.Trouble {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if known := w.known.Load(); known != nil && len(w.churns) > 2*len(known.sets.GetStore().ListKeys())+16 {
-		maps.DeleteFunc(w.churns, func(k fleet.Key, _ *arc.Churn) bool { return known.set(k) == nil })
+	churn := w.churns[p.Key]
+	if churn == nil {
+		if known := w.known.Load(); known != nil && len(w.churns) > 2*len(known.sets.GetStore().ListKeys())+16 {
+			maps.DeleteFunc(w.churns, func(k fleet.Key, _ *arc.Churn) bool { return known.set(k) == nil })
+		}
+		if w.churns == nil {
+			w.churns = map[fleet.Key]*arc.Churn{}
+		}
+		churn = &arc.Churn{}
+		w.churns[p.Key] = churn
 	}
-	if w.churns == nil {
-		w.churns = map[fleet.Key]*arc.Churn{}
-	}
-	if w.churns[p.Key] == nil {
-		w.churns[p.Key] = &arc.Churn{}
-	}
-	w.churns[p.Key].Look(p.Runners, desired, now)
-	return w.churns[p.Key].Trouble()
+	churn.Look(p.Runners, desired, now)
+	return churn.Trouble()
 }
 
 // Conflicts are the scale sets that somebody else works with too.
-func (w *World) Conflicts(context.Context) map[fleet.Key]fleet.Key {
+func (w *World) Conflicts() map[fleet.Key]fleet.Key {
 	return arc.Conflicts(w.sets())
 }
 
 // Rival is the object that works already with the scale set of GitHub's that u would be
 // given, if it were made.
-func (w *World) Rival(_ context.Context, u *unstructured.Unstructured) (other fleet.Key, taken bool) {
+func (w *World) Rival(u *unstructured.Unstructured) (other fleet.Key, taken bool) {
 	mine := arc.ReadSet(u)
 	others := slices.DeleteFunc(w.sets(), func(s arc.Set) bool { return s.Key == mine.Key })
 	other, taken = arc.Conflicts(append(others, mine))[mine.Key]
