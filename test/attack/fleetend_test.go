@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -77,13 +78,16 @@ func (y *yard) witnessed(t *testing.T, org string) (let func()) {
 	t.Helper()
 	const witness = "test.example/witness"
 	change := func(f func(*v1alpha1.RunnerEnrollment)) {
-		e := &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: org}}
-		if !y.there(t, e) {
-			return
-		}
-		was := e.DeepCopy()
-		f(e)
-		if err := y.admin.Patch(context.WithoutCancel(t.Context()), e, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
+		err := retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the fleet writes too
+			e := &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: org}}
+			if !y.there(t, e) {
+				return nil
+			}
+			was := e.DeepCopy()
+			f(e)
+			return y.admin.Patch(context.WithoutCancel(t.Context()), e, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}))
+		})
+		if client.IgnoreNotFound(err) != nil {
 			t.Error(err)
 		}
 	}
