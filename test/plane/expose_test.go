@@ -98,10 +98,7 @@ func TestPLANE03_Exposures(t *testing.T) {
 	eve, vic := person(t, r, "eve-look", "eve@example.com"), person(t, r, "vic-look", "vic@example.com")
 	alice, pat := person(t, r, "alice-look", "alice@example.com"), person(t, r, "pat-look", "pat@platform.dev")
 	mallory, ci := person(t, r, "mallory-look", "mallory@example.com"), person(t, r, "robot-look", "", "tag:robot")
-	until(t, "all are on the tailnet", func() bool {
-		a, err := ask(t, r, alice, "GET", "/api/v1/sources", "")
-		return err == nil && strings.Contains(a.body, `"exposure:prometheus","status":"ok"`) && strings.Contains(a.body, `"exposure:grafana","status":"ok"`) && strings.Contains(a.body, `"exposure:attic","status":"ok"`)
-	})
+	wellRead(t, r, alice, "exposure:prometheus", "exposure:grafana", "exposure:attic")
 	if a, err := ask(t, r, alice, "GET", "/api/v1/exposures", ""); err != nil || strings.Count(a.body, `"state":"ok"`) != 3 || !strings.Contains(a.body, `"name":"attic","address":"http`) {
 		t.Errorf("what is exposed: %s, %v", a.body, err)
 	}

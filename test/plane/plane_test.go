@@ -184,6 +184,20 @@ func until(t *testing.T, what string, true func() bool) {
 	}
 }
 
+// wellRead waits until sources of the plane are ok, and says what became of them if they never are.
+func wellRead(t *testing.T, r *rig.Rig, p *rig.Person, names ...string) {
+	t.Helper()
+	for end := time.Now().Add(deadline); ; time.Sleep(50 * time.Millisecond) {
+		a, err := ask(t, r, p, "GET", "/api/v1/sources", "")
+		if !slices.ContainsFunc(names, func(name string) bool { return !strings.Contains(a.body, `"`+name+`","status":"ok"`) }) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%q were never ok: %s, %v", names, a.body, err)
+		}
+	}
+}
+
 // An answer is an envelope, as it came.
 type answer struct {
 	status int
@@ -268,10 +282,7 @@ func TestPLANE04_Personas(t *testing.T) {
 	r := start(t)
 	alice := person(t, r, "alice-laptop", "alice@example.com")
 	bob := person(t, r, "bob-laptop", "bob@example.com")
-	until(t, "the organisations are read", func() bool {
-		a, err := ask(t, r, alice, "GET", "/api/v1/sources", "")
-		return err == nil && strings.Contains(a.body, `"kubernetes:runnerenrollments","status":"ok"`) && strings.Contains(a.body, `"kubernetes:members","status":"ok"`)
-	})
+	wellRead(t, r, alice, "kubernetes:runnerenrollments", "kubernetes:members")
 	own, his := signIn(t, r, alice, alice), signIn(t, r, bob, alice)
 	personas := []struct {
 		name  string
