@@ -281,13 +281,14 @@ func (d *discovery) previous(ctx context.Context) (key door.Key, ok bool, err er
 
 // publisher shows this cluster what is known of the others.
 func (d *discovery) publisher(member *gossip.Node, carrier *gossiphttp.Carrier) *gossipkube.Publisher {
+	forgotten := time.Now().Add(time.Duration(d.p.set.Gossip.ForgetAfter)) // is by then whoever was not heard
 	p := &gossipkube.Publisher{Config: d.config, Namespace: d.p.set.Signin.SystemNamespace, Log: d.p.log, Now: time.Now,
 		Clusters: func() []gossip.Cluster {
 			all, _ := member.Members().Clusters(true)
-			if len(all) == 1 && d.netmap.Load().Len() > 1 && member.Stats().MessagesIn == 0 {
-				return nil // nobody was heard yet: that says nothing of them
-			}
 			return all
+		},
+		Heard: func() bool {
+			return d.netmap.Load().Len() <= 1 || member.Stats().MessagesIn > 0 || time.Now().After(forgotten)
 		}}
 	if set := d.p.set.Gossip.ClusterProfiles; set.Enabled {
 		p.Profiles = &gossipkube.Profiles{Namespace: set.Namespace, ForgetAfter: time.Duration(d.p.set.Gossip.ForgetAfter),

@@ -160,21 +160,47 @@ func newBoard(config *rest.Config, namespace string) (*board, error) {
 	return &board{client: c, key: client.ObjectKey{Namespace: namespace, Name: MembersConfigMap}}, nil
 }
 
+// read finds out what there is, if that is not known.
+func (b *board) read(ctx context.Context) error {
+	if b.there != nil {
+		return nil
+	}
+	cm := new(corev1.ConfigMap)
+	if err := b.client.Get(ctx, b.key, cm); err != nil {
+		return kube.ExplainGiven("read", "ConfigMap", b.key, err)
+	}
+	b.there, b.shown = cm, nil
+	if m, ok := b.list(); ok && m.Omitted == 0 {
+		b.shown = ordered(m.Clusters)
+	}
+	return nil
+}
+
+// list is what was read or written last. What is no list is nothing that anybody
+// needs: it is ours, and written anew.
+func (b *board) list() (m Members, ok bool) {
+	return m, json.Unmarshal([]byte(b.there.Data[MembersData]), &m) == nil
+}
+
+// loses reports whether a cluster that is shown is not one of these.
+func (b *board) loses(ctx context.Context, clusters []Cluster) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	if err := b.read(ctx); err != nil {
+		return false, err
+	}
+	m, ok := b.list()
+	return ok && (m.Omitted > 0 || slices.ContainsFunc(m.Clusters, func(was Cluster) bool {
+		return !slices.ContainsFunc(clusters, func(is Cluster) bool { return is.ID == was.ID })
+	})), nil
+}
+
 // pass writes clusters if that is due.
 func (b *board) pass(ctx context.Context, now time.Time, clusters []Cluster) error {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	if b.there == nil {
-		cm := new(corev1.ConfigMap)
-		if err := b.client.Get(ctx, b.key, cm); err != nil {
-			return kube.ExplainGiven("read", "ConfigMap", b.key, err)
-		}
-		b.there, b.shown = cm, nil
-		var m Members
-		// What cannot be read is nothing that anybody needs: it is ours, and written anew.
-		if json.Unmarshal([]byte(cm.Data[MembersData]), &m) == nil && m.Omitted == 0 {
-			b.shown = ordered(m.Clusters)
-		}
+	if err := b.read(ctx); err != nil {
+		return err
 	}
 	if !due(b.shown, clusters) {
 		return b.full

@@ -59,6 +59,10 @@ type Publisher struct {
 	// nothing to say.
 	Clusters func() []Cluster
 
+	// Heard, optional, reports whether another server was heard since this one began.
+	// Until then no cluster is taken off the list: silence says nothing of the others.
+	Heard func() bool
+
 	Log *slog.Logger
 	Now func() time.Time
 
@@ -168,12 +172,7 @@ func (w *work) term(lead context.Context) {
 	defer w.leading.Store(false)
 	w.Log.Info("this server publishes the members")
 	for lead.Err() == nil {
-		if clusters := ordered(w.Clusters()); len(clusters) > 0 {
-			w.said.outcome(lead, "members", w.board.pass(lead, w.Now(), clusters))
-			if w.profiler != nil {
-				w.said.outcome(lead, "ClusterProfiles", w.profiler.pass(lead, w.Now(), clusters))
-			}
-		}
+		w.look(lead)
 		// Not a ticker: a slow pass would be followed by one too early.
 		next := time.NewTimer(publishEvery)
 		select {
@@ -181,6 +180,24 @@ func (w *work) term(lead context.Context) {
 		case <-lead.Done():
 			next.Stop()
 		}
+	}
+}
+
+// look publishes what is there now, if that is due.
+func (w *work) look(lead context.Context) {
+	clusters := ordered(w.Clusters())
+	if len(clusters) == 0 {
+		return
+	}
+	if w.Heard != nil && !w.Heard() {
+		if loses, err := w.board.loses(lead, clusters); loses || err != nil {
+			w.said.outcome(lead, "members", err)
+			return
+		}
+	}
+	w.said.outcome(lead, "members", w.board.pass(lead, w.Now(), clusters))
+	if w.profiler != nil {
+		w.said.outcome(lead, "ClusterProfiles", w.profiler.pass(lead, w.Now(), clusters))
 	}
 }
 

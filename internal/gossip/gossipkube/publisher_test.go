@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -67,6 +68,52 @@ func TestPublishers(t *testing.T) {
 	if l := lease(); !two.Leads() || *l.Spec.LeaseTransitions != *transitions+1 {
 		t.Errorf("after the takeover: %v, %+v", two.Leads(), l.Spec)
 	}
+	if n := log.count("level=WARN"); n != 0 {
+		t.Errorf("%d warnings: %s", n, log.String())
+	}
+}
+
+// A server that has heard nobody yet shows itself where nobody else is shown, and takes
+// nobody off the list: nodes that will never answer, such as the operator plane's, may be
+// all that it waits for.
+func TestNobodyHeard(t *testing.T) {
+	p := newPlace(t)
+	shown := func() (names string) {
+		var m Members
+		if json.Unmarshal([]byte(p.configMap().Data[MembersData]), &m) != nil {
+			return "nothing"
+		}
+		for _, c := range m.Clusters {
+			names += c.Name + " "
+		}
+		return names
+	}
+	var log logbook
+	var heard atomic.Bool
+	var looks atomic.Int64
+	server := func(names ...string) *Publisher {
+		return &Publisher{Config: p.config, Namespace: p.ns, Log: log.logger(), Now: time.Now, Heard: heard.Load, Clusters: func() (all []Cluster) {
+			looks.Add(1)
+			for _, name := range names {
+				all = append(all, clusterNamed(name))
+			}
+			return all
+		}}
+	}
+	stop := background(t, server("east").Run)
+	p.until("it shows itself", func() bool { return shown() == "east " })
+	stop()
+	stop = background(t, server("east", "west").Run)
+	p.until("another one is added", func() bool { return shown() == "east west " })
+	stop()
+	looks.Store(0)
+	background(t, server("east").Run)
+	p.until("it has looked more than once", func() bool { return looks.Load() > 2 })
+	if shown() != "east west " {
+		t.Errorf("who has heard nobody shows %s", shown())
+	}
+	heard.Store(true)
+	p.until("who is not there any more is taken off", func() bool { return shown() == "east " })
 	if n := log.count("level=WARN"); n != 0 {
 		t.Errorf("%d warnings: %s", n, log.String())
 	}
