@@ -288,7 +288,8 @@ func (d *discovery) publisher(member *gossip.Node, carrier *gossiphttp.Carrier) 
 			return all
 		},
 		Heard: func() bool {
-			return d.netmap.Load().Len() <= 1 || member.Stats().MessagesIn > 0 || time.Now().After(forgotten)
+			seen := d.netmap.Load()
+			return seen != nil && seen.Len() <= 1 || member.Stats().MessagesIn > 0 || time.Now().After(forgotten)
 		}}
 	if set := d.p.set.Gossip.ClusterProfiles; set.Enabled {
 		p.Profiles = &gossipkube.Profiles{Namespace: set.Namespace, ForgetAfter: time.Duration(d.p.set.Gossip.ForgetAfter),
