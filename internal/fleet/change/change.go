@@ -120,6 +120,13 @@ func (c Change) Amended(by string, with Edit, head string) Change {
 	return c
 }
 
+// Beside is the change when what would be merged has more in it than was written from
+// here: its diff is of no commit that there is.
+func (c Change) Beside() Change {
+	c.DiffOf, c.Platform = "", true
+	return c
+}
+
 // A Request is what the forge says of the pull or merge request.
 type Request struct {
 	Head    string
@@ -131,13 +138,14 @@ type Request struct {
 }
 
 // Seen is the change as the forge has it now. A commit that did not come from here
-// voids the approvals, and whoever wrote it cannot approve. Nothing that is unknown
-// is taken for an end: the caller has an answer.
+// voids the approvals, and whoever wrote it cannot approve. Nobody here knows whose
+// objects it is about: so those who run the platform have to approve it. Nothing that
+// is unknown is taken for an end: the caller has an answer.
 func (c Change) Seen(r Request) Change {
 	c.Authors = people(append(slices.Clone(c.Authors), r.Authors...)...)
 	c.Checks, c.Blocked = slices.Clone(r.Checks), r.Blocked
 	if r.Head != "" && r.Head != c.Head {
-		c.Head, c.Approvals = r.Head, nil
+		c.Head, c.Approvals, c.Platform = r.Head, nil, true
 		if c.State == Approved {
 			c.State = Open
 		}

@@ -90,6 +90,17 @@ func TestFLEET15_GitHubPropose(t *testing.T) {
 	if err != nil || again.Head == r.Head || len(pulls) != 1 || pulls[0].Title != "Even more" || !slices.Equal(pulls[0].Labels, []string{"theirs", "tailplane/risk-high"}) {
 		t.Errorf("%+v, %+v, %v", again, pulls, err)
 	}
+	// What merging it would change is the file, and what somebody else put beside it.
+	c.Push(c.repository, "tailplane/c1", forgetest.GitHubCommit{Message: "mine"}, map[string]*string{"README.md": nil, "b.yaml": new("b")})
+	for commit, want := range map[string][]string{again.Head: {poolFile}, c.Commit(c.repository, "tailplane/c1").SHA: {"README.md", "b.yaml", poolFile}} {
+		slices.Sort(want)
+		if got, err := c.g.Touched(ctx, "main", commit); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s touches %v, %v", commit, got, err)
+		}
+	}
+	if _, err := c.g.Touched(ctx, "main", strings.Repeat("e", 40)); forge.ClassOf(err) != forge.NotFound {
+		t.Errorf("a commit that is not there: %v", err)
+	}
 	// The first one's author comes too late: the branch has moved.
 	if _, err := c.g.Propose(ctx, p); forge.ClassOf(err) != forge.Conflict {
 		t.Errorf("from what was: %v", err)

@@ -408,6 +408,7 @@ func TestFL04_GitLabChangeFaults(t *testing.T) {
 			"Request":      func(ctx context.Context, g *GitLab) error { _, err := g.Request(ctx, 1); return err },
 			"Merge":        func(ctx context.Context, g *GitLab) error { return g.Merge(ctx, 1, head) },
 			"Withdraw":     func(ctx context.Context, g *GitLab) error { return g.Withdraw(ctx, 1) },
+			"Touched":      func(ctx context.Context, g *GitLab) error { _, err := g.Touched(ctx, "main", head); return err },
 		} {
 			w.Fault(func(*http.Request) *forgetest.Fault { return &test.fault })
 			w.Forget()

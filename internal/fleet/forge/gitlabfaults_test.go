@@ -72,6 +72,9 @@ func gitLabChanges() []gitLabCall {
 		}},
 		{"Request", false, false, func(ctx context.Context, g *GitLab, _, _ int64) (string, error) { return say(g.Request(ctx, 1)) }},
 		{"Merge", true, false, func(ctx context.Context, g *GitLab, _, _ int64) (string, error) { return "", g.Merge(ctx, 1, head) }},
+		{"Touched", false, false, func(ctx context.Context, g *GitLab, _, _ int64) (string, error) {
+			return say(g.Touched(ctx, "main", head))
+		}},
 		{"Withdraw", false, false, func(ctx context.Context, g *GitLab, _, _ int64) (string, error) { return "", g.Withdraw(ctx, 1) }},
 	}
 }

@@ -265,8 +265,8 @@ func (d *Desk) Propose(ctx context.Context, p access.Permit, req ProposeRequest)
 		if err != nil {
 			return e, err
 		}
-		if on.Commit != c.Head {
-			return e, problem.New(problem.Conflict, "Somebody has pushed to the open change of this object.", "Look at "+c.URL+", and go on there.")
+		if on.Commit != c.DiffOf { // and not Head, which may be what somebody has pushed
+			return e, problem.New(problem.Conflict, "Somebody has pushed to the open change of this object.", "Look at "+c.URL+", and go on there, or close it.")
 		}
 		was = on.Version
 	}
@@ -275,17 +275,41 @@ func (d *Desk) Propose(ctx context.Context, p access.Permit, req ProposeRequest)
 	if err != nil {
 		return e, err
 	}
-	k := Kept{c.Amended(who, out.edit, r.Head), open.kept.At}
+	alone, err := d.alone(ctx, c, r.Head, out.text)
+	if err != nil {
+		return e, err
+	}
+	if there {
+		c = c.Amended(who, out.edit, r.Head)
+	} else {
+		c.Head, c.Number, c.URL = r.Head, r.Number, r.URL
+		c = change.Opened(c, d.Plane.Now())
+	}
+	if !alone {
+		c = c.Beside()
+	}
+	k := Kept{c, open.kept.At}
 	if there {
 		k, err = d.save(ctx, k)
 	} else {
-		c.Head, c.Number, c.URL = r.Head, r.Number, r.URL
-		k, err = d.Store.Create(ctx, change.Opened(c, d.Plane.Now()))
+		k, err = d.Store.Create(ctx, c)
 	}
 	if err != nil {
 		return e, err
 	}
 	return d.answer(p, k)
+}
+
+// alone reports whether merging head would do what was written, and nothing else: the
+// branch has a name that others can guess, and may push to.
+func (d *Desk) alone(ctx context.Context, c change.Change, head string, text []byte) (bool, error) {
+	is, err := d.Repository.ReadFile(ctx, c.Branch, c.File)
+	if err != nil {
+		return false, err
+	}
+	touched, err := d.Repository.Touched(ctx, head)
+	more := slices.ContainsFunc(touched, func(path string) bool { return path != c.File })
+	return is.Commit == head && (is.Version == "") == (text == nil) && bytes.Equal(is.Text, text) && !more, err
 }
 
 // maxSame is how often somebody may want the same on one day, and give it up.
@@ -349,8 +373,12 @@ func (d *Desk) Approve(ctx context.Context, p access.Permit, req DecideRequest) 
 	if err != nil {
 		return e, err
 	}
-	if verb := approves(k.Platform); !plane.ViewerOf(p).In(k.Org, verb) {
-		refused := problem.New(problem.Forbidden, "This change touches more than one organisation's own: those who run the platform approve it.", "Ask a platform-admin.")
+	if verb := approves(k.Platform); req.Head == k.Head && !plane.ViewerOf(p).In(k.Org, verb) {
+		why := "This change touches more than one organisation's own"
+		if k.DiffOf != k.Head {
+			why = "Somebody has pushed to this change at the forge"
+		}
+		refused := problem.New(problem.Forbidden, why+": those who run the platform approve it.", "Ask a platform-admin.")
 		refused.Needed = &problem.Need{Verb: string(verb), Org: k.Org}
 		return e, refused
 	}

@@ -24,6 +24,8 @@ type Repository interface {
 	Propose(ctx context.Context, p Proposal) (Request, error)
 	// Request says what has become of it.
 	Request(ctx context.Context, number int) (Request, error)
+	// Touched are the files that merging a commit would change, whoever wrote it.
+	Touched(ctx context.Context, commit string) ([]string, error)
 	// Merge merges exactly head, or is a problem.Conflict.
 	Merge(ctx context.Context, number int, head string) error
 	// Withdraw closes a request that was not merged.

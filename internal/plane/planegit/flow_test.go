@@ -320,12 +320,19 @@ func (f *flow) onMain() string {
 }
 
 // push adds a commit of somebody's to a branch, as people do at the forge.
-func (f *flow) push(branch, login, content string) {
+func (f *flow) push(branch, login, content string) { f.commit(branch, login, f.file, content) }
+
+// pushTo is [flow.push] of another file.
+func (f *flow) pushTo(branch, file, content string) {
+	f.commit(branch, "mallory@acme.dev", file, content)
+}
+
+func (f *flow) commit(branch, login, file, content string) {
 	if f.github != nil {
-		f.github.Push(f.repository, branch, forgetest.GitHubCommit{Message: "mine", AuthorName: login, AuthorEmail: login, AuthorLogin: login}, map[string]*string{f.file: &content})
+		f.github.Push(f.repository, branch, forgetest.GitHubCommit{Message: "mine", AuthorName: login, AuthorEmail: login, AuthorLogin: login}, map[string]*string{file: &content})
 		return
 	}
-	f.gitlab.Push("platform/fleet", branch, login, "mine", map[string]*string{f.file: &content})
+	f.gitlab.Push("platform/fleet", branch, login, "mine", map[string]*string{file: &content})
 }
 
 // apply does what whoever applies the repository does.
@@ -528,6 +535,69 @@ func TestPL06_Flow(t *testing.T) {
 		spec, _, err := f.book.Spec([]byte(f.onMain()), change.Ref{Kind: "RunnerEnrollment", Name: "acme"})
 		if err != nil || !change.Held(map[string]any{"quota": map[string]any{"cpu": "64", "pods": 20}}, spec) {
 			t.Errorf("%v, %v", spec, err)
+		}
+	})
+}
+
+// PL-06: who may push to the repository does not get by, under a change that is an
+// organisation's own, what only those who run the platform approve: neither by a commit
+// that comes afterwards, nor by one that was on the branch, whose name can be guessed,
+// before the change was made. And what is merged is never more than the diff says.
+func TestPL06_MoreThanTheDiffShows(t *testing.T) {
+	const evil = "apiVersion: tailplane.dev/v1alpha1\nkind: RunnerEnrollment\nmetadata: {name: globex}\nspec: {owners: [amy@acme.dev]}\n"
+	mine := func(owner string) map[string]any {
+		return wanted("RunnerEnrollment", "acme", `{"owners":["amy@acme.dev","ann@acme.dev","`+owner+`"]}`)
+	}
+	ask := func(f *flow, body map[string]any) (c planechange.Change) {
+		t.Helper()
+		if code := f.ask("amy@acme.dev", "POST", "/changes", body, &c); code != "" {
+			f.Fatal(code)
+		}
+		return c
+	}
+	approve := func(f *flow, who string, c planechange.Change) problem.Code {
+		return f.ask(who, "POST", "/changes/"+c.ID+"/approve", map[string]any{"head": c.Head, "reason": "good"}, nil)
+	}
+	everywhere(t, func(t *testing.T, f *flow) {
+		body := mine("bob@acme.dev")
+		id := change.ID("amy@acme.dev", "RunnerEnrollment/acme"+string(body["patch"].(json.RawMessage))+f.desk.Plane.Now().UTC().Format(time.DateOnly))
+		f.pushTo(change.Branch(id), "fleet/globex.yaml", evil)
+		c := ask(f, body)
+		if c.ID != id {
+			t.Fatalf("the change is %s, not %s", c.ID, id)
+		}
+		if !c.Platform || c.DiffOf == c.Head {
+			t.Errorf("what was on the branch before is not told: %+v", c)
+		}
+		if code := approve(f, "ann@acme.dev", c); code != problem.Forbidden {
+			t.Errorf("it is approved as acme's own: %q", code)
+		}
+		if code := f.ask("amy@acme.dev", "POST", "/changes/"+c.ID+"/close", map[string]any{"reason": "not so"}, nil); code != "" {
+			t.Fatal(code)
+		}
+
+		c = ask(f, mine("bea@acme.dev"))
+		if c.Platform || c.DiffOf != c.Head {
+			t.Fatalf("%+v", c)
+		}
+		was := c.Head
+		f.pushTo(c.Branch, "fleet/globex.yaml", evil)
+		ctx, cancel := context.WithCancel(t.Context())
+		var watching sync.WaitGroup
+		watching.Go(func() { f.watch.Run(ctx) })
+		for end := time.Now().Add(time.Minute); c.Head == was && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+			f.ask("amy@acme.dev", "GET", "/changes/"+c.ID, nil, &c)
+		}
+		cancel()
+		watching.Wait()
+		if code := approve(f, "ann@acme.dev", c); code != problem.Forbidden {
+			t.Errorf("what was pushed is approved as acme's own: %q", code)
+		}
+		if code := f.ask("amy@acme.dev", "POST", "/changes", mine("cid@acme.dev"), nil); code != problem.Conflict {
+			t.Errorf("another edit hides what was pushed: %q", code)
+		}
+		if code := approve(f, "pat@platform.dev", c); code != "" {
+			t.Errorf("those who run the platform: %q", code)
 		}
 	})
 }

@@ -51,6 +51,7 @@ type client interface {
 	ReadFile(ctx context.Context, branch, path string) (forge.File, error)
 	Propose(ctx context.Context, p forge.Proposal) (forge.Request, error)
 	Request(ctx context.Context, number int) (forge.Request, error)
+	Touched(ctx context.Context, base, commit string) ([]string, error)
 	Merge(ctx context.Context, number int, head string) error
 	Withdraw(ctx context.Context, number int) error
 }
@@ -83,6 +84,12 @@ func (r repository) Propose(ctx context.Context, p planechange.Proposal) (planec
 func (r repository) Request(ctx context.Context, number int) (planechange.Request, error) {
 	is, err := r.forge.Request(ctx, number)
 	return requestOf(is), told(err)
+}
+
+// Touched implements [planechange.Repository].
+func (r repository) Touched(ctx context.Context, commit string) ([]string, error) {
+	files, err := r.forge.Touched(ctx, r.branch, commit)
+	return files, told(err)
 }
 
 // Merge implements [planechange.Repository].

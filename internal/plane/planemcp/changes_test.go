@@ -32,11 +32,15 @@ func (cabinet) ReadFile(context.Context, string, string) (planechange.File, erro
 }
 
 func (cabinet) Propose(_ context.Context, p planechange.Proposal) (planechange.Request, error) {
-	return planechange.Request{Number: 7, URL: "https://forge.example/7", Request: change.Request{Head: "1", Open: true}}, nil
+	return planechange.Request{Number: 7, URL: "https://forge.example/7", Request: change.Request{Head: "0", Open: true}}, nil
 }
 
 func (cabinet) Request(context.Context, int) (planechange.Request, error) {
-	return planechange.Request{Number: 7, Request: change.Request{Head: "1", Open: true}}, nil
+	return planechange.Request{Number: 7, Request: change.Request{Head: "0", Open: true}}, nil
+}
+
+func (cabinet) Touched(context.Context, string) ([]string, error) {
+	return []string{"fleet.yaml"}, nil
 }
 
 func (cabinet) Merge(context.Context, int, string) error {
@@ -57,7 +61,7 @@ func (cabinet) Create(_ context.Context, c change.Change) (planechange.Kept, err
 
 // Save keeps no edits, so that each call finds the same.
 func (cabinet) Save(_ context.Context, k planechange.Kept) (planechange.Kept, error) {
-	k.Edits, k.Head, k.Approvals, k.Authors = nil, "0", nil, nil
+	k.Edits, k.DiffOf, k.Approvals, k.Authors = nil, "0", nil, nil
 	return k, nil
 }
 

@@ -219,6 +219,17 @@ func (g *GitHubFake) gitRoutes(handle func(string, githubHandler)) {
 		}
 		return said(http.StatusOK, map[string]any{"sha": r.PathValue("sha")})
 	})
+	on("GET /compare/{range...}", "contents", func(r in) githubReply {
+		base, head, _ := strings.Cut(r.PathValue("range"), "...")
+		if _, ok := r.git.Commit(head); !ok || r.git.Head(base) == "" {
+			return refused(http.StatusNotFound)
+		}
+		files := []any{}
+		for _, path := range r.git.Touched(head, base) {
+			files = append(files, map[string]any{"filename": path})
+		}
+		return said(http.StatusOK, map[string]any{"files": files})
+	})
 	on("POST /git/refs", "contents", func(r in) githubReply {
 		sent, ok := body[struct{ Ref, SHA string }](r.Request)
 		branch, full := strings.CutPrefix(sent.Ref, "refs/heads/")

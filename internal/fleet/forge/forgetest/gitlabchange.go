@@ -176,6 +176,7 @@ func (g *GitLabFake) changeRoutes() map[string]func(*GitLabToken, *gitLabProject
 		"GET /projects/{project}/repository/commits/{sha}":          g.commit,
 		"GET /projects/{project}/repository/commits/{sha}/statuses": g.commitStatuses,
 		"POST /projects/{project}/repository/commits":               g.push,
+		"GET /projects/{project}/repository/compare":                g.compare,
 		"GET /projects/{project}/merge_requests":                    g.mergeRequests,
 		"POST /projects/{project}/merge_requests":                   g.openRequest,
 		"GET /projects/{project}/merge_requests/{iid}":              g.mergeRequest,
@@ -248,6 +249,18 @@ func (g *GitLabFake) commit(_ *GitLabToken, p *gitLabProject, r *http.Request) r
 		return message(http.StatusNotFound, "Commit Not Found")
 	}
 	return reply{status: http.StatusOK, body: commitForm(c)}
+}
+
+func (g *GitLabFake) compare(_ *GitLabToken, p *gitLabProject, r *http.Request) reply {
+	from, to := r.FormValue("from"), r.FormValue("to")
+	if _, ok := p.Commit(to); !ok || p.Head(from) == "" {
+		return message(http.StatusNotFound, "Ref Not Found")
+	}
+	diffs := []object{}
+	for _, path := range p.Touched(to, from) {
+		diffs = append(diffs, object{"old_path": path, "new_path": path})
+	}
+	return reply{status: http.StatusOK, body: object{"diffs": diffs, "compare_timeout": false}}
 }
 
 func (g *GitLabFake) commitStatuses(t *GitLabToken, p *gitLabProject, r *http.Request) reply {

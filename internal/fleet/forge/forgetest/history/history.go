@@ -97,6 +97,22 @@ func (r *Repository) Own(head, branch string) (own []Commit, base string) {
 	return own, ""
 }
 
+// Touched are the files that head leaves otherwise than they were where it left a
+// branch, in order.
+func (r *Repository) Touched(head, branch string) []string {
+	_, base := r.Own(head, branch)
+	was, is := r.commits[base].Files, r.commits[head].Files
+	var out []string
+	for _, path := range slices.Concat(slices.Collect(maps.Keys(was)), slices.Collect(maps.Keys(is))) {
+		old, had := was[path]
+		if now, has := is[path]; had != has || old != now {
+			out = append(out, path)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
 // Merged are the files of a branch with what was done up to head; false: both changed
 // one file.
 func (r *Repository) Merged(head, branch string) (map[string]string, bool) {
