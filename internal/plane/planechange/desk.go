@@ -241,6 +241,9 @@ func (d *Desk) Propose(ctx context.Context, p access.Permit, req ProposeRequest)
 	who := p.Caller().Identity()
 	id, made := d.before(ctx, who, req)
 	if made != nil {
+		if p, err = p.In(made.Org); err != nil { // who had a role there has it no more
+			return e, err
+		}
 		return d.answer(p, *made)
 	}
 	open, there := d.OpenOf(string(req.Kind), string(req.Name))

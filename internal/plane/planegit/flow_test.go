@@ -177,7 +177,8 @@ func (f *flow) policy() access.PlanePolicy {
 		Orgs:     []access.Org{{Name: "acme", Owners: []string{"amy@acme.dev", "ann@acme.dev"}, Members: []string{"mel@acme.dev"}}, {Name: "globex", Owners: []string{"gus@globex.dev"}}, {Name: "initech", Owners: []string{"ivy@initech.dev"}}},
 		Settings: []access.Holder{{Login: "olga@platform.dev", Duty: access.Duty{Name: access.Operator, Orgs: []string{"*"}}}}}
 	if f.pat {
-		p.Settings = append(p.Settings, access.Holder{Login: "pat@platform.dev", Duty: access.Duty{Name: access.PlatformAdmin, Orgs: []string{"*"}}})
+		p.Settings = append(p.Settings, access.Holder{Login: "ivy@initech.dev", Duty: access.Duty{Name: access.OrgAdmin, Orgs: []string{"globex"}}},
+			access.Holder{Login: "pat@platform.dev", Duty: access.Duty{Name: access.PlatformAdmin, Orgs: []string{"*"}}})
 	}
 	return p
 }
@@ -600,6 +601,24 @@ func TestPL06_MoreThanTheDiffShows(t *testing.T) {
 			t.Errorf("those who run the platform: %q", code)
 		}
 	})
+}
+
+// PL-05: what somebody proposed for an organisation is not told them any more when they
+// have no role there, by asking for the same again.
+func TestPL05_AskedAgainWithoutTheRole(t *testing.T) {
+	f := newFlow(t, "github")
+	body := map[string]any{"kind": "RunnerEnrollment", "name": "globex", "reason": "our builds wait", "spec": json.RawMessage(`{"forge":"github","configURL":"https://github.com/globex","credentials":{"secretName":"globex-app"},"pools":[{"name":"gh-nix","type":"Shared"}]}`)}
+	for range 2 {
+		if code := f.ask("ivy@initech.dev", "POST", "/changes", body, nil); code != "" {
+			t.Fatal(code)
+		}
+	}
+	f.mu.Lock()
+	f.pat = false // and what else the settings give
+	f.mu.Unlock()
+	if code := f.ask("ivy@initech.dev", "POST", "/changes", body, nil); code != problem.NotFound {
+		t.Errorf("once more: %q", code)
+	}
 }
 
 // FL-01, PL-05: which rules a change would break is told of one's own organisation, and of
