@@ -248,6 +248,10 @@ func TestPL10_Answers(t *testing.T) {
 		{below, "/prometheus/graph", "/graph"},
 		{below, "http://prometheus.monitoring.svc:9090/prometheus/graph", "/graph"},
 		{below, "/elsewhere", "/elsewhere"},
+		// What is a path at the upstream is none of another host here.
+		{prometheus(t, up), "http://prometheus.monitoring.svc:9090//evil.example/x", "/evil.example/x"},
+		{below, "/prometheus//evil.example/x", "/evil.example/x"},
+		{below, "/prometheus/%2fevil.example/x", "/evil.example/x"},
 	} {
 		up.answer(func(w http.ResponseWriter, r *http.Request) {
 			for name, value := range map[string]string{"Location": tt.to, "Access-Control-Allow-Origin": "*", "Access-Control-Allow-Credentials": "true", "Alt-Svc": `h3=":443"`, "X-Kept": "yes"} {

@@ -142,6 +142,11 @@ func (p *proxy) answer(res *http.Response) error {
 					to.Path, to.RawPath = "/"+rest, ""
 				}
 			}
+			// A path that begins with two slashes would name another host by itself.
+			to.Path, to.RawPath = "/"+strings.TrimLeft(to.Path, "/"), strings.TrimPrefix(to.RawPath, "/")
+			if to.RawPath != "" {
+				to.RawPath = "/" + strings.TrimLeft(to.RawPath, "/")
+			}
 			res.Header.Set("Location", to.String())
 		}
 	}
