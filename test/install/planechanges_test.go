@@ -4,7 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -82,6 +84,23 @@ func TestPL08_PlaneChangesNothing(t *testing.T) {
 	account, err := client.New(config, client.Options{})
 	if err != nil {
 		t.Fatal(err)
+	}
+	// Nor does it write the settings of any role, its own included, which are in ConfigMaps beside.
+	for _, name := range []string{"tailplane-access", "tailplane-plane", "another"} {
+		until(t, "the policy of ConfigMaps is in force", func() bool {
+			m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: systems, Name: name}}
+			err := account.Get(t.Context(), client.ObjectKeyFromObject(m), m)
+			m.Data = map[string]string{"plane.yaml": "roles: [{login: mallory@example.com, role: platform-admin}]"}
+			if err != nil {
+				err = account.Create(t.Context(), m)
+			} else {
+				err = account.Update(t.Context(), m)
+			}
+			return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "writes no settings")
+		})
+	}
+	if _, err := kept.Create(t.Context(), change.Change{ID: "c2", Ref: change.Ref{Kind: "RunnerPool", Name: "try"}}); err != nil {
+		t.Errorf("changes are not kept any more: %v", err)
 	}
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "tailplane.dev/v1alpha1", "kind": "RunnerPool", "metadata": map[string]any{"name": "try"}}}
 	if err := account.Patch(t.Context(), o, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"forge":"evil"}}`))); err == nil {
