@@ -310,6 +310,22 @@ func TestAudit(t *testing.T) {
 	if len(want) != 25 || !slices.Equal(got, want) {
 		t.Errorf("%d entries, want %d", len(got), len(want))
 	}
+	// Without what was only looked at there is what was refused, and who read a log.
+	if err := o.door.Record(audit.Entry{Actor: audit.Actor{Login: "alice@example.com"}, Verb: access.LogsRead, Result: audit.Done}); err != nil {
+		t.Fatal(err)
+	}
+	_, e := o.ask("GET", "/api/v1/audit?limit=500&actor=alice@example.com&quiet=true", "")
+	logs := 0
+	for _, entry := range data[[]audit.Entry](t, e) {
+		if entry.Verb == access.LogsRead {
+			logs++
+		} else if entry.Result == audit.Done {
+			t.Errorf("what was looked at is told: %+v", entry)
+		}
+	}
+	if all := len(data[[]audit.Entry](t, e)); all != 26 || logs != 1 {
+		t.Errorf("%d entries, %d of logs", all, logs)
+	}
 	w, _ := o.ask("GET", "/api/v1/audit?limit=3", "", "Accept", "application/jsonl")
 	rows := strings.Split(strings.TrimSuffix(w.Body.String(), "\n"), "\n")
 	if len(rows) != 3 || w.Header().Get("Content-Type") != "application/jsonl" || w.Header().Get(plane.NextHeader) == "" {

@@ -28,6 +28,7 @@ type HistoryRequest struct {
 	Org    Text   `json:"-" query:"org" doc:"only about this organisation"`
 	Verb   Text   `json:"-" query:"verb" doc:"only of this verb"`
 	Result Text   `json:"-" query:"result" doc:"only with this result: done, notYet, refused or failed"`
+	Quiet  Flag   `json:"-" query:"quiet" doc:"true leaves out what was looked at and let in; that somebody read a log stays"`
 	Limit  Count  `json:"-" query:"limit" doc:"how many at most, 1 to 500; 100 without it"`
 	Cursor Mark   `json:"-" query:"cursor" doc:"meta.page.next of the page before, with the same other parameters"`
 }
@@ -100,7 +101,7 @@ func (d *Desk) history(ctx context.Context, p access.Permit, req HistoryRequest)
 		return History{}, Invalid("result", fmt.Sprintf("%.40q is not a result.", string(req.Result)), "Results are done, notYet, refused and failed.")
 	}
 	limit := cmp.Or(int(req.Limit), defaultLimit)
-	asked := cursor{Kind: "audit", Q: string(encode([]any{req.Since, req.Actor, req.Org, req.Verb, req.Result}))}
+	asked := cursor{Kind: "audit", Q: string(encode([]any{req.Since, req.Actor, req.Org, req.Verb, req.Result, req.Quiet}))}
 	before := ""
 	if req.Cursor != "" {
 		at, err := parseCursor(string(req.Cursor), asked)
@@ -163,8 +164,8 @@ func (v Viewer) recorded(e audit.Entry) bool {
 }
 
 func (r HistoryRequest) fits(e audit.Entry) bool {
-	actor := string(r.Actor)
-	return (time.Time(r.Since).IsZero() || !e.Time.Before(time.Time(r.Since))) &&
+	actor, looked := string(r.Actor), strings.HasSuffix(string(e.Verb), ".read") && e.Verb != access.LogsRead && e.Result == audit.Done
+	return !(looked && bool(r.Quiet)) && (time.Time(r.Since).IsZero() || !e.Time.Before(time.Time(r.Since))) &&
 		(actor == "" || e.Actor.Login == actor || e.Actor.Node == actor || e.Actor.NodeID == actor) &&
 		(r.Org == "" || e.Org == string(r.Org)) && (r.Verb == "" || string(e.Verb) == string(r.Verb)) && (r.Result == "" || string(e.Result) == string(r.Result))
 }

@@ -215,7 +215,7 @@ await check('PLANE-14_small', async () => {
       if (over > 0) wide.push(`${path} is ${over} px wider than ${width}`)
     }
   }
-  await go(page, '/audit')
+  await go(page, '/audit?reads=1')
   const [table, head] = await page.evaluate(() => [document.querySelector('table'), document.querySelector('thead tr')].map((e) => [...(e.rows ?? [e])].map((r) => Math.round([...r.cells].reduce((n, c) => n + c.offsetWidth, 0)))))
   must(new Set(table.filter((n) => n > head[0] * 0.6)).size === 1 && head[0] > 280, `rows are ${[...new Set(table)]} px wide, the head ${head}`)
   await page.getByRole('button', { name: 'Pages' }).click()
@@ -450,7 +450,7 @@ await check('jobs_that_were_given_and_cannot_start', async () => {
   await row('gh-nix globex').locator('.open').click()
   await page.getByRole('dialog').getByText('2 jobs are stranded').waitFor()
   await go(page, '/pools/github/globex/gh-nix')
-  await page.getByText('GitHub gave it 3 jobs').waitFor()
+  await page.getByText('GitHub has given it 3 jobs').waitFor()
   await page.locator('.notice', { hasText: 'Lift what holds it, and they start' }).getByRole('link', { name: 'globex-freeze' }).click()
   await page.waitForURL(base + '/fleet?tab=holds&open=globex-freeze')
   await go(page, '/pools/gitlab/initech/gl-nix')
@@ -870,6 +870,12 @@ await check('audit_filter_and_export', async () => {
 await check('audit_is_followed', async () => {
   const page = await open('/audit?since=1h')
   await settled(page)
+  // What was only read is most of the record, and comes when it is asked for.
+  await page.getByText(/Reads are left out/).or(page.locator('tbody tr.row').first()).first().waitFor()
+  must((await page.locator('tbody tr.row', { hasText: 'fleet.read' }).filter({ hasText: 'done' }).count()) === 0, 'reads are shown')
+  await page.getByRole('checkbox', { name: 'Reads, too' }).check()
+  await page.locator('tbody tr.row', { hasText: 'fleet.read' }).filter({ hasText: 'done' }).first().waitFor()
+  must(page.url().endsWith('/audit?since=1h&reads=1'), `the address is ${page.url()}`)
   const ask = async (path) => (await fetch(base + path)).headers.get('x-request-id')
   const row = (verb) => page.locator('tbody tr.row', { hasText: verb })
   await page.locator('h1').hover()

@@ -126,7 +126,7 @@ test('how far an enrollment is, of which nothing is made up', () => {
 
 test('jobs of which nobody knows are no zero, and those that cannot start are told with what to do', () => {
   const of = (p: Partial<Parameters<typeof jobs>[0]>) => jobs({ assigned: 3, stranded: null, effectiveMax: 8, holds: [], controller: { kind: 'AutoscalingRunnerSet', namespace: '', name: '' }, ...p })
-  assert.deepEqual(of({}), { text: 'GitHub gave it 3 jobs, with those that run.', stuck: '', next: '' })
+  assert.deepEqual(of({}), { text: 'GitHub has given it 3 jobs, those that run included.', stuck: '', next: '' })
   assert.match(of({ assigned: null }).text, /not known: the metrics/)
   assert.match(of({ assigned: null, controller: { kind: 'Deployment', namespace: '', name: '' } }).text, /not known: only GitHub/)
   assert.match(of({ assigned: null, controller: { kind: '', namespace: '', name: '' } }).text, /not known: nobody/)

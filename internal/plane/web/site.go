@@ -76,6 +76,7 @@ type PageRequest struct {
 	Actor    string `json:"-" query:"actor"`
 	Verb     string `json:"-" query:"verb"`
 	Org      string `json:"-" query:"org"`
+	Reads    string `json:"-" query:"reads"`
 	Encoding string `json:"-" header:"Accept-Encoding"`
 }
 

@@ -64,7 +64,7 @@ export function jobs(p: Pick<Pool, 'assigned' | 'stranded' | 'effectiveMax' | 'h
     const why = p.controller.kind === 'AutoscalingRunnerSet' ? 'the metrics of its listener say so, and are not there to be read' : p.controller.kind ? 'only GitHub says so, and this is not there' : 'nobody has said anything of it'
     return { text: `How many jobs were given to it is not known: ${why}.`, stuck: '', next: '' }
   }
-  const text = `GitHub gave it ${count(p.assigned, 'job')}, with those that run.${p.stranded === null && p.effectiveMax === 0 ? ' How many of them cannot start is not known.' : ''}`
+  const text = `GitHub has given it ${count(p.assigned, 'job')}, those that run included.${p.stranded === null && p.effectiveMax === 0 ? ' How many of them cannot start is not known.' : ''}`
   if (!p.stranded) return { text, stuck: '', next: '' }
   const next = p.holds?.length ? 'Lift what holds it, and they start; GitHub gives up on them 24 hours after they came.' : 'Nobody holds it: it has no share of the budget. Raise the budget, or let others have less; GitHub gives up on them 24 hours after they came.'
   return { text, stuck: `${count(p.stranded, 'job is', 'jobs are')} stranded: given to it, while there may be no runner.`, next }
