@@ -27,11 +27,7 @@ import (
 // the older one goes when nothing names it any more. One that GitHub does not accept
 // changes nothing.
 func TestFLEET08_GitHub(t *testing.T) {
-	p := newPlace(t, "0.14.2")
-	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 3, Budget: 20})
-	p.atGitHub("acme", []string{"nix"})
-	p.start()
-	p.phase("acme", v1alpha1.PhaseActive)
+	p := acme(t)
 	first := p.copies("acme")
 	if len(first) != 1 {
 		t.Fatalf("copies %q", first)
@@ -69,12 +65,7 @@ func TestFLEET08_GitLab(t *testing.T) {
 
 // replaced sees a GitLab runner replaced after due was called.
 func replaced(t *testing.T, every *metav1.Duration, due func(*place)) {
-	p := newPlace(t, "")
-	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 3, Budget: 20})
-	p.atGitLab("omega", []string{"docker"}, func(e *v1alpha1.RunnerEnrollment) { e.Spec.Credentials.RotateEvery = every })
-	p.start()
-	p.active("omega")
-	p.until("it takes jobs", func() bool { return !p.gitlab.Runners()[0].Paused })
+	p := omega(t, func(e *v1alpha1.RunnerEnrollment) { e.Spec.Credentials.RotateEvery = every })
 	first := p.gitlab.Runners()[0]
 	job := p.gitlab.StartJob(first.ID, 7)
 	due(p)
@@ -99,11 +90,7 @@ func replaced(t *testing.T, every *metav1.Duration, due func(*place)) {
 // FLEET-08: the fleet is killed after each of its writes while another credential of a
 // GitHub organisation comes. At each moment the scale set names a copy that is there.
 func TestFLEET08_KilledAtGitHub(t *testing.T) {
-	p := newPlace(t, "0.14.2")
-	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 3, Budget: 20})
-	p.atGitHub("acme", []string{"nix"})
-	p.start()
-	p.phase("acme", v1alpha1.PhaseActive)
+	p := acme(t)
 	first := p.copies("acme")
 	p.stop()
 	p.credential("acme", map[string]string{"github_token": p.github.AddToken("admin:org", "repo")})
@@ -127,12 +114,7 @@ func TestFLEET08_KilledAtGitHub(t *testing.T) {
 // replaced. At each moment one of them has a manager with its token; there are never
 // three, and never two that take jobs: that would be more than there may be.
 func TestFLEET08_KilledAtGitLab(t *testing.T) {
-	p := newPlace(t, "")
-	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 3, Budget: 20})
-	p.atGitLab("omega", []string{"docker"})
-	p.start()
-	p.active("omega")
-	p.until("it takes jobs", func() bool { return !p.gitlab.Runners()[0].Paused })
+	p := omega(t)
 	first := p.gitlab.Runners()[0].ID
 	p.stop()
 	p.rotate("omega")
@@ -358,12 +340,7 @@ func TestFLEET10_WatchesOther(t *testing.T) {
 // FLEET-17, FL-04: a forge that fails, in whatever way, loses nobody a runner: nothing
 // is deleted, and an end waits.
 func TestFLEET17_NoAnswer(t *testing.T) {
-	p := newPlace(t, "")
-	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 3, Budget: 20})
-	p.atGitLab("omega", []string{"docker"})
-	p.start()
-	p.active("omega")
-	p.until("it takes jobs", func() bool { return !p.gitlab.Runners()[0].Paused })
+	p := omega(t)
 	var writes []string
 	count := func() (n int) {
 		for _, c := range p.gitlab.Calls() {

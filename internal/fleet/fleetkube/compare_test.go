@@ -57,12 +57,7 @@ func drifted(e *v1alpha1.RunnerEnrollment) string {
 // while, once, and over a restart; that GitLab does not answer ends no finding; and it
 // is told no more when it is over.
 func TestFLEET17_PausedOutside(t *testing.T) {
-	p := newPlace(t, "")
-	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 3, Budget: 20})
-	p.atGitLab("omega", []string{"docker"})
-	p.start()
-	p.active("omega")
-	p.until("it takes jobs", func() bool { return !p.gitlab.Runners()[0].Paused })
+	p := omega(t)
 	p.compared("omega", "nothing is found", func(e *v1alpha1.RunnerEnrollment) bool {
 		return drifted(e) == "False/"+"None" && len(e.Status.Findings) == 0
 	})

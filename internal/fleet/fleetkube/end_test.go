@@ -189,12 +189,7 @@ func TestFL02_AppUninstalled(t *testing.T) {
 // FL-02: the Secret of a group of GitLab's goes although the group stays. Its managers
 // end, and nothing else; with another Secret it is served again, by the same runner.
 func TestFL02_GitLabWithoutItsSecret(t *testing.T) {
-	p := newPlace(t, "")
-	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 3, Budget: 20})
-	p.atGitLab("omega", []string{"docker"})
-	p.start()
-	p.active("omega")
-	p.until("it takes jobs", func() bool { return !p.gitlab.Runners()[0].Paused })
+	p := omega(t)
 	before := p.gitlab.Runners()[0]
 	secret := &corev1.Secret{}
 	if !p.there(p.ns, "omega-credential", secret) {

@@ -117,12 +117,7 @@ func is(n *int32, want int32) bool { return n != nil && *n == want }
 // FLEET-03: a runner of GitLab is paused when a fresh read says so, finishes its job,
 // and with mode Drain its managers go then.
 func TestFLEET03_GitLab(t *testing.T) {
-	p := newPlace(t, "")
-	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 5, Budget: 20})
-	p.atGitLab("omega", []string{"docker"})
-	p.start()
-	p.active("omega")
-	p.until("it takes jobs", func() bool { return !p.gitlab.Runners()[0].Paused })
+	p := omega(t)
 	runner := p.gitlab.Runners()[0].ID
 	job := p.gitlab.StartJob(runner, 7)
 	h := p.hold("drain", v1alpha1.HoldScope{Pool: "docker"}, v1alpha1.HoldDrain)

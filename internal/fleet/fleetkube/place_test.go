@@ -116,6 +116,29 @@ func newPlace(t *testing.T, version string) *place {
 	return p
 }
 
+// omega makes a place where the group omega of GitLab has the pool docker, and takes jobs.
+func omega(t *testing.T, change ...func(*v1alpha1.RunnerEnrollment)) *place {
+	t.Helper()
+	p := newPlace(t, "")
+	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 3, Budget: 20})
+	p.atGitLab("omega", []string{"docker"}, change...)
+	p.start()
+	p.active("omega")
+	p.until("it takes jobs", func() bool { return !p.gitlab.Runners()[0].Paused })
+	return p
+}
+
+// acme makes a place where the organisation acme of GitHub has the pool nix, and is active.
+func acme(t *testing.T) *place {
+	t.Helper()
+	p := newPlace(t, "0.14.2")
+	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 3, Budget: 20})
+	p.atGitHub("acme", []string{"nix"})
+	p.start()
+	p.phase("acme", v1alpha1.PhaseActive)
+	return p
+}
+
 func (p *place) installARC(version string, eventual bool) {
 	p.t.Helper()
 	p.arc = arctest.Start(p.t, arctest.Options{Cluster: p.cluster, Namespace: p.arcNS, Version: version, Eventual: eventual, Metrics: true, GitHub: arctest.At(p.github, nil)})
