@@ -338,26 +338,34 @@ func (l *look) cancelRuns(ctx context.Context, w *work) error {
 	var errs []error
 	force := !l.now.Before(w.now.CancelAt.Add(forceAfter))
 	for _, job := range w.state.Jobs {
-		if job.Run == 0 || job.Repository == "" || l.account == nil || l.account.GitHub == nil || l.askedLately(job.Run) {
+		if job.Run == 0 || job.Repository == "" || l.account == nil || l.account.GitHub == nil {
 			continue
 		}
-		if err := l.account.GitHub.CancelRun(ctx, job.Repository, job.Run, force); err != nil && forge.ClassOf(err) != forge.NotFound && forge.ClassOf(err) != forge.Conflict {
-			w.reason = cmp.Or(w.reason, reasonUnreachable)
-			if forge.ClassOf(err) == forge.Forbidden {
-				w.denial = fleet.Trouble{Reason: reasonMayNotCancel, Message: fmt.Sprintf("The credential may not end the jobs of %s, so they run on. A GitHub App needs the permission Actions: write for that. %v", w.Name, err)}
+		errs = append(errs, l.end(w, job.Run, "A GitHub App needs the permission Actions: write for that.", func() error {
+			err := l.account.GitHub.CancelRun(ctx, job.Repository, job.Run, force)
+			if forge.ClassOf(err) == forge.Conflict { // it has ended
+				return nil
 			}
-			errs = append(errs, err)
-		}
+			return err
+		}))
 	}
 	return errors.Join(errs...)
 }
 
-// askedLately says whether a run or a job was asked to end a moment ago, and notes that
-// it is being asked.
-func (l *look) askedLately(id int64) bool {
-	if at, ok := l.account.Cancelled[id]; ok && l.now.Sub(at) < 30*time.Second {
-		return true
+// end asks for the end of a run or a job of a workload. Where the credential may not do
+// that, it says so as long as that is so, and what it takes.
+func (l *look) end(w *work, id int64, takes string, ask func() error) error {
+	asked, err := l.account.End(id, l.now, ask)
+	class := forge.ClassOf(err)
+	if class == "" || class == forge.NotFound {
+		return nil
 	}
-	l.account.Cancelled[id] = l.now
-	return false
+	w.reason = cmp.Or(w.reason, reasonUnreachable)
+	if class == forge.Forbidden {
+		w.denial = fleet.Trouble{Reason: reasonMayNotCancel, Message: fmt.Sprintf("The credential may not end the jobs of %s, so they run on. %s %v", w.Name, takes, err)}
+	}
+	if !asked { // it was told
+		return nil
+	}
+	return err
 }

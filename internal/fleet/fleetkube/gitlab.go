@@ -567,13 +567,9 @@ func (l *look) pause(ctx context.Context, w *work) error {
 func (l *look) cancelJobs(ctx context.Context, w *work) error {
 	var errs []error
 	for _, job := range l.account.Jobs[w.RemoteID].Jobs {
-		if l.askedLately(job.ID) {
-			continue
-		}
-		if err := l.account.GitLab.CancelJob(ctx, job.Project, job.ID); err != nil && forge.ClassOf(err) != forge.NotFound {
-			w.reason = cmp.Or(w.reason, reasonUnreachable)
-			errs = append(errs, err)
-		}
+		errs = append(errs, l.end(w, job.ID, "A token of GitLab's needs the scope api for that, and a role that may cancel jobs in their projects.", func() error {
+			return l.account.GitLab.CancelJob(ctx, job.Project, job.ID)
+		}))
 	}
 	return errors.Join(errs...)
 }

@@ -4,6 +4,7 @@ package fleetkube
 
 import (
 	"context"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/arctest"
 	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
 	"github.com/tailplane/tailplane/internal/kube"
@@ -138,6 +140,63 @@ func TestStopCancels(t *testing.T) {
 	if f, known := p.fleet.Figures(); !known || len(f.Workloads) != 2 || f.Workloads[0].Failing {
 		t.Errorf("figures %+v", f)
 	}
+}
+
+// Mode Stop at GitLab: what its token may not cancel runs on, the runner takes no more all
+// the same, and the enrollment says what it takes, as long as that is so.
+func TestStopCancelsAtGitLab(t *testing.T) {
+	const project = 7
+	p := omega(t)
+	token := ""
+	s := &corev1.Secret{}
+	if p.there(p.ns, "omega-credential", s) {
+		token = string(s.Data["access_token"])
+	}
+	p.gitlab.ChangeToken(token, func(k *forgetest.GitLabToken) { k.Scopes = []string{"create_runner", "manage_runner", "read_api"} })
+	p.gitlab.RestrictCancel(project, forgetest.NoOne)
+	runner := p.gitlab.Runners()[0].ID
+	job := p.gitlab.StartJob(runner, project)
+	p.hold("stop", v1alpha1.HoldScope{Org: "omega"}, v1alpha1.HoldStop)
+	p.held("stop", "Applied", metav1.ConditionTrue)
+	p.ahead.Add(int64(11 * time.Minute))
+	p.patch(p.get("omega"), `{"metadata":{"annotations":{"test/poke":"1"}}}`)
+	denied := func(what, said string) {
+		t.Helper()
+		p.status("omega", what, func(e *v1alpha1.RunnerEnrollment) bool {
+			c := meta.FindStatusCondition(e.Status.Conditions, "Degraded")
+			return c != nil && c.Status == metav1.ConditionTrue && c.Reason == reasonMayNotCancel && strings.Contains(c.Message, "needs the scope api") && strings.Contains(c.Message, said)
+		})
+	}
+	asked := func() (n int) {
+		for _, c := range p.gitlab.Calls() {
+			if c.Method == http.MethodPost && strings.HasSuffix(c.Path, "/cancel") {
+				n++
+			}
+		}
+		return n
+	}
+	looks := func(n int) { // it is read anew what still runs at each
+		t.Helper()
+		before := len(p.gitlab.Calls())
+		p.until("it is looked at again", func() bool { return len(p.gitlab.Calls()) >= before+n })
+	}
+	denied("the scope is too small", "insufficient_scope")
+	looks(6)
+	denied("it is still said, though it is not asked for each time", "insufficient_scope")
+	if n := asked(); n > 1 {
+		t.Errorf("%d requests for the end of one job in half a minute", n)
+	}
+	p.gitlab.ChangeToken(token, func(k *forgetest.GitLabToken) { k.Scopes = []string{"api"} })
+	p.ahead.Add(int64(time.Minute))
+	denied("the project lets nobody cancel", "403 Forbidden")
+	if j, _ := p.gitlab.Job(job); j.Status != "running" || !p.gitlab.Runners()[0].Paused {
+		t.Errorf("job %+v, runner %+v", j, p.gitlab.Runners()[0])
+	}
+	p.gitlab.RestrictCancel(project, forgetest.Maintainer)
+	p.ahead.Add(int64(time.Minute))
+	p.until("the job is cancelled", func() bool { j, _ := p.gitlab.Job(job); return j.Status == "canceled" })
+	p.condition("omega", "Degraded", "False/"+fleet.ReasonNone)
+	p.held("stop", "Drained", metav1.ConditionTrue)
 }
 
 // FLEET-02, FLEET-11: a pool for some repositories has a runner group of its own, which

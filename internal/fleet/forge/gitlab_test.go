@@ -366,6 +366,10 @@ func TestGitLabCancelJob(t *testing.T) {
 	if err := narrow.CancelJob(ctx, 9, running); ClassOf(err) != Forbidden || !strings.Contains(err.Error(), "403") {
 		t.Errorf("without the scope api: %v", err)
 	}
+	w.RestrictCancel(9, forgetest.NoOne)
+	if err := w.client.CancelJob(ctx, 9, running); ClassOf(err) != Forbidden {
+		t.Errorf("where the project lets nobody: %v", err)
+	}
 }
 
 // What is refused without being asked.

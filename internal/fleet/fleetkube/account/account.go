@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -127,11 +128,11 @@ type Account struct {
 	Strangers map[int64]bool
 	Runners   map[int64]RunnerRead
 	Jobs      map[int64]JobsRead
-	Cancelled map[int64]time.Time // runs and jobs that were asked to end
 
 	mu     sync.Mutex
-	answer time.Time // when the forge last answered at all
-	silent time.Time // when it last did not
+	ends   map[int64]ended // of runs and jobs
+	answer time.Time       // when the forge last answered at all
+	silent time.Time       // when it last did not
 	why    string
 }
 
@@ -147,6 +148,34 @@ type JobsRead struct {
 	Jobs []forge.Job
 	At   time.Time
 	Err  error
+}
+
+// An ended is a run or a job that was asked to end, and what the forge said to that.
+type ended struct {
+	at  time.Time
+	err error
+}
+
+const (
+	endEvery = 30 * time.Second // between two requests for the end of one run or job
+	endKept  = time.Hour        // that it is remembered, by far longer than a forge takes
+)
+
+// End asks for the end of a run or a job, unless that was asked for a moment ago, and
+// returns what the forge said to it last. It may be called at the same time.
+func (a *Account) End(id int64, now time.Time, ask func() error) (asked bool, err error) {
+	a.mu.Lock()
+	was, before := a.ends[id]
+	a.mu.Unlock()
+	if before && now.Sub(was.at) < endEvery {
+		return false, was.err
+	}
+	err = ask()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	maps.DeleteFunc(a.ends, func(_ int64, e ended) bool { return now.Sub(e.at) > endKept })
+	a.ends[id] = ended{now, err}
+	return true, err
 }
 
 // heard notes whether the forge answers.
@@ -200,7 +229,7 @@ func (a *Accounts) Of(name string, e *v1alpha1.RunnerEnrollment, f *v1alpha1.Run
 	if x := a.of[name]; x != nil && x.version == version {
 		return x
 	}
-	x := &Account{version: version, forge: f.Name, Strangers: map[int64]bool{}, Runners: map[int64]RunnerRead{}, Jobs: map[int64]JobsRead{}, Cancelled: map[int64]time.Time{}}
+	x := &Account{version: version, forge: f.Name, Strangers: map[int64]bool{}, Runners: map[int64]RunnerRead{}, Jobs: map[int64]JobsRead{}, ends: map[int64]ended{}}
 	observe := func(op string, status int) {
 		x.heard(status, a.now())
 		if a.asked != nil {

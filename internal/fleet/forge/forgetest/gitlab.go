@@ -26,7 +26,8 @@ type GitLabFake struct {
 	runners  map[int64]*GitLabRunner
 	jobs     map[int64]*GitLabJob
 	projects map[string]*gitLabProject
-	limit    int // requests a minute; 0: none
+	cancels  map[int64]int // which role may cancel jobs of a project, where that is restricted
+	limit    int           // requests a minute; 0: none
 	window   time.Time
 	used     int
 }
@@ -76,7 +77,7 @@ func NewGitLab(t testing.TB) *GitLabFake {
 // OpenGitLab starts a GitLab without groups, until it is stopped.
 func OpenGitLab() (g *GitLabFake, stop func()) {
 	g = &GitLabFake{now: time.Now, version: "18.9.1-ee", last: 100, tokens: map[string]*GitLabToken{}, groups: map[int64]string{},
-		runners: map[int64]*GitLabRunner{}, jobs: map[int64]*GitLabJob{}, projects: map[string]*gitLabProject{}}
+		runners: map[int64]*GitLabRunner{}, jobs: map[int64]*GitLabJob{}, projects: map[string]*gitLabProject{}, cancels: map[int64]int{}}
 	return g, g.open(g.api())
 }
 
@@ -213,6 +214,20 @@ func (g *GitLabFake) StartJob(runner, project int64) (job int64) {
 	j := &GitLabJob{ID: g.number(), Project: project, Runner: runner, Status: "running"}
 	g.jobs[j.ID] = j
 	return j.ID
+}
+
+// Roles that may cancel the jobs of a project.
+const (
+	Maintainer = 40
+	NoOne      = 100 // not even who owns the group
+)
+
+// RestrictCancel lets only so high a role cancel the jobs of a project: its setting
+// ci_restrict_pipeline_cancellation_role.
+func (g *GitLabFake) RestrictCancel(project int64, role int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.cancels[project] = role
 }
 
 // EndJob ends a job with a status.

@@ -74,7 +74,10 @@ func TestGitLabContract(t *testing.T) {
 	expired := g.AddToken(forgetest.GitLabToken{Scopes: []string{"api"}, ExpiresAt: time.Now().Add(-time.Hour)})
 	runner := g.AddRunner(forgetest.GitLabRunner{Group: group, Tags: []string{"nix"}, Note: "a note"})
 	foreign := g.AddRunner(forgetest.GitLabRunner{Group: other, RunUntagged: true})
-	job := g.StartJob(runner.ID, 5)
+	reporter := g.AddToken(forgetest.GitLabToken{Scopes: []string{"api"}, Level: 20, Owns: []int64{other}})
+	stranger := g.AddToken(forgetest.GitLabToken{Scopes: []string{"api"}, Owns: []int64{other}})
+	job, kept := g.StartJob(runner.ID, 5), g.StartJob(runner.ID, 6)
+	g.RestrictCancel(6, forgetest.NoOne)
 	newRunner := fmt.Sprintf(`{"runner_type":"group_type","group_id":%d,"tag_list":["a,b"]}`, group)
 
 	const runners, userRunners, details, self, offset, guard = "lib/api/ci/runners.rb", "lib/api/user_runners.rb", "lib/api/entities/ci/runner_details.rb",
@@ -105,6 +108,9 @@ func TestGitLabContract(t *testing.T) {
 		{runners + ": running jobs", manage, "GET /runners/{runner}/jobs?status=running", "", 200, []string{fmt.Sprintf(`"id":%d`, job), `"project":{"id":5`}, nil, nil},
 		{runners + ": managers, not in pages", manage, "GET /runners/{runner}/managers?per_page=1", "", 200, []string{"[]"}, nil, map[string]string{"X-Next-Page": ""}},
 		{"lib/api/ci/jobs.rb: api only", manage, fmt.Sprintf("POST /projects/5/jobs/%d/cancel", job), "", 403, []string{"insufficient_scope"}, nil, nil},
+		{"lib/api/ci/jobs.rb: a project may let nobody cancel, by ci_restrict_pipeline_cancellation_role", api, fmt.Sprintf("POST /projects/6/jobs/%d/cancel", kept), "", 403, []string{"403 Forbidden"}, nil, nil},
+		{"lib/api/helpers.rb, find_project!: who does not see the project", stranger, fmt.Sprintf("POST /projects/5/jobs/%d/cancel", job), "", 404, []string{"404 Project Not Found"}, nil, nil},
+		{"lib/api/ci/jobs.rb: and a Reporter never", reporter, fmt.Sprintf("POST /projects/5/jobs/%d/cancel", job), "", 403, []string{"403 Forbidden"}, nil, nil},
 
 		{runners + ": the new token is told once", manage, "POST /runners/{runner}/reset_authentication_token", "", 201, []string{`"token":"glrt-`}, []string{runner.Token}, nil},
 		{runners + ": nobody is asked about jobs", manage, "DELETE /runners/{runner}", "", 204, nil, nil, nil},

@@ -475,11 +475,22 @@ func (g *GitLabFake) job(_ *GitLabToken, r *http.Request) reply {
 }
 
 // cancel is `post ':id/jobs/:job_id/cancel'` of lib/api/ci/jobs.rb: what has ended stays
-// as it ended.
-func (g *GitLabFake) cancel(_ *GitLabToken, r *http.Request) reply {
+// as it ended. A Developer may, unless the project asks for more; who owns the group of a
+// runner has that role in the projects that it works for.
+func (g *GitLabFake) cancel(t *GitLabToken, r *http.Request) reply {
 	j, no := g.knownJob(r)
 	if no != nil {
 		return *no
+	}
+	role := t.Level
+	if x := g.runners[j.Runner]; x != nil && g.owns(t, x.Group) {
+		role = 50
+	}
+	switch {
+	case role == 0:
+		return message(http.StatusNotFound, "Project Not Found")
+	case role < max(30, g.cancels[j.Project]):
+		return message(http.StatusForbidden, "Forbidden")
 	}
 	if j.Status == "running" {
 		j.Status = "canceled"
