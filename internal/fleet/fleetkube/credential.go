@@ -47,6 +47,7 @@ func (l *look) credential(ctx context.Context, s *corev1.Secret) {
 	}
 	l.account = l.accounts.Of(l.e.Name, l.e, l.forge, s.Data)
 	l.account.Check(ctx, l.now, l.live)
+	l.wake = earliest(l.wake, l.account.Next())
 	c := l.account.State
 	l.source = s.Data
 	if c.Valid == fleet.Yes && l.account.GitHub != nil {
@@ -77,6 +78,7 @@ func (l *look) inUse(ctx context.Context) {
 		}
 		a := l.accounts.Of(l.e.Name+"/"+s.Name, l.e, l.forge, s.Data)
 		a.Check(ctx, l.now, l.live)
+		l.wake = earliest(l.wake, a.Next())
 		l.facts.Credential.InUse = a.State.Valid
 		if a.State.Valid == fleet.Yes {
 			if l.account == nil || l.account.State.Valid == fleet.No {

@@ -20,10 +20,14 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/forge"
 )
 
-// How long an answer about a credential is believed.
+// How long it is believed that a credential is good, and when a forge is asked again that
+// refused it or did not answer: after a moment, and each time after twice as long. A
+// success begins anew; so does another credential, which is another account.
 const (
 	validFor   = 10 * time.Minute
-	invalidFor = time.Minute
+	retryFirst = 5 * time.Second
+	retryLast  = time.Minute
+	freshFor   = 30 * time.Second // where something is taken away by it
 	// UnknownFor is how long a forge that gave no answer is not asked again.
 	UnknownFor = 10 * time.Second
 )
@@ -120,6 +124,7 @@ type Account struct {
 
 	checked  time.Time
 	wait     time.Duration // that the forge asked for
+	failures int           // since it was last found good
 	State    fleet.CredentialState
 	Identity forge.Identity
 
@@ -260,17 +265,26 @@ func (a *Accounts) At(name string) (all []*Account) {
 	return all
 }
 
+// Next is when the credential is to be checked again; zero: now, or never.
+func (a *Account) Next() time.Time {
+	if a.bad != nil || a.checked.IsZero() {
+		return time.Time{}
+	}
+	pause := validFor
+	if a.failures > 0 {
+		pause = max(min(retryFirst<<min(a.failures-1, 8), retryLast), a.wait)
+	}
+	return a.checked.Add(pause)
+}
+
 // Check finds out whether the credential is good, unless that is known well enough.
 func (a *Account) Check(ctx context.Context, now time.Time, fresh bool) {
 	if a.bad != nil {
 		a.State = fleet.CredentialState{Valid: fleet.No, Reason: fleet.ReasonInvalid, Message: a.bad.Error()}
 		return
 	}
-	age := map[fleet.Answer]time.Duration{fleet.Yes: validFor, fleet.No: invalidFor, fleet.Unknown: max(UnknownFor, a.wait)}[a.State.Valid]
-	if fresh {
-		age = invalidFor / 2
-	}
-	if !a.checked.IsZero() && now.Sub(a.checked) < age && now.Sub(a.checked) >= 0 {
+	known := now.Before(a.Next()) && !(fresh && now.Sub(a.checked) >= freshFor)
+	if known && !now.Before(a.checked) {
 		return
 	}
 	var id forge.Identity
@@ -281,16 +295,19 @@ func (a *Account) Check(ctx context.Context, now time.Time, fresh bool) {
 		id, err = a.GitLab.Check(ctx)
 	}
 	a.checked, a.wait = now, 0
+	a.failures++
 	if e, ok := errors.AsType[*forge.Error](err); ok {
 		a.wait = e.RetryAfter
 	}
 	switch class := forge.ClassOf(err); {
 	case err == nil && a.GitLab != nil && !a.GitLab.Own().IsZero():
+		a.failures = 0
 		a.Identity, a.State = id, fleet.CredentialState{Valid: fleet.Yes, Reason: reasonByHand,
 			Message: "It is a runner_token: nothing can be asked of GitLab with it. To pause, managers are ended (PauseByDrain); rotation, tags, and the end of the runner at GitLab are for a person."}
 	case err == nil && len(id.Missing) > 0:
 		a.Identity, a.State = id, fleet.CredentialState{Valid: fleet.No, Reason: reasonPermissions, Message: "It lacks " + strings.Join(id.Missing, ", ") + "."}
 	case err == nil:
+		a.failures = 0
 		a.Identity, a.State = id, fleet.CredentialState{Valid: fleet.Yes, Reason: fleet.ReasonValid, Message: "The forge accepts it."}
 	case slices.Contains([]forge.Class{forge.Refused, forge.Forbidden, forge.NotFound, forge.Invalid}, class):
 		a.State = fleet.CredentialState{Valid: fleet.No, Reason: fleet.ReasonInvalid, Message: err.Error()}

@@ -1,0 +1,106 @@
+package account
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+)
+
+// What a forge is asked about a credential that it refuses, or while it does not answer:
+// soon, then ever more seldom, and as if nothing had been once it is good again.
+func TestCheckAgain(t *testing.T) {
+	refused := &forgetest.Fault{Status: http.StatusUnauthorized, Header: http.Header{"Content-Type": {"application/json"}}, Body: `{"message":"401 Unauthorized"}`}
+	away := &forgetest.Fault{Status: http.StatusServiceUnavailable}
+	later := &forgetest.Fault{Status: http.StatusServiceUnavailable, Header: http.Header{"Retry-After": {"30"}}}
+	for _, c := range []struct {
+		why     string
+		answers []*forgetest.Fault // of the first, the second…; nil: it is good. The last goes on
+		seconds int
+		asked   []int // in which seconds
+		at      map[int]fleet.Answer
+	}{
+		{"it is good", []*forgetest.Fault{nil}, 1300, []int{0, 600, 1200}, map[int]fleet.Answer{0: fleet.Yes, 1299: fleet.Yes}},
+		{"it is refused", []*forgetest.Fault{refused}, 200, []int{0, 5, 15, 35, 75, 135, 195}, map[int]fleet.Answer{0: fleet.No, 199: fleet.No}},
+		{"it flaps", []*forgetest.Fault{refused, refused, nil, refused, nil}, 700, []int{0, 5, 15, 615, 620}, map[int]fleet.Answer{14: fleet.No, 15: fleet.Yes, 615: fleet.No, 620: fleet.Yes}},
+		{"the forge is away", []*forgetest.Fault{away, away, away, nil}, 200, []int{0, 5, 15, 35}, map[int]fleet.Answer{0: fleet.Unknown, 34: fleet.Unknown, 35: fleet.Yes}},
+		{"it says for how long it is", []*forgetest.Fault{later}, 140, []int{0, 30, 60, 90, 130}, map[int]fleet.Answer{139: fleet.Unknown}},
+		{"it goes away: what was good stays so", []*forgetest.Fault{nil, away, away, nil}, 700, []int{0, 600, 605, 615}, map[int]fleet.Answer{600: fleet.Yes, 615: fleet.Yes}},
+		{"it goes away, and comes back to refuse", []*forgetest.Fault{nil, away, refused}, 640, []int{0, 600, 605, 615, 635}, map[int]fleet.Answer{604: fleet.Yes, 605: fleet.No}},
+	} {
+		t.Run(c.why, func(t *testing.T) {
+			lab := forgetest.NewGitLab(t)
+			first := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+			now := first
+			lab.Clock(func() time.Time { return now })
+			credential := map[string][]byte{"access_token": []byte(lab.AddToken(forgetest.GitLabToken{Scopes: []string{"api"}}))}
+			questions := 0
+			lab.Fault(func(*http.Request) *forgetest.Fault {
+				questions++
+				return c.answers[min(questions, len(c.answers))-1]
+			})
+			all := New(func() time.Time { return now }, nil)
+			e := &v1alpha1.RunnerEnrollment{Spec: v1alpha1.RunnerEnrollmentSpec{ConfigURL: lab.URL + "/acme"}}
+			f := &v1alpha1.RunnerForge{Spec: v1alpha1.RunnerForgeSpec{Type: v1alpha1.GitLab, URL: lab.URL}}
+			var asked []int
+			for s := range c.seconds {
+				now = first.Add(time.Duration(s) * time.Second)
+				a := all.Of("acme", e, f, credential)
+				before := questions
+				a.Check(t.Context(), now, false)
+				if questions > before {
+					asked = append(asked, s)
+				}
+				if want, ok := c.at[s]; ok && a.State.Valid != want {
+					t.Errorf("after %d seconds: %+v, want %v", s, a.State, want)
+				}
+				if next := a.Next(); !next.After(now) {
+					t.Fatalf("after %d seconds it is to be checked again at %v", s, next.Sub(first))
+				}
+			}
+			if !slices.Equal(asked, c.asked) {
+				t.Errorf("asked at %v, want %v", asked, c.asked)
+			}
+			before := questions // another credential is another one
+			all.Of("acme", e, f, map[string][]byte{"access_token": []byte(lab.AddToken(forgetest.GitLabToken{Scopes: []string{"api"}}))}).Check(t.Context(), now, false)
+			if questions != before+1 {
+				t.Error("another credential is not asked about at once")
+			}
+		})
+	}
+}
+
+// The end of a run is not asked for again at once, and what was said to it is remembered.
+func TestEnd(t *testing.T) {
+	a := &Account{ends: map[int64]ended{}}
+	no := errors.New("it may not")
+	now := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+	for _, c := range []struct {
+		why   string
+		after time.Duration
+		id    int64
+		says  error
+		asked bool
+		want  error
+	}{
+		{"the first time", 0, 1, no, true, no},
+		{"a moment later", 29 * time.Second, 1, nil, false, no},
+		{"another one", 29 * time.Second, 2, nil, true, nil},
+		{"half a minute later", 30 * time.Second, 1, nil, true, nil},
+		{"and then", 31 * time.Second, 1, no, false, nil},
+		{"long after", 2 * time.Hour, 2, no, true, no},
+	} {
+		asked, err := a.End(c.id, now.Add(c.after), func() error { return c.says })
+		if asked != c.asked || err != c.want {
+			t.Errorf("%s: %v, %v", c.why, asked, err)
+		}
+	}
+	if len(a.ends) != 1 {
+		t.Errorf("%d are remembered", len(a.ends))
+	}
+}
