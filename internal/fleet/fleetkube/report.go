@@ -77,9 +77,13 @@ func (l *look) report(ctx context.Context, step fleet.Step) error {
 			sight.Rate = &rate.Remaining
 		}
 	}
-	if (l.facts.Listed || l.unscanned) && l.forge != nil && l.board.Saw(l.e.Name, sight) {
-		l.decisions.ring("all")
-		l.ringHolds(ctx)
+	if (l.facts.Listed || l.unscanned) && l.forge != nil {
+		changed, pools := l.board.Saw(l.e.Name, sight)
+		if changed {
+			l.decisions.ring("all")
+			l.ringHolds(ctx)
+		}
+		l.crew.pools.ring(pools...)
 	}
 	l.forges.ring(l.e.Spec.Forge)
 	if apiequality.Semantic.DeepEqual(was.Status, *s) {

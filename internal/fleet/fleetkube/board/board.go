@@ -144,17 +144,36 @@ func (b *Board) Last() *ledger.Result {
 }
 
 // Saw puts up what a look saw, and says whether budgets or holds may depend on what
-// is new of it.
-func (b *Board) Saw(org string, s Sight) (changed bool) {
+// is new of it, and in which pools runners are found ill now, or well again.
+func (b *Board) Saw(org string, s Sight) (changed bool, pools []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	was, ok := b.seen[org]
 	b.seen[org] = s
-	return !ok || !maps.EqualFunc(was.Uses, s.Uses, func(a, b Use) bool {
+	for pool := range plus(s.Uses, was.Uses) {
+		if s.Uses[pool].ill() != was.Uses[pool].ill() {
+			pools = append(pools, pool)
+		}
+	}
+	changed = !ok || !maps.EqualFunc(was.Uses, s.Uses, func(a, b Use) bool {
 		return same(a.Demand, b.Demand) && a.Busy == b.Busy && a.InForce == b.InForce && a.Held == b.Held && a.Stopped == b.Stopped &&
 			same(a.Jobs, b.Jobs) && a.Managers == b.Managers && a.Reason == b.Reason
 	})
+	return changed, pools
 }
+
+// plus are all pools of two sights.
+func plus(a, b map[string]Use) map[string]Use {
+	all := maps.Clone(b)
+	if all == nil {
+		return a
+	}
+	maps.Copy(all, a)
+	return all
+}
+
+// ill says whether runners of a use fail, or are not as they should be.
+func (s Use) ill() bool { return s.Counts.Failed != nil && *s.Counts.Failed > 0 || s.Drift > 0 }
 
 func same(a, b *int) bool { return (a == nil) == (b == nil) && (a == nil || *a == *b) }
 

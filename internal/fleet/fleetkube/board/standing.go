@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -199,10 +200,11 @@ func (w *Standing) Pool(ctx context.Context, req reconcile.Request) (reconcile.R
 		ready.Status, ready.Reason, ready.Message = fleet.No, fleet.ReasonPoolInvalid, fault
 	}
 	worst := fleet.Condition{Type: "Degraded", Status: fleet.No, Reason: fleet.ReasonNone}
-	for org, s := range w.Board.Sights() {
-		use, has := s.Uses[p.Name]
-		if has && (use.Counts.Failed != nil && *use.Counts.Failed > 0 || use.Drift > 0) {
+	sights := w.Board.Sights()
+	for _, org := range slices.Sorted(maps.Keys(sights)) { // in order: each time the same is said of the same
+		if sights[org].Uses[p.Name].ill() {
 			worst.Status, worst.Reason, worst.Message = fleet.Yes, "WorkloadsFail", fmt.Sprintf("Runners of %s fail, or are not as they should be.", org)
+			break
 		}
 	}
 	was := p.DeepCopy()

@@ -1,6 +1,7 @@
 package board
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -34,6 +35,30 @@ func TestRateLimitIsSteady(t *testing.T) {
 	} {
 		if got := steady(c.stands, c.is, 5000, now); got != c.want {
 			t.Errorf("%s: %v", c.why, got)
+		}
+	}
+}
+
+// Of which pools it is to be said anew how they stand, when a look has seen something.
+func TestSawIll(t *testing.T) {
+	b := New()
+	well, drifts, fails := Use{Counts: Counts{Failed: new(0)}}, Use{Drift: 1}, Use{Counts: Counts{Failed: new(2)}}
+	for _, c := range []struct {
+		why  string
+		uses map[string]Use
+		want []string
+	}{
+		{"all is well", map[string]Use{"nix": well, "docker": well}, nil},
+		{"and stays so", map[string]Use{"nix": well, "docker": {}}, nil},
+		{"runners fail in one", map[string]Use{"nix": fails, "docker": well}, []string{"nix"}},
+		{"for another reason, and in the other too", map[string]Use{"nix": drifts, "docker": drifts}, []string{"docker"}},
+		{"one is not used any more", map[string]Use{"docker": drifts}, []string{"nix"}},
+		{"the other is well again", map[string]Use{"docker": well}, []string{"docker"}},
+		{"a new one is ill", map[string]Use{"docker": well, "gpu": fails}, []string{"gpu"}},
+	} {
+		_, pools := b.Saw("acme", Sight{Uses: c.uses})
+		if slices.Sort(pools); !slices.Equal(pools, c.want) {
+			t.Errorf("%s: %q, want %q", c.why, pools, c.want)
 		}
 	}
 }
