@@ -2,11 +2,10 @@ package fleetkube
 
 import (
 	"sync"
+	"time"
 
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-
-	"github.com/tailplane/tailplane/internal/fleet/fleetkube/board"
 )
 
 type workqueueOf = workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -23,11 +22,11 @@ func (q *queue) set(of workqueueOf) {
 	q.of = of
 }
 
-func (q *queue) add(r reconcile.Request) {
+func (q *queue) add(r reconcile.Request, after time.Duration) {
 	q.mu.Lock()
 	of := q.of
 	q.mu.Unlock()
 	if of != nil {
-		of.AddAfter(r, board.Quiet)
+		of.AddAfter(r, after)
 	}
 }

@@ -42,7 +42,10 @@ func (w *crew) tell(was, is *ledger.Result) {
 		was = &ledger.Result{}
 	}
 	for name, version := range is.Of {
-		if was.Of[name] != version || was.Pruned[name] != is.Pruned[name] || !slices.Equal(was.Violations[name], is.Violations[name]) {
+		switch {
+		case was.Of[name] != version: // somebody waits for it
+			w.enrollments.now(name)
+		case was.Pruned[name] != is.Pruned[name] || !slices.Equal(was.Violations[name], is.Violations[name]):
 			w.enrollments.ring(name)
 		}
 	}

@@ -89,12 +89,20 @@ type work struct {
 // enrollment brings one enrollment to where it should be: gather, decide, act, report.
 func (w *crew) enrollment(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	e := &v1alpha1.RunnerEnrollment{}
-	// Its forge never changes, so the cache is right. Nothing is asked before it is its turn.
+	// Its forge never changes, so the cache is right. Nothing is asked before it was decided
+	// upon, and before it is its turn.
 	if w.known.Get(ctx, req.NamespacedName, e, client.UnsafeDisableDeepCopy) == nil {
-		leave, err := w.accounts.Enter(ctx, e.Spec.Forge)
-		if errors.Is(err, account.ErrBusy) { // not a whole pace later: a change may wait behind looks at which nothing has changed
+		if _, _, ok := w.board.Decided(e); !ok {
+			return w.undecided()
+		}
+		changed := e.Status.ObservedGeneration != 0 && e.Status.ObservedGeneration != e.Generation
+		leave, err := w.accounts.Enter(ctx, e.Spec.Forge, changed)
+		switch {
+		case errors.Is(err, account.ErrBusy) && changed:
+			return board.Soon(board.Quiet)
+		case errors.Is(err, account.ErrBusy):
 			return board.Soon(w.pace / 4)
-		} else if err != nil {
+		case err != nil:
 			return reconcile.Result{}, err
 		}
 		defer leave()
@@ -115,8 +123,7 @@ func (w *crew) enrollment(ctx context.Context, req reconcile.Request) (reconcile
 	}
 	decided, conflicts, ok := w.board.Decided(e)
 	if !ok {
-		w.decisions.ring("all")
-		return board.Soon(2 * board.Quiet) // what the cache will show in a moment
+		return w.undecided()
 	}
 	var l *look
 	var step fleet.Step
@@ -147,6 +154,13 @@ func (w *crew) enrollment(ctx context.Context, req reconcile.Request) (reconcile
 		return reconcile.Result{}, fmt.Errorf("enrollment %s: %w", e.Name, err)
 	}
 	return board.Soon(l.nap(step))
+}
+
+// undecided has decided upon what the cache will show in a moment, which rings for those
+// that it is about.
+func (w *crew) undecided() (reconcile.Result, error) {
+	w.decisions.ring("all")
+	return board.Soon(2 * board.Quiet)
 }
 
 // nap is how long nothing need be looked at.
@@ -188,21 +202,23 @@ func (l *look) gather(ctx context.Context) error {
 	}
 	l.facts.Forge = l.forge.Spec.Type
 	l.facts.Wanted = fleet.Want(l.e, l.forge.Spec.Type, l.pools, l.Isolation.Shared)
-	// What does not depend on one another is asked for at the same time.
-	var source *corev1.Secret
-	var asked error
-	var wg sync.WaitGroup
-	wg.Go(func() { source, asked = l.sourceSecret(ctx) })
-	err := l.places(ctx)
-	wg.Wait()
-	if err := errors.Join(err, asked); err != nil {
-		return err
-	}
 	github := l.forge.Spec.Type == v1alpha1.GitHub
 	if github {
 		if err := l.scaleSets(ctx); err != nil {
 			return err
 		}
+	}
+	// What does not depend on one another is asked for at the same time.
+	var source *corev1.Secret
+	var asked, looked error
+	var there []fleet.Trouble
+	var wg sync.WaitGroup
+	wg.Go(func() { source, asked = l.sourceSecret(ctx) })
+	wg.Go(func() { there, looked = l.lookAtGround(ctx) })
+	err := l.places(ctx)
+	wg.Wait()
+	if err := errors.Join(err, asked, looked); err != nil {
+		return err
 	}
 	l.credential(ctx, source)
 	if !github {
@@ -218,9 +234,7 @@ func (l *look) gather(ctx context.Context) error {
 		}
 		l.facts.Workloads = append(l.facts.Workloads, w.Workload)
 	}
-	if err := l.lookAtGround(ctx); err != nil {
-		return err
-	}
+	l.troubles = append(l.troubles, there...)
 	return l.ends(ctx)
 }
 
@@ -299,20 +313,32 @@ func (l *look) places(ctx context.Context) error {
 	return nil
 }
 
-// yard looks into one namespace. Somebody else's is none of ours.
+// yard looks into one namespace. Somebody else's is none of ours; whose the shared one is
+// need not be known first.
 func (l *look) yard(ctx context.Context, name string) (p yard, err error) {
 	p.name = name
 	ns := &corev1.Namespace{}
+	var secrets corev1.SecretList
+	list := func() error {
+		return l.direct.List(ctx, &secrets, client.InNamespace(name), client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name})
+	}
+	var listed error
+	var wg sync.WaitGroup
+	if name == l.Isolation.Shared {
+		wg.Go(func() { listed = list() })
+	}
 	err = l.direct.Get(ctx, client.ObjectKey{Name: name}, ns)
+	wg.Wait()
 	if apierrors.IsNotFound(err) || err == nil && name != l.Isolation.Shared && !furnish.Ours(ns, l.e.Name) {
 		return p, nil
 	}
 	if err != nil {
 		return p, fmt.Errorf("look at namespace %s: %w", name, err)
 	}
-	var secrets corev1.SecretList
-	err = l.direct.List(ctx, &secrets, client.InNamespace(name), client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name})
-	switch {
+	if name != l.Isolation.Shared {
+		listed = list()
+	}
+	switch err = listed; {
 	case apierrors.IsForbidden(err):
 		p.bare, p.ending = true, ns.DeletionTimestamp != nil
 	case err != nil:

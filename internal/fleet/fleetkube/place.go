@@ -72,10 +72,11 @@ func (l *look) groundSettings() isolation.Settings {
 	return s
 }
 
-// lookAtGround compares the namespace with what it is to be.
-func (l *look) lookAtGround(ctx context.Context) error {
+// lookAtGround compares the namespace with what it is to be. What it cannot be is for the
+// caller to say, with what else there is.
+func (l *look) lookAtGround(ctx context.Context) ([]fleet.Trouble, error) {
 	if !stays(l.e) || l.facts.Approved.Status != fleet.Yes {
-		return nil
+		return nil, nil
 	}
 	if l.forge.Spec.Type == v1alpha1.GitLab { // others there may be at GitHub
 		if v, err := l.crew.arc.Look(ctx, l.e.Name, false); err == nil && v.Known {
@@ -85,17 +86,16 @@ func (l *look) lookAtGround(ctx context.Context) error {
 	}
 	own, others, err := l.tenants(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	objects, err := isolation.Ground(l.groundSettings(), own, others...)
 	switch {
 	case errors.Is(err, isolation.ErrUnbounded):
 		l.facts.Policies, l.facts.Unbounded = fleet.No, fleet.Trouble{Reason: fleet.ReasonUnbounded, Message: err.Error()}
 		l.facts.Namespace, l.facts.Access = fleet.No, fleet.No
-		return nil
+		return nil, nil
 	case err != nil:
-		l.troubles = append(l.troubles, fleet.Trouble{Reason: reasonUnrendered, Message: err.Error()})
-		return nil
+		return []fleet.Trouble{{Reason: reasonUnrendered, Message: err.Error()}}, nil
 	}
 	org := ""
 	if fleet.NamespaceOf(l.e, l.Isolation.Shared) != l.Isolation.Shared {
@@ -111,17 +111,16 @@ func (l *look) lookAtGround(ctx context.Context) error {
 	}
 	l.ground, err = l.grounds.LookAt(ctx, l.direct, kept, l.e.Name, org, l.now, l.live)
 	if errors.Is(err, furnish.ErrForeign) {
-		l.troubles = append(l.troubles, fleet.Trouble{Reason: "NamespaceOfAnother", Message: err.Error()})
-		return nil
+		return []fleet.Trouble{{Reason: "NamespaceOfAnother", Message: err.Error()}}, nil
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	l.facts.Namespace, l.facts.Policies, l.facts.Access = l.ground.Namespace, l.ground.Policies, l.ground.Access
 	if lacks && l.forge.Spec.Type == v1alpha1.GitHub {
 		l.facts.Access = fleet.Unknown
 	}
-	return nil
+	return nil, nil
 }
 
 // ends finds out what is left of an enrollment that ends.

@@ -214,9 +214,14 @@ func (b *bell) source() source.Source {
 }
 
 // ring wakes it soon: what rings often in a moment is heard once.
-func (b *bell) ring(names ...string) {
-	for _, name := range names {
-		b.queue.add(reconcile.Request{NamespacedName: types.NamespacedName{Name: name}})
+func (b *bell) ring(names ...string) { b.after(board.Quiet, names) }
+
+// now wakes it at once.
+func (b *bell) now(names ...string) { b.after(0, names) }
+
+func (b *bell) after(d time.Duration, names []string) {
+	for _, r := range requests(names) {
+		b.queue.add(r, d)
 	}
 }
 

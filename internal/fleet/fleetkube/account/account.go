@@ -32,8 +32,12 @@ const (
 	UnknownFor = 10 * time.Second
 )
 
-// AtOnce is how many looks at enrollments of one forge ask it at once.
-const AtOnce = 8
+// AtOnce is how many looks at enrollments of one forge ask it at once, and atOnceMore how
+// many besides, of those that somebody changed and nobody has looked at since.
+const (
+	AtOnce     = 8
+	atOnceMore = 4
+)
 
 // askEvery is how often a forge is asked for its version.
 const askEvery = 15 * time.Minute
@@ -52,9 +56,12 @@ type Accounts struct {
 
 	mu     sync.Mutex
 	of     map[string]*Account // by enrollment, or enrollment/copy
-	limits map[string]chan struct{}
+	limits map[string]limit
 	asks   map[string]time.Time // for its version, by forge
 }
+
+// A limit is of looks that ask a forge at once.
+type limit struct{ all, changed chan struct{} }
 
 // Due says whether it is time to ask a forge for its version, and notes that it is.
 func (a *Accounts) Due(name string, now time.Time, first bool) bool {
@@ -70,7 +77,7 @@ func (a *Accounts) Due(name string, now time.Time, first bool) bool {
 
 // New makes accounts. asked, optional, hears of each request to a forge.
 func New(now func() time.Time, asked func(forge, org, op string, status int)) *Accounts {
-	return &Accounts{now: now, asked: asked, of: map[string]*Account{}, limits: map[string]chan struct{}{}, asks: map[string]time.Time{}}
+	return &Accounts{now: now, asked: asked, of: map[string]*Account{}, limits: map[string]limit{}, asks: map[string]time.Time{}}
 }
 
 // patience is how long a look waits for its turn at a forge. Then it makes room for
@@ -81,20 +88,26 @@ const patience = 250 * time.Millisecond
 var ErrBusy = errors.New("the forge is being asked for as many as may at once")
 
 // Enter waits until a forge may be asked for one enrollment more, so that each forge
-// is asked for so many at once; leave is to be called then.
-func (a *Accounts) Enter(ctx context.Context, name string) (leave func(), err error) {
+// is asked for so many at once; leave is to be called then. What somebody changed does
+// not wait behind looks at which nothing has.
+func (a *Accounts) Enter(ctx context.Context, name string, changed bool) (leave func(), err error) {
 	a.mu.Lock()
-	limit := a.limits[name]
-	if limit == nil {
-		limit = make(chan struct{}, AtOnce)
-		a.limits[name] = limit
+	l, known := a.limits[name]
+	if !known {
+		l = limit{make(chan struct{}, AtOnce), make(chan struct{}, atOnceMore)}
+		a.limits[name] = l
 	}
 	a.mu.Unlock()
+	if !changed {
+		l.changed = nil // which nobody gets into
+	}
 	wait := time.NewTimer(patience)
 	defer wait.Stop()
 	select {
-	case limit <- struct{}{}:
-		return func() { <-limit }, nil
+	case l.all <- struct{}{}:
+		return func() { <-l.all }, nil
+	case l.changed <- struct{}{}:
+		return func() { <-l.changed }, nil
 	case <-wait.C:
 		return nil, ErrBusy
 	case <-ctx.Done():
