@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
@@ -103,4 +104,41 @@ func TestEnd(t *testing.T) {
 	if len(a.ends) != 1 {
 		t.Errorf("%d are remembered", len(a.ends))
 	}
+}
+
+// FLEET-20: what somebody changed does not wait behind looks at which nothing has; and all
+// together are bounded, for each forge by itself.
+func TestEnter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := New(time.Now, nil)
+		enter := func(forge string, changed bool) (leave func(), took time.Duration, err error) {
+			began := time.Now()
+			leave, err = all.Enter(t.Context(), forge, changed)
+			return leave, time.Since(began), err
+		}
+		var last func()
+		for i := range AtOnce + atOnceMore {
+			changed := i >= AtOnce
+			if i == AtOnce {
+				if _, took, err := enter("github", false); !errors.Is(err, ErrBusy) || took != patience {
+					t.Errorf("one more: %v, after %v", err, took)
+				}
+			}
+			leave, took, err := enter("github", changed)
+			if err != nil || took != 0 {
+				t.Fatalf("number %d: %v, after %v", i, err, took)
+			}
+			last = leave
+		}
+		if _, took, err := enter("github", true); !errors.Is(err, ErrBusy) || took != patience {
+			t.Errorf("more than there may be at all: %v, after %v", err, took)
+		}
+		if _, took, err := enter("gitlab", false); err != nil || took != 0 {
+			t.Errorf("another forge: %v, after %v", err, took)
+		}
+		time.AfterFunc(patience/2, last)
+		if _, took, err := enter("github", true); err != nil || took != patience/2 {
+			t.Errorf("when one leaves: %v, after %v", err, took)
+		}
+	})
 }
