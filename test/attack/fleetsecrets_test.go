@@ -141,8 +141,10 @@ func TestFL03_Tokens(t *testing.T) {
 		return &forgetest.Fault{Status: http.StatusUnauthorized, Body: `{"message":"token ` + access + ` is expired","error":"` + runners[0].Token + `"}`}
 	})
 	asked := len(y.gitlab.Calls())
+	y.hold(t, "fl3-lab", "alice@example.com", v1alpha1.RunnerHoldSpec{Scope: v1alpha1.HoldScope{Org: "fl3-lab"}, Mode: v1alpha1.HoldPause}) // else it is asked seldom
 	eventually(t, long, "GitLab repeats what it was sent", func() bool { y.look(t, "fl3-lab"); return len(y.gitlab.Calls()) > asked })
 	y.gitlab.Fault(nil)
+	y.drop(t, &v1alpha1.RunnerHold{ObjectMeta: metav1.ObjectMeta{Name: "fl3-lab"}})
 	y.leave(t, "fl3-bad")
 
 	c.put("the fleet's log", y.output(t), `"level":"DEBUG`)
