@@ -88,6 +88,9 @@ func harmless(t *corev1.PodTemplateSpec) error {
 			bad(slices.ContainsFunc(v.Projected.Sources, func(p corev1.VolumeProjection) bool { return p.ServiceAccountToken != nil }), "a token in volume %s", v.Name)
 		}
 	}
+	for _, name := range secretsOf(s) {
+		bad(ownSecrets.MatchString(name), "the Secret %s: names that end in -config or in eight hexadecimal digits are those of the fleet's own", name)
+	}
 	for _, c := range slices.Concat(s.InitContainers, s.Containers) {
 		if sc := c.SecurityContext; sc != nil {
 			bad(sc.Privileged != nil && *sc.Privileged, "the privileged container %s: that is container mode dind", c.Name)

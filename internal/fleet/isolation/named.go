@@ -1,0 +1,47 @@
+package isolation
+
+import (
+	"regexp"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// ownSecrets are the names of Secrets that the fleet makes beside runners: copies of
+// credentials (see [fleet.CredentialName]) and configurations of managers (see
+// [ConfigName]). In a shared namespace they are those of all organisations.
+var ownSecrets = regexp.MustCompile(`(-[0-9a-f]{8}|-config)$`)
+
+// secretsOf are the names of the Secrets that whoever runs in a pod can read by it. By
+// those for pulling images nothing in it can.
+func secretsOf(s *corev1.PodSpec) (names []string) {
+	for _, v := range s.Volumes {
+		if v.Secret != nil {
+			names = append(names, v.Secret.SecretName)
+		}
+		if v.CSI != nil && v.CSI.NodePublishSecretRef != nil {
+			names = append(names, v.CSI.NodePublishSecretRef.Name)
+		}
+		if v.Projected != nil {
+			for _, p := range v.Projected.Sources {
+				if p.Secret != nil {
+					names = append(names, p.Secret.Name)
+				}
+			}
+		}
+	}
+	for _, list := range [][]corev1.Container{s.InitContainers, s.Containers} {
+		for _, c := range list {
+			for _, e := range c.Env {
+				if e.ValueFrom != nil && e.ValueFrom.SecretKeyRef != nil {
+					names = append(names, e.ValueFrom.SecretKeyRef.Name)
+				}
+			}
+			for _, e := range c.EnvFrom {
+				if e.SecretRef != nil {
+					names = append(names, e.SecretRef.Name)
+				}
+			}
+		}
+	}
+	return names
+}
