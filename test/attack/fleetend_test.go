@@ -312,7 +312,7 @@ func TestFL02_Offboarding(t *testing.T) {
 			if !there {
 				return
 			}
-			if y.secret(t, fleetNamespace, "fl2-lab-credential") == nil || y.secret(t, sharedRunners, "fl2-lab-fl2-docker-token") == nil {
+			if y.secret(t, fleetNamespace, "fl2-lab-credential") == nil || y.secret(t, sharedRunners, "fl2-lab-fl2-docker-runner-token") == nil {
 				t.Error("the credential went before the runner")
 			}
 			if len(y.listed(t, things[5], "fl2-lab")) == 0 {

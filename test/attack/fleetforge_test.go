@@ -71,7 +71,7 @@ func TestFL04_NoAnswer(t *testing.T) {
 	}
 	lab := func() bool {
 		r, there := runner("fl4-lab")
-		return there && !r.Paused && len(y.listed(t, things[5], "fl4-lab")) == 1 && y.secret(t, sharedRunners, "fl4-lab-fl4-docker-token") != nil
+		return there && !r.Paused && len(y.listed(t, things[5], "fl4-lab")) == 1 && y.secret(t, sharedRunners, "fl4-lab-fl4-docker-runner-token") != nil
 	}
 	eventually(t, long, "all take jobs", func() bool { y.managersRun(t); return hub() && lab() })
 	// untaken fails if anything was deleted since, or asked to be at a forge.

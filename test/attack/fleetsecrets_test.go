@@ -94,7 +94,7 @@ func TestFL03_Tokens(t *testing.T) {
 		}
 	})
 	lost, ok := y.runnerOf("fl3-lab-fl3-docker")
-	if !ok || y.secret(t, sharedRunners, "fl3-lab-fl3-docker-token") != nil {
+	if !ok || y.secret(t, sharedRunners, "fl3-lab-fl3-docker-runner-token") != nil {
 		t.Fatalf("the runner whose token is lost: %+v, %v", lost, ok)
 	}
 	y.must(t, y.begin(t.Context(), fleetSettings))
@@ -113,7 +113,7 @@ func TestFL03_Tokens(t *testing.T) {
 	y.says(t, "fl3-bad", "CredentialsValid", "False/")
 
 	runners := slices.DeleteFunc(y.gitlab.Runners(), func(r forgetest.GitLabRunner) bool { return r.Group != group })
-	kept := y.secret(t, sharedRunners, "fl3-lab-fl3-docker-token")
+	kept := y.secret(t, sharedRunners, "fl3-lab-fl3-docker-runner-token")
 	if len(runners) != 1 || kept == nil || string(kept.Data["token"]) != runners[0].Token || runners[0].Token == lost.Token {
 		t.Errorf("%d runners of the group, and the token of the lost one is kept: %v", len(runners), kept != nil)
 	}

@@ -365,7 +365,7 @@ func (y *yard) managersRun(t *testing.T) {
 	}
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		s := y.secret(t, pod.Namespace, pod.Labels["app.kubernetes.io/instance"]+"-token")
+		s := y.secret(t, pod.Namespace, pod.Labels["app.kubernetes.io/instance"]+"-runner-token")
 		if pod.DeletionTimestamp != nil || s == nil {
 			continue
 		}

@@ -44,7 +44,7 @@ func TestFLEET07_TokenByHand(t *testing.T) {
 	}
 	says := func(token string) bool {
 		s := &corev1.Secret{}
-		return p.there(p.shared, "omega-docker-config", s) && strings.Contains(string(s.Data["config.toml"]), token)
+		return p.there(p.shared, "omega-docker-runner-config", s) && strings.Contains(string(s.Data["config.toml"]), token)
 	}
 	replicas := func() int32 { return *deploymentOf(p, "omega-docker").Spec.Replicas }
 	p.until("a manager runs with it", func() bool { p.managersRun(); return says(first.Token) && replicas() == 1 })
@@ -81,7 +81,7 @@ func TestFLEET07_TokenByHand(t *testing.T) {
 	if c := meta.FindStatusCondition(e.Status.Conditions, "DecisionNeeded"); c.Reason != fleet.ReasonByHand || !strings.Contains(c.Message, v1alpha1.ForceCleanupAnnotation) || e.Status.Phase != v1alpha1.PhaseFailed || replicas() != 0 {
 		t.Errorf("%s: %+v", e.Status.Phase, c)
 	}
-	if !p.there(p.ns, "omega-credential", &corev1.Secret{}) || !p.there(p.shared, "omega-docker-token", &corev1.Secret{}) {
+	if !p.there(p.ns, "omega-credential", &corev1.Secret{}) || !p.there(p.shared, "omega-docker-runner-token", &corev1.Secret{}) {
 		t.Error("something went before a person has said that the runner is deleted")
 	}
 	p.patch(e, `{"metadata":{"annotations":{"tailplane.dev/force-cleanup":"both runners are deleted at GitLab"}}}`)
@@ -105,7 +105,7 @@ func TestTokenByHandServesOnePool(t *testing.T) {
 	p.enroll("omega", "gitlab", p.gitlab.URL+"/omega", []string{"docker", "nix"})
 	p.start()
 	e := p.condition("omega", "CredentialsValid", "False/"+fleet.ReasonInvalid)
-	if p.there(p.shared, "omega-docker-token", &corev1.Secret{}) {
+	if p.there(p.shared, "omega-docker-runner-token", &corev1.Secret{}) {
 		t.Error("something was made")
 	}
 	p.patch(e, `{"spec":{"pools":[{"name":"docker","type":"Shared"}]}}`)
@@ -123,6 +123,6 @@ func TestTokenByHandServesOnePool(t *testing.T) {
 	p.patch(p.get("omega"), `{"metadata":{"annotations":{"tailplane.dev/force-cleanup":"it is deleted at GitLab"}}}`)
 	p.until("the other one ends", func() bool {
 		p.managersRun()
-		return !p.there(p.shared, "omega-docker-token", &corev1.Secret{})
+		return !p.there(p.shared, "omega-docker-runner-token", &corev1.Secret{})
 	})
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/arc"
 	"github.com/tailplane/tailplane/internal/fleet/arctest"
 	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+	"github.com/tailplane/tailplane/internal/fleet/isolation"
 )
 
 // FLEET-08: another credential of a GitHub organisation comes under another name, and
@@ -82,7 +83,7 @@ func replaced(t *testing.T, every *metav1.Duration, due func(*place)) {
 		p.managersRun()
 		p.ahead.Add(int64(time.Second))
 		r := p.gitlab.Runners()
-		return len(r) == 1 && r[0].ID != first.ID && !p.there(p.shared, tokenSecretName("omega-docker"), &corev1.Secret{})
+		return len(r) == 1 && r[0].ID != first.ID && !p.there(p.shared, isolation.TokenName("omega-docker"), &corev1.Secret{})
 	})
 	p.active("omega")
 }
@@ -122,12 +123,12 @@ func TestFLEET08_KilledAtGitLab(t *testing.T) {
 		p.ahead.Add(int64(time.Second))
 		r := p.gitlab.Runners()
 		works := slices.ContainsFunc(r, func(r forgetest.GitLabRunner) bool {
-			return len(r.Managers) > 0 && p.there(p.shared, tokenSecretName(r.Description), &corev1.Secret{})
+			return len(r.Managers) > 0 && p.there(p.shared, isolation.TokenName(r.Description), &corev1.Secret{})
 		})
 		if !works || len(r) > 2 || len(r) == 2 && !r[0].Paused && !r[1].Paused {
 			t.Fatalf("runners %+v", r)
 		}
-		return len(r) == 1 && r[0].ID != first && !p.there(p.shared, tokenSecretName("omega-docker"), &corev1.Secret{})
+		return len(r) == 1 && r[0].ID != first && !p.there(p.shared, isolation.TokenName("omega-docker"), &corev1.Secret{})
 	})
 	t.Logf("%d lives", n)
 	if n < 4 {
@@ -369,7 +370,7 @@ func TestFLEET17_NoAnswer(t *testing.T) {
 	p.gitlab.Fault(func(*http.Request) *forgetest.Fault { return &forgetest.Fault{Status: 503} })
 	p.must(p.admin.Delete(t.Context(), p.get("omega")))
 	p.phase("omega", v1alpha1.PhaseDraining)
-	if n := count(); n != 0 || !p.there(p.ns, "omega-credential", &corev1.Secret{}) || !p.there(p.shared, tokenSecretName("omega-docker"), &corev1.Secret{}) {
+	if n := count(); n != 0 || !p.there(p.ns, "omega-credential", &corev1.Secret{}) || !p.there(p.shared, isolation.TokenName("omega-docker"), &corev1.Secret{}) {
 		t.Errorf("%d deletions while nobody answers", n)
 	}
 	f := &v1alpha1.RunnerForge{}

@@ -128,7 +128,7 @@ func TestFL03_LostToken(t *testing.T) {
 	p.start()
 	p.wire.mu.Lock()
 	p.wire.cut = func(_ int, write string) cut {
-		if strings.Contains(write, "POST") && strings.Contains(write, "omega-docker-token") {
+		if strings.Contains(write, "POST") && strings.Contains(write, "omega-docker-runner-token") {
 			return before
 		}
 		return notHere

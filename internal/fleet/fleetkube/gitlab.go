@@ -43,8 +43,6 @@ const (
 	readsAnew = 3 * time.Minute // in which a manager has surely read its configuration
 )
 
-func tokenSecretName(workload string) string { return workload + "-token" }
-
 // A managed is what there is of one runner of GitLab's.
 type managed struct {
 	token      *corev1.Secret // nil: it is lost
@@ -63,7 +61,7 @@ func (l *look) managers(ctx context.Context) error {
 	of := map[string]*work{}
 	for i := range l.secrets {
 		s := &l.secrets[i]
-		name, isToken := strings.CutSuffix(s.Name, "-token")
+		name, isToken := isolation.TokenOf(s.Name)
 		if !isToken || s.Labels[v1alpha1.PoolLabel] == "" || !furnish.Ours(s, l.e.Name) {
 			continue
 		}
@@ -468,7 +466,7 @@ func (l *look) resetToken(ctx context.Context, w *work) error {
 }
 
 func (l *look) keepToken(ctx context.Context, k fleet.Key, pool, shape string, revision int, id int64, token forge.Secret) error {
-	s := &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: tokenSecretName(k.Name),
+	s := &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: isolation.TokenName(k.Name),
 		Labels: map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy, v1alpha1.OrgLabel: l.e.Name, v1alpha1.PoolLabel: pool},
 		Annotations: map[string]string{runnerAnnotation: strconv.FormatInt(id, 10), shapeAnnotation: shape, revisionAnnotation: strconv.Itoa(revision),
 			madeAnnotation: l.now.UTC().Format(time.RFC3339)}},

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/fleet/isolation"
 )
 
 // asRunner does what GitLab's runner does with signals: SIGTERM aborts its jobs, and on
@@ -125,7 +126,7 @@ func (m *machine) look(ctx context.Context) error {
 
 func (m *machine) run(ctx context.Context, pod *corev1.Pod) error {
 	config := &corev1.Secret{}
-	if err := m.admin.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: pod.Labels["app.kubernetes.io/instance"] + "-config"}, config); err != nil {
+	if err := m.admin.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: isolation.ConfigName(pod.Labels["app.kubernetes.io/instance"])}, config); err != nil {
 		return err
 	}
 	if err := m.admin.SubResource("binding").Create(ctx, pod, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "machine"}}); err != nil {

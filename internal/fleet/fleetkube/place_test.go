@@ -415,7 +415,7 @@ func (p *place) managersRun() {
 	for i := range pods.Items {
 		pod := &pods.Items[i]
 		s := &corev1.Secret{}
-		if pod.DeletionTimestamp != nil || !p.there(pod.Namespace, tokenSecretName(pod.Labels["app.kubernetes.io/instance"]), s) {
+		if pod.DeletionTimestamp != nil || !p.there(pod.Namespace, isolation.TokenName(pod.Labels["app.kubernetes.io/instance"]), s) {
 			continue
 		}
 		p.gitlab.Contact(string(s.Data[tokenKey]), "s_"+pod.Name)

@@ -3,6 +3,7 @@ package isolation
 import (
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -129,7 +130,16 @@ func Manager(s Settings, u Unit) ([]Object, error) {
 }
 
 // ConfigName is the name of the Secret with a workload's configuration.
-func ConfigName(workload string) string { return workload + "-config" }
+func ConfigName(workload string) string { return workload + "-runner-config" }
+
+// tokenSuffix ends the names of Secrets with the token of a workload's runner.
+const tokenSuffix = "-runner-token"
+
+// TokenName is the name of the Secret with the token of a workload's runner.
+func TokenName(workload string) string { return workload + tokenSuffix }
+
+// TokenOf is the workload whose runner's token is in a Secret of that name; ok: there is one.
+func TokenOf(secret string) (workload string, ok bool) { return strings.CutSuffix(secret, tokenSuffix) }
 
 // workloadLabels find a unit's managers. They never change.
 func workloadLabels(u Unit) map[string]string {

@@ -501,7 +501,8 @@ func TestRefused(t *testing.T) {
 		{"a token in volume x", v1alpha1.GitHub, pod(`"volumes": [{"name": "x", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]`)},
 		// FL-01: beside its runners are the credentials of all organisations of a namespace.
 		{"the Secret beta-0a1b2c3d", v1alpha1.GitHub, pod(`"volumes": [{"name": "x", "secret": {"secretName": "beta-0a1b2c3d"}}]`)},
-		{"the Secret beta-gl-nix-config", v1alpha1.GitHub, pod(`"volumes": [{"name": "x", "projected": {"sources": [{"secret": {"name": "beta-gl-nix-config"}}]}}]`)},
+		{"the Secret beta-gl-nix-runner-config", v1alpha1.GitHub, pod(`"volumes": [{"name": "x", "projected": {"sources": [{"secret": {"name": "beta-gl-nix-runner-config"}}]}}]`)},
+		{"the Secret beta-gl-nix-runner-token", v1alpha1.GitHub, pod(`"volumes": [{"name": "x", "secret": {"secretName": "beta-gl-nix-runner-token"}}]`)},
 		{"the Secret beta-0a1b2c3d", v1alpha1.GitHub, pod(`"initContainers": [{"name": "x", "envFrom": [{"secretRef": {"name": "beta-0a1b2c3d"}}]}]`)},
 		{"the Secret beta-0a1b2c3d", v1alpha1.GitHub, pod(`"initContainers": [{"name": "x", "env": [{"name": "K", "valueFrom": {"secretKeyRef": {"name": "beta-0a1b2c3d", "key": "github_app_private_key"}}}]}]`)},
 		{"the Secret beta-0a1b2c3d", v1alpha1.GitHub, pod(`"volumes": [{"name": "x", "csi": {"driver": "d", "nodePublishSecretRef": {"name": "beta-0a1b2c3d"}}}]`)},

@@ -7,9 +7,10 @@ import (
 )
 
 // ownSecrets are the names of Secrets that the fleet makes beside runners: copies of
-// credentials (see [fleet.CredentialName]) and configurations of managers (see
-// [ConfigName]). In a shared namespace they are those of all organisations.
-var ownSecrets = regexp.MustCompile(`(-[0-9a-f]{8}|-config)$`)
+// credentials (see [fleet.CredentialName]), tokens of runners and configurations of their
+// managers (see [TokenName] and [ConfigName]). In a shared namespace they are those of all
+// organisations.
+var ownSecrets = regexp.MustCompile(`(-[0-9a-f]{8}|-runner-(token|config))$`)
 
 // secretsOf are the names of the Secrets that whoever runs in a pod can read by it. By
 // those for pulling images nothing in it can.

@@ -89,7 +89,7 @@ func harmless(t *corev1.PodTemplateSpec) error {
 		}
 	}
 	for _, name := range secretsOf(s) {
-		bad(ownSecrets.MatchString(name), "the Secret %s: names that end in -config or in eight hexadecimal digits are those of the fleet's own", name)
+		bad(ownSecrets.MatchString(name), "the Secret %s: names that end in -runner-config, -runner-token or eight hexadecimal digits are those of the fleet's own", name)
 	}
 	for _, c := range slices.Concat(s.InitContainers, s.Containers) {
 		if sc := c.SecurityContext; sc != nil {
