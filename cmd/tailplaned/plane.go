@@ -445,7 +445,7 @@ func (s *planeServer) entries(ctx context.Context, yield func(plane.Recorded) bo
 // writes are the verbs of what changes something.
 func writes() []access.Verb {
 	return []access.Verb{access.SigninsRevoke, access.HoldsCreate, access.HoldsLift, access.ConfigPropose, access.ConfigApprove,
-		access.EnrollmentRequest, access.EnrollmentApprove, access.OffboardRequest, access.RotateRequest}
+		access.EnrollmentRequest, access.EnrollmentApprove, access.EnrollmentDecline, access.OffboardRequest, access.RotateRequest}
 }
 
 // Limits of one login and device, which stand in the contract, and of everybody.

@@ -50,6 +50,7 @@ const (
 	ConfigPropose      Verb = "config.propose"              // changes of the fleet's configuration: of an organisation's own, or of everything
 	ConfigApprove      Verb = "config.approve"              // and of what others proposed
 	EnrollmentApprove  Verb = "enrollment.approve"          // what touches more than one organisation's own
+	EnrollmentDecline  Verb = "enrollment.decline"          // what was asked for, and nobody has approved
 	EnrollmentRequest  Verb = "enrollment.request"          // that an organisation gets runners, and others than it has
 	OffboardRequest    Verb = "enrollment.offboard-request" // that it has none any more
 	EnrollmentOffboard Verb = "enrollment.offboard"         // and to do it
@@ -92,6 +93,7 @@ var reaches = map[Verb]map[DutyName]reach{
 	ConfigPropose:      {Operator: orgs, OrgAdmin: orgs, PlatformAdmin: always},
 	ConfigApprove:      {OrgAdmin: orgs, PlatformAdmin: always},
 	EnrollmentApprove:  {PlatformAdmin: always},
+	EnrollmentDecline:  {PlatformAdmin: always},
 	EnrollmentRequest:  {OrgAdmin: orgs, PlatformAdmin: always},
 	OffboardRequest:    {OrgAdmin: orgs, PlatformAdmin: always},
 	EnrollmentOffboard: {PlatformAdmin: always},

@@ -87,51 +87,67 @@ func texts(all []string) (out []plane.Text) {
 }
 
 func (t *tka) fleetApprove(ff *fleetFlags) *cobra.Command {
-	var ef enrollFlags
-	var seen string
-	cmd := &cobra.Command{
+	return t.fleetDecide(ff, planeenroll.Approve.Pattern, "This approves it.", "APPROVE", &cobra.Command{
 		Use:   "approve ORG",
 		Short: "Approve an organisation's enrollment",
 		Long: `Approve the open pull request of an organisation's enrollment, or where the operator plane
 approves, the enrollment. It is shown first, and approved as it was shown: type the phrase,
 or name what you have looked at with --seen. Who asked for it cannot.`,
 		Example: "  tka fleet approve acme --reason shared-budget",
-		Args:    arguments(1, 1, "the organisation's name"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := ef.write().check(cmd); err != nil {
+	})
+}
+
+func (t *tka) fleetDecline(ff *fleetFlags) *cobra.Command {
+	return t.fleetDecide(ff, planeenroll.Decline.Pattern, "This declines it.", "DECLINE", &cobra.Command{
+		Use:   "decline ORG",
+		Short: "Decline an organisation's enrollment",
+		Long: `Decline what was asked for and nobody has approved: the open pull request of an
+organisation's enrollment is closed, with the reason as a comment; or where the operator
+plane approves, the enrollment goes. Who asked for it reads the reason in the record. It is
+shown first, and declined as it was shown: type the phrase, or name what you have looked at
+with --seen.`,
+		Example: "  tka fleet decline acme --reason they-have-their-own",
+	})
+}
+
+// fleetDecide completes a command that decides about an enrollment.
+func (t *tka) fleetDecide(ff *fleetFlags, pattern, does, word string, cmd *cobra.Command) *cobra.Command {
+	var ef enrollFlags
+	var seen string
+	cmd.Args = arguments(1, 1, "the organisation's name")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := ef.write().check(cmd); err != nil {
+			return err
+		}
+		req := planeenroll.DecideRequest{Org: args[0], Seen: plane.Text(seen), Reason: plane.Reason(ef.reason), DryRun: plane.Flag(ef.dryRun)}
+		if !ef.dryRun && seen == "" {
+			var err error
+			if req.Seen, err = t.seen(cmd.Context(), ff, pattern, req, does, word+" "+req.Org, ef.confirm); err != nil {
 				return err
 			}
-			req := planeenroll.ApproveRequest{Org: args[0], Seen: plane.Text(seen), Reason: plane.Reason(ef.reason), DryRun: plane.Flag(ef.dryRun)}
-			return t.doApprove(cmd.Context(), ff, ef, req)
-		},
+		}
+		return t.doEnroll(cmd.Context(), ff, pattern, req)
 	}
-	ef.confirmed(cmd, "APPROVE acme")
+	ef.confirmed(cmd, word+" acme")
 	cmd.Flags().StringVar(&seen, "seen", "", "what was looked at, as --dry-run says it: the commit of the pull request, or the enrollment's digest")
 	return ef.add(cmd)
 }
 
-// doApprove shows what is approved before it is.
-func (t *tka) doApprove(ctx context.Context, ff *fleetFlags, ef enrollFlags, req planeenroll.ApproveRequest) error {
-	if !ef.dryRun && req.Seen == "" {
-		c, err := t.plane(ff.plane)
-		if err != nil {
-			return err
-		}
-		var e plane.Envelope[planeenroll.Outcome]
-		look := req
-		look.DryRun = true
-		if err := c.Ask(ctx, planeenroll.Approve.Pattern, planeenroll.Approve.MaxAnswer, look, &e); err != nil {
-			return ofPlane(err)
-		}
-		if err := t.typed(ctx, about(e.Data)+"This approves it.", "APPROVE "+req.Org, ef.confirm); err != nil {
-			return err
-		}
-		req.Seen = plane.Text(e.Data.Seen)
+// seen shows what is decided about before it is, and returns what that was.
+func (t *tka) seen(ctx context.Context, ff *fleetFlags, pattern string, look planeenroll.DecideRequest, does, phrase, confirm string) (plane.Text, error) {
+	c, err := t.plane(ff.plane)
+	if err != nil {
+		return "", err
 	}
-	return t.doEnroll(ctx, ff, planeenroll.Approve.Pattern, req)
+	var e plane.Envelope[planeenroll.Outcome]
+	look.DryRun = true
+	if err := c.Ask(ctx, pattern, planeenroll.Approve.MaxAnswer, look, &e); err != nil {
+		return "", ofPlane(err)
+	}
+	return plane.Text(e.Data.Seen), t.typed(ctx, about(e.Data)+does, phrase, confirm)
 }
 
-// about is what an outcome is about, for who approves it.
+// about is what an outcome is about, for who decides about it.
 func about(o planeenroll.Outcome) string {
 	switch {
 	case o.Change != nil:
@@ -238,6 +254,9 @@ func (t *tka) told(o planeenroll.Outcome) {
 	case o.Would == planeenroll.Approved:
 		say("%s\nIt would be approved. Nothing was changed.", screen.Safe(strings.TrimSpace(about(o))))
 		t.hint("Approve exactly this: tka fleet approve %s --seen %s --reason \"why\"", o.OrgName, o.Seen)
+	case o.Would == planeenroll.Declined:
+		say("%s\nIt would be declined. Nothing was changed.", screen.Safe(strings.TrimSpace(about(o))))
+		t.hint("Decline exactly this: tka fleet decline %s --seen %s --reason \"why\"", o.OrgName, o.Seen)
 	case o.Would == planeenroll.Asked:
 		say("%s: those who run the platform would be asked. Nothing was changed.", org)
 	case o.Would != "":
@@ -249,6 +268,10 @@ func (t *tka) told(o planeenroll.Outcome) {
 		say("%s is approved: it can be merged.", screen.Safe(o.Change.ID))
 	case o.Done == planeenroll.Approved:
 		say("%s is approved: its runners are made.", org)
+	case o.Done == planeenroll.Declined && o.Change != nil:
+		say("%s is declined: its pull request is closed, and says why.", screen.Safe(o.Change.ID))
+	case o.Done == planeenroll.Declined:
+		say("%s is declined: it was taken away. The record says why.", org)
 	case o.Done == planeenroll.Asked:
 		say("%s: those who run the platform are asked.", org)
 	case o.Done == planeenroll.Nothing:

@@ -70,6 +70,13 @@ func (r register) Approve(_ context.Context, p access.Permit, digest string, dry
 	})
 }
 
+func (r register) Decline(ctx context.Context, p access.Permit, digest string, dryRun bool) (planefleet.Enrollment, error) {
+	if digest != r[p.Org()].Digest {
+		return planefleet.Enrollment{}, problem.New(problem.Conflict, "It is not what was looked at.")
+	}
+	return r.Offboard(ctx, p, dryRun)
+}
+
 func (r register) Rotate(_ context.Context, p access.Permit, dryRun bool) (planefleet.Enrollment, error) {
 	return r.put(p, dryRun, func(e *planefleet.Enrollment) { e.Rotation.At = new(time.Now()) })
 }
@@ -88,7 +95,7 @@ func (r register) Ask(_ context.Context, p access.Permit, what planefleet.Wish, 
 	})
 }
 
-// An organisation is asked for, approved as it was shown, rotated and ended from the
+// An organisation is asked for, declined or approved as it was shown, rotated and ended from the
 // command line; what is done at once and goes far takes its phrase.
 func TestEnroll(t *testing.T) {
 	y := newYard(t)
@@ -116,6 +123,15 @@ func TestEnroll(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 
+	tka(fault.Misused, `--confirm "DECLINE newco"`, "decline", "newco", "--reason", "x")
+	tka(fault.NotReady, "not what was looked at", "decline", "newco", "--reason", "x", "--seen", "sha256:0")
+	tka(fault.Done, "It would be declined. Nothing was changed.", "decline", "newco", "--reason", "x", "--dry-run")
+	if len(kept) != 1 {
+		t.Error("it is declined")
+	}
+	tka(fault.Done, "newco is declined: it was taken away.", "decline", "newco", "--reason", "x", "--confirm", "DECLINE newco")
+	tka(fault.Failed, "There is no such organisation.", "decline", "newco", "--reason", "x", "--dry-run")
+	tka(fault.Done, "newco is written.", request...)
 	tka(fault.Misused, `--confirm "APPROVE newco"`, "approve", "newco", "--reason", "x")
 	tka(fault.NotReady, "not what was looked at", "approve", "newco", "--reason", "x", "--seen", "sha256:0")
 	tka(fault.Done, "newco at https://github.com/newco, isolation None, pools nix, dind", "approve", "newco", "--reason", "x", "--dry-run")

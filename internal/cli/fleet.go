@@ -42,7 +42,7 @@ says. Nobody needs to be signed in to a cluster.`,
 	f.StringVar(&ff.plane.tokenFile, "token-file", "", "file with a token, where the connection does not say who you are")
 	f.StringVar(&ff.plane.tokenCommand, "token-command", "", "program that prints a token, with its arguments; it is not given to a shell")
 	cmd.AddCommand(t.fleetRunners(&ff), t.fleetJobs(&ff), t.fleetDiagnose(&ff), t.fleetLogs(&ff), t.fleetEnrollments(&ff), t.fleetHolds(&ff), t.fleetDrift(&ff), t.fleetIgnore(&ff), t.fleetUnignore(&ff), t.fleetRefresh(&ff), t.fleetForges(&ff), t.fleetChanges(&ff), t.fleetPause(&ff), t.fleetLift(&ff), t.fleetReschedule(&ff),
-		t.fleetRequest(&ff), t.fleetApprove(&ff), t.fleetRotate(&ff), t.fleetOffboard(&ff))
+		t.fleetRequest(&ff), t.fleetApprove(&ff), t.fleetDecline(&ff), t.fleetRotate(&ff), t.fleetOffboard(&ff))
 	return cmd
 }
 

@@ -66,6 +66,14 @@ func (w told) Approve(ctx context.Context, p access.Permit, digest string, dryRu
 	return w.tell(e, err, dryRun)
 }
 
+func (w told) Decline(ctx context.Context, p access.Permit, digest string, dryRun bool) (planefleet.Enrollment, error) {
+	e, err := w.Writer.Decline(ctx, p, digest, dryRun)
+	if err == nil && !dryRun {
+		w.h.board.Remove(plane.KindEnrollment, e.Name)
+	}
+	return e, err
+}
+
 func (w told) Rotate(ctx context.Context, p access.Permit, dryRun bool) (planefleet.Enrollment, error) {
 	e, err := w.Writer.Rotate(ctx, p, dryRun)
 	return w.tell(e, err, dryRun)

@@ -38,7 +38,7 @@ spec: {type: github, url: "https://github.com"}
 `
 
 // PL-06, PL-05: on the real tailnet, where the plane approves: an organisation is asked for,
-// approved and ended by the command line and by HTTP, in the name of who the tailnet says
+// declined, asked for again, approved and ended by the command line and by HTTP, in the name of who the tailnet says
 // it was, and by nobody who asked for it; who may only ask, asks.
 func TestPL06_Enroll(t *testing.T) {
 	r := start(t)
@@ -93,6 +93,12 @@ func TestPL06_Enroll(t *testing.T) {
 	if o := stored("newco"); o == nil || o.GetAnnotations()["tailplane.dev/requested-by"] != `["pat@platform.dev"]` {
 		t.Fatalf("%v", o)
 	}
+	says(tka("decline", "newco", "--reason", "they have their own", "--dry-run"), "It would be declined. Nothing was changed.")
+	says(tka("decline", "newco", "--reason", "they have their own", "--confirm", "DECLINE newco"), "newco is declined: it was taken away.")
+	if stored("newco") != nil {
+		t.Error("it is declined, and there")
+	}
+	says(tka(request...), "newco is written.")
 	says(tka("approve", "newco", "--reason", "x", "--confirm", "APPROVE newco"), "You asked for some of this.")
 
 	// amy of acme sees nothing of newco, and changes what is hers, which pat approves.
@@ -131,7 +137,7 @@ func TestPL06_Enroll(t *testing.T) {
 		t.Error("it is there")
 	}
 	a, err := ask(t, r, pat, "GET", "/api/v1/audit?limit=200", "")
-	for _, want := range []string{`"verb":"enrollment.request"`, `"verb":"enrollment.approve"`, `"verb":"credentials.rotate-request"`, `"code":"self_approval"`, `"code":"confirmation_required"`} {
+	for _, want := range []string{`"verb":"enrollment.request"`, `"verb":"enrollment.approve"`, `"verb":"enrollment.decline"`, `"reason":"they have their own"`, `"verb":"credentials.rotate-request"`, `"code":"self_approval"`, `"code":"confirmation_required"`} {
 		says(must(t, a, err).body, want)
 	}
 }

@@ -135,7 +135,7 @@ export type Enrollment = Observed & {
   requestedBy: string[] | null
   approval: { by: string; at: string; digest: string } | null
   asked: { what: 'rotate' | 'offboard'; by: string; at: string; reason: string } | null
-  actions?: { edit: Action; approve: Action; rotate: Action; offboard: Action }
+  actions?: { edit: Action; approve: Action; decline: Action; rotate: Action; offboard: Action }
 }
 
 /** A scale set that somebody else keeps, and that takes jobs of an organisation. */
@@ -145,8 +145,8 @@ export type Adoption = { pool: string; namespace: string; workload: string; scal
 export type EnrollmentOutcome = {
   org: string
   approval: 'git' | 'plane'
-  done: 'proposed' | 'approved' | 'written' | 'asked' | 'nothing'
-  would?: 'proposed' | 'approved' | 'written' | 'asked'
+  done: 'proposed' | 'approved' | 'declined' | 'written' | 'asked' | 'nothing'
+  would?: 'proposed' | 'approved' | 'declined' | 'written' | 'asked'
   seen?: string
   change: Change | null
   preview?: Preview

@@ -58,6 +58,11 @@ func Body(c Change, link string) string {
 	return b.String()
 }
 
+// Comment is what a pull or merge request says of its end: what was done, by whom and why.
+func Comment(done, by, reason string) string {
+	return fmt.Sprintf("%s by `%s`:\n\n%s\n", done, code(by), quote(reason))
+}
+
 // quote is a text as Markdown quotes it, which is also no trailer of git's.
 func quote(s string) string {
 	var lines []string

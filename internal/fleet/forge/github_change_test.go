@@ -291,11 +291,11 @@ func TestPL06_GitHubMerge(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if err := c.g.Withdraw(ctx, r.Number); err != nil {
+		if err := c.g.Withdraw(ctx, r.Number, "no thanks"); err != nil {
 			t.Error(err)
 		}
 	}
-	if got := c.Pulls(c.repository)[r.Number-1]; got.State != "closed" || c.Commit(c.repository, "tailplane/c2").SHA != "" {
+	if got := c.Pulls(c.repository)[r.Number-1]; got.State != "closed" || !slices.Equal(got.Comments, []string{"no thanks"}) || c.Commit(c.repository, "tailplane/c2").SHA != "" {
 		t.Errorf("%+v", got)
 	}
 }
@@ -345,8 +345,8 @@ func TestPL09_GitHubProposals(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.ChangePull(c.repository, r.Number, func(p *forgetest.GitHubPull) { p.Head = "feature" })
-	failure(t, c.g.Withdraw(ctx, r.Number), forge.Invalid)
-	failure(t, c.g.Withdraw(ctx, 77), forge.NotFound)
+	failure(t, c.g.Withdraw(ctx, r.Number, ""), forge.Invalid)
+	failure(t, c.g.Withdraw(ctx, 77, ""), forge.NotFound)
 }
 
 func TestGitHubReadFile(t *testing.T) {

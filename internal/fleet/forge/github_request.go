@@ -164,8 +164,9 @@ func (g *GitHub) mergeMethod(ctx context.Context, op string) (string, error) {
 }
 
 // Withdraw closes a pull request and deletes its branch, if that is one of ours. That
-// it is closed or gone already is success.
-func (g *GitHub) Withdraw(ctx context.Context, number int) error {
+// it is closed or gone already is success. A comment, Markdown, is written before that;
+// if closing fails, another try writes it again.
+func (g *GitHub) Withdraw(ctx context.Context, number int, comment string) error {
 	const op = "close a pull request"
 	if err := g.isRepository(op); err != nil {
 		return err
@@ -179,6 +180,11 @@ func (g *GitHub) Withdraw(ctx context.Context, number int) error {
 		return &Error{Op: op, Class: Invalid, Message: "it is none of ours"}
 	}
 	if pull.GetState() == "open" {
+		if comment != "" {
+			if _, err := g.ask(ctx, question{op: op, method: http.MethodPost, path: g.place.Root() + "/issues/" + strconv.Itoa(number) + "/comments", body: map[string]string{"body": comment}}); err != nil {
+				return err
+			}
+		}
 		if _, err := g.ask(ctx, question{op: op, method: http.MethodPatch, path: g.pullPath(number), body: map[string]string{"state": "closed"}}); err != nil {
 			return err
 		}

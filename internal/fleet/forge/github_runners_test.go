@@ -320,7 +320,7 @@ func TestGitHubCanary(t *testing.T) {
 			_, read := g.ReadFile(ctx, "main", "x.yaml")
 			_, proposed := g.Propose(ctx, forge.Proposal{Base: "main", Branch: "tailplane/x", Path: "x.yaml", Content: []byte("x"), Message: "m", Title: "t", Author: forge.Person{Name: "amy", Email: "amy@acme.dev"}})
 			_, requested := g.Request(ctx, 1)
-			for _, err := range []error{checked, read, proposed, requested, g.Merge(ctx, 1, strings.Repeat("a", 40)), g.Withdraw(ctx, 1)} {
+			for _, err := range []error{checked, read, proposed, requested, g.Merge(ctx, 1, strings.Repeat("a", 40)), g.Withdraw(ctx, 1, "")} {
 				if err == nil {
 					t.Errorf("mode %d: something was done", turn.Load())
 				}

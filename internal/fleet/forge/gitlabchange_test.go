@@ -330,11 +330,11 @@ func TestGitLabWithdraw(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := w.client.Withdraw(ctx, 1); err != nil {
+		if err := w.client.Withdraw(ctx, 1, "no thanks"); err != nil {
 			t.Error(err)
 		}
 	}
-	if mrs := w.MergeRequests(configProject); mrs[0].State != "closed" || w.Log(configProject, "tailplane/c1") != nil {
+	if mrs := w.MergeRequests(configProject); mrs[0].State != "closed" || !slices.Equal(mrs[0].Notes, []string{"no thanks"}) || w.Log(configProject, "tailplane/c1") != nil {
 		t.Errorf("%+v", mrs)
 	}
 	text := "x"
@@ -343,7 +343,7 @@ func TestGitLabWithdraw(t *testing.T) {
 	w.AddMergeRequest(configProject, forgetest.GitLabMergeRequest{Source: "tailplane/x", Target: "main", SHA: w.Log(configProject, "main")[0].ID, Fork: true})
 	w.Forget()
 	for _, n := range []int{2, 3} {
-		if err := w.client.Withdraw(ctx, n); ClassOf(err) != Invalid || len(w.writes()) != 0 {
+		if err := w.client.Withdraw(ctx, n, "no thanks"); ClassOf(err) != Invalid || len(w.writes()) != 0 {
 			t.Errorf("somebody else's: %v, wrote %v", err, w.writes())
 		}
 	}
@@ -370,7 +370,7 @@ func TestGitLabCheckChanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range []error{none.Merge(ctx, 1, strings.Repeat("a", 40)), none.Withdraw(ctx, 1)} {
+	for _, err := range []error{none.Merge(ctx, 1, strings.Repeat("a", 40)), none.Withdraw(ctx, 1, "")} {
 		if ClassOf(err) != Invalid {
 			t.Errorf("for no project: %v", err)
 		}
@@ -407,7 +407,7 @@ func TestFL04_GitLabChangeFaults(t *testing.T) {
 			"Propose":      func(ctx context.Context, g *GitLab) error { _, err := g.Propose(ctx, p); return err },
 			"Request":      func(ctx context.Context, g *GitLab) error { _, err := g.Request(ctx, 1); return err },
 			"Merge":        func(ctx context.Context, g *GitLab) error { return g.Merge(ctx, 1, head) },
-			"Withdraw":     func(ctx context.Context, g *GitLab) error { return g.Withdraw(ctx, 1) },
+			"Withdraw":     func(ctx context.Context, g *GitLab) error { return g.Withdraw(ctx, 1, "no") },
 			"Touched":      func(ctx context.Context, g *GitLab) error { _, err := g.Touched(ctx, "main", head); return err },
 		} {
 			w.Fault(func(*http.Request) *forgetest.Fault { return &test.fault })

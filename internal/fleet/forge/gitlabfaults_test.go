@@ -75,7 +75,7 @@ func gitLabChanges() []gitLabCall {
 		{"Touched", false, false, func(ctx context.Context, g *GitLab, _, _ int64) (string, error) {
 			return say(g.Touched(ctx, "main", head))
 		}},
-		{"Withdraw", false, false, func(ctx context.Context, g *GitLab, _, _ int64) (string, error) { return "", g.Withdraw(ctx, 1) }},
+		{"Withdraw", false, false, func(ctx context.Context, g *GitLab, _, _ int64) (string, error) { return "", g.Withdraw(ctx, 1, "no") }},
 	}
 }
 

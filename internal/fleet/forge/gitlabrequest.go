@@ -192,8 +192,9 @@ func (g *GitLab) Merge(ctx context.Context, iid int, head string) error {
 }
 
 // Withdraw closes a merge request and deletes its branch, if that is one of ours. That
-// it is closed or gone already is success.
-func (g *GitLab) Withdraw(ctx context.Context, iid int) error {
+// it is closed or gone already is success. A comment, Markdown, is written before that;
+// if closing fails, another try writes it again.
+func (g *GitLab) Withdraw(ctx context.Context, iid int, comment string) error {
 	const op = "close a merge request"
 	mr, err := g.mergeRequest(ctx, op, iid)
 	if err != nil {
@@ -203,6 +204,11 @@ func (g *GitLab) Withdraw(ctx context.Context, iid int) error {
 		return &Error{Op: op, Class: Invalid, Message: "it is none of ours"}
 	}
 	if mr.State == "opened" {
+		if comment != "" {
+			if _, err := g.ask(ctx, question{op: op, method: http.MethodPost, path: g.requestPath(iid) + "/notes", body: map[string]string{"body": comment}}); err != nil {
+				return err
+			}
+		}
 		if _, err := g.ask(ctx, question{op: op, method: http.MethodPut, path: g.requestPath(iid), body: map[string]string{"state_event": "close"}}); err != nil {
 			return err
 		}

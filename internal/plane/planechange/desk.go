@@ -376,14 +376,8 @@ func (d *Desk) Approve(ctx context.Context, p access.Permit, req DecideRequest) 
 	if err != nil {
 		return e, err
 	}
-	if verb := approves(k.Platform); req.Head == k.Head && !plane.ViewerOf(p).In(k.Org, verb) {
-		why := "This change touches more than one organisation's own"
-		if k.DiffOf != k.Head {
-			why = "Somebody has pushed to this change at the forge"
-		}
-		refused := problem.New(problem.Forbidden, why+": those who run the platform approve it.", "Ask a platform-admin.")
-		refused.Needed = &problem.Need{Verb: string(verb), Org: k.Org}
-		return e, refused
+	if err := mayApprove(p, k); req.Head == k.Head && err != nil {
+		return e, err
 	}
 	c := p.Caller()
 	if k.Change, err = k.Approve(c.Identity(), string(c.Device.ID), nil, req.Head, d.Plane.Now()); err != nil {
@@ -393,6 +387,21 @@ func (d *Desk) Approve(ctx context.Context, p access.Permit, req DecideRequest) 
 		return e, err
 	}
 	return d.answer(p, k)
+}
+
+// mayApprove refuses whose approval of a change would not do.
+func mayApprove(p access.Permit, k Kept) error {
+	verb := approves(k.Platform)
+	if plane.ViewerOf(p).In(k.Org, verb) {
+		return nil
+	}
+	why := "This change touches more than one organisation's own"
+	if k.DiffOf != k.Head {
+		why = "Somebody has pushed to this change at the forge"
+	}
+	refused := problem.New(problem.Forbidden, why+": those who run the platform approve it.", "Ask a platform-admin.")
+	refused.Needed = &problem.Need{Verb: string(verb), Org: k.Org}
+	return refused
 }
 
 // merge uses an approval up, and only then tells the forge. What has become of it is
@@ -449,7 +458,39 @@ func (d *Desk) close(ctx context.Context, p access.Permit, req CloseRequest) (e 
 	case k.Proposer != p.Caller().Identity() && !plane.ViewerOf(p).In(k.Org, access.ConfigApprove):
 		return e, problem.New(problem.Forbidden, "Only who proposed a change, or may approve it, closes it.")
 	}
-	if err := d.Repository.Withdraw(ctx, k.Number); err != nil {
+	return d.giveUp(ctx, p, k, "Given up", req.Reason)
+}
+
+// Decline closes a change that nobody has approved as it was looked at, for who may
+// approve changes of whose it is.
+func (d *Desk) Decline(ctx context.Context, p access.Permit, req DecideRequest) (e plane.Envelope[Change], err error) {
+	if err := req.Reason.Check(); err != nil {
+		return e, err
+	}
+	k, err := d.fresh(ctx, p, req.ID)
+	switch {
+	case err != nil:
+		return e, err
+	case k.State == change.Approved:
+		return e, problem.New(problem.Conflict, "Somebody has approved it.", "Close the change, if it is not to be merged after all.")
+	case k.State != change.Open:
+		return e, refused(change.ErrNotOpen)
+	case k.Head != req.Head:
+		return e, refused(change.ErrMoved)
+	}
+	if err := mayApprove(p, k); err != nil {
+		return e, err
+	}
+	return d.giveUp(ctx, p, k, "Declined", req.Reason)
+}
+
+// giveUp closes a change at the forge, which says what was done, by whom and why, and
+// then here.
+func (d *Desk) giveUp(ctx context.Context, p access.Permit, k Kept, done string, reason plane.Reason) (e plane.Envelope[Change], err error) {
+	if known(reason) {
+		return e, credential("reason")
+	}
+	if err := d.Repository.Withdraw(ctx, k.Number, change.Comment(done, p.Caller().Identity(), string(reason))); err != nil {
 		return e, err
 	}
 	k.State, k.Approvals = change.Closed, nil

@@ -28,8 +28,8 @@ type Repository interface {
 	Touched(ctx context.Context, commit string) ([]string, error)
 	// Merge merges exactly head, or is a problem.Conflict.
 	Merge(ctx context.Context, number int, head string) error
-	// Withdraw closes a request that was not merged.
-	Withdraw(ctx context.Context, number int) error
+	// Withdraw closes a request that was not merged, and says why in a comment.
+	Withdraw(ctx context.Context, number int, comment string) error
 }
 
 // A File is what a repository has under a path.

@@ -46,22 +46,39 @@ func (d *Desk) edit(ctx context.Context, p access.Permit, req EditRequest) (Answ
 	return d.written(p, e, Written, bool(req.DryRun)), nil
 }
 
-// An ApproveRequest approves an enrollment as somebody looked at it.
-type ApproveRequest struct {
+// A DecideRequest is about an enrollment as somebody looked at it.
+type DecideRequest struct {
 	Org    string       `json:"-" path:"org"`
 	Seen   plane.Text   `json:"seen,omitempty" doc:"what was looked at, as a dry run says it: the commit of the open change, or the enrollment's digest"`
 	Reason plane.Reason `json:"reason" doc:"why, 1 to 500 characters"`
-	DryRun plane.Flag   `json:"-" query:"dryRun" doc:"show what would be approved, and change nothing"`
+	DryRun plane.Flag   `json:"-" query:"dryRun" doc:"show what it is about, and change nothing"`
 }
 
 // AuditArgs tells the record what was asked for.
-func (r ApproveRequest) AuditArgs() map[string]string {
+func (r DecideRequest) AuditArgs() map[string]string {
 	return r.DryRun.Noted(map[string]string{"org": r.Org, "seen": string(r.Seen), "reason": string(r.Reason)})
 }
 
-// approve approves the enrollment, or where git does, the open change of it. Nobody
-// approves what they have not looked at.
-func (d *Desk) approve(ctx context.Context, p access.Permit, req ApproveRequest) (Answer, error) {
+// approve approves the enrollment, or where git does, the open change of it.
+func (d *Desk) approve(ctx context.Context, p access.Permit, req DecideRequest) (Answer, error) {
+	if d.Writer == nil {
+		return d.decide(ctx, p, req, Approved, nil)
+	}
+	return d.decide(ctx, p, req, Approved, d.Writer.Approve)
+}
+
+// decline says no to an enrollment that was only asked for, or where git approves, to the
+// open change of it. The reason is for who asked: it is in the record, and with the change.
+func (d *Desk) decline(ctx context.Context, p access.Permit, req DecideRequest) (Answer, error) {
+	if d.Writer == nil {
+		return d.decide(ctx, p, req, Declined, nil)
+	}
+	return d.decide(ctx, p, req, Declined, d.Writer.Decline)
+}
+
+// decide does what was decided, by write where the plane approves. Nobody decides about
+// what they have not looked at.
+func (d *Desk) decide(ctx context.Context, p access.Permit, req DecideRequest, done string, write func(context.Context, access.Permit, string, bool) (planefleet.Enrollment, error)) (Answer, error) {
 	p, err := begin(p, req.Org, req.Reason)
 	switch {
 	case err != nil:
@@ -69,7 +86,7 @@ func (d *Desk) approve(ctx context.Context, p access.Permit, req ApproveRequest)
 	case req.Seen == "" && !bool(req.DryRun):
 		return Answer{}, plane.Invalid("seen", "Say what was looked at.", "A dry run shows it, with what to name.")
 	case d.Writer == nil:
-		return d.approveChange(ctx, p, req)
+		return d.decideChange(ctx, p, req, done)
 	}
 	if req.DryRun && req.Seen == "" {
 		e, err := d.Writer.Read(ctx, p)
@@ -78,27 +95,31 @@ func (d *Desk) approve(ctx context.Context, p access.Permit, req ApproveRequest)
 		}
 		req.Seen = plane.Text(e.Digest)
 	}
-	e, err := d.Writer.Approve(ctx, p, string(req.Seen), bool(req.DryRun))
+	e, err := write(ctx, p, string(req.Seen), bool(req.DryRun))
 	if err != nil {
 		return Answer{}, err
 	}
-	return d.written(p, e, Approved, bool(req.DryRun)), nil
+	return d.written(p, e, done, bool(req.DryRun)), nil
 }
 
-func (d *Desk) approveChange(ctx context.Context, p access.Permit, req ApproveRequest) (Answer, error) {
+func (d *Desk) decideChange(ctx context.Context, p access.Permit, req DecideRequest, done string) (Answer, error) {
 	c, there := d.Changes.OpenOf(kind, req.Org)
 	if !there {
-		return Answer{}, problem.New(problem.NotFound, "No change of this organisation's enrollment is open.", "Here a pull request is approved; look at the changes.")
+		return Answer{}, problem.New(problem.NotFound, "No change of this organisation's enrollment is open.", "Here a pull request is decided about; look at the changes.")
 	}
 	if req.DryRun {
 		c = c.For(plane.ViewerOf(p)).(planechange.Change)
-		return d.answer(Outcome{OrgName: req.Org, Done: Nothing, Would: Approved, Seen: c.Head, Change: &c}), nil
+		return d.answer(Outcome{OrgName: req.Org, Done: Nothing, Would: done, Seen: c.Head, Change: &c}), nil
 	}
-	e, err := d.Changes.Approve(ctx, p, planechange.DecideRequest{ID: c.ID, Head: string(req.Seen), Reason: req.Reason})
+	does := d.Changes.Approve
+	if done == Declined {
+		does = d.Changes.Decline
+	}
+	e, err := does(ctx, p, planechange.DecideRequest{ID: c.ID, Head: string(req.Seen), Reason: req.Reason})
 	if err != nil {
 		return Answer{}, err
 	}
-	return d.answer(Outcome{OrgName: req.Org, Done: Approved, Seen: e.Data.Head, Change: &e.Data}), nil
+	return d.answer(Outcome{OrgName: req.Org, Done: done, Seen: e.Data.Head, Change: &e.Data}), nil
 }
 
 // An OffboardRequest ends an organisation's runners.

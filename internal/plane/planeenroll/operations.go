@@ -25,9 +25,12 @@ var (
 	Edit = door.Op[EditRequest, Answer]{Pattern: "PATCH " + plane.Base + "/enrollments/{org}", Verb: access.EnrollmentRequest, MaxAnswer: maxAnswer,
 		Doc:     "Change what an organisation has, by a pull request; or where the plane approves, at once: then it has to be approved anew, but for owners and members.",
 		Example: EditRequest{Org: "acme", Patch: json.RawMessage(`{"quota":{"pods":80}}`), Reason: "the release"}, Answers: answers(Proposed, Written), Refusals: writing}
-	Approve = door.Op[ApproveRequest, Answer]{Pattern: "POST " + plane.Base + "/enrollments/{org}/approve", Verb: access.EnrollmentApprove, MaxAnswer: maxAnswer,
+	Approve = door.Op[DecideRequest, Answer]{Pattern: "POST " + plane.Base + "/enrollments/{org}/approve", Verb: access.EnrollmentApprove, MaxAnswer: maxAnswer,
 		Doc:     "Approve an enrollment as it was looked at, or the open change of it. Who asked for it, or belongs to the organisation, cannot.",
-		Example: ApproveRequest{Org: "acme", Seen: exampleDigest, Reason: "they share our budget"}, Answers: answers(Approved), Refusals: slices.Concat(writing, []problem.Code{problem.SelfApproval})}
+		Example: DecideRequest{Org: "acme", Seen: exampleDigest, Reason: "they share our budget"}, Answers: answers(Approved), Refusals: slices.Concat(writing, []problem.Code{problem.SelfApproval})}
+	Decline = door.Op[DecideRequest, Answer]{Pattern: "POST " + plane.Base + "/enrollments/{org}/decline", Verb: access.EnrollmentDecline, MaxAnswer: maxAnswer,
+		Doc:     "Decline an enrollment that was only asked for, as it was looked at, or the open change of it that nobody has approved. The one goes; the other is closed at the forge, with the reason.",
+		Example: DecideRequest{Org: "acme", Seen: exampleDigest, Reason: "they have runners of their own"}, Answers: answers(Declined), Refusals: writing}
 	Offboard = door.Op[OffboardRequest, Answer]{Pattern: "POST " + plane.Base + "/enrollments/{org}/offboard", Verb: access.OffboardRequest, MaxAnswer: maxAnswer,
 		Doc:     "End an organisation's runners: by a pull request; or where the plane approves, at once, if the caller may do that, and else by asking for it.",
 		Example: OffboardRequest{Org: "acme", Reason: "they have moved away", Confirm: "OFFBOARD acme"}, Answers: answers(Proposed, Written, Asked), Refusals: ending}
@@ -47,7 +50,7 @@ var (
 // Routes are the operations, with the desk behind them.
 func (d *Desk) Routes() []door.Route {
 	return []door.Route{
-		plane.Behind(d.Plane, Request, d.request), plane.Behind(d.Plane, Edit, d.edit), plane.Behind(d.Plane, Approve, d.approve),
+		plane.Behind(d.Plane, Request, d.request), plane.Behind(d.Plane, Edit, d.edit), plane.Behind(d.Plane, Approve, d.approve), plane.Behind(d.Plane, Decline, d.decline),
 		plane.Behind(d.Plane, Offboard, d.offboard), plane.Behind(d.Plane, Delete, d.offboard), plane.Behind(d.Plane, Rotate, d.rotate),
 	}
 }

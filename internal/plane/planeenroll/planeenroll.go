@@ -38,6 +38,8 @@ type Writer interface {
 	Edit(ctx context.Context, p access.Permit, patch json.RawMessage, dryRun bool) (planefleet.Enrollment, error)
 	// Approve approves exactly what has the digest.
 	Approve(ctx context.Context, p access.Permit, digest string, dryRun bool) (planefleet.Enrollment, error)
+	// Decline takes away exactly what has the digest, if it was only asked for.
+	Decline(ctx context.Context, p access.Permit, digest string, dryRun bool) (planefleet.Enrollment, error)
 	// Rotate has its credential replaced.
 	Rotate(ctx context.Context, p access.Permit, dryRun bool) (planefleet.Enrollment, error)
 	// Offboard deletes it; the fleet takes its runners down.
@@ -50,6 +52,7 @@ type Writer interface {
 const (
 	Proposed = "proposed" // a pull request is open for it
 	Approved = "approved" // the open change, or the enrollment
+	Declined = "declined" // the open change is closed, or the enrollment that was asked for is gone
 	Written  = "written"  // the enrollment is as was asked for; the fleet does the rest
 	Asked    = "asked"    // it stands with the enrollment, for those who run the platform
 	Nothing  = "nothing"  // it was a dry run, or was done already
@@ -59,9 +62,9 @@ const (
 type Outcome struct {
 	OrgName    string                 `json:"org"`
 	Approval   string                 `json:"approval" enum:"git,plane" doc:"what approves enrollments: a merged pull request, or the plane"`
-	Done       string                 `json:"done" enum:"proposed,approved,written,asked,nothing" doc:"proposed: a pull request is open; asked: it stands with the enrollment, for those who run the platform; nothing: it was a dry run, or was done already"`
-	Would      string                 `json:"would,omitempty" enum:"proposed,approved,written,asked" doc:"in a dry run, what would be done"`
-	Seen       string                 `json:"seen,omitempty" doc:"what an approval has to name: the commit of the open change, or the enrollment's digest"`
+	Done       string                 `json:"done" enum:"proposed,approved,declined,written,asked,nothing" doc:"proposed: a pull request is open; declined: it is closed, or what was asked for is gone; asked: it stands with the enrollment, for those who run the platform; nothing: it was a dry run, or was done already"`
+	Would      string                 `json:"would,omitempty" enum:"proposed,approved,declined,written,asked" doc:"in a dry run, what would be done"`
+	Seen       string                 `json:"seen,omitempty" doc:"what an approval, or to decline it, has to name: the commit of the open change, or the enrollment's digest"`
 	Change     *planechange.Change    `json:"change" doc:"the change by pull request; null: there is none"`
 	Preview    *planechange.Preview   `json:"preview,omitempty" doc:"in a dry run, the change as it would be"`
 	Enrollment *planefleet.Enrollment `json:"enrollment" doc:"as it is then; null: it is what the change says"`

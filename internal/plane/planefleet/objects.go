@@ -163,6 +163,7 @@ type EnrollmentAsked struct {
 type EnrollmentActions struct {
 	Edit     plane.Action `json:"edit"`
 	Approve  plane.Action `json:"approve"`
+	Decline  plane.Action `json:"decline"`
 	Rotate   plane.Action `json:"rotate"`
 	Offboard plane.Action `json:"offboard"`
 }

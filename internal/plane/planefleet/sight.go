@@ -174,11 +174,16 @@ func (o Enrollment) For(v plane.Viewer) plane.Object {
 	if o.condition("Approved") == "True" {
 		approved = "It is approved as it is."
 	}
+	beyond := ""
+	if o.Approval != nil || o.Phase != Unknown && o.Phase != "Requested" {
+		beyond = "It is more than asked for."
+	}
 	own := ""
 	if slices.ContainsFunc(o.RequestedBy, func(by string) bool { return strings.EqualFold(by, v.Caller().Identity()) }) {
 		own = "You wrote some of it."
 	}
-	o.Actions = &EnrollmentActions{Edit: may(access.EnrollmentRequest, ends), Approve: may(access.EnrollmentApprove, ends, approved, own), Rotate: may(access.RotateRequest, ends), Offboard: may(access.OffboardRequest, ends)}
+	o.Actions = &EnrollmentActions{Edit: may(access.EnrollmentRequest, ends), Approve: may(access.EnrollmentApprove, ends, approved, own),
+		Decline: may(access.EnrollmentDecline, ends, beyond), Rotate: may(access.RotateRequest, ends), Offboard: may(access.OffboardRequest, ends)}
 	return o
 }
 

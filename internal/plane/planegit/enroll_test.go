@@ -132,6 +132,31 @@ func TestFLEET15_Enroll(t *testing.T) {
 			if code := f.ask("pat@platform.dev", "POST", "/enrollments/globex/approve", map[string]any{"reason": "x", "seen": "0123456"}, nil); code != problem.Conflict {
 				t.Errorf("of another commit: %s", code)
 			}
+			// It is declined, which its pull request says with the reason, and asked for again.
+			no := map[string]any{"reason": "they have runners @home /merge", "seen": first.Head}
+			for who, want := range map[string]problem.Code{"gus@globex.dev": problem.Forbidden, "olga@platform.dev": problem.Forbidden} {
+				if code := f.ask(who, "POST", "/enrollments/globex/decline", no, nil); code != want {
+					t.Errorf("%s declines: %s", who, code)
+				}
+			}
+			if code := f.ask("pat@platform.dev", "POST", "/enrollments/globex/decline", map[string]any{"reason": "x", "seen": "0123456"}, nil); code != problem.Conflict {
+				t.Errorf("of another commit: %s", code)
+			}
+			if o := do("pat@platform.dev", "POST", "/enrollments/globex/decline?dryRun=true", map[string]any{"reason": "x"}, "nothing"); o.Would != "declined" || o.Seen != first.Head || o.Change.State != "open" {
+				t.Fatalf("%+v", o)
+			}
+			if o := do("pat@platform.dev", "POST", "/enrollments/globex/decline", no, "declined"); o.Change.ID != first.ID || o.Change.State != "closed" {
+				t.Fatalf("%+v", o)
+			}
+			if said := f.comments(first.Number); len(said) != 1 || said[0] != "Declined by `pat@platform.dev`:\n\n> they have runners @\u200bhome /merge\n" {
+				t.Errorf("%q", said)
+			}
+			if code := f.ask("pat@platform.dev", "POST", "/enrollments/globex/decline", no, nil); code != problem.NotFound {
+				t.Errorf("twice: %s", code)
+			}
+			if again := do("gus@globex.dev", "POST", "/enrollments", request, "proposed").Change; again.ID == first.ID {
+				t.Errorf("%+v", again)
+			}
 			merge("a request")
 			text, there := onMain()
 			if !there || !strings.Contains(text, "secretName: globex-credential") || f.live("globex") != nil {
@@ -171,6 +196,8 @@ func TestFLEET15_Enroll(t *testing.T) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			if !slices.ContainsFunc(f.entries, func(e audit.Entry) bool {
+				return e.Verb == access.EnrollmentDecline && e.Actor.Login == "pat@platform.dev" && e.Org == "globex" && e.Reason == no["reason"] && e.Object == first.ID
+			}) || !slices.ContainsFunc(f.entries, func(e audit.Entry) bool {
 				return e.Verb == access.OffboardRequest && e.Actor.Login == "gus@globex.dev" && e.Org == "globex" && e.Reason == "they move" && e.Object == end.ID
 			}) {
 				t.Errorf("%+v", f.entries)
@@ -211,6 +238,16 @@ func TestPL06_EnrollByPlane(t *testing.T) {
 	if code := do("ivy@initech.dev", "POST", "/enrollments", request, ""); code != problem.Conflict {
 		t.Error("there already", code)
 	}
+	if code := do("pat@platform.dev", "POST", "/enrollments/initech/decline?dryRun=true", map[string]any{"reason": "x"}, "nothing"); code != "" || o.Would != "declined" || f.live(org) == nil {
+		t.Fatal(code, o)
+	}
+	if code := do("pat@platform.dev", "POST", "/enrollments/initech/decline", map[string]any{"reason": "they have their own", "seen": o.Seen}, "declined"); code != "" || f.live(org) != nil {
+		t.Fatal(code, o)
+	}
+	request["reason"] = "our builds wait"
+	if code := do("ivy@initech.dev", "POST", "/enrollments", request, "written"); code != "" {
+		t.Fatal("asked for again", code)
+	}
 	if code := do("pat@platform.dev", "POST", "/enrollments/initech/approve?dryRun=true", map[string]any{"reason": "x"}, "nothing"); code != "" || o.Would != "approved" {
 		t.Fatal(code, o)
 	}
@@ -219,6 +256,9 @@ func TestPL06_EnrollByPlane(t *testing.T) {
 	}
 	if by, _, _ := unstructured.NestedString(f.live(org).Object, "spec", "approval", "by"); by != "pat@platform.dev" {
 		t.Errorf("%q", by)
+	}
+	if code := do("pat@platform.dev", "POST", "/enrollments/initech/decline?dryRun=true", map[string]any{"reason": "x"}, ""); code != problem.Conflict {
+		t.Error("it is approved", code)
 	}
 	if code := do("ivy@initech.dev", "POST", "/enrollments/initech/rotate", map[string]any{"reason": "lost"}, "asked"); code != "" || o.Enrollment.Asked.What != planefleet.WishRotate {
 		t.Fatal(code, o)
@@ -235,6 +275,14 @@ func TestPL06_EnrollByPlane(t *testing.T) {
 	if code := do("pat@platform.dev", "DELETE", "/enrollments/initech", map[string]any{"reason": "they move", "confirm": "OFFBOARD initech"}, "written"); code != "" || f.live(org) != nil {
 		t.Fatal(code)
 	}
+}
+
+// comments are what a pull or merge request was told.
+func (f *flow) comments(number int) []string {
+	if f.github != nil {
+		return f.github.Pulls(f.repository)[number-1].Comments
+	}
+	return f.gitlab.MergeRequests("platform/fleet")[number-1].Notes
 }
 
 // byPlane has the plane approve.

@@ -53,7 +53,7 @@ type client interface {
 	Request(ctx context.Context, number int) (forge.Request, error)
 	Touched(ctx context.Context, base, commit string) ([]string, error)
 	Merge(ctx context.Context, number int, head string) error
-	Withdraw(ctx context.Context, number int) error
+	Withdraw(ctx context.Context, number int, comment string) error
 }
 
 // repository is where the configuration is kept, as the plane sees it.
@@ -98,8 +98,8 @@ func (r repository) Merge(ctx context.Context, number int, head string) error {
 }
 
 // Withdraw implements [planechange.Repository].
-func (r repository) Withdraw(ctx context.Context, number int) error {
-	return told(r.forge.Withdraw(ctx, number))
+func (r repository) Withdraw(ctx context.Context, number int, comment string) error {
+	return told(r.forge.Withdraw(ctx, number, comment))
 }
 
 func requestOf(r forge.Request) planechange.Request {

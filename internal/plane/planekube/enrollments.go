@@ -91,7 +91,7 @@ func (s *Enrollments) get(ctx context.Context, org string) (*v1alpha1.RunnerEnro
 
 // Read implements [planeenroll.Writer].
 func (s *Enrollments) Read(ctx context.Context, p access.Permit) (planefleet.Enrollment, error) {
-	if err := s.permitted(p, access.EnrollmentRequest, access.EnrollmentApprove, access.OffboardRequest, access.RotateRequest); err != nil {
+	if err := s.permitted(p, access.EnrollmentRequest, access.EnrollmentApprove, access.EnrollmentDecline, access.OffboardRequest, access.RotateRequest); err != nil {
 		return planefleet.Enrollment{}, err
 	}
 	e, err := s.get(ctx, p.Org())
@@ -182,11 +182,62 @@ func (s *Enrollments) Approve(ctx context.Context, p access.Permit, digest strin
 		return planefleet.Enrollment{}, err
 	}
 	return s.change(ctx, p.Org(), dryRun, func(e *v1alpha1.RunnerEnrollment) error {
-		if digest != fleet.Digest(e) {
-			return problem.New(problem.Conflict, "It is not what was looked at: somebody has changed it since.", "Look at it as it is now.")
+		if err := lookedAt(e, digest); err != nil {
+			return err
 		}
 		return s.approve(e, p.Caller())
 	})
+}
+
+// lookedAt refuses to decide about anything else than has the digest.
+func lookedAt(e *v1alpha1.RunnerEnrollment, digest string) error {
+	if digest != fleet.Digest(e) {
+		return problem.New(problem.Conflict, "It is not what was looked at: somebody has changed it since.", "Look at it as it is now.")
+	}
+	return nil
+}
+
+// Decline implements [planeenroll.Writer]. What anybody writes of the enrollment meanwhile,
+// an approval or how it stands, is in the way: it was not looked at.
+func (s *Enrollments) Decline(ctx context.Context, p access.Permit, digest string, dryRun bool) (planefleet.Enrollment, error) {
+	if err := s.permitted(p, access.EnrollmentDecline); err != nil {
+		return planefleet.Enrollment{}, err
+	}
+	if err := s.counts(p.Caller()); err != nil {
+		return planefleet.Enrollment{}, err
+	}
+	e, err := s.get(ctx, p.Org())
+	if err == nil {
+		err = lookedAt(e, digest)
+	}
+	switch {
+	case err != nil:
+		return planefleet.Enrollment{}, err
+	case !onlyAskedFor(e):
+		return planefleet.Enrollment{}, problem.New(problem.Conflict, "It is more than asked for: somebody has approved it, or it has runners.", "Offboard it, if it is to end.")
+	}
+	if err := trying(s.client, dryRun).Delete(ctx, e, client.Preconditions{UID: new(e.UID), ResourceVersion: new(e.ResourceVersion)}); err != nil {
+		return planefleet.Enrollment{}, s.refused(p.Org(), err)
+	}
+	return s.shown(e), nil
+}
+
+// onlyAskedFor says whether nobody has approved an enrollment and nothing was ever made of
+// it: the fleet's finalizer is on before anything is, and until it has gone.
+func onlyAskedFor(e *v1alpha1.RunnerEnrollment) bool {
+	return e.Spec.Approval == nil && e.DeletionTimestamp.IsZero() && len(e.Finalizers) == 0 && len(e.Status.Pools) == 0 &&
+		e.Status.Offboard == nil && (e.Status.Phase == "" || e.Status.Phase == v1alpha1.PhaseRequested)
+}
+
+// counts refuses whose decisions about enrollments do not count with the fleet.
+func (s *Enrollments) counts(c access.Caller) error {
+	switch {
+	case c.Tagged() || c.Shared:
+		return problem.New(problem.Forbidden, "Only a person of this tailnet decides about an enrollment.")
+	case !s.approver(c.Identity()):
+		return problem.New(problem.Forbidden, "Your approval does not count with the fleet.", "Ask somebody who is listed in fleet.approvers.")
+	}
+	return nil
 }
 
 // approve is somebody's approval of what an enrollment says.
@@ -195,15 +246,14 @@ func (s *Enrollments) approve(e *v1alpha1.RunnerEnrollment, c access.Caller) err
 	own := func(message string) error {
 		return problem.New(problem.SelfApproval, message, "Ask another platform-admin.")
 	}
+	if err := s.counts(c); err != nil {
+		return err
+	}
 	switch {
-	case c.Tagged() || c.Shared:
-		return problem.New(problem.Forbidden, "Only a person of this tailnet approves an enrollment.")
 	case slices.ContainsFunc(requestedBy(e), func(l string) bool { return strings.EqualFold(l, by) }):
 		return own("You asked for some of this.")
 	case fleet.Belongs(e, by):
 		return own("You belong to this organisation.")
-	case !s.approver(by):
-		return problem.New(problem.Forbidden, "Your approval does not count with the fleet.", "Ask somebody who is listed in fleet.approvers.")
 	}
 	e.Spec.Approval = &v1alpha1.EnrollmentApproval{By: by, At: metav1.NewTime(s.now().UTC().Truncate(time.Second)), Digest: fleet.Digest(e)}
 	return nil

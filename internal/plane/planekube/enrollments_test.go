@@ -21,7 +21,8 @@ import (
 )
 
 // PL-06, PL-08: where the plane approves, an enrollment is written as it was asked for; who
-// wrote some of it, or belongs to the organisation, approves none of it; an approval is
+// wrote some of it, or belongs to the organisation, approves none of it; it is declined while it
+// was only asked for; an approval is
 // of what was looked at, and void as soon as anything of it is another; and no permit
 // does for another organisation or another thing.
 func TestPL06_Enrollments(t *testing.T) {
@@ -91,6 +92,42 @@ func TestPL06_Enrollments(t *testing.T) {
 		t.Fatalf("%+v", c)
 	}
 
+	// It is declined as it was looked at, and only while nothing was made of it.
+	declines := func(who string) access.Permit { return permit(who, access.EnrollmentDecline) }
+	_, err = s.Decline(t.Context(), permit("pat@platform.dev", access.EnrollmentApprove), asked.Digest, false)
+	refused(err, problem.Internal)
+	_, err = s.Decline(t.Context(), declines("pat@platform.dev"), "sha256:0", false)
+	refused(err, problem.Conflict)
+	_, err = s.Decline(t.Context(), declines("quinn@platform.dev"), asked.Digest, false)
+	refused(err, problem.Forbidden)
+	for what, put := range map[string]func(e *v1alpha1.RunnerEnrollment){
+		"it has a workload":    func(e *v1alpha1.RunnerEnrollment) { e.Finalizers = []string{v1alpha1.FleetFinalizer} },
+		"it stands further on": func(e *v1alpha1.RunnerEnrollment) { e.Status.Phase = v1alpha1.PhaseSuspended },
+		"it has pools":         func(e *v1alpha1.RunnerEnrollment) { e.Status.Pools = []v1alpha1.EnrolledPoolStatus{{Name: "gh-nix"}} },
+	} {
+		was := stored()
+		is := was.DeepCopy()
+		put(is)
+		p.must(p.admin.Patch(t.Context(), is.DeepCopy(), client.MergeFrom(was)))
+		p.must(p.admin.Status().Patch(t.Context(), is.DeepCopy(), client.MergeFrom(was)))
+		if _, err := s.Decline(t.Context(), declines("pat@platform.dev"), asked.Digest, false); problem.CodeOf(err) != problem.Conflict || !strings.Contains(err.Error(), "more than asked for") {
+			t.Errorf("%s: %v", what, err)
+		}
+		p.must(p.admin.Status().Patch(t.Context(), was.DeepCopy(), client.MergeFrom(is)))
+		p.must(p.admin.Patch(t.Context(), was.DeepCopy(), client.MergeFrom(is)))
+	}
+	if _, err := s.Decline(t.Context(), declines("pat@platform.dev"), asked.Digest, true); err != nil || stored().UID == "" {
+		t.Fatalf("a dry run: %v", err)
+	}
+	if e, err := s.Decline(t.Context(), declines("pat@platform.dev"), asked.Digest, false); err != nil || e.Name != org {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	_, err = s.Decline(t.Context(), declines("pat@platform.dev"), asked.Digest, false)
+	refused(err, problem.NotFound)
+	if _, created, err := s.Create(t.Context(), nora, spec, "r1", false); err != nil || !created {
+		t.Fatalf("asked for again: %v", err)
+	}
+
 	// It is approved, by another one than asked for it, and as it was looked at.
 	approves := func(who string) access.Permit { return permit(who, access.EnrollmentApprove) }
 	if e, err := s.Edit(t.Context(), permit("pat@platform.dev", access.EnrollmentRequest), json.RawMessage(`{"quota":{"pods":7}}`), false); err != nil || len(e.RequestedBy) != 2 {
@@ -118,6 +155,8 @@ func TestPL06_Enrollments(t *testing.T) {
 	if c := stands(); c.Status != fleet.Yes {
 		t.Fatalf("%+v", c)
 	}
+	_, err = s.Decline(t.Context(), declines("pat@platform.dev"), digest, false)
+	refused(err, problem.Conflict)
 
 	// Its credential is rotated, which leaves it approved; who may only ask, asks.
 	_, err = s.Rotate(t.Context(), permit("nora@newco.dev", access.RotateRequest), false)

@@ -47,7 +47,7 @@ func (cabinet) Merge(context.Context, int, string) error {
 	return problem.New(problem.Internal, "no tool merges")
 }
 
-func (cabinet) Withdraw(context.Context, int) error {
+func (cabinet) Withdraw(context.Context, int, string) error {
 	return problem.New(problem.Internal, "no tool closes")
 }
 

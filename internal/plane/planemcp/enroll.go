@@ -9,7 +9,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// The tool for enrollments. To approve one, to rotate a credential and to end one are no
+// The tool for enrollments. To approve or decline one, to rotate a credential and to end one are no
 // tools on purpose: people do that.
 
 func enrollTools() []tool {

@@ -31,7 +31,7 @@ func TestEnroll(t *testing.T) {
 	of := newOffice(t, planemcp.Options{})
 	s := of.overHTTP(t, "pat")
 	for name := range listed(t, s) {
-		for _, word := range []string{"approve", "rotate", "offboard", "delete_enrollment"} {
+		for _, word := range []string{"approve", "decline", "rotate", "offboard", "delete_enrollment"} {
 			if strings.Contains(name, word) {
 				t.Errorf("there is the tool %s", name)
 			}

@@ -46,6 +46,7 @@ type GitHubPull struct {
 	Merged, Draft      bool
 	By                 string
 	Labels             []string
+	Comments           []string
 	Reviews            []GitHubReview
 	Checks             []GitHubCheck
 	root               string // where it left its base

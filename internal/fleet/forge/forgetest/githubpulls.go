@@ -95,6 +95,14 @@ func (g *GitHubFake) pullRoutes(on func(pattern, permission string, h func(*http
 		}
 		return said(http.StatusOK, g.pullForm(name, b, p))
 	})
+	one("POST /issues/{number}/comments", "pull_requests", func(r *http.Request, _ string, _ *repositoryGit, p *GitHubPull) githubReply {
+		sent, ok := body[struct{ Body string }](r)
+		if !ok || sent.Body == "" {
+			return no(http.StatusUnprocessableEntity, "Validation Failed")
+		}
+		p.Comments = append(p.Comments, sent.Body)
+		return said(http.StatusCreated, map[string]any{"id": len(p.Comments), "body": sent.Body, "user": map[string]any{"login": Bot}})
+	})
 	one("GET /pulls/{number}/commits", "pull_requests", func(r *http.Request, _ string, b *repositoryGit, p *GitHubPull) githubReply {
 		all := []any{}
 		for _, c := range b.since(b.headOf(p), p.root) {

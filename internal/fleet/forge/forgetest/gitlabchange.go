@@ -34,7 +34,7 @@ type GitLabMergeRequest struct {
 	Title, Description, State, Author string
 	Source, Target, SHA               string
 	Fork                              bool // its branch is another project's
-	Labels                            []string
+	Labels, Notes                     []string
 	Approvals                         map[string]time.Time // login to when
 	versions                          []gitLabVersion
 	late                              int // reads until it takes its branch's head up
@@ -182,6 +182,7 @@ func (g *GitLabFake) changeRoutes() map[string]func(*GitLabToken, *gitLabProject
 		"GET /projects/{project}/merge_requests/{iid}":              g.mergeRequest,
 		"PUT /projects/{project}/merge_requests/{iid}":              g.changeRequest,
 		"PUT /projects/{project}/merge_requests/{iid}/merge":        g.merge,
+		"POST /projects/{project}/merge_requests/{iid}/notes":       g.note,
 		"GET /projects/{project}/merge_requests/{iid}/commits":      g.requestCommits,
 		"GET /projects/{project}/merge_requests/{iid}/versions":     g.requestVersions,
 		"GET /projects/{project}/merge_requests/{iid}/approvals":    g.requestApprovals,
@@ -471,6 +472,20 @@ func (g *GitLabFake) merge(t *GitLabToken, p *gitLabProject, r *http.Request) re
 		p.Delete(mr.Source)
 	}
 	return reply{status: http.StatusOK, body: g.requestForm(p, mr)}
+}
+
+// note is `post ":id/merge_requests/:noteable_id/notes"`: a comment.
+func (g *GitLabFake) note(t *GitLabToken, p *gitLabProject, r *http.Request) reply {
+	mr, no := g.numbered(p, r)
+	if no != nil {
+		return *no
+	}
+	var w struct{ Body string }
+	if err := json.NewDecoder(r.Body).Decode(&w); err != nil || w.Body == "" {
+		return reply{status: http.StatusBadRequest, body: object{"error": "body is missing"}}
+	}
+	mr.Notes = append(mr.Notes, w.Body)
+	return reply{status: http.StatusCreated, body: object{"id": len(mr.Notes), "body": w.Body, "author": object{"username": t.user()}}}
 }
 
 func (g *GitLabFake) requestCommits(_ *GitLabToken, p *gitLabProject, r *http.Request) reply {
