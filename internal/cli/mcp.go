@@ -39,12 +39,15 @@ the Model Context Protocol (MCP) and starts this command. Standard output carrie
 the protocol only; what is to be said to people goes to standard error.
 
 The plane decides about each call by who you are on the tailnet, so the tools show what you
-may see and no more. No tool returns a credential. Two change something: one pauses CI
-runners, one lets them go on, and what goes further than one pool is asked for twice; see
---read-only and --no-destructive. Where the
-connection does not say who you are, a token of the tailnet's identity provider does: from
---token-file or --token-command, which are read again when it ends, or from DASHBOARD_TOKEN.
-It is sent to the plane by https and to nobody else.`,
+may see and no more. No tool returns a credential. Where the connection does not say who you
+are, a token of the tailnet's identity provider does: from --token-file or --token-command,
+which are read again when it ends, or from DASHBOARD_TOKEN. It is sent to the plane by https
+and to nobody else.
+
+What goes further than one pool is asked for twice. See also --read-only and
+--no-destructive. All tools only read but these, which change or propose something:
+
+  ` + strings.Join(planemcp.Writes(), "\n  "),
 		Example:     "  tka mcp --url https://dashboard.tail1234.ts.net\n  tka config plane.url https://dashboard.tail1234.ts.net\n  claude mcp add tailplane -- tka mcp",
 		Args:        arguments(0, 0, ""),
 		Annotations: map[string]string{unending: ""},

@@ -121,6 +121,36 @@ func TestMC06_OnlyMessagesOnStandardOutput(t *testing.T) {
 	}
 }
 
+// What the help says of tools that change something is what each tool says of itself.
+func TestMCPHelpNamesWhatWrites(t *testing.T) {
+	_, out, errs := mcp(t, settingsFile(t, ""), conversation, nil, "--url", newPlane(t).URL)
+	var want strings.Builder
+	for line := range strings.Lines(out) {
+		var m struct {
+			Result struct {
+				Tools []struct {
+					Name        string
+					Annotations struct{ ReadOnlyHint bool }
+				}
+			}
+		}
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			t.Fatal(err)
+		}
+		for _, tool := range m.Result.Tools {
+			if !tool.Annotations.ReadOnlyHint {
+				want.WriteString("\n  " + tool.Name)
+			}
+		}
+	}
+	if want.Len() == 0 {
+		t.Fatalf("no tool changes anything: %s%s", out, errs)
+	}
+	if _, help, _ := mcp(t, settingsFile(t, ""), "", nil, "--help"); !strings.Contains(help, "these, which change or propose something:\n"+want.String()+"\n\n") {
+		t.Errorf("the help does not name%s\n%s", want.String(), help)
+	}
+}
+
 func redirecting(t *testing.T, to string) string {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, to+r.URL.Path, http.StatusFound) }))
 	t.Cleanup(srv.Close)

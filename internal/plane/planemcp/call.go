@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
@@ -27,7 +28,8 @@ type tool struct {
 	pattern          string      // its
 	most             int64       // bytes of its answer
 	args             []argument
-	input, output    *schema
+	input            *schema
+	output           func() *schema // made when it is asked for: who reads tka's help needs none
 	readOnly         bool
 	destructive      bool
 	idempotent       bool
@@ -61,10 +63,15 @@ type output[Data any] struct {
 	Meta plane.Meta `json:"meta"`
 }
 
+// outputOf is the schema of an output.
+func outputOf[Data any]() func() *schema {
+	return sync.OnceValue(func() *schema { return schemaOf(reflect.TypeFor[output[Data]]()) })
+}
+
 // reading is t as a tool that changes nothing: Req and Resp are its operation's, and
 // Data is what is in the envelope.
 func reading[Req, Resp, Data any](t tool, open func(*Resp) plane.Envelope[Data], summary func(Data, plane.Meta) string, rows func(Data) table) tool {
-	t.args, t.output = arguments(reflect.TypeFor[Req]()), schemaOf(reflect.TypeFor[output[Data]]())
+	t.args, t.output = arguments(reflect.TypeFor[Req]()), outputOf[Data]()
 	t.input, t.readOnly, t.idempotent = inputSchema(t.args), true, true
 	v := &t.view
 	v.request = func() any { return new(Req) }

@@ -66,6 +66,16 @@ type Options struct {
 	MaxBytes      int // of one answer, text and structure together
 }
 
+// Writes names the tools that change something.
+func Writes() (names []string) {
+	for _, t := range tools() {
+		if !t.readOnly {
+			names = append(names, t.name)
+		}
+	}
+	return names
+}
+
 // instructions are what a client is told of the server.
 const instructions = "These tools show a Tailplane installation to its operators: clusters, sign-ins, tailnets, gateways, adapters, CI runners and the audit record; pause runners; and ask for changes and for runners. " +
 	"Every call is made with the rights of the person behind the client, so a refusal says which role is lacking and cannot be got round. " +

@@ -111,7 +111,7 @@ func (s *server) do(ctx context.Context, m message) (any, *fault) {
 			Tools []described `json:"tools"`
 		}{[]described{}}
 		for _, t := range s.tools {
-			list.Tools = append(list.Tools, described{t.name, t.title, t.doc, t.input, t.output, annotations{t.title, t.readOnly, t.destructive, t.idempotent, false}})
+			list.Tools = append(list.Tools, described{t.name, t.title, t.doc, t.input, t.output(), annotations{t.title, t.readOnly, t.destructive, t.idempotent, false}})
 		}
 		return list, nil
 	case "tools/call":

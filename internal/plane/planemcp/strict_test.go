@@ -121,7 +121,7 @@ func TestMC05_HiddenMeansRefused(t *testing.T) {
 	called := map[string]bool{}
 	tools := []tool{{name: "reads", readOnly: true}, {name: "writes"}, {name: "ends", destructive: true}}
 	for i, one := range tools {
-		tools[i].input, tools[i].output = inputSchema(nil), schemaOf(reflect.TypeFor[output[plane.Me]]())
+		tools[i].input, tools[i].output = inputSchema(nil), outputOf[plane.Me]()
 		tools[i].view = view{request: func() any {
 			mu.Lock()
 			defer mu.Unlock()
@@ -169,7 +169,7 @@ func (failing) RoundTrip(*http.Request) (*http.Response, error) {
 // MC-06: a tool that panics ends its call: the output stays messages, the rest goes to
 // the log.
 func TestMC06_Panic(t *testing.T) {
-	bad := tool{name: "bad", readOnly: true, input: inputSchema(nil), output: schemaOf(reflect.TypeFor[output[plane.Me]]()), view: view{request: func() any { panic("token=hunter2hunter2") }}}
+	bad := tool{name: "bad", readOnly: true, input: inputSchema(nil), output: outputOf[plane.Me](), view: view{request: func() any { panic("token=hunter2hunter2") }}}
 	var out, log bytes.Buffer
 	in := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}` + "\n" +
 		`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"bad"}}` + "\n"
