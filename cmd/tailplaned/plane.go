@@ -135,7 +135,7 @@ func runPlane(ctx context.Context, p *process, elect bool, working func()) (err 
 	}
 	s.meter = &planemetrics.Desk{Plane: s.desk}
 	if url := p.set.Plane.Prometheus.URL; url != "" {
-		s.meter.Prometheus = &planemetrics.Prometheus{URL: url, HTTP: planemetrics.Client(), Now: time.Now}
+		s.meter.Prometheus = &planemetrics.Prometheus{URL: url, HTTP: planemetrics.Client(), Log: p.log, Now: time.Now}
 	}
 	watch := &planekube.Watch{Config: s.config, Board: s.board, SigninNamespace: p.set.Signin.Namespace, SystemNamespace: p.set.Signin.SystemNamespace, FleetNamespace: p.set.Fleet.Namespace, Changes: p.set.Plane.GitOps.Set(), Ignores: ignores,
 		Version: version(), Log: p.log, Now: time.Now}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -52,7 +53,7 @@ func (h *house) jobs(t *testing.T, desk *plane.Desk) (*planejobs.Desk, *planemet
 		}()
 		return r, nil
 	}
-	return &planejobs.Desk{Plane: desk, Events: events, Log: log}, &planemetrics.Desk{Plane: desk, Prometheus: &planemetrics.Prometheus{URL: prometheus.URL, HTTP: prometheus.Client(), Now: time.Now}}
+	return &planejobs.Desk{Plane: desk, Events: events, Log: log}, &planemetrics.Desk{Plane: desk, Prometheus: &planemetrics.Prometheus{URL: prometheus.URL, HTTP: prometheus.Client(), Log: slog.New(slog.DiscardHandler), Now: time.Now}}
 }
 
 // job is a runner of an organisation, in its pod.

@@ -109,7 +109,7 @@ func newOffice(url string) *office {
 	board := plane.NewBoard(now)
 	o.desk = &Desk{Plane: &plane.Desk{Board: board, Now: now}}
 	if url != "" {
-		o.desk.Prometheus = &Prometheus{URL: url, HTTP: Client(), Now: now}
+		o.desk.Prometheus = &Prometheus{URL: url, HTTP: Client(), Log: slog.New(slog.DiscardHandler), Now: now}
 	}
 	d := door.Door{Names: func() []string { return []string{"dashboard"} }, Identify: func(*http.Request) (access.Caller, error) { return o.caller, nil },
 		Decide: func(c access.Caller, v access.Verb, at time.Time) (access.Permit, error) {
@@ -228,6 +228,46 @@ func TestPLANE06_Away(t *testing.T) {
 		o.now = o.now.Add(maxBelow)
 		if a := o.ask(t, nix); a.source().Status != plane.OK || a.Data.Series == nil {
 			t.Errorf("%s: it does not come back: %+v", why, a.source())
+		}
+	}
+}
+
+// AU-01, PLANE-06: where the Prometheus is, and what it is asked with, is told to nobody
+// who asks; the log has why it does not answer, and no password.
+func TestPLANE06_NoAddress(t *testing.T) {
+	broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "100")
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}))
+	defer broken.Close()
+	for at, want := range map[string]string{
+		"127.0.0.1:1":                                     "it cannot be reached: nothing listens there.",
+		"prometheus.invalid:9090":                         "it cannot be reached: its name could not be resolved.",
+		strings.TrimPrefix(broken.URL, "http://"):         "its answer broke off.",
+		strings.TrimPrefix(broken.URL, "http://") + "%zz": "its URL is none.",
+	} {
+		o := newOffice("http://scraper:hunter2@" + at)
+		var log strings.Builder
+		o.desk.Prometheus.Log = slog.New(slog.NewTextHandler(&log, nil))
+		for range 2 { // the second time it is left alone
+			w := httptest.NewRecorder()
+			r := httptest.NewRequestWithContext(t.Context(), "GET", nix, nil)
+			r.Host = "dashboard"
+			o.ServeHTTP(w, r)
+			said := w.Body.String()
+			if !strings.Contains(said, want) {
+				t.Errorf("%s: %s", at, said)
+			}
+			host, _, _ := strings.Cut(at, ":")
+			for _, secret := range []string{"scraper", "hunter2", host, "query_range"} {
+				if strings.Contains(said, secret) || secret != host && strings.Contains(log.String(), secret) {
+					t.Errorf("%s: %q is told: %s\n%s", at, secret, said, &log)
+				}
+			}
+		}
+		if strings.Count(log.String(), "\n") != 1 {
+			t.Errorf("%s: %s", at, &log)
 		}
 	}
 }
@@ -436,7 +476,7 @@ func TestQuestionsAreUnderstood(t *testing.T) {
 			t.Fatal("it is not ready")
 		}
 	}
-	p := &Prometheus{URL: "http://" + at, HTTP: Client(), Now: time.Now}
+	p := &Prometheus{URL: "http://" + at, HTTP: Client(), Log: slog.New(slog.DiscardHandler), Now: time.Now}
 	for _, w := range windows {
 		for _, q := range questions([]planefleet.Pool{row("github", "acme", "nix", "AutoscalingRunnerSet"), row("gitlab", "globex", "docker", "Deployment")}, w) {
 			if _, err := p.query(t.Context(), q.Expr, gridOf(w, time.Now())); err != nil {

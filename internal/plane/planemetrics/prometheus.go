@@ -2,16 +2,20 @@ package planemetrics
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -30,6 +34,7 @@ const (
 type Prometheus struct {
 	URL  string // http://prometheus.monitoring.svc:9090
 	HTTP *http.Client
+	Log  *slog.Logger // is told why it does not answer, which callers are not
 	Now  func() time.Time
 
 	mu    sync.Mutex
@@ -103,6 +108,9 @@ func (p *Prometheus) rests() error {
 func (p *Prometheus) answered(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if a, is := errors.AsType[away](err); is && p.last == nil {
+		p.Log.Warn("the Prometheus does not answer", "err", unaddressed(a.cause))
+	}
 	if p.last = err; err == nil {
 		p.pause, p.until = 0, time.Time{}
 		return
@@ -113,27 +121,62 @@ func (p *Prometheus) answered(err error) {
 	}
 }
 
+// unaddressed is a cause without the URL, which may have a password in it.
+func unaddressed(err error) error {
+	if u, is := errors.AsType[*url.Error](err); is {
+		return u.Err
+	}
+	return err
+}
+
 func (p *Prometheus) query(ctx context.Context, expr string, g grid) ([]found, error) {
 	at := func(t time.Time) string { return strconv.FormatInt(t.Unix(), 10) }
 	form := url.Values{"query": {expr}, "start": {at(g.from)}, "end": {at(g.from.Add(time.Duration(g.n-1) * g.step))}, "step": {strconv.Itoa(int(g.step / time.Second))}, "timeout": {askLimit.String()}}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(p.URL, "/")+"/api/v1/query_range", strings.NewReader(form.Encode()))
 	if err != nil {
-		return nil, err
+		return nil, away{"its URL is none", err}
 	}
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	res, err := p.HTTP.Do(r)
 	if err != nil {
-		return nil, err
+		return nil, away{"it cannot be reached", err}
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxBytes+1))
 	if err != nil {
-		return nil, fmt.Errorf("its answer broke off: %w", err)
+		return nil, away{"its answer broke off", err}
 	}
 	if len(body) > maxBytes {
 		return nil, fmt.Errorf("its answer has more than %d bytes", maxBytes)
 	}
 	return read(res.StatusCode, body, g)
+}
+
+// away is why there is no answer, for everybody who may see the sources: where the
+// Prometheus is, and what it is asked with, is in the cause and not told.
+type away struct {
+	what  string
+	cause error
+}
+
+func (a away) Unwrap() error { return a.cause }
+
+// Error implements error.
+func (a away) Error() string {
+	_, certificate := errors.AsType[*tls.CertificateVerificationError](a.cause)
+	_, name := errors.AsType[*net.DNSError](a.cause)
+	timeout, is := errors.AsType[net.Error](a.cause)
+	switch {
+	case is && timeout.Timeout():
+		return a.what + ": it took too long"
+	case name:
+		return a.what + ": its name could not be resolved"
+	case certificate:
+		return a.what + ": its certificate is not trusted"
+	case errors.Is(a.cause, syscall.ECONNREFUSED):
+		return a.what + ": nothing listens there"
+	}
+	return a.what
 }
 
 // read reads an answer onto a grid.
