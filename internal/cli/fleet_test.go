@@ -45,7 +45,7 @@ func newYard(t *testing.T) *yard {
 		return planefleet.Pool{ID: "github/" + org + "/" + pool, Forge: "github", OrgName: org, Name: pool, State: planefleet.Active, Counts: planefleet.Counts{Busy: new(2)}, Holds: []string{}}
 	}
 	y.board.Replace(plane.KindPool, "kubernetes", []plane.Object{row("acme", "nix"), row("globex", "nix\x1b[31m")})
-	y.board.Replace(plane.KindEnrollment, "kubernetes", []plane.Object{planefleet.Enrollment{ID: "acme", Name: "acme", Forge: "github", Phase: "Active", Pools: []planefleet.EnrolledPool{{Name: "nix"}}}})
+	y.board.Replace(plane.KindEnrollment, "kubernetes", []plane.Object{planefleet.Enrollment{ID: "acme", Name: "acme", Forge: "github", Phase: "Active", Pools: []planefleet.EnrolledPool{{Name: "nix"}}, Adopted: []planefleet.Adoption{{Pool: "dind", Namespace: "arc", Workload: "old-\x1b[31mset", Hold: "h"}}}})
 	y.board.Replace(plane.KindHold, "kubernetes", nil)
 	y.board.Replace(plane.KindRunner, "kubernetes", []plane.Object{
 		planejobs.Runner{ID: "runners/acme-nix-a", Namespace: "runners", Name: "acme-nix-a", Pool: "github/acme/nix", OrgName: "acme", State: planejobs.Busy, Job: &planejobs.Job{Name: "build\x1b[31m", Repository: "acme/shop", Started: new(time.Now().Add(-2 * time.Hour))}},
@@ -185,6 +185,9 @@ func TestFleet(t *testing.T) {
 	no(fault.Misused, "is not namespace/name", "logs", "acme-nix-a")
 	no(fault.Misused, "--tail is 1 to 5000", "logs", "runners/acme-nix-a", "--tail", "5001")
 	ok("Active", "enrollments")
+	ok("ADOPTED", "enrollments", "-o", "wide")
+	ok("dind=arc/old-", "enrollments", "-o", "wide")
+	ok(`"workload": "old-`, "enrollments", "-o", "json")
 	ok("There are no holds", "holds")
 	no(fault.Refused, "is not a state of this list", "holds", "--state", "Gone")
 	for _, want := range []string{"github   github   Reachable   https://github.com   ?         4321", "gitlab   gitlab   Unknown     https://gitlab.com   ?         ?"} {

@@ -75,8 +75,10 @@ func (t *tka) fleetEnrollments(ff *fleetFlags) *cobra.Command {
 		Use:     "enrollments",
 		Aliases: []string{"orgs"},
 		Short:   "List the organisations that have runners",
-		Long:    `List the organisations that have runners, and how far each enrollment has come.`,
-		Example: "  tka fleet enrollments\n  tka fleet enrollments --state Suspended",
+		Long: `List the organisations that have runners, and how far each enrollment has come.
+ADOPTED, of "-o wide", names scale sets that somebody else keeps and that take its jobs, and
+the pool that adopts each.`,
+		Example: "  tka fleet enrollments\n  tka fleet enrollments --state Suspended -o wide",
 		Args:    arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := all[planefleet.Enrollment](cmd.Context(), t, ff, "EnrollmentList", planefleet.ListEnrollments.Pattern, many)
@@ -98,12 +100,19 @@ func (t *tka) fleetEnrollments(ff *fleetFlags) *cobra.Command {
 				names = append(names, e.Name)
 				rows = append(rows, screen.Row(e.Name, e.Forge, e.Phase, e.Isolation, strings.Join(pools, ","), until))
 			}
-			return t.show(answer{object: l, names: names, table: func(bool) {
+			return t.show(answer{object: l, names: names, table: func(wide bool) {
 				if len(rows) == 0 {
 					t.nothing(l.Items != nil, "organisations")
 					return
 				}
-				t.writeTable(t.Out, []string{"ORG", "FORGE", "PHASE", "ISOLATION", "POOLS", "CREDENTIAL UNTIL"}, rows)
+				header := []string{"ORG", "FORGE", "PHASE", "ISOLATION", "POOLS", "CREDENTIAL UNTIL"}
+				if wide {
+					header = append(header, "ADOPTED")
+					for i, e := range l.Items {
+						rows[i] = append(rows[i], screen.Row(e.Takers())...)
+					}
+				}
+				t.writeTable(t.Out, header, rows)
 			}})
 		},
 	}, ff, "Requested", "Approved", "Provisioning", "Active", "Suspended", "Draining", "Offboarded", "Failed")

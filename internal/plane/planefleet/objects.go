@@ -1,6 +1,7 @@
 package planefleet
 
 import (
+	"strings"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/plane"
@@ -187,6 +188,20 @@ type Adoption struct {
 	Counts     Counts     `json:"counts"`
 	Hold       string     `json:"hold" doc:"the hold of the pool that is in force; empty: none"`
 	SeenAt     *time.Time `json:"seenAt" doc:"when GitHub was first seen to have a runner of it; null: never"`
+}
+
+// Takers are the scale sets of somebody else's that take its jobs, as people read them:
+// which pool adopts what, and whether that is held.
+func (o Enrollment) Takers() string {
+	var all []string
+	for _, a := range o.Adopted {
+		s := a.Pool + "=" + a.Namespace + "/" + a.Workload
+		if a.Hold != "" {
+			s += " (held)"
+		}
+		all = append(all, s)
+	}
+	return strings.Join(all, ",")
 }
 
 // A Quota is what an organisation's namespace may use.

@@ -158,12 +158,12 @@ func lifted(l planefleet.Lifted, _ plane.Meta) string {
 }
 
 func enrollments(all ...planefleet.Enrollment) table {
-	return grid([]string{"NAME", "FORGE", "PHASE", "ISOLATION", "POOLS", "CREDENTIAL UNTIL", "READY"}, all, func(o planefleet.Enrollment) []string {
+	return grid([]string{"NAME", "FORGE", "PHASE", "ISOLATION", "POOLS", "CREDENTIAL UNTIL", "READY", "ADOPTED"}, all, func(o planefleet.Enrollment) []string {
 		until := ""
 		if o.Credential != nil {
 			until = maybeMoment(o.Credential.ExpiresAt)
 		}
-		return []string{o.Name, o.Forge, o.Phase, o.Isolation, strconv.Itoa(len(o.Pools)), until, readiness(o.Conditions)}
+		return []string{o.Name, o.Forge, o.Phase, o.Isolation, strconv.Itoa(len(o.Pools)), until, readiness(o.Conditions), o.Takers()}
 	})
 }
 

@@ -1,6 +1,7 @@
 package planemcp_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -84,6 +85,9 @@ func TestMC05_Pause(t *testing.T) {
 	}
 	if _, text := call(t, lines, "list_runners", nil); strings.Contains(text, "globex") || !strings.Contains(text, "1 pool.") {
 		t.Error(text)
+	}
+	if res, text := call(t, lines, "get_enrollment", map[string]any{"org": "acme"}); !strings.Contains(text, "dind=arc/old-set (held)") || !strings.Contains(fmt.Sprint(res.StructuredContent), "workload:old-set") {
+		t.Error(text, res.StructuredContent)
 	}
 	// A server that only reads, or takes nothing away, has neither tool by any name.
 	for _, o := range []planemcp.Options{{ReadOnly: true}, {NoDestructive: true}} {

@@ -237,7 +237,7 @@ func (of *office) fill() {
 		plane.KindAdapter:    {plane.Adapter{ID: "ns/a", Namespace: "ns", Pod: "a"}},
 		plane.KindPool: {planefleet.Pool{ID: "github/acme/nix", Forge: "github", OrgName: "acme", Name: "nix", State: planefleet.Active},
 			planefleet.Pool{ID: "github/globex/nix", Forge: "github", OrgName: "globex", Name: "nix", State: planefleet.Active}},
-		plane.KindEnrollment: {planefleet.Enrollment{ID: "acme", Name: "acme", Forge: "github", Phase: "Active"}, planefleet.Enrollment{ID: "globex", Name: "globex", Forge: "github", Phase: "Active"}},
+		plane.KindEnrollment: {planefleet.Enrollment{ID: "acme", Name: "acme", Forge: "github", Phase: "Active", Adopted: []planefleet.Adoption{{Pool: "dind", Namespace: "arc", Workload: "old-set", Hold: "h-acme"}}}, planefleet.Enrollment{ID: "globex", Name: "globex", Forge: "github", Phase: "Active"}},
 		plane.KindChange: {planechange.Of(planechange.Kept{Change: change.Change{ID: "c1", Ref: change.Ref{Kind: "RunnerEnrollment", Name: "acme"}, Org: "acme", Version: "v1", Head: "0", DiffOf: "0", Number: 7, State: change.Open, Proposer: "amy@acme.dev"}}, time.Now()),
 			planechange.Of(planechange.Kept{Change: change.Change{ID: "c2", Ref: change.Ref{Kind: "RunnerPool", Name: "nix"}, State: change.Open, Platform: true, Proposer: "olga@example.com"}}, time.Now())},
 		plane.KindRunner: {planejobs.Runner{ID: "runners/acme-nix-a", Namespace: "runners", Name: "acme-nix-a", Pool: "github/acme/nix", OrgName: "acme", State: planejobs.Busy, Job: &planejobs.Job{Name: "build", Repository: "acme/shop"}},
