@@ -319,7 +319,7 @@ func (s *planeServer) node(ctx context.Context, hostname string, at place) (*tai
 		return nil, err
 	}
 	c := tailnet.Config{Hostname: hostname, Tags: t.Tags, ControlURL: t.ControlURL, AuthKey: key, StateDir: at.dir,
-		Port: t.Port, InsecureHTTP: set.Plane.Identity.InsecureHTTP, Capability: set.Plane.Capability, Log: s.log.With("node", hostname)}
+		Port: t.Port, InsecureHTTP: set.Plane.Identity.InsecureHTTP, Capability: set.Plane.Capability, JoinTimeout: time.Duration(t.JoinTimeout), Log: s.log.With("node", hostname)}
 	if at.secret != "" {
 		namespace := set.Signin.SystemNamespace
 		client, err := relaykube.New(kube.Unthrottled(s.config), namespace)

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/door"
@@ -36,7 +37,7 @@ func newNode(set settings.File, log *slog.Logger) (*tailnet.Node, error) {
 	}
 	t := set.Tailnet
 	return tailnet.New(tailnet.Config{Hostname: t.Hostname, Tags: t.Tags, ControlURL: t.ControlURL, AuthKey: key, StateDir: t.StateDir, StateSecret: t.StateSecret,
-		Port: t.Port, InsecureHTTP: t.InsecureHTTP, Capability: set.Signin.Capability, Log: log})
+		Port: t.Port, InsecureHTTP: t.InsecureHTTP, Capability: set.Signin.Capability, JoinTimeout: time.Duration(t.JoinTimeout), Log: log})
 }
 
 func limits(l settings.Limits) door.Limits {

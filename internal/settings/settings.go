@@ -62,7 +62,8 @@ type Tailnet struct {
 	StateDir     string   `yaml:"stateDir"`
 	StateSecret  string   `yaml:"stateSecret,omitempty"` // Secret of the pod's namespace that keeps the node's keys; "": they are in stateDir
 	Port         uint16   `yaml:"port"`
-	InsecureHTTP bool     `yaml:"insecureHTTP"` // no TLS; WireGuard still encrypts
+	InsecureHTTP bool     `yaml:"insecureHTTP"`          // no TLS; WireGuard still encrypts
+	JoinTimeout  Duration `yaml:"joinTimeout,omitempty"` // the process ends that has not joined by then; 0: a minute. Waiting for a person is not counted
 }
 
 // Signin is what may be given out.
@@ -369,6 +370,9 @@ func (t Tailnet) validate() (errs []error) {
 	}
 	if t.Port == 0 {
 		bad("tailnet.port is 0")
+	}
+	if d := time.Duration(t.JoinTimeout); d != 0 && (d < time.Second || d > time.Hour) {
+		bad("tailnet.joinTimeout: %v; 1s to 1h", d)
 	}
 	return errs
 }

@@ -76,6 +76,8 @@ func TestFile(t *testing.T) {
 		{"state Secret", "stateDir:", "stateSecret: Tailplane_Access, stateDir:", "tailnet.stateSecret"},
 		{"audit key Secret", "signin:", "audit: {keySecret: Audit_Key}\nsignin:", "audit.keySecret"},
 		{"good audit key Secret", "signin:", "audit: {keySecret: tailplane-audit-key}\nsignin:", ""},
+		{"no time to join", "stateDir:", "joinTimeout: 10ms, stateDir:", "tailnet.joinTimeout"},
+		{"some time to join", "stateDir:", "joinTimeout: 5m, stateDir:", ""},
 		{"good state Secret", "stateDir:", "stateSecret: tailplane-access, stateDir:", ""},
 		{"interval", "roles: [view, edit]", "roles: [view], grantCheckInterval: 0s", "signin.grantCheckInterval"},
 		{"audiences", "roles: [view, edit]", `roles: [view], tokenAudiences: [""]`, "signin.tokenAudiences"},

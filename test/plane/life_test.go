@@ -497,17 +497,15 @@ func without(file []byte, setting string) string {
 	return b.String()
 }
 
-// PLANE-16: while the control server is out of reach the plane says so, is not ready,
-// and listens for nobody: there is no other way in that it falls back to.
-func TestPLANE16_ControlAway(t *testing.T) {
-	r := start(t)
-	ctx, cancel := context.WithTimeout(t.Context(), deadline)
-	defer cancel()
+// away is a plane of which the control server is out of reach, with one more setting of
+// its tailnet.
+func away(t *testing.T, r *rig.Rig, ctx context.Context, name, more string) *rig.Process {
+	t.Helper()
 	own, err := r.Settings("plane")
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(r.Dir, "away")
+	dir := filepath.Join(r.Dir, name)
 	if err := os.MkdirAll(filepath.Join(dir, "state"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -515,8 +513,10 @@ func TestPLANE16_ControlAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := strings.NewReplacer(filepath.Join(r.Dir, "plane")+"/", dir+"/", r.Net.ControlURL(), "http://127.0.0.1:1").Replace(string(own)) // nobody listens there
-	p, err := r.Try("away", "plane", nil, text, "--kubeconfig", kubeconfig, "--leader-elect=false")
+	const nobody = "http://127.0.0.1:1"
+	text := strings.NewReplacer(filepath.Join(r.Dir, "plane")+"/", dir+"/", r.Net.ControlURL(), nobody).Replace(string(own))
+	text = strings.Replace(text, "controlURL: ", more+"controlURL: ", 1)
+	p, err := r.Try(name, "plane", nil, text, "--kubeconfig", kubeconfig, "--leader-elect=false")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -525,6 +525,39 @@ func TestPLANE16_ControlAway(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	return p
+}
+
+// PLANE-16: a plane that has not joined in time ends, as something that went wrong, and
+// says which server it could not reach and what to look at; it has never served.
+func TestPLANE16_NeverJoined(t *testing.T) {
+	r := start(t)
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	p := away(t, r, ctx, "never", "joinTimeout: 2s\n  ")
+	select {
+	case <-p.Done():
+	case <-ctx.Done():
+		t.Fatalf("it has not ended: %s", p.Output())
+	}
+	out := p.Output()
+	for _, want := range []string{"the node did not join its tailnet in 2s", "the control server http://127.0.0.1:1 cannot be reached", "check tailnet.controlURL"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in %s", want, out)
+		}
+	}
+	if p.ExitCode() != 1 || strings.Contains(out, `"the plane is serving"`) {
+		t.Errorf("exit %d: %s", p.ExitCode(), out)
+	}
+}
+
+// PLANE-16: while the control server is out of reach the plane says so, is not ready,
+// and listens for nobody: there is no other way in that it falls back to.
+func TestPLANE16_ControlAway(t *testing.T) {
+	r := start(t)
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	p := away(t, r, ctx, "away", "")
 	if err := p.WaitLog(ctx, "the control server cannot be reached yet"); err != nil {
 		t.Fatal(err)
 	}
