@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -58,7 +59,7 @@ func newDepot(b *testing.B, ctx context.Context, orgs, pools int) (d *depot, too
 	d = &depot{b: b, asked: filepath.Join(dir, "kube-audit.jsonl")}
 	policy := filepath.Join(dir, "kube-audit.yaml")
 	must(b, os.WriteFile(policy, []byte(fleetAudit), 0o600))
-	c, err := kubetest.Run(ctx, kubetest.Options{Name: "depot", Args: []string{"--audit-policy-file=" + policy, "--audit-log-path=" + d.asked}})
+	c, err := kubetest.Run(ctx, kubetest.Options{Name: "depot", Args: []string{"--audit-policy-file=" + policy, "--audit-log-path=" + d.asked, "--audit-log-maxsize=100000"}})
 	must(b, err)
 	b.Cleanup(func() { must(b, c.Close()) })
 	scheme := runtime.NewScheme()
@@ -172,7 +173,10 @@ func (d *depot) since(from int64) (t tally, end int64) {
 	f, err := os.Open(d.asked)
 	must(d.b, err)
 	defer f.Close()
-	_, err = f.Seek(from, 0)
+	if size, err := f.Seek(0, io.SeekEnd); err != nil || size < from {
+		d.b.Fatalf("the API server's log was begun anew (%d bytes, %d were read before: %v): nothing can be counted", size, from, err)
+	}
+	_, err = f.Seek(from, io.SeekStart)
 	must(d.b, err)
 	end = from
 	for r := bufio.NewReaderSize(f, 1<<20); ; {
