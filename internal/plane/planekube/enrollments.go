@@ -158,18 +158,19 @@ func (s *Enrollments) Edit(ctx context.Context, p access.Permit, patch json.RawM
 		return planefleet.Enrollment{}, err
 	}
 	return s.change(ctx, p.Org(), dryRun, func(e *v1alpha1.RunnerEnrollment) error {
-		stood, digest := approved(e), fleet.Digest(e)
+		by := p.Caller().Identity()
+		stood, digest, belonged := approved(e), fleet.Digest(e), fleet.Belongs(e, by)
 		spec, err := merged(e.Spec, patch)
 		if err != nil {
 			return err
 		}
 		spec.Approval = e.Spec.Approval // whoever edits approves nothing
 		e.Spec = spec
-		switch by := p.Caller().Identity(); {
-		case fleet.Digest(e) == digest: // owners and members, which nobody approves
+		switch {
+		case fleet.Digest(e) == digest && (stood || !belonged || fleet.Belongs(e, by)): // owners and members, which nobody approves
 		case stood:
 			setRequestedBy(e, by)
-		default:
+		default: // also who has left the organisation by this, to approve for it
 			setRequestedBy(e, append(requestedBy(e), by)...)
 		}
 		return nil

@@ -4,6 +4,7 @@ package planekube
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -144,6 +145,9 @@ func TestPL06_Enrollments(t *testing.T) {
 	p.must(err)
 	_, err = s.Approve(t.Context(), approves("paula@platform.dev"), digest, false)
 	refused(err, problem.SelfApproval)
+	if e, err := s.Edit(t.Context(), permit("paula@platform.dev", access.EnrollmentRequest), json.RawMessage(`{"members":null}`), true); err != nil || !slices.Contains(e.RequestedBy, "paula@platform.dev") {
+		t.Errorf("who leaves the organisation to approve for it has written some of it: %+v, %v", e, err)
+	}
 	_, err = s.Edit(t.Context(), nora, json.RawMessage(`{"members":null}`), false)
 	p.must(err)
 	if _, err := s.Approve(t.Context(), approves("paula@platform.dev"), digest, true); err != nil || stored().Spec.Approval != nil {
