@@ -43,7 +43,7 @@ func openRepository(g settings.GitOps) (planechange.Repository, error) {
 			return nil, fmt.Errorf("plane.gitops.caFile: %w", err)
 		}
 	}
-	repo, err := planegit.Open(planegit.Config{Forge: g.Forge, URL: g.URL, APIURL: g.APIURL, CABundle: bundle, Repository: g.Repository, Branch: g.Branch, Credential: credential})
+	repo, err := planegit.Open(planegit.Config{Forge: g.Forge, URL: g.URL, APIURL: g.APIURL, CABundle: bundle, Repository: g.Repository, Branch: g.Branch, Credential: credential, Logins: g.Logins})
 	if err != nil {
 		return nil, fmt.Errorf("plane.gitops: %w", err)
 	}

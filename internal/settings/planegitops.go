@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"path"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 )
@@ -30,8 +31,11 @@ type GitOps struct {
 	// CredentialDir has the keys of a credential as files, as a mounted Secret has:
 	// github_app_id and github_app_private_key, or github_token; access_token for GitLab.
 	// It needs contents and pull requests of this repository only.
-	CredentialDir string   `yaml:"credentialDir,omitempty"`
-	LookEvery     Duration `yaml:"lookEvery,omitempty"` // at open changes; 0: a minute
+	CredentialDir string `yaml:"credentialDir,omitempty"`
+	// Logins are the other names that people have in commits, by their login on the
+	// tailnet: logins at the forge, and addresses that are not the login.
+	Logins    map[string][]string `yaml:"logins,omitempty"`
+	LookEvery Duration            `yaml:"lookEvery,omitempty"` // at open changes; 0: a minute
 }
 
 // A Stack is a file with variables of a Tofu stack, and which of them stand for what of
@@ -86,6 +90,11 @@ func (g GitOps) validate() (errs []error) {
 	}
 	if g.CredentialDir == "" {
 		errs = append(errs, errors.New("plane.gitops.credentialDir is empty: the plane needs a credential for that repository"))
+	}
+	for login, names := range g.Logins {
+		if login == "" || len(names) == 0 || slices.Contains(names, "") {
+			bad("logins: %q: name somebody's login on the tailnet, and their names in commits", login)
+		}
 	}
 	if every := time.Duration(g.LookEvery); every != 0 && every < time.Second {
 		bad("lookEvery: %v is less than a second", every)

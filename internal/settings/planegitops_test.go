@@ -28,6 +28,7 @@ func TestGitOps(t *testing.T) {
 		{good + ", format: tfvars, " + stacks, "plane.gitops.stacks"},
 		{strings.Replace(good, path, stacks, 1), "plane.gitops.stacks"},
 		{strings.Replace(good, path, "format: tfvars, "+stacks, 1), ""},
+		{good + ", logins: {pat@platform.dev: []}", "plane.gitops.logins"},
 		{good + ", lookEvery: 1ms", "plane.gitops.lookEvery"},
 		{good + ", token: x", "token"},
 	} {

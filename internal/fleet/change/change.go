@@ -163,14 +163,13 @@ func (c Change) Seen(r Request) Change {
 	return c
 }
 
-// Approve is the change with somebody's approval of the commit that they looked at.
-// Also are other names that the same person is known by. The same approval again
-// changes nothing but its time.
-func (c Change) Approve(by, node string, also []string, head string, now time.Time) (Change, error) {
+// Approve is the change with somebody's approval of the commit that they looked at. The
+// same approval again changes nothing but its time.
+func (c Change) Approve(by, node, head string, now time.Time) (Change, error) {
 	switch {
 	case c.State != Open && c.State != Approved:
 		return c, fmt.Errorf("%w: it is %s", ErrNotOpen, c.State)
-	case slices.ContainsFunc(append([]string{by}, also...), c.wrote):
+	case c.wrote(by):
 		return c, ErrOwn
 	case head != c.Head:
 		return c, fmt.Errorf("%w: it is at %s now", ErrMoved, short(c.Head))

@@ -24,20 +24,17 @@ func anybody(Approval) bool { return true }
 func TestPL06_Approvals(t *testing.T) {
 	c := proposed()
 	for _, by := range []string{"amy@acme.dev", "AMY@acme.dev", "amy"} {
-		if _, err := c.Approve(by, "n1", nil, "aaaa", day); !errors.Is(err, ErrOwn) {
+		if _, err := c.Approve(by, "n1", "aaaa", day); !errors.Is(err, ErrOwn) {
 			t.Errorf("%s: %v", by, err)
 		}
 	}
-	if _, err := c.Approve("pat@platform.dev", "n1", []string{"amy"}, "aaaa", day); !errors.Is(err, ErrOwn) {
-		t.Errorf("by another name of hers: %v", err)
-	}
-	if _, err := c.Approve("pat@platform.dev", "n1", nil, "bbbb", day); !errors.Is(err, ErrMoved) {
+	if _, err := c.Approve("pat@platform.dev", "n1", "bbbb", day); !errors.Is(err, ErrMoved) {
 		t.Errorf("of another commit: %v", err)
 	}
 	if _, err := c.Merge("pat@platform.dev", "aaaa", anybody, day); !errors.Is(err, ErrNotApproved) {
 		t.Errorf("without approval: %v", err)
 	}
-	approved, err := c.Approve("pat@platform.dev", "n1", []string{"pat"}, "aaaa", day)
+	approved, err := c.Approve("pat@platform.dev", "n1", "aaaa", day)
 	if err != nil || approved.State != Approved || len(c.Approvals) != 0 {
 		t.Fatal(approved.State, err)
 	}
@@ -78,7 +75,7 @@ func TestPL06_Approvals(t *testing.T) {
 	}
 	amended := approved.Amended("pat@platform.dev", Edit{}, "cccc")
 	for _, by := range []string{"amy@acme.dev", "pat@platform.dev"} {
-		if _, err := amended.Approve(by, "n1", nil, "cccc", day); !errors.Is(err, ErrOwn) {
+		if _, err := amended.Approve(by, "n1", "cccc", day); !errors.Is(err, ErrOwn) {
 			t.Errorf("%s approves what both wrote: %v", by, err)
 		}
 	}
@@ -136,7 +133,7 @@ func TestRandomLives(t *testing.T) {
 					c = c.Refused("a check failed").Seen(Request{Head: c.Head, Open: true})
 				}
 			default:
-				next, err := c.Approve(who, "n1", nil, c.Head, now)
+				next, err := c.Approve(who, "n1", c.Head, now)
 				if (err == nil) == wrote[strings.ToLower(who)] {
 					t.Fatalf("seed %d: %s wrote %v: %v", seed, who, wrote, err)
 				}

@@ -380,7 +380,7 @@ func (d *Desk) Approve(ctx context.Context, p access.Permit, req DecideRequest) 
 		return e, err
 	}
 	c := p.Caller()
-	if k.Change, err = k.Approve(c.Identity(), string(c.Device.ID), nil, req.Head, d.Plane.Now()); err != nil {
+	if k.Change, err = k.Approve(c.Identity(), string(c.Device.ID), req.Head, d.Plane.Now()); err != nil {
 		return e, refused(err)
 	}
 	if k, err = d.save(ctx, k); err != nil {

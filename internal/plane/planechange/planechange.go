@@ -229,7 +229,7 @@ func (o Change) For(v plane.Viewer) plane.Object {
 	var a Actions
 	verb := approves(o.Platform)
 	open := o.State == string(change.Open) || o.State == string(change.Approved)
-	_, own := o.kept.Approve(v.Caller().Identity(), "", nil, o.Head, o.OpenedAt)
+	_, own := o.kept.Approve(v.Caller().Identity(), "", o.Head, o.OpenedAt)
 	switch {
 	case !open:
 		a.Approve.Why, a.Merge.Why, a.Close.Why = "It is "+o.State+".", "It is "+o.State+".", "It is "+o.State+"."

@@ -213,7 +213,7 @@ func newFlowOf(t *testing.T, at string, x format) *flow {
 		f.secrets = []string{g.AddToken(forgetest.GitLabToken{User: "tailplane-bot", Level: 40, Scopes: []string{"api"}})}
 		conf.URL, conf.Credential = g.URL, map[string][]byte{"access_token": []byte(f.secrets[0])}
 	}
-	conf.Repository = "platform/fleet"
+	conf.Repository, conf.Logins = "platform/fleet", map[string][]string{"pat@platform.dev": {"Pat-Hub"}}
 	repo, err := planegit.Open(conf)
 	f.must(err)
 	kept, err := planekube.NewChanges(c.AdminConfig(), f.ns)
@@ -581,16 +581,19 @@ func TestPL06_MoreThanTheDiffShows(t *testing.T) {
 		if c.Platform || c.DiffOf != c.Head {
 			t.Fatalf("%+v", c)
 		}
-		was := c.Head
-		f.pushTo(c.Branch, "fleet/globex.yaml", evil)
-		ctx, cancel := context.WithCancel(t.Context())
-		var watching sync.WaitGroup
-		watching.Go(func() { f.watch.Run(ctx) })
-		for end := time.Now().Add(time.Minute); c.Head == was && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-			f.ask("amy@acme.dev", "GET", "/changes/"+c.ID, nil, &c)
+		pushed := func(by, content string) {
+			was := c.Head
+			f.commit(c.Branch, by, "fleet/globex.yaml", content)
+			ctx, cancel := context.WithCancel(t.Context())
+			var watching sync.WaitGroup
+			watching.Go(func() { f.watch.Run(ctx) })
+			for end := time.Now().Add(time.Minute); c.Head == was && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+				f.ask("amy@acme.dev", "GET", "/changes/"+c.ID, nil, &c)
+			}
+			cancel()
+			watching.Wait()
 		}
-		cancel()
-		watching.Wait()
+		pushed("mallory@acme.dev", evil)
 		if code := approve(f, "ann@acme.dev", c); code != problem.Forbidden {
 			t.Errorf("what was pushed is approved as acme's own: %q", code)
 		}
@@ -599,6 +602,10 @@ func TestPL06_MoreThanTheDiffShows(t *testing.T) {
 		}
 		if code := approve(f, "pat@platform.dev", c); code != "" {
 			t.Errorf("those who run the platform: %q", code)
+		}
+		pushed("pat-hub", evil+"# mine\n")
+		if code := approve(f, "pat@platform.dev", c); code != problem.SelfApproval {
+			t.Errorf("who wrote some of it under another name: %q", code)
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,6 +25,9 @@ type Config struct {
 	Repository  string            // owner/name, or GitLab's path of the project
 	Branch      string            // that is applied
 	Credential  map[string][]byte `json:"-"` // the Secret's data
+	// Logins are the other names that people have in commits, by their login on the
+	// tailnet. Forges and tailnets tell neither apart by case.
+	Logins map[string][]string
 }
 
 // Open returns the repository. It asks nothing yet; an error says what of the
@@ -43,7 +47,7 @@ func Open(c Config) (planechange.Repository, error) {
 	if err != nil {
 		return nil, err
 	}
-	return repository{f, c.Branch}, nil
+	return repository{f, c.Branch, c.Logins}, nil
 }
 
 // client is what GitHub and GitLab do alike.
@@ -60,6 +64,7 @@ type client interface {
 type repository struct {
 	forge  client
 	branch string // that is applied
+	logins map[string][]string
 }
 
 var _ planechange.Repository = repository{}
@@ -77,13 +82,13 @@ func (r repository) ReadFile(ctx context.Context, branch, path string) (planecha
 func (r repository) Propose(ctx context.Context, p planechange.Proposal) (planechange.Request, error) {
 	made, err := r.forge.Propose(ctx, forge.Proposal{Base: r.branch, Branch: p.Branch, Path: p.Path, Was: p.Was, Content: p.Text, Message: p.Message,
 		Author: forge.Person{Name: p.Name, Email: p.Email}, Title: p.Title, Body: p.Body, Labels: []string{"tailplane/risk-" + p.Risk}})
-	return requestOf(made), told(err)
+	return r.requestOf(made), told(err)
 }
 
 // Request implements [planechange.Repository].
 func (r repository) Request(ctx context.Context, number int) (planechange.Request, error) {
 	is, err := r.forge.Request(ctx, number)
-	return requestOf(is), told(err)
+	return r.requestOf(is), told(err)
 }
 
 // Touched implements [planechange.Repository].
@@ -102,12 +107,25 @@ func (r repository) Withdraw(ctx context.Context, number int, comment string) er
 	return told(r.forge.Withdraw(ctx, number, comment))
 }
 
-func requestOf(r forge.Request) planechange.Request {
-	out := planechange.Request{Number: r.Number, URL: r.URL, Request: change.Request{Head: r.Head, Open: r.Open, Merged: r.Merged, Authors: r.Authors, Blocked: r.Blocked}}
-	for _, c := range r.Checks {
+func (r repository) requestOf(is forge.Request) planechange.Request {
+	out := planechange.Request{Number: is.Number, URL: is.URL, Request: change.Request{Head: is.Head, Open: is.Open, Merged: is.Merged, Authors: r.known(is.Authors), Blocked: is.Blocked}}
+	for _, c := range is.Checks {
 		out.Checks = append(out.Checks, change.Check{Name: c.Name, State: c.State, URL: c.URL})
 	}
 	return out
+}
+
+// known are the names that a forge has for who wrote something, and the logins of those who have them.
+func (r repository) known(authors []string) []string {
+	all := slices.Clone(authors)
+	for login, names := range r.logins {
+		if slices.ContainsFunc(names, func(name string) bool {
+			return slices.ContainsFunc(authors, func(a string) bool { return strings.EqualFold(a, name) })
+		}) {
+			all = append(all, login)
+		}
+	}
+	return all
 }
 
 // told is a forge's error as callers of the plane are told it.
