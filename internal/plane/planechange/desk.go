@@ -140,6 +140,11 @@ func (d *Desk) draw(ctx context.Context, p access.Permit, e Edit, before []chang
 	if out.ref, err = change.Parse(string(e.Kind), string(e.Name)); err != nil {
 		return out, p, refused(err)
 	}
+	if org, _ := change.Owner(out.ref, nil, nil); org != "" { // by its name alone: then how its file is, is none of theirs
+		if _, err := p.In(org); err != nil {
+			return out, p, err
+		}
+	}
 	if out.path, err = d.Book.File(out.ref); errors.Is(err, change.ErrPatch) {
 		return out, p, refused(err)
 	} else if err != nil {

@@ -610,6 +610,18 @@ func TestPL06_MoreThanTheDiffShows(t *testing.T) {
 	})
 }
 
+// PL-05: whether a file of another organisation's is well or not is told nobody, either.
+func TestPL05_BrokenFileOfAnother(t *testing.T) {
+	everywhere(t, func(t *testing.T, f *flow) {
+		f.commit("main", "platform", f.file, "kind: [")
+		for who, want := range map[string]problem.Code{"amy@acme.dev": problem.NotFound, "pat@platform.dev": problem.Conflict} {
+			if code := f.ask(who, "POST", "/changes", wanted("RunnerEnrollment", "globex", `{"owners":["x@globex.dev"]}`), nil); code != want {
+				t.Errorf("%s: %q, want %q", who, code, want)
+			}
+		}
+	})
+}
+
 // PL-05: what somebody proposed for an organisation is not told them any more when they
 // have no role there, by asking for the same again.
 func TestPL05_AskedAgainWithoutTheRole(t *testing.T) {
