@@ -10,23 +10,31 @@ import (
 
 type workqueueOf = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// A queue is a controller's, from when it runs on.
+// A queue is a controller's. What is added before that runs waits for it.
 type queue struct {
-	mu sync.Mutex
-	of workqueueOf
+	mu    sync.Mutex
+	of    workqueueOf
+	early map[reconcile.Request]bool
 }
 
 func (q *queue) set(of workqueueOf) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.of = of
+	for r := range q.early {
+		of.Add(r)
+	}
+	q.of, q.early = of, nil
 }
 
 func (q *queue) add(r reconcile.Request, after time.Duration) {
 	q.mu.Lock()
-	of := q.of
-	q.mu.Unlock()
-	if of != nil {
-		of.AddAfter(r, after)
+	defer q.mu.Unlock()
+	switch {
+	case q.of != nil:
+		q.of.AddAfter(r, after)
+	case q.early == nil:
+		q.early = map[reconcile.Request]bool{r: true}
+	default:
+		q.early[r] = true
 	}
 }

@@ -177,6 +177,11 @@ func (w *World) follow(ctx context.Context) error {
 	if toolscache.WaitForCacheSync(ctx.Done(), synced...) {
 		w.known.Store(m)
 		w.Everyone(ctx)
+		for _, o := range m.sets.GetStore().List() { // what was told of one before may have found that nothing is known
+			if set, ok := o.(*memo); ok && !set.ours {
+				w.Adoptable(set.Namespace, set.Name)
+			}
+		}
 	}
 	wg.Wait()
 	return nil

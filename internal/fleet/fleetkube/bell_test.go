@@ -1,0 +1,31 @@
+package fleetkube
+
+import (
+	"testing"
+
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// What is rung for before the controller runs is looked at when it does, once.
+func TestRungBefore(t *testing.T) {
+	var b bell
+	b.ring("old-runners/old", "old-runners/older")
+	b.now("old-runners/old")
+	q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	t.Cleanup(q.ShutDown)
+	b.queue.set(q)
+	got := map[string]bool{}
+	for range 2 {
+		r, _ := q.Get()
+		got[r.Name] = true
+		q.Done(r)
+	}
+	if len(got) != 2 || q.Len() != 0 {
+		t.Errorf("%v, and %d more", got, q.Len())
+	}
+	b.now("later")
+	if r, _ := q.Get(); r.Name != "later" {
+		t.Errorf("then %s", r.Name)
+	}
+}
