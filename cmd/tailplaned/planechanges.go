@@ -29,7 +29,7 @@ const lookEvery = time.Minute
 const driftEvery = 5 * time.Minute
 
 // openRepository reads the credential; nil without a repository.
-func openRepository(g settings.GitOps) (planechange.Repository, error) {
+func openRepository(g settings.GitOps) (*planegit.Repository, error) {
 	if !g.Set() {
 		return nil, nil
 	}
@@ -104,7 +104,10 @@ func (s *planeServer) newChanges() error {
 	if err != nil {
 		return err
 	}
-	s.changes = &planechange.Desk{Plane: s.desk, Repository: repo, Store: kept, Book: book, Try: kept.Try, May: s.stillMay(nil), Link: func(string) string { return "" }}
+	s.changes = &planechange.Desk{Plane: s.desk, Store: kept, Book: book, Try: kept.Try, May: s.stillMay(nil), Link: func(string) string { return "" }}
+	if repo != nil { // else the interface is to be nil, and not to hold a nil
+		s.changes.Repository = repo
+	}
 	rules := fleetRules(s.set.Fleet)
 	s.changes.Breaks = func(ctx context.Context, r change.Ref, spec map[string]any) ([]planechange.Rule, error) {
 		return kept.Breaks(ctx, rules, r, spec)
@@ -115,7 +118,8 @@ func (s *planeServer) newChanges() error {
 	}
 	if repo != nil && book.Note() == "" { // what cannot be tried cannot be compared
 		s.drift = &planedrift.Check{Board: s.desk.Board, Now: s.desk.Now, Pattern: g.Path, Live: kept.All, Would: kept.Would, Every: driftEvery, Again: make(chan struct{}, 1), Log: s.log,
-			Read: func(ctx context.Context, path string) (planechange.File, error) { return repo.ReadFile(ctx, "", path) }}
+			Read:  func(ctx context.Context, path string) (planechange.File, error) { return repo.ReadFile(ctx, "", path) },
+			Files: func(ctx context.Context) (planechange.Files, error) { return repo.Files(ctx, g.Path) }}
 	}
 	s.lookAfter = &planechange.Watch{Desk: s.changes, Live: kept.Live, Every: every, Log: s.log}
 	s.enroll = &planeenroll.Desk{Plane: s.desk, Changes: s.changes}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -60,6 +61,24 @@ func Place(pattern string, r Ref, extensions ...string) (string, error) {
 // File is where an object is in a repository of manifests, see [Place].
 func File(pattern string, r Ref) (string, error) {
 	return Place(pattern, r, ".yaml", ".yml", ".json")
+}
+
+// Folder is where all files of a pattern are, see [Place]; "" is the whole repository. Deep
+// says that some may be in folders below it.
+func Folder(pattern string) (folder string, deep bool) {
+	before, after, _ := strings.Cut(pattern, "{")
+	return before[:max(strings.LastIndex(before, "/"), 0)], strings.Contains(after, "/")
+}
+
+// Fits returns what reports whether a path may be that of an object's file, see [Place].
+// Whether it is, [File] says of the objects that are in there.
+func Fits(pattern string) func(path string) bool {
+	lower := make([]string, len(kinds))
+	for i, k := range kinds {
+		lower[i] = strings.ToLower(k)
+	}
+	expression := strings.NewReplacer(`\{kind\}`, "("+strings.Join(lower, "|")+")", `\{name\}`, "[a-z0-9-]{1,40}").Replace(regexp.QuoteMeta(pattern))
+	return regexp.MustCompile("^" + expression + "$").MatchString
 }
 
 // Manifests are files as Kubernetes has them, in YAML or JSON.

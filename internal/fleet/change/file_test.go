@@ -212,3 +212,42 @@ func TestFLEET15_Apply(t *testing.T) {
 		}
 	}
 }
+
+// Where files may be by a pattern, and which: those that an object is in are among them.
+func TestFits(t *testing.T) {
+	for _, x := range []struct {
+		pattern, folder string
+		deep            bool
+		fits, not       []string
+	}{
+		{"fleet/{kind}/{name}.yaml", "fleet", true, []string{"fleet/runnerpool/a.yaml", "fleet/runnerforge/gh-1.yaml"},
+			[]string{"fleet/runnerhold/a.yaml", "fleet/runnerpool/A.yaml", "fleet/runnerpool/a.yml", "fleet/runnerpool/b/a.yaml", "x/fleet/runnerpool/a.yaml", "fleet/runnerpool/.yaml", "fleet/runnerpool/a.yaml\n"}},
+		{"fleet/{name}.yaml", "fleet", false, []string{"fleet/a.yaml"}, []string{"fleet/aXyaml", "fleet/a.b.yaml", "fleet/" + strings.Repeat("a", 41) + ".yaml"}},
+		{"{name}/{kind}.json", "", true, []string{"acme/runnerenrollment.json"}, []string{"runnerenrollment.json"}},
+		{"a/b/x-{kind}.yml", "a/b", false, []string{"a/b/x-runnerpool.yml"}, []string{"a/b/x-.yml"}},
+		{"{kind}.yaml", "", false, []string{"runnerpool.yaml"}, nil},
+	} {
+		folder, deep := Folder(x.pattern)
+		if folder != x.folder || deep != x.deep {
+			t.Errorf("%s: in %q, deep %v", x.pattern, folder, deep)
+		}
+		fits := Fits(x.pattern)
+		for _, kind := range Kinds() {
+			path, err := File(x.pattern, Ref{Kind: kind, Name: "gh-nix"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			x.fits = append(x.fits, path)
+		}
+		for _, path := range x.fits {
+			if !fits(path) {
+				t.Errorf("%s: %s does not fit", x.pattern, path)
+			}
+		}
+		for _, path := range x.not {
+			if fits(path) {
+				t.Errorf("%s: %q fits", x.pattern, path)
+			}
+		}
+	}
+}

@@ -230,7 +230,7 @@ const (
 func gitLabList[T any](ctx context.Context, g *GitLab, op, path string, key func(T) int64) ([]T, error) {
 	var last error
 	for range mostRead {
-		all, err := gitLabListOnce(ctx, g, op, path, key)
+		all, err := gitLabListOnce(ctx, g, op, path, 0, func(x T) int64 { return max(key(x), 0) })
 		if err == nil {
 			return all, nil
 		}
@@ -244,8 +244,11 @@ func gitLabList[T any](ctx context.Context, g *GitLab, op, path string, key func
 
 var errMoved = errors.New("the list changed while it was read")
 
-func gitLabListOnce[T any](ctx context.Context, g *GitLab, op, path string, key func(T) int64) ([]T, error) {
-	all, seen := []T{}, map[int64]bool{}
+// gitLabListOnce is [gitLabList] of what does not change. Of more than most, if that is
+// not 0, nothing is read to its end.
+func gitLabListOnce[T any, K comparable](ctx context.Context, g *GitLab, op, path string, most int, key func(T) K) ([]T, error) {
+	all, seen := []T{}, map[K]bool{}
+	var none K
 	join := "?"
 	if strings.Contains(path, "?") {
 		join = "&"
@@ -273,8 +276,8 @@ func gitLabListOnce[T any](ctx context.Context, g *GitLab, op, path string, key 
 		total = a.header.Get("X-Total") // not there above 10,000
 		for _, item := range items {
 			k := key(item)
-			if k <= 0 {
-				return nil, unreadable(q, a, "the list has something without a number in it")
+			if k == none {
+				return nil, unreadable(q, a, "the list has something without a name in it")
 			}
 			if !seen[k] {
 				seen[k] = true
@@ -282,6 +285,8 @@ func gitLabListOnce[T any](ctx context.Context, g *GitLab, op, path string, key 
 			}
 		}
 		switch {
+		case most > 0 && (len(all) > most || len(all) == most && paged && next[0] != ""):
+			return nil, tooMany(a.status)
 		case !paged || next[0] == "":
 			if total != "" && total != strconv.Itoa(len(all)) {
 				return nil, errMoved

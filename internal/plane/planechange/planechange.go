@@ -39,6 +39,12 @@ type File struct {
 	Commit  string // the head of the branch
 }
 
+// Files are those of a repository that may be objects', as they were at one commit.
+type Files struct {
+	Commit string
+	Blobs  map[string]string // path to what git calls the content
+}
+
 // A Proposal is one file that changes.
 type Proposal struct {
 	Branch, Path string

@@ -9,8 +9,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,6 +40,9 @@ type Check struct {
 	Now   func() time.Time
 	// Read reads a file as it is at the head of the branch that is applied.
 	Read func(ctx context.Context, path string) (planechange.File, error)
+	// Files lists the files that may be objects', as they are at that head. It is not asked
+	// where one file has all. A problem.TooLarge is that it cannot say.
+	Files func(ctx context.Context) (planechange.Files, error)
 	// Pattern says where objects are, as [change.File] has it.
 	Pattern string
 	// Live lists the fleet's objects in the cluster, with their specs.
@@ -50,12 +56,28 @@ type Check struct {
 
 	since map[string]time.Time // when a finding was seen first, by id
 	last  texts                // of the last look that came to an end
+	// others are files that may have objects which the cluster has not, as they were listed last.
+	others []string
 }
+
+// mostUnread bounds how many files are read in which the cluster has no object.
+const mostUnread = 500
+
+// notKnown is what a gap is about.
+const notKnown = "What is in git and was never applied is not known in whole"
 
 // texts are what files say of objects, as they were at one head of the branch.
 type texts struct {
-	head  string // a commit; empty: not known
-	files map[string]map[change.Ref]map[string]any
+	head  string            // a commit; empty: not known
+	blobs map[string]string // of the files that were listed, by path
+	files map[string]text   // by path
+}
+
+// A text is what a file says.
+type text struct {
+	blob  string // what git calls it; empty: not known
+	specs map[change.Ref]map[string]any
+	err   error // why it cannot be read
 }
 
 // Run looks until ctx ends.
@@ -106,7 +128,7 @@ func (c *Check) LookAgain() {
 // Look compares once, and puts what differs onto the Board. After an error that is what
 // it was.
 func (c *Check) Look(ctx context.Context) error {
-	found, err := c.compare(ctx)
+	found, gap, err := c.compare(ctx)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -129,73 +151,138 @@ func (c *Check) Look(ctx context.Context) error {
 	}
 	c.since = since
 	c.Board.Replace(plane.KindDrift, Source, told)
-	c.Board.Report(plane.Source{Name: Source, Status: plane.OK, ObservedAt: now})
+	status := plane.OK
+	if gap != "" {
+		status = plane.Degraded
+	}
+	c.Board.Report(plane.Source{Name: Source, Status: status, ObservedAt: now, Message: gap})
 	return nil
 }
 
-// compare finds what differs.
-func (c *Check) compare(ctx context.Context) (found []planefleet.Drift, err error) {
+// compare finds what differs. What of it nobody can find is the gap, a sentence.
+func (c *Check) compare(ctx context.Context) (found []planefleet.Drift, gap string, err error) {
 	live, err := c.Live(ctx)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	now := texts{files: map[string]map[change.Ref]map[string]any{}}
-	refs := map[change.Ref]bool{}
+	now := texts{files: map[string]text{}}
+	at := map[string][]change.Ref{} // which objects of the cluster are to be in a file
 	for r := range live {
-		refs[r] = true
-	}
-	if path := c.Pattern; !strings.Contains(path, "{") { // one file has all
-		specs, err := c.file(ctx, &now, path)
-		if err != nil {
-			return nil, err
-		}
-		for r := range specs {
-			refs[r] = true
-		}
-	}
-	for r := range refs {
 		path, err := change.File(c.Pattern, r)
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
+		at[path] = append(at[path], r)
+	}
+	gap, err = c.list(ctx, &now, at)
+	if err != nil {
+		return nil, "", err
+	}
+	unread := 0
+	for _, path := range slices.Sorted(maps.Keys(at)) {
 		specs, err := c.file(ctx, &now, path)
-		if err != nil {
-			return nil, err
+		if err != nil && at[path] == nil && path != c.Pattern && unreadable(err) {
+			c.Log.Debug("a file that may be an object's cannot be read", "error", err)
+			unread++
+			continue
 		}
-		want, there := specs[r]
-		some, err := c.object(ctx, r, path, want, there, live[r])
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
-		found = append(found, some...)
+		for _, r := range c.objects(path, at[path], specs) {
+			want, there := specs[r]
+			some, err := c.object(ctx, r, path, want, there, live[r])
+			if err != nil {
+				return nil, "", err
+			}
+			found = append(found, some...)
+		}
+	}
+	if unread > 0 && gap == "" {
+		gap = fmt.Sprintf("%s: %s in its place cannot be read.", notKnown, problem.Plural(unread, "file"))
 	}
 	c.last = now
-	return found, nil
+	return found, gap, nil
 }
 
-// file is what a file says of objects. It is read once in a look, and not again as long
-// as nobody has committed anything since the last one.
+// unreadable says that a file is no good, and not that nobody answered.
+func unreadable(err error) bool {
+	return errors.Is(err, change.ErrFile) || errors.Is(err, change.ErrTwice) || problem.CodeOf(err) == problem.Conflict
+}
+
+// objects are those that are to be in a file, and those that it says something of.
+func (c *Check) objects(path string, refs []change.Ref, specs map[change.Ref]map[string]any) []change.Ref {
+	for r := range specs {
+		if its, err := change.File(c.Pattern, r); err == nil && its == path && !slices.Contains(refs, r) {
+			refs = append(refs, r)
+		}
+	}
+	return refs
+}
+
+// list adds the files that may have objects which the cluster has not. Where they cannot
+// be told, those of the last time may still have them, and what is missed is the gap.
+func (c *Check) list(ctx context.Context, now *texts, at map[string][]change.Ref) (gap string, err error) {
+	if !strings.Contains(c.Pattern, "{") { // one file has all
+		c.others = []string{c.Pattern}
+	} else if gap, err = c.listOthers(ctx, now, at); err != nil {
+		return "", err
+	}
+	for _, path := range c.others {
+		if _, known := at[path]; !known {
+			at[path] = nil
+		}
+	}
+	return gap, nil
+}
+
+// listOthers lists the files in which the cluster has no object that it knows of.
+func (c *Check) listOthers(ctx context.Context, now *texts, at map[string][]change.Ref) (gap string, err error) {
+	all, err := c.Files(ctx)
+	switch {
+	case problem.CodeOf(err) == problem.TooLarge:
+		p := problem.From(err)
+		return strings.Join(append([]string{notKnown + ": " + p.Message}, p.Advice...), " "), nil
+	case err != nil:
+		return "", err
+	}
+	now.head, now.blobs = all.Commit, all.Blobs
+	var others []string
+	for path := range all.Blobs {
+		if at[path] == nil {
+			others = append(others, path)
+		}
+	}
+	if len(others) > mostUnread {
+		return fmt.Sprintf("%s: %d files may have it, and of more than %d none is read. Keep the objects in a folder of their own.", notKnown, len(others), mostUnread), nil
+	}
+	c.others = others
+	return "", nil
+}
+
+// file is what a file says of objects. It is not read again as long as nobody has
+// committed anything since the last look or, where that is known, as long as it is the same.
 func (c *Check) file(ctx context.Context, now *texts, path string) (map[change.Ref]map[string]any, error) {
-	if specs, there := now.files[path]; there {
-		return specs, nil
+	t, known := c.last.files[path]
+	if !known || now.head == "" || now.head != c.last.head && (t.blob == "" || t.blob != now.blobs[path]) {
+		f, err := c.Read(ctx, path)
+		if err != nil {
+			return nil, err
+		}
+		t = text{}
+		if t.specs, err = change.Specs(f.Text); err != nil {
+			t.err = fmt.Errorf("%s: %w", path, err)
+		}
+		if now.head == "" {
+			now.head = f.Commit
+		}
+		if f.Commit != now.head { // the branch has moved meanwhile: next time it is read again
+			return t.specs, t.err
+		}
 	}
-	if specs, there := c.last.files[path]; there && now.head != "" && now.head == c.last.head {
-		now.files[path] = specs
-		return specs, nil
-	}
-	f, err := c.Read(ctx, path)
-	if err != nil {
-		return nil, err
-	}
-	specs, err := change.Specs(f.Text)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	if len(now.files) == 0 {
-		now.head = f.Commit
-	}
-	now.files[path] = specs
-	return specs, nil
+	t.blob = now.blobs[path]
+	now.files[path] = t
+	return t.specs, t.err
 }
 
 // object is what differs of one object; spec nil: it is not in the cluster.

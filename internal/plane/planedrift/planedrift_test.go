@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -16,39 +17,210 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// As long as nobody commits anything, a look reads one file, however many there are.
-func TestFilesAreReadOnce(t *testing.T) {
-	now, commit, reads := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC), "c1", 0
-	live := map[change.Ref]map[string]any{}
-	for i := range 5 {
-		live[change.Ref{Kind: "RunnerPool", Name: fmt.Sprintf("p%d", i)}] = map[string]any{"forge": "github"}
+// A repository is what a look finds, and counts what it asks for.
+type repository struct {
+	commit string
+	files  map[string]string // path to content
+	err    error             // of listing
+	broken map[string]error  // of reading
+	reads  []string
+	lists  int
+}
+
+func (r *repository) read(_ context.Context, path string) (planechange.File, error) {
+	r.reads = append(r.reads, path)
+	text, there := r.files[path]
+	if !there {
+		return planechange.File{Commit: r.commit}, r.broken[path]
 	}
-	c := &Check{Board: plane.NewBoard(func() time.Time { return now }), Now: func() time.Time { return now }, Pattern: "fleet/{name}.yaml", Every: time.Minute, Log: slog.New(slog.DiscardHandler),
-		Read: func(_ context.Context, path string) (planechange.File, error) {
-			reads++
-			name := strings.TrimSuffix(strings.TrimPrefix(path, "fleet/"), ".yaml")
-			return planechange.File{Commit: commit, Text: []byte("apiVersion: tailplane.dev/v1alpha1\nkind: RunnerPool\nmetadata: {name: " + name + "}\nspec: {forge: github}\n")}, nil
-		},
-		Live:  func(context.Context) (map[change.Ref]map[string]any, error) { return live, nil },
+	return planechange.File{Commit: r.commit, Version: text, Text: []byte(text)}, r.broken[path]
+}
+
+func (r *repository) names(context.Context) (planechange.Files, error) {
+	r.lists++
+	all := planechange.Files{Commit: r.commit, Blobs: map[string]string{}}
+	for path, text := range r.files {
+		all.Blobs[path] = text
+	}
+	return all, r.err
+}
+
+func manifest(kind, name string) string {
+	return "apiVersion: tailplane.dev/v1alpha1\nkind: " + kind + "\nmetadata: {name: " + name + "}\nspec: {forge: github}\n"
+}
+
+// A world is a Check over a repository and what is live.
+type world struct {
+	*Check
+	repository
+	live map[change.Ref]map[string]any
+	now  time.Time
+}
+
+func newWorld(pattern string) *world {
+	w := &world{now: time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC), live: map[change.Ref]map[string]any{}}
+	w.commit, w.files, w.broken = "c1", map[string]string{}, map[string]error{}
+	w.Check = &Check{Board: plane.NewBoard(func() time.Time { return w.now }), Now: func() time.Time { return w.now }, Pattern: pattern, Every: time.Minute, Log: slog.New(slog.DiscardHandler), Read: w.read, Files: w.names,
+		Live:  func(context.Context) (map[change.Ref]map[string]any, error) { return w.live, nil },
 		Would: func(_ context.Context, _ change.Ref, spec map[string]any) (map[string]any, error) { return spec, nil }}
-	for _, want := range []int{5, 1, 1} {
-		reads = 0
-		if err := c.Look(t.Context()); err != nil || reads != want {
-			t.Errorf("%d reads, want %d: %v", reads, want, err)
+	return w
+}
+
+// told looks for longer than a change takes to be applied, and returns what is said then.
+func (w *world) told(t *testing.T) (found []string, source plane.Source) {
+	t.Helper()
+	for range 2 {
+		if err := w.Look(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.now = w.now.Add(patience)
+	}
+	l := w.Board.List(plane.KindDrift)
+	for _, o := range l.Objects {
+		d := o.(planefleet.Drift)
+		found = append(found, d.Org()+" "+d.Workload+" "+d.Field+": "+d.Evidence)
+	}
+	slices.Sort(found)
+	return found, l.Sources[0]
+}
+
+// As long as nobody commits anything, a look reads no file, however many there are; and
+// after a commit those that it changed.
+func TestFilesAreReadOnce(t *testing.T) {
+	w := newWorld("fleet/{name}.yaml")
+	for i := range 5 {
+		name := fmt.Sprintf("p%d", i)
+		w.live[change.Ref{Kind: "RunnerPool", Name: name}] = map[string]any{"forge": "github"}
+		w.files["fleet/"+name+".yaml"] = manifest("RunnerPool", name)
+	}
+	w.files["fleet/other.yaml"] = "a: {" // nobody can read it, and it is not read again either
+	for i, want := range []int{6, 0, 0} {
+		w.reads = nil
+		if err := w.Look(t.Context()); err != nil || len(w.reads) != want || w.lists != i+1 {
+			t.Errorf("%d reads, want %d, %d lists: %v", len(w.reads), want, w.lists, err)
 		}
 	}
-	reads, commit = 0, "c2"
-	if err := c.Look(t.Context()); err != nil || reads != 5 {
-		t.Errorf("after a commit %d reads: %v", reads, err)
+	w.reads, w.commit, w.files["fleet/p3.yaml"] = nil, "c2", manifest("RunnerPool", "p3")+"# more\n"
+	if err := w.Look(t.Context()); err != nil || !slices.Equal(w.reads, []string{"fleet/p3.yaml"}) {
+		t.Errorf("after a commit %v are read: %v", w.reads, err)
 	}
-	c.Live = func(context.Context) (map[change.Ref]map[string]any, error) { return nil, errors.New("away") }
-	if err := c.Look(t.Context()); err == nil {
+	// What is read is of a later commit than what was listed: it is read again.
+	list := w.names
+	w.Check.Files = func(ctx context.Context) (planechange.Files, error) {
+		all, err := list(ctx)
+		w.commit = "c4"
+		return all, err
+	}
+	w.reads, w.commit, w.files["fleet/p3.yaml"] = nil, "c3", manifest("RunnerPool", "p3")
+	for _, commit := range []string{"c3", "c4", "c4"} {
+		w.commit = commit
+		if err := w.Look(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if !slices.Equal(w.reads, []string{"fleet/p3.yaml", "fleet/p3.yaml"}) {
+		t.Errorf("while somebody commits %v are read", w.reads)
+	}
+	w.Check.Live = func(context.Context) (map[change.Ref]map[string]any, error) { return nil, errors.New("away") }
+	if err := w.Look(t.Context()); err == nil {
 		t.Error("nobody knows what is live, and nothing is wrong")
 	}
-	if l := c.Board.List(plane.KindDrift); len(l.Objects) != 0 || l.Sources[0].Status != plane.Degraded {
+	if l := w.Board.List(plane.KindDrift); len(l.Objects) != 0 || l.Sources[0].Status != plane.Degraded {
 		t.Errorf("%+v", l)
+	}
+}
+
+// What is in git and was never applied is told, whose it is as with all else; what is no
+// object of the configuration, or not in its place, is none.
+func TestMissing(t *testing.T) {
+	pool, acme := manifest("RunnerPool", "a"), manifest("RunnerEnrollment", "acme")
+	for why, x := range map[string]struct {
+		pattern string
+		files   map[string]string
+		broken  map[string]error
+		want    []string
+		gap     string
+	}{
+		"a file for each": {pattern: "fleet/{kind}/{name}.yaml", files: map[string]string{"fleet/runnerpool/a.yaml": pool, "fleet/runnerenrollment/acme.yaml": acme, "fleet/runnerforge/gh.yaml": manifest("RunnerForge", "gh")},
+			want: []string{" RunnerForge/gh Missing: fleet/runnerforge/gh.yaml has it, and the cluster has not.", " RunnerPool/a Missing: fleet/runnerpool/a.yaml has it, and the cluster has not.",
+				"acme RunnerEnrollment/acme Missing: fleet/runnerenrollment/acme.yaml has it, and the cluster has not."}},
+		"a file for each name": {pattern: "{name}.yaml", files: map[string]string{"a.yaml": pool + "---\n" + manifest("RunnerForge", "a"), "live.yaml": manifest("RunnerPool", "live") + "---\n" + manifest("RunnerForge", "live")},
+			want: []string{" RunnerForge/a Missing: a.yaml has it, and the cluster has not.", " RunnerForge/live Missing: live.yaml has it, and the cluster has not.", " RunnerPool/a Missing: a.yaml has it, and the cluster has not."}},
+		"a file for each kind": {pattern: "{kind}.yaml", files: map[string]string{"runnerpool.yaml": pool + "---\n" + manifest("RunnerPool", "live"), "runnerenrollment.yaml": acme},
+			want: []string{" RunnerPool/a Missing: runnerpool.yaml has it, and the cluster has not.", "acme RunnerEnrollment/acme Missing: runnerenrollment.yaml has it, and the cluster has not."}},
+		"one for all":          {pattern: "fleet.yaml", files: map[string]string{"fleet.yaml": pool}, want: []string{" RunnerPool/a Missing: fleet.yaml has it, and the cluster has not."}},
+		"not in its place":     {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/b.yaml": pool}},
+		"of another kind":      {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n", "fleet/h.yaml": manifest("RunnerHold", "h"), "fleet/e.yaml": ""}},
+		"it cannot be parsed":  {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": "a: {"}, gap: "1 file "},
+		"it is there twice":    {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool + "---\n" + pool}, gap: "1 file "},
+		"it is far too large":  {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool}, broken: map[string]error{"fleet/a.yaml": problem.New(problem.Conflict, "more than 1 MB")}, gap: "1 file "},
+		"beside what is there": {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool, "fleet/x.yaml": "a: {"}, want: []string{" RunnerPool/a Missing: fleet/a.yaml has it, and the cluster has not."}, gap: "1 file "},
+	} {
+		w := newWorld(x.pattern)
+		w.files, w.broken = x.files, x.broken
+		r := change.Ref{Kind: "RunnerPool", Name: "live"}
+		path, err := change.File(x.pattern, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.live[r] = map[string]any{"forge": "github"}
+		if _, there := w.files[path]; !there {
+			w.files[path] = manifest("RunnerPool", "live")
+		} else if !strings.Contains(w.files[path], "live") {
+			w.files[path] += "---\n" + manifest("RunnerPool", "live")
+		}
+		got, source := w.told(t)
+		if !slices.Equal(got, x.want) {
+			t.Errorf("%s: %q, want %q", why, got, x.want)
+		}
+		if (source.Status == plane.OK) != (x.gap == "") || !strings.Contains(source.Message, x.gap) || strings.Contains(source.Message, ".yaml") {
+			t.Errorf("%s: %+v", why, source)
+		}
+	}
+}
+
+// Law 7: where nobody says which files there are, nothing is told anew, what was found
+// stays as far as it is so, and the source says what is missed.
+func TestNothingIsListed(t *testing.T) {
+	w := newWorld("fleet/{name}.yaml")
+	w.live[change.Ref{Kind: "RunnerPool", Name: "live"}] = map[string]any{"forge": "github"}
+	w.files = map[string]string{"fleet/a.yaml": manifest("RunnerPool", "a"), "fleet/b.yaml": manifest("RunnerPool", "b"), "fleet/live.yaml": manifest("RunnerPool", "live")}
+	both := []string{" RunnerPool/a Missing: fleet/a.yaml has it, and the cluster has not.", " RunnerPool/b Missing: fleet/b.yaml has it, and the cluster has not."}
+	if got, source := w.told(t); !slices.Equal(got, both) || source.Status != plane.OK {
+		t.Errorf("%q, %+v", got, source)
+	}
+	// The forge is away: all is as it was.
+	w.err = problem.New(problem.Unavailable, "away")
+	if err := w.Look(t.Context()); err == nil {
+		t.Error("the forge is away, and nothing is wrong")
+	}
+	if l := w.Board.List(plane.KindDrift); len(l.Objects) != 2 || l.Sources[0].Status != plane.Degraded {
+		t.Errorf("%+v", l)
+	}
+	// There are too many: of those that were known it is still seen what they say.
+	w.err, w.commit = problem.New(problem.TooLarge, "too many files", "Use a folder."), "c2"
+	w.files["fleet/new.yaml"] = manifest("RunnerPool", "new")
+	delete(w.files, "fleet/b.yaml")
+	if got, source := w.told(t); !slices.Equal(got, both[:1]) || source.Status != plane.Degraded || !strings.HasSuffix(source.Message, ": too many files Use a folder.") {
+		t.Errorf("%q, %+v", got, source)
+	}
+	// They can be told, and are more than are read: none of the new ones is.
+	w.err, w.commit, w.reads = nil, "c3", nil
+	for i := range mostUnread + 1 {
+		w.files[fmt.Sprintf("fleet/x%d.yaml", i)] = manifest("RunnerPool", fmt.Sprintf("x%d", i))
+	}
+	if got, source := w.told(t); !slices.Equal(got, both[:1]) || source.Status != plane.Degraded || !strings.Contains(source.Message, "503 files") || len(w.reads) > 4 {
+		t.Errorf("%q, %+v, read %v", got, source, w.reads)
+	}
+	w.commit = "c4"
+	for i := range mostUnread + 1 {
+		delete(w.files, fmt.Sprintf("fleet/x%d.yaml", i))
+	}
+	if got, source := w.told(t); !slices.Equal(got, []string{both[0], " RunnerPool/new Missing: fleet/new.yaml has it, and the cluster has not."}) || source.Status != plane.OK || source.Message != "" {
+		t.Errorf("%q, %+v", got, source)
 	}
 }
 
@@ -57,7 +229,8 @@ func TestLookAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var looks atomic.Int64
 		c := &Check{Board: plane.NewBoard(time.Now), Now: time.Now, Pattern: "fleet/{name}.yaml", Every: time.Hour, Again: make(chan struct{}, 1), Log: slog.New(slog.DiscardHandler),
-			Live: func(context.Context) (map[change.Ref]map[string]any, error) { looks.Add(1); return nil, nil }}
+			Files: func(context.Context) (planechange.Files, error) { return planechange.Files{Commit: "c1"}, nil },
+			Live:  func(context.Context) (map[change.Ref]map[string]any, error) { looks.Add(1); return nil, nil }}
 		go c.Run(t.Context())
 		at := func(want int64, why string) {
 			t.Helper()

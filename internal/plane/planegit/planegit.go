@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/fleet/change"
@@ -32,7 +33,7 @@ type Config struct {
 
 // Open returns the repository. It asks nothing yet; an error says what of the
 // configuration cannot be.
-func Open(c Config) (planechange.Repository, error) {
+func Open(c Config) (*Repository, error) {
 	place := strings.TrimSuffix(c.URL, "/") + "/" + c.Repository
 	var f client
 	var err error
@@ -47,7 +48,7 @@ func Open(c Config) (planechange.Repository, error) {
 	if err != nil {
 		return nil, err
 	}
-	return repository{f, c.Branch, c.Logins}, nil
+	return &Repository{forge: f, branch: c.Branch, logins: c.Logins}, nil
 }
 
 // client is what GitHub and GitLab do alike.
@@ -56,21 +57,30 @@ type client interface {
 	Propose(ctx context.Context, p forge.Proposal) (forge.Request, error)
 	Request(ctx context.Context, number int) (forge.Request, error)
 	Touched(ctx context.Context, base, commit string) ([]string, error)
+	Head(ctx context.Context, branch string) (commit string, err error)
+	Files(ctx context.Context, commit, folder string, deep bool) ([]forge.Listed, error)
 	Merge(ctx context.Context, number int, head string) error
 	Withdraw(ctx context.Context, number int, comment string) error
 }
 
-// repository is where the configuration is kept, as the plane sees it.
-type repository struct {
+// A Repository is where the configuration is kept. Its errors are problems.
+type Repository struct {
 	forge  client
 	branch string // that is applied
 	logins map[string][]string
+	listed atomic.Pointer[listing] // last
 }
 
-var _ planechange.Repository = repository{}
+// A listing is what was listed of a pattern.
+type listing struct {
+	pattern string
+	files   planechange.Files
+}
+
+var _ planechange.Repository = (*Repository)(nil)
 
 // ReadFile implements [planechange.Repository].
-func (r repository) ReadFile(ctx context.Context, branch, path string) (planechange.File, error) {
+func (r *Repository) ReadFile(ctx context.Context, branch, path string) (planechange.File, error) {
 	if branch == "" {
 		branch = r.branch
 	}
@@ -79,35 +89,64 @@ func (r repository) ReadFile(ctx context.Context, branch, path string) (planecha
 }
 
 // Propose implements [planechange.Repository].
-func (r repository) Propose(ctx context.Context, p planechange.Proposal) (planechange.Request, error) {
+func (r *Repository) Propose(ctx context.Context, p planechange.Proposal) (planechange.Request, error) {
 	made, err := r.forge.Propose(ctx, forge.Proposal{Base: r.branch, Branch: p.Branch, Path: p.Path, Was: p.Was, Content: p.Text, Message: p.Message,
 		Author: forge.Person{Name: p.Name, Email: p.Email}, Title: p.Title, Body: p.Body, Labels: []string{"tailplane/risk-" + p.Risk}})
 	return r.requestOf(made), told(err)
 }
 
 // Request implements [planechange.Repository].
-func (r repository) Request(ctx context.Context, number int) (planechange.Request, error) {
+func (r *Repository) Request(ctx context.Context, number int) (planechange.Request, error) {
 	is, err := r.forge.Request(ctx, number)
 	return r.requestOf(is), told(err)
 }
 
 // Touched implements [planechange.Repository].
-func (r repository) Touched(ctx context.Context, commit string) ([]string, error) {
+func (r *Repository) Touched(ctx context.Context, commit string) ([]string, error) {
 	files, err := r.forge.Touched(ctx, r.branch, commit)
 	return files, told(err)
 }
 
+// Files are the files of the branch that is applied that may be objects', by a pattern as
+// [change.File] has it. They are listed anew when somebody has committed something.
+// More than the forge tells of, or than are worth a look, are a problem.TooLarge.
+func (r *Repository) Files(ctx context.Context, pattern string) (planechange.Files, error) {
+	head, err := r.forge.Head(ctx, r.branch)
+	if err != nil {
+		return planechange.Files{}, told(err)
+	}
+	if last := r.listed.Load(); last != nil && last.pattern == pattern && last.files.Commit == head {
+		return last.files, nil
+	}
+	folder, deep := change.Folder(pattern)
+	all, err := r.forge.Files(ctx, head, folder, deep)
+	if forge.ClassOf(err) == forge.Invalid {
+		return planechange.Files{}, problem.New(problem.TooLarge, "The repository of the configuration: "+err.Error()+".", "Keep the objects in a folder of their own, or all of them in one file (plane.gitops.path).")
+	}
+	if err != nil {
+		return planechange.Files{}, told(err)
+	}
+	files, fits := planechange.Files{Commit: head, Blobs: map[string]string{}}, change.Fits(pattern)
+	for _, f := range all {
+		if fits(f.Path) {
+			files.Blobs[f.Path] = f.Blob
+		}
+	}
+	r.listed.Store(&listing{pattern, files})
+	return files, nil
+}
+
 // Merge implements [planechange.Repository].
-func (r repository) Merge(ctx context.Context, number int, head string) error {
+func (r *Repository) Merge(ctx context.Context, number int, head string) error {
 	return told(r.forge.Merge(ctx, number, head))
 }
 
 // Withdraw implements [planechange.Repository].
-func (r repository) Withdraw(ctx context.Context, number int, comment string) error {
+func (r *Repository) Withdraw(ctx context.Context, number int, comment string) error {
 	return told(r.forge.Withdraw(ctx, number, comment))
 }
 
-func (r repository) requestOf(is forge.Request) planechange.Request {
+func (r *Repository) requestOf(is forge.Request) planechange.Request {
 	out := planechange.Request{Number: is.Number, URL: is.URL, Request: change.Request{Head: is.Head, Open: is.Open, Merged: is.Merged, Authors: r.known(is.Authors), Blocked: is.Blocked}}
 	for _, c := range is.Checks {
 		out.Checks = append(out.Checks, change.Check{Name: c.Name, State: c.State, URL: c.URL})
@@ -116,7 +155,7 @@ func (r repository) requestOf(is forge.Request) planechange.Request {
 }
 
 // known are the names that a forge has for who wrote something, and the logins of those who have them.
-func (r repository) known(authors []string) []string {
+func (r *Repository) known(authors []string) []string {
 	all := slices.Clone(authors)
 	for login, names := range r.logins {
 		if slices.ContainsFunc(names, func(name string) bool {

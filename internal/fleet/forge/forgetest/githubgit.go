@@ -2,10 +2,7 @@ package forgetest
 
 import (
 	"cmp"
-	"crypto/sha1"
 	"encoding/base64"
-	"encoding/hex"
-	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -21,10 +18,11 @@ type repositoryGit struct {
 	logins  map[string]string // of commits' authors
 	pulls   []*GitHubPull     // the first is number 1
 	reviews map[string]int    // that a branch asks for
+	most    int               // entries of a tree that are told
 }
 
 func newRepositoryGit() *repositoryGit {
-	return &repositoryGit{Repository: history.New(), logins: map[string]string{}, reviews: map[string]int{}}
+	return &repositoryGit{Repository: history.New(), logins: map[string]string{}, reviews: map[string]int{}, most: 100_000}
 }
 
 // A GitHubCommit has its files whole.
@@ -84,9 +82,28 @@ func (b *repositoryGit) commit(branch string, c GitHubCommit, change map[string]
 	return id
 }
 
-func blobOf(content string) string {
-	sum := sha1.Sum([]byte(fmt.Sprintf("blob %d\x00%s", len(content), content)))
-	return hex.EncodeToString(sum[:])
+// treeForm is "Get a tree": what recursive is set to does not matter, and a tree that is
+// too large is told in part, and says so.
+func (b *repositoryGit) treeForm(r *http.Request) githubReply {
+	id := r.PathValue("sha")
+	all, ok := b.Tree(id, r.URL.Query().Has("recursive"))
+	if !ok {
+		return refused(http.StatusNotFound)
+	}
+	entries := []any{}
+	for _, e := range all[:min(len(all), b.most)] {
+		form := map[string]any{"path": e.Path, "mode": e.Mode, "type": e.Type, "sha": e.ID}
+		if e.Type == "blob" {
+			form["size"] = e.Size
+		}
+		entries = append(entries, form)
+	}
+	return said(http.StatusOK, map[string]any{"sha": id, "tree": entries, "truncated": len(all) > b.most})
+}
+
+// TreeLimit has a repository tell so many entries of a tree at most.
+func (g *GitHubFake) TreeLimit(repository int64, most int) {
+	g.change(func() { g.repos[repository].git.most = most })
 }
 
 // since are the commits of a pull request, the first first.
@@ -178,8 +195,8 @@ func (g *GitHubFake) Protect(repository int64, branch string, reviews int) {
 }
 
 // gitRoutes are those of "REST API endpoints for repository contents", "… Git
-// references", "… pull requests", "… pull request reviews", "… labels", "… check
-// runs" and "… commit statuses".
+// references", "… pull requests", "… pull request reviews", "… labels", "… Git
+// trees", "… check runs" and "… commit statuses".
 func (g *GitHubFake) gitRoutes(handle func(string, githubHandler)) {
 	const root = "/repos/{account}/{repo}"
 	type in struct {
@@ -218,8 +235,10 @@ func (g *GitHubFake) gitRoutes(handle func(string, githubHandler)) {
 		if _, ok := r.git.Commit(r.PathValue("sha")); !ok {
 			return refused(http.StatusNotFound)
 		}
-		return said(http.StatusOK, map[string]any{"sha": r.PathValue("sha")})
+		tree, _ := r.git.Folder(r.PathValue("sha"), "")
+		return said(http.StatusOK, map[string]any{"sha": r.PathValue("sha"), "tree": map[string]any{"sha": tree}})
 	})
+	on("GET /git/trees/{sha}", "contents", func(r in) githubReply { return r.git.treeForm(r.Request) })
 	on("GET /compare/{range...}", "contents", func(r in) githubReply {
 		base, head, _ := strings.Cut(r.PathValue("range"), "...")
 		if _, ok := r.git.Commit(head); !ok || r.git.Head(base) == "" {
@@ -275,7 +294,7 @@ func (g *GitHubFake) gitRoutes(handle func(string, githubHandler)) {
 			lines.WriteString(text[:60] + "\n")
 		}
 		lines.WriteString(text + "\n")
-		return said(http.StatusOK, map[string]any{"type": "file", "encoding": "base64", "size": len(content), "path": r.PathValue("path"), "sha": blobOf(content), "content": lines.String()})
+		return said(http.StatusOK, map[string]any{"type": "file", "encoding": "base64", "size": len(content), "path": r.PathValue("path"), "sha": history.Blob(content), "content": lines.String()})
 	})
 	write := func(r in) githubReply {
 		type person struct{ Name, Email string }
@@ -298,7 +317,7 @@ func (g *GitHubFake) gitRoutes(handle func(string, githubHandler)) {
 			return no(http.StatusUnprocessableEntity, "Invalid request.\n\n\"sha\" wasn't supplied.")
 		case !there && r.Method == http.MethodDelete:
 			return refused(http.StatusNotFound)
-		case sent.SHA != "" && (!there || blobOf(was) != sent.SHA):
+		case sent.SHA != "" && (!there || history.Blob(was) != sent.SHA):
 			return no(http.StatusConflict, path+" does not match "+sent.SHA)
 		}
 		text, err := base64.StdEncoding.DecodeString(sent.Content)
@@ -323,7 +342,7 @@ func (g *GitHubFake) gitRoutes(handle func(string, githubHandler)) {
 			status = http.StatusOK
 		}
 		sha := r.git.commit(branch, c, change)
-		return said(status, map[string]any{"content": map[string]any{"sha": blobOf(string(text))}, "commit": map[string]any{"sha": sha}})
+		return said(status, map[string]any{"content": map[string]any{"sha": history.Blob(string(text))}, "commit": map[string]any{"sha": sha}})
 	}
 	on("PUT /contents/{path...}", "contents", write)
 	on("DELETE /contents/{path...}", "contents", write)

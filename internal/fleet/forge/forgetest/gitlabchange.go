@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -173,6 +174,7 @@ func (g *GitLabFake) changeRoutes() map[string]func(*GitLabToken, *gitLabProject
 		"GET /projects/{project}/repository/branches/{branch}":      g.branch,
 		"DELETE /projects/{project}/repository/branches/{branch}":   g.deleteBranch,
 		"GET /projects/{project}/repository/files/{file}":           g.file,
+		"GET /projects/{project}/repository/tree":                   g.tree,
 		"GET /projects/{project}/repository/commits/{sha}":          g.commit,
 		"GET /projects/{project}/repository/commits/{sha}/statuses": g.commitStatuses,
 		"POST /projects/{project}/repository/commits":               g.push,
@@ -237,6 +239,23 @@ func (g *GitLabFake) file(_ *GitLabToken, p *gitLabProject, r *http.Request) rep
 	sum := sha256.Sum256([]byte(text))
 	return reply{status: http.StatusOK, body: object{"file_name": path[strings.LastIndex(path, "/")+1:], "file_path": path, "size": len(text), "encoding": "base64",
 		"content": base64.StdEncoding.EncodeToString([]byte(text)), "content_sha256": hex.EncodeToString(sum[:]), "ref": ref, "commit_id": c.ID, "last_commit_id": p.LastFor(c.ID, path)}}
+}
+
+// tree is lib/api/repositories.rb, by numbered pages. Folders are entries too.
+func (g *GitLabFake) tree(_ *GitLabToken, p *gitLabProject, r *http.Request) reply {
+	ref, folder := cmp.Or(r.FormValue("ref"), "main"), r.FormValue("path")
+	c, ok := p.Commit(cmp.Or(p.Head(ref), ref))
+	if !ok {
+		return message(http.StatusNotFound, "Tree Not Found")
+	}
+	id, ok := p.Folder(c.ID, folder)
+	if !ok {
+		return message(http.StatusNotFound, "invalid revision or path Not Found")
+	}
+	all, _ := p.Tree(id, r.FormValue("recursive") == "true")
+	return page(r, all, func(e history.Entry) object {
+		return object{"id": e.ID, "name": path.Base(e.Path), "type": e.Type, "path": path.Join(folder, e.Path), "mode": e.Mode}
+	})
 }
 
 func commitForm(c history.Commit) object {

@@ -23,11 +23,12 @@ type Commit struct {
 type Repository struct {
 	branches map[string]string // name to head
 	commits  map[string]Commit
+	trees    map[string]map[string]string // git's id of one that was asked for, to the files below it
 }
 
 // New returns an empty repository.
 func New() *Repository {
-	return &Repository{branches: map[string]string{}, commits: map[string]Commit{}}
+	return &Repository{branches: map[string]string{}, commits: map[string]Commit{}, trees: map[string]map[string]string{}}
 }
 
 // Head is the last commit of a branch; empty: there is no such branch.

@@ -1,0 +1,36 @@
+package history
+
+import (
+	"slices"
+	"testing"
+)
+
+// Trees have the ids that git gives them, as `git write-tree` and `git ls-tree -r -t`
+// (2.47) say of the same files.
+func TestTree(t *testing.T) {
+	r := New()
+	head := r.Add("main", Commit{Files: map[string]string{"fleet/pools/x.yaml": "a\n", "fleet.md": "b\n", "README.md": "c\n"}})
+	root, ok := r.Folder(head, "")
+	if !ok || root != "1b5240427c595a62fff3b5e0383a7e4857d8b536" {
+		t.Errorf("the root is %s, %v", root, ok)
+	}
+	want := []Entry{{"README.md", "f2ad6c76f0115a6ba5b00456a849810e7ec0af20", "blob", "100644", 2}, {"fleet.md", "61780798228d17af2d34fce4cfbdf35556832472", "blob", "100644", 2},
+		{"fleet", "ef1614a4f83cba3319923d3935e243f430ca4993", "tree", "040000", 0}, {"fleet/pools", "51e121311f7104daa5156245216bd8b245ac2d33", "tree", "040000", 0},
+		{"fleet/pools/x.yaml", "78981922613b2afb6025042ff6bd878ac1994e85", "blob", "100644", 2}}
+	if got, ok := r.Tree(root, true); !ok || !slices.Equal(got, want) {
+		t.Errorf("all of it: %v", got)
+	}
+	if got, ok := r.Tree(root, false); !ok || !slices.Equal(got, want[:3]) {
+		t.Errorf("one level: %v", got)
+	}
+	pools, ok := r.Folder(head, "fleet/pools")
+	if got, _ := r.Tree(pools, true); !ok || pools != want[3].ID || len(got) != 1 || got[0].Path != "x.yaml" {
+		t.Errorf("a folder: %s, %v, %v", pools, ok, got)
+	}
+	if _, ok := r.Folder(head, "fle"); ok {
+		t.Error("there is a folder that nobody made")
+	}
+	if _, ok := r.Tree("ef16", true); ok {
+		t.Error("there is a tree of an id that nobody was told")
+	}
+}
