@@ -21,29 +21,33 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planedrift"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/plane/planegit"
 	"github.com/tailplane/tailplane/internal/plane/planekube"
+	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// Drift between git and what is live: what the repository
-// says, and what is live on a real API server, differ in a field, in an object that only
-// one of them has, and in one that would be refused. What nobody knows is no drift.
-func TestGitDrift(t *testing.T) {
-	f := newFlow(t, "github")
+const pool = "apiVersion: tailplane.dev/v1alpha1\nkind: RunnerPool\nmetadata: {name: %s}\nspec: {forge: github, runsOn: [nix], scaling: {min: %d, max: 5, budget: 20}}\n"
+
+// drifting compares the repository of a flow with what is live of that flow.
+type drifting struct {
+	*flow
+	*planedrift.Check
+	calls func() []forgetest.Call // at the forge
+	fault func(func(*http.Request) *forgetest.Fault)
+}
+
+func newDrifting(t *testing.T, at, pattern string) *drifting {
+	f := newFlow(t, at)
 	c, err := installed()
 	f.must(err)
 	kept, err := planekube.NewChanges(c.AdminConfig(), f.ns)
 	f.must(err)
-	const pool = "apiVersion: tailplane.dev/v1alpha1\nkind: RunnerPool\nmetadata: {name: %s}\nspec: {forge: github, runsOn: [nix], scaling: {min: %d, max: 5, budget: 20}}\n"
-	names := []string{f.ns + "-a", f.ns + "-b", f.ns + "-c"}
-	write := func(least int) {
-		f.push("main", "eve", fmt.Sprintf(pool, names[0], least)+"---\n"+fmt.Sprintf(pool, names[1], 0)+"--- # notes\n")
-	}
-	write(0)
-	board := plane.NewBoard(f.desk.Plane.Now)
-	check := &planedrift.Check{Board: board, Now: f.desk.Plane.Now, Pattern: file, Would: kept.Would, Every: time.Hour, Log: slog.New(slog.DiscardHandler),
+	repository := f.desk.Repository.(*planegit.Repository)
+	d := &drifting{flow: f, Check: &planedrift.Check{Board: plane.NewBoard(f.desk.Plane.Now), Now: f.desk.Plane.Now, Pattern: pattern, Would: kept.Would, Every: time.Hour, Log: slog.New(slog.DiscardHandler),
 		Read: func(ctx context.Context, path string) (planechange.File, error) {
-			return f.desk.Repository.ReadFile(ctx, "", path)
+			return repository.ReadFile(ctx, "", path)
 		},
+		Files: func(ctx context.Context) (planechange.Files, error) { return repository.Files(ctx, pattern) },
 		Live: func(ctx context.Context) (map[change.Ref]map[string]any, error) { // those of this test
 			all, err := kept.All(ctx)
 			for r := range all {
@@ -52,27 +56,123 @@ func TestGitDrift(t *testing.T) {
 				}
 			}
 			return all, err
-		}}
-	look := func(wait time.Duration) (found []string) {
-		t.Helper()
-		f.mu.Lock()
-		f.now = f.now.Add(wait)
-		f.mu.Unlock()
-		f.must(check.Look(t.Context()))
-		for _, o := range board.List(plane.KindDrift).Objects {
-			d := o.(planefleet.Drift)
-			found = append(found, strings.TrimPrefix(d.Workload, "RunnerPool/"+f.ns)+" "+d.Field)
-			t.Log(d.Evidence)
-		}
-		slices.Sort(found)
-		return found
+		}}}
+	if f.github != nil {
+		d.calls, d.fault = f.github.Calls, f.github.Fault
+	} else {
+		d.calls, d.fault = f.gitlab.Calls, f.gitlab.Fault
 	}
-	same := func(got []string, want ...string) {
-		t.Helper()
-		if !slices.Equal(got, want) {
-			t.Errorf("found %q, want %q", got, want)
-		}
+	return d
+}
+
+// look looks after a while, and returns what is told.
+func (d *drifting) look(wait time.Duration) (found []string) {
+	d.Helper()
+	d.flow.mu.Lock()
+	d.flow.now = d.flow.now.Add(wait)
+	d.flow.mu.Unlock()
+	d.must(d.Look(d.Context()))
+	for _, o := range d.Board.List(plane.KindDrift).Objects {
+		x := o.(planefleet.Drift)
+		found = append(found, strings.TrimPrefix(x.Workload, "RunnerPool/"+d.ns)+" "+x.Field)
+		d.Logf("%s", x.Evidence)
 	}
+	slices.Sort(found)
+	return found
+}
+
+func (d *drifting) same(got []string, want ...string) {
+	d.Helper()
+	if !slices.Equal(got, want) {
+		d.Errorf("found %q, want %q", got, want)
+	}
+}
+
+// In a repository with a file for each object, what was never applied is told, and no
+// longer when it is: at both forges. While nobody commits anything the forge is asked
+// for the branch's head, and for nothing else.
+func TestGitDriftOfFiles(t *testing.T) {
+	for _, at := range []string{"github", "gitlab"} {
+		t.Run(at, func(t *testing.T) {
+			d := newDrifting(t, at, "fleet/{kind}/{name}.yaml")
+			names := []string{d.ns + "-a", d.ns + "-b"}
+			for _, name := range names {
+				d.file = "fleet/runnerpool/" + name + ".yaml"
+				d.push("main", "eve", fmt.Sprintf(pool, name, 0))
+			}
+			d.pushTo("main", "fleet/README.md", "# not an object\n")
+			d.apply("RunnerPool", names[1])
+			d.same(d.look(0))
+			d.same(d.look(6*time.Minute), "-a Missing")
+			before := d.calls()
+			d.same(d.look(time.Minute), "-a Missing")
+			if asked := d.calls()[len(before):]; len(asked) != 1 || asked[0].Method != http.MethodGet {
+				t.Errorf("nobody committed anything, and the forge was asked %v", asked)
+			}
+			d.file = "fleet/runnerpool/" + names[0] + ".yaml"
+			d.apply("RunnerPool", names[0])
+			d.same(d.look(time.Minute))
+		})
+	}
+}
+
+// The files that may be objects' are listed once for each commit; and those that cannot
+// all be told are not told at all.
+func TestFiles(t *testing.T) {
+	for _, at := range []string{"github", "gitlab"} {
+		t.Run(at, func(t *testing.T) {
+			d := newDrifting(t, at, "fleet/{kind}/{name}.yaml")
+			for _, path := range []string{"fleet/runnerpool/a.yaml", "fleet/runnerpool/b.yml", "fleet/runnerhold/c.yaml", "fleet/runnerpool/d/e.yaml", "other/runnerpool/f.yaml"} {
+				d.pushTo("main", path, "x")
+			}
+			files, err := d.Files(t.Context())
+			if err != nil || len(files.Blobs) != 1 || len(files.Blobs["fleet/runnerpool/a.yaml"]) != 40 || len(files.Commit) != 40 {
+				t.Errorf("%+v, %v", files, err)
+			}
+			before := len(d.calls())
+			if again, err := d.Files(t.Context()); err != nil || again.Commit != files.Commit || len(d.calls()) != before+1 {
+				t.Errorf("again: %+v, %d calls, %v", again, len(d.calls())-before, err)
+			}
+			d.pushTo("main", "fleet/runnerpool/a.yaml", "y")
+			if later, err := d.Files(t.Context()); err != nil || later.Commit == files.Commit || later.Blobs["fleet/runnerpool/a.yaml"] == files.Blobs["fleet/runnerpool/a.yaml"] {
+				t.Errorf("after a commit: %+v, %v", later, err)
+			}
+			d.pushTo("main", "fleet/runnerpool/b.yaml", "z")
+			if d.github != nil {
+				d.github.TreeLimit(d.repository, 2)
+				if _, err := d.Files(t.Context()); problem.CodeOf(err) != problem.TooLarge {
+					t.Errorf("a part is told: %v", err)
+				}
+				d.github.TreeLimit(d.repository, 100_000)
+			}
+			d.fault(func(r *http.Request) *forgetest.Fault {
+				if strings.Contains(r.URL.Path, "/trees/") || strings.HasSuffix(r.URL.Path, "/tree") {
+					return &forgetest.Fault{Status: http.StatusBadGateway}
+				}
+				return nil
+			})
+			if _, err := d.Files(t.Context()); problem.CodeOf(err) != problem.Unavailable {
+				t.Errorf("the forge is away: %v", err)
+			}
+			d.fault(nil)
+			if all, err := d.Files(t.Context()); err != nil || len(all.Blobs) != 2 {
+				t.Errorf("%+v, %v", all, err)
+			}
+		})
+	}
+}
+
+// Drift between git and what is live: what the repository
+// says, and what is live on a real API server, differ in a field, in an object that only
+// one of them has, and in one that would be refused. What nobody knows is no drift.
+func TestGitDrift(t *testing.T) {
+	d := newDrifting(t, "github", file)
+	f, check, board, look, same := d.flow, d.Check, d.Board, d.look, d.same
+	names := []string{f.ns + "-a", f.ns + "-b", f.ns + "-c"}
+	write := func(least int) {
+		f.push("main", "eve", fmt.Sprintf(pool, names[0], least)+"---\n"+fmt.Sprintf(pool, names[1], 0)+"--- # notes\n")
+	}
+	write(0)
 	f.apply("RunnerPool", names[0])
 	same(look(0))
 	same(look(6*time.Minute), "-b Missing")
