@@ -16,6 +16,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/fleet/forge/gitname"
 	"github.com/tailplane/tailplane/internal/fleet/forge/place"
+	"github.com/tailplane/tailplane/internal/fleet/forge/revision"
 )
 
 // CheckChanges finds out whether the credential may propose changes to the place,
@@ -136,7 +137,7 @@ func (g *GitHub) Propose(ctx context.Context, p Proposal) (Request, error) {
 	if err := g.isRepository(op); err != nil {
 		return Request{}, err
 	}
-	if why := checkProposal(p); why != "" {
+	if why := p.Wrong(); why != "" {
 		return Request{}, &Error{Op: op, Class: Invalid, Message: why}
 	}
 	pull, err := g.pullOf(ctx, op, p)
@@ -180,7 +181,7 @@ func (g *GitHub) settle(ctx context.Context, op string, p Proposal, pull *github
 	for _, l := range pull.Labels {
 		if at := slices.Index(missing, l.GetName()); at >= 0 {
 			missing = slices.Delete(missing, at, at+1)
-		} else if strings.HasPrefix(l.GetName(), ownPrefix) {
+		} else if strings.HasPrefix(l.GetName(), revision.Prefix) {
 			_, err := g.ask(ctx, question{op: op, method: http.MethodDelete, path: labels + "/" + url.PathEscape(l.GetName())})
 			if err = gone(err); err != nil {
 				return Request{}, err
@@ -202,11 +203,11 @@ func (g *GitHub) pullOf(ctx context.Context, op string, p Proposal) (*github.Pul
 	if err != nil {
 		return nil, err
 	}
-	var candidates []candidate
+	var candidates []revision.Candidate
 	for _, pull := range all {
-		candidates = append(candidates, candidate{pull.GetHead().GetRef(), pull.GetBase().GetRef(), strings.EqualFold(pull.GetHead().GetRepo().GetFullName(), g.place.String()), pull.GetState() == "open"})
+		candidates = append(candidates, revision.Candidate{Branch: pull.GetHead().GetRef(), Base: pull.GetBase().GetRef(), Own: strings.EqualFold(pull.GetHead().GetRepo().GetFullName(), g.place.String()), Open: pull.GetState() == "open"})
 	}
-	i, err := p.which(op, candidates)
+	i, err := p.Which(op, candidates)
 	if err != nil || i < 0 {
 		return nil, err
 	}
@@ -215,12 +216,12 @@ func (g *GitHub) pullOf(ctx context.Context, op string, p Proposal) (*github.Pul
 
 // commit sees to it that the branch has the change.
 func (g *GitHub) commit(ctx context.Context, op string, p Proposal) error {
-	s, err := p.begin(ctx, op, g)
-	if err != nil || s.done {
+	s, err := p.Begin(ctx, op, revision.Repository{Head: g.head, File: g.fileAt})
+	if err != nil || s.Done {
 		return err
 	}
-	if s.fresh {
-		q := question{op: op, method: http.MethodPost, path: g.place.Root() + "/git/refs", body: map[string]string{"ref": "refs/heads/" + p.Branch, "sha": s.at}}
+	if s.Fresh {
+		q := question{op: op, method: http.MethodPost, path: g.place.Root() + "/git/refs", body: map[string]string{"ref": "refs/heads/" + p.Branch, "sha": s.At}}
 		if _, err := g.ask(ctx, q); err != nil {
 			return err
 		}
@@ -228,8 +229,8 @@ func (g *GitHub) commit(ctx context.Context, op string, p Proposal) error {
 	// GitHub compares the blob with the branch's once more: of two at once one commits.
 	body := map[string]any{"message": p.Message, "branch": p.Branch, "author": map[string]string{"name": p.Author.Name, "email": p.Author.Email}}
 	method := http.MethodPut
-	if s.now.Version != "" {
-		body["sha"] = s.now.Version
+	if s.Now.Version != "" {
+		body["sha"] = s.Now.Version
 	}
 	if p.Content == nil {
 		method = http.MethodDelete

@@ -9,9 +9,10 @@ import (
 
 	"github.com/tailplane/tailplane/internal/fleet/forge"
 	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+	"github.com/tailplane/tailplane/internal/fleet/forge/tree"
 )
 
-func pathsOf(all []forge.Listed) (out []string) {
+func pathsOf(all []tree.File) (out []string) {
 	for _, f := range all {
 		out = append(out, f.Path)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-github/v84/github"
 
 	"github.com/tailplane/tailplane/internal/fleet/forge/gitname"
+	"github.com/tailplane/tailplane/internal/fleet/forge/revision"
 )
 
 func (g *GitHub) pullPath(number int) string {
@@ -82,7 +83,7 @@ func (g *GitHub) checks(ctx context.Context, op string, r *Request) error {
 		var statuses []*github.RepoStatus
 		statuses, err = list(ctx, g, op, at+"/status", "statuses", func(s *github.RepoStatus) int64 { return s.GetID() })
 		for _, s := range statuses {
-			r.Checks = append(r.Checks, Check{clean(s.GetContext()), s.GetState(), s.GetTargetURL()})
+			r.Checks = append(r.Checks, Check{Name: clean(s.GetContext()), State: s.GetState(), URL: s.GetTargetURL()})
 		}
 	}
 	if ClassOf(err) == Forbidden {
@@ -94,7 +95,7 @@ func (g *GitHub) checks(ctx context.Context, op string, r *Request) error {
 		if state == "completed" {
 			state = c.GetConclusion()
 		}
-		r.Checks = append(r.Checks, Check{clean(c.GetName()), state, c.GetHTMLURL()})
+		r.Checks = append(r.Checks, Check{Name: clean(c.GetName()), State: state, URL: c.GetHTMLURL()})
 	}
 	r.ChecksKnown = err == nil
 	return err
@@ -176,7 +177,7 @@ func (g *GitHub) Withdraw(ctx context.Context, number int, comment string) error
 		return err
 	}
 	branch := pull.GetHead().GetRef()
-	if pull.GetNumber() != number || !strings.HasPrefix(branch, ownPrefix) || !gitname.IsBranch(branch) || !strings.EqualFold(pull.GetHead().GetRepo().GetFullName(), g.place.String()) {
+	if pull.GetNumber() != number || !strings.HasPrefix(branch, revision.Prefix) || !gitname.IsBranch(branch) || !strings.EqualFold(pull.GetHead().GetRepo().GetFullName(), g.place.String()) {
 		return &Error{Op: op, Class: Invalid, Message: "it is none of ours"}
 	}
 	if pull.GetState() == "open" {

@@ -14,6 +14,7 @@ import (
 	gitlab "gitlab.com/gitlab-org/api/client-go"
 
 	"github.com/tailplane/tailplane/internal/fleet/forge/exchange"
+	"github.com/tailplane/tailplane/internal/fleet/forge/tree"
 )
 
 // GitLabConfig is what a client of GitLab needs.
@@ -286,7 +287,7 @@ func gitLabListOnce[T any, K comparable](ctx context.Context, g *GitLab, op, pat
 		}
 		switch {
 		case most > 0 && (len(all) > most || len(all) == most && paged && next[0] != ""):
-			return nil, tooMany(a.status)
+			return nil, tree.TooMany()
 		case !paged || next[0] == "":
 			if total != "" && total != strconv.Itoa(len(all)) {
 				return nil, errMoved

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/fleet/forge/exchange"
 	"github.com/tailplane/tailplane/internal/fleet/forge/gitname"
+	"github.com/tailplane/tailplane/internal/fleet/forge/revision"
 )
 
 // leastPush is the access level from which one may push to a branch: Developer.
@@ -167,7 +168,7 @@ func (g *GitLab) Propose(ctx context.Context, p Proposal) (Request, error) {
 	if err := g.isProject(op); err != nil {
 		return Request{}, err
 	}
-	if why := checkProposal(p); why != "" {
+	if why := p.Wrong(); why != "" {
 		return Request{}, &Error{Op: op, Class: Invalid, Message: why}
 	}
 	mr, err := g.mergeRequestOf(ctx, op, p)
@@ -241,7 +242,7 @@ func (g *GitLab) settle(ctx context.Context, op string, p Proposal, mr *gitlab.M
 		body["title"], body["description"] = p.Title, p.Body
 	}
 	more := slices.DeleteFunc(slices.Clone(p.Labels), func(l string) bool { return slices.Contains(mr.Labels, l) })
-	fewer := slices.DeleteFunc(slices.Clone([]string(mr.Labels)), func(l string) bool { return !strings.HasPrefix(l, ownPrefix) || slices.Contains(p.Labels, l) })
+	fewer := slices.DeleteFunc(slices.Clone([]string(mr.Labels)), func(l string) bool { return !strings.HasPrefix(l, revision.Prefix) || slices.Contains(p.Labels, l) })
 	if len(more) > 0 {
 		body["add_labels"] = strings.Join(more, ",")
 	}
@@ -266,11 +267,11 @@ func (g *GitLab) mergeRequestOf(ctx context.Context, op string, p Proposal) (*gi
 	if err != nil {
 		return nil, err
 	}
-	var candidates []candidate
+	var candidates []revision.Candidate
 	for _, mr := range all {
-		candidates = append(candidates, candidate{mr.SourceBranch, mr.TargetBranch, mr.SourceProjectID == mr.TargetProjectID, mr.State == "opened"})
+		candidates = append(candidates, revision.Candidate{Branch: mr.SourceBranch, Base: mr.TargetBranch, Own: mr.SourceProjectID == mr.TargetProjectID, Open: mr.State == "opened"})
 	}
-	i, err := p.which(op, candidates)
+	i, err := p.Which(op, candidates)
 	if err != nil || i < 0 {
 		return nil, err
 	}
@@ -280,26 +281,26 @@ func (g *GitLab) mergeRequestOf(ctx context.Context, op string, p Proposal) (*gi
 // commit sees to it that the branch has the change. A new branch comes with its first
 // commit, or not at all.
 func (g *GitLab) commit(ctx context.Context, op string, p Proposal) error {
-	s, err := p.begin(ctx, op, g)
-	if err != nil || s.done {
+	s, err := p.Begin(ctx, op, revision.Repository{Head: g.head, File: g.fileAt})
+	if err != nil || s.Done {
 		return err
 	}
 	action := map[string]string{"action": "update", "file_path": p.Path}
 	switch {
 	case p.Content == nil:
 		action["action"] = "delete"
-	case s.now.Version == "":
+	case s.Now.Version == "":
 		action["action"] = "create"
 	}
-	if s.now.Version != "" {
-		action["last_commit_id"] = s.now.Version // GitLab compares it once more: of two at once one commits
+	if s.Now.Version != "" {
+		action["last_commit_id"] = s.Now.Version // GitLab compares it once more: of two at once one commits
 	}
 	if p.Content != nil {
 		action["encoding"], action["content"] = "base64", base64.StdEncoding.EncodeToString(p.Content)
 	}
 	body := map[string]any{"branch": p.Branch, "commit_message": p.Message, "author_name": p.Author.Name, "author_email": p.Author.Email, "actions": []any{action}}
-	if s.fresh {
-		body["start_sha"] = s.at
+	if s.Fresh {
+		body["start_sha"] = s.At
 	}
 	_, err = g.ask(ctx, question{op: op, method: http.MethodPost, path: g.at("repository", "commits"), body: body})
 	if ClassOf(err) != Invalid {
@@ -314,10 +315,10 @@ func (g *GitLab) commit(ctx context.Context, op string, p Proposal) error {
 	switch {
 	case again != nil:
 		return err
-	case p.is(now):
+	case p.Is(now):
 		return nil // somebody was quicker with the same
 	case now.Version != p.Was:
-		return p.changed(op)
+		return p.Changed(op)
 	}
 	return err
 }

@@ -44,7 +44,7 @@ func (w gitLabWorld) proposal(t *testing.T, content string) Proposal {
 		t.Fatal(err)
 	}
 	return Proposal{Base: "main", Branch: "tailplane/c1", Path: configFile, Was: f.Version, Content: []byte(content), Message: "More\n\nTailplane-Change: c1\nCo-authored-by: Bob <bob@example.com>\n",
-		Author: Person{"alice@example.com", "alice@example.com"}, Title: "More runners", Body: "because", Labels: []string{"tailplane/risk-low"}}
+		Author: Person{Name: "alice@example.com", Email: "alice@example.com"}, Title: "More runners", Body: "because", Labels: []string{"tailplane/risk-low"}}
 }
 
 // writes are the requests that would change something.

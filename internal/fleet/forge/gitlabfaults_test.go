@@ -68,7 +68,7 @@ func gitLabChanges() []gitLabCall {
 			return say(g.ReadFile(ctx, "main", "a.yaml"))
 		}},
 		{"Propose", false, false, func(ctx context.Context, g *GitLab, _, _ int64) (string, error) {
-			return say(g.Propose(ctx, Proposal{Base: "main", Branch: "tailplane/x", Path: "a.yaml", Content: []byte("x"), Message: "m", Author: Person{"a", "a@b"}, Title: "t"}))
+			return say(g.Propose(ctx, Proposal{Base: "main", Branch: "tailplane/x", Path: "a.yaml", Content: []byte("x"), Message: "m", Author: Person{Name: "a", Email: "a@b"}, Title: "t"}))
 		}},
 		{"Request", false, false, func(ctx context.Context, g *GitLab, _, _ int64) (string, error) { return say(g.Request(ctx, 1)) }},
 		{"Merge", true, false, func(ctx context.Context, g *GitLab, _, _ int64) (string, error) { return "", g.Merge(ctx, 1, head) }},

@@ -8,9 +8,10 @@ import (
 	"testing"
 
 	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+	"github.com/tailplane/tailplane/internal/fleet/forge/tree"
 )
 
-func listedPaths(all []Listed) (out []string) {
+func listedPaths(all []tree.File) (out []string) {
 	for _, f := range all {
 		out = append(out, f.Path)
 	}
@@ -123,7 +124,7 @@ func TestFLEET17_GitLabPartOfATree(t *testing.T) {
 		n++
 		return answer("["+body.String()[1:]+"]", fmt.Sprint(n+1))
 	})
-	if _, err := w.client.Files(ctx, head, "fleet", true); ClassOf(err) != Invalid || !strings.Contains(err.Error(), "too many files") || n != mostListed/perPage {
+	if _, err := w.client.Files(ctx, head, "fleet", true); ClassOf(err) != Invalid || !strings.Contains(err.Error(), "too many files") || n != tree.Most/perPage {
 		t.Errorf("after %d pages: %v", n, err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	gitlab "gitlab.com/gitlab-org/api/client-go"
 
 	"github.com/tailplane/tailplane/internal/fleet/forge/gitname"
+	"github.com/tailplane/tailplane/internal/fleet/forge/revision"
 )
 
 // mergeRequest reads one.
@@ -200,7 +201,7 @@ func (g *GitLab) Withdraw(ctx context.Context, iid int, comment string) error {
 	if err != nil {
 		return err
 	}
-	if !strings.HasPrefix(mr.SourceBranch, ownPrefix) || !gitname.IsBranch(mr.SourceBranch) || mr.SourceProjectID != mr.TargetProjectID {
+	if !strings.HasPrefix(mr.SourceBranch, revision.Prefix) || !gitname.IsBranch(mr.SourceBranch) || mr.SourceProjectID != mr.TargetProjectID {
 		return &Error{Op: op, Class: Invalid, Message: "it is none of ours"}
 	}
 	if mr.State == "opened" {

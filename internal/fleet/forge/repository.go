@@ -1,168 +1,19 @@
 package forge
 
-import (
-	"context"
-	"fmt"
-	"strings"
-	"time"
+import "github.com/tailplane/tailplane/internal/fleet/forge/revision"
 
-	"github.com/tailplane/tailplane/internal/fleet/forge/gitname"
+// What changes of a repository are made of, see [revision].
+type (
+	// A File is a file of a repository, as it was at one commit of a branch.
+	File = revision.File
+	// A Person is an author, as git writes one.
+	Person = revision.Person
+	// A Proposal is a change of one file, as a pull or merge request.
+	Proposal = revision.Proposal
+	// A Request is a pull or merge request, as the forge has it now.
+	Request = revision.Request
+	// A Review is what somebody said of one commit at the forge.
+	Review = revision.Review
+	// A Check is what a program says of the head.
+	Check = revision.Check
 )
-
-// A File is a file of a repository, as it was at one commit of a branch.
-type File struct {
-	Content []byte
-	// Version is what a later change is checked against: git's blob at GitHub, the
-	// last commit that changed the file at GitLab. Empty: there is no such file.
-	Version string
-	Commit  string // the branch's head when it was read
-}
-
-// A Person is an author, as git writes one.
-type Person struct{ Name, Email string }
-
-// A Proposal is a change of one file, as a pull or merge request. Proposing the same
-// again finds what was made; proposing something else for the same branch is another
-// commit in the same request.
-type Proposal struct {
-	Base   string // the branch that it is for
-	Branch string // its own; it begins with tailplane/
-	Path   string // of the file
-	// Was is the Version of the file that the change was made from: on Branch if that
-	// is there already, else on Base. Anything else there now is a Conflict.
-	Was     string
-	Content []byte // nil: the file goes
-	Message string // of the commit, trailers included
-	Author  Person // the committer is whom the credential is
-	Title   string
-	Body    string
-	Labels  []string // each begins with tailplane/; others of that beginning are taken away
-}
-
-// A Request is a pull or merge request, as the forge has it now.
-type Request struct {
-	Number       int
-	URL          string
-	Head         string // its last commit
-	Open, Merged bool
-	// Authors are all names of all who wrote some of it: logins, and the addresses of
-	// authors, committers and co-authors.
-	Authors []string
-	Reviews []Review
-	Checks  []Check
-	// ChecksKnown is false where the credential may not read them.
-	ChecksKnown bool
-	Blocked     string // why it cannot be merged as it is; empty: it can, or the forge does not know
-}
-
-// A Review is what somebody said of one commit at the forge.
-type Review struct {
-	By       string // login at the forge
-	Approved bool   // else: changes are asked for, or it is a remark, or was dismissed
-	Head     string
-	At       time.Time
-}
-
-// A Check is what a program says of the head.
-type Check struct{ Name, State, URL string }
-
-// ownPrefix is before the names of branches and labels that are ours to change.
-const ownPrefix = "tailplane/"
-
-// checkProposal says what of a proposal cannot be.
-func checkProposal(p Proposal) string {
-	switch {
-	case !gitname.IsBranch(p.Base) || strings.HasPrefix(p.Base, ownPrefix):
-		return "there is no such branch to change"
-	case !gitname.IsBranch(p.Branch) || !strings.HasPrefix(p.Branch, ownPrefix):
-		return "a change has a branch of its own"
-	case !gitname.IsPath(p.Path):
-		return "that is no path of a file"
-	case p.Content == nil && p.Was == "":
-		return "what is not there cannot go"
-	case p.Message == "" || p.Title == "" || p.Author.Name == "" || p.Author.Email == "":
-		return "a change has a message, a title and an author"
-	}
-	for _, l := range p.Labels {
-		if !strings.HasPrefix(l, ownPrefix) || strings.ContainsAny(l, ",") {
-			return "a label of a change begins with " + ownPrefix
-		}
-	}
-	return ""
-}
-
-// A candidate is what decides whether a request is a proposal's.
-type candidate struct {
-	branch, base string
-	own, open    bool // own: the branch is of the repository itself, and not of a fork
-}
-
-// which of all requests is the proposal's; -1: there was none yet. One that is over is
-// not opened again.
-func (p Proposal) which(op string, all []candidate) (int, error) {
-	over := false
-	for i, c := range all {
-		switch {
-		case c.branch != p.Branch || !c.own:
-		case !c.open:
-			over = true
-		case c.base != p.Base:
-			return -1, &Error{Op: op, Class: Conflict, Message: "the change is open for another branch"}
-		default:
-			return i, nil
-		}
-	}
-	if over {
-		return -1, &Error{Op: op, Class: Conflict, Message: "the change was merged or closed"}
-	}
-	return -1, nil
-}
-
-// A repository is read in the same way at each forge.
-type repository interface {
-	head(ctx context.Context, op, branch string) (commit string, err error)
-	fileAt(ctx context.Context, op, commit, path string) (File, error)
-}
-
-// A start is what the commit of a proposal begins from.
-type start struct {
-	at    string // a commit: the head of the proposal's branch or, while fresh, of its base
-	fresh bool   // there is no such branch yet
-	done  bool   // the branch has the change already
-	now   File
-}
-
-// begin finds out from what the commit of a proposal begins. That the file is not what
-// the change was made from is a Conflict.
-func (p Proposal) begin(ctx context.Context, op string, r repository) (s start, err error) {
-	s.at, err = r.head(ctx, op, p.Branch)
-	if s.fresh = ClassOf(err) == NotFound; s.fresh {
-		s.at, err = r.head(ctx, op, p.Base)
-	}
-	if err != nil {
-		return s, err
-	}
-	if s.now, err = r.fileAt(ctx, op, s.at, p.Path); err != nil {
-		return s, err
-	}
-	s.done = p.is(s.now)
-	switch {
-	case s.done && s.fresh:
-		return s, &Error{Op: op, Class: Conflict, Message: clean(fmt.Sprintf("%s is so already on %s", p.Path, p.Base))}
-	case !s.done && s.now.Version != p.Was:
-		return s, p.changed(op)
-	}
-	return s, nil
-}
-
-// is says whether a file is what the proposal makes of it.
-func (p Proposal) is(f File) bool {
-	if p.Content == nil {
-		return f.Version == ""
-	}
-	return f.Version != "" && string(f.Content) == string(p.Content)
-}
-
-func (p Proposal) changed(op string) error {
-	return &Error{Op: op, Class: Conflict, Message: clean(p.Path + " has changed since")}
-}

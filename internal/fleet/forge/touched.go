@@ -4,12 +4,12 @@ import (
 	"context"
 	"net/http"
 	"net/url"
-	"slices"
 
 	"github.com/google/go-github/v84/github"
 	gitlab "gitlab.com/gitlab-org/api/client-go"
 
 	"github.com/tailplane/tailplane/internal/fleet/forge/gitname"
+	"github.com/tailplane/tailplane/internal/fleet/forge/revision"
 )
 
 // What merging a commit would change, whoever wrote it: a pull request that one made
@@ -33,7 +33,7 @@ func (g *GitHub) Touched(ctx context.Context, base, commit string) ([]string, er
 	for _, f := range c.Files {
 		out = append(out, f.GetFilename(), f.GetPreviousFilename())
 	}
-	return paths(out), err
+	return revision.Paths(out), err
 }
 
 // Touched are the paths of the files that a commit leaves otherwise than they were where
@@ -62,12 +62,5 @@ func (g *GitLab) Touched(ctx context.Context, base, commit string) ([]string, er
 	for _, d := range c.Diffs {
 		out = append(out, d.OldPath, d.NewPath)
 	}
-	return paths(out), nil
-}
-
-// paths are those that there are, each once, in order.
-func paths(all []string) []string {
-	all = slices.DeleteFunc(all, func(p string) bool { return p == "" })
-	slices.Sort(all)
-	return slices.Compact(all)
+	return revision.Paths(out), nil
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/fleet/forge/exchange"
+	"github.com/tailplane/tailplane/internal/fleet/forge/failure"
 	"github.com/tailplane/tailplane/internal/fleet/forge/rate"
 )
 
@@ -132,7 +133,7 @@ func (w *wire) useless(q question, a *answer, why string) *Error {
 
 // failure is the error of an answer that says no.
 func (w *wire) failure(q question, a *answer) *Error {
-	e := &Error{Op: q.op, Class: classOf(a.status), Status: a.status}
+	e := &Error{Op: q.op, Class: failure.OfStatus(a.status), Status: a.status}
 	now := w.now()
 	e.RetryAfter = rate.RetryAfter(a.header, now)
 	if w.refusal != nil {

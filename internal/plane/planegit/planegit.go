@@ -14,6 +14,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/fleet/change"
 	"github.com/tailplane/tailplane/internal/fleet/forge"
+	"github.com/tailplane/tailplane/internal/fleet/forge/tree"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -58,7 +59,7 @@ type client interface {
 	Request(ctx context.Context, number int) (forge.Request, error)
 	Touched(ctx context.Context, base, commit string) ([]string, error)
 	Head(ctx context.Context, branch string) (commit string, err error)
-	Files(ctx context.Context, commit, folder string, deep bool) ([]forge.Listed, error)
+	Files(ctx context.Context, commit, folder string, deep bool) ([]tree.File, error)
 	Merge(ctx context.Context, number int, head string) error
 	Withdraw(ctx context.Context, number int, comment string) error
 }
