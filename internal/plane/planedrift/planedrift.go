@@ -178,12 +178,11 @@ func (c *Check) compare(ctx context.Context) (found []planefleet.Drift, gap stri
 	if err != nil {
 		return nil, "", err
 	}
-	unread := 0
+	var unread []error
 	for _, path := range slices.Sorted(maps.Keys(at)) {
 		specs, err := c.file(ctx, &now, path)
-		if err != nil && at[path] == nil && path != c.Pattern && unreadable(err) {
-			c.Log.Debug("a file that may be an object's cannot be read", "error", err)
-			unread++
+		if err != nil && path != c.Pattern && unreadable(err) {
+			unread = append(unread, err) // the others are compared all the same
 			continue
 		}
 		if err != nil {
@@ -198,8 +197,10 @@ func (c *Check) compare(ctx context.Context) (found []planefleet.Drift, gap stri
 			found = append(found, some...)
 		}
 	}
-	if unread > 0 && gap == "" {
-		gap = fmt.Sprintf("%s: %s in its place cannot be read.", notKnown, problem.Plural(unread, "file"))
+	if len(unread) > 0 {
+		c.Log.Warn("files of the repository cannot be read", "files", len(unread), "first", unread[0])
+		// Which ones is told nobody here: the name of one may be another organisation's.
+		gap = strings.TrimSpace(gap + " Nothing is compared with " + problem.Plural(len(unread), "file") + " that cannot be read.")
 	}
 	c.last = now
 	return found, gap, nil

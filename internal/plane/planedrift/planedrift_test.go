@@ -151,13 +151,14 @@ func TestMissing(t *testing.T) {
 			want: []string{" RunnerForge/a Missing: a.yaml has it, and the cluster has not.", " RunnerForge/live Missing: live.yaml has it, and the cluster has not.", " RunnerPool/a Missing: a.yaml has it, and the cluster has not."}},
 		"a file for each kind": {pattern: "{kind}.yaml", files: map[string]string{"runnerpool.yaml": pool + "---\n" + manifest("RunnerPool", "live"), "runnerenrollment.yaml": acme},
 			want: []string{" RunnerPool/a Missing: runnerpool.yaml has it, and the cluster has not.", "acme RunnerEnrollment/acme Missing: runnerenrollment.yaml has it, and the cluster has not."}},
-		"one for all":          {pattern: "fleet.yaml", files: map[string]string{"fleet.yaml": pool}, want: []string{" RunnerPool/a Missing: fleet.yaml has it, and the cluster has not."}},
-		"not in its place":     {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/b.yaml": pool}},
-		"of another kind":      {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n", "fleet/h.yaml": manifest("RunnerHold", "h"), "fleet/e.yaml": ""}},
-		"it cannot be parsed":  {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": "a: {"}, gap: "1 file "},
-		"it is there twice":    {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool + "---\n" + pool}, gap: "1 file "},
-		"it is far too large":  {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool}, broken: map[string]error{"fleet/a.yaml": problem.New(problem.Conflict, "more than 1 MB")}, gap: "1 file "},
-		"beside what is there": {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool, "fleet/x.yaml": "a: {"}, want: []string{" RunnerPool/a Missing: fleet/a.yaml has it, and the cluster has not."}, gap: "1 file "},
+		"one for all":         {pattern: "fleet.yaml", files: map[string]string{"fleet.yaml": pool}, want: []string{" RunnerPool/a Missing: fleet.yaml has it, and the cluster has not."}},
+		"not in its place":    {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/b.yaml": pool}},
+		"of another kind":     {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n", "fleet/h.yaml": manifest("RunnerHold", "h"), "fleet/e.yaml": ""}},
+		"it cannot be parsed": {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": "a: {"}, gap: "1 file "},
+		"it is there twice":   {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool + "---\n" + pool}, gap: "1 file "},
+		"it is far too large": {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool}, broken: map[string]error{"fleet/a.yaml": problem.New(problem.Conflict, "more than 1 MB")}, gap: "1 file "},
+		"the cluster has it, and it cannot be parsed": {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool, "fleet/live.yaml": "live: {"}, want: []string{" RunnerPool/a Missing: fleet/a.yaml has it, and the cluster has not."}, gap: "1 file "},
+		"beside what is there":                        {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool, "fleet/x.yaml": "a: {"}, want: []string{" RunnerPool/a Missing: fleet/a.yaml has it, and the cluster has not."}, gap: "1 file "},
 	} {
 		w := newWorld(x.pattern)
 		w.files, w.broken = x.files, x.broken

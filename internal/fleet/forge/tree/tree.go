@@ -35,7 +35,7 @@ const Most = 10_000
 
 // TooMany is the error of more than can be told of.
 func TooMany() *failure.Error {
-	return &failure.Error{Op: Op, Class: failure.Invalid, Status: http.StatusOK, Message: "too many files: more than are told, or than " + strconv.Itoa(Most)}
+	return &failure.Error{Op: Op, Class: failure.Invalid, Message: "too many files: more than are told, or than " + strconv.Itoa(Most)}
 }
 
 // Odd is the error of an answer that is none.
