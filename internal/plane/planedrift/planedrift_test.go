@@ -183,6 +183,22 @@ func TestMissing(t *testing.T) {
 	}
 }
 
+// Where one file has all, and cannot be read, nothing is compared.
+func TestOneFileCannotBeRead(t *testing.T) {
+	w := newWorld("fleet.yaml")
+	w.files["fleet.yaml"] = manifest("RunnerPool", "a")
+	if got, _ := w.told(t); len(got) != 1 {
+		t.Errorf("%q", got)
+	}
+	w.commit, w.files["fleet.yaml"] = "c2", "a: {"
+	if err := w.Look(t.Context()); err == nil {
+		t.Error("it cannot be read, and nothing is wrong")
+	}
+	if l := w.Board.List(plane.KindDrift); len(l.Objects) != 1 || l.Sources[0].Status != plane.Degraded || w.lists != 0 {
+		t.Errorf("%+v, listed %d times", l, w.lists)
+	}
+}
+
 // Law 7: where nobody says which files there are, nothing is told anew, what was found
 // stays as far as it is so, and the source says what is missed.
 func TestNothingIsListed(t *testing.T) {
