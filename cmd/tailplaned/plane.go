@@ -29,6 +29,8 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
 	"github.com/tailplane/tailplane/internal/plane/planejobs"
 	"github.com/tailplane/tailplane/internal/plane/planekube"
+	"github.com/tailplane/tailplane/internal/plane/planekube/act"
+	"github.com/tailplane/tailplane/internal/plane/planekube/election"
 	"github.com/tailplane/tailplane/internal/plane/planemcp"
 	"github.com/tailplane/tailplane/internal/plane/planemetrics"
 	"github.com/tailplane/tailplane/internal/plane/web"
@@ -44,7 +46,7 @@ func planeCommand(f *flags) *cobra.Command {
 		Use: "plane", Short: "Show the installation to operators, on the tailnet",
 		Long: "Serves the operator plane on the tailnet: what is known of clusters, sign-ins, tailnets, gateways, adapters and CI runners, the ending of sign-ins and the" +
 			" pausing of runners.\n" +
-			"Of several replicas one is the node; the others wait for the Lease " + planekube.LeaseName + ".",
+			"Of several replicas one is the node; the others wait for the Lease " + election.LeaseName + ".",
 		Args: noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return run(c.Context(), *f, settings.PlaneRole, part{name: "plane", run: func(ctx context.Context, p *process, working func()) error {
@@ -95,11 +97,11 @@ func runPlane(ctx context.Context, p *process, elect bool, working func()) (err 
 	if err != nil {
 		return err
 	}
-	signins, err := planekube.NewSignins(s.config, p.set.Signin.Namespace, time.Now)
+	signins, err := act.NewSignins(s.config, p.set.Signin.Namespace, time.Now)
 	if err != nil {
 		return err
 	}
-	holds, err := planekube.NewHolds(s.config, time.Now)
+	holds, err := act.NewHolds(s.config, time.Now)
 	if err != nil {
 		return err
 	}
@@ -154,12 +156,12 @@ func runPlane(ctx context.Context, p *process, elect bool, working func()) (err 
 	wg.Go(func() { defer cancel(); watchErr = watch.Run(ctx) })
 	if elect {
 		working() // one that waits to be elected is as ready as it can be
-		election := &planekube.Election{Config: s.config, Namespace: p.set.Signin.SystemNamespace, Log: p.log, Overdue: func() {
+		turn := &election.Election{Config: s.config, Namespace: p.set.Signin.SystemNamespace, Log: p.log, Overdue: func() {
 			p.log.Error("the node did not stop in time, and another replica begins now: this process ends")
 			os.Exit(1)
 		}}
-		p.health.Check("lease", func(context.Context) error { return election.Trouble() })
-		err = election.Run(ctx, func(ctx context.Context) error { return s.serve(ctx, func() {}) })
+		p.health.Check("lease", func(context.Context) error { return turn.Trouble() })
+		err = turn.Run(ctx, func(ctx context.Context) error { return s.serve(ctx, func() {}) })
 	} else {
 		err = s.serve(ctx, working)
 	}

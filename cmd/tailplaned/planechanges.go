@@ -18,6 +18,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
 	"github.com/tailplane/tailplane/internal/plane/planegit"
 	"github.com/tailplane/tailplane/internal/plane/planekube"
+	"github.com/tailplane/tailplane/internal/plane/planekube/act"
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/tailnet"
 )
@@ -124,7 +125,7 @@ func (s *planeServer) newChanges() error {
 	s.lookAfter = &planechange.Watch{Desk: s.changes, Live: kept.Live, Every: every, Log: s.log}
 	s.enroll = &planeenroll.Desk{Plane: s.desk, Changes: s.changes}
 	if s.set.Fleet.Approval == settings.ApprovalPlane {
-		if s.enroll.Writer, err = planekube.NewEnrollments(s.config, s.set.Fleet.Approver, time.Now); err != nil {
+		if s.enroll.Writer, err = act.NewEnrollments(s.config, s.set.Fleet.Approver, time.Now); err != nil {
 			return err
 		}
 	}

@@ -12,12 +12,12 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planeenroll"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
-	"github.com/tailplane/tailplane/internal/plane/planekube"
+	"github.com/tailplane/tailplane/internal/plane/planekube/act"
 )
 
 // byPlane has the plane approve from now on, on the real API server, which has acme.
 func (h *house) byPlane() error {
-	writer, err := planekube.NewEnrollments(h.config.cluster.AdminConfig(), func(string) bool { return true }, time.Now)
+	writer, err := act.NewEnrollments(h.config.cluster.AdminConfig(), func(string) bool { return true }, time.Now)
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planekube"
+	"github.com/tailplane/tailplane/internal/plane/planekube/election"
 	"github.com/tailplane/tailplane/internal/settings"
 )
 
@@ -227,7 +228,7 @@ func TestPlaneReads(t *testing.T) {
 	go func() { done <- w.Run(ctx) }()
 	elected := make(chan struct{})
 	go func() {
-		e := &planekube.Election{Config: config, Namespace: systems, Log: w.Log, Overdue: func() {}}
+		e := &election.Election{Config: config, Namespace: systems, Log: w.Log, Overdue: func() {}}
 		done <- e.Run(ctx, func(ctx context.Context) error { close(elected); <-ctx.Done(); return nil })
 	}()
 	defer func() {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
-	"github.com/tailplane/tailplane/internal/plane/planekube"
+	"github.com/tailplane/tailplane/internal/plane/planekube/act"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/settings"
 )
@@ -67,7 +67,7 @@ func TestPL08_PlaneApproves(t *testing.T) {
 			})
 
 			// By the program itself, with exactly the account's rights.
-			writer, err := planekube.NewEnrollments(configOf(t, c, systems, "tailplane-plane"), f.Fleet.Approver, time.Now)
+			writer, err := act.NewEnrollments(configOf(t, c, systems, "tailplane-plane"), f.Fleet.Approver, time.Now)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -27,7 +27,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planeenroll"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
-	"github.com/tailplane/tailplane/internal/plane/planekube"
+	"github.com/tailplane/tailplane/internal/plane/planekube/act"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -289,7 +289,7 @@ func (f *flow) comments(number int) []string {
 func (f *flow) byPlane() {
 	c, err := installed()
 	f.must(err)
-	f.enroll.Writer, err = planekube.NewEnrollments(c.AdminConfig(), func(string) bool { return true }, f.desk.Plane.Now)
+	f.enroll.Writer, err = act.NewEnrollments(c.AdminConfig(), func(string) bool { return true }, f.desk.Plane.Now)
 	f.must(err)
 }
 

@@ -43,7 +43,7 @@ func NewChanges(config *rest.Config, namespace string) (*Changes, error) {
 	if config == nil || namespace == "" {
 		return nil, errors.New("keeping changes takes a client configuration and a namespace")
 	}
-	c, err := newClient(kube.Unthrottled(config))
+	c, err := NewClient(kube.Unthrottled(config))
 	if err != nil {
 		return nil, err
 	}

@@ -48,7 +48,7 @@ func NewEvents(config *rest.Config, now func() time.Time) (*Events, error) {
 	if config == nil || now == nil {
 		return nil, errors.New("reading events takes a client configuration and a clock")
 	}
-	c, err := newClient(kube.Unthrottled(config))
+	c, err := NewClient(kube.Unthrottled(config))
 	if err != nil {
 		return nil, err
 	}

@@ -22,9 +22,9 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
-// newClient returns a client that knows the kinds that are shown, and asks the
+// NewClient returns a client that knows the kinds that the plane shows, and asks the
 // API server about none: one that is not installed is an error of the request.
-func newClient(config *rest.Config) (client.WithWatch, error) {
+func NewClient(config *rest.Config) (client.WithWatch, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, gatewayv1alpha1.AddToScheme, corev1.AddToScheme, coordinationv1.AddToScheme, gatewayapi.Install} {
 		if err := add(scheme); err != nil {
@@ -40,8 +40,8 @@ func newClient(config *rest.Config) (client.WithWatch, error) {
 		v1alpha1.GroupVersion.WithKind("RunnerForge"), v1alpha1.GroupVersion.WithKind("RunnerHold")})})
 }
 
-// trying is the client, or, in a dry run, one whose writes change nothing.
-func trying(c client.Client, dryRun bool) client.Client {
+// Trying is the client, or, in a dry run, one whose writes change nothing.
+func Trying(c client.Client, dryRun bool) client.Client {
 	if dryRun {
 		return client.NewDryRunClient(c)
 	}

@@ -60,7 +60,7 @@ func NewIgnores(config *rest.Config, namespace string, board *plane.Board, now f
 	if config == nil || namespace == "" || board == nil || now == nil {
 		return nil, errors.New("ignoring drift takes a client configuration, a namespace, a board and a clock")
 	}
-	c, err := newClient(kube.Unthrottled(config))
+	c, err := NewClient(kube.Unthrottled(config))
 	if err != nil {
 		return nil, err
 	}
@@ -130,9 +130,9 @@ func (s *Ignores) change(ctx context.Context, is ignored, now time.Time, dryRun 
 	m.Data = map[string]string{ignoredKey: string(text)}
 	if absent {
 		m.ObjectMeta = metav1.ObjectMeta{Namespace: s.namespace, Name: IgnoredConfigMap}
-		err = trying(s.client, dryRun).Create(ctx, m)
+		err = Trying(s.client, dryRun).Create(ctx, m)
 	} else {
-		err = trying(s.client, dryRun).Update(ctx, m)
+		err = Trying(s.client, dryRun).Update(ctx, m)
 	}
 	if err == nil && !dryRun {
 		s.put(m)

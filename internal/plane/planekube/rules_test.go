@@ -19,8 +19,8 @@ import (
 // has it. What is one's own breaks none, and neither does what is broken already.
 func TestFL01_Breaks(t *testing.T) {
 	p := newPlace(t, nil)
-	changes, err := NewChanges(p.cluster.AdminConfig(), p.ns)
-	p.must(err)
+	changes, err := NewChanges(p.Cluster.AdminConfig(), p.Namespace)
+	p.Must(err)
 	const hub = "https://rules.example"
 	enrolled := func(org, pool string) v1alpha1.RunnerEnrollmentSpec {
 		return v1alpha1.RunnerEnrollmentSpec{Forge: "rules-hub", ConfigURL: hub + "/" + org, Isolation: v1alpha1.IsolationNone, Credentials: v1alpha1.EnrollmentCredentials{SecretName: org},
@@ -31,23 +31,23 @@ func TestFL01_Breaks(t *testing.T) {
 	}
 	own := enrolled("rules-b", "rules-own")
 	own.Pools[0].Type = v1alpha1.UseDedicated
-	p.must(p.admin.Create(t.Context(), &v1alpha1.RunnerForge{ObjectMeta: metav1.ObjectMeta{Name: "rules-hub"}, Spec: v1alpha1.RunnerForgeSpec{Type: v1alpha1.GitHub, URL: hub}}))
-	p.must(p.admin.Create(t.Context(), &v1alpha1.RunnerPool{ObjectMeta: metav1.ObjectMeta{Name: "rules-nix"}, Spec: pool("")}))
-	p.must(p.admin.Create(t.Context(), &v1alpha1.RunnerPool{ObjectMeta: metav1.ObjectMeta{Name: "rules-own"}, Spec: pool("rules-b")}))
-	p.must(p.admin.Create(t.Context(), &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: "rules-b"}, Spec: own}))
+	p.Must(p.Admin.Create(t.Context(), &v1alpha1.RunnerForge{ObjectMeta: metav1.ObjectMeta{Name: "rules-hub"}, Spec: v1alpha1.RunnerForgeSpec{Type: v1alpha1.GitHub, URL: hub}}))
+	p.Must(p.Admin.Create(t.Context(), &v1alpha1.RunnerPool{ObjectMeta: metav1.ObjectMeta{Name: "rules-nix"}, Spec: pool("")}))
+	p.Must(p.Admin.Create(t.Context(), &v1alpha1.RunnerPool{ObjectMeta: metav1.ObjectMeta{Name: "rules-own"}, Spec: pool("rules-b")}))
+	p.Must(p.Admin.Create(t.Context(), &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: "rules-b"}, Spec: own}))
 
 	would := func(kind, name string, spec any) (all []string) {
 		t.Helper()
 		var m map[string]any
 		if spec != nil {
 			b, err := json.Marshal(spec)
-			p.must(err)
-			p.must(json.Unmarshal(b, &m))
+			p.Must(err)
+			p.Must(json.Unmarshal(b, &m))
 		}
 		r, err := change.Parse(kind, name)
-		p.must(err)
+		p.Must(err)
 		rules, err := changes.Breaks(t.Context(), fleet.Rules{}, r, m)
-		p.must(err)
+		p.Must(err)
 		for _, x := range rules {
 			if strings.HasPrefix(x.Org, "rules-") { // other tests share the cluster
 				all = append(all, x.Org+" "+x.Pool+" "+x.Reason)
@@ -74,7 +74,7 @@ func TestFL01_Breaks(t *testing.T) {
 			t.Errorf("%s: %q, want %q", x.what, got, x.want)
 		}
 	}
-	p.must(p.admin.Delete(t.Context(), &v1alpha1.RunnerPool{ObjectMeta: metav1.ObjectMeta{Name: "rules-own"}}))
+	p.Must(p.Admin.Delete(t.Context(), &v1alpha1.RunnerPool{ObjectMeta: metav1.ObjectMeta{Name: "rules-own"}}))
 	if got := would("RunnerEnrollment", "rules-b", own); len(got) > 0 {
 		t.Errorf("what is broken already: %q", got)
 	}

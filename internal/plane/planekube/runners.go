@@ -86,7 +86,7 @@ func (r *runners) enrollmentsKind() companion {
 		if e == nil {
 			r.board.Remove(plane.KindEnrollment, name)
 		} else {
-			r.board.Put(plane.KindEnrollment, enrollmentsSource, enrollmentOf(e, now))
+			r.board.Put(plane.KindEnrollment, enrollmentsSource, EnrollmentOf(e, now))
 		}
 		r.again(e, name, now)
 		r.shared(now)
@@ -100,7 +100,7 @@ func (r *runners) enrollmentsKind() companion {
 		}
 		clear(r.rows)
 		for name, e := range r.enrollments {
-			all[plane.KindEnrollment] = append(all[plane.KindEnrollment], enrollmentOf(e, now))
+			all[plane.KindEnrollment] = append(all[plane.KindEnrollment], EnrollmentOf(e, now))
 			r.workers.enrolled(name, e)
 			for kind, objects := range r.parts(e, now) {
 				all[kind] = append(all[kind], objects...)
@@ -332,7 +332,7 @@ func (r *runners) forge(f *v1alpha1.RunnerForge, now time.Time) plane.Object {
 
 // hold is a hold, with whose runners it holds.
 func (r *runners) hold(h *v1alpha1.RunnerHold, now time.Time) plane.Object {
-	o := holdOf(h, now)
+	o := HoldOf(h, now)
 	for _, name := range slices.Sorted(maps.Keys(r.enrollments)) {
 		if touches(h.Spec.Scope, r.enrollments[name]) {
 			o.Held = append(o.Held, name)

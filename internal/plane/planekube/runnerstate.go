@@ -1,8 +1,10 @@
 package planekube
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -11,7 +13,6 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/truth"
-	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
 )
 
@@ -109,10 +110,9 @@ func current(all []metav1.Condition, kind string) string {
 	return ""
 }
 
-// requestAnnotation is on a hold that the plane has made: what was asked for.
-const requestAnnotation = "tailplane.dev/request"
+// RequestAnnotation is on a hold or an enrollment that the plane has made: what was asked for.
+const RequestAnnotation = "tailplane.dev/request"
 
-// holdOf is a hold, without whose runners it holds.
 func driftOf(e *v1alpha1.RunnerEnrollment, f v1alpha1.EnrollmentFinding, now time.Time) planefleet.Drift {
 	d := planefleet.Drift{ID: f.ID, OrgName: e.Name, Forge: e.Spec.Forge, Pool: f.Pool, Workload: f.Workload, Subject: f.Subject, Field: f.Kind, Kind: planefleet.DriftForge, Severity: f.Severity,
 		Want: orNil(f.Want), Have: orNil(f.Have), Evidence: f.Evidence, Next: f.Next, FirstSeen: f.FirstSeen.UTC(), ExplainedBy: f.ExplainedBy, Unconfirmed: f.Unconfirmed, ObservedAt: now}
@@ -123,10 +123,11 @@ func driftOf(e *v1alpha1.RunnerEnrollment, f v1alpha1.EnrollmentFinding, now tim
 	return d
 }
 
-func holdOf(h *v1alpha1.RunnerHold, now time.Time) planefleet.Hold {
+// HoldOf is a hold at a moment, without whose runners it holds.
+func HoldOf(h *v1alpha1.RunnerHold, now time.Time) planefleet.Hold {
 	o := planefleet.Hold{ID: h.Name, Name: h.Name, UID: string(h.UID), Version: version(h), Scope: planefleet.Scope{All: h.Spec.Scope.All, Forge: h.Spec.Scope.Forge, Org: h.Spec.Scope.Org, Pool: h.Spec.Scope.Pool},
 		Mode: planefleet.Mode(h.Spec.Mode), Reason: h.Spec.Reason, RequestedBy: h.Spec.RequestedBy, Created: h.CreationTimestamp.UTC(), ExpiresAt: moment(h.Spec.ExpiresAt),
-		State: planefleet.Applying, Failed: []planefleet.HoldFailure{}, ObservedAt: now, Digest: h.Annotations[requestAnnotation]}
+		State: planefleet.Applying, Failed: []planefleet.HoldFailure{}, ObservedAt: now, Digest: h.Annotations[RequestAnnotation]}
 	if st := h.Status; st.ObservedGeneration > 0 { // before, 0 says only that nobody has counted
 		o.Targets, o.Applied, o.Drained, o.RemainingJobs = new(int(st.Targets)), new(int(st.Applied)), new(int(st.Drained)), whole(st.RemainingJobs)
 		for _, f := range st.Failed {
@@ -146,7 +147,8 @@ func holdOf(h *v1alpha1.RunnerHold, now time.Time) planefleet.Hold {
 	return o
 }
 
-func enrollmentOf(e *v1alpha1.RunnerEnrollment, now time.Time) plane.Object {
+// EnrollmentOf is an enrollment as it was read at a moment.
+func EnrollmentOf(e *v1alpha1.RunnerEnrollment, now time.Time) planefleet.Enrollment {
 	o := planefleet.Enrollment{ID: e.Name, Name: e.Name, Forge: e.Spec.Forge, ConfigURL: e.Spec.ConfigURL, Isolation: string(e.Spec.Isolation), Phase: string(e.Status.Phase),
 		Pools: []planefleet.EnrolledPool{}, Adopted: []planefleet.Adoption{}, Owners: listed(e.Spec.Owners), Members: listed(e.Spec.Members), Conditions: conditionsOf(e.Status.Conditions), ObservedAt: now}
 	if o.Phase == "" {
@@ -176,4 +178,23 @@ func enrollmentOf(e *v1alpha1.RunnerEnrollment, now time.Time) plane.Object {
 		o.Offboard = &planefleet.Offboard{Step: string(f.Step), Since: f.Since.UTC(), Message: f.Message}
 	}
 	return o
+}
+
+// version is of what a hold says.
+func version(h *v1alpha1.RunnerHold) string { return strconv.FormatInt(h.Generation, 10) }
+
+// requestedBy are who wrote some of it since it was last approved. What cannot be read
+// says nothing of anybody: the admission policies let only those write it who write specs.
+func requestedBy(e *v1alpha1.RunnerEnrollment) (logins []string) {
+	_ = json.Unmarshal([]byte(e.Annotations[v1alpha1.RequestedByAnnotation]), &logins)
+	return logins
+}
+
+// asked is what somebody asks for; nil: nothing, or what cannot be read.
+func asked(e *v1alpha1.RunnerEnrollment) *planefleet.EnrollmentAsked {
+	var a planefleet.EnrollmentAsked
+	if err := json.Unmarshal([]byte(e.Annotations[v1alpha1.AskedAnnotation]), &a); err != nil || a.What != planefleet.WishRotate && a.What != planefleet.WishOffboard {
+		return nil
+	}
+	return &a
 }

@@ -1,5 +1,7 @@
-// Package planekube reads out of Kubernetes what the plane shows, ends sign-ins and
-// makes holds for it, and elects which replica is its node. It keeps law 7: a source that
+// Package planekube reads out of Kubernetes what the plane shows, and keeps there what is
+// the plane's own: changes, and which drift is ignored. What people ask for of others'
+// objects is done by its room act, and which replica is the node is for its room election.
+// It keeps law 7: a source that
 // cannot be read is shown as down, with what is wrong and since when, and what was
 // read last stays, with its age.
 package planekube
@@ -64,7 +66,7 @@ func (w *Watch) Run(ctx context.Context) error {
 		w.ProbeEvery = probeEvery
 	}
 	config := kube.Unthrottled(w.Config)
-	c, err := newClient(config)
+	c, err := NewClient(config)
 	if err != nil {
 		return fmt.Errorf("client of the plane's watch: %w", err)
 	}

@@ -23,18 +23,13 @@ import (
 	"github.com/tailplane/tailplane/internal/gossip/gossipkube"
 	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planekube/planekubetest"
 )
-
-func (p *place) signin(name, login string) *v1alpha1.TkaSignin {
-	return &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: name},
-		Spec: v1alpha1.TkaSigninSpec{User: v1alpha1.SigninUser{Login: login}, Device: v1alpha1.SigninDevice{ID: "n1", Name: "laptop"}, Role: "view",
-			Period: metav1.Duration{Duration: time.Hour}, AskedAt: metav1.Now()}}
-}
 
 func (p *place) members(at time.Time, clusters ...gossipkube.Cluster) *corev1.ConfigMap {
 	b, err := json.Marshal(gossipkube.Members{ObservedAt: at, Clusters: clusters})
-	p.must(err)
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: gossipkube.MembersConfigMap}, Data: map[string]string{gossipkube.MembersData: string(b)}}
+	p.Must(err)
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: gossipkube.MembersConfigMap}, Data: map[string]string{gossipkube.MembersData: string(b)}}
 }
 
 // Each kind is shown as it is, joined with what it needs, and a kind that the
@@ -42,22 +37,22 @@ func (p *place) members(at time.Time, clusters ...gossipkube.Cluster) *corev1.Co
 func TestWatch(t *testing.T) {
 	c := kubetest.New(t, kubetest.Options{Name: "plane"})
 	p := newPlace(t, c)
-	board, w := p.watching(p.config)
+	board, w := p.watching(p.Config)
 
 	// Nothing is installed but Kubernetes.
 	missing := []string{"tkasignins", "tailscaletailnets", "tailscalegateways", "gateways", "tailscaleroutepolicies", "tailscaleservices", "httproutes", "tailscaleproxygroups", "runnerpools", "runnerforges", "runnerholds"} // and runnerenrollments
 	for _, r := range missing {
-		p.until(r+" are said not to be there", func() bool {
+		p.Until(r+" are said not to be there", func() bool {
 			s := source(board, r)
 			return s.Status == plane.Degraded && strings.Contains(s.Message, "not installed")
 		})
 	}
-	p.until("pods are read", func() bool { return source(board, "pods").Status == plane.OK })
-	p.until("the list of members is said not to be there", func() bool {
+	p.Until("pods are read", func() bool { return source(board, "pods").Status == plane.OK })
+	p.Until("the list of members is said not to be there", func() bool {
 		s := source(board, "members")
 		return s.Status == plane.Degraded && strings.Contains(s.Message, "is not there")
 	})
-	p.until("the fleet is said not to be there", func() bool {
+	p.Until("the fleet is said not to be there", func() bool {
 		s := source(board, "fleet")
 		return s.Status == plane.Degraded && strings.Contains(s.Message, "not installed")
 	})
@@ -70,11 +65,11 @@ func TestWatch(t *testing.T) {
 		t.Errorf("adapters: %+v, want none, and known", l)
 	}
 
-	docs, err := definitions()
-	p.must(err)
-	p.must(c.Apply(t.Context(), docs...))
+	docs, err := planekubetest.Definitions()
+	p.Must(err)
+	p.Must(c.Apply(t.Context(), docs...))
 	for _, r := range missing {
-		p.until(r+" are read", func() bool { return source(board, r).Status == plane.OK })
+		p.Until(r+" are read", func() bool { return source(board, r).Status == plane.OK })
 	}
 	for _, k := range []plane.Kind{plane.KindSignin, plane.KindTailnet, plane.KindGateway, plane.KindRoute, plane.KindProxyGroup, plane.KindHold, plane.KindForge} {
 		if l := board.List(k); !l.Known || len(l.Objects) != 0 {
@@ -82,142 +77,148 @@ func TestWatch(t *testing.T) {
 		}
 	}
 
-	p.step("signin", func() {
-		o := p.signin("tka-1", "alice@example.com")
+	p.Step("signin", func() {
+		o := p.Signin("tka-1", "alice@example.com")
 		end := metav1.NewTime(time.Now().Add(time.Hour).Truncate(time.Second))
 		o.Status = v1alpha1.TkaSigninStatus{Phase: "Ready", Role: "view", ValidUntil: &end}
-		p.create(o)
-		p.until("it is shown", func() bool {
-			s, _ := objectOf[plane.Signin](board, plane.KindSignin, p.ns+"/tka-1")
+		p.Create(o)
+		p.Until("it is shown", func() bool {
+			s, _ := objectOf[plane.Signin](board, plane.KindSignin, p.Namespace+"/tka-1")
 			return s.Phase == "Ready"
 		})
-		s, _ := objectOf[plane.Signin](board, plane.KindSignin, p.ns+"/tka-1")
+		s, _ := objectOf[plane.Signin](board, plane.KindSignin, p.Namespace+"/tka-1")
 		if s.Login != "alice@example.com" || s.Device != "laptop" || s.ValidUntil == nil || !s.ValidUntil.Equal(end.Time) || s.Namespaces == nil || s.ObservedAt.IsZero() {
 			t.Errorf("%+v", s)
 		}
-		p.must(p.admin.Delete(t.Context(), o))
-		p.until("it is gone", func() bool { _, ok := board.Get(plane.KindSignin, p.ns+"/tka-1"); return !ok })
+		p.Must(p.Admin.Delete(t.Context(), o))
+		p.Until("it is gone", func() bool { _, ok := board.Get(plane.KindSignin, p.Namespace+"/tka-1"); return !ok })
 	})
-	p.step("tailnet", func() {
-		o := &gatewayv1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: p.ns}, Spec: gatewayv1alpha1.TailscaleTailnetSpec{OAuthSecretName: "oauth", Tags: []string{"tag:k8s"}}}
-		p.create(o)
-		show := func() plane.Tailnet { s, _ := objectOf[plane.Tailnet](board, plane.KindTailnet, p.ns); return s }
-		p.until("it is shown", func() bool { return show().Name != "" })
+	p.Step("tailnet", func() {
+		o := &gatewayv1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: p.Namespace}, Spec: gatewayv1alpha1.TailscaleTailnetSpec{OAuthSecretName: "oauth", Tags: []string{"tag:k8s"}}}
+		p.Create(o)
+		show := func() plane.Tailnet { s, _ := objectOf[plane.Tailnet](board, plane.KindTailnet, p.Namespace); return s }
+		p.Until("it is shown", func() bool { return show().Name != "" })
 		if s := show(); s.Devices != nil || s.Credential.Valid != nil || s.Domain != nil || s.Credential.CheckedAt != nil {
 			t.Errorf("nobody has looked at it, and yet: %+v", s)
 		}
 		o.Status = gatewayv1alpha1.TailscaleTailnetStatus{TailnetInfo: &gatewayv1alpha1.TailnetInfo{Name: "tail1.ts.net"}, LastSyncTime: new(metav1.Now()),
 			Conditions: []metav1.Condition{{Type: gatewayv1alpha1.ConditionAuthenticated, Status: metav1.ConditionFalse, Reason: gatewayv1alpha1.ReasonInvalidCredentials, LastTransitionTime: metav1.Now()}}}
-		p.must(p.admin.Status().Update(t.Context(), o))
-		p.until("its status is shown", func() bool { return show().Domain != nil })
+		p.Must(p.Admin.Status().Update(t.Context(), o))
+		p.Until("its status is shown", func() bool { return show().Domain != nil })
 		if s := show(); s.Devices == nil || *s.Devices != 0 || s.Credential.Valid == nil || *s.Credential.Valid || s.Credential.Reason != gatewayv1alpha1.ReasonInvalidCredentials {
 			t.Errorf("%+v", s)
 		}
 	})
-	p.step("gateway", func() {
-		p.create(&gatewayv1alpha1.TailscaleGateway{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: "tg"},
+	p.Step("gateway", func() {
+		p.Create(&gatewayv1alpha1.TailscaleGateway{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "tg"},
 			Spec: gatewayv1alpha1.TailscaleGatewaySpec{TargetRef: gatewayv1alpha1.GatewayReference{Group: gatewayapi.GroupName, Kind: "Gateway", Name: "eg"},
 				Tailnets: []gatewayv1alpha1.AttachedTailnet{{TailnetRef: gatewayv1alpha1.TailnetReference{Name: "one"}}}},
 			Status: gatewayv1alpha1.TailscaleGatewayStatus{Revision: &gatewayv1alpha1.GatewayRevision{Desired: "b", Translated: "a"},
 				Services: []gatewayv1alpha1.RoutedService{{Name: "db", Tailnet: "one", Route: "tailscale-svc-db", Path: "/svc/db", Cluster: "tailscale-cluster-db", State: "Active"}}}})
-		show := func() plane.Gateway { g, _ := objectOf[plane.Gateway](board, plane.KindGateway, p.ns+"/tg"); return g }
-		p.until("it is shown", func() bool { return len(show().Services) > 0 })
+		show := func() plane.Gateway {
+			g, _ := objectOf[plane.Gateway](board, plane.KindGateway, p.Namespace+"/tg")
+			return g
+		}
+		p.Until("it is shown", func() bool { return len(show().Services) > 0 })
 		if g := show(); g.Class != nil || g.Listeners != nil || g.Extension.Fresh == nil || *g.Extension.Fresh || g.Services[0].Route != "tailscale-svc-db" {
 			t.Errorf("%+v", g)
 		}
-		eg := &gatewayapi.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: "eg"}, Spec: gatewayapi.GatewaySpec{GatewayClassName: "envoy",
+		eg := &gatewayapi.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "eg"}, Spec: gatewayapi.GatewaySpec{GatewayClassName: "envoy",
 			Listeners: []gatewayapi.Listener{{Name: "web", Protocol: "HTTP", Port: 80}}}}
-		p.must(p.admin.Create(t.Context(), eg))
-		p.until("its class is shown", func() bool { return show().Class != nil })
+		p.Must(p.Admin.Create(t.Context(), eg))
+		p.Until("its class is shown", func() bool { return show().Class != nil })
 		if g := show(); *g.Class != "envoy" || !reflect.DeepEqual(g.Listeners, []plane.Listener{{Name: "web", Protocol: "HTTP", Port: 80}}) {
 			t.Errorf("%+v", g)
 		}
-		p.must(p.admin.Delete(t.Context(), eg))
-		p.until("its class is unknown", func() bool { return show().Class == nil && show().Listeners == nil })
+		p.Must(p.Admin.Delete(t.Context(), eg))
+		p.Until("its class is unknown", func() bool { return show().Class == nil && show().Listeners == nil })
 	})
-	p.step("routes", func() {
+	p.Step("routes", func() {
 		backend := func(group, kind, name string) gatewayapi.HTTPRouteRule {
 			g, k, port := gatewayapi.Group(group), gatewayapi.Kind(kind), gatewayapi.PortNumber(80)
 			return gatewayapi.HTTPRouteRule{BackendRefs: []gatewayapi.HTTPBackendRef{{BackendRef: gatewayapi.BackendRef{BackendObjectReference: gatewayapi.BackendObjectReference{Group: &g, Kind: &k, Name: gatewayapi.ObjectName(name), Port: &port}}}}}
 		}
 		route := func(name string, rules ...gatewayapi.HTTPRouteRule) *gatewayapi.HTTPRoute {
-			return &gatewayapi.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: name},
+			return &gatewayapi.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: name},
 				Spec: gatewayapi.HTTPRouteSpec{CommonRouteSpec: gatewayapi.CommonRouteSpec{ParentRefs: []gatewayapi.ParentReference{{Name: "eg"}}}, Hostnames: []gatewayapi.Hostname{"x.example"}, Rules: rules}}
 		}
-		p.must(p.admin.Create(t.Context(), route("other", backend("", "Service", "web"))))
+		p.Must(p.Admin.Create(t.Context(), route("other", backend("", "Service", "web"))))
 		ours := route("ours", backend("", "Service", "web"), backend(gatewayv1alpha1.Group, "TailscaleService", "db"))
-		p.must(p.admin.Create(t.Context(), ours))
+		p.Must(p.Admin.Create(t.Context(), ours))
 		ours.Status.Parents = []gatewayapi.RouteParentStatus{{ParentRef: gatewayapi.ParentReference{Name: "eg"}, ControllerName: "example.com/x",
 			Conditions: []metav1.Condition{{Type: "ResolvedRefs", Status: metav1.ConditionFalse, Reason: "BackendNotFound", Message: "no db", LastTransitionTime: metav1.Now()}}}}
-		p.must(p.admin.Status().Update(t.Context(), ours))
+		p.Must(p.Admin.Status().Update(t.Context(), ours))
 		show := func() plane.Route {
-			r, _ := objectOf[plane.Route](board, plane.KindRoute, "HTTPRoute/"+p.ns+"/ours")
+			r, _ := objectOf[plane.Route](board, plane.KindRoute, "HTTPRoute/"+p.Namespace+"/ours")
 			return r
 		}
-		p.until("what was refused is shown", func() bool { return len(show().Refused) > 0 })
-		if r := show(); r.Target != "Gateway "+p.ns+"/eg" || len(r.Rules) != 2 || r.Rules[1].Backend != "TailscaleService "+p.ns+"/db:80" || r.Refused[0].Message != "no db" || r.Hostnames[0] != "x.example" {
+		p.Until("what was refused is shown", func() bool { return len(show().Refused) > 0 })
+		if r := show(); r.Target != "Gateway "+p.Namespace+"/eg" || len(r.Rules) != 2 || r.Rules[1].Backend != "TailscaleService "+p.Namespace+"/db:80" || r.Refused[0].Message != "no db" || r.Hostnames[0] != "x.example" {
 			t.Errorf("%+v", r)
 		}
-		if _, ok := board.Get(plane.KindRoute, "HTTPRoute/"+p.ns+"/other"); ok {
+		if _, ok := board.Get(plane.KindRoute, "HTTPRoute/"+p.Namespace+"/other"); ok {
 			t.Error("a route that has to do with no tailnet is shown")
 		}
 		// One that no longer names a service of a tailnet is no longer ours.
-		p.must(p.admin.Get(t.Context(), client.ObjectKeyFromObject(ours), ours))
+		p.Must(p.Admin.Get(t.Context(), client.ObjectKeyFromObject(ours), ours))
 		ours.Spec.Rules = ours.Spec.Rules[:1]
-		p.must(p.admin.Update(t.Context(), ours))
-		p.until("it is gone", func() bool { _, ok := board.Get(plane.KindRoute, "HTTPRoute/"+p.ns+"/ours"); return !ok })
+		p.Must(p.Admin.Update(t.Context(), ours))
+		p.Until("it is gone", func() bool { _, ok := board.Get(plane.KindRoute, "HTTPRoute/"+p.Namespace+"/ours"); return !ok })
 	})
-	p.step("proxy group", func() {
-		o := &gatewayv1alpha1.TailscaleProxyGroup{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: "pg"}, Spec: gatewayv1alpha1.TailscaleProxyGroupSpec{Type: gatewayv1alpha1.Egress, Replicas: new(int32(3))}}
-		p.must(p.admin.Create(t.Context(), o))
+	p.Step("proxy group", func() {
+		o := &gatewayv1alpha1.TailscaleProxyGroup{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "pg"}, Spec: gatewayv1alpha1.TailscaleProxyGroupSpec{Type: gatewayv1alpha1.Egress, Replicas: new(int32(3))}}
+		p.Must(p.Admin.Create(t.Context(), o))
 		show := func() plane.ProxyGroup {
-			g, _ := objectOf[plane.ProxyGroup](board, plane.KindProxyGroup, p.ns+"/pg")
+			g, _ := objectOf[plane.ProxyGroup](board, plane.KindProxyGroup, p.Namespace+"/pg")
 			return g
 		}
-		p.until("it is shown", func() bool { return show().Wanted == 3 })
+		p.Until("it is shown", func() bool { return show().Wanted == 3 })
 		if g := show(); g.Ready != nil {
 			t.Errorf("nobody has counted, and yet %d are ready", *g.Ready)
 		}
 		o.Status = gatewayv1alpha1.TailscaleProxyGroupStatus{ObservedGeneration: 1, ReadyReplicas: 0, Devices: []gatewayv1alpha1.RelayDevice{{Ordinal: 0, Hostname: "pg-0", Reason: "Joining"}}}
-		p.must(p.admin.Status().Update(t.Context(), o))
-		p.until("its status is shown", func() bool { return show().Ready != nil && *show().Ready == 0 && len(show().Devices) == 1 })
+		p.Must(p.Admin.Status().Update(t.Context(), o))
+		p.Until("its status is shown", func() bool { return show().Ready != nil && *show().Ready == 0 && len(show().Devices) == 1 })
 	})
-	p.step("adapter", func() {
+	p.Step("adapter", func() {
 		pod := func(name, label string, annotations map[string]string) *corev1.Pod {
-			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: name, Labels: map[string]string{"mca.tailplane.dev/inject": label}, Annotations: annotations},
+			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: name, Labels: map[string]string{"mca.tailplane.dev/inject": label}, Annotations: annotations},
 				Spec: corev1.PodSpec{InitContainers: []corev1.Container{{Name: "mca", Image: "x"}}, Containers: []corev1.Container{{Name: "app", Image: "x"}}}}
 		}
 		o := pod("in", "true", map[string]string{"mca.tailplane.dev/status": `{"version":"v9","hash":"sha256:00"}`})
 		o.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "mca", Image: "x", RestartCount: 2, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}}}
-		p.create(o)
-		p.must(p.admin.Create(t.Context(), pod("out", "false", nil)))
-		show := func() plane.Adapter { a, _ := objectOf[plane.Adapter](board, plane.KindAdapter, p.ns+"/in"); return a }
-		p.until("it is shown", func() bool { return show().Ready != nil })
+		p.Create(o)
+		p.Must(p.Admin.Create(t.Context(), pod("out", "false", nil)))
+		show := func() plane.Adapter {
+			a, _ := objectOf[plane.Adapter](board, plane.KindAdapter, p.Namespace+"/in")
+			return a
+		}
+		p.Until("it is shown", func() bool { return show().Ready != nil })
 		if a := show(); *a.Ready || *a.Restarts != 2 || a.Version == nil || *a.Version != "v9" || a.Message != "CrashLoopBackOff" || a.Outdated != nil || a.Clusters != nil {
 			t.Errorf("%+v", a)
 		}
-		if _, ok := board.Get(plane.KindAdapter, p.ns+"/out"); ok {
+		if _, ok := board.Get(plane.KindAdapter, p.Namespace+"/out"); ok {
 			t.Error("a pod that keeps the adapter out is shown")
 		}
 	})
-	p.step("clusters", func() {
+	p.Step("clusters", func() {
 		cm := p.members(time.Now(), gossipkube.Cluster{ID: "c1", Name: "east", State: "alive", Self: true, Software: "v1", LastSeen: time.Now()},
 			gossipkube.Cluster{ID: "c2", Name: "west", State: "suspect", Software: "v2"}, gossipkube.Cluster{ID: "c1", Name: "evil", State: "dead", Conflict: true})
-		p.must(p.admin.Create(t.Context(), cm))
-		p.until("three are shown", func() bool { return len(board.List(plane.KindCluster).Objects) == 3 })
+		p.Must(p.Admin.Create(t.Context(), cm))
+		p.Until("three are shown", func() bool { return len(board.List(plane.KindCluster).Objects) == 3 })
 		east, _ := objectOf[plane.Cluster](board, plane.KindCluster, "c1")
 		west, _ := objectOf[plane.Cluster](board, plane.KindCluster, "c2")
 		if east.Health != "Alive" || !east.Self || east.Skew == nil || *east.Skew || east.LastSeen == nil || west.Health != "Suspect" || west.Skew == nil || !*west.Skew || west.LastSeen != nil {
 			t.Errorf("%+v\n%+v", east, west)
 		}
-		p.until("it is well", func() bool { return source(board, "members").Status == plane.OK })
+		p.Until("it is well", func() bool { return source(board, "members").Status == plane.OK })
 		// What was published last stays when the next cannot be read, is old, or is gone.
 		change := func(m *corev1.ConfigMap) {
 			m.ResourceVersion = ""
-			p.must(p.admin.Update(t.Context(), m))
+			p.Must(p.Admin.Update(t.Context(), m))
 		}
 		says := func(text string) {
-			p.until("it says "+text, func() bool {
+			p.Until("it says "+text, func() bool {
 				s := source(board, "members")
 				return s.Status == plane.Degraded && strings.Contains(s.Message, text)
 			})
@@ -231,35 +232,35 @@ func TestWatch(t *testing.T) {
 		says("cannot be read")
 		change(p.members(time.Now().Add(-time.Hour), gossipkube.Cluster{ID: "c1"}, gossipkube.Cluster{ID: "c2"}, gossipkube.Cluster{ID: "c3"}))
 		says("since")
-		p.must(p.admin.Delete(t.Context(), cm))
+		p.Must(p.Admin.Delete(t.Context(), cm))
 		says("is not there")
 		again := p.members(time.Now(), gossipkube.Cluster{ID: "c2", Name: "west", State: "alive"})
-		p.must(p.admin.Create(t.Context(), again))
-		p.until("one is shown, and it is well", func() bool {
+		p.Must(p.Admin.Create(t.Context(), again))
+		p.Until("one is shown, and it is well", func() bool {
 			return len(board.List(plane.KindCluster).Objects) == 1 && source(board, "members").Status == plane.OK
 		})
 	})
-	p.step("organisations", func() {
+	p.Step("organisations", func() {
 		if s := w.Orgs(); len(s) != 0 {
 			p.Errorf("%+v", s)
 		}
 		o := &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: "acme"}, Spec: v1alpha1.RunnerEnrollmentSpec{Forge: "github", ConfigURL: "https://github.com/acme", GroupID: 1,
 			Pools: []v1alpha1.EnrolledPool{{Name: "linux"}}, Credentials: v1alpha1.EnrollmentCredentials{SecretName: "x"}, Owners: []string{"amy@acme.dev"}, Members: []string{"*@acme.dev"}}}
-		p.must(p.admin.Create(p.Context(), o))
-		p.until("its owners are known", func() bool {
+		p.Must(p.Admin.Create(p.Context(), o))
+		p.Until("its owners are known", func() bool {
 			return reflect.DeepEqual(w.Orgs(), []access.Org{{Name: "acme", Owners: []string{"amy@acme.dev"}, Members: []string{"*@acme.dev"}}})
 		})
-		p.must(p.admin.Delete(p.Context(), o))
-		p.until("it is gone", func() bool { return len(w.Orgs()) == 0 })
+		p.Must(p.Admin.Delete(p.Context(), o))
+		p.Until("it is gone", func() bool { return len(w.Orgs()) == 0 })
 	})
-	p.step("a kind that goes", func() { // and is not a reason to end
+	p.Step("a kind that goes", func() { // and is not a reason to end
 		out, errs, exit := kubetest.Kubectl(t.Context(), c.Kubeconfig, "delete", "crd", "tailscaleservices.gateway.tailscale.com")
 		if exit != 0 {
 			t.Fatal(out, errs)
 		}
-		p.until("it says so", func() bool { return source(board, "tailscaleservices").Status == plane.Degraded })
-		p.must(c.Apply(t.Context(), docs...))
-		p.until("it is read again", func() bool { return source(board, "tailscaleservices").Status == plane.OK })
+		p.Until("it says so", func() bool { return source(board, "tailscaleservices").Status == plane.Degraded })
+		p.Must(c.Apply(t.Context(), docs...))
+		p.Until("it is read again", func() bool { return source(board, "tailscaleservices").Status == plane.OK })
 	})
 }
 
@@ -267,9 +268,9 @@ func TestWatch(t *testing.T) {
 // so, since when, and what that means; one that comes back, or is never elected, is none.
 func TestPL07_TheFleetGoesAway(t *testing.T) {
 	p := newPlace(t, nil)
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: fleetLease}}
-	p.must(p.admin.Create(t.Context(), lease)) // as the chart makes it
-	board, _ := p.watching(p.config)
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: fleetLease}}
+	p.Must(p.Admin.Create(t.Context(), lease)) // as the chart makes it
+	board, _ := p.watching(p.Config)
 	is := func(status plane.Status, words ...string) func() bool {
 		return func() bool {
 			s := source(board, "fleet")
@@ -278,21 +279,21 @@ func TestPL07_TheFleetGoesAway(t *testing.T) {
 	}
 	says := func(holder string, at time.Time) {
 		lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: &holder, RenewTime: &metav1.MicroTime{Time: at}}
-		p.must(p.admin.Update(t.Context(), lease))
+		p.Must(p.Admin.Update(t.Context(), lease))
 	}
-	p.until("nothing is wrong with one that is not elected", is(plane.OK))
+	p.Until("nothing is wrong with one that is not elected", is(plane.OK))
 	says("pod-1", time.Now())
-	p.until("it is at work", is(plane.OK))
+	p.Until("it is at work", is(plane.OK))
 	last := time.Now().Add(-2 * quiet)
 	says("pod-1", last)
-	p.until("it has said nothing for long", is(plane.Degraded, "not at work since "+last.UTC().Format(time.RFC3339)))
+	p.Until("it has said nothing for long", is(plane.Degraded, "not at work since "+last.UTC().Format(time.RFC3339)))
 	if !slices.ContainsFunc(board.List(plane.KindPool).Sources, func(s plane.Source) bool { return s.Name == "kubernetes:fleet" && s.Status == plane.Degraded }) {
 		t.Error("a list of pools does not say so")
 	}
 	says("pod-2", time.Now())
-	p.until("another one is at work", is(plane.OK))
+	p.Until("another one is at work", is(plane.OK))
 	says("", time.Now())
-	p.until("it has stopped", is(plane.Degraded, "not at work since"))
+	p.Until("it has stopped", is(plane.Degraded, "not at work since"))
 }
 
 // PLANE-06, PL-07: when the API server cannot be reached, or hangs, everything is
@@ -300,15 +301,15 @@ func TestPL07_TheFleetGoesAway(t *testing.T) {
 // meanwhile is shown as soon as it is back, without a restart.
 func TestPL07_TheAPIServerGoesAway(t *testing.T) {
 	p := newPlace(t, nil)
-	arc, err := arctest.New(arctest.Options{Cluster: p.cluster, Namespace: p.cluster.Namespace(t), Version: "0.14.2", GitHub: &arctest.Places{}})
-	p.must(err)
-	p.must(arc.Install(t.Context())) // for its kinds
-	gate, through := newGate(t, p.config)
-	stays, goes := p.signin("stays", "alice@example.com"), p.signin("goes", "bob@example.com")
-	p.create(stays)
-	p.create(goes)
-	p.must(p.admin.Create(t.Context(), p.members(time.Now(), gossipkube.Cluster{ID: "c1", Name: "east", State: "alive"})))
-	p.must(p.admin.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: fleetLease}}))
+	arc, err := arctest.New(arctest.Options{Cluster: p.Cluster, Namespace: p.Cluster.Namespace(t), Version: "0.14.2", GitHub: &arctest.Places{}})
+	p.Must(err)
+	p.Must(arc.Install(t.Context())) // for its kinds
+	gate, through := kubetest.NewGate(t, p.Config)
+	stays, goes := p.Signin("stays", "alice@example.com"), p.Signin("goes", "bob@example.com")
+	p.Create(stays)
+	p.Create(goes)
+	p.Must(p.Admin.Create(t.Context(), p.members(time.Now(), gossipkube.Cluster{ID: "c1", Name: "east", State: "alive"})))
+	p.Must(p.Admin.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: fleetLease}}))
 	board := p.watch(through)
 	well := func() bool {
 		for _, s := range board.Sources() {
@@ -326,15 +327,15 @@ func TestPL07_TheAPIServerGoesAway(t *testing.T) {
 		}
 		return all
 	}
-	p.until("all sources are well", well)
+	p.Until("all sources are well", well)
 	for i, way := range []struct {
 		name       string
 		shut, mute bool
 	}{{"cut", true, false}, {"silent", false, true}} {
 		before := truth()
 		began := time.Now()
-		gate.set(way.shut, way.mute)
-		p.until(way.name+": every source is down, and says so", func() bool {
+		gate.Set(way.shut, way.mute)
+		p.Until(way.name+": every source is down, and says so", func() bool {
 			for _, s := range board.Sources() {
 				if s.Status != plane.Down || s.Since.Before(began) || s.Message == "" || s.ObservedAt.IsZero() || s.ObservedAt.After(s.Since) {
 					return false
@@ -344,16 +345,16 @@ func TestPL07_TheAPIServerGoesAway(t *testing.T) {
 		})
 		name := []string{"new", "newer"}[i]
 		if i == 0 {
-			p.must(p.admin.Delete(t.Context(), goes))
+			p.Must(p.Admin.Delete(t.Context(), goes))
 		}
-		p.create(p.signin(name, "carol@example.com"))
+		p.Create(p.Signin(name, "carol@example.com"))
 		if after := truth(); !reflect.DeepEqual(before, after) {
 			t.Errorf("%s: what is shown has changed:\n%+v\nwas\n%+v", way.name, after, before)
 		}
-		gate.set(false, false)
-		p.until(way.name+": it is back, with what has changed", func() bool {
-			_, has := board.Get(plane.KindSignin, p.ns+"/"+name)
-			_, had := board.Get(plane.KindSignin, p.ns+"/goes")
+		gate.Set(false, false)
+		p.Until(way.name+": it is back, with what has changed", func() bool {
+			_, has := board.Get(plane.KindSignin, p.Namespace+"/"+name)
+			_, had := board.Get(plane.KindSignin, p.Namespace+"/goes")
 			return has && !had && well()
 		})
 	}
@@ -362,14 +363,14 @@ func TestPL07_TheAPIServerGoesAway(t *testing.T) {
 // A source that the account may not read is down, and the others are not.
 func TestWatchForbidden(t *testing.T) {
 	p := newPlace(t, nil)
-	p.until("the right is taken away", func() bool {
-		out, errs, exit := kubetest.Kubectl(t.Context(), p.cluster.Kubeconfig, "delete", "clusterrolebinding", p.ns, "--ignore-not-found")
+	p.Until("the right is taken away", func() bool {
+		out, errs, exit := kubetest.Kubectl(t.Context(), p.Cluster.Kubeconfig, "delete", "clusterrolebinding", p.Namespace, "--ignore-not-found")
 		return exit == 0 && out+errs != ""
 	})
-	board := p.watch(p.config)
-	p.until("what may not be read is said", func() bool {
+	board := p.watch(p.Config)
+	p.Until("what may not be read is said", func() bool {
 		s := source(board, "pods")
 		return s.Status == plane.Down && strings.Contains(s.Message, "account may not read pods")
 	})
-	p.until("the others are read", func() bool { return source(board, "tkasignins").Status == plane.OK })
+	p.Until("the others are read", func() bool { return source(board, "tkasignins").Status == plane.OK })
 }

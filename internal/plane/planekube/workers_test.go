@@ -23,7 +23,7 @@ func (p *place) set(name string, labels map[string]string) client.Object {
 	for k, v := range labels {
 		given[k] = v
 	}
-	u.SetNamespace(p.ns)
+	u.SetNamespace(p.Namespace)
 	u.SetName(name)
 	u.SetLabels(map[string]string{"app.kubernetes.io/version": "0.14.2"})
 	u.Object["spec"] = map[string]any{"githubConfigUrl": "https://github.example/acme", "githubConfigSecret": "one", "runnerScaleSetName": name, "minRunners": int64(1), "maxRunners": int64(3),
@@ -33,7 +33,7 @@ func (p *place) set(name string, labels map[string]string) client.Object {
 
 func (p *place) workers(b *plane.Board, state string) (all []planejobs.Runner) {
 	for _, o := range b.List(plane.KindRunner).Objects {
-		if r := o.(planejobs.Runner); r.Namespace == p.ns && (state == "" || r.State == state) {
+		if r := o.(planejobs.Runner); r.Namespace == p.Namespace && (state == "" || r.State == state) {
 			all = append(all, r)
 		}
 	}
@@ -45,26 +45,26 @@ func (p *place) workers(b *plane.Board, state string) (all []planejobs.Runner) {
 // nobody has is not shown.
 func TestFLEET02_Workers(t *testing.T) {
 	p := newPlace(t, nil)
-	arc := arctest.Start(t, arctest.Options{Cluster: p.cluster, Namespace: p.cluster.Namespace(t), Watch: p.ns, Version: "0.14.2", GitHub: &arctest.Places{}})
-	board := p.watch(p.config)
-	org, pool, forge := p.ns+"-o", p.ns+"-p", p.ns+"-f"
-	p.must(p.admin.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: "one"}, StringData: map[string]string{"github_token": "a token"}}))
+	arc := arctest.Start(t, arctest.Options{Cluster: p.Cluster, Namespace: p.Cluster.Namespace(t), Watch: p.Namespace, Version: "0.14.2", GitHub: &arctest.Places{}})
+	board := p.watch(p.Config)
+	org, pool, forge := p.Namespace+"-o", p.Namespace+"-p", p.Namespace+"-f"
+	p.Must(p.Admin.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "one"}, StringData: map[string]string{"github_token": "a token"}}))
 	for _, name := range []string{"mine", "other"} {
-		p.must(p.admin.Create(t.Context(), p.set(name, p.pod("", org, pool).Labels)))
+		p.Must(p.Admin.Create(t.Context(), p.set(name, p.pod("", org, pool).Labels)))
 	}
-	arc.Assign(p.ns, "mine", arctest.Job{ID: "j1", Repository: "acme/shop", Workflow: "acme/shop/.github/workflows/ci.yaml@refs/heads/main", Name: "build\x1b[31m", Run: 9001})
-	p.must(arc.Start(t.Context(), "j1"))
+	arc.Assign(p.Namespace, "mine", arctest.Job{ID: "j1", Repository: "acme/shop", Workflow: "acme/shop/.github/workflows/ci.yaml@refs/heads/main", Name: "build\x1b[31m", Run: 9001})
+	p.Must(arc.Start(t.Context(), "j1"))
 	if got := p.workers(board, ""); len(got) > 0 {
 		t.Fatalf("nobody has a workload, and shown are %+v", got)
 	}
 
 	e := &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: org}, Spec: v1alpha1.RunnerEnrollmentSpec{Forge: forge, ConfigURL: "https://github.example/acme",
 		Pools: []v1alpha1.EnrolledPool{{Name: pool}}, Credentials: v1alpha1.EnrollmentCredentials{SecretName: "s"}},
-		Status: v1alpha1.RunnerEnrollmentStatus{Phase: v1alpha1.PhaseActive, Pools: []v1alpha1.EnrolledPoolStatus{{Name: pool, Namespace: p.ns, Workload: "mine"}}}}
-	p.create(e)
+		Status: v1alpha1.RunnerEnrollmentStatus{Phase: v1alpha1.PhaseActive, Pools: []v1alpha1.EnrolledPoolStatus{{Name: pool, Namespace: p.Namespace, Workload: "mine"}}}}
+	p.Create(e)
 	id := forge + "/" + org + "/" + pool
 	var busy planejobs.Runner
-	p.until("the job is shown", func() bool {
+	p.Until("the job is shown", func() bool {
 		all := p.workers(board, planejobs.Busy)
 		if len(all) != 1 {
 			return false
@@ -84,38 +84,38 @@ func TestFLEET02_Workers(t *testing.T) {
 	// Its pod is the one that says that it is, by the runner's UID.
 	pod := p.pod(busy.Name, org, pool)
 	waiting := pod.Status
-	p.must(p.admin.Get(t.Context(), client.ObjectKeyFromObject(pod), pod))
+	p.Must(p.Admin.Get(t.Context(), client.ObjectKeyFromObject(pod), pod))
 	pod.Status = waiting
-	p.must(p.admin.Status().Update(t.Context(), pod))
-	p.until("the pod is shown", func() bool {
+	p.Must(p.Admin.Status().Update(t.Context(), pod))
+	p.Until("the pod is shown", func() bool {
 		o, _ := objectOf[planejobs.Runner](board, plane.KindRunner, busy.ID)
 		return o.Pod != nil && len(o.Pod.Containers) == 1 && o.Pod.Containers[0].Reason == "ImagePullBackOff" && o.Job != nil
 	})
 
 	// A pod that names an organisation is a job of it only where that has a workload.
-	elsewhere := p.cluster.Namespace(t)
-	for name, at := range map[string]string{"gl-job": p.ns, "gl-false": elsewhere} {
+	elsewhere := p.Cluster.Namespace(t)
+	for name, at := range map[string]string{"gl-job": p.Namespace, "gl-false": elsewhere} {
 		o := p.pod(name, org, pool)
 		o.Namespace, o.Annotations = at, map[string]string{gitlabJob: "77", gitlabName: "test", gitlabURL: "https://evil.example/x"}
-		p.create(o)
+		p.Create(o)
 	}
-	p.create(p.pod("gl-unknown", "nobody", pool))
-	p.until("a job of GitLab's is shown", func() bool {
-		o, ok := objectOf[planejobs.Runner](board, plane.KindRunner, p.ns+"/gl-job")
+	p.Create(p.pod("gl-unknown", "nobody", pool))
+	p.Until("a job of GitLab's is shown", func() bool {
+		o, ok := objectOf[planejobs.Runner](board, plane.KindRunner, p.Namespace+"/gl-job")
 		return ok && o.Pool == id && o.Job.ID == "77" && o.Job.URL == "" && o.State == planejobs.Pending
 	})
-	for _, key := range []string{elsewhere + "/gl-false", p.ns + "/gl-unknown"} {
+	for _, key := range []string{elsewhere + "/gl-false", p.Namespace + "/gl-unknown"} {
 		if o, shown := board.Get(plane.KindRunner, key); shown {
 			t.Errorf("%+v", o)
 		}
 	}
 
 	// What the enrollment has no more is nobody's again, and what is gone is gone.
-	p.must(arc.Finish(t.Context(), "j1"))
-	p.until("the runner that has finished goes", func() bool { _, there := board.Get(plane.KindRunner, busy.ID); return !there })
+	p.Must(arc.Finish(t.Context(), "j1"))
+	p.Until("the runner that has finished goes", func() bool { _, there := board.Get(plane.KindRunner, busy.ID); return !there })
 	e.Status.Pools[0].Workload = "another"
-	p.must(p.admin.Status().Update(t.Context(), e))
-	p.until("runners of no workload go", func() bool {
+	p.Must(p.Admin.Status().Update(t.Context(), e))
+	p.Until("runners of no workload go", func() bool {
 		for _, r := range p.workers(board, "") {
 			if r.Kind == "EphemeralRunner" {
 				return false
@@ -123,13 +123,13 @@ func TestFLEET02_Workers(t *testing.T) {
 		}
 		return true
 	})
-	p.must(p.admin.Delete(t.Context(), e))
-	p.until("nothing is left", func() bool { return len(p.workers(board, "")) == 0 })
+	p.Must(p.Admin.Delete(t.Context(), e))
+	p.Until("nothing is left", func() bool { return len(p.workers(board, "")) == 0 })
 }
 
 // pod is one that runs a job.
 func (p *place) pod(name, org, pool string) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: name, Labels: map[string]string{v1alpha1.OrgLabel: org, v1alpha1.PoolLabel: pool, v1alpha1.ManagedByLabel: v1alpha1.ManagedBy,
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: name, Labels: map[string]string{v1alpha1.OrgLabel: org, v1alpha1.PoolLabel: pool, v1alpha1.ManagedByLabel: v1alpha1.ManagedBy,
 		"app.kubernetes.io/component": "runner"}}, Spec: corev1.PodSpec{SchedulerName: "nobody", Containers: []corev1.Container{{Name: "runner", Image: "runner:1"}}},
 		Status: corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "runner", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff"}}}}}}
 }
@@ -138,33 +138,33 @@ func (p *place) pod(name, org, pool string) *corev1.Pod {
 func TestEvents(t *testing.T) {
 	p := newPlace(t, nil)
 	now := time.Now()
-	events, err := NewEvents(p.config, func() time.Time { return now })
-	p.must(err)
-	of := corev1.ObjectReference{Kind: "Pod", Namespace: p.ns, Name: "x"}
+	events, err := NewEvents(p.Config, func() time.Time { return now })
+	p.Must(err)
+	of := corev1.ObjectReference{Kind: "Pod", Namespace: p.Namespace, Name: "x"}
 	at := metav1.NewTime(now.Add(-time.Minute))
-	p.must(p.admin.Create(t.Context(), &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: "a"}, InvolvedObject: of, Type: "Warning", Reason: "FailedScheduling", Message: "no node", Count: 4, FirstTimestamp: at, LastTimestamp: at, Source: corev1.EventSource{Component: "scheduler"}}))
-	got, err := events.In(t.Context(), p.ns)
+	p.Must(p.Admin.Create(t.Context(), &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "a"}, InvolvedObject: of, Type: "Warning", Reason: "FailedScheduling", Message: "no node", Count: 4, FirstTimestamp: at, LastTimestamp: at, Source: corev1.EventSource{Component: "scheduler"}}))
+	got, err := events.In(t.Context(), p.Namespace)
 	if err != nil || len(got) != 1 || got[0].Count != 4 || got[0].Name != "x" || got[0].By != "scheduler" || got[0].Last.Unix() != at.Unix() {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	micro := metav1.NewMicroTime(now)
-	p.must(p.admin.Create(t.Context(), &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: "b"}, InvolvedObject: of, Type: "Normal", Reason: "Pulled", Action: "Pull", EventTime: micro, ReportingController: "kubelet", ReportingInstance: "n1",
+	p.Must(p.Admin.Create(t.Context(), &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "b"}, InvolvedObject: of, Type: "Normal", Reason: "Pulled", Action: "Pull", EventTime: micro, ReportingController: "kubelet", ReportingInstance: "n1",
 		Series: &corev1.EventSeries{Count: 7, LastObservedTime: micro}}))
-	if again, err := events.In(t.Context(), p.ns); err != nil || len(again) != 1 {
+	if again, err := events.In(t.Context(), p.Namespace); err != nil || len(again) != 1 {
 		t.Errorf("asked again at once: %+v, %v", again, err)
 	}
 	now = now.Add(eventsAge)
-	got, err = events.In(t.Context(), p.ns)
+	got, err = events.In(t.Context(), p.Namespace)
 	if err != nil || len(got) != 2 || got[1].Count != 7 || got[1].By != "kubelet" {
 		t.Errorf("%+v, %v", got, err)
 	}
 	// An account that may not is told, and keeps nothing of what others may see.
-	config := *p.config
+	config := *p.Config
 	config.BearerToken, config.BearerTokenFile = "nobody", ""
 	config.CertFile, config.KeyFile, config.CertData, config.KeyData = "", "", nil, nil
 	stranger, err := NewEvents(&config, time.Now)
-	p.must(err)
-	if got, err := stranger.In(t.Context(), p.ns); err == nil || got != nil {
+	p.Must(err)
+	if got, err := stranger.In(t.Context(), p.Namespace); err == nil || got != nil {
 		t.Errorf("%+v, %v", got, err)
 	}
 }

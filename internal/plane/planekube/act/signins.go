@@ -1,4 +1,7 @@
-package planekube
+// Package act does in Kubernetes what people ask the plane for: it ends sign-ins, makes,
+// changes and lifts holds, and writes enrollments. Whatever its caller has checked, nothing
+// is done without a permit for that, and for whom it is done to.
+package act
 
 import (
 	"context"
@@ -14,6 +17,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/plane/planekube"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -29,7 +33,7 @@ func NewSignins(config *rest.Config, namespace string, now func() time.Time) (*S
 	if config == nil || namespace == "" || now == nil {
 		return nil, errors.New("ending sign-ins takes a client configuration, a namespace and a clock")
 	}
-	c, err := newClient(kube.Unthrottled(config))
+	c, err := planekube.NewClient(kube.Unthrottled(config))
 	if err != nil {
 		return nil, err
 	}

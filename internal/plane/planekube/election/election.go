@@ -1,4 +1,6 @@
-package planekube
+// Package election says which of several replicas of the plane is its node. There are never
+// two: who cannot renew the Lease stops before another one may begin.
+package election
 
 import (
 	"context"

@@ -1,6 +1,6 @@
 //go:build unix
 
-package planekube
+package act
 
 import (
 	"encoding/json"
@@ -9,9 +9,7 @@ import (
 	"testing"
 	"time"
 
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
@@ -27,14 +25,10 @@ import (
 // of what was looked at, and void as soon as anything of it is another; and no permit
 // does for another organisation or another thing.
 func TestPL06_Enrollments(t *testing.T) {
-	p := newPlace(t, nil)
-	p.must(p.admin.Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: p.ns + "-writes"},
-		Rules: []rbacv1.PolicyRule{{APIGroups: []string{"tailplane.dev"}, Resources: []string{"runnerenrollments"}, Verbs: []string{"create", "patch", "delete"}}}}))
-	p.must(p.admin.Create(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: p.ns + "-writes"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: p.ns + "-writes"},
-		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: p.ns, Name: "plane"}}}))
-	org := "newco-" + p.ns[len(p.ns)-6:]
-	s, err := NewEnrollments(p.config, func(login string) bool { return login != "quinn@platform.dev" }, time.Now)
-	p.must(err)
+	p := newPlace(t)
+	org := "newco-" + p.Namespace[len(p.Namespace)-6:]
+	s, err := NewEnrollments(p.Config, func(login string) bool { return login != "quinn@platform.dev" }, time.Now)
+	p.Must(err)
 	permit := func(who string, verb access.Verb) access.Permit {
 		t.Helper()
 		admin := func(login string) access.Holder {
@@ -43,9 +37,9 @@ func TestPL06_Enrollments(t *testing.T) {
 		policy := access.PlanePolicy{Capability: "tailplane.dev/cap/plane", Settings: []access.Holder{admin("pat@platform.dev"), admin("paula@platform.dev"), admin("quinn@platform.dev"),
 			{Login: "nora@newco.dev", Duty: access.Duty{Name: access.OrgAdmin, Orgs: []string{org}}}}}
 		out, err := access.DecidePlane(access.Caller{Login: access.Login(who), Via: access.ViaTailnet, Device: access.Device{ID: "n1", Name: "laptop"}}, verb, policy, time.Now())
-		p.must(err)
+		p.Must(err)
 		out, err = out.In(org)
-		p.must(err)
+		p.Must(err)
 		return out
 	}
 	refused := func(err error, want problem.Code) {
@@ -57,7 +51,7 @@ func TestPL06_Enrollments(t *testing.T) {
 	stored := func() *v1alpha1.RunnerEnrollment {
 		t.Helper()
 		e := new(v1alpha1.RunnerEnrollment)
-		p.must(p.admin.Get(t.Context(), client.ObjectKey{Name: org}, e))
+		p.Must(p.Admin.Get(t.Context(), client.ObjectKey{Name: org}, e))
 		return e
 	}
 	stands := func() fleet.Condition {
@@ -77,7 +71,7 @@ func TestPL06_Enrollments(t *testing.T) {
 	if e, created, err := s.Create(t.Context(), nora, spec, "r1", true); err != nil || !created || e.Name != org {
 		t.Fatalf("%+v, %v", e, err)
 	}
-	if err := p.admin.Get(t.Context(), client.ObjectKey{Name: org}, new(v1alpha1.RunnerEnrollment)); !apierrors.IsNotFound(err) {
+	if err := p.Admin.Get(t.Context(), client.ObjectKey{Name: org}, new(v1alpha1.RunnerEnrollment)); !apierrors.IsNotFound(err) {
 		t.Fatalf("a dry run: %v", err)
 	}
 	asked, created, err := s.Create(t.Context(), nora, spec, "r1", false)
@@ -109,13 +103,13 @@ func TestPL06_Enrollments(t *testing.T) {
 		was := stored()
 		is := was.DeepCopy()
 		put(is)
-		p.must(p.admin.Patch(t.Context(), is.DeepCopy(), client.MergeFrom(was)))
-		p.must(p.admin.Status().Patch(t.Context(), is.DeepCopy(), client.MergeFrom(was)))
+		p.Must(p.Admin.Patch(t.Context(), is.DeepCopy(), client.MergeFrom(was)))
+		p.Must(p.Admin.Status().Patch(t.Context(), is.DeepCopy(), client.MergeFrom(was)))
 		if _, err := s.Decline(t.Context(), declines("pat@platform.dev"), asked.Digest, false); problem.CodeOf(err) != problem.Conflict || !strings.Contains(err.Error(), "more than asked for") {
 			t.Errorf("%s: %v", what, err)
 		}
-		p.must(p.admin.Status().Patch(t.Context(), was.DeepCopy(), client.MergeFrom(is)))
-		p.must(p.admin.Patch(t.Context(), was.DeepCopy(), client.MergeFrom(is)))
+		p.Must(p.Admin.Status().Patch(t.Context(), was.DeepCopy(), client.MergeFrom(is)))
+		p.Must(p.Admin.Patch(t.Context(), was.DeepCopy(), client.MergeFrom(is)))
 	}
 	if _, err := s.Decline(t.Context(), declines("pat@platform.dev"), asked.Digest, true); err != nil || stored().UID == "" {
 		t.Fatalf("a dry run: %v", err)
@@ -142,14 +136,14 @@ func TestPL06_Enrollments(t *testing.T) {
 	_, err = s.Approve(t.Context(), approves("quinn@platform.dev"), digest, false)
 	refused(err, problem.Forbidden)
 	_, err = s.Edit(t.Context(), nora, json.RawMessage(`{"members":["paula@platform.dev"]}`), false)
-	p.must(err)
+	p.Must(err)
 	_, err = s.Approve(t.Context(), approves("paula@platform.dev"), digest, false)
 	refused(err, problem.SelfApproval)
 	if e, err := s.Edit(t.Context(), permit("paula@platform.dev", access.EnrollmentRequest), json.RawMessage(`{"members":null}`), true); err != nil || !slices.Contains(e.RequestedBy, "paula@platform.dev") {
 		t.Errorf("who leaves the organisation to approve for it has written some of it: %+v, %v", e, err)
 	}
 	_, err = s.Edit(t.Context(), nora, json.RawMessage(`{"members":null}`), false)
-	p.must(err)
+	p.Must(err)
 	if _, err := s.Approve(t.Context(), approves("paula@platform.dev"), digest, true); err != nil || stored().Spec.Approval != nil {
 		t.Fatalf("a dry run: %v", err)
 	}
@@ -188,7 +182,7 @@ func TestPL06_Enrollments(t *testing.T) {
 		t.Fatalf("%+v", c)
 	}
 	_, err = s.Edit(t.Context(), nora, json.RawMessage(`{"approval":{"by":"pat@platform.dev","at":"2026-01-01T00:00:00Z","digest":"`+fleet.Digest(stored())+`"}}`), false)
-	p.must(err)
+	p.Must(err)
 	if c := stands(); c.Reason != fleet.ReasonApprovalVoid {
 		t.Fatalf("who edits approves: %+v", c)
 	}
@@ -204,7 +198,7 @@ func TestPL06_Enrollments(t *testing.T) {
 	}
 	stored()
 	_, err = s.Offboard(t.Context(), permit("pat@platform.dev", access.OffboardRequest), false)
-	p.must(err)
+	p.Must(err)
 	_, err = s.Read(t.Context(), nora)
 	refused(err, problem.NotFound)
 }

@@ -1,4 +1,4 @@
-package planekube
+package act
 
 import (
 	"context"
@@ -23,6 +23,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planeenroll"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/plane/planekube"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -43,7 +44,7 @@ func NewEnrollments(config *rest.Config, approver func(login string) bool, now f
 	if config == nil || approver == nil || now == nil {
 		return nil, errors.New("writing enrollments takes a client configuration, approvers and a clock")
 	}
-	c, err := newClient(kube.Unthrottled(config))
+	c, err := planekube.NewClient(kube.Unthrottled(config))
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +103,7 @@ func (s *Enrollments) Read(ctx context.Context, p access.Permit) (planefleet.Enr
 }
 
 func (s *Enrollments) shown(e *v1alpha1.RunnerEnrollment) planefleet.Enrollment {
-	return enrollmentOf(e, s.now().UTC()).(planefleet.Enrollment)
+	return planekube.EnrollmentOf(e, s.now().UTC())
 }
 
 // Create implements [planeenroll.Writer].
@@ -110,19 +111,19 @@ func (s *Enrollments) Create(ctx context.Context, p access.Permit, spec json.Raw
 	if err := s.permitted(p, access.EnrollmentRequest); err != nil {
 		return out, false, err
 	}
-	e := &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: p.Org(), Annotations: map[string]string{requestAnnotation: request}}}
+	e := &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: p.Org(), Annotations: map[string]string{planekube.RequestAnnotation: request}}}
 	if e.Spec, err = specOf(spec); err != nil {
 		return out, false, err
 	}
 	e.Spec.Approval = nil
 	setRequestedBy(e, p.Caller().Identity())
-	switch err := trying(s.client, dryRun).Create(ctx, e); {
+	switch err := planekube.Trying(s.client, dryRun).Create(ctx, e); {
 	case apierrors.IsAlreadyExists(err):
 		is, err := s.get(ctx, p.Org())
 		switch {
 		case err != nil:
 			return out, false, err
-		case is.Annotations[requestAnnotation] != request:
+		case is.Annotations[planekube.RequestAnnotation] != request:
 			return out, false, problem.New(problem.Conflict, "The organisation is enrolled, or asked for, already.", "Look at it, and change what is there.")
 		}
 		return s.shown(is), false, nil
@@ -146,7 +147,7 @@ func (s *Enrollments) change(ctx context.Context, org string, dryRun bool, as fu
 	if err := as(is); err != nil {
 		return planefleet.Enrollment{}, err
 	}
-	if err := trying(s.client, dryRun).Patch(ctx, is, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := planekube.Trying(s.client, dryRun).Patch(ctx, is, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})); err != nil {
 		return planefleet.Enrollment{}, s.refused(org, err)
 	}
 	return s.shown(is), nil
@@ -171,7 +172,7 @@ func (s *Enrollments) Edit(ctx context.Context, p access.Permit, patch json.RawM
 		case stood:
 			setRequestedBy(e, by)
 		default: // also who has left the organisation by this, to approve for it
-			setRequestedBy(e, append(requestedBy(e), by)...)
+			setRequestedBy(e, append(s.shown(e).RequestedBy, by)...)
 		}
 		return nil
 	})
@@ -217,7 +218,7 @@ func (s *Enrollments) Decline(ctx context.Context, p access.Permit, digest strin
 	case !onlyAskedFor(e):
 		return planefleet.Enrollment{}, problem.New(problem.Conflict, "It is more than asked for: somebody has approved it, or it has runners.", "Offboard it, if it is to end.")
 	}
-	if err := trying(s.client, dryRun).Delete(ctx, e, client.Preconditions{UID: new(e.UID), ResourceVersion: new(e.ResourceVersion)}); err != nil {
+	if err := planekube.Trying(s.client, dryRun).Delete(ctx, e, client.Preconditions{UID: new(e.UID), ResourceVersion: new(e.ResourceVersion)}); err != nil {
 		return planefleet.Enrollment{}, s.refused(p.Org(), err)
 	}
 	return s.shown(e), nil
@@ -251,7 +252,7 @@ func (s *Enrollments) approve(e *v1alpha1.RunnerEnrollment, c access.Caller) err
 		return err
 	}
 	switch {
-	case slices.ContainsFunc(requestedBy(e), func(l string) bool { return strings.EqualFold(l, by) }):
+	case slices.ContainsFunc(s.shown(e).RequestedBy, func(l string) bool { return strings.EqualFold(l, by) }):
 		return own("You asked for some of this.")
 	case fleet.Belongs(e, by):
 		return own("You belong to this organisation.")
@@ -273,7 +274,7 @@ func (s *Enrollments) Rotate(ctx context.Context, p access.Permit, dryRun bool) 
 	return s.change(ctx, p.Org(), dryRun, func(e *v1alpha1.RunnerEnrollment) error {
 		stood := approved(e)
 		e.Spec.Credentials.RotateAt = new(metav1.NewTime(s.now().UTC().Truncate(time.Second)))
-		if w := asked(e); w != nil && w.What == planefleet.WishRotate {
+		if w := s.shown(e).Asked; w != nil && w.What == planefleet.WishRotate {
 			delete(e.Annotations, v1alpha1.AskedAnnotation)
 		}
 		if !stood {
@@ -294,7 +295,7 @@ func (s *Enrollments) Ask(ctx context.Context, p access.Permit, what planefleet.
 	}
 	return s.change(ctx, p.Org(), dryRun, func(e *v1alpha1.RunnerEnrollment) error {
 		by := p.Caller().Identity()
-		if w := asked(e); w != nil && w.What == what && w.By == by && w.Reason == reason {
+		if w := s.shown(e).Asked; w != nil && w.What == what && w.By == by && w.Reason == reason {
 			return nil // it stands there
 		}
 		text, err := json.Marshal(planefleet.EnrollmentAsked{What: what, By: by, At: s.now().UTC().Truncate(time.Second), Reason: reason})
@@ -315,7 +316,7 @@ func (s *Enrollments) Offboard(ctx context.Context, p access.Permit, dryRun bool
 	if err != nil {
 		return planefleet.Enrollment{}, err
 	}
-	if err := client.IgnoreNotFound(trying(s.client, dryRun).Delete(ctx, e, client.Preconditions{UID: new(types.UID(e.UID))})); err != nil {
+	if err := client.IgnoreNotFound(planekube.Trying(s.client, dryRun).Delete(ctx, e, client.Preconditions{UID: new(types.UID(e.UID))})); err != nil {
 		return planefleet.Enrollment{}, s.refused(p.Org(), err)
 	}
 	return s.shown(e), nil
@@ -365,13 +366,6 @@ func merged(spec v1alpha1.RunnerEnrollmentSpec, patch json.RawMessage) (v1alpha1
 	return specOf(text)
 }
 
-// requestedBy are who wrote some of it since it was last approved. What cannot be read
-// says nothing of anybody: the admission policies let only those write it who write specs.
-func requestedBy(e *v1alpha1.RunnerEnrollment) (logins []string) {
-	_ = json.Unmarshal([]byte(e.Annotations[v1alpha1.RequestedByAnnotation]), &logins)
-	return logins
-}
-
 func setRequestedBy(e *v1alpha1.RunnerEnrollment, logins ...string) {
 	slices.Sort(logins)
 	text, _ := json.Marshal(slices.Compact(logins)) // strings: nothing in them cannot be written
@@ -383,15 +377,6 @@ func note(e *v1alpha1.RunnerEnrollment, key, value string) {
 		e.Annotations = map[string]string{}
 	}
 	e.Annotations[key] = value
-}
-
-// asked is what somebody asks for; nil: nothing, or what cannot be read.
-func asked(e *v1alpha1.RunnerEnrollment) *planefleet.EnrollmentAsked {
-	var a planefleet.EnrollmentAsked
-	if err := json.Unmarshal([]byte(e.Annotations[v1alpha1.AskedAnnotation]), &a); err != nil || a.What != planefleet.WishRotate && a.What != planefleet.WishOffboard {
-		return nil
-	}
-	return &a
 }
 
 func enrollmentUnsaid(err error) error {

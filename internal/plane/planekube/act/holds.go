@@ -1,10 +1,9 @@
-package planekube
+package act
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,6 +16,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/plane/planekube"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -31,7 +31,7 @@ func NewHolds(config *rest.Config, now func() time.Time) (*Holds, error) {
 	if config == nil || now == nil {
 		return nil, errors.New("making holds takes a client configuration and a clock")
 	}
-	c, err := newClient(kube.Unthrottled(config))
+	c, err := planekube.NewClient(kube.Unthrottled(config))
 	if err != nil {
 		return nil, err
 	}
@@ -56,13 +56,13 @@ func (s *Holds) Create(ctx context.Context, p access.Permit, d planefleet.Draft,
 	if err := s.scoped(p, access.HoldsCreate, d.Scope); err != nil {
 		return planefleet.Hold{}, false, err
 	}
-	h := &v1alpha1.RunnerHold{ObjectMeta: metav1.ObjectMeta{Name: d.Name, Annotations: map[string]string{requestAnnotation: d.Digest}},
+	h := &v1alpha1.RunnerHold{ObjectMeta: metav1.ObjectMeta{Name: d.Name, Annotations: map[string]string{planekube.RequestAnnotation: d.Digest}},
 		Spec: v1alpha1.RunnerHoldSpec{Scope: v1alpha1.HoldScope{All: d.Scope.All, Forge: d.Scope.Forge, Org: d.Scope.Org, Pool: d.Scope.Pool}, Mode: v1alpha1.HoldMode(d.Mode),
 			Reason: d.Reason, RequestedBy: p.Caller().Identity()}}
 	if d.ExpiresAt != nil {
 		h.Spec.ExpiresAt = new(metav1.NewTime(*d.ExpiresAt))
 	}
-	switch err := trying(s.client, dryRun).Create(ctx, h); {
+	switch err := planekube.Trying(s.client, dryRun).Create(ctx, h); {
 	case apierrors.IsAlreadyExists(err):
 		return s.found(ctx, d, p.Caller().Identity())
 	case apierrors.IsInvalid(err):
@@ -70,7 +70,7 @@ func (s *Holds) Create(ctx context.Context, p access.Permit, d planefleet.Draft,
 	case err != nil:
 		return planefleet.Hold{}, false, unsaid("The API server has not said that the hold was made.", fmt.Errorf("make the hold %s: %w", d.Name, err))
 	}
-	o := holdOf(h, s.now().UTC())
+	o := planekube.HoldOf(h, s.now().UTC())
 	if d.Scope.Org != "" {
 		o.Held = []string{d.Scope.Org}
 	}
@@ -83,7 +83,7 @@ func (s *Holds) found(ctx context.Context, d planefleet.Draft, by string) (plane
 	if err := s.client.Get(ctx, client.ObjectKey{Name: d.Name}, is); err != nil {
 		return planefleet.Hold{}, false, unsaid("The API server has not said which hold has this name.", fmt.Errorf("read the hold %s: %w", d.Name, err))
 	}
-	o := holdOf(is, s.now().UTC())
+	o := planekube.HoldOf(is, s.now().UTC())
 	if o.Digest != d.Digest || o.RequestedBy != by || o.Scope != d.Scope || o.Mode != d.Mode {
 		return planefleet.Hold{}, false, problem.New(problem.Conflict, "A hold of this name is there, for something else.", "Look at "+d.Name+", and ask again in a moment.")
 	}
@@ -98,7 +98,7 @@ func (s *Holds) Lift(ctx context.Context, p access.Permit, h planefleet.Hold, dr
 	if err := s.scoped(p, access.HoldsLift, h.Scope); err != nil {
 		return err
 	}
-	switch err := trying(s.client, dryRun).Delete(ctx, &v1alpha1.RunnerHold{ObjectMeta: metav1.ObjectMeta{Name: h.Name}}, client.Preconditions{UID: new(types.UID(h.UID))}); {
+	switch err := planekube.Trying(s.client, dryRun).Delete(ctx, &v1alpha1.RunnerHold{ObjectMeta: metav1.ObjectMeta{Name: h.Name}}, client.Preconditions{UID: new(types.UID(h.UID))}); {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // gone, or another one has its name by now
 		return gone()
 	case err != nil:
@@ -121,7 +121,7 @@ func (s *Holds) Reschedule(ctx context.Context, p access.Permit, h planefleet.Ho
 		return planefleet.Hold{}, unsaid("The API server has not said how the hold is.", fmt.Errorf("read the hold %s: %w", h.Name, err))
 	case string(is.UID) != h.UID || is.DeletionTimestamp != nil:
 		return planefleet.Hold{}, gone()
-	case version(is) != h.Version:
+	case planekube.HoldOf(is, s.now().UTC()).Version != h.Version:
 		return planefleet.Hold{}, problem.New(problem.Conflict, "The hold has changed meanwhile.", "Look at it again.")
 	}
 	was := is.DeepCopy()
@@ -129,7 +129,7 @@ func (s *Holds) Reschedule(ctx context.Context, p access.Permit, h planefleet.Ho
 	if end != nil {
 		is.Spec.ExpiresAt = new(metav1.NewTime(*end))
 	}
-	switch err := trying(s.client, dryRun).Patch(ctx, is, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})); {
+	switch err := planekube.Trying(s.client, dryRun).Patch(ctx, is, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})); {
 	case apierrors.IsNotFound(err):
 		return planefleet.Hold{}, gone()
 	case apierrors.IsConflict(err):
@@ -137,11 +137,8 @@ func (s *Holds) Reschedule(ctx context.Context, p access.Permit, h planefleet.Ho
 	case err != nil:
 		return planefleet.Hold{}, unsaid("The API server has not said that the hold was changed.", fmt.Errorf("change the end of the hold %s: %w", h.Name, err))
 	}
-	return holdOf(is, s.now().UTC()), nil
+	return planekube.HoldOf(is, s.now().UTC()), nil
 }
-
-// version is of what a hold says.
-func version(h *v1alpha1.RunnerHold) string { return strconv.FormatInt(h.Generation, 10) }
 
 func gone() error {
 	return problem.New(problem.NotFound, "There is no such hold any more.", "List the holds that you may see.")

@@ -1,6 +1,6 @@
 //go:build unix
 
-package planekube
+package election
 
 import (
 	"context"
@@ -11,10 +11,25 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/internal/plane/planekube/planekubetest"
 )
+
+// A place is one with the Lease, whose account may hold it.
+type place struct{ *planekubetest.Place }
+
+func newPlace(t *testing.T) *place {
+	t.Helper()
+	p := &place{planekubetest.New(t, kubetest.Start(t), planekubetest.Rights{
+		Here: []rbacv1.PolicyRule{{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{LeaseName}, Verbs: []string{"get", "update"}}}})}
+	p.Must(p.Admin.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: LeaseName}}))
+	return p
+}
 
 // A replica runs an election until its ctx ends.
 type replica struct {
@@ -27,7 +42,7 @@ type replica struct {
 func (p *place) replica(config *rest.Config, busy *atomic.Int32) *replica {
 	ctx, cancel := context.WithCancel(p.Context())
 	r := &replica{stop: cancel, done: make(chan error, 1)}
-	e := &Election{Config: config, Namespace: p.ns, Log: p.logger(), Overdue: func() { r.overdue.Store(true) }}
+	e := &Election{Config: config, Namespace: p.Namespace, Log: p.Logger(), Overdue: func() { r.overdue.Store(true) }}
 	go func() {
 		r.done <- e.Run(ctx, func(ctx context.Context) error {
 			if busy.Add(1) > 1 {
@@ -47,15 +62,15 @@ func (p *place) replica(config *rest.Config, busy *atomic.Int32) *replica {
 // one begins, at once if it went in order; when it loses the Lease it ends before
 // another one may begin; and never are there two.
 func TestPLANE18_Election(t *testing.T) {
-	p := newPlace(t, nil)
+	p := newPlace(t)
 	var busy atomic.Int32
-	gate, through := newGate(t, p.config)
+	gate, through := kubetest.NewGate(t, p.Config)
 	first := p.replica(through, &busy)
-	p.until("the first one leads", first.leads.Load)
-	second := p.replica(p.config, &busy)
+	p.Until("the first one leads", first.leads.Load)
+	second := p.replica(p.Config, &busy)
 
-	gate.set(true, false) // it can no longer renew
-	p.until("the second one leads", second.leads.Load)
+	gate.Set(true, false) // it can no longer renew
+	p.Until("the second one leads", second.leads.Load)
 	if first.leads.Load() {
 		t.Error("the first one goes on")
 	}
@@ -66,20 +81,20 @@ func TestPLANE18_Election(t *testing.T) {
 		t.Error("its term was overdue, although it ended at once")
 	}
 
-	third := p.replica(p.config, &busy)
+	third := p.replica(p.Config, &busy)
 	began := time.Now()
 	second.stop()
 	if err := <-second.done; err != nil {
 		t.Errorf("the second one ended with %v", err)
 	}
-	p.until("the third one leads", third.leads.Load)
+	p.Until("the third one leads", third.leads.Load)
 	t.Logf("after an end in order the next one began in %v", time.Since(began))
 	third.stop()
 	if err := <-third.done; err != nil {
 		t.Errorf("the third one ended with %v", err)
 	}
 	lease := new(coordinationv1.Lease)
-	p.must(p.admin.Get(t.Context(), client.ObjectKey{Namespace: p.ns, Name: LeaseName}, lease))
+	p.Must(p.Admin.Get(t.Context(), client.ObjectKey{Namespace: p.Namespace, Name: LeaseName}, lease))
 	if lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != "" {
 		t.Errorf("nobody leads, and the Lease is %s's", *lease.Spec.HolderIdentity)
 	}
@@ -88,17 +103,17 @@ func TestPLANE18_Election(t *testing.T) {
 // Without its Lease nobody is elected, and the reason is said; with it the election
 // goes on by itself.
 func TestElectionTrouble(t *testing.T) {
-	p := newPlace(t, nil)
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: LeaseName}}
-	p.must(p.admin.Delete(t.Context(), lease))
-	e := &Election{Config: p.config, Namespace: p.ns, Log: p.logger(), Overdue: func() {}}
+	p := newPlace(t)
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: LeaseName}}
+	p.Must(p.Admin.Delete(t.Context(), lease))
+	e := &Election{Config: p.Config, Namespace: p.Namespace, Log: p.Logger(), Overdue: func() {}}
 	var leads atomic.Bool
 	done := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		done <- e.Run(ctx, func(ctx context.Context) error { leads.Store(true); <-ctx.Done(); return nil })
 	}()
-	p.until("it says that the Lease is missing", func() bool {
+	p.Until("it says that the Lease is missing", func() bool {
 		err := e.Trouble()
 		return err != nil && strings.Contains(err.Error(), "is not there")
 	})
@@ -106,8 +121,8 @@ func TestElectionTrouble(t *testing.T) {
 		t.Error("it leads without a Lease")
 	}
 	lease.ResourceVersion = ""
-	p.must(p.admin.Create(t.Context(), lease))
-	p.until("it leads", leads.Load)
+	p.Must(p.Admin.Create(t.Context(), lease))
+	p.Until("it leads", leads.Load)
 	if err := e.Trouble(); err != nil {
 		t.Error(err)
 	}
@@ -120,11 +135,11 @@ func TestElectionTrouble(t *testing.T) {
 // A term that does not end when the Lease is lost is told of, while no other
 // replica may begin yet.
 func TestElectionOverdue(t *testing.T) {
-	p := newPlace(t, nil)
-	gate, through := newGate(t, p.config)
+	p := newPlace(t)
+	gate, through := kubetest.NewGate(t, p.Config)
 	release := make(chan struct{})
 	var told atomic.Bool
-	e := &Election{Config: through, Namespace: p.ns, Log: p.logger(), Overdue: func() { told.Store(true) }}
+	e := &Election{Config: through, Namespace: p.Namespace, Log: p.Logger(), Overdue: func() { told.Store(true) }}
 	leads, done := make(chan struct{}), make(chan error, 1)
 	ctx := t.Context()
 	go func() {
@@ -135,8 +150,8 @@ func TestElectionOverdue(t *testing.T) {
 		})
 	}()
 	<-leads
-	gate.set(true, false)
-	p.until("it is told of", told.Load)
+	gate.Set(true, false)
+	p.Until("it is told of", told.Load)
 	if late := renewDeadline + retryPeriod + overdue; late >= leaseDuration {
 		t.Errorf("it may be told of %v after the last renewal, when another replica may lead", late)
 	}

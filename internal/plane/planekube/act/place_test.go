@@ -1,0 +1,21 @@
+//go:build unix
+
+package act
+
+import (
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/tailplane/tailplane/internal/plane/planekube/planekubetest"
+)
+
+// newPlace is one whose account may do what is done here, and read nothing else. Its
+// namespace is the sign-ins'.
+func newPlace(t *testing.T) *planekubetest.Place {
+	t.Helper()
+	return planekubetest.New(t, nil, planekubetest.Rights{
+		Here:       []rbacv1.PolicyRule{{APIGroups: []string{"tailplane.dev"}, Resources: []string{"tkasignins"}, Verbs: []string{"get", "delete"}}},
+		Everywhere: []rbacv1.PolicyRule{{APIGroups: []string{"tailplane.dev"}, Resources: []string{"runnerenrollments", "runnerholds"}, Verbs: []string{"get", "create", "patch", "delete"}}},
+	})
+}

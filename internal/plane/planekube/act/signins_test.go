@@ -1,0 +1,90 @@
+//go:build unix
+
+package act
+
+import (
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// A sign-in is ended by its owner and by whom the permit is for all, exactly the one
+// that there is, and by nobody else, whatever the caller of Revoke has checked
+// before (PL-08). The answer says what has happened.
+func TestPL08_Revoke(t *testing.T) {
+	p := newPlace(t)
+	desk, err := NewSignins(p.Config, p.Namespace, time.Now)
+	p.Must(err)
+	const viewer, operator = `{"role":"viewer","orgs":["*"]}`, `{"role":"operator","orgs":["*"]}`
+	alices := p.Signin("alices", "alice@example.com")
+	p.Create(alices)
+	there := func() bool {
+		err := p.Admin.Get(t.Context(), client.ObjectKeyFromObject(alices), new(v1alpha1.TkaSignin))
+		if err != nil && !apierrors.IsNotFound(err) {
+			t.Fatal(err)
+		}
+		return err == nil
+	}
+	revoke := func(permit access.Permit, ns, name string, dry bool) (deleted bool, code problem.Code) {
+		r, err := desk.Revoke(t.Context(), permit, ns, name, "test", dry)
+		if r.Deleted != (r.RefusedBy != nil) {
+			t.Errorf("%+v says two things", r)
+		}
+		if err != nil {
+			code = problem.CodeOf(err)
+		}
+		return r.Deleted, code
+	}
+	for _, x := range []struct {
+		why      string
+		permit   access.Permit
+		ns, name string
+		code     problem.Code
+	}{
+		{"no permit", access.Permit{}, p.Namespace, "alices", problem.Internal},
+		{"a permit for another thing", p.Permit("alice@example.com", operator, access.SigninsRead), p.Namespace, "alices", problem.Internal},
+		{"somebody else's", p.Permit("vic@example.com", viewer, access.SigninsRevoke), p.Namespace, "alices", problem.NotFound},
+		{"a login that begins like the owner's", p.Permit("alice@example.com.evil.example", viewer, access.SigninsRevoke), p.Namespace, "alices", problem.NotFound},
+		{"another namespace", p.Permit("pat@example.com", operator, access.SigninsRevoke), "default", "alices", problem.NotFound},
+		{"none", p.Permit("pat@example.com", operator, access.SigninsRevoke), p.Namespace, "", problem.NotFound},
+		{"one that there is not", p.Permit("pat@example.com", operator, access.SigninsRevoke), p.Namespace, "bobs", problem.NotFound},
+	} {
+		if deleted, code := revoke(x.permit, x.ns, x.name, false); deleted || code != x.code {
+			t.Errorf("%s: %v %q, want %q", x.why, deleted, code, x.code)
+		}
+	}
+	all := p.Permit("pat@example.com", operator, access.SigninsRevoke)
+	if deleted, code := revoke(all, p.Namespace, "alices", true); deleted || code != "" || !there() {
+		t.Errorf("a dry run: %v %q", deleted, code)
+	}
+	if !there() {
+		t.Fatal("it is gone")
+	}
+	if deleted, code := revoke(p.Permit("alice@example.com", viewer, access.SigninsRevoke), p.Namespace, "alices", false); !deleted || code != "" || there() {
+		t.Errorf("one's own: %v %q", deleted, code)
+	}
+	if deleted, code := revoke(all, p.Namespace, "alices", false); deleted || code != problem.NotFound {
+		t.Errorf("again: %v %q", deleted, code)
+	}
+	p.Create(p.Signin("bobs", "bob@example.com"))
+	if deleted, code := revoke(all, p.Namespace, "bobs", false); !deleted || code != "" {
+		t.Errorf("anybody's, by an operator of all: %v %q", deleted, code)
+	}
+
+	// An API server that cannot be asked has ended nothing.
+	gate, through := kubetest.NewGate(t, p.Config)
+	desk, err = NewSignins(through, p.Namespace, time.Now)
+	p.Must(err)
+	p.Create(p.Signin("carols", "carol@example.com"))
+	gate.Set(true, false)
+	if deleted, code := revoke(all, p.Namespace, "carols", false); deleted || code != problem.Unavailable {
+		t.Errorf("away: %v %q", deleted, code)
+	}
+}
