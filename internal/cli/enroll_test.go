@@ -17,7 +17,7 @@ import (
 )
 
 // A register has enrollments in memory, for what the command line says of them. The real
-// one, and all of its rules, is in planekube.
+// one, and all of its rules, is in planekube/act.
 type register map[string]planefleet.Enrollment
 
 func (r register) Read(_ context.Context, p access.Permit) (planefleet.Enrollment, error) {

@@ -242,7 +242,7 @@ func (h *house) newest(_ context.Context, yield func(plane.Recorded) bool) (int,
 	return 0, nil
 }
 
-// revoke does what planekube does, to the board alone: there is no cluster here.
+// revoke does what planekube/act does, to the board alone: there is no cluster here.
 func (h *house) revoke(_ context.Context, p access.Permit, namespace, name, reason string, dryRun bool) (plane.Revocation, error) {
 	if err := p.Require(access.SigninsRevoke, time.Now()); err != nil {
 		return plane.Revocation{}, err
@@ -260,7 +260,7 @@ func (h *house) revoke(_ context.Context, p access.Permit, namespace, name, reas
 	return plane.Revocation{Deleted: !dryRun, RefusedBy: new(time.Now().Add(10 * time.Second))}, nil
 }
 
-// pause and lift do what planekube does, to the board alone.
+// pause and lift do what planekube/act does, to the board alone.
 func (h *house) pause(_ context.Context, p access.Permit, d planefleet.Draft, dryRun bool) (planefleet.Hold, bool, error) {
 	if err := p.Require(access.HoldsCreate, time.Now()); err != nil {
 		return planefleet.Hold{}, false, err

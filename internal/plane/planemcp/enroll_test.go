@@ -12,7 +12,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planemcp"
 )
 
-// A clerk keeps nothing, and says what was asked for. The real one is in planekube.
+// A clerk keeps nothing, and says what was asked for. The real one is in planekube/act.
 type clerk struct {
 	planeenroll.Writer
 	spec string
