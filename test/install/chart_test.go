@@ -494,6 +494,7 @@ var leftAlone = map[string]string{
 
 	"plane.gitops.caFile":    "the image has the public authorities; another forge's is for who runs the plane himself",
 	"plane.gitops.lookEvery": "the default is as often as a forge may be asked for it",
+	"tailnet.joinTimeout":    "a pod that did not join in a minute ends, and is begun again",
 }
 
 const elsewhere = "for a plane that is no node of its own, or part of another process: in a cluster it is a node, and nothing leads to it but the tailnet"
