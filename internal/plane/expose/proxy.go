@@ -143,7 +143,7 @@ func (p *proxy) answer(res *http.Response) error {
 				}
 			}
 			// A path that begins with two slashes would name another host by itself.
-			to.Path, to.RawPath = "/"+strings.TrimLeft(to.Path, "/"), strings.TrimPrefix(to.RawPath, "/")
+			to.Path = "/" + strings.TrimLeft(to.Path, "/")
 			if to.RawPath != "" {
 				to.RawPath = "/" + strings.TrimLeft(to.RawPath, "/")
 			}

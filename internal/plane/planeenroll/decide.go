@@ -61,24 +61,18 @@ func (r DecideRequest) AuditArgs() map[string]string {
 
 // approve approves the enrollment, or where git does, the open change of it.
 func (d *Desk) approve(ctx context.Context, p access.Permit, req DecideRequest) (Answer, error) {
-	if d.Writer == nil {
-		return d.decide(ctx, p, req, Approved, nil)
-	}
-	return d.decide(ctx, p, req, Approved, d.Writer.Approve)
+	return d.decide(ctx, p, req, Approved, Writer.Approve)
 }
 
 // decline says no to an enrollment that was only asked for, or where git approves, to the
 // open change of it. The reason is for who asked: it is in the record, and with the change.
 func (d *Desk) decline(ctx context.Context, p access.Permit, req DecideRequest) (Answer, error) {
-	if d.Writer == nil {
-		return d.decide(ctx, p, req, Declined, nil)
-	}
-	return d.decide(ctx, p, req, Declined, d.Writer.Decline)
+	return d.decide(ctx, p, req, Declined, Writer.Decline)
 }
 
 // decide does what was decided, by write where the plane approves. Nobody decides about
 // what they have not looked at.
-func (d *Desk) decide(ctx context.Context, p access.Permit, req DecideRequest, done string, write func(context.Context, access.Permit, string, bool) (planefleet.Enrollment, error)) (Answer, error) {
+func (d *Desk) decide(ctx context.Context, p access.Permit, req DecideRequest, done string, write func(Writer, context.Context, access.Permit, string, bool) (planefleet.Enrollment, error)) (Answer, error) {
 	p, err := begin(p, req.Org, req.Reason)
 	switch {
 	case err != nil:
@@ -95,7 +89,7 @@ func (d *Desk) decide(ctx context.Context, p access.Permit, req DecideRequest, d
 		}
 		req.Seen = plane.Text(e.Digest)
 	}
-	e, err := write(ctx, p, string(req.Seen), bool(req.DryRun))
+	e, err := write(d.Writer, ctx, p, string(req.Seen), bool(req.DryRun))
 	if err != nil {
 		return Answer{}, err
 	}
