@@ -1,6 +1,7 @@
 # Each target is one line of what it does; the work is in the programs it calls.
 export GOFLAGS = -trimpath -buildvcs=false
 export CGO_ENABLED = 0
+export GOTOOLCHAIN = auto
 TOOL = go tool -modfile=tools.mod
 
 .PHONY: demo test build cluster testbed envoy lint test-adapter test-gateway web browser demo-gateway generate acceptance bench budgets sim fuzz clean-cache machine

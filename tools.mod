@@ -1,6 +1,6 @@
 module github.com/tailplane/tailplane/tools
 
-go 1.26.6
+go 1.27.3
 
 tool (
 	golang.org/x/vuln/cmd/govulncheck

@@ -1,6 +1,6 @@
 module github.com/tailplane/tailplane/testbed
 
-go 1.26.7
+go 1.27.3
 
 require (
 	github.com/hashicorp/memberlist v0.7.0

@@ -1,6 +1,6 @@
 module github.com/tailplane/tailplane/testbed/devcluster
 
-go 1.26.0
+go 1.27.3
 
 require (
 	github.com/spf13/pflag v1.0.10

@@ -1,6 +1,6 @@
 module github.com/tailplane/tailplane/testbed/envoygateway
 
-go 1.26.7
+go 1.27.3
 
 tool github.com/envoyproxy/gateway/cmd/envoy-gateway
 

@@ -1,6 +1,6 @@
 module github.com/tailplane/tailplane/testbed/helm
 
-go 1.26.0
+go 1.27.3
 
 tool helm.sh/helm/v4/cmd/helm
 

@@ -1,6 +1,6 @@
 module github.com/tailplane/tailplane/testbed/prometheus
 
-go 1.26.7
+go 1.27.3
 
 tool github.com/prometheus/prometheus/cmd/prometheus
 
