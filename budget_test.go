@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/buildcache"
+	"github.com/tailplane/tailplane/testkit/buildcache"
 )
 
 // Sizes of the stripped programs, in bytes. tka runs for every kubectl command

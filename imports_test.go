@@ -164,22 +164,22 @@ var plan = map[string]string{
 	"internal/cli/yamltree":    "",
 
 	// tests and the testbed only
-	"api/apitest":                            "",
-	"internal/audit/audittest":               "internal/audit",
-	"internal/buildcache":                    "",
-	"internal/fleet/arctest":                 "internal/kube/kubetest",
-	"internal/fleet/forge/forgetest":         "internal/fleet/forge/forgetest/appjwt internal/fleet/forge/forgetest/history",
-	"internal/fleet/forge/forgetest/appjwt":  "", // what an App says of itself
-	"internal/fleet/forge/forgetest/history": "", // what git keeps
-	"internal/gossip/gossiptest":             "",
-	"internal/kube/kubetest":                 "internal/buildcache",
-	"internal/plane/planekube/planekubetest": "api/gateway/v1alpha1 api/v1alpha1 internal/access internal/kube internal/kube/kubetest",
-	"internal/tailnet/tailnettest": "internal/tailnet/tailnettest/acmetest internal/tailnet/tailnettest/tailapi " +
-		"internal/tailnet/tailnettest/tailpolicy",
-	"internal/tailnet/tailnettest/acmetest":   "",
-	"internal/tailnet/tailnettest/tailapi":    "internal/tailnet/tailnettest/tailpolicy",
-	"internal/tailnet/tailnettest/tailpolicy": "",
-	"test/rig": "internal/buildcache internal/door internal/kube/kubetest internal/tailnet/tailnettest",
+	"testkit/apitest":           "",
+	"testkit/audittest":         "internal/audit",
+	"testkit/buildcache":        "",
+	"testkit/arctest":           "testkit/kubetest",
+	"testkit/forgetest":         "testkit/forgetest/appjwt testkit/forgetest/history",
+	"testkit/forgetest/appjwt":  "", // what an App says of itself
+	"testkit/forgetest/history": "", // what git keeps
+	"testkit/gossiptest":        "",
+	"testkit/kubetest":          "testkit/buildcache",
+	"testkit/planekubetest":     "api/gateway/v1alpha1 api/v1alpha1 internal/access internal/kube testkit/kubetest",
+	"testkit/tailnettest": "testkit/tailnettest/acmetest testkit/tailnettest/tsapi " +
+		"testkit/tailnettest/tailpolicy",
+	"testkit/tailnettest/acmetest":   "",
+	"testkit/tailnettest/tsapi":      "testkit/tailnettest/tailpolicy",
+	"testkit/tailnettest/tailpolicy": "",
+	"testkit/testenv":                "testkit/buildcache internal/door testkit/kubetest testkit/tailnettest",
 
 	"cmd/mca": "internal/apiproxy internal/apiproxy/document internal/apiproxy/fanout internal/apiproxy/observe internal/apiproxy/observe/adminport internal/apiproxy/observe/record internal/apiproxy/podface internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/upstream internal/inject",
 	"cmd/tka": "internal/cli",
@@ -188,18 +188,18 @@ var plan = map[string]string{
 }
 
 // benches are the rooms that only tests and the testbed may import.
-var benches = []string{"api/apitest", "internal/audit/audittest", "internal/buildcache", "internal/door/openapi", "internal/fleet/arctest", "internal/fleet/forge/forgetest", "internal/fleet/forge/forgetest/appjwt", "internal/fleet/forge/forgetest/history", "internal/gossip/gossiptest", "internal/kube/kubetest", "internal/plane/planekube/planekubetest", "internal/tailnet/tailnettest",
-	"internal/tailnet/tailnettest/acmetest", "internal/tailnet/tailnettest/tailapi", "internal/tailnet/tailnettest/tailpolicy",
-	"test/rig"}
+var benches = []string{"testkit/apitest", "testkit/audittest", "testkit/buildcache", "internal/door/openapi", "testkit/arctest", "testkit/forgetest", "testkit/forgetest/appjwt", "testkit/forgetest/history", "testkit/gossiptest", "testkit/kubetest", "testkit/planekubetest", "testkit/tailnettest",
+	"testkit/tailnettest/acmetest", "testkit/tailnettest/tsapi", "testkit/tailnettest/tailpolicy",
+	"testkit/testenv"}
 
 // worlds lists each outside world and the only rooms that may speak to it.
 var worlds = map[string]string{
-	"tailscale.com/": "internal/tailnet internal/tailnet/tailnets internal/tailnet/tailnettest internal/tailnet/tailnettest/tailapi " +
-		"internal/tailnet/tailnettest/tailpolicy test/rig",
-	"sigs.k8s.io/controller-runtime": "internal/fleet/fleetkube internal/fleet/fleetkube/adopt internal/fleet/fleetkube/arcworld internal/fleet/fleetkube/board internal/fleet/fleetkube/furnish internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gossip/gossipkube internal/kube internal/plane/planekube internal/plane/planekube/act internal/plane/planekube/election internal/plane/planekube/planekubetest internal/signin/signinkube cmd/tailplaned",
-	"k8s.io/client-go/":              "internal/fleet/arctest internal/fleet/fleetkube internal/fleet/fleetkube/arcworld internal/fleet/fleetkube/board internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/plane/planekube internal/plane/planekube/act internal/plane/planekube/election internal/plane/planekube/planekubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned test/rig",
-	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/fleet internal/fleet/fleetkube internal/fleet/fleetkube/account internal/fleet/fleetkube/adopt internal/fleet/fleetkube/adopted internal/fleet/fleetkube/arcworld internal/fleet/fleetkube/board internal/fleet/fleetkube/findings internal/fleet/fleetkube/furnish internal/fleet/fleetkube/ledger internal/fleet/arc internal/fleet/arctest internal/fleet/isolation internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gateway/workload internal/gossip/gossipkube internal/inject/injectkube internal/kube internal/kube/kubetest internal/plane/planekube internal/plane/planekube/act internal/plane/planekube/election internal/plane/planekube/planekubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned test/rig",
-	"sigs.k8s.io/gateway-api/":       "internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/gather internal/plane/planekube internal/plane/planekube/planekubetest",
+	"tailscale.com/": "internal/tailnet internal/tailnet/tailnets testkit/tailnettest testkit/tailnettest/tsapi " +
+		"testkit/tailnettest/tailpolicy testkit/testenv",
+	"sigs.k8s.io/controller-runtime": "internal/fleet/fleetkube internal/fleet/fleetkube/adopt internal/fleet/fleetkube/arcworld internal/fleet/fleetkube/board internal/fleet/fleetkube/furnish internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gossip/gossipkube internal/kube internal/plane/planekube internal/plane/planekube/act internal/plane/planekube/election testkit/planekubetest internal/signin/signinkube cmd/tailplaned",
+	"k8s.io/client-go/":              "testkit/arctest internal/fleet/fleetkube internal/fleet/fleetkube/arcworld internal/fleet/fleetkube/board internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gossip/gossipkube internal/inject/injectkube internal/kube testkit/kubetest internal/plane/planekube internal/plane/planekube/act internal/plane/planekube/election testkit/planekubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned testkit/testenv",
+	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/fleet internal/fleet/fleetkube internal/fleet/fleetkube/account internal/fleet/fleetkube/adopt internal/fleet/fleetkube/adopted internal/fleet/fleetkube/arcworld internal/fleet/fleetkube/board internal/fleet/fleetkube/findings internal/fleet/fleetkube/furnish internal/fleet/fleetkube/ledger internal/fleet/arc testkit/arctest internal/fleet/isolation internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gateway/workload internal/gossip/gossipkube internal/inject/injectkube internal/kube testkit/kubetest internal/plane/planekube internal/plane/planekube/act internal/plane/planekube/election testkit/planekubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned testkit/testenv",
+	"sigs.k8s.io/gateway-api/":       "internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/gather internal/plane/planekube testkit/planekubetest",
 	"github.com/envoyproxy/":         "internal/gateway/gatewayxds",
 	"google.golang.org/grpc":         "internal/gateway/gatewayxds",
 	"github.com/go-jose/":            "internal/identity",
@@ -215,7 +215,7 @@ var worlds = map[string]string{
 }
 
 // pure rooms import the standard library and the rooms of their plan, nothing else.
-var pure = []string{"internal/fleet/forge/appkey", "internal/fleet/forge/exchange", "internal/fleet/forge/failure", "internal/fleet/forge/gitname", "internal/fleet/forge/place", "internal/fleet/forge/rate", "internal/fleet/forge/revision", "internal/fleet/forge/secret", "internal/fleet/forge/tree", "internal/authority", "internal/printable", "internal/profile", "internal/redact", "internal/problem", "internal/access", "internal/audit", "internal/buildcache", "internal/gateway/portmap", "internal/gateway/standing", "internal/gateway/upkeep", "internal/door/framing", "internal/apiproxy/podface", "internal/apiproxy/observe/record", "internal/apiproxy/socket", "internal/apiproxy/observe/text"}
+var pure = []string{"internal/fleet/forge/appkey", "internal/fleet/forge/exchange", "internal/fleet/forge/failure", "internal/fleet/forge/gitname", "internal/fleet/forge/place", "internal/fleet/forge/rate", "internal/fleet/forge/revision", "internal/fleet/forge/secret", "internal/fleet/forge/tree", "internal/authority", "internal/printable", "internal/profile", "internal/redact", "internal/problem", "internal/access", "internal/audit", "testkit/buildcache", "internal/gateway/portmap", "internal/gateway/standing", "internal/gateway/upkeep", "internal/door/framing", "internal/apiproxy/podface", "internal/apiproxy/observe/record", "internal/apiproxy/socket", "internal/apiproxy/observe/text"}
 
 func TestPlan(t *testing.T) {
 	seen := map[string]bool{}

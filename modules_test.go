@@ -100,7 +100,7 @@ func TestProductModuleIsLight(t *testing.T) {
 		}
 	}
 	deps := strings.Fields(goCommand(t, ".", "list", "-deps", "-test", "-f", "{{.ImportPath}}", "./..."))
-	if !slices.Contains(deps, m.Module.Path+"/internal/buildcache") {
+	if !slices.Contains(deps, m.Module.Path+"/testkit/buildcache") {
 		t.Fatalf("go list does not show our own packages; it shows %d", len(deps))
 	}
 	const gateway = "github.com/envoyproxy/gateway"

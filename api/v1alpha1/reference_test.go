@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tailplane/tailplane/api/apitest"
+	"github.com/tailplane/tailplane/testkit/apitest"
 )
 
 const page = "../../docs/reference/fleet-kinds.md"

@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
 // asProgram makes the test's own program be the one that is tested.

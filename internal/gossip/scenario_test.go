@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/gossip/gossiptest"
+	"github.com/tailplane/tailplane/testkit/gossiptest"
 )
 
 // `make sim` names a scenario and takes the figures from a file.

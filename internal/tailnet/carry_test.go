@@ -17,7 +17,7 @@ import (
 	"tailscale.com/ipn"
 	"tailscale.com/tailcfg"
 
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
 // A node that carries: it reaches peers and services, sees who is there, and is a

@@ -10,7 +10,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/problem"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
 const gossipPolicy = `{

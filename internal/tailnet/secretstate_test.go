@@ -10,8 +10,8 @@ import (
 
 	"tailscale.com/kube/kubeclient"
 
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
 // asPod makes this process a pod of the cluster with the given account, as far as

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/problem"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
 // ID-05: what a policy can hold, WhoIs can carry: it costs bounded time and

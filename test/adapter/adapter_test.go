@@ -29,8 +29,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // limit bounds every wait for something that takes a moment.
@@ -42,7 +42,7 @@ var stand struct {
 	once    sync.Once
 	dir     string
 	cluster *kubetest.Cluster
-	adapter *rig.Adapter
+	adapter *testenv.Adapter
 	err     error
 }
 
@@ -73,7 +73,7 @@ func TestMain(m *testing.M) {
 }
 
 // shared returns the cluster and the adapter that all tests share.
-func shared(t testing.TB) (*kubetest.Cluster, *rig.Adapter) {
+func shared(t testing.TB) (*kubetest.Cluster, *testenv.Adapter) {
 	t.Helper()
 	stand.once.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
@@ -88,7 +88,7 @@ func shared(t testing.TB) (*kubetest.Cluster, *rig.Adapter) {
 		if token, stand.err = account(ctx, stand.cluster, "default", "app", "cluster-admin"); stand.err != nil {
 			return
 		}
-		stand.adapter, stand.err = rig.StartAdapter(ctx, filepath.Join(stand.dir, "pod"), rig.AdapterOptions{
+		stand.adapter, stand.err = testenv.StartAdapter(ctx, filepath.Join(stand.dir, "pod"), testenv.AdapterOptions{
 			Server: stand.cluster.Server, CA: stand.cluster.CA, Token: token, Namespace: "default"})
 	})
 	if stand.err != nil {
@@ -151,7 +151,7 @@ func listenTLS(t testing.TB) (net.Listener, []byte) {
 }
 
 // config is how an application reaches the adapter.
-func config(t testing.TB, a *rig.Adapter) *rest.Config {
+func config(t testing.TB, a *testenv.Adapter) *rest.Config {
 	t.Helper()
 	c, err := clientcmd.BuildConfigFromFlags("", a.Kubeconfig)
 	if err != nil {
@@ -162,7 +162,7 @@ func config(t testing.TB, a *rig.Adapter) *rest.Config {
 }
 
 // kubectl runs the real one through the adapter, and fails the test if it fails.
-func kubectl(t testing.TB, a *rig.Adapter, args ...string) string {
+func kubectl(t testing.TB, a *testenv.Adapter, args ...string) string {
 	t.Helper()
 	out, errs, exit := try(t, a, args...)
 	if exit != 0 {
@@ -171,7 +171,7 @@ func kubectl(t testing.TB, a *rig.Adapter, args ...string) string {
 	return out
 }
 
-func try(t testing.TB, a *rig.Adapter, args ...string) (stdout, stderr string, exit int) {
+func try(t testing.TB, a *testenv.Adapter, args ...string) (stdout, stderr string, exit int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()

@@ -27,8 +27,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/tailplane/tailplane/internal/buildcache"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/buildcache"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // A gate is the way to a server, which can be shut.
@@ -119,7 +119,7 @@ func (s *several) gated(t *testing.T, config string) (*several, *gate) {
 	defer cancel()
 	own := &several{clusters: s.clusters, admin: s.admin, options: o}
 	var err error
-	if own.adapter, err = rig.StartAdapter(ctx, filepath.Join(t.TempDir(), "pod"), o); err != nil {
+	if own.adapter, err = testenv.StartAdapter(ctx, filepath.Join(t.TempDir(), "pod"), o); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -20,9 +20,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
-	"github.com/tailplane/tailplane/internal/buildcache"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/buildcache"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // byFile are manifests as people write them.
@@ -53,7 +53,7 @@ func injectFile(t *testing.T, manifest string) string {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, bin, "inject", "--image", rig.SidecarImage, "--kube-version", "1.37")
+	cmd := exec.CommandContext(ctx, bin, "inject", "--image", testenv.SidecarImage, "--kube-version", "1.37")
 	cmd.Stdin = strings.NewReader(manifest)
 	out, err := cmd.Output()
 	if err != nil {
@@ -62,7 +62,7 @@ func injectFile(t *testing.T, manifest string) string {
 		}
 		t.Fatal(err)
 	}
-	if !bytes.Contains(out, []byte(rig.SidecarImage)) {
+	if !bytes.Contains(out, []byte(testenv.SidecarImage)) {
 		t.Fatalf("nothing was injected:\n%s", out)
 	}
 	return string(out)
@@ -192,10 +192,10 @@ func same(t *testing.T, why string, want, got *corev1.Pod) {
 }
 
 // webhook installs the webhook into a cluster that tests share, until the test ends.
-func webhook(t *testing.T, c *kubetest.Cluster, admin *kubernetes.Clientset, args ...string) *rig.Webhook {
+func webhook(t *testing.T, c *kubetest.Cluster, admin *kubernetes.Clientset, args ...string) *testenv.Webhook {
 	t.Helper()
 	ln, address := reserve(t)
-	manifests, err := rig.WebhookManifests(address)
+	manifests, err := testenv.WebhookManifests(address)
 	if err == nil {
 		err = c.Apply(t.Context(), manifests...)
 	}
@@ -218,7 +218,7 @@ func webhook(t *testing.T, c *kubetest.Cluster, admin *kubernetes.Clientset, arg
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	ln.Close()
-	w, err := rig.StartWebhook(ctx, filepath.Join(t.TempDir(), "webhook"), c, address, args...)
+	w, err := testenv.StartWebhook(ctx, filepath.Join(t.TempDir(), "webhook"), c, address, args...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,13 +28,13 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // direct is the same application without an adapter: the same ServiceAccount, at
 // the API server itself.
-func direct(t testing.TB, c *kubetest.Cluster, a *rig.Adapter) *rest.Config {
+func direct(t testing.TB, c *kubetest.Cluster, a *testenv.Adapter) *rest.Config {
 	t.Helper()
 	token, err := os.ReadFile(filepath.Join(a.Account, "token"))
 	if err != nil {
@@ -321,7 +321,7 @@ func cut(t *testing.T, requests *atomic.Int64) (server string, ca []byte) {
 func TestAWriteIsSentOnce(t *testing.T) {
 	var requests atomic.Int64
 	server, ca := cut(t, &requests)
-	a, err := rig.StartAdapter(t.Context(), t.TempDir(), rig.AdapterOptions{Server: server, CA: ca, Token: "token", Namespace: "default"})
+	a, err := testenv.StartAdapter(t.Context(), t.TempDir(), testenv.AdapterOptions{Server: server, CA: ca, Token: "token", Namespace: "default"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -367,7 +367,7 @@ func TestTheClusterIsDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := rig.StartAdapter(t.Context(), t.TempDir(), rig.AdapterOptions{Server: c.Server, CA: c.CA, Token: token, Namespace: "default"})
+	a, err := testenv.StartAdapter(t.Context(), t.TempDir(), testenv.AdapterOptions{Server: c.Server, CA: c.CA, Token: token, Namespace: "default"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -411,7 +411,7 @@ func TestAnInformerGoesOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := rig.StartAdapter(t.Context(), t.TempDir(), rig.AdapterOptions{Server: c.Server, CA: c.CA, Token: token, Namespace: ns})
+	a, err := testenv.StartAdapter(t.Context(), t.TempDir(), testenv.AdapterOptions{Server: c.Server, CA: c.CA, Token: token, Namespace: ns})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 	listers "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // follower is an unmodified informer of the namespace shop, which counts the lists
@@ -302,7 +302,7 @@ func TestSeveral_Retarget(t *testing.T) {
 	o.Config = moving(1, "east")
 	own := &several{clusters: s.clusters, admin: s.admin}
 	var err error
-	if own.adapter, err = rig.StartAdapter(ctx, filepath.Join(t.TempDir(), "pod"), o); err != nil {
+	if own.adapter, err = testenv.StartAdapter(ctx, filepath.Join(t.TempDir(), "pod"), o); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/tailplane/tailplane/internal/buildcache"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/buildcache"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 func manifest(t testing.TB, content string) string {
@@ -112,7 +112,7 @@ func (r *running) String() string {
 
 // command is the real kubectl, to be run as an application of the pod would. It
 // ends with the test.
-func command(t testing.TB, a *rig.Adapter, env []string, args ...string) *exec.Cmd {
+func command(t testing.TB, a *testenv.Adapter, env []string, args ...string) *exec.Cmd {
 	t.Helper()
 	bin, err := buildcache.Lookup("kubectl")
 	if err != nil {
@@ -126,7 +126,7 @@ func command(t testing.TB, a *rig.Adapter, env []string, args ...string) *exec.C
 }
 
 // begin starts a kubectl that goes on, and ends it with the test.
-func begin(t testing.TB, a *rig.Adapter, env []string, args ...string) *running {
+func begin(t testing.TB, a *testenv.Adapter, env []string, args ...string) *running {
 	t.Helper()
 	r := &running{}
 	cmd := command(t, a, env, args...)

@@ -24,7 +24,7 @@ import (
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // beside is another adapter in front of the same clusters, which the test may
@@ -37,7 +37,7 @@ func (s *several) beside(t testing.TB, config string) *several {
 	defer cancel()
 	own := &several{clusters: s.clusters, admin: s.admin, options: o}
 	var err error
-	if own.adapter, err = rig.StartAdapter(ctx, filepath.Join(t.TempDir(), "pod"), o); err != nil {
+	if own.adapter, err = testenv.StartAdapter(ctx, filepath.Join(t.TempDir(), "pod"), o); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -23,8 +23,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // ConfigMaps of the namespace shop are spread, those of production are east's
@@ -54,9 +54,9 @@ rules:
 type several struct {
 	clusters map[string]*kubetest.Cluster
 	admin    map[string]*kubernetes.Clientset // past the adapter
-	adapter  *rig.Adapter
+	adapter  *testenv.Adapter
 	dir      string
-	options  rig.AdapterOptions
+	options  testenv.AdapterOptions
 }
 
 // usedThree says that there are three clusters to be stopped.
@@ -71,7 +71,7 @@ var threeOnce = sync.OnceValues(func() (*several, error) {
 	if s.dir, err = os.MkdirTemp("", "several"); err != nil {
 		return s, err
 	}
-	s.options = rig.AdapterOptions{Namespace: "default", Config: severalConfig, Secrets: map[string]map[string]string{}}
+	s.options = testenv.AdapterOptions{Namespace: "default", Config: severalConfig, Secrets: map[string]map[string]string{}}
 	for _, name := range []string{"here", "east", "west"} {
 		c, err := kubetest.Run(ctx, kubetest.Options{Name: name})
 		if err != nil {
@@ -96,7 +96,7 @@ var threeOnce = sync.OnceValues(func() (*several, error) {
 		}
 		s.options.Secrets[name] = map[string]string{"server": c.Server, "ca.crt": string(c.CA), "token": token}
 	}
-	s.adapter, err = rig.StartAdapter(ctx, filepath.Join(s.dir, "pod"), s.options)
+	s.adapter, err = testenv.StartAdapter(ctx, filepath.Join(s.dir, "pod"), s.options)
 	return s, err
 })
 

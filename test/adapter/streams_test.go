@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 const pod = `apiVersion: v1
@@ -24,7 +24,7 @@ spec: {containers: [{name: app, image: example.com/app:1}]}
 `
 
 // runPod makes a pod that is running, and returns its namespace.
-func runPod(t *testing.T) (string, *rig.Adapter) {
+func runPod(t *testing.T) (string, *testenv.Adapter) {
 	t.Helper()
 	c, a := shared(t)
 	ns := c.Namespace(t)
@@ -40,7 +40,7 @@ var protocols = map[string][]string{
 }
 
 // upgraded counts the adapter's lines of upgrades to a protocol.
-func upgraded(a *rig.Adapter, ns, subresource, protocol string) (n int) {
+func upgraded(a *testenv.Adapter, ns, subresource, protocol string) (n int) {
 	for line := range strings.Lines(a.Output()) {
 		if strings.Contains(line, `"namespace":"`+ns+`"`) && strings.Contains(line, `"subresource":"`+subresource+`"`) &&
 			strings.Contains(strings.ToLower(line), `"upgrade":"`+strings.ToLower(protocol)) && strings.Contains(line, `"code":101`) {

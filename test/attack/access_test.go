@@ -20,11 +20,11 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // waitGranted waits until p's grants of the policy in force let p ask.
-func (s *system) waitGranted(t *testing.T, p *rig.Person) {
+func (s *system) waitGranted(t *testing.T, p *testenv.Person) {
 	t.Helper()
 	s.waitPolicy(t)
 	var a answer
@@ -338,7 +338,7 @@ func TestID13_NamesThatCollide(t *testing.T) {
 		strings.Repeat("l", 60) + "@a.com", strings.Repeat("l", 61) + "@a.com", "アリス@例え.jp"}
 	const rule = `{"role": "view", "period": "8h"}`
 	s.setPolicy(t, grant("*", rule))
-	people, statuses := map[string]*rig.Person{}, map[string]signin.Status{}
+	people, statuses := map[string]*testenv.Person{}, map[string]signin.Status{}
 	label := regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 	names := map[string]string{}
 	for i, login := range logins {

@@ -27,7 +27,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // realToken stands for the token of the pod's ServiceAccount. Whoever finds it
@@ -173,7 +173,7 @@ func (o *origin) quietly(t *testing.T, what string, f func()) {
 // A podUnderAttack is an adapter with an origin behind it, as an application of
 // its pod sees it.
 type podUnderAttack struct {
-	*rig.Adapter
+	*testenv.Adapter
 	roots *x509.CertPool
 	token string // the local one
 }
@@ -183,7 +183,7 @@ func startPod(t testing.TB, o *origin, token string) *podUnderAttack {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	a, err := rig.StartAdapter(ctx, t.TempDir(), rig.AdapterOptions{Server: o.URL, CA: o.CA, Token: token, Namespace: "shop"})
+	a, err := testenv.StartAdapter(ctx, t.TempDir(), testenv.AdapterOptions{Server: o.URL, CA: o.CA, Token: token, Namespace: "shop"})
 	if err != nil {
 		t.Fatal(err)
 	}

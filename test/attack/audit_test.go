@@ -24,7 +24,7 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // oddWords are what a stranger puts where a name should be.
@@ -136,7 +136,7 @@ func TestAU02_OneEventIsOneLine(t *testing.T) {
 // A visitor is one request on a connection of its own, and what the record should
 // say of it.
 type visitor struct {
-	p    *rig.Person
+	p    *testenv.Person
 	raw  string
 	want audit.Entry // its Args are a part of those wanted
 	gone bool        // it does not wait for the answer
@@ -152,11 +152,11 @@ type visitor struct {
 func TestAU03_OneEntryAVisit(t *testing.T) {
 	s := start(t)
 	host := "tka." + s.Net.Suffix()
-	people := []*rig.Person{s.alice(t), s.bob(t)}
+	people := []*testenv.Person{s.alice(t), s.bob(t)}
 	for i := range 3 {
 		people = append(people, s.person(t, fmt.Sprintf("au03-%d", i), []string{"alice@example.com", "bob@example.com", "ci@example.com"}[i]))
 	}
-	logins := map[*rig.Person]string{people[0]: "alice@example.com", people[1]: "bob@example.com", people[2]: "alice@example.com", people[3]: "bob@example.com", people[4]: "ci@example.com"}
+	logins := map[*testenv.Person]string{people[0]: "alice@example.com", people[1]: "bob@example.com", people[2]: "alice@example.com", people[3]: "bob@example.com", people[4]: "ci@example.com"}
 
 	t.Run("a thousand at once", func(t *testing.T) {
 		const n = 1000

@@ -17,7 +17,7 @@ import (
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // recorded runs a server for a few visits and returns its record, line by line,
@@ -187,7 +187,7 @@ func TestAU05_TheRecordIsManipulated(t *testing.T) {
 func TestAU06_StrangersMakeNoSeries(t *testing.T) {
 	s := start(t)
 	const each, devices = 2000, 5
-	var people []*rig.Person
+	var people []*testenv.Person
 	for i := range devices { // known to the tailnet, granted nothing
 		people = append(people, s.person(t, fmt.Sprintf("au06-%d", i), fmt.Sprintf("stranger%d@example.com", i)))
 	}

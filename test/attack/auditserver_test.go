@@ -11,14 +11,14 @@ import (
 	"testing"
 
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // A server is an access server beside the shared one, which a test may treat as it
 // likes: another node, state and record.
 type server struct {
-	*rig.Process
+	*testenv.Process
 	s      *system
 	dir    string
 	name   string // in full, as control assigned it
@@ -85,14 +85,14 @@ func (x *server) settings(t *testing.T, o serverOptions) (kubeconfig, text strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	if kubeconfig, err = x.s.Cluster.ServiceAccountKubeconfig(t.Context(), rig.SystemNamespace, "tailplane-access", x.dir); err != nil {
+	if kubeconfig, err = x.s.Cluster.ServiceAccountKubeconfig(t.Context(), testenv.SystemNamespace, "tailplane-access", x.dir); err != nil {
 		t.Fatal(err)
 	}
 	return kubeconfig, strings.NewReplacer(append([]string{filepath.Join(x.s.Dir, "access") + "/", x.dir + "/", x.s.AuthKeyFile(), key}, o.replace...)...).Replace(string(b))
 }
 
 // ask is system.ask at this server.
-func (x *server) ask(t *testing.T, p *rig.Person, method, path, body string, headers ...string) answer {
+func (x *server) ask(t *testing.T, p *testenv.Person, method, path, body string, headers ...string) answer {
 	t.Helper()
 	req := x.s.newRequest(t, method, path, body, headers...)
 	req.URL.Host, req.Host = x.name, x.name
@@ -110,7 +110,7 @@ func (x *server) key(t *testing.T) string {
 }
 
 // series are the samples of the metrics of a process, by name and labels.
-func (s *system) series(t *testing.T, p *rig.Process) map[string]float64 {
+func (s *system) series(t *testing.T, p *testenv.Process) map[string]float64 {
 	t.Helper()
 	a := rawProbe(t, s.probes(t, p), "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
 	if a.Status != 200 {

@@ -18,15 +18,15 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/buildcache"
 	"github.com/tailplane/tailplane/internal/problem"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/buildcache"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // pipeline sends requests to a server on one connection, several at a time, and
 // returns how often each status was answered.
-func (s *system) pipeline(ctx context.Context, p *rig.Person, server string, requests []string) (map[int]int, error) {
+func (s *system) pipeline(ctx context.Context, p *testenv.Person, server string, requests []string) (map[int]int, error) {
 	v := &visitor{p: p}
 	if err := v.connect(ctx, s, server); err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func (s *system) pipeline(ctx context.Context, p *rig.Person, server string, req
 
 // visits makes n equal visits of p to a server, some at once. Each must be
 // answered with the status.
-func (s *system) visits(t *testing.T, p *rig.Person, server string, n, status int, method, path, body string) {
+func (s *system) visits(t *testing.T, p *testenv.Person, server string, n, status int, method, path, body string) {
 	t.Helper()
 	request := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", method, path, server, len(body), body)
 	var wg sync.WaitGroup
@@ -86,7 +86,7 @@ func (s *system) visits(t *testing.T, p *rig.Person, server string, n, status in
 }
 
 // longest makes n visits one after the other, and returns how long the longest took.
-func (x *server) longest(t *testing.T, p *rig.Person, n int) (most time.Duration) {
+func (x *server) longest(t *testing.T, p *testenv.Person, n int) (most time.Duration) {
 	t.Helper()
 	for range n {
 		began := time.Now()
@@ -348,7 +348,7 @@ func (x *server) pipe(t *testing.T, kubeconfig, text string) (reader *os.File, p
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cmd.Process.Kill(); <-done })
-	x.Process = &rig.Process{Args: cmd.Args, Log: log} // for what it says
+	x.Process = &testenv.Process{Args: cmd.Args, Log: log} // for what it says
 	ctx, cancel := context.WithTimeout(t.Context(), long)
 	defer cancel()
 	if err := x.WaitLog(ctx, `"access is serving"`); err != nil {

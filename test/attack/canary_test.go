@@ -23,9 +23,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/tailplane/tailplane/internal/audit/audittest"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/audittest"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // A sinkhole is a collector of OpenTelemetry that keeps what it is sent, of
@@ -243,7 +243,7 @@ func TestAU01_Canary(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kubeconfig, err := s.Cluster.ServiceAccountKubeconfig(t.Context(), rig.SystemNamespace, "tailplane-operator", t.TempDir())
+	kubeconfig, err := s.Cluster.ServiceAccountKubeconfig(t.Context(), testenv.SystemNamespace, "tailplane-operator", t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +279,7 @@ func TestAU01_Canary(t *testing.T) {
 		c.secret("the credential in "+filepath.Base(file), token)
 	}
 	key := corev1.Secret{}
-	if err := s.admin.Get(t.Context(), client.ObjectKey{Namespace: rig.SystemNamespace, Name: "tailplane-cluster-key"}, &key); err != nil || len(key.Data) == 0 {
+	if err := s.admin.Get(t.Context(), client.ObjectKey{Namespace: testenv.SystemNamespace, Name: "tailplane-cluster-key"}, &key); err != nil || len(key.Data) == 0 {
 		t.Fatalf("the cluster's key: %v, %v", key.Data, err)
 	}
 	for name, v := range key.Data {
@@ -387,7 +387,7 @@ func TestAU01_Canary(t *testing.T) {
 		}
 		c.put(what, out, "canary-example-com")
 	}
-	for name, proc := range map[string]*rig.Process{"access": x.Process, "operator": operator} {
+	for name, proc := range map[string]*testenv.Process{"access": x.Process, "operator": operator} {
 		for _, path := range append(probePaths, "/readyz?verbose", "/nothing") {
 			a := rawProbe(t, s.probes(t, proc), "GET "+path+" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
 			c.put("metrics and probes of "+name, a.Body, "go_goroutines")

@@ -16,7 +16,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // CL-01. A server is who proves it with the cluster's key. Whoever has only its
@@ -173,7 +173,7 @@ func TestCL01_TheServerIsAnotherOne(t *testing.T) {
 			http.Error(rw, "no", http.StatusBadGateway)
 		}))
 		defer way.Close()
-		all := func(url string) rig.Result {
+		all := func(url string) testenv.Result {
 			m := s.machine(t, alice)
 			m.Proxy = way.URL
 			return m.start([]string{"NO_PROXY=", "no_proxy="}, nil, "tka", "login", "--server", url).ends()
@@ -364,7 +364,7 @@ func TestCL07_HostileServer(t *testing.T) {
 				limit = time.Minute
 			}
 			var held int
-			var r rig.Result
+			var r testenv.Result
 			var took time.Duration
 			most := 12
 			for ; ; limit, most = 4*limit, 4*most { // a busy machine does not get there in time

@@ -22,7 +22,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gossip/memberlist"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 const api = signin.Base
@@ -53,7 +53,7 @@ func split(rt door.Route) (method, path string) {
 func (s *system) serverNames(t *testing.T) []string { return servingNames(t, s.Access) }
 
 // servingNames are those by which an access server goes, as its log says.
-func servingNames(t *testing.T, p *rig.Process) (names []string) {
+func servingNames(t *testing.T, p *testenv.Process) (names []string) {
 	t.Helper()
 	for _, line := range strings.Split(p.Output(), "\n") {
 		if strings.Contains(line, `"access is serving"`) {
@@ -76,7 +76,7 @@ type wire struct {
 }
 
 // dial connects to the access server as p, with TLS and nothing above it.
-func (s *system) dial(t *testing.T, p *rig.Person, protocols ...string) *wire {
+func (s *system) dial(t *testing.T, p *testenv.Person, protocols ...string) *wire {
 	t.Helper()
 	raw, err := p.Node.Dial(t.Context(), "tcp", "tka."+s.Net.Suffix()+":443")
 	if err != nil {
@@ -135,7 +135,7 @@ func TestID09_HostIsOneOfOurNames(t *testing.T) {
 	alice, bob := s.alice(t), s.bob(t)
 	names := s.serverNames(t)
 	bobs, _ := bob.Node.TailscaleIPs()
-	for _, p := range []*rig.Process{s.Access, s.Operator} {
+	for _, p := range []*testenv.Process{s.Access, s.Operator} {
 		at := s.probes(t, p)
 		for _, path := range probePaths {
 			for _, method := range []string{"GET", "HEAD", "POST", "OPTIONS"} {
@@ -217,7 +217,7 @@ func TestID09_HostIsOneOfOurNames(t *testing.T) {
 }
 
 // refusedWith is refused for one request of p.
-func (s *system) refusedWith(t *testing.T, p *rig.Person, method, path string, code problem.Code, headers ...string) audit.Entry {
+func (s *system) refusedWith(t *testing.T, p *testenv.Person, method, path string, code problem.Code, headers ...string) audit.Entry {
 	t.Helper()
 	_, e := s.refused(t, fmt.Sprintf("%s %s with %q", method, path, headers), code, func() answer {
 		return s.ask(t, p, method, path, "", headers...)
@@ -398,7 +398,7 @@ func TestID08_NoHeaderModeAndNoOtherListener(t *testing.T) {
 	forged := identityHeaders("alice@example.com", aliceIP.String())
 	m := s.mark(t)
 	seen := 0
-	for _, p := range []*rig.Process{s.Access, s.Operator} {
+	for _, p := range []*testenv.Process{s.Access, s.Operator} {
 		probes := s.probes(t, p)
 		for _, port := range listening(t, p.PID()) {
 			at := fmt.Sprintf("127.0.0.1:%d", port)
@@ -501,7 +501,7 @@ func TestID10_CrossSite(t *testing.T) {
 			}
 		}
 	}
-	for _, p := range []*rig.Process{s.Access, s.Operator} {
+	for _, p := range []*testenv.Process{s.Access, s.Operator} {
 		for _, path := range probePaths {
 			for _, site := range []string{"cross-site", "same-site", "trust-me"} {
 				a := rawProbe(t, s.probes(t, p), "GET "+path+" HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: "+site+"\r\nOrigin: https://evil.example\r\nConnection: close\r\n\r\n")
@@ -558,7 +558,7 @@ func TestID11_PathsAreExact(t *testing.T) {
 	}
 	for _, rt := range routes() {
 		method, path := split(rt)
-		for _, p := range []*rig.Person{bob, alice} {
+		for _, p := range []*testenv.Person{bob, alice} {
 			for _, spelt := range spell(path) {
 				m := s.mark(t)
 				w := s.dial(t, p)
@@ -597,7 +597,7 @@ func TestID11_PathsAreExact(t *testing.T) {
 		}
 	}
 	t.Run("probes", func(t *testing.T) {
-		for _, p := range []*rig.Process{s.Access, s.Operator} {
+		for _, p := range []*testenv.Process{s.Access, s.Operator} {
 			for _, path := range probePaths {
 				for _, spelt := range spell(path) {
 					a := rawProbe(t, s.probes(t, p), "GET "+spelt+" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
@@ -638,7 +638,7 @@ func TestID12_EveryRouteIsDecided(t *testing.T) {
 	eventually(t, soon, "the robot is granted", func() bool { return s.ask(t, robot, "GET", api+"/login", "").code() == problem.NotSignedIn })
 	personas := []struct {
 		name    string
-		p       *rig.Person
+		p       *testenv.Person
 		headers []string
 	}{
 		{"granted", s.alice(t), nil},
@@ -716,7 +716,7 @@ func TestID12_EveryRouteIsDecided(t *testing.T) {
 		}
 	}
 	var probes []string
-	for _, p := range []*rig.Process{s.Access, s.Operator} {
+	for _, p := range []*testenv.Process{s.Access, s.Operator} {
 		var text strings.Builder
 		for _, path := range slices.Concat(probePaths, []string{"/", "/healthz", "/debug/pprof/", "/debug/vars", "/config", "/swagger", api + "/login", api + "/whoami"}) {
 			for _, method := range []string{"GET", "POST", "DELETE"} {
@@ -834,7 +834,7 @@ func TestID15_Smuggling(t *testing.T) {
 		t.Fatalf("the hidden request was heard: %+v", now)
 	}
 	// Probes take no body, and so what is hidden in one is all the easier to hear.
-	for _, p := range []*rig.Process{s.Access, s.Operator} {
+	for _, p := range []*testenv.Process{s.Access, s.Operator} {
 		at := s.probes(t, p)
 		for _, tt := range smuggled("GET /livez HTTP/1.1\r\n", "localhost", "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n") {
 			t.Run("probes of "+p.Args[1]+"/"+tt.name, func(t *testing.T) {

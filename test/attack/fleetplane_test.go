@@ -9,13 +9,13 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
-	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/forgetest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // forgeShown is how the plane shows a forge.
-func (y *yard) forgeShown(t *testing.T, p *rig.Person, name string) (f planefleet.Forge) {
+func (y *yard) forgeShown(t *testing.T, p *testenv.Person, name string) (f planefleet.Forge) {
 	t.Helper()
 	var all []planefleet.Forge
 	if a := y.knock(t, p, http.MethodGet, "/api/v1/forges", ""); a.Status != http.StatusOK || json.Unmarshal(a.Data, &all) != nil {

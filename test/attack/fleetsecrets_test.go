@@ -25,8 +25,8 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
-	"github.com/tailplane/tailplane/internal/fleet/arctest"
-	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+	"github.com/tailplane/tailplane/testkit/arctest"
+	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
 // everything is each object that the API server has, but for Secrets, as text by kind.

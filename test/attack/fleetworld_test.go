@@ -25,10 +25,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
-	"github.com/tailplane/tailplane/internal/fleet/arctest"
-	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/arctest"
+	"github.com/tailplane/tailplane/testkit/forgetest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // Where the fleet is, as deploy/fleet has it.
@@ -54,7 +54,7 @@ type yard struct {
 	github *forgetest.GitHubFake
 	gitlab *forgetest.GitLabFake
 	arc    *arctest.ARC
-	fleet  *rig.Process
+	fleet  *testenv.Process
 
 	denied sync.Map // places of which GitHub tells ARC that its App is not installed
 
@@ -101,7 +101,7 @@ func newYard(ctx context.Context) (_ *yard, err error) {
 			err = errors.Join(err, y.close())
 		}
 	}()
-	s, err := run(ctx, rig.Options{Policy: policy(planeGrant("alice@example.com", everywhere), planeGrant("bob@example.com", `{"role": "viewer", "orgs": ["nobody"]}`)),
+	s, err := run(ctx, testenv.Options{Policy: policy(planeGrant("alice@example.com", everywhere), planeGrant("bob@example.com", `{"role": "viewer", "orgs": ["nobody"]}`)),
 		ClusterName: "yard", NoAccess: true, Settings: map[string]string{"api.limits": noLimits, "signin.roles": "[view]", "plane.roles": "[{login: pat@platform.example, role: platform-admin}]", "plane.emailDomains": "[acme.dev]"}})
 	if err != nil {
 		return nil, err
@@ -164,7 +164,7 @@ func (y *yard) close() (err error) {
 func (y *yard) begin(ctx context.Context, settings string, args ...string) (err error) {
 	y.runs++
 	dir := filepath.Join(y.Dir, fmt.Sprint("fleet-", y.runs))
-	if y.fleet, err = rig.StartFleet(ctx, dir, y.Cluster, fleetNamespace, "tailplane-fleet", settings, append([]string{"--leader-elect=false", "--log-level=debug"}, args...)...); err == nil {
+	if y.fleet, err = testenv.StartFleet(ctx, dir, y.Cluster, fleetNamespace, "tailplane-fleet", settings, append([]string{"--leader-elect=false", "--log-level=debug"}, args...)...); err == nil {
 		y.logs = append(y.logs, y.fleet.Log)
 	}
 	return err
@@ -454,7 +454,7 @@ func (y *yard) applied(t *testing.T, name string) (s v1alpha1.RunnerHoldStatus, 
 }
 
 // shown is how the plane shows a pool of an organisation.
-func (y *yard) shown(t *testing.T, p *rig.Person, forge, org, pool string) (shown planefleet.Pool, a reply) {
+func (y *yard) shown(t *testing.T, p *testenv.Person, forge, org, pool string) (shown planefleet.Pool, a reply) {
 	t.Helper()
 	for a.Status == 0 || a.Status == http.StatusTooManyRequests {
 		a = y.knock(t, p, http.MethodGet, "/api/v1/pools/"+forge+"/"+org+"/"+pool, "")

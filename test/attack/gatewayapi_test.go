@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailapi"
+	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
 // GW-06. Tailscale's API refuses, fails, limits, hangs up and shows nothing at all:
@@ -56,12 +56,12 @@ func TestGW06_API(t *testing.T) {
 	}
 	for _, x := range []struct {
 		why   string
-		fault tailapi.Fault
+		fault tsapi.Fault
 	}{
-		{"401", tailapi.Fault{Status: 401}}, {"403", tailapi.Fault{Status: 403}}, {"404", tailapi.Fault{Status: 404}},
+		{"401", tsapi.Fault{Status: 401}}, {"403", tsapi.Fault{Status: 403}}, {"404", tsapi.Fault{Status: 404}},
 		// No more failures than it takes to be seen, lest the circuit opens for a minute.
-		{"500", tailapi.Fault{Status: 500, Times: 3}}, {"HTML", tailapi.Fault{HTML: true, Times: 3}}, {"cut off", tailapi.Fault{Truncate: true, Times: 3}},
-		{"429", tailapi.Fault{Status: 429, Header: http.Header{"Retry-After": {"2"}}, Times: 1}},
+		{"500", tsapi.Fault{Status: 500, Times: 3}}, {"HTML", tsapi.Fault{HTML: true, Times: 3}}, {"cut off", tsapi.Fault{Truncate: true, Times: 3}},
+		{"429", tsapi.Fault{Status: 429, Header: http.Header{"Retry-After": {"2"}}, Times: 1}},
 	} {
 		from := len(w.corp.Requests())
 		x.fault.Route = "GET /tailnet/{tailnet}/devices"
@@ -98,8 +98,8 @@ func TestGW06_API(t *testing.T) {
 		}
 	}
 	// Empty, three times over: five minutes must pass besides before that is believed.
-	empty := []func(){w.corp.Fault(tailapi.Fault{Route: "GET /tailnet/{tailnet}/devices", Status: 200, Body: `{"devices":[]}`}),
-		w.corp.Fault(tailapi.Fault{Route: "GET /tailnet/{tailnet}/vip-services", Status: 200, Body: `{"vipServices":[]}`})}
+	empty := []func(){w.corp.Fault(tsapi.Fault{Route: "GET /tailnet/{tailnet}/devices", Status: 200, Body: `{"devices":[]}`}),
+		w.corp.Fault(tsapi.Fault{Route: "GET /tailnet/{tailnet}/vip-services", Status: 200, Body: `{"vipServices":[]}`})}
 	for range 4 {
 		before := w.corp.count("GET /tailnet/{tailnet}/vip-services")
 		generation := w.get(t, attachment).GetGeneration()

@@ -19,9 +19,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/internal/gateway/vip"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // GW-10. Devices and services of the tailnet are deleted by hand, a group is scaled
@@ -363,7 +363,7 @@ func (w *crossing) restart(t *testing.T) {
 	if err := w.Stop(time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	again, err := rig.StartGateway(t.Context(), filepath.Join(w.dir, "restarted"), w.cluster, w.options)
+	again, err := testenv.StartGateway(t.Context(), filepath.Join(w.dir, "restarted"), w.cluster, w.options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -403,7 +403,7 @@ spec: {oauthSecretName: corp, apiBaseURL: %[4]q, controlURL: %[5]q, syncInterval
 	if err := os.WriteFile(o.options.Settings, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if o.Gateway, err = rig.StartGateway(t.Context(), o.dir, o.cluster, o.options); err != nil {
+	if o.Gateway, err = testenv.StartGateway(t.Context(), o.dir, o.cluster, o.options); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

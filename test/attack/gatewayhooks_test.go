@@ -33,8 +33,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	issuer "github.com/tailplane/tailplane/internal/authority"
-	"github.com/tailplane/tailplane/internal/buildcache"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/buildcache"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // lawful says what of an answer is not as the law of echo has it: whatever was
@@ -142,7 +142,7 @@ func TestGW03_Echo(t *testing.T) {
 	w.apply(t, "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: late, namespace: "+gatewayNamespace+"}\n")
 	o := w.options
 	o.Account, o.IP, o.Args = "late", nextAddress(o.IP), []string{"--controllers=false"}
-	late, err := rig.StartGateway(t.Context(), t.TempDir(), w.cluster, o)
+	late, err := testenv.StartGateway(t.Context(), t.TempDir(), w.cluster, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -453,7 +453,7 @@ func TestGW09_Restarts(t *testing.T) {
 		}
 	}()
 	began := time.Now()
-	again, err := rig.StartGateway(t.Context(), filepath.Join(w.dir, "gateway"), w.cluster, w.options)
+	again, err := testenv.StartGateway(t.Context(), filepath.Join(w.dir, "gateway"), w.cluster, w.options)
 	if err != nil {
 		t.Fatal(err)
 	}

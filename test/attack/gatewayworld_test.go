@@ -34,13 +34,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
-	"github.com/tailplane/tailplane/internal/buildcache"
 	"github.com/tailplane/tailplane/internal/gateway"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailapi"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/buildcache"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // Namespaces of the gateway's tests. Tenants shop and bank may use the tailnet corp,
@@ -113,10 +113,10 @@ gateway: {enabled: true, proxyNamespaces: [relays, fleeting], consumerNamespaces
 
 // A tailnetAPI is the API of a tailnet, and a stranger's hand in it.
 type tailnetAPI struct {
-	*tailapi.API
+	*tsapi.API
 	net  *tailnettest.Net
 	hand *tailnets.Client
-	own  tailapi.OAuthClient // the operator's
+	own  tsapi.OAuthClient // the operator's
 }
 
 // A crossing is the gateway as it runs, between a real API server and the APIs of two
@@ -127,8 +127,8 @@ type crossing struct {
 	dir       string
 	asked     string // the API server's own log of what the gateway asked
 	corp, dev *tailnetAPI
-	*rig.Gateway
-	options rig.GatewayOptions
+	*testenv.Gateway
+	options testenv.GatewayOptions
 	eg      extension.EnvoyGatewayExtensionClient
 	conn    *grpc.ClientConn
 	drop    tailnets.Clients
@@ -215,7 +215,7 @@ func newCrossing(ctx context.Context) (_ *crossing, err error) {
 		return nil, err
 	}
 	// An address of this process's own, so that several suites can run at a time.
-	w.options = rig.GatewayOptions{Namespace: gatewayNamespace, Account: "tailplane-gateway", IP: fmt.Sprintf("127.81.%d.%d", os.Getpid()>>8&255, os.Getpid()&255|1), Settings: settings,
+	w.options = testenv.GatewayOptions{Namespace: gatewayNamespace, Account: "tailplane-gateway", IP: fmt.Sprintf("127.81.%d.%d", os.Getpid()>>8&255, os.Getpid()&255|1), Settings: settings,
 		TLSDir: filepath.Join(w.dir, "tls"), Args: []string{"--extension-certificates", "--leader-elect=false"}}
 	if err := os.MkdirAll(w.options.TLSDir, 0o700); err != nil {
 		return nil, err
@@ -237,7 +237,7 @@ spec: {oauthSecretName: %[1]s, apiBaseURL: %[5]q, controlURL: %[6]q, allowedName
 	if err := w.cluster.Apply(ctx, []byte(objects)); err != nil {
 		return nil, err
 	}
-	if w.Gateway, err = rig.StartGateway(ctx, filepath.Join(w.dir, "gateway"), w.cluster, w.options); err != nil {
+	if w.Gateway, err = testenv.StartGateway(ctx, filepath.Join(w.dir, "gateway"), w.cluster, w.options); err != nil {
 		return nil, err
 	}
 	return w, w.connect(ctx)
@@ -274,14 +274,14 @@ func gatewayRights(ctx context.Context, namespace string) (docs [][]byte, err er
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, helm, "template", "tailplane", "../../charts/tailplane", "--namespace", rig.SystemNamespace, "--set", "gateway.namespace="+namespace, "--values", "-")
+	cmd := exec.CommandContext(ctx, helm, "template", "tailplane", "../../charts/tailplane", "--namespace", testenv.SystemNamespace, "--set", "gateway.namespace="+namespace, "--values", "-")
 	var stderr bytes.Buffer
 	cmd.Stdin, cmd.Stderr = strings.NewReader(gatewayValues), &stderr
 	out, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("render the chart: %w: %s", err, &stderr)
 	}
-	for _, ns := range []string{namespace, relayNamespace, "fleeting", "envoy-gateway-system", rig.SystemNamespace, rig.SigninNamespace, "shop"} {
+	for _, ns := range []string{namespace, relayNamespace, "fleeting", "envoy-gateway-system", testenv.SystemNamespace, testenv.SigninNamespace, "shop"} {
 		docs = append(docs, fmt.Appendf(nil, "apiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", ns))
 	}
 	for doc := range bytes.SplitSeq(out, []byte("\n---")) {

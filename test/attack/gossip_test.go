@@ -27,7 +27,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gossip/gossiphttp"
 	"github.com/tailplane/tailplane/internal/gossip/gossipkube"
 	"github.com/tailplane/tailplane/internal/problem"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // A neighbour is another cluster with an access server of its own, on the tailnet
@@ -51,7 +51,7 @@ func neighbours(t *testing.T) (east, west *system) {
 	n.known = true
 	if n.system == nil {
 		var err error
-		n.system, err = run(ctx, rig.Options{Beside: east.Rig, ClusterName: "west", Hostname: "tka-west",
+		n.system, err = run(ctx, testenv.Options{Beside: east.Rig, ClusterName: "west", Hostname: "tka-west",
 			Settings: map[string]string{"api.limits": noLimits, "gossip.allowEndpoints": "[127.0.0.1/32]"}})
 		if err != nil {
 			n.system = nil
@@ -203,7 +203,7 @@ func (s *system) published(t *testing.T) []gossipkube.Cluster {
 func (s *system) configMap(t *testing.T, name string) map[string]string {
 	t.Helper()
 	var cm corev1.ConfigMap
-	if err := s.admin.Get(context.WithoutCancel(t.Context()), client.ObjectKey{Namespace: rig.SystemNamespace, Name: name}, &cm); err != nil {
+	if err := s.admin.Get(context.WithoutCancel(t.Context()), client.ObjectKey{Namespace: testenv.SystemNamespace, Name: name}, &cm); err != nil {
 		t.Fatal(err)
 	}
 	return cm.Data
@@ -596,7 +596,7 @@ func (s *system) nodeOf(t *testing.T, cluster string) (node string) {
 }
 
 // tka runs the client as alice.
-func (s *system) tka(t *testing.T, args ...string) rig.Result {
+func (s *system) tka(t *testing.T, args ...string) testenv.Result {
 	t.Helper()
 	res, err := shared.system.alice(t).Run(t.Context(), "tka", args...)
 	if err != nil {
@@ -607,7 +607,7 @@ func (s *system) tka(t *testing.T, args ...string) rig.Result {
 
 // shows waits until the client tells alice what it should: who was not heard for
 // a moment is left out.
-func (s *system) shows(t *testing.T, text string, args ...string) (res rig.Result) {
+func (s *system) shows(t *testing.T, text string, args ...string) (res testenv.Result) {
 	t.Helper()
 	eventually(t, long, fmt.Sprintf("tka %v shows %s", args, text), func() bool {
 		res = s.tka(t, args...)

@@ -20,7 +20,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gossip"
 	"github.com/tailplane/tailplane/internal/gossip/gossiphttp"
 	"github.com/tailplane/tailplane/internal/problem"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // GO-05. Bombs are dropped and counted, their sender is backed off from, and the
@@ -328,7 +328,7 @@ func TestGO06_Strangers(t *testing.T) {
 			t.Errorf("it lists %v", a)
 		}
 		// What runs in a process it says itself when it is killed so.
-		runs := func(p *rig.Process) string {
+		runs := func(p *testenv.Process) string {
 			if err := p.Signal(syscall.SIGQUIT); err != nil {
 				t.Fatal(err)
 			}

@@ -26,8 +26,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // real are two clusters with all their controllers, which the tests about several
@@ -177,7 +177,7 @@ type herd struct {
 	home, east, west *front
 	real             map[string]*member
 	namespace        string // in both clusters
-	options          rig.AdapterOptions
+	options          testenv.AdapterOptions
 }
 
 // herdConfig: ConfigMaps and Pods of the namespace are in east and west, the
@@ -228,7 +228,7 @@ func newHerd(t *testing.T, change func(config string) string) *herd {
 	if change != nil {
 		config = change(config)
 	}
-	h.options = rig.AdapterOptions{Server: h.home.URL, CA: h.home.CA, Token: clusters["east"].token, Namespace: h.namespace, Config: config, Secrets: map[string]map[string]string{
+	h.options = testenv.AdapterOptions{Server: h.home.URL, CA: h.home.CA, Token: clusters["east"].token, Namespace: h.namespace, Config: config, Secrets: map[string]map[string]string{
 		"east": {"server": h.east.URL, "ca.crt": string(h.east.CA), "token": clusters["east"].token},
 		"west": {"server": h.west.URL, "ca.crt": string(h.west.CA), "token": clusters["west"].token},
 	}}
@@ -241,7 +241,7 @@ func (h *herd) adapter(t *testing.T) *podUnderAttack {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	a, err := rig.StartAdapter(ctx, t.TempDir(), h.options)
+	a, err := testenv.StartAdapter(ctx, t.TempDir(), h.options)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,8 +25,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/tailplane/tailplane/internal/inject"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // A pasture is a cluster whose pods are injected by the real program.
@@ -50,7 +50,7 @@ func pastured(t *testing.T) *pasture {
 	}
 	t.Cleanup(func() { ln.Close() })
 	p := &pasture{Cluster: c, kube: kubernetes.NewForConfigOrDie(c.AdminConfig()), front: ln}
-	manifests, err := rig.WebhookManifests(ln.Addr().String())
+	manifests, err := testenv.WebhookManifests(ln.Addr().String())
 	if err == nil {
 		err = c.Apply(t.Context(), manifests...)
 	}
@@ -98,9 +98,9 @@ func (p *pasture) set(list ...string) {
 }
 
 // webhook starts a replica and waits until it is ready.
-func (p *pasture) webhook(t *testing.T, args ...string) *rig.Webhook {
+func (p *pasture) webhook(t *testing.T, args ...string) *testenv.Webhook {
 	t.Helper()
-	w, err := rig.StartWebhook(t.Context(), filepath.Join(t.TempDir(), "webhook"), p.Cluster, "127.0.0.1:0", args...)
+	w, err := testenv.StartWebhook(t.Context(), filepath.Join(t.TempDir(), "webhook"), p.Cluster, "127.0.0.1:0", args...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func (p *pasture) webhook(t *testing.T, args ...string) *rig.Webhook {
 }
 
 // working is a cluster with one replica that answers.
-func working(t *testing.T) (*pasture, *rig.Webhook) {
+func working(t *testing.T) (*pasture, *testenv.Webhook) {
 	t.Helper()
 	p := pastured(t)
 	w := p.webhook(t)
@@ -158,7 +158,7 @@ func (p *pasture) stored(t *testing.T, ns string) int {
 // adapted reports whether the adapter comes first of all containers.
 func adapted(pod *corev1.Pod) bool {
 	i := pod.Spec.InitContainers
-	return len(i) > 0 && i[0].Name == "mca" && i[0].Image == rig.SidecarImage && i[0].RestartPolicy != nil && *i[0].RestartPolicy == corev1.ContainerRestartPolicyAlways
+	return len(i) > 0 && i[0].Name == "mca" && i[0].Image == testenv.SidecarImage && i[0].RestartPolicy != nil && *i[0].RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
 // withoutRealToken says which container but the adapter sees the pod's own credential.
@@ -202,7 +202,7 @@ func TestIN01_WebhookAway(t *testing.T) {
 		if pod, err := p.pod(ns, asks); err == nil || p.stored(t, ns) != before {
 			t.Errorf("%s: a pod that asks was let in: %v", why, adapted(pod))
 		}
-		for what, at := range map[string]string{"that does not ask": ns, "of kube-system": "kube-system", "of our own": rig.SystemNamespace} {
+		for what, at := range map[string]string{"that does not ask": ns, "of kube-system": "kube-system", "of our own": testenv.SystemNamespace} {
 			text := asks
 			if at == ns {
 				text = strings.Replace(asks, `mca.tailplane.dev/inject: "true"`, "", 1)
@@ -259,7 +259,7 @@ func TestIN02_InjectedTwice(t *testing.T) {
 
 	// By file, and then by the webhook too.
 	o := inject.Options{Sidecar: inject.DefaultSidecar(), Version: "v1", Kubernetes: inject.KubeVersion{Major: 1, Minor: 37}}
-	o.Sidecar.Image = rig.SidecarImage
+	o.Sidecar.Image = testenv.SidecarImage
 	source := inject.Source{Name: "pod.yaml", Text: []byte("apiVersion: v1\nkind: Pod\n" + "metadata: {labels: {mca.tailplane.dev/inject: \"true\"}}\nspec:\n  containers:\n  - name: application\n    image: app\n")}
 	out, _, err := inject.Files([]inject.Source{source}, o, nil)
 	if err != nil {
@@ -364,14 +364,14 @@ func TestIN05_NothingElseChanges(t *testing.T) {
 	}
 
 	o := inject.Options{Sidecar: inject.DefaultSidecar(), Version: "v1"}
-	o.Sidecar.Image = rig.SidecarImage
+	o.Sidecar.Image = testenv.SidecarImage
 	crd := "# theirs\napiVersion: example.com/v1\nkind: CronJob\nspec:   {jobTemplate: {spec: {template: {spec: {containers: [{name: a}]}}}}}\n"
 	ours := "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d} # ours\nspec:\n  template:\n    spec:\n      containers:\n      - name: a\n"
 	out, _, err := inject.Files([]inject.Source{{Name: "x", Text: []byte(crd + "---\n" + ours + "---\n" + crd)}}, o, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text := string(out[0].Text); !strings.HasPrefix(text, crd+"---\n"+ours) || !strings.HasSuffix(text, "---\n"+crd) || strings.Count(text, rig.SidecarImage) != 1 {
+	if text := string(out[0].Text); !strings.HasPrefix(text, crd+"---\n"+ours) || !strings.HasSuffix(text, "---\n"+crd) || strings.Count(text, testenv.SidecarImage) != 1 {
 		t.Errorf("%s", text)
 	}
 }
@@ -387,7 +387,7 @@ func TestIN06_Impossible(t *testing.T) {
 		}
 	}
 	old := inject.Options{Sidecar: inject.DefaultSidecar(), Version: "v1", Kubernetes: inject.KubeVersion{Major: 1, Minor: 28}}
-	old.Sidecar.Image = rig.SidecarImage
+	old.Sidecar.Image = testenv.SidecarImage
 	if v := inject.Pod([]byte(`{"metadata":{"labels":{"mca.tailplane.dev/inject":"true"}},"spec":{"containers":[{"name":"a"}]}}`), old); v.Outcome != inject.Refused || v.Code != inject.ClusterTooOld {
 		t.Errorf("a server without sidecars: %+v", v)
 	}
@@ -510,7 +510,7 @@ func TestIN08_RotationUnderLoad(t *testing.T) {
 		})
 	}
 	serial := func() string {
-		s, err := p.kube.CoreV1().Secrets(rig.SystemNamespace).Get(t.Context(), "tailplane-inject-tls", metav1.GetOptions{})
+		s, err := p.kube.CoreV1().Secrets(testenv.SystemNamespace).Get(t.Context(), "tailplane-inject-tls", metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,13 +11,13 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // listening returns the TCP ports on which a process listens on this machine.
 func listening(t *testing.T, pid int) []int {
 	t.Helper()
-	ports, told, err := rig.Listening(pid)
+	ports, told, err := testenv.Listening(pid)
 	switch {
 	case !told:
 		t.Skip("SKIP sockets of a process: /proc does not tell them here")
@@ -32,7 +32,7 @@ var probePaths = []string{"/livez", "/readyz", "/metrics"}
 
 // probes is where a process answers probes: what it said last, as one log holds all
 // its runs.
-func (s *system) probes(t *testing.T, p *rig.Process) (address string) {
+func (s *system) probes(t *testing.T, p *testenv.Process) (address string) {
 	t.Helper()
 	for _, line := range strings.Split(p.Output(), "\n") {
 		if strings.Contains(line, `"health is served"`) {

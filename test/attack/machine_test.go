@@ -14,24 +14,24 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // A machine is a person's device with a home folder of its own, on which the
 // built programs run. Several machines may share a device: the tailnet sees one.
 type machine struct {
-	*rig.Person
+	*testenv.Person
 	s *system
 	t *testing.T
 }
 
 // machine returns a fresh home for p, which knows the server's name and no more.
-func (s *system) machine(t *testing.T, p *rig.Person) *machine {
+func (s *system) machine(t *testing.T, p *testenv.Person) *machine {
 	t.Helper()
 	return s.machineAt(t, p, t.TempDir())
 }
 
-func (s *system) machineAt(t *testing.T, p *rig.Person, home string) *machine {
+func (s *system) machineAt(t *testing.T, p *testenv.Person, home string) *machine {
 	t.Helper()
 	own := *p
 	own.Home = home
@@ -92,7 +92,7 @@ func (m *machine) files() map[string]string {
 }
 
 // clean checks what every run of a program must keep to, however it ends.
-func (m *machine) clean(what string, r rig.Result) {
+func (m *machine) clean(what string, r testenv.Result) {
 	m.t.Helper()
 	for _, text := range []string{r.Stdout, r.Stderr} {
 		if strings.Contains(text, "goroutine ") || strings.Contains(text, "panic:") {
@@ -105,7 +105,7 @@ func (m *machine) clean(what string, r rig.Result) {
 }
 
 // run runs a program to its end, which must be with that code.
-func (m *machine) run(want int, program string, args ...string) rig.Result {
+func (m *machine) run(want int, program string, args ...string) testenv.Result {
 	m.t.Helper()
 	r, err := m.Run(m.t.Context(), program, args...)
 	if err != nil {
@@ -148,7 +148,7 @@ func (m *machine) start(env []string, in io.Reader, program string, args ...stri
 func exists(path string) bool { _, err := os.Lstat(path); return err == nil }
 
 // ends waits for the program's end and returns what it did.
-func (c *child) ends() rig.Result {
+func (c *child) ends() testenv.Result {
 	c.m.t.Helper()
 	select {
 	case <-c.done:
@@ -159,7 +159,7 @@ func (c *child) ends() rig.Result {
 	if ws, ok := c.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 		code = 128 + int(ws.Signal())
 	}
-	r := rig.Result{Stdout: c.out.String(), Stderr: c.err.String(), Exit: code}
+	r := testenv.Result{Stdout: c.out.String(), Stderr: c.err.String(), Exit: code}
 	if filepath.Base(c.Args[0]) == "tka" {
 		c.m.clean(strings.Join(c.Args[1:], " "), r)
 	}

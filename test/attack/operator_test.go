@@ -35,14 +35,14 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // releaseLease takes away the Lease of an operator that was killed. Without that
 // the next one would wait for it to run out, and do the same.
 func (s *system) releaseLease(t *testing.T) {
 	t.Helper()
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: rig.SystemNamespace, Name: "tailplane-operator"}}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: testenv.SystemNamespace, Name: "tailplane-operator"}}
 	if err := s.admin.Delete(context.WithoutCancel(t.Context()), lease); client.IgnoreNotFound(err) != nil {
 		t.Fatal(err)
 	}
@@ -53,11 +53,11 @@ func (s *system) releaseLease(t *testing.T) {
 func (s *system) tenant(t *testing.T, name string) client.Client {
 	t.Helper()
 	ctx := t.Context()
-	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: rig.SigninNamespace, Name: name}, Rules: []rbacv1.PolicyRule{
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: testenv.SigninNamespace, Name: name}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{"tailplane.dev"}, Resources: []string{"tkasignins", "tkasignins/status", "tkasignins/finalizers"}, Verbs: []string{"get", "list", "watch", "create", "update", "patch", "delete"}},
 		{APIGroups: []string{""}, Resources: []string{"serviceaccounts", "serviceaccounts/token", "secrets", "pods"}, Verbs: []string{"get", "list", "create", "update", "patch", "delete"}},
 	}}
-	binding := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: rig.SigninNamespace, Name: name},
+	binding := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: testenv.SigninNamespace, Name: name},
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}}}
 	for _, o := range []client.Object{role, binding} {
@@ -88,7 +88,7 @@ func (s *system) clientOf(t *testing.T, config *rest.Config) client.Client {
 func forged(login, device, role string) *v1alpha1.TkaSignin {
 	o := signin.Owner{Login: login, DeviceID: device, DeviceName: "d", Tailnet: "example.com"}
 	return &v1alpha1.TkaSignin{
-		ObjectMeta: metav1.ObjectMeta{Namespace: rig.SigninNamespace, Name: o.Name(), Finalizers: []string{v1alpha1.SigninFinalizer}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: testenv.SigninNamespace, Name: o.Name(), Finalizers: []string{v1alpha1.SigninFinalizer}},
 		Spec: v1alpha1.TkaSigninSpec{User: v1alpha1.SigninUser{Login: login}, Device: v1alpha1.SigninDevice{ID: device, Name: "d", Tailnet: "example.com"},
 			Role: role, Period: metav1.Duration{Duration: time.Hour}, AskedAt: metav1.NewTime(time.Now())},
 	}
@@ -98,7 +98,7 @@ func forged(login, device, role string) *v1alpha1.TkaSignin {
 func (s *system) reasons(t *testing.T, name string) (out []string) {
 	t.Helper()
 	var list eventsv1.EventList
-	if err := s.admin.List(t.Context(), &list, client.InNamespace(rig.SigninNamespace)); err != nil {
+	if err := s.admin.List(t.Context(), &list, client.InNamespace(testenv.SigninNamespace)); err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range list.Items {
@@ -158,7 +158,7 @@ func TestSI01_ForgedSignIn(t *testing.T) {
 	ctx := t.Context()
 	for _, o := range []*v1alpha1.TkaSignin{
 		forged("ceo@example.com", "n1", "cluster-admin"), forged("ceo@example.com", "n1", "view"),
-		{ObjectMeta: metav1.ObjectMeta{Namespace: rig.SigninNamespace, Name: "ceo"}, Spec: forged("ceo@example.com", "n1", "cluster-admin").Spec},
+		{ObjectMeta: metav1.ObjectMeta{Namespace: testenv.SigninNamespace, Name: "ceo"}, Spec: forged("ceo@example.com", "n1", "cluster-admin").Spec},
 	} {
 		err := mallory.Create(ctx, o)
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "only the access server creates sign-ins") {
@@ -216,7 +216,7 @@ func TestSI01_ForgedSignIn(t *testing.T) {
 		refused("a role that is not on the list", forged("ceo@example.com", "n1", "cluster-admin"), signin.ReasonRoleNotAllowed)
 		refused("a group for a role", forged("ceo@example.com", "n1", "system:masters"), signin.ReasonRoleNotAllowed)
 		ours := forged("ceo@example.com", "n1", "view")
-		ours.Spec.Namespaces = []string{rig.SystemNamespace}
+		ours.Spec.Namespaces = []string{testenv.SystemNamespace}
 		refused("our own namespace", ours, signin.ReasonRoleNotAllowed)
 		year := forged("ceo@example.com", "n1", "view")
 		year.Spec.Period = metav1.Duration{Duration: 8000 * time.Hour}
@@ -253,7 +253,7 @@ func TestSI02_Tampering(t *testing.T) {
 	object := func(st signin.Status) *v1alpha1.TkaSignin {
 		t.Helper()
 		o := new(v1alpha1.TkaSignin)
-		if err := s.admin.Get(ctx, client.ObjectKey{Namespace: rig.SigninNamespace, Name: st.Name}, o); err != nil {
+		if err := s.admin.Get(ctx, client.ObjectKey{Namespace: testenv.SigninNamespace, Name: st.Name}, o); err != nil {
 			t.Fatal(err)
 		}
 		return o
@@ -316,14 +316,14 @@ func TestSI02_Tampering(t *testing.T) {
 	})
 	t.Run("a token of it", func(t *testing.T) {
 		st := s.login(t, p, signin.LoginRequest{})
-		_, stderr, exit := s.kubectlAs(t, "mallory", "create", "token", "-n", rig.SigninNamespace, st.Name)
+		_, stderr, exit := s.kubectlAs(t, "mallory", "create", "token", "-n", testenv.SigninNamespace, st.Name)
 		if exit == 0 || !strings.Contains(stderr, "only the access server makes tokens") {
 			t.Errorf("a tenant makes a token: exit %d, %s", exit, stderr)
 		}
 		// The testbed has no controller that brings a quota into force, which it does
 		// by copying it into its status; the API server then enforces it by itself.
 		var quota corev1.ResourceQuota
-		if err := s.admin.Get(ctx, client.ObjectKey{Namespace: rig.SigninNamespace, Name: "tailplane-signins"}, &quota); err != nil {
+		if err := s.admin.Get(ctx, client.ObjectKey{Namespace: testenv.SigninNamespace, Name: "tailplane-signins"}, &quota); err != nil {
 			t.Fatal(err)
 		}
 		quota.Status = corev1.ResourceQuotaStatus{Hard: quota.Spec.Hard, Used: corev1.ResourceList{}}
@@ -334,14 +334,14 @@ func TestSI02_Tampering(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, long, "the quota is in force", func() bool {
-			return apierrors.IsForbidden(s.admin.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: rig.SigninNamespace, Name: "probe"}}, client.DryRunAll))
+			return apierrors.IsForbidden(s.admin.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: testenv.SigninNamespace, Name: "probe"}}, client.DryRunAll))
 		})
-		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: rig.SigninNamespace, Name: "forever", Annotations: map[string]string{corev1.ServiceAccountNameKey: st.Name}}, Type: corev1.SecretTypeServiceAccountToken}
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: testenv.SigninNamespace, Name: "forever", Annotations: map[string]string{corev1.ServiceAccountNameKey: st.Name}}, Type: corev1.SecretTypeServiceAccountToken}
 		if err := mallory.Create(ctx, secret); !apierrors.IsForbidden(err) {
 			t.Errorf("a tenant makes a token that never ends: %v", err)
 			s.admin.Delete(ctx, secret)
 		}
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: rig.SigninNamespace, Name: "puppet"}, Spec: corev1.PodSpec{ServiceAccountName: st.Name, Containers: []corev1.Container{{Name: "c", Image: "example.test/c"}}}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: testenv.SigninNamespace, Name: "puppet"}, Spec: corev1.PodSpec{ServiceAccountName: st.Name, Containers: []corev1.Container{{Name: "c", Image: "example.test/c"}}}}
 		if err := mallory.Create(ctx, pod); !apierrors.IsForbidden(err) {
 			t.Errorf("a tenant runs a pod as the sign-in: %v", err)
 			s.admin.Delete(ctx, pod)
@@ -431,13 +431,13 @@ func TestSI02_Tampering(t *testing.T) {
 	})
 	for what, change := range map[string]func(t *testing.T, st signin.Status){
 		"the account is deleted": func(t *testing.T, st signin.Status) {
-			if err := mallory.Delete(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: rig.SigninNamespace, Name: st.Name}}); err != nil {
+			if err := mallory.Delete(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: testenv.SigninNamespace, Name: st.Name}}); err != nil {
 				t.Fatal(err)
 			}
 		},
 		"the account is made anew": func(t *testing.T, st signin.Status) {
 			sa := new(corev1.ServiceAccount)
-			if err := s.admin.Get(ctx, client.ObjectKey{Namespace: rig.SigninNamespace, Name: st.Name}, sa); err != nil {
+			if err := s.admin.Get(ctx, client.ObjectKey{Namespace: testenv.SigninNamespace, Name: st.Name}, sa); err != nil {
 				t.Fatal(err)
 			}
 			if err := mallory.Delete(ctx, sa.DeepCopy()); err != nil {
@@ -453,7 +453,7 @@ func TestSI02_Tampering(t *testing.T) {
 			st := s.login(t, p, signin.LoginRequest{})
 			change(t, st)
 			eventually(t, long, "the sign-in has ended", func() bool {
-				return apierrors.IsNotFound(s.admin.Get(ctx, client.ObjectKey{Namespace: rig.SigninNamespace, Name: st.Name}, new(v1alpha1.TkaSignin)))
+				return apierrors.IsNotFound(s.admin.Get(ctx, client.ObjectKey{Namespace: testenv.SigninNamespace, Name: st.Name}, new(v1alpha1.TkaSignin)))
 			})
 			said(t, st, "Revoked")
 			eventually(t, long, "nothing is left", func() bool { return len(s.given(t, st.Name)) == 0 })
@@ -468,7 +468,7 @@ func TestSI02_Tampering(t *testing.T) {
 			t.Fatal(err)
 		}
 		name := signin.Owner{Login: "ivan@example.com", DeviceID: string(id), Tailnet: "example.com"}.Name()
-		trap := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: rig.SigninNamespace, Name: name}}
+		trap := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: testenv.SigninNamespace, Name: name}}
 		if err := mallory.Create(ctx, trap); err != nil {
 			t.Fatal(err)
 		}
@@ -522,7 +522,7 @@ func TestSI02_Tampering(t *testing.T) {
 		if err := pods(t, held, "shop"); err != nil {
 			t.Fatalf("before: %v", err)
 		}
-		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: rig.SigninNamespace}}
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: testenv.SigninNamespace}}
 		if err := s.admin.Delete(ctx, ns); err != nil {
 			t.Fatal(err)
 		}
@@ -593,7 +593,7 @@ type quiet struct{}
 func (quiet) Write(p []byte) (int, error) { return len(p), nil }
 
 // arm lets the gate count from now on, and strike p after so many writes.
-func (g *gate) arm(after int, p *rig.Process) {
+func (g *gate) arm(after int, p *testenv.Process) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.armed, g.after, g.wrote, g.strike, g.struck = true, after, nil, p.Kill, make(chan struct{})
@@ -652,12 +652,12 @@ func (s *system) through(t *testing.T, g *gate, namespace, account string) (path
 }
 
 // behind starts a role of the server that reaches the API server through g only.
-// It plays the part of the rig's own, which must not run.
-func (s *system) behind(t *testing.T, g *gate, role string) *rig.Process {
+// It plays the part of the environment's own, which must not run.
+func (s *system) behind(t *testing.T, g *gate, role string) *testenv.Process {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), long)
 	defer cancel()
-	path := s.through(t, g, rig.SystemNamespace, "tailplane-"+role)
+	path := s.through(t, g, testenv.SystemNamespace, "tailplane-"+role)
 	settings, err := s.Settings(role)
 	if err != nil {
 		t.Fatal(err)
@@ -703,7 +703,7 @@ func TestSI06_KilledAfterEachWrite(t *testing.T) {
 	}
 	end := func(ctx context.Context) { // as endIn does, but that nothing here may end the test
 		patch := fmt.Appendf(nil, `{"spec":{"period":"10m","askedAt":%q}}`, time.Now().Add(-10*time.Minute).UTC().Format(time.RFC3339))
-		o := &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: rig.SigninNamespace, Name: name}}
+		o := &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: testenv.SigninNamespace, Name: name}}
 		if err := access.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch)); err != nil {
 			t.Errorf("bring the end about: %v", err)
 		}
@@ -735,11 +735,11 @@ func TestSI06_KilledAfterEachWrite(t *testing.T) {
 	g := s.gate(t)
 	for _, role := range []string{"operator", "access"} {
 		t.Run(role, func(t *testing.T) {
-			mine := map[string]*rig.Process{"operator": s.Operator, "access": s.Access}[role]
+			mine := map[string]*testenv.Process{"operator": s.Operator, "access": s.Access}[role]
 			if err := mine.Stop(long); err != nil {
 				t.Fatal(err)
 			}
-			back := func() *rig.Process {
+			back := func() *testenv.Process {
 				t.Helper()
 				if role == "operator" {
 					s.releaseLease(t)
@@ -751,7 +751,7 @@ func TestSI06_KilledAfterEachWrite(t *testing.T) {
 				return p
 			}
 			process := back()
-			defer func() { // the rig's own again
+			defer func() { // the environment's own again
 				if err := process.Stop(long); err != nil {
 					t.Error(err)
 				}
@@ -883,7 +883,7 @@ func TestSI11_HostileContent(t *testing.T) {
 	}
 	// Requests as they are: what is stored may be nothing that a client can read.
 	request := func(r *rest.Request, name ...string) *rest.Request {
-		return r.AbsPath(append([]string{"/apis/tailplane.dev/v1alpha1/namespaces", rig.SigninNamespace, "tkasignins"}, name...)...)
+		return r.AbsPath(append([]string{"/apis/tailplane.dev/v1alpha1/namespaces", testenv.SigninNamespace, "tkasignins"}, name...)...)
 	}
 	base := func() map[string]any {
 		o := forged("hostile@example.com", "n1", "view")
@@ -1037,7 +1037,7 @@ func TestSI11_HostileContent(t *testing.T) {
 	if stored < 5 {
 		t.Errorf("only %d of them are stored: the schema is all that this shows", stored)
 	}
-	for _, p := range []*rig.Process{s.Access, s.Operator} {
+	for _, p := range []*testenv.Process{s.Access, s.Operator} {
 		select {
 		case <-p.Done():
 			t.Errorf("%s has ended", p.Args[1])
@@ -1060,7 +1060,7 @@ func TestSI11_HostileContent(t *testing.T) {
 func (s *system) freeHand(t *testing.T, name string) {
 	t.Helper()
 	c := s.clientOf(t, s.account(t, "tailplane-operator"))
-	o := &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: rig.SigninNamespace, Name: name}}
+	o := &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: testenv.SigninNamespace, Name: name}}
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
 	_ = c.Patch(t.Context(), o, patch) // its answer may not be readable
 	if err := s.admin.Delete(t.Context(), o); client.IgnoreNotFound(err) != nil {

@@ -25,15 +25,15 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-const planeAccount = "system:serviceaccount:" + rig.SystemNamespace + ":tailplane-plane"
+const planeAccount = "system:serviceaccount:" + testenv.SystemNamespace + ":tailplane-plane"
 
 // An office is the operator plane's program beside the shared system.
 type office struct {
 	*system
-	issuer  *rig.Issuer
+	issuer  *testenv.Issuer
 	unnamed error // why it exposes nothing on this machine
 
 	mu    sync.Mutex
@@ -104,13 +104,13 @@ func open(ctx context.Context, s *system) (*office, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.issuer, err = rig.NewIssuer(); err != nil {
+	if o.issuer, err = testenv.NewIssuer(); err != nil {
 		return nil, err
 	}
 	s.Set("plane.identity", "{oidc: "+o.issuer.Settings()+"}")
 	s.Set("plane.emailDomains", "[corp.example]")
 	s.Set("plane.roles", "[{login: pat@platform.example, role: platform-admin}]")
-	if o.unnamed = rig.CanName(ctx); o.unnamed == nil {
+	if o.unnamed = testenv.CanName(ctx); o.unnamed == nil {
 		s.Set("plane.exposures", fmt.Sprintf(`[{name: grafana, upstream: "http://grafana.monitoring.svc:%s", access: observe.read, userHeader: X-WEBAUTH-USER, roleHeader: X-WEBAUTH-ROLE}]`, at.Port()))
 		s.Know(map[string]string{"grafana.monitoring.svc": "127.0.0.1"})
 	}
@@ -130,7 +130,7 @@ func (o *office) took() []*http.Request {
 }
 
 // visitor is somebody whose device reaches the plane.
-func (o *office) visitor(t *testing.T, host, login string, tags ...string) *rig.Person {
+func (o *office) visitor(t *testing.T, host, login string, tags ...string) *testenv.Person {
 	t.Helper()
 	p := o.person(t, host, login, tags...)
 	o.waitPeer(t, p, "dashboard")
@@ -149,7 +149,7 @@ type reply struct {
 }
 
 // knock asks the plane as p's device.
-func (o *office) knock(t *testing.T, p *rig.Person, method, path, body string, headers ...string) reply {
+func (o *office) knock(t *testing.T, p *testenv.Person, method, path, body string, headers ...string) reply {
 	t.Helper()
 	req := o.newRequest(t, method, path, body, headers...)
 	at, err := url.Parse(o.Dashboard())
@@ -172,7 +172,7 @@ func (o *office) knock(t *testing.T, p *rig.Person, method, path, body string, h
 }
 
 // allowed waits until the plane knows what the policy in force gives p.
-func (o *office) allowed(t *testing.T, p *rig.Person, want bool) {
+func (o *office) allowed(t *testing.T, p *testenv.Person, want bool) {
 	t.Helper()
 	eventually(t, long, "the plane decides by the policy in force", func() bool {
 		return (o.knock(t, p, "GET", "/api/v1/me", "").Status == http.StatusOK) == want
@@ -226,7 +226,7 @@ func TestPL01_NobodyBecomesSomebody(t *testing.T) {
 		t.Fatal("share", err)
 	}
 	o.allowed(t, guest, false)
-	strangers := map[string]*rig.Person{
+	strangers := map[string]*testenv.Person{
 		"an unknown user":            o.visitor(t, "eve-laptop", "eve@example.com"),
 		"a domain that ends alike":   o.visitor(t, "nel-laptop", "nel@notcorp.example"),
 		"a domain below":             o.visitor(t, "sub-laptop", "amy@corp.example.evil.example"),
@@ -335,7 +335,7 @@ func TestPL03_Streams(t *testing.T) {
 		grants = append(grants, planeGrant(l, looking))
 	}
 	o.setPolicy(t, grants...)
-	var people []*rig.Person
+	var people []*testenv.Person
 	for _, l := range logins {
 		name, _, _ := strings.Cut(l, "@")
 		p := o.visitor(t, name+"-laptop", l)
@@ -525,8 +525,8 @@ func TestPL05_OthersThings(t *testing.T) {
 			t.Errorf("GET %s may be kept: %v", path, a.Header)
 		}
 	}
-	real := o.knock(t, amy, "DELETE", "/api/v1/signins/"+rig.SigninNamespace+"/"+name, `{"reason":"mine"}`)
-	none := o.knock(t, amy, "DELETE", "/api/v1/signins/"+rig.SigninNamespace+"/nobodys", `{"reason":"mine"}`)
+	real := o.knock(t, amy, "DELETE", "/api/v1/signins/"+testenv.SigninNamespace+"/"+name, `{"reason":"mine"}`)
+	none := o.knock(t, amy, "DELETE", "/api/v1/signins/"+testenv.SigninNamespace+"/nobodys", `{"reason":"mine"}`)
 	if real.Status != http.StatusNotFound || none.Status != http.StatusNotFound || len(real.Body)-len(name) != len(none.Body)-len("nobodys") && strings.Contains(real.Body, name) {
 		t.Errorf("bob's: %d %s; nobody's: %d %s", real.Status, real.Body, none.Status, none.Body)
 	}
@@ -572,12 +572,12 @@ func TestPL08_TheAccountCannotMore(t *testing.T) {
 	as := o.clientOf(t, o.account(t, "tailplane-plane"))
 	for what, err := range map[string]error{
 		"lists Secrets":         second(k.CoreV1().Secrets("").List(ctx, list)),
-		"reads another Secret":  second(k.CoreV1().Secrets(rig.SystemNamespace).Get(ctx, "tailplane-cluster-key", metav1.GetOptions{})),
+		"reads another Secret":  second(k.CoreV1().Secrets(testenv.SystemNamespace).Get(ctx, "tailplane-cluster-key", metav1.GetOptions{})),
 		"makes a sign-in":       as.Create(ctx, forged("pat@platform.example", "laptop", "edit")),
 		"runs a command":        k.CoreV1().RESTClient().Post().Namespace("shop").Resource("pods").Name("x").SubResource("exec").Param("command", "id").Do(ctx).Error(),
 		"reads a log":           k.CoreV1().Pods("shop").GetLogs("x", &corev1.PodLogOptions{}).Do(ctx).Error(),
 		"makes a pod":           second(k.CoreV1().Pods("shop").Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "x"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "x", Image: "x"}}}}, metav1.CreateOptions{})),
-		"looks at accounts":     second(k.CoreV1().ServiceAccounts(rig.SigninNamespace).List(ctx, list)),
+		"looks at accounts":     second(k.CoreV1().ServiceAccounts(testenv.SigninNamespace).List(ctx, list)),
 		"looks at roles":        second(k.RbacV1().RoleBindings("").List(ctx, list)),
 		"looks at namespaces":   second(k.CoreV1().Namespaces().List(ctx, list)),
 		"looks at other places": second(k.CoordinationV1().Leases("default").List(ctx, list)),
@@ -590,7 +590,7 @@ func TestPL08_TheAccountCannotMore(t *testing.T) {
 		t.Errorf("it cannot read what it shows: %v", err)
 	}
 	for _, r := range (mark{s: o.system}).requests(t, planeAccount) {
-		secret := r.ObjectRef.Resource == "secrets" && (r.ObjectRef.Namespace != rig.SystemNamespace || !strings.HasPrefix(r.ObjectRef.Name, "tailplane-plane"))
+		secret := r.ObjectRef.Resource == "secrets" && (r.ObjectRef.Namespace != testenv.SystemNamespace || !strings.HasPrefix(r.ObjectRef.Name, "tailplane-plane"))
 		if agent := r.UserAgent; strings.Contains(agent, "attack.test") {
 			continue // what this test has asked above
 		}
@@ -613,12 +613,12 @@ func TestPL10_ExposedServices(t *testing.T) {
 	}
 	o.setPolicy(t, planeGrant("alice@example.com", everywhere), planeGrant("eve@example.com", looking))
 	alice, eve, amy := o.visitor(t, "alice-laptop", "alice@example.com"), o.visitor(t, "eve-laptop", "eve@example.com"), o.visitor(t, "amy-laptop", "amy@corp.example")
-	for _, p := range []*rig.Person{alice, eve, amy} {
+	for _, p := range []*testenv.Person{alice, eve, amy} {
 		o.waitPeer(t, p, "grafana")
 		o.allowed(t, p, true)
 	}
 	host := "grafana." + o.Net.Suffix()
-	look := func(p *rig.Person, method, path string, headers ...string) answer {
+	look := func(p *testenv.Person, method, path string, headers ...string) answer {
 		req := o.newRequest(t, method, path, "", headers...)
 		req.URL.Host, req.Host = host, host
 		return do(t, o.http(p), req)
@@ -651,7 +651,7 @@ func TestPL10_ExposedServices(t *testing.T) {
 	}
 	for _, x := range []struct {
 		why          string
-		p            *rig.Person
+		p            *testenv.Person
 		method, path string
 		status       int
 	}{
@@ -689,7 +689,7 @@ func TestPL10_ExposedServices(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, upstream := range []string{"http://arc-controller.arc-systems.svc", "http://runner-1.runners.svc", "http://acme-rw.db.svc:5432", "http://rustfs.cache.svc:9000", "https://kubernetes.default.svc",
-		"http://tailplane-plane." + rig.SystemNamespace + ".svc:9091", "http://127.0.0.1:9090", "http://169.254.169.254", "http://user:pass@grafana.monitoring.svc", "file:///etc/passwd"} {
+		"http://tailplane-plane." + testenv.SystemNamespace + ".svc:9091", "http://127.0.0.1:9090", "http://169.254.169.254", "http://user:pass@grafana.monitoring.svc", "file:///etc/passwd"} {
 		var text strings.Builder
 		for line := range strings.Lines(string(own)) {
 			if strings.HasPrefix(line, "  exposures: ") {

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/buildcache"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/buildcache"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 const hello = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"attack","version":"1"}}}`
@@ -46,7 +46,7 @@ func (m rpc) said() string {
 }
 
 // post sends one message to the plane's address for tools.
-func (o *office) post(t *testing.T, p *rig.Person, body string, headers ...string) rpc {
+func (o *office) post(t *testing.T, p *testenv.Person, body string, headers ...string) rpc {
 	t.Helper()
 	a := o.knock(t, p, "POST", "/mcp", body, append([]string{"Accept", "application/json, text/event-stream"}, headers...)...)
 	m := rpc{Status: a.Status, Conv: a.Header.Get("Mcp-Session-Id"), Text: a.Body}
@@ -55,7 +55,7 @@ func (o *office) post(t *testing.T, p *rig.Person, body string, headers ...strin
 }
 
 // converse opens a conversation and returns how to call tools in it.
-func (o *office) converse(t *testing.T, p *rig.Person) (id string, call func(tool, arguments string) rpc) {
+func (o *office) converse(t *testing.T, p *testenv.Person) (id string, call func(tool, arguments string) rpc) {
 	t.Helper()
 	id = o.post(t, p, hello).Conv
 	if id == "" {
@@ -88,13 +88,13 @@ func told(ctx context.Context, hc *http.Client, dashboard, id, login string) err
 
 // written makes alice say a text where others read it: in the reason of a dry run, which
 // is in the record.
-func (o *office) written(t *testing.T, p *rig.Person, text string) {
+func (o *office) written(t *testing.T, p *testenv.Person, text string) {
 	t.Helper()
 	reason, err := json.Marshal(map[string]string{"reason": text})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := o.knock(t, p, "DELETE", "/api/v1/signins/"+rig.SigninNamespace+"/nobodys?dryRun=true", string(reason))
+	a := o.knock(t, p, "DELETE", "/api/v1/signins/"+testenv.SigninNamespace+"/nobodys?dryRun=true", string(reason))
 	if a.Status != http.StatusNotFound {
 		t.Fatalf("%d %s", a.Status, a.Body)
 	}
@@ -187,7 +187,7 @@ func TestMC03_WhoMaySpeak(t *testing.T) {
 	const ping = `{"jsonrpc":"2.0","id":2,"method":"ping"}`
 	for _, x := range []struct {
 		why     string
-		p       *rig.Person
+		p       *testenv.Person
 		body    string
 		headers []string
 		status  int
@@ -262,7 +262,7 @@ func TestMC05_NothingIsShared(t *testing.T) {
 	grants := []string{planeGrant("alice@example.com", everywhere), planeGrant("eve@example.com", looking)}
 	o.setPolicy(t, grants...)
 	alice, eve, amy := o.visitor(t, "alice-laptop", "alice@example.com"), o.visitor(t, "eve-laptop", "eve@example.com"), o.visitor(t, "amy-laptop", "amy@corp.example")
-	for _, p := range []*rig.Person{alice, eve, amy} {
+	for _, p := range []*testenv.Person{alice, eve, amy} {
 		o.allowed(t, p, true)
 	}
 	o.login(t, alice, signin.LoginRequest{})
@@ -270,7 +270,7 @@ func TestMC05_NothingIsShared(t *testing.T) {
 	turns := map[string]func(string, string) rpc{}
 	var wg sync.WaitGroup
 	wrong := make(chan error, 100)
-	for login, p := range map[string]*rig.Person{"alice@example.com": alice, "eve@example.com": eve, "amy@corp.example": amy} {
+	for login, p := range map[string]*testenv.Person{"alice@example.com": alice, "eve@example.com": eve, "amy@corp.example": amy} {
 		var id string
 		id, turns[login] = o.converse(t, p)
 		hc := o.http(p)

@@ -24,15 +24,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
-	"github.com/tailplane/tailplane/internal/buildcache"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/buildcache"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // relayed says whether a Role is the gateway's, in a namespace that is not the
 // sign-ins' or anybody's: there it makes relays, with all that they need.
 func relayed(kind, name, namespace string) bool {
-	return kind == "Role" && strings.HasPrefix(name, "tailplane-gateway") && !slices.Contains([]string{"", rig.SystemNamespace, rig.SigninNamespace, "kube-system", "default"}, namespace)
+	return kind == "Role" && strings.HasPrefix(name, "tailplane-gateway") && !slices.Contains([]string{"", testenv.SystemNamespace, testenv.SigninNamespace, "kube-system", "default"}, namespace)
 }
 
 // ofRunners are ClusterRoles that hold in namespaces of runners only: the chart binds
@@ -45,7 +45,7 @@ func fleeting(kind, name, namespace string) bool {
 	if kind == "ClusterRole" {
 		return name == "tailplane-fleet" || slices.Contains(ofRunners, name)
 	}
-	return strings.HasPrefix(name, "tailplane-fleet") && !slices.Contains([]string{"", rig.SystemNamespace, rig.SigninNamespace, "kube-system"}, namespace)
+	return strings.HasPrefix(name, "tailplane-fleet") && !slices.Contains([]string{"", testenv.SystemNamespace, testenv.SigninNamespace, "kube-system"}, namespace)
 }
 
 // unlawful says what is wrong with rules that hold in a namespace or, without one,
@@ -75,11 +75,11 @@ func unlawfulBut(rules []rbacv1.PolicyRule, namespace string, relays, runners, w
 		if has("bind", "approve", "sign", "attest") && len(r.ResourceNames) == 0 {
 			bad("%v of anything", r.Verbs)
 		}
-		if !relays && !runners && slices.Contains(r.Resources, "secrets") && (namespace == "" || namespace == rig.SigninNamespace || len(r.ResourceNames) == 0 || has("list", "watch", "deletecollection", "create")) {
+		if !relays && !runners && slices.Contains(r.Resources, "secrets") && (namespace == "" || namespace == testenv.SigninNamespace || len(r.ResourceNames) == 0 || has("list", "watch", "deletecollection", "create")) {
 			bad("Secrets beyond named ones in our own namespace")
 		}
 		itself := relays && slices.Equal(r.ResourceNames, []string{"tailplane-gateway"}) && slices.Equal(r.Verbs, []string{"create"})
-		if !itself && slices.Contains(r.Resources, "serviceaccounts/token") && (namespace != rig.SigninNamespace && namespace != "people" || !slices.Equal(r.Verbs, []string{"create"})) {
+		if !itself && slices.Contains(r.Resources, "serviceaccounts/token") && (namespace != testenv.SigninNamespace && namespace != "people" || !slices.Equal(r.Verbs, []string{"create"})) {
 			bad("tokens beyond those of sign-ins")
 		}
 		for _, resource := range r.Resources {
@@ -174,7 +174,7 @@ func TestSI12_Rights(t *testing.T) {
 	ctx := t.Context()
 
 	t.Run("the manifests", func(t *testing.T) {
-		docs, err := rig.Manifests()
+		docs, err := testenv.Manifests()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -205,7 +205,7 @@ func TestSI12_Rights(t *testing.T) {
 			if values == nil {
 				t.Fatalf("%s has no values", path)
 			}
-			cmd := exec.CommandContext(ctx, helm, "template", "tailplane", "../../charts/tailplane", "--namespace", rig.SystemNamespace, "--values", "-")
+			cmd := exec.CommandContext(ctx, helm, "template", "tailplane", "../../charts/tailplane", "--namespace", testenv.SystemNamespace, "--values", "-")
 			cmd.Stdin = bytes.NewReader(values)
 			var stderr bytes.Buffer
 			cmd.Stderr = &stderr
@@ -224,7 +224,7 @@ func TestSI12_Rights(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, ns := range []string{rig.SystemNamespace, rig.SigninNamespace, "default", "kube-system", "shop"} {
+			for _, ns := range []string{testenv.SystemNamespace, testenv.SigninNamespace, "default", "kube-system", "shop"} {
 				r, err := k.AuthorizationV1().SelfSubjectRulesReviews().Create(ctx, &authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: ns}}, metav1.CreateOptions{})
 				if err != nil || r.Status.Incomplete {
 					t.Fatalf("%s in %s: %v %+v", account, ns, err, r)
@@ -260,20 +260,20 @@ func TestSI12_Rights(t *testing.T) {
 			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role}, Subjects: []rbacv1.Subject{subject}}, metav1.CreateOptions{})
 		return err
 	}
-	labels := map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy, v1alpha1.SigninUIDLabel: "x", v1alpha1.SigninNamespaceLabel: rig.SigninNamespace}
-	signIn := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: rig.SigninNamespace, Name: "theft"}
-	self := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: rig.SystemNamespace, Name: "tailplane-operator"}
+	labels := map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy, v1alpha1.SigninUIDLabel: "x", v1alpha1.SigninNamespaceLabel: testenv.SigninNamespace}
+	signIn := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: testenv.SigninNamespace, Name: "theft"}
+	self := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: testenv.SystemNamespace, Name: "tailplane-operator"}
 	for what, err := range map[string]error{
 		"access lists all Secrets":                  second(as["access"].CoreV1().Secrets("").List(ctx, metav1.ListOptions{})),
-		"access lists our Secrets":                  second(as["access"].CoreV1().Secrets(rig.SystemNamespace).List(ctx, metav1.ListOptions{})),
-		"access makes the operator's token":         token(as["access"], rig.SystemNamespace, "tailplane-operator"),
-		"access makes its own token":                token(as["access"], rig.SystemNamespace, "tailplane-access"),
+		"access lists our Secrets":                  second(as["access"].CoreV1().Secrets(testenv.SystemNamespace).List(ctx, metav1.ListOptions{})),
+		"access makes the operator's token":         token(as["access"], testenv.SystemNamespace, "tailplane-operator"),
+		"access makes its own token":                token(as["access"], testenv.SystemNamespace, "tailplane-access"),
 		"access makes a controller's token":         token(as["access"], "kube-system", "namespace-controller"),
 		"access binds":                              bind(as["access"], "view", labels, signIn),
-		"access makes an account":                   second(as["access"].CoreV1().ServiceAccounts(rig.SigninNamespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "theft"}}, metav1.CreateOptions{})),
-		"operator makes a sign-in's token":          token(as["operator"], rig.SigninNamespace, "default"),
-		"operator makes its own token":              token(as["operator"], rig.SystemNamespace, "tailplane-operator"),
-		"operator reads our Secrets":                second(as["operator"].CoreV1().Secrets(rig.SystemNamespace).Get(ctx, "tailplane-cluster-key", metav1.GetOptions{})),
+		"access makes an account":                   second(as["access"].CoreV1().ServiceAccounts(testenv.SigninNamespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "theft"}}, metav1.CreateOptions{})),
+		"operator makes a sign-in's token":          token(as["operator"], testenv.SigninNamespace, "default"),
+		"operator makes its own token":              token(as["operator"], testenv.SystemNamespace, "tailplane-operator"),
+		"operator reads our Secrets":                second(as["operator"].CoreV1().Secrets(testenv.SystemNamespace).Get(ctx, "tailplane-cluster-key", metav1.GetOptions{})),
 		"operator lists all Secrets":                second(as["operator"].CoreV1().Secrets("").List(ctx, metav1.ListOptions{})),
 		"operator binds cluster-admin":              bind(as["operator"], "cluster-admin", labels, signIn),
 		"operator binds admin":                      bind(as["operator"], "admin", labels, signIn),
@@ -299,7 +299,7 @@ func TestSI12_Rights(t *testing.T) {
 	eventually(t, long, "operator provisions it", func() bool {
 		return s.admin.Get(ctx, client.ObjectKeyFromObject(o), o) == nil && ready(o).Reason == signin.ReasonProvisioned
 	})
-	if err := token(as["access"], rig.SigninNamespace, o.Name); err != nil {
+	if err := token(as["access"], testenv.SigninNamespace, o.Name); err != nil {
 		t.Errorf("access makes a sign-in's token: %v", err)
 	}
 	if err := c.Delete(ctx, o); err != nil {

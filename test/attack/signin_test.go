@@ -23,11 +23,11 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/door"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // SI-03. A role that may not be given out is refused at login, with the reason, and
@@ -359,7 +359,7 @@ func (s *system) endIn(t *testing.T, name string, d time.Duration) time.Time {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o := &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: rig.SigninNamespace, Name: name}}
+		o := &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: testenv.SigninNamespace, Name: name}}
 		if err := c.Patch(t.Context(), o, client.RawPatch(types.MergePatchType, patch)); err != nil {
 			t.Fatal(err)
 		}
@@ -572,7 +572,7 @@ func TestSI08_Revoke(t *testing.T) {
 			}
 		}},
 		{"an administrator's delete", func(st signin.Status) {
-			out, errs, exit := kubetest.Kubectl(t.Context(), s.Cluster.Kubeconfig, "delete", "signin", "-n", rig.SigninNamespace, st.Name)
+			out, errs, exit := kubetest.Kubectl(t.Context(), s.Cluster.Kubeconfig, "delete", "signin", "-n", testenv.SigninNamespace, st.Name)
 			if exit != 0 {
 				t.Fatal(out, errs)
 			}
@@ -723,7 +723,7 @@ func (s *system) replica(t *testing.T, name string, edit ...string) string {
 		t.Fatal(err)
 	}
 	text := strings.NewReplacer(append(edit, filepath.Join(s.Dir, "access")+"/", dir+"/", s.AuthKeyFile(), key)...).Replace(string(settings))
-	kubeconfig, err := s.Cluster.ServiceAccountKubeconfig(t.Context(), rig.SystemNamespace, "tailplane-access", dir)
+	kubeconfig, err := s.Cluster.ServiceAccountKubeconfig(t.Context(), testenv.SystemNamespace, "tailplane-access", dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,10 +31,10 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/buildcache"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/buildcache"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // A stranger is how goroutines of a test ask: they return what goes wrong.
@@ -104,7 +104,7 @@ func TestDS01_Floods(t *testing.T) {
 	record := filepath.Join(s.Dir, "tka-strict", "audit.jsonl")
 	base := "https://" + name
 	host, _, _ := strings.Cut(name, ".")
-	as := func(p *rig.Person) stranger {
+	as := func(p *testenv.Person) stranger {
 		t.Helper()
 		if err := s.Net.WaitPeer(t.Context(), p.Node, host); err != nil {
 			t.Fatal(err)
@@ -293,7 +293,7 @@ func TestDS01_Floods(t *testing.T) {
 
 // pending signs p in while nobody carries it out: the operator is away until the
 // test's end.
-func (s *system) pending(t *testing.T, p *rig.Person) {
+func (s *system) pending(t *testing.T, p *testenv.Person) {
 	t.Helper()
 	t.Cleanup(func() { s.logout(t, p) }) // when the operator is back
 	const served = `"health is served"`
@@ -315,7 +315,7 @@ func (s *system) pending(t *testing.T, p *rig.Person) {
 }
 
 // scrape is a process's metrics, by name and labels.
-func (s *system) scrape(t *testing.T, p *rig.Process) map[string]float64 {
+func (s *system) scrape(t *testing.T, p *testenv.Process) map[string]float64 {
 	t.Helper()
 	a := rawProbe(t, s.probes(t, p), "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
 	if a.Status != http.StatusOK {
@@ -339,7 +339,7 @@ func (s *system) scrape(t *testing.T, p *rig.Process) map[string]float64 {
 // A strained listener is one of the product's, and how to reach it.
 type strained struct {
 	name string
-	p    *rig.Process
+	p    *testenv.Process
 	dial func() (net.Conn, error)
 	head string // of a request that is served: its line and its Host
 	want int
@@ -364,7 +364,7 @@ func (s *system) listeners(t *testing.T) []strained {
 		}
 		return c, nil
 	}, "GET " + api + "/cluster-info HTTP/1.1\r\nHost: " + host + "\r\n", http.StatusOK}}
-	for _, p := range []*rig.Process{s.Access, s.Operator} {
+	for _, p := range []*testenv.Process{s.Access, s.Operator} {
 		at := s.probes(t, p)
 		all = append(all, strained{"probes of " + p.Args[1], p, func() (net.Conn, error) { return net.DialTimeout("tcp", at, long) },
 			"GET /livez HTTP/1.1\r\nHost: localhost\r\n", http.StatusOK})
@@ -628,7 +628,7 @@ func TestDS03_ProbesOnTheirOwnListener(t *testing.T) {
 		return strings.Contains(body, "tailplane_build_info") || strings.Contains(body, "goroutine") || strings.Contains(body, "[+]") || body == "ok\n"
 	}
 	// On the tailnet: by path, whoever asks.
-	for _, p := range []*rig.Person{s.alice(t), s.bob(t)} {
+	for _, p := range []*testenv.Person{s.alice(t), s.bob(t)} {
 		for _, path := range slices.Concat(probePaths, hidden) {
 			for _, method := range []string{"GET", "POST"} {
 				path, _, _ = strings.Cut(path, "?")
@@ -642,7 +642,7 @@ func TestDS03_ProbesOnTheirOwnListener(t *testing.T) {
 	// On the tailnet: by port. The policy lets everybody try each.
 	own := map[int]bool{}
 	ports := []int{80, 5005, 6060, 7946, 8080, 8443, 9001, 9002, 9090, 10250, 41641}
-	for _, p := range []*rig.Process{s.Access, s.Operator} {
+	for _, p := range []*testenv.Process{s.Access, s.Operator} {
 		_, port, err := net.SplitHostPort(s.probes(t, p))
 		if err != nil {
 			t.Fatal(err)
@@ -683,7 +683,7 @@ func TestDS03_ProbesOnTheirOwnListener(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range []*rig.Process{s.Access, s.Operator} {
+	for _, p := range []*testenv.Process{s.Access, s.Operator} {
 		at := s.probes(t, p)
 		for _, port := range listening(t, p.PID()) {
 			for _, a := range addrs {
@@ -724,7 +724,7 @@ func TestDS03_ProbesOnTheirOwnListener(t *testing.T) {
 // A load is what a process has in its hands.
 type load struct{ goroutines, files, memory int }
 
-func (s *system) load(t *testing.T, p *rig.Process) load {
+func (s *system) load(t *testing.T, p *testenv.Process) load {
 	t.Helper()
 	fds, err := filepath.Glob("/proc/" + strconv.Itoa(p.PID()) + "/fd/*")
 	if err != nil || len(fds) == 0 {
@@ -958,7 +958,7 @@ func installed(t *testing.T) map[string]corev1.PodSpec {
 		if err := os.WriteFile(values, a.Files[0].Data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.CommandContext(t.Context(), bin, "template", "tailplane", "../../charts/tailplane", "--namespace", rig.SystemNamespace, "--values", values)
+		cmd := exec.CommandContext(t.Context(), bin, "template", "tailplane", "../../charts/tailplane", "--namespace", testenv.SystemNamespace, "--values", values)
 		cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home, "KUBECONFIG="+filepath.Join(home, "none"))
 		out, err := cmd.Output()
 		if err != nil {

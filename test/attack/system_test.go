@@ -43,11 +43,11 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/door"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // basePolicy lets everybody knock. Beside the people that a test grants something
@@ -65,8 +65,8 @@ const basePolicy = `{
 
 // Accounts of the product's programs, as the API server knows them.
 const (
-	accessAccount   = "system:serviceaccount:" + rig.SystemNamespace + ":tailplane-access"
-	operatorAccount = "system:serviceaccount:" + rig.SystemNamespace + ":tailplane-operator"
+	accessAccount   = "system:serviceaccount:" + testenv.SystemNamespace + ":tailplane-access"
+	operatorAccount = "system:serviceaccount:" + testenv.SystemNamespace + ":tailplane-operator"
 )
 
 // auditPolicy makes the API server write down every request of the product's
@@ -97,20 +97,20 @@ const (
 // A system is the whole product on a real tailnet and a real API server, and
 // what is needed to look at its far side.
 type system struct {
-	*rig.Rig
+	*testenv.Env
 	admin client.WithWatch
 	kube  *kubernetes.Clientset
 	asked string // the API server's own log of what the product's accounts asked
 
 	mu       sync.Mutex
-	people   map[string]*rig.Person // by host
-	uses     map[string]int         // of their devices, by tests that have not ended
-	speak    map[*rig.Person]*http.Client
+	people   map[string]*testenv.Person // by host
+	uses     map[string]int             // of their devices, by tests that have not ended
+	speak    map[*testenv.Person]*http.Client
 	policies int // how many setPolicy has put in force
 }
 
 // http is p's client: one, as the server bounds a device's connections.
-func (s *system) http(p *rig.Person) *http.Client {
+func (s *system) http(p *testenv.Person) *http.Client {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.speak[p] == nil {
@@ -120,7 +120,7 @@ func (s *system) http(p *rig.Person) *http.Client {
 }
 
 // client is p's end of the operations.
-func (s *system) client(p *rig.Person) door.Client {
+func (s *system) client(p *testenv.Person) door.Client {
 	return door.Client{HTTP: s.http(p), Base: s.Server()}
 }
 
@@ -151,7 +151,7 @@ func TestMain(m *testing.M) {
 	}
 	if s := shared.system; s != nil {
 		if code != 0 { // what the programs said, for whoever looks for the reason
-			for _, p := range []*rig.Process{s.Access, s.Operator} {
+			for _, p := range []*testenv.Process{s.Access, s.Operator} {
 				lines := strings.Split(p.Output(), "\n")
 				fmt.Fprintf(os.Stderr, "end of the log of %v:\n%s\n", p.Args[1], strings.Join(lines[max(0, len(lines)-40):], "\n"))
 			}
@@ -199,7 +199,7 @@ func own(t *testing.T) *system {
 func newSystem() (_ *system, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*long)
 	defer cancel()
-	s, err := run(ctx, rig.Options{Policy: policy(), ClusterName: "east", Settings: map[string]string{
+	s, err := run(ctx, testenv.Options{Policy: policy(), ClusterName: "east", Settings: map[string]string{
 		"api.limits": noLimits, "signin.roles": "[view, edit, ghost]", "signin.keepExpired": "3s",
 	}})
 	if err != nil {
@@ -232,12 +232,12 @@ func newSystem() (_ *system, err error) {
 
 // run starts a cluster that notes what the product asks of it, and an access
 // server.
-func run(ctx context.Context, o rig.Options) (_ *system, err error) {
+func run(ctx context.Context, o testenv.Options) (_ *system, err error) {
 	dir, err := os.MkdirTemp("", "at")
 	if err != nil {
 		return nil, err
 	}
-	s := &system{asked: filepath.Join(dir, "kube-audit.jsonl"), people: map[string]*rig.Person{}, uses: map[string]int{}, speak: map[*rig.Person]*http.Client{}}
+	s := &system{asked: filepath.Join(dir, "kube-audit.jsonl"), people: map[string]*testenv.Person{}, uses: map[string]int{}, speak: map[*testenv.Person]*http.Client{}}
 	auditFile := filepath.Join(dir, "kube-audit.yaml")
 	if err := os.WriteFile(auditFile, []byte(auditPolicy), 0o600); err != nil {
 		return nil, err
@@ -256,7 +256,7 @@ func run(ctx context.Context, o rig.Options) (_ *system, err error) {
 		}
 	}()
 	o.Cluster, o.NoOperator = cluster, true
-	if s.Rig, err = rig.Start(ctx, dir, o); err != nil {
+	if s.Rig, err = testenv.Start(ctx, dir, o); err != nil {
 		return nil, err
 	}
 	scheme := runtime.NewScheme()
@@ -330,7 +330,7 @@ var stayers = []string{"alice-laptop", "bob-laptop", "watchman-laptop"}
 
 // person is somebody on a device; the same one for the same host name. When no test
 // uses it any more the device leaves: each takes a hundred megabytes here.
-func (s *system) person(t *testing.T, host, login string, tags ...string) *rig.Person {
+func (s *system) person(t *testing.T, host, login string, tags ...string) *testenv.Person {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -367,15 +367,15 @@ func (s *system) leave(host string) {
 	}
 }
 
-func (s *system) alice(t *testing.T) *rig.Person {
+func (s *system) alice(t *testing.T) *testenv.Person {
 	return s.person(t, "alice-laptop", "alice@example.com")
 }
-func (s *system) bob(t *testing.T) *rig.Person {
+func (s *system) bob(t *testing.T) *testenv.Person {
 	return s.person(t, "bob-laptop", "bob@example.com")
 }
 
 // login signs p in and waits until that is ready. The test's end signs p out.
-func (s *system) login(t *testing.T, p *rig.Person, req signin.LoginRequest) signin.Status {
+func (s *system) login(t *testing.T, p *testenv.Person, req signin.LoginRequest) signin.Status {
 	t.Helper()
 	if _, err := signin.Login.Call(t.Context(), s.client(p), req); err != nil {
 		t.Fatalf("login: %v", err)
@@ -390,7 +390,7 @@ func (s *system) login(t *testing.T, p *rig.Person, req signin.LoginRequest) sig
 }
 
 // kubeconfig waits for p's sign-in and returns a token of it.
-func (s *system) kubeconfig(t *testing.T, p *rig.Person) signin.Kubeconfig {
+func (s *system) kubeconfig(t *testing.T, p *testenv.Person) signin.Kubeconfig {
 	t.Helper()
 	var k signin.Kubeconfig
 	eventually(t, long, "the kubeconfig", func() bool {
@@ -406,7 +406,7 @@ func (s *system) kubeconfig(t *testing.T, p *rig.Person) signin.Kubeconfig {
 
 // logout signs p out, if p is signed in, and waits until nothing is left of it.
 // It works at a test's end.
-func (s *system) logout(t *testing.T, p *rig.Person) {
+func (s *system) logout(t *testing.T, p *testenv.Person) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), long)
 	defer cancel()
@@ -522,7 +522,7 @@ func readAnswer(t *testing.T, res *http.Response) answer {
 }
 
 // ask is do for p.
-func (s *system) ask(t *testing.T, p *rig.Person, method, path, body string, headers ...string) answer {
+func (s *system) ask(t *testing.T, p *testenv.Person, method, path, body string, headers ...string) answer {
 	t.Helper()
 	return do(t, s.http(p), s.newRequest(t, method, path, body, headers...))
 }
@@ -724,7 +724,7 @@ func (m mark) refusal(t *testing.T, what string, code problem.Code, a answer) au
 func (s *system) signins(t *testing.T, login string) []v1alpha1.TkaSignin {
 	t.Helper()
 	var list v1alpha1.TkaSigninList
-	if err := s.admin.List(context.WithoutCancel(t.Context()), &list, client.InNamespace(rig.SigninNamespace)); err != nil {
+	if err := s.admin.List(context.WithoutCancel(t.Context()), &list, client.InNamespace(testenv.SigninNamespace)); err != nil {
 		t.Fatal(err)
 	}
 	return slices.DeleteFunc(list.Items, func(o v1alpha1.TkaSignin) bool { return login != "" && o.Spec.User.Login != login })
@@ -747,12 +747,12 @@ func (s *system) given(t *testing.T, name string) (out []bound) {
 		}
 	}
 	for _, a := range accounts.Items {
-		if a.Namespace == rig.SigninNamespace && a.Name == name {
+		if a.Namespace == testenv.SigninNamespace && a.Name == name {
 			out = append(out, bound{"ServiceAccount", a.Namespace, a.Name, "", string(a.UID)})
 		}
 	}
 	ours := func(subjects []rbacv1.Subject) bool {
-		return slices.ContainsFunc(subjects, func(x rbacv1.Subject) bool { return x.Namespace == rig.SigninNamespace && x.Name == name })
+		return slices.ContainsFunc(subjects, func(x rbacv1.Subject) bool { return x.Namespace == testenv.SigninNamespace && x.Name == name })
 	}
 	for _, b := range wide.Items {
 		if ours(b.Subjects) {
@@ -814,7 +814,7 @@ func (s *system) inconsistent(t *testing.T) (wrong []string) {
 		}
 	}
 	for i := range accounts.Items {
-		if a := &accounts.Items[i]; a.Namespace == rig.SigninNamespace && a.Name != "default" {
+		if a := &accounts.Items[i]; a.Namespace == testenv.SigninNamespace && a.Name != "default" {
 			check("ServiceAccount", a, a.Labels[v1alpha1.SigninUIDLabel], a.Name)
 		}
 	}
@@ -863,7 +863,7 @@ func pods(t *testing.T, k *kubernetes.Clientset, namespace string) error {
 // a program of ours does not do and its stolen credential could.
 func (s *system) account(t *testing.T, name string) *rest.Config {
 	t.Helper()
-	path, err := s.Cluster.ServiceAccountKubeconfig(t.Context(), rig.SystemNamespace, name, t.TempDir())
+	path, err := s.Cluster.ServiceAccountKubeconfig(t.Context(), testenv.SystemNamespace, name, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,8 +23,8 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/tailnet"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // A seam is the product's own door with one operation behind it, for what the
@@ -246,7 +246,7 @@ var unique struct {
 }
 
 // spare is somebody on a device of this test only.
-func (s *system) spare(t *testing.T, login string, tags ...string) *rig.Person {
+func (s *system) spare(t *testing.T, login string, tags ...string) *testenv.Person {
 	t.Helper()
 	unique.Lock()
 	unique.n++
@@ -261,7 +261,7 @@ type warm struct {
 	reused bool // by the last request
 }
 
-func keepAlive(p *rig.Person) *warm {
+func keepAlive(p *testenv.Person) *warm {
 	hc := p.HTTP()
 	hc.Transport.(*http.Transport).MaxConnsPerHost = 1
 	return &warm{Client: hc}
@@ -293,7 +293,7 @@ func TestID02_NobodyIsLetIn(t *testing.T) {
 	const granted = `{"role": "view", "period": "8h"}`
 	s.setPolicy(t, grant("*", granted)) // everybody, so that only identity stands between
 
-	gone := func(t *testing.T, end func(p *rig.Person), code problem.Code) {
+	gone := func(t *testing.T, end func(p *testenv.Person), code problem.Code) {
 		p := s.spare(t, "carol@example.com")
 		w := keepAlive(p)
 		read := func() *http.Request { return s.newRequest(t, "GET", api+"/login", "") }
@@ -345,7 +345,7 @@ func TestID02_NobodyIsLetIn(t *testing.T) {
 		}
 	}
 	t.Run("expired, on a warm connection", func(t *testing.T) {
-		gone(t, func(p *rig.Person) {
+		gone(t, func(p *testenv.Person) {
 			id, err := s.Net.ID(p.Node)
 			if err != nil || !s.Net.Expire(id) {
 				t.Fatal(err)
@@ -353,7 +353,7 @@ func TestID02_NobodyIsLetIn(t *testing.T) {
 		}, problem.NodeExpired)
 	})
 	t.Run("removed, on a warm connection", func(t *testing.T) {
-		gone(t, func(p *rig.Person) {
+		gone(t, func(p *testenv.Person) {
 			id, err := s.Net.ID(p.Node)
 			if err != nil || !s.Net.Delete(id) {
 				t.Fatal(err)
@@ -467,7 +467,7 @@ func TestID03_TaggedNodes(t *testing.T) {
 	m := s.mark(t)
 	one, two := s.login(t, robot, signin.LoginRequest{}), s.login(t, twin, signin.LoginRequest{})
 	for _, got := range []struct {
-		p  *rig.Person
+		p  *testenv.Person
 		st signin.Status
 	}{{robot, one}, {twin, two}} {
 		id, err := s.Net.ID(got.p.Node)

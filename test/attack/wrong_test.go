@@ -14,7 +14,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // A wrong server is a node of the tailnet that answers as it likes. It proves what
@@ -58,7 +58,7 @@ func (s *system) wrongServer(t *testing.T) *wrong {
 }
 
 // waitPeer waits until p reaches a host of the tailnet.
-func (s *system) waitPeer(t *testing.T, p *rig.Person, host string) {
+func (s *system) waitPeer(t *testing.T, p *testenv.Person, host string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), long)
 	defer cancel()
@@ -182,7 +182,7 @@ func (w *wrong) instead(operation string, h http.HandlerFunc) http.HandlerFunc {
 }
 
 // takeOver makes a new node of the tailnet the one that has a server's name.
-func (s *system) takeOver(t *testing.T, host string) *rig.Person {
+func (s *system) takeOver(t *testing.T, host string) *testenv.Person {
 	t.Helper()
 	for _, n := range s.Net.Nodes() {
 		if n.Name == host+"."+s.Net.Suffix()+"." && !s.Net.Delete(n.StableID) {

@@ -22,7 +22,7 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // An answer is what came back, byte for byte.
@@ -39,7 +39,7 @@ func (a answer) code() problem.Code {
 }
 
 // ask sends one request as p to a server; headers are "Name: value".
-func ask(t *testing.T, p *rig.Person, method, url, body string, headers ...string) answer {
+func ask(t *testing.T, p *testenv.Person, method, url, body string, headers ...string) answer {
 	t.Helper()
 	a, err := tryAsk(t.Context(), p, method, url, body, headers...)
 	if err != nil {
@@ -49,7 +49,7 @@ func ask(t *testing.T, p *rig.Person, method, url, body string, headers ...strin
 }
 
 // tryAsk is ask for goroutines beside a test's own.
-func tryAsk(ctx context.Context, p *rig.Person, method, url, body string, headers ...string) (answer, error) {
+func tryAsk(ctx context.Context, p *testenv.Person, method, url, body string, headers ...string) (answer, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
 		return answer{}, err
@@ -76,7 +76,7 @@ func tryAsk(ctx context.Context, p *rig.Person, method, url, body string, header
 func TestWhoami(t *testing.T) {
 	r := start(t)
 	alice := person(t, r, "who-alice", "alice@example.com")
-	tell := func(p *rig.Person) (w signin.Whoami) {
+	tell := func(p *testenv.Person) (w signin.Whoami) {
 		t.Helper()
 		a := ask(t, p, "GET", r.Server()+signin.Base+"/whoami", "")
 		d := json.NewDecoder(bytes.NewReader(a.body))
@@ -170,7 +170,7 @@ func TestServerProof(t *testing.T) {
 	}
 	for _, op := range signin.Operations() {
 		method, path, _ := strings.Cut(op.Pattern, " ")
-		for _, p := range []*rig.Person{alice, bob} {
+		for _, p := range []*testenv.Person{alice, bob} {
 			nonce := door.NewNonce()
 			a := ask(t, p, method, r.Server()+path, "", door.NonceHeader+": "+nonce)
 			if err := i.Key.Check(nonce, host, a.body, a.header.Get(door.ProofHeader)); err != nil {
@@ -198,7 +198,7 @@ func TestServerProof(t *testing.T) {
 	if again := info(); again.Key != i.Key || again.ID != i.ID {
 		t.Errorf("after a restart the cluster is %s %s, before it was %s %s", again.ID, again.Key, i.ID, i.Key)
 	}
-	out, errs, exit := kubectlAdmin(t, r, "get", "secret", "-n", rig.SystemNamespace, "tailplane-cluster-key", "-o", "jsonpath={.data.ed25519}")
+	out, errs, exit := kubectlAdmin(t, r, "get", "secret", "-n", testenv.SystemNamespace, "tailplane-cluster-key", "-o", "jsonpath={.data.ed25519}")
 	if exit != 0 || len(out) != 44 {
 		t.Fatalf("the Secret holds %d characters, %s", len(out), errs)
 	}
@@ -212,7 +212,7 @@ func TestServerProof(t *testing.T) {
 func TestExamplesOfTheReference(t *testing.T) {
 	r := start(t)
 	alice, bob := person(t, r, "ex-alice", "alice@example.com"), person(t, r, "ex-bob", "bob@example.com")
-	call := func(p *rig.Person, op door.Declaration) answer {
+	call := func(p *testenv.Person, op door.Declaration) answer {
 		t.Helper()
 		method, path, _ := strings.Cut(op.Pattern, " ")
 		url, body := r.Server()+path, ""
@@ -292,7 +292,7 @@ func TestExamplesOfTheReference(t *testing.T) {
 }
 
 // wire sends bytes as they are on a new connection of p and reads the answer.
-func wire(t *testing.T, p *rig.Person, r *rig.Rig, text string) (status int, head, body string) {
+func wire(t *testing.T, p *testenv.Person, r *testenv.Env, text string) (status int, head, body string) {
 	t.Helper()
 	name := "tka." + r.Net.Suffix()
 	raw, err := p.Node.Dial(t.Context(), "tcp", name+":443")

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // Bad input to the server: one sentence that says what to do, the exit code of
@@ -121,7 +121,7 @@ func TestCapabilityOfAnotherType(t *testing.T) {
 		if err := r.Net.SetPolicy(strings.Replace(original, `"grants": [`, `"grants": [`+grant, 1)); err != nil {
 			t.Fatalf("%s: %v", value, err)
 		}
-		var got rig.Result
+		var got testenv.Result
 		eventually(t, 3*time.Second, "the rule arrives", func() bool {
 			var err error
 			if got, err = p.Run(t.Context(), "tka", "login"); err != nil {

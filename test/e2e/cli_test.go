@@ -16,11 +16,11 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // asked counts what the server recorded of a caller's device, by verb.
-func asked(t *testing.T, r *rig.Rig, host string) map[access.Verb]int {
+func asked(t *testing.T, r *testenv.Env, host string) map[access.Verb]int {
 	t.Helper()
 	n := map[access.Verb]int{}
 	for _, es := range entries(t, r) {
@@ -69,7 +69,7 @@ func TestSGN21_Shell(t *testing.T) {
 }
 
 // ofDevice are the names of a device's sign-ins.
-func ofDevice(t *testing.T, r *rig.Rig, host string) (names []string) {
+func ofDevice(t *testing.T, r *testenv.Env, host string) (names []string) {
 	t.Helper()
 	for _, s := range signins(t, r, "") {
 		if s.Spec.Device.Name == host || strings.HasPrefix(s.Spec.Device.Name, host+".") {
@@ -158,8 +158,8 @@ func TestWhyAndDoctor(t *testing.T) {
 		{"delete deploy/web -n shop", "tka login --role edit --namespace shop", 3},
 		{"get secrets -n shop", "get secrets in shop: refused", 3},
 		{"get nodes", "get nodes in the whole cluster: refused", 3},
-		{"get signin -n " + rig.SigninNamespace, "get tkasignins.tailplane.dev in " + rig.SigninNamespace + ": allowed", 0},
-		{"delete signin -n " + rig.SigninNamespace, "delete tkasignins.tailplane.dev in " + rig.SigninNamespace + ": refused", 3},
+		{"get signin -n " + testenv.SigninNamespace, "get tkasignins.tailplane.dev in " + testenv.SigninNamespace + ": allowed", 0},
+		{"delete signin -n " + testenv.SigninNamespace, "delete tkasignins.tailplane.dev in " + testenv.SigninNamespace + ": refused", 3},
 		{"get /healthz", "get /healthz: allowed", 0},
 	} {
 		if got := run(t, alice, tt.exit, "tka why "+tt.args); !strings.Contains(got.Stdout, tt.want) {
@@ -174,7 +174,7 @@ func TestWhyAndDoctor(t *testing.T) {
 	var info struct {
 		Findings []struct{ Name, State, Message string }
 	}
-	check := func(p *rig.Person, exit int) map[string]string {
+	check := func(p *testenv.Person, exit int) map[string]string {
 		t.Helper()
 		if err := json.Unmarshal([]byte(run(t, p, exit, "tka doctor -o json").Stdout), &info); err != nil {
 			t.Fatal(err)
@@ -290,7 +290,7 @@ func (i *impostor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // freeName removes the node that has a name, unless it has left by itself.
-func freeName(t *testing.T, r *rig.Rig, host string) {
+func freeName(t *testing.T, r *testenv.Env, host string) {
 	t.Helper()
 	for _, n := range r.Net.Nodes() {
 		if n.Name == host+"."+r.Net.Suffix()+"." && !r.Net.Delete(n.StableID) {
@@ -392,13 +392,13 @@ func TestSGN24_NameTakenOver(t *testing.T) {
 	})
 
 	// A new key, as the operating manual has it.
-	old, errs, exit := kubectlAdmin(t, r, "get", "secret", "tailplane-cluster-key", "-n", rig.SystemNamespace, "-o", "jsonpath={.data}")
+	old, errs, exit := kubectlAdmin(t, r, "get", "secret", "tailplane-cluster-key", "-n", testenv.SystemNamespace, "-o", "jsonpath={.data}")
 	if exit != 0 {
 		t.Fatal(errs)
 	}
 	setKey := func(data string) {
 		t.Helper()
-		if _, errs, exit := kubectlAdmin(t, r, "patch", "secret", "tailplane-cluster-key", "-n", rig.SystemNamespace, "--type", "merge", "-p", `{"data":`+data+`}`); exit != 0 {
+		if _, errs, exit := kubectlAdmin(t, r, "patch", "secret", "tailplane-cluster-key", "-n", testenv.SystemNamespace, "--type", "merge", "-p", `{"data":`+data+`}`); exit != 0 {
 			t.Fatal(errs)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/gossip"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // manyPolicy lets servers find each other on their own port, which is not for people.
@@ -28,11 +28,11 @@ const manyPolicy = `{
 }`
 
 // sites starts several clusters, each with its own servers, on one tailnet.
-func sites(t *testing.T, names ...string) []*rig.Rig {
+func sites(t *testing.T, names ...string) []*testenv.Env {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	var all []*rig.Rig
+	var all []*testenv.Env
 	t.Cleanup(func() {
 		for _, r := range slices.Backward(all) {
 			if err := r.Close(); err != nil {
@@ -40,7 +40,7 @@ func sites(t *testing.T, names ...string) []*rig.Rig {
 			}
 		}
 	})
-	begin := func(i int, o rig.Options) (*rig.Rig, error) {
+	begin := func(i int, o testenv.Options) (*testenv.Env, error) {
 		dir, err := os.MkdirTemp("", "site")
 		if err != nil {
 			return nil, err
@@ -51,19 +51,19 @@ func sites(t *testing.T, names ...string) []*rig.Rig {
 		if i > 0 {
 			o.Hostname = "tka-" + names[i]
 		}
-		return rig.Start(ctx, dir, o)
+		return testenv.Start(ctx, dir, o)
 	}
-	first, err := begin(0, rig.Options{Policy: manyPolicy})
+	first, err := begin(0, testenv.Options{Policy: manyPolicy})
 	if err != nil {
 		t.Fatal(err)
 	}
-	all = make([]*rig.Rig, 1, len(names))
+	all = make([]*testenv.Env, 1, len(names))
 	all[0] = first
-	others := make([]*rig.Rig, len(names))
+	others := make([]*testenv.Env, len(names))
 	errs := make([]error, len(names))
 	var wg sync.WaitGroup
 	for i := range names[1:] {
-		wg.Go(func() { others[i+1], errs[i+1] = begin(i+1, rig.Options{Beside: first}) })
+		wg.Go(func() { others[i+1], errs[i+1] = begin(i+1, testenv.Options{Beside: first}) })
 	}
 	wg.Wait()
 	for i := range names[1:] {
@@ -80,7 +80,7 @@ func sites(t *testing.T, names ...string) []*rig.Rig {
 }
 
 // memberlist asks a server as p.
-func memberlist(t *testing.T, p *rig.Person, r *rig.Rig, query string) map[string]gossip.Cluster {
+func memberlist(t *testing.T, p *testenv.Person, r *testenv.Env, query string) map[string]gossip.Cluster {
 	t.Helper()
 	a := ask(t, p, "GET", r.Server()+"/api/v1alpha1/memberlist"+query, "")
 	var list []gossip.Cluster
@@ -106,7 +106,7 @@ func TestDSC01_ThreeClusters(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	complete := func(r *rig.Rig) bool {
+	complete := func(r *testenv.Env) bool {
 		list := memberlist(t, alice, r, "")
 		for _, name := range []string{"east", "west", "north"} {
 			if c, ok := list[name]; !ok || !c.Verified || c.Conflict || c.State != gossip.Alive {
@@ -154,23 +154,23 @@ func TestDSC01_ThreeClusters(t *testing.T) {
 	if err := all[1].Access.Stop(20 * time.Second); err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range []*rig.Rig{all[0], all[2]} {
+	for _, r := range []*testenv.Env{all[0], all[2]} {
 		eventually(t, 20*time.Second, "west has left", func() bool { return memberlist(t, alice, r, "?state=all")["west"].State == gossip.Gone })
 	}
 	// Pins are in the cluster: they are what a restart does not forget (DSC-10).
-	pins, errs, exit := kubectlAdmin(t, all[0], "get", "configmap", "-n", rig.SystemNamespace, "tailplane-gossip-pins", "-o", "jsonpath={.data.pins\\.json}")
+	pins, errs, exit := kubectlAdmin(t, all[0], "get", "configmap", "-n", testenv.SystemNamespace, "tailplane-gossip-pins", "-o", "jsonpath={.data.pins\\.json}")
 	if exit != 0 || !strings.Contains(pins, west.Key.String()) || !strings.Contains(pins, west.ID) {
 		t.Errorf("%s %s", pins, errs)
 	}
 
 	// A key that is changed by the documented way is followed (DSC-10): the one
 	// before vouches for it.
-	old, errs, exit := kubectlAdmin(t, all[1], "get", "secret", "-n", rig.SystemNamespace, "tailplane-cluster-key", "-o", "jsonpath={.data.ed25519}")
+	old, errs, exit := kubectlAdmin(t, all[1], "get", "secret", "-n", testenv.SystemNamespace, "tailplane-cluster-key", "-o", "jsonpath={.data.ed25519}")
 	if exit != 0 {
 		t.Fatal(errs)
 	}
 	patch := fmt.Sprintf(`{"data":{"previous":%q,"ed25519":null}}`, old)
-	if _, errs, exit := kubectlAdmin(t, all[1], "patch", "secret", "-n", rig.SystemNamespace, "tailplane-cluster-key", "--type", "merge", "-p", patch); exit != 0 {
+	if _, errs, exit := kubectlAdmin(t, all[1], "patch", "secret", "-n", testenv.SystemNamespace, "tailplane-cluster-key", "--type", "merge", "-p", patch); exit != 0 {
 		t.Fatal(errs)
 	}
 	if err := all[1].StartAccess(t.Context()); err != nil {
@@ -181,7 +181,7 @@ func TestDSC01_ThreeClusters(t *testing.T) {
 	}
 	// The list is also in the cluster, for programs there.
 	eventually(t, 60*time.Second, "the list is published", func() bool {
-		list, _, _ := kubectlAdmin(t, all[0], "get", "configmap", "-n", rig.SystemNamespace, "tailplane-members", "-o", "jsonpath={.data.members\\.json}")
+		list, _, _ := kubectlAdmin(t, all[0], "get", "configmap", "-n", testenv.SystemNamespace, "tailplane-members", "-o", "jsonpath={.data.members\\.json}")
 		return strings.Contains(list, `"west"`) && strings.Contains(list, `"north"`)
 	})
 

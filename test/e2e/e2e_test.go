@@ -20,8 +20,8 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 const policy = `{
@@ -45,25 +45,25 @@ const policy = `{
 // system is the one that all tests of this binary share.
 var system struct {
 	once sync.Once
-	rig  *rig.Rig
+	env  *testenv.Env
 	err  error
 }
 
 func TestMain(m *testing.M) {
 	tailnettest.Quiet()
 	code := m.Run()
-	if system.rig != nil {
-		if err := system.rig.Close(); err != nil {
+	if system.env != nil {
+		if err := system.testenv.Close(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
-		os.RemoveAll(system.rig.Dir)
+		os.RemoveAll(system.testenv.Dir)
 	}
 	os.Exit(code)
 }
 
 // start returns the shared system. Limits of requests are off: one machine plays everybody.
-func start(t *testing.T) *rig.Rig {
+func start(t *testing.T) *testenv.Env {
 	t.Helper()
 	system.once.Do(func() {
 		dir, err := os.MkdirTemp("", "e2e")
@@ -73,23 +73,23 @@ func start(t *testing.T) *rig.Rig {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 		defer cancel()
-		system.rig, system.err = rig.Start(ctx, dir, rig.Options{Policy: policy, Settings: map[string]string{"api.limits": noLimits}})
+		system.env, system.err = testenv.Start(ctx, dir, testenv.Options{Policy: policy, Settings: map[string]string{"api.limits": noLimits}})
 		if system.err != nil {
-			system.rig = nil
+			system.env = nil
 			return
 		}
 		shop := "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n"
-		system.err = system.rig.Cluster.Apply(ctx, []byte(shop))
+		system.err = system.testenv.Cluster.Apply(ctx, []byte(shop))
 	})
 	if system.err != nil {
 		t.Fatal(system.err)
 	}
-	return system.rig
+	return system.env
 }
 
 const noLimits = "{login: {perMinute: 0}, kubeconfig: {perMinute: 0}, others: {perMinute: 0}, all: {perMinute: 0}}"
 
-func person(t *testing.T, r *rig.Rig, host, login string, tags ...string) *rig.Person {
+func person(t *testing.T, r *testenv.Env, host, login string, tags ...string) *testenv.Person {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -101,7 +101,7 @@ func person(t *testing.T, r *rig.Rig, host, login string, tags ...string) *rig.P
 }
 
 // run runs a command as p and fails the test unless it exits with want.
-func run(t *testing.T, p *rig.Person, want int, command string) rig.Result {
+func run(t *testing.T, p *testenv.Person, want int, command string) testenv.Result {
 	t.Helper()
 	words := strings.Fields(command)
 	r, err := p.Run(t.Context(), words[0], words[1:]...)
@@ -128,7 +128,7 @@ func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) 
 	}
 }
 
-func clients(t *testing.T, r *rig.Rig) (client.Client, *kubernetes.Clientset) {
+func clients(t *testing.T, r *testenv.Env) (client.Client, *kubernetes.Clientset) {
 	t.Helper()
 	s := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(s); err != nil {
@@ -146,11 +146,11 @@ func clients(t *testing.T, r *rig.Rig) (client.Client, *kubernetes.Clientset) {
 }
 
 // signins returns the sign-ins of a login; of everybody for "".
-func signins(t *testing.T, r *rig.Rig, login string) (out []v1alpha1.TkaSignin) {
+func signins(t *testing.T, r *testenv.Env, login string) (out []v1alpha1.TkaSignin) {
 	t.Helper()
 	c, _ := clients(t, r)
 	var list v1alpha1.TkaSigninList
-	if err := c.List(t.Context(), &list, client.InNamespace(rig.SigninNamespace)); err != nil {
+	if err := c.List(t.Context(), &list, client.InNamespace(testenv.SigninNamespace)); err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range list.Items {
@@ -162,10 +162,10 @@ func signins(t *testing.T, r *rig.Rig, login string) (out []v1alpha1.TkaSignin) 
 }
 
 // left returns the ServiceAccounts and bindings that a sign-in's name has.
-func left(t *testing.T, r *rig.Rig, name string) (out []string) {
+func left(t *testing.T, r *testenv.Env, name string) (out []string) {
 	t.Helper()
 	_, k := clients(t, r)
-	accounts, err := k.CoreV1().ServiceAccounts(rig.SigninNamespace).List(t.Context(), metav1.ListOptions{})
+	accounts, err := k.CoreV1().ServiceAccounts(testenv.SigninNamespace).List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +196,7 @@ func left(t *testing.T, r *rig.Rig, name string) (out []string) {
 }
 
 // entries reads the audit record: all entries, by the id that callers are told.
-func entries(t *testing.T, r *rig.Rig) map[string][]audit.Entry {
+func entries(t *testing.T, r *testenv.Env) map[string][]audit.Entry {
 	t.Helper()
 	f, err := os.Open(r.AuditFile())
 	if err != nil {

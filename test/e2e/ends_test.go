@@ -13,8 +13,8 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/door"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
 // Section 6: what ends without a request is in the record of the process that

@@ -15,14 +15,14 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// The rig's servers look at grants at this interval, the default.
+// The servers of the environment look at grants at this interval, the default.
 const grantCheck = 30 * time.Second
 
 // lasting is somebody's device that stays in the tailnet when it goes offline.
-func lasting(t *testing.T, r *rig.Rig, host, login string) (*tsnet.Server, door.Client) {
+func lasting(t *testing.T, r *testenv.Env, host, login string) (*tsnet.Server, door.Client) {
 	t.Helper()
 	n := r.Net.Node(host, login)
 	n.Ephemeral, n.Store = false, nil
@@ -41,7 +41,7 @@ func lasting(t *testing.T, r *rig.Rig, host, login string) (*tsnet.Server, door.
 
 // ended returns the entry of the record about what the server did of itself to
 // the sign-in of that name; there must be one.
-func ended(t *testing.T, r *rig.Rig, name string) (e audit.Entry) {
+func ended(t *testing.T, r *testenv.Env, name string) (e audit.Entry) {
 	t.Helper()
 	n := 0
 	eventually(t, time.Minute, "what was done is recorded", func() bool { // it is done first

@@ -14,11 +14,11 @@ import (
 
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // healthOf returns where a process answers probes, as its log says.
-func healthOf(t *testing.T, p *rig.Process) string {
+func healthOf(t *testing.T, p *testenv.Process) string {
 	t.Helper()
 	address := ""
 	for line := range strings.Lines(p.Output()) {
@@ -51,7 +51,7 @@ func probe(t *testing.T, url string) (int, string) {
 }
 
 // series returns the samples of a scrape by name and labels.
-func series(t *testing.T, p *rig.Process) map[string]float64 {
+func series(t *testing.T, p *testenv.Process) map[string]float64 {
 	t.Helper()
 	status, text := probe(t, healthOf(t, p)+"/metrics")
 	if status != http.StatusOK {
@@ -73,7 +73,7 @@ func series(t *testing.T, p *rig.Process) map[string]float64 {
 }
 
 // inFlight is how many requests the access server is answering.
-func inFlight(t *testing.T, r *rig.Rig) float64 {
+func inFlight(t *testing.T, r *testenv.Env) float64 {
 	t.Helper()
 	return series(t, r.Access)[`tailplane_requests_in_flight{listener="tailnet"}`]
 }
@@ -82,7 +82,7 @@ func inFlight(t *testing.T, r *rig.Rig) float64 {
 func TestHealth(t *testing.T) {
 	r := start(t)
 	alice, bob := person(t, r, "health-alice", "alice@example.com"), person(t, r, "health-bob", "bob@example.com")
-	for _, p := range []*rig.Process{r.Access, r.Operator} {
+	for _, p := range []*testenv.Process{r.Access, r.Operator} {
 		if status, text := probe(t, healthOf(t, p)+"/livez"); status != 200 {
 			t.Errorf("/livez: %d %s", status, text)
 		}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/gossip"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // How many access servers find each other, and how long their idle traffic is counted.
@@ -49,7 +49,7 @@ func in(t *testing.T, s *stand, state gossip.State) int {
 }
 
 // allList waits until what each of those lists is ok, by the name of the cluster.
-func allList(t *testing.T, p *rig.Person, those []*stand, what string, ok func(map[string]gossip.Cluster) bool) time.Duration {
+func allList(t *testing.T, p *testenv.Person, those []*stand, what string, ok func(map[string]gossip.Cluster) bool) time.Duration {
 	t.Helper()
 	began := time.Now()
 	for _, s := range those {
@@ -79,7 +79,7 @@ func TestManyServers(t *testing.T) {
 	took := see(t, all, "all are alive", map[gossip.State]int{gossip.Alive: n})
 	t.Logf("%d servers: all alive at all %v after the last one served", n, took)
 
-	r := all[0].rig
+	r := all[0].env
 	alice := person(t, r, "many-alice", "alice@example.com")
 	for _, s := range all {
 		if err := r.Net.WaitPeer(t.Context(), alice.Node, "tka-"+s.name); err != nil {
@@ -140,7 +140,7 @@ func TestManyServers(t *testing.T) {
 // right side crashes and starts again, which is what makes the cut real.
 func partAndJoin(t *testing.T, all []*stand) {
 	t.Helper()
-	net := all[0].rig.Net
+	net := all[0].testenv.Net
 	if err := net.SetPolicy(partedPolicy(false)); err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +259,7 @@ func countIdle(t *testing.T, all []*stand) {
 
 // written is how many bytes a process has written so far, to whatever: 0 where
 // the system does not say.
-func written(t *testing.T, p *rig.Process) uint64 {
+func written(t *testing.T, p *testenv.Process) uint64 {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", p.PID()))
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {

@@ -10,14 +10,14 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // replica starts a second access server: its own node, name, state and record.
-func replica(t *testing.T, r *rig.Rig, name string) *rig.Process {
+func replica(t *testing.T, r *testenv.Env, name string) *testenv.Process {
 	t.Helper()
-	account, err := r.Cluster.ServiceAccountKubeconfig(t.Context(), rig.SystemNamespace, "tailplane-access", t.TempDir())
+	account, err := r.Cluster.ServiceAccountKubeconfig(t.Context(), testenv.SystemNamespace, "tailplane-access", t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +25,7 @@ func replica(t *testing.T, r *rig.Rig, name string) *rig.Process {
 }
 
 // replicaBy does the same by a kubeconfig file of the caller's.
-func replicaBy(t *testing.T, r *rig.Rig, name, kubeconfig string) *rig.Process {
+func replicaBy(t *testing.T, r *testenv.Env, name, kubeconfig string) *testenv.Process {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

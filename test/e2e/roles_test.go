@@ -27,7 +27,7 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // A chronicle is everything that was written about one sign-in, in the API
@@ -45,7 +45,7 @@ type line struct {
 	object  client.Object
 }
 
-func chronicleOf(t *testing.T, r *rig.Rig, name string) *chronicle {
+func chronicleOf(t *testing.T, r *testenv.Env, name string) *chronicle {
 	t.Helper()
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, rbacv1.AddToScheme} {
@@ -215,7 +215,7 @@ func TestSGN09_RoleChange(t *testing.T) {
 				}
 				// Nothing changes it but we: what is stored now was so when the kubeconfig was made.
 				var s v1alpha1.TkaSignin
-				if err := admin.Get(t.Context(), client.ObjectKey{Namespace: rig.SigninNamespace, Name: name}, &s); err != nil {
+				if err := admin.Get(t.Context(), client.ObjectKey{Namespace: testenv.SigninNamespace, Name: name}, &s); err != nil {
 					t.Fatal(err)
 				}
 				account := tokenAccount(t, k.Token.Reveal())
@@ -348,7 +348,7 @@ func TestSGN05_Accept(t *testing.T) {
 	if out := run(t, p, 1, "kubectl --kubeconfig "+file+" get pods -n default"); !strings.Contains(out.Stderr, "forbidden") {
 		t.Errorf("another namespace: %s", out.Stderr)
 	}
-	if out := run(t, p, 0, "kubectl --kubeconfig "+file+" auth whoami -o jsonpath={.status.userInfo.username}"); !strings.HasPrefix(out.Stdout, "system:serviceaccount:"+rig.SigninNamespace+":alice-example-com-") {
+	if out := run(t, p, 0, "kubectl --kubeconfig "+file+" auth whoami -o jsonpath={.status.userInfo.username}"); !strings.HasPrefix(out.Stdout, "system:serviceaccount:"+testenv.SigninNamespace+":alice-example-com-") {
 		t.Errorf("whoami: %s", out.Stdout)
 	}
 	for _, args := range []string{"config current-context", "config view --minify -o jsonpath={.contexts[0].context.namespace}"} {

@@ -20,7 +20,7 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // SGN-01: the flow from end to end, with the real programs.
@@ -59,7 +59,7 @@ func TestSGN01_Flow(t *testing.T) {
 	if d := time.Unix(claims.Exp, 0).Sub(s[0].Status.ValidUntil.Time).Abs(); d > 2*time.Second {
 		t.Errorf("the token expires %v from the sign-in's end", d)
 	}
-	if claims.Sub != "system:serviceaccount:"+rig.SigninNamespace+":"+s[0].Name {
+	if claims.Sub != "system:serviceaccount:"+testenv.SigninNamespace+":"+s[0].Name {
 		t.Errorf("the token is for %s", claims.Sub)
 	}
 	for _, kind := range []string{"secrets,configmaps,serviceaccounts,events", "tkasignins", "clusterrolebindings,rolebindings"} {
@@ -152,7 +152,7 @@ func TestExtendAndReplace(t *testing.T) {
 func TestTwoAlices(t *testing.T) {
 	r := start(t)
 	a, b := person(t, r, "a1", "alice@example.com"), person(t, r, "b1", "alice@b.example")
-	for _, p := range []*rig.Person{a, b} {
+	for _, p := range []*testenv.Person{a, b} {
 		run(t, p, 0, "tka login")
 	}
 	names := map[string]bool{}
@@ -300,7 +300,7 @@ func TestLivePolicy(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	login := func(p *rig.Person) error {
+	login := func(p *testenv.Person) error {
 		_, err := signin.Login.Call(t.Context(), p.Client(), signin.LoginRequest{})
 		return err
 	}
@@ -362,7 +362,7 @@ func TestSGN04_ExistingClients(t *testing.T) {
 	}
 }
 
-func heldClient(t *testing.T, r *rig.Rig, token string) *kubernetes.Clientset {
+func heldClient(t *testing.T, r *testenv.Env, token string) *kubernetes.Clientset {
 	t.Helper()
 	config := rest.AnonymousClientConfig(r.Cluster.AdminConfig())
 	config.BearerToken, config.QPS = token, -1

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/gossip"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // partedPolicy has servers of two sides. Whether gossip may pass between the sides
@@ -42,18 +42,18 @@ func partedPolicy(joined bool) string {
 // tailnet, and in the API server two namespaces and a ServiceAccount. Its cluster
 // is one in name only: see TestManyServers.
 type stand struct {
-	rig        *rig.Rig
+	env        *testenv.Env
 	name, side string
 	labels     string // as in a settings file
 	kubeconfig string
 	settings   string // but for the labels
-	process    *rig.Process
+	process    *testenv.Process
 }
 
 // prepare gives a stand its part of the API server: what the manifests give one
 // access server, in namespaces of its own.
 func (s *stand) prepare(ctx context.Context, manifests [][]byte) error {
-	own := strings.NewReplacer(rig.SystemNamespace, rig.SystemNamespace+"-"+s.name, rig.SigninNamespace, rig.SigninNamespace+"-"+s.name)
+	own := strings.NewReplacer(testenv.SystemNamespace, testenv.SystemNamespace+"-"+s.name, testenv.SigninNamespace, testenv.SigninNamespace+"-"+s.name)
 	var docs [][]byte
 	for _, m := range manifests {
 		for doc := range bytes.SplitSeq(m, []byte("\n---\n")) {
@@ -64,28 +64,28 @@ func (s *stand) prepare(ctx context.Context, manifests [][]byte) error {
 			}
 		}
 	}
-	if err := s.rig.Cluster.Apply(ctx, docs...); err != nil {
+	if err := s.testenv.Cluster.Apply(ctx, docs...); err != nil {
 		return err
 	}
-	dir := filepath.Join(s.rig.Dir, s.name)
+	dir := filepath.Join(s.testenv.Dir, s.name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	authKey := filepath.Join(dir, "authkey")
-	key := s.rig.Net.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane", "tag:" + s.side}})
+	key := s.testenv.Net.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane", "tag:" + s.side}})
 	if err := os.WriteFile(authKey, []byte(key+"\n"), 0o600); err != nil {
 		return err
 	}
-	text, err := s.rig.Settings("access") // not later: it writes a file that all read
+	text, err := s.testenv.Settings("access") // not later: it writes a file that all read
 	if err != nil {
 		return err
 	}
 	s.settings = strings.NewReplacer(
 		"name: east", "name: "+s.name+"\n  id: "+s.name,
 		"hostname: tka", "hostname: tka-"+s.name,
-		"roles: ", "namespace: "+rig.SigninNamespace+"-"+s.name+"\n  systemNamespace: "+rig.SystemNamespace+"-"+s.name+"\n  roles: ",
-		s.rig.AuthKeyFile(), authKey, filepath.Join(s.rig.Dir, "access"), dir).Replace(string(text))
-	s.kubeconfig, err = s.rig.Cluster.ServiceAccountKubeconfig(ctx, rig.SystemNamespace+"-"+s.name, "tailplane-access", dir)
+		"roles: ", "namespace: "+testenv.SigninNamespace+"-"+s.name+"\n  systemNamespace: "+testenv.SystemNamespace+"-"+s.name+"\n  roles: ",
+		s.testenv.AuthKeyFile(), authKey, filepath.Join(s.testenv.Dir, "access"), dir).Replace(string(text))
+	s.kubeconfig, err = s.testenv.Cluster.ServiceAccountKubeconfig(ctx, testenv.SystemNamespace+"-"+s.name, "tailplane-access", dir)
 	return err
 }
 
@@ -97,7 +97,7 @@ func (s *stand) serve(ctx context.Context) error {
 		before = strings.Count(s.process.Output(), said)
 	}
 	var err error
-	if s.process, err = s.rig.Try(s.name, "access", nil, strings.Replace(s.settings, "labels: {env: demo}", "labels: "+s.labels, 1), "--kubeconfig", s.kubeconfig); err != nil {
+	if s.process, err = s.testenv.Try(s.name, "access", nil, strings.Replace(s.settings, "labels: {env: demo}", "labels: "+s.labels, 1), "--kubeconfig", s.kubeconfig); err != nil {
 		return err
 	}
 	for strings.Count(s.process.Output(), said) == before { // the log goes on over restarts
@@ -112,10 +112,10 @@ func (s *stand) serve(ctx context.Context) error {
 	return nil
 }
 
-func (s *stand) url() string { return "https://tka-" + s.name + "." + s.rig.Net.Suffix() }
+func (s *stand) url() string { return "https://tka-" + s.name + "." + s.testenv.Net.Suffix() }
 
 // lists is what s lists of every cluster, by name.
-func (s *stand) lists(ctx context.Context, p *rig.Person) (map[string]gossip.Cluster, error) {
+func (s *stand) lists(ctx context.Context, p *testenv.Person) (map[string]gossip.Cluster, error) {
 	a, err := tryAsk(ctx, p, "GET", s.url()+"/api/v1alpha1/memberlist?state=all", "")
 	if err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func stands(t *testing.T, n int) []*stand {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	r, err := rig.Start(ctx, dir, rig.Options{Policy: partedPolicy(true), Settings: map[string]string{"api.limits": noLimits}, NoAccess: true, NoOperator: true})
+	r, err := testenv.Start(ctx, dir, testenv.Options{Policy: partedPolicy(true), Settings: map[string]string{"api.limits": noLimits}, NoAccess: true, NoOperator: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,13 +151,13 @@ func stands(t *testing.T, n int) []*stand {
 			t.Error(err)
 		}
 	})
-	manifests, err := rig.Manifests()
+	manifests, err := testenv.Manifests()
 	if err != nil {
 		t.Fatal(err)
 	}
 	all := make([]*stand, n)
 	for i := range all {
-		all[i] = &stand{rig: r, name: fmt.Sprintf("c%02d", i), side: "left", labels: "{env: demo}"}
+		all[i] = &stand{env: r, name: fmt.Sprintf("c%02d", i), side: "left", labels: "{env: demo}"}
 		if i >= n-min(3, n/2) {
 			all[i].side = "right"
 		}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // Section 6: what the operator checks at its start.
@@ -19,11 +19,11 @@ func TestRolesAreCheckedAtTheStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	account, err := r.Cluster.ServiceAccountKubeconfig(t.Context(), rig.SystemNamespace, "tailplane-operator", t.TempDir())
+	account, err := r.Cluster.ServiceAccountKubeconfig(t.Context(), testenv.SystemNamespace, "tailplane-operator", t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	try := func(name, roles string) *rig.Process {
+	try := func(name, roles string) *testenv.Process {
 		t.Helper()
 		p, err := r.Try(name, "operator", nil, strings.Replace(string(text), "roles: [view, edit]", "roles: "+roles, 1), "--kubeconfig", account)
 		if err != nil {

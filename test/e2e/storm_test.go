@@ -25,17 +25,17 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/door"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // gate puts a reverse proxy, in which a storm may rise, between one program and
 // the API server, and returns the program's kubeconfig file.
-func gate(t *testing.T, r *rig.Rig, account string, storm *kubetest.Storm) (kubeconfig string) {
+func gate(t *testing.T, r *testenv.Env, account string, storm *kubetest.Storm) (kubeconfig string) {
 	t.Helper()
-	direct, err := r.Cluster.ServiceAccountKubeconfig(t.Context(), rig.SystemNamespace, account, t.TempDir())
+	direct, err := r.Cluster.ServiceAccountKubeconfig(t.Context(), testenv.SystemNamespace, account, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,8 +73,8 @@ func gate(t *testing.T, r *rig.Rig, account string, storm *kubetest.Storm) (kube
 	return path
 }
 
-// operatorBehind starts the operator anew behind a storm; the rig's own comes back after the test.
-func operatorBehind(t *testing.T, r *rig.Rig, storm *kubetest.Storm) {
+// operatorBehind starts the operator anew behind a storm; the environment's own comes back after the test.
+func operatorBehind(t *testing.T, r *testenv.Env, storm *kubetest.Storm) {
 	t.Helper()
 	text, err := r.Settings("operator")
 	if err != nil {
@@ -113,7 +113,7 @@ func TestSGN17_Storms(t *testing.T) {
 	replicaBy(t, r, "tka-storm", gate(t, r, "tailplane-access", toAccess))
 	operatorBehind(t, r, toOperator)
 	base := "https://tka-storm." + r.Net.Suffix()
-	people := []*rig.Person{
+	people := []*testenv.Person{
 		person(t, r, "storm-alice", "alice@example.com"), person(t, r, "storm-carol", "carol@example.com"),
 		person(t, r, "storm-dave", "dave@example.com"), person(t, r, "storm-other", "alice@b.example"),
 	}
@@ -205,7 +205,7 @@ func TestSGN17_Storms(t *testing.T) {
 
 // pester signs in, asks for a kubeconfig, reads and signs out, again and again
 // for two seconds, and until it was enough. It returns what a person must never hear.
-func pester(ctx context.Context, p *rig.Person, base string, enough func() bool, tell func(op string, status int, code problem.Code)) error {
+func pester(ctx context.Context, p *testenv.Person, base string, enough func() bool, tell func(op string, status int, code problem.Code)) error {
 	h := p.HTTP()
 	defer h.CloseIdleConnections()
 	ask := func(method, path string) (int, problem.Code, error) {
@@ -315,7 +315,7 @@ func TestSGN17_DoctorNamesTheSkew(t *testing.T) {
 	}
 	// What an access server would write whose clock is ten minutes ahead.
 	config := r.Cluster.AdminConfig()
-	config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + rig.SystemNamespace + ":tailplane-access"}
+	config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + testenv.SystemNamespace + ":tailplane-access"}
 	k, err := client.New(config, client.Options{Scheme: scheme(t)})
 	if err != nil {
 		t.Fatal(err)
@@ -337,7 +337,7 @@ func TestSGN17_DoctorNamesTheSkew(t *testing.T) {
 }
 
 // signinOf returns the one sign-in of p's device.
-func signinOf(t *testing.T, r *rig.Rig, p *rig.Person) v1alpha1.TkaSignin {
+func signinOf(t *testing.T, r *testenv.Env, p *testenv.Person) v1alpha1.TkaSignin {
 	t.Helper()
 	who, err := signin.GetWhoami.Call(t.Context(), p.Client(), signin.WhoamiRequest{})
 	if err != nil {

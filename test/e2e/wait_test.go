@@ -16,18 +16,18 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // kubeconfig asks for one with the given query, as p.
-func kubeconfig(t *testing.T, p *rig.Person, r *rig.Rig, query string) (answer, time.Duration) {
+func kubeconfig(t *testing.T, p *testenv.Person, r *testenv.Env, query string) (answer, time.Duration) {
 	t.Helper()
 	began := time.Now()
 	a := ask(t, p, "GET", r.Server()+signin.Base+"/kubeconfig"+query, "")
 	return a, time.Since(began)
 }
 
-func login(t *testing.T, p *rig.Person) signin.Accepted {
+func login(t *testing.T, p *testenv.Person) signin.Accepted {
 	t.Helper()
 	a, err := signin.Login.Call(t.Context(), p.Client(), signin.LoginRequest{})
 	if err != nil {
@@ -37,7 +37,7 @@ func login(t *testing.T, p *rig.Person) signin.Accepted {
 }
 
 // logout ends what p has, if anything.
-func logout(t *testing.T, p *rig.Person) {
+func logout(t *testing.T, p *testenv.Person) {
 	t.Helper()
 	_, err := signin.Logout.Call(t.Context(), p.Client(), signin.LogoutRequest{})
 	if code := problem.CodeOf(err); code != "" && code != problem.NotSignedIn && code != problem.NoCapability {
@@ -63,7 +63,7 @@ func TestSGN06_AnsweredWhenReady(t *testing.T) {
 	var lags []time.Duration
 	for range 9 {
 		ctx, stop := context.WithTimeout(t.Context(), 60*time.Second)
-		w, err := c.Watch(ctx, &v1alpha1.TkaSigninList{}, client.InNamespace(rig.SigninNamespace))
+		w, err := c.Watch(ctx, &v1alpha1.TkaSigninList{}, client.InNamespace(testenv.SigninNamespace))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +119,7 @@ func TestSGN06_NothingGetsReady(t *testing.T) {
 		if err := r.StartOperator(context.WithoutCancel(t.Context())); err != nil {
 			t.Fatal(err)
 		}
-		for _, p := range []*rig.Person{a, b, c} {
+		for _, p := range []*testenv.Person{a, b, c} {
 			logout(t, p)
 		}
 	}()

@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // withHeader adds a header to each request, as a stranger could.
@@ -34,7 +34,7 @@ func (h withHeader) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // raw sends what the oldest client sends: nothing but the request line.
-func raw(t *testing.T, p *rig.Person, r *rig.Rig, method, path string) (int, string) {
+func raw(t *testing.T, p *testenv.Person, r *testenv.Env, method, path string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, r.Server()+path, nil)
 	if err != nil {
@@ -53,24 +53,24 @@ func raw(t *testing.T, p *rig.Person, r *rig.Rig, method, path string) (int, str
 	return res.StatusCode, strings.TrimSpace(string(b))
 }
 
-func kubectlAdmin(t *testing.T, r *rig.Rig, args ...string) (string, string, int) {
+func kubectlAdmin(t *testing.T, r *testenv.Env, args ...string) (string, string, int) {
 	t.Helper()
 	return kubetest.Kubectl(t.Context(), r.Cluster.Kubeconfig, args...)
 }
 
 // writes is a fingerprint of everything that sign-in could have written.
-func writes(t *testing.T, r *rig.Rig) string {
+func writes(t *testing.T, r *testenv.Env) string {
 	t.Helper()
 	c, k := clients(t, r)
 	var list v1alpha1.TkaSigninList
-	if err := c.List(t.Context(), &list, client.InNamespace(rig.SigninNamespace)); err != nil {
+	if err := c.List(t.Context(), &list, client.InNamespace(testenv.SigninNamespace)); err != nil {
 		t.Fatal(err)
 	}
 	var b strings.Builder
 	for _, s := range list.Items {
 		fmt.Fprintf(&b, "%s/%d ", s.Name, s.Generation)
 	}
-	accounts, err := k.CoreV1().ServiceAccounts(rig.SigninNamespace).List(t.Context(), metav1.ListOptions{})
+	accounts, err := k.CoreV1().ServiceAccounts(testenv.SigninNamespace).List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // BenchmarkGateway measures what GTW-38 says of the gateway: Build; and, with a real Envoy Gateway on a real API server, how
@@ -53,7 +53,7 @@ func build(b *testing.B, n int) {
 		gateway.Build(o)
 		took = append(took, time.Since(began))
 	}
-	rig.Budget(fmt.Sprintf("gateway: Build of %d routes", n), middle(took).Seconds(), 1, true, "s")
+	testenv.Budget(fmt.Sprintf("gateway: Build of %d routes", n), middle(took).Seconds(), 1, true, "s")
 }
 
 // middle is the median of some numbers.
@@ -174,7 +174,7 @@ func (m *measure) run(b *testing.B, way string) (took []spent) {
 // used is what Envoy Gateway and we have used of the processors.
 func (m *measure) used(b *testing.B, g *process) (all time.Duration) {
 	for _, pid := range []int{g.cmd.Process.Pid, os.Getpid()} {
-		t, err := rig.ProcessorTime(pid)
+		t, err := testenv.ProcessorTime(pid)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -209,7 +209,7 @@ func (m *measure) tell(s shape, ways []string, took map[string][]spent, hooks ma
 	for _, way := range ways[1:] {
 		a, x, p := each(way)
 		if way != echoed {
-			rig.Budget(fmt.Sprintf("gateway: %s: added %s", s, way), 100*(a/all-1), 10, true, "%")
+			testenv.Budget(fmt.Sprintf("gateway: %s: added %s", s, way), 100*(a/all-1), 10, true, "%")
 		}
 		fmt.Printf("    a change: %.1f ms alone and %.1f ms %s; its xDS part %.1f ms and %.1f ms; processors %.0f ms and %.0f ms (medians of %d)\n",
 			1000*all, 1000*a, way, 1000*xds, 1000*x, 1000*processors, 1000*p, len(took[way]))
@@ -222,12 +222,12 @@ func (m *measure) tell(s shape, ways []string, took map[string][]spent, hooks ma
 		}
 		fmt.Printf("    %s: called %d times, median %v, p99 %v\n", hook, len(times), middle(times), times[len(times)*99/100])
 		if hook == gatewayxds.TranslationHook {
-			rig.Budget(fmt.Sprintf("gateway: %s: Translation for each", s), float64(middle(times).Nanoseconds())/1000/float64(s.routes), 30, true, "us")
-			rig.Budget(fmt.Sprintf("gateway: %s: Translation, p99 of %d", s, len(times)), times[len(times)*99/100].Seconds()*1000, 100, true, "ms")
+			testenv.Budget(fmt.Sprintf("gateway: %s: Translation for each", s), float64(middle(times).Nanoseconds())/1000/float64(s.routes), 30, true, "us")
+			testenv.Budget(fmt.Sprintf("gateway: %s: Translation, p99 of %d", s, len(times)), times[len(times)*99/100].Seconds()*1000, 100, true, "ms")
 		} else {
 			others = append(others, times...)
 		}
 	}
 	slices.Sort(others)
-	rig.Budget(fmt.Sprintf("gateway: %s: the other hooks, p99 of %d", s, len(others)), float64(others[len(others)*99/100].Nanoseconds())/1000, 200, true, "us")
+	testenv.Budget(fmt.Sprintf("gateway: %s: the other hooks, p99 of %d", s, len(others)), float64(others[len(others)*99/100].Nanoseconds())/1000, 200, true, "us")
 }

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tailplane/tailplane/internal/buildcache"
 	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
+	"github.com/tailplane/tailplane/testkit/buildcache"
 )
 
 // envoyVersion is the version that testdata asks Envoy Gateway to run, and the one of the build cache's Envoy.

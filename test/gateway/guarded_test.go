@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
 // guardKey is the key of the tokens that the Gateway asks for.

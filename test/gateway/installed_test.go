@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailapi"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // An installed is a cluster with our operator, what runs the pods that it makes, and a tailnet that they may join: all but Envoy.
@@ -21,8 +21,8 @@ type installed struct {
 	*kubetest.Cluster
 	services *serviceProxy
 	net      *tailnettest.Net
-	api      *tailapi.API
-	pods     *rig.Pods
+	api      *tsapi.API
+	pods     *testenv.Pods
 }
 
 // install starts one. Its pods have the addresses from first on, and this in their environment beside what is theirs.
@@ -48,7 +48,7 @@ func install(t *testing.T, name string, first netip.Addr, options ...func(*tailn
 	}
 	start(t, tailnettest.ChildEnv(), "tailplaned", "gateway", "--config", settings, "--kubeconfig", c.Kubeconfig, "--namespace", ourNamespace, "--metrics-addr", wholeMetrics,
 		"--extension-addr", "unix://"+filepath.Join(t.TempDir(), "x.sock"), "--leader-elect=false")
-	if i.pods, err = rig.RunPods(c, t.TempDir(), rig.PodsOptions{Namespace: ourNamespace, First: first, Env: env}); err != nil {
+	if i.pods, err = testenv.RunPods(c, t.TempDir(), testenv.PodsOptions{Namespace: ourNamespace, First: first, Env: env}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -9,7 +9,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
 // refused says why there are no namespaces to run in. It is package state because TestMain has no other way to tell tests.

@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	"github.com/tailplane/tailplane/internal/gateway/vip"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailapi"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
 // An operator is `tailplaned gateway` as a process, in a cluster of its own.
@@ -23,7 +23,7 @@ type operator struct {
 }
 
 // startOperator starts one whose credential is of this API, and serves its metrics at an address.
-func startOperator(t *testing.T, name, metrics string, api *tailapi.API) *operator {
+func startOperator(t *testing.T, name, metrics string, api *tsapi.API) *operator {
 	t.Helper()
 	c := defined(t, name)
 	for _, ns := range []string{"infra", ourNamespace, egNamespace} {

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/buildcache"
+	"github.com/tailplane/tailplane/testkit/buildcache"
 )
 
 // patience is how long a test waits for anything: the machine may be loaded.

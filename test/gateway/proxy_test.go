@@ -17,7 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
 // A serviceProxy does for TCP what kube-proxy does on a node: whoever dials the address of a Service reaches one of its ready

@@ -17,10 +17,10 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailapi"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
 // A whole is `tailplaned gateway` as it is installed, under a real Envoy Gateway and over a tailnet's API.
@@ -35,7 +35,7 @@ type whole struct {
 
 // A tailnet is what somebody else does in it.
 type tailnet struct {
-	api    *tailapi.API
+	api    *tsapi.API
 	client *tailnets.Client
 }
 

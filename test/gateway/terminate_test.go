@@ -18,7 +18,7 @@ import (
 
 	"tailscale.com/tsnet"
 
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
 // vault is a Service of the cluster that is on the tailnet with TLS, which its relays end.

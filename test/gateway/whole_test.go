@@ -20,10 +20,10 @@ import (
 	"tailscale.com/ipn"
 	"tailscale.com/tsnet"
 
-	"github.com/tailplane/tailplane/internal/buildcache"
 	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/buildcache"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // wholePolicy: relays are tag:relay and reach services; people reach what is published.
@@ -75,7 +75,7 @@ func TestGTW35_Whole(t *testing.T) {
 	}
 	start(t, tailnettest.ChildEnv(), "tailplaned", "gateway", "--config", file, "--kubeconfig", c.Kubeconfig, "--namespace", ourNamespace, "--metrics-addr", "127.0.0.1:9091",
 		"--extension-addr", "unix://"+socket, "--leader-elect=false", "--log-level", "debug")
-	pods, err := rig.RunPods(c, t.TempDir(), rig.PodsOptions{Namespace: ourNamespace, First: netip.MustParseAddr("10.244.1.1")})
+	pods, err := testenv.RunPods(c, t.TempDir(), testenv.PodsOptions{Namespace: ourNamespace, First: netip.MustParseAddr("10.244.1.1")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,9 +10,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/forgetest"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // FL-05: a pod in the place of an organisation's jobs tries whether the network keeps the
@@ -29,7 +29,7 @@ func TestFL05_Canary(t *testing.T) {
 	}
 	c := installFleetIn(t, prepared(t, kubetest.New(t, kubetest.Options{Name: "canary"})))
 	must(t, c, "kubectl -n tailplane-fleet scale deployment tailplane-fleet --replicas=0") // it is at work here, with one setting after the other
-	node, err := rig.StartNode(t.Context(), c, t.TempDir(), rig.NodeOptions{Images: map[string]string{"registry.invalid/team/tailplaned": "tailplaned"}, Carry: map[string]string{at.Host: at.Host}})
+	node, err := testenv.StartNode(t.Context(), c, t.TempDir(), testenv.NodeOptions{Images: map[string]string{"registry.invalid/team/tailplaned": "tailplaned"}, Carry: map[string]string{at.Host: at.Host}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestFL05_Canary(t *testing.T) {
 		{"the API server answers", strings.Replace(settings, "10.0.7.7:9091", "10.96.0.1:443", 1), "False", "reached: 10.96.0.1:443"},
 		{"no canary", strings.Replace(settings, "registry.invalid/team/tailplaned:v1.0.0", "", 1), "Unknown", "fleet.canary"},
 	} {
-		p, err := rig.StartFleet(t.Context(), filepath.Join(t.TempDir(), fmt.Sprint("fleet-", i)), c, "tailplane-fleet", "tailplane-fleet", x.settings, "--leader-elect=false")
+		p, err := testenv.StartFleet(t.Context(), filepath.Join(t.TempDir(), fmt.Sprint("fleet-", i)), c, "tailplane-fleet", "tailplane-fleet", x.settings, "--leader-elect=false")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -30,8 +30,8 @@ import (
 	yamlstream "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
-	"github.com/tailplane/tailplane/internal/buildcache"
 	"github.com/tailplane/tailplane/internal/settings"
+	"github.com/tailplane/tailplane/testkit/buildcache"
 )
 
 var update = flag.Bool("update", false, "write golden files and deploy/ anew from the chart")

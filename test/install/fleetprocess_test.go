@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // FLEET-14: the program, with the account, the arguments and the file of its pod, begins
@@ -56,7 +56,7 @@ func TestFleetProcess(t *testing.T) {
 
 	text, _, _ := unstructured.NestedString(rendered(t, out, "ConfigMap", "tailplane-fleet").Object, "data", "fleet.yaml")
 	text = strings.Replace(text, "health: :9091", "health: 127.0.0.1:0", 1)
-	p, err := rig.StartFleet(t.Context(), filepath.Join(t.TempDir(), "fleet"), c, "tailplane-fleet", "tailplane-fleet", text)
+	p, err := testenv.StartFleet(t.Context(), filepath.Join(t.TempDir(), "fleet"), c, "tailplane-fleet", "tailplane-fleet", text)
 	if err != nil {
 		t.Fatal(err)
 	}

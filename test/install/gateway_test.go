@@ -33,16 +33,16 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
-	"github.com/tailplane/tailplane/internal/buildcache"
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube"
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/extensiontls"
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
 	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
 	"github.com/tailplane/tailplane/internal/gateway/workload"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/testkit/buildcache"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
 // gatewayNamespaces are those that a profile of the gateway names, its own first.

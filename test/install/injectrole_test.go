@@ -22,9 +22,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
-	"github.com/tailplane/tailplane/internal/buildcache"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/buildcache"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 const (
@@ -38,7 +38,7 @@ const (
 type role struct {
 	*kubetest.Cluster
 	kube    *kubernetes.Clientset
-	webhook *rig.Webhook
+	webhook *testenv.Webhook
 	dir     string
 }
 
@@ -49,7 +49,7 @@ type role struct {
 func TestInjectRole(t *testing.T) {
 	c := kubetest.New(t, kubetest.Options{Name: "prod-eu"})
 	r := &role{Cluster: c, kube: clientsOf(t, c.AdminConfig()), dir: t.TempDir()}
-	node, err := rig.StartNode(t.Context(), c, t.TempDir(), rig.NodeOptions{Images: map[string]string{"registry.invalid/team/mca": "mca", "testbed.invalid/podclient": "podclient"}})
+	node, err := testenv.StartNode(t.Context(), c, t.TempDir(), testenv.NodeOptions{Images: map[string]string{"registry.invalid/team/mca": "mca", "testbed.invalid/podclient": "podclient"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +187,7 @@ func (r *role) start(t *testing.T) {
 	args = slices.DeleteFunc(slices.Clone(args[1:]), func(a string) bool { return strings.HasPrefix(a, "--name=") })
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	if r.webhook, err = rig.StartWebhook(ctx, filepath.Join(t.TempDir(), "webhook"), r.Cluster, "127.0.0.1:0", append(args, "--sidecar="+sidecar)...); err != nil {
+	if r.webhook, err = testenv.StartWebhook(ctx, filepath.Join(t.TempDir(), "webhook"), r.Cluster, "127.0.0.1:0", append(args, "--sidecar="+sidecar)...); err != nil {
 		t.Fatal(err)
 	}
 	w := r.webhook

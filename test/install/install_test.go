@@ -20,9 +20,9 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/yaml"
 
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 func TestMain(m *testing.M) {
@@ -61,8 +61,8 @@ func helm(t *testing.T, c *kubetest.Cluster, args ...string) string {
 
 // ofPod returns the settings file that a pod of the installation has, with the
 // addresses of this machine: nothing else is different.
-func ofPod(c *kubetest.Cluster, configMap, key string) func(*rig.Rig, string) ([]byte, error) {
-	return func(r *rig.Rig, role string) ([]byte, error) {
+func ofPod(c *kubetest.Cluster, configMap, key string) func(*testenv.Env, string) ([]byte, error) {
+	return func(r *testenv.Env, role string) ([]byte, error) {
 		path := strings.ReplaceAll(key, ".", `\.`)
 		out, errs, exit := kubetest.Kubectl(context.Background(), c.Kubeconfig, "-n", systems, "get", "configmap", configMap, "-o", "jsonpath={.data."+path+"}")
 		if exit != 0 || out == "" {
@@ -88,11 +88,11 @@ func ofPod(c *kubetest.Cluster, configMap, key string) func(*rig.Rig, string) ([
 	}
 }
 
-func startRig(t *testing.T, o rig.Options) *rig.Rig {
+func startRig(t *testing.T, o testenv.Options) *testenv.Env {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
-	r, err := rig.Start(ctx, t.TempDir(), o)
+	r, err := testenv.Start(ctx, t.TempDir(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func startRig(t *testing.T, o rig.Options) *rig.Rig {
 	return r
 }
 
-func person(t *testing.T, r *rig.Rig, host, login string) *rig.Person {
+func person(t *testing.T, r *testenv.Env, host, login string) *testenv.Person {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -116,7 +116,7 @@ func person(t *testing.T, r *rig.Rig, host, login string) *rig.Person {
 }
 
 // run runs a command as p and fails the test unless it exits with want.
-func run(t *testing.T, p *rig.Person, want int, command string) string {
+func run(t *testing.T, p *testenv.Person, want int, command string) string {
 	t.Helper()
 	words := strings.Fields(command)
 	r, err := p.Run(t.Context(), words[0], words[1:]...)
@@ -158,13 +158,13 @@ func TestInstall(t *testing.T) {
 	}
 	settled()
 
-	file := func(r *rig.Rig, role string) ([]byte, error) {
+	file := func(r *testenv.Env, role string) ([]byte, error) {
 		if role == "operator" {
 			return ofPod(c, "tailplane-operator", "config.yaml")(r, role)
 		}
 		return ofPod(c, "tailplane-access", "tailplane-access-0.yaml")(r, role)
 	}
-	r := startRig(t, rig.Options{Policy: blocks["policy"], Cluster: c, ClusterName: "prod-eu", Manifests: [][]byte{}, File: file})
+	r := startRig(t, testenv.Options{Policy: blocks["policy"], Cluster: c, ClusterName: "prod-eu", Manifests: [][]byte{}, File: file})
 	alice := person(t, r, "alice-laptop", "alice@example.com")
 	run(t, alice, 0, "tka login --use")
 	run(t, alice, 0, "kubectl get pods")
@@ -273,7 +273,7 @@ func published(t *testing.T, c *kubetest.Cluster, secret string) string {
 // checkRecord restarts the access server without what it had on its scratch volume,
 // as a new pod is: the record goes on, signed by the same key, and passes a check by
 // the key that was published before.
-func checkRecord(t *testing.T, r *rig.Rig, alice *rig.Person) {
+func checkRecord(t *testing.T, r *testenv.Env, alice *testenv.Person) {
 	key, operators := published(t, r.Cluster, "tailplane-audit-key"), published(t, r.Cluster, "tailplane-operator-audit-key")
 	if key == operators {
 		t.Error("the access server and the operator sign with one key")
@@ -329,10 +329,10 @@ func checkRecord(t *testing.T, r *rig.Rig, alice *rig.Person) {
 }
 
 // checkHealth holds operate.md against what the processes answer.
-func checkHealth(t *testing.T, r *rig.Rig) {
+func checkHealth(t *testing.T, r *testenv.Env) {
 	text, _ := page(t, "operate.md")
 	address := regexp.MustCompile(`"health is served","address":"([^"]+)"`)
-	get := func(p *rig.Process, path string) string {
+	get := func(p *testenv.Process, path string) string {
 		t.Helper()
 		m := address.FindStringSubmatch(p.Output())
 		if m == nil {
@@ -354,7 +354,7 @@ func checkHealth(t *testing.T, r *rig.Rig) {
 		return string(b)
 	}
 	metrics, checks := map[string]bool{}, map[string]bool{}
-	for _, p := range []*rig.Process{r.Access, r.Operator} {
+	for _, p := range []*testenv.Process{r.Access, r.Operator} {
 		get(p, "/livez")
 		for _, m := range regexp.MustCompile(`(?m)^\[\+\](\S+) ok$`).FindAllStringSubmatch(get(p, "/readyz?verbose"), -1) {
 			checks[m[1]] = true
@@ -404,7 +404,7 @@ func TestInstallAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, blocks := page(t, "install.md")
-	r := startRig(t, rig.Options{
+	r := startRig(t, testenv.Options{
 		Policy: blocks["policy"], Cluster: c, ClusterName: "home", All: true, File: ofPod(c, "tailplane", "tailplane-0.yaml"),
 		Manifests: [][]byte{[]byte(definitions), []byte(render(t, profileValues(t, "all"), "--no-hooks", "--set", "systemNamespace.create=true"))},
 	})

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/tailplane/tailplane/internal/problem"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // A rule is an alert of files/alerts.yaml.
@@ -201,7 +201,7 @@ func TestMonitoringIsOptIn(t *testing.T) {
 
 // checkHelmTest runs what the pod of `helm test` runs, with the addresses of this
 // machine: nothing here can run the pod itself.
-func checkHelmTest(t *testing.T, r *rig.Rig, as *rig.Person, hooks string) {
+func checkHelmTest(t *testing.T, r *testenv.Env, as *testenv.Person, hooks string) {
 	var args []string
 	for _, u := range objects(t, hooks) {
 		if u.GetKind() != "Pod" {
@@ -224,7 +224,7 @@ func checkHelmTest(t *testing.T, r *rig.Rig, as *rig.Person, hooks string) {
 		args = pod.Spec.Containers[0].Args
 	}
 	address := regexp.MustCompile(`"health is served","address":"([^"]+)"`)
-	here := func(p *rig.Process) string {
+	here := func(p *testenv.Process) string {
 		t.Helper()
 		all := address.FindAllStringSubmatch(p.Output(), -1)
 		if len(all) == 0 {

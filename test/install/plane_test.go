@@ -17,11 +17,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planekube"
 	"github.com/tailplane/tailplane/internal/plane/planekube/election"
 	"github.com/tailplane/tailplane/internal/settings"
+	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
 // PLANE-01: nothing that the chart renders leads to the plane from outside the

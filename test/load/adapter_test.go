@@ -25,7 +25,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // bulkSize is of an answer whose transfer is worth measuring.
@@ -177,7 +177,7 @@ func rssAnon(pid int) (bytes float64, err error) {
 // idleMemory is what an adapter holds after 1,000 requests and a minute of rest.
 func idleMemory(b *testing.B, cluster string, ca []byte) float64 {
 	b.Helper()
-	a, err := rig.StartAdapter(b.Context(), b.TempDir(), rig.AdapterOptions{Server: "https://" + cluster, CA: ca, Token: "token", Namespace: "shop", Args: []string{"--log-level", "info"}})
+	a, err := testenv.StartAdapter(b.Context(), b.TempDir(), testenv.AdapterOptions{Server: "https://" + cluster, CA: ca, Token: "token", Namespace: "shop", Args: []string{"--log-level", "info"}})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -193,7 +193,7 @@ func idleMemory(b *testing.B, cluster string, ca []byte) float64 {
 }
 
 // adapterPath is the way through an adapter, as an application of its pod goes it.
-func adapterPath(b *testing.B, a *rig.Adapter) *proxied {
+func adapterPath(b *testing.B, a *testenv.Adapter) *proxied {
 	b.Helper()
 	own, err := os.ReadFile(filepath.Join(a.Share, "ca.crt"))
 	if err != nil {
@@ -230,7 +230,7 @@ func BenchmarkAdapterHop(b *testing.B) {
 		w.Write(objectBody)
 	}))
 	began := time.Now()
-	a, err := rig.StartAdapter(b.Context(), b.TempDir(), rig.AdapterOptions{Server: "https://" + cluster, CA: ca, Token: "token", Namespace: "shop", Args: []string{"--log-level", "info"}})
+	a, err := testenv.StartAdapter(b.Context(), b.TempDir(), testenv.AdapterOptions{Server: "https://" + cluster, CA: ca, Token: "token", Namespace: "shop", Args: []string{"--log-level", "info"}})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // pairs makes ServiceAccounts with a ClusterRoleBinding each, as an administrator
@@ -60,7 +60,7 @@ func bindingOf(name, ns string) *rbacv1.ClusterRoleBinding {
 // reads. It is what the API server takes at most. The operator must not be running.
 type scribe struct{ access, operator client.Client }
 
-func newScribe(b *testing.B, r *rig.Rig) scribe {
+func newScribe(b *testing.B, r *testenv.Env) scribe {
 	b.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, rbacv1.AddToScheme, eventsv1.AddToScheme, authenticationv1.AddToScheme} {
@@ -69,7 +69,7 @@ func newScribe(b *testing.B, r *rig.Rig) scribe {
 		}
 	}
 	as := func(account string) client.Client {
-		path, err := r.Cluster.ServiceAccountKubeconfig(b.Context(), rig.SystemNamespace, account, b.TempDir())
+		path, err := r.Cluster.ServiceAccountKubeconfig(b.Context(), testenv.SystemNamespace, account, b.TempDir())
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -109,7 +109,7 @@ func (s scribe) bind(ctx context.Context, person string, o *v1alpha1.TkaSignin, 
 	id := sha256.Sum256([]byte(person))
 	owner := signin.Owner{Login: person + "@" + crowdTailnet, UserID: person, DisplayName: person, DeviceID: "n" + hex.EncodeToString(id[:8]) + "CNTRL",
 		DeviceName: person + "-laptop." + crowdTailnet, Tailnet: crowdTailnet}
-	const ns = rig.SigninNamespace
+	const ns = testenv.SigninNamespace
 	now := metav1.Now().Rfc3339Copy()
 	*o = v1alpha1.TkaSignin{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: owner.Name(), Labels: map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy}, Finalizers: []string{v1alpha1.SigninFinalizer}},
@@ -147,7 +147,7 @@ func (s scribe) bind(ctx context.Context, person string, o *v1alpha1.TkaSignin, 
 
 // bare returns how many sign-ins a second the scribe writes, and what each costs
 // the API server.
-func (s scribe) bare(b *testing.B, ctx context.Context, r *rig.Rig, prefix string, n int) (rate float64, each time.Duration) {
+func (s scribe) bare(b *testing.B, ctx context.Context, r *testenv.Env, prefix string, n int) (rate float64, each time.Duration) {
 	b.Helper()
 	before := processorTime(b, r.Cluster.PID())
 	defer func() { each = (processorTime(b, r.Cluster.PID()) - before) / time.Duration(n) }()

@@ -22,7 +22,7 @@ import (
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/signin/signinkube"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // A crowd is more people than a tailnet on two cores can have: ten thousand nodes
@@ -37,14 +37,14 @@ type crowd struct {
 	close func() error
 }
 
-// crowdTailnet is not the rig's: the access server's guard leaves sign-ins that
+// crowdTailnet is not the environment's: the access server's guard leaves sign-ins that
 // came through other tailnets to other servers, and would end these, whose devices
 // its own tailnet lacks.
 const crowdTailnet = "crowd.example"
 
-func newCrowd(b *testing.B, r *rig.Rig) *crowd {
+func newCrowd(b *testing.B, r *testenv.Env) *crowd {
 	b.Helper()
-	kubeconfig, err := r.Cluster.ServiceAccountKubeconfig(b.Context(), rig.SystemNamespace, "tailplane-access", b.TempDir())
+	kubeconfig, err := r.Cluster.ServiceAccountKubeconfig(b.Context(), testenv.SystemNamespace, "tailplane-access", b.TempDir())
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func newCrowd(b *testing.B, r *rig.Rig) *crowd {
 	if err != nil {
 		b.Fatal(err)
 	}
-	store, err := signinkube.NewStore(config, rig.SigninNamespace, nil)
+	store, err := signinkube.NewStore(config, testenv.SigninNamespace, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func newCrowd(b *testing.B, r *rig.Rig) *crowd {
 		b.Fatal(err)
 	}
 	policy := access.Policy{Capability: "tailplane.dev/cap/access", Roles: []access.Role{"view", "edit"}, Min: access.MinPeriod, Max: 24 * time.Hour,
-		Reserved: []string{rig.SystemNamespace, rig.SigninNamespace}}
+		Reserved: []string{testenv.SystemNamespace, testenv.SigninNamespace}}
 	way := &door.Door{
 		Names: func() []string { return []string{"127.0.0.1"} }, Record: record.Write, Log: log, Now: time.Now, Identify: identify,
 		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {

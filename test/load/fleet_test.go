@@ -23,10 +23,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
-	"github.com/tailplane/tailplane/internal/fleet/arctest"
-	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/arctest"
+	"github.com/tailplane/tailplane/testkit/forgetest"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 const (
@@ -43,7 +43,7 @@ type depot struct {
 	b      *testing.B
 	admin  client.Client
 	github *forgetest.GitHubFake
-	fleet  *rig.Process
+	fleet  *testenv.Process
 	asked  string // what the API server was asked by the fleet
 	orgs   []string
 	pools  []string
@@ -68,7 +68,7 @@ func newDepot(b *testing.B, ctx context.Context, orgs, pools int) (d *depot, too
 	must(b, err)
 	d.github = forgetest.NewGitHub(b)
 	arctest.Start(b, arctest.Options{Cluster: c, Namespace: "arc-systems", Version: "0.14.2", GitHub: arctest.At(d.github, nil)})
-	must(b, (&rig.Rig{Cluster: c}).FleetManifests(ctx))
+	must(b, (&testenv.Env{Cluster: c}).FleetManifests(ctx))
 	must(b, d.admin.Create(ctx, &v1alpha1.RunnerForge{ObjectMeta: metav1.ObjectMeta{Name: "github"}, Spec: v1alpha1.RunnerForgeSpec{Type: v1alpha1.GitHub, URL: d.github.URL}}))
 	var uses []v1alpha1.EnrolledPool
 	for i := range pools {
@@ -90,7 +90,7 @@ func newDepot(b *testing.B, ctx context.Context, orgs, pools int) (d *depot, too
 				Pools: uses, Credentials: v1alpha1.EnrollmentCredentials{SecretName: org}}}))
 	}))
 	began := time.Now()
-	d.fleet, err = rig.StartFleet(ctx, filepath.Join(dir, "fleet"), c, fleetNamespace, "tailplane-fleet", fleetSettings, "--leader-elect=false")
+	d.fleet, err = testenv.StartFleet(ctx, filepath.Join(dir, "fleet"), c, fleetNamespace, "tailplane-fleet", fleetSettings, "--leader-elect=false")
 	must(b, err)
 	b.Cleanup(func() {
 		if b.Failed() {

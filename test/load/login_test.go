@@ -17,8 +17,8 @@ import (
 
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 const policy = `{
@@ -183,7 +183,7 @@ func BenchmarkSigninExtend(b *testing.B) {
 	budget("signin-extend-p50", at(.50), 150*time.Millisecond)
 }
 
-func start(b *testing.B) *rig.Rig {
+func start(b *testing.B) *testenv.Env {
 	b.Helper()
 	dir, err := os.MkdirTemp("", "load")
 	if err != nil {
@@ -192,7 +192,7 @@ func start(b *testing.B) *rig.Rig {
 	b.Cleanup(func() { os.RemoveAll(dir) })
 	ctx, cancel := context.WithTimeout(b.Context(), 4*time.Minute)
 	defer cancel()
-	r, err := rig.Start(ctx, dir, rig.Options{Policy: policy, Settings: map[string]string{
+	r, err := testenv.Start(ctx, dir, testenv.Options{Policy: policy, Settings: map[string]string{
 		"api.limits": "{login: {perMinute: 0}, kubeconfig: {perMinute: 0}, others: {perMinute: 0}, all: {perMinute: 0}}"}})
 	if err != nil {
 		b.Fatal(err)

@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // What SGN-16 asks of many people at once, and how it is asked.
@@ -158,7 +158,7 @@ func BenchmarkSigninMany(b *testing.B) {
 // cpuTimes is the processor time that each process has used.
 type cpuTimes map[string]time.Duration
 
-func cpuOf(b *testing.B, r *rig.Rig) cpuTimes {
+func cpuOf(b *testing.B, r *testenv.Env) cpuTimes {
 	b.Helper()
 	out := cpuTimes{}
 	for name, pid := range map[string]int{"API server": r.Cluster.PID(), "operator": r.Operator.PID(), "access": r.Access.PID(), "crowd and desk": os.Getpid()} {
@@ -170,7 +170,7 @@ func cpuOf(b *testing.B, r *rig.Rig) cpuTimes {
 // processorTime is what a process has used of it.
 func processorTime(b *testing.B, pid int) time.Duration {
 	b.Helper()
-	used, err := rig.ProcessorTime(pid)
+	used, err := testenv.ProcessorTime(pid)
 	if err != nil {
 		b.Skip("SKIP processor time: ", err)
 	}
@@ -246,7 +246,7 @@ func samples(b *testing.B, text []byte) map[string]float64 {
 }
 
 // scrape reads the metrics of one of our processes.
-func scrape(b *testing.B, p *rig.Process) map[string]float64 {
+func scrape(b *testing.B, p *testenv.Process) map[string]float64 {
 	b.Helper()
 	address := ""
 	for line := range strings.Lines(p.Output()) {
@@ -271,7 +271,7 @@ func scrape(b *testing.B, p *rig.Process) map[string]float64 {
 }
 
 // depth is how many sign-ins wait for the operator.
-func depth(b *testing.B, r *rig.Rig) (n float64) {
+func depth(b *testing.B, r *testenv.Env) (n float64) {
 	b.Helper()
 	for s, v := range scrape(b, r.Operator) {
 		if strings.HasPrefix(s, "workqueue_depth{") {
@@ -281,7 +281,7 @@ func depth(b *testing.B, r *rig.Rig) (n float64) {
 	return n
 }
 
-func stopOperator(b *testing.B, r *rig.Rig) {
+func stopOperator(b *testing.B, r *testenv.Env) {
 	b.Helper()
 	if err := r.Operator.Stop(time.Minute); err != nil {
 		b.Fatal(err)
@@ -292,7 +292,7 @@ func stopOperator(b *testing.B, r *rig.Rig) {
 	}
 }
 
-func startOperator(b *testing.B, ctx context.Context, r *rig.Rig) {
+func startOperator(b *testing.B, ctx context.Context, r *testenv.Env) {
 	b.Helper()
 	if err := r.StartOperator(ctx); err != nil {
 		b.Fatal(err)
@@ -300,7 +300,7 @@ func startOperator(b *testing.B, ctx context.Context, r *rig.Rig) {
 }
 
 // settle waits until the operator has looked at n sign-ins and has no more to do.
-func settle(b *testing.B, ctx context.Context, r *rig.Rig, n int) {
+func settle(b *testing.B, ctx context.Context, r *testenv.Env, n int) {
 	b.Helper()
 	for {
 		looked, waiting, busy := 0.0, 0.0, 0.0
@@ -332,10 +332,10 @@ func (u usage) String() string {
 	return fmt.Sprintf("%d MB (at most %d MB; Go's heap in use %d MB)", u.resident>>20, u.most>>20, u.heap>>20)
 }
 
-func memory(b *testing.B, r *rig.Rig) map[string]usage {
+func memory(b *testing.B, r *testenv.Env) map[string]usage {
 	b.Helper()
 	out := map[string]usage{}
-	for role, p := range map[string]*rig.Process{"access": r.Access, "operator": r.Operator} {
+	for role, p := range map[string]*testenv.Process{"access": r.Access, "operator": r.Operator} {
 		var u usage
 		u.heap = int64(scrape(b, p)["go_memstats_heap_inuse_bytes"])
 		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))

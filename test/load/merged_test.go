@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // Sizes of what is merged.
@@ -131,7 +131,7 @@ func BenchmarkAdapterMerged(b *testing.B) {
 		secrets[m.name] = map[string]string{"server": "https://" + addr, "ca.crt": string(ca), "token": "token"}
 		direct = append(direct, newPath(b, m.name, addr, ca, "token", 0))
 	}
-	a, err := rig.StartAdapter(b.Context(), b.TempDir(), rig.AdapterOptions{Server: direct[0].url, CA: ca, Token: "token", Namespace: "shop", Secrets: secrets, Config: `apiVersion: mca.tailplane.dev/v1alpha1
+	a, err := testenv.StartAdapter(b.Context(), b.TempDir(), testenv.AdapterOptions{Server: direct[0].url, CA: ca, Token: "token", Namespace: "shop", Secrets: secrets, Config: `apiVersion: mca.tailplane.dev/v1alpha1
 kind: Config
 epoch: 1
 home: east

@@ -18,20 +18,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // everything makes the account of the role all, with the rights of every part's own.
-func everything(ctx context.Context, r *rig.Rig) error {
+func everything(ctx context.Context, r *testenv.Env) error {
 	k, err := kubernetes.NewForConfig(r.Cluster.AdminConfig())
 	if err != nil {
 		return err
 	}
-	if _, err := k.CoreV1().ServiceAccounts(rig.SystemNamespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "tailplane"}}, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+	if _, err := k.CoreV1().ServiceAccounts(testenv.SystemNamespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "tailplane"}}, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	all := rbacv1.Subject{Kind: "ServiceAccount", Name: "tailplane", Namespace: rig.SystemNamespace}
+	all := rbacv1.Subject{Kind: "ServiceAccount", Name: "tailplane", Namespace: testenv.SystemNamespace}
 	part := func(s rbacv1.Subject) bool {
 		return s.Kind == all.Kind && s.Namespace == all.Namespace && slices.Contains([]string{"tailplane-access", "tailplane-operator", "tailplane-plane"}, s.Name)
 	}
@@ -75,7 +75,7 @@ func TestAllInOneProcess(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "state"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	kubeconfig, err := r.Cluster.ServiceAccountKubeconfig(ctx, rig.SystemNamespace, "tailplane", dir)
+	kubeconfig, err := r.Cluster.ServiceAccountKubeconfig(ctx, testenv.SystemNamespace, "tailplane", dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestAllInOneProcess(t *testing.T) {
 	if err != nil || !strings.Contains(string(b), `"self.read"`) || !strings.Contains(string(b), `"cluster.info"`) {
 		t.Errorf("the record: %v\n%s", err, b)
 	}
-	ports, told, err := rig.Listening(p.PID())
+	ports, told, err := testenv.Listening(p.PID())
 	if err != nil || told && len(ports) != 3 { // two peer APIs, and probes
 		t.Errorf("it listens on %v: %v", ports, err)
 	}

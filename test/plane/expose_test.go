@@ -12,7 +12,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // An upstream is a service of the cluster that keeps what it was asked.
@@ -59,7 +59,7 @@ func (u *upstream) exposures() string {
 }
 
 // at asks an exposed service as a person's device.
-func at(t *testing.T, r *rig.Rig, p *rig.Person, host, method, path string, edit ...func(*http.Request)) (status int, header http.Header, body string) {
+func at(t *testing.T, r *testenv.Env, p *testenv.Person, host, method, path string, edit ...func(*http.Request)) (status int, header http.Header, body string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
@@ -113,7 +113,7 @@ func TestPLANE03_Exposures(t *testing.T) {
 	system.upstream.took()
 	for _, x := range []struct {
 		why          string
-		who          *rig.Person
+		who          *testenv.Person
 		host         string
 		method, path string
 		edit         func(*http.Request)

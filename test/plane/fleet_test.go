@@ -17,11 +17,11 @@ import (
 
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // stored are the holds that the API server has, each with who asked for it.
-func stored(t *testing.T, r *rig.Rig) map[string]string {
+func stored(t *testing.T, r *testenv.Env) map[string]string {
 	t.Helper()
 	objects, err := dynamic.NewForConfig(r.Cluster.AdminConfig())
 	if err != nil {
@@ -64,7 +64,7 @@ func TestPLANE10_Pause(t *testing.T) {
 	key := func(q *http.Request) { q.Header.Set("Idempotency-Key", "k") }
 
 	for _, x := range []struct {
-		who    *rig.Person
+		who    *testenv.Person
 		status int
 	}{{vic, http.StatusForbidden}, {bob, http.StatusForbidden}} { // bob is a viewer of another organisation: to pause is none of his at all
 		a, err := ask(t, r, x.who, "POST", "/api/v1/holds", body)

@@ -21,8 +21,8 @@ import (
 
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/plane"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // A sign-in that is revoked is gone, its token is refused, and the record says who
@@ -31,7 +31,7 @@ func TestRevoke(t *testing.T) {
 	r := start(t)
 	alice, bob := person(t, r, "alice-desk", "alice@example.com"), person(t, r, "bob-desk", "bob@example.com")
 	name := signIn(t, r, bob, alice)
-	path := "/api/v1/signins/" + rig.SigninNamespace + "/" + name
+	path := "/api/v1/signins/" + testenv.SigninNamespace + "/" + name
 	for _, x := range []struct {
 		why, body, code string
 		status          int
@@ -54,12 +54,12 @@ func TestRevoke(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "the account of the sign-in is gone", func() bool {
-		_, err := k.CoreV1().ServiceAccounts(rig.SigninNamespace).Get(t.Context(), name, metav1.GetOptions{})
+		_, err := k.CoreV1().ServiceAccounts(testenv.SigninNamespace).Get(t.Context(), name, metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})
 	found := false
 	damaged, err := plane.Record{Path: r.PlaneAuditFile()}.Newest(t.Context(), func(e plane.Recorded) bool {
-		found = e.Object == rig.SigninNamespace+"/"+name && e.Actor.Login == "alice@example.com" && e.Reason == "lost laptop" && e.Result == audit.Done
+		found = e.Object == testenv.SigninNamespace+"/"+name && e.Actor.Login == "alice@example.com" && e.Reason == "lost laptop" && e.Result == audit.Done
 		return !found
 	})
 	if err != nil || damaged > 0 || !found {
@@ -147,7 +147,7 @@ func TestPLANE08_Browsers(t *testing.T) {
 			t.Errorf("%s: %d %s", h, a.status, a.code())
 		}
 	}
-	name := "/api/v1/signins/" + rig.SigninNamespace + "/nobodys"
+	name := "/api/v1/signins/" + testenv.SigninNamespace + "/nobodys"
 	for _, x := range []struct {
 		why, method, path, body string
 		edit                    func(*http.Request)
@@ -196,7 +196,7 @@ func TestPLANE08_Browsers(t *testing.T) {
 // that is no peer, and probes, which know nobody and tell nothing of the installation.
 func TestPLANE02_Listeners(t *testing.T) {
 	r := start(t)
-	ports, told, err := rig.Listening(r.Plane.PID())
+	ports, told, err := testenv.Listening(r.Plane.PID())
 	switch {
 	case !told:
 		t.Skip("SKIP sockets of a process: /proc does not tell them here")
@@ -278,12 +278,12 @@ func TestPLANE18_Replicas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	replica := func(name string) *rig.Process {
+	replica := func(name string) *testenv.Process {
 		dir := filepath.Join(r.Dir, name)
 		if err := os.MkdirAll(filepath.Join(dir, "state"), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		kubeconfig, err := r.Cluster.ServiceAccountKubeconfig(ctx, rig.SystemNamespace, "tailplane-plane", dir)
+		kubeconfig, err := r.Cluster.ServiceAccountKubeconfig(ctx, testenv.SystemNamespace, "tailplane-plane", dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -417,12 +417,12 @@ func TestPLANE16_NoCertificates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	try := func(name, identity string) *rig.Process {
+	try := func(name, identity string) *testenv.Process {
 		dir := filepath.Join(r.Dir, name)
 		if err := os.MkdirAll(filepath.Join(dir, "state"), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		kubeconfig, err := r.Cluster.ServiceAccountKubeconfig(ctx, rig.SystemNamespace, "tailplane-plane", dir)
+		kubeconfig, err := r.Cluster.ServiceAccountKubeconfig(ctx, testenv.SystemNamespace, "tailplane-plane", dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -474,7 +474,7 @@ func TestPLANE16_NoCertificates(t *testing.T) {
 	}
 }
 
-func person18(t *testing.T, r *rig.Rig, ctx context.Context) *rig.Person {
+func person18(t *testing.T, r *testenv.Env, ctx context.Context) *testenv.Person {
 	t.Helper()
 	p, err := r.Person(ctx, "alice-watch", "alice@example.com")
 	if err == nil {
@@ -499,7 +499,7 @@ func without(file []byte, setting string) string {
 
 // away is a plane of which the control server is out of reach, with one more setting of
 // its tailnet.
-func away(t *testing.T, r *rig.Rig, ctx context.Context, name, more string) *rig.Process {
+func away(t *testing.T, r *testenv.Env, ctx context.Context, name, more string) *testenv.Process {
 	t.Helper()
 	own, err := r.Settings("plane")
 	if err != nil {
@@ -509,7 +509,7 @@ func away(t *testing.T, r *rig.Rig, ctx context.Context, name, more string) *rig
 	if err := os.MkdirAll(filepath.Join(dir, "state"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	kubeconfig, err := r.Cluster.ServiceAccountKubeconfig(ctx, rig.SystemNamespace, "tailplane-plane", dir)
+	kubeconfig, err := r.Cluster.ServiceAccountKubeconfig(ctx, testenv.SystemNamespace, "tailplane-plane", dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -561,7 +561,7 @@ func TestPLANE16_ControlAway(t *testing.T) {
 	if err := p.WaitLog(ctx, "the control server cannot be reached yet"); err != nil {
 		t.Fatal(err)
 	}
-	ports, told, err := rig.Listening(p.PID())
+	ports, told, err := testenv.Listening(p.PID())
 	switch {
 	case !told:
 		t.Skip("SKIP sockets of a process: /proc does not tell them here")

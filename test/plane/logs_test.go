@@ -20,7 +20,7 @@ import (
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planejobs"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 const jobsOrgs = `
@@ -62,7 +62,7 @@ func TestPLANE09_Logs(t *testing.T) {
 	well(t, err)
 	objects, err := dynamic.NewForConfig(r.Cluster.AdminConfig())
 	well(t, err)
-	node, err := rig.StartNode(ctx, r.Cluster, t.TempDir(), rig.NodeOptions{Name: "logs", Shared: true, Images: map[string]string{"testbed.invalid/machine": "/"}})
+	node, err := testenv.StartNode(ctx, r.Cluster, t.TempDir(), testenv.NodeOptions{Name: "logs", Shared: true, Images: map[string]string{"testbed.invalid/machine": "/"}})
 	well(t, err)
 	t.Cleanup(func() {
 		if err := node.Close(); err != nil {
@@ -89,7 +89,7 @@ func TestPLANE09_Logs(t *testing.T) {
 
 	ola, val := person(t, r, "ola-logs", "ola@example.com"), person(t, r, "val-logs", "val@example.com") // of initech, an operator and a viewer
 	alice := person(t, r, "alice-logs", "alice@example.com")
-	await := func(what string, who *rig.Person, path string, is func(status int, body string) bool) (body string) {
+	await := func(what string, who *testenv.Person, path string, is func(status int, body string) bool) (body string) {
 		t.Helper()
 		until(t, what, func() bool {
 			a, err := ask(t, r, who, http.MethodGet, "/api/v1"+path, "")
@@ -113,7 +113,7 @@ func TestPLANE09_Logs(t *testing.T) {
 	_, err = k.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: everywhere, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods/log"}, Verbs: []string{"get"}}}}, metav1.CreateOptions{})
 	well(t, err)
 	_, err = k.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{ObjectMeta: everywhere, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "plane-logs"},
-		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: "tailplane-plane", Namespace: rig.SystemNamespace}}}, metav1.CreateOptions{})
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Name: "tailplane-plane", Namespace: testenv.SystemNamespace}}}, metav1.CreateOptions{})
 	well(t, err)
 	t.Cleanup(func() {
 		if err := k.RbacV1().ClusterRoleBindings().Delete(context.Background(), "plane-logs", metav1.DeleteOptions{}); err != nil {
@@ -133,13 +133,13 @@ func TestPLANE09_Logs(t *testing.T) {
 	// there, and neither is what is nobody's; and who only looks reads none.
 	await("the other job's is read by who may", alice, others+"/log?tail=1", func(status int, _ string) bool { return status == http.StatusOK })
 	for _, x := range []struct {
-		who    *rig.Person
+		who    *testenv.Person
 		path   string
 		status int
 	}{
 		{ola, others, 404}, {ola, others + "/log", 404}, {ola, others + "/log/lines", 404}, {ola, others + "/log?follow=true", 404}, {val, others + "/log", 403}, {val, others, 404},
 		{val, job, 200}, {val, job + "/log", 403}, {val, job + "/log/lines", 403}, {val, job + "/log?follow=true", 403},
-		{alice, "/runners/runner-logs/job-2", 404}, {alice, "/runners/runner-logs/job-2/log", 404}, {alice, "/runners/" + rig.SystemNamespace + "/tailplane/log", 404},
+		{alice, "/runners/runner-logs/job-2", 404}, {alice, "/runners/runner-logs/job-2/log", 404}, {alice, "/runners/" + testenv.SystemNamespace + "/tailplane/log", 404},
 	} {
 		if a, err := ask(t, r, x.who, http.MethodGet, "/api/v1"+x.path, ""); must(t, a, err).status != x.status || x.status != 200 && strings.Contains(a.body, "line ") {
 			t.Errorf("%s: %d %s, want %d", x.path, a.status, a.body, x.status)
@@ -160,7 +160,7 @@ func TestPLANE09_Logs(t *testing.T) {
 	}
 
 	// What is followed ends with the role, and with the pod.
-	follow := func(who *rig.Person) *bufio.Scanner {
+	follow := func(who *testenv.Person) *bufio.Scanner {
 		t.Helper()
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.Dashboard()+"/api/v1"+job+"/log?tail=1&follow=true", nil)
 		well(t, err)

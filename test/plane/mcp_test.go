@@ -9,9 +9,9 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/tailplane/tailplane/internal/buildcache"
 	"github.com/tailplane/tailplane/internal/plane"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/buildcache"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // PLANE-04, MC-03, for tools: the programs themselves, tka mcp as an assistant starts
@@ -54,7 +54,7 @@ func TestTools(t *testing.T) {
 }
 
 // command is tka mcp as this person's assistant starts it.
-func command(t *testing.T, r *rig.Rig, p *rig.Person) *exec.Cmd {
+func command(t *testing.T, r *testenv.Env, p *testenv.Person) *exec.Cmd {
 	t.Helper()
 	path, err := buildcache.Lookup("tka")
 	if err != nil {

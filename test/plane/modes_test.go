@@ -13,18 +13,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // here is a plane that listens on this machine, in one of the modes in which
 // somebody else says who is calling.
-func here(t *testing.T, r *rig.Rig, name, identity string, env ...string) *rig.Process {
+func here(t *testing.T, r *testenv.Env, name, identity string, env ...string) *testenv.Process {
 	t.Helper()
 	return hereAs(t, r, name, "tailplane-plane", "identity: {"+identity+"}", env...)
 }
 
 // hereAs is here, as an account and with more settings of the plane's.
-func hereAs(t *testing.T, r *rig.Rig, name, account, settings string, env ...string) *rig.Process {
+func hereAs(t *testing.T, r *testenv.Env, name, account, settings string, env ...string) *testenv.Process {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
@@ -36,7 +36,7 @@ func hereAs(t *testing.T, r *rig.Rig, name, account, settings string, env ...str
 	if err := os.MkdirAll(filepath.Join(dir, "state"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	kubeconfig, err := r.Cluster.ServiceAccountKubeconfig(ctx, rig.SystemNamespace, account, dir)
+	kubeconfig, err := r.Cluster.ServiceAccountKubeconfig(ctx, testenv.SystemNamespace, account, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func TestPLANE05_Modes(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
-	started := make([]*rig.Process, len(modes))
+	started := make([]*testenv.Process, len(modes))
 	for i, m := range modes {
 		started[i] = here(t, r, m.name, m.identity+names)
 	}
@@ -192,7 +192,7 @@ func TestPLANE05_Modes(t *testing.T) {
 				t.Errorf("%s: %s: %s, want %s", m.name, x.why, got, x.want)
 			}
 		}
-		ports, told, err := rig.Listening(started[i].PID())
+		ports, told, err := testenv.Listening(started[i].PID())
 		if err != nil {
 			t.Error(err)
 		}
@@ -223,7 +223,7 @@ func TestPLANE05_Modes(t *testing.T) {
 }
 
 // refused waits until a program has ended that was not to start, and has said why.
-func refused(t *testing.T, p *rig.Process, why, says string) {
+func refused(t *testing.T, p *testenv.Process, why, says string) {
 	t.Helper()
 	select {
 	case <-p.Done():

@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 var update = flag.Bool("update", false, "write testdata/personas.golden anew")
@@ -56,7 +56,7 @@ func policyOf(grants []string) string {
 }
 
 // ungrant takes the plane's grants from whom they name, until the test ends.
-func ungrant(t *testing.T, r *rig.Rig, name string) {
+func ungrant(t *testing.T, r *testenv.Env, name string) {
 	t.Helper()
 	rest := slices.DeleteFunc(slices.Clone(grants), func(g string) bool { return strings.Contains(g, name) })
 	if err := r.Net.SetPolicy(policyOf(rest)); err != nil {
@@ -72,9 +72,9 @@ func ungrant(t *testing.T, r *rig.Rig, name string) {
 // system is the one that all tests of this binary share.
 var system struct {
 	once       sync.Once
-	rig        *rig.Rig
+	env        *testenv.Env
 	err        error
-	issuer     *rig.Issuer
+	issuer     *testenv.Issuer
 	upstream   *upstream
 	prometheus *observed
 	unnamed    error // why nothing is exposed here
@@ -88,12 +88,12 @@ func TestMain(m *testing.M) {
 		system.upstream.srv.Close()
 		system.prometheus.close()
 	}
-	if system.rig != nil {
-		if err := system.rig.Close(); err != nil {
+	if system.env != nil {
+		if err := system.testenv.Close(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
-		os.RemoveAll(system.rig.Dir)
+		os.RemoveAll(system.testenv.Dir)
 	}
 	os.Exit(code)
 }
@@ -114,7 +114,7 @@ spec:
 `
 
 // start returns the shared system: access server, operator and plane, each as its account.
-func start(t *testing.T) *rig.Rig {
+func start(t *testing.T) *testenv.Env {
 	t.Helper()
 	system.once.Do(func() {
 		dir, err := os.MkdirTemp("", "plane")
@@ -124,27 +124,27 @@ func start(t *testing.T) *rig.Rig {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 		defer cancel()
-		if system.issuer, system.err = rig.NewIssuer(); system.err != nil {
+		if system.issuer, system.err = testenv.NewIssuer(); system.err != nil {
 			return
 		}
 		system.upstream, system.prometheus = newUpstream(), &observed{listener: newListener()}
 		if system.err = system.prometheus.start(ctx, filepath.Join(dir, "prometheus")); system.err != nil {
 			return
 		}
-		o := rig.Options{Policy: policyOf(grants), Settings: map[string]string{
+		o := testenv.Options{Policy: policyOf(grants), Settings: map[string]string{
 			"plane.roles": `[{login: pat@platform.dev, role: platform-admin}]`, "plane.emailDomains": `[acme.dev]`, "plane.contact": `"#platform"`,
 			"plane.identity": "{oidc: " + system.issuer.Settings() + "}", "fleet.approval": "plane",
 			"plane.logs": "{enabled: true}", "plane.prometheus": fmt.Sprintf("{url: %q}", system.prometheus.URL)}}
-		if system.unnamed = rig.CanName(ctx); system.unnamed == nil {
+		if system.unnamed = testenv.CanName(ctx); system.unnamed == nil {
 			o.Settings["plane.exposures"] = "[" + system.prometheus.exposure() + ", " + system.upstream.exposures() + "]"
 			o.Hosts = map[string]string{"prometheus.monitoring.svc": "127.0.0.1", "grafana.monitoring.svc": "127.0.0.1", "attic.cache.svc": "127.0.0.1"}
 		}
-		system.rig, system.err = rig.Start(ctx, dir, o)
+		system.env, system.err = testenv.Start(ctx, dir, o)
 		if system.err == nil {
-			system.err = system.rig.Cluster.Apply(ctx, []byte(enrollment))
+			system.err = system.testenv.Cluster.Apply(ctx, []byte(enrollment))
 		}
 		if system.err == nil {
-			system.err = system.rig.StartPlane(ctx)
+			system.err = system.testenv.StartPlane(ctx)
 		}
 	})
 	if system.err != nil {
@@ -152,15 +152,15 @@ func start(t *testing.T) *rig.Rig {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			out := system.rig.Plane.Output()
+			out := system.testenv.Plane.Output()
 			t.Logf("the end of the plane's log:\n%s", out[max(0, len(out)-4000):])
 		}
 	})
-	return system.rig
+	return system.env
 }
 
 // person is somebody whose device reaches the plane.
-func person(t *testing.T, r *rig.Rig, host, login string, tags ...string) *rig.Person {
+func person(t *testing.T, r *testenv.Env, host, login string, tags ...string) *testenv.Person {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
@@ -185,7 +185,7 @@ func until(t *testing.T, what string, true func() bool) {
 }
 
 // wellRead waits until sources of the plane are ok, and says what became of them if they never are.
-func wellRead(t *testing.T, r *rig.Rig, p *rig.Person, names ...string) {
+func wellRead(t *testing.T, r *testenv.Env, p *testenv.Person, names ...string) {
 	t.Helper()
 	for end := time.Now().Add(deadline); ; time.Sleep(50 * time.Millisecond) {
 		a, err := ask(t, r, p, "GET", "/api/v1/sources", "")
@@ -228,7 +228,7 @@ func (a answer) count() string {
 }
 
 // ask sends one request to the plane as a person's device.
-func ask(t *testing.T, r *rig.Rig, p *rig.Person, method, path, body string, edit ...func(*http.Request)) (answer, error) {
+func ask(t *testing.T, r *testenv.Env, p *testenv.Person, method, path, body string, edit ...func(*http.Request)) (answer, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
@@ -264,7 +264,7 @@ func must(t *testing.T, a answer, err error) answer {
 }
 
 // signIn signs a person in, and waits until the plane shows it.
-func signIn(t *testing.T, r *rig.Rig, p, watcher *rig.Person) (name string) {
+func signIn(t *testing.T, r *testenv.Env, p, watcher *testenv.Person) (name string) {
 	t.Helper()
 	st, err := signin.Login.Call(t.Context(), p.Client(), signin.LoginRequest{})
 	if err != nil {
@@ -286,8 +286,8 @@ func TestPLANE04_Personas(t *testing.T) {
 	own, his := signIn(t, r, alice, alice), signIn(t, r, bob, alice)
 	personas := []struct {
 		name  string
-		who   *rig.Person
-		after func(*rig.Person) // before it asks
+		who   *testenv.Person
+		after func(*testenv.Person) // before it asks
 	}{
 		{"alice, operator of all", alice, nil},
 		{"bob, viewer of globex", bob, nil},
@@ -299,7 +299,7 @@ func TestPLANE04_Personas(t *testing.T) {
 		{"nel, of a domain that ends alike", person(t, r, "nel-laptop", "nel@notacme.dev"), nil},
 		{"mallory, nobody here", person(t, r, "mallory-laptop", "mallory@example.com"), nil},
 		{"typo, whose rule is misspelt", person(t, r, "typo-laptop", "typo@example.com"), nil},
-		{"a guest with the owner's login", person(t, r, "guest-laptop", "amy@acme.dev"), func(p *rig.Person) {
+		{"a guest with the owner's login", person(t, r, "guest-laptop", "amy@acme.dev"), func(p *testenv.Person) {
 			id, err := r.Net.ID(p.Node)
 			if err != nil || !r.Net.Share(id) {
 				t.Fatal("share", err)
@@ -313,8 +313,8 @@ func TestPLANE04_Personas(t *testing.T) {
 		{"overview", "GET", "/api/v1/overview", ""},
 		{"clusters", "GET", "/api/v1/clusters", ""},
 		{"signins", "GET", "/api/v1/signins", ""},
-		{"revoke alice's, dry", "DELETE", "/api/v1/signins/" + rig.SigninNamespace + "/" + own + "?dryRun=true", `{"reason":"test"}`},
-		{"revoke bob's, dry", "DELETE", "/api/v1/signins/" + rig.SigninNamespace + "/" + his + "?dryRun=true", `{"reason":"test"}`},
+		{"revoke alice's, dry", "DELETE", "/api/v1/signins/" + testenv.SigninNamespace + "/" + own + "?dryRun=true", `{"reason":"test"}`},
+		{"revoke bob's, dry", "DELETE", "/api/v1/signins/" + testenv.SigninNamespace + "/" + his + "?dryRun=true", `{"reason":"test"}`},
 		{"audit", "GET", "/api/v1/audit?limit=1", ""},
 		{"the dashboard", "GET", "/", ""},
 	}

@@ -23,7 +23,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planemetrics"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // A listener says what the listener of a scale set of GitHub's runners says, in the
@@ -47,13 +47,13 @@ func newListener() *listener {
 
 // observed is the real Prometheus, and what it scrapes.
 type observed struct {
-	*rig.Prometheus
+	*testenv.Prometheus
 
 	listener *listener
 }
 
 func (o *observed) start(ctx context.Context, dir string) (err error) {
-	o.Prometheus, err = rig.StartPrometheus(ctx, dir, o.settings(""))
+	o.Prometheus, err = testenv.StartPrometheus(ctx, dir, o.settings(""))
 	return err
 }
 
@@ -94,9 +94,9 @@ func value(body string) string {
 
 // exposed is a real Prometheus behind the plane, as those see it who may, and those who
 // may not (PLANE-03).
-func exposed(t *testing.T, r *rig.Rig, viewer, operator, admin *rig.Person, strangers ...*rig.Person) {
+func exposed(t *testing.T, r *testenv.Env, viewer, operator, admin *testenv.Person, strangers ...*testenv.Person) {
 	t.Helper()
-	get := func(p *rig.Person, path string) (int, string) {
+	get := func(p *testenv.Person, path string) (int, string) {
 		t.Helper()
 		status, _, body := at(t, r, p, "prometheus", http.MethodGet, path)
 		return status, body
@@ -120,7 +120,7 @@ func exposed(t *testing.T, r *rig.Rig, viewer, operator, admin *rig.Person, stra
 
 	// Administration is the platform's own: what others ask for has not happened.
 	remove := "/api/v1/admin/tsdb/delete_series?match[]=" + url.QueryEscape(`{job="listener"}`)
-	ports, told, err := rig.Listening(r.Plane.PID())
+	ports, told, err := testenv.Listening(r.Plane.PID())
 	well(t, err)
 	probes := ""
 	for _, port := range ports {
@@ -137,7 +137,7 @@ func exposed(t *testing.T, r *rig.Rig, viewer, operator, admin *rig.Person, stra
 	}
 	well(t, system.prometheus.Set(system.prometheus.settings("- job_name: plane\n  static_configs: [{targets: ["+probes+"]}]\n")))
 	for _, x := range []struct{ method, path string }{{"POST", "/-/reload"}, {"PUT", "/-/reload"}, {"POST", "/-/quit"}, {"PUT", "/-/quit"}, {"POST", remove}, {"PUT", remove}, {"POST", "/api/v1/admin/tsdb/snapshot"}} {
-		for _, p := range []*rig.Person{viewer, operator} {
+		for _, p := range []*testenv.Person{viewer, operator} {
 			if status, _, body := at(t, r, p, "prometheus", x.method, x.path); status != http.StatusForbidden {
 				t.Errorf("%s %s: %d %s", x.method, x.path, status, body)
 			}

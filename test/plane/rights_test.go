@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // PL-08: whatever the program is made to ask, as by a mistake in a handler, its
@@ -24,7 +24,7 @@ import (
 func TestPL08_Rights(t *testing.T) {
 	r := start(t)
 	ctx := t.Context()
-	path, err := r.Cluster.ServiceAccountKubeconfig(ctx, rig.SystemNamespace, "tailplane-plane", t.TempDir())
+	path, err := r.Cluster.ServiceAccountKubeconfig(ctx, testenv.SystemNamespace, "tailplane-plane", t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestPL08_Rights(t *testing.T) {
 		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "tailplane.dev/v1alpha1", "kind": kind, "metadata": map[string]any{"name": name}, "spec": map[string]any{}}}
 	}
 	secret := func(name string) error {
-		_, err := k.CoreV1().Secrets(rig.SystemNamespace).Get(ctx, name, metav1.GetOptions{})
+		_, err := k.CoreV1().Secrets(testenv.SystemNamespace).Get(ctx, name, metav1.GetOptions{})
 		return err
 	}
 	token := func(namespace, account string) error {
@@ -76,20 +76,20 @@ func TestPL08_Rights(t *testing.T) {
 		return k.CoreV1().RESTClient().Post().Namespace("default").Resource("pods").Name("x").SubResource(subresource).Param("command", "id").Do(ctx).Error()
 	}
 	for what, err := range map[string]error{
-		"lists Secrets":                     second(k.CoreV1().Secrets(rig.SystemNamespace).List(ctx, list)),
+		"lists Secrets":                     second(k.CoreV1().Secrets(testenv.SystemNamespace).List(ctx, list)),
 		"lists Secrets everywhere":          second(k.CoreV1().Secrets("").List(ctx, list)),
 		"reads the cluster's key":           secret("tailplane-cluster-key"),
 		"reads the access server's state":   secret("tailplane-access-0"),
 		"reads the access server's record":  secret("tailplane-audit-key"),
-		"makes a Secret":                    second(k.CoreV1().Secrets(rig.SystemNamespace).Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, dry)),
-		"lists ConfigMaps":                  second(k.CoreV1().ConfigMaps(rig.SystemNamespace).List(ctx, list)),
-		"writes the list of members":        second(k.CoreV1().ConfigMaps(rig.SystemNamespace).Patch(ctx, "tailplane-members", types.MergePatchType, []byte(`{"data":{}}`), patch)),
-		"makes a sign-in":                   second(signins.Namespace(rig.SigninNamespace).Create(ctx, object("TkaSignin", "x"), dry)),
-		"changes a sign-in":                 second(signins.Namespace(rig.SigninNamespace).Patch(ctx, "x", types.MergePatchType, []byte(`{}`), patch)),
-		"says what became of a sign-in":     second(signins.Namespace(rig.SigninNamespace).Patch(ctx, "x", types.MergePatchType, []byte(`{}`), patch, "status")),
+		"makes a Secret":                    second(k.CoreV1().Secrets(testenv.SystemNamespace).Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, dry)),
+		"lists ConfigMaps":                  second(k.CoreV1().ConfigMaps(testenv.SystemNamespace).List(ctx, list)),
+		"writes the list of members":        second(k.CoreV1().ConfigMaps(testenv.SystemNamespace).Patch(ctx, "tailplane-members", types.MergePatchType, []byte(`{"data":{}}`), patch)),
+		"makes a sign-in":                   second(signins.Namespace(testenv.SigninNamespace).Create(ctx, object("TkaSignin", "x"), dry)),
+		"changes a sign-in":                 second(signins.Namespace(testenv.SigninNamespace).Patch(ctx, "x", types.MergePatchType, []byte(`{}`), patch)),
+		"says what became of a sign-in":     second(signins.Namespace(testenv.SigninNamespace).Patch(ctx, "x", types.MergePatchType, []byte(`{}`), patch, "status")),
 		"ends a sign-in of another place":   signins.Namespace("default").Delete(ctx, "x", remove),
 		"looks at sign-ins everywhere":      second(signins.List(ctx, list)),
-		"removes all sign-ins at once":      signins.Namespace(rig.SigninNamespace).DeleteCollection(ctx, remove, list),
+		"removes all sign-ins at once":      signins.Namespace(testenv.SigninNamespace).DeleteCollection(ctx, remove, list),
 		"removes a tailnet":                 tailnets.Delete(ctx, "x", remove),
 		"makes itself an owner":             second(enrollments.Patch(ctx, "acme", types.MergePatchType, []byte(`{"spec":{"owners":["eve@example.com"]}}`), patch)),
 		"says that a hold is applied":       second(holds.Patch(ctx, "x", types.MergePatchType, []byte(`{}`), patch, "status")),
@@ -103,17 +103,17 @@ func TestPL08_Rights(t *testing.T) {
 		"attaches to a pod":                 exec("attach"),
 		"forwards a port of a pod":          exec("portforward"),
 		"reads a pod's log":                 k.CoreV1().Pods("default").GetLogs("x", &corev1.PodLogOptions{}).Do(ctx).Error(),
-		"makes a sign-in's token":           token(rig.SigninNamespace, "default"),
-		"makes the operator's token":        token(rig.SystemNamespace, "tailplane-operator"),
-		"makes its own token":               token(rig.SystemNamespace, "tailplane-plane"),
+		"makes a sign-in's token":           token(testenv.SigninNamespace, "default"),
+		"makes the operator's token":        token(testenv.SystemNamespace, "tailplane-operator"),
+		"makes its own token":               token(testenv.SystemNamespace, "tailplane-plane"),
 		"poses as an administrator":         as("system:admin"),
-		"poses as the access server":        as("system:serviceaccount:" + rig.SystemNamespace + ":tailplane-access"),
+		"poses as the access server":        as("system:serviceaccount:" + testenv.SystemNamespace + ":tailplane-access"),
 		"makes a role":                      second(k.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, dry)),
-		"takes the access server's Lease":   second(k.CoordinationV1().Leases(rig.SystemNamespace).Get(ctx, "tailplane-access", metav1.GetOptions{})),
+		"takes the access server's Lease":   second(k.CoordinationV1().Leases(testenv.SystemNamespace).Get(ctx, "tailplane-access", metav1.GetOptions{})),
 		"removes what happened":             k.CoreV1().Events("default").Delete(ctx, "x", remove),
 		"looks at namespaces":               second(k.CoreV1().Namespaces().List(ctx, list)),
 		"looks at the cluster's nodes":      second(k.CoreV1().Nodes().List(ctx, list)),
-		"looks at ServiceAccounts":          second(k.CoreV1().ServiceAccounts(rig.SigninNamespace).List(ctx, list)),
+		"looks at ServiceAccounts":          second(k.CoreV1().ServiceAccounts(testenv.SigninNamespace).List(ctx, list)),
 		"removes the admission policy":      k.AdmissionregistrationV1().ValidatingAdmissionPolicies().Delete(ctx, "tailplane-signins", remove),
 		"makes the policy look another way": k.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(ctx, "tailplane-signins", remove),
 	} {
@@ -123,7 +123,7 @@ func TestPL08_Rights(t *testing.T) {
 	}
 	// What it is there for, or the refusals say nothing.
 	for what, err := range map[string]error{
-		"reads sign-ins":       second(signins.Namespace(rig.SigninNamespace).List(ctx, list)),
+		"reads sign-ins":       second(signins.Namespace(testenv.SigninNamespace).List(ctx, list)),
 		"reads tailnets":       second(tailnets.List(ctx, list)),
 		"reads organisations":  second(enrollments.List(ctx, list)),
 		"reads pools":          second(pools.List(ctx, list)),
@@ -131,7 +131,7 @@ func TestPL08_Rights(t *testing.T) {
 		"reads holds":          second(holds.List(ctx, list)),
 		"reads pods":           second(k.CoreV1().Pods("").List(ctx, list)),
 		"reads what happened":  second(k.CoreV1().Events("").List(ctx, list)),
-		"reads the members":    second(k.CoreV1().ConfigMaps(rig.SystemNamespace).Get(ctx, "tailplane-members", metav1.GetOptions{})),
+		"reads the members":    second(k.CoreV1().ConfigMaps(testenv.SystemNamespace).Get(ctx, "tailplane-members", metav1.GetOptions{})),
 		"reads its own Secret": secret("tailplane-plane"),
 	} {
 		if err != nil {
@@ -147,7 +147,7 @@ func TestPL08_Rights(t *testing.T) {
 	if _, err := holds.Create(ctx, object("RunnerHold", "x"), dry); !apierrors.IsInvalid(err) {
 		t.Errorf("it makes a hold of nothing: %v, want Invalid", err)
 	}
-	if err := signins.Namespace(rig.SigninNamespace).Delete(ctx, "x", remove); !apierrors.IsNotFound(err) {
+	if err := signins.Namespace(testenv.SigninNamespace).Delete(ctx, "x", remove); !apierrors.IsNotFound(err) {
 		t.Errorf("it ends a sign-in: %v, want NotFound", err)
 	}
 }

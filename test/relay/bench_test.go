@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // BenchmarkRelay measures what GTW-38 says of a relay: one stream and one round
@@ -44,7 +44,7 @@ func BenchmarkRelay(b *testing.B) {
 	if err := r.AwaitReady(within(b), "/readyz/shop.web"); err != nil {
 		b.Fatal(err)
 	}
-	rig.Budget("relay: start to ready", time.Since(began).Seconds(), 2, true, "s")
+	testenv.Budget("relay: start to ready", time.Since(began).Seconds(), 2, true, "s")
 
 	straight := func() (net.Conn, error) {
 		return near.Dial(within(b), "tcp", netip.AddrPortFrom(at, 80).String())
@@ -71,7 +71,7 @@ func BenchmarkRelay(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	rig.Budget("relay: heap of an idle connection", float64(heap(b)-was)/idle/1024, 64, true, "KiB")
+	testenv.Budget("relay: heap of an idle connection", float64(heap(b)-was)/idle/1024, 64, true, "KiB")
 	for _, conn := range conns {
 		conn.Close()
 	}
@@ -91,9 +91,9 @@ func BenchmarkRelay(b *testing.B) {
 	}
 	slices.Sort(shares)
 	slices.Sort(bares)
-	rig.Budget("relay: one stream, of a node's", shares[len(shares)/2], 0.85, false, "")
+	testenv.Budget("relay: one stream, of a node's", shares[len(shares)/2], 0.85, false, "")
 	added := median(relayed) - median(direct)
-	rig.Budget("relay: added to a round trip, p50", float64(added.Microseconds())/1000, 0.2, true, "ms")
+	testenv.Budget("relay: added to a round trip, p50", float64(added.Microseconds())/1000, 0.2, true, "ms")
 	fmt.Printf("    a round trip: %v straight, %v through, %v by a bare copy; shares %.2f, a bare copy's %.2f\n", median(direct), median(relayed), median(copied), shares, bares)
 
 	began = time.Now()
@@ -105,7 +105,7 @@ func BenchmarkRelay(b *testing.B) {
 		}
 		return err
 	})
-	rig.Budget("relay: a change to bound", time.Since(began).Seconds(), 1, true, "s")
+	testenv.Budget("relay: a change to bound", time.Since(began).Seconds(), 1, true, "s")
 }
 
 // bareProxy is what any relay costs at least: it dials as the measuring side does,

@@ -16,8 +16,8 @@ import (
 	"tailscale.com/tailcfg"
 	"tailscale.com/tsnet"
 
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
 // backendOf is a server of the cluster that answers each connection with what it

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // A service is what kube-proxy would be: it leads connections to pods that were
@@ -24,12 +24,12 @@ type service struct {
 	addr string
 
 	mu    sync.Mutex
-	ready []*rig.Relay
+	ready []*testenv.Relay
 	next  int
 	count atomic.Int64
 }
 
-func (s *service) pick() (*rig.Relay, bool) {
+func (s *service) pick() (*testenv.Relay, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.ready) == 0 {
@@ -40,8 +40,8 @@ func (s *service) pick() (*rig.Relay, bool) {
 }
 
 // look asks each pod whether it is ready.
-func (s *service) look(ctx context.Context, pods []*rig.Relay) {
-	var ready []*rig.Relay
+func (s *service) look(ctx context.Context, pods []*testenv.Relay) {
+	var ready []*testenv.Relay
 	for _, r := range pods {
 		if status, _, _, err := r.Ask(ctx, "/readyz"); err == nil && status == http.StatusOK {
 			ready = append(ready, r)
@@ -103,8 +103,8 @@ func TestRollingRestart(t *testing.T) {
 	doc := target("web-1.tiny.ts.net", "TCP", 10000, 80)
 	doc["healthCheckEndpoint"] = "http://" + health.addr + "/healthz"
 	g.configure(t, map[string]any{"shop.web": doc}, map[string]any{"drainTimeout": "20s"})
-	pods := []*rig.Relay{g.start(t, 0, "127.77.2.10", "uid-0"), g.start(t, 1, "127.77.2.11", "uid-1")}
-	warm := func(r *rig.Relay) { // the first packet between two nodes may take its time
+	pods := []*testenv.Relay{g.start(t, 0, "127.77.2.10", "uid-0"), g.start(t, 1, "127.77.2.11", "uid-1")}
+	warm := func(r *testenv.Relay) { // the first packet between two nodes may take its time
 		if err := r.AwaitReady(within(t), "/readyz"); err != nil {
 			t.Fatal(err)
 		}
@@ -122,11 +122,11 @@ func TestRollingRestart(t *testing.T) {
 	defer stop()
 	var carried, lost atomic.Int64
 	var mu sync.Mutex
-	live := append([]*rig.Relay(nil), pods...)
+	live := append([]*testenv.Relay(nil), pods...)
 	wg.Go(func() { // endpoints follow readiness
 		for ctx.Err() == nil {
 			mu.Lock()
-			now := append([]*rig.Relay(nil), live...)
+			now := append([]*testenv.Relay(nil), live...)
 			mu.Unlock()
 			health.look(ctx, now)
 			time.Sleep(100 * time.Millisecond)

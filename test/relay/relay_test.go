@@ -19,9 +19,9 @@ import (
 
 	"tailscale.com/tsnet"
 
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 func TestMain(m *testing.M) {
@@ -176,9 +176,9 @@ func (g *group) secret(t testing.TB, name string) map[string]string {
 }
 
 // start starts the pod of an ordinal at an address of loopback.
-func (g *group) start(t testing.TB, ordinal int, ip, uid string, env ...string) *rig.Relay {
+func (g *group) start(t testing.TB, ordinal int, ip, uid string, env ...string) *testenv.Relay {
 	t.Helper()
-	r, err := rig.StartRelay(within(t), t.TempDir(), g.cluster, rig.RelayOptions{Namespace: g.Namespace, Account: g.Name, Pod: fmt.Sprintf("%s-%d", g.Name, ordinal),
+	r, err := testenv.StartRelay(within(t), t.TempDir(), g.cluster, testenv.RelayOptions{Namespace: g.Namespace, Account: g.Name, Pod: fmt.Sprintf("%s-%d", g.Name, ordinal),
 		UID: uid, IP: ip, Ingress: g.Kind == "ingress", Profiles: g.Profiles, Env: env})
 	if err != nil {
 		t.Fatal(err)

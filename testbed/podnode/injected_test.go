@@ -18,8 +18,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/tailplane/tailplane/internal/inject"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 const injectedManifest = `apiVersion: v1
@@ -43,7 +43,7 @@ spec:
 // nothing of that, lists, watches, creates and takes a lease through the adapter; and the pod's real token is in none of
 // its files, its environment, its memory, nor in anybody's log.
 func TestInjected(t *testing.T) {
-	b := start(t, rig.NodeOptions{Images: map[string]string{mcaImage: "mca"}})
+	b := start(t, testenv.NodeOptions{Images: map[string]string{mcaImage: "mca"}})
 	b.isolated(t)
 	b.allow(t)
 	sidecar := inject.DefaultSidecar()

@@ -23,9 +23,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/tailplane/tailplane/internal/buildcache"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/buildcache"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // limit bounds every wait for something that must come; the machine may be busy.
@@ -40,13 +40,13 @@ const (
 
 type bench struct {
 	*kubetest.Cluster
-	node      *rig.Node
+	node      *testenv.Node
 	client    *kubernetes.Clientset
 	namespace string
 }
 
 // start starts a cluster's node for the test, whose pods are isolated unless that is refused.
-func start(t *testing.T, o rig.NodeOptions) *bench {
+func start(t *testing.T, o testenv.NodeOptions) *bench {
 	t.Helper()
 	c := kubetest.Start(t)
 	o.Name = strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-"))
@@ -54,7 +54,7 @@ func start(t *testing.T, o rig.NodeOptions) *bench {
 		o.Images = map[string]string{}
 	}
 	o.Images[clientImage], o.Images[toolsImage] = "podclient", "/"
-	n, err := rig.StartNode(t.Context(), c, t.TempDir(), o)
+	n, err := testenv.StartNode(t.Context(), c, t.TempDir(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +203,7 @@ func application(namespace string) *corev1.Pod {
 
 // TB-08: an ordinary in-cluster program starts, gets its token, becomes ready, restarts after a crash and drains on deletion.
 func TestLife(t *testing.T) {
-	b := start(t, rig.NodeOptions{})
+	b := start(t, testenv.NodeOptions{})
 	b.isolated(t)
 	b.allow(t)
 	b.create(t, application(b.namespace))
@@ -338,7 +338,7 @@ func (b *bench) crash(t *testing.T, name string) {
 
 // Nothing of a pod outlives a node that is killed.
 func TestKilled(t *testing.T) {
-	b := start(t, rig.NodeOptions{})
+	b := start(t, testenv.NodeOptions{})
 	b.isolated(t)
 	b.create(t, pod("orphan", shell("app", "exec sleep 1234")))
 	b.wait(t, "orphan", "ready", ready)

@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // shell is a container that runs a script with the machine's own tools.
@@ -32,7 +32,7 @@ func failed(p *corev1.Pod) bool    { return p.Status.Phase == corev1.PodFailed }
 
 // TB-08: a field that cannot be honoured fails the pod by name; an image without a program waits or stays pending.
 func TestNotOnTestbed(t *testing.T) {
-	b := start(t, rig.NodeOptions{})
+	b := start(t, testenv.NodeOptions{})
 	b.isolated(t)
 	for i, tt := range []struct {
 		change func(*corev1.PodSpec)
@@ -88,7 +88,7 @@ func TestNotOnTestbed(t *testing.T) {
 
 // Init containers run one after the other; a sidecar's followers wait for its startup probe, and it ends last.
 func TestOrder(t *testing.T) {
-	b := start(t, rig.NodeOptions{})
+	b := start(t, testenv.NodeOptions{})
 	b.isolated(t)
 	shared := []corev1.VolumeMount{{Name: "shared", MountPath: "/shared"}}
 	sidecar := shell("sidecar", `echo sidecar >>/shared/order; trap 'echo sidecar ends >>/shared/order; cat /shared/order; exit 0' TERM; sleep 1; touch /shared/up; while :; do sleep 0.1; done`)
@@ -119,7 +119,7 @@ func TestOrder(t *testing.T) {
 
 // What a pod is given: variables, ConfigMaps, Secrets, facts, and a token that is bound to it; and it sees changes.
 func TestGiven(t *testing.T) {
-	b := start(t, rig.NodeOptions{})
+	b := start(t, testenv.NodeOptions{})
 	b.isolated(t)
 	ctx := t.Context()
 	if _, err := b.client.CoreV1().ConfigMaps(b.namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "map"}, Data: map[string]string{"key": "of the map", "other": "2"}}, metav1.CreateOptions{}); err != nil {
@@ -175,7 +175,7 @@ echo seen`))
 
 // Probes decide: who is not ready is not; who does not live is restarted.
 func TestProbes(t *testing.T) {
-	b := start(t, rig.NodeOptions{})
+	b := start(t, testenv.NodeOptions{})
 	b.isolated(t)
 	exec := func(script string) *corev1.Probe {
 		return &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 1, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"/bin/sh", "-c", script}}}}
@@ -208,7 +208,7 @@ func TestProbes(t *testing.T) {
 
 // Deletion: preStop first, then SIGTERM, and SIGKILL when the time is over.
 func TestGrace(t *testing.T) {
-	b := start(t, rig.NodeOptions{})
+	b := start(t, testenv.NodeOptions{})
 	b.isolated(t)
 	c := shell("app", `trap 'echo asked to end; touch /tmp/asked' TERM; while :; do sleep 0.1; done`)
 	c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"/bin/sh", "-c", "test ! -e /tmp/asked && echo before >/dev/termination-log"}}}}
@@ -244,7 +244,7 @@ func TestGrace(t *testing.T) {
 
 // exec, attach, port-forward, cp and logs with the real kubectl over both protocols.
 func TestStreams(t *testing.T) {
-	b := start(t, rig.NodeOptions{})
+	b := start(t, testenv.NodeOptions{})
 	b.isolated(t)
 	c := shell("app", `while read -r line; do echo "heard $line"; done; echo over`)
 	c.Stdin, c.StdinOnce = true, true
@@ -306,7 +306,7 @@ func TestStreams(t *testing.T) {
 
 // On a machine that refuses namespaces pods are plain processes: what needs more than that is refused by name.
 func TestSharedMode(t *testing.T) {
-	b := start(t, rig.NodeOptions{Shared: true})
+	b := start(t, testenv.NodeOptions{Shared: true})
 	p := pod("plain", shell("app", "echo hello; exit 4"))
 	p.Spec.AutomountServiceAccountToken = new(false)
 	b.create(t, p)

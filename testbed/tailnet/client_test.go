@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
 	tsclient "tailscale.com/client/tailscale/v2"
 )
 

@@ -27,7 +27,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/identity"
 	"github.com/tailplane/tailplane/internal/problem"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
 	"tailscale.com/tsnet"
 )
 

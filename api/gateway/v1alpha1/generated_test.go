@@ -3,7 +3,7 @@ package v1alpha1_test
 import (
 	"testing"
 
-	"github.com/tailplane/tailplane/api/apitest"
+	"github.com/tailplane/tailplane/testkit/apitest"
 )
 
 // The committed deepcopy functions and definitions are what the generator makes of

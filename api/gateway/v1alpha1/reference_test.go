@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tailplane/tailplane/api/apitest"
+	"github.com/tailplane/tailplane/testkit/apitest"
 )
 
 const page = "../../../docs/reference/gateway-kinds.md"

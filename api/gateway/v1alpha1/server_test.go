@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
 // server returns the API server that the tests of this binary share, with our

@@ -21,7 +21,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/position"
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
 const widgets = `apiVersion: apiextensions.k8s.io/v1

@@ -17,9 +17,9 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet/arc"
-	"github.com/tailplane/tailplane/internal/fleet/arctest"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/arcworld"
-	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+	"github.com/tailplane/tailplane/testkit/arctest"
+	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
 // others makes a scale set as a Helm chart does, which says no minimum.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
-	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
 // FLEET-03, FLEET-07, FLEET-08: of a runner that a person made there is only its token.

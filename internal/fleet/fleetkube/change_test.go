@@ -19,9 +19,9 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/arc"
-	"github.com/tailplane/tailplane/internal/fleet/arctest"
-	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
+	"github.com/tailplane/tailplane/testkit/arctest"
+	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
 // FLEET-08: another credential of a GitHub organisation comes under another name, and

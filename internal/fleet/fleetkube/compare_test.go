@@ -15,8 +15,8 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/findings"
-	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
 	"github.com/tailplane/tailplane/internal/fleet/truth"
+	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
 // compared lets rounds go by until an enrollment stands as it should.

@@ -15,7 +15,7 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet/arc"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/arcworld"
-	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
 // FLEET-05, FL-06: one write freezes 50 pools of one organisation at GitHub, and those

@@ -13,7 +13,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
-	"github.com/tailplane/tailplane/internal/fleet/arctest"
+	"github.com/tailplane/tailplane/testkit/arctest"
 )
 
 // FLEET-03, FL-06: a pause lets the job that runs finish, and says that it is in force

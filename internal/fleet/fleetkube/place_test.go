@@ -37,12 +37,12 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/arc"
-	"github.com/tailplane/tailplane/internal/fleet/arctest"
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/arcworld"
-	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 	"github.com/tailplane/tailplane/internal/kube"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/testkit/arctest"
+	"github.com/tailplane/tailplane/testkit/forgetest"
+	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
 func TestMain(m *testing.M) {

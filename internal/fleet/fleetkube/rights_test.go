@@ -16,9 +16,9 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
-	"github.com/tailplane/tailplane/internal/fleet/arctest"
-	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
 	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/testkit/arctest"
+	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
 // FLEET-14: the rights of the manifests are enough for the whole life of organisations

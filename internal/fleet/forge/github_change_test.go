@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/tailplane/tailplane/internal/fleet/forge"
-	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
 const poolFile = "fleet/pools.yaml"

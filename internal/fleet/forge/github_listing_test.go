@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/tailplane/tailplane/internal/fleet/forge"
-	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
 	"github.com/tailplane/tailplane/internal/fleet/forge/tree"
+	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
 func pathsOf(all []tree.File) (out []string) {

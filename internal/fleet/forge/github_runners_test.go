@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"github.com/tailplane/tailplane/internal/fleet/forge"
-	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
 func TestGitHubRunnerGroup(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/fleet/forge"
-	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
 // acme is a GitHub with an organisation where an App is installed.

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
 // managing are the scopes that the fleet asks for.

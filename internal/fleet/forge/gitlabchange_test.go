@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
 	"github.com/tailplane/tailplane/internal/fleet/forge/gitname"
+	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
 const configProject, configFile = "platform/fleet", "fleet/gl-nix.yaml"

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
 // A gitLabCall is one of the client's methods, with what it returns put into words.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
 	"github.com/tailplane/tailplane/internal/fleet/forge/tree"
+	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
 func listedPaths(all []tree.File) (out []string) {

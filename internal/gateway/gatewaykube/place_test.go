@@ -30,10 +30,10 @@ import (
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailapi"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
 func TestMain(m *testing.M) {
@@ -144,7 +144,7 @@ func (p *place) until(what string, ok func() bool) {
 }
 
 // allow lets the operator ask these APIs; for newPlace.
-func allow(apis ...*tailapi.API) func(*Controllers) {
+func allow(apis ...*tsapi.API) func(*Controllers) {
 	return func(c *Controllers) {
 		for _, a := range apis {
 			c.BaseURLs = append(c.BaseURLs, a.URL())
@@ -152,7 +152,7 @@ func allow(apis ...*tailapi.API) func(*Controllers) {
 	}
 }
 
-func newAPI(t *testing.T) *tailapi.API {
+func newAPI(t *testing.T) *tsapi.API {
 	t.Helper()
 	a, err := tailnettest.Start(t, testPolicy).API()
 	if err != nil {
@@ -161,7 +161,7 @@ func newAPI(t *testing.T) *tailapi.API {
 	return a
 }
 
-func (p *place) secret(name string, c tailapi.OAuthClient) *corev1.Secret {
+func (p *place) secret(name string, c tsapi.OAuthClient) *corev1.Secret {
 	p.t.Helper()
 	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: name}, StringData: map[string]string{"client_id": c.ID, "client_secret": c.Secret + "\n"}}
 	p.must(p.admin.Create(p.t.Context(), s))
@@ -169,7 +169,7 @@ func (p *place) secret(name string, c tailapi.OAuthClient) *corev1.Secret {
 }
 
 // tailnet makes a tailnet whose credential is the Secret of that name.
-func (p *place) tailnet(name string, api *tailapi.API, secret string) *v1alpha1.TailscaleTailnet {
+func (p *place) tailnet(name string, api *tsapi.API, secret string) *v1alpha1.TailscaleTailnet {
 	p.t.Helper()
 	o := &v1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.TailscaleTailnetSpec{APIBaseURL: api.URL(), OAuthSecretName: secret,
 		SyncInterval: fiveMinutes}}
@@ -248,7 +248,7 @@ func (p *place) event(name, reason string) {
 	p.until("event "+reason, func() bool { return slices.Contains(p.events(name), reason) })
 }
 
-func count(api *tailapi.API, route string) (n int) {
+func count(api *tsapi.API, route string) (n int) {
 	for _, r := range api.Requests() {
 		if r.Route == route {
 			n++
@@ -266,7 +266,7 @@ const (
 )
 
 // validKeys asks the API which keys still open.
-func validKeys(t *testing.T, api *tailapi.API) []string {
+func validKeys(t *testing.T, api *tsapi.API) []string {
 	t.Helper()
 	own := api.Client([]string{"auth_keys"})
 	var set tailnets.Clients

@@ -22,9 +22,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailapi"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
 // GTW-05, GW-11: valid credentials, one proof, and then nothing but two reads for
@@ -111,7 +111,7 @@ func TestFailures(t *testing.T) {
 	p.must(p.admin.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: "half"}, StringData: map[string]string{"client_id": "k", "client_secret": "\n"}}))
 	for i, x := range []struct {
 		secret, namespace              string
-		fault                          tailapi.Fault
+		fault                          tsapi.Fault
 		authenticated, validated, why2 string
 		degraded                       string
 		recovers                       bool
@@ -122,14 +122,14 @@ func TestFailures(t *testing.T) {
 		{secret: "good", namespace: "kube-system", authenticated: "False/SecretNamespaceNotAllowed", validated: "Unknown/Pending", why2: "Failed"},
 		{secret: "few", authenticated: "True/TokenIssued", validated: "False/InsufficientPermissions", why2: "Failed"},
 		{secret: "foreign", authenticated: "True/TokenIssued", validated: "False/TagsNotPermitted", why2: "Failed"},
-		{secret: "good", fault: tailapi.Fault{Route: getToken, Status: 403}, authenticated: "False/TokenExchangeFailed", validated: "Unknown/Pending", why2: "Failed"},
-		{secret: "good", fault: tailapi.Fault{Route: makeKey, Status: 401}, authenticated: "False/InvalidCredentials", validated: "Unknown/Pending", why2: "Failed"},
-		{secret: "good", fault: tailapi.Fault{Route: makeKey, Status: 404}, authenticated: "True/TokenIssued", validated: "False/TailnetNotFound", why2: "Failed"},
-		{secret: "good", fault: tailapi.Fault{Route: makeKey, Status: 403}, authenticated: "True/TokenIssued", validated: "False/InsufficientPermissions", why2: "Failed"},
-		{secret: "good", fault: tailapi.Fault{Route: getToken, Status: 500}, authenticated: "Unknown/APIUnavailable", validated: "Unknown/APIUnavailable", why2: "Pending", degraded: "True/APIUnavailable", recovers: true},
-		{secret: "good", fault: tailapi.Fault{Status: 429, Header: http.Header{"Retry-After": {"2"}}}, authenticated: "Unknown/APIUnavailable", validated: "Unknown/RateLimited", why2: "Pending", degraded: "True/RateLimited", recovers: true},
-		{secret: "good", fault: tailapi.Fault{HTML: true}, authenticated: "Unknown/APIUnavailable", validated: "Unknown/APIUnavailable", why2: "Pending", degraded: "True/APIUnavailable", recovers: true},
-		{secret: "good", fault: tailapi.Fault{Route: listDevices, Truncate: true}, authenticated: "Unknown/APIUnavailable", validated: "Unknown/APIUnavailable", why2: "Pending", degraded: "True/APIUnavailable", recovers: true},
+		{secret: "good", fault: tsapi.Fault{Route: getToken, Status: 403}, authenticated: "False/TokenExchangeFailed", validated: "Unknown/Pending", why2: "Failed"},
+		{secret: "good", fault: tsapi.Fault{Route: makeKey, Status: 401}, authenticated: "False/InvalidCredentials", validated: "Unknown/Pending", why2: "Failed"},
+		{secret: "good", fault: tsapi.Fault{Route: makeKey, Status: 404}, authenticated: "True/TokenIssued", validated: "False/TailnetNotFound", why2: "Failed"},
+		{secret: "good", fault: tsapi.Fault{Route: makeKey, Status: 403}, authenticated: "True/TokenIssued", validated: "False/InsufficientPermissions", why2: "Failed"},
+		{secret: "good", fault: tsapi.Fault{Route: getToken, Status: 500}, authenticated: "Unknown/APIUnavailable", validated: "Unknown/APIUnavailable", why2: "Pending", degraded: "True/APIUnavailable", recovers: true},
+		{secret: "good", fault: tsapi.Fault{Status: 429, Header: http.Header{"Retry-After": {"2"}}}, authenticated: "Unknown/APIUnavailable", validated: "Unknown/RateLimited", why2: "Pending", degraded: "True/RateLimited", recovers: true},
+		{secret: "good", fault: tsapi.Fault{HTML: true}, authenticated: "Unknown/APIUnavailable", validated: "Unknown/APIUnavailable", why2: "Pending", degraded: "True/APIUnavailable", recovers: true},
+		{secret: "good", fault: tsapi.Fault{Route: listDevices, Truncate: true}, authenticated: "Unknown/APIUnavailable", validated: "Unknown/APIUnavailable", why2: "Pending", degraded: "True/APIUnavailable", recovers: true},
 	} {
 		name := "t" + string(rune('a'+i))
 		remove := api.Fault(x.fault)
@@ -179,7 +179,7 @@ func TestTransientKeepsReady(t *testing.T) {
 	p.secret("s", api.Client(allScopes, "tag:k8s-operator"))
 	p.tailnet("corp", api, "s")
 	p.condition("corp", "Validated", "True", "NoDevices") // GTW-12
-	remove := api.Fault(tailapi.Fault{Status: 503})
+	remove := api.Fault(tsapi.Fault{Status: 503})
 	p.ahead.Add(int64(6 * time.Minute))
 	p.poke("corp")
 	o := p.condition("corp", "Degraded", "True", "APIUnavailable")
@@ -194,7 +194,7 @@ func TestTransientKeepsReady(t *testing.T) {
 		t.Errorf("%d keys made", n)
 	}
 	// A credential that is refused is another matter.
-	api.Fault(tailapi.Fault{Status: 401})
+	api.Fault(tsapi.Fault{Status: 401})
 	p.ahead.Add(int64(6 * time.Minute))
 	p.poke("corp")
 	p.condition("corp", "Ready", "False", "Failed")
@@ -230,13 +230,13 @@ func TestCrash(t *testing.T) {
 	for _, x := range []struct {
 		why   string
 		cut   cut
-		fault tailapi.Fault
+		fault tsapi.Fault
 		made  int // requests for a key at most, of which one takes effect
 	}{
-		{"after it was begun, before a key is asked for", cut{`"InProgress"`, true}, tailapi.Fault{Route: makeKey, Status: 503}, 2},
-		{"after the key was made, before its id is written", cut{`"keyID"`, false}, tailapi.Fault{Route: deleteKey, Status: 503}, 1},
-		{"after its id was written, before it is deleted", cut{`"keyID"`, true}, tailapi.Fault{Route: deleteKey, Status: 503}, 1},
-		{"after it was deleted, before that is written", cut{`"Done"`, false}, tailapi.Fault{Route: "none", Status: 503}, 1},
+		{"after it was begun, before a key is asked for", cut{`"InProgress"`, true}, tsapi.Fault{Route: makeKey, Status: 503}, 2},
+		{"after the key was made, before its id is written", cut{`"keyID"`, false}, tsapi.Fault{Route: deleteKey, Status: 503}, 1},
+		{"after its id was written, before it is deleted", cut{`"keyID"`, true}, tsapi.Fault{Route: deleteKey, Status: 503}, 1},
+		{"after it was deleted, before that is written", cut{`"Done"`, false}, tsapi.Fault{Route: "none", Status: 503}, 1},
 	} {
 		t.Run(x.why, func(t *testing.T) {
 			api := newAPI(t)
@@ -270,7 +270,7 @@ func TestCrash(t *testing.T) {
 func TestRotation(t *testing.T) {
 	api := newAPI(t)
 	p := newPlace(t, allow(api))
-	clients := []tailapi.OAuthClient{api.Client(allScopes, "tag:k8s-operator"), api.Client(allScopes, "tag:k8s-operator", "tag:web")}
+	clients := []tsapi.OAuthClient{api.Client(allScopes, "tag:k8s-operator"), api.Client(allScopes, "tag:k8s-operator", "tag:web")}
 	s := p.secret("s", clients[0])
 	p.tailnet("corp", api, "s")
 	p.condition("corp", "Ready", "True", "Ready")
@@ -327,9 +327,9 @@ func TestRotation(t *testing.T) {
 
 // GTW-10, GW-11: two tailnets with different secrets and base URLs never cross.
 func TestTwoTailnets(t *testing.T) {
-	apis := []*tailapi.API{newAPI(t), newAPI(t)}
+	apis := []*tsapi.API{newAPI(t), newAPI(t)}
 	p := newPlace(t, allow(apis...))
-	var own []tailapi.OAuthClient
+	var own []tsapi.OAuthClient
 	for i, name := range []string{"corp", "dev"} {
 		own = append(own, apis[i].Client(allScopes, "tag:k8s-operator"))
 		p.secret(name, own[i])
@@ -352,7 +352,7 @@ func TestTwoTailnets(t *testing.T) {
 func TestFiles(t *testing.T) {
 	api, dir := newAPI(t), t.TempDir()
 	id, secret := filepath.Join(dir, "client_id"), filepath.Join(dir, "client_secret")
-	write := func(c tailapi.OAuthClient) error {
+	write := func(c tsapi.OAuthClient) error {
 		return errors.Join(os.WriteFile(id, []byte(c.ID+"\n"), 0o600), os.WriteFile(secret, []byte(c.Secret+"\n"), 0o600))
 	}
 	p := newPlace(t, func(c *Controllers) { allow(api)(c); c.ClientIDFile, c.ClientSecretFile = id, secret })
@@ -409,7 +409,7 @@ func TestWorkloadIdentity(t *testing.T) {
 	if issuer, err = issuerOf(t.Context(), k); err != nil {
 		t.Fatal(err)
 	}
-	api.Trust(tailapi.TrustedIssuer{ClientID: "kwif", Issuer: issuer, Subject: subject, Audience: "tailscale", Scopes: allScopes, Tags: []string{"tag:k8s-operator"}, Verify: verify})
+	api.Trust(tsapi.TrustedIssuer{ClientID: "kwif", Issuer: issuer, Subject: subject, Audience: "tailscale", Scopes: allScopes, Tags: []string{"tag:k8s-operator"}, Verify: verify})
 	p := newPlace(t, func(c *Controllers) { allow(api)(c); c.Config = own })
 	for name, w := range map[string]v1alpha1.WorkloadIdentity{"corp": {ClientID: "kwif", Audience: "tailscale"}, "bad": {ClientID: "kwif", Audience: "somebody"}} {
 		p.must(p.admin.Create(t.Context(), &v1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.TailscaleTailnetSpec{APIBaseURL: api.URL(), WorkloadIdentity: &w}}))
@@ -488,7 +488,7 @@ func TestDeletion(t *testing.T) {
 	p.until("its client is dropped", func() bool { _, _, ok := p.clients.Get("corp"); return !ok })
 
 	// One whose credential is bad has nothing outside, and goes at once, with the API down.
-	api.Fault(tailapi.Fault{Status: 503})
+	api.Fault(tsapi.Fault{Status: 503})
 	p.tailnet("dev", api, "missing")
 	p.condition("dev", "Authenticated", "False", "SecretNotFound")
 	if f := p.get("dev").Finalizers; len(f) != 0 {

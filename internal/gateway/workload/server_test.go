@@ -27,7 +27,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway/workload"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
 // A stage is a real API server, with the controllers that make pods of StatefulSets

@@ -15,7 +15,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/gossip"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
 func key(t *testing.T, n byte) door.PublicKey {

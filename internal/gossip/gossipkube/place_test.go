@@ -26,7 +26,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/gossip"
 	"github.com/tailplane/tailplane/internal/kube"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
 // noon is when tests begin, unless time matters.

@@ -22,7 +22,7 @@ import (
 	k8syaml "sigs.k8s.io/yaml"
 
 	"github.com/tailplane/tailplane/internal/inject"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
+	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
 const (

@@ -19,7 +19,7 @@ import (
 	"github.com/tailplane/tailplane/internal/identity"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/tailnet"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
 func TestMain(m *testing.M) {

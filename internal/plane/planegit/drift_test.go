@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/internal/fleet/change"
-	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planedrift"
@@ -24,6 +23,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planegit"
 	"github.com/tailplane/tailplane/internal/plane/planekube"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
 const pool = "apiVersion: tailplane.dev/v1alpha1\nkind: RunnerPool\nmetadata: {name: %s}\nspec: {forge: github, runsOn: [nix], scaling: {min: %d, max: 5, budget: 20}}\n"

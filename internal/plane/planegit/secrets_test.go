@@ -11,9 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
 // FLEET-12: what the plane has for the forge is in no answer, diff, title, commit, record

@@ -14,9 +14,9 @@ import (
 
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gossip/gossipkube"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/plane"
-	"github.com/tailplane/tailplane/internal/plane/planekube/planekubetest"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/planekubetest"
 )
 
 // A place is one whose namespace is both the sign-ins' and our own, and whose account may

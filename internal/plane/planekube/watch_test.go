@@ -19,11 +19,11 @@ import (
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/fleet/arctest"
 	"github.com/tailplane/tailplane/internal/gossip/gossipkube"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/plane"
-	"github.com/tailplane/tailplane/internal/plane/planekube/planekubetest"
+	"github.com/tailplane/tailplane/testkit/arctest"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/planekubetest"
 )
 
 func (p *place) members(at time.Time, clusters ...gossipkube.Cluster) *corev1.ConfigMap {

@@ -12,9 +12,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
-	"github.com/tailplane/tailplane/internal/fleet/arctest"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planejobs"
+	"github.com/tailplane/tailplane/testkit/arctest"
 )
 
 // set is a scale set of ARC's, as the fleet makes it.

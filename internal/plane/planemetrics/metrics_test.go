@@ -22,13 +22,13 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/buildcache"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/fleet/change"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/testkit/buildcache"
 )
 
 var update = flag.Bool("update", false, "write the questions and the role matrix into testdata")

@@ -23,8 +23,8 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
 // deadline bounds every wait for a real condition on a loaded machine.

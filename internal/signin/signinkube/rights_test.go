@@ -28,8 +28,8 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/kube"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
 // product is a cluster as the manifests make it, shared by the tests that look

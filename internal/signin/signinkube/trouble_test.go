@@ -9,8 +9,8 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
 // SGN-17: an API server that answers each deletion with a conflict has ended

@@ -23,9 +23,9 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/door"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
 // A world is some people, an access server and an operator on a real API server,

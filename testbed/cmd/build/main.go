@@ -15,7 +15,7 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/tailplane/tailplane/internal/buildcache"
+	"github.com/tailplane/tailplane/testkit/buildcache"
 )
 
 func main() {

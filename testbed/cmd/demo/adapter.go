@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // Pods of the namespace batch are in two clusters; everything else is at home.
@@ -48,7 +48,7 @@ subjects: [{kind: ServiceAccount, name: app, namespace: batch}]
 
 // adapter shows an unmodified kubectl that works with two clusters as with one.
 func (s *show) adapter(ctx context.Context) error {
-	east, west := s.rig.Cluster, s.sites[0].Cluster
+	east, west := s.env.Cluster, s.sites[0].Cluster
 	limit, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	admin := func(c *kubetest.Cluster, run string) (string, error) {
@@ -71,7 +71,7 @@ func (s *show) adapter(ctx context.Context) error {
 			return err
 		}
 	}
-	a, err := rig.StartAdapter(limit, filepath.Join(s.dir, "pod"), rig.AdapterOptions{
+	a, err := testenv.StartAdapter(limit, filepath.Join(s.dir, "pod"), testenv.AdapterOptions{
 		Server: east.Server, CA: east.CA, Token: tokens[0], Namespace: "batch", Config: adapterConfig,
 		Secrets: map[string]map[string]string{"west": {"server": west.Server, "ca.crt": string(west.CA), "token": tokens[1]}},
 	})

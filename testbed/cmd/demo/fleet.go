@@ -9,12 +9,12 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/door"
-	"github.com/tailplane/tailplane/internal/fleet/arctest"
-	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/arctest"
+	"github.com/tailplane/tailplane/testkit/forgetest"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // What a team keeps in its repository: two forges, a class of runners for each, and an
@@ -86,11 +86,11 @@ func (s *show) fleet(ctx context.Context) error {
 	github.AddAccount("acme", "")
 	group := gitlab.AddGroup("omega")
 	objects := strings.NewReplacer("GITHUB", github.URL, "GITLAB", gitlab.URL).Replace(fleetObjects)
-	if err := s.rig.Cluster.Apply(limit, fmt.Appendf(nil, credentialObject, "acme", "github", "acme", "github_token", github.AddToken("admin:org", "repo")),
+	if err := s.env.Cluster.Apply(limit, fmt.Appendf(nil, credentialObject, "acme", "github", "acme", "github_token", github.AddToken("admin:org", "repo")),
 		fmt.Appendf(nil, credentialObject, "omega", "gitlab", "omega", "access_token", gitlab.AddToken(forgetest.GitLabToken{Scopes: []string{"api"}, Owns: []int64{group}})), []byte(objects)); err != nil {
 		return err
 	}
-	desk := door.Client{HTTP: s.people["alice"].HTTP(), Base: s.rig.Dashboard(), Open: plane.Open}
+	desk := door.Client{HTTP: s.people["alice"].HTTP(), Base: s.env.Dashboard(), Open: plane.Open}
 	pools := func(want func(planefleet.Pool) bool) (all []planefleet.Pool, err error) {
 		err = s.sees(limit, func() (bool, error) {
 			l, err := planefleet.ListPools.Call(limit, desk, planefleet.ListRequest{})
@@ -107,7 +107,7 @@ func (s *show) fleet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	url := "--url=" + s.rig.Dashboard()
+	url := "--url=" + s.env.Dashboard()
 	if err := s.steps(ctx, "alice",
 		step{says: "both organisations have runners", admin: true, run: "kubectl get runnerenrollments", wants: []string{"acme", "omega", "Active"}, lacks: []string{"Provisioning"}},
 		step{says: "and alice sees them", run: "tka fleet runners " + url, wants: []string{"gh-nix", "gl-docker", "Active"}, lacks: []string{"Provisioning"}}); err != nil {
@@ -140,7 +140,7 @@ func (s *show) fleet(ctx context.Context) error {
 	waiting, taken, running := arc.Jobs(runs, "acme-gh-nix")
 	s.claim(!slices.ContainsFunc(paused, func(p planefleet.Pool) bool { return p.State != planefleet.Paused }) && gitlab.Runners()[0].Paused, "one write has paused both forges, and each has confirmed it")
 	s.claim(running == 1 && taken == 0 && waiting == 1, "the job that ran runs on, and another one waits")
-	hold, _, _ := kubetest.Kubectl(limit, s.rig.Cluster.Kubeconfig, "get", "runnerholds", "-o", "name")
+	hold, _, _ := kubetest.Kubectl(limit, s.env.Cluster.Kubeconfig, "get", "runnerholds", "-o", "name")
 	name := strings.TrimPrefix(strings.TrimSpace(hold), "runnerhold.tailplane.dev/")
 	if err := s.steps(ctx, "alice", step{says: "the pause is an object that says by whom and why", admin: true, run: "kubectl get runnerholds", wants: []string{"Pause", alice}}); err != nil {
 		return err
@@ -165,7 +165,7 @@ func (s *show) fleet(ctx context.Context) error {
 	if err := s.steps(ctx, "alice", step{says: "acme leaves", admin: true, run: "kubectl delete runnerenrollment acme --timeout=2m", wants: []string{"deleted"}}); err != nil {
 		return err
 	}
-	left, _, _ := kubetest.Kubectl(limit, s.rig.Cluster.Kubeconfig, "get", "secrets,autoscalingrunnersets,serviceaccounts", "-A", "-l", "tailplane.dev/org=acme", "-o", "name")
+	left, _, _ := kubetest.Kubectl(limit, s.env.Cluster.Kubeconfig, "get", "secrets,autoscalingrunnersets,serviceaccounts", "-A", "-l", "tailplane.dev/org=acme", "-o", "name")
 	s.claim(len(github.ScaleSets()) == 0 && strings.TrimSpace(left) == "", "nothing of it is left, at GitHub or here; its credential went last")
 	s.claim(len(gitlab.Runners()) == 1, "and omega has its runner still")
 	return nil
@@ -175,12 +175,12 @@ func (s *show) fleet(ctx context.Context) error {
 func (s *show) manager(ctx context.Context, gitlab *forgetest.GitLabFake) error {
 	const running = `{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`
 	return s.sees(ctx, func() (bool, error) {
-		out, _, _ := kubetest.Kubectl(ctx, s.rig.Cluster.Kubeconfig, "get", "pods", "-n", "tailplane-runners", "-l", "app.kubernetes.io/component=runner-manager", "-o", "name")
+		out, _, _ := kubetest.Kubectl(ctx, s.env.Cluster.Kubeconfig, "get", "pods", "-n", "tailplane-runners", "-l", "app.kubernetes.io/component=runner-manager", "-o", "name")
 		pods, runners := strings.Fields(out), gitlab.Runners()
 		if len(pods) == 0 || len(runners) == 0 {
 			return false, nil
 		}
-		if _, errs, exit := kubetest.Kubectl(ctx, s.rig.Cluster.Kubeconfig, "patch", "-n", "tailplane-runners", pods[0], "--subresource=status", "--type=merge", "-p", running); exit != 0 {
+		if _, errs, exit := kubetest.Kubectl(ctx, s.env.Cluster.Kubeconfig, "patch", "-n", "tailplane-runners", pods[0], "--subresource=status", "--type=merge", "-p", running); exit != 0 {
 			return false, fmt.Errorf("kubectl patch: %s", errs)
 		}
 		gitlab.Contact(runners[0].Token, "s_demo")
@@ -190,7 +190,7 @@ func (s *show) manager(ctx context.Context, gitlab *forgetest.GitLabFake) error 
 
 // arc installs the fake of ARC and lets it work.
 func (s *show) arc(ctx context.Context, github *forgetest.GitHubFake) (*arctest.ARC, error) {
-	arc, err := arctest.New(arctest.Options{Cluster: s.rig.Cluster, Namespace: "arc-systems", Version: "0.14.2", GitHub: arctest.At(github, nil)})
+	arc, err := arctest.New(arctest.Options{Cluster: s.env.Cluster, Namespace: "arc-systems", Version: "0.14.2", GitHub: arctest.At(github, nil)})
 	if err != nil {
 		return nil, err
 	}
@@ -208,10 +208,10 @@ func (s *show) arc(ctx context.Context, github *forgetest.GitHubFake) (*arctest.
 // rights.
 func (s *show) startFleet(ctx context.Context) error {
 	s.note("starting tailplaned fleet, as the ServiceAccount tailplane-fleet, which admission policies keep to namespaces of runners")
-	if err := s.rig.FleetManifests(ctx); err != nil {
+	if err := s.env.FleetManifests(ctx); err != nil {
 		return err
 	}
-	p, err := rig.StartFleet(ctx, filepath.Join(s.dir, "fleet"), s.rig.Cluster, "tailplane-fleet", "tailplane-fleet", fleetSettings)
+	p, err := testenv.StartFleet(ctx, filepath.Join(s.dir, "fleet"), s.env.Cluster, "tailplane-fleet", "tailplane-fleet", fleetSettings)
 	if err != nil {
 		return err
 	}

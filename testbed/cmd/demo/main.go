@@ -22,8 +22,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 func main() {
@@ -62,8 +62,8 @@ func run(ctx context.Context, stay bool) (err error) {
 				err = errors.Join(err, fmt.Errorf("cleaning up: %w", cerr))
 			}
 		}
-		if s.rig != nil {
-			if cerr := s.rig.Close(); cerr != nil {
+		if s.env != nil {
+			if cerr := s.env.Close(); cerr != nil {
 				err = errors.Join(err, fmt.Errorf("cleaning up: %w", cerr))
 			}
 		}
@@ -104,15 +104,15 @@ func run(ctx context.Context, stay bool) (err error) {
 // show is the demo as it goes on.
 type show struct {
 	dir     string
-	rig     *rig.Rig
-	sites   []*rig.Rig // west and north, once they are up
+	env     *testenv.Env
+	sites   []*testenv.Env // west and north, once they are up
 	ends    []func() error
-	people  map[string]*rig.Person
+	people  map[string]*testenv.Person
 	began   time.Time
 	times   []string
 	untrue  []string
 	color   bool
-	lastOut rig.Result
+	lastOut testenv.Result
 }
 
 // The tailnet policy, in Tailscale's own syntax. The grants name GROUP.
@@ -162,33 +162,33 @@ func (s *show) setUp(ctx context.Context) error {
 	limit, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	var err error
-	s.rig, err = rig.Start(limit, s.dir, rig.Options{PolicyFile: s.policyFile(), Progress: func(what string) { s.note("starting %s", what) }})
+	s.env, err = testenv.Start(limit, s.dir, testenv.Options{PolicyFile: s.policyFile(), Progress: func(what string) { s.note("starting %s", what) }})
 	if err != nil {
 		return err
 	}
-	s.people = map[string]*rig.Person{}
+	s.people = map[string]*testenv.Person{}
 	for _, p := range []struct{ host, login, tag string }{{"alice", alice, ""}, {"bob", bob, ""}, {"ci", "", "tag:ci"}} {
 		var tags []string
 		if p.tag != "" {
 			tags = []string{p.tag}
 		}
-		if s.people[p.host], err = s.rig.Person(limit, p.host+"-laptop", p.login, tags...); err != nil {
+		if s.people[p.host], err = s.env.Person(limit, p.host+"-laptop", p.login, tags...); err != nil {
 			return err
 		}
 	}
 	shop := "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: prices, namespace: shop}\ndata: {tea: \"3\"}\n"
-	if err := s.rig.Cluster.Apply(limit, []byte(shop)); err != nil {
+	if err := s.env.Cluster.Apply(limit, []byte(shop)); err != nil {
 		return err
 	}
 	s.note("joined: the devices of %s, of %s and of nobody (tag:ci)", alice, bob)
-	s.note("policy %s, Kubernetes %s", s.policyFile(), s.rig.Cluster.Version)
+	s.note("policy %s, Kubernetes %s", s.policyFile(), s.env.Cluster.Version)
 	return nil
 }
 
 func (s *show) alice(ctx context.Context) error {
 	s.note("Her grant: view everywhere for 8h, and edit in the namespace shop for 1h.")
 	return s.steps(ctx, "alice",
-		step{says: "tka knows where to ask", run: "tka config server tka." + s.rig.Net.Suffix()},
+		step{says: "tka knows where to ask", run: "tka config server tka." + s.env.Net.Suffix()},
 		step{says: "she is signed in", run: "tka login --use", wants: []string{"view"}},
 		step{says: "no token lies in her kubeconfig", check: s.noTokenOnDisk},
 		step{says: "kubectl asks a plugin for one when it needs it", run: "kubectl config view --minify -o jsonpath={.users[0].user.exec}", wants: []string{"tka", "credential"}},
@@ -222,7 +222,7 @@ func (s *show) refused(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.command("the internet", "curl -X POST %s/api/v1alpha1/login   (through Tailscale Funnel)", s.rig.Server())
+	s.command("the internet", "curl -X POST %s/api/v1alpha1/login   (through Tailscale Funnel)", s.env.Server())
 	s.output(fmt.Sprintf("HTTP %d %s", status, body))
 	s.claim(status == http.StatusForbidden && strings.Contains(body, "funnel_refused"), "a Funnel request is refused before anybody is asked who it is")
 	after, err := s.count(ctx)
@@ -236,7 +236,7 @@ func (s *show) refused(ctx context.Context) error {
 // funnel makes the request that a serve hop hands on from Funnel; the access
 // server itself listens to the tailnet only.
 func (s *show) funnel(ctx context.Context) (int, string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.rig.Server()+"/api/v1alpha1/login", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.env.Server()+"/api/v1alpha1/login", nil)
 	if err != nil {
 		return 0, "", err
 	}
@@ -337,11 +337,11 @@ func (s *show) clusters(ctx context.Context) error {
 	defer cancel()
 	names := []string{"west", "north"}
 	s.note("starting the clusters west and north, each with Tailplane of its own, on the same tailnet")
-	sites, errs := make([]*rig.Rig, len(names)), make([]error, len(names))
+	sites, errs := make([]*testenv.Env, len(names)), make([]error, len(names))
 	var wg sync.WaitGroup
 	for i, name := range names {
 		wg.Go(func() {
-			sites[i], errs[i] = rig.Start(limit, filepath.Join(s.dir, name), rig.Options{Beside: s.rig, ClusterName: name, Hostname: "tka-" + name})
+			sites[i], errs[i] = testenv.Start(limit, filepath.Join(s.dir, name), testenv.Options{Beside: s.env, ClusterName: name, Hostname: "tka-" + name})
 		})
 	}
 	wg.Wait()
@@ -432,8 +432,8 @@ func (s *show) stay(ctx context.Context) error {
 		{filepath.Join(s.dir, "as-alice"), "a shell as alice: tka login, kubectl …"},
 		{filepath.Join(s.dir, "as-bob") + " tka login", "one command as bob"},
 		{s.policyFile(), "the tailnet policy: edit it, and look again"},
-		{s.rig.AuditFile(), "the audit record"},
-		{"kubectl --kubeconfig " + s.rig.Cluster.Kubeconfig, "the cluster, as its administrator"},
+		{s.env.AuditFile(), "the audit record"},
+		{"kubectl --kubeconfig " + s.env.Cluster.Kubeconfig, "the cluster, as its administrator"},
 	} {
 		fmt.Fprintf(table, "  %s\t%s\n", row[0], row[1])
 	}
@@ -442,9 +442,9 @@ func (s *show) stay(ctx context.Context) error {
 	}
 	fmt.Print("\nThe dashboard, in a browser that is alice, or bob:\n\n")
 	for _, who := range []string{"alice", "bob"} {
-		fmt.Printf("  chromium --proxy-server=%s --user-data-dir=%s --no-first-run --ignore-certificate-errors %s/\n", s.people[who].Proxy, filepath.Join(s.dir, "browser-"+who), s.rig.Dashboard())
+		fmt.Printf("  chromium --proxy-server=%s --user-data-dir=%s --no-first-run --ignore-certificate-errors %s/\n", s.people[who].Proxy, filepath.Join(s.dir, "browser-"+who), s.env.Dashboard())
 	}
-	fmt.Printf("\n  curl --cacert %s/roots.pem --proxy %s %s/api/v1alpha1/cluster-info\n", s.dir, s.people["alice"].Proxy, s.rig.Server())
+	fmt.Printf("\n  curl --cacert %s/roots.pem --proxy %s %s/api/v1alpha1/cluster-info\n", s.dir, s.people["alice"].Proxy, s.env.Server())
 	fmt.Println("\nWhile this runs, every program on this machine can use these proxies, and so be alice or bob.")
 	<-ctx.Done()
 	fmt.Println("\nStopping.")

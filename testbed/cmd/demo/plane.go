@@ -17,15 +17,15 @@ func (s *show) plane(ctx context.Context) error {
 	limit, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	s.note("starting tailplaned plane, as the ServiceAccount tailplane-plane and the node \"dashboard\"; alice is an operator by a grant, bob is nothing")
-	if err := s.rig.StartPlane(limit); err != nil {
+	if err := s.env.StartPlane(limit); err != nil {
 		return err
 	}
 	for _, who := range []string{"alice", "bob"} {
-		if err := s.rig.Net.WaitPeer(limit, s.people[who].Node, "dashboard"); err != nil {
+		if err := s.env.Net.WaitPeer(limit, s.people[who].Node, "dashboard"); err != nil {
 			return err
 		}
 	}
-	desk := door.Client{HTTP: s.people["alice"].HTTP(), Base: s.rig.Dashboard(), Open: plane.Open}
+	desk := door.Client{HTTP: s.people["alice"].HTTP(), Base: s.env.Dashboard(), Open: plane.Open}
 	if err := s.steps(ctx, "alice", step{says: "alice is signed in", run: "tka login --use"}); err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (s *show) asked(who, what, answer string) {
 
 // page gets a page of the plane as a browser would.
 func (s *show) page(ctx context.Context, who, path string) (status int, body string, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.rig.Dashboard()+path, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.env.Dashboard()+path, nil)
 	if err != nil {
 		return 0, "", err
 	}

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // A step is a command that a person would type, and what it must do.
@@ -34,11 +34,11 @@ func (s *show) steps(ctx context.Context, who string, steps ...step) error {
 		}
 		words := strings.Fields(st.run)
 		by := who
-		var r rig.Result
+		var r testenv.Result
 		var err error
 		if st.admin {
 			by = "admin"
-			r.Stdout, r.Stderr, r.Exit = kubetest.Kubectl(ctx, s.rig.Cluster.Kubeconfig, words[1:]...)
+			r.Stdout, r.Stderr, r.Exit = kubetest.Kubectl(ctx, s.env.Cluster.Kubeconfig, words[1:]...)
 			r.Both = r.Stdout + r.Stderr
 		} else if r, err = s.people[who].Run(ctx, words[0], words[1:]...); err != nil {
 			return err
@@ -73,7 +73,7 @@ func (s *show) until(ctx context.Context, who, run string, want int) (err error)
 
 // count returns how many sign-ins the cluster holds.
 func (s *show) count(ctx context.Context) (int, error) {
-	out, errs, exit := kubetest.Kubectl(ctx, s.rig.Cluster.Kubeconfig, "get", "tkasignins", "-A", "-o", "name")
+	out, errs, exit := kubetest.Kubectl(ctx, s.env.Cluster.Kubeconfig, "get", "tkasignins", "-A", "-o", "name")
 	if exit != 0 {
 		return 0, fmt.Errorf("kubectl get tkasignins: %s", errs)
 	}

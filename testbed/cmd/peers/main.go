@@ -21,7 +21,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/tailplane/tailplane/internal/gossip/gossiptest"
+	"github.com/tailplane/tailplane/testkit/gossiptest"
 )
 
 func main() {

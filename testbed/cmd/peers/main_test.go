@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/gossip/gossiptest"
+	"github.com/tailplane/tailplane/testkit/gossiptest"
 )
 
 // What `make sim` does, from end to end.

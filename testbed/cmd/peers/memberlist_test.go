@@ -17,7 +17,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"github.com/tailplane/tailplane/internal/gossip/gossiptest"
+	"github.com/tailplane/tailplane/testkit/gossiptest"
 )
 
 // The command names a scenario and takes the figures from a file.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"github.com/tailplane/tailplane/internal/gossip/gossiptest"
+	"github.com/tailplane/tailplane/testkit/gossiptest"
 )
 
 // A network carries packets and streams between members of memberlist, with the

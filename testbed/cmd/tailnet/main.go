@@ -22,7 +22,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
 	"tailscale.com/tsnet"
 )
 

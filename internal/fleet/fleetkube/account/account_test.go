@@ -10,7 +10,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
-	"github.com/tailplane/tailplane/internal/fleet/forge/forgetest"
+	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
 // What a forge is asked about a credential that it refuses, or while it does not answer:

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailapi"
+	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
 // crash lets the operator end at the write that at picks, and reach nobody any more.
@@ -20,7 +20,7 @@ func (p *place) crash(at func(method, path string, body []byte) cut) (revive fun
 	f := func(method, path string, body []byte) cut {
 		c := at(method, path, body)
 		if c == before && restore.Load() == nil {
-			restore.Store(new(p.api.Fault(tailapi.Fault{Status: http.StatusServiceUnavailable})))
+			restore.Store(new(p.api.Fault(tsapi.Fault{Status: http.StatusServiceUnavailable})))
 		}
 		return c
 	}

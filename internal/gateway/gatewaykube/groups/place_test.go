@@ -39,10 +39,10 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
 	"github.com/tailplane/tailplane/internal/gateway/workload"
 	"github.com/tailplane/tailplane/internal/kube"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailapi"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
 func TestMain(m *testing.M) {
@@ -68,7 +68,7 @@ type place struct {
 	admin   client.Client
 	ns      string // also the name of the tailnet
 	net     *tailnettest.Net
-	api     *tailapi.API
+	api     *tsapi.API
 	clients *tailnets.Clients
 	ahead   atomic.Int64 // of the operator's clock, in nanoseconds
 	log     kubetest.Log

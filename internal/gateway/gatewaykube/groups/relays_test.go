@@ -21,14 +21,14 @@ import (
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway/upkeep"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // GTW-13, GTW-14, GTW-15, GTW-17: a group whose relays are real.
 func TestRelays(t *testing.T) {
 	p := newPlace(t)
-	pods, err := rig.RunPods(p.cluster, t.TempDir(), rig.PodsOptions{Namespace: p.ns, First: netip.MustParseAddr("127.79.1.1"), Env: tailnettest.ChildEnv()})
+	pods, err := testenv.RunPods(p.cluster, t.TempDir(), testenv.PodsOptions{Namespace: p.ns, First: netip.MustParseAddr("127.79.1.1"), Env: tailnettest.ChildEnv()})
 	p.must(err)
 	t.Cleanup(func() {
 		if t.Failed() {

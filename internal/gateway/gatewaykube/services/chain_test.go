@@ -23,8 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/test/rig"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // GTW-19: a pod reaches a node of the tailnet: ExternalName, ClusterIP and
@@ -99,7 +99,7 @@ func TestChain(t *testing.T) {
 		p.must(rbac.Create(ctx, o))
 	}
 	pod := p.pod(g, 0, "10.77.9.1")
-	r, err := rig.StartRelay(ctx, t.TempDir(), p.cluster, rig.RelayOptions{Namespace: p.ns, Account: "web", Pod: pod.Name, UID: string(pod.UID), IP: "127.77.9.1"})
+	r, err := testenv.StartRelay(ctx, t.TempDir(), p.cluster, testenv.RelayOptions{Namespace: p.ns, Account: "web", Pod: pod.Name, UID: string(pod.UID), IP: "127.77.9.1"})
 	p.must(err)
 	t.Cleanup(func() {
 		r.Kill()
@@ -154,7 +154,7 @@ func TestChain(t *testing.T) {
 		t.Error("a pod is an endpoint that has not said that it carries the service")
 	}
 	p.must(r.Stop(time.Minute))
-	r2, err := rig.StartRelay(ctx, t.TempDir(), p.cluster, rig.RelayOptions{Namespace: p.ns, Account: "web", Pod: again.Name, UID: string(again.UID), IP: "127.77.9.2"})
+	r2, err := testenv.StartRelay(ctx, t.TempDir(), p.cluster, testenv.RelayOptions{Namespace: p.ns, Account: "web", Pod: again.Name, UID: string(again.UID), IP: "127.77.9.2"})
 	p.must(err)
 	t.Cleanup(r2.Kill)
 	p.condition(s, v1alpha1.ConditionReady, "True/Ready")

@@ -14,8 +14,8 @@ import (
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/relay/document"
+	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
 func egressService(ns, called, tailnet, groupNS, group string) *v1alpha1.TailscaleService {

@@ -22,14 +22,14 @@ import (
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway/vip"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/relay/document"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailapi"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
-func newTailnet(t *testing.T) (*tailnettest.Net, *tailapi.API) {
+func newTailnet(t *testing.T) (*tailnettest.Net, *tsapi.API) {
 	t.Helper()
 	tn := tailnettest.Start(t, testPolicy)
 	api, err := tn.API()
@@ -53,7 +53,7 @@ func (p *place) backend(ns string) {
 }
 
 // world asks the API itself, beside every operator.
-func world(t *testing.T, api *tailapi.API) *tailnets.Client {
+func world(t *testing.T, api *tsapi.API) *tailnets.Client {
 	t.Helper()
 	own := api.Client([]string{"services", "devices:core"}, "tag:k8s", "tag:web")
 	var set tailnets.Clients
@@ -89,7 +89,7 @@ func (p *place) has(c *tailnets.Client, name string, operators ...string) *tailn
 		if s = there(p.t, c, name); s == nil {
 			return errors.New("there is none")
 		}
-		if got := owners(p.t, tailapi.Service{Annotations: s.Annotations}); !slices.Equal(got, operators) {
+		if got := owners(p.t, tsapi.Service{Annotations: s.Annotations}); !slices.Equal(got, operators) {
 			return fmt.Errorf("it belongs to %v", got)
 		}
 		return nil
@@ -109,7 +109,7 @@ func (p *place) nothing(c *tailnets.Client, name string) {
 }
 
 // changes are the requests to an API that may change something, but for tokens.
-func changes(api *tailapi.API) (n int) {
+func changes(api *tsapi.API) (n int) {
 	for _, r := range api.Requests() {
 		if r.Method != "GET" && !strings.HasPrefix(r.Route, "POST /oauth") {
 			n++
@@ -263,7 +263,7 @@ func TestIngress(t *testing.T) {
 	}
 
 	// Deletion, with the API down at first.
-	remove := api.Fault(tailapi.Fault{Status: 500})
+	remove := api.Fault(tsapi.Fault{Status: 500})
 	p.must(p.admin.Delete(t.Context(), s))
 	p.condition(s, v1alpha1.ConditionReady, "False/Deleting")
 	p.event(s, "CleanupBlocked")
@@ -446,7 +446,7 @@ func TestSkipCleanup(t *testing.T) {
 	p.condition(s, v1alpha1.ConditionProgrammed, "True/Programmed")
 
 	// The API fails: what is known stays, and is told as such.
-	remove := api.Fault(tailapi.Fault{Status: 403})
+	remove := api.Fault(tsapi.Fault{Status: 403})
 	p.later(22*time.Minute, s)
 	o := p.condition(s, v1alpha1.ConditionDegraded, "True/InsufficientPermissions")
 	if !meta.IsStatusConditionTrue(o.Status.Conditions, v1alpha1.ConditionProgrammed) || len(o.Status.VIP.Addresses) != 2 {

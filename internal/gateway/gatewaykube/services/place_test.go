@@ -39,11 +39,11 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
 	"github.com/tailplane/tailplane/internal/gateway/vip"
 	"github.com/tailplane/tailplane/internal/kube"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/relay/document"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnettest/tailapi"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
 func TestMain(m *testing.M) {
@@ -186,7 +186,7 @@ func (p *place) until(what string, ok func() error) {
 }
 
 // tailnet makes a tailnet, as the controller of tailnets would, and a client of it.
-func (p *place) tailnet(name, suffix string, api *tailapi.API, scopes ...string) {
+func (p *place) tailnet(name, suffix string, api *tsapi.API, scopes ...string) {
 	p.t.Helper()
 	o := &v1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.TailscaleTailnetSpec{Tags: []string{"tag:k8s"}, SyncInterval: metav1.Duration{Duration: 5 * time.Minute},
 		AllowedNamespaces: v1alpha1.NamespaceSelector{From: v1alpha1.NamespacesAll}}}
@@ -203,7 +203,7 @@ func (p *place) tailnet(name, suffix string, api *tailapi.API, scopes ...string)
 	}
 }
 
-func (p *place) join(name string, api *tailapi.API) {
+func (p *place) join(name string, api *tsapi.API) {
 	p.t.Helper()
 	own := api.Client([]string{"devices:core", "auth_keys", "services"}, "tag:k8s", "tag:web")
 	_, err := p.clients.Put(name, tailnets.Version{UID: "u"}, func() (tailnets.Config, error) {
@@ -387,7 +387,7 @@ func (c *counter) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // owners are the operators that a service of a tailnet belongs to.
-func owners(t *testing.T, s tailapi.Service) (ids []string) {
+func owners(t *testing.T, s tsapi.Service) (ids []string) {
 	t.Helper()
 	text := s.Annotations[vip.Annotation]
 	if _, err := vip.ParseOwners(text); err != nil {

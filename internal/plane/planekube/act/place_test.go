@@ -7,7 +7,7 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 
-	"github.com/tailplane/tailplane/internal/plane/planekube/planekubetest"
+	"github.com/tailplane/tailplane/testkit/planekubetest"
 )
 
 // newPlace is one whose account may do what is done here, and read nothing else. Its

@@ -11,8 +11,8 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
 // A sign-in is ended by its owner and by whom the permit is for all, exactly the one

@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/tailplane/tailplane/internal/kube/kubetest"
-	"github.com/tailplane/tailplane/internal/plane/planekube/planekubetest"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/planekubetest"
 )
 
 // A place is one with the Lease, whose account may hold it.

@@ -1,8 +1,0 @@
-//go:build !linux
-
-package rig
-
-import "syscall"
-
-// diesWithParent can do nothing here: what Close does not end stays.
-func diesWithParent() *syscall.SysProcAttr { return nil }

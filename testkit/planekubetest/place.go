@@ -1,0 +1,198 @@
+//go:build unix
+
+// Package planekubetest gives the tests of what the plane does in Kubernetes a place on a
+// real API server, with an account that has the rights that are needed. It gives none that
+// a test has not named: what works there works with them.
+package planekubetest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	gatewayapi "sigs.k8s.io/gateway-api/apis/v1"
+
+	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+)
+
+// deadline is for conditions that come at once on an idle machine.
+const deadline = 2 * time.Minute
+
+// Definitions are the kinds that the plane shows and writes, as documents to apply.
+var Definitions = sync.OnceValues(func() (docs [][]byte, err error) {
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/tailplane/tailplane", "sigs.k8s.io/gateway-api").Output()
+	if err != nil {
+		return nil, err
+	}
+	ours, routes, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	crds, api := filepath.Join(ours, "deploy", "crds"), filepath.Join(routes, "config", "crd", "standard")
+	for _, pattern := range []string{filepath.Join(crds, "gateway.tailscale.com_*.yaml"), filepath.Join(crds, "tailplane.dev_*.yaml"),
+		filepath.Join(api, "gateway.networking.k8s.io_gateways.yaml"), filepath.Join(api, "gateway.networking.k8s.io_httproutes.yaml")} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			return nil, errors.Join(err, errors.New("no definitions: "+pattern))
+		}
+		for _, f := range files {
+			b, err := os.ReadFile(f)
+			if err != nil {
+				return nil, err
+			}
+			docs = append(docs, b)
+		}
+	}
+	return docs, nil
+})
+
+// quiet is for what has no logger of its own.
+var quiet = sync.OnceFunc(func() { ctrllog.SetLogger(logr.Discard()) })
+
+// installed is the shared cluster, with the definitions.
+var installed = sync.OnceValues(func() (*kubetest.Cluster, error) {
+	c, err := kubetest.Run(context.Background(), kubetest.Options{Name: "shared"})
+	if err != nil {
+		return nil, err
+	}
+	docs, err := Definitions()
+	if err != nil {
+		return nil, err
+	}
+	return c, c.Apply(context.Background(), docs...)
+})
+
+// A Place is a cluster with a namespace of the test's own, and an account that has the
+// rights that it was given, and no others.
+type Place struct {
+	*testing.T
+	Cluster   *kubetest.Cluster
+	Admin     client.Client
+	Namespace string
+	Config    *rest.Config // of the account
+	Log       kubetest.Log // what Logger writes
+}
+
+// Rights are what a Place's account may do: in its namespace, and everywhere.
+type Rights struct{ Here, Everywhere []rbacv1.PolicyRule }
+
+// New is on the cluster that all tests of the test binary share, with the definitions,
+// unless another one is given. The test goes on beside others.
+func New(t *testing.T, c *kubetest.Cluster, may Rights) *Place {
+	t.Helper()
+	t.Parallel()
+	quiet()
+	if c == nil {
+		var err error
+		if c, err = installed(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := &Place{T: t, Cluster: c, Namespace: c.Namespace(t)}
+	all := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, v1alpha1.AddToScheme, gatewayv1alpha1.AddToScheme, gatewayapi.Install} {
+		p.Must(add(all))
+	}
+	var err error
+	p.Admin, err = client.New(c.AdminConfig(), client.Options{Scheme: all})
+	p.Must(err)
+	p.Must(p.Admin.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: account}}))
+	p.allow(may)
+	path, err := c.ServiceAccountKubeconfig(t.Context(), p.Namespace, account, t.TempDir())
+	p.Must(err)
+	p.Config, err = kube.Config(path)
+	p.Must(err)
+	return p
+}
+
+const account = "plane"
+
+// allow gives the account its rights.
+func (p *Place) allow(may Rights) {
+	p.Helper()
+	here, everywhere := metav1.ObjectMeta{Namespace: p.Namespace, Name: account}, metav1.ObjectMeta{Name: p.Namespace}
+	subject := []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: p.Namespace, Name: account}}
+	for _, o := range []client.Object{
+		&rbacv1.Role{ObjectMeta: here, Rules: may.Here},
+		&rbacv1.RoleBinding{ObjectMeta: here, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: here.Name}, Subjects: subject},
+		&rbacv1.ClusterRole{ObjectMeta: everywhere, Rules: may.Everywhere},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: everywhere, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: everywhere.Name}, Subjects: subject},
+	} {
+		p.Must(p.Admin.Create(p.Context(), o))
+	}
+}
+
+// Must ends the test with an error.
+func (p *Place) Must(err error) {
+	p.Helper()
+	if err != nil {
+		p.Fatal(err)
+	}
+}
+
+// Logger writes to the Log.
+func (p *Place) Logger() *slog.Logger { return slog.New(slog.NewTextHandler(&p.Log, nil)) }
+
+// Until waits for a condition.
+func (p *Place) Until(what string, true func() bool) {
+	p.Helper()
+	for end := time.Now().Add(deadline); !true(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			p.Fatalf("it never came that %s\n%s", what, p.Log.Tail())
+		}
+	}
+}
+
+// Create stores an object, and its status if it has one.
+func (p *Place) Create(o client.Object) {
+	p.Helper()
+	with := o.DeepCopyObject().(client.Object)
+	p.Must(p.Admin.Create(p.Context(), o))
+	with.SetResourceVersion(o.GetResourceVersion())
+	p.Must(p.Admin.Status().Update(p.Context(), with))
+	p.Must(p.Admin.Get(p.Context(), client.ObjectKeyFromObject(o), o))
+}
+
+// Step is a subtest, which may fail where p may.
+func (p *Place) Step(name string, f func()) {
+	p.Run(name, func(t *testing.T) {
+		was := p.T
+		p.T = t
+		defer func() { p.T = was }()
+		f()
+	})
+}
+
+// Permit is what the plane's door would give a caller with one rule.
+func (p *Place) Permit(login, rule string, v access.Verb) access.Permit {
+	p.Helper()
+	permit, err := access.DecidePlane(access.Caller{Login: access.Login(login), Device: access.Device{ID: "n", Name: "n"}, Via: access.ViaTailnet, Rules: []json.RawMessage{[]byte(rule)}},
+		v, access.PlanePolicy{Capability: "tailplane.dev/cap/plane"}, time.Now())
+	p.Must(err)
+	return permit
+}
+
+// Signin is a sign-in of the namespace, which is not stored yet.
+func (p *Place) Signin(name, login string) *v1alpha1.TkaSignin {
+	return &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: name},
+		Spec: v1alpha1.TkaSigninSpec{User: v1alpha1.SigninUser{Login: login}, Device: v1alpha1.SigninDevice{ID: "n1", Name: "laptop"}, Role: "view",
+			Period: metav1.Duration{Duration: time.Hour}, AskedAt: metav1.Now()}}
+}

@@ -1,0 +1,88 @@
+package tailnettest
+
+import (
+	"sync"
+
+	"tailscale.com/envknob"
+
+	"github.com/tailplane/tailplane/testkit/tailnettest/acmetest"
+)
+
+const acmeVariable = "TS_DEBUG_ACME_DIRECTORY_URL"
+
+// processACME is the certificate authority of all tailnets of this process. It is
+// package state because what points Tailscale's client at it is: one environment
+// variable for all nodes of the process.
+var processACME struct {
+	sync.Mutex
+	users int
+	ca    *acmetest.Authority
+}
+
+// EnableHTTPS gives the tailnet certificates, so that tsnet's ListenTLS and Funnel
+// work, and returns the root (PEM) that clients must trust. Certificates come from
+// an ACME authority on loopback, by DNS-01 through control's set-dns. Call it before
+// the nodes ask for certificates; other processes need HTTPSEnv.
+func (n *Net) EnableHTTPS() (rootsPEM []byte) {
+	c := n.control
+	c.mu.Lock()
+	ca := c.acme
+	c.mu.Unlock()
+	if ca == nil {
+		var err error
+		if ca, err = acquireACME(); err != nil {
+			// No caller could go on: loopback has no port left or the machine no entropy.
+			panic("tailnettest: certificate authority: " + err.Error())
+		}
+		n.onClose(releaseACME)
+		c.mu.Lock()
+		c.acme = ca
+		c.bumpLocked()
+		c.mu.Unlock()
+	}
+	return ca.RootPEM()
+}
+
+// HTTPSEnv enables HTTPS and returns what another process needs in its environment
+// ("NAME=value") to get certificates for its nodes.
+func (n *Net) HTTPSEnv() []string {
+	n.EnableHTTPS()
+	return []string{acmeVariable + "=" + n.control.acmeURL()}
+}
+
+// Issued is how many certificates for a name have come from the authority, which all
+// tailnets of this process share. HTTPS must be enabled.
+func (n *Net) Issued(name string) int { return n.control.authority().Issued(name) }
+
+func (c *control) acmeURL() string { return c.authority().DirectoryURL() }
+
+func (c *control) authority() *acmetest.Authority {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.acme
+}
+
+func acquireACME() (*acmetest.Authority, error) {
+	processACME.Lock()
+	defer processACME.Unlock()
+	if processACME.users == 0 {
+		ca, err := acmetest.Start()
+		if err != nil {
+			return nil, err
+		}
+		processACME.ca = ca
+		envknob.Setenv(acmeVariable, ca.DirectoryURL())
+	}
+	processACME.users++
+	return processACME.ca, nil
+}
+
+func releaseACME() {
+	processACME.Lock()
+	defer processACME.Unlock()
+	if processACME.users--; processACME.users == 0 {
+		envknob.Setenv(acmeVariable, "")
+		processACME.ca.Close()
+		processACME.ca = nil
+	}
+}

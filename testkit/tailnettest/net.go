@@ -1,0 +1,360 @@
+// Package tailnettest is a whole tailnet on loopback for tests and the demo: a
+// control server, a relay and a policy compiler that unmodified tsnet nodes join,
+// so that identity comes from real WhoIs answers and real grants. It keeps the
+// first law of trust by never answering in WhoIs's place, and it is never to run
+// in a process that also holds a production node: its switches are process-wide.
+//
+// Say of what passes here that it "speaks the protocol", never that it was
+// tested on Tailscale.
+package tailnettest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"tailscale.com/envknob"
+	"tailscale.com/logtail"
+	"tailscale.com/net/netns"
+	"tailscale.com/tailcfg"
+	"tailscale.com/tsnet"
+
+	"github.com/tailplane/tailplane/testkit/tailnettest/tailpolicy"
+	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
+)
+
+// switches are the environment variables that keep Tailscale's client to this
+// machine. Each is unsafe to ship: no chart, image or unit file sets them.
+var switches = []string{
+	"TS_NO_LOGS_NO_SUPPORT",        // no log upload, which would ask public relays at start
+	"TS_DISABLE_PORTMAPPER",        // no UPnP, PCP or NAT-PMP
+	"IN_TS_TEST",                   // netcheck asks nobody outside
+	"TS_PANIC_IF_HIT_MAIN_CONTROL", // a forgotten ControlURL is a crash, not a visit
+	"TS_DEBUG_ALWAYS_USE_DERP",     // relay-only: magicsock opens no UDP socket
+}
+
+// Quiet makes this process keep to itself and relay-only. Call it from TestMain
+// or main before the first node: the switches are process-wide and are read once.
+func Quiet() { quiet(switches) }
+
+// QuietDirect is Quiet with UDP between the nodes, for measurements of throughput.
+// Nodes then bind UDP on every interface.
+func QuietDirect() { quiet(switches[:len(switches)-1]) }
+
+func quiet(names []string) {
+	envknob.SetNoLogsNoSupport()
+	logtail.Disable()
+	for _, name := range names {
+		envknob.Setenv(name, "true")
+	}
+	netns.SetEnabled(false)
+}
+
+// ChildEnv returns the five environment variables ("NAME=true") that make another
+// program's nodes keep to this machine, relay-only. The program needs no other
+// test code than its own setting for the control URL.
+func ChildEnv() []string {
+	env := make([]string, len(switches))
+	for i, name := range switches {
+		env[i] = name + "=true"
+	}
+	return env
+}
+
+// Options configures Run. The zero value is a tailnet with a policy that allows nothing.
+type Options struct {
+	Domain string // the tailnet's name; "example.com" if empty
+	Suffix string // the MagicDNS suffix; "tiny.ts.net" if empty
+
+	// Policy is HuJSON text in the syntax of Tailscale's policy file.
+	Policy string
+	// PolicyFile is the path of such a file, read instead of Policy and again at
+	// each write or rename. A file that does not compile is reported to Logf and
+	// the last good policy stays in force.
+	PolicyFile string
+
+	// EphemeralDelay is how long an ephemeral node that went away without logging
+	// out stays in the tailnet; 3 s if zero.
+	EphemeralDelay time.Duration
+	// StrictLoopback keeps the nodes of Node from opening the peer API's wildcard
+	// TCP socket. Funnel does not work then.
+	StrictLoopback bool
+
+	Logf func(format string, args ...any) // discards if nil
+}
+
+// Net is a running tailnet.
+type Net struct {
+	control *control
+	derp    *relay
+	dir     string
+	strict  bool
+	url     string
+
+	mu     sync.Mutex
+	nodes  []*tsnet.Server
+	hosts  map[string]int // node folders handed out, by host name
+	stops  []func()
+	of     map[*tsnet.Server][]func() // what ends with a node, or with the tailnet
+	closed bool
+
+	retired sync.WaitGroup
+}
+
+// Start runs a tailnet with a policy (HuJSON text) for one test, which it fails
+// if the tailnet cannot start. The test's end closes the nodes and the servers.
+func Start(t testing.TB, policy string) *Net {
+	t.Helper()
+	return StartWith(t, Options{Policy: policy})
+}
+
+// StartWith is Start with all options.
+func StartWith(t testing.TB, o Options) *Net {
+	t.Helper()
+	// Not t.TempDir: a socket path in the state of a node must stay short.
+	dir, err := os.MkdirTemp("", "tn")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := Run(dir, o)
+	if err != nil {
+		os.RemoveAll(dir)
+		t.Fatalf("tailnet: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Errorf("closing the tailnet: %v", err)
+		}
+		os.RemoveAll(dir)
+	})
+	return n
+}
+
+// Run starts control, relay and STUN on 127.0.0.1 and returns when they answer.
+// dir takes the state of the nodes that Node makes.
+func Run(dir string, o Options) (_ *Net, err error) {
+	if !envknob.NoLogsNoSupport() {
+		return nil, errors.New("tailnettest.Quiet was not called: nodes of this process would speak to the internet")
+	}
+	if o.Logf == nil {
+		o.Logf = func(string, ...any) {}
+	}
+	if o.Domain == "" {
+		o.Domain = "example.com"
+	}
+	if o.Suffix == "" {
+		o.Suffix = "tiny.ts.net"
+	}
+	if o.EphemeralDelay == 0 {
+		o.EphemeralDelay = 3 * time.Second
+	}
+	text, reload := o.Policy, func(context.Context) {}
+	n := &Net{dir: dir, strict: o.StrictLoopback, hosts: map[string]int{}}
+	if o.PolicyFile != "" {
+		f := &policyFile{path: o.PolicyFile, set: n.SetPolicy, logf: o.Logf}
+		if text, err = f.read(); err != nil {
+			return nil, fmt.Errorf("policy file: %w", err)
+		}
+		reload = f.watch
+	}
+	if strings.TrimSpace(text) == "" {
+		text = "{}"
+	}
+	p, err := tailpolicy.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+
+	defer func() {
+		if err != nil {
+			n.Close()
+		}
+	}()
+	if n.derp, err = startRelay(o.Logf); err != nil {
+		return nil, fmt.Errorf("relay: %w", err)
+	}
+	n.stops = append(n.stops, n.derp.close)
+
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("control server: %w", err)
+	}
+	n.url = "http://" + ln.Addr().String()
+	n.control = newControl(controlOptions{
+		url: n.url, domain: o.Domain, suffix: o.Suffix, derpMap: n.derp.derpMap,
+		derpOnly: envknob.Bool("TS_DEBUG_ALWAYS_USE_DERP"), ephemeralDelay: o.EphemeralDelay, logf: o.Logf,
+	}, p)
+	srv := &http.Server{Handler: n.control, ReadHeaderTimeout: 10 * time.Second}
+	go srv.Serve(ln)
+	n.stops = append(n.stops, func() { srv.Close(); n.control.close() })
+
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { reload(ctx) })
+	n.stops = append(n.stops, func() { cancel(); wg.Wait() })
+	return n, nil
+}
+
+// ControlURL returns the control server's address, as in tsnet.Server.ControlURL.
+func (n *Net) ControlURL() string { return n.url }
+
+// Suffix returns the MagicDNS suffix, such as "tiny.ts.net".
+func (n *Net) Suffix() string { return n.control.suffix }
+
+// SetPolicy puts a policy (HuJSON text) in force; nodes see it within milliseconds.
+// One that does not compile, uses what this tailnet does not have, or fails its own
+// tests section is refused whole, and the policy that was in force stays.
+func (n *Net) SetPolicy(hujson string) error {
+	p, err := tailpolicy.Parse(hujson)
+	if err != nil {
+		return err
+	}
+	n.control.ReplacePolicy(nil, p)
+	return nil
+}
+
+// Policy returns the text of the policy in force.
+func (n *Net) Policy() string { return n.control.Policy().Text() }
+
+// Nodes returns the tailnet's nodes by ID, as their peers see them.
+func (n *Net) Nodes() []*tailcfg.Node { return n.control.list() }
+
+// Expire expires the node's key now, as an administrator would. It reports whether the node exists.
+func (n *Net) Expire(id tailcfg.StableNodeID) bool {
+	return n.control.update(id, func(nd *node) { nd.expiry = time.Now().Add(-time.Minute) })
+}
+
+// Delete removes the node from the tailnet. It reports whether the node existed.
+func (n *Net) Delete(id tailcfg.StableNodeID) bool { return n.control.Delete(id) }
+
+// Share makes the node look like one of another tailnet's users whom a machine of
+// ours was shared with: its peers see Hostinfo.ShareeNode, and it is no member.
+func (n *Net) Share(id tailcfg.StableNodeID) bool {
+	return n.control.update(id, func(nd *node) { nd.sharee = true })
+}
+
+// Unknown returns the requests that control answered with 404, with counts:
+// whatever stands here the protocol has and this server has not.
+func (n *Net) Unknown() map[string]int { return n.control.unknownRequests() }
+
+// Fault and TrustedIssuer are what a caller of API writes out.
+type (
+	Fault         = tsapi.Fault
+	TrustedIssuer = tsapi.TrustedIssuer
+)
+
+// API starts the tailnet's HTTP API; it ends with the tailnet.
+func (n *Net) API() (*tsapi.API, error) {
+	a, err := tsapi.Start(n.control.domain, n.control)
+	if err != nil {
+		return nil, err
+	}
+	n.onClose(a.Close)
+	return a, nil
+}
+
+// closeDeadline bounds the end of one node: with some settings tsnet's Close can hang for ever.
+const closeDeadline = 45 * time.Second
+
+// Close stops the nodes made by Node, all at once, and the servers. It waits for
+// each node at most 45 seconds and names those that had not stopped by then, but for
+// the deleted ones: a node that control no longer knows cannot take its leave.
+func (n *Net) Close() error {
+	n.mu.Lock()
+	if n.closed {
+		n.mu.Unlock()
+		return nil
+	}
+	n.closed = true
+	nodes, stops := n.nodes, n.stops
+	for _, all := range n.of {
+		stops = append(stops, all...)
+	}
+	n.mu.Unlock()
+	n.retired.Wait()
+	known := map[string]bool{}
+	for _, nd := range n.Nodes() {
+		known[nd.Hostinfo.Hostname()] = true
+	}
+
+	errs := make([]error, len(nodes))
+	var wg sync.WaitGroup
+	for i, s := range nodes {
+		if s.Sys() == nil {
+			continue // never started: there is nothing to close, and tsnet would panic
+		}
+		wg.Go(func() {
+			if !closed(s) && known[s.Hostname] {
+				errs[i] = fmt.Errorf("node %s did not stop in %v", s.Hostname, closeDeadline)
+			}
+		})
+	}
+	wg.Wait()
+	for _, stop := range slices.Backward(stops) {
+		stop()
+	}
+	return errors.Join(errs...)
+}
+
+// closed closes a node, and reports whether that came to an end in time.
+func closed(s *tsnet.Server) bool {
+	done := make(chan struct{})
+	go func() { s.Close(); close(done) }()
+	select {
+	case <-done:
+		return true
+	case <-time.After(closeDeadline):
+		return false
+	}
+}
+
+// Retire ends a node made by Node before the tailnet ends, with what was made for it:
+// a node takes tens of megabytes. It does not wait for that.
+func (n *Net) Retire(s *tsnet.Server) {
+	n.mu.Lock()
+	i := slices.Index(n.nodes, s)
+	if n.closed || i < 0 {
+		n.mu.Unlock()
+		return
+	}
+	n.nodes = slices.Delete(slices.Clone(n.nodes), i, i+1)
+	stops := n.of[s]
+	delete(n.of, s)
+	n.mu.Unlock()
+	for _, stop := range slices.Backward(stops) {
+		stop()
+	}
+	if s.Sys() != nil { // else it never started
+		n.retired.Go(func() { closed(s) })
+	}
+}
+
+// endsWith runs f when a node ends.
+func (n *Net) endsWith(s *tsnet.Server, f func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.of == nil {
+		n.of = map[*tsnet.Server][]func(){}
+	}
+	n.of[s] = append(n.of[s], f)
+}
+
+// onClose runs f when the tailnet closes, or now if it has closed.
+func (n *Net) onClose(f func()) {
+	n.mu.Lock()
+	if !n.closed {
+		n.stops = append(n.stops, f)
+		n.mu.Unlock()
+		return
+	}
+	n.mu.Unlock()
+	f()
+}

@@ -1,0 +1,387 @@
+// Package testenv is the whole system on one machine for end-to-end tests and the
+// demo: a real tailnet, a real API server, and the product's own programs as
+// processes with their real settings and exactly their ServiceAccounts' rights.
+// It keeps the law of no mock data: nothing in it stands in for a part that it
+// is there to prove.
+package testenv
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"tailscale.com/tsnet"
+
+	"github.com/tailplane/tailplane/testkit/buildcache"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+)
+
+// Namespaces of the product, as the manifests in deploy have them.
+const (
+	SystemNamespace = "tailplane-system"
+	SigninNamespace = "tailplane-signins"
+)
+
+// Options says which system to start. Policy or PolicyFile is required.
+type Options struct {
+	Policy      string            // HuJSON text
+	PolicyFile  string            // read again at each write
+	ClusterName string            // "east" if empty
+	Beside      *Env              // share its tailnet; that one is closed last
+	Hostname    string            // of the access server on the tailnet; "tka" if empty
+	Cluster     *kubetest.Cluster // a running cluster to use; nil starts one, ended by Close
+	Settings    map[string]string // further settings of the servers, by path: {"signin.period.min": "10m"}
+	Progress    func(what string) // told before each step; may be nil
+	NoAccess    bool              // the caller starts the access server
+	NoOperator  bool              // the caller starts the operator
+
+	Hosts map[string]string // names that the plane knows beside those of the machine, and their addresses; see CanName
+
+	Manifests [][]byte // to apply instead of deploy/crds and deploy/base
+	All       bool     // one process plays every role, as the ServiceAccount tailplane
+	// File returns the settings file of a role, instead of the environment's own; Settings
+	// is then not used. It is asked when tailnet and cluster are there.
+	File func(r *Env, role string) ([]byte, error)
+}
+
+// An Env is the running system. Close ends it.
+type Env struct {
+	Dir      string // of everything it writes
+	Net      *tailnettest.Net
+	Cluster  *kubetest.Cluster
+	Access   *Process
+	Operator *Process
+	Plane    *Process      // nil until StartPlane
+	Admin    *tsnet.Server // a person without any grant, to look at the tailnet from
+	RootsPEM []byte        // what clients must trust
+	Roots    *x509.CertPool
+
+	name        string
+	hostname    string
+	ownsCluster bool
+	ownsNet     bool
+	programs    map[string]string
+	settings    map[string]string
+	hosts       map[string]string
+	file        func(r *Env, role string) ([]byte, error)
+	mu          sync.Mutex
+}
+
+// Start starts the system and returns when its access server answers. What it
+// started is ended by Close, and by the end of this process.
+func Start(ctx context.Context, dir string, o Options) (_ *Env, err error) {
+	r := &Env{Dir: dir, Cluster: o.Cluster, name: cmp.Or(o.ClusterName, "east"), hostname: cmp.Or(o.Hostname, "tka"), file: o.File, hosts: o.Hosts, programs: map[string]string{}}
+	if r.settings = maps.Clone(o.Settings); r.settings == nil {
+		r.settings = map[string]string{}
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.Close())
+		}
+	}()
+	say := func(format string, args ...any) {
+		if o.Progress != nil {
+			o.Progress(fmt.Sprintf(format, args...))
+		}
+	}
+	for _, name := range []string{"tka", "tailplaned", "kubectl"} {
+		if r.programs[name], err = buildcache.Lookup(name); err != nil {
+			return r, err
+		}
+	}
+
+	if o.Beside != nil {
+		r.Net, r.RootsPEM = o.Beside.Net, o.Beside.RootsPEM
+	} else {
+		say("a tailnet: control server, relay and certificate authority on loopback")
+		r.Net, err = tailnettest.Run(filepath.Join(dir, "nodes"), tailnettest.Options{Policy: o.Policy, PolicyFile: o.PolicyFile})
+		if err != nil {
+			return r, fmt.Errorf("tailnet: %w", err)
+		}
+		r.ownsNet, r.RootsPEM = true, r.Net.EnableHTTPS()
+	}
+	r.Roots = x509.NewCertPool()
+	r.Roots.AppendCertsFromPEM(r.RootsPEM)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return r, err
+	}
+	if err := os.WriteFile(r.rootsFile(), r.RootsPEM, 0o600); err != nil {
+		return r, err
+	}
+
+	if r.Cluster == nil {
+		say("a cluster: etcd, kube-apiserver and controllers in one process")
+		if r.Cluster, err = kubetest.Run(ctx, kubetest.Options{Name: r.name}); err != nil {
+			return r, fmt.Errorf("cluster: %w", err)
+		}
+		r.ownsCluster = true
+	}
+	manifests := o.Manifests
+	if manifests == nil {
+		if manifests, err = Manifests(); err != nil {
+			return r, err
+		}
+	}
+	if err := r.Cluster.Apply(ctx, manifests...); err != nil {
+		return r, fmt.Errorf("manifests: %w", err)
+	}
+	settled := make(chan error, 1)
+	go func() { settled <- r.settle(ctx) }()
+	defer func() { err = errors.Join(err, <-settled) }()
+	if o.All {
+		say("tailplaned all, as the ServiceAccount tailplane and the node %q", r.hostname)
+		return r, r.StartAll(ctx)
+	}
+	if !o.NoOperator {
+		say("tailplaned operator, as the ServiceAccount tailplane-operator")
+		if err := r.StartOperator(ctx); err != nil {
+			return r, err
+		}
+	}
+	if !o.NoAccess {
+		say("tailplaned access, as the ServiceAccount tailplane-access and the node %q", r.hostname)
+		if err := r.StartAccess(ctx); err != nil {
+			return r, err
+		}
+	}
+	return r, nil
+}
+
+// settle waits until the API server takes sign-ins without a pause: it holds the
+// first writes to a new kind of resource back for two seconds, which happens
+// once in the life of a cluster.
+func (r *Env) settle(ctx context.Context) error {
+	probe := filepath.Join(r.Dir, "probe.yaml")
+	if err := os.WriteFile(probe, []byte("apiVersion: tailplane.dev/v1alpha1\nkind: TkaSignin\nmetadata: {name: probe, namespace: "+SigninNamespace+"}\n"), 0o600); err != nil {
+		return err
+	}
+	// It is refused: by the schema, and because only the access server may.
+	_, errs, exit := kubetest.Kubectl(ctx, r.Cluster.Kubeconfig, "create", "--dry-run=server", "--validate=false", "-f", probe)
+	if exit == 0 {
+		return errors.New("an empty sign-in was taken: neither schema nor admission policy is at work")
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("sign-ins are not served: %s", errs)
+	}
+	return nil
+}
+
+// Manifests returns the product's manifests: deploy/crds and deploy/base.
+func Manifests() ([][]byte, error) {
+	root, err := sourceTree()
+	if err != nil {
+		return nil, err
+	}
+	var out [][]byte
+	for _, folder := range []string{"deploy/crds", "deploy/base"} {
+		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || filepath.Ext(path) != ".yaml" || d.Name() == "kustomization.yaml" {
+				return err
+			}
+			b, err := os.ReadFile(path)
+			out = append(out, b)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func sourceTree() (string, error) {
+	c, err := buildcache.Open()
+	if err != nil {
+		return "", err
+	}
+	return c.Root, nil
+}
+
+func (r *Env) rootsFile() string { return filepath.Join(r.Dir, "roots.pem") }
+
+// Server is the access server's URL.
+func (r *Env) Server() string { return "https://" + r.hostname + "." + r.Net.Suffix() }
+
+// OperatorAuditFile is where the operator, when it is a process of its own, writes
+// its record.
+func (r *Env) OperatorAuditFile() string { return filepath.Join(r.Dir, "operator", "audit.jsonl") }
+
+// AuditFile is where the access server writes its record.
+func (r *Env) AuditFile() string { return filepath.Join(r.Dir, "access", "audit.jsonl") }
+
+// StartOperator starts `tailplaned operator` and waits until it works.
+func (r *Env) StartOperator(ctx context.Context) error {
+	p, err := r.tailplaned(ctx, "operator", "tailplane-operator", nil)
+	if err != nil {
+		return err
+	}
+	r.Operator = p
+	return p.WaitLog(ctx, `"operator is working"`)
+}
+
+// StartAccess starts `tailplaned access` and waits until the tailnet reaches it.
+func (r *Env) StartAccess(ctx context.Context) error {
+	if err := r.writeAuthKey(); err != nil {
+		return err
+	}
+	p, err := r.tailplaned(ctx, "access", "tailplane-access", append(tailnettest.ChildEnv(), r.Net.HTTPSEnv()...))
+	if err != nil {
+		return err
+	}
+	r.Access = p
+	return p.WaitLog(ctx, `"access is serving"`)
+}
+
+// StartAll starts `tailplaned all` and waits until both of its parts work.
+func (r *Env) StartAll(ctx context.Context) error {
+	if err := r.writeAuthKey(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(r.AuditFile()), 0o700); err != nil {
+		return err
+	}
+	p, err := r.tailplaned(ctx, "all", "tailplane", append(tailnettest.ChildEnv(), r.Net.HTTPSEnv()...))
+	if err != nil {
+		return err
+	}
+	r.Access, r.Operator = p, p
+	return errors.Join(p.WaitLog(ctx, `"operator is working"`), p.WaitLog(ctx, `"access is serving"`))
+}
+
+// AuthKeyFile holds a key of the tailnet for a node with tag:tailplane.
+func (r *Env) AuthKeyFile() string { return filepath.Join(r.Dir, "authkey") }
+
+func (r *Env) writeAuthKey() error {
+	if _, err := os.Stat(r.AuthKeyFile()); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	// The plane brings a node for each exposure.
+	key := r.Net.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane"}, Reusable: r.settings["plane.exposures"] != ""})
+	return os.WriteFile(r.AuthKeyFile(), []byte(key+"\n"), 0o600)
+}
+
+// tailplaned starts one role of the server with settings of its own.
+func (r *Env) tailplaned(ctx context.Context, role, account string, env []string) (*Process, error) {
+	dir := filepath.Join(r.Dir, role)
+	if err := os.MkdirAll(filepath.Join(dir, "state"), 0o700); err != nil {
+		return nil, err
+	}
+	kubeconfig, err := r.Cluster.ServiceAccountKubeconfig(ctx, SystemNamespace, account, dir)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", account, err)
+	}
+	config := filepath.Join(dir, "config.yaml")
+	text, err := r.Settings(role)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(config, text, 0o600); err != nil {
+		return nil, err
+	}
+	args := []string{r.programs["tailplaned"], role, "--config", config, "--kubeconfig", kubeconfig}
+	if role == "plane" && len(r.hosts) > 0 {
+		if args, err = named(dir, r.hosts, args); err != nil {
+			return nil, err
+		}
+	}
+	return startProcess(dir, append(os.Environ(), env...), args...)
+}
+
+// Try starts `tailplaned ROLE` beside the system, in the folder name, with
+// settings and arguments that a test has changed. The caller stops it.
+func (r *Env) Try(name, role string, env []string, settings string, args ...string) (*Process, error) {
+	dir := filepath.Join(r.Dir, name)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	if role == "operator" { // the system's own operator holds its record
+		settings = strings.Replace(settings, r.OperatorAuditFile(), filepath.Join(dir, "audit.jsonl"), 1)
+	}
+	config := filepath.Join(dir, "config.yaml")
+	if err := os.WriteFile(config, []byte(settings), 0o600); err != nil {
+		return nil, err
+	}
+	env = append(append(os.Environ(), append(tailnettest.ChildEnv(), r.Net.HTTPSEnv()...)...), env...)
+	return startProcess(dir, env, append([]string{r.programs["tailplaned"], role, "--config", config}, args...)...)
+}
+
+// Set changes a setting, by its path, for the programs that start from now on.
+func (r *Env) Set(path, value string) { r.settings[path] = value }
+
+// Settings returns the settings file of a role.
+func (r *Env) Settings(role string) ([]byte, error) {
+	if r.file != nil {
+		return r.file(r, role)
+	}
+	ca := filepath.Join(r.Dir, "cluster-ca.crt")
+	if err := os.WriteFile(ca, r.Cluster.CA, 0o600); err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	dir := filepath.Join(r.Dir, role)
+	fmt.Fprintf(&b, "cluster:\n  name: %s\n  server: %s\n  caFile: %s\n  labels: %s\n", r.name, r.Cluster.Server, ca, cmp.Or(r.settings["cluster.labels"], "{env: demo}"))
+	fmt.Fprintf(&b, "tailnet:\n  hostname: %s\n  tags: [tag:tailplane]\n  controlURL: %s\n  authKeyFile: %s\n  stateDir: %s\n",
+		r.hostname, r.Net.ControlURL(), r.AuthKeyFile(), filepath.Join(dir, "state"))
+	roles := r.settings["signin.roles"]
+	if roles == "" {
+		roles = "[view, edit]"
+	}
+	fmt.Fprintf(&b, "signin:\n  roles: %s\n", roles)
+	for path, value := range r.settings {
+		if key, ok := strings.CutPrefix(path, "signin."); ok && key != "roles" {
+			fmt.Fprintf(&b, "  %s: %s\n", key, value)
+		}
+	}
+	fmt.Fprintf(&b, "health: 127.0.0.1:0\n")
+	record := r.AuditFile()
+	switch role {
+	case "operator":
+		record = r.OperatorAuditFile()
+	case "plane":
+		record = r.PlaneAuditFile()
+	}
+	fmt.Fprintf(&b, "audit:\n  file: %s\n", record)
+	for _, section := range []string{"api", "gossip", "plane", "fleet"} {
+		var lines []string
+		for path, value := range r.settings {
+			if key, ok := strings.CutPrefix(path, section+"."); ok {
+				lines = append(lines, fmt.Sprintf("  %s: %s\n", key, value))
+			}
+		}
+		if _, set := r.settings["gossip.allowEndpoints"]; section == "gossip" && !set { // the testbed's clusters are on loopback
+			lines = append(lines, "  allowEndpoints: [127.0.0.0/8]\n")
+		}
+		if len(lines) > 0 {
+			fmt.Fprintf(&b, "%s:\n%s", section, strings.Join(lines, ""))
+		}
+	}
+	return b.Bytes(), nil
+}
+
+// Close ends everything that Start and the methods started.
+func (r *Env) Close() error {
+	var errs []error
+	for _, p := range []*Process{r.Plane, r.Access, r.Operator} {
+		if p != nil {
+			errs = append(errs, p.Stop(time.Minute))
+		}
+	}
+	if r.ownsNet {
+		errs = append(errs, r.Net.Close())
+	}
+	if r.ownsCluster {
+		errs = append(errs, r.Cluster.Close())
+	}
+	return errors.Join(errs...)
+}

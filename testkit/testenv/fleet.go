@@ -1,0 +1,50 @@
+package testenv
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/tailplane/tailplane/testkit/buildcache"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+)
+
+// FleetManifests puts the fleet's definitions, rights and policies into the cluster.
+// arc-systems has to be there.
+func (r *Env) FleetManifests(ctx context.Context) error {
+	root, err := sourceTree()
+	if err != nil {
+		return err
+	}
+	for _, pattern := range []string{"deploy/crds/tailplane.dev_runner*.yaml", "deploy/fleet/*fleet*.yaml"} {
+		if err := r.Cluster.ApplyFiles(ctx, filepath.Join(root, pattern)); err != nil {
+			return fmt.Errorf("the fleet's manifests: %w", err)
+		}
+	}
+	return nil
+}
+
+// StartFleet starts `tailplaned fleet` with an account's rights and the settings of a
+// file's text. Its files lie in dir. It is not ready yet; its log says where its probes
+// are.
+func StartFleet(ctx context.Context, dir string, c *kubetest.Cluster, namespace, account, settings string, args ...string) (*Process, error) {
+	program, err := buildcache.Lookup("tailplaned")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	kubeconfig, err := c.ServiceAccountKubeconfig(ctx, namespace, account, dir)
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(dir, "fleet.yaml")
+	if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
+		return nil, err
+	}
+	return startProcess(dir, append(tailnettest.ChildEnv(), "HOME="+dir, "TMPDIR="+os.TempDir()),
+		append([]string{program, "fleet", "--config", file, "--kubeconfig", kubeconfig}, args...)...)
+}

@@ -1,0 +1,117 @@
+package testenv
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/tailplane/tailplane/testkit/buildcache"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+)
+
+// A Node is the testbed's podnode: a node of a cluster that runs pods of known
+// images as processes of this machine. It ends with this process, however that ends.
+type Node struct {
+	Name     string `json:"node"`
+	Isolated bool   `json:"isolated"` // pods have namespaces of their own
+	Reason   string `json:"reason"`   // why not
+	PID      int    `json:"pid"`
+	Log      string `json:"-"` // path of its log
+
+	stdin io.Closer
+	cmd   *exec.Cmd
+	done  chan struct{}
+}
+
+// NodeOptions say which node. Only Images is required.
+type NodeOptions struct {
+	Name string // "podnode" if empty
+	// Images maps references, without tag and digest for all of them, to programs
+	// of the build cache; "/" is an image with the machine's own programs.
+	Images map[string]string
+	Carry  map[string]string // what pods reach besides the API server, and where that is: host:port
+	Shared bool              // do not isolate pods, as on a machine that refuses it
+}
+
+// StartNode starts a node whose log lies in dir, and returns when it takes pods.
+func StartNode(ctx context.Context, c *kubetest.Cluster, dir string, o NodeOptions) (*Node, error) {
+	bin, err := buildcache.Lookup("podnode")
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{Log: filepath.Join(dir, "podnode.log"), done: make(chan struct{})}
+	args := []string{"-kubeconfig", c.Kubeconfig, "-log", n.Log}
+	if o.Name != "" {
+		args = append(args, "-name", o.Name)
+	}
+	if o.Shared {
+		args = append(args, "-shared")
+	}
+	for ref, program := range o.Images {
+		path := program
+		if program != "/" {
+			if path, err = buildcache.Lookup(program); err != nil {
+				return nil, err
+			}
+		}
+		args = append(args, "-image", ref+"="+path)
+	}
+	for from, to := range o.Carry {
+		args = append(args, "-carry", from+"="+to)
+	}
+	n.cmd = exec.Command(bin, args...)
+	var errs bytes.Buffer
+	n.cmd.Stderr = &errs
+	if n.stdin, err = n.cmd.StdinPipe(); err != nil { // it ends when this is closed
+		return nil, err
+	}
+	stdout, err := n.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := n.cmd.Start(); err != nil {
+		return nil, err
+	}
+	line := make(chan []byte, 1)
+	go func() {
+		r := bufio.NewReader(stdout)
+		if l, err := r.ReadBytes('\n'); err == nil {
+			line <- l
+		}
+		_, _ = io.Copy(io.Discard, r)
+		_ = n.cmd.Wait()
+		close(n.done)
+	}()
+	select {
+	case l := <-line:
+		if err := json.Unmarshal(l, n); err != nil {
+			n.Close()
+			return nil, fmt.Errorf("podnode said %q: %w", l, err)
+		}
+		return n, nil
+	case <-n.done:
+		return nil, fmt.Errorf("podnode ended: %v: %s", n.cmd.ProcessState, errs.String())
+	case <-ctx.Done():
+		n.Close()
+		return nil, fmt.Errorf("podnode: %w", ctx.Err())
+	}
+}
+
+// Close ends the node and every process of its pods.
+func (n *Node) Close() error {
+	n.stdin.Close()
+	select {
+	case <-n.done:
+		return nil
+	case <-time.After(40 * time.Second):
+		n.cmd.Process.Kill()
+		<-n.done
+		return fmt.Errorf("podnode did not stop")
+	}
+}

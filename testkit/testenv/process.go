@@ -1,0 +1,131 @@
+package testenv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// A Process is one of the product's servers. It ends with this process, however
+// that ends.
+type Process struct {
+	Args []string // as it was started, the program first
+	Log  string   // path of what it wrote to standard error and output
+
+	mu   sync.Mutex
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+	err  error         // why; read after done
+}
+
+// startProcess starts a program whose output goes to a file in dir.
+func startProcess(dir string, env []string, args ...string) (*Process, error) {
+	log, err := os.OpenFile(filepath.Join(dir, "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	p := &Process{Args: args, Log: log.Name(), done: make(chan struct{})}
+	p.cmd = exec.Command(args[0], args[1:]...)
+	p.cmd.Env, p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = env, dir, log, log
+	p.cmd.SysProcAttr = diesWithParent()
+	started := make(chan error)
+	go func() {
+		// The kernel ends the child when the *thread* that made it ends, so
+		// this goroutine keeps its thread for as long as the child lives.
+		runtime.LockOSThread()
+		err := p.cmd.Start()
+		started <- err
+		if err == nil {
+			p.err = p.cmd.Wait()
+		}
+		close(p.done)
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", filepath.Base(args[0]), err)
+	}
+	return p, nil
+}
+
+// PID returns the process id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// ExitCode returns the exit code of a process that has ended; -1 after a signal.
+func (p *Process) ExitCode() int {
+	<-p.done
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// Output returns what the process has written so far.
+func (p *Process) Output() string {
+	b, err := os.ReadFile(p.Log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
+// WaitLog waits until the process has written text. It fails, with the end of
+// what was written instead, when the process ends or ctx does.
+func (p *Process) WaitLog(ctx context.Context, text string) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if strings.Contains(p.Output(), text) {
+			return nil
+		}
+		select {
+		case <-tick.C:
+			continue
+		case <-p.done:
+			return fmt.Errorf("%s ended (%v): %s", p.name(), p.err, tail(p.Output()))
+		case <-ctx.Done():
+			return fmt.Errorf("%s has not said %s: %w: %s", p.name(), text, ctx.Err(), tail(p.Output()))
+		}
+	}
+}
+
+func (p *Process) name() string { return filepath.Base(p.Args[0]) + " " + p.Args[1] }
+
+func tail(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return strings.Join(lines[max(0, len(lines)-15):], "\n")
+}
+
+// Kill ends the process as a crash would, and waits for it.
+func (p *Process) Kill() {
+	p.cmd.Process.Kill()
+	<-p.done
+}
+
+// Signal sends a signal.
+func (p *Process) Signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
+
+// Stop asks the process to end, and kills it after limit, which is an error.
+// A process that had ended by itself is not.
+func (p *Process) Stop(limit time.Duration) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); errors.Is(err, os.ErrProcessDone) {
+		<-p.done
+		return nil
+	}
+	select {
+	case <-p.done:
+		return nil
+	case <-time.After(limit):
+		p.Kill()
+		return fmt.Errorf("%s did not stop within %v: %s", p.name(), limit, tail(p.Output()))
+	}
+}
