@@ -53,11 +53,11 @@ func TestMain(m *testing.M) {
 	tailnettest.Quiet()
 	code := m.Run()
 	if system.env != nil {
-		if err := system.testenv.Close(); err != nil {
+		if err := system.env.Close(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
-		os.RemoveAll(system.testenv.Dir)
+		os.RemoveAll(system.env.Dir)
 	}
 	os.Exit(code)
 }
@@ -79,7 +79,7 @@ func start(t *testing.T) *testenv.Env {
 			return
 		}
 		shop := "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n"
-		system.err = system.testenv.Cluster.Apply(ctx, []byte(shop))
+		system.err = system.env.Cluster.Apply(ctx, []byte(shop))
 	})
 	if system.err != nil {
 		t.Fatal(system.err)

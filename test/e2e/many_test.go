@@ -140,7 +140,7 @@ func TestManyServers(t *testing.T) {
 // right side crashes and starts again, which is what makes the cut real.
 func partAndJoin(t *testing.T, all []*stand) {
 	t.Helper()
-	net := all[0].testenv.Net
+	net := all[0].env.Net
 	if err := net.SetPolicy(partedPolicy(false)); err != nil {
 		t.Fatal(err)
 	}

@@ -64,19 +64,19 @@ func (s *stand) prepare(ctx context.Context, manifests [][]byte) error {
 			}
 		}
 	}
-	if err := s.testenv.Cluster.Apply(ctx, docs...); err != nil {
+	if err := s.env.Cluster.Apply(ctx, docs...); err != nil {
 		return err
 	}
-	dir := filepath.Join(s.testenv.Dir, s.name)
+	dir := filepath.Join(s.env.Dir, s.name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	authKey := filepath.Join(dir, "authkey")
-	key := s.testenv.Net.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane", "tag:" + s.side}})
+	key := s.env.Net.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane", "tag:" + s.side}})
 	if err := os.WriteFile(authKey, []byte(key+"\n"), 0o600); err != nil {
 		return err
 	}
-	text, err := s.testenv.Settings("access") // not later: it writes a file that all read
+	text, err := s.env.Settings("access") // not later: it writes a file that all read
 	if err != nil {
 		return err
 	}
@@ -84,8 +84,8 @@ func (s *stand) prepare(ctx context.Context, manifests [][]byte) error {
 		"name: east", "name: "+s.name+"\n  id: "+s.name,
 		"hostname: tka", "hostname: tka-"+s.name,
 		"roles: ", "namespace: "+testenv.SigninNamespace+"-"+s.name+"\n  systemNamespace: "+testenv.SystemNamespace+"-"+s.name+"\n  roles: ",
-		s.testenv.AuthKeyFile(), authKey, filepath.Join(s.testenv.Dir, "access"), dir).Replace(string(text))
-	s.kubeconfig, err = s.testenv.Cluster.ServiceAccountKubeconfig(ctx, testenv.SystemNamespace+"-"+s.name, "tailplane-access", dir)
+		s.env.AuthKeyFile(), authKey, filepath.Join(s.env.Dir, "access"), dir).Replace(string(text))
+	s.kubeconfig, err = s.env.Cluster.ServiceAccountKubeconfig(ctx, testenv.SystemNamespace+"-"+s.name, "tailplane-access", dir)
 	return err
 }
 
@@ -97,7 +97,7 @@ func (s *stand) serve(ctx context.Context) error {
 		before = strings.Count(s.process.Output(), said)
 	}
 	var err error
-	if s.process, err = s.testenv.Try(s.name, "access", nil, strings.Replace(s.settings, "labels: {env: demo}", "labels: "+s.labels, 1), "--kubeconfig", s.kubeconfig); err != nil {
+	if s.process, err = s.env.Try(s.name, "access", nil, strings.Replace(s.settings, "labels: {env: demo}", "labels: "+s.labels, 1), "--kubeconfig", s.kubeconfig); err != nil {
 		return err
 	}
 	for strings.Count(s.process.Output(), said) == before { // the log goes on over restarts
@@ -112,7 +112,7 @@ func (s *stand) serve(ctx context.Context) error {
 	return nil
 }
 
-func (s *stand) url() string { return "https://tka-" + s.name + "." + s.testenv.Net.Suffix() }
+func (s *stand) url() string { return "https://tka-" + s.name + "." + s.env.Net.Suffix() }
 
 // lists is what s lists of every cluster, by name.
 func (s *stand) lists(ctx context.Context, p *testenv.Person) (map[string]gossip.Cluster, error) {

@@ -89,11 +89,11 @@ func TestMain(m *testing.M) {
 		system.prometheus.close()
 	}
 	if system.env != nil {
-		if err := system.testenv.Close(); err != nil {
+		if err := system.env.Close(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
-		os.RemoveAll(system.testenv.Dir)
+		os.RemoveAll(system.env.Dir)
 	}
 	os.Exit(code)
 }
@@ -141,10 +141,10 @@ func start(t *testing.T) *testenv.Env {
 		}
 		system.env, system.err = testenv.Start(ctx, dir, o)
 		if system.err == nil {
-			system.err = system.testenv.Cluster.Apply(ctx, []byte(enrollment))
+			system.err = system.env.Cluster.Apply(ctx, []byte(enrollment))
 		}
 		if system.err == nil {
-			system.err = system.testenv.StartPlane(ctx)
+			system.err = system.env.StartPlane(ctx)
 		}
 	})
 	if system.err != nil {
@@ -152,7 +152,7 @@ func start(t *testing.T) *testenv.Env {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			out := system.testenv.Plane.Output()
+			out := system.env.Plane.Output()
 			t.Logf("the end of the plane's log:\n%s", out[max(0, len(out)-4000):])
 		}
 	})
