@@ -4,13 +4,19 @@ export CGO_ENABLED = 0
 export GOTOOLCHAIN = auto
 TOOL = go tool -modfile=tools.mod
 
-.PHONY: demo test build cluster testbed envoy lint test-adapter test-gateway web browser demo-gateway generate acceptance bench budgets sim fuzz clean-cache machine
+.PHONY: help demo test unit soak build cluster testbed envoy lint test-adapter test-gateway web browser demo-gateway generate acceptance bench budgets sim fuzz clean-cache machine
 
 demo: build ## show Tailplane at work: a tailnet, a cluster, people who are let in and refused
 	@exec "$$(cd testbed && go run ./cmd/build demo | cut -f2)"
 
-test: machine build testbed browser lint ## everything, on real parts
-	@CGO_ENABLED=1 testbed/test.sh
+test: machine build testbed browser lint ## everything, on real parts: about 45 minutes from empty caches on 2 cores
+	@testbed/test.sh
+
+unit: machine ## what needs no cluster, under the race detector: 3 minutes; ONLY=./internal/access for one package
+	@CGO_ENABLED=1 go test -race -short $(or $(ONLY),./api/... ./cmd/... ./internal/... ./testkit/...)
+
+soak: fuzz ## what takes hours: fuzzing, and the adapter's long run
+	@SOAK=1h go test -count=1 -timeout 90m ./test/adapter -run Soak -v
 
 build: cluster ## the programs tka, tailplaned, mca and demo, into the cache
 	@cd testbed && go run ./cmd/build tka tailplaned mca demo >/dev/null

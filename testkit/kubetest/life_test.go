@@ -108,6 +108,7 @@ func TestPauseAndResume(t *testing.T) {
 
 // TB-03: three at once, each with an authority and keys of its own.
 func TestThreeClustersAtOnce(t *testing.T) {
+	kubetest.SkipIfShort(t)
 	t.Parallel()
 	var wg sync.WaitGroup
 	clusters := make([]*kubetest.Cluster, 3)
@@ -215,6 +216,7 @@ func hold() error {
 // TB-03: kill -9 of the test binary leaves no process, no listener and no state after five seconds, not even of a paused
 // cluster.
 func TestKilledOwner(t *testing.T) {
+	kubetest.SkipIfShort(t)
 	t.Parallel()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), childVariable+"=1")
@@ -287,6 +289,7 @@ func exists(path string) bool {
 
 // TB-03: what cannot start says why, in one sentence.
 func TestStartFailures(t *testing.T) {
+	kubetest.SkipIfShort(t)
 	c, err := kubetest.Run(t.Context(), kubetest.Options{Args: []string{"--no-such-flag=1"}})
 	if err == nil {
 		t.Error("an unknown flag was taken:", c.Close())
@@ -334,6 +337,7 @@ func TestMissingBinary(t *testing.T) {
 
 // A cluster that ends by itself is reported, not taken for a stopped one.
 func TestEndsByItself(t *testing.T) {
+	kubetest.SkipIfShort(t)
 	t.Parallel()
 	c, err := kubetest.Run(t.Context(), kubetest.Options{Name: "dies", NoControllers: true})
 	if err != nil {

@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
 // again runs one test of this binary in a process with only the given environment.
@@ -19,6 +21,7 @@ func again(t *testing.T, test string, env ...string) (string, error) {
 // TB-11: a part that nobody built is a failure that names the command, never a
 // skip and never a pass.
 func TestTB11_AMissingBinaryFails(t *testing.T) {
+	kubetest.SkipIfShort(t)
 	t.Parallel()
 	out, err := again(t, "TestImpersonation", "HOME="+t.TempDir(), "XDG_CACHE_HOME="+t.TempDir())
 	if err == nil || !strings.Contains(out, "run: make testbed") || strings.Contains(out, "--- PASS") || strings.Contains(out, "--- SKIP") {
@@ -28,6 +31,7 @@ func TestTB11_AMissingBinaryFails(t *testing.T) {
 
 // TB-12: a test of one room needs nothing of make's environment.
 func TestTB12_RunsWithoutMake(t *testing.T) {
+	kubetest.SkipIfShort(t)
 	t.Parallel()
 	env := []string{"HOME=" + os.Getenv("HOME")}
 	if dir := os.Getenv("XDG_CACHE_HOME"); dir != "" {

@@ -24,6 +24,7 @@ var shared = sync.OnceValues(func() (*Cluster, error) {
 // for all, restarts) takes a cluster of its own with New.
 func Start(t testing.TB) *Cluster {
 	t.Helper()
+	SkipIfShort(t)
 	c, err := shared()
 	if err != nil {
 		t.Fatal(err)
@@ -35,6 +36,7 @@ func Start(t testing.TB) *Cluster {
 // New returns a cluster of the test's own, which ends with the test.
 func New(t testing.TB, o Options) *Cluster {
 	t.Helper()
+	SkipIfShort(t)
 	c, err := Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -46,6 +48,14 @@ func New(t testing.TB, o Options) *Cluster {
 	})
 	c.showLog(t)
 	return c
+}
+
+// SkipIfShort skips a test that needs a cluster under -short, which is for what is over in milliseconds.
+func SkipIfShort(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("SKIP cluster: it takes seconds to start, and -short was given")
+	}
 }
 
 // showLog prints the end of the cluster's log if the test fails.

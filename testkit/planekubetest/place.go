@@ -99,6 +99,7 @@ type Rights struct{ Here, Everywhere []rbacv1.PolicyRule }
 func New(t *testing.T, c *kubetest.Cluster, may Rights) *Place {
 	t.Helper()
 	t.Parallel()
+	kubetest.SkipIfShort(t)
 	quiet()
 	if c == nil {
 		var err error

@@ -24,6 +24,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planekube"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/testkit/forgetest"
+	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
 const pool = "apiVersion: tailplane.dev/v1alpha1\nkind: RunnerPool\nmetadata: {name: %s}\nspec: {forge: github, runsOn: [nix], scaling: {min: %d, max: 5, budget: 20}}\n"
@@ -38,6 +39,7 @@ type drifting struct {
 
 func newDrifting(t *testing.T, at, pattern string) *drifting {
 	f := newFlow(t, at)
+	kubetest.SkipIfShort(t)
 	c, err := installed()
 	f.must(err)
 	kept, err := planekube.NewChanges(c.AdminConfig(), f.ns)

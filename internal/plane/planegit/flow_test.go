@@ -188,6 +188,7 @@ func newFlow(t *testing.T, at string) *flow { return newFlowOf(t, at, manifests)
 func newFlowOf(t *testing.T, at string, x format) *flow {
 	t.Helper()
 	t.Parallel()
+	kubetest.SkipIfShort(t)
 	c, err := installed()
 	if err != nil {
 		t.Fatal(err)

@@ -60,6 +60,7 @@ func manifests(t testing.TB) (docs [][]byte) {
 // nothing behind.
 func productPlace(t *testing.T) *place {
 	t.Helper()
+	kubetest.SkipIfShort(t)
 	c, err := product()
 	if err != nil {
 		t.Fatal(err)

@@ -1,10 +1,8 @@
 // Command summary reads what `go test -json` printed and says what passed,
 // what failed and, by name and reason, what was skipped. A skip is never
-// counted as a pass. Its last line is "N passed, N failed, N skipped".
-//
-// Called with -failed it names the tests that may be tried once more, alone: a
-// line with the package and the test for each. With -again it reads how they did:
-// what passed then is said by name, as AGAIN, and has not failed.
+// counted as a pass, and a test that was skipped because of -short has failed:
+// a complete run leaves nothing out for speed. The last line is
+// "N passed, N failed, N skipped".
 package main
 
 import (
@@ -19,16 +17,10 @@ import (
 	"strings"
 )
 
-// mostAgain is how many tests may be tried again. More failures than that are not
-// a machine that was busy.
-const mostAgain = 6
-
 func main() {
 	demo := flag.String("demo", "", "pass or fail: how the demo ended")
-	failed := flag.Bool("failed", false, "name the tests to try again")
-	again := flag.String("again", "", "what go test -json printed of those tried again")
 	flag.Parse()
-	bad, err := run(os.Stdout, *demo, *failed, *again, flag.Args())
+	bad, err := run(os.Stdout, *demo, flag.Args())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "summary:", err)
 		os.Exit(2)
@@ -41,12 +33,6 @@ func main() {
 // A name is a test; without Test the package itself, which did not compile, ran out
 // of time or died.
 type name struct{ Package, Test string }
-
-// root is the test that a subtest belongs to.
-func (n name) root() name {
-	n.Test, _, _ = strings.Cut(n.Test, "/")
-	return n
-}
 
 // String is the package, from the module on, and the test.
 func (n name) String() string {
@@ -65,7 +51,6 @@ type tally struct {
 	failed []name
 	skips  []skip
 	said   map[name]string // what those that failed printed
-	final  bool            // something that no second try can mend: a data race, or a package that failed by itself
 }
 
 func read(files []string) (t tally, err error) {
@@ -95,7 +80,6 @@ func (t *tally) read(file string) error {
 		switch e.Action {
 		case "output":
 			t.said[id] += e.Output
-			t.final = t.final || strings.HasPrefix(e.Output, "WARNING: DATA RACE")
 		case "pass":
 			if e.Test != "" {
 				t.passed = append(t.passed, id)
@@ -106,7 +90,6 @@ func (t *tally) read(file string) error {
 				continue // the package fails because its test did
 			}
 			t.failed = append(t.failed, id)
-			t.final = t.final || e.Test == ""
 		case "skip":
 			if e.Test != "" {
 				t.skip(id)
@@ -124,44 +107,14 @@ func (t *tally) skip(id name) {
 	t.skips[i].tests = append(t.skips[i].tests, id.String())
 }
 
-// roots are the tests that failed, each once.
-func (t tally) roots() (list []name) {
-	for _, n := range t.failed {
-		if !slices.Contains(list, n.root()) {
-			list = append(list, n.root())
-		}
-	}
-	return list
-}
-
-func run(out io.Writer, demo string, list bool, again string, files []string) (bool, error) {
+func run(out io.Writer, demo string, files []string) (bool, error) {
 	t, err := read(files)
 	if err != nil {
 		return true, err
 	}
-	if list {
-		if roots := t.roots(); !t.final && len(roots) <= mostAgain {
-			for _, n := range roots {
-				fmt.Fprintln(out, n.Package, n.Test)
-			}
-		}
-		return false, nil
-	}
-	var second tally
-	if again != "" {
-		if second, err = read([]string{again}); err != nil {
-			return true, err
-		}
-	}
-	mended := t.roots()
-	mended = slices.DeleteFunc(mended, func(n name) bool {
-		return !slices.Contains(second.passed, n) || second.final
-	})
 	passed, failed := len(t.passed), []string{}
 	for _, n := range t.failed {
-		if !slices.Contains(mended, n.root()) {
-			failed = append(failed, n.String())
-		}
+		failed = append(failed, n.String())
 	}
 	switch demo {
 	case "pass":
@@ -173,16 +126,12 @@ func run(out io.Writer, demo string, list bool, again string, files []string) (b
 	for _, s := range t.skips { // reasons begin with SKIP and the part that is missing
 		skipped += len(s.tests)
 		fmt.Fprintf(out, "%s (%s)\n", s.reason, strings.Join(s.tests, ", "))
+		if strings.Contains(s.reason, "-short") {
+			failed = append(failed, s.tests...)
+		}
 	}
 	for _, n := range t.failed {
 		fmt.Fprintf(out, "---- %s\n%s", n, tail(t.said[n]))
-	}
-	for _, n := range second.failed {
-		fmt.Fprintf(out, "---- again: %s\n%s", n, tail(second.said[n]))
-	}
-	for _, n := range mended {
-		passed++
-		fmt.Fprintf(out, "AGAIN %s: failed beside others, passed alone\n", n)
 	}
 	for _, s := range failed {
 		fmt.Fprintln(out, "FAIL", s)

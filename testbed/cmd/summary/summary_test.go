@@ -15,6 +15,7 @@ func TestTB11_SkipsAreNoPasses(t *testing.T) {
 	}{
 		{"passed", `{"Action":"pass","Package":"p","Test":"A"}`, "pass", false},
 		{"only skipped", `{"Action":"output","Package":"p","Test":"A","Output":"    x_test.go:1: SKIP envoy: none\n"}` + "\n" + `{"Action":"skip","Package":"p","Test":"A"}`, "", true},
+		{"skipped for speed", `{"Action":"pass","Package":"p","Test":"B"}` + "\n" + `{"Action":"output","Package":"p","Test":"A","Output":"    x_test.go:1: SKIP cluster: -short was given\n"}` + "\n" + `{"Action":"skip","Package":"p","Test":"A"}`, "", true},
 		{"failed", `{"Action":"pass","Package":"p","Test":"A"}` + "\n" + `{"Action":"fail","Package":"p","Test":"B"}`, "pass", true},
 		{"a package that does not compile", `{"Action":"pass","Package":"p","Test":"A"}` + "\n" + `{"Action":"fail","Package":"q"}`, "pass", true},
 		{"demo failed", `{"Action":"pass","Package":"p","Test":"A"}`, "fail", true},
@@ -24,7 +25,7 @@ func TestTB11_SkipsAreNoPasses(t *testing.T) {
 		if err := os.WriteFile(file, []byte(tt.json), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if failed, err := run(t.Output(), tt.demo, false, "", []string{file}); err != nil || failed != tt.failed {
+		if failed, err := run(t.Output(), tt.demo, []string{file}); err != nil || failed != tt.failed {
 			t.Errorf("%s: failed %v, %v", tt.name, failed, err)
 		}
 	}
@@ -33,54 +34,27 @@ func TestTB11_SkipsAreNoPasses(t *testing.T) {
 	}
 }
 
-// What fails beside others may be tried once more, alone; a data race, a package
-// that died, and many failures may not.
-func TestAgain(t *testing.T) {
+// The summary names each failure with what the test printed, and each reason of a skip with its tests.
+func TestReport(t *testing.T) {
 	const (
-		said   = `{"Action":"output","Package":"p","Test":"B","Output":"why\n"}` + "\n"
-		passed = `{"Action":"pass","Package":"p","Test":"A"}` + "\n"
-		one    = passed + said + `{"Action":"fail","Package":"p","Test":"B/x"}` + "\n" + `{"Action":"fail","Package":"p","Test":"B"}` + "\n" + `{"Action":"fail","Package":"p"}` + "\n"
+		failed = `{"Action":"output","Package":"p","Test":"B","Output":"why\n"}` + "\n" + `{"Action":"fail","Package":"p","Test":"B"}` + "\n" + `{"Action":"fail","Package":"p"}` + "\n"
 		skips  = `{"Action":"output","Package":"p","Test":"C/zsh","Output":"    x_test.go:1: SKIP zsh: none\n"}` + "\n" + `{"Action":"skip","Package":"p","Test":"C/zsh"}` + "\n" +
 			`{"Action":"output","Package":"q","Test":"D","Output":"    y_test.go:1: SKIP zsh: none\n"}` + "\n" + `{"Action":"skip","Package":"q","Test":"D"}` + "\n"
-		race = one + `{"Action":"output","Package":"p","Test":"A","Output":"WARNING: DATA RACE\n"}`
-		died = one + `{"Action":"fail","Package":"q"}`
 	)
-	many := ""
-	for _, c := range "BCDEFGH" {
-		many += strings.ReplaceAll(one, "B", string(c))
+	file := filepath.Join(t.TempDir(), "out.json")
+	if err := os.WriteFile(file, []byte(`{"Action":"pass","Package":"p","Test":"A"}`+"\n"+failed+skips), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	for _, tt := range []struct {
-		name, first, list, second, last string
-	}{
-		{"passes alone", one, "p B\n", `{"Action":"pass","Package":"p","Test":"B"}`, "---- p B\nwhy\nAGAIN p B: failed beside others, passed alone\n2 passed, 0 failed, 0 skipped\n"},
-		{"fails again", one, "p B\n", `{"Action":"fail","Package":"p","Test":"B"}`, "FAIL p B/x\nFAIL p B\n1 passed, 2 failed, 0 skipped\n"},
-		{"not tried", one, "p B\n", ``, "FAIL p B/x\nFAIL p B\n1 passed, 2 failed, 0 skipped\n"},
-		{"tests that skip for one reason", passed + skips, "", ``, "SKIP zsh: none (p C/zsh, q D)\n1 passed, 0 failed, 2 skipped\n"},
-		{"skipped the second time", one, "p B\n", `{"Action":"skip","Package":"p","Test":"B"}`, "FAIL p B/x\nFAIL p B\n1 passed, 2 failed, 0 skipped\n"},
-		{"a data race", race, "", ``, "FAIL p B/x\nFAIL p B\n1 passed, 2 failed, 0 skipped\n"},
-		{"a data race the second time", one, "p B\n", `{"Action":"output","Package":"p","Test":"B","Output":"WARNING: DATA RACE\n"}` + "\n" + `{"Action":"pass","Package":"p","Test":"B"}`, "FAIL p B/x\nFAIL p B\n1 passed, 2 failed, 0 skipped\n"},
-		{"a package died", died, "", ``, "FAIL p B/x\nFAIL p B\nFAIL q \n1 passed, 3 failed, 0 skipped\n"},
-		{"many", many, "", ``, ""},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			file := func(text string) string {
-				f := filepath.Join(t.TempDir(), "out.json")
-				if err := os.WriteFile(f, []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
-				return f
-			}
-			first, second := file(tt.first), file(tt.second)
-			var out strings.Builder
-			if _, err := run(&out, "", true, "", []string{first}); err != nil || out.String() != tt.list {
-				t.Errorf("to try again: %q, %v; want %q", out.String(), err, tt.list)
-			}
-			out.Reset()
-			failed, err := run(&out, "", false, second, []string{first})
-			if err != nil || failed != strings.Contains(out.String(), "FAIL") || !strings.HasSuffix(out.String(), tt.last) {
-				t.Errorf("failed %v, %v:\n%s", failed, err, out.String())
-			}
-		})
+	var out strings.Builder
+	bad, err := run(&out, "", []string{file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bad {
+		t.Error("a run with a failed test is good")
+	}
+	if want := "SKIP zsh: none (p C/zsh, q D)\n---- p B\nwhy\nFAIL p B\n1 passed, 1 failed, 2 skipped\n"; out.String() != want {
+		t.Errorf("got:\n%s\nwant:\n%s", out.String(), want)
 	}
 }
 
