@@ -999,7 +999,7 @@ func vulnerable(t *testing.T, db, program string) (found bool, out string, err e
 // program on people's machines carries no client of a cluster or a tailnet;
 // generated files are those of today; and no program has a known vulnerability.
 //
-// Guard: build/Dockerfile, charts/tailplane/templates/_pod.tpl, imports_test.go,
+// Guard: build/Dockerfile, charts/tailplane/templates/_pod.tpl, layers_test.go,
 // and `go generate`.
 func TestDS05_WhatIsInstalled(t *testing.T) {
 	t.Run("image", func(t *testing.T) {

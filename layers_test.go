@@ -1,0 +1,217 @@
+// Package tailplane holds the laws of the repository as tests: which package may import which, which modules may be needed,
+// how large the programs and the files may be.
+package tailplane
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/tailplane/tailplane/"
+
+// layers are the folders of each layer; docs/decisions/layout.md has the reasons. A package may import its own folder, the
+// layers that "may" names, and api; a domain is a folder of its own.
+var layers = []struct{ name, folders, may string }{
+	{"base", "internal/access internal/manifest internal/printable internal/problem internal/profile internal/redact internal/util", "base"},
+	{"foundation", "internal/audit internal/authority internal/door internal/identity internal/kube internal/settings internal/tailnet", "base foundation"},
+	{"domain", "internal/apiproxy internal/fleet internal/gateway internal/gossip internal/inject internal/relay internal/signin", "base foundation"},
+	{"surface", "internal/cli internal/plane", "base foundation domain"},
+	{"server", "internal/health internal/server", "base foundation domain surface"},
+	{"cmd", "cmd", "base foundation domain surface server"},
+	{"testkit", "test testkit", "base foundation domain surface server testkit"},
+}
+
+// exceptions are the edges that the layers do not allow: importer, and the folder that it may import. The first two are for good.
+// The others wait for their area to be moved: the list only shrinks.
+var exceptions = []struct{ from, to string }{
+	{"internal/gateway/", "internal/relay/"}, // the operator writes the relays' configuration
+	{"internal/cli", "internal/plane"},       // tka asks the plane with its wire types
+	{"internal/cli", "internal/gossip/memberlist"},
+	{"internal/plane/", "internal/fleet/change"},
+}
+
+// deep are the surfaces that may import below a domain's root: they watch and write the domains' objects.
+var deep = []string{"internal/plane/planekube", "internal/plane/planegit"}
+
+// worlds has, for each outside world, the folders that may speak to it.
+var worlds = map[string]string{
+	"tailscale.com/":                   "internal/tailnet testkit",
+	"sigs.k8s.io/controller-runtime":   "internal/kube internal/fleet/fleetkube internal/gateway/gatewaykube internal/gossip/gossipkube internal/plane/planekube internal/signin/signinkube cmd/tailplaned testkit",
+	"github.com/envoyproxy/":           "internal/gateway/gatewayxds",
+	"google.golang.org/grpc":           "internal/gateway/gatewayxds",
+	"github.com/google/go-github/":     "internal/fleet/forge",
+	"gitlab.com/gitlab-org/":           "internal/fleet/forge",
+	"github.com/modelcontextprotocol/": "internal/plane/planemcp",
+	"github.com/spf13/cobra":           "internal/cli cmd",
+}
+
+// pure folders import the standard library and ours, nothing else. Audit's exporter is no part of it.
+const pure = "internal/access internal/audit internal/authority internal/printable internal/problem internal/profile internal/redact"
+
+// within says whether pkg is one of the folders or below one.
+func within(pkg, folders string) bool {
+	return slices.ContainsFunc(strings.Fields(folders), func(f string) bool { return pkg == f || strings.HasPrefix(pkg, f+"/") })
+}
+
+func layerOf(pkg string) string {
+	for _, l := range layers {
+		if within(pkg, l.folders) {
+			return l.name
+		}
+	}
+	return ""
+}
+
+// mayImport returns why a package of ours may not import another one of ours, or nothing.
+func mayImport(from, to string) string {
+	i := slices.IndexFunc(layers, func(l struct{ name, folders, may string }) bool { return l.name == layerOf(from) })
+	root := func(pkg string) string { return strings.Join(strings.SplitN(pkg+"//", "/", 3)[:2], "/") }
+	switch {
+	case i < 0:
+		return "it is in no layer"
+	case within(to, "api"), layers[i].name != "base" && root(from) == root(to):
+		return ""
+	case slices.ContainsFunc(exceptions, func(x struct{ from, to string }) bool {
+		return strings.HasPrefix(from, x.from) && strings.HasPrefix(to, x.to)
+	}):
+		return ""
+	case !slices.Contains(strings.Fields(layers[i].may), layerOf(to)):
+		return layers[i].name + " may not import " + layerOf(to)
+	case layers[i].name == "surface" && layerOf(to) == "domain" && root(to) != to && !within(from, strings.Join(deep, " ")):
+		return "a surface may import the roots of domains only"
+	}
+	return ""
+}
+
+// TestLayers holds the import rules over every package of the product.
+func TestLayers(t *testing.T) {
+	used := map[string]bool{}
+	for _, p := range list(t) {
+		from, ours := strings.CutPrefix(p.ImportPath, module)
+		if !ours || within(from, "api") || len(p.GoFiles) == 0 {
+			continue
+		}
+		for _, imported := range p.Imports {
+			if to, ok := strings.CutPrefix(imported, module); ok {
+				if why := mayImport(from, to); why != "" {
+					t.Errorf("%s imports %s: %s", from, to, why)
+				}
+				for _, x := range exceptions {
+					used[x.from+" "+x.to] = used[x.from+" "+x.to] || strings.HasPrefix(from, x.from) && strings.HasPrefix(to, x.to)
+				}
+				continue
+			}
+			if host, _, _ := strings.Cut(imported, "/"); strings.Contains(host, ".") && within(from, pure) && from != "internal/audit/auditotlp" {
+				t.Errorf("%s imports %s; it may import the standard library only", from, imported)
+			}
+			for world, folders := range worlds {
+				if strings.HasPrefix(imported+"/", strings.TrimSuffix(world, "/")+"/") && !within(from, folders) {
+					t.Errorf("%s imports %s; only %s may", from, imported, folders)
+				}
+			}
+		}
+	}
+	for _, x := range exceptions {
+		if !used[x.from+" "+x.to] {
+			t.Errorf("no package uses the exception %s -> %s", x.from, x.to)
+		}
+	}
+}
+
+// TestMayImport shows that each rule can refuse.
+func TestMayImport(t *testing.T) {
+	for _, x := range []struct {
+		from, to string
+		allowed  bool
+	}{
+		{"internal/access", "internal/problem", true},
+		{"internal/access", "internal/audit", false},
+		{"internal/audit", "internal/access", true},
+		{"internal/audit", "internal/signin", false},
+		{"internal/signin/signinkube", "internal/signin", true},
+		{"internal/signin", "internal/gossip", false},
+		{"internal/signin", "internal/plane", false},
+		{"internal/gateway/gatewaykube/groups", "internal/relay/document", true},
+		{"internal/relay", "internal/gateway", false},
+		{"internal/plane/planefleet", "internal/fleet", true},
+		{"internal/plane/planefleet", "internal/fleet/arc", false},
+		{"internal/plane/planekube/act", "internal/fleet/arc", true},
+		{"internal/fleet", "internal/plane", false},
+		{"internal/plane", "cmd/tailplaned", false},
+		{"internal/kube", "testkit/kubetest", false},
+		{"testkit/kubetest", "internal/kube", true},
+		{"internal/new", "internal/kube", false},
+		{"internal/signin", "api/v1alpha1", true},
+	} {
+		if why := mayImport(x.from, x.to); (why == "") != x.allowed {
+			t.Errorf("%s imports %s: allowed %t, want %t (%s)", x.from, x.to, why == "", x.allowed, why)
+		}
+	}
+}
+
+// TestSmallPrograms keeps the worlds out of the programs that run with other people.
+func TestSmallPrograms(t *testing.T) {
+	for program, worlds := range map[string][]string{
+		"tka": {"tailscale.com/", "k8s.io/", "sigs.k8s.io/controller-runtime", "google.golang.org/grpc"},
+		"mca": {"tailscale.com/", "k8s.io/client-go", "k8s.io/api/", "k8s.io/apimachinery/pkg/apis/meta/v1", "sigs.k8s.io/controller-runtime", "google.golang.org/grpc"},
+	} {
+		out, err := exec.Command("go", "list", "-deps", "./cmd/"+program).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for dep := range strings.FieldsSeq(string(out)) {
+			for _, heavy := range worlds {
+				if strings.HasPrefix(dep, heavy) {
+					t.Errorf("%s links %s", program, dep)
+				}
+			}
+		}
+	}
+}
+
+// TestNames keeps out the rooms where things go because nobody knows where they belong.
+func TestNames(t *testing.T) {
+	for _, p := range list(t) {
+		switch path.Base(p.ImportPath) {
+		case "base", "common", "core", "helper", "helpers", "interfaces", "misc", "models", "pkg", "shared", "types", "util", "utils":
+			t.Errorf("%s: name a package for what it provides", p.ImportPath)
+		}
+		for _, f := range p.GoFiles {
+			if f == "types.go" || f == "helpers.go" || f == "util.go" || f == "utils.go" {
+				t.Errorf("%s/%s: name a file for its noun", p.ImportPath, f)
+			}
+		}
+		if p.Doc == "" && len(p.GoFiles) > 0 {
+			t.Errorf("%s: no package comment", p.ImportPath)
+		}
+	}
+}
+
+type pkg struct {
+	ImportPath, Name, Doc string
+	Imports, GoFiles      []string
+}
+
+func list(t *testing.T) (ps []pkg) {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-json=ImportPath,Name,Doc,Imports,GoFiles", "./...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := json.NewDecoder(strings.NewReader(string(out)))
+	for {
+		var p pkg
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			return ps
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		ps = append(ps, p)
+	}
+}
