@@ -1,0 +1,108 @@
+package tailplane
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// Limits that keep files readable, in lines.
+const (
+	longestFile     = 500
+	longestTestFile = 800
+	longestFunction = 80
+)
+
+// overLimit has, for each file that is over a limit today, its lines and those of its longest function; 0 is "within the limit".
+// The figures only fall, and an entry that is no longer needed fails the test.
+var overLimit = map[string]struct{ lines, function int }{
+	"api/v1alpha1/runnerenrollment.go":            {695, 0},
+	"cmd/mca/proxy.go":                            {0, 118},
+	"cmd/tailplaned/access.go":                    {0, 84},
+	"cmd/tailplaned/plane.go":                     {0, 81},
+	"internal/apiproxy/document/credential.go":    {0, 110},
+	"internal/apiproxy/fanout/collection.go":      {0, 88},
+	"internal/audit/verify.go":                    {670, 0},
+	"internal/door/door.go":                       {571, 0},
+	"internal/fleet/fleetkube/gitlab.go":          {595, 83},
+	"internal/gateway/gatewaykube/controllers.go": {0, 112},
+	"internal/gateway/standing/standing.go":       {0, 81},
+	"internal/gossip/record.go":                   {0, 92},
+	"internal/gossip/round.go":                    {0, 87},
+	"internal/plane/planechange/desk.go":          {541, 84},
+	"internal/plane/planegit/flow_test.go":        {860, 0},
+	"internal/plane/planemcp/jobs.go":             {0, 105},
+	"internal/relay/contract.go":                  {0, 81},
+	"internal/tailnet/node.go":                    {566, 0},
+	"test/attack/adapter_test.go":                 {851, 0},
+	"test/attack/door_test.go":                    {878, 0},
+	"test/attack/gossip_test.go":                  {857, 0},
+	"test/attack/operator_test.go":                {1072, 0},
+	"test/attack/signin_test.go":                  {870, 0},
+	"test/attack/strain_test.go":                  {1202, 0},
+	"test/attack/system_test.go":                  {894, 0},
+	"test/install/gateway_test.go":                {828, 0},
+	"testbed/cmd/demo/adapter.go":                 {0, 90},
+	"testbed/cmd/demo/fleet.go":                   {0, 105},
+	"testbed/cmd/podclient/main.go":               {0, 95},
+	"testbed/devcluster/main.go":                  {0, 91},
+	"testbed/podnode/pod.go":                      {0, 88},
+	"testbed/podnode/run.go":                      {0, 113},
+	"testkit/forgetest/githubgit.go":              {0, 153},
+	"testkit/forgetest/githubpulls.go":            {0, 147},
+	"testkit/forgetest/githubrunners.go":          {0, 137},
+	"testkit/forgetest/gitlabchange.go":           {542, 0},
+	"testkit/tailnettest/mapstream.go":            {0, 81},
+	"testkit/tailnettest/tailpolicy/policy.go":    {580, 0},
+}
+
+// TestLimits measures every Go file of the repository that is not generated.
+func TestLimits(t *testing.T) {
+	out, err := exec.Command("git", "ls-files", "*.go").Output()
+	if err != nil {
+		t.Skipf("SKIP limits: this is no checkout of git: %v", err)
+	}
+	measured := 0
+	for path := range strings.FieldsSeq(string(out)) {
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, path, nil, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			t.Errorf("parse %s: %v", path, err)
+			continue
+		}
+		if ast.IsGenerated(file) {
+			continue
+		}
+		measured++
+		test := strings.HasSuffix(path, "_test.go")
+		lines, most := fset.File(file.Pos()).LineCount()-1, longestFile
+		if test {
+			most = longestTestFile
+		}
+		function, name := 0, ""
+		for _, d := range file.Decls {
+			// A test's table and steps are read from top to bottom; the limit is about the logic of the product.
+			if f, ok := d.(*ast.FuncDecl); ok && f.Body != nil && !test {
+				if n := fset.Position(f.End()).Line - fset.Position(f.Pos()).Line + 1; n > function {
+					function, name = n, f.Name.Name
+				}
+			}
+		}
+		known, listed := overLimit[path]
+		if lines > max(most, known.lines) {
+			t.Errorf("%s has %d lines, more than %d", path, lines, max(most, known.lines))
+		}
+		if function > max(longestFunction, known.function) {
+			t.Errorf("%s: %s has %d lines, more than %d", path, name, function, max(longestFunction, known.function))
+		}
+		if listed && lines <= most && function <= longestFunction {
+			t.Errorf("%s is within the limits: remove its entry", path)
+		}
+	}
+	if measured < 500 {
+		t.Errorf("only %d files were measured", measured)
+	}
+}
