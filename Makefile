@@ -6,10 +6,13 @@ TOOL = go tool -modfile=tools.mod
 
 .PHONY: help demo test unit soak build cluster testbed envoy lint test-adapter test-gateway web browser demo-gateway generate acceptance bench budgets sim fuzz clean-cache machine
 
+help: ## the targets, and what each does
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | sort | awk -F'\t' '{printf "%-14s %s\n", $$1, $$2}'
+
 demo: build ## show Tailplane at work: a tailnet, a cluster, people who are let in and refused
 	@exec "$$(cd testbed && go run ./cmd/build demo | cut -f2)"
 
-test: machine build testbed browser lint ## everything, on real parts: about 45 minutes from empty caches on 2 cores
+test: machine build testbed browser ## everything, on real parts: about 45 minutes from empty caches on 2 cores
 	@testbed/test.sh
 
 unit: machine ## what needs no cluster, under the race detector: 3 minutes; ONLY=./internal/access for one package
@@ -69,8 +72,10 @@ sim: ## gossip of many members beside hashicorp/memberlist, in virtual time: N=1
 fuzz: ## a minute of fuzzing for each parser of what a stranger sends
 	@testbed/fuzz.sh
 
-machine: ## what a bare machine lacks: a C compiler, for the race detector
+machine: ## what a bare machine lacks: a C compiler, for the race detector, and the shells that tka speaks to
 	@command -v gcc >/dev/null || { echo "installing gcc (for the race detector)"; apt-get update -qq && apt-get install -y -qq gcc libc6-dev; }
+	@command -v zsh >/dev/null && command -v fish >/dev/null || { test "$$(id -u)" = 0 && echo "installing zsh and fish (for the tests of tka)" && \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends zsh fish >/dev/null; } || echo "SKIP zsh and fish: they could not be installed"
 
 clean-cache: ## remove the finished binaries
 	@cd testbed && go run ./cmd/build -clean

@@ -4,7 +4,7 @@
 #
 # The product's packages run under the race detector. The tests of whole systems (test/...) run without it: their programs are the
 # released ones, and the detector would only slow the tailnet and the clients around them. Both suites run at the same time, because the
-# first one needs the processors and the second one mostly waits; the first one has the lower priority.
+# first one needs the processors and the second one mostly waits; the first one has the lower priority. The linters run before it.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 began=$SECONDS
@@ -20,15 +20,18 @@ suite() {
   echo "== $name"
   (cd "$folder" && "$out/gotestsum" --format pkgname --hide-summary=skipped,output --jsonfile "$out/$name.json" -- "$@") ||
     grep -q '"Action":"fail"' "$out/$name.json" || failed=1 # the summary judges tests
-  echo "== $name took $((SECONDS - began)) s since the start"
+  echo "== $name ended after $((SECONDS - began)) s"
+  return $failed
 }
 
 CGO_ENABLED=0 go build -modfile=tools.mod -o "$out/gotestsum" gotest.tools/gotestsum || exit 1
 
 # The longest packages first: otherwise they run alone at the end.
 (
-  export CGO_ENABLED=1
   renice -n 10 $BASHPID >/dev/null
+  echo "== lint"
+  make -s lint || exit 1
+  export CGO_ENABLED=1
   suite product . -race -timeout 40m -p 2 -parallel 4 . ./api/... ./cmd/... ./internal/... ./testkit/...
 ) &
 product=$!
