@@ -38,7 +38,6 @@ var plan = map[string]string{
 	"internal/door/openapi":    "internal/door internal/problem", // for the test that writes the reference
 
 	"internal/manifest":          "", // objects as people write them
-	"internal/manifest/linediff": "",
 	"internal/manifest/tfvars":   "internal/manifest",
 
 	// worlds
@@ -118,7 +117,7 @@ var plan = map[string]string{
 	"internal/gateway/vip":                      "", // below it: whose a service of a tailnet is
 	"internal/gateway/gatewayxds":               "internal/gateway",
 	"internal/gateway/workload":                 "api/gateway/v1alpha1", // below it: the objects of one group of relays
-	"internal/inject":                           "internal/door/framing internal/manifest internal/manifest/linediff",
+	"internal/inject":                           "internal/door/framing internal/manifest",
 	"internal/inject/injectkube":                "internal/authority internal/inject internal/kube",
 	"internal/signin/signinkube":                "api/v1alpha1 internal/access internal/door internal/kube internal/signin",
 
@@ -129,7 +128,7 @@ var plan = map[string]string{
 	// surfaces
 	"internal/plane":                    "internal/access internal/audit internal/door internal/problem",
 	"internal/plane/planegit":           "internal/fleet/change internal/fleet/forge internal/fleet/forge/tree internal/plane/planechange internal/problem",
-	"internal/plane/planechange":        "internal/access internal/door internal/fleet/change internal/manifest/linediff internal/plane internal/problem internal/redact",
+	"internal/plane/planechange":        "internal/access internal/door internal/fleet/change internal/plane internal/problem internal/redact",
 	"internal/plane/expose":             "internal/access internal/door internal/identity internal/problem",
 	"internal/plane/planefleet":         "internal/access internal/door internal/plane internal/problem", // below it: runners and holds
 	"internal/plane/planedrift":         "internal/fleet/change internal/plane internal/plane/planechange internal/plane/planefleet internal/problem",
