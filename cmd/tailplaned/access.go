@@ -13,6 +13,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/internal/gossip/clusterspage"
 	"github.com/tailplane/tailplane/internal/gossip/memberlist"
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/signin"
@@ -106,7 +107,7 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 		if p.set.Gossip.Enabled {
 			wg.Go(func() { defer cancel(); othersErr = others.run(ctx) })
 		}
-		err = way.Run(ctx, ln, node.ConnContext, append(desk.Routes(), memberlist.Serve(others.members, time.Now))...)
+		err = way.Run(ctx, ln, node.ConnContext, append(desk.Routes(), memberlist.Serve(others.members, time.Now, clusterspage.Render))...)
 	} else if ctx.Err() != nil {
 		err = nil // asked to stop, or whoever ended it says why
 	}

@@ -61,6 +61,9 @@ func runGateway(ctx context.Context, f flags, g gatewayFlags) error {
 	if err != nil {
 		return usageError{err}
 	}
+	for _, w := range s.Warnings() {
+		log.Warn(w)
+	}
 	at, err := gatewayxds.ParseAddress(g.extension)
 	if err != nil {
 		return usageError{fmt.Errorf("--extension-addr: %w", err)}
@@ -68,7 +71,7 @@ func runGateway(ctx context.Context, f flags, g gatewayFlags) error {
 	if g.tlsDir == "" && !at.Private() {
 		return usageError{fmt.Errorf("--extension-addr %s is reached by others than this machine: it needs --extension-tls-dir", g.extension)}
 	}
-	// The names are containerboot's and the Tailscale operator's contract.
+	// The names are those of Tailscale's proxy image and of its operator.
 	id := cmp.Or(os.Getenv("CLIENT_ID_FILE"), os.Getenv("TAILSCALE_OAUTH_CLIENT_ID_FILE"))
 	secret := cmp.Or(os.Getenv("CLIENT_SECRET_FILE"), os.Getenv("TAILSCALE_OAUTH_CLIENT_SECRET_FILE"))
 	if (id == "") != (secret == "") {
@@ -98,7 +101,7 @@ func runGateway(ctx context.Context, f flags, g gatewayFlags) error {
 			metrics.Asked(string(op), string(class), took)
 		},
 		ClusterDomain: cmp.Or(s.ClusterDomain, searchedDomain(log)), Controller: s.Envoy.Controller, EnvoyNamespace: s.Envoy.Namespace,
-		ProxyNamespaces: s.ProxyNamespaces, AllowContainerboot: s.Proxy.AllowContainerboot, Addresses: s.Envoy.Discovery == settings.DiscoveryEndpoints,
+		ProxyNamespaces: s.ProxyNamespaces, Addresses: s.Envoy.Discovery == settings.DiscoveryEndpoints,
 		GatherOnly: !g.controllers, Board: new(gather.Board), Publish: publish(server, metrics), Built: metrics.Built, Answers: answers, Restored: metrics.Restored,
 		Relays: relays, Keys: metrics.Key, OperatorID: s.OperatorID, Release: g.release, ConsumerNamespaces: s.ConsumerNamespaces,
 	}

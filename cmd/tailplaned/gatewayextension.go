@@ -104,7 +104,7 @@ func extensionCertificates(namespace, domain string, log *slog.Logger) *extensio
 
 // relaySettings are what relays run, as the settings have it.
 func relaySettings(s settings.Gateway) (workload.Settings, error) {
-	out := workload.Settings{Image: s.Proxy.Image, AllowCustomImages: s.Proxy.AllowCustomImages, ContainerbootImage: s.Proxy.ContainerbootImage,
+	out := workload.Settings{Image: s.Proxy.Image, AllowCustomImages: s.Proxy.AllowCustomImages,
 		EnvoyNamespaces: []string{s.Envoy.Namespace}, MonitoringNamespaces: s.Proxy.MonitoringNamespaces, Version: version(),
 		PullPolicy: corev1.PullPolicy(s.Proxy.PullPolicy), PullSecrets: s.Proxy.PullSecrets}
 	for kind, amounts := range s.Proxy.Resources {

@@ -45,6 +45,8 @@ type tka struct {
 	color      string
 	plain      bool
 
+	showVersion bool // --version of the root command
+
 	context string               // kubectl's flag, for the plugin form
 	dry     bool                 // nothing may be written
 	loaded  *memory.Settings     // of the settings file, read once
@@ -79,9 +81,6 @@ func (t *tka) root() *cobra.Command {
 		Long: `tka signs you in to Kubernetes clusters. The tailnet says who you are, the tailnet's
 policy says which role you get and for how long, and kubectl works until then.`,
 		Example:           "  tka login\n  kubectl --context tka-prod-eu get pods\n  tka logout",
-		Version:           t.Build.Version,
-		Args:              t.noCommand,
-		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		PersistentPreRunE: t.begin,
@@ -94,8 +93,8 @@ policy says which role you get and for how long, and kubectl works until then.`,
 	root.SetIn(t.In)
 	root.SetOut(t.Out)
 	root.SetErr(t.Err)
-	root.SetVersionTemplate("tka {{.Version}}\n")
 	root.SetFlagErrorFunc(t.flagError)
+	t.versionFlag(root)
 
 	f := root.PersistentFlags()
 	f.StringVar(&t.server, "server", "", "access server: a name in the tailnet, an address or a URL (default from the settings, else \"tka\")")
@@ -123,6 +122,9 @@ policy says which role you get and for how long, and kubectl works until then.`,
 
 // begin checks the global flags and starts the clock.
 func (t *tka) begin(cmd *cobra.Command, _ []string) error {
+	if t.showVersion {
+		return nil
+	}
 	if t.timeout <= 0 {
 		return fault.Usage("--timeout is %v; it must be more than nothing", t.timeout)
 	}

@@ -242,7 +242,7 @@ func (d *desk) start() {
 			d.mu.Lock()
 			defer d.mu.Unlock()
 			return d.members
-		}, time.Now))
+		}, time.Now, nil))
 	}
 	d.handler = front.Handler(routes...)
 }

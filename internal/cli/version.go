@@ -55,6 +55,28 @@ type versionInfo struct {
 	Skew     bool   `json:"skew"`   // more than one minor version apart
 }
 
+// versionFlag adds --version to the root command, and what the root command does.
+// Cobra's own flag would need its version template, and text/template keeps the
+// linker from removing methods that nothing calls: it costs 3 MB.
+func (t *tka) versionFlag(root *cobra.Command) {
+	f := root.Flags()
+	f.BoolVarP(&t.showVersion, "version", "v", false, "version for "+root.DisplayName())
+	_ = f.SetAnnotation("version", cobra.FlagSetByCobraAnnotation, []string{"true"}) // with it there is nothing to complete
+	root.Args = func(cmd *cobra.Command, args []string) error {
+		if t.showVersion {
+			return nil
+		}
+		return t.noCommand(cmd, args)
+	}
+	root.RunE = func(cmd *cobra.Command, _ []string) error {
+		if !t.showVersion {
+			return cmd.Help()
+		}
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "tka %s\n", t.Build.Version)
+		return err
+	}
+}
+
 func (t *tka) version() *cobra.Command {
 	var client bool
 	var cluster string

@@ -58,12 +58,12 @@ func read(t *testing.T, text []byte) gateway.Objects {
 		switch head.Kind {
 		case "Objects": // settings
 			var s struct {
-				Kind                          string
-				Addresses, AllowContainerboot bool
-				ProxyNamespaces, LeftOut      []string
+				Kind                     string
+				Addresses                bool
+				ProxyNamespaces, LeftOut []string
 			}
 			strict(&s)
-			o.Addresses, o.AllowContainerboot, o.ProxyNamespaces = s.Addresses, s.AllowContainerboot, s.ProxyNamespaces
+			o.Addresses, o.ProxyNamespaces = s.Addresses, s.ProxyNamespaces
 			o.LeftOut = map[string]bool{}
 			for _, namespace := range s.LeftOut {
 				o.LeftOut[namespace] = true

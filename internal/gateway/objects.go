@@ -23,9 +23,6 @@ type Objects struct {
 	// ProxyNamespaces are the namespaces, besides Namespace, where groups may be.
 	ProxyNamespaces []string
 
-	// AllowContainerboot lets groups run Tailscale's own image.
-	AllowContainerboot bool
-
 	// Addresses renders the addresses of relays instead of names to resolve.
 	Addresses bool
 

@@ -11,6 +11,11 @@ import (
 // the asker alike: a tenant must not learn which tailnets there are.
 const notPermitted = "there is no such tailnet for this namespace"
 
+// unsupportedRuntime tells the owner of a group that was stored for a runtime of an
+// earlier release what to do.
+const unsupportedRuntime = "the runtime Containerboot is no longer supported, because Envoy cannot check the health of its services; " +
+	"set spec.runtime to Relay, or remove the field"
+
 // selects says whether a selector that stands in an object of namespace home
 // means namespace ns. A selector that cannot be read means none.
 func (b *builder) selects(s gatewayv1alpha1.NamespaceSelector, home, ns string) bool {
@@ -94,8 +99,8 @@ func (b *builder) group(g *gatewayv1alpha1.TailscaleProxyGroup) GroupReport {
 	if g.Namespace != b.o.Namespace && !contains(b.o.ProxyNamespaces, g.Namespace) {
 		return GroupReport{Accepted: fails(gatewayv1alpha1.ReasonNamespaceNotManaged, "the operator runs no relays in this namespace")}
 	}
-	if g.Spec.Runtime == gatewayv1alpha1.RuntimeContainerboot && !b.o.AllowContainerboot {
-		return GroupReport{Accepted: fails(gatewayv1alpha1.ReasonRuntimeNotAllowed, "the operator does not allow the runtime Containerboot")}
+	if !g.Spec.Runtime.Supported() {
+		return GroupReport{Accepted: fails(gatewayv1alpha1.ReasonUnsupportedRuntime, unsupportedRuntime)}
 	}
 	name := b.byDefault
 	if g.Spec.TailnetRef != nil {

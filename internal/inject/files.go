@@ -8,8 +8,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/rogpeppe/go-internal/diff"
+
 	"github.com/tailplane/tailplane/internal/manifest"
-	"github.com/tailplane/tailplane/internal/manifest/linediff"
 )
 
 // A Source is a file or a stream of manifests, in YAML or JSON, with any number
@@ -61,8 +62,11 @@ func Files(in []Source, o Options, annotations map[string]string) (out []Source,
 	return out, found, nil
 }
 
-// Diff is a unified diff of a source, or "" if nothing changed.
-func Diff(name string, old, updated []byte) string { return linediff.Unified(name, old, updated) }
+// Diff returns a unified diff of a source, or "" if nothing changed.
+func Diff(name string, old, updated []byte) string {
+	_, text, _ := strings.Cut(string(diff.Diff(name, old, name, updated)), "\n") // without the line that says "diff"
+	return text
+}
 
 // file is Files for one source.
 func file(s Source, o Options, annotations map[string]string) (text []byte, found []Finding, err error) {

@@ -50,7 +50,7 @@ func ReadContract(getenv func(string) string) (Contract, error) {
 		Mount: getenv("TS_EGRESS_PROXIES_CONFIG_PATH"), Secret: getenv("TS_KUBE_SECRET")}
 	for _, v := range steering {
 		if getenv(v) != "" {
-			bad("%s is set, but a relay does not do what it asks for: say it in the group's ConfigMap, or use the Containerboot runtime", v)
+			bad("%s is set, but a relay does not do what it asks for: say it in the group's ConfigMap", v)
 		}
 	}
 	if c.ConfigDir != "" {

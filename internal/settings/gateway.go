@@ -50,16 +50,31 @@ type GatewayTailnet struct {
 
 // GatewayProxy is what relays run.
 type GatewayProxy struct {
-	Image              string                       `yaml:"image,omitempty"` // empty: no groups can be made
-	AllowContainerboot bool                         `yaml:"allowContainerboot,omitempty"`
-	ContainerbootImage string                       `yaml:"containerbootImage,omitempty"` // of groups that run it
-	AllowCustomImages  bool                         `yaml:"allowCustomImages,omitempty"`
-	PullPolicy         string                       `yaml:"pullPolicy,omitempty"`  // Always, IfNotPresent or Never
-	PullSecrets        []string                     `yaml:"pullSecrets,omitempty"` // in each group's namespace
-	Resources          map[string]map[string]string `yaml:"resources,omitempty"`   // requests and limits, as of a container
+	Image             string                       `yaml:"image,omitempty"` // empty: no groups can be made
+	AllowCustomImages bool                         `yaml:"allowCustomImages,omitempty"`
+	PullPolicy        string                       `yaml:"pullPolicy,omitempty"`  // Always, IfNotPresent or Never
+	PullSecrets       []string                     `yaml:"pullSecrets,omitempty"` // in each group's namespace
+	Resources         map[string]map[string]string `yaml:"resources,omitempty"`   // requests and limits, as of a container
 
 	// MonitoringNamespaces are the namespaces whose pods may read the relays' metrics.
 	MonitoringNamespaces []string `yaml:"monitoringNamespaces,omitempty"`
+
+	// AllowContainerboot and ContainerbootImage have no effect. A file of the release
+	// before may hold them; Warnings names them. The next release refuses them.
+	AllowContainerboot *bool   `yaml:"allowContainerboot,omitempty"`
+	ContainerbootImage *string `yaml:"containerbootImage,omitempty"`
+}
+
+// Warnings lists the settings that are accepted but need the administrator's attention.
+func (g Gateway) Warnings() (w []string) {
+	const why = " has no effect, because the runtime Containerboot is no longer supported; remove it: the next release refuses it"
+	if g.Proxy.AllowContainerboot != nil {
+		w = append(w, "proxy.allowContainerboot"+why)
+	}
+	if g.Proxy.ContainerbootImage != nil {
+		w = append(w, "proxy.containerbootImage"+why)
+	}
+	return w
 }
 
 // GatewayExtension is how Envoy Gateway is answered.
@@ -85,7 +100,6 @@ const (
 func DefaultGateway() Gateway {
 	return Gateway{
 		Tailnet:   GatewayTailnet{APIBaseURLs: []string{"https://api.tailscale.com"}, RequestsPerSecond: 5, Burst: 10},
-		Proxy:     GatewayProxy{ContainerbootImage: "tailscale/tailscale:v1.102.5"}, // the version that we speak
 		Extension: GatewayExtension{MaxMessageSize: 64 << 20, Deadline: Duration(2 * time.Second)},
 		Envoy:     GatewayEnvoy{Namespace: "envoy-gateway-system", Controller: "gateway.envoyproxy.io/gatewayclass-controller", Discovery: DiscoveryDNS},
 	}

@@ -24,7 +24,7 @@ func TestGateway(t *testing.T) {
 		{"tailnet: {requestsPerSecond: 0}", "requestsPerSecond"},
 		{"tailnet: {burst: 0}", "burst"},
 		{"tailnet: {burst: many}", "as a number"},
-		{"operatorID: tp-1\nclusterDomain: c.example\nproxyNamespaces: [relays]\nconsumerNamespaces: [shop]\nproxy: {image: \"tailplane@sha256:0\", allowContainerboot: true, containerbootImage: \"x:1\", pullPolicy: Never, monitoringNamespaces: [monitoring], resources: {requests: {cpu: 100m, memory: 64Mi}}}\nextension: {maxMessageSize: 8Mi, deadline: 1s}\nenvoy: {namespace: eg, discovery: Endpoints}", ""},
+		{"operatorID: tp-1\nclusterDomain: c.example\nproxyNamespaces: [relays]\nconsumerNamespaces: [shop]\nproxy: {image: \"tailplane@sha256:0\", pullPolicy: Never, monitoringNamespaces: [monitoring], resources: {requests: {cpu: 100m, memory: 64Mi}}}\nextension: {maxMessageSize: 8Mi, deadline: 1s}\nenvoy: {namespace: eg, discovery: Endpoints}", ""},
 		{"operatorID: \"A B\"", "operatorID"},
 		{"clusterDomain: \"cluster..local\"", "clusterDomain"},
 		{"proxyNamespaces: [\"a/b\"]", "proxyNamespaces"},
@@ -46,6 +46,32 @@ func TestGateway(t *testing.T) {
 		_, err := settings.ParseGateway([]byte(x.file))
 		if x.says == "" && err != nil || x.says != "" && (err == nil || !strings.Contains(err.Error(), x.says)) {
 			t.Errorf("%s: %v, want %q", x.file, err, x.says)
+		}
+	}
+}
+
+// A file of the release before starts, and names what has no effect any more.
+func TestGatewayWarnings(t *testing.T) {
+	for _, x := range []struct{ file, names string }{
+		{"", ""},
+		{"proxy: {image: \"x:1\"}", ""},
+		{"proxy: {allowContainerboot: true}", "proxy.allowContainerboot"},
+		{"proxy: {allowContainerboot: false, containerbootImage: \"tailscale/tailscale:v1.102.5\"}", "proxy.allowContainerboot proxy.containerbootImage"},
+	} {
+		g, err := settings.ParseGateway([]byte(x.file))
+		if err != nil {
+			t.Errorf("%s: %v", x.file, err)
+		}
+		var names []string
+		for _, w := range g.Warnings() {
+			name, rest, _ := strings.Cut(w, " ")
+			names = append(names, name)
+			if !strings.Contains(rest, "no longer supported") || !strings.Contains(rest, "remove it") {
+				t.Errorf("%s: %q does not say what to do", x.file, w)
+			}
+		}
+		if got := strings.Join(names, " "); got != x.names {
+			t.Errorf("%s: warnings name %q, want %q", x.file, got, x.names)
 		}
 	}
 }

@@ -29,7 +29,7 @@ const api = signin.Base
 
 // routes are the operations that the access server registers.
 func routes() []door.Route {
-	return append(new(signin.Desk).Routes(), memberlist.Serve(nil, nil))
+	return append(new(signin.Desk).Routes(), memberlist.Serve(nil, nil, nil))
 }
 
 // memberRoutes are those of the port that is for servers only.

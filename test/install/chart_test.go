@@ -253,6 +253,7 @@ func TestValuesRefused(t *testing.T) {
 // A schema is what we read of values.schema.json.
 type schema struct {
 	Description          string
+	Deprecated           bool // accepted for one release, without a default
 	Type                 any
 	Enum                 []string
 	Properties           map[string]schema
@@ -292,6 +293,12 @@ func TestValuesDocumented(t *testing.T) {
 			t.Errorf("%s: no sentence describes it: %q", path, s.Description)
 		}
 		if path == "global" {
+			return
+		}
+		if s.Deprecated {
+			if there {
+				t.Errorf("%s: deprecated, and values.yaml has a default", path)
+			}
 			return
 		}
 		if !there {

@@ -142,7 +142,7 @@ type ServiceDiscovery struct {
 	// +kubebuilder:validation:items:Pattern=`^tag:[a-zA-Z*][a-zA-Z0-9*-]{0,62}$`
 	Tags []string `json:"tags,omitempty"`
 
-	// removalGrace is how long relays stay after their service is gone, 0s to 24h.
+	// removalGrace has no effect. It is accepted for objects that set it, 0s to 24h.
 	// +optional
 	// +kubebuilder:default="10m"
 	// +kubebuilder:validation:Type=string

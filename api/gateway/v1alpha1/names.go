@@ -122,7 +122,7 @@ const (
 	ReasonTailnetNotSpecified = "TailnetNotSpecified"
 	ReasonTailnetNotPermitted = "TailnetNotPermitted" // missing or forbidden: one answer
 	ReasonNamespaceNotManaged = "NamespaceNotManaged"
-	ReasonRuntimeNotAllowed   = "RuntimeNotAllowed"
+	ReasonUnsupportedRuntime  = "UnsupportedRuntime"
 	ReasonInvalidTarget       = "InvalidTarget"
 	ReasonPortsExhausted      = "PortsExhausted"
 	ReasonCreating            = "Creating"

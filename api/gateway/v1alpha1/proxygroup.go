@@ -61,11 +61,14 @@ type TailscaleProxyGroupList struct {
 // +kubebuilder:validation:Enum=Relay;Containerboot
 type Runtime string
 
-// Values of Runtime.
+// Values of Runtime. Stored objects may still hold RuntimeContainerboot, which the operator refuses.
 const (
 	RuntimeRelay         Runtime = "Relay"         // tailplaned relay, without privileges
-	RuntimeContainerboot Runtime = "Containerboot" // Tailscale's own image
+	RuntimeContainerboot Runtime = "Containerboot" // Tailscale's own image; no longer supported
 )
+
+// Supported reports whether the operator can run the runtime. The zero Runtime is RuntimeRelay.
+func (r Runtime) Supported() bool { return r == "" || r == RuntimeRelay }
 
 // TailscaleProxyGroupSpec is which relays are wished. The security context of
 // their pods cannot be configured.
@@ -112,7 +115,7 @@ type TailscaleProxyGroupSpec struct {
 	// +kubebuilder:default={from: Same}
 	Consumers NamespaceSelector `json:"consumers,omitempty"`
 
-	// runtime is the program in the pods: Relay, or Containerboot for Tailscale's own image, which the operator must allow.
+	// runtime is the program in the pods: Relay. The operator refuses Containerboot (Tailscale's own image), which is no longer supported.
 	// +optional
 	// +kubebuilder:default=Relay
 	Runtime Runtime `json:"runtime,omitempty"`

@@ -6,9 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rogpeppe/go-internal/diff"
 	"sigs.k8s.io/yaml"
-
-	"github.com/tailplane/tailplane/internal/manifest/linediff"
 )
 
 const config = `# Runners of our organisations. Ask #platform before you change this.
@@ -57,7 +56,7 @@ func TestFLEET15_Edit(t *testing.T) {
 				t.Fatal(err)
 			}
 			var lines []string
-			for l := range strings.Lines(linediff.Git("fleet.yaml", []byte(config), out)) {
+			for l := range strings.Lines(string(diff.Diff("a", []byte(config), "b", out))) {
 				if (l[0] == '-' || l[0] == '+') && !strings.HasPrefix(l, "---") && !strings.HasPrefix(l, "+++") {
 					lines = append(lines, strings.TrimSuffix(l, "\n"))
 				}

@@ -106,97 +106,68 @@ const (
 // TailscaleGateway. The zero Memory knows nothing. It is never changed, only
 // replaced.
 type Memory struct {
-	Services map[string]Known // by label
-	Synced   time.Time        // when the tailnet was last read without an error
-	Stale    bool             // the last reading failed, or is not believed yet
+	Synced time.Time // when the tailnet was last read without an error
+	Stale  bool      // the last reading failed, or is not believed yet
 
-	empty      int       // lists in a row that lacked everything
-	emptySince time.Time // when the first of them came
+	services   map[string]known // by label
+	empty      int              // lists in a row that lacked everything
+	emptySince time.Time        // when the first of them came
 }
 
-// A Known is one service that is, or was, there.
-type Known struct {
+// A known is one service that is there.
+type known struct {
 	Found
-	Missing int       // lists in a row that lacked it
-	Gone    time.Time // when it was given up: its routes go, its relays stay for a while; zero while it is there
+	missing int // lists in a row that lacked it
 }
 
-// Remember begins with services that are stored, after a restart.
+// Remember returns what stored services say, after a restart.
 func Remember(stored []Found) Memory {
-	m := Memory{Services: map[string]Known{}, Stale: true}
+	m := Memory{services: map[string]known{}, Stale: true}
 	for _, f := range stored {
-		m.Services[f.Service] = Known{Found: f}
+		m.services[f.Service] = known{Found: f}
 	}
 	return m
 }
 
-// Next is what is known after a reading of the tailnet at now: list, or failed. A
-// failure changes nothing but Stale. A service must be missing from two lists in a
-// row before it is gone, and a list that lacks everything must come three times
-// over five minutes. What is gone is forgotten after grace. wake is when a service
-// will have to be forgotten, zero if none.
-func (m Memory) Next(list []Found, failed bool, now time.Time, grace time.Duration) (next Memory, wake time.Time) {
-	next = m
-	next.Services = make(map[string]Known, len(m.Services)+len(list))
-	present := 0
-	for name, k := range m.Services {
-		if !k.Gone.IsZero() && now.Sub(k.Gone) >= grace {
-			continue
-		}
-		next.Services[name] = k
-		if k.Gone.IsZero() {
-			present++
-		}
-	}
-	switch {
-	case failed:
+// Next returns what is known after a reading of the tailnet at now: list, or failed.
+// A failure changes nothing but Stale. A service must be missing from two lists in a
+// row before it is removed, and a list that lacks everything must come three times
+// over five minutes.
+func (m Memory) Next(list []Found, failed bool, now time.Time) Memory {
+	next := m
+	if failed {
 		next.Stale = true
-	case len(list) == 0 && present > 0:
+		return next
+	}
+	next.Synced = now
+	if len(list) == 0 && len(m.services) > 0 {
 		if next.empty++; next.empty == 1 {
 			next.emptySince = now
 		}
-		next.Synced, next.Stale = now, true
-		if next.empty >= emptyLists && now.Sub(next.emptySince) >= emptyFor {
-			next.Stale = false
-			for name, k := range next.Services {
-				if k.Gone.IsZero() {
-					k.Missing, k.Gone = k.Missing+next.empty, now
-					next.Services[name] = k
-				}
-			}
+		next.Stale = next.empty < emptyLists || now.Sub(next.emptySince) < emptyFor
+		if !next.Stale {
+			next.services = nil
 		}
-	default:
-		next.Synced, next.Stale, next.empty, next.emptySince = now, false, 0, time.Time{}
-		listed := make(map[string]bool, len(list))
-		for _, f := range list {
-			listed[f.Service] = true
-			next.Services[f.Service] = Known{Found: f}
-		}
-		for name, k := range next.Services {
-			if listed[name] || !k.Gone.IsZero() {
-				continue
-			}
-			if k.Missing++; k.Missing >= missingLists {
-				k.Gone = now
-			}
-			next.Services[name] = k
+		return next
+	}
+	next.Stale, next.empty, next.emptySince = false, 0, time.Time{}
+	next.services = make(map[string]known, len(m.services)+len(list))
+	for name, k := range m.services {
+		if k.missing++; k.missing < missingLists {
+			next.services[name] = k
 		}
 	}
-	for _, k := range next.Services {
-		if end := k.Gone.Add(grace); !k.Gone.IsZero() && (wake.IsZero() || end.Before(wake)) {
-			wake = end
-		}
+	for _, f := range list {
+		next.services[f.Service] = known{Found: f}
 	}
-	return next, wake
+	return next
 }
 
-// Present are the services that are there, sorted by name.
+// Present returns the services that are there, sorted by name.
 func (m Memory) Present() []Found {
 	var there []Found
-	for _, k := range m.Services {
-		if k.Gone.IsZero() {
-			there = append(there, k.Found)
-		}
+	for _, k := range m.services {
+		there = append(there, k.Found)
 	}
 	slices.SortFunc(there, func(a, b Found) int { return cmp.Compare(a.Service, b.Service) })
 	return there

@@ -13,8 +13,6 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/discovery"
 )
 
-const grace = 10 * time.Minute
-
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // found makes services of their names.
@@ -81,21 +79,20 @@ func TestSelect(t *testing.T) {
 }
 
 // GTW-26: what is believed of a tailnet. Each line is a minute later: what the
-// tailnet lists ("-" is nothing, "!" an error), what is known then, and what is
-// still kept of what is gone.
+// tailnet lists ("-" is nothing, "!" an error), and what is known then.
 func TestNext(t *testing.T) {
 	for why, lines := range map[string][]string{
 		"an error removes nothing": {
 			"a b > a b", "! > a b stale", "! > a b stale", "a b > a b",
 		},
 		"one list is not enough": {
-			"a b > a b", "a > a b", "a b > a b", "a > a b", "a > a gone b",
+			"a b > a b", "a > a b", "a b > a b", "a > a b", "a > a",
 		},
 		"an error between two lists does not help, and does not hurt": {
-			"a b > a b", "a > a b", "! > a b stale", "a > a gone b",
+			"a b > a b", "a > a b", "! > a b stale", "a > a",
 		},
 		"an empty list must come three times over five minutes": {
-			"a b > a b", "- > a b stale", "- > a b stale", "- > a b stale", "- > a b stale", "- > a b stale", "- > gone a b",
+			"a b > a b", "- > a b stale", "- > a b stale", "- > a b stale", "- > a b stale", "- > a b stale", "- > ",
 		},
 		"anything in between begins anew": {
 			"a b > a b", "- > a b stale", "- > a b stale", "- > a b stale", "- > a b stale", "b > a b", "- > a b stale", "a b > a b",
@@ -104,11 +101,7 @@ func TestNext(t *testing.T) {
 			"a > a", "- > a stale", "- > a stale", "a > a",
 		},
 		"what comes back is there": {
-			"a b > a b", "a > a b", "a > a gone b", "a b > a b",
-		},
-		"what is gone is forgotten after its grace": {
-			"a b > a b", "a > a b", "a > a gone b", "a > a gone b", "a > a gone b", "a > a gone b", "a > a gone b", "a > a gone b", "a > a gone b",
-			"a > a gone b", "a > a gone b", "a > a gone b", "a > a",
+			"a b > a b", "a > a b", "a > a", "a b > a b",
 		},
 		"nothing at all is nothing": {"- > ", "- > "},
 	} {
@@ -118,7 +111,7 @@ func TestNext(t *testing.T) {
 				list, want, _ := strings.Cut(line, " > ")
 				now := start.Add(time.Duration(i) * time.Minute)
 				before := fmt.Sprint(m)
-				next, wake := m.Next(found(strings.Trim(list, "!-")), list == "!", now, grace)
+				next := m.Next(found(strings.Trim(list, "!-")), list == "!", now)
 				if fmt.Sprint(m) != before {
 					t.Fatal("Next changed what was known")
 				}
@@ -127,21 +120,7 @@ func TestNext(t *testing.T) {
 				if m.Stale {
 					got += " stale"
 				}
-				var gone []string
-				for name, k := range m.Services {
-					if !k.Gone.IsZero() {
-						gone = append(gone, name)
-						if !wake.After(now) || wake.After(k.Gone.Add(grace)) {
-							t.Errorf("line %d: %s is gone since %v, wake is %v", i, name, k.Gone, wake)
-						}
-					}
-				}
-				if slices.Sort(gone); len(gone) > 0 {
-					got = strings.TrimSpace(got + " gone " + strings.Join(gone, " "))
-				} else if !wake.IsZero() {
-					t.Errorf("line %d: nothing is gone, wake is %v", i, wake)
-				}
-				if got != strings.TrimSpace(want) {
+				if strings.TrimSpace(got) != strings.TrimSpace(want) {
 					t.Fatalf("line %d, %q: %q, want %q", i, line, got, want)
 				}
 			}
@@ -155,8 +134,8 @@ func TestRemember(t *testing.T) {
 	if !m.Stale || names(m.Present()) != "a b" {
 		t.Errorf("%+v", m)
 	}
-	m, _ = m.Next(nil, false, start, grace)
-	m, _ = m.Next(found("a"), false, start.Add(time.Minute), grace)
+	m = m.Next(nil, false, start)
+	m = m.Next(found("a"), false, start.Add(time.Minute))
 	if names(m.Present()) != "a b" {
 		t.Errorf("%+v", m)
 	}
@@ -166,10 +145,10 @@ func TestRemember(t *testing.T) {
 func TestStorm(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 2))
-		m, _ := discovery.Memory{}.Next(found("a b c"), false, start, grace)
+		m := discovery.Memory{}.Next(found("a b c"), false, start)
 		now := start
 		for since := time.Duration(0); since < 5*time.Minute; {
-			m, _ = m.Next(nil, r.IntN(2) == 0, now.Add(since), grace)
+			m = m.Next(nil, r.IntN(2) == 0, now.Add(since))
 			since += time.Duration(1+r.IntN(90)) * time.Second
 			if names(m.Present()) != "a b c" {
 				t.Fatalf("seed %d: %v after %v", seed, m.Present(), since)

@@ -73,7 +73,7 @@ type Controllers struct {
 	// What Envoy is, and where relays may be; as of gather.Gatherer.
 	ClusterDomain, Controller, EnvoyNamespace string
 	ProxyNamespaces                           []string
-	AllowContainerboot, Addresses             bool
+	Addresses                                 bool
 
 	// GatherOnly leaves everything to others but what Envoy Gateway is answered from.
 	GatherOnly bool
@@ -284,7 +284,7 @@ func readinessChanged(e event.UpdateEvent) bool {
 func (c *Controllers) addEverywhere(mgr manager.Manager) error {
 	g := &gather.Gatherer{
 		Namespace: c.Namespace, ClusterDomain: c.ClusterDomain, Controller: c.Controller, EnvoyNamespace: c.EnvoyNamespace, ProxyNamespaces: c.ProxyNamespaces,
-		AllowContainerboot: c.AllowContainerboot, Addresses: c.Addresses, Board: c.Board, Log: c.Log, Publish: c.Publish, Measure: c.Built,
+		Addresses: c.Addresses, Board: c.Board, Log: c.Log, Publish: c.Publish, Measure: c.Built,
 	}
 	refusals := c.refusals.Load()
 	g.LeftOut, refusals.Changed = refusals.Namespaces, g.Again

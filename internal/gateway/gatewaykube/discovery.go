@@ -34,9 +34,8 @@ const (
 	// the controller that says the rest.
 	discoveryManager = v1alpha1.FieldManager + "-discovery"
 
-	discoveryInterval = time.Minute      // of a gateway that says none
-	discoveryGrace    = 10 * time.Minute //
-	mostPorts         = 32               // that a TailscaleService holds
+	discoveryInterval = time.Minute // of a gateway that says none
+	mostPorts         = 32          // that a TailscaleService holds
 )
 
 // A discoverer keeps a TailscaleService for each service that a TailscaleGateway's
@@ -182,10 +181,7 @@ func (f *finds) tailnet(ctx context.Context, spec v1alpha1.AttachedTailnet) (v1a
 	if !ok {
 		r.memory = discovery.Remember(f.stored(name))
 	}
-	interval, grace := cmp.Or(spec.ServiceDiscovery.SyncInterval.Duration, discoveryInterval), discoveryGrace
-	if g := spec.ServiceDiscovery.RemovalGrace; g != nil {
-		grace = g.Duration
-	}
+	interval := cmp.Or(spec.ServiceDiscovery.SyncInterval.Duration, discoveryInterval)
 	maxAge := interval - time.Second // the next look is an interval away, by another clock
 	if ok && r.generation != f.gateway.Generation {
 		maxAge = 0 // another wish, another reading: none counts twice
@@ -194,7 +190,7 @@ func (f *finds) tailnet(ctx context.Context, spec v1alpha1.AttachedTailnet) (v1a
 	now := f.Now()
 	wake := now.Add(interval)
 	if failed != nil {
-		r.memory, _ = r.memory.Next(nil, true, now, grace)
+		r.memory = r.memory.Next(nil, true, now)
 		switch e, _ := errors.AsType[*tailnets.Error](failed); {
 		case e == nil:
 		case e.Class == tailnets.Dropped:
@@ -203,7 +199,7 @@ func (f *finds) tailnet(ctx context.Context, spec v1alpha1.AttachedTailnet) (v1a
 			wake = earlier(wake, now.Add(e.RetryAfter))
 		}
 	} else if at.After(r.counted) {
-		r.memory, _ = r.memory.Next(list, false, now, grace)
+		r.memory = r.memory.Next(list, false, now)
 		r.counted, r.generation, r.left = now, f.gateway.Generation, left
 	} else {
 		wake = earlier(wake, at.Add(interval))

@@ -60,9 +60,6 @@ func (g *group) pod() corev1.PodTemplateSpec {
 	for _, name := range g.PullSecrets {
 		p.Spec.ImagePullSecrets = append(p.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
 	}
-	if g.containerboot() {
-		g.becomeContainerboot(&p.Spec)
-	}
 	return p
 }
 

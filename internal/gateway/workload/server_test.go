@@ -133,25 +133,20 @@ func (s *stage) restrict(ctx context.Context, level string) {
 }
 
 // The API server takes every shape of a group as it is, finds nothing to change when
-// it is applied again, and its controllers make pods of it, without privileges where
-// none are needed. All of it goes with the group.
+// it is applied again, and its controllers make pods of it, without privileges.
+// All of it goes with the group.
 func TestServer(t *testing.T) {
 	s := newStage(t)
 	ctx := within(t)
 	s.restrict(ctx, "restricted")
-	settings := workload.Settings{Image: "registry.example/tailplaned:1", ContainerbootImage: "registry.example/tailscale:1", PullSecrets: []string{"pull"},
+	settings := workload.Settings{Image: "registry.example/tailplaned:1", PullSecrets: []string{"pull"},
 		EnvoyNamespaces: []string{"envoy-gateway-system"}, MonitoringNamespaces: []string{"monitoring"}, Version: "v1+dirty"}
 	docs := map[string]string{
 		"egress":  `{apiVersion: gateway.tailscale.com/v1alpha1, kind: TailscaleProxyGroup, metadata: {name: ` + strings.Repeat("e", 52) + `, namespace: %s}, spec: {type: egress, replicas: 3, drainTimeout: 10m, podLabels: {team: shop}}}`,
 		"ingress": `{apiVersion: gateway.tailscale.com/v1alpha1, kind: TailscaleProxyGroup, metadata: {name: front, namespace: %s}, spec: {type: ingress}}`,
-		"boot":    `{apiVersion: gateway.tailscale.com/v1alpha1, kind: TailscaleProxyGroup, metadata: {name: boot, namespace: %s}, spec: {type: ingress, runtime: Containerboot, replicas: 1}}`,
-		"kernel":  `{apiVersion: gateway.tailscale.com/v1alpha1, kind: TailscaleProxyGroup, metadata: {name: kernel, namespace: %s}, spec: {type: egress, runtime: Containerboot, replicas: 1}}`,
 		"none":    `{apiVersion: gateway.tailscale.com/v1alpha1, kind: TailscaleProxyGroup, metadata: {name: none, namespace: %s}, spec: {type: egress, replicas: 0}}`,
 	}
-	for _, shape := range []string{"egress", "ingress", "boot", "none", "kernel"} {
-		if shape == "kernel" {
-			s.restrict(ctx, "privileged") // as whoever allows it must say
-		}
+	for _, shape := range []string{"egress", "ingress", "none"} {
 		g := s.group(ctx, docs[shape])
 		plan := workload.Plan{Tailnet: "corp", CertDomains: []string{shape + ".tail8eff9.ts.net"}}
 		for i := range 60 { // every other one is a range of its own: what a policy holds at most

@@ -36,12 +36,11 @@ const maxName = 52
 
 // Settings are the operator's, the same for every group.
 type Settings struct {
-	Image              string                      // of tailplaned; required
-	ContainerbootImage string                      // of Tailscale's own proxy; required for groups that run it
-	AllowCustomImages  bool                        // a group may name its own image
-	PullPolicy         corev1.PullPolicy           // optional
-	PullSecrets        []string                    // optional, in the group's namespace
-	Resources          corev1.ResourceRequirements // of groups that name none; optional
+	Image             string                      // of tailplaned; required
+	AllowCustomImages bool                        // a group may name its own image
+	PullPolicy        corev1.PullPolicy           // optional
+	PullSecrets       []string                    // optional, in the group's namespace
+	Resources         corev1.ResourceRequirements // of groups that name none; optional
 	// EnvoyNamespaces are where Envoy runs: it may reach the mapped ports, and asks
 	// each relay how it is. MonitoringNamespaces may read metrics.
 	EnvoyNamespaces, MonitoringNamespaces []string
@@ -161,6 +160,7 @@ func (g *group) check() error {
 	bad(g.Namespace == "" || g.UID == "", "it is not stored: it has no namespace or no UID")
 	bad(g.replicas < 0 || g.replicas > MaxReplicas || g.Standing > MaxReplicas, "%d replicas, and %d that still have anything; 0 to %d can be", g.replicas, g.Standing, MaxReplicas)
 	bad(g.Spec.Type != v1alpha1.Egress && g.Spec.Type != v1alpha1.Ingress, "its type %q is neither egress nor ingress", g.Spec.Type)
+	bad(!g.Spec.Runtime.Supported(), "its runtime %q is not supported", g.Spec.Runtime)
 	bad(g.Tailnet == "", "its tailnet is not known")
 	bad(g.image() == "", "the operator has no image for it")
 	if len(errs) > 0 {
@@ -179,14 +179,9 @@ func Replicas(g *v1alpha1.TailscaleProxyGroup) int32 {
 
 func (g *group) standing() int32 { return max(g.Standing, g.replicas) }
 
-func (g *group) containerboot() bool { return g.Spec.Runtime == v1alpha1.RuntimeContainerboot }
-
 func (g *group) image() string {
-	switch {
-	case g.AllowCustomImages && g.Spec.Image != "":
+	if g.AllowCustomImages && g.Spec.Image != "" {
 		return g.Spec.Image
-	case g.containerboot():
-		return g.ContainerbootImage
 	}
 	return g.Image
 }

@@ -63,7 +63,7 @@ func show(t testing.TB, o *workload.Objects) []byte {
 // TestGolden shows what a group becomes, one file for each shape.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(files) < 5 {
+	if err != nil || len(files) < 4 {
 		t.Fatalf("%v, %v", files, err)
 	}
 	for _, file := range files {
@@ -110,13 +110,13 @@ func sample(r *rand.Rand) input {
 	}
 	in := input{
 		Group: v1alpha1.TailscaleProxyGroup{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "relays", UID: types.UID(fmt.Sprintf("uid-%d", r.IntN(1000)))}},
-		Settings: workload.Settings{Image: "registry.example/tailplaned:1", ContainerbootImage: "registry.example/tailscale:1", AllowCustomImages: r.IntN(2) == 0,
+		Settings: workload.Settings{Image: "registry.example/tailplaned:1", AllowCustomImages: r.IntN(2) == 0,
 			EnvoyNamespaces: []string{"envoy-gateway-system", "edge"}[:r.IntN(3)], MonitoringNamespaces: []string{"monitoring"}[:r.IntN(2)], Version: "v1.2.3+dirty"},
 		Plan: workload.Plan{Tailnet: "corp", Standing: int32(r.IntN(51))},
 	}
 	spec := &in.Group.Spec
 	spec.Type = []v1alpha1.Direction{v1alpha1.Egress, v1alpha1.Ingress}[r.IntN(2)]
-	spec.Runtime = []v1alpha1.Runtime{v1alpha1.RuntimeRelay, v1alpha1.RuntimeContainerboot, ""}[r.IntN(3)]
+	spec.Runtime = []v1alpha1.Runtime{v1alpha1.RuntimeRelay, ""}[r.IntN(2)]
 	if r.IntN(4) > 0 {
 		spec.Replicas = new(int32(r.IntN(51)))
 	}
@@ -290,15 +290,11 @@ func lawOfPods(t *testing.T, in input, o *workload.Objects) {
 		t.Error("the group's own labels win over ours")
 	}
 	p := spec.Template.Spec
-	boot := in.Group.Spec.Runtime == v1alpha1.RuntimeContainerboot
 	if len(p.Containers) != 1 {
 		t.Fatalf("%d containers", len(p.Containers))
 	}
 	c := p.Containers[0]
 	want := "registry.example/tailplaned:1"
-	if boot {
-		want = "registry.example/tailscale:1"
-	}
 	if in.Settings.AllowCustomImages {
 		want = cmp.Or(in.Group.Spec.Image, want)
 	}
@@ -311,7 +307,7 @@ func lawOfPods(t *testing.T, in input, o *workload.Objects) {
 		}
 	}
 	for _, v := range p.Volumes {
-		if v.Secret != nil || v.HostPath != nil || v.Projected != nil && !boot {
+		if v.Secret != nil || v.HostPath != nil || v.Projected != nil {
 			t.Errorf("the volume %+v", v)
 		}
 	}
@@ -320,9 +316,6 @@ func lawOfPods(t *testing.T, in input, o *workload.Objects) {
 	}
 	if d := in.Group.Spec.DrainTimeout; *p.TerminationGracePeriodSeconds < 360 || d != nil && *p.TerminationGracePeriodSeconds <= int64(d.Seconds()) {
 		t.Errorf("%d s to end, and %v to wait for connections", *p.TerminationGracePeriodSeconds, d)
-	}
-	if boot && in.Group.Spec.Type == v1alpha1.Egress {
-		return // the kernel forwards, which takes every privilege
 	}
 	s := c.SecurityContext
 	if s == nil || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || s.Privileged != nil || len(s.Capabilities.Add) > 0 || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
@@ -363,9 +356,6 @@ func lawOfRest(t *testing.T, in input, o *workload.Objects) {
 	other.Group.Spec.Consumers = v1alpha1.NamespaceSelector{From: v1alpha1.NamespacesAll}
 	was := workload.Replicas(&in.Group)
 	is := int32(50)
-	if in.Group.Spec.Runtime == v1alpha1.RuntimeContainerboot { // whose pods mount the Secrets of ten at a time
-		is = max((was-1)/10*10+10, 10)
-	}
 	other.Group.Spec.Replicas = new(is)
 	scaled, err := workload.Render(&other.Group, other.Settings, other.Plan)
 	if err != nil {
@@ -393,6 +383,7 @@ func TestRefused(t *testing.T) {
 		{"more than a group ever had", func(in *input) { in.Plan.Standing = 51 }, "0 to 50"},
 		{"which way?", func(in *input) { in.Group.Spec.Type = "both" }, `"both"`},
 		{"a node of which tailnet?", func(in *input) { in.Plan.Tailnet = "" }, "tailnet is not known"},
+		{"a runtime of an earlier release", func(in *input) { in.Group.Spec.Runtime = v1alpha1.RuntimeContainerboot }, `runtime "Containerboot" is not supported`},
 		{"no image", func(in *input) { in.Settings = workload.Settings{} }, "no image"},
 	} {
 		in := good()

@@ -1,5 +1,5 @@
 // Package memberlist is what people are told of clusters: the operation that they
-// ask, both ends of it, and its page. It keeps law 10: what others say of themselves
+// ask, and both ends of it. It keeps law 10: what others say of themselves
 // is data, in every form.
 package memberlist
 
@@ -67,12 +67,17 @@ type List struct {
 	Hidden   int
 	Isolated bool
 	Refused  []gossip.Refusal
+
+	page Page // of the server that answers; nil: JSON only
 }
+
+// A Page renders a list as HTML.
+type Page func(List) ([]byte, error)
 
 // Of answers a request from what a node believes.
 func Of(s *gossip.Members, r Request) List {
 	clusters, hidden := s.Clusters(r.State == "all")
-	return List{clusters, hidden, s.Isolated, s.Refused}
+	return List{Clusters: clusters, Hidden: hidden, Isolated: s.Isolated, Refused: s.Refused}
 }
 
 // Shape answers JSON, or a page to who prefers one.
@@ -87,8 +92,8 @@ func (m List) Shape(accept string) (door.Shape, error) {
 	if m.Clusters == nil {
 		shape.Body = []gossip.Cluster{}
 	}
-	if prefersHTML(accept) {
-		return m.page(shape)
+	if m.page != nil && prefersHTML(accept) {
+		return m.pageShape(shape)
 	}
 	return shape, nil
 }
@@ -104,13 +109,15 @@ func (m List) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON reads the list.
 func (m *List) UnmarshalJSON(b []byte) error { return json.Unmarshal(b, &m.Clusters) }
 
-// Serve answers Get from what members returns.
-func Serve(members func() *gossip.Members, now func() time.Time) door.Route {
+// Serve answers Get from what members returns; page renders it for browsers.
+func Serve(members func() *gossip.Members, now func() time.Time, page Page) door.Route {
 	return Get.Serve(func(_ context.Context, p access.Permit, r Request) (List, error) {
 		if err := p.Require(access.ClusterMembers, now()); err != nil {
 			return List{}, err
 		}
-		return Of(members(), r), nil
+		list := Of(members(), r)
+		list.page = page
+		return list, nil
 	})
 }
 

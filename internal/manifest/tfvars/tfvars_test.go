@@ -9,8 +9,7 @@ import (
 	"testing"
 
 	"github.com/hashicorp/hcl/v2/hclwrite"
-
-	"github.com/tailplane/tailplane/internal/manifest/linediff"
+	"github.com/rogpeppe/go-internal/diff"
 )
 
 const file = `# Runners. Ask #platform before you change this.
@@ -90,7 +89,7 @@ func TestFLEET15_Set(t *testing.T) {
 				t.Fatal(err)
 			}
 			var lines strings.Builder
-			for l := range strings.Lines(linediff.Git("x.tfvars", []byte(file), out)) {
+			for l := range strings.Lines(string(diff.Diff("a", []byte(file), "b", out))) {
 				if (l[0] == '-' || l[0] == '+') && !strings.HasPrefix(l, "---") && !strings.HasPrefix(l, "+++") {
 					lines.WriteString(l)
 				}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/fleet/change"
-	"github.com/tailplane/tailplane/internal/manifest/linediff"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/redact"
@@ -36,7 +35,7 @@ type Preview struct {
 	File     string `json:"file"`
 	Base     string `json:"base" doc:"the commit that it is made from"`
 	Version  string `json:"version" doc:"of the file, for the proposal"`
-	Diff     string `json:"diff" doc:"of the real file, as git writes it"`
+	Diff     string `json:"diff" doc:"of the real file, as a unified diff"`
 	Risk     Risk   `json:"risk"`
 	OrgName  string `json:"org" doc:"whose it is; empty: the platform's"`
 	Platform bool   `json:"platform" doc:"those who run the platform have to approve it"`
@@ -187,7 +186,7 @@ func (d *Desk) draw(ctx context.Context, p access.Permit, e Edit, before []chang
 		old = nil
 	}
 	out.File, out.Base, out.Version, out.Risk = out.path, out.file.Commit, out.file.Version, Risk{r.Level, append([]string{}, r.Why...)}
-	if out.Diff = linediff.Git(out.path, old, out.text); len(out.Diff) > maxKept {
+	if out.Diff = unified(out.path, old, out.text); len(out.Diff) > maxKept {
 		out.Diff = strings.ToValidUTF8(out.Diff[:maxKept], "") + "\n(the diff is longer: the pull request has all of it)\n"
 	}
 	if out.Note = d.Book.Note(); out.Note != "" {

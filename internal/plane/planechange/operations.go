@@ -90,7 +90,7 @@ const (
 	exampleID     = "c3f9c1a2b4d5e6f70"
 	exampleCommit = "0f3c9a1b2d4e5f6071820f3c9a1b2d4e5f607182"
 	exampleBlob   = "9a1b2d4e5f6071820f3c9a1b2d4e5f6071820f3c"
-	exampleDiff   = "diff --git a/fleet/gh-nix.yaml b/fleet/gh-nix.yaml\nindex 9a1b2d4..0f3c9a1 100644\n--- a/fleet/gh-nix.yaml\n+++ b/fleet/gh-nix.yaml\n@@ -8,4 +8,4 @@ spec:\n   runsOn: [self-hosted, nix]\n" +
+	exampleDiff   = "diff a/fleet/gh-nix.yaml b/fleet/gh-nix.yaml\n--- a/fleet/gh-nix.yaml\n+++ b/fleet/gh-nix.yaml\n@@ -8,4 +8,4 @@\n   runsOn: [self-hosted, nix]\n" +
 		"   scaling:\n     min: 0\n-    max: 5\n+    max: 8\n"
 )
 

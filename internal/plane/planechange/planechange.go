@@ -143,7 +143,7 @@ type Change struct {
 	Reason    string     `json:"reason"`
 	Risk      Risk       `json:"risk"`
 	Platform  bool       `json:"platform" doc:"those who run the platform have to approve it"`
-	Diff      string     `json:"diff" doc:"of the real file, as git writes it"`
+	Diff      string     `json:"diff" doc:"of the real file, as a unified diff"`
 	DiffOf    string     `json:"diffOf" doc:"the commit that the diff is of; if it is not head, somebody has pushed at the forge, and only the pull request shows what is there now"`
 	Stale     bool       `json:"stale" doc:"the file is another one by now than the change was made from"`
 	Checks    []Check    `json:"checks"`

@@ -111,7 +111,7 @@ func TestFLEET15_Enroll(t *testing.T) {
 				t.Errorf("at no forge: %s", code)
 			}
 			do("gus@globex.dev", "POST", "/enrollments?dryRun=true", request, "nothing")
-			if o.Would != "proposed" || o.Preview == nil || o.Preview.Refused != "" || !strings.Contains(o.Preview.Diff, "new file mode") || !strings.Contains(o.Preview.Diff, "+  configURL: https://github.com/globex\n") {
+			if o.Would != "proposed" || o.Preview == nil || o.Preview.Refused != "" || !strings.Contains(o.Preview.Diff, "--- /dev/null") || !strings.Contains(o.Preview.Diff, "+  configURL: https://github.com/globex\n") {
 				t.Fatalf("%+v", o.Preview)
 			}
 			first := do("gus@globex.dev", "POST", "/enrollments", request, "proposed").Change

@@ -42,13 +42,12 @@ const (
 // A Gatherer decides anew when something changed. Fields without a remark are
 // required.
 type Gatherer struct {
-	Namespace          string   // the operator's own
-	ClusterDomain      string   // such as cluster.local
-	Controller         string   // the controllerName of Envoy Gateway's classes
-	EnvoyNamespace     string   // where Envoy Gateway makes its Services
-	ProxyNamespaces    []string // where groups may be besides; none is fine
-	AllowContainerboot bool
-	Addresses          bool // relays are reached by their addresses, not by names
+	Namespace       string   // the operator's own
+	ClusterDomain   string   // such as cluster.local
+	Controller      string   // the controllerName of Envoy Gateway's classes
+	EnvoyNamespace  string   // where Envoy Gateway makes its Services
+	ProxyNamespaces []string // where groups may be besides; none is fine
+	Addresses       bool     // relays are reached by their addresses, not by names
 
 	Board *Board
 	Log   *slog.Logger

@@ -84,7 +84,7 @@ func pointers[T any](items []T) []*T {
 // gather reads everything that the decision needs. It returns when all of it is known.
 func (g *Gatherer) gather(ctx context.Context) (gateway.Objects, error) {
 	o := gateway.Objects{Namespace: g.Namespace, ClusterDomain: g.ClusterDomain, Controller: g.Controller, ProxyNamespaces: g.ProxyNamespaces,
-		AllowContainerboot: g.AllowContainerboot, Addresses: g.Addresses, Namespaces: map[string]map[string]string{}, KubeServices: map[gateway.Name]bool{}}
+		Addresses: g.Addresses, Namespaces: map[string]map[string]string{}, KubeServices: map[gateway.Name]bool{}}
 	always := map[string]client.Object{"TailscaleTailnet": &v1alpha1.TailscaleTailnet{}, "TailscaleProxyGroup": &v1alpha1.TailscaleProxyGroup{},
 		"TailscaleService": &v1alpha1.TailscaleService{}, "TailscaleGateway": &v1alpha1.TailscaleGateway{}, "TailscaleRoutePolicy": &v1alpha1.TailscaleRoutePolicy{},
 		"Namespace": metadata("Namespace"), "Service": metadata("Service")}

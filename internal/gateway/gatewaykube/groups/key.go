@@ -16,12 +16,14 @@ import (
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway/upkeep"
-	"github.com/tailplane/tailplane/internal/gateway/workload"
 	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
 )
 
 const (
 	keyField = "authkey"
+
+	// retiredField held the configuration, with its key, of the runtime Containerboot.
+	retiredField = "cap-106.hujson"
 
 	// noKey is the id of a key that was begun and is not there any more. It stands in
 	// the annotation so that the pause until the next one is kept.
@@ -86,11 +88,9 @@ func (l *look) writeKey(ctx context.Context, ordinal int, k upkeep.Key, secret s
 		want.Data = map[string][]byte{}
 	}
 	delete(want.Data, keyField)
+	delete(want.Data, retiredField)
 	if secret != "" {
 		want.Data[keyField] = []byte(secret)
-	}
-	if l.group.Spec.Runtime == v1alpha1.RuntimeContainerboot {
-		want.Data[workload.ConfigFileKey] = workload.ConfigFile{Hostname: l.hostname(ordinal), ControlURL: l.controlURL(), AuthKey: secret}.JSON()
 	}
 	if err := l.direct.Patch(ctx, want, client.MergeFromWithOptions(s, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("write the key of %s: %w", s.Name, err)

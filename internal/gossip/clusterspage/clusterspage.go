@@ -1,0 +1,38 @@
+// Package clusterspage renders the list of clusters as an HTML page for browsers. It
+// is apart from package memberlist, whose client is linked into tka: html/template
+// would make that program 3 MB larger.
+package clusterspage
+
+import (
+	"bytes"
+	"html/template"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/gossip/memberlist"
+)
+
+var page = template.Must(template.New("clusters").Funcs(template.FuncMap{"time": func(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return t.Format(time.RFC3339)
+}}).Parse(`<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Clusters</title>
+<style>body{font:16px sans-serif;margin:2em}table{border-collapse:collapse}td,th{padding:.3em .8em;text-align:left;border-bottom:1px solid #ccc}</style>
+<h1>Clusters</h1>
+{{if .Isolated}}<p><strong>This server hears none of the others, so it cannot say how they are.</strong></p>
+{{end}}<table><thead><tr><th>Name<th>State<th>API<th>Sign-in<th>Labels<th>Last seen<th>Notes</thead><tbody>
+{{range .Clusters}}<tr><td>{{.Name}}<td>{{.State}}<td>{{.APIEndpoint}}<td>{{.URL}}<td>{{range $k, $v := .Labels}}{{$k}}={{$v}} {{end}}<td>{{time .LastSeen}}<td>{{if .Self}}this one {{end}}{{if not .Verified}}unverified {{end}}{{if .Conflict}}in conflict{{end}}
+{{end}}</tbody></table>
+{{if .Hidden}}<p>{{.Hidden}} not shown: dead or left. Add ?state=all.</p>
+{{end}}</html>
+`))
+
+// Render returns the page. Everything that other servers say of themselves is escaped.
+func Render(list memberlist.List) ([]byte, error) {
+	var b bytes.Buffer
+	if err := page.Execute(&b, list); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
