@@ -57,7 +57,6 @@ type Server struct {
 	cutAll   context.CancelFunc
 	buffers  sync.Pool // of *[bufferSize]byte
 	large    sync.Pool // of *[largeSize]byte
-	gathered sync.Pool // of *[]byte
 }
 
 // Allowed is what a pod may do beside the ordinary; the zero value is nothing.
@@ -145,7 +144,6 @@ func (s *Server) prepare() {
 		}
 		s.stopping, s.stop = context.WithCancel(context.Background())
 		s.cut, s.cutAll = context.WithCancel(context.Background())
-		s.gathered.New = func() any { return new(make([]byte, 0, gatherSize)) }
 		s.buffers.New = func() any { return new([bufferSize]byte) }
 		s.large.New = func() any { return new([largeSize]byte) }
 	})
@@ -173,7 +171,7 @@ func (s *Server) Run(ctx context.Context, ln net.Listener, conf *tls.Config) err
 	srv.Protocols.SetUnencryptedHTTP2(true)
 	served := make(chan error, 1)
 	go func() {
-		served <- srv.Serve(wholeListener{framing.Listener{Listener: tls.NewListener(gatherListener{ln, &s.gathered}, conf), HTTP2: true}})
+		served <- srv.Serve(framing.Listener{Listener: tls.NewListener(ln, conf), HTTP2: true})
 	}()
 	select {
 	case err := <-served:
