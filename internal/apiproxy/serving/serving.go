@@ -131,7 +131,8 @@ const (
 	longestAsked = 10 * time.Minute // that a request may add to it
 	plainGrace   = 10 * time.Second
 	maxHeader    = 256 << 10
-	maxStreams   = 250 // of one HTTP/2 connection, as the API server's own
+	maxLine      = maxHeader + 16<<10 // beyond it, as net/http reads some more
+	maxStreams   = 250                // of one HTTP/2 connection, as the API server's own
 	bufferSize   = 32 << 10
 	largeSize    = 128 << 10
 )
@@ -171,7 +172,7 @@ func (s *Server) Run(ctx context.Context, ln net.Listener, conf *tls.Config) err
 	srv.Protocols.SetUnencryptedHTTP2(true)
 	served := make(chan error, 1)
 	go func() {
-		served <- srv.Serve(framing.Listener{Listener: tls.NewListener(ln, conf), HTTP2: true})
+		served <- srv.Serve(framing.Listener{Listener: tls.NewListener(ln, conf), HTTP2: true, MaxLine: maxLine})
 	}()
 	select {
 	case err := <-served:
