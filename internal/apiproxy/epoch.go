@@ -1,7 +1,6 @@
 package apiproxy
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,16 +24,14 @@ func CheckEpoch(prev, next *document.Document) error {
 	return nil
 }
 
-// maxMoves bounds what is told, maxPoints what is looked at: a document of so many
-// different rules is compared as a text.
-const (
-	maxMoves  = 20
-	maxPoints = 100_000
-)
+// maxMoves bounds how many differences are listed.
+const maxMoves = 20
 
-// Moves says what objects a change of document takes out of a collection, or
-// moves to another cluster; nothing if none. That clusters or members are added,
-// and that weights, places, limits or credentials change, moves nothing.
+// Moves lists what in a change of document may take objects out of a collection, or
+// move them to another cluster; nothing if none. It compares what routing means field
+// by field and does not compute which objects a rule takes from others. That clusters
+// or members are added, and that weights, places, limits or credentials change, moves
+// nothing.
 func Moves(prev, next *document.Document) (moves []string) {
 	if alone(prev) && alone(next) {
 		return nil // whatever it is called, it is the cluster of this pod
@@ -60,36 +57,15 @@ func Moves(prev, next *document.Document) (moves []string) {
 	if prev.AllNamespaces == document.Union && next.AllNamespaces == document.Home && len(prev.Rules) > 0 {
 		moves = append(moves, "allNamespaces was union and is home")
 	}
-	for i := range prev.Rules {
-		moves = append(moves, rankedAnew(&prev.Rules[i], next)...)
+	moves = append(moves, movedRules(prev, next)...)
+	if n := len(moves) - maxMoves; n > 0 {
+		moves = append(moves[:maxMoves], fmt.Sprintf("and %d more", n))
 	}
-	return append(moves, movedObjects(prev, next)...)
+	return moves
 }
 
 // alone says whether the only cluster is the one that the pod runs in.
 func alone(d *document.Document) bool { return len(d.Clusters) == 1 && d.Clusters[0].InCluster }
-
-// rankedAnew says whether another member than before has an object that several
-// have.
-func rankedAnew(was *document.Rule, next *document.Document) []string {
-	i := slices.IndexFunc(next.Rules, func(r document.Rule) bool { return r.Name == was.Name })
-	if i < 0 || was.Target.Spread == nil || next.Rules[i].Target.Spread == nil {
-		return nil
-	}
-	old, is := was.Target.Spread, next.Rules[i].Target.Spread
-	if old.OnConflict != is.OnConflict {
-		return []string{fmt.Sprintf("onConflict of rule %s was %s and is %s", was.Name, old.OnConflict, is.OnConflict)}
-	}
-	last := -1
-	for _, m := range old.Members {
-		at := slices.Index(is.Members, m)
-		if at >= 0 && at < last {
-			return []string{fmt.Sprintf("the members of rule %s are in another order", was.Name)}
-		}
-		last = max(last, at)
-	}
-	return nil
-}
 
 // sameCluster says whether two entries of one name are certainly one cluster.
 func sameCluster(was, is *document.Cluster) bool {
@@ -102,162 +78,142 @@ func sameCluster(was, is *document.Cluster) bool {
 	return len(was.Servers) == 0 || slices.ContainsFunc(was.Servers, func(s string) bool { return slices.Contains(is.Servers, s) })
 }
 
-// free stands for a name that no document has; the API server takes no such name.
-const free = "-any-"
-
-// movedObjects looks at a point of each region that the rules of both documents
-// make: what is told apart by resource, namespace and user agent.
-func movedObjects(prev, next *document.Document) (moves []string) {
-	if routes(prev) == routes(next) {
-		return nil
+// movedRules compares the rules of two documents, in their order.
+func movedRules(prev, next *document.Document) (moves []string) {
+	rest, restNow := unmatchedHolders(prev), unmatchedHolders(next)
+	if lacks(rest, restNow) {
+		moves = append(moves, fmt.Sprintf("objects that no rule matches were in %s and are in %s", clusters(rest), clusters(restNow)))
 	}
-	was, is := NewTable(prev, nil), NewTable(next, nil)
-	resources, namespaces, agents := points(prev, next)
-	if len(resources)*(len(namespaces)+1)*len(agents) > maxPoints {
-		return []string{"the rules are not what they were, and too many to say what that moves"}
+	was, is := collectionRules(prev), collectionRules(next)
+	for len(was) > 0 && len(is) > 0 && len(changes(was[0], is[0])) == 0 {
+		was, is = was[1:], is[1:]
 	}
-	count := 0
-	for _, r := range resources {
-		scope := document.BuiltinScope(r.group, r.resource)
-		for _, agent := range agents {
-			for _, ns := range namespaces {
-				q := question{verb: "list", group: r.group, resource: r.resource, namespace: ns, agent: agent, namespaced: ns != "" && scope != document.ClusterWide}
-				if ns == "" && scope == document.Namespaced || ns != "" && scope == document.ClusterWide && !q.isNamespace() {
-					continue // there are no such objects
-				}
-				had, has := was.holders(&q), is.holders(&q)
-				lost := slices.DeleteFunc(slices.Clone(had), func(c string) bool { return slices.Contains(has, c) })
-				if len(lost) == 0 {
-					continue
-				}
-				if count++; count > maxMoves {
-					continue
-				}
-				now := "no cluster"
-				if len(has) > 0 {
-					now = strings.Join(has, ", ")
-				}
-				moves = append(moves, fmt.Sprintf("%s were in %s and are in %s", describe(&q), strings.Join(had, ", "), now))
+	last := true // what is left are the last rules: behind them only the unmatched is
+	for len(was) > 0 && len(is) > 0 && len(changes(was[len(was)-1], is[len(is)-1])) == 0 {
+		was, is, last = was[:len(was)-1], is[:len(is)-1], false
+	}
+	switch {
+	case len(is) == 0:
+		for _, r := range was {
+			if has := holders(&r.Target); len(has) > 0 && (!last || lacks(has, restNow)) {
+				moves = append(moves, fmt.Sprintf("rule %s is gone: its objects were in %s", r.Name, clusters(has)))
 			}
 		}
-	}
-	if count > maxMoves {
-		moves = append(moves, fmt.Sprintf("and %d more", count-maxMoves))
+	case len(was) == 0:
+		for _, r := range is {
+			if has := holders(&r.Target); !last || lacks(rest, has) {
+				moves = append(moves, fmt.Sprintf("rule %s is new: its objects are in %s", r.Name, clusters(has)))
+			}
+		}
+	default:
+		moves = append(moves, namedChanges(was, is)...)
 	}
 	return moves
 }
 
-// holders returns the clusters that have the objects of a namespace.
-func (t *Table) holders(q *question) []string {
-	i, _, _ := t.first(q)
-	if i < 0 {
-		d := t.unmatched()
-		return d.Clusters()
+// namedChanges lists how rules that do not follow each other in the same way differ,
+// by their names.
+func namedChanges(was, is []*document.Rule) (moves []string) {
+	find := func(rules []*document.Rule, name string) int {
+		return slices.IndexFunc(rules, func(r *document.Rule) bool { return r.Name == name })
 	}
-	return t.rules[i].decision.Clusters()
-}
-
-func describe(q *question) string {
-	s := q.resource
-	if s == free {
-		s = "all other resources"
-	}
-	if q.group == free {
-		s += " of all other groups"
-	} else if q.group != "" {
-		s += "." + q.group
-	}
-	switch {
-	case q.namespace == free:
-		s += " in all other namespaces"
-	case q.namespace != "":
-		s += " in namespaces such as " + strings.ReplaceAll(q.namespace, free, "*")
-	}
-	if q.agent != "" && q.agent != free {
-		s += ", for " + strings.ReplaceAll(q.agent, free, "*")
-	}
-	return s
-}
-
-// A point is one resource.
-type point struct{ group, resource string }
-
-// points returns a resource, a namespace and a user agent of each kind that rules
-// tell apart. The namespace "" is of what is in none.
-func points(docs ...*document.Document) (resources []point, namespaces, agents []string) {
-	groups := map[string]bool{"": true, free: true}
-	names := map[string]bool{free: true, "namespaces": true}
-	in, by := map[document.Pattern]bool{}, map[document.Pattern]bool{}
-	for _, d := range docs {
-		for i := range d.Rules {
-			m := &d.Rules[i].Match
-			for _, g := range m.APIGroups {
-				groups[g] = true
-			}
-			for _, r := range m.Resources {
-				names[r.Name] = true
-			}
-			for _, p := range m.Namespaces {
-				in[p] = true
-			}
-			for _, p := range m.UserAgents {
-				by[p] = true
-			}
+	for _, r := range was {
+		if i := find(is, r.Name); i >= 0 {
+			moves = append(moves, changes(r, is[i])...)
+		} else {
+			moves = append(moves, fmt.Sprintf("rule %s is gone: its objects were in %s", r.Name, clusters(holders(&r.Target))))
 		}
 	}
-	for g := range groups {
-		for n := range names {
-			resources = append(resources, point{g, n})
+	for _, r := range is {
+		if find(was, r.Name) < 0 {
+			moves = append(moves, fmt.Sprintf("rule %s is new: its objects are in %s", r.Name, clusters(holders(&r.Target))))
 		}
 	}
-	slices.SortFunc(resources, func(a, b point) int { return strings.Compare(a.group+" "+a.resource, b.group+" "+b.resource) })
-	return resources, append(samples(in), ""), samples(by)
+	if len(moves) == 0 {
+		moves = append(moves, fmt.Sprintf("the rules from %s on are in another order", was[0].Name))
+	}
+	return moves
 }
 
-// samples returns a text for each pattern, one for what each two have in common,
-// and one that no pattern knows.
-func samples(patterns map[document.Pattern]bool) []string {
-	all := map[string]bool{free: true}
-	for p := range patterns {
-		before, after, glob := p.Ends()
-		if !glob {
-			all[before] = true
-			continue
-		}
-		all[before+free+after] = true
-		for q := range patterns {
-			if s, ok := p.Common(q, free); ok {
-				all[s] = true
-			}
-		}
+// changes lists how a rule that takes the place of another one moves objects.
+func changes(was, is *document.Rule) []string {
+	if !sameCollections(&was.Match, &is.Match) {
+		return []string{fmt.Sprintf("rule %s does not match the objects that it did", was.Name)}
 	}
-	out := make([]string, 0, len(all))
-	for s := range all {
-		out = append(out, s)
+	if had, has := holders(&was.Target), holders(&is.Target); lacks(had, has) {
+		return []string{fmt.Sprintf("the objects of rule %s were in %s and are in %s", was.Name, clusters(had), clusters(has))}
 	}
-	slices.Sort(out)
-	return out
+	old, now := was.Target.Spread, is.Target.Spread
+	if old == nil || now == nil {
+		return nil
+	}
+	// Another member than before may have an object that several have.
+	if old.OnConflict != now.OnConflict {
+		return []string{fmt.Sprintf("onConflict of rule %s was %s and is %s", was.Name, old.OnConflict, now.OnConflict)}
+	}
+	kept := slices.DeleteFunc(slices.Clone(now.Members), func(m string) bool { return !slices.Contains(old.Members, m) })
+	if !slices.Equal(kept, old.Members) {
+		return []string{fmt.Sprintf("the members of rule %s are in another order", was.Name)}
+	}
+	return nil
 }
 
-// routes returns, as a text, what of a document says where objects are.
-func routes(d *document.Document) string {
-	type route struct {
-		Match   document.Match
-		Cluster string
-		Members []string
-		Denied  bool
-	}
-	all := []any{d.Home, d.Unmatched}
+// collectionRules returns the rules that say where lists and watches go.
+func collectionRules(d *document.Document) (rules []*document.Rule) {
 	for i := range d.Rules {
-		r := &d.Rules[i]
-		to := route{Match: r.Match, Cluster: r.Target.Cluster, Denied: r.Target.Deny != ""}
-		if r.Target.Spread != nil {
-			to.Members = r.Target.Spread.Members
+		if list, watch := readsCollections(&d.Rules[i].Match); list || watch {
+			rules = append(rules, &d.Rules[i])
 		}
-		all = append(all, to)
 	}
-	b, _ := json.Marshal(all) // of texts and lists
-	return string(b)
+	return rules
+}
+
+func readsCollections(m *document.Match) (list, watch bool) {
+	return m.Verbs == nil || slices.Contains(m.Verbs, "list"), m.Verbs == nil || slices.Contains(m.Verbs, "watch")
+}
+
+// sameCollections says whether two matches are of the same lists and watches.
+func sameCollections(a, b *document.Match) bool {
+	list, watch := readsCollections(a)
+	listToo, watchToo := readsCollections(b)
+	return list == listToo && watch == watchToo && sameSet(a.APIGroups, b.APIGroups) && sameSet(a.Resources, b.Resources) &&
+		sameSet(a.Namespaces, b.Namespaces) && sameSet(a.Names, b.Names) && sameSet(a.UserAgents, b.UserAgents)
+}
+
+// sameSet compares two lists of a match, whose order means nothing; nil is all.
+func sameSet[T comparable](a, b []T) bool {
+	in := func(all []T) func(T) bool { return func(v T) bool { return !slices.Contains(all, v) } }
+	return (a == nil) == (b == nil) && !slices.ContainsFunc(a, in(b)) && !slices.ContainsFunc(b, in(a))
+}
+
+// holders returns the clusters that have the objects of a rule.
+func holders(t *document.Target) []string {
+	switch {
+	case t.Spread != nil:
+		return t.Spread.Members
+	case t.Cluster != "":
+		return []string{t.Cluster}
+	}
+	return nil
+}
+
+func unmatchedHolders(d *document.Document) []string {
+	if d.Unmatched == document.UnmatchedRefuse {
+		return nil
+	}
+	return []string{d.Home}
+}
+
+// lacks says whether one of the clusters that had objects has them no more.
+func lacks(had, has []string) bool {
+	return slices.ContainsFunc(had, func(c string) bool { return !slices.Contains(has, c) })
+}
+
+func clusters(names []string) string {
+	if len(names) == 0 {
+		return "no cluster"
+	}
+	return strings.Join(names, ", ")
 }
 
 // Retargeted says whether a collection that one cluster serves now was served by

@@ -3,8 +3,10 @@ package apiproxy
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -50,9 +52,12 @@ func TestEpoch(t *testing.T) {
 		{"Secret renamed, with its uid", "secret: east", "secret: east-2", ""},
 		{"creating is denied", "verbs: [create, delete]", "verbs: [create]", ""},
 		{"a rule renamed", "name: production", "name: prod", ""},
-		{"a rule that says the same", "rules:\n", "rules:\n- {name: first, match: {namespaces: [other]}, target: {cluster: here}}\n", ""},
+		{"patterns in another order", `[production, "prod-*"]`, `["prod-*", production]`, ""},
+		{"a last rule for home", "allNamespaces: union", "- {name: last, match: {namespaces: [other]}, target: {cluster: here}}\nallNamespaces: union", ""},
+		{"a last rule for home and another", "allNamespaces: union", "- {name: last, match: {resources: [pods], namespaces: [other]}, target: {spread: {members: [here, east]}}}\nallNamespaces: union", ""},
+		{"a refusal of writing", "rules:\n", "rules:\n- {name: first, match: {namespaces: [other], verbs: [update]}, target: {deny: no}}\n", ""},
 
-		{"member removed", "members: [east, west]\n      place: [{labels: \"tier in (gold)\", cluster: east}]\n      strategy: hash\n      weights: {east: 70, west: 30}", "members: [east, here]", "jobs.batch in namespaces such as batch were in east, west and are in east, here"},
+		{"member removed", "members: [east, west]\n      place: [{labels: \"tier in (gold)\", cluster: east}]\n      strategy: hash\n      weights: {east: 70, west: 30}", "members: [east, here]", "the objects of rule batch were in east, west and are in east, here"},
 		{"members in another order", "members: [east, west]", "members: [west, east]", "the members of rule batch are in another order"},
 		{"another policy", "onConflict: reject", "onConflict: prefer", "onConflict of rule batch"},
 		{"slot", "slot: 2", "slot: 3", "the slot of west was 2 and is 3"},
@@ -60,14 +65,20 @@ func TestEpoch(t *testing.T) {
 		{"uid", "uid: 5d0f2c1e", "uid: 6d0f2c1e", "the uid of east"},
 		{"uid dropped", "  uid: 5d0f2c1e-0000-4000-8000-000000000001\n", "", "the uid of east"},
 		{"all servers", `["https://10.1.0.1:6443", "https://10.1.0.2:6443"]`, `["https://10.9.0.1:6443"]`, "west may be another cluster"},
-		{"namespace pattern", `[production, "prod-*"]`, `[production, "prd-*"]`, "in namespaces such as prod-* were in east and are in here"},
-		{"namespace added", "[production,", "[production, other,", "in namespaces such as other were in here and are in east"},
-		{"target", "target: {cluster: east}", "target: {cluster: west}", "were in east and are in west"},
-		{"rule removed", "- {name: production, match: {namespaces: [production, \"prod-*\"]}, target: {cluster: east}}\n", "", "namespaces such as production"},
-		{"rule in between", "rules:\n", "rules:\n- {name: first, match: {namespaces: [\"*-x\"]}, target: {cluster: west}}\n", "in namespaces such as prod-*-x were in east and are in west"},
-		{"reading is denied", "rules:\n", "rules:\n- {name: first, match: {resources: [secrets], verbs: [list]}, target: {deny: no}}\n", "secrets in all other namespaces were in here and are in no cluster"},
-		{"home", "home: here", "home: west", "were in here and are in west"},
-		{"unmatched", "home: here", "home: here\nunmatched: refuse", "are in no cluster"},
+		{"namespace pattern", `[production, "prod-*"]`, `[production, "prd-*"]`, "rule production does not match the objects that it did"},
+		{"namespace added", "[production,", "[production, other,", "rule production does not match the objects that it did"},
+		{"target", "target: {cluster: east}", "target: {cluster: west}", "the objects of rule production were in east and are in west"},
+		{"rule removed", "- {name: production, match: {namespaces: [production, \"prod-*\"]}, target: {cluster: east}}\n", "", "rule production is gone: its objects were in east"},
+		{"rule in between", "rules:\n", "rules:\n- {name: first, match: {namespaces: [\"*-x\"]}, target: {cluster: west}}\n", "rule first is new: its objects are in west"},
+		{"reading is denied", "rules:\n", "rules:\n- {name: first, match: {resources: [secrets], verbs: [list]}, target: {deny: no}}\n", "rule first is new: its objects are in no cluster"},
+		{"home", "home: here", "home: west", "objects that no rule matches were in here and are in west"},
+		{"unmatched", "home: here", "home: here\nunmatched: refuse", "objects that no rule matches were in here and are in no cluster"},
+		{"a first rule that says the same", "rules:\n", "rules:\n- {name: first, match: {namespaces: [other]}, target: {cluster: here}}\n", "rule first is new: its objects are in here"},
+		{"a last rule", "allNamespaces: union", "- {name: last, match: {namespaces: [other]}, target: {cluster: west}}\nallNamespaces: union", "rule last is new: its objects are in west"},
+		{"watching is denied", "rules:\n", "rules:\n- {name: first, match: {resources: [secrets], verbs: [watch]}, target: {deny: no}}\n", "rule first is new"},
+		{"a user agent", "match: {namespaces: [production,", "match: {userAgents: [x], namespaces: [production,", "rule production does not match"},
+		{"an object by name", "match: {namespaces: [production,", "match: {names: [x], namespaces: [production,", "rule production does not match"},
+		{"renamed and in another order", "- name: batch\n  match: {apiGroups: [batch], resources: [jobs], namespaces: [batch]}\n  target:\n    spread:\n      members: [east, west]", "- name: jobs\n  match: {apiGroups: [batch], resources: [jobs], namespaces: [batch]}\n  target:\n    spread:\n      members: [west, east]", "rule batch is gone"},
 		{"allNamespaces", "allNamespaces: union", "allNamespaces: home", "allNamespaces was union and is home"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -105,7 +116,7 @@ func TestEpochOfOneCluster(t *testing.T) {
 	}
 }
 
-// Rules too many to compare point by point are compared as they stand.
+// Of many changes some are listed.
 func TestEpochOfManyRules(t *testing.T) {
 	var rules strings.Builder
 	for i := range 600 {
@@ -118,6 +129,74 @@ func TestEpochOfManyRules(t *testing.T) {
 	}
 	if moves := Moves(prev, table(t, strings.Replace(rules.String(), "east", "west", 1)).Document()); len(moves) != 1 {
 		t.Errorf("a collection moved: %v", moves)
+	}
+	moves := Moves(prev, table(t, strings.ReplaceAll(rules.String(), "east", "west")).Document())
+	if len(moves) != maxMoves+1 || moves[maxMoves] != "and 580 more" {
+		t.Errorf("all moved: %v", moves)
+	}
+}
+
+// Law: where Moves finds nothing, no cluster that had objects of a collection is left
+// out of it, whichever rules there were.
+func TestNothingMovesUnsaid(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	pick := func(of ...string) string { return of[random.IntN(len(of))] }
+	rule := func(i int) string {
+		return fmt.Sprintf("- {name: r%d, match: {%sresources: [%s]%s%s}, target: {%s}}\n", i,
+			pick("", "apiGroups: [\"\"], "), pick("pods", "secrets", "pods, secrets"), pick("", ", namespaces: [a]", ", namespaces: [\"a*\"]", ", namespaces: [\"a*\", b]"),
+			pick("", "", ", userAgents: [x]"), pick("cluster: here", "cluster: east", "cluster: west", "deny: no", "spread: {members: [here, east]}", "spread: {members: [here, east, west]}"))
+	}
+	parse := func(rules []string) *document.Document {
+		d, _, err := document.Parse([]byte(strings.Split(exampleDocument(t), "rules:\n")[0] + "rules:\n" + strings.Join(rules, "")))
+		if err != nil {
+			return nil // a rule that never matches
+		}
+		return d
+	}
+	held := func(tb *Table, resource, namespace, agent string) []string {
+		q := question{verb: "list", resource: resource, namespace: namespace, agent: agent, namespaced: true}
+		i, _, _ := tb.first(&q)
+		if i < 0 {
+			return []string{tb.doc.Home}
+		}
+		return tb.rules[i].decision.Clusters()
+	}
+	compared := 0
+	for range 2_000 {
+		var before []string
+		for i := range 1 + random.IntN(3) {
+			before = append(before, rule(i))
+		}
+		after := slices.Clone(before)
+		for range 1 + random.IntN(2) {
+			switch at := random.IntN(len(after) + 1); {
+			case at == len(after) || random.IntN(3) == 0:
+				after = slices.Insert(after, at, rule(10+len(after)))
+			case random.IntN(2) == 0:
+				after[at] = rule(at)
+			default:
+				after = slices.Delete(after, at, at+1)
+			}
+		}
+		prev, next := parse(before), parse(after)
+		if prev == nil || next == nil || len(Moves(prev, next)) > 0 {
+			continue
+		}
+		compared++
+		was, is := NewTable(prev, nil), NewTable(next, nil)
+		for _, resource := range []string{"pods", "secrets"} {
+			for _, namespace := range []string{"a", "ab", "b", "c"} {
+				for _, agent := range []string{"x", "y"} {
+					had, has := held(was, resource, namespace, agent), held(is, resource, namespace, agent)
+					if lacks(had, has) {
+						t.Fatalf("%s in %s for %s were in %v and are in %v:\n%s\nthen\n%s", resource, namespace, agent, had, has, strings.Join(before, ""), strings.Join(after, ""))
+					}
+				}
+			}
+		}
+	}
+	if compared < 50 {
+		t.Errorf("only %d changes moved nothing", compared)
 	}
 }
 

@@ -23,39 +23,29 @@ type Key struct {
 func (r *Request) Key() Key { return Key{r.Group, r.Resource, r.Namespace, r.Name} }
 
 // Owners is what is known about which member of a spread has an object: from
-// answers to creates, from gets, from lists and watches. It forgets what was not
-// asked for longest, and is for one document: another one begins with a new
-// Owners.
+// answers to creates, from gets, from lists and watches. An Owners is for one
+// document: another document begins with a new Owners.
 //
-// A list may tell of tens of thousands of objects at once, so what is known lies
-// in blocks, and nothing in it points to anything but a cluster's name.
+// It holds two maps. New and used entries go to the current one. When that is full
+// it becomes the previous one, and the entries of the old previous map are dropped:
+// they were not used while half of the bound was learned.
 type Owners struct {
 	seed maphash.Seed
+	half int // of the bound, the most that one map holds
 
-	mu     sync.Mutex
-	known  map[uint64]int32 // places
-	blocks [][]owner
-	recent int32 // the one that was used last; -1: there is none
-	oldest int32
-	unused int32 // the first of those that were dropped; -1: there is none
+	mu                sync.Mutex
+	current, previous map[uint64]owner // a hash is in one of them
 }
 
-// An owner is who has the object of a key, as it was told at a time.
+// An owner is the cluster that has an object.
 type owner struct {
-	key     uint64
-	cluster string // "": nobody, until the time
+	cluster string // "": no cluster has it, until the time
 	until   int64  // in ns since 1970
-	// The places of those that were used just after it and just before it; -1: there
-	// is none. Of a place that is free, older is another free one.
-	newer, older int32
 }
-
-// ownerBlock is how many owners lie together.
-const ownerBlock = 512
 
 // NewOwners returns an Owners that knows nothing.
 func NewOwners() *Owners {
-	return &Owners{seed: maphash.MakeSeed(), known: map[uint64]int32{}, recent: -1, oldest: -1, unused: -1}
+	return &Owners{seed: maphash.MakeSeed(), half: maxOwners / 2, current: map[uint64]owner{}, previous: map[uint64]owner{}}
 }
 
 // hash is of 64 bits. Two keys of one hash are so rare that the wrong member's
@@ -70,100 +60,52 @@ func (o *Owners) hash(k Key) uint64 {
 	return h.Sum64()
 }
 
-func (o *Owners) at(place int32) *owner { return &o.blocks[place/ownerBlock][place%ownerBlock] }
-
-// Find returns the cluster that has the object. absent says that nobody had it
-// less than a second ago. If neither is known, all members are to be asked. It
-// allocates nothing.
+// Find returns the cluster that has the object. absent says that no cluster had it
+// less than a second ago. If neither is known, all members are to be asked.
 func (o *Owners) Find(k Key, now time.Time) (cluster string, absent bool) {
 	h := o.hash(k)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	place, ok := o.known[h]
+	found, ok := o.current[h]
 	if !ok {
-		return "", false
+		if found, ok = o.previous[h]; !ok {
+			return "", false
+		}
+		o.set(h, found)
 	}
-	found := o.at(place)
 	if found.cluster == "" && now.UnixNano() >= found.until {
-		o.drop(place)
+		delete(o.current, h)
 		return "", false
 	}
-	o.use(place)
 	return found.cluster, found.cluster == ""
 }
 
 // Learn notes that a cluster has the object.
-func (o *Owners) Learn(k Key, cluster string) { o.note(k, cluster, 0) }
+func (o *Owners) Learn(k Key, cluster string) { o.note(k, owner{cluster: cluster}) }
 
 // Absent notes that no member has the object. It is believed for a second, and
 // only if all were asked.
-func (o *Owners) Absent(k Key, now time.Time) { o.note(k, "", now.Add(absentTime).UnixNano()) }
+func (o *Owners) Absent(k Key, now time.Time) {
+	o.note(k, owner{until: now.Add(absentTime).UnixNano()})
+}
 
-func (o *Owners) note(k Key, cluster string, until int64) {
+func (o *Owners) note(k Key, is owner) {
 	h := o.hash(k)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	place, ok := o.known[h]
-	if !ok {
-		if len(o.known) == maxOwners {
-			o.drop(o.oldest)
+	o.set(h, is)
+}
+
+// set puts an entry into the current map. The caller must hold mu.
+func (o *Owners) set(h uint64, is owner) {
+	if _, ok := o.current[h]; !ok {
+		if len(o.current) >= o.half {
+			o.current, o.previous = o.previous, o.current
+			clear(o.current)
 		}
-		place = o.room()
-		o.known[h] = place
-		o.at(place).key = h
-		o.push(place)
-	} else {
-		o.use(place)
+		delete(o.previous, h)
 	}
-	at := o.at(place)
-	at.cluster, at.until = cluster, until
-}
-
-// room is a place for one more.
-func (o *Owners) room() int32 {
-	if o.unused < 0 {
-		first := int32(len(o.blocks) * ownerBlock)
-		o.blocks = append(o.blocks, make([]owner, ownerBlock))
-		for place := first + ownerBlock - 1; place >= first; place-- {
-			o.at(place).older, o.unused = o.unused, place
-		}
-	}
-	place := o.unused
-	o.unused = o.at(place).older
-	return place
-}
-
-// use makes one the last that was used.
-func (o *Owners) use(place int32) {
-	if place != o.recent {
-		o.take(place)
-		o.push(place)
-	}
-}
-
-func (o *Owners) push(place int32) {
-	at := o.at(place)
-	at.newer, at.older = -1, o.recent
-	if o.recent < 0 {
-		o.oldest = place
-	} else {
-		o.at(o.recent).newer = place
-	}
-	o.recent = place
-}
-
-func (o *Owners) take(place int32) {
-	at := o.at(place)
-	if at.newer < 0 {
-		o.recent = at.older
-	} else {
-		o.at(at.newer).older = at.older
-	}
-	if at.older < 0 {
-		o.oldest = at.newer
-	} else {
-		o.at(at.older).newer = at.newer
-	}
+	o.current[h] = is
 }
 
 // Forget drops what is known of the object, if it is that the cluster has it:
@@ -172,23 +114,18 @@ func (o *Owners) Forget(k Key, cluster string) {
 	h := o.hash(k)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if place, ok := o.known[h]; ok && (cluster == "" || o.at(place).cluster == cluster) {
-		o.drop(place)
+	for _, m := range [...]map[uint64]owner{o.current, o.previous} {
+		if is, ok := m[h]; ok && (cluster == "" || is.cluster == cluster) {
+			delete(m, h)
+		}
 	}
-}
-
-func (o *Owners) drop(place int32) {
-	o.take(place)
-	delete(o.known, o.at(place).key)
-	*o.at(place) = owner{older: o.unused}
-	o.unused = place
 }
 
 // Len returns how many objects something is known of.
 func (o *Owners) Len() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return len(o.known)
+	return len(o.current) + len(o.previous)
 }
 
 // An Answer is what a member said when it was asked whether it has an object.

@@ -169,7 +169,7 @@ type Spread struct {
 	Weights             map[string]int  `json:"weights,omitempty"` // nil: all the same; a member that is not in it has 0
 	OwnerReferences     OwnerReferences `json:"ownerReferences"`
 	OnConflict          string          `json:"onConflict"` // "reject" or "prefer"
-	Read                string          `json:"read"`       // without a member: "fail", "stale" or "skip"
+	Read                string          `json:"read"`       // without a member: "fail" or "skip"
 	Create              string          `json:"create"`     // without a member: "fail" or "spill"
 	DeleteAllCollection bool            `json:"deleteAllCollection"`
 }

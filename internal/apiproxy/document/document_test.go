@@ -220,6 +220,7 @@ func TestWarnings(t *testing.T) {
 		{"home: here", "home: east", "home east is not the cluster this pod runs in"},
 		{"{name: elections-at-home, match: {apiGroups: [coordination.k8s.io]}, target: {cluster: here}}", "{name: other, match: {apiGroups: [x.io]}, target: {cluster: here}}", "takes the leases"},
 		{batch, `{apiGroups: [""], resources: [pods], namespaces: [batch]}`, "spreads pods but no rule up to it spreads events"},
+		{"read: fail", "read: stale", "onUnavailable.read: stale was removed and works as fail"},
 		{"create: fail", "create: spill", "one of the same name may be in that member"},
 		{"deleteCollection: refuse", "deleteCollection: all", "delete objects in all of east, west"},
 		{"{namespaces: [production, \"prod-*\"]}, target: {cluster: east}", "{namespaces: [production, \"prod-*\"], verbs: [get]}, allowVerbSplit: true, target: {cluster: east}", "splits verbs"},
@@ -235,6 +236,25 @@ func TestWarnings(t *testing.T) {
 				t.Errorf("warned of %v, want %q", warnings, tt.says)
 			}
 		})
+	}
+}
+
+// A file of an earlier release may say read: stale. It is read as the default.
+func TestReadStaleIsTheDefault(t *testing.T) {
+	want, _, err := Parse([]byte(example(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, warnings, err := Parse([]byte(change(t, example(t), "read: fail", "read: stale")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("read: stale gives\n%+v\nwant\n%+v", got, want)
+	}
+	about := slices.DeleteFunc(warnings, func(f Finding) bool { return !strings.Contains(f.Message, "stale") })
+	if len(about) != 1 {
+		t.Errorf("it is warned about %d times: %v", len(about), about)
 	}
 }
 

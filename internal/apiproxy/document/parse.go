@@ -358,6 +358,22 @@ func (p *parser) target(n *yaml.Node, i int, t *Target) {
 	}
 }
 
+// readWithout reads onUnavailable.read. Earlier releases also had "stale". It is
+// accepted for one release, with a warning, so that an adapter starts with the
+// file that it has.
+func (p *parser) readWithout(to *string) field {
+	want := oneOf(&p.reader, "onUnavailable.read", to, "fail", "skip")
+	return func(n *yaml.Node) {
+		if n.Kind == yaml.ScalarNode && n.Tag == "!!str" && n.Value == "stale" {
+			*to = "fail"
+			p.warn(n.Line, "onUnavailable.read: stale was removed and works as fail: a list is 503 while a member is down. "+
+				"The next release refuses it: write fail or skip")
+			return
+		}
+		want(n)
+	}
+}
+
 func (p *parser) spread(n *yaml.Node, i int, s *Spread) {
 	*s = Spread{Strategy: Hash, OwnerReferences: Follow, OnConflict: "reject", Read: "fail", Create: "fail"}
 	keys := p.mapping(n, "spread", map[string]field{
@@ -398,7 +414,7 @@ func (p *parser) spread(n *yaml.Node, i int, s *Spread) {
 		"onConflict":      oneOf(&p.reader, "onConflict", &s.OnConflict, "reject", "prefer"),
 		"onUnavailable": func(n *yaml.Node) {
 			p.mapping(n, "onUnavailable", map[string]field{
-				"read":   oneOf(&p.reader, "onUnavailable.read", &s.Read, "fail", "stale", "skip"),
+				"read":   p.readWithout(&s.Read),
 				"create": oneOf(&p.reader, "onUnavailable.create", &s.Create, "fail", "spill"),
 			})
 		},

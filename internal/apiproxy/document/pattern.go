@@ -59,21 +59,6 @@ func (p Pattern) Covers(q Pattern) bool {
 	return p.glob && strings.HasPrefix(q.prefix, p.prefix) && strings.HasSuffix(q.suffix, p.suffix)
 }
 
-// Common returns a text that both match, if there is one beside what exact
-// patterns match: fill stands where the stars are.
-func (p Pattern) Common(q Pattern, fill string) (string, bool) {
-	prefix, suffix := longer(p.prefix, q.prefix), longer(p.suffix, q.suffix)
-	s := prefix + fill + suffix
-	return s, p.glob && q.glob && p.Match(s) && q.Match(s)
-}
-
-func longer(a, b string) string {
-	if len(a) > len(b) {
-		return a
-	}
-	return b
-}
-
 // AnyOf says whether one of the patterns matches; nil matches all.
 func AnyOf(ps []Pattern, s string) bool {
 	return ps == nil || slices.ContainsFunc(ps, func(p Pattern) bool { return p.Match(s) })

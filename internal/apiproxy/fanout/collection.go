@@ -1,16 +1,12 @@
 package fanout
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
-	"time"
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/apiproxy/merge"
@@ -122,7 +118,6 @@ func (s *Server) collection(v *Visit, query url.Values, f form) (*merge.Collecti
 	delete(header, "If-None-Match")
 	path := v.Request.URLPath()
 	read := readPolicy(v)
-	v.shown = &shown{}
 	c.Ask = func(ctx context.Context, m merge.Member, a position.Ask) (*merge.Body, error) {
 		asked := maps.Clone(query)
 		a.Set(asked)
@@ -134,16 +129,11 @@ func (s *Server) collection(v *Visit, query url.Values, f form) (*merge.Collecti
 			asked.Set("includeObject", "Metadata") // or nobody could say which object a row is
 		}
 		h["Accept"] = []string{form.media}
-		var of question
-		keeps := false
-		if read == readStale && !a.Watch && !a.Names {
-			of, keeps = asks(v.Cluster(m.Name), path, asked, h)
-		}
 		var answer *upstream.Answer
 		var err error
 		if a.Watch || read == readFail {
 			answer, err = v.ask(ctx, m.Name, path, asked, h, !a.Watch)
-		} else { // somebody else may answer in its place
+		} else { // the list goes on without a member that is too slow
 			var end func()
 			answer, end, err = merge.InTime(ctx, func(ctx context.Context) (*upstream.Answer, error) { return v.ask(ctx, m.Name, path, asked, h, true) })
 			if err == nil {
@@ -151,10 +141,6 @@ func (s *Server) collection(v *Visit, query url.Values, f form) (*merge.Collecti
 			}
 		}
 		if err != nil {
-			if l := s.old(of, keeps && down(err), a); l != nil {
-				v.shown.old(m.Name, l.at)
-				return &merge.Body{ReadCloser: io.NopCloser(bytes.NewReader(l.body)), Form: l.form}, nil
-			}
 			return nil, err
 		}
 		got, ok := wire.ParseForm(answer.Header.Get("Content-Type"))
@@ -162,11 +148,7 @@ func (s *Server) collection(v *Visit, query url.Values, f form) (*merge.Collecti
 			answer.Close()
 			return nil, merge.ErrForms
 		}
-		body := &merge.Body{ReadCloser: answer.Whole(), Form: form.Form}
-		if keeps {
-			body.ReadCloser = v.shown.write(&copying{ReadCloser: body.ReadCloser, kept: &s.kept, of: of, list: list{form: form.Form, at: s.Now()}, paged: a.Limit > 0})
-		}
-		return body, nil
+		return &merge.Body{ReadCloser: answer.Whole(), Form: form.Form}, nil
 	}
 	if v.change("") != nil {
 		c.Ask = v.changing(c.Ask, f)
@@ -200,10 +182,6 @@ func (s *Server) head(w http.ResponseWriter, v *Visit, contentType string, left 
 	h := w.Header()
 	for _, text := range v.Decision.Warnings {
 		h.Add("Warning", warning(text))
-	}
-	for _, o := range v.shown.stale {
-		h.Add("Warning", warning(fmt.Sprintf("cluster %s did not answer: what is shown of it is %v old", o.cluster, s.Now().Sub(o.at).Round(time.Second))))
-		s.Metrics.AnsweredInPart(observe.PartialStale)
 	}
 	for _, m := range left {
 		h.Add("Warning", warning("cluster "+m.Name+" left out: it did not answer"))

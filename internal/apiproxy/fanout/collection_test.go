@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -177,40 +176,6 @@ func (st *stage) shows(why string, res *http.Response, code int, want, warns str
 	return rv
 }
 
-// ADP-18, AD-06: while a member is down, its last whole answer to the same question
-// is shown, with its position and its age, where a rule says so; what nobody asked
-// before, what is older than asked, and what is forbidden, is told as it is.
-func TestStale(t *testing.T) {
-	st := newStage(t, "stale")
-	st.east.names, st.west.names = []string{"of-east"}, []string{"of-west"}
-	fresh := st.shows("all are there", st.get(""), 200, "of-east of-west", "")
-	st.shows("a page", st.get("labelSelector=a&limit=500"), 200, "of-east of-west", "")
-	st.shows("as somebody else", st.get("labelSelector=b", "Impersonate-User", "jane"), 200, "of-east of-west", "")
-	st.now = st.now.Add(42 * time.Second)
-	st.west.set(func() { st.west.code = 503 })
-	st.east.set(func() { st.east.rv = 11 })
-	const warned = "cluster west did not answer: what is shown of it is 42s old"
-	rv := st.shows("west is down", st.get(""), 200, "of-east of-west", warned)
-	if want := fmt.Sprintf("10000000001%020d%020d", 11, 10); rv != want {
-		t.Errorf("the position is %s, want %s: the one of what is shown", rv, want)
-	}
-	st.shows("the same, at any position", st.get("resourceVersion=0"), 200, "of-east of-west", warned)
-	st.shows("not older than what it has", st.get("resourceVersionMatch=NotOlderThan&resourceVersion="+fresh), 200, "of-east of-west", warned)
-	st.shows("newer than what is kept", st.get("resourceVersion="+fresh[:len(fresh)-2]+"99"), 503, "", "")
-	st.shows("exactly", st.get("resourceVersionMatch=Exact&resourceVersion="+fresh), 503, "", "")
-	st.shows("another selector", st.get("labelSelector=c"), 503, "", "")
-	st.shows("another form", st.get("", "Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"), 503, "", "")
-	st.shows("with a limit, which is shown in one piece", st.get("limit=500"), 200, "of-east of-west", warned)
-	st.shows("what somebody else was shown", st.get("labelSelector=b"), 503, "", "")
-	st.shows("as somebody else", st.get("labelSelector=b", "Impersonate-User", "jane"), 503, "", "")
-	st.west.set(func() { st.west.code = 403 })
-	st.shows("it is there and says no", st.get(""), 403, "", "")
-	st.west.set(func() { st.west.code, st.west.cut = 0, true })
-	st.shows("it breaks off", st.get(""), 503, "", "")
-	st.west.set(func() { st.west.cut, st.west.names = false, []string{"new-west"} })
-	st.shows("it is back", st.get(""), 200, "of-east new-west", "")
-}
-
 // ADP-18: a member that is down is left out where a rule says so, and not one that
 // says no, nor from a position that needs all of them.
 func TestSkip(t *testing.T) {
@@ -264,50 +229,5 @@ func TestCopiesAreCounted(t *testing.T) {
 	}()
 	if res != nil {
 		t.Error("a long list that broke off was shown as whole")
-	}
-}
-
-// What is kept never has more than its bound, and the oldest goes first.
-func TestKeptIsBounded(t *testing.T) {
-	var k kept
-	path := func(i int) question { return question{path: fmt.Sprint(i)} }
-	body := `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[` +
-		strings.TrimSuffix(strings.Repeat(`{"metadata":{"name":"a"}},`, 40_000), ",") + "]}\n"
-	began := time.Now()
-	read := func(i int, text string, paged bool) {
-		t.Helper()
-		c := &copying{ReadCloser: io.NopCloser(strings.NewReader(text)), kept: &k, of: path(i), list: list{at: began.Add(time.Duration(i))}, paged: paged}
-		if _, err := io.Copy(io.Discard, c); err != nil {
-			t.Fatal(err)
-		}
-		if k.size > maxKept {
-			t.Fatalf("%d bytes are kept", k.size)
-		}
-		c.Keep()
-		c.Close()
-	}
-	for i := range 20 {
-		read(i, body, false)
-	}
-	if k.get(path(19), 7) == nil || k.get(path(19), 8) != nil || k.get(path(0), 0) != nil {
-		t.Errorf("%d lists are kept", len(k.of))
-	}
-	read(20, strings.Repeat(body, 9), false)
-	if k.get(path(20), 0) != nil {
-		t.Error("one that is too long is kept")
-	}
-	read(21, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"x"},"items":[]}`, true)
-	if k.get(path(21), 0) != nil {
-		t.Error("a part is kept")
-	}
-	sum := 0
-	for _, l := range k.of {
-		sum += cap(l.body)
-	}
-	if k.size != sum {
-		t.Errorf("%d bytes are counted, and %d are there", k.size, sum)
-	}
-	if _, ok := asks(nil, "/x", url.Values{"continue": {"x"}}, nil); ok {
-		t.Error("a page of somewhere may be kept")
 	}
 }

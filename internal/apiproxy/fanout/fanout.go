@@ -40,7 +40,6 @@ type Server struct {
 
 	mu       sync.Mutex
 	rings    rings
-	kept     kept
 	released uint64          // how often one was let go
 	plain    map[string]bool // resources that some member does not serve in protobuf
 }
@@ -56,7 +55,6 @@ type Visit struct {
 	call   serving.Calling  // is told of each question to a cluster, but for those of our own
 	body   []byte           // when it was looked into
 	object *apiproxy.Object // in it
-	shown  *shown           // of a collection
 }
 
 // clusterHeader tells which cluster an answer came from, which is none.

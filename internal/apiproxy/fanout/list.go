@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sync"
-	"time"
 
 	"github.com/tailplane/tailplane/internal/apiproxy/merge"
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/position"
@@ -17,9 +15,8 @@ import (
 
 // What a document has for a member that is down.
 const (
-	readFail  = "fail"
-	readSkip  = "skip"
-	readStale = "stale"
+	readFail = "fail"
+	readSkip = "skip"
 )
 
 // readPolicy is what is done when a member is down.
@@ -50,66 +47,11 @@ func fixed(q position.Query) bool {
 	return q.Continue != "" || q.Match == "Exact" || q.Limit > 0 && q.Match == "" && at
 }
 
-// shown is what of a collection is shown that its members did not say now.
-type shown struct {
-	mu    sync.Mutex
-	stale []old
-	parts []*copying // what they say now, to be shown another time
-}
-
-type old struct {
-	cluster string
-	at      time.Time
-}
-
-func (s *shown) old(cluster string, at time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.stale = append(s.stale, old{cluster, at})
-}
-
-func (s *shown) write(c *copying) *copying {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.parts = append(s.parts, c)
-	return c
-}
-
-// old is the answer that is shown in the place of a member's; nil if none may be.
-// Of a page and of a position in the past there is none.
-func (s *Server) old(of question, may bool, a position.Ask) *list {
-	if !may || a.Limit > 0 || a.Match == "Exact" {
-		return nil
-	}
-	rv, bad := position.ParseRV(a.RV)
-	if bad != nil || rv.Vector != nil {
-		return nil
-	}
-	return s.kept.get(of, rv.Plain)
-}
-
-// open begins a list. The pages of a list are at one position, which nobody has
-// but the members, so when one is down whose last answer may be shown, the list is
-// shown in one piece: a limit is the most that a client wants, and servers show
-// more where they cannot tell.
-func (s *Server) open(v *Visit, c *merge.Collection, q position.Query) (*merge.List, error) {
+func (s *Server) list(w http.ResponseWriter, v *Visit, c *merge.Collection, q position.Query) error {
 	if fixed(q) {
 		c.Skip = nil
 	}
 	l, err := c.List(v.Out.Context(), q)
-	status, told := errors.AsType[*wire.Status](err)
-	if !told || !down(status) || q.Limit == 0 || fixed(q) || readPolicy(v) != readStale {
-		return l, err
-	}
-	q.Limit = 0
-	if l, err := c.List(v.Out.Context(), q); err == nil {
-		return l, nil
-	}
-	return nil, status
-}
-
-func (s *Server) list(w http.ResponseWriter, v *Visit, c *merge.Collection, q position.Query) error {
-	l, err := s.open(v, c, q)
 	if err != nil {
 		return err
 	}
@@ -138,9 +80,6 @@ func (s *Server) list(w http.ResponseWriter, v *Visit, c *merge.Collection, q po
 			return status
 		}
 		return &wire.Status{Code: http.StatusServiceUnavailable, Reason: wire.ReasonUnavailable, RetryAfter: 1, Message: "mca: " + err.Error()}
-	}
-	for _, part := range v.shown.parts {
-		part.Keep()
 	}
 	if l.Dropped > 0 {
 		s.Log.Debug("objects of one name are in several clusters; the first is shown", "resource", v.Request.Resource, "group", v.Request.Group, "count", l.Dropped)

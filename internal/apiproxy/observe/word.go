@@ -125,14 +125,11 @@ func Conflicts() []Conflict { return []Conflict{ConflictRejected, ConflictPrefer
 // A Partial is how a merged answer did without a member.
 type Partial string
 
-// The ways.
-const (
-	PartialSkip  Partial = "skip"
-	PartialStale Partial = "stale"
-)
+// PartialSkip leaves the member out.
+const PartialSkip Partial = "skip"
 
-// Partials returns both.
-func Partials() []Partial { return []Partial{PartialSkip, PartialStale} }
+// Partials returns all of them.
+func Partials() []Partial { return []Partial{PartialSkip} }
 
 // A Cache is one of the things that are kept.
 type Cache string

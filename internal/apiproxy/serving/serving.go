@@ -57,7 +57,6 @@ type Server struct {
 	cutAll   context.CancelFunc
 	buffers  sync.Pool // of *[bufferSize]byte
 	large    sync.Pool // of *[largeSize]byte
-	gathered sync.Pool // of *[]byte
 }
 
 // Allowed is what a pod may do beside the ordinary; the zero value is nothing.
@@ -132,7 +131,8 @@ const (
 	longestAsked = 10 * time.Minute // that a request may add to it
 	plainGrace   = 10 * time.Second
 	maxHeader    = 256 << 10
-	maxStreams   = 250 // of one HTTP/2 connection, as the API server's own
+	maxLine      = maxHeader + 16<<10 // beyond it, as net/http reads some more
+	maxStreams   = 250                // of one HTTP/2 connection, as the API server's own
 	bufferSize   = 32 << 10
 	largeSize    = 128 << 10
 )
@@ -145,7 +145,6 @@ func (s *Server) prepare() {
 		}
 		s.stopping, s.stop = context.WithCancel(context.Background())
 		s.cut, s.cutAll = context.WithCancel(context.Background())
-		s.gathered.New = func() any { return new(make([]byte, 0, gatherSize)) }
 		s.buffers.New = func() any { return new([bufferSize]byte) }
 		s.large.New = func() any { return new([largeSize]byte) }
 	})
@@ -173,7 +172,7 @@ func (s *Server) Run(ctx context.Context, ln net.Listener, conf *tls.Config) err
 	srv.Protocols.SetUnencryptedHTTP2(true)
 	served := make(chan error, 1)
 	go func() {
-		served <- srv.Serve(wholeListener{framing.Listener{Listener: tls.NewListener(gatherListener{ln, &s.gathered}, conf), HTTP2: true}})
+		served <- srv.Serve(framing.Listener{Listener: tls.NewListener(ln, conf), HTTP2: true, MaxLine: maxLine})
 	}()
 	select {
 	case err := <-served:

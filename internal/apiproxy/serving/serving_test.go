@@ -362,6 +362,38 @@ func TestTheServerEnds(t *testing.T) {
 	}
 }
 
+// A head may be as long as net/http takes one, and its first line too: label selectors
+// are long. A longer one is 431.
+func TestLongRequestLines(t *testing.T) {
+	var arrived atomic.Pointer[string]
+	p := run(t, func(_ http.ResponseWriter, r *http.Request) { arrived.Store(&r.RequestURI) }, nil)
+	path := func(size int) string {
+		return "/api/v1/pods?labelSelector=app%20in%20(" + strings.Repeat("value,", size/6) + "value)"
+	}
+	for _, tt := range []struct {
+		size, want int
+	}{{33 << 10, http.StatusOK}, {250 << 10, http.StatusOK}, {300 << 10, http.StatusRequestHeaderFieldsTooLarge}} {
+		for _, http2 := range []bool{false, true} {
+			if http2 && tt.want != http.StatusOK {
+				continue // HTTP/2 clients know the limit and do not send it
+			}
+			asked := path(tt.size)
+			arrived.Store(nil)
+			if res := p.do(t, http.MethodGet, asked, http2); res.StatusCode != tt.want {
+				b, _ := io.ReadAll(res.Body)
+				t.Errorf("%d KiB, HTTP/2 %v: %s, want %d: %.300s", tt.size>>10, http2, res.Status, tt.want, b)
+			}
+			got := arrived.Load()
+			if tt.want == http.StatusOK && (got == nil || *got != asked) {
+				t.Errorf("%d KiB, HTTP/2 %v: it did not arrive as it was sent", tt.size>>10, http2)
+			}
+			if tt.want != http.StatusOK && got != nil {
+				t.Errorf("%d KiB, HTTP/2 %v: it arrived", tt.size>>10, http2)
+			}
+		}
+	}
+}
+
 // AU-01: the line of a visit has what it is about, and no query, header or token.
 func TestInspection(t *testing.T) {
 	p := run(t, func(w http.ResponseWriter, r *http.Request) {

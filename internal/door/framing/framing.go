@@ -5,6 +5,7 @@ package framing
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -26,9 +27,13 @@ const headerTime = 5 * time.Second
 //
 // With HTTP2, a connection may carry HTTP/2 instead, from its first byte on. Its
 // frames have one length each, so there is nothing to hold against net/http.
+//
+// MaxLine is the longest line of a head in bytes, 32 KiB if it is 0. It must be
+// beyond what net/http reads of a head, so that net/http answers "too large" first.
 type Listener struct {
 	net.Listener
-	HTTP2 bool
+	HTTP2   bool
+	MaxLine int
 }
 
 // Accept implements [net.Listener].
@@ -37,7 +42,7 @@ func (s Listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &conn{Conn: c, framing: framing{http2: s.HTTP2}}, nil
+	return &conn{Conn: c, framing: framing{http2: s.HTTP2, longest: s.MaxLine}}, nil
 }
 
 // A conn ends with an error at the first byte that is not strict HTTP/1.
@@ -128,6 +133,7 @@ type framing struct {
 	requests int  // whole ones so far
 	http2    bool // may begin with preface
 	seen     int  // bytes of preface
+	longest  int  // line; 0: maxLine
 }
 
 // preface is how HTTP/2 begins (RFC 9113, section 3.4).
@@ -145,7 +151,8 @@ const (
 	lastLine // after the last chunk: trailers are refused
 )
 
-// maxLine is beyond what net/http reads of a head, so that it says "too large" first.
+// maxLine is the longest line where the listener sets no other limit, and what a
+// connection holds on to between lines.
 const maxLine = 32 << 10
 
 // feed returns how many of the next bytes may be read.
@@ -153,6 +160,7 @@ func (f *framing) feed(b []byte) int {
 	if f.http2 {
 		return f.begin(b)
 	}
+	longest := cmp.Or(f.longest, maxLine)
 	for i := 0; i < len(b); {
 		if f.state == body || f.state == chunk {
 			n := int(min(f.left, int64(len(b)-i)))
@@ -165,16 +173,18 @@ func (f *framing) feed(b []byte) int {
 		end := bytes.IndexByte(b[i:], '\n')
 		if end < 0 {
 			f.line = append(f.line, b[i:]...)
-			if len(f.line) > maxLine {
+			if len(f.line) > longest {
 				return i
 			}
 			return len(b)
 		}
 		line, ok := bytes.CutSuffix(append(f.line, b[i:i+end]...), []byte("\r"))
-		if !ok || len(line) > maxLine || bytes.IndexByte(line, '\r') >= 0 || !f.take(string(line)) {
+		if !ok || len(line) > longest || bytes.IndexByte(line, '\r') >= 0 || !f.take(string(line)) {
 			return i + end
 		}
-		f.line = line[:0]
+		if f.line = line[:0]; cap(line) > maxLine {
+			f.line = nil
+		}
 		i += end + 1
 	}
 	return len(b)
@@ -218,7 +228,7 @@ func (f *framing) take(line string) bool {
 	case requestLine:
 		method, rest, ok := strings.Cut(line, " ")
 		target, version, ok2 := strings.Cut(rest, " ")
-		*f = framing{state: header, line: f.line, length: -1, old: version == "HTTP/1.0", requests: f.requests}
+		*f = framing{state: header, line: f.line, length: -1, old: version == "HTTP/1.0", requests: f.requests, longest: f.longest}
 		return ok && ok2 && isToken(method) && target != "" && visible(target) && (version == "HTTP/1.1" || f.old)
 	case header:
 		if line == "" {

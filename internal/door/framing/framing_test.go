@@ -129,6 +129,31 @@ func TestLongLinesGoOn(t *testing.T) {
 	}
 }
 
+// A listener may take longer lines, and a connection does not hold on to their room.
+func TestMaxLine(t *testing.T) {
+	head := "GET /?" + strings.Repeat("x", 100<<10) + " HTTP/1.1\r\nHost: tka\r\n\r\n"
+	for _, size := range []int{len(head), 4096} {
+		f := framing{longest: 128 << 10}
+		for rest := []byte(head); len(rest) > 0; {
+			n := min(size, len(rest))
+			if good := f.feed(rest[:n]); good < n {
+				t.Fatalf("in pieces of %d: refused", size)
+			}
+			rest = rest[n:]
+		}
+		if f.requests != 1 {
+			t.Errorf("in pieces of %d: %d requests", size, f.requests)
+		}
+		if cap(f.line) > maxLine {
+			t.Errorf("in pieces of %d: %d bytes are held", size, cap(f.line))
+		}
+	}
+	f := framing{longest: 64 << 10}
+	if n := f.feed([]byte(head)); n == len(head) {
+		t.Error("a line beyond the limit is taken")
+	}
+}
+
 // A connection that may carry HTTP/2 is opaque after the preface, and as strict as any before it.
 func TestPreface(t *testing.T) {
 	for _, tt := range []struct {
