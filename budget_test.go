@@ -14,7 +14,7 @@ import (
 // and mca runs in every pod, so they stay small; tailplaned is one image.
 var sizes = map[string]int64{
 	"mca":        15 << 20,
-	"tka":        15 << 20,
+	"tka":        20 << 20,
 	"tailplaned": 100 << 20, // all roles in one image: each one's libraries come on top
 }
 

@@ -197,8 +197,8 @@ var worlds = map[string]string{
 	"tailscale.com/": "internal/tailnet internal/tailnet/tailnets testkit/tailnettest testkit/tailnettest/tsapi " +
 		"testkit/tailnettest/tailpolicy testkit/testenv",
 	"sigs.k8s.io/controller-runtime": "internal/fleet/fleetkube internal/fleet/fleetkube/adopt internal/fleet/fleetkube/arcworld internal/fleet/fleetkube/board internal/fleet/fleetkube/furnish internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gossip/gossipkube internal/kube internal/plane/planekube internal/plane/planekube/act internal/plane/planekube/election testkit/planekubetest internal/signin/signinkube cmd/tailplaned",
-	"k8s.io/client-go/":              "testkit/arctest internal/fleet/fleetkube internal/fleet/fleetkube/arcworld internal/fleet/fleetkube/board internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gossip/gossipkube internal/inject/injectkube internal/kube testkit/kubetest internal/plane/planekube internal/plane/planekube/act internal/plane/planekube/election testkit/planekubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned testkit/testenv",
-	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/fleet internal/fleet/fleetkube internal/fleet/fleetkube/account internal/fleet/fleetkube/adopt internal/fleet/fleetkube/adopted internal/fleet/fleetkube/arcworld internal/fleet/fleetkube/board internal/fleet/fleetkube/findings internal/fleet/fleetkube/furnish internal/fleet/fleetkube/ledger internal/fleet/arc testkit/arctest internal/fleet/isolation internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gateway/workload internal/gossip/gossipkube internal/inject/injectkube internal/kube testkit/kubetest internal/plane/planekube internal/plane/planekube/act internal/plane/planekube/election testkit/planekubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned testkit/testenv",
+	"k8s.io/client-go/":              "testkit/arctest internal/cli/kubefile internal/fleet/fleetkube internal/fleet/fleetkube/arcworld internal/fleet/fleetkube/board internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gossip/gossipkube internal/inject/injectkube internal/kube testkit/kubetest internal/plane/planekube internal/plane/planekube/act internal/plane/planekube/election testkit/planekubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned testkit/testenv",
+	"k8s.io/":                        "api/gateway/v1alpha1 api/v1alpha1 internal/apiproxy internal/apiproxy/document internal/cli/kubefile internal/fleet internal/fleet/fleetkube internal/fleet/fleetkube/account internal/fleet/fleetkube/adopt internal/fleet/fleetkube/adopted internal/fleet/fleetkube/arcworld internal/fleet/fleetkube/board internal/fleet/fleetkube/findings internal/fleet/fleetkube/furnish internal/fleet/fleetkube/ledger internal/fleet/arc testkit/arctest internal/fleet/isolation internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gateway/workload internal/gossip/gossipkube internal/inject/injectkube internal/kube testkit/kubetest internal/plane/planekube internal/plane/planekube/act internal/plane/planekube/election testkit/planekubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned testkit/testenv",
 	"sigs.k8s.io/gateway-api/":       "internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/gather internal/plane/planekube testkit/planekubetest",
 	"github.com/envoyproxy/":         "internal/gateway/gatewayxds",
 	"google.golang.org/grpc":         "internal/gateway/gatewayxds",
@@ -276,24 +276,38 @@ func TestPlanHasNoStaleLine(t *testing.T) {
 	}
 }
 
-// TestSmallPrograms keeps the worlds out of the programs that run with other people.
+// kubeconfigCodec is clientcmd's decoder of kubeconfigs.
+const kubeconfigCodec = "k8s.io/client-go/tools/clientcmd/api/latest"
+
+// TestSmallPrograms bounds what the programs on other people's machines and in their
+// pods may link. Of Kubernetes, tka links the decoder of kubeconfigs and what that
+// needs, and nothing else.
 func TestSmallPrograms(t *testing.T) {
-	for program, worlds := range map[string][]string{
-		"tka": {"tailscale.com/", "k8s.io/", "sigs.k8s.io/controller-runtime", "google.golang.org/grpc"},
+	codec := deps(t, kubeconfigCodec)
+	for program, banned := range map[string][]string{
+		"tka": {"tailscale.com/", "k8s.io/api/", "k8s.io/client-go/kubernetes", "k8s.io/client-go/rest", "k8s.io/client-go/transport", "sigs.k8s.io/controller-runtime", "google.golang.org/grpc"},
 		"mca": {"tailscale.com/", "k8s.io/client-go", "k8s.io/api/", "k8s.io/apimachinery/pkg/apis/meta/v1", "sigs.k8s.io/controller-runtime", "google.golang.org/grpc"},
 	} {
-		out, err := exec.Command("go", "list", "-deps", "./cmd/"+program).Output()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for dep := range strings.FieldsSeq(string(out)) {
-			for _, heavy := range worlds {
-				if strings.HasPrefix(dep, heavy) {
-					t.Errorf("%s links %s", program, dep)
-				}
+		for _, dep := range deps(t, "./cmd/"+program) {
+			if slices.ContainsFunc(banned, func(b string) bool { return strings.HasPrefix(dep, b) }) {
+				t.Errorf("%s links %s", program, dep)
+			}
+			kubernetes := strings.HasPrefix(dep, "k8s.io/") || strings.HasPrefix(dep, "sigs.k8s.io/")
+			if program == "tka" && kubernetes && !slices.Contains(codec, dep) {
+				t.Errorf("tka links %s, which %s does not need", dep, kubeconfigCodec)
 			}
 		}
 	}
+}
+
+// deps returns the packages that a package links.
+func deps(t *testing.T, of string) []string {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-deps", of).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Fields(string(out))
 }
 
 // TestNames keeps out the rooms where things go because nobody knows where they belong.
