@@ -155,24 +155,38 @@ func TestMayImport(t *testing.T) {
 	}
 }
 
-// TestSmallPrograms keeps the worlds out of the programs that run with other people.
+// kubeconfigCodec is clientcmd's decoder of kubeconfigs.
+const kubeconfigCodec = "k8s.io/client-go/tools/clientcmd/api/latest"
+
+// TestSmallPrograms bounds what the programs on other people's machines and in their
+// pods may link. Of Kubernetes, tka links the decoder of kubeconfigs and what that
+// needs, and nothing else.
 func TestSmallPrograms(t *testing.T) {
-	for program, worlds := range map[string][]string{
-		"tka": {"tailscale.com/", "k8s.io/", "sigs.k8s.io/controller-runtime", "google.golang.org/grpc"},
+	codec := deps(t, kubeconfigCodec)
+	for program, banned := range map[string][]string{
+		"tka": {"tailscale.com/", "k8s.io/api/", "k8s.io/client-go/kubernetes", "k8s.io/client-go/rest", "k8s.io/client-go/transport", "sigs.k8s.io/controller-runtime", "google.golang.org/grpc"},
 		"mca": {"tailscale.com/", "k8s.io/client-go", "k8s.io/api/", "k8s.io/apimachinery/pkg/apis/meta/v1", "sigs.k8s.io/controller-runtime", "google.golang.org/grpc"},
 	} {
-		out, err := exec.Command("go", "list", "-deps", "./cmd/"+program).Output()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for dep := range strings.FieldsSeq(string(out)) {
-			for _, heavy := range worlds {
-				if strings.HasPrefix(dep, heavy) {
-					t.Errorf("%s links %s", program, dep)
-				}
+		for _, dep := range deps(t, "./cmd/"+program) {
+			if slices.ContainsFunc(banned, func(b string) bool { return strings.HasPrefix(dep, b) }) {
+				t.Errorf("%s links %s", program, dep)
+			}
+			kubernetes := strings.HasPrefix(dep, "k8s.io/") || strings.HasPrefix(dep, "sigs.k8s.io/")
+			if program == "tka" && kubernetes && !slices.Contains(codec, dep) {
+				t.Errorf("tka links %s, which %s does not need", dep, kubeconfigCodec)
 			}
 		}
 	}
+}
+
+// deps returns the packages that a package links.
+func deps(t *testing.T, of string) []string {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-deps", of).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Fields(string(out))
 }
 
 // TestNames keeps out the rooms where things go because nobody knows where they belong.

@@ -210,14 +210,17 @@ func (t *tka) gatherAPI(ctx context.Context, l *link.Link, f *checkup.Facts, not
 
 // gatherKube looks at the kubeconfig and the plugin that it names.
 func (t *tka) gatherKube(l *link.Link, set *memory.Settings, f *checkup.Facts, note func(error) checkup.Trouble) {
-	files, err := t.readKube()
+	view, err := t.readKube()
+	if err == nil {
+		_, err = t.editableKube()
+	}
 	if err != nil {
 		f.KubeconfigTrouble = note(err)
 		return
 	}
 	name := set.Prefix + l.Info.Name
-	entry, there := files.Entry(name)
-	f.Kubeconfig = &checkup.Kubeconfig{Context: name, There: there, Current: files.Current() == name,
+	entry, there := view.Entry(name)
+	f.Kubeconfig = &checkup.Kubeconfig{Context: name, There: there, Current: view.Current() == name,
 		Fits: entry.Server == l.Info.ServerURL && bytes.Equal(entry.CA, l.Info.CAData)}
 	if paths, err := t.kubePaths(); err == nil {
 		for _, p := range paths {

@@ -16,8 +16,22 @@ func (t *tka) kubePaths() ([]string, error) {
 	return kubefile.Paths(t.kubeconfig, t.kubeconfigList(), t.home)
 }
 
-// readKube reads the kubeconfig files.
-func (t *tka) readKube() (kubefile.Files, error) {
+// readKube reads what the kubeconfig files say together, as kubectl does.
+func (t *tka) readKube() (kubefile.View, error) {
+	paths, err := t.kubePaths()
+	if err != nil {
+		return kubefile.View{}, err
+	}
+	view, err := kubefile.Load(paths)
+	if err != nil {
+		return kubefile.View{}, kubeError(err)
+	}
+	return view, nil
+}
+
+// editableKube reads the kubeconfig files for editing. It fails if a file has a form
+// that an edit could not keep.
+func (t *tka) editableKube() (kubefile.Files, error) {
 	paths, err := t.kubePaths()
 	if err != nil {
 		return nil, err

@@ -133,7 +133,7 @@ func (t *tka) doLogin(ctx context.Context, lf loginFlags) error {
 
 // loginTo signs in to one cluster and writes the kubeconfig.
 func (t *tka) loginTo(ctx context.Context, lf loginFlags, set *memory.Settings) (res loginResult, entry kubefile.Entry, err error) {
-	if _, err := t.readKube(); err != nil { // before anything is asked for
+	if _, err := t.editableKube(); err != nil { // before anything is asked for
 		return res, entry, err
 	}
 	t.dry = lf.dryRun
@@ -245,7 +245,7 @@ func minute(at time.Time) string { return at.Local().Format("2006-01-02 15:04") 
 
 // mergeLogin writes the entries of a sign-in that a server gave.
 func (t *tka) mergeLogin(k kubefile.Files, entry kubefile.Entry, l *link.Link, use bool) error {
-	if err := t.sameCluster(k, entry, l); err != nil {
+	if err := t.sameCluster(entry, l); err != nil {
 		return err
 	}
 	err := k.Merge(entry, use)
@@ -261,7 +261,7 @@ func (t *tka) mergeLogin(k kubefile.Files, entry kubefile.Entry, l *link.Link, u
 // sameCluster refuses a server that gives its cluster the name of one that this
 // machine knows from another server, with another key or authority: commands
 // meant for the one would go to the other.
-func (t *tka) sameCluster(k kubefile.Files, entry kubefile.Entry, l *link.Link) error {
+func (t *tka) sameCluster(entry kubefile.Entry, l *link.Link) error {
 	machine, err := t.known()
 	if err != nil {
 		return err
@@ -270,12 +270,13 @@ func (t *tka) sameCluster(k kubefile.Files, entry kubefile.Entry, l *link.Link) 
 	if !ok || !other.Chosen || other.URL == l.Base {
 		return nil
 	}
-	what := "certificate authority"
-	switch {
-	case !other.Key.IsZero() && other.Key != l.Key:
-		what = "key"
-	case k.SameCA(entry.Name, entry.CA):
-		return nil
+	what := "key"
+	if other.Key.IsZero() || other.Key == l.Key {
+		what = "certificate authority"
+		view, err := t.readKube()
+		if err != nil || view.SameCA(entry.Name, entry.CA) {
+			return err
+		}
 	}
 	return fault.New(fault.Refused, "The server %s says that its cluster is %s, and so does %s, with another %s", l.Base, entry.Cluster, other.URL, what).
 		Try("If it moved, sign out there and forget it: tka logout --server %s; tka config --forget-server %s", screen.Word(other.URL), screen.Word(other.URL)).
@@ -289,7 +290,7 @@ func (t *tka) planLogin(l *link.Link, lf loginFlags, set *memory.Settings) error
 	if err := reach.CheckKubeconfig(k); err != nil {
 		return l.BadAnswer("cluster-info", err)
 	}
-	files, err := t.readKube()
+	files, err := t.editableKube()
 	if err != nil {
 		return err
 	}

@@ -125,7 +125,7 @@ func (t *tka) forgetToken(base, cluster string) {
 
 // dryEdit is an edit that is not written.
 func (t *tka) dryEdit(edit func(kubefile.Files) error) error {
-	files, err := t.readKube()
+	files, err := t.editableKube()
 	if err != nil {
 		return err
 	}

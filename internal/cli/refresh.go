@@ -48,11 +48,11 @@ func (t *tka) again(ctx context.Context, l *link.Link, lf loginFlags, set *memor
 	default:
 		return lf, err
 	}
-	files, err := t.readKube()
+	view, err := t.readKube()
 	if err != nil {
 		return lf, err
 	}
-	entry, _ := files.Entry(set.Prefix + l.Info.Name)
+	entry, _ := view.Entry(set.Prefix + l.Info.Name)
 	lf.auto = slices.Contains(entry.Args, signInFlag)
 	return lf, nil
 }

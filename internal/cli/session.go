@@ -16,11 +16,11 @@ import (
 // clusterOfContext is the cluster of a context that login wrote: kubectl's
 // --context names clusters in this way.
 func (t *tka) clusterOfContext() (string, error) {
-	files, err := t.readKube()
+	view, err := t.readKube()
 	if err != nil {
 		return "", err
 	}
-	if cluster, ours := files.ClusterOf(t.context); ours {
+	if cluster, ours := view.ClusterOf(t.context); ours {
 		return cluster, nil
 	}
 	return "", fault.Usage("the kubeconfig has no context %q that tka made", t.context).Try("See the contexts: kubectl config get-contexts")

@@ -219,9 +219,9 @@ func (s *shellRun) signIn(ctx context.Context, lf loginFlags, set *memory.Settin
 	if err != nil {
 		return g, err
 	}
-	files, err := s.readKube()
+	_, err = s.editableKube() // a broken kubeconfig is reported now, and not by a later login
 	if err == nil {
-		err = s.sameCluster(files, s.entry(set, access.Kubeconfig, nil), s.link)
+		err = s.sameCluster(s.entry(set, access.Kubeconfig, nil), s.link)
 	}
 	if err != nil {
 		return g, err

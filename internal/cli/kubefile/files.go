@@ -3,7 +3,6 @@ package kubefile
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,9 +15,9 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/yamltree"
 )
 
-// Files are the files of one KUBECONFIG list, in its order. As in kubectl an
-// entry is changed in the file that holds it, and a new one goes to the first
-// file that exists, else to the last of the list.
+// Files are the files of one KUBECONFIG list, in its order, for editing. As in
+// kubectl an entry is changed in the file that holds it, and a new one goes to the
+// first file that exists, else to the last of the list.
 type Files []*file
 
 // Paths are the files that kubectl would use: one that was named, else those of
@@ -44,8 +43,8 @@ func Paths(named, list string, home func() (string, error)) ([]string, error) {
 	return []string{filepath.Join(dir, ".kube", "config")}, nil
 }
 
-// Read reads the files of a list. One that is not there is empty. The error is a
-// *Fault, an *ownfile.Fault or of the system; in each is the path.
+// Read reads the files of a list for editing. A missing file is empty. The error is
+// a *Fault, an *ownfile.Fault or comes from the system; each names the path.
 func Read(paths []string) (Files, error) {
 	var files Files
 	for _, p := range paths {
@@ -60,53 +59,6 @@ func Read(paths []string) (Files, error) {
 		files = append(files, f)
 	}
 	return files, nil
-}
-
-// ClusterOf is the cluster of a context that is ours.
-func (k Files) ClusterOf(context string) (cluster string, ours bool) {
-	_, body := k.find(contextsList, context)
-	user := yamltree.Child(body, "user")
-	if user == nil {
-		return "", false
-	}
-	_, entry := k.find(usersList, user.Value)
-	if entry == nil {
-		return "", false
-	}
-	return pluginOf(entry)
-}
-
-// Entry returns the entry of ours that has a name, as it is written.
-func (k Files) Entry(name string) (e Entry, ours bool) {
-	_, user := k.find(usersList, name)
-	if user == nil {
-		return e, false
-	}
-	cluster, ours := pluginOf(user)
-	if _, context := k.find(contextsList, name); !ours || context == nil {
-		return e, false
-	}
-	exec := yamltree.Child(user, "exec")
-	e = Entry{Cluster: cluster, Name: name, Command: yamltree.Child(exec, "command").Value}
-	for _, arg := range yamltree.Child(exec, "args").Content {
-		e.Args = append(e.Args, arg.Value)
-	}
-	_, body := k.find(clustersList, name)
-	if server := yamltree.Child(body, "server"); server != nil {
-		e.Server = server.Value
-	}
-	if ca := yamltree.Child(body, "certificate-authority-data"); ca != nil {
-		e.CA, _ = base64.StdEncoding.DecodeString(ca.Value) // what is no base64 is no authority
-	}
-	return e, true
-}
-
-// SameCA reports whether the cluster entry of a name has the authority ca, or
-// there is no such entry, or none in it.
-func (k Files) SameCA(name string, ca []byte) bool {
-	_, body := k.find(clustersList, name)
-	have := yamltree.Child(body, "certificate-authority-data")
-	return have == nil || have.Value == base64.StdEncoding.EncodeToString(ca)
 }
 
 // home is the file that new entries go to.

@@ -1,7 +1,7 @@
-// Package kubefile edits kubeconfig files: it writes tka's entries into them and
-// takes them out again. It keeps the law that nothing of others is lost: their
-// entries come out as they went in, or the edit is refused, and a file of
-// somebody else or of a form that cannot be kept is left alone.
+// Package kubefile reads and edits kubeconfig files. It reads them with clientcmd,
+// as kubectl does, and edits them as YAML trees: clientcmd would drop comments, order
+// and unknown fields. An edit keeps other tools' entries as they are, or is refused;
+// a file of another user, or of a form that cannot be kept, stays unchanged.
 package kubefile
 
 import (
@@ -42,21 +42,31 @@ const (
 // entry is recognised by them.
 func PluginArgs(cluster string) []string { return []string{"credential", "--cluster", cluster} }
 
-// pluginOf is the cluster that a user entry fetches tokens for, if the entry is
-// one of ours.
+// pluginOf returns the cluster that a user entry fetches tokens for, if tka wrote
+// the entry.
 func pluginOf(user *yaml.Node) (cluster string, ours bool) {
 	exec := yamltree.Child(user, "exec")
-	command, args := yamltree.Child(exec, "command"), yamltree.Child(exec, "args")
-	if command == nil || args == nil || args.Kind != yaml.SequenceNode || len(args.Content) < 3 {
+	command, list := yamltree.Child(exec, "command"), yamltree.Child(exec, "args")
+	if command == nil || list == nil || list.Kind != yaml.SequenceNode {
 		return "", false
 	}
-	if name := ProgramName(command.Value); name != "tka" && name != "kubectl-tka" {
+	var args []string
+	for _, arg := range list.Content {
+		args = append(args, arg.Value)
+	}
+	return clusterOfPlugin(command.Value, args)
+}
+
+// clusterOfPlugin returns the cluster that an exec plugin fetches tokens for, if the
+// plugin is tka.
+func clusterOfPlugin(command string, args []string) (cluster string, ours bool) {
+	if name := ProgramName(command); name != "tka" && name != "kubectl-tka" {
 		return "", false
 	}
-	if args.Content[0].Value != "credential" || args.Content[1].Value != "--cluster" {
+	if len(args) < 3 || args[0] != "credential" || args[1] != "--cluster" {
 		return "", false
 	}
-	return args.Content[2].Value, true
+	return args[2], true
 }
 
 // ProgramName is the name of a program's file without folder and extension.

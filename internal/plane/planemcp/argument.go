@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/jsonschema-go/jsonschema"
+
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/plane"
 )
@@ -16,7 +18,7 @@ import (
 type argument struct {
 	name, doc string
 	index     []int
-	schema    *schema
+	schema    *jsonschema.Schema
 	required  bool
 }
 
@@ -33,16 +35,16 @@ func arguments(request reflect.Type) (args []argument) {
 		if other, ok := renamed[name]; ok {
 			name = other
 		}
-		a := argument{name: name, doc: f.Tag.Get("doc"), index: f.Index, schema: &schema{Type: "string", MaxLength: 512}, required: f.Tag.Get("required") == "true"}
+		a := argument{name: name, doc: f.Tag.Get("doc"), index: f.Index, schema: &jsonschema.Schema{Type: "string", MaxLength: new(512)}, required: f.Tag.Get("required") == "true"}
 		switch f.Type {
 		case reflect.TypeFor[plane.Flag]():
-			a.schema = &schema{Type: "boolean"}
+			a.schema = &jsonschema.Schema{Type: "boolean"}
 		case reflect.TypeFor[plane.Count]():
-			a.schema = &schema{Type: "integer", Minimum: 1, Maximum: 500}
+			a.schema = &jsonschema.Schema{Type: "integer", Minimum: new(1.0), Maximum: new(500.0)}
 		case reflect.TypeFor[plane.Mark]():
-			a.schema.MaxLength = 8 << 10
+			a.schema.MaxLength = new(8 << 10)
 		case reflect.TypeFor[object]():
-			a.schema = &schema{Type: "object"}
+			a.schema = &jsonschema.Schema{Type: "object"}
 		case reflect.TypeFor[plane.Moment]():
 			a.schema.Format = "date-time"
 		}
@@ -53,8 +55,11 @@ func arguments(request reflect.Type) (args []argument) {
 }
 
 // inputSchema describes a tool's arguments. There are no others.
-func inputSchema(args []argument) *schema {
-	s := &schema{Type: "object", Properties: map[string]*schema{}, Additional: false}
+func inputSchema(args []argument) *jsonschema.Schema {
+	s := &jsonschema.Schema{Type: "object", AdditionalProperties: nothing()}
+	if len(args) > 0 {
+		s.Properties = map[string]*jsonschema.Schema{}
+	}
 	for _, a := range args {
 		s.Properties[a.name] = a.schema
 		if a.required {
@@ -111,7 +116,7 @@ func named(args []argument) string {
 
 // textOf is a value as it would stand in a query. Text is not taken for a number or
 // for yes and no, nor these for text.
-func textOf(value json.RawMessage, kind any) (string, error) {
+func textOf(value json.RawMessage, kind string) (string, error) {
 	switch kind {
 	case "integer":
 		if !integer.Match(value) {

@@ -219,6 +219,8 @@ var messages = map[string]string{
 	"an id that is null":       `{"jsonrpc":"2.0","id":null,"method":"ping"}`,
 	"an id that is a fraction": `{"jsonrpc":"2.0","id":1.5,"method":"ping"}`,
 	"an id in another form":    `{"jsonrpc":"2.0","id":1e0,"method":"ping"}`,
+	"an id beyond 2^53":        `{"jsonrpc":"2.0","id":9007199254740993,"method":"ping"}`,
+	"an id of minus nought":    `{"jsonrpc":"2.0","id":-0,"method":"ping"}`,
 	"an id that is an object":  `{"jsonrpc":"2.0","id":{},"method":"ping"}`,
 	"a request and an answer":  `{"jsonrpc":"2.0","id":2,"method":"ping","result":{}}`,
 	"neither":                  `{"jsonrpc":"2.0","id":2}`,

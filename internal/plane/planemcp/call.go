@@ -13,6 +13,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/plane"
@@ -28,8 +31,9 @@ type tool struct {
 	pattern          string      // its
 	most             int64       // bytes of its answer
 	args             []argument
-	input            *schema
-	output           func() *schema // made when it is asked for: who reads tka's help needs none
+	input            *jsonschema.Schema
+	output           func() *jsonschema.Schema // made when it is asked for: who reads tka's help needs none
+	described        func() *mcp.Tool          // by describe
 	readOnly         bool
 	destructive      bool
 	idempotent       bool
@@ -64,8 +68,8 @@ type output[Data any] struct {
 }
 
 // outputOf is the schema of an output.
-func outputOf[Data any]() func() *schema {
-	return sync.OnceValue(func() *schema { return schemaOf(reflect.TypeFor[output[Data]]()) })
+func outputOf[Data any]() func() *jsonschema.Schema {
+	return sync.OnceValue(func() *jsonschema.Schema { return schemaOf(reflect.TypeFor[output[Data]]()) })
 }
 
 // reading is t as a tool that changes nothing: Req and Resp are its operation's, and
@@ -93,7 +97,7 @@ func reading[Req, Resp, Data any](t tool, open func(*Resp) plane.Envelope[Data],
 }
 
 // call asks the operation, in smaller and smaller pages until the answer fits.
-func (t tool) call(ctx context.Context, c door.Client, given json.RawMessage, maxBytes int) (*result, error) {
+func (t tool) call(ctx context.Context, c door.Client, given json.RawMessage, maxBytes int) (*mcp.CallToolResult, error) {
 	req := t.view.request()
 	if err := parse(t.args, given, req); err != nil {
 		return nil, problem.New(problem.BadRequest, fmt.Sprintf("The arguments of %s are wrong: %v.", t.name, err))
@@ -135,7 +139,7 @@ func tooLarge(maxBytes int) error {
 
 // result makes the answer of a tool. It is nil if that would be too large and there
 // are pages, of which this one has n.
-func (v view) result(answered any, maxBytes int) (res *result, n int, err error) {
+func (v view) result(answered any, maxBytes int) (res *mcp.CallToolResult, n int, err error) {
 	for {
 		data, meta := v.parts(answered)
 		out := v.output()
@@ -151,7 +155,7 @@ func (v view) result(answered any, maxBytes int) (res *result, n int, err error)
 		text := compose(v.summary(shown, meta), rows, meta.Sources)
 		switch {
 		case len(text)+len(structure) <= maxBytes:
-			return &result{Content: []content{{"text", text}}, Structure: structure}, 0, nil
+			return &mcp.CallToolResult{Content: said(text), StructuredContent: json.RawMessage(structure)}, 0, nil
 		case v.fewer != nil:
 			return nil, v.length(shown), nil
 		case v.shrink == nil || len(rows.cells) == 0 || !v.shrink(data):
@@ -217,9 +221,10 @@ func again(ctx context.Context, more int, ask func() error) error {
 
 // call calls a tool. A refusal is an answer to the assistant too, in our words and
 // cleaned like all else; so is a panic, which ends a call and no conversation.
-func (s *server) call(ctx context.Context, t tool, arguments json.RawMessage) (res *result) {
+func (s *server) call(ctx context.Context, t tool, arguments json.RawMessage) (res *mcp.CallToolResult) {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.o.Timeout, DefaultTimeout))
 	defer cancel()
+	defer context.AfterFunc(s.life, cancel)()
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("a tool panicked", "tool", t.name, "panic", redact.Text(fmt.Sprint(p)), "stack", string(debug.Stack()))
@@ -236,8 +241,11 @@ func (s *server) call(ctx context.Context, t tool, arguments json.RawMessage) (r
 	return res
 }
 
+// said is a text as the content of an answer.
+func said(text string) []mcp.Content { return []mcp.Content{&mcp.TextContent{Text: text}} }
+
 // failed is the answer when a tool has none.
-func failed(err error) *result {
+func failed(err error) *mcp.CallToolResult {
 	var text strings.Builder
 	p, refused := errors.AsType[*problem.Error](err)
 	switch {
@@ -265,5 +273,5 @@ func failed(err error) *result {
 	default:
 		fmt.Fprintf(&text, "The operator plane did not answer: %s\nTry: tailscale status\n", plain(err.Error()))
 	}
-	return &result{IsError: true, Content: []content{{"text", strings.TrimSpace(text.String())}}}
+	return &mcp.CallToolResult{IsError: true, Content: said(strings.TrimSpace(text.String()))}
 }

@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/door"
@@ -27,10 +29,6 @@ var Speak = door.Op[plane.Empty, plane.Empty]{Pattern: "POST /mcp", Verb: access
 
 // conversationHeader names the conversation that a message belongs to.
 const conversationHeader = "Mcp-Session-Id"
-
-// sessionless is the first version of the protocol that has no conversations. It is
-// not spoken yet.
-const sessionless = "2026-07-28"
 
 // hall is the tools behind a door.
 type hall struct {
@@ -46,7 +44,7 @@ type hall struct {
 // decision is made anew each time: there is no server, client or answer that two
 // messages share (MC-05).
 func Route(way *door.Door, api []door.Route, o Options) door.Route {
-	h := &hall{way: way, routes: api, o: o, tools: tools(), seal: make([]byte, 32)}
+	h := &hall{way: way, routes: api, o: o, tools: describe(tools()), seal: make([]byte, 32)}
 	rand.Read(h.seal) // never fails
 	return Speak.ServeHandler(h.serve)
 }
@@ -68,7 +66,8 @@ func (h *hall) serve(w http.ResponseWriter, r *http.Request, p access.Permit) {
 		refuse(w, status, &fault{code: codeInvalid, text: "the message has more than 1048576 bytes, or broke off"})
 		return
 	}
-	m, refused := read(bytes.TrimSpace(body))
+	body = bytes.TrimSpace(body)
+	m, refused := read(body)
 	if refused != nil {
 		refuse(w, http.StatusBadRequest, refused)
 		return
@@ -83,22 +82,38 @@ func (h *hall) serve(w http.ResponseWriter, r *http.Request, p access.Permit) {
 	case len(ids) == 0 && m.method != "server/discover": // by which clients of later versions ask whether we speak them
 		refuse(w, http.StatusBadRequest, &fault{code: codeInvalid, text: conversationHeader + " is missing", id: m.id})
 		return
-	case m.method != "server/discover" && !spoken(r.Header.Get("Mcp-Protocol-Version")):
-		refuse(w, http.StatusBadRequest, &fault{code: codeInvalid, text: "this version of the protocol is not spoken: begin with initialize", id: m.id})
-		return
 	}
-	s := newServer(h.o, h.tools, holds(p), func(tool string) door.Client { return h.client(r.Context(), p, tool) }, h.way.Log)
-	answer := s.answer(r.Context(), m)
-	if answer == nil {
+	h.answer(w, r, p, m, body)
+}
+
+// answer has the SDK answer one message, by a server for its caller alone.
+func (h *hall) answer(w http.ResponseWriter, r *http.Request, p access.Permit, m message, body []byte) {
+	if m.id == nil || m.method == "" { // a notification, or an answer: nothing is remembered that it could be about
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
-	header.Set("Content-Type", "application/json")
-	_, _ = w.Write(answer) // the client may be gone
+	s := newServer(r.Context(), h.o, h.tools, holds(p), func(tool string) door.Client { return h.client(r.Context(), p, tool) }, h.way.Log)
+	if refused := s.check(m); refused != nil {
+		refuse(w, http.StatusOK, refused)
+		return
+	}
+	r = r.Clone(r.Context())
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	r.Header.Set("Accept", "application/json, text/event-stream") // an answer is always JSON, whatever else the client takes
+	r.Header.Del("Last-Event-Id")
+	a := &answer{header: http.Header{}, status: http.StatusOK}
+	mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s.sdk }, &mcp.StreamableHTTPOptions{
+		Stateless: true, JSONResponse: true, Logger: quiet(), MaxRequestBodyBytes: maxMessage,
+		DisableLocalhostProtection: true, // the door has checked Host
+	}).ServeHTTP(a, r)
+	if media, _, err := mime.ParseMediaType(a.header.Get("Content-Type")); err != nil || media != "application/json" {
+		refuse(w, a.status, &fault{code: codeInvalid, text: strings.TrimSpace(a.body.String()), id: m.id})
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(a.status)
+	_, _ = w.Write(a.body.Bytes()) // the client may be gone
 }
-
-// spoken reports whether a version that a message names is spoken. It need not name one.
-func spoken(version string) bool { return version == "" || slices.Contains(versions, version) }
 
 func refuse(w http.ResponseWriter, status int, f *fault) {
 	w.Header().Set("Content-Type", "application/json")

@@ -6,145 +6,134 @@ import (
 	"encoding/json"
 	"log/slog"
 	"slices"
+	"sync"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/door"
 )
 
-// versions of the protocol that are spoken, the newest first. Between them and
-// 2025-03-26 lies that one, which demands batches; the one after them, without
-// conversations, is answered so that clients go back to the newest here.
+// versions of the protocol that the server speaks, the newest first. 2025-03-26 is
+// left out because it demands batches, 2026-07-28 because it has no conversations:
+// the SDK tells clients of both which versions there are.
 var versions = []string{"2025-11-25", "2025-06-18", "2024-11-05"}
+
+// methods that a client may call. The SDK's server answers more (resources, prompts,
+// completion, logging, subscriptions), which no tool needs.
+var methods = []string{"initialize", "ping", "tools/list", "tools/call", "server/discover"}
 
 // Codes of the protocol, beside those for what is no message.
 const (
 	codeNoMethod  = -32601
 	codeBadParams = -32602
-	codeVersion   = -32022
+	codeInternal  = -32603
 )
 
-// A server answers the messages of one caller. It has those of the tools that may be
-// there: what is not among them is not known to it, whoever names it.
+// A server answers the messages of one caller. It has only the tools that the caller
+// may use: it does not know the others, by whatever name a client asks for them.
 type server struct {
 	o     Options
 	tools []tool
 	to    backend
 	log   *slog.Logger
-}
-
-func newServer(o Options, all []tool, allowed func(access.Verb) bool, to backend, log *slog.Logger) *server {
-	s := &server{o: o, to: to, log: log}
-	for _, t := range all {
-		if o.has(t) && allowed(t.verb) {
-			s.tools = append(s.tools, t)
-		}
-	}
-	return s
+	life  context.Context // calls end with it
+	sdk   *mcp.Server
 }
 
 // A backend is where the operations are: it returns the way to them for one call
 // of a tool.
 type backend func(tool string) door.Client
 
-// content is one part of what a tool answers.
-type content struct {
-	Type string `json:"type"`
-	Text string `json:"text"`
-}
-
-// A result is what a tool answers.
-type result struct {
-	Content   []content       `json:"content"`
-	Structure json.RawMessage `json:"structuredContent,omitempty"`
-	IsError   bool            `json:"isError,omitempty"`
-}
-
-// described is a tool for clients.
-type described struct {
-	Name         string      `json:"name"`
-	Title        string      `json:"title"`
-	Description  string      `json:"description"`
-	InputSchema  *schema     `json:"inputSchema"`
-	OutputSchema *schema     `json:"outputSchema"`
-	Annotations  annotations `json:"annotations"`
-}
-
-// annotations are hints for clients. No tool reaches beyond the plane.
-type annotations struct {
-	Title       string `json:"title"`
-	ReadOnly    bool   `json:"readOnlyHint"`
-	Destructive bool   `json:"destructiveHint"`
-	Idempotent  bool   `json:"idempotentHint"`
-	OpenWorld   bool   `json:"openWorldHint"`
-}
-
-// answer is what is to be sent for m; nil: nothing is.
-func (s *server) answer(ctx context.Context, m message) []byte {
-	if m.id == nil || m.method == "" { // a notification, or an answer to what nobody asked
-		return nil
+// newServer makes a server of the tools that are allowed. Its calls end with life, as
+// the SDK gives them a context that outlives the connection.
+func newServer(life context.Context, o Options, all []tool, allowed func(access.Verb) bool, to backend, log *slog.Logger) *server {
+	s := &server{o: o, to: to, log: log, life: life}
+	s.sdk = mcp.NewServer(
+		&mcp.Implementation{Name: "tailplane", Title: "Tailplane operator plane", Version: cmp.Or(o.Version, "devel")},
+		&mcp.ServerOptions{
+			Instructions:              instructions,
+			Logger:                    quiet(), // it repeats what clients sent
+			Capabilities:              &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
+			SetCacheable:              private,
+			SupportedProtocolVersions: versions,
+		})
+	for _, t := range all {
+		if o.has(t) && allowed(t.verb) {
+			s.tools = append(s.tools, t)
+			named := &mcp.Tool{Name: t.name, InputSchema: &jsonschema.Schema{Type: "object"}} // list has the rest
+			s.sdk.AddTool(named, func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+				return s.call(ctx, t, r.Params.Arguments), nil
+			})
+		}
 	}
-	v, f := s.do(ctx, m)
-	if f != nil {
-		f.id = m.id
-		return f.response()
+	s.sdk.AddReceivingMiddleware(s.list)
+	return s
+}
+
+// private says that what is listed is for its caller, and to no cache.
+func private(_ context.Context, _ mcp.Request, c *mcp.Cacheable) { c.CacheScope = "private" }
+
+// quiet is a log that keeps nothing.
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// list puts the descriptions of the tools into the SDK's list, in the order in which
+// they are declared. The SDK itself has only names: it would write the schemas anew for
+// each message, and sort the tools.
+func (s *server) list(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, r mcp.Request) (mcp.Result, error) {
+		res, err := next(ctx, method, r)
+		if list, ok := res.(*mcp.ListToolsResult); ok && err == nil {
+			list.Tools = []*mcp.Tool{}
+			for _, t := range s.tools {
+				list.Tools = append(list.Tools, t.described())
+			}
+		}
+		return res, err
 	}
-	b, err := json.Marshal(struct {
-		JSONRPC string          `json:"jsonrpc"`
-		ID      json.RawMessage `json:"id"`
-		Result  any             `json:"result"`
-	}{"2.0", m.id, v})
+}
+
+// describe gives all their descriptions, each of which is made once, when it is first
+// asked for. No tool reaches beyond the plane.
+func describe(all []tool) []tool {
+	for i, t := range all {
+		all[i].described = sync.OnceValue(func() *mcp.Tool {
+			hints := &mcp.ToolAnnotations{Title: t.title, ReadOnlyHint: t.readOnly, DestructiveHint: new(t.destructive), IdempotentHint: t.idempotent,
+				OpenWorldHint: new(false)}
+			return &mcp.Tool{Name: t.name, Title: t.title, Description: t.doc, InputSchema: written(t.input), OutputSchema: written(t.output()),
+				Annotations: hints}
+		})
+	}
+	return all
+}
+
+// written is a schema as JSON.
+func written(s *jsonschema.Schema) json.RawMessage {
+	b, err := json.Marshal(s)
 	if err != nil {
-		s.log.Error("an answer cannot be written", "method", m.method, "err", err)
-		return (&fault{code: -32603, text: "internal error", id: m.id}).response()
+		panic("planemcp: " + err.Error()) // a mistake of the program, which every test would meet
 	}
 	return b
 }
 
-func (s *server) do(ctx context.Context, m message) (any, *fault) {
-	switch m.method {
-	case "initialize":
-		return s.initialize(m.params)
-	case "ping":
-		return struct{}{}, nil
-	case "tools/list":
-		list := struct {
-			Tools []described `json:"tools"`
-		}{[]described{}}
-		for _, t := range s.tools {
-			list.Tools = append(list.Tools, described{t.name, t.title, t.doc, t.input, t.output(), annotations{t.title, t.readOnly, t.destructive, t.idempotent, false}})
-		}
-		return list, nil
-	case "tools/call":
-		var p struct {
-			Name      string          `json:"name"`
-			Arguments json.RawMessage `json:"arguments"`
-		}
-		if json.Unmarshal(m.params, &p) != nil {
-			return nil, &fault{code: codeBadParams, text: `"name" is not the name of a tool`}
-		}
-		i := slices.IndexFunc(s.tools, func(t tool) bool { return t.name == p.Name })
-		if i < 0 {
-			return nil, &fault{code: codeBadParams, text: "unknown tool " + clip(plain(p.Name), 60)}
-		}
-		return s.call(ctx, s.tools[i], p.Arguments), nil
-	case "server/discover":
-		f := &fault{code: codeVersion, text: "the protocol is spoken with a conversation: begin with initialize"}
-		f.data = map[string]any{"supported": versions, "requested": sessionless}
-		return nil, f
+// check refuses a request for a method or a tool that the caller does not have, before
+// the SDK sees it.
+func (s *server) check(m message) *fault {
+	if !slices.Contains(methods, m.method) {
+		return &fault{code: codeNoMethod, text: "there is no method " + clip(plain(m.method), 60), id: m.id}
 	}
-	return nil, &fault{code: codeNoMethod, text: "there is no method " + clip(plain(m.method), 60)}
-}
-
-func (s *server) initialize(params json.RawMessage) (any, *fault) {
+	if m.method != "tools/call" {
+		return nil
+	}
 	var p struct {
-		Version string `json:"protocolVersion"`
+		Name string `json:"name"`
 	}
-	if json.Unmarshal(params, &p) != nil || p.Version == "" {
-		return nil, &fault{code: codeBadParams, text: `"protocolVersion" is missing`}
+	if json.Unmarshal(m.params, &p) != nil {
+		return &fault{code: codeBadParams, text: `"name" is not the name of a tool`, id: m.id}
 	}
-	if !slices.Contains(versions, p.Version) {
-		p.Version = versions[0]
+	if !slices.ContainsFunc(s.tools, func(t tool) bool { return t.name == p.Name }) {
+		return &fault{code: codeBadParams, text: "unknown tool " + clip(plain(p.Name), 60), id: m.id}
 	}
-	return map[string]any{"protocolVersion": p.Version, "capabilities": map[string]any{"tools": struct{}{}},
-		"serverInfo": map[string]string{"name": "tailplane", "title": "Tailplane operator plane", "version": cmp.Or(s.o.Version, "devel")}, "instructions": instructions}, nil
+	return nil
 }

@@ -5,49 +5,39 @@ import (
 	"reflect"
 	"strings"
 	"time"
+
+	"github.com/google/jsonschema-go/jsonschema"
 )
 
-// A schema is as much of JSON Schema (2020-12) as our types need.
-type schema struct {
-	Type        any                `json:"type,omitempty"` // a name, or two of which the first is null
-	Format      string             `json:"format,omitempty"`
-	Description string             `json:"description,omitempty"`
-	Properties  map[string]*schema `json:"properties,omitempty"`
-	Required    []string           `json:"required,omitempty"`
-	Additional  any                `json:"additionalProperties,omitempty"` // false, or a schema
-	Items       *schema            `json:"items,omitempty"`
-	MaxLength   int                `json:"maxLength,omitempty"`
-	Minimum     int                `json:"minimum,omitempty"`
-	Maximum     int                `json:"maximum,omitempty"`
-}
-
-// schemaOf describes what encoding/json makes of a type of ours. It panics over one
-// that it does not know: a mistake of the program.
-func schemaOf(t reflect.Type) *schema {
+// schemaOf describes what encoding/json makes of a type of ours. It panics for a type
+// that it does not know, which is a mistake of the program. jsonschema.For does not
+// fit: it reads descriptions from another tag, gives times no format and has no null
+// for maps, and clients know the schemas as they are.
+func schemaOf(t reflect.Type) *jsonschema.Schema {
 	if t == reflect.TypeFor[time.Time]() {
-		return &schema{Type: "string", Format: "date-time"}
+		return &jsonschema.Schema{Type: "string", Format: "date-time"}
 	}
 	switch t.Kind() {
 	case reflect.String:
-		return &schema{Type: "string"}
+		return &jsonschema.Schema{Type: "string"}
 	case reflect.Bool:
-		return &schema{Type: "boolean"}
+		return &jsonschema.Schema{Type: "boolean"}
 	case reflect.Int, reflect.Int32, reflect.Int64, reflect.Uint64:
-		return &schema{Type: "integer"}
+		return &jsonschema.Schema{Type: "integer"}
 	case reflect.Float64:
-		return &schema{Type: "number"}
+		return &jsonschema.Schema{Type: "number"}
 	case reflect.Pointer:
 		s := schemaOf(t.Elem())
-		if name, ok := s.Type.(string); ok {
-			s.Type = []string{"null", name}
+		if s.Type != "" {
+			s.Types, s.Type = []string{"null", s.Type}, ""
 		}
 		return s
 	case reflect.Slice:
-		return &schema{Type: []string{"null", "array"}, Items: schemaOf(t.Elem())}
+		return &jsonschema.Schema{Types: []string{"null", "array"}, Items: schemaOf(t.Elem())}
 	case reflect.Map:
-		return &schema{Type: []string{"null", "object"}, Additional: schemaOf(t.Elem())}
+		return &jsonschema.Schema{Types: []string{"null", "object"}, AdditionalProperties: schemaOf(t.Elem())}
 	case reflect.Struct:
-		s := &schema{Type: "object", Properties: map[string]*schema{}, Additional: false}
+		s := &jsonschema.Schema{Type: "object", Properties: map[string]*jsonschema.Schema{}, AdditionalProperties: nothing()}
 		for _, f := range reflect.VisibleFields(t) {
 			name, rest, _ := strings.Cut(f.Tag.Get("json"), ",")
 			if name == "" || name == "-" {
@@ -64,3 +54,6 @@ func schemaOf(t reflect.Type) *schema {
 	}
 	panic(fmt.Sprintf("planemcp: there is no schema of %v", t))
 }
+
+// nothing is the schema that no value fits: false.
+func nothing() *jsonschema.Schema { return &jsonschema.Schema{Not: &jsonschema.Schema{}} }

@@ -8,57 +8,187 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"strconv"
 	"sync"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/door"
 )
 
-// Serve speaks with one client over lines: in is what it sends, out takes messages
-// and nothing else. What is asked goes to the plane's API by way of c, whose answers
-// depend on whom the plane sees behind it. It returns when in or ctx ends, with what
-// was asked before answered.
+// Serve speaks with one client over lines: in is what the client sends, out takes
+// messages and nothing else. The tools ask the plane's API through c, and the plane
+// decides by whom it sees behind c. Serve returns when in or ctx ends. When in ends,
+// the requests that were sent before are answered first.
 func Serve(ctx context.Context, in io.Reader, out io.Writer, c door.Client, o Options, log *slog.Logger) error {
 	return serveTools(ctx, in, out, c, o, tools(), log)
 }
 
 func serveTools(ctx context.Context, in io.Reader, out io.Writer, c door.Client, o Options, all []tool, log *slog.Logger) error {
 	ctx, cancel := context.WithCancel(ctx)
-	t := &talk{out: out, open: map[string]context.CancelFunc{},
-		server: newServer(o, all, func(access.Verb) bool { return true }, func(string) door.Client { return c }, log)}
-	ended := make(chan error, 1)
-	go func() { ended <- t.listen(ctx, &lineReader{bufio.NewReaderSize(in, 64<<10)}) }() // reading cannot be stopped: who is asked to stop does not wait for it
-	defer t.close()
 	defer cancel()
-	select {
-	case err := <-ended:
-		t.calls.Wait()
+	s := newServer(ctx, o, describe(all), func(access.Verb) bool { return true }, func(string) door.Client { return c }, log)
+	l := &lines{check: s.check, stop: ctx.Done(), arrived: make(chan line), turns: make(chan struct{}, maxCalls), closed: make(chan struct{}),
+		out: out, open: map[string]bool{}}
+	go l.pump(&lineReader{bufio.NewReaderSize(in, 64<<10)}) // reading cannot be interrupted: Serve does not wait for it
+	session, err := s.sdk.Connect(ctx, l, nil)
+	if err != nil {
 		return err
-	case <-ctx.Done():
+	}
+	err = session.Wait()
+	if ctx.Err() != nil {
 		return nil
 	}
+	return err
 }
 
 // maxCalls is how many calls of one client are answered at a time.
 const maxCalls = 16
 
-// A talk is one client over lines.
-type talk struct {
-	server *server
-	calls  sync.WaitGroup
+// lines is the SDK's connection to one client over lines. The SDK sees a message only
+// after read and check have taken it.
+type lines struct {
+	check   func(message) *fault
+	stop    <-chan struct{} // ends reading
+	arrived chan line
+	turns   chan struct{} // one for each request without an answer
+	closed  chan struct{}
+	once    sync.Once
 
 	mu   sync.Mutex
 	out  io.Writer
-	open map[string]context.CancelFunc // requests without an answer
-	over bool                          // no request is taken any more
+	open map[string]bool // requests without an answer; true: the client wants none
 }
 
-// close waits for the calls that have begun, and lets no other begin.
-func (t *talk) close() {
-	t.mu.Lock()
-	t.over = true
-	t.mu.Unlock()
-	t.calls.Wait()
+type line struct {
+	text []byte
+	err  error
+}
+
+// Connect implements [mcp.Transport].
+func (l *lines) Connect(context.Context) (mcp.Connection, error) { return l, nil }
+
+// SessionID implements [mcp.Connection]. There is one session.
+func (l *lines) SessionID() string { return "" }
+
+// Close implements [mcp.Connection].
+func (l *lines) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+// pump passes lines on until there are no more.
+func (l *lines) pump(in *lineReader) {
+	for {
+		text, err := in.next()
+		select {
+		case l.arrived <- line{text, err}:
+		case <-l.closed:
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// Read implements [mcp.Connection]. At the end of the input it waits until all
+// requests are answered: the SDK cancels the calls of a connection that has ended.
+func (l *lines) Read(context.Context) (jsonrpc.Message, error) {
+	for {
+		var got line
+		select {
+		case <-l.stop:
+			return nil, context.Canceled
+		case <-l.closed:
+			return nil, io.EOF
+		case got = <-l.arrived:
+		}
+		if got.err != nil {
+			for range maxCalls {
+				if err := l.turn(); err != nil {
+					return nil, err
+				}
+			}
+			return nil, got.err
+		}
+		text := bytes.TrimSpace(got.text)
+		if len(text) == 0 {
+			continue
+		}
+		if m, err := l.take(text); m != nil || err != nil {
+			return m, err
+		}
+	}
+}
+
+// turn waits until one more request may be answered.
+func (l *lines) turn() error {
+	select {
+	case l.turns <- struct{}{}:
+		return nil
+	case <-l.stop:
+		return context.Canceled
+	}
+}
+
+// take returns the message of a line for the SDK, or nil if the line needs nothing or
+// is answered already. The error is of writing, or that Serve is to end.
+func (l *lines) take(text []byte) (jsonrpc.Message, error) {
+	m, refused := read(text)
+	switch {
+	case refused != nil:
+		return nil, l.say(refused.response())
+	case m.method == "": // an answer, and the server asks nothing
+		return nil, nil
+	case m.id == nil && m.method == "notifications/cancelled":
+		l.cancel(m.params)
+		return jsonrpc.DecodeMessage(text)
+	case m.id == nil && m.method == "notifications/initialized":
+		return jsonrpc.DecodeMessage(text)
+	case m.id == nil:
+		return nil, nil
+	}
+	if !l.begin(m.id) { // an answer with its id would be taken for the other's
+		return nil, l.say((&fault{code: codeInvalid, text: "the id is that of a request which has no answer yet"}).response())
+	}
+	msg, err := jsonrpc.DecodeMessage(text)
+	if refused = l.check(m); refused == nil && err != nil {
+		refused = &fault{code: codeInvalid, text: err.Error(), id: m.id}
+	}
+	if refused != nil {
+		l.end(key(m.id))
+		return nil, l.say(refused.response())
+	}
+	return msg, l.turn()
+}
+
+// Write implements [mcp.Connection]. It sends answers and nothing else.
+func (l *lines) Write(_ context.Context, msg jsonrpc.Message) error {
+	res, ok := msg.(*jsonrpc.Response)
+	if !ok {
+		return nil
+	}
+	defer func() { <-l.turns }()
+	b, err := jsonrpc.EncodeMessage(res)
+	if err != nil {
+		id, _ := json.Marshal(res.ID.Raw()) // text or a number
+		b = (&fault{code: codeInternal, text: "internal error", id: id}).response()
+	}
+	if wanted := l.end(keyOf(res.ID)); wanted {
+		_ = l.say(b) // if the client is gone, reading ends too
+	}
+	return nil
+}
+
+// say writes one message.
+func (l *lines) say(b []byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, err := l.out.Write(append(b, '\n'))
+	return err
 }
 
 // key is an id however it is spelt.
@@ -70,110 +200,51 @@ func key(id json.RawMessage) string {
 	return string(id)
 }
 
-// say writes one message.
-func (t *talk) say(b []byte) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	_, err := t.out.Write(append(b, '\n'))
-	return err
-}
-
-// listen takes messages until there are no more. Each is answered on its own.
-func (t *talk) listen(ctx context.Context, in *lineReader) error {
-	turns := make(chan struct{}, maxCalls)
-	for {
-		line, err := in.next()
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return err
-		}
-		if line = bytes.TrimSpace(line); len(line) == 0 {
-			continue
-		}
-		m, refused := read(line)
-		if refused != nil {
-			if err := t.say(refused.response()); err != nil {
-				return err
-			}
-			continue
-		}
-		if m.method == "notifications/cancelled" {
-			t.takeBack(m.params)
-		}
-		if m.id == nil || m.method == "" {
-			continue
-		}
-		mine, end, ok := t.begin(ctx, m.id)
-		if !ok { // an answer with its id would be taken for the other's
-			if err := t.say((&fault{code: codeInvalid, text: "the id is that of a request which has no answer yet"}).response()); err != nil {
-				return err
-			}
-			continue
-		}
-		select {
-		case turns <- struct{}{}:
-		case <-ctx.Done():
-			end()
-			return nil
-		}
-		began := t.start(func() {
-			defer func() { <-turns }()
-			answer := t.server.answer(mine, m)
-			taken := mine.Err() != nil
-			end()
-			if !taken {
-				_ = t.say(answer) // who does not listen is gone, which reading tells
-			}
-		})
-		if !began {
-			end()
-			return nil
-		}
+// keyOf is the key of an id that the SDK has read.
+func keyOf(id jsonrpc.ID) string {
+	switch v := id.Raw().(type) {
+	case string:
+		return "text " + v
+	case int64:
+		return strconv.FormatInt(v, 10)
 	}
+	return ""
 }
 
-// start calls f beside what goes on; false: it is over.
-func (t *talk) start(f func()) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !t.over {
-		t.calls.Go(f)
-	}
-	return !t.over
-}
-
-// begin notes a request. Its id may be used again when it has ended.
-func (t *talk) begin(ctx context.Context, id json.RawMessage) (mine context.Context, end func(), ok bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// begin notes a request. It is false if its id is in use.
+func (l *lines) begin(id json.RawMessage) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	k := key(id)
-	if _, used := t.open[k]; used {
-		return nil, nil, false
+	if _, used := l.open[k]; used {
+		return false
 	}
-	mine, cancel := context.WithCancel(ctx)
-	t.open[k] = cancel
-	return mine, func() {
-		cancel()
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		delete(t.open, k)
-	}, true
+	l.open[k] = false
+	return true
 }
 
-// takeBack ends a request that the client no longer wants an answer to.
-func (t *talk) takeBack(params json.RawMessage) {
+// end forgets a request, so that its id may be used again, and says whether the client
+// still wants an answer.
+func (l *lines) end(k string) (wanted bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	cancelled, noted := l.open[k]
+	delete(l.open, k)
+	return noted && !cancelled
+}
+
+// cancel notes that the client no longer wants an answer to a request.
+func (l *lines) cancel(params json.RawMessage) {
 	var p struct {
 		ID json.RawMessage `json:"requestId"`
 	}
 	if json.Unmarshal(params, &p) != nil {
 		return
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if cancel, ok := t.open[key(p.ID)]; ok {
-		cancel()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, noted := l.open[key(p.ID)]; noted {
+		l.open[key(p.ID)] = true
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -29,7 +30,6 @@ type fault struct {
 	code int
 	text string
 	id   json.RawMessage // of the message, where it can be told for certain
-	data any             // for programs; nil: nothing
 }
 
 func (f *fault) Error() string { return f.text }
@@ -43,13 +43,12 @@ func (f *fault) response() []byte {
 	type refusal struct {
 		Code    int    `json:"code"`
 		Message string `json:"message"`
-		Data    any    `json:"data,omitempty"`
 	}
 	b, _ := json.Marshal(struct {
 		JSONRPC string          `json:"jsonrpc"`
 		ID      json.RawMessage `json:"id"`
 		Error   refusal         `json:"error"`
-	}{"2.0", id, refusal{f.code, f.text, f.data}}) // which cannot fail: id was read as JSON, data is ours
+	}{"2.0", id, refusal{f.code, f.text}}) // cannot fail: id was read as JSON
 	return b
 }
 
@@ -67,6 +66,13 @@ var members = []string{"jsonrpc", "id", "method", "params", "result", "error"}
 var reserved = []string{"_meta", "arguments", "capabilities", "clientInfo", "cursor", "level", "name", "protocolVersion", "requestId", "uri"}
 
 var integer = regexp.MustCompile(`^-?(0|[1-9][0-9]{0,17})$`)
+
+// wholeID reports whether id is a whole number that every reader reads alike: beyond
+// 2^53, readers that have only floating-point numbers, as the SDK's, change it.
+func wholeID(id []byte) bool {
+	n, err := strconv.ParseInt(string(id), 10, 64)
+	return err == nil && integer.Match(id) && string(id) != "-0" && max(n, -n) <= 1<<53
+}
 
 // read refuses what two readers could understand in two ways (MC-04): what is not
 // exactly one object of JSON-RPC, a name given twice in one object or in two letter
@@ -108,7 +114,7 @@ func read(b []byte) (message, *fault) {
 		return refuse(codeParse, "the message is not JSON")
 	}
 	if id, ok := parts["id"]; ok {
-		if (len(id) == 0 || id[0] != '"') && !integer.Match(id) {
+		if (len(id) == 0 || id[0] != '"') && !wholeID(id) {
 			return refuse(codeInvalid, `"id" is neither text nor a whole number`)
 		}
 		m.id = id

@@ -1,0 +1,102 @@
+package kubefile
+
+import (
+	"errors"
+	"io/fs"
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/tools/clientcmd/api/latest"
+
+	"github.com/tailplane/tailplane/internal/cli/ownfile"
+)
+
+// A View is the merged content of the files of a KUBECONFIG list, decoded as kubectl
+// decodes them. It is for reading only: it has no comments and no unknown fields.
+type View struct{ config *api.Config }
+
+// Load reads the files of a list. A missing file is empty. The files are read by
+// ownfile, and not by clientcmd's loading rules, because those follow symbolic links,
+// open pipes and read files of any size. The error is a *Fault, an *ownfile.Fault or
+// comes from the system; each names the path.
+func Load(paths []string) (View, error) {
+	merged := api.NewConfig()
+	for _, path := range slices.Backward(paths) { // the first file that sets a name wins
+		text, err := ownfile.Read(path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return View{}, err
+		}
+		config, err := decode(text)
+		if err != nil {
+			return View{}, &Fault{path, 0, "kubectl cannot read it: " + err.Error()}
+		}
+		maps.Copy(merged.Clusters, config.Clusters)
+		maps.Copy(merged.AuthInfos, config.AuthInfos)
+		maps.Copy(merged.Contexts, config.Contexts)
+		if config.CurrentContext != "" {
+			merged.CurrentContext = config.CurrentContext
+		}
+	}
+	return View{merged}, nil
+}
+
+// decode decodes one kubeconfig as clientcmd.Load does, by its codec. The clientcmd
+// package itself would link an HTTP client, its authentication plugins and its rate
+// limits, which reading a file does not need.
+func decode(text []byte) (*api.Config, error) {
+	config := api.NewConfig()
+	if len(text) == 0 { // the codec refuses it
+		return config, nil
+	}
+	_, _, err := latest.Codec.Decode(text, &schema.GroupVersionKind{Version: latest.Version, Kind: "Config"}, config)
+	return config, err
+}
+
+// plugin returns the exec plugin of the user entry with a name, and the cluster that it
+// fetches tokens for. It returns nil if tka did not write the entry.
+func (v View) plugin(name string) (exec *api.ExecConfig, cluster string) {
+	user := v.config.AuthInfos[name]
+	if user == nil || user.Exec == nil {
+		return nil, ""
+	}
+	cluster, ours := clusterOfPlugin(user.Exec.Command, user.Exec.Args)
+	if !ours {
+		return nil, ""
+	}
+	return user.Exec, cluster
+}
+
+// ClusterOf returns the cluster of a context that tka wrote.
+func (v View) ClusterOf(context string) (cluster string, ours bool) {
+	c := v.config.Contexts[context]
+	if c == nil {
+		return "", false
+	}
+	exec, cluster := v.plugin(c.AuthInfo)
+	return cluster, exec != nil
+}
+
+// Entry returns the entry with a name as it is in the files, if tka wrote it.
+func (v View) Entry(name string) (e Entry, ours bool) {
+	exec, cluster := v.plugin(name)
+	if exec == nil || v.config.Contexts[name] == nil {
+		return e, false
+	}
+	e = Entry{Cluster: cluster, Name: name, Command: exec.Command, Args: exec.Args}
+	if c := v.config.Clusters[name]; c != nil {
+		e.Server, e.CA = c.Server, c.CertificateAuthorityData
+	}
+	return e, true
+}
+
+// SameCA reports whether the cluster entry with a name has the authority ca. It is true
+// if there is no such entry or the entry holds no authority.
+func (v View) SameCA(name string, ca []byte) bool {
+	c := v.config.Clusters[name]
+	return c == nil || c.CertificateAuthorityData == nil || slices.Equal(c.CertificateAuthorityData, ca)
+}
+
+// Current returns the current context, "" if there is none.
+func (v View) Current() string { return v.config.CurrentContext }

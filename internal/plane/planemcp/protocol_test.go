@@ -1,0 +1,124 @@
+package planemcp_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/plane/planemcp"
+)
+
+// MC-01: of what the SDK's server can do, clients reach the tools and nothing else.
+func TestMC01_OnlyMethodsOfTools(t *testing.T) {
+	of := newOffice(t, planemcp.Options{})
+	res, _ := of.post(t, "alice", hello)
+	mine := res.Header.Get("Mcp-Session-Id")
+	p := of.pipe(t, "alice", planemcp.Options{})
+	p.ask(t, hello)
+	for _, m := range []string{`"resources/list"`, `"resources/templates/list"`, `"resources/read","params":{"uri":"file:///etc/passwd"}`,
+		`"resources/subscribe","params":{"uri":"x:y"}`,
+		`"prompts/list"`, `"prompts/get","params":{"name":"x"}`,
+		`"completion/complete","params":{"ref":{"type":"ref/prompt","name":"x"},"argument":{"name":"a","value":""}}`,
+		`"logging/setLevel","params":{"level":"debug"}`, `"subscriptions/listen","params":{}`, `"notifications/initialized"`, `"no/such"`} {
+		message := `{"jsonrpc":"2.0","id":2,"method":` + m + `}`
+		if r := p.ask(t, message); r.Error == nil || r.Error.Code != -32601 {
+			t.Errorf("lines: %s: %+v", m, r)
+		}
+		res, r := of.post(t, "alice", message, "Mcp-Session-Id", mine)
+		if res.StatusCode != http.StatusOK || r.Error == nil || r.Error.Code != -32601 {
+			t.Errorf("HTTP: %s: %d %+v", m, res.StatusCode, r)
+		}
+	}
+}
+
+// Which version is spoken with a client, by the one that it asks for.
+func TestVersions(t *testing.T) {
+	of := newOffice(t, planemcp.Options{})
+	for asked, want := range map[string]string{"2025-11-25": "2025-11-25", "2025-06-18": "2025-06-18", "2024-11-05": "2024-11-05",
+		"2025-03-26": "2025-11-25", "2026-07-28": "2025-11-25", "1999-01-01": "2025-11-25"} {
+		message := strings.Replace(hello, "2025-06-18", asked, 1)
+		_, over := of.post(t, "alice", message)
+		for way, r := range map[string]reply{"HTTP": over, "lines": of.pipe(t, "alice", planemcp.Options{}).ask(t, message)} {
+			var result struct {
+				ProtocolVersion string
+				Capabilities    json.RawMessage
+			}
+			if err := json.Unmarshal(r.Result, &result); err != nil {
+				t.Fatalf("%s: %s: %v", way, asked, err)
+			}
+			if result.ProtocolVersion != want {
+				t.Errorf("%s: asked for %s, speaks %s, want %s", way, asked, result.ProtocolVersion, want)
+			}
+			if string(result.Capabilities) != `{"tools":{}}` {
+				t.Errorf("%s: capabilities are %s", way, result.Capabilities)
+			}
+		}
+	}
+}
+
+// MC-05: what one caller gets is kept for no other, by no cache on the way.
+func TestMC05_NothingIsCached(t *testing.T) {
+	of := newOffice(t, planemcp.Options{})
+	res, _ := of.post(t, "alice", hello)
+	res, r := of.post(t, "alice", `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`, "Mcp-Session-Id", res.Header.Get("Mcp-Session-Id"))
+	if got := res.Header.Get("Cache-Control"); got != "no-store" {
+		t.Errorf("Cache-Control is %q", got)
+	}
+	var list struct {
+		CacheScope string
+		TTLMs      int
+	}
+	if err := json.Unmarshal(r.Result, &list); err != nil {
+		t.Fatal(err)
+	}
+	if list.CacheScope != "private" || list.TTLMs != 0 {
+		t.Errorf("the list of tools is cached as %+v", list)
+	}
+}
+
+// A call that a client takes back ends at the plane and has no answer.
+func TestCancelledCall(t *testing.T) {
+	of := newOffice(t, planemcp.Options{})
+	held, ended := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	of.stop(func(_ http.ResponseWriter, r *http.Request) bool {
+		once.Do(func() {
+			close(held)
+			select {
+			case <-r.Context().Done():
+				close(ended)
+			case <-time.After(patience):
+			}
+		})
+		return true
+	})
+	p := of.pipe(t, "alice", planemcp.Options{})
+	p.ask(t, hello)
+	if _, err := fmt.Fprintln(p.in, `{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"whoami"}}`); err != nil {
+		t.Fatal(err)
+	}
+	await(t, held)
+	if _, err := io.WriteString(p.in, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"x"}}`+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	await(t, ended)
+	for id := range 3 {
+		if r := p.ask(t, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"ping"}`, id)); string(r.ID) != fmt.Sprint(id) {
+			t.Errorf("the answer to %d has the id %s", id, r.ID)
+		}
+	}
+}
+
+func await(t *testing.T, c <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(patience):
+		t.Fatal("nothing happens")
+	}
+}
