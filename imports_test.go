@@ -88,16 +88,7 @@ var plan = map[string]string{
 	"internal/fleet/fleetkube/ledger":           "api/v1alpha1 internal/fleet",                                                                                                                            // below it: what is given to whom
 	"internal/fleet/fleetkube/listeners":        "internal/fleet",                                                                                                                                         // below it: how many jobs GitHub gave a scale set
 	"internal/util/httptransport":               "",                                                                                                                                                       // HTTP to one host, for the libraries of other services
-	"internal/fleet/forge":                      "internal/fleet/forge/appkey internal/fleet/forge/exchange internal/fleet/forge/failure internal/fleet/forge/gitname internal/fleet/forge/place internal/fleet/forge/rate internal/fleet/forge/revision internal/fleet/forge/secret internal/fleet/forge/tree",
-	"internal/fleet/forge/appkey":               "", // below it: an App's key, one host, why something was not done, names in paths, a change of a file, what is not told, lists of files
-	"internal/fleet/forge/exchange":             "internal/fleet/forge/secret",
-	"internal/fleet/forge/failure":              "",
-	"internal/fleet/forge/gitname":              "",
-	"internal/fleet/forge/place":                "",
-	"internal/fleet/forge/rate":                 "",
-	"internal/fleet/forge/revision":             "internal/fleet/forge/failure internal/fleet/forge/gitname internal/fleet/forge/secret",
-	"internal/fleet/forge/secret":               "",
-	"internal/fleet/forge/tree":                 "internal/fleet/forge/failure internal/fleet/forge/gitname",
+	"internal/fleet/forge":                      "internal/util/httptransport",
 	"internal/fleet/change":                     "internal/manifest",                                    // below it: changes by pull request
 	"internal/fleet/canary":                     "",                                                     // below it: what tries whether the network keeps the policies
 	"internal/fleet/stack":                      "internal/fleet/change internal/manifest/tfvars",       // below it: variables of Tofu stacks
@@ -128,7 +119,7 @@ var plan = map[string]string{
 
 	// surfaces
 	"internal/plane":                    "internal/access internal/audit internal/door internal/problem",
-	"internal/plane/planegit":           "internal/fleet/change internal/fleet/forge internal/fleet/forge/tree internal/plane/planechange internal/problem",
+	"internal/plane/planegit":           "internal/fleet/change internal/fleet/forge internal/plane/planechange internal/problem",
 	"internal/plane/planechange":        "internal/access internal/door internal/fleet/change internal/manifest/linediff internal/plane internal/problem internal/redact",
 	"internal/plane/expose":             "internal/access internal/door internal/identity internal/problem",
 	"internal/plane/planefleet":         "internal/access internal/door internal/plane internal/problem", // below it: runners and holds
@@ -216,7 +207,7 @@ var worlds = map[string]string{
 }
 
 // pure rooms import the standard library and the rooms of their plan, nothing else.
-var pure = []string{"internal/util/httptransport", "internal/fleet/forge/appkey", "internal/fleet/forge/exchange", "internal/fleet/forge/failure", "internal/fleet/forge/gitname", "internal/fleet/forge/place", "internal/fleet/forge/rate", "internal/fleet/forge/revision", "internal/fleet/forge/secret", "internal/fleet/forge/tree", "internal/authority", "internal/printable", "internal/profile", "internal/redact", "internal/problem", "internal/access", "internal/audit", "testkit/buildcache", "internal/gateway/portmap", "internal/gateway/standing", "internal/gateway/upkeep", "internal/door/framing", "internal/apiproxy/podface", "internal/apiproxy/observe/record", "internal/apiproxy/socket", "internal/apiproxy/observe/text"}
+var pure = []string{"internal/util/httptransport", "internal/authority", "internal/printable", "internal/profile", "internal/redact", "internal/problem", "internal/access", "internal/audit", "testkit/buildcache", "internal/gateway/portmap", "internal/gateway/standing", "internal/gateway/upkeep", "internal/door/framing", "internal/apiproxy/podface", "internal/apiproxy/observe/record", "internal/apiproxy/socket", "internal/apiproxy/observe/text"}
 
 func TestPlan(t *testing.T) {
 	seen := map[string]bool{}

@@ -79,6 +79,9 @@ func New(c Config) (*Transport, error) {
 	if c.Base == nil || c.Base.Host == "" || c.Base.Scheme != "https" && c.Base.Scheme != "http" {
 		return nil, errors.New("a strict transport needs the http or https URL of its host")
 	}
+	if p := c.Base.EscapedPath(); p != "" && !strings.HasPrefix(p, "/") { // as [url.URL.JoinPath] leaves it
+		return nil, errors.New("the path of a strict transport must begin with a slash")
+	}
 	c.MaxBody, c.Timeout = cmp.Or(c.MaxBody, DefaultMaxBody), cmp.Or(c.Timeout, DefaultTimeout)
 	if c.RoundTripper == nil {
 		var err error

@@ -449,6 +449,7 @@ func TestTrust(t *testing.T) {
 		"a bundle without a certificate": {Base: &url.URL{Scheme: "https", Host: "x"}, CABundle: []byte("none")},
 		"no base":                        {},
 		"no host":                        {Base: &url.URL{Scheme: "https"}},
+		"a relative path":                {Base: &url.URL{Scheme: "https", Host: "x", Path: "api"}},
 		"another scheme":                 {Base: &url.URL{Scheme: "ftp", Host: "x"}},
 	} {
 		if _, err := httptransport.New(c); err == nil {
