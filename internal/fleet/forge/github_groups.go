@@ -55,25 +55,26 @@ func (g *GitHub) hasGroups(op string) error {
 
 func (g *GitHub) groupForms(ctx context.Context, op string) ([]*github.RunnerGroup, error) {
 	k := g.call(op, g.groups(), object("total_count", "runner_groups"))
-	return list(ctx, k, (*github.RunnerGroup).GetID, func(c *github.Client, page github.ListOptions) (listing[*github.RunnerGroup], *github.Response, error) {
-		var none listing[*github.RunnerGroup]
-		if g.place.kind == orgPlace {
-			all, response, err := c.Actions.ListOrganizationRunnerGroups(ctx, g.place.Owner, &github.ListOrgRunnerGroupOptions{ListOptions: page})
+	return list(ctx, k, (*github.RunnerGroup).GetID,
+		func(c *github.Client, page github.ListOptions) (listing[*github.RunnerGroup], *github.Response, error) {
+			var none listing[*github.RunnerGroup]
+			if g.place.kind == orgPlace {
+				all, response, err := c.Actions.ListOrganizationRunnerGroups(ctx, g.place.Owner, &github.ListOrgRunnerGroupOptions{ListOptions: page})
+				if err != nil {
+					return none, response, err
+				}
+				return listing[*github.RunnerGroup]{all.TotalCount, all.RunnerGroups}, response, nil
+			}
+			all, response, err := c.Enterprise.ListRunnerGroups(ctx, g.place.Owner, &github.ListEnterpriseRunnerGroupOptions{ListOptions: page})
 			if err != nil {
 				return none, response, err
 			}
-			return listing[*github.RunnerGroup]{all.TotalCount, all.RunnerGroups}, response, nil
-		}
-		all, response, err := c.Enterprise.ListRunnerGroups(ctx, g.place.Owner, &github.ListEnterpriseRunnerGroupOptions{ListOptions: page})
-		if err != nil {
-			return none, response, err
-		}
-		out := listing[*github.RunnerGroup]{total: all.GetTotalCount()}
-		for _, f := range all.RunnerGroups {
-			out.things = append(out.things, ofEnterprise(f))
-		}
-		return out, response, nil
-	})
+			out := listing[*github.RunnerGroup]{total: all.GetTotalCount()}
+			for _, f := range all.RunnerGroups {
+				out.things = append(out.things, ofEnterprise(f))
+			}
+			return out, response, nil
+		})
 }
 
 // ofEnterprise is a group of an enterprise in the form of an organisation's.
@@ -90,13 +91,14 @@ func groupOf(f *github.RunnerGroup) RunnerGroup {
 
 func (g *GitHub) repositoriesOf(ctx context.Context, op string, group int64) ([]string, error) {
 	k := g.call(op, g.groups(), object("total_count", "repositories"))
-	forms, err := list(ctx, k, (*github.Repository).GetID, func(c *github.Client, page github.ListOptions) (listing[*github.Repository], *github.Response, error) {
-		all, response, err := c.Actions.ListRepositoryAccessRunnerGroup(ctx, g.place.Owner, group, &page)
-		if err != nil {
-			return listing[*github.Repository]{}, response, err
-		}
-		return listing[*github.Repository]{all.GetTotalCount(), all.Repositories}, response, nil
-	})
+	forms, err := list(ctx, k, (*github.Repository).GetID,
+		func(c *github.Client, page github.ListOptions) (listing[*github.Repository], *github.Response, error) {
+			all, response, err := c.Actions.ListRepositoryAccessRunnerGroup(ctx, g.place.Owner, group, &page)
+			if err != nil {
+				return listing[*github.Repository]{}, response, err
+			}
+			return listing[*github.Repository]{all.GetTotalCount(), all.Repositories}, response, nil
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -256,12 +258,13 @@ func (g *GitHub) DeleteRunnerGroup(ctx context.Context, id int64) error {
 	if f.GetID() != id || f.GetDefault() || f.GetInherited() {
 		return &Error{Op: op, Class: Conflict, Message: "it is the default group, or the enterprise's"}
 	}
-	inside, err := runnersBy(ctx, g.call(op, g.groups(), object("total_count", "runners")), func(c *github.Client, page github.ListOptions) (*github.Runners, *github.Response, error) {
-		if org {
-			return c.Actions.ListRunnerGroupRunners(ctx, g.place.Owner, id, &page)
-		}
-		return c.Enterprise.ListRunnerGroupRunners(ctx, g.place.Owner, id, &page)
-	})
+	inside, err := runnersBy(ctx, g.call(op, g.groups(), object("total_count", "runners")),
+		func(c *github.Client, page github.ListOptions) (*github.Runners, *github.Response, error) {
+			if org {
+				return c.Actions.ListRunnerGroupRunners(ctx, g.place.Owner, id, &page)
+			}
+			return c.Enterprise.ListRunnerGroupRunners(ctx, g.place.Owner, id, &page)
+		})
 	if err != nil {
 		return goneFrom(op, err, g.seeGroups(ctx, op))
 	}

@@ -34,13 +34,15 @@ func (g *GitHub) Request(ctx context.Context, number int) (Request, error) {
 	}
 	r := Request{Number: number, URL: pull.GetHTMLURL(), Head: pull.GetHead().GetSHA(), Open: pull.GetState() == "open", Merged: pull.GetMerged()}
 	names := map[string]bool{pull.GetUser().GetLogin(): true}
-	commits, err := unnumbered(ctx, g, op, func(c *github.Client, page github.ListOptions) ([]*github.RepositoryCommit, *github.Response, error) {
-		return c.PullRequests.ListCommits(ctx, g.place.Owner, g.place.Name, number, &page)
-	})
+	commits, err := unnumbered(ctx, g, op,
+		func(c *github.Client, page github.ListOptions) ([]*github.RepositoryCommit, *github.Response, error) {
+			return c.PullRequests.ListCommits(ctx, g.place.Owner, g.place.Name, number, &page)
+		})
 	if err != nil {
 		return Request{}, err
 	}
-	if len(commits) != pull.GetCommits() || !slices.ContainsFunc(commits, func(c *github.RepositoryCommit) bool { return c.GetSHA() == r.Head }) {
+	if len(commits) != pull.GetCommits() || !slices.ContainsFunc(commits,
+		func(c *github.RepositoryCommit) bool { return c.GetSHA() == r.Head }) {
 		// GitHub tells 250 at most; or there came one meanwhile. Who wrote all of it is
 		// not known, so it is not said.
 		return Request{}, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "not all of its commits are told"}
@@ -53,9 +55,10 @@ func (g *GitHub) Request(ctx context.Context, number int) (Request, error) {
 	}
 	delete(names, "")
 	r.Authors = slices.Sorted(maps.Keys(names))
-	reviews, err := unnumbered(ctx, g, op, func(c *github.Client, page github.ListOptions) ([]*github.PullRequestReview, *github.Response, error) {
-		return c.PullRequests.ListReviews(ctx, g.place.Owner, g.place.Name, number, &page)
-	})
+	reviews, err := unnumbered(ctx, g, op,
+		func(c *github.Client, page github.ListOptions) ([]*github.PullRequestReview, *github.Response, error) {
+			return c.PullRequests.ListReviews(ctx, g.place.Owner, g.place.Name, number, &page)
+		})
 	if err != nil {
 		return Request{}, err
 	}

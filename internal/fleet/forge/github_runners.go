@@ -108,19 +108,21 @@ func (g *GitHub) listRunners(ctx context.Context, c *github.Client, page github.
 
 // Runners lists the runners of the place: all of them, or an error.
 func (g *GitHub) Runners(ctx context.Context) ([]Runner, error) {
-	return runnersBy(ctx, g.runnersCall("list runners"), func(c *github.Client, page github.ListOptions) (*github.Runners, *github.Response, error) {
-		return g.listRunners(ctx, c, page)
-	})
+	return runnersBy(ctx, g.runnersCall("list runners"),
+		func(c *github.Client, page github.ListOptions) (*github.Runners, *github.Response, error) {
+			return g.listRunners(ctx, c, page)
+		})
 }
 
 func runnersBy(ctx context.Context, k *call, read func(*github.Client, github.ListOptions) (*github.Runners, *github.Response, error)) ([]Runner, error) {
-	forms, err := list(ctx, k, (*github.Runner).GetID, func(c *github.Client, page github.ListOptions) (listing[*github.Runner], *github.Response, error) {
-		all, response, err := read(c, page)
-		if err != nil {
-			return listing[*github.Runner]{}, response, err
-		}
-		return listing[*github.Runner]{all.TotalCount, all.Runners}, response, nil
-	})
+	forms, err := list(ctx, k, (*github.Runner).GetID,
+		func(c *github.Client, page github.ListOptions) (listing[*github.Runner], *github.Response, error) {
+			all, response, err := read(c, page)
+			if err != nil {
+				return listing[*github.Runner]{}, response, err
+			}
+			return listing[*github.Runner]{all.TotalCount, all.Runners}, response, nil
+		})
 	if err != nil {
 		return nil, err
 	}

@@ -65,9 +65,10 @@ func (g *GitLab) CheckChanges(ctx context.Context) (Identity, error) {
 		id.Missing = []string{scopeAPI}
 		return id, &Error{Op: op, Class: Forbidden, Message: "the token lacks the scope " + scopeAPI}
 	}
-	p, err := with(ctx, g.call(op, g.at(), object("path_with_namespace")), func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Project, *gitlab.Response, error) {
-		return c.Projects.GetProject(g.project, nil, o)
-	})
+	p, err := with(ctx, g.call(op, g.at(), object("path_with_namespace")),
+		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Project, *gitlab.Response, error) {
+			return c.Projects.GetProject(g.project, nil, o)
+		})
 	switch {
 	case err != nil:
 		return id, err
@@ -124,9 +125,10 @@ func (g *GitLab) head(ctx context.Context, op, branch string) (string, error) {
 
 // hasCommit is an error if a commit is not there, or the project cannot be seen any more.
 func (g *GitLab) hasCommit(ctx context.Context, op, commit string) error {
-	_, err := with(ctx, g.call(op, g.at("repository", "commits", commit), object()), func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Commit, *gitlab.Response, error) {
-		return c.Commits.GetCommit(g.project, commit, nil, o)
-	})
+	_, err := with(ctx, g.call(op, g.at("repository", "commits", commit), object()),
+		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Commit, *gitlab.Response, error) {
+			return c.Commits.GetCommit(g.project, commit, nil, o)
+		})
 	return err
 }
 
@@ -173,9 +175,10 @@ func (g *GitLab) Propose(ctx context.Context, p Proposal) (Request, error) {
 	if mr == nil {
 		options := &gitlab.CreateMergeRequestOptions{SourceBranch: &p.Branch, TargetBranch: &p.Base, Title: &p.Title, Description: &p.Body,
 			Labels: new(gitlab.LabelOptions(slices.Concat([]string{}, p.Labels))), RemoveSourceBranch: new(true)}
-		made, err := with(ctx, g.call(op, g.at("merge_requests"), object("iid")), func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.MergeRequest, *gitlab.Response, error) {
-			return c.MergeRequests.CreateMergeRequest(g.project, options, o)
-		})
+		made, err := with(ctx, g.call(op, g.at("merge_requests"), object("iid")),
+			func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.MergeRequest, *gitlab.Response, error) {
+				return c.MergeRequests.CreateMergeRequest(g.project, options, o)
+			})
 		switch {
 		case ClassOf(err) == Conflict: // another caller was quicker with the same, or an answer was lost
 			found, again := g.mergeRequestOf(ctx, op, p)
@@ -306,10 +309,11 @@ func (g *GitLab) commit(ctx context.Context, op string, p Proposal) error {
 	if s.Fresh {
 		options.StartSHA = &s.At
 	}
-	err = withNone(ctx, g.call(op, g.at("repository", "commits"), nil), func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
-		_, response, err := c.Commits.CreateCommit(g.project, options, o)
-		return response, err
-	})
+	err = withNone(ctx, g.call(op, g.at("repository", "commits"), nil),
+		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
+			_, response, err := c.Commits.CreateCommit(g.project, options, o)
+			return response, err
+		})
 	if ClassOf(err) != Invalid {
 		return err
 	}

@@ -165,10 +165,11 @@ func (g *GitLab) Merge(ctx context.Context, iid int, head string) error {
 	if !isCommit(head) {
 		return &Error{Op: op, Class: Invalid, Message: "only a commit that was looked at is merged"}
 	}
-	err := withNone(ctx, g.call(op, g.requestPath(iid, "merge"), nil), func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
-		_, response, err := c.MergeRequests.AcceptMergeRequest(g.project, int64(iid), &gitlab.AcceptMergeRequestOptions{SHA: &head, ShouldRemoveSourceBranch: new(true)}, o)
-		return response, err
-	})
+	err := withNone(ctx, g.call(op, g.requestPath(iid, "merge"), nil),
+		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
+			_, response, err := c.MergeRequests.AcceptMergeRequest(g.project, int64(iid), &gitlab.AcceptMergeRequestOptions{SHA: &head, ShouldRemoveSourceBranch: new(true)}, o)
+			return response, err
+		})
 	switch c := ClassOf(err); c {
 	case "", Invalid, Conflict, Unavailable, Refused:
 		mr, again := g.mergeRequest(ctx, op, iid)
@@ -201,10 +202,11 @@ func (g *GitLab) Withdraw(ctx context.Context, iid int, comment string) error {
 	}
 	if mr.State == "opened" {
 		if comment != "" {
-			if err := withNone(ctx, g.call(op, g.requestPath(iid, "notes"), nil), func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
-				_, response, err := c.Notes.CreateMergeRequestNote(g.project, int64(iid), &gitlab.CreateMergeRequestNoteOptions{Body: &comment}, o)
-				return response, err
-			}); err != nil {
+			if err := withNone(ctx, g.call(op, g.requestPath(iid, "notes"), nil),
+				func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
+					_, response, err := c.Notes.CreateMergeRequestNote(g.project, int64(iid), &gitlab.CreateMergeRequestNoteOptions{Body: &comment}, o)
+					return response, err
+				}); err != nil {
 				return err
 			}
 		}
@@ -212,7 +214,8 @@ func (g *GitLab) Withdraw(ctx context.Context, iid int, comment string) error {
 			return err
 		}
 	}
-	return gone(withNone(ctx, g.call(op, g.at("repository", "branches", mr.SourceBranch), nil), func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
-		return c.Branches.DeleteBranch(g.project, mr.SourceBranch, o)
-	}))
+	return gone(withNone(ctx, g.call(op, g.at("repository", "branches", mr.SourceBranch), nil),
+		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
+			return c.Branches.DeleteBranch(g.project, mr.SourceBranch, o)
+		}))
 }

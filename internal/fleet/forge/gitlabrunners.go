@@ -208,9 +208,10 @@ func (g *GitLab) SetPaused(ctx context.Context, id int64, paused bool, note stri
 // reset again.
 func (g *GitLab) ResetToken(ctx context.Context, id int64) (Secret, error) {
 	k := g.call("reset a runner's token", runnerPath(id)+"/reset_authentication_token", object("token"))
-	made, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.RunnerAuthenticationToken, *gitlab.Response, error) {
-		return c.Runners.ResetRunnerAuthenticationToken(id, o)
-	})
+	made, err := with(ctx, k,
+		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.RunnerAuthenticationToken, *gitlab.Response, error) {
+			return c.Runners.ResetRunnerAuthenticationToken(id, o)
+		})
 	switch {
 	case err != nil:
 		return Secret{}, err
@@ -285,10 +286,11 @@ func (g *GitLab) RunningJobs(ctx context.Context, id int64) ([]Job, error) {
 // it has ended already is success.
 func (g *GitLab) CancelJob(ctx context.Context, project, job int64) error {
 	path := "/projects/" + number(project) + "/jobs/" + number(job)
-	err := withNone(ctx, g.call("cancel a job", path+"/cancel", nil), func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
-		_, response, err := c.Jobs.CancelJobWithOptions(project, job, &gitlab.CancelJobOptions{}, o)
-		return response, err
-	})
+	err := withNone(ctx, g.call("cancel a job", path+"/cancel", nil),
+		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
+			_, response, err := c.Jobs.CancelJobWithOptions(project, job, &gitlab.CancelJobOptions{}, o)
+			return response, err
+		})
 	if class := ClassOf(err); class != Invalid && class != Forbidden && class != Conflict {
 		return gone(err)
 	}

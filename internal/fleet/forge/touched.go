@@ -20,9 +20,10 @@ func (g *GitHub) Touched(ctx context.Context, base, commit string) ([]string, er
 	if !isBranch(base) || !isCommit(commit) {
 		return nil, &Error{Op: op, Class: Invalid, Message: "there is no such commit to compare"}
 	}
-	c, err := by(ctx, g.call(op, g.place.root(), object("files")), func(c *github.Client) (*github.CommitsComparison, *github.Response, error) {
-		return c.Repositories.CompareCommits(ctx, g.place.Owner, g.place.Name, base, commit, &github.ListOptions{PerPage: 1})
-	})
+	c, err := by(ctx, g.call(op, g.place.root(), object("files")),
+		func(c *github.Client) (*github.CommitsComparison, *github.Response, error) {
+			return c.Repositories.CompareCommits(ctx, g.place.Owner, g.place.Name, base, commit, &github.ListOptions{PerPage: 1})
+		})
 	if err != nil {
 		return nil, err
 	}
