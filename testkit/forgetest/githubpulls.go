@@ -1,6 +1,7 @@
 package forgetest
 
 import (
+	"encoding/json"
 	"net/http"
 	"slices"
 	"strings"
@@ -145,8 +146,10 @@ func (g *GitHubFake) pullRoutes(on func(pattern, permission string, h func(*http
 		return said(http.StatusOK, map[string]any{"merged": true, "sha": sha, "message": "Pull Request successfully merged"})
 	})
 	one("POST /issues/{number}/labels", "pull_requests", func(r *http.Request, _ string, _ *repositoryGit, p *GitHubPull) githubReply {
-		sent, ok := body[struct{ Labels []string }](r)
-		if !ok {
+		// GitHub takes a list, and an object that has one.
+		raw, ok := body[json.RawMessage](r)
+		var sent struct{ Labels []string }
+		if !ok || json.Unmarshal(raw, &sent.Labels) != nil && json.Unmarshal(raw, &sent) != nil {
 			return no(http.StatusUnprocessableEntity, "Validation Failed")
 		}
 		for _, l := range sent.Labels {

@@ -3,6 +3,7 @@ package forge
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,9 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/fleet/forge/exchange"
-	"github.com/tailplane/tailplane/internal/fleet/forge/place"
-	"github.com/tailplane/tailplane/internal/fleet/forge/rate"
+	"github.com/google/go-github/v89/github"
+
+	"github.com/tailplane/tailplane/internal/util/httptransport"
 )
 
 // GitHubConfig is what a client of GitHub needs.
@@ -56,7 +57,7 @@ const (
 // same time.
 type GitHub struct {
 	wire  *wire
-	place place.Place
+	place place
 	app   *app   // nil: by a token
 	token Secret // without an app
 }
@@ -64,20 +65,20 @@ type GitHub struct {
 // NewGitHub returns a client, or says what of the URLs or of the credential cannot
 // be. It asks nothing.
 func NewGitHub(c GitHubConfig) (*GitHub, error) {
-	web, err := exchange.ParseURL(c.URL)
+	web, err := httptransport.ParseBase(c.URL)
 	if err != nil {
 		return nil, fmt.Errorf("the URL of GitHub: %w", err)
 	}
-	api, err := exchange.ParseURL(cmp.Or(c.APIURL, place.API(web)))
+	api, err := httptransport.ParseBase(cmp.Or(c.APIURL, githubAPI(web)))
 	if err != nil {
 		return nil, fmt.Errorf("the API of GitHub: %w", err)
 	}
 	g := &GitHub{}
-	at, err := exchange.ParseURL(c.Place)
+	at, err := httptransport.ParseBase(c.Place)
 	if err != nil {
 		return nil, err
 	}
-	if g.place, err = place.Parse(web, at); err != nil {
+	if g.place, err = parsePlace(web, at); err != nil {
 		return nil, err
 	}
 	token, id, key := trimmed(c.Credential, "github_token"), trimmed(c.Credential, "github_app_id"), trimmed(c.Credential, "github_app_private_key")
@@ -111,64 +112,79 @@ func (g *GitHub) Rate() Rate { return g.wire.lastRate() }
 // githubRefusal knows what a status does not say: limits look like refusals, for
 // GitHub says 403 for both; and "not found" is believed of GitHub itself only, for
 // what stands before it says so as well, while it is away.
-func githubRefusal(a *answer, now time.Time) (Class, time.Duration, bool) {
-	switch a.status {
+func githubRefusal(k *call, now time.Time) (Class, time.Duration, bool) {
+	switch k.status {
 	case http.StatusNotFound, http.StatusGone:
-		return Unavailable, 0, said(a.body) == ""
+		return Unavailable, 0, said(k.body) == ""
 	case http.StatusForbidden, http.StatusTooManyRequests:
 	default:
 		return "", 0, false
 	}
-	if a.header.Get("X-RateLimit-Remaining") == "0" {
-		r, _ := rate.From(a.header, "X-RateLimit-")
+	if k.answered.Get("X-RateLimit-Remaining") == "0" {
+		r, _ := rateFrom(k.answered, "X-RateLimit-")
 		return RateLimited, min(max(r.Reset.Sub(now), 0), longestWait), true
 	}
-	if a.header.Get("Retry-After") != "" {
+	if k.answered.Get("Retry-After") != "" {
 		return RateLimited, 0, true
 	}
 	// The secondary limit may come without any header. What tells it then is not the
 	// message but the page that it refers to.
-	about, err := read[struct {
+	var about struct {
 		URL string `json:"documentation_url"`
-	}](question{}, a)
+	}
+	err := json.Unmarshal(k.body, &about)
 	return RateLimited, 0, err == nil && (strings.HasSuffix(about.URL, "secondary-rate-limits") || strings.HasSuffix(about.URL, "#abuse-rate-limits"))
 }
 
 // githubHeaders say which form of answers we read.
 var githubHeaders = http.Header{"Accept": {"application/vnd.github+json"}, "X-Github-Api-Version": {"2022-11-28"}}
 
-// ask asks with the credential of the place. A token may be revoked within its
-// hour: a refusal counts when a fresh one is refused as well.
-func (g *GitHub) ask(ctx context.Context, q question) (*answer, error) {
-	q.header = githubHeaders
-	if g.app == nil {
-		q.show = g.token
-		return g.wire.ask(ctx, q)
+// call returns a call with the credential of the place.
+func (g *GitHub) call(op, below string, want func([]byte) string) *call {
+	k := &call{wire: g.wire, op: op, below: below, header: githubHeaders, want: want}
+	k.show = func(ctx context.Context) (Secret, error) {
+		if g.app == nil {
+			return g.token, nil
+		}
+		return g.installationToken(ctx)
 	}
-	t, err := g.installationToken(ctx)
-	if err != nil {
-		return nil, err
+	// A token may be revoked within its hour: a refusal counts when a fresh one is refused
+	// as well.
+	k.renew = func(used Secret, err error) bool {
+		if g.app == nil || ClassOf(err) != Refused || used.IsZero() {
+			return false
+		}
+		g.app.drop(used)
+		return true
 	}
-	q.show = t
-	a, err := g.wire.ask(ctx, q)
-	if ClassOf(err) != Refused {
-		return a, err
-	}
-	g.app.drop(t)
-	if q.show, err = g.installationToken(ctx); err != nil {
-		return nil, err
-	}
-	return g.wire.ask(ctx, q)
+	return k
 }
 
-// get asks for one thing and reads it.
-func get[T any](ctx context.Context, g *GitHub, q question) (T, error) {
-	a, err := g.ask(ctx, q)
-	if err != nil {
+// by calls a method of the library.
+func by[T any](ctx context.Context, k *call, do func(*github.Client) (T, *github.Response, error)) (T, error) {
+	var out T
+	lib, err := github.NewClient(github.WithTransport(k), github.WithURLs(new(k.wire.base.String()+"/"), nil),
+		github.WithUserAgent(userAgent), github.WithDisableRateLimitCheck())
+	if err == nil {
+		out, _, err = do(lib)
+	}
+	if _, accepted := errors.AsType[*github.AcceptedError](err); accepted { // 202, which the library makes an error
+		err = nil
+	}
+	if err = k.finish(ctx, err); err != nil {
 		var none T
 		return none, err
 	}
-	return read[T](q, a)
+	return out, nil
+}
+
+// byNone calls a method of the library that returns nothing but the answer.
+func byNone(ctx context.Context, k *call, do func(*github.Client) (*github.Response, error)) error {
+	_, err := by(ctx, k, func(c *github.Client) (struct{}, *github.Response, error) {
+		response, err := do(c)
+		return struct{}{}, response, err
+	})
+	return err
 }
 
 // Check finds out whether the credential is one for the place, and may do what is
@@ -184,23 +200,20 @@ func (g *GitHub) Check(ctx context.Context) (Identity, error) {
 // checkToken asks for what only somebody who may manage runners is told.
 func (g *GitHub) checkToken(ctx context.Context) (Identity, error) {
 	id := Identity{Kind: GitHubTokenKind}
-	q := question{op: "check a token", path: g.place.Root() + "/actions/runners?per_page=1"}
-	a, err := g.ask(ctx, q)
-	enough := map[place.Kind][]string{place.Org: {"admin:org"}, place.Repository: {"repo"}, place.Enterprise: {"manage_runners:enterprise", "admin:enterprise"}}[g.place.Kind]
+	k := g.runnersCall("check a token")
+	_, err := g.runnerPage(ctx, k, github.ListOptions{PerPage: 1})
+	enough := map[placeKind][]string{orgPlace: {"admin:org"}, repositoryPlace: {"repo"}, enterprisePlace: {"manage_runners:enterprise", "admin:enterprise"}}[g.place.kind]
 	if c := ClassOf(err); c == Forbidden || c == NotFound {
 		// GitHub hides what one may not see. Whether it is there is not known, but that
 		// this token is not enough is.
 		id.Missing = enough[:1]
 		e, _ := errors.AsType[*Error](err)
-		return id, &Error{Op: q.op, Class: Forbidden, Status: e.Status, Message: "it may not manage the runners of " + g.place.String()}
+		return id, &Error{Op: k.op, Class: Forbidden, Status: e.Status, Message: "it may not manage the runners of " + g.place.String()}
 	}
 	if err != nil {
 		return id, err
 	}
-	if _, err := read[runnerPage](q, a); err != nil {
-		return id, err
-	}
-	if until := a.header.Get("GitHub-Authentication-Token-Expiration"); until != "" {
+	if until := k.answered.Get("GitHub-Authentication-Token-Expiration"); until != "" {
 		for _, form := range []string{"2006-01-02 15:04:05 MST", "2006-01-02 15:04:05 -0700"} {
 			if at, err := time.Parse(form, until); err == nil {
 				id.ExpiresAt = at.UTC()
@@ -208,7 +221,7 @@ func (g *GitHub) checkToken(ctx context.Context) (Identity, error) {
 			}
 		}
 	}
-	scopes, classic := a.header["X-Oauth-Scopes"] // of a fine-grained token GitHub says none
+	scopes, classic := k.answered["X-Oauth-Scopes"] // of a fine-grained token GitHub says none
 	for _, s := range strings.Split(strings.Join(scopes, ","), ",") {
 		if s = clean(s); s != "" {
 			id.Scopes = append(id.Scopes, s)
@@ -216,7 +229,7 @@ func (g *GitHub) checkToken(ctx context.Context) (Identity, error) {
 	}
 	if classic && !slices.ContainsFunc(enough, func(s string) bool { return slices.Contains(id.Scopes, s) }) {
 		id.Missing = enough[:1]
-		return id, &Error{Op: q.op, Class: Forbidden, Status: a.status, Message: "it lacks the scope " + enough[0]}
+		return id, &Error{Op: k.op, Class: Forbidden, Status: k.status, Message: "it lacks the scope " + enough[0]}
 	}
 	return id, nil
 }
@@ -225,17 +238,25 @@ func (g *GitHub) checkToken(ctx context.Context) (Identity, error) {
 // asked without the credential where that will do, so that it says whether GitHub
 // can be reached.
 func (g *GitHub) Version(ctx context.Context) (string, error) {
-	q := question{op: "ask for the version", path: "/meta", header: githubHeaders}
-	a, err := g.wire.ask(ctx, q)
+	k := g.call("ask for the version", "/meta", object())
+	anonymous := *k
+	anonymous.show, anonymous.renew = func(context.Context) (Secret, error) { return Secret{}, nil }, nil
+	get := func(c *github.Client) (*github.APIMeta, *github.Response, error) { return c.Meta.Get(ctx) }
+	used := &anonymous
+	_, err := by(ctx, used, get)
 	switch ClassOf(err) {
-	case Refused, Forbidden, RateLimited:
-		a, err = g.ask(ctx, q) // a server in private mode; or too many from our address
+	case Refused, Forbidden, RateLimited: // a server in private mode; or too many from our address
+		used = k
+		_, err = by(ctx, used, get)
 	}
 	if err != nil {
 		return "", err
 	}
-	meta, err := read[struct {
-		Version string `json:"installed_version"`
-	}](q, a)
-	return clean(meta.Version), err
+	var meta struct {
+		Version string `json:"installed_version"` // not in the library
+	}
+	if json.Unmarshal(used.body, &meta) != nil {
+		return "", used.useless("the answer cannot be read")
+	}
+	return clean(meta.Version), nil
 }

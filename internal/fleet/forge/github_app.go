@@ -2,19 +2,16 @@ package forge
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"reflect"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/google/go-github/v84/github"
-
-	"github.com/tailplane/tailplane/internal/fleet/forge/appkey"
-	"github.com/tailplane/tailplane/internal/fleet/forge/place"
+	"github.com/google/go-github/v89/github"
 )
 
 const (
@@ -25,7 +22,7 @@ const (
 // An app is a GitHub App as which the client asks, and its token for the one
 // installation that is meant.
 type app struct {
-	key   *appkey.Key
+	key   *appKey
 	fixed int64 // the installation that the Secret names; 0: none
 
 	fetching chan struct{} // held by who fetches a token
@@ -44,7 +41,7 @@ func newApp(id, key, installation string) (_ *app, err error) {
 			return nil, errors.New("github_app_installation_id is not a number")
 		}
 	}
-	a.key, err = appkey.Parse(id, key)
+	a.key, err = parseKey(id, key)
 	return a, err
 }
 
@@ -57,59 +54,64 @@ func (a *app) drop(t Secret) {
 	}
 }
 
-// askAsApp asks with the App's JWT. If it is refused and the answer's date shows
-// that our clock is wrong, it is asked again by GitHub's.
-func (g *GitHub) askAsApp(ctx context.Context, q question) (*answer, error) {
-	q.header = githubHeaders
-	for again := false; ; again = true {
-		now := g.wire.now()
-		jwt, err := g.app.key.Sign(now)
+// appCall returns a call with the App's JWT. If it is refused and the answer's date
+// shows that our clock is wrong, the request is sent once more, signed by GitHub's.
+func (g *GitHub) appCall(op, below string, want func([]byte) string) *call {
+	k := &call{wire: g.wire, op: op, below: below, header: githubHeaders, want: want}
+	var signed time.Time
+	k.show = func(context.Context) (Secret, error) {
+		signed = g.wire.now()
+		jwt, err := g.app.key.Sign(signed)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", q.op, err)
+			return Secret{}, fmt.Errorf("%s: %w", op, err)
 		}
-		q.show = NewSecret(jwt)
-		a, err := g.wire.ask(ctx, q)
-		if again || ClassOf(err) != Refused || g.wire.now().Sub(now).Abs() < clockOdds {
-			return a, err
-		}
+		return NewSecret(jwt), nil
 	}
-}
-
-// installation is the App's installation as GitHub says, with the account of an
-// enterprise, which has a slug instead of a login.
-type installation struct {
-	github.Installation
-	Account *struct {
-		Login string `json:"login"`
-		Slug  string `json:"slug"`
-		Type  string `json:"type"`
-	} `json:"account"`
+	k.renew = func(_ Secret, err error) bool {
+		return ClassOf(err) == Refused && g.wire.now().Sub(signed).Abs() >= clockOdds
+	}
+	return k
 }
 
 // findInstallation finds the App's installation at the place, and proves that it is
 // the place's: a number in a Secret may be that of another organisation.
-func (g *GitHub) findInstallation(ctx context.Context) (installation, error) {
-	q := question{op: "find the App's installation", path: g.place.Root() + "/installation"}
+func (g *GitHub) findInstallation(ctx context.Context) (*github.Installation, error) {
+	const op = "find the App's installation"
+	k := g.appCall(op, g.place.root()+"/installation", object("id", "account"))
 	if g.app.fixed != 0 {
-		q.path = "/app/installations/" + strconv.FormatInt(g.app.fixed, 10)
+		k.below = "/app/installations"
 	}
-	a, err := g.askAsApp(ctx, q)
+	in, err := by(ctx, k, func(c *github.Client) (*github.Installation, *github.Response, error) {
+		switch {
+		case g.app.fixed != 0:
+			return c.Apps.GetInstallation(ctx, g.app.fixed)
+		case g.place.kind == repositoryPlace:
+			return c.Apps.GetRepositoryInstallation(ctx, g.place.Owner, g.place.Name)
+		case g.place.kind == enterprisePlace:
+			return c.Apps.GetEnterpriseInstallation(ctx, g.place.Owner)
+		}
+		return c.Apps.GetOrganizationInstallation(ctx, g.place.Owner)
+	})
 	if err != nil {
-		return installation{}, g.uninstalled(err)
+		return nil, g.uninstalled(err)
 	}
-	in, err := read[installation](q, a)
-	if err != nil {
-		return in, err
+	var enterprise struct {
+		Account struct {
+			Slug string `json:"slug"` // instead of a login; not in the library
+		} `json:"account"`
+	}
+	if json.Unmarshal(k.body, &enterprise) != nil {
+		return nil, k.useless("the answer is no installation")
 	}
 	switch {
 	case in.GetID() <= 0 || in.Account == nil:
-		return in, &Error{Op: q.op, Class: Unavailable, Status: a.status, Message: "the answer is no installation"}
-	case g.place.Kind == place.Enterprise && !strings.EqualFold(in.Account.Slug, g.place.Owner),
-		g.place.Kind != place.Enterprise && !strings.EqualFold(in.Account.Login, g.place.Owner),
-		g.place.Kind == place.Org && in.Account.Type != "Organization":
-		return in, &Error{Op: q.op, Class: Forbidden, Status: a.status, Message: "the installation is not that of " + g.place.Owner}
+		return nil, k.useless("the answer is no installation")
+	case g.place.kind == enterprisePlace && !strings.EqualFold(enterprise.Account.Slug, g.place.Owner),
+		g.place.kind != enterprisePlace && !strings.EqualFold(in.Account.GetLogin(), g.place.Owner),
+		g.place.kind == orgPlace && in.Account.GetType() != "Organization":
+		return in, &Error{Op: op, Class: Forbidden, Status: k.status, Message: "the installation is not that of " + g.place.Owner}
 	case in.SuspendedAt != nil:
-		return in, &Error{Op: q.op, Class: Forbidden, Status: a.status, Message: "the installation is suspended"}
+		return in, &Error{Op: op, Class: Forbidden, Status: k.status, Message: "the installation is suspended"}
 	}
 	g.app.mu.Lock()
 	defer g.app.mu.Unlock()
@@ -128,7 +130,7 @@ func (g *GitHub) uninstalled(err error) error {
 		return err
 	}
 	why := "the App is not installed at " + g.place.String()
-	if g.place.Kind == place.Enterprise && g.app.fixed == 0 { // GitHub finds it since 2026 only
+	if g.place.kind == enterprisePlace && g.app.fixed == 0 { // GitHub finds it since 2026 only
 		why += ", or this GitHub cannot tell; then github_app_installation_id does"
 	}
 	return &Error{Op: e.Op, Class: Refused, Status: e.Status, Message: why}
@@ -141,12 +143,12 @@ func (g *GitHub) narrow(has *github.InstallationPermissions) (out github.Install
 		return out
 	}
 	out.Metadata, out.Actions = has.Metadata, has.Actions
-	switch g.place.Kind {
-	case place.Org:
+	switch g.place.kind {
+	case orgPlace:
 		out.OrganizationSelfHostedRunners = has.OrganizationSelfHostedRunners
-	case place.Repository:
+	case repositoryPlace:
 		out.Administration, out.Contents, out.PullRequests, out.Checks, out.Statuses = has.Administration, has.Contents, has.PullRequests, has.Checks, has.Statuses
-	case place.Enterprise:
+	case enterprisePlace:
 		return *has // what runners need there has no documented name
 	}
 	return out
@@ -192,28 +194,27 @@ func (g *GitHub) installationToken(ctx context.Context) (Secret, error) {
 	return a.token, nil
 }
 
-func (g *GitHub) mint(ctx context.Context, op string) (github.InstallationToken, error) {
+func (g *GitHub) mint(ctx context.Context, op string) (*github.InstallationToken, error) {
 	g.app.mu.Lock()
 	id, permits := g.app.installation, g.app.permits
 	g.app.mu.Unlock()
-	body := map[string]any{"permissions": permits}
-	if g.place.Kind == place.Repository {
-		body["repositories"] = []string{g.place.Name}
+	body := &github.InstallationTokenOptions{Permissions: &permits}
+	if g.place.kind == repositoryPlace {
+		body.Repositories = []string{g.place.Name}
 	}
-	q := question{op: op, method: http.MethodPost, path: "/app/installations/" + strconv.FormatInt(id, 10) + "/access_tokens", body: body, secret: true}
-	a, err := g.askAsApp(ctx, q)
-	if err != nil {
-		return github.InstallationToken{}, err
-	}
-	t, err := read[github.InstallationToken](q, a)
+	k := g.appCall(op, "/app/installations", object("token", "expires_at"))
+	k.secret = true
+	t, err := by(ctx, k, func(c *github.Client) (*github.InstallationToken, *github.Response, error) {
+		return c.Apps.CreateInstallationToken(ctx, id, body)
+	})
 	if err == nil && (t.GetToken() == "" || t.GetExpiresAt().IsZero()) {
-		err = &Error{Op: op, Class: Unavailable, Status: a.status, Message: "the answer is no token"}
+		err = k.useless("the answer is no token")
 	}
 	return t, err
 }
 
 // identify is what an installation says of the credential.
-func (g *GitHub) identify(in installation) Identity {
+func (g *GitHub) identify(in *github.Installation) Identity {
 	id := Identity{Kind: GitHubAppKind, InstallationID: in.GetID()}
 	id.AppID, _ = strconv.ParseInt(g.app.key.App(), 10, 64) // 0: it is known by its client id
 	id.AppID = max(in.GetAppID(), id.AppID)
@@ -231,19 +232,19 @@ func (id *Identity) need(name, has, least string) {
 func (g *GitHub) checkApp(ctx context.Context) (Identity, error) {
 	in, err := g.findInstallation(ctx)
 	if err != nil {
-		return g.identify(installation{}), err
+		return g.identify(nil), err
 	}
-	id, has := g.identify(in), in.Permissions
+	id, has := g.identify(in), in.GetPermissions()
 	if has == nil {
 		has = &github.InstallationPermissions{}
 	}
-	switch g.place.Kind {
-	case place.Org:
+	switch g.place.kind {
+	case orgPlace:
 		id.need("organization_self_hosted_runners", has.GetOrganizationSelfHostedRunners(), "write")
-	case place.Repository:
+	case repositoryPlace:
 		id.need("administration", has.GetAdministration(), "write")
 	}
-	if g.place.Kind != place.Enterprise {
+	if g.place.kind != enterprisePlace {
 		id.need("metadata", has.GetMetadata(), "read")
 		id.need("actions", has.GetActions(), "read")
 	}
@@ -252,8 +253,8 @@ func (g *GitHub) checkApp(ctx context.Context) (Identity, error) {
 	}
 	// That a token can be had is part of it. And what an enterprise permits is not
 	// told under a name that is documented, so it is tried.
-	if g.place.Kind == place.Enterprise {
-		_, err = get[runnerPage](ctx, g, question{op: "check the App's permissions", path: g.place.Root() + "/actions/runners?per_page=1"})
+	if g.place.kind == enterprisePlace {
+		_, err = g.runnerPage(ctx, g.runnersCall("check the App's permissions"), github.ListOptions{PerPage: 1})
 	} else {
 		_, err = g.installationToken(ctx)
 	}

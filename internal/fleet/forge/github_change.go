@@ -9,14 +9,9 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 
-	"github.com/google/go-github/v84/github"
-
-	"github.com/tailplane/tailplane/internal/fleet/forge/gitname"
-	"github.com/tailplane/tailplane/internal/fleet/forge/place"
-	"github.com/tailplane/tailplane/internal/fleet/forge/revision"
+	"github.com/google/go-github/v89/github"
 )
 
 // CheckChanges finds out whether the credential may propose changes to the place,
@@ -30,13 +25,10 @@ func (g *GitHub) CheckChanges(ctx context.Context) (Identity, error) {
 	if g.app != nil {
 		in, err := g.findInstallation(ctx)
 		if err != nil {
-			return g.identify(installation{}), err
+			return g.identify(nil), err
 		}
 		id = g.identify(in)
-		has := in.Permissions
-		if has == nil {
-			has = &github.InstallationPermissions{}
-		}
+		has := in.GetPermissions()
 		id.need("contents", has.GetContents(), "write")
 		id.need("pull_requests", has.GetPullRequests(), "write")
 		if len(id.Missing) > 0 {
@@ -44,7 +36,7 @@ func (g *GitHub) CheckChanges(ctx context.Context) (Identity, error) {
 		}
 	}
 	// What a token may do is not told; that the repository is there for it is.
-	r, err := get[github.Repository](ctx, g, question{op: op, path: g.place.Root()})
+	r, err := g.itself(ctx, op)
 	if err == nil && !strings.EqualFold(r.GetFullName(), g.place.String()) {
 		err = &Error{Op: op, Class: Conflict, Message: clean(fmt.Sprintf("%s is called %q now", g.place, r.GetFullName()))}
 	}
@@ -55,8 +47,20 @@ func (g *GitHub) CheckChanges(ctx context.Context) (Identity, error) {
 	return id, err
 }
 
+// inRepository calls a method of the library whose answer is one thing of the repository.
+func inRepository[T any](ctx context.Context, g *GitHub, op string, do func(*github.Client) (T, *github.Response, error)) (T, error) {
+	return by(ctx, g.call(op, g.place.root(), object()), do)
+}
+
+// itself reads the repository.
+func (g *GitHub) itself(ctx context.Context, op string) (*github.Repository, error) {
+	return inRepository(ctx, g, op, func(c *github.Client) (*github.Repository, *github.Response, error) {
+		return c.Repositories.Get(ctx, g.place.Owner, g.place.Name)
+	})
+}
+
 func (g *GitHub) isRepository(op string) error {
-	if g.place.Kind != place.Repository {
+	if g.place.kind != repositoryPlace {
 		return &Error{Op: op, Class: Invalid, Message: g.place.String() + " is no repository"}
 	}
 	return nil
@@ -69,7 +73,7 @@ func (g *GitHub) ReadFile(ctx context.Context, branch, path string) (File, error
 	if err := g.isRepository(op); err != nil {
 		return File{}, err
 	}
-	if !gitname.IsBranch(branch) || !gitname.IsPath(path) {
+	if !isBranch(branch) || !isPath(path) {
 		return File{}, &Error{Op: op, Class: Invalid, Message: clean(fmt.Sprintf("%q on %q is no file", path, branch))}
 	}
 	head, err := g.head(ctx, op, branch)
@@ -81,28 +85,41 @@ func (g *GitHub) ReadFile(ctx context.Context, branch, path string) (File, error
 
 // head is the last commit of a branch.
 func (g *GitHub) head(ctx context.Context, op, branch string) (string, error) {
-	q := question{op: op, path: g.place.Root() + "/git/ref/heads/" + branch}
-	ref, err := get[github.Reference](ctx, g, q)
-	if err == nil && (ref.GetRef() != "refs/heads/"+branch || ref.GetObject().GetType() != "commit" || !gitname.IsCommit(ref.GetObject().GetSHA())) {
+	ref, err := inRepository(ctx, g, op, func(c *github.Client) (*github.Reference, *github.Response, error) {
+		return c.Git.GetRef(ctx, g.place.Owner, g.place.Name, "heads/"+branch)
+	})
+	if err == nil && (ref.GetRef() != "refs/heads/"+branch || ref.GetObject().GetType() != "commit" || !isCommit(ref.GetObject().GetSHA())) {
 		err = &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the answer is no branch"}
 	}
 	return ref.GetObject().GetSHA(), err
 }
 
-func (g *GitHub) contents(path string) string {
+// escaped is the path of a file as the library has to get it where it writes: there it
+// does not escape paths.
+func escaped(path string) string {
 	parts := strings.Split(path, "/")
 	for i, p := range parts {
 		parts[i] = url.PathEscape(p)
 	}
-	return g.place.Root() + "/contents/" + strings.Join(parts, "/")
+	return strings.Join(parts, "/")
+}
+
+// commitForm reads a commit.
+func (g *GitHub) commitForm(ctx context.Context, op, commit string) (*github.Commit, error) {
+	return inRepository(ctx, g, op, func(c *github.Client) (*github.Commit, *github.Response, error) {
+		return c.Git.GetCommit(ctx, g.place.Owner, g.place.Name, commit)
+	})
 }
 
 // fileAt reads a file at a commit, and proves by git's own sum that it is whole.
 func (g *GitHub) fileAt(ctx context.Context, op, commit, path string) (File, error) {
-	c, err := get[github.RepositoryContent](ctx, g, question{op: op, path: g.contents(path) + "?ref=" + commit})
+	c, err := inRepository(ctx, g, op, func(c *github.Client) (*github.RepositoryContent, *github.Response, error) {
+		file, _, response, err := c.Repositories.GetContents(ctx, g.place.Owner, g.place.Name, path, &github.RepositoryContentGetOptions{Ref: commit})
+		return file, response, err
+	})
 	if ClassOf(err) == NotFound {
 		// Or the commit is not there, or the repository cannot be seen any more.
-		if _, err := g.ask(ctx, question{op: op, path: g.place.Root() + "/git/commits/" + commit}); err != nil {
+		if _, err := g.commitForm(ctx, op, commit); err != nil {
 			return File{}, err
 		}
 		return File{Commit: commit}, nil
@@ -137,7 +154,7 @@ func (g *GitHub) Propose(ctx context.Context, p Proposal) (Request, error) {
 	if err := g.isRepository(op); err != nil {
 		return Request{}, err
 	}
-	if why := p.Wrong(); why != "" {
+	if why := p.wrong(); why != "" {
 		return Request{}, &Error{Op: op, Class: Invalid, Message: why}
 	}
 	pull, err := g.pullOf(ctx, op, p)
@@ -148,8 +165,10 @@ func (g *GitHub) Propose(ctx context.Context, p Proposal) (Request, error) {
 		return Request{}, err
 	}
 	if pull == nil {
-		body := map[string]any{"title": p.Title, "head": p.Branch, "base": p.Base, "body": p.Body}
-		made, err := get[github.PullRequest](ctx, g, question{op: op, method: http.MethodPost, path: g.place.Root() + "/pulls", body: body})
+		body := &github.NewPullRequest{Title: &p.Title, Head: &p.Branch, Base: &p.Base, Body: &p.Body}
+		pull, err = inRepository(ctx, g, op, func(c *github.Client) (*github.PullRequest, *github.Response, error) {
+			return c.PullRequests.Create(ctx, g.place.Owner, g.place.Name, body)
+		})
 		if ClassOf(err) == Invalid {
 			// Somebody was quicker with the same, or an answer was lost.
 			if pull, found := g.pullOf(ctx, op, p); found == nil && pull != nil {
@@ -159,7 +178,6 @@ func (g *GitHub) Propose(ctx context.Context, p Proposal) (Request, error) {
 		if err != nil {
 			return Request{}, err
 		}
-		pull = &made
 	}
 	return g.settle(ctx, op, p, pull)
 }
@@ -169,45 +187,57 @@ func (g *GitHub) settle(ctx context.Context, op string, p Proposal, pull *github
 	if pull.GetNumber() <= 0 {
 		return Request{}, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the answer is no pull request"}
 	}
-	number := strconv.Itoa(pull.GetNumber())
+	number := pull.GetNumber()
 	if pull.GetTitle() != p.Title || pull.GetBody() != p.Body {
-		q := question{op: op, method: http.MethodPatch, path: g.place.Root() + "/pulls/" + number, body: map[string]any{"title": p.Title, "body": p.Body}}
-		if _, err := g.ask(ctx, q); err != nil {
+		if err := g.edit(ctx, op, number, &github.PullRequest{Title: &p.Title, Body: &p.Body}); err != nil {
 			return Request{}, err
 		}
 	}
 	missing := slices.Clone(p.Labels)
-	labels := g.place.Root() + "/issues/" + number + "/labels"
 	for _, l := range pull.Labels {
 		if at := slices.Index(missing, l.GetName()); at >= 0 {
 			missing = slices.Delete(missing, at, at+1)
-		} else if strings.HasPrefix(l.GetName(), revision.Prefix) {
-			_, err := g.ask(ctx, question{op: op, method: http.MethodDelete, path: labels + "/" + url.PathEscape(l.GetName())})
-			if err = gone(err); err != nil {
+		} else if strings.HasPrefix(l.GetName(), ownPrefix) {
+			if err := gone(byNone(ctx, g.call(op, g.place.root(), nil), func(c *github.Client) (*github.Response, error) {
+				return c.Issues.RemoveLabelForIssue(ctx, g.place.Owner, g.place.Name, number, url.PathEscape(l.GetName()))
+			})); err != nil {
 				return Request{}, err
 			}
 		}
 	}
 	if len(missing) > 0 {
-		if _, err := g.ask(ctx, question{op: op, method: http.MethodPost, path: labels, body: map[string]any{"labels": missing}}); err != nil {
+		if err := byNone(ctx, g.call(op, g.place.root(), nil), func(c *github.Client) (*github.Response, error) {
+			_, response, err := c.Issues.AddLabelsToIssue(ctx, g.place.Owner, g.place.Name, number, missing)
+			return response, err
+		}); err != nil {
 			return Request{}, err
 		}
 	}
 	return g.Request(ctx, pull.GetNumber())
 }
 
+// edit changes a pull request.
+func (g *GitHub) edit(ctx context.Context, op string, number int, change *github.PullRequest) error {
+	return byNone(ctx, g.call(op, g.place.root(), nil), func(c *github.Client) (*github.Response, error) {
+		_, response, err := c.PullRequests.Edit(ctx, g.place.Owner, g.place.Name, number, change)
+		return response, err
+	})
+}
+
 // pullOf finds the open pull request of a change; nil: there was none yet.
 func (g *GitHub) pullOf(ctx context.Context, op string, p Proposal) (*github.PullRequest, error) {
-	query := url.Values{"state": {"all"}, "head": {g.place.Owner + ":" + p.Branch}, "per_page": {"100"}}
-	all, err := get[[]*github.PullRequest](ctx, g, question{op: op, path: g.place.Root() + "/pulls?" + query.Encode()})
+	options := &github.PullRequestListOptions{State: "all", Head: g.place.Owner + ":" + p.Branch, ListOptions: github.ListOptions{PerPage: githubPage}}
+	all, err := by(ctx, g.call(op, g.place.root(), array), func(c *github.Client) ([]*github.PullRequest, *github.Response, error) {
+		return c.PullRequests.List(ctx, g.place.Owner, g.place.Name, options)
+	})
 	if err != nil {
 		return nil, err
 	}
-	var candidates []revision.Candidate
+	var candidates []candidate
 	for _, pull := range all {
-		candidates = append(candidates, revision.Candidate{Branch: pull.GetHead().GetRef(), Base: pull.GetBase().GetRef(), Own: strings.EqualFold(pull.GetHead().GetRepo().GetFullName(), g.place.String()), Open: pull.GetState() == "open"})
+		candidates = append(candidates, candidate{Branch: pull.GetHead().GetRef(), Base: pull.GetBase().GetRef(), Own: strings.EqualFold(pull.GetHead().GetRepo().GetFullName(), g.place.String()), Open: pull.GetState() == "open"})
 	}
-	i, err := p.Which(op, candidates)
+	i, err := p.which(op, candidates)
 	if err != nil || i < 0 {
 		return nil, err
 	}
@@ -216,27 +246,33 @@ func (g *GitHub) pullOf(ctx context.Context, op string, p Proposal) (*github.Pul
 
 // commit sees to it that the branch has the change.
 func (g *GitHub) commit(ctx context.Context, op string, p Proposal) error {
-	s, err := p.Begin(ctx, op, revision.Repository{Head: g.head, File: g.fileAt})
+	s, err := p.begin(ctx, op, repositoryReader{Head: g.head, File: g.fileAt})
 	if err != nil || s.Done {
 		return err
 	}
+	owner, name := g.place.Owner, g.place.Name
 	if s.Fresh {
-		q := question{op: op, method: http.MethodPost, path: g.place.Root() + "/git/refs", body: map[string]string{"ref": "refs/heads/" + p.Branch, "sha": s.At}}
-		if _, err := g.ask(ctx, q); err != nil {
+		if err := byNone(ctx, g.call(op, g.place.root(), nil), func(c *github.Client) (*github.Response, error) {
+			_, response, err := c.Git.CreateRef(ctx, owner, name, github.CreateRef{Ref: "refs/heads/" + p.Branch, SHA: s.At})
+			return response, err
+		}); err != nil {
 			return err
 		}
 	}
 	// GitHub compares the blob with the branch's once more: of two at once one commits.
-	body := map[string]any{"message": p.Message, "branch": p.Branch, "author": map[string]string{"name": p.Author.Name, "email": p.Author.Email}}
-	method := http.MethodPut
+	body := &github.RepositoryContentFileOptions{Message: &p.Message, Branch: &p.Branch, Content: p.Content, Author: &github.CommitAuthor{Name: &p.Author.Name, Email: &p.Author.Email}}
 	if s.Now.Version != "" {
-		body["sha"] = s.Now.Version
+		body.SHA = &s.Now.Version
 	}
-	if p.Content == nil {
-		method = http.MethodDelete
-	} else {
-		body["content"] = base64.StdEncoding.EncodeToString(p.Content)
-	}
-	_, err = g.ask(ctx, question{op: op, method: method, path: g.contents(p.Path), body: body})
-	return err
+	return byNone(ctx, g.call(op, g.place.root(), nil), func(c *github.Client) (response *github.Response, err error) {
+		switch {
+		case p.Content == nil:
+			_, response, err = c.Repositories.DeleteFile(ctx, owner, name, escaped(p.Path), body)
+		case s.Now.Version == "":
+			_, response, err = c.Repositories.CreateFile(ctx, owner, name, escaped(p.Path), body)
+		default:
+			_, response, err = c.Repositories.UpdateFile(ctx, owner, name, escaped(p.Path), body)
+		}
+		return response, err
+	})
 }

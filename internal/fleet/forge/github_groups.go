@@ -5,12 +5,9 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 
-	"github.com/google/go-github/v84/github"
-
-	"github.com/tailplane/tailplane/internal/fleet/forge/place"
+	"github.com/google/go-github/v89/github"
 )
 
 // A RunnerGroup says which repositories may use the runners in it.
@@ -22,11 +19,7 @@ type RunnerGroup struct {
 }
 
 // groups is where the runner groups of the place are.
-func (g *GitHub) groups() string { return g.place.Root() + "/actions/runner-groups" }
-
-func (g *GitHub) groupPath(id int64) string {
-	return g.groups() + "/" + strconv.FormatInt(id, 10)
-}
+func (g *GitHub) groups() string { return g.place.root() + "/actions/runner-groups" }
 
 // RunnerGroups lists the runner groups of the place: all of them, or an error. A
 // plan without extra groups answers Forbidden or NotFound.
@@ -42,7 +35,7 @@ func (g *GitHub) RunnerGroups(ctx context.Context) ([]RunnerGroup, error) {
 	out := make([]RunnerGroup, 0, len(forms))
 	for _, f := range forms {
 		group := groupOf(f)
-		if group.Visibility == "selected" && g.place.Kind == place.Org {
+		if group.Visibility == "selected" && g.place.kind == orgPlace {
 			if group.Repositories, err = g.repositoriesOf(ctx, op, group.ID); err != nil {
 				return nil, err
 			}
@@ -54,14 +47,42 @@ func (g *GitHub) RunnerGroups(ctx context.Context) ([]RunnerGroup, error) {
 
 // hasGroups says no for a repository, whose runners are in no group.
 func (g *GitHub) hasGroups(op string) error {
-	if g.place.Kind == place.Repository {
+	if g.place.kind == repositoryPlace {
 		return &Error{Op: op, Class: Invalid, Message: "a repository has no runner groups"}
 	}
 	return nil
 }
 
 func (g *GitHub) groupForms(ctx context.Context, op string) ([]*github.RunnerGroup, error) {
-	return list(ctx, g, op, g.groups(), "runner_groups", func(f *github.RunnerGroup) int64 { return f.GetID() })
+	k := g.call(op, g.groups(), object("total_count", "runner_groups"))
+	return list(ctx, k, (*github.RunnerGroup).GetID,
+		func(c *github.Client, page github.ListOptions) (listing[*github.RunnerGroup], *github.Response, error) {
+			var none listing[*github.RunnerGroup]
+			if g.place.kind == orgPlace {
+				all, response, err := c.Actions.ListOrganizationRunnerGroups(ctx, g.place.Owner, &github.ListOrgRunnerGroupOptions{ListOptions: page})
+				if err != nil {
+					return none, response, err
+				}
+				return listing[*github.RunnerGroup]{all.TotalCount, all.RunnerGroups}, response, nil
+			}
+			all, response, err := c.Enterprise.ListRunnerGroups(ctx, g.place.Owner, &github.ListEnterpriseRunnerGroupOptions{ListOptions: page})
+			if err != nil {
+				return none, response, err
+			}
+			out := listing[*github.RunnerGroup]{total: all.GetTotalCount()}
+			for _, f := range all.RunnerGroups {
+				out.things = append(out.things, ofEnterprise(f))
+			}
+			return out, response, nil
+		})
+}
+
+// ofEnterprise is a group of an enterprise in the form of an organisation's.
+func ofEnterprise(f *github.EnterpriseRunnerGroup) *github.RunnerGroup {
+	if f == nil {
+		return nil
+	}
+	return &github.RunnerGroup{ID: f.ID, Name: f.Name, Visibility: f.Visibility, Default: f.Default, Inherited: f.Inherited, AllowsPublicRepositories: f.AllowsPublicRepositories}
 }
 
 func groupOf(f *github.RunnerGroup) RunnerGroup {
@@ -69,7 +90,15 @@ func groupOf(f *github.RunnerGroup) RunnerGroup {
 }
 
 func (g *GitHub) repositoriesOf(ctx context.Context, op string, group int64) ([]string, error) {
-	forms, err := list(ctx, g, op, g.groupPath(group)+"/repositories", "repositories", func(r *github.Repository) int64 { return r.GetID() })
+	k := g.call(op, g.groups(), object("total_count", "repositories"))
+	forms, err := list(ctx, k, (*github.Repository).GetID,
+		func(c *github.Client, page github.ListOptions) (listing[*github.Repository], *github.Response, error) {
+			all, response, err := c.Actions.ListRepositoryAccessRunnerGroup(ctx, g.place.Owner, group, &page)
+			if err != nil {
+				return listing[*github.Repository]{}, response, err
+			}
+			return listing[*github.Repository]{all.GetTotalCount(), all.Repositories}, response, nil
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +117,7 @@ func (g *GitHub) repositoriesOf(ctx context.Context, op string, group int64) ([]
 // at the end.
 func (g *GitHub) EnsureRunnerGroup(ctx context.Context, name string, repositories []string, allowPublic bool) (group RunnerGroup, made bool, err error) {
 	const op = "ensure a runner group"
-	if g.place.Kind != place.Org {
+	if g.place.kind != orgPlace {
 		return RunnerGroup{}, false, &Error{Op: op, Class: Invalid, Message: "only an organisation has groups for repositories"}
 	}
 	if name == "" || len(repositories) == 0 {
@@ -119,9 +148,11 @@ func (g *GitHub) EnsureRunnerGroup(ctx context.Context, name string, repositorie
 	}
 	if group.Visibility != "selected" || group.AllowsPublic != allowPublic {
 		// First whom it is for at all: narrowing comes before naming.
-		q := question{op: op, method: http.MethodPatch, path: g.groupPath(group.ID),
-			body: map[string]any{"name": name, "visibility": "selected", "allows_public_repositories": allowPublic}}
-		if _, err := g.ask(ctx, q); err != nil {
+		body := github.UpdateRunnerGroupRequest{Name: &name, Visibility: new("selected"), AllowsPublicRepositories: &allowPublic}
+		if err := byNone(ctx, g.call(op, g.groups(), nil), func(c *github.Client) (*github.Response, error) {
+			_, response, err := c.Actions.UpdateOrganizationRunnerGroup(ctx, g.place.Owner, group.ID, body)
+			return response, err
+		}); err != nil {
 			return group, made, err
 		}
 		group.Visibility, group.AllowsPublic = "selected", allowPublic
@@ -130,8 +161,10 @@ func (g *GitHub) EnsureRunnerGroup(ctx context.Context, name string, repositorie
 		return group, made, err
 	}
 	if !slices.Equal(group.Repositories, names) {
-		q := question{op: op, method: http.MethodPut, path: g.groupPath(group.ID) + "/repositories", body: map[string]any{"selected_repository_ids": ids}}
-		if _, err := g.ask(ctx, q); err != nil {
+		body := github.SetRepoAccessRunnerGroupRequest{SelectedRepositoryIDs: ids}
+		if err := byNone(ctx, g.call(op, g.groups(), nil), func(c *github.Client) (*github.Response, error) {
+			return c.Actions.SetRepositoryAccessRunnerGroup(ctx, g.place.Owner, group.ID, body)
+		}); err != nil {
 			return group, made, err
 		}
 		group.Repositories = names
@@ -141,11 +174,13 @@ func (g *GitHub) EnsureRunnerGroup(ctx context.Context, name string, repositorie
 
 // repository finds a repository of the organisation by its name, as it is called now.
 func (g *GitHub) repository(ctx context.Context, op, name string, public bool) (id int64, full string, err error) {
-	if !g.place.Owns(name) {
+	if !g.place.owns(name) {
 		return 0, "", &Error{Op: op, Class: Invalid, Message: clean(fmt.Sprintf("%q is no repository of %s", name, g.place.Owner))}
 	}
-	q := question{op: op, path: "/repos/" + name}
-	r, err := get[github.Repository](ctx, g, q)
+	owner, short, _ := strings.Cut(name, "/")
+	r, err := by(ctx, g.call(op, "/repos/"+name, object()), func(c *github.Client) (*github.Repository, *github.Response, error) {
+		return c.Repositories.Get(ctx, owner, short)
+	})
 	switch {
 	case err != nil:
 		return 0, "", err
@@ -182,11 +217,12 @@ func (g *GitHub) groupNamed(ctx context.Context, op, name string) (group RunnerG
 // makeGroup makes a group. If the answer is lost it looks for the group: there was
 // none a moment ago, so it is the one that was made.
 func (g *GitHub) makeGroup(ctx context.Context, op, name string, ids []int64, allowPublic bool) (RunnerGroup, error) {
-	q := question{op: op, method: http.MethodPost, path: g.groups(), body: github.CreateRunnerGroupRequest{
-		Name: new(name), Visibility: new("selected"), SelectedRepositoryIDs: ids, AllowsPublicRepositories: new(allowPublic)}}
-	f, err := get[github.RunnerGroup](ctx, g, q)
+	body := github.CreateRunnerGroupRequest{Name: &name, Visibility: new("selected"), SelectedRepositoryIDs: ids, AllowsPublicRepositories: &allowPublic}
+	f, err := by(ctx, g.call(op, g.groups(), object()), func(c *github.Client) (*github.RunnerGroup, *github.Response, error) {
+		return c.Actions.CreateOrganizationRunnerGroup(ctx, g.place.Owner, body)
+	})
 	if err == nil && f.GetID() > 0 {
-		return groupOf(&f), nil
+		return groupOf(f), nil
 	}
 	if err == nil {
 		err = &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the answer is no group"}
@@ -207,19 +243,56 @@ func (g *GitHub) DeleteRunnerGroup(ctx context.Context, id int64) error {
 	if err := g.hasGroups(op); err != nil {
 		return err
 	}
-	f, err := get[github.RunnerGroup](ctx, g, question{op: op, path: g.groupPath(id)})
+	org := g.place.kind == orgPlace
+	get := func(c *github.Client) (*github.RunnerGroup, *github.Response, error) {
+		if org {
+			return c.Actions.GetOrganizationRunnerGroup(ctx, g.place.Owner, id)
+		}
+		f, response, err := c.Enterprise.GetEnterpriseRunnerGroup(ctx, g.place.Owner, id)
+		return ofEnterprise(f), response, err
+	}
+	f, err := by(ctx, g.call(op, g.groups(), object()), get)
 	if err != nil {
-		return g.gone(ctx, err, op, g.groups())
+		return goneFrom(op, err, g.seeGroups(ctx, op))
 	}
 	if f.GetID() != id || f.GetDefault() || f.GetInherited() {
 		return &Error{Op: op, Class: Conflict, Message: "it is the default group, or the enterprise's"}
 	}
-	inside, err := g.runners(ctx, op, g.groupPath(id)+"/runners")
+	inside, err := runnersBy(ctx, g.call(op, g.groups(), object("total_count", "runners")),
+		func(c *github.Client, page github.ListOptions) (*github.Runners, *github.Response, error) {
+			if org {
+				return c.Actions.ListRunnerGroupRunners(ctx, g.place.Owner, id, &page)
+			}
+			return c.Enterprise.ListRunnerGroupRunners(ctx, g.place.Owner, id, &page)
+		})
 	if err != nil {
-		return g.gone(ctx, err, op, g.groups())
+		return goneFrom(op, err, g.seeGroups(ctx, op))
 	}
 	if len(inside) > 0 {
 		return &Error{Op: op, Class: Conflict, Message: fmt.Sprintf("%d runners are in it", len(inside))}
 	}
-	return g.remove(ctx, op, g.groups(), id)
+	return remove(ctx, g.call(op, g.groups(), nil), func(c *github.Client) (*github.Response, error) {
+		if org {
+			return c.Actions.DeleteOrganizationRunnerGroup(ctx, g.place.Owner, id)
+		}
+		return c.Enterprise.DeleteEnterpriseRunnerGroup(ctx, g.place.Owner, id)
+	}, func(c *github.Client) (*github.Response, error) {
+		_, response, err := get(c)
+		return response, err
+	}, g.seeGroups(ctx, op))
+}
+
+// seeGroups looks whether the runner groups of the place can be seen at all.
+func (g *GitHub) seeGroups(ctx context.Context, op string) func() error {
+	return func() error {
+		page := github.ListOptions{PerPage: 1}
+		return byNone(ctx, g.call(op, g.groups(), object()), func(c *github.Client) (response *github.Response, err error) {
+			if g.place.kind == orgPlace {
+				_, response, err = c.Actions.ListOrganizationRunnerGroups(ctx, g.place.Owner, &github.ListOrgRunnerGroupOptions{ListOptions: page})
+			} else {
+				_, response, err = c.Enterprise.ListRunnerGroups(ctx, g.place.Owner, &github.ListEnterpriseRunnerGroupOptions{ListOptions: page})
+			}
+			return response, err
+		})
+	}
 }

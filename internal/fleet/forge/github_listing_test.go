@@ -8,11 +8,10 @@ import (
 	"testing"
 
 	"github.com/tailplane/tailplane/internal/fleet/forge"
-	"github.com/tailplane/tailplane/internal/fleet/forge/tree"
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
-func pathsOf(all []tree.File) (out []string) {
+func pathsOf(all []forge.TreeFile) (out []string) {
 	for _, f := range all {
 		out = append(out, f.Path)
 	}

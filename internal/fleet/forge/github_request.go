@@ -3,21 +3,19 @@ package forge
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 
-	"github.com/google/go-github/v84/github"
-
-	"github.com/tailplane/tailplane/internal/fleet/forge/gitname"
-	"github.com/tailplane/tailplane/internal/fleet/forge/revision"
+	"github.com/google/go-github/v89/github"
 )
 
-func (g *GitHub) pullPath(number int) string {
-	return g.place.Root() + "/pulls/" + strconv.Itoa(number)
+// pull reads a pull request.
+func (g *GitHub) pull(ctx context.Context, op string, number int) (*github.PullRequest, error) {
+	return inRepository(ctx, g, op, func(c *github.Client) (*github.PullRequest, *github.Response, error) {
+		return c.PullRequests.Get(ctx, g.place.Owner, g.place.Name, number)
+	})
 }
 
 // Request reads a pull request with all who wrote some of it and what was said of it.
@@ -26,34 +24,41 @@ func (g *GitHub) Request(ctx context.Context, number int) (Request, error) {
 	if err := g.isRepository(op); err != nil {
 		return Request{}, err
 	}
-	pull, err := get[github.PullRequest](ctx, g, question{op: op, path: g.pullPath(number)})
+	pull, err := g.pull(ctx, op, number)
 	if err != nil {
 		return Request{}, err
 	}
 	odd := &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the answer is no pull request"}
-	if pull.GetNumber() != number || !gitname.IsCommit(pull.GetHead().GetSHA()) {
+	if pull.GetNumber() != number || !isCommit(pull.GetHead().GetSHA()) {
 		return Request{}, odd
 	}
 	r := Request{Number: number, URL: pull.GetHTMLURL(), Head: pull.GetHead().GetSHA(), Open: pull.GetState() == "open", Merged: pull.GetMerged()}
 	names := map[string]bool{pull.GetUser().GetLogin(): true}
-	commits, err := unnumbered[*github.RepositoryCommit](ctx, g, op, g.pullPath(number)+"/commits")
+	commits, err := unnumbered(ctx, g, op,
+		func(c *github.Client, page github.ListOptions) ([]*github.RepositoryCommit, *github.Response, error) {
+			return c.PullRequests.ListCommits(ctx, g.place.Owner, g.place.Name, number, &page)
+		})
 	if err != nil {
 		return Request{}, err
 	}
-	if len(commits) != pull.GetCommits() || !slices.ContainsFunc(commits, func(c *github.RepositoryCommit) bool { return c.GetSHA() == r.Head }) {
+	if len(commits) != pull.GetCommits() || !slices.ContainsFunc(commits,
+		func(c *github.RepositoryCommit) bool { return c.GetSHA() == r.Head }) {
 		// GitHub tells 250 at most; or there came one meanwhile. Who wrote all of it is
 		// not known, so it is not said.
 		return Request{}, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "not all of its commits are told"}
 	}
 	for _, c := range commits {
-		for _, name := range append(gitname.CoAuthors(c.GetCommit().GetMessage()), c.GetAuthor().GetLogin(), c.GetCommitter().GetLogin(), c.GetCommit().GetAuthor().GetEmail(),
+		for _, name := range append(coAuthors(c.GetCommit().GetMessage()), c.GetAuthor().GetLogin(), c.GetCommitter().GetLogin(), c.GetCommit().GetAuthor().GetEmail(),
 			c.GetCommit().GetAuthor().GetName(), c.GetCommit().GetCommitter().GetEmail()) {
 			names[name] = true
 		}
 	}
 	delete(names, "")
 	r.Authors = slices.Sorted(maps.Keys(names))
-	reviews, err := unnumbered[*github.PullRequestReview](ctx, g, op, g.pullPath(number)+"/reviews")
+	reviews, err := unnumbered(ctx, g, op,
+		func(c *github.Client, page github.ListOptions) ([]*github.PullRequestReview, *github.Response, error) {
+			return c.PullRequests.ListReviews(ctx, g.place.Owner, g.place.Name, number, &page)
+		})
 	if err != nil {
 		return Request{}, err
 	}
@@ -77,11 +82,25 @@ func (g *GitHub) Request(ctx context.Context, number int) (Request, error) {
 // checks reads what programs say of the head, in both of GitHub's ways. Who may not
 // read them is not told that there are none.
 func (g *GitHub) checks(ctx context.Context, op string, r *Request) error {
-	at := g.place.Root() + "/commits/" + r.Head
-	runs, err := list(ctx, g, op, at+"/check-runs", "check_runs", func(c *github.CheckRun) int64 { return c.GetID() })
+	owner, name := g.place.Owner, g.place.Name
+	runs, err := list(ctx, g.call(op, g.place.root(), object("total_count", "check_runs")), (*github.CheckRun).GetID,
+		func(c *github.Client, page github.ListOptions) (listing[*github.CheckRun], *github.Response, error) {
+			all, response, err := c.Checks.ListCheckRunsForRef(ctx, owner, name, r.Head, &github.ListCheckRunsOptions{ListOptions: page})
+			if err != nil {
+				return listing[*github.CheckRun]{}, response, err
+			}
+			return listing[*github.CheckRun]{all.GetTotal(), all.CheckRuns}, response, nil
+		})
 	if err == nil {
 		var statuses []*github.RepoStatus
-		statuses, err = list(ctx, g, op, at+"/status", "statuses", func(s *github.RepoStatus) int64 { return s.GetID() })
+		statuses, err = list(ctx, g.call(op, g.place.root(), object("total_count", "statuses")), (*github.RepoStatus).GetID,
+			func(c *github.Client, page github.ListOptions) (listing[*github.RepoStatus], *github.Response, error) {
+				all, response, err := c.Repositories.GetCombinedStatus(ctx, owner, name, r.Head, &page)
+				if err != nil {
+					return listing[*github.RepoStatus]{}, response, err
+				}
+				return listing[*github.RepoStatus]{all.GetTotalCount(), all.Statuses}, response, nil
+			})
 		for _, s := range statuses {
 			r.Checks = append(r.Checks, Check{Name: clean(s.GetContext()), State: s.GetState(), URL: s.GetTargetURL()})
 		}
@@ -102,25 +121,20 @@ func (g *GitHub) checks(ctx context.Context, op string, r *Request) error {
 }
 
 // unnumbered reads a list that does not say how long it is.
-func unnumbered[T any](ctx context.Context, g *GitHub, op, path string) (out []T, err error) {
+func unnumbered[T any](ctx context.Context, g *GitHub, op string, read func(*github.Client, github.ListOptions) ([]T, *github.Response, error)) (out []T, err error) {
+	k := g.call(op, g.place.root(), array)
 	for n := 1; n <= mostPages; n++ {
-		q := question{op: op, path: fmt.Sprintf("%s?per_page=%d&page=%d", path, githubPage, n)}
-		a, err := g.ask(ctx, q)
+		page, err := by(ctx, k, func(c *github.Client) ([]T, *github.Response, error) {
+			return read(c, github.ListOptions{Page: n, PerPage: githubPage})
+		})
 		if err != nil {
 			return nil, err
 		}
-		page, err := read[[]T](q, a)
-		if err != nil {
-			return nil, err
-		}
-		if page == nil {
-			return nil, &Error{Op: op, Class: Unavailable, Status: a.status, Message: "the answer is no list of that kind"}
-		}
-		if out = append(out, page...); !hasNext(a.header) {
+		if out = append(out, page...); !hasNext(k.answered) {
 			return out, nil
 		}
 	}
-	return nil, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the list does not end"}
+	return nil, k.useless("the list does not end")
 }
 
 // Merge merges a pull request if its last commit is head; else that is a Conflict.
@@ -131,16 +145,19 @@ func (g *GitHub) Merge(ctx context.Context, number int, head string) error {
 	if err := g.isRepository(op); err != nil {
 		return err
 	}
-	if !gitname.IsCommit(head) {
+	if !isCommit(head) {
 		return &Error{Op: op, Class: Invalid, Message: "only a commit that was looked at is merged"}
 	}
 	how, err := g.mergeMethod(ctx, op)
 	if err != nil {
 		return err
 	}
-	_, err = g.ask(ctx, question{op: op, method: http.MethodPut, path: g.pullPath(number) + "/merge", body: map[string]string{"sha": head, "merge_method": how}})
+	err = byNone(ctx, g.call(op, g.place.root(), nil), func(c *github.Client) (*github.Response, error) {
+		_, response, err := c.PullRequests.Merge(ctx, g.place.Owner, g.place.Name, number, "", &github.PullRequestOptions{SHA: head, MergeMethod: how})
+		return response, err
+	})
 	if c := ClassOf(err); c == Invalid || c == Conflict || c == Unavailable {
-		pull, asked := get[github.PullRequest](ctx, g, question{op: op, path: g.pullPath(number)})
+		pull, asked := g.pull(ctx, op, number)
 		if asked == nil && pull.GetMerged() && pull.GetHead().GetSHA() == head {
 			return nil // its answer was lost, or somebody was quicker
 		}
@@ -152,7 +169,7 @@ func (g *GitHub) Merge(ctx context.Context, number int, head string) error {
 // of its own, in one commit, or on top. GitHub does not tell everybody; then the first
 // is tried.
 func (g *GitHub) mergeMethod(ctx context.Context, op string) (string, error) {
-	r, err := get[github.Repository](ctx, g, question{op: op, path: g.place.Root()})
+	r, err := g.itself(ctx, op)
 	switch {
 	case err != nil:
 		return "", err
@@ -172,25 +189,30 @@ func (g *GitHub) Withdraw(ctx context.Context, number int, comment string) error
 	if err := g.isRepository(op); err != nil {
 		return err
 	}
-	pull, err := get[github.PullRequest](ctx, g, question{op: op, path: g.pullPath(number)})
+	pull, err := g.pull(ctx, op, number)
 	if err != nil {
 		return err
 	}
 	branch := pull.GetHead().GetRef()
-	if pull.GetNumber() != number || !strings.HasPrefix(branch, revision.Prefix) || !gitname.IsBranch(branch) || !strings.EqualFold(pull.GetHead().GetRepo().GetFullName(), g.place.String()) {
+	if pull.GetNumber() != number || !strings.HasPrefix(branch, ownPrefix) || !isBranch(branch) || !strings.EqualFold(pull.GetHead().GetRepo().GetFullName(), g.place.String()) {
 		return &Error{Op: op, Class: Invalid, Message: "it is none of ours"}
 	}
 	if pull.GetState() == "open" {
 		if comment != "" {
-			if _, err := g.ask(ctx, question{op: op, method: http.MethodPost, path: g.place.Root() + "/issues/" + strconv.Itoa(number) + "/comments", body: map[string]string{"body": comment}}); err != nil {
+			if err := byNone(ctx, g.call(op, g.place.root(), nil), func(c *github.Client) (*github.Response, error) {
+				_, response, err := c.Issues.CreateComment(ctx, g.place.Owner, g.place.Name, number, &github.IssueComment{Body: &comment})
+				return response, err
+			}); err != nil {
 				return err
 			}
 		}
-		if _, err := g.ask(ctx, question{op: op, method: http.MethodPatch, path: g.pullPath(number), body: map[string]string{"state": "closed"}}); err != nil {
+		if err := g.edit(ctx, op, number, &github.PullRequest{State: new("closed")}); err != nil {
 			return err
 		}
 	}
-	_, err = g.ask(ctx, question{op: op, method: http.MethodDelete, path: g.place.Root() + "/git/refs/heads/" + branch})
+	err = byNone(ctx, g.call(op, g.place.root(), nil), func(c *github.Client) (*github.Response, error) {
+		return c.Git.DeleteRef(ctx, g.place.Owner, g.place.Name, "heads/"+branch)
+	})
 	if e, ok := errors.AsType[*Error](err); ok && (e.Class == NotFound || e.Status == http.StatusUnprocessableEntity) {
 		// GitHub says 422 of a branch that is not there; so it is looked for.
 		if _, err = g.head(ctx, op, branch); err == nil {

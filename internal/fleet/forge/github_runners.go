@@ -2,13 +2,12 @@ package forge
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
 
-	"github.com/google/go-github/v84/github"
+	"github.com/google/go-github/v89/github"
 )
 
 // A Runner is one that is registered at GitHub.
@@ -26,64 +25,53 @@ const (
 	readings   = 3 // of a list that changes while it is read
 )
 
-// runnerForm is a runner as GitHub writes it; the library has no group.
-type runnerForm struct {
-	github.Runner
-	GroupID int64 `json:"runner_group_id"`
+// A listing is one page of a list of GitHub, and how long GitHub says that the list is.
+type listing[T any] struct {
+	total  int
+	things []T
 }
 
-type runnerPage struct {
-	Total   *int         `json:"total_count"`
-	Runners []runnerForm `json:"runners"`
-}
+// readPage reads one page of a list by a method of the library.
+type readPage[T any] func(c *github.Client, page github.ListOptions) (listing[T], *github.Response, error)
 
 // list reads a list to its end. It is whole when it has as many things as GitHub
 // said it has, at most, on any of its pages: things that move to a page that was
 // read already are missed otherwise.
-func list[T any](ctx context.Context, g *GitHub, op, path, key string, id func(T) int64) ([]T, error) {
+func list[T any](ctx context.Context, k *call, id func(T) int64, read readPage[T]) ([]T, error) {
 	for range readings {
-		out, whole, err := readList(ctx, g, op, path, key, id)
+		out, whole, err := readList(ctx, k, id, read)
 		if err != nil || whole {
 			return out, err
 		}
 	}
-	return nil, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the list is not whole, or changes too fast to be read"}
+	return nil, k.useless("the list is not whole, or changes too fast to be read")
 }
 
-func readList[T any](ctx context.Context, g *GitHub, op, path, key string, id func(T) int64) (out []T, whole bool, err error) {
+func readList[T any](ctx context.Context, k *call, id func(T) int64, read readPage[T]) (out []T, whole bool, err error) {
 	seen, most := map[int64]bool{}, 0
 	out = []T{}
 	for n := 1; n <= mostPages; n++ {
-		q := question{op: op, path: fmt.Sprintf("%s?per_page=%d&page=%d", path, githubPage, n)}
-		a, err := g.ask(ctx, q)
+		page, err := by(ctx, k, func(c *github.Client) (listing[T], *github.Response, error) {
+			return read(c, github.ListOptions{Page: n, PerPage: githubPage})
+		})
 		if err != nil {
 			return nil, false, err
 		}
-		odd := &Error{Op: op, Class: Unavailable, Status: a.status, Message: "the answer is no list of that kind"}
-		page, err := read[map[string]json.RawMessage](q, a)
-		if err != nil {
-			return nil, false, err
-		}
-		var total *int
-		var things []T
-		if json.Unmarshal(page["total_count"], &total) != nil || total == nil || json.Unmarshal(page[key], &things) != nil || things == nil {
-			return nil, false, odd
-		}
-		most = max(most, *total)
-		for _, t := range things {
+		most = max(most, page.total)
+		for _, t := range page.things {
 			if id(t) <= 0 {
-				return nil, false, odd
+				return nil, false, k.useless("the answer is no list of that kind")
 			}
 			if !seen[id(t)] {
 				seen[id(t)] = true
 				out = append(out, t)
 			}
 		}
-		if !hasNext(a.header) {
+		if !hasNext(k.answered) {
 			return out, len(out) >= most, nil
 		}
 	}
-	return nil, false, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the list does not end"}
+	return nil, false, k.useless("the list does not end")
 }
 
 // hasNext reads the Link header of a page. Where it leads to is not looked at: the
@@ -97,13 +85,44 @@ func hasNext(h http.Header) bool {
 	return false
 }
 
-// Runners lists the runners of the place: all of them, or an error.
-func (g *GitHub) Runners(ctx context.Context) ([]Runner, error) {
-	return g.runners(ctx, "list runners", g.place.Root()+"/actions/runners")
+// runnersCall returns a call for the runners of the place.
+func (g *GitHub) runnersCall(op string) *call {
+	return g.call(op, g.place.root()+"/actions/runners", object("total_count", "runners"))
 }
 
-func (g *GitHub) runners(ctx context.Context, op, path string) ([]Runner, error) {
-	forms, err := list(ctx, g, op, path, "runners", func(r runnerForm) int64 { return r.GetID() })
+// runnerPage reads one page of the runners of the place.
+func (g *GitHub) runnerPage(ctx context.Context, k *call, page github.ListOptions) (*github.Runners, error) {
+	return by(ctx, k, func(c *github.Client) (*github.Runners, *github.Response, error) { return g.listRunners(ctx, c, page) })
+}
+
+func (g *GitHub) listRunners(ctx context.Context, c *github.Client, page github.ListOptions) (*github.Runners, *github.Response, error) {
+	options := &github.ListRunnersOptions{ListOptions: page}
+	switch g.place.kind {
+	case repositoryPlace:
+		return c.Actions.ListRunners(ctx, g.place.Owner, g.place.Name, options)
+	case enterprisePlace:
+		return c.Enterprise.ListRunners(ctx, g.place.Owner, options)
+	}
+	return c.Actions.ListOrganizationRunners(ctx, g.place.Owner, options)
+}
+
+// Runners lists the runners of the place: all of them, or an error.
+func (g *GitHub) Runners(ctx context.Context) ([]Runner, error) {
+	return runnersBy(ctx, g.runnersCall("list runners"),
+		func(c *github.Client, page github.ListOptions) (*github.Runners, *github.Response, error) {
+			return g.listRunners(ctx, c, page)
+		})
+}
+
+func runnersBy(ctx context.Context, k *call, read func(*github.Client, github.ListOptions) (*github.Runners, *github.Response, error)) ([]Runner, error) {
+	forms, err := list(ctx, k, (*github.Runner).GetID,
+		func(c *github.Client, page github.ListOptions) (listing[*github.Runner], *github.Response, error) {
+			all, response, err := read(c, page)
+			if err != nil {
+				return listing[*github.Runner]{}, response, err
+			}
+			return listing[*github.Runner]{all.TotalCount, all.Runners}, response, nil
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +132,7 @@ func (g *GitHub) runners(ctx context.Context, op, path string) ([]Runner, error)
 		for _, l := range r.Labels {
 			labels = append(labels, l.GetName())
 		}
-		out = append(out, Runner{ID: r.GetID(), Name: r.GetName(), Status: r.GetStatus(), OS: r.GetOS(), Busy: r.GetBusy(), Labels: labels, Group: r.GroupID})
+		out = append(out, Runner{ID: r.GetID(), Name: r.GetName(), Status: r.GetStatus(), OS: r.GetOS(), Busy: r.GetBusy(), Labels: labels, Group: r.GetRunnerGroupID()})
 	}
 	return out, nil
 }
@@ -121,30 +140,59 @@ func (g *GitHub) runners(ctx context.Context, op, path string) ([]Runner, error)
 // DeleteRunner deletes a runner, and looks whether it is gone. That it was gone
 // already is success. A busy one is not deleted: Invalid.
 func (g *GitHub) DeleteRunner(ctx context.Context, id int64) error {
-	return g.remove(ctx, "delete a runner", g.place.Root()+"/actions/runners", id)
+	const op = "delete a runner"
+	owner, name := g.place.Owner, g.place.Name
+	k := g.call(op, g.place.root()+"/actions/runners", nil)
+	return remove(ctx, k, func(c *github.Client) (*github.Response, error) {
+		switch g.place.kind {
+		case repositoryPlace:
+			return c.Actions.RemoveRunner(ctx, owner, name, id)
+		case enterprisePlace:
+			return c.Enterprise.RemoveRunner(ctx, owner, id)
+		}
+		return c.Actions.RemoveOrganizationRunner(ctx, owner, id)
+	}, func(c *github.Client) (*github.Response, error) {
+		var response *github.Response
+		var err error
+		switch g.place.kind {
+		case repositoryPlace:
+			_, response, err = c.Actions.GetRunner(ctx, owner, name, id)
+		case enterprisePlace:
+			_, response, err = c.Enterprise.GetRunner(ctx, owner, id)
+		default:
+			_, response, err = c.Actions.GetOrganizationRunner(ctx, owner, id)
+		}
+		return response, err
+	}, g.seeRunners(ctx, op))
+}
+
+// seeRunners looks whether the runners of the place can be seen at all.
+func (g *GitHub) seeRunners(ctx context.Context, op string) func() error {
+	return func() error {
+		_, err := g.runnerPage(ctx, g.runnersCall(op), github.ListOptions{PerPage: 1})
+		return err
+	}
 }
 
 // remove deletes one of a collection and proves that it is gone.
-func (g *GitHub) remove(ctx context.Context, op, collection string, id int64) error {
-	path := collection + "/" + strconv.FormatInt(id, 10)
-	_, err := g.ask(ctx, question{op: op, method: http.MethodDelete, path: path})
-	if err = gone(err); err != nil {
+func remove(ctx context.Context, k *call, del, get func(*github.Client) (*github.Response, error), see func() error) error {
+	if err := gone(byNone(ctx, k, del)); err != nil {
 		return err
 	}
-	_, err = g.ask(ctx, question{op: op, path: path})
+	err := byNone(ctx, k, get)
 	if err == nil {
-		return &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "it is still there"}
+		return k.useless("it is still there")
 	}
-	return g.gone(ctx, err, op, collection)
+	return goneFrom(k.op, err, see)
 }
 
-// gone takes for success that something of a collection is not found, if the
+// goneFrom takes for success that something of a collection is not found, if the
 // collection is: GitHub says "not found" also of what one may not see any more.
-func (g *GitHub) gone(ctx context.Context, err error, op, collection string) error {
+func goneFrom(op string, err error, see func() error) error {
 	if err = gone(err); err != nil {
 		return err
 	}
-	_, err = g.ask(ctx, question{op: op, path: collection + "?per_page=1"})
+	err = see()
 	if ClassOf(err) == NotFound {
 		return &Error{Op: op, Class: Forbidden, Status: http.StatusNotFound, Message: "it cannot be seen any more, so it is not known to be gone"}
 	}
@@ -155,19 +203,27 @@ func (g *GitHub) gone(ctx context.Context, err error, op, collection string) err
 // place; by force if it does not heed the first. That it has ended is success.
 func (g *GitHub) CancelRun(ctx context.Context, repository string, run int64, force bool) error {
 	const op = "cancel a run"
-	if !g.place.Owns(repository) || run <= 0 {
+	if !g.place.owns(repository) || run <= 0 {
 		return &Error{Op: op, Class: Invalid, Message: clean(fmt.Sprintf("%q is no repository of %s", repository, g.place))}
 	}
-	path := "/repos/" + repository + "/actions/runs/" + strconv.FormatInt(run, 10)
-	how := "/cancel"
-	if force {
-		how = "/force-cancel"
-	}
-	_, err := g.ask(ctx, question{op: op, method: http.MethodPost, path: path + how})
+	owner, name, _ := strings.Cut(repository, "/")
+	below := "/repos/" + repository + "/actions/runs/" + strconv.FormatInt(run, 10)
+	err := byNone(ctx, g.call(op, below, nil), func(c *github.Client) (*github.Response, error) {
+		if !force {
+			return c.Actions.CancelWorkflowRunByID(ctx, owner, name, run)
+		}
+		r, err := c.NewRequest(ctx, http.MethodPost, below[1:]+"/force-cancel", nil) // not in the library
+		if err != nil {
+			return nil, err
+		}
+		return c.Do(r, nil)
+	})
 	if ClassOf(err) != Conflict {
 		return err
 	}
-	r, asked := get[github.WorkflowRun](ctx, g, question{op: op, path: path})
+	r, asked := by(ctx, g.call(op, below, object("status")), func(c *github.Client) (*github.WorkflowRun, *github.Response, error) {
+		return c.Actions.GetWorkflowRunByID(ctx, owner, name, run)
+	})
 	if asked == nil && r.GetStatus() == "completed" {
 		return nil
 	}

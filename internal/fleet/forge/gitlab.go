@@ -5,16 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	gitlab "gitlab.com/gitlab-org/api/client-go"
+	gitlab "gitlab.com/gitlab-org/api/client-go/v2"
 
-	"github.com/tailplane/tailplane/internal/fleet/forge/exchange"
-	"github.com/tailplane/tailplane/internal/fleet/forge/tree"
+	"github.com/tailplane/tailplane/internal/util/httptransport"
 )
 
 // GitLabConfig is what a client of GitLab needs.
@@ -52,13 +50,14 @@ type GitLab struct {
 
 // NewGitLab returns a client, or what of the configuration cannot be. It asks nothing.
 func NewGitLab(c GitLabConfig) (*GitLab, error) {
-	web, err := exchange.ParseURL(c.URL)
+	web, err := httptransport.ParseBase(c.URL)
 	if err != nil {
 		return nil, fmt.Errorf("GitLab: %w", err)
 	}
-	base := web.JoinPath("api", "v4")
+	base := new(*web)
+	base.Path += gitLabSuffix
 	if c.APIURL != "" {
-		if base, err = exchange.ParseURL(c.APIURL); err != nil {
+		if base, err = httptransport.ParseBase(c.APIURL); err != nil {
 			return nil, fmt.Errorf("API of GitLab: %w", err)
 		}
 	}
@@ -99,14 +98,14 @@ func tokenIn(data map[string][]byte, key string) (Secret, error) {
 // gitLabRefusal finds out what a refusal means. That something is gone is believed of
 // GitLab itself only: what stands before it answers 404 as well, while it is away.
 // GitLab says with each limit when it ends.
-func gitLabRefusal(a *answer, now time.Time) (Class, time.Duration, bool) {
-	switch a.status {
+func gitLabRefusal(k *call, now time.Time) (Class, time.Duration, bool) {
+	switch k.status {
 	case http.StatusNotFound, http.StatusGone:
-		if said(a.body) == "" {
+		if said(k.body) == "" {
 			return Unavailable, 0, true
 		}
 	case http.StatusTooManyRequests:
-		if at, err := strconv.ParseInt(a.header.Get("RateLimit-Reset"), 10, 64); err == nil && a.header.Get("Retry-After") == "" {
+		if at, err := strconv.ParseInt(k.answered.Get("RateLimit-Reset"), 10, 64); err == nil && k.answered.Get("Retry-After") == "" {
 			return RateLimited, min(max(time.Unix(at, 0).Sub(now), 0), longestWait), true
 		}
 	}
@@ -116,13 +115,52 @@ func gitLabRefusal(a *answer, now time.Time) (Class, time.Duration, bool) {
 // Rate is GitLab's limit, as it said last.
 func (g *GitLab) Rate() Rate { return g.wire.lastRate() }
 
-// ask asks for something, as the credential.
-func (g *GitLab) ask(ctx context.Context, q question) (*answer, error) {
-	if g.token.IsZero() {
-		return nil, &Error{Op: q.op, Class: Forbidden, Message: "the credential has no access_token"}
+// gitLabSuffix is what the library adds to an address that does not end with it.
+const gitLabSuffix = "/api/v4"
+
+// call returns a call as the credential.
+func (g *GitLab) call(op, below string, want func([]byte) string) *call {
+	k := &call{wire: g.wire, op: op, below: below, want: want}
+	if !strings.HasSuffix(g.wire.base.Path, gitLabSuffix) {
+		k.strip = gitLabSuffix
 	}
-	q.show = g.token
-	return g.wire.ask(ctx, q)
+	k.show = func(context.Context) (Secret, error) {
+		if g.token.IsZero() {
+			return Secret{}, &Error{Op: op, Class: Forbidden, Message: "the credential has no access_token"}
+		}
+		return g.token, nil
+	}
+	return k
+}
+
+// unlimited keeps the library from a limit of its own, which it finds from the first
+// answer: the wire obeys what GitLab says.
+type unlimited struct{}
+
+func (unlimited) Wait(context.Context) error { return nil }
+
+// with calls a method of the library. The option carries the context.
+func with[T any](ctx context.Context, k *call, do func(*gitlab.Client, gitlab.RequestOptionFunc) (T, *gitlab.Response, error)) (T, error) {
+	var out T
+	lib, err := gitlab.NewAuthSourceClient(gitlab.Unauthenticated{}, gitlab.WithBaseURL(k.wire.base.String()), gitlab.WithHTTPClient(httptransport.ClientOf(k)),
+		gitlab.WithoutRetries(), gitlab.WithCustomLimiter(unlimited{}), gitlab.WithUserAgent(userAgent))
+	if err == nil {
+		out, _, err = do(lib, gitlab.WithContext(ctx))
+	}
+	if err = k.finish(ctx, err); err != nil {
+		var none T
+		return none, err
+	}
+	return out, nil
+}
+
+// withNone calls a method of the library that returns nothing but the answer.
+func withNone(ctx context.Context, k *call, do func(*gitlab.Client, gitlab.RequestOptionFunc) (*gitlab.Response, error)) error {
+	_, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (struct{}, *gitlab.Response, error) {
+		response, err := do(c, o)
+		return struct{}{}, response, err
+	})
+	return err
 }
 
 // Own is the token of a runner that was made by hand, where there is nothing else to ask
@@ -142,22 +180,15 @@ func (g *GitLab) Check(ctx context.Context) (Identity, error) {
 		id.Missing = []string{scopeCreate, scopeManage, scopeRead}
 		return id, nil
 	}
-	q := question{op: "check the access token", path: "/personal_access_tokens/self"}
-	a, err := g.ask(ctx, q)
-	if err != nil {
-		return Identity{}, err
-	}
-	token, err := read[*struct {
-		gitlab.PersonalAccessToken
-		Active *bool `json:"active"`
-	}](q, a)
+	k := g.call("check the access token", "/personal_access_tokens/self", object("scopes", "active"))
+	token, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.PersonalAccessToken, *gitlab.Response, error) {
+		return c.PersonalAccessTokens.GetSinglePersonalAccessToken(o)
+	})
 	switch {
 	case err != nil:
 		return Identity{}, err
-	case token == nil || token.Scopes == nil || token.Active == nil:
-		return Identity{}, unreadable(q, a, "the answer has no scopes")
-	case token.Revoked || !*token.Active:
-		return Identity{}, &Error{Op: q.op, Class: Refused, Status: a.status, Message: "GitLab says that it is not active"}
+	case token.Revoked || !token.Active:
+		return Identity{}, &Error{Op: k.op, Class: Refused, Status: k.status, Message: "GitLab says that it is not active"}
 	}
 	id.Scopes = token.Scopes
 	if token.ExpiresAt != nil {
@@ -175,49 +206,41 @@ func (g *GitLab) Check(ctx context.Context) (Identity, error) {
 
 // Group returns the number of the group of that path, such as "acme/ci".
 func (g *GitLab) Group(ctx context.Context, path string) (int64, error) {
-	q := question{op: "find a group", path: "/groups/" + url.PathEscape(path) + "?with_projects=false"}
+	k := g.call("find a group", "/groups/"+gitlab.PathEscape(path), object("id", "full_path"))
 	if strings.Trim(path, "/") != path || path == "" {
-		return 0, &Error{Op: q.op, Class: Invalid, Message: "it has no path"}
+		return 0, &Error{Op: k.op, Class: Invalid, Message: "it has no path"}
 	}
-	a, err := g.ask(ctx, q)
-	if err != nil {
-		return 0, err
-	}
-	group, err := read[*gitlab.Group](q, a)
+	group, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Group, *gitlab.Response, error) {
+		return c.Groups.GetGroup(path, &gitlab.GetGroupOptions{WithProjects: new(false)}, o)
+	})
 	switch {
 	case err != nil:
 		return 0, err
-	case group == nil || group.ID <= 0 || group.FullPath == "":
-		return 0, unreadable(q, a, "the answer has no group")
+	case group.ID <= 0 || group.FullPath == "":
+		return 0, k.useless("the answer has no group")
 	case !strings.EqualFold(group.FullPath, path): // a path of digits is taken for a number
-		return 0, &Error{Op: q.op, Class: NotFound, Message: "there is another one by that path: " + clean(group.FullPath)}
+		return 0, &Error{Op: k.op, Class: NotFound, Message: "there is another one by that path: " + clean(group.FullPath)}
 	}
 	return group.ID, nil
 }
 
 // Version is GitLab's; empty if it answers and does not tell us.
 func (g *GitLab) Version(ctx context.Context) (string, error) {
-	q := question{op: "ask for the version", path: "/metadata", show: g.token}
-	a, err := g.wire.ask(ctx, q)
+	k := g.call("ask for the version", "/metadata", object("version"))
+	k.show = func(context.Context) (Secret, error) { return g.token, nil } // zero too
+	meta, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Metadata, *gitlab.Response, error) {
+		return c.Metadata.GetMetadata(o)
+	})
 	if class := ClassOf(err); class == Forbidden || class == Refused && g.token.IsZero() {
 		return "", nil
 	}
-	if err != nil {
-		return "", err
-	}
-	meta, err := read[*gitlab.Metadata](q, a)
 	switch {
 	case err != nil:
 		return "", err
-	case meta == nil || meta.Version == "":
-		return "", unreadable(q, a, "the answer has no version")
+	case meta.Version == "":
+		return "", k.useless("the answer has no version")
 	}
 	return clean(meta.Version), nil
-}
-
-// unreadable is the error of an answer that says yes and not what was asked.
-func unreadable(q question, a *answer, why string) *Error {
-	return &Error{Op: q.op, Class: Unavailable, Status: a.status, Message: why}
 }
 
 const (
@@ -225,13 +248,16 @@ const (
 	mostRead = 3   // times that a list is begun, if it changes while it is read
 )
 
+// readGitLab reads one page of a list by a method of the library.
+type readGitLab[T any] func(c *gitlab.Client, page gitlab.ListOptions, o gitlab.RequestOptionFunc) ([]*T, *gitlab.Response, error)
+
 // gitLabList reads a list to its end. A page that goes, or comes, while it is read moves
 // what is behind it, so that something would be missed: then it is begun anew. key
 // tells one from another: what moved to a later page is there twice.
-func gitLabList[T any](ctx context.Context, g *GitLab, op, path string, key func(T) int64) ([]T, error) {
+func gitLabList[T any](ctx context.Context, k *call, key func(*T) int64, read readGitLab[T]) ([]*T, error) {
 	var last error
 	for range mostRead {
-		all, err := gitLabListOnce(ctx, g, op, path, 0, func(x T) int64 { return max(key(x), 0) })
+		all, err := gitLabListOnce(ctx, k, 0, func(x *T) int64 { return max(key(x), 0) }, read)
 		if err == nil {
 			return all, nil
 		}
@@ -240,61 +266,52 @@ func gitLabList[T any](ctx context.Context, g *GitLab, op, path string, key func
 			return nil, err
 		}
 	}
-	return nil, &Error{Op: op, Class: Unavailable, Message: last.Error()}
+	return nil, &Error{Op: k.op, Class: Unavailable, Message: last.Error()}
 }
 
 var errMoved = errors.New("the list changed while it was read")
 
 // gitLabListOnce is [gitLabList] of what does not change. Of more than most, if that is
 // not 0, nothing is read to its end.
-func gitLabListOnce[T any, K comparable](ctx context.Context, g *GitLab, op, path string, most int, key func(T) K) ([]T, error) {
-	all, seen := []T{}, map[K]bool{}
+func gitLabListOnce[T any, K comparable](ctx context.Context, k *call, most int, key func(*T) K, read readGitLab[T]) ([]*T, error) {
+	all, seen := []*T{}, map[K]bool{}
 	var none K
-	join := "?"
-	if strings.Contains(path, "?") {
-		join = "&"
-	}
+	k.want = array
 	total := ""
 	for page := 1; ; page++ {
-		q := question{op: op, path: path + join + "per_page=" + strconv.Itoa(perPage) + "&page=" + strconv.Itoa(page)}
-		a, err := g.ask(ctx, q)
+		items, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) ([]*T, *gitlab.Response, error) {
+			return read(c, gitlab.ListOptions{Page: int64(page), PerPage: perPage}, o)
+		})
 		if err != nil {
 			return nil, err
 		}
-		items, err := read[[]T](q, a)
-		if err != nil {
-			return nil, err
-		}
-		next, paged := a.header["X-Next-Page"]
+		next, paged := k.answered["X-Next-Page"]
 		switch {
-		case items == nil:
-			return nil, unreadable(q, a, "the answer is no list")
 		case !paged && len(items) >= perPage:
-			return nil, unreadable(q, a, "the answer does not say whether it is the last page")
-		case page > 1 && a.header.Get("X-Total") != total:
+			return nil, k.useless("the answer does not say whether it is the last page")
+		case page > 1 && k.answered.Get("X-Total") != total:
 			return nil, errMoved
 		}
-		total = a.header.Get("X-Total") // not there above 10,000
+		total = k.answered.Get("X-Total") // not there above 10,000
 		for _, item := range items {
-			k := key(item)
-			if k == none {
-				return nil, unreadable(q, a, "the list has something without a name in it")
+			if item == nil || key(item) == none {
+				return nil, k.useless("the list has something without a name in it")
 			}
-			if !seen[k] {
-				seen[k] = true
+			if name := key(item); !seen[name] {
+				seen[name] = true
 				all = append(all, item)
 			}
 		}
 		switch {
 		case most > 0 && (len(all) > most || len(all) == most && paged && next[0] != ""):
-			return nil, tree.TooMany()
+			return nil, tooManyFiles()
 		case !paged || next[0] == "":
 			if total != "" && total != strconv.Itoa(len(all)) {
 				return nil, errMoved
 			}
 			return all, nil
 		case next[0] != strconv.Itoa(page+1) || len(items) == 0:
-			return nil, unreadable(q, a, "the pages are not in order")
+			return nil, k.useless("the pages are not in order")
 		}
 	}
 }

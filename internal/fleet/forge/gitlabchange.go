@@ -12,11 +12,9 @@ import (
 	"strings"
 	"time"
 
-	gitlab "gitlab.com/gitlab-org/api/client-go"
+	gitlab "gitlab.com/gitlab-org/api/client-go/v2"
 
-	"github.com/tailplane/tailplane/internal/fleet/forge/exchange"
-	"github.com/tailplane/tailplane/internal/fleet/forge/gitname"
-	"github.com/tailplane/tailplane/internal/fleet/forge/revision"
+	"github.com/tailplane/tailplane/internal/util/httptransport"
 )
 
 // leastPush is the access level from which one may push to a branch: Developer.
@@ -24,22 +22,22 @@ const leastPush = 30
 
 // projectIn reads the path of a project from its URL.
 func projectIn(web *url.URL, text string) (string, error) {
-	u, err := exchange.ParseURL(text)
+	u, err := httptransport.ParseBase(text)
 	if err != nil {
 		return "", err
 	}
 	path, ok := strings.CutPrefix(u.Path, web.Path+"/")
-	if u.Scheme != web.Scheme || !strings.EqualFold(u.Host, web.Host) || !ok || !gitname.IsPath(path) || !strings.Contains(path, "/") {
+	if u.Scheme != web.Scheme || !strings.EqualFold(u.Host, web.Host) || !ok || !isPath(path) || !strings.Contains(path, "/") {
 		return "", fmt.Errorf("%q is the URL of no project of %s", clean(text), web)
 	}
 	return path, nil
 }
 
-// at is a path below the project.
+// at is a path below the project, as the library writes it.
 func (g *GitLab) at(parts ...string) string {
-	out := "/projects/" + url.PathEscape(g.project)
+	out := "/projects/" + gitlab.PathEscape(g.project)
 	for _, p := range parts {
-		out += "/" + url.PathEscape(p)
+		out += "/" + gitlab.PathEscape(p)
 	}
 	return out
 }
@@ -67,17 +65,13 @@ func (g *GitLab) CheckChanges(ctx context.Context) (Identity, error) {
 		id.Missing = []string{scopeAPI}
 		return id, &Error{Op: op, Class: Forbidden, Message: "the token lacks the scope " + scopeAPI}
 	}
-	q := question{op: op, path: g.at()}
-	a, err := g.ask(ctx, q)
-	if err != nil {
-		return id, err
-	}
-	p, err := read[*gitlab.Project](q, a)
+	p, err := with(ctx, g.call(op, g.at(), object("path_with_namespace")),
+		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Project, *gitlab.Response, error) {
+			return c.Projects.GetProject(g.project, nil, o)
+		})
 	switch {
 	case err != nil:
 		return id, err
-	case p == nil || p.PathWithNamespace == "":
-		return id, unreadable(q, a, "the answer has no project")
 	case !strings.EqualFold(p.PathWithNamespace, g.project):
 		return id, &Error{Op: op, Class: Conflict, Message: clean(fmt.Sprintf("%s is called %q now", g.project, p.PathWithNamespace))}
 	}
@@ -104,7 +98,7 @@ func (g *GitLab) ReadFile(ctx context.Context, branch, path string) (File, error
 	if err := g.isProject(op); err != nil {
 		return File{}, err
 	}
-	if !gitname.IsBranch(branch) || !gitname.IsPath(path) {
+	if !isBranch(branch) || !isPath(path) {
 		return File{}, &Error{Op: op, Class: Invalid, Message: clean(fmt.Sprintf("%q on %q is no file", path, branch))}
 	}
 	head, err := g.head(ctx, op, branch)
@@ -116,45 +110,45 @@ func (g *GitLab) ReadFile(ctx context.Context, branch, path string) (File, error
 
 // head is the last commit of a branch.
 func (g *GitLab) head(ctx context.Context, op, branch string) (string, error) {
-	q := question{op: op, path: g.at("repository", "branches", branch)}
-	a, err := g.ask(ctx, q)
-	if err != nil {
-		return "", err
-	}
-	b, err := read[*gitlab.Branch](q, a)
+	k := g.call(op, g.at("repository", "branches", branch), object("name", "commit"))
+	b, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Branch, *gitlab.Response, error) {
+		return c.Branches.GetBranch(g.project, branch, o)
+	})
 	switch {
 	case err != nil:
 		return "", err
-	case b == nil || b.Name != branch || b.Commit == nil || !gitname.IsCommit(b.Commit.ID):
-		return "", unreadable(q, a, "the answer is no branch")
+	case b.Name != branch || !isCommit(b.Commit.ID):
+		return "", k.useless("the answer is no branch")
 	}
 	return b.Commit.ID, nil
 }
 
+// hasCommit is an error if a commit is not there, or the project cannot be seen any more.
+func (g *GitLab) hasCommit(ctx context.Context, op, commit string) error {
+	_, err := with(ctx, g.call(op, g.at("repository", "commits", commit), object()),
+		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Commit, *gitlab.Response, error) {
+			return c.Commits.GetCommit(g.project, commit, nil, o)
+		})
+	return err
+}
+
 // fileAt reads a file at a commit that is there, and proves by its sum that it is whole.
 func (g *GitLab) fileAt(ctx context.Context, op, commit, path string) (File, error) {
-	q := question{op: op, path: g.at("repository", "files", path) + "?ref=" + commit}
-	a, err := g.ask(ctx, q)
-	if ClassOf(err) == NotFound {
-		// Or the project cannot be seen any more.
-		if _, err := g.ask(ctx, question{op: op, path: g.at("repository", "commits", commit)}); err != nil {
-			return File{}, err
-		}
-		return File{Commit: commit}, nil
-	}
-	if err != nil {
-		return File{}, err
-	}
-	f, err := read[*gitlab.File](q, a)
+	k := g.call(op, g.at("repository", "files", path), object("file_path", "encoding", "last_commit_id"))
+	f, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.File, *gitlab.Response, error) {
+		return c.RepositoryFiles.GetFile(g.project, path, &gitlab.GetFileOptions{Ref: &commit}, o)
+	})
 	switch {
+	case ClassOf(err) == NotFound:
+		return File{Commit: commit}, g.hasCommit(ctx, op, commit)
 	case err != nil:
 		return File{}, err
-	case f == nil || f.FilePath != path || f.Encoding != "base64" || !gitname.IsCommit(f.LastCommitID):
-		return File{}, unreadable(q, a, "the answer is no file")
+	case f.FilePath != path || f.Encoding != "base64" || !isCommit(f.LastCommitID):
+		return File{}, k.useless("the answer is no file")
 	}
 	text, err := base64.StdEncoding.DecodeString(f.Content)
 	if sum := sha256.Sum256(text); err != nil || hex.EncodeToString(sum[:]) != f.SHA256 {
-		return File{}, unreadable(q, a, "the file is not whole")
+		return File{}, k.useless("the file is not whole")
 	}
 	return File{Content: text, Version: f.LastCommitID, Commit: commit}, nil
 }
@@ -168,7 +162,7 @@ func (g *GitLab) Propose(ctx context.Context, p Proposal) (Request, error) {
 	if err := g.isProject(op); err != nil {
 		return Request{}, err
 	}
-	if why := p.Wrong(); why != "" {
+	if why := p.wrong(); why != "" {
 		return Request{}, &Error{Op: op, Class: Invalid, Message: why}
 	}
 	mr, err := g.mergeRequestOf(ctx, op, p)
@@ -179,20 +173,23 @@ func (g *GitLab) Propose(ctx context.Context, p Proposal) (Request, error) {
 		return Request{}, err
 	}
 	if mr == nil {
-		q := question{op: op, method: http.MethodPost, path: g.at("merge_requests"), body: map[string]any{"source_branch": p.Branch, "target_branch": p.Base,
-			"title": p.Title, "description": p.Body, "labels": strings.Join(p.Labels, ","), "remove_source_branch": true}}
-		a, err := g.ask(ctx, q)
-		if ClassOf(err) == Conflict { // somebody was quicker with the same, or an answer was lost
+		options := &gitlab.CreateMergeRequestOptions{SourceBranch: &p.Branch, TargetBranch: &p.Base, Title: &p.Title, Description: &p.Body,
+			Labels: new(gitlab.LabelOptions(slices.Concat([]string{}, p.Labels))), RemoveSourceBranch: new(true)}
+		made, err := with(ctx, g.call(op, g.at("merge_requests"), object("iid")),
+			func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.MergeRequest, *gitlab.Response, error) {
+				return c.MergeRequests.CreateMergeRequest(g.project, options, o)
+			})
+		switch {
+		case ClassOf(err) == Conflict: // another caller was quicker with the same, or an answer was lost
 			found, again := g.mergeRequestOf(ctx, op, p)
 			if again != nil || found == nil {
 				return Request{}, err
 			}
-			mr, err = found, nil
-		} else if err == nil {
-			mr, err = read[*gitlab.MergeRequest](q, a)
-		}
-		if err != nil {
+			mr = found
+		case err != nil:
 			return Request{}, err
+		default:
+			mr = &made.BasicMergeRequest
 		}
 	}
 	if mr == nil || mr.IID <= 0 {
@@ -236,24 +233,31 @@ func (g *GitLab) takenUp(ctx context.Context, op string, iid int, branch string)
 }
 
 // settle gives a merge request its words and its labels.
-func (g *GitLab) settle(ctx context.Context, op string, p Proposal, mr *gitlab.MergeRequest) error {
-	body := map[string]string{}
+func (g *GitLab) settle(ctx context.Context, op string, p Proposal, mr *gitlab.BasicMergeRequest) error {
+	change := &gitlab.UpdateMergeRequestOptions{}
 	if mr.Title != p.Title || mr.Description != p.Body {
-		body["title"], body["description"] = p.Title, p.Body
+		change.Title, change.Description = &p.Title, &p.Body
 	}
 	more := slices.DeleteFunc(slices.Clone(p.Labels), func(l string) bool { return slices.Contains(mr.Labels, l) })
-	fewer := slices.DeleteFunc(slices.Clone([]string(mr.Labels)), func(l string) bool { return !strings.HasPrefix(l, revision.Prefix) || slices.Contains(p.Labels, l) })
+	fewer := slices.DeleteFunc(slices.Clone([]string(mr.Labels)), func(l string) bool { return !strings.HasPrefix(l, ownPrefix) || slices.Contains(p.Labels, l) })
 	if len(more) > 0 {
-		body["add_labels"] = strings.Join(more, ",")
+		change.AddLabels = new(gitlab.LabelOptions(more))
 	}
 	if len(fewer) > 0 {
-		body["remove_labels"] = strings.Join(fewer, ",")
+		change.RemoveLabels = new(gitlab.LabelOptions(fewer))
 	}
-	if len(body) == 0 {
+	if *change == (gitlab.UpdateMergeRequestOptions{}) {
 		return nil
 	}
-	_, err := g.ask(ctx, question{op: op, method: http.MethodPut, path: g.requestPath(int(mr.IID)), body: body})
-	return err
+	return g.edit(ctx, op, int(mr.IID), change)
+}
+
+// edit changes a merge request.
+func (g *GitLab) edit(ctx context.Context, op string, iid int, change *gitlab.UpdateMergeRequestOptions) error {
+	return withNone(ctx, g.call(op, g.requestPath(iid), nil), func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
+		_, response, err := c.MergeRequests.UpdateMergeRequest(g.project, int64(iid), change, o)
+		return response, err
+	})
 }
 
 func (g *GitLab) requestPath(iid int, parts ...string) string {
@@ -261,48 +265,55 @@ func (g *GitLab) requestPath(iid int, parts ...string) string {
 }
 
 // mergeRequestOf finds the open merge request of a change; nil: there was none yet.
-func (g *GitLab) mergeRequestOf(ctx context.Context, op string, p Proposal) (*gitlab.MergeRequest, error) {
-	all, err := gitLabList(ctx, g, op, g.at("merge_requests")+"?"+url.Values{"state": {"all"}, "scope": {"all"}, "source_branch": {p.Branch}}.Encode(),
-		func(mr gitlab.MergeRequest) int64 { return mr.IID })
+func (g *GitLab) mergeRequestOf(ctx context.Context, op string, p Proposal) (*gitlab.BasicMergeRequest, error) {
+	k := g.call(op, g.at("merge_requests"), array)
+	all, err := gitLabList(ctx, k, func(mr *gitlab.BasicMergeRequest) int64 { return mr.IID },
+		func(c *gitlab.Client, page gitlab.ListOptions, o gitlab.RequestOptionFunc) ([]*gitlab.BasicMergeRequest, *gitlab.Response, error) {
+			return c.MergeRequests.ListProjectMergeRequests(g.project, &gitlab.ListProjectMergeRequestsOptions{ListOptions: page, State: new("all"), Scope: new("all"), SourceBranch: &p.Branch}, o)
+		})
 	if err != nil {
 		return nil, err
 	}
-	var candidates []revision.Candidate
+	var candidates []candidate
 	for _, mr := range all {
-		candidates = append(candidates, revision.Candidate{Branch: mr.SourceBranch, Base: mr.TargetBranch, Own: mr.SourceProjectID == mr.TargetProjectID, Open: mr.State == "opened"})
+		candidates = append(candidates, candidate{Branch: mr.SourceBranch, Base: mr.TargetBranch, Own: mr.SourceProjectID == mr.TargetProjectID, Open: mr.State == "opened"})
 	}
-	i, err := p.Which(op, candidates)
+	i, err := p.which(op, candidates)
 	if err != nil || i < 0 {
 		return nil, err
 	}
-	return &all[i], nil
+	return all[i], nil
 }
 
 // commit sees to it that the branch has the change. A new branch comes with its first
 // commit, or not at all.
 func (g *GitLab) commit(ctx context.Context, op string, p Proposal) error {
-	s, err := p.Begin(ctx, op, revision.Repository{Head: g.head, File: g.fileAt})
+	s, err := p.begin(ctx, op, repositoryReader{Head: g.head, File: g.fileAt})
 	if err != nil || s.Done {
 		return err
 	}
-	action := map[string]string{"action": "update", "file_path": p.Path}
+	action := &gitlab.CommitActionOptions{Action: new(gitlab.FileUpdate), FilePath: &p.Path}
 	switch {
 	case p.Content == nil:
-		action["action"] = "delete"
+		action.Action = new(gitlab.FileDelete)
 	case s.Now.Version == "":
-		action["action"] = "create"
+		action.Action = new(gitlab.FileCreate)
 	}
 	if s.Now.Version != "" {
-		action["last_commit_id"] = s.Now.Version // GitLab compares it once more: of two at once one commits
+		action.LastCommitID = &s.Now.Version // GitLab compares it once more: of two at once one commits
 	}
 	if p.Content != nil {
-		action["encoding"], action["content"] = "base64", base64.StdEncoding.EncodeToString(p.Content)
+		action.Encoding, action.Content = new("base64"), new(base64.StdEncoding.EncodeToString(p.Content))
 	}
-	body := map[string]any{"branch": p.Branch, "commit_message": p.Message, "author_name": p.Author.Name, "author_email": p.Author.Email, "actions": []any{action}}
+	options := &gitlab.CreateCommitOptions{Branch: &p.Branch, CommitMessage: &p.Message, AuthorName: &p.Author.Name, AuthorEmail: &p.Author.Email, Actions: []*gitlab.CommitActionOptions{action}}
 	if s.Fresh {
-		body["start_sha"] = s.At
+		options.StartSHA = &s.At
 	}
-	_, err = g.ask(ctx, question{op: op, method: http.MethodPost, path: g.at("repository", "commits"), body: body})
+	err = withNone(ctx, g.call(op, g.at("repository", "commits"), nil),
+		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
+			_, response, err := c.Commits.CreateCommit(g.project, options, o)
+			return response, err
+		})
 	if ClassOf(err) != Invalid {
 		return err
 	}
@@ -315,10 +326,10 @@ func (g *GitLab) commit(ctx context.Context, op string, p Proposal) error {
 	switch {
 	case again != nil:
 		return err
-	case p.Is(now):
+	case p.is(now):
 		return nil // somebody was quicker with the same
 	case now.Version != p.Was:
-		return p.Changed(op)
+		return p.changed(op)
 	}
 	return err
 }

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/fleet/forge/gitname"
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
@@ -120,7 +119,7 @@ func TestGitLabProposeFiles(t *testing.T) {
 	if text, _ := w.File(configProject, p.Branch, p.Path); text != "max: 1\n" {
 		t.Errorf("%q", text)
 	}
-	if f, err := w.client.ReadFile(ctx, "main", p.Path); err != nil || f.Version != "" || f.Content != nil || !gitname.IsCommit(f.Commit) {
+	if f, err := w.client.ReadFile(ctx, "main", p.Path); err != nil || f.Version != "" || f.Content != nil || !isCommit(f.Commit) {
 		t.Errorf("what is not on main: %+v, %v", f, err)
 	}
 	if _, err := w.client.ReadFile(ctx, "nowhere", p.Path); ClassOf(err) != NotFound {

@@ -7,11 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tailplane/tailplane/internal/fleet/forge/tree"
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
-func listedPaths(all []tree.File) (out []string) {
+func listedPaths(all []TreeFile) (out []string) {
 	for _, f := range all {
 		out = append(out, f.Path)
 	}
@@ -124,7 +123,7 @@ func TestFLEET17_GitLabPartOfATree(t *testing.T) {
 		n++
 		return answer("["+body.String()[1:]+"]", fmt.Sprint(n+1))
 	})
-	if _, err := w.client.Files(ctx, head, "fleet", true); ClassOf(err) != Invalid || !strings.Contains(err.Error(), "too many files") || n != tree.Most/perPage {
+	if _, err := w.client.Files(ctx, head, "fleet", true); ClassOf(err) != Invalid || !strings.Contains(err.Error(), "too many files") || n != mostFiles/perPage {
 		t.Errorf("after %d pages: %v", n, err)
 	}
 }

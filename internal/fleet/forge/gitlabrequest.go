@@ -9,10 +9,7 @@ import (
 	"strings"
 	"time"
 
-	gitlab "gitlab.com/gitlab-org/api/client-go"
-
-	"github.com/tailplane/tailplane/internal/fleet/forge/gitname"
-	"github.com/tailplane/tailplane/internal/fleet/forge/revision"
+	gitlab "gitlab.com/gitlab-org/api/client-go/v2"
 )
 
 // mergeRequest reads one.
@@ -20,14 +17,12 @@ func (g *GitLab) mergeRequest(ctx context.Context, op string, iid int) (*gitlab.
 	if err := g.isProject(op); err != nil {
 		return nil, err
 	}
-	q := question{op: op, path: g.requestPath(iid)}
-	a, err := g.ask(ctx, q)
-	if err != nil {
-		return nil, err
-	}
-	mr, err := read[*gitlab.MergeRequest](q, a)
-	if err == nil && (mr == nil || mr.IID != int64(iid) || !gitname.IsCommit(mr.SHA) || mr.State == "") {
-		err = unreadable(q, a, "the answer is no merge request")
+	k := g.call(op, g.requestPath(iid), object("iid", "sha", "state"))
+	mr, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.MergeRequest, *gitlab.Response, error) {
+		return c.MergeRequests.GetMergeRequest(g.project, int64(iid), nil, o)
+	})
+	if err == nil && (mr.IID != int64(iid) || !isCommit(mr.SHA) || mr.State == "") {
+		return nil, k.useless("the answer is no merge request")
 	}
 	return mr, err
 }
@@ -57,13 +52,16 @@ func (g *GitLab) authors(ctx context.Context, op string, mr *gitlab.MergeRequest
 		names[mr.Author.Username] = true
 	}
 	n, head := int64(0), false
-	commits, err := gitLabList(ctx, g, op, g.requestPath(int(mr.IID), "commits"), func(gitlab.Commit) int64 { n++; return n })
+	commits, err := gitLabList(ctx, g.call(op, g.requestPath(int(mr.IID), "commits"), array), func(*gitlab.Commit) int64 { n++; return n },
+		func(c *gitlab.Client, page gitlab.ListOptions, o gitlab.RequestOptionFunc) ([]*gitlab.Commit, *gitlab.Response, error) {
+			return c.MergeRequests.GetMergeRequestCommits(g.project, mr.IID, &gitlab.GetMergeRequestCommitsOptions{ListOptions: page}, o)
+		})
 	if err != nil {
 		return nil, err
 	}
 	for _, c := range commits {
 		head = head || c.ID == mr.SHA
-		for _, name := range append(gitname.CoAuthors(c.Message), c.AuthorName, c.AuthorEmail, c.CommitterName, c.CommitterEmail) {
+		for _, name := range append(coAuthors(c.Message), c.AuthorName, c.AuthorEmail, c.CommitterName, c.CommitterEmail) {
 			names[name] = true
 		}
 	}
@@ -77,44 +75,35 @@ func (g *GitLab) authors(ctx context.Context, op string, mr *gitlab.MergeRequest
 // reviews are the approvals. GitLab does not say which commit one is of, only when it
 // was given: it is of the head if that was there before.
 func (g *GitLab) reviews(ctx context.Context, op string, mr *gitlab.MergeRequest) ([]Review, error) {
-	q := question{op: op, path: g.requestPath(int(mr.IID), "approvals")}
-	a, err := g.ask(ctx, q)
-	if err != nil {
+	k := g.call(op, g.requestPath(int(mr.IID), "approvals"), object("approved_by"))
+	said, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.MergeRequestApprovals, *gitlab.Response, error) {
+		return c.MergeRequests.GetMergeRequestApprovals(g.project, mr.IID, o)
+	})
+	if err != nil || len(said.ApprovedBy) == 0 {
 		return nil, err
 	}
-	said, err := read[*struct {
-		By *[]struct {
-			User *gitlab.BasicUser `json:"user"`
-			At   *time.Time        `json:"approved_at"` // not in the library
-		} `json:"approved_by"`
-	}](q, a)
-	switch {
-	case err != nil:
-		return nil, err
-	case said == nil || said.By == nil:
-		return nil, unreadable(q, a, "the answer has no approvals")
-	case len(*said.By) == 0:
-		return nil, nil
-	}
-	versions, err := gitLabList(ctx, g, op, g.requestPath(int(mr.IID), "versions"), func(v gitlab.MergeRequestDiffVersion) int64 { return v.ID })
+	versions, err := gitLabList(ctx, g.call(op, g.requestPath(int(mr.IID), "versions"), array), func(v *gitlab.MergeRequestDiffVersion) int64 { return v.ID },
+		func(c *gitlab.Client, page gitlab.ListOptions, o gitlab.RequestOptionFunc) ([]*gitlab.MergeRequestDiffVersion, *gitlab.Response, error) {
+			return c.MergeRequests.GetMergeRequestDiffVersions(g.project, mr.IID, &gitlab.GetMergeRequestDiffVersionsOptions{ListOptions: page}, o)
+		})
 	if err != nil {
 		return nil, err
 	}
 	var since time.Time // the head is the head
 	if len(versions) > 0 {
-		last := slices.MaxFunc(versions, func(a, b gitlab.MergeRequestDiffVersion) int { return cmp.Compare(a.ID, b.ID) })
+		last := slices.MaxFunc(versions, func(a, b *gitlab.MergeRequestDiffVersion) int { return cmp.Compare(a.ID, b.ID) })
 		if last.HeadCommitSHA == mr.SHA && last.CreatedAt != nil {
 			since = *last.CreatedAt
 		}
 	}
 	var out []Review
-	for _, x := range *said.By {
-		if x.User == nil || x.User.Username == "" {
+	for _, x := range said.ApprovedBy {
+		if x == nil || x.User == nil || x.User.Username == "" {
 			continue
 		}
 		r := Review{By: x.User.Username, Approved: true}
-		if x.At != nil {
-			r.At = *x.At
+		if x.ApprovedAt != nil {
+			r.At = *x.ApprovedAt
 			if !since.IsZero() && r.At.After(since) {
 				r.Head = mr.SHA
 			}
@@ -127,7 +116,10 @@ func (g *GitLab) reviews(ctx context.Context, op string, mr *gitlab.MergeRequest
 // checks reads what programs say of the head. Who may not read them is not told that
 // there are none.
 func (g *GitLab) checks(ctx context.Context, op string, r *Request) error {
-	all, err := gitLabList(ctx, g, op, g.at("repository", "commits", r.Head, "statuses"), func(s gitlab.CommitStatus) int64 { return s.ID })
+	all, err := gitLabList(ctx, g.call(op, g.at("repository", "commits", r.Head, "statuses"), array), func(s *gitlab.CommitStatus) int64 { return s.ID },
+		func(c *gitlab.Client, page gitlab.ListOptions, o gitlab.RequestOptionFunc) ([]*gitlab.CommitStatus, *gitlab.Response, error) {
+			return c.Commits.GetCommitStatuses(g.project, r.Head, &gitlab.GetCommitStatusesOptions{ListOptions: page}, o)
+		})
 	if ClassOf(err) == Forbidden {
 		return nil
 	}
@@ -170,10 +162,14 @@ func (g *GitLab) Merge(ctx context.Context, iid int, head string) error {
 	if err := g.isProject(op); err != nil {
 		return err
 	}
-	if !gitname.IsCommit(head) {
+	if !isCommit(head) {
 		return &Error{Op: op, Class: Invalid, Message: "only a commit that was looked at is merged"}
 	}
-	_, err := g.ask(ctx, question{op: op, method: http.MethodPut, path: g.requestPath(iid, "merge"), body: map[string]any{"sha": head, "should_remove_source_branch": true}})
+	err := withNone(ctx, g.call(op, g.requestPath(iid, "merge"), nil),
+		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
+			_, response, err := c.MergeRequests.AcceptMergeRequest(g.project, int64(iid), &gitlab.AcceptMergeRequestOptions{SHA: &head, ShouldRemoveSourceBranch: new(true)}, o)
+			return response, err
+		})
 	switch c := ClassOf(err); c {
 	case "", Invalid, Conflict, Unavailable, Refused:
 		mr, again := g.mergeRequest(ctx, op, iid)
@@ -201,19 +197,25 @@ func (g *GitLab) Withdraw(ctx context.Context, iid int, comment string) error {
 	if err != nil {
 		return err
 	}
-	if !strings.HasPrefix(mr.SourceBranch, revision.Prefix) || !gitname.IsBranch(mr.SourceBranch) || mr.SourceProjectID != mr.TargetProjectID {
+	if !strings.HasPrefix(mr.SourceBranch, ownPrefix) || !isBranch(mr.SourceBranch) || mr.SourceProjectID != mr.TargetProjectID {
 		return &Error{Op: op, Class: Invalid, Message: "it is none of ours"}
 	}
 	if mr.State == "opened" {
 		if comment != "" {
-			if _, err := g.ask(ctx, question{op: op, method: http.MethodPost, path: g.requestPath(iid) + "/notes", body: map[string]string{"body": comment}}); err != nil {
+			if err := withNone(ctx, g.call(op, g.requestPath(iid, "notes"), nil),
+				func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
+					_, response, err := c.Notes.CreateMergeRequestNote(g.project, int64(iid), &gitlab.CreateMergeRequestNoteOptions{Body: &comment}, o)
+					return response, err
+				}); err != nil {
 				return err
 			}
 		}
-		if _, err := g.ask(ctx, question{op: op, method: http.MethodPut, path: g.requestPath(iid), body: map[string]string{"state_event": "close"}}); err != nil {
+		if err := g.edit(ctx, op, iid, &gitlab.UpdateMergeRequestOptions{StateEvent: new("close")}); err != nil {
 			return err
 		}
 	}
-	_, err = g.ask(ctx, question{op: op, method: http.MethodDelete, path: g.at("repository", "branches", mr.SourceBranch)})
-	return gone(err)
+	return gone(withNone(ctx, g.call(op, g.at("repository", "branches", mr.SourceBranch), nil),
+		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
+			return c.Branches.DeleteBranch(g.project, mr.SourceBranch, o)
+		}))
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	gitlab "gitlab.com/gitlab-org/api/client-go"
+	gitlab "gitlab.com/gitlab-org/api/client-go/v2"
 )
 
 // A RunnerSpec is what a runner of a group at GitLab is to be.
@@ -82,23 +82,23 @@ func seconds(d time.Duration) *int64 {
 // CreateRunner makes a runner for a group. It is asked for once: if the answer is
 // lost there may be one, whose token nobody has, and it is found by its note.
 func (g *GitLab) CreateRunner(ctx context.Context, s RunnerSpec) (id int64, token Secret, err error) {
-	q := question{op: "create a runner", method: http.MethodPost, path: "/user/runners", body: gitlab.CreateUserRunnerOptions{
+	const op = "create a runner"
+	if err := checkTags(op, s.Tags); err != nil {
+		return 0, Secret{}, err
+	}
+	k := g.call(op, "/user/runners", object("id", "token"))
+	options := &gitlab.CreateUserRunnerOptions{
 		RunnerType: new(groupRunnerType), GroupID: &s.GroupID, TagList: new(slices.Concat([]string{}, s.Tags)), RunUntagged: &s.RunUntagged, Locked: &s.Locked,
 		AccessLevel: new(accessLevel(s.Protected)), MaximumTimeout: seconds(s.MaximumTimeout), Paused: &s.Paused, Description: &s.Description, MaintenanceNote: &s.Note,
-	}}
-	if err := checkTags(q.op, s.Tags); err != nil {
-		return 0, Secret{}, err
 	}
-	a, err := g.ask(ctx, q)
-	if err != nil {
-		return 0, Secret{}, err
-	}
-	made, err := read[*gitlab.UserRunner](q, a)
+	made, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.UserRunner, *gitlab.Response, error) {
+		return c.Users.CreateUserRunner(options, o)
+	})
 	switch {
 	case err != nil:
 		return 0, Secret{}, err
-	case made == nil || made.ID <= 0 || made.Token == "":
-		return 0, Secret{}, unreadable(q, a, "the answer has no runner with a token")
+	case made.ID <= 0 || made.Token == "":
+		return 0, Secret{}, k.useless("the answer has no runner with a token")
 	}
 	return made.ID, NewSecret(made.Token), nil
 }
@@ -106,7 +106,11 @@ func (g *GitLab) CreateRunner(ctx context.Context, s RunnerSpec) (id int64, toke
 // GroupRunners lists the numbers of the runners that the projects of a group may use:
 // all, or an error. Those of the groups above it are among them, see Groups of each.
 func (g *GitLab) GroupRunners(ctx context.Context, group int64) ([]int64, error) {
-	all, err := gitLabList(ctx, g, "list runners", "/groups/"+number(group)+"/runners?type="+groupRunnerType, func(r gitlab.Runner) int64 { return r.ID })
+	k := g.call("list runners", "/groups/"+number(group)+"/runners", array)
+	all, err := gitLabList(ctx, k, func(r *gitlab.Runner) int64 { return r.ID },
+		func(c *gitlab.Client, page gitlab.ListOptions, o gitlab.RequestOptionFunc) ([]*gitlab.Runner, *gitlab.Response, error) {
+			return c.Runners.ListGroupsRunners(group, &gitlab.ListGroupsRunnersOptions{ListOptions: page, Type: new(groupRunnerType)}, o)
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -122,41 +126,26 @@ func number(id int64) string { return strconv.FormatInt(id, 10) }
 
 func runnerPath(id int64) string { return "/runners/" + number(id) }
 
-// details are a runner as it is read. Where not to know would be taken for no, it is
-// told from no.
-type details struct {
-	gitlab.RunnerDetails
-	Paused         *bool  `json:"paused"`
-	MaximumTimeout *int64 `json:"maximum_timeout"`
-	Version        string `json:"version"` // of the manager that spoke last
-}
-
 // Runner reads a runner.
 func (g *GitLab) Runner(ctx context.Context, id int64) (GitLabRunner, error) {
-	q := question{op: "read a runner", path: runnerPath(id)}
-	a, err := g.ask(ctx, q)
-	if err != nil {
-		return GitLabRunner{}, err
-	}
-	d, err := read[*details](q, a)
+	k := g.call("read a runner", runnerPath(id), object("id", "paused")) // not to know whether it is paused would be taken for no
+	d, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.RunnerDetails, *gitlab.Response, error) {
+		return c.Runners.GetRunnerDetails(id, o)
+	})
 	switch {
 	case err != nil:
 		return GitLabRunner{}, err
-	case d == nil || d.ID != id:
-		return GitLabRunner{}, unreadable(q, a, "the answer is not about that runner")
-	case d.Paused == nil:
-		return GitLabRunner{}, unreadable(q, a, "the answer does not say whether it is paused")
+	case d.ID != id:
+		return GitLabRunner{}, k.useless("the answer is not about that runner")
 	}
-	r := GitLabRunner{ID: d.ID, Paused: *d.Paused, Locked: d.Locked, RunUntagged: d.RunUntagged, Protected: d.AccessLevel == refProtected,
-		Status: clean(d.Status), Description: d.Description, Note: d.MaintenanceNote, Version: clean(d.Version), Tags: d.TagList}
+	r := GitLabRunner{ID: d.ID, Paused: d.Paused, Locked: d.Locked, RunUntagged: d.RunUntagged, Protected: d.AccessLevel == refProtected,
+		Status: clean(d.Status), Description: d.Description, Note: d.MaintenanceNote, Version: clean(d.Version), Tags: d.TagList,
+		MaximumTimeout: time.Duration(d.MaximumTimeout) * time.Second}
 	if r.Status == statusPaused { // which hides whether it is there
 		r.Status = statusOffline
 		if d.Online {
 			r.Status = statusOnline
 		}
-	}
-	if d.MaximumTimeout != nil {
-		r.MaximumTimeout = time.Duration(*d.MaximumTimeout) * time.Second
 	}
 	if d.ContactedAt != nil {
 		r.ContactedAt = *d.ContactedAt
@@ -179,19 +168,25 @@ func (g *GitLab) UpdateRunner(ctx context.Context, id int64, s RunnerSpec) error
 	if s.Note != "" {
 		body.MaintenanceNote = &s.Note
 	}
-	q := question{op: "change a runner", method: http.MethodPut, path: runnerPath(id), body: body}
-	if err := checkTags(q.op, s.Tags); err != nil {
+	const op = "change a runner"
+	if err := checkTags(op, s.Tags); err != nil {
 		return err
 	}
-	_, err := g.ask(ctx, q)
-	return err
+	return withNone(ctx, g.call(op, runnerPath(id), nil), func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
+		// The method of the library cannot send the null that takes the timeout away.
+		r, err := c.NewRequest(http.MethodPut, runnerPath(id)[1:], body, []gitlab.RequestOptionFunc{o})
+		if err != nil {
+			return nil, err
+		}
+		return c.Do(r, nil)
+	})
 }
 
 // SetPaused pauses a runner, or lets it go on, and returns what GitLab says of it
 // afterwards, which proves it. Jobs that run go on. note replaces the whole note,
 // our mark in it too; an empty one leaves it.
 func (g *GitLab) SetPaused(ctx context.Context, id int64, paused bool, note string) (GitLabRunner, error) {
-	body := gitlab.UpdateRunnerDetailsOptions{Paused: &paused}
+	body := &gitlab.UpdateRunnerDetailsOptions{Paused: &paused}
 	if note != "" {
 		body.MaintenanceNote = &note
 	}
@@ -199,7 +194,10 @@ func (g *GitLab) SetPaused(ctx context.Context, id int64, paused bool, note stri
 	if paused {
 		op = "pause a runner"
 	}
-	if _, err := g.ask(ctx, question{op: op, method: http.MethodPut, path: runnerPath(id), body: body}); err != nil {
+	if err := withNone(ctx, g.call(op, runnerPath(id), nil), func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
+		_, response, err := c.Runners.UpdateRunnerDetails(id, body, o)
+		return response, err
+	}); err != nil {
 		return GitLabRunner{}, err
 	}
 	return g.Runner(ctx, id)
@@ -209,17 +207,16 @@ func (g *GitLab) SetPaused(ctx context.Context, id int64, paused bool, note stri
 // is asked for once: if the answer is lost nobody has the token, and it is to be
 // reset again.
 func (g *GitLab) ResetToken(ctx context.Context, id int64) (Secret, error) {
-	q := question{op: "reset a runner's token", method: http.MethodPost, path: runnerPath(id) + "/reset_authentication_token"}
-	a, err := g.ask(ctx, q)
-	if err != nil {
-		return Secret{}, err
-	}
-	made, err := read[*gitlab.RunnerAuthenticationToken](q, a)
+	k := g.call("reset a runner's token", runnerPath(id)+"/reset_authentication_token", object("token"))
+	made, err := with(ctx, k,
+		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.RunnerAuthenticationToken, *gitlab.Response, error) {
+			return c.Runners.ResetRunnerAuthenticationToken(id, o)
+		})
 	switch {
 	case err != nil:
 		return Secret{}, err
-	case made == nil || made.Token == nil || *made.Token == "":
-		return Secret{}, unreadable(q, a, "the answer has no token")
+	case *made.Token == "":
+		return Secret{}, k.useless("the answer has no token")
 	}
 	return NewSecret(*made.Token), nil
 }
@@ -227,37 +224,33 @@ func (g *GitLab) ResetToken(ctx context.Context, id int64) (Secret, error) {
 // DeleteRunner deletes a runner, and its running jobs fail. That it is gone already
 // is success. It is believed when a read says so.
 func (g *GitLab) DeleteRunner(ctx context.Context, id int64) error {
-	q := question{op: "delete a runner", method: http.MethodDelete, path: runnerPath(id)}
-	if _, err := g.ask(ctx, q); gone(err) != nil {
+	const op = "delete a runner"
+	err := withNone(ctx, g.call(op, runnerPath(id), nil), func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
+		return c.Runners.RemoveRunner(id, o)
+	})
+	if gone(err) != nil {
 		return err
 	}
-	_, err := g.Runner(ctx, id)
+	_, err = g.Runner(ctx, id)
 	if err == nil {
-		return &Error{Op: q.op, Class: Unavailable, Message: "it is still there"}
+		return &Error{Op: op, Class: Unavailable, Message: "it is still there"}
 	}
 	return gone(err)
 }
 
 // Managers lists who spoke to GitLab for a runner, or an error.
 func (g *GitLab) Managers(ctx context.Context, id int64) ([]Manager, error) {
-	q := question{op: "list managers", path: runnerPath(id) + "/managers"} // not in pages, and not in the library
-	a, err := g.ask(ctx, q)
-	if err != nil {
-		return nil, err
-	}
-	list, err := read[[]struct {
-		SystemID    string     `json:"system_id"`
-		Status      string     `json:"status"`
-		Version     string     `json:"version"`
-		ContactedAt *time.Time `json:"contacted_at"`
-	}](q, a)
+	k := g.call("list managers", runnerPath(id)+"/managers", array) // not in pages
+	list, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) ([]*gitlab.RunnerManager, *gitlab.Response, error) {
+		return c.Runners.ListRunnerManagers(id, o)
+	})
 	switch {
 	case err != nil:
 		return nil, err
-	case list == nil:
-		return nil, unreadable(q, a, "the answer is no list")
-	case a.header.Get("X-Next-Page") != "":
-		return nil, unreadable(q, a, "the list goes on, on a page that we do not know to read")
+	case slices.Contains(list, nil):
+		return nil, k.useless("the list has something without a name in it")
+	case k.answered.Get("X-Next-Page") != "":
+		return nil, k.useless("the list goes on, on a page that we do not know to read")
 	}
 	out := make([]Manager, len(list))
 	for i, m := range list {
@@ -271,19 +264,20 @@ func (g *GitLab) Managers(ctx context.Context, id int64) ([]Manager, error) {
 
 // RunningJobs lists the jobs that a runner runs: all, or an error.
 func (g *GitLab) RunningJobs(ctx context.Context, id int64) ([]Job, error) {
-	type form struct {
-		ID      int64 `json:"id"`
-		Project struct {
-			ID int64 `json:"id"`
-		} `json:"project"`
-	}
-	all, err := gitLabList(ctx, g, "list running jobs", runnerPath(id)+"/jobs?status=running", func(j form) int64 { return j.ID })
+	k := g.call("list running jobs", runnerPath(id)+"/jobs", array)
+	all, err := gitLabList(ctx, k, func(j *gitlab.Job) int64 { return j.ID },
+		func(c *gitlab.Client, page gitlab.ListOptions, o gitlab.RequestOptionFunc) ([]*gitlab.Job, *gitlab.Response, error) {
+			return c.Runners.ListRunnerJobs(id, &gitlab.ListRunnerJobsOptions{ListOptions: page, Status: new("running")}, o)
+		})
 	if err != nil {
 		return nil, err
 	}
 	jobs := make([]Job, len(all))
 	for i, j := range all {
-		jobs[i] = Job{ID: j.ID, Project: j.Project.ID}
+		jobs[i].ID = j.ID
+		if j.Project != nil {
+			jobs[i].Project = j.Project.ID
+		}
 	}
 	return jobs, nil
 }
@@ -292,16 +286,22 @@ func (g *GitLab) RunningJobs(ctx context.Context, id int64) ([]Job, error) {
 // it has ended already is success.
 func (g *GitLab) CancelJob(ctx context.Context, project, job int64) error {
 	path := "/projects/" + number(project) + "/jobs/" + number(job)
-	_, err := g.ask(ctx, question{op: "cancel a job", method: http.MethodPost, path: path + "/cancel"})
+	err := withNone(ctx, g.call("cancel a job", path+"/cancel", nil),
+		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
+			_, response, err := c.Jobs.CancelJobWithOptions(project, job, &gitlab.CancelJobOptions{}, o)
+			return response, err
+		})
 	if class := ClassOf(err); class != Invalid && class != Forbidden && class != Conflict {
 		return gone(err)
 	}
-	q := question{op: "read a job", path: path}
-	a, readErr := g.ask(ctx, q)
-	if readErr != nil {
+	k := g.call("read a job", path, object())
+	found, readErr := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Job, *gitlab.Response, error) {
+		return c.Jobs.GetJob(project, job, o)
+	})
+	switch {
+	case readErr != nil && k.status/100 != 2:
 		return gone(readErr)
-	}
-	if found, readErr := read[*gitlab.Job](q, a); readErr == nil && found != nil && slices.Contains([]string{"success", "failed", "canceled", "canceling", "skipped"}, found.Status) {
+	case readErr == nil && slices.Contains([]string{"success", "failed", "canceled", "canceling", "skipped"}, found.Status):
 		return nil
 	}
 	return err

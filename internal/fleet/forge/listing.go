@@ -3,67 +3,61 @@ package forge
 import (
 	"context"
 	"errors"
-	"net/url"
-	"strconv"
 
-	"github.com/google/go-github/v84/github"
-
-	"github.com/tailplane/tailplane/internal/fleet/forge/gitname"
-	"github.com/tailplane/tailplane/internal/fleet/forge/tree"
+	"github.com/google/go-github/v89/github"
+	gitlab "gitlab.com/gitlab-org/api/client-go/v2"
 )
 
 // Head is the last commit of a branch.
 func (g *GitHub) Head(ctx context.Context, branch string) (string, error) {
-	if err := errors.Join(g.isRepository(tree.Op), tree.CheckBranch(branch)); err != nil {
+	if err := errors.Join(g.isRepository(listOp), checkBranch(branch)); err != nil {
 		return "", err
 	}
-	return g.head(ctx, tree.Op, branch)
+	return g.head(ctx, listOp, branch)
 }
 
 // Files lists the files of a folder at a commit, and with deep those of all folders in
 // it; "" is the whole repository. A folder that is not there has none. More than can be
 // told of are Invalid, and never a part of them.
-func (g *GitHub) Files(ctx context.Context, commit, folder string, deep bool) ([]tree.File, error) {
-	if err := errors.Join(g.isRepository(tree.Op), tree.Check(commit, folder)); err != nil {
+func (g *GitHub) Files(ctx context.Context, commit, folder string, deep bool) ([]TreeFile, error) {
+	if err := errors.Join(g.isRepository(listOp), checkFolder(commit, folder)); err != nil {
 		return nil, err
 	}
-	c, err := get[github.Commit](ctx, g, question{op: tree.Op, path: g.place.Root() + "/git/commits/" + commit})
+	c, err := g.commitForm(ctx, listOp, commit)
 	if err != nil {
 		return nil, err
 	}
-	return tree.Down(c.GetTree().GetSHA(), folder, deep, func(id string, deep bool) ([]tree.Entry, error) { return g.tree(ctx, id, deep) })
+	return descend(c.GetTree().GetSHA(), folder, deep, func(id string, deep bool) ([]treeEntry, error) { return g.tree(ctx, id, deep) })
 }
 
 // tree reads a tree of git's, whole.
-func (g *GitHub) tree(ctx context.Context, id string, deep bool) (all []tree.Entry, err error) {
-	if !gitname.IsCommit(id) { // which has names of the same kind
-		return nil, tree.Odd()
+func (g *GitHub) tree(ctx context.Context, id string, deep bool) (all []treeEntry, err error) {
+	if !isCommit(id) { // which has names of the same kind
+		return nil, oddTree()
 	}
-	q := question{op: tree.Op, path: g.place.Root() + "/git/trees/" + id}
-	if deep {
-		q.path += "?recursive=1" // any value, "false" too, has GitHub do it
-	}
-	t, err := get[github.Tree](ctx, g, q)
+	t, err := inRepository(ctx, g, listOp, func(c *github.Client) (*github.Tree, *github.Response, error) {
+		return c.Git.GetTree(ctx, g.place.Owner, g.place.Name, id, deep)
+	})
 	switch {
 	case err != nil:
 		return nil, err
 	case t.GetTruncated():
-		return nil, tree.TooMany()
+		return nil, tooManyFiles()
 	case t.Truncated == nil || t.Entries == nil:
-		return nil, tree.Odd()
+		return nil, oddTree()
 	}
 	for _, e := range t.Entries {
-		all = append(all, tree.Entry{Path: e.GetPath(), Type: e.GetType(), Mode: e.GetMode(), ID: e.GetSHA()})
+		all = append(all, treeEntry{Path: e.GetPath(), Type: e.GetType(), Mode: e.GetMode(), ID: e.GetSHA()})
 	}
 	return all, nil
 }
 
 // Head is the last commit of a branch.
 func (g *GitLab) Head(ctx context.Context, branch string) (string, error) {
-	if err := errors.Join(g.isProject(tree.Op), tree.CheckBranch(branch)); err != nil {
+	if err := errors.Join(g.isProject(listOp), checkBranch(branch)); err != nil {
 		return "", err
 	}
-	return g.head(ctx, tree.Op, branch)
+	return g.head(ctx, listOp, branch)
 }
 
 // Files lists the files of a folder at a commit, and with deep those of all folders in
@@ -72,22 +66,28 @@ func (g *GitLab) Head(ctx context.Context, branch string) (string, error) {
 //
 // It goes by numbered pages. Those by a token GitLab has from 17.1 on only, and does not
 // say of a full one whether it is the last.
-func (g *GitLab) Files(ctx context.Context, commit, folder string, deep bool) ([]tree.File, error) {
-	if err := errors.Join(g.isProject(tree.Op), tree.Check(commit, folder)); err != nil {
+func (g *GitLab) Files(ctx context.Context, commit, folder string, deep bool) ([]TreeFile, error) {
+	if err := errors.Join(g.isProject(listOp), checkFolder(commit, folder)); err != nil {
 		return nil, err
 	}
-	query := url.Values{"path": {folder}, "ref": {commit}, "recursive": {strconv.FormatBool(deep)}}
-	all, err := gitLabListOnce(ctx, g, tree.Op, g.at("repository", "tree")+"?"+query.Encode(), tree.Most, func(e tree.Entry) string { return e.Path })
+	k := g.call(listOp, g.at("repository", "tree"), array)
+	nodes, err := gitLabListOnce(ctx, k, mostFiles, func(n *gitlab.TreeNode) string { return n.Path },
+		func(c *gitlab.Client, page gitlab.ListOptions, o gitlab.RequestOptionFunc) ([]*gitlab.TreeNode, *gitlab.Response, error) {
+			return c.Repositories.ListTree(g.project, &gitlab.ListTreeOptions{ListOptions: page, Path: &folder, Ref: &commit, Recursive: &deep}, o)
+		})
 	switch {
 	case ClassOf(err) == NotFound && folder != "":
 		// GitLab says so from 15.0 on. Or the commit is not there, or the project cannot
 		// be seen any more.
-		_, err := g.ask(ctx, question{op: tree.Op, path: g.at("repository", "commits", commit)})
-		return nil, err
+		return nil, g.hasCommit(ctx, listOp, commit)
 	case errors.Is(err, errMoved):
-		return nil, tree.Odd() // what a commit has does not change
+		return nil, oddTree() // what a commit has does not change
 	case err != nil:
 		return nil, err
 	}
-	return tree.Files("", all), nil
+	all := make([]treeEntry, len(nodes))
+	for i, n := range nodes {
+		all[i] = treeEntry{Path: n.Path, Type: n.Type, Mode: n.Mode, ID: n.ID}
+	}
+	return plainFiles("", all), nil
 }

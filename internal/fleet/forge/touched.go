@@ -2,14 +2,9 @@ package forge
 
 import (
 	"context"
-	"net/http"
-	"net/url"
 
-	"github.com/google/go-github/v84/github"
-	gitlab "gitlab.com/gitlab-org/api/client-go"
-
-	"github.com/tailplane/tailplane/internal/fleet/forge/gitname"
-	"github.com/tailplane/tailplane/internal/fleet/forge/revision"
+	"github.com/google/go-github/v89/github"
+	gitlab "gitlab.com/gitlab-org/api/client-go/v2"
 )
 
 // What merging a commit would change, whoever wrote it: a pull request that one made
@@ -22,18 +17,21 @@ func (g *GitHub) Touched(ctx context.Context, base, commit string) ([]string, er
 	if err := g.isRepository(op); err != nil {
 		return nil, err
 	}
-	if !gitname.IsBranch(base) || !gitname.IsCommit(commit) {
+	if !isBranch(base) || !isCommit(commit) {
 		return nil, &Error{Op: op, Class: Invalid, Message: "there is no such commit to compare"}
 	}
-	c, err := get[github.CommitsComparison](ctx, g, question{op: op, path: g.place.Root() + "/compare/" + base + "..." + commit + "?per_page=1"})
-	if err == nil && c.Files == nil {
-		err = &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the answer has no files"}
+	c, err := by(ctx, g.call(op, g.place.root(), object("files")),
+		func(c *github.Client) (*github.CommitsComparison, *github.Response, error) {
+			return c.Repositories.CompareCommits(ctx, g.place.Owner, g.place.Name, base, commit, &github.ListOptions{PerPage: 1})
+		})
+	if err != nil {
+		return nil, err
 	}
 	var out []string
 	for _, f := range c.Files {
 		out = append(out, f.GetFilename(), f.GetPreviousFilename())
 	}
-	return revision.Paths(out), err
+	return sortedPaths(out), nil
 }
 
 // Touched are the paths of the files that a commit leaves otherwise than they were where
@@ -43,24 +41,25 @@ func (g *GitLab) Touched(ctx context.Context, base, commit string) ([]string, er
 	if err := g.isProject(op); err != nil {
 		return nil, err
 	}
-	if !gitname.IsBranch(base) || !gitname.IsCommit(commit) {
+	if !isBranch(base) || !isCommit(commit) {
 		return nil, &Error{Op: op, Class: Invalid, Message: "there is no such commit to compare"}
 	}
-	q := question{op: op, path: g.at("repository", "compare") + "?" + url.Values{"from": {base}, "to": {commit}}.Encode()}
-	a, err := g.ask(ctx, q)
-	if err != nil {
-		return nil, err
-	}
-	c, err := read[*gitlab.Compare](q, a)
+	k := g.call(op, g.at(), object("diffs"))
+	c, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Compare, *gitlab.Response, error) {
+		return c.Repositories.Compare(g.project, &gitlab.CompareOptions{From: &base, To: &commit}, o)
+	})
 	switch {
 	case err != nil:
 		return nil, err
-	case c == nil || c.Diffs == nil || c.CompareTimeout:
-		return nil, unreadable(q, a, "the answer has no files")
+	case c.CompareTimeout:
+		return nil, k.useless("the answer has not all files")
 	}
 	var out []string
 	for _, d := range c.Diffs {
+		if d == nil {
+			return nil, k.useless("the answer has a file without a name")
+		}
 		out = append(out, d.OldPath, d.NewPath)
 	}
-	return revision.Paths(out), nil
+	return sortedPaths(out), nil
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/tailplane/tailplane/internal/fleet/change"
 	"github.com/tailplane/tailplane/internal/fleet/forge"
-	"github.com/tailplane/tailplane/internal/fleet/forge/tree"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -59,7 +58,7 @@ type client interface {
 	Request(ctx context.Context, number int) (forge.Request, error)
 	Touched(ctx context.Context, base, commit string) ([]string, error)
 	Head(ctx context.Context, branch string) (commit string, err error)
-	Files(ctx context.Context, commit, folder string, deep bool) ([]tree.File, error)
+	Files(ctx context.Context, commit, folder string, deep bool) ([]forge.TreeFile, error)
 	Merge(ctx context.Context, number int, head string) error
 	Withdraw(ctx context.Context, number int, comment string) error
 }

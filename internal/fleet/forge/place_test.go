@@ -1,11 +1,9 @@
-package place_test
+package forge
 
 import (
 	"net/url"
 	"strings"
 	"testing"
-
-	"github.com/tailplane/tailplane/internal/fleet/forge/place"
 )
 
 func parse(t testing.TB, text string) *url.URL {
@@ -29,17 +27,17 @@ func TestPlace(t *testing.T) {
 		{"https://github.com", "http://github.com/acme", "", ""},
 		{"https://ghes.example.com/git", "https://ghes.example.com/github/acme", "", ""},
 	} {
-		p, err := place.Parse(parse(t, c.web), parse(t, c.place))
-		if (err != nil) != (c.root == "") || err == nil && (p.Root() != c.root || place.API(parse(t, c.web)) != c.api) {
-			t.Errorf("%s: %+v, %q, %v", c.place, p, p.Root(), err)
+		p, err := parsePlace(parse(t, c.web), parse(t, c.place))
+		if (err != nil) != (c.root == "") || err == nil && (p.root() != c.root || githubAPI(parse(t, c.web)) != c.api) {
+			t.Errorf("%s: %+v, %q, %v", c.place, p, p.root(), err)
 		}
 	}
-	org := place.Place{Kind: place.Org, Owner: "acme"}
-	repository := place.Place{Kind: place.Repository, Owner: "acme", Name: "app"}
-	enterprise := place.Place{Kind: place.Enterprise, Owner: "big"}
+	org := place{kind: orgPlace, Owner: "acme"}
+	repository := place{kind: repositoryPlace, Owner: "acme", Name: "app"}
+	enterprise := place{kind: enterprisePlace, Owner: "big"}
 	for name, want := range map[string][3]bool{"acme/app": {true, true, true}, "ACME/App": {true, true, true}, "acme/web": {true, false, true}, "other/app": {false, false, true},
 		"acme": {}, "acme/": {}, "/app": {}, "acme/..": {}, "acme/a/b": {}, "../acme/app": {}, "acme/a%2fb": {}} {
-		if got := [3]bool{org.Owns(name), repository.Owns(name), enterprise.Owns(name)}; got != want {
+		if got := [3]bool{org.owns(name), repository.owns(name), enterprise.owns(name)}; got != want {
 			t.Errorf("%q: %v, want %v", name, got, want)
 		}
 	}
@@ -53,14 +51,14 @@ func FuzzParse(f *testing.F) {
 	}
 	web := parse(f, "https://github.com")
 	f.Fuzz(func(t *testing.T, s string) {
-		p, err := place.Parse(web, parse(t, "https://github.com/"+s))
+		p, err := parsePlace(web, parse(t, "https://github.com/"+s))
 		if err != nil {
 			return
 		}
-		parts := strings.Split(p.Root(), "/")
+		parts := strings.Split(p.root(), "/")
 		want := map[string]int{"orgs": 3, "enterprises": 3, "repos": 4}[parts[1]]
-		if len(parts) != want || strings.ContainsAny(p.Root(), "?#%\\ \n") || strings.Contains(p.Root(), "..") && strings.Trim(parts[len(parts)-1], ".") == "" {
-			t.Errorf("%q leads to %q", s, p.Root())
+		if len(parts) != want || strings.ContainsAny(p.root(), "?#%\\ \n") || strings.Contains(p.root(), "..") && strings.Trim(parts[len(parts)-1], ".") == "" {
+			t.Errorf("%q leads to %q", s, p.root())
 		}
 	})
 }

@@ -1,6 +1,4 @@
-// Package appkey is the key of a GitHub App, and what is signed with it. It keeps
-// law 8: the key is in no error and cannot be printed.
-package appkey
+package forge
 
 import (
 	"crypto"
@@ -24,17 +22,17 @@ const (
 	life = 9 * time.Minute
 )
 
-// A Key is an App's private key.
-type Key struct {
+// An appKey is an App's private key.
+type appKey struct {
 	app string
 	key *rsa.PrivateKey
 }
 
 var appForm = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
-// Parse reads the key of an App, which is known by its number or its client id. What
+// parseKey reads the key of an App, which is known by its number or its client id. What
 // is wrong is said without repeating any of it.
-func Parse(app, text string) (*Key, error) {
+func parseKey(app, text string) (*appKey, error) {
 	if !appForm.MatchString(app) {
 		return nil, errors.New("github_app_id is not the number of an App")
 	}
@@ -57,17 +55,17 @@ func Parse(app, text string) (*Key, error) {
 	if key.N.BitLen() < 2048 {
 		return nil, errors.New("github_app_private_key is shorter than 2048 bits")
 	}
-	return &Key{app, key}, nil
+	return &appKey{app, key}, nil
 }
 
 // App is the number or the client id of the App.
-func (k *Key) App() string { return k.app }
+func (k *appKey) App() string { return k.app }
 
 // Format implements [fmt.Formatter], without the key.
-func (k *Key) Format(f fmt.State, _ rune) { fmt.Fprint(f, "App ", k.app) }
+func (k *appKey) Format(f fmt.State, _ rune) { fmt.Fprint(f, "App ", k.app) }
 
 // Sign returns the JWT by which GitHub knows the App; it is a secret.
-func (k *Key) Sign(now time.Time) (string, error) {
+func (k *appKey) Sign(now time.Time) (string, error) {
 	claims, err := json.Marshal(map[string]any{"iat": now.Add(-back).Unix(), "exp": now.Add(life).Unix(), "iss": k.app})
 	if err != nil {
 		return "", err

@@ -1,4 +1,4 @@
-package appkey_test
+package forge
 
 import (
 	"crypto"
@@ -15,8 +15,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/tailplane/tailplane/internal/fleet/forge/appkey"
 )
 
 func inPEM(kind string, der []byte) string {
@@ -34,7 +32,7 @@ func TestKey(t *testing.T) {
 	}
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, text := range []string{inPEM("RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(own)), inPEM("PRIVATE KEY", der)} {
-		k, err := appkey.Parse("Iv23.abc", text)
+		k, err := parseKey("Iv23.abc", text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +55,7 @@ func TestKey(t *testing.T) {
 			t.Errorf("%s", raw)
 		}
 		// FL-03: it does not print.
-		printed := fmt.Sprintf("%v %+v %#v %s", k, k, *k, struct{ K *appkey.Key }{k})
+		printed := fmt.Sprintf("%v %+v %#v %s", k, k, *k, struct{ K *appKey }{k})
 		if strings.Contains(printed, own.D.String()) || strings.Contains(printed, own.N.String()) || k.App() != "Iv23.abc" {
 			t.Error(printed)
 		}
@@ -76,12 +74,12 @@ func TestKey(t *testing.T) {
 	}
 	for _, text := range []string{"", "canary", inPEM("RSA PRIVATE KEY", []byte("canary")), inPEM("RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(short)), inPEM("PRIVATE KEY", other),
 		inPEM("RSA PUBLIC KEY", x509.MarshalPKCS1PublicKey(&own.PublicKey))} {
-		if _, err := appkey.Parse("1", text); err == nil || strings.Contains(err.Error(), "canary") {
+		if _, err := parseKey("1", text); err == nil || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%.30q: %v", text, err)
 		}
 	}
 	for _, app := range []string{"", "1/2", "a b", strings.Repeat("1", 65), "1\n"} {
-		if _, err := appkey.Parse(app, inPEM("PRIVATE KEY", der)); err == nil {
+		if _, err := parseKey(app, inPEM("PRIVATE KEY", der)); err == nil {
 			t.Errorf("App %q is taken", app)
 		}
 	}

@@ -1,6 +1,4 @@
-// Package secret is what must not be told: credentials that do not print, and texts
-// of others with what looks like a credential taken out. It keeps law 8.
-package secret
+package forge
 
 import (
 	"fmt"
@@ -14,23 +12,23 @@ import (
 const (
 	redacted    = "[secret]"
 	mostMessage = 200      // runes of somebody else's text
-	mostRead    = 64 << 10 // bytes of it that are looked at
+	mostCleaned = 64 << 10 // bytes of it that are looked at
 )
 
-// A Text opens something. It does not print, wherever it stands: fmt asks unexported
+// A Secret opens something. It does not print, wherever it stands: fmt asks unexported
 // fields for no method, and so finds a pointer.
-type Text struct{ text *string }
+type Secret struct{ text *string }
 
-// New returns the secret of a text; the empty text is the zero Text.
-func New(text string) Text {
+// NewSecret returns the secret of a text; the empty text is the zero Secret.
+func NewSecret(text string) Secret {
 	if text == "" {
-		return Text{}
+		return Secret{}
 	}
-	return Text{&text}
+	return Secret{&text}
 }
 
 // Reveal returns the text.
-func (s Text) Reveal() string {
+func (s Secret) Reveal() string {
 	if s.text == nil {
 		return ""
 	}
@@ -38,29 +36,29 @@ func (s Text) Reveal() string {
 }
 
 // IsZero reports whether there is none.
-func (s Text) IsZero() bool { return s.text == nil }
+func (s Secret) IsZero() bool { return s.text == nil }
 
-func (Text) String() string { return redacted }
+func (Secret) String() string { return redacted }
 
 // Format implements [fmt.Formatter], for the verbs that would pass String by.
-func (Text) Format(f fmt.State, _ rune) { io.WriteString(f, redacted) }
+func (Secret) Format(f fmt.State, _ rune) { io.WriteString(f, redacted) }
 
 // LogValue implements [slog.LogValuer].
-func (Text) LogValue() slog.Value { return slog.StringValue(redacted) }
+func (Secret) LogValue() slog.Value { return slog.StringValue(redacted) }
 
 // MarshalText keeps it out of every document.
-func (Text) MarshalText() ([]byte, error) { return []byte(redacted), nil }
+func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
 // forms are what credentials of the forges look like, wherever a forge or a proxy may
 // repeat them: GitHub's and GitLab's tokens, keys, JWTs, and passwords in a URL.
 var forms = regexp.MustCompile(`gh[a-z]_[A-Za-z0-9_]+|github_pat_[A-Za-z0-9_]+|gl(?:pat|rtr?|dt|cbt|ptt|ft|imt|agent|oas|soat|ffct)-[A-Za-z0-9_.\-]+|GR1348941[A-Za-z0-9_\-]+|` +
 	`(?s:-----BEGIN.*?(?:-----END[^-]*-----|$))|eyJ[A-Za-z0-9_\-]*\.[A-Za-z0-9_\-.]*|//[^/@\s]*@`)
 
-// Clean makes a text of somebody else's into what a condition or a log line may
+// clean makes a text of somebody else's into what a condition or a log line may
 // hold: on one line, printable, short, and without the secrets that are known here
 // or look like one.
-func Clean(text string, secrets ...Text) string {
-	text = text[:min(len(text), mostRead)]
+func clean(text string, secrets ...Secret) string {
+	text = text[:min(len(text), mostCleaned)]
 	for _, s := range secrets {
 		if !s.IsZero() {
 			text = strings.ReplaceAll(text, s.Reveal(), redacted)

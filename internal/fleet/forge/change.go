@@ -1,7 +1,4 @@
-// Package revision is a change of one file of a repository, from what it was made to what
-// became of it, at each forge alike. It keeps the law that nothing is written over: what
-// is not as the change was made from is a conflict.
-package revision
+package forge
 
 import (
 	"context"
@@ -9,10 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/tailplane/tailplane/internal/fleet/forge/failure"
-	"github.com/tailplane/tailplane/internal/fleet/forge/gitname"
-	"github.com/tailplane/tailplane/internal/fleet/forge/secret"
 )
 
 // A File is a file of a repository, as it was at one commit of a branch.
@@ -72,17 +65,17 @@ type Review struct {
 // A Check is what a program says of the head.
 type Check struct{ Name, State, URL string }
 
-// Prefix is before the names of branches and labels that are ours to change.
-const Prefix = "tailplane/"
+// ownPrefix is before the names of branches and labels that are ours to change.
+const ownPrefix = "tailplane/"
 
-// Wrong says what of a proposal cannot be; empty: nothing.
-func (p Proposal) Wrong() string {
+// wrong says what of a proposal cannot be; empty: nothing.
+func (p Proposal) wrong() string {
 	switch {
-	case !gitname.IsBranch(p.Base) || strings.HasPrefix(p.Base, Prefix):
+	case !isBranch(p.Base) || strings.HasPrefix(p.Base, ownPrefix):
 		return "there is no such branch to change"
-	case !gitname.IsBranch(p.Branch) || !strings.HasPrefix(p.Branch, Prefix):
+	case !isBranch(p.Branch) || !strings.HasPrefix(p.Branch, ownPrefix):
 		return "a change has a branch of its own"
-	case !gitname.IsPath(p.Path):
+	case !isPath(p.Path):
 		return "that is no path of a file"
 	case p.Content == nil && p.Was == "":
 		return "what is not there cannot go"
@@ -90,22 +83,22 @@ func (p Proposal) Wrong() string {
 		return "a change has a message, a title and an author"
 	}
 	for _, l := range p.Labels {
-		if !strings.HasPrefix(l, Prefix) || strings.ContainsAny(l, ",") {
-			return "a label of a change begins with " + Prefix
+		if !strings.HasPrefix(l, ownPrefix) || strings.ContainsAny(l, ",") {
+			return "a label of a change begins with " + ownPrefix
 		}
 	}
 	return ""
 }
 
-// A Candidate is what decides whether a request is a proposal's.
-type Candidate struct {
+// A candidate is what decides whether a request is a proposal's.
+type candidate struct {
 	Branch, Base string
 	Own, Open    bool // Own: the branch is of the repository itself, and not of a fork
 }
 
-// Which of all requests is the proposal's; -1: there was none yet. One that is over is
+// which of all requests is the proposal's; -1: there was none yet. One that is over is
 // not opened again.
-func (p Proposal) Which(op string, all []Candidate) (int, error) {
+func (p Proposal) which(op string, all []candidate) (int, error) {
 	over := false
 	for i, c := range all {
 		switch {
@@ -113,36 +106,36 @@ func (p Proposal) Which(op string, all []Candidate) (int, error) {
 		case !c.Open:
 			over = true
 		case c.Base != p.Base:
-			return -1, &failure.Error{Op: op, Class: failure.Conflict, Message: "the change is open for another branch"}
+			return -1, &Error{Op: op, Class: Conflict, Message: "the change is open for another branch"}
 		default:
 			return i, nil
 		}
 	}
 	if over {
-		return -1, &failure.Error{Op: op, Class: failure.Conflict, Message: "the change was merged or closed"}
+		return -1, &Error{Op: op, Class: Conflict, Message: "the change was merged or closed"}
 	}
 	return -1, nil
 }
 
-// A Repository is what of a forge's is read, in the same way at each.
-type Repository struct {
+// A repositoryReader is what of a forge's is read, in the same way at each.
+type repositoryReader struct {
 	Head func(ctx context.Context, op, branch string) (commit string, err error)
 	File func(ctx context.Context, op, commit, path string) (File, error)
 }
 
-// A Start is what the commit of a proposal begins from.
-type Start struct {
+// A start is what the commit of a proposal begins from.
+type start struct {
 	At    string // a commit: the head of the proposal's branch or, while fresh, of its base
 	Fresh bool   // there is no such branch yet
 	Done  bool   // the branch has the change already
 	Now   File
 }
 
-// Begin finds out from what the commit of a proposal begins. That the file is not what
+// begin finds out from what the commit of a proposal begins. That the file is not what
 // the change was made from is a Conflict.
-func (p Proposal) Begin(ctx context.Context, op string, r Repository) (s Start, err error) {
+func (p Proposal) begin(ctx context.Context, op string, r repositoryReader) (s start, err error) {
 	s.At, err = r.Head(ctx, op, p.Branch)
-	if s.Fresh = failure.ClassOf(err) == failure.NotFound; s.Fresh {
+	if s.Fresh = ClassOf(err) == NotFound; s.Fresh {
 		s.At, err = r.Head(ctx, op, p.Base)
 	}
 	if err != nil {
@@ -151,31 +144,31 @@ func (p Proposal) Begin(ctx context.Context, op string, r Repository) (s Start, 
 	if s.Now, err = r.File(ctx, op, s.At, p.Path); err != nil {
 		return s, err
 	}
-	s.Done = p.Is(s.Now)
+	s.Done = p.is(s.Now)
 	switch {
 	case s.Done && s.Fresh:
-		return s, &failure.Error{Op: op, Class: failure.Conflict, Message: secret.Clean(fmt.Sprintf("%s is so already on %s", p.Path, p.Base))}
+		return s, &Error{Op: op, Class: Conflict, Message: clean(fmt.Sprintf("%s is so already on %s", p.Path, p.Base))}
 	case !s.Done && s.Now.Version != p.Was:
-		return s, p.Changed(op)
+		return s, p.changed(op)
 	}
 	return s, nil
 }
 
-// Is says whether a file is what the proposal makes of it.
-func (p Proposal) Is(f File) bool {
+// is says whether a file is what the proposal makes of it.
+func (p Proposal) is(f File) bool {
 	if p.Content == nil {
 		return f.Version == ""
 	}
 	return f.Version != "" && string(f.Content) == string(p.Content)
 }
 
-// Changed is the error of a file that is not what the proposal was made from.
-func (p Proposal) Changed(op string) error {
-	return &failure.Error{Op: op, Class: failure.Conflict, Message: secret.Clean(p.Path + " has changed since")}
+// changed is the error of a file that is not what the proposal was made from.
+func (p Proposal) changed(op string) error {
+	return &Error{Op: op, Class: Conflict, Message: clean(p.Path + " has changed since")}
 }
 
-// Paths are those that there are, each once, in order.
-func Paths(all []string) []string {
+// sortedPaths are those that there are, each once, in order.
+func sortedPaths(all []string) []string {
 	all = slices.DeleteFunc(all, func(p string) bool { return p == "" })
 	slices.Sort(all)
 	return slices.Compact(all)

@@ -1,4 +1,4 @@
-package secret_test
+package forge
 
 import (
 	"encoding/json"
@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
-
-	"github.com/tailplane/tailplane/internal/fleet/forge/secret"
 )
 
 func TestClean(t *testing.T) {
@@ -28,34 +26,34 @@ func TestClean(t *testing.T) {
 		"my own word":     "my [secret] word",
 		"broken \xff\xfe": "broken ?",
 	} {
-		if got := secret.Clean(text, secret.New("own"), secret.Text{}); got != want {
+		if got := clean(text, NewSecret("own"), Secret{}); got != want {
 			t.Errorf("%q becomes %q, want %q", text, got, want)
 		}
 	}
-	if got := secret.Clean(strings.Repeat("é", 1000)); utf8.RuneCountInString(got) != 201 {
+	if got := clean(strings.Repeat("é", 1000)); utf8.RuneCountInString(got) != 201 {
 		t.Errorf("%d runes", utf8.RuneCountInString(got))
 	}
 	// What is cut off must not have cut a secret in two first.
-	if got := secret.Clean(strings.Repeat("x", 195) + " ghs_0123456789abcdef"); strings.Contains(got, "ghs") {
+	if got := clean(strings.Repeat("x", 195) + " ghs_0123456789abcdef"); strings.Contains(got, "ghs") {
 		t.Errorf("%q", got)
 	}
 }
 
 // FL-03: a secret does not print, in whatever it stands.
 func TestText(t *testing.T) {
-	s := secret.New("canary")
+	s := NewSecret("canary")
 	type holder struct {
-		Public  secret.Text
-		private secret.Text
-		deep    map[string]*secret.Text
+		Public  Secret
+		private Secret
+		deep    map[string]*Secret
 	}
-	h := holder{s, s, map[string]*secret.Text{"x": &s}}
+	h := holder{s, s, map[string]*Secret{"x": &s}}
 	b, err := json.Marshal(h)
 	text := fmt.Sprintf("%v %+v %#v %s %q %x %d|%v %+v %#v %v|%s %v", s, s, s, s, s, s, s, h, &h, h, &h, b, err)
 	if strings.Contains(text, "canary") || strings.Contains(text, "63616e617279") {
 		t.Error(text)
 	}
-	if s.Reveal() != "canary" || s.IsZero() || !secret.New("").IsZero() || secret.New("").Reveal() != "" {
+	if s.Reveal() != "canary" || s.IsZero() || !NewSecret("").IsZero() || NewSecret("").Reveal() != "" {
 		t.Error("it does not open what it should")
 	}
 }
@@ -64,7 +62,7 @@ func FuzzClean(f *testing.F) {
 	f.Add("ghs_x\x00", "x")
 	f.Add("-----BEGIN", "BEGIN")
 	f.Fuzz(func(t *testing.T, text, own string) {
-		got := secret.Clean(text, secret.New(own))
+		got := clean(text, NewSecret(own))
 		if utf8.RuneCountInString(got) > 201 || !utf8.ValidString(got) || strings.ContainsAny(got, "\n\r\x1b\u202e") {
 			t.Errorf("%q becomes %q", text, got)
 		}

@@ -1,21 +1,19 @@
-// Package gitname knows the names of things in a repository. It keeps law 10: what
-// becomes part of a path leads to nothing else, and to nothing that would be run.
-package gitname
+package forge
 
 import "strings"
 
 const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._/-"
 
-// IsBranch reports whether a name can be a branch's; of those that git permits only
+// isBranch reports whether a name can be a branch's; of those that git permits only
 // the plain ones.
-func IsBranch(s string) bool {
-	return len(s) <= 200 && strings.Trim(s, plain) == "" && IsPath(s) &&
+func isBranch(s string) bool {
+	return len(s) <= 200 && strings.Trim(s, plain) == "" && isPath(s) &&
 		!strings.HasPrefix(s, "-") && !strings.Contains(s, "..") && !strings.HasSuffix(s, ".") && !strings.HasSuffix(s, ".lock")
 }
 
-// IsPath reports whether a text is the path of a file in a repository. What leads out
+// isPath reports whether a text is the path of a file in a repository. What leads out
 // of it, or into git's own directory or a forge's, is not.
-func IsPath(s string) bool {
+func isPath(s string) bool {
 	if s == "" || len(s) > 1000 || strings.ContainsAny(s, "\\\x00\r\n") {
 		return false
 	}
@@ -32,14 +30,14 @@ func IsPath(s string) bool {
 	return true
 }
 
-// IsCommit reports whether a text is the name of a commit, whole.
-func IsCommit(s string) bool {
+// isCommit reports whether a text is the name of a commit, whole.
+func isCommit(s string) bool {
 	return len(s) >= 40 && len(s) <= 64 && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// CoAuthors are the names and addresses of the trailers by which a commit says who
+// coAuthors are the names and addresses of the trailers by which a commit says who
 // else wrote it.
-func CoAuthors(message string) (out []string) {
+func coAuthors(message string) (out []string) {
 	for l := range strings.Lines(message) {
 		key, who, ok := strings.Cut(strings.TrimSpace(l), ":")
 		if !ok || !strings.EqualFold(strings.TrimSpace(key), "Co-authored-by") {

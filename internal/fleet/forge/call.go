@@ -1,0 +1,298 @@
+package forge
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/util/httptransport"
+)
+
+const (
+	mostAtOnce = 4 // requests of one client: GitHub counts requests that run at the same time
+	userAgent  = "tailplane-fleet"
+)
+
+// A wire carries the requests of one client. It holds what all its calls share: the
+// strict transport, the pages that have an ETag, the limits, and the clock of the forge.
+type wire struct {
+	base      *url.URL // of the API
+	transport *httptransport.Transport
+	clock     func() time.Time
+	observe   func(op string, status int)
+	// refusal may know better what a status means than the status itself; ok: it does.
+	refusal func(k *call, now time.Time) (class Class, wait time.Duration, ok bool)
+	prefix  string // of the headers of a limit
+	pages   pages
+
+	mu    sync.Mutex
+	rate  Rate
+	pause time.Time     // by our clock; until then no request is sent
+	skew  time.Duration // the forge's clock ahead of ours
+}
+
+func newWire(base *url.URL, bundle []byte, now func() time.Time, observe func(string, int)) (*wire, error) {
+	t, err := httptransport.New(httptransport.Config{Base: base, CABundle: bundle, FollowReads: true, MaxConcurrent: mostAtOnce})
+	if err != nil {
+		return nil, err
+	}
+	if now == nil {
+		now = time.Now
+	}
+	if observe == nil {
+		observe = func(string, int) {}
+	}
+	return &wire{base: base, transport: t, clock: now, observe: observe}, nil
+}
+
+// now is the time by the forge's clock, as far as the forge reported it.
+func (w *wire) now() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.clock().Add(w.skew)
+}
+
+func (w *wire) lastRate() Rate {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.rate
+}
+
+func (w *wire) paused() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.pause.Sub(w.clock())
+}
+
+// A call is the [http.RoundTripper] of one operation. A library gets a client of its own
+// for each operation, with a call below it, so that a library remembers nothing between
+// operations. The call decides what an answer means: errors of libraries are not used,
+// because they hold the address and the whole answer.
+type call struct {
+	wire   *wire
+	op     string
+	below  string                   // requests must go to this path of the API, or below it
+	strip  string                   // what the library adds to the path of the API
+	header http.Header              // replaces what the library sends
+	want   func(body []byte) string // says why a success is none; nil: any is one
+	secret bool                     // no error repeats anything of the answer
+	// show returns the credential. The zero Secret: the request has none, and neither obeys
+	// nor sets limits, which are those of a credential.
+	show func(context.Context) (Secret, error)
+	// renew says whether the request is sent once more, with another credential.
+	renew func(used Secret, err error) bool
+
+	// The last answer.
+	status   int
+	answered http.Header
+	body     []byte
+	err      error
+}
+
+// RoundTrip implements [http.RoundTripper]. It returns successes only.
+func (k *call) RoundTrip(r *http.Request) (response *http.Response, err error) {
+	k.status, k.answered, k.body, k.err = 0, nil, nil, nil
+	defer func() { k.err = err }()
+	var body []byte
+	if r.Body != nil {
+		defer r.Body.Close()
+		if body, err = io.ReadAll(r.Body); err != nil {
+			return nil, &Error{Op: k.op, Class: Invalid, Message: "the request cannot be read"}
+		}
+	}
+	for renewed := false; ; renewed = true {
+		used, err := k.show(r.Context())
+		if err != nil {
+			return nil, err
+		}
+		response, err := k.send(r, body, used)
+		if err == nil || renewed || k.renew == nil || !k.renew(used, err) {
+			return response, err
+		}
+	}
+}
+
+// send sends a request once. An error is an *[Error], except when the context of the
+// caller ended, which says nothing about the forge.
+func (k *call) send(r *http.Request, body []byte, used Secret) (*http.Response, error) {
+	w, ctx := k.wire, r.Context()
+	if wait := w.paused(); wait > 0 && !used.IsZero() {
+		return nil, &Error{Op: k.op, Class: RateLimited, RetryAfter: wait}
+	}
+	next := r.Clone(ctx)
+	next.Body = http.NoBody
+	if len(body) > 0 {
+		next.Body = io.NopCloser(bytes.NewReader(body))
+	}
+	maps.Copy(next.Header, k.header)
+	next.URL.Path, next.URL.RawPath = k.stripped(r.URL.Path), k.stripped(r.URL.RawPath)
+	if path := strings.TrimPrefix(next.URL.EscapedPath(), w.base.EscapedPath()); path != k.below && !strings.HasPrefix(path, k.below+"/") {
+		return nil, &Error{Op: k.op, Class: Invalid, Message: "the request would lead to something else"}
+	}
+	transport := w.transport.With(func(r *http.Request) error {
+		if !used.IsZero() {
+			r.Header.Set("Authorization", "Bearer "+used.Reveal())
+		}
+		return nil
+	}, func(status int, h http.Header) {
+		w.observe(k.op, status)
+		w.learn(h, !used.IsZero())
+	})
+	response, err := w.pages.roundTrip(transport, next)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("%s: %w", k.op, context.Cause(ctx))
+		}
+		e, _ := errors.AsType[*httptransport.Error](err)
+		return nil, &Error{Op: k.op, Class: Unavailable, Status: e.Status, Message: clean(e.Message, used)}
+	}
+	k.status, k.answered = response.StatusCode, response.Header
+	if k.body, err = io.ReadAll(response.Body); err != nil {
+		return nil, k.useless("the answer cannot be read")
+	}
+	response.Body = io.NopCloser(bytes.NewReader(k.body))
+	if k.status/100 != 2 {
+		return nil, k.failure(used)
+	}
+	if k.want != nil {
+		if why := k.want(k.body); why != "" {
+			return nil, k.useless(why)
+		}
+	}
+	return response, nil
+}
+
+func (k *call) stripped(path string) string {
+	if rest, ok := strings.CutPrefix(path, k.wire.base.Path+k.strip); ok {
+		return k.wire.base.Path + rest
+	}
+	return path
+}
+
+// finish is the error of a method of a library, which returned err.
+func (k *call) finish(ctx context.Context, err error) error {
+	switch {
+	case k.err != nil:
+		return k.err
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s: %w", k.op, context.Cause(ctx))
+	case k.status == 0:
+		return &Error{Op: k.op, Class: Invalid, Message: "the request cannot be made"}
+	}
+	return k.useless("the answer cannot be read")
+}
+
+// useless is the error of an answer that says yes and not what was asked.
+func (k *call) useless(why string) *Error {
+	return &Error{Op: k.op, Class: Unavailable, Status: k.status, Message: why}
+}
+
+// failure is the error of an answer that says no.
+func (k *call) failure(used Secret) *Error {
+	w := k.wire
+	e := &Error{Op: k.op, Class: classOfStatus(k.status), Status: k.status}
+	now := w.now()
+	e.RetryAfter = retryAfter(k.answered, now)
+	if class, wait, ok := w.refusal(k, now); ok {
+		e.Class, e.RetryAfter = class, max(wait, e.RetryAfter)
+	}
+	if e.Class == RateLimited {
+		if e.RetryAfter <= 0 {
+			e.RetryAfter = time.Minute // what GitHub asks for if it says nothing; short enough for GitLab
+		}
+		if !used.IsZero() {
+			w.mu.Lock()
+			if until := w.clock().Add(e.RetryAfter); until.After(w.pause) {
+				w.pause = until
+			}
+			w.mu.Unlock()
+		}
+	}
+	if !k.secret {
+		e.Message = said(k.body, used)
+	}
+	return e
+}
+
+// learn reads what each answer says beside itself: the forge's time, and its limit.
+func (w *wire) learn(h http.Header, credential bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if at, err := http.ParseTime(h.Get("Date")); err == nil {
+		w.skew = at.Sub(w.clock()).Truncate(time.Second)
+	}
+	if r, ok := rateFrom(h, w.prefix); ok && credential {
+		w.rate = r
+	}
+}
+
+// said is what a forge says in the body of a refusal.
+func said(body []byte, secrets ...Secret) string {
+	var form struct {
+		Message json.RawMessage `json:"message"` // GitLab's may be an object of fields and lists
+		Error   string          `json:"error"`
+		Errors  []struct {
+			Message string `json:"message"`
+		} `json:"errors"`
+	}
+	if json.Unmarshal(body, &form) != nil {
+		return ""
+	}
+	var text string
+	if json.Unmarshal(form.Message, &text) != nil {
+		text = string(form.Message)
+	}
+	if text == "" {
+		text = form.Error
+	}
+	for _, e := range form.Errors {
+		if e.Message != "" {
+			text += ": " + e.Message
+		}
+	}
+	return clean(text, secrets...)
+}
+
+// object wants a JSON object with these keys, none of them null. A library makes the
+// same of a key that is missing as of one that is empty.
+func object(keys ...string) func([]byte) string {
+	return func(body []byte) string {
+		var have map[string]json.RawMessage
+		if len(bytes.TrimSpace(body)) == 0 {
+			return "the answer is empty"
+		}
+		if json.Unmarshal(body, &have) != nil || have == nil {
+			return "the answer is no object"
+		}
+		for _, key := range keys {
+			if value := have[key]; len(value) == 0 || string(value) == "null" {
+				return "the answer has no " + key
+			}
+		}
+		return ""
+	}
+}
+
+// array wants a JSON array without a null in it, at which a library may panic.
+func array(body []byte) string {
+	var items []json.RawMessage
+	if json.Unmarshal(body, &items) != nil || items == nil {
+		return "the answer is no list"
+	}
+	if slices.ContainsFunc(items, func(item json.RawMessage) bool { return string(item) == "null" }) {
+		return "the list has nothing where something should be"
+	}
+	return ""
+}
