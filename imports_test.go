@@ -87,6 +87,7 @@ var plan = map[string]string{
 	"internal/fleet/fleetkube/furnish":          "api/v1alpha1 internal/fleet internal/fleet/isolation",                                                                                                   // below it: objects that are to be, and those that are
 	"internal/fleet/fleetkube/ledger":           "api/v1alpha1 internal/fleet",                                                                                                                            // below it: what is given to whom
 	"internal/fleet/fleetkube/listeners":        "internal/fleet",                                                                                                                                         // below it: how many jobs GitHub gave a scale set
+	"internal/util/httptransport":               "",                                                                                                                                                       // HTTP to one host, for the libraries of other services
 	"internal/fleet/forge":                      "internal/fleet/forge/appkey internal/fleet/forge/exchange internal/fleet/forge/failure internal/fleet/forge/gitname internal/fleet/forge/place internal/fleet/forge/rate internal/fleet/forge/revision internal/fleet/forge/secret internal/fleet/forge/tree",
 	"internal/fleet/forge/appkey":               "", // below it: an App's key, one host, why something was not done, names in paths, a change of a file, what is not told, lists of files
 	"internal/fleet/forge/exchange":             "internal/fleet/forge/secret",
@@ -216,7 +217,7 @@ var worlds = map[string]string{
 }
 
 // pure rooms import the standard library and the rooms of their plan, nothing else.
-var pure = []string{"internal/fleet/forge/appkey", "internal/fleet/forge/exchange", "internal/fleet/forge/failure", "internal/fleet/forge/gitname", "internal/fleet/forge/place", "internal/fleet/forge/rate", "internal/fleet/forge/revision", "internal/fleet/forge/secret", "internal/fleet/forge/tree", "internal/authority", "internal/printable", "internal/profile", "internal/redact", "internal/problem", "internal/access", "internal/audit", "testkit/buildcache", "internal/gateway/portmap", "internal/gateway/standing", "internal/gateway/upkeep", "internal/door/framing", "internal/apiproxy/podface", "internal/apiproxy/observe/record", "internal/apiproxy/socket", "internal/apiproxy/observe/text"}
+var pure = []string{"internal/util/httptransport", "internal/fleet/forge/appkey", "internal/fleet/forge/exchange", "internal/fleet/forge/failure", "internal/fleet/forge/gitname", "internal/fleet/forge/place", "internal/fleet/forge/rate", "internal/fleet/forge/revision", "internal/fleet/forge/secret", "internal/fleet/forge/tree", "internal/authority", "internal/printable", "internal/profile", "internal/redact", "internal/problem", "internal/access", "internal/audit", "testkit/buildcache", "internal/gateway/portmap", "internal/gateway/standing", "internal/gateway/upkeep", "internal/door/framing", "internal/apiproxy/podface", "internal/apiproxy/observe/record", "internal/apiproxy/socket", "internal/apiproxy/observe/text"}
 
 func TestPlan(t *testing.T) {
 	seen := map[string]bool{}

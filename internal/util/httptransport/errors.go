@@ -1,0 +1,124 @@
+package httptransport
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// An Error says why a request has no answer that can be used. It holds neither the query
+// nor a header nor the body of the request, and nothing that the peer wrote but its
+// headers, which it does not print.
+type Error struct {
+	Status  int         // of the answer; 0: there was none
+	Header  http.Header // of the answer; nil: there was none
+	Message string
+
+	cause error // an end of a context, or nil
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// Unwrap returns the error of the context that ended the request, if one did, and
+// [context.DeadlineExceeded] also after the time limit of the transport.
+func (e *Error) Unwrap() error { return e.cause }
+
+// Format implements [fmt.Formatter], so that no verb prints the headers.
+func (e *Error) Format(f fmt.State, verb rune) {
+	if verb == 'q' {
+		io.WriteString(f, strconv.Quote(e.Message))
+		return
+	}
+	io.WriteString(f, e.Message)
+}
+
+// Scrub removes from an error of an [http.Client], or of a library that wraps one, all
+// that is around the [*Error] inside it: net/http puts the whole address there, and
+// libraries put the answer there. Of any other error it keeps only the end of a context.
+func Scrub(err error) error {
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
+	return &Error{Message: "the answer cannot be read", cause: contextError(err)}
+}
+
+func contextError(err error) error {
+	for _, end := range []error{context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, end) {
+			return end
+		}
+	}
+	return nil
+}
+
+// broken is the error of a connection. Only errors that come from below HTTP are
+// repeated: those of net/http quote what the peer sent, which may be the credential.
+func broken(ctx context.Context, err error) *Error {
+	if ctx.Err() != nil {
+		err = ctx.Err() // net/http reports a broken connection now and then
+	}
+	if cause := contextError(err); cause != nil {
+		message := "the request was cancelled"
+		if cause == context.DeadlineExceeded {
+			message = "no whole answer within the time limit"
+		}
+		return &Error{Message: message, cause: cause}
+	}
+	if e, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return &Error{Message: "the certificate is not trusted: " + certificateProblem(e.Err)}
+	}
+	if e, ok := errors.AsType[*net.OpError](err); ok {
+		return &Error{Message: e.Error()}
+	}
+	if t, ok := errors.AsType[net.Error](err); ok && t.Timeout() {
+		return &Error{Message: "no answer within the time limit"}
+	}
+	return &Error{Message: "the connection broke, or the answer is not HTTP"}
+}
+
+// certificateProblem says what is wrong without the names in a stranger's certificate.
+func certificateProblem(err error) string {
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		return "it is signed by an unknown authority"
+	}
+	if _, ok := errors.AsType[x509.HostnameError](err); ok {
+		return "it is for another name"
+	}
+	if e, ok := errors.AsType[x509.CertificateInvalidError](err); ok && e.Reason == x509.Expired {
+		return "it has expired or is not yet valid"
+	}
+	return "it cannot be verified"
+}
+
+// ParseBase reads the URL of an API to which a credential may be sent: an https URL, or
+// an http URL of this machine. It has a scheme, a host and perhaps a path, whose slash at
+// the end is removed.
+func ParseBase(text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil || u.Host == "" || u.Opaque != "":
+		return nil, errors.New("not a URL with a scheme and a host")
+	case u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || u.RawPath != "": // an escaped slash
+		return nil, fmt.Errorf("the URL of %s must have a scheme, a host and a path only", strconv.Quote(u.Host))
+	case u.Scheme == "http":
+		if ip, err := netip.ParseAddr(u.Hostname()); (err != nil || !ip.IsLoopback()) && u.Hostname() != "localhost" {
+			return nil, fmt.Errorf("%q would carry a credential in the clear: use https", u)
+		}
+	case u.Scheme != "https":
+		return nil, fmt.Errorf("%q is not an https URL", u)
+	}
+	u.Path = strings.TrimRight(u.Path, "/")
+	return u, nil
+}
