@@ -43,7 +43,7 @@ var plan = map[string]string{
 
 	// worlds
 	"internal/tailnet":          "internal/access internal/problem",
-	"internal/tailnet/tailnets": "",
+	"internal/tailnet/tailnets": "internal/util/httptransport",
 	"internal/kube":             "",
 
 	// rooms and their alcoves

@@ -191,6 +191,11 @@ func TestClasses(t *testing.T) {
 		{name: "a device without an id", fault: tsapi.Fault{Route: devicesRoute, Status: 200, Body: `{"devices":[{"name":"x"}]}`}, want: Unavailable, status: 200, wait: true},
 		{name: "a bad address", fault: tsapi.Fault{Route: servicesRoute, Status: 200, Body: `{"vipServices":[{"name":"svc:x","addrs":["x"]}]}`}, want: Unavailable, status: 200, wait: true},
 		{name: "a redirect", fault: tsapi.Fault{Route: devicesRoute, Status: 302, Body: "{}", Header: http.Header{"Location": {"/elsewhere"}}}, want: Unavailable, status: 302, wait: true},
+		{name: "plain text", fault: tsapi.Fault{Route: devicesRoute, Status: 200, Body: `{"devices":[]}`, Header: http.Header{"Content-Type": {"text/plain"}}}, want: Unavailable, status: 200, wait: true},
+		{name: "nothing", fault: tsapi.Fault{Route: devicesRoute, Status: 200, Body: " "}, want: Unavailable, status: 200, wait: true},
+		{name: "a part", fault: tsapi.Fault{Route: devicesRoute, Status: 206, Body: `{"devices":[]}`}, want: Unavailable, status: 206, wait: true},
+		{name: "too long a token", fault: tsapi.Fault{Route: "POST /oauth/token", Status: 200, Body: `{"access_token":"` + strings.Repeat("a", mostToken) + `"}`}, want: Unavailable, status: 200, atToken: true, wait: true},
+		{name: "a redirect of the token", fault: tsapi.Fault{Route: "POST /oauth/token", Status: 307, Body: "{}", Header: http.Header{"Location": {"/elsewhere"}}}, want: Unavailable, status: 307, atToken: true, wait: true},
 		{name: "not modified", fault: tsapi.Fault{Route: devicesRoute, Status: 304}, want: Unavailable, status: 304, wait: true},
 	} {
 		t.Run(x.name, func(t *testing.T) {
