@@ -42,9 +42,9 @@ var plan = map[string]string{
 	"internal/manifest/tfvars":   "internal/manifest",
 
 	// worlds
-	"internal/tailnet":          "internal/access internal/problem",
-	"internal/tailnet/tailnets": "internal/util/httptransport",
-	"internal/kube":             "",
+	"internal/tailnet":       "internal/access internal/problem",
+	"internal/tailnet/tsapi": "internal/util/httptransport",
+	"internal/kube":          "",
 
 	// rooms and their alcoves
 	"internal/signin":                           "internal/access internal/door internal/problem",
@@ -106,12 +106,12 @@ var plan = map[string]string{
 	"internal/fleet/arc":                        "api/v1alpha1 internal/fleet internal/fleet/isolation", // below it: what the controller of GitHub's runners says
 	"internal/gateway":                          "api/gateway/v1alpha1 internal/gateway/portmap",
 	"internal/gateway/discovery":                "api/gateway/v1alpha1 internal/gateway",
-	"internal/gateway/gatewaykube":              "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gateway/discovery internal/gateway/standing internal/gateway/workload internal/kube internal/tailnet/tailnets",
+	"internal/gateway/gatewaykube":              "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gateway/discovery internal/gateway/standing internal/gateway/workload internal/kube internal/tailnet/tsapi",
 	"internal/gateway/gatewaykube/extensiontls": "api/gateway/v1alpha1 internal/authority internal/kube", // below it: the certificates of the extension server
 	"internal/gateway/gatewaykube/gather":       "api/gateway/v1alpha1 internal/gateway internal/gateway/portmap",
-	"internal/gateway/gatewaykube/services":     "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/gather internal/gateway/vip internal/kube internal/relay/document internal/tailnet/tailnets",
+	"internal/gateway/gatewaykube/services":     "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/gather internal/gateway/vip internal/kube internal/relay/document internal/tailnet/tsapi",
 	"internal/gateway/gatewaykube/attachments":  "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/gather internal/kube",
-	"internal/gateway/gatewaykube/groups":       "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/gather internal/gateway/portmap internal/gateway/upkeep internal/gateway/workload internal/kube internal/relay/document internal/relay/relaykube internal/tailnet/tailnets",
+	"internal/gateway/gatewaykube/groups":       "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/gather internal/gateway/portmap internal/gateway/upkeep internal/gateway/workload internal/kube internal/relay/document internal/relay/relaykube internal/tailnet/tsapi",
 	"internal/gateway/standing":                 "", // below it: how the operator stands with a tailnet
 	"internal/gateway/upkeep":                   "", // below it: what a group of relays needs next
 	"internal/gateway/portmap":                  "", // below it: which service has which port of the relays
@@ -186,7 +186,7 @@ var plan = map[string]string{
 	"cmd/mca": "internal/apiproxy internal/apiproxy/document internal/apiproxy/fanout internal/apiproxy/observe internal/apiproxy/observe/adminport internal/apiproxy/observe/record internal/apiproxy/podface internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/upstream internal/inject",
 	"cmd/tka": "internal/cli",
 	"cmd/tailplaned": "api/v1alpha1 internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/fleet internal/fleet/fleetkube internal/fleet/fleetkube/board internal/fleet/isolation internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewayxds internal/gateway/workload internal/health internal/identity internal/inject internal/inject/injectkube internal/kube internal/plane internal/plane/expose internal/plane/planechange internal/plane/planedrift internal/plane/planeenroll internal/plane/planegit internal/plane/planefleet internal/plane/planejobs internal/plane/planekube internal/plane/planekube/act internal/plane/planekube/election internal/fleet/canary internal/fleet/change internal/fleet/stack internal/plane/planemcp internal/plane/planemetrics internal/plane/promquery internal/plane/web internal/problem internal/profile internal/relay internal/relay/document internal/relay/relaykube internal/settings " +
-		"internal/signin internal/signin/signinkube internal/tailnet internal/tailnet/tailnets",
+		"internal/signin internal/signin/signinkube internal/tailnet internal/tailnet/tsapi",
 }
 
 // benches are the rooms that only tests and the testbed may import.
@@ -196,7 +196,7 @@ var benches = []string{"testkit/apitest", "testkit/audittest", "testkit/buildcac
 
 // worlds lists each outside world and the only rooms that may speak to it.
 var worlds = map[string]string{
-	"tailscale.com/": "internal/tailnet internal/tailnet/tailnets testkit/tailnettest testkit/tailnettest/tsapi " +
+	"tailscale.com/": "internal/tailnet internal/tailnet/tsapi testkit/tailnettest testkit/tailnettest/tsapi " +
 		"testkit/tailnettest/tailpolicy testkit/testenv",
 	"sigs.k8s.io/controller-runtime": "internal/fleet/fleetkube internal/fleet/fleetkube/adopt internal/fleet/fleetkube/arcworld internal/fleet/fleetkube/board internal/fleet/fleetkube/furnish internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gossip/gossipkube internal/kube internal/plane/planekube internal/plane/planekube/act internal/plane/planekube/election testkit/planekubetest internal/signin/signinkube cmd/tailplaned",
 	"k8s.io/client-go/":              "testkit/arctest internal/fleet/fleetkube internal/fleet/fleetkube/arcworld internal/fleet/fleetkube/board internal/gateway/gatewaykube internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gossip/gossipkube internal/inject/injectkube internal/kube testkit/kubetest internal/plane/planekube internal/plane/planekube/act internal/plane/planekube/election testkit/planekubetest internal/relay/relaykube internal/signin/signinkube cmd/tailplaned testkit/testenv",

@@ -1,8 +1,8 @@
-// Package tailnets asks Tailscale's HTTP API about several tailnets, with a client
+// Package tsapi asks Tailscale's HTTP API about several tailnets, with a client
 // for each that shares nothing with another: credential, token, limit, circuit and
 // memory. It keeps law 7: an answer that is not understood is a failure with a
 // class and never an empty list, and what was known stays known.
-package tailnets
+package tsapi
 
 import (
 	"context"
