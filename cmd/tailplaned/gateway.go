@@ -17,7 +17,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
 	"github.com/tailplane/tailplane/internal/health"
 	"github.com/tailplane/tailplane/internal/settings"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
 // gatewayFlags say where the gateway and its things are.
@@ -89,7 +89,7 @@ func runGateway(ctx context.Context, f flags, g gatewayFlags) error {
 	if err != nil {
 		return err
 	}
-	clients := new(tailnets.Clients)
+	clients := new(tsapi.Clients)
 	metrics := gatewayMetrics(clients)
 	answers := &attachments.Answers{Log: log}
 	server := extensionServer(s.Extension, g.reflects, log, metrics, answers)
@@ -97,7 +97,7 @@ func runGateway(ctx context.Context, f flags, g gatewayFlags) error {
 		Config: config, Namespace: g.namespace, CredentialNamespaces: s.CredentialNamespaces, BaseURLs: s.Tailnet.APIBaseURLs,
 		ClientIDFile: id, ClientSecretFile: secret, Clients: clients, UserAgent: "tailplane-gateway/" + version(),
 		PerSecond: s.Tailnet.RequestsPerSecond, Burst: s.Tailnet.Burst, Log: log, Now: time.Now,
-		Observe: func(op tailnets.Op, class tailnets.Class, took time.Duration) {
+		Observe: func(op tsapi.Op, class tsapi.Class, took time.Duration) {
 			metrics.Asked(string(op), string(class), took)
 		},
 		ClusterDomain: cmp.Or(s.ClusterDomain, searchedDomain(log)), Controller: s.Envoy.Controller, EnvoyNamespace: s.Envoy.Namespace,

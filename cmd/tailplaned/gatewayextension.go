@@ -18,10 +18,10 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/workload"
 	"github.com/tailplane/tailplane/internal/health"
 	"github.com/tailplane/tailplane/internal/settings"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
-func gatewayMetrics(clients *tailnets.Clients) *health.Gateway {
+func gatewayMetrics(clients *tsapi.Clients) *health.Gateway {
 	var hooks, results []string
 	for _, h := range gatewayxds.Hooks() {
 		hooks = append(hooks, string(h))

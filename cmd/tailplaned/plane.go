@@ -33,6 +33,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/planekube/election"
 	"github.com/tailplane/tailplane/internal/plane/planemcp"
 	"github.com/tailplane/tailplane/internal/plane/planemetrics"
+	"github.com/tailplane/tailplane/internal/plane/promquery"
 	"github.com/tailplane/tailplane/internal/plane/web"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/relay/relaykube"
@@ -137,7 +138,7 @@ func runPlane(ctx context.Context, p *process, elect bool, working func()) (err 
 	}
 	s.meter = &planemetrics.Desk{Plane: s.desk}
 	if url := p.set.Plane.Prometheus.URL; url != "" {
-		s.meter.Prometheus = &planemetrics.Prometheus{URL: url, HTTP: planemetrics.Client(), Log: p.log, Now: time.Now}
+		s.meter.Prometheus = (&promquery.Client{URL: url, HTTP: promquery.HTTPClient(), Log: p.log, Now: time.Now}).Query
 	}
 	watch := &planekube.Watch{Config: s.config, Board: s.board, SigninNamespace: p.set.Signin.Namespace, SystemNamespace: p.set.Signin.SystemNamespace, FleetNamespace: p.set.Fleet.Namespace, Changes: p.set.Plane.GitOps.Set(), Ignores: ignores,
 		Version: version(), Log: p.log, Now: time.Now}

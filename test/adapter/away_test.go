@@ -1,11 +1,9 @@
 package adapter
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -21,8 +19,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
+	"github.com/coder/websocket"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -241,45 +239,28 @@ func TestSeveral_WebSocket(t *testing.T) {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(authority)
-	c, err := tls.Dial("tcp", s.adapter.Address, &tls.Config{RootCAs: roots})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(limit)); err != nil {
-		t.Fatal(err)
-	}
-	fmt.Fprintf(c, "GET %s&watch=1&allowWatchBookmarks=true HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
-		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n", shopList, s.adapter.Address, token)
-	r := bufio.NewReader(c)
-	res, err := http.ReadResponse(r, nil)
-	if err != nil || res.StatusCode != http.StatusSwitchingProtocols || res.Header.Get("Mca-Cluster") != "merged" {
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	c, res, err := websocket.Dial(ctx, "wss://"+s.adapter.Address+shopList+"&watch=1&allowWatchBookmarks=true", &websocket.DialOptions{
+		HTTPClient: &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}},
+		HTTPHeader: http.Header{"Authorization": {"Bearer " + string(token)}}})
+	if err != nil || res.Header.Get("Mca-Cluster") != "merged" {
 		t.Fatalf("%v, %v", res, err)
 	}
+	defer c.CloseNow()
+	c.SetReadLimit(-1)
 	message := func() (kind, name, rv string) {
 		t.Helper()
-		var head [2]byte
-		if _, err := io.ReadFull(r, head[:]); err != nil {
-			t.Fatal(err)
-		}
-		size := int(head[1])
-		if size == 126 {
-			var long [2]byte
-			if _, err := io.ReadFull(r, long[:]); err != nil {
-				t.Fatal(err)
-			}
-			size = int(binary.BigEndian.Uint16(long[:]))
-		}
-		b := make([]byte, size)
-		if _, err := io.ReadFull(r, b); err != nil {
+		form, b, err := c.Read(ctx)
+		if err != nil {
 			t.Fatal(err)
 		}
 		var e struct {
 			Type   string
 			Object metav1.PartialObjectMetadata
 		}
-		if err := json.Unmarshal(b, &e); err != nil || head[0] != 0x81 {
-			t.Fatalf("a message of %x: %q, %v", head[0], b, err)
+		if err := json.Unmarshal(b, &e); err != nil || form != websocket.MessageText {
+			t.Fatalf("a message of %v: %q, %v", form, b, err)
 		}
 		return e.Type, e.Object.Name, e.Object.ResourceVersion
 	}
@@ -300,18 +281,8 @@ func TestSeveral_WebSocket(t *testing.T) {
 	if len(vector) != 11+20*3 {
 		t.Errorf("the position is %q", vector)
 	}
-	if _, err := c.Write([]byte("\x88\x80\x01\x02\x03\x04")); err != nil { // a close
-		t.Fatal(err)
-	}
-	for { // what is on its way, and then the answer
-		b, err := r.Peek(2)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if b[0] == 0x88 {
-			break
-		}
-		message()
+	if err := c.Close(websocket.StatusNormalClosure, ""); err != nil { // what is on its way, and then the answer
+		t.Errorf("the end is not answered: %v", err)
 	}
 	eventually(t, "the stream is counted no more", func() bool {
 		v := s.value(t, `mca_streams{cluster="merged",kind="watch"}`)

@@ -11,9 +11,9 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 	"github.com/tailplane/tailplane/testkit/kubetest"
-	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
+	fakeapi "github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
 // GW-01. A tenant's route names the service of another tenant, and a tenant's service
@@ -61,7 +61,7 @@ spec: {type: ingress, tailnetRef: {name: corp}, vipService: {name: "svc:leak", t
 		t.Error("without a grant a share of a route leads there")
 	}
 	w.says(t, "TailscaleService shop/leak", "ResolvedRefs", "False/RefNotPermitted")
-	if _, err := w.corp.hand.Service(t.Context(), "svc:leak"); classOf(err) != tailnets.NotFound {
+	if _, err := w.corp.hand.Service(t.Context(), "svc:leak"); classOf(err) != tsapi.NotFound {
 		t.Errorf("without a grant it is on the tailnet: %v", err)
 	}
 	w.apply(t, `apiVersion: gateway.networking.k8s.io/v1beta1
@@ -160,7 +160,7 @@ spec: {type: egress, replicas: 0, tailnetRef: {name: corp}}
 			t.Errorf("the gateway asked for a Secret of %s: %s", r.ObjectRef.Namespace, r)
 		}
 	}
-	remove := w.dev.Fault(tsapi.Fault{Route: "POST /oauth/token", Status: http.StatusTemporaryRedirect, Header: http.Header{"Location": {elsewhere.URL + "/api/v2/oauth/token"}}})
+	remove := w.dev.Fault(fakeapi.Fault{Route: "POST /oauth/token", Status: http.StatusTemporaryRedirect, Header: http.Header{"Location": {elsewhere.URL + "/api/v2/oauth/token"}}})
 	w.apply(t, tailnet("moved", fmt.Sprintf("oauthSecretName: dev, apiBaseURL: %q", w.dev.URL())))
 	eventually(t, long, "the redirect was met", func() bool {
 		is, _ := w.condition(t, tailnetsOf[3], "Ready")

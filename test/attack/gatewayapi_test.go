@@ -122,7 +122,7 @@ func TestGW06_API(t *testing.T) {
 // belongs to one tailnet is never asked for with another's credential; and nothing
 // secret is anywhere but in Secrets.
 //
-// Guard: standing.Next, gatewaykube.credential, tailnets.Clients, tailnets.Secret.
+// Guard: standing.Next, gatewaykube.credential, tsapi.Clients, tsapi.Secret.
 func TestGW11_QuietAndSecret(t *testing.T) {
 	w := cross(t)
 	const corp, newKey = "TailscaleTailnet corp", "POST /tailnet/{tailnet}/keys"

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/internal/gateway/vip"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
@@ -137,7 +137,7 @@ func (w *crossing) servicesEnd(t *testing.T) {
 	ctx := t.Context()
 
 	// Without our owner reference it is not ours, while we come and while we go.
-	mine := tailnets.Service{Name: "svc:foreign", Ports: []string{"tcp:80"}, Tags: []string{"tag:web"}, Comment: "by hand"}
+	mine := tsapi.Service{Name: "svc:foreign", Ports: []string{"tcp:80"}, Tags: []string{"tag:web"}, Comment: "by hand"}
 	if err := w.corp.hand.PutService(ctx, mine); err != nil {
 		t.Fatal(err)
 	}
@@ -164,11 +164,11 @@ func (w *crossing) servicesEnd(t *testing.T) {
 	w.says(t, page, "Programmed", "True/Programmed")
 	other.apply(t, exposure("page"))
 	other.says(t, page, "Programmed", "True/Programmed")
-	var made tailnets.Service
+	var made tsapi.Service
 	owners := func(want ...string) func() bool {
 		return func() bool {
 			s, err := w.corp.hand.Service(ctx, "svc:page")
-			if classOf(err) == tailnets.NotFound {
+			if classOf(err) == tsapi.NotFound {
 				return len(want) == 0
 			}
 			if err != nil {
@@ -228,7 +228,7 @@ func (w *crossing) servicesEnd(t *testing.T) {
 }
 
 // ownersOf are those that the annotation of a service names.
-func ownersOf(t *testing.T, s tailnets.Service) []vip.Owner {
+func ownersOf(t *testing.T, s tsapi.Service) []vip.Owner {
 	t.Helper()
 	var all struct{ OwnerRefs []vip.Owner }
 	if text := s.Annotations[vip.Annotation]; text != "" {
@@ -344,7 +344,7 @@ func (a *tailnetAPI) keysOf(t *testing.T, uid string) (open []string) {
 	}
 	for _, id := range ids {
 		k, err := a.hand.Key(t.Context(), id)
-		if classOf(err) == tailnets.NotFound {
+		if classOf(err) == tsapi.NotFound {
 			continue
 		}
 		if err != nil {

@@ -35,11 +35,11 @@ import (
 
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 	"github.com/tailplane/tailplane/testkit/buildcache"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
-	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
+	fakeapi "github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
@@ -113,10 +113,10 @@ gateway: {enabled: true, proxyNamespaces: [relays, fleeting], consumerNamespaces
 
 // A tailnetAPI is the API of a tailnet, and a stranger's hand in it.
 type tailnetAPI struct {
-	*tsapi.API
+	*fakeapi.API
 	net  *tailnettest.Net
-	hand *tailnets.Client
-	own  tsapi.OAuthClient // the operator's
+	hand *tsapi.Client
+	own  fakeapi.OAuthClient // the operator's
 }
 
 // A crossing is the gateway as it runs, between a real API server and the APIs of two
@@ -131,7 +131,7 @@ type crossing struct {
 	options testenv.GatewayOptions
 	eg      extension.EnvoyGatewayExtensionClient
 	conn    *grpc.ClientConn
-	drop    tailnets.Clients
+	drop    tsapi.Clients
 }
 
 // sharedCrossing is the one of all tests, which leave it as they found it.
@@ -205,7 +205,7 @@ func newCrossing(ctx context.Context) (_ *crossing, err error) {
 	if err := w.corp.net.Ready(ctx, w.corp.net.Node("web-1", "", "tag:web")); err != nil {
 		return nil, err
 	}
-	if err := w.corp.hand.PutService(ctx, tailnets.Service{Name: "svc:web", Ports: []string{"tcp:80"}, Tags: []string{"tag:web"}}); err != nil {
+	if err := w.corp.hand.PutService(ctx, tsapi.Service{Name: "svc:web", Ports: []string{"tcp:80"}, Tags: []string{"tag:web"}}); err != nil {
 		return nil, err
 	}
 	settings := filepath.Join(w.dir, "gateway.yaml")
@@ -309,8 +309,8 @@ func (w *crossing) tailnet(dir string) (*tailnetAPI, error) {
 	}
 	a.own = a.Client([]string{"devices:core", "auth_keys", "services"}, "tag:k8s-operator")
 	other := a.Client([]string{"devices:core", "auth_keys", "services"}, "tag:k8s-operator", "tag:web")
-	a.hand, err = w.drop.Put(dir, tailnets.Version{}, func() (tailnets.Config, error) {
-		return tailnets.Config{BaseURL: a.URL(), Tailnet: "-", Credential: tailnets.Credential{ClientID: other.ID, Secret: tailnets.NewSecret(other.Secret)},
+	a.hand, err = w.drop.Put(dir, tsapi.Version{}, func() (tsapi.Config, error) {
+		return tsapi.Config{BaseURL: a.URL(), Tailnet: "-", Credential: tsapi.Credential{ClientID: other.ID, Secret: tsapi.NewSecret(other.Secret)},
 			UserAgent: "a stranger's hand", PerSecond: 1000, Burst: 1000, Now: time.Now}, nil
 	})
 	return a, err
@@ -630,8 +630,8 @@ func probe(at, path string) int {
 	return r.StatusCode
 }
 
-func classOf(err error) tailnets.Class {
-	if e, ok := errors.AsType[*tailnets.Error](err); ok {
+func classOf(err error) tsapi.Class {
+	if e, ok := errors.AsType[*tsapi.Error](err); ok {
 		return e.Class
 	}
 	return ""

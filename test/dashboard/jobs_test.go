@@ -16,6 +16,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planejobs"
 	"github.com/tailplane/tailplane/internal/plane/planemetrics"
+	"github.com/tailplane/tailplane/internal/plane/promquery"
 )
 
 // jobs are the desks of single runners and of numbers over time, over a Prometheus that
@@ -53,7 +54,7 @@ func (h *house) jobs(t *testing.T, desk *plane.Desk) (*planejobs.Desk, *planemet
 		}()
 		return r, nil
 	}
-	return &planejobs.Desk{Plane: desk, Events: events, Log: log}, &planemetrics.Desk{Plane: desk, Prometheus: &planemetrics.Prometheus{URL: prometheus.URL, HTTP: prometheus.Client(), Log: slog.New(slog.DiscardHandler), Now: time.Now}}
+	return &planejobs.Desk{Plane: desk, Events: events, Log: log}, &planemetrics.Desk{Plane: desk, Prometheus: (&promquery.Client{URL: prometheus.URL, HTTP: prometheus.Client(), Log: slog.New(slog.DiscardHandler), Now: time.Now}).Query}
 }
 
 // job is a runner of an organisation, in its pod.

@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	"github.com/tailplane/tailplane/internal/gateway/vip"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 	"github.com/tailplane/tailplane/testkit/kubetest"
-	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
+	fakeapi "github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
 // An operator is `tailplaned gateway` as a process, in a cluster of its own.
@@ -23,7 +23,7 @@ type operator struct {
 }
 
 // startOperator starts one whose credential is of this API, and serves its metrics at an address.
-func startOperator(t *testing.T, name, metrics string, api *tsapi.API) *operator {
+func startOperator(t *testing.T, name, metrics string, api *fakeapi.API) *operator {
 	t.Helper()
 	c := defined(t, name)
 	for _, ns := range []string{"infra", ourNamespace, egNamespace} {
@@ -95,7 +95,7 @@ func TestGTW25_TwoClusters(t *testing.T) {
 		}
 		return o.Len()
 	}
-	if err := n.client.PutService(t.Context(), tailnets.Service{Name: "svc:by-hand", Ports: []string{"tcp:80"}, Tags: []string{"tag:web"}, Comment: "mine"}); err != nil {
+	if err := n.client.PutService(t.Context(), tsapi.Service{Name: "svc:by-hand", Ports: []string{"tcp:80"}, Tags: []string{"tag:web"}, Comment: "mine"}); err != nil {
 		t.Fatal(err)
 	}
 	byHand := service("by-hand")

@@ -17,10 +17,10 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
-	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
+	fakeapi "github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
 // A whole is `tailplaned gateway` as it is installed, under a real Envoy Gateway and over a tailnet's API.
@@ -35,8 +35,8 @@ type whole struct {
 
 // A tailnet is what somebody else does in it.
 type tailnet struct {
-	api    *tsapi.API
-	client *tailnets.Client
+	api    *fakeapi.API
+	client *tsapi.Client
 }
 
 const (
@@ -51,10 +51,10 @@ func startTailnet(t testing.TB) tailnet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own, set := api.Client([]string{"services"}, "tag:k8s-operator"), new(tailnets.Clients)
+	own, set := api.Client([]string{"services"}, "tag:k8s-operator"), new(tsapi.Clients)
 	t.Cleanup(func() { set.Drop("t") })
-	client, err := set.Put("t", tailnets.Version{}, func() (tailnets.Config, error) {
-		return tailnets.Config{BaseURL: api.URL(), Tailnet: "-", Credential: tailnets.Credential{ClientID: own.ID, Secret: tailnets.NewSecret(own.Secret)},
+	client, err := set.Put("t", tsapi.Version{}, func() (tsapi.Config, error) {
+		return tsapi.Config{BaseURL: api.URL(), Tailnet: "-", Credential: tsapi.Credential{ClientID: own.ID, Secret: tsapi.NewSecret(own.Secret)},
 			UserAgent: "test", PerSecond: 1000, Burst: 1000, Now: time.Now}, nil
 	})
 	if err != nil {
@@ -66,7 +66,7 @@ func startTailnet(t testing.TB) tailnet {
 // offer makes a service in the tailnet.
 func (n tailnet) offer(t testing.TB, name string) {
 	t.Helper()
-	if err := n.client.PutService(t.Context(), tailnets.Service{Name: name, Ports: []string{"tcp:80", "tcp:8080"}, Tags: []string{"tag:web"}}); err != nil {
+	if err := n.client.PutService(t.Context(), tsapi.Service{Name: name, Ports: []string{"tcp:80", "tcp:8080"}, Tags: []string{"tag:web"}}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -39,7 +39,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/gatewayxds"
 	"github.com/tailplane/tailplane/internal/gateway/workload"
 	"github.com/tailplane/tailplane/internal/settings"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 	"github.com/tailplane/tailplane/testkit/buildcache"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
@@ -489,7 +489,7 @@ func startGateway(t *testing.T, config *rest.Config, change func(*gatewaykube.Co
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return recorded{r, next} })
 	c := &gatewaykube.Controllers{
 		Config: config, Namespace: "tailscale-gateway-system", CredentialNamespaces: []string{"tailnet-credentials"}, ProxyNamespaces: []string{"relays"}, ConsumerNamespaces: []string{"shop"},
-		BaseURLs: []string{"https://api.tailscale.com"}, Clients: new(tailnets.Clients), UserAgent: "tailplane-gateway/test", PerSecond: 1000, Burst: 1000,
+		BaseURLs: []string{"https://api.tailscale.com"}, Clients: new(tsapi.Clients), UserAgent: "tailplane-gateway/test", PerSecond: 1000, Burst: 1000,
 		ClusterDomain: "cluster.local", Controller: "gateway.envoyproxy.io/gatewayclass-controller", EnvoyNamespace: "envoy-gateway-system", Addresses: true,
 		Board: new(gather.Board), Relays: workload.Settings{Image: "registry.invalid/tailplaned:1"}, Release: "tailplane", LeaseNamespace: "tailscale-gateway-system",
 		Log: slog.New(slog.DiscardHandler), Now: time.Now,

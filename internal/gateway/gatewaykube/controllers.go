@@ -43,7 +43,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/services"
 	"github.com/tailplane/tailplane/internal/gateway/workload"
 	"github.com/tailplane/tailplane/internal/kube"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
 const (
@@ -65,7 +65,7 @@ type Controllers struct {
 	// tailnets that name no other credential.
 	ClientIDFile, ClientSecretFile string
 
-	Clients   *tailnets.Clients // filled here, read by whoever needs a tailnet's API
+	Clients   *tsapi.Clients // filled here, read by whoever needs a tailnet's API
 	UserAgent string
 	PerSecond float64 // requests to each tailnet's API
 	Burst     int
@@ -111,7 +111,7 @@ type Controllers struct {
 	Now func() time.Time
 
 	// Observe, optional, hears of each request to Tailscale's API.
-	Observe func(tailnets.Op, tailnets.Class, time.Duration)
+	Observe func(tsapi.Op, tsapi.Class, time.Duration)
 
 	synced   atomic.Bool
 	cache    atomic.Pointer[cache.Cache]

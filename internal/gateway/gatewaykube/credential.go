@@ -18,7 +18,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway/standing"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
 const (
@@ -35,7 +35,7 @@ const (
 // found is the credential of a tailnet: its version and itself, or what is wrong.
 type found struct {
 	version    string
-	credential tailnets.Credential
+	credential tsapi.Credential
 	trouble    standing.Verdict
 	secret     types.NamespacedName // to watch
 }
@@ -56,8 +56,8 @@ func (r *tailnetReconciler) credential(ctx context.Context, o *v1alpha1.Tailscal
 		return missing(v1alpha1.ReasonCredentialsMissing, "workloadIdentity and oauthSecretName exclude each other."), nil
 	case spec.WorkloadIdentity != nil:
 		w := *spec.WorkloadIdentity
-		return found{version: "workload-identity", credential: tailnets.Credential{ClientID: w.ClientID,
-			Assert: func(ctx context.Context) (tailnets.Secret, error) { return r.ownToken(ctx, w.Audience) }}}, nil
+		return found{version: "workload-identity", credential: tsapi.Credential{ClientID: w.ClientID,
+			Assert: func(ctx context.Context) (tsapi.Secret, error) { return r.ownToken(ctx, w.Audience) }}}, nil
 	case spec.OAuthSecretName != "":
 		return r.secret(ctx, spec)
 	case spec.OAuthSecretNamespace != "":
@@ -67,9 +67,9 @@ func (r *tailnetReconciler) credential(ctx context.Context, o *v1alpha1.Tailscal
 }
 
 func (r *tailnetReconciler) mayAsk(base string) bool {
-	want, err := tailnets.ParseBaseURL(base)
+	want, err := tsapi.ParseBaseURL(base)
 	return err == nil && slices.ContainsFunc(r.BaseURLs, func(s string) bool {
-		u, err := tailnets.ParseBaseURL(s)
+		u, err := tsapi.ParseBaseURL(s)
 		return err == nil && *u == *want
 	})
 }
@@ -99,7 +99,7 @@ func (r *tailnetReconciler) secret(ctx context.Context, spec v1alpha1.TailscaleT
 			out = missing(v1alpha1.ReasonSecretKeyMissing, "The Secret %s needs %s and %s, neither empty.", key, keyClientID, keyClientSecret)
 			break
 		}
-		out = found{version: string(s.UID) + "/" + s.ResourceVersion, credential: tailnets.Credential{ClientID: id, Secret: tailnets.NewSecret(secret)}}
+		out = found{version: string(s.UID) + "/" + s.ResourceVersion, credential: tsapi.Credential{ClientID: id, Secret: tsapi.NewSecret(secret)}}
 	}
 	out.secret = key
 	return out, nil
@@ -123,7 +123,7 @@ func (r *tailnetReconciler) files() (found, error) {
 	if err != nil {
 		return found{}, fmt.Errorf("read the mounted credential: %w", err)
 	}
-	out := found{version: version, credential: tailnets.Credential{ClientID: trimmed(id), Secret: tailnets.NewSecret(trimmed(secret))}}
+	out := found{version: version, credential: tsapi.Credential{ClientID: trimmed(id), Secret: tsapi.NewSecret(trimmed(secret))}}
 	if out.credential.ClientID == "" || out.credential.Secret.IsZero() {
 		return missing(v1alpha1.ReasonSecretKeyMissing, "The operator's mounted credential is empty."), nil
 	}
@@ -178,20 +178,20 @@ func (r *tailnetReconciler) watchFiles(ctx context.Context) {
 func trimmed(b []byte) string { return strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), "\r") }
 
 // ownToken is a token of this program's own ServiceAccount.
-func (r *tailnetReconciler) ownToken(ctx context.Context, audience string) (tailnets.Secret, error) {
+func (r *tailnetReconciler) ownToken(ctx context.Context, audience string) (tsapi.Secret, error) {
 	me := &authenticationv1.SelfSubjectReview{}
 	if err := r.Create(ctx, me, client.DisableReadYourWritesConsistency); err != nil {
-		return tailnets.Secret{}, fmt.Errorf("who am I: %w", err)
+		return tsapi.Secret{}, fmt.Errorf("who am I: %w", err)
 	}
 	name, ok := strings.CutPrefix(me.Status.UserInfo.Username, "system:serviceaccount:")
 	namespace, name, two := strings.Cut(name, ":")
 	if !ok || !two {
-		return tailnets.Secret{}, fmt.Errorf("the operator runs as %q, which is no ServiceAccount", me.Status.UserInfo.Username)
+		return tsapi.Secret{}, fmt.Errorf("the operator runs as %q, which is no ServiceAccount", me.Status.UserInfo.Username)
 	}
 	req := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}, ExpirationSeconds: new(int64(assertionLife / time.Second))}}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	if err := r.SubResource("token").Create(ctx, account, req); err != nil {
-		return tailnets.Secret{}, fmt.Errorf("token for %s/%s: %w", namespace, name, err)
+		return tsapi.Secret{}, fmt.Errorf("token for %s/%s: %w", namespace, name, err)
 	}
-	return tailnets.NewSecret(req.Status.Token), nil
+	return tsapi.NewSecret(req.Status.Token), nil
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/gateway/discovery"
 	"github.com/tailplane/tailplane/internal/kube"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
 const (
@@ -191,9 +191,9 @@ func (f *finds) tailnet(ctx context.Context, spec v1alpha1.AttachedTailnet) (v1a
 	wake := now.Add(interval)
 	if failed != nil {
 		r.memory = r.memory.Next(nil, true, now)
-		switch e, _ := errors.AsType[*tailnets.Error](failed); {
+		switch e, _ := errors.AsType[*tsapi.Error](failed); {
 		case e == nil:
-		case e.Class == tailnets.Dropped:
+		case e.Class == tsapi.Dropped:
 			wake = now.Add(time.Second) // another client is there already
 		case e.RetryAfter > 0:
 			wake = earlier(wake, now.Add(e.RetryAfter))
@@ -247,20 +247,20 @@ func (f *finds) read(ctx context.Context, spec v1alpha1.AttachedTailnet, known d
 		return nil, nil, at, errors.New("the tailnet is not ready") // we are woken when it is
 	}
 	if !ok || version.UID != string(t.UID) {
-		return nil, nil, at, &tailnets.Error{Op: tailnets.ListDevices, Class: tailnets.Dropped} // its client is being made: we have just begun
+		return nil, nil, at, &tsapi.Error{Op: tsapi.ListDevices, Class: tsapi.Dropped} // its client is being made: we have just begun
 	}
-	var services tailnets.Services
-	var devices []tailnets.Device
+	var services tsapi.Services
+	var devices []tsapi.Device
 	if explicit(spec.ServiceDiscovery.Tags) {
 		if devices, at, err = api.Tagged(ctx, maxAge, spec.ServiceDiscovery.Tags...); err == nil {
 			services, err = api.Services(ctx, maxAge)
 		}
 		at = earlier(at, services.At)
 	} else {
-		var both *tailnets.Lists
+		var both *tsapi.Lists
 		if both, err = api.Lists(ctx, maxAge); err == nil {
 			devices, at = both.Devices, both.At
-			services = tailnets.Services{Services: both.Services, Refused: both.ServicesRefused}
+			services = tsapi.Services{Services: both.Services, Refused: both.ServicesRefused}
 		}
 	}
 	if err != nil {

@@ -14,26 +14,26 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
-	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
+	fakeapi "github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
 const servicePolicy = `{"tagOwners": {"tag:k8s-operator": ["autogroup:admin"], "tag:svc-api": ["autogroup:admin"], "tag:svc-db": ["autogroup:admin"], "tag:web": ["tag:k8s-operator"]}}`
 
 // putServices makes VIP services in a tailnet, as somebody else does.
-func putServices(p *place, api *tsapi.API, names ...string) *tailnets.Client {
+func putServices(p *place, api *fakeapi.API, names ...string) *tsapi.Client {
 	p.t.Helper()
 	own := api.Client([]string{"services"}, "tag:k8s-operator")
-	set := new(tailnets.Clients)
+	set := new(tsapi.Clients)
 	p.t.Cleanup(func() { set.Drop("t") })
-	c, err := set.Put("t", tailnets.Version{}, func() (tailnets.Config, error) {
-		return tailnets.Config{BaseURL: api.URL(), Tailnet: "-", Credential: tailnets.Credential{ClientID: own.ID, Secret: tailnets.NewSecret(own.Secret)},
+	c, err := set.Put("t", tsapi.Version{}, func() (tsapi.Config, error) {
+		return tsapi.Config{BaseURL: api.URL(), Tailnet: "-", Credential: tsapi.Credential{ClientID: own.ID, Secret: tsapi.NewSecret(own.Secret)},
 			UserAgent: "test", PerSecond: 1000, Burst: 1000, Now: time.Now}, nil
 	})
 	p.must(err)
 	for _, name := range names {
-		p.must(c.PutService(p.t.Context(), tailnets.Service{Name: name, Ports: []string{"tcp:443", "tcp:8080"}, Tags: []string{"tag:web"}}))
+		p.must(c.PutService(p.t.Context(), tsapi.Service{Name: name, Ports: []string{"tcp:443", "tcp:8080"}, Tags: []string{"tag:web"}}))
 	}
 	return c
 }
@@ -164,7 +164,7 @@ func TestDiscovery(t *testing.T) {
 	}
 
 	// The API is away.
-	remove := api.Fault(tsapi.Fault{Status: 503})
+	remove := api.Fault(fakeapi.Fault{Status: 503})
 	p.later(61 * time.Second)
 	p.until("it is stale", func() bool { s := p.attachedStatus("eg", "corp"); return s.Stale && strings.Contains(s.Message, "503") })
 	if got := p.found(); got != all {
@@ -176,7 +176,7 @@ func TestDiscovery(t *testing.T) {
 	p.until("it is no longer stale", func() bool { return !p.attachedStatus("eg", "corp").Stale })
 
 	// Empty lists, for less than five minutes.
-	removes := []func(){api.Fault(tsapi.Fault{Route: listDevices, Status: 200, Body: `{"devices":[]}`}), api.Fault(tsapi.Fault{Route: listServices, Status: 200, Body: `{"vipServices":[]}`})}
+	removes := []func(){api.Fault(fakeapi.Fault{Route: listDevices, Status: 200, Body: `{"devices":[]}`}), api.Fault(fakeapi.Fault{Route: listServices, Status: 200, Body: `{"vipServices":[]}`})}
 	for range 3 {
 		p.read("eg", "corp")
 	}
@@ -205,7 +205,7 @@ func TestDiscovery(t *testing.T) {
 	p.untilFound("eg-api=tag:svc-api:80 eg-web=svc:web:443,8080")
 
 	// Another wish holds at once where something is added.
-	p.must(other.PutService(t.Context(), tailnets.Service{Name: "svc:new", Ports: []string{"do-not-validate"}, Tags: []string{"tag:web"}}))
+	p.must(other.PutService(t.Context(), tsapi.Service{Name: "svc:new", Ports: []string{"do-not-validate"}, Tags: []string{"tag:web"}}))
 	p.read("eg", "corp")
 	p.untilFound("eg-api=tag:svc-api:80 eg-new=svc:new:80 eg-web=svc:web:443,8080")
 
@@ -221,7 +221,7 @@ func TestDiscoveryNames(t *testing.T) {
 	if err := nets[0].Ready(t.Context(), nets[0].Node("db-1", "", "tag:svc-db")); err != nil {
 		t.Fatal(err)
 	}
-	var apis []*tsapi.API
+	var apis []*fakeapi.API
 	for _, n := range nets {
 		api, err := n.API()
 		if err != nil {
@@ -255,7 +255,7 @@ func TestDiscoveryNames(t *testing.T) {
 	if s.Labels[v1alpha1.TailnetLabel] != "dev" || !strings.Contains(p.found(), "eg-db=tag:svc-db:80 eg-web-") {
 		t.Errorf("%s: %s", s.Labels[v1alpha1.TailnetLabel], p.found())
 	}
-	if !slices.ContainsFunc(apis[0].Requests(), func(r tsapi.Request) bool { return r.Route == listDevices && r.Query == "tags=tag%3Asvc-db" }) {
+	if !slices.ContainsFunc(apis[0].Requests(), func(r fakeapi.Request) bool { return r.Route == listDevices && r.Query == "tags=tag%3Asvc-db" }) {
 		t.Error("the API was not asked for the devices of a tag")
 	}
 

@@ -30,10 +30,10 @@ import (
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
-	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
+	fakeapi "github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
 func TestMain(m *testing.M) {
@@ -60,7 +60,7 @@ type place struct {
 	ns      string
 	wire    *wire        // the operator's way to the API server
 	ahead   atomic.Int64 // of the operator's clock, in nanoseconds
-	clients *tailnets.Clients
+	clients *tsapi.Clients
 	change  func(*Controllers)
 	log     *kubetest.Log
 	stop    func()
@@ -111,7 +111,7 @@ func (p *place) start() {
 	p.t.Helper()
 	p.wire = new(wire)
 	config := p.cluster.AdminConfig()
-	p.clients = new(tailnets.Clients)
+	p.clients = new(tsapi.Clients)
 	c := &Controllers{Config: config, Namespace: p.ns, BaseURLs: []string{"https://api.tailscale.com"}, Clients: p.clients, UserAgent: "tailplane-gateway/test",
 		PerSecond: 1000, Burst: 1000, ClusterDomain: "cluster.local", Controller: "gateway.envoyproxy.io/gatewayclass-controller", EnvoyNamespace: p.ns, Board: new(gather.Board), Log: slog.New(slog.NewTextHandler(p.log, nil)), Now: func() time.Time { return time.Now().Add(time.Duration(p.ahead.Load())) }}
 	p.change(c)
@@ -144,7 +144,7 @@ func (p *place) until(what string, ok func() bool) {
 }
 
 // allow lets the operator ask these APIs; for newPlace.
-func allow(apis ...*tsapi.API) func(*Controllers) {
+func allow(apis ...*fakeapi.API) func(*Controllers) {
 	return func(c *Controllers) {
 		for _, a := range apis {
 			c.BaseURLs = append(c.BaseURLs, a.URL())
@@ -152,7 +152,7 @@ func allow(apis ...*tsapi.API) func(*Controllers) {
 	}
 }
 
-func newAPI(t *testing.T) *tsapi.API {
+func newAPI(t *testing.T) *fakeapi.API {
 	t.Helper()
 	a, err := tailnettest.Start(t, testPolicy).API()
 	if err != nil {
@@ -161,7 +161,7 @@ func newAPI(t *testing.T) *tsapi.API {
 	return a
 }
 
-func (p *place) secret(name string, c tsapi.OAuthClient) *corev1.Secret {
+func (p *place) secret(name string, c fakeapi.OAuthClient) *corev1.Secret {
 	p.t.Helper()
 	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: name}, StringData: map[string]string{"client_id": c.ID, "client_secret": c.Secret + "\n"}}
 	p.must(p.admin.Create(p.t.Context(), s))
@@ -169,7 +169,7 @@ func (p *place) secret(name string, c tsapi.OAuthClient) *corev1.Secret {
 }
 
 // tailnet makes a tailnet whose credential is the Secret of that name.
-func (p *place) tailnet(name string, api *tsapi.API, secret string) *v1alpha1.TailscaleTailnet {
+func (p *place) tailnet(name string, api *fakeapi.API, secret string) *v1alpha1.TailscaleTailnet {
 	p.t.Helper()
 	o := &v1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.TailscaleTailnetSpec{APIBaseURL: api.URL(), OAuthSecretName: secret,
 		SyncInterval: fiveMinutes}}
@@ -248,7 +248,7 @@ func (p *place) event(name, reason string) {
 	p.until("event "+reason, func() bool { return slices.Contains(p.events(name), reason) })
 }
 
-func count(api *tsapi.API, route string) (n int) {
+func count(api *fakeapi.API, route string) (n int) {
 	for _, r := range api.Requests() {
 		if r.Route == route {
 			n++
@@ -266,13 +266,13 @@ const (
 )
 
 // validKeys asks the API which keys still open.
-func validKeys(t *testing.T, api *tsapi.API) []string {
+func validKeys(t *testing.T, api *fakeapi.API) []string {
 	t.Helper()
 	own := api.Client([]string{"auth_keys"})
-	var set tailnets.Clients
+	var set tsapi.Clients
 	defer set.Drop("t")
-	c, err := set.Put("t", tailnets.Version{}, func() (tailnets.Config, error) {
-		return tailnets.Config{BaseURL: api.URL(), Tailnet: "-", Credential: tailnets.Credential{ClientID: own.ID, Secret: tailnets.NewSecret(own.Secret)},
+	c, err := set.Put("t", tsapi.Version{}, func() (tsapi.Config, error) {
+		return tsapi.Config{BaseURL: api.URL(), Tailnet: "-", Credential: tsapi.Credential{ClientID: own.ID, Secret: tsapi.NewSecret(own.Secret)},
 			UserAgent: "test", PerSecond: 1000, Burst: 1000, Now: time.Now}, nil
 	})
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway/standing"
 	"github.com/tailplane/tailplane/internal/kube"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
 const (
@@ -88,8 +88,8 @@ type tailnetLook struct {
 	object *v1alpha1.TailscaleTailnet // as it was last written
 	before *v1alpha1.TailscaleTailnet // as it was found
 	facts  standing.Facts
-	client *tailnets.Client // nil: there is no credential
-	lists  *tailnets.Lists  // of this look's check
+	client *tsapi.Client // nil: there is no credential
+	lists  *tsapi.Lists  // of this look's check
 }
 
 func (l *tailnetLook) run(ctx context.Context) (wake time.Time, err error) {
@@ -133,9 +133,9 @@ func (l *tailnetLook) gather(ctx context.Context) error {
 		l.Clients.Drop(o.Name)
 		return nil
 	}
-	version := tailnets.Version{UID: string(o.UID), Generation: o.Generation, Credential: has.version}
-	l.client, err = l.Clients.Put(o.Name, version, func() (tailnets.Config, error) {
-		return tailnets.Config{BaseURL: o.Spec.APIBaseURL, Tailnet: o.Spec.Tailnet, Credential: has.credential, UserAgent: l.UserAgent,
+	version := tsapi.Version{UID: string(o.UID), Generation: o.Generation, Credential: has.version}
+	l.client, err = l.Clients.Put(o.Name, version, func() (tsapi.Config, error) {
+		return tsapi.Config{BaseURL: o.Spec.APIBaseURL, Tailnet: o.Spec.Tailnet, Credential: has.credential, UserAgent: l.UserAgent,
 			PerSecond: l.PerSecond, Burst: l.Burst, Now: l.Now, Observe: l.Observe}, nil
 	})
 	return err
@@ -222,7 +222,7 @@ func (l *tailnetLook) prove(ctx context.Context) error {
 	if err := l.writeProof(ctx, client.MergeFromWithOptimisticLock{}); err != nil {
 		return err // nothing was begun: another look is ahead of us
 	}
-	key, err := l.client.CreateKey(ctx, tailnets.KeyRequest{Tags: l.object.Spec.Tags, Ephemeral: true, Life: standing.KeyLife, Description: l.description()})
+	key, err := l.client.CreateKey(ctx, tsapi.KeyRequest{Tags: l.object.Spec.Tags, Ephemeral: true, Life: standing.KeyLife, Description: l.description()})
 	if err != nil {
 		l.failed(err)
 		if f := l.facts.Failure; f.Class != standing.Unavailable {
@@ -287,7 +287,7 @@ func (l *tailnetLook) findKey(ctx context.Context) (string, error) {
 	}
 	for _, id := range ids {
 		k, err := l.client.Key(ctx, id)
-		if f, ok := errors.AsType[*tailnets.Error](err); ok && f.Class == tailnets.NotFound {
+		if f, ok := errors.AsType[*tsapi.Error](err); ok && f.Class == tsapi.NotFound {
 			continue
 		}
 		if err != nil {
@@ -327,10 +327,10 @@ func (l *tailnetLook) check(ctx context.Context) error {
 // failed puts an error of the API into the facts.
 func (l *tailnetLook) failed(err error) {
 	out := &standing.Failure{Class: standing.Unavailable, Message: err.Error(), Wait: time.Second}
-	if f, ok := errors.AsType[*tailnets.Error](err); ok {
+	if f, ok := errors.AsType[*tsapi.Error](err); ok {
 		out.Class, out.AtToken, out.Scope, out.Wait = standing.Class(f.Class), f.AtToken, f.Op.Scope(), max(f.RetryAfter, 100*time.Millisecond)
-		out.MakeKey = f.Op == tailnets.CreateKey
-		if f.Class == tailnets.Dropped {
+		out.MakeKey = f.Op == tsapi.CreateKey
+		if f.Class == tsapi.Dropped {
 			out.Class = standing.Unavailable // a newer look has made another client
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -310,30 +309,18 @@ func TestPL10_WebSocketIsCutWithTheRole(t *testing.T) {
 	up := newUpstream(t)
 	up.answer(echo)
 	h := open(t, grafana(t, up))
-	c, err := net.Dial("tcp", h.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	c.SetDeadline(time.Now().Add(long))
-	fmt.Fprint(c, "GET /api/live/ws HTTP/1.1\r\nHost: grafana\r\nOrigin: http://grafana\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nX-WEBAUTH-USER: root\r\n\r\n")
-	r := bufio.NewReader(c)
-	res, err := http.ReadResponse(r, nil)
-	if err != nil || res.StatusCode != http.StatusSwitchingProtocols || res.Header.Get("Sec-Websocket-Accept") != "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" {
-		t.Fatalf("%+v, %v", res, err)
-	}
+	c := openSocket(t, func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, h.addr)
+	}, http.Header{"Origin": {"http://grafana"}, "X-WEBAUTH-USER": {"root"}})
 	asked := up.took()
 	if len(asked) != 1 || asked[0].Header.Get("X-Webauth-User") != "vic@example.com" || asked[0].Header.Get("Origin") != "http://grafana.monitoring.svc:3000" {
 		t.Errorf("the upstream got %+v", asked)
 	}
-	got := make([]byte, 5)
-	fmt.Fprint(c, "hello")
-	if _, err := io.ReadFull(r, got); err != nil || string(got) != "hello" {
-		t.Fatalf("%q, %v", got, err)
-	}
 	h.as(person("vic@example.com")) // without the rule
 	gone := time.Now()
-	if b, err := io.ReadAll(r); len(b) > 0 || errors.Is(err, context.DeadlineExceeded) || time.Since(gone) >= long {
+	ctx, cancel := context.WithTimeout(t.Context(), long)
+	defer cancel()
+	if _, b, err := c.Read(ctx); err == nil || ctx.Err() != nil {
 		t.Errorf("%q, %v after %v", b, err, time.Since(gone))
 	}
 	t.Logf("cut %v after the role was gone", time.Since(gone).Round(100*time.Millisecond))

@@ -3,8 +3,6 @@ package expose
 import (
 	"bufio"
 	"context"
-	"crypto/sha1"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -17,6 +15,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/coder/websocket"
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
@@ -246,15 +246,37 @@ func read(t testing.TB, r *bufio.Reader) answer {
 	return a
 }
 
-// echo is a WebSocket, to the eye of a proxy: what comes goes back.
+// echo is the server of a WebSocket that sends back each message.
 func echo(w http.ResponseWriter, r *http.Request) {
-	sum := sha1.Sum([]byte(r.Header.Get("Sec-WebSocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
-	c, rw, err := http.NewResponseController(w).Hijack()
+	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{InsecureSkipVerify: true}) // the tests check Origin
 	if err != nil {
 		return
 	}
-	defer c.Close()
-	fmt.Fprintf(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: %s\r\n\r\n", base64.StdEncoding.EncodeToString(sum[:]))
-	rw.Flush()
-	io.Copy(c, rw)
+	defer c.CloseNow()
+	for {
+		kind, message, err := c.Read(r.Context())
+		if err != nil || c.Write(r.Context(), kind, message) != nil {
+			return
+		}
+	}
+}
+
+// openSocket opens the WebSocket of the service grafana over connections of dial. One
+// message has gone there and back when it returns.
+func openSocket(t *testing.T, dial func(ctx context.Context, network, address string) (net.Conn, error), header http.Header) *websocket.Conn {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), long)
+	defer cancel()
+	c, _, err := websocket.Dial(ctx, "ws://grafana/api/live/ws", &websocket.DialOptions{HTTPClient: &http.Client{Transport: &http.Transport{DialContext: dial}}, HTTPHeader: header})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.CloseNow() })
+	if err := c.Write(ctx, websocket.MessageText, []byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	if _, got, err := c.Read(ctx); err != nil || string(got) != "hello" {
+		t.Fatalf("%q, %v", got, err)
+	}
+	return c
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -125,23 +124,17 @@ func TestPLANE03_OnATailnet(t *testing.T) {
 	}
 
 	up.answer(echo)
-	c := connect("vic")
-	fmt.Fprint(c, "GET /api/live/ws HTTP/1.1\r\nHost: grafana\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
-	r := bufio.NewReader(c)
-	if res, err := http.ReadResponse(r, nil); err != nil || res.StatusCode != http.StatusSwitchingProtocols {
-		t.Fatalf("%+v, %v", res, err)
-	}
-	fmt.Fprint(c, "hello")
-	got := make([]byte, 5)
-	if _, err := io.ReadFull(r, got); err != nil || string(got) != "hello" {
-		t.Fatalf("%q, %v", got, err)
-	}
+	c := openSocket(t, func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return dials["vic"](ctx, network, "grafana:80")
+	}, nil)
 	if err := tn.SetPolicy(strings.Replace(planeGrants, "VIC", `{"role": "viewer", "orgs": ["acme"]}`, 1)); err != nil {
 		t.Fatal(err)
 	}
 	gone := time.Now()
-	if _, err := io.ReadAll(r); errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the WebSocket went on: %v", err)
+	waiting, cancel := context.WithTimeout(t.Context(), long)
+	defer cancel()
+	if _, b, err := c.Read(waiting); err == nil || waiting.Err() != nil {
+		t.Errorf("the WebSocket went on: %q, %v", b, err)
 	}
 	t.Logf("cut %v after the policy changed", time.Since(gone).Round(100*time.Millisecond))
 	for _, e := range h.recorded(t) {

@@ -18,13 +18,19 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
+// atOnce is how many questions of one caller are asked concurrently.
+const atOnce = 4
+
+// maxAnswer bounds an answer, in bytes.
+const maxAnswer = 8 << 20
+
 // Source is what a Prometheus is called among the sources.
 const Source = "prometheus"
 
 // A Desk answers what callers ask about numbers over time.
 type Desk struct {
 	Plane      *plane.Desk
-	Prometheus *Prometheus // nil: there is none
+	Prometheus Query // nil: there is none
 
 	shared shared
 }
@@ -143,8 +149,8 @@ func (d *Desk) fleet(ctx context.Context, p access.Permit, req FleetRequest) (pl
 // answer asks the Prometheus about pools.
 func (d *Desk) answer(ctx context.Context, p access.Permit, of string, pools []planefleet.Pool, name WindowName, l plane.Listing) plane.Envelope[Metrics] {
 	w := name.window()
-	g := gridOf(w, d.Plane.Now())
-	m := Metrics{Of: of, Window: w.Name, StepSeconds: int(w.Step / time.Second), Markers: d.markers(p, pools, g.from)}
+	g := NewGrid(w, d.Plane.Now())
+	m := Metrics{Of: of, Window: w.Name, StepSeconds: int(w.Step / time.Second), Markers: d.markers(p, pools, g.From)}
 	series, err := d.series(ctx, pools, questions(pools, w), g)
 	source := plane.Source{Name: Source, Status: plane.OK, ObservedAt: d.Plane.Now().UTC(), Since: d.Plane.Now().UTC()}
 	if err == nil {
@@ -159,20 +165,20 @@ var errNone = errors.New("no Prometheus is set: see plane.prometheus.url")
 
 // series asks all questions, some at a time. One that fails fails all: numbers of which
 // some are silently not there would be read as if nothing had been measured.
-func (d *Desk) series(ctx context.Context, pools []planefleet.Pool, all []Question, g grid) ([]Series, error) {
+func (d *Desk) series(ctx context.Context, pools []planefleet.Pool, all []Question, g Grid) ([]Series, error) {
 	if d.Prometheus == nil {
 		return nil, errNone
 	}
 	about := viewOf(pools)
-	answers, errs := make([][]found, len(all)), make([]error, len(all))
+	answers, errs := make([][]Found, len(all)), make([]error, len(all))
 	var wg sync.WaitGroup
 	turn := make(chan struct{}, atOnce)
 	for i, q := range all {
 		turn <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-turn }()
-			answers[i], errs[i] = d.shared.ask(ctx, about+fmt.Sprint(g.from.Unix(), " ", g.n, " ", g.step, " ")+q.Expr, d.Plane.Now(), g.ends(),
-				func(ctx context.Context) ([]found, error) { return d.Prometheus.ask(ctx, q.Expr, g) })
+			answers[i], errs[i] = d.shared.ask(ctx, about+fmt.Sprint(g.From.Unix(), " ", g.N, " ", g.Step, " ")+q.Expr, d.Plane.Now(), g.ends(),
+				func(ctx context.Context) ([]Found, error) { return d.Prometheus(ctx, q.Expr, g) })
 		})
 	}
 	wg.Wait()
@@ -184,12 +190,12 @@ func (d *Desk) series(ctx context.Context, pools []planefleet.Pool, all []Questi
 	out, times := []Series{}, g.times()
 	for i, q := range all {
 		if len(answers[i]) == 0 && q.By == "" { // nothing was measured, which is to be seen
-			answers[i] = []found{{nil, make([]*float64, g.n)}}
+			answers[i] = []Found{{nil, make([]*float64, g.N)}}
 		}
 		for _, f := range answers[i] {
-			s := Series{Name: q.Name, Unit: q.Unit, Labels: map[string]string{}, Timestamps: times, Values: f.values, Summary: summary(f.values)}
+			s := Series{Name: q.Name, Unit: q.Unit, Labels: map[string]string{}, Timestamps: times, Values: f.Values, Summary: summary(f.Values)}
 			if q.By != "" {
-				s.Labels[q.By] = f.labels[q.By]
+				s.Labels[q.By] = f.Labels[q.By]
 			}
 			out = append(out, s)
 		}
@@ -257,11 +263,11 @@ func concerns(c planechange.Change, o planefleet.Pool) bool {
 
 // The operations: both ends are made from these, and so are the reference and the tools.
 var (
-	GetMetrics = door.Op[PoolRequest, plane.Envelope[Metrics]]{Pattern: "GET " + plane.Base + "/pools/{forge}/{org}/{pool}/metrics", Verb: access.MetricsRead, MaxAnswer: maxBytes,
+	GetMetrics = door.Op[PoolRequest, plane.Envelope[Metrics]]{Pattern: "GET " + plane.Base + "/pools/{forge}/{org}/{pool}/metrics", Verb: access.MetricsRead, MaxAnswer: maxAnswer,
 		Doc: "Show numbers of the runners of one organisation in one pool over time.", Example: PoolRequest{planefleet.PoolRequest{Forge: "github", Org: "acme", Pool: "gh-nix"}, "6h"}, Answers: []plane.Envelope[Metrics]{example}, Refusals: plane.Seeking}
-	GetNamed = door.Op[NameRequest, plane.Envelope[Metrics]]{Pattern: "GET /api/metrics/{name}", Verb: access.MetricsRead, MaxAnswer: maxBytes, Example: NameRequest{"gh-nix", "6h"},
+	GetNamed = door.Op[NameRequest, plane.Envelope[Metrics]]{Pattern: "GET /api/metrics/{name}", Verb: access.MetricsRead, MaxAnswer: maxAnswer, Example: NameRequest{"gh-nix", "6h"},
 		Doc: "Show numbers of the runners of one organisation in one pool over time, by a name that no other pool has that the caller may see.", Answers: GetMetrics.Answers, Refusals: slices.Concat(plane.Seeking, []problem.Code{problem.Conflict})}
-	GetFleet = door.Op[FleetRequest, plane.Envelope[Metrics]]{Pattern: "GET /api/metrics", Verb: access.MetricsRead, MaxAnswer: maxBytes,
+	GetFleet = door.Op[FleetRequest, plane.Envelope[Metrics]]{Pattern: "GET /api/metrics", Verb: access.MetricsRead, MaxAnswer: maxAnswer,
 		Doc: "Show numbers of all runners that the caller may see, together, over time.", Example: FleetRequest{Window: "24h"}, Answers: []plane.Envelope[Metrics]{example}, Refusals: plane.Reading}
 )
 

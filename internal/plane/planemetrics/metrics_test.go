@@ -1,4 +1,4 @@
-package planemetrics
+package planemetrics_test
 
 import (
 	"bytes"
@@ -27,6 +27,8 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/plane/planechange"
 	"github.com/tailplane/tailplane/internal/plane/planefleet"
+	"github.com/tailplane/tailplane/internal/plane/planemetrics"
+	"github.com/tailplane/tailplane/internal/plane/promquery"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/testkit/buildcache"
 )
@@ -88,9 +90,10 @@ func (u *upstream) questions() (all []string) {
 // An office is a desk behind a real door.
 type office struct {
 	http.Handler
-	desk   *Desk
-	caller access.Caller
-	now    time.Time
+	desk       *planemetrics.Desk
+	prometheus *promquery.Client // nil: there is none
+	caller     access.Caller
+	now        time.Time
 
 	entries []audit.Entry
 }
@@ -107,9 +110,10 @@ func newOffice(url string) *office {
 	o := &office{caller: person("alice@example.com", `{"role":"viewer","orgs":["*"]}`), now: noon}
 	now := func() time.Time { return o.now }
 	board := plane.NewBoard(now)
-	o.desk = &Desk{Plane: &plane.Desk{Board: board, Now: now}}
+	o.desk = &planemetrics.Desk{Plane: &plane.Desk{Board: board, Now: now}}
 	if url != "" {
-		o.desk.Prometheus = &Prometheus{URL: url, HTTP: Client(), Log: slog.New(slog.DiscardHandler), Now: now}
+		o.prometheus = &promquery.Client{URL: url, HTTP: promquery.HTTPClient(), Log: slog.New(slog.DiscardHandler), Now: now}
+		o.desk.Prometheus = o.prometheus.Query
 	}
 	d := door.Door{Names: func() []string { return []string{"dashboard"} }, Identify: func(*http.Request) (access.Caller, error) { return o.caller, nil },
 		Decide: func(c access.Caller, v access.Verb, at time.Time) (access.Permit, error) {
@@ -126,7 +130,7 @@ func newOffice(url string) *office {
 
 type answer struct {
 	Status int `json:"-"`
-	Data   Metrics
+	Data   planemetrics.Metrics
 	Meta   struct{ Sources []plane.Source }
 	Error  json.RawMessage
 }
@@ -146,7 +150,7 @@ func (o *office) ask(t *testing.T, path string) (a answer) {
 
 func (a answer) source() plane.Source {
 	for _, s := range a.Meta.Sources {
-		if s.Name == Source {
+		if s.Name == planemetrics.Source {
 			return s
 		}
 	}
@@ -184,7 +188,7 @@ func TestPLANE06_Gaps(t *testing.T) {
 		return 200, `{"status":"success","data":{"resultType":"matrix","result":[]}}`
 	})
 	for _, s := range newOffice(u.URL).ask(t, nix).Data.Series { // nothing measured is seen as that
-		if s.Summary != (Summary{}) || slices.ContainsFunc(s.Values, func(v *float64) bool { return v != nil }) {
+		if s.Summary != (planemetrics.Summary{}) || slices.ContainsFunc(s.Values, func(v *float64) bool { return v != nil }) {
 			t.Errorf("%s: %+v", s.Name, s.Summary)
 		}
 	}
@@ -203,14 +207,22 @@ func TestPLANE06_Away(t *testing.T) {
 		"another program": func(url.Values) (int, string) { return 200, "<html>" },
 		"an error":        func(url.Values) (int, string) { return 422, `{"status":"error","errorType":"execution","error":"x"}` },
 		"a redirect":      func(url.Values) (int, string) { return 302, "" },
+		"a refusal":       func(url.Values) (int, string) { return 403, "" },
+		"partial content": func(url.Values) (int, string) {
+			return 206, `{"status":"success","data":{"resultType":"matrix","result":[]}}`
+		},
+		"success of an error": func(url.Values) (int, string) {
+			return 422, `{"status":"success","data":{"resultType":"matrix","result":[]}}`
+		},
+		"nothing": func(url.Values) (int, string) { return 200, `{"status":"success"}` },
 		"a vector": func(url.Values) (int, string) {
 			return 200, `{"status":"success","data":{"resultType":"vector","result":[]}}`
 		},
 		"too large": func(url.Values) (int, string) {
-			return 200, `{"status":"success` + strings.Repeat(" ", maxBytes) + `"}`
+			return 200, `{"status":"success` + strings.Repeat(" ", promquery.MaxBytes) + `"}`
 		},
 		"too many": func(url.Values) (int, string) {
-			return 200, `{"status":"success","data":{"resultType":"matrix","result":[` + strings.Repeat(`{"values":[]},`, maxSeries) + `{}]}}`
+			return 200, `{"status":"success","data":{"resultType":"matrix","result":[` + strings.Repeat(`{"values":[]},`, promquery.MaxSeries) + `{}]}}`
 		},
 		"a value that is 1": func(url.Values) (int, string) {
 			return 200, `{"status":"success","data":{"resultType":"matrix","result":[{"values":[[1,1]]}]}}`
@@ -225,7 +237,7 @@ func TestPLANE06_Away(t *testing.T) {
 		if a := o.ask(t, nix); a.source().Status != plane.Down || len(u.questions()) != 0 {
 			t.Errorf("%s: asked at once: %q", why, u.questions())
 		}
-		o.now = o.now.Add(maxBelow)
+		o.now = o.now.Add(promquery.MaxPause)
 		if a := o.ask(t, nix); a.source().Status != plane.OK || a.Data.Series == nil {
 			t.Errorf("%s: it does not come back: %+v", why, a.source())
 		}
@@ -249,7 +261,7 @@ func TestPLANE06_NoAddress(t *testing.T) {
 	} {
 		o := newOffice("http://scraper:hunter2@" + at)
 		var log strings.Builder
-		o.desk.Prometheus.Log = slog.New(slog.NewTextHandler(&log, nil))
+		o.prometheus.Log = slog.New(slog.NewTextHandler(&log, nil))
 		for range 2 { // the second time it is left alone
 			w := httptest.NewRecorder()
 			r := httptest.NewRequestWithContext(t.Context(), "GET", nix, nil)
@@ -310,16 +322,16 @@ func TestPLANE09_Questions(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	for in, want := range map[string]string{`a"} or up{x="`: `"a\"} or up{x=\""`, `\`: `"\\"`, "a\nb\x7f": `"a\x0ab\x7f"`, "ü": `"ü"`} {
-		if got := quote(in); got != want {
+		if got := planemetrics.Quote(in); got != want {
 			t.Errorf("%q is quoted %s, want %s", in, got, want)
 		}
 	}
-	if got := oneOf([]string{"a.b", "c|d"}, "-x"); got != `"(a\\.b|c\\|d)-x"` {
+	if got := planemetrics.OneOf([]string{"a.b", "c|d"}, "-x"); got != `"(a\\.b|c\\|d)-x"` {
 		t.Error(got)
 	}
 	var all strings.Builder
-	for _, w := range windows {
-		for _, q := range questions([]planefleet.Pool{row("github", "acme", "nix", "AutoscalingRunnerSet"), row("gitlab", "globex", "docker", "Deployment"), {ID: "nothing yet"}}, w) {
+	for _, w := range planemetrics.Windows {
+		for _, q := range planemetrics.Questions([]planefleet.Pool{row("github", "acme", "nix", "AutoscalingRunnerSet"), row("gitlab", "globex", "docker", "Deployment"), {ID: "nothing yet"}}, w) {
 			fmt.Fprintf(&all, "%s %s (%s) %s\n", w.Name, q.Name, q.Unit, q.Expr)
 		}
 	}
@@ -360,7 +372,7 @@ func TestAnswersAreShared(t *testing.T) {
 	o.now = o.now.Add(30 * time.Second)
 	o.caller = person("vic@example.com", `{"role":"viewer","orgs":["acme"]}`)
 	asked("a step later", nix, 8)
-	if n := len(o.desk.shared.all); n > 8+8 {
+	if n := o.desk.Shared(); n > 8+8 {
 		t.Errorf("%d answers are kept that nobody will ask for", n)
 	}
 	o.now = o.now.Add(30 * time.Second)
@@ -368,7 +380,7 @@ func TestAnswersAreShared(t *testing.T) {
 	if a := o.ask(t, nix); a.Data.Series != nil {
 		t.Errorf("%+v", a.Data)
 	}
-	o.now = o.now.Add(maxBelow)
+	o.now = o.now.Add(promquery.MaxPause)
 	asked("after a failure", nix, 8)
 }
 
@@ -414,7 +426,7 @@ func TestRoles(t *testing.T) {
 		{"operator globex", person("u@example.com", `{"role":"operator","orgs":["globex"]}`)}, {"platform-admin", person("pat@platform.dev", `{"role":"platform-admin","orgs":["*"]}`)},
 		{"nobody", person("mallory@evil.example", "")}, {"tagged", tagged},
 	} {
-		for _, op := range Operations() {
+		for _, op := range planemetrics.Operations() {
 			o := newOffice(u.URL)
 			o.caller = p.caller
 			_, path, _ := strings.Cut(op.Pattern, " ")
@@ -476,10 +488,10 @@ func TestQuestionsAreUnderstood(t *testing.T) {
 			t.Fatal("it is not ready")
 		}
 	}
-	p := &Prometheus{URL: "http://" + at, HTTP: Client(), Log: slog.New(slog.DiscardHandler), Now: time.Now}
-	for _, w := range windows {
-		for _, q := range questions([]planefleet.Pool{row("github", "acme", "nix", "AutoscalingRunnerSet"), row("gitlab", "globex", "docker", "Deployment")}, w) {
-			if _, err := p.query(t.Context(), q.Expr, gridOf(w, time.Now())); err != nil {
+	p := &promquery.Client{URL: "http://" + at, HTTP: promquery.HTTPClient(), Log: slog.New(slog.DiscardHandler), Now: time.Now}
+	for _, w := range planemetrics.Windows {
+		for _, q := range planemetrics.Questions([]planefleet.Pool{row("github", "acme", "nix", "AutoscalingRunnerSet"), row("gitlab", "globex", "docker", "Deployment")}, w) {
+			if _, err := p.Query(t.Context(), q.Expr, planemetrics.NewGrid(w, time.Now())); err != nil {
 				t.Errorf("%s: %v", q.Expr, err)
 			}
 		}

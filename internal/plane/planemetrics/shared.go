@@ -23,13 +23,13 @@ type shared struct {
 type one struct {
 	until    time.Time
 	answered chan struct{}
-	found    []found // read it after answered
+	found    []Found // read it after answered
 	err      error
 }
 
 // ask is the answer that is there, or that comes of ask: it goes on, within its own
 // bounds, if the caller who asked first has left.
-func (s *shared) ask(ctx context.Context, key string, now, until time.Time, ask func(context.Context) ([]found, error)) ([]found, error) {
+func (s *shared) ask(ctx context.Context, key string, now, until time.Time, ask func(context.Context) ([]Found, error)) ([]Found, error) {
 	s.mu.Lock()
 	maps.DeleteFunc(s.all, func(_ string, o *one) bool { return !now.Before(o.until) })
 	o, there := s.all[key]

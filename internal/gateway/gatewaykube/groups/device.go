@@ -10,7 +10,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/gateway/upkeep"
 	"github.com/tailplane/tailplane/internal/relay/relaykube"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
 // clearDevice takes a device that is gone out of the state Secret. What else is there
@@ -73,7 +73,7 @@ func (l *look) dropDevices(ctx context.Context, devices []upkeep.Device) error {
 
 // own says whether a device can be the group's: it has the name that was asked for,
 // and is not older than the group.
-func (l *look) own(d upkeep.Device, device tailnets.Device) bool {
+func (l *look) own(d upkeep.Device, device tsapi.Device) bool {
 	hostname := l.hostname(d.Ordinal)
 	for _, had := range l.group.Status.Devices {
 		if had.NodeID == d.Node && had.Hostname != "" {

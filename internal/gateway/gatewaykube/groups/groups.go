@@ -42,7 +42,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
 	"github.com/tailplane/tailplane/internal/gateway/workload"
 	"github.com/tailplane/tailplane/internal/kube"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
 const (
@@ -61,7 +61,7 @@ type Controller struct {
 	ClusterDomain   string   // such as cluster.local
 	Workload        workload.Settings
 
-	Clients *tailnets.Clients // filled by whoever looks after tailnets
+	Clients *tsapi.Clients // filled by whoever looks after tailnets
 	Log     *slog.Logger
 	Now     func() time.Time
 
@@ -82,7 +82,7 @@ type Controller struct {
 type pause struct {
 	until      time.Time
 	generation int64
-	version    tailnets.Version
+	version    tsapi.Version
 }
 
 // kinds are those of the objects that a group is made of.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway/upkeep"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
 const (
@@ -153,16 +153,16 @@ func each[T any](l *look, of []T, do func(T) error) error {
 
 // noted takes note of an error if it is Tailscale's.
 func (l *look) noted(err error) bool {
-	failure, ok := errors.AsType[*tailnets.Error](err)
+	failure, ok := errors.AsType[*tsapi.Error](err)
 	if !ok {
 		return false
 	}
 	l.failure = failure
 	wait := refusedAgain
 	switch failure.Class {
-	case tailnets.RateLimited, tailnets.Unavailable, tailnets.CircuitOpen:
+	case tsapi.RateLimited, tsapi.Unavailable, tsapi.CircuitOpen:
 		wait = max(failure.RetryAfter, 100*time.Millisecond)
-	case tailnets.Dropped:
+	case tsapi.Dropped:
 		wait = 100 * time.Millisecond // there is a newer client
 	}
 	l.mu.Lock()
@@ -213,9 +213,9 @@ func (l *look) mint(ctx context.Context, ordinals []int) error {
 		if err := l.writeKey(ctx, i, begun, ""); err != nil {
 			return err
 		}
-		key, err := l.api.CreateKey(ctx, tailnets.KeyRequest{Tags: l.tags(), Life: upkeep.KeyLife, Description: l.description(i)})
+		key, err := l.api.CreateKey(ctx, tsapi.KeyRequest{Tags: l.tags(), Life: upkeep.KeyLife, Description: l.description(i)})
 		if err != nil {
-			if failure, ok := errors.AsType[*tailnets.Error](err); ok && failure.Class != tailnets.Unavailable { // there is none for certain
+			if failure, ok := errors.AsType[*tsapi.Error](err); ok && failure.Class != tsapi.Unavailable { // there is none for certain
 				return errors.Join(err, l.writeKey(context.WithoutCancel(ctx), i, upkeep.Key{}, ""))
 			}
 			return err
@@ -300,8 +300,8 @@ func (l *look) tidy(ctx context.Context, ordinals []int) error {
 
 // isGone says whether the API answered that there is no such thing.
 func isGone(err error) bool {
-	failure, ok := errors.AsType[*tailnets.Error](err)
-	return ok && failure.Class == tailnets.NotFound && !failure.AtToken
+	failure, ok := errors.AsType[*tsapi.Error](err)
+	return ok && failure.Class == tsapi.NotFound && !failure.AtToken
 }
 
 // dropKeys deletes keys that nobody is to use any more.

@@ -20,7 +20,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/portmap"
 	"github.com/tailplane/tailplane/internal/gateway/upkeep"
 	"github.com/tailplane/tailplane/internal/kube"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
 const mostDeeds = 24 // in one look; the deletion of a group with all its ways round has fewer
@@ -34,8 +34,8 @@ type look struct {
 	before *v1alpha1.TailscaleProxyGroup // as it was found
 
 	tailnet *v1alpha1.TailscaleTailnet // nil: it is not known, or not there
-	api     *tailnets.Client           // nil: there is none
-	version tailnets.Version
+	api     *tsapi.Client              // nil: there is none
+	version tsapi.Version
 
 	// What is there now.
 	set    *appsv1.StatefulSet // nil: none
@@ -50,7 +50,7 @@ type look struct {
 	dropped       map[string]bool // devices that are gone from the tailnet
 	tidied        bool            // of a group that ends: no key is left that nothing tells of
 	forbidden     bool            // what is in the namespace may not be read now
-	failure       *tailnets.Error
+	failure       *tsapi.Error
 	blocked       bool
 	inTheWay      []string       // objects of others with our names
 	troubles      []string       // what is left out of what the group carries, and why

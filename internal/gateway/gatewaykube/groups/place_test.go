@@ -39,10 +39,10 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
 	"github.com/tailplane/tailplane/internal/gateway/workload"
 	"github.com/tailplane/tailplane/internal/kube"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
-	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
+	fakeapi "github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
 func TestMain(m *testing.M) {
@@ -68,8 +68,8 @@ type place struct {
 	admin   client.Client
 	ns      string // also the name of the tailnet
 	net     *tailnettest.Net
-	api     *tsapi.API
-	clients *tailnets.Clients
+	api     *fakeapi.API
+	clients *tsapi.Clients
 	ahead   atomic.Int64 // of the operator's clock, in nanoseconds
 	log     kubetest.Log
 	counted lockedCounts
@@ -86,7 +86,7 @@ func newScheme() (*runtime.Scheme, error) {
 
 func newPlace(t *testing.T) *place {
 	t.Helper()
-	p := &place{t: t, cluster: kubetest.Start(t), clients: new(tailnets.Clients)}
+	p := &place{t: t, cluster: kubetest.Start(t), clients: new(tsapi.Clients)}
 	p.must(p.cluster.ApplyFiles(t.Context(), "../../../../deploy/crds/gateway.tailscale.com_*.yaml"))
 	scheme, err := newScheme()
 	p.must(err)
@@ -121,8 +121,8 @@ func (p *place) tailnet() {
 	o.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: "True", Reason: "Ready", LastTransitionTime: metav1.Now()}}
 	p.must(p.admin.Status().Update(p.t.Context(), o))
 	own := p.api.Client([]string{"devices:core", "auth_keys", "services"}, relayTag)
-	_, err := p.clients.Put(p.ns, tailnets.Version{UID: string(o.UID)}, func() (tailnets.Config, error) {
-		return tailnets.Config{BaseURL: p.api.URL(), Tailnet: "-", Credential: tailnets.Credential{ClientID: own.ID, Secret: tailnets.NewSecret(own.Secret)},
+	_, err := p.clients.Put(p.ns, tsapi.Version{UID: string(o.UID)}, func() (tsapi.Config, error) {
+		return tsapi.Config{BaseURL: p.api.URL(), Tailnet: "-", Credential: tsapi.Credential{ClientID: own.ID, Secret: tsapi.NewSecret(own.Secret)},
 			UserAgent: "test", PerSecond: 1000, Burst: 1000, Now: time.Now}, nil
 	})
 	p.must(err)

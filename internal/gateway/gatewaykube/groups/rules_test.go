@@ -21,8 +21,8 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/portmap"
 	"github.com/tailplane/tailplane/internal/gateway/upkeep"
 	"github.com/tailplane/tailplane/internal/relay/document"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
-	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
+	fakeapi "github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
 // GTW-04, GW-06, GW-10: the API is away, or refuses, while a group goes: it waits and
@@ -40,7 +40,7 @@ func TestBlocked(t *testing.T) {
 	g := p.group("web", 1)
 	id := p.join("web", 0)
 	p.until("the device is written down", func() bool { d := p.get("web").Status.Devices; return len(d) == 1 && d[0].NodeID == id })
-	restore := p.api.Fault(tsapi.Fault{Route: "GET /device/{id}", Status: http.StatusForbidden})
+	restore := p.api.Fault(fakeapi.Fault{Route: "GET /device/{id}", Status: http.StatusForbidden})
 	p.must(p.admin.Delete(t.Context(), g))
 	is := p.condition("web", "Degraded", "True/"+cleanupBlocked)
 	if c := meta.FindStatusCondition(is.Status.Conditions, "Degraded"); !strings.Contains(c.Message, id) || !strings.Contains(c.Message, v1alpha1.SkipRemoteCleanupAnnotation) {
@@ -63,7 +63,7 @@ func TestBlocked(t *testing.T) {
 	g = p.group("gone", 1)
 	id = p.join("gone", 0)
 	p.until("the device is written down", func() bool { d := p.get("gone").Status.Devices; return len(d) == 1 && d[0].NodeID == id })
-	restore = p.api.Fault(tsapi.Fault{Status: http.StatusInternalServerError})
+	restore = p.api.Fault(fakeapi.Fault{Status: http.StatusInternalServerError})
 	p.must(p.admin.Delete(t.Context(), g))
 	p.condition("gone", "Degraded", "True/"+cleanupBlocked)
 	p.patch(p.get("gone"), `{"metadata":{"annotations":{"`+v1alpha1.SkipRemoteCleanupAnnotation+`":"true"}}}`)
@@ -87,7 +87,7 @@ func TestBlocked(t *testing.T) {
 // what anybody may read. A tenant's group for a tailnet that is not his gets nothing.
 func TestKeys(t *testing.T) {
 	p := newPlace(t)
-	restore := p.api.Fault(tsapi.Fault{Route: "POST /tailnet/{tailnet}/keys", Status: http.StatusForbidden})
+	restore := p.api.Fault(fakeapi.Fault{Route: "POST /tailnet/{tailnet}/keys", Status: http.StatusForbidden})
 	p.group("web", 1)
 	p.condition("web", "Ready", "False/"+v1alpha1.ReasonAuthKeyFailed)
 	asked := p.requests("POST")
@@ -104,7 +104,7 @@ func TestKeys(t *testing.T) {
 	secret := string(p.secret("web-0-config").Data["authkey"])
 
 	// The first answer is lost: the key that it made is found and deleted.
-	restore = p.api.Fault(tsapi.Fault{Route: "POST /tailnet/{tailnet}/keys", Status: http.StatusBadGateway, Acts: true, Times: 1})
+	restore = p.api.Fault(fakeapi.Fault{Route: "POST /tailnet/{tailnet}/keys", Status: http.StatusBadGateway, Acts: true, Times: 1})
 	p.group("lost", 1)
 	p.until("the key of which nobody was told is deleted", func() bool { return p.counted.get("deleted") == 1 })
 	restore()
@@ -260,7 +260,7 @@ func TestWanted(t *testing.T) {
 		return len(is) == 1 && slices.Equal(is[0].Tags, []string{"tag:svc-billing"})
 	})
 	c, _, _ := p.clients.Get(p.ns)
-	p.must(c.PutService(t.Context(), tailnets.Service{Name: "svc:billing", Ports: []string{"tcp:80"}, Tags: []string{relayTag}}))
+	p.must(c.PutService(t.Context(), tsapi.Service{Name: "svc:billing", Ports: []string{"tcp:80"}, Tags: []string{relayTag}}))
 	_, err := c.Lists(t.Context(), 0) // as the tailnet's check does
 	p.must(err)
 	p.poke("billing-proxy-group")

@@ -21,7 +21,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/portmap"
 	"github.com/tailplane/tailplane/internal/gateway/workload"
 	"github.com/tailplane/tailplane/internal/relay/relaykube"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
 const (
@@ -193,7 +193,7 @@ func (l *look) ready(ready, wished int) verdict {
 		return no(l.report.Accepted.Reason, l.report.Accepted.Message)
 	case ready == wished && !extra:
 		return yes(v1alpha1.ReasonReady, fmt.Sprintf("%d of %d relays are ready.", ready, wished))
-	case l.failure != nil && l.failure.Op == tailnets.CreateKey:
+	case l.failure != nil && l.failure.Op == tsapi.CreateKey:
 		return no(v1alpha1.ReasonAuthKeyFailed, l.failure.Error())
 	case !l.facts.API && l.needsKey():
 		return no(v1alpha1.ReasonTailnetNotReady, "A relay needs an auth key, and the tailnet cannot be asked for one.")

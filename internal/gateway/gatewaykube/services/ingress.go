@@ -19,7 +19,7 @@ import (
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/gateway/vip"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
 const (
@@ -218,7 +218,7 @@ func (l *look) own(ctx context.Context, tailnet, name string) error {
 
 var errNoClient = errors.New("the tailnet is not ready")
 
-func (l *look) api(tailnet string) (*tailnets.Client, error) {
+func (l *look) api(tailnet string) (*tsapi.Client, error) {
 	api, _, ok := l.Clients.Get(tailnet)
 	if !ok {
 		return nil, errNoClient
@@ -228,7 +228,7 @@ func (l *look) api(tailnet string) (*tailnets.Client, error) {
 
 // have is the service as it was last read: with all others of its tailnet, which
 // costs nothing here, or alone, if it was written. It is fresh if it was read now.
-func (l *look) have(ctx context.Context, api *tailnets.Client, m *vipMemory, interval time.Duration) (have *vip.Service, fresh bool, err error) {
+func (l *look) have(ctx context.Context, api *tsapi.Client, m *vipMemory, interval time.Duration) (have *vip.Service, fresh bool, err error) {
 	if !m.due.IsZero() && !l.Now().Before(m.due) {
 		have, err = l.read(ctx, api, m)
 		return have, true, err
@@ -252,11 +252,11 @@ func (l *look) have(ctx context.Context, api *tailnets.Client, m *vipMemory, int
 }
 
 // read reads the service alone; nil if there is none.
-func (l *look) read(ctx context.Context, api *tailnets.Client, m *vipMemory) (*vip.Service, error) {
+func (l *look) read(ctx context.Context, api *tsapi.Client, m *vipMemory) (*vip.Service, error) {
 	at := l.Now()
 	s, err := api.Service(ctx, m.name)
-	switch failure, _ := errors.AsType[*tailnets.Error](err); {
-	case failure != nil && failure.Class == tailnets.NotFound && !failure.AtToken:
+	switch failure, _ := errors.AsType[*tsapi.Error](err); {
+	case failure != nil && failure.Class == tsapi.NotFound && !failure.AtToken:
 		m.have = nil
 	case err != nil:
 		return nil, err
@@ -269,12 +269,12 @@ func (l *look) read(ctx context.Context, api *tailnets.Client, m *vipMemory) (*v
 
 // write writes the service and reads what came of it. It will be read once more:
 // somebody may have written at the same time.
-func (l *look) write(ctx context.Context, api *tailnets.Client, m *vipMemory, s vip.Service) (*vip.Service, error) {
+func (l *look) write(ctx context.Context, api *tsapi.Client, m *vipMemory, s vip.Service) (*vip.Service, error) {
 	m.due, m.hosts, m.await = l.Now().Add(jitter()), "", ""
-	err := api.PutService(ctx, tailnets.Service(s))
-	if failure, _ := errors.AsType[*tailnets.Error](err); failure != nil && failure.Class == tailnets.Invalid && len(s.Addrs) == 1 {
+	err := api.PutService(ctx, tsapi.Service(s))
+	if failure, _ := errors.AsType[*tsapi.Error](err); failure != nil && failure.Class == tsapi.Invalid && len(s.Addrs) == 1 {
 		s.Addrs = nil // the old address is somebody else's by now
-		err = api.PutService(ctx, tailnets.Service(s))
+		err = api.PutService(ctx, tsapi.Service(s))
 	}
 	if err != nil {
 		return nil, err
@@ -320,7 +320,7 @@ func (l *look) leaveVIP(ctx context.Context, tailnet, name string) (gone bool, e
 		return false, &duplicate{d.Message}
 	case vip.Write:
 		m.settled = true
-		if err := api.PutService(ctx, tailnets.Service(d.Service)); err != nil {
+		if err := api.PutService(ctx, tsapi.Service(d.Service)); err != nil {
 			return false, err
 		}
 	case vip.Delete:
@@ -383,18 +383,18 @@ func trouble(err error) (reason string, wait time.Duration) {
 	if errors.Is(err, errNoClient) {
 		return v1alpha1.ReasonTailnetNotReady, noClientNap
 	}
-	e, ok := errors.AsType[*tailnets.Error](err)
+	e, ok := errors.AsType[*tsapi.Error](err)
 	if !ok {
 		return v1alpha1.ReasonTailnetNotReady, refusedNap
 	}
-	reasons := map[tailnets.Class]string{tailnets.Refused: v1alpha1.ReasonInvalidCredentials, tailnets.NoToken: v1alpha1.ReasonTokenExchangeFailed,
-		tailnets.Forbidden: v1alpha1.ReasonInsufficientPermissions, tailnets.Invalid: v1alpha1.ReasonFailed, tailnets.NotFound: v1alpha1.ReasonTailnetNotFound,
-		tailnets.RateLimited: v1alpha1.ReasonRateLimited, tailnets.CircuitOpen: v1alpha1.ReasonCircuitOpen}
+	reasons := map[tsapi.Class]string{tsapi.Refused: v1alpha1.ReasonInvalidCredentials, tsapi.NoToken: v1alpha1.ReasonTokenExchangeFailed,
+		tsapi.Forbidden: v1alpha1.ReasonInsufficientPermissions, tsapi.Invalid: v1alpha1.ReasonFailed, tsapi.NotFound: v1alpha1.ReasonTailnetNotFound,
+		tsapi.RateLimited: v1alpha1.ReasonRateLimited, tsapi.CircuitOpen: v1alpha1.ReasonCircuitOpen}
 	reason = cmp.Or(reasons[e.Class], v1alpha1.ReasonAPIUnavailable)
 	switch e.Class {
-	case tailnets.Dropped:
+	case tsapi.Dropped:
 		return reason, time.Second // another client is there already
-	case tailnets.Unavailable, tailnets.RateLimited, tailnets.CircuitOpen:
+	case tsapi.Unavailable, tsapi.RateLimited, tsapi.CircuitOpen:
 		return reason, max(e.RetryAfter, time.Second)
 	}
 	return reason, refusedNap

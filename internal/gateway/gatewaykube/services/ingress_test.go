@@ -23,13 +23,13 @@ import (
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway/vip"
 	"github.com/tailplane/tailplane/internal/relay/document"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
-	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
+	fakeapi "github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
-func newTailnet(t *testing.T) (*tailnettest.Net, *tsapi.API) {
+func newTailnet(t *testing.T) (*tailnettest.Net, *fakeapi.API) {
 	t.Helper()
 	tn := tailnettest.Start(t, testPolicy)
 	api, err := tn.API()
@@ -53,13 +53,13 @@ func (p *place) backend(ns string) {
 }
 
 // world asks the API itself, beside every operator.
-func world(t *testing.T, api *tsapi.API) *tailnets.Client {
+func world(t *testing.T, api *fakeapi.API) *tsapi.Client {
 	t.Helper()
 	own := api.Client([]string{"services", "devices:core"}, "tag:k8s", "tag:web")
-	var set tailnets.Clients
+	var set tsapi.Clients
 	t.Cleanup(func() { set.Drop("t") })
-	c, err := set.Put("t", tailnets.Version{}, func() (tailnets.Config, error) {
-		return tailnets.Config{BaseURL: api.URL(), Tailnet: "-", Credential: tailnets.Credential{ClientID: own.ID, Secret: tailnets.NewSecret(own.Secret)},
+	c, err := set.Put("t", tsapi.Version{}, func() (tsapi.Config, error) {
+		return tsapi.Config{BaseURL: api.URL(), Tailnet: "-", Credential: tsapi.Credential{ClientID: own.ID, Secret: tsapi.NewSecret(own.Secret)},
 			UserAgent: "test", PerSecond: 1000, Burst: 1000, Now: time.Now}, nil
 	})
 	if err != nil {
@@ -69,10 +69,10 @@ func world(t *testing.T, api *tsapi.API) *tailnets.Client {
 }
 
 // there returns a service of a tailnet; nil if there is none.
-func there(t *testing.T, c *tailnets.Client, name string) *tailnets.Service {
+func there(t *testing.T, c *tsapi.Client, name string) *tsapi.Service {
 	t.Helper()
 	s, err := c.Service(t.Context(), name)
-	if failure, ok := errors.AsType[*tailnets.Error](err); ok && failure.Class == tailnets.NotFound {
+	if failure, ok := errors.AsType[*tsapi.Error](err); ok && failure.Class == tsapi.NotFound {
 		return nil
 	}
 	if err != nil {
@@ -82,14 +82,14 @@ func there(t *testing.T, c *tailnets.Client, name string) *tailnets.Service {
 }
 
 // has waits for a service of a tailnet to belong to just these operators.
-func (p *place) has(c *tailnets.Client, name string, operators ...string) *tailnets.Service {
+func (p *place) has(c *tsapi.Client, name string, operators ...string) *tsapi.Service {
 	p.t.Helper()
-	var s *tailnets.Service
+	var s *tsapi.Service
 	p.until(fmt.Sprint(name, " belongs to ", operators), func() error {
 		if s = there(p.t, c, name); s == nil {
 			return errors.New("there is none")
 		}
-		if got := owners(p.t, tsapi.Service{Annotations: s.Annotations}); !slices.Equal(got, operators) {
+		if got := owners(p.t, fakeapi.Service{Annotations: s.Annotations}); !slices.Equal(got, operators) {
 			return fmt.Errorf("it belongs to %v", got)
 		}
 		return nil
@@ -98,7 +98,7 @@ func (p *place) has(c *tailnets.Client, name string, operators ...string) *tailn
 }
 
 // nothing waits for a service of a tailnet to be gone.
-func (p *place) nothing(c *tailnets.Client, name string) {
+func (p *place) nothing(c *tsapi.Client, name string) {
 	p.t.Helper()
 	p.until(name+" is gone", func() error {
 		if s := there(p.t, c, name); s != nil {
@@ -109,7 +109,7 @@ func (p *place) nothing(c *tailnets.Client, name string) {
 }
 
 // changes are the requests to an API that may change something, but for tokens.
-func changes(api *tsapi.API) (n int) {
+func changes(api *fakeapi.API) (n int) {
 	for _, r := range api.Requests() {
 		if r.Method != "GET" && !strings.HasPrefix(r.Route, "POST /oauth") {
 			n++
@@ -263,7 +263,7 @@ func TestIngress(t *testing.T) {
 	}
 
 	// Deletion, with the API down at first.
-	remove := api.Fault(tsapi.Fault{Status: 500})
+	remove := api.Fault(fakeapi.Fault{Status: 500})
 	p.must(p.admin.Delete(t.Context(), s))
 	p.condition(s, v1alpha1.ConditionReady, "False/Deleting")
 	p.event(s, "CleanupBlocked")
@@ -388,7 +388,7 @@ func TestForeignServices(t *testing.T) {
 		{"other-ports", map[string]string{vip.Annotation: others}, []string{"tcp:22"}, "False/VIPConflict"},
 		{"twin", map[string]string{vip.Annotation: vip.Owners{}.With(us).String()}, []string{"tcp:443", "tcp:80"}, "False/DuplicateOperatorID"},
 	} {
-		made := tailnets.Service{Name: "svc:" + tt.called, Ports: tt.ports, Tags: []string{"tag:web"}, Annotations: tt.annotations, Comment: "before"}
+		made := tsapi.Service{Name: "svc:" + tt.called, Ports: tt.ports, Tags: []string{"tag:web"}, Annotations: tt.annotations, Comment: "before"}
 		p.must(admin.PutService(t.Context(), made))
 		before := there(t, admin, made.Name)
 		s := ingressService(p.shop, tt.called, "foreign", p.ns)
@@ -427,7 +427,7 @@ func TestForeignServices(t *testing.T) {
 	}
 }
 
-func sameService(a, b *tailnets.Service) bool {
+func sameService(a, b *tsapi.Service) bool {
 	return a != nil && b != nil && fmt.Sprintf("%+v", *a) == fmt.Sprintf("%+v", *b)
 }
 
@@ -446,7 +446,7 @@ func TestSkipCleanup(t *testing.T) {
 	p.condition(s, v1alpha1.ConditionProgrammed, "True/Programmed")
 
 	// The API fails: what is known stays, and is told as such.
-	remove := api.Fault(tsapi.Fault{Status: 403})
+	remove := api.Fault(fakeapi.Fault{Status: 403})
 	p.later(22*time.Minute, s)
 	o := p.condition(s, v1alpha1.ConditionDegraded, "True/InsufficientPermissions")
 	if !meta.IsStatusConditionTrue(o.Status.Conditions, v1alpha1.ConditionProgrammed) || len(o.Status.VIP.Addresses) != 2 {

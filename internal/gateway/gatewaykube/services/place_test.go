@@ -40,10 +40,10 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/vip"
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/relay/document"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
-	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
+	fakeapi "github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
 func TestMain(m *testing.M) {
@@ -67,7 +67,7 @@ type place struct {
 	admin   client.Client
 	ns      string // the operator's, where groups are
 	shop    string // where teams are
-	clients *tailnets.Clients
+	clients *tsapi.Clients
 	ahead   atomic.Int64 // of the operator's clock, in nanoseconds
 	writes  atomic.Int64 // to the API server, but for events
 	log     *kubetest.Log
@@ -82,7 +82,7 @@ var once sync.Mutex // one test installs definitions at a time
 // Services for teams.
 func newPlace(t *testing.T, id string, consumer bool) *place {
 	t.Helper()
-	p := &place{t: t, cluster: kubetest.Start(t), log: new(kubetest.Log), clients: new(tailnets.Clients), id: id}
+	p := &place{t: t, cluster: kubetest.Start(t), log: new(kubetest.Log), clients: new(tsapi.Clients), id: id}
 	p.install("../../../../deploy/crds/gateway.tailscale.com_*.yaml")
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
 	p.must(err)
@@ -186,7 +186,7 @@ func (p *place) until(what string, ok func() error) {
 }
 
 // tailnet makes a tailnet, as the controller of tailnets would, and a client of it.
-func (p *place) tailnet(name, suffix string, api *tsapi.API, scopes ...string) {
+func (p *place) tailnet(name, suffix string, api *fakeapi.API, scopes ...string) {
 	p.t.Helper()
 	o := &v1alpha1.TailscaleTailnet{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.TailscaleTailnetSpec{Tags: []string{"tag:k8s"}, SyncInterval: metav1.Duration{Duration: 5 * time.Minute},
 		AllowedNamespaces: v1alpha1.NamespaceSelector{From: v1alpha1.NamespacesAll}}}
@@ -203,11 +203,11 @@ func (p *place) tailnet(name, suffix string, api *tsapi.API, scopes ...string) {
 	}
 }
 
-func (p *place) join(name string, api *tsapi.API) {
+func (p *place) join(name string, api *fakeapi.API) {
 	p.t.Helper()
 	own := api.Client([]string{"devices:core", "auth_keys", "services"}, "tag:k8s", "tag:web")
-	_, err := p.clients.Put(name, tailnets.Version{UID: "u"}, func() (tailnets.Config, error) {
-		return tailnets.Config{BaseURL: api.URL(), Tailnet: "-", Credential: tailnets.Credential{ClientID: own.ID, Secret: tailnets.NewSecret(own.Secret)},
+	_, err := p.clients.Put(name, tsapi.Version{UID: "u"}, func() (tsapi.Config, error) {
+		return tsapi.Config{BaseURL: api.URL(), Tailnet: "-", Credential: tsapi.Credential{ClientID: own.ID, Secret: tsapi.NewSecret(own.Secret)},
 			UserAgent: "tailplane-gateway/test", PerSecond: 1000, Burst: 1000, Now: p.now}, nil
 	})
 	p.must(err)
@@ -387,7 +387,7 @@ func (c *counter) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // owners are the operators that a service of a tailnet belongs to.
-func owners(t *testing.T, s tsapi.Service) (ids []string) {
+func owners(t *testing.T, s fakeapi.Service) (ids []string) {
 	t.Helper()
 	text := s.Annotations[vip.Annotation]
 	if _, err := vip.ParseOwners(text); err != nil {

@@ -35,7 +35,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/gateway/gatewaykube/gather"
 	"github.com/tailplane/tailplane/internal/kube"
-	"github.com/tailplane/tailplane/internal/tailnet/tailnets"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
 const (
@@ -54,7 +54,7 @@ type Controller struct {
 	// OperatorID and Instance say who we are to other operators; see Identify.
 	OperatorID, Instance string
 
-	Clients *tailnets.Clients // filled by whoever looks after tailnets
+	Clients *tsapi.Clients // filled by whoever looks after tailnets
 	Log     *slog.Logger
 	Now     func() time.Time
 

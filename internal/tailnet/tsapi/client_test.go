@@ -1,4 +1,4 @@
-package tailnets
+package tsapi
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/testkit/tailnettest"
-	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
+	fakeapi "github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
 func TestMain(m *testing.M) {
@@ -31,7 +31,7 @@ const testPolicy = `{
 var allScopes = []string{"devices:core", "auth_keys", "services"}
 
 // startAPI starts the API of a tailnet without nodes.
-func startAPI(t testing.TB) *tsapi.API {
+func startAPI(t testing.TB) *fakeapi.API {
 	t.Helper()
 	api, err := tailnettest.Start(t, testPolicy).API()
 	if err != nil {
@@ -40,7 +40,7 @@ func startAPI(t testing.TB) *tsapi.API {
 	return api
 }
 
-func configOf(api *tsapi.API, c tsapi.OAuthClient) Config {
+func configOf(api *fakeapi.API, c fakeapi.OAuthClient) Config {
 	return Config{BaseURL: api.URL(), Tailnet: "-", Credential: Credential{ClientID: c.ID, Secret: NewSecret(c.Secret)},
 		UserAgent: "tailplane-gateway/test", PerSecond: 1000, Burst: 1000, Now: time.Now}
 }
@@ -67,7 +67,7 @@ func failure(err error) *Error {
 	return f
 }
 
-func count(api *tsapi.API, route string) (n int) {
+func count(api *fakeapi.API, route string) (n int) {
 	for _, r := range api.Requests() {
 		if strings.HasPrefix(r.Route, route) {
 			n++
@@ -160,38 +160,43 @@ func TestServices(t *testing.T) {
 func TestClasses(t *testing.T) {
 	for _, x := range []struct {
 		name    string
-		fault   tsapi.Fault
+		fault   fakeapi.Fault
 		want    Class
 		status  int
 		atToken bool
 		wait    bool // is told when to come again
 		keys    Class
 	}{
-		{name: "401", fault: tsapi.Fault{Route: devicesRoute, Status: 401}, want: Refused, status: 401},
-		{name: "401 at the token", fault: tsapi.Fault{Route: "POST /oauth/token", Status: 401}, want: Refused, status: 401, atToken: true},
-		{name: "400 at the token", fault: tsapi.Fault{Route: "POST /oauth/token", Status: 400}, want: NoToken, status: 400, atToken: true},
-		{name: "403 at the token", fault: tsapi.Fault{Route: "POST /oauth/token", Status: 403}, want: NoToken, status: 403, atToken: true},
-		{name: "500 at the token", fault: tsapi.Fault{Route: "POST /oauth/token", Status: 500}, want: Unavailable, status: 500, atToken: true, wait: true},
-		{name: "429 at the token", fault: tsapi.Fault{Route: "POST /oauth/token", Status: 429}, want: RateLimited, status: 429, atToken: true, wait: true},
-		{name: "an HTML page instead of a token", fault: tsapi.Fault{Route: "POST /oauth/token", HTML: true, Status: 200}, want: Unavailable, status: 200, atToken: true, wait: true},
-		{name: "half a token", fault: tsapi.Fault{Route: "POST /oauth/token", Truncate: true}, want: Unavailable, status: 200, atToken: true, wait: true},
-		{name: "403", fault: tsapi.Fault{Route: devicesRoute, Status: 403}, want: Forbidden, status: 403},
-		{name: "403 as an HTML page", fault: tsapi.Fault{Route: devicesRoute, Status: 403, HTML: true}, want: Forbidden, status: 403},
-		{name: "400", fault: tsapi.Fault{Route: devicesRoute, Status: 400}, want: Invalid, status: 400},
-		{name: "404", fault: tsapi.Fault{Route: devicesRoute, Status: 404}, want: NotFound, status: 404},
-		{name: "429", fault: tsapi.Fault{Route: devicesRoute, Status: 429}, want: RateLimited, status: 429, wait: true},
-		{name: "500", fault: tsapi.Fault{Route: devicesRoute, Status: 500}, want: Unavailable, status: 500, wait: true},
-		{name: "500 of the services", fault: tsapi.Fault{Route: servicesRoute, Status: 500}, want: Unavailable, status: 500, wait: true},
-		{name: "an HTML page", fault: tsapi.Fault{Route: devicesRoute, HTML: true}, want: Unavailable, status: 502, wait: true},
-		{name: "a portal", fault: tsapi.Fault{Route: devicesRoute, HTML: true, Status: 200}, want: Unavailable, status: 200, wait: true},
-		{name: "half an answer", fault: tsapi.Fault{Route: devicesRoute, Truncate: true}, want: Unavailable, status: 200, wait: true},
-		{name: "an empty object", fault: tsapi.Fault{Route: devicesRoute, Status: 200, Body: "{}"}, want: Unavailable, status: 200, wait: true},
-		{name: "null", fault: tsapi.Fault{Route: servicesRoute, Status: 200, Body: "null"}, want: Unavailable, status: 200, wait: true},
-		{name: "another form", fault: tsapi.Fault{Route: devicesRoute, Status: 200, Body: `{"devices":7}`}, want: Unavailable, status: 200, wait: true},
-		{name: "a device without an id", fault: tsapi.Fault{Route: devicesRoute, Status: 200, Body: `{"devices":[{"name":"x"}]}`}, want: Unavailable, status: 200, wait: true},
-		{name: "a bad address", fault: tsapi.Fault{Route: servicesRoute, Status: 200, Body: `{"vipServices":[{"name":"svc:x","addrs":["x"]}]}`}, want: Unavailable, status: 200, wait: true},
-		{name: "a redirect", fault: tsapi.Fault{Route: devicesRoute, Status: 302, Body: "{}", Header: http.Header{"Location": {"/elsewhere"}}}, want: Unavailable, status: 302, wait: true},
-		{name: "not modified", fault: tsapi.Fault{Route: devicesRoute, Status: 304}, want: Unavailable, status: 304, wait: true},
+		{name: "401", fault: fakeapi.Fault{Route: devicesRoute, Status: 401}, want: Refused, status: 401},
+		{name: "401 at the token", fault: fakeapi.Fault{Route: "POST /oauth/token", Status: 401}, want: Refused, status: 401, atToken: true},
+		{name: "400 at the token", fault: fakeapi.Fault{Route: "POST /oauth/token", Status: 400}, want: NoToken, status: 400, atToken: true},
+		{name: "403 at the token", fault: fakeapi.Fault{Route: "POST /oauth/token", Status: 403}, want: NoToken, status: 403, atToken: true},
+		{name: "500 at the token", fault: fakeapi.Fault{Route: "POST /oauth/token", Status: 500}, want: Unavailable, status: 500, atToken: true, wait: true},
+		{name: "429 at the token", fault: fakeapi.Fault{Route: "POST /oauth/token", Status: 429}, want: RateLimited, status: 429, atToken: true, wait: true},
+		{name: "an HTML page instead of a token", fault: fakeapi.Fault{Route: "POST /oauth/token", HTML: true, Status: 200}, want: Unavailable, status: 200, atToken: true, wait: true},
+		{name: "half a token", fault: fakeapi.Fault{Route: "POST /oauth/token", Truncate: true}, want: Unavailable, status: 200, atToken: true, wait: true},
+		{name: "403", fault: fakeapi.Fault{Route: devicesRoute, Status: 403}, want: Forbidden, status: 403},
+		{name: "403 as an HTML page", fault: fakeapi.Fault{Route: devicesRoute, Status: 403, HTML: true}, want: Forbidden, status: 403},
+		{name: "400", fault: fakeapi.Fault{Route: devicesRoute, Status: 400}, want: Invalid, status: 400},
+		{name: "404", fault: fakeapi.Fault{Route: devicesRoute, Status: 404}, want: NotFound, status: 404},
+		{name: "429", fault: fakeapi.Fault{Route: devicesRoute, Status: 429}, want: RateLimited, status: 429, wait: true},
+		{name: "500", fault: fakeapi.Fault{Route: devicesRoute, Status: 500}, want: Unavailable, status: 500, wait: true},
+		{name: "500 of the services", fault: fakeapi.Fault{Route: servicesRoute, Status: 500}, want: Unavailable, status: 500, wait: true},
+		{name: "an HTML page", fault: fakeapi.Fault{Route: devicesRoute, HTML: true}, want: Unavailable, status: 502, wait: true},
+		{name: "a portal", fault: fakeapi.Fault{Route: devicesRoute, HTML: true, Status: 200}, want: Unavailable, status: 200, wait: true},
+		{name: "half an answer", fault: fakeapi.Fault{Route: devicesRoute, Truncate: true}, want: Unavailable, status: 200, wait: true},
+		{name: "an empty object", fault: fakeapi.Fault{Route: devicesRoute, Status: 200, Body: "{}"}, want: Unavailable, status: 200, wait: true},
+		{name: "null", fault: fakeapi.Fault{Route: servicesRoute, Status: 200, Body: "null"}, want: Unavailable, status: 200, wait: true},
+		{name: "another form", fault: fakeapi.Fault{Route: devicesRoute, Status: 200, Body: `{"devices":7}`}, want: Unavailable, status: 200, wait: true},
+		{name: "a device without an id", fault: fakeapi.Fault{Route: devicesRoute, Status: 200, Body: `{"devices":[{"name":"x"}]}`}, want: Unavailable, status: 200, wait: true},
+		{name: "a bad address", fault: fakeapi.Fault{Route: servicesRoute, Status: 200, Body: `{"vipServices":[{"name":"svc:x","addrs":["x"]}]}`}, want: Unavailable, status: 200, wait: true},
+		{name: "a redirect", fault: fakeapi.Fault{Route: devicesRoute, Status: 302, Body: "{}", Header: http.Header{"Location": {"/elsewhere"}}}, want: Unavailable, status: 302, wait: true},
+		{name: "plain text", fault: fakeapi.Fault{Route: devicesRoute, Status: 200, Body: `{"devices":[]}`, Header: http.Header{"Content-Type": {"text/plain"}}}, want: Unavailable, status: 200, wait: true},
+		{name: "nothing", fault: fakeapi.Fault{Route: devicesRoute, Status: 200, Body: " "}, want: Unavailable, status: 200, wait: true},
+		{name: "a part", fault: fakeapi.Fault{Route: devicesRoute, Status: 206, Body: `{"devices":[]}`}, want: Unavailable, status: 206, wait: true},
+		{name: "too long a token", fault: fakeapi.Fault{Route: "POST /oauth/token", Status: 200, Body: `{"access_token":"` + strings.Repeat("a", mostToken) + `"}`}, want: Unavailable, status: 200, atToken: true, wait: true},
+		{name: "a redirect of the token", fault: fakeapi.Fault{Route: "POST /oauth/token", Status: 307, Body: "{}", Header: http.Header{"Location": {"/elsewhere"}}}, want: Unavailable, status: 307, atToken: true, wait: true},
+		{name: "not modified", fault: fakeapi.Fault{Route: devicesRoute, Status: 304}, want: Unavailable, status: 304, wait: true},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			t.Parallel()
@@ -235,7 +240,7 @@ func TestLastKnownGood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range []tsapi.Fault{{Status: 401}, {Status: 403, Route: devicesRoute}, {Status: 404, Route: devicesRoute}, {Status: 500, Route: servicesRoute}} {
+	for _, f := range []fakeapi.Fault{{Status: 401}, {Status: 403, Route: devicesRoute}, {Status: 404, Route: devicesRoute}, {Status: 500, Route: servicesRoute}} {
 		remove := api.Fault(f)
 		if _, err := c.Lists(ctx, 0); err == nil {
 			t.Errorf("%+v is no failure", f)
@@ -246,7 +251,7 @@ func TestLastKnownGood(t *testing.T) {
 		}
 	}
 	// The service feature may be off, and its scope missing: the devices are good all the same.
-	remove := api.Fault(tsapi.Fault{Route: servicesRoute, Status: 404})
+	remove := api.Fault(fakeapi.Fault{Route: servicesRoute, Status: 404})
 	if l, err := c.Lists(ctx, 0); err != nil || len(l.Services) != 0 || l.ServicesRefused != nil {
 		t.Errorf("feature off: %+v, %v", l, err)
 	}
@@ -261,7 +266,7 @@ func TestLastKnownGood(t *testing.T) {
 func TestRetryAfter(t *testing.T) {
 	api := startAPI(t)
 	c := newClient(t, configOf(api, api.Client(allScopes, "tag:k8s-operator")))
-	api.Fault(tsapi.Fault{Route: devicesRoute, Status: 429, Times: 1, Header: http.Header{"Retry-After": {"120"}}})
+	api.Fault(fakeapi.Fault{Route: devicesRoute, Status: 429, Times: 1, Header: http.Header{"Retry-After": {"120"}}})
 	_, err := c.Lists(within(t), 0)
 	if f := failure(err); f == nil || f.Class != RateLimited || f.RetryAfter.Round(time.Second) != 2*time.Minute {
 		t.Fatalf("%+v", f)
@@ -313,7 +318,7 @@ func TestRedirects(t *testing.T) {
 		for _, route := range []string{"", devicesRoute, "DELETE /tailnet/{tailnet}/keys/{id}", keysRoute} {
 			api := startAPI(t)
 			c := newClient(t, configOf(api, api.Client(allScopes, "tag:k8s-operator")))
-			api.Fault(tsapi.Fault{Route: route, Status: status, Body: "{}", Header: http.Header{"Location": {other.URL}}})
+			api.Fault(fakeapi.Fault{Route: route, Status: status, Body: "{}", Header: http.Header{"Location": {other.URL}}})
 			_, err := c.Lists(within(t), 0)
 			errs := []error{c.DeleteKey(within(t), "k1"), err}
 			_, err = c.CreateKey(within(t), KeyRequest{Tags: []string{"tag:web"}, Life: time.Minute})
@@ -337,8 +342,8 @@ func TestRedirects(t *testing.T) {
 func TestIsolation(t *testing.T) {
 	type side struct {
 		name    string
-		api     *tsapi.API
-		clients []tsapi.OAuthClient
+		api     *fakeapi.API
+		clients []fakeapi.OAuthClient
 	}
 	sides := []*side{{name: "corp"}, {name: "dev"}}
 	var set Clients
@@ -432,7 +437,7 @@ func TestSwap(t *testing.T) {
 	if same, err := set.Put("corp", Version{Credential: "1"}, func() (Config, error) { return Config{}, errors.New("is not asked") }); err != nil || same != old {
 		t.Fatal("the same version made another client")
 	}
-	api.Fault(tsapi.Fault{Route: devicesRoute, Delay: 300 * time.Millisecond, Times: 1})
+	api.Fault(fakeapi.Fault{Route: devicesRoute, Delay: 300 * time.Millisecond, Times: 1})
 	got := make(chan error, 1)
 	go func() {
 		_, err := old.Lists(within(t), 0)
@@ -472,7 +477,7 @@ func TestSwap(t *testing.T) {
 func TestShared(t *testing.T) {
 	api := startAPI(t)
 	c := newClient(t, configOf(api, api.Client(allScopes, "tag:k8s-operator")))
-	api.Fault(tsapi.Fault{Route: "POST /oauth/token", Delay: 50 * time.Millisecond})
+	api.Fault(fakeapi.Fault{Route: "POST /oauth/token", Delay: 50 * time.Millisecond})
 	var wg sync.WaitGroup
 	errs := make(chan error, 200)
 	for i := range 50 {
@@ -521,7 +526,7 @@ func TestWorkloadIdentity(t *testing.T) {
 		return NewSecret(part(map[string]string{"alg": "none"}) + "." + part(map[string]any{"iss": "https://cluster", "sub": "system:serviceaccount:a:b", "aud": aud,
 			"exp": time.Now().Add(10 * time.Minute).Unix()}) + ".c2ln")
 	}
-	api.Trust(tsapi.TrustedIssuer{ClientID: "kwif", Issuer: "https://cluster", Subject: "system:serviceaccount:a:b", Audience: "right", Scopes: allScopes,
+	api.Trust(fakeapi.TrustedIssuer{ClientID: "kwif", Issuer: "https://cluster", Subject: "system:serviceaccount:a:b", Audience: "right", Scopes: allScopes,
 		Tags: []string{"tag:k8s-operator"}, Verify: func(context.Context, string) error { return nil }})
 	for _, x := range []struct {
 		why    string
@@ -532,7 +537,7 @@ func TestWorkloadIdentity(t *testing.T) {
 		{"another audience", func(context.Context) (Secret, error) { return claims("wrong"), nil }, Refused},
 		{"no token of ours", func(context.Context) (Secret, error) { return Secret{}, errors.New("the API server says no") }, NoToken},
 	} {
-		config := configOf(api, tsapi.OAuthClient{ID: "kwif"})
+		config := configOf(api, fakeapi.OAuthClient{ID: "kwif"})
 		config.Credential.Assert = x.assert
 		c := newClient(t, config)
 		_, err := c.Lists(within(t), 0)
@@ -595,7 +600,7 @@ func TestSecretsDoNotPrint(t *testing.T) {
 	c := newClient(t, configOf(api, own))
 	for _, route := range []string{"POST /oauth/token", devicesRoute} {
 		for _, status := range []int{200, 400, 403, 500} {
-			remove := api.Fault(tsapi.Fault{Route: route, Status: status, Body: `{"message":"you sent ` + own.Secret + `\u001b[31m"}`})
+			remove := api.Fault(fakeapi.Fault{Route: route, Status: status, Body: `{"message":"you sent ` + own.Secret + `\u001b[31m"}`})
 			_, err := c.Lists(within(t), 0)
 			remove()
 			if err == nil {

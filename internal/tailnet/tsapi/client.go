@@ -1,17 +1,15 @@
-// Package tailnets asks Tailscale's HTTP API about several tailnets, with a client
+// Package tsapi asks Tailscale's HTTP API about several tailnets, with a client
 // for each that shares nothing with another: credential, token, limit, circuit and
 // memory. It keeps law 7: an answer that is not understood is a failure with a
 // class and never an empty list, and what was known stays known.
-package tailnets
+package tsapi
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"sync"
 	"sync/atomic"
@@ -19,6 +17,8 @@ import (
 
 	"golang.org/x/time/rate"
 	tailscale "tailscale.com/client/tailscale/v2"
+
+	"github.com/tailplane/tailplane/internal/util/httptransport"
 )
 
 // Config is what a client needs. Fields without a remark are required.
@@ -37,32 +37,27 @@ type Config struct {
 	transport http.RoundTripper
 }
 
-// ParseBaseURL checks where a credential may be sent: to an https URL, or by plain
-// http to this machine.
+// ParseBaseURL checks where a credential may be sent: to an https URL without a path,
+// or by plain http to this machine.
 func ParseBaseURL(text string) (*url.URL, error) {
-	u, err := url.Parse(text)
-	switch {
-	case err != nil || u.Host == "" || u.Opaque != "":
-		return nil, fmt.Errorf("%q is not a URL", text)
-	case u.User != nil || u.RawQuery != "" || u.Fragment != "" || cmp.Or(u.Path, "/") != "/":
-		return nil, fmt.Errorf("%q must have a scheme and a host only", text)
-	case u.Scheme == "http":
-		if ip, err := netip.ParseAddr(u.Hostname()); (err != nil || !ip.IsLoopback()) && u.Hostname() != "localhost" {
-			return nil, fmt.Errorf("%q would carry a credential in the clear; https, please", text)
-		}
-	case u.Scheme != "https":
-		return nil, fmt.Errorf("%q is not an https URL", text)
+	u, err := httptransport.ParseBase(text)
+	if err != nil {
+		return nil, err
 	}
-	u.Path = ""
+	if u.Path != "" {
+		return nil, fmt.Errorf("%q must have a scheme and a host only", text)
+	}
 	return u, nil
 }
 
 // A Client asks the API of one tailnet. Its methods may be called at the same time.
 type Client struct {
-	config    Config
-	base      *url.URL
-	transport http.RoundTripper
-	limit     *rate.Limiter
+	config Config
+	base   *url.URL
+	wire   http.RoundTripper        // below api and tokens
+	api    *httptransport.Transport // of operations
+	tokens *httptransport.Transport // of access tokens, whose answers are small
+	limit  *rate.Limiter
 
 	token    atomic.Pointer[token]
 	fetching flight[*token]
@@ -93,20 +88,25 @@ func New(c Config) (*Client, error) {
 		c.UserAgent == "" || c.PerSecond <= 0 || c.Burst < 1 || c.Now == nil {
 		return nil, errors.New("API of a tailnet: tailnet, credential (one of two kinds), user agent, limits and clock are required")
 	}
-	own := &Client{config: c, base: base, transport: c.transport, limit: rate.NewLimiter(rate.Limit(c.PerSecond), c.Burst)}
+	own := &Client{config: c, base: base, wire: c.transport, limit: rate.NewLimiter(rate.Limit(c.PerSecond), c.Burst)}
 	own.working, own.stop = context.WithCancel(context.Background())
-	if own.transport == nil {
-		own.transport = &http.Transport{
+	if own.wire == nil {
+		own.wire = &http.Transport{
 			Proxy:                  http.ProxyFromEnvironment,
 			DialContext:            (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
 			TLSHandshakeTimeout:    5 * time.Second,
-			ResponseHeaderTimeout:  attemptTime,
 			MaxResponseHeaderBytes: 64 << 10,
 			MaxIdleConns:           4,
 			MaxConnsPerHost:        8,
 			IdleConnTimeout:        90 * time.Second,
 			ForceAttemptHTTP2:      true,
 		}
+	}
+	if own.api, err = httptransport.New(httptransport.Config{Base: base, MaxBody: mostBody, Timeout: attemptTime, RoundTripper: own.wire}); err != nil {
+		return nil, err
+	}
+	if own.tokens, err = httptransport.New(httptransport.Config{Base: base, MaxBody: mostToken, Timeout: attemptTime, RoundTripper: own.wire}); err != nil {
+		return nil, err
 	}
 	return own, nil
 }
@@ -181,7 +181,7 @@ func (c *Client) end() {
 	c.abandoned = true
 	c.mu.Unlock()
 	c.stop()
-	if t, ok := c.transport.(*http.Transport); ok {
+	if t, ok := c.wire.(*http.Transport); ok {
 		t.CloseIdleConnections()
 	}
 }

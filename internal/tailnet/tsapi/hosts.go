@@ -1,4 +1,4 @@
-package tailnets
+package tsapi
 
 import (
 	"bytes"
@@ -88,15 +88,15 @@ func (c *Client) call(ctx context.Context, api *tailscale.Client, method, path s
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	x := api.Auth.(*exchange)
-	res, err := x.HTTPClient(nil, "").Do(req)
+	res, err := api.HTTP.Do(req)
 	if err != nil {
 		return err
 	}
-	defer res.Body.Close() // x has read all of it
+	defer res.Body.Close()
+	answer := exchangeOf(api).body
 	if res.StatusCode/100 != 2 {
 		var said tailscale.APIError
-		if err := json.Unmarshal(x.body, &said); err != nil {
+		if err := json.Unmarshal(answer, &said); err != nil {
 			return fmt.Errorf("status %d", res.StatusCode)
 		}
 		return said
@@ -104,5 +104,5 @@ func (c *Client) call(ctx context.Context, api *tailscale.Client, method, path s
 	if out == nil {
 		return nil
 	}
-	return json.Unmarshal(x.body, out)
+	return json.Unmarshal(answer, out)
 }

@@ -1,4 +1,4 @@
-package tailnets
+package tsapi
 
 import (
 	"encoding/json"
@@ -8,7 +8,7 @@ import (
 	"tailscale.com/ipn"
 
 	"github.com/tailplane/tailplane/testkit/tailnettest"
-	"github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
+	fakeapi "github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
 
 // A real node offers a service, is seen to, and is approved.
@@ -64,7 +64,7 @@ func TestHosts(t *testing.T) {
 	}
 	// An answer of another form is not a list of nobody.
 	for _, body := range []string{`{}`, `{"hosts":[{}]}`, `{"hosts":7}`} {
-		remove := api.Fault(tsapi.Fault{Route: "GET /tailnet/{tailnet}/services/{name}/devices", Status: 200, Body: body})
+		remove := api.Fault(fakeapi.Fault{Route: "GET /tailnet/{tailnet}/services/{name}/devices", Status: 200, Body: body})
 		if hosts, err := c.Hosts(ctx, "svc:web"); failure(err) == nil || failure(err).Class != Unavailable {
 			t.Errorf("%s: %+v, %v", body, hosts, err)
 		}

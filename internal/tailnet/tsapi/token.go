@@ -1,4 +1,4 @@
-package tailnets
+package tsapi
 
 import (
 	"context"
@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/util/httptransport"
 )
 
 const redacted = "[secret]"
@@ -99,8 +101,9 @@ func (c *Client) accessToken(ctx context.Context) (*token, error) {
 	})
 }
 
-// fetchToken asks for a token with our own transport. The client library's would
-// use the process's default one: no time-out, no limit.
+// fetchToken asks for a token over the strict transport. It does not use the client
+// library's OAuth and IdentityFederation, because they fetch tokens with the default
+// HTTP client of the process, which has no time limit and follows redirects.
 func (c *Client) fetchToken(ctx context.Context) (_ *token, err error) {
 	begun := c.now()
 	ctx, cancel := context.WithTimeout(ctx, attemptTime)
@@ -132,16 +135,20 @@ func (c *Client) fetchToken(ctx context.Context) (_ *token, err error) {
 	if err := c.limit.Wait(ctx); err != nil {
 		return nil, &tokenError{cause: errors.Join(errBusy, err)}
 	}
-	res, err := c.transport.RoundTrip(req) // which follows no redirect: the secret goes nowhere else
+	res, err := c.tokens.RoundTrip(req)
 	if err != nil {
-		return nil, &tokenError{cause: err}
+		failure := &tokenError{cause: err}
+		if answer, ok := errors.AsType[*httptransport.Error](err); ok {
+			failure.status, failure.wait = answer.Status, retryAfter(answer.Header, c.now())
+		}
+		return nil, failure
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
 		// What it says is not passed on: it was told our secret, and might repeat it.
 		return nil, &tokenError{status: res.StatusCode, wait: retryAfter(res.Header, c.now()), cause: errors.New(http.StatusText(res.StatusCode))}
 	}
-	body, err := io.ReadAll(io.LimitReader(res.Body, mostToken))
+	body, err := io.ReadAll(res.Body)
 	var out struct {
 		AccessToken string `json:"access_token"`
 		TokenType   string `json:"token_type"`

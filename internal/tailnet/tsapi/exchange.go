@@ -1,21 +1,22 @@
-package tailnets
+package tsapi
 
 import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"mime"
 	"net/http"
 	"time"
 
 	tailscale "tailscale.com/client/tailscale/v2"
+
+	"github.com/tailplane/tailplane/internal/util/httptransport"
 )
 
-// An exchange is one operation over the wire. It is the client library's Auth and
-// its transport, and writes down what came: the library loses the status of an
-// error page, takes a redirect for success, and reads without a limit.
+// An exchange is one operation over the wire. It is the transport of the client
+// library: it adds the access token, and records the status and the body of the
+// answer, because the library loses the status of an error page and takes {} for an
+// empty list. All other rules are those of [httptransport].
 type exchange struct {
 	client *Client
 	ctx    context.Context // the caller's
@@ -36,7 +37,7 @@ func (x *exchange) run(op Op, do func(context.Context, *tailscale.Client) error)
 	ctx, cancel := context.WithTimeout(x.ctx, 2*attemptTime) // for the token and the request
 	defer cancel()
 	err := do(ctx, &tailscale.Client{
-		BaseURL: c.base, Tailnet: c.config.Tailnet, UserAgent: c.config.UserAgent, Auth: x, HTTP: &http.Client{},
+		BaseURL: c.base, Tailnet: c.config.Tailnet, UserAgent: c.config.UserAgent, HTTP: httptransport.ClientOf(x),
 	})
 	if err == nil {
 		return nil
@@ -54,7 +55,11 @@ func (x *exchange) run(op Op, do func(context.Context, *tailscale.Client) error)
 			out.Message = printable(said.Message, x.token, c.config.Credential.Secret)
 		}
 	default:
-		out.Message = printable(err.Error(), x.token, c.config.Credential.Secret)
+		said := err.Error()
+		if broken, ok := errors.AsType[*httptransport.Error](err); ok {
+			said = broken.Message // net/http puts the whole URL before it
+		}
+		out.Message = printable(said, x.token, c.config.Credential.Secret)
 	}
 	if errors.Is(err, errBusy) {
 		out.Class, out.RetryAfter = RateLimited, firstBackoff
@@ -65,8 +70,8 @@ func (x *exchange) run(op Op, do func(context.Context, *tailscale.Client) error)
 	return out
 }
 
-// HTTPClient implements [tailscale.Auth].
-func (x *exchange) HTTPClient(*http.Client, string) *http.Client { return &http.Client{Transport: x} }
+// exchangeOf returns the exchange that a library's client sends by.
+func exchangeOf(api *tailscale.Client) *exchange { return api.HTTP.Transport.(*exchange) }
 
 // RoundTrip implements [http.RoundTripper]. A token may have been revoked within
 // its hour: a refusal counts when a fresh one is refused as well.
@@ -81,9 +86,6 @@ func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 func (x *exchange) send(req *http.Request, again bool) (*http.Response, error) {
 	c := x.client
 	x.status, x.wait, x.body = 0, 0, nil
-	if req.URL.Host != c.base.Host || req.URL.Scheme != c.base.Scheme {
-		return nil, fmt.Errorf("a credential for %s is not for %s", c.base.Host, req.URL.Host)
-	}
 	if again {
 		if t := c.token.Load(); t != nil && t.text == x.token {
 			c.token.CompareAndSwap(t, nil)
@@ -98,34 +100,31 @@ func (x *exchange) send(req *http.Request, again bool) (*http.Response, error) {
 	if err := c.limit.Wait(req.Context()); err != nil {
 		return nil, errors.Join(errBusy, err)
 	}
-	ctx, cancel := context.WithTimeout(req.Context(), attemptTime)
-	defer cancel()
-	own := req.Clone(ctx)
+	own := req.Clone(req.Context())
 	if req.GetBody != nil {
 		if own.Body, err = req.GetBody(); err != nil {
 			return nil, err
 		}
 	}
-	own.Header.Set("Authorization", "Bearer "+t.text.Reveal())
-	res, err := c.transport.RoundTrip(own)
+	res, err := c.api.With(x.authorize, x.observe).RoundTrip(own)
 	if err != nil {
 		return nil, err
 	}
-	defer res.Body.Close()
-	x.status = res.StatusCode
-	x.wait = retryAfter(res.Header, c.now())
-	if res.StatusCode/100 == 3 {
-		return nil, errors.New("the API answers with a redirect, which is not followed")
+	if res.StatusCode/100 == 3 { // 304, which the transport lets through and the library takes for success
+		return nil, &httptransport.Error{Status: res.StatusCode, Message: "the API says that nothing has changed, which was not asked"}
 	}
-	if x.body, err = io.ReadAll(io.LimitReader(res.Body, mostBody+1)); err != nil {
+	if x.body, err = io.ReadAll(res.Body); err != nil {
 		return nil, err
-	}
-	if len(x.body) > mostBody {
-		return nil, fmt.Errorf("the answer is longer than %d MB", mostBody>>20)
-	}
-	if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); res.StatusCode/100 == 2 && kind == "text/html" {
-		return nil, errors.New("the answer is a web page, so it is not from the API") // of a portal, which a deletion must not take for done
 	}
 	res.Body = io.NopCloser(bytes.NewReader(x.body))
 	return res, nil
+}
+
+func (x *exchange) authorize(r *http.Request) error {
+	r.Header.Set("Authorization", "Bearer "+x.token.Reveal())
+	return nil
+}
+
+func (x *exchange) observe(status int, header http.Header) {
+	x.status, x.wait = status, retryAfter(header, x.client.now())
 }

@@ -1,4 +1,4 @@
-package tailnets
+package tsapi
 
 import (
 	"context"
@@ -31,7 +31,7 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 		<-r.Context().Done() // a hang
 		return nil, r.Context().Err()
 	}
-	return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+	return &http.Response{StatusCode: status, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
 }
 
 var errDone = errors.New("the caller had enough")

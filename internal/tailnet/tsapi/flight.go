@@ -1,4 +1,4 @@
-package tailnets
+package tsapi
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package tailnets
+package tsapi
 
 import (
 	"context"
@@ -237,7 +237,7 @@ func (c *Client) list(ctx context.Context, op Op, key string, do func(context.Co
 			return err
 		}
 		var form map[string]json.RawMessage
-		if err := json.Unmarshal(api.Auth.(*exchange).body, &form); err != nil {
+		if err := json.Unmarshal(exchangeOf(api).body, &form); err != nil {
 			return err
 		}
 		if _, ok := form[key]; !ok {
