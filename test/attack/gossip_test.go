@@ -51,7 +51,7 @@ func neighbours(t *testing.T) (east, west *system) {
 	n.known = true
 	if n.system == nil {
 		var err error
-		n.system, err = run(ctx, testenv.Options{Beside: east.Rig, ClusterName: "west", Hostname: "tka-west",
+		n.system, err = run(ctx, testenv.Options{Beside: east.Env, ClusterName: "west", Hostname: "tka-west",
 			Settings: map[string]string{"api.limits": noLimits, "gossip.allowEndpoints": "[127.0.0.1/32]"}})
 		if err != nil {
 			n.system = nil

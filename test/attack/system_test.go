@@ -256,7 +256,7 @@ func run(ctx context.Context, o testenv.Options) (_ *system, err error) {
 		}
 	}()
 	o.Cluster, o.NoOperator = cluster, true
-	if s.Rig, err = testenv.Start(ctx, dir, o); err != nil {
+	if s.Env, err = testenv.Start(ctx, dir, o); err != nil {
 		return nil, err
 	}
 	scheme := runtime.NewScheme()
@@ -273,7 +273,7 @@ func run(ctx context.Context, o testenv.Options) (_ *system, err error) {
 }
 
 func (s *system) close() error {
-	return errors.Join(s.Rig.Close(), s.Cluster.Close(), os.RemoveAll(s.Dir))
+	return errors.Join(s.Env.Close(), s.Cluster.Close(), os.RemoveAll(s.Dir))
 }
 
 // policy is basePolicy with further grants.
