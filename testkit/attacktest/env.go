@@ -38,7 +38,7 @@ const (
 	SharedRunners  = "tailplane-runners"
 )
 
-// basePolicy lets everybody knock. Beside the people that a test grants something
+// basePolicy lets every node connect. Besides the people that a test grants something
 // to, alice may view and bob may nothing.
 const basePolicy = `{
   "groups": {"group:viewers": ["alice@example.com"]},
@@ -95,25 +95,25 @@ type Env struct {
 	People   map[string]*testenv.Person // by host
 	uses     map[string]int             // of their devices, by tests that have not ended
 	Clients  map[*testenv.Person]*http.Client
-	policies int // how many setPolicy has put in force
+	policies int // how many SetPolicy has put in force
 }
 
-// shared is the system of all tests of a package that leave it as they found it.
+// shared is the environment of all tests of a package that leave it as they found it.
 var shared struct {
-	once   sync.Once
-	system *Env
-	err    error
+	once sync.Once
+	env  *Env
+	err  error
 }
 
-// ends are the functions of atEnd.
+// ends are the functions that AtEnd has collected.
 var ends []func() error
 
 // AtEnd has Main call end after the last test, in the reverse order of the calls. A
 // test that starts what all tests of its package share calls it once.
 func AtEnd(end func() error) { ends = append(ends, end) }
 
-// Main runs the tests of a package and then stops the shared system and all that
-// atEnd names. It exits the process.
+// Main runs the tests of a package, then stops the shared environment and all that
+// AtEnd collected. It exits the process.
 func Main(m *testing.M) {
 	tailnettest.Quiet()
 	ctrllog.SetLogger(logr.Discard()) // of clients, which say nothing that a test does not
@@ -124,7 +124,7 @@ func Main(m *testing.M) {
 			code = 1
 		}
 	}
-	if s := shared.system; s != nil {
+	if s := shared.env; s != nil {
 		if code != 0 { // what the programs said, for whoever looks for the reason
 			for _, p := range []*testenv.Process{s.Access, s.Operator} {
 				lines := strings.Split(p.Output(), "\n")
@@ -139,17 +139,17 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// Start returns the system that all tests of a package share. The first call starts it.
+// Start returns the environment that all tests of a package share. The first call starts it.
 func Start(t *testing.T) *Env {
 	t.Helper()
-	shared.once.Do(func() { shared.system, shared.err = newEnv() })
+	shared.once.Do(func() { shared.env, shared.err = newEnv() })
 	if shared.err != nil {
 		t.Fatal(shared.err)
 	}
-	return shared.system
+	return shared.env
 }
 
-// New returns a system that the test may wreck.
+// New returns an environment that only this test uses and may destroy. It ends with the test.
 func New(t *testing.T) *Env {
 	t.Helper()
 	s, err := newEnv()

@@ -34,7 +34,7 @@ func (s *Env) APIClient(p *testenv.Person) door.Client {
 const watchman = "watchman@example.com"
 
 // waitPolicy waits until the server decides by the policy in force, which is the
-// last that setPolicy has put there.
+// last that SetPolicy has put there.
 func (s *Env) waitPolicy(t *testing.T) {
 	t.Helper()
 	p := s.Person(t, "watchman-laptop", watchman)

@@ -63,7 +63,7 @@ var shared struct {
 	err  error
 }
 
-// start returns the yard that all of these tests share: each has organisations and
+// start returns the environment that these tests share. Each test has organisations and
 // pools of its own.
 func start(t *testing.T) *env {
 	t.Helper()
@@ -98,7 +98,7 @@ func newEnv(ctx context.Context) (_ *env, err error) {
 		}
 	}()
 	s, err := attacktest.Run(ctx, testenv.Options{Policy: attacktest.Policy(attacktest.PlaneGrant("alice@example.com", attacktest.EverywhereRule), attacktest.PlaneGrant("bob@example.com", `{"role": "viewer", "orgs": ["nobody"]}`)),
-		ClusterName: "yard", NoAccess: true, Settings: map[string]string{"api.limits": attacktest.NoLimits, "signin.roles": "[view]", "plane.roles": "[{login: pat@platform.example, role: platform-admin}]", "plane.emailDomains": "[acme.dev]"}})
+		ClusterName: "fleet", NoAccess: true, Settings: map[string]string{"api.limits": attacktest.NoLimits, "signin.roles": "[view]", "plane.roles": "[{login: pat@platform.example, role: platform-admin}]", "plane.emailDomains": "[acme.dev]"}})
 	if err != nil {
 		return nil, err
 	}
@@ -408,6 +408,20 @@ func (y *env) maxOf(t *testing.T, namespace, name string) int64 {
 	}
 	n, _, _ := unstructured.NestedInt64(u.Object, "spec", "maxRunners")
 	return n
+}
+
+// maxima has how many runners each set of a namespace may have, by its name. It is one
+// request, however many sets there are.
+func (y *env) maxima(t *testing.T, namespace string) map[string]int64 {
+	t.Helper()
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(schema.GroupVersionKind{Group: "actions.github.com", Version: "v1alpha1", Kind: "AutoscalingRunnerSetList"})
+	y.must(t, y.KubeClient.List(t.Context(), list, client.InNamespace(namespace)))
+	out := map[string]int64{}
+	for _, o := range list.Items {
+		out[o.GetName()], _, _ = unstructured.NestedInt64(o.Object, "spec", "maxRunners")
+	}
+	return out
 }
 
 // listed are the objects of a kind with an organisation's label, those in namespaces that

@@ -37,7 +37,7 @@ func (y *env) forgeShown(t *testing.T, p *testenv.Person, name string) (f planef
 // Guard: planekube.stateOf, fleetkube.(*crew).forge.
 func TestPL07_SourcesDie(t *testing.T) {
 	y := start(t)
-	alice := y.Visitor(t, "alice-yard", "alice@example.com")
+	alice := y.Visitor(t, "alice-fleet", "alice@example.com")
 	y.pool(t, "pl7-nix", "github", 3)
 	y.pool(t, "pl7-docker", "gitlab", 3)
 	y.atGitHub(t, "pl7-hub", []string{"pl7-nix"})

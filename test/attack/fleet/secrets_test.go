@@ -70,7 +70,7 @@ func TestFL03_Tokens(t *testing.T) {
 	y := start(t)
 	y.pool(t, "fl3-nix", "github", 3)
 	y.pool(t, "fl3-docker", "gitlab", 3)
-	alice := y.Visitor(t, "alice-yard", "alice@example.com")
+	alice := y.Visitor(t, "alice-fleet", "alice@example.com")
 
 	// The fleet dies when GitLab has made the runner, and before it can know.
 	group := y.gitlab.AddGroup("fl3-lab")

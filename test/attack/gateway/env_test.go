@@ -179,7 +179,7 @@ func newGatewayEnv(ctx context.Context) (_ *env, err error) {
 	if err := os.WriteFile(policy, []byte(gatewayAudit), 0o600); err != nil {
 		return nil, err
 	}
-	if w.cluster, err = kubetest.Run(ctx, kubetest.Options{Name: "crossing", Args: []string{"--audit-policy-file=" + policy, "--audit-log-path=" + w.asked, "--audit-log-mode=blocking-strict"}}); err != nil {
+	if w.cluster, err = kubetest.Run(ctx, kubetest.Options{Name: "gateway", Args: []string{"--audit-policy-file=" + policy, "--audit-log-path=" + w.asked, "--audit-log-mode=blocking-strict"}}); err != nil {
 		return nil, err
 	}
 	scheme := runtime.NewScheme()

@@ -21,19 +21,18 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// A secondCluster is another cluster with an access server of its own, on the tailnet
-// of the shared system. It is there while the rows of gossip are tested: each
-// change of the list of members is a write, which other rows would take for theirs.
+// secondCluster is another cluster with an access server, on the tailnet of the
+// shared environment.
 type secondCluster struct {
-	system *attacktest.Env
-	there  bool
+	env   *attacktest.Env
+	there bool
 }
 
-// second is the neighbour that the tests of gossip share.
+// second is the cluster that twoClusters starts once for all tests.
 var second secondCluster
 
-// twoClusters returns two systems that know each other: the shared one, east, and
-// west. West takes no private endpoint but that of east.
+// twoClusters returns two environments whose access servers list each other: the
+// shared one, east, and west. West accepts no private endpoint but that of east.
 func twoClusters(t *testing.T) (east, west *attacktest.Env) {
 	t.Helper()
 	east = attacktest.Start(t)
@@ -41,12 +40,12 @@ func twoClusters(t *testing.T) (east, west *attacktest.Env) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*attacktest.Long)
 	defer cancel()
 	began := time.Now()
-	if n.system == nil {
+	if n.env == nil {
 		var err error
-		n.system, err = attacktest.Run(ctx, testenv.Options{Beside: east.Env, ClusterName: "west", Hostname: "tka-west",
+		n.env, err = attacktest.Run(ctx, testenv.Options{Beside: east.Env, ClusterName: "west", Hostname: "tka-west",
 			Settings: map[string]string{"api.limits": attacktest.NoLimits, "gossip.allowEndpoints": "[127.0.0.1/32]"}})
 		if err != nil {
-			n.system = nil
+			n.env = nil
 			t.Fatal(err)
 		}
 		attacktest.AtEnd(n.close)
@@ -55,12 +54,12 @@ func twoClusters(t *testing.T) (east, west *attacktest.Env) {
 			t.Fatal(err)
 		}
 	} else if !n.there {
-		serveAgain(t, n.system)
+		serveAgain(t, n.env)
 		n.there = true
 	} else {
 		began = time.Time{}
 	}
-	west = n.system
+	west = n.env
 	for s, other := range map[*attacktest.Env]string{east: "west", west: "east"} {
 		attacktest.Eventually(t, attacktest.Long, s.Server()+" lists "+other, func() bool {
 			c, _ := clusterOf(t, s, other)
@@ -85,10 +84,10 @@ func serveAgain(t *testing.T, s *attacktest.Env) {
 }
 
 func (n *secondCluster) close() error {
-	if n.system == nil {
+	if n.env == nil {
 		return nil
 	}
-	return n.system.Close()
+	return n.env.Close()
 }
 
 // clustersOf is all that a server lists, as alice is told.

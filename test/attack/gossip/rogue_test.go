@@ -115,7 +115,7 @@ func mute(r *rogue) {
 // servers are the honest ones.
 func (r *rogue) servers() []*attacktest.Env {
 	if second.there {
-		return []*attacktest.Env{r.s, second.system}
+		return []*attacktest.Env{r.s, second.env}
 	}
 	return []*attacktest.Env{r.s}
 }
