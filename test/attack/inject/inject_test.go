@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -30,8 +31,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// A pasture is a cluster whose pods are injected by the real program.
-type pasture struct {
+// An env is a cluster whose pods are injected by the real program.
+type env struct {
 	*kubetest.Cluster
 	kube  *kubernetes.Clientset
 	front net.Listener // where the API server asks
@@ -41,29 +42,37 @@ type pasture struct {
 	turn int
 }
 
-// pastured has the webhook's manifests and nobody behind them yet.
-func pastured(t *testing.T) *pasture {
+// newEnv starts a cluster that has the webhook's manifests, and no replica behind them yet.
+func newEnv(t *testing.T) *env {
 	t.Helper()
-	c := kubetest.New(t, kubetest.Options{Name: "pasture"})
+	c := kubetest.New(t, kubetest.Options{Name: "inject"})
+	e, err := envOf(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.front.Close() })
+	return e
+}
+
+func envOf(ctx context.Context, c *kubetest.Cluster) (*env, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	t.Cleanup(func() { ln.Close() })
-	p := &pasture{Cluster: c, kube: kubernetes.NewForConfigOrDie(c.AdminConfig()), front: ln}
+	p := &env{Cluster: c, kube: kubernetes.NewForConfigOrDie(c.AdminConfig()), front: ln}
 	manifests, err := testenv.WebhookManifests(ln.Addr().String())
 	if err == nil {
-		err = c.Apply(t.Context(), manifests...)
+		err = c.Apply(ctx, manifests...)
 	}
 	if err != nil {
-		t.Fatal(err)
+		return nil, errors.Join(err, ln.Close())
 	}
 	go p.lead()
-	return p
+	return p, nil
 }
 
 // lead connects who asks to one of the replicas on the list.
-func (p *pasture) lead() {
+func (p *env) lead() {
 	for {
 		c, err := p.front.Accept()
 		if err != nil {
@@ -92,20 +101,26 @@ func (p *pasture) lead() {
 	}
 }
 
-func (p *pasture) set(list ...string) {
+func (p *env) set(list ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.list = list
 }
 
 // webhook starts a replica and waits until it is ready.
-func (p *pasture) webhook(t *testing.T, args ...string) *testenv.Webhook {
+func (p *env) webhook(t *testing.T, args ...string) *testenv.Webhook {
 	t.Helper()
 	w, err := testenv.StartWebhook(t.Context(), filepath.Join(t.TempDir(), "webhook"), p.Cluster, "127.0.0.1:0", args...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.Kill)
+	waitReady(t, w)
+	return w
+}
+
+func waitReady(t *testing.T, w *testenv.Webhook) {
+	t.Helper()
 	attacktest.Eventually(t, attacktest.Long, "a replica to be ready", func() bool {
 		res, err := http.Get("http://" + w.Probes + "/readyz")
 		if err != nil {
@@ -114,15 +129,30 @@ func (p *pasture) webhook(t *testing.T, args ...string) *testenv.Webhook {
 		res.Body.Close()
 		return res.StatusCode == http.StatusOK
 	})
-	return w
 }
 
-// working is a cluster with one replica that answers.
-func working(t *testing.T) (*pasture, *testenv.Webhook) {
+// shared is a cluster with one replica, for the tests that leave both as they found
+// them. Each test has namespaces that no other test uses.
+var shared struct {
+	once    sync.Once
+	env     *env
+	webhook *testenv.Webhook
+	err     error
+}
+
+// start returns the shared cluster and its replica, once the replica answers.
+func start(t *testing.T) (*env, *testenv.Webhook) {
 	t.Helper()
-	p := pastured(t)
-	w := p.webhook(t)
-	p.set(w.Address)
+	shared.once.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), attacktest.Long)
+		defer cancel()
+		shared.env, shared.webhook, shared.err = startShared(ctx)
+	})
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	p, w := shared.env, shared.webhook
+	waitReady(t, w)
 	ns := p.Namespace(t)
 	attacktest.Eventually(t, attacktest.Long, "the API server to be answered", func() bool {
 		_, err := p.pod(ns, asks)
@@ -131,9 +161,34 @@ func working(t *testing.T) (*pasture, *testenv.Webhook) {
 	return p, w
 }
 
+func startShared(ctx context.Context) (*env, *testenv.Webhook, error) {
+	c, err := kubetest.Run(ctx, kubetest.Options{Name: "inject"})
+	if err != nil {
+		return nil, nil, err
+	}
+	attacktest.AtEnd(c.Close)
+	p, err := envOf(ctx, c)
+	if err != nil {
+		return nil, nil, err
+	}
+	attacktest.AtEnd(p.front.Close)
+	dir, err := os.MkdirTemp("", "inject")
+	if err != nil {
+		return nil, nil, err
+	}
+	attacktest.AtEnd(func() error { return os.RemoveAll(dir) })
+	w, err := testenv.StartWebhook(ctx, filepath.Join(dir, "webhook"), c, "127.0.0.1:0")
+	if err != nil {
+		return nil, nil, err
+	}
+	attacktest.AtEnd(func() error { w.Kill(); return nil })
+	p.set(w.Address)
+	return p, w, nil
+}
+
 const asks = `{metadata: {labels: {mca.tailplane.dev/inject: "true"}}, spec: {containers: [{name: application, image: app}]}}`
 
-func (p *pasture) pod(ns, text string) (*corev1.Pod, error) {
+func (p *env) pod(ns, text string) (*corev1.Pod, error) {
 	var pod corev1.Pod
 	if err := yaml.UnmarshalStrict([]byte(text), &pod); err != nil {
 		return nil, err
@@ -147,7 +202,7 @@ func (p *pasture) pod(ns, text string) (*corev1.Pod, error) {
 }
 
 // stored is how many pods a namespace has.
-func (p *pasture) stored(t *testing.T, ns string) int {
+func (p *env) stored(t *testing.T, ns string) int {
 	t.Helper()
 	l, err := p.kube.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -187,7 +242,7 @@ func withoutRealToken(pod *corev1.Pod) error {
 // IN-01. The webhook is down, slow, or somebody else with another certificate.
 // Guard: the selectors of the MutatingWebhookConfiguration (who did not ask is not asked about), failurePolicy Fail.
 func TestIN01_WebhookAway(t *testing.T) {
-	p := pastured(t)
+	p := newEnv(t)
 	ns := p.Namespace(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and says nothing
 	if err != nil {
@@ -230,7 +285,7 @@ func TestIN01_WebhookAway(t *testing.T) {
 // IN-02. A pod is injected again: by the API server, by file and then by the webhook, over an older adapter.
 // Guard: inject.Pod changes nothing in what it made, and replaces what an older one made.
 func TestIN02_InjectedTwice(t *testing.T) {
-	p, _ := working(t)
+	p, _ := start(t)
 	ns := p.Namespace(t)
 	first, err := p.pod(ns, asks)
 	if err != nil || !adapted(first) {
@@ -275,7 +330,7 @@ func TestIN02_InjectedTwice(t *testing.T) {
 // IN-03. A pod has what injection needs: names, ports, variables, the credentials' path.
 // Guard: inject.Pod refuses with the reason, and nothing is stored.
 func TestIN03_NamesTaken(t *testing.T) {
-	p, _ := working(t)
+	p, _ := start(t)
 	ns := p.Namespace(t)
 	for code, change := range map[string][2]string{
 		"name_taken":             {"containers: [{", "containers: [{name: mca, image: theirs}, {"},
@@ -300,7 +355,7 @@ func TestIN03_NamesTaken(t *testing.T) {
 // IN-04. Ways by which a container but the adapter comes to the real credential.
 // Guard: wayToTheRealToken, and the explicit volume that is first of all.
 func TestIN04_RealToken(t *testing.T) {
-	p, _ := working(t)
+	p, _ := start(t)
 	ns := p.Namespace(t)
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "quiet"}, AutomountServiceAccountToken: new(false)}
 	if _, err := p.kube.CoreV1().ServiceAccounts(ns).Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
@@ -338,7 +393,7 @@ func TestIN04_RealToken(t *testing.T) {
 // IN-05. What others put into a pod, and manifests of every kind.
 // Guard: a JSON patch of our parts alone; Files rewrites the lines that change.
 func TestIN05_NothingElseChanges(t *testing.T) {
-	p, _ := working(t)
+	p, _ := start(t)
 	ns := p.Namespace(t)
 	const rich = `{metadata: {labels: {mca.tailplane.dev/inject: "%s"}, annotations: {a: b}}, spec: {terminationGracePeriodSeconds: 7, hostAliases: [{ip: 127.0.0.2, hostnames: [x]}],
 	  tolerations: [{key: k, operator: Exists}], volumes: [{name: data, emptyDir: {sizeLimit: 1Gi}}], containers: [{name: application, image: app, env: [{name: A, value: "$(KUBERNETES_SERVICE_HOST)"}],
@@ -380,7 +435,7 @@ func TestIN05_NothingElseChanges(t *testing.T) {
 // IN-06. Pods that cannot have the adapter ask for it; strict namespaces.
 // Guard: refusal is the default; the sidecar satisfies the restricted standard and keeps the QoS class.
 func TestIN06_Impossible(t *testing.T) {
-	p, _ := working(t)
+	p, _ := start(t)
 	ns := p.Namespace(t)
 	for code, spec := range map[string]string{"host_network": "hostNetwork: true", "windows": "os: {name: windows}"} {
 		if _, err := p.pod(ns, strings.Replace(asks, "spec: {", "spec: {"+spec+", ", 1)); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), code) || p.stored(t, ns) != 0 {
@@ -410,7 +465,7 @@ func TestIN06_Impossible(t *testing.T) {
 // IN-07. Anybody in the cluster sends the webhook anything.
 // Guard: Webhook.review and Review: type, size, depth, version, duplicate keys; the endpoint knows no secret.
 func TestIN07_AnythingSent(t *testing.T) {
-	p, w := working(t)
+	p, w := start(t)
 	hc := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}, Timeout: attacktest.Long}
 	defer hc.CloseIdleConnections()
 	const good = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","resource":{"group":"","version":"v1","resource":"pods"},"operation":"CREATE","object":{"metadata":{"labels":{"mca.tailplane.dev/inject":"true"}},"spec":{"containers":[{"name":"a"}]}}}}`
@@ -468,7 +523,7 @@ func TestIN07_AnythingSent(t *testing.T) {
 // IN-08. The authority rotates and both replicas are replaced while pods come.
 // Guard: the stages of injectkube.stage.step, --drain, the certificate that is read again without a restart.
 func TestIN08_RotationUnderLoad(t *testing.T) {
-	p := pastured(t)
+	p := newEnv(t)
 	// Certificates begin 5 min early, so this one is due for renewal about 10 s after it was made.
 	args := []string{"--certificate-life=165s", "--publish-wait=5s", "--keep-wait=5s"}
 	one, two := p.webhook(t, args...), p.webhook(t, args...)
