@@ -243,8 +243,9 @@ func TestMC04_OneMeaning(t *testing.T) {
 			t.Errorf("%s: %d %s", why, a.Status, a.Text)
 		}
 	}
-	for _, e := range o.RecordedBy(t, "alice@example.com") {
-		if before--; before < 0 && e.Tool != "" {
+	all := o.RecordedBy(t, "alice@example.com") // the newest first
+	for _, e := range all[:len(all)-before] {
+		if e.Tool != "" {
 			t.Errorf("something was done: %+v", e)
 		}
 	}

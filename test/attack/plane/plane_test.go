@@ -488,7 +488,7 @@ func TestPL08_TheAccountCannotMore(t *testing.T) {
 	}
 	for _, r := range (attacktest.Mark{Env: o.Env}).Requests(t, attacktest.PlaneAccount) {
 		secret := r.ObjectRef.Resource == "secrets" && (r.ObjectRef.Namespace != testenv.SystemNamespace || !strings.HasPrefix(r.ObjectRef.Name, "tailplane-plane"))
-		if agent := r.UserAgent; strings.Contains(agent, "attack.test") {
+		if agent := r.UserAgent; strings.Contains(agent, "plane.test") {
 			continue // what this test has asked above
 		}
 		if secret || r.ImpersonatedUser != nil || r.ObjectRef.Subresource == "exec" || r.ObjectRef.Subresource == "token" || r.Writes() && !slices.Contains([]string{"tkasignins", "runnerholds", "secrets", "events"}, r.ObjectRef.Resource) {
