@@ -1,0 +1,9 @@
+package adapter
+
+import (
+	"testing"
+
+	"github.com/tailplane/tailplane/testkit/attacktest"
+)
+
+func TestMain(m *testing.M) { attacktest.Main(m) }

@@ -1,0 +1,471 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/envoyproxy/gateway/proto/extension"
+	"github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	"github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	"github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	issuer "github.com/tailplane/tailplane/internal/authority"
+	"github.com/tailplane/tailplane/testkit/attacktest"
+	"github.com/tailplane/tailplane/testkit/buildcache"
+	"github.com/tailplane/tailplane/testkit/testenv"
+)
+
+// lawful says what of an answer is not as the law of echo has it: whatever was
+// received is there, in its order; what is added is sound and leads somewhere.
+func lawful(in *extension.PostTranslateModifyRequest, out *extension.PostTranslateModifyResponse) error {
+	same := func(what string, n, m int, equal func(i int) bool) error {
+		if m < n {
+			return fmt.Errorf("of %d %s only %d came back", n, what, m)
+		}
+		for i := range n {
+			if !equal(i) {
+				return fmt.Errorf("%s %d came back otherwise", what, i)
+			}
+		}
+		return nil
+	}
+	err := errors.Join(
+		same("clusters", len(in.Clusters), len(out.Clusters), func(i int) bool { return proto.Equal(in.Clusters[i], out.Clusters[i]) }),
+		same("secrets", len(in.Secrets), len(out.Secrets), func(i int) bool { return proto.Equal(in.Secrets[i], out.Secrets[i]) }),
+		same("listeners", len(in.Listeners), len(out.Listeners), func(i int) bool { return proto.Equal(in.Listeners[i], out.Listeners[i]) }),
+		same("route configurations", len(in.Routes), len(out.Routes), func(i int) bool {
+			// Theirs are all there, in their order; ours stand between them.
+			was, is := in.Routes[i].GetVirtualHosts(), out.Routes[i].GetVirtualHosts()
+			if len(was) != len(is) {
+				return false
+			}
+			for j := range was {
+				theirs := slices.DeleteFunc(slices.Clone(is[j].GetRoutes()), func(r *routev3.Route) bool { return strings.HasPrefix(r.GetName(), "tailscale-") })
+				if !slices.EqualFunc(was[j].GetRoutes(), theirs, func(a, b *routev3.Route) bool { return proto.Equal(a, b) }) {
+					return false
+				}
+			}
+			return true
+		}))
+	if len(out.Secrets) != len(in.Secrets) || len(out.Listeners) != len(in.Listeners) || len(out.Routes) != len(in.Routes) {
+		err = errors.Join(err, errors.New("something other than clusters and routes was added"))
+	}
+	names := map[string]bool{}
+	for i, c := range out.Clusters {
+		if i >= len(in.Clusters) {
+			err = errors.Join(err, c.ValidateAll())
+			if names[c.GetName()] {
+				err = errors.Join(err, fmt.Errorf("two clusters have the name %s", c.GetName()))
+			}
+		}
+		names[c.GetName()] = true
+	}
+	for _, rc := range out.Routes {
+		for _, h := range rc.GetVirtualHosts() {
+			for _, r := range h.GetRoutes() {
+				if to := r.GetRoute().GetCluster(); strings.HasPrefix(r.GetName(), "tailscale-") && to != "" && !names[to] {
+					err = errors.Join(err, fmt.Errorf("%s leads to %s, which is not there", r.GetName(), to))
+				}
+			}
+		}
+	}
+	return err
+}
+
+// GW-03. A replica that does not know everything does not answer; what is asked about
+// a Gateway that nothing is rendered for, or in a form that makes no sense, comes back
+// as it was.
+//
+// Guard: gatewayxds.Server.Run, which listens after the first snapshot; gather, which
+// decides when every cache is full; gatewayxds.translation.
+func TestGW03_Echo(t *testing.T) {
+	w := start(t)
+	attacktest.Eventually(t, attacktest.Long, "web is served", func() bool { return w.webServed(t) })
+	certificate := &tlsv3.Secret{Name: "shop/tls", Type: &tlsv3.Secret_GenericSecret{}}
+	host := func() *routev3.VirtualHost { return xdsHost(t, "example.com", xdsRoute(t, "shop", "plain", "/")) }
+	other := question(host())
+	other.Routes[0].Name = "bank/other/http"
+	other.Routes[0].VirtualHosts[0].Metadata = noted(t, "", "bank", "other", "http")
+	bare := question(host())
+	bare.Routes[0].VirtualHosts[0].Metadata = nil
+	named := question(host())
+	named.Routes[0].VirtualHosts[0].Metadata = noted(t, "Gateway", "shop/eg", "../eg", "\x00")
+	unknown := question(host())
+	unknown.Routes[0].VirtualHosts[0].Metadata = nil
+	unknown.Routes[0].ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 9999, protowire.VarintType), 7))
+	for why, in := range map[string]*extension.PostTranslateModifyRequest{
+		"another Gateway": other, "a host that says nothing of itself": bare, "a host of nobody": named, "fields of tomorrow": unknown,
+		"nothing at all":         {},
+		"a revision of nobody":   {PostTranslateContext: &extension.PostTranslateExtensionContext{ExtensionResources: []*extension.ExtensionResource{{UnstructuredBytes: []byte(`{"kind":"TailscaleRoutePolicy","spec":{"revision":"x"}}`)}, {}, nil}}},
+		"a policy of no form":    {PostTranslateContext: &extension.PostTranslateExtensionContext{ExtensionResources: []*extension.ExtensionResource{{UnstructuredBytes: []byte(`{{{`)}}}},
+		"members that are empty": {Clusters: []*clusterv3.Cluster{{}}, Routes: []*routev3.RouteConfiguration{{}, {VirtualHosts: []*routev3.VirtualHost{{}}}}, Listeners: []*listenerv3.Listener{{}}},
+	} {
+		in.Secrets, in.Listeners = append(in.Secrets, certificate), append(in.Listeners, &listenerv3.Listener{Name: "shop/eg/http"})
+		out := w.ask(t, in)
+		want := &extension.PostTranslateModifyResponse{Clusters: in.Clusters, Secrets: in.Secrets, Listeners: in.Listeners, Routes: in.Routes}
+		if !proto.Equal(out, want) {
+			t.Errorf("%s: it came back otherwise: %v", why, out)
+		}
+	}
+	// The control: the same of the Gateway that there is something for.
+	in := question(host())
+	in.Secrets = append(in.Secrets, certificate)
+	first := w.ask(t, in)
+	if err := lawful(in, first); err != nil || !slices.Contains(added(first), "tailscale-cluster-web") {
+		t.Errorf("of the Gateway itself: %v, %v", added(first), err)
+	}
+
+	// A replica that only answers, whose account may not read what is decided upon: it
+	// is not there for Envoy Gateway. With its rights it is, and says the same.
+	w.apply(t, "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: late, namespace: "+gatewayNamespace+"}\n")
+	o := w.options
+	o.Account, o.IP, o.Args = "late", nextAddress(o.IP), []string{"--controllers=false"}
+	late, err := testenv.StartGateway(t.Context(), t.TempDir(), w.cluster, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := late.Stop(time.Minute); err != nil {
+			t.Error(err)
+		}
+	}()
+	attacktest.Eventually(t, attacktest.Long, "it has seen what it may not read", func() bool { return strings.Contains(late.Output(), "forbidden") })
+	if c, err := net.Dial("tcp", late.Extension); err == nil {
+		c.Close()
+		t.Error("a replica listens that knows nothing")
+	}
+	if code := probe(late.Probes, "/readyz"); code != http.StatusServiceUnavailable {
+		t.Errorf("it says %d of its readiness", code)
+	}
+	w.apply(t, fmt.Sprintf(`apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: late}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}
+subjects: [{kind: ServiceAccount, name: late, namespace: %s}]
+`, gatewayNamespace))
+	defer func() {
+		if _, errs, code := w.kubectl(t, "delete", "clusterrolebinding", "late"); code != 0 {
+			t.Error(errs)
+		}
+	}()
+	authority, own := w.certificates(t)
+	cc, err := w.dial(late.Extension, authority, own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cc.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), attacktest.Long)
+	defer cancel()
+	again, err := extension.NewEnvoyGatewayExtensionClient(cc).PostTranslateModify(ctx, in, grpc.WaitForReady(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !proto.Equal(w.ask(t, in), again) {
+		t.Errorf("two replicas answer differently: %v, %v", added(first), added(again))
+	}
+}
+
+// nextAddress is the address after that one, in the next of its networks.
+func nextAddress(ip string) string { return strings.Replace(ip, "127.81.", "127.82.", 1) }
+
+// certificates are those that Envoy Gateway has.
+func (w *env) certificates(t *testing.T) (authority []byte, own tls.Certificate) {
+	t.Helper()
+	var s, ca corev1.Secret
+	if err := errors.Join(w.admin.Get(t.Context(), client.ObjectKey{Namespace: gatewayNamespace, Name: "tailplane-extension-client"}, &s),
+		w.admin.Get(t.Context(), client.ObjectKey{Namespace: gatewayNamespace, Name: "tailplane-extension-ca"}, &ca)); err != nil {
+		t.Fatal(err)
+	}
+	own, err := tls.X509KeyPair(s.Data["tls.crt"], s.Data["tls.key"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ca.Data["tls.crt"], own
+}
+
+// GW-04. A message beyond gRPC's usual size, with what cannot be read in it, and
+// callers who wait a second or leave: the answer is lawful, and comes, and the server
+// is well afterwards.
+//
+// Guard: gatewayxds: the sizes of messages, Server.answer's deadlines, translation.check.
+func TestGW04_LargeAndMalformed(t *testing.T) {
+	w := start(t)
+	attacktest.Eventually(t, attacktest.Long, "web is served", func() bool { return w.webServed(t) })
+	rubbish := &anypb.Any{TypeUrl: "type.googleapis.com/nobody.knows.This", Value: []byte{0xff, 0xff, 0xff}}
+	broken := &anypb.Any{TypeUrl: "type.googleapis.com/envoy.extensions.filters.http.jwt_authn.v3.PerRouteConfig", Value: []byte("\x0a\xff")}
+	var hosts []*routev3.VirtualHost
+	for i := range 2000 {
+		r := xdsRoute(t, "shop", fmt.Sprintf("r%d", i), "/"+strings.Repeat("x", 2000))
+		r.TypedPerFilterConfig = map[string]*anypb.Any{"a": rubbish, "b": broken}
+		hosts = append(hosts, xdsHost(t, fmt.Sprintf("h%d.example.com", i), r))
+	}
+	in := question(hosts...)
+	in.Listeners = []*listenerv3.Listener{{Name: "shop/eg/http", FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{Name: "x", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: rubbish}}}}}}}
+	if n := proto.Size(in); n < 4<<20 || len(in.Clusters) != 2000 {
+		t.Fatalf("%d bytes, %d clusters: no edge", n, len(in.Clusters))
+	}
+	out := w.ask(t, in)
+	if err := lawful(in, out); err != nil {
+		t.Error(err)
+	}
+	if !slices.Contains(added(out), "tailscale-cluster-web") || proto.Size(out) < proto.Size(in) {
+		t.Errorf("ours is missing: %v", added(out))
+	}
+	for _, wait := range []time.Duration{time.Second, 100 * time.Millisecond, time.Millisecond} {
+		ctx, cancel := context.WithTimeout(t.Context(), wait)
+		began := time.Now()
+		out, err := w.eg.PostTranslateModify(ctx, in)
+		cancel()
+		// Who waits too briefly for this machine gets nothing at all: a part is never sent.
+		if err == nil {
+			err = lawful(in, out)
+		} else if c := grpcstatus.Code(err); c == codes.DeadlineExceeded || c == codes.Canceled {
+			err = nil
+		}
+		t.Logf("who waits %v is answered after %v: %d clusters", wait, time.Since(began).Round(time.Millisecond), len(out.GetClusters()))
+		if err != nil {
+			t.Errorf("who waits %v: %v", wait, err)
+		}
+	}
+	listener, err := w.eg.PostHTTPListenerModify(t.Context(), &extension.PostHTTPListenerModifyRequest{Listener: in.Listeners[0]})
+	if err != nil || !proto.Equal(listener.GetListener(), in.Listeners[0]) {
+		t.Errorf("a listener that cannot be read: %v, %v", listener, err)
+	}
+	if !w.webServed(t) {
+		t.Error("afterwards the server has lost web")
+	}
+	if strings.Contains(w.Output(), `"panic"`) {
+		t.Error("the server panicked")
+	}
+}
+
+// GW-05. Clusters, routes and hosts of users that have the names of ours: ours are
+// left out and the users' stay; the same question has the same bytes for an answer.
+//
+// Guard: gatewayxds.clusters.usable, translation.check, the marshalling within Any.
+func TestGW05_Collisions(t *testing.T) {
+	w := start(t)
+	attacktest.Eventually(t, attacktest.Long, "web is served", func() bool { return w.webServed(t) })
+	host := func(domain string) *routev3.VirtualHost {
+		return xdsHost(t, domain, xdsRoute(t, "shop", "plain", "/"))
+	}
+	stolen := question(host("example.com"))
+	stolen.Clusters = append(stolen.Clusters, &clusterv3.Cluster{Name: "tailscale-cluster-web", ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}})
+	routes := question(host("example.com"))
+	routes.Routes[0].VirtualHosts[0].Routes = append([]*routev3.Route{{Name: "httproute/shop/user/rule/0/match/0/x", Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_PathSeparatedPrefix{PathSeparatedPrefix: "/svc/web"}},
+		Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 418}}}}, routes.Routes[0].VirtualHosts[0].Routes...)
+	several := question(host("b.example.com"), host("a.example.com"), host("*"))
+	for why, in := range map[string]*extension.PostTranslateModifyRequest{"a cluster of a user": stolen, "a path of a user": routes, "several hosts": several} {
+		out := w.ask(t, in)
+		if err := lawful(in, out); err != nil {
+			t.Errorf("%s: %v", why, err)
+		}
+		text, err := proto.MarshalOptions{Deterministic: true}.Marshal(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			again, err := proto.MarshalOptions{Deterministic: true}.Marshal(w.ask(t, in))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(text, again) {
+				t.Errorf("%s: another answer to the same question", why)
+				break
+			}
+		}
+		for _, h := range out.Routes[0].VirtualHosts {
+			at := slices.IndexFunc(h.Routes, func(r *routev3.Route) bool { return r.Name == "tailscale-svc-web" })
+			if (at >= 0) != (why != "a cluster of a user") {
+				t.Errorf("%s: the route to web in %s is number %d", why, h.Name, at)
+			}
+			if user := slices.IndexFunc(h.Routes, func(r *routev3.Route) bool { return r.GetDirectResponse() != nil }); why == "a path of a user" && (user < 0 || user > at) {
+				t.Errorf("the user's route to the same path is number %d, ours %d", user, at)
+			}
+		}
+	}
+}
+
+// GW-08. Who has not Envoy Gateway's certificate is not answered; the configuration
+// that we print has no private key sent to us; what is sent nevertheless comes back
+// and is kept nowhere.
+//
+// Guard: gatewayxds.Certificates.Config, envoy-gateway.yaml.tmpl, gatewayxds.translation.
+func TestGW08_Strangers(t *testing.T) {
+	w := start(t)
+	root, own := w.certificates(t)
+	// Of the hook that strangers call: of others there may be calls that nobody waits for any more.
+	calls := func() string {
+		return metricLines(t, w.Probes, `tailplane_gateway_hook_calls_total{hook="Cluster"`)
+	}
+	ca, err := issuer.New("tailplane-extension-ca", time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged := func(name string) []tls.Certificate {
+		certificate, key, err := ca.Sign(x509.ExtKeyUsageClientAuth, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pair, err := tls.X509KeyPair(certificate, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []tls.Certificate{pair}
+	}
+	before := calls()
+	for why, certificates := range map[string][]tls.Certificate{"no certificate": nil, "a forged one": forged("envoy-gateway"), "the server's own": {w.serverCertificate(t)}} {
+		cc, err := w.dial(w.Extension, root, certificates...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), attacktest.Long)
+		_, err = extension.NewEnvoyGatewayExtensionClient(cc).PostClusterModify(ctx, &extension.PostClusterModifyRequest{Cluster: &clusterv3.Cluster{Name: "x"}})
+		cancel()
+		if grpcstatus.Code(err) != codes.Unavailable {
+			t.Errorf("%s: %v, want a refusal", why, err)
+		}
+		if err := cc.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if after := calls(); after != before {
+		t.Errorf("strangers were answered: %s, before %s", after, before)
+	}
+	cc, err := w.dial(w.Extension, root, own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cc.Close()
+	if _, err := extension.NewEnvoyGatewayExtensionClient(cc).PostClusterModify(t.Context(), &extension.PostClusterModifyRequest{Cluster: &clusterv3.Cluster{Name: "x"}}, grpc.WaitForReady(true)); err != nil {
+		t.Errorf("Envoy Gateway's own: %v", err)
+	}
+
+	program, err := buildcache.Lookup("tailplaned")
+	if err != nil {
+		t.Fatal(err)
+	}
+	printed, err := exec.CommandContext(t.Context(), program, "gateway", "envoy-config").Output()
+	if err != nil || !strings.Contains(string(printed), "secret: {includeAll: false}") || !strings.Contains(string(printed), "clientCertificateRef: {name: tailplane-extension-client") {
+		t.Errorf("what is printed for Envoy Gateway: %v\n%s", err, printed)
+	}
+
+	const canary = "canary-7f1d-private-key"
+	in := question(xdsHost(t, "example.com", xdsRoute(t, "shop", "plain", "/")))
+	in.Secrets = []*tlsv3.Secret{secretOf("shop/tls", canary)}
+	if out := w.ask(t, in); len(out.Secrets) != 1 || !proto.Equal(out.Secrets[0], in.Secrets[0]) {
+		t.Errorf("the secret came back as %v", out.Secrets)
+	}
+	in.Clusters[0].Name = "\xff" // and where something cannot be answered
+	if _, err := w.eg.PostTranslateModify(t.Context(), in); err == nil {
+		t.Error("a name that is no text was taken")
+	}
+	for what, text := range map[string]string{"the log": w.Output(), "the metrics": metricLines(t, w.Probes, ""), "the API server's log": read(t, w.asked)} {
+		if strings.Contains(text, canary) {
+			t.Errorf("the private key is in %s", what)
+		}
+	}
+}
+
+// serverCertificate is the extension server's own, which is no client's.
+func (w *env) serverCertificate(t *testing.T) tls.Certificate {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(filepath.Join(w.options.TLSDir, "tls.crt"), filepath.Join(w.options.TLSDir, "tls.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// GW-09. The extension server hangs, is killed and comes back: callers wait, and the
+// first answer has our routes; nothing that is asked makes it answer with an error.
+//
+// Guard: gatewayxds.Server.Run, which listens when everything is known.
+func TestGW09_Restarts(t *testing.T) {
+	w := start(t)
+	attacktest.Eventually(t, attacktest.Long, "web is served", func() bool { return w.webServed(t) })
+	in := question(xdsHost(t, "example.com", xdsRoute(t, "shop", "plain", "/")))
+
+	if err := w.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	_, err := w.eg.PostTranslateModify(ctx, in, grpc.WaitForReady(true))
+	cancel()
+	if grpcstatus.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("of a server that hangs: %v", err)
+	}
+	if err := w.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(added(w.ask(t, in)), "tailscale-cluster-web") {
+		t.Error("after it hung, web is not served")
+	}
+
+	// Envoy Gateway asks, and waits, while there is no server.
+	w.Kill()
+	type answer struct {
+		out *extension.PostTranslateModifyResponse
+		err error
+	}
+	answers := make(chan answer, 1)
+	waiting, stop := context.WithTimeout(t.Context(), attacktest.Long)
+	defer stop()
+	go func() {
+		for {
+			out, err := w.eg.PostTranslateModify(waiting, in, grpc.WaitForReady(true))
+			if grpcstatus.Code(err) == codes.Unavailable && waiting.Err() == nil {
+				continue // it was sent to the one that is gone
+			}
+			answers <- answer{out, err}
+			return
+		}
+	}()
+	began := time.Now()
+	again, err := testenv.StartGateway(t.Context(), filepath.Join(w.dir, "gateway"), w.cluster, w.options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Gateway = again
+	a := <-answers
+	if a.err != nil {
+		t.Fatalf("the first answer after a restart: %v", a.err)
+	}
+	if !slices.Contains(added(a.out), "tailscale-cluster-web") {
+		t.Errorf("the first answer after a restart: %v", added(a.out))
+	}
+	t.Logf("answered %v after the start", time.Since(began).Round(time.Millisecond))
+	w.says(t, "TailscaleTailnet corp", "Ready", "True/Ready")
+}

@@ -1,0 +1,248 @@
+package gossip
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/internal/gossip/gossipkube"
+	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/testkit/attacktest"
+	"github.com/tailplane/tailplane/testkit/testenv"
+)
+
+// secondCluster is another cluster with an access server, on the tailnet of the
+// shared environment.
+type secondCluster struct {
+	env   *attacktest.Env
+	there bool
+}
+
+// second is the cluster that twoClusters starts once for all tests.
+var second secondCluster
+
+// twoClusters returns two environments whose access servers list each other: the
+// shared one, east, and west. West accepts no private endpoint but that of east.
+func twoClusters(t *testing.T) (east, west *attacktest.Env) {
+	t.Helper()
+	east = attacktest.Start(t)
+	n := &second
+	ctx, cancel := context.WithTimeout(t.Context(), 2*attacktest.Long)
+	defer cancel()
+	began := time.Now()
+	if n.env == nil {
+		var err error
+		n.env, err = attacktest.Run(ctx, testenv.Options{Beside: east.Env, ClusterName: "west", Hostname: "tka-west",
+			Settings: map[string]string{"api.limits": attacktest.NoLimits, "gossip.allowEndpoints": "[127.0.0.1/32]"}})
+		if err != nil {
+			n.env = nil
+			t.Fatal(err)
+		}
+		attacktest.AtEnd(n.close)
+		n.there = true
+		if err := east.Net.WaitPeer(ctx, east.Alice(t).Node, "tka-west"); err != nil {
+			t.Fatal(err)
+		}
+	} else if !n.there {
+		serveAgain(t, n.env)
+		n.there = true
+	} else {
+		began = time.Time{}
+	}
+	west = n.env
+	for s, other := range map[*attacktest.Env]string{east: "west", west: "east"} {
+		attacktest.Eventually(t, attacktest.Long, s.Server()+" lists "+other, func() bool {
+			c, _ := clusterOf(t, s, other)
+			return aliveTo(t, s, other) && c.LastSeen.After(began) // and not as what it was before it went
+		})
+	}
+	return east, west
+}
+
+// serveAgain starts the access server once more.
+func serveAgain(t *testing.T, s *attacktest.Env) {
+	t.Helper()
+	const serving = `"access is serving"`
+	if err := s.Access.Stop(attacktest.Long); err != nil { // of a test that failed on the way
+		t.Fatal(err)
+	}
+	before := strings.Count(s.Access.Output(), serving) // one log holds all its runs
+	if err := s.StartAccess(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	attacktest.Eventually(t, attacktest.Long, "it serves again", func() bool { return strings.Count(s.Access.Output(), serving) > before })
+}
+
+func (n *secondCluster) close() error {
+	if n.env == nil {
+		return nil
+	}
+	return n.env.Close()
+}
+
+// clustersOf is all that a server lists, as alice is told.
+func clustersOf(t *testing.T, s *attacktest.Env) (list []gossip.Cluster) {
+	t.Helper()
+	a := s.Ask(t, attacktest.Start(t).Alice(t), "GET", attacktest.API+"/memberlist?state=all", "")
+	for began := time.Now(); a.Code() == problem.IdentityUnavailable && time.Since(began) < attacktest.Long; {
+		a = s.Ask(t, attacktest.Start(t).Alice(t), "GET", attacktest.API+"/memberlist?state=all", "")
+	}
+	if a.Status != http.StatusOK {
+		t.Fatalf("memberlist: %v", a)
+	}
+	attacktest.Decode(t, a.Body, &list)
+	return list
+}
+
+// clusterOf is the entry of that name, and of that key unless it is zero.
+func clusterOf(t *testing.T, s *attacktest.Env, name string) (c gossip.Cluster, ok bool) {
+	t.Helper()
+	for _, c := range clustersOf(t, s) {
+		if c.Name == name {
+			return c, true
+		}
+	}
+	return c, false
+}
+
+// aliveTo reports whether the server lists the cluster, met and well.
+func aliveTo(t *testing.T, s *attacktest.Env, name string) bool {
+	t.Helper()
+	c, ok := clusterOf(t, s, name)
+	return ok && c.Verified && !c.Conflict && c.State == gossip.Alive
+}
+
+// unmoved fails unless the cluster is listed as it was, and available. When it was
+// seen moves, and how it is: a machine with much to do lets neighbours wait for each
+// other, whatever is said of them.
+func unmoved(t *testing.T, s *attacktest.Env, what string, was gossip.Cluster) {
+	t.Helper()
+	facts := func(c gossip.Cluster) gossip.Cluster {
+		c.State, c.LastSeen, c.Members = "", time.Time{}, slices.Clone(c.Members)
+		for i := range c.Members {
+			c.Members[i].State, c.Members[i].LastSeen = "", time.Time{}
+		}
+		return c
+	}
+	if now, ok := clusterOf(t, s, was.Name); !ok || !reflect.DeepEqual(facts(now), facts(was)) || now.State == gossip.Gone {
+		t.Errorf("%s: %s is listed as %+v, and was as %+v", what, was.Name, now, was)
+		return
+	}
+	attacktest.Eventually(t, attacktest.Long, what+": "+was.Name+" is available", func() bool { return availableTo(t, s, was.Name) })
+}
+
+// inOneOf tries something up to three times. A server on a machine with much to do
+// may take its neighbour for dead once, as it must; what an attack brings about it
+// brings about each time.
+func inOneOf(t *testing.T, what string, try func() error) {
+	t.Helper()
+	var err error
+	for range 3 {
+		if err = try(); err == nil {
+			return
+		}
+		t.Logf("%s: %v", what, err)
+	}
+	t.Errorf("%s, time and again: %v", what, err)
+}
+
+// publishedBy is what the members' ConfigMap holds.
+func publishedBy(t *testing.T, s *attacktest.Env) []gossipkube.Cluster {
+	t.Helper()
+	var m gossipkube.Members
+	if text := configMapOf(t, s, gossipkube.MembersConfigMap)[gossipkube.MembersData]; text != "" {
+		attacktest.Decode(t, text, &m)
+	}
+	return m.Clusters
+}
+
+func configMapOf(t *testing.T, s *attacktest.Env, name string) map[string]string {
+	t.Helper()
+	var cm corev1.ConfigMap
+	if err := s.KubeClient.Get(context.WithoutCancel(t.Context()), client.ObjectKey{Namespace: testenv.SystemNamespace, Name: name}, &cm); err != nil {
+		t.Fatal(err)
+	}
+	return cm.Data
+}
+
+// pinned is whose word counts from now on: keys by cluster, clusters by node.
+type pinned struct{ Clusters, Nodes map[string]string }
+
+func pinsOf(t *testing.T, s *attacktest.Env) (p pinned) {
+	t.Helper()
+	attacktest.Decode(t, configMapOf(t, s, gossipkube.PinsConfigMap)["pins.json"], &p)
+	return p
+}
+
+// rejectedBy is how much the server did not take for that reason.
+func rejectedBy(t *testing.T, s *attacktest.Env, why gossip.Reason) int {
+	t.Helper()
+	return int(s.Metrics(t, s.Access)[fmt.Sprintf("tailplane_gossip_rejected_total{reason=%q}", why)])
+}
+
+// toldSince is what the server recorded of gossip since, of a node if that is not "".
+func toldSince(t *testing.T, m attacktest.Mark, kind gossip.EventKind, node string) (out []audit.Entry) {
+	t.Helper()
+	return slices.DeleteFunc(m.Recorded(t), func(e audit.Entry) bool {
+		return string(e.Verb) != "gossip."+string(kind) || node != "" && e.Object != node
+	})
+}
+
+// idleSince fails if the server wrote anything since but the two ConfigMaps of gossip:
+// nothing that a member says makes a cluster create, bind or trust anything.
+func idleSince(t *testing.T, m attacktest.Mark) {
+	t.Helper()
+	for _, account := range []string{attacktest.AccessAccount, attacktest.OperatorAccount} {
+		for _, k := range m.Writes(t, account) {
+			if ours := k.ObjectRef.Name == gossipkube.PinsConfigMap || k.ObjectRef.Name == gossipkube.MembersConfigMap; k.Verb != "update" || k.ObjectRef.Resource != "configmaps" || !ours {
+				t.Errorf("because of what a member said %s asked to %v", account, k)
+			}
+		}
+	}
+}
+
+// node is the one server of a cluster that somebody lists.
+func nodeOf(t *testing.T, s *attacktest.Env, cluster string) (node string) {
+	t.Helper()
+	attacktest.Eventually(t, attacktest.Long, cluster+" has a server", func() bool {
+		c, _ := clusterOf(t, s, cluster)
+		for _, m := range c.Members { // there may have been replicas
+			if m.State == gossip.Alive {
+				node = m.Node
+			}
+		}
+		return node != ""
+	})
+	return node
+}
+
+// runTKA runs the client as alice.
+func runTKA(t *testing.T, s *attacktest.Env, args ...string) testenv.Result {
+	t.Helper()
+	res, err := attacktest.Start(t).Alice(t).Run(t.Context(), "tka", args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
+}
+
+// shows waits until the client tells alice what it should: who was not heard for
+// a moment is left out.
+func shows(t *testing.T, s *attacktest.Env, text string, args ...string) (res testenv.Result) {
+	t.Helper()
+	attacktest.Eventually(t, attacktest.Long, fmt.Sprintf("tka %v shows %s", args, text), func() bool {
+		res = runTKA(t, s, args...)
+		return res.Exit == 0 && strings.Contains(res.Stdout, text)
+	})
+	return res
+}

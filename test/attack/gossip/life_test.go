@@ -1,0 +1,260 @@
+package gossip
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/testkit/attacktest"
+)
+
+// stateOf is how a server says that a cluster is.
+func stateOf(t *testing.T, s *attacktest.Env, cluster string) gossip.State {
+	t.Helper()
+	c, _ := clusterOf(t, s, cluster)
+	return c.State
+}
+
+// availableTo reports whether people are shown the cluster without asking for all.
+func availableTo(t *testing.T, s *attacktest.Env, cluster string) bool {
+	t.Helper()
+	c, ok := clusterOf(t, s, cluster)
+	return ok && c.Available()
+}
+
+// GO-04. Nobody is dead on another's word, nobody needs to refute it, and a server
+// that was held up doubts itself before the others.
+//
+// Guard: gossip.(detector).claim, which moves a heartbeat and no state;
+// (*View).take, which asks who signed that a server has left; (*engine).review,
+// which gives everybody a fresh start after a late round.
+func TestGO04_NobodyIsDeadOnAnothersWord(t *testing.T) {
+	east, west := twoClusters(t)
+	r := newRogue(t, east, "go04")
+	r.introduce(t)
+	node := nodeOf(t, east, "west")
+	m := east.Mark(t)
+
+	t.Run("one member says so", func(t *testing.T) {
+		genuine := r.learn(t, east)[node]
+		var others []gossip.Signed // in its name
+		for _, status := range []gossip.Status{gossip.Left, "dead", "suspect"} {
+			record, err := r.sealed(genuine.Facts, gossip.Order{Generation: genuine.Generation, Version: genuine.Version + 1}, status)
+			if err != nil {
+				t.Fatal(err)
+			}
+			others = append(others, record)
+		}
+		sent := func() float64 { return sumOf(t, east, `tailplane_gossip_messages_total{direction="out"`) }
+		inOneOf(t, "west is dead on one member's word", func() error {
+			m := east.Mark(t)
+			before, began, n := sent(), time.Now(), 0
+			for time.Since(began) < 5*time.Second { // longer than it takes to be called dead
+				for _, said := range []string{
+					message(r.claim() + fmt.Sprintf(",[%q,%d,0,%d],[%q,0,0,0]", node, genuine.Generation, genuine.Version, "nNobody")),
+					message(r.claim(), others...),
+					fmt.Sprintf(`{"v":1,"net":"default","d":[%s],"dead":[%q],"suspect":[%q]}`, r.claim(), node, node),
+				} {
+					r.taken(t, east, said)
+					n++
+				}
+				if state := stateOf(t, east, "west"); state == gossip.Dead || state == gossip.Gone {
+					return fmt.Errorf("west is %s", state)
+				}
+				time.Sleep(200 * time.Millisecond) // it may ask 20 times a second
+			}
+			// Of its own the server sends at most fanout and one more in each round, each
+			// with a third part, and answers each of west's.
+			perSecond := (sent() - before - float64(n)) / time.Since(began).Seconds()
+			t.Logf("%d lies; beside the answers to them the server sent %.1f messages a second", n, perSecond)
+			if perSecond > 50 {
+				t.Errorf("the server sent %.1f messages a second", perSecond)
+			}
+			if told := append(toldSince(t, m, gossip.EventDeath, node), toldSince(t, m, gossip.EventLeave, node)...); len(told) > 0 {
+				return fmt.Errorf("recorded: %+v", told)
+			}
+			return nil
+		})
+	})
+	t.Run("one that was held up", func(t *testing.T) {
+		inOneOf(t, "the one that was held up calls others dead", func() error {
+			w, late := west.Mark(t), west.Metrics(t, west.Access)[`tailplane_gossip_rounds_total{result="late"}`]
+			if err := west.Access.Signal(syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			took := attacktest.Eventually(t, attacktest.Long, "west is dead", func() bool { return stateOf(t, east, "west") == gossip.Dead }) // the control: it is silent for so long
+			if err := west.Access.Signal(syscall.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("called dead after %v", took.Round(time.Millisecond))
+			took = attacktest.Eventually(t, attacktest.Long, "all are alive again", func() bool { return aliveTo(t, east, "west") && aliveTo(t, west, "east") && aliveTo(t, west, "go04") })
+			t.Logf("alive again after %v", took.Round(time.Millisecond))
+			if now := west.Metrics(t, west.Access)[`tailplane_gossip_rounds_total{result="late"}`]; now <= late {
+				t.Error("it did not notice that it was held up")
+			}
+			if told := toldSince(t, w, gossip.EventDeath, ""); len(told) > 0 {
+				return fmt.Errorf("recorded: %+v", told)
+			}
+			return nil
+		})
+	})
+	idleSince(t, m)
+}
+
+// sumOf adds the metrics of the access server whose name and labels begin so.
+func sumOf(t *testing.T, s *attacktest.Env, prefix string) (sum float64) {
+	t.Helper()
+	for name, v := range s.Metrics(t, s.Access) {
+		if strings.HasPrefix(name, prefix) {
+			sum += v
+		}
+	}
+	return sum
+}
+
+// GO-09. Who is cut off is dead to the others, and nobody need mend that when the
+// cut is; and nothing is decided by another machine's clock. Loss, jitter and
+// reordering, and partitions of minutes, are in the simulator's tests of the room.
+//
+// Guard: gossip.(*engine).pick, which asks the dead too; (*detector).heard;
+// gossip.Order, which is compared with those of the same node only; the age of
+// connections in (*discovery).stand, without which nothing is cut off.
+func TestGO09_PartitionAndHeal(t *testing.T) {
+	east, west := twoClusters(t)
+	m, w := east.Mark(t), west.Mark(t)
+	// Nothing from one server to another; everybody else goes where they went.
+	const all, others = `{"src": ["*"], "dst": ["tag:tailplane", "tag:other"]`, `{"src": ["autogroup:member", "tag:other"], "dst": ["tag:tailplane", "tag:other"]`
+	before := east.Net.Policy()
+	if !strings.Contains(before, all) {
+		t.Fatal("the policy is another one")
+	}
+	if err := east.Net.SetPolicy(strings.Replace(before, all, others, 1)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { east.Net.SetPolicy(before) })
+	// The filter of a tailnet stops no connection that is there: it ends when it is
+	// a minute old, and no new one is let in.
+	node := nodeOf(t, east, "west")
+	began := time.Now()
+	attacktest.Eventually(t, attacktest.Long, "each is dead to the other, or alone", func() bool {
+		return stateOf(t, east, "west") == gossip.Dead && !availableTo(t, east, "west") && stateOf(t, west, "east") == gossip.Dead
+	})
+	t.Logf("called dead %v after it was cut off", time.Since(began).Round(time.Millisecond))
+	failed := func(s *attacktest.Env) float64 {
+		return s.Metrics(t, s.Access)["tailplane_gossip_exchange_failures_total"]
+	}
+	tried := [2]float64{failed(east), failed(west)}
+	attacktest.Always(t, 3*time.Second, "neither comes back", func() bool { return !availableTo(t, east, "west") && !availableTo(t, west, "east") })
+	attacktest.Eventually(t, attacktest.Long, "both try all the while", func() bool { return failed(east) > tried[0] && failed(west) > tried[1] }) // the control
+	if err := east.Net.SetPolicy(before); err != nil {
+		t.Fatal(err)
+	}
+	began = time.Now()
+	for s, other := range map[*attacktest.Env]string{east: "west", west: "east"} {
+		attacktest.Eventually(t, attacktest.Long, "each sees the other", func() bool { return aliveTo(t, s, other) })
+	}
+	t.Logf("alive on both sides %v after it was there again", time.Since(began).Round(time.Millisecond))
+
+	// Ten minutes slow and ten minutes fast: numbers of a node are its own.
+	for host, offset := range map[string]time.Duration{"go09-slow": -10 * time.Minute, "go09-fast": 10 * time.Minute} {
+		r := newRogue(t, east, host, func(r *rogue) { r.order.Generation = uint64(time.Now().Add(offset).Unix()) })
+		r.introduce(t)
+		r.facts.Labels = map[string]string{"clock": "wrong"}
+		r.renew(t)
+		for _, s := range []*attacktest.Env{east, west} {
+			r.taken(t, s, message(r.claim(), r.own()))
+			if c, _ := clusterOf(t, s, host); c.Labels["clock"] != "wrong" || !c.Verified || time.Since(c.LastSeen).Abs() > offset.Abs()/2 {
+				t.Errorf("%s is listed as %+v", host, c)
+			}
+		}
+	}
+	inOneOf(t, "somebody flaps", func() error {
+		attacktest.Eventually(t, attacktest.Long, "all are alive", func() bool {
+			return aliveTo(t, east, "west") && aliveTo(t, west, "east") && aliveTo(t, east, "go09-slow") && aliveTo(t, east, "go09-fast")
+		})
+		healed := [2]attacktest.Mark{east.Mark(t), west.Mark(t)}
+		for began := time.Now(); time.Since(began) < 2*time.Second; time.Sleep(50 * time.Millisecond) {
+			for s, others := range map[*attacktest.Env][]string{east: {"west", "go09-slow", "go09-fast"}, west: {"east", "go09-slow", "go09-fast"}} {
+				for _, other := range others {
+					if c, ok := clusterOf(t, s, other); !ok || !c.Available() {
+						return fmt.Errorf("%s lists %s as %+v", s.Server(), other, c)
+					}
+				}
+			}
+		}
+		for _, h := range healed {
+			if told := toldSince(t, h, gossip.EventDeath, ""); len(told) > 0 {
+				return fmt.Errorf("after it had healed: %+v", told)
+			}
+		}
+		return nil
+	})
+	if told := toldSince(t, m, gossip.EventDeath, node); len(told) == 0 {
+		t.Error("the death is not recorded")
+	}
+	for _, at := range []attacktest.Mark{m, w} {
+		idleSince(t, at)
+	}
+}
+
+// GO-10. Who crashes is gone within seconds and does not come back by what others
+// still say; who starts again with other labels is listed with these. Which of 20
+// and who wins ties is in the simulator's tests of the room.
+//
+// Guard: gossip.(detector).state and claim; gossip.generationAt.
+func TestGO10_CrashAndRestart(t *testing.T) {
+	east, west := twoClusters(t)
+	r := newRogue(t, east, "go10")
+	r.introduce(t)
+	node := nodeOf(t, east, "west")
+	last := r.learn(t, east)[node]
+	m := east.Mark(t)
+	west.Access.Kill()
+	second.there = false
+	began := time.Now()
+	took := attacktest.Eventually(t, attacktest.Long, "west is gone", func() bool { return stateOf(t, east, "west") == gossip.Dead && !availableTo(t, east, "west") })
+	t.Logf("gone %v after it crashed", took.Round(time.Millisecond))
+	if c, _ := clusterOf(t, east, "west"); c.LastSeen.After(began.Add(took / 2)) {
+		t.Errorf("it was seen at %v, crashed at %v and was gone %v later", c.LastSeen, began, took)
+	}
+	// A zombie: the last that it said, said by somebody else.
+	claim := fmt.Sprintf("[%q,%d,1,%d]", node, last.Generation, last.Version)
+	r.says(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, message(r.claim()+","+claim, last.Signed, r.own()))
+	})
+	attacktest.Always(t, 3*time.Second, "it stays gone", func() bool {
+		r.taken(t, east, message(r.claim()+","+claim, last.Signed))
+		time.Sleep(200 * time.Millisecond)
+		return !availableTo(t, east, "west")
+	})
+	deaths := func() []audit.Entry { return toldSince(t, m, gossip.EventDeath, node) }
+	attacktest.Eventually(t, attacktest.Long, "its death is recorded", func() bool { return len(deaths()) > 0 })
+	if told := append(deaths(), toldSince(t, m, gossip.EventJoin, node)...); len(told) != 1 {
+		t.Errorf("recorded: %+v", told)
+	}
+
+	west.Set("cluster.labels", "{env: prod, region: eu}")
+	t.Cleanup(func() { west.Set("cluster.labels", "{env: demo}") })
+	began = time.Now()
+	east, west = twoClusters(t)
+	for _, s := range []*attacktest.Env{east, west} {
+		attacktest.Eventually(t, attacktest.Long, "the new labels are there", func() bool {
+			c, _ := clusterOf(t, s, "west")
+			return c.State == gossip.Alive && c.Verified && maps.Equal(c.Labels, map[string]string{"env": "prod", "region": "eu"})
+		})
+	}
+	t.Logf("new labels at both %v after the start", time.Since(began).Round(time.Millisecond))
+	if now := r.learn(t, east)[node]; now.Generation <= last.Generation {
+		t.Errorf("its generation was %d and is %d", last.Generation, now.Generation)
+	}
+	if told := toldSince(t, m, gossip.EventConflict, ""); len(told) > 0 {
+		t.Errorf("recorded: %+v", told)
+	}
+	idleSince(t, m)
+}

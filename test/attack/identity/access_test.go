@@ -1,0 +1,408 @@
+package identity
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/testkit/attacktest"
+	"github.com/tailplane/tailplane/testkit/testenv"
+)
+
+// ID-04. No grant of exactly our capability for exactly this server is no grant.
+//
+// Guard: access.(Policy).entitle, and tailnet.callerOf, which takes the values of
+// one capability by its exact name.
+func TestID04_NoCapability(t *testing.T) {
+	s := attacktest.Start(t)
+	p := s.Person(t, "judy-laptop", "judy@example.com")
+	const rule = `{"role": "view", "period": "8h"}`
+	good := attacktest.Grant("judy@example.com", rule)
+	for what, near := range map[string]string{
+		"none":                     attacktest.Grant("somebody@example.com", rule),
+		"an empty list":            attacktest.Grant("judy@example.com", ""),
+		"for another destination":  strings.Replace(good, "tag:tailplane", "tag:other", 1),
+		"another letter case":      strings.Replace(good, "cap/access", "cap/Access", 1),
+		"a slash more":             strings.Replace(good, "cap/access", "cap/access/", 1),
+		"a longer name":            strings.Replace(good, "cap/access", "cap/access2", 1),
+		"a shorter name":           strings.Replace(good, "cap/access", "cap/acces", 1),
+		"another domain":           strings.Replace(good, "tailplane.dev", "tailplane.dev.evil.example", 1),
+		"the operator plane's":     strings.Replace(good, "cap/access", "cap/plane", 1),
+		"a login that begins so":   attacktest.Grant("judy@example.com.evil.example", rule),
+		"a login in other letters": attacktest.Grant("Judy@example.com", rule),
+	} {
+		t.Run(what, func(t *testing.T) {
+			s.SetPolicy(t, good)
+			s.WaitGranted(t, p) // the control: and so that the change can be seen to arrive
+			s.SetPolicy(t, near)
+			attacktest.Eventually(t, attacktest.Soon, what, func() bool { return s.Ask(t, p, "GET", attacktest.API+"/login", "").Code() == problem.NoCapability })
+			for _, rt := range guarded() {
+				method, path := split(rt)
+				if e := refusedWith(t, s, p, method, path, problem.NoCapability); e.Actor.Login != "judy@example.com" {
+					t.Errorf("%s: recorded as %+v", rt.Pattern, e.Actor)
+				}
+			}
+		})
+	}
+}
+
+// ID-05. A rule that is not exactly a rule refuses the request with its number and
+// field, at bounded cost. It never widens, hides or stands for a good one.
+//
+// Guard: access.ParseGrant and access.(Policy).parse; access.ParseDuty and
+// access.(PlanePolicy).duties in the plane.
+func TestID05_MalformedRules(t *testing.T) {
+	s := attacktest.Start(t)
+	p := s.Person(t, "mallory-laptop", "mallory@example.com")
+	const good = `{"role": "view", "period": "8h"}`
+	many := func(rule string, n int) string { return strings.TrimSuffix(strings.Repeat(rule+",", n), ",") }
+	bad := map[string]string{
+		"not an object":             `"view"`,
+		"null":                      `null`,
+		"a list":                    `[{"role": "edit", "period": "8h"}]`,
+		"a number for a role":       `{"role": 7, "period": "8h"}`,
+		"null for a role":           `{"role": null, "period": "8h"}`,
+		"a list of roles":           `{"role": ["edit"], "period": "8h"}`,
+		"a number for a period":     `{"role": "edit", "period": 8}`,
+		"no period":                 `{"role": "edit"}`,
+		"no role":                   `{"period": "8h"}`,
+		"an unknown field":          `{"role": "edit", "period": "8h", "namespace": ["shop"]}`,
+		"another letter case":       `{"Role": "edit", "period": "8h"}`,
+		"null for namespaces":       `{"role": "edit", "period": "8h", "namespaces": null}`,
+		"no namespaces":             `{"role": "edit", "period": "8h", "namespaces": []}`,
+		"our own namespace":         `{"role": "edit", "period": "8h", "namespaces": ["tailplane-system"]}`,
+		"a namespace twice":         `{"role": "edit", "period": "8h", "namespaces": ["shop", "shop"]}`,
+		"a priority with a point":   `{"role": "edit", "period": "8h", "priority": 1.5}`,
+		"a priority without end":    `{"role": "edit", "period": "8h", "priority": 1e999}`,
+		"a string for a truth":      `{"role": "edit", "period": "8h", "allowTagged": "true"}`,
+		"a long string":             `{"role": "` + strings.Repeat("a", 900_000) + `", "period": "8h"}`,
+		"10,000 rules":              many(good, 10_000),
+		"a deep list":               strings.Repeat("[", 2_000) + strings.Repeat("]", 2_000),
+		"a deep value":              `{"role": "edit", "period": "8h", "namespaces": ` + strings.Repeat("[", 1_500) + strings.Repeat("]", 1_500) + `}`,
+		"a template":                `{"role": "{{.Role}}", "period": "8h"}`,
+		"an escape for a path":      `{"role": "..\u002fx", "period": "8h"}`,
+		"a NUL":                     `{"role": "edit\u0000", "period": "8h"}`,
+		"letters that are not ours": `{"role": "ｅdit", "period": "8h"}`,
+	}
+	before := attacktest.ResidentMemory(t, s.Access.PID())
+	for what, rule := range bad {
+		for _, order := range []struct{ name, rules string }{{" after a good one", good + "," + rule}, {" before a good one", rule + "," + good}, {" alone", rule}} {
+			what := what + order.name
+			s.SetPolicy(t, attacktest.Grant("mallory@example.com", good))
+			s.WaitGranted(t, p)
+			s.SetPolicy(t, attacktest.Grant("mallory@example.com", order.rules))
+			var a attacktest.Answer
+			var took time.Duration
+			attacktest.Eventually(t, attacktest.Long, what, func() bool {
+				began := time.Now()
+				a = s.Ask(t, p, "GET", attacktest.API+"/login", "")
+				took = time.Since(began)
+				return a.Code() != problem.NotSignedIn
+			})
+			// So many rules that WhoIs itself gives up say nothing of who is calling.
+			huge := strings.HasPrefix(what, "10,000") && a.Code() == problem.IdentityUnavailable
+			if a.Code() != problem.BadCapability && !huge || took > attacktest.Soon {
+				t.Errorf("%s: %.300v after %v", what, a, took)
+				continue
+			}
+			for _, rt := range guarded() {
+				method, path := split(rt)
+				ans, e := s.Refused(t, what+", "+rt.Pattern, a.Code(), func() attacktest.Answer { return s.Ask(t, p, method, path, "") })
+				if !huge && !strings.Contains(ans.Problem.Message, "Rule ") || len(ans.Body) > 2000 || len(e.Error) > 1000 {
+					t.Errorf("%s: told %.300s", what, ans.Body)
+				}
+			}
+		}
+	}
+	if after := attacktest.ResidentMemory(t, s.Access.PID()); after > before+300<<20 {
+		t.Errorf("the server grew from %d to %d MB", before>>20, after>>20)
+	} else {
+		t.Logf("the server had %d MB and has %d", before>>20, after>>20)
+	}
+
+	// What the tailnet's own policy file cannot hold, at the door with a caller whom
+	// the tailnet vouches for.
+	t.Run("at the door", func(t *testing.T) {
+		var rules []json.RawMessage
+		at := attacktest.NewIdentityServer([]string{"127.0.0.1"}, func(*http.Request) (access.Caller, error) {
+			return access.Caller{Login: "mallory@example.com", Device: access.Device{ID: "n1", Name: "laptop"}, Via: access.ViaTailnet, Rules: rules}, nil
+		})
+		srv := httptest.NewServer(at.Handler(at.Route))
+		defer srv.Close()
+		for what, rule := range map[string]string{
+			"a field twice":            `{"role": "view", "role": "edit", "period": "8h"}`,
+			"a field twice, escaped":   `{"role": "view", "\u0072ole": "edit", "period": "8h"}`,
+			"something after it":       `{"role": "view", "period": "8h"} {"role": "edit", "period": "8h"}`,
+			"half of it":               `{"role": "view", "period": "8h"`,
+			"nothing":                  ``,
+			"not UTF-8":                "{\"role\": \"vi\xffew\", \"period\": \"8h\"}",
+			"10,000 deep":              strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000),
+			"10,000 deep in a field":   `{"role": "view", "period": "8h", "namespaces": ` + strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000) + `}`,
+			"a megabyte":               `{"role": "` + strings.Repeat("a", 1<<20) + `", "period": "8h"}`,
+			"a megabyte of spaces":     `{"role": "view", ` + strings.Repeat(" ", 1<<20) + `"period": "8h"}`,
+			"a number of 4,000 digits": `{"role": "view", "period": "8h", "priority": ` + strings.Repeat("9", 4_000) + `}`,
+			"a comment":                `{"role": "view", /* all of it */ "period": "8h"}`,
+		} {
+			for _, list := range [][]string{{good, rule}, {rule, good}, {rule}, slices.Repeat([]string{rule}, 5_000)} {
+				rules = nil
+				for _, r := range list {
+					rules = append(rules, json.RawMessage(r))
+				}
+				began := time.Now()
+				_, err := at.Op.Call(t.Context(), door.Client{HTTP: srv.Client(), Base: srv.URL}, struct{}{})
+				took := time.Since(began)
+				if e, through := at.Entries(t); problem.CodeOf(err) != problem.BadCapability || len(through) > 0 || len(e) != 1 || len(e[0].Error) > 1000 || took > attacktest.Soon {
+					t.Errorf("%s, %d rules: %v after %v, through %+v", what, len(list), err, took, through)
+				}
+			}
+		}
+		rules = []json.RawMessage{json.RawMessage(good)}
+		if got, err := at.Op.Call(t.Context(), door.Client{HTTP: srv.Client(), Base: srv.URL}, struct{}{}); err != nil || got.Identity != "mallory@example.com" {
+			t.Errorf("a good rule: %+v %v", got, err)
+		}
+	})
+	// There what rules allow adds up, so that a bad one gives nothing, takes nothing, and is told.
+	t.Run("in the plane", func(t *testing.T) {
+		var rules []json.RawMessage
+		way := &door.Door{Names: func() []string { return []string{"127.0.0.1"} }, Form: plane.Form(), Log: slog.New(slog.DiscardHandler), Now: time.Now,
+			Identify: func(*http.Request) (access.Caller, error) {
+				return access.Caller{Login: "mallory@example.com", Device: access.Device{ID: "n1", Name: "laptop"}, Via: access.ViaTailnet, Rules: rules}, nil
+			},
+			Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
+				return access.DecidePlane(c, v, access.PlanePolicy{Capability: "tailplane.dev/cap/plane"}, now)
+			},
+			Record: func(audit.Entry) error { return nil }}
+		desk := &plane.Desk{Board: plane.NewBoard(time.Now), Now: time.Now, Ready: func() bool { return true }}
+		srv := httptest.NewServer(way.Handler(desk.Routes()...))
+		defer srv.Close()
+		const good = `{"role": "viewer", "orgs": ["acme"]}`
+		for what, rule := range map[string]string{
+			"no role that there is":  `{"role": "root", "orgs": ["*"]}`,
+			"another letter case":    `{"Role": "platform-admin", "orgs": ["*"]}`,
+			"no organisation":        `{"role": "platform-admin"}`,
+			"null for organisations": `{"role": "platform-admin", "orgs": null}`,
+			"a string for a list":    `{"role": "platform-admin", "orgs": "*"}`,
+			"all, and one":           `{"role": "platform-admin", "orgs": ["*", "acme"]}`,
+			"an unknown field":       `{"role": "platform-admin", "orgs": ["*"], "until": "never"}`,
+			"a field twice":          `{"role": "viewer", "role": "platform-admin", "orgs": ["*"]}`,
+			"something after it":     `{"role": "viewer", "orgs": ["*"]} {"role": "platform-admin", "orgs": ["*"]}`,
+			"10,000 deep":            strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000),
+			"a megabyte":             `{"role": "` + strings.Repeat("a", 1<<20) + `", "orgs": ["*"]}`,
+			"10,000 organisations":   `{"role": "platform-admin", "orgs": [` + many(`"a"`, 10_000) + `]}`,
+		} {
+			for _, list := range [][]string{{good, rule}, {rule, good}, {rule}, slices.Repeat([]string{rule}, 5_000)} {
+				rules = nil
+				for _, r := range list {
+					rules = append(rules, json.RawMessage(r))
+				}
+				began := time.Now()
+				me, err := plane.GetMe.Call(t.Context(), door.Client{HTTP: srv.Client(), Base: srv.URL, Open: plane.Open}, plane.Empty{})
+				if took := time.Since(began); took > attacktest.Soon {
+					t.Errorf("%s, %d rules: took %v", what, len(list), took)
+				}
+				if !slices.Contains(list, good) {
+					if problem.CodeOf(err) != problem.BadCapability {
+						t.Errorf("%s, %d rules: %+v, %v", what, len(list), me.Data, err)
+					}
+				} else if err != nil || len(me.Data.Warnings) != 1 || len(me.Data.Roles) != 1 || me.Data.Roles[0].Role != "viewer" || !slices.Equal(me.Data.Roles[0].Orgs, []string{"acme"}) {
+					t.Errorf("%s beside a good one: %+v, %v", what, me.Data, err)
+				}
+			}
+		}
+	})
+}
+
+// ID-06. Of several rules one is used, and only if it is clear which; what was not
+// granted is not given. Never a union, never "the first".
+//
+// Guard: access.Permit.Choose.
+func TestID06_OneRuleIsUsed(t *testing.T) {
+	s := attacktest.Start(t)
+	p := s.Person(t, "erin-laptop", "erin@example.com")
+	const view, edit = `{"role": "view", "period": "8h"}`, `{"role": "edit", "period": "1h"}`
+	const shop, other = `{"role": "edit", "period": "1h", "namespaces": ["shop"]}`, `{"role": "edit", "period": "1h", "namespaces": ["default"]}`
+	for _, tt := range []struct {
+		name, rules, body string
+		code              problem.Code // "": permitted
+		role              string
+		namespaces        []string
+	}{
+		{"two, and no choice", view + "," + edit, `{}`, problem.AmbiguousRole, "", nil},
+		{"the other way round", edit + "," + view, `{}`, problem.AmbiguousRole, "", nil},
+		{"two, and a choice", view + "," + edit, `{"role":"edit"}`, "", "edit", nil},
+		{"two, and the other choice", view + "," + edit, `{"role":"view"}`, "", "view", nil},
+		{"two, and neither", view + "," + edit, `{"role":"cluster-admin"}`, problem.RoleNotGranted, "", nil},
+		{"one, and another", view, `{"role":"edit"}`, problem.RoleNotGranted, "", nil},
+		{"one, and another that the server knows", view, `{"role":"ghost"}`, problem.RoleNotGranted, "", nil},
+		{"two of one role in two places", shop + "," + other, `{"role":"edit"}`, problem.AmbiguousRole, "", nil},
+		{"both places at once", shop + "," + other, `{"role":"edit","namespaces":["shop","default"]}`, problem.AmbiguousRole, "", nil},
+		{"a place that is not granted", shop, `{"namespaces":["default"]}`, problem.RoleNotGranted, "", nil},
+		{"our own place", edit, `{"namespaces":["tailplane-system"]}`, problem.RoleNotGranted, "", nil},
+		{"the place of sign-ins", edit, `{"namespaces":["tailplane-signins"]}`, problem.RoleNotGranted, "", nil},
+		{"one place of the whole", edit, `{"namespaces":["shop"]}`, "", "edit", []string{"shop"}},
+		{"the same twice", view + "," + view, `{}`, "", "view", nil},
+		{"a tie below the top", view + "," + edit + `, {"role": "edit", "period": "30m", "priority": 5, "namespaces": ["shop"]}`, `{}`, "", "edit", []string{"shop"}},
+		{"a tie at the top", `{"role": "view", "period": "8h", "priority": 5}, {"role": "edit", "period": "1h", "priority": 5},` + shop, `{}`, problem.AmbiguousRole, "", nil},
+		{"a longer period than granted", edit, `{"period":"8h"}`, problem.PeriodOutOfBounds, "", nil},
+		{"a role in other letters", edit, `{"role":"Edit"}`, problem.RoleNotGranted, "", nil},
+		{"a role twice", view + "," + edit, `{"role":"view","role":"edit"}`, problem.BadRequest, "", nil},
+		{"a role in another field", view + "," + edit, `{"Role":"edit"}`, problem.BadRequest, "", nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s.SetPolicy(t)
+			attacktest.Eventually(t, attacktest.Soon, "no grant", func() bool { return s.Ask(t, p, "GET", attacktest.API+"/login", "").Code() == problem.NoCapability })
+			s.SetPolicy(t, attacktest.Grant("erin@example.com", tt.rules))
+			s.WaitGranted(t, p)
+			if tt.code != "" {
+				a, _ := s.Refused(t, tt.name, tt.code, func() attacktest.Answer { return s.Ask(t, p, "POST", attacktest.API+"/login", tt.body) })
+				if tt.code == problem.AmbiguousRole && len(a.Problem.Choices) < 2 {
+					t.Errorf("the choices are not named: %v", a)
+				}
+				if n := len(s.SignIns(t, "erin@example.com")); n != 0 {
+					t.Errorf("%d sign-ins are stored", n)
+				}
+				return
+			}
+			if a := s.Ask(t, p, "POST", attacktest.API+"/login", tt.body); a.Status != http.StatusAccepted {
+				t.Fatalf("%v", a)
+			}
+			defer s.Logout(t, p)
+			s.Kubeconfig(t, p)
+			stored := s.SignIns(t, "erin@example.com")
+			if len(stored) != 1 || stored[0].Spec.Role != tt.role || !slices.Equal(stored[0].Spec.Namespaces, tt.namespaces) {
+				t.Fatalf("stored %+v", stored)
+			}
+			var roles, places []string
+			for _, b := range s.AccessOf(t, stored[0].Name) {
+				if b.Kind != "ServiceAccount" {
+					roles, places = append(roles, b.Role), append(places, b.Namespace)
+				}
+			}
+			want := tt.namespaces
+			if want == nil {
+				want = []string{""}
+			}
+			if !slices.Equal(places, want) || slices.ContainsFunc(roles, func(r string) bool { return r != tt.role }) {
+				t.Errorf("bound %v in %q, want %s in %q", roles, places, tt.role, want)
+			}
+		})
+	}
+}
+
+// ID-13. Different people, and different devices, are different names, and nobody
+// reaches another's sign-in. A login is never cut, mended or folded.
+//
+// Guard: signin.Owner.Name, signin.OwnerOf, access.ParseLogin, access.(Policy).entitle.
+func TestID13_NamesThatCollide(t *testing.T) {
+	s := attacktest.Start(t)
+	logins := []string{"alice@a.com", "alice@b.com", "alice@github", "a.lice@a.com", "a-lice@a.com", "a_lice@a.com", "Alice@a.com", "älice@a.com", "аlice@a.com", "alice+x@a.com",
+		strings.Repeat("l", 60) + "@a.com", strings.Repeat("l", 61) + "@a.com", "アリス@例え.jp"}
+	const rule = `{"role": "view", "period": "8h"}`
+	s.SetPolicy(t, attacktest.Grant("*", rule))
+	people, statuses := map[string]*testenv.Person{}, map[string]signin.Status{}
+	label := regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	names := map[string]string{}
+	for i, login := range logins {
+		p := s.Person(t, fmt.Sprintf("twin-%d", i), login)
+		s.WaitGranted(t, p)
+		st := s.Login(t, p, signin.LoginRequest{})
+		people[login], statuses[login] = p, st
+		stored := s.SignIns(t, login)
+		if len(stored) != 1 || st.Username != login || stored[0].Name != st.Name || !label.MatchString(st.Name) {
+			t.Fatalf("%s: %+v, stored %+v", login, st, stored)
+		}
+		if names[st.Name] != "" {
+			t.Errorf("%s and %s are both %s", login, names[st.Name], st.Name)
+		}
+		names[st.Name] = login
+	}
+	// Nobody sees, extends or ends another's.
+	first := s.SignIns(t, "alice@a.com")[0]
+	for _, login := range logins[1:] {
+		p := people[login]
+		if st, err := signin.Read.Call(t.Context(), s.APIClient(p), signin.ReadRequest{}); err != nil || st.Username != login || st.Name != statuses[login].Name {
+			t.Errorf("%s reads %+v, %v", login, st, err)
+		}
+		s.Logout(t, p)
+		for _, request := range []struct{ method, path string }{{"GET", "/login"}, {"GET", "/kubeconfig"}, {"POST", "/logout"}} {
+			if a := s.Ask(t, p, request.method, attacktest.API+request.path, ""); a.Code() != problem.NotSignedIn {
+				t.Errorf("%s, signed out, %s %s: %v", login, request.method, request.path, a)
+			}
+		}
+		if now := s.SignIns(t, "alice@a.com"); len(now) != 1 || now[0].UID != first.UID || now[0].ResourceVersion != first.ResourceVersion {
+			t.Fatalf("%s touched alice@a.com's sign-in: %+v", login, now)
+		}
+	}
+	// Another device of the same person has a sign-in of its own.
+	phone := s.Person(t, "twin-phone", "alice@a.com")
+	if a := s.Ask(t, phone, "GET", attacktest.API+"/login", ""); a.Code() != problem.NotSignedIn {
+		t.Errorf("the phone sees the laptop's sign-in: %v", a)
+	}
+	if st := s.Login(t, phone, signin.LoginRequest{}); st.Name == first.Name {
+		t.Errorf("phone and laptop are both %s", st.Name)
+	}
+	s.Logout(t, phone)
+
+	t.Run("a shared-in user of the same login", func(t *testing.T) {
+		guest := s.Person(t, "twin-guest", "alice@a.com")
+		if id, err := s.Net.ID(guest.Node); err != nil || !s.Net.Share(id) {
+			t.Fatal(err)
+		}
+		attacktest.Eventually(t, attacktest.Soon, "the guest is refused", func() bool { return s.Ask(t, guest, "GET", attacktest.API+"/login", "").Code() == problem.ForeignNode })
+		for _, rt := range guarded() {
+			method, path := split(rt)
+			refusedWith(t, s, guest, method, path, problem.ForeignNode)
+		}
+		s.SetPolicy(t, attacktest.Grant("*", rule), attacktest.Grant("autogroup:shared", `{"role": "view", "period": "1h", "allowShared": true}`))
+		s.WaitGranted(t, guest)
+		st := s.Login(t, guest, signin.LoginRequest{})
+		if st.Name == first.Name {
+			t.Errorf("the guest is %s as well", st.Name)
+		}
+		s.Logout(t, guest)
+	})
+	if now := s.SignIns(t, "alice@a.com"); len(now) != 1 || now[0].UID != first.UID {
+		t.Errorf("alice@a.com's sign-in: %+v", now)
+	}
+	t.Run("a malformed login", func(t *testing.T) {
+		for _, login := range []string{"x@a.com@b.com", strings.Repeat("a", 300) + "@a.com"} {
+			p := spareDevice(t, s, login)
+			refusedWith(t, s, p, "POST", attacktest.API+"/login", problem.NoIdentity)
+		}
+	})
+	// Every pair that could be taken for one another, without the tailnet.
+	t.Run("by the thousand", func(t *testing.T) {
+		seen := map[string]signin.Owner{}
+		try := func(o signin.Owner) {
+			name := o.Name()
+			if was, ok := seen[name]; ok && was != o {
+				t.Errorf("%+v and %+v are both %s", was, o, name)
+			}
+			if !label.MatchString(name) || len(signin.BindingName(name)) > 253 {
+				t.Errorf("%+v: %q", o, name)
+			}
+			seen[name] = o
+		}
+		parts := []string{"", "a", "b", "a@b", "@", "-", "_", ".", "a-b", "a_b", "a.b", "A", "é", strings.Repeat("a", 254), strings.Repeat("-", 254)}
+		for _, tailnet := range parts {
+			for _, login := range parts {
+				for _, device := range parts {
+					try(signin.Owner{Tailnet: tailnet, Login: login, DeviceID: device})
+				}
+			}
+		}
+	})
+}

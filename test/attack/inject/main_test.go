@@ -1,0 +1,9 @@
+package inject
+
+import (
+	"testing"
+
+	"github.com/tailplane/tailplane/testkit/attacktest"
+)
+
+func TestMain(m *testing.M) { attacktest.Main(m) }

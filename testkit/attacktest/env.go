@@ -1,0 +1,272 @@
+package attacktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/testenv"
+)
+
+// Where the fleet is, as deploy/fleet has it.
+const (
+	FleetNamespace = "tailplane-fleet"
+	FleetAccount   = "system:serviceaccount:" + FleetNamespace + ":tailplane-fleet"
+	SharedRunners  = "tailplane-runners"
+)
+
+// basePolicy lets every node connect. Besides the people that a test grants something
+// to, alice may view and bob may nothing.
+const basePolicy = `{
+  "groups": {"group:viewers": ["alice@example.com"]},
+  "tagOwners": {"tag:tailplane": [], "tag:other": [], "tag:ci": [], "tag:robot": [], "tag:ingress": []},
+  "grants": [
+    {"src": ["*"], "dst": ["tag:tailplane", "tag:other"], "ip": ["*"]},
+    {"src": ["group:viewers"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [{"role": "view", "period": "8h"}]}},
+    %s
+  ],
+  "nodeAttrs": [{"target": ["tag:other"], "attr": ["funnel"]}],
+}`
+
+// Accounts of the product's programs, as the API server knows them.
+const (
+	AccessAccount   = "system:serviceaccount:" + testenv.SystemNamespace + ":tailplane-access"
+	OperatorAccount = "system:serviceaccount:" + testenv.SystemNamespace + ":tailplane-operator"
+)
+
+// auditPolicy makes the API server write down every request of the product's
+// accounts before it acts on it: that is the far side of the product.
+const auditPolicy = `apiVersion: audit.k8s.io/v1
+kind: Policy
+rules:
+- level: Request
+  users: [` + AccessAccount + `, ` + OperatorAccount + `, ` + PlaneAccount + `, ` + FleetAccount + `]
+
+- level: None
+`
+
+const (
+	// long is how long a test waits for what takes milliseconds on an idle machine.
+	// Waiting costs nothing while all is well, and some machines have much to do.
+	Long = 5 * time.Minute
+	// soon is the limit for a change of authority to be felt. The contract says 2 s;
+	// what it took is printed, and a shared machine is given more before it fails.
+	Soon = time.Minute
+	// tokenCache is how long an API server may take a token that it has seen: it
+	// knows it for 10 s, and may be as late with all else as a shared machine is. A
+	// token that nobody takes back is good for 10 minutes.
+	TokenCache = time.Minute
+
+	NoLimits = "{login: {perMinute: 0}, kubeconfig: {perMinute: 0}, others: {perMinute: 0}, all: {perMinute: 0}}"
+)
+
+// An Env is the whole product on a real tailnet and a real API server, and
+// what is needed to look at its far side.
+type Env struct {
+	*testenv.Env
+	KubeClient    client.WithWatch
+	Clientset     *kubernetes.Clientset
+	KubeAuditFile string // the API server's own log of what the product's accounts asked
+
+	Mu       sync.Mutex
+	People   map[string]*testenv.Person // by host
+	uses     map[string]int             // of their devices, by tests that have not ended
+	Clients  map[*testenv.Person]*http.Client
+	policies int // how many SetPolicy has put in force
+}
+
+// shared is the environment of all tests of a package that leave it as they found it.
+var shared struct {
+	once sync.Once
+	env  *Env
+	err  error
+}
+
+// ends are the functions that AtEnd has collected.
+var ends []func() error
+
+// AtEnd has Main call end after the last test, in the reverse order of the calls. A
+// test that starts what all tests of its package share calls it once.
+func AtEnd(end func() error) { ends = append(ends, end) }
+
+// Main runs the tests of a package, then stops the shared environment and all that
+// AtEnd collected. It exits the process.
+func Main(m *testing.M) {
+	tailnettest.Quiet()
+	ctrllog.SetLogger(logr.Discard()) // of clients, which say nothing that a test does not
+	code := m.Run()
+	for _, end := range slices.Backward(ends) {
+		if err := end(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	if s := shared.env; s != nil {
+		if code != 0 { // what the programs said, for whoever looks for the reason
+			for _, p := range []*testenv.Process{s.Access, s.Operator} {
+				lines := strings.Split(p.Output(), "\n")
+				fmt.Fprintf(os.Stderr, "end of the log of %v:\n%s\n", p.Args[1], strings.Join(lines[max(0, len(lines)-40):], "\n"))
+			}
+		}
+		if err := s.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// Start returns the environment that all tests of a package share. The first call starts it.
+func Start(t *testing.T) *Env {
+	t.Helper()
+	shared.once.Do(func() { shared.env, shared.err = newEnv() })
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	return shared.env
+}
+
+// New returns an environment that only this test uses and may destroy. It ends with the test.
+func New(t *testing.T) *Env {
+	t.Helper()
+	s, err := newEnv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func newEnv() (_ *Env, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*Long)
+	defer cancel()
+	s, err := Run(ctx, testenv.Options{Policy: Policy(), ClusterName: "east", Settings: map[string]string{
+		"api.limits": NoLimits, "signin.roles": "[view, edit, ghost]", "signin.keepExpired": "3s",
+	}})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	// "ghost" is on the server's list, and no such ClusterRole exists: whoever
+	// lists a role also lets the operator read and bind it.
+	var rights rbacv1.ClusterRole
+	if err := s.KubeClient.Get(ctx, client.ObjectKey{Name: "tailplane-operator"}, &rights); err != nil {
+		return nil, err
+	}
+	for i, rule := range rights.Rules {
+		if slices.Contains(rule.Verbs, "bind") {
+			rights.Rules[i].ResourceNames = append(rule.ResourceNames, "ghost")
+		}
+	}
+	if err := s.KubeClient.Update(ctx, &rights); err != nil {
+		return nil, err
+	}
+	if err := s.KubeClient.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}); err != nil {
+		return nil, err
+	}
+	return s, s.StartOperator(ctx)
+}
+
+// Run starts a cluster that notes what the product asks of it, and an access
+// server.
+func Run(ctx context.Context, o testenv.Options) (_ *Env, err error) {
+	dir, err := os.MkdirTemp("", "at")
+	if err != nil {
+		return nil, err
+	}
+	s := &Env{KubeAuditFile: filepath.Join(dir, "kube-audit.jsonl"), People: map[string]*testenv.Person{}, uses: map[string]int{}, Clients: map[*testenv.Person]*http.Client{}}
+	auditFile := filepath.Join(dir, "kube-audit.yaml")
+	if err := os.WriteFile(auditFile, []byte(auditPolicy), 0o600); err != nil {
+		return nil, err
+	}
+	cluster, err := kubetest.Run(ctx, kubetest.Options{Name: o.ClusterName, Args: []string{
+		"--audit-policy-file=" + auditFile, "--audit-log-path=" + s.KubeAuditFile, "--audit-log-mode=blocking-strict",
+		// No token lives longer than an hour here, whatever is asked for (SI-07).
+		"--service-account-max-token-expiration=1h",
+	}})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, cluster.Close(), os.RemoveAll(dir))
+		}
+	}()
+	o.Cluster, o.NoOperator = cluster, true
+	if s.Env, err = testenv.Start(ctx, dir, o); err != nil {
+		return nil, err
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, rbacv1.AddToScheme, eventsv1.AddToScheme, admissionv1.AddToScheme, coordinationv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	if s.KubeClient, err = client.NewWithWatch(cluster.AdminConfig(), client.Options{Scheme: scheme}); err != nil {
+		return nil, err
+	}
+	s.Clientset, err = kubernetes.NewForConfig(cluster.AdminConfig())
+	return s, err
+}
+
+func (s *Env) Close() error {
+	return errors.Join(s.Env.Close(), s.Cluster.Close(), os.RemoveAll(s.Dir))
+}
+
+// Policy is basePolicy with further grants.
+func Policy(grants ...string) string { return fmt.Sprintf(basePolicy, strings.Join(grants, ",\n    ")) }
+
+// Grant is a grant of our capability to one source.
+func Grant(src, rules string) string {
+	return fmt.Sprintf(`{"src": [%q], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [%s]}}`, src, rules)
+}
+
+// SetPolicy puts further grants in force until the test's end. Nodes hear of it
+// within milliseconds, not at once: waitPolicy waits for that.
+func (s *Env) SetPolicy(t *testing.T, grants ...string) {
+	t.Helper()
+	before := s.Net.Policy()
+	s.Mu.Lock()
+	s.policies++
+	mark := fmt.Sprintf(`{"role": "view", "period": "%ds"}`, 3600+s.policies)
+	s.Mu.Unlock()
+	if err := s.Net.SetPolicy(Policy(append(grants, Grant(watchman, mark))...)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Net.SetPolicy(before); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,87 @@
+package attacktest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/door"
+)
+
+// An IdentityServer is the product's own door with one operation behind it, for what the
+// programs cannot be brought to: it keeps what was recorded and who got through.
+type IdentityServer struct {
+	door.Door
+	Op    door.Op[struct{}, Whoami]
+	Route door.Route
+
+	mu      sync.Mutex
+	record  bytes.Buffer
+	through []access.Caller // whom a permit was made for
+}
+
+type Whoami struct {
+	Identity string `json:"identity"`
+}
+
+// NewIdentityServer returns a door at which identify says who is calling.
+func NewIdentityServer(names []string, identify func(*http.Request) (access.Caller, error)) *IdentityServer {
+	s := &IdentityServer{Op: door.Op[struct{}, Whoami]{Pattern: "GET /who", Verb: access.SigninRead}}
+	log := audit.NewLog(&s.record)
+	policy := access.Policy{Capability: "tailplane.dev/cap/access", Roles: []access.Role{"view", "edit"}, Min: access.MinPeriod, Max: 24 * time.Hour}
+	s.Door = door.Door{
+		Names: func() []string { return names }, Identify: identify, Now: time.Now, Log: slog.New(slog.DiscardHandler),
+		Record: func(e audit.Entry) error { s.mu.Lock(); defer s.mu.Unlock(); return log.Write(e) },
+		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
+			return access.Decide(c, v, policy, now)
+		},
+	}
+	s.Route = s.Op.Serve(func(_ context.Context, p access.Permit, _ struct{}) (Whoami, error) {
+		if err := p.Require(access.SigninRead, time.Now()); err != nil {
+			return Whoami{}, err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.through = append(s.through, p.Caller())
+		return Whoami{p.Caller().Identity()}, nil
+	})
+	return s
+}
+
+// Entries returns what was recorded since the last time, and who got through.
+func (s *IdentityServer) Entries(t *testing.T) (out []audit.Entry, through []access.Caller) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for d := json.NewDecoder(&s.record); d.More(); {
+		var e audit.Entry
+		if err := d.Decode(&e); err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, e)
+	}
+	through, s.through = s.through, nil
+	return out, through
+}
+
+// Serve answers on ln, as Door.Run does it for the programs, until the test ends.
+func (s *IdentityServer) Serve(t *testing.T, ln net.Listener, connContext func(context.Context, net.Conn) context.Context) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	served := make(chan error, 1)
+	go func() { served <- s.Run(ctx, ln, connContext, s.Route) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Errorf("the door: %v", err)
+		}
+	})
+}

@@ -1,0 +1,79 @@
+package attacktest
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"sync"
+	"testing"
+)
+
+// A ProcessWatch looks at the processes of a person while they run: what stands in their
+// arguments and in their environments.
+type ProcessWatch struct {
+	Mu    sync.Mutex
+	seen  map[string]bool // programs that were looked at
+	Found []string
+	stop  chan struct{}
+	done  chan struct{}
+}
+
+// WatchProcesses looks at every process that carries a mark in its environment, as fast
+// as it can, for what looks like a token.
+func WatchProcesses(mark string) *ProcessWatch {
+	w := &ProcessWatch{seen: map[string]bool{}, stop: make(chan struct{}), done: make(chan struct{})}
+	go func() {
+		defer close(w.done)
+		for {
+			select {
+			case <-w.stop:
+				return
+			default:
+				w.look(mark)
+			}
+		}
+	}()
+	return w
+}
+
+func (w *ProcessWatch) look(mark string) {
+	folders, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return
+	}
+	for _, dir := range folders {
+		env, _ := os.ReadFile(dir + "/environ") // it may be gone by now
+		if !bytes.Contains(env, []byte(mark)) {
+			continue
+		}
+		argv, _ := os.ReadFile(dir + "/cmdline")
+		w.Mu.Lock()
+		name, _, _ := bytes.Cut(argv, []byte{0})
+		w.seen[filepath.Base(string(name))] = true
+		for what, text := range map[string][]byte{"arguments": argv, "environment": env} {
+			if at := TokenForm.FindIndex(text); at != nil {
+				w.Found = append(w.Found, fmt.Sprintf("the %s of %s: …%q", what, name, text[max(0, at[0]-30):at[0]+12]))
+			}
+		}
+		w.Mu.Unlock()
+	}
+}
+
+// TokenForm is what the API server's tokens look like.
+var TokenForm = regexp.MustCompile(`eyJ[A-Za-z0-9_-]{20,}\.eyJ[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_-]{20,}`)
+
+// End returns what was found.
+func (w *ProcessWatch) End(t *testing.T, programs ...string) []string {
+	t.Helper()
+	close(w.stop)
+	<-w.done
+	for _, p := range programs {
+		if !w.seen[p] {
+			t.Errorf("%s was never seen running: %v", p, w.seen)
+		}
+	}
+	return slices.Compact(w.Found)
+}

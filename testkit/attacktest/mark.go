@@ -1,0 +1,210 @@
+package attacktest
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// A Mark is a moment: what was recorded and asked since can be told.
+type Mark struct {
+	Env            *Env
+	Product, kube_ int64
+}
+
+func (s *Env) Mark(t *testing.T) Mark {
+	t.Helper()
+	return Mark{s, FileSize(t, s.AuditFile()), FileSize(t, s.KubeAuditFile)}
+}
+
+func FileSize(t *testing.T, path string) int64 {
+	t.Helper()
+	st, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st.Size()
+}
+
+// ReadSince calls f for each whole line of a file after an offset.
+func ReadSince(t *testing.T, path string, from int64, f func(line []byte)) {
+	t.Helper()
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if _, err := file.Seek(from, io.SeekStart); err != nil {
+		t.Fatal(err)
+	}
+	whole := from == 0 // a moment may lie within a line: that one began before
+	if !whole {
+		before := make([]byte, 1)
+		if _, err := file.ReadAt(before, from-1); err != nil {
+			t.Fatal(err)
+		}
+		whole = before[0] == '\n'
+	}
+	for r := bufio.NewReader(file); ; whole = true {
+		line, err := r.ReadBytes('\n')
+		if err == io.EOF {
+			return // half a line is being written
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if whole {
+			f(bytes.TrimSpace(line))
+		}
+	}
+}
+
+// Recorded is what the access server recorded since, of visits and of itself.
+func (m Mark) Recorded(t *testing.T) (out []audit.Entry) {
+	t.Helper()
+	ReadSince(t, m.Env.AuditFile(), m.Product, func(text []byte) {
+		line, err := audit.ParseLine(text)
+		if err != nil {
+			t.Fatalf("record: %q: %v", text, err)
+		}
+		content, err := line.Content()
+		if err != nil || !line.Sound() {
+			t.Fatalf("record: %q: %v", text, err)
+		}
+		switch c := content.(type) {
+		case audit.Entry:
+			out = append(out, c)
+		}
+		if line.Kind == audit.KindGap {
+			t.Errorf("the record lost entries: %s", text)
+		}
+	})
+	return out
+}
+
+// Entries is what the access server recorded of visits since.
+func (m Mark) Entries(t *testing.T) []audit.Entry {
+	t.Helper()
+	return slices.DeleteFunc(m.Recorded(t), func(e audit.Entry) bool { return e.Surface == "process" })
+}
+
+// A KubeRequest is what the API server noted of a request before it acted on it.
+type KubeRequest struct {
+	Stage, Verb, RequestURI string
+	User                    struct{ Username string }
+	ImpersonatedUser        *struct{ Username string }
+	SourceIPs               []string
+	UserAgent               string
+	ObjectRef               struct{ Resource, Subresource, Namespace, Name string }
+	RequestObject           json.RawMessage
+}
+
+func (k KubeRequest) String() string { return k.Verb + " " + k.RequestURI }
+
+// Writes tells whether the request changes something, or makes a token.
+func (k KubeRequest) Writes() bool {
+	return !slices.Contains([]string{"get", "list", "watch"}, k.Verb)
+}
+
+// Requests is what an account asked of the API server since, but for watches and
+// for the operator's Lease.
+func (m Mark) Requests(t *testing.T, account string) []KubeRequest {
+	t.Helper()
+	return m.noted(t, account, "RequestReceived")
+}
+
+// housekeeping is what servers write of themselves, whoever asks for what.
+func (k KubeRequest) housekeeping() bool {
+	return k.ObjectRef.Resource == "leases" ||
+		k.ObjectRef.Resource == "configmaps" && (k.ObjectRef.Name == "tailplane-members" || k.ObjectRef.Name == "tailplane-gossip-pins")
+}
+
+// Bodies are the same requests when they were answered, with what they carried.
+func (m Mark) Bodies(t *testing.T, account string) (out []KubeRequest) {
+	t.Helper()
+	Eventually(t, Long, "all requests are answered", func() bool {
+		out = m.noted(t, account, "ResponseComplete")
+		return len(out) >= len(m.Requests(t, account))
+	})
+	return out
+}
+
+func (m Mark) noted(t *testing.T, account, stage string) (out []KubeRequest) {
+	t.Helper()
+	ReadSince(t, m.Env.KubeAuditFile, m.kube_, func(line []byte) {
+		var k KubeRequest
+		if err := json.Unmarshal(line, &k); err != nil {
+			t.Fatalf("the API server's log: %q: %v", line, err)
+		}
+		if k.Stage == stage && k.User.Username == account && k.Verb != "watch" && !k.housekeeping() {
+			out = append(out, k)
+		}
+	})
+	return out
+}
+
+// Writes are those of requests that change something, or make a token.
+func (m Mark) Writes(t *testing.T, account string) []KubeRequest {
+	t.Helper()
+	return slices.DeleteFunc(m.Requests(t, account), func(k KubeRequest) bool { return !k.Writes() })
+}
+
+// Refused carries out do, which must be refused in the listener's form with the
+// code: at no cost to the API server, with one entry in the record that gives the
+// reason, and nothing secret in either.
+func (s *Env) Refused(t *testing.T, what string, code problem.Code, do func() Answer) (Answer, audit.Entry) {
+	t.Helper()
+	m := s.Mark(t)
+	a := do()
+	e := m.Refusal(t, what, code, a)
+	if asked := m.Requests(t, AccessAccount); len(asked) > 0 {
+		t.Errorf("%s: the API server was asked: %v", what, asked)
+	}
+	return a, e
+}
+
+// Refusal checks the answer and the one entry about it.
+func (m Mark) Refusal(t *testing.T, what string, code problem.Code, a Answer) audit.Entry {
+	t.Helper()
+	if a.Code() != code || a.Status != code.Status() {
+		t.Errorf("%s: %v, want %d %s", what, a, code.Status(), code)
+	}
+	if a.Problem.Message == "" || len(a.Problem.Advice) == 0 || a.Problem.AuditID == "" || a.Header.Get("X-Request-Id") != a.Problem.AuditID {
+		t.Errorf("%s: no sentence, advice or audit id: %v %v", what, a, a.Header)
+	}
+	// What was refused to others before is summed in an entry that may come now.
+	entries := slices.DeleteFunc(m.Entries(t), func(e audit.Entry) bool { return e.Args["count"] != "" && e.RequestID != a.Problem.AuditID })
+	if len(entries) != 1 {
+		t.Errorf("%s: %d entries in the record, want 1: %+v", what, len(entries), entries)
+		return audit.Entry{}
+	}
+	e := entries[0]
+	if e.RequestID != a.Problem.AuditID || e.Code != code || e.Result == audit.Done || e.Result == audit.NotYet || e.Error == "" {
+		t.Errorf("%s: recorded as %+v", what, e)
+	}
+	line, err := json.Marshal(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{a.Body, string(line)} {
+		for _, secret := range []string{"eyJ", "tskey-", "nodekey:", "/tmp/", "goroutine "} {
+			if strings.Contains(text, secret) {
+				t.Errorf("%s: %q stands in %s", what, secret, text)
+			}
+		}
+	}
+	return e
+}
