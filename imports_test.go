@@ -22,6 +22,9 @@ var plan = map[string]string{
 	"api/gateway/v1alpha1": "",
 	"api/v1alpha1":         "",
 
+	// util: small packages, each named for one thing
+	"internal/util/retry": "", // the context sleep of loops that try again
+
 	// walls and words
 	"internal/problem":         "",
 	"internal/printable":       "",
@@ -44,10 +47,10 @@ var plan = map[string]string{
 	// worlds
 	"internal/tailnet":          "internal/access internal/problem",
 	"internal/tailnet/tailnets": "",
-	"internal/kube":             "",
+	"internal/kube":             "internal/util/retry",
 
 	// rooms and their alcoves
-	"internal/signin":                           "internal/access internal/door internal/problem",
+	"internal/signin":                           "internal/access internal/door internal/problem internal/util/retry",
 	"internal/apiproxy":                         "internal/apiproxy/document internal/apiproxy/jsonscan",
 	"internal/apiproxy/catalog":                 "",
 	"internal/apiproxy/document":                "",
@@ -55,12 +58,12 @@ var plan = map[string]string{
 	"internal/apiproxy/rewrite":                 "internal/apiproxy/jsonscan",
 	"internal/apiproxy/shelter":                 "internal/apiproxy internal/apiproxy/jsonscan internal/apiproxy/rewrite",
 	"internal/apiproxy/fanout":                  "internal/apiproxy internal/apiproxy/catalog internal/apiproxy/document internal/apiproxy/merge internal/apiproxy/merge/position internal/apiproxy/merge/wire internal/apiproxy/observe internal/apiproxy/rewrite internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/shelter internal/apiproxy/upstream",
-	"internal/apiproxy/merge":                   "internal/apiproxy/merge/position internal/apiproxy/merge/wire",
+	"internal/apiproxy/merge":                   "internal/apiproxy/merge/position internal/apiproxy/merge/wire internal/util/retry",
 	"internal/apiproxy/merge/position":          "internal/apiproxy/merge/wire",
 	"internal/apiproxy/merge/wire":              "",
 	"internal/apiproxy/observe":                 "internal/apiproxy internal/apiproxy/observe/otlpjson internal/apiproxy/observe/record internal/apiproxy/observe/text internal/printable",
 	"internal/apiproxy/observe/adminport":       "internal/apiproxy internal/apiproxy/observe internal/apiproxy/observe/text internal/printable internal/profile",
-	"internal/apiproxy/observe/otlpjson":        "",
+	"internal/apiproxy/observe/otlpjson":        "internal/util/retry",
 	"internal/apiproxy/observe/record":          "",
 	"internal/apiproxy/observe/text":            "internal/printable",
 	"internal/apiproxy/podface":                 "",
@@ -68,7 +71,7 @@ var plan = map[string]string{
 	"internal/apiproxy/serving":                 "internal/apiproxy internal/apiproxy/merge/wire internal/apiproxy/observe internal/apiproxy/socket internal/apiproxy/upstream internal/door/framing",
 	"internal/apiproxy/socket":                  "",
 	"internal/apiproxy/upstream":                "",
-	"internal/gossip":                           "internal/door internal/gossip/endpoint internal/gossip/strictjson internal/gossip/table internal/problem",
+	"internal/gossip":                           "internal/door internal/gossip/endpoint internal/gossip/strictjson internal/gossip/table internal/problem internal/util/retry",
 	"internal/gossip/gossiphttp":                "internal/access internal/door internal/gossip",
 	"internal/gossip/endpoint":                  "", // below it: where a server may be, how messages are read, maps that stay
 	"internal/gossip/strictjson":                "",
@@ -81,7 +84,7 @@ var plan = map[string]string{
 	"internal/fleet/fleetkube/adopt":            "api/v1alpha1 internal/fleet internal/fleet/arc internal/fleet/fleetkube/arcworld internal/fleet/fleetkube/board",                                        // below it: scale sets of others
 	"internal/fleet/fleetkube/adopted":          "api/v1alpha1 internal/fleet internal/fleet/fleetkube/board internal/fleet/fleetkube/findings internal/fleet/truth",                                      // below it: whose jobs those take
 	"internal/fleet/fleetkube/mark":             "api/v1alpha1",                                                                                                                                           // below it: what tells runners of ours
-	"internal/fleet/fleetkube/arcworld":         "api/v1alpha1 internal/fleet internal/fleet/arc",                                                                                                         // below it: ARC's objects, followed
+	"internal/fleet/fleetkube/arcworld":         "api/v1alpha1 internal/fleet internal/fleet/arc internal/util/retry",                                                                                     // below it: ARC's objects, followed
 	"internal/fleet/fleetkube/board":            "api/v1alpha1 internal/fleet internal/fleet/arc internal/fleet/fleetkube/account internal/fleet/fleetkube/ledger internal/fleet/isolation internal/kube", // below it: what looks saw, and what is said of it
 	"internal/fleet/fleetkube/findings":         "api/v1alpha1 internal/fleet internal/fleet/arc internal/fleet/fleetkube/account internal/fleet/forge internal/fleet/truth",                              // below it: what does not agree
 	"internal/fleet/fleetkube/furnish":          "api/v1alpha1 internal/fleet internal/fleet/isolation",                                                                                                   // below it: objects that are to be, and those that are
@@ -98,15 +101,15 @@ var plan = map[string]string{
 	"internal/fleet/forge/secret":               "",
 	"internal/fleet/forge/tree":                 "internal/fleet/forge/failure internal/fleet/forge/gitname",
 	"internal/fleet/change":                     "internal/manifest",                                    // below it: changes by pull request
-	"internal/fleet/canary":                     "",                                                     // below it: what tries whether the network keeps the policies
+	"internal/fleet/canary":                     "internal/util/retry",                                  // below it: what tries whether the network keeps the policies
 	"internal/fleet/stack":                      "internal/fleet/change internal/manifest/tfvars",       // below it: variables of Tofu stacks
 	"internal/fleet/isolation":                  "api/v1alpha1 internal/fleet internal/fleet/canary",    // below it: what keeps runners apart, and runs them
 	"internal/fleet/truth":                      "api/v1alpha1 internal/fleet",                          // below it: what the forges have, against what there should be
 	"internal/fleet/arc":                        "api/v1alpha1 internal/fleet internal/fleet/isolation", // below it: what the controller of GitHub's runners says
 	"internal/gateway":                          "api/gateway/v1alpha1 internal/gateway/portmap",
 	"internal/gateway/discovery":                "api/gateway/v1alpha1 internal/gateway",
-	"internal/gateway/gatewaykube":              "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gateway/discovery internal/gateway/standing internal/gateway/workload internal/kube internal/tailnet/tailnets",
-	"internal/gateway/gatewaykube/extensiontls": "api/gateway/v1alpha1 internal/authority internal/kube", // below it: the certificates of the extension server
+	"internal/gateway/gatewaykube":              "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewaykube/groups internal/gateway/gatewaykube/services internal/gateway/discovery internal/gateway/standing internal/gateway/workload internal/kube internal/tailnet/tailnets internal/util/retry",
+	"internal/gateway/gatewaykube/extensiontls": "api/gateway/v1alpha1 internal/authority internal/kube internal/util/retry", // below it: the certificates of the extension server
 	"internal/gateway/gatewaykube/gather":       "api/gateway/v1alpha1 internal/gateway internal/gateway/portmap",
 	"internal/gateway/gatewaykube/services":     "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/gather internal/gateway/vip internal/kube internal/relay/document internal/tailnet/tailnets",
 	"internal/gateway/gatewaykube/attachments":  "api/gateway/v1alpha1 internal/gateway internal/gateway/gatewaykube/gather internal/kube",
@@ -118,18 +121,18 @@ var plan = map[string]string{
 	"internal/gateway/gatewayxds":               "internal/gateway",
 	"internal/gateway/workload":                 "api/gateway/v1alpha1", // below it: the objects of one group of relays
 	"internal/inject":                           "internal/door/framing internal/manifest internal/manifest/linediff",
-	"internal/inject/injectkube":                "internal/authority internal/inject internal/kube",
+	"internal/inject/injectkube":                "internal/authority internal/inject internal/kube internal/util/retry",
 	"internal/signin/signinkube":                "api/v1alpha1 internal/access internal/door internal/kube internal/signin",
 
-	"internal/relay":           "internal/relay/document",
+	"internal/relay":           "internal/relay/document internal/util/retry",
 	"internal/relay/document":  "",
-	"internal/relay/relaykube": "",
+	"internal/relay/relaykube": "internal/util/retry",
 
 	// surfaces
 	"internal/plane":                    "internal/access internal/audit internal/door internal/problem",
 	"internal/plane/planegit":           "internal/fleet/change internal/fleet/forge internal/fleet/forge/tree internal/plane/planechange internal/problem",
 	"internal/plane/planechange":        "internal/access internal/door internal/fleet/change internal/manifest/linediff internal/plane internal/problem internal/redact",
-	"internal/plane/expose":             "internal/access internal/door internal/identity internal/problem",
+	"internal/plane/expose":             "internal/access internal/door internal/identity internal/problem internal/util/retry",
 	"internal/plane/planefleet":         "internal/access internal/door internal/plane internal/problem", // below it: runners and holds
 	"internal/plane/planedrift":         "internal/fleet/change internal/plane internal/plane/planechange internal/plane/planefleet internal/problem",
 	"internal/plane/planeenroll":        "internal/access internal/door internal/fleet/change internal/plane internal/plane/planechange internal/plane/planefleet internal/problem",
@@ -152,39 +155,39 @@ var plan = map[string]string{
 	"internal/cli/kubeapi":     "internal/signin",
 	"internal/cli/kubectl":     "internal/cli/fault internal/cli/screen",
 	"internal/cli/kubefile":    "internal/cli/ownfile internal/cli/yamltree",
-	"internal/cli/link":        "internal/cli/fault internal/cli/reach internal/cli/screen internal/door internal/problem internal/signin",
+	"internal/cli/link":        "internal/cli/fault internal/cli/reach internal/cli/screen internal/door internal/problem internal/signin internal/util/retry",
 	"internal/cli/memory":      "internal/cli/fault internal/cli/ownfile internal/cli/reach internal/cli/screen internal/cli/spelling internal/cli/yamltree internal/door",
-	"internal/cli/ownfile":     "",
+	"internal/cli/ownfile":     "internal/util/retry",
 	"internal/cli/reach":       "internal/cli/screen internal/signin",
 	"internal/cli/screen":      "internal/cli/yamltree",
 	"internal/cli/shellscript": "",
 	"internal/cli/spelling":    "",
 	"internal/cli/subshell":    "internal/cli/ownfile",
-	"internal/cli/tokencache":  "internal/cli/ownfile internal/cli/reach internal/signin",
+	"internal/cli/tokencache":  "internal/cli/ownfile internal/cli/reach internal/signin internal/util/retry",
 	"internal/cli/yamltree":    "",
 
 	// tests and the testbed only
 	"testkit/apitest":           "",
 	"testkit/audittest":         "internal/audit",
-	"testkit/buildcache":        "",
-	"testkit/arctest":           "testkit/kubetest",
+	"testkit/buildcache":        "internal/util/retry",
+	"testkit/arctest":           "testkit/kubetest internal/util/retry",
 	"testkit/forgetest":         "testkit/forgetest/appjwt testkit/forgetest/history",
 	"testkit/forgetest/appjwt":  "", // what an App says of itself
 	"testkit/forgetest/history": "", // what git keeps
 	"testkit/gossiptest":        "",
-	"testkit/kubetest":          "testkit/buildcache",
+	"testkit/kubetest":          "testkit/buildcache internal/util/retry",
 	"testkit/planekubetest":     "api/gateway/v1alpha1 api/v1alpha1 internal/access internal/kube testkit/kubetest",
 	"testkit/tailnettest": "testkit/tailnettest/acmetest testkit/tailnettest/tsapi " +
 		"testkit/tailnettest/tailpolicy",
 	"testkit/tailnettest/acmetest":   "",
 	"testkit/tailnettest/tsapi":      "testkit/tailnettest/tailpolicy",
 	"testkit/tailnettest/tailpolicy": "",
-	"testkit/testenv":                "testkit/buildcache internal/door testkit/kubetest testkit/tailnettest",
+	"testkit/testenv":                "testkit/buildcache internal/door testkit/kubetest testkit/tailnettest internal/util/retry",
 
 	"cmd/mca": "internal/apiproxy internal/apiproxy/document internal/apiproxy/fanout internal/apiproxy/observe internal/apiproxy/observe/adminport internal/apiproxy/observe/record internal/apiproxy/podface internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/upstream internal/inject",
 	"cmd/tka": "internal/cli",
 	"cmd/tailplaned": "api/v1alpha1 internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/fleet internal/fleet/fleetkube internal/fleet/fleetkube/board internal/fleet/isolation internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewayxds internal/gateway/workload internal/health internal/identity internal/inject internal/inject/injectkube internal/kube internal/plane internal/plane/expose internal/plane/planechange internal/plane/planedrift internal/plane/planeenroll internal/plane/planegit internal/plane/planefleet internal/plane/planejobs internal/plane/planekube internal/plane/planekube/act internal/plane/planekube/election internal/fleet/canary internal/fleet/change internal/fleet/stack internal/plane/planemcp internal/plane/planemetrics internal/plane/web internal/problem internal/profile internal/relay internal/relay/document internal/relay/relaykube internal/settings " +
-		"internal/signin internal/signin/signinkube internal/tailnet internal/tailnet/tailnets",
+		"internal/signin internal/signin/signinkube internal/tailnet internal/tailnet/tailnets internal/util/retry",
 }
 
 // benches are the rooms that only tests and the testbed may import.
@@ -215,7 +218,7 @@ var worlds = map[string]string{
 }
 
 // pure rooms import the standard library and the rooms of their plan, nothing else.
-var pure = []string{"internal/fleet/forge/appkey", "internal/fleet/forge/exchange", "internal/fleet/forge/failure", "internal/fleet/forge/gitname", "internal/fleet/forge/place", "internal/fleet/forge/rate", "internal/fleet/forge/revision", "internal/fleet/forge/secret", "internal/fleet/forge/tree", "internal/authority", "internal/printable", "internal/profile", "internal/redact", "internal/problem", "internal/access", "internal/audit", "testkit/buildcache", "internal/gateway/portmap", "internal/gateway/standing", "internal/gateway/upkeep", "internal/door/framing", "internal/apiproxy/podface", "internal/apiproxy/observe/record", "internal/apiproxy/socket", "internal/apiproxy/observe/text"}
+var pure = []string{"internal/util/retry", "internal/fleet/forge/appkey", "internal/fleet/forge/exchange", "internal/fleet/forge/failure", "internal/fleet/forge/gitname", "internal/fleet/forge/place", "internal/fleet/forge/rate", "internal/fleet/forge/revision", "internal/fleet/forge/secret", "internal/fleet/forge/tree", "internal/authority", "internal/printable", "internal/profile", "internal/redact", "internal/problem", "internal/access", "internal/audit", "testkit/buildcache", "internal/gateway/portmap", "internal/gateway/standing", "internal/gateway/upkeep", "internal/door/framing", "internal/apiproxy/podface", "internal/apiproxy/observe/record", "internal/apiproxy/socket", "internal/apiproxy/observe/text"}
 
 func TestPlan(t *testing.T) {
 	seen := map[string]bool{}

@@ -19,6 +19,7 @@ import (
 	"github.com/tailplane/tailplane/internal/relay/document"
 	"github.com/tailplane/tailplane/internal/relay/relaykube"
 	"github.com/tailplane/tailplane/internal/tailnet"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 var capVersion = strconv.Itoa(tailnet.CapabilityVersion)
@@ -86,7 +87,7 @@ func (l *nodeLife) run(ctx context.Context) error {
 			if err := l.p.state.Set(ctx, map[string]string{relaykube.Reissue: id}); err != nil && ctx.Err() == nil {
 				l.p.log.Warn("the state Secret cannot be written; trying again", "err", err)
 			}
-			if pauseFor(ctx, keyPause) != nil {
+			if retry.Sleep(ctx, keyPause) != nil {
 				return nil
 			}
 			continue
@@ -123,7 +124,7 @@ func (l *nodeLife) await(ctx context.Context) error {
 		if _, key, err := l.key(ctx); err == nil && key != "" {
 			return nil
 		}
-		if err := pauseFor(ctx, keyPause); err != nil {
+		if err := retry.Sleep(ctx, keyPause); err != nil {
 			return err
 		}
 	}
@@ -316,13 +317,4 @@ func (l *nodeLife) fields() map[string]string {
 		panic(fmt.Sprintf("addresses: %v", err))
 	}
 	return map[string]string{relaykube.DeviceID: st.ID, relaykube.DeviceFQDN: st.Names[0] + ".", relaykube.DeviceIPs: string(ips), relaykube.Reissue: ""}
-}
-
-func pauseFor(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }
