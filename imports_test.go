@@ -23,7 +23,8 @@ var plan = map[string]string{
 	"api/v1alpha1":         "",
 
 	// util: small packages, each named for one thing
-	"internal/util/retry": "", // the context sleep of loops that try again
+	"internal/util/broadcast": "", // readers that wait for the next change of a value
+	"internal/util/retry":     "", // the context sleep of loops that try again
 
 	// walls and words
 	"internal/problem":         "",
@@ -32,7 +33,7 @@ var plan = map[string]string{
 	"internal/redact":          "",
 	"internal/authority":       "",
 	"internal/access":          "internal/problem",
-	"internal/audit":           "internal/access internal/printable internal/problem",
+	"internal/audit":           "internal/access internal/printable internal/problem internal/util/broadcast",
 	"internal/audit/auditotlp": "internal/audit",
 	"internal/door":            "internal/access internal/audit internal/door/framing internal/problem",
 	"internal/door/framing":    "",
@@ -45,7 +46,7 @@ var plan = map[string]string{
 	"internal/manifest/tfvars":   "internal/manifest",
 
 	// worlds
-	"internal/tailnet":          "internal/access internal/problem",
+	"internal/tailnet":          "internal/access internal/problem internal/util/broadcast",
 	"internal/tailnet/tailnets": "",
 	"internal/kube":             "internal/util/retry",
 
@@ -124,12 +125,12 @@ var plan = map[string]string{
 	"internal/inject/injectkube":                "internal/authority internal/inject internal/kube internal/util/retry",
 	"internal/signin/signinkube":                "api/v1alpha1 internal/access internal/door internal/kube internal/signin",
 
-	"internal/relay":           "internal/relay/document internal/util/retry",
+	"internal/relay":           "internal/relay/document internal/util/retry internal/util/broadcast",
 	"internal/relay/document":  "",
 	"internal/relay/relaykube": "internal/util/retry",
 
 	// surfaces
-	"internal/plane":                    "internal/access internal/audit internal/door internal/problem",
+	"internal/plane":                    "internal/access internal/audit internal/door internal/problem internal/util/broadcast",
 	"internal/plane/planegit":           "internal/fleet/change internal/fleet/forge internal/fleet/forge/tree internal/plane/planechange internal/problem",
 	"internal/plane/planechange":        "internal/access internal/door internal/fleet/change internal/manifest/linediff internal/plane internal/problem internal/redact",
 	"internal/plane/expose":             "internal/access internal/door internal/identity internal/problem internal/util/retry",
@@ -187,7 +188,7 @@ var plan = map[string]string{
 	"cmd/mca": "internal/apiproxy internal/apiproxy/document internal/apiproxy/fanout internal/apiproxy/observe internal/apiproxy/observe/adminport internal/apiproxy/observe/record internal/apiproxy/podface internal/apiproxy/roster internal/apiproxy/serving internal/apiproxy/upstream internal/inject",
 	"cmd/tka": "internal/cli",
 	"cmd/tailplaned": "api/v1alpha1 internal/access internal/apiproxy internal/audit internal/audit/auditotlp internal/door internal/fleet internal/fleet/fleetkube internal/fleet/fleetkube/board internal/fleet/isolation internal/gossip internal/gossip/endpoint internal/gossip/gossiphttp internal/gossip/gossipkube internal/gossip/memberlist internal/gateway internal/gateway/gatewaykube internal/gateway/gatewaykube/attachments internal/gateway/gatewaykube/extensiontls internal/gateway/gatewaykube/gather internal/gateway/gatewayxds internal/gateway/workload internal/health internal/identity internal/inject internal/inject/injectkube internal/kube internal/plane internal/plane/expose internal/plane/planechange internal/plane/planedrift internal/plane/planeenroll internal/plane/planegit internal/plane/planefleet internal/plane/planejobs internal/plane/planekube internal/plane/planekube/act internal/plane/planekube/election internal/fleet/canary internal/fleet/change internal/fleet/stack internal/plane/planemcp internal/plane/planemetrics internal/plane/web internal/problem internal/profile internal/relay internal/relay/document internal/relay/relaykube internal/settings " +
-		"internal/signin internal/signin/signinkube internal/tailnet internal/tailnet/tailnets internal/util/retry",
+		"internal/signin internal/signin/signinkube internal/tailnet internal/tailnet/tailnets internal/util/retry internal/util/broadcast",
 }
 
 // benches are the rooms that only tests and the testbed may import.
@@ -218,7 +219,7 @@ var worlds = map[string]string{
 }
 
 // pure rooms import the standard library and the rooms of their plan, nothing else.
-var pure = []string{"internal/util/retry", "internal/fleet/forge/appkey", "internal/fleet/forge/exchange", "internal/fleet/forge/failure", "internal/fleet/forge/gitname", "internal/fleet/forge/place", "internal/fleet/forge/rate", "internal/fleet/forge/revision", "internal/fleet/forge/secret", "internal/fleet/forge/tree", "internal/authority", "internal/printable", "internal/profile", "internal/redact", "internal/problem", "internal/access", "internal/audit", "testkit/buildcache", "internal/gateway/portmap", "internal/gateway/standing", "internal/gateway/upkeep", "internal/door/framing", "internal/apiproxy/podface", "internal/apiproxy/observe/record", "internal/apiproxy/socket", "internal/apiproxy/observe/text"}
+var pure = []string{"internal/util/broadcast", "internal/util/retry", "internal/fleet/forge/appkey", "internal/fleet/forge/exchange", "internal/fleet/forge/failure", "internal/fleet/forge/gitname", "internal/fleet/forge/place", "internal/fleet/forge/rate", "internal/fleet/forge/revision", "internal/fleet/forge/secret", "internal/fleet/forge/tree", "internal/authority", "internal/printable", "internal/profile", "internal/redact", "internal/problem", "internal/access", "internal/audit", "testkit/buildcache", "internal/gateway/portmap", "internal/gateway/standing", "internal/gateway/upkeep", "internal/door/framing", "internal/apiproxy/podface", "internal/apiproxy/observe/record", "internal/apiproxy/socket", "internal/apiproxy/observe/text"}
 
 func TestPlan(t *testing.T) {
 	seen := map[string]bool{}

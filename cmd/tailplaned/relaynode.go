@@ -19,6 +19,7 @@ import (
 	"github.com/tailplane/tailplane/internal/relay/document"
 	"github.com/tailplane/tailplane/internal/relay/relaykube"
 	"github.com/tailplane/tailplane/internal/tailnet"
+	"github.com/tailplane/tailplane/internal/util/broadcast"
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
@@ -37,7 +38,7 @@ type nodeLife struct {
 	mu       sync.Mutex
 	peers    []tailnet.Peer // those of which last was made
 	last     *relay.Netmap
-	replaced chan struct{} // closed when there is another node
+	replaced broadcast.Change // announces another node
 }
 
 // nodeState is the state Secret as the node uses it.
@@ -169,12 +170,7 @@ func (l *nodeLife) join(ctx context.Context, t document.Tailnet, key string) err
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	l.node.Store(node)
-	l.mu.Lock()
-	if l.replaced != nil {
-		close(l.replaced)
-		l.replaced = nil
-	}
-	l.mu.Unlock()
+	l.replaced.Notify()
 	go func() {
 		for {
 			changed := node.Changed()
@@ -291,15 +287,11 @@ func (l *nodeLife) netmap() (*relay.Netmap, error) {
 // changed is closed at the next change of the node, and other when there is
 // another one.
 func (l *nodeLife) changed() (changed, other <-chan struct{}) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.replaced == nil {
-		l.replaced = make(chan struct{})
-	}
+	other = l.replaced.Next() // before the node, so that one that comes in between is not missed
 	if n := l.node.Load(); n != nil {
 		changed = n.Changed()
 	}
-	return changed, l.replaced
+	return changed, other
 }
 
 // fields are what the state Secret says of the node.
