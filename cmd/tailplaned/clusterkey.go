@@ -12,6 +12,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/signin/signinkube"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // A keyring holds the cluster's key from when it could be had.
@@ -81,9 +82,7 @@ func insist(ctx context.Context, tell func(error), ask func() error) error {
 			said = err.Error()
 			tell(err)
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if retry.Sleep(ctx, wait) != nil {
 			return context.Cause(ctx)
 		}
 	}

@@ -29,6 +29,7 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/signin/signinkube"
 	"github.com/tailplane/tailplane/internal/tailnet"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // discovery is this access server among those of other clusters.
@@ -342,13 +343,7 @@ func (d *discovery) follow(ctx context.Context) {
 		} else {
 			again = netmapRetry // what was known stays: silence is no evidence
 		}
-		t := time.NewTimer(again)
-		select {
-		case <-changed:
-		case <-t.C:
-		case <-ctx.Done():
-		}
-		t.Stop()
+		_ = retry.SleepOrWake(ctx, again, changed) // the loop looks at ctx itself
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 	"github.com/tailplane/tailplane/internal/settings"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // policyWait is how long a policy may take to be at work: it is made with what starts
@@ -72,9 +73,7 @@ func confine(ctx context.Context, config *rest.Config, s settings.Fleet, log *sl
 			said = true
 			log.Warn("this account is not confined to namespaces of runners yet", "may", free)
 		}
-		select {
-		case <-time.After(time.Second):
-		case <-limit.Done():
+		if retry.Sleep(limit, time.Second) != nil {
 			if ctx.Err() != nil {
 				return nil
 			}

@@ -19,6 +19,7 @@ import (
 	"github.com/tailplane/tailplane/internal/health"
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 func gatewayMetrics(clients *tsapi.Clients) *health.Gateway {
@@ -86,9 +87,7 @@ func serveExtension(ctx context.Context, server *gatewayxds.Server, at gatewayxd
 				log.Info("waiting for the extension server's certificate", "err", err)
 				said = true
 			}
-			select {
-			case <-time.After(time.Second):
-			case <-ctx.Done():
+			if retry.Sleep(ctx, time.Second) != nil {
 				return nil
 			}
 		}

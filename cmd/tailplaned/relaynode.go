@@ -19,6 +19,8 @@ import (
 	"github.com/tailplane/tailplane/internal/relay/document"
 	"github.com/tailplane/tailplane/internal/relay/relaykube"
 	"github.com/tailplane/tailplane/internal/tailnet"
+	"github.com/tailplane/tailplane/internal/util/broadcast"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 var capVersion = strconv.Itoa(tailnet.CapabilityVersion)
@@ -36,7 +38,7 @@ type nodeLife struct {
 	mu       sync.Mutex
 	peers    []tailnet.Peer // those of which last was made
 	last     *relay.Netmap
-	replaced chan struct{} // closed when there is another node
+	replaced broadcast.Change // announces another node
 }
 
 // nodeState is the state Secret as the node uses it.
@@ -86,7 +88,7 @@ func (l *nodeLife) run(ctx context.Context) error {
 			if err := l.p.state.Set(ctx, map[string]string{relaykube.Reissue: id}); err != nil && ctx.Err() == nil {
 				l.p.log.Warn("the state Secret cannot be written; trying again", "err", err)
 			}
-			if pauseFor(ctx, keyPause) != nil {
+			if retry.Sleep(ctx, keyPause) != nil {
 				return nil
 			}
 			continue
@@ -123,7 +125,7 @@ func (l *nodeLife) await(ctx context.Context) error {
 		if _, key, err := l.key(ctx); err == nil && key != "" {
 			return nil
 		}
-		if err := pauseFor(ctx, keyPause); err != nil {
+		if err := retry.Sleep(ctx, keyPause); err != nil {
 			return err
 		}
 	}
@@ -168,12 +170,7 @@ func (l *nodeLife) join(ctx context.Context, t document.Tailnet, key string) err
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	l.node.Store(node)
-	l.mu.Lock()
-	if l.replaced != nil {
-		close(l.replaced)
-		l.replaced = nil
-	}
-	l.mu.Unlock()
+	l.replaced.Notify()
 	go func() {
 		for {
 			changed := node.Changed()
@@ -290,15 +287,11 @@ func (l *nodeLife) netmap() (*relay.Netmap, error) {
 // changed is closed at the next change of the node, and other when there is
 // another one.
 func (l *nodeLife) changed() (changed, other <-chan struct{}) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.replaced == nil {
-		l.replaced = make(chan struct{})
-	}
+	other = l.replaced.Next() // before the node, so that one that comes in between is not missed
 	if n := l.node.Load(); n != nil {
 		changed = n.Changed()
 	}
-	return changed, l.replaced
+	return changed, other
 }
 
 // fields are what the state Secret says of the node.
@@ -316,13 +309,4 @@ func (l *nodeLife) fields() map[string]string {
 		panic(fmt.Sprintf("addresses: %v", err))
 	}
 	return map[string]string{relaykube.DeviceID: st.ID, relaykube.DeviceFQDN: st.Names[0] + ".", relaykube.DeviceIPs: string(ips), relaykube.Reissue: ""}
-}
-
-func pauseFor(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"slices"
 	"sync"
+
+	"github.com/tailplane/tailplane/internal/util/broadcast"
 )
 
 // trailSize is how many entries a Trail remembers at least: who is further behind reads
@@ -17,7 +19,7 @@ type Trail struct {
 	mu      sync.Mutex
 	latest  []Entry // the last trailSize, and up to as many before them
 	first   uint64  // how many came before latest[0]
-	changed chan struct{}
+	changed broadcast.Change
 }
 
 // Put adds an entry.
@@ -29,10 +31,7 @@ func (t *Trail) Put(e Entry) {
 		t.latest = slices.Clone(t.latest[over:])
 		t.first += uint64(over)
 	}
-	if t.changed != nil {
-		close(t.changed)
-		t.changed = nil
-	}
+	t.changed.Notify()
 }
 
 // End is the place behind the last entry.
@@ -58,15 +57,10 @@ func (t *Trail) Since(at uint64) (entries []Entry, end uint64, ok bool) {
 func (t *Trail) Changed(at uint64) <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.changed == nil {
-		t.changed = make(chan struct{})
-	}
 	if at != t.first+uint64(len(t.latest)) {
-		already := make(chan struct{})
-		close(already)
-		return already
+		return broadcast.Already()
 	}
-	return t.changed
+	return t.changed.Next()
 }
 
 // Written is an entry as it stands in a record, without what looks like a credential

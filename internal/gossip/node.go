@@ -14,6 +14,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // A Config is what a Node needs. All of it is required but for Merged.
@@ -136,12 +137,8 @@ func (n *Node) load(ctx context.Context) (Memory, error) {
 		if !told && ctx.Err() == nil {
 			n.cfg.Log.Warn("gossip waits for what it must remember", "err", err)
 		}
-		t := time.NewTimer(time.Second)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-			return Memory{}, ctx.Err()
+		if err := retry.Sleep(ctx, time.Second); err != nil {
+			return Memory{}, err
 		}
 	}
 }

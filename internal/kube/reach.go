@@ -7,6 +7,8 @@ import (
 
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // Reach waits until the API server answers, at most limit. Its error is a
@@ -26,9 +28,7 @@ func Reach(ctx context.Context, config *rest.Config, limit time.Duration) error 
 		if err == nil {
 			return nil
 		}
-		select {
-		case <-time.After(time.Second):
-		case <-ctx.Done():
+		if retry.Sleep(ctx, time.Second) != nil {
 			return fmt.Errorf("the API server %s did not answer in %v; check --kubeconfig, the ServiceAccount and the network: %w", config.Host, limit, err)
 		}
 	}

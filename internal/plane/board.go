@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/util/broadcast"
 )
 
 // A Kind is a kind of objects on the Board, as it stands in events and in the
@@ -123,7 +124,7 @@ type Board struct {
 	overlays map[Kind]func(Object) Object
 	ring     []Event // by revision: the last ringSize, and up to as many before them
 	first    uint64  // the revision before ring[0]
-	changed  chan struct{}
+	changed  broadcast.Change
 }
 
 // shelf has the objects of one kind.
@@ -142,7 +143,7 @@ type item struct {
 // time, so that those of an earlier process are never taken for its own.
 func NewBoard(now func() time.Time) *Board {
 	start := uint64(now().UnixMicro())
-	return &Board{now: now, revision: start, first: start, shelves: map[Kind]*shelf{}, sources: map[string]*Source{}, overlays: map[Kind]func(Object) Object{}, changed: make(chan struct{})}
+	return &Board{now: now, revision: start, first: start, shelves: map[Kind]*shelf{}, sources: map[string]*Source{}, overlays: map[Kind]func(Object) Object{}}
 }
 
 // Expect says that source is going to feed kinds. Until it reports, it is Down:

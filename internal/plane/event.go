@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"slices"
 	"sync"
+
+	"github.com/tailplane/tailplane/internal/util/broadcast"
 )
 
 // A Change is what an Event tells.
@@ -79,11 +81,9 @@ func (b *Board) Changed(revision uint64) <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.revision != revision {
-		already := make(chan struct{})
-		close(already)
-		return already
+		return broadcast.Already()
 	}
-	return b.changed
+	return b.changed.Next()
 }
 
 // tell appends an event. The ring is a slice that only grows; when it has become
@@ -101,8 +101,7 @@ func (b *Board) tell(e Event) {
 		b.ring = slices.Clone(b.ring[over:])
 		b.first += uint64(over)
 	}
-	close(b.changed)
-	b.changed = make(chan struct{})
+	b.changed.Notify()
 }
 
 // encode is JSON as the door writes it, without the newline.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // Times of a certificate's life.
@@ -149,7 +151,7 @@ func (c *certificates) keep(ctx context.Context, name string, issue bool) {
 			return
 		}
 		c.set(name, k)
-		if pause(ctx, nap) != nil {
+		if retry.Sleep(ctx, nap) != nil {
 			return
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // Times of draining.
@@ -41,8 +43,8 @@ func (r *Relay) Drain(ctx context.Context) error {
 		if err := r.awaitUnused(ctx, c.Pings); err != nil {
 			return err
 		}
-		if err := pause(ctx, settleTime); err != nil {
-			return err
+		if err := retry.Sleep(ctx, settleTime); err != nil {
+			return context.Cause(ctx)
 		}
 	}
 	r.shut.Store(true)
@@ -50,7 +52,7 @@ func (r *Relay) Drain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.DrainTimeout)
 	defer cancel()
 	for r.Open() > 0 {
-		if err := pause(ctx, openPause); err != nil {
+		if err := retry.Sleep(ctx, openPause); err != nil {
 			return errors.New("connections are still open")
 		}
 	}
@@ -90,8 +92,8 @@ func (r *Relay) awaitUnused(ctx context.Context, pings int) error {
 		wg.Wait()
 		endpoints = still
 		if len(endpoints) > 0 {
-			if err := pause(ctx, pingPause); err != nil {
-				return err
+			if err := retry.Sleep(ctx, pingPause); err != nil {
+				return context.Cause(ctx)
 			}
 		}
 	}
@@ -117,17 +119,6 @@ func (r *Relay) answers(ctx context.Context, u *url.URL, pings int) bool {
 		}
 	}
 	return found
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 func isClosed(err error) bool { return errors.Is(err, net.ErrClosed) }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/relay/document"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // Bounds of UDP. A flow is what one address sends to one port.
@@ -40,10 +41,8 @@ func (r *Relay) servePackets(pc net.PacketConn, s *socket) {
 			if s.ctx.Err() != nil || isClosed(err) {
 				return
 			}
-			select {
-			case <-ctx.Done():
+			if retry.Sleep(ctx, acceptPause) != nil {
 				return
-			case <-time.After(acceptPause):
 			}
 			continue
 		}

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/relay/document"
+	"github.com/tailplane/tailplane/internal/util/broadcast"
 )
 
 // A Relay is one pod of a group. All fields are required, if nothing else is said.
@@ -63,7 +64,7 @@ type Relay struct {
 	mu      sync.Mutex
 	wanted  *document.Config // nil until configured
 	poke    chan struct{}
-	changed chan struct{}
+	changed broadcast.Change
 
 	status   atomic.Pointer[document.Status]
 	routes   atomic.Pointer[map[string]*route] // applied services, by name
@@ -137,14 +138,7 @@ func (r *Relay) pokedLocked() chan struct{} {
 }
 
 // Changed returns a channel that is closed when Status is another one.
-func (r *Relay) Changed() <-chan struct{} {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.changed == nil {
-		r.changed = make(chan struct{})
-	}
-	return r.changed
-}
+func (r *Relay) Changed() <-chan struct{} { return r.changed.Next() }
 
 // Status is what is bound now. ok is false until a document was applied.
 func (r *Relay) Status() (s document.Status, ok bool) {
@@ -195,12 +189,7 @@ func (r *Relay) publish(s document.Status) {
 		return
 	}
 	r.status.Store(&s)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.changed != nil {
-		close(r.changed)
-		r.changed = nil
-	}
+	r.changed.Notify()
 }
 
 // A route is one service of either direction for as long as it is on the

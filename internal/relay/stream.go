@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/relay/document"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // acceptPause is how long a listener that cannot accept, for want of file
@@ -22,10 +23,8 @@ func (r *Relay) serve(ln net.Listener, s *socket) {
 			if errors.Is(err, net.ErrClosed) || s.ctx.Err() != nil {
 				return
 			}
-			select {
-			case <-s.ctx.Done():
+			if retry.Sleep(s.ctx, acceptPause) != nil {
 				return
-			case <-time.After(acceptPause):
 			}
 			continue
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // A Cause is why a sign-in ended. The set is closed: metrics count by it.
@@ -148,23 +149,10 @@ func (g *Guard) Run(ctx context.Context) error {
 		if err != nil || !done {
 			next = min(next, guardRetry)
 		}
-		if !pause(ctx, guardPause, nil) || !pause(ctx, next-guardPause, changed) {
+		if retry.Sleep(ctx, guardPause) != nil || retry.SleepOrWake(ctx, next-guardPause, changed) != nil {
 			return nil
 		}
 	}
-}
-
-// pause waits for d, or until wake is closed. It is false when ctx has ended.
-func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-wake:
-	case <-ctx.Done():
-		return false
-	}
-	return true
 }
 
 // look goes through the live sign-ins once. Missing is kept from look to look.

@@ -26,6 +26,8 @@ import (
 	"tailscale.com/ipn/ipnstate"
 	"tailscale.com/tailcfg"
 	"tailscale.com/tsnet"
+
+	"github.com/tailplane/tailplane/internal/util/broadcast"
 )
 
 // A Node is this process as a machine of a tailnet. Run makes it one; the other
@@ -48,8 +50,7 @@ type Node struct {
 	ended   chan struct{} // closed when Run returned; then err is set
 	err     error
 
-	mu      sync.Mutex
-	changed chan struct{}
+	changed broadcast.Change
 }
 
 // backend is Tailscale's side of a node.
@@ -96,7 +97,7 @@ func New(cfg Config) (*Node, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, joined: make(chan struct{}), ended: make(chan struct{}), changed: make(chan struct{})}
+	n := &Node{cfg: cfg, joined: make(chan struct{}), ended: make(chan struct{})}
 	n.status.Store(&Status{State: ipn.NoState.String()})
 	n.askWhoIs = func(ctx context.Context, addr string) (*apitype.WhoIsResponse, error) {
 		return n.backend.Load().client.WhoIsProto(ctx, "tcp", addr)
@@ -115,18 +116,11 @@ func (n *Node) Names() []string { return n.status.Load().Names }
 
 // Changed returns a channel that is closed at the next change of the tailnet as
 // this node sees it: its policy, its peers or the node itself.
-func (n *Node) Changed() <-chan struct{} {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.changed
-}
+func (n *Node) Changed() <-chan struct{} { return n.changed.Next() }
 
 func (n *Node) publish(s *Status) {
 	n.status.Store(s)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	close(n.changed)
-	n.changed = make(chan struct{})
+	n.changed.Notify()
 }
 
 // Times of a node's life, beside Config.JoinTimeout.

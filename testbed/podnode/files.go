@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/tailplane/tailplane/internal/util/retry"
 	"github.com/tailplane/tailplane/testbed/podnode/sandbox"
 	"github.com/tailplane/tailplane/testbed/podnode/volume"
 )
@@ -82,7 +83,7 @@ func (p *pod) fill(ctx context.Context) error {
 
 // refresh keeps volumes as their sources are, until ctx ends.
 func (p *pod) refresh(ctx context.Context) {
-	for pause(ctx, volumesAgain) {
+	for retry.Sleep(ctx, volumesAgain) == nil {
 		if err := p.fill(ctx); err != nil && ctx.Err() == nil {
 			p.n.o.Log.Warn("refresh", "pod", p.key, "err", err)
 		}

@@ -15,11 +15,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // watch asks a probe again and again, and tells each change of its answer, until ctx ends. The first answer counts as one.
 func (c *container) watch(ctx context.Context, kind string, p *corev1.Probe, change func(good bool)) {
-	if !pause(ctx, time.Duration(p.InitialDelaySeconds)*time.Second) {
+	if retry.Sleep(ctx, time.Duration(p.InitialDelaySeconds)*time.Second) != nil {
 		return
 	}
 	good, bad, told := int32(0), int32(0), ""
@@ -43,19 +45,9 @@ func (c *container) watch(ctx context.Context, kind string, p *corev1.Probe, cha
 			c.p.n.event(ctx, c.p.obj, corev1.EventTypeWarning, "Unhealthy", fmt.Sprintf("%s probe of %s failed: %v", kind, c.spec.Name, err))
 			change(false)
 		}
-		if !pause(ctx, time.Duration(max(1, p.PeriodSeconds))*time.Second) {
+		if retry.Sleep(ctx, time.Duration(max(1, p.PeriodSeconds))*time.Second) != nil {
 			return
 		}
-	}
-}
-
-// pause waits, and says whether to go on.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
 	}
 }
 

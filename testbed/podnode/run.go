@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/tailplane/tailplane/internal/util/retry"
 	"github.com/tailplane/tailplane/testbed/podnode/podlog"
 	"github.com/tailplane/tailplane/testbed/podnode/sandbox"
 )
@@ -220,7 +221,7 @@ func (c *container) hook(ctx context.Context, h corev1.LifecycleHandler) error {
 	case h.HTTPGet != nil:
 		return c.get(ctx, *h.HTTPGet)
 	case h.Sleep != nil:
-		pause(ctx, time.Duration(h.Sleep.Seconds)*time.Second)
+		_ = retry.Sleep(ctx, time.Duration(h.Sleep.Seconds)*time.Second)
 		return nil
 	}
 	return errors.New("a hook of a kind that is not known here")

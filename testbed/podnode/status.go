@@ -12,6 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // writeAgain is how soon a status that could not be written is tried again.
@@ -33,7 +35,7 @@ func (p *pod) publish(ctx context.Context, over <-chan struct{}) {
 				return
 			default:
 				p.n.o.Log.Warn("status", "pod", p.key, "err", err)
-				if !pause(ctx, writeAgain) {
+				if retry.Sleep(ctx, writeAgain) != nil {
 					return
 				}
 				continue
@@ -71,7 +73,7 @@ func (p *pod) remove(ctx context.Context) {
 			return
 		}
 		p.n.o.Log.Warn("remove", "pod", p.key, "err", err)
-		if !pause(ctx, writeAgain) {
+		if retry.Sleep(ctx, writeAgain) != nil {
 			return
 		}
 	}

@@ -11,6 +11,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // A Job is one of GitHub's.
@@ -87,10 +89,8 @@ func (a *ARC) Start(ctx context.Context, id string) error {
 		if done || err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, 50*time.Millisecond) != nil {
 			return fmt.Errorf("job %s: no runner waits for it: %w", id, context.Cause(ctx))
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }

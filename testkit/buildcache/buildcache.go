@@ -24,6 +24,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // kept is how many keys of one program stay after a build: this tree's, and two for the branches one goes back to.
@@ -198,11 +200,9 @@ func (c *Cache) lock(ctx context.Context, name string) (unlock func(), err error
 			said = true
 			fmt.Fprintf(c.Log, "%s: somebody else is building it; waiting\n", name)
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, 100*time.Millisecond) != nil {
 			f.Close()
 			return nil, fmt.Errorf("waiting for another build of %s: %w", name, context.Cause(ctx))
-		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }

@@ -25,6 +25,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
+
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // fieldOwner is the field manager of everything that is applied here.
@@ -200,12 +202,7 @@ func condition(u *unstructured.Unstructured, kind string) (status, message strin
 
 // pause waits a moment and says whether there is time for another try.
 func pause(ctx context.Context) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(20 * time.Millisecond):
-		return true
-	}
+	return retry.Sleep(ctx, 20*time.Millisecond) == nil
 }
 
 // decode returns the objects of all documents. What is not an object is an error, not left out.

@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // shared is the test binary's cluster. It is package state because a test binary has no other place that all its tests
@@ -96,10 +98,8 @@ func (c *Cluster) Namespace(t testing.TB) string {
 		if err == nil {
 			return ns.Name
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, 10*time.Millisecond) != nil {
 			t.Fatalf("default ServiceAccount of namespace %s: %v", ns.Name, err)
-		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
+	"github.com/tailplane/tailplane/internal/util/retry"
 	"github.com/tailplane/tailplane/testkit/buildcache"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
@@ -154,9 +155,7 @@ func (p *Pods) live(ctx context.Context, pod *corev1.Pod, ip string) error {
 		if gone || err != nil {
 			return err
 		}
-		select {
-		case <-time.After(time.Second): // as a kubelet holds back, shorter
-		case <-ctx.Done():
+		if retry.Sleep(ctx, time.Second) != nil { // as a kubelet holds back, shorter
 			return nil
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/position"
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // A promotion is the search for the copy of an object that the client is shown
@@ -131,7 +132,7 @@ func (p *promotion) search(ctx context.Context, results chan<- *promotion) {
 			}
 			return
 		}
-		if !sleep(ctx, jittered(wait)) {
+		if retry.Sleep(ctx, jittered(wait)) != nil {
 			return
 		}
 	}

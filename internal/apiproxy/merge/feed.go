@@ -9,6 +9,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/position"
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // How long it takes to open a member's stream again: the first time and at most.
@@ -60,7 +61,7 @@ func (f *feed) follow(ctx context.Context, in chan<- handover) {
 	}
 	for {
 		if f.body == nil {
-			if !sleep(ctx, jittered(wait)) {
+			if retry.Sleep(ctx, jittered(wait)) != nil {
 				return
 			}
 			wait = min(2*wait, longWait)
@@ -101,17 +102,6 @@ func (f *feed) follow(ctx context.Context, in chan<- handover) {
 
 func jittered(d time.Duration) time.Duration {
 	return d/2 + rand.N(d)
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // hand gives something to the stream and waits for its word on how to go on.

@@ -25,6 +25,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/position"
 	"github.com/tailplane/tailplane/internal/apiproxy/merge/wire"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // configMaps is as much of a scheme as the protobuf decoder needs.
@@ -291,7 +292,7 @@ func (c *client) run(ctx context.Context) {
 		inst := c.c.instance(at)
 		if !known && !c.watchList {
 			if err := c.list(ctx, inst); err != nil {
-				sleep(ctx, time.Second)
+				retry.Sleep(ctx, time.Second)
 				continue
 			}
 			known = true
@@ -306,7 +307,7 @@ func (c *client) run(ctx context.Context) {
 		before, expired := c.highest, c.expired
 		w, err := c.c.collection(inst).Watch(ctx, q, c.c.form)
 		if err != nil {
-			sleep(ctx, time.Second)
+			retry.Sleep(ctx, time.Second)
 			continue
 		}
 		once, cancel := context.WithCancel(ctx)

@@ -14,6 +14,7 @@ import (
 	"github.com/tailplane/tailplane/internal/door"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // longestWait is how long one request for a kubeconfig may wait; less than
@@ -44,7 +45,7 @@ func Patiently[Req, Resp any](ctx context.Context, l *Link, op door.Op[Req, Resp
 			}
 			after, last = room, true // one more time, just before the end
 		}
-		switch err := pause(ctx, after); {
+		switch err := retry.Sleep(ctx, after); {
 		case errors.Is(err, context.DeadlineExceeded):
 			return resp, late
 		case err != nil:
@@ -114,16 +115,4 @@ func (l *Link) Kubeconfig(ctx context.Context) (Granted, error) {
 func (l *Link) BadAnswer(what string, err error) *fault.Fault {
 	return fault.New(fault.Failed, "The %s from %s is not used: %v", what, l.Base, err).Because(err).
 		Try("Ask whoever runs the server; nothing was changed on this machine.")
-}
-
-// pause waits for d or for the end of ctx, which is the error.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // A Held file belongs to one living process: whatever ends that process, lets go
@@ -58,7 +60,7 @@ func HoldWithin(ctx context.Context, path string, limit time.Duration) (*Held, e
 		if h != nil || err != nil {
 			return h, err
 		}
-		if pause(wait, again) != nil {
+		if retry.Sleep(wait, again) != nil {
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
 			}

@@ -15,6 +15,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // Bounds of working with files that others use at the same time.
@@ -148,7 +150,7 @@ func (l *Lock) take(ctx context.Context, name string) error {
 				return &Fault{name, fmt.Sprintf("has been there for %v: the program that made it is gone", age.Truncate(time.Second))}
 			}
 		}
-		if pause(wait, again) != nil {
+		if retry.Sleep(wait, again) != nil {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
@@ -229,17 +231,5 @@ func syncFolder(dir string) {
 	if d, err := os.Open(dir); err == nil {
 		d.Sync() // not every file system can; the file itself is whole either way
 		d.Close()
-	}
-}
-
-// pause waits for d or for the end of ctx, which is the error.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }

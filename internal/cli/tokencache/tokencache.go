@@ -24,6 +24,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/ownfile"
 	"github.com/tailplane/tailplane/internal/cli/reach"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // A Credential is a token and when it ends; the zero time is not known, and such
@@ -275,12 +276,8 @@ func (f file) lock(ctx context.Context, limit time.Duration, enough func() bool)
 		if err != nil || l != nil {
 			return l.Release, err
 		}
-		timer := time.NewTimer(again)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return nil, ctx.Err()
+		if err := retry.Sleep(ctx, again); err != nil {
+			return nil, err
 		}
 		if enough() {
 			return nil, errors.New("the token is there")

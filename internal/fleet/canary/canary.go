@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // Times of a canary.
@@ -71,10 +73,8 @@ func (c *Canary) Run(ctx context.Context) error {
 				pause = time.Minute
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, pause) != nil {
 			return nil
-		case <-time.After(pause):
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // secretWatches watch the Secrets of tailnets one by one, by name: a right to list
@@ -85,12 +86,8 @@ func (s *secretWatches) watch(ctx context.Context, tailnet string, secret types.
 		} else if ctx.Err() == nil {
 			s.log.Warn("watch the Secret of a tailnet", "tailnet", tailnet, "err", err)
 		}
-		t := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			t.Stop()
+		if retry.Sleep(ctx, pause) != nil {
 			return
-		case <-t.C:
 		}
 		pause = min(2*pause, last)
 		s.notify(ctx, tailnet) // it may have gone while nobody watched

@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // Certificates are what one replica of the webhook serves with. Fields without a
@@ -257,13 +258,8 @@ func (c *Certificates) rotate(ctx context.Context) {
 			}
 		}
 		said = says
-		timer := time.NewTimer(min(max(wake.Sub(c.Now()), time.Millisecond), look*c.Poll)) // a clock may be set, and a Secret written
-		select {
-		case <-timer.C:
-		case <-touched:
-		case <-ctx.Done():
-		}
-		timer.Stop()
+		wait := min(max(wake.Sub(c.Now()), time.Millisecond), look*c.Poll) // a clock may be set, and a Secret written
+		_ = retry.SleepOrWake(ctx, wait, touched)                          // the loop looks at ctx itself
 	}
 }
 
@@ -414,9 +410,6 @@ func (c *Certificates) watch(ctx context.Context, touched chan<- struct{}) {
 			}
 			w.Stop()
 		}
-		select {
-		case <-time.After(time.Second):
-		case <-ctx.Done():
-		}
+		_ = retry.Sleep(ctx, time.Second) // the loop looks at ctx itself
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/door"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // A Node is a node of the tailnet that an upstream is reached by, and nothing else
@@ -48,10 +49,7 @@ func (k Keeper) Run(ctx context.Context) {
 		}
 		k.Tell(nil, err)
 		k.Log.Warn("an exposed service is not on the tailnet", "exposure", k.Name, "err", err, "again", k.Pause)
-		select {
-		case <-time.After(k.Pause):
-		case <-ctx.Done():
-		}
+		_ = retry.Sleep(ctx, k.Pause) // the loop looks at ctx itself
 	}
 }
 

@@ -15,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // Times of a watch. A connection that died without a word is found out by its
@@ -42,10 +44,8 @@ func (c *Client) Watch(ctx context.Context, name, mount string, log *slog.Logger
 				log.Warn("what is mounted cannot be read", "path", mount, "err", merr)
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, retryPause) != nil {
 			return nil
-		case <-time.After(retryPause):
 		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/tailplane/tailplane/internal/util/retry"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
@@ -451,11 +452,10 @@ func (s *show) stay(ctx context.Context) error {
 	return nil
 }
 
+// pause waits for d. Its error is the message that the demo ends with.
 func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
+	if retry.Sleep(ctx, d) != nil {
 		return errors.New("interrupted")
 	}
+	return nil
 }

@@ -26,6 +26,8 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // A Config says where spans go. Fields without a remark are required.
@@ -210,10 +212,7 @@ func (e *Exporter) deliver(ctx context.Context, batch []sdktrace.ReadOnlySpan) b
 		if again == never || time.Now().Add(wait).After(until) {
 			break
 		}
-		select {
-		case <-time.After(wait):
-			err = nil
-		case <-ctx.Done():
+		if err = retry.Sleep(ctx, wait); err != nil {
 			return false
 		}
 	}

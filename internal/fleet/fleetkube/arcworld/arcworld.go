@@ -24,6 +24,7 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/arc"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // arcEvery is how often it is looked whether ARC was installed.
@@ -78,10 +79,7 @@ func (w *World) Run(ctx context.Context) error {
 				w.Log.Error("follow ARC's objects", "err", err)
 			}
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(min(arcEvery, 5*w.Pace)):
-		}
+		_ = retry.Sleep(ctx, min(arcEvery, 5*w.Pace)) // the loop looks at ctx itself
 	}
 	return nil
 }

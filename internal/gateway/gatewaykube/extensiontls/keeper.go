@@ -22,6 +22,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // Names of the Secrets. The server's also says where a rotation stands.
@@ -33,11 +34,11 @@ const (
 
 // Times of a Keeper.
 const (
-	Life    = 90 * 24 * time.Hour
-	publish = 10 * time.Minute
-	keep    = time.Hour
-	look    = time.Minute // until somebody else's hand on a Secret is seen
-	retry   = 5 * time.Second
+	Life      = 90 * 24 * time.Hour
+	publish   = 10 * time.Minute
+	keep      = time.Hour
+	look      = time.Minute // until somebody else's hand on a Secret is seen
+	retryWait = 5 * time.Second
 )
 
 // A Keeper keeps the certificates. Fields without a remark are required.
@@ -80,15 +81,13 @@ func (k *Keeper) run(ctx context.Context) error {
 		wait := min(max(wake.Sub(k.Now()), time.Millisecond), k.Look)
 		says := ""
 		if err != nil {
-			wait = min(retry, k.Look)
+			wait = min(retryWait, k.Look)
 			if says = err.Error(); says != said && !kube.Stale(err) && ctx.Err() == nil {
 				k.Log.Error("the extension server's certificates cannot be kept", "err", err)
 			}
 		}
 		said = says
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if retry.Sleep(ctx, wait) != nil {
 			return nil
 		}
 	}
