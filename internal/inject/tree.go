@@ -39,10 +39,12 @@ func decode(b []byte) (map[string]any, error) {
 
 // plainJSON says what is wrong with JSON without the library's words for it.
 func plainJSON(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+	s, ok := errors.AsType[*json.SyntaxError](err)
+	// After More, a decoder reports the end of its input as a syntax error, which only the text tells from another one.
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || ok && s.Error() == "unexpected end of JSON input" {
 		return errors.New("the JSON ends too early")
 	}
-	if s, ok := errors.AsType[*json.SyntaxError](err); ok {
+	if ok {
 		return fmt.Errorf("not JSON at byte %d", s.Offset)
 	}
 	return err
