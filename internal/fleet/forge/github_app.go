@@ -116,7 +116,7 @@ func (g *GitHub) findInstallation(ctx context.Context) (*github.Installation, er
 	g.app.mu.Lock()
 	defer g.app.mu.Unlock()
 	permits := g.narrow(in.Permissions)
-	if g.app.installation != in.GetID() || !reflect.DeepEqual(g.app.permits, permits) { // the installation or its permissions changed: the old token is of no use
+	if g.app.installation != in.GetID() || !reflect.DeepEqual(g.app.permits, permits) { // changed: drop the old token
 		g.app.installation, g.app.permits, g.app.token, g.app.until = in.GetID(), permits, Secret{}, time.Time{}
 	}
 	return in, nil
