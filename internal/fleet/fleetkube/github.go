@@ -29,7 +29,7 @@ const (
 	shapeAnnotation    = "tailplane.dev/shape"         // on a workload: see fleet.Shape
 	revisionAnnotation = "tailplane.dev/revision"      // on a workload
 	gateAnnotation     = "tailplane.dev/gate-"         // on an enrollment, with the workload's name as suffix: see arc.Gate
-	deniedAnnotation   = "tailplane.dev/denied-"       // on an enrollment, with the workload's name as suffix: number and time of the forge's refusals
+	deniedAnnotation   = "tailplane.dev/denied-"       // on an enrollment, with the workload's name as suffix: count and time of refusals
 	groupsAnnotation   = "tailplane.dev/runner-groups" // on an enrollment: names of the runner groups that were created for it
 )
 

@@ -378,7 +378,7 @@ func (l *look) currentManager(_ context.Context, w *work) {
 		return
 	}
 	managers, concurrent := isolation.Managers(unit)
-	w.Current, m.rendered = w.Remote != fleet.Yes || w.byHand() || l.sameSettings(w), true // if GitLab did not report the runner, its settings stay unchanged
+	w.Current, m.rendered = w.Remote != fleet.Yes || w.byHand() || l.sameSettings(w), true // do not change settings that GitLab did not report
 	for _, o := range objects {
 		u, err := furnish.Wanted(o)
 		if err != nil {
