@@ -26,7 +26,8 @@ func (l *look) enforced(ctx context.Context) fleet.Condition {
 		if was != nil && was.Message != isolation.Unproved().Message {
 			err := l.direct.Delete(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: isolation.CanaryName(l.e.Name)}})
 			if client.IgnoreNotFound(err) != nil {
-				return fleet.Condition{Type: isolation.Enforced, Status: fleet.Unknown, Reason: was.Reason, Message: was.Message} // try again later
+				// The next reconcile tries the deletion again.
+				return fleet.Condition{Type: isolation.Enforced, Status: fleet.Unknown, Reason: was.Reason, Message: was.Message}
 			}
 		}
 		return isolation.Unproved()

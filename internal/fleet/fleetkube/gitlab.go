@@ -378,7 +378,8 @@ func (l *look) currentManager(_ context.Context, w *work) {
 		return
 	}
 	managers, concurrent := isolation.Managers(unit)
-	w.Current, m.rendered = w.Remote != fleet.Yes || w.byHand() || l.sameSettings(w), true // do not change settings that GitLab did not report
+	// Settings that GitLab did not report stay unchanged.
+	w.Current, m.rendered = w.Remote != fleet.Yes || w.byHand() || l.sameSettings(w), true
 	for _, o := range objects {
 		u, err := furnish.Wanted(o)
 		if err != nil {
