@@ -14,7 +14,7 @@ const (
 	ReasonForgeNotFound         = "ForgeNotFound"        // the RunnerForge does not exist
 	ReasonPoolNotFound          = "PoolNotFound"         // the RunnerPool does not exist
 	ReasonForgeMismatch         = "ForgeMismatch"        // pool and enrollment use different forges
-	ReasonConfigURL             = "ConfigURLInvalid"     // not below the forge, or not a place of that forge
+	ReasonConfigURL             = "ConfigURLInvalid"     // not the URL of a place at the forge
 	ReasonConfigURLTaken        = "ConfigURLTaken"       // an older enrollment has it
 	ReasonGroupTaken            = "GroupTaken"           // an older enrollment has the GitLab group
 	ReasonPoolDedicated         = "PoolDedicated"        // dedicated to another organisation, or not used as Dedicated

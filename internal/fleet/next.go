@@ -126,8 +126,8 @@ func (d *decision) violation(pool string, least Effect) *Violation {
 	return nil
 }
 
-// openAsIs keeps intake open for workloads that no rule stops: the newest ready workload of each
-// pool. So a missing answer changes nothing.
+// openAsIs keeps intake open for workloads that no rule stops: the leader of each pool, see leader.
+// So a missing answer changes nothing.
 func (d *decision) openAsIs() {
 	for pool, of := range d.byPool() {
 		if d.violation(pool, Stops) != nil || d.violation("", Stops) != nil {

@@ -71,8 +71,8 @@ type Adoption struct {
 // Adopted decides what to write to an external scale set, with or without a hold. It never deletes
 // a scale set. Without a hold, it writes only to undo an earlier hold:
 //
-//	original values --hold--> values stored in the annotation, 0 and 0
-//	0 and 0 ----lifted----> the original values, exactly ----> no field is owned
+//	original values --hold--> values stored in the annotation, 0 and 0.
+//	0 and 0 ----lifted----> the original values, exactly ----> no field is owned.
 //
 // If others write new numbers during a hold, these become the values to restore later, and the hold
 // is applied again.

@@ -7,10 +7,10 @@
 // field from unstructured objects. A field of the wrong type counts as absent. If that were the
 // dangerous answer, it is read as the safe one.
 //
-//	Discover, Choose            the controller: its version, its account, its watched namespace
-//	ReadSet … ReadPod, Group    objects -> Parts of each scale set
-//	Parts.State                 Stopped, Registered, counts, jobs, Secrets, trouble
-//	Conflicts, Gate, Churn      problems that show only by comparison or over time
+//	Discover, Choose            the controller: its version, its account, its watched namespace.
+//	ReadSet … ReadPod, Group    objects -> Parts of each scale set.
+//	Parts.State                 Stopped, Registered, counts, jobs, Secrets, trouble.
+//	Conflicts, Gate, Churn      problems that show only by comparison or over time.
 //	Adopted                     writes of a hold to an external scale set
 package arc
 
