@@ -47,7 +47,7 @@ type Share struct {
 //
 // The fair share of an organisation is its guarantee, plus the capacity that it can use. Allocate
 // raises the lowest shares first. Unused capacity goes to organisations that grow, and stays with
-// them until another organisation can use it: Allocate does not change a share only to make the
+// them until another organisation can use it. Allocate does not change a share only to make the
 // distribution more even. It gives capacity taken from one organisation to another only when the
 // first is confirmed to use its lower maximum. So the sum of allocated and busy runners stays
 // within the budget if it was within it before. No share changes twice within [ChangePause], unless

@@ -1,7 +1,7 @@
-// Package fleet decides how organisations share CI runners: which pools and how many runners each
-// one gets, which ones must wait, and in which order the operator creates and removes objects. It
-// implements law 7: an unknown state never counts as gone, and a missing answer never causes a
-// deletion.
+// Package fleet decides how organisations share CI runners. It decides which pools and how many
+// runners each one gets, and which ones must wait. It also decides in which order the operator
+// creates and removes objects. It implements law 7: an unknown state never counts as gone, and a
+// missing answer never causes a deletion.
 //
 // The package is pure: it does no I/O. [Check] finds enrollments that break a cross-object rule.
 // [Allocate] shares a pool's budget. [Effective] applies holds to an allocation. [Next] computes

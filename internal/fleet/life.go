@@ -200,8 +200,8 @@ const (
 )
 
 // Pruned returns the enrollments that were deleted together with so many others that the deletion
-// was probably a mistake: three or more, and over a quarter of all, within ten minutes. The result
-// depends only on stored objects, so it holds until a person confirms.
+// was probably a mistake. The threshold is three or more, and over a quarter of all, within ten
+// minutes. The result depends only on stored objects, so it holds until a person confirms.
 func Pruned(enrollments []v1alpha1.RunnerEnrollment) map[string]bool {
 	pruned := map[string]bool{}
 	for i := range enrollments {

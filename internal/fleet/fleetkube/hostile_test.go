@@ -58,9 +58,9 @@ func spoiled(o map[string]any, with string) map[string]map[string]any {
 	return all
 }
 
-// leadsNowhere reports whether a hostile text is harmless in this field: it identifies a person, or
-// it is a valid name that is only compared with labels of nodes and pods, or names the
-// organisation's own runner group. The tests of isolation cover how these are rendered.
+// leadsNowhere reports whether a hostile text is harmless in this field. It is, if it identifies a
+// person. It also is, if it is a valid name that is only compared with labels of nodes and pods, or
+// names the organisation's own runner group. The tests of isolation cover how these are rendered.
 func leadsNowhere(at, what string) bool {
 	for _, field := range []string{"spec.owners", "spec.members"} {
 		if strings.HasPrefix(at, field) {

@@ -25,7 +25,7 @@ type page struct {
 
 // roundTrip sends a request, with the ETag of the cached response if there is one. For an unchanged
 // page it returns the cached body with the new headers. It must take the new headers, because
-// GitLab reports the next page in a header that the ETag does not cover: a former last page may
+// GitLab reports the next page in a header that the ETag does not cover. A former last page may
 // have a next page now.
 func (p *pages) roundTrip(rt http.RoundTripper, r *http.Request) (*http.Response, error) {
 	if r.Method != http.MethodGet {

@@ -7,7 +7,7 @@ import (
 	gitlab "gitlab.com/gitlab-org/api/client-go/v2"
 )
 
-// Touched covers everything that a merge of a commit would change, whoever wrote it: a pull request
+// Touched covers everything that a merge of a commit would change, whoever wrote it. A pull request
 // that the fleet opened may contain more commits than the fleet put into it.
 
 // Touched lists the paths of the files that a commit changes relative to the merge base with the
