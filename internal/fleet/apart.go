@@ -10,7 +10,8 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 )
 
-// network keeps jobs out of the cluster and of the networks around it.
+// network checks that the network settings of e do not let jobs connect to the cluster or to
+// private networks around it.
 func (c *checker) network(e *v1alpha1.RunnerEnrollment) {
 	n := e.Spec.Network
 	if n == nil {
@@ -30,15 +31,15 @@ func (c *checker) network(e *v1alpha1.RunnerEnrollment) {
 	}
 }
 
-// Private are the addresses that no job may connect to, whatever its enrollment says:
-// those of private networks, of the tailnet, and link-local ones, where clouds keep
-// the node's own credentials.
+// Private returns the address ranges that no job may connect to, regardless of its enrollment:
+// private networks, the tailnet's range and link-local addresses. Cloud providers serve node
+// credentials on link-local addresses.
 func Private() []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
 		netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("fc00::/7"), netip.MustParsePrefix("fe80::/10")}
 }
 
-// placement keeps organisations off each other's nodes.
+// placement checks that e selects or tolerates no nodes of other organisations.
 func (c *checker) placement(e *v1alpha1.RunnerEnrollment) {
 	p := e.Spec.Placement
 	if p == nil {
@@ -55,10 +56,9 @@ func (c *checker) placement(e *v1alpha1.RunnerEnrollment) {
 	}
 }
 
-// containers keeps organisations that share a namespace from each other's jobs and
-// Secrets: a job with Docker of its own is master of its node, and one in a kubernetes
-// mode can read every Secret of its namespace, the keys of all organisations among
-// them.
+// containers checks that organisations in a shared namespace cannot reach each other's jobs and
+// Secrets. A job with its own Docker daemon controls its node. A job in a kubernetes mode can read
+// every Secret of its namespace, including the keys of all organisations there.
 func (c *checker) containers(e *v1alpha1.RunnerEnrollment, gitlab bool, pool *v1alpha1.RunnerPool) {
 	mode := pool.Spec.ContainerMode
 	reads := mode == v1alpha1.ModeKubernetes || mode == v1alpha1.ModeKubernetesNoVolume
@@ -93,8 +93,8 @@ func (c *checker) containers(e *v1alpha1.RunnerEnrollment, gitlab bool, pool *v1
 	}
 }
 
-// apps finds organisations that are kept apart and have one App: whoever has its key
-// can act for all of them.
+// apps finds isolated organisations that share one GitHub App. The holder of the App's key can act
+// for all of them.
 func (c *checker) apps(byAge []*v1alpha1.RunnerEnrollment) {
 	first := map[string]string{}
 	for _, e := range byAge {

@@ -13,16 +13,16 @@ import (
 
 // Reasons of the condition Approved.
 const (
-	ReasonMerged          = "Merged"          // by whoever may write enrollments
+	ReasonMerged          = "Merged"          // stored by a person or program that may write enrollments
 	ReasonApproved        = "Approved"        // by the plane
-	ReasonNotApproved     = "NotApproved"     // nobody has
-	ReasonApprovalVoid    = "ApprovalVoid"    // it was changed since
-	ReasonApproverIsOwn   = "ApproverIsOwn"   // by somebody of the organisation itself
-	ReasonApproverIsNoOne = "ApproverIsNoOne" // by somebody who may not
+	ReasonNotApproved     = "NotApproved"     // not approved yet
+	ReasonApprovalVoid    = "ApprovalVoid"    // changed since the approval
+	ReasonApproverIsOwn   = "ApproverIsOwn"   // the approver belongs to the organisation
+	ReasonApproverIsNoOne = "ApproverIsNoOne" // the approver may not approve
 )
 
-// Digest is of what an approval is about: everything but who owns and belongs to the
-// organisation, and the approval itself.
+// Digest returns the hash of everything that an approval covers: the name and the spec of e,
+// without its owners, its members and the approval itself.
 func Digest(e *v1alpha1.RunnerEnrollment) string {
 	s := e.Spec.DeepCopy()
 	s.Owners, s.Members, s.Approval = nil, nil, nil
@@ -31,14 +31,14 @@ func Digest(e *v1alpha1.RunnerEnrollment) string {
 		Spec *v1alpha1.RunnerEnrollmentSpec
 	}{e.Name, s})
 	if err != nil {
-		panic(fmt.Sprintf("digest of enrollment %s: %v", e.Name, err)) // it came from JSON
+		panic(fmt.Sprintf("digest of enrollment %s: %v", e.Name, err)) // the spec was decoded from JSON
 	}
 	sum := sha256.Sum256(b)
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// Belongs says whether a login is one of an organisation's owners or members. Logins
-// are compared as they are, and *@example.com is everybody there.
+// Belongs reports whether a login is an owner or a member of the organisation. It compares logins
+// without regard to case. The entry *@example.com matches every login of that domain.
 func Belongs(e *v1alpha1.RunnerEnrollment, login string) bool {
 	return slices.ContainsFunc(slices.Concat(e.Spec.Owners, e.Spec.Members), func(entry string) bool {
 		if domain, any := strings.CutPrefix(entry, "*@"); any {
@@ -49,10 +49,10 @@ func Belongs(e *v1alpha1.RunnerEnrollment, login string) bool {
 	})
 }
 
-// Approved says whether an enrollment may be acted upon. Where git approves, being
-// stored is enough: only those who apply what was merged can store it. Where the
-// plane approves, a platform-admin must have approved what it says now, who is nobody
-// of the organisation itself.
+// Approved reports whether the operator may act on an enrollment. If git approves (byPlane is
+// false), a stored enrollment is approved: only those who apply merged changes can store it. If the
+// plane approves, a platform-admin must have approved the current content. The approver must not
+// belong to the organisation.
 func Approved(e *v1alpha1.RunnerEnrollment, byPlane bool, isAdmin func(login string) bool) Condition {
 	c := Condition{Type: "Approved", Status: No}
 	a := e.Spec.Approval

@@ -6,57 +6,56 @@ import (
 	"time"
 )
 
-// ChangePause is the least time between two changes of what one organisation has of
-// a pool: each change makes ARC start another listener, which takes no job meanwhile.
+// ChangePause is the minimum time between two changes of an organisation's share of a pool. Each
+// change makes ARC restart the listener, which takes no jobs during the restart.
 const ChangePause = time.Minute
 
-// An Org is one organisation in a pool. The numbers are runners, of all its workloads
-// together while one of them takes the place of another.
+// An Org is one organisation in a pool. All numbers count runners. They include all workloads of
+// the organisation, also while one workload replaces another.
 type Org struct {
 	Name      string
 	Guarantee int
 	Max       int
-	// Demand is how many jobs it has, running or waiting. Nil: not known, which
-	// counts as Max.
+	// Demand is the number of running and waiting jobs. Nil means that the demand is not known;
+	// Allocate then assumes Max.
 	Demand *int
 	Busy   int
 
-	Allocated int       // what it was given last
-	ChangedAt time.Time // when; zero: never
-	// InForce is the largest maximum that somebody may still work by: what was
-	// given before, until it is confirmed that nobody does. Less than Allocated
-	// counts as Allocated.
+	Allocated int       // the last allocation
+	ChangedAt time.Time // time of the last change; zero: never
+	// InForce is the largest maximum that a workload may still use: an earlier allocation, until
+	// every workload is confirmed to use a newer one. A value below Allocated counts as Allocated.
 	InForce int
 }
 
-// holds is how much of the budget an organisation has now, whatever it is given.
+// holds returns how much of the budget the organisation uses now, regardless of its next share.
 func (o Org) holds() int { return max(o.Allocated, o.InForce, o.Busy) }
 
-// A Share is what an organisation is to have of a pool's budget.
+// A Share is the part of a pool's budget that an organisation gets.
 type Share struct {
 	Name      string
 	Allocated int
-	Changed   bool // it is not what it was given last
-	// Fair is what it would have if everything could be changed at once. It has
-	// that or more as soon as others have been seen to have less.
+	Changed   bool // differs from the last allocation
+	// Fair is the share if every change could take effect at once. The organisation gets at least
+	// Fair as soon as others are confirmed to use less.
 	Fair int
 }
 
-// Allocate shares a budget among the organisations of a pool, and says when to look
-// again if that is not when something changes. The shares are sorted by name and do
-// not depend on the order of orgs.
+// Allocate shares a budget among the organisations of a pool. It returns the shares sorted by name,
+// independent of the order of orgs. It also returns the time of the next call if that call is
+// needed before anything else changes; zero means none.
 //
-// Each organisation's fair share is its guarantee and then, the least first, what it
-// has use for. What nobody has use for goes to those that grow, and stays where it
-// is until somebody has use for it: a share is not changed because it could be
-// nicer. What has to be taken from one is given to another only when it is confirmed
-// that the first works by it, so the sum of what is given and of what is busy stays
-// within the budget if it was. No share changes twice within [ChangePause], unless
-// maximum or budget leave no choice.
+// The fair share of an organisation is its guarantee, plus the capacity that it can use. Allocate
+// raises the lowest shares first. Unused capacity goes to organisations that grow, and stays with
+// them until another organisation can use it. Allocate does not change a share only to make the
+// distribution more even. It gives capacity taken from one organisation to another only when the
+// first is confirmed to use its lower maximum. So the sum of allocated and busy runners stays
+// within the budget if it was within it before. No share changes twice within [ChangePause], unless
+// a maximum or the budget requires it.
 //
-// What an organisation shows of its demand is bounded by what it has: a forge assigns
-// no more jobs than there may be runners. So it is taken to have use for half as much
-// again, and for one at least.
+// An organisation's visible demand is limited by its share, because a forge assigns no more jobs
+// than there can be runners. Allocate therefore assumes a demand that is half as much again, and at
+// least one more.
 func Allocate(budget int, orgs []Org, now time.Time) ([]Share, time.Time) {
 	b := newBudget(budget, orgs)
 	b.force()
@@ -81,12 +80,12 @@ func Allocate(budget int, orgs []Org, now time.Time) ([]Share, time.Time) {
 	return shares, wake
 }
 
-// budget is an allocation in the making.
+// budget is the state of one allocation.
 type budget struct {
 	total int
-	orgs  []Org // by name
+	orgs  []Org // sorted by name
 	fair  []int
-	full  []int // fair, and what nobody has use for
+	full  []int // fair, plus the unused capacity
 	to    []int
 }
 
@@ -115,7 +114,7 @@ func newBudget(total int, orgs []Org) *budget {
 	return b
 }
 
-// fill shares total, the least first: each gets at least its low and at most its
+// fill distributes total, the lowest shares first. Each entry gets at least its low and at most its
 // high. The sum of lows must be at most total.
 func fill(low, high []int, total int) []int {
 	at := func(level int) (sum int) {
@@ -128,7 +127,7 @@ func fill(low, high []int, total int) []int {
 	for _, h := range high {
 		top = max(top, h)
 	}
-	// The highest level that total is enough for.
+	// Find the highest level for which total is enough.
 	level, over := 0, top+1
 	for level+1 < over {
 		if mid := level + (over-level)/2; at(mid) <= total {
@@ -149,7 +148,7 @@ func fill(low, high []int, total int) []int {
 	return out
 }
 
-// force takes what must be taken: what is above a maximum, and above the budget.
+// force takes the capacity that exceeds a maximum or the budget.
 func (b *budget) force() {
 	sum := 0
 	for i, o := range b.orgs {
@@ -159,8 +158,8 @@ func (b *budget) force() {
 	b.cut(sum-b.total, func(int) bool { return true })
 }
 
-// cut takes n in all from those that have more than their fair share, from who has
-// most of it first, so that few are changed.
+// cut takes n runners in total from organisations that exceed their fair share. It starts with the
+// largest surplus, so that few shares change.
 func (b *budget) cut(n int, may func(i int) bool) {
 	order := make([]int, len(b.orgs))
 	for i := range order {
@@ -179,9 +178,9 @@ func (b *budget) cut(n int, may func(i int) bool) {
 	}
 }
 
-// take takes what others lack and will not get otherwise.
+// take takes the capacity that other organisations lack and do not get otherwise.
 func (b *budget) take(paused func(int) bool) {
-	lack, coming := 0, b.total // coming: what will be free when those that have more than they were given have it no more
+	lack, coming := 0, b.total // coming: capacity that becomes free when organisations use no more than their allocation
 	for i := range b.orgs {
 		lack += max(b.fair[i]-b.to[i], 0)
 		coming -= b.to[i]
@@ -189,8 +188,8 @@ func (b *budget) take(paused func(int) bool) {
 	b.cut(lack-coming, func(i int) bool { return !paused(i) })
 }
 
-// give raises who lacks something from what is free now, and then those further that
-// are changed anyway.
+// give raises organisations below their fair share from the free capacity. It then gives the rest
+// to those whose shares change anyway.
 func (b *budget) give(paused func(int) bool) {
 	free := b.total
 	for _, o := range b.orgs {
@@ -203,7 +202,7 @@ func (b *budget) give(paused func(int) bool) {
 		for i, o := range b.orgs {
 			if raised[i] {
 				high[i] = max(to[i], b.to[i])
-				low[i] = min(high[i], max(b.to[i], o.holds())) // it has that anyway
+				low[i] = min(high[i], max(b.to[i], o.holds())) // it already holds that much
 			}
 		}
 	}
@@ -224,7 +223,7 @@ func (b *budget) give(paused func(int) bool) {
 			after += next[i]
 		}
 		free -= after - before
-		for i, o := range b.orgs { // who got nothing is not changed
+		for i, o := range b.orgs { // entries that got nothing keep their share
 			raised[i] = raised[i] && b.to[i] > o.Allocated
 		}
 	}

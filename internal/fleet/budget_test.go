@@ -21,7 +21,7 @@ func org(name string, guarantee, most, demand, busy, allocated int) fleet.Org {
 	return o
 }
 
-// FLEET-09: what a share comes to, for cases that one can check in one's head.
+// FLEET-09: shares for cases that a reader can check without a computer.
 func TestFLEET09_Allocate(t *testing.T) {
 	for _, c := range []struct {
 		why    string
@@ -57,7 +57,7 @@ func TestFLEET09_Allocate(t *testing.T) {
 	}
 }
 
-// FLEET-09: nothing changes twice within a minute, unless it must.
+// FLEET-09: no share changes twice within a minute, unless it must.
 func TestFLEET09_Pause(t *testing.T) {
 	a, b := org("a", 0, 9, 0, 0, 9), org("b", 0, 9, 9, 1, 1)
 	a.ChangedAt = start.Add(-10 * time.Second)
@@ -75,20 +75,20 @@ func TestFLEET09_Pause(t *testing.T) {
 	if shares, _ = fleet.Allocate(10, []fleet.Org{a, b}, start); shares[0].Allocated != 2 {
 		t.Errorf("a lower maximum waits: %+v", shares)
 	}
-	a.Max, a.ChangedAt = 9, start.Add(time.Hour) // a clock that was wrong
+	a.Max, a.ChangedAt = 9, start.Add(time.Hour) // the clock was wrong
 	if shares, _ = fleet.Allocate(10, []fleet.Org{a, b}, start); !shares[0].Changed {
 		t.Errorf("a change in the future holds it up: %+v", shares)
 	}
 }
 
-// A pool in a cluster that confirms late, with jobs that come and go.
+// A pool simulates a pool in a cluster that confirms changes late, with jobs that start and end.
 type pool struct {
 	r      *rand.Rand
 	budget int
 	orgs   []fleet.Org
-	demand []int // the true one
+	demand []int // real demand
 	late   []int // steps until the last change is confirmed
-	forced bool  // budget or a maximum was just lowered
+	forced bool  // the budget or a maximum was just lowered
 }
 
 func newPool(r *rand.Rand) *pool {
@@ -104,7 +104,7 @@ func newPool(r *rand.Rand) *pool {
 	return p
 }
 
-// live lets jobs begin and end, confirms what is due, and shows the demand that can be seen.
+// live starts and ends jobs, confirms due changes, and sets the visible demand.
 func (p *pool) live(change int) {
 	for i := range p.orgs {
 		o := &p.orgs[i]
@@ -116,12 +116,12 @@ func (p *pool) live(change int) {
 		}
 		ended := p.r.IntN(o.Busy + 1)
 		o.Busy -= ended
-		if most := min(p.demand[i], max(o.InForce, o.Allocated)); o.Busy < most { // a listener of before may still take jobs
+		if most := min(p.demand[i], max(o.InForce, o.Allocated)); o.Busy < most { // an older listener may still take jobs
 			o.Busy += p.r.IntN(most - o.Busy + 1)
 		}
-		o.Demand = new(min(p.demand[i], o.Allocated)) // a forge assigns no more than there may be
+		o.Demand = new(min(p.demand[i], o.Allocated)) // a forge assigns no more jobs than there may be runners
 		if p.r.IntN(4) == 0 {
-			o.Demand = new(p.demand[i]) // or all that wait are known
+			o.Demand = new(p.demand[i]) // or all waiting jobs are known
 		}
 		if p.r.IntN(20) == 0 {
 			o.Demand = nil
@@ -136,8 +136,8 @@ func (p *pool) held() (sum int) {
 	return sum
 }
 
-// FLEET-09: the laws of Allocate, over random pools and sequences, with jobs that
-// outlive a lower maximum, confirmations that come late and numbers that are unknown.
+// FLEET-09: the laws of Allocate hold over random pools and sequences, with jobs that run longer
+// than a lower maximum, late confirmations and unknown numbers.
 func TestFLEET09_Laws(t *testing.T) {
 	for seed := range uint64(200) {
 		p := newPool(rand.New(rand.NewPCG(seed, 9)))
@@ -192,7 +192,7 @@ func TestFLEET09_Laws(t *testing.T) {
 			}
 			now = now.Add(time.Duration(p.r.IntN(50)) * time.Second)
 		}
-		// At rest everybody has what is fair, and nothing is to be waited for.
+		// In a stable state, every organisation has its fair share, and no wait is pending.
 		for i := range p.orgs {
 			p.demand[i] = min(p.demand[i], p.orgs[i].Max)
 		}
@@ -219,8 +219,8 @@ func TestFLEET09_Laws(t *testing.T) {
 	}
 }
 
-// FLEET-09: demand that swings makes no share swing while there is enough, and no
-// share change more than once a minute when there is not.
+// FLEET-09: while there is enough capacity, oscillating demand does not change the shares.
+// Otherwise no share changes more than once a minute.
 func TestFLEET09_NoFlapping(t *testing.T) {
 	for _, c := range []struct {
 		budget, most int // changes in an hour

@@ -9,84 +9,82 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 )
 
-// Reasons of the condition PolicyViolation. The set is closed: docs list it.
+// Reasons of the condition PolicyViolation. The set is closed; the docs list it.
 const (
-	ReasonForgeNotFound         = "ForgeNotFound"        // there is no such RunnerForge
-	ReasonPoolNotFound          = "PoolNotFound"         // there is no such RunnerPool
-	ReasonForgeMismatch         = "ForgeMismatch"        // pool and enrollment are of different forges
-	ReasonConfigURL             = "ConfigURLInvalid"     // it is not of the forge, or not one of its places
+	ReasonForgeNotFound         = "ForgeNotFound"        // the RunnerForge does not exist
+	ReasonPoolNotFound          = "PoolNotFound"         // the RunnerPool does not exist
+	ReasonForgeMismatch         = "ForgeMismatch"        // pool and enrollment use different forges
+	ReasonConfigURL             = "ConfigURLInvalid"     // not the URL of a place at the forge
 	ReasonConfigURLTaken        = "ConfigURLTaken"       // an older enrollment has it
 	ReasonGroupTaken            = "GroupTaken"           // an older enrollment has the GitLab group
-	ReasonPoolDedicated         = "PoolDedicated"        // to another one, or not used as Dedicated
-	ReasonPoolNotDedicated      = "PoolNotDedicated"     // used as Dedicated, and everybody may use it
-	ReasonPoolAdopted           = "PoolAdopted"          // somebody else keeps it
-	ReasonPoolInvalid           = "PoolInvalid"          // what its template or settings say cannot be
-	ReasonContainerMode         = "ContainerModeRefused" // others would be within reach of its jobs
-	ReasonGuarantees            = "GuaranteesOverBudget" // the older ones have them already
-	ReasonOrgPlusUserGitLab     = "OrgPlusUserOnGitLab"  // group runners have no such scope
-	ReasonOrgPlusUserPlace      = "OrgPlusUserNeedsOrg"  // only an organisation has runner groups of repositories
-	ReasonRepositoryOfAnother   = "RepositoryOfAnother"  // it is not the organisation's
-	ReasonSecretOfAnother       = "SecretOfAnother"      // it does not carry the organisation's label
+	ReasonPoolDedicated         = "PoolDedicated"        // dedicated to another organisation, or not used as Dedicated
+	ReasonPoolNotDedicated      = "PoolNotDedicated"     // used as Dedicated, but open to all organisations
+	ReasonPoolAdopted           = "PoolAdopted"          // another controller manages its scale set
+	ReasonPoolInvalid           = "PoolInvalid"          // its template or settings are invalid
+	ReasonContainerMode         = "ContainerModeRefused" // its jobs could reach other organisations
+	ReasonGuarantees            = "GuaranteesOverBudget" // older enrollments already have the guarantees
+	ReasonOrgPlusUserGitLab     = "OrgPlusUserOnGitLab"  // group runners do not support this scope
+	ReasonOrgPlusUserPlace      = "OrgPlusUserNeedsOrg"  // only an organisation has runner groups for repositories
+	ReasonRepositoryOfAnother   = "RepositoryOfAnother"  // the repository does not belong to the organisation
+	ReasonSecretOfAnother       = "SecretOfAnother"      // the Secret lacks the organisation's label
 	ReasonCacheNamespace        = "CacheNamespace"       // the settings do not allow it
 	ReasonEgressPrivate         = "EgressPrivate"        // addresses that jobs may not connect to
 	ReasonPlacementOfAnother    = "PlacementOfAnother"   // nodes of another organisation
 	ReasonNameTaken             = "NameTaken"            // an older workload has that name
 	ReasonSharedApp             = "SharedApp"            // another organisation has the same App
-	ReasonRunnerGroupUnsuitable = "RunnerGroupOnGitLab"  // GitLab has none
-	ReasonTypeUnknown           = "TypeUnknown"          // of a later version
+	ReasonRunnerGroupUnsuitable = "RunnerGroupOnGitLab"  // GitLab has no runner groups
+	ReasonTypeUnknown           = "TypeUnknown"          // from a later version
 )
 
-// An Effect is what a violation does.
+// An Effect says how a violation limits an enrollment.
 type Effect int
 
 // The effects, the mildest first.
 const (
-	Warns Effect = iota // it is only said
-	Bars                // nothing is made or changed
-	Stops               // and what there is takes no job
+	Warns Effect = iota // report the violation only
+	Bars                // create and change nothing
+	Stops               // also stop existing workloads from taking jobs
 )
 
-// A Violation is a rule between objects that an enrollment breaks.
+// A Violation is a cross-object rule that an enrollment breaks.
 type Violation struct {
-	Pool    string // the pool that it is about; empty: the whole enrollment
+	Pool    string // the affected pool; empty: the whole enrollment
 	Reason  string
 	Message string
 	Effect  Effect
 }
 
-// A Credential is what is known about the Secret that an enrollment names.
+// A Credential holds the known facts about the Secret that an enrollment names.
 type Credential struct {
-	Org   string // the value of its label tailplane.dev/org
-	AppID int64  // of the GitHub App; 0: it is none
+	Org   string // value of its label tailplane.dev/org
+	AppID int64  // ID of the GitHub App; 0: the credential is not an App
 }
 
-// Rules are the fleet's settings, as far as rules between objects go.
+// Rules are the fleet settings that the cross-object rules use.
 type Rules struct {
-	CacheNamespaces []string // that network.caches may name
+	CacheNamespaces []string // namespaces that network.caches may name
 	ClusterCIDRs    []netip.Prefix
-	RequireOwnApp   bool // with isolation Namespace and Node
+	RequireOwnApp   bool // for isolation Namespace and Node
 }
 
-// A View is everything that Check looks at, at one moment.
+// A View is the complete input of [Check] at one moment.
 type View struct {
 	Forges      []v1alpha1.RunnerForge
 	Pools       []v1alpha1.RunnerPool
 	Enrollments []v1alpha1.RunnerEnrollment
-	// Credentials are what is known of their Secrets, by enrollment. One that is
-	// not in it is not known, or there is no such Secret.
+	// Credentials holds the facts about Secrets, by enrollment. An enrollment without an entry has
+	// no Secret, or its Secret is not known.
 	Credentials map[string]Credential
-	// PoolFaults say what of a pool's own template or settings cannot be, by pool.
+	// PoolFaults describes errors in a pool's own template or settings, by pool.
 	PoolFaults map[string]string
-	// GroupIDs are GitLab's numbers of the groups, by enrollment, where they are
-	// known.
+	// GroupIDs holds the known GitLab group IDs, by enrollment.
 	GroupIDs map[string]int64
 	Rules    Rules
 }
 
-// Check says for each enrollment which rules between objects it breaks. Where two
-// want what only one can have, the older one has it, so that nobody loses anything
-// because another one comes. Enrollments that are being deleted count until they have
-// gone.
+// Check returns the cross-object rules that each enrollment breaks. If two enrollments claim the
+// same exclusive thing, the older one keeps it, so a new enrollment never takes anything away from
+// an existing one. Enrollments that are being deleted count until they are gone.
 func Check(v View) map[string][]Violation {
 	c := &checker{View: v, forges: map[string]*v1alpha1.RunnerForge{}, pools: map[string]*v1alpha1.RunnerPool{},
 		places: map[string]string{}, groups: map[string]string{}, names: map[string]string{}, guaranteed: map[string]int{}, docker: map[string]string{},
@@ -114,18 +112,18 @@ func Check(v View) map[string][]Violation {
 	return c.found
 }
 
-// checker goes through the enrollments, the oldest first, and remembers who has what.
+// checker visits the enrollments, the oldest first, and records their claims.
 type checker struct {
 	View
 	forges     map[string]*v1alpha1.RunnerForge
 	pools      map[string]*v1alpha1.RunnerPool
-	places     map[string]string // who has a place
-	groups     map[string]string // who has a group of a forge
-	names      map[string]string // who has the name of a workload
-	guaranteed map[string]int    // of each pool's budget
-	docker     map[string]string // who has a pool with Docker, in the shared namespace
-	shared     string            // who is in the shared namespace
-	reader     string            // whose jobs can read its Secrets
+	places     map[string]string // URL to enrollment
+	groups     map[string]string // forge and group ID to enrollment
+	names      map[string]string // workload name to enrollment
+	guaranteed map[string]int    // guaranteed runners by pool
+	docker     map[string]string // pool with Docker in the shared namespace to enrollment
+	shared     string            // first enrollment in the shared namespace
+	reader     string            // enrollment whose jobs can read the Secrets of the shared namespace
 	found      map[string][]Violation
 }
 
@@ -133,7 +131,8 @@ func (c *checker) say(e *v1alpha1.RunnerEnrollment, pool string, effect Effect, 
 	c.found[e.Name] = append(c.found[e.Name], Violation{pool, reason, fmt.Sprintf(format, args...), effect})
 }
 
-// claim gives what to e if nobody has it, and says who has it otherwise.
+// claim assigns what to e if no other enrollment has it. Otherwise it returns the name of that
+// enrollment and false.
 func claim(m map[string]string, what string, e *v1alpha1.RunnerEnrollment) (other string, ok bool) {
 	if have, is := m[what]; is && have != e.Name {
 		return have, false
@@ -159,7 +158,7 @@ func (c *checker) enrollment(e *v1alpha1.RunnerEnrollment) {
 	}
 }
 
-// place checks where the organisation is, and returns its path below the forge.
+// place checks the URL of the organisation and returns its path below the forge.
 func (c *checker) place(e *v1alpha1.RunnerEnrollment, forge *v1alpha1.RunnerForge) []string {
 	at, ok := ParsePlace(forge.Spec.URL)
 	place, fine := ParsePlace(e.Spec.ConfigURL)
@@ -238,7 +237,7 @@ func (c *checker) use(e *v1alpha1.RunnerEnrollment, forge *v1alpha1.RunnerForge,
 	}
 }
 
-// MaxOf is how many runners of a pool an organisation can have.
+// MaxOf returns the maximum number of runners of a pool that an organisation can have.
 func MaxOf(pool *v1alpha1.RunnerPool, use v1alpha1.EnrolledPool) int32 {
 	if use.Max != nil {
 		return min(*use.Max, pool.Spec.Scaling.Max)
@@ -246,12 +245,13 @@ func MaxOf(pool *v1alpha1.RunnerPool, use v1alpha1.EnrolledPool) int32 {
 	return pool.Spec.Scaling.Max
 }
 
-// repositories checks the scope of type OrgPlusUser: repositories of that organisation.
+// repositories checks the scope of type OrgPlusUser: all repositories must belong to the
+// organisation.
 func (c *checker) repositories(e *v1alpha1.RunnerEnrollment, gitlab bool, parts []string, use v1alpha1.EnrolledPool) {
 	switch {
 	case gitlab:
 		c.say(e, use.Name, Bars, ReasonOrgPlusUserGitLab, "A group runner of GitLab cannot be for some projects: use a project runner or a dedicated pool.")
-	case parts == nil: // said already
+	case parts == nil: // already reported
 	case len(parts) != 1:
 		c.say(e, use.Name, Stops, ReasonOrgPlusUserPlace, "Type OrgPlusUser needs the URL of an organisation, which %q is not.", e.Spec.ConfigURL)
 	default:

@@ -20,8 +20,8 @@ func named(name string, minutes int) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(start.Add(time.Duration(minutes) * time.Minute))}
 }
 
-// sound is a fleet that breaks no rule: two forges, shared and dedicated pools, an
-// older organisation and a younger one on GitHub, and a group on GitLab.
+// sound returns a fleet that breaks no rule: two forges, shared and dedicated pools, an older and a
+// younger organisation on GitHub, and a group on GitLab.
 func sound() fleet.View {
 	scaling := v1alpha1.PoolScaling{Max: 5, Budget: 20, Guarantee: 1}
 	pool := func(name, forge string) v1alpha1.RunnerPool {
@@ -50,8 +50,8 @@ func sound() fleet.View {
 	}
 }
 
-// FLEET-01, FLEET-11: every rule between objects refuses what it is for, and only
-// whom it is about.
+// FLEET-01, FLEET-11: every cross-object rule refuses its case, and only the enrollment that breaks
+// it.
 func TestFLEET01_Check(t *testing.T) {
 	if got := fleet.Check(sound()); len(got) != 0 {
 		t.Fatalf("what is sound breaks %v", got)
@@ -202,7 +202,7 @@ func TestFLEET01_Check(t *testing.T) {
 			if after, err := json.Marshal(v); err != nil || string(after) != string(before) {
 				t.Errorf("Check changed what it was given (%v)", err)
 			}
-			// Who is listed first does not matter: age does.
+			// The result depends on the age, not on the order of the list.
 			slices.Reverse(v.Enrollments)
 			again := 0
 			for _, violations := range fleet.Check(v) {
@@ -218,9 +218,8 @@ func TestFLEET01_Check(t *testing.T) {
 	}
 }
 
-// Names are injective enough: what two workloads would share is found by Check; a name
-// is never too long, never ends in what Kubernetes refuses, and a revision gets one
-// that nobody has.
+// Names are sufficiently unique: Check finds workloads with the same name. A name is never too long
+// and never ends in a character that Kubernetes refuses. A new revision gets a free name.
 func TestNames(t *testing.T) {
 	for _, c := range []struct {
 		org, pool string
@@ -254,8 +253,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// PL-06: an approval is by a platform-admin who is nobody of the organisation, and of
-// what the enrollment says now.
+// PL-06: an approval counts only if it is by a platform-admin outside the organisation, for the
+// current content of the enrollment.
 func TestApproved(t *testing.T) {
 	e := &sound().Enrollments[0]
 	e.Spec.Owners, e.Spec.Members = []string{"amy@acme.dev"}, []string{"*@acme.dev", "zoe@example.com"}
@@ -282,7 +281,7 @@ func TestApproved(t *testing.T) {
 	is("the approver has joined", true, fleet.No, fleet.ReasonApproverIsOwn)
 	e.Spec.Members = nil
 
-	// Whatever else changes voids it.
+	// Any other change voids it.
 	for why, change := range map[string]func(*v1alpha1.RunnerEnrollment){
 		"isolation":    func(e *v1alpha1.RunnerEnrollment) { e.Spec.Isolation = v1alpha1.IsolationNode },
 		"pools":        func(e *v1alpha1.RunnerEnrollment) { e.Spec.Pools[0].Max = new(int32(9)) },
@@ -301,8 +300,7 @@ func TestApproved(t *testing.T) {
 	is("and back", true, fleet.Yes, fleet.ReasonApproved)
 }
 
-// FLEET-20, its decision: everything is checked for 500 pools and 20 organisations
-// that use them all.
+// FLEET-20, the decision: Check of 500 pools and 20 organisations that use all of them.
 func BenchmarkCheck(b *testing.B) {
 	v := sound()
 	one, pool := v.Enrollments[1], v.Pools[0]

@@ -1,11 +1,11 @@
-// Package fleet decides how CI runners are shared among organisations: who may have
-// which, how many, who must wait, and in which order everything is made and taken
-// down. It keeps law 7: what is not known is never taken for gone, and nothing is
-// deleted for want of an answer.
+// Package fleet decides how organisations share CI runners. It decides which pools and how many
+// runners each one gets, and which ones must wait. It also decides in which order the operator
+// creates and removes objects. It implements law 7: an unknown state never counts as gone, and a
+// missing answer never causes a deletion.
 //
-// All of it is pure. [Check] says which enrollments break a rule that spans objects,
-// [Allocate] shares a pool's budget, [Effective] is what a hold leaves of that, and
-// [Next] is the life of an enrollment, one step at a time:
+// The package is pure: it does no I/O. [Check] finds enrollments that break a cross-object rule.
+// [Allocate] shares a pool's budget. [Effective] applies holds to an allocation. [Next] computes
+// the next step in the life of an enrollment:
 //
 //	Requested -> Approved -> Provisioning -> Active <-> Suspended
 //	                              |            |
@@ -13,8 +13,8 @@
 //	                                               -> workloads -> secrets -> namespace
 package fleet
 
-// An Answer is what was found out about something. Its zero value is that nobody
-// knows, so that what was not asked is not taken for a no.
+// An Answer is a three-valued result. Its zero value is Unknown, so a question that was never
+// checked does not count as No.
 type Answer int
 
 // The answers.
@@ -24,7 +24,7 @@ const (
 	No
 )
 
-// String is the answer as the status of a condition.
+// String returns the answer as the status of a condition.
 func (a Answer) String() string {
 	switch a {
 	case Yes:
@@ -35,7 +35,7 @@ func (a Answer) String() string {
 	return "Unknown"
 }
 
-// Is is the answer to a question that was answered.
+// Is converts a known result to an Answer.
 func Is(yes bool) Answer {
 	if yes {
 		return Yes
@@ -43,7 +43,7 @@ func Is(yes bool) Answer {
 	return No
 }
 
-// A Condition is what is said of an object: one type of its conditions.
+// A Condition is one condition of an object's status.
 type Condition struct {
 	Type            string
 	Status          Answer

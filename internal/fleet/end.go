@@ -10,12 +10,13 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 )
 
-// end is for an enrollment that is to go. Intake stops, jobs end, the forge forgets
-// its runners, and only then what they needed goes, the credential last but one: a
-// deregistration without it hangs, and one before the jobs have ended kills them.
+// end handles an enrollment that is being deleted. Intake stops, jobs end, and the forge
+// deregisters the runners. Only then does end remove the objects that the runners needed, with the
+// credential among the last. A deregistration without the credential hangs, and a deregistration
+// before the jobs have ended kills them.
 func (d *decision) end() {
 	if !d.Held {
-		d.Report.Offboard = d.Enrollment.Status.Offboard // what was said stays while somebody else keeps the object
+		d.Report.Offboard = d.Enrollment.Status.Offboard // keep the last report while other finalizers keep the object
 		d.report(v1alpha1.PhaseOffboarded, Condition{"Ready", No, ReasonOffboarding, "Nothing of it is ours."})
 		return
 	}
@@ -52,7 +53,7 @@ func (d *decision) end() {
 	case slices.ContainsFunc(of, func(w Workload) bool {
 		return d.leaks(w) && (d.Enrollment.Status.Offboard == nil || !slices.Contains(d.Enrollment.Status.Offboard.Leaked, w.RemoteID))
 	}):
-		// Before anything goes that tells of them.
+		// Record these ids before the objects that hold them are deleted.
 		d.at(v1alpha1.StepDeregister, v1alpha1.PhaseDraining, "What stays at the forge is written down.")
 	case d.stuck():
 	case d.RunnerGroups == Yes:
@@ -80,7 +81,7 @@ func (d *decision) end() {
 	}
 }
 
-// at writes down how far the end has come.
+// at reports the progress of the offboarding.
 func (d *decision) at(step v1alpha1.OffboardStep, phase v1alpha1.EnrollmentPhase, message string, more ...Condition) {
 	o := &v1alpha1.OffboardStatus{Step: step, Since: metav1.NewTime(d.now), Message: message}
 	if was := d.Enrollment.Status.Offboard; was != nil {
@@ -103,13 +104,13 @@ func (d *decision) at(step v1alpha1.OffboardStep, phase v1alpha1.EnrollmentPhase
 	d.report(phase, append(more, Condition{"Ready", No, ReasonOffboarding, message})...)
 }
 
-// decide asks a person.
+// decide reports that a person must decide.
 func (d *decision) decide(step v1alpha1.OffboardStep, phase v1alpha1.EnrollmentPhase, reason, message string) {
 	d.at(step, phase, message, Condition{"DecisionNeeded", Yes, reason, message})
 }
 
-// guarded says whether nothing irreversible may happen. Once it was said it stays so
-// until somebody confirms, however many enrollments there are by then.
+// guarded reports whether irreversible actions are blocked. Once set, the block stays until a
+// person confirms, even if the number of deleted enrollments changes.
 func (d *decision) guarded() bool {
 	if d.Enrollment.Annotations[v1alpha1.OffboardAnnotation] == v1alpha1.OffboardConfirm {
 		return false
@@ -119,9 +120,9 @@ func (d *decision) guarded() bool {
 	})
 }
 
-// givenUp says whether a workload stays at the forge. GitLab's runner is nothing
-// without its managers, so that is only written down; taking ARC's finalizers off is
-// for a person to order.
+// givenUp reports whether the operator leaves a workload at the forge. A GitLab runner does nothing
+// without its managers, so that is only recorded. A person must order the removal of ARC's
+// finalizers.
 func (d *decision) givenUp(w Workload) bool {
 	if w.Remote == No || w.Denied < MaxDenied {
 		return false
@@ -129,10 +130,10 @@ func (d *decision) givenUp(w Workload) bool {
 	return d.Forge == v1alpha1.GitLab || d.Enrollment.Annotations[v1alpha1.ForceCleanupAnnotation] != ""
 }
 
-// leaks says whether something of a workload stays at the forge that has an id there.
+// leaks reports whether a part of a workload with a known id stays at the forge.
 func (d *decision) leaks(w Workload) bool { return d.givenUp(w) && w.RemoteID != 0 }
 
-// stuck sees to scale sets that GitHub does not let us remove.
+// stuck handles scale sets that GitHub refuses to remove.
 func (d *decision) stuck() bool {
 	if d.Forge != v1alpha1.GitHub {
 		return false

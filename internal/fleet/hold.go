@@ -9,16 +9,16 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 )
 
-// KeepExpired is how long a hold that has expired stays to be read.
+// KeepExpired is how long an expired hold stays readable before the operator deletes it.
 const KeepExpired = 7 * 24 * time.Hour
 
-// defaultGrace is how long mode Stop lets jobs run if the hold does not say.
+// defaultGrace is how long jobs may run under mode Stop if the hold sets no grace.
 const defaultGrace = 10 * time.Minute
 
-// A Target is one workload, as holds know it.
+// A Target identifies one workload for the scope of a hold.
 type Target struct{ Forge, Org, Pool string }
 
-// Holds says whether a hold is about a workload.
+// Holds reports whether the scope of a hold includes a workload.
 func Holds(s v1alpha1.HoldScope, t Target) bool {
 	switch {
 	case s.All:
@@ -31,24 +31,24 @@ func Holds(s v1alpha1.HoldScope, t Target) bool {
 	return (s.Org == "" || s.Org == t.Org) && (s.Pool == "" || s.Pool == t.Pool)
 }
 
-// Lifted says whether a hold holds nothing any more. It expires at its time, not
-// after it.
+// Lifted reports whether a hold no longer applies. A hold expires exactly at its time, not after
+// it.
 func Lifted(h *v1alpha1.RunnerHold, now time.Time) bool {
 	return !h.DeletionTimestamp.IsZero() || h.Spec.ExpiresAt != nil && !now.Before(h.Spec.ExpiresAt.Time)
 }
 
-// A Capacity is how many runners a workload may have now, and which hold says so.
+// A Capacity is the number of runners that a workload may have now, and the hold that limits it.
 type Capacity struct {
 	Min, Max int
-	Mode     v1alpha1.HoldMode // empty: nothing holds it
-	Hold     string            // the name of the strongest
-	CancelAt time.Time         // with mode Stop: when jobs that still run are cancelled
-	Wake     time.Time         // when the answer may be another though nothing changes; zero: never
+	Mode     v1alpha1.HoldMode // empty: no hold applies
+	Hold     string            // name of the strongest hold
+	CancelAt time.Time         // with mode Stop: when running jobs are cancelled
+	Wake     time.Time         // when the result can change without an event; zero: never
 }
 
-// Effective is what holds leave of an allocation: nothing, while one of them is in
-// force. Of several the strongest decides, and of equal ones the oldest. Nothing is
-// remembered: when the last one has gone, the answer is what it was.
+// Effective applies holds to an allocation. The capacity is zero while a hold is in force. The
+// strongest hold decides; among equally strong holds, the oldest. Effective keeps no state: without
+// holds it returns the original capacity again.
 func Effective(t Target, s v1alpha1.PoolScaling, allocation int, holds []v1alpha1.RunnerHold, now time.Time) Capacity {
 	var c Capacity
 	var strongest *v1alpha1.RunnerHold
@@ -79,7 +79,7 @@ func Effective(t Target, s v1alpha1.PoolScaling, allocation int, holds []v1alpha
 	return c
 }
 
-// CancelAt is when a hold of mode Stop cancels what still runs.
+// CancelAt returns the time when a hold of mode Stop cancels the jobs that still run.
 func CancelAt(h *v1alpha1.RunnerHold) time.Time {
 	grace := defaultGrace
 	if h.Spec.Grace != nil {
@@ -95,7 +95,7 @@ func strength(m v1alpha1.HoldMode) int {
 	case v1alpha1.HoldDrain:
 		return 2
 	}
-	return 1 // a mode of a later version holds at least
+	return 1 // a mode of a later version at least holds
 }
 
 func stronger(a, b *v1alpha1.RunnerHold) bool {
@@ -105,7 +105,7 @@ func stronger(a, b *v1alpha1.RunnerHold) bool {
 	return older(a.CreationTimestamp.Time, a.Name, b.CreationTimestamp.Time, b.Name)
 }
 
-// older decides between two objects of one kind.
+// older orders two objects of one kind by age, then by name.
 func older(a time.Time, nameA string, b time.Time, nameB string) bool {
 	if !a.Equal(b) {
 		return a.Before(b)
@@ -113,7 +113,7 @@ func older(a time.Time, nameA string, b time.Time, nameB string) bool {
 	return nameA < nameB
 }
 
-// soonest is the earlier of two times, of which zero is never.
+// soonest returns the earlier of two times. The zero time means never.
 func soonest(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -123,12 +123,12 @@ func soonest(a, b time.Time) time.Time {
 
 // A Listener is one AutoscalingListener of a scale set.
 type Listener struct {
-	Max *int // as it stands there; nil is 0, which ARC leaves out
+	Max *int // as stored; nil means 0, which ARC omits
 }
 
-// StoppedGitHub says whether a scale set is proved to take no new job: no listener of
-// it would take one, and none of an older listener's pods is left. Without an answer
-// from the cluster nothing is proved.
+// StoppedGitHub reports whether a scale set is proven to take no new jobs: none of its listeners
+// would take one, and no pod of an older listener is left. If the cluster gave no answer (known is
+// false), the result is Unknown.
 func StoppedGitHub(known bool, listeners []Listener, olderPods int) Answer {
 	if !known {
 		return Unknown
@@ -136,40 +136,40 @@ func StoppedGitHub(known bool, listeners []Listener, olderPods int) Answer {
 	return Is(olderPods == 0 && !slices.ContainsFunc(listeners, func(l Listener) bool { return l.Max != nil && *l.Max > 0 }))
 }
 
-// Held is how one of the workloads that a hold is about stands.
+// Held is the state of one workload in the scope of a hold.
 type Held struct {
 	Org, Pool string
-	Stopped   Answer // proved to take no new job
-	Jobs      *int   // that still run; nil: not known
-	Managers  int    // GitLab's, which modes Drain and Stop end when the jobs have
-	Reason    string // why the answers are not better, in a word: ForgeUnreachable
+	Stopped   Answer // proven to take no new job
+	Jobs      *int   // number of running jobs; nil: not known
+	Managers  int    // GitLab managers; modes Drain and Stop end them after the jobs
+	Reason    string // one-word reason for an incomplete answer, such as ForgeUnreachable
 }
 
 // Reasons of a hold's conditions.
 const (
-	ReasonApplied     = "Applied"          // every workload is proved to take no new job
-	ReasonApplying    = "Applying"         // not every one yet
-	ReasonUnreachable = "ForgeUnreachable" // the forge, or what works for it in the cluster, does not answer
-	ReasonDrained     = "Drained"          // no job is left
+	ReasonApplied     = "Applied"          // every workload is proven to take no new job
+	ReasonApplying    = "Applying"         // some workloads are not proven to have stopped yet
+	ReasonUnreachable = "ForgeUnreachable" // the forge, or its controller in the cluster, does not answer
+	ReasonDrained     = "Drained"          // no jobs are left
 	ReasonDraining    = "Draining"         // jobs are left
-	ReasonExpired     = "Expired"          // its time is over
-	ReasonInForce     = "InForce"          // it holds
+	ReasonExpired     = "Expired"          // the hold has expired
+	ReasonInForce     = "InForce"          // the hold is in force
 )
 
-// A HoldReport is what is to be said of a hold.
+// A HoldReport is the status to write for a hold.
 type HoldReport struct {
 	Targets, Applied, Drained int
 	RemainingJobs             *int // nil: not known
 	Failed                    []v1alpha1.HoldFailure
 	Conditions                []Condition
-	Delete                    bool      // it expired long enough ago
+	Delete                    bool      // the hold expired more than KeepExpired ago
 	Wake                      time.Time // zero: when something changes
 }
 
-// maxFailed is how many failures the status has room for.
+// maxFailed is the maximum number of failures in the status.
 const maxFailed = 100
 
-// ReportHold says how far a hold has come.
+// ReportHold returns the progress of a hold.
 func ReportHold(h *v1alpha1.RunnerHold, held []Held, now time.Time) HoldReport {
 	if h.Spec.ExpiresAt != nil && !now.Before(h.Spec.ExpiresAt.Time) {
 		end := h.Spec.ExpiresAt.Time

@@ -12,8 +12,8 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet"
 )
 
-// hold is one that was made so many minutes after start, and expires so many after
-// it; 0 is never.
+// hold returns a hold that was created made minutes after start, and expires expires minutes after
+// it; 0 means never.
 func hold(name string, mode v1alpha1.HoldMode, s v1alpha1.HoldScope, made, expires int) v1alpha1.RunnerHold {
 	h := v1alpha1.RunnerHold{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(start.Add(time.Duration(made) * time.Minute))},
 		Spec: v1alpha1.RunnerHoldSpec{Scope: s, Mode: mode, Reason: "r", RequestedBy: "alice@example.com"}}
@@ -29,7 +29,7 @@ var (
 	forty  = v1alpha1.PoolScaling{Min: 2, Max: 40, Budget: 40}
 )
 
-// FLEET-04: how holds compose.
+// FLEET-04: how holds combine.
 func TestFLEET04_Effective(t *testing.T) {
 	at := func(minutes int) time.Time { return start.Add(time.Duration(minutes) * time.Minute) }
 	held := func(mode v1alpha1.HoldMode, name string) fleet.Capacity {
@@ -77,8 +77,7 @@ func TestFLEET04_Effective(t *testing.T) {
 	}
 }
 
-// FLEET-04: what a scope is about, and that an enrollment that comes under a hold of
-// everything starts held.
+// FLEET-04: the workloads in a scope. A new enrollment in the scope of a hold starts held.
 func TestFLEET04_Scopes(t *testing.T) {
 	for _, c := range []struct {
 		scope v1alpha1.HoldScope
@@ -106,9 +105,9 @@ func TestFLEET04_Scopes(t *testing.T) {
 	}
 }
 
-// FLEET-04: the laws of Effective over random holds: order and repetition do not
-// matter, another hold never gives more, taking one away leaves the others in force,
-// and nothing changes before the time at which it says to look again.
+// FLEET-04: the laws of Effective over random holds. Order and repetition do not matter. Another
+// hold never adds capacity. Without one hold, the others stay in force. Nothing changes before the
+// reported wake time.
 func TestFLEET04_Laws(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 4))
 	modes := []v1alpha1.HoldMode{v1alpha1.HoldPause, v1alpha1.HoldDrain, v1alpha1.HoldStop}
@@ -149,8 +148,8 @@ func TestFLEET04_Laws(t *testing.T) {
 	}
 }
 
-// A hold is applied when every workload is proved to take no job, and not before:
-// without an answer nothing is proved (FL-04).
+// A hold is applied as soon as every workload is proven to take no jobs, and not before: a missing
+// answer proves nothing (FL-04).
 func TestReportHold(t *testing.T) {
 	find := func(r fleet.HoldReport, kind string) fleet.Condition {
 		for _, c := range r.Conditions {
@@ -195,8 +194,8 @@ func TestReportHold(t *testing.T) {
 	}
 }
 
-// FLEET-03, its decision: a scale set has stopped when no listener would take a job
-// and no older listener's pod is left. A maximum that is left out is 0.
+// FLEET-03, the decision: a scale set has stopped if no listener would take a job and no pod of an
+// older listener is left. A missing maximum is 0.
 func TestFLEET03_Stopped(t *testing.T) {
 	for _, c := range []struct {
 		known     bool

@@ -9,124 +9,123 @@ import (
 // A Key names a workload in the cluster.
 type Key struct{ Namespace, Name string }
 
-// A Workload is what runs the jobs of one pool for one organisation: a scale set at
-// GitHub and its AutoscalingRunnerSet, or a runner at GitLab and its managers. What
-// cannot be changed in place gets a new workload beside the old one, which then ends.
+// A Workload runs the jobs of one pool for one organisation. At GitHub it is a scale set with its
+// AutoscalingRunnerSet; at GitLab, a runner with its managers. A change that is not possible in
+// place creates a new workload. The old one then ends.
 type Workload struct {
 	Key
 	Pool     string
 	Revision int
-	Shape    string    // what of it cannot be changed in place, see [Shape]
-	Since    time.Time // when its own credential was made, for GitLab
+	Shape    string    // hash of the immutable settings, see [Shape]
+	Since    time.Time // creation time of its own credential, for GitLab
 
-	Object  Answer // its object is in the cluster
-	Current bool   // and says what it is to say, capacity aside
-	// Ready says that it was seen at the forge, and that what takes its jobs runs: it
-	// need not be open for that.
+	Object  Answer // its object exists in the cluster
+	Current bool   // and matches the desired state, except for capacity
+	// Ready says that the forge has registered it and that its listener or manager runs. It can be
+	// ready while it takes no jobs.
 	Ready Answer
 
-	Stopped Answer // proved to take no new job, see [StoppedGitHub]; GitLab's: paused, or no manager is left
-	Jobs    *int   // that run, none if neither manager nor pod is left; nil: not known
+	Stopped Answer // proven to take no new jobs, see [StoppedGitHub]; GitLab: paused, or no manager is left
+	Jobs    *int   // running jobs; 0 if no manager and no pod is left; nil: not known
 	Ending  bool   // its object is being deleted
 
-	// Remote says that the forge has it. A scale set has gone from GitHub only when
-	// its object has gone from the cluster.
+	// Remote says that the forge has it. A scale set is gone from GitHub only when its object is
+	// gone from the cluster.
 	Remote   Answer
 	RemoteID int64 // 0: not known
-	// Denied is how often in a row the forge refused to have it removed, 401 or
-	// 403, or the credential for asking is gone. Other failures do not count.
+	// Denied counts the consecutive times that the forge refused its removal (401 or 403), or that
+	// the credential for the removal was gone. Other failures do not count.
 	Denied int
 
-	// Lost says that GitLab has the runner, with our mark, and nobody its token.
+	// Lost says that GitLab has the runner with our mark, but its token is lost.
 	Lost      bool
-	Contacted Answer // whether a manager ever spoke for it
-	// ByHand says that a person made the runner at GitLab, and that only a person can
-	// delete it there.
+	Contacted Answer // whether a manager ever contacted GitLab for it
+	// ByHand says that a person created the runner at GitLab. Only a person can delete it there.
 	ByHand bool
 
-	Copies  []string // of the credential, that anything of it still names
-	Trouble Trouble  // what a person must see to
+	Copies  []string // copies of the credential that it still references
+	Trouble Trouble  // a problem that a person must solve
 }
 
-// A Trouble is something that the fleet cannot mend. Its zero value is none.
+// A Trouble is a problem that the fleet cannot repair. The zero value means none.
 type Trouble struct{ Reason, Message string }
 
-// A Wanted is one workload that there should be.
+// A Wanted is a workload that should exist.
 type Wanted struct {
 	Pool, Namespace, Shape string
 }
 
-// A Copy is a copy of the credential beside the runners.
+// A Copy is a copy of the credential in the namespace of the runners.
 type Copy struct{ Namespace, Name string }
 
-// A CredentialState is how the credential stands that an enrollment names.
+// A CredentialState is the state of the credential that an enrollment names.
 type CredentialState struct {
 	Valid Answer
-	// InUse says whether the copy that workloads use is valid, where that is an
-	// older one.
+	// InUse says whether the older copy that the workloads use is valid. It matters only while the
+	// workloads use an older copy.
 	InUse       Answer
 	Reason      string // of the condition CredentialsValid
 	Message     string
-	Fingerprint string // see [Fingerprint]; of what is copied
+	Fingerprint string // of the copied data, see [Fingerprint]
 }
 
-// Facts are everything that Next looks at.
+// Facts are the complete input of [Next].
 type Facts struct {
 	Enrollment *v1alpha1.RunnerEnrollment
 	Forge      v1alpha1.ForgeType
 	Approved   Condition   // see [Approved]
 	Violations []Violation // of this enrollment, see [Check]
-	Held       bool        // our finalizer is on it
-	Pruned     bool        // it went with many others at once, see [Pruned]
+	Held       bool        // the object has our finalizer
+	Pruned     bool        // deleted together with many others, see [Pruned]
 
 	Wanted    []Wanted
 	Workloads []Workload
-	// Listed says that the lists of workloads and copies are whole. Without that
-	// nothing is made or deleted.
+	// Listed says that the lists of workloads and copies are complete. Otherwise Next creates and
+	// deletes nothing.
 	Listed bool
 
 	Credential CredentialState
 	Copies     []Copy
 
-	Namespace Answer  // it and what is in it are as wanted
-	Policies  Answer  // its NetworkPolicies are
-	Unbounded Trouble // why they cannot be
-	Access    Answer  // who starts the pods may do so there
+	Namespace Answer  // the namespace and its content match the desired state
+	Policies  Answer  // its NetworkPolicies match the desired state
+	Unbounded Trouble // why the policies cannot restrict the jobs
+	Access    Answer  // the pod creators may create pods there
 
-	// Of an enrollment that ends.
-	Secrets      Answer // any Secret with its label is left, its credential among them
+	// Used only while an enrollment ends.
+	Secrets      Answer // Secrets with its label are left, including its credential
 	OwnNamespace Answer // its namespace is left
-	AnythingElse Answer // anything else with its label is left
-	// RunnerGroups says whether a runner group that we made is left. No if we never
-	// made one: then nobody need be asked.
+	AnythingElse Answer // other objects with its label are left
+	// RunnerGroups says whether a runner group that the operator created is left. It is No if the
+	// operator never created one; then no query is needed.
 	RunnerGroups Answer
 }
 
-// A Deed names what to do next.
+// A Deed names an action.
 type Deed string
 
-// The deeds. Each may have been done before: the outcome is the same.
+// The actions. All are idempotent.
 const (
-	Hold             Deed = "hold"              // put the finalizer on
-	MakeNamespace    Deed = "make namespace"    // and all that bounds what runs in it
-	CopyCredential   Deed = "copy credential"   // as it is now, under its new name
+	Hold             Deed = "hold"              // add the finalizer
+	MakeNamespace    Deed = "make namespace"    // with everything that restricts its pods
+	CopyCredential   Deed = "copy credential"   // the current data, under its new name
 	MakeAccess       Deed = "make access"       // let ARC or the managers start pods there
-	MakeRunner       Deed = "make runner"       // at GitLab: marked, its token into the Secret, then its number
+	MakeRunner       Deed = "make runner"       // at GitLab: create with mark, store the token in the Secret, then record the id
 	ResetToken       Deed = "reset token"       // of runners whose token is lost
-	DropRunner       Deed = "drop runner"       // delete runners that nobody ever spoke for
-	Apply            Deed = "apply"             // make the objects of workloads what they are to be
-	StopIntake       Deed = "stop intake"       // see to it that workloads take no new job
-	Deregister       Deed = "deregister"        // take workloads away from the forge; the credential stays
-	ForceRelease     Deed = "force release"     // take ARC's finalizers off; the scale sets stay at GitHub
-	DropRunnerGroups Deed = "drop runner group" // those that we made
+	DropRunner       Deed = "drop runner"       // delete runners that no manager ever used
+	Apply            Deed = "apply"             // bring the objects of workloads to the desired state
+	StopIntake       Deed = "stop intake"       // make workloads take no new jobs
+	Deregister       Deed = "deregister"        // remove workloads from the forge; the credential stays
+	ForceRelease     Deed = "force release"     // remove ARC's finalizers; the scale sets stay at GitHub
+	DropRunnerGroups Deed = "drop runner group" // those that the operator created
 	DeleteWorkloads  Deed = "delete workloads"  // their objects
-	DropCopy         Deed = "drop copy"         // of an older credential, which nothing names any more
-	DeleteSecrets    Deed = "delete secrets"    // all that carry the organisation's label
+	DropCopy         Deed = "drop copy"         // of an older credential that is no longer referenced
+	DeleteSecrets    Deed = "delete secrets"    // all that have the organisation's label
 	DeleteNamespace  Deed = "delete namespace"
-	Release          Deed = "release" // take the finalizer off
+	Release          Deed = "release" // remove the finalizer
 )
 
-// Irreversible says whether a deed cannot be undone.
+// Irreversible reports whether an action cannot be undone.
 func (d Deed) Irreversible() bool {
 	switch d {
 	case DropRunner, Deregister, ForceRelease, DropRunnerGroups, DeleteWorkloads, DropCopy, DeleteSecrets, DeleteNamespace, Release:
@@ -135,75 +134,74 @@ func (d Deed) Irreversible() bool {
 	return false
 }
 
-// An Act is a deed and what it is about.
+// An Act is an action and its object.
 type Act struct {
 	Deed     Deed
-	Workload Key    // empty: it is about all of the enrollment, or about Make
-	Make     Wanted // with MakeRunner and Apply: what there is no workload for yet
+	Workload Key    // empty: the action concerns the whole enrollment, or Make
+	Make     Wanted // with MakeRunner and Apply: the workload to create
 	Copy     Copy   // with DropCopy
 }
 
-// A Step is what to do now, and what to say.
+// A Step holds the actions to do now and the status to report.
 type Step struct {
-	// Acts do not depend on one another: one that fails keeps none of the others
-	// from being done. When all have been tried, Next is asked again.
+	// Acts are independent: a failed action does not prevent the others. After all were tried, the
+	// caller calls Next again.
 	Acts []Act
 
-	// Open are the workloads that may take jobs; every other one is to have no
-	// capacity, and is paused at GitLab.
+	// Open lists the workloads that may take jobs. Every other workload must have no capacity, and
+	// must be paused at GitLab.
 	Open []Key
 
 	Report Report
-	// Wake is when to look again though nothing changes; zero: the times at which
-	// the fleet looks anyway are enough.
+	// Wake is when to reconcile again without an event. Zero means that the regular resync is
+	// enough.
 	Wake time.Time
 }
 
-// A Report is what is to be said of an enrollment.
+// A Report is the status to write for an enrollment.
 type Report struct {
 	Phase      v1alpha1.EnrollmentPhase
 	Conditions []Condition
 	Offboard   *v1alpha1.OffboardStatus // nil: it does not end
 }
 
-// Reasons of an enrollment's conditions, beside those of violations and approval.
+// Reasons of an enrollment's conditions, in addition to those of violations and approval.
 const (
 	ReasonActive         = "Active"              // all of its pools take jobs
-	ReasonProvisioning   = "Provisioning"        // something is being made
+	ReasonProvisioning   = "Provisioning"        // something is being created
 	ReasonValid          = "Valid"               // the forge accepts it
-	ReasonNotChecked     = "NotChecked"          // nobody knows yet, or cannot be asked
+	ReasonNotChecked     = "NotChecked"          // not checked yet, or cannot be checked
 	ReasonInvalid        = "Invalid"             // the forge does not accept it
-	ReasonRestarts       = "Restarts"            // what takes its jobs starts anew
-	ReasonReady          = "Ready"               // it is as it should be
-	ReasonNotReady       = "NotReady"            // it is not as it should be yet
-	ReasonUnbounded      = "ClusterCIDRsMissing" // fleet.clusterCIDRs is not set, so what jobs connect to cannot be bounded
-	ReasonRegistered     = "Registered"          // every pool was seen at the forge
-	ReasonNotRegistered  = "NotRegistered"       // not every pool was
-	ReasonNone           = "None"                // nothing is to be said
+	ReasonRestarts       = "Restarts"            // a listener or manager restarts
+	ReasonReady          = "Ready"               // matches the desired state
+	ReasonNotReady       = "NotReady"            // does not match the desired state yet
+	ReasonUnbounded      = "ClusterCIDRsMissing" // fleet.clusterCIDRs is not set, so policies cannot restrict connections of jobs
+	ReasonRegistered     = "Registered"          // the forge has registered every pool
+	ReasonNotRegistered  = "NotRegistered"       // some pools are not registered
+	ReasonNone           = "None"                // nothing to report
 	ReasonRotationFailed = "RotationFailed"      // the new credential is invalid, the old one still works
-	ReasonRotationDue    = "RotationDue"         // a person must make another key
-	ReasonListIncomplete = "ListIncomplete"      // nothing is done until everything can be listed
-	ReasonOffboarding    = "Offboarding"         // it ends
+	ReasonRotationDue    = "RotationDue"         // a person must create another key
+	ReasonListIncomplete = "ListIncomplete"      // nothing happens until all lists are complete
+	ReasonOffboarding    = "Offboarding"         // the enrollment ends
 	ReasonDrainTimeout   = "DrainTimeout"        // jobs run longer than offboardTimeout
 	ReasonMassDeletion   = "MassDeletion"        // many enrollments were deleted at once
 	ReasonCleanupSkipped = "ForgeCleanupSkipped" // something stays at the forge
-	ReasonByHand         = "DeleteByHand"        // a person has to delete a runner at the forge
+	ReasonByHand         = "DeleteByHand"        // a person must delete a runner at the forge
 	ReasonKept           = "Kept"                // runners stay for an enrollment of the same name
 )
 
-// MaxDenied is how often a forge refuses to have something removed before a person
-// is asked.
+// MaxDenied is how many times a forge must refuse a removal before a person must decide.
 const MaxDenied = 5
 
-// Reasons and spans of [Pruned].
+// Thresholds of [Pruned].
 const (
 	pruneWindow = 10 * time.Minute
 	pruneLeast  = 3
 )
 
-// Pruned are the enrollments that were deleted together with so many others that it
-// was hardly meant: three or more, and over a quarter of all, within ten minutes. It
-// depends on what is stored only, so it holds until somebody confirms.
+// Pruned returns the enrollments that were deleted together with so many others that the deletion
+// was probably a mistake. The threshold is three or more, and over a quarter of all, within ten
+// minutes. The result depends only on stored objects, so it holds until a person confirms.
 func Pruned(enrollments []v1alpha1.RunnerEnrollment) map[string]bool {
 	pruned := map[string]bool{}
 	for i := range enrollments {
@@ -211,7 +209,7 @@ func Pruned(enrollments []v1alpha1.RunnerEnrollment) map[string]bool {
 		if first.IsZero() {
 			continue
 		}
-		var within []string // ten minutes from this one on
+		var within []string // within ten minutes after this one
 		for j := range enrollments {
 			if at := enrollments[j].DeletionTimestamp; !at.IsZero() && !at.Before(first) && at.Sub(first.Time) <= pruneWindow {
 				within = append(within, enrollments[j].Name)

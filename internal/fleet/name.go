@@ -12,18 +12,17 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 )
 
-// maxWorkload is how long the name of a workload can be: ARC appends to it what
-// makes the name of a pod.
+// maxWorkload is the maximum length of a workload name. ARC appends a suffix to it for the names of
+// pods.
 const maxWorkload = 45
 
-// SharedNamespace is where the runners of organisations with isolation None are, if
-// the settings do not say otherwise.
+// SharedNamespace is the default namespace for the runners of organisations with isolation None.
 const SharedNamespace = "tailplane-runners"
 
-// OrgNamespace is the namespace of an organisation's own.
+// OrgNamespace returns the name of an organisation's own namespace.
 func OrgNamespace(org string) string { return "tailplane-org-" + org }
 
-// NamespaceOf is where the runners of an enrollment are.
+// NamespaceOf returns the namespace for the runners of an enrollment.
 func NamespaceOf(e *v1alpha1.RunnerEnrollment, shared string) string {
 	switch e.Spec.Isolation {
 	case v1alpha1.IsolationNamespace, v1alpha1.IsolationNode:
@@ -32,9 +31,9 @@ func NamespaceOf(e *v1alpha1.RunnerEnrollment, shared string) string {
 	return shared
 }
 
-// WorkloadName is the name of what runs a pool's jobs of one organisation, and of
-// its scale set at GitHub. What cannot be changed in place gets another revision
-// beside the first, which is 1.
+// WorkloadName returns the name of the workload that runs a pool's jobs for one organisation. At
+// GitHub it is also the name of the scale set. Revisions start at 1. A change that is not possible
+// in place creates a workload with the next revision.
 func WorkloadName(org, pool string, revision int) string {
 	name := org + "-" + pool
 	if revision > 1 {
@@ -47,8 +46,8 @@ func WorkloadName(org, pool string, revision int) string {
 	return strings.TrimRight(name[:maxWorkload-9], "-") + "-" + hex.EncodeToString(sum[:4])
 }
 
-// NextWorkload is the name and the revision of another workload beside those that
-// have names: the first revision above after that nobody has.
+// NextWorkload returns the name and the revision of a new workload: the first revision above after
+// whose name is not taken.
 func NextWorkload(org, pool string, after int, taken []string) (name string, revision int) {
 	for revision = after + 1; ; revision++ {
 		if name = WorkloadName(org, pool, revision); !slices.Contains(taken, name) {
@@ -57,14 +56,14 @@ func NextWorkload(org, pool string, after int, taken []string) (name string, rev
 	}
 }
 
-// CredentialName is the name of the copy of a credential: another credential has
-// another copy, for ARC reads a Secret only when the name of it changes.
+// CredentialName returns the name of a copy of a credential. A new credential gets a new copy,
+// because ARC reads a Secret again only when its name changes.
 func CredentialName(org, fingerprint string) string {
 	return org + "-" + fingerprint[:min(len(fingerprint), 8)]
 }
 
-// Fingerprint tells the data of a credential from other data. It says nothing about
-// it: the data has a key in it that cannot be guessed.
+// Fingerprint returns a hash that identifies the data of a credential. It reveals nothing about the
+// data, because the data contains a key that cannot be guessed.
 func Fingerprint(data map[string][]byte) string {
 	h := sha256.New()
 	keys := make([]string, 0, len(data))
@@ -81,7 +80,7 @@ func Fingerprint(data map[string][]byte) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// RunsOn are the labels or tags of a pool for one organisation.
+// RunsOn returns the labels or tags of a pool for one organisation.
 func RunsOn(pool *v1alpha1.RunnerPool, org string) []string {
 	labels := make([]string, len(pool.Spec.RunsOn))
 	for i, l := range pool.Spec.RunsOn {
@@ -90,14 +89,14 @@ func RunsOn(pool *v1alpha1.RunnerPool, org string) []string {
 	return labels
 }
 
-// A Place is a URL taken apart so that two that mean the same are equal.
+// A Place is a parsed and normalised URL. Equal places have equal values.
 type Place struct {
 	Origin string   // scheme, host and port, in lower case
 	Path   []string // in lower case
 }
 
-// ParsePlace reads the URL of a forge, an organisation or a group. It is false for
-// what is none.
+// ParsePlace parses the URL of a forge, an organisation or a group. It returns false if the URL is
+// not valid for that.
 func ParsePlace(s string) (Place, bool) {
 	u, err := url.Parse(s)
 	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.RawPath != "" {
@@ -107,7 +106,7 @@ func ParsePlace(s string) (Place, bool) {
 	if port := u.Port(); port != "" && port != map[string]string{"https": "443", "http": "80"}[strings.ToLower(u.Scheme)] {
 		p.Origin += ":" + port
 	}
-	// An unclean path is another name for a clean one, so it is none of ours.
+	// An unclean path is an alias of a clean one, so ParsePlace refuses it.
 	trimmed := strings.Trim(u.Path, "/")
 	if trimmed != "" && path.Clean(trimmed) != trimmed {
 		return Place{}, false
@@ -118,7 +117,7 @@ func ParsePlace(s string) (Place, bool) {
 	return p, true
 }
 
-// Within are the parts of the path of p below a forge, and whether it is there.
+// Within returns the path segments of p below a forge, and whether p is below it.
 func (p Place) Within(forge Place) ([]string, bool) {
 	n := len(forge.Path)
 	if p.Origin != forge.Origin || len(p.Path) <= n || !slices.Equal(p.Path[:n], forge.Path) {
@@ -127,5 +126,5 @@ func (p Place) Within(forge Place) ([]string, bool) {
 	return p.Path[n:], true
 }
 
-// String is the same for all URLs that mean the same.
+// String returns the same text for all URLs with the same meaning.
 func (p Place) String() string { return p.Origin + "/" + strings.Join(p.Path, "/") }

@@ -12,8 +12,8 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 )
 
-// Want are the workloads that an enrollment is to have, one for each of its pools that
-// is there. Whether it may have them is for [Check] to say.
+// Want returns the desired workloads of an enrollment, one for each of its pools that exists.
+// [Check] decides whether the enrollment may have them.
 func Want(e *v1alpha1.RunnerEnrollment, forge v1alpha1.ForgeType, pools map[string]*v1alpha1.RunnerPool, shared string) []Wanted {
 	var all []Wanted
 	for _, use := range e.Spec.Pools {
@@ -24,8 +24,9 @@ func Want(e *v1alpha1.RunnerEnrollment, forge v1alpha1.ForgeType, pools map[stri
 	return all
 }
 
-// Shape says what of a workload cannot be changed in place. GitHub learns the labels
-// of a scale set when it is made and never again; GitLab's runners can be changed.
+// Shape returns a hash of the settings that cannot change in place. GitHub reads the labels of a
+// scale set only when the scale set is created. GitLab runners can change in place, so their shape
+// is constant.
 func Shape(e *v1alpha1.RunnerEnrollment, forge v1alpha1.ForgeType, pool *v1alpha1.RunnerPool, use v1alpha1.EnrolledPool) string {
 	if forge == v1alpha1.GitLab {
 		return "gitlab"
@@ -35,7 +36,7 @@ func Shape(e *v1alpha1.RunnerEnrollment, forge v1alpha1.ForgeType, pool *v1alpha
 	return hex.EncodeToString(sum[:8])
 }
 
-// RunnerGroup is the runner group of a pool, empty for GitHub's default one.
+// RunnerGroup returns the runner group of a pool. It is empty for GitHub's default group.
 func RunnerGroup(e *v1alpha1.RunnerEnrollment, use v1alpha1.EnrolledPool) string {
 	if use.RunnerGroup == "" && use.Type == v1alpha1.UseOrgPlusUser {
 		return "tailplane-" + WorkloadName(e.Name, use.Name, 1)
@@ -43,7 +44,7 @@ func RunnerGroup(e *v1alpha1.RunnerEnrollment, use v1alpha1.EnrolledPool) string
 	return use.RunnerGroup
 }
 
-// Next decides what to do with an enrollment. It changes nothing that it is given.
+// Next decides what to do with an enrollment. It does not modify its input.
 func Next(f Facts, now time.Time) Step {
 	d := &decision{Facts: f, now: now}
 	if !f.Enrollment.DeletionTimestamp.IsZero() {
@@ -59,12 +60,11 @@ type decision struct {
 	Facts
 	now time.Time
 	Step
-	progress string // what is being done, for people
+	progress string // the current work, as text for people
 	trouble  Trouble
 }
 
-// do takes a deed for the workloads that it is to be done for, and says whether there
-// are any.
+// do adds an action for each workload that matches is. It reports whether it added any.
 func (d *decision) do(deed Deed, of []Workload, is func(Workload) bool) bool {
 	before := len(d.Acts)
 	for _, w := range of {
@@ -77,7 +77,7 @@ func (d *decision) do(deed Deed, of []Workload, is func(Workload) bool) bool {
 
 func (d *decision) set(deed Deed) { d.Acts = append(d.Acts, Act{Deed: deed}) }
 
-// live is for an enrollment that is to be.
+// live handles an enrollment that is not being deleted.
 func (d *decision) live() {
 	has := len(d.Facts.Workloads) > 0
 	barred := d.violation("", Bars)
@@ -100,7 +100,7 @@ func (d *decision) live() {
 		d.openAsIs()
 		d.report(v1alpha1.PhaseFailed, Condition{"Ready", No, barred.Reason, barred.Message})
 	case !d.Held:
-		d.set(Hold) // before anything is made that would have to be taken down
+		d.set(Hold) // before any object is created that needs a cleanup
 		d.report(v1alpha1.PhaseApproved, Condition{"Ready", No, ReasonProvisioning, "It is approved."})
 	case d.Credential.Valid == No && d.Credential.InUse != Yes:
 		d.suspend(cmp.Or(d.Credential.Reason, ReasonInvalid), d.Credential.Message)
@@ -109,14 +109,14 @@ func (d *decision) live() {
 	}
 }
 
-// suspend stops intake and deletes nothing: what makes it so may be over in a moment.
+// suspend stops intake and deletes nothing, because its cause may be temporary.
 func (d *decision) suspend(reason, message string) {
 	d.do(StopIntake, d.Facts.Workloads, func(w Workload) bool { return w.Stopped != Yes && w.Object != No })
 	d.report(v1alpha1.PhaseSuspended, Condition{"Ready", No, reason, message})
 }
 
-// violation is the first violation about a pool, or about all of it, with that effect
-// or a stronger one.
+// violation returns the first violation with at least this effect. It considers one pool or, if
+// pool is empty, the violations of the whole enrollment.
 func (d *decision) violation(pool string, least Effect) *Violation {
 	for i, v := range d.Violations {
 		if v.Pool == pool && v.Effect >= least {
@@ -126,8 +126,8 @@ func (d *decision) violation(pool string, least Effect) *Violation {
 	return nil
 }
 
-// openAsIs leaves those workloads open that no rule stops: the newest of each pool
-// that was ready, so that want of an answer changes nothing.
+// openAsIs keeps intake open for workloads that no rule stops: the leader of each pool, see leader.
+// So a missing answer changes nothing.
 func (d *decision) openAsIs() {
 	for pool, of := range d.byPool() {
 		if d.violation(pool, Stops) != nil || d.violation("", Stops) != nil {
@@ -139,7 +139,7 @@ func (d *decision) openAsIs() {
 	}
 }
 
-// byPool are the workloads of each pool, the newest first.
+// byPool returns the workloads of each pool, the newest first.
 func (d *decision) byPool() map[string][]Workload {
 	m := map[string][]Workload{}
 	for _, w := range d.Facts.Workloads {
@@ -153,8 +153,8 @@ func (d *decision) byPool() map[string][]Workload {
 	return m
 }
 
-// leader is the workload that takes the jobs while another one is not ready yet: the
-// newest that is ready, or else the oldest.
+// leader returns the workload that takes jobs until another one is ready: the newest ready one, or
+// else the oldest.
 func leader(of []Workload) (leader *Workload) {
 	for i := range of {
 		if of[i].Ending {
@@ -167,8 +167,8 @@ func leader(of []Workload) (leader *Workload) {
 	return leader
 }
 
-// provision brings everything to what is wanted, in order: what a workload needs
-// before the workload, another workload before the one that it replaces ends.
+// provision brings everything to the desired state, in order. It creates the prerequisites of a
+// workload before the workload, and a replacement before the replaced workload ends.
 func (d *decision) provision() {
 	unbounded := d.Policies == No && d.Unbounded.Reason != ""
 	if d.Namespace != Yes || d.Policies != Yes && !unbounded {
@@ -178,7 +178,7 @@ func (d *decision) provision() {
 		d.progress = "Its namespace is being made."
 	}
 	ground := d.Namespace == Yes && d.Policies == Yes
-	copied := d.Forge != v1alpha1.GitHub || d.copied() // before that nothing may name the copy
+	copied := d.Forge != v1alpha1.GitHub || d.copied() // until then no object may reference the copy
 	if ground && d.Credential.Valid == Yes && !copied {
 		d.set(CopyCredential)
 		d.progress = "Its credential is being copied."
@@ -195,7 +195,7 @@ func (d *decision) provision() {
 		d.pool(w, pools[w.Pool], ready)
 		delete(pools, w.Pool)
 	}
-	for pool, of := range pools { // of no pool that it is enrolled in
+	for pool, of := range pools { // pools in which it is not enrolled
 		if d.violation(pool, Bars) == nil {
 			d.retire(of)
 		}
@@ -204,13 +204,13 @@ func (d *decision) provision() {
 	d.summary(unbounded)
 }
 
-// copied says whether the credential, as it is now, lies wherever it is wanted.
+// copied reports whether every desired namespace has a copy of the current credential.
 func (d *decision) copied() bool {
 	name := CredentialName(d.Enrollment.Name, d.Credential.Fingerprint)
 	return !slices.ContainsFunc(d.Facts.Wanted, func(w Wanted) bool { return !slices.Contains(d.Facts.Copies, Copy{w.Namespace, name}) })
 }
 
-// pool sees to one pool: of, its workloads, the newest first.
+// pool handles one pool. of lists its workloads, the newest first.
 func (d *decision) pool(want Wanted, of []Workload, ready bool) {
 	if d.violation(want.Pool, Stops) != nil {
 		d.do(StopIntake, of, func(w Workload) bool { return w.Stopped != Yes && w.Object != No })
@@ -226,7 +226,7 @@ func (d *decision) pool(want Wanted, of []Workload, ready bool) {
 		return w.Namespace == want.Namespace && w.Shape == want.Shape && !w.Ending
 	})
 	if i >= 0 && d.Forge == v1alpha1.GitLab && d.aged(of[i]) && ready && !of[i].Lost {
-		i = -1 // another one beside it, with a token of its own
+		i = -1 // create a second runner with its own token
 	}
 	if i < 0 {
 		if w := leader(of); w != nil {
@@ -256,22 +256,22 @@ func (d *decision) pool(want Wanted, of []Workload, ready bool) {
 	}
 	if w.Ready != Yes {
 		d.progress = cmp.Or(d.progress, "Runners of the pool "+want.Pool+" are not registered yet.")
-		if before := leader(older); before != nil { // it goes on until this one can
+		if before := leader(older); before != nil { // it takes jobs until the new one can
 			d.Open = append(d.Open, before.Key)
 			return
 		}
 	}
 	if !slices.ContainsFunc(older, func(o Workload) bool { return o.Stopped != Yes && (o.Object != No || o.Remote != No) }) {
-		d.Open = append(d.Open, w.Key) // together they would be more than there may be
+		d.Open = append(d.Open, w.Key) // both open at once would exceed the maximum
 	}
 	d.retire(older)
 }
 
-// aged says whether a runner of GitLab is to be replaced by one with another token.
+// aged reports whether a GitLab runner must be replaced by one with another token.
 func (d *decision) aged(w Workload) bool { return d.due(w.Since) }
 
-// due says whether what was made at a time is to be replaced by another one: it is
-// older than rotateEvery, or somebody wanted another one by rotateAt.
+// due reports whether a credential that was created at a given time needs a replacement: it is
+// older than rotateEvery or than rotateAt.
 func (d *decision) due(made time.Time) bool {
 	c := d.Enrollment.Spec.Credentials
 	if made.IsZero() {
@@ -294,7 +294,7 @@ func (d *decision) due(made time.Time) bool {
 	return true
 }
 
-// begin makes what there is no workload for yet.
+// begin creates a workload that does not exist yet.
 func (d *decision) begin(want Wanted) {
 	deed := Apply
 	if d.Forge == v1alpha1.GitLab {
@@ -303,8 +303,8 @@ func (d *decision) begin(want Wanted) {
 	d.Acts = append(d.Acts, Act{Deed: deed, Make: want})
 }
 
-// retire takes workloads down that something else has taken the place of, or nothing
-// is to: as at the end of an enrollment, but for the credential.
+// retire removes workloads that were replaced or are not wanted. It works like the end of an
+// enrollment, but keeps the credential.
 func (d *decision) retire(of []Workload) {
 	if len(of) == 0 {
 		return
@@ -325,15 +325,15 @@ func (d *decision) retire(of []Workload) {
 	}
 }
 
-// byHand is what a person has to do about a runner that a person made.
+// byHand describes what a person must do about a runner that a person created.
 func byHand(w Workload) string {
 	return fmt.Sprintf("The runner of %q was made by hand, and takes no jobs any more. Delete it at GitLab (the group's Build, Runners), then say so with the annotation %s: a reason.", w.Name, v1alpha1.ForceCleanupAnnotation)
 }
 
 func drained(w Workload) bool { return w.Jobs != nil && *w.Jobs == 0 }
 
-// dropCopies deletes copies of older credentials once nothing names them and the
-// newest is at work everywhere.
+// dropCopies deletes copies of older credentials after the newest copy is in use everywhere and no
+// workload references the older ones.
 func (d *decision) dropCopies() {
 	if d.Credential.Valid != Yes || !d.copied() {
 		return

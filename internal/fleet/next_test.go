@@ -15,7 +15,7 @@ import (
 
 var forges = []v1alpha1.ForgeType{v1alpha1.GitHub, v1alpha1.GitLab}
 
-// An enrollment comes to be in order, and to rest.
+// An enrollment becomes active and then stable.
 func TestEnroll(t *testing.T) {
 	for _, forge := range forges {
 		w := newWorld(t, forge)
@@ -33,8 +33,8 @@ func TestEnroll(t *testing.T) {
 	}
 }
 
-// An active enrollment stays so while what takes its jobs starts anew, for two minutes,
-// and says so: its phase does not go to and fro with every other number of runners.
+// An active enrollment stays active for two minutes while its listeners restart, and reports the
+// restart. Its phase does not flap with every change of the number of runners.
 func TestRestarts(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	since := func(status metav1.ConditionStatus, ago time.Duration) []metav1.Condition {
@@ -78,8 +78,8 @@ func TestRestarts(t *testing.T) {
 	}
 }
 
-// killed runs a life once to its end, and then once for each write, killed right
-// after it; every time the end is the same.
+// killed runs a life to its end, and then once more for each write, with a crash right after that
+// write. The end state is always the same.
 func killed(t *testing.T, forge v1alpha1.ForgeType, life func(*world)) {
 	t.Helper()
 	whole := newWorld(t, forge)
@@ -102,8 +102,8 @@ func killed(t *testing.T, forge v1alpha1.ForgeType, life func(*world)) {
 	}
 }
 
-// FLEET-07, its decision (FL-02): an enrollment that ends, killed after every write:
-// the same end, in the order that does no harm, which the world checks at each step.
+// FLEET-07, the decision (FL-02): an enrollment ends, with a crash after each write. The end state
+// is the same, and the order does no harm; the environment checks that at each step.
 func TestFLEET07_KilledOffboarding(t *testing.T) {
 	for _, forge := range forges {
 		killed(t, forge, func(w *world) {
@@ -119,7 +119,7 @@ func TestFLEET07_KilledOffboarding(t *testing.T) {
 	}
 }
 
-// FL-04: while nobody answers nothing is deleted, and nothing that worked stops.
+// FL-04: missing answers cause no deletion, and stop no working workload.
 func TestFL04_Silence(t *testing.T) {
 	for _, forge := range forges {
 		w := newWorld(t, forge)
@@ -155,7 +155,8 @@ func TestFL04_Silence(t *testing.T) {
 	}
 }
 
-// Drain past its time asks a person, and goes on by itself when the jobs have ended.
+// A drain past its deadline requires a person's decision, and continues by itself when the jobs
+// have ended.
 func TestDrainTimeout(t *testing.T) {
 	w := newWorld(t, v1alpha1.GitHub)
 	w.active()
@@ -173,8 +174,8 @@ func TestDrainTimeout(t *testing.T) {
 	w.until("gone", func() bool { return w.gone })
 }
 
-// FL-02: a forge that refuses to forget. GitHub's scale sets wait for a person, and
-// are given up when one says so; GitLab's runners are written down.
+// FL-02: a forge refuses the deregistration. GitHub's scale sets wait until a person decides to
+// give them up. GitLab's runners are recorded.
 func TestFL02_Denied(t *testing.T) {
 	for _, forge := range forges {
 		w := newWorld(t, forge)
@@ -199,8 +200,8 @@ func TestFL02_Denied(t *testing.T) {
 	}
 }
 
-// FLEET-07: a runner that a person made waits, when it has stopped, for the word of a
-// person that it is deleted at the forge; then all of it goes in the usual order.
+// FLEET-07: after it has stopped, a runner that a person created waits until a person confirms its
+// deletion at the forge. Then the offboarding continues in the usual order.
 func TestFLEET07_ByHand(t *testing.T) {
 	e := &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: "omega", DeletionTimestamp: new(metav1.NewTime(start))}, Spec: v1alpha1.RunnerEnrollmentSpec{OffboardTimeout: metav1.Duration{Duration: time.Hour}}}
 	w := fleet.Workload{Key: fleet.Key{Name: "omega-docker"}, Pool: "docker", Object: fleet.Yes, Remote: fleet.Yes, Stopped: fleet.Yes, Jobs: new(1), ByHand: true}
@@ -225,8 +226,8 @@ func TestFLEET07_ByHand(t *testing.T) {
 	}
 }
 
-// FLEET-19: many deleted at once: intake stops, and nothing else happens until
-// somebody confirms; keep leaves the runners to an enrollment of the same name.
+// FLEET-19: many enrollments are deleted at once. Intake stops, and nothing else happens until a
+// person confirms. The value keep leaves the runners to an enrollment of the same name.
 func TestFLEET19_Guard(t *testing.T) {
 	for _, forge := range forges {
 		w := newWorld(t, forge)
@@ -237,7 +238,7 @@ func TestFLEET19_Guard(t *testing.T) {
 		if w.last.Report.Phase != v1alpha1.PhaseDraining || len(w.last.Open) > 0 || w.condition("DecisionNeeded").Reason != fleet.ReasonMassDeletion {
 			t.Errorf("%+v", w.last)
 		}
-		w.pruned = false // as when other enrollments have come
+		w.pruned = false // for example because new enrollments were added
 		for range 30 {
 			w.look()
 			w.pass()
@@ -254,7 +255,7 @@ func TestFLEET19_Guard(t *testing.T) {
 		if did := kept.log[before:]; !slices.Equal(did, []string{"release"}) {
 			t.Errorf("to keep: %q", did)
 		}
-		// An enrollment of the same name takes over what is there.
+		// An enrollment of the same name adopts the existing runners.
 		kept.e = newWorld(t, forge).e
 		kept.gone = false
 		kept.active()
@@ -269,7 +270,7 @@ func TestFLEET19_Guard(t *testing.T) {
 	}
 }
 
-// FLEET-19: what counts as many at once.
+// FLEET-19: the threshold for "many at once".
 func TestFLEET19_Pruned(t *testing.T) {
 	for _, c := range []struct {
 		why     string
@@ -300,8 +301,8 @@ func TestFLEET19_Pruned(t *testing.T) {
 	}
 }
 
-// FLEET-08, its decision: another credential, killed after every write: at each
-// moment the workloads name one that is there, and the old one goes last.
+// FLEET-08, the decision: a new credential, with a crash after each write. The workloads always
+// reference an existing copy, and the old copy goes last.
 func TestFLEET08_Rotation(t *testing.T) {
 	killed(t, v1alpha1.GitHub, func(w *world) {
 		w.active()
@@ -312,7 +313,7 @@ func TestFLEET08_Rotation(t *testing.T) {
 			t.Errorf("%q", w.log)
 		}
 	})
-	// GitLab: another runner beside the old one, which goes when the new one works.
+	// GitLab: a second runner replaces the old one, which goes when the new one works.
 	killed(t, v1alpha1.GitLab, func(w *world) {
 		w.e.Spec.Credentials.RotateEvery = &metav1.Duration{Duration: 24 * time.Hour}
 		w.active()
@@ -323,7 +324,7 @@ func TestFLEET08_Rotation(t *testing.T) {
 		})
 		w.active()
 	})
-	// And once more when somebody wants it, which is done once.
+	// One more rotation, requested by a person, runs exactly once.
 	killed(t, v1alpha1.GitLab, func(w *world) {
 		w.active()
 		old := w.runners[0].RemoteID
@@ -347,8 +348,8 @@ func TestFLEET08_Rotation(t *testing.T) {
 	})
 }
 
-// FLEET-08: a new credential that is not valid leaves the old one at work and says so;
-// without one that works, intake stops and nothing is deleted.
+// FLEET-08: an invalid new credential leaves the old one in use and is reported. Without any
+// working credential, intake stops and nothing is deleted.
 func TestFLEET08_Invalid(t *testing.T) {
 	w := newWorld(t, v1alpha1.GitHub)
 	w.active()
@@ -369,7 +370,7 @@ func TestFLEET08_Invalid(t *testing.T) {
 	w.valid = fleet.Yes
 	w.active()
 
-	// A person is told when another key is due.
+	// The status reports that a new key is due.
 	w.e.Spec.Credentials.RotateEvery = &metav1.Duration{Duration: 24 * time.Hour}
 	w.e.Status.Credential = &v1alpha1.CredentialStatus{Kind: v1alpha1.CredentialGitHubApp, CreatedAt: new(metav1.NewTime(w.now))}
 	w.look()
@@ -381,7 +382,7 @@ func TestFLEET08_Invalid(t *testing.T) {
 	if w.condition("Degraded").Reason != fleet.ReasonRotationDue || w.e.Status.Phase != v1alpha1.PhaseActive {
 		t.Errorf("%+v", w.e.Status)
 	}
-	// Or when somebody wants one, until it is there.
+	// It also does so for a person's request, until the new key is there.
 	w.e.Spec.Credentials.RotateEvery, w.e.Spec.Credentials.RotateAt = nil, new(metav1.NewTime(w.now))
 	w.look()
 	if w.condition("Degraded").Reason != fleet.ReasonRotationDue {
@@ -394,25 +395,24 @@ func TestFLEET08_Invalid(t *testing.T) {
 	}
 }
 
-// FL-03: a runner of GitLab whose token nobody has is deleted if nobody ever spoke
-// for it, and gets another token otherwise.
+// FL-03: a GitLab runner with a lost token is deleted if no manager ever contacted GitLab for it.
+// Otherwise it gets a new token.
 func TestFL03_LostToken(t *testing.T) {
 	w := newWorld(t, v1alpha1.GitLab)
-	w.crashIn = 4 // right after the first runner was created
+	w.crashIn = 4 // right after the creation of the first runner
 	w.active()
 	if !w.did("create runner acme-docker", "drop acme-docker", "create runner acme-docker") || len(w.runners) != 2 {
 		t.Errorf("%q", w.log)
 	}
-	w.runners[0].Lost = true // somebody deleted its Secret
+	w.runners[0].Lost = true // its Secret was deleted
 	w.until("reset", func() bool { return w.did("reset " + w.runners[0].Name) })
 	if len(w.runners) != 2 {
 		t.Errorf("%q", w.log)
 	}
 }
 
-// FLEET-13, its decision: other labels make another scale set, which takes the jobs
-// when it is ready and the old one has stopped; the old one drains and goes. Killed
-// after every write.
+// FLEET-13, the decision: new labels create a new scale set. It takes the jobs when it is ready and
+// the old one has stopped. The old one drains and goes. The test crashes after each write.
 func TestFLEET13_AnotherShape(t *testing.T) {
 	for _, forge := range forges {
 		killed(t, forge, func(w *world) {
@@ -425,13 +425,13 @@ func TestFLEET13_AnotherShape(t *testing.T) {
 			if !slices.Contains(w.last.Open, fleet.Key{Namespace: "tailplane-org-acme", Name: "acme-nix-r2"}) {
 				t.Errorf("%s: open %v", forge, w.last.Open)
 			}
-			// And back, and forth again before the first is ready.
+			// Then back, and forth again before the first one is ready.
 			w.shapes["nix"] = "one"
 			w.until("another is made", func() bool { return len(w.runners) == 3 })
 			w.shapes["nix"] = "two"
 			w.until("it is alone", func() bool { return len(w.runners) == 2 })
 			w.active()
-			// A pool that is not wanted any more goes, and nothing else.
+			// A pool that is no longer wanted goes, and nothing else.
 			delete(w.shapes, "nix")
 			w.until("it has gone", func() bool { return len(w.runners) == 1 })
 			w.active()
@@ -442,8 +442,8 @@ func TestFLEET13_AnotherShape(t *testing.T) {
 	}
 }
 
-// A deed that fails, again and again, does no harm: what rests on it waits, and it goes
-// on when the deed can be done.
+// An action that fails repeatedly does no harm: dependent actions wait, and continue when the
+// action succeeds.
 func TestFailures(t *testing.T) {
 	deeds := []fleet.Deed{fleet.Hold, fleet.MakeNamespace, fleet.CopyCredential, fleet.MakeAccess, fleet.MakeRunner, fleet.Apply, fleet.StopIntake, fleet.Deregister,
 		fleet.DropRunnerGroups, fleet.DeleteWorkloads, fleet.DropCopy, fleet.DeleteSecrets, fleet.DeleteNamespace, fleet.Release}
@@ -474,8 +474,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// Another isolation makes workloads in the other namespace; the old ones go, and with
-// them the copy of the credential that is there.
+// Another isolation creates workloads in another namespace. The old ones go, together with the
+// credential copy there.
 func TestAnotherNamespace(t *testing.T) {
 	for _, forge := range forges {
 		killed(t, forge, func(w *world) {
@@ -492,7 +492,7 @@ func TestAnotherNamespace(t *testing.T) {
 	}
 }
 
-// What makes another workload necessary, and what does not.
+// Changes that require another workload, and changes that do not.
 func TestWant(t *testing.T) {
 	v := sound()
 	e := &v.Enrollments[0]
@@ -536,9 +536,8 @@ func TestWant(t *testing.T) {
 	}
 }
 
-// What is being deleted is not taken for what is wanted, and a credential that
-// something still names is not dropped, whatever else is ready (trap 12: old runner
-// sets need it to the last).
+// A workload that is being deleted does not count as the wanted one. A referenced credential copy
+// is kept, even if everything else is ready (trap 12: old runner sets need it until the end).
 func TestFLEET08_WhatStillGoesOn(t *testing.T) {
 	w := newWorld(t, v1alpha1.GitHub)
 	w.active()
@@ -561,8 +560,8 @@ func TestFLEET08_WhatStillGoesOn(t *testing.T) {
 	}
 }
 
-// What suspends, and what only bars: without approval or against a rule nothing is
-// made; what there is stops taking jobs only if the rule is about trust.
+// Violations that suspend, and violations that only bar. Without approval, or against a rule,
+// nothing is created. Existing workloads stop taking jobs only if the rule is about trust.
 func TestSuspension(t *testing.T) {
 	for _, c := range []struct {
 		why    string
@@ -605,7 +604,7 @@ func TestSuspension(t *testing.T) {
 				if broken := len(w.violations) > 0 && w.violations[0].Effect >= fleet.Bars; (w.condition("PolicyViolation").Status == metav1.ConditionTrue) != broken {
 					t.Errorf("%+v", w.condition("PolicyViolation"))
 				}
-				// From the start: nothing is made.
+				// From the start: nothing is created.
 				if c.why == "trouble" || c.why == "a warning" {
 					continue
 				}
@@ -625,7 +624,7 @@ func TestSuspension(t *testing.T) {
 	}
 }
 
-// Bounds that cannot be made keep workloads from being made.
+// If the network cannot be restricted, no workload is created.
 func TestUnbounded(t *testing.T) {
 	w := newWorld(t, v1alpha1.GitHub)
 	w.held, w.namespace, w.access = true, true, true
@@ -642,7 +641,7 @@ func TestUnbounded(t *testing.T) {
 	}
 }
 
-// FL-02: what stays at the forge is written down for as long as anybody keeps the object.
+// FL-02: the record of leaked runners stays as long as the object exists.
 func TestFL02_WhatLeaksStaysWrittenDown(t *testing.T) {
 	e := &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: "acme", DeletionTimestamp: new(metav1.NewTime(time.Unix(1_000, 0)))}}
 	e.Status.Offboard = &v1alpha1.OffboardStatus{Step: v1alpha1.StepDeleteNamespace, Leaked: []int64{112}}

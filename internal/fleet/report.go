@@ -13,7 +13,7 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 )
 
-// summary says how an enrollment stands that is being made or is made.
+// summary reports the status of an enrollment that is provisioning or provisioned.
 func (d *decision) summary(unbounded bool) {
 	wanted, registered := 0, 0
 	for _, w := range d.Facts.Wanted {
@@ -40,12 +40,12 @@ func (d *decision) summary(unbounded bool) {
 		fmt.Sprintf("%d of %d pools are registered.", registered, wanted)})
 }
 
-// restartsFor is how long what takes jobs may take to start anew.
+// restartsFor is how long a restart of listeners or managers may take.
 const restartsFor = 2 * time.Minute
 
-// restarts says whether an enrollment that was active lacks nothing but that what takes
-// its jobs starts anew: with every other number of runners ARC makes another listener,
-// and its phase is not to go to and fro with that.
+// restarts reports whether an active enrollment lacks only listeners or managers that restart. ARC
+// creates a new listener for every change of the number of runners, and the phase should not flap
+// because of that.
 func (d *decision) restarts() bool {
 	since := d.now
 	if c := meta.FindStatusCondition(d.Enrollment.Status.Conditions, "Ready"); c != nil && c.Status != metav1.ConditionTrue {
@@ -66,7 +66,7 @@ func (d *decision) restarts() bool {
 	return true
 }
 
-// anyPool is the first violation that keeps a pool from being made.
+// anyPool returns the first violation that keeps a pool from being created.
 func (d *decision) anyPool() *Violation {
 	for i, v := range d.Violations {
 		if v.Effect >= Bars {
@@ -76,8 +76,8 @@ func (d *decision) anyPool() *Violation {
 	return nil
 }
 
-// report writes down the phase and every condition: those that are given, and the
-// rest by the facts.
+// report writes the phase and all conditions: the given ones, and the others as derived from the
+// facts.
 func (d *decision) report(phase v1alpha1.EnrollmentPhase, given ...Condition) {
 	c := append(given, d.Approved)
 	say := func(kind string, a Answer, yes, no, unknown string, message string) {
@@ -112,7 +112,7 @@ func (d *decision) report(phase v1alpha1.EnrollmentPhase, given ...Condition) {
 	d.Report = Report{Phase: phase, Conditions: c, Offboard: d.Report.Offboard}
 }
 
-// oldKey says whether a person is to make another key of the GitHub App.
+// oldKey reports whether a person must create another key of the GitHub App.
 func (d *decision) oldKey() bool {
 	c := d.Enrollment.Status.Credential
 	return c != nil && c.CreatedAt != nil && d.due(c.CreatedAt.Time)

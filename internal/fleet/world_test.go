@@ -14,14 +14,14 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet"
 )
 
-// A world is a cluster and a forge, as far as an enrollment can tell: what is asked
-// for happens a look later, and jobs end when they end. It refuses what would do harm.
+// A world simulates a cluster and a forge for one enrollment. Requested changes take effect one
+// reconcile later, and jobs end by themselves. It fails the test if an action would do harm.
 type world struct {
 	t     *testing.T
 	e     v1alpha1.RunnerEnrollment
 	forge v1alpha1.ForgeType
 	now   time.Time
-	at    string // the namespace that is wanted
+	at    string // wanted namespace
 
 	held, gone        bool
 	namespace, access bool
@@ -33,23 +33,23 @@ type world struct {
 	violations        []fleet.Violation
 	pruned, group     bool
 	listed            bool
-	shapes            map[string]string // by pool: what is wanted
+	shapes            map[string]string // wanted shapes, by pool
 	runners           []*runner
-	jobsEnd           time.Time // of those that run
+	jobsEnd           time.Time // when the running jobs end
 	denies            bool      // the forge removes nothing
-	silent            bool      // it does not answer either
+	silent            bool      // nor does it answer
 	ids               int64
-	log               []string // what was done, in order
-	crashIn           int      // so many writes from now; negative: never
+	log               []string // actions, in order
+	crashIn           int      // number of writes until the crash; negative: never
 	last              fleet.Step
 	leaks             int
-	fails             fleet.Deed // cannot be done
+	fails             fleet.Deed // action that fails
 }
 
 type runner struct {
 	fleet.Workload
 	openNow, openBefore bool
-	age                 int // looks since its object was made
+	age                 int // reconciles since the creation of its object
 	wantEnd             bool
 	copy                string
 }
@@ -64,7 +64,7 @@ func newWorld(t *testing.T, forge v1alpha1.ForgeType) *world {
 	return w
 }
 
-// wrote counts a write, and crashes after it if it is the one.
+// wrote counts a write, and crashes after the chosen one.
 func (w *world) wrote(format string, args ...any) {
 	w.log = append(w.log, fmt.Sprintf(format, args...))
 	if w.crashIn--; w.crashIn == 0 {
@@ -107,7 +107,7 @@ func (w *world) facts() fleet.Facts {
 	return f
 }
 
-// pass lets what was asked for happen.
+// pass lets requested changes take effect.
 func (w *world) pass() {
 	w.now = w.now.Add(time.Minute)
 	w.runners = slices.DeleteFunc(w.runners, func(r *runner) bool {
@@ -133,8 +133,8 @@ func (w *world) pass() {
 	}
 }
 
-// look is one look at everything, and what follows from it. It is false when the
-// enrollment has gone, and panics with crash when it is killed.
+// look runs one reconcile and its actions. It returns false if the enrollment is gone, and panics
+// with crash at the chosen write.
 func (w *world) look() bool {
 	f := w.facts()
 	before, err := json.Marshal(f)
@@ -156,14 +156,14 @@ func (w *world) look() bool {
 		r.openNow = slices.Contains(s.Open, r.Key)
 	}
 	for _, a := range s.Acts {
-		if a.Deed != w.fails { // and whatever else is to be done is done
+		if a.Deed != w.fails { // the other actions still run
 			w.act(a)
 		}
 	}
 	return !w.gone
 }
 
-// laws are true of every step.
+// laws checks the invariants of every step.
 func (w *world) laws(f fleet.Facts, s fleet.Step) {
 	w.t.Helper()
 	seen := map[string]bool{}
@@ -181,7 +181,7 @@ func (w *world) laws(f fleet.Facts, s fleet.Step) {
 	if s.Report.Phase == "" || !s.Wake.IsZero() && !s.Wake.After(w.now) {
 		w.t.Errorf("phase %q, wakes at %v, now %v", s.Report.Phase, s.Wake, w.now)
 	}
-	// What tells of a runner that stays at the forge goes when it is written down that it does.
+	// The objects of a leaked runner may go only after the leak is recorded.
 	var leaked []int64
 	if o := f.Enrollment.Status.Offboard; o != nil {
 		leaked = o.Leaked
@@ -249,7 +249,7 @@ func (w *world) add(want fleet.Wanted) *runner {
 	return r
 }
 
-// act does one deed, write by write.
+// act performs one action, write by write.
 func (w *world) act(a fleet.Act) {
 	if !w.held && a.Deed != fleet.Hold {
 		w.t.Errorf("%s without the finalizer", a.Deed)
@@ -292,7 +292,7 @@ func (w *world) act(a fleet.Act) {
 			w.t.Errorf("%s is deployed without a token", r.Name)
 		}
 		if w.forge == v1alpha1.GitHub && r.copy != "" {
-			r.age = 0 // another listener
+			r.age = 0 // a new listener
 		}
 		r.Object, r.Current, r.copy = fleet.Yes, true, fleet.CredentialName("acme", w.fingerprint)
 		if w.forge == v1alpha1.GitHub && !slices.Contains(w.copies, fleet.Copy{Namespace: r.Namespace, Name: r.copy}) {
@@ -364,7 +364,7 @@ func (w *world) act(a fleet.Act) {
 	}
 }
 
-// until looks again and again, restarting after each crash, until done says so.
+// until reconciles repeatedly, with a restart after each crash, until done returns true.
 func (w *world) until(why string, done func() bool) {
 	w.t.Helper()
 	for range 4000 {
@@ -404,7 +404,7 @@ func (w *world) condition(kind string) metav1.Condition {
 	return metav1.Condition{}
 }
 
-// did says whether what was done contains these, in that order.
+// did reports whether the log contains these actions, in this order.
 func (w *world) did(in ...string) bool {
 	i := 0
 	for _, l := range w.log {

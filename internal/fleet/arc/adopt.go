@@ -12,28 +12,27 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet"
 )
 
-// HoldManager is the field manager of what a hold writes to a scale set that somebody
-// else keeps. It owns nothing there but minimum, maximum and the annotation.
+// HoldManager is the field manager of a hold's writes to an external scale set. It owns only the
+// minimum, the maximum and the annotation.
 const HoldManager = "tailplane-hold"
 
-// HeldAnnotation keeps what was there before a hold, while it is in force.
+// HeldAnnotation stores the values from before a hold, while the hold is in force.
 const HeldAnnotation = "tailplane.dev/held-values"
 
-// overwriteWindow is how soon after we wrote a change by somebody else is a fight: a
-// GitOps engine that was not told to leave the numbers alone.
+// overwriteWindow is the time after a write of the hold within which a change by others counts as a
+// conflict. A typical cause is a GitOps engine that is not configured to ignore the numbers.
 const overwriteWindow = 2 * time.Minute
 
-// quarrelShown is how long that is told.
+// quarrelShown is how long such a conflict is reported.
 const quarrelShown = time.Hour
 
-// Values are the minimum and the maximum of a scale set as they stand there; nil is
-// what is not there.
+// Values are the stored minimum and maximum of a scale set; nil means absent.
 type Values struct {
 	Min *int64 `json:"min,omitempty"`
 	Max *int64 `json:"max,omitempty"`
-	// At is when a hold last wrote its own; zero in what was only read.
+	// At is the time of the hold's last write. It is zero in values that were only read.
 	At time.Time `json:"at,omitzero"`
-	// Fought is when somebody last undid that within two minutes.
+	// Fought is the last time that others undid the hold's write within two minutes.
 	Fought time.Time `json:"fought,omitzero"`
 }
 
@@ -55,36 +54,34 @@ func (s *Set) readHeld(u *unstructured.Unstructured, notes map[string]string) {
 	}
 }
 
-// Adoption is what to do with a scale set that somebody else keeps. At most one of
-// Apply and Patch is there.
+// Adoption is the next write to an external scale set. At most one of Apply and Patch is set.
 type Adoption struct {
-	// Apply is to be applied by [HoldManager], with force. It carries the
-	// resourceVersion that was looked at: if anything was written since, it is refused,
-	// and one looks again.
+	// Apply is an object for a forced server-side apply by [HoldManager]. It has the
+	// resourceVersion that was read, so the API server refuses it if the object has changed. The
+	// caller then reads the object again.
 	Apply *unstructured.Unstructured
-	// Patch is a JSON patch, which also refuses what was not looked at. It gives up what
-	// a hold owned, and leaves the values.
+	// Patch is a JSON patch that also tests the resourceVersion. It gives up the hold's field
+	// ownership and leaves the values.
 	Patch []byte
 
 	Trouble fleet.Trouble
-	Wake    time.Time // when the trouble may be over; zero: when something changes
+	Wake    time.Time // when the problem may be over; zero: when something changes
 }
 
-// Adopted decides what a hold, or that there is none, writes to a scale set that
-// somebody else keeps. It never deletes one, and without a hold it touches none but to
-// undo what a hold did:
+// Adopted decides what to write to an external scale set, with or without a hold. It never deletes
+// a scale set. Without a hold, it writes only to undo an earlier hold:
 //
-//	as its keeper wants it --hold--> values kept in the annotation, 0 and 0
-//	0 and 0 ----lifted----> the values back, exactly ----> nothing there is ours
+//	original values --hold--> values stored in the annotation, 0 and 0.
+//	0 and 0 ----lifted----> the original values, exactly ----> no field is owned.
 //
-// Whoever writes other numbers during a hold says what is to stand there afterwards:
-// they are kept instead, and held again.
+// If others write new numbers during a hold, these become the values to restore later, and the hold
+// is applied again.
 func Adopted(s Set, held bool, now time.Time) Adoption {
 	switch {
 	case s.Ending || s.Ours:
-		return Adoption{} // a set of the fleet's own has its numbers from the allocation
+		return Adoption{} // the fleet's own sets get their numbers from the allocation
 	case s.Phase == Outdated:
-		// It takes no job, and any write would make ARC try again with the old image.
+		// It takes no jobs, and any write would make ARC try again with the old image.
 		return Adoption{Trouble: Parts{Set: &s}.trouble()}
 	case s.marred:
 		return Adoption{Trouble: fleet.Trouble{Reason: ReasonHeldUnreadable,
@@ -104,7 +101,7 @@ func (s Set) hold(now time.Time) Adoption {
 	}
 	keep := s.said
 	if b := s.Before; b != nil {
-		// What still reads 0 is what we wrote.
+		// A value that still is 0 is the hold's own.
 		if zero(s.said.Min) {
 			keep.Min = b.Min
 		}
@@ -119,7 +116,7 @@ func (s Set) hold(now time.Time) Adoption {
 	return s.quarrel(Adoption{Apply: s.apply(&keep, Values{Min: new(int64), Max: new(int64)})}, keep, now)
 }
 
-// quarrel says whether somebody undid the hold lately.
+// quarrel adds a problem if others undid the hold recently.
 func (s Set) quarrel(a Adoption, v Values, now time.Time) Adoption {
 	if until := v.Fought.Add(quarrelShown); !v.Fought.IsZero() && now.Before(until) {
 		a.Wake = until
@@ -128,13 +125,13 @@ func (s Set) quarrel(a Adoption, v Values, now time.Time) Adoption {
 	return a
 }
 
-// restore first puts the values back and then gives up what a hold owned: who gives up
-// a field in server-side apply that nobody else owns deletes it.
+// restore first writes the original values, and then gives up the field ownership. In this order,
+// because the API server deletes a field when its only owner gives it up.
 func (s Set) restore() Adoption {
 	same := func(a, b *int64) bool { return (a == nil) == (b == nil) && (a == nil || *a == *b) }
 	zero := func(v *int64) bool { return v != nil && *v == 0 }
 	before := *s.Before
-	// Only what still reads 0 is ours to put back: other numbers are newer than ours.
+	// Restore only values that still are 0: other numbers are newer than the hold's.
 	if !zero(s.said.Min) {
 		before.Min = s.said.Min
 	}
@@ -143,7 +140,7 @@ func (s Set) restore() Adoption {
 	}
 	if !same(before.Min, s.said.Min) || !same(before.Max, s.said.Max) {
 		note := *s.Before
-		note.At = time.Time{} // what is written now is nobody's quarrel
+		note.At = time.Time{} // a later change does not count as a conflict
 		return Adoption{Apply: s.apply(&note, before)}
 	}
 	type op struct {
@@ -152,7 +149,7 @@ func (s Set) restore() Adoption {
 		Value any    `json:"value,omitempty"`
 	}
 	ops := []op{{"test", "/metadata/resourceVersion", s.ResourceVersion}, {"remove", "/metadata/annotations/" + strings.ReplaceAll(HeldAnnotation, "/", "~1"), nil}}
-	for i := len(s.fields) - 1; i >= 0; i-- { // from the end, so that the places stay true
+	for i := len(s.fields) - 1; i >= 0; i-- { // from the end, so that the indexes stay valid
 		ops = append(ops, op{"remove", "/metadata/managedFields/" + strconv.Itoa(s.fields[i]), nil})
 	}
 	patch, err := json.Marshal(ops)
@@ -162,11 +159,11 @@ func (s Set) restore() Adoption {
 	return Adoption{Patch: patch}
 }
 
-// apply is all that a hold ever says of a set.
+// apply builds the object that a hold applies.
 func (s Set) apply(note *Values, v Values) *unstructured.Unstructured {
 	text, err := json.Marshal(note)
 	if err != nil {
-		panic(err) // numbers and times of this clock only
+		panic(err) // only numbers and times of this clock
 	}
 	spec := map[string]any{}
 	if v.Min != nil {

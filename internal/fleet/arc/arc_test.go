@@ -21,7 +21,7 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/arc"
 )
 
-// object reads YAML as an API server gives it: whole numbers are int64.
+// object parses YAML in the form of an API server's response: whole numbers are int64.
 func object(t testing.TB, y string) *unstructured.Unstructured {
 	t.Helper()
 	j, err := yaml.YAMLToJSON([]byte(y))
@@ -42,9 +42,8 @@ func set(t testing.TB, y string) arc.Set {
 	return arc.ReadSet(object(t, head+"kind: AutoscalingRunnerSet\n"+y))
 }
 
-// Whoever sets a minimum or a maximum that cannot be read has no maximum in a scale set,
-// and takes jobs without end in a listener; where nothing is said, ARC means no maximum
-// in the first and none at all in the second.
+// In a scale set, an unreadable maximum means no maximum; in a listener, it means unlimited jobs. A
+// missing maximum means no maximum in a scale set, and 0 in a listener.
 func TestNumbers(t *testing.T) {
 	for _, c := range []struct {
 		why, y                    string
@@ -104,8 +103,8 @@ const now = "2026-01-02T03:04:05Z"
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// parts reads the objects of one YAML stream as those of one scale set, which is called
-// runners/nix; pods are listeners' in the namespace arc.
+// parts reads the objects of one scale set, runners/nix, from a YAML stream. Pods are pods of
+// listeners in the namespace arc.
 func parts(t testing.TB, stream string) arc.Parts {
 	t.Helper()
 	var sets []arc.Set
@@ -173,7 +172,7 @@ const (
 	deleted       = ", deletionTimestamp: 2026-01-02T03:05:00Z"
 )
 
-// When a set is proved to take no job, and when it is registered.
+// When a set is proven to take no jobs, and when it is registered.
 func TestStopped(t *testing.T) {
 	for _, c := range []struct {
 		why, stream         string
@@ -205,7 +204,7 @@ func TestStopped(t *testing.T) {
 			if s := p.State(); s.Stopped != c.stopped || s.Registered != c.registered {
 				t.Errorf("stopped %v, registered %v", s.Stopped, s.Registered)
 			}
-			// Nobody is believed to have stopped, or to be there, for want of an answer.
+			// A missing list never makes a set stopped or registered.
 			p.KnowsListeners, p.KnowsRunners = false, false
 			if s := p.State(); s.Stopped != fleet.Unknown || s.Registered == fleet.Yes || s.Counts != nil || s.Running != nil || s.Live != nil || s.WaitsForJobs {
 				t.Errorf("without lists: %+v", s)
@@ -214,7 +213,7 @@ func TestStopped(t *testing.T) {
 	}
 }
 
-// FLEET-03: what runs, and what may still run, is counted, also on runners that are
+// FLEET-03: running jobs and runners that may still take one are counted, also on runners that are
 // being deleted: they wait for their jobs.
 func TestCounts(t *testing.T) {
 	job := ", jobId: j1, jobRequestId: 9, jobRepositoryName: acme/app, jobWorkflowRef: acme/app/ci.yaml@main, workflowRunId: 77, jobDisplayName: build"
@@ -251,7 +250,7 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// When a job began is what the listener's write of the runner's status tells.
+// The start of a job is the time of the listener's write to the runner's status.
 func TestStarted(t *testing.T) {
 	u := object(t, head+"kind: EphemeralRunner\nmetadata: {name: a, managedFields: [{manager: manager, operation: Update, time: 2026-01-02T10:00:00Z, fieldsType: FieldsV1, fieldsV1: {f:status: {f:ready: {}}}},"+
 		"{manager: ghalistener, operation: Update, subresource: status, time: 2026-01-02T09:00:00Z, fieldsType: FieldsV1, fieldsV1: {f:status: {f:jobId: {}}}}]}\nstatus: {jobId: x}")
@@ -283,7 +282,7 @@ func pod(version string, ready bool, change func(*corev1.Pod)) corev1.Pod {
 	return p
 }
 
-// FLEET-10: which controller there is, and when nothing may be done by it.
+// FLEET-10: discovery of the controller, and the cases in which the fleet must not use it.
 func TestFLEET10_Discover(t *testing.T) {
 	image := func(image string) func(*appsv1.Deployment) {
 		return func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = image }
@@ -353,7 +352,7 @@ func TestFLEET10_Discover(t *testing.T) {
 	}
 }
 
-// FLEET-13: scale sets of GitHub's that two objects work with, by name or by number.
+// FLEET-13: GitHub scale sets that two objects use, by name or by ID.
 func TestConflicts(t *testing.T) {
 	one := func(name, url, group, scaleSet string, id int64) arc.Set {
 		return arc.Set{Key: fleet.Key{Namespace: "runners", Name: name}, ConfigURL: url, RunnerGroup: group, ScaleSet: scaleSet, ID: id}
@@ -385,8 +384,8 @@ func TestConflicts(t *testing.T) {
 	}
 }
 
-// FLEET-10: two deletions right after a set was made stop the third try, until ARC is of
-// another version or an hour has passed; a deletion much later counts for nothing.
+// FLEET-10: two deletions right after the creation of a set prevent the third creation, until ARC's
+// version changes or an hour has passed. A much later deletion does not count.
 func TestFLEET10_Gate(t *testing.T) {
 	gone := func(g arc.Gate, version string, made time.Time, after time.Duration) arc.Gate {
 		return arc.ReadGate(g.Making(version, made).Gone(made.Add(after)).String())
@@ -423,8 +422,8 @@ func TestFLEET10_Gate(t *testing.T) {
 	}
 }
 
-// ARC 0.14 makes a runner anew when its pod has failed, for ever: that shows in runners
-// that go without a job. Those that are not needed any more, or had a job, do not count.
+// ARC 0.14 endlessly replaces a runner whose pod failed. The sign is runners that end without a
+// job. Runners that are no longer needed, or had a job, do not count.
 func TestChurn(t *testing.T) {
 	runner := func(n int, change func(*arc.Runner)) arc.Runner {
 		r := arc.Runner{UID: types.UID(fmt.Sprint("u", n)), Phase: arc.Pending, Reason: "ImagePullBackOff"}
@@ -467,7 +466,7 @@ func TestChurn(t *testing.T) {
 	}
 }
 
-// FLEET-16: what a hold decides, where no server is needed to tell.
+// FLEET-16: the decisions of a hold that need no API server.
 func TestFLEET16_Decisions(t *testing.T) {
 	held := func(note string) string {
 		return fmt.Sprintf("metadata: {name: old, namespace: n, resourceVersion: '5', uid: u, annotations: {tailplane.dev/held-values: %q}}\n", note)
@@ -476,8 +475,8 @@ func TestFLEET16_Decisions(t *testing.T) {
 	for _, c := range []struct {
 		why, y  string
 		held    bool
-		apply   string // the spec that is applied; empty: nothing
-		note    string // what is kept
+		apply   string // the applied spec; empty: nothing
+		note    string // the stored values
 		patches bool
 		reason  string
 	}{
@@ -521,8 +520,8 @@ func TestFLEET16_Decisions(t *testing.T) {
 	}
 }
 
-// Objects of strangers: whatever they say, they are read, and none of it is taken for an
-// answer that it is not.
+// Foreign objects: the package reads them whatever they contain, and derives no wrong answer from
+// them.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"name":"a","annotations":{"runner-scale-set-id":"7","tailplane.dev/held-values":"{}"},"labels":{"x":1},"ownerReferences":[{"kind":1}],"managedFields":[{"manager":"tailplane-hold","time":5}]},"spec":{"minRunners":1,"maxRunners":"x"},"status":{"failures":{"a":1}}}`))
 	f.Add([]byte(`{"metadata":{"deletionTimestamp":"never","creationTimestamp":7},"spec":[],"status":"Running"}`))
@@ -565,8 +564,8 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// The fleet asks a listener for its metrics at the address of its own pod, at a port that
-// it names so, and at none that leads to the node or to what a cloud hands out there.
+// The fleet reads a listener's metrics only from the IP address of its own pod, at the port with
+// that name. It never uses an address of the node or of a cloud's metadata service.
 func TestListenerMetrics(t *testing.T) {
 	pod := func(change func(*corev1.Pod)) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "arc", Name: "nix-listener", OwnerReferences: []metav1.OwnerReference{{APIVersion: "actions.github.com/v1alpha1", Kind: arc.ListenerKind, UID: "l1", Controller: new(true)}}},
@@ -578,7 +577,7 @@ func TestListenerMetrics(t *testing.T) {
 		return p
 	}
 	for _, c := range []struct {
-		why, want string // empty: nowhere
+		why, want string // empty: no address
 		change    func(*corev1.Pod)
 	}{
 		{"as ARC makes it", "10.1.2.3:8080", nil},

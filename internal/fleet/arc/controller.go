@@ -20,23 +20,23 @@ import (
 // A Controller is an installed actions-runner-controller.
 type Controller struct {
 	Deployment fleet.Key // its listeners are in the same namespace
-	// Version is that of its program, such as 0.14.2; empty: it does not say, or its
-	// pods' label and its image say different ones.
+	// Version is the version of its program, such as 0.14.2. It is empty if there is none, or if
+	// the label and the image disagree.
 	Version        string
 	ServiceAccount string // of its pods, in its namespace
-	Watches        string // the only namespace that it looks at; empty: all
-	Eventual       bool   // with other numbers or another template it waits until no runner is left
+	Watches        string // the only namespace that it watches; empty: all
+	Eventual       bool   // update strategy eventual: it applies changes after all runners have ended
 
-	// MetricsPath is where its listeners serve their metrics, if they do.
+	// MetricsPath is the metrics path of its listeners, if they serve metrics.
 	MetricsPath string
 
-	// Works says that a pod of this version is ready. Old are the versions of pods that
-	// still run and have another one: each version deletes the scale sets of the other.
+	// Works says that a pod of this version is ready. Old lists the versions of running pods with
+	// another version. Each version deletes the scale sets of the other.
 	Works bool
 	Old   []string
 }
 
-// ARC is the controller as renderers want it.
+// ARC returns the controller in the form that the renderers use.
 func (c Controller) ARC() isolation.ARC {
 	return isolation.ARC{Version: c.Version, Namespace: c.Deployment.Namespace, ServiceAccount: c.ServiceAccount}
 }
@@ -44,8 +44,8 @@ func (c Controller) ARC() isolation.ARC {
 // managerContainer is the container of ARC's program.
 const managerContainer = "manager"
 
-// Discover finds the controllers among the Deployments of ARC's namespace, in the order
-// of their names. Pods are all that are there; those of others are passed over.
+// Discover finds the controllers among the Deployments of ARC's namespace, sorted by name. pods are
+// all pods there; Discover ignores pods of other programs.
 func Discover(deployments []appsv1.Deployment, pods []corev1.Pod) []Controller {
 	var all []Controller
 	for i := range deployments {
@@ -69,7 +69,7 @@ func Discover(deployments []appsv1.Deployment, pods []corev1.Pod) []Controller {
 			for _, arg := range container.Args {
 				c.Eventual = c.Eventual || arg == "--update-strategy=eventual"
 				if ns, ok := strings.CutPrefix(arg, "--watch-single-namespace="); ok {
-					c.Watches = ns // what it does, whatever its label says
+					c.Watches = ns // the argument takes precedence over the label
 				}
 				if path, ok := strings.CutPrefix(arg, "--listener-metrics-endpoint="); ok && strings.HasPrefix(path, "/") {
 					c.MetricsPath = path
@@ -85,7 +85,7 @@ func Discover(deployments []appsv1.Deployment, pods []corev1.Pod) []Controller {
 	return all
 }
 
-// see looks at the pods of a controller.
+// see reads the pods of a controller.
 func (c *Controller) see(d *appsv1.Deployment, pods []corev1.Pod) {
 	selector, err := metav1.LabelSelectorAsSelector(d.Spec.Selector)
 	if err != nil || selector.Empty() {
@@ -109,8 +109,8 @@ func (c *Controller) see(d *appsv1.Deployment, pods []corev1.Pod) {
 	c.Old = slices.Compact(c.Old)
 }
 
-// contradicts says whether an image is of another release than the label says. The
-// program knows its own, and deletes what is made for another.
+// contradicts reports whether an image has another release than the label. The program uses its own
+// version, and deletes objects of another one.
 func contradicts(label string, c corev1.Container) bool {
 	image, _, _ := strings.Cut(c.Image, "@")
 	_, tag, tagged := strings.Cut(image[strings.LastIndex(image, "/")+1:], ":")
@@ -119,7 +119,7 @@ func contradicts(label string, c corev1.Container) bool {
 	return tagged && ok && said && ofImage != ofLabel
 }
 
-// A release is what ARC compares of two versions.
+// A release is the part of a version that ARC compares.
 type release struct{ major, minor int }
 
 var version = regexp.MustCompile(`^(\d{1,4})\.(\d{1,4})(\.\d+)?([-+].*)?$`)
@@ -134,8 +134,8 @@ func parse(s string) (release, bool) {
 	return release{major, minor}, true
 }
 
-// Choose is the controller that works for a namespace of runners. With trouble none is
-// to be worked with: nothing may be made for it, and nothing changed.
+// Choose returns the controller for a namespace of runners. If it returns trouble, the fleet must
+// not use a controller: it must create and change nothing.
 func Choose(controllers []Controller, namespace string) (Controller, fleet.Trouble) {
 	watching := slices.DeleteFunc(slices.Clone(controllers), func(c Controller) bool { return c.Watches != "" && c.Watches != namespace })
 	trouble := func(reason, format string, args ...any) (Controller, fleet.Trouble) {

@@ -12,7 +12,7 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet"
 )
 
-// Unlimited is ARC's word for no maximum.
+// Unlimited is ARC's value for no maximum.
 const Unlimited = math.MaxInt32
 
 func key(u *unstructured.Unstructured) fleet.Key {
@@ -29,8 +29,8 @@ func flag(u *unstructured.Unstructured, path ...string) bool {
 	return b
 }
 
-// number is a count of runners, or another whole number that is not negative. It is
-// there and not readable where the answer is (0, true, false).
+// number returns a whole number that is not negative, such as a number of runners. It returns (0,
+// true, false) if the field is present but not readable.
 func number(u *unstructured.Unstructured, path ...string) (n int64, there, readable bool) {
 	v, there, err := unstructured.NestedFieldNoCopy(u.Object, path...)
 	if err != nil {
@@ -58,13 +58,13 @@ func number(u *unstructured.Unstructured, path ...string) (n int64, there, reada
 	return n, true, true
 }
 
-// count is a number that is 0 if it is not there or not readable.
+// count returns a number; 0 if the field is absent or not readable.
 func count(u *unstructured.Unstructured, path ...string) int64 {
 	n, _, _ := number(u, path...)
 	return n
 }
 
-// id is a number that GitHub gave, of which none is 0 or less.
+// id parses an ID from GitHub; 0 if it is not valid. GitHub's IDs are positive.
 func id(s string) int64 {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n <= 0 {
@@ -73,7 +73,7 @@ func id(s string) int64 {
 	return n
 }
 
-// owner is the object that controls u, if it is one of ARC's of that kind.
+// owner returns the owner reference of one of ARC's kinds, if there is one.
 func owner(refs []metav1.OwnerReference, kind string) (metav1.OwnerReference, bool) {
 	for _, r := range refs {
 		if r.Kind == kind && strings.HasPrefix(r.APIVersion, apiGroup+"/") {
@@ -83,7 +83,7 @@ func owner(refs []metav1.OwnerReference, kind string) (metav1.OwnerReference, bo
 	return metav1.OwnerReference{}, false
 }
 
-// labelled is the scale set that labels name; empty if they name none.
+// labelled returns the scale set in the labels; empty if there is none.
 func labelled(labels map[string]string) fleet.Key {
 	k := fleet.Key{Namespace: labels[setNamespaceLabel], Name: labels[setNameLabel]}
 	if k.Namespace == "" || k.Name == "" {
@@ -92,10 +92,10 @@ func labelled(labels map[string]string) fleet.Key {
 	return k
 }
 
-// maxSaid bounds what others say in a message of ours.
+// maxSaid is the maximum length, in bytes, of a foreign text in our messages.
 const maxSaid = 300
 
-// said is somebody else's text as part of a sentence: one line, and not a long one.
+// said makes a foreign text safe for a sentence: one line, printable and short.
 func said(s string) string {
 	clean := strings.Map(func(r rune) rune {
 		switch {

@@ -13,8 +13,8 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet"
 )
 
-// A RunnerSet is an EphemeralRunnerSet: runners of one scale set that were made from
-// one template. While one replaces another there are two.
+// A RunnerSet is an EphemeralRunnerSet: the runners of one scale set from one template. During a
+// replacement there are two.
 type RunnerSet struct {
 	fleet.Key
 	UID     types.UID
@@ -22,7 +22,7 @@ type RunnerSet struct {
 	Created time.Time
 	Ending  bool
 	Secret  string
-	Desired int // how many runners its listener asked for
+	Desired int // number of runners that its listener requested
 	Phase   Phase
 }
 
@@ -37,45 +37,45 @@ func ReadRunnerSet(u *unstructured.Unstructured) RunnerSet {
 	return r
 }
 
-// A Runner is an EphemeralRunner: one runner for one job, with one pod of its name.
+// A Runner is an EphemeralRunner: one runner for one job, with one pod of the same name.
 type Runner struct {
 	fleet.Key
 	UID       types.UID
-	Set       fleet.Key // by its labels; empty if they do not say
-	RunnerSet string    // the EphemeralRunnerSet's name
+	Set       fleet.Key // from its labels; empty if they are missing
+	RunnerSet string    // name of the EphemeralRunnerSet
 	Created   time.Time
-	Ending    bool // it is being deleted; one that runs a job stays until that has ended
+	Ending    bool // it is being deleted; with a job, it stays until the job has ended
 	Secret    string
 
 	Phase           Phase
 	Ready           bool
-	Reason, Message string // why it is as it is: somebody else's text
-	Failures        int    // how often its pod failed
+	Reason, Message string // reason of its state: foreign text
+	Failures        int    // number of failures of its pod
 	LastFailure     time.Time
 
-	ID         int64  // GitHub's number of it; 0: none yet
+	ID         int64  // GitHub's ID; 0: none yet
 	Registered string // its name at GitHub
 	Job        *Job   // nil: none
 }
 
-// A Job is what a runner runs. What is in it is other people's text.
+// A Job is the job of a runner. Its fields contain foreign text.
 type Job struct {
 	Runner     fleet.Key
 	ID         string
 	Request    int64
 	Repository string // owner/name
-	Workflow   string // the file and the ref
+	Workflow   string // workflow file and ref
 	Name       string
-	Run        int64 // the workflow run's number; 0: not known
-	// Started is when the listener said that it runs; zero: not known. It is read from
-	// the managed fields, so an object that was stripped of them does not tell.
+	Run        int64 // ID of the workflow run; 0: not known
+	// Started is when the listener reported the start of the job; zero if it is not known. It comes
+	// from the managed fields, so it is missing if those were stripped.
 	Started time.Time
 }
 
-// Done says that it takes no more jobs and runs none.
+// Done reports whether the runner takes no more jobs and runs none.
 func (r Runner) Done() bool { return r.Phase == Succeeded || r.Phase == Failed || r.Phase == Outdated }
 
-// Busy says that it runs a job.
+// Busy reports whether the runner runs a job.
 func (r Runner) Busy() bool { return r.Job != nil && !r.Done() }
 
 // ReadRunner reads an EphemeralRunner.
@@ -103,7 +103,8 @@ func ReadRunner(u *unstructured.Unstructured) Runner {
 	return r
 }
 
-// written is when whoever said which job runs wrote last, which it does once a job.
+// written returns the last write time of the field manager that sets the job, which writes once per
+// job.
 func written(fields []metav1.ManagedFieldsEntry) (at time.Time) {
 	for _, f := range fields {
 		if f.FieldsV1 != nil && f.Time != nil && bytes.Contains(f.FieldsV1.GetRawBytes(), []byte(`"f:jobId"`)) && f.Time.After(at) {
@@ -117,15 +118,15 @@ func written(fields []metav1.ManagedFieldsEntry) (at time.Time) {
 type Pod struct {
 	fleet.Key
 	Set      fleet.Key
-	Listener types.UID // its AutoscalingListener, which may have gone; empty: it does not say
+	Listener types.UID // its AutoscalingListener, which may be gone; empty: not known
 	Ready    bool
-	Ended    bool // it runs nothing any more
-	// Metrics is where it says how many jobs GitHub gave it; not valid where it does not,
-	// or has no address of its own.
+	Ended    bool // all of its containers have ended
+	// Metrics is the address of its metrics. It is not valid if the pod serves no metrics or has no
+	// IP address of its own.
 	Metrics netip.AddrPort
 }
 
-// ReadPod reads a pod of ARC's namespace. It is false for those that are of no listener.
+// ReadPod reads a pod of ARC's namespace. It returns false for a pod of no listener.
 func ReadPod(p *corev1.Pod) (Pod, bool) {
 	l := Pod{Key: fleet.Key{Namespace: p.Namespace, Name: p.Name}, Set: labelled(p.Labels), Ended: p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed}
 	o, owned := owner(p.OwnerReferences, ListenerKind)
@@ -144,8 +145,8 @@ func ReadPod(p *corev1.Pod) (Pod, bool) {
 	return l, true
 }
 
-// metricsOf is where a listener serves its metrics, if it was told to: at its pod's own
-// address, which is none of its node's.
+// metricsOf returns the metrics address of a listener, if it serves metrics. The address must be
+// the pod's own, not the node's.
 func metricsOf(p *corev1.Pod) (at netip.AddrPort) {
 	ip, err := netip.ParseAddr(p.Status.PodIP)
 	if err != nil || p.Spec.HostNetwork || ip.Zone() != "" || ip.IsUnspecified() || ip.IsMulticast() || ip.IsLinkLocalUnicast() || ip.Unmap().IsLinkLocalUnicast() {

@@ -10,8 +10,7 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet"
 )
 
-// A Phase is how ARC says that a scale set or a runner stands. Others than these are
-// kept as they were said.
+// A Phase is ARC's state of a scale set or a runner. Unknown values stay unchanged.
 type Phase string
 
 // The phases.
@@ -20,7 +19,7 @@ const (
 	Running   Phase = "Running"
 	Succeeded Phase = "Succeeded" // of a runner: its job has ended
 	Failed    Phase = "Failed"    // of a runner: ARC has given up
-	Outdated  Phase = "Outdated"  // GitHub takes the runner's image for too old
+	Outdated  Phase = "Outdated"  // GitHub considers the runner's image too old
 )
 
 // A Set is an AutoscalingRunnerSet.
@@ -31,28 +30,28 @@ type Set struct {
 	Created         time.Time
 	Ending          bool // it is being deleted
 
-	Ours      bool   // the fleet made it
-	Org, Pool string // by its labels, which are the fleet's only if it is ours
+	Ours      bool   // the fleet created it
+	Org, Pool string // from its labels, which the fleet sets only on its own sets
 
-	Version   string // of ARC, that it was made for
+	Version   string // the ARC version in its label
 	ConfigURL string
-	Secret    string // the name of its credential, in its namespace
+	Secret    string // name of its credential, in its namespace
 	RunnerGroup,
-	ScaleSet string // at GitHub; its own name if it says none
-	Labels   []string // beside that name, from ARC 0.14 on
-	Min, Max int      // Max is Unlimited where it says none, or nothing that can be read
+	ScaleSet string // name at GitHub; defaults to Name
+	Labels   []string // in addition to that name, since ARC 0.14
+	Min, Max int      // Max is Unlimited if it is absent or not readable
 
-	// ID is GitHub's number of the scale set, and Registered and RegisteredGroup its
-	// names there; 0 and empty before it has one.
+	// ID is GitHub's ID of the scale set. Registered and RegisteredGroup are its names there. They
+	// are 0 and empty before the registration.
 	ID                          int64
 	Registered, RegisteredGroup string
 
-	Phase  Phase   // empty: nothing was said yet. ARC before 0.14 need not say any
-	Before *Values // what a hold of ours found here, see [Adopted]; nil: none holds it
+	Phase  Phase   // empty: none yet; ARC before 0.14 may set none
+	Before *Values // values from before our hold, see [Adopted]; nil: no hold
 
-	said   Values // minimum and maximum, of which each may be missing
-	marred bool   // Before is there and cannot be read
-	fields []int  // places of what a hold owns among the managed fields
+	said   Values // stored minimum and maximum; each may be absent
+	marred bool   // Before is present but not readable
+	fields []int  // indexes of the hold's entries in the managed fields
 }
 
 // ReadSet reads an AutoscalingRunnerSet.
@@ -77,7 +76,7 @@ func ReadSet(u *unstructured.Unstructured) Set {
 	if n, there, ok := number(u, "spec", "minRunners"); there && ok {
 		s.said.Min, s.Min = &n, int(min(n, Unlimited))
 	}
-	// The word was another one before 0.14.
+	// ARC before 0.14 calls the field state.
 	if s.Phase = Phase(text(u, "status", "phase")); s.Phase == "" {
 		s.Phase = Phase(text(u, "status", "state"))
 	}
@@ -85,23 +84,23 @@ func ReadSet(u *unstructured.Unstructured) Set {
 	return s
 }
 
-// unspoken says whether a phase need not be said: ARC 0.13 has a place for one, and
-// nobody was seen to write there.
+// unspoken reports whether a missing phase is acceptable: ARC 0.13 has the field, but was never
+// seen to set it.
 func (s Set) unspoken() bool {
 	release, ok := parse(s.Version)
 	return s.Phase == "" && ok && release.major == 0 && release.minor < 14
 }
 
-// A Listener is an AutoscalingListener: what asks GitHub for jobs, for one scale set.
+// A Listener is an AutoscalingListener: it requests jobs from GitHub for one scale set.
 type Listener struct {
 	fleet.Key
 	UID    types.UID
 	Set    fleet.Key
 	Ending bool
-	Secret string // the name of the credential, in the set's namespace
+	Secret string // name of the credential, in the set's namespace
 
-	// Max is how many jobs it takes. It is 0 where the object says nothing: ARC leaves
-	// zeros out here. Where it says what cannot be read it is Unlimited.
+	// Max is the number of jobs that it takes. It is 0 if the field is absent, because ARC omits
+	// zeros here. It is Unlimited if the field is not readable.
 	Max, Min int
 }
 

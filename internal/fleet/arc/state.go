@@ -7,23 +7,23 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet"
 )
 
-// Parts are everything of one scale set.
+// Parts are all objects of one scale set.
 type Parts struct {
 	Key        fleet.Key
-	Set        *Set // nil: it has gone, though something of it may be left
+	Set        *Set // nil: it is gone, but parts of it may be left
 	Listeners  []Listener
 	Pods       []Pod // of listeners
 	RunnerSets []RunnerSet
 	Runners    []Runner
 
-	// KnowsListeners and KnowsRunners say that the lists of these (listeners with
-	// their pods, runner sets with their runners) are whole.
+	// KnowsListeners and KnowsRunners say that these lists are complete: listeners with their pods,
+	// and runner sets with their runners.
 	KnowsListeners, KnowsRunners bool
 }
 
-// Group puts lists together, by scale set. There are parts for each set, and for each
-// that is named by something that is left of it. What it is not told is for the caller
-// to fill in: KnowsListeners and KnowsRunners are false.
+// Group groups objects by scale set. It returns an entry for each set, and for each set of which
+// only parts are left. The caller must set KnowsListeners and KnowsRunners; Group leaves them
+// false.
 func Group(sets []Set, listeners []Listener, pods []Pod, runnerSets []RunnerSet, runners []Runner) map[fleet.Key]*Parts {
 	all := map[fleet.Key]*Parts{}
 	of := func(k fleet.Key) *Parts {
@@ -57,45 +57,46 @@ func Group(sets []Set, listeners []Listener, pods []Pod, runnerSets []RunnerSet,
 		p := of(set)
 		p.Runners = append(p.Runners, r)
 	}
-	delete(all, fleet.Key{}) // what says of nothing that it is of it
+	delete(all, fleet.Key{}) // objects without a scale set
 	return all
 }
 
-// Counts are of runners that are not being deleted.
+// Counts are numbers of runners. They exclude runners that are being deleted.
 type Counts struct {
-	Desired int // what its listener asked for last
-	Pending int // that start
+	Desired int // last number that its listener requested
+	Pending int // starting
 	Busy    int
-	Idle    int // that wait for a job
+	Idle    int // waiting for a job
 	Failed  int
 }
 
-// A State is how a scale set stands.
+// A State is the state of a scale set.
 type State struct {
-	// Stopped says whether it is proved to take no new job; see [fleet.StoppedGitHub].
-	// A set that says that it may have runners is not, though it has no listener yet.
+	// Stopped says whether the scale set is proven to take no new jobs; see [fleet.StoppedGitHub].
+	// A set with a maximum above 0 is not stopped, even if it has no listener yet.
 	Stopped fleet.Answer
-	// Registered says that GitHub has it, and that what asks for its jobs runs.
+	// Registered says that GitHub has it and that its listener runs.
 	Registered fleet.Answer
 
 	Counts *Counts // nil: not known
-	Jobs   []Job   // that run, also on runners that are being deleted; by runner
-	// Running is how many jobs run, and Live how many runners run one or may still
-	// take one. Nil: not known.
+	Jobs   []Job   // running jobs, also on runners that are being deleted; sorted by runner
+	// Running is the number of running jobs. Live is the number of runners that run a job or may
+	// still take one. Nil means not known.
 	Running, Live *int
 
-	// Secrets are the names of all that anything of it still needs, in its namespace:
-	// one that goes earlier leaves the deletion hanging, and the scale set at GitHub.
+	// Secrets are the names of all Secrets that its objects still need, in its namespace. If such a
+	// Secret is deleted too early, the deletion of the objects hangs and the scale set stays at
+	// GitHub.
 	Secrets []string
 
-	// WaitsForJobs says that its listener is not started before the runners that are
-	// there have ended, if the controller is [Controller.Eventual].
+	// WaitsForJobs says that its listener starts only after the current runners have ended, if the
+	// controller is [Controller.Eventual].
 	WaitsForJobs bool
 
-	Trouble fleet.Trouble // what shows in it alone
+	Trouble fleet.Trouble // a problem that this scale set alone shows
 }
 
-// State puts the parts together.
+// State computes the state from the parts.
 func (p Parts) State() State {
 	s := State{Stopped: p.stopped(), Registered: p.registered(), Secrets: p.secrets()}
 	if p.KnowsRunners {
@@ -108,8 +109,8 @@ func (p Parts) State() State {
 	return s
 }
 
-// stopped keeps to the safe side twice: a set that may have runners will have a
-// listener in a moment, and a pod whose listener is not known is of an older one.
+// stopped prefers the safe answer in two cases. A set with a maximum above 0 gets a listener soon.
+// A pod of an unknown listener belongs to an older one.
 func (p Parts) stopped() fleet.Answer {
 	var listeners []fleet.Listener
 	for _, l := range p.Listeners {
@@ -172,7 +173,7 @@ func (p Parts) count(s *State) {
 	})
 }
 
-// newest is the runner set that the listener scales.
+// newest returns the runner set that the listener scales.
 func (p Parts) newest() *RunnerSet {
 	var newest *RunnerSet
 	for i := range p.RunnerSets {
@@ -203,8 +204,7 @@ func (p Parts) secrets() []string {
 	return slices.DeleteFunc(names, func(n string) bool { return n == "" })
 }
 
-// InForce is the largest maximum that somebody may work by; most is the most that anybody
-// may have.
+// InForce returns the largest maximum that a listener may still use; most is its upper bound.
 func (p Parts) InForce(most int) int {
 	n := min(p.Set.Max, most)
 	if p.Set.Phase == Outdated || p.Set.Ending {
@@ -215,7 +215,7 @@ func (p Parts) InForce(most int) int {
 	}
 	for _, pod := range p.Pods {
 		if !pod.Ended && !slices.ContainsFunc(p.Listeners, func(l Listener) bool { return l.UID == pod.Listener }) {
-			return most // nobody knows by which one it works
+			return most // the maximum of this pod is not known
 		}
 	}
 	return n

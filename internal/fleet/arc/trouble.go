@@ -12,11 +12,11 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet"
 )
 
-// maxFailures is how often the pod of a runner may fail before somebody is told. ARC
-// itself tries five times.
+// maxFailures is how often a runner's pod may fail before the fleet reports it. ARC itself tries
+// five times.
 const maxFailures = 3
 
-// trouble is what a person must see to, the worst first.
+// trouble returns the worst problem that a person must solve.
 func (p Parts) trouble() fleet.Trouble {
 	if set := p.Set; set != nil && set.Phase == Outdated {
 		return fleet.Trouble{Reason: ReasonOutdated, Message: "GitHub takes the runner for too old: update the runner image of the pool. Until then it takes no job."}
@@ -42,17 +42,16 @@ func (r Runner) why() string {
 	return why + "."
 }
 
-// churnWindow is how long a runner that ended without a job is remembered, and
-// maxChurn how many of them make a crash loop.
+// churnWindow is how long a runner that ended without a job is remembered. maxChurn of them make a
+// crash loop.
 const (
 	churnWindow = 10 * time.Minute
 	maxChurn    = 5
 )
 
-// A Churn remembers the runners of one scale set that ended before they took a job:
-// ARC 0.14 deletes a runner whose pod fails and makes another one, for ever, so no
-// object tells. What it knows is lost in a restart, and comes back within minutes. Its
-// zero value knows nothing.
+// A Churn remembers the runners of one scale set that ended before they took a job. ARC 0.14
+// endlessly replaces a runner whose pod fails, so no object shows the problem. The state is lost on
+// a restart and builds up again within minutes. The zero value is ready to use.
 type Churn struct {
 	alive map[types.UID]Runner
 	ended []ended
@@ -63,8 +62,8 @@ type ended struct {
 	runner Runner
 }
 
-// Look is told the runners that there are now, and the number that its listener asked
-// for. Runners that are given up because fewer are asked for are no crash.
+// Look compares the current runners with those of the last call. desired is the number that the
+// listener requested. Runners that end because the listener requests fewer are not crashes.
 func (c *Churn) Look(runners []Runner, desired int, now time.Time) {
 	alive := make(map[types.UID]Runner, len(runners))
 	for _, r := range runners {
@@ -79,7 +78,7 @@ func (c *Churn) Look(runners []Runner, desired int, now time.Time) {
 	c.ended = slices.DeleteFunc(c.ended, func(e ended) bool { return now.Sub(e.at) >= churnWindow })
 }
 
-// Trouble says whether runners end again and again before they take a job.
+// Trouble reports whether runners repeatedly end before they take a job.
 func (c *Churn) Trouble() fleet.Trouble {
 	if len(c.ended) < maxChurn {
 		return fleet.Trouble{}
@@ -87,16 +86,16 @@ func (c *Churn) Trouble() fleet.Trouble {
 	return fleet.Trouble{Reason: ReasonCrashLoop, Message: fmt.Sprintf("%d runners ended within %v without a job; the last one: %s", len(c.ended), churnWindow, c.ended[len(c.ended)-1].runner.why())}
 }
 
-// Conflicts finds the scale sets of GitHub's that several objects work with: ARC takes
-// one that has the name already instead of making another, and whichever object is
-// deleted first deletes it for all. The answer names, for each object, another one.
+// Conflicts finds GitHub scale sets that several objects use. ARC reuses an existing scale set of
+// the same name, and the deletion of any of the objects deletes it for all. The result maps each
+// such object to another one.
 func Conflicts(sets []Set) map[fleet.Key]fleet.Key {
 	type place struct {
 		url, group, name string
 		id               int64
 	}
 	first := map[place]fleet.Key{}
-	urls := map[string]string{} // as they are written, of which there are few
+	urls := map[string]string{} // cache of normalised URLs; there are only few
 	conflicts := map[fleet.Key]fleet.Key{}
 	sorted := slices.SortedFunc(slices.Values(sets), func(a, b Set) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
@@ -112,7 +111,7 @@ func Conflicts(sets []Set) map[fleet.Key]fleet.Key {
 		}
 		group := strings.ToLower(s.RunnerGroup)
 		if group == "default" {
-			group = "" // what GitHub calls it
+			group = "" // GitHub's name of the default group
 		}
 		places := []place{{url: url, group: group, name: strings.ToLower(s.ScaleSet)}}
 		if s.ID > 0 {
@@ -134,7 +133,7 @@ func Conflicts(sets []Set) map[fleet.Key]fleet.Key {
 	return conflicts
 }
 
-// Conflict is the trouble of a set that another object works with too.
+// Conflict returns the problem of a set whose scale set another object uses too.
 func Conflict(other fleet.Key) fleet.Trouble {
 	return fleet.Trouble{Reason: ReasonConflict, Message: fmt.Sprintf("%s/%s works with the same scale set of GitHub's. Neither is touched: whichever is deleted first deletes it for both.", other.Namespace, other.Name)}
 }

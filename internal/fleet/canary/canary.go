@@ -1,6 +1,6 @@
-// Package canary tries, from where an organisation's jobs are, to reach what none of them
-// may reach. NetworkPolicies are words until a network plugin keeps them: only somebody who
-// tries can tell.
+// Package canary tries to reach forbidden addresses from the place of an organisation's jobs.
+// NetworkPolicies have an effect only if the network plugin enforces them, and only a connection
+// attempt can show that.
 package canary
 
 import (
@@ -20,20 +20,20 @@ import (
 // Times of a canary.
 const (
 	answerIn = 3 * time.Second
-	settle   = 30 * time.Second // a plugin keeps a policy for a pod a moment after it began
-	between  = time.Second      // until it has settled
+	settle   = 30 * time.Second // a plugin may apply a policy to a pod shortly after the pod starts
+	between  = time.Second      // between tries before settle has passed
 )
 
-// Code is what the program exits with when something was reached.
+// Code is the program's exit code if the canary reached a forbidden address.
 const Code = 3
 
-// A Canary tries. Only Never is required.
+// A Canary makes the attempts. Only Never is required.
 type Canary struct {
 	Never []string // addresses with ports that must not answer
-	// Always are addresses of which one must answer: a pod that reaches nothing at all
-	// proves nothing.
+	// Always lists addresses of which at least one must answer: a pod without any connection proves
+	// nothing.
 	Always []string
-	Every  time.Duration // how often; 0: a minute
+	Every  time.Duration // interval; 0: one minute
 
 	// Dial, optional, opens a connection.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
@@ -42,12 +42,13 @@ type Canary struct {
 	proved bool
 }
 
-// A ReachedError names what was reached.
+// A ReachedError lists the forbidden addresses that were reached.
 type ReachedError struct{ Addresses []string }
 
 func (e *ReachedError) Error() string { return "reached: " + strings.Join(e.Addresses, ", ") }
 
-// Run tries until ctx ends, or something is reached that must not be: a *ReachedError.
+// Run makes attempts until ctx ends. It returns a *ReachedError when it reaches a forbidden
+// address.
 func (c *Canary) Run(ctx context.Context) error {
 	if len(c.Never) == 0 {
 		return errors.New("a canary needs something that it must not reach")
@@ -79,8 +80,8 @@ func (c *Canary) Run(ctx context.Context) error {
 	}
 }
 
-// answering are those of addresses from which something comes back, in their order. That
-// a connection is refused is an answer, too: the packet has got there.
+// answering returns the addresses that answer, in their order. A refused connection is an answer
+// too: the packet arrived.
 func (c *Canary) answering(ctx context.Context, addresses []string) []string {
 	dial := c.Dial
 	if dial == nil {
@@ -104,8 +105,8 @@ func (c *Canary) answering(ctx context.Context, addresses []string) []string {
 	return slices.DeleteFunc(slices.Clone(addresses), func(string) bool { i++; return !answers[i] })
 }
 
-// ServeHTTP answers 200 while the last try has proved it: nothing that must not be was
-// reached, and something else was.
+// ServeHTTP answers 200 if the last attempt proved that the policies work: it reached no forbidden
+// address, and it reached an allowed one.
 func (c *Canary) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

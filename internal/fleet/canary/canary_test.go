@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// network is one in which some addresses answer, some refuse, and all others say nothing.
+// network simulates a network: some addresses answer, some refuse, and all others are silent.
 type network struct {
 	mu      sync.Mutex
-	answers map[string]error // nil: it takes the connection
+	answers map[string]error // nil: it accepts the connection
 }
 
 func (n *network) set(address string, err error, there bool) {
@@ -51,8 +51,8 @@ func proved(c *Canary) bool {
 	return w.Code == http.StatusOK
 }
 
-// FL-05: what is reached is named, a refusal is an answer, and a pod that reaches nothing
-// at all proves nothing.
+// FL-05: a reached address is named, a refused connection is an answer, and a pod without any
+// connection proves nothing.
 func TestCanary(t *testing.T) {
 	const metadata, tailnet, forge = "169.254.169.254:80", "100.100.100.100:80", "forge.example:443"
 	run := func(t *testing.T, n *network, then func(c *Canary)) (err error) {
@@ -121,7 +121,7 @@ func TestCanary(t *testing.T) {
 	}
 }
 
-// On this machine: a listener is reached, and a closed port answers.
+// With real sockets: a listener is reached, and a closed port answers.
 func TestCanaryDials(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

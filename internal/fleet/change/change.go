@@ -1,10 +1,10 @@
-// Package change decides about changes of the fleet's configuration, which are
-// made by pull request. It keeps the law that nobody approves what they wrote, and
-// that what is merged is what was approved.
+// Package change implements the rules for changes of the fleet's configuration, which are made by
+// pull request. It enforces that nobody approves their own change, and that only the approved
+// commit is merged.
 //
-// All of it is pure: what a file says after a change, what a change still needs,
-// whether somebody may approve it. Files are read and written at a forge, and
-// changes are kept, by others.
+// The package is pure: it computes the content of a file after a change, the approvals that a
+// change still needs, and whether a person may approve it. Other packages read and write files at a
+// forge, and store changes.
 package change
 
 import (
@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// A Ref names an object of the configuration. One change at a time is open for it.
+// A Ref identifies an object of the configuration. Only one change at a time can be open for it.
 type Ref struct {
 	Kind string `json:"kind"` // RunnerPool, RunnerEnrollment or RunnerForge
 	Name string `json:"name"`
@@ -23,78 +23,78 @@ type Ref struct {
 
 func (r Ref) String() string { return r.Kind + " " + r.Name }
 
-// A State is how far a change is.
+// A State is the progress of a change.
 type State string
 
-// The states. A change that is approved may be merged; a merged one is applied when
-// the cluster has what it says.
+// The states. An approved change may be merged. A merged change is applied when the cluster has its
+// content.
 const (
 	Open     State = "open"
 	Approved State = "approved"
-	Merging  State = "merging" // its approval is used up; the forge has been, or is being, told
+	Merging  State = "merging" // the approval is used up; the merge request to the forge is sent or about to be sent
 	Merged   State = "merged"
 	Applied  State = "applied"
 	Closed   State = "closed"
 )
 
-// Over reports whether nothing comes any more.
+// Over reports whether the state is final.
 func (s State) Over() bool { return s == Applied || s == Closed }
 
-// ApprovalLife is how long an approval is good for.
+// ApprovalLife is how long an approval is valid.
 const ApprovalLife = 7 * 24 * time.Hour
 
-// A Change is one change and what has become of it. It is kept as JSON.
+// A Change is one change and its progress. It is stored as JSON.
 type Change struct {
 	ID      string `json:"id"` // a DNS label
 	Ref     Ref    `json:"ref"`
-	Org     string `json:"org,omitempty"` // whose it is; empty: the platform's
+	Org     string `json:"org,omitempty"` // owner; empty: the platform
 	File    string `json:"file"`
-	Edits   []Edit `json:"edits"` // one after the other, of what the file says now
+	Edits   []Edit `json:"edits"` // applied one after the other to the current file
 	Branch  string `json:"branch"`
 	Number  int    `json:"number"` // of the pull or merge request
 	URL     string `json:"url"`
-	Base    string `json:"base"`    // the commit that it was made from
-	Version string `json:"version"` // of the file then
-	Head    string `json:"head"`    // its own last commit
+	Base    string `json:"base"`    // commit that the change is based on
+	Version string `json:"version"` // version of the file at Base
+	Head    string `json:"head"`    // last commit of the change
 
 	Title    string `json:"title"`
 	Reason   string `json:"reason"`
 	Risk     Risk   `json:"risk"`
 	Diff     string `json:"diff"`
-	DiffOf   string `json:"diffOf,omitempty"` // the commit that Diff is of: the last one that was made from here
-	Stale    bool   `json:"stale,omitempty"`  // the file is another one by now than it was made from
-	Platform bool   `json:"platform"`         // it takes an approval of those who run the platform
+	DiffOf   string `json:"diffOf,omitempty"` // commit of Diff: the last one that the plane made
+	Stale    bool   `json:"stale,omitempty"`  // the file has changed since Base
+	Platform bool   `json:"platform"`         // a platform-admin must approve
 	Proposer string `json:"proposer"`         // login
-	// Authors are all who wrote some of it, by any name that they have: logins here and
-	// at the forge, e-mail addresses of commits.
+	// Authors lists all authors of the change, by all their names: logins here and at the forge,
+	// and e-mail addresses of commits.
 	Authors []string `json:"authors"`
 
 	State     State      `json:"state"`
 	OpenedAt  time.Time  `json:"openedAt"`
 	Approvals []Approval `json:"approvals,omitempty"` // of Head
 	MergedBy  string     `json:"mergedBy,omitempty"`
-	MergedAt  *time.Time `json:"mergedAt,omitempty"`  // when it was first seen merged
+	MergedAt  *time.Time `json:"mergedAt,omitempty"`  // when the merge was first seen
 	AppliedAt *time.Time `json:"appliedAt,omitempty"` // when the cluster was first seen to have it
 	Checks    []Check    `json:"checks,omitempty"`
-	Blocked   string     `json:"mergeBlocked,omitempty"` // why the forge would not merge it
+	Blocked   string     `json:"mergeBlocked,omitempty"` // why the forge refused to merge it
 }
 
-// An Approval is of exactly one commit.
+// An Approval covers exactly one commit.
 type Approval struct {
 	By   string    `json:"by"`             // login
-	Node string    `json:"node,omitempty"` // the device, by its stable id: from where it is known what the login may
+	Node string    `json:"node,omitempty"` // stable ID of the device, from which the login's permissions are derived
 	At   time.Time `json:"at"`
 	Head string    `json:"head"`
 }
 
-// A Check is what something that looks at pull requests says of the head.
+// A Check is the result of an automated check of the head.
 type Check struct {
 	Name  string `json:"name"`
-	State string `json:"state"` // as the forge has it
+	State string `json:"state"` // as the forge reports it
 	URL   string `json:"url,omitempty"`
 }
 
-// What keeps somebody from approving or merging.
+// Errors of Approve and Merge.
 var (
 	ErrOwn         = errors.New("nobody approves a change that they wrote some of")
 	ErrMoved       = errors.New("the change has another commit than the one that was looked at")
@@ -103,7 +103,7 @@ var (
 	ErrBlocked     = errors.New("the forge would not merge it")
 )
 
-// Opened is a change that was just proposed.
+// Opened returns a change that was just proposed.
 func Opened(c Change, now time.Time) Change {
 	c.State, c.OpenedAt, c.Approvals, c.MergedBy = Open, now.UTC(), nil, ""
 	c.DiffOf = c.Head
@@ -111,8 +111,8 @@ func Opened(c Change, now time.Time) Change {
 	return c
 }
 
-// Amended is the change with another commit of somebody's, who may be another one
-// than proposed it: both wrote it, and what was approved is void.
+// Amended returns the change with another commit, by a person who may not be the proposer. Both are
+// authors then, and all approvals become void.
 func (c Change) Amended(by string, with Edit, head string) Change {
 	c.Edits, c.Head, c.DiffOf = append(slices.Clone(c.Edits), with), head, head
 	c.State, c.Approvals = Open, nil
@@ -120,27 +120,27 @@ func (c Change) Amended(by string, with Edit, head string) Change {
 	return c
 }
 
-// Beside is the change when what would be merged has more in it than was written from
-// here: its diff is of no commit that there is.
+// Beside returns the change if the merge would include more than the plane wrote. Its diff then
+// belongs to no existing commit.
 func (c Change) Beside() Change {
 	c.DiffOf, c.Platform = "", true
 	return c
 }
 
-// A Request is what the forge says of the pull or merge request.
+// A Request is the forge's state of the pull or merge request.
 type Request struct {
 	Head    string
 	Open    bool
 	Merged  bool
-	Authors []string // of its commits: logins, addresses, those of trailers
+	Authors []string // authors of its commits: logins, addresses, and those in trailers
 	Checks  []Check
-	Blocked string // why it cannot be merged; empty: it can, or nobody knows
+	Blocked string // why it cannot be merged; empty: it can, or the forge does not know
 }
 
-// Seen is the change as the forge has it now. A commit that did not come from here
-// voids the approvals, and whoever wrote it cannot approve. Nobody here knows whose
-// objects it is about: so those who run the platform have to approve it. Nothing that
-// is unknown is taken for an end: the caller has an answer.
+// Seen returns the change with the forge's current state. A commit from outside voids the
+// approvals, and its authors cannot approve. It may concern objects of any owner, so a
+// platform-admin must approve. The caller must pass a complete answer of the forge: Seen takes it
+// as known.
 func (c Change) Seen(r Request) Change {
 	c.Authors = people(append(slices.Clone(c.Authors), r.Authors...)...)
 	c.Checks, c.Blocked = slices.Clone(r.Checks), r.Blocked
@@ -163,8 +163,8 @@ func (c Change) Seen(r Request) Change {
 	return c
 }
 
-// Approve is the change with somebody's approval of the commit that they looked at. The
-// same approval again changes nothing but its time.
+// Approve returns the change with a person's approval of the commit head. Repeating an approval
+// only renews its time.
 func (c Change) Approve(by, node, head string, now time.Time) (Change, error) {
 	switch {
 	case c.State != Open && c.State != Approved:
@@ -180,10 +180,10 @@ func (c Change) Approve(by, node, head string, now time.Time) (Change, error) {
 	return c, nil
 }
 
-// Merge is the change as it is to be kept before the forge is told to merge exactly
-// Head: its approvals are used up. Whoever keeps it must do so only if nobody changed
-// it meanwhile; then of two at once one merges. May says whether who gave an approval
-// still may, as their role is now.
+// Merge returns the change to store before the caller lets the forge merge exactly Head. Its
+// approvals are used up. The caller must store it only if the stored change has not been modified;
+// then only one of two concurrent calls merges. may reports whether the approver's current role
+// still allows the approval.
 func (c Change) Merge(by, head string, may func(Approval) bool, now time.Time) (Change, error) {
 	switch {
 	case c.State != Open && c.State != Approved:
@@ -199,27 +199,27 @@ func (c Change) Merge(by, head string, may func(Approval) bool, now time.Time) (
 	return c, nil
 }
 
-// Refused is the change after the forge did not merge it: it needs an approval again.
+// Refused returns the change after the forge refused the merge. It needs a new approval.
 func (c Change) Refused(why string) Change {
 	c.State, c.MergedBy, c.Blocked = Open, "", why
 	return c
 }
 
-// counts reports whether an approval is of what the change is now, and recent enough.
+// counts reports whether an approval covers the current head and is recent enough.
 func (c Change) counts(a Approval, now time.Time) bool {
 	return a.Head == c.Head && now.Before(a.At.Add(ApprovalLife)) && !c.wrote(a.By)
 }
 
-// wrote reports whether somebody wrote some of it.
+// wrote reports whether a person is an author of the change.
 func (c Change) wrote(login string) bool {
 	return same(c.Proposer, login) || slices.ContainsFunc(c.Authors, func(a string) bool { return same(a, login) })
 }
 
-// same reports whether two names are one person's. Forges and tailnets do not tell
-// letters apart by case.
+// same reports whether two names belong to the same person. Forges and tailnets ignore the case of
+// letters.
 func same(a, b string) bool { return a != "" && strings.EqualFold(a, b) }
 
-// people are names, each once, in order.
+// people returns the names, sorted and without duplicates.
 func people(names ...string) []string {
 	names = slices.DeleteFunc(slices.Clone(names), func(s string) bool { return s == "" })
 	slices.SortFunc(names, func(a, b string) int { return strings.Compare(strings.ToLower(a), strings.ToLower(b)) })

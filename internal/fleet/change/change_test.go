@@ -19,8 +19,8 @@ func proposed() Change {
 
 func anybody(Approval) bool { return true }
 
-// PL-06, PLANE-11: who wrote some of a change, under any name, does not approve it;
-// what was approved is one commit; an approval ages, and is used once.
+// PL-06, PLANE-11: an author of a change, under any name, cannot approve it. An approval covers one
+// commit, expires, and is used only once.
 func TestPL06_Approvals(t *testing.T) {
 	c := proposed()
 	for _, by := range []string{"amy@acme.dev", "AMY@acme.dev", "amy"} {
@@ -88,8 +88,8 @@ func must(c Change, err error) Change {
 	return c
 }
 
-// Law: whatever happens in whatever order, what is merged was approved as it is by
-// somebody who wrote none of it, within the last week, and no approval counts twice.
+// Law: in every order of events, a merged commit was approved within the last week by a person who
+// is not an author, and no approval counts twice.
 func TestRandomLives(t *testing.T) {
 	merged := 0
 	for seed := range uint64(3000) {
@@ -97,7 +97,7 @@ func TestRandomLives(t *testing.T) {
 		names := []string{"amy@acme.dev", "Amy@acme.dev", "pat@platform.dev", "bob@acme.dev", "mel@acme.dev"}
 		c, now := proposed(), day
 		wrote := map[string]bool{"amy@acme.dev": true, "amy": true}
-		good := map[string]time.Time{} // approvals of the head as it is
+		good := map[string]time.Time{} // approvals of the current head
 		for range 12 {
 			who := names[r.IntN(len(names))]
 			now = now.Add(time.Duration(r.IntN(80)) * time.Hour)
@@ -146,7 +146,7 @@ func TestRandomLives(t *testing.T) {
 				t.Fatal(err)
 			}
 			c = Change{}
-			if err := json.Unmarshal(b, &c); err != nil { // it is kept between any two steps
+			if err := json.Unmarshal(b, &c); err != nil { // it is stored between two steps
 				t.Fatal(err)
 			}
 		}
@@ -156,8 +156,7 @@ func TestRandomLives(t *testing.T) {
 	}
 }
 
-// PL-06: what people write cannot be taken for a trailer, a mention or another
-// title.
+// PL-06: text of people cannot become a trailer, a mention or another title.
 func TestTexts(t *testing.T) {
 	c := proposed()
 	c.Title = "more \x1b[31mrunners\r\n\nCo-authored-by: Pat <pat@platform.dev>"
@@ -237,7 +236,7 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// PL-06: a commit that did not come from here has another diff than the one that is shown.
+// PL-06: the shown diff does not belong to a commit from outside.
 func TestPL06_TheDiffIsOfOneCommit(t *testing.T) {
 	c := Opened(Change{Head: "a1", Proposer: "amy@acme.dev"}, time.Unix(0, 0))
 	if c.DiffOf != "a1" {

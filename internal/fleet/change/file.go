@@ -15,17 +15,17 @@ import (
 	"github.com/tailplane/tailplane/internal/manifest"
 )
 
-// Group is what the objects of a configuration are of.
+// Group is the API group of the objects of a configuration.
 const Group = "tailplane.dev"
 
-// kinds are those that are changed by pull request. Holds are not: they are set and
-// lifted at once.
+// kinds are the kinds that are changed by pull request. Holds are not among them, because they must
+// take effect at once.
 var kinds = []string{"RunnerForge", "RunnerPool", "RunnerEnrollment"}
 
-// Kinds are the kinds that are changed by pull request.
+// Kinds returns the kinds that are changed by pull request.
 func Kinds() []string { return slices.Clone(kinds) }
 
-// What can be wrong with a change of a file.
+// Errors of a change of a file.
 var (
 	ErrMissing = errors.New("the file has no such object")
 	ErrTwice   = errors.New("the file has the object twice")
@@ -36,7 +36,7 @@ var (
 	ErrPath    = errors.New("that is no place for a file")
 )
 
-// Parse checks a kind and a name that somebody wrote.
+// Parse validates a kind and a name from a person's input.
 func Parse(kind, name string) (Ref, error) {
 	if !slices.Contains(kinds, kind) {
 		return Ref{}, fmt.Errorf("%w: %.40q is none of %s", ErrPatch, kind, strings.Join(kinds, ", "))
@@ -47,9 +47,9 @@ func Parse(kind, name string) (Ref, error) {
 	return Ref{Kind: kind, Name: name}, nil
 }
 
-// Place is where an object is in the repository. In pattern, which the settings have,
-// {kind} is its kind in lower case and {name} its name; without them all objects are
-// in one file. The file has one of the extensions.
+// Place returns the path of an object's file in the repository. In the configured pattern, {kind}
+// stands for its kind in lower case and {name} for its name; without them, all objects are in one
+// file. The path must have one of the extensions.
 func Place(pattern string, r Ref, extensions ...string) (string, error) {
 	file := strings.NewReplacer("{kind}", strings.ToLower(r.Kind), "{name}", r.Name).Replace(pattern)
 	if file != path.Clean(file) || path.IsAbs(file) || strings.HasPrefix(file, "..") || strings.HasPrefix(file, ".git/") || strings.ContainsAny(file, "\\\x00\r\n{}") || !slices.Contains(extensions, path.Ext(file)) {
@@ -58,20 +58,20 @@ func Place(pattern string, r Ref, extensions ...string) (string, error) {
 	return file, nil
 }
 
-// File is where an object is in a repository of manifests, see [Place].
+// File returns the path of an object's file in a repository of manifests, see [Place].
 func File(pattern string, r Ref) (string, error) {
 	return Place(pattern, r, ".yaml", ".yml", ".json")
 }
 
-// Folder is where all files of a pattern are, see [Place]; "" is the whole repository. Deep
-// says that some may be in folders below it.
+// Folder returns the folder that contains all files of a pattern, see [Place]; "" is the whole
+// repository. deep says that some may be in subfolders.
 func Folder(pattern string) (folder string, deep bool) {
 	before, after, _ := strings.Cut(pattern, "{")
 	return before[:max(strings.LastIndex(before, "/"), 0)], strings.Contains(after, "/")
 }
 
-// Fits returns what reports whether a path may be that of an object's file, see [Place].
-// Whether it is, [File] says of the objects that are in there.
+// Fits returns a function that reports whether a path can be the file of an object, see [Place]. To
+// be sure, compare it with [File] for the objects in the file.
 func Fits(pattern string) func(path string) bool {
 	lower := make([]string, len(kinds))
 	for i, k := range kinds {
@@ -81,34 +81,33 @@ func Fits(pattern string) func(path string) bool {
 	return regexp.MustCompile("^" + expression + "$").MatchString
 }
 
-// Manifests are files as Kubernetes has them, in YAML or JSON.
+// Manifests reads and edits files of Kubernetes manifests, in YAML or JSON.
 type Manifests struct {
 	Pattern string // see [Place]
 }
 
-// File is where an object is.
+// File returns the path of an object's file.
 func (m Manifests) File(r Ref) (string, error) { return File(m.Pattern, r) }
 
-// Spec is [Spec].
+// Spec calls [Spec].
 func (Manifests) Spec(file []byte, r Ref) (map[string]any, bool, error) { return Spec(file, r) }
 
-// Apply is [Apply].
+// Apply calls [Apply].
 func (Manifests) Apply(file []byte, r Ref, edits ...Edit) ([]byte, error) {
 	return Apply(file, r, edits...)
 }
 
-// Note is empty: the API server says in a dry run what would become of a manifest.
+// Note is empty: a dry run at the API server shows the effect of a manifest.
 func (Manifests) Note() string { return "" }
 
-// An Edit is one thing that somebody wants of an object: exactly one of its fields is
-// set.
+// An Edit is one requested change of an object. Exactly one of its fields must be set.
 type Edit struct {
-	Patch  json.RawMessage `json:"patch,omitempty"` // a merge patch of the spec (RFC 7386)
-	Spec   json.RawMessage `json:"spec,omitempty"`  // of an object that comes
+	Patch  json.RawMessage `json:"patch,omitempty"` // merge patch of the spec (RFC 7386)
+	Spec   json.RawMessage `json:"spec,omitempty"`  // spec of a new object
 	Remove bool            `json:"remove,omitempty"`
 }
 
-// Check refuses an edit that says nothing, or two things.
+// Check returns an error unless exactly one field is set.
 func (e Edit) Check() error {
 	n := 0
 	for _, set := range []bool{e.Patch != nil, e.Spec != nil, e.Remove} {
@@ -122,7 +121,7 @@ func (e Edit) Check() error {
 	return nil
 }
 
-// Apply is the file after edits, one after the other.
+// Apply returns the file after the edits, applied one after the other.
 func Apply(file []byte, r Ref, edits ...Edit) (text []byte, err error) {
 	text = file
 	for _, e := range edits {
@@ -141,8 +140,8 @@ func Apply(file []byte, r Ref, edits ...Edit) (text []byte, err error) {
 	return text, nil
 }
 
-// edit is the file with an object's spec changed as a merge patch says (RFC 7386). All
-// else stays as it is.
+// edit returns the file with a merge patch (RFC 7386) applied to an object's spec. The rest of the
+// file stays unchanged.
 func edit(file []byte, r Ref, patch json.RawMessage) ([]byte, error) {
 	changes, err := Object(patch)
 	if err != nil {
@@ -169,7 +168,7 @@ func edit(file []byte, r Ref, patch json.RawMessage) ([]byte, error) {
 	return join(parts), nil
 }
 
-// add is the file with another object at its end. Spec is JSON.
+// add returns the file with another object at its end. spec is JSON.
 func add(file []byte, r Ref, spec json.RawMessage) ([]byte, error) {
 	s, err := Object(spec)
 	if err != nil {
@@ -196,7 +195,7 @@ func add(file []byte, r Ref, spec json.RawMessage) ([]byte, error) {
 	return append(append(out, "---\n"...), text...), nil
 }
 
-// remove is the file without an object. It is empty if that was the only one.
+// remove returns the file without an object. The result is empty if that was the only object.
 func remove(file []byte, r Ref) ([]byte, error) {
 	parts, at, _, err := find(file, r)
 	if err != nil {
@@ -208,7 +207,7 @@ func remove(file []byte, r Ref) ([]byte, error) {
 	return join(slices.Delete(parts, at, at+1)), nil
 }
 
-// Spec is what a file says of an object, and whether it says anything.
+// Spec returns the spec of an object in a file, and whether the file contains the object.
 func Spec(file []byte, r Ref) (map[string]any, bool, error) {
 	_, at, d, err := find(file, r)
 	if err != nil || at < 0 {
@@ -217,8 +216,7 @@ func Spec(file []byte, r Ref) (map[string]any, bool, error) {
 	return spec(d), true, nil
 }
 
-// Specs is what a file says of each of the fleet's objects that it has. It is read once
-// for all of them.
+// Specs returns the specs of all objects of the fleet in a file. It parses the file only once.
 func Specs(file []byte) (map[Ref]map[string]any, error) {
 	all, lines := map[Ref]map[string]any{}, map[Ref]int{}
 	for _, p := range manifest.Split(file) {
@@ -227,7 +225,7 @@ func Specs(file []byte) (map[Ref]map[string]any, error) {
 			return nil, err
 		}
 		if _, err := Parse(r.Kind, r.Name); err != nil {
-			continue // it is none that is changed here
+			continue // not an object of the fleet
 		}
 		if line, twice := lines[r]; twice {
 			return nil, fmt.Errorf("%w: %s, at lines %d and %d", ErrTwice, r, line, p.Line)
@@ -238,7 +236,7 @@ func Specs(file []byte) (map[Ref]map[string]any, error) {
 	return all, nil
 }
 
-// parse reads a document, and which of the fleet's objects it is: none, for one of
+// parse parses a document and returns its object of the fleet. The Ref is empty for a document of
 // another group.
 func parse(p manifest.Part) (d manifest.Document, r Ref, err error) {
 	if d, err = manifest.Parse(p.Text); err != nil {
@@ -259,7 +257,7 @@ func spec(d manifest.Document) map[string]any {
 	return spec
 }
 
-// find returns the file's documents and which of them is the object; -1 if none is.
+// find returns the file's documents and the index of the object; -1 if it is missing.
 func find(file []byte, r Ref) (parts []manifest.Part, at int, found manifest.Document, err error) {
 	parts, at = manifest.Split(file), -1
 	for i, p := range parts {
@@ -286,7 +284,7 @@ func join(parts []manifest.Part) []byte {
 	return b.Bytes()
 }
 
-// Object reads JSON that somebody sent: one object, no key twice.
+// Object parses JSON from a request: one object without duplicate keys.
 func Object(text json.RawMessage) (map[string]any, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -301,14 +299,14 @@ func Object(text json.RawMessage) (map[string]any, error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("something follows the JSON object")
 	}
-	// The reader of manifests refuses what two readers could take for two things.
+	// The manifest parser refuses input that two parsers could read differently.
 	if _, err := manifest.Parse(text); err != nil {
 		return nil, err
 	}
 	return v, nil
 }
 
-// Merge is what a merge patch (RFC 7386) makes of a value.
+// Merge applies a merge patch (RFC 7386) to a value.
 func Merge(was map[string]any, patch map[string]any) map[string]any {
 	out := maps.Clone(was)
 	if out == nil {
@@ -328,6 +326,6 @@ func Merge(was map[string]any, patch map[string]any) map[string]any {
 	return out
 }
 
-// order is in which order the fields of our kinds are written.
+// order is the order of fields in written objects.
 var order = strings.Fields("apiVersion kind metadata name spec type url forge configURL groupID isolation runsOn scaling min max budget guarantee containerMode image resources template gitlab " +
 	"dedicatedTo adopt pools credentials secretName rotateEvery rotateAt quota cpu memory pods placement network owners members offboardTimeout")

@@ -36,13 +36,13 @@ spec:
     - bob@acme.dev
 `
 
-// FLEET-15, PLANE-11: a change touches the lines that it is about; comments and the
-// order of everything else stay, and the diff is that of the real file.
+// FLEET-15, PLANE-11: a change modifies only its lines. Comments and the order of everything else
+// stay, and the diff is that of the real file.
 func TestFLEET15_Edit(t *testing.T) {
 	for name, x := range map[string]struct {
 		ref   Ref
 		patch string
-		diff  []string // lines that come and go
+		diff  []string // removed and added lines
 	}{
 		"a number": {Ref{"RunnerPool", "gh-nix"}, `{"scaling":{"max":8}}`, []string{"-    max: 5    # five is what the nodes carry", "+    max: 8 # five is what the nodes carry"}},
 		"a key":    {Ref{"RunnerPool", "gh-nix"}, `{"scaling":{"guarantee":1}}`, []string{"+    guarantee: 1"}},
@@ -68,8 +68,8 @@ func TestFLEET15_Edit(t *testing.T) {
 	}
 }
 
-// PL-09: what would be read as something else, is not of the configuration, or is
-// not there, is refused; text in a value stays a value.
+// PL-09: ambiguous input, input outside the configuration, and changes of missing objects are
+// refused. Text in a value stays a value.
 func TestPL09_Refused(t *testing.T) {
 	nix := Ref{"RunnerPool", "gh-nix"}
 	for name, x := range map[string]struct {
@@ -146,8 +146,8 @@ func TestAddAndremove(t *testing.T) {
 	}
 }
 
-// FuzzEdit holds that an edit is refused, or the file then says what was meant and
-// nothing else has changed.
+// FuzzEdit checks that an edit is refused, or that the file then has the wanted values and no other
+// changes.
 func FuzzEdit(f *testing.F) {
 	f.Add(config, `{"scaling":{"max":8},"forge":null}`)
 	f.Add("apiVersion: tailplane.dev/v1\nkind: RunnerPool\nmetadata: &m {name: gh-nix}\nspec: {a: *m}\n", `{"a":{"name":"x"}}`)
@@ -183,7 +183,7 @@ func FuzzEdit(f *testing.F) {
 		g, gerr := yaml.YAMLToJSON(got)
 		w, werr := yaml.YAMLToJSON(want)
 		if gerr != nil || werr != nil {
-			return // numbers that only we keep as they are
+			return // only this package keeps such numbers exactly
 		}
 		if string(g) != string(w) {
 			t.Errorf("it says %s, and was to say %s", got, want)
@@ -191,7 +191,7 @@ func FuzzEdit(f *testing.F) {
 	})
 }
 
-// FLEET-15: a second edit of an object goes on from the first.
+// FLEET-15: a second edit of an object builds on the first.
 func TestFLEET15_Apply(t *testing.T) {
 	nix := Ref{"RunnerPool", "gh-nix"}
 	out, err := Apply([]byte(config), nix, Edit{Patch: json.RawMessage(`{"scaling":{"max":8}}`)}, Edit{Patch: json.RawMessage(`{"scaling":null}`)}, Edit{Patch: json.RawMessage(`{"scaling":{"min":1}}`)})
@@ -212,7 +212,7 @@ func TestFLEET15_Apply(t *testing.T) {
 	}
 }
 
-// Where files may be by a pattern, and which: those that an object is in are among them.
+// Paths that match a pattern, and paths that do not. The paths of objects are among the matches.
 func TestFits(t *testing.T) {
 	for _, x := range []struct {
 		pattern, folder string

@@ -12,20 +12,21 @@ import (
 	"unicode/utf8"
 )
 
-// titleLimit is what GitHub and GitLab take for a title, in characters.
+// titleLimit is the maximum length of a title at GitHub and GitLab, in characters.
 const titleLimit = 255
 
-// ID is the name of a change: the same person's same request has the same one, so
-// that asking again finds what was made.
+// ID returns the name of a change. The same request of the same person gets the same ID, so a
+// repeated request finds the existing change.
 func ID(login, key string) string {
 	sum := sha256.Sum256([]byte(strings.ToLower(login) + "\x00" + key))
 	return "c" + hex.EncodeToString(sum[:8])
 }
 
-// Branch is where a change's commits are.
+// Branch returns the branch of a change's commits.
 func Branch(id string) string { return "tailplane/" + id }
 
-// Title is one line that fits, of what somebody wrote; or of what is changed.
+// Title returns a title on one line within the limit: the wanted one, or one that names the changed
+// object.
 func Title(wanted string, r Ref) string {
 	t := line(wanted)
 	if t == "" {
@@ -37,13 +38,13 @@ func Title(wanted string, r Ref) string {
 	return t
 }
 
-// Message is a commit's message. The trailers at its end are ours only: what people
-// wrote is quoted, so that it cannot be taken for one.
+// Message returns the commit message. It quotes people's text, so that only our trailers count as
+// trailers.
 func Message(c Change) string {
 	return fmt.Sprintf("%s\n\n%s\n\nTailplane-Change: %s\n", Title(c.Title, c.Ref), quote(c.Reason), c.ID)
 }
 
-// Body is what the pull or merge request says. Link is the change's page.
+// Body returns the description of the pull or merge request. link is the URL of the change's page.
 func Body(c Change, link string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\nProposed by `%s` for %s. Risk: **%s**", quote(c.Reason), code(c.Proposer), c.Ref, c.Risk.Level)
@@ -58,21 +59,21 @@ func Body(c Change, link string) string {
 	return b.String()
 }
 
-// Comment is what a pull or merge request says of its end: what was done, by whom and why.
+// Comment returns the closing comment of a pull or merge request: what was done, by whom and why.
 func Comment(done, by, reason string) string {
 	return fmt.Sprintf("%s by `%s`:\n\n%s\n", done, code(by), quote(reason))
 }
 
-// quote is a text as Markdown quotes it, which is also no trailer of git's.
+// quote quotes a text in Markdown. Git does not read a quoted line as a trailer.
 func quote(s string) string {
 	var lines []string
 	for l := range strings.Lines(s) {
-		lines = append(lines, strings.TrimRight("> "+strings.ReplaceAll(line(l), "@", "@\u200b"), " ")) // nobody is called by name
+		lines = append(lines, strings.TrimRight("> "+strings.ReplaceAll(line(l), "@", "@\u200b"), " ")) // avoid mentions
 	}
 	return strings.Join(lines, "\n")
 }
 
-// line is a text in one line, without what does not print.
+// line returns a text on one line, without characters that cannot be printed.
 func line(s string) string {
 	s = strings.Map(func(r rune) rune {
 		switch {
@@ -86,17 +87,16 @@ func line(s string) string {
 	return strings.Join(strings.Fields(s), " ")
 }
 
-// code is a text between back quotes.
+// code prepares a text for use between back quotes.
 func code(s string) string { return strings.ReplaceAll(line(s), "`", "'") }
 
-// A Risk is how much a change deserves a second look, and for what.
+// A Risk says how carefully a change needs to be reviewed, and why.
 type Risk struct {
 	Level string   `json:"level"` // low, medium or high
 	Why   []string `json:"why,omitempty"`
 }
 
-// risks are the fields that say who is kept apart from whom, who may what, and how
-// much there is.
+// risks lists the fields that affect isolation, permissions or capacity.
 var risks = []struct{ field, level, why string }{
 	{"isolation", "high", "isolation"}, {"containerMode", "high", "container mode"}, {"template", "high", "the pod"}, {"dedicatedTo", "high", "whose pool it is"},
 	{"credentials", "high", "credential"}, {"network", "high", "network"}, {"owners", "high", "owners"}, {"members", "high", "members"}, {"placement", "high", "nodes"},
@@ -105,8 +105,8 @@ var risks = []struct{ field, level, why string }{
 	{"gitlab", "medium", "managers"}, {"image", "medium", "image"}, {"runsOn", "medium", "labels"},
 }
 
-// Rate says the risk of a spec that becomes another; nil is an object that comes, or
-// that goes.
+// Rate returns the risk of a change from spec was to spec is. Nil means that the object is created
+// or deleted.
 func Rate(was, is map[string]any) Risk {
 	r := Risk{Level: "low"}
 	note := func(level, why string) {
@@ -132,17 +132,16 @@ func Rate(was, is map[string]any) Risk {
 	return r
 }
 
-// own are the fields that an organisation's own people decide about, by kind: of its
-// enrollment, and of a pool that is dedicated to it. Everything else touches others,
-// and takes an approval of those who run the platform.
+// own lists the fields that an organisation may change itself, by kind: in its enrollment, and in a
+// pool that is dedicated to it. All other fields affect others, so a platform-admin must approve.
 var own = map[string][]string{
 	"RunnerEnrollment": {"owners", "members"},
 	"RunnerPool":       {"runsOn", "image", "resources"},
 }
 
-// Owner says whose an object is that changes from one spec to another, nil where it is
-// not there: the organisation, or "" for the platform; and whether those who run the
-// platform have to approve.
+// Owner returns the owner of an object whose spec changes from was to is: the organisation, or ""
+// for the platform. Nil means that the object does not exist. platform reports whether a
+// platform-admin must approve.
 func Owner(r Ref, was, is map[string]any) (org string, platform bool) {
 	switch r.Kind {
 	case "RunnerEnrollment":
@@ -165,7 +164,8 @@ func Owner(r Ref, was, is map[string]any) (org string, platform bool) {
 	return org, false
 }
 
-// Held reports whether what is live says all that spec says. It may say more: defaults.
+// Held reports whether the live object contains all values of spec. It may contain more, such as
+// defaults.
 func Held(spec, live any) bool {
 	switch spec := spec.(type) {
 	case map[string]any:
@@ -182,5 +182,5 @@ func Held(spec, live any) bool {
 		}
 		return ok
 	}
-	return fmt.Sprint(spec) == fmt.Sprint(live) // numbers are read in several types
+	return fmt.Sprint(spec) == fmt.Sprint(live) // the two sides may use different number types
 }

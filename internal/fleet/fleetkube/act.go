@@ -28,11 +28,10 @@ import (
 
 type schemaKind = schema.GroupVersionKind
 
-// deniedEvery is the least time between two refusals of a forge that both count.
+// deniedEvery is the minimum time between two refusals of a forge that both count.
 const deniedEvery = 30 * time.Second
 
-// act carries out what was decided. One deed that fails keeps none of the others from
-// being done.
+// act carries out the decided actions. A failed action does not prevent the others.
 func (l *look) act(ctx context.Context, step fleet.Step) error {
 	errs := []error{l.keepCopies(ctx)}
 	for _, a := range step.Acts {
@@ -43,7 +42,7 @@ func (l *look) act(ctx context.Context, step fleet.Step) error {
 		switch forge.ClassOf(forgeError(err)) {
 		case "":
 			errs = append(errs, err)
-		default: // a forge's answer is a fact, and what is to be said of it is said
+		default: // a forge's error is a fact to report, not a failed reconcile
 			l.Log.Warn("a forge refused, or did not answer", "enrollment", l.e.Name, "err", err)
 			l.troubles = append(l.troubles, fleet.Trouble{Reason: reasonUnreachable, Message: err.Error()})
 			l.wake = earliest(l.wake, l.now.Add(max(account.UnknownFor, retryAfter(err))))
@@ -52,7 +51,7 @@ func (l *look) act(ctx context.Context, step fleet.Step) error {
 	return errors.Join(errs...)
 }
 
-// forgeError is the error of a forge in err; nil: it is not about one.
+// forgeError returns the forge's error in err; nil if there is none.
 func forgeError(err error) error {
 	if e, ok := errors.AsType[*forge.Error](err); ok {
 		return e
@@ -121,7 +120,7 @@ func (l *look) deed(ctx context.Context, a fleet.Act) error {
 		}
 		return nil
 	case fleet.StopIntake:
-		return nil // what is not open is given nothing, below
+		return nil // apply gives no capacity to workloads that are not open
 	}
 	if w == nil {
 		return nil
@@ -141,15 +140,15 @@ func (l *look) deed(ctx context.Context, a fleet.Act) error {
 		return l.crew.arc.Free(ctx, l.arc.Sets[w.Key])
 	case fleet.DeleteWorkloads:
 		if github {
-			return nil // it goes with its object
+			return nil // it is deleted with its object
 		}
 		return l.deleteManager(ctx, w)
 	}
 	return fmt.Errorf("the deed %q is not known", a.Deed)
 }
 
-// apply gives each workload what it may have: those that are open what was given to
-// them, as far as no hold takes it away, and the others nothing.
+// apply sets the capacity of each workload. Open workloads get their allocation, as limited by
+// holds. The others get nothing.
 func (l *look) apply(ctx context.Context, open []fleet.Key) error {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -174,7 +173,7 @@ func (l *look) apply(ctx context.Context, open []fleet.Key) error {
 			}
 		})
 		if w.gitlab != nil {
-			wg.Wait() // a client of GitLab remembers what it reads, one at a time
+			wg.Wait() // the cache of a GitLab session is not safe for concurrent use
 		}
 	}
 	wg.Wait()
@@ -204,7 +203,8 @@ func (l *look) give(ctx context.Context, w *work) error {
 	return err
 }
 
-// patch changes metadata of an object as it was looked at, and no later one.
+// note patches annotations of an object. The UID in the patch prevents a change of a newer object
+// with the same name.
 func (l *look) note(ctx context.Context, o client.Object, annotations map[string]any) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": o.GetUID(), "annotations": annotations}})
 	if err != nil {
@@ -213,7 +213,7 @@ func (l *look) note(ctx context.Context, o client.Object, annotations map[string
 	return l.direct.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch))
 }
 
-// annotate writes something down on the enrollment; an empty text takes it away.
+// annotate sets an annotation on the enrollment; an empty text removes it.
 func (l *look) annotate(ctx context.Context, name, text string) error {
 	if l.e.Annotations[name] == text {
 		return nil
@@ -222,7 +222,7 @@ func (l *look) annotate(ctx context.Context, name, text string) error {
 	if text == "" {
 		value = nil
 	}
-	status := l.e.Status // which the answer has too, and which may be older than what this look writes
+	status := l.e.Status // the response contains a status that may be older than the one that this reconcile writes
 	if err := l.note(ctx, l.e, map[string]any{name: value}); err != nil {
 		return fmt.Errorf("write down %s: %w", name, err)
 	}
@@ -244,7 +244,7 @@ func (l *look) finalizer(ctx context.Context, on bool) error {
 	return err
 }
 
-// copyCredential puts a credential beside the runners.
+// copyCredential writes a copy of a credential to the namespace of the runners.
 func (l *look) copyCredential(ctx context.Context, namespace string, data map[string][]byte) error {
 	s, err := isolation.Credential(l.e.Name, namespace, data)
 	if err != nil {
@@ -257,8 +257,8 @@ func (l *look) copyCredential(ctx context.Context, namespace string, data map[st
 	return furnish.Apply(ctx, l.direct, u)
 }
 
-// keepCopies makes those copies of the credential again that somebody deleted too early:
-// ARC ends no listener, no runner and no scale set without.
+// keepCopies restores copies of the credential that were deleted too early. Without them, ARC
+// cannot remove a listener, a runner or a scale set.
 func (l *look) keepCopies(ctx context.Context) error {
 	if l.e.DeletionTimestamp.IsZero() || l.facts.Credential.Valid != fleet.Yes {
 		return nil
@@ -277,8 +277,8 @@ func (l *look) keepCopies(ctx context.Context) error {
 	return nil
 }
 
-// deregisterSet has ARC deregister a scale set, which needs the credential until it is
-// done.
+// deregisterSet makes ARC deregister a scale set by deleting its object. ARC needs the credential
+// until that is done.
 func (l *look) deregisterSet(ctx context.Context, w *work) error {
 	if !w.Ending {
 		if err := l.annotate(ctx, gateAnnotation+w.Name, ""); err != nil {
@@ -286,7 +286,7 @@ func (l *look) deregisterSet(ctx context.Context, w *work) error {
 		}
 		return kube.Delete(ctx, l.direct, l.arc.Sets[w.Key])
 	}
-	if l.facts.Credential.Valid == fleet.No && l.facts.Credential.InUse != fleet.Yes { // then GitHub refuses ARC too
+	if l.facts.Credential.Valid == fleet.No && l.facts.Credential.InUse != fleet.Yes { // GitHub then refuses ARC too
 		return l.refused(ctx, w)
 	}
 	return nil
@@ -305,7 +305,7 @@ func (l *look) deregisterRunner(ctx context.Context, w *work) error {
 	return err
 }
 
-// denied is how often the forge refused to have a workload removed.
+// denied returns the number of times that the forge refused the removal of a workload.
 func (l *look) denied(workload string) int {
 	n, _, _ := strings.Cut(l.e.Annotations[deniedAnnotation+workload], " ")
 	times, _ := strconv.Atoi(n)
@@ -324,10 +324,10 @@ func (l *look) refused(ctx context.Context, w *work) error {
 	return l.annotate(ctx, deniedAnnotation+w.Name, fmt.Sprintf("%d %s", w.Denied+1, l.now.UTC().Format(time.RFC3339)))
 }
 
-// deleteSecrets deletes all Secrets of the organisation, the one that the rest was
-// made of last.
+// deleteSecrets deletes all Secrets of the organisation. It deletes the source Secret last, because
+// the others were made from it.
 func (l *look) deleteSecrets(ctx context.Context) error {
-	if l.facts.RunnerGroups == fleet.No { // without the credential nobody could be asked about them any more
+	if l.facts.RunnerGroups == fleet.No { // without the credential, no later query about them is possible
 		if err := l.annotate(ctx, groupsAnnotation, ""); err != nil {
 			return err
 		}
@@ -349,8 +349,8 @@ func (l *look) deleteSecrets(ctx context.Context) error {
 	return nil
 }
 
-// deleteNamespace deletes the organisation's own namespace, and what the shared one had
-// for it.
+// deleteNamespace deletes the organisation's own namespace, and its objects in the shared
+// namespace.
 func (l *look) deleteNamespace(ctx context.Context) error {
 	left, err := furnish.Left(ctx, l.direct, l.Isolation.Shared, l.e.Name, true)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
-// others makes a scale set as a Helm chart does, which says no minimum.
+// others creates a scale set like a Helm chart, without a minimum.
 func (p *place) others(name string) (namespace string) {
 	p.t.Helper()
 	namespace = p.cluster.Namespace(p.t)
@@ -37,7 +37,7 @@ func (p *place) others(name string) (namespace string) {
 	return namespace
 }
 
-// adopted waits for a pool that adopts to stand as it should.
+// adopted waits until an adopting pool has the expected status.
 func (p *place) adopted(name, what string, ok func(*v1alpha1.RunnerPool) bool) *v1alpha1.RunnerPool {
 	p.t.Helper()
 	o := &v1alpha1.RunnerPool{}
@@ -53,10 +53,10 @@ func because(o *v1alpha1.RunnerPool, kind string) string {
 	return string(c.Status) + "/" + c.Reason
 }
 
-// FLEET-16: a scale set that a Helm chart made is shown, and nothing is written to it
-// until a hold is about it. It is held by its numbers alone, so its job goes on; who
-// undoes that is named; and it is given back exactly, also if the pool went while the
-// fleet was down. Nothing is made anew, and nothing is deleted.
+// FLEET-16: a scale set of a Helm chart is shown, and the fleet writes nothing to it without a
+// hold. A hold changes only its numbers, so its job continues. A conflicting writer is named. The
+// original values are restored exactly, even if the pool was deleted while the fleet was down.
+// Nothing is recreated or deleted.
 func TestFLEET16_Adopted(t *testing.T) {
 	p := newPlace(t, "0.14.2")
 	ns := p.others("old")
@@ -101,7 +101,7 @@ func TestFLEET16_Adopted(t *testing.T) {
 		t.Errorf("without a hold were written %q", w)
 	}
 
-	p.hold("of-acme", v1alpha1.HoldScope{Org: "acme"}, v1alpha1.HoldPause) // it is of no organisation
+	p.hold("of-acme", v1alpha1.HoldScope{Org: "acme"}, v1alpha1.HoldPause) // the scale set belongs to no organisation
 	h := p.hold("freeze", v1alpha1.HoldScope{All: true}, v1alpha1.HoldDrain)
 	if s := p.held("freeze", "Applied", metav1.ConditionTrue).Status; s.Targets != 1 || s.Applied != 1 || s.RemainingJobs == nil || *s.RemainingJobs != 1 {
 		t.Errorf("hold %+v", s)
@@ -111,7 +111,7 @@ func TestFLEET16_Adopted(t *testing.T) {
 		t.Errorf("held as %+v, pool %+v", s, o.Status.Adopted)
 	}
 
-	// A GitOps engine that was not told to leave the numbers alone.
+	// A GitOps engine that is not configured to ignore the numbers.
 	git := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"maxRunners": int64(7)}}}
 	git.SetGroupVersionKind(arc.Kind(arc.SetKind))
 	git.SetNamespace(ns)
@@ -124,7 +124,7 @@ func TestFLEET16_Adopted(t *testing.T) {
 	p.held("freeze", "Drained", metav1.ConditionTrue)
 	wrote()
 	p.stop()
-	p.start() // and it knows what to give back
+	p.start() // it still knows the original values
 	p.must(p.admin.Delete(t.Context(), h))
 	back := func() bool {
 		s := p.set(ns, "old")
@@ -159,8 +159,8 @@ func TestFLEET16_Adopted(t *testing.T) {
 	}
 }
 
-// Two pools adopt one scale set: the older one does. What the fleet made itself is
-// nobody's to adopt.
+// If two pools adopt one scale set, the older one gets it. A scale set of the fleet cannot be
+// adopted.
 func TestAdoptedTwice(t *testing.T) {
 	p := newPlace(t, "0.14.2")
 	ns := p.others("old")
@@ -174,7 +174,8 @@ func TestAdoptedTwice(t *testing.T) {
 	p.pool("b-second", "github", one, of(ns, "old"))
 	p.pool("ours", "github", one, of(p.shared, "acme-nix"))
 	p.pool("lab", "gitlab", one, of(ns, "old"))
-	// It takes jobs of an organisation, which is told so, and compared with GitHub for it.
+	// It takes jobs of an organisation, so the organisation's status shows it, and its drift check
+	// includes it.
 	p.atGitHub("old-org", []string{"nix"}, func(e *v1alpha1.RunnerEnrollment) { e.Spec.ConfigURL = p.github.URL + "/Old-Org" })
 	p.github.AddRunner(forgetest.GitHubRunner{Place: "old-org", Name: "old-x7k2p-runner-left1"})
 	p.change = func(c *Controllers) { c.TruthCheckEvery = time.Second }

@@ -10,7 +10,8 @@ import (
 
 type workqueueOf = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// A queue is a controller's. What is added before that runs waits for it.
+// A queue is the workqueue of a controller. It keeps requests that arrive before the controller
+// runs.
 type queue struct {
 	mu    sync.Mutex
 	of    workqueueOf

@@ -7,7 +7,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// What is rung for before the controller runs is looked at when it does, once.
+// Requests that are triggered before the controller runs are reconciled once when it starts.
 func TestRungBefore(t *testing.T) {
 	var b bell
 	b.ring("old-runners/old", "old-runners/older")

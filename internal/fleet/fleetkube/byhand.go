@@ -14,22 +14,24 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 )
 
-// Of a runner that a person made at GitLab there is only its own token, and nothing to ask
-// GitLab with: no number, no pause, no end. It takes jobs as long as a manager runs.
+// A runner that a person created at GitLab is known only by its own token. That token allows no API
+// requests: the runner's ID is not known, and the fleet cannot pause or delete it. The runner takes
+// jobs as long as a manager runs.
 const (
 	shapeByHand        = "gitlab-by-hand"
-	reasonPauseByDrain = "PauseByDrain" // it takes no job because its managers were ended
+	reasonPauseByDrain = "PauseByDrain" // it takes no jobs because its managers were stopped
 )
 
-// byHand says whether the credential is a token that a person made, and nothing else.
+// byHand reports whether the credential consists only of the token of a runner that a person
+// created.
 func (l *look) byHand() bool {
 	return l.account != nil && l.account.GitLab != nil && !l.account.GitLab.Own().IsZero()
 }
 
 func (w *work) byHand() bool { return w.gitlab != nil && w.Shape == shapeByHand }
 
-// handMade sees to a credential that is one runner: it serves one pool, by a workload that
-// is of another shape than those of runners that were made by us.
+// handMade handles a credential that is a single runner. Such a runner serves one pool. Its
+// workload has a different shape than runners that the fleet created.
 func (l *look) handMade() {
 	if !l.byHand() {
 		return
@@ -44,7 +46,7 @@ func (l *look) handMade() {
 	}
 }
 
-// askByHand finds out from the cluster how such a runner stands.
+// askByHand derives the state of such a runner from the cluster.
 func (l *look) askByHand(w *work) {
 	m := w.gitlab
 	w.Object, w.Jobs, w.ByHand = fleet.Is(m.deployment != nil), new(m.jobPods), true
@@ -53,18 +55,18 @@ func (l *look) askByHand(w *work) {
 	if w.capacity.Max == 0 && w.Stopped != fleet.Yes {
 		w.reason = reasonPauseByDrain
 	}
-	// GitLab has it until a person says that they have seen to it.
+	// GitLab has the runner until a person confirms its removal.
 	told := l.e.Annotations[v1alpha1.ForceCleanupAnnotation] != ""
 	w.Remote = fleet.Is(!told || l.wanted(w) || w.Stopped != fleet.Yes || m.jobPods > 0)
 }
 
-// only says whether no other workload of a pool can take jobs.
+// only reports whether no other workload of the pool can take jobs.
 func (l *look) only(w *work) bool {
 	return !slices.ContainsFunc(l.works, func(x *work) bool { return x != w && x.Pool == w.Pool && x.Stopped != fleet.Yes })
 }
 
-// manager is a workload at GitLab as it is rendered. One that was made by hand has no
-// manager while it may have no job, or another one takes them.
+// manager returns the unit to render for a workload at GitLab. A runner that a person created gets
+// no manager while it must take no jobs, or while another workload of the pool can take them.
 func (l *look) manager(w *work) isolation.Unit {
 	u := l.unit(w.pool, w.use, w.Name, w.capacity)
 	u.Token = isolation.Token(w.gitlab.token.Data[tokenKey])
@@ -81,7 +83,7 @@ func (l *look) manager(w *work) isolation.Unit {
 	return u
 }
 
-// keepOwn keeps the token of a runner that was made by hand, when there is another one.
+// keepOwn stores the token of a runner that a person created, if the token has changed.
 func (l *look) keepOwn(ctx context.Context, w *work, token isolation.Token) error {
 	if !w.byHand() || string(w.gitlab.token.Data[tokenKey]) == string(token) {
 		return nil
@@ -93,8 +95,8 @@ func (l *look) keepOwn(ctx context.Context, w *work, token isolation.Token) erro
 	return l.direct.Patch(ctx, w.gitlab.token, client.RawPatch(types.MergePatchType, patch))
 }
 
-// drainsToPause is the condition that says how such runners are paused; none if there is
-// no such runner, and never was.
+// drainsToPause returns the condition that explains how such runners are paused. It returns none if
+// there is no such runner and never was.
 func (l *look) drainsToPause() (all []fleet.Condition) {
 	c := fleet.Condition{Type: reasonPauseByDrain, Status: fleet.No, Reason: fleet.ReasonNone}
 	has := meta.FindStatusCondition(l.e.Status.Conditions, c.Type) != nil

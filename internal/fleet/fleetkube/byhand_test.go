@@ -18,10 +18,10 @@ import (
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
-// FLEET-03, FLEET-07, FLEET-08: of a runner that a person made there is only its token.
-// Managers run with it, and GitLab is never asked to change it: a hold ends the managers
-// and is applied when they have gone, another token takes its place in the same workload,
-// and the end waits for a person, who is told what to delete.
+// FLEET-03, FLEET-07, FLEET-08: of a runner that a person created, only its token is known.
+// Managers use it, and the fleet sends no change to GitLab. A hold stops the managers and is
+// applied when they are gone. A new token replaces the old one in the same workload. The end waits
+// for a person, and the status says what to delete.
 func TestFLEET07_TokenByHand(t *testing.T) {
 	p := newPlace(t, "")
 	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 5, Budget: 20})
@@ -93,8 +93,8 @@ func TestFLEET07_TokenByHand(t *testing.T) {
 	}
 }
 
-// A runner of a person's has its own tags: it serves one pool. With an access_token in its
-// place a runner is made, and the other one ends.
+// A person's runner has its own tags, so it serves one pool. With an access_token in its place, the
+// fleet creates a runner, and the old one ends.
 func TestTokenByHandServesOnePool(t *testing.T) {
 	p := newPlace(t, "")
 	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 5, Budget: 20})

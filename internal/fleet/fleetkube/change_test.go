@@ -24,9 +24,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
-// FLEET-08: another credential of a GitHub organisation comes under another name, and
-// the older one goes when nothing names it any more. One that GitHub does not accept
-// changes nothing.
+// FLEET-08: a new credential of a GitHub organisation gets a new name, and the older copy goes when
+// no object references it. A credential that GitHub refuses changes nothing.
 func TestFLEET08_GitHub(t *testing.T) {
 	p := acme(t)
 	first := p.copies("acme")
@@ -50,8 +49,8 @@ func TestFLEET08_GitHub(t *testing.T) {
 	p.phase("acme", v1alpha1.PhaseActive)
 }
 
-// FLEET-08: the token of a GitLab runner that is old enough is replaced: another runner
-// beside it, and the older one ends when the newer one is there and its job has ended.
+// FLEET-08: a GitLab runner with an old token is replaced. A second runner is created, and the old
+// one ends when the new one works and its own job has ended.
 func TestFLEET08_GitLab(t *testing.T) {
 	t.Run("by age", func(t *testing.T) {
 		replaced(t, &metav1.Duration{Duration: 24 * time.Hour}, func(p *place) {
@@ -64,7 +63,7 @@ func TestFLEET08_GitLab(t *testing.T) {
 	})
 }
 
-// replaced sees a GitLab runner replaced after due was called.
+// replaced checks that a GitLab runner is replaced after due was called.
 func replaced(t *testing.T, every *metav1.Duration, due func(*place)) {
 	p := omega(t, func(e *v1alpha1.RunnerEnrollment) { e.Spec.Credentials.RotateEvery = every })
 	first := p.gitlab.Runners()[0]
@@ -88,8 +87,8 @@ func replaced(t *testing.T, every *metav1.Duration, due func(*place)) {
 	p.active("omega")
 }
 
-// FLEET-08: the fleet is killed after each of its writes while another credential of a
-// GitHub organisation comes. At each moment the scale set names a copy that is there.
+// FLEET-08: the fleet is killed after each write while a GitHub organisation gets a new credential.
+// The scale set always references an existing copy.
 func TestFLEET08_KilledAtGitHub(t *testing.T) {
 	p := acme(t)
 	first := p.copies("acme")
@@ -111,9 +110,9 @@ func TestFLEET08_KilledAtGitHub(t *testing.T) {
 	}
 }
 
-// FLEET-08: the fleet is killed after each of its writes while a runner of GitLab is
-// replaced. At each moment one of them has a manager with its token; there are never
-// three, and never two that take jobs: that would be more than there may be.
+// FLEET-08: the fleet is killed after each write while a GitLab runner is replaced. One of the
+// runners always has a manager with its token. There are never three runners, and never two that
+// take jobs: that would exceed the allocation.
 func TestFLEET08_KilledAtGitLab(t *testing.T) {
 	p := omega(t)
 	first := p.gitlab.Runners()[0].ID
@@ -138,7 +137,7 @@ func TestFLEET08_KilledAtGitLab(t *testing.T) {
 	p.active("omega")
 }
 
-// copies are the names of an organisation's credentials beside its runners.
+// copies returns the names of an organisation's credentials in the namespace of its runners.
 func (p *place) copies(org string) (names []string) {
 	p.t.Helper()
 	var list corev1.SecretList
@@ -149,16 +148,17 @@ func (p *place) copies(org string) (names []string) {
 	return names
 }
 
-// rotate asks for other tokens of an organisation, a minute from now, and lets it pass.
+// rotate requests new tokens for an organisation in one minute, and advances the clock past that
+// time.
 func (p *place) rotate(org string) {
 	p.t.Helper()
 	p.ahead.Add(int64(time.Minute))
 	p.patch(p.get(org), `{"spec":{"credentials":{"rotateAt":"`+time.Now().Add(time.Minute).UTC().Format(time.RFC3339)+`"}}}`)
 }
 
-// FLEET-19: five of eight enrollments are deleted at once. Intake stops, and nothing
-// else happens until somebody confirms; one that is kept leaves its runners to an
-// enrollment of the same name.
+// FLEET-19: five of eight enrollments are deleted at once. Intake stops, and nothing else happens
+// until a person confirms. An enrollment with the value keep leaves its runners to an enrollment of
+// the same name.
 func TestFLEET19_MassDeletion(t *testing.T) {
 	p := newPlace(t, "0.14.2")
 	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 2, Budget: 40})
@@ -204,8 +204,8 @@ func TestFLEET19_MassDeletion(t *testing.T) {
 	}
 }
 
-// FLEET-01, FLEET-11, FL-01: what breaks a rule is said, and nothing is made for it: no
-// object, no request to a forge with somebody else's credential.
+// FLEET-01, FLEET-11, FL-01: a violation is reported, and nothing is created for it: no object, and
+// no request to a forge with another organisation's credential.
 func TestFLEET11_Refused(t *testing.T) {
 	p := newPlace(t, "0.14.2")
 	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 2, Budget: 40})
@@ -259,14 +259,14 @@ func TestFLEET11_Refused(t *testing.T) {
 	}
 }
 
-// FLEET-10: without ARC an organisation of GitHub waits and says why, and goes on by
-// itself when ARC is installed.
+// FLEET-10: without ARC, a GitHub organisation waits and reports the reason. It continues by itself
+// when ARC is installed.
 func TestFLEET10_InstalledLater(t *testing.T) {
 	p := newPlace(t, "")
 	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 2, Budget: 40})
 	p.atGitHub("acme", []string{"nix"})
 	p.start()
-	p.status("acme", arc.ReasonMissing, func(e *v1alpha1.RunnerEnrollment) bool { // False, or Unknown where not even its kinds are there
+	p.status("acme", arc.ReasonMissing, func(e *v1alpha1.RunnerEnrollment) bool { // False, or Unknown if ARC's kinds do not exist
 		c := meta.FindStatusCondition(e.Status.Conditions, "Ready")
 		return c != nil && c.Status != metav1.ConditionTrue && c.Reason == arc.ReasonMissing
 	})
@@ -275,7 +275,7 @@ func TestFLEET10_InstalledLater(t *testing.T) {
 	if !slices.Contains(e.Status.Pools[0].Drift, reasonNoLabels) {
 		t.Errorf("ARC 0.13 knows no labels, and nobody says so: %+v", e.Status.Pools)
 	}
-	// And an upgrade keeps the scale set: its label is of the new version in time.
+	// An upgrade keeps the scale set, because its label gets the new version in time.
 	set := p.set(p.shared, "acme-nix")
 	start, err := p.arc.Upgrade(t.Context(), "0.14.2")
 	p.must(err)
@@ -287,9 +287,9 @@ func TestFLEET10_InstalledLater(t *testing.T) {
 	}
 }
 
-// FLEET-10, FLEET-03: with the strategy eventual ARC takes no job after a hold until the one
-// that runs has ended, and that is said; runners that end again and again before they
-// take a job are told, though ARC 0.14 deletes each of them and makes another one.
+// FLEET-10, FLEET-03: with the strategy eventual, ARC takes no jobs after a hold until the running
+// job has ended, and the status reports that. Runners that repeatedly end before they take a job
+// are reported, although ARC 0.14 deletes and replaces each of them.
 func TestFLEET10_Eventual(t *testing.T) {
 	p := newPlace(t, "")
 	p.installARC("0.14.2", true)
@@ -322,8 +322,8 @@ func TestFLEET10_Eventual(t *testing.T) {
 	p.arc.Crash(p.shared, "acme-nix", "")
 }
 
-// FLEET-10: nothing is made in a namespace that ARC does not look at, and the enrollment
-// says so; where it looks, it works.
+// FLEET-10: in a namespace that ARC does not watch, the fleet creates nothing and the enrollment
+// reports it. In a watched namespace, it works.
 func TestFLEET10_WatchesOther(t *testing.T) {
 	p := newPlace(t, "")
 	p.arc = arctest.Start(t, arctest.Options{Cluster: p.cluster, Namespace: p.arcNS, Version: "0.14.2", Watch: p.shared, GitHub: arctest.At(p.github, nil)})
@@ -338,8 +338,8 @@ func TestFLEET10_WatchesOther(t *testing.T) {
 	}
 }
 
-// FLEET-17, FL-04: a forge that fails, in whatever way, loses nobody a runner: nothing
-// is deleted, and an end waits.
+// FLEET-17, FL-04: no failure of a forge removes a runner: nothing is deleted, and an offboarding
+// waits.
 func TestFLEET17_NoAnswer(t *testing.T) {
 	p := omega(t)
 	var writes []string
@@ -388,7 +388,7 @@ func TestFLEET17_NoAnswer(t *testing.T) {
 	}
 }
 
-// FLEET-12, FL-03: no token and no key is in what the fleet logs, says and publishes.
+// FLEET-12, FL-03: logs, events, status and metrics of the fleet contain no token and no key.
 func TestFLEET12_Canary(t *testing.T) {
 	p := newPlace(t, "0.14.2")
 	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 2, Budget: 40})

@@ -17,16 +17,16 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/truth"
 )
 
-// mostName is how much is kept of a name that others can write.
+// mostName is the maximum length of a stored name that others can write.
 const mostName = 63
 
-// compare finds out what forge, cluster and decisions do not agree about, when it is
-// time to. What stood before is in the status: it outlasts a restart.
+// compare finds differences between the forge, the cluster and the decisions, if a comparison is
+// due. The earlier findings are in the status, so they survive a restart.
 func (l *look) compare(ctx context.Context) {
 	l.stands = findings.Read(l.e.Name, l.e.Status.Findings)
 	if l.forge == nil || !l.e.DeletionTimestamp.IsZero() || l.facts.Approved.Status != fleet.Yes {
 		if !l.e.DeletionTimestamp.IsZero() {
-			l.stands = nil // how its end goes is told otherwise
+			l.stands = nil // the offboarding status reports its end
 		}
 		return
 	}
@@ -47,7 +47,7 @@ func (l *look) compare(ctx context.Context) {
 	l.stands, l.compared = truth.Check(o, l.stands, l.now.Truncate(time.Second)), true
 }
 
-// workload is what there should be of a workload.
+// workload returns the desired state of a workload.
 func (l *look) workload(w *work) truth.Workload {
 	x := truth.Workload{Pool: w.Pool, Name: w.Name, Ending: w.Ending || w.Lost || !l.wanted(w), Capacity: w.now}
 	if w.use != nil {
@@ -100,7 +100,7 @@ func (l *look) compareGitLab(ctx context.Context, o *truth.Org) {
 	for _, w := range l.works {
 		x := l.workload(w)
 		x.Cluster = findings.Manager(w.gitlab.deployment, w.managers, w.now)
-		if !w.byHand() { // of which nobody can be asked
+		if !w.byHand() { // GitLab cannot be queried about it
 			if w.use != nil && l.account != nil {
 				x.Options = *findings.Options(l.spec(w.pool))
 			}
@@ -118,7 +118,7 @@ func (l *look) compareGitLab(ctx context.Context, o *truth.Org) {
 	}
 }
 
-// marked are the runners of the group that carry our mark.
+// marked returns the runners of the group that carry our mark.
 func (l *look) marked(ctx context.Context) (all []truth.Registered, err error) {
 	a := l.account
 	ids, err := a.GitLab.GroupRunners(ctx, a.Group)
@@ -154,7 +154,7 @@ func (l *look) marked(ctx context.Context) (all []truth.Registered, err error) {
 	return all, nil
 }
 
-// heard says whether a forge answered. That it did not is no finding: what stood stays.
+// heard reports whether a forge answered. A missing answer is not a finding: the old findings stay.
 func (l *look) heard(err error) bool {
 	if err != nil {
 		l.Log.Warn("a forge cannot be compared with the cluster", "enrollment", l.e.Name, "err", err)
@@ -162,7 +162,7 @@ func (l *look) heard(err error) bool {
 	return err == nil
 }
 
-// drifts adds what is to be told of workloads to what is said of them.
+// drifts adds the settled findings to the workloads and to the troubles. It returns these findings.
 func (l *look) drifts() (told []truth.Finding) {
 	told = findings.Told(l.stands, l.now)
 	for _, f := range told {

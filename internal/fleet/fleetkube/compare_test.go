@@ -19,7 +19,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
-// compared lets rounds go by until an enrollment stands as it should.
+// compared advances the clock for drift checks until an enrollment has the expected status.
 func (p *place) compared(org, what string, ok func(*v1alpha1.RunnerEnrollment) bool) *v1alpha1.RunnerEnrollment {
 	p.t.Helper()
 	at := time.Now()
@@ -28,7 +28,7 @@ func (p *place) compared(org, what string, ok func(*v1alpha1.RunnerEnrollment) b
 		if ok(e) {
 			return true
 		}
-		if time.Since(at) > 300*time.Millisecond { // what a look at it takes
+		if time.Since(at) > 300*time.Millisecond { // the time that a reconcile takes
 			p.ahead.Add(int64(6 * time.Minute))
 			p.patch(p.get(org), `{"metadata":{"annotations":{"test/now":"`+decimal(p.ahead.Load())+`"}}}`)
 			at = time.Now()
@@ -53,9 +53,9 @@ func drifted(e *v1alpha1.RunnerEnrollment) string {
 	return string(c.Status) + "/" + c.Reason
 }
 
-// FLEET-17: somebody pauses a runner at GitLab. It is told when it has stood for a
-// while, once, and over a restart; that GitLab does not answer ends no finding; and it
-// is told no more when it is over.
+// FLEET-17: a person pauses a runner at GitLab. The finding is reported once it has lasted for a
+// while, also over a restart. A missing answer of GitLab does not end the finding, and it goes when
+// the pause is over.
 func TestFLEET17_PausedOutside(t *testing.T) {
 	p := omega(t)
 	p.compared("omega", "nothing is found", func(e *v1alpha1.RunnerEnrollment) bool {
@@ -113,8 +113,8 @@ func TestFLEET17_PausedOutside(t *testing.T) {
 	}
 }
 
-// FLEET-17: a runner that GitHub lists and the cluster has not is listed, and no more:
-// it is not deleted, and it is no drift. A list that fails says nothing about it.
+// FLEET-17: a runner that GitHub has but the cluster does not is only listed: it is not deleted,
+// and it is not drift. A failed list does not change that.
 func TestFLEET17_Ghost(t *testing.T) {
 	p := newPlace(t, "0.14.2")
 	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 2, Budget: 40})
@@ -157,8 +157,8 @@ func TestFLEET17_Ghost(t *testing.T) {
 	p.compared("acme", "it has gone", func(e *v1alpha1.RunnerEnrollment) bool { return len(e.Status.Findings) == 0 })
 }
 
-// A runner group that somebody opened to public repositories is told at once, and is
-// something that is wrong with the enrollment.
+// A runner group that a person opened to public repositories is reported at once, and as a problem
+// of the enrollment.
 func TestGroupOpened(t *testing.T) {
 	p := newPlace(t, "0.14.2")
 	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 2, Budget: 40})
@@ -180,8 +180,8 @@ func TestGroupOpened(t *testing.T) {
 	}
 }
 
-// FLEET-06: manifests that are applied again during a hold do not undo it, and what the
-// hold makes other than it would be is said to be explained by it.
+// FLEET-06: reapplying the manifests during a hold does not undo it, and the differences are
+// reported as explained by the hold.
 func TestFLEET06_AppliedAgain(t *testing.T) {
 	p := newPlace(t, "0.14.2")
 	pool := p.pool("nix", "github", v1alpha1.PoolScaling{Max: 2, Budget: 40})
@@ -191,7 +191,7 @@ func TestFLEET06_AppliedAgain(t *testing.T) {
 	p.until("it has its share", func() bool { s := p.set(p.shared, "acme-nix"); return s != nil && s.Max == 2 })
 	p.hold("freeze", v1alpha1.HoldScope{All: true}, v1alpha1.HoldPause)
 	p.until("it is held", func() bool { return p.set(p.shared, "acme-nix").Max == 0 })
-	for range 3 { // as a GitOps engine does, again and again
+	for range 3 { // like a GitOps engine
 		now := p.get("acme")
 		now.Spec = enrolled.Spec
 		p.must(ignoreStale(p.admin.Update(t.Context(), now)))

@@ -1,11 +1,11 @@
-// Package fleetkube is the fleet's hands: it gathers objects of the cluster and
-// answers of forges, lets the fleet decide, acts and reports. It keeps law 7: what
-// cannot be listed or asked is not known, and for want of an answer nothing is
-// deleted, deregistered or called paused.
+// Package fleetkube runs the fleet's controllers. They read objects of the cluster and answers of
+// forges, let package fleet decide, act and report. They implement law 7: if a list or a query
+// fails, the state is unknown. An unknown state never causes a deletion or a deregistration, and
+// never counts as paused.
 //
-// Everything that has to outlast a restart stands in objects: what was given to whom
-// in the status of a RunnerEnrollment, what a workload is in annotations of its
-// AutoscalingRunnerSet or of the Secret with its runner's token.
+// Everything that must survive a restart is stored in objects. The status of a RunnerEnrollment
+// holds the allocations. Annotations of an AutoscalingRunnerSet, or of the Secret with a runner's
+// token, describe the workload.
 package fleetkube
 
 import (
@@ -23,76 +23,77 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 )
 
-// FieldManager is the field manager of what the controllers write.
+// FieldManager is the field manager of the controllers' writes.
 const FieldManager = "tailplane-fleet"
 
-// Controllers keep the runners of all enrollments as they should be. Fields without a
-// remark are required.
+// Controllers reconcile the runners of all enrollments. Fields are required unless their comment
+// says otherwise.
 //
-// The account of Config needs, in the cluster: runnerforges, runnerpools,
-// runnerenrollments and runnerholds get, list, watch; of runnerenrollments also
-// update and patch (finalizers, annotations); update and patch of the status of all
-// four; delete of runnerholds (those that expired long ago); all of
-// actions.github.com/v1alpha1 get, list, watch, create, patch, delete; namespaces get,
-// list, watch, create, patch, delete; rolebindings create, and bind on the ClusterRoles
-// that isolation names. In its own namespace: secrets get, list, watch, delete, and
-// leases. In the namespace default: events create and patch. In ARCNamespace:
-// deployments and pods get, list, watch. In each namespace of runners, by the
-// ClusterRole isolation.FleetRole: secrets, serviceaccounts, configmaps,
-// resourcequotas, limitranges, networkpolicies, rolebindings, deployments and
-// poddisruptionbudgets get, list, watch, create, patch, delete; pods get, list, watch,
+// The service account of Config needs these permissions in the cluster. For runnerforges,
+// runnerpools, runnerenrollments and runnerholds: get, list, watch. For runnerenrollments also:
+// update and patch (finalizers, annotations). For the status of all four: update and patch. For
+// runnerholds: delete (old expired holds). For all of actions.github.com/v1alpha1: get, list,
+// watch, create, patch, delete. For namespaces: get, list, watch, create, patch, delete. For
+// rolebindings: create, and bind on the ClusterRoles that isolation names.
+//
+// In its own namespace: secrets get, list, watch, delete, and leases. In the namespace default:
+// events create and patch. In ARCNamespace: deployments and pods get, list, watch.
+//
+// In each namespace of runners, by the ClusterRole isolation.FleetRole: get, list, watch, create,
+// patch and delete for secrets, serviceaccounts, configmaps, resourcequotas, limitranges,
+// networkpolicies, rolebindings, deployments and poddisruptionbudgets. For pods: get, list, watch,
 // delete.
 type Controllers struct {
 	Config *rest.Config
 
-	// Isolation is what is the same for all organisations. Its Namespace is where
-	// credentials are, and its ARC is left empty: it is found in ARCNamespace.
+	// Isolation holds the settings for all organisations. Its Namespace contains the credentials.
+	// Its ARC must be empty: the controllers discover it in ARCNamespace.
 	Isolation    isolation.Settings
-	ARCNamespace string // where ARC's controller and its listeners are, such as arc-systems
+	ARCNamespace string // namespace of ARC's controller and listeners, such as arc-systems
 
-	// Rules are the settings that rules between objects depend on; ClusterCIDRs are
-	// those of Isolation.
+	// Rules are the settings for the cross-object rules. Their ClusterCIDRs are taken from
+	// Isolation.
 	Rules fleet.Rules
 
-	// ByPlane says that the plane approves enrollments; otherwise being stored is
-	// enough. IsAdmin, required with it, says who is a platform-admin.
+	// ByPlane says that the plane approves enrollments. Otherwise a stored enrollment is approved.
+	// IsAdmin, required with ByPlane, reports whether a login is a platform-admin.
 	ByPlane bool
 	IsAdmin func(login string) bool
 
-	// LeaseNamespace holds the Lease that elects one of several. Empty: this one does
-	// not ask.
+	// LeaseNamespace holds the Lease for leader election. If it is empty, there is no leader
+	// election.
 	LeaseNamespace string
 
 	Log *slog.Logger
 	Now func() time.Time
 
-	// Pace, optional, is the time between two looks at what moves: 2 seconds.
-	// Everything else is looked at when it changes, and every minute.
+	// Pace, optional, is the poll interval for objects that are changing. The default is 2 seconds.
+	// All other objects are reconciled on change and every minute.
 	Pace time.Duration
 
-	// TruthCheckEvery, optional, is the time between two comparisons of what the forge,
-	// the cluster and the decisions for an organisation say: 5 minutes.
+	// TruthCheckEvery, optional, is the interval between two drift checks of an organisation, which
+	// compare the forge, the cluster and the decisions. The default is 5 minutes.
 	TruthCheckEvery time.Duration
 
-	// UserAgent, optional, is what forges are told of who asks.
+	// UserAgent, optional, is the user agent for requests to the API server.
 	UserAgent string
 
-	// Asked, optional, hears of each request to a forge: its status, 0 if it had
-	// none. Forge and org are names of objects.
+	// Asked, optional, is called after each request to a forge, with its HTTP status, or 0 if there
+	// was no response. Forge and org are names of objects.
 	Asked func(forge, org, op string, status int)
-	// Allocated, optional, hears how long it took to share the budgets of all pools.
+	// Allocated, optional, is called with the time that the allocation of all pools' budgets took.
 	Allocated func(took time.Duration)
 
 	synced atomic.Bool
 	crew   atomic.Pointer[crew]
 }
 
-// Synced reports whether the controllers have filled their caches and are at work.
-// Those that wait to be elected are not.
+// Synced reports whether the controllers have filled their caches and are running. It is false
+// while they wait for leader election.
 func (c *Controllers) Synced() bool { return c.synced.Load() }
 
-// Run works until ctx ends. It returns an error when a setting is missing or when
-// another one took over.
+// Run runs the controllers until ctx ends. It returns an error if a setting is missing or if
+// leadership is lost.
 func (c *Controllers) Run(ctx context.Context) error {
 	s := c.Isolation
 	if c.Config == nil || s.Namespace == "" || s.Account == "" || s.Shared == "" || c.ARCNamespace == "" || c.Log == nil || c.Now == nil || c.ByPlane && c.IsAdmin == nil {
@@ -104,8 +105,7 @@ func (c *Controllers) Run(ctx context.Context) error {
 	return nil
 }
 
-// Figures returns what is counted of the fleet now; false while the controllers are not
-// at work.
+// Figures returns the current metrics of the fleet; false while the controllers are not running.
 func (c *Controllers) Figures() (board.Figures, bool) {
 	w := c.crew.Load()
 	if w == nil || !c.Synced() {

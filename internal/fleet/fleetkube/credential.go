@@ -15,11 +15,11 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 )
 
-// reasonNoSecret is one of the condition CredentialsValid, beside the fleet's own and
-// account's.
+// reasonNoSecret is a reason of the condition CredentialsValid, in addition to those of packages
+// fleet and account.
 const reasonNoSecret = "SecretNotFound"
 
-// sourceSecret reads the Secret that an enrollment names; nil: there is none.
+// sourceSecret reads the Secret that an enrollment names; nil if there is none.
 func (l *look) sourceSecret(ctx context.Context) (*corev1.Secret, error) {
 	s := &corev1.Secret{}
 	err := l.direct.Get(ctx, client.ObjectKey{Namespace: l.Isolation.Namespace, Name: l.e.Spec.Credentials.SecretName}, s)
@@ -32,8 +32,8 @@ func (l *look) sourceSecret(ctx context.Context) (*corev1.Secret, error) {
 	return s, nil
 }
 
-// credential finds out how the credential of an enrollment stands: what the Secret
-// that it names has, and what the forge says of it.
+// credential determines the state of an enrollment's credential, from the content of its Secret and
+// from the forge's answer.
 func (l *look) credential(ctx context.Context, s *corev1.Secret) {
 	name := l.e.Spec.Credentials.SecretName
 	l.facts.Credential = fleet.CredentialState{Valid: fleet.No, Reason: reasonNoSecret, Message: fmt.Sprintf("There is no Secret %q in the fleet's namespace.", name)}
@@ -41,7 +41,7 @@ func (l *look) credential(ctx context.Context, s *corev1.Secret) {
 	case s == nil:
 		l.inUse(ctx)
 		return
-	case s.Labels[v1alpha1.OrgLabel] != l.e.Name: // nothing of it is read
+	case s.Labels[v1alpha1.OrgLabel] != l.e.Name: // do not use any of its data
 		l.facts.Credential.Reason, l.facts.Credential.Message = fleet.ReasonSecretOfAnother, fmt.Sprintf("The Secret %q does not carry the label %s: %s.", name, v1alpha1.OrgLabel, l.e.Name)
 		return
 	}
@@ -66,8 +66,7 @@ func (l *look) credential(ctx context.Context, s *corev1.Secret) {
 	l.inUse(ctx)
 }
 
-// inUse finds out whether the older credential that runners use is still good, where
-// the one that was to take its place is not.
+// inUse checks the older credential that the runners still use, if the new credential is not valid.
 func (l *look) inUse(ctx context.Context) {
 	if l.facts.Credential.Valid != fleet.No || l.forge.Spec.Type != v1alpha1.GitHub {
 		return
@@ -89,7 +88,7 @@ func (l *look) inUse(ctx context.Context) {
 	}
 }
 
-// isCopy says whether a Secret is the copy of a credential, for GitHub.
+// isCopy reports whether a Secret is the copy of a GitHub credential.
 func isCopy(s *corev1.Secret) bool {
 	return s.Labels[v1alpha1.ManagedByLabel] == v1alpha1.ManagedBy && s.Labels[v1alpha1.PoolLabel] == "" &&
 		(len(s.Data["github_app_id"]) > 0 || len(s.Data["github_token"]) > 0)

@@ -17,7 +17,7 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 )
 
-// decide decides for all enrollments: which break rules, and what each may have.
+// decide evaluates the rules and allocates the budgets for all enrollments.
 func (w *crew) decide(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	v, err := w.view(ctx)
 	if err != nil {
@@ -36,14 +36,14 @@ func (w *crew) decide(ctx context.Context, _ reconcile.Request) (reconcile.Resul
 	return board.Soon(is.Wake.Sub(now))
 }
 
-// tell wakes those for whom something else was decided than before.
+// tell triggers a reconcile of the enrollments and pools whose decisions have changed.
 func (w *crew) tell(was, is *ledger.Result) {
 	if was == nil {
 		was = &ledger.Result{}
 	}
 	for name, version := range is.Of {
 		switch {
-		case was.Of[name] != version: // somebody waits for it
+		case was.Of[name] != version: // its reconcile waits for this decision
 			w.enrollments.now(name)
 		case was.Pruned[name] != is.Pruned[name] || !slices.Equal(was.Violations[name], is.Violations[name]):
 			w.enrollments.ring(name)
@@ -70,7 +70,7 @@ func (w *crew) approved(e *v1alpha1.RunnerEnrollment) fleet.Condition {
 	return fleet.Approved(e, w.ByPlane, w.IsAdmin)
 }
 
-// view is everything that rules between objects are about.
+// view collects the input for the cross-object rules.
 func (w *crew) view(ctx context.Context) (fleet.View, error) {
 	var forges v1alpha1.RunnerForgeList
 	var pools v1alpha1.RunnerPoolList

@@ -16,8 +16,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
-// lives runs the fleet again and again, and kills it after its first write each time,
-// until done says that it is enough.
+// lives repeatedly runs the fleet and kills it after its first write, until done returns true.
 func (p *place) lives(done func() bool) (n int) {
 	p.t.Helper()
 	p.stop()
@@ -30,7 +29,7 @@ func (p *place) lives(done func() bool) (n int) {
 		w.mu.Lock()
 		w.cut = func(_ int, write string) cut {
 			if strings.Contains(write, "/runnerforges/") || strings.Contains(write, "/runnerpools/") {
-				return notHere // of no enrollment, and repeated in each life
+				return notHere // not about an enrollment, and repeated after each start
 			}
 			return after
 		}
@@ -44,9 +43,8 @@ func (p *place) lives(done func() bool) (n int) {
 	return n
 }
 
-// FLEET-07, FL-02: the fleet is killed after each of its writes while an organisation
-// of GitHub ends. In the end nothing of it is left, and its credential was there until
-// its scale set had gone.
+// FLEET-07, FL-02: the fleet is killed after each write while a GitHub organisation ends. In the
+// end nothing of it is left, and its credential existed until its scale set was gone.
 func TestFLEET07_KilledAtGitHub(t *testing.T) {
 	p := newPlace(t, "0.14.2")
 	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 3, Budget: 20})
@@ -84,11 +82,11 @@ func TestFLEET07_KilledAtGitHub(t *testing.T) {
 	})
 }
 
-// apart gives an organisation a namespace of its own.
+// apart gives an organisation its own namespace.
 func apart(e *v1alpha1.RunnerEnrollment) { e.Spec.Isolation = v1alpha1.IsolationNamespace }
 
-// FLEET-07, FL-03: the fleet is killed after each of its writes while a group of GitLab
-// comes, and while it goes. It has one runner all the time, and in the end none.
+// FLEET-07, FL-03: the fleet is killed after each write while a GitLab group is enrolled, and while
+// it ends. It always has one runner, and none in the end.
 func TestFLEET07_KilledAtGitLab(t *testing.T) {
 	p := newPlace(t, "")
 	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 3, Budget: 20})
@@ -110,9 +108,9 @@ func TestFLEET07_KilledAtGitLab(t *testing.T) {
 	}
 }
 
-// FL-03, FLEET-08: a runner is made at GitLab and its token lost, because the fleet died
-// before it was kept, or because the answer was. It is found by its mark, and either
-// reset or removed: there is never another one beside it.
+// FL-03, FLEET-08: a runner is created at GitLab and its token is lost, because the fleet was
+// killed before it stored the token, or because the response was lost. The fleet finds the runner
+// by its mark and resets or removes it. It never creates a second one.
 func TestFL03_LostToken(t *testing.T) {
 	p := newPlace(t, "")
 	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 3, Budget: 20})
@@ -150,9 +148,9 @@ func TestFL03_LostToken(t *testing.T) {
 	}
 }
 
-// FL-02, FLEET-07: the App is uninstalled before the end. After some refusals a person
-// is asked, the credential stays, and only on their word the scale set is given up,
-// with its number written down.
+// FL-02, FLEET-07: the App is uninstalled before the offboarding. After some refusals a person must
+// decide, and the credential stays. Only the person's decision gives the scale set up, and its ID
+// is recorded.
 func TestFL02_AppUninstalled(t *testing.T) {
 	p := newPlace(t, "")
 	app, key := p.github.AddApp(t)
@@ -186,8 +184,8 @@ func TestFL02_AppUninstalled(t *testing.T) {
 	}
 }
 
-// FL-02: the Secret of a group of GitLab's goes although the group stays. Its managers
-// end, and nothing else; with another Secret it is served again, by the same runner.
+// FL-02: the Secret of a GitLab group is deleted although the enrollment stays. Only its managers
+// end. With a new Secret, the same runner serves the group again.
 func TestFL02_GitLabWithoutItsSecret(t *testing.T) {
 	p := omega(t)
 	before := p.gitlab.Runners()[0]

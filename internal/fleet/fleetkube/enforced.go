@@ -14,11 +14,11 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 )
 
-// unproved is how soon a canary that has not said anything yet is asked again.
+// unproved is the requeue delay for a canary without a result.
 const unproved = 10 * time.Second
 
-// enforced says whether the network keeps the policies, as the organisation's canary finds
-// out. One that is not wanted any more goes.
+// enforced reports whether the network enforces the policies, as measured by the organisation's
+// canary. It deletes a canary that is no longer wanted.
 func (l *look) enforced(ctx context.Context) fleet.Condition {
 	ns := fleet.NamespaceOf(l.e, l.Isolation.Shared)
 	if l.Isolation.Canary.Image == "" {
@@ -26,17 +26,18 @@ func (l *look) enforced(ctx context.Context) fleet.Condition {
 		if was != nil && was.Message != isolation.Unproved().Message {
 			err := l.direct.Delete(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: isolation.CanaryName(l.e.Name)}})
 			if client.IgnoreNotFound(err) != nil {
-				return fleet.Condition{Type: isolation.Enforced, Status: fleet.Unknown, Reason: was.Reason, Message: was.Message} // and again at the next look
+				// The next reconcile tries the deletion again.
+				return fleet.Condition{Type: isolation.Enforced, Status: fleet.Unknown, Reason: was.Reason, Message: was.Message}
 			}
 		}
 		return isolation.Unproved()
 	}
 	var pods corev1.PodList
 	if err := l.direct.List(ctx, &pods, client.InNamespace(ns), client.MatchingLabels(isolation.CanaryLabels(l.e.Name))); err != nil {
-		return isolation.Proof(nil) // before the fleet has bound itself there, it may not look
+		return isolation.Proof(nil) // before its RoleBinding exists, the fleet may not list pods there
 	}
 	proof := isolation.Proof(pods.Items)
-	if proof.Status == fleet.Unknown { // it is about to say
+	if proof.Status == fleet.Unknown { // a result is expected soon
 		l.wake = earliest(l.wake, l.now.Add(unproved))
 	}
 	return proof

@@ -11,7 +11,7 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 )
 
-// FLEET-02: an organisation of GitHub is served from its enrollment on, and goes again.
+// FLEET-02: a GitHub organisation gets runners after its enrollment, and is offboarded.
 func TestFLEET02_GitHub(t *testing.T) {
 	p := newPlace(t, "0.14.2")
 	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 5, Budget: 20})
@@ -34,10 +34,10 @@ func TestFLEET02_GitHub(t *testing.T) {
 	}
 }
 
-// FLEET-02: a group of GitLab is served by managers whose token nobody else has, and
-// goes again, with its runner.
+// FLEET-02: a GitLab group gets managers with their own token, and is offboarded together with its
+// runner.
 func TestFLEET02_GitLab(t *testing.T) {
-	p := newPlace(t, "") // and it needs no ARC
+	p := newPlace(t, "") // it needs no ARC
 	p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 5, Budget: 20})
 	p.atGitLab("omega", []string{"docker"})
 	p.start()
@@ -69,9 +69,8 @@ func TestFLEET02_GitLab(t *testing.T) {
 	}
 }
 
-// FLEET-20: of those who come to the shared namespace at once each has its own policy
-// written once, however many others are looked at beside it; a fleet that is started
-// anew writes nothing there.
+// FLEET-20: if many organisations start in the shared namespace at once, each policy is written
+// once, even though their reconciles are concurrent. A restarted fleet writes nothing there.
 func TestFLEET20_PoliciesAreWrittenOnce(t *testing.T) {
 	p := newPlace(t, "0.14.2")
 	const n = 12
@@ -98,10 +97,10 @@ func TestFLEET20_PoliciesAreWrittenOnce(t *testing.T) {
 			t.Errorf("%s was written %d times", name, of[name])
 		}
 	}
-	if len(of) != n+1 { // and one that denies all
+	if len(of) != n+1 { // plus the one that denies everything
 		t.Errorf("written: %v", of)
 	}
-	// Looks that follow one another do not ask for everything in the namespace each time.
+	// Frequent reconciles do not read all objects in the namespace each time.
 	since, policies, looks := time.Now(), p.wire.reads("networkpolicies", "tailplane-runner-egress-org-00"), p.wire.reads("runnerenrollments", "org-00")
 	for i := range 4 {
 		p.patch(p.get("org-00"), fmt.Sprintf(`{"spec":{"owners":["amy-%d@acme.dev"]}}`, i))
@@ -113,7 +112,7 @@ func TestFLEET20_PoliciesAreWrittenOnce(t *testing.T) {
 	}
 	p.stop()
 	p.start()
-	p.pool("other", "github", v1alpha1.PoolScaling{Max: 1, Budget: 1}) // by which the end of the first looks is seen
+	p.pool("other", "github", v1alpha1.PoolScaling{Max: 1, Budget: 1}) // shows the end of the first reconciles
 	p.patch(p.get("org-00"), `{"spec":{"pools":[{"name":"nix","type":"Shared"},{"name":"other","type":"Shared"}]}}`)
 	p.status("org-00", "another pool", func(e *v1alpha1.RunnerEnrollment) bool {
 		return e.Status.Phase == v1alpha1.PhaseActive && len(e.Status.Pools) == 2

@@ -18,9 +18,9 @@ import (
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
-// FLEET-05, FL-06: one write freezes 50 pools of one organisation at GitHub, and those
-// of groups at a GitLab that answers and of one at a GitLab that does not: all of the
-// first are held, and the failures of the last one are listed. One delete lifts it.
+// FLEET-05, FL-06: one write freezes 50 pools of a GitHub organisation, groups of a GitLab that
+// answers, and a group of a GitLab that does not. All of the former are held, and the failures of
+// the latter are listed. One deletion lifts the hold.
 func TestFLEET05_FreezeAll(t *testing.T) {
 	p := newPlace(t, "0.14.2")
 	const n = 50
@@ -91,7 +91,7 @@ func TestFLEET05_FreezeAll(t *testing.T) {
 	p.until("all go on", func() bool { return open() == n && !p.gitlab.Runners()[0].Paused && !down.Runners()[0].Paused })
 }
 
-// none says whether nothing of a kind of ARC's may have any runners.
+// none reports whether no object of one of ARC's kinds may have runners.
 func (p *place) none(kind string) bool {
 	p.t.Helper()
 	list := arcworld.ListOf(kind)

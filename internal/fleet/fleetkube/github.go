@@ -24,26 +24,26 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 )
 
-// Annotations of the fleet's.
+// Annotations that the fleet writes.
 const (
-	shapeAnnotation    = "tailplane.dev/shape"         // of a workload: see fleet.Shape
-	revisionAnnotation = "tailplane.dev/revision"      // of a workload
-	gateAnnotation     = "tailplane.dev/gate-"         // of an enrollment, and the workload's name: see arc.Gate
-	deniedAnnotation   = "tailplane.dev/denied-"       // of an enrollment, and the workload's name: how often the forge refused to have it removed, and when last
-	groupsAnnotation   = "tailplane.dev/runner-groups" // of an enrollment: the names of those runner groups that were made for it
+	shapeAnnotation    = "tailplane.dev/shape"         // on a workload: see fleet.Shape
+	revisionAnnotation = "tailplane.dev/revision"      // on a workload
+	gateAnnotation     = "tailplane.dev/gate-"         // on an enrollment, with the workload's name as suffix: see arc.Gate
+	deniedAnnotation   = "tailplane.dev/denied-"       // on an enrollment, with the workload's name as suffix: count and time of refusals
+	groupsAnnotation   = "tailplane.dev/runner-groups" // on an enrollment: names of the runner groups that were created for it
 )
 
-// Reasons that the controllers find, beside those of arc.
+// Reasons that the controllers set, in addition to those of package arc.
 const (
 	reasonUnreachable  = fleet.ReasonUnreachable
 	reasonNoGroups     = "RunnerGroupsUnavailable" // GitHub has no runner groups for this organisation
-	reasonNoLabels     = "LabelsUnsupported"       // ARC before 0.14 knows the name of a scale set only
-	reasonUnrendered   = "CannotBeRendered"        // the settings and the pool do not go together
-	reasonMayNotCancel = "CancelForbidden"         // mode Stop, and the forge does not let jobs be ended
-	reasonPausedByHand = "PausedOutside"           // somebody paused a runner at the forge
+	reasonNoLabels     = "LabelsUnsupported"       // ARC before 0.14 supports only the name of a scale set
+	reasonUnrendered   = "CannotBeRendered"        // the settings and the pool do not fit together
+	reasonMayNotCancel = "CancelForbidden"         // mode Stop, but the forge does not allow the credential to cancel jobs
+	reasonPausedByHand = "PausedOutside"           // a person paused a runner at the forge
 )
 
-// scaleSets gathers the workloads at GitHub.
+// scaleSets collects the workloads at GitHub.
 func (l *look) scaleSets(ctx context.Context) (err error) {
 	if l.arc, err = l.crew.arc.Look(ctx, l.e.Name, l.live); err != nil {
 		return err
@@ -97,7 +97,8 @@ func (l *look) scaleSets(ctx context.Context) (err error) {
 	return nil
 }
 
-// assigned is how many jobs GitHub gave a scale set, by what its listener says of itself.
+// assigned returns the number of jobs that GitHub assigned to a scale set, from the metrics of its
+// listener.
 func (l *look) assigned(parts *arc.Parts, path string) *int {
 	i := slices.IndexFunc(parts.Pods, func(pod arc.Pod) bool {
 		return pod.Ready && pod.Metrics.IsValid() && slices.ContainsFunc(parts.Listeners, func(l arc.Listener) bool { return l.UID == pod.Listener && !l.Ending })
@@ -108,8 +109,9 @@ func (l *look) assigned(parts *arc.Parts, path string) *int {
 	return l.ears.Assigned(parts.Key, parts.Pods[i].Metrics, path)
 }
 
-// stranded is how many jobs were given to a scale set and cannot start, as it may have no
-// runner; nil: not known, or it may have some.
+// stranded returns the number of jobs that are assigned to a scale set but cannot start, because it
+// may have no runners. It returns nil if the number is not known, or if the scale set may have
+// runners.
 func (w *work) stranded() *int {
 	if w.assigned == nil || w.state.Running == nil || w.now.Max > 0 {
 		return nil
@@ -117,8 +119,7 @@ func (w *work) stranded() *int {
 	return new(max(*w.assigned-*w.state.Running, 0))
 }
 
-// renderSet is the AutoscalingRunnerSet of a workload as it is to be, without what it
-// may have.
+// renderSet renders the desired AutoscalingRunnerSet of a workload, without its capacity.
 func (l *look) renderSet(name, shape string, revision int, pool *v1alpha1.RunnerPool, use *v1alpha1.EnrolledPool, credential string) (*unstructured.Unstructured, error) {
 	unit := l.unit(pool, use, name, fleet.Capacity{})
 	unit.Credential = credential
@@ -132,7 +133,7 @@ func (l *look) renderSet(name, shape string, revision int, pool *v1alpha1.Runner
 	return furnish.Wanted(set)
 }
 
-// currentSet compares a workload with what it is to be.
+// currentSet compares a workload with its desired state.
 func (l *look) currentSet(w *work) {
 	if w.use == nil || w.Shape == "" {
 		return
@@ -144,14 +145,14 @@ func (l *look) currentSet(w *work) {
 	want, err := l.renderSet(w.Name, w.Shape, w.Revision, w.pool, w.use, credential)
 	switch {
 	case err != nil && l.lacksARC.Reason != "":
-		w.Current = true // nothing can be made of it anyway
+		w.Current = true // without ARC it cannot be changed anyway
 	case err != nil:
 		w.Trouble = fleet.Trouble{Reason: reasonUnrendered, Message: err.Error()}
 	default:
 		w.Current = furnish.Settled(want, l.arc.Sets[w.Key])
 	}
 	if !w.Current && w.Trouble.Reason == arc.ReasonOutdated {
-		w.Trouble = fleet.Trouble{} // it is being mended
+		w.Trouble = fleet.Trouble{} // the coming change repairs it
 	}
 	if w.Trouble.Reason == arc.ReasonCrashLoop {
 		l.troubles = append(l.troubles, w.Trouble)
@@ -163,10 +164,10 @@ func (l *look) currentSet(w *work) {
 	}
 }
 
-// applySet makes a scale set what it is to be, or makes one that there is none of yet.
+// applySet brings a scale set to its desired state, or creates it.
 func (l *look) applySet(ctx context.Context, w *work, to fleet.Wanted) error {
 	if l.lacksARC.Reason != "" {
-		return nil // and that is said
+		return nil // the status reports that
 	}
 	credential := fleet.CredentialName(l.e.Name, l.facts.Credential.Fingerprint)
 	name, revision, shape, pool := "", 0, to.Shape, l.pools[to.Pool]
@@ -174,7 +175,7 @@ func (l *look) applySet(ctx context.Context, w *work, to fleet.Wanted) error {
 	var use *v1alpha1.EnrolledPool
 	if w != nil {
 		name, revision, shape, pool, use = w.Name, w.Revision, w.Shape, w.pool, w.use
-		capacity = fleet.Capacity{Min: w.set.Min, Max: w.set.Max} // that is changed below
+		capacity = fleet.Capacity{Min: w.set.Min, Max: w.set.Max} // apply sets the new capacity later
 	} else {
 		var taken []string
 		for _, x := range l.works {
@@ -189,7 +190,7 @@ func (l *look) applySet(ctx context.Context, w *work, to fleet.Wanted) error {
 			return nil
 		}
 		use = &l.e.Spec.Pools[i]
-		if revision == 1 { // nothing takes its place; else it waits until the other one takes no more
+		if revision == 1 { // replaces no workload; a replacement must wait until the old one takes no jobs
 			capacity = l.capacityOf(pool, use)
 		}
 	}
@@ -202,7 +203,7 @@ func (l *look) applySet(ctx context.Context, w *work, to fleet.Wanted) error {
 		return err
 	}
 	if w == nil {
-		if other, taken := l.crew.arc.Rival(set); taken { // and nothing is given by GitHub, or taken
+		if other, taken := l.crew.arc.Rival(set); taken { // GitHub would give this set another set's jobs
 			l.troubles = append(l.troubles, arc.Conflict(other))
 			return nil
 		}
@@ -215,14 +216,15 @@ func (l *look) applySet(ctx context.Context, w *work, to fleet.Wanted) error {
 	return furnish.Apply(ctx, l.direct, set)
 }
 
-// gate keeps what ARC deletes at once from being made again and again.
+// gate prevents an endless loop of creation and deletion if ARC deletes a scale set right after its
+// creation.
 func (l *look) gate(ctx context.Context, set *unstructured.Unstructured) (bool, error) {
 	is, err := furnish.Get(ctx, l.direct, arc.Kind(arc.SetKind), client.ObjectKeyFromObject(set))
 	if err != nil || is != nil && is.GetDeletionTimestamp() != nil {
 		return false, err
 	}
 	if is != nil {
-		if !furnish.Ours(is, l.e.Name) { // NameTaken by somebody who does not know of us
+		if !furnish.Ours(is, l.e.Name) { // its creator does not know the fleet's names
 			l.troubles = append(l.troubles, fleet.Trouble{Reason: arc.ReasonConflict, Message: fmt.Sprintf("Somebody else made %s/%s.", is.GetNamespace(), is.GetName())})
 			return false, nil
 		}
@@ -249,8 +251,8 @@ func (l *look) gate(ctx context.Context, set *unstructured.Unstructured) (bool, 
 	return true, l.annotate(ctx, note, g.Making(version, l.now).String())
 }
 
-// runnerGroup makes the runner group that a pool is for some repositories by. Without
-// it nothing may be registered: the default group is open to all of them.
+// runnerGroup ensures the runner group that limits a pool to some repositories. Without the group,
+// no runner may be registered, because the default group is open to all repositories.
 func (l *look) runnerGroup(ctx context.Context, use *v1alpha1.EnrolledPool) (bool, error) {
 	if use.Type != v1alpha1.UseOrgPlusUser {
 		return true, nil
@@ -270,7 +272,7 @@ func (l *look) runnerGroup(ctx context.Context, use *v1alpha1.EnrolledPool) (boo
 	}
 	made := madeGroups(l.e)
 	there := slices.ContainsFunc(groups, func(g forge.RunnerGroup) bool { return strings.EqualFold(g.Name, name) })
-	if !there && !slices.Contains(made, name) { // it is written down before it is made
+	if !there && !slices.Contains(made, name) { // record the name before the creation
 		if err := l.annotate(ctx, groupsAnnotation, strings.Join(append(made, name), ",")); err != nil {
 			return false, err
 		}
@@ -281,7 +283,7 @@ func (l *look) runnerGroup(ctx context.Context, use *v1alpha1.EnrolledPool) (boo
 	return true, nil
 }
 
-// madeGroups are the names of the runner groups that were made for an enrollment.
+// madeGroups returns the names of the runner groups that were created for an enrollment.
 func madeGroups(e *v1alpha1.RunnerEnrollment) []string {
 	if e.Annotations[groupsAnnotation] == "" {
 		return nil
@@ -289,7 +291,8 @@ func madeGroups(e *v1alpha1.RunnerEnrollment) []string {
 	return strings.Split(e.Annotations[groupsAnnotation], ",")
 }
 
-// groupsLeft says whether a runner group that was made for it is left.
+// groupsLeft returns the runner groups that were created for the enrollment and still exist, and
+// whether there are any.
 func (l *look) groupsLeft(ctx context.Context) (left []forge.RunnerGroup, answer fleet.Answer) {
 	made := madeGroups(l.e)
 	if len(made) == 0 {
@@ -310,7 +313,7 @@ func (l *look) groupsLeft(ctx context.Context) (left []forge.RunnerGroup, answer
 	return left, fleet.Is(len(left) > 0)
 }
 
-// scale writes what a scale set may have.
+// scale writes the capacity of a scale set.
 func (l *look) scale(ctx context.Context, w *work) error {
 	if w.set.Ending || w.set.Phase == arc.Outdated || w.Trouble.Reason == arc.ReasonConflict || w.set.Min == w.now.Min && w.set.Max == w.now.Max {
 		return nil
@@ -326,14 +329,14 @@ func (l *look) scale(ctx context.Context, w *work) error {
 		w.reason = reasonUnreachable
 		return fmt.Errorf("scale %s: %w", w.Name, client.IgnoreNotFound(err))
 	}
-	w.inForce, w.Stopped = max(w.inForce, w.now.Max), fleet.Unknown // until ARC has followed
+	w.inForce, w.Stopped = max(w.inForce, w.now.Max), fleet.Unknown // until ARC has applied it
 	return nil
 }
 
-// forceAfter is how long after it asked for the end of a run mode Stop insists.
+// forceAfter is the time after which mode Stop force-cancels a run that did not end.
 const forceAfter = 5 * time.Minute
 
-// cancelRuns asks for the end of what still runs.
+// cancelRuns requests the end of all runs that still run.
 func (l *look) cancelRuns(ctx context.Context, w *work) error {
 	var errs []error
 	force := !l.now.Before(w.now.CancelAt.Add(forceAfter))
@@ -352,8 +355,8 @@ func (l *look) cancelRuns(ctx context.Context, w *work) error {
 	return errors.Join(errs...)
 }
 
-// end asks for the end of a run or a job of a workload. Where the credential may not do
-// that, it says so as long as that is so, and what it takes.
+// end requests the end of a run or a job of a workload. If the credential lacks the permission, it
+// records a denial that names the missing permission.
 func (l *look) end(w *work, id int64, takes string, ask func() error) error {
 	asked, err := l.account.End(id, l.now, ask)
 	class := forge.ClassOf(err)
@@ -364,7 +367,7 @@ func (l *look) end(w *work, id int64, takes string, ask func() error) error {
 	if class == forge.Forbidden {
 		w.denial = fleet.Trouble{Reason: reasonMayNotCancel, Message: fmt.Sprintf("The credential may not end the jobs of %s, so they run on. %s %v", w.Name, takes, err)}
 	}
-	if !asked { // it was told
+	if !asked { // no request was sent; the error is an old one
 		return nil
 	}
 	return err

@@ -28,35 +28,35 @@ import (
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
-// Of the Secret that a runner's token is kept in. It is what there is of a workload at
-// GitLab: it is made right after the runner, and deleted after everything else.
+// These constants describe the Secret with a runner's token. The Secret represents the workload at
+// GitLab: the controller creates it right after the runner, and deletes it after everything else.
 const (
 	tokenKey         = "token"
 	runnerAnnotation = "tailplane.dev/runner-id"
-	madeAnnotation   = "tailplane.dev/made" // when the token was
-	// givenAnnotation is how many jobs its managers may run, and beforeAnnotation how
-	// many they might before and until when some may work by that: a manager reads its
-	// configuration some time after it was changed.
+	madeAnnotation   = "tailplane.dev/made" // creation time of the token
+	// givenAnnotation holds the number of jobs that the managers may run. beforeAnnotation holds
+	// the earlier number, and the time until which a manager may still use it: a manager reads its
+	// configuration some time after a change.
 	givenAnnotation  = "tailplane.dev/given"
 	beforeAnnotation = "tailplane.dev/given-before"
 
-	readsAnew = 3 * time.Minute // in which a manager has surely read its configuration
+	readsAnew = 3 * time.Minute // within this time a manager has read its configuration
 )
 
-// A managed is what there is of one runner of GitLab's.
+// A managed is the state of one GitLab runner.
 type managed struct {
-	token      *corev1.Secret // nil: it is lost
+	token      *corev1.Secret // nil: the token is lost
 	deployment *appsv1.Deployment
 	present    map[string]*unstructured.Unstructured // its objects, by kind
-	runner     account.RunnerRead                    // zero: it was not asked for
+	runner     account.RunnerRead                    // zero: it was not queried
 	jobPods    int
 	rendered   bool
-	wanted     []*unstructured.Unstructured // of its objects those that are not as they are to be
-	budget     bool                         // it is to have a PodDisruptionBudget
+	wanted     []*unstructured.Unstructured // its objects that differ from the desired state
+	budget     bool                         // it must have a PodDisruptionBudget
 	given      int
 }
 
-// managers gathers the workloads at GitLab.
+// managers collects the workloads at GitLab.
 func (l *look) managers(ctx context.Context) error {
 	of := map[string]*work{}
 	for i := range l.secrets {
@@ -69,7 +69,7 @@ func (l *look) managers(ctx context.Context) error {
 		revision, _ := strconv.Atoi(s.Annotations[revisionAnnotation])
 		made, _ := time.Parse(time.RFC3339, s.Annotations[madeAnnotation])
 		if s.Annotations[shapeAnnotation] == shapeByHand {
-			made = time.Time{} // it is for a person to make another one
+			made = time.Time{} // only a person can create a replacement
 		}
 		given, _ := strconv.Atoi(s.Annotations[givenAnnotation])
 		w := &work{gitlab: &managed{token: s, present: map[string]*unstructured.Unstructured{}, given: given}, Workload: fleet.Workload{Key: fleet.Key{Namespace: s.Namespace, Name: name},
@@ -77,8 +77,8 @@ func (l *look) managers(ctx context.Context) error {
 		of[s.Namespace+"/"+name] = w
 		l.works = append(l.works, w)
 	}
-	pods := map[string]int{} // of managers, by instance
-	jobs := map[string]int{} // of jobs, by pool
+	pods := map[string]int{} // manager pods, by instance
+	jobs := map[string]int{} // job pods, by pool
 	for _, ns := range l.namespaces {
 		where := []client.ListOption{client.InNamespace(ns), client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name}}
 		var deployments appsv1.DeploymentList
@@ -116,7 +116,7 @@ func (l *look) managers(ctx context.Context) error {
 		l.troubles = append(l.troubles, fleet.Trouble{Reason: reasonUnreachable, Message: err.Error()})
 	}
 	l.order()
-	alone := map[string]int{} // workloads with a token, by pool
+	alone := map[string]int{} // workloads by pool
 	for _, w := range l.works {
 		alone[w.Namespace+"/"+w.Pool]++
 	}
@@ -141,8 +141,8 @@ func (l *look) managers(ctx context.Context) error {
 	return nil
 }
 
-// lost finds runners of ours whose token nobody has: an answer to their making that
-// was not heard, or heard and not written down.
+// lost finds runners with our mark whose token is lost. The response to their creation did not
+// arrive, or the token was not stored.
 func (l *look) lost(ctx context.Context) error {
 	a := l.account
 	ends := !l.e.DeletionTimestamp.IsZero()
@@ -155,7 +155,7 @@ func (l *look) lost(ctx context.Context) error {
 			at, _ := fleet.ParsePlace(l.forge.Spec.URL)
 			parts, ok := place.Within(at)
 			if !ok {
-				return nil // a violation says so
+				return nil // a violation reports that
 			}
 			group, err := a.GitLab.Group(ctx, strings.Join(parts, "/"))
 			if err != nil {
@@ -186,7 +186,7 @@ func (l *look) lost(ctx context.Context) error {
 	return nil
 }
 
-// stillLost reads again those that were found lost.
+// stillLost reads the lost runners again.
 func (l *look) stillLost(ctx context.Context) error {
 	for id, read := range l.account.Runners {
 		known := slices.ContainsFunc(l.works, func(w *work) bool { return w.RemoteID == id })
@@ -220,13 +220,13 @@ func (l *look) readLost(ctx context.Context, id int64) error {
 	return nil
 }
 
-// holds says whether the finalizer is on: before that nothing was made.
+// holds reports whether the finalizer is set. Before that, nothing was created.
 func holds(e *v1alpha1.RunnerEnrollment) bool {
 	return slices.Contains(e.Finalizers, v1alpha1.FleetFinalizer)
 }
 
-// askRunner asks GitLab how a runner stands: seldom if it takes jobs, and often while
-// something is expected of it.
+// askRunner reads the state of a runner from GitLab: rarely while the runner takes jobs, and often
+// while a change is expected.
 func (l *look) askRunner(ctx context.Context, w *work) {
 	m, a := w.gitlab, l.account
 	left := m.token != nil || m.deployment != nil
@@ -242,11 +242,11 @@ func (l *look) askRunner(ctx context.Context, w *work) {
 		}
 		return
 	}
-	// Of a runner that may be ending, GitLab is asked what it runs: pods do not tell
-	// which of two runners of a pool they are of.
+	// For a runner that may be ending, query GitLab for its running jobs. Pods do not show to which
+	// of two runners of a pool they belong.
 	expected := l.live || w.capacity.Mode != "" || !l.wanted(w) || w.capacity.Max == 0 ||
 		slices.ContainsFunc(l.works, func(x *work) bool { return x != w && x.Pool == w.Pool })
-	age := time.Duration(max(len(l.works), 1)) * 90 * time.Second // beside which the group is listed now and then
+	age := time.Duration(max(len(l.works), 1)) * 90 * time.Second // in addition, the group's runners are listed from time to time
 	read, asked := a.Runners[w.RemoteID]
 	unsettled := read.Err != nil || read.Status != "online" || read.Paused != (w.capacity.Max == 0) || m.deployment == nil
 	if expected || unsettled {
@@ -257,7 +257,7 @@ func (l *look) askRunner(ctx context.Context, w *work) {
 				age = max(age, e.RetryAfter)
 			}
 		} else if !unsettled && read.Paused {
-			age = 30 * time.Second // it is as it should be
+			age = 30 * time.Second // it is in the desired state
 		}
 	}
 	if !asked || l.live || l.now.Sub(read.At) >= age {
@@ -273,7 +273,7 @@ func (l *look) askRunner(ctx context.Context, w *work) {
 		ready := m.deployment != nil && (m.deployment.Status.ReadyReplicas > 0 || l.emptied(w))
 		w.Ready = fleet.Is(read.Status == "online" && ready)
 	case class == forge.NotFound:
-		w.Remote, w.Stopped, w.Ending = fleet.No, fleet.Yes, true // it has gone, and what ran for it can go
+		w.Remote, w.Stopped, w.Ending = fleet.No, fleet.Yes, true // the runner is gone, so its objects can be deleted
 		w.Object = fleet.Is(left)
 	default:
 		w.reason = reasonUnreachable
@@ -298,23 +298,23 @@ func (l *look) askRunner(ctx context.Context, w *work) {
 	}
 }
 
-// emptied says whether a hold has ended the managers.
+// emptied reports whether a hold has ended the managers.
 func (l *look) emptied(w *work) bool {
 	return (w.capacity.Mode == v1alpha1.HoldDrain || w.capacity.Mode == v1alpha1.HoldStop) && unmanned(w.gitlab.deployment)
 }
 
-// unmanned says whether a Deployment asks for no manager and has none.
+// unmanned reports whether a Deployment requests no managers and has none.
 func unmanned(d *appsv1.Deployment) bool {
 	return d == nil || d.Spec.Replicas != nil && *d.Spec.Replicas == 0 && d.Status.Replicas == 0 && d.Status.ObservedGeneration == d.Generation
 }
 
-// noneRun says whether neither a manager nor a job of a workload is left in the cluster.
+// noneRun reports whether the cluster has neither a manager nor a job of the workload.
 func (l *look) noneRun(w *work) bool {
 	return unmanned(w.gitlab.deployment) && w.managers == 0 && w.gitlab.jobPods == 0
 }
 
-// dismiss ends the managers of a runner that GitLab does not let us pause: they finish
-// the jobs that they have.
+// dismiss stops the managers of a runner that the fleet cannot pause at GitLab. The managers finish
+// their jobs first.
 func (l *look) dismiss(ctx context.Context, w *work) error {
 	d := w.gitlab.deployment
 	if d == nil || d.Spec.Replicas != nil && *d.Spec.Replicas == 0 {
@@ -323,7 +323,7 @@ func (l *look) dismiss(ctx context.Context, w *work) error {
 	return l.direct.Patch(ctx, d, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":0}}`)))
 }
 
-// askJobs asks how many jobs a runner runs; nil: nobody knows.
+// askJobs returns the number of jobs that a runner runs; nil if it is not known.
 func (l *look) askJobs(ctx context.Context, w *work) *int {
 	read, asked := l.account.Jobs[w.RemoteID]
 	age := l.pace
@@ -332,7 +332,7 @@ func (l *look) askJobs(ctx context.Context, w *work) *int {
 	} else if len(read.Jobs) == 0 && w.Stopped == fleet.Yes {
 		age = time.Minute
 	}
-	// What was read before it was paused may be less than what runs now.
+	// A number from before the pause may be lower than the current one.
 	if !asked || l.live || l.now.Sub(read.At) >= age || w.Stopped != fleet.Yes {
 		jobs, err := l.account.GitLab.RunningJobs(ctx, w.RemoteID)
 		read = account.JobsRead{Jobs: jobs, At: l.now, Err: err}
@@ -348,7 +348,7 @@ func (l *look) askJobs(ctx context.Context, w *work) *int {
 	return new(len(read.Jobs))
 }
 
-// inForceOf is the most jobs that managers may work by.
+// inForceOf returns the largest number of jobs that the managers may still run.
 func (l *look) inForceOf(w *work) int {
 	if w.Stopped == fleet.Yes || w.gitlab.deployment == nil {
 		return 0
@@ -365,7 +365,7 @@ func (l *look) inForceOf(w *work) int {
 	return n
 }
 
-// currentManager compares a workload with what it is to be.
+// currentManager compares a workload with its desired state.
 func (l *look) currentManager(_ context.Context, w *work) {
 	m := w.gitlab
 	if w.use == nil || m.token == nil || w.Lost {
@@ -378,7 +378,8 @@ func (l *look) currentManager(_ context.Context, w *work) {
 		return
 	}
 	managers, concurrent := isolation.Managers(unit)
-	w.Current, m.rendered = w.Remote != fleet.Yes || w.byHand() || l.sameSettings(w), true // what GitLab does not say is not changed
+	// Settings that GitLab did not report stay unchanged.
+	w.Current, m.rendered = w.Remote != fleet.Yes || w.byHand() || l.sameSettings(w), true
 	for _, o := range objects {
 		u, err := furnish.Wanted(o)
 		if err != nil {
@@ -410,7 +411,7 @@ func (l *look) secret(namespace, name string) *corev1.Secret {
 	return nil
 }
 
-// spec is a runner as GitLab is to have it.
+// spec returns the desired settings of a runner at GitLab.
 func (l *look) spec(pool *v1alpha1.RunnerPool) forge.RunnerSpec {
 	s := forge.RunnerSpec{GroupID: l.account.Group, Tags: fleet.RunsOn(pool, l.e.Name), Locked: true, MaximumTimeout: time.Hour}
 	if g := pool.Spec.GitLab; g != nil {
@@ -419,15 +420,15 @@ func (l *look) spec(pool *v1alpha1.RunnerPool) forge.RunnerSpec {
 	return s
 }
 
-// sameSettings says whether GitLab has a runner as it is to be.
+// sameSettings reports whether the runner at GitLab has the desired settings.
 func (l *look) sameSettings(w *work) bool {
 	want, is := l.spec(w.pool), w.gitlab.runner
 	return slices.Equal(slices.Sorted(slices.Values(want.Tags)), slices.Sorted(slices.Values(is.Tags))) && want.RunUntagged == is.RunUntagged && want.Locked == is.Locked &&
 		want.Protected == is.Protected && want.MaximumTimeout == is.MaximumTimeout
 }
 
-// makeRunner makes a runner, with our mark and paused; its token into the Secret, with
-// its number: what dies between the two is found by the mark.
+// makeRunner creates a runner, paused and with our mark, and stores its token and its ID in the
+// Secret. If the controller fails between the two, it finds the runner by the mark.
 func (l *look) makeRunner(ctx context.Context, to fleet.Wanted) error {
 	pool := l.pools[to.Pool]
 	if pool == nil || l.account == nil || l.account.GitLab == nil || l.account.Group == 0 && !l.byHand() {
@@ -449,14 +450,14 @@ func (l *look) makeRunner(ctx context.Context, to fleet.Wanted) error {
 	s.Paused, s.Description, s.Note = true, name, mark.Of(l.e, to.Pool, name, revision)+"\n"+mark.PausedBy+" until its manager is there"
 	id, token, err := l.account.GitLab.CreateRunner(ctx, s)
 	if err != nil {
-		l.account.Scanned = time.Time{} // it may have been made all the same
+		l.account.Scanned = time.Time{} // the runner may have been created in spite of the error
 		return err
 	}
 	l.account.Runners[id] = account.RunnerRead{}
 	return l.keepToken(ctx, fleet.Key{Namespace: to.Namespace, Name: name}, to.Pool, to.Shape, revision, id, token)
 }
 
-// resetToken gives a runner another token, since nobody has the one that it has.
+// resetToken gives a runner a new token, because the old one is lost.
 func (l *look) resetToken(ctx context.Context, w *work) error {
 	token, err := l.account.GitLab.ResetToken(ctx, w.RemoteID)
 	if err != nil {
@@ -472,13 +473,13 @@ func (l *look) keepToken(ctx context.Context, k fleet.Key, pool, shape string, r
 			madeAnnotation: l.now.UTC().Format(time.RFC3339)}},
 		Type: corev1.SecretTypeOpaque, Data: map[string][]byte{tokenKey: []byte(token.Reveal())}}
 	if err := l.direct.Create(ctx, s); err != nil {
-		l.account.Scanned = time.Time{} // and the runner is found again by its mark
+		l.account.Scanned = time.Time{} // so that the runner is found by its mark
 		return fmt.Errorf("keep the token of runner %d: %w", id, err)
 	}
 	return nil
 }
 
-// applyManager makes the objects of a workload what they are to be.
+// applyManager brings the objects of a workload to the desired state.
 func (l *look) applyManager(ctx context.Context, w *work) error {
 	m := w.gitlab
 	if m.token == nil || !m.rendered {
@@ -517,7 +518,7 @@ func (l *look) applyManager(ctx context.Context, w *work) error {
 	return nil
 }
 
-// pause writes whether a runner takes jobs. One that somebody paused by hand stays so.
+// pause writes whether a runner takes jobs. It does not resume a runner that a person paused.
 func (l *look) pause(ctx context.Context, w *work) error {
 	m := w.gitlab
 	pause := w.now.Max == 0
@@ -556,12 +557,12 @@ func (l *look) pause(ctx context.Context, w *work) error {
 	w.Stopped = fleet.Is(r.Paused)
 	if pause {
 		delete(l.account.Jobs, w.RemoteID)
-		w.Jobs = nil // what runs now is asked for next
+		w.Jobs = nil // the next reconcile queries the running jobs
 	}
 	return nil
 }
 
-// cancelJobs asks for the end of what still runs.
+// cancelJobs requests the end of all jobs that still run.
 func (l *look) cancelJobs(ctx context.Context, w *work) error {
 	var errs []error
 	for _, job := range l.account.Jobs[w.RemoteID].Jobs {
@@ -572,7 +573,7 @@ func (l *look) cancelJobs(ctx context.Context, w *work) error {
 	return errors.Join(errs...)
 }
 
-// deleteManager deletes everything of a workload, its token last.
+// deleteManager deletes all objects of a workload, its token last.
 func (l *look) deleteManager(ctx context.Context, w *work) error {
 	var all []client.Object
 	if d := w.gitlab.deployment; d != nil {

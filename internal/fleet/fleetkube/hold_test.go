@@ -16,10 +16,10 @@ import (
 	"github.com/tailplane/tailplane/testkit/arctest"
 )
 
-// FLEET-03, FL-06: a pause lets the job that runs finish, and says that it is in force
-// only when nobody takes another one; lifting it restores what there was, also after
-// the fleet was started anew. Of two holds, lifting one leaves the other. What was given
-// to it and cannot start is told, by what its listener says.
+// FLEET-03, FL-06: a pause lets the running job finish, and is reported as applied only when no
+// listener takes another job. Lifting it restores the earlier state, also after a restart of the
+// fleet. Of two holds, lifting one leaves the other in force. The status reports stranded jobs, as
+// the listener counts them.
 func TestFLEET03_PauseAndResume(t *testing.T) {
 	p := newPlace(t, "0.14.2")
 	p.pool("nix", "github", v1alpha1.PoolScaling{Min: 1, Max: 3, Budget: 20})
@@ -32,7 +32,8 @@ func TestFLEET03_PauseAndResume(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
 	p.must(p.arc.Start(ctx, "j1"))
-	// Another one is given to it, and finds no runner before there may be none: it is stranded.
+	// GitHub assigns another job, which gets no runner before the maximum becomes 0: it is
+	// stranded.
 	p.arc.Assign(p.shared, "acme-nix", arctest.Job{ID: "late", Repository: "acme/app", Run: 21})
 	p.status("acme", "jobs that GitHub gave it", func(e *v1alpha1.RunnerEnrollment) bool {
 		return len(e.Status.Pools) == 1 && is(e.Status.Pools[0].Assigned, 2) && e.Status.Pools[0].Stranded == nil
@@ -84,8 +85,8 @@ func TestFLEET03_PauseAndResume(t *testing.T) {
 	p.expiresMeanwhile(full)
 }
 
-// FLEET-04, FL-06: a hold whose time is over while the fleet is down is over when it is up
-// again, and says so; who looks for it finds it for a week, and then it goes.
+// FLEET-04, FL-06: a hold that expires while the fleet is down is reported as expired after the
+// start. It stays readable for a week, and then the fleet deletes it.
 func (p *place) expiresMeanwhile(full func() bool) {
 	p.t.Helper()
 	h := p.hold("brief", v1alpha1.HoldScope{All: true}, v1alpha1.HoldPause)
@@ -114,8 +115,8 @@ func (p *place) expiresMeanwhile(full func() bool) {
 
 func is(n *int32, want int32) bool { return n != nil && *n == want }
 
-// FLEET-03: a runner of GitLab is paused when a fresh read says so, finishes its job,
-// and with mode Drain its managers go then.
+// FLEET-03: a GitLab runner counts as paused when a fresh read confirms it. It finishes its job,
+// and with mode Drain its managers end afterwards.
 func TestFLEET03_GitLab(t *testing.T) {
 	p := omega(t)
 	runner := p.gitlab.Runners()[0].ID

@@ -21,14 +21,14 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/arc"
 )
 
-// hostile are texts that lead elsewhere, look like another one, or do not end.
+// hostile lists texts that lead elsewhere, resemble other names, or are too long.
 var hostile = map[string]string{
 	"a path": "../acme", "a name of somebody's": "tailplane-org-acme", "a Secret of somebody's": "acme-credential", "look-alike": "\u0430cme", "turned around": "acme\u202eemca",
 	"nothing seen": "ac\u200bme", "another line": "acme\n---\nkind: Secret", "NUL": "acme\x00", "escape": "acme\x1b[2J", "a template": "{{ .Values }}${HOME}$(id)", "64 kB": strings.Repeat("a", 64<<10), "blank": " ",
 }
 
-// spoiled are copies of an object, each with another text of it replaced, by where that is.
-// What names the kind is left alone.
+// spoiled returns copies of an object. In each copy, one of its texts is replaced; the key is the
+// path of that text. The kind stays unchanged.
 func spoiled(o map[string]any, with string) map[string]map[string]any {
 	all := map[string]map[string]any{}
 	var walk func(at string, v any, put func(any) map[string]any)
@@ -58,9 +58,9 @@ func spoiled(o map[string]any, with string) map[string]map[string]any {
 	return all
 }
 
-// leadsNowhere says whether a text may be what it is: who a person is; and, as long as it is a
-// name at all, what is only compared with labels of nodes and pods, or names the
-// organisation's own runner group. What is rendered of those is for the test of isolation.
+// leadsNowhere reports whether a hostile text is harmless in this field. It is, if it identifies a
+// person. It also is, if it is a valid name that is only compared with labels of nodes and pods, or
+// names the organisation's own runner group. The tests of isolation cover how these are rendered.
 func leadsNowhere(at, what string) bool {
 	for _, field := range []string{"spec.owners", "spec.members"} {
 		if strings.HasPrefix(at, field) {
@@ -75,15 +75,16 @@ func leadsNowhere(at, what string) bool {
 	return false
 }
 
-// said says whether a text is only shown: why there is a hold, and who wants it, which the
-// policies compare with who writes it; and a label of jobs, as GitHub takes any.
+// said reports whether a text is only displayed. These are the reason of a hold and its requester,
+// which the admission policies compare with the writer, and a label of jobs, for which GitHub
+// accepts any text.
 func said(at string) bool {
 	return at == "spec.reason" || at == "spec.requestedBy" || at == "spec.runsOn[0]"
 }
 
-// FLEET-11, FL-01: a hostile text in any field of a live object is refused by the API
-// server, or by a condition: nothing is made of it, and acme, whose things most of them
-// name, has what it had.
+// FLEET-11, FL-01: the API server or a condition refuses a hostile text in any field of a live
+// object. The fleet creates nothing from it, and acme, whose objects most of the texts name, keeps
+// what it had.
 func TestFLEET11_HostileObjects(t *testing.T) {
 	p := newPlace(t, "0.14.2")
 	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 2, Budget: 40})
@@ -124,7 +125,7 @@ func TestFLEET11_HostileObjects(t *testing.T) {
 		}
 	}
 
-	tried, taken := 0, map[string]string{} // by name: what of it is hostile
+	tried, taken := 0, map[string]string{} // by name: the hostile field
 	for what, text := range hostile {
 		for at, spec := range spoiled(enrollment, text) {
 			spec = (&unstructured.Unstructured{Object: spec}).DeepCopy().Object

@@ -31,7 +31,7 @@ import (
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
-// A look is one look at one enrollment: what was gathered, and what came of it.
+// A look is the state of one reconcile of an enrollment: the collected input and the result.
 type look struct {
 	*crew
 	e     *v1alpha1.RunnerEnrollment
@@ -39,58 +39,58 @@ type look struct {
 	pools map[string]*v1alpha1.RunnerPool
 	holds []v1alpha1.RunnerHold
 	now   time.Time
-	live  bool // nothing was taken from a cache
+	live  bool // no data came from a cache
 
 	decided   *ledger.Result
 	conflicts map[fleet.Key]fleet.Key
 	settings  isolation.Settings
 	arc       arcworld.View
-	lacksARC  fleet.Trouble // why nothing can be made at GitHub
+	lacksARC  fleet.Trouble // why ARC cannot create workloads
 
-	namespaces []string // of runners, those that are there
+	namespaces []string // existing namespaces with runners
 	secrets    []corev1.Secret
-	account    *account.Account  // nil: no credential can be used
-	source     map[string][]byte // what the credential has; nil: it cannot be used
+	account    *account.Account  // nil: there is no usable credential
+	source     map[string][]byte // data of the credential; nil: not usable
 	ground     furnish.Ground
 	works      []*work
 	facts      fleet.Facts
-	unscanned  bool            // it is not known whether runners at GitLab are lost: those have no manager
-	troubles   []fleet.Trouble // that are said beside what was decided
+	unscanned  bool            // lost runners at GitLab were not searched; they have no managers
+	troubles   []fleet.Trouble // reported in addition to the decision
 	wake       time.Time
 
 	adopted  []adopted.Set
-	stands   []truth.Finding // what forge, cluster and decisions do not agree about
-	compared bool            // just now
+	stands   []truth.Finding // differences between forge, cluster and decisions
+	compared bool            // in this reconcile
 }
 
-// A work is one workload, and what is known of it beside.
+// A work is one workload with its observed state.
 type work struct {
 	fleet.Workload
 	use      *v1alpha1.EnrolledPool // nil: the enrollment does not use the pool any more
 	pool     *v1alpha1.RunnerPool
-	capacity fleet.Capacity // that it may have if it is open
-	now      fleet.Capacity // that it is to have
+	capacity fleet.Capacity // capacity if it is open
+	now      fleet.Capacity // capacity to set
 	inForce  int
 	managers int
 	demand   *int
-	assigned *int // jobs that GitHub gave it, those that run with them; nil: not known
+	assigned *int // jobs that GitHub assigned to it, including running ones; nil: not known
 
 	idle, busy, pending, failed *int
 	drift                       []string
-	reason                      string        // why what is asked of it cannot be confirmed
-	denial                      fleet.Trouble // what of it the forge does not let the credential do
+	reason                      string        // why a requested state is not confirmed
+	denial                      fleet.Trouble // what the forge does not allow the credential
 
-	set    *arc.Set // GitHub's
+	set    *arc.Set // GitHub
 	state  arc.State
-	seenAt *metav1.Time // when GitHub was first seen to have a runner of it; nil: never
-	gitlab *managed     // GitLab's
+	seenAt *metav1.Time // first time that GitHub was seen to have a runner of it; nil: never
+	gitlab *managed     // GitLab
 }
 
-// enrollment brings one enrollment to where it should be: gather, decide, act, report.
+// enrollment reconciles one enrollment: gather, decide, act, report.
 func (w *crew) enrollment(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	e := &v1alpha1.RunnerEnrollment{}
-	// Its forge never changes, so the cache is right. Nothing is asked before it was decided
-	// upon, and before it is its turn.
+	// The forge of an enrollment never changes, so the cached value is right. Nothing is queried
+	// before there is a decision, and before it is this enrollment's turn at the forge.
 	if w.known.Get(ctx, req.NamespacedName, e, client.UnsafeDisableDeepCopy) == nil {
 		if _, _, ok := w.board.Decided(e); !ok {
 			return w.undecided()
@@ -133,7 +133,8 @@ func (w *crew) enrollment(ctx context.Context, req reconcile.Request) (reconcile
 			return reconcile.Result{}, fmt.Errorf("look at the enrollment %s: %w", e.Name, err)
 		}
 		step = fleet.Next(l.facts, l.now)
-		// Law 7: nothing is taken away on the word of a cache.
+		// Law 7: cached data never justifies a removal. Before an irreversible action, gather the
+		// state again without caches.
 		if !slices.ContainsFunc(step.Acts, func(a fleet.Act) bool { return a.Deed.Irreversible() }) {
 			break
 		}
@@ -156,14 +157,14 @@ func (w *crew) enrollment(ctx context.Context, req reconcile.Request) (reconcile
 	return board.Soon(l.nap(step))
 }
 
-// undecided has decided upon what the cache will show in a moment, which rings for those
-// that it is about.
+// undecided triggers a new decision from the cache and requeues the enrollment. The decision
+// triggers the enrollments that it concerns.
 func (w *crew) undecided() (reconcile.Result, error) {
 	w.decisions.ring("all")
 	return board.Soon(2 * board.Quiet)
 }
 
-// nap is how long nothing need be looked at.
+// nap returns the time until the next reconcile.
 func (l *look) nap(step fleet.Step) time.Duration {
 	nap := board.LongestNap
 	for _, wake := range []time.Time{step.Wake, l.wake} {
@@ -179,7 +180,7 @@ func (l *look) nap(step fleet.Step) time.Duration {
 	if moves {
 		nap = min(nap, l.pace)
 	}
-	for _, a := range step.Acts { // what is done at once and asks for more
+	for _, a := range step.Acts { // actions that take effect at once and have a next step
 		switch a.Deed {
 		case fleet.Hold, fleet.MakeNamespace, fleet.CopyCredential, fleet.MakeAccess, fleet.MakeRunner, fleet.DropCopy, fleet.DeleteSecrets, fleet.DropRunnerGroups:
 			nap = board.Quiet
@@ -188,14 +189,14 @@ func (l *look) nap(step fleet.Step) time.Duration {
 	return nap
 }
 
-// gather finds out everything that is to be decided upon.
+// gather collects the input for the decision.
 func (l *look) gather(ctx context.Context) error {
 	l.facts = fleet.Facts{Enrollment: l.e, Approved: l.approved(l.e), Violations: slices.Clone(l.decided.Violations[l.e.Name]), Pruned: l.decided.Pruned[l.e.Name],
 		Held: controllerutil.ContainsFinalizer(l.e, v1alpha1.FleetFinalizer), Listed: true}
 	if err := l.objects(ctx); err != nil {
 		return err
 	}
-	if l.forge == nil { // a violation says so
+	if l.forge == nil { // a violation reports that
 		l.facts.Listed = !holds(l.e) || l.e.DeletionTimestamp.IsZero()
 		l.troubles = append(l.troubles, fleet.Trouble{Reason: fleet.ReasonForgeNotFound, Message: fmt.Sprintf("There is no RunnerForge %q.", l.e.Spec.Forge)})
 		return nil
@@ -208,7 +209,7 @@ func (l *look) gather(ctx context.Context) error {
 			return err
 		}
 	}
-	// What does not depend on one another is asked for at the same time.
+	// Read independent data concurrently.
 	var source *corev1.Secret
 	var asked, looked error
 	var there []fleet.Trouble
@@ -238,7 +239,7 @@ func (l *look) gather(ctx context.Context) error {
 	return l.ends(ctx)
 }
 
-// objects reads what is of the fleet's own kinds.
+// objects reads the fleet's own kinds.
 func (l *look) objects(ctx context.Context) error {
 	var forges v1alpha1.RunnerForgeList
 	var pools v1alpha1.RunnerPoolList
@@ -260,17 +261,16 @@ func (l *look) objects(ctx context.Context) error {
 	return nil
 }
 
-// A yard is what is found in one namespace.
+// A yard is the state of one namespace.
 type yard struct {
 	name    string
 	secrets []corev1.Secret
-	looked  bool // and this is everything
-	bare    bool // there is such a namespace of ours, and the fleet may not look into it
+	looked  bool // the list of Secrets is complete
+	bare    bool // the fleet owns the namespace but may not read it
 	ending  bool
 }
 
-// places finds the namespaces where something of the enrollment may be, and the
-// Secrets there.
+// places finds the namespaces that may contain objects of the enrollment, and the Secrets there.
 func (l *look) places(ctx context.Context) error {
 	own := fleet.OrgNamespace(l.e.Name)
 	names := []string{l.Isolation.Shared, own}
@@ -289,7 +289,7 @@ func (l *look) places(ctx context.Context) error {
 			l.namespaces = append(l.namespaces, p.name)
 			l.secrets = append(l.secrets, p.secrets...)
 		case p.bare && p.ending:
-			// The fleet's right there went with it; what is left of it is the namespace.
+			// The fleet's RoleBinding there was deleted first; only the namespace itself is left.
 			if o := l.e.Status.Offboard; l.e.DeletionTimestamp.IsZero() || o == nil || o.Step != v1alpha1.StepDeleteNamespace {
 				l.facts.Listed = false
 			}
@@ -313,8 +313,8 @@ func (l *look) places(ctx context.Context) error {
 	return nil
 }
 
-// yard looks into one namespace. Somebody else's is none of ours; whose the shared one is
-// need not be known first.
+// yard reads one namespace. It skips namespaces of others. It need not know the owner of the shared
+// namespace first.
 func (l *look) yard(ctx context.Context, name string) (p yard, err error) {
 	p.name = name
 	ns := &corev1.Namespace{}
@@ -349,8 +349,7 @@ func (l *look) yard(ctx context.Context, name string) (p yard, err error) {
 	return p, nil
 }
 
-// capacityOf is what a workload may have if it is open: what was given, and what holds
-// leave of it.
+// capacityOf returns the capacity of a workload if it is open: the allocation, as limited by holds.
 func (l *look) capacityOf(pool *v1alpha1.RunnerPool, use *v1alpha1.EnrolledPool) fleet.Capacity {
 	s := pool.Spec.Scaling
 	s.Max = fleet.MaxOf(pool, *use)
@@ -359,12 +358,12 @@ func (l *look) capacityOf(pool *v1alpha1.RunnerPool, use *v1alpha1.EnrolledPool)
 	return c
 }
 
-// share is what was given of a pool.
+// share returns the allocation from a pool.
 func (l *look) share(pool string) ledger.Share {
 	return l.decided.Shares[ledger.Use{Org: l.e.Name, Pool: pool}]
 }
 
-// of fills in what a workload is of.
+// of sets the pool, the use and the capacity of a workload.
 func (l *look) of(w *work) {
 	w.pool = l.pools[w.Pool]
 	for i := range l.e.Spec.Pools {
@@ -375,19 +374,19 @@ func (l *look) of(w *work) {
 	}
 }
 
-// wanted says whether a workload is one that is to be, and not one that ends.
+// wanted reports whether a workload matches the desired state and does not end.
 func (l *look) wanted(w *work) bool {
 	return w.use != nil && l.e.DeletionTimestamp.IsZero() && slices.ContainsFunc(l.facts.Wanted, func(x fleet.Wanted) bool {
 		return x.Pool == w.Pool && x.Namespace == w.Namespace && x.Shape == w.Shape
 	})
 }
 
-// unit is a workload as it is rendered.
+// unit returns the input for rendering a workload.
 func (l *look) unit(pool *v1alpha1.RunnerPool, use *v1alpha1.EnrolledPool, name string, capacity fleet.Capacity) isolation.Unit {
 	return isolation.Unit{Enrollment: l.e, Forge: l.forge, Pool: pool, Use: *use, Name: name, Capacity: capacity}
 }
 
-// most is the most that anybody may have of a pool.
+// most returns the maximum that any organisation may have of the pool.
 func (w *work) most() int {
 	if w.pool == nil {
 		return 0
@@ -402,14 +401,14 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// broken says whether a rule keeps a pool from being made or changed.
+// broken reports whether a rule prevents the creation or change of a pool.
 func (l *look) broken(org, pool string) bool {
 	return slices.ContainsFunc(l.decided.Violations[org], func(v fleet.Violation) bool {
 		return v.Effect >= fleet.Bars && (v.Pool == "" || v.Pool == pool)
 	})
 }
 
-// newest puts the workloads of a look in order.
+// order sorts the workloads by pool, revision, namespace and name.
 func (l *look) order() {
 	slices.SortFunc(l.works, func(a, b *work) int {
 		return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))

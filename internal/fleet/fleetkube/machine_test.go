@@ -27,8 +27,8 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 )
 
-// asRunner does what GitLab's runner does with signals: SIGTERM aborts its jobs, and on
-// SIGQUIT it ends when the last one has.
+// asRunner handles signals like GitLab's runner: SIGTERM aborts its jobs, and after SIGQUIT it ends
+// when its last job has ended.
 func asRunner() int {
 	dir := os.Getenv("DIR")
 	log, err := os.OpenFile(filepath.Join(dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -57,8 +57,8 @@ func asRunner() int {
 	}
 }
 
-// A machine runs the pods of managers as a kubelet does: their own command, ended by
-// SIGTERM, and by SIGKILL after their grace.
+// A machine runs the pods of managers like a kubelet: with their own command, ended by SIGTERM, and
+// by SIGKILL after their grace period.
 type machine struct {
 	*place
 	dir  string
@@ -71,10 +71,10 @@ type managerPod struct {
 	name, dir string
 	cmd       *exec.Cmd
 	ended     chan struct{}
-	told      bool // SIGTERM
+	told      bool // SIGTERM was sent
 }
 
-// machine starts one, until the test ends.
+// machine starts a machine that runs until the test ends.
 func (p *place) machine() *machine {
 	p.t.Helper()
 	sh, err := exec.LookPath("sh")
@@ -96,7 +96,7 @@ func (p *place) machine() *machine {
 		cancel()
 		<-ended
 		for _, x := range m.pods {
-			_ = syscall.Kill(-x.cmd.Process.Pid, syscall.SIGKILL) // its group: it may be gone already
+			_ = syscall.Kill(-x.cmd.Process.Pid, syscall.SIGKILL) // the process group, which may be gone already
 			<-x.ended
 		}
 	})
@@ -155,7 +155,7 @@ func (m *machine) run(ctx context.Context, pod *corev1.Pod) error {
 	m.mu.Lock()
 	m.pods[pod.UID] = x
 	m.mu.Unlock()
-	for range 200 { // a signal before it runs would meet the shell alone
+	for range 200 { // an earlier signal would reach only the shell
 		if strings.Contains(x.log(), "started") {
 			break
 		}
@@ -164,7 +164,7 @@ func (m *machine) run(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// end tells a pod to end, and takes it away when it has.
+// end sends SIGTERM to a pod, and deletes the pod when it has ended.
 func (m *machine) end(ctx context.Context, pod *corev1.Pod, x *managerPod) error {
 	if !x.told {
 		x.told = true
@@ -193,7 +193,7 @@ func (x *managerPod) busy(t *testing.T) {
 	}
 }
 
-// alive are the pods that run and are to go on.
+// alive returns the running pods that are not about to end.
 func (m *machine) alive() (all []*managerPod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -209,7 +209,7 @@ func (m *machine) alive() (all []*managerPod) {
 	return all
 }
 
-// finishes has a pod that is to end go on until its job has ended, and then end.
+// finishes checks that an ending pod runs until its job has ended, and then ends.
 func (m *machine) finishes(what string, x *managerPod) {
 	m.t.Helper()
 	m.until(what+": it drains", func() bool { m.managersRun(); return strings.Contains(x.log(), "drains") })
@@ -230,8 +230,8 @@ func (m *machine) finishes(what string, x *managerPod) {
 	}
 }
 
-// FLEET-18: a manager of GitLab's finishes its job through a rollout, a smaller share, a
-// hold of mode Drain and a drain of its node. It gets no SIGTERM that aborts.
+// FLEET-18: a GitLab manager finishes its job during a rollout, a smaller allocation, a hold of
+// mode Drain and a drain of its node. It gets no SIGTERM that aborts jobs.
 func TestFLEET18_ManagersFinishTheirJobs(t *testing.T) {
 	p := newPlace(t, "")
 	pool := p.pool("docker", "gitlab", v1alpha1.PoolScaling{Max: 4, Budget: 20}, func(o *v1alpha1.RunnerPool) {
@@ -282,7 +282,7 @@ func TestFLEET18_ManagersFinishTheirJobs(t *testing.T) {
 		t.Errorf("%s is told to end, and its job has not ended: %q", last.name, last.log())
 	}
 	p.gitlab.EndJob(job, "success")
-	m.finishes("a hold of mode Drain", last) // which goes on for what GitLab no longer tells
+	m.finishes("a hold of mode Drain", last) // it continues a job that GitLab does not list any more
 	p.held("drain", "Drained", metav1.ConditionTrue)
 	p.must(p.admin.Delete(t.Context(), h))
 	managers(1)

@@ -15,8 +15,8 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 )
 
-// tenants are the enrollment as one for whom its namespace is, and those who are there
-// with it.
+// tenants returns the enrollment as a tenant of its namespace, and the other tenants of that
+// namespace.
 func (l *look) tenants(ctx context.Context) (own isolation.Tenant, others []isolation.Tenant, err error) {
 	own = l.tenant(l.e, l.forge)
 	namespace := fleet.NamespaceOf(l.e, l.Isolation.Shared)
@@ -52,7 +52,7 @@ func (l *look) tenant(e *v1alpha1.RunnerEnrollment, forge *v1alpha1.RunnerForge)
 	return t
 }
 
-// stays says whether something of an enrollment may still run.
+// stays reports whether a part of an enrollment may still run.
 func stays(e *v1alpha1.RunnerEnrollment) bool {
 	o := e.Status.Offboard
 	if e.DeletionTimestamp.IsZero() || o == nil {
@@ -61,8 +61,8 @@ func stays(e *v1alpha1.RunnerEnrollment) bool {
 	return o.Step == v1alpha1.StepStopIntake || o.Step == v1alpha1.StepDrain || o.Step == v1alpha1.StepDeregister
 }
 
-// groundSettings are the settings for namespaces: without ARC, what it needs there is
-// rendered for nobody, and not made.
+// groundSettings returns the settings for namespaces. Without ARC, they name a placeholder service
+// account, and the caller does not apply the objects that only ARC needs.
 func (l *look) groundSettings() isolation.Settings {
 	s := l.settings
 	s.CacheNamespaces = l.Rules.CacheNamespaces
@@ -72,13 +72,13 @@ func (l *look) groundSettings() isolation.Settings {
 	return s
 }
 
-// lookAtGround compares the namespace with what it is to be. What it cannot be is for the
-// caller to say, with what else there is.
+// lookAtGround compares the namespace with its desired state. It returns the problems that the
+// caller must report.
 func (l *look) lookAtGround(ctx context.Context) ([]fleet.Trouble, error) {
 	if !stays(l.e) || l.facts.Approved.Status != fleet.Yes {
 		return nil, nil
 	}
-	if l.forge.Spec.Type == v1alpha1.GitLab { // others there may be at GitHub
+	if l.forge.Spec.Type == v1alpha1.GitLab { // other organisations in the namespace may use GitHub
 		if v, err := l.crew.arc.Look(ctx, l.e.Name, false); err == nil && v.Known {
 			c, _ := arc.Choose(v.Controllers, fleet.NamespaceOf(l.e, l.Isolation.Shared))
 			l.settings.ARC = c.ARC()
@@ -123,7 +123,7 @@ func (l *look) lookAtGround(ctx context.Context) ([]fleet.Trouble, error) {
 	return nil, nil
 }
 
-// ends finds out what is left of an enrollment that ends.
+// ends finds out which objects of an ending enrollment are left.
 func (l *look) ends(ctx context.Context) error {
 	if l.e.DeletionTimestamp.IsZero() || !holds(l.e) {
 		return nil

@@ -49,43 +49,43 @@ func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == "gitlab-runner" { // see machine
 		os.Exit(asRunner())
 	}
-	ctrllog.SetLogger(logr.Discard()) // what has no logger of its own
+	ctrllog.SetLogger(logr.Discard()) // components without their own logger
 	os.Exit(m.Run())
 }
 
-// deadline bounds every wait for a real condition on a loaded machine.
+// deadline is the maximum wait for a condition on a loaded machine.
 const deadline = 2 * time.Minute
 
-// A place is a cluster's fleet: controllers, an ARC, a GitHub and a GitLab. Enrollments
-// belong to the whole cluster, so there is one place at a time.
+// A place is a test environment of the fleet: controllers, an ARC, a GitHub and a GitLab.
+// Enrollments are cluster-scoped, so there is one environment at a time.
 type place struct {
 	t       *testing.T
 	cluster *kubetest.Cluster
 	admin   client.Client
-	ns      string // the fleet's own
+	ns      string // the fleet's namespace
 	shared  string
 	arcNS   string
 	github  *forgetest.GitHubFake
 	gitlab  *forgetest.GitLabFake
 	arc     *arctest.ARC
 	log     kubetest.Log
-	ahead   atomic.Int64 // of the clock, in nanoseconds
+	ahead   atomic.Int64 // offset of the clock, in nanoseconds
 	change  func(*Controllers)
-	config  *rest.Config // the controllers'; nil: the admin's
+	config  *rest.Config // of the controllers; nil: the admin's
 
 	fleet *Controllers
-	wire  *wire // of the controllers that run now
+	wire  *wire // of the current controllers
 	stop  func()
 }
 
 func (p *place) now() time.Time { return time.Now().Add(time.Duration(p.ahead.Load())) }
 
-// newPlace makes a place; with an ARC of that version, or, for "", without.
+// newPlace returns an environment with an ARC of that version, or without ARC for "".
 func newPlace(t *testing.T, version string) *place {
 	t.Helper()
 	p := &place{t: t, cluster: kubetest.Start(t), stop: func() {}}
 	p.must(p.cluster.ApplyFiles(t.Context(), "../../../deploy/crds/tailplane.dev_*.yaml"))
-	for _, name := range []string{isolation.JobPriority, isolation.ManagerPriority} { // which the chart brings
+	for _, name := range []string{isolation.JobPriority, isolation.ManagerPriority} { // part of the chart
 		p.must(p.cluster.Apply(t.Context(), []byte("apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: "+name+"}\nvalue: 100\n")))
 	}
 	scheme := runtime.NewScheme()
@@ -116,7 +116,7 @@ func newPlace(t *testing.T, version string) *place {
 	return p
 }
 
-// omega makes a place where the group omega of GitLab has the pool docker, and takes jobs.
+// omega returns an environment in which the GitLab group omega uses the pool docker and takes jobs.
 func omega(t *testing.T, change ...func(*v1alpha1.RunnerEnrollment)) *place {
 	t.Helper()
 	p := newPlace(t, "")
@@ -128,7 +128,8 @@ func omega(t *testing.T, change ...func(*v1alpha1.RunnerEnrollment)) *place {
 	return p
 }
 
-// acme makes a place where the organisation acme of GitHub has the pool nix, and is active.
+// acme returns an environment in which the GitHub organisation acme uses the pool nix and is
+// active.
 func acme(t *testing.T) *place {
 	t.Helper()
 	p := newPlace(t, "0.14.2")
@@ -144,7 +145,7 @@ func (p *place) installARC(version string, eventual bool) {
 	p.arc = arctest.Start(p.t, arctest.Options{Cluster: p.cluster, Namespace: p.arcNS, Version: version, Eventual: eventual, Metrics: true, GitHub: arctest.At(p.github, nil)})
 }
 
-// show prints how everything stands.
+// show logs the state of all objects.
 func (p *place) show() {
 	ctx := context.WithoutCancel(p.t.Context())
 	var enrollments v1alpha1.RunnerEnrollmentList
@@ -165,7 +166,7 @@ func (p *place) show() {
 	}
 }
 
-// clear takes away by force what is left, so that the next place is alone.
+// clear removes all objects by force, so that they do not affect the next environment.
 func (p *place) clear() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.t.Context()), deadline)
 	defer cancel()
@@ -203,7 +204,7 @@ func (p *place) clear() {
 	}
 }
 
-// start runs controllers as if there had been none.
+// start starts new controllers, without any state of earlier ones.
 func (p *place) start() {
 	p.t.Helper()
 	p.wire = &wire{}
@@ -240,7 +241,7 @@ func (p *place) until(what string, ok func() bool) {
 	}
 }
 
-// pool makes a pool.
+// pool creates a pool.
 func (p *place) pool(name, forge string, scaling v1alpha1.PoolScaling, change ...func(*v1alpha1.RunnerPool)) *v1alpha1.RunnerPool {
 	p.t.Helper()
 	o := &v1alpha1.RunnerPool{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.RunnerPoolSpec{Forge: forge, RunsOn: []string{"self-hosted", name}, Scaling: scaling}}
@@ -251,7 +252,7 @@ func (p *place) pool(name, forge string, scaling v1alpha1.PoolScaling, change ..
 	return o
 }
 
-// credential makes or changes the Secret of an organisation.
+// credential creates or changes the Secret of an organisation.
 func (p *place) credential(org string, data map[string]string) {
 	p.t.Helper()
 	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: org + "-credential", Labels: map[string]string{v1alpha1.OrgLabel: org}}, StringData: data}
@@ -263,7 +264,7 @@ func (p *place) credential(org string, data map[string]string) {
 	p.must(err)
 }
 
-// atGitHub enrolls an organisation of GitHub, with a token.
+// atGitHub enrolls a GitHub organisation with a token.
 func (p *place) atGitHub(org string, pools []string, change ...func(*v1alpha1.RunnerEnrollment)) *v1alpha1.RunnerEnrollment {
 	p.t.Helper()
 	p.github.AddAccount(org, "")
@@ -271,7 +272,7 @@ func (p *place) atGitHub(org string, pools []string, change ...func(*v1alpha1.Ru
 	return p.enroll(org, "github", p.github.URL+"/"+org, pools, change...)
 }
 
-// atGitLab enrolls a group of GitLab.
+// atGitLab enrolls a GitLab group.
 func (p *place) atGitLab(org string, pools []string, change ...func(*v1alpha1.RunnerEnrollment)) *v1alpha1.RunnerEnrollment {
 	p.t.Helper()
 	group := p.gitlab.AddGroup(org)
@@ -300,7 +301,7 @@ func (p *place) get(org string) *v1alpha1.RunnerEnrollment {
 	return e
 }
 
-// there fills o and reports whether there is one.
+// there reads o and reports whether it exists.
 func (p *place) there(namespace, name string, o client.Object) bool {
 	p.t.Helper()
 	err := p.admin.Get(p.t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, o)
@@ -313,7 +314,7 @@ func (p *place) patch(o client.Object, patch string) {
 	p.must(p.admin.Patch(p.t.Context(), o, client.RawPatch("application/merge-patch+json", []byte(patch))))
 }
 
-// phase waits for an enrollment to have a phase.
+// phase waits until an enrollment has a phase.
 func (p *place) phase(org string, want v1alpha1.EnrollmentPhase) *v1alpha1.RunnerEnrollment {
 	p.t.Helper()
 	return p.status(org, "phase "+string(want), func(e *v1alpha1.RunnerEnrollment) bool { return e.Status.Phase == want })
@@ -333,7 +334,7 @@ func (p *place) status(org, what string, ok func(*v1alpha1.RunnerEnrollment) boo
 	}
 }
 
-// condition waits for a condition to have a status and a reason.
+// condition waits until a condition has a status and a reason.
 func (p *place) condition(org, kind, want string) *v1alpha1.RunnerEnrollment {
 	p.t.Helper()
 	return p.status(org, kind+" "+want, func(e *v1alpha1.RunnerEnrollment) bool {
@@ -342,7 +343,7 @@ func (p *place) condition(org, kind, want string) *v1alpha1.RunnerEnrollment {
 	})
 }
 
-// gone waits until an enrollment has gone, and says what is left of it.
+// gone waits until an enrollment is gone, and returns the objects that are left of it.
 func (p *place) gone(org string) (left []string) {
 	p.t.Helper()
 	p.until(org+" has gone", func() bool { return !p.there("", org, &v1alpha1.RunnerEnrollment{}) })
@@ -363,7 +364,7 @@ func (p *place) labelled(kind schemaKind, org string) (names []string) {
 	list.SetGroupVersionKind(kind)
 	p.must(p.admin.List(p.t.Context(), list, client.MatchingLabels{v1alpha1.OrgLabel: org}))
 	for _, o := range list.Items {
-		// The namespaces of an earlier place may still be going.
+		// Namespaces of an earlier environment may still be terminating.
 		if ns := o.GetNamespace(); ns == "" && o.GetDeletionTimestamp() == nil || strings.HasPrefix(ns, p.ns) || ns == fleet.OrgNamespace(org) {
 			names = append(names, o.GetKind()+" "+ns+"/"+o.GetName())
 		}
@@ -382,7 +383,7 @@ func (p *place) set(namespace, name string) *arc.Set {
 	return &s
 }
 
-// hold makes a hold.
+// hold creates a hold.
 func (p *place) hold(name string, scope v1alpha1.HoldScope, mode v1alpha1.HoldMode) *v1alpha1.RunnerHold {
 	p.t.Helper()
 	h := &v1alpha1.RunnerHold{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.RunnerHoldSpec{Scope: scope, Mode: mode, Reason: "a test", RequestedBy: "alice@example.com"}}
@@ -390,7 +391,7 @@ func (p *place) hold(name string, scope v1alpha1.HoldScope, mode v1alpha1.HoldMo
 	return h
 }
 
-// held waits for a condition of a hold.
+// held waits until a condition of a hold has a status.
 func (p *place) held(name, kind string, want metav1.ConditionStatus) *v1alpha1.RunnerHold {
 	p.t.Helper()
 	h := &v1alpha1.RunnerHold{}
@@ -406,8 +407,8 @@ func (p *place) held(name, kind string, want metav1.ConditionStatus) *v1alpha1.R
 	}
 }
 
-// managersRun does what kubelets and managers do: pods of managers are ready, and each
-// speaks to GitLab with the token of its configuration.
+// managersRun simulates kubelets and managers: it makes the pods of managers ready, and each
+// manager contacts GitLab with the token of its configuration.
 func (p *place) managersRun() {
 	p.t.Helper()
 	var pods corev1.PodList
@@ -434,7 +435,7 @@ func ignoreStale(err error) error {
 	return err
 }
 
-// active waits for a group of GitLab to be served.
+// active waits until a GitLab group is active.
 func (p *place) active(org string) *v1alpha1.RunnerEnrollment {
 	p.t.Helper()
 	return p.status(org, "phase Active", func(e *v1alpha1.RunnerEnrollment) bool {
@@ -443,16 +444,17 @@ func (p *place) active(org string) *v1alpha1.RunnerEnrollment {
 	})
 }
 
-// A wire is the controllers' way to the API server: it counts writes, and it can be cut.
+// A wire is the connection of the controllers to the API server. It counts writes, and a test can
+// cut it.
 type wire struct {
 	dead  atomic.Bool
 	mu    sync.Mutex
 	wrote []string
-	read  map[string]int                // how often, by path
-	cut   func(n int, write string) cut // nil: it is whole
+	read  map[string]int                // number of reads, by path
+	cut   func(n int, write string) cut // nil: no cut
 }
 
-// A cut ends the wire at a write: before it, or after.
+// A cut interrupts the wire before or after a write.
 type cut int
 
 const (
@@ -469,7 +471,7 @@ func (w *wire) writes() []string {
 	return slices.Clone(w.wrote)
 }
 
-// reads is how often an object of that kind and name was read.
+// reads returns the number of reads of an object with that kind and name.
 func (w *wire) reads(kind, name string) (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -539,7 +541,7 @@ func deploymentOf(p *place, name string) *appsv1.Deployment {
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
-// installed lets ARC in while an App is installed.
+// installed accepts ARC's requests while an App is installed.
 func (p *place) installed(installation int64) func(string, map[string][]byte) error {
 	return func(_ string, secret map[string][]byte) error {
 		ok := false

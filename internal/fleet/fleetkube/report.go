@@ -26,8 +26,8 @@ const (
 	mostDrift = 16
 )
 
-// report says how an enrollment stands: in its status, by an event when its phase
-// changes, and on the board, for budgets and holds.
+// report writes the status of an enrollment, sends an event when its phase changes, and updates the
+// store that budgets and holds use.
 func (l *look) report(ctx context.Context, step fleet.Step) error {
 	was := l.e.DeepCopy()
 	s := &l.e.Status
@@ -53,7 +53,7 @@ func (l *look) report(ctx context.Context, step fleet.Step) error {
 			sight.Uses[w.Pool] = useOf(w)
 		}
 	}
-	for _, use := range l.e.Spec.Pools { // what was given stands there before there is anything to have it
+	for _, use := range l.e.Spec.Pools { // show the allocation before a workload exists
 		if _, has := sight.Uses[use.Name]; !has && l.pools[use.Name] != nil {
 			s.Pools = append(s.Pools, l.shareOf(v1alpha1.EnrolledPoolStatus{Name: use.Name, Type: use.Type}))
 			sight.Uses[use.Name] = board.Use{Reading: ledger.Reading{Demand: new(0)}, Stopped: fleet.Yes, Jobs: new(0)}
@@ -66,7 +66,7 @@ func (l *look) report(ctx context.Context, step fleet.Step) error {
 	}
 	s.Adopted = adopted.Status(l.adopted)
 	s.Pools = s.Pools[:min(len(s.Pools), 200)]
-	if l.account != nil && l.facts.Credential.Valid == fleet.Yes { // else what was in use still is
+	if l.account != nil && l.facts.Credential.Valid == fleet.Yes { // otherwise the earlier credential is still in use
 		s.Credential = l.account.Status(s.Credential, l.facts.Credential.Fingerprint, l.now)
 	}
 	if s.Credential != nil && s.Credential.ExpiresAt != nil {
@@ -104,7 +104,7 @@ func (l *look) report(ctx context.Context, step fleet.Step) error {
 	return nil
 }
 
-// tellDrift tells of what is new: once for each kind and workload.
+// tellDrift sends an event for each new finding, once per kind and workload.
 func (l *look) tellDrift(fresh []truth.Finding) {
 	told := map[[2]string]bool{}
 	for _, f := range fresh {
@@ -122,7 +122,7 @@ func message(c *metav1.Condition) string {
 	return c.Message
 }
 
-// statusOf is what is said of one workload.
+// statusOf returns the status of one workload.
 func (l *look) statusOf(w *work) v1alpha1.EnrolledPoolStatus {
 	p := v1alpha1.EnrolledPoolStatus{Name: w.Pool, Namespace: w.Namespace, Workload: w.Name, Idle: board.Number(w.idle), Busy: board.Number(w.busy), Pending: board.Number(w.pending), Failed: board.Number(w.failed),
 		Assigned: board.Number(w.assigned), Stranded: board.Number(w.stranded()), EffectiveMax: new(int32(w.now.Max)), Hold: w.now.Hold}
@@ -146,7 +146,7 @@ func (l *look) statusOf(w *work) v1alpha1.EnrolledPoolStatus {
 	return p
 }
 
-// shareOf adds what was given of a pool.
+// shareOf adds the allocation from a pool.
 func (l *look) shareOf(p v1alpha1.EnrolledPoolStatus) v1alpha1.EnrolledPoolStatus {
 	share := l.share(p.Name)
 	p.Allocated = new(int32(share.Allocated))
@@ -156,7 +156,7 @@ func (l *look) shareOf(p v1alpha1.EnrolledPoolStatus) v1alpha1.EnrolledPoolStatu
 	return p
 }
 
-// useOf is how one workload stands, as a part of its use.
+// useOf returns the state of one workload as part of its use of the pool.
 func useOf(w *work) board.Use {
 	u := board.Use{Reading: ledger.Reading{Demand: w.demand, InForce: w.inForce, Held: w.now.Mode != "" || w.capacity.Mode != ""}, Stopped: w.Stopped, Jobs: w.Jobs, Managers: w.managers, Reason: w.reason,
 		Counts: board.Counts{Idle: w.idle, Busy: w.busy, Pending: w.pending, Failed: w.failed}, Stranded: w.stranded(), EffectiveMax: w.now.Max, Drift: len(w.drift)}
@@ -166,7 +166,8 @@ func useOf(w *work) board.Use {
 	return u
 }
 
-// told is what keeps the controllers from what was decided, the first what most depends on.
+// told returns the problems that prevent the controllers from reaching the decided state, the most
+// important one first.
 func (l *look) told() []fleet.Trouble {
 	if l.lacksARC.Reason == "" {
 		return l.troubles

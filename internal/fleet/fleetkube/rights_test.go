@@ -21,9 +21,9 @@ import (
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
-// FLEET-14: the rights of the manifests are enough for the whole life of organisations
-// of both forges, in the shared namespace and in one of their own; and a scale set of
-// others (FLEET-16) is held with the right that the chart gives for its namespace alone.
+// FLEET-14: the permissions in the manifests are enough for the whole life of organisations of both
+// forges, in the shared namespace and in their own. An external scale set (FLEET-16) is held with
+// the permission that the chart grants for its namespace only.
 func TestFLEET14_Rights(t *testing.T) {
 	p := newPlace(t, "0.14.2")
 	manifests, err := os.ReadFile("../../../deploy/fleet/rbac-fleet.yaml")
@@ -54,8 +54,8 @@ func TestFLEET14_Rights(t *testing.T) {
 	}
 }
 
-// adoptRights are the rights of the chart where scale sets of others may be held, as it
-// renders them for one of fleet.adoptNamespaces.
+// adoptRights returns the chart's permissions for holds on external scale sets, rendered for one of
+// fleet.adoptNamespaces.
 func (p *place) adoptRights(namespace string) []byte {
 	p.t.Helper()
 	template, err := os.ReadFile("../../../charts/tailplane/templates/rbac-fleet.yaml")
@@ -69,8 +69,8 @@ func (p *place) adoptRights(namespace string) []byte {
 	return []byte(text)
 }
 
-// heldByRights holds everything: a scale set of others is held only where the chart gives
-// rights to, and without them the pool and the hold say so.
+// heldByRights creates a hold for everything. An external scale set is held only where the chart
+// grants the permission. Otherwise the pool and the hold report the problem.
 func (p *place) heldByRights(namespace string) {
 	p.t.Helper()
 	h := p.hold("freeze", v1alpha1.HoldScope{All: true}, v1alpha1.HoldPause)
@@ -94,8 +94,8 @@ func (p *place) heldByRights(namespace string) {
 	p.until("it is given back", func() bool { s := p.set(namespace, "old"); return s.Max == 5 && s.Before == nil })
 }
 
-// Mode Stop lets jobs run for its grace and then has GitHub end them. Where the credential
-// may not do that they run on, and the enrollment says why.
+// Mode Stop lets jobs run for its grace period and then cancels them at GitHub. If the credential
+// may not cancel them, they continue, and the enrollment reports the reason.
 func TestStopCancels(t *testing.T) {
 	p := newPlace(t, "0.14.2")
 	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 3, Budget: 20})
@@ -142,8 +142,8 @@ func TestStopCancels(t *testing.T) {
 	}
 }
 
-// Mode Stop at GitLab: what its token may not cancel runs on, the runner takes no more all
-// the same, and the enrollment says what it takes, as long as that is so.
+// Mode Stop at GitLab: jobs that the token may not cancel continue. The runner still takes no new
+// jobs, and the enrollment reports the missing permission as long as it is missing.
 func TestStopCancelsAtGitLab(t *testing.T) {
 	const project = 7
 	p := omega(t)
@@ -175,7 +175,7 @@ func TestStopCancelsAtGitLab(t *testing.T) {
 		}
 		return n
 	}
-	looks := func(n int) { // it is read anew what still runs at each
+	looks := func(n int) { // each reconcile reads the running jobs again
 		t.Helper()
 		before := len(p.gitlab.Calls())
 		p.until("it is looked at again", func() bool { return len(p.gitlab.Calls()) >= before+n })
@@ -199,8 +199,8 @@ func TestStopCancelsAtGitLab(t *testing.T) {
 	p.held("stop", "Drained", metav1.ConditionTrue)
 }
 
-// FLEET-02, FLEET-11: a pool for some repositories has a runner group of its own, which
-// goes with the organisation; without runner groups nothing is registered.
+// FLEET-02, FLEET-11: a pool for some repositories gets its own runner group, which goes with the
+// organisation. Without runner groups, no runner is registered.
 func TestRunnerGroups(t *testing.T) {
 	p := newPlace(t, "0.14.2")
 	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 3, Budget: 20})

@@ -41,19 +41,19 @@ import (
 )
 
 const (
-	lookLimit  = 2 * time.Minute        // for one look at one enrollment, with all its requests
-	workers    = 32                     // enrollments at a time: one whose forge hangs holds up no other
-	atOnce     = 8                      // requests for one enrollment
-	retryFirst = 100 * time.Millisecond // after a failure, doubled each time
+	lookLimit  = 2 * time.Minute        // for one reconcile of one enrollment, with all its requests
+	workers    = 32                     // concurrent reconciles: a forge that hangs must not block the others
+	atOnce     = 8                      // concurrent requests for one enrollment
+	retryFirst = 100 * time.Millisecond // delay after a failure, doubled each time
 	retryLast  = 30 * time.Second
 )
 
-// A crew is the controllers at work.
+// A crew holds the state of the running controllers.
 type crew struct {
 	*Controllers
 	pace   time.Duration
-	known  client.Reader // the cache, of our own kinds and the labels of credentials
-	direct client.Client // reads what is so now, and writes
+	known  client.Reader // cache of our own kinds and of the labels of credentials
+	direct client.Client // reads live objects, and writes
 	events events.EventRecorder
 
 	arc      *arcworld.World
@@ -82,7 +82,7 @@ func (c *Controllers) run(ctx context.Context) error {
 		Scheme:         scheme,
 		Logger:         logr.FromSlogHandler(c.Log.Handler()),
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mapper, nil },
-		Metrics:        metricsserver.Options{BindAddress: "0"}, // main serves metrics
+		Metrics:        metricsserver.Options{BindAddress: "0"}, // package main serves the metrics
 		Cache: cache.Options{DefaultTransform: cache.TransformStripManagedFields(), ByObject: map[client.Object]cache.ByObject{
 			&corev1.Secret{}: {Namespaces: map[string]cache.Config{c.Isolation.Namespace: {}}},
 		}},
@@ -96,7 +96,7 @@ func (c *Controllers) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Not the manager's client: it would follow whole every kind that is read.
+	// Do not use the manager's client: it would cache all objects of every kind that is read.
 	direct, err := client.NewWithWatch(config, client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: scheme, Mapper: mapper, FieldOwner: FieldManager})
 	if err != nil {
 		return err
@@ -129,7 +129,7 @@ func (c *Controllers) run(ctx context.Context) error {
 	return mgr.Start(ctx)
 }
 
-// mapper knows the kinds that are spoken of, ARC's too, which need not be there.
+// mapper maps all kinds that the controllers use. ARC's kinds need not be installed.
 func mapper() meta.RESTMapper {
 	namespaced, clusterWide := furnish.Kinds()
 	for _, kind := range []string{"RunnerForge", "RunnerPool", "RunnerEnrollment", "RunnerHold"} {
@@ -138,7 +138,7 @@ func mapper() meta.RESTMapper {
 	return kube.Mapper(append(namespaced, arcworld.Kinds()...), clusterWide)
 }
 
-// add adds everything that only the leader does.
+// add adds everything that only the leader runs.
 func (w *crew) add(mgr manager.Manager) error {
 	changed := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
 	fixed := func(name string) handler.EventHandler {
@@ -203,7 +203,7 @@ func (w *crew) add(mgr manager.Manager) error {
 	)
 }
 
-// A bell wakes a controller for something, once it runs.
+// A bell triggers reconciles of a controller after the controller has started.
 type bell struct{ queue queue }
 
 func (b *bell) source() source.Source {
@@ -213,10 +213,10 @@ func (b *bell) source() source.Source {
 	})
 }
 
-// ring wakes it soon: what rings often in a moment is heard once.
+// ring triggers a reconcile soon. Several triggers within a short time cause one reconcile.
 func (b *bell) ring(names ...string) { b.after(board.Quiet, names) }
 
-// now wakes it at once.
+// now triggers a reconcile at once.
 func (b *bell) now(names ...string) { b.after(0, names) }
 
 func (b *bell) after(d time.Duration, names []string) {
@@ -225,7 +225,7 @@ func (b *bell) after(d time.Duration, names []string) {
 	}
 }
 
-// requests are those for enrollments.
+// requests returns the reconcile requests for these names.
 func requests(names []string) (out []reconcile.Request) {
 	for _, name := range names {
 		out = append(out, reconcile.Request{NamespacedName: types.NamespacedName{Name: name}})
@@ -233,7 +233,7 @@ func requests(names []string) (out []reconcile.Request) {
 	return out
 }
 
-// all are the enrollments that are known, those of them that f picks.
+// all returns the names of the cached enrollments that f selects.
 func (w *crew) all(ctx context.Context, f func(*v1alpha1.RunnerEnrollment) bool) (names []string) {
 	var list v1alpha1.RunnerEnrollmentList
 	if err := w.known.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
@@ -247,7 +247,7 @@ func (w *crew) all(ctx context.Context, f func(*v1alpha1.RunnerEnrollment) bool)
 	return names
 }
 
-// heldBy are the enrollments of which a hold holds something.
+// heldBy returns requests for the enrollments in the scope of a hold.
 func (w *crew) heldBy(ctx context.Context, o client.Object) []reconcile.Request {
 	h, ok := o.(*v1alpha1.RunnerHold)
 	if !ok {
@@ -263,7 +263,8 @@ func (w *crew) heldBy(ctx context.Context, o client.Object) []reconcile.Request 
 	}))
 }
 
-// adopting are the scale sets of others that a pool adopts, or that a hold may be about.
+// adopting returns requests for the external scale set that a pool adopts, or for all adopted scale
+// sets if a hold has changed.
 func (w *crew) adopting(ctx context.Context, o client.Object) []reconcile.Request {
 	if p, ok := o.(*v1alpha1.RunnerPool); ok {
 		if p.Spec.Adopt == nil {
@@ -274,7 +275,7 @@ func (w *crew) adopting(ctx context.Context, o client.Object) []reconcile.Reques
 	return requests(w.keeper.All(ctx))
 }
 
-// using are the enrollments that use a pool, a forge or a Secret of credentials.
+// using returns requests for the enrollments that use a pool, a forge or a credential's Secret.
 func (w *crew) using(ctx context.Context, o client.Object) []reconcile.Request {
 	name := o.GetName()
 	return requests(w.all(ctx, func(e *v1alpha1.RunnerEnrollment) bool {
@@ -288,7 +289,8 @@ func (w *crew) using(ctx context.Context, o client.Object) []reconcile.Request {
 	}))
 }
 
-// ringHolds wakes all holds: what they hold may stand otherwise now.
+// ringHolds triggers a reconcile of all holds, because the state of their workloads may have
+// changed.
 func (w *crew) ringHolds(ctx context.Context) {
 	var list v1alpha1.RunnerHoldList
 	if err := w.known.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {

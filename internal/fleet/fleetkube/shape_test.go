@@ -18,9 +18,8 @@ import (
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
-// FLEET-13: other labels make another scale set beside the old one, under another name.
-// The old one takes no more jobs, ends when its last job has, and goes; never have both
-// together more than there may be.
+// FLEET-13: new labels create a second scale set with another name. The old one takes no more jobs,
+// ends when its last job has ended, and goes. Together they never exceed the maximum.
 func TestFLEET13_OtherLabels(t *testing.T) {
 	p := newPlace(t, "0.14.2")
 	pool := p.pool("nix", "github", v1alpha1.PoolScaling{Max: 3, Budget: 20})
@@ -70,9 +69,9 @@ func TestFLEET13_OtherLabels(t *testing.T) {
 	}
 }
 
-// FLEET-13: somebody else works with a scale set of the name that ours would have. GitHub
-// would give ours the same one, so none is made and theirs goes on; when theirs has gone,
-// ours comes. An end in the meantime takes nothing of theirs.
+// FLEET-13: another owner uses a GitHub scale set with the name that ours would have. GitHub would
+// give ours the same one, so the fleet creates none and the other continues. When the other is
+// gone, the fleet creates ours. An offboarding in the meantime does not touch the other.
 func TestFLEET13_AStrangersScaleSet(t *testing.T) {
 	p := newPlace(t, "0.14.2")
 	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 3, Budget: 20})
@@ -99,7 +98,7 @@ func TestFLEET13_AStrangersScaleSet(t *testing.T) {
 	}
 	e := p.atGitHub("acme", []string{"nix"})
 	p.start()
-	for range 2 { // and for an enrollment that comes again
+	for range 2 { // also for an enrollment that is created again
 		p.condition("acme", "Ready", "False/"+arc.ReasonConflict)
 		if p.set(p.shared, "acme-nix") != nil {
 			t.Error("ours was made")

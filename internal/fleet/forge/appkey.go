@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// GitHub takes an App's JWT for ten minutes at most, and none from the future. Clocks
-// differ, so it begins a minute back and ends a minute early.
+// GitHub accepts an App's JWT with a lifetime of at most ten minutes, and none that starts in the
+// future. Clocks differ, so the JWT starts a minute in the past and ends a minute early.
 const (
 	back = time.Minute
 	life = 9 * time.Minute
@@ -30,8 +30,8 @@ type appKey struct {
 
 var appForm = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
-// parseKey reads the key of an App, which is known by its number or its client id. What
-// is wrong is said without repeating any of it.
+// parseKey parses the key of an App. app is the App's ID or client ID. Errors never repeat any part
+// of the input.
 func parseKey(app, text string) (*appKey, error) {
 	if !appForm.MatchString(app) {
 		return nil, errors.New("github_app_id is not the number of an App")
@@ -58,13 +58,13 @@ func parseKey(app, text string) (*appKey, error) {
 	return &appKey{app, key}, nil
 }
 
-// App is the number or the client id of the App.
+// App returns the ID or the client ID of the App.
 func (k *appKey) App() string { return k.app }
 
-// Format implements [fmt.Formatter], without the key.
+// Format implements [fmt.Formatter]. It prints no part of the key.
 func (k *appKey) Format(f fmt.State, _ rune) { fmt.Fprint(f, "App ", k.app) }
 
-// Sign returns the JWT by which GitHub knows the App; it is a secret.
+// Sign returns the JWT that authenticates the App at GitHub. The JWT is a secret.
 func (k *appKey) Sign(now time.Time) (string, error) {
 	claims, err := json.Marshal(map[string]any{"iat": now.Add(-back).Unix(), "exp": now.Add(life).Unix(), "iss": k.app})
 	if err != nil {

@@ -54,7 +54,7 @@ func TestKey(t *testing.T) {
 		if err != nil || json.Unmarshal(raw, &claims) != nil || claims.Iss != "Iv23.abc" || claims.Iat > now.Unix()-30 || claims.Exp-now.Unix() < 300 || claims.Exp-claims.Iat > 600 {
 			t.Errorf("%s", raw)
 		}
-		// FL-03: it does not print.
+		// FL-03: the key does not print.
 		printed := fmt.Sprintf("%v %+v %#v %s", k, k, *k, struct{ K *appKey }{k})
 		if strings.Contains(printed, own.D.String()) || strings.Contains(printed, own.N.String()) || k.App() != "Iv23.abc" {
 			t.Error(printed)

@@ -19,26 +19,27 @@ import (
 )
 
 const (
-	mostAtOnce = 4 // requests of one client: GitHub counts requests that run at the same time
+	mostAtOnce = 4 // concurrent requests of one client: GitHub limits concurrent requests
 	userAgent  = "tailplane-fleet"
 )
 
-// A wire carries the requests of one client. It holds what all its calls share: the
-// strict transport, the pages that have an ETag, the limits, and the clock of the forge.
+// A wire sends the requests of one client. It holds the state that all calls share: the strict
+// transport, the cached pages with an ETag, the rate limits and the offset of the forge's clock.
 type wire struct {
 	base      *url.URL // of the API
 	transport *httptransport.Transport
 	clock     func() time.Time
 	observe   func(op string, status int)
-	// refusal may know better what a status means than the status itself; ok: it does.
+	// refusal may classify a failed response more precisely than its status. ok reports whether it
+	// did.
 	refusal func(k *call, now time.Time) (class Class, wait time.Duration, ok bool)
-	prefix  string // of the headers of a limit
+	prefix  string // prefix of the rate limit headers
 	pages   pages
 
 	mu    sync.Mutex
 	rate  Rate
-	pause time.Time     // by our clock; until then no request is sent
-	skew  time.Duration // the forge's clock ahead of ours
+	pause time.Time     // in local time; the wire sends no requests before it
+	skew  time.Duration // the forge's clock minus the local clock
 }
 
 func newWire(base *url.URL, bundle []byte, now func() time.Time, observe func(string, int)) (*wire, error) {
@@ -55,7 +56,7 @@ func newWire(base *url.URL, bundle []byte, now func() time.Time, observe func(st
 	return &wire{base: base, transport: t, clock: now, observe: observe}, nil
 }
 
-// now is the time by the forge's clock, as far as the forge reported it.
+// now returns the time of the forge's clock, as far as the forge reported it.
 func (w *wire) now() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -74,32 +75,32 @@ func (w *wire) paused() time.Duration {
 	return w.pause.Sub(w.clock())
 }
 
-// A call is the [http.RoundTripper] of one operation. A library gets a client of its own
-// for each operation, with a call below it, so that a library remembers nothing between
-// operations. The call decides what an answer means: errors of libraries are not used,
-// because they hold the address and the whole answer.
+// A call is the [http.RoundTripper] of one operation. Each operation gets its own library client on
+// top of a call, so a library keeps no state between operations. The call decides what a response
+// means. Errors of the libraries are not used, because they contain the URL and the whole response.
 type call struct {
 	wire   *wire
 	op     string
 	below  string                   // requests must go to this path of the API, or below it
-	strip  string                   // what the library adds to the path of the API
-	header http.Header              // replaces what the library sends
-	want   func(body []byte) string // says why a success is none; nil: any is one
-	secret bool                     // no error repeats anything of the answer
-	// show returns the credential. The zero Secret: the request has none, and neither obeys
-	// nor sets limits, which are those of a credential.
+	strip  string                   // prefix that the library adds to the path of the API
+	header http.Header              // replaces headers of the library
+	want   func(body []byte) string // explains why a success response is not acceptable; nil: accept all
+	secret bool                     // errors must not repeat any part of the response
+	// show returns the credential. With the zero Secret, the request has no credential; it then
+	// neither obeys nor updates the rate limits, because rate limits belong to a credential.
 	show func(context.Context) (Secret, error)
-	// renew says whether the request is sent once more, with another credential.
+	// renew reports whether the request must be sent once more, with another credential.
 	renew func(used Secret, err error) bool
 
-	// The last answer.
+	// The last response.
 	status   int
 	answered http.Header
 	body     []byte
 	err      error
 }
 
-// RoundTrip implements [http.RoundTripper]. It returns successes only.
+// RoundTrip implements [http.RoundTripper]. It returns only success responses; every other response
+// is an error.
 func (k *call) RoundTrip(r *http.Request) (response *http.Response, err error) {
 	k.status, k.answered, k.body, k.err = 0, nil, nil, nil
 	defer func() { k.err = err }()
@@ -122,8 +123,8 @@ func (k *call) RoundTrip(r *http.Request) (response *http.Response, err error) {
 	}
 }
 
-// send sends a request once. An error is an *[Error], except when the context of the
-// caller ended, which says nothing about the forge.
+// send sends a request once. Its error is an *[Error], except when the caller's context ended,
+// which says nothing about the forge.
 func (k *call) send(r *http.Request, body []byte, used Secret) (*http.Response, error) {
 	w, ctx := k.wire, r.Context()
 	if wait := w.paused(); wait > 0 && !used.IsZero() {
@@ -179,7 +180,7 @@ func (k *call) stripped(path string) string {
 	return path
 }
 
-// finish is the error of a method of a library, which returned err.
+// finish returns the error of a library method that returned err.
 func (k *call) finish(ctx context.Context, err error) error {
 	switch {
 	case k.err != nil:
@@ -194,12 +195,12 @@ func (k *call) finish(ctx context.Context, err error) error {
 	return k.useless("the answer cannot be read")
 }
 
-// useless is the error of an answer that says yes and not what was asked.
+// useless returns the error for a success response with unusable content.
 func (k *call) useless(why string) *Error {
 	return &Error{Op: k.op, Class: Unavailable, Status: k.status, Message: why}
 }
 
-// failure is the error of an answer that says no.
+// failure returns the error for a failure response.
 func (k *call) failure(used Secret) *Error {
 	w := k.wire
 	e := &Error{Op: k.op, Class: classOfStatus(k.status), Status: k.status}
@@ -210,7 +211,7 @@ func (k *call) failure(used Secret) *Error {
 	}
 	if e.Class == RateLimited {
 		if e.RetryAfter <= 0 {
-			e.RetryAfter = time.Minute // what GitHub asks for if it says nothing; short enough for GitLab
+			e.RetryAfter = time.Minute // the wait that GitHub documents without headers; short enough for GitLab
 		}
 		if !used.IsZero() {
 			w.mu.Lock()
@@ -226,7 +227,7 @@ func (k *call) failure(used Secret) *Error {
 	return e
 }
 
-// learn reads what each answer says beside itself: the forge's time, and its limit.
+// learn reads the clock and the rate limit from the headers of each response.
 func (w *wire) learn(h http.Header, credential bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -238,10 +239,10 @@ func (w *wire) learn(h http.Header, credential bool) {
 	}
 }
 
-// said is what a forge says in the body of a refusal.
+// said returns the message in the body of a failure response.
 func said(body []byte, secrets ...Secret) string {
 	var form struct {
-		Message json.RawMessage `json:"message"` // GitLab's may be an object of fields and lists
+		Message json.RawMessage `json:"message"` // at GitLab it can be an object of fields and lists
 		Error   string          `json:"error"`
 		Errors  []struct {
 			Message string `json:"message"`
@@ -265,8 +266,8 @@ func said(body []byte, secrets ...Secret) string {
 	return clean(text, secrets...)
 }
 
-// object wants a JSON object with these keys, none of them null. A library makes the
-// same of a key that is missing as of one that is empty.
+// object accepts a JSON object with these keys, none of them null. The libraries do not distinguish
+// a missing key from an empty one.
 func object(keys ...string) func([]byte) string {
 	return func(body []byte) string {
 		var have map[string]json.RawMessage
@@ -285,7 +286,7 @@ func object(keys ...string) func([]byte) string {
 	}
 }
 
-// array wants a JSON array without a null in it, at which a library may panic.
+// array accepts a JSON array without null elements. A null element may make a library panic.
 func array(body []byte) string {
 	var items []json.RawMessage
 	if json.Unmarshal(body, &items) != nil || items == nil {

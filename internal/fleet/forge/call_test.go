@@ -14,9 +14,9 @@ import (
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
-// What a library would read as empty is no answer.
+// A response that a library would read as empty is an error.
 func TestShapes(t *testing.T) {
-	for body, want := range map[string][2]bool{ // as an object with a and b, as a list
+	for body, want := range map[string][2]bool{ // accepted by object("a", "b"), accepted by array
 		"": {}, " ": {}, "null": {}, "1": {}, `"x"`: {}, "{}": {}, `{"a":1}`: {}, `{"a":1,"b":null}`: {}, "[null]": {}, `[{},null]`: {},
 		`{"a":0,"b":[]}`: {true, false}, `{"a":"","b":{},"c":null}`: {true, false}, "[]": {false, true}, "[{}]": {false, true}, " [1]": {false, true},
 	} {
@@ -26,8 +26,8 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// serveAny starts a server that records the addresses it is asked for, and answers each
-// with one body.
+// serveAny starts a server that records the requested paths and answers each request with the same
+// body.
 func serveAny(t *testing.T, body string) (address string, asked func() []string) {
 	t.Helper()
 	var mu sync.Mutex
@@ -43,8 +43,8 @@ func serveAny(t *testing.T, body string) (address string, asked func() []string)
 	return s.URL, func() []string { mu.Lock(); defer mu.Unlock(); return all }
 }
 
-// The libraries do not escape all names, and this package does; what would lead to
-// something else is not sent.
+// The libraries do not escape all names, but this package does. It does not send a request whose
+// path would lead elsewhere.
 func TestNamesInPaths(t *testing.T) {
 	address, asked := serveAny(t, `{}`)
 	g, err := NewGitHub(GitHubConfig{URL: address, APIURL: address + "/api/v3", Place: address + "/acme/config",
@@ -67,7 +67,7 @@ func TestNamesInPaths(t *testing.T) {
 			_, response, err := c.Repositories.Get(ctx, "acme", repository)
 			return response, err
 		})
-		if repository == "config?x=/" { // which is that repository, and a query
+		if repository == "config?x=/" { // the repository config with a query
 			continue
 		}
 		if ClassOf(err) != Invalid {
@@ -81,7 +81,7 @@ func TestNamesInPaths(t *testing.T) {
 	}
 }
 
-// A file whose name means something in an address is proposed and read as it is called.
+// A file name with characters that are special in URLs is written and read unchanged.
 func TestGitLabOddFile(t *testing.T) {
 	w, ctx := startConfig(t), soon(t)
 	const odd = "fleet/a?b#c%2f..:d e.yaml"
@@ -91,7 +91,7 @@ func TestGitLabOddFile(t *testing.T) {
 	}
 }
 
-// The API may be at an address that does not end as the library expects.
+// The API may have a base URL without the suffix that the library expects.
 func TestGitLabAPIElsewhere(t *testing.T) {
 	address, asked := serveAny(t, `{"version":"18.0.0"}`)
 	for _, api := range []string{"/gitlab-api", "/gitlab/api/v4", "", "/api/v4/"} {
@@ -109,8 +109,7 @@ func TestGitLabAPIElsewhere(t *testing.T) {
 	}
 }
 
-// A library that does not get as far as a request, or cannot read an answer, says
-// nothing of its own.
+// If a library cannot send a request or cannot parse a response, its own error text is not used.
 func TestErrorsOfLibraries(t *testing.T) {
 	address, _ := serveAny(t, `{"id":"canary"}`)
 	g, err := NewGitHub(GitHubConfig{URL: address, APIURL: address + "/api/v3", Place: address + "/acme/config",

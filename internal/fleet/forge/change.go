@@ -8,67 +8,68 @@ import (
 	"time"
 )
 
-// A File is a file of a repository, as it was at one commit of a branch.
+// A File is a file of a repository at one commit of a branch.
 type File struct {
 	Content []byte
-	// Version is what a later change is checked against: git's blob at GitHub, the
-	// last commit that changed the file at GitLab. Empty: there is no such file.
+	// Version identifies the content that a later change is checked against: the git blob ID at
+	// GitHub, the last commit that changed the file at GitLab. It is empty if the file does not
+	// exist.
 	Version string
-	Commit  string // the branch's head when it was read
+	Commit  string // the head of the branch when the file was read
 }
 
-// A Person is an author, as git writes one.
+// A Person is an author, as git records one.
 type Person struct{ Name, Email string }
 
-// A Proposal is a change of one file, as a pull or merge request. Proposing the same
-// again finds what was made; proposing something else for the same branch is another
-// commit in the same request.
+// A Proposal is a change of one file, as a pull or merge request. Proposing the same change again
+// finds the existing request. Proposing another change for the same branch adds a commit to the
+// existing request.
 type Proposal struct {
-	Base   string // the branch that it is for
-	Branch string // its own; it begins with tailplane/
+	Base   string // target branch
+	Branch string // source branch; it begins with tailplane/
 	Path   string // of the file
-	// Was is the Version of the file that the change was made from: on Branch if that
-	// is there already, else on Base. Anything else there now is a Conflict.
+	// Was is the Version of the file that the change is based on: on Branch if that exists, else on
+	// Base. Any other version there is a Conflict.
 	Was     string
-	Content []byte // nil: the file goes
-	Message string // of the commit, trailers included
-	Author  Person // the committer is whom the credential is
+	Content []byte // nil: delete the file
+	Message string // commit message, including trailers
+	Author  Person // the committer is the owner of the credential
 	Title   string
 	Body    string
-	Labels  []string // each begins with tailplane/; others of that beginning are taken away
+	Labels  []string // each begins with tailplane/; other labels with that prefix are removed
 }
 
-// A Request is a pull or merge request, as the forge has it now.
+// A Request is a pull or merge request, in its current state at the forge.
 type Request struct {
 	Number       int
 	URL          string
 	Head         string // its last commit
 	Open, Merged bool
-	// Authors are all names of all who wrote some of it: logins, and the addresses of
-	// authors, committers and co-authors.
+	// Authors lists all names of all persons who wrote a part of it: logins, and the names and
+	// addresses of authors, committers and co-authors.
 	Authors []string
 	Reviews []Review
 	Checks  []Check
-	// ChecksKnown is false where the credential may not read them.
+	// ChecksKnown is false if the credential may not read the checks.
 	ChecksKnown bool
-	Blocked     string // why it cannot be merged as it is; empty: it can, or the forge does not know
+	Blocked     string // why it cannot be merged now; empty: it can, or the forge does not know
 }
 
-// A Review is what somebody said of one commit at the forge.
+// A Review is a person's review of one commit at the forge.
 type Review struct {
 	By       string // login at the forge
-	Approved bool   // else: changes are asked for, or it is a remark, or was dismissed
+	Approved bool   // false: changes requested, a comment, or a dismissed review
 	Head     string
 	At       time.Time
 }
 
-// A Check is what a program says of the head.
+// A Check is the result of an automated check of the head.
 type Check struct{ Name, State, URL string }
 
-// ownPrefix is before the names of branches and labels that are ours to change.
+// ownPrefix is the prefix of the branches and labels that this client may change.
 const ownPrefix = "tailplane/"
 
-// wrong says what of a proposal cannot be; empty: nothing.
+// wrong returns the reason why a proposal is not valid. It is empty if the proposal is valid.
 func (p Proposal) wrong() string {
 	switch {
 	case !isBranch(p.Base) || strings.HasPrefix(p.Base, ownPrefix):
@@ -90,14 +91,14 @@ func (p Proposal) wrong() string {
 	return ""
 }
 
-// A candidate is what decides whether a request is a proposal's.
+// A candidate is the part of a request that decides whether it belongs to a proposal.
 type candidate struct {
 	Branch, Base string
-	Own, Open    bool // Own: the branch is of the repository itself, and not of a fork
+	Own, Open    bool // Own: the branch is in the repository itself, not in a fork
 }
 
-// which of all requests is the proposal's; -1: there was none yet. One that is over is
-// not opened again.
+// which returns the index of the open request of the proposal, or -1 if there is none yet. A merged
+// or closed request is a Conflict; it is not opened again.
 func (p Proposal) which(op string, all []candidate) (int, error) {
 	over := false
 	for i, c := range all {
@@ -117,22 +118,22 @@ func (p Proposal) which(op string, all []candidate) (int, error) {
 	return -1, nil
 }
 
-// A repositoryReader is what of a forge's is read, in the same way at each.
+// A repositoryReader reads a repository in the same way at each forge.
 type repositoryReader struct {
 	Head func(ctx context.Context, op, branch string) (commit string, err error)
 	File func(ctx context.Context, op, commit, path string) (File, error)
 }
 
-// A start is what the commit of a proposal begins from.
+// A start is the base for the commit of a proposal.
 type start struct {
-	At    string // a commit: the head of the proposal's branch or, while fresh, of its base
-	Fresh bool   // there is no such branch yet
-	Done  bool   // the branch has the change already
+	At    string // commit: the head of the proposal's branch or, if Fresh, of its base
+	Fresh bool   // the branch does not exist yet
+	Done  bool   // the branch already has the change
 	Now   File
 }
 
-// begin finds out from what the commit of a proposal begins. That the file is not what
-// the change was made from is a Conflict.
+// begin finds the base for the commit of a proposal. It returns a Conflict if the file is not the
+// version that the change is based on.
 func (p Proposal) begin(ctx context.Context, op string, r repositoryReader) (s start, err error) {
 	s.At, err = r.Head(ctx, op, p.Branch)
 	if s.Fresh = ClassOf(err) == NotFound; s.Fresh {
@@ -154,7 +155,7 @@ func (p Proposal) begin(ctx context.Context, op string, r repositoryReader) (s s
 	return s, nil
 }
 
-// is says whether a file is what the proposal makes of it.
+// is reports whether a file already has the proposed content.
 func (p Proposal) is(f File) bool {
 	if p.Content == nil {
 		return f.Version == ""
@@ -162,12 +163,12 @@ func (p Proposal) is(f File) bool {
 	return f.Version != "" && string(f.Content) == string(p.Content)
 }
 
-// changed is the error of a file that is not what the proposal was made from.
+// changed returns the error for a file that differs from the base of the proposal.
 func (p Proposal) changed(op string) error {
 	return &Error{Op: op, Class: Conflict, Message: clean(p.Path + " has changed since")}
 }
 
-// sortedPaths are those that there are, each once, in order.
+// sortedPaths returns the non-empty paths, sorted and without duplicates.
 func sortedPaths(all []string) []string {
 	all = slices.DeleteFunc(all, func(p string) bool { return p == "" })
 	slices.Sort(all)

@@ -8,31 +8,31 @@ import (
 	"time"
 )
 
-// A Class says what a failure means for what is done next. It is found from what
-// came over the wire, never from a text that is for people.
+// A Class says what a failure means for the next step. It is derived from the response, never from
+// a text for people.
 type Class string
 
 // The classes.
 const (
-	Refused     Class = "Refused"     // 401: the credential is not good, or no longer
-	Forbidden   Class = "Forbidden"   // 403: the credential may not do that
-	NotFound    Class = "NotFound"    // 404, 410: it is not there, or not for this credential
-	Conflict    Class = "Conflict"    // 409, 412: what was asked for goes by something that has changed
-	Invalid     Class = "Invalid"     // 400, 422 and the like: understood, and it will not
-	RateLimited Class = "RateLimited" // 429, and GitHub's 403 for the same
-	Unavailable Class = "Unavailable" // 5xx, a time-out, no connection, an answer that nobody can read, or half of one
+	Refused     Class = "Refused"     // 401: the credential is not valid, or not any more
+	Forbidden   Class = "Forbidden"   // 403: the credential lacks the permission
+	NotFound    Class = "NotFound"    // 404, 410: not there, or not visible for this credential
+	Conflict    Class = "Conflict"    // 409, 412: the request is based on a state that has changed
+	Invalid     Class = "Invalid"     // 400, 422 and similar: the forge understood the request and refuses it
+	RateLimited Class = "RateLimited" // 429, and GitHub's 403 for rate limits
+	Unavailable Class = "Unavailable" // 5xx, timeout, no connection, or an unreadable or incomplete response
 )
 
-// An Error is why a forge did not do what was asked. It holds no secret: neither
-// in what it prints nor in what it has.
+// An Error says why a forge did not perform an operation. It contains no secret, neither in its
+// text nor in its fields.
 type Error struct {
-	Op     string // what was asked, such as "list runners"
+	Op     string // the operation, such as "list runners"
 	Class  Class
-	Status int // 0: there was no answer
-	// RetryAfter is how long to wait before the next try. 0: nothing was said.
+	Status int // HTTP status; 0: no response
+	// RetryAfter is the time to wait before the next try. 0: the forge gave no time.
 	RetryAfter time.Duration
-	// Message is what the forge said, or what is wrong with its answer, made
-	// printable and short. It is for people.
+	// Message is the forge's message, or the problem with its response. It is printable, short and
+	// meant for people.
 	Message string
 }
 
@@ -57,8 +57,9 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// ClassOf returns the class of an error: none for nil, and Unavailable for what is
-// no *[Error], such as the end of a context, since it says nothing about the forge.
+// ClassOf returns the class of an error. It is empty for nil. It is Unavailable for any error that
+// is not an *[Error], such as the end of a context, because such an error says nothing about the
+// forge.
 func ClassOf(err error) Class {
 	if err == nil {
 		return ""
@@ -69,8 +70,8 @@ func ClassOf(err error) Class {
 	return Unavailable
 }
 
-// classOfStatus is the class of a status that is no success. What is below 400 and yet
-// failed could not be read.
+// classOfStatus returns the class of a failure status. A status below 400 means that the response
+// could not be read.
 func classOfStatus(status int) Class {
 	switch {
 	case status == http.StatusUnauthorized:
@@ -91,7 +92,7 @@ func classOfStatus(status int) Class {
 	return Unavailable
 }
 
-// gone takes for success that something is not there any more.
+// gone treats NotFound as success: the object does not exist any more.
 func gone(err error) error {
 	if ClassOf(err) == NotFound {
 		return nil

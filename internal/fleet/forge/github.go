@@ -17,34 +17,34 @@ import (
 	"github.com/tailplane/tailplane/internal/util/httptransport"
 )
 
-// GitHubConfig is what a client of GitHub needs.
+// GitHubConfig is the configuration of a GitHub client.
 type GitHubConfig struct {
-	URL      string // where people find it, such as https://github.com
-	APIURL   string // empty: found from URL
-	CABundle []byte // PEM, besides the system's; may be empty
-	// Place is what the credential is for: the URL of an organisation, of an
-	// enterprise (/enterprises/name) or of a repository.
+	URL      string // web address, such as https://github.com
+	APIURL   string // empty: derived from URL
+	CABundle []byte // PEM, in addition to the system's CAs; may be empty
+	// Place is the scope of the credential: the URL of an organisation, of an enterprise
+	// (/enterprises/name) or of a repository.
 	Place string
-	// Credential is the Secret's data: github_app_id and github_app_private_key,
-	// perhaps github_app_installation_id; or github_token.
+	// Credential is the data of the Secret: github_app_id and github_app_private_key, optionally
+	// github_app_installation_id; or github_token.
 	Credential map[string][]byte           `json:"-"`
 	Now        func() time.Time            `json:"-"` // nil: the machine's clock
-	Observe    func(op string, status int) `json:"-"` // optional; of each request, 0 where no answer came
+	Observe    func(op string, status int) `json:"-"` // optional; called for each request, with status 0 if there was no response
 }
 
-// Format implements [fmt.Formatter], without the credential.
+// Format implements [fmt.Formatter]. It prints no credential.
 func (c GitHubConfig) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "GitHub %s for %s", c.URL, c.Place) }
 
-// LogValue implements [slog.LogValuer], without the credential.
+// LogValue implements [slog.LogValuer]. It contains no credential.
 func (c GitHubConfig) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(c)) }
 
-// An Identity is what a forge says a credential is.
+// An Identity is the forge's description of a credential.
 type Identity struct {
 	Kind                  string // githubApp, githubToken or gitlabToken
 	AppID, InstallationID int64
-	Scopes                []string  // of a token, as far as the forge says
-	ExpiresAt             time.Time // zero: it does not, or the forge does not say
-	Missing               []string  // permissions it lacks
+	Scopes                []string  // of a token, as far as the forge reports them
+	ExpiresAt             time.Time // zero: no expiry, or not reported
+	Missing               []string  // permissions that it lacks
 }
 
 // The kinds of credential.
@@ -53,17 +53,16 @@ const (
 	GitHubTokenKind = "githubToken"
 )
 
-// GitHub is a client for one place at one GitHub. Its methods may be called at the
-// same time.
+// GitHub is a client for one place at one GitHub server. Its methods are safe for concurrent use.
 type GitHub struct {
 	wire  *wire
 	place place
-	app   *app   // nil: by a token
-	token Secret // without an app
+	app   *app   // nil: authenticate with token
+	token Secret // used without an app
 }
 
-// NewGitHub returns a client, or says what of the URLs or of the credential cannot
-// be. It asks nothing.
+// NewGitHub returns a client. It returns an error if a URL or the credential is not valid. It sends
+// no request.
 func NewGitHub(c GitHubConfig) (*GitHub, error) {
 	web, err := httptransport.ParseBase(c.URL)
 	if err != nil {
@@ -106,12 +105,12 @@ func NewGitHub(c GitHubConfig) (*GitHub, error) {
 
 func trimmed(data map[string][]byte, key string) string { return strings.TrimSpace(string(data[key])) }
 
-// Rate is GitHub's primary limit, as it said last.
+// Rate returns GitHub's primary rate limit, as last reported.
 func (g *GitHub) Rate() Rate { return g.wire.lastRate() }
 
-// githubRefusal knows what a status does not say: limits look like refusals, for
-// GitHub says 403 for both; and "not found" is believed of GitHub itself only, for
-// what stands before it says so as well, while it is away.
+// githubRefusal classifies responses whose status is ambiguous. GitHub answers 403 for rate limits
+// and for missing permissions. A 404 counts only if GitHub itself sent it, because a proxy in front
+// of GitHub also sends 404 while GitHub is away.
 func githubRefusal(k *call, now time.Time) (Class, time.Duration, bool) {
 	switch k.status {
 	case http.StatusNotFound, http.StatusGone:
@@ -127,8 +126,8 @@ func githubRefusal(k *call, now time.Time) (Class, time.Duration, bool) {
 	if k.answered.Get("Retry-After") != "" {
 		return RateLimited, 0, true
 	}
-	// The secondary limit may come without any header. What tells it then is not the
-	// message but the page that it refers to.
+	// The secondary limit may come without any header. Its sign is the documentation page that the
+	// response links to, not its message.
 	var about struct {
 		URL string `json:"documentation_url"`
 	}
@@ -136,7 +135,7 @@ func githubRefusal(k *call, now time.Time) (Class, time.Duration, bool) {
 	return RateLimited, 0, err == nil && (strings.HasSuffix(about.URL, "secondary-rate-limits") || strings.HasSuffix(about.URL, "#abuse-rate-limits"))
 }
 
-// githubHeaders say which form of answers we read.
+// githubHeaders select the response format and the API version that this package reads.
 var githubHeaders = http.Header{"Accept": {"application/vnd.github+json"}, "X-Github-Api-Version": {"2022-11-28"}}
 
 // call returns a call with the credential of the place.
@@ -148,8 +147,8 @@ func (g *GitHub) call(op, below string, want func([]byte) string) *call {
 		}
 		return g.installationToken(ctx)
 	}
-	// A token may be revoked within its hour: a refusal counts when a fresh one is refused
-	// as well.
+	// A token may be revoked within its hour. So a refusal counts only if GitHub refuses a fresh
+	// token too.
 	k.renew = func(used Secret, err error) bool {
 		if g.app == nil || ClassOf(err) != Refused || used.IsZero() {
 			return false
@@ -168,7 +167,7 @@ func by[T any](ctx context.Context, k *call, do func(*github.Client) (T, *github
 	if err == nil {
 		out, _, err = do(lib)
 	}
-	if _, accepted := errors.AsType[*github.AcceptedError](err); accepted { // 202, which the library makes an error
+	if _, accepted := errors.AsType[*github.AcceptedError](err); accepted { // 202, which the library returns as an error
 		err = nil
 	}
 	if err = k.finish(ctx, err); err != nil {
@@ -178,7 +177,7 @@ func by[T any](ctx context.Context, k *call, do func(*github.Client) (T, *github
 	return out, nil
 }
 
-// byNone calls a method of the library that returns nothing but the answer.
+// byNone calls a method of the library that returns only a response.
 func byNone(ctx context.Context, k *call, do func(*github.Client) (*github.Response, error)) error {
 	_, err := by(ctx, k, func(c *github.Client) (struct{}, *github.Response, error) {
 		response, err := do(c)
@@ -187,9 +186,8 @@ func byNone(ctx context.Context, k *call, do func(*github.Client) (*github.Respo
 	return err
 }
 
-// Check finds out whether the credential is one for the place, and may do what is
-// asked of it. If it may not, the error is of class Forbidden and the identity says
-// what is missing.
+// Check verifies that the credential belongs to the place and has the required permissions. If a
+// permission is missing, the error has class Forbidden and the identity lists what is missing.
 func (g *GitHub) Check(ctx context.Context) (Identity, error) {
 	if g.app != nil {
 		return g.checkApp(ctx)
@@ -197,15 +195,15 @@ func (g *GitHub) Check(ctx context.Context) (Identity, error) {
 	return g.checkToken(ctx)
 }
 
-// checkToken asks for what only somebody who may manage runners is told.
+// checkToken reads data that GitHub shows only to a token that may manage runners.
 func (g *GitHub) checkToken(ctx context.Context) (Identity, error) {
 	id := Identity{Kind: GitHubTokenKind}
 	k := g.runnersCall("check a token")
 	_, err := g.runnerPage(ctx, k, github.ListOptions{PerPage: 1})
 	enough := map[placeKind][]string{orgPlace: {"admin:org"}, repositoryPlace: {"repo"}, enterprisePlace: {"manage_runners:enterprise", "admin:enterprise"}}[g.place.kind]
 	if c := ClassOf(err); c == Forbidden || c == NotFound {
-		// GitHub hides what one may not see. Whether it is there is not known, but that
-		// this token is not enough is.
+		// GitHub hides objects that the token may not see. So it is not known whether the place
+		// exists, but the token is not sufficient.
 		id.Missing = enough[:1]
 		e, _ := errors.AsType[*Error](err)
 		return id, &Error{Op: k.op, Class: Forbidden, Status: e.Status, Message: "it may not manage the runners of " + g.place.String()}
@@ -221,7 +219,7 @@ func (g *GitHub) checkToken(ctx context.Context) (Identity, error) {
 			}
 		}
 	}
-	scopes, classic := k.answered["X-Oauth-Scopes"] // of a fine-grained token GitHub says none
+	scopes, classic := k.answered["X-Oauth-Scopes"] // GitHub reports no scopes for a fine-grained token
 	for _, s := range strings.Split(strings.Join(scopes, ","), ",") {
 		if s = clean(s); s != "" {
 			id.Scopes = append(id.Scopes, s)
@@ -234,9 +232,9 @@ func (g *GitHub) checkToken(ctx context.Context) (Identity, error) {
 	return id, nil
 }
 
-// Version is that of a GitHub Enterprise Server, and empty for github.com. It is
-// asked without the credential where that will do, so that it says whether GitHub
-// can be reached.
+// Version returns the version of a GitHub Enterprise Server, and an empty text for github.com. It
+// sends the request without the credential if possible, so that it shows whether GitHub is
+// reachable.
 func (g *GitHub) Version(ctx context.Context) (string, error) {
 	k := g.call("ask for the version", "/meta", object())
 	anonymous := *k
@@ -245,7 +243,7 @@ func (g *GitHub) Version(ctx context.Context) (string, error) {
 	used := &anonymous
 	_, err := by(ctx, used, get)
 	switch ClassOf(err) {
-	case Refused, Forbidden, RateLimited: // a server in private mode; or too many from our address
+	case Refused, Forbidden, RateLimited: // a server in private mode, or too many requests from our address
 		used = k
 		_, err = by(ctx, used, get)
 	}
@@ -253,7 +251,7 @@ func (g *GitHub) Version(ctx context.Context) (string, error) {
 		return "", err
 	}
 	var meta struct {
-		Version string `json:"installed_version"` // not in the library
+		Version string `json:"installed_version"` // missing in the library
 	}
 	if json.Unmarshal(used.body, &meta) != nil {
 		return "", used.useless("the answer cannot be read")

@@ -15,20 +15,19 @@ import (
 )
 
 const (
-	clockOdds   = 30 * time.Second // from which on a refusal may be a matter of clocks
-	tokenMargin = 5 * time.Minute  // before its end an installation's token is no longer used
+	clockOdds   = 30 * time.Second // clock difference above which a refusal may be caused by clocks
+	tokenMargin = 5 * time.Minute  // an installation token is not used in the last minutes before its expiry
 )
 
-// An app is a GitHub App as which the client asks, and its token for the one
-// installation that is meant.
+// An app is a GitHub App and its token for one installation.
 type app struct {
 	key   *appKey
 	fixed int64 // the installation that the Secret names; 0: none
 
-	fetching chan struct{} // held by who fetches a token
+	fetching chan struct{} // semaphore: held while a token is fetched
 
 	mu           sync.Mutex
-	installation int64 // verified to be the place's; 0: not yet
+	installation int64 // verified to belong to the place; 0: not yet
 	permits      github.InstallationPermissions
 	token        Secret
 	until        time.Time // by GitHub's clock
@@ -45,7 +44,7 @@ func newApp(id, key, installation string) (_ *app, err error) {
 	return a, err
 }
 
-// drop forgets a token that was refused, unless another has come meanwhile.
+// drop removes a refused token, unless it was replaced in the meantime.
 func (a *app) drop(t Secret) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -54,8 +53,8 @@ func (a *app) drop(t Secret) {
 	}
 }
 
-// appCall returns a call with the App's JWT. If it is refused and the answer's date
-// shows that our clock is wrong, the request is sent once more, signed by GitHub's.
+// appCall returns a call with the App's JWT. If GitHub refuses it and the Date header shows that
+// the local clock is wrong, the call sends the request once more, signed with GitHub's time.
 func (g *GitHub) appCall(op, below string, want func([]byte) string) *call {
 	k := &call{wire: g.wire, op: op, below: below, header: githubHeaders, want: want}
 	var signed time.Time
@@ -73,8 +72,9 @@ func (g *GitHub) appCall(op, below string, want func([]byte) string) *call {
 	return k
 }
 
-// findInstallation finds the App's installation at the place, and proves that it is
-// the place's: a number in a Secret may be that of another organisation.
+// findInstallation finds the App's installation at the place. It verifies that the installation
+// belongs to the place, because the ID in a Secret may be that of another organisation's
+// installation.
 func (g *GitHub) findInstallation(ctx context.Context) (*github.Installation, error) {
 	const op = "find the App's installation"
 	k := g.appCall(op, g.place.root()+"/installation", object("id", "account"))
@@ -97,7 +97,7 @@ func (g *GitHub) findInstallation(ctx context.Context) (*github.Installation, er
 	}
 	var enterprise struct {
 		Account struct {
-			Slug string `json:"slug"` // instead of a login; not in the library
+			Slug string `json:"slug"` // enterprises have a slug instead of a login; missing in the library
 		} `json:"account"`
 	}
 	if json.Unmarshal(k.body, &enterprise) != nil {
@@ -116,28 +116,28 @@ func (g *GitHub) findInstallation(ctx context.Context) (*github.Installation, er
 	g.app.mu.Lock()
 	defer g.app.mu.Unlock()
 	permits := g.narrow(in.Permissions)
-	if g.app.installation != in.GetID() || !reflect.DeepEqual(g.app.permits, permits) { // what was had is of no use, or of less
+	if g.app.installation != in.GetID() || !reflect.DeepEqual(g.app.permits, permits) { // changed: drop the old token
 		g.app.installation, g.app.permits, g.app.token, g.app.until = in.GetID(), permits, Secret{}, time.Time{}
 	}
 	return in, nil
 }
 
-// uninstalled makes of "not found" that the credential is of no use: no caller may
-// take the App's absence for the absence of what was asked for.
+// uninstalled turns NotFound into Refused: a caller must not take the App's absence for the absence
+// of the requested object.
 func (g *GitHub) uninstalled(err error) error {
 	e, ok := errors.AsType[*Error](err)
 	if !ok || e.Class != NotFound {
 		return err
 	}
 	why := "the App is not installed at " + g.place.String()
-	if g.place.kind == enterprisePlace && g.app.fixed == 0 { // GitHub finds it since 2026 only
+	if g.place.kind == enterprisePlace && g.app.fixed == 0 { // GitHub finds an enterprise's installation only since 2026
 		why += ", or this GitHub cannot tell; then github_app_installation_id does"
 	}
 	return &Error{Op: e.Op, Class: Refused, Status: e.Status, Message: why}
 }
 
-// narrow is what a token is asked for: of what the App may, what is needed here. An
-// App may have more, for somebody else's purposes.
+// narrow returns the permissions to request for a token: those that this client needs and the App
+// has. The App may have more permissions for other purposes.
 func (g *GitHub) narrow(has *github.InstallationPermissions) (out github.InstallationPermissions) {
 	if has == nil {
 		return out
@@ -149,13 +149,13 @@ func (g *GitHub) narrow(has *github.InstallationPermissions) (out github.Install
 	case repositoryPlace:
 		out.Administration, out.Contents, out.PullRequests, out.Checks, out.Statuses = has.Administration, has.Contents, has.PullRequests, has.Checks, has.Statuses
 	case enterprisePlace:
-		return *has // what runners need there has no documented name
+		return *has // the permission for an enterprise's runners has no documented name
 	}
 	return out
 }
 
-// installationToken returns the token in use, or a new one. All who want a new one
-// wait for the same.
+// installationToken returns the current token, or fetches a new one. Concurrent callers wait for
+// the same fetch.
 func (g *GitHub) installationToken(ctx context.Context) (Secret, error) {
 	const op = "get an installation's token"
 	a := g.app
@@ -179,7 +179,7 @@ func (g *GitHub) installationToken(ctx context.Context) (Secret, error) {
 	}
 	answer, err := g.mint(ctx, op)
 	if c := ClassOf(err); known && (c == NotFound || c == Invalid) {
-		// The App was installed anew, which makes another number; or it may less now.
+		// The App was reinstalled and has a new installation ID, or it lost permissions.
 		if _, err := g.findInstallation(ctx); err != nil {
 			return Secret{}, err
 		}
@@ -213,22 +213,23 @@ func (g *GitHub) mint(ctx context.Context, op string) (*github.InstallationToken
 	return t, err
 }
 
-// identify is what an installation says of the credential.
+// identify returns the identity of the credential, as described by an installation.
 func (g *GitHub) identify(in *github.Installation) Identity {
 	id := Identity{Kind: GitHubAppKind, InstallationID: in.GetID()}
-	id.AppID, _ = strconv.ParseInt(g.app.key.App(), 10, 64) // 0: it is known by its client id
+	id.AppID, _ = strconv.ParseInt(g.app.key.App(), 10, 64) // 0: the key is known by its client ID
 	id.AppID = max(in.GetAppID(), id.AppID)
 	return id
 }
 
-// need notes a permission that is less than what is needed.
+// need records a permission that is missing or too weak.
 func (id *Identity) need(name, has, least string) {
 	if has != least && has != "write" && has != "admin" {
 		id.Missing = append(id.Missing, name+": "+least)
 	}
 }
 
-// checkApp asks anew each time: an installation and its permissions change.
+// checkApp reads the installation on each call, because an installation and its permissions can
+// change.
 func (g *GitHub) checkApp(ctx context.Context) (Identity, error) {
 	in, err := g.findInstallation(ctx)
 	if err != nil {
@@ -251,8 +252,8 @@ func (g *GitHub) checkApp(ctx context.Context) (Identity, error) {
 	if len(id.Missing) > 0 {
 		return id, &Error{Op: "check the App's permissions", Class: Forbidden, Message: "the App lacks " + strings.Join(id.Missing, ", ")}
 	}
-	// That a token can be had is part of it. And what an enterprise permits is not
-	// told under a name that is documented, so it is tried.
+	// The check includes a token request. GitHub has no documented name for the permission of an
+	// enterprise, so checkApp tries to list its runners.
 	if g.place.kind == enterprisePlace {
 		_, err = g.runnerPage(ctx, g.runnersCall("check the App's permissions"), github.ListOptions{PerPage: 1})
 	} else {

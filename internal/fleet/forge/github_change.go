@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-github/v89/github"
 )
 
-// CheckChanges finds out whether the credential may propose changes to the place,
-// which is a repository. If it may not, the error is of class Forbidden.
+// CheckChanges verifies that the credential may propose changes to the place, which must be a
+// repository. If it may not, the error has class Forbidden.
 func (g *GitHub) CheckChanges(ctx context.Context) (Identity, error) {
 	const op = "check for changes"
 	if err := g.isRepository(op); err != nil {
@@ -35,7 +35,8 @@ func (g *GitHub) CheckChanges(ctx context.Context) (Identity, error) {
 			return id, &Error{Op: op, Class: Forbidden, Message: "the App lacks " + strings.Join(id.Missing, ", ")}
 		}
 	}
-	// What a token may do is not told; that the repository is there for it is.
+	// GitHub does not list the permissions of a token, but it shows whether the token can see the
+	// repository.
 	r, err := g.itself(ctx, op)
 	if err == nil && !strings.EqualFold(r.GetFullName(), g.place.String()) {
 		err = &Error{Op: op, Class: Conflict, Message: clean(fmt.Sprintf("%s is called %q now", g.place, r.GetFullName()))}
@@ -47,7 +48,7 @@ func (g *GitHub) CheckChanges(ctx context.Context) (Identity, error) {
 	return id, err
 }
 
-// inRepository calls a method of the library whose answer is one thing of the repository.
+// inRepository calls a method of the library whose response is one object of the repository.
 func inRepository[T any](ctx context.Context, g *GitHub, op string, do func(*github.Client) (T, *github.Response, error)) (T, error) {
 	return by(ctx, g.call(op, g.place.root(), object()), do)
 }
@@ -66,8 +67,8 @@ func (g *GitHub) isRepository(op string) error {
 	return nil
 }
 
-// ReadFile reads a file at the head of a branch. That there is none is no error: its
-// Version is empty.
+// ReadFile reads a file at the head of a branch. A missing file is not an error: its Version is
+// empty.
 func (g *GitHub) ReadFile(ctx context.Context, branch, path string) (File, error) {
 	const op = "read a file"
 	if err := g.isRepository(op); err != nil {
@@ -83,7 +84,7 @@ func (g *GitHub) ReadFile(ctx context.Context, branch, path string) (File, error
 	return g.fileAt(ctx, op, head, path)
 }
 
-// head is the last commit of a branch.
+// head returns the last commit of a branch.
 func (g *GitHub) head(ctx context.Context, op, branch string) (string, error) {
 	ref, err := inRepository(ctx, g, op, func(c *github.Client) (*github.Reference, *github.Response, error) {
 		return c.Git.GetRef(ctx, g.place.Owner, g.place.Name, "heads/"+branch)
@@ -94,8 +95,8 @@ func (g *GitHub) head(ctx context.Context, op, branch string) (string, error) {
 	return ref.GetObject().GetSHA(), err
 }
 
-// escaped is the path of a file as the library has to get it where it writes: there it
-// does not escape paths.
+// escaped returns a file path with escaped segments. The library needs this for writes, where it
+// does not escape paths itself.
 func escaped(path string) string {
 	parts := strings.Split(path, "/")
 	for i, p := range parts {
@@ -111,14 +112,14 @@ func (g *GitHub) commitForm(ctx context.Context, op, commit string) (*github.Com
 	})
 }
 
-// fileAt reads a file at a commit, and proves by git's own sum that it is whole.
+// fileAt reads a file at a commit. It verifies by git's checksum that the content is complete.
 func (g *GitHub) fileAt(ctx context.Context, op, commit, path string) (File, error) {
 	c, err := inRepository(ctx, g, op, func(c *github.Client) (*github.RepositoryContent, *github.Response, error) {
 		file, _, response, err := c.Repositories.GetContents(ctx, g.place.Owner, g.place.Name, path, &github.RepositoryContentGetOptions{Ref: commit})
 		return file, response, err
 	})
 	if ClassOf(err) == NotFound {
-		// Or the commit is not there, or the repository cannot be seen any more.
+		// Check whether the commit is missing, or the repository is not visible any more.
 		if _, err := g.commitForm(ctx, op, commit); err != nil {
 			return File{}, err
 		}
@@ -137,7 +138,7 @@ func (g *GitHub) fileAt(ctx context.Context, op, commit, path string) (File, err
 	return File{Content: text, Version: c.GetSHA(), Commit: commit}, nil
 }
 
-// blob is what git calls a content.
+// blob returns the git blob ID of a content.
 func blob(content []byte) string {
 	h := sha1.New()
 	fmt.Fprintf(h, "blob %d\x00", len(content))
@@ -145,10 +146,10 @@ func blob(content []byte) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Propose makes a commit with one change on a branch of its own, and a pull request
-// of it. Each step looks first whether it was done, so that after an answer that was
-// lost the same is proposed again. A file that is not as it was when the change was
-// made is a Conflict, and so is a request that was merged or closed.
+// Propose commits one change on its own branch and opens a pull request for it. Each step first
+// checks whether it was done before, so a repeated call after a lost response finishes the same
+// proposal. It returns a Conflict if the file is not the version that the change is based on, or if
+// the pull request was merged or closed.
 func (g *GitHub) Propose(ctx context.Context, p Proposal) (Request, error) {
 	const op = "propose a change"
 	if err := g.isRepository(op); err != nil {
@@ -170,7 +171,7 @@ func (g *GitHub) Propose(ctx context.Context, p Proposal) (Request, error) {
 			return c.PullRequests.Create(ctx, g.place.Owner, g.place.Name, body)
 		})
 		if ClassOf(err) == Invalid {
-			// Somebody was quicker with the same, or an answer was lost.
+			// Another caller created it first, or the response was lost.
 			if pull, found := g.pullOf(ctx, op, p); found == nil && pull != nil {
 				return g.settle(ctx, op, p, pull)
 			}
@@ -182,7 +183,7 @@ func (g *GitHub) Propose(ctx context.Context, p Proposal) (Request, error) {
 	return g.settle(ctx, op, p, pull)
 }
 
-// settle gives a pull request its words and its labels.
+// settle sets the title, the body and the labels of a pull request.
 func (g *GitHub) settle(ctx context.Context, op string, p Proposal, pull *github.PullRequest) (Request, error) {
 	if pull.GetNumber() <= 0 {
 		return Request{}, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the answer is no pull request"}
@@ -224,7 +225,7 @@ func (g *GitHub) edit(ctx context.Context, op string, number int, change *github
 	})
 }
 
-// pullOf finds the open pull request of a change; nil: there was none yet.
+// pullOf returns the open pull request of a change; nil: there is none yet.
 func (g *GitHub) pullOf(ctx context.Context, op string, p Proposal) (*github.PullRequest, error) {
 	options := &github.PullRequestListOptions{State: "all", Head: g.place.Owner + ":" + p.Branch, ListOptions: github.ListOptions{PerPage: githubPage}}
 	all, err := by(ctx, g.call(op, g.place.root(), array), func(c *github.Client) ([]*github.PullRequest, *github.Response, error) {
@@ -244,7 +245,7 @@ func (g *GitHub) pullOf(ctx context.Context, op string, p Proposal) (*github.Pul
 	return all[i], nil
 }
 
-// commit sees to it that the branch has the change.
+// commit makes sure that the branch has the change.
 func (g *GitHub) commit(ctx context.Context, op string, p Proposal) error {
 	s, err := p.begin(ctx, op, repositoryReader{Head: g.head, File: g.fileAt})
 	if err != nil || s.Done {
@@ -259,7 +260,8 @@ func (g *GitHub) commit(ctx context.Context, op string, p Proposal) error {
 			return err
 		}
 	}
-	// GitHub compares the blob with the branch's once more: of two at once one commits.
+	// GitHub compares the blob with the branch again, so only one of two concurrent commits
+	// succeeds.
 	body := &github.RepositoryContentFileOptions{Message: &p.Message, Branch: &p.Branch, Content: p.Content, Author: &github.CommitAuthor{Name: &p.Author.Name, Email: &p.Author.Email}}
 	if s.Now.Version != "" {
 		body.SHA = &s.Now.Version

@@ -53,8 +53,8 @@ func writes(calls []forgetest.Call) (n int) {
 	return n
 }
 
-// FLEET-15: a change is one commit by its person, committed by the bot, on a branch of
-// its own, in one request; the same again changes nothing; another one is added to it.
+// FLEET-15: a change is one commit of its author, committed by the bot, on its own branch, in one
+// request. Repeating it changes nothing. A different change adds a commit.
 func TestFLEET15_GitHubPropose(t *testing.T) {
 	c := newConfigured(t)
 	ctx := within(t)
@@ -90,7 +90,7 @@ func TestFLEET15_GitHubPropose(t *testing.T) {
 	if err != nil || again.Head == r.Head || len(pulls) != 1 || pulls[0].Title != "Even more" || !slices.Equal(pulls[0].Labels, []string{"theirs", "tailplane/risk-high"}) {
 		t.Errorf("%+v, %+v, %v", again, pulls, err)
 	}
-	// What merging it would change is the file, and what somebody else put beside it.
+	// A merge would change the file, and the files that another person added.
 	c.Push(c.repository, "tailplane/c1", forgetest.GitHubCommit{Message: "mine"}, map[string]*string{"README.md": nil, "b.yaml": new("b")})
 	for commit, want := range map[string][]string{again.Head: {poolFile}, c.Commit(c.repository, "tailplane/c1").SHA: {"README.md", "b.yaml", poolFile}} {
 		slices.Sort(want)
@@ -101,11 +101,11 @@ func TestFLEET15_GitHubPropose(t *testing.T) {
 	if _, err := c.g.Touched(ctx, "main", strings.Repeat("e", 40)); forge.ClassOf(err) != forge.NotFound {
 		t.Errorf("a commit that is not there: %v", err)
 	}
-	// The first one's author comes too late: the branch has moved.
+	// The first author's change comes too late: the branch has moved.
 	if _, err := c.g.Propose(ctx, p); forge.ClassOf(err) != forge.Conflict {
 		t.Errorf("from what was: %v", err)
 	}
-	// A new file, and one that goes.
+	// A new file, and a deleted file.
 	made := p
 	made.Branch, made.Path, made.Was = "tailplane/c2", "fleet/new file.yaml", ""
 	if r, err := c.g.Propose(ctx, made); err != nil || c.Commit(c.repository, "tailplane/c2").Files["fleet/new file.yaml"] == "" || r.Number != 2 {
@@ -134,13 +134,13 @@ func TestFLEET15_GitHubMoved(t *testing.T) {
 	if _, err := c.g.Propose(ctx, same); forge.ClassOf(err) != forge.Conflict || writes(c.Calls()) != 0 {
 		t.Errorf("what is so already: %v", err)
 	}
-	// Another file that moves is nobody's business.
+	// A change of another file does not matter.
 	p = c.proposal(t, "main", "max: 8\n")
 	c.Push(c.repository, "main", forgetest.GitHubCommit{Message: "other"}, map[string]*string{"README.md": new("x")})
 	if _, err := c.g.Propose(ctx, p); err != nil {
 		t.Error(err)
 	}
-	// Two at once on one branch: one wins.
+	// Of two concurrent changes on one branch, one wins.
 	a, b := c.proposal(t, "tailplane/c1", "max: 10\n"), c.proposal(t, "tailplane/c1", "max: 11\n")
 	errs := make([]error, 2)
 	var wg sync.WaitGroup
@@ -162,8 +162,8 @@ func TestFLEET15_GitHubMoved(t *testing.T) {
 	}
 }
 
-// Whichever answer is lost, before or after it took effect, proposing the same again
-// ends in the same: one commit, one request.
+// If any response is lost, before or after its effect, repeating the proposal leads to the same
+// result: one commit, one request.
 func TestFLEET15_GitHubLostAnswers(t *testing.T) {
 	c := newConfigured(t)
 	ctx := within(t)
@@ -211,8 +211,8 @@ func TestFLEET15_GitHubLostAnswers(t *testing.T) {
 	}
 }
 
-// PL-06, PL-09: exactly the commit that was looked at is merged, when the branch's
-// rules let it be, and who pushed to it is known.
+// PL-06, PL-09: only exactly the reviewed commit is merged, if the branch's rules allow it, and the
+// authors of pushed commits are known.
 func TestPL06_GitHubMerge(t *testing.T) {
 	c := newConfigured(t)
 	ctx := within(t)
@@ -252,7 +252,7 @@ func TestPL06_GitHubMerge(t *testing.T) {
 	if now, err := c.g.Request(ctx, 1); err != nil || now.ChecksKnown || now.Checks != nil {
 		t.Errorf("checks that may not be read: %+v, %v", now, err)
 	}
-	// The repository permits one way of merging. Its answer is lost: it was merged.
+	// The repository permits one merge method. The response is lost, but the merge took effect.
 	c.ChangeRepository(c.repository, func(r *forgetest.GitHubRepository) { r.Squash = true })
 	c.Fault(func(r *http.Request) *forgetest.Fault {
 		if strings.HasSuffix(r.URL.Path, "/merge") {
@@ -274,7 +274,7 @@ func TestPL06_GitHubMerge(t *testing.T) {
 	if _, err := c.g.Propose(ctx, p); forge.ClassOf(err) != forge.Conflict {
 		t.Errorf("to what is over: %v", err)
 	}
-	// What conflicts with what was merged meanwhile says so.
+	// A conflict with a later merge is reported.
 	p.Branch = "tailplane/c2"
 	r, err = c.g.Propose(ctx, p)
 	if err != nil {
@@ -284,7 +284,7 @@ func TestPL06_GitHubMerge(t *testing.T) {
 	if now, err := c.g.Request(ctx, r.Number); err != nil || !strings.Contains(now.Blocked, "conflict") {
 		t.Errorf("%+v, %v", now, err)
 	}
-	// A review of GitHub's is never written: the bot approves nothing.
+	// The bot never writes a review at GitHub, so it approves nothing.
 	for _, call := range c.Calls() {
 		if call.Method != http.MethodGet && strings.HasSuffix(call.Path, "/reviews") {
 			t.Errorf("%+v", call)
@@ -300,8 +300,8 @@ func TestPL06_GitHubMerge(t *testing.T) {
 	}
 }
 
-// PL-09: no file outside of the repository or that runs, no branch but its own, and
-// nothing of somebody else's.
+// PL-09: proposals for files outside the repository, files that forges run, other branches, or
+// objects of others are refused.
 func TestPL09_GitHubProposals(t *testing.T) {
 	c := newConfigured(t)
 	ctx := within(t)
@@ -338,7 +338,7 @@ func TestPL09_GitHubProposals(t *testing.T) {
 	if _, err := org.Propose(ctx, good); forge.ClassOf(err) != forge.Invalid {
 		t.Errorf("at an organisation: %v", err)
 	}
-	// A pull request of somebody's own branch is not withdrawn.
+	// A pull request of a person's own branch cannot be withdrawn.
 	c.Push(c.repository, "feature", forgetest.GitHubCommit{}, map[string]*string{"x": new("y")})
 	r, err := c.g.Propose(ctx, good)
 	if err != nil {
@@ -394,7 +394,7 @@ func TestGitHubReadFile(t *testing.T) {
 			t.Errorf("%s: %+v, %v", why, f, err)
 		}
 	}
-	// A repository that cannot be seen any more has no missing files.
+	// In a repository that is not visible any more, no file counts as missing.
 	c.Fault(func(r *http.Request) *forgetest.Fault {
 		if strings.Contains(r.URL.Path, "/contents/") || strings.Contains(r.URL.Path, "/git/commits/") {
 			return &forgetest.Fault{Status: 404, Body: `{"message":"Not Found"}`}
@@ -406,7 +406,7 @@ func TestGitHubReadFile(t *testing.T) {
 	}
 }
 
-// Who wrote all of a change is known, or it is not said.
+// Either all authors of a change are known, or the result is an error.
 func TestGitHubManyCommits(t *testing.T) {
 	c := newConfigured(t)
 	ctx := within(t)

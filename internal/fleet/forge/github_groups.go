@@ -10,19 +10,19 @@ import (
 	"github.com/google/go-github/v89/github"
 )
 
-// A RunnerGroup says which repositories may use the runners in it.
+// A RunnerGroup says which repositories may use its runners.
 type RunnerGroup struct {
 	ID                    int64
 	Name, Visibility      string // Visibility is all, private or selected
 	Default, AllowsPublic bool
-	Repositories          []string // owner/name, sorted; with Visibility selected only
+	Repositories          []string // owner/name, sorted; only with Visibility selected
 }
 
-// groups is where the runner groups of the place are.
+// groups returns the API path of the runner groups of the place.
 func (g *GitHub) groups() string { return g.place.root() + "/actions/runner-groups" }
 
-// RunnerGroups lists the runner groups of the place: all of them, or an error. A
-// plan without extra groups answers Forbidden or NotFound.
+// RunnerGroups lists all runner groups of the place, or returns an error. A plan without extra
+// groups answers Forbidden or NotFound.
 func (g *GitHub) RunnerGroups(ctx context.Context) ([]RunnerGroup, error) {
 	const op = "list runner groups"
 	if err := g.hasGroups(op); err != nil {
@@ -45,7 +45,7 @@ func (g *GitHub) RunnerGroups(ctx context.Context) ([]RunnerGroup, error) {
 	return out, nil
 }
 
-// hasGroups says no for a repository, whose runners are in no group.
+// hasGroups returns an error for a repository, because its runners are in no group.
 func (g *GitHub) hasGroups(op string) error {
 	if g.place.kind == repositoryPlace {
 		return &Error{Op: op, Class: Invalid, Message: "a repository has no runner groups"}
@@ -77,7 +77,7 @@ func (g *GitHub) groupForms(ctx context.Context, op string) ([]*github.RunnerGro
 		})
 }
 
-// ofEnterprise is a group of an enterprise in the form of an organisation's.
+// ofEnterprise converts a group of an enterprise to the type for an organisation's group.
 func ofEnterprise(f *github.EnterpriseRunnerGroup) *github.RunnerGroup {
 	if f == nil {
 		return nil
@@ -110,11 +110,10 @@ func (g *GitHub) repositoriesOf(ctx context.Context, op string, group int64) ([]
 	return names, nil
 }
 
-// EnsureRunnerGroup sees to it that the organisation has a runner group of that
-// name, for these repositories (owner/name) and no other. A repository of somebody
-// else's, or a public one unless allowPublic, is Invalid, and then nothing is
-// written. made is true if the group was made here: only such a one may be deleted
-// at the end.
+// EnsureRunnerGroup makes sure that the organisation has a runner group of that name for exactly
+// these repositories (owner/name). A repository of another owner is Invalid, and so is a public one
+// unless allowPublic is true; EnsureRunnerGroup then writes nothing. made reports whether this call
+// created the group: the caller may delete only such a group later.
 func (g *GitHub) EnsureRunnerGroup(ctx context.Context, name string, repositories []string, allowPublic bool) (group RunnerGroup, made bool, err error) {
 	const op = "ensure a runner group"
 	if g.place.kind != orgPlace {
@@ -147,7 +146,7 @@ func (g *GitHub) EnsureRunnerGroup(ctx context.Context, name string, repositorie
 		made = true
 	}
 	if group.Visibility != "selected" || group.AllowsPublic != allowPublic {
-		// First whom it is for at all: narrowing comes before naming.
+		// Restrict the visibility before any repository is added.
 		body := github.UpdateRunnerGroupRequest{Name: &name, Visibility: new("selected"), AllowsPublicRepositories: &allowPublic}
 		if err := byNone(ctx, g.call(op, g.groups(), nil), func(c *github.Client) (*github.Response, error) {
 			_, response, err := c.Actions.UpdateOrganizationRunnerGroup(ctx, g.place.Owner, group.ID, body)
@@ -172,7 +171,7 @@ func (g *GitHub) EnsureRunnerGroup(ctx context.Context, name string, repositorie
 	return group, made, nil
 }
 
-// repository finds a repository of the organisation by its name, as it is called now.
+// repository finds a repository of the organisation by its current name.
 func (g *GitHub) repository(ctx context.Context, op, name string, public bool) (id int64, full string, err error) {
 	if !g.place.owns(name) {
 		return 0, "", &Error{Op: op, Class: Invalid, Message: clean(fmt.Sprintf("%q is no repository of %s", name, g.place.Owner))}
@@ -187,7 +186,7 @@ func (g *GitHub) repository(ctx context.Context, op, name string, public bool) (
 	case r.GetID() <= 0 || r.GetFullName() == "" || r.GetVisibility() == "" && r.Private == nil:
 		return 0, "", &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the answer is no repository"}
 	case !strings.EqualFold(r.GetFullName(), name):
-		// It was renamed, or moved to somebody else.
+		// It was renamed, or moved to another owner.
 		return 0, "", &Error{Op: op, Class: Conflict, Message: clean(fmt.Sprintf("%q is called %q now", name, r.GetFullName()))}
 	case !public && (r.GetVisibility() == "public" || r.Private != nil && !r.GetPrivate()):
 		return 0, "", &Error{Op: op, Class: Invalid, Message: clean(fmt.Sprintf("%q is public: anybody's pull request would run there", name))}
@@ -195,8 +194,8 @@ func (g *GitHub) repository(ctx context.Context, op, name string, public bool) (
 	return r.GetID(), r.GetFullName(), nil
 }
 
-// groupNamed finds a group of the organisation's own. One that an enterprise shares
-// with it is not its to change.
+// groupNamed finds a group that belongs to the organisation. The organisation may not change a
+// group that an enterprise shares with it.
 func (g *GitHub) groupNamed(ctx context.Context, op, name string) (group RunnerGroup, there bool, err error) {
 	forms, err := g.groupForms(ctx, op)
 	if err != nil {
@@ -214,8 +213,8 @@ func (g *GitHub) groupNamed(ctx context.Context, op, name string) (group RunnerG
 	return RunnerGroup{}, false, nil
 }
 
-// makeGroup makes a group. If the answer is lost it looks for the group: there was
-// none a moment ago, so it is the one that was made.
+// makeGroup creates a group. If the response is lost, it looks for the group by name: the group did
+// not exist a moment ago, so it is the new one.
 func (g *GitHub) makeGroup(ctx context.Context, op, name string, ids []int64, allowPublic bool) (RunnerGroup, error) {
 	body := github.CreateRunnerGroupRequest{Name: &name, Visibility: new("selected"), SelectedRepositoryIDs: ids, AllowsPublicRepositories: &allowPublic}
 	f, err := by(ctx, g.call(op, g.groups(), object()), func(c *github.Client) (*github.RunnerGroup, *github.Response, error) {
@@ -235,9 +234,9 @@ func (g *GitHub) makeGroup(ctx context.Context, op, name string, ids []int64, al
 	return RunnerGroup{}, err
 }
 
-// DeleteRunnerGroup deletes a runner group, and looks whether it is gone. That it
-// was gone already is success. While runners are in it that is a Conflict: GitHub
-// would put them into the default group, which is for every repository.
+// DeleteRunnerGroup deletes a runner group and verifies that it is gone. If it was gone before,
+// that is success. If runners are in it, that is a Conflict: GitHub would move them to the default
+// group, which is open to every repository.
 func (g *GitHub) DeleteRunnerGroup(ctx context.Context, id int64) error {
 	const op = "delete a runner group"
 	if err := g.hasGroups(op); err != nil {
@@ -282,7 +281,8 @@ func (g *GitHub) DeleteRunnerGroup(ctx context.Context, id int64) error {
 	}, g.seeGroups(ctx, op))
 }
 
-// seeGroups looks whether the runner groups of the place can be seen at all.
+// seeGroups returns a function that checks whether the runner groups of the place are visible at
+// all.
 func (g *GitHub) seeGroups(ctx context.Context, op string) func() error {
 	return func() error {
 		page := github.ListOptions{PerPage: 1}

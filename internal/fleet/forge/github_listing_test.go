@@ -19,7 +19,7 @@ func pathsOf(all []forge.TreeFile) (out []string) {
 	return out
 }
 
-// A folder is listed as it was at a commit, one level of it or all.
+// A folder is listed at a commit, with one level or recursively.
 func TestGitHubFiles(t *testing.T) {
 	c := newConfigured(t)
 	ctx := within(t)
@@ -40,13 +40,13 @@ func TestGitHubFiles(t *testing.T) {
 		{"fleet", true, []string{poolFile, "fleet/runnerpool/gh nix.yaml"}},
 		{"fleet/runnerpool", false, []string{"fleet/runnerpool/gh nix.yaml"}},
 		{"nowhere", true, nil},
-		{"fleet.md", true, nil}, // a file is no folder
+		{"fleet.md", true, nil}, // a file is not a folder
 	} {
 		got, err := c.g.Files(ctx, head, x.folder, x.deep)
 		if err != nil || !slices.Equal(pathsOf(got), x.want) {
 			t.Errorf("%q, deep %v: %v, %v", x.folder, x.deep, got, err)
 		}
-		for _, f := range got { // the blob is what a file that is read has for a version
+		for _, f := range got { // the blob is the Version of a file
 			if f.Path == poolFile {
 				if read, err := c.g.ReadFile(ctx, "main", poolFile); err != nil || read.Version != f.Blob {
 					t.Errorf("%+v is listed, %s is read: %v", f, read.Version, err)
@@ -68,8 +68,8 @@ func TestGitHubFiles(t *testing.T) {
 	}
 }
 
-// FLEET-17: a part of a tree is no answer, nor is what is none; and what leads elsewhere
-// is no file.
+// FLEET-17: an incomplete tree or an invalid response is an error. Links and submodules are not
+// files.
 func TestFLEET17_GitHubPartOfATree(t *testing.T) {
 	c := newConfigured(t)
 	ctx := within(t)

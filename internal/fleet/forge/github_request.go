@@ -18,7 +18,7 @@ func (g *GitHub) pull(ctx context.Context, op string, number int) (*github.PullR
 	})
 }
 
-// Request reads a pull request with all who wrote some of it and what was said of it.
+// Request reads a pull request with all its authors, reviews and checks.
 func (g *GitHub) Request(ctx context.Context, number int) (Request, error) {
 	const op = "read a pull request"
 	if err := g.isRepository(op); err != nil {
@@ -43,8 +43,8 @@ func (g *GitHub) Request(ctx context.Context, number int) (Request, error) {
 	}
 	if len(commits) != pull.GetCommits() || !slices.ContainsFunc(commits,
 		func(c *github.RepositoryCommit) bool { return c.GetSHA() == r.Head }) {
-		// GitHub tells 250 at most; or there came one meanwhile. Who wrote all of it is
-		// not known, so it is not said.
+		// GitHub lists at most 250 commits, or a commit was added in the meantime. The authors are
+		// not completely known, so there is no result.
 		return Request{}, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "not all of its commits are told"}
 	}
 	for _, c := range commits {
@@ -79,8 +79,8 @@ func (g *GitHub) Request(ctx context.Context, number int) (Request, error) {
 	return r, err
 }
 
-// checks reads what programs say of the head, in both of GitHub's ways. Who may not
-// read them is not told that there are none.
+// checks reads the results of automated checks of the head, from both of GitHub's APIs. If the
+// credential may not read them, ChecksKnown stays false.
 func (g *GitHub) checks(ctx context.Context, op string, r *Request) error {
 	owner, name := g.place.Owner, g.place.Name
 	runs, err := list(ctx, g.call(op, g.place.root(), object("total_count", "check_runs")), (*github.CheckRun).GetID,
@@ -120,7 +120,7 @@ func (g *GitHub) checks(ctx context.Context, op string, r *Request) error {
 	return err
 }
 
-// unnumbered reads a list that does not say how long it is.
+// unnumbered reads a list that does not report its length.
 func unnumbered[T any](ctx context.Context, g *GitHub, op string, read func(*github.Client, github.ListOptions) ([]T, *github.Response, error)) (out []T, err error) {
 	k := g.call(op, g.place.root(), array)
 	for n := 1; n <= mostPages; n++ {
@@ -137,9 +137,9 @@ func unnumbered[T any](ctx context.Context, g *GitHub, op string, read func(*git
 	return nil, k.useless("the list does not end")
 }
 
-// Merge merges a pull request if its last commit is head; else that is a Conflict.
-// That exactly that was merged already is success. What the branch's rules do not let
-// be is Invalid, and left to people at GitHub.
+// Merge merges a pull request if head is its last commit; otherwise it returns a Conflict. If
+// exactly that commit was merged before, that is success. If a rule of the branch forbids the
+// merge, that is Invalid; people must resolve it at GitHub.
 func (g *GitHub) Merge(ctx context.Context, number int, head string) error {
 	const op = "merge a pull request"
 	if err := g.isRepository(op); err != nil {
@@ -159,15 +159,15 @@ func (g *GitHub) Merge(ctx context.Context, number int, head string) error {
 	if c := ClassOf(err); c == Invalid || c == Conflict || c == Unavailable {
 		pull, asked := g.pull(ctx, op, number)
 		if asked == nil && pull.GetMerged() && pull.GetHead().GetSHA() == head {
-			return nil // its answer was lost, or somebody was quicker
+			return nil // the response was lost, or another caller merged it first
 		}
 	}
 	return err
 }
 
-// mergeMethod is the first way of merging that the repository permits: with a commit
-// of its own, in one commit, or on top. GitHub does not tell everybody; then the first
-// is tried.
+// mergeMethod returns the first merge method that the repository permits: merge commit, squash or
+// rebase. GitHub does not show the settings to every credential; then mergeMethod returns the
+// first.
 func (g *GitHub) mergeMethod(ctx context.Context, op string) (string, error) {
 	r, err := g.itself(ctx, op)
 	switch {
@@ -181,9 +181,9 @@ func (g *GitHub) mergeMethod(ctx context.Context, op string) (string, error) {
 	return "rebase", nil
 }
 
-// Withdraw closes a pull request and deletes its branch, if that is one of ours. That
-// it is closed or gone already is success. A comment, Markdown, is written before that;
-// if closing fails, another try writes it again.
+// Withdraw closes a pull request and deletes its branch, which must have our prefix. If the request
+// is closed or gone already, that is success. It first adds the comment, which is Markdown. If
+// closing fails, the next try adds the comment again.
 func (g *GitHub) Withdraw(ctx context.Context, number int, comment string) error {
 	const op = "close a pull request"
 	if err := g.isRepository(op); err != nil {
@@ -214,7 +214,7 @@ func (g *GitHub) Withdraw(ctx context.Context, number int, comment string) error
 		return c.Git.DeleteRef(ctx, g.place.Owner, g.place.Name, "heads/"+branch)
 	})
 	if e, ok := errors.AsType[*Error](err); ok && (e.Class == NotFound || e.Status == http.StatusUnprocessableEntity) {
-		// GitHub says 422 of a branch that is not there; so it is looked for.
+		// GitHub answers 422 for a missing branch, so check whether it exists.
 		if _, err = g.head(ctx, op, branch); err == nil {
 			return e
 		}

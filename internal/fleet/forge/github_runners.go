@@ -10,33 +10,33 @@ import (
 	"github.com/google/go-github/v89/github"
 )
 
-// A Runner is one that is registered at GitHub.
+// A Runner is a runner that is registered at GitHub.
 type Runner struct {
 	ID               int64
-	Name, Status, OS string // Status is online or offline, or as GitHub says
+	Name, Status, OS string // Status is online, offline or another value of GitHub
 	Busy             bool
 	Labels           []string
-	Group            int64 // 0: GitHub does not say
+	Group            int64 // 0: not reported
 }
 
 const (
 	githubPage = 100
 	mostPages  = 500
-	readings   = 3 // of a list that changes while it is read
+	readings   = 3 // tries for a list that changes while it is read
 )
 
-// A listing is one page of a list of GitHub, and how long GitHub says that the list is.
+// A listing is one page of a list and the total length that GitHub reports.
 type listing[T any] struct {
 	total  int
 	things []T
 }
 
-// readPage reads one page of a list by a method of the library.
+// readPage reads one page of a list with a method of the library.
 type readPage[T any] func(c *github.Client, page github.ListOptions) (listing[T], *github.Response, error)
 
-// list reads a list to its end. It is whole when it has as many things as GitHub
-// said it has, at most, on any of its pages: things that move to a page that was
-// read already are missed otherwise.
+// list reads a list to its end. The list is complete if it has at least as many items as the
+// largest total that any page reported. Otherwise list would miss items that move to an earlier
+// page during the reads.
 func list[T any](ctx context.Context, k *call, id func(T) int64, read readPage[T]) ([]T, error) {
 	for range readings {
 		out, whole, err := readList(ctx, k, id, read)
@@ -74,8 +74,8 @@ func readList[T any](ctx context.Context, k *call, id func(T) int64, read readPa
 	return nil, false, k.useless("the list does not end")
 }
 
-// hasNext reads the Link header of a page. Where it leads to is not looked at: the
-// credential goes where we say.
+// hasNext reports whether the Link header names a next page. The URL in it is ignored, because the
+// credential must go only to URLs that this package builds.
 func hasNext(h http.Header) bool {
 	for _, link := range strings.Split(strings.Join(h.Values("Link"), ","), ",") {
 		if strings.Contains(link, `rel="next"`) {
@@ -106,7 +106,7 @@ func (g *GitHub) listRunners(ctx context.Context, c *github.Client, page github.
 	return c.Actions.ListOrganizationRunners(ctx, g.place.Owner, options)
 }
 
-// Runners lists the runners of the place: all of them, or an error.
+// Runners lists all runners of the place, or returns an error.
 func (g *GitHub) Runners(ctx context.Context) ([]Runner, error) {
 	return runnersBy(ctx, g.runnersCall("list runners"),
 		func(c *github.Client, page github.ListOptions) (*github.Runners, *github.Response, error) {
@@ -137,8 +137,8 @@ func runnersBy(ctx context.Context, k *call, read func(*github.Client, github.Li
 	return out, nil
 }
 
-// DeleteRunner deletes a runner, and looks whether it is gone. That it was gone
-// already is success. A busy one is not deleted: Invalid.
+// DeleteRunner deletes a runner and verifies that it is gone. If it was gone before, that is
+// success. GitHub does not delete a busy runner; that is Invalid.
 func (g *GitHub) DeleteRunner(ctx context.Context, id int64) error {
 	const op = "delete a runner"
 	owner, name := g.place.Owner, g.place.Name
@@ -166,7 +166,7 @@ func (g *GitHub) DeleteRunner(ctx context.Context, id int64) error {
 	}, g.seeRunners(ctx, op))
 }
 
-// seeRunners looks whether the runners of the place can be seen at all.
+// seeRunners returns a function that checks whether the runners of the place are visible at all.
 func (g *GitHub) seeRunners(ctx context.Context, op string) func() error {
 	return func() error {
 		_, err := g.runnerPage(ctx, g.runnersCall(op), github.ListOptions{PerPage: 1})
@@ -174,7 +174,7 @@ func (g *GitHub) seeRunners(ctx context.Context, op string) func() error {
 	}
 }
 
-// remove deletes one of a collection and proves that it is gone.
+// remove deletes one item of a collection and verifies that it is gone.
 func remove(ctx context.Context, k *call, del, get func(*github.Client) (*github.Response, error), see func() error) error {
 	if err := gone(byNone(ctx, k, del)); err != nil {
 		return err
@@ -186,8 +186,8 @@ func remove(ctx context.Context, k *call, del, get func(*github.Client) (*github
 	return goneFrom(k.op, err, see)
 }
 
-// goneFrom takes for success that something of a collection is not found, if the
-// collection is: GitHub says "not found" also of what one may not see any more.
+// goneFrom treats NotFound of an item as success only if its collection is visible. GitHub also
+// answers NotFound for objects that the credential may not see any more.
 func goneFrom(op string, err error, see func() error) error {
 	if err = gone(err); err != nil {
 		return err
@@ -199,8 +199,8 @@ func goneFrom(op string, err error, see func() error) error {
 	return err
 }
 
-// CancelRun asks for the end of a workflow run in a repository (owner/name) of the
-// place; by force if it does not heed the first. That it has ended is success.
+// CancelRun requests the end of a workflow run in a repository (owner/name) of the place. With
+// force it uses GitHub's force-cancel. If the run has ended, that is success.
 func (g *GitHub) CancelRun(ctx context.Context, repository string, run int64, force bool) error {
 	const op = "cancel a run"
 	if !g.place.owns(repository) || run <= 0 {
@@ -212,7 +212,7 @@ func (g *GitHub) CancelRun(ctx context.Context, repository string, run int64, fo
 		if !force {
 			return c.Actions.CancelWorkflowRunByID(ctx, owner, name, run)
 		}
-		r, err := c.NewRequest(ctx, http.MethodPost, below[1:]+"/force-cancel", nil) // not in the library
+		r, err := c.NewRequest(ctx, http.MethodPost, below[1:]+"/force-cancel", nil) // missing in the library
 		if err != nil {
 			return nil, err
 		}

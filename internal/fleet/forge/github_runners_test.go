@@ -30,7 +30,7 @@ func TestGitHubRunnerGroup(t *testing.T) {
 	a.RenameRepository(renamed, "acme/after")
 	g := a.client(t)
 
-	// FLEET-11: what is not the organisation's, or is public, is refused, and nothing is written.
+	// FLEET-11: foreign or public repositories are refused, and nothing is written.
 	for name, class := range map[string]forge.Class{"other/app": forge.Invalid, "acme/../other/app": forge.Invalid, "acme": forge.Invalid, "acme/": forge.Invalid, "acme/..": forge.Invalid,
 		"acme/a?b": forge.Invalid, "acme/site": forge.Invalid, "acme/none": forge.NotFound, "acme/old": forge.NotFound, "acme/before": forge.Conflict} {
 		_, made, err := g.EnsureRunnerGroup(ctx, "tailplane-acme", []string{"acme/app", name}, false)
@@ -62,7 +62,8 @@ func TestGitHubRunnerGroup(t *testing.T) {
 			t.Errorf("nothing was to be done, but %+v", c)
 		}
 	}
-	// Somebody opened it to all; it is closed again, and then has its repositories.
+	// A person opened the group to all repositories. It is restricted first, and then gets its
+	// repositories.
 	all := a.AddGroup(forgetest.GitHubGroup{Account: "acme", Name: "wide", Visibility: "all", AllowsPublic: true})
 	group, made, err = g.EnsureRunnerGroup(ctx, "wide", []string{"acme/app"}, false)
 	if got := ours(); err != nil || made || group.ID != all || got.Visibility != "selected" || got.AllowsPublic || !slices.Equal(got.Repositories, []int64{app}) {
@@ -71,7 +72,7 @@ func TestGitHubRunnerGroup(t *testing.T) {
 	if _, _, err := g.EnsureRunnerGroup(ctx, "wide", []string{"acme/site"}, true); err != nil || !ours().AllowsPublic {
 		t.Errorf("a public one that is allowed: %v", err)
 	}
-	// What is not the organisation's to change.
+	// Groups that the organisation may not change.
 	a.AddGroup(forgetest.GitHubGroup{Account: "acme", Name: "shared", Visibility: "all", Inherited: true})
 	for _, name := range []string{"Default", "shared"} {
 		if _, _, err := g.EnsureRunnerGroup(ctx, name, []string{"acme/app"}, false); forge.ClassOf(err) != forge.Conflict {
@@ -83,7 +84,7 @@ func TestGitHubRunnerGroup(t *testing.T) {
 		t.Errorf("%+v, %v", groups, err)
 	}
 
-	// The answer to the making is lost: it is found, and known to be ours.
+	// The response to the creation is lost. The group is found, and known to be ours.
 	var once sync.Once
 	a.Fault(func(r *http.Request) (f *forgetest.Fault) {
 		if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/runner-groups") {
@@ -95,7 +96,7 @@ func TestGitHubRunnerGroup(t *testing.T) {
 		t.Errorf("%+v, %v, %v", group, made, err)
 	}
 
-	// A plan without groups: nothing is made, and it is said.
+	// A plan without groups: nothing is created, and the error says so.
 	a.ChangeAccount("acme", func(x *forgetest.GitHubAccount) { x.NoGroups = true })
 	if _, _, err := g.EnsureRunnerGroup(ctx, "tailplane-acme", []string{"acme/app"}, false); forge.ClassOf(err) != forge.Forbidden {
 		t.Error(err)
@@ -106,7 +107,7 @@ func TestGitHubRunnerGroup(t *testing.T) {
 	}
 }
 
-// Deletions are done when they are seen to be; only then.
+// A deletion succeeds only after a read has confirmed it.
 func TestGitHubDelete(t *testing.T) {
 	a := newAcme(t)
 	ctx := within(t)
@@ -114,7 +115,7 @@ func TestGitHubDelete(t *testing.T) {
 	ghost := a.AddRunner(forgetest.GitHubRunner{Place: "acme", Name: "ghost", Status: "offline"})
 	busy := a.AddRunner(forgetest.GitHubRunner{Place: "acme", Name: "busy", Busy: true})
 	theirs := a.AddRunner(forgetest.GitHubRunner{Place: "other", Name: "theirs"})
-	for range 2 { // the second finds it gone
+	for range 2 { // the second call finds it gone
 		if err := g.DeleteRunner(ctx, ghost); err != nil {
 			t.Error(err)
 		}
@@ -127,9 +128,9 @@ func TestGitHubDelete(t *testing.T) {
 	app := a.AddRepository("acme/app", false)
 	id := a.AddGroup(forgetest.GitHubGroup{Account: "acme", Name: "tailplane-acme", Visibility: "selected", Repositories: []int64{app}})
 	last := a.AddRunner(forgetest.GitHubRunner{Place: "acme", Name: "last", Group: id})
-	// A group with runners stays: they would be everybody's.
+	// A group with runners stays: otherwise every repository could use them.
 	failure(t, g.DeleteRunnerGroup(ctx, id), forge.Conflict)
-	failure(t, g.DeleteRunnerGroup(ctx, a.Groups("acme")[0].ID), forge.Conflict) // the default one
+	failure(t, g.DeleteRunnerGroup(ctx, a.Groups("acme")[0].ID), forge.Conflict) // the default group
 	if err := g.DeleteRunner(ctx, last); err != nil {
 		t.Fatal(err)
 	}
@@ -143,8 +144,7 @@ func TestGitHubDelete(t *testing.T) {
 	}
 }
 
-// FL-02, FL-04: nothing is taken for gone because it was not answered, or because
-// the App was taken away.
+// FL-02, FL-04: a missing answer or an uninstalled App never counts as "gone".
 func TestGitHubNeverGoneForWantOfAnAnswer(t *testing.T) {
 	a := newAcme(t)
 	ctx := within(t)
@@ -165,7 +165,7 @@ func TestGitHubNeverGoneForWantOfAnAnswer(t *testing.T) {
 		"a 204 that did nothing": {forgetest.Fault{Status: 204}, forge.Unavailable},
 		"a 404 that did nothing": {forgetest.Fault{Status: 404, Body: `{"message":"Not Found"}`}, forge.Unavailable},
 	} {
-		g := a.client(t) // a pause is a client's own
+		g := a.client(t) // a pause belongs to one client
 		id := a.AddRunner(forgetest.GitHubRunner{Place: "acme", Name: why})
 		a.Fault(func(r *http.Request) *forgetest.Fault {
 			if r.Method == http.MethodDelete {
@@ -177,7 +177,7 @@ func TestGitHubNeverGoneForWantOfAnAnswer(t *testing.T) {
 			t.Errorf("%s: %v", why, err)
 		}
 		a.Fault(nil)
-		if err := a.client(t).DeleteRunner(ctx, id); err != nil { // and later it is deleted, or found to be
+		if err := a.client(t).DeleteRunner(ctx, id); err != nil { // a later call deletes it, or finds it deleted
 			t.Errorf("%s, again: %v", why, err)
 		}
 		if a.ChangeRunner(id, func(*forgetest.GitHubRunner) {}) {
@@ -201,7 +201,7 @@ func TestGitHubNeverGoneForWantOfAnAnswer(t *testing.T) {
 	failure(t, g.DeleteRunner(ctx, id), forge.Refused)
 	failure(t, g.DeleteRunnerGroup(ctx, group), forge.Refused)
 	failure(t, g.DeleteRunner(ctx, 4711), forge.Refused)
-	// A hang ends with the caller, and says nothing.
+	// A request that hangs ends with the caller's context, and says nothing about GitHub.
 	a.Install(a.app, "acme", forgetest.Enough())
 	short, cancel := context.WithCancelCause(ctx)
 	a.Fault(func(r *http.Request) *forgetest.Fault {
@@ -225,7 +225,7 @@ func TestGitHubCancelRun(t *testing.T) {
 	g := a.client(t)
 	run, stubborn := a.AddRun(forgetest.GitHubRun{Repository: "acme/app"}), a.AddRun(forgetest.GitHubRun{Repository: "acme/app", Stubborn: true})
 	theirs := a.AddRun(forgetest.GitHubRun{Repository: "other/app"})
-	for range 2 { // the second finds it ended
+	for range 2 { // the second call finds it ended
 		if err := g.CancelRun(ctx, "acme/app", run, false); err != nil || a.Run(run).Conclusion != "cancelled" {
 			t.Errorf("%v, %+v", err, a.Run(run))
 		}
@@ -236,7 +236,7 @@ func TestGitHubCancelRun(t *testing.T) {
 	if err := g.CancelRun(ctx, "acme/app", stubborn, true); err != nil || a.Run(stubborn).Status != "completed" {
 		t.Errorf("%v, %+v", err, a.Run(stubborn))
 	}
-	// FLEET-11: a run of somebody else's.
+	// FLEET-11: a run of another organisation.
 	for _, c := range []struct {
 		repository string
 		run        int64
@@ -253,8 +253,8 @@ func TestGitHubCancelRun(t *testing.T) {
 	failure(t, g.CancelRun(ctx, "acme/app", a.AddRun(forgetest.GitHubRun{Repository: "acme/app"}), false), forge.Forbidden)
 }
 
-// FL-03, FLEET-12: whatever GitHub repeats, nothing that is printed holds a key, a
-// JWT or a token; not whole, and not in part.
+// FL-03, FLEET-12: whatever GitHub repeats, the output contains no key, no JWT and no token,
+// neither whole nor in part.
 func TestGitHubCanary(t *testing.T) {
 	a := newAcme(t)
 	ctx := within(t)

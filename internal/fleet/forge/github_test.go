@@ -17,7 +17,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
-// acme is a GitHub with an organisation where an App is installed.
+// acme is a GitHub with an organisation in which an App is installed.
 type acme struct {
 	*forgetest.GitHubFake
 	app, installation int64
@@ -41,7 +41,7 @@ func (a *acme) config(place string) forge.GitHubConfig {
 	return forge.GitHubConfig{URL: a.URL, Place: a.URL + "/" + place, Credential: a.secret()}
 }
 
-// client is one of acme, changed as a test wants.
+// client returns a client for acme, modified for the test.
 func (a *acme) client(t *testing.T, change ...func(*forge.GitHubConfig)) *forge.GitHub {
 	t.Helper()
 	c := a.config("acme")
@@ -61,7 +61,7 @@ func within(t *testing.T) context.Context {
 	return ctx
 }
 
-// failure is the error as ours; it fails the test if it has another class.
+// failure returns err as an *Error. It fails the test if the error has another class.
 func failure(t *testing.T, err error, want forge.Class) *forge.Error {
 	t.Helper()
 	e, ok := errors.AsType[*forge.Error](err)
@@ -71,7 +71,7 @@ func failure(t *testing.T, err error, want forge.Class) *forge.Error {
 	return e
 }
 
-// count is how many calls begin with method and path.
+// count returns the number of calls with this method and path prefix.
 func count(calls []forgetest.Call, method, path string) (n int) {
 	for _, c := range calls {
 		if c.Method == method && strings.HasPrefix(c.Path, path) {
@@ -140,7 +140,8 @@ func TestGitHubCheck(t *testing.T) {
 	if id, err := a.client(t, enterprise).Check(ctx); err != nil || id.InstallationID != big {
 		t.Errorf("an enterprise: %+v, %v", id, err)
 	}
-	// An older GitHub does not find an App at an enterprise; by its number it does.
+	// An older GitHub does not find an App's installation at an enterprise, but it finds the
+	// installation by ID.
 	a.Fault(func(r *http.Request) *forgetest.Fault {
 		if strings.HasSuffix(r.URL.Path, "/enterprises/big/installation") {
 			return &forgetest.Fault{Status: 404, Body: `{"message":"Not Found"}`}
@@ -183,7 +184,7 @@ func TestGitHubToken(t *testing.T) {
 	}
 }
 
-// FLEET-11: what an org's administrator writes leads nowhere else.
+// FLEET-11: the input of an organisation's administrator cannot lead elsewhere.
 func TestGitHubConfig(t *testing.T) {
 	a := newAcme(t)
 	for _, place := range []string{"", "/", "/acme/app/x", "/../orgs/other", "/acme/..", "/acme%2Fother", "/enterprises", "/enterprises/", "/acme?x=y", "/acme#x", "/a b", "/acme/a\nb", "/-x", "//acme"} {
@@ -231,7 +232,7 @@ func TestGitHubConfig(t *testing.T) {
 	}
 }
 
-// One token serves an hour; a revoked one is replaced; it is never used to its end.
+// A token is used for an hour, a revoked one is replaced, and no token is used until its very end.
 func TestGitHubTokenLife(t *testing.T) {
 	a := newAcme(t)
 	ctx := within(t)
@@ -256,7 +257,8 @@ func TestGitHubTokenLife(t *testing.T) {
 	step(2)
 	a.EndTokens()
 	step(3)
-	// The App is taken away and installed anew: another number, and no restart.
+	// The App is removed and installed again. The client uses the new installation ID without a
+	// restart.
 	a.Uninstall(a.installation)
 	if _, err := g.Runners(ctx); err == nil {
 		t.Error("without an installation")
@@ -267,7 +269,7 @@ func TestGitHubTokenLife(t *testing.T) {
 	if _, err := g.Runners(ctx); err != nil {
 		t.Error(err)
 	}
-	// All who come at once want one token.
+	// Concurrent callers share one token.
 	fresh := a.client(t, func(c *forge.GitHubConfig) { c.Now = clock })
 	before := minted()
 	errs := make([]error, 12)
@@ -281,7 +283,7 @@ func TestGitHubTokenLife(t *testing.T) {
 	}
 }
 
-// Clocks that differ by five minutes, either way, keep nobody out.
+// Clocks may differ by minutes or hours in either direction.
 func TestGitHubClockSkew(t *testing.T) {
 	a := newAcme(t)
 	for _, skew := range []time.Duration{-5 * time.Minute, 5 * time.Minute, -time.Hour, 26 * time.Hour} {
@@ -292,7 +294,7 @@ func TestGitHubClockSkew(t *testing.T) {
 			t.Errorf("%v: %v", skew, err)
 		}
 		a.Forget()
-		for range 3 { // and the token is good for its hour, by GitHub's clock
+		for range 3 { // the token stays valid for its hour, by GitHub's clock
 			if _, err := g.Runners(ctx); err != nil {
 				t.Errorf("%v: %v", skew, err)
 			}
@@ -303,7 +305,7 @@ func TestGitHubClockSkew(t *testing.T) {
 	}
 }
 
-// FLEET-17: half a list is never a list, and neither is an empty answer.
+// FLEET-17: an incomplete list and an empty response are never a list.
 func TestGitHubPartialList(t *testing.T) {
 	a := newAcme(t)
 	ctx := within(t)
@@ -376,7 +378,7 @@ func TestGitHubPartialList(t *testing.T) {
 	}
 }
 
-// A list that changes while it is read is read again.
+// A list that changes during the reads is read again.
 func TestGitHubListThatMoves(t *testing.T) {
 	a := newAcme(t)
 	ctx := within(t)
@@ -390,7 +392,7 @@ func TestGitHubListThatMoves(t *testing.T) {
 	var once sync.Once
 	a.Fault(func(r *http.Request) *forgetest.Fault {
 		if r.URL.Query().Get("page") == "2" {
-			once.Do(func() { a.RemoveRunner(first) }) // the 101st is on the first page now, which was read
+			once.Do(func() { a.RemoveRunner(first) }) // the 101st moves to the first page, which was read already
 		}
 		return nil
 	})
@@ -400,7 +402,7 @@ func TestGitHubListThatMoves(t *testing.T) {
 	}
 }
 
-// A page that has not changed is not sent again, and costs nothing.
+// An unchanged page is not sent again, and does not count against the rate limit.
 func TestGitHubETag(t *testing.T) {
 	a := newAcme(t)
 	ctx := within(t)
@@ -435,8 +437,8 @@ func TestGitHubETag(t *testing.T) {
 	}
 }
 
-// FL-04: a limit is a limit, not a refusal, in each of its forms; then nothing is
-// asked until it is over.
+// FL-04: every form of a rate limit is recognised as a limit, not as a refusal. Then the client
+// sends no request until the limit ends.
 func TestGitHubLimits(t *testing.T) {
 	a := newAcme(t)
 	ctx := within(t)
@@ -480,12 +482,12 @@ func TestGitHubLimits(t *testing.T) {
 	limited("429 that says too much", time.Hour, time.Hour)
 	a.Fault(nil)
 
-	// The primary limit: what is left is 0, and the reset says when.
+	// The primary limit: the remaining number is 0, and the reset header says when it ends.
 	a.Limit(2)
 	fresh := a.client(t, func(c *forge.GitHubConfig) { c.Now = clock })
 	var err error
 	for range 4 {
-		a.AddRunner(forgetest.GitHubRunner{Place: "acme", Name: "x"}) // so that it is no 304
+		a.AddRunner(forgetest.GitHubRunner{Place: "acme", Name: "x"}) // so that the response is not a 304
 		if _, err = fresh.Runners(ctx); err != nil {
 			break
 		}
@@ -499,7 +501,7 @@ func TestGitHubLimits(t *testing.T) {
 	}
 }
 
-// The credential goes to one host. What is renamed is found on it.
+// The credential goes to one host only. A renamed object is found on that host.
 func TestGitHubRedirects(t *testing.T) {
 	a := newAcme(t)
 	ctx := within(t)
@@ -521,7 +523,7 @@ func TestGitHubRedirects(t *testing.T) {
 			}
 		}
 	}
-	// A loop on the same host ends.
+	// A redirect loop on the same host ends.
 	a.Fault(func(r *http.Request) *forgetest.Fault {
 		if strings.Contains(r.URL.Path, "/actions/") {
 			return &forgetest.Fault{Status: 302, Header: http.Header{"Location": {r.URL.String()}}}
@@ -556,7 +558,7 @@ func TestGitHubVersion(t *testing.T) {
 	if _, err := g.Version(ctx); forge.ClassOf(err) != forge.Unavailable {
 		t.Error(err)
 	}
-	// Private mode: only who may is told.
+	// Private mode: GitHub answers only with a credential.
 	a.Fault(func(r *http.Request) *forgetest.Fault {
 		if r.Header.Get("Authorization") == "" {
 			return &forgetest.Fault{Status: 401, Body: `{"message":"Must authenticate to access this API."}`}
@@ -568,7 +570,7 @@ func TestGitHubVersion(t *testing.T) {
 	}
 }
 
-// At most four requests of a client run at the same time; who waits may leave.
+// At most four requests of a client run concurrently. A waiting caller may give up.
 func TestGitHubAtOnce(t *testing.T) {
 	a := newAcme(t)
 	ctx := within(t)
@@ -607,8 +609,8 @@ func TestGitHubAtOnce(t *testing.T) {
 	}
 }
 
-// Each request is counted by what it was for and what came of it, by names that are
-// few; and so is one that nobody answered.
+// Each request is counted by its operation and its status, with a small set of labels. A request
+// without a response is counted too.
 func TestGitHubObserve(t *testing.T) {
 	a := newAcme(t)
 	ctx := within(t)
@@ -646,7 +648,7 @@ func TestGitHubObserve(t *testing.T) {
 	}
 }
 
-// A token may do what the client is for, and nothing else that the App may.
+// A token has the permissions that the client needs, and no others of the App.
 func TestGitHubNarrowTokens(t *testing.T) {
 	a := newAcme(t)
 	ctx := within(t)
@@ -698,7 +700,7 @@ func TestGitHubNarrowTokens(t *testing.T) {
 	if got := [3]int{status("/repos/acme/config/contents/x"), status("/repos/acme/other/contents/x"), status("/orgs/acme/actions/runners")}; got != [3]int{200, 404, 403} {
 		t.Errorf("a token for a repository: %v", got)
 	}
-	// The App may less by now: the next token is for that.
+	// The App has fewer permissions now: the next token has only these.
 	a.ChangeInstallation(a.installation, func(in *forgetest.GitHubInstallation) {
 		in.Permissions = map[string]string{"organization_self_hosted_runners": "read", "metadata": "read"}
 	})
@@ -707,7 +709,7 @@ func TestGitHubNarrowTokens(t *testing.T) {
 		t.Errorf("it may still read: %v", err)
 	}
 	failure(t, org.DeleteRunner(ctx, 1), forge.Forbidden)
-	// And more again, once somebody looked.
+	// A later check finds the additional permissions again.
 	a.ChangeInstallation(a.installation, func(in *forgetest.GitHubInstallation) { in.Permissions = wide })
 	if _, err := org.Check(ctx); err != nil {
 		t.Error(err)

@@ -15,22 +15,22 @@ import (
 	"github.com/tailplane/tailplane/internal/util/httptransport"
 )
 
-// GitLabConfig is what a client of GitLab needs.
+// GitLabConfig is the configuration of a GitLab client.
 type GitLabConfig struct {
-	URL      string // where people find it, such as https://gitlab.com
-	APIURL   string // empty: found from URL
-	CABundle []byte // PEM, besides the system's; may be empty
-	Place    string // the URL of a project, for changes; empty: there are none
-	// Credential is the Secret's data: access_token, or a runner_token, which was made
-	// by hand, or both. A runner_token alone cannot be asked anything with.
+	URL      string // web address, such as https://gitlab.com
+	APIURL   string // empty: derived from URL
+	CABundle []byte // PEM, in addition to the system's CAs; may be empty
+	Place    string // URL of a project, for changes; empty: no changes
+	// Credential is the data of the Secret: access_token, or the runner_token of a runner that a
+	// person created, or both. A runner_token alone allows no API requests.
 	Credential map[string][]byte
 	Now        func() time.Time            // nil: the machine's clock
-	Observe    func(op string, status int) // optional; of each request, 0 where no answer came
+	Observe    func(op string, status int) // optional; called for each request, with status 0 if there was no response
 }
 
-// The scopes that an access token needs, or api. With manage_runner one may do
-// everything to a runner whose number is known; groups, and the runners of a group,
-// are read with read_api; jobs are cancelled with api only.
+// The scopes that an access token needs, unless it has api. With manage_runner a token may do
+// everything to a runner with a known ID. It needs read_api to read groups and the runners of a
+// group. Only api allows it to cancel jobs.
 const (
 	scopeAPI    = "api"
 	scopeRead   = "read_api"
@@ -38,17 +38,17 @@ const (
 	scopeManage = "manage_runner"
 )
 
-// GitLab is a client for the runners of one group, or for changes of one project, at
-// one GitLab. Its methods may be
-// called at the same time. None of them asks twice for what is no read.
+// GitLab is a client for the runners of one group, or for changes of one project, at one GitLab
+// server. Its methods are safe for concurrent use. None of them sends a write request twice.
 type GitLab struct {
 	wire    *wire
-	token   Secret // zero: there is only a runner's own
-	own     Secret // of a runner that was made by hand
-	project string // path; empty: it is for no changes
+	token   Secret // zero: there is only a runner's own token
+	own     Secret // token of a runner that a person created
+	project string // path; empty: the client makes no changes
 }
 
-// NewGitLab returns a client, or what of the configuration cannot be. It asks nothing.
+// NewGitLab returns a client. It returns an error if the configuration is not valid. It sends no
+// request.
 func NewGitLab(c GitLabConfig) (*GitLab, error) {
 	web, err := httptransport.ParseBase(c.URL)
 	if err != nil {
@@ -85,8 +85,8 @@ func NewGitLab(c GitLabConfig) (*GitLab, error) {
 	return g, nil
 }
 
-// tokenIn reads a token of a Secret, where a line often ends with what does not
-// belong to it. What cannot be in a header cannot be a token.
+// tokenIn reads a token from a Secret without surrounding white space. It refuses text that cannot
+// be in a header.
 func tokenIn(data map[string][]byte, key string) (Secret, error) {
 	text := strings.TrimSpace(string(data[key]))
 	if strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
@@ -95,9 +95,9 @@ func tokenIn(data map[string][]byte, key string) (Secret, error) {
 	return NewSecret(text), nil
 }
 
-// gitLabRefusal finds out what a refusal means. That something is gone is believed of
-// GitLab itself only: what stands before it answers 404 as well, while it is away.
-// GitLab says with each limit when it ends.
+// gitLabRefusal classifies a failure response. A 404 counts only if GitLab itself sent it, because
+// a proxy in front of GitLab also sends 404 while GitLab is away. GitLab reports with each rate
+// limit when the limit ends.
 func gitLabRefusal(k *call, now time.Time) (Class, time.Duration, bool) {
 	switch k.status {
 	case http.StatusNotFound, http.StatusGone:
@@ -112,13 +112,13 @@ func gitLabRefusal(k *call, now time.Time) (Class, time.Duration, bool) {
 	return "", 0, false
 }
 
-// Rate is GitLab's limit, as it said last.
+// Rate returns GitLab's rate limit, as last reported.
 func (g *GitLab) Rate() Rate { return g.wire.lastRate() }
 
-// gitLabSuffix is what the library adds to an address that does not end with it.
+// gitLabSuffix is the suffix that the library adds to a base URL without it.
 const gitLabSuffix = "/api/v4"
 
-// call returns a call as the credential.
+// call returns a call with the access token.
 func (g *GitLab) call(op, below string, want func([]byte) string) *call {
 	k := &call{wire: g.wire, op: op, below: below, want: want}
 	if !strings.HasSuffix(g.wire.base.Path, gitLabSuffix) {
@@ -133,8 +133,8 @@ func (g *GitLab) call(op, below string, want func([]byte) string) *call {
 	return k
 }
 
-// unlimited keeps the library from a limit of its own, which it finds from the first
-// answer: the wire obeys what GitLab says.
+// unlimited disables the library's own rate limiter, which it configures from the first response.
+// The wire obeys GitLab's limits instead.
 type unlimited struct{}
 
 func (unlimited) Wait(context.Context) error { return nil }
@@ -154,7 +154,7 @@ func with[T any](ctx context.Context, k *call, do func(*gitlab.Client, gitlab.Re
 	return out, nil
 }
 
-// withNone calls a method of the library that returns nothing but the answer.
+// withNone calls a method of the library that returns only a response.
 func withNone(ctx context.Context, k *call, do func(*gitlab.Client, gitlab.RequestOptionFunc) (*gitlab.Response, error)) error {
 	_, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (struct{}, *gitlab.Response, error) {
 		response, err := do(c, o)
@@ -163,8 +163,8 @@ func withNone(ctx context.Context, k *call, do func(*gitlab.Client, gitlab.Reque
 	return err
 }
 
-// Own is the token of a runner that was made by hand, where there is nothing else to ask
-// GitLab with; else it is zero.
+// Own returns the token of a runner that a person created, if the client has no access token.
+// Otherwise it returns the zero Secret.
 func (g *GitLab) Own() Secret {
 	if g.token.IsZero() {
 		return g.own
@@ -172,8 +172,8 @@ func (g *GitLab) Own() Secret {
 	return Secret{}
 }
 
-// Check finds out what the credential is. A runner_token alone is not asked about:
-// it would count as a manager's first contact.
+// Check returns the identity of the credential. It sends no request for a runner_token alone,
+// because GitLab would count the request as a manager's first contact.
 func (g *GitLab) Check(ctx context.Context) (Identity, error) {
 	id := Identity{Kind: "gitlabToken"}
 	if g.token.IsZero() {
@@ -192,7 +192,7 @@ func (g *GitLab) Check(ctx context.Context) (Identity, error) {
 	}
 	id.Scopes = token.Scopes
 	if token.ExpiresAt != nil {
-		id.ExpiresAt = time.Time(*token.ExpiresAt).UTC() // a date: it ends as that day begins
+		id.ExpiresAt = time.Time(*token.ExpiresAt).UTC() // a date: the token ends when that day begins
 	}
 	if !slices.Contains(id.Scopes, scopeAPI) {
 		for _, scope := range []string{scopeCreate, scopeManage, scopeRead} {
@@ -204,7 +204,7 @@ func (g *GitLab) Check(ctx context.Context) (Identity, error) {
 	return id, nil
 }
 
-// Group returns the number of the group of that path, such as "acme/ci".
+// Group returns the ID of the group with that path, such as "acme/ci".
 func (g *GitLab) Group(ctx context.Context, path string) (int64, error) {
 	k := g.call("find a group", "/groups/"+gitlab.PathEscape(path), object("id", "full_path"))
 	if strings.Trim(path, "/") != path || path == "" {
@@ -218,16 +218,16 @@ func (g *GitLab) Group(ctx context.Context, path string) (int64, error) {
 		return 0, err
 	case group.ID <= 0 || group.FullPath == "":
 		return 0, k.useless("the answer has no group")
-	case !strings.EqualFold(group.FullPath, path): // a path of digits is taken for a number
+	case !strings.EqualFold(group.FullPath, path): // GitLab takes a path of digits for an ID
 		return 0, &Error{Op: k.op, Class: NotFound, Message: "there is another one by that path: " + clean(group.FullPath)}
 	}
 	return group.ID, nil
 }
 
-// Version is GitLab's; empty if it answers and does not tell us.
+// Version returns GitLab's version. It is empty if GitLab does not report it for this credential.
 func (g *GitLab) Version(ctx context.Context) (string, error) {
 	k := g.call("ask for the version", "/metadata", object("version"))
-	k.show = func(context.Context) (Secret, error) { return g.token, nil } // zero too
+	k.show = func(context.Context) (Secret, error) { return g.token, nil } // also if it is zero
 	meta, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Metadata, *gitlab.Response, error) {
 		return c.Metadata.GetMetadata(o)
 	})
@@ -244,16 +244,16 @@ func (g *GitLab) Version(ctx context.Context) (string, error) {
 }
 
 const (
-	perPage  = 100 // GitLab's most
-	mostRead = 3   // times that a list is begun, if it changes while it is read
+	perPage  = 100 // GitLab's maximum
+	mostRead = 3   // tries for a list that changes while it is read
 )
 
-// readGitLab reads one page of a list by a method of the library.
+// readGitLab reads one page of a list with a method of the library.
 type readGitLab[T any] func(c *gitlab.Client, page gitlab.ListOptions, o gitlab.RequestOptionFunc) ([]*T, *gitlab.Response, error)
 
-// gitLabList reads a list to its end. A page that goes, or comes, while it is read moves
-// what is behind it, so that something would be missed: then it is begun anew. key
-// tells one from another: what moved to a later page is there twice.
+// gitLabList reads a list to its end. If items are added or removed during the reads, later items
+// move and could be missed; gitLabList then starts again. key identifies an item, because an item
+// that moves to a later page occurs twice.
 func gitLabList[T any](ctx context.Context, k *call, key func(*T) int64, read readGitLab[T]) ([]*T, error) {
 	var last error
 	for range mostRead {
@@ -271,8 +271,8 @@ func gitLabList[T any](ctx context.Context, k *call, key func(*T) int64, read re
 
 var errMoved = errors.New("the list changed while it was read")
 
-// gitLabListOnce is [gitLabList] of what does not change. Of more than most, if that is
-// not 0, nothing is read to its end.
+// gitLabListOnce is [gitLabList] for a list that does not change. If most is not 0 and the list is
+// longer, it returns an error.
 func gitLabListOnce[T any, K comparable](ctx context.Context, k *call, most int, key func(*T) K, read readGitLab[T]) ([]*T, error) {
 	all, seen := []*T{}, map[K]bool{}
 	var none K
@@ -292,7 +292,7 @@ func gitLabListOnce[T any, K comparable](ctx context.Context, k *call, most int,
 		case page > 1 && k.answered.Get("X-Total") != total:
 			return nil, errMoved
 		}
-		total = k.answered.Get("X-Total") // not there above 10,000
+		total = k.answered.Get("X-Total") // GitLab omits it above 10,000 items
 		for _, item := range items {
 			if item == nil || key(item) == none {
 				return nil, k.useless("the list has something without a name in it")

@@ -19,10 +19,10 @@ import (
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
-// managing are the scopes that the fleet asks for.
+// managing lists the scopes that the fleet needs.
 var managing = []string{scopeCreate, scopeManage, scopeRead}
 
-// gitLabWorld is a GitLab with one group, and a client of a token for it.
+// gitLabWorld is a GitLab with one group, and a client with a token for it.
 type gitLabWorld struct {
 	*forgetest.GitLabFake
 	client *GitLab
@@ -57,7 +57,7 @@ func soon(t *testing.T) context.Context {
 	return ctx
 }
 
-// asked counts what was asked by one method, as "POST /user/runners".
+// asked counts the requests of one method and path, such as "POST /user/runners".
 func (w gitLabWorld) asked(what string) (n int) {
 	for _, c := range w.Calls() {
 		if c.Method+" "+strings.TrimPrefix(c.Path, "/api/v4") == what {
@@ -67,7 +67,7 @@ func (w gitLabWorld) asked(what string) (n int) {
 	return n
 }
 
-// The life of a runner, each step by what GitLab says of it afterwards.
+// The life of a runner. GitLab's later state confirms each step.
 func TestGitLabRunner(t *testing.T) {
 	w, ctx := startGitLab(t), soon(t)
 	if id, err := w.client.Group(ctx, "Acme"); err != nil || id != w.group {
@@ -124,7 +124,7 @@ func TestGitLabRunner(t *testing.T) {
 		t.Errorf("after a reset the old token opens %d and the new one %d, %v", w.Contact(token.Reveal(), "s_1"), w.Contact(next.Reveal(), "s_1"), err)
 	}
 
-	for range 2 { // the second finds it gone
+	for range 2 { // the second call finds it gone
 		if err := w.client.DeleteRunner(ctx, id); err != nil {
 			t.Error(err)
 		}
@@ -137,7 +137,7 @@ func TestGitLabRunner(t *testing.T) {
 	}
 }
 
-// What GitLab says of a runner's state that nobody has heard of stays as it is.
+// An unknown runner status stays unchanged.
 func TestGitLabStatus(t *testing.T) {
 	w, ctx := startGitLab(t), soon(t)
 	for status, want := range map[string]string{"": "never_contacted", "online": "online", "offline": "offline", "stale": "stale", "paused": "offline", "hibernating": "hibernating"} {
@@ -166,7 +166,7 @@ func TestGitLabCheck(t *testing.T) {
 		if err != nil || id.Kind != "gitlabToken" || !slices.Equal(id.Scopes, test.scopes) || !slices.Equal(id.Missing, test.missing) || !id.ExpiresAt.Equal(end) {
 			t.Errorf("%s: %+v, %v", test.why, id, err)
 		}
-		// The scopes are those that matter: without one of them something is refused.
+		// The scopes are necessary: without one of them, GitLab refuses a request.
 		client := w.clientOf(t, token, nil)
 		_, listed := client.GroupRunners(ctx, w.group)
 		_, _, made := client.CreateRunner(ctx, RunnerSpec{GroupID: w.group, RunUntagged: true})
@@ -190,7 +190,8 @@ func TestGitLabCheck(t *testing.T) {
 	}
 }
 
-// A runner's own token, made by hand, opens its queue only. It is not even asked about.
+// A runner's own token, created by a person, only fetches jobs. The client sends no request with
+// it.
 func TestGitLabRunnerTokenOnly(t *testing.T) {
 	w, ctx := startGitLab(t), soon(t)
 	c, err := NewGitLab(GitLabConfig{URL: w.URL, Credential: map[string][]byte{"runner_token": []byte("glrt-byhand")}})
@@ -243,7 +244,7 @@ func TestGitLabGroup(t *testing.T) {
 	}
 }
 
-// Lists are read to the end, and those of groups above are in them.
+// Lists are read to their end, and include runners of parent groups.
 func TestGitLabLists(t *testing.T) {
 	w, ctx := startGitLab(t), soon(t)
 	child, other := w.AddGroup("acme/child"), w.AddGroup("acmeother")
@@ -281,7 +282,7 @@ func TestGitLabLists(t *testing.T) {
 	}
 }
 
-// A runner that goes while a list is read would hide another one from us, behind it.
+// If a runner is deleted during the reads, a later one moves and could be missed.
 func TestGitLabListChangesWhileRead(t *testing.T) {
 	w, ctx := startGitLab(t), soon(t)
 	var ids []int64
@@ -313,7 +314,7 @@ func TestGitLabListChangesWhileRead(t *testing.T) {
 	}
 }
 
-// A page whose content has not changed is answered 304, and may not be the last any more.
+// GitLab answers 304 for an unchanged page, which may not be the last page any more.
 func TestGitLabNextPageOfAnUnchangedOne(t *testing.T) {
 	w, ctx := startGitLab(t), soon(t)
 	at := time.Now()
@@ -347,7 +348,7 @@ func TestGitLabCancelJob(t *testing.T) {
 	if err := w.client.CancelJob(ctx, 9, 4711); err != nil {
 		t.Errorf("a job that is not there: %v", err)
 	}
-	// Newer ones refuse to cancel what has ended.
+	// Newer versions refuse to cancel a job that has ended.
 	w.Fault(func(r *http.Request) *forgetest.Fault {
 		if r.Method == http.MethodPost {
 			return &forgetest.Fault{Status: http.StatusUnprocessableEntity, Body: `{"message":"Job is not cancelable"}`}
@@ -372,7 +373,7 @@ func TestGitLabCancelJob(t *testing.T) {
 	}
 }
 
-// What is refused without being asked.
+// Configurations that are refused without a request.
 func TestNewGitLab(t *testing.T) {
 	token := map[string][]byte{"access_token": []byte("glpat-canary-x")}
 	for why, c := range map[string]GitLabConfig{
@@ -403,7 +404,7 @@ func TestGitLabCABundle(t *testing.T) {
 		t.Fatal(err)
 	}
 	front := httptest.NewUnstartedServer(httputil.NewSingleHostReverseProxy(to))
-	front.Config.ErrorLog = log.New(io.Discard, "", 0) // that a client does not trust it
+	front.Config.ErrorLog = log.New(io.Discard, "", 0) // the client's TLS error is expected
 	front.StartTLS()
 	t.Cleanup(front.Close)
 	bundle := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: front.Certificate().Raw})
@@ -419,7 +420,7 @@ func TestGitLabCABundle(t *testing.T) {
 	}
 }
 
-// Tags that GitLab would read as other ones are not sent.
+// Tags that GitLab would read as other tags are not sent.
 func TestGitLabTags(t *testing.T) {
 	w, ctx := startGitLab(t), soon(t)
 	for _, tag := range []string{"", "a,b", " a"} {

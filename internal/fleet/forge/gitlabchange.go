@@ -17,10 +17,10 @@ import (
 	"github.com/tailplane/tailplane/internal/util/httptransport"
 )
 
-// leastPush is the access level from which one may push to a branch: Developer.
+// leastPush is the minimum access level for pushes to a branch: Developer.
 const leastPush = 30
 
-// projectIn reads the path of a project from its URL.
+// projectIn returns the path of a project from its URL.
 func projectIn(web *url.URL, text string) (string, error) {
 	u, err := httptransport.ParseBase(text)
 	if err != nil {
@@ -33,7 +33,7 @@ func projectIn(web *url.URL, text string) (string, error) {
 	return path, nil
 }
 
-// at is a path below the project, as the library writes it.
+// at returns an API path below the project, escaped as the library does it.
 func (g *GitLab) at(parts ...string) string {
 	out := "/projects/" + gitlab.PathEscape(g.project)
 	for _, p := range parts {
@@ -49,8 +49,8 @@ func (g *GitLab) isProject(op string) error {
 	return nil
 }
 
-// CheckChanges finds out whether the credential may propose changes to the project of
-// the configuration. If it may not, the error is of class Forbidden.
+// CheckChanges verifies that the credential may propose changes to the configured project. If it
+// may not, the error has class Forbidden.
 func (g *GitLab) CheckChanges(ctx context.Context) (Identity, error) {
 	const op = "check for changes"
 	if err := g.isProject(op); err != nil {
@@ -75,7 +75,7 @@ func (g *GitLab) CheckChanges(ctx context.Context) (Identity, error) {
 	case !strings.EqualFold(p.PathWithNamespace, g.project):
 		return id, &Error{Op: op, Class: Conflict, Message: clean(fmt.Sprintf("%s is called %q now", g.project, p.PathWithNamespace))}
 	}
-	if p.Permissions != nil { // of an administrator nothing is said
+	if p.Permissions != nil { // GitLab reports no permissions for an administrator
 		level := -1
 		if x := p.Permissions.ProjectAccess; x != nil {
 			level = int(x.AccessLevel)
@@ -91,8 +91,8 @@ func (g *GitLab) CheckChanges(ctx context.Context) (Identity, error) {
 	return id, nil
 }
 
-// ReadFile reads a file at the head of a branch. That there is none is no error: its
-// Version is empty.
+// ReadFile reads a file at the head of a branch. A missing file is not an error: its Version is
+// empty.
 func (g *GitLab) ReadFile(ctx context.Context, branch, path string) (File, error) {
 	const op = "read a file"
 	if err := g.isProject(op); err != nil {
@@ -108,7 +108,7 @@ func (g *GitLab) ReadFile(ctx context.Context, branch, path string) (File, error
 	return g.fileAt(ctx, op, head, path)
 }
 
-// head is the last commit of a branch.
+// head returns the last commit of a branch.
 func (g *GitLab) head(ctx context.Context, op, branch string) (string, error) {
 	k := g.call(op, g.at("repository", "branches", branch), object("name", "commit"))
 	b, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Branch, *gitlab.Response, error) {
@@ -123,7 +123,7 @@ func (g *GitLab) head(ctx context.Context, op, branch string) (string, error) {
 	return b.Commit.ID, nil
 }
 
-// hasCommit is an error if a commit is not there, or the project cannot be seen any more.
+// hasCommit returns an error if a commit does not exist, or if the project is not visible any more.
 func (g *GitLab) hasCommit(ctx context.Context, op, commit string) error {
 	_, err := with(ctx, g.call(op, g.at("repository", "commits", commit), object()),
 		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Commit, *gitlab.Response, error) {
@@ -132,7 +132,8 @@ func (g *GitLab) hasCommit(ctx context.Context, op, commit string) error {
 	return err
 }
 
-// fileAt reads a file at a commit that is there, and proves by its sum that it is whole.
+// fileAt reads a file at an existing commit. It verifies by the checksum that the content is
+// complete.
 func (g *GitLab) fileAt(ctx context.Context, op, commit, path string) (File, error) {
 	k := g.call(op, g.at("repository", "files", path), object("file_path", "encoding", "last_commit_id"))
 	f, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.File, *gitlab.Response, error) {
@@ -153,10 +154,10 @@ func (g *GitLab) fileAt(ctx context.Context, op, commit, path string) (File, err
 	return File{Content: text, Version: f.LastCommitID, Commit: commit}, nil
 }
 
-// Propose makes a commit with one change on a branch of its own, and a merge request
-// of it. Each step looks first whether it was done, so that after an answer that was
-// lost the same is proposed again. A file that is not as it was when the change was
-// made is a Conflict, and so is a request that was merged or closed.
+// Propose commits one change on its own branch and opens a merge request for it. Each step first
+// checks whether it was done before, so a repeated call after a lost response finishes the same
+// proposal. It returns a Conflict if the file is not the version that the change is based on, or if
+// the merge request was merged or closed.
 func (g *GitLab) Propose(ctx context.Context, p Proposal) (Request, error) {
 	const op = "propose a change"
 	if err := g.isProject(op); err != nil {
@@ -180,7 +181,7 @@ func (g *GitLab) Propose(ctx context.Context, p Proposal) (Request, error) {
 				return c.MergeRequests.CreateMergeRequest(g.project, options, o)
 			})
 		switch {
-		case ClassOf(err) == Conflict: // another caller was quicker with the same, or an answer was lost
+		case ClassOf(err) == Conflict: // another caller created it first, or the response was lost
 			found, again := g.mergeRequestOf(ctx, op, p)
 			if again != nil || found == nil {
 				return Request{}, err
@@ -201,13 +202,14 @@ func (g *GitLab) Propose(ctx context.Context, p Proposal) (Request, error) {
 	return g.takenUp(ctx, op, int(mr.IID), p.Branch)
 }
 
-// GitLab takes a commit up into a merge request a moment after it was made.
+// GitLab adds a commit to a merge request a moment after the commit was made. These limits bound
+// the wait.
 const (
 	takeUpPause = 250 * time.Millisecond
 	takeUpTries = 40
 )
 
-// takenUp reads a merge request whose last commit is that of its branch.
+// takenUp waits until the merge request shows the last commit of its branch, and reads it.
 func (g *GitLab) takenUp(ctx context.Context, op string, iid int, branch string) (Request, error) {
 	for try := 1; ; try++ {
 		head, err := g.head(ctx, op, branch)
@@ -232,7 +234,7 @@ func (g *GitLab) takenUp(ctx context.Context, op string, iid int, branch string)
 	}
 }
 
-// settle gives a merge request its words and its labels.
+// settle sets the title, the description and the labels of a merge request.
 func (g *GitLab) settle(ctx context.Context, op string, p Proposal, mr *gitlab.BasicMergeRequest) error {
 	change := &gitlab.UpdateMergeRequestOptions{}
 	if mr.Title != p.Title || mr.Description != p.Body {
@@ -264,7 +266,7 @@ func (g *GitLab) requestPath(iid int, parts ...string) string {
 	return g.at(append([]string{"merge_requests", number(int64(iid))}, parts...)...)
 }
 
-// mergeRequestOf finds the open merge request of a change; nil: there was none yet.
+// mergeRequestOf returns the open merge request of a change; nil: there is none yet.
 func (g *GitLab) mergeRequestOf(ctx context.Context, op string, p Proposal) (*gitlab.BasicMergeRequest, error) {
 	k := g.call(op, g.at("merge_requests"), array)
 	all, err := gitLabList(ctx, k, func(mr *gitlab.BasicMergeRequest) int64 { return mr.IID },
@@ -285,8 +287,8 @@ func (g *GitLab) mergeRequestOf(ctx context.Context, op string, p Proposal) (*gi
 	return all[i], nil
 }
 
-// commit sees to it that the branch has the change. A new branch comes with its first
-// commit, or not at all.
+// commit makes sure that the branch has the change. GitLab creates a new branch together with its
+// first commit, or not at all.
 func (g *GitLab) commit(ctx context.Context, op string, p Proposal) error {
 	s, err := p.begin(ctx, op, repositoryReader{Head: g.head, File: g.fileAt})
 	if err != nil || s.Done {
@@ -300,7 +302,7 @@ func (g *GitLab) commit(ctx context.Context, op string, p Proposal) error {
 		action.Action = new(gitlab.FileCreate)
 	}
 	if s.Now.Version != "" {
-		action.LastCommitID = &s.Now.Version // GitLab compares it once more: of two at once one commits
+		action.LastCommitID = &s.Now.Version // GitLab compares it again, so only one of two concurrent commits succeeds
 	}
 	if p.Content != nil {
 		action.Encoding, action.Content = new("base64"), new(base64.StdEncoding.EncodeToString(p.Content))
@@ -317,7 +319,7 @@ func (g *GitLab) commit(ctx context.Context, op string, p Proposal) error {
 	if ClassOf(err) != Invalid {
 		return err
 	}
-	// GitLab says 400 of everything: that the file has changed is seen by looking.
+	// GitLab answers 400 for many causes, so read the file again to see whether it has changed.
 	head, again := g.head(ctx, op, p.Branch)
 	if again != nil {
 		return err
@@ -327,7 +329,7 @@ func (g *GitLab) commit(ctx context.Context, op string, p Proposal) error {
 	case again != nil:
 		return err
 	case p.is(now):
-		return nil // somebody was quicker with the same
+		return nil // another caller committed the same first
 	case now.Version != p.Was:
 		return p.changed(op)
 	}

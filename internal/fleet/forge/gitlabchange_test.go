@@ -16,7 +16,7 @@ import (
 
 const configProject, configFile = "platform/fleet", "fleet/gl-nix.yaml"
 
-// startConfig is a GitLab with a project that has one file, and a client for changes.
+// startConfig returns a GitLab with a project that contains one file, and a client for changes.
 func startConfig(t *testing.T) gitLabWorld {
 	t.Helper()
 	w := startGitLab(t)
@@ -35,7 +35,7 @@ func (w gitLabWorld) changesOf(t *testing.T, token string) *GitLab {
 	return c
 }
 
-// proposal changes the file from what it is on main.
+// proposal returns a change of the file, based on its version on main.
 func (w gitLabWorld) proposal(t *testing.T, content string) Proposal {
 	t.Helper()
 	f, err := w.client.ReadFile(soon(t), "main", configFile)
@@ -46,7 +46,7 @@ func (w gitLabWorld) proposal(t *testing.T, content string) Proposal {
 		Author: Person{Name: "alice@example.com", Email: "alice@example.com"}, Title: "More runners", Body: "because", Labels: []string{"tailplane/risk-low"}}
 }
 
-// writes are the requests that would change something.
+// writes returns the write requests.
 func (w gitLabWorld) writes() (out []string) {
 	for _, c := range w.Calls() {
 		if c.Method != http.MethodGet {
@@ -56,8 +56,8 @@ func (w gitLabWorld) writes() (out []string) {
 	return out
 }
 
-// FLEET-15: a change is one commit on a branch of its own and one merge request, however
-// often it is proposed.
+// FLEET-15: a change is one commit on its own branch and one merge request, however often it is
+// proposed.
 func TestFLEET15_GitLabPropose(t *testing.T) {
 	w, ctx := startConfig(t), soon(t)
 	p := w.proposal(t, "max: 5\n")
@@ -86,7 +86,7 @@ func TestFLEET15_GitLabPropose(t *testing.T) {
 		t.Errorf("the same again: %+v, %v, wrote %v", again, err, w.writes())
 	}
 
-	w.Lag(configProject, 2) // GitLab takes a commit up into the request later
+	w.Lag(configProject, 2) // GitLab adds the commit to the request later
 	f, err := w.client.ReadFile(ctx, p.Branch, configFile)
 	if err != nil || f.Commit != first.Head {
 		t.Fatalf("%+v, %v", f, err)
@@ -102,7 +102,7 @@ func TestFLEET15_GitLabPropose(t *testing.T) {
 	}
 }
 
-// A file that is not there is made, and one that is there goes.
+// A missing file is created, and an existing one is deleted.
 func TestGitLabProposeFiles(t *testing.T) {
 	w, ctx := startConfig(t), soon(t)
 	p := w.proposal(t, "")
@@ -132,8 +132,7 @@ func TestGitLabProposeFiles(t *testing.T) {
 	}
 }
 
-// FLEET-15: what has changed since is a Conflict, at whatever moment it changes, and
-// nothing is written over.
+// FLEET-15: a concurrent change, at any moment, is a Conflict, and nothing is overwritten.
 func TestFLEET15_GitLabMovedBase(t *testing.T) {
 	w, ctx := startConfig(t), soon(t)
 	p := w.proposal(t, "max: 5\n")
@@ -149,7 +148,7 @@ func TestFLEET15_GitLabMovedBase(t *testing.T) {
 		t.Errorf("another file moved: %v", err)
 	}
 
-	// On its own branch, between our look and our commit.
+	// On the change's own branch, between the read and the commit.
 	f, err := w.client.ReadFile(ctx, p.Branch, configFile)
 	if err != nil {
 		t.Fatal(err)
@@ -189,7 +188,7 @@ func TestFLEET15_GitLabMovedBase(t *testing.T) {
 	}
 }
 
-// FLEET-15: after an answer that was lost the same is proposed again, and made once.
+// FLEET-15: after a lost response, repeating the proposal creates everything only once.
 func TestFLEET15_GitLabLostAnswers(t *testing.T) {
 	for _, what := range []string{"/repository/commits", "/merge_requests"} {
 		w, ctx := startConfig(t), soon(t)
@@ -212,8 +211,8 @@ func TestFLEET15_GitLabLostAnswers(t *testing.T) {
 	}
 }
 
-// PL-06: an approval is of the commit that it was given for. GitLab says when, and what
-// was pushed after that was not seen.
+// PL-06: an approval covers the commit that it was given for. GitLab reports only its time, so an
+// approval does not cover later pushes.
 func TestPL06_GitLabApprovals(t *testing.T) {
 	w, ctx := startConfig(t), soon(t)
 	var at atomic.Int64
@@ -241,7 +240,7 @@ func TestPL06_GitLabApprovals(t *testing.T) {
 			t.Errorf("%s is no author of it: %v", name, r.Authors)
 		}
 	}
-	w.Approve(configProject, 1, "frank") // in the very second of the push: nobody knows what frank saw
+	w.Approve(configProject, 1, "frank") // in the same second as the push: it is not known which commit frank saw
 	if r, err = w.client.Request(ctx, r.Number); err != nil || len(r.Reviews) != 2 || r.Reviews[1].Head != "" {
 		t.Errorf("at the time of the push: %+v, %v", r, err)
 	}
@@ -251,7 +250,7 @@ func TestPL06_GitLabApprovals(t *testing.T) {
 	}
 }
 
-// PL-06: what is merged is the commit that was looked at.
+// PL-06: exactly the reviewed commit is merged.
 func TestPL06_GitLabMerge(t *testing.T) {
 	w, ctx := startConfig(t), soon(t)
 	r, err := w.client.Propose(ctx, w.proposal(t, "max: 5\n"))
@@ -381,7 +380,7 @@ func TestGitLabCheckChanges(t *testing.T) {
 	}
 }
 
-// FL-04 for changes: whatever goes wrong has its class, and nothing is written twice.
+// FL-04 for changes: every failure has its class, and nothing is written twice.
 func TestFL04_GitLabChangeFaults(t *testing.T) {
 	json := http.Header{"Content-Type": {"application/json"}}
 	for why, test := range map[string]struct {
@@ -422,7 +421,7 @@ func TestFL04_GitLabChangeFaults(t *testing.T) {
 	}
 }
 
-// A file or a list of commits that is not whole is none.
+// An incomplete file or list of commits is an error.
 func TestGitLabChangePartial(t *testing.T) {
 	w, ctx := startConfig(t), soon(t)
 	if _, err := w.client.Propose(ctx, w.proposal(t, "max: 5\n")); err != nil {

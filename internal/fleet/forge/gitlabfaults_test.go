@@ -19,10 +19,10 @@ import (
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
-// A gitLabCall is one of the client's methods, with what it returns put into words.
+// A gitLabCall is one of the client's methods, with its result as text.
 type gitLabCall struct {
 	name   string
-	writes bool // its first request changes something
+	writes bool // its first request is a write
 	list   bool
 	do     func(context.Context, *GitLab, int64, int64) (found string, err error)
 }
@@ -58,7 +58,7 @@ func gitLabCalls() []gitLabCall {
 	}
 }
 
-// gitLabChanges are those of the client's methods that are about a project.
+// gitLabChanges returns the client's methods for a project.
 func gitLabChanges() []gitLabCall {
 	say := func(x any, err error) (string, error) { return fmt.Sprintf("%+v", x), err }
 	head := strings.Repeat("a", 40)
@@ -79,11 +79,11 @@ func gitLabChanges() []gitLabCall {
 	}
 }
 
-// empty are the words for nothing.
+// empty lists the texts of empty results.
 var empty = []string{"", "[]", "0", fmt.Sprintf("0%v", Secret{}), fmt.Sprintf("0 %v", Secret{}), fmt.Sprint(Secret{}), fmt.Sprintf("%+v", Identity{}), fmt.Sprintf("%+v", GitLabRunner{})}
 
-// FL-04: each answer that is none has its class, whatever was asked. Nothing is asked
-// twice, no list is returned, and only GitLab's own word is believed for "gone".
+// FL-04: each failure has its class, for every method. No request is sent twice, no partial list is
+// returned, and only GitLab's own answer counts for "gone".
 func TestFL04_GitLabFaults(t *testing.T) {
 	json := http.Header{"Content-Type": {"application/json"}}
 	html := http.Header{"Content-Type": {"text/html; charset=utf-8"}}
@@ -119,7 +119,7 @@ func TestFL04_GitLabFaults(t *testing.T) {
 		w.Fault(func(*http.Request) *forgetest.Fault { return &f.fault })
 		for _, call := range gitLabCalls() {
 			w.Forget()
-			found, err := call.do(ctx, w.clientOf(t, w.token, nil), w.group, r.ID) // another client, for the pauses that it keeps
+			found, err := call.do(ctx, w.clientOf(t, w.token, nil), w.group, r.ID) // a new client, because pauses belong to a client
 			want := f.want
 			switch {
 			case call.name == "Version" && want == Forbidden, want == NotFound && (call.name == "DeleteRunner" || call.name == "CancelJob"):
@@ -147,17 +147,17 @@ func TestFL04_GitLabFaults(t *testing.T) {
 	}
 }
 
-// FL-04, FLEET-17: an answer that says yes and not what was asked is a failure. An
-// empty list is one only if it is said to be one.
+// FL-04, FLEET-17: a success response with other content is a failure. An empty list counts only if
+// the response says so.
 func TestFL04_GitLabUnreadable(t *testing.T) {
 	w, ctx := startGitLab(t, "api"), soon(t)
 	for _, body := range []string{"", " ", "null", "{}", `"x"`, "[{}]", `[{"id":0}]`, "[1", `{"id":1`, `{"id":4711,"paused":true}`, "{}{}"} {
 		for _, call := range gitLabCalls() {
 			if call.name == "UpdateRunner" || call.name == "CancelJob" || call.name == "DeleteRunner" {
-				continue // of which nothing is read but the status
+				continue // they read only the status
 			}
 			if call.name == "Managers" && (body == "[{}]" || body == `[{"id":0}]`) {
-				continue // a manager need not have anything
+				continue // a manager may have no fields
 			}
 			w.Fault(func(*http.Request) *forgetest.Fault {
 				return &forgetest.Fault{Status: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}, "X-Next-Page": {""}}, Body: body}
@@ -169,7 +169,8 @@ func TestFL04_GitLabUnreadable(t *testing.T) {
 	}
 }
 
-// FLEET-17: a list of which a page fails, is cut, or says nothing of the next is none.
+// FLEET-17: a list is an error if one of its pages fails, is cut, or does not say whether there is
+// a next page.
 func TestFLEET17_GitLabPartialList(t *testing.T) {
 	w, ctx := startGitLab(t), soon(t)
 	runner := forgetest.GitLabRunner{}
@@ -186,7 +187,7 @@ func TestFLEET17_GitLabPartialList(t *testing.T) {
 		h.Set("X-Total", "230")
 		return h
 	}
-	items := func(n int) string { // that are all numbered, and new on each page
+	items := func(n int) string { // items with IDs, new on each page
 		var b strings.Builder
 		for i := range n {
 			fmt.Fprintf(&b, `,{"id":%d,"project":{"id":3}}`, 10_000+i)
@@ -206,7 +207,7 @@ func TestFLEET17_GitLabPartialList(t *testing.T) {
 	} {
 		for _, page := range []string{"1", "2"} {
 			if why == "goes in a circle" && page == "1" {
-				continue // it says what a first page says
+				continue // it equals the answer of a first page
 			}
 			w.Fault(func(r *http.Request) *forgetest.Fault {
 				if r.FormValue("page") == page {
@@ -214,7 +215,7 @@ func TestFLEET17_GitLabPartialList(t *testing.T) {
 				}
 				return nil
 			})
-			client := w.clientOf(t, w.token, nil) // which has kept no page
+			client := w.clientOf(t, w.token, nil) // without cached pages
 			if got, err := client.GroupRunners(ctx, w.group); err == nil || got != nil {
 				t.Errorf("runners, of which page %s %s: %d of them", page, why, len(got))
 			}
@@ -229,7 +230,8 @@ func TestFLEET17_GitLabPartialList(t *testing.T) {
 	}
 }
 
-// lose has a request take effect and never be answered, and gives up when it did.
+// lose sends a request that takes effect but gets no response. It cancels the request after the
+// effect.
 func (w gitLabWorld) lose(t *testing.T, what string, do func(context.Context) error) error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(soon(t))
@@ -260,8 +262,8 @@ func (w gitLabWorld) lose(t *testing.T, what string, do func(context.Context) er
 	return err
 }
 
-// FL-03: the answer to a creation is lost after it took effect. The runner is found by
-// its mark, and a token for it is had by resetting it.
+// FL-03: the response to a creation is lost after its effect. The runner is found by its mark, and
+// a reset gives a new token.
 func TestFL03_GitLabLostAnswer(t *testing.T) {
 	w, ctx := startGitLab(t), soon(t)
 	other := w.AddRunner(forgetest.GitLabRunner{Group: w.group, RunUntagged: true, Note: "somebody's"})
@@ -312,7 +314,7 @@ func TestFL03_GitLabLostAnswer(t *testing.T) {
 	}
 }
 
-// FL-04: a runner has gone when a read says so, not when it was asked to go.
+// FL-04: a runner is gone when a read confirms it, not when its deletion was requested.
 func TestFL04_GitLabDeletedIsVerified(t *testing.T) {
 	w, ctx := startGitLab(t), soon(t)
 	r := w.AddRunner(forgetest.GitLabRunner{Group: w.group, RunUntagged: true})
@@ -338,7 +340,7 @@ func TestFL04_GitLabDeletedIsVerified(t *testing.T) {
 	}
 }
 
-// A pause that GitLab asks for is kept: nothing is asked until it is over.
+// The client obeys a pause that GitLab requests: it sends no request until the pause ends.
 func TestGitLabRateLimit(t *testing.T) {
 	w, ctx := startGitLab(t), soon(t)
 	var mu sync.Mutex
@@ -380,7 +382,7 @@ func TestGitLabRateLimit(t *testing.T) {
 	}
 }
 
-// A limit that says when it ends by GitLab's clock is kept by ours.
+// A limit with an end by GitLab's clock is converted to the local clock.
 func TestGitLabClockSkew(t *testing.T) {
 	for _, ahead := range []time.Duration{5 * time.Minute, -5 * time.Minute} {
 		w, ctx := startGitLab(t), soon(t)
@@ -398,7 +400,7 @@ func TestGitLabClockSkew(t *testing.T) {
 	}
 }
 
-// The credential is shown to GitLab only, wherever it sends us.
+// The credential goes only to GitLab, whatever redirects say.
 func TestGitLabRedirect(t *testing.T) {
 	w, ctx := startGitLab(t), soon(t)
 	var mu sync.Mutex
@@ -410,7 +412,7 @@ func TestGitLabRedirect(t *testing.T) {
 	}))
 	t.Cleanup(elsewhere.Close)
 	to := elsewhere.URL
-	if u, err := url.Parse(to); err == nil { // the same machine by another name
+	if u, err := url.Parse(to); err == nil { // the same machine with another name
 		to = "http://localhost:" + u.Port()
 	}
 	for _, status := range []int{301, 302, 307, 308} {
@@ -430,8 +432,8 @@ func TestGitLabRedirect(t *testing.T) {
 	}
 }
 
-// FL-03, FLEET-12, AU-01: no secret is in an error, a log line or a dump, even if GitLab or what
-// stands before it repeats it.
+// FL-03, FLEET-12, AU-01: no error, log line or dump contains a secret, even if GitLab or a proxy
+// repeats it.
 func TestFL03_GitLabCanary(t *testing.T) {
 	w, ctx := startGitLab(t, "api"), soon(t)
 	made := w.AddRunner(forgetest.GitLabRunner{Group: w.group, RunUntagged: true})
@@ -485,7 +487,7 @@ func TestFL03_GitLabCanary(t *testing.T) {
 	}
 }
 
-// What is asked of GitLab is told, answered or not. Calls may be made at the same time.
+// Observe receives each request, with or without a response. Calls may be concurrent.
 func TestGitLabObserve(t *testing.T) {
 	w, ctx := startGitLab(t), soon(t)
 	var mu sync.Mutex
@@ -524,9 +526,9 @@ func TestGitLabObserve(t *testing.T) {
 	}
 }
 
-// Everything is answered with one body: nothing falls over, and what is no error has
-// what was asked for. It is no fuzz target: all of both libraries would be compiled
-// once more for that.
+// All requests get the same response body. Nothing panics, and each result without an error has the
+// requested content. This is not a fuzz target, because the instrumentation would compile both
+// libraries again.
 func TestGitLabAnyAnswer(t *testing.T) {
 	w, ctx := startGitLab(t, "api"), soon(t)
 	g, err := NewGitLab(GitLabConfig{URL: w.URL, Place: w.URL + "/acme/config", Credential: map[string][]byte{"access_token": []byte("glpat-x")}})

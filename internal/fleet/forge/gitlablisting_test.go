@@ -18,7 +18,7 @@ func listedPaths(all []TreeFile) (out []string) {
 	return out
 }
 
-// A folder is listed as it was at a commit, one level of it or all.
+// A folder is listed at a commit, with one level or recursively.
 func TestGitLabFiles(t *testing.T) {
 	w, ctx := startConfig(t), soon(t)
 	head := w.Push(configProject, "main", "carol", "more", map[string]*string{"fleet/runnerpool/gl nix.yaml": new("a\n"), "fleet.md": new("b\n")})
@@ -37,7 +37,7 @@ func TestGitLabFiles(t *testing.T) {
 		{"fleet", true, []string{configFile, "fleet/runnerpool/gl nix.yaml"}},
 		{"fleet/runnerpool", false, []string{"fleet/runnerpool/gl nix.yaml"}},
 		{"nowhere", true, nil},
-		{"fleet.md", true, nil}, // a file is no folder
+		{"fleet.md", true, nil}, // a file is not a folder
 	} {
 		if got, err := w.client.Files(ctx, head, x.folder, x.deep); err != nil || !slices.Equal(listedPaths(got), x.want) {
 			t.Errorf("%q, deep %v: %v, %v", x.folder, x.deep, got, err)
@@ -59,7 +59,7 @@ func TestGitLabFiles(t *testing.T) {
 	}
 }
 
-// FLEET-17: a list is read to its end or not at all, and what leads elsewhere is no file.
+// FLEET-17: a list is read to its end or not at all. Links and submodules are not files.
 func TestFLEET17_GitLabPartOfATree(t *testing.T) {
 	w, ctx := startConfig(t), soon(t)
 	files, want := map[string]*string{}, []string{configFile}
@@ -104,7 +104,7 @@ func TestFLEET17_GitLabPartOfATree(t *testing.T) {
 		"something before it is":   {"1", &forgetest.Fault{Status: 404, Body: "<html>"}, Unavailable},
 	} {
 		spoil(x.page, x.fault)
-		fresh := w.changesOf(t, w.token) // which has no page of before
+		fresh := w.changesOf(t, w.token) // without cached pages
 		if got, err := fresh.Files(ctx, head, "fleet", true); ClassOf(err) != x.class || got != nil {
 			t.Errorf("%s: %d files, %v", why, len(got), err)
 		}
@@ -113,7 +113,7 @@ func TestFLEET17_GitLabPartOfATree(t *testing.T) {
 	if got, err := w.client.Files(ctx, head, "fleet", true); err != nil || !slices.Equal(listedPaths(got), []string{"c"}) {
 		t.Errorf("%v, %v", got, err)
 	}
-	// More than anybody's configuration has: it is given up before all are read.
+	// More files than any configuration has: the client gives up before it has read all of them.
 	n := 0
 	w.Fault(func(r *http.Request) *forgetest.Fault {
 		var body strings.Builder

@@ -12,7 +12,7 @@ import (
 	gitlab "gitlab.com/gitlab-org/api/client-go/v2"
 )
 
-// mergeRequest reads one.
+// mergeRequest reads a merge request.
 func (g *GitLab) mergeRequest(ctx context.Context, op string, iid int) (*gitlab.MergeRequest, error) {
 	if err := g.isProject(op); err != nil {
 		return nil, err
@@ -27,7 +27,7 @@ func (g *GitLab) mergeRequest(ctx context.Context, op string, iid int) (*gitlab.
 	return mr, err
 }
 
-// Request reads a merge request with all who wrote some of it and what was said of it.
+// Request reads a merge request with all its authors, reviews and checks.
 func (g *GitLab) Request(ctx context.Context, iid int) (Request, error) {
 	const op = "read a merge request"
 	mr, err := g.mergeRequest(ctx, op, iid)
@@ -45,7 +45,7 @@ func (g *GitLab) Request(ctx context.Context, iid int) (Request, error) {
 	return r, err
 }
 
-// authors are all names of all who wrote some of a merge request.
+// authors returns all names of all persons who wrote a part of a merge request.
 func (g *GitLab) authors(ctx context.Context, op string, mr *gitlab.MergeRequest) ([]string, error) {
 	names := map[string]bool{}
 	if mr.Author != nil {
@@ -65,15 +65,15 @@ func (g *GitLab) authors(ctx context.Context, op string, mr *gitlab.MergeRequest
 			names[name] = true
 		}
 	}
-	if !head { // there came one meanwhile: who wrote all of it is not known, so it is not said
+	if !head { // a commit was added in the meantime, so the authors are not completely known
 		return nil, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "not all of its commits are told"}
 	}
 	delete(names, "")
 	return slices.Sorted(maps.Keys(names)), nil
 }
 
-// reviews are the approvals. GitLab does not say which commit one is of, only when it
-// was given: it is of the head if that was there before.
+// reviews returns the approvals. GitLab reports only the time of an approval, not its commit. An
+// approval counts for the head if it is newer than the head.
 func (g *GitLab) reviews(ctx context.Context, op string, mr *gitlab.MergeRequest) ([]Review, error) {
 	k := g.call(op, g.requestPath(int(mr.IID), "approvals"), object("approved_by"))
 	said, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.MergeRequestApprovals, *gitlab.Response, error) {
@@ -89,7 +89,7 @@ func (g *GitLab) reviews(ctx context.Context, op string, mr *gitlab.MergeRequest
 	if err != nil {
 		return nil, err
 	}
-	var since time.Time // the head is the head
+	var since time.Time // when the current head was pushed
 	if len(versions) > 0 {
 		last := slices.MaxFunc(versions, func(a, b *gitlab.MergeRequestDiffVersion) int { return cmp.Compare(a.ID, b.ID) })
 		if last.HeadCommitSHA == mr.SHA && last.CreatedAt != nil {
@@ -113,8 +113,8 @@ func (g *GitLab) reviews(ctx context.Context, op string, mr *gitlab.MergeRequest
 	return out, nil
 }
 
-// checks reads what programs say of the head. Who may not read them is not told that
-// there are none.
+// checks reads the results of automated checks of the head. If the credential may not read them,
+// ChecksKnown stays false.
 func (g *GitLab) checks(ctx context.Context, op string, r *Request) error {
 	all, err := gitLabList(ctx, g.call(op, g.at("repository", "commits", r.Head, "statuses"), array), func(s *gitlab.CommitStatus) int64 { return s.ID },
 		func(c *gitlab.Client, page gitlab.ListOptions, o gitlab.RequestOptionFunc) ([]*gitlab.CommitStatus, *gitlab.Response, error) {
@@ -133,8 +133,8 @@ func (g *GitLab) checks(ctx context.Context, op string, r *Request) error {
 	return nil
 }
 
-// blocked says why a merge request cannot be merged as it is. While GitLab finds that
-// out, it does not know.
+// blocked returns the reason why a merge request cannot be merged now. It is empty while GitLab
+// still computes the answer.
 func blocked(mr *gitlab.MergeRequest) string {
 	switch s := mr.DetailedMergeStatus; s {
 	case "mergeable", "", "unchecked", "checking", "preparing", "approvals_syncing", "not_open":
@@ -154,9 +154,9 @@ func blocked(mr *gitlab.MergeRequest) string {
 	}
 }
 
-// Merge merges a merge request if its last commit is head; else that is a Conflict.
-// That exactly that was merged already is success. What the project's rules do not let
-// be is Invalid, and left to people at GitLab.
+// Merge merges a merge request if head is its last commit; otherwise it returns a Conflict. If
+// exactly that commit was merged before, that is success. If a rule of the project forbids the
+// merge, that is Invalid; people must resolve it at GitLab.
 func (g *GitLab) Merge(ctx context.Context, iid int, head string) error {
 	const op = "merge a merge request"
 	if err := g.isProject(op); err != nil {
@@ -178,19 +178,19 @@ func (g *GitLab) Merge(ctx context.Context, iid int, head string) error {
 			return again
 		case again != nil:
 		case mr.State == "merged" && mr.SHA == head:
-			return nil // also if the answer was lost, or somebody was quicker
+			return nil // also if the response was lost, or another caller merged it first
 		case err == nil:
 			return &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "it is not merged yet: GitLab says " + clean(mr.State)}
-		case c == Refused: // GitLab's word for who may not merge; the credential is good
+		case c == Refused: // GitLab answers 401 to a user without merge rights; the credential is valid
 			return &Error{Op: op, Class: Forbidden, Status: http.StatusUnauthorized, Message: "the token's user may not merge it"}
 		}
 	}
 	return err
 }
 
-// Withdraw closes a merge request and deletes its branch, if that is one of ours. That
-// it is closed or gone already is success. A comment, Markdown, is written before that;
-// if closing fails, another try writes it again.
+// Withdraw closes a merge request and deletes its branch, which must have our prefix. If the
+// request is closed or gone already, that is success. It first adds the comment, which is Markdown.
+// If closing fails, the next try adds the comment again.
 func (g *GitLab) Withdraw(ctx context.Context, iid int, comment string) error {
 	const op = "close a merge request"
 	mr, err := g.mergeRequest(ctx, op, iid)

@@ -11,22 +11,22 @@ import (
 	gitlab "gitlab.com/gitlab-org/api/client-go/v2"
 )
 
-// A RunnerSpec is what a runner of a group at GitLab is to be.
+// A RunnerSpec is the desired state of a group's runner at GitLab.
 type RunnerSpec struct {
 	GroupID                                int64
 	Tags                                   []string
 	RunUntagged, Locked, Protected, Paused bool
-	MaximumTimeout                         time.Duration // of a job; 0: as the project says
+	MaximumTimeout                         time.Duration // of a job; 0: the project's setting
 	Description                            string
-	Note                                   string // the maintenance note, at most 1,024 characters: our mark, and who paused it and why
+	Note                                   string // maintenance note, at most 1,024 characters: our mark, and the reason for a pause
 }
 
-// A GitLabRunner is one that GitLab has.
+// A GitLabRunner is a runner as GitLab reports it.
 type GitLabRunner struct {
 	ID                                     int64
 	Paused, Locked, RunUntagged, Protected bool
-	// Status is online, offline, stale or never_contacted, paused or not; anything
-	// else is as GitLab said it, and means that it is not known.
+	// Status is online, offline, stale or never_contacted, whether the runner is paused or not. Any
+	// other value is GitLab's text, and means that the status is not known.
 	Status                     string
 	Description, Note, Version string
 	Tags                       []string
@@ -35,17 +35,17 @@ type GitLabRunner struct {
 	Groups                     []int64
 }
 
-// A Manager is one process that spoke to GitLab for a runner. It stays listed long
-// after it has gone: what counts is when it spoke last.
+// A Manager is a process that contacted GitLab for a runner. GitLab lists it long after it is gone,
+// so only the time of its last contact counts.
 type Manager struct {
 	SystemID, Status, Version string
 	ContactedAt               time.Time // zero: never
 }
 
-// A Job runs.
+// A Job is a running job.
 type Job struct{ ID, Project int64 }
 
-// Words of GitLab's for runners.
+// GitLab's values for runners.
 const (
 	refProtected    = "ref_protected"
 	notProtected    = "not_protected"
@@ -62,7 +62,7 @@ func accessLevel(protected bool) string {
 	return notProtected
 }
 
-// checkTags refuses what GitLab would take for other tags.
+// checkTags refuses tags that GitLab would read as other tags.
 func checkTags(op string, tags []string) error {
 	for _, tag := range tags {
 		if strings.TrimSpace(tag) != tag || tag == "" || strings.Contains(tag, ",") {
@@ -79,8 +79,8 @@ func seconds(d time.Duration) *int64 {
 	return new(int64(d / time.Second))
 }
 
-// CreateRunner makes a runner for a group. It is asked for once: if the answer is
-// lost there may be one, whose token nobody has, and it is found by its note.
+// CreateRunner creates a runner for a group. It sends the request once. If the response is lost, a
+// runner may exist whose token is not known; callers can find it by its note.
 func (g *GitLab) CreateRunner(ctx context.Context, s RunnerSpec) (id int64, token Secret, err error) {
 	const op = "create a runner"
 	if err := checkTags(op, s.Tags); err != nil {
@@ -103,8 +103,8 @@ func (g *GitLab) CreateRunner(ctx context.Context, s RunnerSpec) (id int64, toke
 	return made.ID, NewSecret(made.Token), nil
 }
 
-// GroupRunners lists the numbers of the runners that the projects of a group may use:
-// all, or an error. Those of the groups above it are among them, see Groups of each.
+// GroupRunners lists the IDs of all runners that the projects of a group may use, or returns an
+// error. The list includes runners of parent groups; see Groups of each runner.
 func (g *GitLab) GroupRunners(ctx context.Context, group int64) ([]int64, error) {
 	k := g.call("list runners", "/groups/"+number(group)+"/runners", array)
 	all, err := gitLabList(ctx, k, func(r *gitlab.Runner) int64 { return r.ID },
@@ -128,7 +128,7 @@ func runnerPath(id int64) string { return "/runners/" + number(id) }
 
 // Runner reads a runner.
 func (g *GitLab) Runner(ctx context.Context, id int64) (GitLabRunner, error) {
-	k := g.call("read a runner", runnerPath(id), object("id", "paused")) // not to know whether it is paused would be taken for no
+	k := g.call("read a runner", runnerPath(id), object("id", "paused")) // without the key paused, the library would report "not paused"
 	d, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.RunnerDetails, *gitlab.Response, error) {
 		return c.Runners.GetRunnerDetails(id, o)
 	})
@@ -141,7 +141,7 @@ func (g *GitLab) Runner(ctx context.Context, id int64) (GitLabRunner, error) {
 	r := GitLabRunner{ID: d.ID, Paused: d.Paused, Locked: d.Locked, RunUntagged: d.RunUntagged, Protected: d.AccessLevel == refProtected,
 		Status: clean(d.Status), Description: d.Description, Note: d.MaintenanceNote, Version: clean(d.Version), Tags: d.TagList,
 		MaximumTimeout: time.Duration(d.MaximumTimeout) * time.Second}
-	if r.Status == statusPaused { // which hides whether it is there
+	if r.Status == statusPaused { // it hides whether the runner is online
 		r.Status = statusOffline
 		if d.Online {
 			r.Status = statusOnline
@@ -156,13 +156,13 @@ func (g *GitLab) Runner(ctx context.Context, id int64) (GitLabRunner, error) {
 	return r, nil
 }
 
-// UpdateRunner makes a runner as s says: its tags, description, timeout, whom it is
-// for, and its note if s has one. Whether it is paused is left as it is, which is
-// [GitLab.SetPaused]'s; so is its group, which cannot change.
+// UpdateRunner changes the tags, the description, the timeout and the access of a runner to those
+// of s, and its note if s has one. It does not change whether the runner is paused; use
+// [GitLab.SetPaused] for that. It does not change the group either, which is fixed.
 func (g *GitLab) UpdateRunner(ctx context.Context, id int64, s RunnerSpec) error {
 	body := struct {
 		gitlab.UpdateRunnerDetailsOptions
-		MaximumTimeout *int64 `json:"maximum_timeout"` // null takes it away
+		MaximumTimeout *int64 `json:"maximum_timeout"` // null removes it
 	}{gitlab.UpdateRunnerDetailsOptions{TagList: new(slices.Concat([]string{}, s.Tags)), RunUntagged: &s.RunUntagged, Locked: &s.Locked,
 		AccessLevel: new(accessLevel(s.Protected)), Description: &s.Description}, seconds(s.MaximumTimeout)}
 	if s.Note != "" {
@@ -173,7 +173,7 @@ func (g *GitLab) UpdateRunner(ctx context.Context, id int64, s RunnerSpec) error
 		return err
 	}
 	return withNone(ctx, g.call(op, runnerPath(id), nil), func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
-		// The method of the library cannot send the null that takes the timeout away.
+		// The library's method cannot send the null that removes the timeout.
 		r, err := c.NewRequest(http.MethodPut, runnerPath(id)[1:], body, []gitlab.RequestOptionFunc{o})
 		if err != nil {
 			return nil, err
@@ -182,9 +182,9 @@ func (g *GitLab) UpdateRunner(ctx context.Context, id int64, s RunnerSpec) error
 	})
 }
 
-// SetPaused pauses a runner, or lets it go on, and returns what GitLab says of it
-// afterwards, which proves it. Jobs that run go on. note replaces the whole note,
-// our mark in it too; an empty one leaves it.
+// SetPaused pauses or resumes a runner. It returns the runner as GitLab reports it afterwards,
+// which proves the change. Running jobs continue. note replaces the whole note, including our mark;
+// an empty note keeps the old one.
 func (g *GitLab) SetPaused(ctx context.Context, id int64, paused bool, note string) (GitLabRunner, error) {
 	body := &gitlab.UpdateRunnerDetailsOptions{Paused: &paused}
 	if note != "" {
@@ -203,9 +203,9 @@ func (g *GitLab) SetPaused(ctx context.Context, id int64, paused bool, note stri
 	return g.Runner(ctx, id)
 }
 
-// ResetToken gives a runner another token. The old one opens nothing from then on. It
-// is asked for once: if the answer is lost nobody has the token, and it is to be
-// reset again.
+// ResetToken gives a runner a new token. The old token is not valid from then on. ResetToken sends
+// the request once. If the response is lost, the new token is not known and the caller must reset
+// it again.
 func (g *GitLab) ResetToken(ctx context.Context, id int64) (Secret, error) {
 	k := g.call("reset a runner's token", runnerPath(id)+"/reset_authentication_token", object("token"))
 	made, err := with(ctx, k,
@@ -221,8 +221,8 @@ func (g *GitLab) ResetToken(ctx context.Context, id int64) (Secret, error) {
 	return NewSecret(*made.Token), nil
 }
 
-// DeleteRunner deletes a runner, and its running jobs fail. That it is gone already
-// is success. It is believed when a read says so.
+// DeleteRunner deletes a runner; its running jobs fail. If the runner is gone already, that is
+// success. DeleteRunner verifies the deletion with a read.
 func (g *GitLab) DeleteRunner(ctx context.Context, id int64) error {
 	const op = "delete a runner"
 	err := withNone(ctx, g.call(op, runnerPath(id), nil), func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
@@ -238,9 +238,9 @@ func (g *GitLab) DeleteRunner(ctx context.Context, id int64) error {
 	return gone(err)
 }
 
-// Managers lists who spoke to GitLab for a runner, or an error.
+// Managers lists the processes that contacted GitLab for a runner, or returns an error.
 func (g *GitLab) Managers(ctx context.Context, id int64) ([]Manager, error) {
-	k := g.call("list managers", runnerPath(id)+"/managers", array) // not in pages
+	k := g.call("list managers", runnerPath(id)+"/managers", array) // the list has no pages
 	list, err := with(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) ([]*gitlab.RunnerManager, *gitlab.Response, error) {
 		return c.Runners.ListRunnerManagers(id, o)
 	})
@@ -262,7 +262,7 @@ func (g *GitLab) Managers(ctx context.Context, id int64) ([]Manager, error) {
 	return out, nil
 }
 
-// RunningJobs lists the jobs that a runner runs: all, or an error.
+// RunningJobs lists all running jobs of a runner, or returns an error.
 func (g *GitLab) RunningJobs(ctx context.Context, id int64) ([]Job, error) {
 	k := g.call("list running jobs", runnerPath(id)+"/jobs", array)
 	all, err := gitLabList(ctx, k, func(j *gitlab.Job) int64 { return j.ID },
@@ -282,8 +282,8 @@ func (g *GitLab) RunningJobs(ctx context.Context, id int64) ([]Job, error) {
 	return jobs, nil
 }
 
-// CancelJob asks for the end of a job, for which the token needs the scope api. That
-// it has ended already is success.
+// CancelJob requests the end of a job. The token needs the scope api. If the job has ended, that is
+// success.
 func (g *GitLab) CancelJob(ctx context.Context, project, job int64) error {
 	path := "/projects/" + number(project) + "/jobs/" + number(job)
 	err := withNone(ctx, g.call("cancel a job", path+"/cancel", nil),

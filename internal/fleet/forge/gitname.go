@@ -4,15 +4,15 @@ import "strings"
 
 const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._/-"
 
-// isBranch reports whether a name can be a branch's; of those that git permits only
-// the plain ones.
+// isBranch reports whether a text is a valid branch name. It accepts only plain names, fewer than
+// git does.
 func isBranch(s string) bool {
 	return len(s) <= 200 && strings.Trim(s, plain) == "" && isPath(s) &&
 		!strings.HasPrefix(s, "-") && !strings.Contains(s, "..") && !strings.HasSuffix(s, ".") && !strings.HasSuffix(s, ".lock")
 }
 
-// isPath reports whether a text is the path of a file in a repository. What leads out
-// of it, or into git's own directory or a forge's, is not.
+// isPath reports whether a text is a valid path of a file in a repository. It refuses paths that
+// lead out of the repository, into git's own directory or into a forge's directory.
 func isPath(s string) bool {
 	if s == "" || len(s) > 1000 || strings.ContainsAny(s, "\\\x00\r\n") {
 		return false
@@ -23,20 +23,19 @@ func isPath(s string) bool {
 			return false
 		case ".github", ".gitlab", ".gitlab-ci.yml":
 			if i == 0 {
-				return false // what is in there runs
+				return false // forges run the files in it
 			}
 		}
 	}
 	return true
 }
 
-// isCommit reports whether a text is the name of a commit, whole.
+// isCommit reports whether a text is a full commit ID.
 func isCommit(s string) bool {
 	return len(s) >= 40 && len(s) <= 64 && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// coAuthors are the names and addresses of the trailers by which a commit says who
-// else wrote it.
+// coAuthors returns the names and addresses in the Co-authored-by trailers of a commit message.
 func coAuthors(message string) (out []string) {
 	for l := range strings.Lines(message) {
 		key, who, ok := strings.Cut(strings.TrimSpace(l), ":")

@@ -31,7 +31,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// FuzzNames: what is a path stays below the repository's root.
+// FuzzNames checks that a valid path stays below the repository's root.
 func FuzzNames(f *testing.F) {
 	for _, s := range []string{"a/b.yaml", "../x", "..0", ".git", "a/./b", "a\\..\\b"} {
 		f.Add(s)

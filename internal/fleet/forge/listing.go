@@ -8,7 +8,7 @@ import (
 	gitlab "gitlab.com/gitlab-org/api/client-go/v2"
 )
 
-// Head is the last commit of a branch.
+// Head returns the last commit of a branch.
 func (g *GitHub) Head(ctx context.Context, branch string) (string, error) {
 	if err := errors.Join(g.isRepository(listOp), checkBranch(branch)); err != nil {
 		return "", err
@@ -16,9 +16,9 @@ func (g *GitHub) Head(ctx context.Context, branch string) (string, error) {
 	return g.head(ctx, listOp, branch)
 }
 
-// Files lists the files of a folder at a commit, and with deep those of all folders in
-// it; "" is the whole repository. A folder that is not there has none. More than can be
-// told of are Invalid, and never a part of them.
+// Files lists the files of a folder at a commit; with deep also those of all its subfolders. The
+// folder "" is the whole repository. A missing folder has no files. If there are more files than
+// Files can list, it returns Invalid, never a part of them.
 func (g *GitHub) Files(ctx context.Context, commit, folder string, deep bool) ([]TreeFile, error) {
 	if err := errors.Join(g.isRepository(listOp), checkFolder(commit, folder)); err != nil {
 		return nil, err
@@ -30,9 +30,9 @@ func (g *GitHub) Files(ctx context.Context, commit, folder string, deep bool) ([
 	return descend(c.GetTree().GetSHA(), folder, deep, func(id string, deep bool) ([]treeEntry, error) { return g.tree(ctx, id, deep) })
 }
 
-// tree reads a tree of git's, whole.
+// tree reads a complete git tree.
 func (g *GitHub) tree(ctx context.Context, id string, deep bool) (all []treeEntry, err error) {
-	if !isCommit(id) { // which has names of the same kind
+	if !isCommit(id) { // tree IDs have the form of commit IDs
 		return nil, oddTree()
 	}
 	t, err := inRepository(ctx, g, listOp, func(c *github.Client) (*github.Tree, *github.Response, error) {
@@ -52,7 +52,7 @@ func (g *GitHub) tree(ctx context.Context, id string, deep bool) (all []treeEntr
 	return all, nil
 }
 
-// Head is the last commit of a branch.
+// Head returns the last commit of a branch.
 func (g *GitLab) Head(ctx context.Context, branch string) (string, error) {
 	if err := errors.Join(g.isProject(listOp), checkBranch(branch)); err != nil {
 		return "", err
@@ -60,12 +60,12 @@ func (g *GitLab) Head(ctx context.Context, branch string) (string, error) {
 	return g.head(ctx, listOp, branch)
 }
 
-// Files lists the files of a folder at a commit, and with deep those of all folders in
-// it; "" is the whole repository. A folder that is not there has none. More than can be
-// told of are Invalid, and never a part of them.
+// Files lists the files of a folder at a commit; with deep also those of all its subfolders. The
+// folder "" is the whole repository. A missing folder has no files. If there are more files than
+// Files can list, it returns Invalid, never a part of them.
 //
-// It goes by numbered pages. Those by a token GitLab has from 17.1 on only, and does not
-// say of a full one whether it is the last.
+// It uses numbered pages. GitLab has keyset pages only since 17.1, and does not report whether a
+// full keyset page is the last one.
 func (g *GitLab) Files(ctx context.Context, commit, folder string, deep bool) ([]TreeFile, error) {
 	if err := errors.Join(g.isProject(listOp), checkFolder(commit, folder)); err != nil {
 		return nil, err
@@ -77,11 +77,11 @@ func (g *GitLab) Files(ctx context.Context, commit, folder string, deep bool) ([
 		})
 	switch {
 	case ClassOf(err) == NotFound && folder != "":
-		// GitLab says so from 15.0 on. Or the commit is not there, or the project cannot
-		// be seen any more.
+		// GitLab answers so since 15.0 for a missing folder. Check whether the commit is missing,
+		// or the project is not visible any more.
 		return nil, g.hasCommit(ctx, listOp, commit)
 	case errors.Is(err, errMoved):
-		return nil, oddTree() // what a commit has does not change
+		return nil, oddTree() // the content of a commit does not change
 	case err != nil:
 		return nil, err
 	}

@@ -8,10 +8,10 @@ import (
 	"sync"
 )
 
-const mostKept = 8 << 20 // bytes of pages; beyond, all are forgotten
+const mostKept = 8 << 20 // bytes of cached pages; above it, the whole cache is cleared
 
-// pages are the last answers to reads that have an ETag: a page that has not changed
-// is not sent again, and at GitHub does not count.
+// pages caches the last responses to reads that have an ETag. The forge does not send an unchanged
+// page again, and GitHub does not count it against the rate limit.
 type pages struct {
 	mu   sync.Mutex
 	of   map[string]page
@@ -23,10 +23,10 @@ type page struct {
 	body   []byte
 }
 
-// roundTrip sends a request, with the ETag of the answer of before if there is one. An
-// answer that has not changed is that of before, with new headers: the next page of
-// GitLab is in a header, of which the tag says nothing, so that the page that was the
-// last may no longer be that.
+// roundTrip sends a request, with the ETag of the cached response if there is one. For an unchanged
+// page it returns the cached body with the new headers. It must take the new headers, because
+// GitLab reports the next page in a header that the ETag does not cover. A former last page may
+// have a next page now.
 func (p *pages) roundTrip(rt http.RoundTripper, r *http.Request) (*http.Response, error) {
 	if r.Method != http.MethodGet {
 		return rt.RoundTrip(r)

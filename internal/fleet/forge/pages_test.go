@@ -14,7 +14,7 @@ import (
 	"github.com/tailplane/tailplane/internal/util/httptransport"
 )
 
-// Answers have an end, and pages are not kept for ever.
+// Responses have a size limit, and so does the page cache.
 func TestPages(t *testing.T) {
 	quoted := func(c string, n int) []byte { return []byte(`"` + strings.Repeat(c, n) + `"`) }
 	large, half := quoted("x", 17<<20), quoted("y", 3<<20)
@@ -58,7 +58,7 @@ func TestPages(t *testing.T) {
 	if _, _, err := get("/large"); err == nil || !strings.Contains(err.Error(), "longer than") {
 		t.Error(err)
 	}
-	for range 3 { // two of these are kept, not three
+	for range 3 { // the cache has room for two of them, not for three
 		for i := range 2 {
 			if status, body, err := get(fmt.Sprintf("/%d", i)); err != nil || status != http.StatusOK || !bytes.Equal(body, half) {
 				t.Fatal(err)
@@ -68,7 +68,7 @@ func TestPages(t *testing.T) {
 	if plain.Load() != 2 {
 		t.Errorf("%d pages were sent", plain.Load())
 	}
-	for _, path := range []string{"/2", "/0"} { // the third makes room
+	for _, path := range []string{"/2", "/0"} { // the third clears the cache
 		if _, body, err := get(path); err != nil || !bytes.Equal(body, half) {
 			t.Fatal(err)
 		}

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// A placeKind is which of the three a place is.
+// A placeKind is the kind of a place.
 type placeKind int
 
 // The kinds.
@@ -17,14 +17,14 @@ const (
 	enterprisePlace
 )
 
-// A place is one of them.
+// A place is an organisation, a repository or an enterprise at GitHub.
 type place struct {
 	kind  placeKind
-	Owner string // the organisation, the enterprise, or whose the repository is
+	Owner string // the organisation, the enterprise, or the owner of the repository
 	Name  string // of a repository
 }
 
-// What GitHub lets names be. They stand in paths as they are.
+// Names that GitHub permits. They need no escaping in paths.
 var (
 	ownerForm      = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$`)
 	repositoryForm = regexp.MustCompile(`^[A-Za-z0-9._-]{1,100}$`)
@@ -33,7 +33,7 @@ var (
 func isOwner(s string) bool      { return ownerForm.MatchString(s) }
 func isRepository(s string) bool { return repositoryForm.MatchString(s) && strings.Trim(s, ".") != "" }
 
-// parsePlace reads the URL of a place, which must be on the forge.
+// parsePlace parses the URL of a place, which must be on the forge.
 func parsePlace(web, u *url.URL) (place, error) {
 	below, ok := strings.CutPrefix(u.Path, web.Path+"/")
 	if u.Scheme != web.Scheme || !strings.EqualFold(u.Host, web.Host) || !ok {
@@ -51,7 +51,7 @@ func parsePlace(web, u *url.URL) (place, error) {
 	return place{}, fmt.Errorf("%q is the URL of no organisation, enterprise or repository", u)
 }
 
-// root is where the API has what belongs to the place.
+// root returns the API path of the place.
 func (p place) root() string {
 	switch p.kind {
 	case repositoryPlace:
@@ -69,8 +69,8 @@ func (p place) String() string {
 	return p.Owner
 }
 
-// owns reports whether a repository, owner/name, can be one of the place's. Of an
-// enterprise it may have any owner.
+// owns reports whether a repository (owner/name) can belong to the place. Repositories of an
+// enterprise may have any owner.
 func (p place) owns(repository string) bool {
 	owner, name, ok := strings.Cut(repository, "/")
 	return ok && isOwner(owner) && isRepository(name) &&
@@ -78,7 +78,7 @@ func (p place) owns(repository string) bool {
 		(p.kind != repositoryPlace || strings.EqualFold(name, p.Name))
 }
 
-// githubAPI is where the API of a GitHub is that people find at web.
+// githubAPI returns the API URL of the GitHub server with the web address web.
 func githubAPI(web *url.URL) string {
 	switch host := strings.ToLower(web.Host); {
 	case host == "github.com" || host == "www.github.com":
@@ -86,5 +86,5 @@ func githubAPI(web *url.URL) string {
 	case strings.HasSuffix(host, ".ghe.com"):
 		return "https://api." + host
 	}
-	return web.String() + "/api/v3" // a GitHub Enterprise Server
+	return web.String() + "/api/v3" // GitHub Enterprise Server
 }

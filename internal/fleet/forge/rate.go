@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// Rate is how often a forge may be asked, as it said last; the zero Rate: it never
-// did.
+// Rate is a forge's rate limit, as last reported. The zero Rate means that the forge never reported
+// one.
 type Rate struct {
 	Limit, Remaining int
 	Reset            time.Time // by the forge's clock
 }
 
-// longestWait bounds what a forge may ask for: GitHub's limits are those of an hour.
+// longestWait limits the wait that a forge can demand. GitHub's limits are per hour.
 const longestWait = time.Hour
 
-// rateFrom reads the three headers that begin with prefix, "X-RateLimit-" of GitHub and
-// "RateLimit-" of GitLab. ok is whether all are there.
+// rateFrom reads the three headers with the prefix "X-RateLimit-" (GitHub) or "RateLimit-"
+// (GitLab). ok reports whether all are present and valid.
 func rateFrom(h http.Header, prefix string) (r Rate, ok bool) {
 	limit, err1 := strconv.Atoi(h.Get(prefix + "Limit"))
 	remaining, err2 := strconv.Atoi(h.Get(prefix + "Remaining"))
@@ -28,8 +28,8 @@ func rateFrom(h http.Header, prefix string) (r Rate, ok bool) {
 	return Rate{Limit: limit, Remaining: remaining, Reset: time.Unix(reset, 0).UTC()}, true
 }
 
-// retryAfter reads the header of that name: seconds, or a date by the forge's clock,
-// as now is. 0: there is none that can be read.
+// retryAfter reads the Retry-After header: seconds, or a date by the forge's clock. now must be the
+// time of that clock. It returns 0 if there is no readable header.
 func retryAfter(h http.Header, now time.Time) time.Duration {
 	text := h.Get("Retry-After")
 	if n, err := strconv.ParseUint(text, 10, 31); err == nil {

@@ -11,15 +11,15 @@ import (
 
 const (
 	redacted    = "[secret]"
-	mostMessage = 200      // runes of somebody else's text
-	mostCleaned = 64 << 10 // bytes of it that are looked at
+	mostMessage = 200      // runes of a text from outside
+	mostCleaned = 64 << 10 // bytes of a text from outside that are inspected
 )
 
-// A Secret opens something. It does not print, wherever it stands: fmt asks unexported
-// fields for no method, and so finds a pointer.
+// A Secret is a credential. It never prints its text, wherever it occurs. It holds a pointer,
+// because fmt does not call methods of unexported fields and then prints only the pointer.
 type Secret struct{ text *string }
 
-// NewSecret returns the secret of a text; the empty text is the zero Secret.
+// NewSecret returns a Secret with this text. An empty text gives the zero Secret.
 func NewSecret(text string) Secret {
 	if text == "" {
 		return Secret{}
@@ -35,28 +35,27 @@ func (s Secret) Reveal() string {
 	return *s.text
 }
 
-// IsZero reports whether there is none.
+// IsZero reports whether there is no secret.
 func (s Secret) IsZero() bool { return s.text == nil }
 
 func (Secret) String() string { return redacted }
 
-// Format implements [fmt.Formatter], for the verbs that would pass String by.
+// Format implements [fmt.Formatter], for the verbs that do not use String.
 func (Secret) Format(f fmt.State, _ rune) { io.WriteString(f, redacted) }
 
 // LogValue implements [slog.LogValuer].
 func (Secret) LogValue() slog.Value { return slog.StringValue(redacted) }
 
-// MarshalText keeps it out of every document.
+// MarshalText returns a placeholder, so that no encoder writes the secret.
 func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
-// forms are what credentials of the forges look like, wherever a forge or a proxy may
-// repeat them: GitHub's and GitLab's tokens, keys, JWTs, and passwords in a URL.
+// forms matches credentials of the forges in texts that a forge or a proxy may repeat: tokens of
+// GitHub and GitLab, keys, JWTs, and passwords in URLs.
 var forms = regexp.MustCompile(`gh[a-z]_[A-Za-z0-9_]+|github_pat_[A-Za-z0-9_]+|gl(?:pat|rtr?|dt|cbt|ptt|ft|imt|agent|oas|soat|ffct)-[A-Za-z0-9_.\-]+|GR1348941[A-Za-z0-9_\-]+|` +
 	`(?s:-----BEGIN.*?(?:-----END[^-]*-----|$))|eyJ[A-Za-z0-9_\-]*\.[A-Za-z0-9_\-.]*|//[^/@\s]*@`)
 
-// clean makes a text of somebody else's into what a condition or a log line may
-// hold: on one line, printable, short, and without the secrets that are known here
-// or look like one.
+// clean makes a text from outside safe for a condition or a log line: one line, printable, short,
+// and without the given secrets and texts that look like secrets.
 func clean(text string, secrets ...Secret) string {
 	text = text[:min(len(text), mostCleaned)]
 	for _, s := range secrets {

@@ -33,13 +33,13 @@ func TestClean(t *testing.T) {
 	if got := clean(strings.Repeat("é", 1000)); utf8.RuneCountInString(got) != 201 {
 		t.Errorf("%d runes", utf8.RuneCountInString(got))
 	}
-	// What is cut off must not have cut a secret in two first.
+	// The length limit must not cut a secret before it is recognised.
 	if got := clean(strings.Repeat("x", 195) + " ghs_0123456789abcdef"); strings.Contains(got, "ghs") {
 		t.Errorf("%q", got)
 	}
 }
 
-// FL-03: a secret does not print, in whatever it stands.
+// FL-03: a secret does not print, in any surrounding type.
 func TestText(t *testing.T) {
 	s := NewSecret("canary")
 	type holder struct {

@@ -7,11 +7,11 @@ import (
 	gitlab "gitlab.com/gitlab-org/api/client-go/v2"
 )
 
-// What merging a commit would change, whoever wrote it: a pull request that one made
-// may have more than was put into it.
+// Touched covers everything that a merge of a commit would change, whoever wrote it. A pull request
+// that the fleet opened may contain more commits than the fleet put into it.
 
-// Touched are the paths of the files that a commit leaves otherwise than they were where
-// it left base, a branch: all that merging it would change. A file that moved has two.
+// Touched lists the paths of the files that a commit changes relative to the merge base with the
+// branch base: everything that a merge would change. A moved file has two paths.
 func (g *GitHub) Touched(ctx context.Context, base, commit string) ([]string, error) {
 	const op = "compare a change"
 	if err := g.isRepository(op); err != nil {
@@ -34,8 +34,8 @@ func (g *GitHub) Touched(ctx context.Context, base, commit string) ([]string, er
 	return sortedPaths(out), nil
 }
 
-// Touched are the paths of the files that a commit leaves otherwise than they were where
-// it left base, a branch: all that merging it would change. A file that moved has two.
+// Touched lists the paths of the files that a commit changes relative to the merge base with the
+// branch base: everything that a merge would change. A moved file has two paths.
 func (g *GitLab) Touched(ctx context.Context, base, commit string) ([]string, error) {
 	const op = "compare a change"
 	if err := g.isProject(op); err != nil {

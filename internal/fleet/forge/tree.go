@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// A TreeFile is a file of which only the name was asked for.
+// A TreeFile is a file in a listing, without its content.
 type TreeFile struct {
 	Path string // from the repository's root
-	Blob string // what git calls its content: the same as long as that is
+	Blob string // git blob ID; it changes with the content
 }
 
-// A treeEntry is a file, a folder, a link or another repository, as a forge has it.
+// A treeEntry is a file, a folder, a link or a submodule, as a forge reports it.
 type treeEntry struct {
 	Path string `json:"path"`
 	Type string `json:"type"` // blob, tree or commit
@@ -21,23 +21,23 @@ type treeEntry struct {
 	ID   string `json:"id"`
 }
 
-// listOp is what listing is called in errors.
+// listOp is the operation name of listings in errors.
 const listOp = "list files"
 
-// mostFiles bounds what is listed of one folder, in files and folders.
+// mostFiles is the maximum number of files and folders in the listing of one folder.
 const mostFiles = 10_000
 
-// tooManyFiles is the error of more than can be told of.
+// tooManyFiles returns the error for a listing that is too long.
 func tooManyFiles() *Error {
 	return &Error{Op: listOp, Class: Invalid, Message: "too many files: more than are told, or than " + strconv.Itoa(mostFiles)}
 }
 
-// oddTree is the error of an answer that is none.
+// oddTree returns the error for a response without a tree.
 func oddTree() *Error {
 	return &Error{Op: listOp, Class: Unavailable, Status: http.StatusOK, Message: "the answer has no tree"}
 }
 
-// checkBranch refuses what cannot be a branch.
+// checkBranch refuses names that are not valid for a branch.
 func checkBranch(name string) error {
 	if !isBranch(name) {
 		return &Error{Op: listOp, Class: Invalid, Message: "there is no such branch"}
@@ -45,7 +45,7 @@ func checkBranch(name string) error {
 	return nil
 }
 
-// checkFolder refuses what cannot be a folder of a commit; "" is the whole repository.
+// checkFolder refuses an invalid commit or folder. The folder "" is the whole repository.
 func checkFolder(commit, folder string) error {
 	if !isCommit(commit) || folder != "" && !isPath(folder) {
 		return &Error{Op: listOp, Class: Invalid, Message: "there is no such folder to list"}
@@ -53,8 +53,7 @@ func checkFolder(commit, folder string) error {
 	return nil
 }
 
-// plainFiles are the plain files among all, which are below a folder; what is a link, or
-// another repository, is left out.
+// plainFiles returns the plain files among entries of a folder. It skips links and submodules.
 func plainFiles(folder string, all []treeEntry) (files []TreeFile) {
 	for _, e := range all {
 		if e.Type == "blob" && (e.Mode == "100644" || e.Mode == "100755") {
@@ -64,8 +63,9 @@ func plainFiles(folder string, all []treeEntry) (files []TreeFile) {
 	return files
 }
 
-// descend lists a folder below a tree of git's, by what reads one tree: all of it if deep.
-// What is beside the way down may be too much to be told, and is not asked for.
+// descend lists a folder below a git tree, with all subfolders if deep is true. read reads one
+// tree. descend does not read the siblings of the folders on the path, because they may be too
+// large to list.
 func descend(id, folder string, deep bool, read func(id string, deep bool) ([]treeEntry, error)) ([]TreeFile, error) {
 	for part := range strings.SplitSeq(folder, "/") {
 		if part == "" {

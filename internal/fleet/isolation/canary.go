@@ -18,10 +18,10 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/canary"
 )
 
-// A Canary is what tries whether the network enforces the policies.
+// A Canary checks whether the network enforces the policies.
 type Canary struct {
-	Image   string   // with tailplaned; "": there is none
-	Targets []string // host:port that no job may reach, beside those that are known
+	Image   string   // image with tailplaned; "": no canary
+	Targets []string // further addresses (host:port) that no job may reach
 }
 
 const (
@@ -29,17 +29,17 @@ const (
 	canaryPort      = 9094
 )
 
-// CanaryName is the name of an organisation's canary.
+// CanaryName returns the name of an organisation's canary.
 func CanaryName(org string) string { return "tailplane-canary-" + org }
 
-// CanaryLabels are on the pods of an organisation's canary, and on no others.
+// CanaryLabels returns the labels of the pods of an organisation's canary. No other pods have them.
 func CanaryLabels(org string) map[string]string {
 	return map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy, v1alpha1.OrgLabel: org, componentLabel: componentCanary, "app.kubernetes.io/instance": CanaryName(org)}
 }
 
-// canary is a pod in the place of the organisation's jobs, with the labels by which the
-// policies know them, that tries to reach what they may not: metadata, the tailnet, the API
-// server. Its forge has to answer, or it proves nothing.
+// canary renders a pod with the same node placement and policy labels as the organisation's jobs.
+// It tries to reach forbidden addresses: the metadata service, the tailnet and the API server. Its
+// forge must answer; otherwise the result proves nothing.
 func (g *ground) canary() *appsv1.Deployment {
 	e := g.own.Enrollment
 	never := []string{"169.254.169.254:80", "100.100.100.100:80"}
@@ -68,7 +68,7 @@ func (g *ground) canary() *appsv1.Deployment {
 			Template: corev1.PodTemplateSpec{ObjectMeta: meta("", "", e.Name, labels), Spec: pod}}}
 }
 
-// forgeAddress is where jobs reach their forge.
+// forgeAddress returns the address (host:port) of a forge for jobs.
 func forgeAddress(f *v1alpha1.RunnerForge) string {
 	u, err := url.Parse(f.Spec.URL)
 	if err != nil || u.Hostname() == "" {
@@ -77,13 +77,13 @@ func forgeAddress(f *v1alpha1.RunnerForge) string {
 	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), map[string]string{"http": "80"}[u.Scheme], "443"))
 }
 
-// Enforced is the name of the condition that says whether the network keeps the policies.
+// Enforced is the type of the condition that says whether the network enforces the policies.
 const Enforced = "PolicyEnforced"
 
-// mostReached is how many characters of what a canary has reached are told.
+// mostReached is the maximum length of a canary's result in a message.
 const mostReached = 200
 
-// Proof is what the pods of a canary prove of the policies. None is no proof.
+// Proof derives the condition from the pods of a canary. Without pods, the result is Unknown.
 func Proof(pods []corev1.Pod) fleet.Condition {
 	for _, p := range pods {
 		for _, c := range p.Status.Conditions {
@@ -111,7 +111,7 @@ func Proof(pods []corev1.Pod) fleet.Condition {
 	return fleet.Condition{Type: Enforced, Status: fleet.Unknown, Reason: "NotProved", Message: "No pod has proved yet that the network keeps the policies."}
 }
 
-// Unproved is the condition where no canary is set.
+// Unproved returns the condition if no canary is configured.
 func Unproved() fleet.Condition {
 	return fleet.Condition{Type: Enforced, Status: fleet.Unknown, Reason: "NotProved", Message: "Nothing tries whether the network keeps the policies (fleet.canary)."}
 }

@@ -26,12 +26,12 @@ type Unit struct {
 
 	// Credential is the name of the copy of the credential, for GitHub.
 	Credential string
-	// Token is the runner's, for GitLab.
+	// Token is the runner's token, for GitLab.
 	Token Token
-	// Drained says that a hold of mode Drain or Stop has outlasted every job.
+	// Drained says that a hold of mode Drain or Stop is in force and all jobs have ended.
 	Drained bool
-	// ByHand says that GitLab cannot be told to pause the runner: without a share it has
-	// no manager.
+	// ByHand says that the fleet cannot pause the runner at GitLab. Without capacity it therefore
+	// gets no manager.
 	ByHand bool
 }
 
@@ -63,13 +63,12 @@ var ScaleSetKind = metav1.TypeMeta{APIVersion: "actions.github.com/v1alpha1", Ki
 
 var version = regexp.MustCompile(`^(\d+)\.(\d+)\.(\d+)$`)
 
-// ErrARCVersion is the error for an ARC that is not one of those that are known: older
-// ones take jobs that they do not run, and every one deletes scale sets that carry
-// another version than its own.
+// ErrARCVersion is the error for an unsupported version of ARC. Older versions take jobs that they
+// do not run. Every version deletes scale sets with another version.
 var ErrARCVersion = errors.New("ARC has a version that is not supported: 0.13.1 to 0.14 are")
 
-// Labels says whether an ARC of that version can give a scale set labels beside its
-// name, and whether it is supported at all.
+// Labels reports whether an ARC of that version supports labels in addition to the name of a scale
+// set. It returns an error if the version is not supported.
 func Labels(arc string) (labels bool, err error) {
 	m := version.FindStringSubmatch(arc)
 	if m == nil {
@@ -83,8 +82,8 @@ func Labels(arc string) (labels bool, err error) {
 	return minor >= 14, nil
 }
 
-// ScaleSet is the AutoscalingRunnerSet of a unit. Its minimum and maximum are always
-// there: ARC takes a maximum that is left out for none at all.
+// ScaleSet renders the AutoscalingRunnerSet of a unit. It always sets the minimum and the maximum,
+// because ARC reads a missing maximum as unlimited.
 func ScaleSet(s Settings, u Unit) (*unstructured.Unstructured, error) {
 	namespace, err := u.check(s, v1alpha1.GitHub)
 	if err != nil {

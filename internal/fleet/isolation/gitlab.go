@@ -15,21 +15,21 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 )
 
-// A Token opens a GitLab runner's queue. It cannot be printed.
+// A Token is the authentication token of a GitLab runner. It never prints.
 type Token string
 
 const hidden = "(token)"
 
-// String hides the token.
+// String returns a placeholder.
 func (Token) String() string { return hidden }
 
-// GoString hides the token.
+// GoString returns a placeholder.
 func (Token) GoString() string { return hidden }
 
-// LogValue hides the token from logs.
+// LogValue returns a placeholder for logs.
 func (Token) LogValue() slog.Value { return slog.StringValue(hidden) }
 
-// MarshalText hides the token from documents.
+// MarshalText returns a placeholder for encoders.
 func (Token) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 
 const (
@@ -39,11 +39,11 @@ const (
 	caMount     = "/etc/gitlab-runner-ca"
 )
 
-// start is what a manager's pod runs. GitLab's runner aborts its jobs on SIGTERM and
-// waits for them on SIGQUIT, so the one is passed on as the other. It writes beside its
-// configuration, which therefore is a copy, made anew when the Secret changes. A shell
-// starts what runs beside it with SIGQUIT ignored; a Go program, as the runner is,
-// takes it all the same.
+// start is the script of a manager's pod. GitLab's runner aborts its jobs on SIGTERM and waits for
+// them on SIGQUIT, so the script passes SIGTERM on as SIGQUIT. The runner writes into the directory
+// of its configuration. Therefore the script copies the configuration, and copies it again when the
+// Secret changes. A shell starts background processes with SIGQUIT ignored. A Go program, such as
+// the runner, receives it anyway.
 const start = `set -u
 copy() { cp ` + configMount + `/` + configKey + ` ` + stateMount + `/next && chmod 600 ` + stateMount + `/next && mv ` + stateMount + `/next ` + stateMount + `/` + configKey + `; }
 copy || exit 1
@@ -62,8 +62,8 @@ kill "$copier"
 exit "$code"
 `
 
-// replicas is how many managers a pool has for one organisation, before its
-// allocation.
+// replicas returns the number of managers of a pool for one organisation, before its allocation is
+// applied.
 func replicas(pool *v1alpha1.RunnerPool) int {
 	if g := pool.Spec.GitLab; g != nil && g.Replicas > 0 {
 		return min(int(g.Replicas), maxReplicasPerPool)
@@ -71,9 +71,9 @@ func replicas(pool *v1alpha1.RunnerPool) int {
 	return 1
 }
 
-// Managers is how many managers a unit has now, and how many jobs each may run. They
-// may never run more than allocated, all together. A unit that may run none keeps its
-// managers, paused at GitLab, for the jobs that run.
+// Managers returns the current number of managers of a unit, and the number of jobs that each may
+// run. Together they never run more jobs than allocated. A unit without capacity keeps its managers
+// for running jobs, paused at GitLab.
 func Managers(u Unit) (managers, concurrent int) {
 	most := 4
 	if g := u.Pool.Spec.GitLab; g != nil && g.Concurrent > 0 {
@@ -92,9 +92,9 @@ func Managers(u Unit) (managers, concurrent int) {
 	return managers, min(most, u.Capacity.Max/managers)
 }
 
-// Manager is what runs a GitLab runner: its configuration, its pods, and what keeps
-// more than one of them from going at once. What says how many jobs there may be is in
-// the configuration, which a manager reads anew: it restarts nothing.
+// Manager renders the objects of a GitLab runner: its configuration, its Deployment and, for
+// several managers, a PodDisruptionBudget. The number of jobs is in the configuration, which a
+// manager reloads without a restart.
 func Manager(s Settings, u Unit) ([]Object, error) {
 	namespace, err := u.check(s, v1alpha1.GitLab)
 	switch {
@@ -129,19 +129,19 @@ func Manager(s Settings, u Unit) ([]Object, error) {
 	return out, nil
 }
 
-// ConfigName is the name of the Secret with a workload's configuration.
+// ConfigName returns the name of the Secret with a workload's configuration.
 func ConfigName(workload string) string { return workload + "-runner-config" }
 
-// tokenSuffix ends the names of Secrets with the token of a workload's runner.
+// tokenSuffix is the suffix of the names of Secrets with a runner's token.
 const tokenSuffix = "-runner-token"
 
-// TokenName is the name of the Secret with the token of a workload's runner.
+// TokenName returns the name of the Secret with the token of a workload's runner.
 func TokenName(workload string) string { return workload + tokenSuffix }
 
-// TokenOf is the workload whose runner's token is in a Secret of that name; ok: there is one.
+// TokenOf returns the workload of a token Secret; ok is false for other Secrets.
 func TokenOf(secret string) (workload string, ok bool) { return strings.CutSuffix(secret, tokenSuffix) }
 
-// workloadLabels find a unit's managers. They never change.
+// workloadLabels returns the selector labels of a unit's managers. They never change.
 func workloadLabels(u Unit) map[string]string {
 	return map[string]string{"app.kubernetes.io/instance": u.Name, componentLabel: componentManager}
 }
@@ -153,8 +153,8 @@ func shutdown(pool *v1alpha1.RunnerPool) time.Duration {
 	return time.Hour
 }
 
-// configuration is the runner's config.toml: all plain keys of a table come before
-// the tables in it, for otherwise they would be theirs.
+// configuration renders the runner's config.toml. In TOML, the plain keys of a table must precede
+// its subtables.
 func configuration(s Settings, u Unit, namespace string) (string, error) {
 	_, concurrent := Managers(u)
 	var t tomlText
@@ -254,13 +254,12 @@ func deployment(s Settings, u Unit, namespace string) *appsv1.Deployment {
 	place(&pod, u.Enrollment)
 	return &appsv1.Deployment{TypeMeta: kind(appsv1.SchemeGroupVersion, "Deployment"), ObjectMeta: meta(namespace, u.Name, u.Enrollment.Name, map[string]string{v1alpha1.PoolLabel: u.Pool.Name}),
 		Spec: appsv1.DeploymentSpec{Replicas: new(int32(n)), Selector: new(matching(workloadLabels(u))),
-			// A manager that stops may take as long as its jobs: another one is there first.
+			// A stopping manager may wait for its jobs, so its replacement must start first.
 			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: new(intstr.FromInt32(0)), MaxSurge: new(intstr.FromInt32(1))}},
 			Template: corev1.PodTemplateSpec{ObjectMeta: meta("", "", u.Enrollment.Name, labels), Spec: pod}}}
 }
 
-// Objects are those of a unit, whichever forge it is for, in the order in which they
-// are to be applied.
+// Objects renders the objects of a unit for any forge, in the order in which to apply them.
 func Objects(s Settings, u Unit) ([]Object, error) {
 	switch u.Forge.Spec.Type {
 	case v1alpha1.GitHub:

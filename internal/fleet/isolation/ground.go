@@ -13,17 +13,17 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet"
 )
 
-// A Tenant is one enrollment and what it uses.
+// A Tenant is one enrollment with its forge and pools.
 type Tenant struct {
 	Enrollment *v1alpha1.RunnerEnrollment
 	Forge      *v1alpha1.RunnerForge
-	Pools      []*v1alpha1.RunnerPool // those that it is enrolled in and that break no rule
+	Pools      []*v1alpha1.RunnerPool // pools of the enrollment that break no rule
 }
 
-// Ground is what a namespace of runners has before an enrollment has any there: its
-// bounds, its accounts, and the policies for the enrollment's own pods. Others are those
-// who share the namespace with it: what they use counts for the bounds, each sees to its
-// own policies, and what is wrong with one of them is left out.
+// Ground renders the baseline of a namespace of runners: its quota and limits, its service
+// accounts, and the policies for the pods of own. others are the enrollments that share the
+// namespace. Their pools count for the limits. They get their policies from their own reconciles,
+// and Ground ignores errors in them.
 func Ground(s Settings, own Tenant, others ...Tenant) ([]Object, error) {
 	if s.Namespace == "" || s.Account == "" || s.Shared == "" {
 		return nil, errors.New("ground of a namespace: namespace, account and shared namespace must be set")
@@ -50,7 +50,7 @@ func Ground(s Settings, own Tenant, others ...Tenant) ([]Object, error) {
 		if apart, err := level(t.Enrollment); err != nil || apart {
 			return nil, fmt.Errorf("ground of %s: %s is not in the shared namespace", own.Enrollment.Name, t.Enrollment.Name)
 		}
-		_ = g.look(t) // and it is told so itself
+		_ = g.look(t) // their own reconciles report the error
 	}
 	out := []Object{g.ns(), g.quota(), g.limits(), account(g.namespace, RunnerAccount, g.org), bind(g.namespace, FleetRole, g.org, s.Namespace, s.Account)}
 	if g.github {
@@ -78,23 +78,23 @@ func Ground(s Settings, own Tenant, others ...Tenant) ([]Object, error) {
 	return append(out, g.authorities()...), nil
 }
 
-// ground is a namespace while it is rendered.
+// ground is the state of the rendering of a namespace.
 type ground struct {
 	Settings
 	own            Tenant
-	tenants        []Tenant // with own
-	namespace, org string   // org is "" for the shared one
+	tenants        []Tenant // including own
+	namespace, org string   // org is "" for the shared namespace
 
 	github, gitlab bool
 	pods           bool // jobs start pods
-	privileged     bool // some pod has all rights on its node
-	loose          bool // some pod does not meet PSA's restricted
+	privileged     bool // a pod has all rights on its node
+	loose          bool // a pod does not meet the level restricted of Pod Security Admission
 	budget         int64
-	pools          map[string]bool   // that were looked at: they are the same for all
-	cpu, memory    resource.Quantity // the most that one container may use
+	pools          map[string]bool   // pools already counted: a pool is the same for all tenants
+	cpu, memory    resource.Quantity // the maximum for one container
 }
 
-// look finds out what the pools of a tenant need of the namespace.
+// look adds the requirements of a tenant's pools.
 func (g *ground) look(t Tenant) error {
 	var errs []error
 	if g.Canary.Image != "" {
@@ -130,9 +130,9 @@ func (g *ground) pool(p *v1alpha1.RunnerPool, gitlab bool) error {
 		g.pods, perJob = true, 2
 	}
 	g.privileged = g.privileged || mode == v1alpha1.ModeDind
-	g.budget += int64(p.Spec.Scaling.Budget) * perJob // which is for all of them together
+	g.budget += int64(p.Spec.Scaling.Budget) * perJob // shared by all organisations of the pool
 	if gitlab {
-		g.gitlab, g.loose = true, true // what image a job has is its own choice
+		g.gitlab, g.loose = true, true // each job chooses its own image
 		if p.Spec.Resources != nil {
 			g.most(p.Spec.Resources.Limits)
 		}
@@ -171,8 +171,8 @@ func (g *ground) ns() *corev1.Namespace {
 		v1alpha1.IsolationLabel: string(isolation), "pod-security.kubernetes.io/enforce": enforce})}
 }
 
-// quota bounds an organisation's own namespace by its quota, and the shared one by the
-// budgets of the pools: it holds also while the fleet is down.
+// quota limits an organisation's own namespace by its quota, and the shared one by the budgets of
+// the pools. The quota also holds while the fleet is down.
 func (g *ground) quota() *corev1.ResourceQuota {
 	hard := corev1.ResourceList{corev1.ResourcePods: *resource.NewQuantity(g.budget, resource.DecimalSI)}
 	if g.org != "" {
@@ -194,8 +194,8 @@ func orDefault(q resource.Quantity, d string) resource.Quantity {
 	return q
 }
 
-// limits are for containers that say nothing. The most is 4 CPUs and 8 GiB, or what a
-// pool gives its own runners.
+// limits sets defaults for containers without their own limits. The maximum is 4 CPUs and 8 GiB, or
+// what a pool gives its runners if that is more.
 func (g *ground) limits() *corev1.LimitRange {
 	return &corev1.LimitRange{TypeMeta: kind(corev1.SchemeGroupVersion, "LimitRange"), ObjectMeta: meta(g.namespace, boundsName, g.org, nil), Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
 		Type:           corev1.LimitTypeContainer,
@@ -205,8 +205,7 @@ func (g *ground) limits() *corev1.LimitRange {
 	}}}}
 }
 
-// authorities are what forges are checked with that have no certificate of the
-// public's.
+// authorities renders the CA bundles of forges whose certificates are not publicly trusted.
 func (g *ground) authorities() (out []Object) {
 	seen := map[string]bool{}
 	for _, t := range g.tenants {
@@ -221,7 +220,7 @@ func (g *ground) authorities() (out []Object) {
 
 func authorityName(f *v1alpha1.RunnerForge) string { return "tailplane-forge-" + f.Name }
 
-// restricted says whether PSA's restricted would admit a pod.
+// restricted reports whether the level restricted of Pod Security Admission would admit a pod.
 func restricted(p *corev1.PodSpec) bool {
 	pod := p.SecurityContext
 	if pod == nil {
@@ -254,7 +253,7 @@ func restricted(p *corev1.PodSpec) bool {
 	})
 }
 
-// matching is a selector of labels.
+// matching returns a label selector.
 func matching(labels map[string]string) metav1.LabelSelector {
 	return metav1.LabelSelector{MatchLabels: labels}
 }

@@ -1,10 +1,10 @@
-// Package isolation renders what keeps the runners of an organisation apart, and the
-// runners themselves, as Kubernetes objects: a namespace with its bounds, and an
-// AutoscalingRunnerSet or a GitLab manager in it. It keeps law 6: no pod of a job has
-// a right in the cluster, and every name is made of the enrollment's own.
+// Package isolation renders the Kubernetes objects that isolate the runners of an organisation, and
+// the runners themselves. These are a namespace with its limits, and an AutoscalingRunnerSet or a
+// GitLab manager in it. It implements law 6: no pod of a job has a permission in the cluster, and
+// every name is derived from the enrollment.
 //
-// Rendering is pure: the same input gives the same bytes. An error means that
-// something cannot be rendered safely, and then nothing is.
+// Rendering is pure: the same input gives the same bytes. If an object cannot be rendered safely,
+// the functions return an error and no objects.
 package isolation
 
 import (
@@ -22,19 +22,19 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet"
 )
 
-// Names in each namespace of runners, and of the cluster's objects that the chart
-// brings: the fleet may bind these ClusterRoles and no others.
+// Names in each namespace of runners, and of the cluster-scoped objects of the chart. The fleet may
+// bind these ClusterRoles and no others.
 const (
-	FleetRole          = "tailplane-fleet-namespace"   // what the fleet may do in a namespace of runners
-	ARCRole            = "tailplane-arc-manager"       // what ARC needs there
-	ManagerRole        = "tailplane-gitlab-manager"    // what a GitLab manager needs there
-	PodRunnerRole      = "tailplane-runner-kubernetes" // what jobs in a kubernetes mode need there
-	RunnerAccount      = "tailplane-runner"            // without any right
+	FleetRole          = "tailplane-fleet-namespace"   // permissions of the fleet in a namespace of runners
+	ARCRole            = "tailplane-arc-manager"       // permissions of ARC there
+	ManagerRole        = "tailplane-gitlab-manager"    // permissions of a GitLab manager there
+	PodRunnerRole      = "tailplane-runner-kubernetes" // permissions of jobs in a kubernetes mode there
+	RunnerAccount      = "tailplane-runner"            // without any permission
 	PodRunnerAccount   = "tailplane-runner-kubernetes"
 	ManagerAccount     = "tailplane-runner-manager"
 	JobPriority        = "tailplane-runner-job"
 	ManagerPriority    = "tailplane-runner-manager"
-	apiLabel           = "tailplane.dev/api-server" // on pods that may speak to the API server
+	apiLabel           = "tailplane.dev/api-server" // on pods that may connect to the API server
 	componentLabel     = "app.kubernetes.io/component"
 	componentJob       = "runner"
 	componentManager   = "runner-manager"
@@ -46,31 +46,31 @@ const (
 	maxReplicasPerPool = 10
 )
 
-// Settings are the fleet's, the same for every organisation.
+// Settings are the fleet's settings for all organisations.
 type Settings struct {
-	Namespace, Account string           // the fleet's own; required
-	Shared             string           // the namespace for isolation None; required
+	Namespace, Account string           // the fleet's namespace and service account; required
+	Shared             string           // namespace for isolation None; required
 	ClusterCIDRs       []netip.Prefix   // pods, services and nodes; required for isolation Namespace and Node
-	APIServers         []netip.AddrPort // of the cluster, its service and its endpoints; required for whoever starts pods from inside
-	CacheNamespaces    []string         // with pods that enrollments may let their jobs connect to; others are left out
+	APIServers         []netip.AddrPort // service and endpoints of the API server; required if pods in the namespace create pods
+	CacheNamespaces    []string         // namespaces whose pods enrollments may name as caches; other names are ignored
 	ARC                ARC              // required for GitHub
 	Images             Images
 	Canary             Canary
 }
 
-// ARC is the actions-runner-controller that was found.
+// ARC is the discovered actions-runner-controller.
 type ARC struct {
-	Version                   string // as its pods are labelled: scale sets of another one are deleted by it
+	Version                   string // version in its pods' label: it deletes scale sets with another one
 	Namespace, ServiceAccount string
 }
 
-// Images are what pods run where the pool does not say.
+// Images are the default images of pods.
 type Images struct {
-	Runner  string // of GitHub; required for it
-	Docker  string // beside it in container mode dind; required for that
-	Manager string // GitLab's runner manager; required for it
-	Helper  string // of GitLab's jobs; optional
-	Job     string // of GitLab's jobs that name none; required for it
+	Runner  string // GitHub runner; required for GitHub
+	Docker  string // Docker sidecar of container mode dind; required for that mode
+	Manager string // GitLab's runner manager; required for GitLab
+	Helper  string // helper of GitLab's jobs; optional
+	Job     string // default image of GitLab's jobs; required if a pool has no image
 }
 
 // An Object is any Kubernetes object.
@@ -79,11 +79,11 @@ type Object interface {
 	runtime.Object
 }
 
-// ErrUnbounded is the error for an organisation that is to be kept apart while nobody
-// has said what the cluster's addresses are.
+// ErrUnbounded is the error for an isolated organisation if the cluster's address ranges are not
+// configured.
 var ErrUnbounded = errors.New("fleet.clusterCIDRs is not set: what jobs may connect to cannot be bounded")
 
-// Level is what separates an enrollment's runners: an unknown word is refused.
+// level reports whether an enrollment is isolated. It returns an error for an unknown value.
 func level(e *v1alpha1.RunnerEnrollment) (apart bool, err error) {
 	switch e.Spec.Isolation {
 	case v1alpha1.IsolationNone:
@@ -94,7 +94,8 @@ func level(e *v1alpha1.RunnerEnrollment) (apart bool, err error) {
 	return false, fmt.Errorf("isolation %q is not known", e.Spec.Isolation)
 }
 
-// meta is the metadata of an object of an organisation, or of all for "".
+// meta returns the metadata of an object of an organisation. An empty org means an object for all
+// organisations.
 func meta(namespace, name, org string, more map[string]string) metav1.ObjectMeta {
 	labels := map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy, "app.kubernetes.io/part-of": "tailplane", "app.kubernetes.io/name": "tailplane-runner"}
 	if org != "" {
@@ -108,20 +109,20 @@ func kind(gv interface{ String() string }, k string) metav1.TypeMeta {
 	return metav1.TypeMeta{APIVersion: gv.String(), Kind: k}
 }
 
-// account is a ServiceAccount whose token no pod gets unless it asks.
+// account renders a ServiceAccount whose token is not mounted by default.
 func account(namespace, name, org string) *corev1.ServiceAccount {
 	return &corev1.ServiceAccount{TypeMeta: kind(corev1.SchemeGroupVersion, "ServiceAccount"), ObjectMeta: meta(namespace, name, org, nil), AutomountServiceAccountToken: new(false)}
 }
 
-// bind gives an account one of the chart's ClusterRoles, in one namespace.
+// bind grants a service account one of the chart's ClusterRoles in one namespace.
 func bind(namespace, role, org, accountNamespace, account string) *rbacv1.RoleBinding {
 	return &rbacv1.RoleBinding{TypeMeta: kind(rbacv1.SchemeGroupVersion, "RoleBinding"), ObjectMeta: meta(namespace, role, org, nil),
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: account, Namespace: accountNamespace}}}
 }
 
-// Credential is the copy of an organisation's credential beside its runners. An error
-// says what of the credential cannot be; it never says what is in it.
+// Credential renders the copy of an organisation's credential for the namespace of its runners. An
+// error says what is wrong with the credential, and never contains its data.
 func Credential(org, namespace string, data map[string][]byte) (*corev1.Secret, error) {
 	kept := map[string][]byte{}
 	for _, key := range []string{"github_app_id", "github_app_installation_id", "github_app_private_key", "github_token"} {

@@ -44,7 +44,7 @@ func settings() isolation.Settings {
 	}
 }
 
-// unit is one use of one pool; what the cases below have in common.
+// unit returns one use of one pool, with the values that the cases below share.
 func unit(forge v1alpha1.ForgeType, use v1alpha1.PoolUse, level v1alpha1.Isolation) isolation.Unit {
 	u := isolation.Unit{
 		Forge: &v1alpha1.RunnerForge{ObjectMeta: metav1.ObjectMeta{Name: string(forge)}, Spec: v1alpha1.RunnerForgeSpec{Type: forge, URL: "https://" + string(forge) + ".com"}},
@@ -71,7 +71,7 @@ func unit(forge v1alpha1.ForgeType, use v1alpha1.PoolUse, level v1alpha1.Isolati
 	return u
 }
 
-// render is the ground of a unit and the unit itself.
+// render renders the namespace of a unit and the unit itself.
 func render(s isolation.Settings, u isolation.Unit) ([]isolation.Object, error) {
 	ground, err := isolation.Ground(s, isolation.Tenant{Enrollment: u.Enrollment, Forge: u.Forge, Pools: []*v1alpha1.RunnerPool{u.Pool}})
 	if err != nil {
@@ -81,7 +81,7 @@ func render(s isolation.Settings, u isolation.Unit) ([]isolation.Object, error) 
 	return append(ground, objects...), err
 }
 
-// show is objects as a person reads them: what is text in a Secret as text.
+// show prints objects in a readable form, with the text of Secrets in clear.
 func show(t testing.TB, objects []isolation.Object) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -142,7 +142,7 @@ func TestFLEET01_Golden(t *testing.T) {
 	}
 }
 
-// variations are what a pool, an enrollment or the settings can say beside that.
+// variations are further settings of a pool, an enrollment or the fleet.
 var variations = []struct {
 	name  string
 	forge v1alpha1.ForgeType
@@ -174,7 +174,8 @@ var variations = []struct {
 	}},
 }
 
-// FL-01: a way to a namespace that the settings do not name is left out, whoever let it in.
+// FL-01: access to a namespace that the settings do not name is omitted, even if the enrollment was
+// admitted.
 func TestCachesElsewhere(t *testing.T) {
 	for _, forge := range forges {
 		for _, level := range levels {
@@ -213,7 +214,7 @@ func TestFLEET01_Variations(t *testing.T) {
 	}
 }
 
-// each calls f for every case of the tests above, and for organisations that share.
+// each calls f for every case of the tests above, and for organisations that share a namespace.
 func each(t *testing.T, f func(t *testing.T, s isolation.Settings, u isolation.Unit, objects []isolation.Object)) {
 	run := func(name string, s isolation.Settings, u isolation.Unit) {
 		t.Run(name, func(t *testing.T) {
@@ -240,7 +241,7 @@ func each(t *testing.T, f func(t *testing.T, s isolation.Settings, u isolation.U
 	}
 }
 
-// podOf is the pod that an object starts, if it starts one.
+// podOf returns the pod template of an object, if it has one.
 func podOf(t *testing.T, o isolation.Object) *corev1.PodTemplateSpec {
 	t.Helper()
 	switch o := o.(type) {
@@ -260,9 +261,9 @@ func podOf(t *testing.T, o isolation.Object) *corev1.PodTemplateSpec {
 	return nil
 }
 
-// The laws of everything that is rendered: it is where it should be and carries the
-// organisation's label; nothing reaches the host; a job has no token and no right, and
-// nothing else is bound than what the chart has; the token is in the Secret only.
+// The laws of all rendered objects. They are in the right place and have the organisation's label.
+// No pod reaches the host. A job has no token and no permission, and only the chart's roles are
+// bound. The token is only in the Secret.
 func TestLaws(t *testing.T) {
 	each(t, func(t *testing.T, s isolation.Settings, u isolation.Unit, objects []isolation.Object) {
 		namespace := fleet.NamespaceOf(u.Enrollment, s.Shared)
@@ -319,8 +320,8 @@ func TestLaws(t *testing.T) {
 	})
 }
 
-// lawOfEgress: no address that jobs may not reach is within what is allowed and not
-// left out again. FL-05.
+// lawOfEgress checks that the allowed destinations include no address that jobs must not reach.
+// FL-05.
 func lawOfEgress(t *testing.T, s isolation.Settings, p *networkingv1.NetworkPolicy) {
 	t.Helper()
 	if p.Name == "tailplane-api-server" {
@@ -352,7 +353,7 @@ func lawOfEgress(t *testing.T, s isolation.Settings, p *networkingv1.NetworkPoli
 					t.Errorf("%s lets jobs reach %s", p.Name, a)
 				}
 			}
-			for _, x := range peer.IPBlock.Except { // the API server refuses what is not within
+			for _, x := range peer.IPBlock.Except { // the API server refuses exceptions outside the block
 				if e, c := netip.MustParsePrefix(x), netip.MustParsePrefix(peer.IPBlock.CIDR); !c.Contains(e.Addr()) || e.Bits() <= c.Bits() {
 					t.Errorf("%s: %s is not within %s", p.Name, e, c)
 				}
@@ -394,7 +395,7 @@ func lawOfPod(t *testing.T, u isolation.Unit, what string, o isolation.Object, p
 	}
 }
 
-// Organisations that share a namespace have one ground, and each its own way out.
+// Organisations in a shared namespace share its baseline, and each has its own egress policy.
 func TestSharedGround(t *testing.T) {
 	a, b := unit(v1alpha1.GitHub, v1alpha1.UseShared, v1alpha1.IsolationNone), unit(v1alpha1.GitLab, v1alpha1.UseShared, v1alpha1.IsolationNone)
 	b.Enrollment.Name, b.Pool.Name = "beta", "gl"
@@ -404,7 +405,8 @@ func TestSharedGround(t *testing.T) {
 	tenant := func(u isolation.Unit) isolation.Tenant {
 		return isolation.Tenant{Enrollment: u.Enrollment, Forge: u.Forge, Pools: []*v1alpha1.RunnerPool{u.Pool}}
 	}
-	// Each sees to the policies of its own pods, and all to the same for the rest.
+	// Each reconcile renders the policies of its own pods, and the same objects for everything
+	// else.
 	var all []isolation.Object
 	for _, of := range [][]isolation.Unit{{a, b, c}, {b, c, a}, {c, b, a}} {
 		objects, err := isolation.Ground(settings(), tenant(of[0]), tenant(of[1]), tenant(of[2]))
@@ -443,7 +445,7 @@ func TestSharedGround(t *testing.T) {
 	}
 }
 
-// What cannot be rendered safely is not rendered, and the error says why.
+// Unsafe input is not rendered, and the error names the reason.
 func TestRefused(t *testing.T) {
 	raw := func(s string) *runtime.RawExtension { return &runtime.RawExtension{Raw: []byte(s)} }
 	pod := func(s string) func(*isolation.Settings, *isolation.Unit) {
@@ -499,7 +501,8 @@ func TestRefused(t *testing.T) {
 		{"host's", v1alpha1.GitHub, pod(`"hostPID": true`)},
 		{"host path of volume x", v1alpha1.GitHub, pod(`"volumes": [{"name": "x", "hostPath": {"path": "/"}}]`)},
 		{"a token in volume x", v1alpha1.GitHub, pod(`"volumes": [{"name": "x", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]`)},
-		// FL-01: beside its runners are the credentials of all organisations of a namespace.
+		// FL-01: the namespace of the runners also contains the credentials of all organisations
+		// there.
 		{"the Secret beta-0a1b2c3d", v1alpha1.GitHub, pod(`"volumes": [{"name": "x", "secret": {"secretName": "beta-0a1b2c3d"}}]`)},
 		{"the Secret beta-gl-nix-runner-config", v1alpha1.GitHub, pod(`"volumes": [{"name": "x", "projected": {"sources": [{"secret": {"name": "beta-gl-nix-runner-config"}}]}}]`)},
 		{"the Secret beta-gl-nix-runner-token", v1alpha1.GitHub, pod(`"volumes": [{"name": "x", "secret": {"secretName": "beta-gl-nix-runner-token"}}]`)},
@@ -541,7 +544,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// The managers of a unit never run more jobs than are allocated, all together.
+// The managers of a unit together never run more jobs than allocated.
 func TestManagers(t *testing.T) {
 	for _, c := range []struct {
 		concurrent, replicas int32
@@ -554,7 +557,7 @@ func TestManagers(t *testing.T) {
 		{4, 3, fleet.Capacity{Max: 9}, false, 3, 3},
 		{4, 3, fleet.Capacity{Max: 5}, false, 3, 1},
 		{4, 3, fleet.Capacity{Max: 2}, false, 2, 1},
-		{4, 3, fleet.Capacity{}, false, 3, 1}, // for the jobs that run
+		{4, 3, fleet.Capacity{}, false, 3, 1}, // for the running jobs
 		{4, 3, fleet.Capacity{Mode: v1alpha1.HoldPause}, true, 3, 1},
 		{4, 3, fleet.Capacity{Mode: v1alpha1.HoldDrain}, false, 3, 1},
 		{4, 3, fleet.Capacity{Mode: v1alpha1.HoldDrain}, true, 0, 1},
@@ -570,8 +573,8 @@ func TestManagers(t *testing.T) {
 	}
 }
 
-// FL-01, FL-03: whatever a name or an image says, it is one value in the runner's
-// configuration, and a token cannot be printed.
+// FL-01, FL-03: any name or image becomes a single value in the runner's configuration, and a token
+// cannot be printed.
 func TestHostileValues(t *testing.T) {
 	u := unit(v1alpha1.GitLab, v1alpha1.UseShared, v1alpha1.IsolationNode)
 	hostile := "a\"\n[runners.kubernetes]\nprivileged = true\t\\\x00\x7f é \xff"
@@ -596,7 +599,7 @@ func TestHostileValues(t *testing.T) {
 			seen[table] = true
 			continue
 		}
-		// What is written is also JSON, which can be read here.
+		// The output is also valid JSON, so the test can parse it.
 		var pair [2]any
 		key, value, _ := strings.Cut(line, " = ")
 		if strings.HasPrefix(key, `"`) {
@@ -635,7 +638,7 @@ func TestHostileValues(t *testing.T) {
 	}
 }
 
-// A copy of a credential has one form, and nothing else of the Secret is copied.
+// A copy of a credential has one form, and contains no other data of the Secret.
 func TestCredential(t *testing.T) {
 	app := map[string][]byte{"github_app_id": []byte("1"), "github_app_installation_id": []byte("2"), "github_app_private_key": []byte("key"), "note": []byte("n")}
 	s, err := isolation.Credential("acme", "tailplane-org-acme", app)
@@ -652,8 +655,8 @@ func TestCredential(t *testing.T) {
 	}
 }
 
-// FLEET-11 (FL-01): whatever an enrollment says in any of its fields, what is rendered
-// is in the same places under the same names, and names the same Secrets and accounts.
+// FLEET-11 (FL-01): whatever the fields of an enrollment contain, the rendered objects have the
+// same places and names, and reference the same Secrets and service accounts.
 func TestFLEET11_HostileFields(t *testing.T) {
 	names := func(objects []isolation.Object) (all []string) {
 		for _, o := range objects {

@@ -6,14 +6,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ownSecrets are the names of Secrets that the fleet makes beside runners: copies of
-// credentials (see [fleet.CredentialName]), tokens of runners and configurations of their
-// managers (see [TokenName] and [ConfigName]). In a shared namespace they are those of all
+// ownSecrets matches the names of Secrets that the fleet creates next to the runners. These are
+// copies of credentials (see [fleet.CredentialName]), and tokens and configurations of GitLab
+// runners (see [TokenName] and [ConfigName]). A shared namespace contains those of all
 // organisations.
 var ownSecrets = regexp.MustCompile(`(-[0-9a-f]{8}|-runner-(token|config))$`)
 
-// secretsOf are the names of the Secrets that whoever runs in a pod can read by it. By
-// those for pulling images nothing in it can.
+// secretsOf returns the names of the Secrets that processes in a pod can read through the pod. It
+// omits image pull secrets, which processes in the pod cannot read.
 func secretsOf(s *corev1.PodSpec) (names []string) {
 	for _, v := range s.Volumes {
 		if v.Secret != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet"
 )
 
-// policies deny everything in both directions, and then allow the organisation what it
-// is allowed. In the shared namespace what one may is not what another may: pods carry
-// their organisation's label, which a job cannot change.
+// policies renders policies that deny all traffic in both directions, and then allow what the
+// organisation may use. In the shared namespace, the allowed traffic differs by organisation. There
+// the policies select pods by the organisation's label, which a job cannot change.
 func (g *ground) policies() ([]*networkingv1.NetworkPolicy, error) {
 	all := matching(nil)
 	base := g.policy(egressName, g.org, nil)
@@ -61,7 +61,8 @@ func port(p corev1.Protocol, n int32) networkingv1.NetworkPolicyPort {
 	return networkingv1.NetworkPolicyPort{Protocol: &p, Port: new(intstr.FromInt32(n))}
 }
 
-// egress is what one organisation may connect to, beside the cluster's DNS.
+// egress returns the destinations that one organisation may connect to, in addition to the
+// cluster's DNS.
 func (g *ground) egress(e *v1alpha1.RunnerEnrollment) (rules []networkingv1.NetworkPolicyEgressRule, err error) {
 	network := e.Spec.Network
 	if network == nil {
@@ -98,7 +99,7 @@ func (g *ground) egress(e *v1alpha1.RunnerEnrollment) (rules []networkingv1.Netw
 			return nil, fmt.Errorf("a cache in %q names no pods or no port", c.Namespace)
 		}
 		if !slices.Contains(g.CacheNamespaces, c.Namespace) {
-			continue // the enrollment is refused for it; what runs of it gets no way there either
+			continue // the enrollment is refused because of it; its running jobs get no access either
 		}
 		rules = append(rules, networkingv1.NetworkPolicyEgressRule{
 			To:    []networkingv1.NetworkPolicyPeer{{NamespaceSelector: new(matching(map[string]string{corev1.LabelMetadataName: c.Namespace})), PodSelector: new(matching(c.PodSelector))}},

@@ -17,14 +17,13 @@ import (
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
-// FLEET-01: a real API server takes everything that is rendered, and its own admission
-// (pod security, quota, limits) takes the pods: what a job's pod would be is made as
-// one. A pod that reaches for the host is refused in each of the namespaces, but where
-// a pool has Docker.
+// FLEET-01: a real API server accepts all rendered objects, and its admission (pod security, quota,
+// limits) accepts the pods: the test creates a job's pod directly. A pod that accesses the host is
+// refused in each namespace, except where a pool has Docker.
 func TestFLEET01_Admitted(t *testing.T) {
 	c := kubetest.Start(t)
 	classes := "apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: gvisor}\nhandler: runsc\n"
-	for _, name := range []string{isolation.JobPriority, isolation.ManagerPriority} { // the chart's
+	for _, name := range []string{isolation.JobPriority, isolation.ManagerPriority} { // part of the chart
 		classes += fmt.Sprintf("---\napiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: %s}\nvalue: 100\n", name)
 	}
 	if err := c.Apply(t.Context(), []byte(classes)); err != nil {
@@ -33,9 +32,9 @@ func TestFLEET01_Admitted(t *testing.T) {
 	org := 0
 	each(t, func(t *testing.T, s isolation.Settings, u isolation.Unit, _ []isolation.Object) {
 		if u.Use.Type != v1alpha1.UseShared {
-			return // what differs is a label of the scale set's, and nothing that is applied here
+			return // only a label of the scale set differs, which is not applied here
 		}
-		// A namespace of its own for each case, which all are for one organisation.
+		// Each case gets its own namespace, because all are for one organisation.
 		org++
 		s.Shared = fmt.Sprintf("tailplane-runners-%d", org)
 		u.Enrollment.Name, u.Pool.Spec.DedicatedTo = fmt.Sprintf("acme-%d", org), ""
@@ -50,7 +49,7 @@ func TestFLEET01_Admitted(t *testing.T) {
 			case *corev1.Namespace:
 				namespace, enforce = o.Name, o.Labels["pod-security.kubernetes.io/enforce"]
 			case *unstructured.Unstructured:
-				continue // ARC is not here
+				continue // ARC is not installed here
 			}
 			b, err := json.Marshal(o)
 			if err != nil {
@@ -69,7 +68,7 @@ func TestFLEET01_Admitted(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if o.GetObjectKind().GroupVersionKind().Kind == "Deployment" { // its pods are started by nobody's hand
+				if o.GetObjectKind().GroupVersionKind().Kind == "Deployment" { // no controller creates its pods here
 					b = []byte(strings.ReplaceAll(string(b), "restartPolicy: Never", ""))
 				}
 				if err := c.Apply(t.Context(), b); err != nil {
@@ -82,7 +81,7 @@ func TestFLEET01_Admitted(t *testing.T) {
 		if err := c.Apply(t.Context(), hostile); (err == nil) != (enforce == "privileged") || err != nil && !strings.Contains(err.Error(), "PodSecurity") {
 			t.Errorf("in a namespace that is %s, a pod on the host: %v", enforce, err)
 		}
-		// The most that a container may use is bounded.
+		// The resources of a container are limited.
 		large := fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "large", "namespace": %q}, "spec": {"serviceAccountName": %q, "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
 			"containers": [{"name": "a", "image": "a", "resources": {"limits": {"cpu": "100"}}, "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}}]}}`, namespace, isolation.RunnerAccount)
 		if err := c.Apply(t.Context(), large); err == nil || !strings.Contains(err.Error(), "maximum cpu usage per Container") {

@@ -21,7 +21,7 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 )
 
-// TestMain is also the program gitlab-runner, if it is called so.
+// TestMain also acts as the program gitlab-runner, if it runs under that name.
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == "gitlab-runner" {
 		os.Exit(gitlabRunner(os.Getenv("DIR")))
@@ -29,8 +29,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// gitlabRunner behaves as GitLab's runner does, which is a Go program too: SIGTERM
-// aborts, SIGQUIT waits for the job, here until the file "done" is there.
+// gitlabRunner behaves like GitLab's runner, which is a Go program too: SIGTERM aborts, and SIGQUIT
+// waits for the job. Here the job ends when the file "done" exists.
 func gitlabRunner(dir string) int {
 	log, err := os.OpenFile(filepath.Join(dir, "log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -53,8 +53,8 @@ func gitlabRunner(dir string) int {
 	return 1
 }
 
-// FLEET-18, what a manager's pod runs: SIGTERM lets the job end, the configuration is
-// read anew when the Secret changes, and a runner that cannot start ends the pod.
+// FLEET-18, the script of a manager's pod: SIGTERM lets the job end, a changed Secret reloads the
+// configuration, and a runner that cannot start ends the pod.
 func TestFLEET18_Start(t *testing.T) {
 	sh, err := exec.LookPath("sh")
 	if err != nil {
@@ -68,7 +68,7 @@ func TestFLEET18_Start(t *testing.T) {
 	}
 	write := func(name, text string, mode os.FileMode) {
 		t.Helper()
-		next := filepath.Join(dir, name+".next") // as a kubelet does it
+		next := filepath.Join(dir, name+".next") // like a kubelet
 		if err := errors.Join(os.WriteFile(next, []byte(text), mode), os.Rename(next, filepath.Join(dir, name))); err != nil {
 			t.Fatal(err)
 		}
@@ -99,11 +99,11 @@ func TestFLEET18_Start(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }) // its group: it may be gone already
+		t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }) // the process group, which may be gone already
 		return cmd
 	}
 
-	// Without a configuration nothing runs.
+	// Without a configuration, the runner does not start.
 	if err := start().Wait(); err == nil {
 		t.Error("it runs without a configuration")
 	}
@@ -137,7 +137,7 @@ func TestFLEET18_Start(t *testing.T) {
 		t.Errorf("it ends with %v: %q", err, read("log"))
 	}
 
-	// What the runner says at its end is what the pod says.
+	// The pod's exit code is that of the runner.
 	write("bin/gitlab-runner", "#!/bin/sh\nexit 7\n", 0o700)
 	var exit *exec.ExitError
 	if err := start().Wait(); !errors.As(err, &exit) || exit.ExitCode() != 7 {

@@ -16,9 +16,9 @@ import (
 
 const runnerHome = "/home/runner"
 
-// Template is the pod of a GitHub runner as a pool describes it, with what its
-// container mode adds. It belongs to no organisation yet. An error says what of the
-// pool cannot be; [fleet.View] has a place for it.
+// Template returns the pod template of a GitHub runner as a pool describes it, with the additions
+// of its container mode. It is not specific to an organisation yet. An error says what is wrong
+// with the pool; [fleet.View] has a field for it.
 func Template(pool *v1alpha1.RunnerPool, forge v1alpha1.ForgeType, images Images) (*corev1.PodTemplateSpec, error) {
 	if forge != v1alpha1.GitHub {
 		return nil, errors.New("only GitHub's runners have a template")
@@ -53,8 +53,8 @@ func Template(pool *v1alpha1.RunnerPool, forge v1alpha1.ForgeType, images Images
 
 func isRunner(c corev1.Container) bool { return c.Name == v1alpha1.RunnerContainer }
 
-// harmless refuses what would let a job out of its pod. PSA refuses most of it too,
-// but later: ARC would try again for ever.
+// harmless refuses settings that would let a job out of its pod. Pod Security Admission refuses
+// most of them too, but only when ARC creates the pod, and ARC would retry endlessly.
 func harmless(t *corev1.PodTemplateSpec) error {
 	s := &t.Spec
 	var errs []error
@@ -103,7 +103,7 @@ func harmless(t *corev1.PodTemplateSpec) error {
 	return nil
 }
 
-// mode adds what a container mode needs, as ARC's own chart does.
+// mode adds what a container mode needs, like ARC's own chart.
 func mode(t *corev1.PodTemplateSpec, runner *corev1.Container, m v1alpha1.ContainerMode, images Images) error {
 	if m == "" || m == v1alpha1.ModeDefault {
 		return nil
@@ -148,7 +148,7 @@ func mode(t *corev1.PodTemplateSpec, runner *corev1.Container, m v1alpha1.Contai
 		t.Spec.InitContainers = append(t.Spec.InitContainers,
 			corev1.Container{Name: "init-dind-externals", Image: runner.Image, Command: []string{"cp", "-r", runnerHome + "/externals/.", runnerHome + "/tmpDir/"},
 				VolumeMounts: []corev1.VolumeMount{{Name: "dind-externals", MountPath: runnerHome + "/tmpDir"}}},
-			// It stays beside the job, and ends when the job has: a sidecar.
+			// A sidecar: it runs next to the job and ends after it.
 			corev1.Container{Name: "dind", Image: images.Docker, RestartPolicy: new(corev1.ContainerRestartPolicyAlways),
 				Args: []string{"dockerd", "--host=unix:///var/run/docker.sock", "--group=$(DOCKER_GROUP_GID)"}, Env: []corev1.EnvVar{{Name: "DOCKER_GROUP_GID", Value: "123"}},
 				SecurityContext: &corev1.SecurityContext{Privileged: new(true)},
@@ -174,7 +174,7 @@ func mode(t *corev1.PodTemplateSpec, runner *corev1.Container, m v1alpha1.Contai
 	return nil
 }
 
-// forOrg makes a template an organisation's: its labels, its account, its nodes.
+// forOrg adapts a template to an organisation: its labels, its service account and its nodes.
 func forOrg(t *corev1.PodTemplateSpec, pool *v1alpha1.RunnerPool, e *v1alpha1.RunnerEnrollment) {
 	if t.Labels == nil {
 		t.Labels = map[string]string{}
@@ -194,7 +194,7 @@ func podLabels(org, pool, component string) map[string]string {
 	return map[string]string{v1alpha1.OrgLabel: org, v1alpha1.PoolLabel: pool, v1alpha1.ManagedByLabel: v1alpha1.ManagedBy, componentLabel: component}
 }
 
-// place puts a pod where the organisation's pods belong.
+// place adds the organisation's node placement to a pod.
 func place(s *corev1.PodSpec, e *v1alpha1.RunnerEnrollment) {
 	selector, tolerations, class := placement(e)
 	if s.NodeSelector == nil && len(selector) > 0 {
@@ -207,14 +207,14 @@ func place(s *corev1.PodSpec, e *v1alpha1.RunnerEnrollment) {
 	}
 }
 
-// placement is where an organisation's pods run: with isolation Node on nodes that
-// carry its label and its taint.
+// placement returns the node placement of an organisation's pods. With isolation Node, they run on
+// nodes with the organisation's label and taint.
 func placement(e *v1alpha1.RunnerEnrollment) (selector map[string]string, tolerations []corev1.Toleration, runtimeClass string) {
 	selector = map[string]string{}
 	if p := e.Spec.Placement; p != nil {
 		maps.Copy(selector, p.NodeSelector)
 		for _, t := range p.Tolerations {
-			if t.Key != v1alpha1.OrgLabel { // its own is added below
+			if t.Key != v1alpha1.OrgLabel { // added below for isolation Node only
 				tolerations = append(tolerations, t)
 			}
 		}
@@ -227,7 +227,7 @@ func placement(e *v1alpha1.RunnerEnrollment) (selector map[string]string, tolera
 	return selector, tolerations, runtimeClass
 }
 
-// Fault says what of a pool cannot be, whoever uses it; empty: nothing.
+// Fault returns what is wrong with a pool, independent of its users; empty if it is valid.
 func Fault(p *v1alpha1.RunnerPool, forge v1alpha1.ForgeType, images Images) string {
 	switch {
 	case forge == v1alpha1.GitHub:

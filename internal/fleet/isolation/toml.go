@@ -8,12 +8,11 @@ import (
 	"strings"
 )
 
-// tomlText is a document in TOML, as far as a runner's configuration needs it:
-// strings, numbers and truths, then tables. Values are quoted, never pasted: a name
-// cannot become another line.
+// tomlText is a TOML document with the features that a runner's configuration needs: strings,
+// numbers and booleans, then tables. It quotes all values, so that a name cannot add another line.
 type tomlText struct{ strings.Builder }
 
-// table begins a table, or with array an element of one.
+// table starts a table or, with array, an element of an array of tables.
 func (t *tomlText) table(path string, array bool) {
 	if array {
 		path = "[" + path + "]"
@@ -27,7 +26,7 @@ func (t *tomlText) text(key, value string) {
 func (t *tomlText) number(key string, n int) { fmt.Fprintf(t, "%s = %d\n", tomlKey(key), n) }
 func (t *tomlText) truth(key string, b bool) { fmt.Fprintf(t, "%s = %t\n", tomlKey(key), b) }
 
-// strings writes a table of strings, sorted, if there are any.
+// strings writes a table of strings, sorted by key. It writes nothing if there are none.
 func (t *tomlText) strings(path string, m map[string]string) {
 	if len(m) == 0 {
 		return
@@ -45,7 +44,7 @@ func tomlKey(key string) string {
 	return tomlQuote(key)
 }
 
-// tomlQuote is a basic string. What is not UTF-8 becomes the replacement character.
+// tomlQuote returns a basic string. It replaces invalid UTF-8 by the replacement character.
 func tomlQuote(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')

@@ -12,11 +12,11 @@ import (
 	"github.com/tailplane/tailplane/internal/manifest/tfvars"
 )
 
-// maxKeys is how many keys one edit changes.
+// maxKeys is the maximum number of keys that one edit may change.
 const maxKeys = 64
 
-// Spec is what a file says of an object, as far as the mapping has keys for it, and
-// whether it says anything. A key that is null says nothing.
+// Spec returns the spec of an object in a file, as far as the mapping covers it, and whether the
+// file contains any value for it. A null value counts as absent.
 func (b Book) Spec(file []byte, r change.Ref) (map[string]any, bool, error) {
 	s, err := b.find(r)
 	if err != nil {
@@ -53,7 +53,7 @@ func (m mapped) spec(file []byte, r change.Ref) (map[string]any, bool, error) {
 	return spec, true, nil
 }
 
-// at is what is under a key, and whether there is such a key.
+// at returns the value of a key, and whether the key exists.
 func at(values map[string]any, key []string) (any, bool) {
 	var v any = values
 	for _, k := range key {
@@ -68,7 +68,7 @@ func at(values map[string]any, key []string) (any, bool) {
 	return v, true
 }
 
-// Apply is the file after edits, one after the other.
+// Apply returns the file after the edits, applied one after the other.
 func (b Book) Apply(file []byte, r change.Ref, edits ...change.Edit) ([]byte, error) {
 	s, err := b.find(r)
 	if err != nil {
@@ -114,7 +114,7 @@ func (m mapped) apply(file []byte, r change.Ref, e change.Edit) ([]byte, error) 
 	if w.written == 0 {
 		return nil, change.ErrSame
 	}
-	// What is shown is what is written.
+	// Verify that the file now has exactly the wanted values.
 	is, _, err := m.spec(w.text, r)
 	if got, _ := pruned(is).(map[string]any); err != nil || !reflect.DeepEqual(got, want) {
 		return nil, fmt.Errorf("%w: the file would not say what was meant", change.ErrPatch)
@@ -122,8 +122,7 @@ func (m mapped) apply(file []byte, r change.Ref, e change.Edit) ([]byte, error) 
 	return w.text, nil
 }
 
-// pruned is a value without objects that say nothing, and without nulls in objects, which
-// say nothing either; nil if nothing is left of it.
+// pruned returns a value without nulls and empty objects; nil if nothing is left.
 func pruned(v any) any {
 	object, ok := v.(map[string]any)
 	if !ok {
@@ -141,7 +140,7 @@ func pruned(v any) any {
 	return out
 }
 
-// A writer writes what differs between two specs of an object.
+// A writer writes the differences between two specs of an object.
 type writer struct {
 	mapped
 	kind, name string
@@ -150,7 +149,7 @@ type writer struct {
 	err        error
 }
 
-// walk goes down to fields that have a key. Old and updated are nil where there is nothing.
+// walk descends to the fields that have a key. old and updated are nil for absent values.
 func (w *writer) walk(path []string, old, updated any) {
 	was, _ := old.(map[string]any)
 	is, object := updated.(map[string]any)
@@ -175,8 +174,8 @@ func (w *writer) walk(path []string, old, updated any) {
 	}
 }
 
-// value writes what is under a key, and below it. What is not there is written only where
-// the mapping declares exactly that key: Tofu drops keys that its modules do not know.
+// value writes the value of a key and its subkeys. It adds a new key only if the mapping declares
+// exactly that key: Tofu ignores keys that its modules do not declare.
 func (w *writer) value(path, key []string, declared bool, old, updated any) {
 	was, _ := old.(map[string]any)
 	is, object := updated.(map[string]any)
@@ -216,8 +215,8 @@ func keys(a, b map[string]any) []string {
 	return all
 }
 
-// remove is the file without an object: without everything that its name stands for, or,
-// where the file is its own, without its keys.
+// remove returns the file without an object. It removes everything below the object's name or, if
+// the file belongs to the object alone, its mapped keys.
 func (m mapped) remove(file []byte, r change.Ref) ([]byte, error) {
 	done := map[string]bool{}
 	for _, f := range m.fields[r.Kind] {

@@ -1,6 +1,6 @@
 // Package stack reads and edits the variables of Tofu stacks as objects of the fleet's
-// configuration, by a mapping that the settings have. It keeps the law that what is shown
-// is what is written: a field that no key stands for is refused, and not left out.
+// configuration. The settings contain the mapping from keys to fields. The package guarantees that
+// the shown change is the written change: it refuses a field without a key instead of ignoring it.
 package stack
 
 import (
@@ -15,39 +15,40 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/change"
 )
 
-// A Stack is one file of variables, and which keys of it stand for which fields.
+// A Stack is one file of variables, with the mapping from its keys to fields.
 type Stack struct {
-	Path  string   // in the repository, ends with .tfvars; {kind} and {name} as [change.Place] has them
-	Names []string // of objects that are in it, as patterns such as gh-*; none: all
-	// Keys are, by kind and by field of its spec (scaling.max), where the field's value is:
-	// an attribute, and after dots keys of objects in it. {name} is the object's name,
-	// {name_} the same with underscores.
+	Path  string   // in the repository, ends with .tfvars; may contain {kind} and {name} as in [change.Place]
+	Names []string // names of its objects, as patterns such as gh-*; none: all
+	// Keys maps a kind and a field of its spec (such as scaling.max) to the location of the value:
+	// an attribute, followed by keys of nested objects after dots. {name} stands for the object's
+	// name, {name_} for the name with underscores.
 	Keys map[string]map[string]string
 }
 
-// A Book is all stacks. Of those that may have an object it is in the first.
+// A Book is an ordered list of stacks. An object belongs to the first stack that covers it.
 type Book struct{ stacks []mapped }
 
-// mapped is a stack that was checked.
+// mapped is a validated stack.
 type mapped struct {
 	Stack
-	fields map[string][]field // by kind, in the order of their keys
+	fields map[string][]field // by kind, sorted by path
 }
 
-// A field of a spec, and its key.
+// A field is a field of a spec with its key.
 type field struct {
 	path []string
 	key  []segment
 }
 
-// A segment of a key: what stands before and behind the name, if that is in it.
+// A segment is a part of a key: the text before and after the name, if the segment contains the
+// name.
 type segment struct {
 	before, behind string
 	named          bool
 	underscores    bool
 }
 
-// New returns what reads and edits stacks; an error says what of the mapping cannot be.
+// New returns a Book of these stacks. It returns an error if the mapping is not valid.
 func New(stacks ...Stack) (Book, error) {
 	var b Book
 	if len(stacks) == 0 {
@@ -83,7 +84,7 @@ func read(s Stack) (mapped, error) {
 	if len(s.Keys) == 0 {
 		return m, errors.New("keys: none are mapped")
 	}
-	all := map[string][]field{} // those before, by kind
+	all := map[string][]field{} // fields of earlier kinds, by kind
 	for _, kind := range slices.Sorted(maps.Keys(s.Keys)) {
 		if !slices.Contains(change.Kinds(), kind) {
 			return m, fmt.Errorf("keys: %.60q is none of %s", kind, strings.Join(change.Kinds(), ", "))
@@ -148,11 +149,11 @@ func readField(name, key string, alone bool) (f field, err error) {
 	return f, nil
 }
 
-// under reports whether a path is another one, or below it.
+// under reports whether a path is equal to another one or below it.
 func under(p, of []string) bool { return len(p) >= len(of) && slices.Equal(p[:len(of)], of) }
 
-// meet reports whether two fields could have one key, or whether one of an object could
-// lie in what goes with another one.
+// meet reports whether two fields could share a key, or whether one object's key could be inside
+// another object's part of the file.
 func meet(f, g field, kind bool) bool {
 	own, others := f.root(), g.root()
 	if kind && slices.Equal(own, others) {
@@ -161,7 +162,8 @@ func meet(f, g field, kind bool) bool {
 	return overlap(own, others)
 }
 
-// root is the part of a key under which everything is the object's: up to its name.
+// root returns the part of a key below which everything belongs to the object: up to and including
+// its name.
 func (f field) root() []segment {
 	if i := slices.IndexFunc(f.key, func(s segment) bool { return s.named }); i >= 0 {
 		return f.key[:i+1]
@@ -169,8 +171,8 @@ func (f field) root() []segment {
 	return f.key
 }
 
-// overlap reports whether two keys could be one, or one of them within the other, for
-// some names of objects.
+// overlap reports whether, for some object names, two keys could be equal or one could be inside
+// the other.
 func overlap(a, b []segment) bool {
 	for i := range min(len(a), len(b)) {
 		if !a[i].meets(b[i]) {
@@ -194,7 +196,7 @@ func (s segment) meets(o segment) bool {
 	return s.before == o.before
 }
 
-// of is a key for an object of a name.
+// of returns the key for an object name.
 func (f field) of(name string) []string {
 	var key []string
 	for _, s := range f.key {
@@ -223,7 +225,7 @@ func (b Book) find(r change.Ref) (mapped, error) {
 	return mapped{}, fmt.Errorf("%w: no Tofu stack has %s (plane.gitops.stacks)", change.ErrPatch, r)
 }
 
-// File is where an object is.
+// File returns the path of an object's file.
 func (b Book) File(r change.Ref) (string, error) {
 	s, err := b.find(r)
 	if err != nil {
@@ -232,10 +234,10 @@ func (b Book) File(r change.Ref) (string, error) {
 	return change.Place(s.Path, r, ".tfvars")
 }
 
-// Note says why the API server cannot be asked what it would make of a change.
+// Note explains why the API server cannot preview a change.
 func (Book) Note() string {
 	return "These are variables of a Tofu stack: what they make of the cluster is said by the plan that CI puts into the pull request, and by no dry run here."
 }
 
-// name is a key as people write it.
+// name returns a key as people write it.
 func name(key []string) string { return cmp.Or(strings.Join(key, "."), "?") }

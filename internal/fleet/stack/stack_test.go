@@ -47,8 +47,8 @@ func book(t *testing.T) Book {
 	return b
 }
 
-// FLEET-15: keys that the mapping declares, or that are there, are written; a field that no
-// key stands for is refused, and never shown without being written.
+// FLEET-15: the package writes keys that the mapping declares or that exist. It refuses a field
+// without a key, and never shows a change that it does not write.
 func TestFLEET15_Stack(t *testing.T) {
 	nix, acme := change.Ref{Kind: "RunnerPool", Name: "gh-nix"}, change.Ref{Kind: "RunnerEnrollment", Name: "acme"}
 	b := book(t)
@@ -66,7 +66,7 @@ func TestFLEET15_Stack(t *testing.T) {
 	for name, x := range map[string]struct {
 		ref      change.Ref
 		edit     change.Edit
-		old, new string // what comes in whose place
+		old, new string // the text that is replaced and its replacement
 		err      error
 	}{
 		"a number":             {nix, change.Edit{Patch: json.RawMessage(`{"scaling":{"max":8}}`)}, "gh_nix_max = 5", "gh_nix_max = 8", nil},
@@ -104,8 +104,8 @@ func TestFLEET15_Stack(t *testing.T) {
 	}
 }
 
-// FL-01: no object can come to lie on another's keys, whatever they are called: such a
-// mapping is refused before anything is read by it.
+// FL-01: no object can get another object's keys, whatever the names are. New refuses such a
+// mapping before any file is read.
 func TestFL01_Mapping(t *testing.T) {
 	pool := func(keys ...string) map[string]map[string]string {
 		m := map[string]string{}
@@ -124,7 +124,7 @@ func TestFL01_Mapping(t *testing.T) {
 		"a file for all":          {Stack{Path: "a.tfvars", Keys: pool("min")}, false},
 		"one key":                 {Stack{Path: "a.tfvars", Keys: pool("sets.{name}.min", "sets.{name}.min")}, false},
 		"one in the other":        {Stack{Path: "a.tfvars", Keys: pool("sets.{name}", "sets.{name}.min")}, false},
-		"for some names":          {Stack{Path: "a.tfvars", Keys: pool("{name_}_max", "{name_}_x_max")}, false}, // of x-a
+		"for some names":          {Stack{Path: "a.tfvars", Keys: pool("{name_}_max", "{name_}_x_max")}, false}, // for an object x-a
 		"names and a word":        {Stack{Path: "a.tfvars", Keys: pool("sets.{name}.a", "sets.default-{name}.b")}, false},
 		"the name twice":          {Stack{Path: "a.tfvars", Keys: pool("{name}.{name}")}, false},
 		"two kinds in one object": {Stack{Path: "a.tfvars", Keys: map[string]map[string]string{"RunnerPool": {"runsOn": "all.{name}.a"}, "RunnerEnrollment": {"owners": "all.{name}.b"}}}, false},
@@ -152,8 +152,8 @@ func TestFL01_Mapping(t *testing.T) {
 	}
 }
 
-// FuzzApply holds that an edit is refused, or the file then says of the object what was
-// meant, and of every other one what it said.
+// FuzzApply checks that an edit is refused, or that the file then has the wanted values for the
+// object and the old ones for all others.
 func FuzzApply(f *testing.F) {
 	f.Add(file, `{"scaling":{"max":8},"runsOn":["x","nix"]}`)
 	f.Add(file, `{"scaling":null}`)

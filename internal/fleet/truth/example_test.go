@@ -9,8 +9,8 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/truth"
 )
 
-// Somebody paused a runner at GitLab. At the second look it is told; what stood is handed
-// in again each time.
+// A person paused a runner at GitLab. The second check reports it. Each check gets the findings of
+// the previous one.
 func ExampleCheck() {
 	org := truth.Org{Name: "acme", Forge: v1alpha1.GitLab, Whole: fleet.Yes, Listed: fleet.Yes, Workloads: []truth.Workload{{
 		Pool: "gl-nix", Name: "acme-gl-nix", Allocated: 4, Capacity: fleet.Capacity{Max: 4},
@@ -22,7 +22,7 @@ func ExampleCheck() {
 	for range 2 {
 		stands = truth.Check(org, stands, now)
 		fmt.Println(now.Format(time.TimeOnly), len(truth.Drift(stands, now)), "to be told")
-		now = now.Add(5 * time.Minute) // in life: truth.Next
+		now = now.Add(5 * time.Minute) // real callers use truth.Next
 	}
 	for _, f := range stands {
 		fmt.Printf("%s %s: %s since %s. %s\n", f.Severity, f.Workload, f.Kind, f.FirstSeen.Format(time.TimeOnly), f.Evidence)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// An Ignore is that somebody does not want to be told of a finding, why, and until
-// when. It is of the finding as it was: if that gets worse, it is told.
+// An Ignore is a person's request not to report a finding, with a reason and an expiry. It applies
+// to the current severity: a finding that gets worse is reported again.
 type Ignore struct {
 	ID       string    `json:"id"` // of the finding
 	Severity Severity  `json:"severity"`
@@ -16,10 +16,11 @@ type Ignore struct {
 	Until    time.Time `json:"until"`
 }
 
-// mostIgnored is how long a finding may be ignored: nobody remembers for longer.
+// mostIgnored is the maximum time for which a finding can be ignored. After that, people forget it.
 const mostIgnored = 90 * 24 * time.Hour
 
-// Ignored makes an Ignore of the finding that has the id, or says what it lacks.
+// Ignored returns an Ignore for the finding with this id. It returns an error if the input is not
+// valid.
 func Ignored(id string, s Severity, by, reason string, until, now time.Time) (Ignore, error) {
 	reason = strings.TrimSpace(reason)
 	switch {
@@ -35,14 +36,13 @@ func Ignored(id string, s Severity, by, reason string, until, now time.Time) (Ig
 	return Ignore{ID: id, Severity: s, By: by, Reason: reason, Until: until}, nil
 }
 
-// Hides says whether the finding that has the id is not told for this, with the
-// severity that it has now.
+// Hides reports whether the Ignore suppresses the finding with this id and its current severity.
 func (i Ignore) Hides(id string, s Severity, now time.Time) bool {
 	return i.ID == id && now.Before(i.Until) && s.weight() <= i.Severity.weight()
 }
 
-// Drift are the findings that are drift: those that stood long enough, and that no hold
-// explains. That somebody ignores one is kept by who shows it, and changes nothing here.
+// Drift returns the findings that are drift: they have lasted long enough, and no hold explains
+// them. It does not consider ignored findings; the caller that displays the findings handles them.
 func Drift(all []Finding, now time.Time) []Finding {
 	var out []Finding
 	for _, f := range all {

@@ -12,18 +12,18 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet"
 )
 
-// A rule judges one workload by one kind. [Ghost] has none: see ghosts.
+// A rule checks one workload for one kind of finding. [Ghost] has no rule: see ghosts.
 type rule struct {
 	kind  Kind
 	judge func(Org, Workload) []verdict
 }
 
-// A verdict is that a finding stands, that it does not, or that nobody knows.
+// A verdict says that a finding holds, that it does not hold, or that this is not known.
 type verdict struct {
 	Finding
 	is      fleet.Answer
-	all     bool          // Unknown is about all findings of that kind, whatever their subjects
-	worsens time.Duration // after which it is an error; 0: never
+	all     bool          // Unknown covers all findings of that kind, whatever their subjects
+	worsens time.Duration // after this time the finding becomes an error; 0: never
 }
 
 var rules = []rule{
@@ -32,8 +32,8 @@ var rules = []rule{
 	{CapacityDiffers, capacityDiffers}, {VersionSkew, versionSkew},
 }
 
-// all is yes if each answer is, no if one is no, and unknown else: what is no does not
-// become unknown by another.
+// all returns Yes if all answers are Yes, No if one is No, and Unknown otherwise. A No outweighs an
+// Unknown.
 func all(answers ...fleet.Answer) fleet.Answer {
 	out := fleet.Yes
 	for _, a := range answers {
@@ -57,7 +57,7 @@ func not(a fleet.Answer) fleet.Answer {
 	return fleet.Unknown
 }
 
-// some says whether there are any of something that was counted.
+// some reports whether a count is above 0.
 func some(n *int) fleet.Answer {
 	if n == nil {
 		return fleet.Unknown
@@ -77,8 +77,8 @@ func missing(o Org, w Workload) []verdict {
 	return is(all(w.Cluster.Object, not(w.Remote.Exists)), Error, "The cluster has its object, and the forge has no "+what+" for it.", next)
 }
 
-// neverRegistered is about a scale set that jobs wait for: one that is to have no
-// runner until a job comes has none.
+// neverRegistered concerns scale sets that should have runners. A scale set with a minimum of 0 has
+// none until a job comes.
 func neverRegistered(o Org, w Workload) []verdict {
 	if o.Forge != v1alpha1.GitHub {
 		return nil
@@ -101,7 +101,8 @@ func neverContacted(o Org, w Workload) []verdict {
 		"Look at a manager's log: its token may be another one's, or it may not reach the forge.")
 }
 
-// offline is about what once was there: see neverContacted for what never was.
+// offline concerns workloads that the forge has seen before. neverContacted covers those that it
+// has never seen.
 func offline(o Org, w Workload) []verdict {
 	was := w.Remote.Contacted
 	if o.Forge == v1alpha1.GitHub {
@@ -120,7 +121,7 @@ func pausedOutside(o Org, w Workload) []verdict {
 	v[0].Want, v[0].Have = "open", "paused"
 	switch {
 	case w.Capacity.Max > 0:
-	case w.Capacity.Hold != "": // it is as the hold wants it
+	case w.Capacity.Hold != "": // as the hold requires
 		v[0].Severity, v[0].ExplainedBy = Info, w.Capacity.Hold
 		v[0].Evidence, v[0].Next = "It is paused at the forge.", "Nothing: it goes on when the hold is lifted."
 	default:
@@ -143,7 +144,7 @@ func openOutside(o Org, w Workload) []verdict {
 	return v
 }
 
-// sorted is a list as a set, which two orders are equal in.
+// sorted returns a list in sorted order without duplicates, for comparison as a set.
 func sorted(list []string, fold bool) []string {
 	out := slices.Clone(list)
 	if fold {
@@ -155,7 +156,7 @@ func sorted(list []string, fold bool) []string {
 	return slices.Compact(out)
 }
 
-// quoted shows texts of others so that none of them is taken for ours.
+// quoted quotes foreign texts, so that readers do not take them for ours.
 func quoted(list []string) string {
 	out := make([]string, len(list))
 	for i, s := range list {
@@ -168,7 +169,7 @@ func labelsDiffer(o Org, w Workload) []verdict {
 	if w.Remote.Options == nil || w.Remote.Options.Labels == nil {
 		return []verdict{{is: fleet.Unknown}}
 	}
-	fold := o.Forge == v1alpha1.GitHub // which makes no difference between cases
+	fold := o.Forge == v1alpha1.GitHub // GitHub ignores the case of labels
 	want, have := sorted(w.Options.Labels, fold), sorted(w.Remote.Options.Labels, fold)
 	word, next := "labels", "Labels go to GitHub only when a scale set is made: another one is made beside it when the pool's runsOn changes."
 	if o.Forge == v1alpha1.GitLab {
@@ -191,7 +192,7 @@ func optionsDiffer(o Org, w Workload) []verdict {
 	for _, x := range []struct {
 		name       string
 		want, have any
-		loose      bool // what is there lets more in
+		loose      bool // the forge's value admits more jobs
 	}{
 		{"runUntagged", w.Options.RunUntagged, r.RunUntagged, r.RunUntagged},
 		{"locked", w.Options.Locked, r.Locked, !r.Locked},
@@ -209,8 +210,8 @@ func optionsDiffer(o Org, w Workload) []verdict {
 	return out
 }
 
-// groupDiffers is about who may run jobs: what is wrong with it is an error if it lets
-// more in than was said.
+// groupDiffers concerns the repositories that may use the runners. A difference is an error if it
+// admits more repositories than configured.
 func groupDiffers(o Org, w Workload) []verdict {
 	if o.Forge != v1alpha1.GitHub || w.Group == nil {
 		return nil
@@ -242,8 +243,8 @@ func groupDiffers(o Org, w Workload) []verdict {
 	return slices.Concat(scope, list, public)
 }
 
-// OfSet says whether a runner at GitHub is of a scale set, by the name that ARC gives
-// its runners.
+// OfSet reports whether a runner at GitHub belongs to a scale set, by the name pattern that ARC
+// uses for runners.
 func OfSet(set, runner string) bool {
 	rest, ok := strings.CutPrefix(runner, set+"-")
 	return ok && arcSuffix.MatchString(rest)
@@ -251,8 +252,8 @@ func OfSet(set, runner string) bool {
 
 var arcSuffix = regexp.MustCompile(`^[a-z0-9]{5}-runner-[a-z0-9]{5}$`)
 
-// ghosts are listed, and that is all that is done with them. FLEET-17. GitHub's are
-// known by the names of scale sets that there are; GitLab's by our mark, also if
+// ghosts lists runners that only the forge has. It takes no action on them. FLEET-17. It recognises
+// GitHub's runners by the names of existing scale sets, and GitLab's runners by our mark, even if
 // nothing else of their workload is left.
 func ghosts(o Org) []verdict {
 	unknown := verdict{is: fleet.Unknown, all: true}
@@ -278,7 +279,7 @@ func ghosts(o Org) []verdict {
 				if w.Name == r.Name {
 					ours = w
 				}
-				known = known || w.Remote.ID == r.ID || w.Name == r.Name && w.Remote.ID == 0 // its number is about to be written down
+				known = known || w.Remote.ID == r.ID || w.Name == r.Name && w.Remote.ID == 0 // its ID is not stored yet
 			}
 			if !known {
 				found(ours, r)
@@ -301,8 +302,8 @@ func ghosts(o Org) []verdict {
 	return out
 }
 
-// stranded is about jobs that were given to a scale set before it could run them.
-// GitHub gives up on them after a day.
+// stranded concerns jobs that GitHub assigned to a scale set that cannot run them. GitHub cancels
+// them after a day.
 func stranded(o Org, w Workload) []verdict {
 	if o.Forge != v1alpha1.GitHub {
 		return nil
@@ -333,7 +334,7 @@ func intakeMissing(o Org, w Workload) []verdict {
 
 func capacityDiffers(o Org, w Workload) []verdict {
 	if o.Forge != v1alpha1.GitHub {
-		return nil // a manager's is in its configuration, which the fleet applies whole
+		return nil // the fleet applies a manager's whole configuration, including its capacity
 	}
 	c := w.Cluster
 	if c.Min == nil || c.Max == nil {
@@ -357,7 +358,7 @@ func capacityDiffers(o Org, w Workload) []verdict {
 	return []verdict{v}
 }
 
-// release is the major and minor number of a version.
+// release returns the major and minor number of a version.
 func release(version string) (string, bool) {
 	m := versionForm.FindStringSubmatch(version)
 	if m == nil {

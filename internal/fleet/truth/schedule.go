@@ -6,19 +6,20 @@ import (
 	"time"
 )
 
-// First is when an organisation is looked at for the first time after a start: they
-// are spread over one period, so that a restart is no wave of requests.
+// First returns the time of an organisation's first check after a start. The first checks are
+// spread over one period, so that a restart does not cause a burst of requests.
 func First(org string, start time.Time, every time.Duration) time.Time {
 	return start.Add(time.Duration(fraction(org, 0) * float64(every)))
 }
 
-// Next is when it is looked at again, a tenth of the period earlier or later, so that
-// those that met by chance part again. It depends on nothing but what it is given.
+// Next returns the time of the next check, up to a tenth of the period earlier or later. The
+// variation separates organisations whose checks coincide. The result depends only on the
+// arguments.
 func Next(org string, last time.Time, every time.Duration) time.Time {
 	return last.Add(every + time.Duration((fraction(org, last.UnixNano())-0.5)*0.2*float64(every)))
 }
 
-// fraction is a number from 0 up to 1, always the same for the same.
+// fraction returns a number in [0, 1) that depends only on its arguments.
 func fraction(text string, n int64) float64 {
 	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte(text+"\x00"), uint64(n)))
 	return float64(binary.BigEndian.Uint64(sum[:8])>>11) / (1 << 53)

@@ -1,8 +1,8 @@
-// Package truth compares what a forge has of an organisation's runners with what the
-// cluster has, and both with what there should be. It keeps law 7: what is not known
-// is no finding, and it is no proof either that one has gone.
+// Package truth detects drift. It compares the forge's state of an organisation's runners with the
+// cluster's state, and both with the desired state. It implements law 7: an unknown state is no
+// finding, and does not prove that an earlier finding is gone.
 //
-// It finds and says; it mends nothing and deletes nothing.
+// It only reports. It repairs nothing and deletes nothing.
 package truth
 
 import (
@@ -17,69 +17,69 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet"
 )
 
-// A Kind is what a finding says. There are no others than these.
+// A Kind is the kind of a finding. The set is closed.
 type Kind string
 
-// The kinds. The first are between the forge and the cluster, the last between what
-// there should be and what there is.
+// The kinds. The first ones compare the forge with the cluster, the last ones compare the desired
+// with the actual state.
 const (
-	Missing         Kind = "Missing"         // the cluster has its object, and the forge has it not
-	NeverRegistered Kind = "NeverRegistered" // what takes its jobs runs, jobs wait, and no runner of it was ever seen at the forge
-	NeverContacted  Kind = "NeverContacted"  // its managers run, and none ever spoke to the forge
-	Offline         Kind = "Offline"         // its pods run, and to the forge they are not there
-	PausedOutside   Kind = "PausedOutside"   // the forge gives it no jobs, and it was not us who said so
-	OpenOutside     Kind = "OpenOutside"     // the forge gives it jobs, and it is to have none
-	LabelsDiffer    Kind = "LabelsDiffer"    // its labels or tags are not those of the pool
-	OptionsDiffer   Kind = "OptionsDiffer"   // whom it is for, or how long, is not as in the pool
-	GroupDiffers    Kind = "GroupDiffers"    // its runner group is for others than it should be
-	Ghost           Kind = "Ghost"           // the forge has a runner of ours, and the cluster has none of that name
-	Stranded        Kind = "Stranded"        // jobs were given to it, and do not start
-	IntakeMissing   Kind = "IntakeMissing"   // what takes its jobs does not run
-	CapacityDiffers Kind = "CapacityDiffers" // it may have more or fewer runners than was decided
-	VersionSkew     Kind = "VersionSkew"     // its parts have versions that do not go together
+	Missing         Kind = "Missing"         // the cluster has its object, but the forge does not have it
+	NeverRegistered Kind = "NeverRegistered" // its listener runs and jobs wait, but the forge never had a runner of it
+	NeverContacted  Kind = "NeverContacted"  // its managers run, but none ever contacted the forge
+	Offline         Kind = "Offline"         // its pods run, but the forge does not see them
+	PausedOutside   Kind = "PausedOutside"   // it is paused at the forge, and the fleet did not pause it
+	OpenOutside     Kind = "OpenOutside"     // it takes jobs at the forge, but must have none
+	LabelsDiffer    Kind = "LabelsDiffer"    // its labels or tags differ from the pool's
+	OptionsDiffer   Kind = "OptionsDiffer"   // its access or timeout differs from the pool's
+	GroupDiffers    Kind = "GroupDiffers"    // its runner group admits other repositories than it should
+	Ghost           Kind = "Ghost"           // the forge has a runner of ours that the cluster does not have
+	Stranded        Kind = "Stranded"        // jobs are assigned to it, but do not start
+	IntakeMissing   Kind = "IntakeMissing"   // its listener or manager does not run
+	CapacityDiffers Kind = "CapacityDiffers" // its capacity differs from the decision
+	VersionSkew     Kind = "VersionSkew"     // the versions of its parts do not match
 )
 
-// A Severity says how bad a finding is.
+// A Severity is the severity of a finding.
 type Severity string
 
 // The severities.
 const (
-	Info    Severity = "info"    // it is as it is meant to be, and still worth knowing
-	Warning Severity = "warning" // something is not as it should be
-	Error   Severity = "error"   // jobs do not run, or somebody may run them who should not
+	Info    Severity = "info"    // intended, but worth knowing
+	Warning Severity = "warning" // not as it should be
+	Error   Severity = "error"   // jobs do not run, or jobs may run that should not
 )
 
 func (s Severity) weight() int { return slices.Index([]Severity{Info, Warning, Error}, s) }
 
-// A Finding is one thing that is not as it should be.
+// A Finding is one difference from the desired state.
 type Finding struct {
 	Kind                Kind
 	Severity            Severity
 	Org, Pool, Workload string
-	// Subject is what of the workload it is about, if it has several: the name of a
-	// runner, or of an option.
+	// Subject is the affected part of the workload, if there are several: the ID of a runner, or
+	// the name of an option.
 	Subject    string
-	Want, Have string // what is compared, if something is
-	Evidence   string // in a sentence; what others wrote is quoted
-	Next       string // what to do, in a sentence
+	Want, Have string // desired and actual value, if any
+	Evidence   string // one sentence; foreign text is quoted
+	Next       string // what to do, in one sentence
 	FirstSeen  time.Time
-	// ExplainedBy is the hold by which it is as it is: then it is no drift.
+	// ExplainedBy is the hold that causes the difference. Then the finding is not drift.
 	ExplainedBy string
-	// Unconfirmed says that the last look could not tell, so that it stands as it was.
+	// Unconfirmed says that the last check could not decide, so the earlier finding stays.
 	Unconfirmed bool
 }
 
-// ID names a finding. It is the same for as long as the finding stands.
+// ID returns the identifier of a finding. It does not change as long as the finding lasts.
 func (f Finding) ID() string {
 	sum := sha256.Sum256([]byte(strings.Join([]string{string(f.Kind), f.Org, f.Pool, f.Workload, f.Subject}, "\x00")))
 	return hex.EncodeToString(sum[:8])
 }
 
-// Shown says whether a finding has stood long enough to be told. What is being made,
-// or changed, looks wrong for a while: forge and cluster are not read at one moment.
+// Shown reports whether a finding has lasted long enough to be reported. During changes, states
+// differ for a while, because forge and cluster are not read at the same moment.
 func (f Finding) Shown(now time.Time) bool { return !now.Before(f.FirstSeen.Add(patience[f.Kind])) }
 
-// patience is how long a finding may be the trace of something that goes on.
+// patience is how long a finding may come from a change in progress.
 var patience = map[Kind]time.Duration{
 	Missing:         5 * time.Minute,
 	NeverRegistered: 10 * time.Minute,
@@ -89,15 +89,15 @@ var patience = map[Kind]time.Duration{
 	OpenOutside:     2 * time.Minute,
 	LabelsDiffer:    2 * time.Minute,
 	OptionsDiffer:   2 * time.Minute,
-	GroupDiffers:    0, // it is about who may run jobs on somebody's nodes
+	GroupDiffers:    0, // other repositories may run jobs on the organisation's nodes
 	Ghost:           10 * time.Minute,
 	Stranded:        5 * time.Minute,
 	IntakeMissing:   5 * time.Minute,
 	CapacityDiffers: 2 * time.Minute,
-	VersionSkew:     10 * time.Minute, // an upgrade goes on
+	VersionSkew:     10 * time.Minute, // an upgrade may be in progress
 }
 
-// Kinds are all kinds, in order.
+// Kinds returns all kinds, sorted.
 func Kinds() []Kind {
 	var all []Kind
 	for k := range patience {
@@ -107,49 +107,50 @@ func Kinds() []Kind {
 	return all
 }
 
-// An Org is what is known of one organisation's runners.
+// An Org is the known state of one organisation's runners.
 type Org struct {
 	Name  string
 	Forge v1alpha1.ForgeType
-	// ForgeVersion is the forge's, such as 18.9.1; empty: not known, or none.
+	// ForgeVersion is the version of the forge, such as 18.9.1; empty if it is not known or there
+	// is none.
 	ForgeVersion string
 
 	Workloads []Workload
-	// Whole says whether all of its workloads are in Workloads.
+	// Whole says whether Workloads is complete.
 	Whole fleet.Answer
 
-	// Registered are runners at the forge: of GitHub all that it lists for the
-	// organisation, of GitLab those that carry our mark. Listed says whether all are.
+	// Registered lists runners at the forge: at GitHub all runners of the organisation, at GitLab
+	// those with our mark. Listed says whether the list is complete.
 	Registered []Registered
 	Listed     fleet.Answer
 }
 
-// Registered is one runner that the forge lists.
+// Registered is one runner in the forge's list.
 type Registered struct {
 	ID   int64
 	Name string
 	Busy bool
 }
 
-// A Workload is what there should be of one workload, what there is, and what the
-// forge says. Everything that may not be known has a value for that: an Answer, nil.
+// A Workload holds the desired state, the cluster's state and the forge's state of one workload.
+// Every value that may be unknown has a representation for that: an Answer, or nil.
 type Workload struct {
 	Pool, Name string
-	Ending     bool // it is being taken down: nothing of it is compared any more
-	Foreign    bool // somebody else keeps it: what is to be done is theirs
+	Ending     bool // it is being removed and is not compared any more
+	Foreign    bool // an external scale set, which the fleet does not repair
 
-	Allocated int            // runners that it may have if nothing holds it
-	Capacity  fleet.Capacity // that is in force, holds and all
-	Options   Options        // that it should have
-	Group     *Group         // that it should be in; nil: one that is not ours to keep
+	Allocated int            // capacity without holds
+	Capacity  fleet.Capacity // capacity in force, including holds
+	Options   Options        // desired options
+	Group     *Group         // desired runner group; nil: the fleet does not manage it
 
 	Cluster Cluster
 	Remote  Remote
 }
 
-// Options are what a forge lets one say of a workload. GitHub knows labels only.
+// Options are the settings of a workload at a forge. GitHub has only labels.
 type Options struct {
-	Labels                         []string // order says nothing; nil in Remote: not known
+	Labels                         []string // in any order; nil in Remote: not known
 	RunUntagged, Locked, Protected bool
 	MaximumTimeout                 time.Duration // 0: none
 }
@@ -157,43 +158,43 @@ type Options struct {
 // A Group is a runner group at GitHub.
 type Group struct {
 	Name         string
-	Selected     bool     // it is for the repositories only
+	Selected     bool     // open only to Repositories
 	Repositories []string // owner/name
 	AllowsPublic bool
 }
 
-// Cluster is what the cluster has of a workload.
+// Cluster is the cluster's state of a workload.
 type Cluster struct {
-	Object   fleet.Answer // its AutoscalingRunnerSet or Deployment is there
-	Intake   fleet.Answer // what takes its jobs runs: a listener, a manager
-	Min, Max *int         // as its object says
+	Object   fleet.Answer // its AutoscalingRunnerSet or Deployment exists
+	Intake   fleet.Answer // its listener or manager runs
+	Min, Max *int         // from its object
 
-	Pods     *int     // that run: runners at GitHub, managers at GitLab
+	Pods     *int     // running pods: runners at GitHub, managers at GitLab
 	Runners  []string // names of its EphemeralRunners, for GitHub
 	Counted  fleet.Answer
-	Assigned *int // jobs that the forge gave it
-	Running  *int // of those, the ones that run
+	Assigned *int // jobs that the forge assigned to it
+	Running  *int // running jobs among them
 
-	Version    string // that its object is made for; empty: not known
-	Controller string // ARC's; empty: not known
+	Version    string // ARC version in its object; empty: not known
+	Controller string // version of ARC; empty: not known
 }
 
-// Remote is what the forge says of a workload.
+// Remote is the forge's state of a workload.
 type Remote struct {
 	Exists     fleet.Answer
-	ID         int64        // GitLab's runner; 0: not known
-	Registered fleet.Answer // a runner of it was ever seen
-	Contacted  fleet.Answer // a manager ever spoke for it
+	ID         int64        // ID of GitLab's runner; 0: not known
+	Registered fleet.Answer // the forge has had a runner of it
+	Contacted  fleet.Answer // a manager has contacted the forge for it
 	Online     fleet.Answer
 	Paused     fleet.Answer
 	Options    *Options
 	Group      *Group
-	Versions   []string // of managers that spoke lately
+	Versions   []string // of managers with recent contact
 }
 
-// Check compares, and says what stands. before is what stood of the same organisation
-// the last time, those that were not shown included; what is in it and cannot be told
-// now stays. The order of what is handed in says nothing; the worst come first.
+// Check returns the current findings of an organisation, the worst first. before holds the findings
+// of the last check, including those that were not shown. An earlier finding that cannot be checked
+// now stays. The order of the input does not matter.
 func Check(o Org, before []Finding, now time.Time) []Finding {
 	seen := map[string]Finding{}
 	for _, f := range before {

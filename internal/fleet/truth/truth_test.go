@@ -17,7 +17,7 @@ import (
 
 var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 
-// healthyGitHub and healthyGitLab have nothing to be found.
+// healthyGitHub and healthyGitLab return organisations without findings.
 func healthyGitHub() Org {
 	options := Options{Labels: []string{"self-hosted", "nix"}}
 	group := Group{Name: "tailplane-acme", Selected: true, Repositories: []string{"acme/app", "acme/web"}}
@@ -46,7 +46,8 @@ func paused(w *Workload, mode v1alpha1.HoldMode) {
 	w.Remote.Paused = fleet.Yes
 }
 
-// A want is what of a finding is checked: its kind, how bad it is, and what explains it.
+// A want is the checked part of a finding: its kind, its severity, its subject and the hold that
+// explains it.
 type want struct {
 	kind     Kind
 	severity Severity
@@ -54,7 +55,7 @@ type want struct {
 	hold     string
 }
 
-// FLEET-06, FLEET-17: each thing that can be found, one at a time.
+// FLEET-06, FLEET-17: every kind of finding, one at a time.
 func TestFindings(t *testing.T) {
 	hub, lab := healthyGitHub, healthyGitLab
 	covered := map[Kind]bool{}
@@ -180,13 +181,13 @@ func TestFindings(t *testing.T) {
 			t.Errorf("%s:\n got %v\nwant %v", test.why, got, test.want)
 		}
 	}
-	// The list is closed: each kind can be found, has a patience, and is one of them.
+	// The set of kinds is closed: each kind can be found and has a patience.
 	if got := slices.Sorted(maps.Keys(covered)); !slices.Equal(got, Kinds()) {
 		t.Errorf("found %v of %v", got, Kinds())
 	}
 }
 
-// FLEET-16: what is to be done about a scale set of somebody else's is theirs to do.
+// FLEET-16: the fleet does not announce a repair of an external scale set.
 func TestFindingsOfOthers(t *testing.T) {
 	o := healthyGitHub()
 	w := &o.Workloads[0]
@@ -199,8 +200,8 @@ func TestFindingsOfOthers(t *testing.T) {
 	}
 }
 
-// A finding stays what it is while it stands, is told after a while, and goes when it
-// is known to have gone: not for want of an answer. FLEET-17.
+// A finding keeps its identity while it lasts, is reported after a while, and goes only if it is
+// known to be gone, not for a missing answer. FLEET-17.
 func TestFindingsOverTime(t *testing.T) {
 	o := healthyGitLab()
 	w := &o.Workloads[0]
@@ -241,10 +242,10 @@ func TestFindingsOverTime(t *testing.T) {
 	}
 }
 
-// What is ignored is ignored for a reason, for a while, and as it was.
+// An Ignore needs a reason, expires, and covers only the severity of its time.
 func TestIgnore(t *testing.T) {
 	o := healthyGitLab()
-	o.Workloads[0].Options.Protected = false // so that it is stricter at GitLab: a warning
+	o.Workloads[0].Options.Protected = false // so that GitLab is stricter: a warning
 	found := Check(o, nil, noon)
 	now := noon.Add(time.Hour)
 	i, err := Ignored(found[0].ID(), found[0].Severity, "alice@example.com", " until Monday ", now.Add(time.Hour), now)
@@ -265,7 +266,7 @@ func TestIgnore(t *testing.T) {
 			t.Errorf("%s: hidden is %v", why, got)
 		}
 	}
-	o.Workloads[0].Options.Protected, o.Workloads[0].Remote.Options.Protected = true, false // the same, and worse
+	o.Workloads[0].Options.Protected, o.Workloads[0].Remote.Options.Protected = true, false // the same finding, but worse
 	if worse := Check(o, found, now); len(worse) != 1 || worse[0].ID() != i.ID || i.Hides(worse[0].ID(), worse[0].Severity, now) {
 		t.Errorf("it got worse: %+v", worse)
 	}
@@ -284,8 +285,8 @@ func TestIgnore(t *testing.T) {
 	}
 }
 
-// Ghosts that were listed stay listed while the list cannot be had, and a hold explains
-// a wait until it gets dangerous.
+// Listed ghosts stay while the list is not available. A hold explains stranded jobs until they
+// become urgent.
 func TestGhostsAndStrandedOverTime(t *testing.T) {
 	o := healthyGitHub()
 	w := &o.Workloads[0]
@@ -312,7 +313,7 @@ func TestGhostsAndStrandedOverTime(t *testing.T) {
 	}
 }
 
-// random makes an organisation of which nothing need go together.
+// random returns an organisation with independent random values.
 func random(r *rand.Rand) Org {
 	answer := func() fleet.Answer { return fleet.Answer(1 + r.IntN(2)) }
 	number := func() *int { return new(r.IntN(4)) }
@@ -344,7 +345,7 @@ func random(r *rand.Rand) Org {
 	return o
 }
 
-// forget makes some of what is known unknown.
+// forget makes some of the known values unknown.
 func forget(r *rand.Rand, o Org) Org {
 	o.Workloads = slices.Clone(o.Workloads)
 	coin := func() bool { return r.IntN(3) == 0 }
@@ -377,8 +378,8 @@ func forget(r *rand.Rand, o Org) Org {
 	return o
 }
 
-// Laws over random organisations. FLEET-17: what is not known is no finding, and does
-// not end one.
+// Laws over random organisations. FLEET-17: an unknown state is no finding, and does not end a
+// finding.
 func TestLaws(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 500 {
@@ -431,7 +432,7 @@ func TestLaws(t *testing.T) {
 	}
 }
 
-// Names that others chose cannot be taken for ours.
+// Foreign names cannot be mistaken for text of the fleet.
 func TestHostileNames(t *testing.T) {
 	evil := "a\x1b[31m\n\u202e"
 	o := healthyGitLab()
@@ -454,7 +455,7 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// Organisations are looked at one after another, and never two of them in step.
+// Checks of different organisations are spread in time and do not stay in step.
 func TestSchedule(t *testing.T) {
 	const every = 5 * time.Minute
 	minutes := map[int]int{}

@@ -1,6 +1,6 @@
-// Package account keeps the ways to forges, one for each credential in use, and what
-// the forges said lately. It keeps law 7: no answer says nothing against a credential
-// that was good a moment ago.
+// Package account keeps the sessions with forges, one per credential in use, and their recent
+// answers. It implements law 7: a missing answer does not invalidate a credential that was valid a
+// moment ago.
 package account
 
 import (
@@ -20,50 +20,50 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/forge"
 )
 
-// How long it is believed that a credential is good, and when a forge is asked again that
-// refused it or did not answer: after a moment, and each time after twice as long. A
-// success begins anew; so does another credential, which is another account.
+// Validity and retry times of a credential check. After a refusal or a missing answer, the pause
+// between two checks starts at retryFirst and doubles up to retryLast. A success resets it, and so
+// does a new credential, which gets a new session.
 const (
 	validFor   = 10 * time.Minute
 	retryFirst = 5 * time.Second
 	retryLast  = time.Minute
-	freshFor   = 30 * time.Second // where something is taken away by it
-	// UnknownFor is how long a forge that gave no answer is not asked again.
+	freshFor   = 30 * time.Second // maximum age of a check before an irreversible action
+	// UnknownFor is the pause before the next query to a forge that gave no answer.
 	UnknownFor = 10 * time.Second
 )
 
-// AtOnce is how many looks at enrollments of one forge ask it at once, and atOnceMore how
-// many besides, of those that somebody changed and nobody has looked at since.
+// AtOnce is the number of concurrent reconciles that may query one forge. atOnceMore is an
+// additional number, reserved for enrollments that changed since their last reconcile.
 const (
 	AtOnce     = 8
 	atOnceMore = 4
 )
 
-// askEvery is how often a forge is asked for its version.
+// askEvery is the interval between version queries to a forge.
 const askEvery = 15 * time.Minute
 
-// Reasons of the condition CredentialsValid, beside the fleet's own.
+// Reasons of the condition CredentialsValid, in addition to those of package fleet.
 const (
 	reasonPermissions = "PermissionsMissing"
-	reasonByHand      = "RunnerTokenOnly" // a token of a runner, and nothing to ask with
+	reasonByHand      = "RunnerTokenOnly" // a runner's token, which allows no queries
 )
 
-// Accounts are the ways to forges that are known, one for each credential in use.
-// What they remember only saves requests. Make them with [New].
+// Accounts holds the forge sessions, one per credential in use. It is a cache: its state only saves
+// requests. Create it with [New].
 type Accounts struct {
 	now   func() time.Time
-	asked func(forge, org, op string, status int) // nil: nobody wants to hear
+	asked func(forge, org, op string, status int) // nil: not wanted
 
 	mu     sync.Mutex
 	of     map[string]*Account // by enrollment, or enrollment/copy
 	limits map[string]limit
-	asks   map[string]time.Time // for its version, by forge
+	asks   map[string]time.Time // time of the last version query, by forge
 }
 
-// A limit is of looks that ask a forge at once.
+// A limit bounds the concurrent reconciles that query one forge.
 type limit struct{ all, changed chan struct{} }
 
-// Due says whether it is time to ask a forge for its version, and notes that it is.
+// Due reports whether a version query to a forge is due, and records that the caller makes it.
 func (a *Accounts) Due(name string, now time.Time, first bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -75,21 +75,21 @@ func (a *Accounts) Due(name string, now time.Time, first bool) bool {
 	return true
 }
 
-// New makes accounts. asked, optional, hears of each request to a forge.
+// New returns an empty cache of sessions. asked, optional, is called after each request to a forge.
 func New(now func() time.Time, asked func(forge, org, op string, status int)) *Accounts {
 	return &Accounts{now: now, asked: asked, of: map[string]*Account{}, limits: map[string]limit{}, asks: map[string]time.Time{}}
 }
 
-// patience is how long a look waits for its turn at a forge. Then it makes room for
-// another one: those at a forge that hangs would hold up all others.
+// patience is how long a reconcile waits for its turn at a forge. Then it makes room for others, so
+// that a forge that hangs does not block all workers.
 const patience = 250 * time.Millisecond
 
-// ErrBusy says that a forge has no room for another look now.
+// ErrBusy says that a forge has no room for another reconcile now.
 var ErrBusy = errors.New("the forge is being asked for as many as may at once")
 
-// Enter waits until a forge may be asked for one enrollment more, so that each forge
-// is asked for so many at once; leave is to be called then. What somebody changed does
-// not wait behind looks at which nothing has.
+// Enter waits until a reconcile may query a forge, which limits the concurrent reconciles per
+// forge. The caller must call leave when it is done. A changed enrollment does not wait behind
+// reconciles of unchanged ones.
 func (a *Accounts) Enter(ctx context.Context, name string, changed bool) (leave func(), err error) {
 	a.mu.Lock()
 	l, known := a.limits[name]
@@ -99,7 +99,7 @@ func (a *Accounts) Enter(ctx context.Context, name string, changed bool) (leave 
 	}
 	a.mu.Unlock()
 	if !changed {
-		l.changed = nil // which nobody gets into
+		l.changed = nil // a nil channel blocks, so this case is never selected
 	}
 	wait := time.NewTimer(patience)
 	defer wait.Stop()
@@ -115,7 +115,7 @@ func (a *Accounts) Enter(ctx context.Context, name string, changed bool) (leave 
 	}
 }
 
-// Drop forgets what is known for an enrollment that has gone.
+// Drop removes the sessions of an enrollment that is gone.
 func (a *Accounts) Drop(org string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -126,61 +126,62 @@ func (a *Accounts) Drop(org string) {
 	}
 }
 
-// An Account is one credential at one forge. Only the looks at its enrollment use it,
-// one at a time, but for [Account.Reach] and [Account.Rate].
+// An Account is a session with one forge, for one credential. Only the reconciles of its enrollment
+// use it, one at a time. [Account.End], [Account.Reach] and [Account.Rate] are safe for concurrent
+// use.
 type Account struct {
 	version string
 	forge   string
-	GitHub  *forge.GitHub // nil: it is not one of GitHub's
+	GitHub  *forge.GitHub // nil: not a GitHub credential
 	GitLab  *forge.GitLab
-	bad     error // what of the credential cannot be
+	bad     error // why the credential is not valid
 
 	checked  time.Time
-	wait     time.Duration // that the forge asked for
-	failures int           // since it was last found good
+	wait     time.Duration // requested by the forge
+	failures int           // since the last success
 	State    fleet.CredentialState
 	Identity forge.Identity
 
 	Group     int64
-	Scanned   time.Time // when all runners of the group were last looked through
+	Scanned   time.Time // time of the last full scan of the group's runners
 	Strangers map[int64]bool
 	Runners   map[int64]RunnerRead
 	Jobs      map[int64]JobsRead
 
 	mu     sync.Mutex
-	ends   map[int64]ended // of runs and jobs
-	answer time.Time       // when the forge last answered at all
-	silent time.Time       // when it last did not
+	ends   map[int64]ended // by ID of the run or job
+	answer time.Time       // time of the last response of the forge
+	silent time.Time       // time of the last request without a response
 	why    string
 }
 
-// A RunnerRead is how a runner of GitLab's stood, or why that could not be read.
+// A RunnerRead is the state of a GitLab runner, or the error from reading it.
 type RunnerRead struct {
 	forge.GitLabRunner
 	At  time.Time
 	Err error
 }
 
-// A JobsRead is what a runner of GitLab's ran, or why that could not be read.
+// A JobsRead is the list of a GitLab runner's jobs, or the error from reading it.
 type JobsRead struct {
 	Jobs []forge.Job
 	At   time.Time
 	Err  error
 }
 
-// An ended is a run or a job that was asked to end, and what the forge said to that.
+// An ended is a run or a job whose end was requested, with the forge's response.
 type ended struct {
 	at  time.Time
 	err error
 }
 
 const (
-	endEvery = 30 * time.Second // between two requests for the end of one run or job
-	endKept  = time.Hour        // that it is remembered, by far longer than a forge takes
+	endEvery = 30 * time.Second // between two end requests for the same run or job
+	endKept  = time.Hour        // how long a request is remembered; much longer than a forge needs
 )
 
-// End asks for the end of a run or a job, unless that was asked for a moment ago, and
-// returns what the forge said to it last. It may be called at the same time.
+// End requests the end of a run or a job with ask, unless it did so a moment ago. It reports
+// whether it sent a request, and returns the last response. It is safe for concurrent use.
 func (a *Account) End(id int64, now time.Time, ask func() error) (asked bool, err error) {
 	a.mu.Lock()
 	was, before := a.ends[id]
@@ -196,7 +197,7 @@ func (a *Account) End(id int64, now time.Time, ask func() error) (asked bool, er
 	return true, err
 }
 
-// heard notes whether the forge answers.
+// heard records whether the forge responds.
 func (a *Account) heard(status int, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -210,14 +211,15 @@ func (a *Account) heard(status int, now time.Time) {
 	a.answer = now
 }
 
-// Reach says when the forge last answered, and last did not, and why.
+// Reach returns the times of the last response and of the last missing response, and the reason for
+// the latter.
 func (a *Account) Reach() (answer, silent time.Time, why string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.answer, a.silent, a.why
 }
 
-// Rate is what the forge said of how often it may be asked.
+// Rate returns the forge's rate limit, as last reported.
 func (a *Account) Rate() forge.Rate {
 	switch {
 	case a.GitHub != nil:
@@ -228,7 +230,7 @@ func (a *Account) Rate() forge.Rate {
 	return forge.Rate{}
 }
 
-// AskVersion asks a forge for its version.
+// AskVersion queries the forge for its version.
 func (a *Account) AskVersion(ctx context.Context) (string, error) {
 	switch {
 	case a.GitHub != nil:
@@ -239,7 +241,8 @@ func (a *Account) AskVersion(ctx context.Context) (string, error) {
 	return "", errors.New("no credential")
 }
 
-// Of is the way to the forge of an enrollment with those data.
+// Of returns the session for an enrollment with these credential data. It creates the session if it
+// does not exist or if its input changed.
 func (a *Accounts) Of(name string, e *v1alpha1.RunnerEnrollment, f *v1alpha1.RunnerForge, data map[string][]byte) *Account {
 	version := fmt.Sprint(f.UID, " ", f.Generation, " ", e.UID, " ", fleet.Fingerprint(data))
 	a.mu.Lock()
@@ -266,7 +269,7 @@ func (a *Accounts) Of(name string, e *v1alpha1.RunnerEnrollment, f *v1alpha1.Run
 	return x
 }
 
-// At are the accounts at a forge.
+// At returns the usable sessions with a forge.
 func (a *Accounts) At(name string) (all []*Account) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -278,7 +281,8 @@ func (a *Accounts) At(name string) (all []*Account) {
 	return all
 }
 
-// Next is when the credential is to be checked again; zero: now, or never.
+// Next returns the time of the next credential check. Zero means now or, for an invalid
+// configuration, never.
 func (a *Account) Next() time.Time {
 	if a.bad != nil || a.checked.IsZero() {
 		return time.Time{}
@@ -290,7 +294,7 @@ func (a *Account) Next() time.Time {
 	return a.checked.Add(pause)
 }
 
-// Check finds out whether the credential is good, unless that is known well enough.
+// Check checks the credential at the forge, unless the last result is recent enough.
 func (a *Account) Check(ctx context.Context, now time.Time, fresh bool) {
 	if a.bad != nil {
 		a.State = fleet.CredentialState{Valid: fleet.No, Reason: fleet.ReasonInvalid, Message: a.bad.Error()}
@@ -324,14 +328,13 @@ func (a *Account) Check(ctx context.Context, now time.Time, fresh bool) {
 		a.Identity, a.State = id, fleet.CredentialState{Valid: fleet.Yes, Reason: fleet.ReasonValid, Message: "The forge accepts it."}
 	case slices.Contains([]forge.Class{forge.Refused, forge.Forbidden, forge.NotFound, forge.Invalid}, class):
 		a.State = fleet.CredentialState{Valid: fleet.No, Reason: fleet.ReasonInvalid, Message: err.Error()}
-	case a.State.Valid == fleet.Yes: // it was a moment ago, and that it is not now nobody said
+	case a.State.Valid == fleet.Yes: // no evidence against it
 	default:
 		a.State = fleet.CredentialState{Valid: fleet.Unknown, Reason: fleet.ReasonNotChecked, Message: err.Error()}
 	}
 }
 
-// Status says which credential is in use, and never what is in it; was is what was said
-// before.
+// Status describes the credential in use, without any secret. was is the earlier status.
 func (a *Account) Status(was *v1alpha1.CredentialStatus, fingerprint string, now time.Time) *v1alpha1.CredentialStatus {
 	id := a.Identity
 	if id.Kind == "" {
@@ -353,14 +356,15 @@ func (a *Account) Status(was *v1alpha1.CredentialStatus, fingerprint string, now
 	return c
 }
 
-// Denied says whether a forge refuses the credential, rather than being away.
+// Denied reports whether a forge refuses the credential. It is false if the forge only does not
+// respond.
 func Denied(err error) bool {
 	class := forge.ClassOf(err)
 	return class == forge.Refused || class == forge.Forbidden
 }
 
-// WithInstallation is a credential with the installation that was found for it: ARC
-// needs its number.
+// WithInstallation adds the ID of the discovered installation to a credential, because ARC needs
+// it.
 func WithInstallation(data map[string][]byte, installation int64) map[string][]byte {
 	if len(data["github_app_id"]) == 0 || len(data["github_app_installation_id"]) > 0 || installation == 0 {
 		return data

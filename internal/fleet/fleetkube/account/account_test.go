@@ -13,17 +13,17 @@ import (
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
-// What a forge is asked about a credential that it refuses, or while it does not answer:
-// soon, then ever more seldom, and as if nothing had been once it is good again.
+// After a refusal or a missing answer, the session checks a credential again soon, and then less
+// and less often. After a success, the pauses start from the beginning.
 func TestCheckAgain(t *testing.T) {
 	refused := &forgetest.Fault{Status: http.StatusUnauthorized, Header: http.Header{"Content-Type": {"application/json"}}, Body: `{"message":"401 Unauthorized"}`}
 	away := &forgetest.Fault{Status: http.StatusServiceUnavailable}
 	later := &forgetest.Fault{Status: http.StatusServiceUnavailable, Header: http.Header{"Retry-After": {"30"}}}
 	for _, c := range []struct {
 		why     string
-		answers []*forgetest.Fault // of the first, the second…; nil: it is good. The last goes on
+		answers []*forgetest.Fault // the first, second, … answer; nil: success; the last one repeats
 		seconds int
-		asked   []int // in which seconds
+		asked   []int // seconds of the requests
 		at      map[int]fleet.Answer
 	}{
 		{"it is good", []*forgetest.Fault{nil}, 1300, []int{0, 600, 1200}, map[int]fleet.Answer{0: fleet.Yes, 1299: fleet.Yes}},
@@ -67,7 +67,7 @@ func TestCheckAgain(t *testing.T) {
 			if !slices.Equal(asked, c.asked) {
 				t.Errorf("asked at %v, want %v", asked, c.asked)
 			}
-			before := questions // another credential is another one
+			before := questions // another credential gets another session
 			all.Of("acme", e, f, map[string][]byte{"access_token": []byte(lab.AddToken(forgetest.GitLabToken{Scopes: []string{"api"}}))}).Check(t.Context(), now, false)
 			if questions != before+1 {
 				t.Error("another credential is not asked about at once")
@@ -76,7 +76,7 @@ func TestCheckAgain(t *testing.T) {
 	}
 }
 
-// The end of a run is not asked for again at once, and what was said to it is remembered.
+// The end of a run is not requested again at once, and the last response is remembered.
 func TestEnd(t *testing.T) {
 	a := &Account{ends: map[int64]ended{}}
 	no := errors.New("it may not")
@@ -106,8 +106,8 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// FLEET-20: what somebody changed does not wait behind looks at which nothing has; and all
-// together are bounded, for each forge by itself.
+// FLEET-20: a changed enrollment does not wait behind reconciles of unchanged ones. The total
+// number is limited for each forge separately.
 func TestEnter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := New(time.Now, nil)

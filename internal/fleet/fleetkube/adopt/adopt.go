@@ -1,6 +1,7 @@
-// Package adopt keeps holds on scale sets that somebody else keeps, and says how those
-// stand. It keeps law 6: it writes two numbers and an annotation, gives them back when
-// the hold is lifted or nobody adopts the set any more, and deletes nothing.
+// Package adopt applies holds to external scale sets, which another controller manages, and reports
+// their status. It implements law 6: it writes only the minimum, the maximum and an annotation. It
+// restores them when the hold is lifted or no pool adopts the scale set any more. It deletes no
+// scale set.
 package adopt
 
 import (
@@ -25,35 +26,35 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/board"
 )
 
-// Reasons of the conditions of a pool that adopts, beside those of arc.
+// Reasons of the conditions of an adopting pool, in addition to those of package arc.
 const (
-	reasonNotFound  = "ScaleSetNotFound" // there is none of that name
-	reasonOurs      = "ScaleSetOurs"     // the fleet made it itself
+	reasonNotFound  = "ScaleSetNotFound" // no scale set of that name
+	reasonOurs      = "ScaleSetOurs"     // created by the fleet itself
 	reasonTwice     = "AdoptedTwice"     // an older pool adopts it
 	reasonForbidden = "AdoptForbidden"   // the fleet may not write there
-	reasonWaits     = "NotRegistered"    // GitHub has it not yet, or its listener does not run
+	reasonWaits     = "NotRegistered"    // not at GitHub yet, or its listener does not run
 )
 
-// forbiddenEvery is how often it is tried again to hold what may not be written: nobody
-// tells when a right comes.
+// forbiddenEvery is the retry interval after a forbidden write. No event announces a new
+// permission, so the fleet must poll.
 const forbiddenEvery = 10 * time.Second
 
-// A Keeper looks at scale sets that somebody else keeps. All fields are required.
+// A Keeper reconciles external scale sets. All fields are required.
 type Keeper struct {
 	World  *arcworld.World
-	Known  client.Reader // the cache of the fleet's own kinds
-	Direct client.Client // reads what is so now, and writes
+	Known  client.Reader // cache of the fleet's own kinds
+	Direct client.Client // reads live objects, and writes
 	Board  *board.Board
 	Log    *slog.Logger
 	Now    func() time.Time
-	// Seen hears which pool's scale set was looked at, if what was seen is new.
+	// Seen is called with the pool when the observed state of its scale set has changed.
 	Seen func(ctx context.Context, pool string)
 }
 
-// Name names a scale set in a request.
+// Name returns the name of a scale set in reconcile requests.
 func Name(namespace, name string) string { return namespace + "/" + name }
 
-// All are the names of what pools adopt.
+// All returns the names of all scale sets that pools adopt.
 func (k *Keeper) All(ctx context.Context) (names []string) {
 	pools, err := k.pools(ctx)
 	if err != nil {
@@ -66,13 +67,13 @@ func (k *Keeper) All(ctx context.Context) (names []string) {
 	return slices.Compact(names)
 }
 
-// pools are those that adopt, the oldest first.
+// pools returns the adopting pools, the oldest first.
 func (k *Keeper) pools(ctx context.Context) ([]v1alpha1.RunnerPool, error) {
 	var list v1alpha1.RunnerPoolList
 	if err := k.Known.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, err
 	}
-	var out []v1alpha1.RunnerPool // which are the cache's: nothing of them is changed
+	var out []v1alpha1.RunnerPool // shared with the cache: read only
 	for _, p := range list.Items {
 		if p.Spec.Adopt != nil {
 			out = append(out, p)
@@ -84,8 +85,8 @@ func (k *Keeper) pools(ctx context.Context) ([]v1alpha1.RunnerPool, error) {
 	return out, nil
 }
 
-// Look looks at one scale set, and does the next thing that a hold, or that there is
-// none, asks for.
+// Look reconciles one scale set: it performs the next step that a hold, or the absence of a hold,
+// requires.
 func (k *Keeper) Look(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	namespace, name, _ := strings.Cut(req.Name, "/")
 	pools, err := k.pools(ctx)
@@ -96,7 +97,7 @@ func (k *Keeper) Look(ctx context.Context, req reconcile.Request) (reconcile.Res
 		return p.Spec.Adopt.Namespace != namespace || p.Spec.Adopt.Name != name
 	})
 	if len(pools) == 0 && !k.World.Noted(namespace, name, arc.HeldAnnotation) {
-		return reconcile.Result{}, nil // nobody's, and nothing of ours is in it
+		return reconcile.Result{}, nil // not adopted, and the fleet wrote nothing to it
 	}
 	now := k.Now()
 	var capacity fleet.Capacity
@@ -132,12 +133,13 @@ func (k *Keeper) Look(ctx context.Context, req reconcile.Request) (reconcile.Res
 	case s.Held && s.State.Stopped != fleet.Yes:
 		nap = min(nap, k.World.Pace)
 	case len(pools) == 0:
-		return reconcile.Result{}, nil // it was given back, or cannot be: then the set says so
+		return reconcile.Result{}, nil // restored, or not restorable; then the annotation shows it
 	}
 	return board.Soon(nap)
 }
 
-// capacity is what holds leave of a pool that adopts. It is of no organisation.
+// capacity returns the capacity of an adopting pool under the holds. The pool belongs to no
+// organisation.
 func (k *Keeper) capacity(ctx context.Context, p *v1alpha1.RunnerPool, now time.Time) (fleet.Capacity, error) {
 	var holds v1alpha1.RunnerHoldList
 	if err := k.Known.List(ctx, &holds); err != nil {
@@ -146,7 +148,7 @@ func (k *Keeper) capacity(ctx context.Context, p *v1alpha1.RunnerPool, now time.
 	return fleet.Effective(fleet.Target{Forge: p.Spec.Forge, Pool: p.Name}, p.Spec.Scaling, 0, holds.Items, now), nil
 }
 
-// settle reads a scale set and takes one step with it.
+// settle reads a scale set and performs one step.
 func (k *Keeper) settle(ctx context.Context, namespace, name string, s *board.Adopted, now time.Time) (wrote bool, wake time.Time, err error) {
 	u := arcworld.Of(arc.SetKind)
 	err = k.Direct.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, u)
@@ -172,7 +174,7 @@ func (k *Keeper) settle(ctx context.Context, namespace, name string, s *board.Ad
 	switch {
 	case err == nil:
 		wrote = a.Apply != nil || a.Patch != nil
-	case apierrors.IsConflict(err) || apierrors.IsInvalid(err): // somebody wrote meanwhile, as ARC does all the time
+	case apierrors.IsConflict(err) || apierrors.IsInvalid(err): // a concurrent write, which ARC does often
 		wrote, err = true, nil
 	case apierrors.IsForbidden(err):
 		s.Trouble, err = fleet.Trouble{Reason: reasonForbidden, Message: fmt.Sprintf("The fleet may not write scale sets in %s: name it in fleet.adoptNamespaces.", namespace)}, nil
@@ -183,7 +185,7 @@ func (k *Keeper) settle(ctx context.Context, namespace, name string, s *board.Ad
 	}
 	s.State = parts.State()
 	if wrote {
-		s.State.Stopped = fleet.Unknown // until ARC has followed
+		s.State.Stopped = fleet.Unknown // until ARC has applied it
 	}
 	if s.Trouble.Reason == "" && s.State.Trouble.Reason != "" {
 		s.Trouble = s.State.Trouble
@@ -194,7 +196,7 @@ func (k *Keeper) settle(ctx context.Context, namespace, name string, s *board.Ad
 	return wrote, wake, err
 }
 
-// write does what was decided, to what was looked at and to no later state.
+// write applies the decision only to the version of the object that was read.
 func (k *Keeper) write(ctx context.Context, u *unstructured.Unstructured, a arc.Adoption) error {
 	switch {
 	case a.Apply != nil:

@@ -1,5 +1,6 @@
-// Package adopted says which scale sets of others take jobs of an organisation, and how
-// they stand. It keeps the law that what is to be done about them is for who keeps them.
+// Package adopted reports which external scale sets take jobs of an organisation, and their status.
+// The fleet reports problems with them but does not repair them: that is the task of the people who
+// manage them.
 package adopted
 
 import (
@@ -17,15 +18,16 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/truth"
 )
 
-// A Set is a scale set of somebody else's that takes jobs of an organisation.
+// A Set is an external scale set that takes jobs of an organisation.
 type Set struct {
 	pool string
 	board.Adopted
-	seenAt *metav1.Time // when GitHub was first seen to have a runner of it; nil: never
+	seenAt *metav1.Time // first time that GitHub was seen to have a runner of it; nil: never
 }
 
-// Of are those that pools adopt which name the organisation's place at GitHub. One that has
-// the name of a workload of its own is left out: nobody could tell their runners apart.
+// Of returns the adopted scale sets with the organisation's URL at GitHub. It omits a scale set
+// with the name of a workload of the organisation, because their runners could not be
+// distinguished.
 func Of(e *v1alpha1.RunnerEnrollment, pools map[string]*v1alpha1.RunnerPool, b *board.Board, own func(name string) bool) (all []Set) {
 	place, ok := fleet.ParsePlace(e.Spec.ConfigURL)
 	for _, pool := range slices.Sorted(maps.Keys(pools)) {
@@ -47,8 +49,8 @@ func Of(e *v1alpha1.RunnerEnrollment, pools map[string]*v1alpha1.RunnerPool, b *
 	return all
 }
 
-// Compare adds what cluster and forge have of them. What there should be of them is for who
-// keeps them to say. Online says which runners are, controller is ARC's version.
+// Compare adds the observed state of external scale sets to o. Their desired state is not known to
+// the fleet. online says which runners are online; controller is ARC's version.
 func Compare(sets []Set, o *truth.Org, online map[int64]bool, eventual bool, controller string, now time.Time) {
 	for i := range sets {
 		a := &sets[i]
@@ -62,7 +64,7 @@ func Compare(sets []Set, o *truth.Org, online map[int64]bool, eventual bool, con
 	}
 }
 
-// Status is what is said of them.
+// Status returns the status entries of external scale sets.
 func Status(sets []Set) (all []v1alpha1.EnrolledAdoption) {
 	for _, a := range sets[:min(len(sets), 50)] {
 		all = append(all, v1alpha1.EnrolledAdoption{Name: a.pool, Namespace: a.Set.Namespace, Workload: a.Set.Name, SeenAt: a.seenAt, AdoptedStatus: *board.AdoptedStatus(a.Adopted)})

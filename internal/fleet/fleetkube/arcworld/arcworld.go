@@ -1,5 +1,6 @@
-// Package arcworld follows the objects of ARC, GitHub's runner controller, from when
-// there are any. It keeps law 7: what ARC has is not known before it was listed whole.
+// Package arcworld is an informer for the objects of ARC, GitHub's runner controller. It starts as
+// soon as ARC is installed. It implements law 7: the state of ARC is unknown until all lists are
+// complete.
 package arcworld
 
 import (
@@ -27,51 +28,52 @@ import (
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// arcEvery is how often it is looked whether ARC was installed.
+// arcEvery is the interval of checks whether ARC is installed.
 const arcEvery = 15 * time.Second
 
-// Kinds are those of ARC that are followed.
+// Kinds returns the kinds of ARC that the informer watches.
 func Kinds() []schema.GroupVersionKind {
 	return []schema.GroupVersionKind{arc.Kind(arc.SetKind), arc.Kind(arc.ListenerKind), arc.Kind(arc.RunnerSetKind), arc.Kind(arc.RunnerKind)}
 }
 
-// Of is an empty object of a kind of ARC's.
+// Of returns an empty object of one of ARC's kinds.
 func Of(kind string) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(arc.Kind(kind))
 	return u
 }
 
-// ListOf is an empty list of a kind of ARC's.
+// ListOf returns an empty list of one of ARC's kinds.
 func ListOf(kind string) *unstructured.UnstructuredList {
 	u := &unstructured.UnstructuredList{}
 	u.SetGroupVersionKind(arc.Kind(kind + "List"))
 	return u
 }
 
-// A World follows ARC's objects from when there are any: ARC may be installed later
-// than the fleet, and GitLab does not need it. All fields are required.
+// A World watches ARC's objects as soon as they exist. ARC may be installed later than the fleet,
+// and GitLab does not need it. All fields are required.
 type World struct {
-	Direct    client.WithWatch // reads what is so now, and writes
-	Namespace string           // where ARC's controller and its listeners are
-	Pace      time.Duration    // between two looks at what moves
+	Direct    client.WithWatch // reads live objects, and writes
+	Namespace string           // namespace of ARC's controller and listeners
+	Pace      time.Duration    // poll interval
 	Log       *slog.Logger
 
-	// Changed hears that something of an organisation's changed, and whether it was a
-	// scale set: then others may conflict with it.
+	// Changed is called when an object of an organisation changed. set reports whether it was a
+	// scale set: that may create or resolve conflicts with others.
 	Changed func(org string, set bool)
-	// Adoptable hears of each scale set, and of what is of those that are not the fleet's.
+	// Adoptable is called when a scale set changed, or an object of a scale set that the fleet did
+	// not create.
 	Adoptable func(namespace, name string)
-	// Everyone hears that something changed that concerns all organisations.
+	// Everyone is called when a change concerns all organisations.
 	Everyone func(context.Context)
 
-	known atomic.Pointer[memories] // nil: not everything was listed yet
+	known atomic.Pointer[memories] // nil: the lists are not complete yet
 
 	mu     sync.Mutex
 	churns map[fleet.Key]*arc.Churn
 }
 
-// Run follows ARC's objects until ctx ends.
+// Run watches ARC's objects until ctx ends.
 func (w *World) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if w.served(ctx) {
@@ -79,13 +81,13 @@ func (w *World) Run(ctx context.Context) error {
 				w.Log.Error("follow ARC's objects", "err", err)
 			}
 		}
-		_ = retry.Sleep(ctx, min(arcEvery, 5*w.Pace)) // the loop looks at ctx itself
+		_ = retry.Sleep(ctx, min(arcEvery, 5*w.Pace)) // the loop checks ctx itself
 	}
 	return nil
 }
 
-// served says whether the API server serves ARC's kinds, and the account may read
-// where the controller is.
+// served reports whether the API server serves ARC's kinds, and the service account may read the
+// namespace of ARC's controller.
 func (w *World) served(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -98,7 +100,7 @@ func (w *World) served(ctx context.Context) bool {
 	return w.Direct.List(ctx, &appsv1.DeploymentList{}, in, client.Limit(1)) == nil && w.Direct.List(ctx, &corev1.PodList{}, in, client.Limit(1)) == nil
 }
 
-// SetsOf are the scale sets that an object of ARC's says that it is of.
+// SetsOf returns the scale set to which an object of ARC belongs, as namespace/name.
 func SetsOf(o client.Object) (sets []string) {
 	var k fleet.Key
 	switch o := o.(type) {
@@ -122,16 +124,16 @@ func SetsOf(o client.Object) (sets []string) {
 	return []string{k.Namespace + "/" + k.Name}
 }
 
-// A View is what there is of ARC for one organisation.
+// A View is the state of ARC for one organisation.
 type View struct {
-	Known       bool // false: ARC's kinds are not there, or not read yet
+	Known       bool // false: ARC's kinds do not exist, or are not read yet
 	Controllers []arc.Controller
 	Sets        map[fleet.Key]*unstructured.Unstructured
 	Parts       map[fleet.Key]*arc.Parts
 }
 
-// Look reads what there is for an organisation of what the fleet made: as it was a moment
-// ago, or live, as it is now.
+// Look returns the state of ARC for the workloads that the fleet created for an organisation. The
+// state comes from the cache or, if live is true, from the API server.
 func (w *World) Look(ctx context.Context, org string, live bool) (v View, err error) {
 	known := w.known.Load()
 	if known == nil {
@@ -185,7 +187,7 @@ func (m *memories) look(org string, v *View) error {
 	return nil
 }
 
-// live finds what is of an organisation among everything that there is.
+// live reads the objects of an organisation from the API server.
 func (w *World) live(ctx context.Context, org string, v *View) error {
 	sets, listeners, runnerSets, runners := ListOf(arc.SetKind), ListOf(arc.ListenerKind), ListOf(arc.RunnerSetKind), ListOf(arc.RunnerKind)
 	if err := w.Direct.List(ctx, sets, client.MatchingLabels{v1alpha1.OrgLabel: org, v1alpha1.ManagedByLabel: v1alpha1.ManagedBy}); err != nil || len(sets.Items) == 0 {
@@ -225,7 +227,7 @@ func whole(p *arc.Parts) *arc.Parts {
 	return p
 }
 
-// parts are what is remembered of one set.
+// parts returns the cached parts of one scale set.
 func (m *memories) parts(set arc.Set) (*arc.Parts, error) {
 	name := nameOf(set.Key)
 	listeners, err1 := reads[arc.Listener](m.listeners, bySet, name)
@@ -238,8 +240,8 @@ func (m *memories) parts(set arc.Set) (*arc.Parts, error) {
 	return whole(arc.Group([]arc.Set{set}, listeners, pods, runnerSets, runners)[set.Key]), nil
 }
 
-// Parts are a scale set that was read, and what there is of it, as it was a moment ago.
-// Before anything of ARC's was listed they are not known.
+// Parts returns the parts of a scale set that the caller has read. The parts come from the cache.
+// Before ARC's lists are complete, they are not known.
 func (w *World) Parts(u *unstructured.Unstructured) (*arc.Parts, error) {
 	set := arc.ReadSet(u)
 	known := w.known.Load()
@@ -249,8 +251,8 @@ func (w *World) Parts(u *unstructured.Unstructured) (*arc.Parts, error) {
 	return known.parts(set)
 }
 
-// Noted says whether a scale set carried an annotation a moment ago: that of a hold, the
-// only one that is remembered.
+// Noted reports whether a cached scale set has an annotation. The cache keeps only the annotation
+// of a hold.
 func (w *World) Noted(namespace, name, annotation string) bool {
 	known := w.known.Load()
 	if known == nil {
@@ -264,8 +266,8 @@ func (w *World) Noted(namespace, name, annotation string) bool {
 	return noted
 }
 
-// OrgOf is the organisation that a scale set is labelled for; empty: for none, or there is
-// no such set.
+// OrgOf returns the organisation in the label of a scale set. It is empty if there is no such label
+// or no such scale set.
 func (w *World) OrgOf(k fleet.Key) string {
 	if known := w.known.Load(); known != nil {
 		if set := known.set(k); set != nil {
@@ -275,8 +277,8 @@ func (w *World) OrgOf(k fleet.Key) string {
 	return ""
 }
 
-// Crashes says whether the runners of a set end again and again before they take a job, by
-// these and those that it was asked about before.
+// Crashes reports whether the runners of a set end repeatedly before they take a job. It compares
+// the current runners with those of earlier calls.
 func (w *World) Crashes(p *arc.Parts, desired int, now time.Time) fleet.Trouble {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -295,13 +297,12 @@ func (w *World) Crashes(p *arc.Parts, desired int, now time.Time) fleet.Trouble 
 	return churn.Trouble()
 }
 
-// Conflicts are the scale sets that somebody else works with too.
+// Conflicts returns the scale sets that another object uses too.
 func (w *World) Conflicts() map[fleet.Key]fleet.Key {
 	return arc.Conflicts(w.sets())
 }
 
-// Rival is the object that works already with the scale set of GitHub's that u would be
-// given, if it were made.
+// Rival returns the object that already uses the GitHub scale set that u would get.
 func (w *World) Rival(u *unstructured.Unstructured) (other fleet.Key, taken bool) {
 	mine := arc.ReadSet(u)
 	others := slices.DeleteFunc(w.sets(), func(s arc.Set) bool { return s.Key == mine.Key })
@@ -309,7 +310,7 @@ func (w *World) Rival(u *unstructured.Unstructured) (other fleet.Key, taken bool
 	return other, taken
 }
 
-// sets are all scale sets, as they were a moment ago; none if that is not known.
+// sets returns all scale sets from the cache; none if they are not known.
 func (w *World) sets() []arc.Set {
 	known := w.known.Load()
 	if known == nil {
@@ -318,12 +319,13 @@ func (w *World) sets() []arc.Set {
 	return every[arc.Set](known.sets)
 }
 
-// Absent says whether the API server has no kinds of ARC's at all, and so no object.
+// Absent reports whether the API server serves none of ARC's kinds. Then there are no objects
+// either.
 func (w *World) Absent(ctx context.Context) bool {
 	return apierrors.IsNotFound(w.Direct.List(ctx, ListOf(arc.SetKind), client.Limit(1)))
 }
 
-// Free takes ARC's finalizers off a scale set and what is of it, and deletes it: the
+// Free removes ARC's finalizers from a scale set and its parts, and deletes the scale set. The
 // scale set stays at GitHub.
 func (w *World) Free(ctx context.Context, set *unstructured.Unstructured) error {
 	var errs []error

@@ -19,29 +19,28 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/arc"
 )
 
-// Keys of the indexes of what is remembered.
+// Names of the cache's indexes.
 const (
 	byOrg  = "org"  // scale sets, by their label
-	bySet  = "set"  // what is of a scale set, by namespace/name
+	bySet  = "set"  // parts of a scale set, by namespace/name
 	byKind = "kind" // pods of no listener, by otherPods
 )
 
 const otherPods = "other"
 
-// A memo is what is remembered of one object: what anybody reads of it. With many scale
-// sets their objects, most of which are templates of pods, would be the most that the
-// fleet holds in memory.
+// A memo is the cached part of one object: only the fields that are read. With many scale sets,
+// whole objects would dominate the fleet's memory, because most of their content is pod templates.
 type memo struct {
-	metav1.ObjectMeta // its namespace, name, UID and version, and of annotations that of a hold
+	metav1.ObjectMeta // namespace, name, UID and version; of the annotations only that of a hold
 
-	read  any       // an arc.Set, arc.Listener, arc.RunnerSet, arc.Runner or arc.Pod, or another pod or a Deployment, as a pointer
-	of    fleet.Key // the scale set that it is, or says that it is of
-	org   string    // of a scale set: whose it is by its label
-	ours  bool      // of a scale set: the fleet made it
-	whole []byte    // of a scale set that the fleet made: as it stands there, but for its status, as JSON
+	read  any       // an arc.Set, arc.Listener, arc.RunnerSet, arc.Runner or arc.Pod, or a pointer to another pod or a Deployment
+	of    fleet.Key // its scale set, or itself for a scale set
+	org   string    // of a scale set: organisation in its label
+	ours  bool      // of a scale set: created by the fleet
+	whole []byte    // of a scale set that the fleet created: the object without status, as JSON
 }
 
-// remember makes a memo of an object; what is one already stays as it is.
+// remember converts an object to a memo. It returns a memo unchanged.
 func remember(o any) (any, error) {
 	if _, is := o.(*memo); is {
 		return o, nil
@@ -68,7 +67,7 @@ func remember(o any) (any, error) {
 	return m, nil
 }
 
-// pod remembers a listener's, or of another one what tells which version of ARC it runs.
+// pod stores a listener's pod. Of another pod, it stores only what shows the version of ARC.
 func (m *memo) pod(p *corev1.Pod) {
 	if listener, ok := arc.ReadPod(p); ok {
 		m.read, m.of = listener, listener.Set
@@ -102,13 +101,13 @@ func (m *memo) object(u *unstructured.Unstructured) (err error) {
 	return err
 }
 
-// set is the object of a scale set that the fleet made, as it was followed.
+// set returns the cached object of a scale set that the fleet created.
 func (m *memo) set() (*unstructured.Unstructured, error) {
 	u := &unstructured.Unstructured{}
 	return u, u.UnmarshalJSON(m.whole)
 }
 
-// memories are what is remembered of ARC's objects and of what is in its namespace.
+// memories are the informers for ARC's objects and for the namespace of its controller.
 type memories struct {
 	sets, listeners, runnerSets, runners, pods, deployments toolscache.SharedIndexInformer
 }
@@ -117,7 +116,7 @@ func (m *memories) all() []toolscache.SharedIndexInformer {
 	return []toolscache.SharedIndexInformer{m.sets, m.listeners, m.runnerSets, m.runners, m.pods, m.deployments}
 }
 
-// follow remembers what there is until ctx ends.
+// follow runs the informers until ctx ends.
 func (w *World) follow(ctx context.Context) error {
 	index := toolscache.Indexers{
 		bySet: func(o any) ([]string, error) {
@@ -177,7 +176,7 @@ func (w *World) follow(ctx context.Context) error {
 	if toolscache.WaitForCacheSync(ctx.Done(), synced...) {
 		w.known.Store(m)
 		w.Everyone(ctx)
-		for _, o := range m.sets.GetStore().List() { // what was told of one before may have found that nothing is known
+		for _, o := range m.sets.GetStore().List() { // earlier events of sets were handled before w.known was set
 			if set, ok := o.(*memo); ok && !set.ours {
 				w.Adoptable(set.Namespace, set.Name)
 			}
@@ -187,7 +186,7 @@ func (w *World) follow(ctx context.Context) error {
 	return nil
 }
 
-// source lists and watches what an informer follows.
+// source returns the list and watch functions of an informer.
 func (w *World) source(list func() client.ObjectList, where ...client.ListOption) *toolscache.ListWatch {
 	return &toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
@@ -201,7 +200,7 @@ func (w *World) source(list func() client.ObjectList, where ...client.ListOption
 	}
 }
 
-// changed tells of whoever an object of ARC's concerns.
+// changed notifies the organisations that a change of an ARC object concerns.
 func (w *World) changed(ctx context.Context, known *memories, m *memo) {
 	switch m.read.(type) {
 	case *appsv1.Deployment:
@@ -215,7 +214,7 @@ func (w *World) changed(ctx context.Context, known *memories, m *memo) {
 	}
 }
 
-// tell tells whose scale set changed, or something of it.
+// tell notifies about a change of a scale set or of one of its parts.
 func (w *World) tell(set *memo, itself bool) {
 	if set.org != "" {
 		w.Changed(set.org, itself)
@@ -225,7 +224,7 @@ func (w *World) tell(set *memo, itself bool) {
 	}
 }
 
-// set is what is remembered of a scale set; nil: nothing is.
+// set returns the memo of a scale set; nil if there is none.
 func (m *memories) set(k fleet.Key) *memo {
 	o, there, err := m.sets.GetIndexer().GetByKey(nameOf(k))
 	if err != nil || !there {
@@ -235,7 +234,7 @@ func (m *memories) set(k fleet.Key) *memo {
 	return set
 }
 
-// reads are what was read of all that an informer remembers under a key of an index.
+// reads returns the cached values of type T under a key of an index.
 func reads[T any](informer toolscache.SharedIndexInformer, index, key string) (out []T, err error) {
 	found, err := informer.GetIndexer().ByIndex(index, key)
 	for _, o := range found {
@@ -248,7 +247,7 @@ func reads[T any](informer toolscache.SharedIndexInformer, index, key string) (o
 	return out, err
 }
 
-// every is what was read of all that an informer remembers.
+// every returns all cached values of type T.
 func every[T any](informer toolscache.SharedIndexInformer) (out []T) {
 	for _, o := range informer.GetStore().List() {
 		if m, ok := o.(*memo); ok {

@@ -23,7 +23,7 @@ const (
 	labelsOf = `"labels":{"app.kubernetes.io/managed-by":"tailplane","app.kubernetes.io/version":"0.14.2","tailplane.dev/org":"acme","tailplane.dev/pool":"nix","actions.github.com/scale-set-name":"acme-nix","actions.github.com/scale-set-namespace":"runners"}`
 )
 
-// kinds are one object of each kind that is followed, as ARC has them.
+// kinds returns one object of each watched kind, in ARC's form.
 func kinds(n int) []string {
 	meta := func(kind, more string) string {
 		return fmt.Sprintf(`{"apiVersion":"actions.github.com/v1alpha1","kind":%q,"metadata":{"namespace":"runners","name":"acme-nix-%d","uid":"u-%d","resourceVersion":"%d","creationTimestamp":"2026-01-02T03:04:05Z",%s,%s},`, kind, n, n, n, labelsOf, manyFields) + more
@@ -54,8 +54,8 @@ func remembered(t *testing.T, o any) *memo {
 	return m.(*memo)
 }
 
-// What is remembered of an object is everything that is read of it, and a scale set of
-// the fleet's is given back as it stands there.
+// The memo of an object contains all fields that are read, and the object of the fleet's own scale
+// set is restored unchanged.
 func TestRemember(t *testing.T) {
 	reads := []func(u *unstructured.Unstructured) any{
 		func(u *unstructured.Unstructured) any { return arc.ReadSet(u) },
@@ -100,8 +100,8 @@ func TestRemember(t *testing.T) {
 	}
 }
 
-// FLEET-20: what is remembered takes a small part of the memory of the objects, of which
-// most are templates of pods.
+// FLEET-20: memos use a small part of the memory of whole objects, which consist mostly of pod
+// templates.
 func TestFLEET20_Remembered(t *testing.T) {
 	const sets = 500
 	held := func(keep func(*unstructured.Unstructured) any) (bytes uint64) {

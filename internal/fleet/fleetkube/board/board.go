@@ -1,6 +1,6 @@
-// Package board shows what was decided for all enrollments of runners together and what
-// the last look at each of them saw, and says by it how holds, pools and forges stand.
-// It keeps law 7: what no look has seen is not said.
+// Package board stores the latest decision for all enrollments and the latest observation of each
+// enrollment. From these it reports the status of holds, pools and forges. It implements law 7: it
+// reports nothing that no reconcile has observed.
 package board
 
 import (
@@ -17,30 +17,30 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/fleetkube/ledger"
 )
 
-// A Board shows what was decided for all enrollments together, and what the last look
-// at each of them saw.
+// A Board stores the latest decision for all enrollments and the latest observation of each one. It
+// is safe for concurrent use.
 type Board struct {
 	mu        sync.Mutex
 	ledger    ledger.Ledger
-	result    *ledger.Result // nil: nothing was decided yet
+	result    *ledger.Result // nil: no decision yet
 	conflicts map[fleet.Key]fleet.Key
 	seen      map[string]Sight // by enrollment
-	groups    map[string]int64 // GitLab's numbers of groups, by enrollment
+	groups    map[string]int64 // GitLab group IDs, by enrollment
 	adopted   map[string]Adopted
 }
 
-// An Adopted is how a scale set stands that a pool adopts.
+// An Adopted is the observed state of an external scale set that a pool adopts.
 type Adopted struct {
-	Set     *arc.Set   // nil: there is none that could be adopted
-	Parts   *arc.Parts // with Set
+	Set     *arc.Set   // nil: there is no scale set to adopt
+	Parts   *arc.Parts // nil if Set is nil
 	State   arc.State
-	Hold    string // that is in force
-	Held    bool   // the look knew of a hold
+	Hold    string // name of the hold in force
+	Held    bool   // the reconcile knew of a hold
 	Trouble fleet.Trouble
 }
 
-// SawAdopted puts up how the scale set stands that a pool adopts, and says whether that
-// is new.
+// SawAdopted stores the state of the scale set that a pool adopts. It reports whether the state
+// changed.
 func (b *Board) SawAdopted(pool string, a Adopted) (changed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -49,7 +49,8 @@ func (b *Board) SawAdopted(pool string, a Adopted) (changed bool) {
 	return !ok || !reflect.DeepEqual(was, a)
 }
 
-// AdoptedBy is how the scale set stood that a pool adopts; false: nobody has looked.
+// AdoptedBy returns the state of the scale set that a pool adopts; false if it was not observed
+// yet.
 func (b *Board) AdoptedBy(pool string) (Adopted, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -57,36 +58,36 @@ func (b *Board) AdoptedBy(pool string) (Adopted, bool) {
 	return a, ok
 }
 
-// ForgetPool takes down what is of a pool that has gone.
+// ForgetPool removes the state of a pool that is gone.
 func (b *Board) ForgetPool(pool string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.adopted, pool)
 }
 
-// A Sight is what one look saw.
+// A Sight is the observation of one reconcile.
 type Sight struct {
 	Forge   string
 	Uses    map[string]Use // by pool
-	Rate    *int           // how often the forge may still be asked; nil: it does not say
+	Rate    *int           // remaining requests to the forge; nil: not reported
 	Expires time.Time      // of the credential; zero: never, or not known
 }
 
-// A Use is how one use of a pool stands.
+// A Use is the observed state of an organisation's use of a pool.
 type Use struct {
 	ledger.Reading
 	Stopped             fleet.Answer
 	Jobs                *int
 	Managers            int
-	Reason              string // why the answers are not better
+	Reason              string // why an answer is missing
 	Counts              Counts
-	Stranded            *int // jobs that were given to it and cannot start; nil: not known, or it may have runners
+	Stranded            *int // assigned jobs that cannot start; nil: not known, or it may have runners
 	EffectiveMax, Drift int
-	Failing             bool // the enrollment has failed or is suspended, or a rule keeps it from the pool
+	Failing             bool // the enrollment failed or is suspended, or a rule excludes it from the pool
 }
 
-// Plus is how a use stands with another workload beside: what is not known of one is not
-// known of both, but for jobs that are stranded.
+// Plus adds another workload to a use. A value that is not known for one of them is not known for
+// both, except the number of stranded jobs.
 func (s Use) Plus(o Use) Use {
 	plus := func(a, b *int) *int {
 		if a == nil || b == nil {
@@ -118,15 +119,15 @@ func (s Use) Plus(o Use) Use {
 	return s
 }
 
-// Counts are of runners. What is nil is not known.
+// Counts are numbers of runners. Nil means not known.
 type Counts struct{ Idle, Busy, Pending, Failed *int }
 
-// New makes a board that shows nothing yet.
+// New returns an empty store.
 func New() *Board {
 	return &Board{seen: map[string]Sight{}, groups: map[string]int64{}, adopted: map[string]Adopted{}}
 }
 
-// Decided is what was decided upon that state of an enrollment; false: nothing was.
+// Decided returns the decision for the current version of an enrollment; false if there is none.
 func (b *Board) Decided(e *v1alpha1.RunnerEnrollment) (*ledger.Result, map[fleet.Key]fleet.Key, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -136,15 +137,15 @@ func (b *Board) Decided(e *v1alpha1.RunnerEnrollment) (*ledger.Result, map[fleet
 	return b.result, b.conflicts, true
 }
 
-// Last is what was decided last; nil: nothing was.
+// Last returns the latest decision; nil if there is none.
 func (b *Board) Last() *ledger.Result {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.result
 }
 
-// Saw puts up what a look saw, and says whether budgets or holds may depend on what
-// is new of it, and in which pools runners are found ill now, or well again.
+// Saw stores an observation. It reports whether budgets or holds may depend on the change, and in
+// which pools the runners became unhealthy or healthy again.
 func (b *Board) Saw(org string, s Sight) (changed bool, pools []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -162,7 +163,7 @@ func (b *Board) Saw(org string, s Sight) (changed bool, pools []string) {
 	return changed, pools
 }
 
-// plus are all pools of two sights.
+// plus returns the pools of both observations.
 func plus(a, b map[string]Use) map[string]Use {
 	all := maps.Clone(b)
 	if all == nil {
@@ -172,12 +173,12 @@ func plus(a, b map[string]Use) map[string]Use {
 	return all
 }
 
-// ill says whether runners of a use fail, or are not as they should be.
+// ill reports whether runners of a use fail or have drifted.
 func (s Use) ill() bool { return s.Counts.Failed != nil && *s.Counts.Failed > 0 || s.Drift > 0 }
 
 func same(a, b *int) bool { return (a == nil) == (b == nil) && (a == nil || *a == *b) }
 
-// Forget takes down what is of an enrollment that has gone.
+// Forget removes the state of an enrollment that is gone.
 func (b *Board) Forget(org string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -185,21 +186,22 @@ func (b *Board) Forget(org string) {
 	delete(b.groups, org)
 }
 
-// Sights are what the last looks saw, by enrollment.
+// Sights returns the latest observations, by enrollment.
 func (b *Board) Sights() map[string]Sight {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return maps.Clone(b.seen)
 }
 
-// Group puts up which number of GitLab's the group of an enrollment has.
+// Group stores the GitLab group ID of an enrollment.
 func (b *Board) Group(org string, id int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.groups[org] = id
 }
 
-// Decide decides for all enrollments by what looks at them saw, and puts that up.
+// Decide decides for all enrollments, based on the observations, and stores the result. It returns
+// the earlier and the new result.
 func (b *Board) Decide(v fleet.View, approved func(*v1alpha1.RunnerEnrollment) bool, conflicts map[fleet.Key]fleet.Key, now time.Time) (was, is *ledger.Result) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -217,7 +219,7 @@ func (b *Board) Decide(v fleet.View, approved func(*v1alpha1.RunnerEnrollment) b
 	return was, b.result
 }
 
-// PoolsOf are the pools that an enrollment uses, or still has runners of.
+// PoolsOf returns the pools that an enrollment uses, or in which it still has runners.
 func PoolsOf(e *v1alpha1.RunnerEnrollment) (names []string) {
 	for _, u := range e.Spec.Pools {
 		names = append(names, u.Name)

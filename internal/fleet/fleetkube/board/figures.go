@@ -13,38 +13,38 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/arc"
 )
 
-// Figures are what is counted of the fleet now, for metrics.
+// Figures are the current values for the metrics of the fleet.
 type Figures struct {
 	Workloads []UseFigures
-	Holds     int // that hold something
+	Holds     int // holds in force
 	Rates     []RateFigures
-	Expiries  []ExpiryFigures // of credentials that end by themselves
+	Expiries  []ExpiryFigures // of credentials that expire
 }
 
-// UseFigures are those of one organisation's use of one pool, or, of no
-// organisation, of the scale set that a pool adopts. What is nil is not known.
+// UseFigures are the values for one organisation's use of one pool. With an empty Org, they are
+// those of the external scale set that a pool adopts. Nil means not known.
 type UseFigures struct {
 	Forge, Org, Pool string
 	Counts
-	Stranded     *int // jobs that were given to it and cannot start
+	Stranded     *int // assigned jobs that cannot start
 	EffectiveMax int
-	Drift        int // findings
+	Drift        int // number of findings
 	Failing      bool
 }
 
-// RateFigures say how often a forge may still be asked for an organisation.
+// RateFigures hold the remaining requests to a forge for an organisation.
 type RateFigures struct {
 	Forge, Org string
 	Remaining  int
 }
 
-// ExpiryFigures say when a credential ends.
+// ExpiryFigures hold the expiry of a credential.
 type ExpiryFigures struct {
 	Forge, Org string
 	At         time.Time
 }
 
-// Figures returns what is counted now; false while what there is cannot be read.
+// Figures returns the current values; false if the objects cannot be read.
 func (w *Standing) Figures(ctx context.Context) (out Figures, ok bool) {
 	var holds v1alpha1.RunnerHoldList
 	var pools v1alpha1.RunnerPoolList
@@ -80,7 +80,7 @@ func (w *Standing) Figures(ctx context.Context) (out Figures, ok bool) {
 	return out, true
 }
 
-// adopted are the figures of the scale set that a pool adopts.
+// adopted returns the values for the scale set that a pool adopts.
 func adopted(p *v1alpha1.RunnerPool, a Adopted) UseFigures {
 	figures := UseFigures{Forge: p.Spec.Forge, Pool: p.Name, EffectiveMax: a.Set.Max}
 	if c := a.State.Counts; c != nil {

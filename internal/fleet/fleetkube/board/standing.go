@@ -28,28 +28,28 @@ import (
 )
 
 const (
-	// LongestNap is the longest time between two looks: what nobody tells us of is
-	// found then.
+	// LongestNap is the longest time between two reconciles. It bounds the delay for changes
+	// without an event.
 	LongestNap = time.Minute
-	// Quiet is in which what happens often is heard once.
+	// Quiet is the time within which several triggers cause one reconcile.
 	Quiet = 50 * time.Millisecond
 
-	mostMessage = 1024 // characters of a message in a status
+	mostMessage = 1024 // bytes of a message in a status
 )
 
-// A Standing writes how holds, pools and forges stand. All fields are required.
+// A Standing writes the status of holds, pools and forges. All fields are required.
 type Standing struct {
 	Board    *Board
-	Known    client.Reader // the cache of the fleet's own kinds
-	Direct   client.Client // reads what is so now, and writes
+	Known    client.Reader // cache of the fleet's own kinds
+	Direct   client.Client // reads live objects, and writes
 	Events   events.EventRecorder
 	Accounts *account.Accounts
-	Images   isolation.Images // what pods run where a pool does not say
+	Images   isolation.Images // default images of pods
 	Log      *slog.Logger
 	Now      func() time.Time
 }
 
-// Hold says how far a hold has come. What it does is done when enrollments are looked at.
+// Hold writes the progress of a hold. The reconciles of enrollments apply the hold.
 func (w *Standing) Hold(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	h := &v1alpha1.RunnerHold{}
 	var enrollments v1alpha1.RunnerEnrollmentList
@@ -75,14 +75,15 @@ func (w *Standing) Hold(ctx context.Context, req reconcile.Request) (reconcile.R
 			t := fleet.Held{Org: e.Name, Pool: pool}
 			use, has := sight.Uses[pool]
 			switch {
-			case !seen: // it was not looked at yet
+			case !seen: // not observed yet
 			case !has && !used(e, pool):
-				continue // it had some, and has no more
+				continue // it had runners and has none any more
 			case !has:
 				t.Reason = fleet.ReasonUnreachable // its runners could not be listed
 			default:
 				t.Jobs, t.Managers, t.Reason = use.Jobs, use.Managers, use.Reason
-				// Before a look knew of a hold, that nothing takes jobs was a chance.
+				// If the reconcile did not know of the hold yet, a stopped workload is a
+				// coincidence.
 				if use.Held || use.Stopped != fleet.Yes || use.EffectiveMax == 0 {
 					t.Stopped = use.Stopped
 				}
@@ -107,7 +108,7 @@ func (w *Standing) Hold(ctx context.Context, req reconcile.Request) (reconcile.R
 	return Soon(min(max(r.Wake.Sub(now), 0), LongestNap))
 }
 
-// adopted are the scale sets of others that a hold is about.
+// adopted returns the external scale sets in the scope of a hold.
 func (w *Standing) adopted(ctx context.Context, h *v1alpha1.RunnerHold) (held []fleet.Held, err error) {
 	var pools v1alpha1.RunnerPoolList
 	if err := w.Known.List(ctx, &pools, client.UnsafeDisableDeepCopy); err != nil {
@@ -122,7 +123,7 @@ func (w *Standing) adopted(ctx context.Context, h *v1alpha1.RunnerHold) (held []
 		switch a, seen := w.Board.AdoptedBy(p.Name); {
 		case !seen:
 		case a.Set == nil:
-			continue // there is none that takes jobs, or it is counted already
+			continue // no scale set takes jobs, or it is counted already
 		default:
 			t.Jobs = a.State.Running
 			if a.Held {
@@ -171,7 +172,7 @@ func (w *Standing) writeHold(ctx context.Context, h *v1alpha1.RunnerHold, r flee
 	return nil
 }
 
-// Pool says how a pool stands.
+// Pool writes the status of a pool.
 func (w *Standing) Pool(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	p := &v1alpha1.RunnerPool{}
 	forge := &v1alpha1.RunnerForge{}
@@ -188,7 +189,7 @@ func (w *Standing) Pool(ctx context.Context, req reconcile.Request) (reconcile.R
 	ready := fleet.Condition{Type: "Ready", Status: fleet.Yes, Reason: fleet.ReasonReady, Message: "It can be used."}
 	err := w.Known.Get(ctx, client.ObjectKey{Name: p.Spec.Forge}, forge)
 	fault := ""
-	if p.Spec.Adopt == nil { // what it adopts has a template of its own
+	if p.Spec.Adopt == nil { // an external scale set has its own template
 		fault = isolation.Fault(p, forge.Spec.Type, w.Images)
 	}
 	switch {
@@ -201,7 +202,7 @@ func (w *Standing) Pool(ctx context.Context, req reconcile.Request) (reconcile.R
 	}
 	worst := fleet.Condition{Type: "Degraded", Status: fleet.No, Reason: fleet.ReasonNone}
 	sights := w.Board.Sights()
-	for _, org := range slices.Sorted(maps.Keys(sights)) { // in order: each time the same is said of the same
+	for _, org := range slices.Sorted(maps.Keys(sights)) { // sorted, so that the message is stable
 		if sights[org].Uses[p.Name].ill() {
 			worst.Status, worst.Reason, worst.Message = fleet.Yes, "WorkloadsFail", fmt.Sprintf("Runners of %s fail, or are not as they should be.", org)
 			break
@@ -222,7 +223,7 @@ func (w *Standing) Pool(ctx context.Context, req reconcile.Request) (reconcile.R
 	return reconcile.Result{RequeueAfter: LongestNap}, client.IgnoreNotFound(w.Direct.Status().Patch(ctx, p, client.MergeFrom(was)))
 }
 
-// sayAdopted says how the scale set stands that a pool adopts.
+// sayAdopted sets the status of the external scale set that a pool adopts.
 func (w *Standing) sayAdopted(p *v1alpha1.RunnerPool, forge *v1alpha1.RunnerForge, ready, worst *fleet.Condition) {
 	no := func(c *fleet.Condition, is fleet.Answer, reason, message string) {
 		c.Status, c.Reason, c.Message = is, reason, message
@@ -250,7 +251,7 @@ func (w *Standing) sayAdopted(p *v1alpha1.RunnerPool, forge *v1alpha1.RunnerForg
 	p.Status.Adopted = AdoptedStatus(a)
 }
 
-// AdoptedStatus is what is said of a scale set that was looked at.
+// AdoptedStatus returns the status entry of an external scale set.
 func AdoptedStatus(a Adopted) *v1alpha1.AdoptedStatus {
 	s := &v1alpha1.AdoptedStatus{Min: Number(&a.Set.Min), Max: Number(&a.Set.Max), Hold: a.Hold}
 	if a.Set.ID != 0 {
@@ -262,10 +263,11 @@ func AdoptedStatus(a Adopted) *v1alpha1.AdoptedStatus {
 	return s
 }
 
-// Forge says how a forge stands: as it answered those who asked it something.
+// Forge writes the status of a forge, as derived from its responses to the sessions.
 func (w *Standing) Forge(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	f := &v1alpha1.RunnerForge{}
-	// By the cache: each look rings for this, and nearly none has anything to write.
+	// Read from the cache: every reconcile of an enrollment triggers this one, and most have
+	// nothing to write.
 	if err := w.Known.Get(ctx, req.NamespacedName, f); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
@@ -321,8 +323,8 @@ func (w *Standing) Forge(ctx context.Context, req reconcile.Request) (reconcile.
 	return reconcile.Result{RequeueAfter: LongestNap}, client.IgnoreNotFound(w.Direct.Status().Patch(ctx, f, client.MergeFrom(was)))
 }
 
-// steady says whether what stands of a rate limit is near enough to what is: each request
-// changes it a little, and nothing is to be written for each request.
+// steady reports whether the stored rate limit is close enough to the current one. Each request
+// changes the limit a little, and must not cause a status write.
 func steady(stands, is *v1alpha1.ForgeRateLimit, most int64, now time.Time) bool {
 	if stands == nil || is == nil || stands.ResetAt == nil || !now.Before(stands.ResetAt.Time) {
 		return stands == is
@@ -330,8 +332,8 @@ func steady(stands, is *v1alpha1.ForgeRateLimit, most int64, now time.Time) bool
 	return max(stands.Remaining-is.Remaining, is.Remaining-stands.Remaining) <= most/10 && is.Remaining > most/5
 }
 
-// Amend are the conditions that were decided, with what keeps the controllers from what
-// was decided.
+// Amend adds to the decided conditions the problems that prevent the controllers from reaching the
+// decided state.
 func Amend(conditions []fleet.Condition, troubles []fleet.Trouble) []fleet.Condition {
 	out := slices.Clone(conditions)
 	if len(troubles) == 0 {
@@ -356,7 +358,7 @@ func Amend(conditions []fleet.Condition, troubles []fleet.Trouble) []fleet.Condi
 	return out
 }
 
-// Say writes one condition.
+// Say sets one condition.
 func Say(all *[]metav1.Condition, c fleet.Condition, generation int64, now time.Time) {
 	text := strings.ToValidUTF8(c.Message, "")
 	if len(text) > mostMessage {
@@ -366,7 +368,7 @@ func Say(all *[]metav1.Condition, c fleet.Condition, generation int64, now time.
 		ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(now)})
 }
 
-// Number is a number as a status has it; nil: it is not known.
+// Number converts a number for a status; nil means not known.
 func Number(n *int) *int32 {
 	if n == nil {
 		return nil
@@ -374,7 +376,7 @@ func Number(n *int) *int32 {
 	return new(int32(*n))
 }
 
-// Soon is a request to be asked again after a moment.
+// Soon returns a result that requeues the request after d.
 func Soon(d time.Duration) (reconcile.Result, error) {
 	return reconcile.Result{RequeueAfter: max(d, time.Millisecond)}, nil
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 )
 
-// What a forge says of its rate limit is written when it has changed much, is nearly used
-// up or begins anew, and not for each request.
+// A forge's rate limit is written if it has changed much, is nearly used up or starts again, but
+// not after each request.
 func TestRateLimitIsSteady(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	limit := func(remaining int64, resets time.Duration) *v1alpha1.ForgeRateLimit {
@@ -39,7 +39,7 @@ func TestRateLimitIsSteady(t *testing.T) {
 	}
 }
 
-// Of which pools it is to be said anew how they stand, when a look has seen something.
+// The pools whose status must be written again after an observation.
 func TestSawIll(t *testing.T) {
 	b := New()
 	well, drifts, fails := Use{Counts: Counts{Failed: new(0)}}, Use{Drift: 1}, Use{Counts: Counts{Failed: new(2)}}

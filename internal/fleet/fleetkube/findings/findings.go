@@ -1,6 +1,6 @@
-// Package findings says what forge, cluster and decisions do not agree about: in the
-// status of an enrollment, which is where it outlasts a restart, in a condition and in
-// events. It keeps law 7: what could not be told stands as it was, and says so.
+// Package findings reports drift between the forge, the cluster and the decisions. It uses the
+// status of an enrollment, where findings survive a restart, a condition and events. It implements
+// law 7: a finding that could not be checked stays, and is marked as unconfirmed.
 package findings
 
 import (
@@ -15,10 +15,10 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/truth"
 )
 
-// Drifted is the type of the condition that says whether anything is to be told.
+// Drifted is the type of the condition that reports drift.
 const Drifted = "Drifted"
 
-// most is how many findings a status has: the worst ones.
+// most is the maximum number of findings in a status. The worst ones come first.
 const most = 64
 
 // Read reads the findings of an organisation from its status.
@@ -31,7 +31,7 @@ func Read(org string, list []v1alpha1.EnrollmentFinding) []truth.Finding {
 	return out
 }
 
-// Status is findings as a status has them. Those that do not fit are the least.
+// Status converts findings for a status. It omits the mildest if there are too many.
 func Status(list []truth.Finding, now time.Time) (out []v1alpha1.EnrollmentFinding) {
 	for _, f := range list[:min(len(list), most)] {
 		out = append(out, v1alpha1.EnrollmentFinding{ID: f.ID(), Kind: string(f.Kind), Severity: string(f.Severity), Pool: f.Pool, Workload: f.Workload, Subject: f.Subject,
@@ -41,7 +41,7 @@ func Status(list []truth.Finding, now time.Time) (out []v1alpha1.EnrollmentFindi
 	return out
 }
 
-// Cut is a text of at most so many bytes, the last of which say that it was cut.
+// Cut shortens a text to at most n bytes, including an ellipsis.
 func Cut(text string, n int) string {
 	const ellipsis = "…"
 	if text = strings.ToValidUTF8(text, ""); len(text) > n {
@@ -50,8 +50,8 @@ func Cut(text string, n int) string {
 	return text
 }
 
-// Told are the findings that somebody is to see to. Ghosts and what a hold explains are
-// listed, and are no drift.
+// Told returns the findings that need a person's attention. Ghosts, and findings that a hold
+// explains, stay in the list but are not drift.
 func Told(list []truth.Finding, now time.Time) (out []truth.Finding) {
 	for _, f := range truth.Drift(list, now) {
 		if f.Severity != truth.Info {
@@ -61,7 +61,7 @@ func Told(list []truth.Finding, now time.Time) (out []truth.Finding) {
 	return out
 }
 
-// New are those of told of which was has none that was told.
+// New returns the findings of told that were not reported in was.
 func New(told []truth.Finding, was []v1alpha1.EnrollmentFinding) (out []truth.Finding) {
 	old := map[string]bool{}
 	for _, f := range was {
@@ -77,7 +77,7 @@ func New(told []truth.Finding, was []v1alpha1.EnrollmentFinding) (out []truth.Fi
 	return out
 }
 
-// Condition says whether anything is to be told, the worst of it first.
+// Condition returns the condition that reports drift, with the worst findings first.
 func Condition(list []truth.Finding, now time.Time) fleet.Condition {
 	told := Told(list, now)
 	if len(told) == 0 {
@@ -98,7 +98,7 @@ func Condition(list []truth.Finding, now time.Time) fleet.Condition {
 	return fleet.Condition{Type: Drifted, Status: fleet.Yes, Reason: string(told[0].Kind), Message: strings.Join(texts, " ")}
 }
 
-// Sentence is a finding in a sentence or two. What others wrote is quoted in it.
+// Sentence describes a finding in one or two sentences. It quotes text of others.
 func Sentence(f truth.Finding) string {
 	text := f.Evidence
 	if f.Workload != "" {

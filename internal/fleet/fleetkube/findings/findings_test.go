@@ -19,8 +19,8 @@ import (
 
 var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 
-// A status is where findings outlast a restart: what is read from it is the same
-// finding, and writing it again changes nothing, however long its texts are.
+// Findings survive a restart in the status. Reading them back gives the same findings, and writing
+// them again changes nothing, however long their texts are.
 func TestStatusIsKept(t *testing.T) {
 	list := []truth.Finding{
 		{Kind: truth.Ghost, Severity: truth.Info, Org: "acme", Pool: "nix", Workload: "acme-nix", Subject: "17", Evidence: strings.Repeat("ä", 2000), Next: "Nothing.", FirstSeen: noon},
@@ -57,8 +57,8 @@ func TestStatusIsKept(t *testing.T) {
 	}
 }
 
-// Drift is what stood long enough, is more than worth knowing and is explained by no
-// hold. It is told once for as long as it stands.
+// A finding is drift if it has lasted long enough, is more severe than info, and no hold explains
+// it. It is reported once as long as it lasts.
 func TestTold(t *testing.T) {
 	of := func(kind truth.Kind, s truth.Severity, since time.Duration, hold string) truth.Finding {
 		return truth.Finding{Kind: kind, Severity: s, Org: "acme", Workload: "acme-nix", FirstSeen: noon.Add(-since), ExplainedBy: hold, Evidence: "It is so.", Next: "See to it."}
@@ -100,7 +100,7 @@ func TestTold(t *testing.T) {
 	}
 }
 
-// Law 7: what nobody answered is not known, whatever it was before.
+// Law 7: without an answer, a state is not known, whatever it was before.
 func TestUnknown(t *testing.T) {
 	if r := AtGitHub("acme-nix", nil, nil, fleet.Unknown, false); r.Registered != fleet.Unknown || r.Online != fleet.Unknown || r.Exists != fleet.Unknown {
 		t.Errorf("no list: %+v", r)
@@ -126,8 +126,8 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
-// What may run nothing needs no manager, but where a hold of mode Drain or Stop ended
-// them that is listed, and explained.
+// A runner without capacity needs no manager. If a hold of mode Drain or Stop ended the managers,
+// the finding is listed and explained.
 func TestManager(t *testing.T) {
 	for _, x := range []struct {
 		why  string
@@ -148,7 +148,7 @@ func TestManager(t *testing.T) {
 	}
 }
 
-// After a start all are compared within one period, and then once a period each.
+// After a start, all organisations are checked within one period, and then once per period.
 func TestRounds(t *testing.T) {
 	r := NewRounds(noon, 5*time.Minute)
 	for i := range 50 {

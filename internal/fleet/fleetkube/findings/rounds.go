@@ -7,8 +7,8 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/truth"
 )
 
-// Rounds say when each organisation is compared. After a start they are spread over one
-// period; that is all that need not outlast it. Make them with [NewRounds].
+// Rounds schedules the drift checks of all organisations. After a start, the first checks are
+// spread over one period, so the schedule need not survive a restart. Create it with [NewRounds].
 type Rounds struct {
 	start time.Time
 	every time.Duration
@@ -17,12 +17,13 @@ type Rounds struct {
 	last map[string]time.Time // by organisation
 }
 
-// NewRounds makes rounds that begin at start, one every so often.
+// NewRounds returns a schedule that begins at start, with a check of each organisation in every
+// period.
 func NewRounds(start time.Time, every time.Duration) *Rounds {
 	return &Rounds{start: start, every: every, last: map[string]time.Time{}}
 }
 
-// Next is when an organisation is to be compared.
+// Next returns the time of the next check of an organisation.
 func (r *Rounds) Next(org string) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -32,7 +33,7 @@ func (r *Rounds) Next(org string) time.Time {
 	return truth.First(org, r.start, r.every)
 }
 
-// Done notes that an organisation is being compared now, and says when it is next.
+// Done records that an organisation is checked now, and returns the time of its next check.
 func (r *Rounds) Done(org string, now time.Time) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -40,7 +41,7 @@ func (r *Rounds) Done(org string, now time.Time) time.Time {
 	return truth.Next(org, now, r.every)
 }
 
-// Drop forgets an organisation that has gone.
+// Drop removes an organisation that is gone.
 func (r *Rounds) Drop(org string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/truth"
 )
 
-// ScaleSet is what the cluster has of a scale set. How many jobs GitHub assigned to it
-// only its listener is told; nil: it did not say.
+// ScaleSet returns the cluster's state of a scale set. Only its listener knows the number of jobs
+// that GitHub assigned to it; nil means not known.
 func ScaleSet(p *arc.Parts, s arc.State, assigned *int, eventual bool, controller string) truth.Cluster {
 	c := truth.Cluster{Object: fleet.Yes, Intake: fleet.Unknown, Min: &p.Set.Min, Max: &p.Set.Max, Assigned: assigned, Running: s.Running, Version: p.Set.Version, Controller: controller}
 	if p.KnowsListeners && !(s.WaitsForJobs && eventual) {
@@ -35,8 +35,9 @@ func ScaleSet(p *arc.Parts, s arc.State, assigned *int, eventual bool, controlle
 	return c
 }
 
-// AtGitHub is what GitHub says of a scale set by its runners; seen says that it was
-// once known to have one. Of scale sets themselves, and their labels, it tells ARC only.
+// AtGitHub returns GitHub's state of a scale set, as derived from its runners. seen says that
+// GitHub had a runner of it earlier. GitHub shows scale sets themselves, and their labels, only to
+// ARC.
 func AtGitHub(set string, runners []truth.Registered, online map[int64]bool, listed fleet.Answer, seen bool) truth.Remote {
 	r := truth.Remote{Registered: fleet.Is(seen)}
 	if listed != fleet.Yes {
@@ -58,7 +59,7 @@ func AtGitHub(set string, runners []truth.Registered, online map[int64]bool, lis
 	return r
 }
 
-// Group is a runner group as GitHub has it; nil: it is not among them, or nobody knows.
+// Group returns a runner group as GitHub has it; nil if it is missing or not known.
 func Group(name string, groups []forge.RunnerGroup) *truth.Group {
 	i := slices.IndexFunc(groups, func(g forge.RunnerGroup) bool { return strings.EqualFold(g.Name, name) })
 	if i < 0 {
@@ -68,7 +69,7 @@ func Group(name string, groups []forge.RunnerGroup) *truth.Group {
 	return &truth.Group{Name: g.Name, Selected: g.Visibility == "selected", Repositories: g.Repositories, AllowsPublic: g.AllowsPublic}
 }
 
-// Manager is what the cluster has of a runner of GitLab's, with so many managers that run.
+// Manager returns the cluster's state of a GitLab runner with the given number of running managers.
 func Manager(d *appsv1.Deployment, managers int, now fleet.Capacity) truth.Cluster {
 	c := truth.Cluster{Object: fleet.Is(d != nil), Pods: &managers}
 	ends := now.Mode == v1alpha1.HoldDrain || now.Mode == v1alpha1.HoldStop
@@ -78,10 +79,10 @@ func Manager(d *appsv1.Deployment, managers int, now fleet.Capacity) truth.Clust
 	case now.Max > 0 || ends:
 		c.Intake = fleet.No
 	}
-	return c // one that may run nothing needs no manager
+	return c // without capacity it needs no manager
 }
 
-// AtGitLab is what GitLab said of a runner when it was last read.
+// AtGitLab returns GitLab's state of a runner, as last read.
 func AtGitLab(read account.RunnerRead, exists fleet.Answer, id int64) truth.Remote {
 	r := truth.Remote{Exists: exists, ID: id}
 	if exists != fleet.Yes || read.Err != nil || read.ID != id {
@@ -101,7 +102,7 @@ func AtGitLab(read account.RunnerRead, exists fleet.Answer, id int64) truth.Remo
 	return r
 }
 
-// Options are those of a runner at GitLab.
+// Options returns the options of a runner at GitLab.
 func Options(s forge.RunnerSpec) *truth.Options {
 	return &truth.Options{Labels: slices.Concat([]string{}, s.Tags), RunUntagged: s.RunUntagged, Locked: s.Locked, Protected: s.Protected, MaximumTimeout: s.MaximumTimeout}
 }

@@ -1,6 +1,6 @@
-// Package furnish makes objects of the cluster what they are to be, and says whether
-// they are. It keeps law 7: what could not be read is neither there nor missing, and
-// what somebody else made is left alone.
+// Package furnish applies objects to the cluster and reports whether they match the desired state.
+// It implements law 7: an object that cannot be read counts neither as present nor as missing. It
+// does not change objects of others.
 package furnish
 
 import (
@@ -21,12 +21,13 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 )
 
-// appliedAnnotation carries the hash of what was applied, so that what is no longer
-// to be there is found too.
+// appliedAnnotation holds a hash of the applied object. A changed hash also reveals fields that
+// must no longer be there.
 const appliedAnnotation = "tailplane.dev/applied"
 
-// Wanted is an object as it is applied: with the hash of itself, and without what its
-// type writes although it says nothing. The hash is of no secret.
+// Wanted converts an object for server-side apply. It adds the hash of the object and removes
+// fields that the Go type always writes, even if they are empty. The hash does not cover secret
+// data.
 func Wanted(o runtime.Object) (*unstructured.Unstructured, error) {
 	out, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {
@@ -38,7 +39,7 @@ func Wanted(o runtime.Object) (*unstructured.Unstructured, error) {
 		unstructured.RemoveNestedField(u.Object, path...)
 	}
 	hashed := maps.Clone(u.Object)
-	delete(hashed, "data") // what is in there is compared
+	delete(hashed, "data") // the data are compared directly
 	text, err := json.Marshal(hashed)
 	if err != nil {
 		return nil, err
@@ -53,8 +54,8 @@ func Wanted(o runtime.Object) (*unstructured.Unstructured, error) {
 	return u, nil
 }
 
-// Settled says whether everything that is wanted is so. What others have added is
-// theirs, but for data, which is ours whole.
+// Settled reports whether the object has everything that is wanted. Additions of others are
+// allowed, except in data, which the fleet owns completely.
 func Settled(want, is *unstructured.Unstructured) bool {
 	if is == nil {
 		return false
@@ -91,13 +92,13 @@ func within(want, is any) bool {
 	return reflect.DeepEqual(want, is)
 }
 
-// Ours says whether the fleet made an object, and for that organisation; "" is for
-// all of them.
+// Ours reports whether the fleet created an object for that organisation. The organisation "" means
+// an object for all of them.
 func Ours(o client.Object, org string) bool {
 	return o.GetLabels()[v1alpha1.ManagedByLabel] == v1alpha1.ManagedBy && o.GetLabels()[v1alpha1.OrgLabel] == org
 }
 
-// Apply makes an object what is wanted.
+// Apply applies an object with server-side apply.
 func Apply(ctx context.Context, c client.Client, u *unstructured.Unstructured) error {
 	if err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(u.DeepCopy()), client.ForceOwnership); err != nil {
 		return fmt.Errorf("apply %s %s: %w", u.GetKind(), client.ObjectKeyFromObject(u), err)
@@ -105,8 +106,8 @@ func Apply(ctx context.Context, c client.Client, u *unstructured.Unstructured) e
 	return nil
 }
 
-// Present reads those objects that are there, of one kind in one namespace, by name.
-// Only what the fleet made is read.
+// Present returns the existing objects of one kind in one namespace, by name. It reads only objects
+// that the fleet created.
 func Present(ctx context.Context, c client.Reader, kind schema.GroupVersionKind, namespace string, labels client.MatchingLabels) (map[string]*unstructured.Unstructured, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
@@ -122,7 +123,7 @@ func Present(ctx context.Context, c client.Reader, kind schema.GroupVersionKind,
 	return out, nil
 }
 
-// Get reads one object; nil if there is none.
+// Get reads one object; nil if it does not exist.
 func Get(ctx context.Context, c client.Reader, kind schema.GroupVersionKind, key client.ObjectKey) (*unstructured.Unstructured, error) {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(kind)

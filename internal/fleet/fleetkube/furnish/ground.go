@@ -22,28 +22,27 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 )
 
-// ErrForeign is the error for a namespace that somebody else made.
+// ErrForeign is the error for a namespace that belongs to others.
 var ErrForeign = errors.New("somebody else made it, or made it for somebody else")
 
-// A Ground is how a namespace of runners stands.
+// A Ground is the state of a namespace of runners, compared with its desired state.
 type Ground struct {
-	Namespace fleet.Answer // it and what is in it, but for the next two
+	Namespace fleet.Answer // the namespace and its objects, except for the next two
 	Policies  fleet.Answer // its NetworkPolicies
-	Access    fleet.Answer // who starts the pods may do so there
+	Access    fleet.Answer // the pod creators may create pods there
 	base      []*unstructured.Unstructured
 	access    []*unstructured.Unstructured
 }
 
-// settledFor is how long it is believed that a namespace is as it is to be, while what is
-// to be there stays the same. What somebody took away is found after that.
+// settledFor is how long a successful comparison of a namespace stays valid if the desired state
+// does not change. Deleted objects are found after that time.
 const settledFor = 20 * time.Second
 
-// A Memory remembers which namespaces were as they are to be a moment ago, so that looks
-// that follow one another do not ask for everything there each time. Its zero value
-// remembers nothing.
+// A Memory caches which namespaces matched their desired state, so that frequent reconciles do not
+// read all objects each time. Its zero value is an empty cache.
 type Memory struct {
 	mu sync.Mutex
-	of map[string]settled // by who looked
+	of map[string]settled // by caller
 }
 
 type settled struct {
@@ -51,7 +50,7 @@ type settled struct {
 	at     time.Time
 }
 
-// Drop forgets what was found for somebody.
+// Drop removes the cached result of a caller.
 func (m *Memory) Drop(who string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -74,10 +73,9 @@ func (m *Memory) found(who, wanted string, now time.Time) {
 	m.of[who] = settled{wanted, now}
 }
 
-// LookAt compares a namespace with what is wanted there, as [isolation.Ground] renders
-// it; the namespace itself is the first of it. An organisation's own namespace must
-// be the fleet's, and that organisation's. Who is for whom it looks; fresh says that it is
-// to believe nothing that was found before.
+// LookAt compares a namespace with the desired objects, as [isolation.Ground] renders them; the
+// namespace itself is the first. An organisation's own namespace must be one that the fleet created
+// for that organisation. who identifies the caller in the cache. fresh bypasses the cache.
 func (m *Memory) LookAt(ctx context.Context, c client.Client, wanted []isolation.Object, who, org string, now time.Time, fresh bool) (g Ground, err error) {
 	all := make([]*unstructured.Unstructured, len(wanted))
 	var sum strings.Builder
@@ -122,9 +120,9 @@ func (m *Memory) LookAt(ctx context.Context, c client.Client, wanted []isolation
 	return g, nil
 }
 
-// read reads what there is in the place of objects that are wanted, all at the same time:
-// of most kinds everything at once, and policies and canaries one by one, of which there
-// are as many in the shared namespace as organisations.
+// read reads the existing counterparts of the desired objects concurrently. It lists most kinds. It
+// reads policies and canaries one by one, because the shared namespace has as many as
+// organisations.
 func read(ctx context.Context, c client.Reader, all []*unstructured.Unstructured, org string) (there func(*unstructured.Unstructured) *unstructured.Unstructured, err error) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -183,7 +181,7 @@ func read(ctx context.Context, c client.Reader, all []*unstructured.Unstructured
 		switch {
 		case u.GetKind() == "Namespace":
 			return namespace
-		case namespace == nil || forbidden != nil: // before the fleet has bound itself there, it may not look
+		case namespace == nil || forbidden != nil: // before its RoleBinding exists, the fleet may not read there
 			return nil
 		case is != nil && is.GetLabels()[v1alpha1.ManagedByLabel] != v1alpha1.ManagedBy:
 			return nil
@@ -192,20 +190,20 @@ func read(ctx context.Context, c client.Reader, all []*unstructured.Unstructured
 	}, nil
 }
 
-// grants says whether an object gives somebody else than the fleet a right.
+// grants reports whether an object grants a permission to another account than the fleet's.
 func grants(o isolation.Object) bool {
 	b, ok := o.(*rbacv1.RoleBinding)
 	return ok && b.Name != isolation.FleetRole
 }
 
-// Make makes what bounds the namespace, the fleet's own rights first.
+// Make creates the namespace and everything that restricts it, the fleet's own permissions first.
 func (g Ground) Make(ctx context.Context, c client.Client) error { return inOrder(ctx, c, g.base) }
 
-// Admit gives those rights that others need there.
+// Admit grants the permissions that other accounts need in the namespace.
 func (g Ground) Admit(ctx context.Context, c client.Client) error { return inOrder(ctx, c, g.access) }
 
 func inOrder(ctx context.Context, c client.Client, all []*unstructured.Unstructured) error {
-	// The namespace first, then the right to do the rest.
+	// The namespace comes first, then the fleet's permission for the rest.
 	for _, first := range []bool{true, false} {
 		for _, u := range all {
 			own := u.GetKind() == "Namespace" || u.GetKind() == "RoleBinding" && u.GetName() == isolation.FleetRole
@@ -220,8 +218,8 @@ func inOrder(ctx context.Context, c client.Client, all []*unstructured.Unstructu
 	return nil
 }
 
-// place makes one object. Before the fleet has bound itself in a namespace it may
-// create a RoleBinding there, and not yet apply one.
+// place applies one object. Before its RoleBinding exists in a namespace, the fleet may create a
+// RoleBinding there, but not apply one.
 func place(ctx context.Context, c client.Client, u *unstructured.Unstructured) error {
 	if u.GetKind() == "RoleBinding" && u.GetName() == isolation.FleetRole {
 		err := c.Create(ctx, u.DeepCopy())
@@ -229,15 +227,14 @@ func place(ctx context.Context, c client.Client, u *unstructured.Unstructured) e
 			return err
 		}
 	}
-	// Those who share a namespace are looked at beside one another, and find the same to do.
+	// Organisations in a shared namespace are reconciled concurrently and find the same work.
 	if is, err := Get(ctx, c, u.GroupVersionKind(), client.ObjectKeyFromObject(u)); err == nil && Settled(u, is) {
 		return nil
 	}
 	return Apply(ctx, c, u)
 }
 
-// Kinds are those of what [isolation.Ground] and [isolation.Objects] render, but for
-// ARC's.
+// Kinds returns the kinds that [isolation.Ground] and [isolation.Objects] render, without ARC's.
 func Kinds() (namespaced, clusterWide []schema.GroupVersionKind) {
 	core, rbac := corev1.SchemeGroupVersion, rbacv1.SchemeGroupVersion
 	return []schema.GroupVersionKind{core.WithKind("Secret"), core.WithKind("ServiceAccount"), core.WithKind("ConfigMap"), core.WithKind("ResourceQuota"), core.WithKind("LimitRange"),

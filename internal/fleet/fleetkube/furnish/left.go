@@ -18,9 +18,9 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 )
 
-// Bind gives the fleet's account its rights in a namespace that it made, should they
-// have been lost: without them it cannot even look there. Org is whose namespace it is;
-// empty: it is shared.
+// Bind restores the RoleBinding of the fleet's service account in a namespace that the fleet
+// created. Without it, the fleet cannot even read there. org is the owner of the namespace; empty
+// means the shared namespace.
 func Bind(ctx context.Context, c client.Client, account types.NamespacedName, namespace, org string) error {
 	b := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: isolation.FleetRole, Labels: map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy}},
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: isolation.FleetRole},
@@ -34,8 +34,9 @@ func Bind(ctx context.Context, c client.Client, account types.NamespacedName, na
 	return nil
 }
 
-// Left are the objects of an organisation in the shared namespace: those that the
-// fleet keeps there for it, or else all others but Secrets.
+// Left returns the objects of an organisation in the shared namespace. With kept it returns the
+// objects that the fleet manages there for the organisation. Otherwise it returns pods and
+// Deployments. It never returns Secrets.
 func Left(ctx context.Context, c client.Reader, shared, org string, kept bool) (left []*unstructured.Unstructured, err error) {
 	ns := &corev1.Namespace{}
 	err = c.Get(ctx, client.ObjectKey{Name: shared}, ns)
@@ -60,7 +61,7 @@ func Left(ctx context.Context, c client.Reader, shared, org string, kept bool) (
 	return left, nil
 }
 
-// Read is an object as the API server has it; nil for none.
+// Read converts an object to its unstructured form; nil for nil.
 func Read[T interface {
 	*corev1.Secret | *appsv1.Deployment
 	client.Object

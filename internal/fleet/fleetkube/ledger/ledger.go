@@ -1,7 +1,6 @@
-// Package ledger says what is given to whom: which rules enrollments break, and what
-// each has of the budget of each pool, decided for all of them at one time. It keeps
-// law 7: of an organisation whose runners nobody has looked at yet it is taken that
-// they are as many as they may be.
+// Package ledger computes the allocations: which rules the enrollments break, and the share of each
+// enrollment in the budget of each pool. It decides for all enrollments at the same time. It
+// implements law 7: an organisation without an observation counts as if it used its maximum.
 package ledger
 
 import (
@@ -17,42 +16,42 @@ import (
 // A Use is one organisation's use of one pool.
 type Use struct{ Org, Pool string }
 
-// A Reading is what was seen of a use, all its workloads together.
+// A Reading is the observed state of a use, over all its workloads.
 type Reading struct {
 	Busy    int
 	Demand  *int // nil: not known
-	InForce int  // the most that somebody may still work by, see [fleet.Org]
-	Held    bool // a hold is in force: what it has stays as it is, unless others need it
+	InForce int  // largest maximum that may still be in force, see [fleet.Org]
+	Held    bool // a hold is in force: the share stays, unless others need it
 }
 
-// A Share is what an organisation has of a pool, and since when.
+// A Share is an organisation's allocation from a pool, and the time of its last change.
 type Share struct {
 	Allocated int
-	ChangedAt time.Time // zero: it never had anything
+	ChangedAt time.Time // zero: it never had a share
 }
 
-// A Pool is how a pool is used.
+// A Pool is the use of a pool.
 type Pool struct{ Orgs, Allocated int }
 
-// A Version tells one state of an enrollment's spec from another.
+// A Version identifies one state of an enrollment's spec.
 type Version struct {
 	UID        types.UID
 	Generation int64
 	Deleted    bool
 }
 
-// A Result is everything that was decided at one time.
+// A Result is the decision for all enrollments at one time.
 type Result struct {
-	Of         map[string]Version // the enrollments that it was decided upon
+	Of         map[string]Version // the enrollments that the decision covers
 	Violations map[string][]fleet.Violation
 	Pruned     map[string]bool
 	Shares     map[Use]Share
 	Pools      map[string]Pool
-	Wake       time.Time // when to decide again though nothing changes; zero: never
+	Wake       time.Time // time of the next decision if nothing changes; zero: never
 }
 
-// A Ledger remembers what it gave until it stands in the objects. Its methods must not
-// be called at the same time.
+// A Ledger keeps the allocations until they are stored in the objects. Its methods are not safe for
+// concurrent use.
 type Ledger struct {
 	given map[given]Share
 }
@@ -62,8 +61,8 @@ type given struct {
 	pool string
 }
 
-// Decide decides for all enrollments of a view. Readings are by organisation; one that
-// is not among them was not looked at yet.
+// Decide decides for all enrollments of a view. readings are by organisation. An organisation
+// without an entry was not observed yet.
 func (l *Ledger) Decide(v fleet.View, approved func(*v1alpha1.RunnerEnrollment) bool, readings map[string]map[string]Reading, now time.Time) Result {
 	r := Result{Of: map[string]Version{}, Violations: fleet.Check(v), Pruned: fleet.Pruned(v.Enrollments), Shares: map[Use]Share{}, Pools: map[string]Pool{}}
 	before := l.given
@@ -133,12 +132,13 @@ func (l *Ledger) Decide(v fleet.View, approved func(*v1alpha1.RunnerEnrollment) 
 	return r
 }
 
-// VersionOf is the version of an enrollment.
+// VersionOf returns the version of an enrollment.
 func VersionOf(e *v1alpha1.RunnerEnrollment) Version {
 	return Version{e.UID, e.Generation, !e.DeletionTimestamp.IsZero()}
 }
 
-// uses are the pools that an enrollment has, or still has runners of, each once.
+// uses returns the pools that an enrollment uses, or in which it still has runners, without
+// duplicates.
 func uses(e *v1alpha1.RunnerEnrollment, seen map[string]Reading) (names []string) {
 	for _, u := range e.Spec.Pools {
 		names = append(names, u.Name)
@@ -153,8 +153,8 @@ func uses(e *v1alpha1.RunnerEnrollment, seen map[string]Reading) (names []string
 	return slices.Compact(names)
 }
 
-// most is how many runners of a pool an organisation may have, before others have
-// theirs: one that breaks a rule keeps what it has at most.
+// most returns the maximum number of runners that an organisation may have in a pool, before the
+// shares of others. An enrollment that breaks a rule gets at most its earlier share.
 func most(pool *v1alpha1.RunnerPool, use v1alpha1.EnrolledPool, broken []fleet.Violation, has int) int {
 	n := int(fleet.MaxOf(pool, use))
 	for _, v := range broken {
@@ -169,7 +169,7 @@ func most(pool *v1alpha1.RunnerPool, use v1alpha1.EnrolledPool, broken []fleet.V
 	return n
 }
 
-// stored is what the status of an enrollment says that it was given.
+// stored returns the allocation in the status of an enrollment.
 func stored(e *v1alpha1.RunnerEnrollment, pool string) (s Share) {
 	for _, p := range e.Status.Pools {
 		if p.Name != pool || p.Allocated == nil {

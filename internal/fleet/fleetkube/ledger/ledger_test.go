@@ -31,7 +31,7 @@ func view(orgs ...string) fleet.View {
 
 func everybody(*v1alpha1.RunnerEnrollment) bool { return true }
 
-// FLEET-09: what was decided and does not stand in any object yet is not given twice.
+// FLEET-09: an allocation that is not stored in an object yet is not given to another organisation.
 func TestGivenOnce(t *testing.T) {
 	var l Ledger
 	v := view("acme", "zeta")
@@ -42,7 +42,7 @@ func TestGivenOnce(t *testing.T) {
 	if a.Allocated < 8 || a.Allocated+z.Allocated > 10 || !a.ChangedAt.Equal(now) {
 		t.Fatalf("acme %+v, zeta %+v", a, z)
 	}
-	// Another wants as much now, and neither status says what was given.
+	// Another organisation needs as much now, and neither status contains the allocation.
 	readings["zeta"]["nix"] = Reading{Demand: new(8)}
 	readings["acme"]["nix"] = Reading{Demand: new(8), Busy: 8, InForce: 8}
 	second := l.Decide(v, everybody, readings, now.Add(2*fleet.ChangePause))
@@ -54,7 +54,7 @@ func TestGivenOnce(t *testing.T) {
 	}
 }
 
-// After a start nobody gets more while somebody has not been looked at.
+// After a start, no organisation gets more until all organisations were observed.
 func TestNotLookedAt(t *testing.T) {
 	var l Ledger
 	v := view("acme", "zeta")
@@ -98,7 +98,7 @@ func TestWhoGetsNothing(t *testing.T) {
 	}
 }
 
-// FLEET-20: what is decided for 500 organisations in 20 pools each, at one time.
+// FLEET-20: one decision for 500 organisations in 20 pools each.
 func BenchmarkDecide(b *testing.B) {
 	const orgs, pools = 500, 20
 	v := fleet.View{Forges: []v1alpha1.RunnerForge{{ObjectMeta: metav1.ObjectMeta{Name: "github"}, Spec: v1alpha1.RunnerForgeSpec{Type: v1alpha1.GitHub, URL: "https://github.com"}}}, Credentials: map[string]fleet.Credential{}, PoolFaults: map[string]string{}}

@@ -1,5 +1,6 @@
-// Package listeners asks ARC's listeners how many jobs GitHub gave them: GitHub tells it
-// nobody else. It keeps law 7: what a listener did not say lately is not known.
+// Package listeners reads from ARC's listeners how many jobs GitHub assigned to them: GitHub
+// reports that number to no other program. It implements law 7: a number that is not recent is not
+// known.
 package listeners
 
 import (
@@ -17,17 +18,18 @@ import (
 )
 
 const (
-	askEvery    = 15 * time.Second // at most, and when somebody wants to know
-	believedFor = 2 * time.Minute  // looks are up to a minute apart
-	forgetAfter = 10 * time.Minute // that nobody wanted to know
+	askEvery    = 15 * time.Second // minimum interval between two queries, which run on demand
+	believedFor = 2 * time.Minute  // reconciles are up to a minute apart
+	forgetAfter = 10 * time.Minute // after the last demand
 
 	atOnce    = 8
-	waitsMost = 1024 // questions that wait; a further one is asked at the next look
+	waitsMost = 1024 // queue length; if it is full, the next reconcile queries again
 	answerIn  = 3 * time.Second
 	bodyMost  = 1 << 20
 )
 
-// An Asker asks listeners beside the looks, which do not wait for it. Make it with [New].
+// An Asker queries listeners in the background, so that reconciles do not wait. Create it with
+// [New].
 type Asker struct {
 	now     func() time.Time
 	changed func(set fleet.Key)
@@ -40,31 +42,32 @@ type Asker struct {
 	pruned time.Time
 }
 
-// A question is where the listener of a set is to be asked.
+// A question is the address of a set's listener.
 type question struct {
 	set  fleet.Key
 	at   netip.AddrPort
 	path string
 }
 
-// known is what a listener said last.
+// known is the last answer of a listener.
 type known struct {
 	question
 	wanted, asked, said time.Time
-	again               bool // somebody wanted to know before it was due
-	assigned            *int // nil: it did not say
+	again               bool // a reconcile wanted the number before a query was due
+	assigned            *int // nil: no answer
 }
 
-// New makes an asker. Changed hears of each set of which something else is known than
-// before; it must not block.
+// New returns an Asker. changed is called with each set whose known number changed; it must not
+// block.
 func New(now func() time.Time, changed func(set fleet.Key)) *Asker {
 	return &Asker{now: now, changed: changed, of: map[fleet.Key]*known{}, ask: make(chan question, waitsMost), tick: time.Second, client: &http.Client{Timeout: answerIn,
-		// Who answers is a pod: it sends us nowhere else, and nothing larger than was asked for.
+		// The server is a pod, which is not trusted: follow no redirects, and limit the size of the
+		// response.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport:     &http.Transport{DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 16 << 10, TLSHandshakeTimeout: answerIn}}}
 }
 
-// Run asks until ctx ends.
+// Run queries listeners until ctx ends.
 func (a *Asker) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	for range atOnce {
@@ -93,7 +96,7 @@ func (a *Asker) Run(ctx context.Context) error {
 	}
 }
 
-// due has those asked that somebody wanted to hear of before it was due.
+// due queues the listeners that were wanted before a query was due.
 func (a *Asker) due() {
 	now := a.now()
 	a.mu.Lock()
@@ -105,7 +108,7 @@ func (a *Asker) due() {
 	}
 }
 
-// put has a listener asked; where too many wait it is asked later.
+// put queues a query. If the queue is full, the query runs later.
 func (a *Asker) put(k *known, now time.Time) {
 	select {
 	case a.ask <- k.question:
@@ -115,9 +118,9 @@ func (a *Asker) put(k *known, now time.Time) {
 	}
 }
 
-// Assigned is how many jobs GitHub gave a set, those that run with them, by what its
-// listener said lately; nil: it did not. It has the listener asked again if that is due.
-// At is the listener's own address, and path where it serves its metrics.
+// Assigned returns the number of jobs that GitHub assigned to a set, including running ones, as its
+// listener recently reported it; nil if it is not known. It queues a new query if one is due. at is
+// the listener's own address, path its metrics path.
 func (a *Asker) Assigned(set fleet.Key, at netip.AddrPort, path string) *int {
 	if !at.IsValid() {
 		return nil
@@ -126,7 +129,7 @@ func (a *Asker) Assigned(set fleet.Key, at netip.AddrPort, path string) *int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	k := a.of[set]
-	if k == nil || k.question != q { // another listener has been told nothing of the one before
+	if k == nil || k.question != q { // a new listener does not continue the old one's numbers
 		k = &known{question: q}
 		a.of[set] = k
 	}
@@ -140,7 +143,7 @@ func (a *Asker) Assigned(set fleet.Key, at netip.AddrPort, path string) *int {
 	return new(*k.assigned)
 }
 
-// heard notes what a listener said.
+// heard stores the answer of a listener.
 func (a *Asker) heard(q question, n int, err error) {
 	now := a.now()
 	a.mu.Lock()
@@ -169,7 +172,7 @@ func (a *Asker) heard(q question, n int, err error) {
 	}
 }
 
-// read asks one listener.
+// read queries one listener.
 func (a *Asker) read(ctx context.Context, q question) (int, error) {
 	u := url.URL{Scheme: "http", Host: q.at.String(), Path: q.path}
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)

@@ -19,7 +19,7 @@ const labelled = `{name="acme-nix",namespace="runners",organization="acme",repos
 func TestRead(t *testing.T) {
 	for _, c := range []struct {
 		why, text string
-		want      int // -1: it cannot be read
+		want      int // -1: not readable
 	}{
 		{"as ARC says it", "# HELP gha_assigned_jobs Number of jobs assigned to this scale set.\n# TYPE gha_assigned_jobs gauge\ngha_assigned_jobs" + labelled + " 3\ngha_running_jobs" + labelled + " 1\n", 3},
 		{"none", "gha_assigned_jobs" + labelled + " 0\n", 0},
@@ -47,8 +47,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// Whatever a listener serves, a number is what one line of it says, and no larger than
-// any set is given.
+// FuzzRead checks that for any input, the number comes from a single line and is not larger than a
+// set can have.
 func FuzzRead(f *testing.F) {
 	f.Add("gha_assigned_jobs" + labelled + " 3\n")
 	f.Add(`gha_assigned_jobs{name="a\"} 7"} 4` + "\n")
@@ -67,8 +67,8 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// A listener is asked when somebody wants to know and it is due, and what it said is
-// believed for a while; what it serves elsewhere, or too large, is not.
+// A listener is queried on demand when a query is due, and its answer is valid for a while.
+// Redirects and answers that are too large are refused.
 func TestAssigned(t *testing.T) {
 	var mu sync.Mutex
 	now, asked, answer := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), 0, ""
@@ -94,7 +94,7 @@ func TestAssigned(t *testing.T) {
 	set := fleet.Key{Namespace: "runners", Name: "acme-nix"}
 	changed := make(chan fleet.Key, 16)
 	a := New(func() time.Time { mu.Lock(); defer mu.Unlock(); return now }, func(k fleet.Key) { changed <- k })
-	a.tick = time.Hour // and it is said when
+	a.tick = time.Hour // the test calls due itself
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx) }()
@@ -146,7 +146,7 @@ func TestAssigned(t *testing.T) {
 	a.due()
 	says("before it is due", at, "/metrics", 4)
 	later(1, "5")
-	a.due() // though nobody wants to know just now
+	a.due() // without a demand at this moment
 	wait()
 	says("what somebody wanted to know", at, "/metrics", 5)
 	later(askEvery, "4")

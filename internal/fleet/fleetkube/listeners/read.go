@@ -10,14 +10,15 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// metric is ARC's name for how many jobs GitHub gave a scale set.
+// metric is ARC's metric for the number of jobs that GitHub assigned to a scale set.
 const metric = "gha_assigned_jobs"
 
-// mostJobs is more than any scale set is given.
+// mostJobs is more than any scale set can have.
 const mostJobs = 1 << 20
 
-// Read finds how many jobs GitHub gave a scale set in what its listener serves, which is
-// Prometheus' text format. A listener is of one set: what names several is not believed.
+// Read parses the number of jobs that GitHub assigned to a scale set from its listener's metrics,
+// in Prometheus' text format. A listener belongs to one set, so Read refuses metrics of several
+// sets.
 func Read(text []byte) (int, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	all, err := parser.TextToMetricFamilies(bytes.NewReader(text))

@@ -1,6 +1,5 @@
-// Package mark tells runners of ours at GitLab from those of others: by a line in their
-// maintenance note. It keeps the law that what carries no mark of that enrollment's is
-// nobody's of ours to touch.
+// Package mark identifies the fleet's own runners at GitLab by an ownership marker in their
+// maintenance note. The fleet must not change a runner without the marker of the enrollment.
 package mark
 
 import (
@@ -11,15 +10,16 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 )
 
-// PausedBy is the line after the mark while a runner is paused by us.
+// PausedBy is the line after the marker while the fleet pauses a runner.
 const PausedBy = "paused by tailplane"
 
-// Of is what tells a runner of ours. The enrollment's UID tells those of another cluster.
+// Of returns the marker of a runner. The enrollment's UID distinguishes runners of different
+// clusters.
 func Of(e *v1alpha1.RunnerEnrollment, pool, name string, revision int) string {
 	return fmt.Sprintf("tailplane %s %s %s %d", e.UID, pool, name, revision)
 }
 
-// Read reads a mark of that enrollment's from a note.
+// Read parses the marker of an enrollment from a note.
 func Read(e *v1alpha1.RunnerEnrollment, note string) (pool, name string, revision int, ok bool) {
 	line, _, _ := strings.Cut(note, "\n")
 	f := strings.Fields(line)

@@ -8,8 +8,8 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 )
 
-// FL-03: a mark is read as it was written, whatever follows it, and one of another
-// enrollment's, or half of one, is none.
+// FL-03: a marker is read as it was written, whatever follows it. An incomplete marker, or one of
+// another enrollment, is not valid.
 func TestFL03_Mark(t *testing.T) {
 	e := &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{UID: "u1"}}
 	note := Of(e, "docker", "omega-docker", 3)
