@@ -134,18 +134,18 @@ func bareOf(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: p.Spec.TargetRef.Name}}}
 }
 
-// bare keeps the revision object of a Gateway whose routes have backends of ours
-// and that no TailscaleGateway is attached to.
+// bare maintains the revision object of a Gateway whose routes have TailscaleService backends but
+// to which no TailscaleGateway is attached.
 func (c *Controller) bare(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	result := c.board.Result()
 	if result == nil {
-		return reconcile.Result{}, nil // what the board shows first wakes us
+		return reconcile.Result{}, nil // the first decision triggers a reconcile
 	}
 	g := result.Snapshot.Gateways[name(req.NamespacedName)]
 	if g != nil && g.Attachment == (gateway.Name{}) {
 		var owner gatewayapi.Gateway
 		if err := c.client.Get(ctx, req.NamespacedName, &owner); err != nil || owner.DeletionTimestamp != nil {
-			return reconcile.Result{}, client.IgnoreNotFound(err) // it goes with the Gateway
+			return reconcile.Result{}, client.IgnoreNotFound(err) // garbage collection deletes the revision object with the Gateway
 		}
 		_, taken, wake, err := c.request(ctx, g, *metav1.NewControllerRef(&owner, gather.GatewayAPI().WithKind("Gateway")))
 		if taken {
@@ -161,5 +161,5 @@ func (c *Controller) bare(ctx context.Context, req reconcile.Request) (reconcile
 	if err := c.client.Get(ctx, at, &old); err != nil || !isRevision(&old) {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	return again(kube.Delete(ctx, c.client, &old)) // Envoy Gateway translates once more
+	return again(kube.Delete(ctx, c.client, &old)) // this makes Envoy Gateway translate once more
 }
