@@ -74,7 +74,8 @@ type Controllers struct {
 	ProxyNamespaces                           []string
 	Addresses                                 bool
 
-	// GatherOnly runs only what is needed to answer Envoy Gateway. Other replicas run the rest.
+	// GatherOnly runs only what is needed to answer Envoy Gateway. Another process must run the
+	// rest.
 	GatherOnly bool
 
 	// Board publishes the decisions. Publish and Built are passed to the Gatherer. They are

@@ -299,8 +299,8 @@ func (p *place) event(s *v1alpha1.TailscaleService, reason string) {
 	})
 }
 
-// GTW-25, GW-10: two operators share a service, and leave one after the other. A lost update
-// heals, and the ports and tags of the first owner apply to both.
+// GTW-25, GW-10: two operators share a service. A lost update heals. They leave one after the
+// other, and the service is deleted with the last one.
 func TestTwoOperators(t *testing.T) {
 	t.Parallel()
 	tn, api := newTailnet(t)
@@ -332,7 +332,7 @@ func TestTwoOperators(t *testing.T) {
 		})
 	}
 
-	// Another party writes the state before b joined. b's entry is lost and comes back.
+	// Another party overwrites the annotation. Both entries are lost and come back.
 	lost := *made
 	lost.Annotations = map[string]string{vip.Annotation: vip.Owners{}.With(vip.Owner{OperatorID: "tp-x", Instance: "x"}).String(), "by": "hand"}
 	a.must(admin.PutService(t.Context(), lost))
